@@ -1,0 +1,2 @@
+//! The ferrofs command.
+fn main() {}
