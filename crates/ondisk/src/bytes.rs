@@ -1,0 +1,40 @@
+//! Reading fields and fixed structures out of a slice without ever reaching past its end.
+
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Views the front of `bytes` as `T`.
+///
+/// # Errors
+/// [`ErrorKind::Truncated`] if the slice is shorter than `T`.
+pub(crate) fn view<T: FromBytes + Immutable + KnownLayout + Unaligned>(bytes: &[u8]) -> Result<&T> {
+    match T::ref_from_prefix(bytes) {
+        Ok((value, _)) => Ok(value),
+        Err(_) => Err(truncated(size_of::<T>(), bytes.len())),
+    }
+}
+
+/// The error for a structure that needs `wanted` bytes where `got` are left.
+#[cold]
+pub(crate) fn truncated(wanted: usize, got: usize) -> Error {
+    let at = wide(got);
+    Error::new(ErrorKind::Truncated { wanted: wide(wanted), got: at }, at)
+}
+
+/// `length` as the format's 64-bit number. Lossless on every platform that Rust supports.
+pub(crate) fn wide(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}
+
+/// The four bytes of `bytes` at `at`, little-endian.
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    let field = bytes.get(at..at.checked_add(4)?)?;
+    Some(u32::from_le_bytes(field.try_into().ok()?))
+}
+
+/// The eight bytes of `bytes` at `at`, little-endian.
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    let field = bytes.get(at..at.checked_add(8)?)?;
+    Some(u64::from_le_bytes(field.try_into().ok()?))
+}

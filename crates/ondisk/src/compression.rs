@@ -1,0 +1,264 @@
+//! Compression algorithms and their configuration records.
+//!
+//! With the feature `COMPR_CFGS` a record for each algorithm of the bitmap follows the superblock,
+//! in ascending order; without it the same superblock field is the window of LZ4
+//! (docs/format.md F5, F6).
+
+use std::fmt;
+
+use zerocopy::byteorder::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use crate::bytes::view;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Encoded bytes of one pcluster: at most 1 MiB.
+pub const PCLUSTER_MAX_BYTES: u32 = 1 << 20;
+/// Decoded bytes of one extent: at most 12 MiB.
+pub const EXTENT_MAX_BYTES: u64 = 12 << 20;
+/// The largest dictionary of MicroLZMA: 8 MiB.
+pub const LZMA_MAX_DICTIONARY_BYTES: u32 = 8 << 20;
+/// The smallest dictionary of MicroLZMA.
+pub const LZMA_MIN_DICTIONARY_BYTES: u32 = 4096;
+/// The largest window of ZSTD as a shift: 1 MiB.
+pub const ZSTD_MAX_WINDOW_LOG: u8 = 20;
+/// The smallest window of ZSTD as a shift; stored window logs are relative to it.
+pub const ZSTD_MIN_WINDOW_LOG: u8 = 10;
+
+/// A compression algorithm by its number on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum AlgorithmId {
+    /// 0: LZ4 blocks.
+    Lz4,
+    /// 1: MicroLZMA.
+    Lzma,
+    /// 2: raw DEFLATE.
+    Deflate,
+    /// 3: ZSTD frames.
+    Zstd,
+}
+
+impl AlgorithmId {
+    /// All algorithms, by number.
+    pub const ALL: [Self; 4] = [Self::Lz4, Self::Lzma, Self::Deflate, Self::Zstd];
+
+    /// The algorithm with this number.
+    ///
+    /// # Errors
+    /// [`ErrorKind::UnknownAlgorithm`] above 3.
+    pub fn from_number(number: u8) -> Result<Self> {
+        let found = Self::ALL.get(usize::from(number)).copied();
+        found.ok_or_else(|| Error::new(ErrorKind::UnknownAlgorithm(number), 0))
+    }
+
+    /// The bit of this algorithm in the superblock's bitmap.
+    #[must_use]
+    pub const fn bit(self) -> u16 {
+        match self {
+            Self::Lz4 => 1,
+            Self::Lzma => 2,
+            Self::Deflate => 4,
+            Self::Zstd => 8,
+        }
+    }
+
+    /// The name that tools use.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lz4 => "lz4",
+            Self::Lzma => "lzma",
+            Self::Deflate => "deflate",
+            Self::Zstd => "zstd",
+        }
+    }
+}
+
+impl fmt::Display for AlgorithmId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The algorithms of an image and their parameters; `None` where an image has not declared one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Compression {
+    /// LZ4: the farthest a match reaches back, in bytes (1..=65,535; 65,535 where unstated).
+    pub lz4_max_distance: Option<u16>,
+    /// MicroLZMA: dictionary in bytes (4 KiB..=8 MiB).
+    pub lzma_dictionary_bytes: Option<u32>,
+    /// DEFLATE: window as a shift (8..=15).
+    pub deflate_window_bits: Option<u8>,
+    /// ZSTD: window as a shift (10..=20).
+    pub zstd_window_log: Option<u8>,
+}
+
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawLz4 {
+    max_distance: U16,
+    max_pcluster_blocks: U16,
+    _reserved: [u8; 10],
+}
+
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawLzma {
+    dictionary_bytes: U32,
+    format: U16,
+    _reserved: [u8; 8],
+}
+
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawDeflate {
+    window_bits: u8,
+    _reserved: [u8; 5],
+}
+
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawZstd {
+    format: u8,
+    window_log: u8,
+    _reserved: [u8; 4],
+}
+
+impl Compression {
+    /// What an image without configuration records declares: LZ4 with this window.
+    #[must_use]
+    pub fn lz4_only(max_distance: u16) -> Self {
+        let lz4_max_distance = Some(if max_distance == 0 { u16::MAX } else { max_distance });
+        Self { lz4_max_distance, ..Self::default() }
+    }
+
+    /// Whether the image declares `algorithm`.
+    #[must_use]
+    pub const fn has(&self, algorithm: AlgorithmId) -> bool {
+        match algorithm {
+            AlgorithmId::Lz4 => self.lz4_max_distance.is_some(),
+            AlgorithmId::Lzma => self.lzma_dictionary_bytes.is_some(),
+            AlgorithmId::Deflate => self.deflate_window_bits.is_some(),
+            AlgorithmId::Zstd => self.zstd_window_log.is_some(),
+        }
+    }
+
+    /// Adds the record of `algorithm`; `record` is the payload behind its length field.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ConfigTooShort`], or [`ErrorKind::Config`] for a value out of range.
+    pub fn add_record(&mut self, algorithm: AlgorithmId, record: &[u8]) -> Result<()> {
+        let added = match algorithm {
+            AlgorithmId::Lz4 => self.add_lz4(record),
+            AlgorithmId::Lzma => self.add_lzma(record),
+            AlgorithmId::Deflate => self.add_deflate(record),
+            AlgorithmId::Zstd => self.add_zstd(record),
+        };
+        added.map_err(|error| match error.kind() {
+            ErrorKind::Truncated { got, .. } => {
+                let length = u16::try_from(*got).unwrap_or(u16::MAX);
+                Error::new(ErrorKind::ConfigTooShort { algorithm, length }, 0)
+            }
+            _ => error,
+        })
+    }
+
+    fn add_lz4(&mut self, record: &[u8]) -> Result<()> {
+        let raw: &RawLz4 = view(record)?;
+        let blocks = raw.max_pcluster_blocks.get();
+        // The smallest block has 512 bytes; more blocks than this never fit a pcluster.
+        if u32::from(blocks) > PCLUSTER_MAX_BYTES >> 9 {
+            return Err(out_of_range(AlgorithmId::Lz4, "pcluster blocks", u32::from(blocks), 2));
+        }
+        self.lz4_max_distance = Self::lz4_only(raw.max_distance.get()).lz4_max_distance;
+        Ok(())
+    }
+
+    fn add_lzma(&mut self, record: &[u8]) -> Result<()> {
+        let raw: &RawLzma = view(record)?;
+        let (size, format) = (raw.dictionary_bytes.get(), raw.format.get());
+        if format != 0 {
+            return Err(out_of_range(AlgorithmId::Lzma, "format", u32::from(format), 4));
+        }
+        if !(LZMA_MIN_DICTIONARY_BYTES..=LZMA_MAX_DICTIONARY_BYTES).contains(&size) {
+            return Err(out_of_range(AlgorithmId::Lzma, "dictionary size", size, 0));
+        }
+        self.lzma_dictionary_bytes = Some(size);
+        Ok(())
+    }
+
+    fn add_deflate(&mut self, record: &[u8]) -> Result<()> {
+        let raw: &RawDeflate = view(record)?;
+        let bits = raw.window_bits;
+        if bits > 15 {
+            return Err(out_of_range(AlgorithmId::Deflate, "window bits", u32::from(bits), 0));
+        }
+        // One builder writes 0 for "the usual window" (F6).
+        self.deflate_window_bits = Some(if bits < 8 { 15 } else { bits });
+        Ok(())
+    }
+
+    fn add_zstd(&mut self, record: &[u8]) -> Result<()> {
+        let raw: &RawZstd = view(record)?;
+        if raw.format != 0 {
+            return Err(out_of_range(AlgorithmId::Zstd, "format", u32::from(raw.format), 0));
+        }
+        let log = raw.window_log.saturating_add(ZSTD_MIN_WINDOW_LOG);
+        if log > ZSTD_MAX_WINDOW_LOG {
+            return Err(out_of_range(AlgorithmId::Zstd, "window log", u32::from(log), 1));
+        }
+        self.zstd_window_log = Some(log);
+        Ok(())
+    }
+}
+
+fn out_of_range(algorithm: AlgorithmId, field: &'static str, value: u32, at: u64) -> Error {
+    Error::new(ErrorKind::Config { algorithm, field, value }, at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_zero_distance_is_the_whole_window() {
+        assert_eq!(Compression::lz4_only(0).lz4_max_distance, Some(65535));
+        assert_eq!(Compression::lz4_only(16384).lz4_max_distance, Some(16384));
+    }
+
+    #[test]
+    fn a_short_record_is_named_by_its_algorithm() {
+        let error = Compression::default().add_record(AlgorithmId::Lzma, &[0; 13]).unwrap_err();
+        assert_eq!(
+            *error.kind(),
+            ErrorKind::ConfigTooShort { algorithm: AlgorithmId::Lzma, length: 13 }
+        );
+    }
+
+    #[test]
+    fn a_record_may_be_longer_than_known() {
+        let mut compression = Compression::default();
+        compression.add_record(AlgorithmId::Zstd, &[0, 7, 0, 0, 0, 0, 9, 9]).unwrap();
+        assert_eq!(compression.zstd_window_log, Some(17));
+        assert!(!compression.has(AlgorithmId::Lz4));
+    }
+
+    #[test]
+    fn deflate_without_window_bits_means_the_usual_window() {
+        let mut compression = Compression::default();
+        compression.add_record(AlgorithmId::Deflate, &[0; 6]).unwrap();
+        assert_eq!(compression.deflate_window_bits, Some(15));
+        assert!(compression.add_record(AlgorithmId::Deflate, &[16, 0, 0, 0, 0, 0]).is_err());
+    }
+
+    #[test]
+    fn parameters_out_of_range_are_refused() {
+        let mut compression = Compression::default();
+        let mut lzma = [0u8; 14];
+        lzma[..4].copy_from_slice(&((8 << 20) + 1u32).to_le_bytes());
+        assert!(compression.add_record(AlgorithmId::Lzma, &lzma).is_err());
+        assert!(compression.add_record(AlgorithmId::Zstd, &[0, 11, 0, 0, 0, 0]).is_err());
+        assert!(compression.add_record(AlgorithmId::Zstd, &[1, 1, 0, 0, 0, 0]).is_err());
+        assert_eq!(compression, Compression::default());
+    }
+}

@@ -1,0 +1,402 @@
+//! Compact indexes: packs of 2 or 16 entries that share one block address (docs/format.md F29 to
+//! F33).
+
+use super::{BLOCK_COUNT_FLAG, Head, HeadKind, IndexHeader, Lcluster, MAP_HEADER_BYTES};
+use crate::bytes::{truncated, u32_at};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Entries of a 2-byte pack, and what the area is aligned to in bytes.
+const WIDE_PACK_SLOTS: u64 = 16;
+const WIDE_PACK_BYTES: u64 = 32;
+const NARROW_PACK_BYTES: u64 = 8;
+/// The low part of an entry has at least this many bits.
+const MIN_LOW_BITS: u8 = 12;
+/// The largest lcluster that a 4-byte entry can describe, as a shift.
+const MAX_BITS_4B: u8 = 14;
+/// The same for a 2-byte entry.
+const MAX_BITS_2B: u8 = 12;
+
+/// Where the packs of a compact index lie.
+#[derive(Clone, Copy, Debug)]
+pub struct CompactIndex {
+    start: u64,
+    initial_4b: u64,
+    in_2b: u64,
+    total: u64,
+}
+
+/// The pack that holds an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackSpan {
+    /// Where the pack starts.
+    pub offset: u64,
+    /// Its size in bytes: 8 with two entries, 32 with sixteen.
+    pub bytes: u8,
+    /// The entry's number in the pack.
+    pub slot: u8,
+}
+
+impl PackSpan {
+    /// Where the pack ends; an inline tail follows the pack of the last lcluster (F33).
+    #[must_use]
+    pub fn end(self) -> Option<u64> {
+        self.offset.checked_add(u64::from(self.bytes))
+    }
+}
+
+impl CompactIndex {
+    /// The index whose map header starts at `header`, of a file of `blocks` blocks.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ClusterBits`] if the lclusters are too large for the entries.
+    pub fn new(header: u64, blocks: u64, index: &IndexHeader) -> Result<Option<Self>> {
+        let limit = if index.has_2b_packs { MAX_BITS_2B } else { MAX_BITS_4B };
+        if index.lcluster_bits > limit {
+            return Err(Error::new(ErrorKind::ClusterBits(index.lcluster_bits), 7));
+        }
+        let Some(start) = header.checked_add(MAP_HEADER_BYTES) else { return Ok(None) };
+        // 4-byte entries fill up to the next 32-byte boundary, and 2-byte packs start there.
+        let past = start & WIDE_PACK_BYTES.wrapping_sub(1);
+        let initial_4b = (WIDE_PACK_BYTES.wrapping_sub(past) / 4) & 7;
+        let in_2b = match blocks.checked_sub(initial_4b) {
+            Some(rest) if index.has_2b_packs => rest & !WIDE_PACK_SLOTS.wrapping_sub(1),
+            _ => 0,
+        };
+        Ok(Some(Self { start, initial_4b, in_2b, total: blocks }))
+    }
+
+    /// Where the entry of lcluster `lcn` lies; `None` past the last one.
+    #[must_use]
+    pub fn span(&self, lcn: u64) -> Option<PackSpan> {
+        if lcn >= self.total {
+            return None;
+        }
+        let (position, pack_bytes, entry_bytes) = match lcn.checked_sub(self.initial_4b) {
+            None => (lcn.checked_mul(4)?, NARROW_PACK_BYTES, 4),
+            Some(rest) => {
+                let initial = self.initial_4b.checked_mul(4)?;
+                match rest.checked_sub(self.in_2b) {
+                    None => (initial.checked_add(rest.checked_mul(2)?)?, WIDE_PACK_BYTES, 2),
+                    Some(last) => {
+                        let before = initial.checked_add(self.in_2b.checked_mul(2)?)?;
+                        (before.checked_add(last.checked_mul(4)?)?, NARROW_PACK_BYTES, 4)
+                    }
+                }
+            }
+        };
+        let position = self.start.checked_add(position)?;
+        let within = position & pack_bytes.wrapping_sub(1);
+        Some(PackSpan {
+            offset: position & !pack_bytes.wrapping_sub(1),
+            bytes: u8::try_from(pack_bytes).ok()?,
+            slot: u8::try_from(within.checked_div(entry_bytes)?).ok()?,
+        })
+    }
+}
+
+/// A pack of entries.
+#[derive(Clone, Copy, Debug)]
+pub struct Pack<'a> {
+    bytes: &'a [u8],
+    slots: u8,
+    entry_bits: u8,
+    low_bits: u8,
+    lcluster_bytes: u32,
+    is_big: bool,
+}
+
+/// What an entry holds before it is interpreted.
+#[derive(Clone, Copy)]
+struct RawEntry {
+    kind: u32,
+    low: u16,
+}
+
+impl RawEntry {
+    const NON_HEAD: u32 = 2;
+
+    fn is_non_head(self) -> bool {
+        self.kind == Self::NON_HEAD
+    }
+
+    fn block_count(self) -> Option<u16> {
+        (self.low & BLOCK_COUNT_FLAG != 0).then_some(self.low & !BLOCK_COUNT_FLAG)
+    }
+}
+
+impl<'a> Pack<'a> {
+    /// Views a pack; `bytes` are the whole pack, 8 or 32 of them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Truncated`] for any other length.
+    pub fn new(bytes: &'a [u8], header: &IndexHeader) -> Result<Self> {
+        let (slots, entry_bits) = match bytes.len() {
+            8 => (2, 16),
+            32 => (16, 14),
+            other => return Err(truncated(8, other)),
+        };
+        Ok(Self {
+            bytes,
+            slots,
+            entry_bits,
+            low_bits: header.lcluster_bits.max(MIN_LOW_BITS),
+            lcluster_bytes: u32::try_from(header.lcluster_bytes()).unwrap_or(u32::MAX),
+            is_big: header.has_big_pcluster_1,
+        })
+    }
+
+    /// Reads the entry in `slot`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ClusterOffset`], [`ErrorKind::UnexpectedBlockCount`], or
+    /// [`ErrorKind::PackDistance`] if the entries before it make no sense.
+    pub fn entry(&self, slot: u8) -> Result<Lcluster> {
+        let raw = self.raw(slot)?;
+        if raw.is_non_head() { self.non_head(slot, raw) } else { self.head(slot, raw) }
+    }
+
+    /// How many lclusters after the one in `slot` the next head lies, or looks to: at least 1.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Truncated`] for a slot past the pack.
+    pub fn forward(&self, slot: u8) -> Result<u64> {
+        let mut distance = 0u64;
+        let mut at = slot;
+        let mut last = self.raw(at)?;
+        while last.is_non_head() {
+            distance = distance.saturating_add(1);
+            at = at.saturating_add(1);
+            if at >= self.slots {
+                // The last slot of a pack holds the distance forward itself.
+                let beyond = if last.block_count().is_some() { 1 } else { u64::from(last.low) };
+                return Ok(distance.saturating_add(beyond).saturating_sub(1).max(1));
+            }
+            last = self.raw(at)?;
+        }
+        Ok(distance.max(1))
+    }
+
+    fn raw(&self, slot: u8) -> Result<RawEntry> {
+        let bit = u32::from(slot).wrapping_mul(u32::from(self.entry_bits));
+        let at = usize::try_from(bit / 8).unwrap_or(usize::MAX);
+        let past_end = || truncated(at, self.bytes.len());
+        if slot >= self.slots {
+            return Err(past_end());
+        }
+        let word = u32_at(self.bytes, at).ok_or_else(past_end)?.wrapping_shr(bit & 7);
+        let low_mask = 1u32.wrapping_shl(u32::from(self.low_bits)).wrapping_sub(1);
+        Ok(RawEntry {
+            kind: word.wrapping_shr(u32::from(self.low_bits)) & 3,
+            low: u16::try_from(word & low_mask).unwrap_or(u16::MAX),
+        })
+    }
+
+    fn non_head(&self, slot: u8, raw: RawEntry) -> Result<Lcluster> {
+        if let Some(blocks) = raw.block_count() {
+            if !self.is_big {
+                return Err(Error::new(ErrorKind::UnexpectedBlockCount, u64::from(slot)));
+            }
+            return Ok(Lcluster::NonHead { back: 1, blocks: Some(blocks) });
+        }
+        if slot.saturating_add(1) != self.slots {
+            return Ok(Lcluster::NonHead { back: raw.low, blocks: None });
+        }
+        // The last slot holds the distance forward; its distance back follows from the slot
+        // before it (F31).
+        let before = self.raw(slot.saturating_sub(1))?;
+        let back = match (before.is_non_head(), before.block_count()) {
+            (false, _) => 1,
+            (true, Some(_)) => 2,
+            (true, None) => before.low.saturating_add(1),
+        };
+        Ok(Lcluster::NonHead { back, blocks: None })
+    }
+
+    fn head(&self, slot: u8, raw: RawEntry) -> Result<Lcluster> {
+        let offset = u32::from(raw.low);
+        if offset >= self.lcluster_bytes {
+            let kind = ErrorKind::ClusterOffset { offset, size: self.lcluster_bytes };
+            return Err(Error::new(kind, u64::from(slot)));
+        }
+        let base_at = self.bytes.len().saturating_sub(4);
+        let base = u32_at(self.bytes, base_at).ok_or_else(|| truncated(4, base_at))?;
+        let before = if self.is_big { self.blocks_before(slot)? } else { self.heads_before(slot)? };
+        let kind = match raw.kind {
+            0 => HeadKind::Plain,
+            1 => HeadKind::First,
+            _ => HeadKind::Second,
+        };
+        let block = u64::from(base).saturating_add(before);
+        Ok(Lcluster::Head(Head { kind, offset, block, is_partial: false, is_hole: false }))
+    }
+
+    /// Without big pclusters every extent has one block, and the shared address is one less than
+    /// that of the first (F32).
+    fn heads_before(&self, slot: u8) -> Result<u64> {
+        let mut blocks = 1u64;
+        let mut at = u32::from(slot);
+        while at > 0 {
+            at = at.saturating_sub(1);
+            let entry = self.raw(u8::try_from(at).unwrap_or(u8::MAX))?;
+            if entry.is_non_head() {
+                match at.checked_sub(u32::from(entry.low)) {
+                    Some(earlier) => at = earlier,
+                    // The extent started in an earlier pack.
+                    None => break,
+                }
+            }
+            blocks = blocks.saturating_add(1);
+        }
+        Ok(blocks)
+    }
+
+    /// With big pclusters each extent that starts in the pack adds its block count, or 1.
+    fn blocks_before(&self, slot: u8) -> Result<u64> {
+        let mut blocks = 0u64;
+        let mut at = u32::from(slot);
+        while at > 0 {
+            at = at.saturating_sub(1);
+            let entry = self.raw(u8::try_from(at).unwrap_or(u8::MAX))?;
+            if !entry.is_non_head() {
+                blocks = blocks.saturating_add(1);
+                continue;
+            }
+            if let Some(count) = entry.block_count() {
+                at = at.saturating_sub(1);
+                blocks = blocks.saturating_add(u64::from(count));
+                continue;
+            }
+            if entry.low <= 1 {
+                return Err(Error::new(ErrorKind::PackDistance, u64::from(at)));
+            }
+            at = at.saturating_sub(u32::from(entry.low).saturating_sub(2));
+        }
+        Ok(blocks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::MapHeader;
+    use super::*;
+    use crate::{BlockSize, DataLayout};
+
+    fn header(advise: u8) -> IndexHeader {
+        let bytes = [0, 0, 0, 0, advise, 0, 0, 0];
+        let size = BlockSize::from_bits(12).unwrap();
+        match MapHeader::parse(&bytes, DataLayout::CompressedCompact, size).unwrap() {
+            MapHeader::Index(header) => header,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A pack of sixteen 14-bit entries (type, low) and a base.
+    fn pack(entries: &[(u32, u32)], base: u32) -> Vec<u8> {
+        let (bits, size) = if entries.len() == 2 { (16, 8) } else { (14, 32) };
+        let mut bytes = vec![0u8; size];
+        for (at, (kind, low)) in entries.iter().enumerate() {
+            let value = kind << 12 | low;
+            for bit in 0..bits {
+                if value >> bit & 1 != 0 {
+                    bytes[(at * bits + bit) / 8] |= 1 << ((at * bits + bit) % 8);
+                }
+            }
+        }
+        bytes[size - 4..].copy_from_slice(&base.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn leading_entries_fill_up_to_the_alignment() {
+        for (header_at, initial) in [(24u64, 0u64), (32, 6), (40, 4), (48, 2)] {
+            let index = CompactIndex::new(header_at, 100, &header(1)).unwrap().unwrap();
+            assert_eq!(index.initial_4b, initial, "header at {header_at}");
+            for lcn in 0..100 {
+                let span = index.span(lcn).unwrap();
+                assert_eq!(span.offset % u64::from(span.bytes), 0);
+                let is_wide = lcn >= initial && lcn < initial + (100 - initial) / 16 * 16;
+                assert_eq!(span.bytes == 32, is_wide, "lcn {lcn}");
+            }
+            assert_eq!(index.span(100), None);
+        }
+    }
+
+    #[test]
+    fn neighbours_are_neighbours_on_disk() {
+        let index = CompactIndex::new(32, 60, &header(1)).unwrap().unwrap();
+        let place = |lcn| {
+            let span = index.span(lcn).unwrap();
+            let entry = if span.bytes == 32 { 2 } else { 4 };
+            span.offset + u64::from(span.slot) * entry
+        };
+        assert_eq!(place(0), 40);
+        assert_eq!(place(5), 60);
+        assert_eq!(place(6), 64);
+        assert_eq!(place(6 + 48), 64 + 96);
+    }
+
+    #[test]
+    fn heads_of_one_block_count_from_one_below() {
+        let bytes = pack(&[(1, 10), (1, 20)], 99);
+        let pack = Pack::new(&bytes, &header(0)).unwrap();
+        let block = |slot| match pack.entry(slot).unwrap() {
+            Lcluster::Head(head) => (head.offset, head.block),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(block(0), (10, 100));
+        assert_eq!(block(1), (20, 101));
+    }
+
+    #[test]
+    fn big_extents_count_their_blocks() {
+        let mut entries = [(2, 3); 16];
+        entries[0] = (1, 0);
+        entries[1] = (2, 2048 | 7);
+        entries[2] = (2, 2);
+        entries[3] = (0, 5);
+        entries[4] = (1, 6);
+        let bytes = pack(&entries, 1000);
+        let pack = Pack::new(&bytes, &header(6)).unwrap();
+        let block = |slot| match pack.entry(slot).unwrap() {
+            Lcluster::Head(head) => head.block,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(block(0), 1000);
+        assert_eq!(block(3), 1007);
+        assert_eq!(block(4), 1008);
+        assert_eq!(pack.entry(1).unwrap(), Lcluster::NonHead { back: 1, blocks: Some(7) });
+        assert_eq!(pack.entry(2).unwrap(), Lcluster::NonHead { back: 2, blocks: None });
+        assert_eq!(pack.forward(1).unwrap(), 2);
+    }
+
+    #[test]
+    fn the_last_slot_holds_the_distance_forward() {
+        let mut entries = [(2, 5); 16];
+        entries[0] = (1, 0);
+        entries[14] = (2, 14);
+        entries[15] = (2, 40);
+        let bytes = pack(&entries, 0);
+        let pack = Pack::new(&bytes, &header(0)).unwrap();
+        assert_eq!(pack.entry(15).unwrap(), Lcluster::NonHead { back: 15, blocks: None });
+        assert_eq!(pack.forward(15).unwrap(), 40);
+        assert_eq!(pack.forward(14).unwrap(), 41);
+    }
+
+    #[test]
+    fn a_distance_of_one_inside_a_big_pack_is_refused() {
+        let bytes = pack(&[(2, 1), (1, 0)], 5);
+        let error = Pack::new(&bytes, &header(6)).unwrap().entry(1).unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::PackDistance);
+    }
+
+    #[test]
+    fn large_lclusters_need_larger_entries() {
+        let mut wide = header(1);
+        wide.lcluster_bits = 13;
+        assert!(CompactIndex::new(0, 4, &wide).is_err());
+        wide.has_2b_packs = false;
+        assert!(CompactIndex::new(0, 4, &wide).unwrap().is_some());
+        wide.lcluster_bits = 15;
+        assert!(CompactIndex::new(0, 4, &wide).is_err());
+    }
+}

@@ -1,0 +1,65 @@
+//! The index of a compressed file: which pcluster holds which bytes of it.
+//!
+//! Three forms exist: full indexes with 8 bytes for each lcluster, compact indexes with 2 or 4,
+//! and encoded extents. All start behind a map header, which follows the inode and its xattrs
+//! (docs/format.md F24 to F36). This module says what single entries mean; walking from entry to
+//! entry is the reader's work, since the entries have to be fetched for it.
+
+mod compact;
+mod extent;
+mod full;
+mod header;
+
+pub use compact::{CompactIndex, Pack, PackSpan};
+pub use extent::{ExtentLength, ExtentRecord, ExtentTable};
+pub use full::FullIndex;
+pub use header::{IndexHeader, MAP_HEADER_BYTES, MapHeader, Tail, header_offset};
+
+/// What kind of extent starts in an lcluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadKind {
+    /// Stored as it is.
+    Plain,
+    /// Compressed with the inode's first algorithm.
+    First,
+    /// Compressed with the inode's second algorithm.
+    Second,
+}
+
+/// The entry of an lcluster in which an extent starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// How the extent is stored.
+    pub kind: HeadKind,
+    /// Where in the lcluster the extent starts; what lies before belongs to the previous one.
+    pub offset: u32,
+    /// The first block of its pcluster.
+    pub block: u64,
+    /// The pcluster decodes to more than this extent uses.
+    pub is_partial: bool,
+    /// The extent is a hole.
+    pub is_hole: bool,
+}
+
+/// The entry of an lcluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lcluster {
+    /// An extent starts here.
+    Head(Head),
+    /// The whole lcluster belongs to an extent that started before it.
+    NonHead {
+        /// How many lclusters back to look. Long distances are capped: look again from there.
+        back: u16,
+        /// The blocks of the extent's pcluster, if this entry carries them (CBLKCNT).
+        blocks: Option<u16>,
+    },
+}
+
+/// In a distance back: the entry holds a block count instead (CBLKCNT).
+const BLOCK_COUNT_FLAG: u16 = 1 << 11;
+
+/// Rounds up to a multiple of `unit`, a power of two; `None` past 2^64.
+fn round_up(value: u64, unit: u64) -> Option<u64> {
+    let mask = unit.wrapping_sub(1);
+    Some(value.checked_add(mask)? & !mask)
+}
