@@ -1,1 +1,37 @@
-//! codec
+//! Decoders for the compressed pclusters of an EROFS image: LZ4, MicroLZMA, DEFLATE and ZSTD.
+//!
+//! Slices in, slices out. A [`Decoder`] owns every context it needs from [`Decoder::new`] on: after
+//! that it allocates nothing, starts no thread, keeps no global state and writes nowhere but into
+//! the `output` it is given. Any bytes are safe input. All foreign code of the workspace is reached
+//! from here; what the C libraries allocate comes from Rust's global allocator (see `c_heap`).
+//!
+//! ```
+//! use ferrofs_codec::{Algorithm, Decoder, Padding, Settings, Want};
+//!
+//! // A literal run of five bytes, behind the zeros that fill up its pcluster.
+//! let pcluster = [0, 0, 0, 0x50, b'e', b'r', b'o', b'f', b's'];
+//! let mut decoder = Decoder::new(&Settings::default())?;
+//! let mut output = [0; 5];
+//! decoder.decode(Algorithm::Lz4, Padding::Left, &pcluster, &mut output, Want::Whole)?;
+//! assert_eq!(&output, b"erofs");
+//! # Ok::<(), ferrofs_codec::Error>(())
+//! ```
+
+mod algorithm;
+mod c_heap;
+mod decoder;
+mod deflate;
+mod error;
+mod lz4;
+mod lzma;
+mod padding;
+mod settings;
+mod want;
+mod zstd;
+
+pub use algorithm::Algorithm;
+pub use decoder::Decoder;
+pub use error::{Error, ErrorKind};
+pub use padding::Padding;
+pub use settings::Settings;
+pub use want::Want;

@@ -1,1 +1,81 @@
-//! image
+//! EROFS images as a library: open, look up, list, read, verify.
+//!
+//! ```
+//! use ferrofs_image::{FileType, Image, Visit};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/lz4.erofs");
+//! let image = Image::open(path)?;
+//! for visit in image.walk(b"/")? {
+//!     match visit {
+//!         Visit::Leaf(node) if node.inode.file_type() == FileType::Regular => {
+//!             let mut head = [0; 16];
+//!             let count = image.read_at(&node.inode, 0, &mut head)?;
+//!             println!("{}: {count} bytes", String::from_utf8_lossy(&node.path));
+//!         }
+//!         Visit::Problem(problem) => eprintln!("{}", problem.error),
+//!         _ => {}
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! An [`Image`] is cheap to clone and may be used from many threads at once. Every image is taken
+//! for hostile: whatever its bytes are, the answer is data or an [`Error`] with the inode and the
+//! byte, in bounded memory, and never a panic.
+//!
+//! The way of a read: [`Image::read_at`] asks the map of the inode for the extent that holds the
+//! byte, fetches the extent's cluster from the devices, and decodes it: straight into the caller's
+//! buffer where the request covers it whole, through a cache where it does not.
+#![deny(
+    unsafe_code,
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    clippy::as_conversions,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic
+)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::arithmetic_side_effects,
+        clippy::as_conversions,
+        clippy::assertions_on_result_states,
+        reason = "tests make their own numbers and say in one line what is refused"
+    )
+)]
+
+mod cache;
+mod cluster;
+mod decode;
+mod devices;
+mod dir;
+mod error;
+mod image;
+mod inode;
+mod map;
+mod meta;
+mod open;
+mod pieces;
+mod read;
+mod scratch;
+mod source;
+mod verify;
+mod walk;
+mod xattr;
+
+pub use dir::{DirEntry, ReadDir};
+pub use error::{Error, ErrorKind, Result};
+pub use ferrofs_codec as codec;
+pub use ferrofs_ondisk as ondisk;
+pub use ferrofs_ondisk::{DataLayout, FileType, Nid, Superblock, Timestamp};
+pub use image::Image;
+pub use inode::Inode;
+pub use open::OpenOptions;
+pub use pieces::Piece;
+pub use source::{FileSource, Source};
+pub use verify::{Progress, VerifyEvent, VerifySummary};
+pub use walk::{Node, Problem, Visit, Walk};
+pub use xattr::Xattr;

@@ -59,6 +59,15 @@ impl<'a> Body<'a> {
         Ok(Self { name_filter: raw.name_filter.get(), shared, entries })
     }
 
+    /// The name filter of the body that starts with these bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Truncated`] without a header.
+    pub fn filter_of(header: &[u8]) -> Result<u32> {
+        let raw: &RawBody = view(header)?;
+        Ok(raw.name_filter.get())
+    }
+
     /// The shared entries that the inode refers to, in units of 4 bytes from the shared area.
     pub fn shared_ids(&self) -> impl Iterator<Item = u32> + use<'a> {
         let shared = self.shared;

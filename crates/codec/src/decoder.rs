@@ -1,0 +1,109 @@
+//! The one entry: picks the library, strips the padding and names the algorithm in errors.
+
+use std::fmt;
+
+use crate::deflate::Deflate;
+use crate::lzma::Lzma;
+use crate::padding::without_leading_zeros;
+use crate::zstd::Zstd;
+use crate::{Algorithm, Error, ErrorKind, Padding, Settings, Want, lz4};
+
+/// Decodes pclusters, one at a time, with contexts that are made once.
+///
+/// A worker owns one; it can be sent to another thread and not be shared.
+pub struct Decoder {
+    lz4: bool,
+    lzma: Option<Lzma>,
+    deflate: Option<Deflate>,
+    zstd: Option<Zstd>,
+}
+
+impl Decoder {
+    /// Makes the decoders that `settings` name, with all the memory they will ever use.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnsupportedWindow`] for a dictionary or window that EROFS does not allow, and
+    /// [`ErrorKind::OutOfMemory`].
+    pub fn new(settings: &Settings) -> Result<Self, Error> {
+        let Settings { lz4, lzma_dictionary_bytes, deflate, zstd_window_log } = *settings;
+        let name = |algorithm| move |kind| Error::new(algorithm, kind);
+        let lzma = lzma_dictionary_bytes.map(Lzma::new).transpose();
+        let deflate = deflate.then(Deflate::new).transpose();
+        let zstd = zstd_window_log.map(Zstd::new).transpose();
+        Ok(Self {
+            lz4,
+            lzma: lzma.map_err(name(Algorithm::Lzma))?,
+            deflate: deflate.map_err(name(Algorithm::Deflate))?,
+            zstd: zstd.map_err(name(Algorithm::Zstd))?,
+        })
+    }
+
+    /// Decodes the stream in the pcluster `input` and fills `output` with it.
+    ///
+    /// After an error the content of `output` is unspecified and the decoder as good as before. A
+    /// [prefix](Want::Prefix) of no bytes is always there and looks at nothing.
+    ///
+    /// DEFLATE and ZSTD streams say where they end, and bytes behind that are ignored. LZ4 and
+    /// MicroLZMA streams end where `input` does.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotConfigured`] when the settings did not name the algorithm; otherwise any
+    /// other kind, all of them the fault of `input`.
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "five and self; no two of one type")]
+    pub fn decode(
+        &mut self,
+        algorithm: Algorithm,
+        padding: Padding,
+        input: &[u8],
+        output: &mut [u8],
+        want: Want,
+    ) -> Result<(), Error> {
+        if output.is_empty() && want == Want::Prefix {
+            return Ok(());
+        }
+        let result = match algorithm {
+            Algorithm::Lz4 if self.lz4 => lz4::decode(padding, input, output, want),
+            Algorithm::Lz4 => Err(ErrorKind::NotConfigured),
+            Algorithm::Lzma => stream(self.lzma.as_mut(), input)
+                .and_then(|(lzma, stream)| lzma.decode(stream, output, want)),
+            Algorithm::Deflate => stream(self.deflate.as_mut(), input)
+                .and_then(|(deflate, stream)| deflate.decode(stream, output, want)),
+            Algorithm::Zstd => stream(self.zstd.as_mut(), input)
+                .and_then(|(zstd, stream)| zstd.decode(stream, output, want)),
+        };
+        result.map_err(|kind| Error::new(algorithm, kind))
+    }
+
+    /// The heap memory that this decoder holds, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.lzma.as_ref().map_or(0, Lzma::memory_bytes)
+            + self.deflate.as_ref().map_or(0, Deflate::memory_bytes)
+            + self.zstd.as_ref().map_or(0, Zstd::memory_bytes)
+    }
+}
+
+impl fmt::Debug for Decoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decoder")
+            .field("lz4", &self.lz4)
+            .field("lzma", &self.lzma.is_some())
+            .field("deflate", &self.deflate.is_some())
+            .field("zstd", &self.zstd.is_some())
+            .field("memory_bytes", &self.memory_bytes())
+            .finish()
+    }
+}
+
+/// The context, if it was made, and the stream, if there is one.
+#[inline]
+fn stream<T>(context: Option<T>, input: &[u8]) -> Result<(T, &[u8]), ErrorKind> {
+    let context = context.ok_or(ErrorKind::NotConfigured)?;
+    match without_leading_zeros(input) {
+        [] => Err(ErrorKind::EmptyInput),
+        stream => Ok((context, stream)),
+    }
+}

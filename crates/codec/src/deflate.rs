@@ -1,0 +1,106 @@
+//! Raw DEFLATE: libdeflate for whole streams, `miniz_oxide` for prefixes.
+//!
+//! libdeflate stops before a match or a stored block that does not fit, and so leaves the end of a
+//! short output unfilled. `miniz_oxide` fills it to the last byte. A prefix goes straight to the
+//! second: trying the fast one first would pay for both whenever the stream really goes on.
+#![allow(unsafe_code, reason = "libdeflate is a C library")]
+
+use std::ptr::NonNull;
+
+use libdeflate_sys as c;
+use miniz_oxide::inflate::TINFLStatus;
+use miniz_oxide::inflate::core::inflate_flags::TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
+use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
+
+use crate::c_heap;
+use crate::error::{ErrorKind, filled};
+use crate::want::Want;
+
+/// The contexts of both libraries.
+pub(crate) struct Deflate {
+    whole: NonNull<c::libdeflate_decompressor>,
+    prefix: Box<DecompressorOxide>,
+}
+
+// SAFETY: the decompressor is heap memory without ties to a thread; it is used through &mut only.
+unsafe impl Send for Deflate {}
+
+impl Deflate {
+    pub(crate) fn new() -> Result<Self, ErrorKind> {
+        let options = c::libdeflate_options {
+            sizeof_options: size_of::<c::libdeflate_options>(),
+            malloc_func: Some(claim),
+            free_func: Some(c_heap::release),
+        };
+        // SAFETY: the options are initialised, say their own size and name a matching pair of
+        // functions; the library copies them.
+        let whole = unsafe { c::libdeflate_alloc_decompressor_ex(&raw const options) };
+        let whole = NonNull::new(whole).ok_or(ErrorKind::OutOfMemory)?;
+        Ok(Self { whole, prefix: Box::default() })
+    }
+
+    pub(crate) fn decode(
+        &mut self,
+        stream: &[u8],
+        output: &mut [u8],
+        want: Want,
+    ) -> Result<(), ErrorKind> {
+        match want {
+            Want::Whole => self.decode_whole(stream, output),
+            Want::Prefix => self.decode_prefix(stream, output),
+        }
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        // SAFETY: the decompressor is a block from `c_heap::claim`: libdeflate makes exactly one
+        // allocation for it and returns its address.
+        let whole = unsafe { c_heap::block_bytes(self.whole.as_ptr().cast_const().cast()) };
+        whole + size_of::<DecompressorOxide>()
+    }
+
+    fn decode_whole(&mut self, stream: &[u8], output: &mut [u8]) -> Result<(), ErrorKind> {
+        let mut got = 0;
+        // SAFETY: the decompressor is live until `drop` and borrowed mutably here; both slices are
+        // given with their lengths, and `got` outlives the call.
+        let result = unsafe {
+            c::libdeflate_deflate_decompress(
+                self.whole.as_ptr(),
+                stream.as_ptr().cast(),
+                stream.len(),
+                output.as_mut_ptr().cast(),
+                output.len(),
+                &raw mut got,
+            )
+        };
+        match result {
+            c::libdeflate_result_LIBDEFLATE_SUCCESS => filled(got, output.len()),
+            c::libdeflate_result_LIBDEFLATE_INSUFFICIENT_SPACE => Err(ErrorKind::TooLong),
+            _ => Err(ErrorKind::Corrupt),
+        }
+    }
+
+    fn decode_prefix(&mut self, stream: &[u8], output: &mut [u8]) -> Result<(), ErrorKind> {
+        self.prefix.init();
+        let flags = TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
+        let (status, _, got) = decompress(&mut self.prefix, stream, output, 0, flags);
+        match status {
+            TINFLStatus::Done
+            | TINFLStatus::HasMoreOutput
+            | TINFLStatus::NeedsMoreInput
+            | TINFLStatus::FailedCannotMakeProgress => filled(got, output.len()),
+            _ => Err(ErrorKind::Corrupt),
+        }
+    }
+}
+
+impl Drop for Deflate {
+    fn drop(&mut self) {
+        // SAFETY: the decompressor came from `new` and is freed nowhere else.
+        unsafe { c::libdeflate_free_decompressor(self.whole.as_ptr()) };
+    }
+}
+
+/// [`c_heap::claim`] under the unsafe type that libdeflate declares.
+unsafe extern "C" fn claim(bytes: usize) -> *mut std::ffi::c_void {
+    c_heap::claim(bytes)
+}

@@ -1,0 +1,92 @@
+//! Why a pcluster was not decoded, or a decoder not made.
+
+use std::fmt;
+
+use crate::Algorithm;
+
+/// A failed [`Decoder::new`](crate::Decoder::new) or [`Decoder::decode`](crate::Decoder::decode).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Error {
+    kind: ErrorKind,
+    algorithm: Algorithm,
+}
+
+/// What went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The input holds no stream: it is empty or all zeros.
+    EmptyInput,
+    /// The stream breaks its format, or it ended early and the library does not say where.
+    ///
+    /// LZ4 and MicroLZMA streams that yield too much also end here, as their decoders cannot tell.
+    Corrupt,
+    /// The stream ended before the output was full.
+    TooShort {
+        /// The bytes that it yielded.
+        got: usize,
+        /// The bytes that were asked for.
+        wanted: usize,
+    },
+    /// The whole stream was wanted and it yields more than the output holds.
+    TooLong,
+    /// An input or output longer than the library can count.
+    TooLarge,
+    /// The settings of this decoder do not name the algorithm.
+    NotConfigured,
+    /// The memory for a decoder was not to be had.
+    OutOfMemory,
+    /// A window or dictionary size that EROFS does not allow, or a frame whose window is larger than
+    /// the one that was configured.
+    UnsupportedWindow,
+}
+
+impl Error {
+    #[cold]
+    pub(crate) fn new(algorithm: Algorithm, kind: ErrorKind) -> Self {
+        Self { kind, algorithm }
+    }
+
+    /// What went wrong.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The algorithm that was asked for.
+    #[must_use]
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.algorithm, self.kind)
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EmptyInput => f.write_str("the input holds no stream"),
+            Self::Corrupt => f.write_str("the stream is corrupt"),
+            Self::TooShort { got, wanted } => {
+                write!(f, "the stream ended after {got} of {wanted} bytes")
+            }
+            Self::TooLong => f.write_str("the stream yields more than the output holds"),
+            Self::TooLarge => f.write_str("the buffer is longer than the decoder can count"),
+            Self::NotConfigured => f.write_str("this decoder is not configured"),
+            Self::OutOfMemory => f.write_str("out of memory"),
+            Self::UnsupportedWindow => f.write_str("the window size is not supported"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// The verdict on a decoder that stopped without an error after `got` bytes.
+#[inline]
+pub(crate) fn filled(got: usize, wanted: usize) -> Result<(), ErrorKind> {
+    if got == wanted { Ok(()) } else { Err(ErrorKind::TooShort { got, wanted }) }
+}

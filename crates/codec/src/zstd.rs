@@ -1,0 +1,150 @@
+//! Zstandard frames, by the reference C code in a workspace of fixed size.
+//!
+//! Whole frames are decoded in one step, straight into the output. Prefixes are streamed through a
+//! window at the end of the workspace, whose pages stay untouched until the first of them. Both
+//! read the first frame alone: what lies behind it is ignored. Both refuse a frame whose window is
+//! larger than configured, as Linux does; the one-step decoder of the library would not look.
+#![allow(unsafe_code, reason = "libzstd is a C library")]
+
+use std::mem::MaybeUninit;
+use std::ops::RangeInclusive;
+use std::ptr::NonNull;
+
+use zstd_sys as c;
+
+use crate::c_heap::Block;
+use crate::error::{ErrorKind, filled};
+use crate::want::Want;
+
+/// The windows of docs/format.md: the image stores the logarithm less ten, and Linux stops at 1 MiB.
+const WINDOW_LOGS: RangeInclusive<u8> = 10..=20;
+
+/// One context that serves both ways of decoding.
+pub(crate) struct Zstd {
+    /// At the start of the workspace; valid as long as that is.
+    context: NonNull<c::ZSTD_DCtx>,
+    workspace: Block,
+    window_bytes: usize,
+}
+
+// SAFETY: the context lies in memory that this value owns and has no ties to a thread.
+unsafe impl Send for Zstd {}
+
+impl Zstd {
+    pub(crate) fn new(window_log: u8) -> Result<Self, ErrorKind> {
+        if !WINDOW_LOGS.contains(&window_log) {
+            return Err(ErrorKind::UnsupportedWindow);
+        }
+        let window_bytes = 1 << window_log;
+        // SAFETY: a calculation without pointers.
+        let bytes = unsafe { c::ZSTD_estimateDStreamSize(window_bytes) };
+        let workspace = Block::claim(bytes).ok_or(ErrorKind::OutOfMemory)?;
+        // SAFETY: the workspace is `bytes` long, aligned to more than the 8 that are asked for, and
+        // it lives as long as the context since both are fields of one value.
+        let context = unsafe { c::ZSTD_initStaticDStream(workspace.as_ptr(), bytes) };
+        let context = NonNull::new(context).ok_or(ErrorKind::OutOfMemory)?;
+        // SAFETY: the context was just made. The value is within the bounds of the parameter.
+        let result = unsafe {
+            let parameter = c::ZSTD_dParameter::ZSTD_d_windowLogMax;
+            c::ZSTD_DCtx_setParameter(context.as_ptr(), parameter, window_log.into())
+        };
+        checked(result)?;
+        Ok(Self { context, workspace, window_bytes })
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.workspace.bytes()
+    }
+
+    pub(crate) fn decode(
+        &mut self,
+        stream: &[u8],
+        output: &mut [u8],
+        want: Want,
+    ) -> Result<(), ErrorKind> {
+        if window_bytes(stream)? > self.window_bytes as u64 {
+            return Err(ErrorKind::UnsupportedWindow);
+        }
+        let got = match want {
+            Want::Whole => self.decode_whole(stream, output)?,
+            Want::Prefix => self.decode_prefix(stream, output)?,
+        };
+        filled(got, output.len())
+    }
+
+    fn decode_whole(&mut self, stream: &[u8], output: &mut [u8]) -> Result<usize, ErrorKind> {
+        // SAFETY: the slice is given with its length, and the function only reads it.
+        let frame_bytes =
+            unsafe { c::ZSTD_findFrameCompressedSize(stream.as_ptr().cast(), stream.len()) };
+        let frame = stream.get(..checked(frame_bytes)?).ok_or(ErrorKind::Corrupt)?;
+        // SAFETY: the context is live and borrowed mutably; both slices are given with their
+        // lengths.
+        checked(unsafe {
+            c::ZSTD_decompressDCtx(
+                self.context.as_ptr(),
+                output.as_mut_ptr().cast(),
+                output.len(),
+                frame.as_ptr().cast(),
+                frame.len(),
+            )
+        })
+    }
+
+    fn decode_prefix(&mut self, stream: &[u8], output: &mut [u8]) -> Result<usize, ErrorKind> {
+        let mut target =
+            c::ZSTD_outBuffer { dst: output.as_mut_ptr().cast(), size: output.len(), pos: 0 };
+        let mut source =
+            c::ZSTD_inBuffer { src: stream.as_ptr().cast(), size: stream.len(), pos: 0 };
+        // SAFETY: the context is live and borrowed mutably. Resetting the session makes it forget
+        // the buffers and the failures of earlier calls, and keeps its workspace.
+        checked(unsafe {
+            let session = c::ZSTD_ResetDirective::ZSTD_reset_session_only;
+            c::ZSTD_DCtx_reset(self.context.as_ptr(), session)
+        })?;
+        while target.pos < target.size {
+            let before = (source.pos, target.pos);
+            // SAFETY: as above; both buffers describe live slices, and the library keeps their
+            // positions within their sizes.
+            let more = checked(unsafe {
+                c::ZSTD_decompressStream(self.context.as_ptr(), &raw mut target, &raw mut source)
+            })?;
+            if more == 0 || before == (source.pos, target.pos) {
+                break;
+            }
+        }
+        Ok(target.pos)
+    }
+}
+
+/// The window that the first frame of `stream` asks for; none for a skippable frame.
+fn window_bytes(stream: &[u8]) -> Result<u64, ErrorKind> {
+    let mut header = MaybeUninit::<c::ZSTD_FrameHeader>::zeroed();
+    // SAFETY: the header is writable, and the slice is given with its length.
+    let missing = unsafe {
+        c::ZSTD_getFrameHeader(header.as_mut_ptr(), stream.as_ptr().cast(), stream.len())
+    };
+    if checked(missing)? > 0 {
+        return Err(ErrorKind::Corrupt);
+    }
+    // SAFETY: zero is a value of every field, the library's frame types being 0 and 1, and the
+    // library writes nothing else.
+    Ok(unsafe { header.assume_init() }.windowSize)
+}
+
+/// Tells the lengths from the error codes that libzstd packs into one integer.
+fn checked(result: usize) -> Result<usize, ErrorKind> {
+    // SAFETY: a test of a number.
+    if unsafe { c::ZSTD_isError(result) } == 0 { Ok(result) } else { Err(kind_of(result)) }
+}
+
+#[cold]
+fn kind_of(result: usize) -> ErrorKind {
+    // SAFETY: the enumeration of the bindings was made from the header of the library that they
+    // link, so each code that it returns has a name.
+    match unsafe { c::ZSTD_getErrorCode(result) } {
+        c::ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall => ErrorKind::TooLong,
+        c::ZSTD_ErrorCode::ZSTD_error_memory_allocation => ErrorKind::OutOfMemory,
+        c::ZSTD_ErrorCode::ZSTD_error_frameParameter_windowTooLarge => ErrorKind::UnsupportedWindow,
+        _ => ErrorKind::Corrupt,
+    }
+}

@@ -1,0 +1,91 @@
+//! All memory is taken in `new` and all of it is given back.
+//!
+//! The C libraries allocate through the Rust allocator, so the counters see them too: that is what
+//! `a_decoder_reports_the_memory_that_it_holds` shows.
+
+use ferrofs_codec::{Algorithm, Decoder, ErrorKind, Padding, Settings, Want};
+
+use crate::codecs::{Codec, SETTINGS};
+use crate::counting_allocator::{allocations, live_bytes, without_blocks_from};
+use crate::suite::Stream;
+
+const ONLY: [(Settings, Algorithm); 3] = {
+    let none =
+        Settings { lz4: false, lzma_dictionary_bytes: None, deflate: false, zstd_window_log: None };
+    [
+        (Settings { lzma_dictionary_bytes: Some(8 << 20), ..none }, Algorithm::Lzma),
+        (Settings { deflate: true, ..none }, Algorithm::Deflate),
+        (Settings { zstd_window_log: Some(20), ..none }, Algorithm::Zstd),
+    ]
+};
+
+pub(crate) fn none_while_decoding(codec: &Codec, streams: &[Stream]) {
+    let mut decoder = Decoder::new(&SETTINGS).unwrap();
+    let mut output = vec![0; 200_000];
+    let broken: Vec<_> = streams.iter().map(|stream| broken(&stream.bytes)).collect();
+    let before = allocations();
+    let mut failures = 0;
+    for (stream, broken) in streams.iter().zip(&broken) {
+        let length = stream.data.len();
+        for (input, want, length) in [
+            (&stream.bytes, Want::Whole, length),
+            (&stream.bytes, Want::Prefix, length / 2),
+            (broken, Want::Whole, length),
+            (broken, Want::Prefix, length / 2),
+            (&stream.bytes, Want::Prefix, length),
+            (&stream.bytes, Want::Whole, length + 1),
+        ] {
+            let output = &mut output[..length];
+            let result = decoder.decode(codec.algorithm, Padding::Left, input, output, want);
+            failures += usize::from(result.is_err());
+        }
+    }
+    assert_eq!(allocations(), before);
+    assert!(failures >= streams.len(), "the failing paths were not taken");
+}
+
+fn broken(stream: &[u8]) -> Vec<u8> {
+    let mut broken = stream.to_vec();
+    let middle = broken.len() / 2;
+    broken[middle] ^= 0x55;
+    broken
+}
+
+#[test]
+fn a_decoder_reports_the_memory_that_it_holds() {
+    for (settings, algorithm) in ONLY {
+        let before = live_bytes();
+        let decoder = Decoder::new(&settings).unwrap();
+        let held = live_bytes() - before;
+        let told = decoder.memory_bytes();
+        assert!(told <= held && held <= told + 512, "{algorithm}: {told} told, {held} held");
+        drop(decoder);
+        assert_eq!(live_bytes(), before, "{algorithm} kept something");
+    }
+}
+
+#[test]
+fn the_lzma_dictionary_is_there_from_the_start() {
+    let (settings, _) = ONLY[0];
+    assert!(Decoder::new(&settings).unwrap().memory_bytes() > 8 << 20);
+}
+
+#[test]
+fn lz4_needs_no_memory() {
+    let before = allocations();
+    let decoder = Decoder::new(&Settings::default()).unwrap();
+    assert_eq!((decoder.memory_bytes(), allocations()), (0, before));
+}
+
+#[test]
+fn no_memory_is_an_error_wherever_it_runs_out() {
+    for (settings, algorithm) in ONLY {
+        let before = live_bytes();
+        for bytes in [100_000, 20_000, 5_000] {
+            let made = without_blocks_from(bytes, || Decoder::new(&settings).map(drop));
+            let Err(error) = made else { continue };
+            assert_eq!((error.kind(), error.algorithm()), (ErrorKind::OutOfMemory, algorithm));
+            assert_eq!(live_bytes(), before, "{algorithm} leaks when memory runs out");
+        }
+    }
+}

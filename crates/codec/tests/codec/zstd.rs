@@ -1,0 +1,91 @@
+//! ZSTD beyond the suite: windows, frames that follow, and which error tells what.
+
+use ferrofs_codec::{Decoder, ErrorKind, Padding, Settings, Want};
+
+use crate::codecs::{Frame, SETTINGS, ZSTD, decoder, zstd};
+use crate::guarded::Job;
+use crate::samples::text;
+
+crate::suite::properties!(ZSTD);
+
+fn job(input: &[u8], want: Want) -> Job<'_> {
+    Job { algorithm: ZSTD.algorithm, padding: Padding::Left, input, want }
+}
+
+#[test]
+fn a_wrong_length_is_told_as_too_short_or_too_long() {
+    let mut decoder = decoder();
+    for stream in streams() {
+        let length = stream.data.len();
+        let long = job(&stream.bytes, Want::Whole).run(&mut decoder, length - 1).unwrap_err();
+        assert_eq!(long.kind(), ErrorKind::TooLong, "{}", stream.name);
+        for want in [Want::Whole, Want::Prefix] {
+            let short = job(&stream.bytes, want).run(&mut decoder, length + 1).unwrap_err();
+            let kind = ErrorKind::TooShort { got: length, wanted: length + 1 };
+            assert_eq!(short.kind(), kind, "{}", stream.name);
+        }
+    }
+}
+
+#[test]
+fn only_the_first_frame_counts() {
+    let mut decoder = decoder();
+    let data = text(9_000, 21);
+    let frame = zstd(&data, 3, Frame::default());
+    for behind in [&b"something else"[..], &frame, &[0; 9]] {
+        let followed = [&frame[..], behind].concat();
+        for want in [Want::Whole, Want::Prefix] {
+            let decoded = job(&followed, want).run(&mut decoder, data.len());
+            assert!(decoded.as_deref() == Ok(&data));
+            job(&followed, want).run(&mut decoder, data.len() + 1).unwrap_err();
+        }
+    }
+}
+
+#[test]
+fn a_skippable_frame_is_a_frame_of_nothing() {
+    let mut decoder = decoder();
+    let skippable = [0x50, 0x2A, 0x4D, 0x18, 3, 0, 0, 0, 1, 2, 3];
+    let input = [&skippable[..], &zstd(b"hello", 3, Frame::default())].concat();
+    for want in [Want::Whole, Want::Prefix] {
+        let error = job(&input, want).run(&mut decoder, 5).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TooShort { got: 0, wanted: 5 });
+    }
+}
+
+#[test]
+fn every_window_that_is_configured_suffices_for_its_frames_and_no_larger_ones() {
+    let data = text((2 << 20) + 9, 25);
+    for log in 10..=20 {
+        let settings = Settings { zstd_window_log: Some(log), ..SETTINGS };
+        let mut decoder = Decoder::new(&settings).unwrap();
+        for size in [true, false] {
+            let fits = zstd(&data, 1, Frame { window_log: log, size, checksum: true });
+            let larger = zstd(&data, 1, Frame { window_log: log + 1, size, checksum: true });
+            for (want, length) in [(Want::Whole, data.len()), (Want::Prefix, data.len() - 9)] {
+                let decoded = job(&fits, want).run(&mut decoder, length);
+                assert!(decoded.as_deref() == Ok(&data[..length]), "window log {log}");
+                let error = job(&larger, want).run(&mut decoder, length).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::UnsupportedWindow, "window log {log}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_wrong_checksum_is_an_error_once_it_is_reached() {
+    let data = text(9_000, 23);
+    let mut frame = zstd(&data, 3, Frame { checksum: true, ..Frame::default() });
+    *frame.last_mut().unwrap() ^= 1;
+    let mut decoder = decoder();
+    let whole = job(&frame, Want::Whole).run(&mut decoder, data.len());
+    assert_eq!(whole.unwrap_err().kind(), ErrorKind::Corrupt);
+    let prefix = job(&frame, Want::Prefix).run(&mut decoder, data.len() - 1);
+    assert!(prefix.as_deref() == Ok(&data[..data.len() - 1]));
+}
+
+#[test]
+fn an_empty_frame_is_the_whole_of_nothing() {
+    let frame = zstd(&[], 3, Frame::default());
+    assert_eq!(job(&frame, Want::Whole).run(&mut decoder(), 0), Ok(vec![]));
+}

@@ -1,0 +1,280 @@
+//! The directories between the destination and the entry being extracted.
+//!
+//! Each level is reached from the one above by a single name, without following a symlink, so no
+//! path string of the image ever meets the host as a whole. A level is created when something is
+//! first needed in it. Only the deepest levels keep their file descriptors; the others are found
+//! again from the destination, name by name, and must still be the same directories.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use crate::error::{Error, ErrorKind};
+use crate::options::Existing;
+
+/// How many levels keep a file descriptor. Real trees are rarely deeper, and the usual limit of a
+/// process is 1,024 descriptors.
+const OPEN_LEVELS_MAX: usize = 64;
+
+/// Permissions of a directory while it is being filled.
+const WORKING_MODE: Mode = Mode::RWXU;
+
+/// What tells one file of the host from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Self { device: stat.st_dev, inode: stat.st_ino }
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    /// Nothing was needed in it yet.
+    Pending,
+    Open(OwnedFd, Identity),
+    /// Created, but without a descriptor for now.
+    Closed(Identity),
+    /// Could not be created; this has been reported.
+    Broken,
+}
+
+#[derive(Debug)]
+struct Level {
+    name: Box<[u8]>,
+    state: State,
+}
+
+/// Why nothing can be created in the deepest directory.
+#[derive(Debug)]
+pub(crate) enum Blocked {
+    /// It or one above it just failed.
+    Now(Error),
+    /// It failed earlier, and the failure was reported then.
+    Before,
+}
+
+/// The destination and the directories below it, down to the current one.
+#[derive(Debug)]
+pub(crate) struct DirectoryStack {
+    destination: OwnedFd,
+    existing: Existing,
+    levels: Vec<Level>,
+    /// Path of the deepest level: empty for the destination, else with a leading slash.
+    path: Vec<u8>,
+}
+
+impl DirectoryStack {
+    pub(crate) fn new(destination: OwnedFd, existing: Existing) -> Self {
+        Self { destination, existing, levels: Vec::new(), path: Vec::new() }
+    }
+
+    /// Whether `path` is the deepest level.
+    pub(crate) fn is_at(&self, path: &[u8]) -> bool {
+        path == self.path || (self.path.is_empty() && path == b"/")
+    }
+
+    /// The name of `path` in the deepest level, if it is directly in it and safe to use.
+    pub(crate) fn name_in_top<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
+        let name = path.strip_prefix(self.path.as_slice())?.strip_prefix(b"/")?;
+        is_safe(name).then_some(name)
+    }
+
+    /// Goes down to `name` without creating it yet.
+    pub(crate) fn push(&mut self, name: &[u8]) {
+        self.path.push(b'/');
+        self.path.extend_from_slice(name);
+        self.levels.push(Level { name: name.into(), state: State::Pending });
+    }
+
+    /// Goes up again.
+    pub(crate) fn pop(&mut self) {
+        if let Some(level) = self.levels.pop() {
+            self.path.truncate(self.path.len().saturating_sub(level.name.len() + 1));
+        }
+    }
+
+    /// Whether the deepest level exists in the destination.
+    pub(crate) fn is_created(&self) -> bool {
+        let state = self.levels.last().map(|level| &level.state);
+        !matches!(state, Some(State::Pending | State::Broken))
+    }
+
+    /// The deepest level, created if that has not been done; an entry can be made in it now.
+    pub(crate) fn ready(&mut self) -> Result<BorrowedFd<'_>, Blocked> {
+        let pending = |level: &Level| matches!(level.state, State::Pending);
+        let mut first = self.levels.len();
+        while first > 0 && pending(&self.levels[first - 1]) {
+            first -= 1;
+        }
+        self.find(first).map_err(|kind| self.blocked(first, kind))?;
+        for index in first..self.levels.len() {
+            if let Err(kind) = self.create(index) {
+                self.levels[index].state = State::Broken;
+                return Err(self.blocked(index + 1, kind));
+            }
+        }
+        self.top().ok_or(Blocked::Before)
+    }
+
+    /// The directory that holds `path`, searched from the destination; for looking up only.
+    pub(crate) fn parent_of<'p>(&self, path: &'p [u8]) -> Result<(OwnedFd, &'p [u8]), ErrorKind> {
+        let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        let last = names.next_back().filter(|name| is_safe(name)).ok_or(ErrorKind::UnsafeName)?;
+        let search = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut current = open_at(self.destination.as_fd(), b".", search)?;
+        for name in names {
+            current = open_at(current.as_fd(), name, search)?;
+        }
+        Ok((current, last))
+    }
+
+    /// The directory `path`, searched from the destination.
+    pub(crate) fn open(&self, path: &[u8]) -> Result<OwnedFd, ErrorKind> {
+        if path == b"/" {
+            return self.destination.try_clone().map_err(clone_failed);
+        }
+        let (parent, name) = self.parent_of(path)?;
+        open_directory(parent.as_fd(), name)
+    }
+
+    /// The deepest level, if an entry can be made in it at once.
+    pub(crate) fn top(&self) -> Option<BorrowedFd<'_>> {
+        self.descriptor(self.levels.len())
+    }
+
+    fn descriptor(&self, count: usize) -> Option<BorrowedFd<'_>> {
+        let Some(index) = count.checked_sub(1) else { return Some(self.destination.as_fd()) };
+        match &self.levels.get(index)?.state {
+            State::Open(fd, _) => Some(fd.as_fd()),
+            _ => None,
+        }
+    }
+
+    /// Makes sure that the first `count` levels can be entered.
+    fn find(&mut self, count: usize) -> Result<(), ErrorKind> {
+        let Some(index) = count.checked_sub(1) else { return Ok(()) };
+        match self.levels[index].state {
+            State::Closed(_) => self.reopen(count),
+            _ => Ok(()),
+        }
+    }
+
+    fn reopen(&mut self, count: usize) -> Result<(), ErrorKind> {
+        let mut above: Option<OwnedFd> = None;
+        for index in 0..count {
+            let parent = above.as_ref().map_or(self.destination.as_fd(), AsFd::as_fd);
+            let level = &self.levels[index];
+            let found = open_directory(parent, &level.name)?;
+            let identity = identity_of(found.as_fd())?;
+            let (State::Closed(known) | State::Open(_, known)) = level.state else {
+                return Err(ErrorKind::Replaced);
+            };
+            if known != identity {
+                return Err(ErrorKind::Replaced);
+            }
+            above = Some(found.try_clone().map_err(clone_failed)?);
+            if index + OPEN_LEVELS_MAX >= count {
+                self.levels[index].state = State::Open(found, identity);
+            }
+        }
+        Ok(())
+    }
+
+    fn create(&mut self, index: usize) -> Result<(), ErrorKind> {
+        let parent = self.descriptor(index).ok_or(ErrorKind::Replaced)?;
+        let fd = make_directory(parent, &self.levels[index].name, self.existing)?;
+        let identity = identity_of(fd.as_fd())?;
+        self.levels[index].state = State::Open(fd, identity);
+        if let Some(far) = index.checked_sub(OPEN_LEVELS_MAX)
+            && let State::Open(_, identity) = self.levels[far].state
+        {
+            self.levels[far].state = State::Closed(identity);
+        }
+        Ok(())
+    }
+
+    fn blocked(&self, count: usize, kind: ErrorKind) -> Blocked {
+        let mut path = Vec::new();
+        for level in self.levels.iter().take(count) {
+            path.push(b'/');
+            path.extend_from_slice(&level.name);
+        }
+        Blocked::Now(Error::new(kind, &path))
+    }
+}
+
+/// Makes a directory that is about to be filled usable, and rid of what its children would inherit.
+pub(crate) fn prepare(fd: BorrowedFd<'_>) -> Result<(), ErrorKind> {
+    match rustix::fs::fchmod(fd, WORKING_MODE) {
+        // Somebody else's directory: whatever is not allowed in it will say so by itself.
+        Ok(()) | Err(Errno::PERM) => {}
+        Err(errno) => return Err(ErrorKind::output("cannot prepare directory")(errno)),
+    }
+    for acl in ["system.posix_acl_default", "system.posix_acl_access"] {
+        match rustix::fs::fremovexattr(fd, acl) {
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => {}
+            Err(errno) => return Err(ErrorKind::output("cannot remove inherited ACL")(errno)),
+        }
+    }
+    Ok(())
+}
+
+/// Opens the directory `name`; a symlink is refused.
+pub(crate) fn open_directory(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, ErrorKind> {
+    open_at(parent, name, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC)
+}
+
+fn open_at(parent: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd, ErrorKind> {
+    match rustix::fs::openat(parent, name, flags, Mode::empty()) {
+        Err(Errno::LOOP | Errno::NOTDIR) => Err(ErrorKind::Replaced),
+        other => other.map_err(ErrorKind::output("cannot open directory")),
+    }
+}
+
+fn make_directory(
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+    existing: Existing,
+) -> Result<OwnedFd, ErrorKind> {
+    match rustix::fs::mkdirat(parent, name, WORKING_MODE) {
+        Err(Errno::EXIST) if existing == Existing::Replace => {}
+        Err(Errno::EXIST) => return Err(ErrorKind::Exists),
+        made => {
+            made.map_err(ErrorKind::output("cannot create directory"))?;
+            return open_directory(parent, name);
+        }
+    }
+    match open_directory(parent, name) {
+        Err(ErrorKind::Replaced) => {}
+        opened => {
+            let fd = opened?;
+            prepare(fd.as_fd())?;
+            return Ok(fd);
+        }
+    }
+    rustix::fs::unlinkat(parent, name, AtFlags::empty())
+        .map_err(ErrorKind::output("cannot remove what is in the way"))?;
+    rustix::fs::mkdirat(parent, name, WORKING_MODE)
+        .map_err(ErrorKind::output("cannot create directory"))?;
+    open_directory(parent, name)
+}
+
+fn identity_of(fd: BorrowedFd<'_>) -> Result<Identity, ErrorKind> {
+    let stat = rustix::fs::fstat(fd).map_err(ErrorKind::output("cannot look at directory"))?;
+    Ok(Identity::of(&stat))
+}
+
+fn clone_failed(source: std::io::Error) -> ErrorKind {
+    ErrorKind::Output { operation: "cannot open directory", source }
+}
+
+/// Whether a name denotes an entry of its directory and nothing else.
+fn is_safe(name: &[u8]) -> bool {
+    !name.is_empty() && name != b"." && name != b".." && !name.iter().any(|b| matches!(b, b'/' | 0))
+}

@@ -1,0 +1,130 @@
+//! The one error of this crate: what went wrong, and at which path.
+
+use std::{fmt, io};
+
+use rustix::io::Errno;
+
+/// The result of an extraction or of a part of it.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, with its path.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    path: Vec<u8>,
+}
+
+/// What went wrong.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The image could not be read.
+    Image(ferrofs_image::Error),
+    /// The host refused an operation.
+    Output {
+        /// What was tried, as in "cannot create file".
+        operation: &'static str,
+        /// What the host answered.
+        source: io::Error,
+    },
+    /// The destination has entries already, and they must not be replaced.
+    NotEmpty,
+    /// Something with this name exists already, and it must not be replaced.
+    Exists,
+    /// A directory stands where something else belongs; directories are never removed.
+    DirectoryInTheWay,
+    /// A name that could lead out of its directory.
+    UnsafeName,
+    /// What was created a moment ago is not there any more, or is something else.
+    Replaced,
+    /// The contents of a file ended before its size.
+    Short {
+        /// Bytes that the image delivered.
+        delivered: u64,
+        /// The size of the file.
+        size: u64,
+    },
+    /// A path to extract is not a well-formed pattern.
+    Pattern(globset::Error),
+    /// A path to extract names nothing in the image.
+    NothingMatches,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, path: &[u8]) -> Self {
+        Self { kind, path: path.to_vec() }
+    }
+
+    /// What went wrong.
+    #[must_use]
+    pub fn kind(&self) -> &ErrorKind {
+        &self.kind
+    }
+
+    /// The path it concerns: inside the image, with a leading `/`; or the destination's; or a
+    /// pattern as it was given.
+    #[must_use]
+    pub fn path(&self) -> &[u8] {
+        &self.path
+    }
+}
+
+impl ErrorKind {
+    pub(crate) fn output(operation: &'static str) -> impl Fn(Errno) -> Self {
+        move |errno| Self::Output { operation, source: errno.into() }
+    }
+
+    /// Whether every further entry would fail as well.
+    pub(crate) fn stops_everything(&self) -> bool {
+        let Self::Output { operation, source } = self else { return false };
+        let code = source.raw_os_error().map(Errno::from_raw_os_error);
+        // A single attribute may be too large for a file system that has room for files.
+        *operation != SET_XATTR
+            && matches!(code, Some(Errno::NOSPC | Errno::DQUOT | Errno::ROFS))
+    }
+}
+
+/// The operation whose errors never stop an extraction.
+pub(crate) const SET_XATTR: &str = "cannot set an extended attribute";
+
+impl From<ferrofs_image::Error> for ErrorKind {
+    fn from(error: ferrofs_image::Error) -> Self {
+        Self::Image(error)
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Image(error) => error.fmt(f),
+            Self::Output { operation, source } => write!(f, "{operation}: {source}"),
+            Self::NotEmpty => f.write_str("the destination is not empty"),
+            Self::Exists => f.write_str("exists already"),
+            Self::DirectoryInTheWay => f.write_str("a directory is in the way"),
+            Self::UnsafeName => f.write_str("the name could lead out of its directory"),
+            Self::Replaced => f.write_str("was replaced by somebody else while it was extracted"),
+            Self::Short { delivered, size } => {
+                write!(f, "its contents end after {delivered} of {size} bytes")
+            }
+            Self::Pattern(error) => write!(f, "not a pattern: {error}"),
+            Self::NothingMatches => f.write_str("nothing in the image matches"),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", String::from_utf8_lossy(&self.path), self.kind)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.kind {
+            ErrorKind::Image(error) => Some(error),
+            ErrorKind::Output { source, .. } => Some(source),
+            ErrorKind::Pattern(error) => Some(error),
+            _ => None,
+        }
+    }
+}

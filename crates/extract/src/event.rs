@@ -1,0 +1,79 @@
+//! What an extraction reports while it runs, and what it counted at its end.
+
+use crate::Error;
+
+/// Something that happened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// An entry, or a part of its metadata, could not be extracted. The rest goes on.
+    Failed(Error),
+    /// More has been written; comes after each piece of a file and after each entry.
+    Progress(Progress),
+}
+
+/// How far an extraction has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Entries dealt with: extracted, failed or withheld.
+    pub entries: u64,
+    /// Bytes of file contents, holes included.
+    pub bytes: u64,
+}
+
+/// What was extracted, and what was not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Regular files, each hard-linked one once.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Symlinks.
+    pub symlinks: u64,
+    /// Device nodes, FIFOs and sockets.
+    pub special: u64,
+    /// Further names of files that were extracted already.
+    pub hard_links: u64,
+    /// Bytes of file contents, holes included.
+    pub bytes: u64,
+    /// How many of these bytes are holes.
+    pub hole_bytes: u64,
+    /// How many [`Event::Failed`] there were.
+    pub failures: u64,
+    /// What the caller's rights or the host's file system did not allow.
+    pub withheld: Withheld,
+}
+
+impl Summary {
+    /// All names that were extracted.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.files + self.directories + self.symlinks + self.special + self.hard_links
+    }
+}
+
+/// What could not be kept, and is no failure: the caller lacks the right, or the host's file system
+/// lacks the feature.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Withheld {
+    /// Entries whose owner or group is not the image's.
+    pub owners: u64,
+    /// Files that lost set-user-id or set-group-id since they have another owner.
+    pub set_id_bits: u64,
+    /// Device nodes, FIFOs and sockets that were not created.
+    pub special: u64,
+    /// Extended attributes that need a right the caller has not.
+    pub xattrs_denied: u64,
+    /// Extended attributes that the host's file system does not take.
+    pub xattrs_unsupported: u64,
+    /// Hard links that became copies.
+    pub copied_links: u64,
+}
+
+impl Withheld {
+    /// Whether everything was kept.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}

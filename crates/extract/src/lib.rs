@@ -1,0 +1,52 @@
+//! Unpacks an EROFS image into a directory of the host.
+//!
+//! [`extract`] writes everything an image holds, or the part that a [`Selection`] names, below one
+//! directory: contents with their holes, symlinks, hard links, device nodes, FIFOs and sockets,
+//! owners, modes, times in nanoseconds and extended attributes. What the caller's rights or the
+//! host's file system do not allow is counted in [`Withheld`] and left out.
+//!
+//! Nothing is ever written outside of that directory, whatever the image says and whoever changes
+//! the directory meanwhile: each step goes from a directory's file descriptor to one name in it,
+//! and follows no symlink. An entry that fails becomes an [`Event::Failed`] and leaves no partial
+//! file behind; everything else is still extracted.
+//!
+//! This crate knows nothing of the format, prints nothing and reads no environment.
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use ferrofs_extract::{Event, Options, extract};
+//! use ferrofs_image::Image;
+//!
+//! let image = Image::open("system.erofs")?;
+//! let mut failures = Vec::new();
+//! let summary = extract(&image, Path::new("tree"), &Options::default(), &mut |event| {
+//!     if let Event::Failed(error) = event {
+//!         failures.push(error);
+//!     }
+//! })?;
+//! println!("{} bytes, {} failures", summary.bytes, failures.len());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod caller;
+mod content;
+mod destination;
+mod directory_stack;
+mod entry_writer;
+mod error;
+mod event;
+mod extractor;
+mod hard_links;
+mod metadata;
+
+mod options;
+mod place;
+mod reporter;
+mod selection;
+
+pub use error::{Error, ErrorKind, Result};
+pub use event::{Event, Progress, Summary, Withheld};
+pub use extractor::extract;
+pub use options::{Existing, Options, Owners};
+pub use selection::Selection;

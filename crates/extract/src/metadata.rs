@@ -1,0 +1,196 @@
+//! Owner, mode, extended attributes and times of an entry that exists, in the order in which they
+//! do not undo each other: a change of owner drops set-id bits and capabilities, a change of mode
+//! an ACL, and ordinary users may set attributes of a file only while they may write it.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use ferrofs_image::{FileType, Inode, Xattr};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+
+use crate::caller::Caller;
+use crate::error::{ErrorKind, SET_XATTR};
+use crate::event::Withheld;
+use crate::options::Owners;
+
+const SET_UID: u32 = 0o4000;
+const SET_GID: u32 = 0o2000;
+
+/// The entry that metadata is set on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Target<'a> {
+    /// A regular file or a directory.
+    Open(BorrowedFd<'a>),
+    /// Anything else, by its name in a directory.
+    Named(BorrowedFd<'a>, &'a [u8]),
+}
+
+/// What the image says about an entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attributes<'a> {
+    pub(crate) inode: &'a Inode,
+    pub(crate) xattrs: &'a [Xattr],
+    /// Permission bits to set; a directory may get its own later.
+    pub(crate) mode: u32,
+}
+
+/// Whose rights the metadata is set with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keeper {
+    pub(crate) caller: Caller,
+    pub(crate) owners: Owners,
+}
+
+#[derive(Clone, Copy)]
+struct Kept {
+    user: bool,
+    group: bool,
+}
+
+impl Keeper {
+    /// Sets everything that can be set and returns what went wrong.
+    pub(crate) fn apply(
+        self,
+        target: Target<'_>,
+        attributes: Attributes<'_>,
+        withheld: &mut Withheld,
+    ) -> Vec<ErrorKind> {
+        let mut errors = Vec::new();
+        let Attributes { inode, xattrs, mode } = attributes;
+        let kept = self.set_owner(target, inode, withheld).unwrap_or_else(|kind| {
+            errors.push(kind);
+            Kept { user: false, group: false }
+        });
+        let (acls, others): (Vec<_>, Vec<_>) = xattrs.iter().partition(|xattr| is_acl(xattr));
+        errors.extend(others.iter().filter_map(|xattr| set_xattr(target, xattr, withheld).err()));
+        if inode.file_type() != FileType::Symlink {
+            let mode = without_foreign_set_id(mode, inode, kept, withheld);
+            errors.extend(set_mode(target, mode).err());
+        }
+        errors.extend(acls.iter().filter_map(|xattr| set_xattr(target, xattr, withheld).err()));
+        errors.extend(set_times(target, inode).err());
+        errors
+    }
+
+    fn set_owner(
+        self,
+        target: Target<'_>,
+        inode: &Inode,
+        withheld: &mut Withheld,
+    ) -> Result<Kept, ErrorKind> {
+        if self.caller.sets_owners(self.owners) {
+            match change_owner(target, inode) {
+                Ok(()) => return Ok(Kept { user: true, group: true }),
+                Err(errno) if self.owners == Owners::Image => {
+                    return Err(ErrorKind::output("cannot set the owner")(errno));
+                }
+                Err(Errno::PERM | Errno::INVAL | Errno::OPNOTSUPP) => {}
+                Err(errno) => return Err(ErrorKind::output("cannot set the owner")(errno)),
+            }
+        }
+        let user = self.caller.is_user_of(inode);
+        let group = self.caller.is_group_of(inode);
+        if !(user && group) && self.owners != Owners::Caller {
+            withheld.owners += 1;
+        }
+        Ok(Kept { user, group })
+    }
+}
+
+/// The bits of a mode below the file type.
+pub(crate) fn permissions(inode: &Inode) -> u32 {
+    u32::from(inode.mode() & 0o7777)
+}
+
+fn change_owner(target: Target<'_>, inode: &Inode) -> rustix::io::Result<()> {
+    // All ones would mean "leave as it is".
+    if inode.uid() == u32::MAX || inode.gid() == u32::MAX {
+        return Err(Errno::INVAL);
+    }
+    let (uid, gid) = (Some(Uid::from_raw(inode.uid())), Some(Gid::from_raw(inode.gid())));
+    match target {
+        Target::Open(fd) => rustix::fs::fchown(fd, uid, gid),
+        Target::Named(directory, name) => {
+            rustix::fs::chownat(directory, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
+        }
+    }
+}
+
+/// A set-id bit lends the rights of the owner in the image; it must not lend those of another.
+fn without_foreign_set_id(mode: u32, inode: &Inode, kept: Kept, withheld: &mut Withheld) -> u32 {
+    if inode.file_type() == FileType::Directory {
+        return mode;
+    }
+    let user = if kept.user { 0 } else { SET_UID };
+    let group = if kept.group { 0 } else { SET_GID };
+    let dropped = mode & (user | group);
+    if dropped != 0 {
+        withheld.set_id_bits += 1;
+    }
+    mode & !dropped
+}
+
+fn set_mode(target: Target<'_>, mode: u32) -> Result<(), ErrorKind> {
+    let failed = ErrorKind::output("cannot set the mode");
+    let mode = Mode::from_raw_mode(mode);
+    let (directory, name) = match target {
+        Target::Open(fd) => return rustix::fs::fchmod(fd, mode).map_err(failed),
+        Target::Named(directory, name) => (directory, name),
+    };
+    // No call changes the mode of a name without following symlinks on every kernel, so the entry
+    // is pinned, looked at, and changed through its descriptor.
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let pinned =
+        rustix::fs::openat(directory, name, flags, Mode::empty()).map_err(&failed)?;
+    let stat = rustix::fs::fstat(&pinned).map_err(&failed)?;
+    if rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Symlink {
+        return Err(ErrorKind::Replaced);
+    }
+    rustix::fs::chmod(descriptor_path(pinned.as_fd()), mode).map_err(failed)
+}
+
+fn set_xattr(
+    target: Target<'_>,
+    xattr: &Xattr,
+    withheld: &mut Withheld,
+) -> Result<(), ErrorKind> {
+    let (name, value) = (xattr.name.as_slice(), xattr.value.as_slice());
+    let set = match target {
+        Target::Open(fd) => rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()),
+        Target::Named(directory, file) => {
+            let mut path = descriptor_path(directory);
+            path.push(b'/');
+            path.extend_from_slice(file);
+            rustix::fs::lsetxattr(path, name, value, XattrFlags::empty())
+        }
+    };
+    match set {
+        Ok(()) => {}
+        Err(Errno::PERM | Errno::ACCESS) => withheld.xattrs_denied += 1,
+        Err(Errno::OPNOTSUPP) => withheld.xattrs_unsupported += 1,
+        Err(errno) => return Err(ErrorKind::output(SET_XATTR)(errno)),
+    }
+    Ok(())
+}
+
+fn set_times(target: Target<'_>, inode: &Inode) -> Result<(), ErrorKind> {
+    let mtime = inode.mtime();
+    let time = Timespec { tv_sec: mtime.seconds, tv_nsec: mtime.nanoseconds.into() };
+    let times = Timestamps { last_access: time, last_modification: time };
+    let set = match target {
+        Target::Open(fd) => rustix::fs::futimens(fd, &times),
+        Target::Named(directory, name) => {
+            rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW)
+        }
+    };
+    set.map_err(ErrorKind::output("cannot set the time"))
+}
+
+fn is_acl(xattr: &Xattr) -> bool {
+    xattr.name.starts_with(b"system.posix_acl_")
+}
+
+/// A path to an open file, for calls that take no descriptor.
+fn descriptor_path(fd: BorrowedFd<'_>) -> Vec<u8> {
+    format!("/proc/self/fd/{}", fd.as_raw_fd()).into_bytes()
+}

@@ -1,0 +1,37 @@
+//! How to extract: what to do about existing entries and owners, and which part of the image.
+
+use crate::Selection;
+
+/// How to extract.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// What to do about entries that exist in the destination.
+    pub existing: Existing,
+    /// Whose the extracted entries are.
+    pub owners: Owners,
+    /// Which entries to extract.
+    pub selection: Selection,
+}
+
+/// What to do about entries that exist in the destination.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Existing {
+    /// The destination must be new or empty.
+    #[default]
+    Refuse,
+    /// Directories are used again; anything else is removed and made anew. A symlink is never
+    /// followed, and a directory is never removed.
+    Replace,
+}
+
+/// Whose the extracted entries are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Owners {
+    /// The image's if the caller is root; an owner that cannot be set is withheld.
+    #[default]
+    IfRoot,
+    /// The image's; an owner that cannot be set is a failure.
+    Image,
+    /// The caller's.
+    Caller,
+}

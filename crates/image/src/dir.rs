@@ -1,0 +1,172 @@
+//! Directories: listing, and looking names up (docs/format.md F16 to F19).
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use ferrofs_ondisk::dirent::DirBlock;
+use ferrofs_ondisk::{FileType, Nid};
+
+use crate::error::{Place, Result, parsed};
+use crate::image::Core;
+use crate::inode::Inode;
+use crate::map::{Data, Map};
+use crate::source;
+
+/// An entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The inode it leads to.
+    pub nid: Nid,
+    /// What the directory says the inode is; its mode decides.
+    pub type_hint: Option<FileType>,
+    /// Its name: bytes, 1 to 255 of them.
+    pub name: Box<[u8]>,
+}
+
+impl DirEntry {
+    /// Whether it is `.` or `..`.
+    pub(crate) fn is_dot(&self) -> bool {
+        matches!(&*self.name, b"." | b"..")
+    }
+}
+
+/// A directory's entries, one after the other. It ends after an error.
+#[derive(Debug)]
+pub struct ReadDir<'a> {
+    entries: RawEntries<'a>,
+}
+
+impl Iterator for ReadDir<'_> {
+    type Item = Result<DirEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.entries.find(|entry| !entry.as_ref().is_ok_and(DirEntry::is_dot))
+    }
+}
+
+/// All entries, `.` and `..` among them.
+#[derive(Debug)]
+pub(crate) struct RawEntries<'a> {
+    core: &'a Core,
+    dir: Inode,
+    /// Where the next block starts in the directory.
+    next: u64,
+    loaded: VecDeque<DirEntry>,
+}
+
+impl Iterator for RawEntries<'_> {
+    type Item = Result<DirEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(entry) = self.loaded.pop_front() {
+                return Some(Ok(entry));
+            }
+            if self.next >= self.dir.size() {
+                return None;
+            }
+            if let Err(error) = self.load() {
+                self.next = u64::MAX;
+                self.loaded.clear();
+                return Some(Err(error));
+            }
+        }
+    }
+}
+
+impl RawEntries<'_> {
+    fn load(&mut self) -> Result<()> {
+        let range = self.core.dir_block(&self.dir, self.next);
+        let bytes = self.core.dir_bytes(&self.dir, &range)?;
+        let start = self.core.dir_place(&self.dir, range.start);
+        let block = parsed(DirBlock::parse(&bytes), start).in_inode(self.dir.nid())?;
+        for entry in block.entries() {
+            let entry = parsed(entry, start).in_inode(self.dir.nid())?;
+            self.loaded.push_back(DirEntry {
+                nid: entry.nid,
+                type_hint: entry.type_hint,
+                name: entry.name.into(),
+            });
+        }
+        self.next = range.end;
+        Ok(())
+    }
+}
+
+impl Core {
+    pub(crate) fn read_dir(&self, dir: &Inode) -> Result<ReadDir<'_>> {
+        Ok(ReadDir { entries: self.raw_entries(dir)? })
+    }
+
+    pub(crate) fn raw_entries(&self, dir: &Inode) -> Result<RawEntries<'_>> {
+        dir.require(FileType::Directory)?;
+        Ok(RawEntries { core: self, dir: dir.clone(), next: 0, loaded: VecDeque::new() })
+    }
+
+    /// Finds `name` by binary search: first the block whose names may include it, then the name.
+    pub(crate) fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<Inode>> {
+        dir.require(FileType::Directory)?;
+        let block_bytes = u64::from(self.sb.block_size.bytes());
+        let (mut low, mut high) = (0, self.sb.block_size.count(dir.size()));
+        while low < high {
+            let middle = low.midpoint(high);
+            let range = self.dir_block(dir, middle.saturating_mul(block_bytes));
+            let bytes = self.dir_bytes(dir, &range)?;
+            let start = self.dir_place(dir, range.start);
+            let block = parsed(DirBlock::parse(&bytes), start).in_inode(dir.nid())?;
+            let first = parsed(block.entry(0), start).in_inode(dir.nid())?;
+            if first.name > name {
+                high = middle;
+                continue;
+            }
+            if let Some(found) = parsed(block.find(name), start).in_inode(dir.nid())? {
+                return self.inode(found.nid).map(Some);
+            }
+            low = middle.saturating_add(1);
+        }
+        Ok(None)
+    }
+
+    pub(crate) fn resolve(&self, path: &[u8]) -> Result<Option<Inode>> {
+        let mut above = Vec::new();
+        let mut here = self.inode(self.sb.root)?;
+        for name in path.split(|byte| *byte == b'/') {
+            match name {
+                b"" | b"." => {}
+                b".." => here = above.pop().unwrap_or(here),
+                _ if here.file_type() != FileType::Directory => return Ok(None),
+                _ => {
+                    let Some(next) = self.lookup(&here, name)? else { return Ok(None) };
+                    above.push(std::mem::replace(&mut here, next));
+                }
+            }
+        }
+        Ok(Some(here))
+    }
+
+    /// The block of a directory that starts at byte `start` of it.
+    fn dir_block(&self, dir: &Inode, start: u64) -> Range<u64> {
+        let end = start.saturating_add(u64::from(self.sb.block_size.bytes()));
+        start..end.min(dir.size())
+    }
+
+    fn dir_bytes(&self, dir: &Inode, range: &Range<u64>) -> Result<Vec<u8>> {
+        let length = range.end.saturating_sub(range.start);
+        // At most a block.
+        let mut bytes = source::zeroed(usize::try_from(length).unwrap_or(usize::MAX))?;
+        self.read_at(dir, range.start, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Where byte `at` of a directory lies in the image, for messages; for a compressed directory
+    /// its place in the decoded file.
+    fn dir_place(&self, dir: &Inode, at: u64) -> u64 {
+        let extent = Map::new(self, dir).and_then(|mut map| map.extent_at(at));
+        match extent.map(|extent| (extent.data, extent.start)) {
+            Ok((Data::Raw { offset, .. } | Data::Inline { offset }, start)) => {
+                offset.saturating_add(at.saturating_sub(start))
+            }
+            _ => at,
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! The one error of this crate: what went wrong, in which inode, and at which byte.
+
+use std::{fmt, io};
+
+use ferrofs_ondisk as ondisk;
+use ferrofs_ondisk::Nid;
+
+/// The result of working with an image.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What went wrong, with its place.
+///
+/// Callers match [`Error::kind`]; the place is data of its own, not part of the text.
+#[derive(Debug)]
+pub struct Error(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    kind: ErrorKind,
+    nid: Option<Nid>,
+    offset: Option<u64>,
+}
+
+/// What went wrong.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The operating system could not open or read the image or one of its devices.
+    Io(io::Error),
+    /// Bytes of the image break a rule of the format.
+    Format(ondisk::ErrorKind),
+    /// A pcluster does not decode.
+    Decode(ferrofs_codec::Error),
+    /// The superblock's checksum is another one than its bytes have.
+    Checksum {
+        /// What the superblock says.
+        stored: u32,
+        /// What its bytes have.
+        computed: u32,
+    },
+    /// Something lies past the end of the image or of a device.
+    OutsideImage {
+        /// Where it would end.
+        end: u64,
+        /// How many bytes there are.
+        length: u64,
+    },
+    /// The image or a device is shorter than the superblock says.
+    Truncated {
+        /// Bytes that the superblock promises.
+        promised: u64,
+        /// Bytes that are there.
+        length: u64,
+    },
+    /// Another number of devices was given than the image's table has.
+    DeviceCount {
+        /// Devices in the table.
+        table: u16,
+        /// Devices that were given.
+        given: usize,
+    },
+    /// A chunk lies on a device that the table does not have.
+    UnknownDevice(u16),
+    /// An address does not fit 64 bits.
+    AddressOverflow,
+    /// The operation needs another kind of inode.
+    WrongType {
+        /// What it needs.
+        wanted: ondisk::FileType,
+        /// What the inode is.
+        found: ondisk::FileType,
+    },
+    /// A dirent and its inode disagree about the file type.
+    TypeHint {
+        /// What the dirent says.
+        hint: ondisk::FileType,
+        /// What the inode is.
+        found: ondisk::FileType,
+    },
+    /// A directory's entries are not in strict byte order.
+    DirectoryOrder,
+    /// A `.` or `..` entry is missing or leads elsewhere.
+    DotEntry(&'static str),
+    /// A directory was reached twice: it contains itself, or it has two names.
+    DirectoryLoop,
+    /// An inode has another number of names than its link count says.
+    LinkCount {
+        /// The inode's count.
+        nlink: u32,
+        /// Names that lead to it.
+        names: u64,
+    },
+    /// A symlink target that is empty, too long, or holds a NUL.
+    SymlinkTarget(u64),
+    /// Inline data crosses the end of its block.
+    InlineData,
+    /// The distances of an index lead nowhere.
+    LookBack {
+        /// The lcluster with the distance.
+        lcluster: u64,
+    },
+    /// An index entry contradicts the one before it.
+    BlockCount {
+        /// The lcluster with the entry.
+        lcluster: u64,
+    },
+    /// Extent records are not in ascending order.
+    ExtentOrder,
+    /// An extent or its pcluster is longer than the format allows.
+    ExtentTooLong {
+        /// Decoded bytes.
+        decoded: u64,
+        /// Encoded bytes.
+        encoded: u64,
+    },
+    /// A stored extent is longer than its pcluster.
+    PlainTooLong {
+        /// Bytes of the extent.
+        decoded: u64,
+        /// Bytes of the pcluster.
+        encoded: u64,
+    },
+    /// An extent uses an algorithm that the superblock does not declare.
+    UndeclaredAlgorithm(ondisk::compression::AlgorithmId),
+    /// A fragment, but no packed inode, or a fragment of the packed inode itself.
+    NoPackedInode,
+    /// A nid in the metabox, but no metabox.
+    NoMetabox,
+    /// A special inode that is no regular file.
+    SpecialInode(&'static str),
+    /// A long xattr prefix that the table does not have.
+    UnknownPrefix(u8),
+    /// The table of long xattr prefixes names a hidden base or an item without a length.
+    PrefixTable,
+    /// Memory for a buffer could not be had.
+    OutOfMemory {
+        /// Bytes of the buffer.
+        bytes: u64,
+    },
+}
+
+impl Error {
+    /// An error of `kind` whose place is not known yet.
+    #[cold]
+    pub(crate) fn new(kind: ErrorKind) -> Self {
+        Self(Box::new(Inner { kind, nid: None, offset: None }))
+    }
+
+    /// What went wrong.
+    #[must_use]
+    pub fn kind(&self) -> &ErrorKind {
+        &self.0.kind
+    }
+
+    /// The inode in question.
+    #[must_use]
+    pub fn nid(&self) -> Option<Nid> {
+        self.0.nid
+    }
+
+    /// The byte in question: of the image, of the device that holds the data, or, for an inode in
+    /// the metabox, of the metabox file.
+    #[must_use]
+    pub fn offset(&self) -> Option<u64> {
+        self.0.offset
+    }
+
+    /// Adds the inode, unless a deeper one is known already.
+    #[must_use]
+    pub(crate) fn in_inode(mut self, nid: Nid) -> Self {
+        self.0.nid = self.0.nid.or(Some(nid));
+        self
+    }
+
+    /// Adds the byte, unless a more exact one is known already.
+    #[must_use]
+    pub(crate) fn at(mut self, offset: u64) -> Self {
+        self.0.offset = self.0.offset.or(Some(offset));
+        self
+    }
+
+    /// An error of the format in a structure that starts at `start`.
+    #[cold]
+    pub(crate) fn format(error: ondisk::Error, start: u64) -> Self {
+        let at = start.saturating_add(error.offset());
+        Self::new(ErrorKind::Format(error.into_kind())).at(at)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.kind)?;
+        match (self.0.nid, self.0.offset) {
+            (Some(nid), Some(offset)) => write!(f, " (nid {nid}, byte {offset})"),
+            (Some(nid), None) => write!(f, " (nid {nid})"),
+            (None, Some(offset)) => write!(f, " (byte {offset})"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.0.kind {
+            ErrorKind::Io(error) => Some(error),
+            ErrorKind::Decode(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::new(ErrorKind::Io(error))
+    }
+}
+
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Self {
+        Self::new(kind)
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(_)
+            | Self::Checksum { .. }
+            | Self::OutsideImage { .. }
+            | Self::Truncated { .. }
+            | Self::DeviceCount { .. }
+            | Self::UnknownDevice(_)
+            | Self::AddressOverflow
+            | Self::OutOfMemory { .. } => self.describe_image(f),
+            Self::LookBack { .. }
+            | Self::BlockCount { .. }
+            | Self::ExtentOrder
+            | Self::ExtentTooLong { .. }
+            | Self::PlainTooLong { .. }
+            | Self::UndeclaredAlgorithm(_)
+            | Self::Decode(_) => self.describe_data(f),
+            _ => self.describe_tree(f),
+        }
+    }
+}
+
+impl ErrorKind {
+    fn describe_image(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => write!(f, "{error}"),
+            Self::Checksum { stored, computed } => write!(
+                f,
+                "superblock checksum is {stored:#010x} but its bytes have {computed:#010x}"
+            ),
+            Self::OutsideImage { end, length } => {
+                write!(f, "data up to byte {end} is needed but the image has {length}")
+            }
+            Self::Truncated { promised, length } => {
+                write!(f, "the superblock promises {promised} bytes but only {length} are there")
+            }
+            Self::DeviceCount { table, given } => {
+                write!(f, "the image names {table} extra devices but {given} were given")
+            }
+            Self::UnknownDevice(id) => write!(f, "device {id} is not in the device table"),
+            Self::AddressOverflow => f.write_str("an address does not fit 64 bits"),
+            Self::OutOfMemory { bytes } => write!(f, "no memory for a buffer of {bytes} bytes"),
+            _ => Ok(()),
+        }
+    }
+
+    fn describe_data(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LookBack { lcluster } => {
+                write!(f, "the distance back from lcluster {lcluster} leads nowhere")
+            }
+            Self::BlockCount { lcluster } => {
+                write!(f, "lcluster {lcluster} should carry its extent's block count")
+            }
+            Self::ExtentOrder => f.write_str("extent records are not in ascending order"),
+            Self::ExtentTooLong { decoded, encoded } => {
+                write!(
+                    f,
+                    "an extent of {encoded} bytes for {decoded} is more than the format allows"
+                )
+            }
+            Self::PlainTooLong { decoded, encoded } => {
+                write!(f, "a stored extent of {decoded} bytes has only {encoded} in the image")
+            }
+            Self::UndeclaredAlgorithm(algorithm) => {
+                write!(f, "algorithm {algorithm} is used but the superblock does not declare it")
+            }
+            Self::Decode(error) => write!(f, "{error}"),
+            _ => Ok(()),
+        }
+    }
+
+    fn describe_tree(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Format(kind) => write!(f, "{kind}"),
+            Self::WrongType { wanted, found } => {
+                write!(f, "a {} was needed, this is a {}", wanted.name(), found.name())
+            }
+            Self::TypeHint { hint, found } => {
+                write!(f, "the directory says {} but the inode is a {}", hint.name(), found.name())
+            }
+            Self::DirectoryOrder => f.write_str("directory entries are not in byte order"),
+            Self::DotEntry(name) => write!(f, "the entry {name:?} is missing or leads elsewhere"),
+            Self::DirectoryLoop => f.write_str("a directory is reached by two names"),
+            Self::LinkCount { nlink, names } => {
+                write!(f, "the link count is {nlink} but {names} names lead here")
+            }
+            Self::SymlinkTarget(bytes) => {
+                write!(f, "a symlink target of {bytes} bytes is empty, too long or holds a NUL")
+            }
+            Self::InlineData => f.write_str("inline data crosses the end of its block"),
+            Self::NoPackedInode => f.write_str("a fragment has no packed inode to lie in"),
+            Self::NoMetabox => {
+                f.write_str("the nid lies in a metabox that the image does not have")
+            }
+            Self::SpecialInode(what) => write!(f, "the {what} inode is not a regular file"),
+            Self::UnknownPrefix(id) => write!(f, "long xattr prefix {id} does not exist"),
+            Self::PrefixTable => f.write_str("the table of long xattr prefixes is damaged"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Adds what the caller knows of the place to an error.
+pub(crate) trait Place<T> {
+    /// Adds the inode.
+    fn in_inode(self, nid: Nid) -> Result<T>;
+    /// Adds the byte.
+    fn at(self, offset: u64) -> Result<T>;
+}
+
+impl<T> Place<T> for Result<T> {
+    fn in_inode(self, nid: Nid) -> Self {
+        self.map_err(|error| error.in_inode(nid))
+    }
+
+    fn at(self, offset: u64) -> Self {
+        self.map_err(|error| error.at(offset))
+    }
+}
+
+/// Turns a failed computation of an address into an error.
+pub(crate) fn address<T>(value: Option<T>) -> Result<T> {
+    value.ok_or_else(|| Error::new(ErrorKind::AddressOverflow))
+}
+
+/// The error of a structure that starts at `start`.
+pub(crate) fn parsed<T>(result: ondisk::Result<T>, start: u64) -> Result<T> {
+    result.map_err(|error| Error::format(error, start))
+}

@@ -1,0 +1,193 @@
+//! The image: the one handle that library users hold.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ferrofs_codec::{Padding, Settings};
+use ferrofs_ondisk::compression::Compression;
+use ferrofs_ondisk::{DeviceSlot, Nid, Superblock};
+
+use crate::cache::Cache;
+use crate::cluster::ClusterId;
+use crate::devices::Devices;
+use crate::dir::ReadDir;
+use crate::error::{Error, Result};
+use crate::inode::Inode;
+use crate::meta::Windows;
+use crate::open::OpenOptions;
+use crate::pieces::Piece;
+use crate::scratch::Scratches;
+use crate::verify::{VerifyEvent, VerifySummary};
+use crate::walk::Walk;
+use crate::xattr::{PrefixTable, Xattr};
+
+/// An open image.
+///
+/// A handle is cheap to clone and may be used from many threads at once; several images know
+/// nothing of each other. Nothing is ever written.
+#[derive(Clone, Debug)]
+pub struct Image {
+    core: Arc<Core>,
+}
+
+/// What all handles of an image share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) sb: Superblock,
+    pub(crate) compression: Compression,
+    pub(crate) settings: Settings,
+    pub(crate) padding: Padding,
+    pub(crate) slots: Vec<DeviceSlot>,
+    pub(crate) devices: Devices,
+    pub(crate) windows: Windows,
+    pub(crate) clusters: Cache<ClusterId>,
+    pub(crate) scratches: Scratches,
+    pub(crate) metabox: Option<Inode>,
+    pub(crate) packed: Option<Inode>,
+    pub(crate) prefixes: PrefixTable,
+}
+
+impl Image {
+    pub(crate) fn new(core: Core) -> Self {
+        Self { core: Arc::new(core) }
+    }
+
+    /// Opens the image at `path`; [`OpenOptions`] has more ways.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        OpenOptions::new().open(path)
+    }
+
+    /// The superblock.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.core.sb
+    }
+
+    /// The compression algorithms that the image declares.
+    #[must_use]
+    pub fn compression(&self) -> &Compression {
+        &self.core.compression
+    }
+
+    /// The device table.
+    #[must_use]
+    pub fn device_slots(&self) -> &[DeviceSlot] {
+        &self.core.slots
+    }
+
+    /// Bytes of the image's file, from the image's start on.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        self.core.devices.primary().length()
+    }
+
+    /// The root directory.
+    ///
+    /// # Errors
+    /// Its inode is damaged.
+    pub fn root(&self) -> Result<Inode> {
+        self.core.inode(self.core.sb.root)
+    }
+
+    /// The inode with this number.
+    ///
+    /// # Errors
+    /// There is no sound inode at that place.
+    pub fn inode(&self, nid: Nid) -> Result<Inode> {
+        self.core.inode(nid)
+    }
+
+    /// The inode that `name` leads to in `dir`; `None` if there is no such name.
+    ///
+    /// # Errors
+    /// `dir` is no directory, or it or the inode found is damaged.
+    pub fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<Inode>> {
+        self.core.lookup(dir, name)
+    }
+
+    /// The inode at a path from the root. Symlinks are not followed; empty and `.` components
+    /// change nothing, and `..` goes up. `None` if a component does not exist or is no directory.
+    ///
+    /// # Errors
+    /// Something on the way is damaged.
+    pub fn resolve(&self, path: &[u8]) -> Result<Option<Inode>> {
+        self.core.resolve(path)
+    }
+
+    /// The entries of a directory without `.` and `..`, in the order of the image: by bytes.
+    ///
+    /// # Errors
+    /// `dir` is no directory. Damage shows when the entries are reached.
+    pub fn read_dir(&self, dir: &Inode) -> Result<ReadDir<'_>> {
+        self.core.read_dir(dir)
+    }
+
+    /// The target of a symlink.
+    ///
+    /// # Errors
+    /// `link` is no symlink, or its target is damaged, empty, longer than 4,096 bytes, or holds a
+    /// NUL.
+    pub fn read_link(&self, link: &Inode) -> Result<Vec<u8>> {
+        self.core.read_link(link)
+    }
+
+    /// All extended attributes that users may see.
+    ///
+    /// # Errors
+    /// The attributes are damaged.
+    pub fn xattrs(&self, inode: &Inode) -> Result<Vec<Xattr>> {
+        self.core.xattrs(inode)
+    }
+
+    /// The value of one extended attribute, by its full name; `None` if it is not there.
+    ///
+    /// # Errors
+    /// The attributes are damaged.
+    pub fn xattr(&self, inode: &Inode, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.core.xattr(inode, name)
+    }
+
+    /// Reads the bytes of a file from `offset` on; answers how many were read, which are fewer
+    /// than asked only at the end of the file. Directories and symlinks have bytes too.
+    ///
+    /// # Errors
+    /// The data cannot be read or is damaged; `buffer` may then hold anything.
+    pub fn read_at(&self, file: &Inode, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.core.read_at(file, offset, buffer)
+    }
+
+    /// Hands a whole file to `sink`, in order and without gaps.
+    ///
+    /// # Errors
+    /// The data cannot be read or is damaged, or `sink` fails.
+    pub fn for_each_piece<E: From<Error>>(
+        &self,
+        file: &Inode,
+        mut sink: impl FnMut(Piece<'_>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        self.core.for_each_piece(file, &mut sink)
+    }
+
+    /// Walks a path and everything below it, depth first.
+    ///
+    /// # Errors
+    /// The path does not exist ([`std::io::ErrorKind::NotFound`]), or something on the way to it
+    /// is damaged.
+    pub fn walk(&self, path: &[u8]) -> Result<Walk<'_>> {
+        Walk::new(&self.core, path)
+    }
+
+    /// Reads all metadata and every byte of every file, and reports what is wrong.
+    pub fn verify(&self, on_event: &mut dyn FnMut(VerifyEvent)) -> VerifySummary {
+        crate::verify::verify(&self.core, on_event)
+    }
+
+    /// What is wrong with the image as a whole: it, or a device, is shorter than it says.
+    #[must_use]
+    pub fn truncation(&self) -> Option<Error> {
+        crate::verify::truncation(&self.core)
+    }
+}

@@ -1,0 +1,148 @@
+//! An inode with its number and its place.
+
+use ferrofs_ondisk as ondisk;
+use ferrofs_ondisk::{DataLayout, FileType, Nid, Payload, TimeBase, Timestamp};
+
+use crate::error::{Error, ErrorKind, Place, Result, address, parsed};
+use crate::image::Core;
+use crate::meta::Space;
+
+/// An inode of an image: what it is, and where its data is to be found.
+///
+/// It is a value: it stays valid as long as the image it came from is used with it.
+#[derive(Clone, Debug)]
+pub struct Inode {
+    nid: Nid,
+    offset: u64,
+    pub(crate) disk: ondisk::Inode,
+}
+
+impl Inode {
+    /// Its number.
+    #[must_use]
+    pub fn nid(&self) -> Nid {
+        self.nid
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn file_type(&self) -> FileType {
+        self.disk.file_type
+    }
+
+    /// Type and permission bits, as in `st_mode`.
+    #[must_use]
+    pub fn mode(&self) -> u16 {
+        self.disk.mode
+    }
+
+    /// Bytes of its data; for a symlink, of its target.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.disk.size
+    }
+
+    /// Owner.
+    #[must_use]
+    pub fn uid(&self) -> u32 {
+        self.disk.uid
+    }
+
+    /// Group.
+    #[must_use]
+    pub fn gid(&self) -> u32 {
+        self.disk.gid
+    }
+
+    /// How many names it should have.
+    #[must_use]
+    pub fn nlink(&self) -> u32 {
+        self.disk.nlink
+    }
+
+    /// Modification time; EROFS stores no other.
+    #[must_use]
+    pub fn mtime(&self) -> Timestamp {
+        self.disk.mtime
+    }
+
+    /// Major and minor number of a device.
+    #[must_use]
+    pub fn device(&self) -> Option<(u32, u32)> {
+        match self.disk.payload {
+            Payload::Device { major, minor } => Some((major, minor)),
+            _ => None,
+        }
+    }
+
+    /// How its data is stored.
+    #[must_use]
+    pub fn layout(&self) -> DataLayout {
+        self.disk.layout
+    }
+
+    /// The 32-bit number for old `stat` calls; nothing depends on it.
+    #[must_use]
+    pub fn ino(&self) -> u32 {
+        self.disk.ino
+    }
+
+    /// Whether there is an xattr body behind it.
+    #[must_use]
+    pub fn has_xattrs(&self) -> bool {
+        self.disk.xattr_bytes != 0
+    }
+
+    /// Where it lies: the space, and the byte in it.
+    pub(crate) fn place(&self) -> (Space, u64) {
+        (space_of(self.nid), self.offset)
+    }
+
+    /// Where its xattr body starts.
+    pub(crate) fn xattr_start(&self) -> u64 {
+        self.offset.saturating_add(u64::from(self.disk.bytes))
+    }
+
+    /// Where its xattrs end: inline data, chunks or an index follow.
+    pub(crate) fn end(&self) -> u64 {
+        self.xattr_start().saturating_add(u64::from(self.disk.xattr_bytes))
+    }
+
+    /// Fails unless it is a `wanted`.
+    pub(crate) fn require(&self, wanted: FileType) -> Result<()> {
+        let found = self.file_type();
+        if found == wanted {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::WrongType { wanted, found }).in_inode(self.nid).at(self.offset))
+    }
+}
+
+fn space_of(nid: Nid) -> Space {
+    if nid.is_in_metabox() { Space::Metabox } else { Space::Image }
+}
+
+impl Core {
+    /// Reads the inode with this number.
+    pub(crate) fn inode(&self, nid: Nid) -> Result<Inode> {
+        self.load_inode(nid).in_inode(nid)
+    }
+
+    fn load_inode(&self, nid: Nid) -> Result<Inode> {
+        let space = space_of(nid);
+        let offset = address(self.inode_offset(space, nid))?;
+        let bytes = self.meta_up_to(space, offset, ondisk::Inode::MAX_BYTES).at(offset)?;
+        let base = TimeBase { epoch: self.sb.epoch, fixed_nsec: self.sb.fixed_nsec };
+        let disk = parsed(ondisk::Inode::parse(&bytes, base), offset)?;
+        Ok(Inode { nid, offset, disk })
+    }
+
+    /// In the image nids count from the metadata area, in the metabox from its first byte.
+    fn inode_offset(&self, space: Space, nid: Nid) -> Option<u64> {
+        let offset = nid.byte_offset()?;
+        match space {
+            Space::Image => offset.checked_add_signed(self.sb.meta_offset()?),
+            Space::Metabox => Some(offset),
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Full and compact indexes: from an lcluster to its extent by the distances that entries hold
+//! (docs/format.md F25 to F34).
+
+use ferrofs_ondisk::zmap::{CompactIndex, FullIndex, Head, IndexHeader, Lcluster, Pack, Tail};
+use ferrofs_ondisk::{BlockSize, DataLayout};
+
+use super::cursor::Cursor;
+use super::{Data, Extent, checked, plain};
+use crate::cluster::{Cluster, ClusterId, ClusterPlace, Coding};
+use crate::error::{Error, ErrorKind, Result, address, parsed};
+use crate::image::Core;
+use crate::inode::Inode;
+
+/// The index of one file.
+#[derive(Debug)]
+pub(super) struct Lclusters {
+    entries: Entries,
+    size: u64,
+    /// The last extent, if it has a place of its own.
+    tail: Option<TailExtent>,
+}
+
+/// Fetches and decodes entries.
+#[derive(Debug)]
+struct Entries {
+    cursor: Cursor,
+    header: IndexHeader,
+    form: IndexForm,
+}
+
+#[derive(Debug)]
+enum IndexForm {
+    Full(FullIndex),
+    Compact(CompactIndex),
+}
+
+/// The last extent of a file with an inline tail or a fragment.
+#[derive(Clone, Copy, Debug)]
+struct TailExtent {
+    /// The lcluster that it starts in.
+    lcn: u64,
+    place: TailPlace,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum TailPlace {
+    Inline { offset: u64, bytes: u16 },
+    Fragment { offset: u64 },
+}
+
+/// An extent's head and where it stands.
+#[derive(Clone, Copy)]
+struct Found {
+    lcn: u64,
+    head: Head,
+}
+
+impl Lclusters {
+    pub(super) fn new(
+        core: &Core,
+        inode: &Inode,
+        header: IndexHeader,
+        header_at: u64,
+    ) -> Result<Self> {
+        let form = match inode.layout() {
+            DataLayout::CompressedFull => IndexForm::Full(address(FullIndex::new(header_at))?),
+            _ => {
+                let blocks = core.sb.block_size.count(inode.size());
+                let index = parsed(CompactIndex::new(header_at, blocks, &header), header_at)?;
+                IndexForm::Compact(address(index)?)
+            }
+        };
+        let mut entries = Entries { cursor: Cursor::new(inode), header, form };
+        let tail = match (header.tail, inode.size().checked_sub(1)) {
+            (Tail::Ordinary, _) | (_, None) => None,
+            (tail, Some(last)) => Some(entries.tail(core, tail, last)?),
+        };
+        Ok(Self { entries, size: inode.size(), tail })
+    }
+
+    pub(super) fn extent_at(&mut self, core: &Core, offset: u64) -> Result<Extent> {
+        if let Some(TailExtent { lcn: 0, place: TailPlace::Fragment { offset } }) = self.tail {
+            return Ok(Extent { start: 0, length: self.size, data: Data::Fragment { offset } });
+        }
+        let found = self.entries.head_of(core, offset)?;
+        let start = self.entries.start(found)?;
+        let end = self.entries.end(core, found, self.size)?;
+        let length = end.saturating_sub(start);
+        let data = match self.tail.filter(|tail| tail.lcn == found.lcn) {
+            Some(TailExtent { place: TailPlace::Fragment { offset }, .. }) => {
+                Data::Fragment { offset }
+            }
+            Some(TailExtent { place: TailPlace::Inline { offset, bytes }, .. }) => {
+                let place = ClusterPlace::Meta(self.entries.cursor.space(), offset);
+                self.cluster(core, found, place, u32::from(bytes), (start, length))?
+            }
+            None => match self.entries.blocks(core, found, self.size)? {
+                0 => Data::Hole,
+                blocks => {
+                    let block_size = core.sb.block_size;
+                    let place = address(block_size.offset_of(found.head.block))?;
+                    let encoded = address(blocks.checked_mul(block_size.bytes()))?;
+                    let place = ClusterPlace::Data(place);
+                    self.cluster(core, found, place, encoded, (start, length))?
+                }
+            },
+        };
+        Ok(Extent { start, length, data })
+    }
+
+    fn cluster(
+        &self,
+        core: &Core,
+        found: Found,
+        place: ClusterPlace,
+        encoded_bytes: u32,
+        (start, decoded_bytes): (u64, u64),
+    ) -> Result<Data> {
+        let header = &self.entries.header;
+        let coding = match parsed(header.algorithm(found.head.kind), place.offset())? {
+            None => plain(core, header.is_interlaced, start),
+            Some(algorithm) => Coding::Compressed(algorithm),
+        };
+        let id = ClusterId { place, encoded_bytes, coding };
+        let is_partial = found.head.is_partial;
+        Ok(Data::Cluster(checked(core, Cluster { id, decoded_bytes, is_partial })?))
+    }
+}
+
+impl Entries {
+    /// Where the entry of `lcn` lies, and how many bytes have to be fetched for it.
+    fn entry(&mut self, core: &Core, lcn: u64) -> Result<Lcluster> {
+        match &self.form {
+            IndexForm::Full(index) => {
+                let at = address(index.entry_offset(lcn))?;
+                let bytes = self.cursor.bytes(core, at, FullIndex::ENTRY_BYTES)?;
+                parsed(FullIndex::entry(bytes, &self.header), at)
+            }
+            IndexForm::Compact(index) => {
+                let span = index.span(lcn).ok_or_else(|| past_index(lcn))?;
+                let bytes = self.cursor.bytes(core, span.offset, u64::from(span.bytes))?;
+                let pack = Pack::new(bytes, &self.header);
+                parsed(pack.and_then(|pack| pack.entry(span.slot)), span.offset)
+            }
+        }
+    }
+
+    /// How far the next head is from the NONHEAD `lcn`; at least 1, which old builders did not
+    /// always write.
+    fn forward(&mut self, core: &Core, lcn: u64) -> Result<u64> {
+        let distance = match &self.form {
+            IndexForm::Full(index) => {
+                let at = address(index.entry_offset(lcn))?;
+                let bytes = self.cursor.bytes(core, at, FullIndex::ENTRY_BYTES)?;
+                parsed(FullIndex::forward(bytes), at)?
+            }
+            IndexForm::Compact(index) => {
+                let span = index.span(lcn).ok_or_else(|| past_index(lcn))?;
+                let bytes = self.cursor.bytes(core, span.offset, u64::from(span.bytes))?;
+                let pack = Pack::new(bytes, &self.header);
+                parsed(pack.and_then(|pack| pack.forward(span.slot)), span.offset)?
+            }
+        };
+        Ok(distance.max(1))
+    }
+
+    /// The head of the extent that holds byte `offset` of the file.
+    fn head_of(&mut self, core: &Core, offset: u64) -> Result<Found> {
+        let mut lcn = offset.wrapping_shr(u32::from(self.header.lcluster_bits));
+        let within = offset & self.header.lcluster_bytes().wrapping_sub(1);
+        let mut back = match self.entry(core, lcn)? {
+            Lcluster::Head(head) if within >= u64::from(head.offset) => {
+                return Ok(Found { lcn, head });
+            }
+            Lcluster::Head(_) => 1,
+            Lcluster::NonHead { back, .. } => back,
+        };
+        loop {
+            // A distance of 0 would stay here for ever (F26).
+            let earlier = lcn.checked_sub(u64::from(back)).filter(|_| back != 0);
+            lcn = earlier.ok_or_else(|| Error::new(ErrorKind::LookBack { lcluster: lcn }))?;
+            match self.entry(core, lcn)? {
+                Lcluster::Head(head) => return Ok(Found { lcn, head }),
+                Lcluster::NonHead { back: further, .. } => back = further,
+            }
+        }
+    }
+
+    fn start(&self, found: Found) -> Result<u64> {
+        let lcluster = address(found.lcn.checked_mul(self.header.lcluster_bytes()))?;
+        address(lcluster.checked_add(u64::from(found.head.offset)))
+    }
+
+    /// Where the extent ends: at the next head, or with the file.
+    fn end(&mut self, core: &Core, found: Found, size: u64) -> Result<u64> {
+        let mut lcn = address(found.lcn.checked_add(1))?;
+        loop {
+            let position = address(lcn.checked_mul(self.header.lcluster_bytes()))?;
+            if position >= size {
+                return Ok(size);
+            }
+            if let Lcluster::Head(next) = self.entry(core, lcn)? {
+                return Ok(address(position.checked_add(u64::from(next.offset)))?.min(size));
+            }
+            lcn = address(lcn.checked_add(self.forward(core, lcn)?))?;
+        }
+    }
+
+    /// How many blocks the extent's pcluster has; 0 is a hole (F27, F28).
+    fn blocks(&mut self, core: &Core, found: Found, size: u64) -> Result<u32> {
+        if found.head.is_hole {
+            return Ok(0);
+        }
+        let next = address(found.lcn.checked_add(1))?;
+        let is_last = address(next.checked_mul(self.header.lcluster_bytes()))? >= size;
+        if is_last || !self.header.may_be_big(found.head.kind) {
+            return Ok(1);
+        }
+        match self.entry(core, next)? {
+            Lcluster::Head(_) => Ok(1),
+            Lcluster::NonHead { blocks: Some(blocks), .. } => Ok(u32::from(blocks)),
+            Lcluster::NonHead { .. } => Err(ErrorKind::BlockCount { lcluster: next }.into()),
+        }
+    }
+
+    /// The last extent of a file whose last byte is `last`.
+    fn tail(&mut self, core: &Core, tail: Tail, last: u64) -> Result<TailExtent> {
+        let found = self.head_of(core, last)?;
+        let place = match tail {
+            Tail::Inline(bytes) => {
+                let lcn = last.wrapping_shr(u32::from(self.header.lcluster_bits));
+                let offset = address(self.behind(lcn))?;
+                fits_block(core.sb.block_size, offset, bytes)?;
+                TailPlace::Inline { offset, bytes }
+            }
+            // Only full indexes have room for the high half of the offset (F41).
+            Tail::Fragment(low) => {
+                let high = match self.form {
+                    IndexForm::Full(_) => found.head.block,
+                    IndexForm::Compact(_) => 0,
+                };
+                TailPlace::Fragment { offset: u64::from(low) | high << 32 }
+            }
+            Tail::Ordinary => return Err(ErrorKind::InlineData.into()),
+        };
+        Ok(TailExtent { lcn: found.lcn, place })
+    }
+
+    /// Where the index ends whose last lcluster is `lcn`: behind that entry, or behind its pack.
+    fn behind(&self, lcn: u64) -> Option<u64> {
+        match &self.form {
+            IndexForm::Full(index) => index.entry_offset(lcn)?.checked_add(FullIndex::ENTRY_BYTES),
+            IndexForm::Compact(index) => index.span(lcn)?.end(),
+        }
+    }
+}
+
+fn fits_block(block_size: BlockSize, offset: u64, bytes: u16) -> Result<()> {
+    let end = u64::from(block_size.within(offset)).saturating_add(u64::from(bytes));
+    if end <= u64::from(block_size.bytes()) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::InlineData).at(offset))
+}
+
+#[cold]
+fn past_index(lcn: u64) -> Error {
+    Error::new(ErrorKind::LookBack { lcluster: lcn })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inline_tail_must_end_in_its_block() {
+        let size = BlockSize::from_bits(9).unwrap();
+        assert!(fits_block(size, 512 + 500, 12).is_ok());
+        assert!(fits_block(size, 512 + 500, 13).is_err());
+    }
+}

@@ -1,0 +1,132 @@
+//! Metadata bytes: inodes, xattrs, indexes and tails, read through a cache of windows.
+//!
+//! Two spaces hold metadata: the image itself, and the decoded metabox file (docs/format.md F9).
+//! Both are read in aligned windows, so that the thousand small structures of a walk cost few
+//! reads of the source.
+
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+use crate::cache::{Cache, Shared};
+use crate::error::{Error, ErrorKind, Place, Result, address};
+use crate::image::Core;
+use crate::inode::Inode;
+use crate::source::{self, outside};
+
+/// Bytes of a window. Larger ones cost more than they save when single inodes are looked up.
+const WINDOW_BYTES: u64 = 16 << 10;
+/// Bytes of all windows that are kept.
+const BUDGET_BYTES: usize = 4 << 20;
+
+/// Where metadata lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Space {
+    /// In the image.
+    Image,
+    /// In the decoded metabox file.
+    Metabox,
+}
+
+/// The windows of both spaces.
+pub(crate) type Windows = Cache<(Space, u64)>;
+
+pub(crate) fn windows() -> Windows {
+    Cache::new(BUDGET_BYTES)
+}
+
+/// Some bytes of metadata.
+#[derive(Clone, Debug)]
+pub(crate) struct Meta {
+    bytes: Shared,
+    range: Range<usize>,
+}
+
+impl Deref for Meta {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes.get(self.range.clone()).unwrap_or_default()
+    }
+}
+
+impl Core {
+    /// The `bytes` bytes of metadata at `offset`. Callers bound `bytes` by the format.
+    pub(crate) fn meta(&self, space: Space, offset: u64, bytes: usize) -> Result<Meta> {
+        let found = self.meta_up_to(space, offset, bytes)?;
+        if found.len() == bytes {
+            return Ok(found);
+        }
+        let length = match space {
+            Space::Image => self.devices.primary().length(),
+            Space::Metabox => self.metabox()?.size(),
+        };
+        Err(outside(offset, u64::try_from(bytes).unwrap_or(u64::MAX), length))
+    }
+
+    /// The same, but fewer bytes where the space ends.
+    pub(crate) fn meta_up_to(&self, space: Space, offset: u64, bytes: usize) -> Result<Meta> {
+        let index = offset / WINDOW_BYTES;
+        let window = self.window(space, index)?;
+        // Below the window size, so the conversion cannot fail.
+        let start = usize::try_from(offset % WINDOW_BYTES).unwrap_or(usize::MAX);
+        let end = start.saturating_add(bytes);
+        if end <= window.len() || window.len() < window_bytes() {
+            let end = end.min(window.len());
+            return Ok(Meta { bytes: window, range: start.min(end)..end });
+        }
+        self.meta_across(space, offset, bytes)
+    }
+
+    /// Joins several windows.
+    fn meta_across(&self, space: Space, offset: u64, bytes: usize) -> Result<Meta> {
+        let mut joined = source::zeroed(bytes)?;
+        let mut filled = 0usize;
+        while let Some(target) = joined.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            let done = u64::try_from(filled).unwrap_or(u64::MAX);
+            let at = address(offset.checked_add(done))?;
+            let window = self.window(space, at / WINDOW_BYTES)?;
+            let start = usize::try_from(at % WINDOW_BYTES).unwrap_or(usize::MAX);
+            let part = window.get(start..).unwrap_or_default();
+            let count = part.len().min(target.len());
+            if count == 0 {
+                break;
+            }
+            let (target, part) = (target.get_mut(..count), part.get(..count));
+            if let (Some(target), Some(part)) = (target, part) {
+                target.copy_from_slice(part);
+            }
+            filled = filled.saturating_add(count);
+        }
+        Ok(Meta { bytes: Arc::new(joined), range: 0..filled })
+    }
+
+    /// A window, shorter than the others at the end of its space and empty behind it.
+    fn window(&self, space: Space, index: u64) -> Result<Shared> {
+        let key = (space, index);
+        if let Some(window) = self.windows.get(&key, 0) {
+            return Ok(window);
+        }
+        let offset = address(index.checked_mul(WINDOW_BYTES))?;
+        let mut bytes = source::zeroed(window_bytes())?;
+        let filled = match space {
+            Space::Image => source::read_up_to(self.devices.primary(), offset, &mut bytes)?,
+            Space::Metabox => {
+                let metabox = self.metabox()?;
+                self.read_at(metabox, offset, &mut bytes).in_inode(metabox.nid())?
+            }
+        };
+        bytes.truncate(filled);
+        let window: Shared = Arc::new(bytes);
+        self.windows.put(key, &window);
+        Ok(window)
+    }
+
+    /// The metabox inode.
+    pub(crate) fn metabox(&self) -> Result<&Inode> {
+        self.metabox.as_ref().ok_or_else(|| Error::new(ErrorKind::NoMetabox))
+    }
+}
+
+fn window_bytes() -> usize {
+    usize::try_from(WINDOW_BYTES).unwrap_or(usize::MAX)
+}

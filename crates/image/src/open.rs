@@ -1,0 +1,184 @@
+//! Opening an image: superblock, checksum, configuration records, devices, prefixes.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ferrofs_ondisk as ondisk;
+use ferrofs_ondisk::compression::Compression;
+use ferrofs_ondisk::{
+    Compat, DeviceSlot, FileType, SUPERBLOCK_OFFSET, Superblock, checksum_span, superblock_checksum,
+};
+
+use crate::cache::Cache;
+use crate::decode;
+use crate::devices::Devices;
+use crate::error::{Error, ErrorKind, Place, Result, address, parsed};
+use crate::image::{Core, Image};
+use crate::inode::Inode;
+use crate::meta;
+use crate::source::{self, FileSource, Source, read_exact, read_up_to};
+use crate::xattr::PrefixTable;
+
+/// Bytes of decoded clusters that are kept.
+const CLUSTER_BUDGET_BYTES: usize = 32 << 20;
+/// The superblock with all 255 extension slots.
+const SUPERBLOCK_MAX_BYTES: usize = 128 + 255 * 16;
+
+/// How to open an image.
+///
+/// ```no_run
+/// # fn main() -> ferrofs_image::Result<()> {
+/// let image = ferrofs_image::OpenOptions::new()
+///     .offset(64 << 10)
+///     .device("layer.blob")
+///     .open("app.erofs")?;
+/// println!("{} inodes", image.superblock().inodes);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    offset: u64,
+    devices: Vec<PathBuf>,
+    ignores_checksum: bool,
+}
+
+impl OpenOptions {
+    /// An image that starts at byte 0 and has no extra devices.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The image starts at this byte of its file.
+    #[must_use]
+    pub fn offset(mut self, bytes: u64) -> Self {
+        self.offset = bytes;
+        self
+    }
+
+    /// Adds a device; all of them have to be named, in the order of the image's device table. An
+    /// image whose devices are appended to it needs none.
+    #[must_use]
+    pub fn device(mut self, path: impl Into<PathBuf>) -> Self {
+        self.devices.push(path.into());
+        self
+    }
+
+    /// Opens the image even if its superblock has another checksum than its bytes.
+    #[must_use]
+    pub fn ignore_checksum(mut self, yes: bool) -> Self {
+        self.ignores_checksum = yes;
+        self
+    }
+
+    /// Opens the image at `path`.
+    ///
+    /// # Errors
+    /// A file cannot be opened or read, or the superblock and what belongs to it (checksum,
+    /// configuration records, device table, special inodes, xattr prefixes) is damaged.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<Image> {
+        let primary = Arc::new(FileSource::open(path.as_ref(), self.offset)?);
+        let mut devices: Vec<Arc<dyn Source>> = Vec::with_capacity(self.devices.len());
+        for device in &self.devices {
+            devices.push(Arc::new(FileSource::open(device, 0)?));
+        }
+        self.open_sources(primary, devices)
+    }
+
+    /// Opens an image from sources of the caller's own; the offset and paths given here do not
+    /// count.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`].
+    pub fn open_sources(
+        &self,
+        primary: Arc<dyn Source>,
+        devices: Vec<Arc<dyn Source>>,
+    ) -> Result<Image> {
+        let mut front = [0u8; SUPERBLOCK_MAX_BYTES];
+        let filled = read_up_to(&*primary, SUPERBLOCK_OFFSET, &mut front)?;
+        let front = front.get(..filled).unwrap_or_default();
+        let sb = parsed(Superblock::parse(front), SUPERBLOCK_OFFSET)?;
+        if !self.ignores_checksum {
+            verify_checksum(&*primary, &sb)?;
+        }
+        let compression = compression(&*primary, &sb)?;
+        let slots = device_slots(&*primary, &sb)?;
+        let devices = Devices::new(primary, &slots, devices, sb.block_size)?;
+        let mut core = Core {
+            settings: decode::settings(&compression),
+            padding: decode::padding(&sb),
+            sb,
+            compression,
+            slots,
+            devices,
+            windows: meta::windows(),
+            clusters: Cache::new(CLUSTER_BUDGET_BYTES),
+            scratches: crate::scratch::Scratches::default(),
+            metabox: None,
+            packed: None,
+            prefixes: PrefixTable::default(),
+        };
+        core.metabox = special(&core, core.sb.metabox, "metabox")?;
+        core.packed = special(&core, core.sb.packed, "packed")?;
+        core.prefixes = PrefixTable::read(&core)?;
+        Ok(Image::new(core))
+    }
+}
+
+fn verify_checksum(primary: &dyn Source, sb: &Superblock) -> Result<()> {
+    if !sb.compat.has(Compat::SB_CHKSUM) {
+        return Ok(());
+    }
+    let mut covered = source::zeroed(checksum_span(sb.block_size))?;
+    read_exact(primary, SUPERBLOCK_OFFSET, &mut covered)?;
+    let computed = parsed(superblock_checksum(sb.block_size, &covered), SUPERBLOCK_OFFSET)?;
+    let stored = sb.checksum;
+    if computed == stored {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Checksum { stored, computed }).at(SUPERBLOCK_OFFSET | 4))
+}
+
+/// Reads the configuration records behind the superblock (docs/format.md F6).
+fn compression(primary: &dyn Source, sb: &Superblock) -> Result<Compression> {
+    let mut compression = sb.implied_compression();
+    let mut at = SUPERBLOCK_OFFSET.saturating_add(u64::from(sb.bytes));
+    for algorithm in parsed(sb.recorded_algorithms(), SUPERBLOCK_OFFSET)? {
+        at = at.saturating_add(3) & !3;
+        let mut length = [0u8; 2];
+        read_exact(primary, at, &mut length)?;
+        let payload = at.saturating_add(2);
+        let bytes = u16::from_le_bytes(length);
+        let mut record = source::zeroed(usize::from(bytes))?;
+        read_exact(primary, payload, &mut record)?;
+        parsed(compression.add_record(algorithm, &record), payload)?;
+        at = payload.saturating_add(u64::from(bytes));
+    }
+    Ok(compression)
+}
+
+fn device_slots(primary: &dyn Source, sb: &Superblock) -> Result<Vec<DeviceSlot>> {
+    let wide = sb.incompat.has(ondisk::Incompat::BIT48);
+    let mut at = u64::from(sb.device_table_slot).saturating_mul(DeviceSlot::BYTES);
+    let mut slots = Vec::new();
+    for _ in 0..sb.extra_devices {
+        let mut bytes = [0u8; 128];
+        read_exact(primary, at, &mut bytes)?;
+        slots.push(parsed(DeviceSlot::parse(&bytes, wide), at)?);
+        at = at.saturating_add(DeviceSlot::BYTES);
+    }
+    Ok(slots)
+}
+
+/// Loads the packed inode or the metabox inode, which are regular files.
+fn special(core: &Core, nid: Option<ondisk::Nid>, name: &'static str) -> Result<Option<Inode>> {
+    let Some(nid) = nid else { return Ok(None) };
+    let inode = core.inode(nid)?;
+    if inode.file_type() != FileType::Regular {
+        return Err(Error::new(ErrorKind::SpecialInode(name)).in_inode(nid).at(inode.place().1));
+    }
+    address(inode.size().checked_add(1)).in_inode(nid)?;
+    Ok(Some(inode))
+}

@@ -1,0 +1,182 @@
+//! A whole file, piece by piece in its order: what extracting and verifying read.
+//!
+//! Each cluster is decoded once, into a buffer that the next piece uses again; clusters of the
+//! packed inode, which many files share, come from the cache.
+
+use std::ops::Range;
+
+use crate::cluster::Cluster;
+use crate::error::{Error, Place, Result, address};
+use crate::image::Core;
+use crate::inode::Inode;
+use crate::map::{Data, Extent, Map};
+use crate::scratch::{InputWindow, Scratch};
+use crate::source::{self, outside};
+
+/// A piece of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// Bytes that are stored.
+    Data {
+        /// Where they lie in the file.
+        offset: u64,
+        /// The bytes; never none.
+        bytes: &'a [u8],
+    },
+    /// Bytes that are not stored, and are zeros.
+    Hole {
+        /// Where the hole starts in the file.
+        offset: u64,
+        /// How long it is; never 0.
+        length: u64,
+    },
+}
+
+/// The most bytes of a piece that is not a cluster.
+const RAW_PIECE_BYTES: u64 = 256 << 10;
+
+const _: () = assert!(RAW_PIECE_BYTES <= InputWindow::MAX_BYTES);
+
+impl Core {
+    /// Hands all of `inode` to `sink`, in order.
+    pub(crate) fn for_each_piece<E: From<Error>>(
+        &self,
+        inode: &Inode,
+        sink: &mut impl FnMut(Piece<'_>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let mut scratch = self.scratches.lease();
+        let mut map = Map::new(self, inode)?;
+        let mut at = 0;
+        while at < inode.size() {
+            let extent = map.extent_at(at)?;
+            let reader = Reader { core: self, inode };
+            reader.extent(&mut scratch, &extent, sink)?;
+            at = extent.end();
+        }
+        Ok(())
+    }
+}
+
+/// Reads the extents of one file.
+struct Reader<'a> {
+    core: &'a Core,
+    inode: &'a Inode,
+}
+
+impl Reader<'_> {
+    fn extent<E: From<Error>>(
+        &self,
+        scratch: &mut Scratch,
+        extent: &Extent,
+        sink: &mut impl FnMut(Piece<'_>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let offset = extent.start;
+        match extent.data {
+            Data::Hole => sink(Piece::Hole { offset, length: extent.length }),
+            Data::Raw { device, offset: from } => {
+                for part in parts(extent.start..extent.end()) {
+                    let from = address(from.checked_add(part.start.saturating_sub(offset)))?;
+                    let count = length(&part);
+                    let bytes = scratch.window.get(&self.core.devices, device, from, count);
+                    let bytes = bytes.in_inode(self.inode.nid())?;
+                    sink(Piece::Data { offset: part.start, bytes })?;
+                }
+                Ok(())
+            }
+            Data::Inline { offset: from } => {
+                // At most a block, as the map has checked.
+                let count = length(&(0..extent.length));
+                let bytes = self.core.meta(self.inode.place().0, from, count);
+                sink(Piece::Data { offset, bytes: &bytes.in_inode(self.inode.nid())? })
+            }
+            Data::Cluster(cluster) => {
+                let bytes = self.cluster(scratch, &cluster).in_inode(self.inode.nid())?;
+                sink(Piece::Data { offset, bytes })
+            }
+            Data::Fragment { offset: from } => {
+                let packed = self.core.packed_for(self.inode).in_inode(self.inode.nid())?;
+                let end = from.checked_add(extent.length).filter(|end| *end <= packed.size());
+                let end = end.ok_or_else(|| {
+                    outside(from, extent.length, packed.size()).in_inode(self.inode.nid())
+                })?;
+                fragment(self.core, packed, from..end, offset, sink)
+            }
+        }
+    }
+
+    fn cluster<'s>(&self, scratch: &'s mut Scratch, cluster: &Cluster) -> Result<&'s [u8]> {
+        let count = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
+        let mut output = std::mem::take(&mut scratch.output);
+        let decoded = source::grow(&mut output, count).and_then(|()| {
+            let target = output.get_mut(..count).unwrap_or_default();
+            self.core.decode_into(scratch, cluster, target)
+        });
+        scratch.output = output;
+        decoded?;
+        Ok(scratch.output.get(..count).unwrap_or_default())
+    }
+}
+
+/// Hands `range` of the packed file to `sink` as bytes of a file from `offset` on.
+fn fragment<E: From<Error>>(
+    core: &Core,
+    packed: &Inode,
+    range: Range<u64>,
+    offset: u64,
+    sink: &mut impl FnMut(Piece<'_>) -> std::result::Result<(), E>,
+) -> std::result::Result<(), E> {
+    let mut map = Map::new(core, packed)?;
+    let mut at = range.start;
+    while at < range.end {
+        let extent = map.extent_at(at)?;
+        let end = extent.end().min(range.end);
+        let place = offset.saturating_add(at.saturating_sub(range.start));
+        match extent.data {
+            Data::Cluster(cluster) => {
+                let shared = core.shared_cluster(&cluster).in_inode(packed.nid())?;
+                let from = length(&(extent.start..at));
+                let to = length(&(extent.start..end));
+                let bytes = address(shared.get(from..to))?;
+                sink(Piece::Data { offset: place, bytes })?;
+                at = end;
+            }
+            _ => {
+                let part = at..end.min(at.saturating_add(RAW_PIECE_BYTES));
+                let mut bytes = source::zeroed(length(&part))?;
+                core.read_at(packed, part.start, &mut bytes)?;
+                sink(Piece::Data { offset: place, bytes: &bytes })?;
+                at = part.end;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Cuts a range into parts of at most [`RAW_PIECE_BYTES`].
+fn parts(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        let start = at;
+        at = range.end.min(start.saturating_add(RAW_PIECE_BYTES));
+        (start < range.end).then_some(start..at)
+    })
+}
+
+/// The length of a range in memory.
+fn length(range: &Range<u64>) -> usize {
+    usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_a_range_in_order() {
+        let all: Vec<_> = parts(10..10 + 2 * RAW_PIECE_BYTES + 1).collect();
+        assert_eq!(all.len(), 3);
+        assert_eq!(all[0], 10..10 + RAW_PIECE_BYTES);
+        assert_eq!(length(&all[2]), 1);
+        assert_eq!(parts(5..5).count(), 0);
+    }
+}

@@ -1,0 +1,268 @@
+//! Walking a tree: every name once, every directory once, whatever the image says.
+//!
+//! Verifying and extracting share this walk, and with it the checks of what a tree may look like:
+//! names that stay in their directory, entries in order, no directory reached twice.
+
+use std::collections::{HashSet, VecDeque};
+use std::io;
+
+use ferrofs_ondisk::dirent::check_name;
+use ferrofs_ondisk::{FileType, Nid};
+
+use crate::dir::{DirEntry, RawEntries};
+use crate::error::{Error, ErrorKind, Result};
+use crate::image::Core;
+use crate::inode::Inode;
+
+/// A file, directory or other inode under one of its names.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// The path from the root: `/`, or `/a/b`.
+    pub path: Vec<u8>,
+    /// The inode.
+    pub inode: Inode,
+}
+
+/// Something that is wrong at a path.
+#[derive(Debug)]
+pub struct Problem {
+    /// The path from the root; empty for the image as a whole.
+    pub path: Vec<u8>,
+    /// What is wrong.
+    pub error: Error,
+}
+
+/// A step of a walk.
+#[derive(Debug)]
+pub enum Visit {
+    /// A directory; what is below it follows.
+    Enter(Node),
+    /// Anything else.
+    Leaf(Node),
+    /// A directory whose contents have all been visited.
+    Leave(Node),
+    /// Something is wrong. A name with a problem that is not followed by its own visit is left
+    /// out of the walk.
+    Problem(Problem),
+}
+
+/// A walk through a tree, depth first, in the order of the directories.
+#[derive(Debug)]
+pub struct Walk<'a> {
+    core: &'a Core,
+    stack: Vec<Level<'a>>,
+    /// Steps that are due before the walk goes on.
+    due: VecDeque<Visit>,
+    /// Directories that have been entered.
+    entered: HashSet<Nid>,
+    /// The directory of the last [`Visit::Enter`]; its entries have not been opened yet.
+    entering: Option<(Node, Nid)>,
+}
+
+/// A directory on the way down.
+#[derive(Debug)]
+struct Level<'a> {
+    node: Node,
+    parent: Nid,
+    entries: RawEntries<'a>,
+    last_name: Box<[u8]>,
+    saw_dot: bool,
+    saw_dot_dot: bool,
+}
+
+impl<'a> Walk<'a> {
+    pub(crate) fn new(core: &'a Core, path: &[u8]) -> Result<Self> {
+        let inode = core.resolve(path)?;
+        let inode = inode.ok_or_else(|| Error::from(io::Error::from(io::ErrorKind::NotFound)))?;
+        let above = [path, b"/.."].concat();
+        let parent = core.resolve(&above)?.map_or(core.sb.root, |inode| inode.nid());
+        let mut walk = Self {
+            core,
+            stack: Vec::new(),
+            due: VecDeque::new(),
+            entered: HashSet::new(),
+            entering: None,
+        };
+        walk.visit(Node { path: normalized(path), inode }, parent);
+        Ok(walk)
+    }
+
+    /// Leaves out what is below the directory of the [`Visit::Enter`] that has just been
+    /// returned; its [`Visit::Leave`] still comes.
+    pub fn skip_children(&mut self) {
+        if let Some((node, _)) = self.entering.take() {
+            self.due.push_back(Visit::Leave(node));
+        }
+    }
+
+    /// Adds the steps for an inode that was found under a sound name.
+    fn visit(&mut self, node: Node, parent: Nid) {
+        if node.inode.file_type() != FileType::Directory {
+            self.due.push_back(Visit::Leaf(node));
+            return;
+        }
+        if self.entered.insert(node.inode.nid()) {
+            self.entering = Some((node.clone(), parent));
+            self.due.push_back(Visit::Enter(node));
+        } else {
+            let error = broken(ErrorKind::DirectoryLoop, &node.inode);
+            self.report(node.path, error);
+        }
+    }
+
+    /// Opens the directory that was entered last.
+    fn descend(&mut self, node: Node, parent: Nid) {
+        match self.core.raw_entries(&node.inode) {
+            Ok(entries) => self.stack.push(Level {
+                saw_dot: node.inode.disk.has_no_dot,
+                saw_dot_dot: false,
+                node,
+                parent,
+                entries,
+                last_name: Box::default(),
+            }),
+            Err(error) => {
+                self.report(node.path.clone(), error);
+                self.due.push_back(Visit::Leave(node));
+            }
+        }
+    }
+
+    /// Takes the next entry of the deepest directory, or closes it. False at the walk's end.
+    fn advance(&mut self) -> bool {
+        let Some(level) = self.stack.last_mut() else { return false };
+        match level.entries.next() {
+            Some(Ok(entry)) => {
+                let path = join(&level.node.path, &entry.name);
+                let parent = level.node.inode.nid();
+                if let Err(error) = level.check(&entry) {
+                    self.report(path.clone(), error);
+                }
+                if !entry.is_dot() && check_name(&entry.name).is_ok() {
+                    self.follow(path, &entry, parent);
+                }
+            }
+            Some(Err(error)) => {
+                // The names behind the damage cannot be known.
+                (level.saw_dot, level.saw_dot_dot) = (true, true);
+                let path = level.node.path.clone();
+                self.report(path, error);
+            }
+            None => self.ascend(),
+        }
+        true
+    }
+
+    fn follow(&mut self, path: Vec<u8>, entry: &DirEntry, parent: Nid) {
+        let inode = match self.core.inode(entry.nid) {
+            Ok(inode) => inode,
+            Err(error) => return self.report(path, error),
+        };
+        let found = inode.file_type();
+        if let Some(hint) = entry.type_hint.filter(|hint| *hint != found) {
+            self.report(path.clone(), broken(ErrorKind::TypeHint { hint, found }, &inode));
+        }
+        self.visit(Node { path, inode }, parent);
+    }
+
+    /// Closes the deepest directory.
+    fn ascend(&mut self) {
+        let Some(level) = self.stack.pop() else { return };
+        let missing = [(level.saw_dot, "."), (level.saw_dot_dot, "..")];
+        for (_, name) in missing.into_iter().filter(|(saw, _)| !saw) {
+            let error = broken(ErrorKind::DotEntry(name), &level.node.inode);
+            self.report(level.node.path.clone(), error);
+        }
+        self.due.push_back(Visit::Leave(level.node));
+    }
+
+    fn report(&mut self, path: Vec<u8>, error: Error) {
+        self.due.push_back(Visit::Problem(Problem { path, error }));
+    }
+}
+
+impl Iterator for Walk<'_> {
+    type Item = Visit;
+
+    fn next(&mut self) -> Option<Visit> {
+        loop {
+            if let Some(visit) = self.due.pop_front() {
+                return Some(visit);
+            }
+            match self.entering.take() {
+                Some((node, parent)) => self.descend(node, parent),
+                None if self.advance() => {}
+                None => return None,
+            }
+        }
+    }
+}
+
+impl Level<'_> {
+    /// Checks an entry against its directory.
+    fn check(&mut self, entry: &DirEntry) -> Result<()> {
+        let dir = &self.node.inode;
+        let is_first = self.last_name.is_empty();
+        let in_order = is_first || *self.last_name < *entry.name;
+        self.last_name.clone_from(&entry.name);
+        if !in_order {
+            return Err(broken(ErrorKind::DirectoryOrder, dir));
+        }
+        if let Err(error) = check_name(&entry.name) {
+            return Err(broken(ErrorKind::Format(error.into_kind()), dir));
+        }
+        let (name, expected) = match &*entry.name {
+            b"." => (".", dir.nid()),
+            b".." => ("..", self.parent),
+            _ => return Ok(()),
+        };
+        if name == "." {
+            self.saw_dot = true
+        } else {
+            self.saw_dot_dot = true
+        }
+        if entry.nid == expected {
+            return Ok(());
+        }
+        Err(broken(ErrorKind::DotEntry(name), dir))
+    }
+}
+
+/// An error in what `inode` says.
+fn broken(kind: ErrorKind, inode: &Inode) -> Error {
+    Error::new(kind).in_inode(inode.nid()).at(inode.place().1)
+}
+
+fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    let separator: &[u8] = if dir == b"/" { b"" } else { b"/" };
+    [dir, separator, name].concat()
+}
+
+/// An absolute path without empty, `.` and `..` components.
+fn normalized(path: &[u8]) -> Vec<u8> {
+    let mut parts: Vec<&[u8]> = Vec::new();
+    for part in path.split(|byte| *byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => {
+                parts.pop();
+            }
+            _ => parts.push(part),
+        }
+    }
+    [b"/", &*parts.join(&b'/')].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_joined_and_normalized() {
+        assert_eq!(join(b"/", b"a"), b"/a");
+        assert_eq!(join(b"/a", b"b"), b"/a/b");
+        assert_eq!(normalized(b""), b"/");
+        assert_eq!(normalized(b"a//b/./../c/"), b"/a/c");
+        assert_eq!(normalized(b"../.."), b"/");
+    }
+}

@@ -1,0 +1,195 @@
+//! Extended attributes of inodes: inline ones, shared ones, and long prefixes (docs/format.md F12,
+//! F20 to F23).
+
+use std::ops::ControlFlow;
+
+use ferrofs_ondisk::Compat;
+use ferrofs_ondisk::xattr::{
+    BODY_HEADER_BYTES, Body, ENTRY_HEADER_BYTES, Entry, LongPrefix, NameIndex, filter_bit,
+    prefix_text, split_name,
+};
+
+use crate::error::{Error, ErrorKind, Place, Result, address, parsed};
+use crate::image::Core;
+use crate::inode::Inode;
+use crate::meta::Space;
+use crate::source;
+
+/// An extended attribute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Xattr {
+    /// Its full name, such as `user.comment`.
+    pub name: Vec<u8>,
+    /// Its value; may be empty.
+    pub value: Vec<u8>,
+}
+
+/// The image's table of long prefixes.
+#[derive(Debug, Default)]
+pub(crate) struct PrefixTable(Vec<Prefix>);
+
+#[derive(Debug)]
+struct Prefix {
+    base: u8,
+    infix: Vec<u8>,
+}
+
+impl PrefixTable {
+    /// Reads the table, which lies in the image, the metabox or the packed inode (F22).
+    pub(crate) fn read(core: &Core) -> Result<Self> {
+        let mut at = u64::from(core.sb.xattr_prefix_start).saturating_mul(4);
+        let mut table = Vec::new();
+        for _ in 0..core.sb.xattr_prefix_count {
+            at = at.saturating_add(3) & !3;
+            let mut length = [0u8; 2];
+            read_table(core, at, &mut length)?;
+            let length = u16::from_le_bytes(length);
+            let item_at = at.saturating_add(2);
+            let mut item = source::zeroed(usize::from(length))?;
+            read_table(core, item_at, &mut item)?;
+            let prefix = parsed(LongPrefix::parse(&item), item_at)?;
+            table.push(Prefix { base: prefix.base, infix: prefix.infix.to_vec() });
+            at = item_at.saturating_add(u64::from(length));
+        }
+        Ok(Self(table))
+    }
+
+    fn get(&self, id: u8) -> Result<&Prefix> {
+        self.0.get(usize::from(id)).ok_or_else(|| ErrorKind::UnknownPrefix(id).into())
+    }
+}
+
+fn read_table(core: &Core, at: u64, buffer: &mut [u8]) -> Result<()> {
+    let is_plain = core.sb.compat.has(Compat::PLAIN_XATTR_PFX);
+    let holder = match (&core.metabox, &core.packed) {
+        _ if is_plain => None,
+        (Some(metabox), _) => Some(metabox),
+        (None, packed) => packed.as_ref(),
+    };
+    match holder {
+        None => core.devices.read(0, at, buffer),
+        Some(inode) if core.read_at(inode, at, buffer)? == buffer.len() => Ok(()),
+        Some(inode) => Err(Error::new(ErrorKind::PrefixTable).in_inode(inode.nid()).at(at)),
+    }
+}
+
+impl Core {
+    pub(crate) fn xattrs(&self, inode: &Inode) -> Result<Vec<Xattr>> {
+        let mut found = Vec::new();
+        self.each_xattr(inode, &mut |name, value| {
+            found.push(Xattr { name: name.to_vec(), value: value.to_vec() });
+            ControlFlow::Continue(())
+        })?;
+        Ok(found)
+    }
+
+    pub(crate) fn xattr(&self, inode: &Inode, wanted: &[u8]) -> Result<Option<Vec<u8>>> {
+        if self.filter_excludes(inode, wanted)? {
+            return Ok(None);
+        }
+        let mut found = None;
+        self.each_xattr(inode, &mut |name, value| {
+            if name != wanted {
+                return ControlFlow::Continue(());
+            }
+            found = Some(value.to_vec());
+            ControlFlow::Break(())
+        })?;
+        Ok(found)
+    }
+
+    /// Whether the name filter says for sure that `inode` has no such attribute.
+    fn filter_excludes(&self, inode: &Inode, name: &[u8]) -> Result<bool> {
+        let is_trusted =
+            self.sb.compat.has(Compat::XATTR_FILTER) && self.sb.xattr_filter_reserved == 0;
+        let (true, true, Some((prefix, suffix))) =
+            (is_trusted, inode.has_xattrs(), split_name(name))
+        else {
+            return Ok(false);
+        };
+        let (space, _) = inode.place();
+        let header = self.meta(space, inode.xattr_start(), BODY_HEADER_BYTES);
+        let header = header.in_inode(inode.nid())?;
+        let filter = parsed(Body::filter_of(&header), inode.xattr_start())?;
+        Ok(filter & filter_bit(prefix, suffix) != 0)
+    }
+
+    /// Hands every visible attribute to `visit`, until it breaks off.
+    fn each_xattr(
+        &self,
+        inode: &Inode,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        if !inode.has_xattrs() {
+            return Ok(());
+        }
+        self.visit_body(inode, visit).in_inode(inode.nid()).at(inode.xattr_start())
+    }
+
+    fn visit_body(
+        &self,
+        inode: &Inode,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let start = inode.xattr_start();
+        // At most 256 KiB: the count that it comes from has 16 bits.
+        let bytes = usize::try_from(inode.disk.xattr_bytes).unwrap_or(usize::MAX);
+        let bytes = self.meta(inode.place().0, start, bytes)?;
+        let body = parsed(Body::parse(&bytes), start)?;
+        for id in body.shared_ids() {
+            let (entry, at) = self.shared_entry(id)?;
+            let entry = parsed(Entry::parse(&entry), at)?;
+            if self.visit_entry(&entry, visit).at(at)?.is_break() {
+                return Ok(());
+            }
+        }
+        let entries_at = start
+            .saturating_add(u64::from(inode.disk.xattr_bytes))
+            .saturating_sub(u64::try_from(body.entries.len()).unwrap_or(u64::MAX));
+        for entry in body.inline_entries() {
+            let entry = parsed(entry, entries_at)?;
+            if self.visit_entry(&entry, visit)?.is_break() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_entry(
+        &self,
+        entry: &Entry<'_>,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>> {
+        match self.full_name(entry)? {
+            Some(name) => Ok(visit(&name, entry.value)),
+            None => Ok(ControlFlow::Continue(())),
+        }
+    }
+
+    /// The name that users see; `None` for padding and hidden attributes.
+    fn full_name(&self, entry: &Entry<'_>) -> Result<Option<Vec<u8>>> {
+        let (base, infix) = match entry.index {
+            NameIndex::Short(index) => (index, &[][..]),
+            NameIndex::Long(id) => {
+                let prefix = self.prefixes.get(id)?;
+                (prefix.base, &*prefix.infix)
+            }
+        };
+        let text = prefix_text(base).map_err(|error| ErrorKind::Format(error.into_kind()))?;
+        Ok(text.map(|text| [text.as_bytes(), infix, entry.suffix].concat()))
+    }
+
+    /// The bytes of a shared entry, and where they lie.
+    fn shared_entry(&self, id: u32) -> Result<(crate::meta::Meta, u64)> {
+        let area = address(self.sb.block_size.offset_of(u64::from(self.sb.xattr_block)))?;
+        let at = address(area.checked_add(u64::from(id).saturating_mul(4)))?;
+        let space = if self.sb.compat.has(Compat::SHARED_EA_IN_METABOX) {
+            Space::Metabox
+        } else {
+            Space::Image
+        };
+        let header = self.meta(space, at, ENTRY_HEADER_BYTES)?;
+        let bytes = parsed(Entry::size_of(&header), at)?;
+        Ok((self.meta(space, at, bytes)?, at))
+    }
+}

@@ -1,0 +1,104 @@
+//! Where unsafe code is allowed: the files that say so and the table in docs/trust.md must be
+//! the same list, so that a reader of the page has read of every place. Whether a block is
+//! explained is clippy's question, not this one's. Called by `tidy` with every text file.
+
+use proc_macro2::{TokenStream, TokenTree};
+
+use super::finding::Report;
+use super::source::{Kind, SourceFile};
+
+const PAGE: &str = "docs/trust.md";
+
+pub(crate) fn check(files: &[SourceFile], report: &mut Report) {
+    let page = files.iter().find(|file| file.path == PAGE);
+    let words = page.map_or("", |page| page.text.as_str());
+    let allowing: Vec<&str> = files
+        .iter()
+        .filter(|file| file.kind == Kind::Rust && allows_unsafe(&file.text))
+        .map(|file| file.path.as_str())
+        .collect();
+    for path in allowing.iter().filter(|path| !words.contains(&format!("`{path}`"))) {
+        report.add(path, 1, format!("allows unsafe code but is not named in {PAGE}"));
+    }
+    for (number, path) in page.into_iter().flat_map(listed) {
+        if !allowing.contains(&path) {
+            report.add(PAGE, number, format!("lists {path}, which allows no unsafe code"));
+        }
+    }
+}
+
+/// The Rust files that head a row of a table on the page, with their lines.
+fn listed(page: &SourceFile) -> impl Iterator<Item = (usize, &str)> {
+    page.lines().filter_map(|(number, line)| {
+        let cell = line.strip_prefix('|')?.split('|').next()?.trim();
+        let path = cell.strip_prefix('`')?.strip_suffix('`')?;
+        path.ends_with(".rs").then_some((number, path))
+    })
+}
+
+/// Whether an attribute lets unsafe code in; text that cannot be read is reported elsewhere.
+fn allows_unsafe(text: &str) -> bool {
+    text.parse::<TokenStream>().is_ok_and(attribute_allows)
+}
+
+fn attribute_allows(tokens: TokenStream) -> bool {
+    let trees: Vec<TokenTree> = tokens.into_iter().collect();
+    trees.iter().enumerate().any(|(index, tree)| match tree {
+        TokenTree::Ident(word) if word == "allow" || word == "expect" => {
+            matches!(trees.get(index + 1), Some(TokenTree::Group(lints)) if names_unsafe(lints.stream()))
+        }
+        TokenTree::Group(group) => attribute_allows(group.stream()),
+        _ => false,
+    })
+}
+
+fn names_unsafe(lints: TokenStream) -> bool {
+    lints.into_iter().any(|tree| matches!(tree, TokenTree::Ident(lint) if lint == "unsafe_code"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+    use crate::tidy::finding::Report;
+    use crate::tidy::source::SourceFile;
+
+    const ALLOWING: &str = "//! Calls C.\n#![allow(\n    unsafe_code,\n    reason = \"C\"\n)]\n";
+
+    fn messages(rust: &str, page: Option<&str>) -> Vec<String> {
+        let mut files = vec![SourceFile::new("crates/codec/src/lz4.rs", rust)];
+        files.extend(page.map(|page| SourceFile::new("docs/trust.md", page)));
+        let mut report = Report::default();
+        check(&files, &mut report);
+        report.into_sorted().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_file_that_the_page_does_not_name_is_reported() {
+        let expected =
+            ["crates/codec/src/lz4.rs:1: allows unsafe code but is not named in docs/trust.md"];
+        assert_eq!(messages(ALLOWING, Some("# Trust\n")), expected);
+        assert_eq!(messages(ALLOWING, None), expected);
+    }
+
+    #[test]
+    fn a_file_that_the_page_names_passes() {
+        let page = "| file | why |\n|---|---|\n| `crates/codec/src/lz4.rs` | calls C |\n";
+        assert!(messages(ALLOWING, Some(page)).is_empty());
+    }
+
+    #[test]
+    fn a_row_without_its_unsafe_code_is_reported() {
+        let page = "| `crates/codec/src/lz4.rs` | calls C |\n";
+        assert_eq!(
+            messages("//! Plain.\n", Some(page)),
+            ["docs/trust.md:1: lists crates/codec/src/lz4.rs, which allows no unsafe code"]
+        );
+    }
+
+    #[test]
+    fn words_about_the_lint_are_not_the_lint() {
+        let rust =
+            "//! Look for `allow(unsafe_code`.\nconst A: &str = \"#![allow(unsafe_code)]\";\n";
+        assert!(messages(rust, None).is_empty());
+    }
+}
