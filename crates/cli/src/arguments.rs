@@ -1,0 +1,241 @@
+//! What can be typed, and the help that explains it. Nothing here touches the system: opening
+//! files, looking at terminals and choosing defaults that depend on them happens later.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::amount::parse_bytes;
+use crate::help;
+
+/// Read, extract and check EROFS images, without root.
+#[derive(Debug, Parser)]
+#[command(name = "ferrofs", version, about, after_help = help::FERROFS, max_term_width = 100)]
+#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    Info(InfoArguments),
+    Ls(LsArguments),
+    Cat(CatArguments),
+    Stat(StatArguments),
+    Extract(ExtractArguments),
+    Check(CheckArguments),
+    Demo(DemoArguments),
+}
+
+/// Where the image begins, what belongs to it, and how to read it.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Reading")]
+pub(crate) struct ReadArguments {
+    /// The image begins at this byte of IMAGE; k, m and g count in KiB, MiB and GiB
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0")]
+    pub(crate) offset: u64,
+
+    /// An extra device of the image; give all of them, in the order of its device table
+    #[arg(long = "device", value_name = "FILE")]
+    pub(crate) devices: Vec<PathBuf>,
+
+    /// Read the image even if the checksum of its superblock is wrong
+    #[arg(long)]
+    pub(crate) no_checksum: bool,
+
+    /// How many threads may read; this version uses one and says so if asked for more
+    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) jobs: u32,
+
+    /// Print no notices and no summary; errors are still printed
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// How to show that long work goes on.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct ProgressArguments {
+    /// Show progress on stderr: a bar, or a line of JSON five times a second
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = ProgressStyle::Auto)]
+    pub(crate) progress: ProgressStyle,
+}
+
+/// A way to show progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProgressStyle {
+    /// A bar if stderr is a terminal, else nothing
+    Auto,
+    /// A bar
+    Bar,
+    /// One JSON object a line: verb, done, total, unit, entries, bytes, eta_s
+    Json,
+    /// Nothing
+    None,
+}
+
+/// Show what an image is: features, sizes, compression, devices.
+#[derive(Args, Debug)]
+#[command(after_help = help::INFO)]
+pub(crate) struct InfoArguments {
+    /// The image file
+    pub(crate) image: PathBuf,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) read: ReadArguments,
+}
+
+/// List directories.
+#[derive(Args, Debug)]
+#[command(after_help = help::LS)]
+pub(crate) struct LsArguments {
+    /// The image file
+    pub(crate) image: PathBuf,
+
+    /// Paths in the image
+    #[arg(value_name = "PATH", default_value = "/")]
+    pub(crate) paths: Vec<OsString>,
+
+    /// Mode, links, owner, size and time of each entry
+    #[arg(short, long)]
+    pub(crate) long: bool,
+
+    /// Everything below as well, with whole paths
+    #[arg(short = 'R', long)]
+    pub(crate) recursive: bool,
+
+    /// A directory itself instead of what is in it
+    #[arg(short, long, conflicts_with = "recursive")]
+    pub(crate) directory: bool,
+
+    /// Print one JSON object a line, one for each entry
+    #[arg(long, conflicts_with = "long")]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) read: ReadArguments,
+}
+
+/// Write files to standard output.
+#[derive(Args, Debug)]
+#[command(after_help = help::CAT)]
+pub(crate) struct CatArguments {
+    /// The image file
+    pub(crate) image: PathBuf,
+
+    /// Paths of regular files in the image
+    #[arg(value_name = "PATH", required = true)]
+    pub(crate) paths: Vec<OsString>,
+
+    #[command(flatten)]
+    pub(crate) read: ReadArguments,
+}
+
+/// Show everything about an inode.
+#[derive(Args, Debug)]
+#[command(after_help = help::STAT)]
+pub(crate) struct StatArguments {
+    /// The image file
+    pub(crate) image: PathBuf,
+
+    /// Paths in the image; symlinks are not followed
+    #[arg(value_name = "PATH", default_value = "/")]
+    pub(crate) paths: Vec<OsString>,
+
+    /// Print one JSON object a line, one for each path
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) read: ReadArguments,
+}
+
+/// Unpack an image, or a part of it, into a directory.
+#[derive(Args, Debug)]
+#[command(after_help = help::EXTRACT)]
+pub(crate) struct ExtractArguments {
+    /// The image file
+    pub(crate) image: PathBuf,
+
+    /// The directory to unpack into; made if it is missing, and must be empty if it is not
+    #[arg(value_name = "DEST")]
+    pub(crate) destination: PathBuf,
+
+    /// Paths and patterns to extract; nothing given means everything
+    #[arg(value_name = "PATH")]
+    pub(crate) paths: Vec<OsString>,
+
+    /// DEST may have entries: use its directories, replace everything else
+    #[arg(long)]
+    pub(crate) overwrite: bool,
+
+    /// Keep owners, and fail where that is not allowed (as root owners are kept anyway)
+    #[arg(long, conflicts_with = "no_preserve_owner")]
+    pub(crate) preserve_owner: bool,
+
+    /// Everything belongs to whoever runs this, even to root
+    #[arg(long)]
+    pub(crate) no_preserve_owner: bool,
+
+    /// Print a summary as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) progress: ProgressArguments,
+
+    #[command(flatten)]
+    pub(crate) read: ReadArguments,
+}
+
+/// Read every byte of an image and name each bad path.
+#[derive(Args, Debug)]
+#[command(after_help = help::CHECK)]
+pub(crate) struct CheckArguments {
+    /// The image file
+    pub(crate) image: PathBuf,
+
+    /// Print a summary with all problems as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) progress: ProgressArguments,
+
+    #[command(flatten)]
+    pub(crate) read: ReadArguments,
+}
+
+/// Unpack a real image, compare every byte, and show what that took.
+#[derive(Args, Debug)]
+#[command(after_help = help::DEMO)]
+pub(crate) struct DemoArguments {
+    /// An image of your own instead of the carried one
+    pub(crate) image: Option<PathBuf>,
+
+    /// The directory that IMAGE was made from, to compare with
+    pub(crate) source: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) progress: ProgressArguments,
+
+    #[command(flatten)]
+    pub(crate) read: ReadArguments,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_description_of_the_arguments_is_sound() {
+        super::Arguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,72 @@
+//! The parts of the help that come after the options: examples and exit status.
+
+pub(crate) const FERROFS: &str = "\
+Examples:
+  ferrofs demo                             unpack a carried image and check every byte
+  ferrofs info app.erofs                   what is this image?
+  ferrofs ls -lR app.erofs                 everything in it
+  ferrofs cat app.erofs /etc/os-release    one file
+  ferrofs extract app.erofs tree/          all files
+  ferrofs check app.erofs                  is every byte of it readable?
+
+Exit status: 0 all well, 1 the image or the output is bad, 2 wrong usage.
+`ferrofs VERB --help` has more about each verb.";
+
+pub(crate) const INFO: &str = "\
+Only the superblock and what belongs to it is read, so this is quick however large the image is.
+
+Examples:
+  ferrofs info app.erofs
+  ferrofs info --offset=64k appimage.bin
+  ferrofs info --json app.erofs | jq .incompatible_features";
+
+pub(crate) const LS: &str = "\
+Names go to a terminal with unprintable bytes as \\xNN, and anywhere else as they are. In JSON a
+name that is not UTF-8 is an object {\"hex\": \"…\"} of its bytes.
+
+Examples:
+  ferrofs ls app.erofs /usr/bin
+  ferrofs ls -l app.erofs
+  ferrofs ls -R --json app.erofs | jq -r 'select(.size > 1000000).path'";
+
+pub(crate) const CAT: &str = "\
+Examples:
+  ferrofs cat app.erofs /etc/passwd
+  ferrofs cat app.erofs /usr/share/words | head";
+
+pub(crate) const STAT: &str = "\
+Examples:
+  ferrofs stat app.erofs /bin/ping
+  ferrofs stat --json app.erofs / /etc | jq .xattrs";
+
+pub(crate) const EXTRACT: &str = "\
+A PATH selects itself and everything below, with the directories above it. In a pattern *, ? and
+[…] match within a name, {a,b} is either, ** is any number of directories, and \\ takes the next
+character as it is. Quote patterns, or the shell will use them up.
+
+Nothing is written outside of DEST, whatever the image says. A file that cannot be read in full is
+named and left out, the others are extracted, and the exit status is 1.
+
+Root gets everything: owners, device nodes, all extended attributes. Others get what they may have,
+and are told once what was left out; set-user-id and set-group-id are dropped from files whose
+owner is not kept.
+
+Examples:
+  ferrofs extract app.erofs tree/
+  ferrofs extract app.erofs tree/ etc 'usr/lib/**/*.so'
+  ferrofs extract --device=layer.blob --json app.erofs tree/";
+
+pub(crate) const CHECK: &str = "\
+Examples:
+  ferrofs check app.erofs && echo sound
+  ferrofs check --json app.erofs | jq -r '.problems[].path'";
+
+pub(crate) const DEMO: &str = "\
+Without arguments the carried image is unpacked, and compared with its list of digests. With IMAGE
+alone it is compared with a second reading of the image; with SOURCE, with that directory. All of
+it happens in a directory for temporary files, which is removed in the end.
+
+Examples:
+  ferrofs demo
+  ferrofs demo app.erofs
+  sudo ferrofs demo app.erofs rootfs/";

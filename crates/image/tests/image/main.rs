@@ -1,0 +1,15 @@
+//! The image library against images of other builders: their manifests, the kernel's view of
+//! them, the defects of other readers, and damage.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test may stop at the first surprise, and says what it skipped"
+)]
+
+mod damage;
+mod defects;
+mod golden;
+mod kernel;
+mod manifest;
+mod reading;
