@@ -30,9 +30,8 @@ pub(crate) enum Verb {
     Demo(DemoArguments),
 }
 
-/// Where the image begins, what belongs to it, and how to read it.
+// Where the image begins, what belongs to it, and how to read it.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Reading")]
 pub(crate) struct ReadArguments {
     /// The image begins at this byte of IMAGE; k, m and g count in KiB, MiB and GiB
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0")]
@@ -69,7 +68,7 @@ pub(crate) struct ProgressArguments {
 pub(crate) enum ProgressStyle {
     /// A bar if stderr is a terminal, else nothing
     Auto,
-    /// A bar
+    /// A bar, or a line of text each second if stderr is no terminal
     Bar,
     /// One JSON object a line: verb, done, total, unit, entries, bytes, eta_s
     Json,

@@ -1,2 +1,37 @@
-//! The ferrofs command.
-fn main() {}
+//! The `ferrofs` command: reads the arguments, runs one verb, and turns its outcome into an exit
+//! status. The libraries below do the work; only this crate prints, and only this file exits.
+
+mod advice;
+mod amount;
+mod arguments;
+mod help;
+mod inode_text;
+mod moment;
+mod name;
+mod outcome;
+mod output;
+mod problem;
+mod progress;
+mod source;
+mod stderr;
+mod verbs;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use arguments::Arguments;
+use outcome::Outcome;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match verbs::run(&arguments.verb) {
+        Ok(outcome) => outcome.into(),
+        // Whoever read our output has seen enough of it.
+        Err(error) if output::is_broken_pipe(&error) => Outcome::Good.into(),
+        Err(error) => {
+            stderr::complain(format_args!("{error:#}"));
+            Outcome::Bad.into()
+        }
+    }
+}

@@ -26,7 +26,8 @@ fn push_escaped(text: &mut String, character: char) {
         '\r' => text.push_str("\\r"),
         '\\' => text.push_str("\\\\"),
         // Control characters, and those that change the direction or the look of what follows.
-        c if c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}') =>
+        c if c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}') =>
         {
             let mut buffer = [0; 4];
             for byte in c.encode_utf8(&mut buffer).bytes() {

@@ -13,10 +13,7 @@ pub(crate) struct Caller {
 
 impl Caller {
     pub(crate) fn current() -> Self {
-        Self {
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-        }
+        Self { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
     }
 
     pub(crate) fn is_root(self) -> bool {

@@ -45,12 +45,7 @@ impl EntryWriter<'_> {
     }
 
     /// Sets the metadata of a directory that is complete, but for the permissions `mode`.
-    pub(crate) fn complete_directory(
-        &mut self,
-        directory: BorrowedFd<'_>,
-        node: &Node,
-        mode: u32,
-    ) {
+    pub(crate) fn complete_directory(&mut self, directory: BorrowedFd<'_>, node: &Node, mode: u32) {
         self.reporter.summary.directories += 1;
         self.set_metadata(Target::Open(directory), node, mode);
     }

@@ -62,7 +62,7 @@ impl Error {
     }
 
     /// The path it concerns: inside the image, with a leading `/`; or the destination's; or a
-    /// pattern as it was given.
+    /// pattern as it was given. It is empty for the image as a whole.
     #[must_use]
     pub fn path(&self) -> &[u8] {
         &self.path
@@ -79,8 +79,7 @@ impl ErrorKind {
         let Self::Output { operation, source } = self else { return false };
         let code = source.raw_os_error().map(Errno::from_raw_os_error);
         // A single attribute may be too large for a file system that has room for files.
-        *operation != SET_XATTR
-            && matches!(code, Some(Errno::NOSPC | Errno::DQUOT | Errno::ROFS))
+        *operation != SET_XATTR && matches!(code, Some(Errno::NOSPC | Errno::DQUOT | Errno::ROFS))
     }
 }
 
@@ -114,7 +113,10 @@ impl fmt::Display for ErrorKind {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", String::from_utf8_lossy(&self.path), self.kind)
+        if !self.path.is_empty() {
+            write!(f, "{}: ", String::from_utf8_lossy(&self.path))?;
+        }
+        self.kind.fmt(f)
     }
 }
 

@@ -71,6 +71,9 @@ struct Extractor<'a> {
 
 impl Extractor<'_> {
     fn run(mut self, mut walk: Walk<'_>) -> Result<Summary> {
+        if let Some(error) = self.writer.image.truncation() {
+            self.writer.reporter.fail(Error::new(error.into(), b""));
+        }
         while let Some(visit) = walk.next() {
             match visit {
                 Visit::Enter(node) => {

@@ -38,6 +38,7 @@ mod error;
 mod event;
 mod extractor;
 mod hard_links;
+mod measure;
 mod metadata;
 
 mod options;
@@ -48,5 +49,6 @@ mod selection;
 pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, Progress, Summary, Withheld};
 pub use extractor::extract;
+pub use measure::measure;
 pub use options::{Existing, Options, Owners};
 pub use selection::Selection;

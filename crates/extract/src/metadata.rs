@@ -140,8 +140,7 @@ fn set_mode(target: Target<'_>, mode: u32) -> Result<(), ErrorKind> {
     // No call changes the mode of a name without following symlinks on every kernel, so the entry
     // is pinned, looked at, and changed through its descriptor.
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let pinned =
-        rustix::fs::openat(directory, name, flags, Mode::empty()).map_err(&failed)?;
+    let pinned = rustix::fs::openat(directory, name, flags, Mode::empty()).map_err(&failed)?;
     let stat = rustix::fs::fstat(&pinned).map_err(&failed)?;
     if rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Symlink {
         return Err(ErrorKind::Replaced);
@@ -149,11 +148,7 @@ fn set_mode(target: Target<'_>, mode: u32) -> Result<(), ErrorKind> {
     rustix::fs::chmod(descriptor_path(pinned.as_fd()), mode).map_err(failed)
 }
 
-fn set_xattr(
-    target: Target<'_>,
-    xattr: &Xattr,
-    withheld: &mut Withheld,
-) -> Result<(), ErrorKind> {
+fn set_xattr(target: Target<'_>, xattr: &Xattr, withheld: &mut Withheld) -> Result<(), ErrorKind> {
     let (name, value) = (xattr.name.as_slice(), xattr.value.as_slice());
     let set = match target {
         Target::Open(fd) => rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()),

@@ -51,9 +51,7 @@ impl Place<'_> {
         let mode = Mode::RUSR | Mode::WUSR;
         let (major, minor) = inode.device().unwrap_or((0, 0));
         let number = makedev(major, minor);
-        match self
-            .create(|| rustix::fs::mknodat(self.directory, self.name, kind, mode, number))?
-        {
+        match self.create(|| rustix::fs::mknodat(self.directory, self.name, kind, mode, number))? {
             Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) => Ok(false),
             made => made.map(|()| true).map_err(ErrorKind::output("cannot create special file")),
         }

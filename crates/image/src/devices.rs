@@ -12,7 +12,6 @@ use crate::source::{Source, read_exact};
 pub(crate) struct Devices {
     primary: Arc<dyn Source>,
     extra: Vec<Extra>,
-    id_mask: u16,
 }
 
 #[derive(Debug)]
@@ -53,22 +52,18 @@ impl Devices {
             extra.push(Extra { source: given.next(), unified });
         }
         drop(given);
-        let id_mask = count
-            .saturating_add(1)
-            .checked_next_power_of_two()
-            .map_or(u16::MAX, |power| power.wrapping_sub(1));
-        Ok(Self { primary, extra, id_mask })
+        Ok(Self { primary, extra })
     }
 
     /// Finds byte `offset` of `device`; 0 is the image's own address space, in which devices may
-    /// have a place too.
+    /// have a place too. An id past the table is an error, also where a reader that masks it off
+    /// would find some other bytes.
     pub(crate) fn locate(&self, device: u16, offset: u64) -> Result<Located<'_>> {
-        let id = device & self.id_mask;
-        if id == 0 {
+        if device == 0 {
             return Ok(self.locate_unified(offset));
         }
-        let slot = self.extra.get(usize::from(id).wrapping_sub(1));
-        let extra = slot.ok_or_else(|| Error::new(ErrorKind::UnknownDevice(id)).at(offset))?;
+        let slot = self.extra.get(usize::from(device).wrapping_sub(1));
+        let extra = slot.ok_or_else(|| Error::new(ErrorKind::UnknownDevice(device)).at(offset))?;
         if let Some(source) = &extra.source {
             return Ok(Located { source: &**source, offset });
         }
@@ -137,9 +132,6 @@ mod tests {
         assert_eq!(byte, [9]);
         all.read(0, 5, &mut byte).unwrap();
         assert_eq!(byte, [0]);
-        // One device needs one id bit; the others are masked off.
-        all.read(0b101, 0, &mut byte).unwrap();
-        assert_eq!(byte, [9]);
     }
 
     #[test]

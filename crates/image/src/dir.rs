@@ -17,8 +17,10 @@ use crate::source;
 pub struct DirEntry {
     /// The inode it leads to.
     pub nid: Nid,
-    /// What the directory says the inode is; its mode decides.
+    /// What the directory says the inode is; its mode decides. `None` if it does not say, or says
+    /// something unknown.
     pub type_hint: Option<FileType>,
+    pub(crate) type_number: u8,
     /// Its name: bytes, 1 to 255 of them.
     pub name: Box<[u8]>,
 }
@@ -84,7 +86,8 @@ impl RawEntries<'_> {
             let entry = parsed(entry, start).in_inode(self.dir.nid())?;
             self.loaded.push_back(DirEntry {
                 nid: entry.nid,
-                type_hint: entry.type_hint,
+                type_hint: FileType::from_dirent(entry.type_number).unwrap_or(None),
+                type_number: entry.type_number,
                 name: entry.name.into(),
             });
         }

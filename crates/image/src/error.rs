@@ -128,6 +128,8 @@ pub enum ErrorKind {
     NoMetabox,
     /// A special inode that is no regular file.
     SpecialInode(&'static str),
+    /// The name filter denies an attribute that is there.
+    NameFilter,
     /// A long xattr prefix that the table does not have.
     UnknownPrefix(u8),
     /// The table of long xattr prefixes names a hidden base or an item without a length.
@@ -271,7 +273,7 @@ impl ErrorKind {
     fn describe_data(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LookBack { lcluster } => {
-                write!(f, "the distance back from lcluster {lcluster} leads nowhere")
+                write!(f, "a distance in the index at lcluster {lcluster} leads nowhere")
             }
             Self::BlockCount { lcluster } => {
                 write!(f, "lcluster {lcluster} should carry its extent's block count")
@@ -318,6 +320,7 @@ impl ErrorKind {
                 f.write_str("the nid lies in a metabox that the image does not have")
             }
             Self::SpecialInode(what) => write!(f, "the {what} inode is not a regular file"),
+            Self::NameFilter => f.write_str("the name filter denies an xattr that is there"),
             Self::UnknownPrefix(id) => write!(f, "long xattr prefix {id} does not exist"),
             Self::PrefixTable => f.write_str("the table of long xattr prefixes is damaged"),
             _ => Ok(()),

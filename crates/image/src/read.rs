@@ -82,7 +82,7 @@ impl Core {
     /// The packed inode, for a fragment of `inode`; it must not have fragments itself.
     pub(crate) fn packed_for(&self, inode: &Inode) -> Result<&Inode> {
         let packed = self.packed.as_ref().filter(|packed| packed.nid() != inode.nid());
-        packed.ok_or_else(|| Error::new(ErrorKind::NoPackedInode))
+        packed.ok_or_else(|| Error::new(ErrorKind::NoPackedInode).at(inode.end()))
     }
 
     /// The target of a symlink.

@@ -7,6 +7,7 @@ use ferrofs_ondisk::{FileType, Nid};
 use crate::error::{Error, ErrorKind, Result};
 use crate::image::Core;
 use crate::inode::Inode;
+use crate::map::Map;
 use crate::pieces::Piece;
 use crate::walk::{Node, Problem, Visit, Walk};
 
@@ -70,7 +71,7 @@ pub(crate) fn truncation(core: &Core) -> Option<Error> {
     for (blocks, length) in all {
         let promised = core.sb.block_size.offset_of(blocks).unwrap_or(u64::MAX);
         if promised > length {
-            return Some(ErrorKind::Truncated { promised, length }.into());
+            return Some(Error::new(ErrorKind::Truncated { promised, length }).at(length));
         }
     }
     None
@@ -80,6 +81,7 @@ pub(crate) fn truncation(core: &Core) -> Option<Error> {
 struct Seen {
     nlink: u32,
     names: u64,
+    offset: u64,
     /// The first name, kept where a wrong count would be reported under it.
     path: Vec<u8>,
 }
@@ -100,8 +102,8 @@ impl Verifier<'_> {
 
     fn visit(&mut self, visit: Visit) {
         match visit {
-            Visit::Enter(node) => self.inode(node),
-            Visit::Leaf(node) if self.is_new(&node) => self.inode(node),
+            Visit::Enter(node) => self.inode(&node),
+            Visit::Leaf(node) if self.is_new(&node) => self.inode(&node),
             Visit::Leaf(_) | Visit::Leave(_) => {}
             Visit::Problem(Problem { path, error }) => self.report(path, error),
         }
@@ -113,6 +115,7 @@ impl Verifier<'_> {
         let seen = self.seen.entry(node.inode.nid()).or_insert_with(|| Seen {
             nlink,
             names: 0,
+            offset: node.inode.place().1,
             path: if nlink == 1 { Vec::new() } else { node.path.clone() },
         });
         seen.names = seen.names.saturating_add(1);
@@ -129,17 +132,15 @@ impl Verifier<'_> {
         wrong.sort_by(|(_, a), (_, b)| a.path.cmp(&b.path));
         for (nid, seen) in wrong {
             let kind = ErrorKind::LinkCount { nlink: seen.nlink, names: seen.names };
-            self.report(seen.path, Error::new(kind).in_inode(nid));
+            self.report(seen.path, Error::new(kind).in_inode(nid).at(seen.offset));
         }
     }
 
-    fn inode(&mut self, node: Node) {
-        let result = self.contents(&node.inode);
-        if let Err(error) = result {
+    fn inode(&mut self, node: &Node) {
+        let contents = self.contents(&node.inode);
+        let xattrs = self.core.check_xattrs(&node.inode);
+        for error in contents.err().into_iter().chain(xattrs.err()) {
             self.report(node.path.clone(), error);
-        }
-        if let Err(error) = self.core.xattrs(&node.inode) {
-            self.report(node.path, error);
         }
         self.progress.inodes = self.progress.inodes.saturating_add(1);
         (self.on_event)(VerifyEvent::Progress(self.progress));
@@ -149,11 +150,17 @@ impl Verifier<'_> {
         match inode.file_type() {
             FileType::Regular => self.file(inode),
             FileType::Symlink => self.core.read_link(inode).map(|_| ()),
+            // Only other names of it can be counted, and a directory has one of them.
+            FileType::Directory if inode.nlink() == 0 => {
+                let error = Error::new(ErrorKind::LinkCount { nlink: 0, names: 1 });
+                Err(error.in_inode(inode.nid()).at(inode.place().1))
+            }
             _ => Ok(()),
         }
     }
 
     fn file(&mut self, inode: &Inode) -> Result<()> {
+        Map::new(self.core, inode)?.check()?;
         let mut unreported = 0u64;
         self.core.for_each_piece(inode, &mut |piece| {
             let bytes = match piece {

@@ -159,8 +159,13 @@ impl<'a> Walk<'a> {
             Err(error) => return self.report(path, error),
         };
         let found = inode.file_type();
-        if let Some(hint) = entry.type_hint.filter(|hint| *hint != found) {
-            self.report(path.clone(), broken(ErrorKind::TypeHint { hint, found }, &inode));
+        let wrong = match FileType::from_dirent(entry.type_number) {
+            Ok(Some(hint)) if hint != found => Some(ErrorKind::TypeHint { hint, found }),
+            Err(error) => Some(ErrorKind::Format(error.into_kind())),
+            Ok(_) => None,
+        };
+        if let Some(kind) = wrong {
+            self.report(path.clone(), broken(kind, &inode));
         }
         self.visit(Node { path, inode }, parent);
     }

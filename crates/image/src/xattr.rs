@@ -98,6 +98,17 @@ impl Core {
         Ok(found)
     }
 
+    /// Reads all attributes and checks them against the name filter.
+    pub(crate) fn check_xattrs(&self, inode: &Inode) -> Result<()> {
+        for xattr in self.xattrs(inode)? {
+            if self.filter_excludes(inode, &xattr.name)? {
+                let error = Error::new(ErrorKind::NameFilter);
+                return Err(error.in_inode(inode.nid()).at(inode.xattr_start()));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the name filter says for sure that `inode` has no such attribute.
     fn filter_excludes(&self, inode: &Inode, name: &[u8]) -> Result<bool> {
         let is_trusted =

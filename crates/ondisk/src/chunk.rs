@@ -22,8 +22,7 @@ pub struct ChunkFormat {
 /// Where a chunk's data lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkPlace {
-    /// The device by its number in the device table, from 1; 0 is the image itself. Bits above
-    /// the table's size are to be masked off by the reader.
+    /// The device by its number in the device table, from 1; 0 is the image itself.
     pub device: u16,
     /// The first block.
     pub block: u64,

@@ -6,7 +6,6 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 use crate::address::Nid;
 use crate::bytes::{truncated, view, wide};
 use crate::error::{Error, ErrorKind, Result};
-use crate::inode::FileType;
 
 /// The longest name, in bytes.
 pub const NAME_MAX_BYTES: usize = 255;
@@ -29,8 +28,9 @@ const _: () = assert!(size_of::<RawDirent>() == ENTRY_BYTES);
 pub struct Dirent<'a> {
     /// The inode.
     pub nid: Nid,
-    /// What the entry says the inode is: a hint, the inode's mode decides.
-    pub type_hint: Option<FileType>,
+    /// What the entry says the inode is, for [`FileType::from_dirent`]: a hint, the inode's mode
+    /// decides.
+    pub type_number: u8,
     /// The name: 1 to 255 bytes, without a NUL. It may hold a slash or be `..`: see
     /// [`check_name`].
     pub name: &'a [u8],
@@ -88,11 +88,7 @@ impl<'a> DirBlock<'a> {
         if name.is_empty() || name.len() > NAME_MAX_BYTES {
             return Err(Error::new(ErrorKind::NameLength(wide(name.len())), place));
         }
-        Ok(Dirent {
-            nid: Nid::new(raw.nid.get()),
-            type_hint: FileType::from_dirent(raw.file_type),
-            name,
-        })
+        Ok(Dirent { nid: Nid::new(raw.nid.get()), type_number: raw.file_type, name })
     }
 
     /// All entries in their order.
@@ -151,6 +147,7 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inode::FileType;
 
     /// A block with these names, in the given order.
     fn block(names: &[&[u8]]) -> Vec<u8> {
@@ -176,7 +173,7 @@ mod tests {
         for (at, name) in names.iter().enumerate() {
             let found = block.find(name).unwrap().unwrap();
             assert_eq!(found.nid, Nid::new(at as u64));
-            assert_eq!(found.type_hint, Some(FileType::Regular));
+            assert_eq!(FileType::from_dirent(found.type_number), Ok(Some(FileType::Regular)));
         }
         assert_eq!(block.find(b"aa").unwrap(), None);
         assert_eq!(block.find(b"zz").unwrap(), None);

@@ -33,6 +33,8 @@ pub enum ErrorKind {
     BlockSize(u8),
     /// `dirblkbits` is reserved and must be 0.
     DirectoryBlockBits(u8),
+    /// The superblock is larger than any reader accepts.
+    SuperblockSize(u16),
     /// The superblock has no room for `metabox_nid`.
     MissingMetaboxSlot,
     /// A nid that must lie in the image itself points into the metabox.
@@ -75,6 +77,8 @@ pub enum ErrorKind {
     DirentCount(u16),
     /// A name starts or ends outside the name area.
     NameOffset(u16),
+    /// The file type of an entry is none of the known ones.
+    DirentType(u8),
     /// A name is empty or longer than 255 bytes.
     NameLength(u64),
     /// A name that no directory may hold: a slash, a NUL.
@@ -151,6 +155,7 @@ impl fmt::Display for ErrorKind {
             | Self::UnknownIncompat(_)
             | Self::BlockSize(_)
             | Self::DirectoryBlockBits(_)
+            | Self::SuperblockSize(_)
             | Self::MissingMetaboxSlot
             | Self::NidInMetabox(_)
             | Self::DigestPrefix(_)
@@ -160,6 +165,7 @@ impl fmt::Display for ErrorKind {
             | Self::Config { .. } => self.describe_superblock(f),
             Self::DirentCount(_)
             | Self::NameOffset(_)
+            | Self::DirentType(_)
             | Self::NameLength(_)
             | Self::NameBytes(_)
             | Self::XattrOverrun { .. }
@@ -185,6 +191,9 @@ impl ErrorKind {
             Self::BlockSize(bits) => write!(f, "block size 2^{bits} is not in 2^9..=2^16"),
             Self::DirectoryBlockBits(bits) => {
                 write!(f, "directory block bits {bits} are reserved and must be 0")
+            }
+            Self::SuperblockSize(bytes) => {
+                write!(f, "a superblock of {bytes} bytes does not end in the first 4096")
             }
             Self::MissingMetaboxSlot => {
                 f.write_str("the metabox feature is set but the superblock has no slot for its nid")
@@ -212,6 +221,7 @@ impl ErrorKind {
             Self::DirentCount(offset) => {
                 write!(f, "first name offset {offset} of a directory block is impossible")
             }
+            Self::DirentType(number) => write!(f, "directory entry type {number} is unknown"),
             Self::NameOffset(offset) => write!(f, "name offset {offset} lies outside the names"),
             Self::NameLength(length) => write!(f, "a name of {length} bytes is not in 1..=255"),
             Self::NameBytes(byte) => write!(f, "a name holds the byte {byte:#04x}"),

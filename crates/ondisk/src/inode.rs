@@ -139,19 +139,23 @@ impl FileType {
         }
     }
 
-    /// The type that a dirent's `file_type` hints at; `None` for unknown numbers.
-    #[must_use]
-    pub const fn from_dirent(number: u8) -> Option<Self> {
-        match number {
-            1 => Some(Self::Regular),
-            2 => Some(Self::Directory),
-            3 => Some(Self::CharDevice),
-            4 => Some(Self::BlockDevice),
-            5 => Some(Self::Fifo),
-            6 => Some(Self::Socket),
-            7 => Some(Self::Symlink),
-            _ => None,
-        }
+    /// The type that a dirent's `file_type` hints at; `None` if it does not say (0).
+    ///
+    /// # Errors
+    /// [`ErrorKind::DirentType`] above 7.
+    pub const fn from_dirent(number: u8) -> Result<Option<Self>> {
+        let known = match number {
+            0 => return Ok(None),
+            1 => Self::Regular,
+            2 => Self::Directory,
+            3 => Self::CharDevice,
+            4 => Self::BlockDevice,
+            5 => Self::Fifo,
+            6 => Self::Socket,
+            7 => Self::Symlink,
+            _ => return Err(Error::new(ErrorKind::DirentType(number), 10)),
+        };
+        Ok(Some(known))
     }
 
     /// A word for messages.

@@ -15,6 +15,8 @@ pub const SUPERBLOCK_OFFSET: u64 = 1024;
 const MAGIC: u32 = 0xE0F5_E1E2;
 const BASE_BYTES: u16 = 128;
 const EXTSLOT_BYTES: u16 = 16;
+/// The superblock ends within the first 4 KiB, as Linux requires on its smallest pages.
+const MAX_BYTES: u16 = 4096 - 1024;
 /// Where `metabox_nid` lies; it needs the first extension slot.
 const METABOX_NID_OFFSET: usize = 128;
 /// All algorithm bits that have a meaning.
@@ -134,7 +136,7 @@ impl Superblock {
         let (root, blocks) = root_and_blocks(raw, incompat);
         Ok(Self {
             block_size,
-            bytes: extended_size(raw.sb_extslots),
+            bytes: extended_size(raw.sb_extslots)?,
             checksum: raw.checksum.get(),
             compat,
             incompat,
@@ -203,9 +205,13 @@ impl Superblock {
     }
 }
 
-fn extended_size(extslots: u8) -> u16 {
+fn extended_size(extslots: u8) -> Result<u16> {
     // At most 128 + 255 * 16, so the arithmetic cannot wrap.
-    BASE_BYTES.wrapping_add(u16::from(extslots).wrapping_mul(EXTSLOT_BYTES))
+    let bytes = BASE_BYTES.wrapping_add(u16::from(extslots).wrapping_mul(EXTSLOT_BYTES));
+    if bytes > MAX_BYTES {
+        return Err(Error::new(ErrorKind::SuperblockSize(bytes), 13));
+    }
+    Ok(bytes)
 }
 
 fn nanoseconds(nsec: u32) -> Result<u32> {

@@ -108,6 +108,34 @@ impl Lclusters {
         Ok(Extent { start, length, data })
     }
 
+    /// Checks that the distances of all entries stay between the head before them and the head
+    /// behind them.
+    pub(super) fn check(&mut self, core: &Core) -> Result<()> {
+        let mut head = None;
+        let mut reach = 0;
+        let lclusters = match self.tail {
+            Some(TailExtent { lcn: 0, place: TailPlace::Fragment { .. } }) => 0,
+            _ => self.entries.count(self.size),
+        };
+        for lcn in 0..lclusters {
+            match self.entries.entry(core, lcn)? {
+                Lcluster::Head(_) if reach > lcn => {
+                    return Err(ErrorKind::LookBack { lcluster: lcn }.into());
+                }
+                Lcluster::Head(_) => head = Some(lcn),
+                Lcluster::NonHead { back, .. } => {
+                    let leads_to = lcn.checked_sub(u64::from(back)).filter(|_| back != 0);
+                    // Long distances are capped and lead to an entry in between (F26).
+                    if head.is_none() || leads_to < head {
+                        return Err(ErrorKind::LookBack { lcluster: lcn }.into());
+                    }
+                    reach = lcn.saturating_add(self.entries.forward(core, lcn)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn cluster(
         &self,
         core: &Core,
@@ -184,6 +212,13 @@ impl Entries {
                 Lcluster::NonHead { back: further, .. } => back = further,
             }
         }
+    }
+
+    /// How many lclusters a file of `size` bytes has.
+    fn count(&self, size: u64) -> u64 {
+        let whole = size.wrapping_shr(u32::from(self.header.lcluster_bits));
+        let has_rest = size & self.header.lcluster_bytes().wrapping_sub(1) != 0;
+        whole.saturating_add(u64::from(has_rest))
     }
 
     fn start(&self, found: Found) -> Result<u64> {

@@ -106,6 +106,19 @@ impl<'a> Map<'a> {
     }
 }
 
+impl Map<'_> {
+    /// Checks that every entry of an index leads to the extent that holds it, so that reading
+    /// from any byte on finds what reading from the first one finds.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        let checked = match &mut self.form {
+            Form::Lclusters(index) => index.check(self.core),
+            // The others are found by computation or by search, whichever byte is asked for.
+            Form::Flat(_) | Form::Chunks(_) | Form::Extents(_) | Form::WholeFragment(_) => Ok(()),
+        };
+        checked.in_inode(self.inode.nid()).at(self.inode.end())
+    }
+}
+
 impl Form {
     fn of(core: &Core, inode: &Inode) -> Result<Self> {
         match (inode.layout(), inode.disk.payload) {

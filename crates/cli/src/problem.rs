@@ -1,0 +1,51 @@
+//! Problems as programs get them: a list in the summary of a verb, of bounded length.
+
+use serde::Serialize;
+
+use crate::name::JsonName;
+
+/// Problems listed in a summary; further ones are only counted. They are printed all the same.
+const LISTED_MAX: usize = 10_000;
+
+/// A problem in JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct Problem {
+    /// The path in the image; empty for the image as a whole.
+    path: JsonName,
+    error: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nid: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u64>,
+}
+
+/// All problems of a run.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Problems {
+    problems: Vec<Problem>,
+    problems_not_listed: u64,
+}
+
+impl Problem {
+    pub(crate) fn new(path: &[u8], error: &impl std::fmt::Display) -> Self {
+        Self { path: JsonName::from(path), error: error.to_string(), nid: None, offset: None }
+    }
+
+    pub(crate) fn of_image(path: &[u8], error: &ferrofs_image::Error) -> Self {
+        Self {
+            nid: error.nid().map(ferrofs_image::Nid::raw),
+            offset: error.offset(),
+            ..Self::new(path, error)
+        }
+    }
+}
+
+impl Problems {
+    pub(crate) fn add(&mut self, problem: Problem) {
+        if self.problems.len() < LISTED_MAX {
+            self.problems.push(problem);
+        } else {
+            self.problems_not_listed += 1;
+        }
+    }
+}

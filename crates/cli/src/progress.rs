@@ -1,0 +1,179 @@
+//! Shows on standard error how far long work has come, and how long it may still take.
+//!
+//! Work is measured in bytes of file contents, plus a fixed number of bytes for each entry.
+
+use std::fmt::Display;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
+use serde::Serialize;
+
+use crate::amount::{grouped, human_bytes};
+use crate::arguments::ProgressStyle;
+use crate::stderr;
+
+/// What an entry counts, in bytes: creating one takes about as long as writing these.
+const ENTRY_BYTES: u64 = 8192;
+const REDRAW: Duration = Duration::from_millis(100);
+const JSON_LINE: Duration = Duration::from_millis(200);
+const TEXT_LINE: Duration = Duration::from_secs(1);
+
+/// An amount of work.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Work {
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Work {
+    fn units(self) -> u64 {
+        self.bytes.saturating_add(self.entries.saturating_mul(ENTRY_BYTES))
+    }
+}
+
+impl From<ferrofs_extract::Progress> for Work {
+    fn from(progress: ferrofs_extract::Progress) -> Self {
+        Self { entries: progress.entries, bytes: progress.bytes }
+    }
+}
+
+/// Shows the progress of one piece of work.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    form: Form,
+    verb: &'static str,
+    total: Work,
+    started: Instant,
+    next: Instant,
+}
+
+#[derive(Debug)]
+enum Form {
+    Nothing,
+    Bar(ProgressBar),
+    Text,
+    Json,
+}
+
+#[derive(Serialize)]
+struct Line {
+    verb: &'static str,
+    done: u64,
+    total: u64,
+    unit: &'static str,
+    entries: u64,
+    bytes: u64,
+    eta_s: Option<u64>,
+}
+
+impl Progress {
+    /// Begins; `total` is asked only if something will be shown.
+    pub(crate) fn new(
+        style: ProgressStyle,
+        verb: &'static str,
+        total: impl FnOnce() -> Work,
+    ) -> Self {
+        let is_terminal = std::io::stderr().is_terminal();
+        let form = match style {
+            ProgressStyle::Json => Form::Json,
+            ProgressStyle::Auto | ProgressStyle::Bar if is_terminal => Form::Bar(bar(verb)),
+            ProgressStyle::Bar => Form::Text,
+            ProgressStyle::Auto | ProgressStyle::None => Form::Nothing,
+        };
+        let total = if matches!(form, Form::Nothing) { Work::default() } else { total() };
+        if let Form::Bar(bar) = &form {
+            bar.set_length(total.units());
+        }
+        let now = Instant::now();
+        Self { form, verb, total, started: now, next: now }
+    }
+
+    /// So much is done now.
+    pub(crate) fn update(&mut self, done: Work) {
+        let pause = match self.form {
+            Form::Nothing => return,
+            Form::Bar(_) => REDRAW,
+            Form::Json => JSON_LINE,
+            Form::Text => TEXT_LINE,
+        };
+        let now = Instant::now();
+        if now >= self.next {
+            self.next = now + pause;
+            self.show(done);
+        }
+    }
+
+    /// Says what is wrong at a path without disturbing a bar.
+    pub(crate) fn complain_about(&self, path: &[u8], text: impl Display) {
+        match &self.form {
+            Form::Bar(bar) => bar.suspend(|| stderr::complain_about(path, text)),
+            _ => stderr::complain_about(path, text),
+        }
+    }
+
+    /// Everything is done.
+    pub(crate) fn finish(self, done: Work) {
+        match &self.form {
+            Form::Bar(bar) => bar.finish_and_clear(),
+            Form::Json => self.show(Work { ..done }),
+            _ => {}
+        }
+    }
+
+    fn show(&self, done: Work) {
+        let amount = format!("{} entries, {}", grouped(done.entries), human_bytes(done.bytes));
+        match &self.form {
+            Form::Nothing => {}
+            Form::Bar(bar) => {
+                bar.set_message(amount);
+                bar.set_position(done.units().min(self.total.units()));
+            }
+            Form::Text => stderr::line(format_args!(
+                "{} {}%, {amount}{}",
+                self.verb,
+                self.percent(done),
+                self.eta(done).map(|eta| format!(", {eta} s to go")).unwrap_or_default()
+            )),
+            Form::Json => self.show_json(done),
+        }
+    }
+
+    fn show_json(&self, done: Work) {
+        let total = self.total.units().max(done.units());
+        let line = Line {
+            verb: self.verb,
+            done: done.units(),
+            total,
+            unit: "work",
+            entries: done.entries,
+            bytes: done.bytes,
+            eta_s: self.eta(done),
+        };
+        // A structure of numbers and plain strings always has a JSON form.
+        stderr::line(serde_json::to_string(&line).unwrap_or_default());
+    }
+
+    fn percent(&self, done: Work) -> u64 {
+        let (done, total) = (u128::from(done.units()), u128::from(self.total.units().max(1)));
+        u64::try_from((done * 100 / total).min(100)).unwrap_or(100)
+    }
+
+    /// Seconds left if it goes on like this.
+    fn eta(&self, done: Work) -> Option<u64> {
+        let left = self.total.units().saturating_sub(done.units());
+        let milliseconds = self.started.elapsed().as_millis();
+        let eta = (milliseconds * u128::from(left)).checked_div(u128::from(done.units()))?;
+        u64::try_from(eta.div_ceil(1000)).ok()
+    }
+}
+
+fn bar(verb: &'static str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    let template = "{prefix} [{bar:30}] {percent:>3}% {msg}, {eta} to go";
+    // The template is ours; were it wrong, the default would do.
+    let style = BarStyle::with_template(template).unwrap_or_else(|_| BarStyle::default_bar());
+    bar.set_style(style.progress_chars("=> "));
+    bar.set_prefix(verb);
+    bar
+}

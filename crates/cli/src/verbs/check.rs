@@ -1,0 +1,75 @@
+//! `ferrofs check`: the library verifies; here each problem is told.
+
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Instant;
+
+use ferrofs_extract::{Selection, measure};
+use ferrofs_image::VerifyEvent;
+use serde::Serialize;
+
+use crate::amount::{counted, human_bytes};
+use crate::arguments::CheckArguments;
+use crate::name::JsonName;
+use crate::outcome::Outcome;
+use crate::output::Output;
+use crate::problem::{Problem, Problems};
+use crate::progress::{Progress, Work};
+use crate::source;
+
+#[derive(Serialize)]
+struct Report {
+    image: JsonName,
+    sound: bool,
+    inodes: u64,
+    bytes: u64,
+    seconds: f64,
+    problem_count: u64,
+    #[serde(flatten)]
+    problems: Problems,
+}
+
+/// Checks.
+pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<Outcome> {
+    let image = source::open(&arguments.image, &arguments.read)?;
+    let path = arguments.image.as_os_str().as_bytes();
+    let total = || measure(&image, &Selection::default()).into();
+    let mut progress = Progress::new(arguments.progress.progress, "check", total);
+    let (mut problems, mut done) = (Problems::default(), Work::default());
+    let started = Instant::now();
+    let summary = image.verify(&mut |event| match event {
+        VerifyEvent::Progress(now) => {
+            done = Work { entries: now.inodes, bytes: now.bytes };
+            progress.update(done);
+        }
+        VerifyEvent::Problem(problem) => {
+            let shown = if problem.path.is_empty() { path } else { &problem.path };
+            progress.complain_about(shown, &problem.error);
+            problems.add(Problem::of_image(&problem.path, &problem.error));
+        }
+    });
+    progress.finish(done);
+    let seconds = started.elapsed().as_secs_f64();
+    let mut output = Output::new();
+    if arguments.json {
+        output.json(&Report {
+            image: path.into(),
+            sound: summary.problems == 0,
+            inodes: summary.inodes,
+            bytes: summary.bytes,
+            seconds,
+            problem_count: summary.problems,
+            problems,
+        })?;
+    } else if !arguments.read.quiet {
+        let inodes = counted(summary.inodes, "inode", "inodes");
+        let verdict = match summary.problems {
+            0 => "sound".to_owned(),
+            count => counted(count, "problem", "problems"),
+        };
+        let bytes = human_bytes(summary.bytes);
+        writeln!(output, "checked {inodes}, {bytes} in {seconds:.2} s: {verdict}")?;
+    }
+    output.flush()?;
+    Ok(Outcome::of_problems(summary.problems))
+}

@@ -1,0 +1,140 @@
+//! What the unpacked tree must be: the manifest of the carried image, the directory that an image
+//! was made from, or a second reading of the image. Gives one record after the other.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use ferrofs_image::{FileType, Image, Inode, Node, Piece, Visit};
+use sha2::{Digest, Sha256};
+
+use super::carried;
+use super::record::{Contents, Record, Xattrs, below};
+use crate::name::escaped;
+
+/// Holes are digested in pieces of this size.
+const ZEROS: [u8; 4096] = [0; 4096];
+
+/// What the unpacked tree must be.
+#[derive(Clone, Debug)]
+pub(super) enum Truth {
+    Manifest,
+    Directory(PathBuf),
+    Image(Image),
+}
+
+impl Truth {
+    /// In words.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Manifest => "its list of digests".to_owned(),
+            Self::Directory(path) => escaped(path.as_os_str().as_bytes()),
+            Self::Image(_) => "a second reading of the image".to_owned(),
+        }
+    }
+
+    /// Hands every record to `sink`.
+    pub(super) fn for_each(
+        &self,
+        sink: &mut dyn FnMut(Record) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        match self {
+            Self::Manifest => carried::records()?.into_iter().try_for_each(sink),
+            Self::Directory(root) => walk_host(root, &mut |path| {
+                let record = Record::of_host(root, path);
+                sink(record.with_context(|| escaped(below(root, path).as_os_str().as_bytes()))?)
+            }),
+            Self::Image(image) => {
+                for visit in image.walk(b"/")? {
+                    match visit {
+                        Visit::Enter(node) | Visit::Leaf(node) => sink(of_image(image, &node)?)?,
+                        Visit::Leave(_) => {}
+                        // The extraction has named it already.
+                        Visit::Problem(_) => {}
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Hands the path of everything below `root` to `sink`, and `/` for `root` itself.
+pub(super) fn walk_host(
+    root: &Path,
+    sink: &mut dyn FnMut(&[u8]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    sink(b"/")?;
+    let mut directories = vec![Vec::new()];
+    while let Some(directory) = directories.pop() {
+        let listed = std::fs::read_dir(below(root, &directory));
+        let listed = match listed {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => continue,
+            listed => listed.with_context(|| escaped(&directory))?,
+        };
+        for entry in listed {
+            let entry = entry?;
+            let path = join(&directory, &entry.file_name());
+            sink(&path)?;
+            if entry.file_type()?.is_dir() {
+                directories.push(path);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn join(directory: &[u8], name: &OsStr) -> Vec<u8> {
+    [directory, b"/", name.as_bytes()].concat()
+}
+
+fn of_image(image: &Image, node: &Node) -> anyhow::Result<Record> {
+    let inode = &node.inode;
+    let failed = |error| anyhow!("{}: {error}", escaped(&node.path));
+    let xattrs = image.xattrs(inode).map_err(failed)?;
+    let xattrs = xattrs.into_iter().map(|xattr| (xattr.name, xattr.value));
+    let has_names = inode.nlink() > 1 && inode.file_type() != FileType::Directory;
+    Ok(Record {
+        path: node.path.clone(),
+        file_type: inode.file_type(),
+        mode: u32::from(inode.mode() & 0o7777),
+        uid: inode.uid(),
+        gid: inode.gid(),
+        mtime: inode.mtime(),
+        contents: contents(image, inode).map_err(failed)?,
+        xattrs: xattrs.collect::<Xattrs>(),
+        link_key: has_names.then(|| inode.nid().raw().to_le_bytes().to_vec()),
+    })
+}
+
+fn contents(image: &Image, inode: &Inode) -> ferrofs_image::Result<Contents> {
+    Ok(match inode.file_type() {
+        FileType::Regular => {
+            let mut hasher = Sha256::new();
+            image.for_each_piece::<ferrofs_image::Error>(inode, |piece| {
+                match piece {
+                    Piece::Data { bytes, .. } => hasher.update(bytes),
+                    Piece::Hole { length, .. } => digest_zeros(&mut hasher, length),
+                }
+                Ok(())
+            })?;
+            Contents::File { size: inode.size(), sha256: hasher.finalize().into() }
+        }
+        FileType::Symlink => Contents::Target(image.read_link(inode)?),
+        FileType::CharDevice | FileType::BlockDevice => {
+            let (major, minor) = inode.device().unwrap_or_default();
+            Contents::Device { major, minor }
+        }
+        _ => Contents::Nothing,
+    })
+}
+
+fn digest_zeros(hasher: &mut Sha256, mut length: u64) {
+    while length > 0 {
+        let count = usize::try_from(length).unwrap_or(usize::MAX).min(ZEROS.len());
+        hasher.update(&ZEROS[..count]);
+        length -= count as u64;
+    }
+}

@@ -1,0 +1,184 @@
+//! `ferrofs extract`: the library extracts; here its options are chosen and its events told.
+
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use ferrofs_extract::{
+    Event, Existing, Options, Owners, Selection, Summary, Withheld, extract, measure,
+};
+use serde::Serialize;
+
+use crate::advice;
+use crate::amount::{counted, human_bytes};
+use crate::arguments::ExtractArguments;
+use crate::name::{JsonName, escaped};
+use crate::outcome::Outcome;
+use crate::output::Output;
+use crate::problem::{Problem, Problems};
+use crate::progress::{Progress, Work};
+use crate::source;
+use crate::stderr;
+
+#[derive(Serialize)]
+struct Report {
+    image: JsonName,
+    destination: JsonName,
+    entries: u64,
+    files: u64,
+    directories: u64,
+    symlinks: u64,
+    special: u64,
+    hard_links: u64,
+    bytes: u64,
+    hole_bytes: u64,
+    seconds: f64,
+    failures: u64,
+    withheld: WithheldReport,
+    #[serde(flatten)]
+    problems: Problems,
+}
+
+#[derive(Serialize)]
+struct WithheldReport {
+    owners: u64,
+    set_id_bits: u64,
+    special: u64,
+    xattrs_denied: u64,
+    xattrs_unsupported: u64,
+    copied_links: u64,
+}
+
+/// Extracts.
+pub(crate) fn run(arguments: &ExtractArguments) -> anyhow::Result<Outcome> {
+    let paths = arguments.paths.iter().map(|path| path.as_bytes());
+    let selection = match Selection::new(paths) {
+        Ok(selection) => selection,
+        Err(error) => {
+            stderr::complain_about(error.path(), error.kind());
+            return Ok(Outcome::Misused);
+        }
+    };
+    let image = source::open(&arguments.image, &arguments.read)?;
+    let options = Options {
+        existing: if arguments.overwrite { Existing::Replace } else { Existing::Refuse },
+        owners: owners(arguments),
+        selection,
+    };
+    let total = || measure(&image, &options.selection).into();
+    let mut progress = Progress::new(arguments.progress.progress, "extract", total);
+    let image_path = arguments.image.as_os_str().as_bytes();
+    let (mut problems, mut done) = (Problems::default(), Work::default());
+    let started = Instant::now();
+    let result = extract(&image, &arguments.destination, &options, &mut |event| match event {
+        Event::Progress(now) => {
+            done = now.into();
+            progress.update(done);
+        }
+        Event::Failed(error) => {
+            let advice = advice::for_extraction(&error);
+            let path = if error.path().is_empty() { image_path } else { error.path() };
+            progress.complain_about(path, format_args!("{}{advice}", error.kind()));
+            problems.add(as_problem(&error));
+        }
+        _ => {}
+    });
+    progress.finish(done);
+    let summary = result.map_err(|error| {
+        let advice = advice::for_extraction(&error);
+        anyhow!("{}: {}{advice}", escaped(error.path()), error.kind())
+    })?;
+    if !arguments.read.quiet {
+        say_withheld(&summary.withheld);
+    }
+    conclude(arguments, &summary, problems, started.elapsed())?;
+    Ok(Outcome::of_problems(summary.failures))
+}
+
+fn owners(arguments: &ExtractArguments) -> Owners {
+    match (arguments.preserve_owner, arguments.no_preserve_owner) {
+        (true, _) => Owners::Image,
+        (_, true) => Owners::Caller,
+        _ => Owners::IfRoot,
+    }
+}
+
+fn as_problem(error: &ferrofs_extract::Error) -> Problem {
+    match error.kind() {
+        ferrofs_extract::ErrorKind::Image(cause) => Problem::of_image(error.path(), cause),
+        kind => Problem::new(error.path(), kind),
+    }
+}
+
+/// Says once for each kind of thing that it was left out.
+pub(crate) fn say_withheld(withheld: &Withheld) {
+    let say = |count, one, many, why: &str| {
+        if count > 0 {
+            stderr::complain(format_args!("{} {why}", counted(count, one, many)));
+        }
+    };
+    let entry = ("entry", "entries");
+    say(withheld.owners, entry.0, entry.1, "not given to their owners: that needs root");
+    say(withheld.set_id_bits, "file", "files", "without set-id bits, as their owner is not kept");
+    say(withheld.special, "special file", "special files", "left out: that needs root");
+    let xattr = ("extended attribute", "extended attributes");
+    say(withheld.xattrs_denied, xattr.0, xattr.1, "left out: not permitted here");
+    say(withheld.xattrs_unsupported, xattr.0, xattr.1, "left out: DEST does not take them");
+    say(withheld.copied_links, "hard link", "hard links", "became copies");
+}
+
+fn conclude(
+    arguments: &ExtractArguments,
+    summary: &Summary,
+    problems: Problems,
+    time: Duration,
+) -> anyhow::Result<()> {
+    let mut output = Output::new();
+    if arguments.json {
+        output.json(&report(arguments, summary, problems, time))?;
+    } else if !arguments.read.quiet {
+        let entries = counted(summary.entries(), "entry", "entries");
+        let (bytes, seconds) = (human_bytes(summary.bytes), time.as_secs_f64());
+        write!(output, "extracted {entries}, {bytes} in {seconds:.2} s")?;
+        if summary.failures > 0 {
+            write!(output, "; {}", counted(summary.failures, "failure", "failures"))?;
+        }
+        writeln!(output)?;
+    }
+    output.flush()?;
+    Ok(())
+}
+
+fn report(
+    arguments: &ExtractArguments,
+    summary: &Summary,
+    problems: Problems,
+    time: Duration,
+) -> Report {
+    let Withheld { owners, set_id_bits, special, xattrs_denied, xattrs_unsupported, copied_links } =
+        summary.withheld;
+    Report {
+        image: arguments.image.as_os_str().as_bytes().into(),
+        destination: arguments.destination.as_os_str().as_bytes().into(),
+        entries: summary.entries(),
+        files: summary.files,
+        directories: summary.directories,
+        symlinks: summary.symlinks,
+        special: summary.special,
+        hard_links: summary.hard_links,
+        bytes: summary.bytes,
+        hole_bytes: summary.hole_bytes,
+        seconds: time.as_secs_f64(),
+        failures: summary.failures,
+        withheld: WithheldReport {
+            owners,
+            set_id_bits,
+            special,
+            xattrs_denied,
+            xattrs_unsupported,
+            copied_links,
+        },
+        problems,
+    }
+}

@@ -1,0 +1,170 @@
+//! `ferrofs ls`: lists directories, alone or with everything below.
+
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+
+use ferrofs_image::{FileType, Image, Inode, Visit};
+
+use crate::arguments::LsArguments;
+use crate::inode_text::{JsonInode, mode_text};
+use crate::moment;
+use crate::outcome::Outcome;
+use crate::output::Output;
+use crate::source;
+use crate::stderr;
+
+/// Lists each path.
+pub(crate) fn run(arguments: &LsArguments) -> anyhow::Result<Outcome> {
+    let image = source::open(&arguments.image, &arguments.read)?;
+    let mut lister =
+        Lister { image: &image, arguments, output: Output::new(), outcome: Outcome::Good };
+    for (at, path) in arguments.paths.iter().enumerate() {
+        lister.list(path.as_bytes(), at > 0)?;
+    }
+    lister.output.flush()?;
+    Ok(lister.outcome)
+}
+
+struct Lister<'a> {
+    image: &'a Image,
+    arguments: &'a LsArguments,
+    output: Output,
+    outcome: Outcome,
+}
+
+impl Lister<'_> {
+    fn list(&mut self, path: &[u8], is_further: bool) -> anyhow::Result<()> {
+        let inode = match self.image.resolve(path) {
+            Ok(Some(inode)) => inode,
+            Ok(None) => {
+                self.complain(path, "no such path in the image");
+                return Ok(());
+            }
+            Err(error) => {
+                self.complain(path, error);
+                return Ok(());
+            }
+        };
+        let is_directory = inode.file_type() == FileType::Directory;
+        if self.arguments.recursive {
+            self.list_below(path)
+        } else if is_directory && !self.arguments.directory {
+            self.head(path, is_further)?;
+            self.list_directory(path, &inode)
+        } else {
+            self.entry(path, path, &inode)
+        }
+    }
+
+    /// Names the directory if there are several.
+    fn head(&mut self, path: &[u8], is_further: bool) -> anyhow::Result<()> {
+        if self.arguments.paths.len() > 1 && !self.arguments.json {
+            if is_further {
+                writeln!(self.output)?;
+            }
+            self.output.name(path)?;
+            writeln!(self.output, ":")?;
+        }
+        Ok(())
+    }
+
+    fn list_directory(&mut self, path: &[u8], inode: &Inode) -> anyhow::Result<()> {
+        let entries = match self.image.read_dir(inode) {
+            Ok(entries) => entries,
+            Err(error) => {
+                self.complain(path, error);
+                return Ok(());
+            }
+        };
+        for entry in entries {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    self.complain(path, error);
+                    continue;
+                }
+            };
+            if !self.arguments.long && !self.arguments.json {
+                self.output.name(&entry.name)?;
+                writeln!(self.output)?;
+                continue;
+            }
+            let below = join(path, &entry.name);
+            match self.image.inode(entry.nid) {
+                Ok(inode) => self.entry(&below, &entry.name, &inode)?,
+                Err(error) => self.complain(&below, error),
+            }
+        }
+        Ok(())
+    }
+
+    fn list_below(&mut self, path: &[u8]) -> anyhow::Result<()> {
+        let walk = match self.image.walk(path) {
+            Ok(walk) => walk,
+            Err(error) => {
+                self.complain(path, error);
+                return Ok(());
+            }
+        };
+        for visit in walk {
+            match visit {
+                Visit::Enter(node) | Visit::Leaf(node) => {
+                    self.entry(&node.path, &node.path, &node.inode)?;
+                }
+                Visit::Leave(_) => {}
+                Visit::Problem(problem) => self.complain(&problem.path, problem.error),
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, path: &[u8], name: &[u8], inode: &Inode) -> anyhow::Result<()> {
+        if !self.arguments.long && !self.arguments.json {
+            self.output.name(name)?;
+            writeln!(self.output)?;
+            return Ok(());
+        }
+        let target = self.target(path, inode);
+        if self.arguments.json {
+            self.output.json(&JsonInode::new(path, inode, target))?;
+            return Ok(());
+        }
+        let size = match inode.device() {
+            Some((major, minor)) => format!("{major}, {minor}"),
+            None => inode.size().to_string(),
+        };
+        let (mode, time) = (mode_text(inode), moment::to_the_second(inode.mtime()));
+        let (nlink, uid, gid) = (inode.nlink(), inode.uid(), inode.gid());
+        write!(self.output, "{mode} {nlink:>3} {uid:>5} {gid:>5} {size:>11} {time} ")?;
+        self.output.name(name)?;
+        if let Some(target) = target {
+            write!(self.output, " -> ")?;
+            self.output.name(&target)?;
+        }
+        writeln!(self.output)?;
+        Ok(())
+    }
+
+    fn target(&mut self, path: &[u8], inode: &Inode) -> Option<Vec<u8>> {
+        if inode.file_type() != FileType::Symlink {
+            return None;
+        }
+        match self.image.read_link(inode) {
+            Ok(target) => Some(target),
+            Err(error) => {
+                self.complain(path, error);
+                None
+            }
+        }
+    }
+
+    fn complain(&mut self, path: &[u8], what: impl std::fmt::Display) {
+        stderr::complain_about(path, what);
+        self.outcome = Outcome::Bad;
+    }
+}
+
+fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    let separator: &[u8] = if directory.ends_with(b"/") { b"" } else { b"/" };
+    [directory, separator, name].concat()
+}

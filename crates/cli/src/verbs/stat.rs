@@ -1,0 +1,118 @@
+//! `ferrofs stat`: everything about an inode.
+
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+
+use anyhow::Context;
+use ferrofs_image::{FileType, Image, Inode, Xattr};
+use serde::Serialize;
+
+use crate::arguments::StatArguments;
+use crate::inode_text::{JsonInode, mode_text};
+use crate::moment;
+use crate::name::{JsonName, escaped};
+use crate::outcome::Outcome;
+use crate::output::Output;
+use crate::source;
+use crate::stderr;
+
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    inode: JsonInode,
+    ino: u32,
+    layout: &'static str,
+    xattrs: Vec<JsonXattr>,
+}
+
+#[derive(Serialize)]
+struct JsonXattr {
+    name: JsonName,
+    value: JsonName,
+}
+
+struct Details {
+    inode: Inode,
+    target: Option<Vec<u8>>,
+    xattrs: Vec<Xattr>,
+}
+
+/// Shows each path.
+pub(crate) fn run(arguments: &StatArguments) -> anyhow::Result<Outcome> {
+    let image = source::open(&arguments.image, &arguments.read)?;
+    let mut output = Output::new();
+    let mut outcome = Outcome::Good;
+    for (at, path) in arguments.paths.iter().enumerate() {
+        let path = path.as_bytes();
+        match look_up(&image, path) {
+            Ok(Some(details)) if arguments.json => output.json(&report(path, details))?,
+            Ok(Some(details)) => {
+                if at > 0 {
+                    writeln!(output)?;
+                }
+                show(&mut output, path, &details).context("cannot write")?;
+            }
+            Ok(None) => {
+                stderr::complain_about(path, "no such path in the image");
+                outcome = Outcome::Bad;
+            }
+            Err(error) => {
+                stderr::complain_about(path, error);
+                outcome = Outcome::Bad;
+            }
+        }
+    }
+    output.flush()?;
+    Ok(outcome)
+}
+
+fn look_up(image: &Image, path: &[u8]) -> ferrofs_image::Result<Option<Details>> {
+    let Some(inode) = image.resolve(path)? else { return Ok(None) };
+    let target = match inode.file_type() {
+        FileType::Symlink => Some(image.read_link(&inode)?),
+        _ => None,
+    };
+    let xattrs = image.xattrs(&inode)?;
+    Ok(Some(Details { inode, target, xattrs }))
+}
+
+fn report(path: &[u8], details: Details) -> Report {
+    let Details { inode, target, xattrs } = details;
+    let xattrs = xattrs.into_iter();
+    Report {
+        ino: inode.ino(),
+        layout: inode.layout().name(),
+        inode: JsonInode::new(path, &inode, target),
+        xattrs: xattrs
+            .map(|xattr| JsonXattr { name: JsonName(xattr.name), value: JsonName(xattr.value) })
+            .collect(),
+    }
+}
+
+fn show(output: &mut Output, path: &[u8], details: &Details) -> io::Result<()> {
+    let inode = &details.inode;
+    write!(output, "  path: ")?;
+    output.name(path)?;
+    if let Some(target) = &details.target {
+        write!(output, " -> ")?;
+        output.name(target)?;
+    }
+    writeln!(output)?;
+    writeln!(output, "  type: {}", inode.file_type().name())?;
+    if let Some((major, minor)) = inode.device() {
+        writeln!(output, "device: {major}, {minor}")?;
+    }
+    writeln!(output, "   nid: {} (ino {})", inode.nid(), inode.ino())?;
+    writeln!(output, "layout: {}", inode.layout().name())?;
+    writeln!(output, "  size: {}", inode.size())?;
+    writeln!(output, "  mode: {:04o} ({})", inode.mode() & 0o7777, mode_text(inode))?;
+    writeln!(output, " owner: uid {}, gid {}", inode.uid(), inode.gid())?;
+    writeln!(output, " links: {}", inode.nlink())?;
+    writeln!(output, " mtime: {}", moment::exact(inode.mtime()))?;
+    for xattr in &details.xattrs {
+        // Values are often binary, so they are escaped for programs, too.
+        let (name, value) = (escaped(&xattr.name), escaped(&xattr.value));
+        writeln!(output, " xattr: {name}={value}")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! The codec targets: a stream of any bytes, decoded whole and in prefixes.
+//!
+//! Input: a byte of switches, three bytes of output length, the stream. Whatever the stream is,
+//! nothing outside the output is written, the outcome does not depend on what the output or the
+//! decoder held before, and all ways of decoding agree where they succeed.
+
+use ferrofs_codec::{Algorithm, Decoder, Error, Padding, Settings, Want};
+
+use crate::input::Input;
+
+/// The longest output: a little more than the largest window that is configured here.
+const OUTPUT_MAX_BYTES: usize = 0x1_1000;
+const GUARD: [u8; 64] = [0xC7; 64];
+
+/// LZ4, padded on the left or on the right.
+pub fn lz4(bytes: &[u8]) {
+    run(Algorithm::Lz4, bytes);
+}
+
+/// MicroLZMA.
+pub fn lzma(bytes: &[u8]) {
+    run(Algorithm::Lzma, bytes);
+}
+
+/// DEFLATE, by two libraries.
+pub fn deflate(bytes: &[u8]) {
+    run(Algorithm::Deflate, bytes);
+}
+
+/// ZSTD, in one step and streamed.
+pub fn zstd(bytes: &[u8]) {
+    run(Algorithm::Zstd, bytes);
+}
+
+fn run(algorithm: Algorithm, bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let switches = input.u8();
+    let [low, middle, high] = input.array();
+    let length = usize::try_from(u32::from_le_bytes([low, middle, high, 0])).unwrap_or(0);
+    let padding = if switches & 1 == 0 { Padding::Left } else { Padding::Right };
+    let job = Job { algorithm, padding, stream: input.rest() };
+    job.check(&settings(algorithm, switches >> 1), length % (OUTPUT_MAX_BYTES + 1));
+}
+
+fn settings(algorithm: Algorithm, choice: u8) -> Settings {
+    let none =
+        Settings { lz4: false, lzma_dictionary_bytes: None, deflate: false, zstd_window_log: None };
+    match algorithm {
+        Algorithm::Lz4 => Settings { lz4: true, ..none },
+        Algorithm::Lzma => Settings { lzma_dictionary_bytes: Some(4096 << (choice & 7)), ..none },
+        Algorithm::Deflate => Settings { deflate: true, ..none },
+        Algorithm::Zstd => Settings { zstd_window_log: Some(10 + (choice & 7)), ..none },
+    }
+}
+
+type Outcome = Result<Vec<u8>, Error>;
+
+/// A stream to be decoded.
+#[derive(Clone, Copy)]
+struct Job<'a> {
+    algorithm: Algorithm,
+    padding: Padding,
+    stream: &'a [u8],
+}
+
+impl Job<'_> {
+    fn check(&self, settings: &Settings, length: usize) {
+        let mut decoder = Decoder::new(settings).expect("the settings are sound");
+        let whole = self.decode(&mut decoder, length, Want::Whole);
+        let longest = self.decode(&mut decoder, length, Want::Prefix);
+        if let Ok(whole) = &whole {
+            let found = longest.as_ref().map(Vec::as_slice);
+            assert!(found == Ok(whole), "a prefix of all bytes is not the whole: {found:?}");
+        }
+        for shorter in [0, 1, length / 3, length / 2, length.saturating_sub(1)] {
+            let prefix = self.decode(&mut decoder, shorter.min(length), Want::Prefix);
+            agree(&prefix, &longest);
+        }
+        let again = self.decode(&mut decoder, length, Want::Whole);
+        assert!(again == whole, "decoding twice gives {again:?} after {whole:?}");
+        self.check_reuse(settings, &whole);
+    }
+
+    /// A decoder that has just failed, or decoded something else, answers as a fresh one does.
+    fn check_reuse(&self, settings: &Settings, whole: &Outcome) {
+        let mut decoder = Decoder::new(settings).expect("the settings are sound");
+        let length = whole.as_ref().map_or(64, Vec::len);
+        let halves = self.stream.split_at(self.stream.len() / 2);
+        for stream in [halves.0, halves.1] {
+            for want in [Want::Prefix, Want::Whole] {
+                // Whether it decodes is of no interest, only what stays behind.
+                drop(Job { stream, ..*self }.decode(&mut decoder, length, want));
+            }
+        }
+        if whole.is_ok() {
+            let reused = self.decode(&mut decoder, length, Want::Whole);
+            assert!(reused == *whole, "a decoder that was used before gives {reused:?}");
+        }
+    }
+
+    /// Decodes over zeros and over ones: a byte that is reported as decoded and was not written
+    /// shows as a difference.
+    fn decode(&self, decoder: &mut Decoder, length: usize, want: Want) -> Outcome {
+        let first = self.pass(decoder, length, want, 0x00);
+        let second = self.pass(decoder, length, want, 0xFF);
+        assert!(first == second, "the outcome depends on what the output held before");
+        first
+    }
+
+    fn pass(&self, decoder: &mut Decoder, length: usize, want: Want, old: u8) -> Outcome {
+        let mut buffer = [&GUARD[..], &vec![old; length], &GUARD].concat();
+        let output = &mut buffer[GUARD.len()..][..length];
+        let result = decoder.decode(self.algorithm, self.padding, self.stream, output, want);
+        let decoded = output.to_vec();
+        assert!(buffer.starts_with(&GUARD), "a byte before the output was written");
+        assert!(buffer.ends_with(&GUARD), "a byte behind the output was written");
+        result.map(|()| decoded)
+    }
+}
+
+/// A shorter prefix is the front of a longer one, and is there if the longer one is.
+fn agree(shorter: &Outcome, longer: &Outcome) {
+    match (shorter, longer) {
+        (Ok(shorter), Ok(longer)) => {
+            assert!(longer.starts_with(shorter), "two prefixes differ in their common part");
+        }
+        (Err(error), Ok(_)) => panic!("a shorter prefix fails with {error} where a longer does not"),
+        (_, Err(_)) => {}
+    }
+}
