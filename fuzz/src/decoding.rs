@@ -124,7 +124,9 @@ fn agree(shorter: &Outcome, longer: &Outcome) {
         (Ok(shorter), Ok(longer)) => {
             assert!(longer.starts_with(shorter), "two prefixes differ in their common part");
         }
-        (Err(error), Ok(_)) => panic!("a shorter prefix fails with {error} where a longer does not"),
+        (Err(error), Ok(_)) => {
+            panic!("a shorter prefix fails with {error} where a longer does not")
+        }
         (_, Err(_)) => {}
     }
 }

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use ferrofs_ondisk::{BlockSize, DeviceSlot};
+use ferrofs_ondisk::{BlockSize, DeviceSlot, SUPERBLOCK_OFFSET};
 
 use crate::error::{Error, ErrorKind, Result, address};
 use crate::source::{Source, read_exact};
+
+/// Where the superblock says how many extra devices there are.
+const COUNT_FIELD: u64 = SUPERBLOCK_OFFSET | 86;
 
 /// The image and its devices.
 #[derive(Debug)]
@@ -40,7 +43,7 @@ impl Devices {
         let count = u16::try_from(slots.len()).unwrap_or(u16::MAX);
         if !sources.is_empty() && sources.len() != slots.len() {
             let kind = ErrorKind::DeviceCount { table: count, given: sources.len() };
-            return Err(Error::new(kind));
+            return Err(Error::new(kind).at(COUNT_FIELD));
         }
         let mut given = sources.drain(..);
         let mut extra = Vec::with_capacity(slots.len());

@@ -118,6 +118,10 @@ impl Inode {
     }
 }
 
+/// Where the superblock says from which block nids count; a nid without a place is its fault or the
+/// nid's own.
+const META_BLOCK_FIELD: u64 = ondisk::SUPERBLOCK_OFFSET | 40;
+
 fn space_of(nid: Nid) -> Space {
     if nid.is_in_metabox() { Space::Metabox } else { Space::Image }
 }
@@ -130,7 +134,7 @@ impl Core {
 
     fn load_inode(&self, nid: Nid) -> Result<Inode> {
         let space = space_of(nid);
-        let offset = address(self.inode_offset(space, nid))?;
+        let offset = address(self.inode_offset(space, nid)).at(META_BLOCK_FIELD)?;
         let bytes = self.meta_up_to(space, offset, ondisk::Inode::MAX_BYTES).at(offset)?;
         let base = TimeBase { epoch: self.sb.epoch, fixed_nsec: self.sb.fixed_nsec };
         let disk = parsed(ondisk::Inode::parse(&bytes, base), offset)?;

@@ -33,7 +33,7 @@ impl Context {
     pub(crate) fn decoder(&mut self, settings: &Settings) -> Result<&mut Decoder> {
         let slot = &mut self.0;
         if slot.is_none() {
-            *slot = Some(Decoder::new(settings).map_err(|error| ErrorKind::Decode(error))?);
+            *slot = Some(Decoder::new(settings).map_err(ErrorKind::Decode)?);
         }
         slot.as_mut().ok_or_else(|| Error::new(ErrorKind::OutOfMemory { bytes: 0 }))
     }

@@ -221,11 +221,8 @@ impl Level<'_> {
             b".." => ("..", self.parent),
             _ => return Ok(()),
         };
-        if name == "." {
-            self.saw_dot = true
-        } else {
-            self.saw_dot_dot = true
-        }
+        self.saw_dot |= name == ".";
+        self.saw_dot_dot |= name == "..";
         if entry.nid == expected {
             return Ok(());
         }

@@ -24,6 +24,9 @@ pub struct Xattr {
     pub value: Vec<u8>,
 }
 
+/// Takes the full name and the value of an attribute.
+type Visitor<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
+
 /// The image's table of long prefixes.
 #[derive(Debug, Default)]
 pub(crate) struct PrefixTable(Vec<Prefix>);
@@ -126,22 +129,14 @@ impl Core {
     }
 
     /// Hands every visible attribute to `visit`, until it breaks off.
-    fn each_xattr(
-        &self,
-        inode: &Inode,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<()> {
+    fn each_xattr(&self, inode: &Inode, visit: &mut Visitor<'_>) -> Result<()> {
         if !inode.has_xattrs() {
             return Ok(());
         }
         self.visit_body(inode, visit).in_inode(inode.nid()).at(inode.xattr_start())
     }
 
-    fn visit_body(
-        &self,
-        inode: &Inode,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<()> {
+    fn visit_body(&self, inode: &Inode, visit: &mut Visitor<'_>) -> Result<()> {
         let start = inode.xattr_start();
         // At most 256 KiB: the count that it comes from has 16 bits.
         let bytes = usize::try_from(inode.disk.xattr_bytes).unwrap_or(usize::MAX);
@@ -166,11 +161,7 @@ impl Core {
         Ok(())
     }
 
-    fn visit_entry(
-        &self,
-        entry: &Entry<'_>,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>> {
+    fn visit_entry(&self, entry: &Entry<'_>, visit: &mut Visitor<'_>) -> Result<ControlFlow<()>> {
         match self.full_name(entry)? {
             Some(name) => Ok(visit(&name, entry.value)),
             None => Ok(ControlFlow::Continue(())),

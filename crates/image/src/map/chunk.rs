@@ -46,7 +46,7 @@ impl Chunks {
                 Data::Raw { device: place.device, offset }
             }
         };
-        let start = offset - offset % self.chunk_bytes.max(1);
+        let start = address(number.checked_mul(self.chunk_bytes))?;
         Ok(Extent { start, length: self.chunk_bytes.min(self.size.saturating_sub(start)), data })
     }
 }

@@ -31,7 +31,7 @@ impl Cursor {
     pub(super) fn bytes(&mut self, core: &Core, offset: u64, bytes: u64) -> Result<&[u8]> {
         let wanted = usize::try_from(bytes).unwrap_or(usize::MAX);
         if self.within(offset, wanted).is_none() {
-            self.start = offset - offset % SPAN_BYTES;
+            self.start = offset & !SPAN_BYTES.wrapping_sub(1);
             let span = usize::try_from(SPAN_BYTES).unwrap_or(usize::MAX);
             self.span = Some(core.meta_up_to(self.space, self.start, span)?);
         }

@@ -55,6 +55,14 @@ struct Found {
     head: Head,
 }
 
+/// Where an extent's bytes are, and how many.
+#[derive(Clone, Copy)]
+struct Stored {
+    place: ClusterPlace,
+    encoded_bytes: u32,
+    decoded_bytes: u64,
+}
+
 impl Lclusters {
     pub(super) fn new(
         core: &Core,
@@ -92,16 +100,19 @@ impl Lclusters {
             }
             Some(TailExtent { place: TailPlace::Inline { offset, bytes }, .. }) => {
                 let place = ClusterPlace::Meta(self.entries.cursor.space(), offset);
-                self.cluster(core, found, place, u32::from(bytes), (start, length))?
+                let encoded_bytes = u32::from(bytes);
+                let stored = Stored { place, encoded_bytes, decoded_bytes: length };
+                self.cluster(core, found, stored)?
             }
             None => match self.entries.blocks(core, found, self.size)? {
                 0 => Data::Hole,
                 blocks => {
                     let block_size = core.sb.block_size;
                     let place = address(block_size.offset_of(found.head.block))?;
-                    let encoded = address(blocks.checked_mul(block_size.bytes()))?;
                     let place = ClusterPlace::Data(place);
-                    self.cluster(core, found, place, encoded, (start, length))?
+                    let encoded_bytes = address(blocks.checked_mul(block_size.bytes()))?;
+                    let stored = Stored { place, encoded_bytes, decoded_bytes: length };
+                    self.cluster(core, found, stored)?
                 }
             },
         };
@@ -136,17 +147,12 @@ impl Lclusters {
         Ok(())
     }
 
-    fn cluster(
-        &self,
-        core: &Core,
-        found: Found,
-        place: ClusterPlace,
-        encoded_bytes: u32,
-        (start, decoded_bytes): (u64, u64),
-    ) -> Result<Data> {
+    /// The cluster of the extent that `found` starts, checked.
+    fn cluster(&self, core: &Core, found: Found, stored: Stored) -> Result<Data> {
         let header = &self.entries.header;
+        let Stored { place, encoded_bytes, decoded_bytes } = stored;
         let coding = match parsed(header.algorithm(found.head.kind), place.offset())? {
-            None => plain(core, header.is_interlaced, start),
+            None => plain(core, header.is_interlaced, self.entries.start(found)?),
             Some(algorithm) => Coding::Compressed(algorithm),
         };
         let id = ClusterId { place, encoded_bytes, coding };

@@ -1,1 +1,154 @@
-//! defects
+//! What other readers of the format are known to get wrong. Each test is one such defect.
+
+use std::sync::Arc;
+
+use ferrofs_image::{ErrorKind, FileType, Image, OpenOptions, Piece, Source, VerifyEvent};
+
+use crate::manifest::Set;
+
+fn bytes_of(name: &str) -> Vec<u8> {
+    let set = Set::carried();
+    let listed = set.manifest.images.iter().find(|one| one.name == name).unwrap();
+    std::fs::read(set.dir.join(&listed.file)).unwrap()
+}
+
+fn open(bytes: Vec<u8>) -> Result<Image, ferrofs_image::Error> {
+    OpenOptions::new().open_sources(Arc::new(bytes) as Arc<dyn Source>, Vec::new())
+}
+
+fn open_unchecked(bytes: Vec<u8>) -> Image {
+    let source: Arc<dyn Source> = Arc::new(bytes);
+    OpenOptions::new().ignore_checksum(true).open_sources(source, Vec::new()).unwrap()
+}
+
+fn kinds(image: &Image) -> Vec<String> {
+    let mut kinds = Vec::new();
+    image.verify(&mut |event| {
+        if let VerifyEvent::Problem(problem) = event {
+            kinds.push(format!("{:?}", problem.error.kind()));
+        }
+    });
+    kinds
+}
+
+#[test]
+fn a_wrong_superblock_checksum_is_an_error() {
+    let mut bytes = bytes_of("plain");
+    bytes[1024 + 64] ^= 1;
+    let error = open(bytes.clone()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Checksum { .. }), "{error}");
+    assert_eq!(error.offset(), Some(1028));
+    assert_eq!(kinds(&open_unchecked(bytes)), [""; 0]);
+}
+
+#[test]
+fn an_image_that_is_shorter_than_it_says_is_an_error() {
+    let mut bytes = bytes_of("plain");
+    bytes.truncate(bytes.len() - 1);
+    let found = kinds(&open(bytes).unwrap());
+    assert!(found[0].starts_with("Truncated"), "{found:?}");
+}
+
+#[test]
+fn a_wrong_file_type_in_a_directory_is_an_error() {
+    let bytes = bytes_of("inline");
+    let image = open(bytes.clone()).unwrap();
+    let root = image.root().unwrap();
+    let victim = image.read_dir(&root).unwrap().map(Result::unwrap).last().unwrap();
+    // A dirent is the nid, the name's offset, and the type.
+    let nid = victim.nid.raw().to_le_bytes();
+    let at = (1024..bytes.len() - 12).find(|at| bytes[*at..*at + 8] == nid).unwrap();
+    for wrong in [6, 200] {
+        let mut bytes = bytes.clone();
+        assert_ne!(bytes[at + 10], wrong);
+        bytes[at + 10] = wrong;
+        let found = kinds(&open_unchecked(bytes));
+        let is_named = |kind: &String| kind.contains("TypeHint") || kind.contains("DirentType");
+        assert!(found.iter().any(is_named), "{found:?}");
+    }
+}
+
+#[test]
+fn a_link_count_that_no_names_explain_is_an_error() {
+    let bytes = bytes_of("extended");
+    let image = open(bytes.clone()).unwrap();
+    let root = image.root().unwrap();
+    let files = image.read_dir(&root).unwrap().map(Result::unwrap);
+    let file = files.map(|entry| image.inode(entry.nid).unwrap());
+    let file = file.into_iter().find(|inode| inode.file_type() == FileType::Regular);
+    let Some(file) = file else { panic!("the root has a file") };
+    let meta = u64::try_from(image.superblock().meta_offset().unwrap()).unwrap();
+    let at = usize::try_from(meta + file.nid().byte_offset().unwrap()).unwrap();
+    let mut bytes = bytes;
+    bytes[at + 44] = bytes[at + 44].wrapping_add(1);
+    let found = kinds(&open_unchecked(bytes));
+    assert!(found.iter().any(|kind| kind.contains("LinkCount")), "{found:?}");
+}
+
+#[test]
+fn a_trailing_hole_is_part_of_the_file() {
+    let mut holes = 0;
+    for set in Set::all() {
+        for listed in &set.manifest.images {
+            let image = set.open(listed);
+            for visit in image.walk(b"/").unwrap() {
+                let ferrofs_image::Visit::Leaf(node) = visit else { continue };
+                if node.inode.file_type() != FileType::Regular {
+                    continue;
+                }
+                let mut end = 0;
+                let mut ends_in_hole = false;
+                image
+                    .for_each_piece(&node.inode, |piece| {
+                        (end, ends_in_hole) = match piece {
+                            Piece::Data { offset, bytes } => (offset + bytes.len() as u64, false),
+                            Piece::Hole { offset, length } => (offset + length, true),
+                        };
+                        Ok::<_, ferrofs_image::Error>(())
+                    })
+                    .unwrap();
+                assert_eq!(end, node.inode.size(), "{}", listed.name);
+                holes += u32::from(ends_in_hole);
+            }
+        }
+    }
+    assert!(holes > 0, "some image has a file that ends in a hole");
+}
+
+#[test]
+fn xattrs_without_a_value_do_not_end_the_list() {
+    let set = Set::carried();
+    let mut followed = 0;
+    for listed in &set.manifest.images {
+        let image = set.open(listed);
+        for visit in image.walk(b"/").unwrap() {
+            let ferrofs_image::Visit::Leaf(node) = visit else { continue };
+            let xattrs = image.xattrs(&node.inode).unwrap();
+            let empty = xattrs.iter().position(|xattr| xattr.value.is_empty());
+            followed += empty.map_or(0, |at| xattrs.len() - at - 1);
+        }
+    }
+    assert!(followed > 0, "some empty xattr is followed by others");
+}
+
+#[test]
+fn a_flat_device_is_read_from_behind_the_image() {
+    let set = Set::carried();
+    let listed = set.manifest.images.iter().find(|one| one.name == "tar-index-flat").unwrap();
+    assert!(listed.devices.is_empty());
+    let image = set.open(listed);
+    assert!(!image.device_slots().is_empty());
+    assert_eq!(kinds(&image), [""; 0]);
+}
+
+#[test]
+fn nanoseconds_are_kept() {
+    let set = Set::carried();
+    let listed = set.manifest.images.iter().find(|one| one.name == "extended").unwrap();
+    let image = set.open(listed);
+    let has_fraction = |visit| match visit {
+        ferrofs_image::Visit::Leaf(node) => node.inode.mtime().nanoseconds != 0,
+        _ => false,
+    };
+    assert!(image.walk(b"/").unwrap().any(has_fraction));
+}

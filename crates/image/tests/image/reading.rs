@@ -1,1 +1,149 @@
-//! reading
+//! Reading in every way gives the same bytes: any range, many threads, a medium that fails.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ferrofs_image::{Error, ErrorKind, FileType, Image, Inode, OpenOptions, Piece, Source, Visit};
+
+use crate::manifest::Set;
+
+/// A small generator of numbers that look random: no test here depends on how they look.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit.max(1)
+    }
+}
+
+fn files(image: &Image) -> Vec<Inode> {
+    let visits = image.walk(b"/").unwrap();
+    let leaves = visits.filter_map(|visit| match visit {
+        Visit::Leaf(node) if node.inode.file_type() == FileType::Regular => Some(node.inode),
+        _ => None,
+    });
+    leaves.collect()
+}
+
+fn whole(image: &Image, inode: &Inode) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    image
+        .for_each_piece(inode, |piece| {
+            match piece {
+                Piece::Data { bytes: part, .. } => bytes.extend_from_slice(part),
+                Piece::Hole { length, .. } => {
+                    bytes.resize(bytes.len() + usize::try_from(length).unwrap(), 0);
+                }
+            }
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+    bytes
+}
+
+fn check_ranges(image: &Image, inode: &Inode, numbers: &mut Numbers, rounds: usize) {
+    let expected = whole(image, inode);
+    for _ in 0..rounds {
+        let offset = numbers.below(inode.size() + 2);
+        let bound = if numbers.below(2) == 0 { 64 } else { 100_000 };
+        let length = usize::try_from(numbers.below(bound)).unwrap();
+        let mut buffer = vec![0xa5u8; length];
+        let count = image.read_at(inode, offset, &mut buffer).unwrap();
+        let start = expected.len().min(usize::try_from(offset).unwrap());
+        let end = expected.len().min(start + length);
+        assert_eq!(count, end - start, "nid {} at {offset}", inode.nid());
+        assert!(buffer[..count] == expected[start..end], "nid {} at {offset}", inode.nid());
+    }
+}
+
+#[test]
+fn any_range_equals_the_same_range_of_the_whole() {
+    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+    for set in Set::all() {
+        for listed in &set.manifest.images {
+            let image = set.open(listed);
+            for inode in files(&image) {
+                check_ranges(&image, &inode, &mut numbers, 4);
+            }
+        }
+    }
+}
+
+#[test]
+fn many_threads_read_one_image_and_many_images_at_once() {
+    let set = Set::carried();
+    let images: Vec<_> = set.manifest.images.iter().take(24).map(|one| set.open(one)).collect();
+    std::thread::scope(|scope| {
+        for seed in 1..=4 {
+            let images = &images;
+            scope.spawn(move || {
+                let mut numbers = Numbers(seed);
+                for image in images {
+                    for inode in files(image) {
+                        check_ranges(image, &inode, &mut numbers, 1);
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// A medium whose n-th read fails.
+#[derive(Debug)]
+struct Failing {
+    bytes: Vec<u8>,
+    left: AtomicU64,
+}
+
+impl Source for Failing {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            return Err(io::Error::other("the medium failed"));
+        }
+        self.bytes.read_at(offset, buffer)
+    }
+
+    fn length(&self) -> u64 {
+        Source::length(&self.bytes)
+    }
+}
+
+#[test]
+fn a_read_that_fails_is_an_error_and_never_wrong_bytes() {
+    let set = Set::carried();
+    let listed = set.manifest.images.iter().find(|one| one.name == "lz4-ztail").unwrap();
+    let bytes = std::fs::read(set.dir.join(&listed.file)).unwrap();
+    let good = set.open(listed);
+    let expected: Vec<_> = files(&good).iter().map(|inode| whole(&good, inode)).collect();
+    for failing_read in 1.. {
+        let left = AtomicU64::new(failing_read);
+        let source = Arc::new(Failing { bytes: bytes.clone(), left });
+        let opened = OpenOptions::new().open_sources(source.clone(), Vec::new());
+        let mut failures = u64::from(opened.is_err());
+        if let Ok(image) = opened {
+            for (inode, expected) in files(&good).iter().zip(&expected) {
+                let mut buffer = vec![0u8; expected.len()];
+                match image.read_at(inode, 0, &mut buffer) {
+                    Ok(_) => assert!(buffer == *expected, "nid {}", inode.nid()),
+                    Err(error) => {
+                        assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+                        assert!(error.offset().is_some() && error.nid().is_some(), "{error}");
+                        failures += 1;
+                        // The failure is not remembered.
+                        assert_eq!(image.read_at(inode, 0, &mut buffer).unwrap(), expected.len());
+                        assert!(buffer == *expected);
+                    }
+                }
+            }
+        }
+        let was_reached = source.left.load(Ordering::Relaxed).cast_signed() <= 0;
+        assert_eq!(failures, u64::from(was_reached), "read {failing_read}");
+        if !was_reached {
+            break;
+        }
+    }
+}

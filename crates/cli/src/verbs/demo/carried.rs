@@ -107,6 +107,6 @@ fn name(text: &str) -> anyhow::Result<Vec<u8>> {
 
 fn bytes_of(digits: &str) -> anyhow::Result<Vec<u8>> {
     let pairs = digits.as_bytes().chunks(2);
-    let byte = |pair| Some(u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?);
+    let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     pairs.map(byte).collect::<Option<_>>().ok_or_else(|| anyhow!("not hexadecimal: {digits}"))
 }

@@ -1,0 +1,132 @@
+//! Every input that is kept, through its body, on a stable compiler: seeds, regressions, what a
+//! corpus has gathered, and the seeds cut short or with one byte changed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ferrofs_fuzz::{TARGETS, Target};
+
+/// Inputs made from the seeds of a target; each costs up to some milliseconds.
+const VARIANTS_MAX: usize = 3000;
+/// The same for whole images.
+const IMAGE_VARIANTS_MAX: usize = 300;
+
+fn here() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn target(name: &str) -> Target {
+    let found = TARGETS.into_iter().find(|target| target.name == name);
+    found.unwrap_or_else(|| panic!("no target {name}"))
+}
+
+/// The files of a folder in the order of their names; none if there is no such folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut files: Vec<_> = entries.map(|entry| entry.expect("a readable folder").path()).collect();
+    files.retain(|path| path.is_file());
+    files.sort();
+    files
+}
+
+fn images() -> Vec<PathBuf> {
+    let mut images = files(&here().join("../tests/data"));
+    images.retain(|path| path.extension().is_some_and(|extension| extension == "erofs"));
+    images
+}
+
+/// Names the input before it runs, so that a failure says which it was.
+fn run(target: Target, name: &str, input: &[u8]) {
+    let outcome = std::panic::catch_unwind(|| (target.body)(input));
+    assert!(outcome.is_ok(), "{} fails on {name}", target.name);
+}
+
+fn run_file(target: Target, path: &Path) -> Vec<u8> {
+    let input = fs::read(path).expect("a readable input");
+    run(target, &path.display().to_string(), &input);
+    input
+}
+
+/// Runs each input cut short and with single bytes changed: as many variants of each as there is
+/// time for, spread over its length. Always the same ones.
+fn run_variants(target: Target, inputs: &[Vec<u8>], variants_max: usize) {
+    let each = (variants_max / inputs.len().max(1) / 2).max(1);
+    for (number, input) in inputs.iter().enumerate() {
+        for step in 0..each.min(input.len()) {
+            let at = (input.len() - 1) * step / each.max(1);
+            let place = format!("input {number}, byte {at}");
+            run(target, &format!("{place}, cut"), &input[..at]);
+            let mut changed = input.clone();
+            changed[at] = match (number + step) % 4 {
+                0 => 0xFF,
+                1 => changed[at].wrapping_add(1),
+                2 => changed[at] ^ 0x80,
+                _ => changed[at] ^ 1 << (step % 8),
+            };
+            run(target, &format!("{place}, changed"), &changed);
+        }
+    }
+}
+
+fn replay(name: &str) {
+    let target = target(name);
+    let seeds = files(&here().join("seeds").join(name));
+    assert!(!seeds.is_empty(), "{name} has no seeds");
+    let seeds: Vec<_> = seeds.iter().map(|path| run_file(target, path)).collect();
+    run_variants(target, &seeds, VARIANTS_MAX);
+    replay_kept(target);
+}
+
+fn replay_kept(target: Target) {
+    for folder in ["regressions", "corpus"] {
+        for path in files(&here().join(folder).join(target.name)) {
+            run_file(target, &path);
+        }
+    }
+    for input in [&[][..], &[0], &[0xFF; 16], &[0; 64], &[0xFF; 4096]] {
+        run(target, "a constant input", input);
+    }
+}
+
+macro_rules! replays {
+    ($($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                replay(stringify!($name));
+            }
+        )*
+
+        #[test]
+        fn every_target_has_a_file_and_a_replay() {
+            let mut replayed = vec!["check", $(stringify!($name)),*];
+            replayed.sort_unstable();
+            let mut named: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
+            named.sort_unstable();
+            assert_eq!(replayed, named);
+            let targets = files(&here().join("fuzz_targets"));
+            let stems: Vec<_> = targets.iter().filter_map(|path| path.file_stem()).collect();
+            assert_eq!(stems, named);
+        }
+    };
+}
+
+replays! {
+    superblock inode dirent xattr lz4 lzma deflate zstd zmap_full zmap_compact zmap_extents chunk
+    patched
+}
+
+#[test]
+fn check() {
+    let target = target("check");
+    let images: Vec<_> = images().iter().map(|path| run_file(target, path)).collect();
+    assert!(!images.is_empty(), "there are no test images");
+    let small: Vec<_> = images.into_iter().filter(|image| image.len() <= 64 << 10).collect();
+    run_variants(target, &small, IMAGE_VARIANTS_MAX);
+    replay_kept(target);
+    if let Some(folder) = std::env::var_os("FERROFS_CORRUPT") {
+        for path in files(Path::new(&folder)) {
+            run_file(target, &path);
+        }
+    }
+}
