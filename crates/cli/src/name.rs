@@ -19,12 +19,27 @@ pub(crate) fn escaped(name: &[u8]) -> String {
     text
 }
 
+/// A message, with escapes for what a terminal would obey.
+pub(crate) fn harmless(message: &str) -> String {
+    let mut text = String::with_capacity(message.len());
+    for character in message.chars() {
+        push_harmless(&mut text, character);
+    }
+    text
+}
+
 fn push_escaped(text: &mut String, character: char) {
+    match character {
+        '\\' => text.push_str("\\\\"),
+        c => push_harmless(text, c),
+    }
+}
+
+fn push_harmless(text: &mut String, character: char) {
     match character {
         '\n' => text.push_str("\\n"),
         '\t' => text.push_str("\\t"),
         '\r' => text.push_str("\\r"),
-        '\\' => text.push_str("\\\\"),
         // Control characters, and those that change the direction or the look of what follows.
         c if c.is_control()
             || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}') =>

@@ -3,9 +3,11 @@
 use std::path::Path;
 
 use anyhow::anyhow;
+use ferrofs_image::ondisk::DeviceSlot;
 use ferrofs_image::{Image, OpenOptions};
 
 use crate::advice;
+use crate::amount::counted;
 use crate::arguments::ReadArguments;
 use crate::name::escaped;
 use crate::stderr;
@@ -17,8 +19,25 @@ pub(crate) fn open(path: &Path, read: &ReadArguments) -> anyhow::Result<Image> {
     }
     let options = OpenOptions::new().offset(read.offset).ignore_checksum(read.no_checksum);
     let options = read.devices.iter().fold(options, OpenOptions::device);
-    options.open(path).map_err(|error| {
+    let image = options.open(path).map_err(|error| {
         let advice = advice::for_image(&error);
         anyhow!("{}: {error}{advice}", escaped(path.as_os_str().as_encoded_bytes()))
-    })
+    })?;
+    if read.devices.is_empty() && lacks_devices(&image) && !read.quiet {
+        stderr::complain(format_args!(
+            "{} in the device table, but none was given with --device=FILE",
+            counted(image.device_slots().len() as u64, "device is", "devices are")
+        ));
+    }
+    Ok(image)
+}
+
+/// Whether the image has extra devices that are not appended to it.
+fn lacks_devices(image: &Image) -> bool {
+    let block = image.superblock().block_size;
+    let end = |slot: &DeviceSlot| {
+        slot.unified_block.checked_add(slot.blocks).and_then(|last| block.offset_of(last))
+    };
+    let is_behind = |slot| end(slot).is_none_or(|end| end > image.length());
+    image.device_slots().iter().any(is_behind)
 }

@@ -3,11 +3,12 @@
 use std::fmt::Display;
 use std::io::Write;
 
-use crate::name::escaped;
+use crate::name::{escaped, harmless};
 
 /// Prints a line that begins with the program's name.
 pub(crate) fn complain(text: impl Display) {
-    line(format_args!("ferrofs: {text}"));
+    // Causes from elsewhere may repeat a name as it is.
+    line(format_args!("ferrofs: {}", harmless(&text.to_string())));
 }
 
 /// Says what is wrong at a path.

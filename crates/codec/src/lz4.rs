@@ -22,6 +22,10 @@ unsafe extern "C" {
 ///
 /// A right-padded block does not say where it ends, so all that can be asked of it is to fill the
 /// output.
+///
+/// A match of distance 0 is no error to the library: it yields zeros, but near the end of a partial
+/// output whatever was there before, which may be a piece of another file. So that the same block
+/// always yields the same bytes, a partial output starts as zeros.
 pub(crate) fn decode(
     padding: Padding,
     input: &[u8],
@@ -37,27 +41,29 @@ pub(crate) fn decode(
     }
     let source_bytes = c_length(stream)?;
     let capacity_bytes = c_length(output)?;
+    let is_partial = padding == Padding::Right || want == Want::Prefix;
+    if is_partial {
+        output.fill(0);
+    }
     let source = stream.as_ptr().cast();
     let target = output.as_mut_ptr().cast();
-    let got = match (padding, want) {
-        (Padding::Left, Want::Whole) => {
-            // SAFETY: `source` is readable for `source_bytes` and `target` writable for
-            // `capacity_bytes`, as both are the lengths of live slices, which cannot overlap since
-            // one is borrowed mutably. The function touches nothing else, whatever the input.
-            unsafe { lz4_sys::LZ4_decompress_safe(source, target, source_bytes, capacity_bytes) }
+    let got = if is_partial {
+        // SAFETY: `source` is readable for `source_bytes` and `target` writable for
+        // `capacity_bytes`, as both are the lengths of live slices, which cannot overlap since one
+        // is borrowed mutably. The function touches nothing else, whatever the input. The wanted
+        // length is not more than the capacity.
+        unsafe {
+            LZ4_decompress_safe_partial(
+                source,
+                target,
+                source_bytes,
+                capacity_bytes,
+                capacity_bytes,
+            )
         }
-        (Padding::Left, Want::Prefix) | (Padding::Right, _) => {
-            // SAFETY: as above; the wanted length is not more than the capacity.
-            unsafe {
-                LZ4_decompress_safe_partial(
-                    source,
-                    target,
-                    source_bytes,
-                    capacity_bytes,
-                    capacity_bytes,
-                )
-            }
-        }
+    } else {
+        // SAFETY: as above.
+        unsafe { lz4_sys::LZ4_decompress_safe(source, target, source_bytes, capacity_bytes) }
     };
     let got = usize::try_from(got).map_err(|_| ErrorKind::Corrupt)?;
     filled(got, output.len())

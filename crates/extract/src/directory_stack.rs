@@ -38,7 +38,7 @@ enum State {
     /// Nothing was needed in it yet.
     Pending,
     Open(OwnedFd, Identity),
-    /// Created, but without a descriptor for now.
+    /// Created, but without a descriptor.
     Closed(Identity),
     /// Could not be created; this has been reported.
     Broken,
@@ -112,11 +112,15 @@ impl DirectoryStack {
         while first > 0 && pending(&self.levels[first - 1]) {
             first -= 1;
         }
-        self.find(first).map_err(|kind| self.blocked(first, kind))?;
+        if let Err(kind) = self.find(first) {
+            return Err(self.break_level(first - 1, kind));
+        }
         for index in first..self.levels.len() {
+            if self.descriptor(index).is_none() {
+                return Err(Blocked::Before);
+            }
             if let Err(kind) = self.create(index) {
-                self.levels[index].state = State::Broken;
-                return Err(self.blocked(index + 1, kind));
+                return Err(self.break_level(index, kind));
             }
         }
         self.top().ok_or(Blocked::Before)
@@ -166,22 +170,25 @@ impl DirectoryStack {
     }
 
     fn reopen(&mut self, count: usize) -> Result<(), ErrorKind> {
-        let mut above: Option<OwnedFd> = None;
+        let mut above: Option<(OwnedFd, Identity)> = None;
         for index in 0..count {
-            let parent = above.as_ref().map_or(self.destination.as_fd(), AsFd::as_fd);
             let level = &self.levels[index];
-            let found = open_directory(parent, &level.name)?;
-            let identity = identity_of(found.as_fd())?;
             let (State::Closed(known) | State::Open(_, known)) = level.state else {
                 return Err(ErrorKind::Replaced);
             };
-            if known != identity {
+            let parent = above.as_ref().map_or(self.destination.as_fd(), |(fd, _)| fd.as_fd());
+            let found = open_directory(parent, &level.name)?;
+            if identity_of(found.as_fd())? != known {
                 return Err(ErrorKind::Replaced);
             }
-            above = Some(found.try_clone().map_err(clone_failed)?);
-            if index + OPEN_LEVELS_MAX >= count {
-                self.levels[index].state = State::Open(found, identity);
+            if let Some((fd, identity)) = above.replace((found, known))
+                && index + OPEN_LEVELS_MAX > count
+            {
+                self.levels[index - 1].state = State::Open(fd, identity);
             }
+        }
+        if let Some((fd, identity)) = above {
+            self.levels[count - 1].state = State::Open(fd, identity);
         }
         Ok(())
     }
@@ -199,9 +206,11 @@ impl DirectoryStack {
         Ok(())
     }
 
-    fn blocked(&self, count: usize, kind: ErrorKind) -> Blocked {
+    /// Gives a level up, so that this is said only once.
+    fn break_level(&mut self, index: usize, kind: ErrorKind) -> Blocked {
+        self.levels[index].state = State::Broken;
         let mut path = Vec::new();
-        for level in self.levels.iter().take(count) {
+        for level in self.levels.iter().take(index + 1) {
             path.push(b'/');
             path.extend_from_slice(&level.name);
         }
@@ -277,4 +286,118 @@ fn clone_failed(source: std::io::Error) -> ErrorKind {
 /// Whether a name denotes an entry of its directory and nothing else.
 fn is_safe(name: &[u8]) -> bool {
     !name.is_empty() && name != b"." && name != b".." && !name.iter().any(|b| matches!(b, b'/' | 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn stack(folder: &TempDir, existing: Existing) -> DirectoryStack {
+        DirectoryStack::new(fs::File::open(folder.path()).unwrap().into(), existing)
+    }
+
+    fn open_levels(stack: &DirectoryStack) -> usize {
+        let is_open = |level: &&Level| matches!(level.state, State::Open(..));
+        stack.levels.iter().filter(is_open).count()
+    }
+
+    #[test]
+    fn a_deep_tree_needs_few_descriptors_on_the_way_down_and_up() {
+        let folder = TempDir::new().unwrap();
+        let mut stack = stack(&folder, Existing::Refuse);
+        for _ in 0..5 * OPEN_LEVELS_MAX {
+            stack.push(b"d");
+            stack.ready().unwrap();
+            assert!(open_levels(&stack) <= OPEN_LEVELS_MAX);
+        }
+        for depth in (0..5 * OPEN_LEVELS_MAX).rev() {
+            let directory = stack.ready().unwrap();
+            rustix::fs::mkdirat(directory, "left", WORKING_MODE).unwrap();
+            assert!(open_levels(&stack) <= OPEN_LEVELS_MAX);
+            stack.pop();
+            assert_eq!(stack.path.len(), 2 * depth);
+        }
+        assert!(folder.path().join("d/d/d/left").is_dir());
+    }
+
+    #[test]
+    fn a_directory_that_was_swapped_meanwhile_is_noticed_once() {
+        let folder = TempDir::new().unwrap();
+        let outside = TempDir::new().unwrap();
+        let mut stack = stack(&folder, Existing::Refuse);
+        for _ in 0..=OPEN_LEVELS_MAX {
+            stack.push(b"d");
+            stack.ready().unwrap();
+        }
+        fs::rename(folder.path().join("d"), folder.path().join("moved")).unwrap();
+        symlink(outside.path(), folder.path().join("d")).unwrap();
+        (0..OPEN_LEVELS_MAX).for_each(|_| stack.pop());
+        let Err(Blocked::Now(error)) = stack.ready() else { panic!("it was found again") };
+        assert!(matches!(error.kind(), ErrorKind::Replaced));
+        assert_eq!(error.path(), b"/d");
+        assert!(matches!(stack.ready(), Err(Blocked::Before)));
+        stack.push(b"e");
+        assert!(matches!(stack.ready(), Err(Blocked::Before)));
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn nothing_is_created_before_it_is_needed() {
+        let folder = TempDir::new().unwrap();
+        let mut stack = stack(&folder, Existing::Refuse);
+        stack.push(b"a");
+        stack.push(b"b");
+        assert!(!stack.is_created() && !folder.path().join("a").exists());
+        stack.ready().unwrap();
+        assert!(stack.is_created() && folder.path().join("a/b").is_dir());
+    }
+
+    #[test]
+    fn a_directory_that_fails_takes_what_is_below_with_it() {
+        let folder = TempDir::new().unwrap();
+        fs::create_dir(folder.path().join("a")).unwrap();
+        let mut stack = stack(&folder, Existing::Refuse);
+        stack.push(b"a");
+        stack.push(b"b");
+        let Err(Blocked::Now(error)) = stack.ready() else { panic!("it exists") };
+        assert!(matches!(error.kind(), ErrorKind::Exists));
+        assert_eq!(error.path(), b"/a");
+        assert!(matches!(stack.ready(), Err(Blocked::Before)));
+        stack.pop();
+        assert!(!stack.is_created());
+    }
+
+    #[test]
+    fn a_symlink_where_a_directory_belongs_is_replaced_if_that_is_allowed() {
+        let folder = TempDir::new().unwrap();
+        let outside = TempDir::new().unwrap();
+        symlink(outside.path(), folder.path().join("a")).unwrap();
+        for (existing, works) in [(Existing::Refuse, false), (Existing::Replace, true)] {
+            let mut stack = stack(&folder, existing);
+            stack.push(b"a");
+            stack.push(b"b");
+            assert_eq!(stack.ready().is_ok(), works);
+        }
+        assert!(folder.path().join("a/b").is_dir());
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn only_names_of_direct_entries_are_safe() {
+        let folder = TempDir::new().unwrap();
+        let mut stack = stack(&folder, Existing::Refuse);
+        stack.push(b"a");
+        assert_eq!(stack.name_in_top(b"/a/b"), Some(b"b".as_slice()));
+        for path in ["/b", "/a", "/a/", "/ab/c", "/a/b/c", "/a/.", "/a/..", "/a/b\0"] {
+            assert_eq!(stack.name_in_top(path.as_bytes()), None, "{path}");
+        }
+        for path in ["/", "/..", "/a/../.."] {
+            assert!(stack.parent_of(path.as_bytes()).is_err(), "{path}");
+        }
+    }
 }

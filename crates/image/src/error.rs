@@ -104,6 +104,11 @@ pub enum ErrorKind {
         /// The lcluster with the entry.
         lcluster: u64,
     },
+    /// The index leads a byte to an extent that does not hold it.
+    WrongExtent {
+        /// The byte of the file.
+        offset: u64,
+    },
     /// Extent records are not in ascending order.
     ExtentOrder,
     /// An extent or its pcluster is longer than the format allows.
@@ -126,6 +131,13 @@ pub enum ErrorKind {
     NoPackedInode,
     /// A nid in the metabox, but no metabox.
     NoMetabox,
+    /// A metabox that is out of proportion to its image.
+    MetaboxSize {
+        /// Bytes of the metabox.
+        bytes: u64,
+        /// Bytes of the image.
+        length: u64,
+    },
     /// A special inode that is no regular file.
     SpecialInode(&'static str),
     /// The name filter denies an attribute that is there.
@@ -236,6 +248,7 @@ impl fmt::Display for ErrorKind {
             | Self::OutOfMemory { .. } => self.describe_image(f),
             Self::LookBack { .. }
             | Self::BlockCount { .. }
+            | Self::WrongExtent { .. }
             | Self::ExtentOrder
             | Self::ExtentTooLong { .. }
             | Self::PlainTooLong { .. }
@@ -278,6 +291,9 @@ impl ErrorKind {
             Self::BlockCount { lcluster } => {
                 write!(f, "lcluster {lcluster} should carry its extent's block count")
             }
+            Self::WrongExtent { offset } => {
+                write!(f, "the index leads byte {offset} of the file to an extent without it")
+            }
             Self::ExtentOrder => f.write_str("extent records are not in ascending order"),
             Self::ExtentTooLong { decoded, encoded } => {
                 write!(
@@ -318,6 +334,9 @@ impl ErrorKind {
             Self::NoPackedInode => f.write_str("a fragment has no packed inode to lie in"),
             Self::NoMetabox => {
                 f.write_str("the nid lies in a metabox that the image does not have")
+            }
+            Self::MetaboxSize { bytes, length } => {
+                write!(f, "a metabox of {bytes} bytes is out of proportion to an image of {length}")
             }
             Self::SpecialInode(what) => write!(f, "the {what} inode is not a regular file"),
             Self::NameFilter => f.write_str("the name filter denies an xattr that is there"),

@@ -12,7 +12,7 @@ use ferrofs_ondisk::{
 use crate::cache::Cache;
 use crate::decode;
 use crate::devices::Devices;
-use crate::error::{Error, ErrorKind, Place, Result, address, parsed};
+use crate::error::{Error, ErrorKind, Result, parsed};
 use crate::image::{Core, Image};
 use crate::inode::Inode;
 use crate::meta;
@@ -22,6 +22,8 @@ use crate::xattr::PrefixTable;
 /// Bytes of decoded clusters that are kept. A walk through a system of fragments gains nothing from
 /// more (docs/benchmarks.md).
 const CLUSTER_BUDGET_BYTES: usize = 8 << 20;
+/// Decoded bytes of the metabox for each byte of the image.
+const METABOX_MAX_RATIO: u64 = 1024;
 /// The superblock with its first extension slot: all that has a meaning.
 const FRONT_BYTES: usize = 144;
 
@@ -122,6 +124,7 @@ impl OpenOptions {
             prefixes: PrefixTable::default(),
         };
         core.metabox = special(&core, core.sb.metabox, "metabox")?;
+        bound_metabox(&core)?;
         core.packed = special(&core, core.sb.packed, "packed")?;
         core.prefixes = PrefixTable::read(&core)?;
         Ok(Image::new(core))
@@ -173,6 +176,18 @@ fn device_slots(primary: &dyn Source, sb: &Superblock) -> Result<Vec<DeviceSlot>
     Ok(slots)
 }
 
+/// Holes make the metabox as long as a number can say, and then an index inside it too: a walk would
+/// not end. Real metadata compresses far less than the factor allowed here.
+fn bound_metabox(core: &Core) -> Result<()> {
+    let Some(metabox) = &core.metabox else { return Ok(()) };
+    let length = core.devices.primary().length();
+    if metabox.size() / METABOX_MAX_RATIO <= length {
+        return Ok(());
+    }
+    let kind = ErrorKind::MetaboxSize { bytes: metabox.size(), length };
+    Err(Error::new(kind).in_inode(metabox.nid()).at(metabox.place().1))
+}
+
 /// Loads the packed inode or the metabox inode, which are regular files.
 fn special(core: &Core, nid: Option<ondisk::Nid>, name: &'static str) -> Result<Option<Inode>> {
     let Some(nid) = nid else { return Ok(None) };
@@ -180,6 +195,5 @@ fn special(core: &Core, nid: Option<ondisk::Nid>, name: &'static str) -> Result<
     if inode.file_type() != FileType::Regular {
         return Err(Error::new(ErrorKind::SpecialInode(name)).in_inode(nid).at(inode.place().1));
     }
-    address(inode.size().checked_add(1)).in_inode(nid)?;
     Ok(Some(inode))
 }

@@ -132,6 +132,11 @@ fn fragment<E: From<Error>>(
         let end = extent.end().min(range.end);
         let place = offset.saturating_add(at.saturating_sub(range.start));
         match extent.data {
+            // Never piece by piece: a hole may be as long as a number can say.
+            Data::Hole => {
+                sink(Piece::Hole { offset: place, length: end.saturating_sub(at) })?;
+                at = end;
+            }
             Data::Cluster(cluster) => {
                 let shared = core.shared_cluster(&cluster).in_inode(packed.nid())?;
                 let from = length(&(extent.start..at));

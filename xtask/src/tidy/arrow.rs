@@ -12,10 +12,11 @@ enum Sight {
 }
 
 /// The arrows of ARCHITECTURE.md. Leaves see nothing, and no arrow goes up.
-const ARROWS: [(&str, Sight); 10] = [
+const ARROWS: [(&str, Sight); 11] = [
     (
         "ferrofs",
         Sight::Only(&[
+            "ferrofs-extract",
             "ferrofs-image",
             "ferrofs-codec",
             "ferrofs-ondisk",
@@ -24,6 +25,7 @@ const ARROWS: [(&str, Sight); 10] = [
             "ferrofs-mount",
         ]),
     ),
+    ("ferrofs-extract", Sight::Only(&["ferrofs-image", "ferrofs-workers"])),
     ("ferrofs-image", Sight::Only(&["ferrofs-ondisk", "ferrofs-codec", "ferrofs-workers"])),
     ("ferrofs-builder", Sight::Only(&["ferrofs-ondisk", "ferrofs-codec", "ferrofs-workers"])),
     ("ferrofs-mount", Sight::Only(&["ferrofs-image", "ferrofs-workers"])),

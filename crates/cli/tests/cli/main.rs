@@ -1,1 +1,13 @@
-//! t
+//! Runs the real `ferrofs` binary: what each verb does, what went wrong once, and every test image
+//! unpacked and compared with its manifest.
+
+#[cfg(test)]
+mod feature;
+#[cfg(test)]
+mod images;
+#[cfg(test)]
+mod manifest;
+#[cfg(test)]
+mod regression;
+#[cfg(test)]
+mod support;

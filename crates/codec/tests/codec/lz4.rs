@@ -59,3 +59,18 @@ fn a_block_that_was_made_to_fill_its_pcluster_comes_back() {
         }
     }
 }
+
+#[test]
+fn a_match_of_distance_zero_does_not_leave_what_was_in_the_output() {
+    // Thirty literals, then matches of distance 0 up to the end; `run` compares two passes.
+    let block = [&[0xFF, 15][..], &[7; 30], &[0, 0, 0, 0, 0, 0]].concat();
+    let mut decoder = decoder();
+    for length in 31..=45 {
+        for padding in [Padding::Left, Padding::Right] {
+            let job = Job { algorithm: LZ4.algorithm, padding, input: &block, want: Want::Prefix };
+            let decoded = job.run(&mut decoder, length);
+            let zeros = |bytes: Vec<u8>| bytes[30..].iter().all(|byte| *byte == 0);
+            assert!(decoded.is_ok_and(zeros), "{length} bytes, {padding:?}");
+        }
+    }
+}

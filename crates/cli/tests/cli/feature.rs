@@ -1,0 +1,274 @@
+//! What each verb does, as its help says.
+
+use std::fs;
+use std::io::Read;
+
+use serde_json::Value;
+
+use crate::support::{Dir, data, ferrofs};
+
+const VERBS: [&str; 7] = ["info", "ls", "cat", "stat", "extract", "check", "demo"];
+
+#[test]
+fn every_verb_explains_itself_with_examples() {
+    for verb in VERBS {
+        let help = ferrofs().args([verb, "--help"]).succeeds().text();
+        assert!(help.contains("Examples:") && help.contains("--offset"), "{help}");
+    }
+}
+
+#[test]
+fn wrong_usage_ends_with_2() {
+    ferrofs().ends_with(2);
+    ferrofs().arg("frobnicate").ends_with(2);
+    ferrofs().args(["cat", "image"]).ends_with(2);
+    ferrofs().arg("extract").arg(data("plain.erofs")).ends_with(2);
+    ferrofs().args(["info", "--offset=x"]).arg(data("plain.erofs")).ends_with(2);
+    ferrofs().args(["check", "--jobs=0"]).arg(data("plain.erofs")).ends_with(2);
+    let dir = Dir::new();
+    let ended = ferrofs()
+        .arg("extract")
+        .arg(data("plain.erofs"))
+        .args([dir.join("tree").as_os_str(), "[a".as_ref()])
+        .ends_with(2);
+    assert!(ended.stderr.starts_with("ferrofs: [a: "), "{}", ended.stderr);
+    assert!(!dir.join("tree").exists());
+}
+
+#[test]
+fn a_missing_image_ends_with_1() {
+    for verb in ["info", "check", "ls", "stat", "demo"] {
+        let ended = ferrofs().args([verb, "no/such.erofs"]).ends_with(1);
+        assert!(ended.stderr.starts_with("ferrofs: no/such.erofs: "), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn info_shows_what_an_image_is() {
+    let text = ferrofs().arg("info").arg(data("demo.erofs")).succeeds().text();
+    for part in [
+        "block size:       4096",
+        "label:            ferrofs-demo",
+        "uuid:             12b8c075-d915-5e57-8730-a4a4b2ca06f2",
+        "checksum:         ok",
+        "fragments",
+        "lz4 (window 65535)",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+}
+
+#[test]
+fn info_gives_programs_the_same() {
+    let report = ferrofs().args(["info", "--json"]).arg(data("demo.erofs")).succeeds().json();
+    assert_eq!(report["label"], "ferrofs-demo");
+    assert_eq!(report["block_size"], 4096);
+    assert_eq!(report["compression"]["lz4_max_distance"], 65535);
+    assert!(report["packed_nid"].is_u64() && report["metabox_nid"].is_null());
+    assert_eq!(report["checksum"], "ok");
+}
+
+#[test]
+fn ls_lists_names_in_the_order_of_the_image() {
+    let lines = ferrofs().arg("ls").arg(data("plain.erofs")).arg("/sub").succeeds().lines();
+    assert_eq!(lines, ["c.txt", "disk", "empty", "fifo", "more", "same-as-b.txt", "zero"]);
+}
+
+#[test]
+fn ls_has_long_lines_and_whole_trees() {
+    let text = ferrofs().args(["ls", "-lR"]).arg(data("plain.erofs")).succeeds().text();
+    let line = |name: &str| text.lines().find(|line| line.ends_with(name)).unwrap().to_owned();
+    assert!(line(" /suid").starts_with("-rwsr-xr-x   1 "), "{text}");
+    assert!(line(" /link -> sub/c.txt").starts_with("lrwxrwxrwx "), "{text}");
+    assert!(line(" /sub/zero").contains(" 1, 5 "), "{text}");
+    assert!(line(" /b.txt").contains("  1000 "), "{text}");
+    let itself = ferrofs().args(["ls", "-d"]).arg(data("plain.erofs")).arg("/sub").succeeds();
+    assert_eq!(itself.text(), "/sub\n");
+}
+
+#[test]
+fn ls_goes_on_after_a_path_that_is_missing() {
+    let ended = ferrofs().arg("ls").arg(data("plain.erofs")).args(["/none", "/x"]).ends_with(1);
+    assert_eq!(ended.text(), "/x\n");
+    assert_eq!(ended.stderr, "ferrofs: /none: no such path in the image\n");
+}
+
+#[test]
+fn names_reach_programs_byte_for_byte() {
+    let ended = ferrofs().arg("ls").arg(data("inline.erofs")).arg("/names").succeeds();
+    let name = b"\n\x80\xff not utf-8\n";
+    assert!(ended.stdout.windows(name.len()).any(|part| part == name));
+    let json = ferrofs().args(["ls", "--json"]).arg(data("inline.erofs")).arg("/names").succeeds();
+    assert!(json.text().contains("{\"path\":{\"hex\":\"2f6e616d65732f80ff"));
+}
+
+#[test]
+fn cat_writes_files_one_after_the_other() {
+    let ended = ferrofs().arg("cat").arg(data("plain.erofs")).args(["/x", "linked", "hole"]);
+    let ended = ended.succeeds();
+    assert_eq!(ended.stdout.len(), 1 + 3000 + 9000);
+}
+
+#[test]
+fn cat_refuses_what_is_no_file_and_goes_on() {
+    let ended = ferrofs().arg("cat").arg(data("plain.erofs")).args(["/sub", "/none", "/x"]);
+    let ended = ended.ends_with(1);
+    assert_eq!(ended.stdout.len(), 1);
+    assert_eq!(
+        ended.stderr,
+        "ferrofs: /sub: is a directory, not a regular file\n\
+         ferrofs: /none: no such path in the image\n"
+    );
+}
+
+#[test]
+fn stat_shows_an_inode() {
+    let text = ferrofs().arg("stat").arg(data("plain.erofs")).arg("/x").succeeds().text();
+    for part in ["type: regular file", "layout: flat-plain", "xattr: user.comment=a comment"] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+    let lines =
+        ferrofs().args(["stat", "--json"]).arg(data("plain.erofs")).args(["/x", "/sub/disk"]);
+    let lines = lines.succeeds().lines();
+    let reports: Vec<Value> =
+        lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(reports[0]["xattrs"][0]["name"], "user.comment");
+    assert_eq!(reports[1]["type"], "block device");
+}
+
+#[test]
+fn extract_takes_subtrees_and_patterns() {
+    let dir = Dir::new();
+    let tree = dir.join("tree");
+    let ended = ferrofs().args(["extract", "-q"]).arg(data("plain.erofs")).arg(&tree);
+    ended.args(["sub/more", "/a.txt", "sub/*.txt"]).succeeds();
+    assert!(tree.join("sub/more/f7").exists());
+    assert!(tree.join("a.txt").exists() && tree.join("sub/c.txt").exists());
+    for left_out in ["b.txt", "sub/fifo", "sub/empty", "link"] {
+        assert!(tree.join(left_out).symlink_metadata().is_err(), "{left_out}");
+    }
+}
+
+#[test]
+fn directories_on_the_way_to_nothing_are_not_made() {
+    let dir = Dir::new();
+    let tree = dir.join("tree");
+    let ended = ferrofs().args(["extract", "-q"]).arg(data("plain.erofs")).arg(&tree);
+    ended.arg("**/a.txt").succeeds();
+    assert!(tree.join("a.txt").exists() && !tree.join("sub").exists());
+}
+
+#[test]
+fn a_path_that_matches_nothing_is_named() {
+    let dir = Dir::new();
+    let ended = ferrofs().args(["extract", "-q"]).arg(data("plain.erofs")).arg(dir.join("tree"));
+    let ended = ended.args(["/x", "/none*"]).ends_with(1);
+    assert!(ended.stderr.starts_with("ferrofs: /none*: nothing in the image matches"));
+    assert!(dir.join("tree/x").exists());
+}
+
+#[test]
+fn a_full_destination_is_refused_until_overwriting_is_asked_for() {
+    let dir = Dir::new();
+    let tree = dir.join("tree");
+    let extract = || ferrofs().args(["extract", "-q"]).arg(data("plain.erofs")).arg(&tree);
+    extract().succeeds();
+    let ended = extract().ends_with(1);
+    assert!(ended.stderr.contains("not empty") && ended.stderr.contains("--overwrite"));
+    fs::write(tree.join("a.txt"), "changed").unwrap();
+    fs::write(tree.join("mine"), "stays").unwrap();
+    extract().arg("--overwrite").succeeds();
+    assert_eq!(fs::metadata(tree.join("a.txt")).unwrap().len(), 3000);
+    assert!(tree.join("mine").exists());
+}
+
+#[test]
+fn extract_reports_to_programs() {
+    let dir = Dir::new();
+    let ended = ferrofs().args(["extract", "--json", "--progress=json"]);
+    let ended = ended.arg(data("demo.erofs")).arg(dir.join("tree")).succeeds();
+    let report = ended.json();
+    assert_eq!(report["entries"], 236);
+    assert_eq!(report["bytes"], 3_934_454);
+    assert_eq!(report["failures"], 0);
+    let lines: Vec<Value> = ended
+        .stderr
+        .lines()
+        .filter(|line| line.starts_with('{'))
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let last = lines.last().unwrap();
+    assert_eq!((&last["done"], &last["eta_s"]), (&last["total"], &0.into()));
+}
+
+#[test]
+fn quiet_work_says_nothing() {
+    let dir = Dir::new();
+    for arguments in [vec!["check"], vec!["extract"]] {
+        let is_extract = arguments == ["extract"];
+        let command = ferrofs().args(arguments).args(["-q", "--jobs=4"]).arg(data("lz4.erofs"));
+        let command = if is_extract { command.arg(dir.join("tree")) } else { command };
+        let ended = command.succeeds();
+        assert_eq!((ended.text(), ended.stderr), (String::new(), String::new()));
+    }
+}
+
+#[test]
+fn more_jobs_than_one_are_not_promised() {
+    let ended = ferrofs().args(["check", "--jobs=4"]).arg(data("lz4.erofs")).succeeds();
+    assert_eq!(ended.stderr, "ferrofs: this version reads with one thread, not 4\n");
+    assert_eq!(ferrofs().args(["check", "--jobs=1"]).arg(data("lz4.erofs")).succeeds().stderr, "");
+}
+
+#[test]
+fn progress_can_be_lines_of_text() {
+    let ended = ferrofs().args(["check", "--progress=bar"]).arg(data("demo.erofs")).succeeds();
+    assert!(ended.stderr.starts_with("check "), "{}", ended.stderr);
+}
+
+#[test]
+fn check_reports_to_programs() {
+    let report = ferrofs().args(["check", "--json"]).arg(data("lz4.erofs")).succeeds().json();
+    assert_eq!((&report["sound"], &report["problem_count"]), (&true.into(), &0.into()));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut child = ferrofs().arg("cat").arg(data("lz4.erofs")).args(["/zeros/end"; 40]).spawn();
+    let mut head = [0; 10];
+    child.stdout.take().unwrap().read_exact(&mut head).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
+}
+
+#[test]
+fn an_image_inside_a_file_and_an_image_of_several_files_are_read() {
+    ferrofs().arg("info").arg(data("offset-64k.erofs")).ends_with(1);
+    ferrofs().args(["info", "--offset=64k"]).arg(data("offset-64k.erofs")).succeeds();
+    let ended = ferrofs().arg("check").arg(data("chunk-blob.erofs")).ends_with(1);
+    assert!(ended.stderr.contains("--device=FILE"), "{}", ended.stderr);
+    let blob = data("chunk-blob.blob");
+    ferrofs().arg("check").arg("--device").arg(blob).arg(data("chunk-blob.erofs")).succeeds();
+}
+
+#[test]
+fn the_demonstration_works_and_cleans_up() {
+    let dir = Dir::new();
+    let ended = ferrofs().arg("demo").env("TMPDIR", dir.path()).succeeds();
+    assert!(ended.text().contains("0 differences in 236 entries"), "{}", ended.text());
+    assert!(ended.text().contains("peak memory"), "{}", ended.text());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn the_demonstration_compares_with_a_second_reading_or_a_directory() {
+    let dir = Dir::new();
+    let demo = || ferrofs().arg("demo").env("TMPDIR", dir.path()).arg(data("inline.erofs"));
+    assert!(demo().succeeds().text().contains("0 differences in 193 entries"));
+    let tree = dir.join("tree");
+    ferrofs().args(["extract", "-q"]).arg(data("inline.erofs")).arg(&tree).succeeds();
+    demo().arg(&tree).succeeds();
+    fs::write(tree.join("names/a"), "?").unwrap();
+    let ended = demo().arg(&tree).ends_with(1);
+    assert!(ended.stderr.contains("/names/a: has other contents"), "{}", ended.stderr);
+}

@@ -1,0 +1,174 @@
+//! What other tools get wrong (docs/format.md lists it), and what hostile images and directories
+//! try.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+
+use crate::support::{Dir, data, ferrofs, find};
+
+/// The checksum of every superblock.
+const CHECKSUM_OFFSET: usize = 1028;
+
+fn is_empty(folder: &Path) -> bool {
+    fs::read_dir(folder).unwrap().next().is_none()
+}
+
+#[test]
+fn a_wrong_checksum_is_an_error() {
+    let dir = Dir::new();
+    let image = dir.patched("plain.erofs", CHECKSUM_OFFSET, &[1, 2, 3, 4]);
+    for verb in ["info", "ls", "stat", "check"] {
+        let ended = ferrofs().arg(verb).arg(&image).ends_with(1);
+        assert!(ended.stderr.contains("checksum") && ended.stderr.contains("--no-checksum"));
+    }
+    ferrofs().arg("extract").arg(&image).arg(dir.join("tree")).ends_with(1);
+    assert!(!dir.join("tree").exists());
+    ferrofs().args(["info", "--no-checksum"]).arg(&image).succeeds();
+}
+
+#[test]
+fn a_truncated_image_is_an_error_and_leaves_no_truncated_file() {
+    let dir = Dir::new();
+    let whole = fs::read(data("lz4.erofs")).unwrap();
+    let image = dir.write("short.erofs", &whole[..whole.len() / 2]);
+    ferrofs().arg("check").arg(&image).ends_with(1);
+    let tree = dir.join("tree");
+    let ended = ferrofs().args(["extract", "--json"]).arg(&image).arg(&tree).ends_with(1);
+    let report = ended.json();
+    assert!(report["failures"].as_u64().unwrap() > 1 && report["files"].as_u64().unwrap() > 0);
+    for problem in report["problems"].as_array().unwrap() {
+        let path = problem["path"].as_str().unwrap();
+        let is_file = !path.is_empty() && tree.join(&path[1..]).is_file();
+        assert!(!is_file, "{path} failed and was left behind");
+    }
+}
+
+#[test]
+fn one_missing_block_at_the_end_is_noticed() {
+    let dir = Dir::new();
+    let whole = fs::read(data("plain.erofs")).unwrap();
+    let image = dir.write("short.erofs", &whole[..whole.len() - 4096]);
+    ferrofs().arg("check").arg(&image).ends_with(1);
+    ferrofs().arg("extract").arg(&image).arg(dir.join("tree")).ends_with(1);
+}
+
+#[test]
+fn a_name_with_a_slash_leads_nowhere() {
+    let dir = Dir::new();
+    let at = find("plain.erofs", b"a.txtb.txt");
+    let image = dir.patched("plain.erofs", at, b"a/txt");
+    let tree = dir.join("inside/tree");
+    let ended = ferrofs().args(["extract", "--no-checksum", "-q"]).arg(&image).arg(&tree);
+    let ended = ended.ends_with(1);
+    assert!(!ended.stderr.is_empty());
+    assert!(!tree.join("a").exists() && tree.join("b.txt").exists());
+    ferrofs().args(["check", "--no-checksum"]).arg(&image).ends_with(1);
+}
+
+#[test]
+fn a_second_parent_directory_leads_nowhere() {
+    let dir = Dir::new();
+    let at = find("plain.erofs", b"f0f1f2f3");
+    for name in [b"..", b"./", b".\0"] {
+        let image = dir.patched("plain.erofs", at, name);
+        let around = dir.join("around");
+        let tree = around.join("tree");
+        ferrofs().args(["extract", "--no-checksum", "-q"]).arg(&image).arg(&tree).ends_with(1);
+        assert_eq!(fs::read_dir(&around).unwrap().count(), 1, "nothing beside the tree");
+        assert!(tree.join("sub/more/f1").exists());
+        fs::remove_dir_all(around).unwrap();
+    }
+}
+
+#[test]
+fn a_symlink_in_the_way_is_never_followed() {
+    let dir = Dir::new();
+    let (tree, outside) = (dir.join("tree"), dir.join("outside"));
+    fs::create_dir_all(&tree).unwrap();
+    fs::create_dir(&outside).unwrap();
+    let victim = dir.write("victim", b"precious");
+    symlink(&outside, tree.join("sub")).unwrap();
+    symlink(&victim, tree.join("a.txt")).unwrap();
+    symlink(&victim, tree.join("link")).unwrap();
+    let extract = || ferrofs().args(["extract", "-q"]).arg(data("plain.erofs")).arg(&tree);
+    extract().ends_with(1);
+    assert!(is_empty(&outside));
+    extract().arg("--overwrite").succeeds();
+    assert!(is_empty(&outside));
+    assert_eq!(fs::read(&victim).unwrap(), b"precious");
+    assert!(tree.join("sub").symlink_metadata().unwrap().is_dir());
+    assert!(tree.join("a.txt").symlink_metadata().unwrap().is_file());
+}
+
+#[test]
+fn a_directory_in_the_way_is_kept_and_named() {
+    let dir = Dir::new();
+    let tree = dir.join("tree");
+    fs::create_dir_all(tree.join("a.txt/mine")).unwrap();
+    let ended =
+        ferrofs().args(["extract", "-q", "--overwrite"]).arg(data("plain.erofs")).arg(&tree);
+    let ended = ended.ends_with(1);
+    assert!(ended.stderr.contains("/a.txt: a directory is in the way"), "{}", ended.stderr);
+    assert!(tree.join("a.txt/mine").is_dir());
+    // The first name failed, so the next one holds the contents.
+    assert_eq!(fs::metadata(tree.join("linked")).unwrap().len(), 3000);
+}
+
+#[test]
+fn hard_links_of_existing_files_are_cut() {
+    let dir = Dir::new();
+    let tree = dir.join("tree");
+    fs::create_dir(&tree).unwrap();
+    let victim = dir.write("victim", b"precious");
+    fs::hard_link(&victim, tree.join("a.txt")).unwrap();
+    ferrofs().args(["extract", "-q", "--overwrite"]).arg(data("plain.erofs")).arg(&tree).succeeds();
+    assert_eq!(fs::read(&victim).unwrap(), b"precious");
+}
+
+#[test]
+fn fragments_do_not_appear_as_a_file() {
+    let dir = Dir::new();
+    let tree = dir.join("tree");
+    ferrofs().args(["extract", "-q"]).arg(data("lz4hc-all-fragments.erofs")).arg(&tree).succeeds();
+    let mut names: Vec<_> =
+        fs::read_dir(&tree).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["align", "noise", "same", "sizes", "small", "text", "zeros"]);
+}
+
+#[test]
+fn holes_stay_holes_to_the_end_of_the_file() {
+    let dir = Dir::new();
+    let tree = dir.join("tree");
+    ferrofs().args(["extract", "-q"]).arg(data("chunk-indexes.erofs")).arg(&tree).succeeds();
+    let metadata = fs::metadata(tree.join("hole")).unwrap();
+    assert_eq!(metadata.len(), 9000);
+    assert!(metadata.blocks() * 512 < 9000, "{} blocks", metadata.blocks());
+}
+
+#[test]
+fn what_a_terminal_would_obey_is_escaped_in_messages() {
+    let dir = Dir::new();
+    let ended = ferrofs().arg("extract").arg(data("plain.erofs")).arg(dir.join("tree"));
+    let ended = ended.args(["no\u{1b}thing", "no\nthing"]).ends_with(1);
+    assert!(ended.stderr.contains("no\\x1bthing") && ended.stderr.contains("no\\nthing"));
+    let ended = ferrofs().arg("extract").arg(data("plain.erofs")).arg(dir.join("tree"));
+    let ended = ended.arg("[\u{1b}").ends_with(2);
+    assert!(!ended.stderr.contains('\u{1b}'), "{:?}", ended.stderr);
+}
+
+#[test]
+fn files_in_a_directory_that_its_owner_may_not_search_still_get_their_other_names() {
+    let dir = Dir::new();
+    let stat = ferrofs().args(["stat", "--json"]).arg(data("lz4.erofs")).arg("/same");
+    let nid = stat.succeeds().json()["nid"].as_u64().unwrap();
+    // The mode is four bytes into an inode, and nids count in 32 bytes.
+    let at = usize::try_from(nid).unwrap() * 32 + 4;
+    let image = dir.patched("lz4.erofs", at, &0o040_600u16.to_le_bytes());
+    let tree = dir.join("tree");
+    let extract = dir.ordinary_ferrofs().args(["extract", "-q", "--no-checksum"]);
+    extract.args([&image, &tree]).succeeds();
+    assert_eq!(fs::metadata(tree.join("same")).unwrap().mode() & 0o7777, 0o600);
+    assert_eq!(fs::metadata(tree.join("text/20k")).unwrap().nlink(), 2);
+}

@@ -1,0 +1,185 @@
+//! A directory for a test, the binary to run in it, and copies of images with bytes changed.
+
+use std::ffi::OsStr;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// User and group that mean nobody on every system; as root, tests become them.
+const NOBODY: u32 = 65_534;
+
+/// A folder of its own for each test.
+pub(crate) struct Dir {
+    folder: TempDir,
+}
+
+impl Dir {
+    pub(crate) fn new() -> Self {
+        Self { folder: TempDir::new().unwrap() }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(crate) fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.path().join(name)
+    }
+
+    /// Writes a file and gives its path.
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// A copy of a test image in which the bytes at `offset` are others.
+    pub(crate) fn patched(&self, image: &str, offset: usize, bytes: &[u8]) -> PathBuf {
+        let mut copy = fs::read(data(image)).unwrap();
+        copy[offset..offset + bytes.len()].copy_from_slice(bytes);
+        self.write("patched.erofs", &copy)
+    }
+
+    /// The command, run in this folder by an ordinary user.
+    pub(crate) fn ordinary_ferrofs(&self) -> TestCommand {
+        if !is_root() {
+            return ferrofs();
+        }
+        let program = self.join("ferrofs");
+        // Another process writes the copy: were it open here, tests that start programs meanwhile
+        // would inherit it, and a program that is open for writing cannot be run.
+        let copy = Command::new("cp").arg(env!("CARGO_BIN_EXE_ferrofs")).arg(&program).status();
+        assert!(copy.unwrap().success());
+        fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+        chown(self.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        let mut command = Command::new(program);
+        command.uid(NOBODY).gid(NOBODY).current_dir(self.path());
+        TestCommand { command }
+    }
+
+    /// A copy of a test image that an ordinary user can read.
+    pub(crate) fn readable(&self, image: &str) -> PathBuf {
+        self.write(image, &fs::read(data(image)).unwrap())
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        // Unpacked directories that their owner may not change would stay behind.
+        let mut directories = vec![self.path().to_owned()];
+        while let Some(directory) = directories.pop() {
+            if fs::set_permissions(&directory, Permissions::from_mode(0o755)).is_err() {
+                continue;
+            }
+            let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
+            directories.extend(
+                entries
+                    .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+                    .map(|entry| entry.path()),
+            );
+        }
+    }
+}
+
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A file of tests/data.
+pub(crate) fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name)
+}
+
+/// Where `needle` is in a test image; it must be there once.
+pub(crate) fn find(image: &str, needle: &[u8]) -> usize {
+    let bytes = fs::read(data(image)).unwrap();
+    let mut found = bytes.windows(needle.len()).enumerate().filter(|(_, part)| *part == needle);
+    let (at, _) = found.next().expect("the bytes to patch are in the image");
+    assert!(found.next().is_none(), "the bytes to patch are there once");
+    at
+}
+
+/// The command.
+pub(crate) fn ferrofs() -> TestCommand {
+    TestCommand { command: Command::new(env!("CARGO_BIN_EXE_ferrofs")) }
+}
+
+/// The command with its arguments.
+pub(crate) struct TestCommand {
+    command: Command,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
+}
+
+impl TestCommand {
+    pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.command.arg(arg);
+        self
+    }
+
+    pub(crate) fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        self.command.args(args);
+        self
+    }
+
+    pub(crate) fn env(mut self, key: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(key, value);
+        self
+    }
+
+    pub(crate) fn run(mut self) -> Ended {
+        let output = self.command.stdin(Stdio::null()).output().unwrap();
+        let ended = Ended {
+            code: output.status.code(),
+            stdout: output.stdout,
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        };
+        assert!(!ended.stderr.contains("panicked"), "{ended:?}");
+        ended
+    }
+
+    /// Runs it, demands exit status 0, and gives what it printed.
+    #[track_caller]
+    pub(crate) fn succeeds(self) -> Ended {
+        self.ends_with(0)
+    }
+
+    /// Runs it and demands an exit status.
+    #[track_caller]
+    pub(crate) fn ends_with(self, code: i32) -> Ended {
+        let ended = self.run();
+        assert_eq!(ended.code, Some(code), "{}\n{}", ended.text(), ended.stderr);
+        ended
+    }
+
+    /// Starts it with its output in a pipe.
+    pub(crate) fn spawn(mut self) -> std::process::Child {
+        self.command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+}
+
+impl Ended {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.text().lines().map(str::to_owned).collect()
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.stdout).unwrap()
+    }
+}

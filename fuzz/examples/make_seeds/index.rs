@@ -1,0 +1,176 @@
+//! The index of a compressed file of a sound image, read from front to back: where its extents are.
+
+use ferrofs_image::DataLayout;
+use ferrofs_image::ondisk::compression::AlgorithmId;
+use ferrofs_image::ondisk::zmap::{
+    CompactIndex, ExtentRecord, ExtentTable, FullIndex, HeadKind, IndexHeader, Lcluster, MapHeader,
+    Pack, header_offset,
+};
+use ferrofs_image::ondisk::{BlockSize, Inode};
+
+/// An extent that has a pcluster of its own among the data.
+#[derive(Debug)]
+pub(crate) struct Extent {
+    pub(crate) start: u64,
+    pub(crate) decoded_bytes: u64,
+    pub(crate) physical: u64,
+    pub(crate) encoded_bytes: u64,
+    pub(crate) algorithm: Option<AlgorithmId>,
+    pub(crate) is_partial: bool,
+}
+
+/// What is known of an index.
+#[derive(Debug)]
+pub(crate) struct Index {
+    pub(crate) form: &'static str,
+    /// Where the map header starts, and where the index ends, in the space of the inode.
+    pub(crate) range: std::ops::Range<u64>,
+    pub(crate) extents: Vec<Extent>,
+    /// Advise bits and algorithms: what makes one index another kind than the next.
+    pub(crate) kind: String,
+}
+
+/// Reads the index of `inode`, whose space is `space` and which ends at `end`; none if it has none.
+pub(crate) fn read(space: &[u8], end: u64, inode: &Inode, size: BlockSize) -> Option<Index> {
+    let at = header_offset(end)?;
+    let header = MapHeader::parse(bytes(space, at, 8)?, inode.layout, size).ok()?;
+    let raw = bytes(space, at, 8)?;
+    let kind = format!("{:02x}{:02x}{:02x}", raw[4], raw[6], raw[7]);
+    match header {
+        MapHeader::WholeFragment(_) => {
+            let form = if inode.layout == DataLayout::CompressedFull {
+                "zmap_full"
+            } else {
+                "zmap_compact"
+            };
+            let kind = "whole-fragment".to_owned();
+            Some(Index { form, range: at..at + 8, extents: Vec::new(), kind })
+        }
+        MapHeader::Index(header) => lclusters(space, at, inode, size, &header, kind),
+        MapHeader::Extents(table) => extents(space, at, inode, &table, kind),
+    }
+}
+
+fn bytes(space: &[u8], at: u64, count: usize) -> Option<&[u8]> {
+    let at = usize::try_from(at).ok()?;
+    space.get(at..at.checked_add(count)?)
+}
+
+fn lclusters(
+    space: &[u8],
+    at: u64,
+    inode: &Inode,
+    size: BlockSize,
+    header: &IndexHeader,
+    kind: String,
+) -> Option<Index> {
+    let entry: Box<dyn Fn(u64) -> Option<(Lcluster, u64)>>;
+    let is_full = inode.layout == DataLayout::CompressedFull;
+    if is_full {
+        let index = FullIndex::new(at)?;
+        entry = Box::new(move |lcn| {
+            let at = index.entry_offset(lcn)?;
+            Some((FullIndex::entry(bytes(space, at, 8)?, header).ok()?, at + 8))
+        });
+    } else {
+        let index = CompactIndex::new(at, size.count(inode.size), header).ok()??;
+        entry = Box::new(move |lcn| {
+            let span = index.span(lcn)?;
+            let pack = bytes(space, span.offset, usize::from(span.bytes))?;
+            Some((Pack::new(pack, header).ok()?.entry(span.slot).ok()?, span.end()?))
+        });
+    }
+    let mut index = Index {
+        form: if is_full { "zmap_full" } else { "zmap_compact" },
+        range: at..at,
+        extents: Vec::new(),
+        kind,
+    };
+    for lcn in 0..inode.size.div_ceil(header.lcluster_bytes()) {
+        let (lcluster, end) = entry(lcn)?;
+        index.range.end = index.range.end.max(end);
+        let start = lcn * header.lcluster_bytes();
+        match lcluster {
+            Lcluster::Head(head) => {
+                let start = start + u64::from(head.offset);
+                if let Some(last) = index.extents.last_mut() {
+                    last.decoded_bytes = start - last.start;
+                }
+                let algorithm = match head.kind {
+                    HeadKind::Plain => None,
+                    kind => header.algorithm(kind).ok()?,
+                };
+                index.extents.push(Extent {
+                    start,
+                    decoded_bytes: inode.size.saturating_sub(start),
+                    physical: size.offset_of(head.block)?,
+                    encoded_bytes: u64::from(size.bytes()),
+                    algorithm,
+                    is_partial: head.is_partial,
+                });
+            }
+            Lcluster::NonHead { blocks: Some(blocks), .. } => {
+                index.extents.last_mut()?.encoded_bytes = size.offset_of(u64::from(blocks))?;
+            }
+            Lcluster::NonHead { .. } => {}
+        }
+    }
+    // The last extent of these lies elsewhere.
+    match header.tail {
+        ferrofs_image::ondisk::zmap::Tail::Ordinary => {}
+        ferrofs_image::ondisk::zmap::Tail::Fragment(_) => {
+            index.extents.pop();
+        }
+        ferrofs_image::ondisk::zmap::Tail::Inline(count) => {
+            index.extents.pop();
+            index.range.end += u64::from(count);
+        }
+    }
+    Some(index)
+}
+
+fn extents(
+    space: &[u8],
+    at: u64,
+    inode: &Inode,
+    table: &ExtentTable,
+    kind: String,
+) -> Option<Index> {
+    let start = table.start(at)?;
+    let count = if table.has_logical_starts() {
+        table.count
+    } else {
+        inode.size.div_ceil(table.lcluster_bytes())
+    };
+    let end = table.record_offset(start, count)?;
+    let mut index = Index { form: "zmap_extents", range: at..end, extents: Vec::new(), kind };
+    let mut physical = u64::from_le_bytes(bytes(space, start, 8)?.try_into().ok()?);
+    for number in 0..count {
+        let at = table.record_offset(start, number)?;
+        let width = usize::try_from(table.record_bytes()).ok()?;
+        let record = ExtentRecord::parse(bytes(space, at, width)?, table).ok()?;
+        let start = if table.has_logical_starts() {
+            record.logical
+        } else {
+            number * table.lcluster_bytes()
+        };
+        if let Some(last) = index.extents.last_mut() {
+            last.decoded_bytes = start - last.start;
+        }
+        let encoded_bytes = u64::from(record.length.bytes());
+        index.extents.push(Extent {
+            start,
+            decoded_bytes: inode.size.saturating_sub(start),
+            physical: if table.has_physical_starts() { record.physical } else { physical },
+            encoded_bytes,
+            algorithm: record.length.algorithm().ok().flatten(),
+            is_partial: record.length.is_partial(),
+        });
+        physical += encoded_bytes;
+    }
+    if table.has_fragment {
+        index.extents.pop();
+    }
+    index.extents.retain(|extent| extent.encoded_bytes > 0);
+    Some(index)
+}

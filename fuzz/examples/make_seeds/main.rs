@@ -1,0 +1,49 @@
+//! Remakes `fuzz/seeds` from the images of `tests/data`: one input for each kind of structure that
+//! is found, the smallest one. Run it as
+//! `cargo run --manifest-path fuzz/Cargo.toml --example make_seeds`.
+
+mod cut;
+mod index;
+mod shelf;
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+
+use cut::Cutter;
+use ferrofs_image::{Image, OpenOptions, Visit};
+use shelf::Shelf;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut paths: Vec<_> = fs::read_dir(here.join("../tests/data"))?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<_, _>>()?;
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "erofs"));
+    paths.sort();
+    let mut shelf = Shelf::default();
+    for path in &paths {
+        let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("image");
+        // The demo has nothing but ordinary files, and an image at an offset is one of the others.
+        if matches!(name, "demo" | "offset-64k") {
+            continue;
+        }
+        let bytes = fs::read(path)?;
+        let image = OpenOptions::new().open_sources(std::sync::Arc::new(bytes.clone()), vec![])?;
+        cut(name, &image, bytes, &mut shelf)?;
+    }
+    let (files, total) = shelf.write(&here.join("seeds"))?;
+    println!("{files} seeds, {total} bytes");
+    Ok(())
+}
+
+fn cut(name: &str, image: &Image, bytes: Vec<u8>, shelf: &mut Shelf) -> Result<(), Box<dyn Error>> {
+    let cutter = Cutter::new(name, image, bytes)?;
+    cutter.superblock(shelf);
+    for visit in image.walk(b"/")? {
+        if let Visit::Enter(node) | Visit::Leaf(node) = visit {
+            cutter.inode(&node.inode, shelf)?;
+        }
+    }
+    Ok(())
+}
