@@ -16,7 +16,9 @@ fn main() {
                 if ra.is_ok() && rc.is_ok() && a != c {
                     let at: Vec<_> = (0..len).filter(|i| a[*i] != c[*i]).collect();
                     println!("{n} {want:?} {pad:?} {len}: differ at {at:?}");
-                } else if ra != rc { println!("{n} {want:?} {len} {ra:?} {rc:?}"); }
+                } else if ra != rc {
+                    println!("{n} {want:?} {len} {ra:?} {rc:?}");
+                }
             }
         }
     }

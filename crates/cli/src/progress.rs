@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
 use serde::Serialize;
 
-use crate::amount::{grouped, human_bytes};
+use crate::amount::{counted, human_bytes};
 use crate::arguments::ProgressStyle;
 use crate::stderr;
 
@@ -122,7 +122,8 @@ impl Progress {
     }
 
     fn show(&self, done: Work) {
-        let amount = format!("{} entries, {}", grouped(done.entries), human_bytes(done.bytes));
+        let entries = counted(done.entries, "entry", "entries");
+        let amount = format!("{entries}, {}", human_bytes(done.bytes));
         match &self.form {
             Form::Nothing => {}
             Form::Bar(bar) => {
@@ -169,11 +170,11 @@ impl Progress {
 }
 
 fn bar(verb: &'static str) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     let template = "{prefix} [{bar:30}] {percent:>3}% {msg}, {eta} to go";
     // The template is ours; were it wrong, the default would do.
     let style = BarStyle::with_template(template).unwrap_or_else(|_| BarStyle::default_bar());
-    bar.set_style(style.progress_chars("=> "));
-    bar.set_prefix(verb);
-    bar
+    ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr())
+        .with_style(style.progress_chars("=> "))
+        .with_prefix(verb)
+        .with_message("0 entries")
 }

@@ -3,9 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use ferrofs_image::{FileType, Image, Inode, Node, Xattr};
-use rustix::fs::AtFlags;
 
-use crate::content;
+use crate::content::ContentWriter;
 use crate::directory_stack::{DirectoryStack, Identity};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hard_links::{First, HardLinks};
@@ -19,6 +18,7 @@ pub(crate) struct EntryWriter<'a> {
     pub(crate) keeper: Keeper,
     pub(crate) reporter: Reporter<'a>,
     pub(crate) links: HardLinks,
+    pub(crate) content: ContentWriter,
 }
 
 impl EntryWriter<'_> {
@@ -54,9 +54,8 @@ impl EntryWriter<'_> {
         let inode = &node.inode;
         let file = place.create_file()?;
         let reporter = &mut self.reporter;
-        if let Err(kind) =
-            content::write(self.image, inode, &file, &mut |written| reporter.wrote(written))
-        {
+        let mut on_piece = |delivered| reporter.delivered(delivered);
+        if let Err(kind) = self.content.write(self.image, inode, &file, &mut on_piece) {
             place.remove()?;
             return Err(kind);
         }
@@ -85,7 +84,7 @@ impl EntryWriter<'_> {
         let inode = &node.inode;
         self.set_metadata(target, node, permissions(inode));
         if inode.nlink() > 1 {
-            self.links.remember(inode, &node.path, identity_of(target)?);
+            self.links.remember(inode, &node.path, Identity::of(&target.stat()?));
         }
         Ok(())
     }
@@ -116,20 +115,10 @@ fn link(stack: &DirectoryStack, place: Place<'_>, first: &First) -> Result<bool,
         Err(LinkError::Copy) => return Ok(false),
         Err(LinkError::Failed(kind)) => return Err(kind),
     }
-    if identity_of(Target::Named(place.directory, place.name))? == first.identity {
+    if Identity::of(&Target::Named(place.directory, place.name).stat()?) == first.identity {
         return Ok(true);
     }
     // Somebody put another file under the first name.
     place.remove()?;
     Ok(false)
-}
-
-fn identity_of(target: Target<'_>) -> Result<Identity, ErrorKind> {
-    let stat = match target {
-        Target::Open(fd) => rustix::fs::fstat(fd),
-        Target::Named(directory, name) => {
-            rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
-        }
-    };
-    Ok(Identity::of(&stat.map_err(ErrorKind::output("cannot look at the new file"))?))
 }

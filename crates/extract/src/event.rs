@@ -66,6 +66,8 @@ pub struct Withheld {
     pub xattrs_denied: u64,
     /// Extended attributes that the host's file system does not take.
     pub xattrs_unsupported: u64,
+    /// Entries whose time the host's file system cannot hold.
+    pub times: u64,
     /// Hard links that became copies.
     pub copied_links: u64,
 }

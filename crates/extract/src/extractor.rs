@@ -8,6 +8,7 @@ use ferrofs_image::{Image, Node, Visit, Walk};
 use rustix::fs::Mode;
 
 use crate::caller::Caller;
+use crate::content::ContentWriter;
 use crate::destination;
 use crate::directory_stack::{Blocked, DirectoryStack};
 use crate::entry_writer::EntryWriter;
@@ -48,6 +49,7 @@ pub fn extract(
             keeper,
             reporter: Reporter::new(on_event),
             links: HardLinks::default(),
+            content: ContentWriter::default(),
         },
         stack: DirectoryStack::new(opened, options.existing),
         existing: options.existing,

@@ -2,16 +2,20 @@
 //! do not undo each other: a change of owner drops set-id bits and capabilities, a change of mode
 //! an ACL, and ordinary users may set attributes of a file only while they may write it.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use ferrofs_image::{FileType, Inode, Xattr};
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
 use crate::caller::Caller;
 use crate::error::{ErrorKind, SET_XATTR};
 use crate::event::Withheld;
 use crate::options::Owners;
+
+/// The times that every file system can keep, to the second.
+const COMMON_SECONDS: Range<i64> = 0..1 << 31;
 
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
@@ -23,6 +27,18 @@ pub(crate) enum Target<'a> {
     Open(BorrowedFd<'a>),
     /// Anything else, by its name in a directory.
     Named(BorrowedFd<'a>, &'a [u8]),
+}
+
+impl Target<'_> {
+    pub(crate) fn stat(self) -> Result<Stat, ErrorKind> {
+        let stat = match self {
+            Self::Open(fd) => rustix::fs::fstat(fd),
+            Self::Named(directory, name) => {
+                rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
+            }
+        };
+        stat.map_err(ErrorKind::output("cannot look at the new file"))
+    }
 }
 
 /// What the image says about an entry.
@@ -68,7 +84,7 @@ impl Keeper {
             errors.extend(set_mode(target, mode).err());
         }
         errors.extend(acls.iter().filter_map(|xattr| set_xattr(target, xattr, withheld).err()));
-        errors.extend(set_times(target, inode).err());
+        errors.extend(set_times(target, inode, withheld).err());
         errors
     }
 
@@ -168,7 +184,7 @@ fn set_xattr(target: Target<'_>, xattr: &Xattr, withheld: &mut Withheld) -> Resu
     Ok(())
 }
 
-fn set_times(target: Target<'_>, inode: &Inode) -> Result<(), ErrorKind> {
+fn set_times(target: Target<'_>, inode: &Inode, withheld: &mut Withheld) -> Result<(), ErrorKind> {
     let mtime = inode.mtime();
     let time = Timespec { tv_sec: mtime.seconds, tv_nsec: mtime.nanoseconds.into() };
     let times = Timestamps { last_access: time, last_modification: time };
@@ -178,7 +194,12 @@ fn set_times(target: Target<'_>, inode: &Inode) -> Result<(), ErrorKind> {
             rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW)
         }
     };
-    set.map_err(ErrorKind::output("cannot set the time"))
+    set.map_err(ErrorKind::output("cannot set the time"))?;
+    // File systems without room for a time take the nearest one they have, and say nothing.
+    if !COMMON_SECONDS.contains(&mtime.seconds) && target.stat()?.st_mtime != mtime.seconds {
+        withheld.times += 1;
+    }
+    Ok(())
 }
 
 fn is_acl(xattr: &Xattr) -> bool {

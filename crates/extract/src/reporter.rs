@@ -1,6 +1,6 @@
 //! Counts what is extracted and passes on what happens to whoever called.
 
-use crate::content::Written;
+use crate::content::Delivered;
 use crate::error::{Error, Result};
 use crate::event::{Event, Progress, Summary};
 
@@ -31,10 +31,10 @@ impl<'a> Reporter<'a> {
         Ok(())
     }
 
-    pub(crate) fn wrote(&mut self, written: Written) {
-        let (Written::Data(length) | Written::Hole(length)) = written;
+    pub(crate) fn delivered(&mut self, part: Delivered) {
+        let (Delivered::Data(length) | Delivered::Hole(length)) = part;
         self.summary.bytes = self.summary.bytes.saturating_add(length);
-        if let Written::Hole(length) = written {
+        if let Delivered::Hole(length) = part {
             self.summary.hole_bytes = self.summary.hole_bytes.saturating_add(length);
         }
         self.progress();

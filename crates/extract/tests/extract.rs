@@ -48,14 +48,14 @@ fn directories_swapped_for_symlinks_meanwhile_lead_nowhere() {
         let tree = folder.path().join(name);
         let options = Options { existing, ..Options::default() };
         let mut events = 0;
-        extract(&open("inline.erofs"), &tree, &options, &mut |event| {
+        extract(&open("lz4.erofs"), &tree, &options, &mut |event| {
             if matches!(event, Event::Progress(_)) {
                 swap_directories(&tree, &outside);
                 events += 1;
             }
         })
         .unwrap();
-        assert!(events > 100);
+        assert!(events > 40);
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "{existing:?}");
     }
 }
@@ -92,7 +92,7 @@ fn the_summary_counts_everything_once() {
 
 #[test]
 fn what_is_measured_is_what_gets_extracted() {
-    for name in ["plain.erofs", "lz4-dedupe.erofs", "inline.erofs"] {
+    for name in ["plain.erofs", "lz4-dedupe.erofs", "lz4.erofs"] {
         let folder = TempDir::new().unwrap();
         let total = measure(&open(name), &Selection::default());
         let mut last = None;

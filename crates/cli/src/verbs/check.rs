@@ -1,6 +1,6 @@
 //! `ferrofs check`: the library verifies; here each problem is told.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Instant;
 
@@ -49,27 +49,31 @@ pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<Outcome> {
         }
     });
     progress.finish(done);
-    let seconds = started.elapsed().as_secs_f64();
+    let report = Report {
+        image: path.into(),
+        sound: summary.problems == 0,
+        inodes: summary.inodes,
+        bytes: summary.bytes,
+        seconds: started.elapsed().as_secs_f64(),
+        problem_count: summary.problems,
+        problems,
+    };
     let mut output = Output::new();
     if arguments.json {
-        output.json(&Report {
-            image: path.into(),
-            sound: summary.problems == 0,
-            inodes: summary.inodes,
-            bytes: summary.bytes,
-            seconds,
-            problem_count: summary.problems,
-            problems,
-        })?;
+        output.json(&report)?;
     } else if !arguments.read.quiet {
-        let inodes = counted(summary.inodes, "inode", "inodes");
-        let verdict = match summary.problems {
-            0 => "sound".to_owned(),
-            count => counted(count, "problem", "problems"),
-        };
-        let bytes = human_bytes(summary.bytes);
-        writeln!(output, "checked {inodes}, {bytes} in {seconds:.2} s: {verdict}")?;
+        show(&mut output, &report)?;
     }
     output.flush()?;
     Ok(Outcome::of_problems(summary.problems))
+}
+
+fn show(output: &mut Output, report: &Report) -> io::Result<()> {
+    let inodes = counted(report.inodes, "inode", "inodes");
+    let verdict = match report.problem_count {
+        0 => "sound".to_owned(),
+        count => counted(count, "problem", "problems"),
+    };
+    let (bytes, seconds) = (human_bytes(report.bytes), report.seconds);
+    writeln!(output, "checked {inodes}, {bytes} in {seconds:.2} s: {verdict}")
 }

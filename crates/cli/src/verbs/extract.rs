@@ -8,6 +8,7 @@ use anyhow::anyhow;
 use ferrofs_extract::{
     Event, Existing, Options, Owners, Selection, Summary, Withheld, extract, measure,
 };
+use ferrofs_image::Image;
 use serde::Serialize;
 
 use crate::advice;
@@ -47,6 +48,7 @@ struct WithheldReport {
     special: u64,
     xattrs_denied: u64,
     xattrs_unsupported: u64,
+    times: u64,
     copied_links: u64,
 }
 
@@ -66,34 +68,47 @@ pub(crate) fn run(arguments: &ExtractArguments) -> anyhow::Result<Outcome> {
         owners: owners(arguments),
         selection,
     };
-    let total = || measure(&image, &options.selection).into();
-    let mut progress = Progress::new(arguments.progress.progress, "extract", total);
-    let image_path = arguments.image.as_os_str().as_bytes();
-    let (mut problems, mut done) = (Problems::default(), Work::default());
+    let mut problems = Problems::default();
     let started = Instant::now();
-    let result = extract(&image, &arguments.destination, &options, &mut |event| match event {
+    let summary = extract_all(arguments, &image, &options, &mut problems)?;
+    if !arguments.read.quiet {
+        say_withheld(&summary.withheld);
+    }
+    conclude(arguments, &summary, problems, started.elapsed())?;
+    Ok(Outcome::of_problems(summary.failures))
+}
+
+/// Extracts and names each problem.
+fn extract_all(
+    arguments: &ExtractArguments,
+    image: &Image,
+    options: &Options,
+    problems: &mut Problems,
+) -> anyhow::Result<Summary> {
+    let total = || measure(image, &options.selection).into();
+    let mut progress = Progress::new(arguments.progress.progress, "extract", total);
+    let mut done = Work::default();
+    let result = extract(image, &arguments.destination, options, &mut |event| match event {
         Event::Progress(now) => {
             done = now.into();
             progress.update(done);
         }
         Event::Failed(error) => {
             let advice = advice::for_extraction(&error);
-            let path = if error.path().is_empty() { image_path } else { error.path() };
+            let path = match error.path() {
+                [] => arguments.image.as_os_str().as_bytes(),
+                path => path,
+            };
             progress.complain_about(path, format_args!("{}{advice}", error.kind()));
             problems.add(as_problem(&error));
         }
         _ => {}
     });
     progress.finish(done);
-    let summary = result.map_err(|error| {
+    result.map_err(|error| {
         let advice = advice::for_extraction(&error);
         anyhow!("{}: {}{advice}", escaped(error.path()), error.kind())
-    })?;
-    if !arguments.read.quiet {
-        say_withheld(&summary.withheld);
-    }
-    conclude(arguments, &summary, problems, started.elapsed())?;
-    Ok(Outcome::of_problems(summary.failures))
+    })
 }
 
 fn owners(arguments: &ExtractArguments) -> Owners {
@@ -125,6 +140,7 @@ pub(crate) fn say_withheld(withheld: &Withheld) {
     let xattr = ("extended attribute", "extended attributes");
     say(withheld.xattrs_denied, xattr.0, xattr.1, "left out: not permitted here");
     say(withheld.xattrs_unsupported, xattr.0, xattr.1, "left out: DEST does not take them");
+    say(withheld.times, entry.0, entry.1, "with the nearest time that DEST can hold");
     say(withheld.copied_links, "hard link", "hard links", "became copies");
 }
 
@@ -156,8 +172,6 @@ fn report(
     problems: Problems,
     time: Duration,
 ) -> Report {
-    let Withheld { owners, set_id_bits, special, xattrs_denied, xattrs_unsupported, copied_links } =
-        summary.withheld;
     Report {
         image: arguments.image.as_os_str().as_bytes().into(),
         destination: arguments.destination.as_os_str().as_bytes().into(),
@@ -171,14 +185,21 @@ fn report(
         hole_bytes: summary.hole_bytes,
         seconds: time.as_secs_f64(),
         failures: summary.failures,
-        withheld: WithheldReport {
-            owners,
-            set_id_bits,
-            special,
-            xattrs_denied,
-            xattrs_unsupported,
-            copied_links,
-        },
+        withheld: (&summary.withheld).into(),
         problems,
+    }
+}
+
+impl From<&Withheld> for WithheldReport {
+    fn from(withheld: &Withheld) -> Self {
+        Self {
+            owners: withheld.owners,
+            set_id_bits: withheld.set_id_bits,
+            special: withheld.special,
+            xattrs_denied: withheld.xattrs_denied,
+            xattrs_unsupported: withheld.xattrs_unsupported,
+            times: withheld.times,
+            copied_links: withheld.copied_links,
+        }
     }
 }

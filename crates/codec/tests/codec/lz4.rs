@@ -62,15 +62,16 @@ fn a_block_that_was_made_to_fill_its_pcluster_comes_back() {
 
 #[test]
 fn a_match_of_distance_zero_does_not_leave_what_was_in_the_output() {
-    // Thirty literals, then matches of distance 0 up to the end; `run` compares two passes.
-    let block = [&[0xFF, 15][..], &[7; 30], &[0, 0, 0, 0, 0, 0]].concat();
+    // Thirty literals, then a match of 19 bytes at distance 0; `run` compares two passes.
+    let block = [&[0xFF, 15][..], &[7; 30], &[0; 20]].concat();
     let mut decoder = decoder();
-    for length in 31..=45 {
-        for padding in [Padding::Left, Padding::Right] {
-            let job = Job { algorithm: LZ4.algorithm, padding, input: &block, want: Want::Prefix };
-            let decoded = job.run(&mut decoder, length);
-            let zeros = |bytes: Vec<u8>| bytes[30..].iter().all(|byte| *byte == 0);
-            assert!(decoded.is_ok_and(zeros), "{length} bytes, {padding:?}");
+    for padding in [Padding::Left, Padding::Right] {
+        let job = |want| Job { algorithm: LZ4.algorithm, padding, input: &block, want };
+        let before = job(Want::Prefix).run(&mut decoder, 30);
+        assert!(before.as_deref() == Ok(&[7; 30]), "{padding:?}");
+        for length in 31..=50 {
+            let decoded = job(Want::Prefix).run(&mut decoder, length).unwrap_err();
+            assert_eq!(decoded.kind(), ErrorKind::Corrupt);
         }
     }
 }

@@ -17,6 +17,14 @@ use crate::name::escaped;
 /// Holes are digested in pieces of this size.
 const ZEROS: [u8; 4096] = [0; 4096];
 
+/// What is known of a path.
+#[derive(Debug)]
+pub(super) enum Known {
+    Record(Box<Record>),
+    /// It is there, but the caller may not look at it.
+    Hidden,
+}
+
 /// What the unpacked tree must be.
 #[derive(Clone, Debug)]
 pub(super) enum Truth {
@@ -35,21 +43,28 @@ impl Truth {
         }
     }
 
-    /// Hands every record to `sink`.
+    /// Hands what is known of every path to `sink`.
     pub(super) fn for_each(
         &self,
-        sink: &mut dyn FnMut(Record) -> anyhow::Result<()>,
+        sink: &mut dyn FnMut(Known) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
+        let mut record = |record| sink(Known::Record(Box::new(record)));
         match self {
-            Self::Manifest => carried::records()?.into_iter().try_for_each(sink),
-            Self::Directory(root) => walk_host(root, &mut |path| {
-                let record = Record::of_host(root, path);
-                sink(record.with_context(|| escaped(below(root, path).as_os_str().as_bytes()))?)
-            }),
+            Self::Manifest => carried::records()?.into_iter().try_for_each(record),
+            Self::Directory(root) => {
+                walk_host(root, &mut |path| match Record::of_host(root, path) {
+                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                        sink(Known::Hidden)
+                    }
+                    found => sink(Known::Record(Box::new(
+                        found.with_context(|| escaped(below(root, path).as_os_str().as_bytes()))?,
+                    ))),
+                })
+            }
             Self::Image(image) => {
                 for visit in image.walk(b"/")? {
                     match visit {
-                        Visit::Enter(node) | Visit::Leaf(node) => sink(of_image(image, &node)?)?,
+                        Visit::Enter(node) | Visit::Leaf(node) => record(of_image(image, &node)?)?,
                         Visit::Leave(_) => {}
                         // The extraction has named it already.
                         Visit::Problem(_) => {}
