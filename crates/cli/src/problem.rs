@@ -1,5 +1,6 @@
 //! Problems as programs get them: a list in the summary of a verb, of bounded length.
 
+use ferrofs_image::Nid;
 use serde::Serialize;
 
 use crate::name::JsonName;
@@ -32,11 +33,11 @@ impl Problem {
     }
 
     pub(crate) fn of_image(path: &[u8], error: &ferrofs_image::Error) -> Self {
-        Self {
-            nid: error.nid().map(ferrofs_image::Nid::raw),
-            offset: error.offset(),
-            ..Self::new(path, error)
-        }
+        Self::new(path, error).at(error.nid(), error.offset())
+    }
+
+    pub(crate) fn at(self, nid: Option<Nid>, offset: Option<u64>) -> Self {
+        Self { nid: nid.map(Nid::raw), offset, ..self }
     }
 }
 

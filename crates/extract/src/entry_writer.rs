@@ -98,7 +98,7 @@ impl EntryWriter<'_> {
         let withheld = &mut self.reporter.summary.withheld;
         let errors = self.keeper.apply(target, attributes, withheld);
         for kind in unreadable.into_iter().chain(errors) {
-            self.reporter.fail(Error::new(kind, &node.path));
+            self.reporter.fail(Error::new(kind, &node.path).about(&node.inode));
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::{fmt, io};
 
+use ferrofs_image::{Inode, Nid};
 use rustix::io::Errno;
 
 /// The result of an extraction or of a part of it.
@@ -12,6 +13,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub struct Error {
     kind: ErrorKind,
     path: Vec<u8>,
+    /// The inode that was being written, and the byte where it lies.
+    inode: Option<(Nid, u64)>,
 }
 
 /// What went wrong.
@@ -52,7 +55,13 @@ pub enum ErrorKind {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, path: &[u8]) -> Self {
-        Self { kind, path: path.to_vec() }
+        Self { kind, path: path.to_vec(), inode: None }
+    }
+
+    /// The same, about an inode of the image.
+    pub(crate) fn about(mut self, inode: &Inode) -> Self {
+        self.inode = Some((inode.nid(), inode.offset()));
+        self
     }
 
     /// What went wrong.
@@ -66,6 +75,45 @@ impl Error {
     #[must_use]
     pub fn path(&self) -> &[u8] {
         &self.path
+    }
+
+    /// The inode in question.
+    #[must_use]
+    pub fn nid(&self) -> Option<Nid> {
+        match &self.kind {
+            ErrorKind::Image(error) => error.nid(),
+            _ => self.inode.map(|(nid, _)| nid),
+        }
+    }
+
+    /// The byte in question: of the image's data, or where the inode lies.
+    #[must_use]
+    pub fn offset(&self) -> Option<u64> {
+        match &self.kind {
+            ErrorKind::Image(error) => error.offset(),
+            _ => self.inode.map(|(_, offset)| offset),
+        }
+    }
+
+    /// What went wrong and with which inode: the message without the path.
+    #[must_use]
+    pub fn reason(&self) -> Reason<'_> {
+        Reason(self)
+    }
+}
+
+/// Shows an [`Error`] without its path.
+#[derive(Clone, Copy, Debug)]
+pub struct Reason<'a>(&'a Error);
+
+impl fmt::Display for Reason<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Error { kind, inode, .. } = self.0;
+        match (kind, inode) {
+            (ErrorKind::Image(error), _) => error.fmt(f),
+            (kind, Some((nid, offset))) => write!(f, "{kind} (nid {nid}, byte {offset})"),
+            (kind, None) => kind.fmt(f),
+        }
     }
 }
 
@@ -116,7 +164,7 @@ impl fmt::Display for Error {
         if !self.path.is_empty() {
             write!(f, "{}: ", String::from_utf8_lossy(&self.path))?;
         }
-        self.kind.fmt(f)
+        self.reason().fmt(f)
     }
 }
 

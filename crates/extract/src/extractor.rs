@@ -105,7 +105,7 @@ impl Extractor<'_> {
             return Ok(true);
         }
         let Some(name) = self.stack.name_in_top(&node.path) else {
-            self.fail(ErrorKind::UnsafeName, &node.path)?;
+            self.fail(ErrorKind::UnsafeName, node)?;
             return Ok(false);
         };
         self.stack.push(name);
@@ -126,7 +126,7 @@ impl Extractor<'_> {
             return Ok(());
         }
         let Some(name) = self.stack.name_in_top(&node.path) else {
-            return self.fail(ErrorKind::UnsafeName, &node.path);
+            return self.fail(ErrorKind::UnsafeName, node);
         };
         if let Err(blocked) = self.stack.ready() {
             return self.blocked(blocked);
@@ -135,7 +135,7 @@ impl Extractor<'_> {
         let place = Place { directory, name, existing: self.existing };
         let written = self.writer.write(&self.stack, place, node);
         self.writer.reporter.entry();
-        written.or_else(|kind| self.fail(kind, &node.path))
+        written.or_else(|kind| self.fail(kind, node))
     }
 
     fn leave(&mut self, node: &Node) -> Result<()> {
@@ -165,8 +165,8 @@ impl Extractor<'_> {
         }
     }
 
-    fn fail(&mut self, kind: ErrorKind, path: &[u8]) -> Result<()> {
-        self.writer.reporter.fail_or_stop(Error::new(kind, path))
+    fn fail(&mut self, kind: ErrorKind, node: &Node) -> Result<()> {
+        self.writer.reporter.fail_or_stop(Error::new(kind, &node.path).about(&node.inode))
     }
 
     fn blocked(&mut self, blocked: Blocked) -> Result<()> {

@@ -46,7 +46,7 @@ mod place;
 mod reporter;
 mod selection;
 
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, Reason, Result};
 pub use event::{Event, Progress, Summary, Withheld};
 pub use extractor::extract;
 pub use measure::measure;

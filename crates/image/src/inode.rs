@@ -87,6 +87,12 @@ impl Inode {
         self.disk.ino
     }
 
+    /// The byte where it lies: of the image, or of the metabox file if its nid is in there.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
     /// Whether there is an xattr body behind it.
     #[must_use]
     pub fn has_xattrs(&self) -> bool {

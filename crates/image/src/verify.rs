@@ -65,9 +65,14 @@ pub(crate) fn verify(core: &Core, on_event: &mut dyn FnMut(VerifyEvent)) -> Veri
 
 /// The image, or a device that was given, is shorter than it says.
 pub(crate) fn truncation(core: &Core) -> Option<Error> {
+    let whole = core.devices.primary().length();
     let slots = core.slots.iter().zip(core.devices.given_lengths());
-    let devices = slots.filter_map(|(slot, length)| Some((slot.blocks, length?)));
-    let all = std::iter::once((core.sb.blocks, core.devices.primary().length())).chain(devices);
+    let devices = slots.map(|(slot, given)| match given {
+        Some(length) => (slot.blocks, length),
+        // A device that was not given has to lie behind the image.
+        None => (slot.unified_block.saturating_add(slot.blocks), whole),
+    });
+    let all = std::iter::once((core.sb.blocks, whole)).chain(devices);
     for (blocks, length) in all {
         let promised = core.sb.block_size.offset_of(blocks).unwrap_or(u64::MAX);
         if promised > length {

@@ -74,6 +74,9 @@ impl<'a> Walk<'a> {
     pub(crate) fn new(core: &'a Core, path: &[u8]) -> Result<Self> {
         let inode = core.resolve(path)?;
         let inode = inode.ok_or_else(|| Error::from(io::Error::from(io::ErrorKind::NotFound)))?;
+        if inode.nid() == core.sb.root {
+            inode.require(FileType::Directory)?;
+        }
         let above = [path, b"/.."].concat();
         let parent = core.resolve(&above)?.map_or(core.sb.root, |inode| inode.nid());
         let mut walk = Self {

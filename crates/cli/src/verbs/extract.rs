@@ -99,7 +99,7 @@ fn extract_all(
                 [] => arguments.image.as_os_str().as_bytes(),
                 path => path,
             };
-            progress.complain_about(path, format_args!("{}{advice}", error.kind()));
+            progress.complain_about(path, format_args!("{}{advice}", error.reason()));
             problems.add(as_problem(&error));
         }
         _ => {}
@@ -107,7 +107,7 @@ fn extract_all(
     progress.finish(done);
     result.map_err(|error| {
         let advice = advice::for_extraction(&error);
-        anyhow!("{}: {}{advice}", escaped(error.path()), error.kind())
+        anyhow!("{}: {}{advice}", escaped(error.path()), error.reason())
     })
 }
 
@@ -120,10 +120,7 @@ fn owners(arguments: &ExtractArguments) -> Owners {
 }
 
 fn as_problem(error: &ferrofs_extract::Error) -> Problem {
-    match error.kind() {
-        ferrofs_extract::ErrorKind::Image(cause) => Problem::of_image(error.path(), cause),
-        kind => Problem::new(error.path(), kind),
-    }
+    Problem::new(error.path(), &error.reason()).at(error.nid(), error.offset())
 }
 
 /// Says once for each kind of thing that it was left out.

@@ -117,13 +117,14 @@ fn unpack(
         }
         Event::Failed(error) => {
             let advice = advice::for_extraction(&error);
-            progress.complain_about(error.path(), format_args!("{}{advice}", error.kind()));
+            progress.complain_about(error.path(), format_args!("{}{advice}", error.reason()));
         }
         _ => {}
     });
     let time = started.elapsed();
     progress.finish(done);
-    let summary = result.map_err(|error| anyhow!("{}: {}", escaped(error.path()), error.kind()))?;
+    let summary =
+        result.map_err(|error| anyhow!("{}: {}", escaped(error.path()), error.reason()))?;
     Ok(Extracted { summary, time, peak_bytes: peak_bytes() })
 }
 
