@@ -6,16 +6,30 @@
     reason = "a chore's whole result is the lines it prints"
 )]
 
+// What the command's arguments are: its own files, without the command.
+#[path = "../../crates/cli/src/amount.rs"]
+#[allow(dead_code, reason = "only reading amounts matters here")]
+mod amount;
+#[path = "../../crates/cli/src/arguments.rs"]
+#[allow(dead_code, reason = "only their description matters here")]
+mod arguments;
+#[path = "../../crates/cli/src/help.rs"]
+mod help;
+
+mod pages;
 mod tidy;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 const HELP: &str = "\
 usage: cargo run -p xtask -- CHORE
 
 chores:
-  tidy   check the rules that the compiler and clippy cannot see
-  help   print this text
+  tidy             check the rules that the compiler and clippy cannot see
+  man DIR          write the manual pages of the command into DIR
+  completions DIR  write its completions for bash, fish and zsh into DIR
+  help             print this text
 
 exit status: 0 all is well, 1 a rule is broken, 2 the command line is wrong";
 
@@ -23,6 +37,8 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match Chore::parse(&words) {
         Ok(Chore::Tidy) => tidy::run(),
+        Ok(Chore::Man(dir)) => pages::outcome(pages::write_manual(&dir)),
+        Ok(Chore::Completions(dir)) => pages::outcome(pages::write_completions(&dir)),
         Ok(Chore::Help) => {
             println!("{HELP}");
             ExitCode::SUCCESS
@@ -37,6 +53,8 @@ fn main() -> ExitCode {
 #[derive(Debug, PartialEq, Eq)]
 enum Chore {
     Tidy,
+    Man(PathBuf),
+    Completions(PathBuf),
     Help,
 }
 
@@ -47,8 +65,11 @@ impl Chore {
             [only] => match only.as_str() {
                 "tidy" => Ok(Self::Tidy),
                 "help" | "--help" | "-h" => Ok(Self::Help),
+                "man" | "completions" => Err(format!("{only} needs a directory")),
                 other => Err(format!("unknown chore {other}")),
             },
+            [chore, dir] if chore == "man" => Ok(Self::Man(dir.into())),
+            [chore, dir] if chore == "completions" => Ok(Self::Completions(dir.into())),
             [_, extra, ..] => Err(format!("unexpected word {extra}")),
         }
     }
@@ -67,12 +88,15 @@ mod tests {
     fn known_chores_are_recognised() {
         assert_eq!(parse(&["tidy"]), Ok(Chore::Tidy));
         assert_eq!(parse(&["help"]), Ok(Chore::Help));
+        assert_eq!(parse(&["man", "out"]), Ok(Chore::Man("out".into())));
+        assert_eq!(parse(&["completions", "out"]), Ok(Chore::Completions("out".into())));
     }
 
     #[test]
     fn anything_else_is_refused_by_name() {
         assert_eq!(parse(&["polish"]), Err("unknown chore polish".to_owned()));
         assert_eq!(parse(&["tidy", "now"]), Err("unexpected word now".to_owned()));
+        assert_eq!(parse(&["man"]), Err("man needs a directory".to_owned()));
         assert_eq!(parse(&[]), Err("no chore given".to_owned()));
     }
 }
