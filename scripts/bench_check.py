@@ -4,16 +4,19 @@
   bench_check.py FERROFS FSCK IMAGE...          [--rounds=5]
 
 Both read every byte of the image and write nothing. Runs are interleaved, after one unmeasured run
-of each; the table holds medians, and minimum and maximum of the CPU time. It is Markdown.
+of each; the table holds medians, and minimum and maximum of the CPU time. It is Markdown. Peak memory
+needs GNU time as `time`; without it the columns stay empty.
 """
 import os
+import shutil
 import statistics
+import subprocess
 import sys
+import tempfile
 
 
 def run(argv):
-    """Runs a command; answers (CPU seconds, wall seconds, peak KiB)."""
-    began = os.times().elapsed
+    """Runs a command; answers its CPU seconds."""
     child = os.fork()
     if child == 0:
         null = os.open(os.devnull, os.O_RDWR)
@@ -23,8 +26,18 @@ def run(argv):
     _, status, usage = os.wait4(child, 0)
     if status:
         sys.exit(f"{argv}: wait status {status}")
-    wall = os.times().elapsed - began
-    return usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss
+    return usage.ru_utime + usage.ru_stime
+
+
+def peak(argv):
+    """The peak memory of a command in MiB, as text. The kernel counts a process's memory from before
+    its exec too, so the command must not be started from here but from something small."""
+    time = shutil.which("time")
+    if not time:
+        return ""
+    with tempfile.NamedTemporaryFile("r") as report:
+        subprocess.run([time, "-f", "%M", "-o", report.name, *argv], check=True, capture_output=True)
+        return f"{int(report.read()) / 1024:.1f}"
 
 
 def main():
@@ -39,15 +52,14 @@ def main():
         samples = {name: [] for name in commands}
         for number in range(rounds + 1):
             for name, argv in commands.items():
-                sample = run(argv)
+                seconds = run(argv)
                 if number:
-                    samples[name].append(sample)
-        cpu = {name: [s[0] for s in runs] for name, runs in samples.items()}
-        peak = {name: statistics.median(s[2] for s in runs) / 1024 for name, runs in samples.items()}
+                    samples[name].append(seconds)
+        cpu = samples
         ours, theirs = (statistics.median(cpu[name]) for name in ("ours", "theirs"))
         spread = {name: f"{min(c):.3f}…{max(c):.3f}" for name, c in cpu.items()}
         print(f"| {os.path.basename(image)} | {ours:.3f} ({spread['ours']}) | {theirs:.3f} ({spread['theirs']}) "
-              f"| {ours / theirs:.2f} | {peak['ours']:.1f} | {peak['theirs']:.1f} |", flush=True)
+              f"| {ours / theirs:.2f} | {peak(commands['ours'])} | {peak(commands['theirs'])} |", flush=True)
 
 
 main()

@@ -24,7 +24,7 @@ pub use dirent::dirent;
 pub use inode::inode;
 pub use map::{chunk, zmap_compact, zmap_extents, zmap_full};
 pub use map_image::MapCase;
-pub use patched::patched;
+pub use patched::{PATCHED_IMAGES, patched};
 pub use superblock::superblock;
 pub use xattr::xattr;
 

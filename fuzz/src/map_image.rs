@@ -34,9 +34,11 @@ pub struct MapCase {
     pub data: Vec<u8>,
 }
 
-/// The byte of the metadata area where nids count from, for blocks up to this size.
-const META_START: usize = 4096;
+/// Where nids count from: behind every block that a seed has data in.
+const META_START: u64 = 16 << 20;
 const SUPERBLOCK_START: usize = 1024;
+/// The superblock, configuration records and the device table end here.
+const FRONT_BYTES: usize = 2048 + 128;
 /// Where the device table lies, in slots of 128 bytes: at byte 2048.
 const DEVICE_SLOT: u16 = 16;
 const PACKED_NID: u64 = 8;
@@ -54,7 +56,7 @@ impl MapCase {
     pub const FORMAT_BIT4: u8 = 0x10;
     /// The data lies on a device of its own.
     pub const DEVICE: u8 = 0x20;
-    /// The image is cut off behind the region: the data is missing.
+    /// The data is missing: there are zeros instead, or a device of nothing.
     pub const NO_DATA: u8 = 0x40;
 
     /// Reads the case that a fuzz input means.
@@ -105,10 +107,6 @@ impl MapCase {
         1 << self.bits()
     }
 
-    fn meta_start(&self) -> usize {
-        META_START.max(self.block_bytes())
-    }
-
     /// The nid of `f`: the slot in the second block of the metadata area.
     fn nid(&self) -> u64 {
         let slots = self.block_bytes() / 32;
@@ -122,15 +120,14 @@ impl MapCase {
     pub(crate) fn open(&self, layout: u16) -> (Image, Inode) {
         let data = if self.has(Self::NO_DATA) { Vec::new() } else { self.data.clone() };
         let data_start = u64::from(self.data_block) << self.bits();
-        let front = self.front(layout);
+        let mut parts = vec![(0, self.front()), (META_START, self.meta(layout))];
         let mut devices: Vec<Arc<dyn Source>> = Vec::new();
-        let primary = if self.has(Self::DEVICE) {
+        if self.has(Self::DEVICE) {
             devices.push(Arc::new(data));
-            Stretch { front, data_start: 0, data: Vec::new() }
         } else {
-            Stretch { front, data_start, data }
-        };
-        let image = OpenOptions::new().open_sources(Arc::new(primary), devices);
+            parts.insert(0, (data_start, data));
+        }
+        let image = OpenOptions::new().open_sources(Arc::new(Stretch(parts)), devices);
         let image = image.expect("a sound superblock");
         let root = image.root().expect("a sound root");
         let file =
@@ -139,25 +136,29 @@ impl MapCase {
         (image, file)
     }
 
-    /// Everything in front of the data.
-    fn front(&self, layout: u16) -> Vec<u8> {
-        let mut image = vec![0; self.meta_start()];
-        self.put_superblock(&mut image[SUPERBLOCK_START..]);
-        let slot = usize::from(DEVICE_SLOT) * 128;
+    /// The superblock and the tables behind it.
+    fn front(&self) -> Vec<u8> {
+        let mut front = vec![0; FRONT_BYTES];
+        self.put_superblock(&mut front[SUPERBLOCK_START..]);
+        let slot = &mut front[usize::from(DEVICE_SLOT) * 128..];
         let blocks = self.data.len().div_ceil(self.block_bytes());
-        put(&mut image, slot + 64, &u32::try_from(blocks).unwrap_or(u32::MAX).to_le_bytes());
-        put(&mut image, slot + 68, &u32::from(self.data_block).to_le_bytes());
-        image.resize(self.meta_start() + usize::try_from(self.nid()).unwrap_or(0) * 32, 0);
-        let meta_start = self.meta_start();
-        self.put_root(&mut image[meta_start..]);
-        self.put_packed(&mut image[meta_start..]);
-        let xattr_bytes = self.put_inode(&mut image, layout);
-        image.resize(image.len() + xattr_bytes, 0);
+        put(slot, 64, &u32::try_from(blocks).unwrap_or(u32::MAX).to_le_bytes());
+        put(slot, 68, &u32::from(self.data_block).to_le_bytes());
+        front
+    }
+
+    /// The inodes, and the region behind that of `f`.
+    fn meta(&self, layout: u16) -> Vec<u8> {
+        let mut meta = vec![0; usize::try_from(self.nid()).unwrap_or(0) * 32];
+        self.put_root(&mut meta);
+        self.put_packed(&mut meta);
+        let xattr_bytes = self.put_inode(&mut meta, layout);
+        meta.resize(meta.len() + xattr_bytes, 0);
         // Block maps are aligned to 4, chunk indexes and map headers to 8.
         let unit = if layout == 4 && self.union & 0x20 == 0 { 4 } else { 8 };
-        image.resize(image.len().next_multiple_of(unit), 0);
-        image.extend_from_slice(&self.region);
-        image
+        meta.resize(meta.len().next_multiple_of(unit), 0);
+        meta.extend_from_slice(&self.region);
+        meta
     }
 
     fn put_superblock(&self, sb: &mut [u8]) {
@@ -166,8 +167,7 @@ impl MapCase {
         incompat |= u32::from(self.has(Self::ZERO_PADDING));
         put(sb, 0, &0xE0F5_E1E2u32.to_le_bytes());
         put(sb, 12, &[self.bits()]);
-        put(sb, 36, &u32::MAX.to_le_bytes());
-        let meta_block = u32::try_from(self.meta_start() >> self.bits()).unwrap_or(0);
+        let meta_block = u32::try_from(META_START >> self.bits()).unwrap_or(0);
         put(sb, 40, &meta_block.to_le_bytes());
         if self.has(Self::PACKED) {
             put(sb, 96, &PACKED_NID.to_le_bytes());
@@ -217,8 +217,8 @@ impl MapCase {
         put(packed, 44, &[1]);
     }
 
-    /// The inode of `f` at the image's end; answers the bytes of its xattrs.
-    fn put_inode(&self, image: &mut Vec<u8>, layout: u16) -> usize {
+    /// The inode of `f` at the end; answers the bytes of its xattrs.
+    fn put_inode(&self, meta: &mut Vec<u8>, layout: u16) -> usize {
         let count = if self.xattr_count & 15 == 1 { 2 } else { self.xattr_count & 15 };
         let extended = self.has(Self::EXTENDED);
         let bit4 = if self.has(Self::FORMAT_BIT4) { 0x10 } else { 0 };
@@ -235,7 +235,7 @@ impl MapCase {
             put(&mut inode, 8, &size.to_le_bytes());
             put(&mut inode, 6, &[1]);
         }
-        image.extend_from_slice(&inode);
+        meta.extend_from_slice(&inode);
         if count == 0 { 0 } else { 12 + 4 * (usize::from(count) - 1) }
     }
 }

@@ -11,8 +11,11 @@ use ferrofs_image::{Image, OpenOptions, Visit};
 use crate::check::check;
 use crate::input::Input;
 
+/// How many images a change can be made to.
+pub const PATCHED_IMAGES: u8 = 16;
+
 /// One image for each feature that has metadata of its own.
-const IMAGES: [&[u8]; 16] = [
+const IMAGES: [&[u8]; PATCHED_IMAGES as usize] = [
     include_bytes!("../../tests/data/plain.erofs"),
     include_bytes!("../../tests/data/b512.erofs"),
     include_bytes!("../../tests/data/extended.erofs"),

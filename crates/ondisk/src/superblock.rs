@@ -185,6 +185,14 @@ impl Superblock {
         }
     }
 
+    /// Whether the image says that it has compressed files. Images from before all of these fields
+    /// may have them without saying so.
+    #[must_use]
+    pub const fn declares_compression(&self) -> bool {
+        self.incompat.has(Incompat::COMPR_CFGS | Incompat::ZERO_PADDING)
+            || self.algorithms_or_distance != 0
+    }
+
     /// Whether compressed data is padded on its left.
     #[must_use]
     pub const fn has_left_padding(&self) -> bool {

@@ -122,28 +122,26 @@ impl<'a> Cutter<'a> {
         let chunk = u64::from(size.bytes()) << (union & 31);
         let count = usize::try_from(inode.size.div_ceil(chunk))?;
         let start = usize::try_from(end)?.next_multiple_of(width);
-        let region = space[start..start + count * width].to_vec();
-        let block = |entry: &[u8]| {
-            let low = &entry[width - 4..];
-            let block = u32::from_le_bytes([low[0], low[1], low[2], low[3]]);
-            (block != u32::MAX).then_some(block)
-        };
-        let first = region.chunks(width).filter_map(block).min().unwrap_or(0);
+        let mut region = space[start..start + count * width].to_vec();
+        // The real data may be far away or in another file: the chunks share the first blocks.
+        let mut end = 0;
+        for (number, entry) in region.chunks_mut(width).enumerate() {
+            let low = &mut entry[width - 4..];
+            if low != [0xFF; 4] {
+                let block = u32::try_from(number % 4)?;
+                low.copy_from_slice(&block.to_le_bytes());
+                end = end.max(usize::try_from(chunk)? + (usize::try_from(block)? << size.bits()));
+            }
+        }
+        if region.len() + end > SEED_MAX_BYTES {
+            return Ok(());
+        }
         let on_device = self.image.superblock().extra_devices > 0;
-        let data_start = usize::try_from(first)? << size.bits();
-        // The blob of an image with devices is another file; any bytes will do.
-        let data = if on_device {
-            self.bytes.iter().copied().take(4096).collect()
-        } else {
-            let data = self.bytes.get(data_start..).unwrap_or_default();
-            data[..data.len().min(8192)].to_vec()
-        };
+        let data = self.bytes.iter().copied().cycle().skip(4096).take(end).collect();
         let mut case = self.case(inode, region, data);
         case.union = union;
         if on_device {
             case.switches |= MapCase::DEVICE;
-        } else {
-            case.data_block = u16::try_from(first)?;
         }
         let holes = if inode.size > count as u64 * 4096 { "sparse" } else { "dense" };
         let kind = format!("{union:02x}-{holes}{}", if on_device { "-device" } else { "" });
@@ -162,16 +160,28 @@ impl<'a> Cutter<'a> {
         let index = index::read(space, end, inode, size).ok_or("an index")?;
         self.clusters(&index, shelf)?;
         let range = usize::try_from(index.range.start)?..usize::try_from(index.range.end)?;
-        let region = space.get(range).ok_or("an index")?.to_vec();
+        let mut region = space.get(range).ok_or("an index")?.to_vec();
         let first = index.extents.iter().map(|extent| extent.physical >> size.bits()).min();
         let last = index.extents.iter().map(|extent| extent.physical + extent.encoded_bytes).max();
         let (first, last) = (first.unwrap_or(0), last.unwrap_or(0));
         let data_start = usize::try_from(first << size.bits())?;
-        let data = self.bytes.get(data_start..usize::try_from(last)?).unwrap_or_default();
+        let data_end = usize::try_from(last)?.min(self.bytes.len());
+        let data = self.bytes.get(data_start..data_end).unwrap_or_default();
+        let mut data = data.to_vec();
+        // The packed inode of the case is the data: fragments are made to lie at its start.
+        let fragment_bytes = usize::try_from(index.fragment_bytes)?;
+        if fragment_bytes > 0 {
+            let is_wide = index.kind == "whole-fragment" || index.form == "zmap_extents";
+            let field = region.iter_mut().skip(index.fragment_field);
+            // The top bit of a wide one is what makes it the offset of a whole file.
+            field.take(if is_wide { 7 } else { 4 }).for_each(|byte| *byte = 0);
+            let missing = fragment_bytes.saturating_sub(data.len());
+            data.extend(self.bytes.iter().cycle().skip(4096).take(missing));
+        }
         if region.len() + data.len() > SEED_MAX_BYTES {
             return Ok(());
         }
-        let mut case = self.case(inode, region, data.to_vec());
+        let mut case = self.case(inode, region, data);
         case.data_block = u16::try_from(first)?;
         // A map header at the same distance from a boundary of 32 bytes as the real one has.
         let wanted = index.range.start % 32;

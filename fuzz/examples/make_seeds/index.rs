@@ -4,7 +4,7 @@ use ferrofs_image::DataLayout;
 use ferrofs_image::ondisk::compression::AlgorithmId;
 use ferrofs_image::ondisk::zmap::{
     CompactIndex, ExtentRecord, ExtentTable, FullIndex, HeadKind, IndexHeader, Lcluster, MapHeader,
-    Pack, header_offset,
+    Pack, Tail, header_offset,
 };
 use ferrofs_image::ondisk::{BlockSize, Inode};
 
@@ -26,8 +26,18 @@ pub(crate) struct Index {
     /// Where the map header starts, and where the index ends, in the space of the inode.
     pub(crate) range: std::ops::Range<u64>,
     pub(crate) extents: Vec<Extent>,
+    /// The bytes of the file that lie in the packed inode.
+    pub(crate) fragment_bytes: u64,
+    /// Where the offset of the fragment stands, counted from the map header.
+    pub(crate) fragment_field: usize,
     /// Advise bits and algorithms: what makes one index another kind than the next.
     pub(crate) kind: String,
+}
+
+impl Index {
+    fn new(form: &'static str, range: std::ops::Range<u64>, kind: String) -> Self {
+        Self { form, range, extents: Vec::new(), fragment_bytes: 0, fragment_field: 0, kind }
+    }
 }
 
 /// Reads the index of `inode`, whose space is `space` and which ends at `end`; none if it has none.
@@ -44,7 +54,8 @@ pub(crate) fn read(space: &[u8], end: u64, inode: &Inode, size: BlockSize) -> Op
                 "zmap_compact"
             };
             let kind = "whole-fragment".to_owned();
-            Some(Index { form, range: at..at + 8, extents: Vec::new(), kind })
+            let index = Index::new(form, at..at + 8, kind);
+            Some(Index { fragment_bytes: inode.size, ..index })
         }
         MapHeader::Index(header) => lclusters(space, at, inode, size, &header, kind),
         MapHeader::Extents(table) => extents(space, at, inode, &table, kind),
@@ -80,12 +91,8 @@ fn lclusters(
             Some((Pack::new(pack, header).ok()?.entry(span.slot).ok()?, span.end()?))
         });
     }
-    let mut index = Index {
-        form: if is_full { "zmap_full" } else { "zmap_compact" },
-        range: at..at,
-        extents: Vec::new(),
-        kind,
-    };
+    let form = if is_full { "zmap_full" } else { "zmap_compact" };
+    let mut index = Index::new(form, at..at, kind);
     for lcn in 0..inode.size.div_ceil(header.lcluster_bytes()) {
         let (lcluster, end) = entry(lcn)?;
         index.range.end = index.range.end.max(end);
@@ -117,11 +124,11 @@ fn lclusters(
     }
     // The last extent of these lies elsewhere.
     match header.tail {
-        ferrofs_image::ondisk::zmap::Tail::Ordinary => {}
-        ferrofs_image::ondisk::zmap::Tail::Fragment(_) => {
-            index.extents.pop();
+        Tail::Ordinary => {}
+        Tail::Fragment(_) => {
+            index.fragment_bytes = index.extents.pop()?.decoded_bytes;
         }
-        ferrofs_image::ondisk::zmap::Tail::Inline(count) => {
+        Tail::Inline(count) => {
             index.extents.pop();
             index.range.end += u64::from(count);
         }
@@ -143,7 +150,7 @@ fn extents(
         inode.size.div_ceil(table.lcluster_bytes())
     };
     let end = table.record_offset(start, count)?;
-    let mut index = Index { form: "zmap_extents", range: at..end, extents: Vec::new(), kind };
+    let mut index = Index::new("zmap_extents", at..end, kind);
     let mut physical = u64::from_le_bytes(bytes(space, start, 8)?.try_into().ok()?);
     for number in 0..count {
         let at = table.record_offset(start, number)?;
@@ -169,7 +176,8 @@ fn extents(
         physical += encoded_bytes;
     }
     if table.has_fragment {
-        index.extents.pop();
+        index.fragment_bytes = index.extents.pop()?.decoded_bytes;
+        index.fragment_field = usize::try_from(table.record_offset(start, count - 1)? - at).ok()?;
     }
     index.extents.retain(|extent| extent.encoded_bytes > 0);
     Some(index)

@@ -32,6 +32,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         let image = OpenOptions::new().open_sources(std::sync::Arc::new(bytes.clone()), vec![])?;
         cut(name, &image, bytes, &mut shelf)?;
     }
+    for number in 0..ferrofs_fuzz::PATCHED_IMAGES {
+        // The image as it is, and one with its first byte changed to what it was.
+        shelf.put("patched", format!("{number:02}"), vec![number, 0, 0, 1, 0]);
+    }
     let (files, total) = shelf.write(&here.join("seeds"))?;
     println!("{files} seeds, {total} bytes");
     Ok(())

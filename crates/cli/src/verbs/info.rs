@@ -94,7 +94,7 @@ fn report(arguments: &InfoArguments, image: &Image) -> Report {
         fixed_nanoseconds: sb.fixed_nsec,
         compatible_features: sb.compat.names(),
         incompatible_features: sb.incompat.names(),
-        compression: image.compression().into(),
+        compression: declared(image).into(),
         root_nid: sb.root.raw(),
         packed_nid: sb.packed.map(Nid::raw),
         metabox_nid: sb.metabox.map(Nid::raw),
@@ -141,7 +141,7 @@ fn show(output: &mut Output, report: &Report, image: &Image) -> io::Result<()> {
     writeln!(output, "checksum:         {}", report.checksum)?;
     writeln!(output, "compatible:       {}", listed(&report.compatible_features))?;
     writeln!(output, "incompatible:     {}", listed(&report.incompatible_features))?;
-    writeln!(output, "compression:      {}", compression_text(image.compression()))?;
+    writeln!(output, "compression:      {}", compression_text(&declared(image)))?;
     writeln!(output, "root nid:         {}", report.root_nid)?;
     if let Some(nid) = report.packed_nid {
         writeln!(output, "packed nid:       {nid}")?;
@@ -193,8 +193,18 @@ fn uuid_text(uuid: [u8; 16]) -> String {
     parts.map(|(from, to)| &digits[from..to]).join("-")
 }
 
-impl From<&Compression> for JsonCompression {
-    fn from(compression: &Compression) -> Self {
+/// What the image says about compression. Where it says nothing, its files are taken for LZ4 if they
+/// are compressed after all, but that is not worth telling.
+fn declared(image: &Image) -> Compression {
+    if image.superblock().declares_compression() {
+        image.compression().clone()
+    } else {
+        Compression::default()
+    }
+}
+
+impl From<Compression> for JsonCompression {
+    fn from(compression: Compression) -> Self {
         Self {
             lz4_max_distance: compression.lz4_max_distance,
             lzma_dictionary_bytes: compression.lzma_dictionary_bytes,
