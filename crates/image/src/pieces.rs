@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use crate::cluster::Cluster;
-use crate::error::{Error, Place, Result, address};
+use crate::error::{Error, ErrorKind, Place, Result, address};
 use crate::image::Core;
 use crate::inode::Inode;
 use crate::map::{Data, Extent, Map};
@@ -49,6 +49,11 @@ impl Core {
         let mut at = 0;
         while at < inode.size() {
             let extent = map.extent_at(at)?;
+            // A damaged index may lead into the middle of what has been handed out already.
+            if extent.start != at {
+                let error = Error::new(ErrorKind::WrongExtent { offset: at });
+                return Err(error.in_inode(inode.nid()).at(inode.end()).into());
+            }
             let reader = Reader { core: self, inode };
             reader.extent(&mut scratch, &extent, sink)?;
             at = extent.end();
