@@ -140,7 +140,7 @@ impl Lclusters {
                     if head.is_none() || leads_to < head {
                         return Err(ErrorKind::LookBack { lcluster: lcn }.into());
                     }
-                    reach = lcn.saturating_add(self.entries.forward(core, lcn)?);
+                    reach = reach.max(lcn.saturating_add(self.entries.forward(core, lcn)?));
                 }
             }
         }

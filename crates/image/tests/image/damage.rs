@@ -129,3 +129,23 @@ fn a_hole_as_long_as_a_number_can_say_takes_no_time() {
         assert!(name != "metabox" || !found.is_empty());
     }
 }
+
+#[test]
+fn a_distance_forward_past_the_next_head_is_noticed() {
+    let bytes = carried("lz4-full");
+    let set = Set::carried();
+    let listed = set.manifest.images.iter().find(|one| one.name == "lz4-full").unwrap();
+    let sound = set.open(listed);
+    assert!(problems(Ok(sound)).is_empty());
+    // NONHEAD entries of a full index: type 2, and a distance back of 1 behind their head.
+    let entry = |at: usize| bytes.get(at..at + 8);
+    let is_first = |at: &usize| entry(*at).is_some_and(|e| e[..2] == [2, 0] && e[4..6] == [1, 0]);
+    let victims: Vec<usize> = (1024..bytes.len()).step_by(8).filter(is_first).collect();
+    let mut noticed = 0;
+    for at in &victims {
+        let found = problems(mutated(&bytes, |bytes| bytes[at + 6] += 40));
+        noticed += usize::from(!found.is_empty());
+    }
+    // Behind the last head there is none to pass, and some data only looks like an entry.
+    assert!(noticed * 4 > victims.len() * 3, "{noticed} of {}", victims.len());
+}
