@@ -72,13 +72,17 @@ impl Core {
     }
 
     /// The decoded bytes of `cluster`, shared with everybody who asks for them.
-    pub(crate) fn shared_cluster(&self, cluster: &Cluster) -> Result<Shared> {
+    pub(crate) fn shared_cluster(
+        &self,
+        scratch: &mut Scratch,
+        cluster: &Cluster,
+    ) -> Result<Shared> {
         let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
         if let Some(shared) = self.clusters.get(&cluster.id, bytes) {
             return Ok(shared);
         }
         let mut output = source::zeroed(bytes)?;
-        self.decode_into(&mut self.scratches.lease(), cluster, &mut output)?;
+        self.decode_into(scratch, cluster, &mut output)?;
         let shared = Arc::new(output);
         self.clusters.put(cluster.id, &shared);
         Ok(shared)

@@ -104,7 +104,7 @@ impl Reader<'_> {
                 let end = end.ok_or_else(|| {
                     outside(from, extent.length, packed.size()).in_inode(self.inode.nid())
                 })?;
-                fragment(self.core, packed, from..end, offset, sink)
+                Fragment { core: self.core, packed, range: from..end }.read(scratch, offset, sink)
             }
         }
     }
@@ -122,44 +122,53 @@ impl Reader<'_> {
     }
 }
 
-/// Hands `range` of the packed file to `sink` as bytes of a file from `offset` on.
-fn fragment<E: From<Error>>(
-    core: &Core,
-    packed: &Inode,
+/// A range of the packed file.
+struct Fragment<'a> {
+    core: &'a Core,
+    packed: &'a Inode,
     range: Range<u64>,
-    offset: u64,
-    sink: &mut impl FnMut(Piece<'_>) -> std::result::Result<(), E>,
-) -> std::result::Result<(), E> {
-    let mut map = Map::new(core, packed)?;
-    let mut at = range.start;
-    while at < range.end {
-        let extent = map.extent_at(at)?;
-        let end = extent.end().min(range.end);
-        let place = offset.saturating_add(at.saturating_sub(range.start));
-        match extent.data {
-            // Never piece by piece: a hole may be as long as a number can say.
-            Data::Hole => {
-                sink(Piece::Hole { offset: place, length: end.saturating_sub(at) })?;
-                at = end;
-            }
-            Data::Cluster(cluster) => {
-                let shared = core.shared_cluster(&cluster).in_inode(packed.nid())?;
-                let from = length(&(extent.start..at));
-                let to = length(&(extent.start..end));
-                let bytes = address(shared.get(from..to))?;
-                sink(Piece::Data { offset: place, bytes })?;
-                at = end;
-            }
-            _ => {
-                let part = at..end.min(at.saturating_add(RAW_PIECE_BYTES));
-                let mut bytes = source::zeroed(length(&part))?;
-                core.read_at(packed, part.start, &mut bytes)?;
-                sink(Piece::Data { offset: place, bytes: &bytes })?;
-                at = part.end;
+}
+
+impl Fragment<'_> {
+    /// Hands the range to `sink` as bytes of a file from `offset` on.
+    fn read<E: From<Error>>(
+        self,
+        scratch: &mut Scratch,
+        offset: u64,
+        sink: &mut impl FnMut(Piece<'_>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let Self { core, packed, range } = self;
+        let mut map = Map::new(core, packed)?;
+        let mut at = range.start;
+        while at < range.end {
+            let extent = map.extent_at(at)?;
+            let end = extent.end().min(range.end);
+            let place = offset.saturating_add(at.saturating_sub(range.start));
+            match extent.data {
+                // Never piece by piece: a hole may be as long as a number can say.
+                Data::Hole => {
+                    sink(Piece::Hole { offset: place, length: end.saturating_sub(at) })?;
+                    at = end;
+                }
+                Data::Cluster(cluster) => {
+                    let shared = core.shared_cluster(scratch, &cluster).in_inode(packed.nid())?;
+                    let from = length(&(extent.start..at));
+                    let to = length(&(extent.start..end));
+                    let bytes = address(shared.get(from..to))?;
+                    sink(Piece::Data { offset: place, bytes })?;
+                    at = end;
+                }
+                _ => {
+                    let part = at..end.min(at.saturating_add(RAW_PIECE_BYTES));
+                    let mut bytes = source::zeroed(length(&part))?;
+                    core.read_at(packed, part.start, &mut bytes)?;
+                    sink(Piece::Data { offset: place, bytes: &bytes })?;
+                    at = part.end;
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Cuts a range into parts of at most [`RAW_PIECE_BYTES`].

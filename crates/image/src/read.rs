@@ -59,7 +59,7 @@ impl Core {
                     self.decode_into(&mut self.scratches.lease(), &cluster, part)
                 }
                 _ => {
-                    let shared = self.shared_cluster(&cluster)?;
+                    let shared = self.shared_cluster(&mut self.scratches.lease(), &cluster)?;
                     let from = usize::try_from(skip).unwrap_or(usize::MAX);
                     let bytes = from.checked_add(part.len()).and_then(|to| shared.get(from..to));
                     part.copy_from_slice(address(bytes)?);
