@@ -6,7 +6,7 @@ use ferrofs_image::{Error, Image, Inode, Piece};
 const PIECES_MAX: usize = 256;
 const BYTES_MAX: u64 = 4 << 20;
 /// The most that one `read_at` asks for.
-const RANGE_MAX: u64 = 64 << 10;
+const RANGE_MAX: u64 = 24 << 10;
 
 /// What a body may take for granted about an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl Front {
             let found = &found[index(from, start)..index(to, start)];
             let is_same = match &piece.bytes {
                 Some(bytes) => *found == bytes[index(from, piece.start)..index(to, piece.start)],
-                None => found.iter().all(|byte| *byte == 0),
+                None => are_all(found, 0),
             };
             assert!(is_same, "bytes {from}..{to} differ from those of the piece");
         }
@@ -153,7 +153,7 @@ impl Reader<'_> {
         match image.read_at(file, start, &mut buffer) {
             Ok(count) => {
                 assert_eq!(count as u64, rest, "{length} bytes at {start} of {}", file.size());
-                assert!(buffer[count..].iter().all(|byte| *byte == 0xA5), "a byte too many");
+                assert!(are_all(&buffer[count..], 0xA5), "a byte too many");
                 if self.trust == Trust::Sound {
                     self.front.expect(start, &buffer[..count]);
                 }
@@ -165,6 +165,13 @@ impl Reader<'_> {
             }
         }
     }
+}
+
+/// Whether each byte is `value`; by one comparison of the slice with itself, which is fast under a
+/// sanitizer too.
+fn are_all(bytes: &[u8], value: u8) -> bool {
+    let Some((first, rest)) = bytes.split_first() else { return true };
+    *first == value && *rest == bytes[..rest.len()]
 }
 
 /// Reads a file in pieces and in ranges.

@@ -28,7 +28,7 @@ const _: () = assert!(size_of::<RawDirent>() == ENTRY_BYTES);
 pub struct Dirent<'a> {
     /// The inode.
     pub nid: Nid,
-    /// What the entry says the inode is, for [`FileType::from_dirent`]: a hint, the inode's mode
+    /// What the entry says the inode is, for [`FileType::from_dirent`](crate::FileType::from_dirent): a hint, the inode's mode
     /// decides.
     pub type_number: u8,
     /// The name: 1 to 255 bytes, without a NUL. It may hold a slash or be `..`: see

@@ -50,6 +50,22 @@ impl Extents {
         }
     }
 
+    /// Checks that records are in the order that the search relies on.
+    pub(super) fn check(&mut self, core: &Core) -> Result<()> {
+        if !self.table.has_logical_starts() {
+            return Ok(());
+        }
+        let mut last = None;
+        for number in 0..self.table.count {
+            let start = self.record(core, number)?.logical;
+            if last >= Some(start) || start >= self.size {
+                return Err(ErrorKind::ExtentOrder.into());
+            }
+            last = Some(start);
+        }
+        Ok(())
+    }
+
     fn extent(&self, core: &Core, placed: &Placed) -> Result<Extent> {
         let length = placed.end.saturating_sub(placed.start);
         let data = self.data(core, placed, length)?;

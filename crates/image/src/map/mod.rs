@@ -116,8 +116,9 @@ impl Map<'_> {
     pub(crate) fn check(&mut self) -> Result<()> {
         let checked = match &mut self.form {
             Form::Lclusters(index) => index.check(self.core),
-            // The others are found by computation or by search, whichever byte is asked for.
-            Form::Flat(_) | Form::Chunks(_) | Form::Extents(_) | Form::WholeFragment(_) => Ok(()),
+            Form::Extents(extents) => extents.check(self.core),
+            // The others are found by computation, whichever byte is asked for.
+            Form::Flat(_) | Form::Chunks(_) | Form::WholeFragment(_) => Ok(()),
         };
         checked.in_inode(self.inode.nid()).at(self.inode.end())
     }
