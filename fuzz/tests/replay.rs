@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use ferrofs_fuzz::{TARGETS, Target};
 
 /// Inputs made from the seeds of a target; each costs up to some milliseconds.
-const VARIANTS_MAX: usize = 3000;
+const VARIANTS_MAX: usize = 12_000;
 /// The same for whole images.
-const IMAGE_VARIANTS_MAX: usize = 300;
+const IMAGE_VARIANTS_MAX: usize = 1500;
 
 fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -78,9 +78,13 @@ fn replay(name: &str) {
 }
 
 fn replay_kept(target: Target) {
-    for folder in ["regressions", "corpus"] {
-        for path in files(&here().join(folder).join(target.name)) {
-            run_file(target, &path);
+    for path in files(&here().join("regressions").join(target.name)) {
+        run_file(target, &path);
+    }
+    for path in files(&here().join("corpus").join(target.name)) {
+        // A fuzzer that is running takes files away.
+        if let Ok(input) = fs::read(&path) {
+            run(target, &path.display().to_string(), &input);
         }
     }
     for input in [&[][..], &[0], &[0xFF; 16], &[0; 64], &[0xFF; 4096]] {

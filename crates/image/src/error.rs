@@ -83,6 +83,8 @@ pub enum ErrorKind {
     DotEntry(&'static str),
     /// A directory was reached twice: it contains itself, or it has two names.
     DirectoryLoop,
+    /// A path is longer than anybody could use.
+    PathTooLong,
     /// An inode has another number of names than its link count says.
     LinkCount {
         /// The inode's count.
@@ -323,6 +325,7 @@ impl ErrorKind {
             }
             Self::DirectoryOrder => f.write_str("directory entries are not in byte order"),
             Self::DotEntry(name) => write!(f, "the entry {name:?} is missing or leads elsewhere"),
+            Self::PathTooLong => f.write_str("the path of an entry is longer than 65536 bytes"),
             Self::DirectoryLoop => f.write_str("a directory is reached by two names"),
             Self::LinkCount { nlink, names } => {
                 write!(f, "the link count is {nlink} but {names} names lead here")

@@ -42,6 +42,8 @@ pub struct VerifySummary {
 
 /// Bytes between two progress events inside one file.
 const PROGRESS_BYTES: u64 = 4 << 20;
+/// Bytes of names that are kept for a later report.
+const NAMES_MAX_BYTES: usize = 16 << 20;
 
 pub(crate) fn verify(core: &Core, on_event: &mut dyn FnMut(VerifyEvent)) -> VerifySummary {
     let mut verifier = Verifier {
@@ -50,6 +52,7 @@ pub(crate) fn verify(core: &Core, on_event: &mut dyn FnMut(VerifyEvent)) -> Veri
         progress: Progress::default(),
         problems: 0,
         seen: HashMap::new(),
+        names_left: NAMES_MAX_BYTES,
     };
     if let Some(error) = truncation(core) {
         verifier.report(Vec::new(), error);
@@ -87,7 +90,8 @@ struct Seen {
     nlink: u32,
     names: u64,
     offset: u64,
-    /// The first name, kept where a wrong count would be reported under it.
+    /// The first name, kept where a wrong count would be reported under it; empty once that would
+    /// take too much memory.
     path: Vec<u8>,
 }
 
@@ -97,6 +101,8 @@ struct Verifier<'a> {
     progress: Progress,
     problems: u64,
     seen: HashMap<Nid, Seen>,
+    /// Bytes that kept names may still take.
+    names_left: usize,
 }
 
 impl Verifier<'_> {
@@ -117,15 +123,17 @@ impl Verifier<'_> {
     /// Whether the inode is met for the first time; counts its names.
     fn is_new(&mut self, node: &Node) -> bool {
         let nlink = node.inode.nlink();
+        let fits = node.path.len() <= self.names_left;
         let seen = self.seen.entry(node.inode.nid()).or_insert_with(|| Seen {
             nlink,
             names: 0,
             offset: node.inode.place().1,
-            path: if nlink == 1 { Vec::new() } else { node.path.clone() },
+            path: Vec::new(),
         });
         seen.names = seen.names.saturating_add(1);
-        if seen.path.is_empty() && seen.names > 1 {
+        if seen.path.is_empty() && fits && (nlink != 1 || seen.names > 1) {
             seen.path.clone_from(&node.path);
+            self.names_left = self.names_left.saturating_sub(node.path.len());
         }
         seen.names == 1
     }

@@ -14,6 +14,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::image::Core;
 use crate::inode::Inode;
 
+/// The longest path that is followed: sixteen times what one system call takes.
+const PATH_MAX_BYTES: usize = 64 << 10;
+
 /// A file, directory or other inode under one of its names.
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -51,6 +54,9 @@ pub enum Visit {
 pub struct Walk<'a> {
     core: &'a Core,
     stack: Vec<Level<'a>>,
+    /// The path of the deepest directory. Only this one is kept: a path for each level would be
+    /// memory that grows with the square of the depth.
+    path: Vec<u8>,
     /// Steps that are due before the walk goes on.
     due: VecDeque<Visit>,
     /// Directories that have been entered.
@@ -62,8 +68,10 @@ pub struct Walk<'a> {
 /// A directory on the way down.
 #[derive(Debug)]
 struct Level<'a> {
-    node: Node,
+    inode: Inode,
     parent: Nid,
+    /// Bytes of its path.
+    path_bytes: usize,
     entries: RawEntries<'a>,
     last_name: Box<[u8]>,
     saw_dot: bool,
@@ -82,6 +90,7 @@ impl<'a> Walk<'a> {
         let mut walk = Self {
             core,
             stack: Vec::new(),
+            path: Vec::new(),
             due: VecDeque::new(),
             entered: HashSet::new(),
             entering: None,
@@ -116,14 +125,18 @@ impl<'a> Walk<'a> {
     /// Opens the directory that was entered last.
     fn descend(&mut self, node: Node, parent: Nid) {
         match self.core.raw_entries(&node.inode) {
-            Ok(entries) => self.stack.push(Level {
-                saw_dot: node.inode.disk.has_no_dot,
-                saw_dot_dot: false,
-                node,
-                parent,
-                entries,
-                last_name: Box::default(),
-            }),
+            Ok(entries) => {
+                self.path = node.path;
+                self.stack.push(Level {
+                    saw_dot: node.inode.disk.has_no_dot,
+                    saw_dot_dot: false,
+                    inode: node.inode,
+                    path_bytes: self.path.len(),
+                    parent,
+                    entries,
+                    last_name: Box::default(),
+                });
+            }
             Err(error) => {
                 self.report(node.path.clone(), error);
                 self.due.push_back(Visit::Leave(node));
@@ -136,20 +149,24 @@ impl<'a> Walk<'a> {
         let Some(level) = self.stack.last_mut() else { return false };
         match level.entries.next() {
             Some(Ok(entry)) => {
-                let path = join(&level.node.path, &entry.name);
-                let parent = level.node.inode.nid();
-                if let Err(error) = level.check(&entry) {
+                let path = join(&self.path, &entry.name);
+                let parent = level.inode.nid();
+                let checked = level.check(&entry);
+                let too_long = path.len() > PATH_MAX_BYTES;
+                if too_long {
+                    let error = broken(ErrorKind::PathTooLong, &level.inode);
+                    self.report(self.path.clone(), error);
+                } else if let Err(error) = checked {
                     self.report(path.clone(), error);
                 }
-                if !entry.is_dot() && check_name(&entry.name).is_ok() {
+                if !too_long && !entry.is_dot() && check_name(&entry.name).is_ok() {
                     self.follow(path, &entry, parent);
                 }
             }
             Some(Err(error)) => {
                 // The names behind the damage cannot be known.
                 (level.saw_dot, level.saw_dot_dot) = (true, true);
-                let path = level.node.path.clone();
-                self.report(path, error);
+                self.report(self.path.clone(), error);
             }
             None => self.ascend(),
         }
@@ -178,10 +195,12 @@ impl<'a> Walk<'a> {
         let Some(level) = self.stack.pop() else { return };
         let missing = [(level.saw_dot, "."), (level.saw_dot_dot, "..")];
         for (_, name) in missing.into_iter().filter(|(saw, _)| !saw) {
-            let error = broken(ErrorKind::DotEntry(name), &level.node.inode);
-            self.report(level.node.path.clone(), error);
+            let error = broken(ErrorKind::DotEntry(name), &level.inode);
+            self.report(self.path.clone(), error);
         }
-        self.due.push_back(Visit::Leave(level.node));
+        let path = self.path.clone();
+        self.path.truncate(self.stack.last().map_or(0, |above| above.path_bytes));
+        self.due.push_back(Visit::Leave(Node { path, inode: level.inode }));
     }
 
     fn report(&mut self, path: Vec<u8>, error: Error) {
@@ -209,7 +228,7 @@ impl Iterator for Walk<'_> {
 impl Level<'_> {
     /// Checks an entry against its directory.
     fn check(&mut self, entry: &DirEntry) -> Result<()> {
-        let dir = &self.node.inode;
+        let dir = &self.inode;
         let is_first = self.last_name.is_empty();
         let in_order = is_first || *self.last_name < *entry.name;
         self.last_name.clone_from(&entry.name);

@@ -142,7 +142,7 @@ fn show(output: &mut Output, report: &Report, image: &Image) -> io::Result<()> {
     writeln!(output, "compatible:       {}", listed(&report.compatible_features))?;
     writeln!(output, "incompatible:     {}", listed(&report.incompatible_features))?;
     writeln!(output, "compression:      {}", compression_text(&declared(image)))?;
-    writeln!(output, "root nid:         {}", report.root_nid)?;
+    writeln!(output, "root nid:         {}", Nid::new(report.root_nid))?;
     if let Some(nid) = report.packed_nid {
         writeln!(output, "packed nid:       {nid}")?;
     }

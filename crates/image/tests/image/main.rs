@@ -9,6 +9,7 @@
 
 mod damage;
 mod defects;
+mod depth;
 mod golden;
 mod kernel;
 mod manifest;
