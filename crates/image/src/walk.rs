@@ -152,7 +152,7 @@ impl<'a> Walk<'a> {
                 let path = join(&self.path, &entry.name);
                 let parent = level.inode.nid();
                 let checked = level.check(&entry);
-                let too_long = path.len() > PATH_MAX_BYTES;
+                let too_long = path.len() > PATH_MAX_BYTES && !entry.is_dot();
                 if too_long {
                     let error = broken(ErrorKind::PathTooLong, &level.inode);
                     self.report(self.path.clone(), error);

@@ -37,7 +37,7 @@ fn image(depth: usize) -> Vec<u8> {
     let mut bytes = vec![0u8; FIRST + depth * SPACING];
     bytes[1024..1028].copy_from_slice(&0xE0F5_E1E2u32.to_le_bytes());
     bytes[1036] = 12;
-    bytes[1038..1040].copy_from_slice(&((FIRST / 32) as u16).to_le_bytes());
+    bytes[1038..1040].copy_from_slice(&u16::try_from(FIRST / 32).unwrap().to_le_bytes());
     for number in 0..depth {
         let directory = directory(number, depth);
         let at = FIRST + number * SPACING;
