@@ -62,17 +62,23 @@ impl Zstd {
         output: &mut [u8],
         want: Want,
     ) -> Result<(), ErrorKind> {
-        if window_bytes(stream)? > self.window_bytes as u64 {
+        let window_bytes = window_bytes(stream)?;
+        if window_bytes > self.window_bytes as u64 {
             return Err(ErrorKind::UnsupportedWindow);
         }
+        // In one step the library takes all of the output for the window, and so accepts matches
+        // that reach farther back than the frame allows. Streaming finds other bytes there, as
+        // Linux does. Frames as builders make them have a window for their whole contents.
         let got = match want {
-            Want::Whole => self.decode_whole(stream, output)?,
-            Want::Prefix => self.decode_prefix(stream, output)?,
+            Want::Whole if window_bytes >= output.len() as u64 => {
+                self.decode_at_once(stream, output)?
+            }
+            _ => self.decode_in_steps(stream, output, want)?,
         };
         filled(got, output.len())
     }
 
-    fn decode_whole(&mut self, stream: &[u8], output: &mut [u8]) -> Result<usize, ErrorKind> {
+    fn decode_at_once(&mut self, stream: &[u8], output: &mut [u8]) -> Result<usize, ErrorKind> {
         // SAFETY: the slice is given with its length, and the function only reads it.
         let frame_bytes =
             unsafe { c::ZSTD_findFrameCompressedSize(stream.as_ptr().cast(), stream.len()) };
@@ -90,7 +96,12 @@ impl Zstd {
         })
     }
 
-    fn decode_prefix(&mut self, stream: &[u8], output: &mut [u8]) -> Result<usize, ErrorKind> {
+    fn decode_in_steps(
+        &mut self,
+        stream: &[u8],
+        output: &mut [u8],
+        want: Want,
+    ) -> Result<usize, ErrorKind> {
         let mut target =
             c::ZSTD_outBuffer { dst: output.as_mut_ptr().cast(), size: output.len(), pos: 0 };
         let mut source =
@@ -101,14 +112,23 @@ impl Zstd {
             let session = c::ZSTD_ResetDirective::ZSTD_reset_session_only;
             c::ZSTD_DCtx_reset(self.context.as_ptr(), session)
         })?;
-        while target.pos < target.size {
+        while target.pos < target.size || want == Want::Whole {
             let before = (source.pos, target.pos);
             // SAFETY: as above; both buffers describe live slices, and the library keeps their
             // positions within their sizes.
             let more = checked(unsafe {
                 c::ZSTD_decompressStream(self.context.as_ptr(), &raw mut target, &raw mut source)
             })?;
-            if more == 0 || before == (source.pos, target.pos) {
+            if more == 0 {
+                break;
+            }
+            if before == (source.pos, target.pos) {
+                // Nothing moves: the output is full, or the input has ended.
+                let is_full = target.pos == target.size;
+                let rest = source.pos < source.size;
+                if want == Want::Whole && is_full {
+                    return Err(if rest { ErrorKind::TooLong } else { ErrorKind::Corrupt });
+                }
                 break;
             }
         }

@@ -68,8 +68,7 @@ impl Iterator for RawEntries<'_> {
                 return None;
             }
             if let Err(error) = self.load() {
-                self.next = u64::MAX;
-                self.loaded.clear();
+                self.end();
                 return Some(Err(error));
             }
         }
@@ -77,6 +76,12 @@ impl Iterator for RawEntries<'_> {
 }
 
 impl RawEntries<'_> {
+    /// Leaves the rest out.
+    pub(crate) fn end(&mut self) {
+        self.next = u64::MAX;
+        self.loaded.clear();
+    }
+
     fn load(&mut self) -> Result<()> {
         let range = self.core.dir_block(&self.dir, self.next);
         let bytes = self.core.dir_bytes(&self.dir, &range)?;

@@ -17,6 +17,10 @@ use crate::inode::Inode;
 /// The longest path that is followed: sixteen times what one system call takes.
 const PATH_MAX_BYTES: usize = 64 << 10;
 
+/// Names out of order after which a directory is given up: its blocks may repeat each other, as many
+/// as a number can say.
+const DISORDER_MAX: u32 = 64;
+
 /// A file, directory or other inode under one of its names.
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -74,6 +78,8 @@ struct Level<'a> {
     path_bytes: usize,
     entries: RawEntries<'a>,
     last_name: Box<[u8]>,
+    /// Names that did not ascend.
+    disorder: u32,
     saw_dot: bool,
     saw_dot_dot: bool,
 }
@@ -135,6 +141,7 @@ impl<'a> Walk<'a> {
                     parent,
                     entries,
                     last_name: Box::default(),
+                    disorder: 0,
                 });
             }
             Err(error) => {
@@ -233,6 +240,11 @@ impl Level<'_> {
         let in_order = is_first || *self.last_name < *entry.name;
         self.last_name.clone_from(&entry.name);
         if !in_order {
+            self.disorder = self.disorder.saturating_add(1);
+            if self.disorder >= DISORDER_MAX {
+                self.entries.end();
+                (self.saw_dot, self.saw_dot_dot) = (true, true);
+            }
             return Err(broken(ErrorKind::DirectoryOrder, dir));
         }
         if let Err(error) = check_name(&entry.name) {

@@ -89,3 +89,21 @@ fn an_empty_frame_is_the_whole_of_nothing() {
     let frame = zstd(&[], 3, Frame::default());
     assert_eq!(job(&frame, Want::Whole).run(&mut decoder(), 0), Ok(vec![]));
 }
+
+#[test]
+fn a_match_beyond_the_window_of_its_frame_gives_whole_and_prefix_the_same_bytes() {
+    // A frame with a window of 1 KiB, runs of 1,088 bytes, and a match from before the window.
+    const FRAME: [u8; 33] = [
+        0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x00, 0x02, 0x20, 0x00, 0x41, 0x02, 0x20, 0x00, 0x42, 0x02,
+        0x20, 0x00, 0x43, 0x02, 0x20, 0x00, 0x44, 0x45, 0x00, 0x00, 0x00, 0x01, 0x54, 0x00, 0x0b,
+        0x1f, 0x0f, 0x0e,
+    ];
+    let mut decoder = decoder();
+    for length in 1..8192 {
+        let whole = job(&FRAME, Want::Whole).run(&mut decoder, length);
+        let prefix = job(&FRAME, Want::Prefix).run(&mut decoder, length);
+        if let Ok(whole) = whole {
+            assert_eq!(prefix, Ok(whole), "{length} bytes");
+        }
+    }
+}
