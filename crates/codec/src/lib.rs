@@ -2,8 +2,9 @@
 //!
 //! Slices in, slices out. A [`Decoder`] owns every context it needs from [`Decoder::new`] on: after
 //! that it allocates nothing, starts no thread, keeps no global state and writes nowhere but into
-//! the `output` it is given. Any bytes are safe input. All foreign code of the workspace is reached
-//! from here; what the C libraries allocate comes from Rust's global allocator (see `c_heap`).
+//! the `output` it is given. Any bytes are safe input. LZ4, DEFLATE and ZSTD are C libraries, and all
+//! foreign code of the workspace is reached from here; what they allocate comes from Rust's global
+//! allocator (see `c_heap`). MicroLZMA is decoded by this crate itself (see `lzma`).
 //!
 //! ```
 //! use ferrofs_codec::{Algorithm, Decoder, Padding, Settings, Want};

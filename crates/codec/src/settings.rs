@@ -7,8 +7,9 @@
 pub struct Settings {
     /// Make an LZ4 decoder; it needs no memory.
     pub lz4: bool,
-    /// Make a MicroLZMA decoder with a dictionary of this many bytes: at most 8 MiB, and values
-    /// under 4 KiB count as 4 KiB.
+    /// Make a MicroLZMA decoder for streams with a dictionary of this many bytes: at most 8 MiB, and
+    /// values under 4 KiB count as 4 KiB. It costs no memory, as the output is the dictionary; a
+    /// match that reaches back farther than this is an error.
     pub lzma_dictionary_bytes: Option<u32>,
     /// Make a DEFLATE decoder.
     pub deflate: bool,

@@ -8,7 +8,8 @@ pub enum Want {
     /// The first `output.len()` bytes of a stream that may yield more.
     ///
     /// What lies behind them in the stream is not judged, so a prefix may decode although the whole
-    /// does not. A MicroLZMA stream does not say where it ends: asked for more than went into it, it
-    /// may make bytes up from the last bits of its range coder, so ask for no more.
+    /// does not. Input that ends before the output is full is an error. But a MicroLZMA stream does
+    /// not say where it ends: asked for more than went into it, it may make a few bytes up from the
+    /// last bits of its range coder, and may be at its end behind them, so ask for no more.
     Prefix,
 }

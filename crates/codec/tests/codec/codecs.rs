@@ -186,7 +186,7 @@ fn deflate(data: &[u8], level: c_int) -> Vec<u8> {
     out
 }
 
-fn microlzma(data: &[u8], preset: u32, [lc, lp, pb]: [u32; 3]) -> Vec<u8> {
+pub(crate) fn microlzma(data: &[u8], preset: u32, [lc, lp, pb]: [u32; 3]) -> Vec<u8> {
     use liblzma_sys as c;
     let mut out = vec![0; data.len() + data.len() / 8 + 100];
     // SAFETY: zero is a value for both structures and how liblzma wants a new stream; the pointers

@@ -14,6 +14,8 @@ mod deflate;
 #[cfg(test)]
 mod guarded;
 #[cfg(test)]
+mod liblzma;
+#[cfg(test)]
 mod lz4;
 #[cfg(test)]
 mod lzma;

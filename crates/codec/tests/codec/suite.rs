@@ -69,7 +69,10 @@ pub(crate) fn wrong_lengths(codec: &Codec, streams: &[Stream]) {
         let length = data.len();
         for wrong in [length - 1, length + 1, length / 2, length + 4096] {
             let decoded = job(codec, bytes, Want::Whole).run(&mut decoder, wrong);
-            assert!(decoded.is_err(), "{name}: {length} bytes passed as {wrong}");
+            // The range decoder of LZMA can be at its end for some symbols of no weight.
+            let may_pass = codec.algorithm == Algorithm::Lzma && wrong > length;
+            let passed = decoded.is_ok_and(|found| !(may_pass && found.starts_with(data)));
+            assert!(!passed, "{name}: {length} bytes passed as {wrong}");
         }
         if codec.algorithm != Algorithm::Lzma {
             let decoded = job(codec, bytes, Want::Prefix).run(&mut decoder, length + 1);

@@ -1,0 +1,137 @@
+//! MicroLZMA, straight into the output.
+//!
+//! A MicroLZMA stream is a raw LZMA stream without an end marker whose first byte, always zero, was
+//! replaced by the complement of the properties. `symbols` decodes it, by way of `range` and one of
+//! the two implementations of `trees`; here the stream is opened, its last bytes are fed and the
+//! verdict is found. Unsafe code is in those files, and in `copy`, but not in this one.
+//!
+//! What liblzma accepts is accepted and yields the same bytes, with two exceptions. A match may not
+//! reach back farther than the dictionary that was declared, which liblzma rounds up. And what lies
+//! behind a prefix is not looked at, where liblzma decodes one symbol more and may stumble over it.
+
+mod copy;
+mod probabilities;
+mod properties;
+mod range;
+mod symbols;
+#[cfg(test)]
+mod tests;
+mod trees;
+#[cfg(any(test, not(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))))]
+mod trees_portable;
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
+mod trees_x86_64;
+
+use crate::error::ErrorKind;
+use crate::want::Want;
+use probabilities::Probabilities;
+use properties::Properties;
+use symbols::{SYMBOL_INPUT_MAX, Steps, Stop, Symbols};
+use trees::Trees;
+
+#[cfg(not(all(target_arch = "x86_64", target_pointer_width = "64", not(miri))))]
+use trees_portable::Portable as Fastest;
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
+use trees_x86_64::X86_64 as Fastest;
+
+/// Smaller dictionaries count as this, as with liblzma.
+const DICTIONARY_BYTES_MIN: u32 = 4 << 10;
+/// Linux's `Z_EROFS_LZMA_MAX_DICT_SIZE`: images that say more do not mount.
+const DICTIONARY_BYTES_MAX: u32 = 8 << 20;
+
+/// A decoder of MicroLZMA streams.
+pub(crate) struct Lzma {
+    probabilities: Probabilities,
+    dictionary_bytes: usize,
+}
+
+impl Lzma {
+    pub(crate) fn new(dictionary_bytes: u32) -> Result<Self, ErrorKind> {
+        if dictionary_bytes > DICTIONARY_BYTES_MAX {
+            return Err(ErrorKind::UnsupportedWindow);
+        }
+        let dictionary_bytes = dictionary_bytes.max(DICTIONARY_BYTES_MIN) as usize;
+        Ok(Self { probabilities: Probabilities::new()?, dictionary_bytes })
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.probabilities.memory_bytes()
+    }
+
+    pub(crate) fn decode(
+        &mut self,
+        input: &[u8],
+        output: &mut [u8],
+        want: Want,
+    ) -> Result<(), ErrorKind> {
+        self.decode_by::<Fastest>(input, output, want)
+    }
+
+    fn decode_by<T: Trees>(
+        &mut self,
+        input: &[u8],
+        output: &mut [u8],
+        want: Want,
+    ) -> Result<(), ErrorKind> {
+        let wanted = output.len();
+        let (first, input) = input.split_first().ok_or(ErrorKind::EmptyInput)?;
+        let properties = Properties::from_first_byte(*first).ok_or(ErrorKind::Corrupt)?;
+        let Some((code, input)) = input.split_first_chunk() else {
+            return Err(ErrorKind::TooShort { got: 0, wanted });
+        };
+        let code = u32::from_be_bytes(*code);
+        let probabilities = self.probabilities.reset(properties);
+        let mut symbols =
+            Symbols::new(properties, probabilities, self.dictionary_bytes, code, output);
+        let mut taken = 0;
+        let mut stop = Stop::Room;
+        if wanted > 0 && input.len() >= SYMBOL_INPUT_MAX {
+            stop = symbols.decode::<T>(input, &mut taken, Steps::All);
+        }
+        let rest = &input[taken..];
+        if stop == Stop::Room && symbols.position() < wanted {
+            let mut tail = Tail::new(rest);
+            stop = tail.decode::<T>(&mut symbols, wanted)?;
+            taken += tail.taken;
+        }
+        match (stop, want) {
+            (Stop::Room | Stop::Overlong, Want::Prefix) => Ok(()),
+            (Stop::Room, Want::Whole) if symbols.can_end(&input[taken..]) => Ok(()),
+            _ => Err(ErrorKind::Corrupt),
+        }
+    }
+}
+
+/// The last bytes of the input, with as many zeros behind them as a symbol can take in.
+struct Tail {
+    bytes: [u8; 2 * SYMBOL_INPUT_MAX],
+    length: usize,
+    taken: usize,
+}
+
+impl Tail {
+    /// `rest` is shorter than `SYMBOL_INPUT_MAX`.
+    fn new(rest: &[u8]) -> Self {
+        let mut bytes = [0; 2 * SYMBOL_INPUT_MAX];
+        bytes[..rest.len()].copy_from_slice(rest);
+        Self { bytes, length: rest.len(), taken: 0 }
+    }
+
+    /// Decodes until the output is full.
+    fn decode<T: Trees>(
+        &mut self,
+        symbols: &mut Symbols<'_>,
+        wanted: usize,
+    ) -> Result<Stop, ErrorKind> {
+        loop {
+            let got = symbols.position();
+            let stop = symbols.decode::<T>(&self.bytes, &mut self.taken, Steps::One);
+            if self.taken > self.length {
+                return Err(ErrorKind::TooShort { got, wanted });
+            }
+            if stop != Stop::Room || symbols.position() == wanted {
+                return Ok(stop);
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The adaptive probabilities of a stream: one array of 16-bit numbers, and who lives where in it.
+//!
+//! A probability is the chance of a zero bit in units of 1/2048. All of them start in the middle.
+
+use crate::error::ErrorKind;
+
+use super::properties::Properties;
+
+/// The states of the symbol history.
+const STATES: usize = 12;
+/// The largest number of position states, 2 to the power of pb.
+pub(super) const POSITION_STATES: usize = 1 << 4;
+
+/// One for each state and position state: literal or match?
+pub(super) const IS_MATCH: usize = 0;
+/// One for each state and position state: more than one byte at the last distance?
+pub(super) const IS_REPEAT_0_LONG: usize = IS_MATCH + STATES * POSITION_STATES;
+/// One for each state: a new distance or one of the last four?
+pub(super) const IS_REPEAT: usize = IS_REPEAT_0_LONG + STATES * POSITION_STATES;
+/// One for each state: the last distance or an older one?
+pub(super) const IS_REPEAT_0: usize = IS_REPEAT + STATES;
+/// One for each state: the last but one or an older one?
+pub(super) const IS_REPEAT_1: usize = IS_REPEAT_0 + STATES;
+/// One for each state: the third or the fourth?
+pub(super) const IS_REPEAT_2: usize = IS_REPEAT_1 + STATES;
+/// Trees of six bits for the class of a distance, one for each of the lengths 2, 3, 4 and the rest.
+pub(super) const DISTANCE_SLOT: usize = IS_REPEAT_2 + STATES;
+/// Reverse trees of the distances 4 to 127, packed: the one whose smallest distance is d begins at
+/// d less its slot.
+pub(super) const DISTANCE_LOW: usize = DISTANCE_SLOT + 4 * 64;
+/// The reverse tree of the last four bits of the distances from 128 on.
+pub(super) const DISTANCE_ALIGN: usize = DISTANCE_LOW + 128;
+/// The lengths of matches with a new distance.
+pub(super) const MATCH_LENGTH: usize = DISTANCE_ALIGN + 16;
+/// The lengths of the others.
+pub(super) const REPEAT_LENGTH: usize = MATCH_LENGTH + LENGTH_COUNT;
+/// Trees of eight bits, three for each literal context.
+pub(super) const LITERAL: usize = REPEAT_LENGTH + LENGTH_COUNT;
+
+/// Inside the lengths: trees of three bits for 2 to 9, one for each position state.
+pub(super) const LENGTH_LOW: usize = 0;
+/// Inside the lengths: trees of three bits for 10 to 17, one for each position state.
+pub(super) const LENGTH_MIDDLE: usize = LENGTH_LOW + POSITION_STATES * 8;
+/// Inside the lengths: the tree of eight bits for 18 to 273.
+pub(super) const LENGTH_HIGH: usize = LENGTH_MIDDLE + POSITION_STATES * 8;
+/// Inside the lengths: up to 9 or more?
+pub(super) const LENGTH_CHOICE: usize = LENGTH_HIGH + 256;
+/// Inside the lengths: up to 17 or more?
+pub(super) const LENGTH_CHOICE_2: usize = LENGTH_CHOICE + 1;
+const LENGTH_COUNT: usize = LENGTH_CHOICE_2 + 1;
+
+/// The probabilities of a literal context: one tree for literals behind literals, and one for each
+/// value of the bit that the last distance suggests.
+pub(super) const LITERAL_TREES: usize = 3 * 256;
+/// The largest number of literal contexts, as lc + lp is 4 at most.
+const LITERAL_CONTEXTS: usize = 1 << 4;
+
+/// The length of the whole array.
+pub(super) const COUNT: usize = LITERAL + LITERAL_TREES * LITERAL_CONTEXTS;
+
+/// An even chance.
+const EVEN: u16 = 1 << 10;
+
+/// Room for the probabilities of any stream.
+pub(super) struct Probabilities(Box<[u16; COUNT]>);
+
+impl Probabilities {
+    pub(super) fn new() -> Result<Self, ErrorKind> {
+        let mut room = Vec::new();
+        room.try_reserve_exact(COUNT).map_err(|_| ErrorKind::OutOfMemory)?;
+        room.resize(COUNT, EVEN);
+        match room.into_boxed_slice().try_into() {
+            Ok(array) => Ok(Self(array)),
+            Err(_) => Err(ErrorKind::OutOfMemory),
+        }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.0)
+    }
+
+    /// All that a stream with these properties can reach, as it is at the start.
+    pub(super) fn reset(&mut self, properties: Properties) -> &mut [u16; COUNT] {
+        let reachable = LITERAL + LITERAL_TREES * properties.literal_contexts();
+        self.0[..reachable].fill(EVEN);
+        &mut self.0
+    }
+}
