@@ -62,7 +62,8 @@ impl Zstd {
         output: &mut [u8],
         want: Want,
     ) -> Result<(), ErrorKind> {
-        let window_bytes = window_bytes(stream)?;
+        let header = frame_header(stream)?;
+        let window_bytes = header.windowSize;
         if window_bytes > self.window_bytes as u64 {
             return Err(ErrorKind::UnsupportedWindow);
         }
@@ -73,7 +74,7 @@ impl Zstd {
             Want::Whole if window_bytes >= output.len() as u64 => {
                 self.decode_at_once(stream, output)?
             }
-            _ => self.decode_in_steps(stream, output, want)?,
+            _ => self.decode_in_steps(header.headerSize as usize, stream, output, want)?,
         };
         filled(got, output.len())
     }
@@ -96,16 +97,19 @@ impl Zstd {
         })
     }
 
+    /// The first step is the header alone: given a whole frame whose contents fit into the output,
+    /// the library decodes it at once after all.
     fn decode_in_steps(
         &mut self,
+        header_bytes: usize,
         stream: &[u8],
         output: &mut [u8],
         want: Want,
     ) -> Result<usize, ErrorKind> {
         let mut target =
             c::ZSTD_outBuffer { dst: output.as_mut_ptr().cast(), size: output.len(), pos: 0 };
-        let mut source =
-            c::ZSTD_inBuffer { src: stream.as_ptr().cast(), size: stream.len(), pos: 0 };
+        let mut source = c::ZSTD_inBuffer { src: stream.as_ptr().cast(), size: 0, pos: 0 };
+        let mut ends = [header_bytes.min(stream.len()), stream.len()].into_iter();
         // SAFETY: the context is live and borrowed mutably. Resetting the session makes it forget
         // the buffers and the failures of earlier calls, and keeps its workspace.
         checked(unsafe {
@@ -113,6 +117,7 @@ impl Zstd {
             c::ZSTD_DCtx_reset(self.context.as_ptr(), session)
         })?;
         while target.pos < target.size || want == Want::Whole {
+            source.size = ends.next().unwrap_or(stream.len());
             let before = (source.pos, target.pos);
             // SAFETY: as above; both buffers describe live slices, and the library keeps their
             // positions within their sizes.
@@ -136,8 +141,8 @@ impl Zstd {
     }
 }
 
-/// The window that the first frame of `stream` asks for; none for a skippable frame.
-fn window_bytes(stream: &[u8]) -> Result<u64, ErrorKind> {
+/// The header of the first frame of `stream`; a skippable one has no window.
+fn frame_header(stream: &[u8]) -> Result<c::ZSTD_FrameHeader, ErrorKind> {
     let mut header = MaybeUninit::<c::ZSTD_FrameHeader>::zeroed();
     // SAFETY: the header is writable, and the slice is given with its length.
     let missing = unsafe {
@@ -148,7 +153,7 @@ fn window_bytes(stream: &[u8]) -> Result<u64, ErrorKind> {
     }
     // SAFETY: zero is a value of every field, the library's frame types being 0 and 1, and the
     // library writes nothing else.
-    Ok(unsafe { header.assume_init() }.windowSize)
+    Ok(unsafe { header.assume_init() })
 }
 
 /// Tells the lengths from the error codes that libzstd packs into one integer.

@@ -6,8 +6,8 @@
 //! verdict is found. Unsafe code is in those files, and in `copy`, but not in this one.
 //!
 //! What liblzma accepts is accepted and yields the same bytes, with two exceptions. A match may not
-//! reach back farther than the dictionary that was declared, which liblzma rounds up. And what lies
-//! behind a prefix is not looked at, where liblzma decodes one symbol more and may stumble over it.
+//! reach back farther than the dictionary that was declared, which liblzma rounds up to 16 bytes. And
+//! nothing behind a prefix is looked at, where liblzma refuses an end marker.
 
 mod copy;
 mod probabilities;

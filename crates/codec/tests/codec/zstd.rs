@@ -110,3 +110,20 @@ fn a_match_beyond_the_window_of_its_frame_gives_whole_and_prefix_the_same_bytes(
     }
     assert_eq!(wholes, 1, "the frame has one length");
 }
+
+#[test]
+fn a_match_beyond_the_window_gives_all_prefixes_the_same_bytes_if_the_frame_says_its_size() {
+    // As above with runs of 1,024 bytes, 4,130 bytes in all, and that number in the header: given
+    // room for as many, the library would decode in one step.
+    const FRAME: [u8; 35] = [
+        0x28, 0xb5, 0x2f, 0xfd, 0x40, 0x00, 0x22, 0x0f, 0x02, 0x20, 0x00, 0x41, 0x02, 0x20, 0x00,
+        0x42, 0x02, 0x20, 0x00, 0x43, 0x02, 0x20, 0x00, 0x44, 0x45, 0x00, 0x00, 0x00, 0x01, 0x54,
+        0x00, 0x0b, 0x1f, 0x0f, 0x0e,
+    ];
+    let mut decoder = decoder();
+    let whole = job(&FRAME, Want::Whole).run(&mut decoder, 4130).unwrap();
+    for length in 4090..=4130 {
+        let prefix = job(&FRAME, Want::Prefix).run(&mut decoder, length);
+        assert!(prefix.as_deref() == Ok(&whole[..length]), "{length} bytes");
+    }
+}
