@@ -34,8 +34,9 @@ pub struct MapCase {
     pub data: Vec<u8>,
 }
 
-/// Where nids count from: behind every block that a seed has data in.
-const META_START: u64 = 16 << 20;
+/// Where nids count from: behind every block that an input can put data in, so that an index which
+/// is longer than it says ends with the image.
+const META_START: u64 = 8 << 30;
 const SUPERBLOCK_START: usize = 1024;
 /// The superblock, configuration records and the device table end here.
 const FRONT_BYTES: usize = 2048 + 128;

@@ -22,7 +22,8 @@ impl Source for Stretch {
     }
 
     fn length(&self) -> u64 {
-        self.0.iter().map(|(start, bytes)| start + bytes.len() as u64).max().unwrap_or(0)
+        let parts = self.0.iter().filter(|(_, bytes)| !bytes.is_empty());
+        parts.map(|(start, bytes)| start + bytes.len() as u64).max().unwrap_or(0)
     }
 }
 

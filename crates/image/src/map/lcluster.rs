@@ -26,6 +26,9 @@ struct Entries {
     cursor: Cursor,
     header: IndexHeader,
     form: IndexForm,
+    /// The head behind the last extent that was found, and where it starts: sequential readers want
+    /// it next.
+    next: Option<(u64, Found)>,
 }
 
 #[derive(Debug)]
@@ -49,7 +52,7 @@ enum TailPlace {
 }
 
 /// An extent's head and where it stands.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Found {
     lcn: u64,
     head: Head,
@@ -78,7 +81,7 @@ impl Lclusters {
                 IndexForm::Compact(address(index)?)
             }
         };
-        let mut entries = Entries { cursor: Cursor::new(inode), header, form };
+        let mut entries = Entries { cursor: Cursor::new(inode), header, form, next: None };
         let tail = match (header.tail, inode.size().checked_sub(1)) {
             (Tail::Ordinary, _) | (_, None) => None,
             (tail, Some(last)) => Some(entries.tail(core, tail, last)?),
@@ -129,18 +132,19 @@ impl Lclusters {
             _ => self.entries.count(self.size),
         };
         for lcn in 0..lclusters {
-            match self.entries.entry(core, lcn)? {
-                Lcluster::Head(_) if reach > lcn => {
+            let (back, forward) = self.entries.distances(core, lcn)?;
+            match back {
+                None if reach > lcn => {
                     return Err(ErrorKind::LookBack { lcluster: lcn }.into());
                 }
-                Lcluster::Head(_) => head = Some(lcn),
-                Lcluster::NonHead { back, .. } => {
+                None => head = Some(lcn),
+                Some(back) => {
                     let leads_to = lcn.checked_sub(u64::from(back)).filter(|_| back != 0);
                     // Long distances are capped and lead to an entry in between (F26).
                     if head.is_none() || leads_to < head {
                         return Err(ErrorKind::LookBack { lcluster: lcn }.into());
                     }
-                    reach = reach.max(lcn.saturating_add(self.entries.forward(core, lcn)?));
+                    reach = reach.max(lcn.saturating_add(forward));
                 }
             }
         }
@@ -179,6 +183,32 @@ impl Entries {
         }
     }
 
+    /// The distance back of a NONHEAD, `None` for a head; and the distance forward that is stored
+    /// with it, 0 where it follows from the entries behind it.
+    fn distances(&mut self, core: &Core, lcn: u64) -> Result<(Option<u16>, u64)> {
+        match &self.form {
+            IndexForm::Full(index) => {
+                let at = address(index.entry_offset(lcn))?;
+                let bytes = self.cursor.bytes(core, at, FullIndex::ENTRY_BYTES)?;
+                match parsed(FullIndex::entry(bytes, &self.header), at)? {
+                    Lcluster::Head(_) => Ok((None, 0)),
+                    Lcluster::NonHead { back, .. } => {
+                        Ok((Some(back), parsed(FullIndex::forward(bytes), at)?))
+                    }
+                }
+            }
+            IndexForm::Compact(index) => {
+                let span = index.span(lcn).ok_or_else(|| past_index(lcn))?;
+                let bytes = self.cursor.bytes(core, span.offset, u64::from(span.bytes))?;
+                let pack = parsed(Pack::new(bytes, &self.header), span.offset)?;
+                let back = parsed(pack.back(span.slot), span.offset)?;
+                let is_stored = back.is_some() && pack.is_last(span.slot);
+                let forward = if is_stored { pack.forward(span.slot) } else { Ok(0) };
+                Ok((back, parsed(forward, span.offset)?))
+            }
+        }
+    }
+
     /// How far the next head is from the NONHEAD `lcn`; at least 1, which old builders did not
     /// always write.
     fn forward(&mut self, core: &Core, lcn: u64) -> Result<u64> {
@@ -200,6 +230,9 @@ impl Entries {
 
     /// The head of the extent that holds byte `offset` of the file.
     fn head_of(&mut self, core: &Core, offset: u64) -> Result<Found> {
+        if let Some((_, found)) = self.next.filter(|(start, _)| *start == offset) {
+            return Ok(found);
+        }
         let mut lcn = offset.wrapping_shr(u32::from(self.header.lcluster_bits));
         let within = offset & self.header.lcluster_bytes().wrapping_sub(1);
         let mut back = match self.entry(core, lcn)? {
@@ -240,8 +273,10 @@ impl Entries {
             if position >= size {
                 return Ok(size);
             }
-            if let Lcluster::Head(next) = self.entry(core, lcn)? {
-                return Ok(address(position.checked_add(u64::from(next.offset)))?.min(size));
+            if let Lcluster::Head(head) = self.entry(core, lcn)? {
+                let start = address(position.checked_add(u64::from(head.offset)))?;
+                self.next = Some((start, Found { lcn, head }));
+                return Ok(start.min(size));
             }
             lcn = address(lcn.checked_add(self.forward(core, lcn)?))?;
         }

@@ -155,6 +155,28 @@ impl<'a> Pack<'a> {
         if raw.is_non_head() { self.non_head(slot, raw) } else { self.head(slot, raw) }
     }
 
+    /// How many lclusters back the entry in `slot` looks; `None` for a head. Cheaper than
+    /// [`Pack::entry`], which has to find the block of a head.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Truncated`] for a slot past the pack, and [`ErrorKind::UnexpectedBlockCount`].
+    pub fn back(&self, slot: u8) -> Result<Option<u16>> {
+        let raw = self.raw(slot)?;
+        if !raw.is_non_head() {
+            return Ok(None);
+        }
+        match self.non_head(slot, raw)? {
+            Lcluster::NonHead { back, .. } => Ok(Some(back)),
+            Lcluster::Head(_) => Ok(None),
+        }
+    }
+
+    /// Whether `slot` is the last of the pack, the one whose distance forward is stored.
+    #[must_use]
+    pub const fn is_last(&self, slot: u8) -> bool {
+        slot.saturating_add(1) == self.slots
+    }
+
     /// How many lclusters after the one in `slot` the next head lies, or looks to: at least 1.
     ///
     /// # Errors
