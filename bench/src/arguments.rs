@@ -1,0 +1,170 @@
+//! The command line: which experiment, how long, and where its findings go. Parsing touches nothing.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use serde::Serialize;
+
+use crate::hogs::HogArguments;
+use crate::pages::LimitArguments;
+use crate::rows::RowName;
+
+/// Experiments on the mechanisms of ferrofs-workers, beside their peers
+#[derive(Debug, Parser)]
+#[command(version)]
+pub(crate) struct Arguments {
+    /// Fewer and smaller runs: shows that it works, proves no figure
+    #[arg(long, global = true)]
+    pub(crate) quick: bool,
+    /// Write every sample as JSON to this file
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write EXPERIMENT.json and EXPERIMENT.md to this folder
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    #[command(subcommand)]
+    pub(crate) experiment: Experiment,
+}
+
+/// What can be run.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Experiment {
+    /// Throughput of one submitter against the number of workers, as QEMU's threaded-workqueue-bench
+    Workqueue(WorkqueueArguments),
+    /// Time from submission to start, on an idle machine and beside CPU hogs
+    Scheduling(SchedulingArguments),
+    /// Time to fault memory in with one thread and with more, and the cost of unequal pieces
+    Jobs(JobsArguments),
+    /// Cost of a frame from the reserve, alone and in a memory cgroup at its limit (needs root)
+    Pages(PagesArguments),
+    /// Gets frames in a memory cgroup
+    #[command(hide = true)]
+    UnderLimit(LimitArguments),
+    /// Burns a CPU beside an experiment
+    #[command(hide = true)]
+    Hog(HogArguments),
+}
+
+/// The letters are those of QEMU's bench.
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct WorkqueueArguments {
+    /// Worker threads, one run for each number; the submitter is extra
+    #[arg(short, long, value_name = "N", value_delimiter = ',', default_value = "1,2,4,16,64")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=512))]
+    pub(crate) threads: Vec<u16>,
+    /// Requests that each worker may have before it
+    #[arg(short, long, value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) requests: u16,
+    /// Memory to compress, in GiB; an eighth of one with --quick
+    #[arg(short, long, value_name = "GIB", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) memory: u16,
+    /// Repetitions; 2 at most with --quick
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) repeat: u16,
+    /// Rows to run; all if none is named
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) rows: Vec<RowName>,
+    /// Bind every thread to these CPUs, such as "0" or "0-3,8"
+    #[arg(long, value_name = "CPUS")]
+    pub(crate) pin: Option<String>,
+}
+
+/// How the latency of starting work is measured.
+#[derive(Debug, Clone, Copy, Args, Serialize)]
+pub(crate) struct SchedulingArguments {
+    /// Launches for each pool and condition; 10 at most with --quick
+    #[arg(short, long, value_name = "N", default_value_t = 50)]
+    #[arg(value_parser = clap::value_parser!(u16).range(2..=10_000))]
+    pub(crate) iterations: u16,
+    /// Items of one launch
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(crate) items: u16,
+    /// Hogs on each CPU, at nice 0
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) hogs: u16,
+}
+
+/// How the faulting in of memory is measured.
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct JobsArguments {
+    /// Memory to fault in, in GiB; half of one with --quick
+    #[arg(short, long, value_name = "GIB", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) gib: u16,
+    /// Threads, one line for each number; 1, 2, 4 and so on up to what the system runs at once if none
+    /// is named
+    #[arg(short, long, value_name = "N", value_delimiter = ',', value_parser = threads)]
+    pub(crate) threads: Vec<usize>,
+    /// Runs of each way, after one that does not count; 3 at most with --quick
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) repeat: u16,
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("a job has at least one thread".to_owned()),
+        Ok(count) => Ok(count),
+        Err(error) => Err(format!("{error}")),
+    }
+}
+
+/// How the cost of a frame is measured.
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct PagesArguments {
+    /// Bursts of 256 frames for each source; 5 at most with --quick
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(crate) rounds: u16,
+    /// Folder on a disk for a file of 128 MiB, whose pages fill the group; the system's temporary
+    /// folder if none is named
+    #[arg(long, value_name = "DIR")]
+    pub(crate) folder: Option<PathBuf>,
+    /// Leave out the part that needs a memory cgroup
+    #[arg(long)]
+    pub(crate) without_cgroup: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::{Arguments, Experiment};
+    use crate::rows::RowName;
+
+    fn parse(words: &str) -> Result<Arguments, clap::Error> {
+        Arguments::try_parse_from(words.split_whitespace())
+    }
+
+    #[test]
+    fn the_description_is_sound() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_letters_of_qemu_are_understood() {
+        let parsed =
+            parse("bench workqueue -t 1,2,64 -r 8 -m 2 -c 5 --rows original,rayon --quick");
+        let Arguments { quick: true, experiment: Experiment::Workqueue(w), .. } = parsed.unwrap()
+        else {
+            panic!("another experiment");
+        };
+        assert_eq!((w.threads, w.requests, w.memory, w.repeat), (vec![1, 2, 64], 8, 2, 5));
+        assert_eq!(w.rows, [RowName::Original, RowName::Rayon]);
+        assert_eq!(w.pin, None);
+    }
+
+    #[test]
+    fn senseless_numbers_are_refused() {
+        for words in ["-t 0", "-r 0", "-m 0", "-c 0", "-t x", "--rows nothing"] {
+            assert!(parse(&format!("bench workqueue {words}")).is_err(), "{words}");
+        }
+        parse("bench jobs -t 0").unwrap_err();
+        parse("bench").unwrap_err();
+    }
+}

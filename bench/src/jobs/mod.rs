@@ -1,0 +1,258 @@
+//! The jobs experiment: a large piece of memory faulted in by one thread and by more, beside one call
+//! of the system over the same range; and a job of unequal pieces.
+
+mod imbalance;
+
+use std::io::Write;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use ferrofs_workers::cpus::Granted;
+use ferrofs_workers::memory::{Mapping, Pages};
+
+use crate::arguments::JobsArguments;
+use crate::machine::{field_of, leading_number};
+use crate::report::{Report, Series, held};
+use crate::statistics::{Samples, difference_percent};
+use crate::table::Table;
+use imbalance::{Imbalance, Slow};
+
+const GIB: usize = 1 << 30;
+/// Of a GiB, in a quick run.
+const QUICK_BYTES: usize = GIB / 2;
+const QUICK_REPEAT: u16 = 3;
+/// Memory that must stay free beside what is faulted in, in KiB.
+const SPARE_KIB: u64 = 512 << 10;
+/// What two threads are to save against one, in per cent.
+const TWO_THREADS_MARK: f64 = -45.0;
+/// By how much one thread may be slower than one bare call, in per cent.
+const ONE_THREAD_MARK: f64 = 10.0;
+/// The most that the job of unequal pieces may take, as a multiple of the ideal.
+const IMBALANCE_MARK: f64 = 1.3;
+
+/// Kinds of pages, with their names in tables.
+const KINDS: [(Pages, &str); 2] = [(Pages::Small, "4 KiB pages"), (Pages::Huge, "huge pages")];
+
+/// A line of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// One MADV_POPULATE_WRITE over all of it.
+    OneCall,
+    /// A job of so many threads.
+    Threads(usize),
+}
+
+impl Way {
+    fn name(self) -> String {
+        match self {
+            Self::OneCall => "one call".to_owned(),
+            Self::Threads(1) => "1 thread".to_owned(),
+            Self::Threads(count) => format!("{count} threads"),
+        }
+    }
+}
+
+/// What is run.
+#[derive(Debug)]
+struct Plan {
+    bytes: usize,
+    repeat: u16,
+    ways: Vec<Way>,
+    threads_max: usize,
+}
+
+/// Milliseconds of one way, for each kind of pages.
+type Line = (Way, [Samples; KINDS.len()]);
+
+impl Plan {
+    fn new(arguments: &JobsArguments, is_quick: bool) -> Result<Self> {
+        let parallelism = Granted::read().parallelism();
+        let mut threads = arguments.threads.clone();
+        if threads.is_empty() {
+            threads = doubling(parallelism);
+        }
+        let asked = threads.iter().copied().max().unwrap_or(1);
+        ensure!(
+            asked <= parallelism,
+            "{asked} threads asked, but the system runs {parallelism} at once"
+        );
+        let bytes = if is_quick { QUICK_BYTES } else { usize::from(arguments.gib) * GIB };
+        let (needed, available) = (u64::try_from(bytes / 1024)? + SPARE_KIB, available_kib());
+        ensure!(
+            available >= needed,
+            "this needs {needed} KiB of memory, {available} KiB are available; --gib takes less"
+        );
+        Ok(Self {
+            bytes,
+            repeat: if is_quick { arguments.repeat.min(QUICK_REPEAT) } else { arguments.repeat },
+            ways: [Way::OneCall].into_iter().chain(threads.into_iter().map(Way::Threads)).collect(),
+            threads_max: parallelism,
+        })
+    }
+}
+
+/// 1, 2, 4 and so on, and the last.
+fn doubling(last: usize) -> Vec<usize> {
+    let below = std::iter::successors(Some(1), |count| Some(count * 2));
+    below.take_while(|&count| count < last).chain([last]).collect()
+}
+
+fn available_kib() -> u64 {
+    leading_number(&field_of("/proc/meminfo", "MemAvailable"))
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// When there is too little memory or a job does not do what it was told.
+pub(crate) fn run(
+    arguments: &JobsArguments,
+    is_quick: bool,
+    out: &mut dyn Write,
+) -> Result<Report> {
+    let mut report = Report::new("jobs", arguments)?;
+    let plan = Plan::new(arguments, is_quick)?;
+    let (mib, repeat) = (plan.bytes >> 20, plan.repeat);
+    writeln!(out, "faulting in {mib} MiB, {repeat} times in each way")?;
+    let lines = prefault(&plan)?;
+    add_prefault(&plan, &lines, &mut report);
+    writeln!(out, "a job with one slow piece, {repeat} times in each place")?;
+    add_imbalance(&plan, &mut report)?;
+    Ok(report)
+}
+
+/// Every way in turn, on a fresh mapping each; the first round warms up and does not count.
+fn prefault(plan: &Plan) -> Result<Vec<Line>> {
+    let mut lines: Vec<Line> = plan.ways.iter().map(|&way| (way, Default::default())).collect();
+    for round in 0..=plan.repeat {
+        for (way, samples) in &mut lines {
+            for ((pages, _), samples) in KINDS.iter().zip(samples) {
+                let milliseconds = time(*way, *pages, plan.bytes)?;
+                if round > 0 {
+                    samples.push(milliseconds);
+                }
+            }
+        }
+    }
+    Ok(lines)
+}
+
+fn time(way: Way, pages: Pages, bytes: usize) -> Result<f64> {
+    let mut mapping = Mapping::anonymous(bytes, pages).context("mapping memory")?;
+    let start = Instant::now();
+    match way {
+        Way::OneCall => drop(mapping.populate().context("faulting memory in")?),
+        Way::Threads(count) => drop(mapping.prefault(count).context("faulting memory in")?),
+    }
+    Ok(start.elapsed().as_secs_f64() * 1e3)
+}
+
+fn add_prefault(plan: &Plan, lines: &[Line], report: &mut Report) {
+    let kinds = KINDS
+        .iter()
+        .flat_map(|(_, name)| [format!("{name}, ms"), "diff".to_owned(), "least–most".to_owned()]);
+    let header = std::iter::once(String::new()).chain(kinds);
+    let mut table = Table::new(format!("Faulting in {} MiB, median", plan.bytes >> 20), header);
+    let alone = median_of(lines, Way::Threads(1));
+    for (way, samples) in lines {
+        let mut row = vec![way.name()];
+        for (samples, alone) in samples.iter().zip(alone) {
+            let summary = samples.summary();
+            row.push(format!("{:.1}", summary.median));
+            row.push(format!("{:+.1} %", difference_percent(alone, summary.median)));
+            row.push(format!("{:.1}–{:.1}", summary.minimum, summary.maximum));
+        }
+        table.add(row);
+        for ((_, kind), samples) in KINDS.iter().zip(samples) {
+            report.add_series(Series {
+                row: way.name(),
+                case: (*kind).to_owned(),
+                unit: "ms",
+                samples: samples.clone(),
+            });
+        }
+    }
+    report.add_table(table);
+    judge(lines, report);
+}
+
+/// The medians of one way, NaN if it was not run.
+fn median_of(lines: &[Line], way: Way) -> [f64; KINDS.len()] {
+    let line = lines.iter().find(|(other, _)| *other == way);
+    line.map_or([f64::NAN; KINDS.len()], |(_, samples)| samples.each_ref().map(Samples::median))
+}
+
+/// Says which marks were met, where both ways of a mark were run.
+fn judge(lines: &[Line], report: &mut Report) {
+    let of = |way| median_of(lines, way);
+    let (call, alone, two) = (of(Way::OneCall), of(Way::Threads(1)), of(Way::Threads(2)));
+    for (kind, (_, name)) in KINDS.iter().enumerate() {
+        let at = |medians: &[f64; KINDS.len()]| medians.get(kind).copied().unwrap_or(f64::NAN);
+        let one = difference_percent(at(&call), at(&alone));
+        let both = difference_percent(at(&alone), at(&two));
+        if !one.is_nan() {
+            report.add_remark(format!(
+                "{name}, 1 thread against one call: {one:+.1} % (mark {ONE_THREAD_MARK:+} %: {})",
+                held(one <= ONE_THREAD_MARK)
+            ));
+        }
+        if !both.is_nan() {
+            report.add_remark(format!(
+                "{name}, 2 threads against 1: {both:+.1} % (mark {TWO_THREADS_MARK} %: {})",
+                held(both <= TWO_THREADS_MARK)
+            ));
+        }
+    }
+}
+
+fn add_imbalance(plan: &Plan, report: &mut Report) -> Result<()> {
+    let threads = plan.threads_max;
+    let mut table = Table::new(
+        format!("One piece of {} takes 8 times as long, {threads} threads", threads * 4),
+        ["the slow piece is", "wall, as a multiple of the ideal", "least", "most"],
+    );
+    let mut places = Slow::ALL.map(|slow| (slow, Imbalance::default()));
+    for _ in 0..plan.repeat {
+        for (slow, imbalance) in &mut places {
+            imbalance.run(*slow, threads)?;
+        }
+    }
+    for (slow, imbalance) in places {
+        let summary = imbalance.multiples.summary();
+        let numbers = [summary.median, summary.minimum, summary.maximum];
+        let numbers = numbers.map(|number| format!("{number:.3}"));
+        table.add(std::iter::once(slow.name().to_owned()).chain(numbers));
+        report.add_remark(format!(
+            "slow piece {}: {:.2} times the ideal (mark {IMBALANCE_MARK}: {})",
+            slow.name(),
+            summary.median,
+            held(summary.median <= IMBALANCE_MARK)
+        ));
+        report.add_series(Series {
+            row: format!("slow piece {}", slow.name()),
+            case: format!("{threads} threads"),
+            unit: "of the ideal",
+            samples: imbalance.multiples,
+        });
+    }
+    report.add_table(table);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Way, doubling};
+
+    #[test]
+    fn thread_counts_double_up_to_what_there_is() {
+        assert_eq!(doubling(1), [1]);
+        assert_eq!(doubling(2), [1, 2]);
+        assert_eq!(doubling(6), [1, 2, 4, 6]);
+    }
+
+    #[test]
+    fn ways_have_names() {
+        assert_eq!(Way::Threads(1).name(), "1 thread");
+        assert_eq!(Way::Threads(4).name(), "4 threads");
+    }
+}

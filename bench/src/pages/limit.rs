@@ -1,0 +1,179 @@
+//! Getting frames in a memory cgroup at its limit. The process that does so is this program again: it
+//! waits until it is admitted to the group, fills it with dirty anonymous memory and dirty page cache,
+//! and then gets frames, from each source in turn, while every page more needs another to go.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write, stdin, stdout};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use rustix::process::{Signal, set_parent_process_death_signal};
+use serde::{Deserialize, Serialize};
+
+use super::group::MemoryGroup;
+use super::taking::Source;
+use crate::statistics::Samples;
+
+/// What the group may use.
+const LIMIT_BYTES: u64 = 64 << 20;
+/// Of that, held as dirty anonymous memory, which cannot be taken away without swap.
+const ANONYMOUS_BYTES: usize = 24 << 20;
+/// The file whose pages fill the rest.
+const FILE_BYTES: u64 = 128 << 20;
+/// Written to the file before every burst, so that the group is full again.
+const REFILL_BYTES: u64 = 4 << 20;
+/// One write.
+const WRITE_BYTES: u64 = 1 << 20;
+/// Frames of a burst: the largest reserve of the seed's table.
+const BURST_FRAMES: u32 = 256;
+/// Reserves that are compared.
+const RESERVES: [u32; 3] = [0, 64, 256];
+
+/// What the process in the group is told.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct LimitArguments {
+    /// A file on a disk, to be written
+    #[arg(long)]
+    file: PathBuf,
+    /// Bursts for each source
+    #[arg(long)]
+    rounds: u16,
+}
+
+/// Nanoseconds for each frame that one source gave.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Taken {
+    pub(crate) source: String,
+    pub(crate) samples: Samples,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) taken: Vec<Taken>,
+    pub(crate) usage_bytes: u64,
+    pub(crate) limit_bytes: u64,
+    pub(crate) limit_hits: u64,
+}
+
+/// Runs the process in a fresh group and removes the group.
+///
+/// # Errors
+/// When there is no memory cgroup to be had, the process fails, or the group was not at its limit.
+pub(crate) fn run(folder: &Path, rounds: u16) -> Result<Outcome> {
+    let group = MemoryGroup::create(LIMIT_BYTES)?;
+    let file = Scrap(folder.join(format!("ferrofs-bench-{}.scrap", std::process::id())));
+    let program = std::env::current_exe().context("finding this program")?;
+    let mut command = Command::new(program);
+    command.arg("under-limit").arg("--file").arg(&file.0);
+    command.args(["--rounds", &rounds.to_string()]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    // Declared after the group: the process is gone before the group is removed.
+    let mut process = Process(command.spawn().context("starting the process in the group")?);
+    group.admit(process.0.id())?;
+    let mut start = process.0.stdin.take().context("a process without an input")?;
+    start.write_all(b"!").context("starting the process in the group")?;
+    let mut answer = String::new();
+    let output = process.0.stdout.take().context("a process without an output")?;
+    let read = BufReader::new(output).read_line(&mut answer);
+    read.context("reading from the process in the group")?;
+    let (is_full, usage_bytes) = (group.ensure_full(), group.usage_bytes());
+    drop(start);
+    let status = process.0.wait().context("waiting for the process in the group")?;
+    ensure!(status.success(), "the process in the group failed: {status}");
+    is_full?;
+    let taken = serde_json::from_str(&answer).context("reading what the process measured")?;
+    let (limit_bytes, limit_hits) = (group.limit_bytes(), group.limit_hits());
+    Ok(Outcome { taken, usage_bytes, limit_bytes, limit_hits })
+}
+
+/// A process that does not outlive us.
+#[derive(Debug)]
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // One that is gone already is what is wanted.
+        self.0.kill().unwrap_or_default();
+        if self.0.wait().is_err() {
+            // Nobody to wait for: it is gone.
+        }
+    }
+}
+
+/// A file that is removed.
+#[derive(Debug)]
+struct Scrap(PathBuf);
+
+impl Drop for Scrap {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.0).unwrap_or_default();
+    }
+}
+
+/// What the process in the group does. It keeps its memory until its input ends, so that the group can
+/// be looked at.
+///
+/// # Errors
+/// When the file cannot be written or a frame cannot be had.
+pub(crate) fn measure(arguments: &LimitArguments) -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL)).context("tying a process to its parent")?;
+    let mut word = [0];
+    stdin().read_exact(&mut word).context("waiting for the group")?;
+    let anonymous = vec![1_u8; ANONYMOUS_BYTES];
+    let mut cache = Cache::create(&arguments.file)?;
+    cache.write(FILE_BYTES)?;
+    let mut sources = vec![(Source::Fault, Vec::new())];
+    for reserved in RESERVES {
+        sources.push((Source::pool(BURST_FRAMES, reserved)?, Vec::new()));
+    }
+    for _ in 0..arguments.rounds {
+        for (source, samples) in &mut sources {
+            cache.write(REFILL_BYTES)?;
+            samples.push(source.take(BURST_FRAMES)?);
+        }
+    }
+    let taken: Vec<Taken> = sources.iter().map(|(source, bursts)| joined(source, bursts)).collect();
+    cache.write(REFILL_BYTES)?;
+    let line = serde_json::to_string(&taken)?;
+    writeln!(stdout(), "{line}")?;
+    match stdin().read(&mut word) {
+        Ok(0) => {}
+        other => bail!("unexpected input: {other:?}"),
+    }
+    std::hint::black_box(&anonymous);
+    Ok(())
+}
+
+fn joined(source: &Source, bursts: &[Samples]) -> Taken {
+    Taken { source: source.name(), samples: bursts.iter().flat_map(Samples::values).collect() }
+}
+
+/// Page cache of the group: a file that is written over and over.
+#[derive(Debug)]
+struct Cache {
+    file: File,
+    offset: u64,
+    block: Box<[u8]>,
+}
+
+impl Cache {
+    fn create(path: &Path) -> Result<Self> {
+        let file = File::create(path).with_context(|| format!("making {}", path.display()))?;
+        let block = vec![0xa5; usize::try_from(WRITE_BYTES)?].into_boxed_slice();
+        Ok(Self { file, offset: 0, block })
+    }
+
+    /// Makes so many more bytes of the file dirty.
+    fn write(&mut self, bytes: u64) -> Result<()> {
+        let end = self.offset + bytes;
+        while self.offset < end {
+            self.file.seek(SeekFrom::Start(self.offset % FILE_BYTES))?;
+            self.file.write_all(&self.block).context("writing beside the frames")?;
+            self.offset += WRITE_BYTES;
+        }
+        Ok(())
+    }
+}

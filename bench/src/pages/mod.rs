@@ -1,0 +1,167 @@
+//! The pages experiment: what a frame costs from the reserve, alone and in a memory cgroup at its
+//! limit, beside what it costs from the system.
+
+mod group;
+mod limit;
+mod taking;
+
+use std::io::Write;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use ferrofs_workers::memory::{Budget, PagePool, Policy, PoolSettings};
+
+use crate::arguments::PagesArguments;
+use crate::report::{Report, Series, held};
+use crate::statistics::{Samples, difference_percent};
+use crate::table::Table;
+use crate::usage::Usage;
+use limit::Outcome;
+pub(crate) use limit::{LimitArguments, measure};
+
+/// Pairs of one timed loop.
+const PAIRS: u32 = 1_000_000;
+const QUICK_PAIRS: u32 = 100_000;
+/// Pairs before the first that counts.
+const WARM_UP_PAIRS: u32 = 1000;
+/// Timed loops.
+const LOOPS: u16 = 10;
+/// Bursts of a quick run.
+const QUICK_ROUNDS: u16 = 5;
+/// Frames of the pool that hands out one at a time.
+const FRAMES: u32 = 64;
+/// The most that a pair may take, in ns.
+const PAIR_MARK: f64 = 50.0;
+/// What a reserve is to save at the limit, in per cent.
+const LIMIT_MARK: f64 = -95.0;
+
+/// Runs the experiment.
+///
+/// # Errors
+/// When there is no memory cgroup, or a frame cannot be had.
+pub(crate) fn run(
+    arguments: &PagesArguments,
+    is_quick: bool,
+    out: &mut dyn Write,
+) -> Result<Report> {
+    let mut report = Report::new("pages", arguments)?;
+    writeln!(out, "taking and giving back one frame, {LOOPS} loops")?;
+    measure_pairs(if is_quick { QUICK_PAIRS } else { PAIRS }, &mut report)?;
+    if arguments.without_cgroup {
+        report.add_remark("left out at the caller's wish: the memory cgroup at its limit");
+        return Ok(report);
+    }
+    let rounds = if is_quick { arguments.rounds.min(QUICK_ROUNDS) } else { arguments.rounds };
+    let folder = arguments.folder.clone().unwrap_or_else(std::env::temp_dir);
+    writeln!(out, "in a memory cgroup at its limit, {rounds} bursts for each source")?;
+    let outcome = limit::run(&folder, rounds)?;
+    add_outcome(&mut report, &outcome);
+    Ok(report)
+}
+
+/// Nanoseconds for taking a frame and giving it back.
+fn time_pairs(pool: &PagePool, pairs: u32) -> Result<f64> {
+    let start = Instant::now();
+    for _ in 0..pairs {
+        let frame = pool.take(Policy::MustSucceed).context("taking a frame")?;
+        drop(std::hint::black_box(frame));
+    }
+    Ok(start.elapsed().as_secs_f64() * 1e9 / f64::from(pairs))
+}
+
+/// One frame at a time from a reserve that has it: nobody else is there.
+fn measure_pairs(pairs: u32, report: &mut Report) -> Result<()> {
+    let budget = Budget::new(u64::from(FRAMES) << 20);
+    let pool = PagePool::new(&budget, PoolSettings::new(FRAMES, FRAMES)).context("a page pool")?;
+    // The first frame comes from the system and stays; looking takes memory, too.
+    time_pairs(&pool, WARM_UP_PAIRS)?;
+    Usage::now();
+    let before = Usage::now();
+    let mut loops = Samples::default();
+    for _ in 0..LOOPS {
+        loops.push(time_pairs(&pool, pairs)?);
+    }
+    let cost = Usage::now().since(before);
+    let summary = loops.summary();
+    let mut table = Table::new(
+        "One frame from the reserve and back, uncontended",
+        [
+            "pairs",
+            "ns, median",
+            "ns, least",
+            "ns, most",
+            "page faults",
+            "sleeps",
+            "from the system",
+        ],
+    );
+    table.add([
+        (u64::from(pairs) * u64::from(LOOPS)).to_string(),
+        format!("{:.1}", summary.median),
+        format!("{:.1}", summary.minimum),
+        format!("{:.1}", summary.maximum),
+        cost.minor_faults.to_string(),
+        cost.voluntary_switches.to_string(),
+        pool.counts().from_system.saturating_sub(1).to_string(),
+    ]);
+    report.add_table(table);
+    let pair = summary.median;
+    report.add_remark(format!(
+        "a pair: {pair:.1} ns (mark {PAIR_MARK} ns: {})",
+        held(pair < PAIR_MARK)
+    ));
+    report.add_series(Series {
+        row: "pair".to_owned(),
+        case: "uncontended".to_owned(),
+        unit: "ns",
+        samples: loops,
+    });
+    Ok(())
+}
+
+fn add_outcome(report: &mut Report, outcome: &Outcome) {
+    let mut table = Table::new(
+        "Getting a frame at the limit of a memory cgroup (us)",
+        ["source", "frames", "mean", "diff", "max", "diff", "median", "p99"],
+    );
+    let baseline = outcome.taken.first().map(|taken| taken.samples.summary());
+    let difference = |before: Option<f64>, after: f64| {
+        before.map_or(f64::NAN, |before| difference_percent(before, after))
+    };
+    for taken in &outcome.taken {
+        let summary = taken.samples.summary();
+        let mean = difference(baseline.map(|b| b.average), summary.average);
+        let most = difference(baseline.map(|b| b.maximum), summary.maximum);
+        let micros = |nanos: f64| format!("{:.3}", nanos / 1e3);
+        table.add([
+            taken.source.clone(),
+            summary.count.to_string(),
+            micros(summary.average),
+            format!("{mean:+.2} %"),
+            micros(summary.maximum),
+            format!("{most:+.2} %"),
+            micros(summary.median),
+            micros(taken.samples.percentile(990)),
+        ]);
+        report.add_series(Series {
+            row: taken.source.clone(),
+            case: "at the limit of a memory cgroup".to_owned(),
+            unit: "ns",
+            samples: taken.samples.clone(),
+        });
+        if taken.source == "reserve of 256" {
+            report.add_remark(format!(
+                "a reserve of 256 against page faults: mean {mean:+.2} %, max {most:+.2} % \
+                 (mark {LIMIT_MARK} % for both: {})",
+                held(mean <= LIMIT_MARK && most <= LIMIT_MARK)
+            ));
+        }
+    }
+    report.add_table(table);
+    report.add_remark(format!(
+        "the group used {} of {} KiB at the end and met its limit {} times",
+        outcome.usage_bytes / 1024,
+        outcome.limit_bytes / 1024,
+        outcome.limit_hits
+    ));
+}

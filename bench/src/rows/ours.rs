@@ -1,0 +1,110 @@
+//! The queue of ferrofs-workers: with a submitter that works when all workers that have a CPU are
+//! busy, which is how the engine uses it, and with one that only hands out and waits, over all
+//! workers, which is what the queues beside it do.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use ferrofs_workers::workqueue::{
+    Batching, Handler, NoHandler, Outcome, Settings, Spread, WorkQueue,
+};
+
+use super::{Crew, Row, Tally};
+use crate::deflater::Deflater;
+use crate::page_store::PageStore;
+
+/// What the submitter does when no worker is free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Submitter {
+    /// The next request.
+    Works,
+    /// Sleeps.
+    Waits,
+}
+
+/// What a slot holds.
+#[derive(Debug, Default)]
+struct Request {
+    page: usize,
+    bytes: u64,
+}
+
+/// What a worker has.
+#[derive(Debug)]
+struct Compressor {
+    pages: Arc<PageStore>,
+    deflater: Deflater,
+}
+
+impl Handler for Compressor {
+    type Request = Request;
+
+    fn handle(&mut self, request: &mut Request) {
+        let page = self.pages.page(request.page);
+        request.bytes = page.and_then(|page| self.deflater.compress(page).ok()).unwrap_or(0);
+    }
+}
+
+/// Called back for every request.
+type OnDone = Box<dyn FnMut(&mut Request, Outcome)>;
+
+/// The row.
+pub(crate) struct Ours {
+    queue: WorkQueue<Compressor, OnDone>,
+    pages: Arc<PageStore>,
+    tally: Rc<Cell<Tally>>,
+    submitter: Submitter,
+}
+
+impl Ours {
+    pub(crate) fn new(
+        pages: &Arc<PageStore>,
+        crew: Crew,
+        batching: Batching,
+        submitter: Submitter,
+    ) -> Result<Self> {
+        let spread = match submitter {
+            Submitter::Works => Spread::Granted,
+            Submitter::Waits => Spread::Every,
+        };
+        let settings = Settings {
+            workers: Some(crew.workers),
+            slots: Some(crew.slots),
+            batching,
+            spread,
+            ..Settings::default()
+        };
+        let tally = Rc::new(Cell::new(Tally::default()));
+        let (counted, own_pages) = (Rc::clone(&tally), Arc::clone(pages));
+        let make = move || {
+            let deflater = Deflater::new().map_err(|_| NoHandler)?;
+            Ok(Compressor { pages: Arc::clone(&own_pages), deflater })
+        };
+        let on_done: OnDone = Box::new(move |request: &mut Request, outcome| {
+            let mut sum = counted.get();
+            sum.add(if outcome == Outcome::Done { request.bytes } else { 0 });
+            counted.set(sum);
+        });
+        let queue = WorkQueue::new(&settings, Request::default, make, on_done);
+        let queue = queue.context("making a queue")?;
+        Ok(Self { queue, pages: Arc::clone(pages), tally, submitter })
+    }
+}
+
+impl Row for Ours {
+    fn pass(&mut self) -> Result<Tally> {
+        for page in 0..self.pages.count() {
+            self.pages.mark(page);
+            let mut slot = match self.submitter {
+                Submitter::Works => self.queue.get_or_inline(),
+                Submitter::Waits => self.queue.get(),
+            };
+            slot.request().page = page;
+            slot.submit();
+        }
+        self.queue.wait();
+        Ok(self.tally.take())
+    }
+}

@@ -1,0 +1,327 @@
+//! The rule that says how many threads a job wants and where its pieces end: plain arithmetic in
+//! `u64`, no thread and no state. [`Job`](super::Job) asks it once, [`Tickets`](super::tickets) for
+//! every piece.
+//!
+//! It is padata's rule, number for number, so that what was tuned there stays tuned here:
+//!
+//! ```text
+//! threads = min(max(size / max(min_chunk, align), 1), max_threads)   then as many as are granted
+//! chunk   = round up to align (max(size / (threads * 4), min_chunk, 1))
+//! a piece ends at the next multiple of chunk above its start, or at the end of the range
+//! ```
+//!
+//! Boundaries are multiples of the chunk counted from 0, not from the start of the range: a range
+//! that starts anywhere is aligned after its first piece. Where padata divides by zero (`align` 0)
+//! or cuts a count to 32 bits, this does neither.
+
+use std::ops::Range;
+
+/// Pieces that each thread gets on the average, so that a slow piece leaves the others to the rest.
+const PIECES_A_THREAD: u64 = 4;
+
+/// What a job asks for, in the caller's unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// First unit.
+    pub(super) start: u64,
+    /// The unit behind the last; not below `start`.
+    pub(super) end: u64,
+    /// The chunk is a multiple of this; 0 counts as 1.
+    pub(super) align: u64,
+    /// The chunk is never less than this; 0 counts as 1.
+    pub(super) min_chunk: u64,
+    /// Threads at most, the caller among them; 0 is the caller alone, in pieces.
+    pub(super) max_threads: u64,
+}
+
+impl Shape {
+    /// Units in the range.
+    pub(super) const fn size(&self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+
+    /// Threads wanted, the caller among them. 1: the range is not worth cutting, or must not be. 0
+    /// only where `max_threads` is 0: the caller alone, and the range is cut.
+    pub(super) fn threads(&self) -> u64 {
+        let useful = self.min_chunk.max(self.align).max(1);
+        (self.size() / useful).max(1).min(self.max_threads)
+    }
+
+    /// The pieces for so many threads.
+    pub(super) fn pieces(&self, threads: u64) -> Pieces {
+        let shares = threads.max(1).saturating_mul(PIECES_A_THREAD);
+        // min_chunk comes before the rounding: rounded first, a chunk of min_chunk could miss align.
+        let chunk = (self.size() / shares).max(self.min_chunk).max(1);
+        // A multiple that u64 does not hold lies behind every end, and so does u64::MAX.
+        let chunk = chunk.checked_next_multiple_of(self.align.max(1)).unwrap_or(u64::MAX);
+        Pieces::new(self.start, self.end, chunk)
+    }
+
+    /// The whole range as one piece.
+    pub(super) fn whole(&self) -> Range<u64> {
+        self.start..self.end
+    }
+}
+
+/// A range cut at the multiples of its chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pieces {
+    start: u64,
+    /// Where the first piece ends: the first boundary above `start`, or `end`.
+    first_end: u64,
+    end: u64,
+    chunk: u64,
+    count: u64,
+}
+
+impl Pieces {
+    /// `chunk` is at least 1.
+    fn new(start: u64, end: u64, chunk: u64) -> Self {
+        // Saturated, both are the largest number, which no end exceeds.
+        let boundary = (start / chunk).saturating_add(1).saturating_mul(chunk);
+        let first_end = boundary.min(end);
+        let rest = end.saturating_sub(first_end).div_ceil(chunk);
+        let count = if start < end { rest.saturating_add(1) } else { 0 };
+        Self { start, first_end, end, chunk, count }
+    }
+
+    /// Units between two boundaries.
+    pub(super) const fn chunk(&self) -> u64 {
+        self.chunk
+    }
+
+    /// Number of pieces. Less than 8 a thread and 2 more, since a chunk is at least `size / (threads
+    /// * 4)`, rounded down, and not 0.
+    pub(super) const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The piece of that number, counted from 0; none behind the last.
+    pub(super) fn piece(&self, number: u64) -> Option<Range<u64>> {
+        if number >= self.count {
+            return None;
+        }
+        let Some(behind_first) = number.checked_sub(1) else {
+            return Some(self.start..self.first_end);
+        };
+        // Below `end`, as `number` is below `count`: neither step wraps.
+        let start = self.first_end + behind_first * self.chunk;
+        Some(start..start.saturating_add(self.chunk).min(self.end))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Threads that may be had in a row of the specification's table.
+    const PLENTY: u64 = 1000;
+
+    fn pieces_of(shape: Shape, granted: u64) -> (u64, Pieces) {
+        let threads = shape.threads().min(granted).max(1);
+        (threads, shape.pieces(threads))
+    }
+
+    fn list(pieces: &Pieces) -> Vec<Range<u64>> {
+        (0..pieces.count()).map_while(|number| pieces.piece(number)).collect()
+    }
+
+    /// The loop of padata itself, in u128: the simple twin.
+    fn cut_one_by_one(start: u64, end: u64, chunk: u64) -> Vec<Range<u64>> {
+        let (mut at, end, chunk) = (u128::from(start), u128::from(end), u128::from(chunk));
+        let narrow = |value: u128| u64::try_from(value).unwrap();
+        let mut pieces = Vec::new();
+        while at < end {
+            let stop = ((at / chunk + 1) * chunk).min(end);
+            pieces.push(narrow(at)..narrow(stop));
+            at = stop;
+        }
+        pieces
+    }
+
+    struct Row {
+        asked: [u64; 5],
+        threads: u64,
+        chunk: u64,
+        first: Range<u64>,
+        last: Range<u64>,
+        calls: u64,
+    }
+
+    // A-D1, the table of nine rows. `threads` 0 is the row of max_threads 0.
+    #[test]
+    fn all_nine_rows_of_the_table_come_out() {
+        let row = |asked, threads, chunk, calls, first, last| Row {
+            asked,
+            threads,
+            chunk,
+            first,
+            last,
+            calls,
+        };
+        let rows = [
+            row([0, 1000, 1, 1, 4], 4, 62, 17, 0..62, 992..1000),
+            row([37, 1000, 1, 1, 4], 4, 62, 17, 37..62, 992..1037),
+            row([100, 1000, 0, 16, 3], 3, 96, 11, 100..192, 1056..1100),
+            row([5, 3, 1, 1, 8], 3, 1, 3, 5..6, 7..8),
+            row([0, 1000, 1, 64, 100], 15, 64, 16, 0..64, 960..1000),
+            row([7, 65, 8, 8, 2], 2, 8, 9, 7..8, 64..72),
+            row(
+                [12345, 1_000_000, 32768, 32768, 52],
+                30,
+                32768,
+                31,
+                12345..32768,
+                983_040..1_012_345,
+            ),
+            row([0, 1000, 1, 1, 0], 0, 250, 4, 0..250, 750..1000),
+        ];
+        for Row { asked, threads, chunk, first, last, calls } in rows {
+            let [start, size, min_chunk, align, max_threads] = asked;
+            let shape = Shape { start, end: start + size, align, min_chunk, max_threads };
+            assert_eq!(shape.threads(), threads, "threads of {asked:?}");
+            let (_, pieces) = pieces_of(shape, PLENTY);
+            assert_eq!(pieces.chunk(), chunk, "chunk of {asked:?}");
+            let pieces = list(&pieces);
+            assert_eq!(pieces, cut_one_by_one(start, start + size, chunk), "pieces of {asked:?}");
+            assert_eq!(pieces.len() as u64, calls, "calls of {asked:?}");
+            assert_eq!(pieces.first(), Some(&first), "first of {asked:?}");
+            assert_eq!(pieces.last(), Some(&last), "last of {asked:?}");
+        }
+        // The ninth: not worth a second thread, so it is not cut at all.
+        let shape = Shape { start: 0, end: 10, align: 1, min_chunk: 100, max_threads: 4 };
+        assert_eq!((shape.threads(), shape.whole()), (1, 0..10));
+    }
+
+    // Regression 13: chunk 0, align 0, a count cut to 32 bits.
+    #[test]
+    fn zero_align_and_zero_chunk_count_as_one() {
+        for (align, min_chunk) in [(0, 0), (0, 1), (1, 0)] {
+            let shape = Shape { start: 3, end: 9, align, min_chunk, max_threads: 4 };
+            assert_eq!(shape.threads(), 4);
+            assert_eq!(list(&shape.pieces(4)), cut_one_by_one(3, 9, 1));
+        }
+        // Rounded before min_chunk came in, this was 1 once, and then missed the alignment.
+        let shape = Shape { start: 0, end: 16, align: 8, min_chunk: 0, max_threads: 2 };
+        assert_eq!(shape.pieces(2).chunk(), 8);
+    }
+
+    #[test]
+    fn two_to_the_31_units_and_more_still_get_their_threads() {
+        for size in [1_u64 << 31, 1 << 32, (1 << 32) + 1, u64::MAX] {
+            let shape = Shape { start: 0, end: size, align: 1, min_chunk: 1, max_threads: 16 };
+            assert_eq!(shape.threads(), 16, "{size} units");
+        }
+    }
+
+    #[test]
+    fn a_range_up_to_the_last_number_is_cut_without_wrapping() {
+        let shape = Shape { start: 0, end: u64::MAX, align: 1, min_chunk: 1, max_threads: 4 };
+        let pieces = shape.pieces(4);
+        assert_eq!(list(&pieces), cut_one_by_one(0, u64::MAX, pieces.chunk()));
+        let start = u64::MAX - 100;
+        let shape = Shape { start, end: u64::MAX, align: 16, min_chunk: 1, max_threads: 4 };
+        let pieces = shape.pieces(4);
+        assert_eq!(list(&pieces), cut_one_by_one(start, u64::MAX, pieces.chunk()));
+        assert_eq!(list(&pieces).last().unwrap().end, u64::MAX);
+        assert_eq!(pieces.piece(u64::MAX), None);
+    }
+
+    #[test]
+    fn a_chunk_that_rounds_past_u64_makes_one_piece() {
+        let align = (1 << 63) + 1;
+        let shape = Shape { start: 5, end: 100, align, min_chunk: u64::MAX, max_threads: 0 };
+        assert_eq!(list(&shape.pieces(1)), [5..100]);
+    }
+
+    /// A number of any magnitude.
+    fn any_magnitude() -> impl Strategy<Value = u64> {
+        (0_u32..64, any::<u64>()).prop_map(|(shift, bits)| bits >> shift)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 4096, failure_persistence: None, ..ProptestConfig::default() })]
+
+        // A-D1: disjoint, covering exactly, boundaries and chunk as the rule says.
+        #[test]
+        fn pieces_cover_the_range_and_end_at_multiples_of_the_chunk(
+            start in any_magnitude(),
+            size in any_magnitude(),
+            align in any_magnitude(),
+            min_chunk in any_magnitude(),
+            max_threads in 0_u64..300,
+            granted in 1_u64..300,
+        ) {
+            let end = start.saturating_add(size);
+            let shape = Shape { start, end, align, min_chunk, max_threads };
+            prop_assert!(shape.threads() <= max_threads);
+            let (threads, pieces) = pieces_of(shape, granted);
+            let chunk = pieces.chunk();
+            let whole = u128::from(shape.size()) / u128::from(threads * 4);
+            let least = whole.max(u128::from(min_chunk)).max(1);
+            let exact = least.next_multiple_of(u128::from(align.max(1)));
+            prop_assert_eq!(u128::from(chunk), exact.min(u128::from(u64::MAX)));
+            prop_assert!(pieces.count() <= 8 * threads + 2, "{} pieces", pieces.count());
+            let pieces = list(&pieces);
+            prop_assert_eq!(&pieces, &cut_one_by_one(start, end, chunk));
+            let mut at = start;
+            for piece in &pieces {
+                prop_assert_eq!(piece.start, at);
+                prop_assert!(piece.end > piece.start);
+                prop_assert!(piece.end == end || piece.end % chunk == 0);
+                at = piece.end;
+            }
+            prop_assert_eq!(at, end);
+        }
+
+        // Two threads or more never meet a chunk that does not fit, and it keeps to align.
+        #[test]
+        fn a_shared_chunk_is_a_multiple_of_align(
+            size in any_magnitude(),
+            align in any_magnitude(),
+            min_chunk in any_magnitude(),
+            max_threads in 2_u64..300,
+            granted in 1_u64..300,
+        ) {
+            let shape = Shape { start: 0, end: size, align, min_chunk, max_threads };
+            if shape.threads() > 1 {
+                let (_, pieces) = pieces_of(shape, granted);
+                prop_assert_eq!(pieces.chunk() % align.max(1), 0);
+                prop_assert!(pieces.chunk() >= min_chunk);
+            }
+        }
+    }
+
+    /// Ends a schedule in which a free thread takes the next piece: the virtual clock.
+    fn finish_time(costs: &[u64], threads: usize) -> u64 {
+        let mut free_at = vec![0_u64; threads];
+        for cost in costs {
+            *free_at.iter_mut().min().unwrap() += cost;
+        }
+        free_at.into_iter().max().unwrap()
+    }
+
+    // A-D7, counted on a virtual clock: one piece 8 times slower.
+    #[test]
+    fn one_slow_piece_does_not_hold_the_others_up() {
+        for threads in 2..=16_usize {
+            let shape = Shape { start: 0, end: 1 << 20, align: 1, min_chunk: 1, max_threads: 16 };
+            let pieces = list(&shape.pieces(threads as u64));
+            for slow in 0..pieces.len() {
+                let cost = |(number, piece): (usize, &Range<u64>)| {
+                    (piece.end - piece.start) * if number == slow { 8 } else { 1 }
+                };
+                let costs: Vec<u64> = pieces.iter().enumerate().map(cost).collect();
+                let ideal = costs.iter().sum::<u64>() / threads as u64;
+                let took = finish_time(&costs, threads);
+                if slow < threads {
+                    // Met at once, it costs its own time, or the others hide it.
+                    assert!(took <= costs[slow].max(ideal * 13 / 10), "{slow} of {threads}");
+                }
+                // Met at any time: never more than what every greedy schedule promises.
+                assert!(took <= ideal + costs[slow], "{slow} of {threads}: {took}, ideal {ideal}");
+            }
+        }
+    }
+}

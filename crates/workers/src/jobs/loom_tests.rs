@@ -1,0 +1,140 @@
+//! Models of protocol J: the tickets of a running job, and the budget that helpers come from.
+
+use std::sync::atomic::{AtomicU32 as Plain, Ordering as PlainOrdering};
+
+use super::chunk::Shape;
+use super::failure::Failure;
+use super::helpers::Helpers;
+use super::job::take_pieces;
+use super::tickets::{Record, Tickets};
+use crate::sync::{Arc, AtomicBool, Ordering, thread};
+
+const FAILS: u64 = 1;
+
+struct Job {
+    tickets: Tickets<u64>,
+    /// Calls of the body for each piece: what the model checks, unseen by loom.
+    calls: Vec<Plain>,
+    finished: Vec<Plain>,
+    /// Set once the failure was noted.
+    failed: AtomicBool,
+}
+
+impl Job {
+    fn new(size: u64) -> Arc<Self> {
+        let shape = Shape { start: 0, end: size, align: 1, min_chunk: 1, max_threads: 3 };
+        let pieces = shape.pieces(3);
+        assert_eq!(pieces.count(), size);
+        let zeros = || (0..size).map(|_| Plain::new(0)).collect();
+        Arc::new(Self {
+            tickets: Tickets::new(pieces, Record::Completed),
+            calls: zeros(),
+            finished: zeros(),
+            failed: AtomicBool::new(false),
+        })
+    }
+
+    /// The loop of a thread, step by step, so that the model can look between the steps.
+    fn work(&self) {
+        loop {
+            let had_failed = self.failed.load(Ordering::SeqCst);
+            let Some((number, piece)) = self.tickets.take() else {
+                return;
+            };
+            assert!(!had_failed, "piece {number} went out after the stop");
+            let place = usize::try_from(number).unwrap();
+            assert_eq!(piece, number..number + 1);
+            assert_eq!(self.calls[place].fetch_add(1, PlainOrdering::SeqCst), 0);
+            if number == FAILS {
+                self.tickets.fail(Failure::Error(number));
+                self.failed.store(true, Ordering::SeqCst);
+            } else {
+                self.finished[place].store(1, PlainOrdering::SeqCst);
+                self.tickets.complete(number);
+            }
+        }
+    }
+
+    /// After all threads were joined.
+    fn check(&self) {
+        let finished = |number: &u64| {
+            let place = usize::try_from(*number).unwrap();
+            self.finished[place].load(PlainOrdering::SeqCst) == 1
+        };
+        let expected: Vec<u64> = (0..self.calls.len() as u64).filter(finished).collect();
+        let recorded: Vec<u64> = self.tickets.completed().map(|piece| piece.start).collect();
+        assert_eq!(recorded, expected);
+        assert!(matches!(self.tickets.take_failure(), Some(Failure::Error(FAILS))));
+    }
+}
+
+#[test]
+fn two_threads_take_each_piece_once_and_none_after_a_failure() {
+    loom::model(|| {
+        let job = Job::new(3);
+        let helper = Arc::clone(&job);
+        let helper = thread::spawn(move || helper.work());
+        job.work();
+        helper.join().unwrap();
+        job.check();
+    });
+}
+
+#[test]
+fn three_threads_take_each_piece_once_and_none_after_a_failure() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let job = Job::new(3);
+        let helpers = [0, 1].map(|_| {
+            let job = Arc::clone(&job);
+            thread::spawn(move || job.work())
+        });
+        job.work();
+        for helper in helpers {
+            helper.join().unwrap();
+        }
+        job.check();
+    });
+}
+
+#[test]
+fn the_loop_that_ships_works_every_piece_off() {
+    loom::model(|| {
+        let job = Job::new(3);
+        let work = |job: &Job| {
+            let count = |(): &mut (), piece: std::ops::Range<u64>| {
+                let place = usize::try_from(piece.start).unwrap();
+                job.calls[place].fetch_add(1, PlainOrdering::SeqCst);
+                Ok(())
+            };
+            take_pieces(&job.tickets, || (), count);
+        };
+        let helper = Arc::clone(&job);
+        let helper = thread::spawn(move || work(&helper));
+        work(&job);
+        helper.join().unwrap();
+        assert!(job.calls.iter().all(|calls| calls.load(PlainOrdering::SeqCst) == 1));
+        assert_eq!(job.tickets.completed().count(), 3);
+        assert!(job.tickets.take_failure().is_none());
+    });
+}
+
+#[test]
+fn no_helper_is_given_out_twice_and_all_come_back() {
+    loom::model(|| {
+        let helpers = Arc::new(Helpers::new(2));
+        let taken = Arc::new(Plain::new(0));
+        let take = |helpers: &Helpers, taken: &Plain| {
+            let tokens = helpers.take(2);
+            let count = u32::try_from(tokens.len()).unwrap();
+            assert!(taken.fetch_add(count, PlainOrdering::SeqCst) + count <= 2);
+            taken.fetch_sub(count, PlainOrdering::SeqCst);
+        };
+        let other = (Arc::clone(&helpers), Arc::clone(&taken));
+        let other = thread::spawn(move || take(&other.0, &other.1));
+        take(&helpers, &taken);
+        other.join().unwrap();
+        assert_eq!(helpers.free(), 2);
+    });
+}

@@ -1,0 +1,197 @@
+//! The items on their way: drawn, worked on, waiting for their turn. The ring has a slot for each and
+//! no more slots than the look-ahead, so it is what bounds the memory. It starts no thread and runs
+//! no work; [`Ordered`](super::Ordered) does both over it.
+//!
+//! docs/workers.md, protocol O. What is in a slot is guarded by the slot's lock, which nobody ever
+//! has to wait for longer than a move takes; the counters only say whose turn it is.
+
+use super::gate::Gate;
+use crate::event::Event;
+use crate::jobs::failure::Failure;
+use crate::line::Line;
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
+
+/// What became of an item.
+pub(super) type Outcome<R, E> = Result<R, Failure<E>>;
+
+/// What is in a slot.
+#[derive(Debug)]
+enum Slot<T, R, E> {
+    /// Nothing: not drawn, or being worked on.
+    Empty,
+    /// An item that waits to be claimed.
+    Item(T),
+    /// An item that waits to be committed.
+    Done(Outcome<R, E>),
+}
+
+/// Items between the iterator and the commit, numbered from 0 in the order in which they are drawn.
+///
+/// `next <= claimed <= published <= next + slots` holds at all times. One thread, the caller, draws
+/// and commits; every thread claims and finishes.
+#[derive(Debug)]
+pub(super) struct Ring<T, R, E> {
+    slots: Box<[Mutex<Slot<T, R, E>>]>,
+    /// Items drawn. Written by the caller.
+    published: Line<AtomicU64>,
+    /// Items claimed. Written by everyone.
+    claimed: Line<AtomicU64>,
+    /// The item to be committed next. Written by the caller.
+    next: Line<AtomicU64>,
+    /// No item is claimed any more: one failed, or the caller is done.
+    stopped: AtomicBool,
+    /// Where helpers wait for items.
+    work: Gate,
+    /// Where the caller waits for the item to be committed next.
+    ready: Event,
+}
+
+impl<T, R, E> Ring<T, R, E> {
+    /// `slots` is at least 1.
+    pub(super) fn new(slots: usize) -> Self {
+        Self {
+            slots: (0..slots.max(1)).map(|_| Mutex::new(Slot::Empty)).collect(),
+            published: Line(AtomicU64::new(0)),
+            claimed: Line(AtomicU64::new(0)),
+            next: Line(AtomicU64::new(0)),
+            stopped: AtomicBool::new(false),
+            work: Gate::new(),
+            ready: Event::new(),
+        }
+    }
+
+    fn slot(&self, number: u64) -> &Mutex<Slot<T, R, E>> {
+        #[allow(clippy::cast_possible_truncation, reason = "less than the number of slots")]
+        let place = (number % self.slots.len() as u64) as usize;
+        &self.slots[place]
+    }
+
+    /// Puts something into the slot of item `number` and returns what was there.
+    fn exchange(&self, number: u64, content: Slot<T, R, E>) -> Slot<T, R, E> {
+        std::mem::replace(&mut *lock(self.slot(number)), content)
+    }
+
+    /// Whether another item may be drawn. Only the caller asks.
+    pub(super) fn has_room(&self) -> bool {
+        // Relaxed, both: written by this thread.
+        let pending = self.published.load(Ordering::Relaxed) - self.next.load(Ordering::Relaxed);
+        pending < self.slots.len() as u64 && !self.is_stopped()
+    }
+
+    /// Whether every item that was drawn is committed. Only the caller asks.
+    pub(super) fn is_settled(&self) -> bool {
+        // Relaxed, both: written by this thread.
+        self.published.load(Ordering::Relaxed) == self.next.load(Ordering::Relaxed)
+    }
+
+    /// O1. Publishes an item for which `has_room` was true. Only the caller does.
+    pub(super) fn publish(&self, item: T) {
+        let number = self.published.load(Ordering::Relaxed); // written by this thread
+        self.exchange(number, Slot::Item(item));
+        // Release: pairs with the load in `claim`; who sees the number finds the item in its slot.
+        self.published.store(number + 1, Ordering::Release);
+        self.work.let_one_through();
+    }
+
+    /// O2. Claims the oldest item that nobody has; none if there is none, or after a stop.
+    pub(super) fn claim(&self) -> Option<(u64, T)> {
+        // Relaxed: the exchange below decides.
+        let mut number = self.claimed.load(Ordering::Relaxed);
+        while self.is_claimable(number) {
+            // Relaxed, both: that each item is claimed once, and in order, is the total order of the
+            // changes of this one word. The item is handed over by `published` and by the lock.
+            let claim = self.claimed.compare_exchange_weak(
+                number,
+                number + 1,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            match claim {
+                Err(now) => number = now,
+                Ok(_) => {
+                    return match self.exchange(number, Slot::Empty) {
+                        Slot::Item(item) => Some((number, item)),
+                        // Nobody else takes an item out of its slot.
+                        Slot::Empty | Slot::Done(_) => None,
+                    };
+                }
+            }
+        }
+        None
+    }
+
+    fn is_claimable(&self, number: u64) -> bool {
+        // Acquire: pairs with the release in `publish`.
+        number < self.published.load(Ordering::Acquire) && !self.is_stopped()
+    }
+
+    /// O3. Stores what became of item `number`, and tells the caller if it is the one to be committed
+    /// next. A failure stops the ring first: all items before it are claimed, so those are finished,
+    /// and none behind it is begun any more.
+    pub(super) fn finish(&self, number: u64, outcome: Outcome<R, E>) {
+        if outcome.is_err() {
+            self.stop();
+        }
+        self.exchange(number, Slot::Done(outcome));
+        // Relaxed: the lock of the slot orders this with O4 and O5. If the caller looked into the slot
+        // before the outcome came, then what it wrote to `next` before that look is seen here.
+        if self.next.load(Ordering::Relaxed) == number {
+            self.ready.set();
+        }
+    }
+
+    /// O4. The outcome of the item to be committed next, if it is there. Only the caller does.
+    pub(super) fn take_next(&self) -> Option<Outcome<R, E>> {
+        let number = self.next.load(Ordering::Relaxed); // written by this thread
+        let mut slot = lock(self.slot(number));
+        match std::mem::replace(&mut *slot, Slot::Empty) {
+            Slot::Done(outcome) => {
+                drop(slot);
+                // Relaxed: see `finish`.
+                self.next.store(number + 1, Ordering::Relaxed);
+                Some(outcome)
+            }
+            other => {
+                *slot = other;
+                None
+            }
+        }
+    }
+
+    /// O5. Waits for the item to be committed next. Only the caller does, and only while it is not
+    /// settled: the item was drawn and is claimed.
+    pub(super) fn wait_for_next(&self) -> Outcome<R, E> {
+        loop {
+            self.ready.clear();
+            if let Some(outcome) = self.take_next() {
+                return outcome;
+            }
+            self.ready.wait();
+        }
+    }
+
+    /// O6. Waits, on a helper, until there may be an item to claim; false after a stop.
+    pub(super) fn wait_for_work(&self) -> bool {
+        self.work.wait(|| {
+            // Relaxed: an old number makes for a useless look at most.
+            self.is_stopped() || self.is_claimable(self.claimed.load(Ordering::Relaxed))
+        });
+        !self.is_stopped()
+    }
+
+    /// Whether nothing more is claimed.
+    pub(super) fn is_stopped(&self) -> bool {
+        // Relaxed: it hands nothing over; that no item is missed follows from the order of claims.
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed); // see `is_stopped`
+    }
+
+    /// O8. Sends all helpers home.
+    pub(super) fn close(&self) {
+        self.stop();
+        self.work.let_all_through();
+    }
+}

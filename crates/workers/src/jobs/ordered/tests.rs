@@ -1,0 +1,340 @@
+//! Ordered runs on real threads, beside the plain loop that they stand for.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+use super::super::{Helpers, Job};
+use super::Ordered;
+
+/// Longer than anything here takes; a test that waits so long has failed.
+const FAR_TOO_LONG: Duration = Duration::from_secs(60);
+
+/// A number that threads wait for.
+#[derive(Default)]
+struct Reached {
+    count: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Reached {
+    fn add_one(&self) {
+        *self.count.lock().unwrap() += 1;
+        self.changed.notify_all();
+    }
+
+    fn wait_for(&self, goal: usize) {
+        let count = self.count.lock().unwrap();
+        let waited = self.changed.wait_timeout_while(count, FAR_TOO_LONG, |now| *now < goal);
+        assert!(!waited.unwrap().1.timed_out(), "{goal} were not reached");
+    }
+}
+
+#[test]
+fn results_are_committed_in_the_order_of_the_items() {
+    for (helpers, look_ahead, count) in
+        [(3, 1, 50), (3, 2, 500), (1, 7, 500), (4, 64, 2000), (2, 9, 0)]
+    {
+        let helpers = Helpers::new(helpers);
+        let mut committed = Vec::new();
+        let report = Ordered::new().max_threads(5).look_ahead(look_ahead).helpers(&helpers).run(
+            0..count,
+            || (),
+            |(), item: u64| {
+                // Items take different times: every seventh lets others overtake it.
+                if item.is_multiple_of(7) {
+                    std::thread::yield_now();
+                }
+                Ok::<_, ()>(item * 3)
+            },
+            |result| {
+                committed.push(result);
+                Ok(())
+            },
+        );
+        assert_eq!(report.unwrap().items, count);
+        assert_eq!(committed, (0..count).map(|item| item * 3).collect::<Vec<_>>());
+        assert_eq!(helpers.free(), helpers.total());
+    }
+}
+
+#[test]
+fn no_more_items_than_the_look_ahead_are_on_their_way() {
+    let helpers = Helpers::new(3);
+    for look_ahead in [2, 3, 8] {
+        let (drawn, committed, peak) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        let items = (0..300).inspect(|_| {
+            drawn.set(drawn.get() + 1);
+            peak.set(peak.get().max(drawn.get() - committed.get()));
+        });
+        let run = Ordered::new().max_threads(4).look_ahead(look_ahead).helpers(&helpers);
+        let commit = |_| {
+            committed.set(committed.get() + 1);
+            Ok::<_, ()>(())
+        };
+        assert!(run.run(items, || (), |(), item: i32| Ok(item), commit).is_ok());
+        assert_eq!((drawn.get(), committed.get()), (300, 300));
+        assert!(peak.get() <= look_ahead, "{} on their way, of {look_ahead}", peak.get());
+    }
+}
+
+#[test]
+fn without_a_helper_it_is_a_plain_loop_on_the_caller() {
+    let here = std::thread::current().id();
+    let none = Helpers::new(0);
+    let some = Helpers::new(4);
+    let alone = [
+        Ordered::new().max_threads(8).helpers(&none),
+        Ordered::new().max_threads(1).helpers(&some),
+        Ordered::new().max_threads(0).helpers(&some),
+        Ordered::new().max_threads(8).look_ahead(1).helpers(&some),
+        Ordered::new().max_threads(8).look_ahead(0).helpers(&some),
+    ];
+    for run in alone {
+        let order = RefCell::new(Vec::new());
+        let steps = Mutex::new(Vec::new());
+        let report = run.run(
+            0..3,
+            || assert_eq!(std::thread::current().id(), here),
+            |(), item| {
+                assert_eq!((some.free(), std::thread::current().id()), (4, here));
+                steps.lock().unwrap().push(item);
+                Ok::<i32, ()>(item)
+            },
+            |item| {
+                order.borrow_mut().push((item, steps.lock().unwrap().len()));
+                Ok(())
+            },
+        );
+        assert_eq!(report.unwrap().threads, 1);
+        assert_eq!(order.into_inner(), [(0, 1), (1, 2), (2, 3)]);
+    }
+}
+
+#[test]
+fn one_item_needs_no_thread() {
+    let helpers = Helpers::new(4);
+    let work = |(): &mut (), item: u8| {
+        assert_eq!(helpers.free(), 4);
+        Ok::<_, ()>(item)
+    };
+    let report = Ordered::new().helpers(&helpers).run([7], || (), work, |_| Ok(()));
+    assert_eq!((report.unwrap().threads, report.unwrap().items), (1, 1));
+}
+
+#[test]
+fn the_error_is_that_of_the_first_item_even_if_a_later_one_failed_before() {
+    let helpers = Helpers::new(1);
+    let later_failed = Reached::default();
+    let mut committed = Vec::new();
+    let outcome = Ordered::new().max_threads(2).look_ahead(4).helpers(&helpers).run(
+        0..100,
+        || (),
+        |(), item| match item {
+            1 => {
+                later_failed.wait_for(1);
+                Err(item)
+            }
+            2 => {
+                later_failed.add_one();
+                Err(item)
+            }
+            item => Ok(item),
+        },
+        |item| {
+            committed.push(item);
+            Ok(())
+        },
+    );
+    assert_eq!(outcome.unwrap_err(), 1);
+    assert_eq!(committed, [0]);
+}
+
+#[test]
+fn an_error_of_a_commit_stops_the_run() {
+    let helpers = Helpers::new(2);
+    let mut committed = 0;
+    let worked = AtomicUsize::new(0);
+    let outcome = Ordered::new().max_threads(3).look_ahead(4).helpers(&helpers).run(
+        0..1000,
+        || (),
+        |(), item| {
+            worked.fetch_add(1, Ordering::SeqCst);
+            Ok(item)
+        },
+        |item| {
+            committed += 1;
+            if item == 5 { Err("full") } else { Ok(()) }
+        },
+    );
+    assert_eq!((outcome.unwrap_err(), committed), ("full", 6));
+    assert!(worked.into_inner() <= 5 + 4 + 1);
+    assert_eq!(helpers.free(), 2);
+}
+
+#[test]
+fn after_an_error_nothing_more_is_drawn() {
+    let helpers = Helpers::new(1);
+    let drawn = Cell::new(0);
+    let items = (0..).inspect(|_| drawn.set(drawn.get() + 1));
+    let work = |(): &mut (), item: u32| if item == 10 { Err(item) } else { Ok(item) };
+    let run = Ordered::new().max_threads(2).look_ahead(4).helpers(&helpers);
+    assert_eq!(run.run(items, || (), work, |_| Ok(())), Err(10));
+    assert!(drawn.get() <= 10 + 4, "{} drawn", drawn.get());
+}
+
+#[test]
+fn a_panic_of_the_work_comes_at_its_place_in_the_order() {
+    let helpers = Helpers::new(2);
+    let mut committed = Vec::new();
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        Ordered::new().max_threads(3).look_ahead(8).helpers(&helpers).run(
+            0..100,
+            || (),
+            |(), item: i32| {
+                if item == 20 {
+                    resume_unwind(Box::new(item));
+                }
+                Ok::<_, ()>(item)
+            },
+            |item| {
+                committed.push(item);
+                Ok(())
+            },
+        )
+    }));
+    assert_eq!(caught.unwrap_err().downcast_ref::<i32>(), Some(&20));
+    assert_eq!(committed, (0..20).collect::<Vec<_>>());
+    assert_eq!(helpers.free(), 2);
+}
+
+#[test]
+fn a_panic_of_the_iterator_or_the_commit_sends_the_helpers_home() {
+    let helpers = Helpers::new(2);
+    let run = Ordered::new().max_threads(3).look_ahead(8).helpers(&helpers);
+    let items = (0..100).inspect(|item| {
+        if *item == 30 {
+            resume_unwind(Box::new("iterator"));
+        }
+    });
+    let work = |(): &mut (), item: i32| Ok::<_, ()>(item);
+    let caught = catch_unwind(AssertUnwindSafe(|| run.run(items, || (), work, |_| Ok(()))));
+    assert_eq!(caught.unwrap_err().downcast_ref::<&str>(), Some(&"iterator"));
+    let commit = |_| resume_unwind(Box::new("commit"));
+    let caught = catch_unwind(AssertUnwindSafe(|| run.run(0..100, || (), work, commit)));
+    assert_eq!(caught.unwrap_err().downcast_ref::<&str>(), Some(&"commit"));
+    assert_eq!(helpers.free(), 2);
+}
+
+#[test]
+fn helpers_work_while_the_iterator_waits() {
+    // The iterator does not go on before the item that it gave is worked on, and while it waits the
+    // caller is inside of it: only a helper can do that.
+    let helpers = Helpers::new(1);
+    let worked = Reached::default();
+    let items = (0..20).inspect(|drawn| worked.wait_for(*drawn));
+    let here = std::thread::current().id();
+    let others = AtomicUsize::new(0);
+    let run = Ordered::new().max_threads(2).look_ahead(8).helpers(&helpers);
+    let report = run.run(
+        items,
+        || (),
+        |(), item: usize| {
+            if std::thread::current().id() != here {
+                others.fetch_add(1, Ordering::SeqCst);
+            }
+            worked.add_one();
+            Ok::<_, ()>(item)
+        },
+        |_| Ok(()),
+    );
+    assert_eq!((report.unwrap().items, report.unwrap().threads), (20, 2));
+    assert!(others.into_inner() >= 19);
+}
+
+#[test]
+fn the_caller_works_while_a_helper_is_busy() {
+    // Item 0 ends when all others of the look-ahead are done: whoever has it, the other one works.
+    let helpers = Helpers::new(1);
+    let done = Reached::default();
+    let run = Ordered::new().max_threads(2).look_ahead(4).helpers(&helpers);
+    let work = |(): &mut (), item: usize| {
+        if item == 0 {
+            done.wait_for(3);
+        } else {
+            done.add_one();
+        }
+        Ok::<_, ()>(item)
+    };
+    assert_eq!(run.run(0..10, || (), work, |_| Ok(())).unwrap().items, 10);
+}
+
+#[test]
+fn every_thread_has_one_state_of_its_own() {
+    let helpers = Helpers::new(2);
+    let made = Mutex::new(HashSet::new());
+    let all = Reached::default();
+    let init = || {
+        let here = std::thread::current().id();
+        assert!(made.lock().unwrap().insert(here), "a second state for {here:?}");
+        (here, true)
+    };
+    let work = |(maker, is_new): &mut (std::thread::ThreadId, bool), item: usize| {
+        assert_eq!(*maker, std::thread::current().id());
+        if std::mem::take(is_new) {
+            all.add_one();
+            all.wait_for(3);
+        }
+        Ok::<_, ()>(item)
+    };
+    let run = Ordered::new().max_threads(3).look_ahead(6).helpers(&helpers);
+    assert!(run.run(0..100, init, work, |_| Ok(())).is_ok());
+    assert_eq!(made.into_inner().unwrap().len(), 3);
+}
+
+// Regression 19 and A-D4, for ordered runs: jobs in the work, with a budget that is spent.
+#[test]
+fn jobs_inside_of_ordered_work_do_not_wait_for_helpers() {
+    let helpers = Helpers::new(2);
+    let mut sums = Vec::new();
+    let work = |(): &mut (), item: u64| {
+        let sum = AtomicUsize::new(0);
+        Job::over(0..item * 10).max_threads(3).helpers(&helpers).run(|piece| {
+            let units = usize::try_from(piece.end - piece.start).unwrap();
+            sum.fetch_add(units, Ordering::Relaxed);
+            Ok(())
+        })?;
+        Ok::<_, ()>(sum.into_inner())
+    };
+    let commit = |sum| {
+        sums.push(sum);
+        Ok(())
+    };
+    let run = Ordered::new().max_threads(3).look_ahead(6).helpers(&helpers);
+    assert!(run.run(0..40, || (), work, commit).is_ok());
+    assert_eq!(sums, (0..40).map(|item| item * 10).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_was_not_committed_is_dropped() {
+    let helpers = Helpers::new(2);
+    let alive = AtomicUsize::new(0);
+    struct Counted<'a>(&'a AtomicUsize, u32);
+    impl Drop for Counted<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+    let items = (0..100).map(|number| {
+        alive.fetch_add(1, Ordering::SeqCst);
+        Counted(&alive, number)
+    });
+    let work = |(): &mut (), item| Ok(item);
+    let commit = |item: Counted<'_>| if item.1 == 50 { Err("stop") } else { Ok(()) };
+    let run = Ordered::new().max_threads(3).look_ahead(8).helpers(&helpers);
+    assert_eq!(run.run(items, || (), work, commit).unwrap_err(), "stop");
+    assert_eq!(alive.into_inner(), 0);
+}

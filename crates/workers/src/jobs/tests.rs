@@ -1,0 +1,504 @@
+//! Jobs on real threads: what of section 4's acceptance needs more than arithmetic.
+
+use std::convert::Infallible;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use super::{Helpers, Job, Placement};
+use crate::ErrorKind;
+use crate::cpus::CpuSet;
+
+/// Longer than anything here takes; a test that waits so long has failed.
+const FAR_TOO_LONG: Duration = Duration::from_secs(60);
+
+fn fine(outcome: Result<(), Infallible>) -> Result<(), Infallible> {
+    outcome
+}
+
+/// The pieces that a job ran, in ascending order.
+fn run_and_sort(job: Job<'_>) -> (super::Report, Vec<Range<u64>>) {
+    let pieces = Mutex::new(Vec::new());
+    let report = job
+        .run(|piece| {
+            pieces.lock().unwrap().push(piece);
+            fine(Ok(()))
+        })
+        .unwrap();
+    let mut pieces = pieces.into_inner().unwrap();
+    pieces.sort_by_key(|piece| piece.start);
+    (report, pieces)
+}
+
+/// A number that threads wait for.
+#[derive(Default)]
+struct Reached {
+    count: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Reached {
+    fn add_one(&self) {
+        *self.count.lock().unwrap() += 1;
+        self.changed.notify_all();
+    }
+
+    fn wait_for(&self, goal: usize) {
+        let count = self.count.lock().unwrap();
+        let waited = self.changed.wait_timeout_while(count, FAR_TOO_LONG, |now| *now < goal);
+        assert!(!waited.unwrap().1.timed_out(), "{goal} were not reached");
+    }
+}
+
+// A-D1: the rows of the table, as calls.
+#[test]
+fn the_rows_of_the_table_come_out_as_calls() {
+    let helpers = Helpers::new(30);
+    let rows = [
+        ([0, 1000, 1, 1], 4, 4, 62, 17, 992..1000),
+        ([37, 1000, 1, 1], 4, 4, 62, 17, 992..1037),
+        ([100, 1000, 0, 16], 3, 3, 96, 11, 1056..1100),
+        ([0, 10, 100, 1], 4, 1, 10, 1, 0..10),
+        ([5, 3, 1, 1], 8, 3, 1, 3, 7..8),
+        ([0, 1000, 1, 64], 100, 15, 64, 16, 960..1000),
+        ([7, 65, 8, 8], 2, 2, 8, 9, 64..72),
+        ([12345, 1_000_000, 32768, 32768], 52, 30, 32768, 31, 983_040..1_012_345),
+        ([0, 1000, 1, 1], 0, 1, 250, 4, 750..1000),
+    ];
+    for (asked, max_threads, threads, chunk, calls, last) in rows {
+        let [start, size, min_chunk, align] = asked;
+        let job = Job::from_start(start, size).unwrap().min_chunk(min_chunk).align(align);
+        let (report, pieces) = run_and_sort(job.max_threads(max_threads).helpers(&helpers));
+        assert_eq!((report.threads, report.chunk, report.pieces), (threads, chunk, calls));
+        assert_eq!((pieces.len() as u64, pieces.last()), (calls, Some(&last)), "{asked:?}");
+        assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start), "{asked:?}");
+        assert_eq!(pieces[0].start, start);
+    }
+    assert_eq!(helpers.free(), 30);
+}
+
+// A-D2: nothing to do.
+#[test]
+fn an_empty_range_calls_nothing_and_starts_no_thread() {
+    let helpers = Helpers::new(2);
+    #[allow(clippy::reversed_empty_ranges, reason = "what a caller may hand over")]
+    for range in [0..0, 7..7, u64::MAX..u64::MAX, 9..3] {
+        let (report, pieces) = run_and_sort(Job::over(range).max_threads(4).helpers(&helpers));
+        assert_eq!((report.threads, report.pieces, pieces.len()), (1, 0, 0));
+    }
+}
+
+// A-D2: less than two chunks' worth is one call, here, with the budget untouched.
+#[test]
+fn a_small_range_is_one_call_on_the_callers_thread() {
+    let helpers = Helpers::new(4);
+    let here = std::thread::current().id();
+    for (size, min_chunk, align) in [(1, 1, 1), (199, 100, 1), (127, 1, 64), (15, 8, 3), (1, 0, 0)]
+    {
+        let calls = Mutex::new(Vec::new());
+        let job = Job::over(5..5 + size).min_chunk(min_chunk).align(align).max_threads(8);
+        let report = job.helpers(&helpers).run(|piece| {
+            assert_eq!(helpers.free(), 4);
+            calls.lock().unwrap().push((piece, std::thread::current().id()));
+            fine(Ok(()))
+        });
+        assert_eq!(report.unwrap().threads, 1);
+        assert_eq!(calls.into_inner().unwrap(), [(5..5 + size, here)]);
+    }
+}
+
+#[test]
+fn with_one_thread_a_range_of_any_size_is_one_call() {
+    let helpers = Helpers::new(4);
+    let job = Job::over(0..u64::MAX).max_threads(1).helpers(&helpers);
+    let (report, pieces) = run_and_sort(job);
+    assert_eq!((report.threads, report.chunk), (1, u64::MAX));
+    assert_eq!(pieces, [0..u64::MAX]);
+}
+
+// A-D3: the peak of concurrent calls.
+#[test]
+fn no_more_than_max_threads_are_in_the_body_at_once() {
+    let helpers = Helpers::new(16);
+    for max_threads in 2..=5 {
+        let (now, peak) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let job = Job::over(0..4096).max_threads(max_threads).helpers(&helpers);
+        let report = job.run(|_| {
+            peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            std::thread::yield_now();
+            now.fetch_sub(1, Ordering::SeqCst);
+            fine(Ok(()))
+        });
+        assert_eq!(report.unwrap().threads, max_threads);
+        assert!(peak.into_inner() <= max_threads);
+    }
+}
+
+#[test]
+fn all_the_threads_of_a_job_can_be_in_the_body_at_once() {
+    let helpers = Helpers::new(3);
+    let inside = Reached::default();
+    let job = Job::over(0..4).max_threads(4).helpers(&helpers);
+    let report = job.run(|_| {
+        inside.add_one();
+        inside.wait_for(4);
+        fine(Ok(()))
+    });
+    assert_eq!(report.unwrap().threads, 4);
+}
+
+// A-D3: without helpers the caller does it all, in pieces.
+#[test]
+fn without_a_helper_the_caller_works_alone() {
+    let helpers = Helpers::new(0);
+    let here = std::thread::current().id();
+    let threads = Mutex::new(Vec::new());
+    let report = Job::over(0..1000).max_threads(8).helpers(&helpers).run(|_| {
+        threads.lock().unwrap().push(std::thread::current().id());
+        fine(Ok(()))
+    });
+    assert_eq!((report.unwrap().threads, report.unwrap().chunk), (1, 250));
+    assert_eq!(threads.into_inner().unwrap(), [here; 4]);
+}
+
+// A-D4 and regression 19: more is asked than there is, and jobs start jobs.
+#[test]
+fn eight_jobs_with_jobs_inside_share_three_helpers() {
+    let helpers = Helpers::new(3);
+    let units = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let outer = Job::over(0..64).max_threads(4).helpers(&helpers).run(|outer| {
+                    let inner = Job::over(0..1000).max_threads(4).helpers(&helpers);
+                    inner.run(|inner| {
+                        let innermost = Job::over(inner).max_threads(2).helpers(&helpers);
+                        innermost.run(|piece| {
+                            let count = (piece.end - piece.start) * (outer.end - outer.start);
+                            units.fetch_add(count, Ordering::Relaxed);
+                            fine(Ok(()))
+                        })?;
+                        fine(Ok(()))
+                    })?;
+                    fine(Ok(()))
+                });
+                assert!(outer.is_ok());
+            });
+        }
+    });
+    assert_eq!(units.into_inner(), 8 * 64 * 1000);
+    assert_eq!(helpers.free(), 3);
+}
+
+// A-D5: two errors at the same time; one of them is returned, and nothing is begun after it.
+#[test]
+fn an_error_stops_the_job_on_every_thread() {
+    let helpers = Helpers::new(1);
+    let inside = Reached::default();
+    let job = Job::over(0..64).max_threads(2).helpers(&helpers);
+    let outcome = job.run(|piece| {
+        inside.add_one();
+        inside.wait_for(2);
+        Err::<(), _>(piece)
+    });
+    assert!([0..8, 8..16].contains(&outcome.unwrap_err()));
+    assert_eq!(inside.count.into_inner().unwrap(), 2, "the job went on");
+}
+
+// A-D5: one thread, so the moment of the error is known and so is every piece before it.
+#[test]
+fn undo_is_called_exactly_for_the_completed_pieces() {
+    let helpers = Helpers::new(0);
+    let undone = Mutex::new(Vec::new());
+    let job = Job::over(10..110).max_threads(0).helpers(&helpers);
+    let outcome = job.run_or_undo(
+        |piece| if piece.start == 75 { Err(piece) } else { Ok(()) },
+        |piece| undone.lock().unwrap().push(piece),
+    );
+    assert_eq!(outcome, Err(75..100));
+    assert_eq!(undone.into_inner().unwrap(), [10..25, 25..50, 50..75]);
+}
+
+// A-D5, with helpers: what was finished by anyone is undone here, once, after all are at rest.
+#[test]
+fn undo_runs_on_the_caller_when_all_threads_are_at_rest() {
+    let helpers = Helpers::new(3);
+    let here = std::thread::current().id();
+    for bad in 0..16 {
+        let finished = Mutex::new(Vec::new());
+        let inside = AtomicUsize::new(0);
+        let mut undone = Vec::new();
+        let job = Job::over(0..16).max_threads(4).helpers(&helpers);
+        let outcome = job.run_or_undo(
+            |piece| {
+                inside.fetch_add(1, Ordering::SeqCst);
+                let outcome = if piece.start == bad { Err(bad) } else { Ok(()) };
+                if outcome.is_ok() {
+                    finished.lock().unwrap().push(piece);
+                }
+                inside.fetch_sub(1, Ordering::SeqCst);
+                outcome
+            },
+            |piece| {
+                assert_eq!(inside.load(Ordering::SeqCst), 0);
+                assert_eq!(std::thread::current().id(), here);
+                assert_eq!(helpers.free(), 3);
+                undone.push(piece);
+            },
+        );
+        let mut finished = finished.into_inner().unwrap();
+        finished.sort_by_key(|piece| piece.start);
+        assert_eq!(outcome, Err(bad));
+        assert_eq!(undone, finished);
+    }
+}
+
+#[test]
+fn a_job_that_succeeds_undoes_nothing() {
+    let helpers = Helpers::new(1);
+    for size in [0, 1, 100] {
+        let job = Job::over(0..size).max_threads(2).helpers(&helpers);
+        let outcome = job.run_or_undo(|_| fine(Ok(())), |piece| panic!("undid {piece:?}"));
+        assert!(outcome.is_ok());
+    }
+}
+
+#[test]
+fn a_range_that_was_not_cut_and_failed_undoes_nothing() {
+    let job = Job::over(0..100).max_threads(1);
+    let outcome = job.run_or_undo(|_| Err("failed"), |piece| panic!("undid {piece:?}"));
+    assert_eq!(outcome, Err("failed"));
+}
+
+#[test]
+fn a_panic_in_a_helper_goes_on_in_the_caller_and_the_helpers_come_back() {
+    let helpers = Helpers::new(3);
+    let here = std::thread::current().id();
+    let panicked = Reached::default();
+    let undone = AtomicUsize::new(0);
+    let job = Job::over(0..4096).max_threads(4).helpers(&helpers);
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        job.run_or_undo(
+            |_| {
+                if std::thread::current().id() == here {
+                    panicked.wait_for(1);
+                    return Err("goes behind a panic");
+                }
+                panicked.add_one();
+                std::panic::resume_unwind(Box::new("on purpose"));
+            },
+            |_| {
+                undone.fetch_add(1, Ordering::SeqCst);
+            },
+        )
+    }));
+    let payload = caught.unwrap_err();
+    assert_eq!(payload.downcast_ref::<&str>(), Some(&"on purpose"));
+    assert_eq!(undone.into_inner(), 0);
+    assert_eq!(helpers.free(), 3);
+}
+
+#[test]
+fn a_panic_in_the_caller_undoes_what_was_completed_first() {
+    let helpers = Helpers::new(0);
+    let mut undone = Vec::new();
+    let job = Job::over(0..100).max_threads(0).helpers(&helpers);
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        job.run_or_undo(
+            |piece| {
+                if piece.start == 50 {
+                    std::panic::resume_unwind(Box::new(50_u32));
+                }
+                fine(Ok(()))
+            },
+            |piece| undone.push(piece),
+        )
+    }));
+    assert_eq!(caught.unwrap_err().downcast_ref::<u32>(), Some(&50));
+    assert_eq!(undone, [0..25, 25..50]);
+}
+
+#[test]
+fn a_panic_while_a_helpers_state_is_dropped_reaches_the_caller() {
+    struct Bad(ThreadId);
+    impl Drop for Bad {
+        fn drop(&mut self) {
+            if std::thread::current().id() != self.0 {
+                std::panic::resume_unwind(Box::new("dropped"));
+            }
+        }
+    }
+    let helpers = Helpers::new(1);
+    let here = std::thread::current().id();
+    let both = Reached::default();
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        let body = |_: &mut Bad, _| {
+            both.add_one();
+            both.wait_for(2);
+            fine(Ok(()))
+        };
+        Job::over(0..2).max_threads(2).helpers(&helpers).run_with(|| Bad(here), body)
+    }));
+    assert_eq!(caught.unwrap_err().downcast_ref::<&str>(), Some(&"dropped"));
+    assert_eq!(helpers.free(), 1);
+}
+
+#[test]
+fn every_thread_that_works_has_one_state_of_its_own() {
+    let helpers = Helpers::new(2);
+    let made = Mutex::new(Vec::new());
+    let both = Reached::default();
+    let init = || {
+        made.lock().unwrap().push(std::thread::current().id());
+        (std::thread::current().id(), 0_u64)
+    };
+    let sum = AtomicU64::new(0);
+    let job = Job::over(0..3000).max_threads(3).helpers(&helpers);
+    let outcome = job.run_with(init, |(maker, units), piece: Range<u64>| {
+        assert_eq!(*maker, std::thread::current().id());
+        if *units == 0 {
+            both.add_one();
+            both.wait_for(3);
+        }
+        *units += piece.end - piece.start;
+        sum.fetch_add(piece.end - piece.start, Ordering::Relaxed);
+        fine(Ok(()))
+    });
+    assert!(outcome.is_ok());
+    let mut made = made.into_inner().unwrap();
+    made.sort_by_key(|id| format!("{id:?}"));
+    made.dedup();
+    assert_eq!((made.len(), sum.into_inner()), (3, 3000));
+}
+
+#[test]
+fn helpers_are_named_after_their_work() {
+    let helpers = Helpers::new(1);
+    let here = std::thread::current().id();
+    let both = Reached::default();
+    let outcome = Job::over(0..2).max_threads(2).helpers(&helpers).run(|_| {
+        both.add_one();
+        both.wait_for(2);
+        if std::thread::current().id() != here {
+            assert_eq!(std::thread::current().name(), Some("job/1"));
+        }
+        fine(Ok(()))
+    });
+    assert!(outcome.is_ok());
+}
+
+#[test]
+fn helpers_are_bound_to_their_nodes_in_turn() {
+    let all: Vec<usize> = CpuSet::of_current_thread().iter().collect();
+    let (Some(first), Some(last)) = (all.first(), all.last()) else {
+        return;
+    };
+    if first == last {
+        eprintln!("skipped: one CPU makes no two nodes");
+        return;
+    }
+    let nodes = [*first, *last].map(|cpu| [cpu].into_iter().collect::<CpuSet>());
+    let helpers = Helpers::with_nodes(2, nodes.to_vec());
+    let before = CpuSet::of_current_thread();
+    let here = std::thread::current().id();
+    let seen = Mutex::new(Vec::new());
+    let all_inside = Reached::default();
+    let job = Job::over(0..3).max_threads(3).placement(Placement::ByNode).helpers(&helpers);
+    let report = job.run(|_| {
+        all_inside.add_one();
+        all_inside.wait_for(3);
+        if std::thread::current().id() != here {
+            seen.lock().unwrap().push(CpuSet::of_current_thread());
+        }
+        fine(Ok(()))
+    });
+    assert_eq!((report.unwrap().threads, report.unwrap().bound), (3, 2));
+    let mut seen = seen.into_inner().unwrap();
+    seen.sort_by_key(|cpus| cpus.iter().next());
+    assert_eq!(seen, nodes);
+    assert_eq!(CpuSet::of_current_thread(), before, "the caller stays where it was");
+}
+
+#[test]
+fn a_pinned_callers_helpers_are_not_pinned_with_it() {
+    let all = CpuSet::of_current_thread();
+    let granted = crate::cpus::Granted::fixed(all.clone());
+    let cpu = all.iter().next().unwrap();
+    // On a thread of its own, so that the test's thread keeps its CPUs.
+    let seen = std::thread::scope(|scope| {
+        let pinned = scope.spawn(|| {
+            let one: CpuSet = [cpu].into_iter().collect();
+            one.bind_current_thread().unwrap();
+            let helpers = Helpers::granted(&granted);
+            let here = std::thread::current().id();
+            let seen = Mutex::new(None);
+            let both = Reached::default();
+            let job = Job::over(0..2).max_threads(2).helpers(&helpers);
+            let outcome = job.run(|_| {
+                both.add_one();
+                both.wait_for(2);
+                if std::thread::current().id() != here {
+                    *seen.lock().unwrap() = Some(CpuSet::of_current_thread());
+                }
+                fine(Ok(()))
+            });
+            assert!(outcome.is_ok());
+            seen.into_inner().unwrap()
+        });
+        pinned.join().unwrap()
+    });
+    assert_eq!(seen, Some(all));
+}
+
+// A-D7, without a clock: the slow piece ends when all the others are done, which only the other
+// thread can do.
+#[test]
+fn one_slow_piece_leaves_all_the_others_to_the_rest() {
+    let helpers = Helpers::new(1);
+    let done = Reached::default();
+    let job = Job::over(0..8).max_threads(2).helpers(&helpers);
+    let outcome = job.run(|piece| {
+        if piece.start == 0 {
+            done.wait_for(7);
+        } else {
+            done.add_one();
+        }
+        fine(Ok(()))
+    });
+    assert_eq!(outcome.unwrap().pieces, 8);
+}
+
+// Regression 13: a count of units that 32 bits do not hold.
+#[test]
+fn a_range_of_every_number_is_cut_and_covered() {
+    let helpers = Helpers::new(3);
+    for job in [Job::over(0..u64::MAX), Job::from_start(1, u64::MAX - 1).unwrap()] {
+        let (report, pieces) = run_and_sort(job.max_threads(4).helpers(&helpers));
+        assert_eq!(report.threads, 4);
+        assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
+        assert_eq!(pieces.last().unwrap().end, u64::MAX);
+        assert!((16..=18).contains(&pieces.len()));
+    }
+    let job = Job::from_start(u64::MAX - 7, 7).unwrap().max_threads(4).helpers(&helpers);
+    let (_, pieces) = run_and_sort(job);
+    assert_eq!((pieces.len(), pieces[0].start, pieces[6].end), (7, u64::MAX - 7, u64::MAX));
+}
+
+#[test]
+fn a_range_that_ends_behind_the_last_number_is_refused() {
+    let error = Job::from_start(u64::MAX - 7, 8).map(|_| ()).unwrap_err();
+    assert_eq!(
+        (error.kind(), error.amount(), error.limit()),
+        (ErrorKind::InvalidSetting, Some(8), Some(7))
+    );
+}
+
+#[test]
+fn without_settings_a_job_uses_the_budget_of_the_process() {
+    let (report, pieces) = run_and_sort(Job::over(0..1000));
+    assert!(report.threads <= Helpers::process().total());
+    assert_eq!(pieces.iter().map(|piece| piece.end - piece.start).sum::<u64>(), 1000);
+}

@@ -1,0 +1,98 @@
+//! Every interleaving of few threads on few frames.
+
+use super::*;
+use crate::sync::{Arc, Cell, thread};
+
+struct Shared {
+    links: Links,
+    vacant: FrameStack,
+    reserve: FrameStack,
+    /// What a frame's owner may write to: loom sees two owners at a time.
+    bytes: Vec<Cell<u32>>,
+}
+
+fn shared(frames: u32) -> Arc<Shared> {
+    let (links, vacant) = Links::with_stack(frames).unwrap();
+    let bytes = (0..frames).map(|_| Cell::new(0)).collect();
+    Arc::new(Shared { links, vacant, reserve: FrameStack::new(), bytes })
+}
+
+#[allow(unsafe_code, reason = "the models write what only the owner of a key may write")]
+fn write(shared: &Shared, key: &Key, value: u32) {
+    // SAFETY: the key says that this thread owns the frame; loom checks it.
+    shared.bytes[key.index() as usize].with_mut(|byte| unsafe { *byte = value });
+}
+
+#[test]
+fn a_top_that_left_and_came_back_is_not_mistaken() {
+    // One pops one; the other pops two and pushes the first of them back: the shape of ABA.
+    loom::model(|| {
+        let shared = shared(3);
+        let one = Arc::clone(&shared);
+        let thread = thread::spawn(move || {
+            let key = one.vacant.pop(&one.links);
+            key.map(|key| {
+                write(&one, &key, 1);
+                key.index()
+            })
+        });
+        let first = shared.vacant.pop(&shared.links).unwrap();
+        write(&shared, &first, 2);
+        let second = shared.vacant.pop(&shared.links).unwrap();
+        write(&shared, &second, 2);
+        shared.vacant.push(&shared.links, first, 3).unwrap();
+        let mut all = vec![second.index()];
+        all.extend(thread.join().unwrap());
+        while let Some(key) = shared.vacant.pop(&shared.links) {
+            write(&shared, &key, 3);
+            all.push(key.index());
+        }
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2], "every frame once");
+    });
+}
+
+#[test]
+fn what_was_written_to_a_frame_is_seen_by_its_next_owner() {
+    loom::model(|| {
+        let shared = shared(1);
+        let one = Arc::clone(&shared);
+        let thread = thread::spawn(move || take_and_put_back(&one, 1));
+        take_and_put_back(&shared, 1);
+        thread.join().unwrap();
+        assert_eq!(shared.reserve.len(&shared.links) + shared.vacant.len(&shared.links), 1);
+    });
+}
+
+/// As the pool does it: the reserve, then the vacant; back to the reserve while that has room.
+fn take_and_put_back(shared: &Shared, most: u32) {
+    let key = shared.reserve.pop(&shared.links).or_else(|| shared.vacant.pop(&shared.links));
+    if let Some(key) = key {
+        write(shared, &key, 1);
+        shared.links.count(&key, Origin::Reserve);
+        if let Err(key) = shared.reserve.push(&shared.links, key, most) {
+            shared.vacant.push(&shared.links, key, u32::MAX).unwrap();
+        }
+    }
+}
+
+#[test]
+fn two_that_push_at_once_never_pass_the_bound_and_a_look_never_sees_more() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let shared = shared(2);
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || take_and_put_back(&shared, 1))
+            })
+            .collect();
+        assert!(shared.reserve.len(&shared.links) <= 1);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(shared.reserve.len(&shared.links), 1, "the first one back stays");
+        assert_eq!(shared.vacant.len(&shared.links), 1);
+    });
+}

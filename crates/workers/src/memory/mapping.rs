@@ -1,0 +1,288 @@
+#![allow(
+    unsafe_code,
+    reason = "anonymous mappings: making, growing, faulting in, returning, ending"
+)]
+//! Anonymous memory straight from the system. It owns one mapping, and every call about memory that
+//! this crate makes; it knows no budget and no policy. The page pool's arena and each block of scratch
+//! is one; a benchmark may make its own.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
+use rustix::io::Errno;
+use rustix::mm;
+
+use crate::{Error, ErrorKind};
+
+/// A huge page of x86-64 and of aarch64 with small pages of 4 KiB.
+pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Which pages a mapping is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Pages {
+    /// The system's base pages, and never others, so that what is charged is what is resident.
+    #[default]
+    Small,
+    /// Transparent huge pages where the system has any. They come and go in 2 MiB at a time, whatever
+    /// was charged.
+    Huge,
+}
+
+/// How pages were faulted in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Populated {
+    /// By one call for the range.
+    ByCall,
+    /// Not yet: the kernel is older than 5.14 and its owner must write to each page.
+    NotByCall,
+}
+
+/// Whether memory is kept from being swapped out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Locked {
+    /// Nobody asked.
+    NotAsked,
+    /// Every page that is or becomes resident stays so.
+    Yes,
+    /// The system refused, with this error number; all else works.
+    Refused(i32),
+}
+
+/// Private anonymous memory, readable and writable. Its bytes are zero until they are written.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    length: usize,
+    pages: Pages,
+}
+
+// SAFETY: a mapping is memory that only this value leads to; no thread is special to it.
+unsafe impl Send for Mapping {}
+// SAFETY: through `&Mapping` nothing is written: `bytes` only reads, `populate_range` and `lock`
+// leave contents alone, and `page` and `discard_range` are unsafe with contracts of their own.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `length` bytes, rounded up to whole pages of the kind. Nothing is resident yet, and the
+    /// system is not asked to set anything aside.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidSetting`] when the length is 0 or cannot be rounded up;
+    /// [`ErrorKind::OutOfMemory`] when the system has no room; [`ErrorKind::System`] otherwise.
+    pub fn anonymous(length: usize, pages: Pages) -> Result<Self, Error> {
+        let unit = match pages {
+            Pages::Small => rustix::param::page_size(),
+            Pages::Huge => HUGE_PAGE_BYTES,
+        };
+        let invalid = Error::new(ErrorKind::InvalidSetting, "bytes of a mapping")
+            .with_amount(length as u64, isize::MAX as u64);
+        let length = length.checked_next_multiple_of(unit).ok_or(invalid)?;
+        // More than the unit is mapped where the start must be aligned, and cut off again.
+        let slack = unit - rustix::param::page_size();
+        let whole = length.checked_add(slack).filter(|whole| isize::try_from(*whole).is_ok());
+        let whole = whole.filter(|_| length > 0).ok_or(invalid)?;
+        let flags = mm::MapFlags::PRIVATE | mm::MapFlags::NORESERVE;
+        let access = mm::ProtFlags::READ | mm::ProtFlags::WRITE;
+        // SAFETY: a new mapping where the kernel likes: no memory that exists is touched.
+        let start = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), whole, access, flags) }
+            .map_err(|errno| refused("mapping memory", errno))?;
+        let start = NonNull::new(start.cast::<u8>())
+            .ok_or(Error::new(ErrorKind::System, "mapping memory at address 0"))?;
+        let mut mapping = Self { start, length: whole, pages };
+        if slack > 0 {
+            mapping.keep_aligned(length)?;
+        }
+        mapping.choose_pages();
+        Ok(mapping)
+    }
+
+    /// The length in bytes, a whole number of pages.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Which pages it is made of.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        self.pages
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: `length` readable bytes, zero or written before, mapped until drop; the arena, whose
+        // bytes others write, never calls this (it hands out `page` only).
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+
+    /// Its bytes, for writing.
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `&mut self` excludes every other slice.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
+    }
+
+    /// Faults everything in with one call on this thread. A kernel older than 5.14 has no such call:
+    /// then the first byte of each page is set to zero instead.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfMemory`] when the system has none; [`ErrorKind::System`] otherwise.
+    pub fn populate(&mut self) -> Result<Populated, Error> {
+        let length = self.length;
+        match self.populate_range(0, length)? {
+            Populated::ByCall => Ok(Populated::ByCall),
+            Populated::NotByCall => {
+                touch(self.bytes_mut());
+                Ok(Populated::NotByCall)
+            }
+        }
+    }
+
+    /// Faults a range in, for writing, and leaves its contents alone; parts outside of the mapping are
+    /// left out.
+    pub(super) fn populate_range(&self, offset: usize, length: usize) -> Result<Populated, Error> {
+        match self.advise(offset, length, mm::Advice::LinuxPopulateWrite) {
+            Ok(()) => Ok(Populated::ByCall),
+            Err(Errno::INVAL) => Ok(Populated::NotByCall),
+            Err(errno) => Err(refused("faulting memory in", errno)),
+        }
+    }
+
+    /// Keeps what is resident and what becomes so from being swapped out.
+    pub(super) fn lock(&self) -> Locked {
+        // SAFETY: the range is this mapping; locking changes no contents.
+        let locked = unsafe {
+            mm::mlock_with(
+                self.start.as_ptr().cast::<c_void>(),
+                self.length,
+                mm::MlockFlags::ONFAULT,
+            )
+        };
+        match locked {
+            Ok(()) => Locked::Yes,
+            Err(errno) => Locked::Refused(errno.raw_os_error()),
+        }
+    }
+
+    /// Gives the pages of a range back to the system; its bytes are zero afterwards.
+    ///
+    /// # Safety
+    ///
+    /// Nobody but the caller may hold a reference into the range.
+    pub(super) unsafe fn discard_range(
+        &self,
+        offset: usize,
+        length: usize,
+        locked: Locked,
+    ) -> Result<(), Error> {
+        let advice = match locked {
+            Locked::Yes => mm::Advice::LinuxDontneedLocked,
+            Locked::NotAsked | Locked::Refused(_) => mm::Advice::LinuxDontNeed,
+        };
+        self.advise(offset, length, advice).map_err(|errno| refused("returning memory", errno))
+    }
+
+    /// Where `length` bytes from `offset` begin; none when they are not all inside.
+    pub(super) fn address(&self, offset: usize, length: usize) -> Option<NonNull<u8>> {
+        if offset.checked_add(length)? > self.length {
+            return None;
+        }
+        // SAFETY: `offset` is inside of the mapping, by the line above.
+        Some(unsafe { self.start.add(offset) })
+    }
+
+    /// Changes the length, rounded up to whole pages; the mapping may move. On an error it is as it
+    /// was. Small pages only: the alignment of huge ones would be lost.
+    pub(super) fn resize(&mut self, length: usize) -> Result<(), Error> {
+        let page = rustix::param::page_size();
+        let length = length.checked_next_multiple_of(page).filter(|length| *length > 0).ok_or(
+            Error::new(ErrorKind::InvalidSetting, "bytes of a mapping")
+                .with_amount(length as u64, isize::MAX as u64),
+        )?;
+        let old = self.start.as_ptr().cast::<c_void>();
+        // SAFETY: the range is this mapping, and `&mut self` says that nobody points into it.
+        let start = unsafe { mm::mremap(old, self.length, length, mm::MremapFlags::MAYMOVE) }
+            .map_err(|errno| refused("growing a mapping", errno))?;
+        if let Some(start) = NonNull::new(start.cast::<u8>()) {
+            self.start = start;
+            self.length = length;
+        }
+        Ok(())
+    }
+
+    /// Cuts a mapping that is too long down to `length` bytes from an aligned start.
+    fn keep_aligned(&mut self, length: usize) -> Result<(), Error> {
+        let before = self.start.as_ptr().align_offset(HUGE_PAGE_BYTES).min(self.length - length);
+        let after = self.length - length - before;
+        // SAFETY: both cuts are inside of this mapping, and nobody points into it yet.
+        unsafe {
+            if after > 0 {
+                let end = self.start.add(before + length).as_ptr().cast::<c_void>();
+                mm::munmap(end, after).map_err(|errno| refused("aligning a mapping", errno))?;
+            }
+            self.length -= after;
+            if before > 0 {
+                let start = self.start.as_ptr().cast::<c_void>();
+                mm::munmap(start, before).map_err(|errno| refused("aligning a mapping", errno))?;
+            }
+            self.start = self.start.add(before);
+        }
+        self.length = length;
+        Ok(())
+    }
+
+    /// Tells the kernel which pages are wanted. A kernel without huge pages refuses both, and is
+    /// right: it has small ones only.
+    fn choose_pages(&self) {
+        let advice = match self.pages {
+            Pages::Small => mm::Advice::LinuxNoHugepage,
+            Pages::Huge => mm::Advice::LinuxHugepage,
+        };
+        let _: Result<(), Errno> = self.advise(0, self.length, advice);
+    }
+
+    /// One `madvise` over the part of a range that is inside. Callers pass advice that keeps contents,
+    /// or, in `discard_range`, are told by their own callers that nobody looks.
+    fn advise(&self, offset: usize, length: usize, advice: mm::Advice) -> Result<(), Errno> {
+        let offset = offset.min(self.length);
+        let length = length.min(self.length - offset);
+        // SAFETY: the range is inside of this mapping by the lines above; what the advice does to the
+        // contents is the contract of this function's callers.
+        unsafe { mm::madvise(self.start.add(offset).as_ptr().cast::<c_void>(), length, advice) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        let start = self.start.as_ptr().cast::<c_void>();
+        // SAFETY: this value's own mapping, whole, and nobody borrows from it any more.
+        let ended = unsafe { mm::munmap(start, self.length) };
+        debug_assert_eq!(ended, Ok(()), "a mapping ends once");
+    }
+}
+
+/// Faults memory in by setting the first byte of each page to zero. It is not read: a read would
+/// fault the system's page of zeros in first.
+pub(super) fn touch(bytes: &mut [u8]) {
+    for page in bytes.chunks_mut(rustix::param::page_size()) {
+        if let Some(first) = page.first_mut() {
+            *first = 0;
+            // Keeps the store where it is.
+            std::hint::black_box(first);
+        }
+    }
+}
+
+fn refused(what: &'static str, errno: Errno) -> Error {
+    let kind = match errno {
+        Errno::NOMEM | Errno::AGAIN => ErrorKind::OutOfMemory,
+        _ => ErrorKind::System,
+    };
+    Error::new(kind, what).with_errno(errno)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,118 @@
+//! What the system does with mappings, asked from the system itself.
+
+use std::os::unix::fs::FileExt as _;
+
+use super::*;
+
+impl Mapping {
+    /// Which pages are resident, as /proc/self/pagemap says: exact, and of this mapping alone.
+    pub(in crate::memory) fn resident_pages(&self) -> usize {
+        const PRESENT: u64 = 1 << 63;
+        let page = rustix::param::page_size();
+        let first = self.start.as_ptr() as usize / page;
+        let mut entries = vec![0_u8; self.length / page * 8];
+        let file = std::fs::File::open("/proc/self/pagemap").unwrap();
+        file.read_exact_at(&mut entries, first as u64 * 8).unwrap();
+        let is_present =
+            |entry: &&[u8]| u64::from_ne_bytes((*entry).try_into().unwrap()) & PRESENT != 0;
+        entries.chunks(8).filter(is_present).count()
+    }
+}
+
+const PAGE: usize = 4096;
+
+#[test]
+fn a_new_mapping_is_zero_and_not_resident() {
+    let mapping = Mapping::anonymous(64 * PAGE, Pages::Small).unwrap();
+    assert_eq!(mapping.resident_pages(), 0);
+    assert!(mapping.bytes().iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_length_is_rounded_up_to_whole_pages() {
+    let unit = rustix::param::page_size();
+    assert_eq!(Mapping::anonymous(1, Pages::Small).unwrap().length(), unit);
+    assert_eq!(Mapping::anonymous(unit + 1, Pages::Small).unwrap().length(), 2 * unit);
+}
+
+#[test]
+fn lengths_that_no_mapping_has_are_errors_and_nothing_else() {
+    for length in [0, usize::MAX, usize::MAX - PAGE, isize::MAX as usize] {
+        for pages in [Pages::Small, Pages::Huge] {
+            let error = Mapping::anonymous(length, pages).unwrap_err();
+            assert!(
+                matches!(error.kind(), ErrorKind::InvalidSetting | ErrorKind::OutOfMemory),
+                "{length}: {error}"
+            );
+        }
+    }
+    let error = Mapping::anonymous(1 << 60, Pages::Small).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory, "more than the address space");
+    assert!(error.raw_os_error().is_some());
+}
+
+#[test]
+fn populating_makes_everything_resident_and_changes_nothing() {
+    let mut mapping = Mapping::anonymous(100 * PAGE, Pages::Small).unwrap();
+    mapping.bytes_mut()[7 * PAGE + 1] = 9;
+    mapping.populate().unwrap();
+    assert_eq!(mapping.resident_pages() * rustix::param::page_size(), mapping.length());
+    assert_eq!(mapping.bytes()[7 * PAGE + 1], 9);
+}
+
+#[test]
+fn touching_is_as_good_as_the_call() {
+    let mut mapping = Mapping::anonymous(100 * PAGE, Pages::Small).unwrap();
+    touch(mapping.bytes_mut());
+    assert_eq!(mapping.resident_pages() * rustix::param::page_size(), mapping.length());
+}
+
+#[test]
+fn a_discarded_range_is_gone_and_its_neighbours_are_not() {
+    let page = rustix::param::page_size();
+    let mut mapping = Mapping::anonymous(8 * page, Pages::Small).unwrap();
+    mapping.bytes_mut().fill(5);
+    // SAFETY: this test holds the mapping and no slice of it.
+    unsafe { mapping.discard_range(2 * page, 3 * page, Locked::NotAsked) }.unwrap();
+    assert_eq!(mapping.resident_pages(), 5);
+    let expected = |place: usize| if (2..5).contains(&(place / page)) { 0 } else { 5 };
+    assert!(mapping.bytes().iter().enumerate().all(|(place, byte)| *byte == expected(place)));
+}
+
+#[test]
+fn a_locked_mapping_can_be_discarded_too() {
+    let page = rustix::param::page_size();
+    let mut mapping = Mapping::anonymous(4 * page, Pages::Small).unwrap();
+    let locked = mapping.lock();
+    mapping.bytes_mut().fill(5);
+    // SAFETY: this test holds the mapping and no slice of it.
+    let discarded = unsafe { mapping.discard_range(0, 4 * page, locked) };
+    println!("{locked:?}, {discarded:?}");
+    if discarded.is_ok() {
+        assert_eq!(mapping.resident_pages(), 0);
+    } else {
+        assert_eq!(locked, Locked::Yes, "only kernels before 5.18 refuse, and only when locked");
+    }
+}
+
+#[test]
+fn growing_keeps_the_bytes_and_shrinking_cuts_the_end_off() {
+    let page = rustix::param::page_size();
+    let mut mapping = Mapping::anonymous(2 * page, Pages::Small).unwrap();
+    mapping.bytes_mut().fill(3);
+    mapping.resize(64 * page).unwrap();
+    assert_eq!(mapping.length(), 64 * page);
+    assert!(mapping.bytes()[..2 * page].iter().all(|byte| *byte == 3));
+    assert!(mapping.bytes()[2 * page..].iter().all(|byte| *byte == 0));
+    mapping.resize(page).unwrap();
+    assert_eq!(mapping.bytes(), vec![3; page]);
+}
+
+#[test]
+fn huge_pages_are_aligned_and_whole() {
+    let mut mapping = Mapping::anonymous(3 * HUGE_PAGE_BYTES - 1, Pages::Huge).unwrap();
+    assert_eq!(mapping.length(), 3 * HUGE_PAGE_BYTES);
+    assert_eq!(mapping.start.as_ptr() as usize % HUGE_PAGE_BYTES, 0);
+    mapping.populate().unwrap();
+    mapping.bytes_mut().fill(1);
+}

@@ -1,0 +1,382 @@
+//! Frames of 4 KiB from one arena. It owns the arena, which frame is where, and what of it is charged
+//! to the budget; it never holds more idle frames than its reserve may, and never looks at which CPU
+//! asks. Decoders lease bounce pages here, through a `RequestList` or directly.
+//!
+//! docs/memory.md, protocol F, and protocol B for those who wait.
+
+use super::arena::Arena;
+use super::budget::{Budget, Charge};
+use super::frame::Frame;
+use super::frame_stack::{FrameStack, Key, Links};
+use super::mapping::{Locked, Pages};
+use super::origins::{FrameCounts, Origin};
+use super::policy::Policy;
+use super::request_list::RequestList;
+use crate::sync::{Arc, Ordering, PlainAtomicU64};
+use crate::{Error, ErrorKind};
+
+/// Frames in the largest arena: 64 GiB of 4 KiB each.
+pub const MOST_FRAMES: u32 = 1 << 24;
+/// Frames returned to the system in one go: what is sorted on the stack to find neighbours.
+const RETURNED_AT_ONCE: usize = 64;
+
+/// How a [`PagePool`] is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct PoolSettings {
+    /// Frames in the arena, 1 to [`MOST_FRAMES`]: the most that can be leased at a time. Address space
+    /// only; memory comes with use.
+    pub frames: u32,
+    /// The most idle frames that stay resident, at most `frames`. 0, the default, keeps none.
+    pub reserved_frames: u32,
+    /// Whether the reserve is full from the start; otherwise it fills with the first frames released.
+    pub prefill: bool,
+    /// Whether resident frames are locked against swapping; a refusal is reported and tolerated.
+    pub lock: bool,
+    /// Which pages the arena is made of.
+    pub pages: Pages,
+}
+
+impl PoolSettings {
+    /// An arena of `frames`, of which `reserved_frames` stay resident when idle; the rest as by
+    /// default.
+    #[must_use]
+    pub fn new(frames: u32, reserved_frames: u32) -> Self {
+        Self { frames, reserved_frames, ..Self::default() }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.frames == 0 || self.frames > MOST_FRAMES {
+            return Err(Error::new(ErrorKind::InvalidSetting, "frames of the page pool")
+                .with_amount(self.frames.into(), MOST_FRAMES.into()));
+        }
+        if self.reserved_frames > self.frames {
+            return Err(Error::new(ErrorKind::InvalidSetting, "reserved frames")
+                .with_amount(self.reserved_frames.into(), self.frames.into()));
+        }
+        Ok(())
+    }
+}
+
+/// A pool of frames. Clones are handles of one pool, which lives until the last frame is back.
+#[derive(Debug, Clone)]
+pub struct PagePool {
+    pool: Arc<Pool>,
+}
+
+impl PagePool {
+    /// Maps the arena and, if asked, fills the reserve. The slots (32 bytes a frame) are charged to
+    /// the budget now, a frame while it is resident.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidSetting`] for numbers out of range; [`ErrorKind::OutOfMemory`] and
+    /// [`ErrorKind::System`] when the arena, the links or the prefilled frames cannot be had, and
+    /// [`ErrorKind::NotNow`] when the budget has no room for them.
+    pub fn new(budget: &Budget, settings: PoolSettings) -> Result<Self, Error> {
+        settings.check()?;
+        let tables = budget.charge(Links::bytes_for(settings.frames), Policy::MayFail)?;
+        let (links, vacant) = Links::with_stack(settings.frames)?;
+        let mut arena = Arena::new(budget.system(), settings.frames, settings.pages)?;
+        if settings.lock {
+            arena.lock();
+        }
+        let mut pool = Pool {
+            arena,
+            links,
+            reserve: FrameStack::new(),
+            vacant,
+            settings,
+            budget: budget.clone(),
+            _tables: tables,
+            returned: PlainAtomicU64::new(0),
+            refused_returns: PlainAtomicU64::new(0),
+        };
+        if settings.prefill {
+            pool.fill_reserve()?;
+        }
+        Ok(Self { pool: Arc::new(pool) })
+    }
+
+    /// Leases one frame: from the reserve, then from the system. Under [`Policy::MustSucceed`] the
+    /// frame is resident when this returns, so that what it costs is paid here.
+    ///
+    /// # Errors
+    ///
+    /// Under [`Policy::MayFail`] [`ErrorKind::NotNow`] when the reserve is empty, when somebody waits,
+    /// or when the system is short of memory. Under [`Policy::MustSucceed`]
+    /// [`ErrorKind::OutOfMemory`] when reclaiming and waiting did not help, with the system's error
+    /// number if it was the system that refused.
+    pub fn take(&self, policy: Policy) -> Result<Frame, Error> {
+        let key = self.pool.take(policy)?;
+        Ok(Frame::new(Arc::clone(&self.pool), key))
+    }
+
+    /// A list in front of the pool for one request or one worker.
+    #[must_use]
+    pub fn request_list(&self) -> RequestList {
+        RequestList::new(Arc::clone(&self.pool))
+    }
+
+    /// Idle frames that are resident now: never more than asked for in the settings.
+    #[must_use]
+    pub fn reserved_frames(&self) -> u32 {
+        self.pool.reserve.len(&self.pool.links)
+    }
+
+    /// Frames that are neither resident nor leased.
+    #[must_use]
+    pub fn vacant_frames(&self) -> u32 {
+        self.pool.vacant.len(&self.pool.links)
+    }
+
+    /// The settings that it was made with.
+    #[must_use]
+    pub fn settings(&self) -> PoolSettings {
+        self.pool.settings
+    }
+
+    /// Whether resident frames are locked.
+    #[must_use]
+    pub fn locked(&self) -> Locked {
+        self.pool.arena.locked()
+    }
+
+    /// Where frames came from and went to so far. It takes as many steps as there are frames: for
+    /// reports, not for hot paths.
+    #[must_use]
+    pub fn counts(&self) -> FrameCounts {
+        let Pool { links, returned, refused_returns, .. } = &*self.pool;
+        FrameCounts {
+            from_list: links.leases(Origin::List),
+            from_reserve: links.leases(Origin::Reserve),
+            from_system: links.leases(Origin::System),
+            returned: returned.load(Ordering::Relaxed),
+            refused_returns: refused_returns.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Gives idle frames of the reserve back to the system until `frames` are left; says how many it
+    /// gave. A reclaimer may call it.
+    pub fn trim(&self, frames: u32) -> u32 {
+        let mut given = 0;
+        while self.reserved_frames() > frames
+            && let Some(key) = self.pool.reserve.pop(&self.pool.links)
+        {
+            self.pool.return_to_system(&mut [Some(key)]);
+            given += 1;
+        }
+        given
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn arena(&self) -> &Arena {
+        &self.pool.arena
+    }
+}
+
+/// What the handles and the frames share.
+#[derive(Debug)]
+pub(super) struct Pool {
+    arena: Arena,
+    links: Links,
+    /// Idle and resident, charged.
+    reserve: FrameStack,
+    /// Not resident, not charged.
+    vacant: FrameStack,
+    settings: PoolSettings,
+    budget: Budget,
+    /// The charge for the links.
+    _tables: Charge,
+    /// Frames given back to the system, and calls for it that the system refused.
+    returned: PlainAtomicU64,
+    refused_returns: PlainAtomicU64,
+}
+
+impl Pool {
+    pub(super) fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    pub(super) fn links(&self) -> &Links {
+        &self.links
+    }
+
+    /// A frame from the reserve or from the system.
+    pub(super) fn take(&self, policy: Policy) -> Result<Key, Error> {
+        let is_allowed = match policy {
+            Policy::MayFail => !self.budget.gives_way(),
+            Policy::MustSucceed => self.budget.has_no_visitors(),
+        };
+        if is_allowed && let Some(key) = self.reserve.pop(&self.links) {
+            return Ok(self.count(Origin::Reserve, key));
+        }
+        match policy {
+            Policy::MayFail => Err(self.budget.refuse("a frame of the page pool")),
+            Policy::MustSucceed => self.take_from_system(),
+        }
+    }
+
+    /// A frame that must come: vacant memory faulted in, or, while that cannot be had, whatever
+    /// comes back.
+    #[cold]
+    fn take_from_system(&self) -> Result<Key, Error> {
+        if self.budget.has_no_visitors()
+            && let Ok(key) = Claim::new(self).attempt()
+        {
+            return Ok(key);
+        }
+        let mut claim = Claim::new(self);
+        let mut refusal = Error::new(ErrorKind::OutOfMemory, "a frame of the page pool")
+            .with_amount(1, self.settings.frames.into());
+        let taken = self.budget.wait_for(Arena::stride() as u64, || {
+            // Somebody else's frame may come back first.
+            if let Some(key) = self.reserve.pop(&self.links) {
+                return Some(self.count(Origin::Reserve, key));
+            }
+            match claim.attempt() {
+                Ok(key) => Some(key),
+                Err(error) => {
+                    refusal = error.unwrap_or(refusal);
+                    None
+                }
+            }
+        });
+        taken.ok_or(refusal)
+    }
+
+    fn count(&self, origin: Origin, key: Key) -> Key {
+        self.links.count(&key, origin);
+        key
+    }
+
+    /// Takes a frame back: to the reserve while that has room, otherwise to the system.
+    pub(super) fn release(&self, key: Key) {
+        match self.reserve.push(&self.links, key, self.settings.reserved_frames) {
+            Ok(()) => self.budget.returned(),
+            Err(key) => self.return_to_system(&mut [Some(key)]),
+        }
+    }
+
+    /// Takes a chain of frames back; neighbours among those that go to the system go together.
+    pub(super) fn release_chain(&self, mut chain: Option<Key>) {
+        let mut excess = [const { None }; RETURNED_AT_ONCE];
+        let mut count = 0;
+        while let Some(first) = chain {
+            let (key, rest) = self.links.unchain(first);
+            chain = rest;
+            let Err(key) = self.reserve.push(&self.links, key, self.settings.reserved_frames)
+            else {
+                continue;
+            };
+            if count == excess.len() {
+                self.return_to_system(&mut excess);
+                count = 0;
+            }
+            excess[count] = Some(key);
+            count += 1;
+        }
+        self.return_to_system(&mut excess[..count]);
+        self.budget.returned();
+    }
+
+    /// Gives frames back to the system and the budget. They are owned, so nobody can be using them.
+    fn return_to_system(&self, keys: &mut [Option<Key>]) {
+        keys.sort_unstable_by_key(|key| key.as_ref().map(Key::index));
+        let are_neighbours = |left: &Option<Key>, right: &Option<Key>| match (left, right) {
+            (Some(left), Some(right)) => left.index() + 1 == right.index(),
+            _ => false,
+        };
+        for run in keys.chunk_by_mut(are_neighbours) {
+            let is_returned = self.arena.discard(run).is_ok();
+            self.returned.fetch_add(run.len() as u64, Ordering::Relaxed);
+            self.refused_returns.fetch_add(u64::from(!is_returned), Ordering::Relaxed);
+        }
+        let mut count = 0;
+        for key in keys.iter_mut().filter_map(Option::take) {
+            // All frames have room on this stack.
+            let _: Result<(), Key> = self.vacant.push(&self.links, key, self.settings.frames);
+            count += 1;
+        }
+        self.budget.give_back(count * Arena::stride() as u64);
+    }
+
+    /// Faults frames in until the reserve is full.
+    fn fill_reserve(&mut self) -> Result<(), Error> {
+        let length = self.settings.reserved_frames as usize * Arena::stride();
+        let mut charge = self.budget.charge(length as u64, Policy::MayFail)?;
+        self.arena.populate_first(self.budget.system(), length)?;
+        for _ in 0..self.settings.reserved_frames {
+            // In order from 0: nothing was taken yet.
+            let Some(key) = self.vacant.pop(&self.links) else { break };
+            if self.reserve.push(&self.links, key, self.settings.reserved_frames).is_err() {
+                break;
+            }
+        }
+        charge.keep();
+        Ok(())
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // Every frame and list holds the pool, so all that is still charged lies in the reserve.
+        let idle = u64::from(self.reserve.len(&self.links));
+        self.budget.give_back(idle * Arena::stride() as u64);
+    }
+}
+
+/// A vacant frame on its way to being resident. What it has got so far it keeps between attempts, and
+/// gives back when dropped.
+struct Claim<'pool> {
+    pool: &'pool Pool,
+    key: Option<Key>,
+    is_charged: bool,
+}
+
+impl<'pool> Claim<'pool> {
+    fn new(pool: &'pool Pool) -> Self {
+        Self { pool, key: None, is_charged: false }
+    }
+
+    /// Goes on from where the last attempt ended. The error is what the system said, if it was asked.
+    fn attempt(&mut self) -> Result<Key, Option<Error>> {
+        let pool = self.pool;
+        let mut key = self.key.take().or_else(|| pool.vacant.pop(&pool.links)).ok_or(None)?;
+        self.is_charged = self.is_charged || pool.budget.try_take(Arena::stride() as u64);
+        if !self.is_charged {
+            self.key = Some(key);
+            return Err(None);
+        }
+        match pool.arena.populate(pool.budget.system(), &mut key) {
+            Ok(()) => {
+                // The charge goes with the frame until that is vacant again.
+                self.is_charged = false;
+                Ok(pool.count(Origin::System, key))
+            }
+            Err(error) => {
+                self.key = Some(key);
+                Err(Some(error))
+            }
+        }
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let pool = self.pool;
+        if let Some(key) = self.key.take() {
+            let _: Result<(), Key> = pool.vacant.push(&pool.links, key, pool.settings.frames);
+            if self.is_charged {
+                pool.budget.give_back(Arena::stride() as u64);
+            } else {
+                pool.budget.returned();
+            }
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,38 @@
+//! The pool's own step between the stacks and the room, with a real arena.
+
+use std::time::Duration;
+
+use super::*;
+use crate::sync::thread;
+
+#[test]
+fn a_frame_released_to_the_reserve_reaches_the_one_who_waits() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let budget = Budget::with_stall(1 << 20, Duration::from_secs(3600));
+        let pool = PagePool::new(&budget, PoolSettings::new(1, 1)).unwrap();
+        let held = pool.take(Policy::MustSucceed).unwrap();
+        let own = pool.clone();
+        let waiter = thread::spawn(move || drop(own.take(Policy::MustSucceed).unwrap()));
+        drop(held);
+        waiter.join().unwrap();
+        assert_eq!(pool.reserved_frames(), 1);
+    });
+}
+
+#[test]
+fn a_frame_returned_to_the_system_reaches_the_one_who_waits() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let budget = Budget::with_stall(1 << 20, Duration::from_secs(3600));
+        let pool = PagePool::new(&budget, PoolSettings::new(1, 0)).unwrap();
+        let held = pool.take(Policy::MustSucceed).unwrap();
+        let own = pool.clone();
+        let waiter = thread::spawn(move || drop(own.take(Policy::MustSucceed).unwrap()));
+        drop(held);
+        waiter.join().unwrap();
+        assert_eq!((pool.reserved_frames(), pool.vacant_frames()), (0, 1));
+    });
+}

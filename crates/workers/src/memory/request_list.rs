@@ -1,0 +1,75 @@
+//! The private frames of one request or one worker, in front of the pool. It owns frames that its
+//! holder used and may use again, until it ends; it never takes more from the pool than it is asked
+//! for. Decoders keep a bounce frame here that is a full window behind.
+
+use super::frame::Frame;
+use super::frame_stack::Key;
+use super::origins::Origin;
+use super::page_pool::Pool;
+use super::policy::Policy;
+use crate::Error;
+use crate::sync::Arc;
+
+/// Frames kept for the same request, last in, first out. What is on it at the end goes back to the
+/// pool. While it is kept here, a frame is leased as far as the pool knows.
+#[derive(Debug)]
+pub struct RequestList {
+    pool: Arc<Pool>,
+    /// The frames, chained through the pool's links, so that keeping one allocates nothing.
+    first: Option<Key>,
+    length: u32,
+}
+
+impl RequestList {
+    pub(super) fn new(pool: Arc<Pool>) -> Self {
+        Self { pool, first: None, length: 0 }
+    }
+
+    /// Leases one frame: from this list, then from the reserve, then from the system.
+    ///
+    /// # Errors
+    ///
+    /// As [`PagePool::take`](super::PagePool::take); never while a frame is on the list.
+    pub fn take(&mut self, policy: Policy) -> Result<Frame, Error> {
+        let key = match self.first.take() {
+            Some(first) => {
+                let (key, rest) = self.pool.links().unchain(first);
+                self.first = rest;
+                self.length -= 1;
+                self.pool.links().count(&key, Origin::List);
+                key
+            }
+            None => self.pool.take(policy)?,
+        };
+        Ok(Frame::new(Arc::clone(&self.pool), key))
+    }
+
+    /// Puts a frame on the list. One of another pool goes back to that.
+    pub fn keep(&mut self, frame: Frame) {
+        if frame.is_from(&self.pool)
+            && let Some(key) = frame.into_key()
+        {
+            self.first = Some(self.pool.links().chain(key, self.first.take()));
+            self.length += 1;
+        }
+    }
+
+    /// Frames on the list.
+    #[must_use]
+    pub fn length(&self) -> u32 {
+        self.length
+    }
+
+    /// Gives all frames on the list back to the pool. The reserve keeps what it has room for;
+    /// neighbours among the rest go back to the system together.
+    pub fn release(&mut self) {
+        self.length = 0;
+        self.pool.release_chain(self.first.take());
+    }
+}
+
+impl Drop for RequestList {
+    fn drop(&mut self) {
+        self.release();
+    }
+}

@@ -1,0 +1,170 @@
+//! The waiting room: where those who must succeed wait until something is given back. It owns the
+//! order among them and their sleep, never what they wait for: that is an attempt of the caller's.
+//! `Budget` and `PagePool` wait here, in one room, since what either gives back may help both.
+//!
+//! docs/memory.md, protocol B, steps B1 to B9.
+
+use std::time::{Duration, Instant};
+
+use super::patience::Patience;
+use crate::sync::{AtomicU32, AtomicU64, Futex, Ordering};
+
+/// Nobody has the turn.
+const NOBODY: u64 = u64::MAX;
+/// The first sleep of the one who has the turn. Returns wake it; the clock is for refusals by the
+/// system, which nobody announces the end of.
+const FIRST_NAP: Duration = Duration::from_millis(1);
+/// The longest sleep, and the time without any return after which others may pass the turn.
+const QUIET: Duration = Duration::from_millis(50);
+
+/// Visitors by age: the oldest has the turn.
+#[derive(Debug)]
+pub(super) struct Room {
+    /// How many are inside. Zero is what everybody outside looks at.
+    visitors: AtomicU32,
+    /// The smallest number that was entered for the turn, or `NOBODY`.
+    turn: AtomicU64,
+    /// The next visitor's number.
+    numbers: AtomicU64,
+    /// Counts returns while somebody is inside; the one with the turn sleeps on it.
+    returns: Futex,
+    /// Counts ends of turns; the others sleep on it.
+    turns: Futex,
+}
+
+impl Room {
+    pub(super) fn new() -> Self {
+        Self {
+            visitors: AtomicU32::new(0),
+            turn: AtomicU64::new(NOBODY),
+            numbers: AtomicU64::new(0),
+            returns: Futex::new(0),
+            turns: Futex::new(0),
+        }
+    }
+
+    /// Whether nobody waits, so that a newcomer takes nothing away from somebody older. A guess: a
+    /// newcomer that enters a moment too late merely passes once.
+    pub(super) fn is_empty(&self) -> bool {
+        self.visitors.load(Ordering::Relaxed) == 0
+    }
+
+    /// Says that something was given back. Called after it can be taken, by an operation that is
+    /// SeqCst. Without visitors this is one load.
+    pub(super) fn returned(&self) {
+        // B1. What was given back, by a SeqCst operation of the caller's, is seen by whoever enters
+        // unseen: pairs with B4.
+        sequential();
+        if self.visitors.load(Ordering::SeqCst) != 0 {
+            self.announce();
+        }
+    }
+
+    #[cold]
+    fn announce(&self) {
+        // B2. Release: whoever reads the new count (B5) sees what was given back.
+        self.returns.word.fetch_add(1, Ordering::Release);
+        // All, not one: the turn may just be changing hands, and both may sleep on this word.
+        self.returns.wake_all();
+    }
+
+    /// Tries until `attempt` gives something, or gives up. Only the oldest visitor tries; others do
+    /// when nothing at all came back for [`QUIET`], since it may be they who hold what is missing.
+    #[cold]
+    pub(super) fn wait<T>(
+        &self,
+        stall: Duration,
+        mut attempt: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        let visit = self.enter();
+        let mut patience = Patience::new(stall, self.returns.word.load(Ordering::Relaxed));
+        let mut nap = FIRST_NAP;
+        let mut may_pass = false;
+        loop {
+            // B5. Both counts are read before anything else, so that whatever happens from here on
+            // ends the sleep at B7. Acquire: pairs with B2 and B9.
+            let returns = self.returns.word.load(Ordering::Acquire);
+            let turns = self.turns.word.load(Ordering::Acquire);
+            // B6. The oldest has the turn. AcqRel: pairs with the end of a turn (B8), so that the
+            // last one inside is counted there.
+            let has_turn = self.turn.fetch_min(visit.number, Ordering::AcqRel) >= visit.number;
+            if (has_turn || may_pass)
+                && let Some(taken) = attempt()
+            {
+                return Some(taken);
+            }
+            if patience.is_over(returns, has_turn) {
+                return None;
+            }
+            // B7. Sleep until a return, or until the turn ends.
+            if has_turn {
+                self.returns.wait_for(returns, nap);
+                nap = QUIET.min(nap.saturating_mul(2));
+                may_pass = false;
+            } else {
+                may_pass = self.sleeps_through_quiet(turns, returns);
+            }
+        }
+    }
+
+    /// Sleeps until a turn ends; true when it was the clock that ended it and nothing came back.
+    fn sleeps_through_quiet(&self, turns: u32, returns: u32) -> bool {
+        let began = Instant::now();
+        self.turns.wait_for(turns, QUIET);
+        began.elapsed() >= QUIET && self.returns.word.load(Ordering::Acquire) == returns
+    }
+
+    fn enter(&self) -> Visit<'_> {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        // B3. Counted before the first attempt.
+        self.visitors.fetch_add(1, Ordering::SeqCst);
+        // B4. Either the attempt, which begins with a SeqCst load, sees what was given back, or
+        // `returned` sees the visitor: pairs with B1.
+        sequential();
+        Visit { room: self, number }
+    }
+
+    /// How many wait now, for tests that wait until somebody waits.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn visitors(&self) -> u32 {
+        self.visitors.load(Ordering::SeqCst)
+    }
+}
+
+/// One visit; leaving is its drop, so that a panic in an attempt leaves, too.
+#[derive(Debug)]
+struct Visit<'room> {
+    room: &'room Room,
+    number: u64,
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        let room = self.room;
+        // B8. AcqRel: whoever entered for the turn before (B6) is among the visitors counted below.
+        let ends_turn = room
+            .turn
+            .compare_exchange(self.number, NOBODY, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok();
+        let others = room.visitors.fetch_sub(1, Ordering::Relaxed) > 1;
+        if ends_turn && others {
+            // B9. Release: pairs with B5. All wake, the oldest takes the turn, the rest sleep on.
+            room.turns.word.fetch_add(1, Ordering::Release);
+            room.turns.wake_all();
+        }
+    }
+}
+
+/// Between two SeqCst accesses of different words. They are in one order as they are, and on x86-64 a
+/// fence after an atomic addition would be paid for twice.
+#[cfg(not(loom))]
+fn sequential() {}
+
+/// Loom takes a SeqCst access for an acquire or a release, and knows only the fence as more.
+#[cfg(loom)]
+fn sequential() {
+    crate::sync::fence(Ordering::SeqCst);
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests;

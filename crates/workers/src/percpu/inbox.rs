@@ -1,0 +1,227 @@
+//! The inbox of a slot: a list that any thread may push to and that is taken as a whole. It can be
+//! closed, and then it gives back what it is offered. It knows nothing of threads and never waits.
+//!
+//! docs/workers.md, protocol P. Pushed to by submitters, taken by the slot's worker, opened and
+//! closed by the roster. An inbox lives as long as its pool, and nobody reads an item which is still
+//! in the list: so neither a grace period nor any other reclamation scheme is needed.
+#![allow(unsafe_code, reason = "an intrusive list of boxes behind one atomic pointer")]
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use std::ptr;
+
+use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
+
+/// Items that may wait in one inbox. Decoding the smallest unit takes some microseconds, so that this
+/// many are a millisecond of work: a longer queue keeps no worker busier, it only lets work grow old
+/// and hold its memory. Who meets the limit runs the work itself.
+#[cfg(not(loom))]
+pub(crate) const ITEMS_MAX: usize = 256;
+#[cfg(loom)]
+pub(crate) const ITEMS_MAX: usize = 3;
+
+/// One item and the one that was pushed before it.
+struct Node<T> {
+    item: T,
+    earlier: *mut Node<T>,
+}
+
+/// The head of a closed inbox. No node lies there: a node has the alignment of a pointer at least, so
+/// its address is even.
+fn closed<T>() -> *mut Node<T> {
+    ptr::without_provenance_mut(1)
+}
+
+/// Why an item was given back.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Refused<T> {
+    /// Nobody serves this inbox.
+    Closed(T),
+    /// [`ITEMS_MAX`] items wait already.
+    Full(T),
+}
+
+/// What a worker found.
+#[derive(Debug)]
+pub(crate) enum Taken<T> {
+    /// Everything that was there, oldest first; at least one item.
+    Items(Batch<T>),
+    /// Nothing.
+    Nothing,
+    /// The inbox is closed: the worker's time is over.
+    Closed,
+}
+
+/// A list of items with a door.
+#[derive(Debug)]
+pub(crate) struct Inbox<T> {
+    /// Null (open and empty), [`closed`], or the newest node.
+    head: AtomicPtr<Node<T>>,
+    /// At least the number of nodes in the list; a reservation is made before a push.
+    items: AtomicUsize,
+}
+
+// SAFETY: an item is owned by one thread at a time: by the pusher until P3, by the list, then by the
+// one whose exchange (P5, P7) took the list. So sharing an inbox only moves items between threads,
+// which `T: Send` allows.
+unsafe impl<T: Send> Send for Inbox<T> {}
+// SAFETY: as above; no `&T` is ever handed out.
+unsafe impl<T: Send> Sync for Inbox<T> {}
+
+impl<T> Inbox<T> {
+    /// An inbox that is closed.
+    pub(crate) fn new() -> Self {
+        Self { head: AtomicPtr::new(closed()), items: AtomicUsize::new(0) }
+    }
+
+    /// Adds an item, or gives it back.
+    pub(crate) fn push(&self, item: T) -> Result<(), Refused<T>> {
+        // P1. Most refusals end here, before anything is allocated. Relaxed: P3 decides.
+        if self.head.load(Ordering::Relaxed) == closed() {
+            return Err(Refused::Closed(item));
+        }
+        // P2. A place is reserved. Relaxed: the number guards no memory.
+        if self.items.fetch_add(1, Ordering::Relaxed) >= ITEMS_MAX {
+            self.items.fetch_sub(1, Ordering::Relaxed);
+            return Err(Refused::Full(item));
+        }
+        let node = Box::into_raw(Box::new(Node { item, earlier: ptr::null_mut() }));
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            if head == closed() {
+                self.items.fetch_sub(1, Ordering::Relaxed);
+                // SAFETY: `node` came from `Box::into_raw` above and was not published: every
+                // exchange below failed, and a successful one returns.
+                let node = unsafe { Box::from_raw(node) };
+                return Err(Refused::Closed(node.item));
+            }
+            // SAFETY: `node` is not published yet (as above), so this thread alone has it.
+            unsafe { (*node).earlier = head };
+            // P3. Release: the node's content is seen by the one who takes the list, P5 or P7. A
+            // later push is a read-modify-write too and so keeps this release in its sequence.
+            // `head` may have been taken, freed and allocated again meanwhile: then it is in the
+            // list again, and the link is right all the same, since no push reads through it.
+            match self.head.compare_exchange_weak(head, node, Ordering::Release, Ordering::Relaxed)
+            {
+                Ok(_) => return Ok(()),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Takes all items.
+    pub(crate) fn take(&self) -> Taken<T> {
+        // P4. Relaxed: the worker that goes to sleep on this answer has a fence in front (E4).
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            if head.is_null() {
+                return Taken::Nothing;
+            }
+            if head == closed() {
+                return Taken::Closed;
+            }
+            // P5. An exchange with a comparison, not a swap, because a swap could open what was
+            // closed in between. Acquire: pairs with P3 of every node in the list.
+            let emptied = ptr::null_mut();
+            match self.head.compare_exchange_weak(
+                head,
+                emptied,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Taken::Items(self.unlinked(head)),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// P6. Opens the inbox; false when it was open already, and then nothing has happened.
+    pub(crate) fn open(&self) -> bool {
+        // AcqRel: who opens has seen what the one who closed did before P7, and who pushes or takes
+        // afterwards has seen what was done before opening.
+        self.head
+            .compare_exchange(closed(), ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// P7. Closes the inbox and returns what nobody took. Closing twice is harmless.
+    pub(crate) fn close(&self) -> Batch<T> {
+        // Acquire: pairs with P3. Release: pairs with P6.
+        let head = self.head.swap(closed(), Ordering::AcqRel);
+        if head == closed() {
+            return Batch { next: ptr::null_mut(), left: 0 };
+        }
+        self.unlinked(head)
+    }
+
+    /// A list that was just taken out of `head`, oldest item first.
+    fn unlinked(&self, mut newest: *mut Node<T>) -> Batch<T> {
+        let mut batch = Batch { next: ptr::null_mut(), left: 0 };
+        while !newest.is_null() {
+            // SAFETY: the list was taken by one exchange, so no other thread can reach its nodes;
+            // each came from `Box::into_raw` in `push` and is linked to one earlier node or null:
+            // `push` returns at `closed`, so that a link never holds it.
+            let earlier = unsafe { std::mem::replace(&mut (*newest).earlier, batch.next) };
+            batch.next = newest;
+            batch.left += 1;
+            newest = earlier;
+        }
+        // P8. The places are free again as soon as the items have left, not when they have run.
+        // Every subtracted one was added (P2) before its node was published, so this cannot wrap.
+        self.items.fetch_sub(batch.left, Ordering::Relaxed);
+        batch
+    }
+}
+
+impl<T> Drop for Inbox<T> {
+    fn drop(&mut self) {
+        drop(self.close());
+    }
+}
+
+/// Items that left an inbox together, oldest first. Dropping it drops what is left.
+pub(crate) struct Batch<T> {
+    next: *mut Node<T>,
+    left: usize,
+}
+
+// SAFETY: a batch owns its nodes alone (see `unlinked`), so it is a list of boxes.
+unsafe impl<T: Send> Send for Batch<T> {}
+
+impl<T> Batch<T> {
+    /// How many items are left.
+    pub(crate) fn len(&self) -> usize {
+        self.left
+    }
+}
+
+impl<T> Iterator for Batch<T> {
+    type Item = T;
+
+    fn next(&mut self) -> Option<T> {
+        if self.next.is_null() {
+            return None;
+        }
+        // SAFETY: the node came from `Box::into_raw` and this batch is its only owner; the link to
+        // it is replaced in the next line, so it is freed once.
+        let node = unsafe { Box::from_raw(self.next) };
+        self.next = node.earlier;
+        self.left -= 1;
+        Some(node.item)
+    }
+}
+
+impl<T> Drop for Batch<T> {
+    fn drop(&mut self) {
+        self.for_each(drop);
+    }
+}
+
+impl<T> std::fmt::Debug for Batch<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batch").field("left", &self.left).finish_non_exhaustive()
+    }
+}

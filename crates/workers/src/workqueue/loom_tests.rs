@@ -1,0 +1,88 @@
+//! Models of protocol Q: every interleaving of one submitter and one worker, with one or two slots.
+
+use super::{Handler, Outcome, Settings, Spread, WorkQueue};
+
+/// Adds a thousand.
+struct Add;
+
+impl Handler for Add {
+    type Request = u32;
+
+    fn handle(&mut self, request: &mut u32) {
+        *request += 1000;
+    }
+}
+
+fn model(run: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(run);
+}
+
+/// Submits `requests` and waits; answers the sum that came back.
+fn sum_of(slots: usize, requests: u32, wait_between: bool) -> u32 {
+    let settings = Settings {
+        workers: Some(1),
+        slots: Some(slots),
+        spread: Spread::Every,
+        spin: Some(0),
+        cpus: Some(1),
+        ..Settings::default()
+    };
+    let mut sum = 0;
+    let mut count = 0;
+    let on_done = |request: &mut u32, outcome| {
+        assert_eq!(outcome, Outcome::Done);
+        sum += *request;
+        count += 1;
+    };
+    let mut queue = WorkQueue::new(&settings, || 0, || Ok(Add), on_done).unwrap();
+    for number in 0..requests {
+        let mut slot = queue.get();
+        *slot.request() = number;
+        slot.submit();
+        if wait_between {
+            queue.wait();
+        }
+    }
+    queue.wait();
+    drop(queue);
+    assert_eq!(count, requests);
+    sum
+}
+
+/// Q1 to Q13 with a slot for each request.
+#[test]
+fn two_slots_give_both_requests_back() {
+    model(|| assert_eq!(sum_of(2, 2, false), 2001));
+}
+
+/// Q12 and Q2 again: a slot that was taken back and filled once more is not mistaken for the old one.
+#[test]
+fn a_slot_that_was_taken_back_can_be_filled_again() {
+    model(|| assert_eq!(sum_of(1, 2, true), 2001));
+}
+
+/// Q13: the submitter sleeps until the only slot is free.
+#[test]
+fn get_waits_for_the_only_slot() {
+    model(|| assert_eq!(sum_of(1, 2, false), 2001));
+}
+
+/// Q14: quitting is not slept through, and what runs ends before the queue is gone.
+#[test]
+fn a_queue_dropped_at_once_joins_its_worker() {
+    model(|| {
+        let settings = Settings {
+            workers: Some(1),
+            slots: Some(1),
+            spread: Spread::Every,
+            spin: Some(0),
+            cpus: Some(1),
+            ..Settings::default()
+        };
+        let mut queue = WorkQueue::new(&settings, || 0, || Ok(Add), |_: &mut u32, _| ()).unwrap();
+        queue.get().submit();
+        drop(queue);
+    });
+}

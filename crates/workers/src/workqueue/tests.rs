@@ -1,0 +1,353 @@
+//! The queue from outside: facts A-Q1 to A-Q3 and A-Q8 of its specification, panics, and use by
+//! several queues at once.
+#![allow(clippy::arithmetic_side_effects, reason = "tests count small numbers")]
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+use super::{Batching, Handler, NoHandler, Outcome, Settings, Spread, WorkQueue};
+
+/// Squares numbers, and does what some of them say.
+struct Square;
+
+#[derive(Default)]
+struct Number {
+    value: u64,
+    square: u64,
+    by: Option<ThreadId>,
+}
+
+const PANIC: u64 = u64::MAX;
+
+impl Handler for Square {
+    type Request = Number;
+
+    fn handle(&mut self, request: &mut Number) {
+        assert_ne!(request.value, PANIC, "asked to");
+        request.square = request.value * request.value;
+        request.by = Some(thread::current().id());
+    }
+}
+
+fn settings(workers: usize, slots: usize) -> Settings {
+    Settings {
+        name: "test".to_owned(),
+        workers: Some(workers),
+        slots: Some(slots),
+        ..Settings::default()
+    }
+}
+
+/// A-Q1, A-Q3: every request is handled and called back for once, on the submitter, whatever the
+/// numbers of workers and slots, the batching and the spread.
+#[test]
+fn every_request_comes_back_once_on_the_submitter() {
+    const REQUESTS: u64 = 3000;
+    let submitter = thread::current().id();
+    for workers in [0, 1, 2, 3, 4] {
+        for slots in [1, 2, 4, 63, 64] {
+            for (batching, spread) in [
+                (Batching::FillOne, Spread::Granted),
+                (Batching::FillOne, Spread::Every),
+                (Batching::RoundRobin, Spread::Every),
+            ] {
+                let mut seen = HashSet::new();
+                let on_done = |request: &mut Number, outcome| {
+                    assert_eq!((thread::current().id(), outcome), (submitter, Outcome::Done));
+                    assert_eq!(request.square, request.value * request.value);
+                    assert!(seen.insert(request.value), "{} came twice", request.value);
+                };
+                let settings = Settings { batching, spread, ..settings(workers, slots) };
+                let mut queue =
+                    WorkQueue::new(&settings, Number::default, || Ok(Square), on_done).unwrap();
+                for value in 0..REQUESTS {
+                    let mut slot = queue.get_or_inline();
+                    slot.request().value = value;
+                    slot.submit();
+                }
+                queue.wait();
+                let counted = queue.snapshot();
+                drop(queue);
+                assert_eq!(seen.len() as u64, REQUESTS);
+                let by_workers: u64 = counted.lanes.iter().map(|lane| lane.handled).sum();
+                let by_submitter = counted.handled_inline + counted.handled_helping;
+                assert_eq!((counted.submitted, by_workers + by_submitter), (REQUESTS, REQUESTS));
+            }
+        }
+    }
+}
+
+/// Handles a request when it is let.
+struct Gated(Arc<Barrier>);
+
+impl Handler for Gated {
+    type Request = ();
+
+    fn handle(&mut self, (): &mut ()) {
+        self.0.wait();
+    }
+}
+
+/// A-Q2: all slots are handed out, and not one more; each that is finished comes free again.
+#[test]
+fn try_get_answers_none_exactly_when_every_slot_is_on_its_way() {
+    for (workers, slots) in [(1, 1), (2, 3), (3, 2)] {
+        let gate = Arc::new(Barrier::new(workers + 1));
+        let inner = Arc::clone(&gate);
+        let done = AtomicUsize::new(0);
+        let on_done = |(): &mut (), _| {
+            done.fetch_add(1, Ordering::Relaxed);
+        };
+        let settings = Settings { spread: Spread::Every, ..settings(workers, slots) };
+        let make = move || Ok(Gated(Arc::clone(&inner)));
+        let mut queue = WorkQueue::new(&settings, || (), make, on_done).unwrap();
+        for _ in 0..workers * slots {
+            queue.try_get().expect("a free slot").submit();
+        }
+        assert_eq!(queue.capacity(), workers * slots);
+        assert!(queue.try_get().is_none());
+        for _ in 0..slots {
+            gate.wait();
+        }
+        // `get` waits for a slot; nobody else makes one free than the workers.
+        drop(queue.get());
+        drop(queue);
+        assert!(done.load(Ordering::Relaxed) >= 1);
+    }
+}
+
+/// A slot that is dropped was not used.
+#[test]
+fn a_dropped_slot_stays_free_and_its_request_is_not_handled() {
+    let on_done = |_: &mut Number, _| panic!("nothing was submitted");
+    let mut queue =
+        WorkQueue::new(&settings(1, 1), Number::default, || Ok(Square), on_done).unwrap();
+    for _ in 0..5 {
+        queue.try_get().unwrap().request().value = PANIC;
+    }
+    queue.wait();
+    assert_eq!(queue.snapshot().submitted, 0);
+}
+
+#[test]
+fn a_panic_ends_its_request_and_nothing_else() {
+    let mut outcomes = Vec::new();
+    let on_done = |request: &mut Number, outcome| outcomes.push((request.value, outcome));
+    let settings = Settings { spread: Spread::Every, ..settings(2, 2) };
+    let mut queue = WorkQueue::new(&settings, Number::default, || Ok(Square), on_done).unwrap();
+    for round in 0..200 {
+        let mut slot = queue.get_or_inline();
+        slot.request().value = if round % 3 == 0 { PANIC } else { round };
+        slot.submit();
+    }
+    queue.wait();
+    let counted = queue.snapshot();
+    drop(queue);
+    assert_eq!(outcomes.len(), 200);
+    for (value, outcome) in outcomes {
+        assert_eq!(outcome == Outcome::Panicked, value == PANIC);
+    }
+    let by_workers: u64 = counted.lanes.iter().map(|lane| lane.panics).sum();
+    assert_eq!(by_workers + counted.panics_on_submitter, 67);
+}
+
+#[test]
+fn a_handler_that_cannot_be_made_is_told_and_tried_again() {
+    let tries = Arc::new(AtomicUsize::new(0));
+    let inner = Arc::clone(&tries);
+    let make = move || match inner.fetch_add(1, Ordering::Relaxed) {
+        0 => Err(NoHandler),
+        _ => Ok(Square),
+    };
+    let mut outcomes = Vec::new();
+    let on_done = |_: &mut Number, outcome| outcomes.push(outcome);
+    let mut queue = WorkQueue::new(&settings(0, 1), Number::default, make, on_done).unwrap();
+    for _ in 0..3 {
+        queue.get().submit();
+    }
+    drop(queue);
+    assert_eq!(outcomes, [Outcome::NoHandler, Outcome::Done, Outcome::Done]);
+    assert_eq!(tries.load(Ordering::Relaxed), 2);
+}
+
+/// Counts how many of it live.
+struct Living(Arc<AtomicUsize>);
+
+impl Living {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Living {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+struct Keeper(#[expect(dead_code, reason = "counted while it lives")] Living);
+
+impl Handler for Keeper {
+    type Request = Living;
+
+    fn handle(&mut self, _: &mut Living) {}
+}
+
+/// A-Q8: dropped without waiting, the queue joins its workers and drops every slot and handler once.
+#[test]
+fn a_queue_dropped_in_the_middle_leaves_nothing_behind() {
+    for round in 0..200 {
+        let requests = Arc::new(AtomicUsize::new(0));
+        let handlers = Arc::new(AtomicUsize::new(0));
+        let (inner_requests, inner_handlers) = (Arc::clone(&requests), Arc::clone(&handlers));
+        let settings = Settings { spread: Spread::Every, ..settings(3, 4) };
+        let make = move || Ok(Keeper(Living::new(&inner_handlers)));
+        let request = move || Living::new(&inner_requests);
+        let mut queue = WorkQueue::new(&settings, request, make, |_: &mut Living, _| ()).unwrap();
+        assert_eq!(requests.load(Ordering::Relaxed), 13, "twelve slots and the submitter's own");
+        for _ in 0..round % 40 {
+            queue.get().submit();
+        }
+        drop(queue);
+        assert_eq!(requests.load(Ordering::Relaxed), 0);
+        assert_eq!(handlers.load(Ordering::Relaxed), 0);
+    }
+}
+
+/// Notes which threads handled something while all of them were needed at once.
+struct Meet(Arc<Barrier>);
+
+impl Handler for Meet {
+    type Request = Option<ThreadId>;
+
+    fn handle(&mut self, request: &mut Self::Request) {
+        self.0.wait();
+        *request = Some(thread::current().id());
+    }
+}
+
+#[test]
+fn with_every_worker_spread_each_has_its_own_thread() {
+    let gate = Arc::new(Barrier::new(3));
+    let settings = Settings { spread: Spread::Every, ..settings(3, 1) };
+    let threads = RefCell::new(HashSet::new());
+    let on_done = |by: &mut Option<ThreadId>, _| {
+        threads.borrow_mut().insert(*by);
+    };
+    let mut queue =
+        WorkQueue::new(&settings, || None, move || Ok(Meet(Arc::clone(&gate))), on_done).unwrap();
+    for _ in 0..3 {
+        queue.get().submit();
+    }
+    // Not `wait`: the submitter would help, and be one too many at the barrier.
+    while threads.borrow().len() < 3 {
+        queue.collect();
+        thread::yield_now();
+    }
+    assert!(!threads.borrow().contains(&Some(thread::current().id())));
+}
+
+/// On one CPU the submitter does everything itself, at once.
+#[test]
+fn with_one_cpu_every_request_is_handled_when_it_is_submitted() {
+    let mut by = HashSet::new();
+    let on_done = |request: &mut Number, _| {
+        by.insert(request.by);
+    };
+    let settings = Settings { cpus: Some(1), ..settings(8, 4) };
+    let mut queue = WorkQueue::new(&settings, Number::default, || Ok(Square), on_done).unwrap();
+    for _ in 0..100 {
+        let slot = queue.get_or_inline();
+        assert!(slot.is_inline());
+        slot.submit();
+    }
+    let counted = queue.snapshot();
+    drop(queue);
+    assert_eq!(by, HashSet::from([Some(thread::current().id())]));
+    assert_eq!((counted.handled_inline, counted.wake_calls), (100, 0));
+}
+
+/// Half of A-Q5: an idle worker uses no CPU. (The other half is in tests/steady.)
+#[test]
+fn an_idle_worker_sleeps_and_a_request_wakes_it() {
+    let mut queue =
+        WorkQueue::new(&settings(1, 4), Number::default, || Ok(Square), |_: &mut Number, _| ())
+            .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    for round in 1..=20 {
+        queue.get().submit();
+        queue.wait();
+        while queue.snapshot().lanes[0].sleeps + queue.snapshot().handled_helping < round {
+            // A sleep is counted when it ends, so the worker has to be woken again.
+            assert!(Instant::now() < deadline, "the worker never sleeps");
+            thread::yield_now();
+            queue.get().submit();
+            queue.wait();
+        }
+    }
+}
+
+/// Many queues, many submitters, requests that are wrong if two threads ever hold one.
+#[test]
+fn stress_no_request_is_lost_doubled_or_shared() {
+    struct Stamp(u64);
+    impl Handler for Stamp {
+        type Request = (u64, u64);
+        fn handle(&mut self, request: &mut (u64, u64)) {
+            self.0 += 1;
+            let before = request.1;
+            for _ in 0..request.0 % 50 {
+                std::hint::spin_loop();
+            }
+            assert_eq!(request.1, before, "somebody else wrote");
+            request.1 = request.0.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        }
+    }
+    let total = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for submitter in 0..3_u64 {
+            let total = &total;
+            scope.spawn(move || {
+                let begin = Instant::now();
+                let mut round = 0;
+                while begin.elapsed() < Duration::from_millis(700) {
+                    round += 1;
+                    let workers = usize::try_from(1 + (round + submitter) % 4).unwrap();
+                    let slots = usize::try_from(1 + round % 7).unwrap();
+                    let spin = if round % 2 == 0 { Some(0) } else { None };
+                    let settings =
+                        Settings { spread: Spread::Every, spin, ..settings(workers, slots) };
+                    let mut back = 0;
+                    let on_done = |request: &mut (u64, u64), outcome| {
+                        assert_eq!(outcome, Outcome::Done);
+                        assert_eq!(request.1, request.0.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+                        back += 1;
+                    };
+                    let mut queue =
+                        WorkQueue::new(&settings, || (0, 0), || Ok(Stamp(0)), on_done).unwrap();
+                    for number in 0..500 {
+                        let mut slot = match number % 3 {
+                            0 => queue.get(),
+                            _ => queue.get_or_inline(),
+                        };
+                        *slot.request() = (number, 0);
+                        slot.submit();
+                        if number % 97 == 0 {
+                            queue.wait();
+                        }
+                    }
+                    queue.wait();
+                    drop(queue);
+                    assert_eq!(back, 500);
+                    total.fetch_add(500, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    println!("{} requests", total.load(Ordering::Relaxed));
+}

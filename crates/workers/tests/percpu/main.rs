@@ -1,0 +1,250 @@
+//! Facts of the per-CPU workers that concern the whole process: which threads it has, what the system
+//! says of them, and what follows when its mask changes. So this is a process of its own, and its
+//! tests run one after the other.
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+mod process;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+use ferrofs_workers::cpus::{CpuSet, Granted};
+use ferrofs_workers::percpu::{PerCpuPool, Settings, Went};
+use ferrofs_workers::priority::Rung;
+
+use process::{Thread, set_mask, set_mask_of_all, threads_named};
+
+/// Far more than anything here takes: a test that waits so long has found a hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+static ONE_BY_ONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+fn run_one(pool: &PerCpuPool) -> Went {
+    let (done, is_done) = mpsc::channel();
+    let went = pool.submit(move || done.send(()).unwrap());
+    is_done.recv_timeout(PATIENCE).unwrap();
+    went
+}
+
+// A-W1: no thread before the first use, exactly one for each granted CPU afterwards, no other at the
+// second use or as time passes, none when the pool is gone.
+#[test]
+fn there_is_one_thread_for_each_granted_cpu_from_first_use_to_the_end() {
+    let _alone = alone();
+    let pool = PerCpuPool::new(Settings::new("aw1"));
+    assert!(threads_named("aw1").is_empty());
+    assert!(matches!(run_one(&pool), Went::Cpu(_)));
+    let granted = Granted::read();
+    let first = threads_named("aw1");
+    assert_eq!(first.len(), granted.parallelism());
+    if granted.parallelism() == granted.cpus().len() {
+        let names = first.iter().map(|thread| thread.name.clone()).collect::<BTreeSet<_>>();
+        assert_eq!(names, granted.cpus().iter().map(|cpu| format!("aw1/{cpu}")).collect());
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(600) {
+        assert!(matches!(run_one(&pool), Went::Cpu(_)));
+    }
+    assert_eq!(threads_named("aw1"), first);
+    drop(pool);
+    assert!(threads_named("aw1").is_empty());
+}
+
+/// What the pool says of its workers is what the system says.
+fn compare_with_system(pool: &PerCpuPool, prefix: &str) -> Vec<Rung> {
+    let workers = pool.snapshot().workers;
+    let mut cpus = CpuSet::new();
+    for worker in &workers {
+        let threads = threads_named(prefix);
+        let id = worker.thread_id.unwrap();
+        let thread = threads.iter().find(|thread| thread.id == id).expect("the thread exists");
+        let allowed = CpuSet::parse(&thread.allowed()).unwrap();
+        assert_eq!(allowed, CpuSet::from_iter(worker.cpu));
+        assert!(cpus.insert(worker.cpu.unwrap()), "each has another CPU");
+        let reached = match thread.scheduling() {
+            (1, 1, _) => Rung::RealTime,
+            (0, 0, -20 | -19) => Rung::Nice,
+            (0, 0, _) => Rung::Normal,
+            other => panic!("policy, priority and nice value {other:?}"),
+        };
+        assert_eq!(worker.rung, Some(reached));
+    }
+    workers.into_iter().filter_map(|worker| worker.rung).collect()
+}
+
+// A-W2: one distinct CPU for each worker, and the rung that the system says.
+#[test]
+fn each_worker_has_its_cpu_and_the_rung_that_it_reports() {
+    let _alone = alone();
+    let pool = PerCpuPool::new(Settings::new("aw2"));
+    pool.start();
+    let rungs = compare_with_system(&pool, "aw2/");
+    assert_eq!(rungs.len(), Granted::read().parallelism());
+    println!("rungs reached: {rungs:?}");
+    // Whatever the workers start is not raised, not even the fallback, and not bound.
+    let went = pool.submit_to(usize::MAX, || ());
+    assert_eq!(went, Went::Fallback);
+    wait_until("the fallback has its thread", || threads_named("aw2/u0").len() == 1);
+    let fallback = &threads_named("aw2/u0")[0];
+    wait_until("it has come to where it may run", || {
+        CpuSet::parse(&fallback.allowed()) == Ok(CpuSet::of_process())
+    });
+    assert_eq!(fallback.scheduling(), (0, 0, 0));
+}
+
+// A-W2: without the right to raise priorities the workers start all the same and say so.
+#[test]
+fn without_the_right_to_be_raised_the_workers_start_and_report_a_lower_rung() {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    let _alone = alone();
+    // The right is the thread's, and what it starts inherits that.
+    let test = std::thread::Builder::new().spawn(|| {
+        let mut held = capabilities(None).unwrap();
+        held.effective.remove(CapabilitySet::SYS_NICE);
+        held.permitted.remove(CapabilitySet::SYS_NICE);
+        held.inheritable.remove(CapabilitySet::SYS_NICE);
+        set_capabilities(None, held).unwrap();
+        let pool = PerCpuPool::new(Settings::new("aw2b"));
+        assert!(matches!(run_one(&pool), Went::Cpu(_)));
+        compare_with_system(&pool, "aw2b/")
+    });
+    let rungs = test.unwrap().join().unwrap();
+    println!("rungs reached: {rungs:?}");
+    let limit = |resource| rustix::process::getrlimit(resource).current.unwrap_or(u64::MAX);
+    // By RLIMIT_RTPRIO the system may grant the highest rung to anyone.
+    if limit(rustix::process::Resource::Rtprio) == 0 {
+        assert!(rungs.iter().all(|rung| *rung != Rung::RealTime));
+    }
+}
+
+/// Work that is submitted all the time from wherever the submitter runs, checked by its sum.
+struct Load {
+    stop: Arc<AtomicBool>,
+    threads: Vec<std::thread::JoinHandle<(u64, u64)>>,
+    ran: Arc<AtomicU64>,
+    sum: Arc<AtomicU64>,
+}
+
+fn output_of(item: u64) -> u64 {
+    (0..50).fold(item, |sum, round| (sum ^ round).wrapping_mul(0x0100_0000_01B3).rotate_left(7))
+}
+
+impl Load {
+    fn new(pool: &Arc<PerCpuPool>, submitters: u64) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (ran, sum) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let threads = (0..submitters).map(|submitter| {
+            let pool = Arc::clone(pool);
+            let (stop, ran, sum) = (Arc::clone(&stop), Arc::clone(&ran), Arc::clone(&sum));
+            let submit = move || {
+                let (mut submitted, mut expected) = (0, 0_u64);
+                while !stop.load(Ordering::Relaxed) {
+                    let item = submitted * submitters + submitter;
+                    let (ran, sum) = (Arc::clone(&ran), Arc::clone(&sum));
+                    pool.submit(move || {
+                        sum.fetch_add(output_of(item), Ordering::Relaxed);
+                        ran.fetch_add(1, Ordering::Relaxed);
+                    });
+                    submitted += 1;
+                    expected = expected.wrapping_add(output_of(item));
+                }
+                (submitted, expected)
+            };
+            std::thread::Builder::new().spawn(submit).unwrap()
+        });
+        let threads = threads.collect();
+        Self { stop, threads, ran, sum }
+    }
+
+    /// Ends the load; returns how many were submitted and the sum of what they are to give.
+    fn end(self) -> ((u64, u64), Arc<AtomicU64>, Arc<AtomicU64>) {
+        self.stop.store(true, Ordering::Relaxed);
+        let both = self.threads.into_iter().map(|thread| thread.join().unwrap());
+        let expected = both.fold((0, 0_u64), |all, one| (all.0 + one.0, all.1.wrapping_add(one.1)));
+        (expected, self.ran, self.sum)
+    }
+}
+
+// A-W3: the process's mask shrinks and grows under load, by the system's own call. Every item runs
+// once; items of the CPU that is gone go to the fallback.
+// Regression catalogue 10: following the CPUs works in what is built, and nobody calls refresh.
+#[test]
+fn workers_follow_the_mask_of_the_process_under_load() {
+    let _alone = alone();
+    let all = CpuSet::of_process();
+    if all.len() < 2 {
+        println!("passed over: a mask of one CPU cannot be narrowed");
+        return;
+    }
+    let first = CpuSet::from_iter(all.iter().next());
+    let pool = Arc::new(PerCpuPool::new(Settings::new("aw3").cpus(all.clone())));
+    pool.start();
+    // These stay where they may run now: on every CPU.
+    let load = Load::new(&pool, 2);
+    for round in 0..4 {
+        set_mask(&first);
+        wait_until("the other workers go", || pool.snapshot().serving == first);
+        let before = pool.snapshot().fallback;
+        wait_until("work falls back", || pool.snapshot().fallback > before);
+        set_mask(&all);
+        wait_until("they come back", || pool.snapshot().serving == all);
+        assert!(pool.snapshot().refreshes > round);
+    }
+    for _ in 0..50 {
+        set_mask(&first);
+        pool.refresh();
+        assert_eq!(pool.snapshot().serving, first);
+        set_mask(&all);
+        pool.refresh();
+        assert_eq!(pool.snapshot().serving, all);
+    }
+    let ((submitted, expected), ran, sum) = load.end();
+    let snapshot = pool.snapshot();
+    drop(pool);
+    assert_eq!((ran.load(Ordering::Relaxed), sum.load(Ordering::Relaxed)), (submitted, expected));
+    assert!(snapshot.fallback > 0);
+    println!(
+        "{submitted} items, {} fell back, {} handed over",
+        snapshot.fallback, snapshot.handed_over
+    );
+    assert!(threads_named("aw3/").is_empty());
+}
+
+// Pinning is made sure of: a mask set for all threads at once, as by `taskset -a`, takes every worker
+// off its CPU, and a refresh brings those back whose CPU is still there.
+#[test]
+fn a_mask_for_all_threads_at_once_is_put_right_by_a_refresh() {
+    let _alone = alone();
+    let all = CpuSet::of_process();
+    if all.len() < 2 {
+        println!("passed over: a mask of one CPU cannot be narrowed");
+        return;
+    }
+    let first = CpuSet::from_iter(all.iter().next());
+    let pool = PerCpuPool::new(Settings::new("pin").cpus(all.clone()));
+    pool.start();
+    for mask in [&first, &all, &first, &all] {
+        set_mask_of_all(mask);
+        pool.refresh();
+        assert_eq!(pool.snapshot().serving, *mask);
+        let allowed = |thread: &Thread| CpuSet::parse(&thread.allowed()).unwrap().len();
+        let pinned = threads_named("pin/").into_iter().filter(|thread| !thread.name.contains('u'));
+        assert!(pinned.into_iter().all(|thread| allowed(&thread) == 1));
+        run_one(&pool);
+    }
+    assert!(pool.snapshot().rebound > 0);
+}

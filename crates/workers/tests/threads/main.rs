@@ -1,0 +1,50 @@
+//! What needs a process of its own: limits, privileges, the mask of the first thread. Each test starts
+//! this binary again in a role, and the role answers in one line.
+#![allow(clippy::print_stdout, reason = "answers and reasons for skipping are printed")]
+
+mod child;
+
+use child::{Role, ask};
+
+/// What the child says when the system does not allow it to play its role.
+const SKIPPED: &str = "skipped";
+
+fn expect(role: Role, expected: &str) {
+    let answer = ask(role);
+    match answer.split_once(": ") {
+        Some((SKIPPED, reason)) => println!("skipped: {reason}"),
+        _ => assert_eq!(answer, expected, "{role:?}"),
+    }
+}
+
+// A-W2, second part: without CAP_SYS_NICE it still succeeds and reports the lower rung.
+#[test]
+fn an_ordinary_user_without_limits_to_spend_stays_on_the_normal_rung() {
+    expect(Role::Ordinary, "normal, policy 0, priority 0, nice 0");
+}
+
+#[test]
+fn an_ordinary_user_who_may_be_nice_reaches_the_second_rung() {
+    expect(Role::OrdinaryMayBeNice, "nice -19, policy 0, priority 0, nice -19");
+}
+
+#[test]
+fn an_ordinary_user_who_may_be_real_time_reaches_the_first_rung() {
+    expect(Role::OrdinaryMayBeRealTime, "fifo 1, policy 1, priority 1, nice 0");
+}
+
+#[test]
+fn a_limit_of_real_time_seconds_keeps_everybody_off_the_first_rung() {
+    expect(Role::LimitedTime, "nice -19, policy 0, priority 0, nice -19");
+}
+
+#[test]
+fn a_thread_that_computes_longer_than_the_limit_of_real_time_lives() {
+    expect(Role::LimitedTimeComputes, "alive");
+}
+
+// A-W3, its first half: the mask shrinks while the process runs, and that is seen.
+#[test]
+fn a_mask_that_shrinks_and_grows_is_seen_by_the_next_look() {
+    expect(Role::ShrinkingMask, "shrunk and restored");
+}
