@@ -11,10 +11,10 @@ use crate::statistics::Samples;
 
 /// How much more the slow piece has to do.
 const SLOW_FACTOR: u64 = 8;
-/// Pieces for each thread, as the chunk rule makes them.
-const PIECES_PER_THREAD: u64 = 4;
-/// Rounds of computing in an ordinary piece: some 10 ms.
-const PIECE_ROUNDS: u64 = 10_000_000;
+/// Pieces for each thread: padata's rule, and the setting for work that differs much.
+pub(crate) const PIECES_A_THREAD: [u64; 2] = [4, 32];
+/// Rounds of computing for each thread, less what the slow piece adds: some 80 ms.
+const THREAD_ROUNDS: u64 = 80_000_000;
 
 /// Where the slow piece lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,21 +56,24 @@ impl Imbalance {
     ///
     /// # Errors
     /// When the job did not cut its range as expected.
-    pub(crate) fn run(&mut self, slow: Slow, threads: usize) -> Result<()> {
-        let pieces = u64::try_from(threads)? * PIECES_PER_THREAD;
+    pub(crate) fn run(&mut self, slow: Slow, threads: usize, pieces_a_thread: u64) -> Result<()> {
+        let pieces = u64::try_from(threads)? * pieces_a_thread;
         let slow = slow.piece(pieces);
-        let before = time_piece();
+        let rounds = THREAD_ROUNDS / pieces_a_thread;
+        let before = time_piece(rounds);
         let start = Instant::now();
-        let outcome: Result<_, Infallible> =
-            Job::over(0..pieces).max_threads(threads).run(|range| {
+        let outcome: Result<_, Infallible> = Job::over(0..pieces)
+            .max_threads(threads)
+            .pieces_a_thread(pieces_a_thread)
+            .run(|range| {
                 for piece in range {
-                    compute(if piece == slow { SLOW_FACTOR } else { 1 });
+                    compute(if piece == slow { SLOW_FACTOR * rounds } else { rounds });
                 }
                 Ok(())
             });
         let wall = start.elapsed();
         let Ok(report) = outcome;
-        let piece = (before + time_piece()) / 2;
+        let piece = (before + time_piece(rounds)) / 2;
         ensure!(report.pieces == pieces, "{} pieces of {pieces}", report.pieces);
         let even = (pieces - 1 + SLOW_FACTOR) as f64 / threads as f64;
         let ideal = piece.as_secs_f64() * even.max(SLOW_FACTOR as f64);
@@ -79,15 +82,14 @@ impl Imbalance {
     }
 }
 
-fn time_piece() -> Duration {
+fn time_piece(rounds: u64) -> Duration {
     let start = Instant::now();
-    compute(1);
+    compute(rounds);
     start.elapsed()
 }
 
-fn compute(pieces: u64) {
-    let rounds = 0..pieces * PIECE_ROUNDS;
-    black_box(rounds.fold(1_u64, |value, round| black_box(value ^ round).rotate_left(7)));
+fn compute(rounds: u64) {
+    black_box((0..rounds).fold(1_u64, |value, round| black_box(value ^ round).rotate_left(7)));
 }
 
 #[cfg(test)]

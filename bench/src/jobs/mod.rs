@@ -15,7 +15,7 @@ use crate::machine::{field_of, leading_number};
 use crate::report::{Report, Series, held};
 use crate::statistics::{Samples, difference_percent};
 use crate::table::Table;
-use imbalance::{Imbalance, Slow};
+use imbalance::{Imbalance, PIECES_A_THREAD, Slow};
 
 const GIB: usize = 1 << 30;
 /// Of a GiB, in a quick run.
@@ -208,29 +208,36 @@ fn judge(lines: &[Line], report: &mut Report) {
 fn add_imbalance(plan: &Plan, report: &mut Report) -> Result<()> {
     let threads = plan.threads_max;
     let mut table = Table::new(
-        format!("One piece of {} takes 8 times as long, {threads} threads", threads * 4),
-        ["the slow piece is", "wall, as a multiple of the ideal", "least", "most"],
+        format!("One piece takes 8 times as long, {threads} threads"),
+        [
+            "pieces a thread",
+            "the slow piece is",
+            "wall, as a multiple of the ideal",
+            "least",
+            "most",
+        ],
     );
-    let mut places = Slow::ALL.map(|slow| (slow, Imbalance::default()));
+    let cases = PIECES_A_THREAD.iter().flat_map(|&pieces| Slow::ALL.map(|slow| (pieces, slow)));
+    let mut cases: Vec<_> = cases.map(|case| (case, Imbalance::default())).collect();
     for _ in 0..plan.repeat {
-        for (slow, imbalance) in &mut places {
-            imbalance.run(*slow, threads)?;
+        for ((pieces, slow), imbalance) in &mut cases {
+            imbalance.run(*slow, threads, *pieces)?;
         }
     }
-    for (slow, imbalance) in places {
+    for ((pieces, slow), imbalance) in cases {
         let summary = imbalance.multiples.summary();
         let numbers = [summary.median, summary.minimum, summary.maximum];
         let numbers = numbers.map(|number| format!("{number:.3}"));
-        table.add(std::iter::once(slow.name().to_owned()).chain(numbers));
+        table.add([pieces.to_string(), slow.name().to_owned()].into_iter().chain(numbers));
         report.add_remark(format!(
-            "slow piece {}: {:.2} times the ideal (mark {IMBALANCE_MARK}: {})",
+            "{pieces} pieces a thread, slow piece {}: {:.2} times the ideal (mark {IMBALANCE_MARK}: {})",
             slow.name(),
             summary.median,
             held(summary.median <= IMBALANCE_MARK)
         ));
         report.add_series(Series {
             row: format!("slow piece {}", slow.name()),
-            case: format!("{threads} threads"),
+            case: format!("{threads} threads, {pieces} pieces each"),
             unit: "of the ideal",
             samples: imbalance.multiples,
         });

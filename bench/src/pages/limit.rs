@@ -2,7 +2,7 @@
 //! waits until it is admitted to the group, fills it with dirty anonymous memory and dirty page cache,
 //! and then gets frames, from each source in turn, while every page more needs another to go.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -34,7 +34,7 @@ const RESERVES: [u32; 3] = [0, 64, 256];
 /// What the process in the group is told.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LimitArguments {
-    /// A file on a disk, to be written
+    /// A name for a file on a disk; it is gone as soon as it is open
     #[arg(long)]
     file: PathBuf,
     /// Bursts for each source
@@ -64,10 +64,10 @@ pub(crate) struct Outcome {
 /// When there is no memory cgroup to be had, the process fails, or the group was not at its limit.
 pub(crate) fn run(folder: &Path, rounds: u16) -> Result<Outcome> {
     let group = MemoryGroup::create(LIMIT_BYTES)?;
-    let file = Scrap(folder.join(format!("ferrofs-bench-{}.scrap", std::process::id())));
+    let file = folder.join(format!("ferrofs-bench-{}.scrap", std::process::id()));
     let program = std::env::current_exe().context("finding this program")?;
     let mut command = Command::new(program);
-    command.arg("under-limit").arg("--file").arg(&file.0);
+    command.arg("under-limit").arg("--file").arg(&file);
     command.args(["--rounds", &rounds.to_string()]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     // Declared after the group: the process is gone before the group is removed.
@@ -100,16 +100,6 @@ impl Drop for Process {
         if self.0.wait().is_err() {
             // Nobody to wait for: it is gone.
         }
-    }
-}
-
-/// A file that is removed.
-#[derive(Debug)]
-struct Scrap(PathBuf);
-
-impl Drop for Scrap {
-    fn drop(&mut self) {
-        std::fs::remove_file(&self.0).unwrap_or_default();
     }
 }
 
@@ -151,7 +141,7 @@ fn joined(source: &Source, bursts: &[Samples]) -> Taken {
     Taken { source: source.name(), samples: bursts.iter().flat_map(Samples::values).collect() }
 }
 
-/// Page cache of the group: a file that is written over and over.
+/// Page cache of the group: a file without a name that is written over and over.
 #[derive(Debug)]
 struct Cache {
     file: File,
@@ -161,7 +151,9 @@ struct Cache {
 
 impl Cache {
     fn create(path: &Path) -> Result<Self> {
-        let file = File::create(path).with_context(|| format!("making {}", path.display()))?;
+        let file = File::create_new(path).with_context(|| format!("making {}", path.display()))?;
+        // However this process ends, nothing is left behind.
+        fs::remove_file(path).with_context(|| format!("removing {}", path.display()))?;
         let block = vec![0xa5; usize::try_from(WRITE_BYTES)?].into_boxed_slice();
         Ok(Self { file, offset: 0, block })
     }

@@ -6,9 +6,10 @@ mod burst;
 mod pools;
 
 use std::io::Write;
+use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use ferrofs_workers::cpus::{CpuSet, Granted};
 
 use crate::arguments::SchedulingArguments;
@@ -64,16 +65,30 @@ pub(crate) fn run(
     drop(hogs);
     add(&mut report, &format!("beside {} hogs a CPU", settings.hogs), &busy);
     judge(&mut report, &idle, &busy);
+    report.add_remark(format!("items that took the fallback: {}", pools.fallbacks()));
     Ok(report)
 }
 
-/// Launches on each pool in turn; the CPU of the reader goes round.
+/// Launches on each pool in turn, by a thread of its own: the CPUs of a process are those of its first
+/// thread, and to bind that one would take CPUs away from the pools.
 fn measure(
     settings: &SchedulingArguments,
     cpus: &CpuSet,
     pools: &Pools,
 ) -> Result<[Column; NAMES.len()]> {
-    let home = CpuSet::of_current_thread();
+    thread::scope(|scope| {
+        let reader = thread::Builder::new().name("reader".to_owned());
+        let reader = reader.spawn_scoped(scope, || read(settings, cpus, pools))?;
+        reader.join().unwrap_or_else(|_| bail!("the reader panicked"))
+    })
+}
+
+/// What the reader does; the CPU on which it is goes round.
+fn read(
+    settings: &SchedulingArguments,
+    cpus: &CpuSet,
+    pools: &Pools,
+) -> Result<[Column; NAMES.len()]> {
     let mut columns: [Column; NAMES.len()] = Default::default();
     for iteration in 0..settings.iterations + WARM_UP {
         let cpu = cpus.iter().nth(usize::from(iteration) % cpus.len()).context("no CPU")?;
@@ -86,7 +101,6 @@ fn measure(
             }
         }
     }
-    home.bind_current_thread().context("releasing the reader")?;
     Ok(columns)
 }
 

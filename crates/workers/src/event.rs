@@ -2,8 +2,6 @@
 //!
 //! docs/workers.md, protocol E. Used by every worker to sleep and by every submitter to be told.
 
-use std::time::Duration;
-
 use crate::sync::{Futex, Ordering, fence};
 
 /// Set: the next wait returns at once.
@@ -70,13 +68,6 @@ impl Event {
             slept = true;
         }
         slept
-    }
-
-    /// The same for `limit` at most; a wake-up without cause ends it, too.
-    pub(crate) fn wait_for(&self, limit: Duration) {
-        if self.announce() {
-            self.state.wait_for(ASLEEP, limit);
-        }
     }
 
     /// E5. From CLEAR to ASLEEP; false when the event is set.

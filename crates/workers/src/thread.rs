@@ -65,11 +65,6 @@ impl Owned {
     pub(crate) fn is_current(&self) -> bool {
         thread::current().id() == self.id
     }
-
-    /// The thread's identity in this process.
-    pub(crate) fn id(&self) -> ThreadId {
-        self.id
-    }
 }
 
 impl Drop for Owned {

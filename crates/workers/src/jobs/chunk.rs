@@ -16,8 +16,9 @@
 
 use std::ops::Range;
 
-/// Pieces that each thread gets on the average, so that a slow piece leaves the others to the rest.
-const PIECES_A_THREAD: u64 = 4;
+/// Pieces that each thread gets on the average, so that a slow piece leaves the others to the rest;
+/// padata's number.
+pub(super) const PIECES_A_THREAD: u64 = 4;
 
 /// What a job asks for, in the caller's unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,9 +48,9 @@ impl Shape {
         (self.size() / useful).max(1).min(self.max_threads)
     }
 
-    /// The pieces for so many threads.
-    pub(super) fn pieces(&self, threads: u64) -> Pieces {
-        let shares = threads.max(1).saturating_mul(PIECES_A_THREAD);
+    /// The pieces for so many threads, each of which gets so many on the average; 0 counts as 1.
+    pub(super) fn pieces(&self, threads: u64, pieces_a_thread: u64) -> Pieces {
+        let shares = threads.max(1).saturating_mul(pieces_a_thread.max(1));
         // min_chunk comes before the rounding: rounded first, a chunk of min_chunk could miss align.
         let chunk = (self.size() / shares).max(self.min_chunk).max(1);
         // A multiple that u64 does not hold lies behind every end, and so does u64::MAX.
@@ -90,8 +91,8 @@ impl Pieces {
         self.chunk
     }
 
-    /// Number of pieces. Less than 8 a thread and 2 more, since a chunk is at least `size / (threads
-    /// * 4)`, rounded down, and not 0.
+    /// Number of pieces. Less than twice the pieces that were asked for and 2 more, since a chunk
+    /// is at least `size / (threads * pieces_a_thread)`, rounded down, and not 0.
     pub(super) const fn count(&self) -> u64 {
         self.count
     }
@@ -112,6 +113,8 @@ impl Pieces {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
     use super::*;
     use proptest::prelude::*;
 
@@ -120,7 +123,7 @@ mod tests {
 
     fn pieces_of(shape: Shape, granted: u64) -> (u64, Pieces) {
         let threads = shape.threads().min(granted).max(1);
-        (threads, shape.pieces(threads))
+        (threads, shape.pieces(threads, PIECES_A_THREAD))
     }
 
     fn list(pieces: &Pieces) -> Vec<Range<u64>> {
@@ -200,11 +203,11 @@ mod tests {
         for (align, min_chunk) in [(0, 0), (0, 1), (1, 0)] {
             let shape = Shape { start: 3, end: 9, align, min_chunk, max_threads: 4 };
             assert_eq!(shape.threads(), 4);
-            assert_eq!(list(&shape.pieces(4)), cut_one_by_one(3, 9, 1));
+            assert_eq!(list(&shape.pieces(4, PIECES_A_THREAD)), cut_one_by_one(3, 9, 1));
         }
         // Rounded before min_chunk came in, this was 1 once, and then missed the alignment.
         let shape = Shape { start: 0, end: 16, align: 8, min_chunk: 0, max_threads: 2 };
-        assert_eq!(shape.pieces(2).chunk(), 8);
+        assert_eq!(shape.pieces(2, PIECES_A_THREAD).chunk(), 8);
     }
 
     #[test]
@@ -218,11 +221,11 @@ mod tests {
     #[test]
     fn a_range_up_to_the_last_number_is_cut_without_wrapping() {
         let shape = Shape { start: 0, end: u64::MAX, align: 1, min_chunk: 1, max_threads: 4 };
-        let pieces = shape.pieces(4);
+        let pieces = shape.pieces(4, PIECES_A_THREAD);
         assert_eq!(list(&pieces), cut_one_by_one(0, u64::MAX, pieces.chunk()));
         let start = u64::MAX - 100;
         let shape = Shape { start, end: u64::MAX, align: 16, min_chunk: 1, max_threads: 4 };
-        let pieces = shape.pieces(4);
+        let pieces = shape.pieces(4, PIECES_A_THREAD);
         assert_eq!(list(&pieces), cut_one_by_one(start, u64::MAX, pieces.chunk()));
         assert_eq!(list(&pieces).last().unwrap().end, u64::MAX);
         assert_eq!(pieces.piece(u64::MAX), None);
@@ -232,7 +235,8 @@ mod tests {
     fn a_chunk_that_rounds_past_u64_makes_one_piece() {
         let align = (1 << 63) + 1;
         let shape = Shape { start: 5, end: 100, align, min_chunk: u64::MAX, max_threads: 0 };
-        assert_eq!(list(&shape.pieces(1)), [5..100]);
+        let pieces = shape.pieces(1, PIECES_A_THREAD);
+        assert_eq!((pieces.count(), pieces.piece(0)), (1, Some(5..100)));
     }
 
     /// A number of any magnitude.
@@ -307,7 +311,7 @@ mod tests {
     fn one_slow_piece_does_not_hold_the_others_up() {
         for threads in 2..=16_usize {
             let shape = Shape { start: 0, end: 1 << 20, align: 1, min_chunk: 1, max_threads: 16 };
-            let pieces = list(&shape.pieces(threads as u64));
+            let pieces = list(&shape.pieces(threads as u64, PIECES_A_THREAD));
             for slow in 0..pieces.len() {
                 let cost = |(number, piece): (usize, &Range<u64>)| {
                     (piece.end - piece.start) * if number == slow { 8 } else { 1 }
@@ -321,6 +325,23 @@ mod tests {
                 }
                 // Met at any time: never more than what every greedy schedule promises.
                 assert!(took <= ideal + costs[slow], "{slow} of {threads}: {took}, ideal {ideal}");
+            }
+        }
+    }
+
+    // The mark of A-D7 for a slow piece anywhere: what it takes is more pieces, not another rule.
+    #[test]
+    fn thirty_two_pieces_a_thread_keep_a_slow_piece_within_1_3_of_the_ideal_wherever_it_lies() {
+        let shape = Shape { start: 0, end: 1 << 20, align: 1, min_chunk: 1, max_threads: 64 };
+        for threads in 2..=24_usize {
+            let count = list(&shape.pieces(threads as u64, 32)).len();
+            for slow in 0..count {
+                let costs: Vec<u64> =
+                    (0..count).map(|number| if number == slow { 80 } else { 10 }).collect();
+                // No schedule is faster than its slowest piece.
+                let ideal = costs.iter().sum::<u64>().div_ceil(threads as u64).max(80);
+                let took = finish_time(&costs, threads);
+                assert!(took * 10 <= ideal * 13, "{slow} of {threads}: {took}, {ideal}");
             }
         }
     }

@@ -6,7 +6,7 @@
 //! nothing here needs unsafe code, and no helper outlives what it borrows. What that costs is
 //! written down in docs/workers.md.
 
-use super::helpers::{Placement, Tokens};
+use super::helper_budget::{Placement, Tokens};
 
 /// Who took part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +52,11 @@ pub(super) fn run<R>(
                 if cpus.is_some_and(is_bound_to) && by_node {
                     bound.fetch_add(1, Ordering::Relaxed); // read after the scope joined
                 }
-                if let Err(failure) = Failure::<()>::catch(|| Ok(helper())) {
+                let end: Result<(), Failure<()>> = Failure::catch(|| {
+                    helper();
+                    Ok(())
+                });
+                if let Err(failure) = end {
                     lock(panicked).get_or_insert(failure);
                 }
             };

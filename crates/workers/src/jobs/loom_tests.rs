@@ -1,10 +1,12 @@
 //! Models of protocol J: the tickets of a running job, and the budget that helpers come from.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 use std::sync::atomic::{AtomicU32 as Plain, Ordering as PlainOrdering};
 
-use super::chunk::Shape;
+use super::chunk::{PIECES_A_THREAD, Shape};
 use super::failure::Failure;
-use super::helpers::Helpers;
+use super::helper_budget::Helpers;
 use super::job::take_pieces;
 use super::tickets::{Record, Tickets};
 use crate::sync::{Arc, AtomicBool, Ordering, thread};
@@ -23,7 +25,7 @@ struct Job {
 impl Job {
     fn new(size: u64) -> Arc<Self> {
         let shape = Shape { start: 0, end: size, align: 1, min_chunk: 1, max_threads: 3 };
-        let pieces = shape.pieces(3);
+        let pieces = shape.pieces(3, PIECES_A_THREAD);
         assert_eq!(pieces.count(), size);
         let zeros = || (0..size).map(|_| Plain::new(0)).collect();
         Arc::new(Self {

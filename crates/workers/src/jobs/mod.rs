@@ -16,12 +16,12 @@ mod chunk;
 mod crew;
 mod failure;
 #[cfg_attr(loom, allow(dead_code, reason = "a model starts its threads itself"))]
-mod helpers;
+mod helper_budget;
 mod job;
 mod ordered;
 mod tickets;
 
-pub use helpers::{HELPERS_MAX, Helpers, Placement};
+pub use helper_budget::{HELPERS_MAX, Helpers, Placement};
 pub use job::{Job, Report};
 pub use ordered::{LOOK_AHEAD_MAX, Ordered, OrderedReport};
 
@@ -36,6 +36,8 @@ fn chosen(helpers: Option<&Helpers>) -> Option<&Helpers> {
 
 #[cfg(all(test, loom))]
 mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod reached;
 #[cfg(all(test, not(loom)))]
 mod stress_tests;
 #[cfg(all(test, not(loom)))]

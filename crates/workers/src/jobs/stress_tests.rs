@@ -1,6 +1,8 @@
 //! Two seconds of jobs and ordered runs at random, many at once and one inside another, with a budget
 //! too small for them: each is compared with its plain loop.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 

@@ -1,19 +1,18 @@
 //! Jobs on real threads: what of section 4's acceptance needs more than arithmetic.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 use std::convert::Infallible;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex};
 use std::thread::ThreadId;
-use std::time::Duration;
 
-use super::{Helpers, Job, Placement};
+use super::reached::Reached;
+use super::{Helpers, Job, Ordered, Placement};
 use crate::ErrorKind;
 use crate::cpus::CpuSet;
-
-/// Longer than anything here takes; a test that waits so long has failed.
-const FAR_TOO_LONG: Duration = Duration::from_secs(60);
 
 fn fine(outcome: Result<(), Infallible>) -> Result<(), Infallible> {
     outcome
@@ -31,26 +30,6 @@ fn run_and_sort(job: Job<'_>) -> (super::Report, Vec<Range<u64>>) {
     let mut pieces = pieces.into_inner().unwrap();
     pieces.sort_by_key(|piece| piece.start);
     (report, pieces)
-}
-
-/// A number that threads wait for.
-#[derive(Default)]
-struct Reached {
-    count: Mutex<usize>,
-    changed: Condvar,
-}
-
-impl Reached {
-    fn add_one(&self) {
-        *self.count.lock().unwrap() += 1;
-        self.changed.notify_all();
-    }
-
-    fn wait_for(&self, goal: usize) {
-        let count = self.count.lock().unwrap();
-        let waited = self.changed.wait_timeout_while(count, FAR_TOO_LONG, |now| *now < goal);
-        assert!(!waited.unwrap().1.timed_out(), "{goal} were not reached");
-    }
 }
 
 // A-D1: the rows of the table, as calls.
@@ -116,7 +95,7 @@ fn with_one_thread_a_range_of_any_size_is_one_call() {
     let job = Job::over(0..u64::MAX).max_threads(1).helpers(&helpers);
     let (report, pieces) = run_and_sort(job);
     assert_eq!((report.threads, report.chunk), (1, u64::MAX));
-    assert_eq!(pieces, [0..u64::MAX]);
+    assert_eq!((pieces.len(), &pieces[0]), (1, &(0..u64::MAX)));
 }
 
 // A-D3: the peak of concurrent calls.
@@ -185,7 +164,7 @@ fn eight_jobs_with_jobs_inside_share_three_helpers() {
                     })?;
                     fine(Ok(()))
                 });
-                assert!(outer.is_ok());
+                outer.unwrap();
             });
         }
     });
@@ -205,7 +184,7 @@ fn an_error_stops_the_job_on_every_thread() {
         Err::<(), _>(piece)
     });
     assert!([0..8, 8..16].contains(&outcome.unwrap_err()));
-    assert_eq!(inside.count.into_inner().unwrap(), 2, "the job went on");
+    assert_eq!(inside.into_inner(), 2, "the job went on");
 }
 
 // A-D5: one thread, so the moment of the error is known and so is every piece before it.
@@ -262,7 +241,7 @@ fn a_job_that_succeeds_undoes_nothing() {
     for size in [0, 1, 100] {
         let job = Job::over(0..size).max_threads(2).helpers(&helpers);
         let outcome = job.run_or_undo(|_| fine(Ok(())), |piece| panic!("undid {piece:?}"));
-        assert!(outcome.is_ok());
+        outcome.unwrap();
     }
 }
 
@@ -367,7 +346,7 @@ fn every_thread_that_works_has_one_state_of_its_own() {
         sum.fetch_add(piece.end - piece.start, Ordering::Relaxed);
         fine(Ok(()))
     });
-    assert!(outcome.is_ok());
+    outcome.unwrap();
     let mut made = made.into_inner().unwrap();
     made.sort_by_key(|id| format!("{id:?}"));
     made.dedup();
@@ -387,7 +366,7 @@ fn helpers_are_named_after_their_work() {
         }
         fine(Ok(()))
     });
-    assert!(outcome.is_ok());
+    outcome.unwrap();
 }
 
 #[test]
@@ -445,12 +424,45 @@ fn a_pinned_callers_helpers_are_not_pinned_with_it() {
                 }
                 fine(Ok(()))
             });
-            assert!(outcome.is_ok());
+            outcome.unwrap();
             seen.into_inner().unwrap()
         });
         pinned.join().unwrap()
     });
     assert_eq!(seen, Some(all));
+}
+
+/// Says to the child process below that it is the child.
+const NO_STACKS: &str = "FERROFS_TEST_NO_STACKS";
+
+// In a process of its own, where the standard library asks for stacks that no address space holds.
+#[test]
+fn without_threads_to_be_had_the_caller_works_alone_on_the_same_pieces() {
+    let name = "jobs::tests::without_threads_to_be_had_the_caller_works_alone_on_the_same_pieces";
+    if std::env::var_os(NO_STACKS).is_none() {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--test-threads=1"])
+            .env(NO_STACKS, "1")
+            .env("RUST_MIN_STACK", (1_u64 << 62).to_string())
+            .output()
+            .unwrap();
+        let output = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && output.contains("1 passed"), "{output}");
+        return;
+    }
+    let helpers = Helpers::new(3);
+    let job = Job::over(0..1000).max_threads(4).helpers(&helpers);
+    let (report, pieces) = run_and_sort(job);
+    assert_eq!((report.threads, report.chunk, pieces.len()), (1, 62, 17));
+    let run = Ordered::new().max_threads(4).helpers(&helpers);
+    let mut sum = 0;
+    let add = |item| {
+        sum += item;
+        fine(Ok(()))
+    };
+    let report = run.run(0..100_u64, || (), |(), item| Ok(item), add).unwrap();
+    assert_eq!((report.threads, report.items, sum), (1, 100, 4950));
+    assert_eq!(helpers.free(), 3);
 }
 
 // A-D7, without a clock: the slow piece ends when all the others are done, which only the other

@@ -97,11 +97,11 @@ impl<E> Tickets<E> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::jobs::chunk::Shape;
+    use crate::jobs::chunk::{PIECES_A_THREAD, Shape};
 
     fn tickets(size: u64) -> Tickets<&'static str> {
         let shape = Shape { start: 0, end: size, align: 1, min_chunk: 1, max_threads: 2 };
-        Tickets::new(shape.pieces(2), Record::Completed)
+        Tickets::new(shape.pieces(2, PIECES_A_THREAD), Record::Completed)
     }
 
     #[test]

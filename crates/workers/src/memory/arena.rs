@@ -1,6 +1,6 @@
-#![allow(unsafe_code, reason = "frames of one mapping, each with one owner")]
 //! The mapping that all frames are cut from. It owns the address space, never says who has which
 //! frame: that is the page pool's. `Frame` reads and writes through it.
+#![allow(unsafe_code, reason = "frames of one mapping, each with one owner")]
 
 use super::FRAME_BYTES;
 use super::frame_stack::Key;
@@ -42,13 +42,8 @@ impl Arena {
     }
 
     /// Makes the first `length` bytes resident, while no frame is leased.
-    pub(super) fn populate_first(&mut self, system: &System, length: usize) -> Result<(), Error> {
-        if system.populate(&self.mapping, 0, length)? == Populated::NotByCall {
-            let bytes = self.mapping.bytes_mut();
-            let length = length.min(bytes.len());
-            touch(&mut bytes[..length]);
-        }
-        Ok(())
+    pub(super) fn populate_first(&mut self, system: &System, length: u64) -> Result<(), Error> {
+        system.prefault(&mut self.mapping, length).map(drop)
     }
 
     /// Makes a frame resident.
@@ -87,7 +82,6 @@ impl Arena {
     }
 
     /// The same, for writing.
-    #[expect(clippy::mut_from_ref, reason = "the key is borrowed exclusively, and there is one")]
     pub(super) fn bytes_mut<'frame>(&'frame self, key: &'frame mut Key) -> &'frame mut [u8] {
         match self.mapping.address(self.offset(key), FRAME_BYTES) {
             // SAFETY: as in `bytes`; the one key is lent exclusively as long as the slice lives.

@@ -61,6 +61,10 @@ pub struct BudgetCounts {
     pub gave_up: u64,
     /// Bytes that reclaimers said they gave back.
     pub reclaimed_bytes: u64,
+    /// Calls to the system that mapped memory or changed a mapping's length.
+    pub mapping_calls: u64,
+    /// Calls to the system that faulted memory in.
+    pub populating_calls: u64,
 }
 
 impl Budget {
@@ -144,6 +148,8 @@ impl Budget {
             waited: counts.waited.load(Ordering::Relaxed),
             gave_up: counts.gave_up.load(Ordering::Relaxed),
             reclaimed_bytes: counts.reclaimed.load(Ordering::Relaxed),
+            mapping_calls: self.shared.system.maps(),
+            populating_calls: self.shared.system.populations(),
         }
     }
 

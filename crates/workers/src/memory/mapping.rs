@@ -1,10 +1,10 @@
+//! Anonymous memory straight from the system. It owns one mapping, and every call about memory that
+//! this crate makes; it knows no budget and no policy. The page pool's arena and each block of scratch
+//! is one; a benchmark may make its own.
 #![allow(
     unsafe_code,
     reason = "anonymous mappings: making, growing, faulting in, returning, ending"
 )]
-//! Anonymous memory straight from the system. It owns one mapping, and every call about memory that
-//! this crate makes; it knows no budget and no policy. The page pool's arena and each block of scratch
-//! is one; a benchmark may make its own.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -12,6 +12,8 @@ use std::ptr::NonNull;
 use rustix::io::Errno;
 use rustix::mm;
 
+use crate::jobs::{Job, Report};
+use crate::sync::{AtomicBool, Ordering};
 use crate::{Error, ErrorKind};
 
 /// A huge page of x86-64 and of aarch64 with small pages of 4 KiB.
@@ -141,6 +143,29 @@ impl Mapping {
         }
     }
 
+    /// Faults everything in, piece by piece as `job` cuts it. The job's range counts the mapping's bytes.
+    pub(super) fn populate_by(&mut self, job: Job<'_>) -> Result<(Report, Populated), Error> {
+        let is_touched = AtomicBool::new(false);
+        let this = &*self;
+        let report = job.run(|piece| {
+            let offset = usize::try_from(piece.start).unwrap_or(usize::MAX);
+            let length = usize::try_from(piece.end - piece.start).unwrap_or(usize::MAX);
+            if this.populate_range(offset, length)? == Populated::NotByCall
+                && let Some(start) = this.address(offset, length)
+            {
+                // SAFETY: inside of the mapping by the line above; pieces of a job never overlap, and
+                // `&mut self` excludes everybody else.
+                touch(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), length) });
+                // Relaxed: the end of the job orders it before the look.
+                is_touched.store(true, Ordering::Relaxed);
+            }
+            Ok(())
+        })?;
+        let is_touched = is_touched.load(Ordering::Relaxed);
+        let populated = if is_touched { Populated::NotByCall } else { Populated::ByCall };
+        Ok((report, populated))
+    }
+
     /// Faults a range in, for writing, and leaves its contents alone; parts outside of the mapping are
     /// left out.
     pub(super) fn populate_range(&self, offset: usize, length: usize) -> Result<Populated, Error> {
@@ -241,7 +266,7 @@ impl Mapping {
             Pages::Small => mm::Advice::LinuxNoHugepage,
             Pages::Huge => mm::Advice::LinuxHugepage,
         };
-        let _: Result<(), Errno> = self.advise(0, self.length, advice);
+        self.advise(0, self.length, advice).ok();
     }
 
     /// One `madvise` over the part of a range that is inside. Callers pass advice that keeps contents,

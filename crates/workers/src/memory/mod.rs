@@ -31,6 +31,7 @@ pub use mapping::{Locked, Mapping, Pages, Populated};
 pub use origins::FrameCounts;
 pub use page_pool::{MOST_FRAMES, PagePool, PoolSettings};
 pub use policy::Policy;
+pub use prefault::Prefaulted;
 pub use pressure::{Pressure, PressureSettings};
 pub use request_list::RequestList;
 pub use scratch::{MOST_BLOCKS, Scratch, ScratchGuard};

@@ -12,7 +12,7 @@ use super::mapping::{Locked, Pages};
 use super::origins::{FrameCounts, Origin};
 use super::policy::Policy;
 use super::request_list::RequestList;
-use crate::sync::{Arc, Ordering, PlainAtomicU64};
+use crate::sync::{Arc, AtomicU32, Ordering, PlainAtomicU64};
 use crate::{Error, ErrorKind};
 
 /// Frames in the largest arena: 64 GiB of 4 KiB each.
@@ -88,6 +88,7 @@ impl PagePool {
             vacant,
             settings,
             budget: budget.clone(),
+            waiting: AtomicU32::new(0),
             _tables: tables,
             returned: PlainAtomicU64::new(0),
             refused_returns: PlainAtomicU64::new(0),
@@ -160,13 +161,20 @@ impl PagePool {
     /// gave. A reclaimer may call it.
     pub fn trim(&self, frames: u32) -> u32 {
         let mut given = 0;
-        while self.reserved_frames() > frames
-            && let Some(key) = self.pool.reserve.pop(&self.pool.links)
-        {
-            self.pool.return_to_system(&mut [Some(key)]);
-            given += 1;
+        loop {
+            let mut batch = [const { None }; RETURNED_AT_ONCE];
+            let excess = self.reserved_frames().saturating_sub(frames) as usize;
+            let mut count = 0;
+            for place in batch.iter_mut().take(excess) {
+                *place = self.pool.reserve.pop(&self.pool.links);
+                count += usize::from(place.is_some());
+            }
+            if count == 0 {
+                return given;
+            }
+            self.pool.return_to_system(&mut batch[..count]);
+            given += u32::try_from(count).unwrap_or(u32::MAX);
         }
-        given
     }
 
     #[cfg(all(test, not(loom)))]
@@ -186,6 +194,8 @@ pub(super) struct Pool {
     vacant: FrameStack,
     settings: PoolSettings,
     budget: Budget,
+    /// How many wait for a frame.
+    waiting: AtomicU32,
     /// The charge for the links.
     _tables: Charge,
     /// Frames given back to the system, and calls for it that the system refused.
@@ -206,7 +216,9 @@ impl Pool {
     pub(super) fn take(&self, policy: Policy) -> Result<Key, Error> {
         let is_allowed = match policy {
             Policy::MayFail => !self.budget.gives_way(),
-            Policy::MustSucceed => self.budget.has_no_visitors(),
+            // Who waits for bytes is not helped by a frame that stays charged: only who waits for a
+            // frame goes first. Relaxed: a newcomer that looks too early passes once.
+            Policy::MustSucceed => self.waiting.load(Ordering::Relaxed) == 0,
         };
         if is_allowed && let Some(key) = self.reserve.pop(&self.links) {
             return Ok(self.count(Origin::Reserve, key));
@@ -226,6 +238,7 @@ impl Pool {
         {
             return Ok(key);
         }
+        let _waiting = Waiting::begin(self);
         let mut claim = Claim::new(self);
         let mut refusal = Error::new(ErrorKind::OutOfMemory, "a frame of the page pool")
             .with_amount(1, self.settings.frames.into());
@@ -294,17 +307,21 @@ impl Pool {
         }
         let mut count = 0;
         for key in keys.iter_mut().filter_map(Option::take) {
-            // All frames have room on this stack.
-            let _: Result<(), Key> = self.vacant.push(&self.links, key, self.settings.frames);
+            self.make_vacant(key);
             count += 1;
         }
         self.budget.give_back(count * Arena::stride() as u64);
     }
 
+    fn make_vacant(&self, key: Key) {
+        let has_room = self.vacant.push(&self.links, key, self.settings.frames).is_ok();
+        debug_assert!(has_room, "all frames have room on this stack");
+    }
+
     /// Faults frames in until the reserve is full.
     fn fill_reserve(&mut self) -> Result<(), Error> {
-        let length = self.settings.reserved_frames as usize * Arena::stride();
-        let mut charge = self.budget.charge(length as u64, Policy::MayFail)?;
+        let length = u64::from(self.settings.reserved_frames) * Arena::stride() as u64;
+        let mut charge = self.budget.charge(length, Policy::MayFail)?;
         self.arena.populate_first(self.budget.system(), length)?;
         for _ in 0..self.settings.reserved_frames {
             // In order from 0: nothing was taken yet.
@@ -323,6 +340,22 @@ impl Drop for Pool {
         // Every frame and list holds the pool, so all that is still charged lies in the reserve.
         let idle = u64::from(self.reserve.len(&self.links));
         self.budget.give_back(idle * Arena::stride() as u64);
+    }
+}
+
+/// Somebody waits for a frame of this pool.
+struct Waiting<'pool>(&'pool AtomicU32);
+
+impl<'pool> Waiting<'pool> {
+    fn begin(pool: &'pool Pool) -> Self {
+        pool.waiting.fetch_add(1, Ordering::Relaxed);
+        Self(&pool.waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -366,7 +399,7 @@ impl Drop for Claim<'_> {
     fn drop(&mut self) {
         let pool = self.pool;
         if let Some(key) = self.key.take() {
-            let _: Result<(), Key> = pool.vacant.push(&pool.links, key, pool.settings.frames);
+            pool.make_vacant(key);
             if self.is_charged {
                 pool.budget.give_back(Arena::stride() as u64);
             } else {

@@ -1,60 +1,85 @@
-//! Faulting a mapping in with several threads: a job over its bytes, each piece one call. It owns only
-//! the size of the pieces; start-up calls it for memory that is to be there before work begins.
+//! Faulting a mapping in before it is used, on several threads: the analogue of the kernel's deferred
+//! initialisation of pages. It owns the rule of the pieces and nothing else. Called at start-up, by who
+//! wants a large mapping without paying at its first use.
 
-use super::mapping::{Mapping, Populated};
+use super::mapping::{HUGE_PAGE_BYTES, Mapping, Populated};
 use crate::Error;
 use crate::jobs::Job;
 
-/// No piece is smaller, and every boundary is a multiple of it: the section of x86-64 by which the
-/// kernel's own initialisation of memory is split, 128 MiB.
+/// The least that is worth a thread, and the unit of the boundaries: what the kernel uses for the same
+/// thing, where smaller pieces made threads write to one line. A multiple of a huge page.
 const PIECE_BYTES: u64 = 128 << 20;
+const _: () = assert!(PIECE_BYTES.is_multiple_of(HUGE_PAGE_BYTES as u64));
+
+/// How a mapping was faulted in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Prefaulted {
+    /// Threads that took part, the caller among them.
+    pub threads: u32,
+    /// Calls to the system, or pieces that were written to.
+    pub pieces: u64,
+    /// How: [`Populated::NotByCall`] says that each page was written to.
+    pub populated: Populated,
+}
 
 impl Mapping {
-    /// Faults everything in, on this thread and as many helpers as `threads` and the process's budget
-    /// allow; less than 256 MiB is not worth a helper. A kernel older than 5.14 has no call for it:
-    /// then this thread alone sets the first byte of each page to zero.
+    /// Faults everything in on up to `threads` threads, the caller among them, in pieces of 128 MiB or
+    /// more. Kernels older than 5.14 set the first byte of each page to zero.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) when the system has none;
-    /// [`ErrorKind::System`](crate::ErrorKind::System) otherwise. What is resident by then stays so.
-    pub fn prefault(&mut self, threads: usize) -> Result<Populated, Error> {
-        let job = Job::over(0..self.length() as u64)
-            .align(PIECE_BYTES)
-            .min_chunk(PIECE_BYTES)
-            .max_threads(threads.max(1));
-        let done = job.run(|piece| {
-            // Both fit: no mapping is longer than the address space.
-            let offset = usize::try_from(piece.start).unwrap_or(usize::MAX);
-            let length = usize::try_from(piece.end - piece.start).unwrap_or(usize::MAX);
-            match self.populate_range(offset, length) {
-                Ok(Populated::ByCall) => Ok(()),
-                Ok(Populated::NotByCall) => Err(None),
-                Err(error) => Err(Some(error)),
-            }
-        });
-        match done {
-            Ok(_) => Ok(Populated::ByCall),
-            Err(Some(error)) => Err(error),
-            Err(None) => self.populate(),
-        }
+    /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory) when the system has not so much: what came
+    /// stays resident; [`System`](crate::ErrorKind::System) otherwise.
+    pub fn prefault(&mut self, threads: usize) -> Result<Prefaulted, Error> {
+        let job = Job::over(0..self.length() as u64).align(PIECE_BYTES).min_chunk(PIECE_BYTES);
+        self.prefault_by(job.max_threads(threads))
+    }
+
+    /// The same for the first `length` bytes, on as many threads as there are CPUs.
+    pub(super) fn prefault_first(&mut self, length: u64) -> Result<Prefaulted, Error> {
+        let length = length.min(self.length() as u64);
+        self.prefault_by(Job::over(0..length).align(PIECE_BYTES).min_chunk(PIECE_BYTES))
+    }
+
+    fn prefault_by(&mut self, job: Job<'_>) -> Result<Prefaulted, Error> {
+        let (report, populated) = self.populate_by(job)?;
+        Ok(Prefaulted {
+            threads: u32::try_from(report.threads).unwrap_or(u32::MAX),
+            pieces: report.pieces,
+            populated,
+        })
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use crate::memory::{Mapping, Pages, Populated};
+    #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
+    use super::*;
+    use crate::memory::Pages;
 
     #[test]
-    fn every_thread_count_makes_everything_resident() {
-        for threads in [0, 1, 2, 64] {
-            // Three pieces, the last of them short.
-            let mut mapping = Mapping::anonymous((257 << 20) + 4096, Pages::Small).unwrap();
-            let populated = mapping.prefault(threads).unwrap();
-            if populated == Populated::ByCall {
-                let resident = mapping.resident_pages() * rustix::param::page_size();
-                assert_eq!(resident, mapping.length(), "{threads} threads");
-            }
+    fn everything_is_resident_whatever_the_pieces() {
+        let page = rustix::param::page_size();
+        for (pages, piece, threads) in
+            [(1, 1, 1), (300, 16, 2), (301, 16, 4), (64, 64, 4), (5, 1, 0)]
+        {
+            let mut mapping = Mapping::anonymous(pages * page, Pages::Small).unwrap();
+            let piece = (piece * page) as u64;
+            let job = Job::over(0..mapping.length() as u64).align(piece).min_chunk(piece);
+            let report = mapping.prefault_by(job.max_threads(threads)).unwrap();
+            println!("{report:?}");
+            assert!(report.threads as usize <= threads.max(1) && report.pieces >= 1);
+            assert_eq!(mapping.resident_pages(), pages);
+            assert!(mapping.bytes().iter().all(|byte| *byte == 0));
         }
+    }
+
+    #[test]
+    fn a_small_mapping_is_one_call_on_the_caller() {
+        let mut mapping = Mapping::anonymous(8 << 20, Pages::Huge).unwrap();
+        let report = mapping.prefault(8).unwrap();
+        assert_eq!((report.threads, report.pieces), (1, 1));
     }
 }

@@ -2,6 +2,7 @@
 //! fail on demand in tests. It owns no memory. `PagePool` and `Scratch` ask it through their budget.
 
 use super::mapping::{Mapping, Pages, Populated};
+use super::prefault::Prefaulted;
 use crate::Error;
 use crate::sync::{Ordering, PlainAtomicU64};
 
@@ -51,6 +52,14 @@ impl System {
         #[cfg(test)]
         self.failures.before_populate()?;
         mapping.populate_range(offset, length)
+    }
+
+    /// Faults the first `length` bytes in, on as many threads as that is worth.
+    pub(super) fn prefault(&self, mapping: &mut Mapping, length: u64) -> Result<Prefaulted, Error> {
+        self.populations.fetch_add(1, Ordering::Relaxed);
+        #[cfg(test)]
+        self.failures.before_populate()?;
+        mapping.prefault_first(length)
     }
 
     /// Calls that mapped or grew a mapping.

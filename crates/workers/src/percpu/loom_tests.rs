@@ -6,6 +6,7 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{PerCpuPool, Settings, Went};
 use crate::cpus::CpuSet;
+use crate::event::Event;
 
 fn cpu() -> usize {
     CpuSet::of_process().iter().next().unwrap_or(0)
@@ -37,6 +38,22 @@ fn dropping_the_pool_runs_what_was_submitted() {
         assert_eq!(submit(&pool, &ran), Went::Cpu(cpu()));
         drop(pool);
         assert_eq!(ran.load(Ordering::Relaxed), 1);
+    });
+}
+
+#[test]
+fn a_sleeping_worker_is_woken_for_every_item() {
+    model(|| {
+        let pool = pool();
+        for _ in 0..2 {
+            let done = Arc::new(Event::new());
+            let told = Arc::clone(&done);
+            let went = pool.submit_to(cpu(), move || {
+                let _: bool = told.set();
+            });
+            assert_eq!(went, Went::Cpu(cpu()));
+            let _: bool = done.wait();
+        }
     });
 }
 

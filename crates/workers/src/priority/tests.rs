@@ -1,3 +1,4 @@
+//! The ladder against what /proc shows of the thread.
 #![allow(clippy::unwrap_used, reason = "a test ends where its world is not as it must be")]
 
 use super::*;

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 pub(crate) use loom::sync::atomic::{
-    AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
-pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
+pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
 pub(crate) use loom::thread;
 pub(crate) use loom::thread_local;
 /// Shares what no model needs to see: trait objects, which loom's `Arc` cannot hold.
 pub(crate) use std::sync::Arc as PlainArc;
-pub(crate) use std::sync::Weak;
 /// Counts what no decision depends on: in a model it would only multiply the interleavings.
 pub(crate) use std::sync::atomic::AtomicU64 as PlainAtomicU64;
 
@@ -64,15 +63,7 @@ impl<T> Cell<T> {
         Self(loom::cell::UnsafeCell::new(value))
     }
 
-    pub(crate) fn with<R>(&self, look: impl FnOnce(*const T) -> R) -> R {
-        self.0.with(look)
-    }
-
     pub(crate) fn with_mut<R>(&self, change: impl FnOnce(*mut T) -> R) -> R {
         self.0.with_mut(change)
-    }
-
-    pub(crate) fn into_inner(self) -> T {
-        self.0.into_inner()
     }
 }

@@ -8,9 +8,9 @@ pub(crate) use std::sync::Arc as PlainArc;
 /// Counts what no decision depends on: in a model it would only multiply the interleavings.
 pub(crate) use std::sync::atomic::AtomicU64 as PlainAtomicU64;
 pub(crate) use std::sync::atomic::{
-    AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
-pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, Weak};
+pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 pub(crate) use std::thread;
 pub(crate) use std::thread_local;
 
@@ -65,18 +65,8 @@ impl<T> Cell<T> {
         Self(UnsafeCell::new(value))
     }
 
-    /// Runs `look` with a pointer for reading.
-    pub(crate) fn with<R>(&self, look: impl FnOnce(*const T) -> R) -> R {
-        look(self.0.get())
-    }
-
     /// Runs `change` with a pointer for reading and writing.
     pub(crate) fn with_mut<R>(&self, change: impl FnOnce(*mut T) -> R) -> R {
         change(self.0.get())
-    }
-
-    /// What was inside.
-    pub(crate) fn into_inner(self) -> T {
-        self.0.into_inner()
     }
 }

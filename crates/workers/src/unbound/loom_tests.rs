@@ -5,6 +5,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Placed, Settings, UnboundPool};
+use crate::event::Event;
 
 fn pool(threads: usize) -> UnboundPool {
     UnboundPool::new(Settings::new("model").threads_max(threads))
@@ -33,6 +34,22 @@ fn every_item_runs_before_the_pool_is_gone() {
         submit(&pool, &ran);
         drop(pool);
         assert_eq!(ran.load(Ordering::Relaxed), 2);
+    });
+}
+
+#[test]
+fn a_sleeping_thread_is_woken_for_every_item() {
+    model(|| {
+        let pool = pool(1);
+        for _ in 0..2 {
+            let done = Arc::new(Event::new());
+            let told = Arc::clone(&done);
+            let placed = pool.submit(move || {
+                let _: bool = told.set();
+            });
+            assert_eq!(placed, Placed::Queued);
+            let _: bool = done.wait();
+        }
     });
 }
 

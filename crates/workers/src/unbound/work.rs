@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::tally::Tally;
 
+/// Payloads of panics that are dropped one after the other, each of which panics: two are an accident,
+/// more are a program that never ends. The last one is left alone.
+const PAYLOADS_MAX: usize = 4;
+
 /// How a job ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -52,10 +56,14 @@ impl std::fmt::Debug for Work {
 /// Runs a job and stops its panic at its edge. What the job owns is dropped inside, too.
 pub(crate) fn contained(job: impl FnOnce()) -> Outcome {
     // Unwinding leaves nothing half done: the job owns all that it touches, and it is gone afterwards.
-    let Err(payload) = catch_unwind(AssertUnwindSafe(job)) else { return Outcome::Done };
-    // A payload may panic when it is dropped; the payload of that panic is then left alone.
-    if let Err(second) = catch_unwind(AssertUnwindSafe(move || drop(payload))) {
-        let _leaked = std::mem::ManuallyDrop::new(second);
+    let Err(mut payload) = catch_unwind(AssertUnwindSafe(job)) else { return Outcome::Done };
+    // A payload may panic when it is dropped, with another payload.
+    for _ in 0..PAYLOADS_MAX {
+        match catch_unwind(AssertUnwindSafe(move || drop(payload))) {
+            Ok(()) => return Outcome::Panicked,
+            Err(next) => payload = next,
+        }
     }
+    let _leaked = std::mem::ManuallyDrop::new(payload);
     Outcome::Panicked
 }

@@ -171,7 +171,9 @@ where
         self.tally.submitted.add(1);
         match place {
             Place::Own => self.handle_own(),
-            Place::Lane { lane, slot } => self.publish(lane, slot, count.is_multiple_of(TIMED_ONE_IN)),
+            Place::Lane { lane, slot } => {
+                self.publish(lane, slot, count.is_multiple_of(TIMED_ONE_IN));
+            }
         }
     }
 

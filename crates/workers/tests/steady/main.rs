@@ -2,6 +2,10 @@
 //! CPU time while there is nothing to do. Fact A-Q5; a binary of its own, since it counts what the
 //! whole process allocates.
 #![allow(unsafe_code, reason = "a global allocator that counts is an unsafe trait")]
+#![allow(
+    clippy::print_stdout,
+    reason = "it is its own harness, so that it is alone in its process"
+)]
 #![allow(clippy::unwrap_used, reason = "a test ends where its world is not as it must be")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

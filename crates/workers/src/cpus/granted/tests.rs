@@ -1,3 +1,4 @@
+//! What is granted, from fixtures and from the system that runs the tests.
 #![allow(clippy::unwrap_used, reason = "a test ends where its world is not as it must be")]
 
 use super::super::fixture::Fixture;

@@ -1,3 +1,4 @@
+//! Sets of CPUs against the set of the standard library, and as text.
 #![allow(clippy::unwrap_used, reason = "a test ends where its world is not as it must be")]
 
 use std::collections::BTreeSet;

@@ -1,5 +1,7 @@
 //! Models of protocol O, with the loops that ship: a lost wake-up is a deadlock, which loom reports.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 use super::Perform;
 use super::ring::Ring;
 use crate::sync::{Arc, thread};

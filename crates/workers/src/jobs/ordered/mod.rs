@@ -12,7 +12,7 @@ mod ring;
 mod tests;
 
 use super::failure::Failure;
-use super::helpers::{Helpers, Placement};
+use super::helper_budget::{Helpers, Placement};
 use super::{Crew, chosen, crew};
 use ring::Ring;
 

@@ -195,3 +195,37 @@ impl<T, R, E> Ring<T, R, E> {
         self.work.let_all_through();
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_failure_nothing_is_begun_and_what_was_begun_is_committed() {
+        let ring: Ring<char, u8, &str> = Ring::new(4);
+        for item in ['a', 'b', 'c'] {
+            assert!(ring.has_room());
+            ring.publish(item);
+        }
+        assert_eq!((ring.claim(), ring.claim()), (Some((0, 'a')), Some((1, 'b'))));
+        ring.finish(1, Err(Failure::Error("failed")));
+        assert_eq!(ring.claim(), None);
+        assert!(!ring.has_room() && ring.take_next().is_none());
+        ring.finish(0, Ok(7));
+        assert!(matches!(ring.take_next(), Some(Ok(7))));
+        assert!(matches!(ring.wait_for_next(), Err(Failure::Error("failed"))));
+    }
+
+    #[test]
+    fn a_full_ring_has_room_again_after_a_commit() {
+        let ring: Ring<u8, u8, ()> = Ring::new(1);
+        for item in 0..5 {
+            ring.publish(item);
+            assert!(!ring.has_room() && !ring.is_settled());
+            assert_eq!(ring.claim(), Some((u64::from(item), item)));
+            ring.finish(u64::from(item), Ok(item));
+            assert!(matches!(ring.take_next(), Some(Ok(result)) if result == item));
+            assert!(ring.has_room() && ring.is_settled());
+        }
+    }
+}

@@ -1,37 +1,16 @@
 //! Ordered runs on real threads, beside the plain loop that they stand for.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex};
-use std::time::Duration;
 
-use super::super::{Helpers, Job};
 use super::Ordered;
-
-/// Longer than anything here takes; a test that waits so long has failed.
-const FAR_TOO_LONG: Duration = Duration::from_secs(60);
-
-/// A number that threads wait for.
-#[derive(Default)]
-struct Reached {
-    count: Mutex<usize>,
-    changed: Condvar,
-}
-
-impl Reached {
-    fn add_one(&self) {
-        *self.count.lock().unwrap() += 1;
-        self.changed.notify_all();
-    }
-
-    fn wait_for(&self, goal: usize) {
-        let count = self.count.lock().unwrap();
-        let waited = self.changed.wait_timeout_while(count, FAR_TOO_LONG, |now| *now < goal);
-        assert!(!waited.unwrap().1.timed_out(), "{goal} were not reached");
-    }
-}
+use crate::jobs::reached::Reached;
+use crate::jobs::{Helpers, Job};
 
 #[test]
 fn results_are_committed_in_the_order_of_the_items() {

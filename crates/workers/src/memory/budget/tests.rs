@@ -1,4 +1,9 @@
 //! The budget by itself: the sum, the two policies, waiting, reclaiming, giving up.
+#![allow(
+    clippy::unwrap_used,
+    clippy::assertions_on_result_states,
+    reason = "a test may fail where it stands"
+)]
 
 use std::sync::Mutex as StdMutex;
 use std::sync::atomic::{AtomicBool as StdBool, AtomicU64 as StdU64, Ordering as StdOrdering};
@@ -172,11 +177,11 @@ fn a_small_waiter_passes_a_big_one_that_waits_for_it() {
 #[test]
 fn reclaimers_are_asked_before_anybody_sleeps() {
     let budget = Budget::with_stall(100, Duration::from_secs(3600));
-    let cache = std::sync::Arc::new(StdMutex::new(Vec::new()));
+    let cache = Arc::new(StdMutex::new(Vec::new()));
     for _ in 0..10 {
         cache.lock().unwrap().push(budget.charge(10, Policy::MayFail).unwrap());
     }
-    let inside = std::sync::Arc::clone(&cache);
+    let inside = Arc::clone(&cache);
     let registration = budget
         .register_reclaimer(move |bytes| {
             let mut given = 0;
@@ -200,8 +205,8 @@ fn reclaimers_are_asked_before_anybody_sleeps() {
 fn a_reclaimer_that_asks_for_memory_itself_ends_in_an_error_not_in_the_stack() {
     let budget = Budget::with_stall(100, SHORT);
     let held = budget.charge(100, Policy::MayFail).unwrap();
-    let calls = std::sync::Arc::new(StdU64::new(0));
-    let (own, counter) = (budget.clone(), std::sync::Arc::clone(&calls));
+    let calls = Arc::new(StdU64::new(0));
+    let (own, counter) = (budget.clone(), Arc::clone(&calls));
     let registration = budget
         .register_reclaimer(move |bytes| {
             counter.fetch_add(1, StdOrdering::Relaxed);
@@ -234,8 +239,8 @@ fn a_reclaimer_that_panics_leaves_the_room_empty() {
 fn a_dropped_registration_is_asked_no_more_and_the_list_is_bounded() {
     let budget = Budget::with_stall(10, SHORT);
     let _held = budget.charge(10, Policy::MayFail).unwrap();
-    let calls = std::sync::Arc::new(StdU64::new(0));
-    let counter = std::sync::Arc::clone(&calls);
+    let calls = Arc::new(StdU64::new(0));
+    let counter = Arc::clone(&calls);
     drop(budget.register_reclaimer(move |_| counter.fetch_add(1, StdOrdering::Relaxed)).unwrap());
     assert_eq!(kind(budget.charge(1, Policy::MustSucceed)), ErrorKind::OutOfMemory);
     assert_eq!(calls.load(StdOrdering::Relaxed), 0);

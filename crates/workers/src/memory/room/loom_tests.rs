@@ -1,5 +1,10 @@
 //! Every interleaving of those who wait and those who give back. Sleep has no clock here: a wake-up
 //! that is lost is a deadlock, and loom says so.
+#![allow(
+    clippy::unwrap_used,
+    clippy::assertions_on_result_states,
+    reason = "a test may fail where it stands"
+)]
 
 use super::*;
 use crate::sync::{Arc, thread};
