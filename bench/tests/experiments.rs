@@ -53,7 +53,7 @@ fn scheduling_prints_the_table_of_the_seed_twice() {
 #[test]
 fn jobs_prints_a_line_for_each_way() {
     let text = printed("jobs --quick -t 1 -c 1");
-    for way in ["| one call ", "| 1 thread ", "| in the middle "] {
+    for way in ["| one call ", "| 1 thread ", " in the middle |"] {
         assert!(text.contains(way), "{way} is missing in {text}");
     }
 }
