@@ -3,7 +3,9 @@
 
 mod imbalance;
 
+use std::hint::black_box;
 use std::io::Write;
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -12,6 +14,7 @@ use ferrofs_workers::memory::{Mapping, Pages};
 
 use crate::arguments::JobsArguments;
 use crate::machine::{field_of, leading_number};
+use crate::page_store::PAGE_BYTES;
 use crate::report::{Report, Series, held};
 use crate::statistics::{Samples, difference_percent};
 use crate::table::Table;
@@ -40,6 +43,9 @@ enum Way {
     OneCall,
     /// A job of so many threads.
     Threads(usize),
+    /// No fault at all: zeros written by so many threads to memory that is there. What the machine
+    /// can do at most, at that moment.
+    Resident(usize),
 }
 
 impl Way {
@@ -48,6 +54,8 @@ impl Way {
             Self::OneCall => "one call".to_owned(),
             Self::Threads(1) => "1 thread".to_owned(),
             Self::Threads(count) => format!("{count} threads"),
+            Self::Resident(1) => "zeroing what is resident, 1 thread".to_owned(),
+            Self::Resident(count) => format!("zeroing what is resident, {count} threads"),
         }
     }
 }
@@ -85,7 +93,11 @@ impl Plan {
         Ok(Self {
             bytes,
             repeat: if is_quick { arguments.repeat.min(QUICK_REPEAT) } else { arguments.repeat },
-            ways: [Way::OneCall].into_iter().chain(threads.into_iter().map(Way::Threads)).collect(),
+            ways: [Way::OneCall]
+                .into_iter()
+                .chain(threads.iter().copied().map(Way::Threads))
+                .chain(threads.iter().copied().map(Way::Resident))
+                .collect(),
             threads_max: parallelism,
         })
     }
@@ -121,14 +133,16 @@ pub(crate) fn run(
     Ok(report)
 }
 
-/// Every way in turn, on a fresh mapping each; the first round warms up and does not count.
+/// Every way in turn, on a fresh mapping each; the first round warms up and does not count. One kind
+/// of pages after the other: a virtual machine may give memory that lies free for some seconds back to
+/// its host, and then faults measure the host. What was just freed is taken again at once.
 fn prefault(plan: &Plan) -> Result<Vec<Line>> {
     let mut lines: Vec<Line> = plan.ways.iter().map(|&way| (way, Default::default())).collect();
-    for round in 0..=plan.repeat {
-        for (way, samples) in &mut lines {
-            for ((pages, _), samples) in KINDS.iter().zip(samples) {
-                let milliseconds = time(*way, *pages, plan.bytes)?;
-                if round > 0 {
+    for (kind, &(pages, _)) in KINDS.iter().enumerate() {
+        for round in 0..=plan.repeat {
+            for (way, samples) in &mut lines {
+                let milliseconds = time(*way, pages, plan.bytes)?;
+                if let Some(samples) = samples.get_mut(kind).filter(|_| round > 0) {
                     samples.push(milliseconds);
                 }
             }
@@ -139,12 +153,35 @@ fn prefault(plan: &Plan) -> Result<Vec<Line>> {
 
 fn time(way: Way, pages: Pages, bytes: usize) -> Result<f64> {
     let mut mapping = Mapping::anonymous(bytes, pages).context("mapping memory")?;
+    if let Way::Resident(_) = way {
+        mapping.populate().context("faulting memory in")?;
+    }
     let start = Instant::now();
     match way {
         Way::OneCall => drop(mapping.populate().context("faulting memory in")?),
         Way::Threads(count) => drop(mapping.prefault(count).context("faulting memory in")?),
+        Way::Resident(count) => zero(mapping.bytes_mut(), count),
     }
     Ok(start.elapsed().as_secs_f64() * 1e3)
+}
+
+/// Page by page, as the kernel does it.
+fn zero(bytes: &mut [u8], threads: usize) {
+    let part = bytes.len().div_ceil(threads.max(1)).next_multiple_of(PAGE_BYTES);
+    thread::scope(|scope| {
+        let mut parts = bytes.chunks_mut(part);
+        let own = parts.next();
+        for part in parts {
+            scope.spawn(|| zero_pages(part));
+        }
+        own.map(zero_pages);
+    });
+}
+
+fn zero_pages(bytes: &mut [u8]) {
+    for page in bytes.chunks_mut(PAGE_BYTES) {
+        black_box(page).fill(0);
+    }
 }
 
 fn add_prefault(plan: &Plan, lines: &[Line], report: &mut Report) {
@@ -197,8 +234,10 @@ fn judge(lines: &[Line], report: &mut Report) {
             ));
         }
         if !both.is_nan() {
+            let zeroing = difference_percent(at(&of(Way::Resident(1))), at(&of(Way::Resident(2))));
             report.add_remark(format!(
-                "{name}, 2 threads against 1: {both:+.1} % (mark {TWO_THREADS_MARK} %: {})",
+                "{name}, 2 threads against 1: {both:+.1} % (mark {TWO_THREADS_MARK} %: {}; zeroing \
+                 what is resident: {zeroing:+.1} %)",
                 held(both <= TWO_THREADS_MARK)
             ));
         }

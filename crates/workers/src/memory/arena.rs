@@ -1,6 +1,6 @@
-#![allow(unsafe_code, reason = "frames of one mapping, each with one owner")]
 //! The mapping that all frames are cut from. It owns the address space, never says who has which
 //! frame: that is the page pool's. `Frame` reads and writes through it.
+#![allow(unsafe_code, reason = "frames of one mapping, each with one owner")]
 
 use super::FRAME_BYTES;
 use super::frame_stack::Key;

@@ -1,10 +1,10 @@
+//! Anonymous memory straight from the system. It owns one mapping, and every call about memory that
+//! this crate makes; it knows no budget and no policy. The page pool's arena and each block of scratch
+//! is one; a benchmark may make its own.
 #![allow(
     unsafe_code,
     reason = "anonymous mappings: making, growing, faulting in, returning, ending"
 )]
-//! Anonymous memory straight from the system. It owns one mapping, and every call about memory that
-//! this crate makes; it knows no budget and no policy. The page pool's arena and each block of scratch
-//! is one; a benchmark may make its own.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -49,6 +49,11 @@ pub enum Locked {
     /// The system refused, with this error number; all else works.
     Refused(i32),
 }
+
+/// What one call of a job faults in. The call keeps the process's lock on its mappings for as long as
+/// it takes, and whoever maps or starts a thread waits for it: with calls of 512 MiB the second thread
+/// of a job began when the first piece of the caller was done (docs/benchmarks.md).
+const CALL_BYTES: usize = 8 << 20;
 
 /// Private anonymous memory, readable and writable. Its bytes are zero until they are written.
 #[derive(Debug)]
@@ -148,16 +153,20 @@ impl Mapping {
         let is_touched = AtomicBool::new(false);
         let this = &*self;
         let report = job.run(|piece| {
-            let offset = usize::try_from(piece.start).unwrap_or(usize::MAX);
-            let length = usize::try_from(piece.end - piece.start).unwrap_or(usize::MAX);
-            if this.populate_range(offset, length)? == Populated::NotByCall
-                && let Some(start) = this.address(offset, length)
-            {
-                // SAFETY: inside of the mapping by the line above; pieces of a job never overlap, and
-                // `&mut self` excludes everybody else.
-                touch(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), length) });
-                // Relaxed: the end of the job orders it before the look.
-                is_touched.store(true, Ordering::Relaxed);
+            let mut offset = usize::try_from(piece.start).unwrap_or(usize::MAX);
+            let end = usize::try_from(piece.end).unwrap_or(usize::MAX);
+            while offset < end {
+                let length = (end - offset).min(CALL_BYTES);
+                if this.populate_range(offset, length)? == Populated::NotByCall
+                    && let Some(start) = this.address(offset, length)
+                {
+                    // SAFETY: inside of the mapping by the line above; pieces of a job never overlap,
+                    // and `&mut self` excludes everybody else.
+                    touch(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), length) });
+                    // Relaxed: the end of the job orders it before the look.
+                    is_touched.store(true, Ordering::Relaxed);
+                }
+                offset += length;
             }
             Ok(())
         })?;
