@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::policy::Policy;
 use super::reclaim::{self, Reclaimers};
-use super::room::Room;
+use super::room::{Room, Standing};
 use super::system::System;
 use crate::line::Line;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, PlainAtomicU64};
@@ -94,6 +94,10 @@ impl Budget {
 
     /// Counts `bytes` until the charge is dropped.
     ///
+    /// Who holds a charge and needs more to finish should [`grow`](Charge::grow) it: that may pass
+    /// those who wait for what it holds. A second charge waits behind them, and if they wait for the
+    /// first, one of them gives up after the stall time.
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::OutOfMemory`] when more is asked than the limit, or, under
@@ -101,7 +105,7 @@ impl Budget {
     /// [`ErrorKind::NotNow`] under [`Policy::MayFail`] when the bytes are not there now, when somebody
     /// waits for memory, or when the system is short of it.
     pub fn charge(&self, bytes: u64, policy: Policy) -> Result<Charge, Error> {
-        self.take(bytes, policy)?;
+        self.take(bytes, policy, Standing::Newcomer)?;
         Ok(Charge { budget: self.clone(), bytes })
     }
 
@@ -209,7 +213,7 @@ impl Budget {
     }
 
     /// Takes bytes without a guard; [`Self::give_back`] is its end.
-    pub(super) fn take(&self, bytes: u64, policy: Policy) -> Result<(), Error> {
+    pub(super) fn take(&self, bytes: u64, policy: Policy, standing: Standing) -> Result<(), Error> {
         if bytes > self.shared.limit {
             return Err(Error::new(ErrorKind::OutOfMemory, "bytes of the memory budget")
                 .with_amount(bytes, self.shared.limit));
@@ -223,10 +227,12 @@ impl Budget {
                 if bytes == 0 || (self.has_no_visitors() && self.try_take(bytes)) {
                     return Ok(());
                 }
-                self.wait_for(bytes, || self.try_take(bytes).then_some(())).ok_or_else(|| {
-                    Error::new(ErrorKind::OutOfMemory, "bytes of the memory budget")
-                        .with_amount(bytes, self.shared.limit)
-                })
+                self.wait_for(bytes, standing, || self.try_take(bytes).then_some(())).ok_or_else(
+                    || {
+                        Error::new(ErrorKind::OutOfMemory, "bytes of the memory budget")
+                            .with_amount(bytes, self.shared.limit)
+                    },
+                )
             }
         }
     }
@@ -237,6 +243,7 @@ impl Budget {
     pub(super) fn wait_for<T>(
         &self,
         bytes: u64,
+        standing: Standing,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Option<T> {
         let counts = &self.shared.counts;
@@ -245,7 +252,7 @@ impl Budget {
         let taken = if reclaim::is_inside() {
             attempt()
         } else {
-            self.shared.room.wait(self.shared.stall, || {
+            self.shared.room.wait(self.shared.stall, standing, || {
                 attempt().or_else(|| if self.reclaim(bytes) > 0 { attempt() } else { None })
             })
         };
@@ -305,13 +312,15 @@ impl Charge {
         self.bytes
     }
 
-    /// Adds `bytes` to this charge.
+    /// Adds `bytes` to this charge. Under [`Policy::MustSucceed`] it may pass those who wait, once
+    /// nothing came back for a while, since they may wait for this charge.
     ///
     /// # Errors
     ///
     /// As [`Budget::charge`]; the charge is then as it was.
     pub fn grow(&mut self, bytes: u64, policy: Policy) -> Result<(), Error> {
-        self.budget.take(bytes, policy)?;
+        let standing = if self.bytes > 0 { Standing::Holder } else { Standing::Newcomer };
+        self.budget.take(bytes, policy, standing)?;
         self.bytes += bytes;
         Ok(())
     }

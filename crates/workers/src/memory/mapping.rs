@@ -1,10 +1,7 @@
 //! Anonymous memory straight from the system. It owns one mapping, and every call about memory that
 //! this crate makes; it knows no budget and no policy. The page pool's arena and each block of scratch
 //! is one; a benchmark may make its own.
-#![allow(
-    unsafe_code,
-    reason = "anonymous mappings: making, growing, faulting in, returning, ending"
-)]
+#![allow(unsafe_code, reason = "mapping, growing, faulting in, returning and unmapping")]
 
 use std::ffi::c_void;
 use std::ptr::NonNull;

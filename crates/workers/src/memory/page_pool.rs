@@ -12,6 +12,7 @@ use super::mapping::{Locked, Pages};
 use super::origins::{FrameCounts, Origin};
 use super::policy::Policy;
 use super::request_list::RequestList;
+use super::room::Standing;
 use crate::sync::{Arc, AtomicU32, Ordering, PlainAtomicU64};
 use crate::{Error, ErrorKind};
 
@@ -99,7 +100,8 @@ impl PagePool {
         Ok(Self { pool: Arc::new(pool) })
     }
 
-    /// Leases one frame: from the reserve, then from the system. Under [`Policy::MustSucceed`] the
+    /// Leases one frame: from the reserve, then from the system. Who needs several before it can give
+    /// one back takes them from one [`RequestList`], which may pass those who wait for its frames. Under [`Policy::MustSucceed`] the
     /// frame is resident when this returns, so that what it costs is paid here.
     ///
     /// # Errors
@@ -109,7 +111,7 @@ impl PagePool {
     /// [`ErrorKind::OutOfMemory`] when reclaiming and waiting did not help, with the system's error
     /// number if it was the system that refused.
     pub fn take(&self, policy: Policy) -> Result<Frame, Error> {
-        let key = self.pool.take(policy)?;
+        let key = self.pool.take(policy, Standing::Newcomer)?;
         Ok(Frame::new(Arc::clone(&self.pool), key))
     }
 
@@ -213,7 +215,7 @@ impl Pool {
     }
 
     /// A frame from the reserve or from the system.
-    pub(super) fn take(&self, policy: Policy) -> Result<Key, Error> {
+    pub(super) fn take(&self, policy: Policy, standing: Standing) -> Result<Key, Error> {
         let is_allowed = match policy {
             Policy::MayFail => !self.budget.gives_way(),
             // Who waits for bytes is not helped by a frame that stays charged: only who waits for a
@@ -225,14 +227,14 @@ impl Pool {
         }
         match policy {
             Policy::MayFail => Err(self.budget.refuse("a frame of the page pool")),
-            Policy::MustSucceed => self.take_from_system(),
+            Policy::MustSucceed => self.take_from_system(standing),
         }
     }
 
     /// A frame that must come: vacant memory faulted in, or, while that cannot be had, whatever
     /// comes back.
     #[cold]
-    fn take_from_system(&self) -> Result<Key, Error> {
+    fn take_from_system(&self, standing: Standing) -> Result<Key, Error> {
         if self.budget.has_no_visitors()
             && let Ok(key) = Claim::new(self).attempt()
         {
@@ -242,7 +244,7 @@ impl Pool {
         let mut claim = Claim::new(self);
         let mut refusal = Error::new(ErrorKind::OutOfMemory, "a frame of the page pool")
             .with_amount(1, self.settings.frames.into());
-        let taken = self.budget.wait_for(Arena::stride() as u64, || {
+        let taken = self.budget.wait_for(Arena::stride() as u64, standing, || {
             // Somebody else's frame may come back first.
             if let Some(key) = self.reserve.pop(&self.links) {
                 return Some(self.count(Origin::Reserve, key));

@@ -7,6 +7,7 @@ use super::frame_stack::Key;
 use super::origins::Origin;
 use super::page_pool::Pool;
 use super::policy::Policy;
+use super::room::Standing;
 use crate::Error;
 use crate::sync::Arc;
 
@@ -18,11 +19,14 @@ pub struct RequestList {
     /// The frames, chained through the pool's links, so that keeping one allocates nothing.
     first: Option<Key>,
     length: u32,
+    /// Whether frames were taken since the list began or was released: it is a holder then. Where they
+    /// are now it does not know, so that one list should serve one request.
+    standing: Standing,
 }
 
 impl RequestList {
     pub(super) fn new(pool: Arc<Pool>) -> Self {
-        Self { pool, first: None, length: 0 }
+        Self { pool, first: None, length: 0, standing: Standing::Newcomer }
     }
 
     /// Leases one frame: from this list, then from the reserve, then from the system.
@@ -39,8 +43,9 @@ impl RequestList {
                 self.pool.links().count(&key, Origin::List);
                 key
             }
-            None => self.pool.take(policy)?,
+            None => self.pool.take(policy, self.standing)?,
         };
+        self.standing = Standing::Holder;
         Ok(Frame::new(Arc::clone(&self.pool), key))
     }
 
@@ -64,6 +69,7 @@ impl RequestList {
     /// neighbours among the rest go back to the system together.
     pub fn release(&mut self) {
         self.length = 0;
+        self.standing = Standing::Newcomer;
         self.pool.release_chain(self.first.take());
     }
 }

@@ -16,10 +16,19 @@ const NOBODY: u64 = u64::MAX;
 const FIRST_NAP: Duration = Duration::from_millis(1);
 /// The longest sleep of the one who has the turn.
 const LONGEST_NAP: Duration = Duration::from_millis(50);
-/// How long nothing may come back before others pass the turn, for each place behind it. With every
-/// place longer, the older pass first: those who hold something and need a little more to finish were
-/// there before those who come back for another round, and who would pass for ever.
-const QUIET_A_PLACE: Duration = Duration::from_millis(10);
+/// How long nothing may come back before one who holds something may pass the turn.
+const QUIET: Duration = Duration::from_millis(10);
+
+/// Whether a visitor holds what others may be waiting for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It holds nothing and never passes: if newcomers passed, those who come back for another round
+    /// would keep the oldest waiting for ever, in whatever order they passed.
+    Newcomer,
+    /// It holds something and needs more to finish and give it back. It may pass when nothing comes
+    /// back, since it may be what the oldest waits for.
+    Holder,
+}
 
 /// Visitors by age: the oldest has the turn.
 #[derive(Debug)]
@@ -34,10 +43,6 @@ pub(super) struct Room {
     returns: Futex,
     /// Counts ends of turns; the others sleep on it.
     turns: Futex,
-    /// When something came back last, in nanoseconds after `began`. One clock for all visitors: each
-    /// with its own would pass out of order.
-    last_return: AtomicU64,
-    began: Instant,
 }
 
 impl Room {
@@ -48,8 +53,6 @@ impl Room {
             numbers: AtomicU64::new(0),
             returns: Futex::new(0),
             turns: Futex::new(0),
-            last_return: AtomicU64::new(0),
-            began: Instant::now(),
         }
     }
 
@@ -72,20 +75,19 @@ impl Room {
 
     #[cold]
     fn announce(&self) {
-        // Relaxed: a clock that decides who may pass, never who may sleep.
-        self.last_return.store(self.now(), Ordering::Relaxed);
         // B2. Release: whoever reads the new count (B5) sees what was given back.
         self.returns.word.fetch_add(1, Ordering::Release);
         // All, not one: the turn may just be changing hands, and both may sleep on this word.
         self.returns.wake_all();
     }
 
-    /// Tries until `attempt` gives something, or gives up. Only the oldest visitor tries; others do,
-    /// by age, when nothing at all comes back, since it may be they who hold what is missing.
+    /// Tries until `attempt` gives something, or gives up. Only the oldest visitor tries; holders do, too,
+    /// when nothing came back for [`QUIET`].
     #[cold]
     pub(super) fn wait<T>(
         &self,
         stall: Duration,
+        standing: Standing,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Option<T> {
         let visit = self.enter();
@@ -114,43 +116,17 @@ impl Room {
                 nap = LONGEST_NAP.min(nap.saturating_mul(2));
                 may_pass = false;
             } else {
-                may_pass = self.sleeps_through_quiet(&visit, turns, stall);
+                let is_quiet = self.sleeps_through_quiet(turns, returns);
+                may_pass = is_quiet && standing == Standing::Holder;
             }
         }
     }
 
-    /// Sleeps until a turn ends, or until it was quiet for long enough; true in the second case.
-    fn sleeps_through_quiet(&self, visit: &Visit<'_>, turns: u32, stall: Duration) -> bool {
-        // At least one place's time, so that one who may pass and cannot does not spin.
-        let left = self.until_pass(visit, stall).max(QUIET_A_PLACE);
-        self.turns.wait_for(turns, left);
-        self.until_pass(visit, stall).is_zero()
-    }
-
-    /// How long it must stay quiet until this visitor may pass.
-    #[cfg(not(loom))]
-    fn until_pass(&self, visit: &Visit<'_>, stall: Duration) -> Duration {
-        let turn = self.turn.load(Ordering::Relaxed);
-        // Numbers between that have left count, too: newcomers pass the later the longer a turn is.
-        let places = visit.number.saturating_sub(turn);
-        if places == 0 {
-            return QUIET_A_PLACE;
-        }
-        let places = u32::try_from(places).unwrap_or(u32::MAX);
-        // The last one passes before the one with the turn gives up.
-        let quiet = QUIET_A_PLACE.saturating_mul(places).min(stall / 4);
-        let since = self.last_return.load(Ordering::Relaxed).max(visit.entered);
-        quiet.saturating_sub(Duration::from_nanos(self.now().saturating_sub(since)))
-    }
-
-    /// A model has no clock: nobody passes, and whoever is forgotten is a deadlock.
-    #[cfg(loom)]
-    fn until_pass(&self, visit: &Visit<'_>, _stall: Duration) -> Duration {
-        Duration::from_nanos(visit.entered.saturating_add(1))
-    }
-
-    fn now(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    /// Sleeps until a turn ends; true when it was the clock that ended it and nothing came back.
+    fn sleeps_through_quiet(&self, turns: u32, returns: u32) -> bool {
+        let began = Instant::now();
+        self.turns.wait_for(turns, QUIET);
+        began.elapsed() >= QUIET && self.returns.word.load(Ordering::Acquire) == returns
     }
 
     fn enter(&self) -> Visit<'_> {
@@ -160,7 +136,7 @@ impl Room {
         // B4. Either the attempt, which begins with a SeqCst load, sees what was given back, or
         // `returned` sees the visitor: pairs with B1.
         sequential();
-        Visit { room: self, number, entered: self.now() }
+        Visit { room: self, number }
     }
 
     /// How many wait now, for tests that wait until somebody waits.
@@ -175,8 +151,6 @@ impl Room {
 struct Visit<'room> {
     room: &'room Room,
     number: u64,
-    /// When, by the room's clock.
-    entered: u64,
 }
 
 impl Drop for Visit<'_> {

@@ -8,6 +8,7 @@ use std::ops::{Deref, DerefMut};
 use super::budget::{Budget, Charge};
 use super::mapping::{Mapping, Pages, Populated, touch};
 use super::policy::Policy;
+use super::room::Standing;
 use crate::{Error, ErrorKind};
 
 /// Leases of one scratch that can be out at a time. A decoder has a handful.
@@ -209,7 +210,10 @@ fn persist<T>(
         Err(error) if error.kind() != ErrorKind::OutOfMemory => return Err(error),
         Err(error) => error,
     };
-    let made = budget.wait_for(length as u64, || attempt().map_err(|error| refusal = error).ok());
+    // Its bytes are charged already, so others may be waiting for them.
+    let made = budget.wait_for(length as u64, Standing::Holder, || {
+        attempt().map_err(|error| refusal = error).ok()
+    });
     made.ok_or(refusal)
 }
 

@@ -37,7 +37,7 @@ impl Shared {
         if self.room.is_empty() && self.try_take(count).is_some() {
             return;
         }
-        self.room.wait(STALL, || self.try_take(count)).unwrap();
+        self.room.wait(STALL, Standing::Newcomer, || self.try_take(count)).unwrap();
     }
 
     fn give_back(&self, count: u32) {
