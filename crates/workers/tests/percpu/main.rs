@@ -103,7 +103,11 @@ fn each_worker_has_its_cpu_and_the_rung_that_it_reports() {
     wait_until("it has come to where it may run", || {
         CpuSet::parse(&fallback.allowed()) == Ok(CpuSet::of_process())
     });
-    assert_eq!(fallback.scheduling(), (0, 0, 0));
+    assert!(
+        matches!(fallback.scheduling(), (0, 0, nice) if nice >= 0),
+        "{:?}",
+        fallback.scheduling()
+    );
 }
 
 // A-W2: without the right to raise priorities the workers start all the same and say so.

