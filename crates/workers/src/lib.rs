@@ -15,6 +15,7 @@
 //! The protocols are numbered in `docs/workers.md`; comments here refer to their steps. `docs/memory.md`
 //! writes the budget out as a sum.
 
+mod contained;
 pub mod counters;
 pub mod cpus;
 mod error;

@@ -100,9 +100,10 @@ impl PagePool {
         Ok(Self { pool: Arc::new(pool) })
     }
 
-    /// Leases one frame: from the reserve, then from the system. Who needs several before it can give
-    /// one back takes them from one [`RequestList`], which may pass those who wait for its frames. Under [`Policy::MustSucceed`] the
-    /// frame is resident when this returns, so that what it costs is paid here.
+    /// Leases one frame: from the reserve, then from the system. Under [`Policy::MustSucceed`] the
+    /// frame is resident when this returns, so that what it costs is paid here. Who needs several
+    /// before it can give one back takes them from one [`RequestList`], which may pass those who wait
+    /// for its frames.
     ///
     /// # Errors
     ///

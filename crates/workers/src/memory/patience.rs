@@ -48,9 +48,9 @@ mod tests {
         assert!(patience.is_over(0, true), "no time at all is soon over");
         let mut patience = Patience::new(Duration::from_secs(3600), 0);
         assert!(!patience.is_over(0, true), "an hour is not");
-        patience.stall = Duration::from_nanos(1);
+        patience.stall = Duration::from_millis(1);
         patience.began = Instant::now() + Duration::from_secs(3600);
         assert!(!patience.is_over(1, false), "the clock starts again without the turn");
-        assert!(!patience.is_over(2, true) || patience.returns == 2);
+        assert!(!patience.is_over(2, true), "and when something comes back");
     }
 }

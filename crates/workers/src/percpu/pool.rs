@@ -9,6 +9,7 @@ use super::roster::Roster;
 use super::settings::Settings;
 use super::slot::Slot;
 use super::snapshot::Snapshot;
+use crate::contained::Outcome;
 use crate::counters::Counter;
 use crate::cpus::{self, CpuSet};
 use crate::line::Line;
@@ -16,7 +17,7 @@ use crate::priority::Wanted;
 use crate::sync::{
     Arc, AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock,
 };
-use crate::unbound::{self, Outcome, Placed, Starter, UnboundPool, Work};
+use crate::unbound::{self, Placed, Starter, UnboundPool, Work};
 
 /// Where submitted work went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

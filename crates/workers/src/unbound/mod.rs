@@ -24,4 +24,4 @@ pub(crate) use pool::run_nested;
 pub(crate) use seat::{Hold, Seat};
 pub(crate) use starter::{Starter, thread_name};
 pub(crate) use tally::Tally;
-pub(crate) use work::{Outcome, Work};
+pub(crate) use work::Work;

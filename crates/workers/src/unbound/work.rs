@@ -1,23 +1,10 @@
 //! One piece of work that waits for a thread. It owns all that it touches, and a panic in it ends
 //! here. Made by submitters, run by workers.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use super::tally::Tally;
-
-/// Payloads of panics that are dropped one after the other, each of which panics: two are an accident,
-/// more are a program that never ends. The last one is left alone.
-const PAYLOADS_MAX: usize = 4;
-
-/// How a job ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// It returned.
-    Done,
-    /// It panicked; whoever ran it goes on.
-    Panicked,
-}
+use crate::contained::{Outcome, contained};
 
 /// A job and the moment at which it was submitted.
 pub(crate) struct Work {
@@ -51,19 +38,4 @@ impl std::fmt::Debug for Work {
         let age: Duration = self.submitted.elapsed();
         f.debug_struct("Work").field("age", &age).finish_non_exhaustive()
     }
-}
-
-/// Runs a job and stops its panic at its edge. What the job owns is dropped inside, too.
-pub(crate) fn contained(job: impl FnOnce()) -> Outcome {
-    // Unwinding leaves nothing half done: the job owns all that it touches, and it is gone afterwards.
-    let Err(mut payload) = catch_unwind(AssertUnwindSafe(job)) else { return Outcome::Done };
-    // A payload may panic when it is dropped, with another payload.
-    for _ in 0..PAYLOADS_MAX {
-        match catch_unwind(AssertUnwindSafe(move || drop(payload))) {
-            Ok(()) => return Outcome::Panicked,
-            Err(next) => payload = next,
-        }
-    }
-    let _leaked = std::mem::ManuallyDrop::new(payload);
-    Outcome::Panicked
 }

@@ -1,10 +1,9 @@
 //! A thread's handler: made at the first request, dropped after a panic, made again. Workers have
 //! one each, the submitter has one for what it handles itself.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use super::lane::Body;
 use super::request::{Handler, NoHandler, Outcome};
+use crate::contained::{self, contained};
 
 /// Makes handlers; shared by all threads of a queue.
 pub(super) type Make<H> = dyn Fn() -> Result<H, NoHandler> + Send + Sync;
@@ -24,8 +23,8 @@ impl<H: Handler> Seat<H> {
     pub(super) fn handle(&mut self, make: &Make<H>, body: &mut Body<H::Request>) {
         // A handler that panicked is dropped below and the request is marked, so nobody sees what
         // the panic left half done as if it were whole.
-        let result = catch_unwind(AssertUnwindSafe(|| self.handle_or_unwind(make, body)));
-        if result.is_err() {
+        let ending = contained(|| self.handle_or_unwind(make, body));
+        if ending == contained::Outcome::Panicked {
             body.outcome = Outcome::Panicked;
             self.forget();
         }
@@ -46,10 +45,9 @@ impl<H: Handler> Seat<H> {
         body.outcome = Outcome::Done;
     }
 
-    /// Drops the handler; a second panic stops here, too.
+    /// Drops the handler; a second panic stops here, too, and says nothing new.
     fn forget(&mut self) {
         let handler = self.handler.take();
-        // Its own panic says nothing new: the request is marked already.
-        let _dropped = catch_unwind(AssertUnwindSafe(move || drop(handler)));
+        contained(move || drop(handler));
     }
 }

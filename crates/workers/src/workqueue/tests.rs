@@ -155,6 +155,37 @@ fn a_panic_ends_its_request_and_nothing_else() {
     assert_eq!(by_workers + counted.panics_on_submitter, 67);
 }
 
+/// Panics with something that panics when it is dropped, and does so itself.
+struct Spiteful;
+
+impl Drop for Spiteful {
+    fn drop(&mut self) {
+        panic!("once more");
+    }
+}
+
+impl Handler for Spiteful {
+    type Request = ();
+
+    fn handle(&mut self, (): &mut ()) {
+        std::panic::panic_any(Self);
+    }
+}
+
+#[test]
+fn a_panic_that_panics_again_when_it_is_dropped_does_not_end_its_worker() {
+    let mut outcomes = Vec::new();
+    let on_done = |(): &mut (), outcome| outcomes.push(outcome);
+    let settings = Settings { spread: Spread::Every, ..settings(1, 2) };
+    let mut queue = WorkQueue::new(&settings, || (), || Ok(Spiteful), on_done).unwrap();
+    for round in 0..20 {
+        if round % 2 == 0 { queue.get().submit() } else { queue.get_or_inline().submit() }
+    }
+    queue.wait();
+    drop(queue);
+    assert_eq!(outcomes, [Outcome::Panicked; 20]);
+}
+
 #[test]
 fn a_handler_that_cannot_be_made_is_told_and_tried_again() {
     let tries = Arc::new(AtomicUsize::new(0));
