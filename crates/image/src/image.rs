@@ -1,5 +1,6 @@
 //! The image: the one handle that library users hold.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -168,7 +169,27 @@ impl Image {
         file: &Inode,
         mut sink: impl FnMut(Piece<'_>) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        self.core.for_each_piece(file, &mut sink)
+        self.core.for_each_piece_in(file, 0..file.size(), &mut sink).map(|_| ())
+    }
+
+    /// Hands the part of a file that belongs to `range` to `sink`, in order and without gaps, and
+    /// answers which part that was.
+    ///
+    /// A cluster belongs whole to the range in which it starts: it may reach behind the end of the
+    /// range, and one that reaches into the range from before it is left to the range before. All
+    /// else is cut where the range is. So ranges that cover a file hand each byte out once, and no
+    /// cluster is decoded twice. Whoever reads a file in ranges has to check that each answer begins
+    /// where the one before ends: the index of a damaged image can contradict itself.
+    ///
+    /// # Errors
+    /// The data cannot be read or is damaged, or `sink` fails.
+    pub fn for_each_piece_in<E: From<Error>>(
+        &self,
+        file: &Inode,
+        range: Range<u64>,
+        mut sink: impl FnMut(Piece<'_>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<Range<u64>, E> {
+        self.core.for_each_piece_in(file, range, &mut sink)
     }
 
     /// Walks a path and everything below it, depth first.

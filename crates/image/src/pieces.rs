@@ -38,27 +38,40 @@ const RAW_PIECE_BYTES: u64 = 256 << 10;
 const _: () = assert!(RAW_PIECE_BYTES <= InputWindow::MAX_BYTES);
 
 impl Core {
-    /// Hands all of `inode` to `sink`, in order.
-    pub(crate) fn for_each_piece<E: From<Error>>(
+    /// Hands the part of `inode` that belongs to `range` to `sink`, in order; answers which part that
+    /// is. A cluster belongs whole to the range in which it starts, so that cutting a file into ranges
+    /// makes nobody decode twice; all else is cut where the range is.
+    pub(crate) fn for_each_piece_in<E: From<Error>>(
         &self,
         inode: &Inode,
+        range: Range<u64>,
         sink: &mut impl FnMut(Piece<'_>) -> std::result::Result<(), E>,
-    ) -> std::result::Result<(), E> {
+    ) -> std::result::Result<Range<u64>, E> {
+        let end = range.end.min(inode.size());
+        if range.start >= end {
+            return Ok(end..end);
+        }
         let mut scratch = self.scratches.lease();
         let mut map = Map::new(self, inode)?;
-        let mut at = 0;
-        while at < inode.size() {
-            let extent = map.extent_at(at)?;
+        let mut extent = map.extent_at(range.start)?;
+        let is_split = extent.start < range.start;
+        let start = if is_split && extent.is_cluster() { extent.end() } else { range.start };
+        let mut at = start;
+        let reader = Reader { core: self, inode };
+        while at < end {
+            if !extent.contains(at) {
+                extent = map.extent_at(at)?;
+            }
             // A damaged index may lead into the middle of what has been handed out already.
-            if extent.start != at {
+            if extent.start != at && !(is_split && at == start && !extent.is_cluster()) {
                 let error = Error::new(ErrorKind::WrongExtent { offset: at });
                 return Err(error.in_inode(inode.nid()).at(inode.end()).into());
             }
-            let reader = Reader { core: self, inode };
-            reader.extent(&mut scratch, &extent, sink)?;
-            at = extent.end();
+            let part = if extent.is_cluster() { extent } else { extent.cut(at, end)? };
+            reader.extent(&mut scratch, &part, sink)?;
+            at = part.end();
         }
-        Ok(())
+        Ok(start..at)
     }
 }
 

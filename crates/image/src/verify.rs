@@ -175,7 +175,7 @@ impl Verifier<'_> {
     fn file(&mut self, inode: &Inode) -> Result<()> {
         Map::new(self.core, inode)?.check()?;
         let mut unreported = 0u64;
-        self.core.for_each_piece(inode, &mut |piece| {
+        let covered = self.core.for_each_piece_in(inode, 0..inode.size(), &mut |piece| {
             let bytes = match piece {
                 Piece::Data { bytes, .. } => u64::try_from(bytes.len()).unwrap_or(u64::MAX),
                 Piece::Hole { length, .. } => length,
@@ -187,6 +187,7 @@ impl Verifier<'_> {
                 (self.on_event)(VerifyEvent::Progress(self.progress));
             }
             Ok(())
-        })
+        });
+        covered.map(|_| ())
     }
 }

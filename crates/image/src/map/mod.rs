@@ -34,6 +34,29 @@ impl Extent {
     pub(crate) fn end(&self) -> u64 {
         self.start.saturating_add(self.length)
     }
+
+    /// Whether it holds byte `offset` of the file.
+    pub(crate) fn contains(&self, offset: u64) -> bool {
+        self.start <= offset && offset < self.end()
+    }
+
+    /// Whether its bytes can only be had by taking the whole cluster.
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.data, Data::Cluster(_))
+    }
+
+    /// The part from byte `at` of the file, which it holds, to `end` or its own end. Not for clusters.
+    pub(crate) fn cut(&self, at: u64, end: u64) -> Result<Self> {
+        let skip = at.saturating_sub(self.start);
+        let moved = |offset: u64| address(offset.checked_add(skip));
+        let data = match self.data {
+            Data::Raw { device, offset } => Data::Raw { device, offset: moved(offset)? },
+            Data::Inline { offset } => Data::Inline { offset: moved(offset)? },
+            Data::Fragment { offset } => Data::Fragment { offset: moved(offset)? },
+            Data::Hole | Data::Cluster(_) => self.data,
+        };
+        Ok(Self { start: at, length: self.end().min(end).saturating_sub(at), data })
+    }
 }
 
 /// Where the bytes of an extent are.

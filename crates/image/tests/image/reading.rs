@@ -73,6 +73,49 @@ fn any_range_equals_the_same_range_of_the_whole() {
     }
 }
 
+/// The pieces of a file that is read in ranges of `step` bytes.
+fn in_ranges(image: &Image, inode: &Inode, step: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut next = 0;
+    for start in (0..inode.size()).step_by(step) {
+        let range = start..start + u64::try_from(step).unwrap();
+        let sink = |piece: Piece<'_>| {
+            let (offset, length) = match piece {
+                Piece::Data { offset, bytes: part } => {
+                    bytes.extend_from_slice(part);
+                    (offset, part.len())
+                }
+                Piece::Hole { offset, length } => {
+                    let length = usize::try_from(length).unwrap();
+                    bytes.resize(bytes.len() + length, 0);
+                    (offset, length)
+                }
+            };
+            assert_eq!(usize::try_from(offset).unwrap() + length, bytes.len());
+            Ok::<_, Error>(())
+        };
+        let covered = image.for_each_piece_in(inode, range, sink).unwrap();
+        assert_eq!(covered.start, next, "nid {} at {start}", inode.nid());
+        next = covered.end;
+    }
+    bytes
+}
+
+#[test]
+fn a_file_in_ranges_is_the_whole_file() {
+    for set in Set::all() {
+        for listed in &set.manifest.images {
+            let image = set.open(listed);
+            for inode in files(&image) {
+                let expected = whole(&image, &inode);
+                for step in [1_000, 4096, 70_001] {
+                    assert!(in_ranges(&image, &inode, step) == expected, "nid {}", inode.nid());
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn many_threads_read_one_image_and_many_images_at_once() {
     let set = Set::carried();
