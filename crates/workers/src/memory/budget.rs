@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::policy::Policy;
 use super::reclaim::{self, Reclaimers};
+use super::refusals::Refusals;
 use super::room::{Room, Standing};
 use super::system::System;
 use crate::line::Line;
@@ -157,6 +158,20 @@ impl Budget {
         }
     }
 
+    /// Makes requests fail as if memory were short, for tests of whoever uses this budget; replaces the
+    /// plan before.
+    #[doc(hidden)]
+    pub fn refuse_on_purpose(&self, plan: Refusals) {
+        self.shared.system.refusing.plan(plan);
+    }
+
+    /// How many requests failed by [`Self::refuse_on_purpose`] since it was called last.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn refused_on_purpose(&self) -> u64 {
+        self.shared.system.refusing.came()
+    }
+
     /// Whether requests that may fail give way now. Two loads of one line.
     pub(super) fn gives_way(&self) -> bool {
         // A hint on both sides: it orders nothing.
@@ -194,6 +209,9 @@ impl Budget {
 
     /// Takes bytes that are there now. It never waits.
     pub(super) fn try_take(&self, bytes: u64) -> bool {
+        if self.shared.system.refusing.is_next() {
+            return false;
+        }
         // The sum guards no data. SeqCst: a visitor sees what was given back before somebody missed it
         // in the room (B4).
         let used = &self.shared.used;
@@ -210,6 +228,11 @@ impl Budget {
                 Err(now) => seen = now,
             }
         }
+    }
+
+    /// A charge of bytes that are there now. It never waits, and gives way to nobody.
+    pub(super) fn try_charge(&self, bytes: u64) -> Option<Charge> {
+        self.try_take(bytes).then(|| Charge { budget: self.clone(), bytes })
     }
 
     /// Takes bytes without a guard; [`Self::give_back`] is its end.

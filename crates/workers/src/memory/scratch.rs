@@ -5,10 +5,9 @@
 use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
 
-use super::budget::{Budget, Charge};
-use super::mapping::{Mapping, Pages, Populated, touch};
+use super::block::{Block, rounded};
+use super::budget::Budget;
 use super::policy::Policy;
-use super::room::Standing;
 use crate::{Error, ErrorKind};
 
 /// Leases of one scratch that can be out at a time. A decoder has a handful.
@@ -23,15 +22,6 @@ pub struct Scratch {
     idle: RefCell<Vec<Block>>,
     blocks: Cell<usize>,
     resident: Cell<usize>,
-}
-
-/// Resident memory of which a whole lease is cut.
-///
-/// In this order: what is given back to the budget is unmapped by then.
-#[derive(Debug)]
-struct Block {
-    mapping: Mapping,
-    charge: Charge,
 }
 
 impl Scratch {
@@ -147,83 +137,6 @@ impl Scratch {
         // `make_room` made room when the block came.
         self.idle.borrow_mut().push(block);
     }
-}
-
-/// Lengths double up to this, so that small scratch does not grow often; beyond it doubling would
-/// charge far more than is asked.
-const GRAIN_BYTES: usize = 1 << 20;
-
-/// The length of a block for a lease.
-fn rounded(length: usize) -> Result<usize, Error> {
-    let rounded = if length <= GRAIN_BYTES {
-        length.max(rustix::param::page_size()).checked_next_power_of_two()
-    } else {
-        length.checked_next_multiple_of(GRAIN_BYTES)
-    };
-    rounded.filter(|length| isize::try_from(*length).is_ok()).ok_or(
-        Error::new(ErrorKind::OutOfMemory, "bytes of scratch")
-            .with_amount(length as u64, isize::MAX as u64),
-    )
-}
-
-impl Block {
-    /// A new block of `length` bytes, charged and resident.
-    fn new(budget: &Budget, length: usize) -> Result<Self, Error> {
-        let charge = budget.charge(length as u64, Policy::MustSucceed)?;
-        let mapping = persist(budget, length, || {
-            let mut mapping = budget.system().map(length, Pages::Small)?;
-            make_resident(budget, &mut mapping, 0)?;
-            Ok(mapping)
-        })?;
-        Ok(Self { mapping, charge })
-    }
-
-    /// Grows to `length` bytes; on an error it is as it was.
-    fn grow(&mut self, budget: &Budget, length: usize) -> Result<(), Error> {
-        let before = self.mapping.length();
-        let more = (length - before) as u64;
-        self.charge.grow(more, Policy::MustSucceed)?;
-        let mapping = &mut self.mapping;
-        let grown = persist(budget, length, || {
-            budget.system().resize(mapping, length)?;
-            make_resident(budget, mapping, before).inspect_err(|_| {
-                // Cutting the end off a mapping needs no memory.
-                let cut = mapping.resize(before);
-                debug_assert_eq!(cut, Ok(()), "a mapping can be cut");
-            })
-        });
-        if grown.is_err() {
-            self.charge.shrink(more);
-        }
-        grown
-    }
-}
-
-/// Tries until the system gives what it may refuse for a moment, or gives up.
-fn persist<T>(
-    budget: &Budget,
-    length: usize,
-    mut attempt: impl FnMut() -> Result<T, Error>,
-) -> Result<T, Error> {
-    let mut refusal = match attempt() {
-        Ok(made) => return Ok(made),
-        Err(error) if error.kind() != ErrorKind::OutOfMemory => return Err(error),
-        Err(error) => error,
-    };
-    // Its bytes are charged already, so others may be waiting for them.
-    let made = budget.wait_for(length as u64, Standing::Holder, || {
-        attempt().map_err(|error| refusal = error).ok()
-    });
-    made.ok_or(refusal)
-}
-
-/// Faults everything from `offset` on in.
-fn make_resident(budget: &Budget, mapping: &mut Mapping, offset: usize) -> Result<(), Error> {
-    let length = mapping.length() - offset;
-    if budget.system().populate(mapping, offset, length)? == Populated::NotByCall {
-        touch(&mut mapping.bytes_mut()[offset..]);
-    }
-    Ok(())
 }
 
 /// Bytes of scratch on lease. Dropping it makes them idle; they stay resident.

@@ -3,6 +3,7 @@
 
 use super::mapping::{Mapping, Pages, Populated};
 use super::prefault::Prefaulted;
+use super::refusals::Refusing;
 use crate::Error;
 use crate::sync::{Ordering, PlainAtomicU64};
 
@@ -11,6 +12,7 @@ use crate::sync::{Ordering, PlainAtomicU64};
 pub(crate) struct System {
     maps: PlainAtomicU64,
     populations: PlainAtomicU64,
+    pub(super) refusing: Refusing,
     #[cfg(test)]
     pub(super) failures: failures::Failures,
 }
@@ -20,6 +22,7 @@ impl System {
         Self {
             maps: PlainAtomicU64::new(0),
             populations: PlainAtomicU64::new(0),
+            refusing: Refusing::new(),
             #[cfg(test)]
             failures: failures::Failures::new(),
         }
@@ -28,6 +31,7 @@ impl System {
     /// Maps `length` bytes, rounded up to whole pages, none of them resident.
     pub(super) fn map(&self, length: usize, pages: Pages) -> Result<Mapping, Error> {
         self.maps.fetch_add(1, Ordering::Relaxed);
+        self.refusing.before("mapping memory")?;
         #[cfg(test)]
         self.failures.before_map()?;
         Mapping::anonymous(length, pages)
@@ -36,6 +40,7 @@ impl System {
     /// Changes the length of a mapping, which may move it. On an error it is as it was.
     pub(super) fn resize(&self, mapping: &mut Mapping, length: usize) -> Result<(), Error> {
         self.maps.fetch_add(1, Ordering::Relaxed);
+        self.refusing.before("mapping memory")?;
         #[cfg(test)]
         self.failures.before_map()?;
         mapping.resize(length)
@@ -49,6 +54,7 @@ impl System {
         length: usize,
     ) -> Result<Populated, Error> {
         self.populations.fetch_add(1, Ordering::Relaxed);
+        self.refusing.before("faulting memory in")?;
         #[cfg(test)]
         self.failures.before_populate()?;
         mapping.populate_range(offset, length)
@@ -57,6 +63,7 @@ impl System {
     /// Faults the first `length` bytes in, on as many threads as that is worth.
     pub(super) fn prefault(&self, mapping: &mut Mapping, length: u64) -> Result<Prefaulted, Error> {
         self.populations.fetch_add(1, Ordering::Relaxed);
+        self.refusing.before("faulting memory in")?;
         #[cfg(test)]
         self.failures.before_populate()?;
         mapping.prefault_first(length)

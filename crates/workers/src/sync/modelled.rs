@@ -10,6 +10,8 @@ pub(crate) use loom::thread;
 pub(crate) use loom::thread_local;
 /// Shares what no model needs to see: trait objects, which loom's `Arc` cannot hold.
 pub(crate) use std::sync::Arc as PlainArc;
+/// Looks back at what `PlainArc` shares.
+pub(crate) use std::sync::Weak as PlainWeak;
 /// Counts what no decision depends on: in a model it would only multiply the interleavings.
 pub(crate) use std::sync::atomic::AtomicU64 as PlainAtomicU64;
 

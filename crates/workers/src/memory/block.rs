@@ -1,0 +1,116 @@
+//! One contiguous piece of resident memory with its charge. It owns both and their order: charged before
+//! it is mapped, unmapped before the charge ends. It knows nothing of leases; `Scratch` and `Buffers` cut
+//! theirs out of blocks.
+
+use super::budget::{Budget, Charge};
+use super::mapping::{Mapping, Pages, Populated, touch};
+use super::policy::Policy;
+use super::room::Standing;
+use crate::{Error, ErrorKind};
+
+/// Resident memory of which one lease is cut.
+///
+/// In this order: what is given back to the budget is unmapped by then.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) mapping: Mapping,
+    charge: Charge,
+}
+
+/// Lengths double up to this, so that small blocks are few sizes and rarely grow; beyond it doubling would
+/// charge far more than is asked.
+const GRAIN_BYTES: usize = 1 << 20;
+
+/// The length of a block for a lease.
+pub(super) fn rounded(length: usize) -> Result<usize, Error> {
+    let rounded = if length <= GRAIN_BYTES {
+        length.max(rustix::param::page_size()).checked_next_power_of_two()
+    } else {
+        length.checked_next_multiple_of(GRAIN_BYTES)
+    };
+    rounded.filter(|length| isize::try_from(*length).is_ok()).ok_or(
+        Error::new(ErrorKind::OutOfMemory, "bytes in one piece")
+            .with_amount(length as u64, isize::MAX as u64),
+    )
+}
+
+impl Block {
+    /// A new block of `length` bytes, charged and resident.
+    pub(super) fn new(budget: &Budget, length: usize) -> Result<Self, Error> {
+        let charge = budget.charge(length as u64, Policy::MustSucceed)?;
+        Self::of_charged(budget, charge, length)
+    }
+
+    /// A new block of `length` bytes, which `charge` stands for. It waits while the system refuses.
+    pub(super) fn of_charged(
+        budget: &Budget,
+        charge: Charge,
+        length: usize,
+    ) -> Result<Self, Error> {
+        let mapping = persist(budget, length, || map_resident(budget, length))?;
+        Ok(Self { mapping, charge })
+    }
+
+    /// The same without waiting: a refusal by the system is the answer.
+    pub(super) fn of_charged_now(
+        budget: &Budget,
+        charge: Charge,
+        length: usize,
+    ) -> Result<Self, Error> {
+        Ok(Self { mapping: map_resident(budget, length)?, charge })
+    }
+
+    /// Grows to `length` bytes; on an error it is as it was.
+    pub(super) fn grow(&mut self, budget: &Budget, length: usize) -> Result<(), Error> {
+        let before = self.mapping.length();
+        let more = (length - before) as u64;
+        self.charge.grow(more, Policy::MustSucceed)?;
+        let mapping = &mut self.mapping;
+        let grown = persist(budget, length, || {
+            budget.system().resize(mapping, length)?;
+            make_resident(budget, mapping, before).inspect_err(|_| {
+                // Cutting the end off a mapping needs no memory.
+                let cut = mapping.resize(before);
+                debug_assert_eq!(cut, Ok(()), "a mapping can be cut");
+            })
+        });
+        if grown.is_err() {
+            self.charge.shrink(more);
+        }
+        grown
+    }
+}
+
+/// Tries until the system gives what it may refuse for a moment, or gives up.
+fn persist<T>(
+    budget: &Budget,
+    length: usize,
+    mut attempt: impl FnMut() -> Result<T, Error>,
+) -> Result<T, Error> {
+    let mut refusal = match attempt() {
+        Ok(made) => return Ok(made),
+        Err(error) if error.kind() != ErrorKind::OutOfMemory => return Err(error),
+        Err(error) => error,
+    };
+    // Its bytes are charged already, so others may be waiting for them.
+    let made = budget.wait_for(length as u64, Standing::Holder, || {
+        attempt().map_err(|error| refusal = error).ok()
+    });
+    made.ok_or(refusal)
+}
+
+/// A new mapping, all of it resident.
+fn map_resident(budget: &Budget, length: usize) -> Result<Mapping, Error> {
+    let mut mapping = budget.system().map(length, Pages::Small)?;
+    make_resident(budget, &mut mapping, 0)?;
+    Ok(mapping)
+}
+
+/// Faults everything from `offset` on in.
+fn make_resident(budget: &Budget, mapping: &mut Mapping, offset: usize) -> Result<(), Error> {
+    let length = mapping.length() - offset;
+    if budget.system().populate(mapping, offset, length)? == Populated::NotByCall {
+        touch(&mut mapping.bytes_mut()[offset..]);
+    }
+    Ok(())
+}

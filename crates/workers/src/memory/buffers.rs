@@ -1,0 +1,442 @@
+//! Contiguous buffers that many threads share. It owns the idle blocks, their charges and their order;
+//! never the bytes of a lease that is out, and never memory that the budget does not know. Decoders of
+//! every thread lease their input and output here, and a cache keeps what they leased.
+//!
+//! One short lock guards the lists; nothing is mapped, unmapped or waited for inside of it. What best
+//! effort may do stands in docs/memory.md.
+
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
+use std::time::{Duration, Instant};
+
+use super::block::{Block, rounded};
+use super::budget::{Budget, Charge, Registration};
+use super::policy::Policy;
+use super::room::Standing;
+use crate::sync::{Mutex, MutexGuard, Ordering, PlainArc, PlainAtomicU64, PlainWeak, lock};
+use crate::{Error, ErrorKind};
+
+/// An idle block serves leases down to this part of its length: more would let a small lease that
+/// lasts hold far more than it needs.
+const LARGEST_WASTE: usize = 4;
+
+/// Buffers under one budget. Clones are handles of the same ones; idle blocks live until the last
+/// handle and the last lease are gone.
+#[derive(Debug, Clone)]
+pub struct Buffers {
+    store: PlainArc<Store>,
+}
+
+#[derive(Debug)]
+struct Store {
+    budget: Budget,
+    shelf: Mutex<Shelf>,
+    counts: Counts,
+    /// Set once, after the store has an address. Its reclaimer knows the store weakly.
+    registration: Mutex<Option<Registration>>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    from_idle: PlainAtomicU64,
+    mapped: PlainAtomicU64,
+    refused: PlainAtomicU64,
+}
+
+/// What [`Buffers`] counted since they were made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct BufferCounts {
+    /// Leases of a block that was idle.
+    pub from_idle: u64,
+    /// Blocks that were mapped, for leases and for the stock.
+    pub mapped: u64,
+    /// Leases that may fail and did.
+    pub refused: u64,
+}
+
+impl Buffers {
+    /// Buffers that have nothing yet. What they get is charged to the budget, and idle blocks go back
+    /// when somebody needs their bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidSetting`] when the budget has no room for another reclaimer.
+    pub fn new(budget: &Budget) -> Result<Self, Error> {
+        let store = PlainArc::new(Store {
+            budget: budget.clone(),
+            shelf: Mutex::new(Shelf::default()),
+            counts: Counts::default(),
+            registration: Mutex::new(None),
+        });
+        // Weak: the budget would keep the store, and the store keeps the budget.
+        let weak = PlainArc::downgrade(&store);
+        let registration = budget.register_reclaimer(move |bytes| {
+            PlainWeak::upgrade(&weak).map_or(0, |store| store.give_back(bytes))
+        })?;
+        *lock(&store.registration) = Some(registration);
+        Ok(Self { store })
+    }
+
+    /// Leases `length` bytes in one piece, until the buffer is dropped. They are resident; what they
+    /// say is whatever was there.
+    ///
+    /// What is idle and fits is used: the smallest size that holds `length` and is at most four times
+    /// as large, and of that size the block that was released last. Otherwise, under
+    /// [`Policy::MustSucceed`], a new block comes. [`Policy::MayFail`] makes no system call and waits
+    /// for nobody, not even for the lock.
+    ///
+    /// Who holds a buffer and needs another one to finish uses [`Self::lease_beside`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotNow`] under [`Policy::MayFail`] when nothing fits, when somebody waits for
+    /// memory or is at the lists just now, or when the system is short of memory;
+    /// [`ErrorKind::OutOfMemory`] when more is asked than the limit, or when reclaiming and waiting
+    /// did not help. What there was is then there as before.
+    pub fn lease(&self, length: usize, policy: Policy) -> Result<Buffer, Error> {
+        self.store.lease(length, policy, Standing::Newcomer).map(|block| self.buffer(block, length))
+    }
+
+    /// The same for one who holds a buffer and can give it back only with this one: under
+    /// [`Policy::MustSucceed`] it may pass those who wait, once nothing came back for a while, since
+    /// they may wait for what it holds.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::lease`].
+    pub fn lease_beside(
+        &self,
+        _held: &Buffer,
+        length: usize,
+        policy: Policy,
+    ) -> Result<Buffer, Error> {
+        self.store.lease(length, policy, Standing::Holder).map(|block| self.buffer(block, length))
+    }
+
+    /// Makes idle blocks for leases of `length` bytes, until there are `count` of that size, so that
+    /// best effort finds some; says how many it made. It ends early rather than wait, reclaim, or take
+    /// what others wait for. It maps and faults: for threads that may.
+    #[must_use]
+    pub fn stock(&self, length: usize, count: usize) -> usize {
+        let Ok(wanted) = rounded(length) else { return 0 };
+        let store = &self.store;
+        let mut made = 0;
+        while lock(&store.shelf).idle_of(wanted) < count && !store.budget.gives_way() {
+            let Some(charge) = store.budget.try_charge(wanted as u64) else { break };
+            if lock(&store.shelf).announce(wanted).is_err() {
+                break;
+            }
+            let block = match Block::of_charged_now(&store.budget, charge, wanted) {
+                Ok(block) => block,
+                Err(_) => {
+                    lock(&store.shelf).withdraw(wanted);
+                    break;
+                }
+            };
+            store.counts.mapped.fetch_add(1, Ordering::Relaxed);
+            store.put_back(block);
+            made += 1;
+        }
+        made
+    }
+
+    /// Bytes of idle blocks: resident, charged, and to be had without a system call.
+    #[must_use]
+    pub fn idle_bytes(&self) -> u64 {
+        lock(&self.store.shelf).idle_bytes
+    }
+
+    /// Bytes of the blocks behind leases that are out: what is charged for them, which may be more than
+    /// what was asked for.
+    #[must_use]
+    pub fn leased_bytes(&self) -> u64 {
+        let shelf = lock(&self.store.shelf);
+        shelf.resident_bytes - shelf.idle_bytes
+    }
+
+    /// Gives idle blocks back to the system, those first that were idle longest, until `bytes` went or
+    /// none is left; says how many went.
+    pub fn give_back(&self, bytes: u64) -> u64 {
+        self.store.give_back(bytes)
+    }
+
+    /// Gives every block back that was idle for longer than `age`; says how many bytes went. For
+    /// whoever has a moment, from time to time: so a burst does not keep its memory.
+    pub fn trim(&self, age: Duration) -> u64 {
+        // A clock younger than the age: nothing is that old.
+        let Some(before) = Instant::now().checked_sub(age) else { return 0 };
+        self.store.drop_while(|_, released| released <= before)
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn counts(&self) -> BufferCounts {
+        let counts = &self.store.counts;
+        BufferCounts {
+            from_idle: counts.from_idle.load(Ordering::Relaxed),
+            mapped: counts.mapped.load(Ordering::Relaxed),
+            refused: counts.refused.load(Ordering::Relaxed),
+        }
+    }
+
+    fn buffer(&self, block: Block, length: usize) -> Buffer {
+        Buffer { store: PlainArc::clone(&self.store), block: Some(block), length }
+    }
+}
+
+/// What an attempt to lease came to.
+enum Found {
+    Idle(Block),
+    /// Bytes of the budget, for a new block.
+    Bytes(Charge),
+}
+
+impl Store {
+    fn lease(&self, length: usize, policy: Policy, standing: Standing) -> Result<Block, Error> {
+        let wanted = rounded(length)?;
+        if wanted as u64 > self.budget.limit_bytes() {
+            return Err(Error::new(ErrorKind::OutOfMemory, "bytes of a buffer")
+                .with_amount(wanted as u64, self.budget.limit_bytes()));
+        }
+        match policy {
+            Policy::MayFail => self.lease_idle(wanted),
+            Policy::MustSucceed => self.lease_anyhow(wanted, standing),
+        }
+    }
+
+    fn lease_idle(&self, wanted: usize) -> Result<Block, Error> {
+        let at_hand = if self.budget.gives_way() { None } else { self.try_shelf() };
+        // A second word for the guard: it ends before the refusal is counted.
+        let block = at_hand.and_then(|mut shelf| shelf.take(wanted));
+        match block {
+            Some(block) => Ok(self.counted_idle(block)),
+            None => {
+                self.counts.refused.fetch_add(1, Ordering::Relaxed);
+                Err(self.budget.refuse("bytes of a buffer"))
+            }
+        }
+    }
+
+    fn lease_anyhow(&self, wanted: usize, standing: Standing) -> Result<Block, Error> {
+        // Those who wait come first: what is idle is theirs, too, since reclaiming gives it to them.
+        let found = if self.budget.has_no_visitors() { self.find(wanted) } else { None };
+        let found = match found {
+            Some(found) => Some(found),
+            None => self.budget.wait_for(wanted as u64, standing, || self.find(wanted)),
+        };
+        match found {
+            Some(Found::Idle(block)) => Ok(self.counted_idle(block)),
+            Some(Found::Bytes(charge)) => self.map(charge, wanted),
+            None => Err(Error::new(ErrorKind::OutOfMemory, "bytes of a buffer")
+                .with_amount(wanted as u64, self.budget.limit_bytes())),
+        }
+    }
+
+    fn find(&self, wanted: usize) -> Option<Found> {
+        // The guard ends with this statement: bytes are taken outside of the lock.
+        let idle = lock(&self.shelf).take(wanted);
+        idle.map(Found::Idle).or_else(|| self.budget.try_charge(wanted as u64).map(Found::Bytes))
+    }
+
+    #[cold]
+    fn map(&self, charge: Charge, wanted: usize) -> Result<Block, Error> {
+        lock(&self.shelf).announce(wanted)?;
+        let made = Block::of_charged(&self.budget, charge, wanted);
+        match &made {
+            Ok(_) => {
+                self.counts.mapped.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(_) => lock(&self.shelf).withdraw(wanted),
+        }
+        made
+    }
+
+    fn counted_idle(&self, block: Block) -> Block {
+        self.counts.from_idle.fetch_add(1, Ordering::Relaxed);
+        block
+    }
+
+    /// The lists, if nobody is at them.
+    fn try_shelf(&self) -> Option<MutexGuard<'_, Shelf>> {
+        match self.shelf.try_lock() {
+            Ok(shelf) => Some(shelf),
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// The end of a lease.
+    fn put_back(&self, block: Block) {
+        lock(&self.shelf).put(block, Instant::now());
+        // Who waits for memory can take it now, or reclaim it. It looks under the same lock: either
+        // that look came later and saw the block, or its visit is seen here.
+        self.budget.returned();
+    }
+
+    fn give_back(&self, bytes: u64) -> u64 {
+        self.drop_while(|gone, _| gone < bytes)
+    }
+
+    /// Unmaps the block that was idle longest while `goes` says so of the bytes gone so far and the
+    /// time of its release.
+    fn drop_while(&self, goes: impl Fn(u64, Instant) -> bool) -> u64 {
+        let mut gone = 0;
+        loop {
+            // One at a time: whoever leases meanwhile waits for no more than one look.
+            let oldest = lock(&self.shelf).take_oldest(|released| goes(gone, released));
+            let Some(block) = oldest else { return gone };
+            gone += block.mapping.length() as u64;
+            // Unmapped here, outside of the lock.
+            drop(block);
+        }
+    }
+}
+
+/// The idle blocks by size, and what is out.
+#[derive(Debug, Default)]
+struct Shelf {
+    /// Sizes that were ever leased, ascending. Few: powers of two and whole MiB.
+    sizes: Vec<Size>,
+    idle_bytes: u64,
+    /// Of all blocks, idle or out.
+    resident_bytes: u64,
+}
+
+/// Blocks of one size.
+#[derive(Debug)]
+struct Size {
+    length: usize,
+    /// Blocks of this size, idle or out. There is room for all of them in `idle`, so that the end of a
+    /// lease allocates nothing.
+    blocks: usize,
+    /// With the time of release, ascending.
+    idle: VecDeque<(Block, Instant)>,
+}
+
+impl Shelf {
+    fn place(&self, length: usize) -> Result<usize, usize> {
+        self.sizes.binary_search_by_key(&length, |size| size.length)
+    }
+
+    fn idle_of(&self, length: usize) -> usize {
+        self.place(length).map_or(0, |place| self.sizes[place].idle.len())
+    }
+
+    /// The block of the smallest size that fits, the last one released.
+    fn take(&mut self, wanted: usize) -> Option<Block> {
+        let first = self.place(wanted).unwrap_or_else(|place| place);
+        let most = wanted.saturating_mul(LARGEST_WASTE);
+        let fitting = self.sizes[first..].iter_mut().take_while(|size| size.length <= most);
+        let (block, _) = fitting.filter_map(|size| size.idle.pop_back()).next()?;
+        self.idle_bytes -= block.mapping.length() as u64;
+        Some(block)
+    }
+
+    /// The block that was released first of all, if `goes` says so; it is a block of ours no longer.
+    fn take_oldest(&mut self, goes: impl Fn(Instant) -> bool) -> Option<Block> {
+        let fronts = self.sizes.iter_mut().filter(|size| !size.idle.is_empty());
+        let size = fronts.min_by_key(|size| size.idle.front().map(|(_, released)| *released))?;
+        let (_, released) = size.idle.front()?;
+        if !goes(*released) {
+            return None;
+        }
+        let (block, _) = size.idle.pop_front()?;
+        size.blocks -= 1;
+        let bytes = block.mapping.length() as u64;
+        self.idle_bytes -= bytes;
+        self.resident_bytes -= bytes;
+        Some(block)
+    }
+
+    /// Counts a block that is about to come, and makes room for its end.
+    fn announce(&mut self, length: usize) -> Result<(), Error> {
+        let no_room = |_| Error::new(ErrorKind::OutOfMemory, "the list of buffers");
+        let place = match self.place(length) {
+            Ok(place) => place,
+            Err(place) => {
+                self.sizes.try_reserve(1).map_err(no_room)?;
+                self.sizes.insert(place, Size { length, blocks: 0, idle: VecDeque::new() });
+                place
+            }
+        };
+        let size = &mut self.sizes[place];
+        let more = size.blocks + 1 - size.idle.len();
+        size.idle.try_reserve(more).map_err(no_room)?;
+        size.blocks += 1;
+        self.resident_bytes += length as u64;
+        Ok(())
+    }
+
+    /// The block did not come.
+    fn withdraw(&mut self, length: usize) {
+        if let Ok(place) = self.place(length) {
+            self.sizes[place].blocks -= 1;
+            self.resident_bytes -= length as u64;
+        }
+    }
+
+    fn put(&mut self, block: Block, now: Instant) {
+        let length = block.mapping.length();
+        // Every block was announced.
+        let Ok(place) = self.place(length) else { return };
+        self.idle_bytes += length as u64;
+        // `now` was read before the lock was had: another release may have been later and quicker.
+        let idle = &mut self.sizes[place].idle;
+        let released = idle.back().map_or(now, |(_, last)| now.max(*last));
+        idle.push_back((block, released));
+    }
+}
+
+/// Bytes on lease from [`Buffers`], owned. Dropping it makes its block idle; it stays resident.
+#[derive(Debug)]
+pub struct Buffer {
+    store: PlainArc<Store>,
+    /// Taken out only when the lease ends.
+    block: Option<Block>,
+    length: usize,
+}
+
+impl Buffer {
+    /// Cuts the end off, so that the first `length` bytes are left; all when it has fewer. The block
+    /// behind it stays as large as it is.
+    pub fn shorten(&mut self, length: usize) {
+        self.length = self.length.min(length);
+    }
+
+    /// Bytes of the block behind it: what the budget is charged for.
+    #[must_use]
+    pub fn resident_bytes(&self) -> u64 {
+        self.block.as_ref().map_or(0, |block| block.mapping.length() as u64)
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.block.as_ref().map_or(&[], |block| &block.mapping.bytes()[..self.length])
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match &mut self.block {
+            Some(block) => &mut block.mapping.bytes_mut()[..self.length],
+            None => &mut [],
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            self.store.put_back(block);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod stress_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;

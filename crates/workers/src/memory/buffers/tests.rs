@@ -1,0 +1,308 @@
+//! Shared buffers: which block a lease gets, what best effort never does, and what a failure leaves.
+#![allow(
+    clippy::unwrap_used,
+    clippy::assertions_on_result_states,
+    reason = "a test may fail where it stands"
+)]
+
+use super::*;
+use crate::memory::Refusals;
+
+const PAGE: usize = 4096;
+const SHORT: Duration = Duration::from_millis(30);
+
+fn buffers(limit: u64) -> (Budget, Buffers) {
+    let budget = Budget::with_stall(limit, SHORT);
+    let buffers = Buffers::new(&budget).unwrap();
+    (budget, buffers)
+}
+
+fn must(buffers: &Buffers, length: usize) -> Buffer {
+    buffers.lease(length, Policy::MustSucceed).unwrap()
+}
+
+fn refusal(buffers: &Buffers, length: usize) -> ErrorKind {
+    buffers.lease(length, Policy::MayFail).unwrap_err().kind()
+}
+
+#[test]
+fn a_lease_has_its_length_and_is_charged_for_its_block() {
+    let (budget, buffers) = buffers(1 << 30);
+    for (length, block) in [
+        (0, PAGE),
+        (1, PAGE),
+        (PAGE, PAGE),
+        (PAGE + 1, 2 * PAGE),
+        (700 << 10, 1 << 20),
+        ((1 << 20) + 1, 2 << 20),
+        ((12 << 20) + 5, 13 << 20),
+    ] {
+        let mut buffer = must(&buffers, length);
+        buffer.fill(7);
+        assert_eq!((buffer.len(), buffer.resident_bytes()), (length, block as u64));
+        assert_eq!(budget.used_bytes(), buffers.idle_bytes() + block as u64);
+        let mapping = &buffer.block.as_ref().unwrap().mapping;
+        assert_eq!(mapping.resident_pages() * rustix::param::page_size(), block);
+        drop(buffer);
+        buffers.give_back(u64::MAX);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+}
+
+#[test]
+fn an_end_that_is_cut_off_stays_off() {
+    let (_budget, buffers) = buffers(1 << 20);
+    let mut buffer = must(&buffers, 100);
+    buffer[..40].fill(3);
+    buffer.shorten(40);
+    buffer.shorten(60);
+    assert_eq!(&buffer[..], &[3; 40]);
+    assert_eq!(buffer.resident_bytes(), PAGE as u64);
+}
+
+#[test]
+fn the_block_that_was_released_last_comes_first() {
+    let (_budget, buffers) = buffers(1 << 20);
+    let leases: Vec<_> = (0..3).map(|_| must(&buffers, PAGE)).collect();
+    let addresses: Vec<_> = leases.iter().map(|lease| lease.as_ptr()).collect();
+    leases.into_iter().for_each(drop);
+    let again: Vec<_> = (0..3).map(|_| must(&buffers, PAGE)).collect();
+    let seen: Vec<_> = again.iter().map(|lease| lease.as_ptr()).collect();
+    assert!(seen.iter().eq(addresses.iter().rev()));
+    assert_eq!(buffers.counts(), BufferCounts { from_idle: 3, mapped: 3, refused: 0 });
+}
+
+#[test]
+fn an_idle_block_serves_what_is_at_most_four_times_smaller() {
+    let (_budget, buffers) = buffers(1 << 30);
+    drop(must(&buffers, 16 * PAGE));
+    assert_eq!(refusal(&buffers, PAGE), ErrorKind::NotNow, "it is sixteen times as large");
+    assert_eq!(refusal(&buffers, 2 * PAGE), ErrorKind::NotNow);
+    let small = must(&buffers, 2 * PAGE);
+    assert_eq!(small.resident_bytes(), 2 * PAGE as u64, "rather a new one than so large a one");
+    let fitting = buffers.lease(3 * PAGE, Policy::MayFail).unwrap();
+    assert_eq!(fitting.resident_bytes(), 16 * PAGE as u64);
+    drop((small, fitting));
+    let smallest = must(&buffers, 2 * PAGE);
+    assert_eq!(smallest.resident_bytes(), 2 * PAGE as u64, "the smallest that fits");
+}
+
+/// A-R5, the part of buffers.
+#[test]
+fn best_effort_makes_no_call_to_the_system_and_faults_nothing() {
+    let (budget, buffers) = buffers(1 << 30);
+    assert_eq!(refusal(&buffers, 1), ErrorKind::NotNow, "room is not enough");
+    assert_eq!(buffers.stock(64 << 10, 4), 4);
+    let before = (budget.counts().mapping_calls, budget.counts().populating_calls);
+    let leases: Vec<_> = (0..4)
+        .map(|_| {
+            let mut buffer = buffers.lease(40 << 10, Policy::MayFail).unwrap();
+            let mapping = &buffer.block.as_ref().unwrap().mapping;
+            assert_eq!(mapping.resident_pages() * PAGE, 64 << 10, "before anybody writes");
+            buffer.fill(1);
+            buffer
+        })
+        .collect();
+    assert_eq!(refusal(&buffers, 40 << 10), ErrorKind::NotNow, "all are out");
+    drop(leases);
+    drop(buffers.lease(64 << 10, Policy::MayFail).unwrap());
+    assert_eq!((budget.counts().mapping_calls, budget.counts().populating_calls), before);
+    assert_eq!(buffers.counts(), BufferCounts { from_idle: 5, mapped: 4, refused: 2 });
+}
+
+#[test]
+fn best_effort_does_not_wait_for_the_lock() {
+    let (_budget, buffers) = buffers(1 << 20);
+    drop(must(&buffers, PAGE));
+    let guard = lock(&buffers.store.shelf);
+    assert_eq!(refusal(&buffers, PAGE), ErrorKind::NotNow);
+    drop(guard);
+    drop(buffers.lease(PAGE, Policy::MayFail).unwrap());
+}
+
+#[test]
+fn best_effort_gives_way_to_those_who_wait_and_to_a_short_system() {
+    let budget = Budget::new(4 * PAGE as u64);
+    let buffers = Buffers::new(&budget).unwrap();
+    let held = must(&buffers, 2 * PAGE);
+    drop(must(&buffers, PAGE));
+    budget.set_pressed(true);
+    assert_eq!(refusal(&buffers, PAGE), ErrorKind::NotNow);
+    budget.set_pressed(false);
+    drop(buffers.lease(PAGE, Policy::MayFail).unwrap());
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| must(&buffers, 4 * PAGE).len());
+        while budget.visitors() != 1 {
+            std::thread::yield_now();
+        }
+        assert_eq!(refusal(&buffers, PAGE), ErrorKind::NotNow);
+        drop(held);
+        assert_eq!(waiter.join().unwrap(), 4 * PAGE);
+    });
+}
+
+#[test]
+fn at_the_limit_idle_blocks_of_another_size_go() {
+    let (budget, buffers) = buffers(64 * PAGE as u64);
+    let small: Vec<_> = (0..64).map(|_| must(&buffers, PAGE)).collect();
+    drop(small);
+    let large = must(&buffers, 32 * PAGE);
+    assert_eq!((buffers.leased_bytes(), budget.used_bytes()), (32 * PAGE as u64, 64 * PAGE as u64));
+    assert_eq!(buffers.idle_bytes(), 32 * PAGE as u64, "as much as was missing");
+    let charge = budget.charge(20 * PAGE as u64, Policy::MustSucceed).unwrap();
+    assert_eq!(buffers.idle_bytes(), 12 * PAGE as u64, "others get it, too");
+    drop((large, charge));
+}
+
+#[test]
+fn a_waiter_gets_the_block_that_somebody_releases() {
+    let budget = Budget::new(8 * PAGE as u64);
+    let buffers = Buffers::new(&budget).unwrap();
+    let held = must(&buffers, 8 * PAGE);
+    let address = held.as_ptr() as usize;
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| must(&buffers, 7 * PAGE).as_ptr() as usize);
+        while budget.visitors() != 1 {
+            std::thread::yield_now();
+        }
+        drop(held);
+        assert_eq!(waiter.join().unwrap(), address);
+    });
+    assert_eq!(buffers.counts().mapped, 1);
+}
+
+#[test]
+fn one_who_holds_passes_one_who_waits_for_it() {
+    let budget = Budget::new(8 * PAGE as u64);
+    let buffers = Buffers::new(&budget).unwrap();
+    let held = must(&buffers, 4 * PAGE);
+    std::thread::scope(|scope| {
+        let all = scope.spawn(|| must(&buffers, 8 * PAGE).len());
+        while budget.visitors() != 1 {
+            std::thread::yield_now();
+        }
+        drop(buffers.lease_beside(&held, 2 * PAGE, Policy::MustSucceed).unwrap());
+        drop(held);
+        assert_eq!(all.join().unwrap(), 8 * PAGE);
+    });
+    assert_eq!(budget.counts().gave_up, 0);
+}
+
+#[test]
+fn more_than_the_limit_is_out_of_memory_at_once_and_a_stall_after_a_while() {
+    let (budget, buffers) = buffers(8 << 20);
+    for length in [(8 << 20) + 1, isize::MAX as usize, usize::MAX] {
+        for policy in [Policy::MayFail, Policy::MustSucceed] {
+            assert_eq!(buffers.lease(length, policy).unwrap_err().kind(), ErrorKind::OutOfMemory);
+        }
+        assert_eq!(buffers.stock(length, 1), 0);
+    }
+    assert_eq!(budget.counts().waited, 0);
+    let all = must(&buffers, 8 << 20);
+    let error = buffers.lease(1, Policy::MustSucceed).unwrap_err();
+    assert_eq!((error.kind(), error.amount()), (ErrorKind::OutOfMemory, Some(PAGE as u64)));
+    drop(all);
+    assert_eq!(must(&buffers, 8 << 20).len(), 8 << 20);
+}
+
+/// A failure at every request of a lease, one that stays and one that passes.
+#[test]
+fn whichever_request_fails_the_answer_is_an_error_and_all_is_as_before() {
+    let (budget, buffers) = buffers(1 << 30);
+    let held = must(&buffers, PAGE);
+    let before = (budget.used_bytes(), buffers.leased_bytes(), buffers.idle_bytes());
+    let mut failures = 0;
+    for after in 0.. {
+        budget.refuse_on_purpose(Refusals { after, count: u64::MAX });
+        let leased = buffers.lease(8 * PAGE, Policy::MustSucceed).map(drop);
+        let hits = budget.refused_on_purpose();
+        budget.refuse_on_purpose(Refusals::default());
+        if hits == 0 {
+            leased.unwrap();
+            break;
+        }
+        assert_eq!(leased.unwrap_err().kind(), ErrorKind::OutOfMemory);
+        let now = (budget.used_bytes(), buffers.leased_bytes(), buffers.idle_bytes());
+        assert_eq!(now, before, "after {after} requests");
+        failures += 1;
+    }
+    assert_eq!(failures, 3, "bytes, mapping, faulting in");
+    drop(held);
+    buffers.give_back(u64::MAX);
+    assert_eq!(budget.used_bytes(), 0);
+    // A-R4: one that passes is survived.
+    for after in 0..failures {
+        budget.refuse_on_purpose(Refusals { after, count: 1 });
+        drop(must(&buffers, 8 * PAGE));
+        assert_eq!(budget.refused_on_purpose(), 1);
+        buffers.give_back(u64::MAX);
+    }
+}
+
+#[test]
+fn a_stock_that_fails_midway_is_a_smaller_stock() {
+    let (budget, buffers) = buffers(8 * PAGE as u64);
+    for after in 0..3 {
+        budget.refuse_on_purpose(Refusals { after, count: 1 });
+        assert_eq!(buffers.stock(PAGE, 3), 0, "{after}");
+        assert_eq!((budget.used_bytes(), buffers.idle_bytes()), (0, 0));
+    }
+    assert_eq!(buffers.stock(PAGE, 3), 3);
+    assert_eq!(buffers.stock(PAGE, 5), 2, "up to so many");
+    assert_eq!(buffers.stock(PAGE, 100), 3, "as much as there is room");
+    assert_eq!((budget.counts().waited, budget.counts().gave_up), (0, 0));
+    assert_eq!(buffers.idle_bytes(), budget.limit_bytes());
+}
+
+#[test]
+fn blocks_that_were_idle_for_long_go_and_others_stay() {
+    let (budget, buffers) = buffers(1 << 30);
+    let leases = [must(&buffers, PAGE), must(&buffers, 16 * PAGE)];
+    assert_eq!(buffers.trim(Duration::ZERO), 0, "nothing is idle");
+    drop(leases);
+    assert_eq!(buffers.trim(Duration::from_secs(3600)), 0);
+    // The clock of the first one goes back an hour, if the machine's clock goes that far.
+    let Some(earlier) = Instant::now().checked_sub(Duration::from_secs(1)) else { return };
+    lock(&buffers.store.shelf).sizes[0].idle[0].1 = earlier;
+    assert_eq!(buffers.trim(Duration::from_millis(900)), PAGE as u64);
+    assert_eq!(buffers.idle_bytes(), 16 * PAGE as u64);
+    assert_eq!(buffers.trim(Duration::ZERO), 16 * PAGE as u64);
+    assert_eq!(budget.used_bytes(), 0);
+}
+
+#[test]
+fn giving_back_takes_what_was_idle_longest() {
+    let (_budget, buffers) = buffers(1 << 30);
+    let leases = [must(&buffers, 4 * PAGE), must(&buffers, PAGE), must(&buffers, 2 * PAGE)];
+    leases.into_iter().for_each(drop);
+    assert_eq!(buffers.give_back(0), 0);
+    assert_eq!(buffers.give_back(1), 4 * PAGE as u64);
+    assert_eq!(buffers.give_back(PAGE as u64 + 1), 3 * PAGE as u64);
+    assert_eq!(buffers.give_back(u64::MAX), 0);
+}
+
+#[test]
+fn leases_outlive_every_handle_and_nothing_is_left() {
+    let budget = Budget::new(1 << 20);
+    let buffers = Buffers::new(&budget).unwrap();
+    let mut buffer = must(&buffers, PAGE);
+    drop(must(&buffers, 2 * PAGE));
+    drop(buffers);
+    assert_eq!(budget.used_bytes(), 3 * PAGE as u64);
+    // Idle ones can still be reclaimed.
+    let charge = budget.charge((1 << 20) - PAGE as u64, Policy::MustSucceed).unwrap();
+    let mut buffer = std::thread::spawn(move || {
+        buffer.fill(5);
+        buffer
+    })
+    .join()
+    .unwrap();
+    buffer.shorten(2);
+    assert_eq!(&buffer[..], &[5, 5]);
+    drop((charge, buffer));
+    assert_eq!(budget.used_bytes(), 0);
+    // Its reclaimer is gone: there is room for all 64 again.
+    let all: Vec<_> = (0..64).map(|_| budget.register_reclaimer(|_| 0).unwrap()).collect();
+    assert_eq!(Buffers::new(&budget).unwrap_err().kind(), ErrorKind::InvalidSetting);
+    drop(all);
+}
