@@ -8,13 +8,15 @@
 //! * [`workqueue`]: preallocated requests from one submitter to many workers, without a lock, a
 //!   shared cache line or an allocation.
 //! * [`jobs`]: one range split over the CPUs, and parallel work with commits in order.
-//! * [`memory`]: frames from a bounded reserve, scratch that grows and stays, one budget in bytes,
+//! * [`memory`]: frames from a bounded reserve, scratch that grows and stays, buffers, one budget,
 //!   and the difference between memory that may fail and memory that must come.
+//! * [`claims`]: values that many want are computed by one of them, kept and shared.
 //! * [`cpus`] and [`priority`]: what the system really grants, and which rung of priority was reached.
 //!
 //! The protocols are numbered in `docs/workers.md`; comments here refer to their steps. `docs/memory.md`
 //! writes the budget out as a sum.
 
+pub mod claims;
 mod contained;
 pub mod counters;
 pub mod cpus;

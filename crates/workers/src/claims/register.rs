@@ -1,0 +1,347 @@
+//! Which values are kept and which are on their way. It owns both tables and the counts, all under the
+//! one lock of `Claims`; it never runs code of a value but its clone: what goes is handed out, to be
+//! dropped when the lock is free. `Claims`, `Ticket` and `Waiter` call it.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use super::claim::Urgency;
+use super::counts::ClaimCounts;
+use super::flight::Flight;
+use super::recency::{Place, Recency};
+use crate::sync::PlainArc;
+
+/// What a kept value costs beside its own weight: its places in the tables. It also bounds how many
+/// values of no weight are kept.
+pub(super) const KEPT_BYTES: u64 = 128;
+
+/// Both tables.
+#[derive(Debug)]
+pub(super) struct Register<K, V> {
+    slots: HashMap<K, Slot<V>>,
+    kept: Recency<Kept<K, V>>,
+    weight: u64,
+    capacity: u64,
+    /// The next ticket's or flight's number. Never used twice, so that an old ticket is known as one.
+    next_number: u64,
+    counts: ClaimCounts,
+}
+
+/// What is known of one key; a slot has one of the two at least.
+#[derive(Debug)]
+struct Slot<V> {
+    kept: Option<Place>,
+    entry: Option<Entry<V>>,
+}
+
+/// A value to serve.
+#[derive(Debug)]
+struct Kept<K, V> {
+    key: K,
+    value: V,
+    weight: u64,
+    length: usize,
+    /// Came by prefetch, and nobody has demanded it yet.
+    is_unused: bool,
+}
+
+/// How far a flight is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Nobody has begun; a demand may take it over.
+    Queued,
+    Running,
+}
+
+/// A flight that is not over.
+#[derive(Debug)]
+struct Entry<V> {
+    flight: PlainArc<Flight<V>>,
+    /// Stays when the flight is taken over.
+    number: u64,
+    /// The ticket that may compute.
+    owner: u64,
+    phase: Phase,
+    /// What the value will have.
+    length: usize,
+    /// What it began as.
+    urgency: Urgency,
+}
+
+/// A right to compute, or to wait.
+#[derive(Debug)]
+pub(super) struct Boarding<V> {
+    pub(super) flight: PlainArc<Flight<V>>,
+    /// The flight's number.
+    pub(super) number: u64,
+    /// The ticket's; of one who waits, whose ticket it was when it came.
+    pub(super) ticket: u64,
+    pub(super) length: usize,
+}
+
+impl<V> Boarding<V> {
+    /// For one more that waits.
+    pub(super) fn again(&self) -> Self {
+        Self { flight: PlainArc::clone(&self.flight), ..*self }
+    }
+}
+
+/// The answer to a claim.
+#[derive(Debug)]
+pub(super) enum Answer<V> {
+    Ready(V),
+    Mine(Boarding<V>),
+    Pending(Boarding<V>),
+}
+
+/// A value on its way into the register, measured outside of the lock.
+#[derive(Debug)]
+pub(super) struct Arrival<V> {
+    pub(super) value: V,
+    pub(super) weight: u64,
+    pub(super) length: usize,
+}
+
+/// How a ticket ended.
+#[derive(Debug)]
+pub(super) enum Ending<V> {
+    /// A value for everybody.
+    Published(Arrival<V>),
+    /// A value that its computer has used and nobody else wants.
+    Used,
+    Gone,
+}
+
+/// The answer to one who would finish without publishing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Finish {
+    /// It is over.
+    Over,
+    /// Somebody waits.
+    Waited,
+    /// The flight was another's already.
+    Void,
+}
+
+impl<K: Copy + Eq + Hash, V: Clone> Register<K, V> {
+    pub(super) fn new(capacity: u64) -> Self {
+        Self {
+            slots: HashMap::new(),
+            kept: Recency::new(),
+            weight: 0,
+            capacity,
+            next_number: 0,
+            counts: ClaimCounts::default(),
+        }
+    }
+
+    /// K1 to K4.
+    pub(super) fn claim(&mut self, key: K, length: usize, urgency: Urgency) -> Answer<V> {
+        // K1. What is kept and long enough.
+        if let Some(value) = self.serve(key, length, urgency) {
+            return Answer::Ready(value);
+        }
+        let number = self.next();
+        let counts = &mut self.counts;
+        let slot = self.slots.entry(key).or_insert(Slot { kept: None, entry: None });
+        match (&mut slot.entry, urgency) {
+            // K2. Nobody is at it.
+            (None, _) => {
+                let flight = PlainArc::new(Flight::new(urgency == Urgency::Demand));
+                let shared = PlainArc::clone(&flight);
+                let (phase, owner) = (Phase::Queued, number);
+                slot.entry = Some(Entry { flight: shared, number, owner, phase, length, urgency });
+                Answer::Mine(Boarding { flight, number, ticket: number, length })
+            }
+            // K3. Nobody has begun.
+            (Some(entry), Urgency::Demand) if entry.phase == Phase::Queued => {
+                counts.taken_over += 1;
+                Answer::Mine(entry.hand_over(number, length))
+            }
+            // K4. Somebody is at it.
+            (Some(entry), Urgency::Demand) => {
+                counts.waited += 1;
+                let is_new = entry.flight.demand();
+                counts.upgraded += u64::from(is_new);
+                entry.flight.add_waiter();
+                Answer::Pending(entry.boarding(length))
+            }
+            (Some(entry), Urgency::Prefetch) => Answer::Pending(entry.boarding(length)),
+        }
+    }
+
+    fn serve(&mut self, key: K, length: usize, urgency: Urgency) -> Option<V> {
+        let place = self.slots.get(&key)?.kept?;
+        if self.kept.peek(place)?.length < length {
+            return None;
+        }
+        let kept = self.kept.touch(place)?;
+        if urgency == Urgency::Demand {
+            self.counts.served += 1;
+            self.counts.prefetch_used += u64::from(std::mem::take(&mut kept.is_unused));
+        }
+        Some(kept.value.clone())
+    }
+
+    /// K3 for one who waits: none when somebody has begun, or it is over.
+    pub(super) fn take_over(&mut self, key: K, flight: u64, length: usize) -> Option<Boarding<V>> {
+        let number = self.next();
+        let entry = self.slots.get_mut(&key)?.entry.as_mut()?;
+        if entry.number != flight || entry.phase != Phase::Queued {
+            return None;
+        }
+        self.counts.taken_over += 1;
+        Some(entry.hand_over(number, length))
+    }
+
+    /// K5. Whether this ticket computes from now on.
+    pub(super) fn begin(&mut self, key: K, ticket: u64) -> bool {
+        let Some(entry) = self.owned(key, ticket) else { return false };
+        entry.phase = Phase::Running;
+        true
+    }
+
+    /// K8. Ends the flight if nobody waits for it.
+    pub(super) fn finish_unless_waited(&mut self, key: K, ticket: u64) -> Finish {
+        match self.owned(key, ticket).map(|entry| entry.flight.is_waited_for()) {
+            None => Finish::Void,
+            Some(true) => Finish::Waited,
+            Some(false) => {
+                self.end(key, ticket, Ending::Used);
+                Finish::Over
+            }
+        }
+    }
+
+    /// K7, the first half: the flight leaves the table. What a value replaces is the caller's to drop,
+    /// outside of the lock; none when the ticket was void.
+    pub(super) fn end(&mut self, key: K, ticket: u64, ending: Ending<V>) -> Option<Ended<V>> {
+        self.owned(key, ticket)?;
+        let slot = self.slots.get_mut(&key)?;
+        let entry = slot.entry.take()?;
+        let is_prefetch = entry.urgency == Urgency::Prefetch;
+        let is_used = entry.flight.is_demanded();
+        let counts = &mut self.counts;
+        match &ending {
+            Ending::Gone => {
+                counts.gone += 1;
+                counts.prefetch_dropped += u64::from(is_prefetch);
+            }
+            Ending::Published(_) | Ending::Used => {
+                counts.computed += 1;
+                counts.prefetched += u64::from(is_prefetch);
+                counts.prefetch_used += u64::from(is_prefetch && is_used);
+            }
+        }
+        let mut left = None;
+        if let Ending::Published(arrival) = ending {
+            left = self.keep(key, arrival, is_prefetch && !is_used);
+        }
+        self.forget_if_empty(key);
+        Some(Ended { flight: entry.flight, left })
+    }
+
+    /// Keeps a value, unless it is heavier than everything may be, or a longer one is there; what is
+    /// not kept comes back.
+    fn keep(&mut self, key: K, arrival: Arrival<V>, is_unused: bool) -> Option<V> {
+        let slot = self.slots.get_mut(&key)?;
+        let weight = arrival.weight.saturating_add(KEPT_BYTES);
+        let old = slot.kept.and_then(|place| self.kept.peek(place));
+        if weight > self.capacity || old.is_some_and(|old| old.length > arrival.length) {
+            self.counts.prefetch_wasted += u64::from(is_unused);
+            return Some(arrival.value);
+        }
+        let Arrival { value, length, .. } = arrival;
+        let place = self.kept.insert(Kept { key, value, weight, length, is_unused });
+        let old = slot.kept.replace(place);
+        self.weight += weight;
+        old.and_then(|place| self.remove(place))
+    }
+
+    /// The value used longest ago, while more is kept than `most` bytes; with its own weight.
+    pub(super) fn evict_above(&mut self, most: u64) -> Option<(V, u64)> {
+        if self.weight <= most {
+            return None;
+        }
+        let place = self.kept.oldest()?;
+        let Kept { key, weight, .. } = self.kept.peek(place)?;
+        let (key, weight) = (*key, weight.saturating_sub(KEPT_BYTES));
+        if let Some(slot) = self.slots.get_mut(&key) {
+            slot.kept = None;
+        }
+        self.forget_if_empty(key);
+        self.remove(place).map(|value| (value, weight))
+    }
+
+    fn remove(&mut self, place: Place) -> Option<V> {
+        let kept = self.kept.remove(place)?;
+        self.weight -= kept.weight;
+        self.counts.prefetch_wasted += u64::from(kept.is_unused);
+        Some(kept.value)
+    }
+
+    fn forget_if_empty(&mut self, key: K) {
+        if self.slots.get(&key).is_some_and(|slot| slot.kept.is_none() && slot.entry.is_none()) {
+            self.slots.remove(&key);
+        }
+    }
+
+    /// The flight of a ticket, if it is still that ticket's.
+    fn owned(&mut self, key: K, ticket: u64) -> Option<&mut Entry<V>> {
+        let entry = self.slots.get_mut(&key)?.entry.as_mut()?;
+        (entry.owner == ticket).then_some(entry)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    pub(super) fn weight(&self) -> u64 {
+        self.weight
+    }
+
+    pub(super) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    pub(super) fn set_capacity(&mut self, capacity: u64) {
+        self.capacity = capacity;
+    }
+
+    pub(super) fn counts(&self) -> ClaimCounts {
+        self.counts
+    }
+
+    /// Keys that are known, kept or on their way.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn keys(&self) -> usize {
+        self.slots.len()
+    }
+}
+
+/// A flight that has left the table.
+#[derive(Debug)]
+pub(super) struct Ended<V> {
+    pub(super) flight: PlainArc<Flight<V>>,
+    /// What was replaced, or not kept.
+    pub(super) left: Option<V>,
+}
+
+impl<V: Clone> Entry<V> {
+    /// A new owner, who computes: that it has begun at once keeps two demands from taking a flight from
+    /// each other for ever.
+    fn hand_over(&mut self, ticket: u64, length: usize) -> Boarding<V> {
+        self.owner = ticket;
+        self.phase = Phase::Running;
+        self.length = self.length.max(length);
+        self.urgency = Urgency::Demand;
+        self.flight.demand();
+        self.boarding(self.length)
+    }
+
+    fn boarding(&self, length: usize) -> Boarding<V> {
+        let flight = PlainArc::clone(&self.flight);
+        Boarding { flight, number: self.number, ticket: self.owner, length }
+    }
+}

@@ -1,0 +1,117 @@
+//! The right to compute one value. It owns that right and gives it back whatever happens: published,
+//! finished, dropped, or lost in a panic. It travels into the closure that computes.
+
+use std::hash::Hash;
+
+use super::claim::{Shared, Value};
+use super::register::{Arrival, Boarding, Ended, Ending, Finish};
+use super::waiter::Waiter;
+use crate::sync::{PlainArc, lock};
+
+/// The right to compute the value of one key. Dropped without a value it wakes everybody who waits,
+/// and nothing is remembered.
+#[must_use = "dropping a ticket makes everybody who waits claim again"]
+pub struct Ticket<K: Copy + Eq + Hash, V: Value> {
+    shared: PlainArc<Shared<K, V>>,
+    key: K,
+    boarding: Boarding<V>,
+    is_over: bool,
+}
+
+impl<K: Copy + Eq + Hash, V: Value> Ticket<K, V> {
+    pub(super) fn new(shared: PlainArc<Shared<K, V>>, key: K, boarding: Boarding<V>) -> Self {
+        Self { shared, key, boarding, is_over: false }
+    }
+
+    /// Says that the computation begins now: after this nobody takes it over. False when somebody has;
+    /// then the ticket is void and there is nothing to compute. A ticket that was itself taken over
+    /// from another has begun already, and asking again changes nothing.
+    #[must_use = "a ticket that is void must not compute"]
+    pub fn begin(&mut self) -> bool {
+        lock(&self.shared.register).begin(self.key, self.boarding.ticket)
+    }
+
+    /// What the value is for.
+    #[must_use]
+    pub fn key(&self) -> K {
+        self.key
+    }
+
+    /// How long the value shall be: what was claimed, or more where a longer prefetch was taken over.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.boarding.length
+    }
+
+    /// Whether somebody demands the value. For who allocates: then it must succeed, otherwise it may
+    /// fail. Asked right before, since a demand may join at any time; once true it stays so.
+    #[must_use]
+    pub fn is_demanded(&self) -> bool {
+        self.boarding.flight.is_demanded()
+    }
+
+    /// Whether somebody waits for the value beside who computes it. A hint: one may come.
+    #[must_use]
+    pub fn is_waited_for(&self) -> bool {
+        self.boarding.flight.is_waited_for()
+    }
+
+    /// Somebody who waits for this ticket's value, whoever computes it in the end: for a demand that
+    /// hands its ticket to a worker. Waiting while holding the ticket waits for ever.
+    pub fn waiter(&self) -> Waiter<K, V> {
+        // The register's lock: K8 counts those who wait under it.
+        let register = lock(&self.shared.register);
+        self.boarding.flight.add_waiter();
+        drop(register);
+        Waiter::counted(PlainArc::clone(&self.shared), self.key, self.boarding.again())
+    }
+
+    /// Hands the value to everybody who waits, and keeps it while there is room. A void ticket's value
+    /// is dropped.
+    pub fn publish(mut self, value: V) {
+        let (weight, length) = (value.weight_bytes(), value.length());
+        let copy = value.clone();
+        self.end(Ending::Published(Arrival { value, weight, length }), Some(copy));
+    }
+
+    /// For one who computed straight into where it is wanted: ends the flight without a value if nobody
+    /// else waits. Otherwise the ticket comes back, and a copy is to be published.
+    #[must_use = "somebody waits for the ticket that comes back"]
+    pub fn finish_unless_waited(mut self) -> Option<Self> {
+        let finish =
+            lock(&self.shared.register).finish_unless_waited(self.key, self.boarding.ticket);
+        if finish == Finish::Waited {
+            return Some(self);
+        }
+        self.is_over = true;
+        if finish == Finish::Over {
+            // A prefetch that waits, though it need not, is not counted: it claims again.
+            self.boarding.flight.end(None);
+        }
+        None
+    }
+
+    fn end(&mut self, ending: Ending<V>, value: Option<V>) {
+        self.is_over = true;
+        let ended = lock(&self.shared.register).end(self.key, self.boarding.ticket, ending);
+        let Some(Ended { flight, left }) = ended else { return };
+        flight.end(value);
+        // Outside of the lock: the end of a value is somebody else's code.
+        drop(left);
+        self.shared.evict();
+    }
+}
+
+impl<K: Copy + Eq + Hash, V: Value> Drop for Ticket<K, V> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.end(Ending::Gone, None);
+        }
+    }
+}
+
+impl<K: Copy + Eq + Hash, V: Value> std::fmt::Debug for Ticket<K, V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ticket").field("number", &self.boarding.ticket).finish_non_exhaustive()
+    }
+}
