@@ -46,9 +46,9 @@ fn run(algorithm: Algorithm, bytes: &[u8]) {
 
 fn settings(algorithm: Algorithm, choice: u8) -> Settings {
     let none =
-        Settings { lz4: false, lzma_dictionary_bytes: None, deflate: false, zstd_window_log: None };
+        Settings { lz4_max_distance: None, lzma_dictionary_bytes: None, deflate: false, zstd_window_log: None };
     match algorithm {
-        Algorithm::Lz4 => Settings { lz4: true, ..none },
+        Algorithm::Lz4 => Settings { lz4_max_distance: Some(u16::MAX), ..none },
         Algorithm::Lzma => Settings { lzma_dictionary_bytes: Some(4096 << (choice & 7)), ..none },
         Algorithm::Deflate => Settings { deflate: true, ..none },
         Algorithm::Zstd => Settings { zstd_window_log: Some(10 + (choice & 7)), ..none },

@@ -12,6 +12,9 @@ use std::ptr::{self, NonNull};
 /// As `malloc` aligns on the 64-bit targets; also the length of the header, which keeps it so.
 const ALIGN: usize = 16;
 
+/// What a block takes beyond the bytes that were asked for.
+pub(crate) const HEADER_BYTES: usize = ALIGN;
+
 fn layout(bytes: usize) -> Option<Layout> {
     Layout::from_size_align(bytes.checked_add(ALIGN)?, ALIGN).ok()
 }

@@ -3,16 +3,17 @@
 use std::fmt;
 
 use crate::deflate::Deflate;
+use crate::lz4::{Lz4, Lz4Part};
 use crate::lzma::Lzma;
 use crate::padding::without_leading_zeros;
 use crate::zstd::Zstd;
-use crate::{Algorithm, Error, ErrorKind, Padding, Settings, Want, lz4};
+use crate::{Algorithm, Error, ErrorKind, Padding, Settings, Want};
 
 /// Decodes pclusters, one at a time, with contexts that are made once.
 ///
 /// A worker owns one; it can be sent to another thread and not be shared.
 pub struct Decoder {
-    lz4: bool,
+    lz4: Option<Lz4>,
     lzma: Option<Lzma>,
     deflate: Option<Deflate>,
     zstd: Option<Zstd>,
@@ -26,13 +27,14 @@ impl Decoder {
     /// [`ErrorKind::UnsupportedWindow`] for a dictionary or window that EROFS does not allow, and
     /// [`ErrorKind::OutOfMemory`].
     pub fn new(settings: &Settings) -> Result<Self, Error> {
-        let Settings { lz4, lzma_dictionary_bytes, deflate, zstd_window_log } = *settings;
+        let Settings { lz4_max_distance, lzma_dictionary_bytes, deflate, zstd_window_log } =
+            *settings;
         let name = |algorithm| move |kind| Error::new(algorithm, kind);
         let lzma = lzma_dictionary_bytes.map(Lzma::new).transpose();
         let deflate = deflate.then(Deflate::new).transpose();
         let zstd = zstd_window_log.map(Zstd::new).transpose();
         Ok(Self {
-            lz4,
+            lz4: lz4_max_distance.map(Lz4::new),
             lzma: lzma.map_err(name(Algorithm::Lzma))?,
             deflate: deflate.map_err(name(Algorithm::Deflate))?,
             zstd: zstd.map_err(name(Algorithm::Zstd))?,
@@ -65,8 +67,7 @@ impl Decoder {
             return Ok(());
         }
         let result = match algorithm {
-            Algorithm::Lz4 if self.lz4 => lz4::decode(padding, input, output, want),
-            Algorithm::Lz4 => Err(ErrorKind::NotConfigured),
+            Algorithm::Lz4 => self.lz4().and_then(|lz4| lz4.decode(padding, input, output, want)),
             Algorithm::Lzma => stream(self.lzma.as_mut(), input)
                 .and_then(|(lzma, stream)| lzma.decode(stream, output, want)),
             Algorithm::Deflate => stream(self.deflate.as_mut(), input)
@@ -75,6 +76,46 @@ impl Decoder {
                 .and_then(|(zstd, stream)| zstd.decode(stream, output, want)),
         };
         result.map_err(|kind| Error::new(algorithm, kind))
+    }
+
+    /// Decodes the stream in the LZ4 pcluster `input` through `pages` and fills `output` with the
+    /// bytes of the extent behind the first [`skip_bytes`](Lz4Part::skip_bytes).
+    ///
+    /// The memory that it takes is that of the pages, however long the extent is. There must be
+    /// [`lz4_window_pages`](crate::lz4_window_pages) of them, for the declared distance and the
+    /// bytes up to the end of the part (of the extent if it is wanted whole), each at least
+    /// [`LZ4_WINDOW_PAGE_BYTES`](crate::LZ4_WINDOW_PAGE_BYTES) long; no more are used, and no byte
+    /// behind that length. What they hold before is not read, and what they hold afterwards is
+    /// unspecified. They cannot overlap input and output, being borrowed.
+    ///
+    /// It accepts what [`decode`](Self::decode) accepts of the same padding, want and length (the
+    /// extent's for a whole, the part's end for a prefix), with the same bytes, and refuses the rest
+    /// with the same kind of error. It takes longer; docs/memory.md has the figure.
+    ///
+    /// After an error the content of `output` is unspecified. An empty part of a prefix is always
+    /// there, and nothing is looked at.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotConfigured`] when the settings did not name LZ4,
+    /// [`ErrorKind::OutsideExtent`] and [`ErrorKind::WindowTooSmall`] for the caller's mistakes;
+    /// otherwise any other kind, all of them the fault of `input`.
+    pub fn decode_lz4_part<P: AsMut<[u8]>>(
+        &self,
+        input: &[u8],
+        part: Lz4Part,
+        output: &mut [u8],
+        pages: &mut [P],
+    ) -> Result<(), Error> {
+        if output.is_empty() && part.want == Want::Prefix {
+            return Ok(());
+        }
+        let result = self.lz4().and_then(|lz4| lz4.decode_part(input, part, output, pages));
+        result.map_err(|kind| Error::new(Algorithm::Lz4, kind))
+    }
+
+    fn lz4(&self) -> Result<Lz4, ErrorKind> {
+        self.lz4.ok_or(ErrorKind::NotConfigured)
     }
 
     /// The heap memory that this decoder holds, in bytes.
@@ -89,7 +130,7 @@ impl Decoder {
 impl fmt::Debug for Decoder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decoder")
-            .field("lz4", &self.lz4)
+            .field("lz4", &self.lz4.is_some())
             .field("lzma", &self.lzma.is_some())
             .field("deflate", &self.deflate.is_some())
             .field("zstd", &self.zstd.is_some())

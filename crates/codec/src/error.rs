@@ -39,6 +39,24 @@ pub enum ErrorKind {
     /// A window or dictionary size that EROFS does not allow, or a frame whose window is larger than
     /// the one that was configured.
     UnsupportedWindow,
+    /// An LZ4 match reaches back farther than the image declares.
+    DistanceTooFar {
+        /// How far, in bytes.
+        distance: usize,
+        /// How far it may, in bytes.
+        limit: usize,
+    },
+    /// Fewer pages were given than the window needs, or they are shorter than
+    /// [`LZ4_WINDOW_PAGE_BYTES`](crate::LZ4_WINDOW_PAGE_BYTES). The fault of the caller, as the next
+    /// one.
+    WindowTooSmall {
+        /// The usable pages, counted to the first that is too short.
+        pages: usize,
+        /// The pages that are needed.
+        needed: usize,
+    },
+    /// The part that was asked for does not lie in the extent.
+    OutsideExtent,
 }
 
 impl Error {
@@ -79,6 +97,13 @@ impl fmt::Display for ErrorKind {
             Self::NotConfigured => f.write_str("this decoder is not configured"),
             Self::OutOfMemory => f.write_str("out of memory"),
             Self::UnsupportedWindow => f.write_str("the window size is not supported"),
+            Self::DistanceTooFar { distance, limit } => {
+                write!(f, "a match reaches back {distance} bytes, and {limit} are declared")
+            }
+            Self::WindowTooSmall { pages, needed } => {
+                write!(f, "the window needs {needed} pages and has {pages}")
+            }
+            Self::OutsideExtent => f.write_str("the part does not lie in the extent"),
         }
     }
 }

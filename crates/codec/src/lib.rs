@@ -33,6 +33,7 @@ mod zstd;
 pub use algorithm::Algorithm;
 pub use decoder::Decoder;
 pub use error::{Error, ErrorKind};
+pub use lz4::{LZ4_WINDOW_PAGE_BYTES, Lz4Part, lz4_window_pages};
 pub use padding::Padding;
 pub use settings::Settings;
 pub use want::Want;

@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 
 use zstd_sys as c;
 
-use crate::c_heap::Block;
+use crate::c_heap::{self, Block};
 use crate::error::{ErrorKind, filled};
 use crate::want::Want;
 
@@ -36,8 +36,7 @@ impl Zstd {
             return Err(ErrorKind::UnsupportedWindow);
         }
         let window_bytes = 1 << window_log;
-        // SAFETY: a calculation without pointers.
-        let bytes = unsafe { c::ZSTD_estimateDStreamSize(window_bytes) };
+        let bytes = workspace_bytes(window_bytes);
         let workspace = Block::claim(bytes).ok_or(ErrorKind::OutOfMemory)?;
         // SAFETY: the workspace is `bytes` long, aligned to more than the 8 that are asked for, and
         // it lives as long as the context since both are fields of one value.
@@ -50,6 +49,15 @@ impl Zstd {
         };
         checked(result)?;
         Ok(Self { context, workspace, window_bytes })
+    }
+
+    /// The most that `new` takes; nothing for a window that it refuses.
+    pub(crate) fn memory_bytes_max(window_log: u8) -> usize {
+        if WINDOW_LOGS.contains(&window_log) {
+            workspace_bytes(1 << window_log) + c_heap::HEADER_BYTES
+        } else {
+            0
+        }
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
@@ -139,6 +147,12 @@ impl Zstd {
         }
         Ok(target.pos)
     }
+}
+
+/// What one context with this window needs.
+fn workspace_bytes(window_bytes: usize) -> usize {
+    // SAFETY: a calculation without pointers.
+    unsafe { c::ZSTD_estimateDStreamSize(window_bytes) }
 }
 
 /// The header of the first frame of `stream`; a skippable one has no window.

@@ -16,7 +16,7 @@ use crate::source;
 /// The decoders that an image needs.
 pub(crate) fn settings(compression: &Compression) -> Settings {
     Settings {
-        lz4: compression.has(AlgorithmId::Lz4),
+        lz4_max_distance: compression.lz4_max_distance,
         lzma_dictionary_bytes: compression.lzma_dictionary_bytes,
         deflate: compression.has(AlgorithmId::Deflate),
         zstd_window_log: compression.zstd_window_log,

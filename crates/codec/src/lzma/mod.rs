@@ -54,6 +54,11 @@ impl Lzma {
         Ok(Self { probabilities: Probabilities::new()?, dictionary_bytes })
     }
 
+    /// The most that `new` takes; nothing for a dictionary that it refuses.
+    pub(crate) fn memory_bytes_max(dictionary_bytes: u32) -> usize {
+        if dictionary_bytes > DICTIONARY_BYTES_MAX { 0 } else { probabilities::BYTES }
+    }
+
     pub(crate) fn memory_bytes(&self) -> usize {
         self.probabilities.memory_bytes()
     }

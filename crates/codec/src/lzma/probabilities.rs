@@ -58,6 +58,9 @@ const LITERAL_CONTEXTS: usize = 1 << 4;
 /// The length of the whole array.
 pub(super) const COUNT: usize = LITERAL + LITERAL_TREES * LITERAL_CONTEXTS;
 
+/// The memory that it takes.
+pub(super) const BYTES: usize = size_of::<[u16; COUNT]>();
+
 /// An even chance.
 const EVEN: u16 = 1 << 10;
 

@@ -10,8 +10,12 @@ use crate::counting_allocator::{allocations, live_bytes, without_blocks_from};
 use crate::suite::Stream;
 
 const ONLY: [(Settings, Algorithm); 3] = {
-    let none =
-        Settings { lz4: false, lzma_dictionary_bytes: None, deflate: false, zstd_window_log: None };
+    let none = Settings {
+        lz4_max_distance: None,
+        lzma_dictionary_bytes: None,
+        deflate: false,
+        zstd_window_log: None,
+    };
     [
         (Settings { lzma_dictionary_bytes: Some(8 << 20), ..none }, Algorithm::Lzma),
         (Settings { deflate: true, ..none }, Algorithm::Deflate),
@@ -65,6 +69,35 @@ fn a_decoder_reports_the_memory_that_it_holds() {
 }
 
 #[test]
+fn the_most_memory_is_known_before_it_is_taken() {
+    for lzma_dictionary_bytes in [None, Some(0), Some(4096), Some(8 << 20)] {
+        for zstd_window_log in (9..=21).map(Some).chain([None]) {
+            for deflate in [false, true] {
+                let settings = Settings {
+                    lzma_dictionary_bytes,
+                    deflate,
+                    zstd_window_log,
+                    ..Settings::default()
+                };
+                let before = (allocations(), live_bytes());
+                let most = settings.memory_bytes_max();
+                assert_eq!((allocations(), live_bytes()), before);
+                let Ok(decoder) = Decoder::new(&settings) else { continue };
+                let held = live_bytes() - before.1;
+                assert!(decoder.memory_bytes() <= held && held <= most, "{settings:?}");
+                assert!(most <= held + 512, "{settings:?}: {held} held, {most} told");
+            }
+        }
+    }
+    let refused = Settings {
+        lzma_dictionary_bytes: Some(u32::MAX),
+        zstd_window_log: Some(u8::MAX),
+        ..Settings::default()
+    };
+    assert_eq!(refused.memory_bytes_max(), 0);
+}
+
+#[test]
 fn an_lzma_dictionary_costs_no_memory() {
     let (largest, _) = ONLY[0];
     let smallest = Settings { lzma_dictionary_bytes: Some(4096), ..largest };
@@ -83,7 +116,7 @@ fn lz4_needs_no_memory() {
 fn no_memory_is_an_error_wherever_it_runs_out() {
     for (settings, algorithm) in ONLY {
         let before = live_bytes();
-        for bytes in [100_000, 20_000, 5_000] {
+        for bytes in [100_000, 20_000, 12_000, 11_700, 11_000, 10_000, 5_000] {
             let made = without_blocks_from(bytes, || Decoder::new(&settings).map(drop));
             let Err(error) = made else { continue };
             assert_eq!((error.kind(), error.algorithm()), (ErrorKind::OutOfMemory, algorithm));

@@ -20,7 +20,7 @@ pub(crate) const DICTIONARY_BYTES: u32 = 64 << 10;
 pub(crate) const WINDOW_LOG: u8 = 17;
 
 pub(crate) const SETTINGS: Settings = Settings {
-    lz4: true,
+    lz4_max_distance: Some(u16::MAX),
     lzma_dictionary_bytes: Some(DICTIONARY_BYTES),
     deflate: true,
     zstd_window_log: Some(WINDOW_LOG),

@@ -18,6 +18,10 @@ mod liblzma;
 #[cfg(test)]
 mod lz4;
 #[cfg(test)]
+mod lz4_blocks;
+#[cfg(test)]
+mod lz4_window;
+#[cfg(test)]
 mod lzma;
 #[cfg(test)]
 mod random;

@@ -2,8 +2,12 @@
 
 use ferrofs_codec::{Algorithm, Decoder, Error, ErrorKind, Padding, Settings, Want};
 
-const LZ4: Settings =
-    Settings { lz4: true, lzma_dictionary_bytes: None, deflate: false, zstd_window_log: None };
+const LZ4: Settings = Settings {
+    lz4_max_distance: Some(u16::MAX),
+    lzma_dictionary_bytes: None,
+    deflate: false,
+    zstd_window_log: None,
+};
 
 fn refusal(settings: Settings) -> Option<(ErrorKind, Algorithm)> {
     Decoder::new(&settings).err().map(|error| (error.kind(), error.algorithm()))

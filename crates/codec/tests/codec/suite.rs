@@ -169,7 +169,7 @@ pub(crate) fn other_threads(codec: &Codec, streams: &[Stream]) {
 
 pub(crate) fn not_configured(codec: &Codec, streams: &[Stream]) {
     let settings = match codec.algorithm {
-        Algorithm::Lz4 => Settings { lz4: false, ..SETTINGS },
+        Algorithm::Lz4 => Settings { lz4_max_distance: None, ..SETTINGS },
         Algorithm::Lzma => Settings { lzma_dictionary_bytes: None, ..SETTINGS },
         Algorithm::Deflate => Settings { deflate: false, ..SETTINGS },
         Algorithm::Zstd => Settings { zstd_window_log: None, ..SETTINGS },

@@ -1,0 +1,104 @@
+//! LZ4 blocks: whole outputs by the reference C code, parts of an extent through a window of pages.
+//!
+//! `library` calls liblz4. `sequences` reads the structure of a block by the library's own rules, so
+//! that what it accepts is what the library accepts; it looks for distances before the library runs,
+//! and it leads `window`, which decodes into pages that are used again and again. Unsafe code is in
+//! `library` alone. LZ4 needs no context and no memory of its own. `Decoder` calls.
+
+mod library;
+mod part;
+mod sequences;
+mod window;
+
+use crate::error::ErrorKind;
+use crate::padding::{Padding, without_leading_zeros};
+use crate::want::Want;
+use sequences::{End, Sequences};
+
+pub use part::Lz4Part;
+pub use window::{LZ4_WINDOW_PAGE_BYTES, lz4_window_pages};
+
+/// What LZ4 is configured with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lz4 {
+    /// The farthest that a match may reach back, in bytes; not 0.
+    max_distance: u16,
+}
+
+impl Lz4 {
+    /// As declared by an image, where 0 stands for 65,535 (docs/format.md F5).
+    pub(crate) fn new(max_distance: u16) -> Self {
+        Self { max_distance: if max_distance == 0 { u16::MAX } else { max_distance } }
+    }
+
+    /// Decodes the block in `input`.
+    ///
+    /// A right-padded block does not say where it ends, so all that can be asked of it is to fill
+    /// the output.
+    pub(crate) fn decode(
+        self,
+        padding: Padding,
+        input: &[u8],
+        output: &mut [u8],
+        want: Want,
+    ) -> Result<(), ErrorKind> {
+        let stream = stream(padding, input)?;
+        let end = end(padding, want);
+        if self.must_look(stream, end) {
+            self.look(stream, end, output.len())?;
+        }
+        library::decode(stream, output, end)
+    }
+
+    /// Decodes a part of the extent in `input` through `pages`.
+    pub(crate) fn decode_part<P: AsMut<[u8]>>(
+        self,
+        input: &[u8],
+        part: Lz4Part,
+        output: &mut [u8],
+        pages: &mut [P],
+    ) -> Result<(), ErrorKind> {
+        let stream = stream(part.padding, input)?;
+        library::c_length(stream)?;
+        window::decode(self.max_distance, stream, part, output, pages)
+    }
+
+    /// Whether there may be a distance that the library does not refuse and we do.
+    ///
+    /// Nothing beyond the largest distance can be written, so images that declare it, which nearly
+    /// all do, pay nothing for a whole extent. Looking for a pair of zeros is cheaper than following
+    /// the sequences, and most streams of text have none.
+    fn must_look(self, stream: &[u8], end: End) -> bool {
+        self.max_distance < u16::MAX
+            || end == End::Open && stream.array_windows().any(|pair| *pair == [0, 0])
+    }
+
+    /// Follows the sequences as far as the library would, for the sake of their distances.
+    ///
+    /// No encoder writes the distance 0. The library takes it for a run of zeros, but near the end
+    /// of a partial output it leaves what stood there before, which may be a piece of another file.
+    fn look(self, stream: &[u8], end: End, wanted: usize) -> Result<(), ErrorKind> {
+        if wanted > 0 {
+            let mut sequences = Sequences::new(stream, wanted, end, self.max_distance);
+            while !sequences.next()?.is_last {}
+        }
+        Ok(())
+    }
+}
+
+/// The block without its padding.
+fn stream(padding: Padding, input: &[u8]) -> Result<&[u8], ErrorKind> {
+    let stream = match padding {
+        Padding::Left => without_leading_zeros(input),
+        Padding::Right => input,
+    };
+    if stream.is_empty() { Err(ErrorKind::EmptyInput) } else { Ok(stream) }
+}
+
+/// Where a block has to end.
+fn end(padding: Padding, want: Want) -> End {
+    match (padding, want) {
+        (Padding::Left, Want::Whole) => End::Exact,
+        (Padding::Left, Want::Prefix) | (Padding::Right, _) => End::Open,
+    }
+}
