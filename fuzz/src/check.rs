@@ -202,7 +202,7 @@ fn is_sorted(image: &Image, dir: &Inode) -> bool {
 fn verify(image: &Image, problems: usize) -> u64 {
     let mut reported = 0;
     let mut last = (0, 0);
-    let summary = image.verify(&mut |event| match event {
+    let summary = image.verify(None, &mut |event| match event {
         VerifyEvent::Problem(_) => reported += 1,
         VerifyEvent::Progress(progress) => {
             assert!(last <= (progress.inodes, progress.bytes), "progress goes back");

@@ -13,6 +13,15 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "more bytes than there can be".to_owned())
 }
 
+/// Threads that may be asked for: the most CPUs that Linux can be built for on x86-64.
+const JOBS_MAX: usize = 8192;
+
+/// Reads a number of threads.
+pub(crate) fn parse_jobs(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=JOBS_MAX).contains(number));
+    number.ok_or_else(|| format!("not a number of threads from 1 to {JOBS_MAX}"))
+}
+
 /// A number of bytes in the largest unit that leaves something before the point.
 pub(crate) fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::amount::parse_bytes;
+use crate::amount::{parse_bytes, parse_jobs};
 use crate::help;
 
 /// Read, extract and check EROFS images, without root.
@@ -45,10 +45,9 @@ pub(crate) struct ReadArguments {
     #[arg(long)]
     pub(crate) no_checksum: bool,
 
-    /// How many threads may read; this version uses one and says so if asked for more
-    #[arg(long, value_name = "N", default_value = "1")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) jobs: u32,
+    /// How many threads may work, this one among them [default: the CPUs that are granted]
+    #[arg(long, value_name = "N", value_parser = parse_jobs)]
+    pub(crate) jobs: Option<usize>,
 
     /// Print no notices and no summary; errors are still printed
     #[arg(short, long)]

@@ -14,9 +14,6 @@ use crate::stderr;
 
 /// Opens an image.
 pub(crate) fn open(path: &Path, read: &ReadArguments) -> anyhow::Result<Image> {
-    if read.jobs > 1 && !read.quiet {
-        stderr::complain(format_args!("this version reads with one thread, not {}", read.jobs));
-    }
     let options = OpenOptions::new().offset(read.offset).ignore_checksum(read.no_checksum);
     let options = read.devices.iter().fold(options, OpenOptions::device);
     let image = options.open(path).map_err(|error| {

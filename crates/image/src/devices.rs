@@ -95,6 +95,13 @@ impl Devices {
         read_exact(place.source, place.offset, buffer)
     }
 
+    /// These bytes of `device` will be read soon.
+    pub(crate) fn will_need(&self, device: u16, offset: u64, bytes: usize) {
+        if let Ok(place) = self.locate(device, offset) {
+            place.source.will_need(place.offset, u64::try_from(bytes).unwrap_or(u64::MAX));
+        }
+    }
+
     /// Whether all addresses lead into the image itself.
     pub(crate) fn is_one_source(&self) -> bool {
         self.extra.is_empty()

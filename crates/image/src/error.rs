@@ -148,6 +148,17 @@ pub enum ErrorKind {
     UnknownPrefix(u8),
     /// The table of long xattr prefixes names a hidden base or an item without a length.
     PrefixTable,
+    /// A source panicked while it was read.
+    Panicked,
+    /// A memory limit that is too low to read every image.
+    MemoryLimit {
+        /// The limit that was asked for.
+        bytes: u64,
+        /// The lowest that is possible.
+        least: u64,
+    },
+    /// Threads or memory could not be had, for another reason than their number.
+    Workers(ferrofs_workers::Error),
     /// Memory for a buffer could not be had.
     OutOfMemory {
         /// Bytes of the buffer.
@@ -166,6 +177,12 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> &ErrorKind {
         &self.0.kind
+    }
+
+    /// Whether it is a refusal of best effort: about this moment, and to be forgotten.
+    pub(crate) fn is_about_now(&self) -> bool {
+        let ErrorKind::Workers(error) = &self.0.kind else { return false };
+        error.kind() == ferrofs_workers::ErrorKind::NotNow
     }
 
     /// The inode in question.
@@ -220,6 +237,7 @@ impl std::error::Error for Error {
         match &self.0.kind {
             ErrorKind::Io(error) => Some(error),
             ErrorKind::Decode(error) => Some(error),
+            ErrorKind::Workers(error) => Some(error),
             _ => None,
         }
     }
@@ -247,6 +265,9 @@ impl fmt::Display for ErrorKind {
             | Self::DeviceCount { .. }
             | Self::UnknownDevice(_)
             | Self::AddressOverflow
+            | Self::Panicked
+            | Self::MemoryLimit { .. }
+            | Self::Workers(_)
             | Self::OutOfMemory { .. } => self.describe_image(f),
             Self::LookBack { .. }
             | Self::BlockCount { .. }
@@ -280,6 +301,11 @@ impl ErrorKind {
             }
             Self::UnknownDevice(id) => write!(f, "device {id} is not in the device table"),
             Self::AddressOverflow => f.write_str("an address does not fit 64 bits"),
+            Self::Panicked => f.write_str("the source of the image panicked"),
+            Self::MemoryLimit { bytes, least } => {
+                write!(f, "a memory limit of {bytes} bytes is below the least, which is {least}")
+            }
+            Self::Workers(error) => write!(f, "{error}"),
             Self::OutOfMemory { bytes } => write!(f, "no memory for a buffer of {bytes} bytes"),
             _ => Ok(()),
         }

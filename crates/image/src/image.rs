@@ -4,20 +4,21 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use ferrofs_codec::{Padding, Settings};
 use ferrofs_ondisk::compression::Compression;
-use ferrofs_ondisk::{DeviceSlot, Nid, Superblock};
+use ferrofs_ondisk::{DeviceSlot, FileType, Nid, Superblock};
+use ferrofs_workers::memory::Registration;
 
-use crate::cache::Cache;
-use crate::cluster::ClusterId;
-use crate::devices::Devices;
 use crate::dir::ReadDir;
+use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::file::File;
 use crate::inode::Inode;
+use crate::memory::Memory;
 use crate::meta::Windows;
 use crate::open::OpenOptions;
 use crate::pieces::Piece;
-use crate::scratch::Scratches;
+use crate::read::SyncDecompress;
+use crate::stats::Stats;
 use crate::verify::{VerifyEvent, VerifySummary};
 use crate::walk::Walk;
 use crate::xattr::{PrefixTable, Xattr};
@@ -36,16 +37,15 @@ pub struct Image {
 pub(crate) struct Core {
     pub(crate) sb: Superblock,
     pub(crate) compression: Compression,
-    pub(crate) settings: Settings,
-    pub(crate) padding: Padding,
     pub(crate) slots: Vec<DeviceSlot>,
-    pub(crate) devices: Devices,
+    pub(crate) engine: Arc<Engine>,
     pub(crate) windows: Windows,
-    pub(crate) clusters: Cache<ClusterId>,
-    pub(crate) scratches: Scratches,
+    pub(crate) mode: SyncDecompress,
     pub(crate) metabox: Option<Inode>,
     pub(crate) packed: Option<Inode>,
     pub(crate) prefixes: PrefixTable,
+    /// Lets others have what the engine only keeps to be faster.
+    pub(crate) _reclaimer: Registration,
 }
 
 impl Image {
@@ -82,7 +82,7 @@ impl Image {
     /// Bytes of the image's file, from the image's start on.
     #[must_use]
     pub fn length(&self) -> u64 {
-        self.core.devices.primary().length()
+        self.core.engine.devices.primary().length()
     }
 
     /// The root directory.
@@ -157,7 +157,7 @@ impl Image {
     /// # Errors
     /// The data cannot be read or is damaged; `buffer` may then hold anything.
     pub fn read_at(&self, file: &Inode, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        self.core.read_at(file, offset, buffer)
+        self.core.read_in_mode(file, offset, buffer, self.core.mode)
     }
 
     /// Hands a whole file to `sink`, in order and without gaps.
@@ -201,9 +201,47 @@ impl Image {
         Walk::new(&self.core, path)
     }
 
-    /// Reads all metadata and every byte of every file, and reports what is wrong.
-    pub fn verify(&self, on_event: &mut dyn FnMut(VerifyEvent)) -> VerifySummary {
-        crate::verify::verify(&self.core, on_event)
+    /// Opens a file for reading it in pieces, with readahead.
+    ///
+    /// # Errors
+    /// It is no regular file.
+    pub fn open_file(&self, file: &Inode) -> Result<File> {
+        file.require(FileType::Regular)?;
+        Ok(File::new(self.clone(), file.clone()))
+    }
+
+    /// The memory that reading takes.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.core.engine.memory
+    }
+
+    /// How many threads can read at a time; more of them wait. It is bounded by the CPUs, and where
+    /// memory is scarce by what the decoders of a thread need.
+    #[must_use]
+    pub fn lanes(&self) -> usize {
+        self.core.engine.lanes.count()
+    }
+
+    /// What reading came to so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats::of(&self.core.engine)
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// Reads all metadata and every byte of every file, and reports what is wrong, in the order of
+    /// the tree. It uses at most `max_threads` threads, this one among them, and without a number one
+    /// for each granted CPU; no more than there are [lanes](Image::lanes). Events come on this thread.
+    pub fn verify(
+        &self,
+        max_threads: Option<usize>,
+        on_event: &mut dyn FnMut(VerifyEvent),
+    ) -> VerifySummary {
+        crate::verify::verify(&self.core, max_threads, on_event)
     }
 
     /// What is wrong with the image as a whole: it, or a device, is shorter than it says.

@@ -7,16 +7,19 @@
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
+use ferrofs_workers::memory::{Charge, Policy};
+
 use crate::cache::{Cache, Shared};
 use crate::error::{Error, ErrorKind, Place, Result, address};
 use crate::image::Core;
 use crate::inode::Inode;
+use crate::memory::Memory;
 use crate::source::{self, outside};
 
 /// Bytes of a window. Larger ones cost more than they save when single inodes are looked up.
 const WINDOW_BYTES: u64 = 16 << 10;
-/// Bytes of all windows that are kept.
-const BUDGET_BYTES: usize = 4 << 20;
+/// Bytes of all windows that are kept, where memory is not scarce.
+const KEPT_BYTES: u64 = 4 << 20;
 
 /// Where metadata lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,11 +30,19 @@ pub(crate) enum Space {
     Metabox,
 }
 
-/// The windows of both spaces.
-pub(crate) type Windows = Cache<(Space, u64)>;
+/// The windows of both spaces. Their bytes are charged as a whole.
+#[derive(Debug)]
+pub(crate) struct Windows {
+    cache: Cache<(Space, u64)>,
+    _charge: Charge,
+}
 
-pub(crate) fn windows() -> Windows {
-    Cache::new(BUDGET_BYTES)
+/// Windows of at most an eighth of the memory.
+pub(crate) fn windows(memory: &Memory) -> Result<Windows> {
+    let bytes = KEPT_BYTES.min(memory.budget().limit_bytes() / 8);
+    let charge = memory.budget().charge(bytes, Policy::MustSucceed)?;
+    let cache = Cache::new(usize::try_from(bytes).unwrap_or(usize::MAX));
+    Ok(Windows { cache, _charge: charge })
 }
 
 /// Some bytes of metadata.
@@ -57,7 +68,7 @@ impl Core {
             return Ok(found);
         }
         let length = match space {
-            Space::Image => self.devices.primary().length(),
+            Space::Image => self.engine.devices.primary().length(),
             Space::Metabox => self.metabox()?.size(),
         };
         Err(outside(offset, u64::try_from(bytes).unwrap_or(u64::MAX), length))
@@ -103,13 +114,13 @@ impl Core {
     /// A window, shorter than the others at the end of its space and empty behind it.
     fn window(&self, space: Space, index: u64) -> Result<Shared> {
         let key = (space, index);
-        if let Some(window) = self.windows.get(&key, 0) {
+        if let Some(window) = self.windows.cache.get(&key, 0) {
             return Ok(window);
         }
         let offset = address(index.checked_mul(WINDOW_BYTES))?;
         let mut bytes = source::zeroed(window_bytes())?;
         let filled = match space {
-            Space::Image => source::read_up_to(self.devices.primary(), offset, &mut bytes)?,
+            Space::Image => source::read_up_to(self.engine.devices.primary(), offset, &mut bytes)?,
             Space::Metabox => {
                 let metabox = self.metabox()?;
                 self.read_at(metabox, offset, &mut bytes).in_inode(metabox.nid())?
@@ -117,7 +128,7 @@ impl Core {
         };
         bytes.truncate(filled);
         let window: Shared = Arc::new(bytes);
-        self.windows.put(key, &window);
+        self.windows.cache.put(key, &window);
         Ok(window)
     }
 

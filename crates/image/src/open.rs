@@ -9,19 +9,21 @@ use ferrofs_ondisk::{
     Compat, DeviceSlot, FileType, SUPERBLOCK_OFFSET, Superblock, checksum_span, superblock_checksum,
 };
 
-use crate::cache::Cache;
-use crate::decode;
+use ferrofs_workers::claims::Claims;
+
 use crate::devices::Devices;
+use crate::engine::{self, DecodeWorkers, Engine, Lanes};
 use crate::error::{Error, ErrorKind, Result, parsed};
 use crate::image::{Core, Image};
 use crate::inode::Inode;
+use crate::memory::Memory;
 use crate::meta;
+use crate::read::SyncDecompress;
 use crate::source::{self, FileSource, Source, read_exact, read_up_to};
 use crate::xattr::PrefixTable;
 
-/// Bytes of decoded clusters that are kept. A walk through a system of fragments gains nothing from
-/// more (docs/benchmarks.md).
-const CLUSTER_BUDGET_BYTES: usize = 8 << 20;
+/// Bytes that a lane uses beside its contexts and the output, about: its window.
+const LANE_BYTES: u64 = 512 << 10;
 /// Decoded bytes of the metabox for each byte of the image.
 const METABOX_MAX_RATIO: u64 = 1024;
 /// The superblock with its first extension slot: all that has a meaning.
@@ -44,6 +46,10 @@ pub struct OpenOptions {
     offset: u64,
     devices: Vec<PathBuf>,
     ignores_checksum: bool,
+    memory: Option<Memory>,
+    cached_bytes: Option<u64>,
+    workers: Option<DecodeWorkers>,
+    sync_decompress: SyncDecompress,
 }
 
 impl OpenOptions {
@@ -72,6 +78,37 @@ impl OpenOptions {
     #[must_use]
     pub fn ignore_checksum(mut self, yes: bool) -> Self {
         self.ignores_checksum = yes;
+        self
+    }
+
+    /// Takes memory from there; images can share it. Without this an image has
+    /// [`Memory::standard`] for itself.
+    #[must_use]
+    pub fn memory(mut self, memory: &Memory) -> Self {
+        self.memory = Some(memory.clone());
+        self
+    }
+
+    /// Keeps decoded clusters that others may want in at most so many bytes of that memory, which
+    /// give way when memory is wanted for something else. Half of the memory without this; reading
+    /// every file once gains nothing from more than 8 MiB (docs/benchmarks.md).
+    #[must_use]
+    pub fn cached_bytes(mut self, bytes: u64) -> Self {
+        self.cached_bytes = Some(bytes);
+        self
+    }
+
+    /// Decodes on these workers and not on those of the process.
+    #[must_use]
+    pub fn workers(mut self, workers: &DecodeWorkers) -> Self {
+        self.workers = Some(workers.clone());
+        self
+    }
+
+    /// Who decodes what [`Image::read_at`] and [`File::read_at`](crate::File::read_at) need.
+    #[must_use]
+    pub fn sync_decompress(mut self, mode: SyncDecompress) -> Self {
+        self.sync_decompress = mode;
         self
     }
 
@@ -109,25 +146,54 @@ impl OpenOptions {
         let compression = compression(&*primary, &sb)?;
         let slots = device_slots(&*primary, &sb)?;
         let devices = Devices::new(primary, &slots, devices, sb.block_size)?;
+        let engine = self.engine(devices, &sb, &compression)?;
+        let windows = meta::windows(&engine.memory)?;
+        let shed = Arc::downgrade(&engine);
+        let reclaimer = engine.memory.budget().register_reclaimer(move |bytes| {
+            shed.upgrade().map_or(0, |engine| engine.shed(bytes))
+        })?;
         let mut core = Core {
-            settings: decode::settings(&compression),
-            padding: decode::padding(&sb),
             sb,
             compression,
             slots,
-            devices,
-            windows: meta::windows(),
-            clusters: Cache::new(CLUSTER_BUDGET_BYTES),
-            scratches: crate::scratch::Scratches::default(),
+            engine,
+            windows,
+            mode: self.sync_decompress,
             metabox: None,
             packed: None,
             prefixes: PrefixTable::default(),
+            _reclaimer: reclaimer,
         };
         core.metabox = special(&core, core.sb.metabox, "metabox")?;
         bound_metabox(&core)?;
         core.packed = special(&core, core.sb.packed, "packed")?;
         core.prefixes = PrefixTable::read(&core)?;
         Ok(Image::new(core))
+    }
+
+    fn engine(
+        &self,
+        devices: Devices,
+        sb: &Superblock,
+        compression: &Compression,
+    ) -> Result<Arc<Engine>> {
+        let memory = self.memory.clone().map_or_else(Memory::standard, Ok)?;
+        let workers = self.workers.clone().unwrap_or_else(DecodeWorkers::of_process);
+        let settings = engine::settings(compression);
+        let limit = memory.budget().limit_bytes();
+        let lane = u64::try_from(settings.memory_bytes_max()).unwrap_or(u64::MAX);
+        let affordable = (limit / 3).checked_div(lane.saturating_add(LANE_BYTES)).unwrap_or(1);
+        let useful = workers.parallelism().saturating_mul(2);
+        let lanes = useful.min(usize::try_from(affordable).unwrap_or(usize::MAX));
+        Ok(Arc::new(Engine {
+            devices,
+            lanes: Lanes::new(lanes),
+            clusters: Claims::new(self.cached_bytes.unwrap_or(limit / 2).min(limit)),
+            memory,
+            workers,
+            settings,
+            padding: engine::padding(sb),
+        }))
     }
 }
 
@@ -180,7 +246,7 @@ fn device_slots(primary: &dyn Source, sb: &Superblock) -> Result<Vec<DeviceSlot>
 /// not end. Real metadata compresses far less than the factor allowed here.
 fn bound_metabox(core: &Core) -> Result<()> {
     let Some(metabox) = &core.metabox else { return Ok(()) };
-    let length = core.devices.primary().length();
+    let length = core.engine.devices.primary().length();
     if metabox.size() / METABOX_MAX_RATIO <= length {
         return Ok(());
     }

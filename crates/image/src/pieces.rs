@@ -5,12 +5,14 @@
 
 use std::ops::Range;
 
-use crate::cluster::Cluster;
-use crate::error::{Error, ErrorKind, Place, Result, address};
+use ferrofs_workers::memory::Policy;
+
+use crate::cluster::{Cluster, ClusterPlace};
+use crate::engine::{InputWindow, Lane, Wanted};
+use crate::error::{Error, ErrorKind, Place, address};
 use crate::image::Core;
 use crate::inode::Inode;
 use crate::map::{Data, Extent, Map};
-use crate::scratch::{InputWindow, Scratch};
 use crate::source::{self, outside};
 
 /// A piece of a file.
@@ -45,13 +47,13 @@ impl Core {
         &self,
         inode: &Inode,
         range: Range<u64>,
-        sink: &mut impl FnMut(Piece<'_>) -> std::result::Result<(), E>,
-    ) -> std::result::Result<Range<u64>, E> {
+        sink: &mut impl FnMut(Piece<'_>) -> Result<(), E>,
+    ) -> Result<Range<u64>, E> {
         let end = range.end.min(inode.size());
         if range.start >= end {
             return Ok(end..end);
         }
-        let mut scratch = self.scratches.lease();
+        let mut lane = self.engine.lanes.enter();
         let mut map = Map::new(self, inode)?;
         let mut extent = map.extent_at(range.start)?;
         let is_split = extent.start < range.start;
@@ -68,7 +70,7 @@ impl Core {
                 return Err(error.in_inode(inode.nid()).at(inode.end()).into());
             }
             let part = if extent.is_cluster() { extent } else { extent.cut(at, end)? };
-            reader.extent(&mut scratch, &part, sink)?;
+            reader.extent(&mut lane, &part, sink)?;
             at = part.end();
         }
         Ok(start..at)
@@ -84,18 +86,22 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn extent<E: From<Error>>(
         &self,
-        scratch: &mut Scratch,
+        lane: &mut Lane<'_>,
         extent: &Extent,
-        sink: &mut impl FnMut(Piece<'_>) -> std::result::Result<(), E>,
-    ) -> std::result::Result<(), E> {
+        sink: &mut impl FnMut(Piece<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let offset = extent.start;
+        let engine = &self.core.engine;
         match extent.data {
             Data::Hole => sink(Piece::Hole { offset, length: extent.length }),
             Data::Raw { device, offset: from } => {
                 for part in parts(extent.start..extent.end()) {
                     let from = address(from.checked_add(part.start.saturating_sub(offset)))?;
-                    let count = length(&part);
-                    let bytes = scratch.window.get(&self.core.devices, device, from, count);
+                    let bytes = length(&part);
+                    lane.tally.served_raw(bytes);
+                    let wanted = Wanted { device, offset: from, bytes, reach: 0 };
+                    let (devices, memory) = (&engine.devices, &engine.memory);
+                    let bytes = lane.window.get(devices, memory, wanted, Policy::MustSucceed);
                     let bytes = bytes.in_inode(self.inode.nid())?;
                     sink(Piece::Data { offset: part.start, bytes })?;
                 }
@@ -104,12 +110,19 @@ impl Reader<'_> {
             Data::Inline { offset: from } => {
                 // At most a block, as the map has checked.
                 let count = length(&(0..extent.length));
+                lane.tally.served_raw(count);
                 let bytes = self.core.meta(self.inode.place().0, from, count);
                 sink(Piece::Data { offset, bytes: &bytes.in_inode(self.inode.nid())? })
             }
-            Data::Cluster(cluster) => {
-                let bytes = self.cluster(scratch, &cluster).in_inode(self.inode.nid())?;
+            Data::Cluster(cluster) if cluster.is_partial && is_data(&cluster) => {
+                // Other files have the rest of it.
+                let shared = engine.shared_data(lane, &cluster).in_inode(self.inode.nid())?;
+                let bytes = address(shared.get(..length(&(0..extent.length))))?;
+                lane.tally.served(bytes.len());
                 sink(Piece::Data { offset, bytes })
+            }
+            Data::Cluster(cluster) => {
+                self.cluster(lane, &cluster, |bytes| sink(Piece::Data { offset, bytes }))
             }
             Data::Fragment { offset: from } => {
                 let packed = self.core.packed_for(self.inode).in_inode(self.inode.nid())?;
@@ -117,22 +130,41 @@ impl Reader<'_> {
                 let end = end.ok_or_else(|| {
                     outside(from, extent.length, packed.size()).in_inode(self.inode.nid())
                 })?;
-                Fragment { core: self.core, packed, range: from..end }.read(scratch, offset, sink)
+                Fragment { core: self.core, packed, range: from..end }.read(lane, offset, sink)
             }
         }
     }
 
-    fn cluster<'s>(&self, scratch: &'s mut Scratch, cluster: &Cluster) -> Result<&'s [u8]> {
+    /// Decodes a cluster into the buffer of the lane.
+    fn cluster<E: From<Error>>(
+        &self,
+        lane: &mut Lane<'_>,
+        cluster: &Cluster,
+        sink: impl FnOnce(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let engine = &self.core.engine;
         let count = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
-        let mut output = std::mem::take(&mut scratch.output);
-        let decoded = source::grow(&mut output, count).and_then(|()| {
-            let target = output.get_mut(..count).unwrap_or_default();
-            self.core.decode_into(scratch, cluster, target)
-        });
-        scratch.output = output;
-        decoded?;
-        Ok(scratch.output.get(..count).unwrap_or_default())
+        let output = lane.take_output(&engine.memory, count);
+        let mut output = output.in_inode(self.inode.nid())?;
+        let target = output.get_mut(..count).unwrap_or_default();
+        let decoded = if is_data(cluster) {
+            engine.decode_data(lane, (cluster, 0), target, Policy::MustSucceed)
+        } else {
+            self.core
+                .encoded_metadata(cluster)
+                .and_then(|input| engine.decode(lane, cluster, &input, target))
+        };
+        decoded.in_inode(self.inode.nid())?;
+        lane.tally.served(count);
+        let taken = sink(target);
+        lane.keep_output(output);
+        taken
     }
+}
+
+/// Whether a cluster lies among the data.
+fn is_data(cluster: &Cluster) -> bool {
+    matches!(cluster.id.place, ClusterPlace::Data(_))
 }
 
 /// A range of the packed file.
@@ -146,10 +178,10 @@ impl Fragment<'_> {
     /// Hands the range to `sink` as bytes of a file from `offset` on.
     fn read<E: From<Error>>(
         self,
-        scratch: &mut Scratch,
+        lane: &mut Lane<'_>,
         offset: u64,
-        sink: &mut impl FnMut(Piece<'_>) -> std::result::Result<(), E>,
-    ) -> std::result::Result<(), E> {
+        sink: &mut impl FnMut(Piece<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let Self { core, packed, range } = self;
         let mut map = Map::new(core, packed)?;
         let mut at = range.start;
@@ -164,10 +196,11 @@ impl Fragment<'_> {
                     at = end;
                 }
                 Data::Cluster(cluster) => {
-                    let shared = core.shared_cluster(scratch, &cluster).in_inode(packed.nid())?;
+                    let shared = core.shared_cluster(lane, &cluster).in_inode(packed.nid())?;
                     let from = length(&(extent.start..at));
                     let to = length(&(extent.start..end));
                     let bytes = address(shared.get(from..to))?;
+                    lane.tally.served(bytes.len());
                     sink(Piece::Data { offset: place, bytes })?;
                     at = end;
                 }

@@ -1,88 +1,318 @@
-//! Reading any range of a file.
+//! Reading any range of a file: the plan is made, what is stored plainly is copied, clusters come from
+//! the cache, from another thread that is at them, or are decoded.
 
-use ferrofs_ondisk::FileType;
+use std::sync::Arc;
 
-use crate::cluster::{ClusterPlace, Coding};
+use ferrofs_ondisk::{FileType, Nid};
+use ferrofs_workers::claims::{Claim, Urgency};
+use ferrofs_workers::memory::Policy;
+
+use crate::cluster::{Cluster, ClusterPlace};
+use crate::engine::{Decoded, Engine, Errand, Lane, Mine, Tally, reach};
 use crate::error::{Error, ErrorKind, Place, Result, address};
 use crate::image::Core;
 use crate::inode::Inode;
-use crate::map::{Data, Extent, Map};
-use crate::source::outside;
+use crate::meta::Meta;
+use crate::plan::{Origin, Part, ReadPlan};
+
+/// Who decodes what a read needs. The names are those of Linux's `sync_decompress`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SyncDecompress {
+    /// The reader decodes. Where several clusters are needed, the workers of other CPUs help it.
+    #[default]
+    Auto,
+    /// The reader decodes what is asked for in reads of at most 12,288 bytes; larger ones are decoded
+    /// by workers while the reader waits.
+    ForceOn,
+    /// Workers decode, always.
+    ForceOff,
+}
+
+/// The longest read that [`SyncDecompress::ForceOn`] decodes on the reader's thread, in bytes: the
+/// threshold of Linux since 2026.
+const SMALL_READ_BYTES: usize = 12_288;
+
+/// Decoded bytes for which waking a worker is worth its while; a wake-up costs some microseconds, and
+/// LZ4 decodes this in some tens of them.
+const ERRAND_BYTES: u64 = 96 << 10;
 
 impl Core {
-    /// Reads the bytes of `inode` from `offset` on; fewer than asked only at its end.
+    /// Reads the bytes of `inode` from `offset` on; fewer than asked only at its end. For what the
+    /// library reads itself.
     pub(crate) fn read_at(&self, inode: &Inode, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.read_in_mode(inode, offset, buffer, SyncDecompress::Auto)
+    }
+
+    /// The same for a read that a user has asked for.
+    pub(crate) fn read_in_mode(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        buffer: &mut [u8],
+        mode: SyncDecompress,
+    ) -> Result<usize> {
         let rest = inode.size().saturating_sub(offset);
         let count = buffer.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
+        let mode = match mode {
+            SyncDecompress::ForceOn if count <= SMALL_READ_BYTES => SyncDecompress::Auto,
+            other => other,
+        };
         let mut target = buffer.get_mut(..count).unwrap_or_default();
-        if target.is_empty() {
-            return Ok(0);
-        }
-        let mut map = Map::new(self, inode)?;
         let mut at = offset;
         while !target.is_empty() {
-            let extent = map.extent_at(at)?;
-            let left = usize::try_from(extent.end().saturating_sub(at)).unwrap_or(usize::MAX);
-            let (part, rest) = target.split_at_mut(left.min(target.len()));
-            self.read_part(inode, &extent, at, part).in_inode(inode.nid())?;
-            at = at.saturating_add(u64::try_from(part.len()).unwrap_or(u64::MAX));
+            let plan = ReadPlan::build(self, inode, at, target.len())?;
+            let (now, rest) = target.split_at_mut(plan.length.min(target.len()));
+            self.carry_out(&plan, now, mode)?;
+            at = at.saturating_add(u64::try_from(now.len()).unwrap_or(u64::MAX));
             target = rest;
         }
         Ok(count)
     }
 
-    /// Reads into `part` from byte `at` of the file, all of it inside `extent`.
-    fn read_part(&self, inode: &Inode, extent: &Extent, at: u64, part: &mut [u8]) -> Result<()> {
-        let skip = at.saturating_sub(extent.start);
-        match extent.data {
-            Data::Hole => {
-                part.fill(0);
-                Ok(())
+    /// Does what a plan says.
+    fn carry_out(&self, plan: &ReadPlan, target: &mut [u8], mode: SyncDecompress) -> Result<()> {
+        let mut tally = Tally::default();
+        let mut missing: Vec<&Part> = Vec::new();
+        for part in &plan.parts {
+            let bytes = address(target.get_mut(part.target.clone()))?;
+            if !self.serve_now(part, bytes, &mut tally).in_inode(part.nid)? {
+                missing.push(part);
             }
-            Data::Raw { device, offset } => {
-                self.devices.read(device, address(offset.checked_add(skip))?, part)
-            }
-            Data::Inline { offset } => {
-                let from = address(offset.checked_add(skip))?;
-                let bytes = self.meta(inode.place().0, from, part.len())?;
-                part.copy_from_slice(&bytes);
-                Ok(())
-            }
-            Data::Fragment { offset } => {
-                self.read_packed(inode, address(offset.checked_add(skip))?, part)
-            }
-            Data::Cluster(cluster) => match (cluster.id.coding, cluster.id.place) {
-                (Coding::Plain { wrapped_bytes: 0 }, ClusterPlace::Data(offset)) => {
-                    self.devices.read(0, address(offset.checked_add(skip))?, part)
-                }
-                _ if skip == 0 && u64::try_from(part.len()) == Ok(extent.length) => {
-                    self.decode_into(&mut self.scratches.lease(), &cluster, part)
-                }
-                _ => {
-                    let shared = self.shared_cluster(&mut self.scratches.lease(), &cluster)?;
-                    let from = usize::try_from(skip).unwrap_or(usize::MAX);
-                    let bytes = from.checked_add(part.len()).and_then(|to| shared.get(from..to));
-                    part.copy_from_slice(address(bytes)?);
-                    Ok(())
-                }
-            },
         }
-    }
-
-    /// Reads a fragment.
-    fn read_packed(&self, inode: &Inode, offset: u64, part: &mut [u8]) -> Result<()> {
-        let packed = self.packed_for(inode)?;
-        if self.read_at(packed, offset, part)? == part.len() {
+        if missing.is_empty() {
+            self.engine.lanes.add(&tally);
             return Ok(());
         }
-        let wanted = u64::try_from(part.len()).unwrap_or(u64::MAX);
-        Err(outside(offset, wanted, packed.size()).in_inode(packed.nid()))
+        match mode {
+            SyncDecompress::Auto => self.decode_missing(&missing, target, &mut tally)?,
+            SyncDecompress::ForceOn | SyncDecompress::ForceOff => {
+                let left = self.decode_elsewhere(&missing, target, &mut tally)?;
+                self.decode_missing(&left, target, &mut tally)?;
+            }
+        }
+        self.engine.lanes.add(&tally);
+        Ok(())
     }
 
-    /// The packed inode, for a fragment of `inode`; it must not have fragments itself.
+    /// Serves a part that needs no decoding; false if it does.
+    fn serve_now(&self, part: &Part, target: &mut [u8], tally: &mut Tally) -> Result<bool> {
+        match part.origin {
+            Origin::Hole => target.fill(0),
+            Origin::Raw { device, offset } => {
+                self.engine.devices.read(device, offset, target)?;
+                tally.served_raw(target.len());
+            }
+            Origin::Meta { space, offset } => {
+                target.copy_from_slice(&*self.meta(space, offset, target.len())?);
+                tally.served_raw(target.len());
+            }
+            Origin::Cluster { cluster, skip, .. } => {
+                let Some(decoded) = self.engine.clusters.get(cluster.id, end(skip, target)) else {
+                    return Ok(false);
+                };
+                copy(&decoded, skip, target)?;
+                tally.served(target.len());
+            }
+        }
+        Ok(true)
+    }
+
+    /// Decodes clusters on this thread, with the help of workers where there are several.
+    fn decode_missing(
+        &self,
+        missing: &[&Part],
+        target: &mut [u8],
+        tally: &mut Tally,
+    ) -> Result<()> {
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let mut lane = self.engine.lanes.enter();
+        if missing.len() > 1 && self.engine.workers.parallelism() > 1 {
+            send_errands(&self.engine, missing);
+        }
+        let clusters: Vec<Cluster> = missing.iter().filter_map(|part| cluster_of(part)).collect();
+        // First what nobody else is at; then what others have begun, which is done by then, mostly.
+        let mut left = Vec::new();
+        for (number, part) in missing.iter().enumerate() {
+            let bytes = address(target.get_mut(part.target.clone()))?;
+            let reach = reach(clusters.get(number..).unwrap_or_default());
+            if self.decode_part(&mut lane, part, (bytes, reach), false).in_inode(part.nid)? {
+                tally.served(bytes.len());
+            } else {
+                left.push(*part);
+            }
+        }
+        for part in left {
+            let bytes = address(target.get_mut(part.target.clone()))?;
+            self.decode_part(&mut lane, part, (bytes, 0), true).in_inode(part.nid)?;
+            tally.served(bytes.len());
+        }
+        Ok(())
+    }
+
+    /// Decodes what a part needs; false if another thread is at it and waiting is not allowed.
+    fn decode_part(
+        &self,
+        lane: &mut Lane<'_>,
+        part: &Part,
+        (target, reach): (&mut [u8], usize),
+        may_wait: bool,
+    ) -> Result<bool> {
+        let Origin::Cluster { cluster, skip, is_common } = part.origin else { return Ok(true) };
+        if let ClusterPlace::Meta(..) = cluster.id.place {
+            return self.decode_from_metadata(lane, &cluster, skip, target).map(|()| true);
+        }
+        let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
+        let is_whole = skip == 0 && target.len() == bytes;
+        loop {
+            match self.engine.clusters.claim(cluster.id, bytes, Urgency::Demand) {
+                Claim::Ready(decoded) => return copy(&decoded, skip, target).map(|()| true),
+                Claim::Pending(_) if !may_wait => return Ok(false),
+                Claim::Pending(waiter) => {
+                    if let Some(decoded) = waiter.wait()
+                        && decoded.len() >= end(skip, target)
+                    {
+                        return copy(&decoded, skip, target).map(|()| true);
+                    }
+                }
+                Claim::Mine(mut mine) => {
+                    if mine.begin() {
+                        let part = (&cluster, skip, is_whole && !is_common);
+                        return self.decode_mine(lane, mine, part, (target, reach)).map(|()| true);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Decodes a cluster that was claimed and begun: straight into the reader's buffer if it lies
+    /// wholly in there and nobody else is known to want it.
+    fn decode_mine(
+        &self,
+        lane: &mut Lane<'_>,
+        mine: Mine,
+        (cluster, skip, is_direct): (&Cluster, usize, bool),
+        (target, reach): (&mut [u8], usize),
+    ) -> Result<()> {
+        let engine = &self.engine;
+        let policy = Policy::MustSucceed;
+        if is_direct {
+            engine.decode_data(lane, (cluster, reach), target, policy)?;
+            // Somebody has come meanwhile, who gets a copy; or, without memory for it, claims again.
+            if let Some(mine) = mine.finish_unless_waited()
+                && let Ok(mut copied) = engine.memory.buffer(target.len(), policy)
+            {
+                copied.copy_from_slice(target);
+                mine.publish(copied.into());
+            }
+            return Ok(());
+        }
+        if engine.prefers_window(cluster) {
+            drop(mine);
+            return engine.decode_window(lane, (cluster, skip), target);
+        }
+        let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
+        let decoded = engine.see_through(mine, bytes, |output| {
+            engine.decode_data(lane, (cluster, reach), output, policy)
+        })?;
+        copy(&decoded, skip, target)
+    }
+
+    /// Decodes a cluster that lies among the metadata.
+    fn decode_from_metadata(
+        &self,
+        lane: &mut Lane<'_>,
+        cluster: &Cluster,
+        skip: usize,
+        target: &mut [u8],
+    ) -> Result<()> {
+        let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
+        if skip == 0 && target.len() == bytes {
+            let input = self.encoded_metadata(cluster)?;
+            return self.engine.decode(lane, cluster, &input, target);
+        }
+        copy(&*self.shared_cluster(lane, cluster)?, skip, target)
+    }
+
+    /// The bytes of a cluster that lies among the metadata, as they are stored.
+    pub(crate) fn encoded_metadata(&self, cluster: &Cluster) -> Result<Meta> {
+        let ClusterPlace::Meta(space, offset) = cluster.id.place else {
+            return Err(Error::new(ErrorKind::AddressOverflow).at(cluster.id.place.offset()));
+        };
+        self.meta(space, offset, usize::try_from(cluster.id.encoded_bytes).unwrap_or(usize::MAX))
+    }
+
+    /// The decoded bytes of a cluster, wherever it lies, shared with everybody who asks for them.
+    pub(crate) fn shared_cluster(&self, lane: &mut Lane<'_>, cluster: &Cluster) -> Result<Decoded> {
+        if let ClusterPlace::Data(_) = cluster.id.place {
+            return self.engine.shared_data(lane, cluster);
+        }
+        // Before anything is claimed: metadata may lie in clusters themselves.
+        let input = self.encoded_metadata(cluster)?;
+        self.engine
+            .shared(lane, cluster, |lane, output| self.engine.decode(lane, cluster, &input, output))
+    }
+
+    /// Has workers decode what they can, and waits for it; what is left are parts that could not be had
+    /// that way, for whatever reason: the reader finds out by doing it itself.
+    fn decode_elsewhere<'p>(
+        &self,
+        missing: &[&'p Part],
+        target: &mut [u8],
+        tally: &mut Tally,
+    ) -> Result<Vec<&'p Part>> {
+        let mut waiting = Vec::new();
+        let mut left = Vec::new();
+        for (turn, part) in missing.iter().enumerate() {
+            let Origin::Cluster { cluster, .. } = part.origin else { continue };
+            if matches!(cluster.id.place, ClusterPlace::Meta(..)) {
+                left.push(*part);
+                continue;
+            }
+            let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
+            let waiter = match self.engine.clusters.claim(cluster.id, bytes, Urgency::Demand) {
+                Claim::Ready(decoded) => Err(decoded),
+                Claim::Pending(waiter) => Ok(waiter),
+                Claim::Mine(mine) => {
+                    let waiter = mine.waiter();
+                    let mut errand = Errand::new(&self.engine, None, true);
+                    errand.add(cluster, mine);
+                    errand.send(turn);
+                    Ok(waiter)
+                }
+            };
+            waiting.push((*part, waiter));
+        }
+        for (part, waiter) in waiting {
+            let Origin::Cluster { skip, .. } = part.origin else { continue };
+            let bytes = address(target.get_mut(part.target.clone()))?;
+            let decoded = waiter.map_or_else(Some, |waiter| waiter.wait());
+            match decoded.filter(|decoded| decoded.len() >= end(skip, bytes)) {
+                Some(decoded) => {
+                    copy(&decoded, skip, bytes)?;
+                    tally.served(bytes.len());
+                }
+                None => left.push(part),
+            }
+        }
+        Ok(left)
+    }
+
+    /// The packed inode, for a fragment of `inode`. It has no fragments itself, and neither has the
+    /// metabox, in which its own map may lie.
     pub(crate) fn packed_for(&self, inode: &Inode) -> Result<&Inode> {
-        let packed = self.packed.as_ref().filter(|packed| packed.nid() != inode.nid());
+        let is_special = |special: &Option<Inode>| {
+            special.as_ref().is_some_and(|special| special.nid() == inode.nid())
+        };
+        let may_have = !is_special(&self.packed) && !is_special(&self.metabox);
+        let packed = self.packed.as_ref().filter(|_| may_have);
         packed.ok_or_else(|| Error::new(ErrorKind::NoPackedInode).at(inode.end()))
+    }
+
+    /// Whether the clusters of `inode` are those of many files.
+    pub(crate) fn is_common(&self, nid: Nid) -> bool {
+        self.packed.as_ref().is_some_and(|packed| packed.nid() == nid)
     }
 
     /// The target of a symlink.
@@ -97,6 +327,58 @@ impl Core {
         self.read_at(link, 0, &mut target)?;
         if target.contains(&0) { Err(bad()) } else { Ok(target) }
     }
+}
+
+/// Gives workers of other CPUs something to do: all but the first share of the clusters. Whatever they
+/// have not begun when the reader gets there, it takes back.
+fn send_errands(engine: &Arc<Engine>, missing: &[&Part]) {
+    let clusters: Vec<Cluster> = missing
+        .iter()
+        .filter_map(|part| cluster_of(part))
+        .filter(|cluster| matches!(cluster.id.place, ClusterPlace::Data(_)))
+        .collect();
+    let all: u64 = clusters.iter().fold(0, |sum, one| sum.saturating_add(one.decoded_bytes));
+    let shares = u64::try_from(engine.workers.parallelism()).unwrap_or(1).saturating_mul(2);
+    let share = all.checked_div(shares).unwrap_or(all).max(ERRAND_BYTES);
+    let mut turn = 0usize;
+    let mut own = share;
+    let mut errand = Errand::new(engine, None, false);
+    for cluster in clusters {
+        if own > 0 {
+            own = own.saturating_sub(cluster.decoded_bytes);
+            continue;
+        }
+        let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
+        if let Claim::Mine(mine) = engine.clusters.claim(cluster.id, bytes, Urgency::Demand) {
+            errand.add(cluster, mine);
+        }
+        if errand.decoded_bytes() >= share {
+            std::mem::replace(&mut errand, Errand::new(engine, None, false)).send(turn);
+            turn = turn.saturating_add(1);
+        }
+    }
+    // A rest that is not worth a wake-up is the reader's.
+    if errand.decoded_bytes() >= ERRAND_BYTES {
+        errand.send(turn);
+    }
+}
+
+fn cluster_of(part: &Part) -> Option<Cluster> {
+    match part.origin {
+        Origin::Cluster { cluster, .. } => Some(cluster),
+        _ => None,
+    }
+}
+
+/// How much of an extent is needed for the bytes from `skip` on.
+fn end(skip: usize, target: &[u8]) -> usize {
+    skip.saturating_add(target.len())
+}
+
+/// Copies the bytes of an extent from `skip` on.
+fn copy(decoded: &[u8], skip: usize, target: &mut [u8]) -> Result<()> {
+    target.copy_from_slice(address(decoded.get(skip..end(skip, target)))?);
+    Ok(())
 }
 
 /// The longest symlink target, in bytes: Linux's `PATH_MAX`.

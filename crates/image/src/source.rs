@@ -6,8 +6,11 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+use rustix::fs::Advice;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -21,6 +24,9 @@ pub trait Source: Send + Sync + fmt::Debug {
 
     /// How many bytes there are.
     fn length(&self) -> u64;
+
+    /// These bytes will be read soon. A hint; the default does nothing.
+    fn will_need(&self, _offset: u64, _bytes: u64) {}
 }
 
 /// A file or block device, from some byte on.
@@ -57,6 +63,13 @@ impl Source for FileSource {
 
     fn length(&self) -> u64 {
         self.length
+    }
+
+    fn will_need(&self, offset: u64, bytes: u64) {
+        if let (Some(at), Some(bytes)) = (self.start.checked_add(offset), NonZeroU64::new(bytes)) {
+            // Only a hint: a file system that does not know it reads all the same.
+            rustix::fs::fadvise(&self.file, at, Some(bytes), Advice::WillNeed).ok();
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! Verifying and extracting share this walk, and with it the checks of what a tree may look like:
 //! names that stay in their directory, entries in order, no directory reached twice.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 
 use ferrofs_ondisk::dirent::check_name;
@@ -13,6 +13,7 @@ use crate::dir::{DirEntry, RawEntries};
 use crate::error::{Error, ErrorKind, Result};
 use crate::image::Core;
 use crate::inode::Inode;
+use crate::nid_set::NidSet;
 
 /// The longest path that is followed: sixteen times what one system call takes.
 const PATH_MAX_BYTES: usize = 64 << 10;
@@ -64,7 +65,7 @@ pub struct Walk<'a> {
     /// Steps that are due before the walk goes on.
     due: VecDeque<Visit>,
     /// Directories that have been entered.
-    entered: HashSet<Nid>,
+    entered: NidSet,
     /// The directory of the last [`Visit::Enter`]; its entries have not been opened yet.
     entering: Option<(Node, Nid)>,
 }
@@ -98,7 +99,7 @@ impl<'a> Walk<'a> {
             stack: Vec::new(),
             path: Vec::new(),
             due: VecDeque::new(),
-            entered: HashSet::new(),
+            entered: NidSet::default(),
             entering: None,
         };
         walk.visit(Node { path: normalized(path), inode }, parent);

@@ -70,7 +70,7 @@ fn read_table(core: &Core, at: u64, buffer: &mut [u8]) -> Result<()> {
         (None, packed) => packed.as_ref(),
     };
     match holder {
-        None => core.devices.read(0, at, buffer),
+        None => core.engine.devices.read(0, at, buffer),
         Some(inode) if core.read_at(inode, at, buffer)? == buffer.len() => Ok(()),
         Some(inode) => Err(Error::new(ErrorKind::PrefixTable).in_inode(inode.nid()).at(at)),
     }

@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<Outcome> {
     let mut progress = Progress::new(arguments.progress.progress, "check", total);
     let (mut problems, mut done) = (Problems::default(), Work::default());
     let started = Instant::now();
-    let summary = image.verify(&mut |event| match event {
+    let summary = image.verify(arguments.read.jobs, &mut |event| match event {
         VerifyEvent::Progress(now) => {
             done = Work { entries: now.inodes, bytes: now.bytes };
             progress.update(done);

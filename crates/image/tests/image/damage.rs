@@ -27,7 +27,7 @@ fn problems(image: Result<Image, ferrofs_image::Error>) -> Vec<ferrofs_image::Er
         Err(error) => vec![error],
         Ok(image) => {
             let mut found = Vec::new();
-            image.verify(&mut |event| {
+            image.verify(None, &mut |event| {
                 if let VerifyEvent::Problem(problem) = event {
                     found.push(problem.error);
                 }

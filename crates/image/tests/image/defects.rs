@@ -23,7 +23,7 @@ fn open_unchecked(bytes: Vec<u8>) -> Image {
 
 fn kinds(image: &Image) -> Vec<String> {
     let mut kinds = Vec::new();
-    image.verify(&mut |event| {
+    image.verify(None, &mut |event| {
         if let VerifyEvent::Problem(problem) = event {
             kinds.push(format!("{:?}", problem.error.kind()));
         }

@@ -137,7 +137,7 @@ fn every_image_passes_verification() {
         for listed in &set.manifest.images {
             let image = set.open(listed);
             let mut problems = Vec::new();
-            let summary = image.verify(&mut |event| {
+            let summary = image.verify(Some(2), &mut |event| {
                 if let ferrofs_image::VerifyEvent::Problem(problem) = event {
                     let path = String::from_utf8_lossy(&problem.path).into_owned();
                     problems.push(format!("{path}: {}", problem.error));

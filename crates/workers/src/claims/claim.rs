@@ -108,6 +108,13 @@ impl<K: Copy + Eq + Hash, V: Value> Claims<K, V> {
         }
     }
 
+    /// The value of `key` if one of at least `length` is kept: a demand that computes nothing and joins
+    /// nobody.
+    #[must_use]
+    pub fn get(&self, key: K, length: usize) -> Option<V> {
+        lock(&self.shared.register).serve(key, length, Urgency::Demand)
+    }
+
     /// Drops values, those first that were used longest ago, until `bytes` of weight went or none is
     /// left; says how much went. A value that somebody still holds goes with its last holder. It waits
     /// for nobody.

@@ -170,7 +170,8 @@ impl<K: Copy + Eq + Hash, V: Clone> Register<K, V> {
         }
     }
 
-    fn serve(&mut self, key: K, length: usize, urgency: Urgency) -> Option<V> {
+    /// K1.
+    pub(super) fn serve(&mut self, key: K, length: usize, urgency: Urgency) -> Option<V> {
         let place = self.slots.get(&key)?.kept?;
         if self.kept.peek(place)?.length < length {
             return None;

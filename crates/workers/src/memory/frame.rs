@@ -62,6 +62,12 @@ impl DerefMut for Frame {
     }
 }
 
+impl AsMut<[u8]> for Frame {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
 impl Drop for Frame {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {

@@ -2,17 +2,12 @@
 //! somebody has to wait. It owns the places to look at and the time of the last look; it never runs by
 //! itself: whoever has a moment calls `look`. The budget remembers the answer.
 
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::budget::Budget;
+use super::group::{Group, read};
 use crate::sync::{AtomicU64, Ordering};
-
-/// Files of cgroups and of pressure are a few lines; `memory.stat` is about two KiB.
-const MOST_BYTES_OF_A_FILE: u64 = 64 << 10;
-/// Cgroups above each other: more than any system nests.
-const MOST_LEVELS: usize = 64;
 
 /// Where to look, how often, and what counts as short.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,96 +108,6 @@ impl Drop for Pressure {
     }
 }
 
-/// The cgroup that accounts this process's memory.
-#[derive(Debug, PartialEq, Eq)]
-struct Group {
-    version: Version,
-    directory: PathBuf,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Version {
-    One,
-    Two,
-}
-
-impl Group {
-    /// Finds it by the lines of `/proc/self/cgroup`: the memory controller of version 1 if it is in
-    /// use, otherwise the one hierarchy of version 2.
-    fn of_process(memberships: &str, root: &Path) -> Option<Self> {
-        let find = |wanted: fn(&str) -> bool| {
-            memberships.lines().find_map(|line| {
-                let mut fields = line.splitn(3, ':').skip(1);
-                let controllers = fields.next()?;
-                let path = fields.next()?;
-                wanted(controllers).then(|| path.trim_start_matches('/').to_owned())
-            })
-        };
-        let of_one = |controllers: &str| controllers.split(',').any(|name| name == "memory");
-        let (version, base, path) = match find(of_one) {
-            Some(path) => (Version::One, root.join("memory"), path),
-            None => (Version::Two, root.to_owned(), find(str::is_empty)?),
-        };
-        // In a container the path may be one of outside; what is mounted then is its own group.
-        let inside = base.join(path);
-        let directory = if inside.join(version.usage_file()).exists() { inside } else { base };
-        Some(Self { version, directory })
-    }
-
-    /// Its directory and those above, up to the root of the mount.
-    fn upwards<'path>(&'path self, root: &'path Path) -> impl Iterator<Item = &'path Path> {
-        let is_inside = move |directory: &&Path| directory.starts_with(root);
-        self.directory.ancestors().take_while(is_inside).take(MOST_LEVELS)
-    }
-}
-
-impl Version {
-    fn usage_file(self) -> &'static str {
-        match self {
-            Self::One => "memory.usage_in_bytes",
-            Self::Two => "memory.current",
-        }
-    }
-
-    fn limit_files(self) -> &'static [&'static str] {
-        match self {
-            Self::One => &["memory.limit_in_bytes"],
-            Self::Two => &["memory.high", "memory.max"],
-        }
-    }
-
-    /// The line of `memory.stat` for file pages that nobody used lately.
-    fn idle_cache_line(self) -> &'static str {
-        match self {
-            Self::One => "total_inactive_file",
-            Self::Two => "inactive_file",
-        }
-    }
-
-    /// Whether less than `margin` is left below a limit of this one group.
-    ///
-    /// File pages that nobody used lately are not counted as used: they go at once when memory is
-    /// wanted, and whoever reads files fills any group with them up to its limit, for good.
-    fn is_near_limit(self, directory: &Path, margin: u64) -> bool {
-        let number = |name: &str| read(&directory.join(name))?.trim().parse::<u64>().ok();
-        let limit = self.limit_files().iter().filter_map(|name| number(name)).min();
-        let (Some(usage), Some(limit)) = (number(self.usage_file()), limit) else {
-            return false;
-        };
-        let is_near = |usage: u64| usage >= limit.saturating_sub(margin);
-        is_near(usage) && is_near(usage.saturating_sub(self.idle_cache(directory)))
-    }
-
-    fn idle_cache(self, directory: &Path) -> u64 {
-        let text = read(&directory.join("memory.stat")).unwrap_or_default();
-        let value = |line: &str| {
-            let (name, value) = line.split_once(' ')?;
-            (name == self.idle_cache_line()).then(|| value.trim().parse().ok())?
-        };
-        text.lines().find_map(value).unwrap_or(0)
-    }
-}
-
 /// The `some avg10` of a file of pressure, in hundredths of a percent.
 fn stalled_share(text: &str) -> Option<u32> {
     let line = text.lines().find(|line| line.starts_with("some "))?;
@@ -211,14 +116,6 @@ fn stalled_share(text: &str) -> Option<u32> {
     let part =
         part.get(..2).map_or_else(|| part.parse::<u32>().map(|tenths| tenths * 10), str::parse);
     whole.parse::<u32>().ok()?.checked_mul(100)?.checked_add(part.ok()?)
-}
-
-/// A small file as text; none when it cannot be read.
-fn read(path: &Path) -> Option<String> {
-    let file = std::fs::File::open(path).ok()?;
-    let mut text = String::new();
-    file.take(MOST_BYTES_OF_A_FILE).read_to_string(&mut text).ok()?;
-    Some(text)
 }
 
 #[cfg(all(test, not(loom)))]

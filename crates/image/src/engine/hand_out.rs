@@ -1,0 +1,141 @@
+//! Clusters that a worker is to decode: for a reader that has several to wait for, or ahead of one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ferrofs_workers::memory::Policy;
+
+use super::{Decoded, Engine, Lane, Mine};
+use crate::cluster::{Cluster, ClusterPlace};
+use crate::error::Result;
+
+/// The most that one read of the source brings for an errand, in bytes.
+const REACH_MAX_BYTES: u64 = 1 << 20;
+
+/// Whether an errand is still wanted.
+#[derive(Clone, Debug)]
+pub(crate) struct Wish {
+    now: Arc<AtomicU64>,
+    then: u64,
+}
+
+impl Wish {
+    /// A wish that ends when `round` changes.
+    pub(crate) fn of_round(round: &Arc<AtomicU64>) -> Self {
+        Self { now: Arc::clone(round), then: round.load(Ordering::Relaxed) }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        // A hint: what is done in vain is only not needed.
+        self.now.load(Ordering::Relaxed) != self.then
+    }
+}
+
+/// Claimed clusters on their way to a worker. It owns all that it touches. What it does not decode,
+/// for whatever reason, is free again for whoever needs it: nothing is remembered.
+#[derive(Debug)]
+pub(crate) struct Errand {
+    engine: Arc<Engine>,
+    clusters: Vec<(Cluster, Mine)>,
+    /// For readahead: until when it is wanted.
+    wish: Option<Wish>,
+    /// Its reader does not decode, and waits for this alone.
+    is_forced: bool,
+}
+
+impl Errand {
+    pub(crate) fn new(engine: &Arc<Engine>, wish: Option<Wish>, is_forced: bool) -> Self {
+        Self { engine: Arc::clone(engine), clusters: Vec::new(), wish, is_forced }
+    }
+
+    /// Adds a cluster, behind the ones before it in the image where that can be.
+    pub(crate) fn add(&mut self, cluster: Cluster, mut mine: Mine) {
+        // Begun, so that a reader that does not decode need not take it back.
+        if !self.is_forced || mine.begin() {
+            self.clusters.push((cluster, mine));
+        }
+    }
+
+    /// Decoded bytes of its clusters.
+    pub(crate) fn decoded_bytes(&self) -> u64 {
+        let sum =
+            |sum: u64, (cluster, _): &(Cluster, Mine)| sum.saturating_add(cluster.decoded_bytes);
+        self.clusters.iter().fold(0, sum)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.clusters.is_empty()
+    }
+
+    /// Sends it to a worker of another CPU; `turn` spreads several over them.
+    pub(crate) fn send(self, turn: usize) {
+        let workers = self.engine.workers.clone();
+        workers.submit_elsewhere(turn, move || self.run());
+    }
+
+    /// Decodes what is still wanted and what nobody has taken back.
+    fn run(self) {
+        let Self { engine, clusters, wish, is_forced } = self;
+        let lane = if is_forced { Some(engine.lanes.enter()) } else { engine.lanes.try_enter() };
+        let Some(mut lane) = lane else { return };
+        let places: Vec<Cluster> = clusters.iter().map(|(cluster, _)| *cluster).collect();
+        for (number, (cluster, mut mine)) in clusters.into_iter().enumerate() {
+            if wish.as_ref().is_some_and(Wish::is_over) && !mine.is_demanded() {
+                continue;
+            }
+            if !(is_forced || mine.begin()) {
+                continue;
+            }
+            let reach = reach(places.get(number..).unwrap_or_default());
+            if let Ok(decoded) = decode(&engine, &mut lane, (&cluster, reach), &mine) {
+                lane.tally.on_workers = lane.tally.on_workers.wrapping_add(1);
+                mine.publish(decoded);
+            }
+        }
+    }
+}
+
+/// Decodes a cluster with the memory that its ticket is worth: somebody who waits may have come before
+/// it was begun, or since.
+fn decode(
+    engine: &Engine,
+    lane: &mut Lane<'_>,
+    (cluster, reach): (&Cluster, usize),
+    mine: &Mine,
+) -> Result<Decoded> {
+    let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
+    let mut attempt = |policy| {
+        let mut output = match engine.memory.buffer(bytes, policy) {
+            Err(error) if policy == Policy::MayFail => {
+                // What was decoded long ago makes room for what will be wanted soon.
+                engine.clusters.shed(cluster.decoded_bytes);
+                engine.memory.buffer(bytes, policy).map_err(|_| error)?
+            }
+            leased => leased?,
+        };
+        engine.decode_data(lane, (cluster, reach), &mut output, policy)?;
+        Ok(Decoded::from(output))
+    };
+    if mine.is_demanded() {
+        return attempt(Policy::MustSucceed);
+    }
+    match attempt(Policy::MayFail) {
+        Err(error) if error.is_about_now() && mine.is_demanded() => attempt(Policy::MustSucceed),
+        other => other,
+    }
+}
+
+/// How far the clusters reach that follow the first one without a gap.
+pub(crate) fn reach(clusters: &[Cluster]) -> usize {
+    let mut run = None;
+    for cluster in clusters {
+        let ClusterPlace::Data(offset) = cluster.id.place else { break };
+        let end = offset.saturating_add(u64::from(cluster.id.encoded_bytes));
+        let (start, reached) = *run.get_or_insert((offset, offset));
+        if offset != reached || end.saturating_sub(start) > REACH_MAX_BYTES {
+            break;
+        }
+        run = Some((start, end));
+    }
+    run.and_then(|(start, end)| usize::try_from(end.saturating_sub(start)).ok()).unwrap_or(0)
+}

@@ -1,0 +1,58 @@
+//! A file that is read in pieces: reads like [`Image::read_at`], and looks ahead of readers that go
+//! through it in order.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use crate::error::Result;
+use crate::image::Image;
+use crate::inode::Inode;
+use crate::readahead::Readahead;
+
+/// An open file with readahead. It may be read from many threads; those that go through it in order,
+/// one behind the other, are taken for one reader.
+#[derive(Debug)]
+pub struct File {
+    image: Image,
+    inode: Inode,
+    ahead: Mutex<Readahead>,
+}
+
+impl File {
+    pub(crate) fn new(image: Image, inode: Inode) -> Self {
+        Self { image, inode, ahead: Mutex::new(Readahead::new()) }
+    }
+
+    /// Its inode.
+    #[must_use]
+    pub fn inode(&self) -> &Inode {
+        &self.inode
+    }
+
+    /// Reads as [`Image::read_at`], and has the clusters that come next decoded by the workers of other
+    /// CPUs if the reader has gone through the file in order so far. They give way when memory is
+    /// short, and are given up when the reader goes elsewhere.
+    ///
+    /// # Errors
+    /// As [`Image::read_at`]; what is read ahead never fails a read.
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        // Before the read: the workers decode what comes next while this thread decodes what it needs.
+        self.look_ahead(offset, buffer.len());
+        self.image.read_at(&self.inode, offset, buffer)
+    }
+
+    fn look_ahead(&self, offset: u64, bytes: usize) {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        // Another reader is at it: one of them looking ahead is enough, and nobody waits.
+        let Ok(mut ahead) = self.ahead.try_lock() else { return };
+        if let Some(range) = ahead.advance(offset, bytes, self.inode.size()) {
+            ahead.prefetch(self.image.core(), &self.inode, range);
+        }
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        self.ahead.get_mut().unwrap_or_else(PoisonError::into_inner).give_up();
+    }
+}

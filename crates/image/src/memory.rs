@@ -1,0 +1,117 @@
+//! The memory of an image: one budget, and what is taken from it. It bounds; it decodes nothing and
+//! caches nothing. The engine takes from here, and so may whoever extracts.
+
+use ferrofs_workers::memory::{
+    Budget, Buffer, Buffers, PagePool, Policy, PoolSettings, RequestList,
+};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Bytes of memory for images: everything whose size an image or a caller decides is counted in it,
+/// and stays below the limit.
+///
+/// Several images may share one. Clones are handles.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    budget: Budget,
+    buffers: Buffers,
+    frames: PagePool,
+}
+
+impl Memory {
+    /// The smallest limit, in bytes: room for the longest extent of the format (12 MiB), its cluster
+    /// (1 MiB), the tables of a walk, and something to read the next one with.
+    pub const MIN_BYTES: u64 = 20 << 20;
+
+    /// The largest limit that is chosen by itself, in bytes.
+    const STANDARD_BYTES: u64 = 256 << 20;
+
+    /// Frames of 4 KiB at most that decoding through a window takes, all requests together. The
+    /// address space for them costs nothing, the table 32 bytes a frame.
+    const FRAMES: u32 = 4096;
+
+    /// Memory of at most `limit_bytes`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::MemoryLimit`] for fewer than [`Memory::MIN_BYTES`]; [`ErrorKind::OutOfMemory`]
+    /// if the system has no address space.
+    pub fn new(limit_bytes: u64) -> Result<Self> {
+        Self::with_budget(Budget::new(limit_bytes))
+    }
+
+    /// Memory of a budget that is counted elsewhere too.
+    ///
+    /// # Errors
+    /// As [`Memory::new`].
+    pub fn with_budget(budget: Budget) -> Result<Self> {
+        let limit = budget.limit_bytes();
+        if limit < Self::MIN_BYTES {
+            let kind = ErrorKind::MemoryLimit { bytes: limit, least: Self::MIN_BYTES };
+            return Err(kind.into());
+        }
+        let buffers = Buffers::new(&budget)?;
+        let frames = PagePool::new(&budget, PoolSettings::new(Self::FRAMES, 0))?;
+        Ok(Self { budget, buffers, frames })
+    }
+
+    /// 256 MiB, or an eighth of what this machine or control group has, if that is less.
+    ///
+    /// # Errors
+    /// As [`Memory::new`].
+    pub fn standard() -> Result<Self> {
+        Self::new(Self::standard_bytes())
+    }
+
+    /// The limit of [`Memory::standard`].
+    #[must_use]
+    pub fn standard_bytes() -> u64 {
+        let share = ferrofs_workers::memory::granted_bytes() / 8;
+        share.clamp(Self::MIN_BYTES, Self::STANDARD_BYTES)
+    }
+
+    /// The one sum.
+    #[must_use]
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// A contiguous buffer of `bytes` bytes, whose contents are left from its last use.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfMemory`] at the limit, after waiting; under [`Policy::MayFail`] at once, and
+    /// for this moment only.
+    pub fn buffer(&self, bytes: usize, policy: Policy) -> Result<Buffer> {
+        Ok(self.buffers.lease(bytes, policy)?)
+    }
+
+    /// The buffers.
+    pub(crate) fn buffers(&self) -> &Buffers {
+        &self.buffers
+    }
+
+    /// A list of frames for one request.
+    pub(crate) fn request_list(&self) -> RequestList {
+        self.frames.request_list()
+    }
+
+    /// The frames.
+    pub(crate) fn frames(&self) -> &PagePool {
+        &self.frames
+    }
+
+    /// Whether so much more could be had without taking it from anybody.
+    pub(crate) fn has_room_for(&self, bytes: u64) -> bool {
+        self.budget.used_bytes().saturating_add(bytes) <= self.budget.limit_bytes()
+    }
+}
+
+impl From<ferrofs_workers::Error> for Error {
+    fn from(error: ferrofs_workers::Error) -> Self {
+        Self::new(match error.kind() {
+            ferrofs_workers::ErrorKind::OutOfMemory => {
+                ErrorKind::OutOfMemory { bytes: error.amount().unwrap_or(0) }
+            }
+            _ => ErrorKind::Workers(error),
+        })
+    }
+}

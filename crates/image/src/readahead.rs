@@ -1,0 +1,211 @@
+//! Readahead: which bytes a sequential reader will want next, and having them decoded in time.
+//!
+//! The window starts small, doubles while the reader goes on in order and what was fetched is used, and
+//! shrinks when best effort is refused, since memory or lanes are short then. A jump gives up what
+//! nobody has begun and starts anew. All of it is best effort: it takes no memory that is not at hand,
+//! waits for nothing, and leaves no trace where it fails.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ferrofs_workers::claims::{Claim, Urgency};
+
+use crate::cluster::ClusterPlace;
+use crate::engine::{Errand, Wish};
+use crate::error::Result;
+use crate::image::Core;
+use crate::inode::Inode;
+use crate::plan::{Origin, ReadPlan};
+
+/// The first window of a reader, in bytes of the file.
+const FIRST_BYTES: u64 = 128 << 10;
+/// The largest window, in bytes of the file.
+const LARGEST_BYTES: u64 = 8 << 20;
+/// The share of the memory that one reader's window may be.
+const MEMORY_SHARE: u64 = 8;
+/// Decoded bytes for which waking a worker is worth its while.
+const ERRAND_BYTES: u64 = 96 << 10;
+
+/// What is known of a reader.
+#[derive(Debug)]
+pub(crate) struct Readahead {
+    /// Where the next read starts if the reader goes on in order.
+    next: u64,
+    /// Bytes to keep ahead of the reader; 0 for one that has just jumped.
+    window: u64,
+    /// Up to where clusters have been asked for.
+    asked: u64,
+    /// Changes when what was asked for is not wanted any more.
+    round: Arc<AtomicU64>,
+    /// Refusals that had been counted when the window was last looked at.
+    refusals: u64,
+    /// Spreads errands over the CPUs.
+    turn: usize,
+}
+
+impl Readahead {
+    pub(crate) fn new() -> Self {
+        let round = Arc::new(AtomicU64::new(0));
+        Self { next: 0, window: 0, asked: 0, round, refusals: 0, turn: 0 }
+    }
+
+    /// Notes a read; answers which bytes of the file should be asked for now.
+    pub(crate) fn advance(&mut self, offset: u64, bytes: u64, size: u64) -> Option<Range<u64>> {
+        let end = offset.saturating_add(bytes).min(size);
+        // Several threads that share the work on a file come a little early or late.
+        let slack = self.window.max(bytes);
+        let is_next = offset.abs_diff(self.next) <= slack && self.next > 0;
+        let is_start = offset == 0;
+        if !(is_next || is_start) {
+            self.give_up();
+            self.next = end;
+            return None;
+        }
+        if is_start && !is_next {
+            self.give_up();
+        }
+        self.next = self.next.max(end);
+        if self.window == 0 {
+            self.window = FIRST_BYTES.max(bytes);
+            self.asked = end;
+        }
+        self.asked = self.asked.max(end);
+        let left = self.asked.saturating_sub(self.next);
+        let goal = self.next.saturating_add(self.window).min(size);
+        // In large steps: half a window each time.
+        if left >= self.window / 2 || self.asked >= goal {
+            return None;
+        }
+        let range = self.asked..goal;
+        self.asked = goal;
+        self.window = self.window.saturating_mul(2).min(LARGEST_BYTES);
+        Some(range)
+    }
+
+    /// Nothing that was asked for is wanted any more.
+    pub(crate) fn give_up(&mut self) {
+        self.round.fetch_add(1, Ordering::Relaxed);
+        (self.next, self.window, self.asked) = (0, 0, 0);
+    }
+
+    /// Asks for the clusters of a range. What fails here fails the read that needs it, later and with
+    /// a better message, or nobody.
+    pub(crate) fn prefetch(&mut self, core: &Core, inode: &Inode, range: Range<u64>) {
+        self.shrink_if_refused(core);
+        let most = core.engine.memory.budget().limit_bytes() / MEMORY_SHARE;
+        self.window = self.window.min(most.max(FIRST_BYTES));
+        self.try_prefetch(core, inode, range).ok();
+    }
+
+    /// Best effort was refused since the last time: half a window is more than there is room for.
+    fn shrink_if_refused(&mut self, core: &Core) {
+        let refusals = core.engine.memory.buffers().counts().refused;
+        if refusals > self.refusals {
+            self.window = (self.window / 4).max(FIRST_BYTES);
+        }
+        self.refusals = refusals;
+    }
+
+    fn try_prefetch(&mut self, core: &Core, inode: &Inode, range: Range<u64>) -> Result<()> {
+        let engine = &core.engine;
+        let mut at = range.start;
+        let mut errand = Errand::new(engine, Some(Wish::of_round(&self.round)), false);
+        while at < range.end {
+            let bytes = usize::try_from(range.end.saturating_sub(at)).unwrap_or(usize::MAX);
+            let plan = ReadPlan::build(core, inode, at, bytes)?;
+            for part in &plan.parts {
+                match part.origin {
+                    Origin::Raw { device, offset } => {
+                        engine.devices.will_need(device, offset, part.target.len());
+                    }
+                    Origin::Cluster { cluster, .. } if is_data(cluster.id.place) => {
+                        let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
+                        let claim = engine.clusters.claim(cluster.id, bytes, Urgency::Prefetch);
+                        if let Claim::Mine(mine) = claim {
+                            self.stock(core, bytes);
+                            errand.add(cluster, mine);
+                        }
+                    }
+                    Origin::Hole | Origin::Meta { .. } | Origin::Cluster { .. } => {}
+                }
+                if errand.decoded_bytes() >= ERRAND_BYTES {
+                    let wish = Some(Wish::of_round(&self.round));
+                    let full = std::mem::replace(&mut errand, Errand::new(engine, wish, false));
+                    full.send(self.turn);
+                    self.turn = self.turn.wrapping_add(1);
+                }
+            }
+            if plan.length == 0 {
+                break;
+            }
+            at = at.saturating_add(u64::try_from(plan.length).unwrap_or(u64::MAX));
+        }
+        if !errand.is_empty() {
+            errand.send(self.turn);
+            self.turn = self.turn.wrapping_add(1);
+        }
+        Ok(())
+    }
+
+    /// Best effort maps nothing; so the reader, who may, sees to it that there is something at hand,
+    /// as long as nobody is short of it.
+    fn stock(&self, core: &Core, bytes: usize) {
+        let engine = &core.engine;
+        let kept =
+            engine.clusters.weight_bytes().saturating_add(engine.memory.buffers().idle_bytes());
+        if kept < engine.memory.budget().limit_bytes() / 2 {
+            let wanted = self.window.checked_div(u64::try_from(bytes).unwrap_or(1)).unwrap_or(1);
+            let wanted = usize::try_from(wanted).unwrap_or(1).clamp(1, 64);
+            let _made: usize = engine.memory.buffers().stock(bytes, wanted);
+        }
+    }
+}
+
+fn is_data(place: ClusterPlace) -> bool {
+    matches!(place, ClusterPlace::Data(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u64 = 1 << 30;
+
+    #[test]
+    fn the_window_grows_while_the_reader_goes_on_in_order() {
+        let mut ahead = Readahead::new();
+        let mut asked = 0;
+        for step in 0..400u64 {
+            if let Some(range) = ahead.advance(step << 17, 1 << 17, SIZE) {
+                assert!(range.start >= asked && range.start < range.end);
+                asked = range.end;
+            }
+            let ahead_by = asked.saturating_sub((step + 1) << 17);
+            assert!(ahead_by <= LARGEST_BYTES);
+        }
+        assert_eq!(ahead.window, LARGEST_BYTES);
+    }
+
+    #[test]
+    fn a_jump_gives_up_what_was_asked_for() {
+        let mut ahead = Readahead::new();
+        assert!(ahead.advance(0, 4096, SIZE).is_some());
+        let wish = Wish::of_round(&ahead.round);
+        assert!(ahead.advance(SIZE / 2, 4096, SIZE).is_none());
+        assert!(wish.is_over());
+        assert_eq!(ahead.window, 0);
+        // From there on it may be in order again.
+        assert!(ahead.advance(SIZE / 2 + 4096, 4096, SIZE).is_some());
+    }
+
+    #[test]
+    fn nothing_is_asked_for_behind_the_end() {
+        let mut ahead = Readahead::new();
+        for step in 0..20u64 {
+            if let Some(range) = ahead.advance(step * 50_000, 50_000, 1_000_000) {
+                assert!(range.end <= 1_000_000);
+            }
+        }
+    }
+}

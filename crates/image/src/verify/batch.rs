@@ -1,0 +1,174 @@
+//! What is verified at a time: a few inodes together, so that handing them over costs little beside the
+//! work, or a part of a large file.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ferrofs_ondisk::FileType;
+
+use super::census::Census;
+use crate::error::{Error, ErrorKind};
+use crate::walk::{Node, Problem, Visit, Walk};
+
+/// Work of a batch, in bytes to read; LZ4 decodes this in about 100 µs.
+const BATCH_BYTES: u64 = 256 << 10;
+/// What an inode counts beside its contents, in bytes.
+const INODE_BYTES: u64 = 8 << 10;
+/// Bytes of paths in a batch at most.
+const PATHS_BYTES: usize = 64 << 10;
+/// Files from here on are verified in parts.
+const LARGE_BYTES: u64 = 4 << 20;
+/// Bytes of a part at least.
+const PART_BYTES: u64 = 2 << 20;
+/// Parts of a file at most: a hole can make one as long as a number can say.
+const PARTS_MAX: u64 = 4096;
+
+/// Work for one thread at a time.
+#[derive(Debug)]
+pub(super) enum Batch {
+    /// Inodes to verify, and what the walk found to be wrong on its way, in their order.
+    Inodes(Vec<Result<Node, Problem>>),
+    /// A part of a file.
+    Part(Part),
+}
+
+/// A part of a large file.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) node: Arc<Node>,
+    pub(super) range: Range<u64>,
+}
+
+impl Part {
+    /// Whether what belongs to the file as a whole is verified with it.
+    pub(super) fn is_first(&self) -> bool {
+        self.range.start == 0
+    }
+
+    pub(super) fn is_last(&self) -> bool {
+        self.range.end >= self.node.inode.size()
+    }
+}
+
+/// Cuts a walk into batches.
+#[derive(Debug)]
+pub(super) struct Batches<'a> {
+    walk: Walk<'a>,
+    census: &'a mut Census,
+    /// What is left of a large file.
+    large: Option<Part>,
+    /// A large file that was met behind the inodes of the last batch.
+    next: Option<Node>,
+    is_over: bool,
+}
+
+impl<'a> Batches<'a> {
+    pub(super) fn new(walk: Walk<'a>, census: &'a mut Census) -> Self {
+        Self { walk, census, large: None, next: None, is_over: false }
+    }
+
+    /// The next part of the large file that is at hand.
+    fn part(&mut self) -> Option<Part> {
+        if let Some(node) = self.next.take() {
+            let range = 0..node.inode.size();
+            self.large = Some(Part { node: Arc::new(node), range });
+        }
+        let rest = self.large.as_mut()?;
+        let start = rest.range.start;
+        let bytes = (rest.node.inode.size() / PARTS_MAX).max(PART_BYTES);
+        let end = rest.range.end.min(start.saturating_add(bytes));
+        let part = Part { node: Arc::clone(&rest.node), range: start..end };
+        rest.range.start = end;
+        if part.is_last() {
+            self.large = None;
+        }
+        Some(part)
+    }
+
+    /// The inode of a visit, if it has to be verified; a large file is put aside.
+    fn inode(&mut self, visit: Visit) -> Option<Result<Node, Problem>> {
+        let node = match visit {
+            Visit::Enter(node) => return Some(Ok(node)),
+            Visit::Leaf(node) => node,
+            Visit::Leave(_) => return None,
+            Visit::Problem(problem) => return Some(Err(problem)),
+        };
+        match self.census.meet(&node) {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(error) => {
+                // What is left cannot be verified as a whole.
+                self.is_over = true;
+                return Some(Err(Problem { path: node.path, error }));
+            }
+        }
+        let is_file = node.inode.file_type() == FileType::Regular;
+        if is_file && node.inode.size() >= LARGE_BYTES {
+            self.next = Some(node);
+            return None;
+        }
+        Some(Ok(node))
+    }
+}
+
+impl Iterator for Batches<'_> {
+    type Item = Batch;
+
+    fn next(&mut self) -> Option<Batch> {
+        if let Some(part) = self.part() {
+            return Some(Batch::Part(part));
+        }
+        let (mut inodes, mut bytes, mut paths) = (Vec::new(), 0u64, 0usize);
+        while bytes < BATCH_BYTES && paths < PATHS_BYTES && self.next.is_none() && !self.is_over {
+            let Some(visit) = self.walk.next() else {
+                self.is_over = true;
+                break;
+            };
+            let Some(found) = self.inode(visit) else { continue };
+            let (path, size) = match &found {
+                Ok(node) if node.inode.file_type() == FileType::Regular => {
+                    (node.path.len(), node.inode.size())
+                }
+                Ok(node) => (node.path.len(), 0),
+                Err(problem) => (problem.path.len(), 0),
+            };
+            bytes = bytes.saturating_add(size).saturating_add(INODE_BYTES);
+            paths = paths.saturating_add(path);
+            inodes.push(found);
+        }
+        if inodes.is_empty() { self.part().map(Batch::Part) } else { Some(Batch::Inodes(inodes)) }
+    }
+}
+
+/// Checks that the parts of a large file meet: the index of a damaged image can contradict itself from
+/// one place to the other.
+#[derive(Debug, Default)]
+pub(super) struct Seam {
+    next: u64,
+    has_failed: bool,
+}
+
+impl Seam {
+    /// What is wrong with the file up to the part that was read; only the first fault is reported, as
+    /// by a reader that goes through it in one.
+    pub(super) fn join(&mut self, part: &Part, read: Result<Range<u64>, Error>) -> Option<Error> {
+        if part.is_first() {
+            *self = Self::default();
+        }
+        let fault = match read {
+            Ok(covered) if covered.start == self.next => {
+                self.next = covered.end;
+                None
+            }
+            Ok(covered) => {
+                let kind = ErrorKind::WrongExtent { offset: covered.start.min(self.next) };
+                let inode = &part.node.inode;
+                Some(Error::new(kind).in_inode(inode.nid()).at(inode.end()))
+            }
+            Err(error) => Some(error),
+        };
+        let fault = fault.filter(|_| !self.has_failed);
+        self.has_failed |= fault.is_some();
+        fault
+    }
+}
