@@ -1,29 +1,28 @@
 //! The contents of a regular file: data where the image has data, holes where it has holes.
 //!
-//! An image delivers pieces as they were compressed, a few kilobytes each and at any offset; they
-//! are collected so that the host gets long writes.
+//! An image delivers pieces as they were compressed, a few kilobytes each and at any offset; short
+//! ones are collected so that the host gets long writes. Called by `entry_writer` for whole files and
+//! by `large_file` for parts of one; it knows nothing of names and metadata.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use ferrofs_image::{Image, Inode, Piece};
 
 use crate::error::ErrorKind;
+use crate::event::Summary;
 
 /// Larger files get their size before their contents, so that one that is too large for the host
 /// fails at once.
 const SIZE_FIRST_BYTES: u64 = 1 << 32;
 
 /// Data is written when this much has been collected: enough to make the cost of a call vanish,
-/// and little enough to stay in the cache of a CPU.
+/// and little enough to stay in the cache of a CPU. It is also all the memory that a writer keeps.
 const COLLECTED_BYTES: usize = 256 << 10;
 
-/// A part of a file that has been delivered.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Delivered {
-    Data(u64),
-    Hole(u64),
-}
+/// Pieces from this length on are written as they come: a call costs less than copying them.
+const DIRECT_BYTES: usize = 32 << 10;
 
 /// Collects the data of one file after the other.
 #[derive(Debug, Default)]
@@ -32,74 +31,124 @@ pub(crate) struct ContentWriter {
 }
 
 impl ContentWriter {
-    /// Fills the new, empty `file` with the contents of `inode`.
+    /// Fills the new, empty `file` with the contents of `inode`, and counts what was delivered.
     pub(crate) fn write(
         &mut self,
         image: &Image,
         inode: &Inode,
         file: &File,
-        on_piece: &mut dyn FnMut(Delivered),
+        counted: &mut Summary,
     ) -> Result<(), ErrorKind> {
         let size = inode.size();
         if size > SIZE_FIRST_BYTES {
             set_size(file, size)?;
         }
-        self.collected.clear();
-        let (mut position, mut data_end) = (0u64, 0u64);
-        image.for_each_piece::<ErrorKind>(inode, |piece| {
-            on_piece(match piece {
-                Piece::Data { offset, bytes } if offset == position => {
-                    self.add(file, data_end, offset, bytes)?;
-                    data_end = offset.saturating_add(bytes.len() as u64);
-                    position = data_end;
-                    Delivered::Data(bytes.len() as u64)
-                }
-                Piece::Hole { offset, length } if offset == position => {
-                    position = position.saturating_add(length);
-                    Delivered::Hole(length)
-                }
-                _ => return Err(ErrorKind::Short { delivered: position, size }),
-            });
-            Ok(())
-        })?;
-        self.flush(file, data_end)?;
+        let mut part = Part::new(self, file, counted);
+        image.for_each_piece::<ErrorKind>(inode, |piece| part.add(piece, size))?;
+        let data_end = part.finish()?;
+        let position = part.position.unwrap_or(0);
         if position != size {
             return Err(ErrorKind::Short { delivered: position, size });
         }
         if data_end < size { set_size(file, size) } else { Ok(()) }
     }
 
-    /// Adds data for `offset`; what has been collected ends at `data_end`.
-    fn add(
+    /// Writes the part of `inode` that belongs to `range`, into a file that has its size already;
+    /// answers which part that was.
+    pub(crate) fn write_range(
         &mut self,
+        image: &Image,
+        inode: &Inode,
+        range: Range<u64>,
         file: &File,
-        data_end: u64,
-        offset: u64,
-        bytes: &[u8],
-    ) -> Result<(), ErrorKind> {
-        if offset != data_end || self.collected.len() + bytes.len() > COLLECTED_BYTES {
-            self.flush(file, data_end)?;
+        counted: &mut Summary,
+    ) -> Result<Range<u64>, ErrorKind> {
+        let size = inode.size();
+        let mut part = Part::new(self, file, counted);
+        let covered =
+            image.for_each_piece_in::<ErrorKind>(inode, range, |piece| part.add(piece, size))?;
+        part.finish()?;
+        match part.position {
+            Some(position) if position != covered.end => {
+                Err(ErrorKind::Short { delivered: position, size })
+            }
+            _ => Ok(covered),
         }
-        if bytes.len() >= COLLECTED_BYTES {
-            return file.write_all_at(bytes, offset).map_err(write_failed);
+    }
+}
+
+/// A run of pieces that follow each other.
+struct Part<'a> {
+    collected: &'a mut Vec<u8>,
+    file: &'a File,
+    counted: &'a mut Summary,
+    /// Where the next piece has to start; nothing before the first one.
+    position: Option<u64>,
+    /// Where the collected bytes end.
+    data_end: u64,
+}
+
+impl<'a> Part<'a> {
+    fn new(writer: &'a mut ContentWriter, file: &'a File, counted: &'a mut Summary) -> Self {
+        writer.collected.clear();
+        Self { collected: &mut writer.collected, file, counted, position: None, data_end: 0 }
+    }
+
+    fn add(&mut self, piece: Piece<'_>, size: u64) -> Result<(), ErrorKind> {
+        let (Piece::Data { offset, .. } | Piece::Hole { offset, .. }) = piece;
+        let position = *self.position.get_or_insert(offset);
+        if offset != position {
+            return Err(ErrorKind::Short { delivered: position, size });
+        }
+        let length = match piece {
+            Piece::Data { bytes, .. } => {
+                self.add_data(offset, bytes)?;
+                bytes.len() as u64
+            }
+            Piece::Hole { length, .. } => {
+                self.counted.hole_bytes = self.counted.hole_bytes.saturating_add(length);
+                length
+            }
+        };
+        self.position = Some(position.saturating_add(length));
+        self.counted.bytes = self.counted.bytes.saturating_add(length);
+        Ok(())
+    }
+
+    fn add_data(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ErrorKind> {
+        let is_direct = bytes.len() >= DIRECT_BYTES;
+        let is_full = self.collected.len() + bytes.len() > COLLECTED_BYTES;
+        if is_direct || is_full || offset != self.data_end {
+            self.flush()?;
+        }
+        self.data_end = offset.saturating_add(bytes.len() as u64);
+        if is_direct {
+            return self.file.write_all_at(bytes, offset).map_err(write_failed);
         }
         self.collected.extend_from_slice(bytes);
         Ok(())
     }
 
-    /// Writes what has been collected; it ends at `data_end`.
-    fn flush(&mut self, file: &File, data_end: u64) -> Result<(), ErrorKind> {
+    /// Writes what has been collected.
+    fn flush(&mut self) -> Result<(), ErrorKind> {
         if self.collected.is_empty() {
             return Ok(());
         }
-        let start = data_end.saturating_sub(self.collected.len() as u64);
-        file.write_all_at(&self.collected, start).map_err(write_failed)?;
+        let start = self.data_end.saturating_sub(self.collected.len() as u64);
+        self.file.write_all_at(self.collected, start).map_err(write_failed)?;
         self.collected.clear();
         Ok(())
     }
+
+    /// Writes the rest; answers where the data ends.
+    fn finish(&mut self) -> Result<u64, ErrorKind> {
+        self.flush()?;
+        Ok(self.data_end)
+    }
 }
 
-fn set_size(file: &File, size: u64) -> Result<(), ErrorKind> {
+/// Gives a file its size; what is not written in it stays a hole.
+pub(crate) fn set_size(file: &File, size: u64) -> Result<(), ErrorKind> {
     rustix::fs::ftruncate(file, size).map_err(ErrorKind::output("cannot give the file its size"))
 }
 

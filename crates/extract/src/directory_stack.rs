@@ -6,10 +6,12 @@
 //! again from the destination, name by name, and must still be the same directories.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::directory::{Directory, Identity};
 use crate::error::{Error, ErrorKind};
 use crate::options::Existing;
 
@@ -20,24 +22,11 @@ const OPEN_LEVELS_MAX: usize = 64;
 /// Permissions of a directory while it is being filled.
 const WORKING_MODE: Mode = Mode::RWXU;
 
-/// What tells one file of the host from another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
-    device: u64,
-    inode: u64,
-}
-
-impl Identity {
-    pub(crate) fn of(stat: &Stat) -> Self {
-        Self { device: stat.st_dev, inode: stat.st_ino }
-    }
-}
-
 #[derive(Debug)]
 enum State {
     /// Nothing was needed in it yet.
     Pending,
-    Open(OwnedFd, Identity),
+    Open(Arc<Directory>),
     /// Created, but without a descriptor.
     Closed(Identity),
     /// Could not be created; this has been reported.
@@ -62,16 +51,24 @@ pub(crate) enum Blocked {
 /// The destination and the directories below it, down to the current one.
 #[derive(Debug)]
 pub(crate) struct DirectoryStack {
+    /// For searching; it outlives the walk.
     destination: OwnedFd,
+    /// The same for making entries in it.
+    root: Option<Arc<Directory>>,
     existing: Existing,
     levels: Vec<Level>,
+    /// How many levels from the destination on have given up their descriptors.
+    closed: usize,
     /// Path of the deepest level: empty for the destination, else with a leading slash.
     path: Vec<u8>,
 }
 
 impl DirectoryStack {
-    pub(crate) fn new(destination: OwnedFd, existing: Existing) -> Self {
-        Self { destination, existing, levels: Vec::new(), path: Vec::new() }
+    pub(crate) fn new(destination: OwnedFd, existing: Existing) -> Result<Self, ErrorKind> {
+        let fd = destination.try_clone().map_err(clone_failed)?;
+        let root = Some(Arc::new(open_now(fd)?));
+        let levels = Vec::new();
+        Ok(Self { destination, root, existing, levels, closed: 0, path: Vec::new() })
     }
 
     /// Whether `path` is the deepest level.
@@ -92,11 +89,12 @@ impl DirectoryStack {
         self.levels.push(Level { name: name.into(), state: State::Pending });
     }
 
-    /// Goes up again.
-    pub(crate) fn pop(&mut self) {
-        if let Some(level) = self.levels.pop() {
-            self.path.truncate(self.path.len().saturating_sub(level.name.len() + 1));
-        }
+    /// Goes up again, or out of the destination; hands over the directory if it is open.
+    pub(crate) fn pop(&mut self) -> Option<Arc<Directory>> {
+        let Some(level) = self.levels.pop() else { return self.root.take() };
+        self.path.truncate(self.path.len().saturating_sub(level.name.len() + 1));
+        self.closed = self.closed.min(self.levels.len());
+        if let State::Open(directory) = level.state { Some(directory) } else { None }
     }
 
     /// Whether the deepest level exists in the destination.
@@ -106,7 +104,7 @@ impl DirectoryStack {
     }
 
     /// The deepest level, created if that has not been done; an entry can be made in it now.
-    pub(crate) fn ready(&mut self) -> Result<BorrowedFd<'_>, Blocked> {
+    pub(crate) fn ready(&mut self) -> Result<&Arc<Directory>, Blocked> {
         let pending = |level: &Level| matches!(level.state, State::Pending);
         let mut first = self.levels.len();
         while first > 0 && pending(&self.levels[first - 1]) {
@@ -116,7 +114,7 @@ impl DirectoryStack {
             return Err(self.break_level(first - 1, kind));
         }
         for index in first..self.levels.len() {
-            if self.descriptor(index).is_none() {
+            if self.directory(index).is_none() {
                 return Err(Blocked::Before);
             }
             if let Err(kind) = self.create(index) {
@@ -148,14 +146,20 @@ impl DirectoryStack {
     }
 
     /// The deepest level, if an entry can be made in it at once.
-    pub(crate) fn top(&self) -> Option<BorrowedFd<'_>> {
-        self.descriptor(self.levels.len())
+    pub(crate) fn top(&self) -> Option<&Arc<Directory>> {
+        self.directory(self.levels.len())
     }
 
-    fn descriptor(&self, count: usize) -> Option<BorrowedFd<'_>> {
-        let Some(index) = count.checked_sub(1) else { return Some(self.destination.as_fd()) };
+    /// Whether far levels could not give up their descriptors, as entries are still being made in
+    /// them: nothing is to be created before some of these are done.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.levels.len() - self.closed > 2 * OPEN_LEVELS_MAX
+    }
+
+    fn directory(&self, count: usize) -> Option<&Arc<Directory>> {
+        let Some(index) = count.checked_sub(1) else { return self.root.as_ref() };
         match &self.levels.get(index)?.state {
-            State::Open(fd, _) => Some(fd.as_fd()),
+            State::Open(directory) => Some(directory),
             _ => None,
         }
     }
@@ -170,40 +174,61 @@ impl DirectoryStack {
     }
 
     fn reopen(&mut self, count: usize) -> Result<(), ErrorKind> {
-        let mut above: Option<(OwnedFd, Identity)> = None;
+        let mut above: Option<Directory> = None;
+        self.closed = self.closed.min(count.saturating_sub(OPEN_LEVELS_MAX));
         for index in 0..count {
             let level = &self.levels[index];
-            let (State::Closed(known) | State::Open(_, known)) = level.state else {
-                return Err(ErrorKind::Replaced);
+            let known = match &level.state {
+                State::Closed(known) => *known,
+                State::Open(directory) => directory.identity(),
+                State::Pending | State::Broken => return Err(ErrorKind::Replaced),
             };
-            let parent = above.as_ref().map_or(self.destination.as_fd(), |(fd, _)| fd.as_fd());
-            let found = open_directory(parent, &level.name)?;
-            if identity_of(found.as_fd())? != known {
+            let parent = above.as_ref().map_or(self.destination.as_fd(), AsFd::as_fd);
+            let found = open_now(open_directory(parent, &level.name)?)?;
+            if found.identity() != known {
                 return Err(ErrorKind::Replaced);
             }
-            if let Some((fd, identity)) = above.replace((found, known))
+            if let Some(directory) = above.replace(found)
                 && index + OPEN_LEVELS_MAX > count
             {
-                self.levels[index - 1].state = State::Open(fd, identity);
+                self.set_open(index - 1, directory);
             }
         }
-        if let Some((fd, identity)) = above {
-            self.levels[count - 1].state = State::Open(fd, identity);
+        if let Some(directory) = above {
+            self.set_open(count - 1, directory);
         }
         Ok(())
     }
 
-    fn create(&mut self, index: usize) -> Result<(), ErrorKind> {
-        let parent = self.descriptor(index).ok_or(ErrorKind::Replaced)?;
-        let fd = make_directory(parent, &self.levels[index].name, self.existing)?;
-        let identity = identity_of(fd.as_fd())?;
-        self.levels[index].state = State::Open(fd, identity);
-        if let Some(far) = index.checked_sub(OPEN_LEVELS_MAX)
-            && let State::Open(_, identity) = self.levels[far].state
-        {
-            self.levels[far].state = State::Closed(identity);
+    /// A level that is open already stays what it is: somebody may hold it.
+    fn set_open(&mut self, index: usize, directory: Directory) {
+        if matches!(self.levels[index].state, State::Closed(_)) {
+            self.levels[index].state = State::Open(Arc::new(directory));
         }
+    }
+
+    fn create(&mut self, index: usize) -> Result<(), ErrorKind> {
+        let parent = self.directory(index).ok_or(ErrorKind::Replaced)?;
+        let fd = make_directory(parent.as_fd(), &self.levels[index].name, self.existing)?;
+        self.levels[index].state = State::Open(Arc::new(open_now(fd)?));
+        self.close_far(index);
         Ok(())
+    }
+
+    /// Closes the levels that are far above `index`, down to the first that somebody holds: a second
+    /// holder, found again later, would complete it too early.
+    fn close_far(&mut self, index: usize) {
+        while self.closed + OPEN_LEVELS_MAX <= index {
+            let level = &mut self.levels[self.closed];
+            if let State::Open(directory) = &level.state {
+                // Only the walk makes holders, so one cannot come up meanwhile.
+                if Arc::strong_count(directory) > 1 {
+                    return;
+                }
+                level.state = State::Closed(directory.identity());
+            }
+            self.closed += 1;
+        }
     }
 
     /// Gives a level up, so that this is said only once.
@@ -274,9 +299,9 @@ fn make_directory(
     open_directory(parent, name)
 }
 
-fn identity_of(fd: BorrowedFd<'_>) -> Result<Identity, ErrorKind> {
-    let stat = rustix::fs::fstat(fd).map_err(ErrorKind::output("cannot look at directory"))?;
-    Ok(Identity::of(&stat))
+fn open_now(fd: OwnedFd) -> Result<Directory, ErrorKind> {
+    let stat = rustix::fs::fstat(&fd).map_err(ErrorKind::output("cannot look at directory"))?;
+    Ok(Directory::new(fd, stat))
 }
 
 fn clone_failed(source: std::io::Error) -> ErrorKind {
@@ -298,7 +323,7 @@ mod tests {
     use super::*;
 
     fn stack(folder: &TempDir, existing: Existing) -> DirectoryStack {
-        DirectoryStack::new(fs::File::open(folder.path()).unwrap().into(), existing)
+        DirectoryStack::new(fs::File::open(folder.path()).unwrap().into(), existing).unwrap()
     }
 
     fn open_levels(stack: &DirectoryStack) -> usize {

@@ -47,6 +47,18 @@ pub enum ErrorKind {
         /// The size of the file.
         size: u64,
     },
+    /// The parts of a file do not meet: its index contradicts itself.
+    Torn {
+        /// Where a part ends.
+        end: u64,
+        /// Where the next one starts.
+        start: u64,
+    },
+    /// The thread that worked on it panicked. That is a mistake in this library, or in a source of
+    /// the caller's own; everything else is still extracted.
+    WorkerPanicked,
+    /// Threads could not be arranged for.
+    Threads(ferrofs_workers::Error),
     /// A path to extract is not a well-formed pattern.
     Pattern(globset::Error),
     /// A path to extract names nothing in the image.
@@ -153,6 +165,11 @@ impl fmt::Display for ErrorKind {
             Self::Short { delivered, size } => {
                 write!(f, "its contents end after {delivered} of {size} bytes")
             }
+            Self::Torn { end, start } => {
+                write!(f, "its index contradicts itself: byte {start} follows byte {end}")
+            }
+            Self::WorkerPanicked => f.write_str("the thread that worked on it panicked"),
+            Self::Threads(error) => write!(f, "cannot arrange for threads: {error}"),
             Self::Pattern(error) => write!(f, "not a pattern: {error}"),
             Self::NothingMatches => f.write_str("nothing in the image matches"),
         }
@@ -174,6 +191,7 @@ impl std::error::Error for Error {
             ErrorKind::Image(error) => Some(error),
             ErrorKind::Output { source, .. } => Some(source),
             ErrorKind::Pattern(error) => Some(error),
+            ErrorKind::Threads(error) => Some(error),
             _ => None,
         }
     }

@@ -8,7 +8,8 @@ use crate::Error;
 pub enum Event {
     /// An entry, or a part of its metadata, could not be extracted. The rest goes on.
     Failed(Error),
-    /// More has been written; comes after each piece of a file and after each entry.
+    /// More has been written. It comes for each entry and for each part of a large file, in the
+    /// order in which the threads come back with what they were given: some entries at once.
     Progress(Progress),
 }
 
@@ -50,6 +51,20 @@ impl Summary {
     pub fn entries(&self) -> u64 {
         self.files + self.directories + self.symlinks + self.special + self.hard_links
     }
+
+    /// Adds what another thread has counted.
+    pub(crate) fn add(&mut self, other: &Self) {
+        let Self { files, directories, symlinks, special, hard_links, .. } = other;
+        self.files += files;
+        self.directories += directories;
+        self.symlinks += symlinks;
+        self.special += special;
+        self.hard_links += hard_links;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.hole_bytes = self.hole_bytes.saturating_add(other.hole_bytes);
+        self.failures += other.failures;
+        self.withheld.add(&other.withheld);
+    }
 }
 
 /// What could not be kept, and is no failure: the caller lacks the right, or the host's file system
@@ -77,5 +92,15 @@ impl Withheld {
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.owners += other.owners;
+        self.set_id_bits += other.set_id_bits;
+        self.special += other.special;
+        self.xattrs_denied += other.xattrs_denied;
+        self.xattrs_unsupported += other.xattrs_unsupported;
+        self.times += other.times;
+        self.copied_links += other.copied_links;
     }
 }

@@ -1,45 +1,114 @@
-//! Which inodes with several names were extracted already, and under which name first.
+//! Which inodes with several names were extracted already, and under which name first. While the
+//! first is being written on some thread, further names are parked. Called by `extractor`, which
+//! makes the links.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use ferrofs_image::{Inode, Nid};
+use ferrofs_image::{Inode, Nid, Node};
 
-use crate::directory_stack::Identity;
+use crate::batch::Settled;
+use crate::directory::{Directory, Identity};
+
+/// Names that may be parked at once: each keeps a directory open.
+const PARKED_MAX: usize = 64;
 
 /// The first name of an inode.
 #[derive(Clone, Debug)]
 pub(crate) struct First {
     pub(crate) path: Vec<u8>,
     pub(crate) identity: Identity,
+}
+
+/// A name that is to be made, and where; it may have to wait for the first one of its inode.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    pub(crate) node: Node,
+    pub(crate) directory: Arc<Directory>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Under its first name, or under another one that could not be a link.
+    Writing(Vec<Parked>),
+    Written(First),
+}
+
+#[derive(Debug)]
+struct Known {
+    state: State,
     names_left: u32,
 }
 
 /// Inodes that may still turn up under another name.
 #[derive(Debug, Default)]
 pub(crate) struct HardLinks {
-    firsts: HashMap<Nid, First>,
+    inodes: HashMap<Nid, Known>,
+    parked: usize,
+}
+
+/// What is to be done with a name.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// Write it as a file of its own.
+    Write(Parked),
+    /// Make it a link.
+    Link(Parked, First),
+    /// Nothing now: it is parked.
+    Wait,
 }
 
 impl HardLinks {
-    /// The name under which `inode` was extracted before.
-    pub(crate) fn first(&self, inode: &Inode) -> Option<&First> {
-        if inode.nlink() > 1 { self.firsts.get(&inode.nid()) } else { None }
-    }
-
-    /// Remembers `path` as the first name; an earlier one is forgotten.
-    pub(crate) fn remember(&mut self, inode: &Inode, path: &[u8], identity: Identity) {
-        if inode.nlink() > 1 {
-            let first = First { path: path.to_vec(), identity, names_left: inode.nlink() - 1 };
-            self.firsts.insert(inode.nid(), first);
+    /// Decides about a name as the walk meets it.
+    pub(crate) fn meet(&mut self, name: Parked) -> Next {
+        if name.node.inode.nlink() < 2 {
+            return Next::Write(name);
+        }
+        match self.inodes.get_mut(&name.node.inode.nid()).map(|known| &mut known.state) {
+            Some(State::Writing(parked)) => {
+                parked.push(name);
+                self.parked += 1;
+                Next::Wait
+            }
+            Some(State::Written(first)) => Next::Link(name, first.clone()),
+            None => {
+                self.begin(&name.node.inode);
+                Next::Write(name)
+            }
         }
     }
 
-    /// Counts one more name, and forgets an inode that has no further ones.
+    /// Whether no further name may be parked before some are settled.
+    pub(crate) fn is_full(&self) -> bool {
+        self.parked >= PARKED_MAX
+    }
+
+    /// A name is written as a file of its own; further names are those of the new file.
+    pub(crate) fn begin(&mut self, inode: &Inode) {
+        let names_left = inode.nlink().saturating_sub(1);
+        let known = Known { state: State::Writing(Vec::new()), names_left };
+        self.inodes.insert(inode.nid(), known);
+    }
+
+    /// A file was written, or not; answers the names that waited for it, which are to be met again.
+    pub(crate) fn settle(&mut self, settled: Settled) -> Vec<Parked> {
+        let Some(known) = self.inodes.get_mut(&settled.nid) else { return Vec::new() };
+        let State::Writing(parked) = &mut known.state else { return Vec::new() };
+        let parked = std::mem::take(parked);
+        self.parked -= parked.len();
+        match settled.identity {
+            Some(identity) => known.state = State::Written(First { path: settled.path, identity }),
+            None => drop(self.inodes.remove(&settled.nid)),
+        }
+        parked
+    }
+
+    /// Counts one more link, and forgets an inode that has no further names.
     pub(crate) fn count(&mut self, inode: &Inode) {
-        if let Some(first) = self.firsts.get_mut(&inode.nid()) {
-            first.names_left = first.names_left.saturating_sub(1);
-            if first.names_left == 0 {
-                self.firsts.remove(&inode.nid());
+        if let Some(known) = self.inodes.get_mut(&inode.nid()) {
+            known.names_left = known.names_left.saturating_sub(1);
+            if known.names_left == 0 {
+                self.inodes.remove(&inode.nid());
             }
         }
     }

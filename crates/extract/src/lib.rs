@@ -10,6 +10,10 @@
 //! and follows no symlink. An entry that fails becomes an [`Event::Failed`] and leaves no partial
 //! file behind; everything else is still extracted.
 //!
+//! The caller's thread walks through the image and makes directories and links; it and further
+//! threads, as many as CPUs are granted, write everything else: batches of small entries, segments of
+//! large ones. Each thread keeps one buffer of 256 KiB. [`Options::max_threads`] says how many.
+//!
 //! This crate knows nothing of the format, prints nothing and reads no environment.
 //!
 //! ```no_run
@@ -29,15 +33,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod batch;
 mod caller;
 mod content;
+mod crew;
 mod destination;
+mod directory;
 mod directory_stack;
 mod entry_writer;
 mod error;
 mod event;
 mod extractor;
 mod hard_links;
+mod large_file;
 mod measure;
 mod metadata;
 
@@ -45,6 +53,7 @@ mod options;
 mod place;
 mod reporter;
 mod selection;
+mod worker;
 
 pub use error::{Error, ErrorKind, Reason, Result};
 pub use event::{Event, Progress, Summary, Withheld};

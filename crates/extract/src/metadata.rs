@@ -48,6 +48,8 @@ pub(crate) struct Attributes<'a> {
     pub(crate) xattrs: &'a [Xattr],
     /// Permission bits to set; a directory may get its own later.
     pub(crate) mode: u32,
+    /// What the entry was like when it was made: what is right already is not set.
+    pub(crate) stat: &'a Stat,
 }
 
 /// Whose rights the metadata is set with.
@@ -72,8 +74,8 @@ impl Keeper {
         withheld: &mut Withheld,
     ) -> Vec<ErrorKind> {
         let mut errors = Vec::new();
-        let Attributes { inode, xattrs, mode } = attributes;
-        let kept = self.set_owner(target, inode, withheld).unwrap_or_else(|kind| {
+        let Attributes { inode, xattrs, mode, stat } = attributes;
+        let kept = self.set_owner(target, attributes, withheld).unwrap_or_else(|kind| {
             errors.push(kind);
             Kept { user: false, group: false }
         });
@@ -81,7 +83,9 @@ impl Keeper {
         errors.extend(others.iter().filter_map(|xattr| set_xattr(target, xattr, withheld).err()));
         if inode.file_type() != FileType::Symlink {
             let mode = without_foreign_set_id(mode, inode, kept, withheld);
-            errors.extend(set_mode(target, mode).err());
+            if mode != stat.st_mode & 0o7777 {
+                errors.extend(set_mode(target, mode).err());
+            }
         }
         errors.extend(acls.iter().filter_map(|xattr| set_xattr(target, xattr, withheld).err()));
         errors.extend(set_times(target, inode, withheld).err());
@@ -91,10 +95,13 @@ impl Keeper {
     fn set_owner(
         self,
         target: Target<'_>,
-        inode: &Inode,
+        Attributes { inode, stat, .. }: Attributes<'_>,
         withheld: &mut Withheld,
     ) -> Result<Kept, ErrorKind> {
         if self.caller.sets_owners(self.owners) {
+            if (stat.st_uid, stat.st_gid) == (inode.uid(), inode.gid()) {
+                return Ok(Kept { user: true, group: true });
+            }
             match change_owner(target, inode) {
                 Ok(()) => return Ok(Kept { user: true, group: true }),
                 Err(errno) if self.owners == Owners::Image => {

@@ -11,6 +11,9 @@ pub struct Options {
     pub owners: Owners,
     /// Which entries to extract.
     pub selection: Selection,
+    /// How many threads may work, the caller's included; never more than the CPUs that the system
+    /// grants, and never less than one. `None`: as many as these CPUs.
+    pub max_threads: Option<usize>,
 }
 
 /// What to do about entries that exist in the destination.

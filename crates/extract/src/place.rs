@@ -20,15 +20,15 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Creates an empty regular file, open for writing.
-    pub(crate) fn create_file(self) -> Result<File, ErrorKind> {
+    /// Creates an empty regular file, open for writing, with permissions `mode` less the umask.
+    pub(crate) fn create_file(self, mode: u32) -> Result<File, ErrorKind> {
         let flags = OFlags::WRONLY
             | OFlags::CREATE
             | OFlags::EXCL
             | OFlags::NOFOLLOW
             | OFlags::CLOEXEC
             | OFlags::NOCTTY;
-        let mode = Mode::RUSR | Mode::WUSR;
+        let mode = Mode::from_raw_mode(mode);
         self.create(|| rustix::fs::openat(self.directory, self.name, flags, mode))?
             .map(File::from)
             .map_err(ErrorKind::output("cannot create file"))
@@ -110,4 +110,37 @@ pub(crate) enum LinkError {
     /// The host has no hard link for this; a copy does.
     Copy,
     Failed(ErrorKind),
+}
+
+/// A file that is not whole yet: unless it is kept, it does not stay, not even after a panic.
+#[derive(Debug)]
+pub(crate) struct Partial<'a> {
+    place: Place<'a>,
+    is_decided: bool,
+}
+
+impl<'a> Partial<'a> {
+    pub(crate) fn new(place: Place<'a>) -> Self {
+        Self { place, is_decided: false }
+    }
+
+    /// It is whole.
+    pub(crate) fn keep(mut self) {
+        self.is_decided = true;
+    }
+
+    /// It never will be.
+    pub(crate) fn remove(mut self) -> Result<(), ErrorKind> {
+        self.is_decided = true;
+        self.place.remove()
+    }
+}
+
+impl Drop for Partial<'_> {
+    fn drop(&mut self) {
+        if !self.is_decided {
+            // Who unwinds cannot be told; the failure that led here is.
+            self.place.remove().ok();
+        }
+    }
 }

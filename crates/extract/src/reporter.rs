@@ -1,6 +1,6 @@
 //! Counts what is extracted and passes on what happens to whoever called.
 
-use crate::content::Delivered;
+use crate::entry_writer::Report;
 use crate::error::{Error, Result};
 use crate::event::{Event, Progress, Summary};
 
@@ -31,13 +31,26 @@ impl<'a> Reporter<'a> {
         Ok(())
     }
 
-    pub(crate) fn delivered(&mut self, part: Delivered) {
-        let (Delivered::Data(length) | Delivered::Hole(length)) = part;
-        self.summary.bytes = self.summary.bytes.saturating_add(length);
-        if let Delivered::Hole(length) = part {
-            self.summary.hole_bytes = self.summary.hole_bytes.saturating_add(length);
+    /// Takes in what a thread has done: entries, each marked with the bytes before its end. An error
+    /// after which nothing further can succeed comes back, once everything else is taken in.
+    pub(crate) fn take_in(&mut self, report: Report, marks: &[u64]) -> Result<()> {
+        let Report { counted, failures } = report;
+        let before = self.summary.bytes;
+        for mark in marks {
+            self.summary.bytes = before.saturating_add(*mark);
+            self.entry();
         }
-        self.progress();
+        self.summary.bytes = before;
+        self.summary.add(&counted);
+        if marks.is_empty() {
+            self.progress();
+        }
+        let mut result = Ok(());
+        for error in failures {
+            let failed = self.fail_or_stop(error);
+            result = result.and(failed);
+        }
+        result
     }
 
     /// One more entry is dealt with.

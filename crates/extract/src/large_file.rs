@@ -1,0 +1,204 @@
+//! A large file, cut into segments that several threads write at once, each at its place. Whoever
+//! ends the last segment sees whether they fit together and passes the file on to be completed, or
+//! removes it. A file that nobody passed on does not stay. Made by `extractor`.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ferrofs_image::Node;
+use rustix::fs::Stat;
+
+use crate::batch::{Batch, Job, Settled};
+use crate::content::{ContentWriter, set_size};
+use crate::directory::Directory;
+use crate::entry_writer::{EntryWriter, Report, Task, first_mode};
+use crate::error::ErrorKind;
+use crate::metadata::Target;
+use crate::place::Partial;
+
+/// The least length of a segment: LZ4 takes a millisecond for it, the slowest codec twenty. Longer
+/// ones leave threads idle at the end, shorter ones spend their time on beginning.
+const SEGMENT_BYTES: u64 = 2 << 20;
+
+/// No file has more segments, so that one that is all hole does not have a number of them that only
+/// its size decides.
+const SEGMENTS_MAX: u64 = 1024;
+
+/// Files from this size on are cut.
+const LARGE_BYTES: u64 = 2 * SEGMENT_BYTES;
+
+/// A file that is being written in segments.
+#[derive(Debug)]
+pub(crate) struct LargeFile {
+    task: Arc<Task>,
+    node: Node,
+    directory: Arc<Directory>,
+    /// Taken when the file is passed on.
+    file: Option<(File, Box<Stat>)>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What each segment has covered, in no order.
+    covered: Vec<Range<u64>>,
+    /// The first that went wrong.
+    failure: Option<ErrorKind>,
+}
+
+/// A part of a large file, and what came of it.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    file: Arc<LargeFile>,
+    range: Range<u64>,
+    pub(crate) report: Report,
+}
+
+/// Whether a file of this size is cut.
+pub(crate) fn is_large(size: u64) -> bool {
+    size >= LARGE_BYTES
+}
+
+impl LargeFile {
+    /// Creates the file, as large as it will be.
+    pub(crate) fn create(
+        task: &Arc<Task>,
+        node: &Node,
+        directory: &Arc<Directory>,
+    ) -> Result<Arc<Self>, ErrorKind> {
+        let place = task.place(directory, &node.path);
+        let file = place.create_file(first_mode(&node.inode))?;
+        let partial = Partial::new(place);
+        let made = Target::Open(file.as_fd()).stat();
+        match made.and_then(|stat| set_size(&file, node.inode.size()).map(|()| stat)) {
+            Ok(stat) => {
+                partial.keep();
+                Ok(Arc::new(Self {
+                    task: Arc::clone(task),
+                    node: node.clone(),
+                    directory: Arc::clone(directory),
+                    file: Some((file, Box::new(stat))),
+                    state: Mutex::default(),
+                }))
+            }
+            Err(kind) => {
+                partial.remove()?;
+                Err(kind)
+            }
+        }
+    }
+
+    /// All of its segments; each holds the file.
+    pub(crate) fn segments(file: Arc<Self>) -> impl Iterator<Item = Segment> {
+        let size = file.node.inode.size();
+        let length = SEGMENT_BYTES.max(size.div_ceil(SEGMENTS_MAX));
+        let mut at = 0u64;
+        let mut file = Some(file);
+        std::iter::from_fn(move || {
+            let range = at..size.min(at.saturating_add(length));
+            at = range.end;
+            // The last one takes the file itself: nobody else may be left to complete it.
+            let holder = if at < size { file.clone() } else { file.take() };
+            holder.map(|file| Segment { file, range, report: Report::default() })
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing in between two changes can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Passes a whole file on; one that is not whole is removed.
+    fn pass_on(mut self, report: Report) -> Batch {
+        let state = std::mem::take(&mut *self.state());
+        let failure = state.failure.or_else(|| contradiction(state.covered, &self.node));
+        let (node, directory) = (self.node.clone(), Arc::clone(&self.directory));
+        let Some(kind) = failure else {
+            let Some((file, stat)) = self.file.take() else { return Batch::default() };
+            let job = Job::Finish { node, directory, file, stat };
+            return Batch::of(job, report);
+        };
+        self.file = None;
+        let removed = self.task.place(&directory, &node.path).remove();
+        let mut batch = Batch::of(Job::Release(directory), report);
+        let kind = removed.err().unwrap_or(kind);
+        let mut content = ContentWriter::default();
+        EntryWriter { task: &self.task, content: &mut content, report: &mut batch.report }
+            .fail(kind, &node);
+        if node.inode.nlink() > 1 {
+            batch.settled.push(Settled::failed(&node));
+        }
+        batch.marks.push(batch.report.counted.bytes);
+        batch
+    }
+}
+
+impl Drop for LargeFile {
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            // The extraction is given up, and has said why.
+            self.task.place(&self.directory, &self.node.path).remove().ok();
+        }
+    }
+}
+
+/// Segments that do not meet, or do not make up the file.
+fn contradiction(mut covered: Vec<Range<u64>>, node: &Node) -> Option<ErrorKind> {
+    covered.sort_by_key(|range| (range.start, range.end));
+    let size = node.inode.size();
+    let mut end = 0;
+    for range in covered {
+        if range.start != end {
+            return Some(ErrorKind::Torn { end, start: range.start });
+        }
+        end = range.end;
+    }
+    (end != size).then_some(ErrorKind::Short { delivered: end, size })
+}
+
+impl Segment {
+    /// Writes it, unless that has become pointless.
+    pub(crate) fn write(&mut self, content: &mut ContentWriter) {
+        let LargeFile { task, node, file, .. } = &*self.file;
+        let Some((file, _)) = file else { return };
+        if task.must_stop() || self.file.state().failure.is_some() {
+            return;
+        }
+        let counted = &mut self.report.counted;
+        let range = self.range.clone();
+        let written = content.write_range(&task.image, &node.inode, range, file, counted);
+        let mut state = self.file.state();
+        match written {
+            Ok(covered) => state.covered.push(covered),
+            Err(kind) => {
+                task.note(&kind);
+                state.failure.get_or_insert(kind);
+            }
+        }
+    }
+
+    /// A thread panicked while it wrote this one.
+    pub(crate) fn blame(&self) {
+        self.file.state().failure.get_or_insert(ErrorKind::WorkerPanicked);
+    }
+
+    /// Lets go of the file; answers what is left to do if this was the last segment.
+    pub(crate) fn end(self) -> Ended {
+        let Self { file, report, .. } = self;
+        match Arc::into_inner(file) {
+            Some(file) => Ended::Last(file.pass_on(report)),
+            None => Ended::OneOfMany(report),
+        }
+    }
+}
+
+/// What is left when a segment has ended.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// Others are still being written.
+    OneOfMany(Report),
+    /// The file is to be completed.
+    Last(Batch),
+}
