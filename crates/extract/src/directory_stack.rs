@@ -361,7 +361,7 @@ mod tests {
         }
         fs::rename(folder.path().join("d"), folder.path().join("moved")).unwrap();
         symlink(outside.path(), folder.path().join("d")).unwrap();
-        (0..OPEN_LEVELS_MAX).for_each(|_| stack.pop());
+        (0..OPEN_LEVELS_MAX).for_each(|_| drop(stack.pop()));
         let Err(Blocked::Now(error)) = stack.ready() else { panic!("it was found again") };
         assert!(matches!(error.kind(), ErrorKind::Replaced));
         assert_eq!(error.path(), b"/d");

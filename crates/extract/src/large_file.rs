@@ -20,7 +20,8 @@ use crate::place::Partial;
 
 /// The least length of a segment: LZ4 takes a millisecond for it, the slowest codec twenty. Longer
 /// ones leave threads idle at the end, shorter ones spend their time on beginning.
-const SEGMENT_BYTES: u64 = 2 << 20;
+/// In tests they are short, so that clusters reach across several.
+const SEGMENT_BYTES: u64 = if cfg!(test) { 8 << 10 } else { 2 << 20 };
 
 /// No file has more segments, so that one that is all hole does not have a number of them that only
 /// its size decides.
@@ -44,8 +45,14 @@ pub(crate) struct LargeFile {
 struct State {
     /// What each segment has covered, in no order.
     covered: Vec<Range<u64>>,
-    /// The first that went wrong.
-    failure: Option<ErrorKind>,
+    /// What went wrong first in the order of the file, and the start of that segment.
+    failure: Option<(u64, ErrorKind)>,
+}
+
+impl State {
+    fn has_failed_before(&self, start: u64) -> bool {
+        self.failure.as_ref().is_some_and(|(failed, _)| *failed < start)
+    }
 }
 
 /// A part of a large file, and what came of it.
@@ -113,7 +120,8 @@ impl LargeFile {
     /// Passes a whole file on; one that is not whole is removed.
     fn pass_on(mut self, report: Report) -> Batch {
         let state = std::mem::take(&mut *self.state());
-        let failure = state.failure.or_else(|| contradiction(state.covered, &self.node));
+        let failure = state.failure.map(|(_, kind)| kind);
+        let failure = failure.or_else(|| contradiction(state.covered, &self.node));
         let (node, directory) = (self.node.clone(), Arc::clone(&self.directory));
         let Some(kind) = failure else {
             let Some((file, stat)) = self.file.take() else { return Batch::default() };
@@ -163,25 +171,32 @@ impl Segment {
     pub(crate) fn write(&mut self, content: &mut ContentWriter) {
         let LargeFile { task, node, file, .. } = &*self.file;
         let Some((file, _)) = file else { return };
-        if task.must_stop() || self.file.state().failure.is_some() {
+        // The first failure is told, so that it does not depend on threads which that is.
+        if task.must_stop() || self.file.state().has_failed_before(self.range.start) {
             return;
         }
         let counted = &mut self.report.counted;
         let range = self.range.clone();
         let written = content.write_range(&task.image, &node.inode, range, file, counted);
-        let mut state = self.file.state();
         match written {
-            Ok(covered) => state.covered.push(covered),
+            Ok(covered) => self.file.state().covered.push(covered),
             Err(kind) => {
                 task.note(&kind);
-                state.failure.get_or_insert(kind);
+                self.fail(kind);
             }
+        }
+    }
+
+    fn fail(&self, kind: ErrorKind) {
+        let mut state = self.file.state();
+        if !state.has_failed_before(self.range.start) {
+            state.failure = Some((self.range.start, kind));
         }
     }
 
     /// A thread panicked while it wrote this one.
     pub(crate) fn blame(&self) {
-        self.file.state().failure.get_or_insert(ErrorKind::WorkerPanicked);
+        self.fail(ErrorKind::WorkerPanicked);
     }
 
     /// Lets go of the file; answers what is left to do if this was the last segment.

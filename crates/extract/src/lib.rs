@@ -53,6 +53,8 @@ mod options;
 mod place;
 mod reporter;
 mod selection;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 pub use error::{Error, ErrorKind, Reason, Result};

@@ -1,0 +1,229 @@
+//! What fails on the way: reads that fail or panic, a host without space, somebody who changes the
+//! destination meanwhile. Each ends in a named error, with every file whole or absent.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::panic::resume_unwind;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ferrofs_image::{Image, OpenOptions, Source};
+use tempfile::TempDir;
+
+use super::extract_watched;
+use super::made_image::MadeImage;
+use super::tree::look;
+use crate::ErrorKind;
+
+/// What happens at one read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Error,
+    Panic,
+}
+
+/// Bytes with a fault at the n-th read after the image was opened.
+#[derive(Debug)]
+struct Faulty {
+    bytes: Vec<u8>,
+    fault: Fault,
+    reads_left: AtomicU64,
+}
+
+impl Faulty {
+    fn has_happened(&self) -> bool {
+        // Counted down to 0, and then from the top.
+        !(1..u64::MAX / 2).contains(&self.reads_left.load(Ordering::Relaxed))
+    }
+}
+
+impl Source for Faulty {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.reads_left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            match self.fault {
+                Fault::Error => return Err(io::Error::other("injected")),
+                // As `panic!`, without a message for each.
+                Fault::Panic => resume_unwind(Box::new("injected")),
+            }
+        }
+        // Few bytes at a time, so that there are many reads.
+        let count = buffer.len().min(3_000);
+        self.bytes.read_at(offset, &mut buffer[..count])
+    }
+
+    fn length(&self) -> u64 {
+        self.bytes.length()
+    }
+}
+
+/// Opens an image whose n-th read from here on goes wrong.
+fn open_faulty(bytes: &[u8], fault: Fault, nth: u64) -> (Image, Arc<Faulty>) {
+    let reads_left = AtomicU64::new(u64::MAX);
+    let source = Arc::new(Faulty { bytes: bytes.to_vec(), fault, reads_left });
+    let image = OpenOptions::new().open_sources(Arc::clone(&source) as _, Vec::new()).unwrap();
+    source.reads_left.store(nth, Ordering::Relaxed);
+    (image, source)
+}
+
+fn golden(name: &str) -> Vec<u8> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data");
+    fs::read(folder.join(name)).unwrap()
+}
+
+/// Goes through every n until no read is left for a fault, and checks what came of each.
+fn try_every_read(name: &str, fault: Fault, workers: usize) {
+    let bytes = golden(name);
+    let whole = TempDir::new().unwrap();
+    let sound = open_faulty(&bytes, fault, u64::MAX).0;
+    extract_watched(&sound, whole.path(), workers).result.unwrap();
+    let expected = look(whole.path());
+    let mut faults = 0;
+    for nth in 1.. {
+        let folder = TempDir::new().unwrap();
+        let (image, source) = open_faulty(&bytes, fault, nth);
+        let extracted = extract_watched(&image, folder.path(), workers);
+        let errors: Vec<_> = extracted.errors().collect();
+        if !source.has_happened() {
+            assert!(errors.is_empty(), "{errors:?}");
+            break;
+        }
+        faults += 1;
+        assert!(!errors.is_empty(), "{name}: read {nth} went wrong unnoticed");
+        for error in errors {
+            let is_right = match fault {
+                Fault::Error => matches!(error.kind(), ErrorKind::Image(_)),
+                Fault::Panic => matches!(error.kind(), ErrorKind::WorkerPanicked),
+            };
+            assert!(is_right, "{name}, read {nth}: {error}");
+        }
+        for (path, seen) in look(folder.path()) {
+            assert_eq!(seen.contents, expected[&path].contents, "{name}, read {nth}: {path:?}");
+        }
+    }
+    assert!(faults > 20, "{name}: only {faults} reads");
+}
+
+#[test]
+fn any_read_that_fails_is_a_named_failure_and_no_wrong_byte() {
+    for name in ["lz4.erofs", "lz4-fragments.erofs", "xattr-prefix.erofs"] {
+        for workers in [0, 2] {
+            try_every_read(name, Fault::Error, workers);
+        }
+    }
+}
+
+#[test]
+fn any_read_that_panics_is_a_named_failure_and_no_wrong_byte() {
+    for name in ["lz4.erofs", "lz4-fragments.erofs", "xattr-prefix.erofs"] {
+        for workers in [0, 2] {
+            try_every_read(name, Fault::Panic, workers);
+        }
+    }
+}
+
+/// Runs a hook once, at a read.
+struct Hooked<F> {
+    bytes: Vec<u8>,
+    reads: AtomicU64,
+    at_read: u64,
+    hook: F,
+}
+
+impl<F> std::fmt::Debug for Hooked<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hooked")
+    }
+}
+
+impl<F: Fn() + Send + Sync> Source for Hooked<F> {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.reads.fetch_add(1, Ordering::Relaxed) == self.at_read {
+            (self.hook)();
+        }
+        self.bytes.read_at(offset, buffer)
+    }
+
+    fn length(&self) -> u64 {
+        self.bytes.length()
+    }
+}
+
+/// Moves every directory of `tree` away and puts a symlink to `outside` in its place.
+fn swap_directories(tree: &Path, outside: &Path) {
+    let Ok(entries) = fs::read_dir(tree) else { return };
+    for path in entries.map(|entry| entry.unwrap().path()) {
+        if path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
+            fs::rename(&path, path.with_extension("moved")).unwrap();
+            symlink(outside, path).unwrap();
+        }
+    }
+}
+
+#[test]
+fn directories_swapped_for_symlinks_at_any_read_lead_nowhere() {
+    let mut swapped = 0;
+    for at_read in 0..80 {
+        let folder = TempDir::new().unwrap();
+        let (tree, outside) = (folder.path().join("tree"), folder.path().join("outside"));
+        fs::create_dir(&outside).unwrap();
+        let (from, to) = (tree.clone(), outside.clone());
+        let hook = move || swap_directories(&from, &to);
+        let (bytes, reads) = (golden("lz4.erofs"), AtomicU64::new(0));
+        let source = Arc::new(Hooked { bytes, reads, at_read, hook });
+        let image = OpenOptions::new().open_sources(source, Vec::new()).unwrap();
+        extract_watched(&image, &tree, 2).result.unwrap();
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+        let moved = fs::read_dir(&tree).unwrap();
+        let is_moved = |path: &Path| path.extension().is_some_and(|e| e == "moved");
+        swapped += moved.filter(|entry| is_moved(&entry.as_ref().unwrap().path())).count();
+    }
+    assert!(swapped > 0, "nothing was ever swapped");
+}
+
+/// A file system of one megabyte, where this user may mount one.
+struct Tiny(TempDir);
+
+impl Tiny {
+    fn mount() -> Option<Self> {
+        let folder = TempDir::new().unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=1m", "none"]).arg(folder.path());
+        let is_mounted = mount.output().is_ok_and(|output| output.status.success());
+        is_mounted.then_some(Self(folder))
+    }
+}
+
+impl Drop for Tiny {
+    fn drop(&mut self) {
+        Command::new("umount").arg(self.0.path()).output().unwrap();
+    }
+}
+
+#[test]
+fn a_host_without_space_stops_everything_and_keeps_no_partial_file() {
+    let mut made = MadeImage::new();
+    let contents = vec![b'x'; 100_000];
+    for number in 0..30 {
+        let directory = made.directory(0, &format!("d{number}"));
+        made.file(directory, "small", &contents[..5_000]);
+        made.file(directory, "cut", &contents);
+    }
+    for workers in [0, 1, 3] {
+        let Some(tiny) = Tiny::mount() else { return };
+        let extracted = extract_watched(&made.open(), tiny.0.path(), workers);
+        let error = extracted.result.unwrap_err();
+        assert!(error.kind().stops_everything(), "{error}");
+        for (path, seen) in look(tiny.0.path()) {
+            let expected = match path.file_name().and_then(|name| name.to_str()) {
+                Some("small") => 5_000,
+                Some("cut") => 100_000,
+                _ => continue,
+            };
+            assert_eq!(seen.contents.len(), expected, "{path:?}");
+            assert!(seen.contents.iter().all(|byte| *byte == b'x'), "{path:?}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Extraction by several threads: it does what one thread does, whatever the tree looks like and
+//! whatever fails on the way. These tests choose the number of threads themselves, and cut files into
+//! segments of 8 KiB.
+
+mod faults;
+mod made_image;
+mod parallel;
+mod tree;
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use ferrofs_image::Image;
+
+use crate::crew::Threads;
+use crate::extractor::extract_with;
+use crate::{Error, Event, Options, Result, Summary};
+
+/// An extraction that takes longer hangs. The slowest one here takes a second.
+const WATCHDOG: Duration = Duration::from_secs(120);
+
+/// What came of an extraction.
+#[derive(Debug)]
+struct Extracted {
+    result: Result<Summary>,
+    failures: Vec<Error>,
+}
+
+impl Extracted {
+    /// All errors.
+    fn errors(&self) -> impl Iterator<Item = &Error> {
+        self.failures.iter().chain(self.result.as_ref().err())
+    }
+
+    /// The paths of all errors, in an order that does not depend on threads.
+    fn bad_paths(&self) -> Vec<String> {
+        let path = |error: &Error| String::from_utf8_lossy(error.path()).into_owned();
+        let mut paths: Vec<String> = self.errors().map(path).collect();
+        paths.sort();
+        paths
+    }
+}
+
+/// Extracts with so many threads beside the caller's, and panics if that takes too long.
+fn extract_watched(image: &Image, destination: &Path, workers: usize) -> Extracted {
+    let (image, destination) = (image.clone(), destination.to_owned());
+    watched(move || {
+        let mut failures = Vec::new();
+        let threads = Threads::exactly(workers);
+        let on_event = &mut |event| match event {
+            Event::Failed(error) => failures.push(error),
+            Event::Progress(_) => {}
+        };
+        let options = Options::default();
+        let result = extract_with(&image, &destination, &options, threads, on_event);
+        Extracted { result, failures }
+    })
+}
+
+/// Runs something on a thread of its own and panics if it does not end.
+fn watched<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    let thread = std::thread::Builder::new().spawn(move || sender.send(work()).ok()).unwrap();
+    let result = receiver.recv_timeout(WATCHDOG).expect("the extraction hangs or panicked");
+    thread.join().unwrap();
+    result
+}
+
+/// The images of tests/data that open without devices or offsets.
+fn golden_images() -> Vec<(String, Image)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data");
+    let mut images: Vec<(String, Image)> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "erofs"))
+        .filter_map(|path| {
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            Some((name, Image::open(path).ok()?))
+        })
+        .collect();
+    images.sort_by(|(a, _), (b, _)| a.cmp(b));
+    images
+}
