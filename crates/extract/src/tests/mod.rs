@@ -12,6 +12,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use ferrofs_image::Image;
+use tempfile::TempDir;
 
 use crate::crew::Threads;
 use crate::extractor::extract_with;
@@ -65,6 +66,11 @@ fn watched<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let result = receiver.recv_timeout(WATCHDOG).expect("the extraction hangs or panicked");
     thread.join().unwrap();
     result
+}
+
+/// A folder for one test, in memory where the host has such a place: hundreds of trees are written.
+fn new_folder() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| TempDir::new()).unwrap()
 }
 
 /// The images of tests/data that open without devices or offsets.

@@ -4,16 +4,15 @@ use std::fs;
 use std::path::Path;
 
 use ferrofs_image::Image;
-use tempfile::TempDir;
 
 use super::made_image::MadeImage;
 use super::tree::{assert_same, look};
-use super::{extract_watched, golden_images};
+use super::{extract_watched, golden_images, new_folder};
 use crate::{ErrorKind, Summary};
 
 /// Extracts with one, two and four threads, compares, and answers the summary.
 fn assert_threads_agree(image: &Image, about: &str) -> Summary {
-    let folder = TempDir::new().unwrap();
+    let folder = new_folder();
     let alone = folder.path().join("0");
     let expected = extract_watched(image, &alone, 0);
     for workers in [1, 3] {
@@ -82,7 +81,7 @@ fn names_of_one_file_in_many_directories_are_links_to_it() {
         made.file(directory, "own", b"own");
         made.link(directory, "third", long);
     }
-    let folder = TempDir::new().unwrap();
+    let folder = new_folder();
     let summary = assert_threads_agree(&made.open(), "links");
     assert_eq!((summary.files, summary.hard_links), (152, 450));
     assert_eq!(summary.bytes, (1 << 20) + 10 + 450);
@@ -101,7 +100,7 @@ fn names_of_a_file_that_cannot_be_read_fail_each_for_itself() {
         made.file(directory, "b", b"right");
     }
     let image = made.open();
-    let folder = TempDir::new().unwrap();
+    let folder = new_folder();
     assert_threads_agree(&image, "broken links");
     let extracted = extract_watched(&image, folder.path(), 3);
     assert_eq!(extracted.failures.len(), 101);
@@ -124,7 +123,7 @@ fn files_that_cannot_be_read_leave_nothing_and_take_nobody_along() {
     }
     let image = made.open();
     assert_threads_agree(&image, "failing");
-    let folder = TempDir::new().unwrap();
+    let folder = new_folder();
     let extracted = extract_watched(&image, folder.path(), 3);
     assert_eq!(extracted.failures.len(), 86);
     assert_eq!(fs::read_dir(folder.path().join("d")).unwrap().count(), 214);
@@ -142,7 +141,7 @@ fn every_directory_has_the_time_of_the_image() {
             made.file(directory, &format!("f{file}"), &bytes(file, file * 3_000));
         }
     }
-    let folder = TempDir::new().unwrap();
+    let folder = new_folder();
     extract_watched(&made.open(), folder.path(), 3).result.unwrap();
     let tree = look(folder.path());
     for (name, mtime) in expected {

@@ -59,11 +59,11 @@ pub(super) fn look(root: &Path) -> BTreeMap<PathBuf, Seen> {
 }
 
 fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let mut names = vec![0; 64 << 10];
+    let mut names = vec![0; 4 << 10];
     let count = rustix::fs::llistxattr(path, &mut names).unwrap_or(0);
     let names = names[..count].split(|byte| *byte == 0).filter(|name| !name.is_empty());
     let value = |name: &[u8]| {
-        let mut value = vec![0; 64 << 10];
+        let mut value = vec![0; 4 << 10];
         let count = rustix::fs::lgetxattr(path, name, &mut value).unwrap();
         (name.to_vec(), value[..count].to_vec())
     };
