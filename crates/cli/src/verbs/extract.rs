@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &ExtractArguments) -> anyhow::Result<Outcome> {
         existing: if arguments.overwrite { Existing::Replace } else { Existing::Refuse },
         owners: owners(arguments),
         selection,
-        max_threads: usize::try_from(arguments.read.jobs).ok(),
+        max_threads: arguments.read.jobs,
     };
     let mut problems = Problems::default();
     let started = Instant::now();
