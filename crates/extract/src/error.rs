@@ -63,6 +63,21 @@ pub enum ErrorKind {
     Pattern(globset::Error),
     /// A path to extract names nothing in the image.
     NothingMatches,
+    /// Reading the image panicked: its source, or a defect of this program.
+    Panicked,
+    /// A file of a tar could not be read in full after its header was written.
+    ZeroFilled {
+        /// Why its first bytes that are missing could not be read.
+        source: Box<ErrorKind>,
+        /// How many of its bytes are zeros instead.
+        zeros: u64,
+        /// The size of the file.
+        size: u64,
+    },
+    /// The file that this is another name of was left out of the tar.
+    FirstNameLeftOut,
+    /// The memory budget has no room.
+    Memory(ferrofs_workers::Error),
 }
 
 impl Error {
@@ -92,18 +107,18 @@ impl Error {
     /// The inode in question.
     #[must_use]
     pub fn nid(&self) -> Option<Nid> {
-        match &self.kind {
-            ErrorKind::Image(error) => error.nid(),
-            _ => self.inode.map(|(nid, _)| nid),
+        match self.kind.in_image() {
+            Some(error) => error.nid(),
+            None => self.inode.map(|(nid, _)| nid),
         }
     }
 
     /// The byte in question: of the image's data, or where the inode lies.
     #[must_use]
     pub fn offset(&self) -> Option<u64> {
-        match &self.kind {
-            ErrorKind::Image(error) => error.offset(),
-            _ => self.inode.map(|(_, offset)| offset),
+        match self.kind.in_image() {
+            Some(error) => error.offset(),
+            None => self.inode.map(|(_, offset)| offset),
         }
     }
 
@@ -121,10 +136,10 @@ pub struct Reason<'a>(&'a Error);
 impl fmt::Display for Reason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Error { kind, inode, .. } = self.0;
-        match (kind, inode) {
-            (ErrorKind::Image(error), _) => error.fmt(f),
-            (kind, Some((nid, offset))) => write!(f, "{kind} (nid {nid}, byte {offset})"),
-            (kind, None) => kind.fmt(f),
+        match (kind.in_image(), inode) {
+            (None, Some((nid, offset))) => write!(f, "{kind} (nid {nid}, byte {offset})"),
+            // Errors of the image say their place themselves.
+            _ => kind.fmt(f),
         }
     }
 }
@@ -132,6 +147,15 @@ impl fmt::Display for Reason<'_> {
 impl ErrorKind {
     pub(crate) fn output(operation: &'static str) -> impl Fn(Errno) -> Self {
         move |errno| Self::Output { operation, source: errno.into() }
+    }
+
+    /// The error of the image that it comes from.
+    fn in_image(&self) -> Option<&ferrofs_image::Error> {
+        match self {
+            Self::Image(error) => Some(error),
+            Self::ZeroFilled { source, .. } => source.in_image(),
+            _ => None,
+        }
     }
 
     /// Whether every further entry would fail as well.
@@ -172,6 +196,14 @@ impl fmt::Display for ErrorKind {
             Self::Threads(error) => write!(f, "cannot arrange for threads: {error}"),
             Self::Pattern(error) => write!(f, "not a pattern: {error}"),
             Self::NothingMatches => f.write_str("nothing in the image matches"),
+            Self::Panicked => f.write_str("reading it panicked"),
+            Self::ZeroFilled { source, zeros, size } => {
+                write!(f, "{source}; {zeros} of its {size} bytes are zeros in the tar")
+            }
+            Self::FirstNameLeftOut => {
+                f.write_str("another name of a file that was left out of the tar")
+            }
+            Self::Memory(error) => error.fmt(f),
         }
     }
 }
@@ -192,6 +224,10 @@ impl std::error::Error for Error {
             ErrorKind::Output { source, .. } => Some(source),
             ErrorKind::Pattern(error) => Some(error),
             ErrorKind::Threads(error) => Some(error),
+            ErrorKind::Memory(error) => Some(error),
+            ErrorKind::ZeroFilled { .. } => {
+                self.kind.in_image().map(|error| error as &(dyn std::error::Error + 'static))
+            }
             _ => None,
         }
     }

@@ -48,7 +48,6 @@ mod hard_links;
 mod large_file;
 mod measure;
 mod metadata;
-
 mod options;
 mod place;
 mod reporter;
@@ -56,6 +55,7 @@ mod selection;
 #[cfg(test)]
 mod tests;
 mod worker;
+mod tar;
 
 pub use error::{Error, ErrorKind, Reason, Result};
 pub use event::{Event, Progress, Summary, Withheld};
@@ -63,3 +63,4 @@ pub use extractor::extract;
 pub use measure::measure;
 pub use options::{Existing, Options, Owners};
 pub use selection::Selection;
+pub use tar::{Holes, TarOptions, write_tar};

@@ -19,6 +19,7 @@ use crate::open::OpenOptions;
 use crate::pieces::Piece;
 use crate::read::SyncDecompress;
 use crate::stats::Stats;
+use crate::ranges::StoredRanges;
 use crate::verify::{VerifyEvent, VerifySummary};
 use crate::walk::Walk;
 use crate::xattr::{PrefixTable, Xattr};
@@ -190,6 +191,16 @@ impl Image {
         mut sink: impl FnMut(Piece<'_>) -> std::result::Result<(), E>,
     ) -> std::result::Result<Range<u64>, E> {
         self.core.for_each_piece_in(file, range, &mut sink)
+    }
+
+    /// How a file is stored from byte `offset` on, range by range: what is data and what is a hole,
+    /// and what can only be read as a whole. Reads metadata only. Directories and symlinks have
+    /// ranges too; from the end of a file on there are none.
+    ///
+    /// # Errors
+    /// The map of the file is damaged. Damage further on shows when it is reached.
+    pub fn stored_ranges<'a>(&'a self, file: &'a Inode, offset: u64) -> Result<StoredRanges<'a>> {
+        StoredRanges::new(&self.core, file, offset)
     }
 
     /// Walks a path and everything below it, depth first.

@@ -1,0 +1,364 @@
+//! The headers of a tar: a ustar block for each member, and before it the PAX records of what does
+//! not fit into one. It knows nothing of images and writes to memory only; `render` calls it.
+//!
+//! Everything is determined by the member, so that the same tree gives the same bytes.
+
+use super::pax::Records;
+
+/// Bytes of a block; everything in a tar begins at a multiple of it.
+pub(super) const BLOCK_BYTES: usize = 512;
+
+/// What a member is; the value is its type in the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    File = b'0',
+    Link = b'1',
+    Symlink = b'2',
+    CharDevice = b'3',
+    BlockDevice = b'4',
+    Directory = b'5',
+    Fifo = b'6',
+    /// The PAX records of the member behind it.
+    Extended = b'x',
+}
+
+/// A member of a tar, without its content.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Member<'a> {
+    /// The path: relative, and with a slash at its end if it is a directory.
+    pub(super) path: &'a [u8],
+    pub(super) kind: Kind,
+    /// Where a symlink leads, or the member that a hard link is another name of.
+    pub(super) target: &'a [u8],
+    /// The lower 12 bits of a mode.
+    pub(super) mode: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    /// Bytes of content that follow, without padding.
+    pub(super) bytes: u64,
+    /// Seconds since 1970, and nanoseconds after them.
+    pub(super) mtime: (i64, u32),
+    /// Major and minor number of a device.
+    pub(super) device: (u32, u32),
+    /// Names and values.
+    pub(super) xattrs: &'a [ferrofs_image::Xattr],
+    /// The size of a file whose content is a map of its data, and the data.
+    pub(super) sparse_size: Option<u64>,
+}
+
+/// Fields of a ustar header, by where they begin and how long they are.
+mod field {
+    pub(super) const NAME: (usize, usize) = (0, 100);
+    pub(super) const MODE: (usize, usize) = (100, 8);
+    pub(super) const UID: (usize, usize) = (108, 8);
+    pub(super) const GID: (usize, usize) = (116, 8);
+    pub(super) const SIZE: (usize, usize) = (124, 12);
+    pub(super) const MTIME: (usize, usize) = (136, 12);
+    pub(super) const CHECKSUM: (usize, usize) = (148, 8);
+    pub(super) const KIND: (usize, usize) = (156, 1);
+    pub(super) const TARGET: (usize, usize) = (157, 100);
+    pub(super) const MAGIC: (usize, usize) = (257, 8);
+    pub(super) const MAJOR: (usize, usize) = (329, 8);
+    pub(super) const MINOR: (usize, usize) = (337, 8);
+    pub(super) const PREFIX: (usize, usize) = (345, 155);
+}
+
+/// Appends the headers of `member`.
+pub(super) fn write(out: &mut Vec<u8>, member: &Member<'_>) {
+    let records = records_of(member);
+    if !records.bytes().is_empty() {
+        let name = beside(member.path, b"PaxHeaders.0/");
+        let mut block = Block::new(Kind::Extended, &name);
+        block.number(field::MODE, 0o644);
+        block.number(field::SIZE, records.bytes().len() as u64);
+        out.extend_from_slice(&block.finished());
+        out.extend_from_slice(records.bytes());
+        pad(out);
+    }
+    let sparse_name;
+    let name = if member.sparse_size.is_some() {
+        sparse_name = beside(member.path, b"GNUSparseFile.0/");
+        &sparse_name
+    } else {
+        member.path
+    };
+    let mut block = Block::new(member.kind, name);
+    block.number(field::MODE, u64::from(member.mode));
+    block.number(field::UID, u64::from(member.uid));
+    block.number(field::GID, u64::from(member.gid));
+    block.number(field::SIZE, member.bytes);
+    block.number(field::MTIME, u64::try_from(member.mtime.0).unwrap_or(0));
+    block.text(field::TARGET, member.target);
+    block.number(field::MAJOR, u64::from(member.device.0));
+    block.number(field::MINOR, u64::from(member.device.1));
+    out.extend_from_slice(&block.finished());
+}
+
+/// Fills the last block with zeros. `out` begins at a block.
+pub(super) fn pad(out: &mut Vec<u8>) {
+    out.resize(out.len().next_multiple_of(BLOCK_BYTES), 0);
+}
+
+/// What the ustar header of `member` has no room for.
+fn records_of(member: &Member<'_>) -> Records {
+    let mut records = Records::default();
+    let fits_path = split(member.path).is_some();
+    let fits_target = member.target.len() <= field::TARGET.1;
+    let is_raw = |text: &[u8], fits: bool| !fits && std::str::from_utf8(text).is_err();
+    // Records are UTF-8 unless they say otherwise.
+    if is_raw(member.path, fits_path && member.sparse_size.is_none())
+        || is_raw(member.target, fits_target)
+    {
+        records.add(b"hdrcharset", b"BINARY");
+    }
+    match member.sparse_size {
+        Some(size) => {
+            records.add(b"GNU.sparse.major", b"1");
+            records.add(b"GNU.sparse.minor", b"0");
+            records.add(b"GNU.sparse.name", member.path);
+            records.add_number(b"GNU.sparse.realsize", size);
+        }
+        None => records.add_text(b"path", member.path, fits_path),
+    }
+    records.add_text(b"linkpath", member.target, fits_target);
+    records.add_large(b"size", member.bytes, room(field::SIZE));
+    records.add_large(b"uid", u64::from(member.uid), room(field::UID));
+    records.add_large(b"gid", u64::from(member.gid), room(field::GID));
+    records.add_large(b"SCHILY.devmajor", u64::from(member.device.0), room(field::MAJOR));
+    records.add_large(b"SCHILY.devminor", u64::from(member.device.1), room(field::MINOR));
+    records.add_time(b"mtime", member.mtime, room(field::MTIME));
+    for xattr in member.xattrs {
+        records.add_xattr(&xattr.name, &xattr.value);
+    }
+    records
+}
+
+/// The largest number that a field of octal digits and a NUL holds.
+const fn room((_, bytes): (usize, usize)) -> u64 {
+    (1 << (3 * (bytes - 1))) - 1
+}
+
+/// A name for a header that readers take to be of a file of its own if they know nothing of PAX:
+/// `folder` and the last name of `path`, in printable characters, and as long as there is room.
+fn beside(path: &[u8], folder: &[u8]) -> Vec<u8> {
+    let path = path.strip_suffix(b"/").unwrap_or(path);
+    let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let shown = last.iter().map(|byte| if byte.is_ascii_graphic() { *byte } else { b'_' });
+    folder.iter().copied().chain(shown).take(field::NAME.1).collect()
+}
+
+/// Where to cut a path into the fields for its prefix and its name: the prefix ends there, and a slash
+/// follows. 0 is a path that fits the name alone; none is one that does not fit.
+fn split(path: &[u8]) -> Option<usize> {
+    if path.len() <= field::NAME.1 {
+        return Some(0);
+    }
+    // The slash itself is not stored, and the name must not be empty.
+    let earliest = path.len() - field::NAME.1 - 1;
+    let latest = field::PREFIX.1.min(path.len() - 2);
+    (earliest.max(1)..=latest).find(|at| path[*at] == b'/')
+}
+
+/// A header block in the making.
+struct Block([u8; BLOCK_BYTES]);
+
+impl Block {
+    fn new(kind: Kind, path: &[u8]) -> Self {
+        let mut block = Self([0; BLOCK_BYTES]);
+        match split(path) {
+            Some(0) => block.text(field::NAME, path),
+            Some(at) => {
+                block.text(field::PREFIX, &path[..at]);
+                block.text(field::NAME, &path[at + 1..]);
+            }
+            // A record has the whole of it.
+            None => block.text(field::NAME, path),
+        }
+        for number in [field::MODE, field::UID, field::GID, field::SIZE, field::MTIME] {
+            block.number(number, 0);
+        }
+        block.number(field::MAJOR, 0);
+        block.number(field::MINOR, 0);
+        block.text(field::KIND, &[kind as u8]);
+        block.text(field::MAGIC, b"ustar\x0000");
+        block
+    }
+
+    /// Writes as much of `text` as there is room for.
+    fn text(&mut self, (start, bytes): (usize, usize), text: &[u8]) {
+        let count = text.len().min(bytes);
+        self.0[start..start + count].copy_from_slice(&text[..count]);
+    }
+
+    /// Writes octal digits, and 0 for a number without room, which a record has.
+    fn number(&mut self, (start, bytes): (usize, usize), number: u64) {
+        let number = if number <= room((start, bytes)) { number } else { 0 };
+        let mut rest = number;
+        for place in self.0[start..start + bytes - 1].iter_mut().rev() {
+            *place = b'0' + (rest & 7) as u8;
+            rest >>= 3;
+        }
+    }
+
+    fn finished(mut self) -> [u8; BLOCK_BYTES] {
+        self.text(field::CHECKSUM, b"        ");
+        let sum = self.0.iter().map(|byte| u64::from(*byte)).sum();
+        // Six digits, a NUL and a space, as everybody writes it.
+        let (start, bytes) = field::CHECKSUM;
+        self.number((start, bytes - 1), sum);
+        self.0[start + bytes - 2] = 0;
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Member<'_> = Member {
+        path: b"a",
+        kind: Kind::File,
+        target: b"",
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        bytes: 0,
+        mtime: (0, 0),
+        device: (0, 0),
+        xattrs: &[],
+        sparse_size: None,
+    };
+
+    fn written(member: &Member<'_>) -> Vec<u8> {
+        let mut out = Vec::new();
+        write(&mut out, member);
+        out
+    }
+
+    /// The records of a member without their lengths; empty if it has none.
+    fn records(member: &Member<'_>) -> String {
+        let out = written(member);
+        if out[156] != b'x' {
+            return String::new();
+        }
+        let size = std::str::from_utf8(&out[124..135]).unwrap();
+        let mut rest = &out[512..512 + usize::from_str_radix(size, 8).unwrap()];
+        let mut records = Vec::new();
+        while !rest.is_empty() {
+            let space = rest.iter().position(|byte| *byte == b' ').unwrap();
+            let length: usize = std::str::from_utf8(&rest[..space]).unwrap().parse().unwrap();
+            records.push(String::from_utf8_lossy(&rest[space + 1..length - 1]).into_owned());
+            rest = &rest[length..];
+        }
+        records.join(" ")
+    }
+
+    #[test]
+    fn what_fits_a_ustar_header_has_no_records() {
+        let member = Member {
+            path: &[b"p".repeat(155), b"/".to_vec(), b"n".repeat(100)].concat(),
+            target: &b"t".repeat(100),
+            uid: 0o7_777_777,
+            bytes: 0o77_777_777_777,
+            mtime: (0o77_777_777_777, 0),
+            ..PLAIN
+        };
+        let out = written(&member);
+        assert_eq!(out.len(), BLOCK_BYTES);
+        assert_eq!(&out[..100], b"n".repeat(100));
+        assert_eq!(&out[345..500], b"p".repeat(155));
+        assert_eq!(&out[108..116], b"7777777\0");
+        assert_eq!(&out[257..265], b"ustar\x0000");
+    }
+
+    #[test]
+    fn what_does_not_fit_a_ustar_header_has_a_record() {
+        let long = b"n".repeat(101);
+        assert_eq!(records(&Member { path: &long, ..PLAIN }), format!("path={}", "n".repeat(101)));
+        assert!(records(&Member { target: &long, ..PLAIN }).starts_with("linkpath=nn"));
+        assert_eq!(records(&Member { uid: 0o10_000_000, ..PLAIN }), "uid=2097152");
+        assert_eq!(records(&Member { gid: u32::MAX, ..PLAIN }), "gid=4294967295");
+        assert_eq!(records(&Member { bytes: 1 << 33, ..PLAIN }), "size=8589934592");
+        let device = records(&Member { device: (0o10_000_000, u32::MAX), ..PLAIN });
+        assert_eq!(device, "SCHILY.devmajor=2097152 SCHILY.devminor=4294967295");
+    }
+
+    #[test]
+    fn times_before_1970_and_parts_of_a_second_have_a_record() {
+        let time =
+            |seconds, nanoseconds| records(&Member { mtime: (seconds, nanoseconds), ..PLAIN });
+        assert_eq!(time(7, 0), "");
+        assert_eq!(time(7, 500_000_000), "mtime=7.5");
+        assert_eq!(time(7, 1), "mtime=7.000000001");
+        assert_eq!(time(-1, 0), "mtime=-1");
+        assert_eq!(time(-2, 500_000_000), "mtime=-1.5");
+        assert_eq!(time(-1, 999_999_999), "mtime=-0.000000001");
+        assert_eq!(time(i64::MIN, 1), "mtime=-9223372036854775807.999999999");
+        assert_eq!(time(1 << 33, 0), "mtime=8589934592");
+    }
+
+    #[test]
+    fn names_beyond_ascii_have_a_record_unless_it_could_not_say_them() {
+        assert_eq!(records(&Member { path: "é".as_bytes(), ..PLAIN }), "path=é");
+        assert_eq!(records(&Member { path: b"\xe9", ..PLAIN }), "");
+        assert_eq!(written(&Member { path: b"\xe9", ..PLAIN })[0], 0xe9);
+        let long = b"\xe9".repeat(101);
+        let records = records(&Member { path: &long, ..PLAIN });
+        assert!(records.starts_with("hdrcharset=BINARY path="), "{records}");
+    }
+
+    #[test]
+    fn a_path_is_cut_only_where_both_parts_fit() {
+        let path = |lengths: &[usize]| {
+            lengths.iter().map(|length| "n".repeat(*length)).collect::<Vec<_>>().join("/")
+        };
+        assert_eq!(split(path(&[50, 49]).as_bytes()), Some(0));
+        assert_eq!(split(path(&[1, 100]).as_bytes()), Some(1));
+        assert_eq!(split(path(&[155, 100]).as_bytes()), Some(155));
+        assert_eq!(split(path(&[156, 99]).as_bytes()), None);
+        assert_eq!(split(path(&[10, 101]).as_bytes()), None);
+        // A directory's own slash is no place to cut.
+        assert_eq!(split(path(&[120, 0]).as_bytes()), None);
+        assert_eq!(split(path(&[60, 60, 0]).as_bytes()), Some(60));
+        // An absolute path would lose its first slash.
+        assert_eq!(split(path(&[0, 100]).as_bytes()), None);
+    }
+
+    #[test]
+    fn the_tar_crate_agrees_with_every_field() {
+        let xattrs = [ferrofs_image::Xattr { name: b"user.a".to_vec(), value: b"1 2".to_vec() }];
+        let member = Member {
+            path: b"dir/name",
+            kind: Kind::CharDevice,
+            target: b"somewhere",
+            mode: 0o4755,
+            uid: 1000,
+            gid: 7,
+            mtime: (1234, 5),
+            device: (8, 1),
+            xattrs: &xattrs,
+            ..PLAIN
+        };
+        let mut archive = tar::Archive::new(std::io::Cursor::new(written(&member)));
+        let mut entry = archive.entries().unwrap().next().unwrap().unwrap();
+        let pax: Vec<_> = entry.pax_extensions().unwrap().unwrap().map(Result::unwrap).collect();
+        assert_eq!(pax[0].key_bytes(), b"mtime");
+        assert_eq!(
+            (pax[1].key_bytes(), pax[1].value_bytes()),
+            (&b"SCHILY.xattr.user.a"[..], &b"1 2"[..])
+        );
+        let header = entry.header();
+        assert_eq!(header.mode().unwrap(), 0o4755);
+        assert_eq!((header.uid().unwrap(), header.gid().unwrap()), (1000, 7));
+        assert_eq!(header.mtime().unwrap(), 1234);
+        assert_eq!(header.device_major().unwrap(), Some(8));
+        assert_eq!(header.device_minor().unwrap(), Some(1));
+        assert_eq!(header.entry_type(), tar::EntryType::Char);
+        assert_eq!(&*entry.path_bytes(), b"dir/name");
+        assert_eq!(&*entry.link_name_bytes().unwrap(), b"somewhere");
+        let mut block = header.clone();
+        block.set_cksum();
+        assert_eq!(block.cksum().unwrap(), header.cksum().unwrap());
+    }
+}

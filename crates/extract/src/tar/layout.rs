@@ -1,0 +1,205 @@
+//! Which ranges of a file are stored in a tar: all of it, or its data without the holes, with a map
+//! before it (GNU.sparse 1.0). It reads metadata only; the plan and the renderer call it.
+
+use std::io::Write;
+use std::ops::Range;
+
+use ferrofs_image::{Image, Inode, Storage, StoredRange};
+
+use super::header::pad;
+use super::options::Holes;
+
+/// Shorter holes are written as zeros: a map and its records take about as much room.
+const HOLE_MIN_BYTES: u64 = 4096;
+
+/// The most holes of a map; where there are more the shorter ones are written as zeros. This is what
+/// bounds the memory that a file takes, whose map itself may be as large as the image.
+const HOLES_MAX: usize = 4096;
+
+/// Ranges up to this length are not probed: a read each would cost more than zeros in their place.
+const PROBED_MIN_BYTES: u64 = 1 << 20;
+
+/// The ranges of a file that are stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    size: u64,
+    /// In order, none empty, none adjacent.
+    ranges: Vec<Range<u64>>,
+}
+
+impl Layout {
+    /// The layout of `inode`. The map of the file is looked at in any case: one that is damaged is
+    /// better known before the file's header is out.
+    pub(super) fn of(image: &Image, inode: &Inode, holes: Holes) -> ferrofs_image::Result<Self> {
+        let mut found = LongHoles::default();
+        for range in image.stored_ranges(inode, 0)? {
+            let range = range?;
+            probe(image, inode, range)?;
+            if range.storage == Storage::Hole && holes == Holes::Sparse {
+                found.add(range.start..range.end);
+            }
+        }
+        Ok(Self::around(inode.size(), found.finished()))
+    }
+
+    /// What `holes` leave of a file.
+    fn around(size: u64, holes: Vec<Range<u64>>) -> Self {
+        let mut ranges = Vec::with_capacity(holes.len() + 1);
+        let mut at = 0;
+        for hole in holes {
+            if at < hole.start {
+                ranges.push(at..hole.start);
+            }
+            at = hole.end;
+        }
+        if at < size {
+            ranges.push(at..size);
+        }
+        Self { size, ranges }
+    }
+
+    /// The size of the file.
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The ranges that are stored.
+    pub(super) fn ranges(&self) -> &[Range<u64>] {
+        &self.ranges
+    }
+
+    /// Whether there is less than all of the file.
+    pub(super) fn is_sparse(&self) -> bool {
+        self.stored_bytes() < self.size
+    }
+
+    /// Bytes of data that are stored.
+    pub(super) fn stored_bytes(&self) -> u64 {
+        // Ranges of one file, which do not overlap.
+        self.ranges.iter().map(|range| range.end - range.start).sum()
+    }
+
+    /// The map that precedes the data of a sparse file: how many ranges, and for each where it begins
+    /// and how long it is, a number a line, filled up to a block.
+    pub(super) fn map(&self) -> Vec<u8> {
+        // A hole at the end is said by an empty range behind it.
+        let ends_in_hole = self.ranges.last().is_none_or(|range| range.end < self.size);
+        let end = ends_in_hole.then_some(self.size..self.size);
+        let mut map = Vec::new();
+        // Memory takes what is written to it.
+        let mut line = |number: u64| writeln!(map, "{number}").unwrap_or_default();
+        line(self.ranges.len() as u64 + u64::from(ends_in_hole));
+        for range in self.ranges.iter().chain(&end) {
+            line(range.start);
+            line(range.end - range.start);
+        }
+        pad(&mut map);
+        map
+    }
+}
+
+/// Reads the last byte of a range that is longer than what its description in the image costs. The size
+/// of a damaged file may be any number; once it is promised in a header, as many bytes must follow.
+fn probe(image: &Image, inode: &Inode, range: StoredRange) -> ferrofs_image::Result<()> {
+    let is_free = matches!(range.storage, Storage::Plain | Storage::Fragment);
+    if is_free && range.end - range.start > PROBED_MIN_BYTES {
+        image.read_at(inode, range.end - 1, &mut [0])?;
+    }
+    Ok(())
+}
+
+/// The longest holes of a file.
+#[derive(Debug)]
+struct LongHoles {
+    holes: Vec<Range<u64>>,
+    /// The hole that may go on.
+    last: Range<u64>,
+    min_bytes: u64,
+}
+
+impl Default for LongHoles {
+    fn default() -> Self {
+        Self { holes: Vec::new(), last: 0..0, min_bytes: HOLE_MIN_BYTES }
+    }
+}
+
+impl LongHoles {
+    fn add(&mut self, hole: Range<u64>) {
+        if self.last.end == hole.start {
+            self.last.end = hole.end;
+        } else {
+            let last = std::mem::replace(&mut self.last, hole);
+            self.keep(last);
+        }
+    }
+
+    fn keep(&mut self, hole: Range<u64>) {
+        let length = |hole: &Range<u64>| hole.end - hole.start;
+        if length(&hole) < self.min_bytes {
+            return;
+        }
+        self.holes.push(hole);
+        // The bound doubles some fifty times in all, whatever the holes are.
+        while self.holes.len() > HOLES_MAX {
+            self.min_bytes = self.min_bytes.saturating_mul(2);
+            let min_bytes = self.min_bytes;
+            self.holes.retain(|hole| length(hole) >= min_bytes);
+        }
+    }
+
+    fn finished(mut self) -> Vec<Range<u64>> {
+        let last = std::mem::replace(&mut self.last, 0..0);
+        self.keep(last);
+        self.holes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::single_range_in_vec_init, reason = "a file may well have one range")]
+
+    use super::*;
+
+    fn long(holes: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+        let mut long = LongHoles::default();
+        holes.into_iter().for_each(|hole| long.add(hole));
+        long.finished()
+    }
+
+    #[test]
+    fn neighbouring_holes_are_one_and_short_ones_none() {
+        assert_eq!(long([0..2048, 2048..4096, 8000..12_000]), [0..4096]);
+        assert_eq!(long([10..20, 20..30]), []);
+    }
+
+    #[test]
+    fn of_too_many_holes_the_long_ones_remain() {
+        let step = 1 << 20;
+        let hole = |number: u64| {
+            let bytes = if number.is_multiple_of(8) { 65_536 } else { HOLE_MIN_BYTES };
+            number * step..number * step + bytes
+        };
+        let holes = long((0..3 * HOLES_MAX as u64).map(hole));
+        assert!(holes.len() <= HOLES_MAX);
+        assert_eq!(holes.len(), 3 * HOLES_MAX / 8);
+        assert!(holes.iter().all(|hole| hole.end - hole.start == 65_536));
+    }
+
+    #[test]
+    fn a_map_names_ranges_and_an_end_in_a_hole() {
+        let layout = Layout::around(20_000, vec![0..4096, 8192..20_000]);
+        assert_eq!((layout.ranges(), layout.stored_bytes()), (&[4096..8192][..], 4096));
+        let map = layout.map();
+        assert_eq!(map.len(), 512);
+        assert!(map.starts_with(b"2\n4096\n4096\n20000\n0\n\0"));
+        let map = Layout::around(8192, vec![0..4096]).map();
+        assert!(map.starts_with(b"1\n4096\n4096\n\0"));
+        let map = Layout::around(8192, vec![0..8192]).map();
+        assert!(map.starts_with(b"1\n8192\n0\n\0"));
+    }
+
+    #[test]
+    fn an_empty_file_is_not_sparse() {
+        assert!(!Layout::around(0, Vec::new()).is_sparse());
+    }
+}

@@ -1,0 +1,291 @@
+//! From a segment of the plan to the bytes of the stream. It reads the image and writes to memory
+//! only; it runs on any thread and knows of no other segment, so that what it makes depends on the
+//! segment alone. `stream` puts the pieces together.
+
+use std::ops::Range;
+
+use ferrofs_image::{FileType, Image, Inode, Nid, Node, Xattr};
+
+use super::guard::guarded;
+use super::header::{self, Kind, Member};
+use super::layout::Layout;
+use super::options::Holes;
+use super::segment::{Item, Part, Segment};
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::Summary;
+use crate::metadata::permissions;
+
+/// A segment as bytes.
+#[derive(Debug, Default)]
+pub(super) struct Rendered {
+    pub(super) bytes: Vec<u8>,
+    /// What happened, in the order of the bytes.
+    pub(super) facts: Vec<Fact>,
+    /// What the bytes hold, but for links.
+    pub(super) counts: Summary,
+    /// Entries that are dealt with: written, failed or withheld.
+    pub(super) entries: u64,
+    /// The long file that ends here.
+    pub(super) ended: Option<Node>,
+}
+
+/// Something that the stream has to know about a segment.
+#[derive(Debug)]
+pub(super) enum Fact {
+    /// Something failed; the member is there.
+    Failed(Error),
+    /// A member is not there.
+    LeftOut(Nid, Error),
+    /// These bytes are another name of an inode: to be dropped if that was left out.
+    Link(Node, Range<usize>),
+    /// So many bytes of a long file are zeros.
+    Zeros(ErrorKind, u64),
+}
+
+/// Renders segments.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Renderer<'a> {
+    pub(super) image: &'a Image,
+    pub(super) holes: Holes,
+}
+
+impl Renderer<'_> {
+    /// Renders a segment into `buffer`, which is empty.
+    ///
+    /// # Errors
+    /// Only want of memory: the stream cannot go on.
+    pub(super) fn render(self, segment: Segment, buffer: Vec<u8>) -> Result<Rendered> {
+        let mut rendered = Rendered { bytes: buffer, ..Rendered::default() };
+        match segment {
+            Segment::Members(items) => {
+                for item in items {
+                    self.item(item, &mut rendered)?;
+                }
+            }
+            Segment::Part(part) => self.part(&part, &mut rendered)?,
+        }
+        Ok(rendered)
+    }
+
+    fn item(self, item: Item, rendered: &mut Rendered) -> Result<()> {
+        rendered.entries += 1;
+        match item {
+            Item::Failed(error) => {
+                rendered.entries -= 1;
+                rendered.facts.push(Fact::Failed(error));
+            }
+            Item::LeftOut(node, kind) => rendered.leave_out(&node, kind),
+            Item::Entry(node) | Item::Link(node, _)
+                if node.inode.file_type() == FileType::Socket =>
+            {
+                rendered.counts.withheld.special += 1;
+            }
+            Item::Link(node, first) => {
+                let start = rendered.bytes.len();
+                let member = Member { kind: Kind::Link, target: relative(&first), ..member(&node) };
+                rendered.write_header(&node, &member, &[]);
+                rendered.facts.push(Fact::Link(node, start..rendered.bytes.len()));
+            }
+            Item::Entry(node) => match node.inode.file_type() {
+                FileType::Regular => self.file(&node, rendered)?,
+                FileType::Symlink => self.symlink(&node, rendered),
+                kind => {
+                    let is_directory = kind == FileType::Directory;
+                    rendered.counts.directories += u64::from(is_directory);
+                    rendered.counts.special += u64::from(!is_directory);
+                    self.headers(&node, member(&node), rendered);
+                }
+            },
+        }
+        Ok(())
+    }
+
+    fn symlink(self, node: &Node, rendered: &mut Rendered) {
+        match guarded(|| Ok(self.image.read_link(&node.inode)?)) {
+            Ok(target) => {
+                rendered.counts.symlinks += 1;
+                self.headers(node, Member { target: &target, ..member(node) }, rendered);
+            }
+            Err(kind) => rendered.leave_out(node, kind),
+        }
+    }
+
+    /// A file that is whole here.
+    fn file(self, node: &Node, rendered: &mut Rendered) -> Result<()> {
+        let layout = match guarded(|| Ok(Layout::of(self.image, &node.inode, self.holes)?)) {
+            Ok(layout) => layout,
+            Err(kind) => {
+                rendered.leave_out(node, kind);
+                return Ok(());
+            }
+        };
+        self.whole(node, &layout, layout.ranges(), rendered)
+    }
+
+    /// Headers, contents and padding, or nothing of them.
+    fn whole(
+        self,
+        node: &Node,
+        layout: &Layout,
+        ranges: &[Range<u64>],
+        rendered: &mut Rendered,
+    ) -> Result<()> {
+        let (start, facts) = (rendered.bytes.len(), rendered.facts.len());
+        self.file_headers(node, layout, rendered);
+        for range in ranges {
+            if let Err(kind) = self.read(&node.inode, range, rendered)? {
+                rendered.bytes.truncate(start);
+                rendered.facts.truncate(facts);
+                rendered.leave_out(node, kind);
+                return Ok(());
+            }
+        }
+        header::pad(&mut rendered.bytes);
+        rendered.count_file(layout);
+        Ok(())
+    }
+
+    /// A part of a long file. Once its headers are out, what cannot be read is zeros: nobody can take
+    /// back what is written, and its size is promised.
+    fn part(self, part: &Part, rendered: &mut Rendered) -> Result<()> {
+        let (node, layout) = (&part.file.node, &part.file.layout);
+        rendered.entries = u64::from(part.is_last);
+        if part.is_first && part.is_last {
+            return self.whole(node, layout, &part.ranges, rendered);
+        }
+        if part.is_first {
+            self.file_headers(node, layout, rendered);
+            rendered.count_file(layout);
+        }
+        for range in &part.ranges {
+            if let Err(kind) = self.read(&node.inode, range, rendered)? {
+                rendered.facts.push(Fact::Zeros(kind, range.end - range.start));
+            }
+        }
+        if part.is_last {
+            // Parts begin at any byte, so only the size of all of them tells.
+            let over = layout.stored_bytes() % header::BLOCK_BYTES as u64;
+            let over = usize::try_from(over).unwrap_or(0);
+            let padding = over.next_multiple_of(header::BLOCK_BYTES) - over;
+            rendered.bytes.resize(rendered.bytes.len() + padding, 0);
+            rendered.ended = Some(node.clone());
+        }
+        Ok(())
+    }
+
+    /// The headers of a regular file, and its map if it has one.
+    fn file_headers(self, node: &Node, layout: &Layout, rendered: &mut Rendered) {
+        let mut member = Member { bytes: layout.stored_bytes(), ..member(node) };
+        if !layout.is_sparse() {
+            return self.headers(node, member, rendered);
+        }
+        let map = layout.map();
+        member.bytes = member.bytes.saturating_add(map.len() as u64);
+        member.sparse_size = Some(node.inode.size());
+        self.headers(node, member, rendered);
+        rendered.bytes.extend_from_slice(&map);
+    }
+
+    /// Headers with all attributes; a member whose attributes cannot be read has none.
+    fn headers(self, node: &Node, member: Member<'_>, rendered: &mut Rendered) {
+        let inode = &node.inode;
+        let xattrs = if inode.has_xattrs() {
+            guarded(|| Ok(self.image.xattrs(inode)?)).unwrap_or_else(|kind| {
+                let error = Error::new(kind, &node.path).about(inode);
+                rendered.facts.push(Fact::Failed(error));
+                Vec::new()
+            })
+        } else {
+            Vec::new()
+        };
+        rendered.write_header(node, &member, &xattrs);
+    }
+
+    /// Appends a range of a file, or as many zeros and why.
+    fn read(
+        self,
+        inode: &Inode,
+        range: &Range<u64>,
+        rendered: &mut Rendered,
+    ) -> Result<Result<(), ErrorKind>> {
+        let bytes = &mut rendered.bytes;
+        let start = bytes.len();
+        // A segment's ranges are bounded by its size.
+        let count = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+        bytes.try_reserve(count).map_err(|_| out_of_memory())?;
+        bytes.resize(start + count, 0);
+        let target = &mut bytes[start..];
+        let read = guarded(|| Ok(self.image.read_at(inode, range.start, target)?));
+        let failure = match read {
+            Ok(read) if read == count => return Ok(Ok(())),
+            Ok(read) => {
+                ErrorKind::Short { delivered: range.start + read as u64, size: inode.size() }
+            }
+            Err(kind) => kind,
+        };
+        bytes[start..].fill(0);
+        Ok(Err(failure))
+    }
+}
+
+impl Rendered {
+    fn leave_out(&mut self, node: &Node, kind: ErrorKind) {
+        let error = Error::new(kind, &node.path).about(&node.inode);
+        self.facts.push(Fact::LeftOut(node.inode.nid(), error));
+    }
+
+    fn count_file(&mut self, layout: &Layout) {
+        let (size, stored) = (layout.size(), layout.stored_bytes());
+        self.counts.files += 1;
+        self.counts.bytes = self.counts.bytes.saturating_add(size);
+        self.counts.hole_bytes = self.counts.hole_bytes.saturating_add(size - stored);
+    }
+
+    /// Appends the headers of a member, whose path is that of `node`.
+    fn write_header(&mut self, node: &Node, member: &Member<'_>, xattrs: &[Xattr]) {
+        let mut path = match node.path.as_slice() {
+            b"/" => b".".to_vec(),
+            path => relative(path).to_vec(),
+        };
+        if member.kind == Kind::Directory {
+            path.push(b'/');
+        }
+        header::write(&mut self.bytes, &Member { path: &path, xattrs, ..*member });
+    }
+}
+
+fn relative(path: &[u8]) -> &[u8] {
+    path.strip_prefix(b"/").unwrap_or(path)
+}
+
+/// What the inode says; path, target, attributes and contents are to be filled in.
+fn member(node: &Node) -> Member<'static> {
+    let inode = &node.inode;
+    let mtime = inode.mtime();
+    Member {
+        path: b"",
+        kind: match inode.file_type() {
+            FileType::Directory => Kind::Directory,
+            FileType::Symlink => Kind::Symlink,
+            FileType::CharDevice => Kind::CharDevice,
+            FileType::BlockDevice => Kind::BlockDevice,
+            FileType::Fifo => Kind::Fifo,
+            FileType::Regular | FileType::Socket => Kind::File,
+        },
+        target: b"",
+        mode: permissions(inode),
+        uid: inode.uid(),
+        gid: inode.gid(),
+        bytes: 0,
+        mtime: (mtime.seconds, mtime.nanoseconds),
+        device: inode.device().unwrap_or((0, 0)),
+        xattrs: &[],
+        sparse_size: None,
+    }
+}
+
+#[cold]
+fn out_of_memory() -> Error {
+    let source = std::io::ErrorKind::OutOfMemory.into();
+    Error::new(ErrorKind::Output { operation: "cannot collect the tar", source }, b"")
+}

@@ -1,0 +1,84 @@
+//! How a file is stored, range by range: data or hole, and what can only be had as a whole. It reads
+//! metadata, never data, and one extent a step. Called by who must know before reading: a writer of
+//! sparse archives, a cut into pieces of work, `lseek`.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::image::Core;
+use crate::inode::Inode;
+use crate::map::{Data, Map};
+
+/// A range of a file that is stored in one way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredRange {
+    /// Its first byte in the file.
+    pub start: u64,
+    /// The byte behind its last one; always greater than `start`.
+    pub end: u64,
+    /// How it is stored.
+    pub storage: Storage,
+}
+
+/// How a range of a file is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// Not at all: its bytes are zeros.
+    Hole,
+    /// As it is: any part of it can be read for itself.
+    Plain,
+    /// In one cluster, which must be decoded whole or up to the byte that is wanted.
+    Cluster,
+    /// In the packed file, together with other files. What the packed file has as a hole counts as
+    /// data here.
+    Fragment,
+}
+
+/// The ranges of a file in order, without gaps, up to its end. Neighbours may be stored in the same
+/// way. After an error there are no more.
+#[derive(Debug)]
+pub struct StoredRanges<'a> {
+    map: Map<'a>,
+    inode: &'a Inode,
+    at: u64,
+    end: u64,
+    is_first: bool,
+}
+
+impl<'a> StoredRanges<'a> {
+    /// The ranges of `inode` from byte `offset` on; the first one begins there.
+    pub(crate) fn new(core: &'a Core, inode: &'a Inode, offset: u64) -> Result<Self> {
+        let map = Map::new(core, inode)?;
+        Ok(Self { map, inode, at: offset, end: inode.size(), is_first: true })
+    }
+
+    fn step(&mut self) -> Result<StoredRange> {
+        let extent = self.map.extent_at(self.at)?;
+        // The first offset may lie anywhere in an extent; a damaged index may lead into the middle of
+        // what has been handed out later on, too.
+        if extent.start != self.at && !self.is_first {
+            let error = Error::new(ErrorKind::WrongExtent { offset: self.at });
+            return Err(error.in_inode(self.inode.nid()).at(self.inode.end()));
+        }
+        let storage = match extent.data {
+            Data::Hole => Storage::Hole,
+            Data::Raw { .. } | Data::Inline { .. } => Storage::Plain,
+            Data::Cluster(_) => Storage::Cluster,
+            Data::Fragment { .. } => Storage::Fragment,
+        };
+        // The map has checked that the extent holds the byte, so this is ahead of it.
+        Ok(StoredRange { start: self.at, end: extent.end().min(self.end), storage })
+    }
+}
+
+impl Iterator for StoredRanges<'_> {
+    type Item = Result<StoredRange>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at >= self.end {
+            return None;
+        }
+        let found = self.step();
+        self.at = found.as_ref().map_or(self.end, |range| range.end);
+        self.is_first = false;
+        Some(found)
+    }
+}
