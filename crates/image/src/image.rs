@@ -9,7 +9,7 @@ use ferrofs_ondisk::{DeviceSlot, FileType, Nid, Superblock};
 use ferrofs_workers::memory::Registration;
 
 use crate::dir::ReadDir;
-use crate::engine::Engine;
+use crate::engine::{Engine, Keeper};
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::inode::Inode;
@@ -17,9 +17,9 @@ use crate::memory::Memory;
 use crate::meta::Windows;
 use crate::open::OpenOptions;
 use crate::pieces::Piece;
+use crate::ranges::StoredRanges;
 use crate::read::SyncDecompress;
 use crate::stats::Stats;
-use crate::ranges::StoredRanges;
 use crate::verify::{VerifyEvent, VerifySummary};
 use crate::walk::Walk;
 use crate::xattr::{PrefixTable, Xattr};
@@ -39,6 +39,8 @@ pub(crate) struct Core {
     pub(crate) sb: Superblock,
     pub(crate) compression: Compression,
     pub(crate) slots: Vec<DeviceSlot>,
+    /// Before the engine that it looks after.
+    pub(crate) keeper: Keeper,
     pub(crate) engine: Arc<Engine>,
     pub(crate) windows: Windows,
     pub(crate) mode: SyncDecompress,

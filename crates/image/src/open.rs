@@ -12,7 +12,7 @@ use ferrofs_ondisk::{
 use ferrofs_workers::claims::Claims;
 
 use crate::devices::Devices;
-use crate::engine::{self, DecodeWorkers, Engine, Lanes};
+use crate::engine::{self, DecodeWorkers, Engine, Keeper, Lanes};
 use crate::error::{Error, ErrorKind, Result, parsed};
 use crate::image::{Core, Image};
 use crate::inode::Inode;
@@ -156,6 +156,7 @@ impl OpenOptions {
             sb,
             compression,
             slots,
+            keeper: Keeper::default(),
             engine,
             windows,
             mode: self.sync_decompress,

@@ -83,6 +83,7 @@ impl Core {
             self.engine.lanes.add(&tally);
             return Ok(());
         }
+        self.keeper.wake(&self.engine);
         match mode {
             SyncDecompress::Auto => self.decode_missing(&missing, target, &mut tally)?,
             SyncDecompress::ForceOn | SyncDecompress::ForceOff => {

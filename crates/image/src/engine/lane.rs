@@ -98,6 +98,7 @@ struct State {
     idle: Vec<Scratch>,
     leased: usize,
     waiting: usize,
+    leases: u64,
     tally: Tally,
 }
 
@@ -136,8 +137,14 @@ impl Lanes {
 
     fn leased(&self, mut state: MutexGuard<'_, State>) -> Lane<'_> {
         state.leased = state.leased.saturating_add(1);
+        state.leases = state.leases.wrapping_add(1);
         HELD.set(HELD.get().saturating_add(1));
         Lane { lanes: self, scratch: state.idle.pop().unwrap_or_default(), stays: PhantomData }
+    }
+
+    /// How often a lane was taken.
+    pub(crate) fn leases(&self) -> u64 {
+        self.lock().leases
     }
 
     /// What was done in all lanes, up to those that are in use.

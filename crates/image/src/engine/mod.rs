@@ -5,6 +5,7 @@
 
 mod decoded;
 mod hand_out;
+mod keeper;
 mod lane;
 mod tally;
 mod window;
@@ -18,6 +19,7 @@ use ferrofs_workers::memory::{Frame, Policy};
 
 pub(crate) use decoded::Decoded;
 pub(crate) use hand_out::{Errand, Wish, reach};
+pub(crate) use keeper::Keeper;
 pub(crate) use lane::{Lane, Lanes, Scratch};
 pub(crate) use tally::Tally;
 pub(crate) use window::{InputWindow, Wanted};
@@ -205,6 +207,12 @@ impl Engine {
         scratch.tally.windowed = scratch.tally.windowed.wrapping_add(1);
         scratch.tally.decoded(end);
         Ok(())
+    }
+
+    /// A number that changes while something is read.
+    pub(crate) fn activity(&self) -> u64 {
+        let cache = self.clusters.counts();
+        self.lanes.leases().wrapping_add(cache.served).wrapping_add(cache.prefetched)
     }
 
     /// Gives memory back that is only kept to be faster.
