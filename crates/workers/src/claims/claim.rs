@@ -91,7 +91,7 @@ impl<K: Copy + Eq + Hash, V: Value> Claims<K, V> {
 
     /// Claims the value of `key`, of at least `length`.
     ///
-    /// A demand takes over what nobody has begun, and joins what somebody has: a prefetch that runs is
+    /// A demand takes over what lies in a queue, and joins what somebody is at: a prefetch that runs is
     /// demanded from then on. A prefetch leaves both alone. Who claims more than a running flight will
     /// have waits for it too, and claims again.
     pub fn claim(&self, key: K, length: usize, urgency: Urgency) -> Claim<K, V> {

@@ -12,7 +12,7 @@ pub struct ClaimCounts {
     pub computed: u64,
     /// Flights that ended without a value: a failure, a panic, a prefetch that gave way.
     pub gone: u64,
-    /// Flights that a demand took from a holder that had not begun.
+    /// Flights that a demand took out of a queue.
     pub taken_over: u64,
     /// Prefetches on their way that a demand joined.
     pub upgraded: u64,

@@ -2,8 +2,8 @@
 //! who computes what; it computes nothing, never sees a failure, and knows nothing of what a value is. A
 //! reader of clusters claims here before it decodes.
 //!
-//! A claim is answered by [`Claim::Ready`], [`Claim::Mine`] or [`Claim::Pending`]. What nobody has begun
-//! may be taken over, what runs may be upgraded from prefetch to demand, and what ends without a value
+//! A claim is answered by [`Claim::Ready`], [`Claim::Mine`] or [`Claim::Pending`]. What lies in a
+//! queue may be taken over, what runs may be upgraded from prefetch to demand, and what ends without a value
 //! is forgotten: whoever waited claims again.
 //!
 //! docs/workers.md, protocol K.
@@ -21,5 +21,9 @@ pub use counts::ClaimCounts;
 pub use ticket::Ticket;
 pub use waiter::Waiter;
 
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod stress_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;

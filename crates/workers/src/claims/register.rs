@@ -48,8 +48,9 @@ struct Kept<K, V> {
 /// How far a flight is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Nobody has begun; a demand may take it over.
+    /// Its ticket lies in a queue: a demand may take it over.
     Queued,
+    /// Its ticket is in the hands of one who computes, or is about to decide where.
     Running,
 }
 
@@ -149,11 +150,11 @@ impl<K: Copy + Eq + Hash, V: Clone> Register<K, V> {
             (None, _) => {
                 let flight = PlainArc::new(Flight::new(urgency == Urgency::Demand));
                 let shared = PlainArc::clone(&flight);
-                let (phase, owner) = (Phase::Queued, number);
+                let (phase, owner) = (Phase::Running, number);
                 slot.entry = Some(Entry { flight: shared, number, owner, phase, length, urgency });
                 Answer::Mine(Boarding { flight, number, ticket: number, length })
             }
-            // K3. Nobody has begun.
+            // K3. It lies in a queue.
             (Some(entry), Urgency::Demand) if entry.phase == Phase::Queued => {
                 counts.taken_over += 1;
                 Answer::Mine(entry.hand_over(number, length))
@@ -195,11 +196,19 @@ impl<K: Copy + Eq + Hash, V: Clone> Register<K, V> {
         Some(entry.hand_over(number, length))
     }
 
-    /// K5. Whether this ticket computes from now on.
+    /// K5. Whether this ticket is still the flight's; then nobody takes it over from now on.
     pub(super) fn begin(&mut self, key: K, ticket: u64) -> bool {
         let Some(entry) = self.owned(key, ticket) else { return false };
         entry.phase = Phase::Running;
         true
+    }
+
+    /// K5. The ticket goes into a queue, and its holder will wait.
+    pub(super) fn hand_out(&mut self, key: K, ticket: u64, flight: &Flight<V>) {
+        flight.add_waiter();
+        if let Some(entry) = self.owned(key, ticket) {
+            entry.phase = Phase::Queued;
+        }
     }
 
     /// K8. Ends the flight if nobody waits for it.
@@ -330,8 +339,8 @@ pub(super) struct Ended<V> {
 }
 
 impl<V: Clone> Entry<V> {
-    /// A new owner, who computes: that it has begun at once keeps two demands from taking a flight from
-    /// each other for ever.
+    /// A new owner, out of the queue: two demands never take a flight from each other's hands, which
+    /// might go on for ever.
     fn hand_over(&mut self, ticket: u64, length: usize) -> Boarding<V> {
         self.owner = ticket;
         self.phase = Phase::Running;

@@ -61,6 +61,13 @@ fn mine(claim: Claim<u32, Front>) -> Ticket<u32, Front> {
     }
 }
 
+/// A prefetch that lies in a queue.
+fn queued(claims: &Claims<u32, Front>, key: u32, length: usize) -> Ticket<u32, Front> {
+    let mut ticket = mine(prefetch(claims, key, length));
+    drop(ticket.hand_out());
+    ticket
+}
+
 fn pending(claim: Claim<u32, Front>) -> Waiter<u32, Front> {
     match claim {
         Claim::Pending(waiter) => waiter,
@@ -93,9 +100,9 @@ fn what_one_published_the_next_finds_ready() {
 }
 
 #[test]
-fn a_demand_takes_over_what_nobody_has_begun_and_the_old_ticket_is_void() {
+fn a_demand_takes_over_what_lies_in_a_queue_and_the_old_ticket_is_void() {
     let claims = Claims::new(MANY);
-    let mut old = mine(prefetch(&claims, 1, 10));
+    let mut old = queued(&claims, 1, 10);
     let mut new = mine(demand(&claims, 1, 6));
     assert!(!old.begin());
     assert_eq!(new.length(), 10, "as long as the longer of the two");
@@ -112,13 +119,13 @@ fn a_demand_takes_over_what_nobody_has_begun_and_the_old_ticket_is_void() {
 #[test]
 fn a_void_ticket_publishes_and_finishes_nothing() {
     let claims = Claims::new(MANY);
-    let old = mine(prefetch(&claims, 1, 10));
-    let older_waiter = old.waiter();
+    let mut old = mine(prefetch(&claims, 1, 10));
+    let older_waiter = old.hand_out();
     let new = mine(demand(&claims, 1, 10));
     old.publish(front(10, 0));
     let waiter = older_waiter.try_now().unwrap_err();
     assert!(matches!(demand(&claims, 1, 10), Claim::Pending(_)));
-    let other = mine(prefetch(&claims, 2, 1));
+    let other = queued(&claims, 2, 1);
     let newer = mine(demand(&claims, 2, 1));
     assert!(other.finish_unless_waited().is_none());
     assert!(matches!(demand(&claims, 2, 1), Claim::Pending(_)), "the newer one is at it");
@@ -195,7 +202,7 @@ fn a_shorter_value_never_replaces_a_longer_one() {
 fn one_who_waits_takes_over_what_is_still_queued() {
     let claims = Claims::new(MANY);
     let mut queued = mine(demand(&claims, 1, 10));
-    let own = queued.waiter();
+    let own = queued.hand_out();
     let mut taken = own.take_over().unwrap();
     assert!(!queued.begin() && taken.begin());
     let waiter = pending(demand(&claims, 1, 10)).take_over().unwrap_err();
@@ -206,12 +213,30 @@ fn one_who_waits_takes_over_what_is_still_queued() {
 }
 
 #[test]
-fn a_waiter_of_an_earlier_flight_takes_nothing_over_from_a_later_one() {
+fn a_ticket_in_the_hand_is_not_taken_over_and_one_that_was_taken_may_be_handed_out_again() {
     let claims = Claims::new(MANY);
     let first = mine(demand(&claims, 1, 10));
-    let waiter = first.waiter();
+    drop(pending(demand(&claims, 1, 10)).take_over().unwrap_err());
+    drop(first);
+    let mut second = queued(&claims, 1, 10);
+    let mut third = mine(demand(&claims, 1, 10));
+    drop(pending(demand(&claims, 1, 10)));
+    let waiter = third.hand_out();
+    let mut fourth = mine(demand(&claims, 1, 10));
+    assert!(!second.begin() && !third.begin() && fourth.begin());
+    fourth.publish(front(10, 0));
+    assert_eq!(waiter.wait().unwrap().length(), 10);
+    assert_eq!(claims.counts().taken_over, 2);
+}
+
+#[test]
+fn a_waiter_of_an_earlier_flight_takes_nothing_over_from_a_later_one() {
+    let claims = Claims::new(MANY);
+    let mut first = mine(demand(&claims, 1, 10));
+    let waiter = first.hand_out();
     drop(first);
     let mut second = mine(demand(&claims, 1, 10));
+    drop(second.hand_out());
     assert!(waiter.take_over().unwrap_err().wait().is_none());
     assert!(second.begin());
 }
@@ -313,20 +338,15 @@ fn a_budget_asks_the_cache_and_does_not_keep_it() {
     put(&claims, 1, 1, 10);
     let held = budget.charge(100, Policy::MayFail).unwrap();
     // Nothing of the value is charged here: what counts is that it was asked for.
-    let charge = {
-        let held = std::thread::spawn({
-            let claims = claims.clone();
-            move || {
-                while claims.weight_bytes() != 0 {
-                    std::thread::yield_now();
-                }
-                drop(held);
+    let charge = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while claims.weight_bytes() != 0 {
+                std::thread::yield_now();
             }
+            drop(held);
         });
-        let charge = budget.charge(1, Policy::MustSucceed).unwrap();
-        held.join().unwrap();
-        charge
-    };
+        budget.charge(1, Policy::MustSucceed).unwrap()
+    });
     assert_eq!(claims.keys(), 0);
     drop(charge);
     let ended = Arc::new(AtomicUsize::new(0));

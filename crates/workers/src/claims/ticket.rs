@@ -23,9 +23,9 @@ impl<K: Copy + Eq + Hash, V: Value> Ticket<K, V> {
         Self { shared, key, boarding, is_over: false }
     }
 
-    /// Says that the computation begins now: after this nobody takes it over. False when somebody has;
-    /// then the ticket is void and there is nothing to compute. A ticket that was itself taken over
-    /// from another has begun already, and asking again changes nothing.
+    /// Says that the computation begins now: from here on nobody takes it over. False when somebody has
+    /// while it lay in a queue; then the ticket is void and there is nothing to compute. A ticket that
+    /// was never [handed out](Self::hand_out) is never void.
     #[must_use = "a ticket that is void must not compute"]
     pub fn begin(&mut self) -> bool {
         lock(&self.shared.register).begin(self.key, self.boarding.ticket)
@@ -56,13 +56,14 @@ impl<K: Copy + Eq + Hash, V: Value> Ticket<K, V> {
         self.boarding.flight.is_waited_for()
     }
 
-    /// Somebody who waits for this ticket's value, whoever computes it in the end: for a demand that
-    /// hands its ticket to a worker. Waiting while holding the ticket waits for ever.
-    pub fn waiter(&self) -> Waiter<K, V> {
-        // The register's lock: K8 counts those who wait under it.
-        let register = lock(&self.shared.register);
-        self.boarding.flight.add_waiter();
-        drop(register);
+    /// Says that the ticket goes into a queue now, where demands may take it over until it begins, and
+    /// gives one who waits for the value, whoever computes it. Who claimed for a prefetch drops that one.
+    ///
+    /// Without this nobody can help: a worker that waits for what lies behind it in its own queue waits
+    /// for ever. And so does who waits while holding the ticket.
+    pub fn hand_out(&mut self) -> Waiter<K, V> {
+        let flight = &self.boarding.flight;
+        lock(&self.shared.register).hand_out(self.key, self.boarding.ticket, flight);
         Waiter::counted(PlainArc::clone(&self.shared), self.key, self.boarding.again())
     }
 

@@ -49,12 +49,12 @@ impl<K: Copy + Eq + Hash, V: Value> Waiter<K, V> {
         }
     }
 
-    /// Takes the flight from a holder that has not begun, to compute here rather than sleep. The ticket
-    /// has begun. By value: who computes must not wait for himself.
+    /// Takes the flight out of a queue where nobody has begun it, to compute here rather than sleep. By
+    /// value: who computes must not wait for himself.
     ///
     /// # Errors
     ///
-    /// The waiter itself, when somebody has begun or it is over.
+    /// The waiter itself, when it lies in no queue, or is over.
     pub fn take_over(self) -> Result<Ticket<K, V>, Self> {
         let Boarding { number, length, .. } = self.boarding;
         let taken = lock(&self.shared.register).take_over(self.key, number, length);
