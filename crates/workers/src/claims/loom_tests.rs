@@ -43,10 +43,7 @@ fn value_of(cache: &Cache, length: usize, computed: &AtomicUsize) -> usize {
         let value = match claim(cache, length, Urgency::Demand) {
             Claim::Ready(value) => Some(value),
             Claim::Pending(waiter) => waiter.wait(),
-            Claim::Mine(ticket) => {
-                compute(ticket, computed);
-                None
-            }
+            Claim::Mine(ticket) => compute(ticket, computed),
         };
         if let Some(Front(found)) = value {
             assert!(found >= length);
@@ -55,12 +52,14 @@ fn value_of(cache: &Cache, length: usize, computed: &AtomicUsize) -> usize {
     }
 }
 
-fn compute(mut ticket: OwnTicket, computed: &AtomicUsize) {
-    if ticket.begin() {
-        computed.fetch_add(1, Ordering::SeqCst);
-        let length = ticket.length();
-        ticket.publish(Front(length));
+fn compute(mut ticket: OwnTicket, computed: &AtomicUsize) -> Option<Front> {
+    if !ticket.begin() {
+        return None;
     }
+    computed.fetch_add(1, Ordering::SeqCst);
+    let value = Front(ticket.length());
+    ticket.publish(value.clone());
+    Some(value)
 }
 
 /// How a prefetch fails when nobody demands: its memory may fail.
@@ -122,17 +121,14 @@ fn a_queued_flight_is_begun_or_taken_over() {
         let mut ticket = mine(claim(&shared.0, 1, Urgency::Demand));
         let waiter = ticket.hand_out();
         let other = Arc::clone(&shared);
-        let thread = thread::spawn(move || compute(ticket, &other.1));
-        let value = match waiter.take_over() {
-            Ok(ticket) => {
-                compute(ticket, &shared.1);
-                None
-            }
-            Err(waiter) => Some(waiter.wait().unwrap()),
+        let thread = thread::spawn(move || compute(ticket, &other.1).is_some());
+        let is_taken = match waiter.take_over() {
+            Ok(ticket) => compute(ticket, &shared.1).is_some(),
+            Err(waiter) => waiter.wait().is_none(),
         };
-        thread.join().unwrap();
+        assert_ne!(thread.join().unwrap(), is_taken);
         let counts = shared.0.counts();
-        assert_eq!(counts.taken_over, u64::from(value.is_none()));
+        assert_eq!(counts.taken_over, u64::from(is_taken));
         assert_eq!((shared.1.load(Ordering::SeqCst), counts.computed, counts.gone), (1, 1, 0));
     });
 }
