@@ -162,7 +162,11 @@ fn who_finishes_without_publishing_leaves_no_demand_asleep() {
         let mut ticket = mine(claim(&shared.0, 1, Urgency::Demand));
         assert!(ticket.begin());
         let other = Arc::clone(&shared);
-        let thread = thread::spawn(move || value_of(&other.0, 1, &other.1));
+        let thread = thread::spawn(move || match claim(&other.0, 1, Urgency::Demand) {
+            Claim::Ready(_) => {}
+            Claim::Mine(ticket) => drop(compute(ticket, &other.1)),
+            Claim::Pending(waiter) => assert!(waiter.wait().is_some(), "it joined in time"),
+        });
         let published = match ticket.finish_unless_waited() {
             Some(ticket) => {
                 ticket.publish(Front(1));
