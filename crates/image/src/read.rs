@@ -276,9 +276,8 @@ impl Core {
                 Claim::Ready(decoded) => Err(decoded),
                 Claim::Pending(waiter) => Ok(waiter),
                 Claim::Mine(mine) => {
-                    let waiter = mine.waiter();
                     let mut errand = Errand::new(&self.engine, None, true);
-                    errand.add(cluster, mine);
+                    let waiter = errand.add(cluster, mine);
                     errand.send(turn);
                     Ok(waiter)
                 }
@@ -351,7 +350,8 @@ fn send_errands(engine: &Arc<Engine>, missing: &[&Part]) {
         }
         let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
         if let Claim::Mine(mine) = engine.clusters.claim(cluster.id, bytes, Urgency::Demand) {
-            errand.add(cluster, mine);
+            // The reader comes back for it by claiming.
+            drop(errand.add(cluster, mine));
         }
         if errand.decoded_bytes() >= share {
             std::mem::replace(&mut errand, Errand::new(engine, None, false)).send(turn);

@@ -124,7 +124,7 @@ impl Readahead {
                         let claim = engine.clusters.claim(cluster.id, bytes, Urgency::Prefetch);
                         if let Claim::Mine(mine) = claim {
                             self.stock(core, bytes);
-                            errand.add(cluster, mine);
+                            drop(errand.add(cluster, mine));
                         }
                     }
                     Origin::Hole | Origin::Meta { .. } | Origin::Cluster { .. } => {}

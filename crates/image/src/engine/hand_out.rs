@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ferrofs_workers::memory::Policy;
 
-use super::{Decoded, Engine, Lane, Mine};
+use super::{Decoded, Engine, Lane, Mine, Waiting};
 use crate::cluster::{Cluster, ClusterPlace};
 use crate::error::Result;
 
@@ -48,12 +48,15 @@ impl Errand {
         Self { engine: Arc::clone(engine), clusters: Vec::new(), wish, is_forced }
     }
 
-    /// Adds a cluster, behind the ones before it in the image where that can be.
-    pub(crate) fn add(&mut self, cluster: Cluster, mut mine: Mine) {
-        // Begun, so that a reader that does not decode need not take it back.
+    /// Adds a cluster, behind the ones before it in the image where that can be; answers one who waits
+    /// for it.
+    pub(crate) fn add(&mut self, cluster: Cluster, mut mine: Mine) -> Waiting {
+        let waiter = mine.hand_out();
+        // Begun, so that others who want it wait as its reader does, and do not decode.
         if !self.is_forced || mine.begin() {
             self.clusters.push((cluster, mine));
         }
+        waiter
     }
 
     /// Decoded bytes of its clusters.
@@ -76,7 +79,9 @@ impl Errand {
     /// Decodes what is still wanted and what nobody has taken back.
     fn run(self) {
         let Self { engine, clusters, wish, is_forced } = self;
-        let lane = if is_forced { Some(engine.lanes.enter()) } else { engine.lanes.try_enter() };
+        // What its reader waits for is not left undone, and whoever has a lane may wait for it, too.
+        let beyond = is_forced.then(|| engine.lanes.enter_beyond());
+        let lane = beyond.or_else(|| engine.lanes.try_enter());
         let Some(mut lane) = lane else { return };
         let places: Vec<Cluster> = clusters.iter().map(|(cluster, _)| *cluster).collect();
         for (number, (cluster, mut mine)) in clusters.into_iter().enumerate() {

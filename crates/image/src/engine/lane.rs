@@ -135,6 +135,12 @@ impl Lanes {
         (state.leased < self.most).then(|| self.leased(state))
     }
 
+    /// Takes a lane at once, beyond the count: for workers whose readers only wait. There are no more
+    /// of them than CPUs.
+    pub(crate) fn enter_beyond(&self) -> Lane<'_> {
+        self.leased(self.lock())
+    }
+
     fn leased(&self, mut state: MutexGuard<'_, State>) -> Lane<'_> {
         state.leased = state.leased.saturating_add(1);
         state.leases = state.leases.wrapping_add(1);

@@ -14,7 +14,7 @@ mod workers;
 use ferrofs_codec::{Algorithm, Lz4Part, Padding, Settings, Want, lz4_window_pages};
 use ferrofs_ondisk::Superblock;
 use ferrofs_ondisk::compression::{AlgorithmId, Compression};
-use ferrofs_workers::claims::{Claim, Claims, Ticket, Urgency};
+use ferrofs_workers::claims::{Claim, Claims, Ticket, Urgency, Waiter};
 use ferrofs_workers::memory::{Frame, Policy};
 
 pub(crate) use decoded::Decoded;
@@ -35,6 +35,9 @@ const WINDOW_EXTENT_BYTES: u64 = 128 << 10;
 
 /// A claim on the decoded bytes of a cluster that this thread has to see through.
 pub(crate) type Mine = Ticket<ClusterId, Decoded>;
+
+/// One who waits for the decoded bytes of a cluster.
+pub(crate) type Waiting = Waiter<ClusterId, Decoded>;
 
 /// Fetches and decodes.
 #[derive(Debug)]
