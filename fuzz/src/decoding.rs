@@ -45,14 +45,25 @@ fn run(algorithm: Algorithm, bytes: &[u8]) {
 }
 
 fn settings(algorithm: Algorithm, choice: u8) -> Settings {
-    let none =
-        Settings { lz4_max_distance: None, lzma_dictionary_bytes: None, deflate: false, zstd_window_log: None };
+    let none = Settings {
+        lz4_max_distance: None,
+        lzma_dictionary_bytes: None,
+        deflate: false,
+        zstd_window_log: None,
+    };
     match algorithm {
-        Algorithm::Lz4 => Settings { lz4_max_distance: Some(u16::MAX), ..none },
+        Algorithm::Lz4 => lz4_settings(choice),
         Algorithm::Lzma => Settings { lzma_dictionary_bytes: Some(4096 << (choice & 7)), ..none },
         Algorithm::Deflate => Settings { deflate: true, ..none },
         Algorithm::Zstd => Settings { zstd_window_log: Some(10 + (choice & 7)), ..none },
     }
+}
+
+/// Declared distances around those where the window takes one page more, and none.
+pub(crate) fn lz4_settings(choice: u8) -> Settings {
+    let distances = [1, 100, 4095, 4096, 16_383, 16_385, 0, u16::MAX];
+    let max_distance = distances[usize::from(choice & 7)];
+    Settings { lz4_max_distance: Some(max_distance), ..Settings::default() }
 }
 
 type Outcome = Result<Vec<u8>, Error>;

@@ -10,6 +10,7 @@ mod decoding;
 mod dirent;
 mod inode;
 mod input;
+mod lz4_window;
 mod map;
 mod map_image;
 mod patched;
@@ -22,6 +23,7 @@ pub use check::check;
 pub use decoding::{deflate, lz4, lzma, zstd};
 pub use dirent::dirent;
 pub use inode::inode;
+pub use lz4_window::lz4_window;
 pub use map::{chunk, zmap_compact, zmap_extents, zmap_full};
 pub use map_image::MapCase;
 pub use patched::{PATCHED_IMAGES, patched};
@@ -38,12 +40,13 @@ pub struct Target {
 }
 
 /// All targets, small structures first.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     Target { name: "superblock", body: superblock },
     Target { name: "inode", body: inode },
     Target { name: "dirent", body: dirent },
     Target { name: "xattr", body: xattr },
     Target { name: "lz4", body: lz4 },
+    Target { name: "lz4_window", body: lz4_window },
     Target { name: "lzma", body: lzma },
     Target { name: "deflate", body: deflate },
     Target { name: "zstd", body: zstd },

@@ -116,8 +116,8 @@ macro_rules! replays {
 }
 
 replays! {
-    superblock inode dirent xattr lz4 lzma deflate zstd zmap_full zmap_compact zmap_extents chunk
-    patched
+    superblock inode dirent xattr lz4 lz4_window lzma deflate zstd zmap_full zmap_compact
+    zmap_extents chunk patched
 }
 
 #[test]

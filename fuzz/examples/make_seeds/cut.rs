@@ -243,8 +243,19 @@ impl<'a> Cutter<'a> {
             let whole = if extent.is_partial { "partial" } else { "whole" };
             let length = extent.decoded_bytes.ilog2();
             let kind = format!("{form}{whole}-{length}-{}", cluster.len().max(1).ilog2());
+            if algorithm == AlgorithmId::Lz4 {
+                shelf.put("lz4_window", kind.clone(), window_part(&input));
+            }
             shelf.put(target, kind, input);
         }
         Ok(())
     }
+}
+
+/// The input of a decoder as that of a part: the second half of the extent.
+fn window_part(input: &[u8]) -> Vec<u8> {
+    let (head, stream) = input.split_at(4);
+    let extent_bytes = u32::from_le_bytes([head[1], head[2], head[3], 0]);
+    let half = (extent_bytes / 2).to_le_bytes();
+    [head, &half[..3], &half[..3], stream].concat()
 }

@@ -5,9 +5,9 @@
 //! that the distance can touch, so the page that a new one replaces is out of every match's reach.
 //! A page that is complete is copied out where it is wanted. `Lz4` calls.
 //!
-//! Input, ring and output never overlap. The kernel decodes in place where it can, with the end of
-//! the output standing in for the input; what that needs (one mapping for both, a margin, lengths
-//! that must be compared first) is not there to go wrong, and its price is a copy of the input.
+//! Input, ring and output never overlap, as they are borrowed apart. The kernel decodes in place where
+//! it can, with the input at the end of the output; what that takes (one mapping for both, a margin,
+//! lengths to be compared before they are subtracted) is not here to go wrong.
 //!
 //! There is no unsafe code: short copies are of fixed length and may write behind the byte where
 //! they end, in the page that is being filled, which holds nothing there yet.
@@ -23,9 +23,9 @@ use crate::want::Want;
 pub const LZ4_WINDOW_PAGE_BYTES: usize = 4096;
 /// What the largest distance needs.
 const SLOTS_MAX: usize = lz4_window_pages(u16::MAX, usize::MAX);
-/// So many literals or fewer are copied as so many.
+/// Literals are copied as this many where there are no more; the most common lengths.
 const LITERAL_STEP: usize = 16;
-/// Matches of up to that length likewise.
+/// The same for matches.
 const MATCH_STEP: usize = 32;
 
 type Page = [u8; LZ4_WINDOW_PAGE_BYTES];

@@ -361,7 +361,7 @@ fn pages_that_are_longer_serve_and_pages_that_are_shorter_do_not() {
     let block = bounded(&data, 65_535);
     let part = Extent::of(&block, data.len()).part(10_000, Want::Prefix);
     let decoder = decoder(FARTHEST);
-    let mut output = [0; 6_384];
+    let mut output = vec![0; 6_384];
     let mut longer = vec![vec![0; 16_384]; 4];
     assert_eq!(decoder.decode_lz4_part(&block, part, &mut output, &mut longer), Ok(()));
     assert!(output == data[10_000..16_384]);
