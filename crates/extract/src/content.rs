@@ -24,6 +24,13 @@ const COLLECTED_BYTES: usize = 256 << 10;
 /// Pieces from this length on are written as they come: a call costs less than copying them.
 const DIRECT_BYTES: usize = 32 << 10;
 
+/// What is to be written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Contents<'a> {
+    pub(crate) image: &'a Image,
+    pub(crate) inode: &'a Inode,
+}
+
 /// Collects the data of one file after the other.
 #[derive(Debug, Default)]
 pub(crate) struct ContentWriter {
@@ -31,11 +38,10 @@ pub(crate) struct ContentWriter {
 }
 
 impl ContentWriter {
-    /// Fills the new, empty `file` with the contents of `inode`, and counts what was delivered.
+    /// Fills the new, empty `file`, and counts what was delivered.
     pub(crate) fn write(
         &mut self,
-        image: &Image,
-        inode: &Inode,
+        Contents { image, inode }: Contents<'_>,
         file: &File,
         counted: &mut Summary,
     ) -> Result<(), ErrorKind> {
@@ -53,12 +59,11 @@ impl ContentWriter {
         if data_end < size { set_size(file, size) } else { Ok(()) }
     }
 
-    /// Writes the part of `inode` that belongs to `range`, into a file that has its size already;
+    /// Writes the part that belongs to `range`, into a file that has its size already;
     /// answers which part that was.
     pub(crate) fn write_range(
         &mut self,
-        image: &Image,
-        inode: &Inode,
+        Contents { image, inode }: Contents<'_>,
         range: Range<u64>,
         file: &File,
         counted: &mut Summary,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ferrofs_image::{FileType, Image, Inode, Node, Xattr};
 use rustix::fs::Stat;
 
-use crate::content::ContentWriter;
+use crate::content::{ContentWriter, Contents};
 use crate::directory::{Directory, Identity};
 use crate::directory_stack::DirectoryStack;
 use crate::error::{Error, ErrorKind};
@@ -118,9 +118,10 @@ impl EntryWriter<'_> {
         let file = place.create_file(first_mode(inode))?;
         let partial = Partial::new(place);
         let counted = &mut self.report.counted;
-        let written = Target::Open(file.as_fd()).stat().and_then(|stat| {
-            self.content.write(&self.task.image, inode, &file, counted).map(|()| stat)
-        });
+        let contents = Contents { image: &self.task.image, inode };
+        let written = Target::Open(file.as_fd())
+            .stat()
+            .and_then(|stat| self.content.write(contents, &file, counted).map(|()| stat));
         match written {
             Ok(stat) => {
                 // Failures from here on leave the file where it is: its contents are right.

@@ -11,7 +11,7 @@ use ferrofs_image::Node;
 use rustix::fs::Stat;
 
 use crate::batch::{Batch, Job, Settled};
-use crate::content::{ContentWriter, set_size};
+use crate::content::{ContentWriter, Contents, set_size};
 use crate::directory::Directory;
 use crate::entry_writer::{EntryWriter, Report, Task, first_mode};
 use crate::error::ErrorKind;
@@ -176,8 +176,8 @@ impl Segment {
             return;
         }
         let counted = &mut self.report.counted;
-        let range = self.range.clone();
-        let written = content.write_range(&task.image, &node.inode, range, file, counted);
+        let contents = Contents { image: &task.image, inode: &node.inode };
+        let written = content.write_range(contents, self.range.clone(), file, counted);
         match written {
             Ok(covered) => self.file.state().covered.push(covered),
             Err(kind) => {
