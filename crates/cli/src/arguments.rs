@@ -2,7 +2,7 @@
 //! files, looking at terminals and choosing defaults that depend on them happens later.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -155,31 +155,40 @@ pub(crate) struct StatArguments {
     pub(crate) read: ReadArguments,
 }
 
-/// Unpack an image, or a part of it, into a directory.
+/// Unpack an image, or a part of it, into a directory or as a tar.
 #[derive(Args, Debug)]
-#[command(after_help = help::EXTRACT)]
+#[command(after_help = help::EXTRACT, override_usage = help::EXTRACT_USAGE)]
 pub(crate) struct ExtractArguments {
     /// The image file
     pub(crate) image: PathBuf,
 
-    /// The directory to unpack into; made if it is missing, and must be empty if it is not
-    #[arg(value_name = "DEST")]
-    pub(crate) destination: PathBuf,
+    /// The directory to unpack into; made if it is missing, and must be empty if it is not.
+    /// With --tar there is none, and the first PATH takes this place
+    #[arg(value_name = "DEST", required_unless_present = "tar")]
+    pub(crate) destination: Option<PathBuf>,
 
     /// Paths and patterns to extract; nothing given means everything
     #[arg(value_name = "PATH")]
     pub(crate) paths: Vec<OsString>,
 
+    /// Write a tar instead of a directory, to FILE, or to standard output if it is -
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tar: Option<PathBuf>,
+
+    /// Write holes as zeros, for readers of the tar that do not know sparse files
+    #[arg(long, requires = "tar")]
+    pub(crate) no_sparse: bool,
+
     /// DEST may have entries: use its directories, replace everything else
-    #[arg(long)]
+    #[arg(long, conflicts_with = "tar")]
     pub(crate) overwrite: bool,
 
     /// Keep owners, and fail where that is not allowed (as root owners are kept anyway)
-    #[arg(long, conflicts_with = "no_preserve_owner")]
+    #[arg(long, conflicts_with_all = ["no_preserve_owner", "tar"])]
     pub(crate) preserve_owner: bool,
 
     /// Everything belongs to whoever runs this, even to root
-    #[arg(long)]
+    #[arg(long, conflicts_with = "tar")]
     pub(crate) no_preserve_owner: bool,
 
     /// Print a summary as one JSON object
@@ -191,6 +200,13 @@ pub(crate) struct ExtractArguments {
 
     #[command(flatten)]
     pub(crate) read: ReadArguments,
+}
+
+impl ExtractArguments {
+    /// The directory to unpack into; the parser demands one unless there is a tar.
+    pub(crate) fn directory(&self) -> &Path {
+        self.destination.as_deref().unwrap_or(Path::new(""))
+    }
 }
 
 /// Read every byte of an image and name each bad path.

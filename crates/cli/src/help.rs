@@ -39,6 +39,10 @@ Examples:
   ferrofs stat app.erofs /bin/ping
   ferrofs stat --json app.erofs / /etc | jq .xattrs";
 
+pub(crate) const EXTRACT_USAGE: &str = "\
+ferrofs extract [OPTIONS] <IMAGE> <DEST> [PATH]...
+       ferrofs extract [OPTIONS] --tar <FILE> <IMAGE> [PATH]...";
+
 pub(crate) const EXTRACT: &str = "\
 A PATH selects itself and everything below, with the directories above it. In a pattern *, ? and
 […] match within a name, {a,b} is either, ** is any number of directories, and \\ takes the next
@@ -51,10 +55,20 @@ Root gets everything: owners, device nodes, all extended attributes. Others get 
 and are told once what was left out; set-user-id and set-group-id are dropped from files whose
 owner is not kept.
 
+A tar keeps everything for everybody, but for sockets, which no tar can hold: PAX headers, times in
+nanoseconds, attributes as SCHILY.xattr, sparse files as GNU.sparse 1.0. The same image gives the
+same bytes, whatever the number of threads. GNU tar unpacks all of it, as root, with
+tar --xattrs --xattrs-include='*' -xpf FILE. FILE appears, or replaces an older one, when it is
+complete. A file that cannot be read in full is named and left out; one that is too long to be held
+back is named and filled up with zeros; the exit status is 1. With --tar - it is the exit status
+that says whether the tar is complete, and --json prints its summary on stderr.
+
 Examples:
   ferrofs extract app.erofs tree/
   ferrofs extract app.erofs tree/ etc 'usr/lib/**/*.so'
-  ferrofs extract --device=layer.blob --json app.erofs tree/";
+  ferrofs extract --device=layer.blob --json app.erofs tree/
+  ferrofs extract app.erofs --tar app.tar
+  ferrofs extract app.erofs --tar - etc usr | zstd > part.tar.zst";
 
 pub(crate) const CHECK: &str = "\
 Examples:

@@ -14,6 +14,7 @@ mod problem;
 mod progress;
 mod source;
 mod stderr;
+mod tar_file;
 mod verbs;
 
 use std::process::ExitCode;

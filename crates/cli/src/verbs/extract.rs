@@ -89,7 +89,7 @@ fn extract_all(
     let total = || measure(image, &options.selection).into();
     let mut progress = Progress::new(arguments.progress.progress, "extract", total);
     let mut done = Work::default();
-    let result = extract(image, &arguments.destination, options, &mut |event| match event {
+    let result = extract(image, arguments.directory(), options, &mut |event| match event {
         Event::Progress(now) => {
             done = now.into();
             progress.update(done);
@@ -120,7 +120,7 @@ fn owners(arguments: &ExtractArguments) -> Owners {
     }
 }
 
-fn as_problem(error: &ferrofs_extract::Error) -> Problem {
+pub(crate) fn as_problem(error: &ferrofs_extract::Error) -> Problem {
     Problem::new(error.path(), &error.reason()).at(error.nid(), error.offset())
 }
 
@@ -172,7 +172,7 @@ fn report(
 ) -> Report {
     Report {
         image: arguments.image.as_os_str().as_bytes().into(),
-        destination: arguments.destination.as_os_str().as_bytes().into(),
+        destination: arguments.directory().as_os_str().as_bytes().into(),
         entries: summary.entries(),
         files: summary.files,
         directories: summary.directories,

@@ -4,6 +4,7 @@ mod cat;
 mod check;
 mod demo;
 mod extract;
+mod extract_tar;
 mod info;
 mod ls;
 mod stat;
@@ -18,7 +19,10 @@ pub(crate) fn run(verb: &Verb) -> anyhow::Result<Outcome> {
         Verb::Ls(arguments) => ls::run(arguments),
         Verb::Cat(arguments) => cat::run(arguments),
         Verb::Stat(arguments) => stat::run(arguments),
-        Verb::Extract(arguments) => extract::run(arguments),
+        Verb::Extract(arguments) => match &arguments.tar {
+            Some(path) => extract_tar::run(arguments, path),
+            None => extract::run(arguments),
+        },
         Verb::Check(arguments) => check::run(arguments),
         Verb::Demo(arguments) => demo::run(arguments),
     }

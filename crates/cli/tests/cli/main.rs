@@ -11,3 +11,5 @@ mod manifest;
 mod regression;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
+mod tar;

@@ -41,15 +41,6 @@ impl Records {
         }
     }
 
-    /// Adds a text that a header has no room for, or that it could be misread in: headers do not say
-    /// what the bytes beyond ASCII mean, records are UTF-8. What is not UTF-8 stays in the header if
-    /// it fits there.
-    pub(super) fn add_text(&mut self, key: &[u8], text: &[u8], fits: bool) {
-        if !fits || (!text.is_ascii() && std::str::from_utf8(text).is_ok()) {
-            self.add(key, text);
-        }
-    }
-
     /// Adds a time that is not a whole number of seconds from 0 to `room`. The fraction counts from
     /// zero outwards, as in any decimal number: a nanosecond before 1970 is `-0.000000001`.
     pub(super) fn add_time(&mut self, key: &[u8], (seconds, nanoseconds): (i64, u32), room: u64) {

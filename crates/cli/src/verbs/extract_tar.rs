@@ -1,0 +1,176 @@
+//! `ferrofs extract --tar`: the library writes the tar; here it gets its options and a way out, and its
+//! events are told.
+
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use ferrofs_extract::{
+    Error, ErrorKind, Event, Holes, Selection, Summary, TarOptions, measure, write_tar,
+};
+use ferrofs_image::Image;
+use serde::Serialize;
+
+use super::extract::as_problem;
+use crate::advice;
+use crate::amount::{counted, human_bytes};
+use crate::arguments::ExtractArguments;
+use crate::name::{JsonName, escaped};
+use crate::outcome::Outcome;
+use crate::output::Output;
+use crate::problem::Problems;
+use crate::progress::{Progress, Work};
+use crate::source;
+use crate::stderr;
+use crate::tar_file::{Refusal, TarFile};
+
+#[derive(Serialize)]
+struct Report {
+    image: JsonName,
+    tar: JsonName,
+    entries: u64,
+    files: u64,
+    directories: u64,
+    symlinks: u64,
+    special: u64,
+    hard_links: u64,
+    bytes: u64,
+    hole_bytes: u64,
+    seconds: f64,
+    failures: u64,
+    sockets_left_out: u64,
+    #[serde(flatten)]
+    problems: Problems,
+}
+
+/// Extracts into the tar `path`.
+pub(crate) fn run(arguments: &ExtractArguments, path: &Path) -> anyhow::Result<Outcome> {
+    // Without a directory, the first operand is what to extract.
+    let first = arguments.destination.as_ref().map(|path| path.as_os_str());
+    let operands = first.into_iter().chain(arguments.paths.iter().map(|path| path.as_os_str()));
+    let selection = match Selection::new(operands.map(OsStrExt::as_bytes)) {
+        Ok(selection) => selection,
+        Err(error) => {
+            stderr::complain_about(error.path(), error.kind());
+            return Ok(Outcome::Misused);
+        }
+    };
+    let image = source::open(&arguments.image, &arguments.read)?;
+    let mut file = match TarFile::create(path, &arguments.image) {
+        Ok(file) => file,
+        Err(refusal) => {
+            stderr::complain_about(path.as_os_str().as_bytes(), &refusal);
+            let is_misuse = !matches!(refusal, Refusal::Io(_));
+            return Ok(if is_misuse { Outcome::Misused } else { Outcome::Bad });
+        }
+    };
+    let options = TarOptions {
+        selection,
+        holes: if arguments.no_sparse { Holes::Zeros } else { Holes::Sparse },
+        max_threads: usize::try_from(arguments.read.jobs).ok(),
+        budget: None,
+    };
+    let mut problems = Problems::default();
+    let started = Instant::now();
+    let summary = write_all(arguments, &image, (&mut file, path), &options, &mut problems)?;
+    let is_stream = file.is_stream();
+    file.finish().map_err(|error| {
+        anyhow!("{}: cannot name the tar: {error}", escaped(path.as_os_str().as_bytes()))
+    })?;
+    let sockets = summary.withheld.special;
+    if sockets > 0 && !arguments.read.quiet {
+        let sockets = counted(sockets, "socket", "sockets");
+        stderr::complain(format_args!("{sockets} left out: no tar can hold them"));
+    }
+    let report = report(arguments, path, &summary, problems, started.elapsed());
+    conclude(arguments, &report, is_stream)?;
+    Ok(Outcome::of_problems(summary.failures))
+}
+
+/// Writes the tar and names each problem.
+fn write_all(
+    arguments: &ExtractArguments,
+    image: &Image,
+    (file, path): (&mut TarFile, &Path),
+    options: &TarOptions,
+    problems: &mut Problems,
+) -> anyhow::Result<Summary> {
+    let total = || measure(image, &options.selection).into();
+    let mut progress = Progress::new(arguments.progress.progress, "extract", total);
+    let mut done = Work::default();
+    let image_path = arguments.image.as_os_str().as_bytes();
+    let result = write_tar(image, file, options, &mut |event| match event {
+        Event::Progress(now) => {
+            done = now.into();
+            progress.update(done);
+        }
+        Event::Failed(error) => {
+            let advice = advice::for_extraction(&error);
+            let path = if error.path().is_empty() { image_path } else { error.path() };
+            progress.complain_about(path, format_args!("{}{advice}", error.reason()));
+            problems.add(as_problem(&error));
+        }
+        _ => {}
+    });
+    progress.finish(done);
+    // Its cause is in the text: a pipe without a reader is no success, as the tar is not complete.
+    result.map_err(|error: Error| {
+        let path = match error.kind() {
+            ErrorKind::Output { .. } => path.as_os_str().as_bytes(),
+            _ if error.path().is_empty() => image_path,
+            _ => error.path(),
+        };
+        anyhow!("{}: {}{}", escaped(path), error.reason(), advice::for_extraction(&error))
+    })
+}
+
+/// Says what was done; on standard output only if the tar is elsewhere.
+fn conclude(arguments: &ExtractArguments, report: &Report, is_stream: bool) -> anyhow::Result<()> {
+    if is_stream {
+        if arguments.json {
+            stderr::line(serde_json::to_string(report)?);
+        }
+        return Ok(());
+    }
+    let mut output = Output::new();
+    if arguments.json {
+        output.json(report)?;
+    } else if !arguments.read.quiet {
+        let entries = counted(report.entries, "entry", "entries");
+        let (bytes, seconds) = (human_bytes(report.bytes), report.seconds);
+        write!(output, "wrote {entries}, {bytes} in {seconds:.2} s")?;
+        if report.failures > 0 {
+            write!(output, "; {}", counted(report.failures, "failure", "failures"))?;
+        }
+        writeln!(output)?;
+    }
+    output.flush()?;
+    Ok(())
+}
+
+fn report(
+    arguments: &ExtractArguments,
+    path: &Path,
+    summary: &Summary,
+    problems: Problems,
+    time: Duration,
+) -> Report {
+    Report {
+        image: arguments.image.as_os_str().as_bytes().into(),
+        tar: path.as_os_str().as_bytes().into(),
+        entries: summary.entries(),
+        files: summary.files,
+        directories: summary.directories,
+        symlinks: summary.symlinks,
+        special: summary.special,
+        hard_links: summary.hard_links,
+        bytes: summary.bytes,
+        hole_bytes: summary.hole_bytes,
+        seconds: time.as_secs_f64(),
+        failures: summary.failures,
+        sockets_left_out: summary.withheld.special,
+        problems,
+    }
+}

@@ -1,0 +1,291 @@
+//! Trees as tars: what another library reads in them, that threads change nothing, and what happens
+//! when the image or the output fails.
+#![allow(clippy::unwrap_used, reason = "what goes wrong in a test fails the test")]
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use ferrofs_extract::{Error, ErrorKind, Event, Holes, Selection, Summary, TarOptions, write_tar};
+use ferrofs_image::{FileType, Image, OpenOptions, Piece, Source, Visit};
+use ferrofs_workers::memory::Budget;
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name)
+}
+
+fn open(name: &str) -> Image {
+    Image::open(data(name)).unwrap()
+}
+
+/// A tar, what was counted, and what failed.
+struct Written {
+    bytes: Vec<u8>,
+    summary: Result<Summary, Error>,
+    failures: Vec<Error>,
+}
+
+fn written(image: &Image, options: &TarOptions) -> Written {
+    let (mut bytes, mut failures) = (Vec::new(), Vec::new());
+    let summary = write_tar(image, &mut bytes, options, &mut |event| {
+        if let Event::Failed(error) = event {
+            failures.push(error);
+        }
+    });
+    Written { bytes, summary, failures }
+}
+
+/// The tar of a sound image.
+fn sound(image: &Image, options: &TarOptions) -> (Vec<u8>, Summary) {
+    let Written { bytes, summary, failures } = written(image, options);
+    assert!(failures.is_empty(), "{failures:?}");
+    (bytes, summary.unwrap())
+}
+
+fn threads(count: usize) -> TarOptions {
+    TarOptions { max_threads: Some(count), ..TarOptions::default() }
+}
+
+/// What the tar crate finds: the type, the target and the contents of each path.
+fn members(bytes: &[u8]) -> BTreeMap<Vec<u8>, (tar::EntryType, Vec<u8>, Vec<u8>)> {
+    let mut archive = tar::Archive::new(bytes);
+    let mut members = BTreeMap::new();
+    for entry in archive.entries().unwrap() {
+        let mut entry = entry.unwrap();
+        let mut contents = Vec::new();
+        entry.read_to_end(&mut contents).unwrap();
+        let target = entry.link_name_bytes().unwrap_or_default().into_owned();
+        let path = entry.path_bytes().into_owned();
+        let found = (entry.header().entry_type(), target, contents);
+        assert!(members.insert(path, found).is_none(), "a path is there twice");
+    }
+    members
+}
+
+fn contents(image: &Image, inode: &ferrofs_image::Inode) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    image
+        .for_each_piece(inode, |piece| {
+            match piece {
+                Piece::Data { bytes: part, .. } => bytes.extend_from_slice(part),
+                Piece::Hole { length, .. } => {
+                    bytes.resize(bytes.len() + usize::try_from(length).unwrap(), 0);
+                }
+            }
+            Ok::<_, ferrofs_image::Error>(())
+        })
+        .unwrap();
+    bytes
+}
+
+/// Compares a tar without sparse files with the image.
+fn compare(image: &Image, bytes: &[u8], summary: &Summary) {
+    let members = members(bytes);
+    let mut seen = 0;
+    for visit in image.walk(b"/").unwrap() {
+        let (Visit::Enter(node) | Visit::Leaf(node)) = visit else { continue };
+        let mut path = node.path.strip_prefix(b"/").unwrap().to_vec();
+        match node.inode.file_type() {
+            FileType::Socket => continue,
+            FileType::Directory if path.is_empty() => path = b"./".to_vec(),
+            FileType::Directory => path.push(b'/'),
+            _ => {}
+        }
+        seen += 1;
+        let (kind, target, found) = &members[&path];
+        if *kind == tar::EntryType::Link {
+            assert!(matches!(members[target].0, tar::EntryType::Regular | tar::EntryType::Char));
+            continue;
+        }
+        match node.inode.file_type() {
+            FileType::Regular => assert!(*found == contents(image, &node.inode), "{path:?}"),
+            FileType::Symlink => assert_eq!(*target, image.read_link(&node.inode).unwrap()),
+            _ => assert!(found.is_empty()),
+        }
+    }
+    assert_eq!((seen, seen as u64), (members.len(), summary.entries()));
+}
+
+#[test]
+fn another_library_finds_every_entry_with_its_contents() {
+    for name in ["plain.erofs", "lz4.erofs", "demo.erofs", "compact.erofs", "mz-lz4.erofs"] {
+        let image = open(name);
+        let options = TarOptions { holes: Holes::Zeros, ..TarOptions::default() };
+        let (bytes, summary) = sound(&image, &options);
+        compare(&image, &bytes, &summary);
+    }
+}
+
+#[test]
+fn the_bytes_do_not_depend_on_threads_or_memory() {
+    for name in ["demo.erofs", "lz4hc-64k.erofs", "zstd-64k-fragments.erofs", "compact.erofs"] {
+        let image = open(name);
+        let (alone, summary) = sound(&image, &threads(1));
+        assert!(alone.len().is_multiple_of(10_240) && alone.ends_with(&[0; 1024]), "{name}");
+        for count in [1, 2, 5] {
+            let budget = Some(Budget::new(16 << 20));
+            let options = TarOptions { budget: budget.clone(), ..threads(count) };
+            let (again, counted) = sound(&image, &options);
+            assert!(again == alone, "{name} with {count} threads");
+            assert_eq!(counted, summary);
+            let budget = budget.unwrap();
+            assert!(budget.used_bytes() == 0 && budget.peak_bytes() >= 2 << 20);
+        }
+    }
+}
+
+#[test]
+fn a_budget_without_room_is_a_named_error() {
+    let options = TarOptions { budget: Some(Budget::new(1 << 20)), ..threads(2) };
+    let Written { bytes, summary, .. } = written(&open("plain.erofs"), &options);
+    assert!(matches!(summary.unwrap_err().kind(), ErrorKind::Memory(_)));
+    assert!(bytes.is_empty());
+}
+
+#[test]
+fn a_selection_comes_with_the_directories_above_it_but_for_the_root() {
+    let image = open("demo.erofs");
+    let all = members(&sound(&image, &TarOptions::default()).0);
+    let file = all.iter().find(|(path, (kind, ..))| {
+        *kind == tar::EntryType::Regular && path.iter().filter(|byte| **byte == b'/').count() == 2
+    });
+    let path = String::from_utf8(file.unwrap().0.clone()).unwrap();
+    let selection = Selection::new([&path]).unwrap();
+    let (bytes, summary) = sound(&image, &TarOptions { selection, ..TarOptions::default() });
+    let found: Vec<_> =
+        members(&bytes).into_keys().map(|path| String::from_utf8(path).unwrap()).collect();
+    let slashes: Vec<_> = path.match_indices('/').map(|(at, _)| path[..=at].to_owned()).collect();
+    assert_eq!(found, [&slashes[..], &[path]].concat());
+    assert_eq!((summary.directories, summary.files), (2, 1));
+}
+
+#[test]
+fn a_path_that_is_not_there_fails_and_the_tar_is_whole() {
+    let selection = Selection::new(["no/such"]).unwrap();
+    let options = TarOptions { selection, ..TarOptions::default() };
+    let Written { bytes, summary, failures } = written(&open("plain.erofs"), &options);
+    assert!(matches!(failures[0].kind(), ErrorKind::NothingMatches));
+    assert_eq!((bytes, summary.unwrap().failures), (vec![0; 10_240], 1));
+}
+
+/// Takes so many bytes, and then fails.
+struct Narrow {
+    room: usize,
+    error: io::ErrorKind,
+}
+
+impl Write for Narrow {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = bytes.len().min(self.room);
+        self.room -= count;
+        if count == 0 { Err(self.error.into()) } else { Ok(count) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn an_output_that_fails_ends_it_with_a_named_error() {
+    let image = open("demo.erofs");
+    let total = sound(&image, &threads(1)).0.len();
+    for error in [io::ErrorKind::StorageFull, io::ErrorKind::BrokenPipe] {
+        for room in [0, 1, 512, total / 2, total - 1] {
+            for count in [1, 3] {
+                let mut out = Narrow { room, error };
+                let failed = write_tar(&image, &mut out, &threads(count), &mut |_| {}).unwrap_err();
+                let ErrorKind::Output { operation, source } = failed.kind() else {
+                    panic!("{failed}")
+                };
+                assert_eq!((*operation, source.kind()), ("cannot write the tar", error));
+            }
+        }
+    }
+}
+
+/// A file that misbehaves once, at its n-th read.
+#[derive(Debug)]
+struct Unsound {
+    bytes: Vec<u8>,
+    reads: AtomicU64,
+    bad_read: u64,
+    panics: bool,
+}
+
+impl Source for Unsound {
+    fn length(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.reads.fetch_add(1, Ordering::SeqCst) == self.bad_read {
+            assert!(!self.panics, "as the test wants it");
+            return Err(io::ErrorKind::Other.into());
+        }
+        let rest = usize::try_from(offset).ok().and_then(|at| self.bytes.get(at..)).unwrap_or(&[]);
+        let count = rest.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&rest[..count]);
+        Ok(count)
+    }
+}
+
+/// Runs `work` and fails the test if it takes longer than anything here may.
+fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    let thread = std::thread::Builder::new().spawn(move || sender.send(work()).unwrap()).unwrap();
+    let result = receiver.recv_timeout(Duration::from_secs(60)).expect("it hangs or panicked");
+    thread.join().unwrap();
+    result
+}
+
+/// Every read fails or panics once: each time all is as it should be, or something is named, and
+/// nothing that is there has wrong contents.
+fn with_each_bad_read(panics: bool) {
+    let bytes = std::fs::read(data("lz4hc-dedupe-fragments-ztail.erofs")).unwrap();
+    let good = members(&sound(&open("lz4hc-dedupe-fragments-ztail.erofs"), &threads(1)).0);
+    for count in [1, 3] {
+        for bad_read in 0.. {
+            let source = Arc::new(Unsound {
+                bytes: bytes.clone(),
+                reads: AtomicU64::new(0),
+                bad_read,
+                panics,
+            });
+            let reads = Arc::clone(&source);
+            let opened = std::panic::catch_unwind(|| {
+                OpenOptions::new().open_sources(Arc::clone(&source) as Arc<dyn Source>, Vec::new())
+            });
+            let Ok(Ok(image)) = opened else { continue };
+            let Written { bytes, summary, failures } =
+                in_time(move || written(&image, &threads(count)));
+            if reads.reads.load(Ordering::SeqCst) <= bad_read {
+                assert!(failures.is_empty() && summary.is_ok());
+                break;
+            }
+            let Ok(summary) = summary else { continue };
+            assert_eq!(summary.failures, failures.len() as u64);
+            let found = members(&bytes);
+            assert!(!failures.is_empty() || found.len() == good.len());
+            let is_zeroed =
+                failures.iter().any(|e| matches!(e.kind(), ErrorKind::ZeroFilled { .. }));
+            for (path, member) in &found {
+                assert!(*member == good[path] || is_zeroed, "read {bad_read}: {path:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_source_that_fails_at_any_read_is_named() {
+    with_each_bad_read(false);
+}
+
+#[test]
+fn a_source_that_panics_at_any_read_is_named() {
+    with_each_bad_read(true);
+}
