@@ -4,7 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ferrofs_image::{Error, ErrorKind, FileType, Image, Inode, OpenOptions, Piece, Source, Visit};
+use ferrofs_image::{
+    Error, ErrorKind, FileType, Image, Inode, OpenOptions, Piece, Source, Storage, StoredRange,
+    Visit,
+};
 
 use crate::manifest::Set;
 
@@ -189,4 +192,42 @@ fn a_read_that_fails_is_an_error_and_never_wrong_bytes() {
             break;
         }
     }
+}
+
+fn check_stored_ranges(image: &Image, inode: &Inode) -> usize {
+    let bytes = whole(image, inode);
+    let mut holes = 0;
+    let mut at = 0;
+    for range in image.stored_ranges(inode, 0).unwrap() {
+        let range = range.unwrap();
+        assert!(range.start == at && range.end > at, "nid {}", inode.nid());
+        at = range.end;
+        if range.storage == Storage::Hole {
+            holes += 1;
+            let [from, to] = [range.start, range.end].map(|at| usize::try_from(at).unwrap());
+            assert!(bytes[from..to].iter().all(|byte| *byte == 0), "nid {}", inode.nid());
+        }
+        let middle = range.start.midpoint(range.end);
+        let again = image.stored_ranges(inode, middle).unwrap().next().unwrap().unwrap();
+        assert_eq!(again, StoredRange { start: middle, ..range });
+    }
+    assert_eq!(at, inode.size());
+    assert!(image.stored_ranges(inode, inode.size()).unwrap().next().is_none());
+    holes
+}
+
+/// They meet, end with the file, are holes only where there are zeros, and are the same from any byte
+/// on.
+#[test]
+fn stored_ranges_cover_a_file_and_holes_are_zeros() {
+    let mut holes = 0;
+    for set in Set::all() {
+        for listed in &set.manifest.images {
+            let image = set.open(listed);
+            let found =
+                files(&image).iter().map(|inode| check_stored_ranges(&image, inode)).sum::<usize>();
+            holes += found;
+        }
+    }
+    assert!(holes > 0, "some image has holes");
 }
