@@ -22,6 +22,16 @@ pub(crate) fn parse_jobs(text: &str) -> Result<usize, String> {
     number.ok_or_else(|| format!("not a number of threads from 1 to {JOBS_MAX}"))
 }
 
+/// Checks a list of CPUs: numbers and ranges, with commas between them.
+pub(crate) fn parse_cpus(text: &str) -> Result<String, String> {
+    let is_item = |item: &str| {
+        let (first, last) = item.split_once('-').unwrap_or((item, item));
+        matches!((first.parse::<u32>(), last.parse::<u32>()), (Ok(a), Ok(b)) if a <= b)
+    };
+    let is_list = text.split(',').all(is_item);
+    is_list.then(|| text.to_owned()).ok_or_else(|| "not a list of CPUs, such as 0-3,6".to_owned())
+}
+
 /// A number of bytes in the largest unit that leaves something before the point.
 pub(crate) fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -67,6 +77,18 @@ mod tests {
         for wrong in ["", "k", "-1", "1x", "99999999999g"] {
             assert!(parse_bytes(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn lists_of_cpus_are_numbers_and_ranges() {
+        for right in ["0", "0-3,6", "7,1"] {
+            assert_eq!(parse_cpus(right).as_deref(), Ok(right));
+        }
+        for wrong in ["", "a", "3-1", "1-", "0,,1", "-1"] {
+            assert!(parse_cpus(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(parse_jobs("8"), Ok(8));
+        assert!(parse_jobs("0").is_err() && parse_jobs("9999999").is_err());
     }
 
     #[test]

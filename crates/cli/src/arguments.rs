@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::amount::{parse_bytes, parse_jobs};
+use crate::amount::{parse_bytes, parse_cpus, parse_jobs};
 use crate::help;
 
 /// Read, extract and check EROFS images, without root.
@@ -45,13 +45,36 @@ pub(crate) struct ReadArguments {
     #[arg(long)]
     pub(crate) no_checksum: bool,
 
+    /// Print no notices and no summary; errors are still printed
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// How much of the machine long work may use, and whether to tell what it did.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Resources")]
+pub(crate) struct WorkArguments {
     /// How many threads may work, this one among them [default: the CPUs that are granted]
     #[arg(long, value_name = "N", value_parser = parse_jobs)]
     pub(crate) jobs: Option<usize>,
 
-    /// Print no notices and no summary; errors are still printed
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
+    /// Memory that the process may take in all; k, m and g count in KiB, MiB and GiB. At the limit
+    /// threads wait or are fewer [default: 256m for images, or an eighth of what there is]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub(crate) memory: Option<u64>,
+
+    /// Run on these CPUs only, such as 0-3,6
+    #[arg(long, value_name = "LIST", value_parser = parse_cpus)]
+    pub(crate) cpus: Option<String>,
+
+    /// Lower the priority, up to 19; below 0 raises it, which needs a right
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(i32).range(-20..=19))]
+    pub(crate) nice: Option<i32>,
+
+    /// Tell on stderr what reading came to; with --json it is a part of the summary
+    #[arg(long)]
+    pub(crate) stats: bool,
 }
 
 /// How to show that long work goes on.
@@ -133,6 +156,9 @@ pub(crate) struct CatArguments {
     pub(crate) paths: Vec<OsString>,
 
     #[command(flatten)]
+    pub(crate) work: WorkArguments,
+
+    #[command(flatten)]
     pub(crate) read: ReadArguments,
 }
 
@@ -199,6 +225,9 @@ pub(crate) struct ExtractArguments {
     pub(crate) progress: ProgressArguments,
 
     #[command(flatten)]
+    pub(crate) work: WorkArguments,
+
+    #[command(flatten)]
     pub(crate) read: ReadArguments,
 }
 
@@ -224,6 +253,9 @@ pub(crate) struct CheckArguments {
     pub(crate) progress: ProgressArguments,
 
     #[command(flatten)]
+    pub(crate) work: WorkArguments,
+
+    #[command(flatten)]
     pub(crate) read: ReadArguments,
 }
 
@@ -239,6 +271,9 @@ pub(crate) struct DemoArguments {
 
     #[command(flatten)]
     pub(crate) progress: ProgressArguments,
+
+    #[command(flatten)]
+    pub(crate) work: WorkArguments,
 
     #[command(flatten)]
     pub(crate) read: ReadArguments,

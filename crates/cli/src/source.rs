@@ -10,11 +10,29 @@ use crate::advice;
 use crate::amount::counted;
 use crate::arguments::ReadArguments;
 use crate::name::escaped;
+use crate::resources::Resources;
 use crate::stderr;
 
-/// Opens an image.
+/// Opens an image for a look at it.
 pub(crate) fn open(path: &Path, read: &ReadArguments) -> anyhow::Result<Image> {
-    let options = OpenOptions::new().offset(read.offset).ignore_checksum(read.no_checksum);
+    open_with(path, read, OpenOptions::new())
+}
+
+/// Opens an image for long work, whose files are read once each.
+pub(crate) fn open_for_work(
+    path: &Path,
+    read: &ReadArguments,
+    resources: &Resources,
+) -> anyhow::Result<Image> {
+    let options = OpenOptions::new()
+        .memory(&resources.memory)
+        .workers(&resources.workers)
+        .cached_bytes(resources.shared_bytes());
+    open_with(path, read, options)
+}
+
+fn open_with(path: &Path, read: &ReadArguments, options: OpenOptions) -> anyhow::Result<Image> {
+    let options = options.offset(read.offset).ignore_checksum(read.no_checksum);
     let options = read.devices.iter().fold(options, OpenOptions::device);
     let image = options.open(path).map_err(|error| {
         let advice = advice::for_image(&error);

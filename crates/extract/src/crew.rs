@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ferrofs_workers::cpus::Granted;
-use ferrofs_workers::workqueue::{Outcome, Settings, Spread, WorkQueue};
+use ferrofs_workers::workqueue::{Outcome, Settings, Snapshot, Spread, WorkQueue};
 use rustix::process::{Resource, getrlimit};
 
 use crate::batch::{Batch, Job};
@@ -151,6 +151,11 @@ impl Crew {
     /// What has come back since the last time.
     pub(crate) fn finished(&mut self) -> Vec<Finished> {
         self.tray.take()
+    }
+
+    /// What the queue has counted.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.queue.snapshot()
     }
 
     /// Until everything that was handed over has come back.

@@ -1,5 +1,7 @@
 //! What an extraction reports while it runs, and what it counted at its end.
 
+use ferrofs_workers::workqueue::Snapshot;
+
 use crate::Error;
 
 /// Something that happened.
@@ -11,6 +13,8 @@ pub enum Event {
     /// More has been written. It comes for each entry and for each part of a large file, in the
     /// order in which the threads come back with what they were given: some entries at once.
     Progress(Progress),
+    /// How the threads got their work; once, when everything is done.
+    Queue(Box<Snapshot>),
 }
 
 /// How far an extraction has come.

@@ -49,7 +49,9 @@ pub fn extract(
     options: &Options,
     on_event: &mut dyn FnMut(Event),
 ) -> Result<Summary> {
-    extract_with(image, destination, options, Threads::at_most(options.max_threads), on_event)
+    // More threads than can read at a time would only wait for each other.
+    let most = options.max_threads.unwrap_or(usize::MAX).min(image.lanes());
+    extract_with(image, destination, options, Threads::at_most(Some(most)), on_event)
 }
 
 /// The same with a given number of threads.
@@ -121,6 +123,7 @@ impl Extractor<'_> {
         for pattern in self.selection.unmatched(&self.matches) {
             self.reporter.fail(Error::new(ErrorKind::NothingMatches, pattern));
         }
+        self.reporter.queue(self.crew.snapshot());
         Ok(())
     }
 

@@ -52,10 +52,10 @@ mod options;
 mod place;
 mod reporter;
 mod selection;
+mod tar;
 #[cfg(test)]
 mod tests;
 mod worker;
-mod tar;
 
 pub use error::{Error, ErrorKind, Reason, Result};
 pub use event::{Event, Progress, Summary, Withheld};

@@ -1,5 +1,7 @@
 //! Counts what is extracted and passes on what happens to whoever called.
 
+use ferrofs_workers::workqueue::Snapshot;
+
 use crate::entry_writer::Report;
 use crate::error::{Error, Result};
 use crate::event::{Event, Progress, Summary};
@@ -20,6 +22,11 @@ impl<'a> Reporter<'a> {
     pub(crate) fn fail(&mut self, error: Error) {
         self.summary.failures += 1;
         (self.on_event)(Event::Failed(error));
+    }
+
+    /// Says how the threads got their work.
+    pub(crate) fn queue(&mut self, snapshot: Snapshot) {
+        (self.on_event)(Event::Queue(Box::new(snapshot)));
     }
 
     /// Reports a failure, or gives it back if nothing further can succeed.

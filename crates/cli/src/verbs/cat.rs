@@ -3,16 +3,18 @@
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
-use ferrofs_image::{FileType, Image, Piece};
+use ferrofs_image::{FileType, Image};
 
 use crate::arguments::CatArguments;
 use crate::outcome::Outcome;
 use crate::output::Output;
+use crate::resources::Resources;
 use crate::source;
+use crate::stats;
 use crate::stderr;
 
-/// Holes are written in pieces of this size.
-const ZEROS: [u8; 4096] = [0; 4096];
+/// Read and written at a time.
+const BUFFER_BYTES: usize = 256 << 10;
 
 /// Why a file was not written.
 #[derive(Debug)]
@@ -35,11 +37,13 @@ impl From<io::Error> for Failure {
 
 /// Writes each file; one that is missing or bad does not keep the others back.
 pub(crate) fn run(arguments: &CatArguments) -> anyhow::Result<Outcome> {
-    let image = source::open(&arguments.image, &arguments.read)?;
+    let resources = Resources::of(&arguments.work)?;
+    let image = source::open_for_work(&arguments.image, &arguments.read, &resources)?;
+    let mut buffer = vec![0; BUFFER_BYTES];
     let mut output = Output::new();
     let mut outcome = Outcome::Good;
     for path in &arguments.paths {
-        match write(&image, path.as_bytes(), &mut output) {
+        match write(&image, path.as_bytes(), (&mut buffer, &resources), &mut output) {
             Ok(None) => {}
             Ok(Some(refusal)) => {
                 stderr::complain_about(path.as_bytes(), refusal);
@@ -53,32 +57,35 @@ pub(crate) fn run(arguments: &CatArguments) -> anyhow::Result<Outcome> {
         }
     }
     output.flush()?;
+    stats::tell(resources.stats(&image, None).as_ref());
     Ok(outcome)
 }
 
 /// Writes a file, or answers why there is nothing to write.
-fn write(image: &Image, path: &[u8], output: &mut Output) -> Result<Option<String>, Failure> {
+fn write(
+    image: &Image,
+    path: &[u8],
+    (buffer, resources): (&mut [u8], &Resources),
+    output: &mut Output,
+) -> Result<Option<String>, Failure> {
     let Some(inode) = image.resolve(path)? else {
         return Ok(Some("no such path in the image".to_owned()));
     };
     if inode.file_type() != FileType::Regular {
         return Ok(Some(format!("is a {}, not a regular file", inode.file_type().name())));
     }
-    image.for_each_piece::<Failure>(&inode, |piece| {
-        match piece {
-            Piece::Data { bytes, .. } => output.write_all(bytes)?,
-            Piece::Hole { length, .. } => write_zeros(output, length)?,
+    // With readahead the workers of other CPUs decode what comes next.
+    let file = (resources.threads > 1).then(|| image.open_file(&inode)).transpose()?;
+    let mut at = 0;
+    loop {
+        let count = match &file {
+            Some(file) => file.read_at(at, buffer)?,
+            None => image.read_at(&inode, at, buffer)?,
+        };
+        if count == 0 {
+            return Ok(None);
         }
-        Ok(())
-    })?;
-    Ok(None)
-}
-
-fn write_zeros(output: &mut Output, mut length: u64) -> io::Result<()> {
-    while length > 0 {
-        let count = usize::try_from(length).unwrap_or(usize::MAX).min(ZEROS.len());
-        output.write_all(&ZEROS[..count])?;
-        length -= count as u64;
+        output.write_all(&buffer[..count])?;
+        at += count as u64;
     }
-    Ok(())
 }

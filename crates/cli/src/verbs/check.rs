@@ -15,7 +15,9 @@ use crate::outcome::Outcome;
 use crate::output::Output;
 use crate::problem::{Problem, Problems};
 use crate::progress::{Progress, Work};
+use crate::resources::Resources;
 use crate::source;
+use crate::stats::{self, StatsReport};
 
 #[derive(Serialize)]
 struct Report {
@@ -27,17 +29,20 @@ struct Report {
     problem_count: u64,
     #[serde(flatten)]
     problems: Problems,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stats: Option<StatsReport>,
 }
 
 /// Checks.
 pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<Outcome> {
-    let image = source::open(&arguments.image, &arguments.read)?;
+    let resources = Resources::of(&arguments.work)?;
+    let image = source::open_for_work(&arguments.image, &arguments.read, &resources)?;
     let path = arguments.image.as_os_str().as_bytes();
     let total = || measure(&image, &Selection::default()).into();
     let mut progress = Progress::new(arguments.progress.progress, "check", total);
     let (mut problems, mut done) = (Problems::default(), Work::default());
     let started = Instant::now();
-    let summary = image.verify(arguments.read.jobs, &mut |event| match event {
+    let summary = image.verify(Some(resources.threads), &mut |event| match event {
         VerifyEvent::Progress(now) => {
             done = Work { entries: now.inodes, bytes: now.bytes };
             progress.update(done);
@@ -57,6 +62,7 @@ pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<Outcome> {
         seconds: started.elapsed().as_secs_f64(),
         problem_count: summary.problems,
         problems,
+        stats: resources.stats(&image, None),
     };
     let mut output = Output::new();
     if arguments.json {
@@ -65,6 +71,7 @@ pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<Outcome> {
         show(&mut output, &report)?;
     }
     output.flush()?;
+    stats::tell(report.stats.as_ref().filter(|_| !arguments.json));
     Ok(Outcome::of_problems(summary.problems))
 }
 

@@ -9,6 +9,7 @@ use ferrofs_extract::{
     Event, Existing, Options, Owners, Selection, Summary, Withheld, extract, measure,
 };
 use ferrofs_image::Image;
+use ferrofs_image::workers::workqueue::Snapshot as Queue;
 use serde::Serialize;
 
 use crate::advice;
@@ -19,7 +20,9 @@ use crate::outcome::Outcome;
 use crate::output::Output;
 use crate::problem::{Problem, Problems};
 use crate::progress::{Progress, Work};
+use crate::resources::Resources;
 use crate::source;
+use crate::stats::{self, StatsReport};
 use crate::stderr;
 
 #[derive(Serialize)]
@@ -39,6 +42,8 @@ struct Report {
     withheld: WithheldReport,
     #[serde(flatten)]
     problems: Problems,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stats: Option<StatsReport>,
 }
 
 #[derive(Serialize)]
@@ -62,20 +67,24 @@ pub(crate) fn run(arguments: &ExtractArguments) -> anyhow::Result<Outcome> {
             return Ok(Outcome::Misused);
         }
     };
-    let image = source::open(&arguments.image, &arguments.read)?;
+    let resources = Resources::of(&arguments.work)?;
+    let image = source::open_for_work(&arguments.image, &arguments.read, &resources)?;
     let options = Options {
         existing: if arguments.overwrite { Existing::Replace } else { Existing::Refuse },
         owners: owners(arguments),
         selection,
-        max_threads: arguments.read.jobs,
+        max_threads: Some(resources.threads),
     };
     let mut problems = Problems::default();
     let started = Instant::now();
-    let summary = extract_all(arguments, &image, &options, &mut problems)?;
+    let (summary, queue) = extract_all(arguments, &image, &options, &mut problems)?;
     if !arguments.read.quiet {
         say_withheld(&summary.withheld);
     }
-    conclude(arguments, &summary, problems, started.elapsed())?;
+    let stats = resources.stats(&image, queue.as_deref());
+    let report = Report { stats, ..report(arguments, &summary, problems, started.elapsed()) };
+    conclude(arguments, &report)?;
+    stats::tell(report.stats.as_ref().filter(|_| !arguments.json));
     Ok(Outcome::of_problems(summary.failures))
 }
 
@@ -85,10 +94,10 @@ fn extract_all(
     image: &Image,
     options: &Options,
     problems: &mut Problems,
-) -> anyhow::Result<Summary> {
+) -> anyhow::Result<(Summary, Option<Box<Queue>>)> {
     let total = || measure(image, &options.selection).into();
     let mut progress = Progress::new(arguments.progress.progress, "extract", total);
-    let mut done = Work::default();
+    let (mut done, mut queue) = (Work::default(), None);
     let result = extract(image, arguments.directory(), options, &mut |event| match event {
         Event::Progress(now) => {
             done = now.into();
@@ -103,10 +112,11 @@ fn extract_all(
             progress.complain_about(path, format_args!("{}{advice}", error.reason()));
             problems.add(as_problem(&error));
         }
+        Event::Queue(snapshot) => queue = Some(snapshot),
         _ => {}
     });
     progress.finish(done);
-    result.map_err(|error| {
+    result.map(|summary| (summary, queue)).map_err(|error| {
         let advice = advice::for_extraction(&error);
         anyhow!("{}: {}{advice}", escaped(error.path()), error.reason())
     })
@@ -142,21 +152,16 @@ pub(crate) fn say_withheld(withheld: &Withheld) {
     say(withheld.copied_links, "hard link", "hard links", "became copies");
 }
 
-fn conclude(
-    arguments: &ExtractArguments,
-    summary: &Summary,
-    problems: Problems,
-    time: Duration,
-) -> anyhow::Result<()> {
+fn conclude(arguments: &ExtractArguments, report: &Report) -> anyhow::Result<()> {
     let mut output = Output::new();
     if arguments.json {
-        output.json(&report(arguments, summary, problems, time))?;
+        output.json(report)?;
     } else if !arguments.read.quiet {
-        let entries = counted(summary.entries(), "entry", "entries");
-        let (bytes, seconds) = (human_bytes(summary.bytes), time.as_secs_f64());
+        let entries = counted(report.entries, "entry", "entries");
+        let (bytes, seconds) = (human_bytes(report.bytes), report.seconds);
         write!(output, "extracted {entries}, {bytes} in {seconds:.2} s")?;
-        if summary.failures > 0 {
-            write!(output, "; {}", counted(summary.failures, "failure", "failures"))?;
+        if report.failures > 0 {
+            write!(output, "; {}", counted(report.failures, "failure", "failures"))?;
         }
         writeln!(output)?;
     }
@@ -185,6 +190,7 @@ fn report(
         failures: summary.failures,
         withheld: (&summary.withheld).into(),
         problems,
+        stats: None,
     }
 }
 

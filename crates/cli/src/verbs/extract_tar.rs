@@ -22,7 +22,9 @@ use crate::outcome::Outcome;
 use crate::output::Output;
 use crate::problem::Problems;
 use crate::progress::{Progress, Work};
+use crate::resources::Resources;
 use crate::source;
+use crate::stats::{self, StatsReport};
 use crate::stderr;
 use crate::tar_file::{Refusal, TarFile};
 
@@ -43,6 +45,8 @@ struct Report {
     sockets_left_out: u64,
     #[serde(flatten)]
     problems: Problems,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stats: Option<StatsReport>,
 }
 
 /// Extracts into the tar `path`.
@@ -57,7 +61,8 @@ pub(crate) fn run(arguments: &ExtractArguments, path: &Path) -> anyhow::Result<O
             return Ok(Outcome::Misused);
         }
     };
-    let image = source::open(&arguments.image, &arguments.read)?;
+    let resources = Resources::of(&arguments.work)?;
+    let image = source::open_for_work(&arguments.image, &arguments.read, &resources)?;
     let mut file = match TarFile::create(path, &arguments.image) {
         Ok(file) => file,
         Err(refusal) => {
@@ -69,8 +74,8 @@ pub(crate) fn run(arguments: &ExtractArguments, path: &Path) -> anyhow::Result<O
     let options = TarOptions {
         selection,
         holes: if arguments.no_sparse { Holes::Zeros } else { Holes::Sparse },
-        max_threads: usize::try_from(arguments.read.jobs).ok(),
-        budget: None,
+        max_threads: Some(resources.threads.min(image.lanes())),
+        budget: Some(image.memory().budget().clone()),
     };
     let mut problems = Problems::default();
     let started = Instant::now();
@@ -84,8 +89,10 @@ pub(crate) fn run(arguments: &ExtractArguments, path: &Path) -> anyhow::Result<O
         let sockets = counted(sockets, "socket", "sockets");
         stderr::complain(format_args!("{sockets} left out: no tar can hold them"));
     }
-    let report = report(arguments, path, &summary, problems, started.elapsed());
+    let stats = resources.stats(&image, None);
+    let report = Report { stats, ..report(arguments, path, &summary, problems, started.elapsed()) };
     conclude(arguments, &report, is_stream)?;
+    stats::tell(report.stats.as_ref().filter(|_| !arguments.json));
     Ok(Outcome::of_problems(summary.failures))
 }
 
@@ -172,5 +179,6 @@ fn report(
         failures: summary.failures,
         sockets_left_out: summary.withheld.special,
         problems,
+        stats: None,
     }
 }

@@ -26,7 +26,9 @@ use crate::name::escaped;
 use crate::outcome::Outcome;
 use crate::output::Output;
 use crate::progress::{Progress, Work};
+use crate::resources::Resources;
 use crate::source;
+use crate::stats;
 use crate::stderr;
 use comparison::{Comparison, ComparisonResult};
 use scratch_directory::ScratchDirectory;
@@ -51,7 +53,8 @@ pub(crate) fn run(arguments: &DemoArguments) -> anyhow::Result<Outcome> {
 
 fn run_in(arguments: &DemoArguments, scratch: &Path) -> anyhow::Result<Outcome> {
     let (path, name) = image_path(arguments, scratch)?;
-    let image = source::open(&path, &arguments.read)?;
+    let resources = Resources::of(&arguments.work)?;
+    let image = source::open_for_work(&path, &arguments.read, &resources)?;
     let truth = match (&arguments.image, &arguments.source) {
         (None, _) => Truth::Manifest,
         (Some(_), Some(source)) => Truth::Directory(source.clone()),
@@ -60,7 +63,8 @@ fn run_in(arguments: &DemoArguments, scratch: &Path) -> anyhow::Result<Outcome> 
     let unpacked = scratch.join("tree");
     let total = measure(&image, &Selection::default()).into();
     say(arguments, &format!("unpacking {name} into {}", escaped(unpacked.as_os_str().as_bytes())))?;
-    let extracted = unpack(arguments, &image, &unpacked, total)?;
+    let options = Options { max_threads: Some(resources.threads), ..Options::default() };
+    let extracted = unpack(arguments, (&image, &unpacked), &options, total)?;
     if !arguments.read.quiet {
         say_withheld(&extracted.summary.withheld);
     }
@@ -79,6 +83,7 @@ fn run_in(arguments: &DemoArguments, scratch: &Path) -> anyhow::Result<Outcome> 
     let mut output = Output::new();
     table.write(&mut output)?;
     output.flush()?;
+    stats::tell(resources.stats(&image, None).as_ref());
     Ok(Outcome::of_problems(extracted.summary.failures + compared.differences))
 }
 
@@ -103,14 +108,14 @@ fn say(arguments: &DemoArguments, text: &str) -> anyhow::Result<()> {
 
 fn unpack(
     arguments: &DemoArguments,
-    image: &Image,
-    unpacked: &Path,
+    (image, unpacked): (&Image, &Path),
+    options: &Options,
     total: Work,
 ) -> anyhow::Result<Extracted> {
     let mut progress = Progress::new(arguments.progress.progress, "unpack", || total);
     let mut done = Work::default();
     let started = Instant::now();
-    let result = extract(image, unpacked, &Options::default(), &mut |event| match event {
+    let result = extract(image, unpacked, options, &mut |event| match event {
         Event::Progress(now) => {
             done = now.into();
             progress.update(done);

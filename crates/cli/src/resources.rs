@@ -1,0 +1,104 @@
+//! How much of the machine a verb may use: CPUs, threads, priority, memory. What is set here holds for
+//! the whole process, so it is set before the image is opened.
+
+use anyhow::{Context, anyhow};
+use ferrofs_image::workers::cpus::{CpuSet, Granted};
+use ferrofs_image::workers::percpu::Settings;
+use ferrofs_image::workers::priority::Wanted;
+use ferrofs_image::workers::workqueue::Snapshot as Queue;
+use ferrofs_image::{DecodeWorkers, Image, Memory};
+
+use crate::amount::human_bytes;
+use crate::arguments::WorkArguments;
+use crate::stats::StatsReport;
+
+/// What the process takes beside its budget, in bytes: code, stacks, what the walk remembers, and what
+/// the system counts in larger steps than we do.
+const PROCESS_BYTES: u64 = 6 << 20;
+/// What each thread takes beside the budget, in bytes: stack, allocator, and what it writes at a time.
+const THREAD_BYTES: u64 = 1 << 20;
+/// Clusters that several files share are kept in so many bytes when every file is read once, a thread.
+const SHARED_BYTES: u64 = 4 << 20;
+
+/// What a verb may use.
+#[derive(Clone, Debug)]
+pub(crate) struct Resources {
+    /// Threads, the first one among them.
+    pub(crate) threads: usize,
+    pub(crate) memory: Memory,
+    pub(crate) workers: DecodeWorkers,
+    /// Whether `--stats` asked for the numbers.
+    pub(crate) stats: bool,
+}
+
+impl Resources {
+    /// Takes what the arguments allow.
+    pub(crate) fn of(work: &WorkArguments) -> anyhow::Result<Self> {
+        if let Some(cpus) = &work.cpus {
+            let bound = CpuSet::parse(cpus).and_then(|cpus| cpus.bind_current_thread());
+            bound.with_context(|| format!("--cpus={cpus}"))?;
+        }
+        if let Some(nice) = work.nice {
+            rustix::process::setpriority_process(None, nice)
+                .map_err(|errno| anyhow!("--nice={nice}: {errno}"))?;
+        }
+        let granted = Granted::read().parallelism();
+        let wanted = work.jobs.unwrap_or(granted);
+        let (threads, memory) = match work.memory {
+            None => (wanted, Memory::standard()?),
+            Some(bytes) => within(bytes, wanted)?,
+        };
+        // Who asks to be nice does not want the workers that decode ahead to be raised.
+        let is_nice = work.nice.is_some_and(|nice| nice > 0);
+        let workers = if is_nice {
+            DecodeWorkers::new(Settings::new("erofs_worker").priority(Wanted::Normal))
+        } else {
+            DecodeWorkers::of_process()
+        };
+        Ok(Self { threads, memory, workers, stats: work.stats })
+    }
+
+    /// Bytes for clusters that several files share, where every file is read once.
+    pub(crate) fn shared_bytes(&self) -> u64 {
+        let threads = u64::try_from(self.threads).unwrap_or(1);
+        let most = self.memory.budget().limit_bytes() / 4;
+        SHARED_BYTES.saturating_mul(threads.saturating_add(1)).min(most)
+    }
+}
+
+impl Resources {
+    /// The numbers of a run, if they were asked for.
+    pub(crate) fn stats(&self, image: &Image, queue: Option<&Queue>) -> Option<StatsReport> {
+        self.stats.then(|| StatsReport::new(self, &image.stats(), queue))
+    }
+}
+
+/// Threads and memory for a process of `bytes` bytes in all: rather fewer threads than more memory.
+fn within(bytes: u64, wanted: usize) -> anyhow::Result<(usize, Memory)> {
+    let least = PROCESS_BYTES + THREAD_BYTES + Memory::MIN_BYTES;
+    let spare = bytes.checked_sub(least).ok_or_else(|| {
+        anyhow!("--memory: {} is the least that every image can be read in", human_bytes(least))
+    })?;
+    let affordable = usize::try_from(spare / THREAD_BYTES).unwrap_or(usize::MAX).saturating_add(1);
+    let threads = wanted.min(affordable);
+    let others = PROCESS_BYTES + THREAD_BYTES * threads as u64;
+    Ok((threads, Memory::new(bytes - others)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scarce_memory_takes_threads_and_never_the_room_for_an_image() {
+        let limit = |bytes, wanted| {
+            within(bytes, wanted).map(|(threads, memory)| (threads, memory.budget().limit_bytes()))
+        };
+        assert!(limit(26 << 20, 1).is_err());
+        assert_eq!(limit(27 << 20, 16).unwrap(), (1, 20 << 20));
+        let (threads, bytes) = limit(32 << 20, 16).unwrap();
+        assert_eq!((threads, bytes), (6, 20 << 20));
+        assert_eq!(limit(32 << 20, 2).unwrap(), (2, 24 << 20));
+        assert_eq!(limit(1 << 30, 16).unwrap().0, 16);
+    }
+}
