@@ -187,12 +187,11 @@ fn the_bytes_do_not_depend_on_threads_or_memory() {
         let (alone, summary) = sound(&image, &threads(1));
         assert!(alone.len().is_multiple_of(10_240) && alone.ends_with(&[0; 1024]), "{name}");
         for count in [1, 2, 5] {
-            let budget = Some(Budget::new(16 << 20));
-            let options = TarOptions { budget: budget.clone(), ..threads(count) };
+            let budget = Budget::new(16 << 20);
+            let options = TarOptions { budget: Some(budget.clone()), ..threads(count) };
             let (again, counted) = sound(&image, &options);
             assert!(again == alone, "{name} with {count} threads");
             assert_eq!(counted, summary);
-            let budget = budget.unwrap();
             assert!(budget.used_bytes() == 0 && budget.peak_bytes() >= 2 << 20);
         }
     }

@@ -126,3 +126,31 @@ impl<'a> Stream<'a> {
 fn write_failed(source: std::io::Error) -> Error {
     Error::new(ErrorKind::Output { operation: "cannot write the tar", source }, b"")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_file_with_bad_parts_is_reported_once_with_all_its_zeros() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data");
+        let image = ferrofs_image::Image::open(folder.join("plain.erofs")).unwrap();
+        let node = Node { path: b"/long".to_vec(), inode: image.root().unwrap() };
+        let (mut out, mut failures) = (Vec::new(), Vec::new());
+        let mut on_event = |event| {
+            if let Event::Failed(error) = event {
+                failures.push(error.to_string());
+            }
+        };
+        let mut stream = Stream::new(&mut out, &mut on_event);
+        for (zeros, ended) in [(7, None), (5, None), (0, Some(node))] {
+            let facts =
+                if zeros > 0 { vec![Fact::Zeros(ErrorKind::Panicked, zeros)] } else { Vec::new() };
+            let part = Rendered { bytes: vec![1; 512], facts, ended, ..Rendered::default() };
+            assert_eq!(stream.write(part).unwrap().len(), 512);
+        }
+        assert_eq!(stream.end().unwrap().failures, 1);
+        assert_eq!((out.len(), failures.len()), (10_240, 1));
+        assert!(failures[0].starts_with("/long: reading it panicked; 12 of its "), "{failures:?}");
+    }
+}
