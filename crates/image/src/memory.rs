@@ -18,6 +18,9 @@ pub struct Memory {
     frames: PagePool,
 }
 
+/// The share of the limit that buffers may take which nobody uses.
+const IDLE_SHARE: u64 = 8;
+
 impl Memory {
     /// The smallest limit, in bytes: room for the longest extent of the format (12 MiB), its cluster
     /// (1 MiB), the tables of a walk, and something to read the next one with.
@@ -50,6 +53,7 @@ impl Memory {
             return Err(kind.into());
         }
         let buffers = Buffers::new(&budget)?;
+        buffers.keep_idle(limit / IDLE_SHARE);
         let frames = PagePool::new(&budget, PoolSettings::new(Self::FRAMES, 0))?;
         Ok(Self { budget, buffers, frames })
     }

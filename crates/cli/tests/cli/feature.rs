@@ -214,10 +214,71 @@ fn quiet_work_says_nothing() {
 }
 
 #[test]
-fn more_jobs_than_one_are_not_promised() {
-    let ended = ferrofs().args(["check", "--jobs=4"]).arg(data("lz4.erofs")).succeeds();
-    assert_eq!(ended.stderr, "ferrofs: this version reads with one thread, not 4\n");
-    assert_eq!(ferrofs().args(["check", "--jobs=1"]).arg(data("lz4.erofs")).succeeds().stderr, "");
+fn any_number_of_threads_finds_the_same() {
+    for jobs in ["--jobs=1", "--jobs=3"] {
+        let check = ferrofs().args(["check", "--json", jobs]).arg(data("combo.erofs"));
+        let report = check.succeeds().json();
+        assert_eq!((&report["sound"], &report["problem_count"]), (&true.into(), &0.into()));
+    }
+}
+
+#[test]
+fn memory_is_given_as_one_number_with_a_least() {
+    let check = |memory: &str| {
+        let memory = format!("--memory={memory}");
+        ferrofs().args(["check", "--json", "--stats", &memory]).arg(data("combo.erofs"))
+    };
+    let ended = check("16m").ends_with(1);
+    assert!(ended.stderr.contains("27.0 MiB is the least"), "{}", ended.stderr);
+    let stats = check("32m").succeeds().json()["stats"].clone();
+    let bytes = |name: &str| stats["memory"][name].as_u64().unwrap();
+    assert!(bytes("peak_bytes") <= bytes("limit_bytes"));
+    // In a debug build the program itself is several times as large.
+    if !cfg!(debug_assertions) {
+        assert!(bytes("process_peak_bytes") <= 32 << 20);
+    }
+}
+
+#[test]
+fn what_the_work_came_to_is_told_if_it_is_asked_for() {
+    let dir = Dir::new();
+    let extract = ferrofs().args(["extract", "--stats", "--jobs=2", "-q"]).arg(data("lz4.erofs"));
+    let ended = extract.arg(dir.join("tree")).succeeds();
+    for line in ["threads ", "clusters ", "bytes ", "cache ", "memory ", "queue ", "workers "] {
+        let is_there = ended.stderr.lines().any(|one| one.starts_with(line));
+        assert!(is_there, "{line}: {}", ended.stderr);
+    }
+    let extract = ferrofs().args(["extract", "--stats", "--json"]).arg(data("lz4.erofs"));
+    let report = extract.arg(dir.join("again")).succeeds().json();
+    assert!(report["stats"]["clusters"]["decoded"].as_u64().unwrap() > 0);
+    assert!(report["stats"]["queue"]["submitted"].as_u64().unwrap() > 0);
+    let check = ferrofs().args(["check", "--json"]).arg(data("lz4.erofs")).succeeds().json();
+    assert!(check.get("stats").is_none());
+}
+
+#[test]
+fn cpus_and_priority_are_refused_where_they_make_no_sense() {
+    for wrong in ["--cpus=x", "--cpus=", "--nice=40", "--jobs=0", "--memory=much"] {
+        ferrofs().args(["check", wrong]).arg(data("lz4.erofs")).ends_with(2);
+    }
+    let check = ferrofs().args(["check", "--nice=5", "-q"]).arg(data("lz4.erofs"));
+    assert_eq!(check.succeeds().stderr, "");
+    let ended = ferrofs().args(["check", "--cpus=8000"]).arg(data("lz4.erofs")).ends_with(1);
+    assert!(ended.stderr.contains("--cpus=8000"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_file_is_written_out_whole_by_one_thread_and_by_several() {
+    let list = ferrofs().args(["ls", "-R", "--json"]).arg(data("combo.erofs")).succeeds().text();
+    let entries = list.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let is_file = |entry: &serde_json::Value| entry["type"] == "regular file";
+    let paths: Vec<_> =
+        entries.filter(is_file).filter_map(|e| Some(e["path"].as_str()?.to_owned())).collect();
+    assert!(paths.len() > 3);
+    let cat = |jobs: &str| {
+        ferrofs().args(["cat", jobs]).arg(data("combo.erofs")).args(&paths).succeeds().stdout
+    };
+    assert!(cat("--jobs=1") == cat("--jobs=2"));
 }
 
 #[test]

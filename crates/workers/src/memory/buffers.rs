@@ -33,6 +33,8 @@ struct Store {
     shelf: Mutex<Shelf>,
     counts: Counts,
     /// Set once, after the store has an address. Its reclaimer knows the store weakly.
+    /// Bytes that may lie idle.
+    idle_most: PlainAtomicU64,
     registration: Mutex<Option<Registration>>,
 }
 
@@ -68,6 +70,7 @@ impl Buffers {
             shelf: Mutex::new(Shelf::default()),
             counts: Counts::default(),
             registration: Mutex::new(None),
+            idle_most: PlainAtomicU64::new(u64::MAX),
         });
         // Weak: the budget would keep the store, and the store keeps the budget.
         let weak = PlainArc::downgrade(&store);
@@ -76,6 +79,13 @@ impl Buffers {
         })?;
         *lock(&store.registration) = Some(registration);
         Ok(Self { store })
+    }
+
+    /// Keeps at most `bytes` idle: what is released above goes back to the system, the block first that
+    /// was idle longest. Without this everything stays until somebody needs it.
+    pub fn keep_idle(&self, bytes: u64) {
+        // Relaxed: a bound that the next releases see; it guards nothing.
+        self.store.idle_most.store(bytes, Ordering::Relaxed);
     }
 
     /// Leases `length` bytes in one piece, until the buffer is dropped. They are resident; what they
@@ -268,7 +278,14 @@ impl Store {
 
     /// The end of a lease.
     fn put_back(&self, block: Block) {
-        lock(&self.shelf).put(block, Instant::now());
+        let now = Instant::now();
+        let most = self.idle_most.load(Ordering::Relaxed);
+        let mut shelf = lock(&self.shelf);
+        shelf.put(block, now);
+        let surplus = if shelf.idle_bytes > most { shelf.take_oldest(|_| true) } else { None };
+        drop(shelf);
+        // Unmapped outside of the lock.
+        drop(surplus);
         // Who waits for memory can take it now, or reclaim it. It looks under the same lock: either
         // that look came later and saw the block, or its visit is seen here.
         self.budget.returned();
