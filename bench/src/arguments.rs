@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 
 use crate::hogs::HogArguments;
-use crate::pages::LimitArguments;
+use crate::pages::{LimitArguments, Mix};
 use crate::rows::RowName;
 
 /// Experiments on the mechanisms of ferrofs-workers, beside their peers
@@ -125,9 +125,31 @@ pub(crate) struct PagesArguments {
     /// folder if none is named
     #[arg(long, value_name = "DIR")]
     pub(crate) folder: Option<PathBuf>,
+    /// Launches for each way of reading ahead; 5 at most with --quick
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(crate) launches: u16,
+    #[command(flatten)]
+    pub(crate) requests: RequestArguments,
     /// Leave out the part that needs a memory cgroup
     #[arg(long)]
     pub(crate) without_cgroup: bool,
+}
+
+/// What the launches of the pages experiment read.
+#[derive(Debug, Clone, Copy, Args, Serialize)]
+pub(crate) struct RequestArguments {
+    /// Whose extents they read
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) extents: Mix,
+    /// Requests of a hundred that are readahead
+    #[arg(long, value_name = "PERCENT", default_value_t = 50)]
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub(crate) readahead: u8,
+    /// Readahead of a hundred that is used later
+    #[arg(long, value_name = "PERCENT", default_value_t = 50)]
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub(crate) used: u8,
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Getting frames in a memory cgroup at its limit. The process that does so is this program again: it
 //! waits until it is admitted to the group, fills it with dirty anonymous memory and dirty page cache,
-//! and then gets frames, from each source in turn, while every page more needs another to go.
+//! and then gets frames, from each source and in each way in turn, while every page more needs another
+//! to go.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write, stdin, stdout};
@@ -13,7 +14,10 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
 use super::group::MemoryGroup;
+use super::launch::{Launcher, Way, WayLaunches};
+use super::requests;
 use super::taking::Source;
+use crate::arguments::RequestArguments;
 use crate::statistics::Samples;
 
 /// What the group may use.
@@ -24,12 +28,14 @@ const ANONYMOUS_BYTES: usize = 24 << 20;
 const FILE_BYTES: u64 = 128 << 20;
 /// Written to the file before every burst, so that the group is full again.
 const REFILL_BYTES: u64 = 4 << 20;
+/// Written after every burst of a launch: what the requests were for, 16 KiB each, goes to the page cache.
+const LAUNCH_BYTES: u64 = 256 << 10;
 /// One write.
-const WRITE_BYTES: u64 = 1 << 20;
+const WRITE_BYTES: u64 = 256 << 10;
 /// Frames of a burst: the largest reserve of the seed's table.
 const BURST_FRAMES: u32 = 256;
 /// Reserves that are compared.
-const RESERVES: [u32; 3] = [0, 64, 256];
+const RESERVES: [u32; 3] = super::launch::RESERVES;
 
 /// What the process in the group is told.
 #[derive(Debug, Clone, Args)]
@@ -40,6 +46,11 @@ pub(crate) struct LimitArguments {
     /// Bursts for each source
     #[arg(long)]
     rounds: u16,
+    /// Launches in each way
+    #[arg(long)]
+    launches: u16,
+    #[command(flatten)]
+    requests: RequestArguments,
 }
 
 /// Nanoseconds for each frame that one source gave.
@@ -49,26 +60,46 @@ pub(crate) struct Taken {
     pub(crate) samples: Samples,
 }
 
+/// What the process in the group found.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    pub(crate) taken: Vec<Taken>,
+    pub(crate) ways: Vec<WayLaunches>,
+}
+
 /// What came of it.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    pub(crate) taken: Vec<Taken>,
+    pub(crate) measured: Measured,
     pub(crate) usage_bytes: u64,
     pub(crate) limit_bytes: u64,
     pub(crate) limit_hits: u64,
+}
+
+/// How often.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Counts {
+    /// Bursts for each source.
+    pub(crate) rounds: u16,
+    /// Launches in each way.
+    pub(crate) launches: u16,
 }
 
 /// Runs the process in a fresh group and removes the group.
 ///
 /// # Errors
 /// When there is no memory cgroup to be had, the process fails, or the group was not at its limit.
-pub(crate) fn run(folder: &Path, rounds: u16) -> Result<Outcome> {
+pub(crate) fn run(folder: &Path, counts: Counts, requests: RequestArguments) -> Result<Outcome> {
     let group = MemoryGroup::create(LIMIT_BYTES)?;
     let file = folder.join(format!("ferrofs-bench-{}.scrap", std::process::id()));
     let program = std::env::current_exe().context("finding this program")?;
     let mut command = Command::new(program);
     command.arg("under-limit").arg("--file").arg(&file);
-    command.args(["--rounds", &rounds.to_string()]);
+    command.args(["--rounds", &counts.rounds.to_string()]);
+    command.args(["--launches", &counts.launches.to_string()]);
+    command.args(["--readahead", &requests.readahead.to_string()]);
+    command.args(["--used", &requests.used.to_string()]);
+    command.args(["--extents", requests.extents.name()]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     // Declared after the group: the process is gone before the group is removed.
     let mut process = Process(command.spawn().context("starting the process in the group")?);
@@ -84,9 +115,9 @@ pub(crate) fn run(folder: &Path, rounds: u16) -> Result<Outcome> {
     let status = process.0.wait().context("waiting for the process in the group")?;
     ensure!(status.success(), "the process in the group failed: {status}");
     is_full?;
-    let taken = serde_json::from_str(&answer).context("reading what the process measured")?;
+    let measured = serde_json::from_str(&answer).context("reading what the process measured")?;
     let (limit_bytes, limit_hits) = (group.limit_bytes(), group.limit_hits());
-    Ok(Outcome { taken, usage_bytes, limit_bytes, limit_hits })
+    Ok(Outcome { measured, usage_bytes, limit_bytes, limit_hits })
 }
 
 /// A process that does not outlive us.
@@ -115,19 +146,10 @@ pub(crate) fn measure(arguments: &LimitArguments) -> Result<()> {
     let anonymous = vec![1_u8; ANONYMOUS_BYTES];
     let mut cache = Cache::create(&arguments.file)?;
     cache.write(FILE_BYTES)?;
-    let mut sources = vec![(Source::Fault, Vec::new())];
-    for reserved in RESERVES {
-        sources.push((Source::pool(BURST_FRAMES, reserved)?, Vec::new()));
-    }
-    for _ in 0..arguments.rounds {
-        for (source, samples) in &mut sources {
-            cache.write(REFILL_BYTES)?;
-            samples.push(source.take(BURST_FRAMES)?);
-        }
-    }
-    let taken: Vec<Taken> = sources.iter().map(|(source, bursts)| joined(source, bursts)).collect();
+    let taken = take_bursts(&mut cache, arguments.rounds)?;
+    let ways = play_launches(&mut cache, arguments)?;
     cache.write(REFILL_BYTES)?;
-    let line = serde_json::to_string(&taken)?;
+    let line = serde_json::to_string(&Measured { taken, ways })?;
     writeln!(stdout(), "{line}")?;
     match stdin().read(&mut word) {
         Ok(0) => {}
@@ -135,6 +157,37 @@ pub(crate) fn measure(arguments: &LimitArguments) -> Result<()> {
     }
     std::hint::black_box(&anonymous);
     Ok(())
+}
+
+/// Bursts of frames, from each source in turn.
+fn take_bursts(cache: &mut Cache, rounds: u16) -> Result<Vec<Taken>> {
+    let mut sources = vec![(Source::Fault, Vec::new())];
+    for reserved in RESERVES {
+        sources.push((Source::pool(BURST_FRAMES, reserved)?, Vec::new()));
+    }
+    for _ in 0..rounds {
+        for (source, samples) in &mut sources {
+            cache.write(REFILL_BYTES)?;
+            samples.push(source.take(BURST_FRAMES)?);
+        }
+    }
+    Ok(sources.iter().map(|(source, bursts)| joined(source, bursts)).collect())
+}
+
+/// Launches, in each way in turn, and the next launch begins with the next way.
+fn play_launches(cache: &mut Cache, arguments: &LimitArguments) -> Result<Vec<WayLaunches>> {
+    let mut launchers = Way::all().map(Launcher::new).collect::<Result<Vec<_>>>()?;
+    let count = launchers.len();
+    for number in 0..arguments.launches {
+        let requests = requests::launch(arguments.requests, number);
+        for step in 0..count {
+            let next = (usize::from(number) + step) % count;
+            let Some(launcher) = launchers.get_mut(next) else { continue };
+            cache.write(REFILL_BYTES)?;
+            launcher.play(&requests, &mut || cache.write(LAUNCH_BYTES))?;
+        }
+    }
+    Ok(launchers.into_iter().map(Launcher::into_launches).collect())
 }
 
 fn joined(source: &Source, bursts: &[Samples]) -> Taken {

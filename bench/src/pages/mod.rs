@@ -1,8 +1,12 @@
 //! The pages experiment: what a frame costs from the reserve, alone and in a memory cgroup at its
-//! limit, beside what it costs from the system.
+//! limit, beside what it costs from the system; and what launches of programs spend in getting bounce
+//! frames there, with readahead that gives way, a smaller window, and reserves.
 
 mod group;
+mod launch;
+mod launches_table;
 mod limit;
+mod requests;
 mod taking;
 
 use std::io::Write;
@@ -16,8 +20,9 @@ use crate::report::{Report, Series, held};
 use crate::statistics::{Samples, difference_percent};
 use crate::table::Table;
 use crate::usage::Usage;
-use limit::Outcome;
+use limit::{Counts, Outcome};
 pub(crate) use limit::{LimitArguments, measure};
+pub(crate) use requests::Mix;
 
 /// Pairs of one timed loop.
 const PAIRS: u32 = 1_000_000;
@@ -51,11 +56,18 @@ pub(crate) fn run(
         report.add_remark("left out at the caller's wish: the memory cgroup at its limit");
         return Ok(report);
     }
-    let rounds = if is_quick { arguments.rounds.min(QUICK_ROUNDS) } else { arguments.rounds };
+    let most = if is_quick { QUICK_ROUNDS } else { u16::MAX };
+    let counts =
+        Counts { rounds: arguments.rounds.min(most), launches: arguments.launches.min(most) };
     let folder = arguments.folder.clone().unwrap_or_else(std::env::temp_dir);
-    writeln!(out, "in a memory cgroup at its limit, {rounds} bursts for each source")?;
-    let outcome = limit::run(&folder, rounds)?;
+    writeln!(
+        out,
+        "in a memory cgroup at its limit, {} bursts for each source and {} launches in each way",
+        counts.rounds, counts.launches
+    )?;
+    let outcome = limit::run(&folder, counts, arguments.requests)?;
     add_outcome(&mut report, &outcome);
+    launches_table::add(&mut report, &outcome.measured.ways, arguments.requests);
     Ok(report)
 }
 
@@ -124,11 +136,11 @@ fn add_outcome(report: &mut Report, outcome: &Outcome) {
         "Getting a frame at the limit of a memory cgroup (us)",
         ["source", "frames", "mean", "diff", "max", "diff", "median", "p99"],
     );
-    let baseline = outcome.taken.first().map(|taken| taken.samples.summary());
+    let baseline = outcome.measured.taken.first().map(|taken| taken.samples.summary());
     let difference = |before: Option<f64>, after: f64| {
         before.map_or(f64::NAN, |before| difference_percent(before, after))
     };
-    for taken in &outcome.taken {
+    for taken in &outcome.measured.taken {
         let summary = taken.samples.summary();
         let mean = difference(baseline.map(|b| b.average), summary.average);
         let most = difference(baseline.map(|b| b.maximum), summary.maximum);

@@ -81,7 +81,8 @@ fn take_from(pool: &PagePool, frames: u32) -> Result<Samples> {
     Ok(samples.into_iter().collect())
 }
 
-fn write_first(frame: &mut [u8]) {
+/// Writes to a frame, as whoever gets one does.
+pub(super) fn write_first(frame: &mut [u8]) {
     if let Some(first) = frame.first_mut() {
         *first = 1;
         std::hint::black_box(first);
