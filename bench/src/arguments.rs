@@ -37,6 +37,8 @@ pub(crate) enum Experiment {
     Jobs(JobsArguments),
     /// Cost of a frame from the reserve, alone and in a memory cgroup at its limit (needs root)
     Pages(PagesArguments),
+    /// Reads the files of an image front to back, by one reader and by many at a time
+    Reads(ReadsArguments),
     /// Gets frames in a memory cgroup
     #[command(hide = true)]
     UnderLimit(LimitArguments),
@@ -150,6 +152,31 @@ pub(crate) struct RequestArguments {
     #[arg(long, value_name = "PERCENT", default_value_t = 50)]
     #[arg(value_parser = clap::value_parser!(u8).range(0..=100))]
     pub(crate) used: u8,
+}
+
+/// What is read, and by how many.
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct ReadsArguments {
+    /// The image
+    pub(crate) image: PathBuf,
+    /// Readers, one run for each number
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,64")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) readers: Vec<u16>,
+    /// Only files of at least so many bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
+    pub(crate) at_least: u64,
+    /// The first files only, until they have so many bytes together
+    #[arg(long, value_name = "BYTES", default_value_t = u64::MAX, hide_default_value = true)]
+    pub(crate) most_bytes: u64,
+    /// Bytes of one read
+    #[arg(long, value_name = "BYTES", default_value_t = 128 << 10)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    pub(crate) block: u32,
+    /// Runs of each; 1 with --quick
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) repeat: u16,
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod jobs;
 mod machine;
 mod page_store;
 mod pages;
+mod reads;
 mod report;
 mod rows;
 mod scheduling;
@@ -43,6 +44,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Experiment::Scheduling(settings) => scheduling::run(settings, arguments.quick, &mut out)?,
         Experiment::Jobs(settings) => jobs::run(settings, arguments.quick, &mut out)?,
         Experiment::Pages(settings) => pages::run(settings, arguments.quick, &mut out)?,
+        Experiment::Reads(settings) => reads::run(settings, arguments.quick, &mut out)?,
         Experiment::UnderLimit(settings) => return pages::measure(settings),
         Experiment::Hog(settings) => return hogs::burn(settings),
     };

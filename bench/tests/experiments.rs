@@ -86,3 +86,20 @@ fn too_much_memory_is_refused_before_it_is_touched() {
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(complaint.contains("--gib takes less"), "{complaint}");
 }
+
+#[test]
+fn reads_says_what_every_number_of_readers_was_served() {
+    let image = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/lz4.erofs");
+    let text = printed(&format!("reads {image} --quick --at-least 1 --readers 1,4"));
+    assert!(text.contains("| readers | MiB served |"), "{text}");
+    assert!(text.contains("files, 4 readers"), "{text}");
+}
+
+#[test]
+fn reads_names_an_image_without_such_files() {
+    let image = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/lz4.erofs");
+    let output = bench(&format!("reads {image} --at-least 1000000000000"));
+    assert!(!output.status.success());
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(complaint.contains("no file of 1000000000000 bytes or more"), "{complaint}");
+}

@@ -1,0 +1,103 @@
+//! The reads experiment: the files of an image read front to back in equal blocks, by one reader and by
+//! many at the same time, and what that makes the library decode.
+
+mod readers;
+
+use std::io::Write;
+
+use anyhow::{Context, Result, ensure};
+use ferrofs_image::{FileType, Image, Inode, Visit};
+
+use crate::arguments::ReadsArguments;
+use crate::report::{Report, Series};
+use crate::statistics::Samples;
+use crate::table::Table;
+use readers::{Pass, read_all};
+
+/// Bytes of a MiB.
+const MIB: f64 = 1_048_576.0;
+
+/// Runs the experiment.
+///
+/// # Errors
+/// When the image cannot be read, holds no file of that size, or readers got different bytes.
+pub(crate) fn run(
+    arguments: &ReadsArguments,
+    is_quick: bool,
+    out: &mut dyn Write,
+) -> Result<Report> {
+    let mut report = Report::new("reads", arguments)?;
+    let repeat = if is_quick { 1 } else { arguments.repeat };
+    let mut rows: Vec<(usize, Vec<Pass>)> =
+        arguments.readers.iter().map(|readers| (usize::from(*readers), Vec::new())).collect();
+    let mut first_sum = None;
+    for _ in 0..repeat {
+        for (readers, passes) in &mut rows {
+            // An image of its own, so that nothing is decoded before the first read.
+            let image = Image::open(&arguments.image);
+            let image = image.with_context(|| format!("opening {}", arguments.image.display()))?;
+            let files = chosen(&image, arguments)?;
+            let block_bytes = usize::try_from(arguments.block)?;
+            writeln!(out, "{} files, {readers} readers", files.len())?;
+            let pass = read_all(&image, &files, *readers, block_bytes)?;
+            let sum = *first_sum.get_or_insert(pass.sum);
+            ensure!(pass.sum == sum, "{readers} readers got other bytes than those before them");
+            passes.push(pass);
+        }
+    }
+    add_table(&mut report, arguments, &rows);
+    Ok(report)
+}
+
+/// The files that are read, in the order of the tree, each once.
+fn chosen(image: &Image, arguments: &ReadsArguments) -> Result<Vec<Inode>> {
+    let mut files: Vec<Inode> = Vec::new();
+    let mut nids = std::collections::HashSet::new();
+    let mut bytes = 0_u64;
+    for visit in image.walk(b"/")? {
+        let node = match visit {
+            Visit::Leaf(node) => node,
+            Visit::Problem(problem) => return Err(problem.error.into()),
+            _ => continue,
+        };
+        let inode = node.inode;
+        let is_chosen =
+            inode.file_type() == FileType::Regular && inode.size() >= arguments.at_least;
+        if is_chosen && bytes < arguments.most_bytes && nids.insert(inode.nid()) {
+            bytes = bytes.saturating_add(inode.size());
+            files.push(inode);
+        }
+    }
+    ensure!(!files.is_empty(), "no file of {} bytes or more", arguments.at_least);
+    Ok(files)
+}
+
+fn add_table(report: &mut Report, arguments: &ReadsArguments, rows: &[(usize, Vec<Pass>)]) {
+    let mut table = Table::new(
+        format!(
+            "Reading files of at least {} bytes in blocks of {}: {}",
+            arguments.at_least,
+            arguments.block,
+            arguments.image.display()
+        ),
+        ["readers", "MiB served", "seconds", "CPU s", "MiB/s"],
+    );
+    for (readers, passes) in rows {
+        let samples = |value: fn(&Pass) -> f64| passes.iter().map(value).collect::<Samples>();
+        let seconds = samples(|pass| pass.seconds);
+        let cpu_seconds = samples(|pass| pass.cpu_seconds);
+        let served = passes.first().map_or(0, |pass| pass.served_bytes) as f64 / MIB;
+        table.add([
+            readers.to_string(),
+            format!("{served:.1}"),
+            format!("{:.3}", seconds.median()),
+            format!("{:.3}", cpu_seconds.median()),
+            format!("{:.1}", served / seconds.median()),
+        ]);
+        for (row, samples) in [("seconds", seconds), ("CPU seconds", cpu_seconds)] {
+            let case = format!("{readers} readers");
+            report.add_series(Series { row: row.to_owned(), case, unit: "s", samples });
+        }
+    }
+    report.add_table(table);
+}
