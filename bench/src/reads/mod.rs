@@ -3,6 +3,7 @@
 
 mod readers;
 
+use std::collections::HashSet;
 use std::io::Write;
 
 use anyhow::{Context, Result, ensure};
@@ -49,23 +50,25 @@ pub(crate) fn run(
     Ok(report)
 }
 
-/// The files that are read, in the order of the tree, each once.
+/// The files that are read: in the order of their paths, each inode once.
 fn chosen(image: &Image, arguments: &ReadsArguments) -> Result<Vec<Inode>> {
-    let mut files: Vec<Inode> = Vec::new();
-    let mut nids = std::collections::HashSet::new();
-    let mut bytes = 0_u64;
+    let mut nodes = Vec::new();
     for visit in image.walk(b"/")? {
-        let node = match visit {
-            Visit::Leaf(node) => node,
+        match visit {
+            Visit::Leaf(node) if node.inode.file_type() == FileType::Regular => nodes.push(node),
             Visit::Problem(problem) => return Err(problem.error.into()),
-            _ => continue,
-        };
-        let inode = node.inode;
-        let is_chosen =
-            inode.file_type() == FileType::Regular && inode.size() >= arguments.at_least;
-        if is_chosen && bytes < arguments.most_bytes && nids.insert(inode.nid()) {
-            bytes = bytes.saturating_add(inode.size());
-            files.push(inode);
+            _ => {}
+        }
+    }
+    nodes.retain(|node| node.inode.size() >= arguments.at_least);
+    nodes.sort_by(|left, right| left.path.cmp(&right.path));
+    let mut nids = HashSet::new();
+    let mut bytes = 0_u64;
+    let mut files: Vec<Inode> = Vec::new();
+    for node in nodes {
+        if bytes < arguments.most_bytes && nids.insert(node.inode.nid()) {
+            bytes = bytes.saturating_add(node.inode.size());
+            files.push(node.inode);
         }
     }
     ensure!(!files.is_empty(), "no file of {} bytes or more", arguments.at_least);
@@ -86,7 +89,8 @@ fn add_table(report: &mut Report, arguments: &ReadsArguments, rows: &[(usize, Ve
         let samples = |value: fn(&Pass) -> f64| passes.iter().map(value).collect::<Samples>();
         let seconds = samples(|pass| pass.seconds);
         let cpu_seconds = samples(|pass| pass.cpu_seconds);
-        let served = passes.first().map_or(0, |pass| pass.served_bytes) as f64 / MIB;
+        let bytes = samples(|pass| pass.served_bytes as f64);
+        let served = bytes.median() / MIB;
         table.add([
             readers.to_string(),
             format!("{served:.1}"),
@@ -94,9 +98,13 @@ fn add_table(report: &mut Report, arguments: &ReadsArguments, rows: &[(usize, Ve
             format!("{:.3}", cpu_seconds.median()),
             format!("{:.1}", served / seconds.median()),
         ]);
-        for (row, samples) in [("seconds", seconds), ("CPU seconds", cpu_seconds)] {
+        for (row, unit, samples) in [
+            ("seconds", "s", seconds),
+            ("CPU seconds", "s", cpu_seconds),
+            ("bytes served", "B", bytes),
+        ] {
             let case = format!("{readers} readers");
-            report.add_series(Series { row: row.to_owned(), case, unit: "s", samples });
+            report.add_series(Series { row: row.to_owned(), case, unit, samples });
         }
     }
     report.add_table(table);
