@@ -174,15 +174,14 @@ fn take_bursts(cache: &mut Cache, rounds: u16) -> Result<Vec<Taken>> {
     Ok(sources.iter().map(|(source, bursts)| joined(source, bursts)).collect())
 }
 
-/// Launches, in each way in turn, and the next launch begins with the next way.
+/// Launches, in each way, in an order that changes from one to the next.
 fn play_launches(cache: &mut Cache, arguments: &LimitArguments) -> Result<Vec<WayLaunches>> {
     let mut launchers = Way::all().map(Launcher::new).collect::<Result<Vec<_>>>()?;
-    let count = launchers.len();
+    let ways = u16::try_from(launchers.len())?;
     for number in 0..arguments.launches {
         let requests = requests::launch(arguments.requests, number);
-        for step in 0..count {
-            let next = (usize::from(number) + step) % count;
-            let Some(launcher) = launchers.get_mut(next) else { continue };
+        for way in requests::order(ways, number) {
+            let Some(launcher) = launchers.get_mut(usize::from(way)) else { continue };
             cache.write(REFILL_BYTES)?;
             launcher.play(&requests, &mut || cache.write(LAUNCH_BYTES))?;
         }

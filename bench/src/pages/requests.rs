@@ -124,6 +124,15 @@ pub(super) fn launch(shares: RequestArguments, number: u16) -> Vec<Request> {
     (0..REQUESTS).map(|_| request(shares, &mut chance)).collect()
 }
 
+/// An order of so many ways for launch `number`. It is drawn anew each time: in a fixed one every way would
+/// find the group as the same other way left it.
+pub(super) fn order(ways: u16, number: u16) -> Vec<u16> {
+    let mut chance = Chance(u64::from(number));
+    let mut keyed: Vec<_> = (0..ways).map(|way| (chance.below(u32::MAX), way)).collect();
+    keyed.sort_unstable();
+    keyed.into_iter().map(|(_, way)| way).collect()
+}
+
 /// A page drawn from all pages alike, so that long extents are hit more often.
 fn request(shares: RequestArguments, chance: &mut Chance) -> Request {
     let extents = shares.extents.extents();
@@ -163,7 +172,7 @@ impl Chance {
 
 #[cfg(test)]
 mod tests {
-    use super::{IN_FLIGHT, Mix, Purpose, Request, Window, launch};
+    use super::{IN_FLIGHT, Mix, Purpose, Request, Window, launch, order};
     use crate::arguments::RequestArguments;
 
     const SHARES: RequestArguments =
@@ -214,6 +223,21 @@ mod tests {
         held.sort_unstable();
         assert!((50..=80).contains(&held[held.len() * 95 / 100]));
         assert!(*held.last().unwrap() <= 256);
+    }
+
+    #[test]
+    fn every_way_has_its_turn_and_follows_one_and_another() {
+        let first: Vec<_> = (0..50).map(|number| order(12, number)).collect();
+        for order in &first {
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..12).collect::<Vec<_>>());
+        }
+        let before_zero = |order: &Vec<u16>| {
+            order.windows(2).find(|pair| pair[1] == 0).map(|pair| pair[0])
+        };
+        let before: std::collections::HashSet<_> = first.iter().map(before_zero).collect();
+        assert!(before.len() > 6, "{before:?}");
     }
 
     #[test]
