@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::hogs::HogArguments;
 use crate::pages::{LimitArguments, Mix};
+use crate::reads::Through;
 use crate::rows::RowName;
 
 /// Experiments on the mechanisms of ferrofs-workers, beside their peers
@@ -173,6 +174,9 @@ pub(crate) struct ReadsArguments {
     #[arg(long, value_name = "BYTES", default_value_t = 128 << 10)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     pub(crate) block: u32,
+    /// How the files are read
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) through: Through,
     /// Runs of each; 1 with --quick
     #[arg(short = 'c', long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]

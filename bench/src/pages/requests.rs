@@ -233,9 +233,8 @@ mod tests {
             sorted.sort_unstable();
             assert_eq!(sorted, (0..12).collect::<Vec<_>>());
         }
-        let before_zero = |order: &Vec<u16>| {
-            order.windows(2).find(|pair| pair[1] == 0).map(|pair| pair[0])
-        };
+        let before_zero =
+            |order: &Vec<u16>| order.windows(2).find(|pair| pair[1] == 0).map(|pair| pair[0]);
         let before: std::collections::HashSet<_> = first.iter().map(before_zero).collect();
         assert!(before.len() > 6, "{before:?}");
     }

@@ -13,7 +13,8 @@ use crate::arguments::ReadsArguments;
 use crate::report::{Report, Series};
 use crate::statistics::Samples;
 use crate::table::Table;
-use readers::{Pass, read_all};
+pub(crate) use readers::Through;
+use readers::{Pass, Work, read_all};
 
 /// Bytes of a MiB.
 const MIB: f64 = 1_048_576.0;
@@ -40,7 +41,9 @@ pub(crate) fn run(
             let files = chosen(&image, arguments)?;
             let block_bytes = usize::try_from(arguments.block)?;
             writeln!(out, "{} files, {readers} readers", files.len())?;
-            let pass = read_all(&image, &files, *readers, block_bytes)?;
+            let through = arguments.through;
+            let work = Work { image: &image, files: &files, block_bytes, through };
+            let pass = read_all(work, *readers)?;
             let sum = *first_sum.get_or_insert(pass.sum);
             ensure!(pass.sum == sum, "{readers} readers got other bytes than those before them");
             passes.push(pass);
@@ -83,17 +86,31 @@ fn add_table(report: &mut Report, arguments: &ReadsArguments, rows: &[(usize, Ve
             arguments.block,
             arguments.image.display()
         ),
-        ["readers", "MiB served", "seconds", "CPU s", "MiB/s"],
+        [
+            "readers",
+            "MiB served",
+            "clusters decoded",
+            "MiB decoded",
+            "decoded per served",
+            "seconds",
+            "CPU s",
+            "MiB/s",
+        ],
     );
     for (readers, passes) in rows {
         let samples = |value: fn(&Pass) -> f64| passes.iter().map(value).collect::<Samples>();
         let seconds = samples(|pass| pass.seconds);
         let cpu_seconds = samples(|pass| pass.cpu_seconds);
         let bytes = samples(|pass| pass.served_bytes as f64);
-        let served = bytes.median() / MIB;
+        let clusters = samples(|pass| pass.clusters as f64);
+        let decoded_bytes = samples(|pass| pass.decoded_bytes as f64);
+        let (served, decoded) = (bytes.median() / MIB, decoded_bytes.median() / MIB);
         table.add([
             readers.to_string(),
             format!("{served:.1}"),
+            format!("{:.0}", clusters.median()),
+            format!("{decoded:.1}"),
+            format!("{:.3}", decoded / served),
             format!("{:.3}", seconds.median()),
             format!("{:.3}", cpu_seconds.median()),
             format!("{:.1}", served / seconds.median()),
@@ -102,6 +119,8 @@ fn add_table(report: &mut Report, arguments: &ReadsArguments, rows: &[(usize, Ve
             ("seconds", "s", seconds),
             ("CPU seconds", "s", cpu_seconds),
             ("bytes served", "B", bytes),
+            ("clusters decoded", "clusters", clusters),
+            ("bytes decoded", "B", decoded_bytes),
         ] {
             let case = format!("{readers} readers");
             report.add_series(Series { row: row.to_owned(), case, unit, samples });
