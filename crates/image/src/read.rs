@@ -179,7 +179,8 @@ impl Core {
                 }
                 Claim::Mine(mut mine) => {
                     if mine.begin() {
-                        let part = (&cluster, skip, is_whole && !is_common);
+                        let is_direct = is_whole && !is_common && !self.engine.lanes.are_shared();
+                        let part = (&cluster, skip, is_direct);
                         return self.decode_mine(lane, mine, part, (target, reach)).map(|()| true);
                     }
                 }
@@ -188,7 +189,7 @@ impl Core {
     }
 
     /// Decodes a cluster that was claimed and begun: straight into the reader's buffer if it lies
-    /// wholly in there and nobody else is known to want it.
+    /// wholly in there and nobody else reads, who might want it a moment later.
     fn decode_mine(
         &self,
         lane: &mut Lane<'_>,

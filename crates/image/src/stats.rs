@@ -10,7 +10,7 @@ use crate::engine::{Engine, Tally};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Clusters decoded: runs of a decoder that ended well.
+    /// Compressed clusters decoded: runs of a decoder that ended well.
     pub clusters_decoded: u64,
     /// Bytes that they yielded.
     pub bytes_decoded: u64,

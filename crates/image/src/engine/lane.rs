@@ -20,6 +20,7 @@ use ferrofs_workers::memory::{Buffer, Charge, Policy};
 
 use super::tally::Tally;
 use super::window::InputWindow;
+use crate::cluster::{Cluster, Coding};
 use crate::error::{ErrorKind, Result};
 use crate::memory::Memory;
 
@@ -52,6 +53,13 @@ impl Scratch {
                 drop(smaller);
                 memory.buffer(bytes, Policy::MustSucceed)
             }
+        }
+    }
+
+    /// Counts a cluster that was decoded; one that is stored as it is was only copied.
+    pub(crate) fn count(&mut self, cluster: &Cluster, bytes: usize) {
+        if let Coding::Compressed(_) = cluster.id.coding {
+            self.tally.decoded(bytes);
         }
     }
 
@@ -146,6 +154,12 @@ impl Lanes {
         state.leases = state.leases.wrapping_add(1);
         HELD.set(HELD.get().saturating_add(1));
         Lane { lanes: self, scratch: state.idle.pop().unwrap_or_default(), stays: PhantomData }
+    }
+
+    /// Whether others read beside the caller, who has a lane: what it decodes may be wanted again soon.
+    pub(crate) fn are_shared(&self) -> bool {
+        let state = self.lock();
+        state.leased > 1 || state.waiting > 0
     }
 
     /// How often a lane was taken.

@@ -77,7 +77,7 @@ impl Engine {
     ) -> Result<()> {
         let context = (&mut scratch.context, Policy::MustSucceed);
         self.decode_with(context, cluster, input, output)?;
-        scratch.tally.decoded(output.len());
+        scratch.count(cluster, output.len());
         Ok(())
     }
 
@@ -118,7 +118,7 @@ impl Engine {
         let wanted = Wanted { device: 0, offset, bytes, reach };
         let input = scratch.window.get(&self.devices, &self.memory, wanted, policy)?;
         self.decode_with((&mut scratch.context, policy), cluster, input, output)?;
-        scratch.tally.decoded(output.len());
+        scratch.count(cluster, output.len());
         Ok(())
     }
 
