@@ -20,8 +20,8 @@ use crate::worker::{Request, Worker};
 const BATCH_COST_BYTES: u64 = 512 << 10;
 
 /// Requests that lie ready for each worker, so that it need not sleep while the caller's thread is
-/// busy with one of its own.
-const SLOTS: usize = 4;
+/// busy with one of its own, be it a segment of a large file, or has to wait for a CPU.
+const SLOTS: usize = 8;
 
 /// Directories that the jobs of one batch may hold open.
 const DIRECTORIES_MAX: u64 = 16;

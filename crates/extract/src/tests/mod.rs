@@ -51,7 +51,7 @@ fn extract_watched(image: &Image, destination: &Path, workers: usize) -> Extract
         let threads = Threads::exactly(workers);
         let on_event = &mut |event| match event {
             Event::Failed(error) => failures.push(error),
-            Event::Progress(_) => {}
+            _ => {}
         };
         let options = Options::default();
         let result = extract_with(&image, &destination, &options, threads, on_event);
