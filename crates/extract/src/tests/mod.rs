@@ -49,9 +49,10 @@ fn extract_watched(image: &Image, destination: &Path, workers: usize) -> Extract
     watched(move || {
         let mut failures = Vec::new();
         let threads = Threads::exactly(workers);
-        let on_event = &mut |event| match event {
-            Event::Failed(error) => failures.push(error),
-            _ => {}
+        let on_event = &mut |event| {
+            if let Event::Failed(error) = event {
+                failures.push(error);
+            }
         };
         let options = Options::default();
         let result = extract_with(&image, &destination, &options, threads, on_event);
