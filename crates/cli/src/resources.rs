@@ -94,7 +94,7 @@ mod tests {
         let limit = |bytes, wanted| {
             within(bytes, wanted).map(|(threads, memory)| (threads, memory.budget().limit_bytes()))
         };
-        assert!(limit(26 << 20, 1).is_err());
+        limit(26 << 20, 1).unwrap_err();
         assert_eq!(limit(27 << 20, 16).unwrap(), (1, 20 << 20));
         let (threads, bytes) = limit(32 << 20, 16).unwrap();
         assert_eq!((threads, bytes), (6, 20 << 20));

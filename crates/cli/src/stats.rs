@@ -287,32 +287,35 @@ impl fmt::Display for StatsReport {
         let Frames { from_list, from_reserve, from_system } = frames;
         writeln!(f, "frames    {from_list} listed, {from_reserve} reserved, {from_system} mapped")?;
         if let Some(queue) = &self.queue {
-            writeln!(
-                f,
-                "queue     {} batches: {} inline, {} helped; {} wake-ups, {} sleeps, {} waits",
-                queue.submitted,
-                queue.inline,
-                queue.helped,
-                queue.wake_ups,
-                queue.sleeps,
-                queue.waits
-            )?;
-            writeln!(f, "          start: {}", queue.start)?;
+            write!(f, "{queue}")?;
         }
+        write!(f, "{workers}")
+    }
+}
+
+impl fmt::Display for Batches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "queue     {} batches: {} inline, {} helped; {} wake-ups, {} sleeps, {} waits",
+            self.submitted, self.inline, self.helped, self.wake_ups, self.sleeps, self.waits
+        )?;
+        writeln!(f, "          start: {}", self.start)
+    }
+}
+
+impl fmt::Display for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
             "workers   {} at {}: {} items, {} inline, {} fallback, {} wake-ups; start: {}",
-            workers.threads,
-            if workers.priority.is_empty() {
-                "rest".to_owned()
-            } else {
-                workers.priority.join(", ")
-            },
-            workers.items,
-            workers.inline,
-            workers.fallback,
-            workers.wake_ups,
-            workers.start
+            self.threads,
+            if self.priority.is_empty() { "rest".to_owned() } else { self.priority.join(", ") },
+            self.items,
+            self.inline,
+            self.fallback,
+            self.wake_ups,
+            self.start
         )
     }
 }

@@ -22,9 +22,17 @@ const ENTRY_COST_BYTES: u64 = 16 << 10;
 #[derive(Debug)]
 pub(crate) enum Job {
     /// Make an entry that is no directory.
-    Write { node: Node, directory: Arc<Directory> },
+    Write {
+        node: Node,
+        directory: Arc<Directory>,
+    },
     /// Complete a file whose contents have been written in parts.
-    Finish { node: Node, directory: Arc<Directory>, file: File, stat: Box<Stat> },
+    Finish {
+        node: Node,
+        directory: Arc<Directory>,
+        file: File,
+        stat: Box<Stat>,
+    },
     /// Nothing more than let go.
     Release(Arc<Directory>),
     Done,

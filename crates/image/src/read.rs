@@ -104,7 +104,7 @@ impl Core {
                 tally.served_raw(target.len());
             }
             Origin::Meta { space, offset } => {
-                target.copy_from_slice(&*self.meta(space, offset, target.len())?);
+                target.copy_from_slice(&self.meta(space, offset, target.len())?);
                 tally.served_raw(target.len());
             }
             Origin::Cluster { cluster, skip, .. } => {
@@ -234,7 +234,7 @@ impl Core {
             let input = self.encoded_metadata(cluster)?;
             return self.engine.decode(lane, cluster, &input, target);
         }
-        copy(&*self.shared_cluster(lane, cluster)?, skip, target)
+        copy(&self.shared_cluster(lane, cluster)?, skip, target)
     }
 
     /// The bytes of a cluster that lies among the metadata, as they are stored.

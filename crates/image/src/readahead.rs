@@ -50,7 +50,7 @@ impl Readahead {
         Self { next: 0, window: 0, asked: 0, round, refusals: 0, turn: 0 }
     }
 
-    /// Notes a read; answers which bytes of the file should be asked for now.
+    /// Notes a read; answers which bytes of the file are to be asked for.
     pub(crate) fn advance(&mut self, offset: u64, bytes: u64, size: u64) -> Option<Range<u64>> {
         let end = offset.saturating_add(bytes).min(size);
         // Several threads that share the work on a file come a little early or late.

@@ -216,7 +216,9 @@ fn quiet_work_says_nothing() {
 #[test]
 fn any_number_of_threads_finds_the_same() {
     for jobs in ["--jobs=1", "--jobs=3"] {
-        let check = ferrofs().args(["check", "--json", jobs]).arg(data("lz4hc-dedupe-fragments-ztail.erofs"));
+        let check = ferrofs()
+            .args(["check", "--json", jobs])
+            .arg(data("lz4hc-dedupe-fragments-ztail.erofs"));
         let report = check.succeeds().json();
         assert_eq!((&report["sound"], &report["problem_count"]), (&true.into(), &0.into()));
     }
@@ -226,7 +228,9 @@ fn any_number_of_threads_finds_the_same() {
 fn memory_is_given_as_one_number_with_a_least() {
     let check = |memory: &str| {
         let memory = format!("--memory={memory}");
-        ferrofs().args(["check", "--json", "--stats", &memory]).arg(data("lz4hc-dedupe-fragments-ztail.erofs"))
+        ferrofs()
+            .args(["check", "--json", "--stats", &memory])
+            .arg(data("lz4hc-dedupe-fragments-ztail.erofs"))
     };
     let ended = check("16m").ends_with(1);
     assert!(ended.stderr.contains("27.0 MiB is the least"), "{}", ended.stderr);
@@ -269,14 +273,23 @@ fn cpus_and_priority_are_refused_where_they_make_no_sense() {
 
 #[test]
 fn a_file_is_written_out_whole_by_one_thread_and_by_several() {
-    let list = ferrofs().args(["ls", "-R", "--json"]).arg(data("lz4hc-dedupe-fragments-ztail.erofs")).succeeds().text();
-    let entries = list.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-    let is_file = |entry: &serde_json::Value| entry["type"] == "regular file";
+    let list = ferrofs()
+        .args(["ls", "-R", "--json"])
+        .arg(data("lz4hc-dedupe-fragments-ztail.erofs"))
+        .succeeds()
+        .text();
+    let entries = list.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let is_file = |entry: &Value| entry["type"] == "regular file";
     let paths: Vec<_> =
         entries.filter(is_file).filter_map(|e| Some(e["path"].as_str()?.to_owned())).collect();
     assert!(paths.len() > 3);
     let cat = |jobs: &str| {
-        ferrofs().args(["cat", jobs]).arg(data("lz4hc-dedupe-fragments-ztail.erofs")).args(&paths).succeeds().stdout
+        ferrofs()
+            .args(["cat", jobs])
+            .arg(data("lz4hc-dedupe-fragments-ztail.erofs"))
+            .args(&paths)
+            .succeeds()
+            .stdout
     };
     assert!(cat("--jobs=1") == cat("--jobs=2"));
 }

@@ -30,6 +30,6 @@ impl Value for Decoded {
     }
 
     fn weight_bytes(&self) -> u64 {
-        u64::try_from(self.0.resident_bytes()).unwrap_or(u64::MAX)
+        self.0.resident_bytes()
     }
 }
