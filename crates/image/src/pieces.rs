@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use ferrofs_workers::memory::Policy;
 
-use crate::cluster::{Cluster, ClusterPlace};
+use crate::cluster::{Cluster, ClusterPlace, Coding};
 use crate::engine::{InputWindow, Lane, Wanted};
 use crate::error::{Error, ErrorKind, Place, address};
 use crate::image::Core;
@@ -196,12 +196,19 @@ impl Fragment<'_> {
                     at = end;
                 }
                 Data::Cluster(cluster) => {
-                    let shared = core.shared_cluster(lane, &cluster).in_inode(packed.nid())?;
-                    let from = length(&(extent.start..at));
-                    let to = length(&(extent.start..end));
-                    let bytes = address(shared.get(from..to))?;
-                    lane.tally.served(bytes.len());
-                    sink(Piece::Data { offset: place, bytes })?;
+                    let part = length(&(extent.start..at))..length(&(extent.start..end));
+                    let mut hand_out = |decoded: &[u8]| {
+                        let bytes = address(decoded.get(part.clone()))?;
+                        sink(Piece::Data { offset: place, bytes })
+                    };
+                    // What is only copied is as quick to have again as to keep.
+                    if let Coding::Plain { .. } = cluster.id.coding {
+                        Reader { core, inode: packed }.cluster(lane, &cluster, hand_out)?;
+                    } else {
+                        let shared = core.shared_cluster(lane, &cluster).in_inode(packed.nid())?;
+                        lane.tally.served(part.len());
+                        hand_out(&shared)?;
+                    }
                     at = end;
                 }
                 _ => {

@@ -171,9 +171,7 @@ impl Core {
                 Claim::Ready(decoded) => return copy(&decoded, skip, target).map(|()| true),
                 Claim::Pending(_) if !may_wait => return Ok(false),
                 Claim::Pending(waiter) => {
-                    if let Some(decoded) = waiter.wait()
-                        && decoded.len() >= end(skip, target)
-                    {
+                    if let Some(decoded) = self.engine.wait_for(waiter) {
                         return copy(&decoded, skip, target).map(|()| true);
                     }
                 }
@@ -288,8 +286,7 @@ impl Core {
         for (part, waiter) in waiting {
             let Origin::Cluster { skip, .. } = part.origin else { continue };
             let bytes = address(target.get_mut(part.target.clone()))?;
-            let decoded = waiter.map_or_else(Some, |waiter| waiter.wait());
-            match decoded.filter(|decoded| decoded.len() >= end(skip, bytes)) {
+            match waiter.map_or_else(Some, |waiter| waiter.wait()) {
                 Some(decoded) => {
                     copy(&decoded, skip, bytes)?;
                     tally.served(bytes.len());

@@ -33,6 +33,11 @@ use crate::memory::Memory;
 /// Extents up to this length are decoded whole, in bytes: a window would be no smaller.
 const WINDOW_EXTENT_BYTES: u64 = 128 << 10;
 
+/// Looks before a thread sleeps, about a microsecond apart.
+const LOOKS: u32 = 30;
+/// Pauses between two looks.
+const PAUSES_A_LOOK: u32 = 32;
+
 /// A claim on the decoded bytes of a cluster that this thread has to see through.
 pub(crate) type Mine = Ticket<ClusterId, Decoded>;
 
@@ -147,14 +152,27 @@ impl Engine {
                     }
                 }
                 Claim::Pending(waiter) => {
-                    if let Some(decoded) = waiter.wait()
-                        && decoded.len() >= bytes
-                    {
+                    if let Some(decoded) = self.wait_for(waiter) {
                         return Ok(decoded);
                     }
                 }
             }
         }
+    }
+
+    /// Waits for what another thread decodes; none if it had no luck, and then it is to be claimed
+    /// again. It looks for as long as LZ4 takes for a cluster before it sleeps: to be woken takes as long.
+    pub(crate) fn wait_for(&self, mut waiter: Waiting) -> Option<Decoded> {
+        if self.workers.parallelism() > 1 {
+            for _ in 0..LOOKS {
+                match waiter.try_now() {
+                    Ok(decoded) => return decoded,
+                    Err(still) => waiter = still,
+                }
+                (0..PAUSES_A_LOOK).for_each(|_| std::hint::spin_loop());
+            }
+        }
+        waiter.wait()
     }
 
     /// Decodes what was claimed and begun, and tells everybody.
