@@ -10,6 +10,14 @@
 mod damage;
 mod defects;
 mod depth;
+mod engine_faults;
+mod engine_hostile;
+mod engine_memory;
+mod engine_once;
+mod engine_readahead;
+mod engine_sources;
+mod engine_workers;
+mod engine_writer;
 mod golden;
 mod kernel;
 mod manifest;

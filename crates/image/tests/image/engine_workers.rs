@@ -1,0 +1,187 @@
+//! Who decodes, on which thread, and what happens when the workers come and go or the image goes first.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use ferrofs_image::workers::cpus::CpuSet;
+use ferrofs_image::{Image, OpenOptions, Source, SyncDecompress};
+
+use crate::engine_sources::{Carried, Noting, Watchdog, own_workers, until};
+use crate::engine_writer::Written;
+
+/// An image of a file with 32 extents of 4,096 bytes and more, opened with workers of its own.
+fn noted(mode: SyncDecompress) -> (Written, Arc<Noting>, Image) {
+    let written = Written::of_extents(65_535, &[32], 4096);
+    let noting = Arc::new(Noting::new(written.bytes.clone(), written.clusters[0][0]));
+    let options = OpenOptions::new().workers(&own_workers()).sync_decompress(mode);
+    let source: Arc<dyn Source> = noting.clone();
+    let image = written.open_as(&options, source);
+    (written, noting, image)
+}
+
+/// Reads `count` bytes from the start; answers whether each read of data was a worker's.
+fn readers(mode: SyncDecompress, count: usize) -> Vec<bool> {
+    let (written, noting, image) = noted(mode);
+    let inode = Written::file(&image, 0);
+    assert_eq!(noting.take(), [false; 0], "finding a file reads no data");
+    let mut buffer = vec![0u8; count];
+    assert_eq!(image.read_at(&inode, 0, &mut buffer).unwrap(), count);
+    assert!(buffer == written.texts[0][..count]);
+    let readers = noting.take();
+    let stats = image.stats();
+    assert!(stats.clusters_decoded > 0 && stats.clusters_on_workers <= stats.clusters_decoded);
+    let on_workers = stats.clusters_on_workers > 0;
+    assert_eq!(readers.contains(&true), on_workers, "{mode:?}, {count} bytes");
+    let on_caller = stats.clusters_on_workers < stats.clusters_decoded;
+    assert_eq!(readers.contains(&false), on_caller, "{mode:?}, {count} bytes");
+    readers
+}
+
+// A-W5.
+#[test]
+fn a_read_of_12_288_bytes_is_decoded_on_the_caller_when_forced_on() {
+    for count in [1, 4096, 12_287, 12_288] {
+        assert!(!readers(SyncDecompress::ForceOn, count).contains(&true), "{count} bytes");
+    }
+}
+
+// A-W5.
+#[test]
+fn a_read_of_12_289_bytes_goes_to_workers_when_forced_on() {
+    for count in [12_289, 100_000] {
+        assert!(!readers(SyncDecompress::ForceOn, count).contains(&false), "{count} bytes");
+    }
+}
+
+// A-W5.
+#[test]
+fn the_caller_decodes_nothing_when_forced_off() {
+    for count in [1, 12_288, 12_289, 100_000] {
+        assert!(!readers(SyncDecompress::ForceOff, count).contains(&false), "{count} bytes");
+    }
+}
+
+// A-W5. Where there are several clusters the workers help, so that one is asked for here.
+#[test]
+fn the_caller_decodes_what_it_reads_when_nothing_is_forced() {
+    for count in [1, 4096] {
+        assert!(!readers(SyncDecompress::Auto, count).contains(&true), "{count} bytes");
+    }
+    assert!(readers(SyncDecompress::Auto, 100_000).contains(&false));
+}
+
+// A-W5, with every codec: what lies among the metadata is decoded where the metadata is read.
+#[test]
+fn workers_decode_the_clusters_of_every_codec_when_forced_off() {
+    let _watchdog = Watchdog::new("reading on workers");
+    for name in ["lz4hc-64k", "deflate-fragments", "lzma", "zstd-64k-fragments", "48bit-lz4"] {
+        let carried = Carried::new(name);
+        let options = OpenOptions::new().workers(&own_workers());
+        let image = carried.open(&options.sync_decompress(SyncDecompress::ForceOff));
+        carried.read_all(&image, 20_000).unwrap();
+        let stats = image.stats();
+        assert!(stats.clusters_decoded > 0, "{name}");
+        assert_eq!(stats.clusters_on_workers, stats.clusters_decoded, "{name}");
+    }
+}
+
+// A-W3, end to end.
+#[test]
+fn readers_get_their_bytes_while_cpus_come_and_go() {
+    let _watchdog = Watchdog::new("reading while CPUs come and go");
+    let workers = own_workers();
+    let written = Written::of_extents(65_535, &[40, 40], 6000);
+    let options = OpenOptions::new().workers(&workers).cached_bytes(0);
+    let image = written.open(&options.sync_decompress(SyncDecompress::ForceOff));
+    let cpus: Vec<usize> = CpuSet::of_process().iter().collect();
+    let (is_over, reads) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (written, image, is_over, reads) = (&written, &image, &is_over, &reads);
+            scope.spawn(move || {
+                let number = thread % 2;
+                let (inode, text) = (Written::file(image, number), &written.texts[number]);
+                let mut buffer = vec![0u8; 17_000];
+                for at in (0..text.len()).step_by(9_001).cycle() {
+                    if is_over.load(Ordering::SeqCst) {
+                        break;
+                    }
+                    let count = image.read_at(&inode, at as u64, &mut buffer).unwrap();
+                    assert!(buffer[..count] == text[at..text.len().min(at + 17_000)]);
+                    reads.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        for round in 0..200 {
+            // All of them now and then, so that work meets no worker at all.
+            let gone = if round % 4 == 0 { &cpus[..] } else { &cpus[round % cpus.len()..][..1] };
+            let before = reads.load(Ordering::SeqCst);
+            gone.iter().for_each(|cpu| workers.pool().withdraw(*cpu));
+            until("a read without a worker", || reads.load(Ordering::SeqCst) > before + 1);
+            gone.iter().for_each(|cpu| workers.pool().restore(*cpu));
+        }
+        is_over.store(true, Ordering::SeqCst);
+    });
+    let stats = image.stats();
+    assert!(stats.workers.fallback > 0, "{:?}", stats.workers);
+    assert_eq!(stats.workers.panics(), 0);
+    assert_eq!(stats.clusters_on_workers, stats.clusters_decoded);
+    drop(image);
+    until("every item has run", || {
+        let snapshot = workers.snapshot();
+        snapshot.items() + snapshot.inline() >= stats.clusters_on_workers
+    });
+}
+
+// A-W7, and catalogue 1: whoever runs last owns what it touches.
+#[test]
+fn an_image_may_go_while_workers_read_ahead_for_it() {
+    let _watchdog = Watchdog::new("dropping an image with prefetches on their way");
+    let written = Written::of_extents(65_535, &[30], 20_000);
+    let source: Arc<dyn Source> = Arc::new(written.bytes.clone());
+    let shared = own_workers();
+    let mut asked = 0;
+    for round in 0..200 {
+        // Every other image takes its workers along.
+        let options = OpenOptions::new();
+        let options =
+            if round % 2 == 0 { options.workers(&shared) } else { options.workers(&own_workers()) };
+        let image = written.open_as(&options, source.clone());
+        let file = image.open_file(&Written::file(&image, 0)).unwrap();
+        let mut buffer = vec![0u8; 4096];
+        assert_eq!(file.read_at(0, &mut buffer).unwrap(), 4096);
+        assert!(buffer == written.texts[0][..4096]);
+        let cache = image.stats().cache;
+        asked += cache.prefetched + cache.prefetch_dropped;
+        // The file first or the image first; both leave the errand alone.
+        if round % 4 < 2 {
+            drop(image);
+            drop(file);
+        } else {
+            drop(file);
+            drop(image);
+        }
+    }
+    until("everything was let go", || Arc::strong_count(&source) == 1);
+    // The rest was on its way when the image went.
+    assert!(asked < 200 * 30);
+    assert_eq!(shared.snapshot().panics(), 0);
+    assert!(shared.snapshot().items() >= 100, "an errand for each image");
+}
+
+// Catalogue 12: decoding on a worker never reads through the image itself. An errand owns the engine,
+// which knows no inode and no metadata, so it cannot; a file whose map lies in the metabox shows it,
+// since decoding it would want the metabox.
+#[test]
+fn a_worker_reads_the_source_alone() {
+    let _watchdog = Watchdog::new("reading what lies in the metabox on workers");
+    for name in ["metabox-zstd-zd-fragments", "metabox-lz4-lzma-16k", "metabox-lz4-prefix"] {
+        let carried = Carried::new(name);
+        let options = OpenOptions::new().workers(&own_workers());
+        let image = carried.open(&options.sync_decompress(SyncDecompress::ForceOff));
+        carried.read_all(&image, 1000).unwrap();
+        let snapshot = image.stats().workers;
+        assert_eq!(snapshot.inline(), 0, "{name}: an errand that sends another one runs it itself");
+        assert_eq!(snapshot.panics(), 0, "{name}");
+    }
+}
