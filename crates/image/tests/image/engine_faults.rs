@@ -1,1 +1,302 @@
-//! x
+//! A medium that fails or panics at any of its reads, and memory that is refused at any request: each
+//! ends in the right bytes or in a named error, and nothing of it is remembered.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferrofs_image::workers::memory::{Budget, Policy, Refusals};
+use ferrofs_image::{
+    DecodeWorkers, Error, ErrorKind, Image, Memory, Nid, OpenOptions, Source, SyncDecompress,
+    VerifyEvent, Visit,
+};
+
+use crate::engine_sources::{
+    Carried, Fault, Faulty, Watchdog, is_on_purpose, own_workers, whole,
+};
+
+/// Together every codec, fragments, tails among the metadata, and inodes in a metabox.
+const SOME: [&str; 3] = ["lz4hc-dedupe-fragments-ztail", "lzma-64k-all", "metabox-lz4-lzma-16k"];
+const OTHERS: [&str; 3] = ["lz4-b1024", "deflate-fragments", "zstd-16k-ztail"];
+
+const LIMIT_BYTES: u64 = 32 << 20;
+
+/// What came of everything that a user can do.
+#[derive(Default)]
+struct Outcome {
+    errors: Vec<Error>,
+    /// Panics of the medium that came through to the caller.
+    panics: u64,
+}
+
+impl Outcome {
+    /// Runs one thing that a user does.
+    fn of<T>(&mut self, work: impl FnOnce() -> Result<T, Error>) -> Option<T> {
+        match catch_unwind(AssertUnwindSafe(work)) {
+            Ok(Ok(value)) => Some(value),
+            Ok(Err(error)) => {
+                self.errors.push(error);
+                None
+            }
+            Err(payload) => {
+                assert!(is_on_purpose(&*payload), "another panic than that of the medium");
+                self.panics += 1;
+                None
+            }
+        }
+    }
+
+    fn walk(&mut self, image: &Image) {
+        let mut problems = Vec::new();
+        self.of(|| {
+            problems.extend(image.walk(b"/")?.filter_map(|visit| match visit {
+                Visit::Problem(problem) => Some(problem.error),
+                _ => None,
+            }));
+            Ok(())
+        });
+        self.errors.append(&mut problems);
+    }
+
+    /// Reads a file in one, piece by piece, and through readahead.
+    fn file(&mut self, image: &Image, (nid, expected): &(Nid, Vec<u8>)) {
+        let Some(inode) = self.of(|| image.inode(*nid)) else { return };
+        let mut buffer = vec![0u8; expected.len()];
+        if let Some(count) = self.of(|| image.read_at(&inode, 0, &mut buffer)) {
+            assert!(count == expected.len() && buffer == *expected, "nid {nid}");
+        }
+        if let Some(bytes) = self.of(|| whole(image, &inode)) {
+            assert!(bytes == *expected, "nid {nid}");
+        }
+        let Some(file) = self.of(|| image.open_file(&inode)) else { return };
+        let mut buffer = vec![0u8; 10_000];
+        for (number, part) in expected.chunks(10_000).enumerate() {
+            let at = number as u64 * 10_000;
+            if let Some(count) = self.of(|| file.read_at(at, &mut buffer)) {
+                assert!(buffer[..count] == *part, "nid {nid} at {at}");
+            }
+        }
+    }
+
+    fn verify(&mut self, image: &Image) {
+        let mut problems = Vec::new();
+        self.of(|| {
+            image.verify(Some(2), &mut |event| {
+                if let VerifyEvent::Problem(problem) = event {
+                    problems.push(problem.error);
+                }
+            });
+            Ok(())
+        });
+        // Names that were not found are names that are missing.
+        let is_cut = !problems.is_empty() || self.panics > 0;
+        problems.retain(|error| !(is_cut && matches!(error.kind(), ErrorKind::LinkCount { .. })));
+        self.errors.append(&mut problems);
+    }
+
+    fn everything(image: &Image, carried: &Carried) -> Self {
+        let mut outcome = Self::default();
+        outcome.walk(image);
+        carried.files.iter().for_each(|file| outcome.file(image, file));
+        outcome.verify(image);
+        outcome
+    }
+}
+
+/// Nothing of the fault is left: what is read now is right.
+fn assert_sound(image: &Image, carried: &Carried, context: &str) {
+    carried.read_all(image, 30_000).unwrap_or_else(|error| panic!("{context}: {error}"));
+    let mut problems = Vec::new();
+    image.verify(Some(2), &mut |event| problems.push(format!("{event:?}")));
+    problems.retain(|event| event.contains("Problem"));
+    assert!(problems.is_empty(), "{context}: {problems:?}");
+}
+
+fn options(workers: &DecodeWorkers, mode: SyncDecompress) -> OpenOptions {
+    let memory = Memory::new(LIMIT_BYTES).unwrap();
+    OpenOptions::new().memory(&memory).workers(workers).sync_decompress(mode)
+}
+
+/// Has every read of an image go wrong, one after the other, each in an image of its own.
+fn every_read_goes_wrong(name: &str, fault: Fault, mode: SyncDecompress) {
+    let carried = Carried::new(name);
+    let workers = own_workers();
+    let source = Arc::new(Faulty::new(&carried.bytes, fault));
+    let mut came = 0;
+    for before in 0.. {
+        let context = format!("{name}, {fault:?}, {mode:?}, read {before}");
+        source.plan(before);
+        let mut outcome = Outcome::default();
+        let shared: Arc<dyn Source> = source.clone();
+        let opened = outcome.of(|| options(&workers, mode).open_sources(shared, Vec::new()));
+        if let Some(image) = &opened {
+            let Outcome { errors, panics } = Outcome::everything(image, &carried);
+            outcome.errors.extend(errors);
+            outcome.panics += panics;
+        }
+        let has_come = source.has_come();
+        source.plan(i64::MAX - 1);
+        if let Some(image) = &opened {
+            assert_sound(image, &carried, &context);
+        }
+        let is_named = |error: &Error| match fault {
+            Fault::Error => matches!(error.kind(), ErrorKind::Io(_)) && error.offset().is_some(),
+            Fault::Panic => matches!(error.kind(), ErrorKind::Panicked),
+        };
+        assert!(outcome.errors.iter().all(is_named), "{context}: {:?}", outcome.errors);
+        // None where it hit a worker, whose reader then did it itself, or what was only read ahead.
+        let ends = outcome.errors.len() as u64 + outcome.panics;
+        assert!(ends <= 1, "{context}: {:?}, {} panics", outcome.errors, outcome.panics);
+        came += ends;
+        if !has_come {
+            assert_eq!(ends, 0, "{context}");
+            break;
+        }
+    }
+    assert!(came > 3, "{name}: only {came} faults were seen");
+}
+
+#[test]
+fn any_read_of_the_medium_may_fail() {
+    let _watchdog = Watchdog::new("reading while the medium fails");
+    for name in SOME {
+        every_read_goes_wrong(name, Fault::Error, SyncDecompress::Auto);
+    }
+}
+
+#[test]
+fn any_read_of_the_medium_may_fail_with_the_other_codecs() {
+    let _watchdog = Watchdog::new("reading while the medium fails");
+    for name in OTHERS {
+        every_read_goes_wrong(name, Fault::Error, SyncDecompress::Auto);
+    }
+}
+
+#[test]
+fn any_read_of_the_medium_may_fail_on_a_worker() {
+    let _watchdog = Watchdog::new("reading on workers while the medium fails");
+    for name in SOME {
+        every_read_goes_wrong(name, Fault::Error, SyncDecompress::ForceOff);
+    }
+}
+
+#[test]
+fn any_read_of_the_medium_may_panic() {
+    let _watchdog = Watchdog::new("reading while the medium panics");
+    for name in SOME {
+        every_read_goes_wrong(name, Fault::Panic, SyncDecompress::Auto);
+    }
+}
+
+#[test]
+fn any_read_of_the_medium_may_panic_with_the_other_codecs() {
+    let _watchdog = Watchdog::new("reading while the medium panics");
+    for name in OTHERS {
+        every_read_goes_wrong(name, Fault::Panic, SyncDecompress::Auto);
+    }
+}
+
+#[test]
+fn any_read_of_the_medium_may_panic_on_a_worker() {
+    let _watchdog = Watchdog::new("reading on workers while the medium panics");
+    for name in SOME {
+        every_read_goes_wrong(name, Fault::Panic, SyncDecompress::ForceOff);
+    }
+}
+
+/// Panics of the medium pile up in one image that keeps nothing decoded: what each of them leaked, a
+/// lane, a ticket, memory, would be missing in the end.
+fn panics_pile_up(name: &str, mode: SyncDecompress) {
+    let carried = Carried::new(name);
+    let source = Arc::new(Faulty::new(&carried.bytes, Fault::Panic));
+    let shared: Arc<dyn Source> = source.clone();
+    let memory = Memory::with_budget(Budget::with_stall(LIMIT_BYTES, Duration::from_secs(5)));
+    let memory = memory.unwrap();
+    let tables = memory.budget().used_bytes();
+    let options = OpenOptions::new().memory(&memory).workers(&own_workers());
+    let options = options.cached_bytes(0).sync_decompress(mode);
+    let image = options.open_sources(shared, Vec::new()).unwrap();
+    let fixed = memory.budget().used_bytes();
+    let mut came = 0;
+    for before in 0..60 {
+        // Lanes give up what they read before, or there would be little left to read.
+        drop(memory.budget().charge(LIMIT_BYTES - fixed, Policy::MustSucceed).unwrap());
+        source.plan(before % 12);
+        for file in &carried.files {
+            Outcome::default().file(&image, file);
+        }
+        came += u64::from(source.has_come());
+    }
+    assert!(came > 30, "{name}: only {came} panics came");
+    source.plan(i64::MAX - 1);
+    std::thread::scope(|scope| {
+        for _ in 0..2 * image.lanes() {
+            scope.spawn(|| carried.read_all(&image, 30_000).unwrap());
+        }
+    });
+    assert_sound(&image, &carried, name);
+    drop(image);
+    // All of it can be had: nothing is charged for what is gone.
+    drop(memory.budget().charge(LIMIT_BYTES - tables, Policy::MustSucceed).unwrap());
+}
+
+#[test]
+fn panics_leave_no_lane_no_ticket_and_no_memory_behind() {
+    let _watchdog = Watchdog::new("reading after many panics");
+    for name in ["lz4hc-dedupe-fragments-ztail", "deflate-fragments", "lzma"] {
+        panics_pile_up(name, SyncDecompress::Auto);
+        panics_pile_up(name, SyncDecompress::ForceOff);
+    }
+}
+
+/// Refuses memory at every request, one after the other; answers how many errors there were.
+fn every_request_is_refused(name: &str, count: u64, step: usize) -> usize {
+    let carried = Carried::new(name);
+    let workers = own_workers();
+    let mut errors = 0;
+    for after in (0..).step_by(step) {
+        let budget = Budget::with_stall(LIMIT_BYTES, Duration::from_millis(1));
+        let memory = Memory::with_budget(budget.clone()).unwrap();
+        let options = OpenOptions::new().memory(&memory).workers(&workers);
+        budget.refuse_on_purpose(Refusals { after, count });
+        let mut outcome = Outcome::default();
+        let opened = outcome.of(|| {
+            options.open_sources(Arc::new(carried.bytes.clone()), Vec::new())
+        });
+        if let Some(image) = &opened {
+            outcome.errors.extend(Outcome::everything(image, &carried).errors);
+        }
+        let has_come = budget.refused_on_purpose() > 0;
+        let context = format!("{name}, request {after}");
+        let is_named = |error: &Error| matches!(error.kind(), ErrorKind::OutOfMemory { .. });
+        assert!(outcome.errors.iter().all(is_named), "{context}: {:?}", outcome.errors);
+        assert!(has_come || outcome.errors.is_empty(), "{context}: {:?}", outcome.errors);
+        errors += outcome.errors.len();
+        budget.refuse_on_purpose(Refusals::default());
+        if let Some(image) = &opened {
+            assert_sound(image, &carried, &context);
+        }
+        if !has_come {
+            break;
+        }
+    }
+    errors
+}
+
+// A shortage that passes: whoever must succeed does.
+#[test]
+fn any_request_for_memory_may_be_refused_once() {
+    let _watchdog = Watchdog::new("reading while memory is refused once");
+    for name in SOME {
+        assert_eq!(every_request_is_refused(name, 1, 1), 0, "{name}");
+    }
+}
+
+// A shortage that stays.
+#[test]
+fn memory_may_be_refused_from_any_request_on() {
+    let _watchdog = Watchdog::new("reading while memory is refused");
+    for name in ["lz4-b1024", "metabox-lz4-lzma-16k"] {
+        assert!(every_request_is_refused(name, u64::MAX, 1) > 0, "{name}");
+    }
+}
