@@ -1,1 +1,239 @@
-//! x
+//! Reading where memory is short: best effort drops out without a trace, who must succeed does, and long
+//! LZ4 extents go through a window of frames.
+
+use ferrofs_image::codec;
+use ferrofs_image::workers::memory::{Charge, Policy, Pressure, PressureSettings};
+use ferrofs_image::{Error, ErrorKind, Image, Memory, OpenOptions};
+
+use crate::engine_sources::{Carried, Watchdog, files_of, own_workers, until};
+use crate::engine_writer::{Lz4, Numbers, Written};
+
+/// A watcher that finds the system short of memory, so that every request of best effort is refused.
+fn pressed(memory: &Memory) -> (Pressure, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("memory");
+    std::fs::write(&file, "some avg10=99.00 avg60=99.00 avg300=99.00 total=1\n").unwrap();
+    let mut settings = PressureSettings::default();
+    settings.cgroup_of_process = dir.path().join("none");
+    settings.system_pressure = file;
+    let pressure = Pressure::new(memory.budget(), settings);
+    assert!(pressure.look());
+    (pressure, dir)
+}
+
+// A-R1.
+#[test]
+fn bytes_are_right_where_every_request_of_best_effort_is_refused() {
+    let _watchdog = Watchdog::new("reading without best effort");
+    let written = Written::of_extents(65_535, &[40], 60_000);
+    let memory = Memory::new(64 << 20).unwrap();
+    let _pressure = pressed(&memory);
+    let image = written.open(&OpenOptions::new().memory(&memory).workers(&own_workers()));
+    let file = image.open_file(&Written::file(&image, 0)).unwrap();
+    let text = &written.texts[0];
+    let mut buffer = vec![0u8; 50_000];
+    for (number, part) in text.chunks(50_000).enumerate() {
+        let count = file.read_at(number as u64 * 50_000, &mut buffer).unwrap();
+        assert!(buffer[..count] == *part, "read {number}");
+        if number == 0 {
+            // The reader is not so fast as to take everything back before a worker looks at it.
+            until("a prefetch is refused", || image.stats().cache.prefetch_dropped > 0);
+        }
+    }
+    let stats = image.stats();
+    assert_eq!(stats.cache.prefetched, stats.cache.prefetch_used, "{:?}", stats.cache);
+    assert!(stats.budget.refused > 0, "{:?}", stats.budget);
+    assert_eq!(stats.budget.gave_up, 0);
+}
+
+/// Charges what there is but `rest` bytes.
+fn all_but(memory: &Memory, rest: u64) -> Charge {
+    let budget = memory.budget();
+    let free = budget.limit_bytes() - budget.used_bytes();
+    budget.charge(free - rest, Policy::MustSucceed).unwrap()
+}
+
+/// Reads the end of an extent of more than 1 MiB with little memory; answers how many frames that took.
+fn frames_for_the_tail(distance: u16) -> u64 {
+    let reach = if distance == 0 { u16::MAX } else { distance };
+    let mut written = Written::of_extents(reach, &[1, 1], 3 << 20);
+    declare(&mut written.bytes, distance);
+    let memory = Memory::new(Memory::MIN_BYTES).unwrap();
+    let image = written.open(&OpenOptions::new().memory(&memory));
+    let inode = Written::file(&image, 0);
+    let text = &written.texts[0];
+    let mut buffer = vec![0u8; 4096];
+    // Metadata and contexts are there before memory is short.
+    image.read_at(&Written::file(&image, 1), 0, &mut buffer[..1]).unwrap();
+    let _rest = all_but(&memory, 700 << 10);
+    let at = text.len() - 4096;
+    assert_eq!(image.read_at(&inode, at as u64, &mut buffer).unwrap(), 4096);
+    assert!(buffer == text[at..]);
+    let stats = image.stats();
+    assert_eq!((stats.clusters_windowed, stats.budget.gave_up), (1, 0));
+    stats.frames.leases()
+}
+
+// A-P5, at the level of an image.
+#[test]
+fn a_long_extent_goes_through_a_window_of_17_frames_at_most() {
+    let frames = frames_for_the_tail(65_535);
+    assert!((1..=17).contains(&frames), "{frames}");
+    let frames = frames_for_the_tail(0);
+    assert!((1..=17).contains(&frames), "{frames}");
+}
+
+// A-P5.
+#[test]
+fn a_window_of_16k_takes_5_frames_at_most() {
+    for distance in [16_383, 16_384] {
+        let frames = frames_for_the_tail(distance);
+        assert!((1..=5).contains(&frames), "{frames}");
+    }
+}
+
+#[test]
+fn any_part_of_a_long_extent_is_the_same_through_a_window() {
+    let written = Written::of_extents(40_000, &[2], 600_000);
+    let memory = Memory::new(Memory::MIN_BYTES).unwrap();
+    let image = written.open(&OpenOptions::new().memory(&memory).cached_bytes(0));
+    let (inode, text) = (Written::file(&image, 0), &written.texts[0]);
+    let _rest = all_but(&memory, 400 << 10);
+    let mut numbers = Numbers(7);
+    for _ in 0..60 {
+        let at = numbers.index(text.len());
+        let mut buffer = vec![0u8; 1 + numbers.index(60_000)];
+        let count = image.read_at(&inode, at as u64, &mut buffer).unwrap();
+        assert!(buffer[..count] == text[at..text.len().min(at + buffer.len())], "at {at}");
+    }
+    assert!(image.stats().clusters_windowed >= 60);
+    assert_eq!(image.stats().budget.gave_up, 0);
+}
+
+fn is_too_far(error: &Error) -> bool {
+    let ErrorKind::Decode(error) = error.kind() else { return false };
+    matches!(error.kind(), codec::ErrorKind::DistanceTooFar { .. })
+}
+
+/// Has an image declare that LZ4 reaches back `distance` bytes.
+fn declare(bytes: &mut [u8], distance: u16) {
+    let has_records = bytes[1024 + 80] & 2 != 0;
+    let extension = 16 * usize::from(bytes[1024 + 13]);
+    let at = if has_records { 1024 + 128 + extension + 2 } else { 1024 + 84 };
+    bytes[at..at + 2].copy_from_slice(&distance.to_le_bytes());
+}
+
+fn open_unchecked(bytes: Vec<u8>, options: OpenOptions) -> Image {
+    options.ignore_checksum(true).open_sources(std::sync::Arc::new(bytes), Vec::new()).unwrap()
+}
+
+// A-P6, with the streams of another builder.
+#[test]
+fn a_stream_that_reaches_farther_than_declared_is_refused() {
+    for name in ["lz4", "lz4hc-64k", "lz4-dedupe", "48bit-lz4", "lz4hc-all-fragments"] {
+        let mut carried = Carried::new(name);
+        declare(&mut carried.bytes, 100);
+        let image = open_unchecked(carried.bytes, OpenOptions::new());
+        assert_eq!(image.compression().lz4_max_distance, Some(100), "{name}");
+        let (mut refused, mut right) = (0, 0);
+        for (nid, expected) in &carried.files {
+            let inode = image.inode(*nid).unwrap();
+            for (step, part) in expected.chunks(3000).enumerate() {
+                let mut buffer = vec![0u8; 3000];
+                match image.read_at(&inode, step as u64 * 3000, &mut buffer) {
+                    Ok(count) => {
+                        assert!(buffer[..count] == *part, "{name}, nid {nid}, step {step}");
+                        right += 1;
+                    }
+                    Err(error) => {
+                        assert!(is_too_far(&error), "{name}: {error}");
+                        refused += 1;
+                    }
+                }
+            }
+        }
+        assert!(refused > 0 && right > 0, "{name}: {refused} refused, {right} right");
+    }
+}
+
+// A-P6, through a window: a frame that is used again is never read for what is gone.
+#[test]
+fn a_window_refuses_a_stream_that_reaches_out_of_it() {
+    let mut numbers = Numbers(3);
+    let mut block = Lz4::new(&mut numbers, 300_000, 1000);
+    // Back to what the window has let go of.
+    block.encoded.truncate(block.encoded.len() - 14);
+    block.text.truncate(block.text.len() - 13);
+    block.sequence(b"far", 30_000, 5000);
+    block.end();
+    let far_at = block.text.len() - 5013;
+    let written = Written::new(1000, &[vec![block]]);
+    let memory = Memory::new(Memory::MIN_BYTES).unwrap();
+    let image = written.open(&OpenOptions::new().memory(&memory).cached_bytes(0));
+    let (inode, text) = (Written::file(&image, 0), &written.texts[0]);
+    let mut buffer = vec![0u8; 4096];
+    let mut both = |context: &str| {
+        let error = image.read_at(&inode, far_at as u64, &mut buffer).unwrap_err();
+        assert!(is_too_far(&error), "{context}: {error}");
+        assert_eq!(error.nid(), Some(inode.nid()));
+    };
+    both("whole");
+    let rest = all_but(&memory, 250 << 10);
+    both("through a window");
+    drop(rest);
+    both("whole again");
+    // A prefix that ends before it is sound, in a window.
+    let _rest = all_but(&memory, 250 << 10);
+    let mut buffer = vec![0u8; 4096];
+    assert_eq!(image.read_at(&inode, 200_000, &mut buffer).unwrap(), 4096);
+    assert!(buffer == text[200_000..204_096]);
+    assert_eq!(image.stats().clusters_windowed, 1);
+}
+
+/// 64 threads read everything at the smallest limit.
+fn read_by_many(name: &str, image: &Image, texts: &[(ferrofs_image::Nid, Vec<u8>)]) {
+    std::thread::scope(|scope| {
+        for seed in 1..=64 {
+            scope.spawn(move || {
+                let mut numbers = Numbers(seed);
+                for _ in 0..6 {
+                    let (nid, text) = &texts[numbers.index(texts.len())];
+                    let inode = image.inode(*nid).unwrap();
+                    let at = numbers.index(text.len() + 1);
+                    let mut buffer = vec![0u8; 1 + numbers.index(150_000)];
+                    let count = image.read_at(&inode, at as u64, &mut buffer).unwrap();
+                    let expected = &text[at..text.len().min(at + buffer.len())];
+                    assert!(buffer[..count] == *expected, "{name}, nid {nid} at {at}");
+                }
+            });
+        }
+    });
+    let stats = image.stats();
+    assert_eq!(stats.budget.gave_up, 0, "{name}");
+    assert!(stats.memory_peak_bytes <= Memory::MIN_BYTES, "{name}");
+}
+
+#[test]
+fn sixty_four_threads_read_every_codec_in_the_smallest_memory() {
+    let _watchdog = Watchdog::new("sixty-four threads in the smallest memory");
+    for name in ["lz4hc-64k", "deflate-fragments", "lzma-64k-all", "zstd-64k-fragments", "lzma"] {
+        let carried = Carried::new(name);
+        let memory = Memory::new(Memory::MIN_BYTES).unwrap();
+        let image = carried.open(&OpenOptions::new().memory(&memory));
+        read_by_many(name, &image, &carried.files);
+    }
+}
+
+#[test]
+fn sixty_four_threads_read_extents_as_long_as_they_can_be_in_the_smallest_memory() {
+    let _watchdog = Watchdog::new("sixty-four threads at long extents");
+    let mut numbers = Numbers(11);
+    let block = Lz4::new(&mut numbers, (12 << 20) - 4000, 65_535);
+    assert!(block.text.len() <= 12 << 20 && block.encoded.len() <= 1 << 20);
+    let written = Written::new(65_535, &[vec![block.clone()], vec![block]]);
+    let memory = Memory::new(Memory::MIN_BYTES).unwrap();
+    let image = written.open(&OpenOptions::new().memory(&memory));
+    let nids = files_of(&image).into_iter().map(|inode| inode.nid());
+    let texts: Vec<_> = nids.zip(written.texts.iter().cloned()).collect();
+    read_by_many("12 MiB", &image, &texts);
+}

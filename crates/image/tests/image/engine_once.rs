@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ferrofs_image::{Image, OpenOptions};
+use ferrofs_image::{Image, Memory, OpenOptions};
 
 use crate::engine_sources::{Carried, Watchdog};
 use crate::engine_writer::{Numbers, Written};
@@ -103,6 +103,21 @@ fn sixty_four_readers_decode_clusters_longer_than_their_reads_once() {
         }
     });
     assert_once("written", &image, 7);
+}
+
+// The cache gives way before a window does: a window decodes the same again and again.
+#[test]
+fn sequential_reads_decode_long_extents_once_in_the_smallest_memory() {
+    let written = Written::of_extents(65_535, &[24], 1 << 20);
+    let memory = Memory::new(Memory::MIN_BYTES).unwrap();
+    let image = written.open(&OpenOptions::new().memory(&memory));
+    let inode = Written::file(&image, 0);
+    let mut buffer = vec![0u8; 128 << 10];
+    for (step, part) in written.texts[0].chunks(128 << 10).enumerate() {
+        let count = image.read_at(&inode, (step as u64) << 17, &mut buffer).unwrap();
+        assert!(buffer[..count] == *part);
+    }
+    assert_once("written", &image, 24);
 }
 
 #[test]
