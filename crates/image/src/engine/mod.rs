@@ -195,6 +195,13 @@ impl Engine {
         cluster.id.coding == Coding::Compressed(AlgorithmId::Lz4)
             && cluster.decoded_bytes > WINDOW_EXTENT_BYTES
             && !self.memory.has_room_for(cluster.decoded_bytes)
+            && !self.memory.has_room_for(cluster.decoded_bytes.saturating_sub(self.spare_bytes()))
+    }
+
+    /// Memory that comes back as soon as somebody asks for it: idle buffers and the cache. A cluster
+    /// that went through a window for their sake would be decoded again for the next read of it.
+    fn spare_bytes(&self) -> u64 {
+        self.memory.buffers().idle_bytes().saturating_add(self.clusters.weight_bytes())
     }
 
     /// Decodes the part of an LZ4 cluster from byte `skip` on through a window of at most 17 frames,
