@@ -88,6 +88,11 @@ impl Errand {
             if wish.as_ref().is_some_and(Wish::is_over) && !mine.is_demanded() {
                 continue;
             }
+            // Its reader decodes the part that it wants through a window, and need not wait for memory
+            // for the whole.
+            if mine.is_demanded() && engine.prefers_window(&cluster) {
+                continue;
+            }
             if !(is_forced || mine.begin()) {
                 continue;
             }
