@@ -50,7 +50,9 @@ impl Resources {
         };
         // Who asks to be nice does not want the workers that decode ahead to be raised.
         let is_nice = work.nice.is_some_and(|nice| nice > 0);
-        let workers = if is_nice {
+        let workers = if threads == 1 {
+            DecodeWorkers::none()
+        } else if is_nice {
             DecodeWorkers::new(Settings::new("erofs_worker").priority(Wanted::Normal))
         } else {
             DecodeWorkers::of_process()

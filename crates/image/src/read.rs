@@ -276,7 +276,7 @@ impl Core {
                 Claim::Pending(waiter) => Ok(waiter),
                 Claim::Mine(mine) => {
                     let mut errand = Errand::new(&self.engine, None, true);
-                    let waiter = errand.add(cluster, mine);
+                    let waiter = errand.add(cluster, mine, None);
                     errand.send(turn);
                     Ok(waiter)
                 }
@@ -349,7 +349,7 @@ fn send_errands(engine: &Arc<Engine>, missing: &[&Part]) {
         let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
         if let Claim::Mine(mine) = engine.clusters.claim(cluster.id, bytes, Urgency::Demand) {
             // The reader comes back for it by claiming.
-            drop(errand.add(cluster, mine));
+            drop(errand.add(cluster, mine, None));
         }
         if errand.decoded_bytes() >= share {
             std::mem::replace(&mut errand, Errand::new(engine, None, false)).send(turn);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ferrofs_workers::claims::{Claim, Urgency};
+use ferrofs_workers::memory::{Buffer, Policy};
 
 use crate::cluster::ClusterPlace;
 use crate::engine::{Errand, Wish};
@@ -20,7 +21,8 @@ use crate::plan::{Origin, ReadPlan};
 
 /// The first window of a reader, in bytes of the file.
 const FIRST_BYTES: u64 = 128 << 10;
-/// The largest window, in bytes of the file.
+/// The largest window, in bytes of the file for each CPU, and in all.
+const LARGEST_BYTES_A_CPU: u64 = 1 << 20;
 const LARGEST_BYTES: u64 = 8 << 20;
 /// The share of the memory that one reader's window may be.
 const MEMORY_SHARE: u64 = 8;
@@ -93,8 +95,10 @@ impl Readahead {
     /// a better message, or nobody.
     pub(crate) fn prefetch(&mut self, core: &Core, inode: &Inode, range: Range<u64>) {
         self.shrink_if_refused(core);
+        let cpus = u64::try_from(core.engine.workers.parallelism()).unwrap_or(1);
         let most = core.engine.memory.budget().limit_bytes() / MEMORY_SHARE;
-        self.window = self.window.min(most.max(FIRST_BYTES));
+        let most = most.min(cpus.saturating_mul(LARGEST_BYTES_A_CPU)).max(FIRST_BYTES);
+        self.window = self.window.min(most);
         self.try_prefetch(core, inode, range).ok();
     }
 
@@ -123,8 +127,9 @@ impl Readahead {
                         let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
                         let claim = engine.clusters.claim(cluster.id, bytes, Urgency::Prefetch);
                         if let Claim::Mine(mine) = claim {
-                            self.stock(core, bytes);
-                            drop(errand.add(cluster, mine));
+                            // Dropped without it: nobody will know.
+                            let Some(output) = at_hand(core, bytes) else { return Ok(()) };
+                            drop(errand.add(cluster, mine, Some(output)));
                         }
                     }
                     Origin::Hole | Origin::Meta { .. } | Origin::Cluster { .. } => {}
@@ -147,19 +152,18 @@ impl Readahead {
         }
         Ok(())
     }
+}
 
-    /// Best effort maps nothing; so the reader, who may, sees to it that there is something at hand,
-    /// as long as nobody is short of it.
-    fn stock(&self, core: &Core, bytes: usize) {
-        let engine = &core.engine;
-        let kept =
-            engine.clusters.weight_bytes().saturating_add(engine.memory.buffers().idle_bytes());
-        if kept < engine.memory.budget().limit_bytes() / 2 {
-            let wanted = self.window.checked_div(u64::try_from(bytes).unwrap_or(1)).unwrap_or(1);
-            let wanted = usize::try_from(wanted).unwrap_or(1).clamp(1, 64);
-            let _made: usize = engine.memory.buffers().stock(bytes, wanted);
-        }
-    }
+/// Memory for a cluster that may be wanted soon, as far as it takes none from anybody: a buffer that lies
+/// idle, that of a cluster which was wanted long ago, or free bytes of the budget. The reader maps it,
+/// who may: a worker's best effort maps nothing.
+fn at_hand(core: &Core, bytes: usize) -> Option<Buffer> {
+    let engine = &core.engine;
+    let idle = || engine.memory.buffer(bytes, Policy::MayFail).ok();
+    idle().or_else(|| {
+        let _made: usize = engine.memory.buffers().stock(bytes, 1);
+        idle()
+    })
 }
 
 fn is_data(place: ClusterPlace) -> bool {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ferrofs_workers::memory::Policy;
+use ferrofs_workers::memory::{Buffer, Policy};
 
 use super::{Decoded, Engine, Lane, Mine, Waiting};
 use crate::cluster::{Cluster, ClusterPlace};
@@ -31,12 +31,21 @@ impl Wish {
     }
 }
 
+/// A cluster to decode, and what for.
+#[derive(Debug)]
+struct Job {
+    cluster: Cluster,
+    mine: Mine,
+    /// Memory for it that was at hand; without it the worker sees to that.
+    output: Option<Buffer>,
+}
+
 /// Claimed clusters on their way to a worker. It owns all that it touches. What it does not decode,
 /// for whatever reason, is free again for whoever needs it: nothing is remembered.
 #[derive(Debug)]
 pub(crate) struct Errand {
     engine: Arc<Engine>,
-    clusters: Vec<(Cluster, Mine)>,
+    clusters: Vec<Job>,
     /// For readahead: until when it is wanted.
     wish: Option<Wish>,
     /// Its reader does not decode, and waits for this alone.
@@ -50,19 +59,23 @@ impl Errand {
 
     /// Adds a cluster, behind the ones before it in the image where that can be; answers one who waits
     /// for it.
-    pub(crate) fn add(&mut self, cluster: Cluster, mut mine: Mine) -> Waiting {
+    pub(crate) fn add(
+        &mut self,
+        cluster: Cluster,
+        mut mine: Mine,
+        output: Option<Buffer>,
+    ) -> Waiting {
         let waiter = mine.hand_out();
         // Begun, so that others who want it wait as its reader does, and do not decode.
         if !self.is_forced || mine.begin() {
-            self.clusters.push((cluster, mine));
+            self.clusters.push(Job { cluster, mine, output });
         }
         waiter
     }
 
     /// Decoded bytes of its clusters.
     pub(crate) fn decoded_bytes(&self) -> u64 {
-        let sum =
-            |sum: u64, (cluster, _): &(Cluster, Mine)| sum.saturating_add(cluster.decoded_bytes);
+        let sum = |sum: u64, job: &Job| sum.saturating_add(job.cluster.decoded_bytes);
         self.clusters.iter().fold(0, sum)
     }
 
@@ -83,8 +96,8 @@ impl Errand {
         let beyond = is_forced.then(|| engine.lanes.enter_beyond());
         let lane = beyond.or_else(|| engine.lanes.try_enter());
         let Some(mut lane) = lane else { return };
-        let places: Vec<Cluster> = clusters.iter().map(|(cluster, _)| *cluster).collect();
-        for (number, (cluster, mut mine)) in clusters.into_iter().enumerate() {
+        let places: Vec<Cluster> = clusters.iter().map(|job| job.cluster).collect();
+        for (number, Job { cluster, mut mine, output }) in clusters.into_iter().enumerate() {
             if wish.as_ref().is_some_and(Wish::is_over) && !mine.is_demanded() {
                 continue;
             }
@@ -97,7 +110,7 @@ impl Errand {
                 continue;
             }
             let reach = reach(places.get(number..).unwrap_or_default());
-            if let Ok(decoded) = decode(&engine, &mut lane, (&cluster, reach), &mine) {
+            if let Ok(decoded) = decode(&engine, &mut lane, (&cluster, reach), (&mine, output)) {
                 lane.tally.on_workers = lane.tally.on_workers.wrapping_add(1);
                 mine.publish(decoded);
             }
@@ -111,20 +124,16 @@ fn decode(
     engine: &Engine,
     lane: &mut Lane<'_>,
     (cluster, reach): (&Cluster, usize),
-    mine: &Mine,
+    (mine, mut output): (&Mine, Option<Buffer>),
 ) -> Result<Decoded> {
     let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
     let mut attempt = |policy| {
-        let mut output = match engine.memory.buffer(bytes, policy) {
-            Err(error) if policy == Policy::MayFail => {
-                // What was decoded long ago makes room for what will be wanted soon.
-                engine.clusters.shed(cluster.decoded_bytes);
-                engine.memory.buffer(bytes, policy).map_err(|_| error)?
-            }
-            leased => leased?,
+        let mut buffer = match output.take() {
+            Some(buffer) => buffer,
+            None => engine.memory.buffer(bytes, policy)?,
         };
-        engine.decode_data(lane, (cluster, reach), &mut output, policy)?;
-        Ok(Decoded::from(output))
+        engine.decode_data(lane, (cluster, reach), &mut buffer, policy)?;
+        Ok(Decoded::from(buffer))
     };
     if mine.is_demanded() {
         return attempt(Policy::MustSucceed);

@@ -14,6 +14,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 
 use ferrofs_codec::{Decoder, Settings};
 use ferrofs_workers::memory::{Buffer, Charge, Policy};
@@ -23,6 +24,9 @@ use super::window::InputWindow;
 use crate::cluster::{Cluster, Coding};
 use crate::error::{ErrorKind, Result};
 use crate::memory::Memory;
+
+/// Leases in a row after which a thread is taken for the only one that reads.
+const ALONE_LEASES: u64 = 64;
 
 /// Longer buffers than this are given back after each use: they are too large a part of a small
 /// budget to lie idle.
@@ -107,6 +111,9 @@ struct State {
     leased: usize,
     waiting: usize,
     leases: u64,
+    /// Leases in a row by the thread that took the last one.
+    alone: u64,
+    last: Option<ThreadId>,
     tally: Tally,
 }
 
@@ -152,14 +159,18 @@ impl Lanes {
     fn leased(&self, mut state: MutexGuard<'_, State>) -> Lane<'_> {
         state.leased = state.leased.saturating_add(1);
         state.leases = state.leases.wrapping_add(1);
+        let thread = Some(std::thread::current().id());
+        let before = std::mem::replace(&mut state.last, thread);
+        state.alone = if before == thread { state.alone.saturating_add(1) } else { 0 };
         HELD.set(HELD.get().saturating_add(1));
         Lane { lanes: self, scratch: state.idle.pop().unwrap_or_default(), stays: PhantomData }
     }
 
-    /// Whether others read beside the caller, who has a lane: what it decodes may be wanted again soon.
+    /// Whether others read beside the caller, who has a lane, or did a moment ago: what it decodes may
+    /// be wanted again soon.
     pub(crate) fn are_shared(&self) -> bool {
         let state = self.lock();
-        state.leased > 1 || state.waiting > 0
+        state.leased > 1 || state.waiting > 0 || state.alone < ALONE_LEASES
     }
 
     /// How often a lane was taken.

@@ -38,6 +38,13 @@ impl DecodeWorkers {
         }))
     }
 
+    /// No workers: everything is decoded on the threads that read.
+    #[must_use]
+    pub fn none() -> Self {
+        let pool = PerCpuPool::new(Settings::new("erofs_worker"));
+        Self(Arc::new(Shared { pool, cpus: Box::default(), parallelism: 1 }))
+    }
+
     /// The pool, to look at and to steer.
     #[must_use]
     pub fn pool(&self) -> &PerCpuPool {

@@ -11,9 +11,7 @@ use ferrofs_image::{
     VerifyEvent, Visit,
 };
 
-use crate::engine_sources::{
-    Carried, Fault, Faulty, Watchdog, is_on_purpose, own_workers, whole,
-};
+use crate::engine_sources::{Carried, Fault, Faulty, Watchdog, is_on_purpose, own_workers, whole};
 
 /// Together every codec, fragments, tails among the metadata, and inodes in a metabox.
 const SOME: [&str; 3] = ["lz4hc-dedupe-fragments-ztail", "lzma-64k-all", "metabox-lz4-lzma-16k"];
@@ -260,9 +258,8 @@ fn every_request_is_refused(name: &str, count: u64, step: usize) -> usize {
         let options = OpenOptions::new().memory(&memory).workers(&workers);
         budget.refuse_on_purpose(Refusals { after, count });
         let mut outcome = Outcome::default();
-        let opened = outcome.of(|| {
-            options.open_sources(Arc::new(carried.bytes.clone()), Vec::new())
-        });
+        let opened =
+            outcome.of(|| options.open_sources(Arc::new(carried.bytes.clone()), Vec::new()));
         if let Some(image) = &opened {
             outcome.errors.extend(Outcome::everything(image, &carried).errors);
         }

@@ -14,8 +14,13 @@ const MOST: u64 = 105;
 const SHARED: [&str; 3] = ["lzma-64k-all", "lz4hc-all-fragments", "zstd-64k-fragments"];
 
 /// Images with clusters much longer than a small read.
-const LARGE: [&str; 5] =
-    ["lz4hc-64k", "zstd-16k-ztail", "lzma-64k-ztail", "libdeflate-16k-ztail", "48bit-zstd-short-records"];
+const LARGE: [&str; 5] = [
+    "lz4hc-64k",
+    "zstd-16k-ztail",
+    "lzma-64k-ztail",
+    "libdeflate-16k-ztail",
+    "48bit-zstd-short-records",
+];
 
 /// How many clusters a reader that takes everything in one go decodes, file by file.
 fn distinct(carried: &Carried) -> u64 {
@@ -39,7 +44,8 @@ fn read_by_many(carried: &Carried, image: &Image, step: usize) {
                 let mut order: Vec<usize> = (0..carried.files.len()).collect();
                 let mut buffer = vec![0u8; step];
                 while !order.is_empty() {
-                    let (nid, expected) = &carried.files[order.swap_remove(numbers.index(order.len()))];
+                    let (nid, expected) =
+                        &carried.files[order.swap_remove(numbers.index(order.len()))];
                     let inode = image.inode(*nid).unwrap();
                     for (number, part) in expected.chunks(step).enumerate() {
                         let at = (number * step) as u64;
