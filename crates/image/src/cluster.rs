@@ -55,3 +55,10 @@ pub(crate) struct Cluster {
     /// The cluster holds more than the extent uses.
     pub(crate) is_partial: bool,
 }
+
+impl Cluster {
+    /// Whether decoding it is more than copying.
+    pub(crate) fn is_compressed(&self) -> bool {
+        matches!(self.id.coding, Coding::Compressed(_))
+    }
+}

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use ferrofs_workers::memory::Policy;
 
-use crate::cluster::{Cluster, ClusterPlace, Coding};
+use crate::cluster::{Cluster, ClusterPlace};
 use crate::engine::{InputWindow, Lane, Wanted};
 use crate::error::{Error, ErrorKind, Place, address};
 use crate::image::Core;
@@ -202,12 +202,12 @@ impl Fragment<'_> {
                         sink(Piece::Data { offset: place, bytes })
                     };
                     // What is only copied is as quick to have again as to keep.
-                    if let Coding::Plain { .. } = cluster.id.coding {
-                        Reader { core, inode: packed }.cluster(lane, &cluster, hand_out)?;
-                    } else {
+                    if cluster.is_compressed() {
                         let shared = core.shared_cluster(lane, &cluster).in_inode(packed.nid())?;
                         lane.tally.served(part.len());
                         hand_out(&shared)?;
+                    } else {
+                        Reader { core, inode: packed }.cluster(lane, &cluster, hand_out)?;
                     }
                     at = end;
                 }

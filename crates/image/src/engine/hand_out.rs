@@ -111,7 +111,8 @@ impl Errand {
             }
             let reach = reach(places.get(number..).unwrap_or_default());
             if let Ok(decoded) = decode(&engine, &mut lane, (&cluster, reach), (&mine, output)) {
-                lane.tally.on_workers = lane.tally.on_workers.wrapping_add(1);
+                lane.tally.on_workers =
+                    lane.tally.on_workers.wrapping_add(u64::from(cluster.is_compressed()));
                 mine.publish(decoded);
             }
         }

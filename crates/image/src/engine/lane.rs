@@ -21,7 +21,7 @@ use ferrofs_workers::memory::{Buffer, Charge, Policy};
 
 use super::tally::Tally;
 use super::window::InputWindow;
-use crate::cluster::{Cluster, Coding};
+use crate::cluster::Cluster;
 use crate::error::{ErrorKind, Result};
 use crate::memory::Memory;
 
@@ -62,7 +62,7 @@ impl Scratch {
 
     /// Counts a cluster that was decoded; one that is stored as it is was only copied.
     pub(crate) fn count(&mut self, cluster: &Cluster, bytes: usize) {
-        if let Coding::Compressed(_) = cluster.id.coding {
+        if cluster.is_compressed() {
             self.tally.decoded(bytes);
         }
     }
