@@ -111,8 +111,10 @@ impl Errand {
             }
             let reach = reach(places.get(number..).unwrap_or_default());
             if let Ok(decoded) = decode(&engine, &mut lane, (&cluster, reach), (&mine, output)) {
-                lane.tally.on_workers =
-                    lane.tally.on_workers.wrapping_add(u64::from(cluster.is_compressed()));
+                let compressed = u64::from(cluster.is_compressed());
+                lane.tally.on_workers = lane.tally.on_workers.wrapping_add(compressed);
+                // Before its reader goes on, so that he finds it counted.
+                engine.lanes.add(&std::mem::take(&mut lane.tally));
                 mine.publish(decoded);
             }
         }
