@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use ferrofs_image::{Image, Inode, Piece};
+use ferrofs_workers::memory::{Buffer, Policy};
 
 use crate::error::ErrorKind;
 use crate::event::Summary;
@@ -24,6 +25,8 @@ const COLLECTED_BYTES: usize = 256 << 10;
 /// Pieces from this length on are written as they come: a call costs less than copying them.
 const DIRECT_BYTES: usize = 32 << 10;
 
+const _: () = assert!(DIRECT_BYTES < COLLECTED_BYTES);
+
 /// What is to be written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contents<'a> {
@@ -34,10 +37,20 @@ pub(crate) struct Contents<'a> {
 /// Collects the data of one file after the other.
 #[derive(Debug, Default)]
 pub(crate) struct ContentWriter {
-    collected: Vec<u8>,
+    /// Taken from the image's memory with the first file, and kept.
+    buffer: Option<Buffer>,
 }
 
 impl ContentWriter {
+    /// The buffer; had before a file is read, so that nobody waits for it with more in its hands.
+    fn buffer(&mut self, image: &Image) -> Result<&mut Buffer, ErrorKind> {
+        let buffer = match self.buffer.take() {
+            Some(buffer) => buffer,
+            None => image.memory().buffer(COLLECTED_BYTES, Policy::MustSucceed)?,
+        };
+        Ok(self.buffer.insert(buffer))
+    }
+
     /// Fills the new, empty `file`, and counts what was delivered.
     pub(crate) fn write(
         &mut self,
@@ -49,7 +62,7 @@ impl ContentWriter {
         if size > SIZE_FIRST_BYTES {
             set_size(file, size)?;
         }
-        let mut part = Part::new(self, file, counted);
+        let mut part = Part::new(self.buffer(image)?, file, counted);
         image.for_each_piece::<ErrorKind>(inode, |piece| part.add(piece, size))?;
         let data_end = part.finish()?;
         let position = part.position.unwrap_or(0);
@@ -69,7 +82,7 @@ impl ContentWriter {
         counted: &mut Summary,
     ) -> Result<Range<u64>, ErrorKind> {
         let size = inode.size();
-        let mut part = Part::new(self, file, counted);
+        let mut part = Part::new(self.buffer(image)?, file, counted);
         let covered =
             image.for_each_piece_in::<ErrorKind>(inode, range, |piece| part.add(piece, size))?;
         part.finish()?;
@@ -84,7 +97,9 @@ impl ContentWriter {
 
 /// A run of pieces that follow each other.
 struct Part<'a> {
-    collected: &'a mut Vec<u8>,
+    buffer: &'a mut [u8],
+    /// How much of the buffer is in use.
+    filled: usize,
     file: &'a File,
     counted: &'a mut Summary,
     /// Where the next piece has to start; nothing before the first one.
@@ -94,9 +109,8 @@ struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    fn new(writer: &'a mut ContentWriter, file: &'a File, counted: &'a mut Summary) -> Self {
-        writer.collected.clear();
-        Self { collected: &mut writer.collected, file, counted, position: None, data_end: 0 }
+    fn new(buffer: &'a mut [u8], file: &'a File, counted: &'a mut Summary) -> Self {
+        Self { buffer, filled: 0, file, counted, position: None, data_end: 0 }
     }
 
     fn add(&mut self, piece: Piece<'_>, size: u64) -> Result<(), ErrorKind> {
@@ -122,7 +136,7 @@ impl<'a> Part<'a> {
 
     fn add_data(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ErrorKind> {
         let is_direct = bytes.len() >= DIRECT_BYTES;
-        let is_full = self.collected.len() + bytes.len() > COLLECTED_BYTES;
+        let is_full = self.filled + bytes.len() > self.buffer.len();
         if is_direct || is_full || offset != self.data_end {
             self.flush()?;
         }
@@ -130,19 +144,20 @@ impl<'a> Part<'a> {
         if is_direct {
             return self.file.write_all_at(bytes, offset).map_err(write_failed);
         }
-        self.collected.extend_from_slice(bytes);
+        // It fits: it is shorter than the buffer, and what was in there has been written.
+        self.buffer[self.filled..][..bytes.len()].copy_from_slice(bytes);
+        self.filled += bytes.len();
         Ok(())
     }
 
     /// Writes what has been collected.
     fn flush(&mut self) -> Result<(), ErrorKind> {
-        if self.collected.is_empty() {
+        let filled = std::mem::take(&mut self.filled);
+        if filled == 0 {
             return Ok(());
         }
-        let start = self.data_end.saturating_sub(self.collected.len() as u64);
-        self.file.write_all_at(self.collected, start).map_err(write_failed)?;
-        self.collected.clear();
-        Ok(())
+        let start = self.data_end.saturating_sub(filled as u64);
+        self.file.write_all_at(&self.buffer[..filled], start).map_err(write_failed)
     }
 
     /// Writes the rest; answers where the data ends.
