@@ -73,7 +73,7 @@ pub(crate) fn extract_with(
         crew: Crew::new(&task, threads).map_err(in_whole)?,
         stack: DirectoryStack::new(opened, options.existing).map_err(in_whole)?,
         reporter: Reporter::new(on_event),
-        links: HardLinks::default(),
+        links: HardLinks::new(image).map_err(in_whole)?,
         selection: &options.selection,
         matches: options.selection.matches(),
         late_modes: Vec::new(),
@@ -257,6 +257,7 @@ impl Extractor<'_> {
 
     /// Waits until something can be parked or created again.
     fn make_room(&mut self) -> Result<()> {
+        self.links.settle_charge().map_err(|kind| Error::new(kind, b""))?;
         if self.links.is_full() || self.stack.is_crowded() { self.drain() } else { Ok(()) }
     }
 

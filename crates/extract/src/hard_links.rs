@@ -5,10 +5,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ferrofs_image::{Inode, Nid, Node};
+use ferrofs_image::{Image, Inode, Nid, Node};
+use ferrofs_workers::memory::{Charge, Policy};
 
 use crate::batch::Settled;
 use crate::directory::{Directory, Identity};
+use crate::error::ErrorKind;
+
+/// What an inode with several names takes beside its path, in bytes, about.
+const KNOWN_BYTES: u64 = 128;
+
+/// Memory is charged in steps of so many bytes.
+const STEP_BYTES: u64 = 256 << 10;
 
 /// Names that may be parked at once: each keeps a directory open.
 const PARKED_MAX: usize = 64;
@@ -41,10 +49,13 @@ struct Known {
 }
 
 /// Inodes that may still turn up under another name.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct HardLinks {
     inodes: HashMap<Nid, Known>,
     parked: usize,
+    /// What they take, in bytes.
+    used_bytes: u64,
+    charge: Charge,
 }
 
 /// What is to be done with a name.
@@ -59,6 +70,29 @@ pub(crate) enum Next {
 }
 
 impl HardLinks {
+    /// None yet; what they take is charged to the image's memory.
+    pub(crate) fn new(image: &Image) -> Result<Self, ErrorKind> {
+        let charge = image.memory().budget().charge(STEP_BYTES, Policy::MustSucceed);
+        Ok(Self {
+            inodes: HashMap::new(),
+            parked: 0,
+            used_bytes: 0,
+            charge: charge.map_err(ErrorKind::Memory)?,
+        })
+    }
+
+    /// Sees to it that what they take is charged.
+    ///
+    /// # Errors
+    /// There are more inodes with several names than there is memory for.
+    pub(crate) fn settle_charge(&mut self) -> Result<(), ErrorKind> {
+        while self.charge.bytes() < self.used_bytes {
+            let more = self.charge.grow(STEP_BYTES, Policy::MustSucceed);
+            more.map_err(ErrorKind::Memory)?;
+        }
+        Ok(())
+    }
+
     /// Decides about a name as the walk meets it.
     pub(crate) fn meet(&mut self, name: Parked) -> Next {
         if name.node.inode.nlink() < 2 {
@@ -87,7 +121,9 @@ impl HardLinks {
     pub(crate) fn begin(&mut self, inode: &Inode) {
         let names_left = inode.nlink().saturating_sub(1);
         let known = Known { state: State::Writing(Vec::new()), names_left };
-        self.inodes.insert(inode.nid(), known);
+        if self.inodes.insert(inode.nid(), known).is_none() {
+            self.used_bytes = self.used_bytes.saturating_add(KNOWN_BYTES);
+        }
     }
 
     /// A file was written, or not; answers the names that waited for it, which are to be met again.
@@ -97,8 +133,11 @@ impl HardLinks {
         let parked = std::mem::take(parked);
         self.parked -= parked.len();
         match settled.identity {
-            Some(identity) => known.state = State::Written(First { path: settled.path, identity }),
-            None => drop(self.inodes.remove(&settled.nid)),
+            Some(identity) => {
+                self.used_bytes = self.used_bytes.saturating_add(settled.path.len() as u64);
+                known.state = State::Written(First { path: settled.path, identity });
+            }
+            None => self.forget(settled.nid),
         }
         parked
     }
@@ -108,8 +147,17 @@ impl HardLinks {
         if let Some(known) = self.inodes.get_mut(&inode.nid()) {
             known.names_left = known.names_left.saturating_sub(1);
             if known.names_left == 0 {
-                self.inodes.remove(&inode.nid());
+                self.forget(inode.nid());
             }
         }
+    }
+
+    fn forget(&mut self, nid: Nid) {
+        let Some(known) = self.inodes.remove(&nid) else { return };
+        let path = match known.state {
+            State::Written(first) => first.path.len() as u64,
+            State::Writing(_) => 0,
+        };
+        self.used_bytes = self.used_bytes.saturating_sub(KNOWN_BYTES.saturating_add(path));
     }
 }
