@@ -1,1 +1,199 @@
-//! x
+//! A file with readahead reads like the image, in any order; what is fetched ahead is used, given up at a
+//! jump, and never missed.
+
+use std::sync::Arc;
+
+use ferrofs_image::{ErrorKind, File, Image, OpenOptions, Source};
+
+use crate::engine_sources::{Carried, Fault, Faulty, Gate, Watchdog, own_workers, until};
+use crate::engine_writer::{Numbers, Written};
+
+#[test]
+fn a_file_reads_like_its_image_in_any_order() {
+    let _watchdog = Watchdog::new("reading files in any order");
+    let mut numbers = Numbers(17);
+    let workers = own_workers();
+    for name in ["lz4hc-64k", "lzma-64k-ztail", "zstd-64k-fragments", "deflate-fragments", "inline"] {
+        let carried = Carried::new(name);
+        let image = carried.open(&OpenOptions::new().workers(&workers));
+        for (nid, expected) in &carried.files {
+            let file = image.open_file(&image.inode(*nid).unwrap()).unwrap();
+            let mut at = 0;
+            for _ in 0..12 {
+                if numbers.below(3) == 0 {
+                    at = numbers.index(expected.len() + 2);
+                }
+                let mut buffer = vec![0u8; numbers.index(40_000)];
+                let count = file.read_at(at as u64, &mut buffer).unwrap();
+                let part = &expected[expected.len().min(at)..expected.len().min(at + buffer.len())];
+                assert!(buffer[..count] == *part, "{name}, nid {nid} at {at}");
+                at += count;
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_read_ahead_of_a_sequential_reader_is_used() {
+    let _watchdog = Watchdog::new("reading ahead of a sequential reader");
+    let written = Written::of_extents(65_535, &[40], 64 << 10);
+    let image = written.open(&OpenOptions::new().workers(&own_workers()));
+    let file = image.open_file(&Written::file(&image, 0)).unwrap();
+    let text = &written.texts[0];
+    assert!(text.len() > 2 << 20);
+    let mut buffer = vec![0u8; 64 << 10];
+    for (number, part) in text.chunks(64 << 10).enumerate() {
+        let before = image.stats().cache;
+        let count = file.read_at((number as u64) << 16, &mut buffer).unwrap();
+        assert!(buffer[..count] == *part, "read {number}");
+        if number == 0 {
+            // The machine may be so busy that a reader who does not wait is always first.
+            let came = || image.stats().cache;
+            until("something is fetched", || came().prefetched > before.prefetched);
+        }
+    }
+    let stats = image.stats();
+    assert!(stats.cache.prefetch_used > 0, "{:?}", stats.cache);
+    assert!(stats.clusters_on_workers > 0);
+    // What is fetched ahead is not decoded again.
+    assert!(stats.clusters_decoded <= 42, "{} decoded", stats.clusters_decoded);
+}
+
+/// A byte of the fifth extent of a gated file.
+const HELD_UP: usize = 180_000;
+
+/// A file of extents of 40 KiB and a little more, whose fifth one and all behind it are held up; its
+/// second read asks for three of those in one errand, and a worker stands before the gate.
+fn gated() -> (Written, Arc<Gate>, Image, File) {
+    let written = Written::of_extents(65_535, &[20], 40 << 10);
+    let range = written.clusters[0][4]..u64::MAX;
+    let gate = Arc::new(Gate::new(written.bytes.clone(), range));
+    let source: Arc<dyn Source> = gate.clone();
+    let image = written.open_as(&OpenOptions::new().workers(&own_workers()), source);
+    let file = image.open_file(&Written::file(&image, 0)).unwrap();
+    let mut buffer = vec![0u8; 8192];
+    assert_eq!(file.read_at(0, &mut buffer[..4096]).unwrap(), 4096);
+    until("the first four are there or with the reader", || {
+        let cache = image.stats().cache;
+        cache.prefetched + cache.prefetch_dropped + cache.taken_over >= 4
+    });
+    assert_eq!(file.read_at(4096, &mut buffer[4096..]).unwrap(), 4096);
+    assert!(buffer == written.texts[0][..8192]);
+    gate.wait_for(1);
+    (written, gate, image, file)
+}
+
+fn assert_all_is_read(image: &Image, text: &[u8]) {
+    let mut buffer = vec![0u8; text.len()];
+    let inode = Written::file(image, 0);
+    assert_eq!(image.read_at(&inode, 0, &mut buffer).unwrap(), buffer.len());
+    assert!(buffer == text);
+}
+
+#[test]
+fn a_jump_gives_up_what_no_worker_has_begun() {
+    let _watchdog = Watchdog::new("jumping while workers read ahead");
+    let (written, gate, image, file) = gated();
+    let before = image.stats().cache.prefetch_dropped;
+    // To the end, where nothing is to be read.
+    let text = &written.texts[0];
+    assert_eq!(file.read_at(text.len() as u64, &mut [0; 10]).unwrap(), 0);
+    gate.open();
+    until("the rest is given up", || image.stats().cache.prefetch_dropped >= before + 2);
+    assert_all_is_read(&image, text);
+}
+
+#[test]
+fn a_file_that_goes_gives_up_what_no_worker_has_begun() {
+    let _watchdog = Watchdog::new("dropping a file while workers read ahead");
+    let (written, gate, image, file) = gated();
+    let before = image.stats().cache.prefetch_dropped;
+    drop(file);
+    gate.open();
+    until("the rest is given up", || image.stats().cache.prefetch_dropped >= before + 2);
+    assert_all_is_read(&image, &written.texts[0]);
+}
+
+// A-R3, end to end: a demand joins a prefetch that runs, and gets its bytes from it.
+#[test]
+fn a_reader_joins_a_prefetch_that_runs() {
+    let _watchdog = Watchdog::new("joining a prefetch");
+    let (written, gate, image, _file) = gated();
+    let text = &written.texts[0];
+    let before = image.stats();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let inode = Written::file(&image, 0);
+            let mut buffer = vec![0u8; 5000];
+            let count = image.read_at(&inode, HELD_UP as u64, &mut buffer).unwrap();
+            assert!(buffer[..count] == text[HELD_UP..HELD_UP + 5000]);
+        });
+        let joined = || image.stats().cache.upgraded > before.cache.upgraded;
+        until("the reader waits", joined);
+        gate.open();
+        reader.join().unwrap();
+    });
+    let stats = image.stats();
+    assert!(stats.cache.prefetch_used > before.cache.prefetch_used, "{:?}", stats.cache);
+    assert_eq!(stats.cache.gone, before.cache.gone);
+}
+
+// A-R3, end to end: a demand takes over what lies behind another one in the worker's hands.
+#[test]
+fn a_reader_takes_over_what_a_worker_has_not_begun() {
+    let _watchdog = Watchdog::new("taking over a prefetch");
+    let (written, gate, image, _file) = gated();
+    let (text, before) = (&written.texts[0], image.stats());
+    let at = HELD_UP + (43 << 10);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let inode = Written::file(&image, 0);
+            let mut buffer = vec![0u8; 5000];
+            let count = image.read_at(&inode, at as u64, &mut buffer).unwrap();
+            assert!(buffer[..count] == text[at..at + 5000]);
+        });
+        // It comes to the gate itself, and does not wait for the worker.
+        gate.wait_for(2);
+        assert!(image.stats().cache.taken_over > before.cache.taken_over);
+        gate.open();
+        reader.join().unwrap();
+    });
+    assert_all_is_read(&image, text);
+}
+
+// What fails ahead of a reader fails nobody.
+#[test]
+fn a_medium_that_fails_ahead_of_the_reader_fails_no_read() {
+    let _watchdog = Watchdog::new("a medium that fails ahead of the reader");
+    let written = Written::of_extents(65_535, &[40], 64 << 10);
+    for fault in [Fault::Error, Fault::Panic] {
+        let source = Arc::new(Faulty::new(&written.bytes, fault));
+        let shared: Arc<dyn Source> = source.clone();
+        let image = written.open_as(&OpenOptions::new().workers(&own_workers()), shared);
+        let file = image.open_file(&Written::file(&image, 0)).unwrap();
+        let mut buffer = vec![0u8; 4096];
+        file.read_at(0, &mut buffer).unwrap();
+        let cache = || image.stats().cache;
+        until("the first round has ended", || cache().prefetched + cache().prefetch_dropped >= 2);
+        // The next read of data is a worker's: this reader has what it asks for.
+        source.plan(0);
+        let dropped = cache().prefetch_dropped;
+        for at in (4096..200_000).step_by(4096) {
+            if source.has_come() {
+                break;
+            }
+            let count = file.read_at(at as u64, &mut buffer);
+            match count {
+                Ok(count) => assert!(buffer[..count] == written.texts[0][at..at + count]),
+                // The reader has come to what nobody had fetched.
+                Err(error) => assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}"),
+            }
+        }
+        assert!(source.has_come());
+        source.plan(i64::MAX - 1);
+        until("it is dropped", || cache().prefetch_dropped > dropped);
+        let mut whole = vec![0u8; written.texts[0].len()];
+        assert_eq!(file.read_at(0, &mut whole).unwrap(), whole.len());
+        assert!(whole == written.texts[0]);
+    }
+}
