@@ -1,8 +1,7 @@
 //! A file that is read in pieces: reads like [`Image::read_at`], and looks ahead of readers that go
 //! through it in order.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError, TryLockError};
 
 use crate::error::Result;
 use crate::image::Image;
@@ -44,7 +43,12 @@ impl File {
     fn look_ahead(&self, offset: u64, bytes: usize) {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         // Another reader is at it: one of them looking ahead is enough, and nobody waits.
-        let Ok(mut ahead) = self.ahead.try_lock() else { return };
+        let mut ahead = match self.ahead.try_lock() {
+            Ok(ahead) => ahead,
+            // A medium panicked while the metadata was read; what is known of the reader is a guess.
+            Err(TryLockError::Poisoned(left)) => left.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
         if let Some(range) = ahead.advance(offset, bytes, self.inode.size()) {
             ahead.prefetch(self.image.core(), &self.inode, range);
         }
@@ -54,5 +58,38 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         self.ahead.get_mut().unwrap_or_else(PoisonError::into_inner).give_up();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    use ferrofs_ondisk::FileType;
+
+    use crate::image::Image;
+    use crate::walk::Visit;
+
+    #[test]
+    fn a_panic_on_the_way_does_not_end_readahead() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/lz4.erofs");
+        let image = Image::open(path).unwrap();
+        let is_large = |visit| match visit {
+            Visit::Leaf(node) if node.inode.file_type() == FileType::Regular => {
+                Some(node.inode).filter(|inode| inode.size() > 60_000)
+            }
+            _ => None,
+        };
+        let inode = image.walk(b"/").unwrap().find_map(is_large).unwrap();
+        let mut file = image.open_file(&inode).unwrap();
+        let panic = || {
+            let _ahead = file.ahead.lock();
+            resume_unwind(Box::new("on purpose"));
+        };
+        assert!(catch_unwind(AssertUnwindSafe(panic)).is_err());
+        assert!(file.ahead.is_poisoned());
+        file.read_at(0, &mut [0; 4096]).unwrap();
+        file.ahead.clear_poison();
+        assert!(file.ahead.get_mut().unwrap().is_ahead_of(4096));
     }
 }

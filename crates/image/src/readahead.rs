@@ -85,6 +85,12 @@ impl Readahead {
         Some(range)
     }
 
+    /// Whether something behind this byte was asked for.
+    #[cfg(test)]
+    pub(crate) fn is_ahead_of(&self, offset: u64) -> bool {
+        self.asked > offset
+    }
+
     /// Nothing that was asked for is wanted any more.
     pub(crate) fn give_up(&mut self) {
         self.round.fetch_add(1, Ordering::Relaxed);
