@@ -9,18 +9,22 @@ use std::time::Duration;
 use super::Engine;
 
 /// How often it looks. Twice nothing new, and it gives back: so within eight seconds of the last read.
-const LOOK: Duration = Duration::from_secs(4);
+const LOOK: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(4) };
 
 /// Gives an engine's memory back when nobody reads.
 #[derive(Debug, Default)]
 pub(crate) struct Keeper {
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
     quit: Arc<Signal>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     thread: Option<JoinHandle<()>>,
+    /// The thread will look once more at least.
+    is_looking: bool,
+    /// Somebody began to read since the last look.
+    was_asked: bool,
 }
 
 #[derive(Debug, Default)]
@@ -46,43 +50,117 @@ impl Signal {
 impl Keeper {
     /// Sees to it that somebody looks. Without a thread to be had memory is kept until it is wanted.
     pub(crate) fn wake(&self, engine: &Arc<Engine>) {
-        // Somebody else is just doing this.
-        let Ok(mut state) = self.state.try_lock() else { return };
-        if state.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+        let mut state = lock(&self.state);
+        state.was_asked = true;
+        if state.is_looking {
             return;
         }
         if let Some(ended) = state.thread.take() {
             ended.join().ok();
         }
         let (engine, quit) = (Arc::downgrade(engine), Arc::clone(&self.quit));
+        let shared = Arc::clone(&self.state);
         let named = std::thread::Builder::new().name("erofs_keeper".to_owned());
-        state.thread = named.spawn(move || keep(&engine, &quit)).ok();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        state.thread = named.spawn(move || keep(&engine, &quit, &shared)).ok();
+        state.is_looking = state.thread.is_some();
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
         self.quit.set();
-        if let Some(thread) = self.lock().thread.take() {
+        // The thread takes the lock once more.
+        let thread = lock(&self.state).thread.take();
+        if let Some(thread) = thread {
             thread.join().ok();
         }
     }
 }
 
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// What the thread does: ends when it has given back everything, or when the engine is gone.
-fn keep(engine: &Weak<Engine>, quit: &Signal) {
+fn keep(engine: &Weak<Engine>, quit: &Signal, state: &Mutex<State>) {
     let mut last = None;
     while !quit.wait(LOOK) {
         let Some(engine) = engine.upgrade() else { return };
         let now = engine.activity();
-        if last == Some(now) {
+        let is_idle = last == Some(now);
+        if is_idle {
             engine.shed(u64::MAX);
-            return;
         }
         last = Some(now);
+        let mut state = lock(state);
+        // Who began to read meanwhile saw that somebody looks, and relies on it.
+        if !std::mem::take(&mut state.was_asked) && is_idle {
+            state.is_looking = false;
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::image::Image;
+    use crate::memory::Memory;
+    use crate::open::OpenOptions;
+
+    const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/lzma-64k-all.erofs");
+
+    fn until(what: &str, is_so: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !is_so() {
+            assert!(began.elapsed() < Duration::from_secs(60), "never: {what}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Reads something that the cache keeps.
+    fn burst(image: &Image) {
+        let packed = image.superblock().packed.unwrap();
+        let packed = image.inode(packed).unwrap();
+        image.read_at(&packed, 10, &mut [0; 100]).unwrap();
+    }
+
+    #[test]
+    fn memory_comes_back_after_every_burst() {
+        let memory = Memory::new(Memory::MIN_BYTES).unwrap();
+        let image = OpenOptions::new().memory(&memory).open(PATH).unwrap();
+        let fixed = memory.budget().used_bytes();
+        for round in 0..20 {
+            let decoded = image.stats().clusters_decoded;
+            burst(&image);
+            assert!(image.stats().clusters_decoded > decoded, "round {round}: it was not kept");
+            until("memory comes back", || memory.budget().used_bytes() == fixed);
+            assert_eq!(image.stats().cached_bytes, 0);
+        }
+    }
+
+    #[test]
+    fn what_is_read_while_the_keeper_ends_comes_back_too() {
+        let memory = Memory::new(Memory::MIN_BYTES).unwrap();
+        let image = OpenOptions::new().memory(&memory).open(PATH).unwrap();
+        let fixed = memory.budget().used_bytes();
+        for _ in 0..20 {
+            burst(&image);
+            // Right when it gives back: then it is about to end.
+            until("memory comes back", || memory.budget().used_bytes() == fixed);
+            burst(&image);
+            until("memory comes back again", || memory.budget().used_bytes() == fixed);
+        }
+    }
+
+    #[test]
+    fn an_image_that_goes_takes_its_keeper_along() {
+        let image = Image::open(PATH).unwrap();
+        burst(&image);
+        let shared = Arc::downgrade(&image.core().keeper.state);
+        drop(image);
+        assert!(shared.upgrade().is_none());
     }
 }
