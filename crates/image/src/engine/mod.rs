@@ -282,6 +282,10 @@ fn unwrap_plain(input: &[u8], wrapped_bytes: u32, output: &mut [u8]) -> Result<(
         _ => Err(too_long.into()),
     }
 }
+
+#[cfg(test)]
+mod chain_tests;
+
 #[cfg(test)]
 mod tests {
     use super::*;
