@@ -42,9 +42,7 @@ fn file(image: &Image) -> (Inode, Vec<(Cluster, u64)>) {
         let bytes = usize::try_from(inode.size()).unwrap();
         let plan = ReadPlan::build(image.core(), &inode, 0, bytes).unwrap();
         let clusters = plan.parts.iter().filter_map(|part| match part.origin {
-            Origin::Cluster { cluster, skip: 0, .. } => {
-                Some((cluster, part.target.start as u64))
-            }
+            Origin::Cluster { cluster, skip: 0, .. } => Some((cluster, part.target.start as u64)),
             _ => None,
         });
         (inode, clusters.collect::<Vec<_>>())

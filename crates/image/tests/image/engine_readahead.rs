@@ -13,7 +13,8 @@ fn a_file_reads_like_its_image_in_any_order() {
     let _watchdog = Watchdog::new("reading files in any order");
     let mut numbers = Numbers(17);
     let workers = own_workers();
-    for name in ["lz4hc-64k", "lzma-64k-ztail", "zstd-64k-fragments", "deflate-fragments", "inline"] {
+    for name in ["lz4hc-64k", "lzma-64k-ztail", "zstd-64k-fragments", "deflate-fragments", "inline"]
+    {
         let carried = Carried::new(name);
         let image = carried.open(&OpenOptions::new().workers(&workers));
         for (nid, expected) in &carried.files {
