@@ -23,6 +23,10 @@ impl Numbers {
         self.0 % limit.max(1)
     }
 
+    pub(crate) fn byte(&mut self) -> u8 {
+        self.below(256).to_le_bytes()[0]
+    }
+
     pub(crate) fn index(&mut self, limit: usize) -> usize {
         usize::try_from(self.below(limit as u64)).unwrap()
     }
@@ -41,8 +45,7 @@ impl Lz4 {
     pub(crate) fn new(numbers: &mut Numbers, bytes: usize, most: usize) -> Self {
         let mut block = Self::default();
         while block.text.len() < bytes {
-            let literals: Vec<u8> =
-                (0..1 + numbers.index(20)).map(|_| numbers.below(256) as u8).collect();
+            let literals: Vec<u8> = (0..1 + numbers.index(20)).map(|_| numbers.byte()).collect();
             let reach = most.min(block.text.len() + literals.len());
             let distance = if numbers.below(4) == 0 { reach } else { 1 + numbers.index(reach) };
             block.sequence(&literals, distance, 4 + numbers.index(1500));
