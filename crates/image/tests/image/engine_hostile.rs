@@ -99,7 +99,7 @@ fn hole(size: u64) -> Vec<u8> {
     bytes[1024 + 12] = 12;
     bytes[1024 + 40] = 1;
     for (at, mode, layout, length, block) in
-        [(4096, 0o040_755u16, 0u8, 39, 2u32), (4096 + 64, 0o100_644, 0, size, u32::MAX)]
+        [(4096, 0o040_755u16, 0u8, 40, 2u32), (4096 + 64, 0o100_644, 0, size, u32::MAX)]
     {
         bytes[at] = 1 | layout << 1;
         bytes[at + 4..at + 6].copy_from_slice(&mode.to_le_bytes());
