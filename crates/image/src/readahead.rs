@@ -143,8 +143,7 @@ impl Readahead {
                 if errand.decoded_bytes() >= ERRAND_BYTES {
                     let wish = Some(Wish::of_round(&self.round));
                     let full = std::mem::replace(&mut errand, Errand::new(engine, wish, false));
-                    full.send(self.turn);
-                    self.turn = self.turn.wrapping_add(1);
+                    self.send(core, full);
                 }
             }
             if plan.length == 0 {
@@ -153,10 +152,19 @@ impl Readahead {
             at = at.saturating_add(u64::try_from(plan.length).unwrap_or(u64::MAX));
         }
         if !errand.is_empty() {
-            errand.send(self.turn);
-            self.turn = self.turn.wrapping_add(1);
+            self.send(core, errand);
         }
         Ok(())
+    }
+
+    /// Sends an errand, with something at hand for the bytes that it will read: the lane of its worker
+    /// may have no buffer yet, or a shorter one.
+    fn send(&mut self, core: &Core, errand: Errand) {
+        let engine = &core.engine;
+        let lanes = engine.workers.parallelism();
+        let _made: usize = engine.memory.buffers().stock(errand.encoded_bytes(), lanes);
+        errand.send(self.turn);
+        self.turn = self.turn.wrapping_add(1);
     }
 }
 
@@ -165,11 +173,9 @@ impl Readahead {
 /// who may: a worker's best effort maps nothing.
 fn at_hand(core: &Core, bytes: usize) -> Option<Buffer> {
     let engine = &core.engine;
-    let idle = || engine.memory.buffer(bytes, Policy::MayFail).ok();
-    idle().or_else(|| {
-        let _made: usize = engine.memory.buffers().stock(bytes, 1);
-        idle()
-    })
+    // First, so that a refusal says that there is no room, and makes the window smaller.
+    let _made: usize = engine.memory.buffers().stock(bytes, 1);
+    engine.memory.buffer(bytes, Policy::MayFail).ok()
 }
 
 fn is_data(place: ClusterPlace) -> bool {

@@ -79,6 +79,13 @@ impl Errand {
         self.clusters.iter().fold(0, sum)
     }
 
+    /// The most bytes that one of its reads of the source brings.
+    pub(crate) fn encoded_bytes(&self) -> usize {
+        let places: Vec<Cluster> = self.clusters.iter().map(|job| job.cluster).collect();
+        let from = |number| reach(places.get(number..).unwrap_or_default());
+        (0..places.len()).map(from).max().unwrap_or(0)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.clusters.is_empty()
     }
