@@ -216,7 +216,7 @@ fn panics_pile_up(name: &str, mode: SyncDecompress) {
     let image = options.open_sources(shared, Vec::new()).unwrap();
     let fixed = memory.budget().used_bytes();
     let mut came = 0;
-    for before in 0..60 {
+    for before in 0..24 {
         // Lanes give up what they read before, or there would be little left to read.
         drop(memory.budget().charge(LIMIT_BYTES - fixed, Policy::MustSucceed).unwrap());
         source.plan(before % 12);
@@ -225,7 +225,7 @@ fn panics_pile_up(name: &str, mode: SyncDecompress) {
         }
         came += u64::from(source.has_come());
     }
-    assert!(came > 30, "{name}: only {came} panics came");
+    assert!(came > 10, "{name}: only {came} panics came");
     source.plan(i64::MAX - 1);
     std::thread::scope(|scope| {
         for _ in 0..2 * image.lanes() {
