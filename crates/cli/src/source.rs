@@ -15,7 +15,7 @@ use crate::stderr;
 
 /// Opens an image for a look at it.
 pub(crate) fn open(path: &Path, read: &ReadArguments) -> anyhow::Result<Image> {
-    open_with(path, read, OpenOptions::new())
+    open_with(path, read, OpenOptions::new().keeps_memory(true))
 }
 
 /// Opens an image for long work, whose files are read once each.
@@ -26,6 +26,7 @@ pub(crate) fn open_for_work(
 ) -> anyhow::Result<Image> {
     let options = OpenOptions::new()
         .memory(&resources.memory)
+        .keeps_memory(true)
         .workers(&resources.workers)
         .cached_bytes(resources.shared_bytes());
     open_with(path, read, options)

@@ -172,7 +172,7 @@ impl Image {
         file: &Inode,
         mut sink: impl FnMut(Piece<'_>) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        self.core.for_each_piece_in(file, 0..file.size(), &mut sink).map(|_| ())
+        self.for_each_piece_in(file, 0..file.size(), &mut sink).map(|_| ())
     }
 
     /// Hands the part of a file that belongs to `range` to `sink`, in order and without gaps, and
@@ -192,6 +192,7 @@ impl Image {
         range: Range<u64>,
         mut sink: impl FnMut(Piece<'_>) -> std::result::Result<(), E>,
     ) -> std::result::Result<Range<u64>, E> {
+        self.core.keeper.wake(&self.core.engine);
         self.core.for_each_piece_in(file, range, &mut sink)
     }
 
@@ -254,6 +255,7 @@ impl Image {
         max_threads: Option<usize>,
         on_event: &mut dyn FnMut(VerifyEvent),
     ) -> VerifySummary {
+        self.core.keeper.wake(&self.core.engine);
         crate::verify::verify(&self.core, max_threads, on_event)
     }
 

@@ -48,6 +48,7 @@ pub struct OpenOptions {
     ignores_checksum: bool,
     memory: Option<Memory>,
     cached_bytes: Option<u64>,
+    keeps_memory: bool,
     workers: Option<DecodeWorkers>,
     sync_decompress: SyncDecompress,
 }
@@ -95,6 +96,15 @@ impl OpenOptions {
     #[must_use]
     pub fn cached_bytes(mut self, bytes: u64) -> Self {
         self.cached_bytes = Some(bytes);
+        self
+    }
+
+    /// Keeps what reading was made faster with until somebody needs the memory, or the image is dropped.
+    /// Without this a thread gives it back within eight seconds of the last read. For programs that end
+    /// when they have read.
+    #[must_use]
+    pub fn keeps_memory(mut self, yes: bool) -> Self {
+        self.keeps_memory = yes;
         self
     }
 
@@ -156,7 +166,7 @@ impl OpenOptions {
             sb,
             compression,
             slots,
-            keeper: Keeper::default(),
+            keeper: if self.keeps_memory { Keeper::off() } else { Keeper::default() },
             engine,
             windows,
             mode: self.sync_decompress,

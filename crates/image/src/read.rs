@@ -24,7 +24,9 @@ pub enum SyncDecompress {
     /// The reader decodes what is asked for in reads of at most 12,288 bytes; larger ones are decoded
     /// by workers while the reader waits.
     ForceOn,
-    /// Workers decode, always.
+    /// Workers decode, always. Two exceptions, which are decoded by the reader: clusters among the
+    /// metadata, which are shorter than a block, and the part of a long LZ4 extent for which there is
+    /// no memory but that of a window.
     ForceOff,
 }
 

@@ -14,6 +14,8 @@ const LOOK: Duration = if cfg!(test) { Duration::from_millis(20) } else { Durati
 /// Gives an engine's memory back when nobody reads.
 #[derive(Debug, Default)]
 pub(crate) struct Keeper {
+    /// Nobody is to look: the program ends soon.
+    is_off: bool,
     state: Arc<Mutex<State>>,
     quit: Arc<Signal>,
 }
@@ -48,8 +50,18 @@ impl Signal {
 }
 
 impl Keeper {
+    /// One that gives nothing back.
+    pub(crate) fn off() -> Self {
+        let mut keeper = Self::default();
+        keeper.is_off = true;
+        keeper
+    }
+
     /// Sees to it that somebody looks. Without a thread to be had memory is kept until it is wanted.
     pub(crate) fn wake(&self, engine: &Arc<Engine>) {
+        if self.is_off {
+            return;
+        }
         let mut state = lock(&self.state);
         state.was_asked = true;
         if state.is_looking {
