@@ -9,8 +9,10 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use ferrofs_image::{Image, OpenOptions, Source};
+use ferrofs_image::{Image, Memory, OpenOptions, Source};
+use ferrofs_workers::memory::{Budget, Refusals};
 use tempfile::TempDir;
 
 use super::made_image::MadeImage;
@@ -121,6 +123,52 @@ fn any_read_that_panics_is_a_named_failure_and_no_wrong_byte() {
         for workers in [0, 2] {
             try_every_read(name, Fault::Panic, workers);
         }
+    }
+}
+
+/// Whether an error says that there was no memory.
+fn is_about_memory(error: &crate::Error) -> bool {
+    match error.kind() {
+        ErrorKind::Image(error) => {
+            matches!(error.kind(), ferrofs_image::ErrorKind::OutOfMemory { .. })
+        }
+        kind => matches!(kind, ErrorKind::Memory(_)),
+    }
+}
+
+#[test]
+fn memory_that_ends_at_any_point_is_a_named_failure_and_no_wrong_byte() {
+    let bytes = golden("lz4-fragments.erofs");
+    let whole = new_folder();
+    extract_watched(&open_faulty(&bytes, Fault::Error, u64::MAX).0, whole.path(), 0)
+        .result
+        .unwrap();
+    let expected = look(whole.path());
+    for workers in [0, 2] {
+        let mut shortages = 0;
+        for after in 0.. {
+            let budget = Budget::with_stall(32 << 20, Duration::from_millis(1));
+            let memory = Memory::with_budget(budget.clone()).unwrap();
+            let options = OpenOptions::new().memory(&memory);
+            let image = options.open_sources(Arc::new(bytes.clone()), Vec::new()).unwrap();
+            budget.refuse_on_purpose(Refusals { after, count: u64::MAX });
+            let folder = new_folder();
+            let extracted = extract_watched(&image, folder.path(), workers);
+            let refused = budget.refused_on_purpose();
+            let errors: Vec<_> = extracted.errors().collect();
+            for error in &errors {
+                assert!(is_about_memory(error), "request {after}: {error}");
+            }
+            for (path, seen) in look(folder.path()) {
+                assert_eq!(seen.contents, expected[&path].contents, "request {after}: {path:?}");
+            }
+            if refused == 0 {
+                assert!(errors.is_empty(), "{errors:?}");
+                break;
+            }
+            shortages += 1;
+        }
+        assert!(shortages > 3, "only {shortages} requests");
     }
 }
 
