@@ -13,10 +13,10 @@ use crate::directory::{Directory, Identity};
 use crate::error::ErrorKind;
 
 /// What an inode with several names takes beside its path, in bytes, about.
-const KNOWN_BYTES: u64 = 128;
+pub(crate) const KNOWN_BYTES: u64 = 128;
 
 /// Memory is charged in steps of so many bytes.
-const STEP_BYTES: u64 = 256 << 10;
+pub(crate) const STEP_BYTES: u64 = 256 << 10;
 
 /// Names that may be parked at once: each keeps a directory open.
 const PARKED_MAX: usize = 64;

@@ -206,6 +206,18 @@ fn a_budget_without_room_is_a_named_error() {
 }
 
 #[test]
+fn what_is_remembered_of_names_is_charged() {
+    // Room for a segment, and for nothing else.
+    let budget = || Some(Budget::with_stall(2 << 20, Duration::from_millis(10)));
+    let image = open("lz4.erofs");
+    assert!(sound(&image, &threads(1)).1.hard_links > 0);
+    let ended = written(&image, &TarOptions { budget: budget(), ..threads(1) }).summary;
+    assert!(matches!(ended.unwrap_err().kind(), ErrorKind::Memory(_)));
+    let selection = Selection::new(["no-such-name"]).unwrap();
+    written(&image, &TarOptions { selection, budget: budget(), ..threads(1) }).summary.unwrap();
+}
+
+#[test]
 fn a_selection_comes_with_the_directories_above_it_but_for_the_root() {
     let image = open("demo.erofs");
     let all = members(&sound(&image, &TarOptions::default()).0);

@@ -61,7 +61,7 @@ pub fn write_tar(
     let walk = guard::guarded(|| Ok(image.walk(b"/")?)).map_err(|kind| Error::new(kind, b"/"))?;
     let threads = options.max_threads.unwrap_or_else(|| Helpers::process().total()).max(1);
     let (segments, _charge) = charge(threads, options)?;
-    let mut plan = Plan::new(image, walk, &options.selection, options.holes);
+    let mut plan = Plan::new(image, walk, options);
     let mut stream = Stream::new(out, on_event);
     if let Some(error) = image.truncation() {
         stream.fail(Error::new(error.into(), b""));

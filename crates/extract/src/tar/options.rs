@@ -16,6 +16,7 @@ pub struct TarOptions {
     pub max_threads: Option<usize>,
     /// What the segments of the stream that are on their way are charged to. They take 2 MiB each,
     /// four for each thread, but no more than a quarter of the budget as long as there is one.
+    /// So is what is remembered of inodes with several names.
     pub budget: Option<Budget>,
 }
 

@@ -8,14 +8,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ferrofs_image::{FileType, Image, Inode, Nid, Node, Storage, Visit, Walk};
+use ferrofs_workers::memory::{Budget, Charge, Policy};
 
 use super::guard::guarded;
 use super::layout::Layout;
-use super::options::Holes;
+use super::options::{Holes, TarOptions};
 use super::segment::{
     CONTENTS_MAX_BYTES, Item, LONG_BYTES, LongFile, Part, SEGMENT_BYTES, Segment,
 };
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
+use crate::hard_links::{KNOWN_BYTES, STEP_BYTES};
 use crate::selection::{Matches, Selection, Verdict};
 
 /// What an entry counts beside its contents and its path: headers, and the inode in memory.
@@ -32,6 +34,10 @@ pub(super) struct Plan<'a> {
     /// them is. The root is not among them: it is written only if it is selected itself.
     passages: Vec<Node>,
     links: HashMap<Nid, FirstName>,
+    /// What `links` takes, in bytes, and what of it is charged.
+    links_bytes: u64,
+    links_charge: Option<Charge>,
+    budget: Option<&'a Budget>,
     batch: Vec<Item>,
     batch_bytes: u64,
     /// A file of which parts are still to come.
@@ -59,20 +65,18 @@ struct Parts {
 }
 
 impl<'a> Plan<'a> {
-    pub(super) fn new(
-        image: &'a Image,
-        walk: Walk<'a>,
-        selection: &'a Selection,
-        holes: Holes,
-    ) -> Self {
+    pub(super) fn new(image: &'a Image, walk: Walk<'a>, options: &'a TarOptions) -> Self {
         Self {
             image,
             walk,
-            selection,
-            matches: selection.matches(),
-            holes,
+            selection: &options.selection,
+            matches: options.selection.matches(),
+            holes: options.holes,
             passages: Vec::new(),
             links: HashMap::new(),
+            links_bytes: 0,
+            links_charge: None,
+            budget: options.budget.as_ref(),
             batch: Vec::new(),
             batch_bytes: 0,
             long: None,
@@ -108,6 +112,21 @@ impl<'a> Plan<'a> {
                     self.add(Item::Failed(error), ENTRY_BYTES);
                 }
             }
+        }
+        self.settle_charge()
+    }
+
+    /// Sees to it that what is remembered of links is charged.
+    fn settle_charge(&mut self) -> Result<(), Error> {
+        let Some(budget) = self.budget else { return Ok(()) };
+        while self.links_charge.as_ref().map_or(0, Charge::bytes) < self.links_bytes {
+            let charged = match &mut self.links_charge {
+                Some(charge) => charge.grow(STEP_BYTES, Policy::MustSucceed),
+                none => budget
+                    .charge(STEP_BYTES, Policy::MustSucceed)
+                    .map(|charge| *none = Some(charge)),
+            };
+            charged.map_err(|error| Error::new(ErrorKind::Memory(error), b""))?;
         }
         Ok(())
     }
@@ -164,13 +183,18 @@ impl<'a> Plan<'a> {
             Place::Vacant(place) => {
                 let names_left = inode.nlink() - 1;
                 place.insert(FirstName { path: node.path.clone(), names_left });
+                self.links_bytes = self.links_bytes.saturating_add(known_bytes(&node.path));
                 None
             }
             Place::Occupied(mut place) => {
                 place.get_mut().names_left -= 1;
                 // Inodes whose names are all known are forgotten.
-                let is_last = place.get().names_left == 0;
-                Some(if is_last { place.remove().path } else { place.get().path.clone() })
+                if place.get().names_left > 0 {
+                    return Some(place.get().path.clone());
+                }
+                let path = place.remove().path;
+                self.links_bytes = self.links_bytes.saturating_sub(known_bytes(&path));
+                Some(path)
             }
         }
     }
@@ -260,6 +284,11 @@ fn cut(image: &Image, inode: &Inode, range: Range<u64>, used: u64) -> u64 {
         // Damage shows to who reads there.
         _ => wanted,
     }
+}
+
+/// What an inode with several names takes, in bytes, about.
+fn known_bytes(path: &[u8]) -> u64 {
+    KNOWN_BYTES.saturating_add(path.len() as u64)
 }
 
 fn path_bytes(node: &Node) -> u64 {
