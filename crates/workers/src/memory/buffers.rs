@@ -282,10 +282,15 @@ impl Store {
         let most = self.idle_most.load(Ordering::Relaxed);
         let mut shelf = lock(&self.shelf);
         shelf.put(block, now);
-        let surplus = if shelf.idle_bytes > most { shelf.take_oldest(|_| true) } else { None };
+        // One at a time, each unmapped outside of the lock: a long block may push out many short ones.
+        while shelf.idle_bytes > most
+            && let Some(surplus) = shelf.take_oldest(|_| true)
+        {
+            drop(shelf);
+            drop(surplus);
+            shelf = lock(&self.shelf);
+        }
         drop(shelf);
-        // Unmapped outside of the lock.
-        drop(surplus);
         // Who waits for memory can take it now, or reclaim it. It looks under the same lock: either
         // that look came later and saw the block, or its visit is seen here.
         self.budget.returned();

@@ -305,6 +305,19 @@ fn leases_outlive_every_handle_and_nothing_is_left() {
 }
 
 #[test]
+fn a_long_block_that_comes_back_pushes_out_as_many_short_ones_as_it_takes() {
+    let (budget, buffers) = buffers(1 << 30);
+    buffers.keep_idle(64 << 10);
+    drop((0..16).map(|_| must(&buffers, PAGE)).collect::<Vec<_>>());
+    assert_eq!(buffers.idle_bytes(), 64 << 10);
+    for _ in 0..3 {
+        drop(must(&buffers, 32 << 10));
+        assert!(buffers.idle_bytes() <= 64 << 10, "{}", buffers.idle_bytes());
+    }
+    assert_eq!(budget.used_bytes(), buffers.idle_bytes());
+}
+
+#[test]
 fn no_more_stays_idle_than_is_to_be_kept() {
     let budget = Budget::new(1 << 20);
     let buffers = Buffers::new(&budget).unwrap();
