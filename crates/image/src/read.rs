@@ -26,7 +26,9 @@ pub enum SyncDecompress {
     ForceOn,
     /// Workers decode, always. Two exceptions, which are decoded by the reader: clusters among the
     /// metadata, which are shorter than a block, and the part of a long LZ4 extent for which there is
-    /// no memory but that of a window.
+    /// no memory but that of a window. Without workers ([`DecodeWorkers::none`]) this is `Auto`.
+    ///
+    /// [`DecodeWorkers::none`]: crate::DecodeWorkers::none
     ForceOff,
 }
 
@@ -57,6 +59,7 @@ impl Core {
         let count = buffer.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
         let mode = match mode {
             SyncDecompress::ForceOn if count <= SMALL_READ_BYTES => SyncDecompress::Auto,
+            _ if self.engine.workers.are_none() => SyncDecompress::Auto,
             other => other,
         };
         let mut target = buffer.get_mut(..count).unwrap_or_default();

@@ -100,6 +100,9 @@ impl Readahead {
     /// Asks for the clusters of a range. What fails here fails the read that needs it, later and with
     /// a better message, or nobody.
     pub(crate) fn prefetch(&mut self, core: &Core, inode: &Inode, range: Range<u64>) {
+        if core.engine.workers.are_none() {
+            return;
+        }
         self.shrink_if_refused(core);
         let cpus = u64::try_from(core.engine.workers.parallelism()).unwrap_or(1);
         let most = core.engine.memory.budget().limit_bytes() / MEMORY_SHARE;

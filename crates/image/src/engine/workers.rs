@@ -57,6 +57,11 @@ impl DecodeWorkers {
         self.0.pool.snapshot()
     }
 
+    /// Whether there is nobody but those who read.
+    pub(crate) fn are_none(&self) -> bool {
+        self.0.cpus.is_empty()
+    }
+
     /// How many threads can really run at a time.
     pub(crate) fn parallelism(&self) -> usize {
         self.0.parallelism

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ferrofs_image::workers::cpus::CpuSet;
-use ferrofs_image::{Image, OpenOptions, Source, SyncDecompress};
+use ferrofs_image::{DecodeWorkers, Image, OpenOptions, Source, SyncDecompress};
 
 use crate::engine_sources::{Carried, Noting, Watchdog, own_workers, until};
 use crate::engine_writer::Written;
@@ -50,6 +50,25 @@ fn a_read_of_12_288_bytes_is_decoded_on_the_caller_when_forced_on() {
 fn a_read_of_12_289_bytes_goes_to_workers_when_forced_on() {
     for count in [12_289, 100_000] {
         assert!(!readers(SyncDecompress::ForceOn, count).contains(&false), "{count} bytes");
+    }
+}
+
+#[test]
+fn without_workers_everything_is_decoded_on_the_thread_that_reads() {
+    for mode in [SyncDecompress::Auto, SyncDecompress::ForceOn, SyncDecompress::ForceOff] {
+        let written = Written::of_extents(65_535, &[32], 64 << 10);
+        let none = DecodeWorkers::none();
+        let options = OpenOptions::new().workers(&none).sync_decompress(mode);
+        let image = written.open(&options);
+        let inode = Written::file(&image, 0);
+        let file = image.open_file(&inode).unwrap();
+        let mut buffer = vec![0u8; 128 << 10];
+        for at in [0, 128 << 10, 256 << 10, 384 << 10] {
+            assert_eq!(file.read_at(at, &mut buffer).unwrap(), buffer.len());
+        }
+        let snapshot = none.snapshot();
+        assert!(snapshot.workers.iter().all(|one| one.thread_id.is_none()), "{mode:?}");
+        assert_eq!((image.stats().clusters_on_workers, snapshot.items()), (0, 0), "{mode:?}");
     }
 }
 
