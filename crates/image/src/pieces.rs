@@ -144,6 +144,8 @@ impl Reader<'_> {
     ) -> Result<(), E> {
         let engine = &self.core.engine;
         let count = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
+        let prepared = engine.prepare(lane, (cluster, 0), Policy::MustSucceed);
+        prepared.in_inode(self.inode.nid())?;
         let output = lane.take_output(&engine.memory, count);
         let mut output = output.in_inode(self.inode.nid())?;
         let target = output.get_mut(..count).unwrap_or_default();

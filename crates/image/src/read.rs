@@ -217,8 +217,7 @@ impl Core {
             drop(mine);
             return engine.decode_window(lane, (cluster, skip), target);
         }
-        let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
-        let decoded = engine.see_through(mine, bytes, |output| {
+        let decoded = engine.see_through(lane, mine, (cluster, reach), |lane, output| {
             engine.decode_data(lane, (cluster, reach), output, policy)
         })?;
         copy(&decoded, skip, target)

@@ -140,7 +140,10 @@ fn decode(
     let mut attempt = |policy| {
         let mut buffer = match output.take() {
             Some(buffer) => buffer,
-            None => engine.memory.buffer(bytes, policy)?,
+            None => {
+                engine.prepare(lane, (cluster, reach), policy)?;
+                engine.memory.buffer(bytes, policy)?
+            }
         };
         engine.decode_data(lane, (cluster, reach), &mut buffer, policy)?;
         Ok(Decoded::from(buffer))

@@ -116,14 +116,28 @@ impl Engine {
         output: &mut [u8],
         policy: Policy,
     ) -> Result<()> {
-        let ClusterPlace::Data(offset) = cluster.id.place else {
-            return Err(Error::new(ErrorKind::AddressOverflow).at(cluster.id.place.offset()));
-        };
-        let bytes = usize::try_from(cluster.id.encoded_bytes).unwrap_or(usize::MAX);
-        let wanted = Wanted { device: 0, offset, bytes, reach };
+        let wanted = wanted(cluster, reach)?;
         let input = scratch.window.get(&self.devices, &self.memory, wanted, policy)?;
         self.decode_with((&mut scratch.context, policy), cluster, input, output)?;
         scratch.count(cluster, output.len());
+        Ok(())
+    }
+
+    /// Has what decoding needs beside the output: the bytes of a cluster among the data, and a decoder.
+    /// It is asked for before the output: who has that waits for no more memory, and gives it back.
+    pub(crate) fn prepare(
+        &self,
+        scratch: &mut Scratch,
+        (cluster, reach): (&Cluster, usize),
+        policy: Policy,
+    ) -> Result<()> {
+        if let ClusterPlace::Data(_) = cluster.id.place {
+            let wanted = wanted(cluster, reach)?;
+            scratch.window.get(&self.devices, &self.memory, wanted, policy)?;
+        }
+        if cluster.is_compressed() {
+            scratch.context.decoder(&self.settings, &self.memory, policy)?;
+        }
         Ok(())
     }
 
@@ -140,7 +154,7 @@ impl Engine {
         &self,
         lane: &mut Lane<'_>,
         cluster: &Cluster,
-        mut decode: impl FnMut(&mut Lane<'_>, &mut [u8]) -> Result<()>,
+        decode: impl Fn(&mut Lane<'_>, &mut [u8]) -> Result<()>,
     ) -> Result<Decoded> {
         let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
         loop {
@@ -148,7 +162,7 @@ impl Engine {
                 Claim::Ready(decoded) => return Ok(decoded),
                 Claim::Mine(mut mine) => {
                     if mine.begin() {
-                        return self.see_through(mine, bytes, |output| decode(lane, output));
+                        return self.see_through(lane, mine, (cluster, 0), decode);
                     }
                 }
                 Claim::Pending(waiter) => {
@@ -178,12 +192,15 @@ impl Engine {
     /// Decodes what was claimed and begun, and tells everybody.
     pub(crate) fn see_through(
         &self,
+        lane: &mut Lane<'_>,
         mine: Mine,
-        bytes: usize,
-        decode: impl FnOnce(&mut [u8]) -> Result<()>,
+        (cluster, reach): (&Cluster, usize),
+        decode: impl FnOnce(&mut Lane<'_>, &mut [u8]) -> Result<()>,
     ) -> Result<Decoded> {
+        self.prepare(lane, (cluster, reach), Policy::MustSucceed)?;
+        let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
         let mut output = self.memory.buffer(bytes, Policy::MustSucceed)?;
-        decode(&mut output)?;
+        decode(lane, &mut output)?;
         let decoded = Decoded::from(output);
         mine.publish(decoded.clone());
         Ok(decoded)
@@ -221,8 +238,9 @@ impl Engine {
         let whole = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
         let (padding, want) = (self.padding, Want::Prefix);
         let part = Lz4Part { padding, extent_bytes: whole, skip_bytes: skip, want };
-        let mut list = self.memory.request_list();
         let policy = Policy::MustSucceed;
+        self.prepare(scratch, (cluster, bytes), policy)?;
+        let mut list = self.memory.request_list();
         let mut frames: Vec<Frame> = Vec::new();
         for _ in 0..lz4_window_pages(distance, end) {
             frames.push(list.take(policy)?);
@@ -252,6 +270,15 @@ impl Engine {
         buffers.give_back(bytes);
         before.saturating_sub(self.memory.budget().used_bytes())
     }
+}
+
+/// What is to be read for a cluster among the data.
+fn wanted(cluster: &Cluster, reach: usize) -> Result<Wanted> {
+    let ClusterPlace::Data(offset) = cluster.id.place else {
+        return Err(Error::new(ErrorKind::AddressOverflow).at(cluster.id.place.offset()));
+    };
+    let bytes = usize::try_from(cluster.id.encoded_bytes).unwrap_or(usize::MAX);
+    Ok(Wanted { device: 0, offset, bytes, reach })
 }
 
 fn codec_of(algorithm: AlgorithmId) -> Algorithm {

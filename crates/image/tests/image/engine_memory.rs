@@ -2,7 +2,7 @@
 //! LZ4 extents go through a window of frames.
 
 use ferrofs_image::codec;
-use ferrofs_image::workers::memory::{Charge, Policy, Pressure, PressureSettings};
+use ferrofs_image::workers::memory::{Budget, Charge, Policy, Pressure, PressureSettings};
 use ferrofs_image::{Error, ErrorKind, Image, Memory, OpenOptions};
 
 use crate::engine_sources::{Carried, Watchdog, files_of, own_workers, until};
@@ -51,6 +51,33 @@ fn bytes_are_right_where_every_request_of_best_effort_is_refused() {
 fn all_but(memory: &Memory, (fixed, rest): (u64, u64)) -> Charge {
     let budget = memory.budget();
     budget.charge(budget.limit_bytes() - fixed - rest, Policy::MustSucceed).unwrap()
+}
+
+// Two readers that had their output and waited for input would wait for each other.
+#[test]
+fn readers_that_need_more_than_there_is_take_turns() {
+    let _watchdog = Watchdog::new("taking turns");
+    let bytes = 3 << 20;
+    let written = Written::of_extents(65_535, &[1, 1], bytes);
+    for round in 0..10 {
+        let stall = std::time::Duration::from_millis(500);
+        let memory = Memory::with_budget(Budget::with_stall(64 << 20, stall)).unwrap();
+        let image = written.open(&OpenOptions::new().memory(&memory).keeps_memory(true));
+        // Room for two outputs, and for the input of none.
+        let _rest = all_but(&memory, (memory.budget().used_bytes(), 2 * bytes as u64 + 4096));
+        let begin = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            for number in 0..2 {
+                let (image, begin) = (&image, &begin);
+                scope.spawn(move || {
+                    let inode = Written::file(image, number);
+                    begin.wait();
+                    image.for_each_piece::<Error>(&inode, |_| Ok(())).unwrap();
+                });
+            }
+        });
+        assert_eq!(image.stats().budget.gave_up, 0, "round {round}");
+    }
 }
 
 /// Reads the end of an extent of more than 1 MiB with little memory; answers how many frames that took.
