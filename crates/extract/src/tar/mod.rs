@@ -66,7 +66,7 @@ pub fn write_tar(
     if let Some(error) = image.truncation() {
         stream.fail(Error::new(error.into(), b""));
     }
-    let renderer = Renderer { image, holes: options.holes };
+    let renderer = Renderer { image, holes: options.holes, budget: options.budget.as_ref() };
     let buffers = Buffers::default();
     Ordered::new().max_threads(threads).look_ahead(segments).run(
         &mut plan,

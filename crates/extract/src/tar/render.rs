@@ -5,12 +5,13 @@
 use std::ops::Range;
 
 use ferrofs_image::{FileType, Image, Inode, Nid, Node, Xattr};
+use ferrofs_workers::memory::{Budget, Charge, Policy};
 
 use super::guard::guarded;
 use super::header::{self, Kind, Member};
 use super::layout::Layout;
 use super::options::Holes;
-use super::segment::{Item, Part, Segment};
+use super::segment::{Item, Part, SEGMENT_MAX_BYTES, Segment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Summary;
 use crate::metadata::permissions;
@@ -27,6 +28,8 @@ pub(super) struct Rendered {
     pub(super) entries: u64,
     /// The long file that ends here.
     pub(super) ended: Option<Node>,
+    /// For what is beyond the charge of every segment.
+    pub(super) surplus: Option<Charge>,
 }
 
 /// Something that the stream has to know about a segment.
@@ -47,6 +50,7 @@ pub(super) enum Fact {
 pub(super) struct Renderer<'a> {
     pub(super) image: &'a Image,
     pub(super) holes: Holes,
+    pub(super) budget: Option<&'a Budget>,
 }
 
 impl Renderer<'_> {
@@ -60,6 +64,7 @@ impl Renderer<'_> {
             Segment::Members(items) => {
                 for item in items {
                     self.item(item, &mut rendered)?;
+                    rendered.charge_surplus(self.budget)?;
                 }
             }
             Segment::Part(part) => self.part(&part, &mut rendered)?,
@@ -229,6 +234,20 @@ impl Renderer<'_> {
 }
 
 impl Rendered {
+    /// Charges what no plan can know: attributes are read here, and a few bytes of a hostile image are
+    /// many of them.
+    fn charge_surplus(&mut self, budget: Option<&Budget>) -> Result<()> {
+        let charged = self.surplus.as_ref().map_or(0, Charge::bytes);
+        let more = (self.bytes.len() as u64).saturating_sub(SEGMENT_MAX_BYTES + charged);
+        let (Some(budget), 1..) = (budget, more) else { return Ok(()) };
+        let policy = Policy::MustSucceed;
+        let grown = match &mut self.surplus {
+            Some(surplus) => surplus.grow(more, policy),
+            none => budget.charge(more, policy).map(|surplus| *none = Some(surplus)),
+        };
+        grown.map_err(|error| Error::new(ErrorKind::Memory(error), b""))
+    }
+
     fn leave_out(&mut self, node: &Node, kind: ErrorKind) {
         let error = Error::new(kind, &node.path).about(&node.inode);
         self.facts.push(Fact::LeftOut(node.inode.nid(), error));
@@ -288,4 +307,26 @@ fn member(node: &Node) -> Member<'static> {
 fn out_of_memory() -> Error {
     let source = std::io::ErrorKind::OutOfMemory.into();
     Error::new(ErrorKind::Output { operation: "cannot collect the tar", source }, b"")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_a_segment_has_beyond_its_charge_is_charged() {
+        let limits = [(1 << 20, true), ((1 << 20) - 1, false)];
+        for (limit, fits) in limits {
+            let budget = Budget::with_stall(limit, Duration::from_millis(10));
+            let bytes = vec![0; usize::try_from(SEGMENT_MAX_BYTES).unwrap()];
+            let mut rendered = Rendered { bytes, ..Rendered::default() };
+            rendered.charge_surplus(Some(&budget)).unwrap();
+            assert_eq!(budget.used_bytes(), 0);
+            rendered.bytes.resize(3 << 20, 0);
+            assert_eq!(rendered.charge_surplus(Some(&budget)).is_ok(), fits);
+            assert_eq!(budget.used_bytes(), if fits { limit } else { 0 });
+        }
+    }
 }

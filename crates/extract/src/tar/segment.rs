@@ -14,7 +14,8 @@ use crate::error::{Error, ErrorKind};
 pub(super) const SEGMENT_BYTES: u64 = 1 << 20;
 
 /// What a segment is charged: it may grow beyond [`SEGMENT_BYTES`] by headers, or to keep a cluster
-/// whole. Only hostile images go beyond this: their attributes may take 16 MiB for a single file.
+/// whole. Only hostile images go beyond this, as their attributes may take 16 MiB for a
+/// single file; what they need is charged as it comes.
 pub(super) const SEGMENT_MAX_BYTES: u64 = 2 << 20;
 
 /// The contents that a segment may have, to keep a cluster whole: the rest is for headers and a map.

@@ -52,7 +52,7 @@ impl<'a> Stream<'a> {
 
     /// Writes the next segment; gives its buffer back.
     pub(super) fn write(&mut self, segment: Rendered) -> Result<Vec<u8>> {
-        let Rendered { bytes, facts, counts, entries, ended } = segment;
+        let Rendered { bytes, facts, counts, entries, ended, surplus: _until_written } = segment;
         let mut written = 0;
         for fact in facts {
             match fact {
