@@ -54,7 +54,8 @@ pub(crate) struct ReadArguments {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct WorkArguments {
-    /// How many threads may work, this one among them [default: the CPUs that are granted]
+    /// How many threads may work, this one among them; no more than CPUs are granted, which is also
+    /// the default
     #[arg(long, value_name = "N", value_parser = parse_jobs)]
     pub(crate) jobs: Option<usize>,
 

@@ -43,19 +43,18 @@ impl Resources {
                 .map_err(|errno| anyhow!("--nice={nice}: {errno}"))?;
         }
         let granted = Granted::read().parallelism();
-        let wanted = work.jobs.unwrap_or(granted);
+        // More threads than CPUs would only take memory.
+        let wanted = work.jobs.unwrap_or(granted).min(granted);
         let (threads, memory) = match work.memory {
             None => (wanted, Memory::standard()?),
             Some(bytes) => within(bytes, wanted)?,
         };
         // Who asks to be nice does not want the workers that decode ahead to be raised.
         let is_nice = work.nice.is_some_and(|nice| nice > 0);
-        let workers = if threads == 1 {
-            DecodeWorkers::none()
-        } else if is_nice {
-            DecodeWorkers::new(Settings::new("erofs_worker").priority(Wanted::Normal))
-        } else {
-            DecodeWorkers::of_process()
+        let priority = if is_nice { Wanted::Normal } else { Wanted::Raised };
+        let workers = match threads {
+            1 => DecodeWorkers::none(),
+            _ => DecodeWorkers::at_most(threads, Settings::new("erofs_worker").priority(priority)),
         };
         Ok(Self { threads, memory, workers, stats: work.stats })
     }

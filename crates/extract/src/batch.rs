@@ -18,6 +18,9 @@ use crate::error::{Error, ErrorKind};
 /// LZ4 decodes and writes about this much.
 const ENTRY_COST_BYTES: u64 = 16 << 10;
 
+/// What each byte of a path counts: paths can be 64 KiB long, and a batch keeps them in memory.
+const PATH_COST: u64 = 8;
+
 /// One thing to do. Whoever does it holds the directory, and lets go of it when it is done.
 #[derive(Debug)]
 pub(crate) enum Job {
@@ -71,7 +74,9 @@ impl Job {
     /// What it costs, in bytes that are decoded and written.
     pub(crate) fn cost(&self) -> u64 {
         match self {
-            Self::Write { node, .. } => ENTRY_COST_BYTES.saturating_add(data_bytes(&node.inode)),
+            Self::Write { node, .. } => ENTRY_COST_BYTES
+                .saturating_add(PATH_COST.saturating_mul(node.path.len() as u64))
+                .saturating_add(data_bytes(&node.inode)),
             _ => ENTRY_COST_BYTES / 8,
         }
     }

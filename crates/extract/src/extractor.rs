@@ -42,7 +42,7 @@ const OWNER_ALL: u32 = 0o700;
 /// # Errors
 /// Only what makes all further work pointless: the destination cannot be used, or is not empty
 /// under [`Existing::Refuse`](crate::Existing::Refuse); the root cannot be read; the host has no space
-/// left. Then no file is left half written.
+/// left; the memory does not suffice for what is to be remembered. Then no file is left half written.
 pub fn extract(
     image: &Image,
     destination: &Path,
@@ -50,7 +50,7 @@ pub fn extract(
     on_event: &mut dyn FnMut(Event),
 ) -> Result<Summary> {
     // More threads than can read at a time would only wait for each other.
-    let most = options.max_threads.unwrap_or(usize::MAX).min(image.lanes());
+    let most = options.max_threads.unwrap_or(usize::MAX).min(image.stations());
     extract_with(image, destination, options, Threads::at_most(Some(most)), on_event)
 }
 

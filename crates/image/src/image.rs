@@ -165,6 +165,9 @@ impl Image {
 
     /// Hands a whole file to `sink`, in order and without gaps.
     ///
+    /// While `sink` runs its thread counts as one that reads: it may read from the image itself, but
+    /// must not wait for another thread that does, as there may be no [station](Image::stations) for that.
+    ///
     /// # Errors
     /// The data cannot be read or is damaged, or `sink` fails.
     pub fn for_each_piece<E: From<Error>>(
@@ -181,7 +184,7 @@ impl Image {
     /// A cluster belongs whole to the range in which it starts: it may reach behind the end of the
     /// range, and one that reaches into the range from before it is left to the range before. All
     /// else is cut where the range is. So ranges that cover a file hand each byte out once, and no
-    /// cluster is decoded twice. Whoever reads a file in ranges has to check that each answer begins
+    /// cluster is decoded twice. `sink` is called as by [`Image::for_each_piece`]. Whoever reads a file in ranges has to check that each answer begins
     /// where the one before ends: the index of a damaged image can contradict itself.
     ///
     /// # Errors
@@ -233,8 +236,8 @@ impl Image {
     /// How many threads can read at a time; more of them wait. It is bounded by the CPUs, and where
     /// memory is scarce by what the decoders of a thread need.
     #[must_use]
-    pub fn lanes(&self) -> usize {
-        self.core.engine.lanes.count()
+    pub fn stations(&self) -> usize {
+        self.core.engine.stations.count()
     }
 
     /// What reading came to so far.
@@ -249,7 +252,7 @@ impl Image {
 
     /// Reads all metadata and every byte of every file, and reports what is wrong, in the order of
     /// the tree. It uses at most `max_threads` threads, this one among them, and without a number one
-    /// for each granted CPU; no more than there are [lanes](Image::lanes). Events come on this thread.
+    /// for each granted CPU; no more than there are [stations](Image::stations). Events come on this thread.
     pub fn verify(
         &self,
         max_threads: Option<usize>,

@@ -12,7 +12,7 @@ use ferrofs_ondisk::{
 use ferrofs_workers::claims::Claims;
 
 use crate::devices::Devices;
-use crate::engine::{self, DecodeWorkers, Engine, Keeper, Lanes};
+use crate::engine::{self, DecodeWorkers, Engine, Keeper, Stations};
 use crate::error::{Error, ErrorKind, Result, parsed};
 use crate::image::{Core, Image};
 use crate::inode::Inode;
@@ -22,8 +22,8 @@ use crate::read::SyncDecompress;
 use crate::source::{self, FileSource, Source, read_exact, read_up_to};
 use crate::xattr::PrefixTable;
 
-/// Bytes that a lane uses beside its contexts and the output, about: its window.
-const LANE_BYTES: u64 = 512 << 10;
+/// Bytes that a station uses beside its contexts and the output, about: its window and frames.
+const STATION_BYTES: u64 = 1280 << 10;
 /// Decoded bytes of the metabox for each byte of the image.
 const METABOX_MAX_RATIO: u64 = 1024;
 /// The superblock with its first extension slot: all that has a meaning.
@@ -192,13 +192,14 @@ impl OpenOptions {
         let workers = self.workers.clone().unwrap_or_else(DecodeWorkers::of_process);
         let settings = engine::settings(compression);
         let limit = memory.budget().limit_bytes();
-        let lane = u64::try_from(settings.memory_bytes_max()).unwrap_or(u64::MAX);
-        let affordable = (limit / 3).checked_div(lane.saturating_add(LANE_BYTES)).unwrap_or(1);
+        let station = u64::try_from(settings.memory_bytes_max()).unwrap_or(u64::MAX);
+        let affordable =
+            (limit / 3).checked_div(station.saturating_add(STATION_BYTES)).unwrap_or(1);
         let useful = workers.parallelism().saturating_mul(2);
-        let lanes = useful.min(usize::try_from(affordable).unwrap_or(usize::MAX));
+        let stations = useful.min(usize::try_from(affordable).unwrap_or(usize::MAX));
         Ok(Arc::new(Engine {
             devices,
-            lanes: Lanes::new(lanes),
+            stations: Stations::new(stations),
             clusters: Claims::new(self.cached_bytes.unwrap_or(limit / 2).min(limit)),
             memory,
             workers,

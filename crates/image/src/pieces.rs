@@ -8,7 +8,7 @@ use std::ops::Range;
 use ferrofs_workers::memory::Policy;
 
 use crate::cluster::{Cluster, ClusterPlace};
-use crate::engine::{InputWindow, Lane, Wanted};
+use crate::engine::{InputWindow, Station, Wanted};
 use crate::error::{Error, ErrorKind, Place, address};
 use crate::image::Core;
 use crate::inode::Inode;
@@ -53,7 +53,7 @@ impl Core {
         if range.start >= end {
             return Ok(end..end);
         }
-        let mut lane = self.engine.lanes.enter();
+        let mut station = self.engine.stations.enter();
         let mut map = Map::new(self, inode)?;
         let mut extent = map.extent_at(range.start)?;
         let is_split = extent.start < range.start;
@@ -70,7 +70,7 @@ impl Core {
                 return Err(error.in_inode(inode.nid()).at(inode.end()).into());
             }
             let part = if extent.is_cluster() { extent } else { extent.cut(at, end)? };
-            reader.extent(&mut lane, &part, sink)?;
+            reader.extent(&mut station, &part, sink)?;
             at = part.end();
         }
         Ok(start..at)
@@ -86,7 +86,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn extent<E: From<Error>>(
         &self,
-        lane: &mut Lane<'_>,
+        station: &mut Station<'_>,
         extent: &Extent,
         sink: &mut impl FnMut(Piece<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -98,10 +98,10 @@ impl Reader<'_> {
                 for part in parts(extent.start..extent.end()) {
                     let from = address(from.checked_add(part.start.saturating_sub(offset)))?;
                     let bytes = length(&part);
-                    lane.tally.served_raw(bytes);
+                    station.tally.served_raw(bytes);
                     let wanted = Wanted { device, offset: from, bytes, reach: 0 };
                     let (devices, memory) = (&engine.devices, &engine.memory);
-                    let bytes = lane.window.get(devices, memory, wanted, Policy::MustSucceed);
+                    let bytes = station.window.get(devices, memory, wanted, Policy::MustSucceed);
                     let bytes = bytes.in_inode(self.inode.nid())?;
                     sink(Piece::Data { offset: part.start, bytes })?;
                 }
@@ -110,19 +110,19 @@ impl Reader<'_> {
             Data::Inline { offset: from } => {
                 // At most a block, as the map has checked.
                 let count = length(&(0..extent.length));
-                lane.tally.served_raw(count);
+                station.tally.served_raw(count);
                 let bytes = self.core.meta(self.inode.place().0, from, count);
                 sink(Piece::Data { offset, bytes: &bytes.in_inode(self.inode.nid())? })
             }
             Data::Cluster(cluster) if cluster.is_partial && is_data(&cluster) => {
                 // Other files have the rest of it.
-                let shared = engine.shared_data(lane, &cluster).in_inode(self.inode.nid())?;
+                let shared = engine.shared_data(station, &cluster).in_inode(self.inode.nid())?;
                 let bytes = address(shared.get(..length(&(0..extent.length))))?;
-                lane.tally.served(bytes.len());
+                station.tally.served(bytes.len());
                 sink(Piece::Data { offset, bytes })
             }
             Data::Cluster(cluster) => {
-                self.cluster(lane, &cluster, |bytes| sink(Piece::Data { offset, bytes }))
+                self.cluster(station, &cluster, |bytes| sink(Piece::Data { offset, bytes }))
             }
             Data::Fragment { offset: from } => {
                 let packed = self.core.packed_for(self.inode).in_inode(self.inode.nid())?;
@@ -130,36 +130,36 @@ impl Reader<'_> {
                 let end = end.ok_or_else(|| {
                     outside(from, extent.length, packed.size()).in_inode(self.inode.nid())
                 })?;
-                Fragment { core: self.core, packed, range: from..end }.read(lane, offset, sink)
+                Fragment { core: self.core, packed, range: from..end }.read(station, offset, sink)
             }
         }
     }
 
-    /// Decodes a cluster into the buffer of the lane.
+    /// Decodes a cluster into the buffer of the station.
     fn cluster<E: From<Error>>(
         &self,
-        lane: &mut Lane<'_>,
+        station: &mut Station<'_>,
         cluster: &Cluster,
         sink: impl FnOnce(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let engine = &self.core.engine;
         let count = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
-        let prepared = engine.prepare(lane, (cluster, 0), Policy::MustSucceed);
+        let prepared = engine.prepare(station, (cluster, 0), Policy::MustSucceed);
         prepared.in_inode(self.inode.nid())?;
-        let output = lane.take_output(&engine.memory, count);
+        let output = station.take_output(&engine.memory, count);
         let mut output = output.in_inode(self.inode.nid())?;
         let target = output.get_mut(..count).unwrap_or_default();
         let decoded = if is_data(cluster) {
-            engine.decode_data(lane, (cluster, 0), target, Policy::MustSucceed)
+            engine.decode_data(station, (cluster, 0), target, Policy::MustSucceed)
         } else {
             self.core
                 .encoded_metadata(cluster)
-                .and_then(|input| engine.decode(lane, cluster, &input, target))
+                .and_then(|input| engine.decode(station, cluster, &input, target))
         };
         decoded.in_inode(self.inode.nid())?;
-        lane.tally.served(count);
+        station.tally.served(count);
         let taken = sink(target);
-        lane.keep_output(output);
+        station.keep_output(output);
         taken
     }
 }
@@ -180,7 +180,7 @@ impl Fragment<'_> {
     /// Hands the range to `sink` as bytes of a file from `offset` on.
     fn read<E: From<Error>>(
         self,
-        lane: &mut Lane<'_>,
+        station: &mut Station<'_>,
         offset: u64,
         sink: &mut impl FnMut(Piece<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -205,11 +205,12 @@ impl Fragment<'_> {
                     };
                     // What is only copied is as quick to have again as to keep.
                     if cluster.is_compressed() {
-                        let shared = core.shared_cluster(lane, &cluster).in_inode(packed.nid())?;
-                        lane.tally.served(part.len());
+                        let shared =
+                            core.shared_cluster(station, &cluster).in_inode(packed.nid())?;
+                        station.tally.served(part.len());
                         hand_out(&shared)?;
                     } else {
-                        Reader { core, inode: packed }.cluster(lane, &cluster, hand_out)?;
+                        Reader { core, inode: packed }.cluster(station, &cluster, hand_out)?;
                     }
                     at = end;
                 }

@@ -8,7 +8,7 @@ use ferrofs_workers::claims::{Claim, Urgency};
 use ferrofs_workers::memory::Policy;
 
 use crate::cluster::{Cluster, ClusterPlace};
-use crate::engine::{Decoded, Engine, Errand, Lane, Mine, Tally, reach};
+use crate::engine::{Decoded, Engine, Errand, Mine, Station, Tally, reach};
 use crate::error::{Error, ErrorKind, Place, Result, address};
 use crate::image::Core;
 use crate::inode::Inode;
@@ -85,7 +85,7 @@ impl Core {
             }
         }
         if missing.is_empty() {
-            self.engine.lanes.add(&tally);
+            self.engine.stations.add(&tally);
             return Ok(());
         }
         self.keeper.wake(&self.engine);
@@ -96,7 +96,7 @@ impl Core {
                 self.decode_missing(&left, target, &mut tally)?;
             }
         }
-        self.engine.lanes.add(&tally);
+        self.engine.stations.add(&tally);
         Ok(())
     }
 
@@ -133,7 +133,7 @@ impl Core {
         if missing.is_empty() {
             return Ok(());
         }
-        let mut lane = self.engine.lanes.enter();
+        let mut station = self.engine.stations.enter();
         if missing.len() > 1 && self.engine.workers.parallelism() > 1 {
             send_errands(&self.engine, missing);
         }
@@ -143,7 +143,7 @@ impl Core {
         for (number, part) in missing.iter().enumerate() {
             let bytes = address(target.get_mut(part.target.clone()))?;
             let reach = reach(clusters.get(number..).unwrap_or_default());
-            if self.decode_part(&mut lane, part, (bytes, reach), false).in_inode(part.nid)? {
+            if self.decode_part(&mut station, part, (bytes, reach), false).in_inode(part.nid)? {
                 tally.served(bytes.len());
             } else {
                 left.push(*part);
@@ -151,7 +151,7 @@ impl Core {
         }
         for part in left {
             let bytes = address(target.get_mut(part.target.clone()))?;
-            self.decode_part(&mut lane, part, (bytes, 0), true).in_inode(part.nid)?;
+            self.decode_part(&mut station, part, (bytes, 0), true).in_inode(part.nid)?;
             tally.served(bytes.len());
         }
         Ok(())
@@ -160,14 +160,14 @@ impl Core {
     /// Decodes what a part needs; false if another thread is at it and waiting is not allowed.
     fn decode_part(
         &self,
-        lane: &mut Lane<'_>,
+        station: &mut Station<'_>,
         part: &Part,
         (target, reach): (&mut [u8], usize),
         may_wait: bool,
     ) -> Result<bool> {
         let Origin::Cluster { cluster, skip, is_common } = part.origin else { return Ok(true) };
         if let ClusterPlace::Meta(..) = cluster.id.place {
-            return self.decode_from_metadata(lane, &cluster, skip, target).map(|()| true);
+            return self.decode_from_metadata(station, &cluster, skip, target).map(|()| true);
         }
         let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
         let is_whole = skip == 0 && target.len() == bytes;
@@ -182,9 +182,12 @@ impl Core {
                 }
                 Claim::Mine(mut mine) => {
                     if mine.begin() {
-                        let is_direct = is_whole && !is_common && !self.engine.lanes.are_shared();
+                        let is_direct =
+                            is_whole && !is_common && !self.engine.stations.are_shared();
                         let part = (&cluster, skip, is_direct);
-                        return self.decode_mine(lane, mine, part, (target, reach)).map(|()| true);
+                        return self
+                            .decode_mine(station, mine, part, (target, reach))
+                            .map(|()| true);
                     }
                 }
             }
@@ -195,7 +198,7 @@ impl Core {
     /// wholly in there and nobody else reads, who might want it a moment later.
     fn decode_mine(
         &self,
-        lane: &mut Lane<'_>,
+        station: &mut Station<'_>,
         mine: Mine,
         (cluster, skip, is_direct): (&Cluster, usize, bool),
         (target, reach): (&mut [u8], usize),
@@ -203,9 +206,11 @@ impl Core {
         let engine = &self.engine;
         let policy = Policy::MustSucceed;
         if is_direct {
-            engine.decode_data(lane, (cluster, reach), target, policy)?;
+            engine.decode_data(station, (cluster, reach), target, policy)?;
             // Somebody has come meanwhile, who gets a copy; or, without memory for it, claims again.
+            let bytes = u64::try_from(target.len()).unwrap_or(u64::MAX);
             if let Some(mine) = mine.finish_unless_waited()
+                && engine.memory.has_room_for(bytes)
                 && let Ok(mut copied) = engine.memory.buffer(target.len(), policy)
             {
                 copied.copy_from_slice(target);
@@ -215,10 +220,10 @@ impl Core {
         }
         if engine.prefers_window(cluster) {
             drop(mine);
-            return engine.decode_window(lane, (cluster, skip), target);
+            return engine.decode_window(station, (cluster, skip), target);
         }
-        let decoded = engine.see_through(lane, mine, (cluster, reach), |lane, output| {
-            engine.decode_data(lane, (cluster, reach), output, policy)
+        let decoded = engine.see_through(station, mine, (cluster, reach), |station, output| {
+            engine.decode_data(station, (cluster, reach), output, policy)
         })?;
         copy(&decoded, skip, target)
     }
@@ -226,7 +231,7 @@ impl Core {
     /// Decodes a cluster that lies among the metadata.
     fn decode_from_metadata(
         &self,
-        lane: &mut Lane<'_>,
+        station: &mut Station<'_>,
         cluster: &Cluster,
         skip: usize,
         target: &mut [u8],
@@ -234,9 +239,9 @@ impl Core {
         let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
         if skip == 0 && target.len() == bytes {
             let input = self.encoded_metadata(cluster)?;
-            return self.engine.decode(lane, cluster, &input, target);
+            return self.engine.decode(station, cluster, &input, target);
         }
-        copy(&self.shared_cluster(lane, cluster)?, skip, target)
+        copy(&self.shared_cluster(station, cluster)?, skip, target)
     }
 
     /// The bytes of a cluster that lies among the metadata, as they are stored.
@@ -248,14 +253,19 @@ impl Core {
     }
 
     /// The decoded bytes of a cluster, wherever it lies, shared with everybody who asks for them.
-    pub(crate) fn shared_cluster(&self, lane: &mut Lane<'_>, cluster: &Cluster) -> Result<Decoded> {
+    pub(crate) fn shared_cluster(
+        &self,
+        station: &mut Station<'_>,
+        cluster: &Cluster,
+    ) -> Result<Decoded> {
         if let ClusterPlace::Data(_) = cluster.id.place {
-            return self.engine.shared_data(lane, cluster);
+            return self.engine.shared_data(station, cluster);
         }
         // Before anything is claimed: metadata may lie in clusters themselves.
         let input = self.encoded_metadata(cluster)?;
-        self.engine
-            .shared(lane, cluster, |lane, output| self.engine.decode(lane, cluster, &input, output))
+        self.engine.shared(station, cluster, |station, output| {
+            self.engine.decode(station, cluster, &input, output)
+        })
     }
 
     /// Has workers decode what they can, and waits for it; what is left are parts that could not be had

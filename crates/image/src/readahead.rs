@@ -1,7 +1,7 @@
 //! Readahead: which bytes a sequential reader will want next, and having them decoded in time.
 //!
 //! The window starts small, doubles while the reader goes on in order and what was fetched is used, and
-//! shrinks when best effort is refused, since memory or lanes are short then. A jump gives up what
+//! shrinks when best effort is refused, since memory or stations are short then. A jump gives up what
 //! nobody has begun and starts anew. All of it is best effort: it takes no memory that is not at hand,
 //! waits for nothing, and leaves no trace where it fails.
 
@@ -160,12 +160,12 @@ impl Readahead {
         Ok(())
     }
 
-    /// Sends an errand, with something at hand for the bytes that it will read: the lane of its worker
+    /// Sends an errand, with something at hand for the bytes that it will read: the station of its worker
     /// may have no buffer yet, or a shorter one.
     fn send(&mut self, core: &Core, errand: Errand) {
         let engine = &core.engine;
-        let lanes = engine.workers.parallelism();
-        let _made: usize = engine.memory.buffers().stock(errand.encoded_bytes(), lanes);
+        let stations = engine.workers.parallelism();
+        let _made: usize = engine.memory.buffers().stock(errand.encoded_bytes(), stations);
         errand.send(self.turn);
         self.turn = self.turn.wrapping_add(1);
     }

@@ -43,7 +43,7 @@ pub struct Stats {
 impl Stats {
     pub(crate) fn of(engine: &Engine) -> Self {
         let Tally { decoded, decoded_bytes, windowed, on_workers, served, served_bytes } =
-            engine.lanes.tally();
+            engine.stations.tally();
         let budget = engine.memory.budget();
         Self {
             clusters_decoded: decoded,

@@ -118,7 +118,11 @@ fn extract_all(
     progress.finish(done);
     result.map(|summary| (summary, queue)).map_err(|error| {
         let advice = advice::for_extraction(&error);
-        anyhow!("{}: {}{advice}", escaped(error.path()), error.reason())
+        let path = match error.path() {
+            [] => arguments.image.as_os_str().as_bytes(),
+            path => path,
+        };
+        anyhow!("{}: {}{advice}", escaped(path), error.reason())
     })
 }
 

@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &ExtractArguments, path: &Path) -> anyhow::Result<O
     let options = TarOptions {
         selection,
         holes: if arguments.no_sparse { Holes::Zeros } else { Holes::Sparse },
-        max_threads: Some(resources.threads.min(image.lanes())),
+        max_threads: Some(resources.threads.min(image.stations())),
         budget: Some(image.memory().budget().clone()),
     };
     let mut problems = Problems::default();

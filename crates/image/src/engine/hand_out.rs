@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ferrofs_workers::memory::{Buffer, Policy};
 
-use super::{Decoded, Engine, Lane, Mine, Waiting};
+use super::{Decoded, Engine, Mine, Station, Waiting};
 use crate::cluster::{Cluster, ClusterPlace};
 use crate::error::Result;
 
@@ -99,10 +99,10 @@ impl Errand {
     /// Decodes what is still wanted and what nobody has taken back.
     fn run(self) {
         let Self { engine, clusters, wish, is_forced } = self;
-        // What its reader waits for is not left undone, and whoever has a lane may wait for it, too.
-        let beyond = is_forced.then(|| engine.lanes.enter_beyond());
-        let lane = beyond.or_else(|| engine.lanes.try_enter());
-        let Some(mut lane) = lane else { return };
+        // What its reader waits for is not left undone, and whoever has a station may wait for it, too.
+        let beyond = is_forced.then(|| engine.stations.enter_beyond());
+        let station = beyond.or_else(|| engine.stations.try_enter());
+        let Some(mut station) = station else { return };
         let places: Vec<Cluster> = clusters.iter().map(|job| job.cluster).collect();
         for (number, Job { cluster, mut mine, output }) in clusters.into_iter().enumerate() {
             if wish.as_ref().is_some_and(Wish::is_over) && !mine.is_demanded() {
@@ -117,11 +117,11 @@ impl Errand {
                 continue;
             }
             let reach = reach(places.get(number..).unwrap_or_default());
-            if let Ok(decoded) = decode(&engine, &mut lane, (&cluster, reach), (&mine, output)) {
+            if let Ok(decoded) = decode(&engine, &mut station, (&cluster, reach), (&mine, output)) {
                 let compressed = u64::from(cluster.is_compressed());
-                lane.tally.on_workers = lane.tally.on_workers.wrapping_add(compressed);
+                station.tally.on_workers = station.tally.on_workers.wrapping_add(compressed);
                 // Before its reader goes on, so that he finds it counted.
-                engine.lanes.add(&std::mem::take(&mut lane.tally));
+                engine.stations.add(&std::mem::take(&mut station.tally));
                 mine.publish(decoded);
             }
         }
@@ -132,7 +132,7 @@ impl Errand {
 /// it was begun, or since.
 fn decode(
     engine: &Engine,
-    lane: &mut Lane<'_>,
+    station: &mut Station<'_>,
     (cluster, reach): (&Cluster, usize),
     (mine, mut output): (&Mine, Option<Buffer>),
 ) -> Result<Decoded> {
@@ -141,11 +141,11 @@ fn decode(
         let mut buffer = match output.take() {
             Some(buffer) => buffer,
             None => {
-                engine.prepare(lane, (cluster, reach), policy)?;
+                engine.prepare(station, (cluster, reach), policy)?;
                 engine.memory.buffer(bytes, policy)?
             }
         };
-        engine.decode_data(lane, (cluster, reach), &mut buffer, policy)?;
+        engine.decode_data(station, (cluster, reach), &mut buffer, policy)?;
         Ok(Decoded::from(buffer))
     };
     if mine.is_demanded() {

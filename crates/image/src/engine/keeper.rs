@@ -1,4 +1,4 @@
-//! Gives memory back after a burst: what lanes, buffers and the cache keep to be faster goes when
+//! Gives memory back after a burst: what stations, buffers and the cache keep to be faster goes when
 //! nothing was read for a while. It owns one thread, which lives only while there is something to give
 //! back; engines start it when they decode for readers who may come back.
 
@@ -99,7 +99,7 @@ fn keep(engine: &Weak<Engine>, quit: &Signal, state: &Mutex<State>) {
     while !quit.wait(LOOK) {
         let Some(engine) = engine.upgrade() else { return };
         let now = engine.activity();
-        let is_idle = last == Some(now);
+        let is_idle = last == Some(now) && !engine.stations.are_used();
         if is_idle {
             engine.shed(u64::MAX);
         }

@@ -6,7 +6,7 @@
 mod decoded;
 mod hand_out;
 mod keeper;
-mod lane;
+mod station;
 mod tally;
 mod window;
 mod workers;
@@ -20,7 +20,7 @@ use ferrofs_workers::memory::{Frame, Policy};
 pub(crate) use decoded::Decoded;
 pub(crate) use hand_out::{Errand, Wish, reach};
 pub(crate) use keeper::Keeper;
-pub(crate) use lane::{Lane, Lanes, Scratch};
+pub(crate) use station::{Scratch, Station, Stations};
 pub(crate) use tally::Tally;
 pub(crate) use window::{InputWindow, Wanted};
 pub use workers::DecodeWorkers;
@@ -49,7 +49,7 @@ pub(crate) type Waiting = Waiter<ClusterId, Decoded>;
 pub(crate) struct Engine {
     pub(crate) devices: Devices,
     pub(crate) memory: Memory,
-    pub(crate) lanes: Lanes,
+    pub(crate) stations: Stations,
     pub(crate) clusters: Claims<ClusterId, Decoded>,
     pub(crate) workers: DecodeWorkers,
     pub(crate) settings: Settings,
@@ -88,7 +88,7 @@ impl Engine {
 
     fn decode_with(
         &self,
-        (context, policy): (&mut lane::Context, Policy),
+        (context, policy): (&mut station::Context, Policy),
         cluster: &Cluster,
         input: &[u8],
         output: &mut [u8],
@@ -142,9 +142,13 @@ impl Engine {
     }
 
     /// The decoded bytes of a cluster among the data, shared with everybody who asks for them.
-    pub(crate) fn shared_data(&self, lane: &mut Lane<'_>, cluster: &Cluster) -> Result<Decoded> {
-        self.shared(lane, cluster, |lane, output| {
-            self.decode_data(lane, (cluster, 0), output, Policy::MustSucceed)
+    pub(crate) fn shared_data(
+        &self,
+        station: &mut Station<'_>,
+        cluster: &Cluster,
+    ) -> Result<Decoded> {
+        self.shared(station, cluster, |station, output| {
+            self.decode_data(station, (cluster, 0), output, Policy::MustSucceed)
         })
     }
 
@@ -152,9 +156,9 @@ impl Engine {
     /// `decode` here. A failure of another thread is not ours: then it is done here.
     pub(crate) fn shared(
         &self,
-        lane: &mut Lane<'_>,
+        station: &mut Station<'_>,
         cluster: &Cluster,
-        decode: impl Fn(&mut Lane<'_>, &mut [u8]) -> Result<()>,
+        decode: impl Fn(&mut Station<'_>, &mut [u8]) -> Result<()>,
     ) -> Result<Decoded> {
         let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
         loop {
@@ -162,7 +166,7 @@ impl Engine {
                 Claim::Ready(decoded) => return Ok(decoded),
                 Claim::Mine(mut mine) => {
                     if mine.begin() {
-                        return self.see_through(lane, mine, (cluster, 0), decode);
+                        return self.see_through(station, mine, (cluster, 0), decode);
                     }
                 }
                 Claim::Pending(waiter) => {
@@ -192,15 +196,15 @@ impl Engine {
     /// Decodes what was claimed and begun, and tells everybody.
     pub(crate) fn see_through(
         &self,
-        lane: &mut Lane<'_>,
+        station: &mut Station<'_>,
         mine: Mine,
         (cluster, reach): (&Cluster, usize),
-        decode: impl FnOnce(&mut Lane<'_>, &mut [u8]) -> Result<()>,
+        decode: impl FnOnce(&mut Station<'_>, &mut [u8]) -> Result<()>,
     ) -> Result<Decoded> {
-        self.prepare(lane, (cluster, reach), Policy::MustSucceed)?;
+        self.prepare(station, (cluster, reach), Policy::MustSucceed)?;
         let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
         let mut output = self.memory.buffer(bytes, Policy::MustSucceed)?;
-        decode(lane, &mut output)?;
+        decode(station, &mut output)?;
         let decoded = Decoded::from(output);
         mine.publish(decoded.clone());
         Ok(decoded)
@@ -258,14 +262,14 @@ impl Engine {
     /// A number that changes while something is read.
     pub(crate) fn activity(&self) -> u64 {
         let cache = self.clusters.counts();
-        self.lanes.leases().wrapping_add(cache.served).wrapping_add(cache.prefetched)
+        self.stations.leases().wrapping_add(cache.served).wrapping_add(cache.prefetched)
     }
 
     /// Gives memory back that is only kept to be faster.
     pub(crate) fn shed(&self, bytes: u64) -> u64 {
         let buffers = self.memory.buffers();
         let before = self.memory.budget().used_bytes();
-        self.lanes.shed();
+        self.stations.shed();
         self.clusters.shed(bytes);
         buffers.give_back(bytes);
         before.saturating_sub(self.memory.budget().used_bytes())

@@ -1,6 +1,6 @@
 //! What an engine counts while it reads. Numbers only: nothing is decided by them.
 //!
-//! Each lane counts for itself and adds its sum up when it is given back, under the lock that it takes
+//! Each station counts for itself and adds its sum up when it is given back, under the lock that it takes
 //! anyway: shared counters would cost more than decoding a small cluster does.
 
 /// What was read and decoded.

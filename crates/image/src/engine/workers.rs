@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use ferrofs_workers::cpus::{self, Granted};
+use ferrofs_workers::cpus::{self, CpuSet, Granted};
 use ferrofs_workers::percpu::{PerCpuPool, Settings, Snapshot};
 
 /// Workers on which an image decodes. Clones are handles of one set.
@@ -35,6 +35,18 @@ impl DecodeWorkers {
             pool: PerCpuPool::new(settings),
             cpus: granted.cpus().iter().collect(),
             parallelism: granted.parallelism(),
+        }))
+    }
+
+    /// A set of its own on the first `most` of the granted CPUs, at least one.
+    #[must_use]
+    pub fn at_most(most: usize, settings: Settings) -> Self {
+        let granted = Granted::read();
+        let cpus: CpuSet = granted.cpus().iter().take(most.max(1)).collect();
+        Self(Arc::new(Shared {
+            cpus: cpus.iter().collect(),
+            parallelism: granted.parallelism().min(most).max(1),
+            pool: PerCpuPool::new(settings.cpus(cpus)),
         }))
     }
 

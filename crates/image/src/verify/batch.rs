@@ -2,6 +2,7 @@
 //! work, or a part of a large file.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use ferrofs_ondisk::FileType;
@@ -122,7 +123,14 @@ impl Iterator for Batches<'_> {
         }
         let (mut inodes, mut bytes, mut paths) = (Vec::new(), 0u64, 0usize);
         while bytes < BATCH_BYTES && paths < PATHS_BYTES && self.next.is_none() && !self.is_over {
-            let Some(visit) = self.walk.next() else {
+            // A source may panic here, too: then the walk is over, and nobody knows where it was.
+            let next = catch_unwind(AssertUnwindSafe(|| self.walk.next()));
+            let next = next.unwrap_or_else(|_| {
+                self.is_over = true;
+                let error = Error::new(ErrorKind::Panicked);
+                Some(Visit::Problem(Problem { path: Vec::new(), error }))
+            });
+            let Some(visit) = next else {
                 self.is_over = true;
                 break;
             };

@@ -76,7 +76,7 @@ fn verify_tree<'a>(
 ) {
     let threads = max_threads.unwrap_or_else(|| Helpers::process().total());
     let mut seam = Seam::default();
-    let run = Ordered::new().max_threads(threads.min(core.engine.lanes.count())).run(
+    let run = Ordered::new().max_threads(threads.min(core.engine.stations.count())).run(
         Batches::new(walk, &mut census),
         || (),
         |(), batch| Ok::<_, std::convert::Infallible>(inspect(core, batch)),
@@ -140,7 +140,7 @@ fn inspect(core: &Core, batch: Batch) -> Found {
 }
 
 fn contained<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    // What a panic leaves half done is dropped here: a lane, a ticket.
+    // What a panic leaves half done is dropped here: a station, a ticket.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(ErrorKind::Panicked.into()))
 }
 

@@ -203,7 +203,7 @@ fn any_read_of_the_medium_may_panic_on_a_worker() {
 }
 
 /// Panics of the medium pile up in one image that keeps nothing decoded: what each of them leaked, a
-/// lane, a ticket, memory, would be missing in the end.
+/// station, a ticket, memory, would be missing in the end.
 fn panics_pile_up(name: &str, mode: SyncDecompress) {
     let carried = Carried::new(name);
     let source = Arc::new(Faulty::new(&carried.bytes, Fault::Panic));
@@ -217,7 +217,7 @@ fn panics_pile_up(name: &str, mode: SyncDecompress) {
     let fixed = memory.budget().used_bytes();
     let mut came = 0;
     for before in 0..24 {
-        // Lanes give up what they read before, or there would be little left to read.
+        // Stations give up what they read before, or there would be little left to read.
         drop(memory.budget().charge(LIMIT_BYTES - fixed, Policy::MustSucceed).unwrap());
         source.plan(before % 12);
         for file in &carried.files {
@@ -228,7 +228,7 @@ fn panics_pile_up(name: &str, mode: SyncDecompress) {
     assert!(came > 10, "{name}: only {came} panics came");
     source.plan(i64::MAX - 1);
     std::thread::scope(|scope| {
-        for _ in 0..2 * image.lanes() {
+        for _ in 0..2 * image.stations() {
             scope.spawn(|| carried.read_all(&image, 30_000).unwrap());
         }
     });
@@ -239,7 +239,7 @@ fn panics_pile_up(name: &str, mode: SyncDecompress) {
 }
 
 #[test]
-fn panics_leave_no_lane_no_ticket_and_no_memory_behind() {
+fn panics_leave_no_station_no_ticket_and_no_memory_behind() {
     let _watchdog = Watchdog::new("reading after many panics");
     for name in ["lz4hc-dedupe-fragments-ztail", "deflate-fragments", "lzma"] {
         panics_pile_up(name, SyncDecompress::Auto);

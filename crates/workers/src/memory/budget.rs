@@ -117,7 +117,7 @@ impl Budget {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidSetting`] when 64 are registered.
+    /// [`ErrorKind::InvalidSetting`] when 4,096 are registered.
     pub fn register_reclaimer(
         &self,
         give_back: impl Fn(u64) -> u64 + Send + Sync + 'static,

@@ -6,7 +6,7 @@ use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, lock};
 use crate::{Error, ErrorKind};
 
 /// Reclaimers one budget takes: caches are few, and each is asked at every shortage.
-const MOST: usize = 64;
+const MOST: usize = 4096;
 
 /// Gives back about as many bytes as asked and says how many.
 type GiveBack = Box<dyn Fn(u64) -> u64 + Send + Sync>;

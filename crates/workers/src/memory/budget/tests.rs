@@ -270,7 +270,7 @@ fn a_dropped_registration_is_asked_no_more_and_the_list_is_bounded() {
     drop(budget.register_reclaimer(move |_| counter.fetch_add(1, StdOrdering::Relaxed)).unwrap());
     assert_eq!(kind(budget.charge(1, Policy::MustSucceed)), ErrorKind::OutOfMemory);
     assert_eq!(calls.load(StdOrdering::Relaxed), 0);
-    let all: Vec<_> = (0..64).map(|_| budget.register_reclaimer(|_| 0).unwrap()).collect();
+    let all: Vec<_> = (0..4096).map(|_| budget.register_reclaimer(|_| 0).unwrap()).collect();
     assert_eq!(kind(budget.register_reclaimer(|_| 0)), ErrorKind::InvalidSetting);
     drop(all);
     drop(budget.register_reclaimer(|_| 0).unwrap());

@@ -299,7 +299,7 @@ fn leases_outlive_every_handle_and_nothing_is_left() {
     drop((charge, buffer));
     assert_eq!(budget.used_bytes(), 0);
     // Its reclaimer is gone: there is room for all 64 again.
-    let all: Vec<_> = (0..64).map(|_| budget.register_reclaimer(|_| 0).unwrap()).collect();
+    let all: Vec<_> = (0..4096).map(|_| budget.register_reclaimer(|_| 0).unwrap()).collect();
     assert_eq!(Buffers::new(&budget).unwrap_err().kind(), ErrorKind::InvalidSetting);
     drop(all);
 }

@@ -1,14 +1,14 @@
-//! Lanes: how many threads decode at the same time, and what each of them needs for it. A lane holds
+//! Stations: how many threads decode at the same time, and what each of them needs for it. A station holds
 //! contexts and buffers, which stay warm from one lease to the next, so that a read allocates nothing
 //! once the image is warm.
 //!
-//! More threads than lanes gain nothing (there is a CPU for each lane) and would cost memory, so they
+//! More threads than stations gain nothing (there is a CPU for each station) and would cost memory, so they
 //! wait here, where they hold nothing that somebody else could wait for. The rules that keep waiting
 //! from going round in a circle:
 //!
-//! * who holds a [`Ticket`](ferrofs_workers::claims::Ticket) has a lane, and waits for no other ticket;
+//! * who holds a [`Ticket`](ferrofs_workers::claims::Ticket) has a station, and waits for no other ticket;
 //! * who waits for a ticket holds no ticket;
-//! * what waits for a lane holds neither.
+//! * what waits for a station holds neither.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -33,11 +33,11 @@ const ALONE_LEASES: u64 = 64;
 const KEPT_OUTPUT_BYTES: usize = 1 << 20;
 
 thread_local! {
-    /// Lanes that this thread holds, of all images together.
+    /// Stations that this thread holds, of all images together.
     static HELD: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Contexts and buffers of one lane.
+/// Contexts and buffers of one station.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     pub(crate) context: Context,
@@ -97,9 +97,9 @@ impl Context {
     }
 }
 
-/// All lanes of an image.
+/// All stations of an image.
 #[derive(Debug)]
-pub(crate) struct Lanes {
+pub(crate) struct Stations {
     state: Mutex<State>,
     returned: Condvar,
     most: usize,
@@ -117,8 +117,8 @@ struct State {
     tally: Tally,
 }
 
-impl Lanes {
-    /// `most` lanes, at least one.
+impl Stations {
+    /// `most` stations, at least one.
     pub(crate) fn new(most: usize) -> Self {
         Self { state: Mutex::default(), returned: Condvar::new(), most: most.max(1) }
     }
@@ -128,12 +128,12 @@ impl Lanes {
         self.most
     }
 
-    /// Takes a lane, and waits for one if all are taken. The caller holds no ticket.
+    /// Takes a station, and waits for one if all are taken. The caller holds no ticket.
     ///
-    /// A thread that holds a lane gets another one at once, beyond the count: it reads something while
+    /// A thread that holds a station gets another one at once, beyond the count: it reads something while
     /// it reads, such as the metadata that leads to a cluster, or another file for whoever takes in
     /// the pieces of the first.
-    pub(crate) fn enter(&self) -> Lane<'_> {
+    pub(crate) fn enter(&self) -> Station<'_> {
         let mut state = self.lock();
         while state.leased >= self.most && HELD.get() == 0 {
             state.waiting = state.waiting.saturating_add(1);
@@ -143,52 +143,61 @@ impl Lanes {
         self.leased(state)
     }
 
-    /// Takes a lane if one is free now: what best effort does, and a worker, which its submitter can do
+    /// Takes a station if one is free now: what best effort does, and a worker, which its submitter can do
     /// without.
-    pub(crate) fn try_enter(&self) -> Option<Lane<'_>> {
+    pub(crate) fn try_enter(&self) -> Option<Station<'_>> {
         let state = self.lock();
         (state.leased < self.most).then(|| self.leased(state))
     }
 
-    /// Takes a lane at once, beyond the count: for workers whose readers only wait. There are no more
+    /// Takes a station at once, beyond the count: for workers whose readers only wait. There are no more
     /// of them than CPUs.
-    pub(crate) fn enter_beyond(&self) -> Lane<'_> {
+    pub(crate) fn enter_beyond(&self) -> Station<'_> {
         self.leased(self.lock())
     }
 
-    fn leased(&self, mut state: MutexGuard<'_, State>) -> Lane<'_> {
+    fn leased(&self, mut state: MutexGuard<'_, State>) -> Station<'_> {
         state.leased = state.leased.saturating_add(1);
         state.leases = state.leases.wrapping_add(1);
         let thread = Some(std::thread::current().id());
         let before = std::mem::replace(&mut state.last, thread);
         state.alone = if before == thread { state.alone.saturating_add(1) } else { 0 };
         HELD.set(HELD.get().saturating_add(1));
-        Lane { lanes: self, scratch: state.idle.pop().unwrap_or_default(), stays: PhantomData }
+        Station {
+            stations: self,
+            scratch: state.idle.pop().unwrap_or_default(),
+            stays: PhantomData,
+        }
     }
 
-    /// Whether others read beside the caller, who has a lane, or did a moment ago: what it decodes may
+    /// Whether others read beside the caller, who has a station, or did a moment ago: what it decodes may
     /// be wanted again soon.
     pub(crate) fn are_shared(&self) -> bool {
         let state = self.lock();
         state.leased > 1 || state.waiting > 0 || state.alone < ALONE_LEASES
     }
 
-    /// How often a lane was taken.
+    /// Whether anybody has a station now.
+    pub(crate) fn are_used(&self) -> bool {
+        self.lock().leased > 0
+    }
+
+    /// How often a station was taken.
     pub(crate) fn leases(&self) -> u64 {
         self.lock().leases
     }
 
-    /// What was done in all lanes, up to those that are in use.
+    /// What was done in all stations, up to those that are in use.
     pub(crate) fn tally(&self) -> Tally {
         self.lock().tally
     }
 
-    /// Adds what was done without a lane.
+    /// Adds what was done without a station.
     pub(crate) fn add(&self, tally: &Tally) {
         self.lock().tally.merge(tally);
     }
 
-    /// Gives the memory of idle lanes back.
+    /// Gives the memory of idle stations back.
     pub(crate) fn shed(&self) {
         let idle = std::mem::take(&mut self.lock().idle);
         drop(idle);
@@ -200,16 +209,16 @@ impl Lanes {
     }
 }
 
-/// A lane in use; it is free again on drop.
+/// A station in use; it is free again on drop.
 #[derive(Debug)]
-pub(crate) struct Lane<'a> {
-    lanes: &'a Lanes,
+pub(crate) struct Station<'a> {
+    stations: &'a Stations,
     scratch: Scratch,
     /// It counts for the thread that took it, so it stays there.
     stays: PhantomData<*const ()>,
 }
 
-impl Deref for Lane<'_> {
+impl Deref for Station<'_> {
     type Target = Scratch;
 
     fn deref(&self) -> &Scratch {
@@ -217,22 +226,22 @@ impl Deref for Lane<'_> {
     }
 }
 
-impl DerefMut for Lane<'_> {
+impl DerefMut for Station<'_> {
     fn deref_mut(&mut self) -> &mut Scratch {
         &mut self.scratch
     }
 }
 
-impl Drop for Lane<'_> {
+impl Drop for Station<'_> {
     fn drop(&mut self) {
         HELD.set(HELD.get().saturating_sub(1));
         let mut scratch = std::mem::take(&mut self.scratch);
-        let mut state = self.lanes.lock();
+        let mut state = self.stations.lock();
         state.leased = state.leased.saturating_sub(1);
         state.tally.merge(&std::mem::take(&mut scratch.tally));
         let is_awaited = state.waiting > 0;
-        // A lane that was taken beyond the count is not kept.
-        let surplus = if state.idle.len() < self.lanes.most {
+        // A station that was taken beyond the count is not kept.
+        let surplus = if state.idle.len() < self.stations.most {
             state.idle.push(scratch);
             None
         } else {
@@ -241,7 +250,7 @@ impl Drop for Lane<'_> {
         drop(state);
         drop(surplus);
         if is_awaited {
-            self.lanes.returned.notify_one();
+            self.stations.returned.notify_one();
         }
     }
 }
@@ -253,39 +262,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lane_comes_back_with_what_was_left_in_it() {
+    fn a_station_comes_back_with_what_was_left_in_it() {
         let memory = Memory::new(Memory::MIN_BYTES).unwrap();
-        let lanes = Lanes::new(1);
+        let stations = Stations::new(1);
         let mut buffer = memory.buffer(4096, Policy::MustSucceed).unwrap();
         buffer[0] = 9;
-        lanes.enter().keep_output(buffer);
-        assert!(lanes.enter().take_output(&memory, 100).unwrap()[0] == 9);
+        stations.enter().keep_output(buffer);
+        assert!(stations.enter().take_output(&memory, 100).unwrap()[0] == 9);
     }
 
     #[test]
-    fn no_more_threads_decode_than_there_are_lanes() {
-        let lanes = Lanes::new(2);
+    fn no_more_threads_decode_than_there_are_stations() {
+        let stations = Stations::new(2);
         let (inside, peak) = (AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for _ in 0..200 {
-                        let lane = lanes.enter();
+                        let station = stations.enter();
                         let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
                         peak.fetch_max(now, Ordering::SeqCst);
                         std::thread::yield_now();
                         inside.fetch_sub(1, Ordering::SeqCst);
-                        drop(lane);
+                        drop(station);
                     }
                 });
             }
         });
         assert!((1..=2).contains(&peak.into_inner()));
-        let held = (lanes.enter(), lanes.enter());
-        assert!(lanes.try_enter().is_none());
-        let beyond = lanes.enter();
+        let held = (stations.enter(), stations.enter());
+        assert!(stations.try_enter().is_none());
+        let beyond = stations.enter();
         drop((held, beyond));
-        assert!(lanes.try_enter().is_some());
-        assert!(lanes.lock().idle.len() <= 2);
+        assert!(stations.try_enter().is_some());
+        assert!(stations.lock().idle.len() <= 2);
     }
 }
