@@ -229,6 +229,7 @@ mod tests {
         assert_eq!(Way::all().count(), 12);
     }
 
+    /// A-R6: what best effort saves is not what it only puts off.
     #[test]
     fn readahead_that_gave_way_is_made_again_only_where_it_is_needed() {
         let requests = [

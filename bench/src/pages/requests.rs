@@ -205,6 +205,7 @@ mod tests {
         assert!((0.78..0.86).contains(&saved(Mix::Debian)), "{}", saved(Mix::Debian));
     }
 
+    /// A-P8, A-P5: at most 17 frames or 5.
     #[test]
     fn a_request_never_needs_more_than_its_window() {
         let far = Request { pages_before: 500, purpose: Purpose::Demand };
