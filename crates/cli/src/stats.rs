@@ -222,7 +222,7 @@ fn rungs(stats: &Stats) -> Vec<String> {
 }
 
 /// The most memory that this process ever had resident, as the system counts it.
-fn process_peak_bytes() -> Option<u64> {
+pub(crate) fn process_peak_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)

@@ -8,7 +8,7 @@ use ferrofs_workers::claims::{Claim, Urgency};
 use ferrofs_workers::memory::Policy;
 
 use crate::cluster::{Cluster, ClusterPlace};
-use crate::engine::{Decoded, Engine, Errand, Mine, Station, Tally, reach};
+use crate::engine::{Decoded, ERRAND_BYTES, Engine, Errand, Mine, Station, Tally, reach};
 use crate::error::{Error, ErrorKind, Place, Result, address};
 use crate::image::Core;
 use crate::inode::Inode;
@@ -35,10 +35,6 @@ pub enum SyncDecompress {
 /// The longest read that [`SyncDecompress::ForceOn`] decodes on the reader's thread, in bytes: the
 /// threshold of Linux since 2026.
 const SMALL_READ_BYTES: usize = 12_288;
-
-/// Decoded bytes for which waking a worker is worth its while; a wake-up costs some microseconds, and
-/// LZ4 decodes this in some tens of them.
-const ERRAND_BYTES: u64 = 96 << 10;
 
 impl Core {
     /// Reads the bytes of `inode` from `offset` on; fewer than asked only at its end. For what the

@@ -13,7 +13,7 @@ use ferrofs_workers::claims::{Claim, Urgency};
 use ferrofs_workers::memory::{Buffer, Policy};
 
 use crate::cluster::ClusterPlace;
-use crate::engine::{Errand, Wish};
+use crate::engine::{ERRAND_BYTES, Errand, Wish};
 use crate::error::Result;
 use crate::image::Core;
 use crate::inode::Inode;
@@ -26,8 +26,6 @@ const LARGEST_BYTES_A_CPU: u64 = 1 << 20;
 const LARGEST_BYTES: u64 = 8 << 20;
 /// The share of the memory that one reader's window may be.
 const MEMORY_SHARE: u64 = 8;
-/// Decoded bytes for which waking a worker is worth its while.
-const ERRAND_BYTES: u64 = 96 << 10;
 
 /// What is known of a reader.
 #[derive(Debug)]

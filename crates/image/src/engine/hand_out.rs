@@ -12,6 +12,10 @@ use crate::error::Result;
 /// The most that one read of the source brings for an errand, in bytes.
 const REACH_MAX_BYTES: u64 = 1 << 20;
 
+/// Decoded bytes for which waking a worker is worth its while: a wake-up costs some microseconds, and LZ4
+/// decodes this in some tens of them.
+pub(crate) const ERRAND_BYTES: u64 = 96 << 10;
+
 /// Whether an errand is still wanted.
 #[derive(Clone, Debug)]
 pub(crate) struct Wish {

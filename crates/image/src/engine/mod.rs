@@ -18,7 +18,7 @@ use ferrofs_workers::claims::{Claim, Claims, Ticket, Urgency, Waiter};
 use ferrofs_workers::memory::{Frame, Policy};
 
 pub(crate) use decoded::Decoded;
-pub(crate) use hand_out::{Errand, Wish, reach};
+pub(crate) use hand_out::{ERRAND_BYTES, Errand, Wish, reach};
 pub(crate) use keeper::Keeper;
 pub(crate) use station::{Scratch, Station, Stations};
 pub(crate) use tally::Tally;

@@ -130,13 +130,5 @@ fn unpack(
     progress.finish(done);
     let summary =
         result.map_err(|error| anyhow!("{}: {}", escaped(error.path()), error.reason()))?;
-    Ok(Extracted { summary, time, peak_bytes: peak_bytes() })
-}
-
-/// The most memory that this process has had, if the system says.
-fn peak_bytes() -> Option<u64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kibibytes.checked_mul(1024)
+    Ok(Extracted { summary, time, peak_bytes: stats::process_peak_bytes() })
 }
