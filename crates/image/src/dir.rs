@@ -12,6 +12,9 @@ use crate::inode::Inode;
 use crate::map::{Data, Map};
 use crate::source;
 
+/// Bytes of an entry without its name; places in a directory are counted in them.
+const ENTRY_BYTES: u64 = 12;
+
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
@@ -46,6 +49,33 @@ impl Iterator for ReadDir<'_> {
     }
 }
 
+/// An entry with its place in the directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacedEntry {
+    /// The entry; `.` and `..` are entries, too, if the directory has them.
+    pub entry: DirEntry,
+    /// From where [`Image::list`](crate::Image::list) goes on behind it.
+    pub next: u64,
+}
+
+/// A directory's entries from a place on, `.` and `..` among them. It ends after an error.
+#[derive(Debug)]
+pub struct PlacedEntries<'a> {
+    entries: RawEntries<'a>,
+}
+
+impl Iterator for PlacedEntries<'_> {
+    type Item = Result<PlacedEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let entry = match self.entries.next()? {
+            Ok(entry) => entry,
+            Err(error) => return Some(Err(error)),
+        };
+        Some(Ok(PlacedEntry { entry, next: self.entries.place() }))
+    }
+}
+
 /// All entries, `.` and `..` among them.
 #[derive(Debug)]
 pub(crate) struct RawEntries<'a> {
@@ -54,6 +84,8 @@ pub(crate) struct RawEntries<'a> {
     /// Where the next block starts in the directory.
     next: u64,
     loaded: VecDeque<DirEntry>,
+    /// Where the next entry of what is loaded starts in the directory.
+    at: u64,
 }
 
 impl Iterator for RawEntries<'_> {
@@ -62,6 +94,7 @@ impl Iterator for RawEntries<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(entry) = self.loaded.pop_front() {
+                self.at = self.at.saturating_add(ENTRY_BYTES);
                 return Some(Ok(entry));
             }
             if self.next >= self.dir.size() {
@@ -82,6 +115,25 @@ impl RawEntries<'_> {
         self.loaded.clear();
     }
 
+    /// Where the entry behind the last one starts in the directory.
+    fn place(&self) -> u64 {
+        if self.loaded.is_empty() { self.next } else { self.at }
+    }
+
+    /// Goes to the entry that starts at this byte of the directory, or to the first one behind it.
+    fn go_to(&mut self, place: u64) -> Result<()> {
+        let block = self.core.sb.block_size.floor(place);
+        self.next = block;
+        if block < self.dir.size() && place > block {
+            self.load()?;
+            let before = place.saturating_sub(block).div_ceil(ENTRY_BYTES);
+            let before = usize::try_from(before).unwrap_or(usize::MAX).min(self.loaded.len());
+            self.loaded.drain(..before);
+            self.at = place;
+        }
+        Ok(())
+    }
+
     fn load(&mut self) -> Result<()> {
         let range = self.core.dir_block(&self.dir, self.next);
         let bytes = self.core.dir_bytes(&self.dir, &range)?;
@@ -96,6 +148,7 @@ impl RawEntries<'_> {
                 name: entry.name.into(),
             });
         }
+        self.at = range.start;
         self.next = range.end;
         Ok(())
     }
@@ -106,9 +159,15 @@ impl Core {
         Ok(ReadDir { entries: self.raw_entries(dir)? })
     }
 
+    pub(crate) fn list(&self, dir: &Inode, from: u64) -> Result<PlacedEntries<'_>> {
+        let mut entries = self.raw_entries(dir)?;
+        entries.go_to(from)?;
+        Ok(PlacedEntries { entries })
+    }
+
     pub(crate) fn raw_entries(&self, dir: &Inode) -> Result<RawEntries<'_>> {
         dir.require(FileType::Directory)?;
-        Ok(RawEntries { core: self, dir: dir.clone(), next: 0, loaded: VecDeque::new() })
+        Ok(RawEntries { core: self, dir: dir.clone(), next: 0, loaded: VecDeque::new(), at: 0 })
     }
 
     /// Finds `name` by binary search: first the block whose names may include it, then the name.
@@ -175,6 +234,40 @@ impl Core {
                 offset.saturating_add(at.saturating_sub(start))
             }
             _ => at,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::image::Image;
+    use crate::walk::Visit;
+
+    #[test]
+    fn a_listing_goes_on_wherever_it_was_left() {
+        for name in ["plain", "lz4"] {
+            let path = format!("{}/../../tests/data/{name}.erofs", env!("CARGO_MANIFEST_DIR"));
+            let image = Image::open(path).unwrap();
+            let mut largest = image.root().unwrap();
+            for visit in image.walk(b"/").unwrap() {
+                if let Visit::Enter(node) = visit
+                    && node.inode.size() > largest.size()
+                {
+                    largest = node.inode;
+                }
+            }
+            let whole: Vec<_> =
+                image.list(&largest, 0).unwrap().map(|entry| entry.unwrap()).collect();
+            assert!(whole.iter().any(|placed| placed.entry.is_dot()));
+            for (number, placed) in whole.iter().enumerate() {
+                let rest: Vec<_> = image
+                    .list(&largest, placed.next)
+                    .unwrap()
+                    .map(|entry| entry.unwrap())
+                    .collect();
+                assert_eq!(rest, whole[number + 1..]);
+            }
+            assert_eq!(image.list(&largest, u64::MAX).unwrap().count(), 0);
         }
     }
 }

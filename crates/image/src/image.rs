@@ -8,7 +8,7 @@ use ferrofs_ondisk::compression::Compression;
 use ferrofs_ondisk::{DeviceSlot, FileType, Nid, Superblock};
 use ferrofs_workers::memory::Registration;
 
-use crate::dir::ReadDir;
+use crate::dir::{PlacedEntries, ReadDir};
 use crate::engine::{Engine, Keeper};
 use crate::error::{Error, Result};
 use crate::file::File;
@@ -127,6 +127,16 @@ impl Image {
     /// `dir` is no directory. Damage shows when the entries are reached.
     pub fn read_dir(&self, dir: &Inode) -> Result<ReadDir<'_>> {
         self.core.read_dir(dir)
+    }
+
+    /// The entries of a directory from a place on, in the order in which they are stored, `.` and `..` among
+    /// them. 0 is the first place; others come from [`PlacedEntry::next`](crate::PlacedEntry::next), and lead to the
+    /// same entry in every listing.
+    ///
+    /// # Errors
+    /// It is no directory, or the block where the place lies is damaged.
+    pub fn list(&self, dir: &Inode, from: u64) -> Result<PlacedEntries<'_>> {
+        self.core.list(dir, from)
     }
 
     /// The target of a symlink.

@@ -75,6 +75,15 @@ impl Inode {
         }
     }
 
+    /// Blocks that a compressed file takes in the image; `None` for others.
+    #[must_use]
+    pub fn compressed_blocks(&self) -> Option<u64> {
+        match self.disk.payload {
+            Payload::CompressedBlocks(blocks) => Some(blocks),
+            _ => None,
+        }
+    }
+
     /// How its data is stored.
     #[must_use]
     pub fn layout(&self) -> DataLayout {

@@ -1,0 +1,64 @@
+//! What a session tells whoever runs it: things that ought to be in a log.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Something that happened to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// It took longer than the limit, and was answered with `EIO`.
+    TimedOut {
+        /// The thread that asked; 0 if nobody waits, or it is out of sight.
+        pid: u32,
+        /// How long it had taken.
+        after: Duration,
+    },
+    /// Whoever asked is being killed, and was let go while the request hangs.
+    LetGo {
+        /// The thread that asked.
+        pid: u32,
+        /// How long it had waited.
+        after: Duration,
+    },
+    /// Every listener has been at a request for a while, so one more was started.
+    SpareListener {
+        /// How many listeners there are now.
+        listeners: usize,
+    },
+    /// The file system panicked; the request was answered with `EIO`.
+    Panicked {
+        /// What it was about.
+        node: u64,
+    },
+    /// A request was not what it says; it was answered with `EIO`.
+    Malformed,
+    /// The device failed in a way that no retry mends; the listener ended.
+    DeviceFailed {
+        /// Why.
+        errno: rustix::io::Errno,
+    },
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TimedOut { pid, after } => {
+                write!(f, "a request of thread {pid} was given up after {after:?}; it gets EIO")
+            }
+            Self::LetGo { pid, after } => {
+                write!(f, "thread {pid} is being killed; its request was given up after {after:?}")
+            }
+            Self::SpareListener { listeners } => {
+                write!(f, "all listeners are busy for long; there are {listeners} now")
+            }
+            Self::Panicked { node } => {
+                write!(f, "a request about node {node} panicked; it gets EIO")
+            }
+            Self::Malformed => {
+                f.write_str("a request of the kernel is not what it says; it gets EIO")
+            }
+            Self::DeviceFailed { errno } => write!(f, "/dev/fuse: {errno}; a listener ended"),
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! An image as a file system that the kernel asks. One module an operation; what they share is here: which inode is
+//! meant, what an error of the image is to the kernel, and what its attributes are.
+
+mod files;
+mod listing;
+mod read;
+mod seek;
+mod xattrs;
+
+use std::sync::{Arc, OnceLock};
+
+use ferrofs_fuse::{
+    Attributes, Entry, Errno, FileSystem, Notifier, Operation, Reply, Request, Statfs,
+};
+use ferrofs_image::{Error, ErrorKind, FileType, Image, Inode, Nid};
+
+use crate::node::Nodes;
+use crate::notice::Notice;
+use crate::settings::Settings;
+use files::Files;
+
+type Tell = dyn Fn(&Notice<'_>) + Send + Sync;
+
+/// Answers requests from an image.
+pub(crate) struct ImageFs {
+    image: Image,
+    nodes: Nodes,
+    settings: Settings,
+    files: Files,
+    notifier: OnceLock<Notifier>,
+    tell: Arc<Tell>,
+}
+
+/// A request that was answered with an error.
+type Answer<T> = Result<T, Errno>;
+
+impl ImageFs {
+    pub(crate) fn new(image: Image, settings: &Settings, tell: Arc<Tell>) -> Self {
+        let sb = image.superblock();
+        let nodes = Nodes::new(sb.root, sb.metabox.is_some());
+        let files = Files::new();
+        Self { nodes, image, settings: *settings, files, notifier: OnceLock::new(), tell }
+    }
+
+    /// From here on the kernel can be told things.
+    pub(crate) fn begin(&self, notifier: Notifier) {
+        self.notifier.set(notifier).ok();
+    }
+
+    fn inode(&self, node: u64) -> Answer<Inode> {
+        let nid = self.nodes.nid(node);
+        self.image.inode(nid).map_err(|error| self.failed(nid, "the inode", &error))
+    }
+
+    /// Tells the log, and answers what the kernel is told.
+    fn failed(&self, nid: Nid, what: &'static str, error: &Error) -> Errno {
+        let errno = errno(error);
+        // Asking a file for entries and the like is the caller's fault.
+        if errno != Errno::NOTDIR && errno != Errno::INVAL {
+            (self.tell)(&Notice::Failed { nid, what, error });
+        }
+        errno
+    }
+
+    fn attributes(&self, inode: &Inode) -> Attributes {
+        let block = self.image.superblock().block_size;
+        let blocks = match inode.compressed_blocks() {
+            Some(blocks) => blocks.saturating_mul(u64::from(block.bytes()) / 512),
+            None => block.count(inode.size()).saturating_mul(u64::from(block.bytes()) / 512),
+        };
+        Attributes {
+            ino: self.nodes.ino(inode.nid()),
+            size: inode.size(),
+            blocks,
+            mode: u32::from(inode.mode()),
+            links: inode.nlink(),
+            uid: inode.uid(),
+            gid: inode.gid(),
+            rdev: inode.device().map_or(0, |(major, minor)| encoded_device(major, minor)),
+            block_bytes: block.bytes(),
+            seconds: inode.mtime().seconds,
+            nanoseconds: inode.mtime().nanoseconds,
+        }
+    }
+
+    fn entry(&self, inode: &Inode) -> Entry {
+        Entry { node: self.nodes.node(inode.nid()), attributes: self.attributes(inode) }
+    }
+
+    fn lookup(&self, node: u64, name: &[u8]) -> Answer<Entry> {
+        let dir = self.inode(node)?;
+        match self.image.lookup(&dir, name) {
+            Ok(Some(inode)) => Ok(self.entry(&inode)),
+            Ok(None) => Ok(Entry::default()),
+            Err(error) => Err(self.failed(dir.nid(), "a name", &error)),
+        }
+    }
+
+    fn read_link(&self, node: u64) -> Answer<Vec<u8>> {
+        let link = self.inode(node)?;
+        self.image.read_link(&link).map_err(|error| self.failed(link.nid(), "the target", &error))
+    }
+
+    fn statfs(&self) -> Statfs {
+        let sb = self.image.superblock();
+        Statfs { blocks: sb.blocks, files: sb.inodes, block_bytes: sb.block_size.bytes() }
+    }
+}
+
+impl FileSystem for ImageFs {
+    fn handle(&self, request: &Request<'_>, scratch: &mut Vec<u8>, reply: Reply<'_>) {
+        let node = request.node;
+        match request.operation {
+            Operation::Lookup { name } => match self.lookup(node, name) {
+                Ok(entry) => reply.entry(&entry),
+                Err(errno) => reply.error(errno),
+            },
+            Operation::GetAttr => match self.inode(node) {
+                Ok(inode) => reply.attributes(&self.attributes(&inode)),
+                Err(errno) => reply.error(errno),
+            },
+            Operation::ReadLink => match self.read_link(node) {
+                Ok(target) => reply.bytes(&target),
+                Err(errno) => reply.error(errno),
+            },
+            // No file and no directory needs opening, and the kernel keeps what it has read of them.
+            Operation::Open | Operation::OpenDir => reply.error(Errno::NOSYS),
+            Operation::Read { offset, size } => self.read(node, offset, size, reply),
+            Operation::Statfs => reply.statfs(&self.statfs()),
+            Operation::GetXattr { name, size } => self.get_xattr(node, name, size, reply),
+            Operation::ListXattr { size } => self.list_xattrs(request, size, reply),
+            Operation::ReadDir { offset, .. } | Operation::ReadDirPlus { offset, .. } => {
+                self.read_dir(node, offset, Self::listing(request, scratch), reply);
+            }
+            Operation::Lseek { offset, whence } => match self.seek(node, offset, whence) {
+                Ok(found) => reply.offset(found),
+                Err(errno) => reply.error(errno),
+            },
+            Operation::Ioctl { .. } => reply.error(Errno::NOTTY),
+        }
+    }
+}
+
+/// What an error of the image is to the kernel.
+fn errno(error: &Error) -> Errno {
+    match error.kind() {
+        ErrorKind::Io(_) => Errno::IO,
+        ErrorKind::OutOfMemory { .. } => Errno::NOMEM,
+        ErrorKind::WrongType { wanted: FileType::Directory, .. } => Errno::NOTDIR,
+        ErrorKind::WrongType { .. } => Errno::INVAL,
+        // Linux: EFSCORRUPTED.
+        _ => Errno::UCLEAN,
+    }
+}
+
+/// The kernel's encoding of a device in 32 bits.
+fn encoded_device(major: u32, minor: u32) -> u32 {
+    minor & 0xff | (major & 0xfff) << 8 | (minor & 0xfff00) << 12
+}

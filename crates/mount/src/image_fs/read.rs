@@ -1,0 +1,65 @@
+//! Bytes of files.
+
+use std::sync::Arc;
+
+use ferrofs_fuse::{Errno, Reply};
+use ferrofs_image::workers::memory::Policy;
+use ferrofs_image::{ErrorKind, File};
+
+use super::{Answer, ImageFs};
+
+impl ImageFs {
+    pub(super) fn read(&self, node: u64, offset: u64, size: u32, reply: Reply<'_>) {
+        if let Err((reply, errno)) = self.try_read(node, offset, size, reply) {
+            reply.error(errno);
+        }
+    }
+
+    fn try_read<'a>(
+        &self,
+        node: u64,
+        offset: u64,
+        size: u32,
+        reply: Reply<'a>,
+    ) -> Result<(), (Reply<'a>, Errno)> {
+        let file = match self.file(node) {
+            Ok(file) => file,
+            Err(errno) => return Err((reply, errno)),
+        };
+        let rest = file.inode().size().saturating_sub(offset);
+        let bytes = u64::from(size).min(rest);
+        if bytes == 0 {
+            reply.bytes(&[]);
+            return Ok(());
+        }
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let read = self.image.memory().buffer(bytes, Policy::MustSucceed).and_then(|mut buffer| {
+            let count = file.read_at(offset, buffer.get_mut(..bytes).unwrap_or_default())?;
+            Ok((buffer, count))
+        });
+        match read {
+            Ok((buffer, count)) => {
+                reply.bytes(buffer.get(..count).unwrap_or_default());
+                Ok(())
+            }
+            Err(error) => {
+                self.failed(file.inode().nid(), "data", &error);
+                let is_memory = matches!(error.kind(), ErrorKind::OutOfMemory { .. });
+                // What Linux says of pages that cannot be read.
+                Err((reply, if is_memory { Errno::NOMEM } else { Errno::IO }))
+            }
+        }
+    }
+
+    fn file(&self, node: u64) -> Answer<Arc<File>> {
+        if let Some(file) = self.files.get(node) {
+            return Ok(file);
+        }
+        let inode = self.inode(node)?;
+        let file = self.image.open_file(&inode);
+        let file = file.map_err(|error| self.failed(inode.nid(), "data", &error))?;
+        let file = Arc::new(file);
+        self.files.put(node, Arc::clone(&file));
+        Ok(file)
+    }
+}

@@ -1,0 +1,68 @@
+//! Extended attributes.
+
+use ferrofs_fuse::{Errno, Reply, Request};
+
+use super::{Answer, ImageFs};
+
+/// Only those who may do everything see these; the kernel guards their values, but not their names.
+const TRUSTED: &[u8] = b"trusted.";
+/// Access control lists, which the kernel asks for only if it may obey them.
+const ACLS: &[u8] = b"system.posix_acl_";
+
+impl ImageFs {
+    pub(super) fn get_xattr(&self, node: u64, name: &[u8], size: u32, reply: Reply<'_>) {
+        match self.xattr(node, name) {
+            Ok(value) => give(&value, size, reply),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    pub(super) fn list_xattrs(&self, request: &Request<'_>, size: u32, reply: Reply<'_>) {
+        match self.xattr_names(request) {
+            Ok(names) => give(&names, size, reply),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn xattr(&self, node: u64, name: &[u8]) -> Answer<Vec<u8>> {
+        // The kernel remembers this, and does not ask again.
+        if !self.settings.has_xattrs {
+            return Err(Errno::NOSYS);
+        }
+        if !self.settings.has_acls && name.starts_with(ACLS) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let inode = self.inode(node)?;
+        match self.image.xattr(&inode, name) {
+            Ok(value) => value.ok_or(Errno::NODATA),
+            Err(error) => Err(self.failed(inode.nid(), "an attribute", &error)),
+        }
+    }
+
+    fn xattr_names(&self, request: &Request<'_>) -> Answer<Vec<u8>> {
+        if !self.settings.has_xattrs {
+            return Err(Errno::NOSYS);
+        }
+        let inode = self.inode(request.node)?;
+        let xattrs = self.image.xattrs(&inode);
+        let xattrs = xattrs.map_err(|error| self.failed(inode.nid(), "the attributes", &error))?;
+        let mut names = Vec::new();
+        for xattr in xattrs {
+            let is_hidden = xattr.name.starts_with(TRUSTED) && request.uid != 0
+                || xattr.name.starts_with(ACLS) && !self.settings.has_acls;
+            if !is_hidden {
+                names.extend_from_slice(&xattr.name);
+                names.push(0);
+            }
+        }
+        Ok(names)
+    }
+}
+
+fn give(bytes: &[u8], room: u32, reply: Reply<'_>) {
+    match u32::try_from(bytes.len()) {
+        Ok(length) if room == 0 => reply.length(length),
+        Ok(length) if length <= room => reply.bytes(bytes),
+        _ => reply.error(Errno::RANGE),
+    }
+}

@@ -1,0 +1,80 @@
+//! Which node of the kernel is which inode of the image. Both are numbers of 64 bits, and one follows from the
+//! other, so that nothing has to be remembered for an inode and nothing forgotten.
+
+use ferrofs_image::Nid;
+
+/// The kernel's number of the root.
+const ROOT: u64 = 1;
+/// Stands for nid 0, since node 0 means that there is none; no inode can lie at the end of the address space.
+const ZERO: u64 = u64::MAX;
+
+/// The way from inodes to nodes and back: the root's number and 1 change places.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Nodes {
+    root: u64,
+    has_metabox: bool,
+}
+
+impl Nodes {
+    pub(crate) fn new(root: Nid, has_metabox: bool) -> Self {
+        Self { root: root.raw(), has_metabox }
+    }
+
+    /// The kernel's number of an inode; never 0.
+    pub(crate) fn node(&self, nid: Nid) -> u64 {
+        match self.swapped(nid.raw()) {
+            0 => ZERO,
+            node => node,
+        }
+    }
+
+    /// The inode of a node.
+    pub(crate) fn nid(&self, node: u64) -> Nid {
+        Nid::new(self.swapped(if node == ZERO { 0 } else { node }))
+    }
+
+    /// The inode number that `stat` shows, which is the one of Linux: bit 63 of a nid, which says that it lies in
+    /// the metabox, goes to bit 31, and what is above moves up.
+    pub(crate) fn ino(&self, nid: Nid) -> u64 {
+        const LOW: u64 = (1 << 31) - 1;
+        const HIGH: u64 = !0 << 32;
+        let raw = nid.raw();
+        if self.has_metabox { (raw << 1) & HIGH | raw & LOW | (raw >> 63) << 31 } else { raw }
+    }
+
+    fn swapped(&self, number: u64) -> u64 {
+        match number {
+            _ if number == self.root => ROOT,
+            ROOT => self.root,
+            _ => number,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_inode_has_a_node_of_its_own() {
+        for root in [0, 1, 2, 36, 1 << 63] {
+            let nodes = Nodes::new(Nid::new(root), false);
+            assert_eq!(nodes.node(Nid::new(root)), 1);
+            for raw in [0, 1, 2, 3, 36, 37, 1 << 40, 1 << 63, (1 << 63) + 1] {
+                let node = nodes.node(Nid::new(raw));
+                assert_ne!(node, 0);
+                assert_eq!(nodes.nid(node), Nid::new(raw));
+            }
+        }
+    }
+
+    #[test]
+    fn inode_numbers_are_those_of_linux() {
+        let plain = Nodes::new(Nid::new(36), false);
+        assert_eq!(plain.ino(Nid::new(1 << 33 | 7)), 1 << 33 | 7);
+        let metabox = Nodes::new(Nid::new(36), true);
+        assert_eq!(metabox.ino(Nid::new(7)), 7);
+        assert_eq!(metabox.ino(Nid::new(1 << 63 | 7)), 1 << 31 | 7);
+        assert_eq!(metabox.ino(Nid::new(1 << 31 | 7)), 1 << 32 | 7);
+    }
+}

@@ -1,0 +1,88 @@
+//! A mount that is being served: from the mounted device to the end of the mount.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use ferrofs_fuse::{Capabilities, Session, SessionError, SessionOptions, Terms, Wanted};
+use ferrofs_image::Image;
+
+use crate::image_fs::ImageFs;
+use crate::notice::Notice;
+use crate::settings::Settings;
+
+/// The largest read: what Linux grants at most without a system-wide setting.
+const MAX_READ_BYTES: u32 = 1 << 20;
+/// What the kernel may read ahead; it lowers it to the limit of the mount's backing device info.
+const MAX_READAHEAD_BYTES: u32 = 8 << 20;
+
+/// A mount that is being served.
+#[derive(Debug)]
+pub struct Served {
+    session: Session,
+}
+
+/// Answers the kernel on `device`, which is mounted already, from `image`.
+///
+/// # Errors
+/// The session cannot begin.
+pub fn serve(
+    image: Image,
+    device: OwnedFd,
+    settings: &Settings,
+    tell: impl Fn(&Notice<'_>) + Send + Sync + 'static,
+) -> Result<Served, SessionError> {
+    let tell: Arc<dyn Fn(&Notice<'_>) + Send + Sync> = Arc::new(tell);
+    let file_system = Arc::new(ImageFs::new(image, settings, Arc::clone(&tell)));
+    let options = SessionOptions {
+        listeners: settings.listeners,
+        wanted: wanted(settings),
+        time_limit: settings.time_limit,
+    };
+    let session = Session::start(device, Arc::clone(&file_system) as _, &options, move |event| {
+        tell(&Notice::Session(event));
+    })?;
+    file_system.begin(session.notifier());
+    Ok(Served { session })
+}
+
+fn wanted(settings: &Settings) -> Wanted {
+    let mut capabilities = Capabilities::ASYNC_READ
+        .with(Capabilities::PARALLEL_DIROPS)
+        .with(Capabilities::DO_READDIRPLUS)
+        .with(Capabilities::READDIRPLUS_AUTO)
+        .with(Capabilities::ASYNC_DIO)
+        .with(Capabilities::MAX_PAGES)
+        .with(Capabilities::CACHE_SYMLINKS)
+        .with(Capabilities::NO_OPEN_SUPPORT)
+        .with(Capabilities::NO_OPENDIR_SUPPORT)
+        .with(Capabilities::IOCTL_DIR);
+    if settings.has_xattrs && settings.has_acls {
+        capabilities = capabilities.with(Capabilities::POSIX_ACL);
+    }
+    let listeners = u16::try_from(settings.listeners).unwrap_or(u16::MAX);
+    Wanted {
+        capabilities,
+        max_read: MAX_READ_BYTES,
+        max_readahead: MAX_READAHEAD_BYTES,
+        max_background: listeners.saturating_mul(8).clamp(16, 256),
+    }
+}
+
+impl Served {
+    /// What kernel and daemon agreed on.
+    #[must_use]
+    pub fn terms(&self) -> &Terms {
+        self.session.terms()
+    }
+
+    /// The session.
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Waits for the end of the mount.
+    pub fn join(self) {
+        self.session.join();
+    }
+}

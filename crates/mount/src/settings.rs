@@ -1,0 +1,30 @@
+//! How a mount behaves; what can be chosen, with what is best where nothing is.
+
+use std::time::Duration;
+
+/// How a mount behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Threads that listen to the kernel.
+    pub listeners: usize,
+    /// After what time a request fails with `EIO`; `None` waits for ever.
+    pub time_limit: Option<Duration>,
+    /// Whether extended attributes are shown at all.
+    pub has_xattrs: bool,
+    /// Whether access control lists are shown, and obeyed by the kernel.
+    pub has_acls: bool,
+    /// Whether the rest of a cluster that a small read had decoded goes to the kernel's page cache.
+    pub stores_rest: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            listeners: 2,
+            time_limit: Some(Duration::from_secs(120)),
+            has_xattrs: true,
+            has_acls: true,
+            stores_rest: true,
+        }
+    }
+}
