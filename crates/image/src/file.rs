@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError, TryLockError};
 use crate::error::Result;
 use crate::image::Image;
 use crate::inode::Inode;
+use crate::read::ReadOutcome;
 use crate::readahead::Readahead;
 
 /// An open file with readahead. It may be read from many threads; those that go through it in order,
@@ -36,8 +37,17 @@ impl File {
     /// As [`Image::read_at`]; what is read ahead never fails a read.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         // Before the read: the workers decode what comes next while this thread decodes what it needs.
+        Ok(self.read_noting(offset, buffer)?.bytes)
+    }
+
+    /// The same, and tells whether anything had to be decoded for it.
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    pub fn read_noting(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadOutcome> {
         self.look_ahead(offset, buffer.len());
-        self.image.read_at(&self.inode, offset, buffer)
+        let core = self.image.core();
+        core.read_in_mode(&self.inode, offset, buffer, core.mode)
     }
 
     fn look_ahead(&self, offset: u64, bytes: usize) {

@@ -170,7 +170,7 @@ impl Image {
     /// # Errors
     /// The data cannot be read or is damaged; `buffer` may then hold anything.
     pub fn read_at(&self, file: &Inode, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        self.core.read_in_mode(file, offset, buffer, self.core.mode)
+        Ok(self.core.read_in_mode(file, offset, buffer, self.core.mode)?.bytes)
     }
 
     /// Hands a whole file to `sink`, in order and without gaps.

@@ -86,7 +86,7 @@ pub use memory::Memory;
 pub use open::OpenOptions;
 pub use pieces::Piece;
 pub use ranges::{Storage, StoredRange, StoredRanges};
-pub use read::SyncDecompress;
+pub use read::{ReadOutcome, SyncDecompress};
 pub use source::{FileSource, Source};
 pub use stats::Stats;
 pub use verify::{Progress, VerifyEvent, VerifySummary};

@@ -32,6 +32,15 @@ pub enum SyncDecompress {
     ForceOff,
 }
 
+/// What a read came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadOutcome {
+    /// Bytes read; fewer than asked for only at the end of the file.
+    pub bytes: usize,
+    /// Bytes of the extents that were not at hand decoded, in whole: 0 if nothing had to be waited for.
+    pub missing_bytes: u64,
+}
+
 /// The longest read that [`SyncDecompress::ForceOn`] decodes on the reader's thread, in bytes: the
 /// threshold of Linux since 2026.
 const SMALL_READ_BYTES: usize = 12_288;
@@ -40,7 +49,7 @@ impl Core {
     /// Reads the bytes of `inode` from `offset` on; fewer than asked only at its end. For what the
     /// library reads itself.
     pub(crate) fn read_at(&self, inode: &Inode, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        self.read_in_mode(inode, offset, buffer, SyncDecompress::Auto)
+        Ok(self.read_in_mode(inode, offset, buffer, SyncDecompress::Auto)?.bytes)
     }
 
     /// The same for a read that a user has asked for.
@@ -50,7 +59,7 @@ impl Core {
         offset: u64,
         buffer: &mut [u8],
         mode: SyncDecompress,
-    ) -> Result<usize> {
+    ) -> Result<ReadOutcome> {
         let rest = inode.size().saturating_sub(offset);
         let count = buffer.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
         let mode = match mode {
@@ -60,18 +69,19 @@ impl Core {
         };
         let mut target = buffer.get_mut(..count).unwrap_or_default();
         let mut at = offset;
+        let mut missing_bytes = 0u64;
         while !target.is_empty() {
             let plan = ReadPlan::build(self, inode, at, target.len())?;
             let (now, rest) = target.split_at_mut(plan.length.min(target.len()));
-            self.carry_out(&plan, now, mode)?;
+            missing_bytes = missing_bytes.saturating_add(self.carry_out(&plan, now, mode)?);
             at = at.saturating_add(u64::try_from(now.len()).unwrap_or(u64::MAX));
             target = rest;
         }
-        Ok(count)
+        Ok(ReadOutcome { bytes: count, missing_bytes })
     }
 
-    /// Does what a plan says.
-    fn carry_out(&self, plan: &ReadPlan, target: &mut [u8], mode: SyncDecompress) -> Result<()> {
+    /// Does what a plan says; answers how long the extents are that had to be decoded.
+    fn carry_out(&self, plan: &ReadPlan, target: &mut [u8], mode: SyncDecompress) -> Result<u64> {
         let mut tally = Tally::default();
         let mut missing: Vec<&Part> = Vec::new();
         for part in &plan.parts {
@@ -82,8 +92,12 @@ impl Core {
         }
         if missing.is_empty() {
             self.engine.stations.add(&tally);
-            return Ok(());
+            return Ok(0);
         }
+        let missing_bytes = missing
+            .iter()
+            .filter_map(|part| cluster_of(part))
+            .fold(0u64, |sum, cluster| sum.saturating_add(cluster.decoded_bytes));
         self.keeper.wake(&self.engine);
         match mode {
             SyncDecompress::Auto => self.decode_missing(&missing, target, &mut tally)?,
@@ -93,7 +107,7 @@ impl Core {
             }
         }
         self.engine.stations.add(&tally);
-        Ok(())
+        Ok(missing_bytes)
     }
 
     /// Serves a part that needs no decoding; false if it does.

@@ -1,5 +1,6 @@
 //! A mount that is being served: from the mounted device to the end of the mount.
 
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -16,9 +17,9 @@ const MAX_READ_BYTES: u32 = 1 << 20;
 const MAX_READAHEAD_BYTES: u32 = 8 << 20;
 
 /// A mount that is being served.
-#[derive(Debug)]
 pub struct Served {
     session: Session,
+    file_system: Arc<ImageFs>,
 }
 
 /// Answers the kernel on `device`, which is mounted already, from `image`.
@@ -32,7 +33,7 @@ pub fn serve(
     tell: impl Fn(&Notice<'_>) + Send + Sync + 'static,
 ) -> Result<Served, SessionError> {
     let tell: Arc<dyn Fn(&Notice<'_>) + Send + Sync> = Arc::new(tell);
-    let file_system = Arc::new(ImageFs::new(image, settings, Arc::clone(&tell)));
+    let file_system = ImageFs::new(image, settings, Arc::clone(&tell));
     let options = SessionOptions {
         listeners: settings.listeners,
         wanted: wanted(settings),
@@ -42,14 +43,13 @@ pub fn serve(
         tell(&Notice::Session(event));
     })?;
     file_system.begin(session.notifier());
-    Ok(Served { session })
+    Ok(Served { session, file_system })
 }
 
 fn wanted(settings: &Settings) -> Wanted {
     let mut capabilities = Capabilities::ASYNC_READ
         .with(Capabilities::PARALLEL_DIROPS)
         .with(Capabilities::DO_READDIRPLUS)
-        .with(Capabilities::READDIRPLUS_AUTO)
         .with(Capabilities::ASYNC_DIO)
         .with(Capabilities::MAX_PAGES)
         .with(Capabilities::CACHE_SYMLINKS)
@@ -65,6 +65,12 @@ fn wanted(settings: &Settings) -> Wanted {
         max_read: MAX_READ_BYTES,
         max_readahead: MAX_READAHEAD_BYTES,
         max_background: listeners.saturating_mul(8).clamp(16, 256),
+    }
+}
+
+impl fmt::Debug for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Served").field("session", &self.session).finish_non_exhaustive()
     }
 }
 
@@ -84,5 +90,6 @@ impl Served {
     /// Waits for the end of the mount.
     pub fn join(self) {
         self.session.join();
+        self.file_system.end();
     }
 }

@@ -1,12 +1,18 @@
 //! Entries of directories, with attributes where the kernel wants them.
 
 use ferrofs_fuse::{ListedName, Listing, Operation, Reply, Request};
-use ferrofs_image::{DirEntry, FileType, PlacedEntry};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ferrofs_image::{DirEntry, FileType, Inode, Nid, PlacedEntry};
 
 use super::{Answer, ImageFs};
 
 /// The longest answer: what a directory of some thousand names takes, and what a listener keeps for it.
 const ROOM_BYTES: u32 = 256 << 10;
+
+/// A directory of at most so many bytes, some hundred names, is listed with all attributes at once: it is one
+/// request in any case.
+const SMALL_BYTES: u64 = 4096;
 
 impl ImageFs {
     pub(super) fn read_dir(
@@ -33,13 +39,40 @@ impl ImageFs {
         Listing::new(scratch, room, is_plus)
     }
 
+    /// Somebody wants more of an inode than its name.
+    pub(super) fn met(&self, inode: &Inode) {
+        if inode.file_type() != FileType::Directory {
+            self.interest.rise();
+            self.forecast.known(inode.nid());
+        }
+    }
+
     /// What can be read of a directory is listed; an error comes when nothing is left before it.
     fn fill(&self, node: u64, offset: u64, listing: &mut Listing<'_>) -> Answer<()> {
         let dir = self.inode(node)?;
+        let with_files =
+            listing.is_plus() && (dir.size() <= SMALL_BYTES || self.interest.is_there());
+        let mut files = Vec::new();
+        let filled = self.fill_with(&dir, (offset, with_files), listing, &mut files);
+        self.forecast.shown(files.into_iter());
+        filled
+    }
+
+    fn fill_with(
+        &self,
+        dir: &Inode,
+        (offset, with_files): (u64, bool),
+        listing: &mut Listing<'_>,
+        files: &mut Vec<(Nid, bool)>,
+    ) -> Answer<()> {
         let failed = |error| self.failed(dir.nid(), "an entry", &error);
-        for placed in self.image.list(&dir, offset).map_err(failed)? {
+        for placed in self.image.list(dir, offset).map_err(failed)? {
             match placed {
-                Ok(placed) if self.add(&placed, listing) => {}
+                Ok(placed) if self.add(&placed, with_files, listing) => {
+                    if placed.entry.type_hint == Some(FileType::Regular) {
+                        files.push((placed.entry.nid, with_files));
+                    }
+                }
                 Ok(_) => return Ok(()),
                 Err(_) if !listing.as_bytes().is_empty() => return Ok(()),
                 Err(error) => return Err(failed(error)),
@@ -49,7 +82,7 @@ impl ImageFs {
     }
 
     /// `false` if there is no room.
-    fn add(&self, placed: &PlacedEntry, listing: &mut Listing<'_>) -> bool {
+    fn add(&self, placed: &PlacedEntry, with_files: bool, listing: &mut Listing<'_>) -> bool {
         let DirEntry { nid, type_hint, name, .. } = &placed.entry;
         if !listing.has_room(name.len()) {
             return false;
@@ -62,8 +95,35 @@ impl ImageFs {
         };
         let is_dot = matches!(&**name, b"." | b"..");
         // An inode that cannot be read is listed all the same; looking it up says what is wrong.
-        let inode = (listing.is_plus() && !is_dot).then(|| self.image.inode(*nid).ok()).flatten();
+        let is_wanted = with_files || *type_hint == Some(FileType::Directory);
+        let inode = (listing.is_plus() && is_wanted && !is_dot)
+            .then(|| self.image.inode(*nid).ok())
+            .flatten();
         listing.push(&listed, inode.map(|inode| self.entry(&inode)).as_ref())
+    }
+}
+
+/// Whether those who list directories want more than names. Attributes in a listing cost the kernel an inode each,
+/// and save a request each where somebody looks at them: `ls -l` does, `find` does not. So they are in what is
+/// listed after somebody has asked for those of a file, and no more once nobody has for long.
+#[derive(Debug, Default)]
+pub(super) struct Interest(AtomicU32);
+
+/// Listings that have attributes after one was asked for.
+const INTEREST_LASTS: u32 = 256;
+
+impl Interest {
+    fn rise(&self) {
+        // A guess, which orders nothing: relaxed, here and below.
+        self.0.store(INTEREST_LASTS, Ordering::Relaxed);
+    }
+
+    fn is_there(&self) -> bool {
+        let left = self.0.load(Ordering::Relaxed);
+        if left > 0 {
+            self.0.store(left.saturating_sub(1), Ordering::Relaxed);
+        }
+        left > 0
     }
 }
 

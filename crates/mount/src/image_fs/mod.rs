@@ -1,13 +1,17 @@
 //! An image as a file system that the kernel asks. One module an operation; what they share is here: which inode is
 //! meant, what an error of the image is to the kernel, and what its attributes are.
 
+mod around;
+mod census;
 mod files;
+mod forecast;
 mod listing;
+mod push;
 mod read;
 mod seek;
 mod xattrs;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use ferrofs_fuse::{
     Attributes, Entry, Errno, FileSystem, Notifier, Operation, Reply, Request, Statfs,
@@ -17,7 +21,11 @@ use ferrofs_image::{Error, ErrorKind, FileType, Image, Inode, Nid};
 use crate::node::Nodes;
 use crate::notice::Notice;
 use crate::settings::Settings;
+use census::Census;
 use files::Files;
+use forecast::Forecast;
+use listing::Interest;
+use push::Pushers;
 
 type Tell = dyn Fn(&Notice<'_>) + Send + Sync;
 
@@ -27,6 +35,11 @@ pub(crate) struct ImageFs {
     nodes: Nodes,
     settings: Settings,
     files: Files,
+    forecast: Forecast,
+    pushers: Pushers,
+    interest: Interest,
+    census: Census,
+    me: Weak<Self>,
     notifier: OnceLock<Notifier>,
     tell: Arc<Tell>,
 }
@@ -35,11 +48,27 @@ pub(crate) struct ImageFs {
 type Answer<T> = Result<T, Errno>;
 
 impl ImageFs {
-    pub(crate) fn new(image: Image, settings: &Settings, tell: Arc<Tell>) -> Self {
+    pub(crate) fn new(image: Image, settings: &Settings, tell: Arc<Tell>) -> Arc<Self> {
         let sb = image.superblock();
         let nodes = Nodes::new(sb.root, sb.metabox.is_some());
-        let files = Files::new();
-        Self { nodes, image, settings: *settings, files, notifier: OnceLock::new(), tell }
+        Arc::new_cyclic(|me| Self {
+            nodes,
+            image,
+            settings: *settings,
+            files: Files::new(),
+            forecast: Forecast::default(),
+            pushers: Pushers::new(settings.listeners),
+            interest: Interest::default(),
+            census: Census::default(),
+            me: Weak::clone(me),
+            notifier: OnceLock::new(),
+            tell,
+        })
+    }
+
+    /// The mount is over.
+    pub(crate) fn end(&self) {
+        self.pushers.end();
     }
 
     /// From here on the kernel can be told things.
@@ -90,7 +119,10 @@ impl ImageFs {
     fn lookup(&self, node: u64, name: &[u8]) -> Answer<Entry> {
         let dir = self.inode(node)?;
         match self.image.lookup(&dir, name) {
-            Ok(Some(inode)) => Ok(self.entry(&inode)),
+            Ok(Some(inode)) => {
+                self.met(&inode);
+                Ok(self.entry(&inode))
+            }
             Ok(None) => Ok(Entry::default()),
             Err(error) => Err(self.failed(dir.nid(), "a name", &error)),
         }

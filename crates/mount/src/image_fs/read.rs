@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ferrofs_fuse::{Errno, Reply};
 use ferrofs_image::workers::memory::Policy;
-use ferrofs_image::{ErrorKind, File};
+use ferrofs_image::{ErrorKind, File, ReadOutcome};
 
 use super::{Answer, ImageFs};
 
@@ -34,12 +34,14 @@ impl ImageFs {
         }
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let read = self.image.memory().buffer(bytes, Policy::MustSucceed).and_then(|mut buffer| {
-            let count = file.read_at(offset, buffer.get_mut(..bytes).unwrap_or_default())?;
-            Ok((buffer, count))
+            let read = file.read_noting(offset, buffer.get_mut(..bytes).unwrap_or_default())?;
+            Ok((buffer, read))
         });
         match read {
-            Ok((buffer, count)) => {
-                reply.bytes(buffer.get(..count).unwrap_or_default());
+            Ok((buffer, read)) => {
+                reply.bytes(buffer.get(..read.bytes).unwrap_or_default());
+                drop(buffer);
+                self.after(&file, offset, read);
                 Ok(())
             }
             Err(error) => {
@@ -49,6 +51,17 @@ impl ImageFs {
                 Err((reply, if is_memory { Errno::NOMEM } else { Errno::IO }))
             }
         }
+    }
+
+    /// What is done once the reader has its bytes, for what it will want next.
+    fn after(&self, file: &File, offset: u64, read: ReadOutcome) {
+        if !self.settings.stores_rest {
+            return;
+        }
+        if offset == 0 {
+            self.pushers.push(&self.forecast.read(file.inode().nid()), &self.me);
+        }
+        self.store_around(file, offset, read);
     }
 
     fn file(&self, node: u64) -> Answer<Arc<File>> {

@@ -26,8 +26,11 @@ impl ImageFs {
 
     fn xattr(&self, node: u64, name: &[u8]) -> Answer<Vec<u8>> {
         // The kernel remembers this, and does not ask again.
-        if !self.settings.has_xattrs {
+        if !self.settings.has_xattrs || self.census.has_none() {
             return Err(Errno::NOSYS);
+        }
+        if self.census.is_due() {
+            self.pushers.count_xattrs(&self.me);
         }
         if !self.settings.has_acls && name.starts_with(ACLS) {
             return Err(Errno::OPNOTSUPP);

@@ -1,0 +1,67 @@
+//! What lies around a small read. A cluster that had to be decoded for a page holds many others, and random reads will
+//! want those, too: they go to the kernel's page cache, as Linux's own EROFS leaves them there. Called by `read`.
+
+use std::ops::Range;
+
+use ferrofs_image::workers::memory::Policy;
+use ferrofs_image::{File, ReadOutcome};
+
+use super::ImageFs;
+
+/// Larger reads are those of somebody who goes on in order, whom readahead serves.
+const SMALL_BYTES: usize = 16 << 10;
+/// How much is stored at least and at most, in bytes of the file: as much as was decoded, in between.
+const LEAST_BYTES: u64 = 32 << 10;
+const MOST_BYTES: u64 = 128 << 10;
+
+impl ImageFs {
+    pub(super) fn store_around(&self, file: &File, offset: u64, read: ReadOutcome) {
+        // Pages that others are reading are waited for, so somebody else must be there to answer them.
+        let may_wait = self.notifier.get().is_some_and(|notifier| notifier.others_listen());
+        if read.missing_bytes == 0 || read.bytes > SMALL_BYTES || !may_wait {
+            return;
+        }
+        let size = file.inode().size();
+        let around = around(offset, read.missing_bytes, size);
+        let length = around.end.saturating_sub(around.start);
+        let Ok(bytes) = usize::try_from(length) else { return };
+        let Ok(mut buffer) = self.image.memory().buffer(bytes, Policy::MayFail) else { return };
+        let Some(target) = buffer.get_mut(..bytes) else { return };
+        if !self.image.read_at(file.inode(), around.start, target).is_ok_and(|count| count == bytes)
+        {
+            return;
+        }
+        let end = offset.saturating_add(u64::try_from(read.bytes).unwrap_or(u64::MAX));
+        let node = self.nodes.node(file.inode().nid());
+        for part in [around.start..offset, end..around.end] {
+            let place =
+                |at: u64| usize::try_from(at.saturating_sub(around.start)).unwrap_or(usize::MAX);
+            if let Some(bytes) = target.get(place(part.start)..place(part.end))
+                && !bytes.is_empty()
+            {
+                self.store(node, part.start, bytes);
+            }
+        }
+    }
+}
+
+/// An aligned range around a byte, within the file.
+fn around(offset: u64, missing_bytes: u64, size: u64) -> Range<u64> {
+    let bytes = missing_bytes.checked_next_power_of_two().unwrap_or(MOST_BYTES);
+    let bytes = bytes.clamp(LEAST_BYTES, MOST_BYTES);
+    let start = offset & !(bytes.saturating_sub(1));
+    start..start.saturating_add(bytes).min(size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::around;
+
+    #[test]
+    fn what_lies_around_is_aligned_and_within_the_file() {
+        assert_eq!(around(4096, 9_000, 1 << 20), 0..32_768);
+        assert_eq!(around(200_000, 100_000, 1 << 20), 131_072..262_144);
+        assert_eq!(around(200_000, 100_000, 201_000), 131_072..201_000);
+        assert_eq!(around(200_000, u64::MAX, 1 << 20), 131_072..262_144);
+    }
+}

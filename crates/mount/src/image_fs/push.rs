@@ -1,0 +1,155 @@
+//! Gets files ready that will be read next: decodes them and puts them into the kernel's page cache, where a reader
+//! finds them without asking anybody. It is best effort: what has no memory, or no time, is left to be asked for.
+//! Told by `read` what `forecast` foresees; its threads run the census, too.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+use ferrofs_fuse::Errno;
+use ferrofs_image::workers::memory::Policy;
+use ferrofs_image::{FileType, Nid};
+
+use super::ImageFs;
+
+/// Longer files are left to the kernel's readahead, and to ours.
+const MAX_BYTES: u64 = 256 << 10;
+/// Files that a thread takes at a time.
+const BATCH_FILES: usize = 4;
+/// Batches that may wait; more than this are behind the reader already.
+const MAX_WAITING: usize = 64;
+
+/// Threads that get files ready.
+#[derive(Debug)]
+pub(super) struct Pushers {
+    queue: Arc<Queue>,
+    most_threads: usize,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    state: Mutex<State>,
+    more: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    batches: VecDeque<Batch>,
+    is_over: bool,
+}
+
+/// What a thread takes at a time.
+#[derive(Debug)]
+enum Batch {
+    Files(Vec<Nid>),
+    Census,
+}
+
+impl Pushers {
+    /// None is started before there is something to do.
+    pub(super) fn new(most_threads: usize) -> Self {
+        Self { queue: Arc::default(), most_threads, threads: Mutex::default() }
+    }
+
+    /// Has these files got ready, the first ones first.
+    pub(super) fn push(&self, files: &[Nid], image_fs: &Weak<ImageFs>) {
+        if files.is_empty() {
+            return;
+        }
+        self.start_threads(image_fs);
+        let mut state = self.queue.state.lock().unwrap_or_else(PoisonError::into_inner);
+        for batch in files.chunks(BATCH_FILES) {
+            if state.batches.len() < MAX_WAITING {
+                state.batches.push_back(Batch::Files(batch.to_vec()));
+            }
+        }
+        drop(state);
+        self.queue.more.notify_all();
+    }
+
+    /// Has the census run.
+    pub(super) fn count_xattrs(&self, image_fs: &Weak<ImageFs>) {
+        self.start_threads(image_fs);
+        let mut state = self.queue.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.batches.push_back(Batch::Census);
+        drop(state);
+        self.queue.more.notify_one();
+    }
+
+    fn start_threads(&self, image_fs: &Weak<ImageFs>) {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        while threads.len() < self.most_threads {
+            let queue = Arc::clone(&self.queue);
+            let image_fs = Weak::clone(image_fs);
+            let name = format!("erofs_push/{}", threads.len());
+            let thread = std::thread::Builder::new().name(name);
+            match thread.spawn(move || queue.serve(&image_fs)) {
+                Ok(thread) => threads.push(thread),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Ends the threads.
+    pub(super) fn end(&self) {
+        self.queue.state.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
+        self.queue.more.notify_all();
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            thread.join().ok();
+        }
+    }
+}
+
+impl Queue {
+    fn serve(&self, image_fs: &Weak<ImageFs>) {
+        while let Some(batch) = self.take() {
+            let Some(image_fs) = image_fs.upgrade() else { return };
+            match batch {
+                Batch::Files(files) => files.into_iter().for_each(|nid| image_fs.push_file(nid)),
+                Batch::Census => image_fs.census.run(&image_fs.image),
+            }
+        }
+    }
+
+    fn take(&self) -> Option<Batch> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if state.is_over {
+                return None;
+            }
+            if let Some(batch) = state.batches.pop_front() {
+                return Some(batch);
+            }
+            state = self.more.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl ImageFs {
+    /// Whatever fails here is said by the read that needs it.
+    fn push_file(&self, nid: Nid) {
+        let Ok(inode) = self.image.inode(nid) else { return };
+        if inode.file_type() != FileType::Regular || inode.size() > MAX_BYTES {
+            return;
+        }
+        let Ok(bytes) = usize::try_from(inode.size()) else { return };
+        let Ok(mut buffer) = self.image.memory().buffer(bytes, Policy::MayFail) else { return };
+        let Some(target) = buffer.get_mut(..bytes) else { return };
+        if self.image.read_at(&inode, 0, target).is_ok_and(|count| count == bytes) {
+            self.store(self.nodes.node(nid), 0, target);
+        }
+    }
+
+    /// Gives the kernel bytes of a file; it may not want them.
+    pub(super) fn store(&self, node: u64, offset: u64, bytes: &[u8]) {
+        let Some(notifier) = self.notifier.get() else { return };
+        match notifier.store(node, offset, bytes) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            // No memory, or the mount is about to end: nothing is lost.
+            Err(_) => {}
+        }
+    }
+}
