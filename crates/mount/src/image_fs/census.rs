@@ -1,7 +1,6 @@
 //! Whether an image has any extended attribute at all. Where it has none, the kernel is told so once, and asks no
 //! more: `ls -l` alone wants two of every file, a request each. Asked by `xattrs`.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use ferrofs_image::{Image, Visit};

@@ -10,9 +10,9 @@ use super::{Answer, ImageFs};
 /// The longest answer: what a directory of some thousand names takes, and what a listener keeps for it.
 const ROOM_BYTES: u32 = 256 << 10;
 
-/// A directory of at most so many bytes, some hundred names, is listed with all attributes at once: it is one
+/// A directory of at most so many bytes, some three hundred names, is listed with all attributes at once: it is one
 /// request in any case.
-const SMALL_BYTES: u64 = 4096;
+const SMALL_BYTES: u64 = 8192;
 
 impl ImageFs {
     pub(super) fn read_dir(
