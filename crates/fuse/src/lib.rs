@@ -9,6 +9,7 @@
 //! This is a crate of its own and not the one that most Rust file systems use because of those promises; see
 //! `docs/dependencies.md`.
 
+pub mod attach;
 mod attributes;
 mod capability;
 mod channel;
@@ -37,4 +38,4 @@ pub use notifier::Notifier;
 pub use operation::{Operation, Request};
 pub use reply::{Reply, Statfs};
 pub use rustix::io::Errno;
-pub use session::{FileSystem, Session, SessionOptions};
+pub use session::{FileSystem, Greeted, Session, SessionOptions};

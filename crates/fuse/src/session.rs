@@ -2,7 +2,7 @@
 //! watch looks after requests that hang. Several threads, and each is named, owned and joined.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -93,21 +93,49 @@ impl Free {
     }
 }
 
-impl Session {
-    /// Greets the kernel on a device that is mounted already, and starts to serve.
+/// A mount whose kernel has been greeted: everything is open that a session needs, and no thread runs, so that a
+/// process may give away rights in between.
+#[derive(Debug)]
+pub struct Greeted {
+    channels: Vec<Channel>,
+    terms: Terms,
+    options: SessionOptions,
+}
+
+impl Greeted {
+    /// Greets the kernel on a device that is mounted already.
     ///
     /// # Errors
-    /// The kernel's protocol, the device, or a thread that cannot be started.
-    pub fn start(
-        device: OwnedFd,
-        file_system: Arc<dyn FileSystem>,
-        options: &SessionOptions,
-        tell: impl Fn(&Event) + Send + Sync + 'static,
-    ) -> Result<Self, SessionError> {
+    /// The kernel's protocol, or the device.
+    pub fn new(device: OwnedFd, options: &SessionOptions) -> Result<Self, SessionError> {
         let first = Channel::new(device);
         let terms = greet(&first, &options.wanted)?;
-        let listeners = options.listeners.max(2);
-        let channels = channels(first, listeners);
+        let options = SessionOptions { listeners: options.listeners.max(2), ..*options };
+        Ok(Self { channels: channels(first, options.listeners), terms, options })
+    }
+
+    /// What kernel and daemon agreed on.
+    #[must_use]
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// The descriptors that the session will use.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.channels.iter().map(AsFd::as_fd)
+    }
+
+    /// Starts to serve.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn start(
+        self,
+        file_system: Arc<dyn FileSystem>,
+        tell: impl Fn(&Event) + Send + Sync + 'static,
+    ) -> Result<Session, SessionError> {
+        let Self { channels, terms, options } = self;
+        let listeners = options.listeners;
         let slots = listeners + watch::MAX_SPARES;
         let shared = Arc::new(Shared {
             file_system,
@@ -121,14 +149,16 @@ impl Session {
             end: Condvar::new(),
             spares: Mutex::default(),
         });
-        let mut session = Self { shared, terms, threads: Vec::new(), watch: None };
+        let mut session = Session { shared, terms, threads: Vec::new(), watch: None };
         for place in 0..listeners {
             session.threads.push(session.shared.listen(place, false)?);
         }
         session.watch = Some(session.start_watch(options.time_limit)?);
         Ok(session)
     }
+}
 
+impl Session {
     fn start_watch(&self, limit: Option<Duration>) -> Result<JoinHandle<()>, SessionError> {
         let watch = Watch::new(Arc::clone(&self.shared), limit);
         spawn("fuse-watch".to_owned(), move || watch.run())

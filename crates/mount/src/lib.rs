@@ -1,8 +1,7 @@
-//! EROFS images as FUSE mounts. [`serve`] takes an image and a mounted device, and answers the kernel from the image
-//! until the mount ends. It knows no structure of the format: it asks `image` and speaks through `fuse`.
+//! EROFS images as FUSE mounts. [`Ready`] takes a mounted device and greets the kernel; [`Ready::serve`] answers it from
+//! an image until the mount ends. In between, the process may enter its [`sandbox`]. It knows no structure of the format: it asks `image` and speaks through `fuse`.
 #![deny(
     unsafe_code,
-    clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,11 +20,12 @@
 mod image_fs;
 mod node;
 mod notice;
+pub mod sandbox;
 mod serve;
 mod settings;
 
 pub use ferrofs_fuse as fuse;
 pub use ferrofs_image as image;
 pub use notice::Notice;
-pub use serve::{Served, serve};
+pub use serve::{Ready, Served};
 pub use settings::Settings;

@@ -1,10 +1,10 @@
 //! A mount that is being served: from the mounted device to the end of the mount.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use ferrofs_fuse::{Capabilities, Session, SessionError, SessionOptions, Terms, Wanted};
+use ferrofs_fuse::{Capabilities, Greeted, Session, SessionError, SessionOptions, Terms, Wanted};
 use ferrofs_image::Image;
 
 use crate::image_fs::ImageFs;
@@ -22,28 +22,55 @@ pub struct Served {
     file_system: Arc<ImageFs>,
 }
 
-/// Answers the kernel on `device`, which is mounted already, from `image`.
-///
-/// # Errors
-/// The session cannot begin.
-pub fn serve(
-    image: Image,
-    device: OwnedFd,
-    settings: &Settings,
-    tell: impl Fn(&Notice<'_>) + Send + Sync + 'static,
-) -> Result<Served, SessionError> {
-    let tell: Arc<dyn Fn(&Notice<'_>) + Send + Sync> = Arc::new(tell);
-    let file_system = ImageFs::new(image, settings, Arc::clone(&tell));
-    let options = SessionOptions {
-        listeners: settings.listeners,
-        wanted: wanted(settings),
-        time_limit: settings.time_limit,
-    };
-    let session = Session::start(device, Arc::clone(&file_system) as _, &options, move |event| {
-        tell(&Notice::Session(event));
-    })?;
-    file_system.begin(session.notifier());
-    Ok(Served { session, file_system })
+/// A mount whose kernel has been greeted; no thread runs yet, so that the process can enter its sandbox.
+#[derive(Debug)]
+pub struct Ready {
+    greeted: Greeted,
+    settings: Settings,
+}
+
+impl Ready {
+    /// Greets the kernel on `device`, which is mounted already.
+    ///
+    /// # Errors
+    /// The kernel's protocol, or the device.
+    pub fn new(device: OwnedFd, settings: &Settings) -> Result<Self, SessionError> {
+        let options = SessionOptions {
+            listeners: settings.listeners,
+            wanted: wanted(settings),
+            time_limit: settings.time_limit,
+        };
+        Ok(Self { greeted: Greeted::new(device, &options)?, settings: *settings })
+    }
+
+    /// What kernel and daemon agreed on.
+    #[must_use]
+    pub fn terms(&self) -> &Terms {
+        self.greeted.terms()
+    }
+
+    /// The descriptors that serving needs.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.greeted.descriptors()
+    }
+
+    /// Answers the kernel from `image`.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn serve(
+        self,
+        image: Image,
+        tell: impl Fn(&Notice<'_>) + Send + Sync + 'static,
+    ) -> Result<Served, SessionError> {
+        let tell: Arc<dyn Fn(&Notice<'_>) + Send + Sync> = Arc::new(tell);
+        let file_system = ImageFs::new(image, &self.settings, Arc::clone(&tell));
+        let session = self.greeted.start(Arc::clone(&file_system) as _, move |event| {
+            tell(&Notice::Session(event));
+        })?;
+        file_system.begin(session.notifier());
+        Ok(Served { session, file_system })
+    }
 }
 
 fn wanted(settings: &Settings) -> Wanted {

@@ -12,11 +12,12 @@ enum Sight {
 }
 
 /// The arrows of ARCHITECTURE.md. Leaves see nothing, and no arrow goes up.
-const ARROWS: [(&str, Sight); 11] = [
+const ARROWS: [(&str, Sight); 12] = [
     (
         "ferrofs",
         Sight::Only(&[
             "ferrofs-extract",
+            "ferrofs-fuse",
             "ferrofs-image",
             "ferrofs-codec",
             "ferrofs-ondisk",
@@ -28,11 +29,12 @@ const ARROWS: [(&str, Sight); 11] = [
     ("ferrofs-extract", Sight::Only(&["ferrofs-image", "ferrofs-workers"])),
     ("ferrofs-image", Sight::Only(&["ferrofs-ondisk", "ferrofs-codec", "ferrofs-workers"])),
     ("ferrofs-builder", Sight::Only(&["ferrofs-ondisk", "ferrofs-codec", "ferrofs-workers"])),
-    ("ferrofs-mount", Sight::Only(&["ferrofs-image", "ferrofs-workers"])),
+    ("ferrofs-mount", Sight::Only(&["ferrofs-fuse", "ferrofs-image", "ferrofs-workers"])),
     ("ferrofs-bench", Sight::Anything),
     ("ferrofs-fuzz", Sight::Anything),
     ("ferrofs-ondisk", Sight::Only(&[])),
     ("ferrofs-codec", Sight::Only(&[])),
+    ("ferrofs-fuse", Sight::Only(&[])),
     ("ferrofs-workers", Sight::Only(&[])),
     ("xtask", Sight::Only(&[])),
 ];

@@ -1,5 +1,9 @@
 //! An image as a file system that the kernel asks. One module an operation; what they share is here: which inode is
 //! meant, what an error of the image is to the kernel, and what its attributes are.
+#![deny(
+    clippy::arithmetic_side_effects,
+    reason = "numbers come from the kernel and from the image"
+)]
 
 mod around;
 mod census;

@@ -1,0 +1,395 @@
+//! The way through `fusermount3`: finding it, having it mount, receiving the device, and understanding
+//! what it says. It waits for it no longer than `TIME_LIMIT` and leaves no zombie. `attach` calls it
+//! where this process may not mount by itself.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{ErrorKind, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use super::directory::MountDirectory;
+use super::error::errno;
+use super::options::{Allow, AttachOptions};
+use super::{AttachError, device};
+
+/// How long it may take, all in all. It does a handful of system calls; a host file system that hangs
+/// under the directory is what can hold it up.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a killed process may take to vanish.
+const KILL_LIMIT: Duration = Duration::from_secs(1);
+
+/// What is kept of its messages, in bytes; it writes a line or two.
+const MESSAGE_BYTES: usize = 4096;
+
+/// Its names: of libfuse 3, and of libfuse 2, whose protocol is the same.
+const NAMES: [&str; 2] = ["fusermount3", "fusermount"];
+
+/// Where it is looked for besides PATH.
+const USUAL_PLACES: [&str; 2] = ["/usr/bin", "/bin"];
+
+/// The program that was found.
+#[derive(Debug)]
+pub(super) struct Fusermount {
+    path: PathBuf,
+}
+
+impl Fusermount {
+    pub(super) fn find() -> Option<Self> {
+        let places = places();
+        let candidates =
+            NAMES.iter().flat_map(|name| places.iter().map(move |place| place.join(name)));
+        let path = candidates
+            .into_iter()
+            .find(|path| path.is_file() && access(path, Access::EXEC_OK).is_ok())?;
+        Some(Self { path })
+    }
+
+    pub(super) fn into_path(self) -> PathBuf {
+        self.path
+    }
+
+    /// Has it mount, and returns the device.
+    pub(super) fn mount(
+        &self,
+        directory: &MountDirectory,
+        options: &AttachOptions,
+    ) -> Result<OwnedFd, AttachError> {
+        // It sends the device to a socket whose number is in the environment. As that is its standard
+        // input, nothing need be inherited by number.
+        let (ours, theirs) = socket_pair()?;
+        let mut command = Command::new(&self.path);
+        command.arg("-o").arg(words(options)).arg("--").arg(directory.path());
+        command.env("_FUSE_COMMFD", "0").stdin(theirs).stdout(Stdio::null());
+        let mut running = Running::start(command, Instant::now() + TIME_LIMIT)
+            .map_err(|source| self.unstartable(&source))?;
+        let received = receive(&ours, running.deadline);
+        // A device that nobody took off the socket would keep what was mounted alive.
+        drop(ours);
+        let ended = running.finish();
+        match received {
+            Ok(Some(device)) => return Ok(device),
+            Ok(None) if ended.status.is_some_and(|status| status.code().is_some()) => {}
+            // It was stopped in the middle.
+            Ok(None) | Err(_) => self.clear_away(directory, &ended),
+        }
+        Err(match received {
+            Err(Errno::AGAIN) => {
+                AttachError::FusermountHung { program: self.path.clone(), limit: TIME_LIMIT }
+            }
+            Err(cause) => {
+                AttachError::System { what: "receive the device from fusermount3", cause }
+            }
+            Ok(_) => understand(&self.path, directory.path(), ended),
+        })
+    }
+
+    fn unstartable(&self, source: &std::io::Error) -> AttachError {
+        let said = format!("{}: {source}", self.path.display());
+        AttachError::FusermountRefused { program: self.path.clone(), said, status: None }
+    }
+
+    /// Unmounts what it may have mounted before it was ended. The mount is dead then, as nobody has its
+    /// device, and `MountDirectory::open` has seen that none was there before.
+    fn clear_away(&self, directory: &MountDirectory, ended: &Ended) {
+        // A process that cannot even be killed may have the device; to ask its mount would not end.
+        let is_stale =
+            || matches!(MountDirectory::open(directory.path()), Err(AttachError::Stale { .. }));
+        if ended.is_gone && is_stale() {
+            // The error on its way out says more than this one could.
+            drop(unmount(&self.path, directory.path()));
+        }
+    }
+}
+
+/// Where `fusermount3` is looked for. Relative places of PATH are left out: what lies in the working
+/// directory is nobody's choice.
+pub(super) fn places() -> Vec<PathBuf> {
+    let mut places: Vec<PathBuf> = Vec::new();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    for place in std::env::split_paths(&path).chain(USUAL_PLACES.map(PathBuf::from)) {
+        if place.is_absolute() && !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    places
+}
+
+/// Has `fusermount3` unmount, lazily, so that nobody can be in the way. Returns what it said.
+pub(super) fn unmount(program: &Path, directory: &Path) -> String {
+    let mut command = Command::new(program);
+    command.arg("-u").arg("-z").arg("--").arg(directory).stdin(Stdio::null()).stdout(Stdio::null());
+    match Running::start(command, Instant::now() + TIME_LIMIT) {
+        Ok(mut running) => running.finish().said,
+        Err(source) => format!("{}: {source}", program.display()),
+    }
+}
+
+/// The list of options in its language: commas part, backslashes escape in the two names.
+fn words(options: &AttachOptions) -> OsString {
+    let mut words = String::from("ro");
+    for (off, on, is_on) in [
+        ("nosuid", "suid", options.suid),
+        ("nodev", "dev", options.dev),
+        ("noexec", "exec", options.exec),
+    ] {
+        words.push(',');
+        words.push_str(if is_on { on } else { off });
+    }
+    if options.default_permissions {
+        words.push_str(",default_permissions");
+    }
+    if options.allow == Allow::Everybody {
+        words.push_str(",allow_other");
+    }
+    if let Some(max_read) = options.max_read {
+        words.push_str(",max_read=");
+        words.push_str(&max_read.to_string());
+    }
+    words.push_str(",subtype=");
+    words.push_str(&options.subtype);
+    words.push_str(",fsname=");
+    let mut words = words.into_bytes();
+    for byte in options.source.as_bytes() {
+        if matches!(byte, b',' | b'\\') {
+            words.push(b'\\');
+        }
+        words.push(*byte);
+    }
+    OsString::from_vec(words)
+}
+
+/// Turns its words into an error that names the way out.
+fn understand(program: &Path, directory: &Path, ended: Ended) -> AttachError {
+    let Ended { said, status, is_gone: _ } = ended;
+    let says = |words: &str| said.contains(words);
+    let directory = directory.to_path_buf();
+    if says("user_allow_other") {
+        AttachError::AllowOtherForbidden { said }
+    } else if says("too many FUSE filesystems") {
+        AttachError::MountLimit { said }
+    } else if says("device not found") {
+        device::missing()
+    } else if says("failed to open /dev/fuse: Permission denied") {
+        AttachError::DeviceNotPermitted { cause: Errno::ACCESS }
+    } else if says("failed to open /dev/fuse: Operation not permitted") {
+        AttachError::DeviceNotPermitted { cause: Errno::PERM }
+    } else if says("Transport endpoint is not connected") {
+        AttachError::Stale { directory }
+    } else if says("has no write access")
+        || says("not owned by user")
+        || says("is forbidden")
+        || says("failed to chdir to mountpoint")
+        || says("failed to access mountpoint")
+    {
+        AttachError::DirectoryNotPermitted { directory, said }
+    } else if says("Operation not permitted") {
+        AttachError::NotPrivileged { program: program.to_path_buf(), said }
+    } else {
+        AttachError::FusermountRefused { program: program.to_path_buf(), said, status }
+    }
+}
+
+/// Receives one descriptor; nothing if the other side is closed.
+fn receive(socket: &UnixStream, deadline: Instant) -> Result<Option<OwnedFd>, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    loop {
+        let left = time_left(deadline).ok_or(Errno::AGAIN)?;
+        socket.set_read_timeout(Some(left)).map_err(|source| errno(&source))?;
+        let mut byte = [0];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        match recvmsg(
+            socket,
+            &mut [IoSliceMut::new(&mut byte)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        ) {
+            Err(Errno::INTR) => {}
+            Err(Errno::CONNRESET) => return Ok(None),
+            Err(cause) => return Err(cause),
+            Ok(_) => {
+                return Ok(control.drain().find_map(|message| match message {
+                    RecvAncillaryMessage::ScmRights(mut received) => received.next(),
+                    _ => None,
+                }));
+            }
+        }
+    }
+}
+
+/// A pair of connected sockets, closed on exec.
+pub(super) fn socket_pair() -> Result<(UnixStream, OwnedFd), AttachError> {
+    let (ours, theirs) = UnixStream::pair().map_err(|source| AttachError::System {
+        what: "make a pair of sockets",
+        cause: errno(&source),
+    })?;
+    Ok((ours, theirs.into()))
+}
+
+fn time_left(deadline: Instant) -> Option<Duration> {
+    deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+}
+
+/// A program that runs, and where its messages come in.
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    messages: UnixStream,
+    deadline: Instant,
+}
+
+/// How a program ended.
+#[derive(Debug)]
+struct Ended {
+    /// Its messages, in one line.
+    said: String,
+    /// Nothing if it had to be killed, or somebody else reaped it.
+    status: Option<ExitStatus>,
+    /// Whether it has closed its files.
+    is_gone: bool,
+}
+
+impl Running {
+    fn start(mut command: Command, deadline: Instant) -> std::io::Result<Self> {
+        let (messages, theirs) = UnixStream::pair()?;
+        let child = command.stderr(OwnedFd::from(theirs)).spawn()?;
+        // The command holds the other ends until here; only now can they be seen to close.
+        drop(command);
+        Ok(Self { child, messages, deadline })
+    }
+
+    /// Waits for its end, kills it if that is late, and reaps it.
+    fn finish(&mut self) -> Ended {
+        let mut said = Vec::new();
+        if read_to_end(&self.messages, &mut said, self.deadline) {
+            let status = self.child.wait().ok();
+            return Ended { said: one_line(&said), status, is_gone: true };
+        }
+        // Its real user is ours, so we may, even though it runs as root.
+        let is_gone = self.child.kill().is_ok()
+            && read_to_end(&self.messages, &mut said, Instant::now() + KILL_LIMIT);
+        if is_gone {
+            // A process that has closed its files is about to end: this does not wait for long.
+            drop(self.child.wait());
+        }
+        Ended { said: one_line(&said), status: None, is_gone }
+    }
+}
+
+/// Reads until the other side closes: true. Or until the deadline: false. Keeps what is worth it.
+pub(super) fn read_to_end(mut socket: &UnixStream, kept: &mut Vec<u8>, deadline: Instant) -> bool {
+    let mut piece = [0; 512];
+    while let Some(left) = time_left(deadline) {
+        if socket.set_read_timeout(Some(left)).is_err() {
+            return false;
+        }
+        match socket.read(&mut piece) {
+            Ok(0) => return true,
+            Ok(length) => {
+                let room = MESSAGE_BYTES.saturating_sub(kept.len()).min(length);
+                kept.extend_from_slice(piece.get(..room).unwrap_or_default());
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return error.kind() == ErrorKind::ConnectionReset,
+        }
+    }
+    false
+}
+
+/// Messages as one line without control characters.
+pub(super) fn one_line(said: &[u8]) -> String {
+    let text = OsStr::from_bytes(said).to_string_lossy();
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines
+        .join("; ")
+        .chars()
+        .map(|character| if character.is_control() { '?' } else { character })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error_for(said: &str) -> String {
+        let ended = Ended { said: said.to_owned(), status: None, is_gone: true };
+        let error = understand(Path::new("/bin/fusermount3"), Path::new("/mnt"), ended);
+        let variant = format!("{error:?}");
+        variant.chars().take_while(|character| character.is_alphanumeric()).collect()
+    }
+
+    #[test]
+    fn its_words_become_errors_that_name_the_way_out() {
+        // As libfuse 2.9 to 3.18 write them.
+        let words = [
+            (
+                "option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf",
+                "AllowOtherForbidden",
+            ),
+            (
+                "too many FUSE filesystems mounted; mount_max=N can be set in /etc/fuse.conf",
+                "MountLimit",
+            ),
+            ("failed to open /dev/fuse: Permission denied", "DeviceNotPermitted"),
+            ("failed to open /dev/fuse: Operation not permitted", "DeviceNotPermitted"),
+            ("fuse device not found, try 'modprobe fuse' first", "NoDevice"),
+            ("user has no write access to mountpoint /mnt", "DirectoryNotPermitted"),
+            ("mountpoint /mnt not owned by user", "DirectoryNotPermitted"),
+            ("mounting over filesystem type 0x009fa0 is forbidden", "DirectoryNotPermitted"),
+            ("failed to access mountpoint /mnt: Transport endpoint is not connected", "Stale"),
+            ("failed to access mountpoint /mnt: Permission denied", "DirectoryNotPermitted"),
+            ("mount failed: Operation not permitted", "NotPrivileged"),
+            ("unknown option 'x'", "FusermountRefused"),
+            ("", "FusermountRefused"),
+        ];
+        for (said, variant) in words {
+            assert_eq!(error_for(said), variant, "{said}");
+        }
+    }
+
+    #[test]
+    fn commas_and_backslashes_of_a_name_do_not_part_words() {
+        let mut options =
+            AttachOptions::new(OsString::from_vec(b"a,b\\c\xFF\n d".to_vec()), "ferrofs");
+        options.max_read = Some(131_072);
+        let expected: &[u8] =
+            b"ro,nosuid,nodev,exec,default_permissions,max_read=131072,subtype=ferrofs,fsname=a\\,b\\\\c\xFF\n d";
+        assert_eq!(words(&options).as_bytes(), expected);
+    }
+
+    #[test]
+    fn what_was_said_becomes_one_line_without_control_characters() {
+        assert_eq!(one_line(b"fusermount3: a\x1b[1m\n\n b\n"), "fusermount3: a?[1m; b");
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_ended_and_reaped() {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "echo stuck >&2; exec sleep 1000"]).stdin(Stdio::null());
+        let mut running =
+            Running::start(command, Instant::now() + Duration::from_millis(300)).expect("a shell");
+        let ended = running.finish();
+        assert_eq!(ended.said, "stuck");
+        assert_eq!(ended.status, None);
+        assert!(running.child.try_wait().expect("a child").is_some(), "it must be reaped");
+    }
+
+    #[test]
+    fn a_socket_that_closes_without_a_descriptor_is_told_from_silence() {
+        let (ours, theirs) = socket_pair().expect("sockets");
+        let silence = receive(&ours, Instant::now() + Duration::from_millis(20));
+        assert_eq!(silence.expect_err("nobody wrote"), Errno::AGAIN);
+        drop(theirs);
+        assert!(receive(&ours, Instant::now() + TIME_LIMIT).expect("a closed socket").is_none());
+    }
+}

@@ -1,0 +1,173 @@
+//! A mount from beginning to end, and who else may end it.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use ferrofs_fuse::attach::{AttachError, Attachment, Detached, Way};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::mount::{MountFlags, UnmountFlags, unmount};
+use rustix::process::geteuid;
+
+use crate::mounts::{alone, lines_of, mount, mounts_at, options, skip};
+
+fn directory() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().canonicalize().expect("its name").join("a mount, of\\ours");
+    fs::create_dir(&path).expect("a directory");
+    (folder, path)
+}
+
+/// Keeps a mount busy without asking it for anything.
+fn occupy(path: &Path) -> OwnedFd {
+    open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).expect("its root")
+}
+
+fn unmount_as_user(attachment: &Attachment) {
+    match attachment.way() {
+        Way::Fusermount(program) => {
+            let status = Command::new(program)
+                .arg("-u")
+                .arg("-z")
+                .arg("--")
+                .arg(attachment.directory())
+                .status();
+            assert!(status.expect("fusermount3").success());
+        }
+        _ => unmount(attachment.directory(), UnmountFlags::DETACH).expect("an unmount"),
+    }
+}
+
+#[test]
+fn a_mount_is_in_the_table_until_it_is_detached() {
+    let _alone = alone();
+    let (_folder, path) = directory();
+    let Some(mut attachment) = mount(&path, &options()) else { return };
+    assert_eq!(mounts_at(&path), 1);
+    assert!(attachment.is_connected());
+    assert_eq!(attachment.directory(), path);
+    assert_eq!(attachment.detach().expect("an unmount"), Detached::Clean);
+    assert_eq!(mounts_at(&path), 0);
+    assert!(!attachment.is_connected());
+    assert_eq!(attachment.detach().expect("nothing to do"), Detached::Already);
+}
+
+#[test]
+fn the_table_shows_what_was_asked_for() {
+    let _alone = alone();
+    let (_folder, path) = directory();
+    let mut wanted = options();
+    wanted.exec = false;
+    wanted.max_read = Some(65_536);
+    let Some(_attachment) = mount(&path, &wanted) else { return };
+    let line = lines_of(&path).pop().expect("our line");
+    assert!(line.starts_with("an\\040image,\\040with\\134odd\\012name "), "{line}");
+    let words: Vec<&str> = line.split([' ', ',']).collect();
+    for word in [
+        "fuse.ferrofs-test",
+        "ro",
+        "nosuid",
+        "nodev",
+        "noexec",
+        "default_permissions",
+        "max_read=65536",
+    ] {
+        assert!(words.contains(&word), "{word} in {line}");
+    }
+    assert!(!words.contains(&"allow_other"), "{line}");
+}
+
+#[test]
+fn a_mount_in_use_is_detached_lazily_and_lives_until_it_is_left() {
+    let _alone = alone();
+    let (_folder, path) = directory();
+    let Some(mut attachment) = mount(&path, &options()) else { return };
+    let occupied = occupy(&path);
+    assert_eq!(attachment.detach().expect("an unmount"), Detached::Lazily);
+    assert_eq!(mounts_at(&path), 0);
+    assert!(attachment.is_connected(), "its server is still needed");
+    drop(occupied);
+    assert!(!attachment.is_connected());
+}
+
+#[test]
+fn dropping_an_attachment_unmounts() {
+    let _alone = alone();
+    let (_folder, path) = directory();
+    let Some(attachment) = mount(&path, &options()) else { return };
+    drop(attachment);
+    assert_eq!(mounts_at(&path), 0);
+}
+
+#[test]
+fn an_unmount_by_somebody_else_is_noticed() {
+    let _alone = alone();
+    let (_folder, path) = directory();
+    let Some(mut attachment) = mount(&path, &options()) else { return };
+    unmount_as_user(&attachment);
+    assert!(!attachment.is_connected());
+    assert_eq!(attachment.detach().expect("nothing to do"), Detached::Already);
+}
+
+// A server whose mount was replaced by another must leave that one alone, even if its own lives on
+// because somebody is still in it.
+#[test]
+fn what_is_mounted_after_ours_was_unmounted_stays() {
+    let _alone = alone();
+    let (_folder, path) = directory();
+    let Some(mut first) = mount(&path, &options()) else { return };
+    let occupied = occupy(&path);
+    unmount_as_user(&first);
+    let mut second = mount(&path, &options()).expect("it worked a moment ago");
+    assert!(first.is_connected(), "somebody is still in it");
+    assert_eq!(first.detach().expect("nothing to do"), Detached::Already);
+    drop(first);
+    assert_eq!(mounts_at(&path), 1);
+    drop(occupied);
+    assert_eq!(second.detach().expect("an unmount"), Detached::Clean);
+}
+
+#[test]
+fn a_mount_beneath_another_waits_for_it() {
+    let _alone = alone();
+    let (_folder, path) = directory();
+    let Some(mut below) = mount(&path, &options()) else { return };
+    // To look for a dead mount, mounting asks the one below for its size, and nobody answers here.
+    if !geteuid().is_root() {
+        skip("only root can mount a tmpfs");
+        return;
+    }
+    rustix::mount::mount("above", &path, "tmpfs", MountFlags::empty(), None).expect("a tmpfs");
+    let covered = below.detach();
+    assert!(matches!(covered, Err(AttachError::Covered { .. })), "{covered:?}");
+    assert_eq!(mounts_at(&path), 2);
+    unmount(&path, UnmountFlags::empty()).expect("the tmpfs");
+    assert_eq!(below.detach().expect("an unmount"), Detached::Clean);
+}
+
+#[test]
+fn a_directory_that_was_renamed_is_found_again() {
+    let _alone = alone();
+    let (folder, path) = directory();
+    let inner = path.join("inner");
+    fs::create_dir(&inner).expect("a directory");
+    let Some(mut attachment) = mount(&inner, &options()) else { return };
+    let renamed = folder.path().canonicalize().expect("its name").join("renamed");
+    fs::rename(&path, &renamed).expect("a rename");
+    assert_eq!(mounts_at(&renamed.join("inner")), 1);
+    assert_eq!(attachment.detach().expect("an unmount"), Detached::Clean);
+    assert_eq!(mounts_at(&renamed.join("inner")), 0);
+}
+
+#[test]
+fn a_symlink_leads_to_the_directory_that_is_mounted_on() {
+    let _alone = alone();
+    let (folder, path) = directory();
+    let link = folder.path().join("link");
+    symlink(&path, &link).expect("a symlink");
+    let Some(attachment) = mount(&link, &options()) else { return };
+    assert_eq!(attachment.directory(), path);
+    assert_eq!(mounts_at(&path), 1);
+}

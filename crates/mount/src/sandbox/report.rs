@@ -1,0 +1,91 @@
+//! What holds after [`super::Sandbox::enter`], as the system says, not as it was asked for. Printed by
+//! `--explain` and `ferrofs stats`.
+
+use std::{fmt, io};
+
+use rustix::thread::CapabilitySet;
+
+use super::{Descriptor, FilterState};
+
+/// What the process still has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entered {
+    /// Whether no thread can gain privileges by starting a program.
+    pub no_new_privileges: bool,
+    /// Whether system calls are filtered.
+    pub filter: FilterState,
+    /// The capabilities that any thread has or can take.
+    pub capabilities: CapabilitySet,
+    /// The descriptors that are open, by number.
+    pub descriptors: Vec<Descriptor>,
+    /// How many others there were: all are `/dev/null` now.
+    pub replaced: usize,
+}
+
+impl fmt::Display for Entered {
+    /// Several lines, each ended.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let holds = if self.no_new_privileges { "none" } else { "possible" };
+        writeln!(f, "new privileges  {holds}")?;
+        writeln!(f, "system calls    {}", self.filter)?;
+        write!(f, "capabilities    ")?;
+        if self.capabilities.is_empty() {
+            write!(f, "none")?;
+        }
+        for (index, (name, _)) in self.capabilities.iter_names().enumerate() {
+            write!(f, "{}{name}", if index == 0 { "" } else { ", " })?;
+        }
+        writeln!(
+            f,
+            "\ndescriptors     {} open, {} replaced",
+            self.descriptors.len(),
+            self.replaced
+        )?;
+        for Descriptor { number, access, target } in &self.descriptors {
+            let target = target.to_string_lossy();
+            writeln!(f, "  {number:>12}  {access:<11}  {}", target.escape_debug())?;
+        }
+        Ok(())
+    }
+}
+
+/// What the threads of the process have, taken together.
+#[derive(Debug)]
+pub(super) struct Threads {
+    pub(super) no_new_privileges: bool,
+    pub(super) capabilities: CapabilitySet,
+}
+
+impl Threads {
+    pub(super) fn read() -> io::Result<Self> {
+        let mut all = Self { no_new_privileges: true, capabilities: CapabilitySet::empty() };
+        for entry in std::fs::read_dir("/proc/self/task")? {
+            match std::fs::read_to_string(entry?.path().join("status")) {
+                Ok(text) => all.add(&text).ok_or(io::ErrorKind::InvalidData)?,
+                // A thread that has ended meanwhile.
+                Err(error) if is_gone(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
+    }
+
+    fn add(&mut self, text: &str) -> Option<()> {
+        let field = |name: &str| {
+            let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            value.map(str::trim)
+        };
+        self.no_new_privileges &= field("NoNewPrivs")? == "1";
+        for name in ["CapPrm", "CapEff", "CapInh", "CapAmb"] {
+            let bits = u64::from_str_radix(field(name)?, 16).ok()?;
+            self.capabilities |= CapabilitySet::from_bits_retain(bits);
+        }
+        Some(())
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let gone = [Errno::NOENT, Errno::SRCH];
+    gone.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}

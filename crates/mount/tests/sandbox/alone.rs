@@ -1,0 +1,27 @@
+//! The sandbox as a daemon enters it: before it has started any thread. A binary of its own, without a
+//! harness, since that has threads.
+#![allow(clippy::print_stdout, reason = "it is its own harness, so that it has one thread")]
+#![allow(clippy::unwrap_used, reason = "a test ends where its world is not as it must be")]
+
+use std::os::fd::AsFd;
+
+use ferrofs_mount::sandbox::{CapabilitySet, FilterState, Sandbox, Streams};
+
+fn main() {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
+    assert_eq!(threads, 1);
+    // Standard output is somebody else's terminal; a second descriptor of it outlives the first.
+    let output = rustix::io::fcntl_dupfd_cloexec(std::io::stdout(), 3).unwrap();
+    let sandbox = Sandbox::new().streams(Streams::Errors).keep(output.as_fd());
+    let entered = sandbox.enter().unwrap();
+    assert!(entered.no_new_privileges, "{entered}");
+    assert_eq!(entered.capabilities, CapabilitySet::empty(), "{entered}");
+    assert!(matches!(entered.filter, FilterState::On { .. }), "{entered}");
+    let text = entered.to_string();
+    for words in ["new privileges  none\n", "system calls    filtered, ", "capabilities    none\n"]
+    {
+        assert!(text.contains(words), "{words:?} is not in {text}");
+    }
+    let line = format!("\ntest in the sandbox, alone ... ok\n\n{text}\n");
+    assert_eq!(rustix::io::write(&output, line.as_bytes()), Ok(line.len()));
+}

@@ -1,0 +1,163 @@
+//! What a daemon needs works: threads, decoding, memory, priority, panics, looking at the system.
+
+use std::collections::HashSet;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::thread;
+
+use ferrofs_image::workers::cpus::Granted;
+use ferrofs_image::workers::memory::{Pressure, PressureSettings};
+use ferrofs_image::workers::percpu::Settings;
+use ferrofs_image::workers::priority::{self, Wanted};
+use ferrofs_image::{DecodeWorkers, FileType, Image, Memory, OpenOptions, SyncDecompress, Visit};
+use ferrofs_mount::sandbox::{FilterState, Sandbox, Streams};
+
+use crate::{in_a_process, outcome_in_a_process};
+
+fn enter() {
+    Sandbox::new().streams(Streams::Errors).enter().unwrap();
+}
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name)
+}
+
+/// Reads every file whole, once whatever its names, and counts the bytes.
+fn read_all(image: &Image) -> u64 {
+    let mut bytes = 0;
+    let mut seen = HashSet::new();
+    let mut buffer = vec![0; 100_000];
+    for visit in image.walk(b"/").unwrap() {
+        let Visit::Leaf(node) = visit else { continue };
+        if node.inode.file_type() != FileType::Regular || !seen.insert(node.inode.nid()) {
+            continue;
+        }
+        let file = image.open_file(&node.inode).unwrap();
+        let mut offset = 0;
+        loop {
+            let count = file.read_at(offset, &mut buffer).unwrap();
+            if count == 0 {
+                break;
+            }
+            offset += count as u64;
+        }
+        bytes += offset;
+    }
+    bytes
+}
+
+#[test]
+fn threads_that_start_in_the_sandbox_decode_every_codec() {
+    in_a_process(|_| {
+        let memory = Memory::new(24 << 20).unwrap();
+        let workers = DecodeWorkers::new(Settings::new("sandboxed").priority(Wanted::Raised));
+        let options = OpenOptions::new().memory(&memory).workers(&workers);
+        let options = options.sync_decompress(SyncDecompress::ForceOff);
+        let names = ["lz4hc-64k", "libdeflate-16k-ztail", "lzma-64k-all", "zstd-64k-fragments"];
+        let images: Vec<Image> = names
+            .iter()
+            .map(|name| options.clone().open(data(&format!("{name}.erofs"))).unwrap())
+            .collect();
+        assert!(workers.snapshot().workers.is_empty(), "they start when they are needed");
+        enter();
+        for (name, image) in names.iter().zip(&images) {
+            let summary = image.verify(None, &mut |_| ());
+            assert_eq!(summary.problems, 0, "{name}");
+            let counts: Vec<u64> = thread::scope(|scope| {
+                let readers: Vec<_> = (0..6).map(|_| scope.spawn(|| read_all(image))).collect();
+                readers.into_iter().map(|reader| reader.join().unwrap()).collect()
+            });
+            assert!(counts.iter().all(|&count| count == summary.bytes && count > 0), "{counts:?}");
+        }
+        let items = workers.snapshot().workers.iter().map(|worker| worker.items).sum::<u64>();
+        assert!(items > 0, "the workers did nothing");
+    });
+}
+
+#[test]
+fn what_the_system_grants_and_lacks_is_seen_as_before() {
+    in_a_process(|dir| {
+        let file = dir.join("memory");
+        std::fs::write(&file, "some avg10=99.00 avg60=99.00 avg300=99.00 total=1\n").unwrap();
+        let memory = Memory::new(24 << 20).unwrap();
+        let granted = Granted::read();
+        enter();
+        assert_eq!(Granted::read().cpus(), granted.cpus());
+        let mut settings = PressureSettings::default();
+        settings.cgroup_of_process = dir.join("none");
+        settings.system_pressure.clone_from(&file);
+        assert!(Pressure::new(memory.budget(), settings).look());
+        for path in ["/sys/devices/system/cpu/possible", "/proc/self/cgroup", "/proc/meminfo"] {
+            assert!(!std::fs::read(path).unwrap().is_empty(), "{path}");
+        }
+    });
+}
+
+fn rung_of_a_new_thread() -> priority::Rung {
+    thread::scope(|scope| scope.spawn(|| priority::apply(Wanted::Raised)).join().unwrap())
+}
+
+#[test]
+fn a_new_thread_reaches_the_same_priority_where_that_was_asked_for() {
+    in_a_process(|_| {
+        let before = rung_of_a_new_thread();
+        let sandbox = Sandbox::new().streams(Streams::Errors).may_raise_priority(true);
+        sandbox.enter().unwrap();
+        assert_eq!(rung_of_a_new_thread(), before);
+    });
+}
+
+#[test]
+fn a_panic_with_its_backtrace_stays_in_its_thread() {
+    let outcome = outcome_in_a_process(|_| {
+        enter();
+        let outcome = thread::scope(|scope| scope.spawn(|| panic!("one thread ends")).join());
+        assert!(outcome.is_err());
+        eprintln!("the others live");
+    });
+    let Some(outcome) = outcome else { return };
+    let text = String::from_utf8_lossy(&outcome.stderr);
+    assert!(outcome.status.success(), "{text}");
+    for words in ["one thread ends", "a_panic_with_its_backtrace", "the others live"] {
+        assert!(text.contains(words), "{words} is not in {text}");
+    }
+    assert!(text.contains("working.rs:"), "no line numbers in {text}");
+}
+
+#[test]
+fn an_abort_ends_as_an_abort() {
+    let outcome = outcome_in_a_process(|_| {
+        enter();
+        std::process::abort();
+    });
+    let aborted = rustix::process::Signal::ABORT.as_raw();
+    assert!(outcome.is_none_or(|outcome| outcome.status.signal() == Some(aborted)));
+}
+
+#[test]
+fn the_filter_reaches_threads_that_ran_before() {
+    in_a_process(|_| {
+        let (entered, tried) = (Barrier::new(2), Barrier::new(2));
+        thread::scope(|scope| {
+            let earlier = scope.spawn(|| {
+                entered.wait();
+                let answer = std::os::unix::net::UnixDatagram::unbound().map(drop);
+                tried.wait();
+                let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+                (answer, status)
+            });
+            // What is wrong is told when the other thread waits no more.
+            let report = Sandbox::new().streams(Streams::Errors).enter();
+            entered.wait();
+            tried.wait();
+            let report = report.unwrap();
+            assert!(report.no_new_privileges, "{report}");
+            assert!(matches!(report.filter, FilterState::On { calls } if calls > 50), "{report}");
+            let (answer, status) = earlier.join().unwrap();
+            assert_eq!(answer.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+            assert!(status.contains("NoNewPrivs:\t1\n"), "{status}");
+            assert!(status.contains("Seccomp:\t2\n"), "{status}");
+        });
+    });
+}
