@@ -88,6 +88,15 @@ impl Memory {
         Ok(self.buffers.lease(bytes, policy)?)
     }
 
+    /// A buffer for what may be wanted soon, as far as it takes memory from nobody: one that lies idle, or free
+    /// bytes of the budget. Best effort: whoever gets none does without.
+    #[must_use]
+    pub fn spare_buffer(&self, bytes: usize) -> Option<Buffer> {
+        // First, so that a refusal says that there is no room, and makes readahead's windows smaller.
+        let _made: usize = self.buffers.stock(bytes, 1);
+        self.buffers.lease(bytes, Policy::MayFail).ok()
+    }
+
     /// The buffers.
     pub(crate) fn buffers(&self) -> &Buffers {
         &self.buffers

@@ -33,12 +33,22 @@ pub enum SyncDecompress {
 }
 
 /// What a read came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadOutcome {
     /// Bytes read; fewer than asked for only at the end of the file.
     pub bytes: usize,
-    /// Bytes of the extents that were not at hand decoded, in whole: 0 if nothing had to be waited for.
+    /// Bytes of the compressed extents in which they lie, decoded and in whole.
+    pub extent_bytes: u64,
+    /// Bytes of those that were not at hand decoded: 0 if nothing had to be waited for.
     pub missing_bytes: u64,
+}
+
+impl ReadOutcome {
+    fn note(&mut self, plan: &ReadPlan) {
+        for cluster in plan.parts.iter().filter_map(cluster_of) {
+            self.extent_bytes = self.extent_bytes.saturating_add(cluster.decoded_bytes);
+        }
+    }
 }
 
 /// The longest read that [`SyncDecompress::ForceOn`] decodes on the reader's thread, in bytes: the
@@ -69,15 +79,17 @@ impl Core {
         };
         let mut target = buffer.get_mut(..count).unwrap_or_default();
         let mut at = offset;
-        let mut missing_bytes = 0u64;
+        let mut outcome = ReadOutcome { bytes: count, ..ReadOutcome::default() };
         while !target.is_empty() {
             let plan = ReadPlan::build(self, inode, at, target.len())?;
             let (now, rest) = target.split_at_mut(plan.length.min(target.len()));
-            missing_bytes = missing_bytes.saturating_add(self.carry_out(&plan, now, mode)?);
+            outcome.note(&plan);
+            let missing = self.carry_out(&plan, now, mode)?;
+            outcome.missing_bytes = outcome.missing_bytes.saturating_add(missing);
             at = at.saturating_add(u64::try_from(now.len()).unwrap_or(u64::MAX));
             target = rest;
         }
-        Ok(ReadOutcome { bytes: count, missing_bytes })
+        Ok(outcome)
     }
 
     /// Does what a plan says; answers how long the extents are that had to be decoded.

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ferrofs_workers::claims::{Claim, Urgency};
-use ferrofs_workers::memory::{Buffer, Policy};
 
 use crate::cluster::ClusterPlace;
 use crate::engine::{ERRAND_BYTES, Errand, Wish};
@@ -134,8 +133,10 @@ impl Readahead {
                         let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
                         let claim = engine.clusters.claim(cluster.id, bytes, Urgency::Prefetch);
                         if let Claim::Mine(mine) = claim {
-                            // Dropped without it: nobody will know.
-                            let Some(output) = at_hand(core, bytes) else { return Ok(()) };
+                            // Dropped without it: nobody will know. The reader maps it, who may: a
+                            // worker's best effort maps nothing.
+                            let output = engine.memory.spare_buffer(bytes);
+                            let Some(output) = output else { return Ok(()) };
                             drop(errand.add(cluster, mine, Some(output)));
                         }
                     }
@@ -167,16 +168,6 @@ impl Readahead {
         errand.send(self.turn);
         self.turn = self.turn.wrapping_add(1);
     }
-}
-
-/// Memory for a cluster that may be wanted soon, as far as it takes none from anybody: a buffer that lies
-/// idle, that of a cluster which was wanted long ago, or free bytes of the budget. The reader maps it,
-/// who may: a worker's best effort maps nothing.
-fn at_hand(core: &Core, bytes: usize) -> Option<Buffer> {
-    let engine = &core.engine;
-    // First, so that a refusal says that there is no room, and makes the window smaller.
-    let _made: usize = engine.memory.buffers().stock(bytes, 1);
-    engine.memory.buffer(bytes, Policy::MayFail).ok()
 }
 
 fn is_data(place: ClusterPlace) -> bool {

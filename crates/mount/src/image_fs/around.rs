@@ -1,16 +1,15 @@
-//! What lies around a small read. A cluster that had to be decoded for a page holds many others, and random reads will
-//! want those, too: they go to the kernel's page cache, as Linux's own EROFS leaves them there. Called by `read`.
+//! What lies around a small read. A cluster that is decoded for a page holds many others, and random reads will want
+//! those, too: they go to the kernel's page cache, as Linux's own EROFS leaves them there. Called by `read`.
 
 use std::ops::Range;
 
-use ferrofs_image::workers::memory::Policy;
 use ferrofs_image::{File, ReadOutcome};
 
 use super::ImageFs;
 
 /// Larger reads are those of somebody who goes on in order, whom readahead serves.
 const SMALL_BYTES: usize = 16 << 10;
-/// How much is stored at least and at most, in bytes of the file: as much as was decoded, in between.
+/// How much is stored at least and at most, in bytes of the file: as much as the extents hold, in between.
 const LEAST_BYTES: u64 = 32 << 10;
 const MOST_BYTES: u64 = 128 << 10;
 
@@ -18,14 +17,14 @@ impl ImageFs {
     pub(super) fn store_around(&self, file: &File, offset: u64, read: ReadOutcome) {
         // Pages that others are reading are waited for, so somebody else must be there to answer them.
         let may_wait = self.notifier.get().is_some_and(|notifier| notifier.others_listen());
-        if read.missing_bytes == 0 || read.bytes > SMALL_BYTES || !may_wait {
+        if read.extent_bytes == 0 || read.bytes > SMALL_BYTES || !may_wait {
             return;
         }
         let size = file.inode().size();
-        let around = around(offset, read.missing_bytes, size);
+        let around = around(offset, read.extent_bytes, size);
         let length = around.end.saturating_sub(around.start);
         let Ok(bytes) = usize::try_from(length) else { return };
-        let Ok(mut buffer) = self.image.memory().buffer(bytes, Policy::MayFail) else { return };
+        let Some(mut buffer) = self.image.memory().spare_buffer(bytes) else { return };
         let Some(target) = buffer.get_mut(..bytes) else { return };
         if !self.image.read_at(file.inode(), around.start, target).is_ok_and(|count| count == bytes)
         {
@@ -46,8 +45,8 @@ impl ImageFs {
 }
 
 /// An aligned range around a byte, within the file.
-fn around(offset: u64, missing_bytes: u64, size: u64) -> Range<u64> {
-    let bytes = missing_bytes.checked_next_power_of_two().unwrap_or(MOST_BYTES);
+fn around(offset: u64, extent_bytes: u64, size: u64) -> Range<u64> {
+    let bytes = extent_bytes.checked_next_power_of_two().unwrap_or(MOST_BYTES);
     let bytes = bytes.clamp(LEAST_BYTES, MOST_BYTES);
     let start = offset & !(bytes.saturating_sub(1));
     start..start.saturating_add(bytes).min(size)

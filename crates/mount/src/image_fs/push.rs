@@ -7,7 +7,6 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 use ferrofs_fuse::Errno;
-use ferrofs_image::workers::memory::Policy;
 use ferrofs_image::{FileType, Nid};
 
 use super::ImageFs;
@@ -136,7 +135,7 @@ impl ImageFs {
             return;
         }
         let Ok(bytes) = usize::try_from(inode.size()) else { return };
-        let Ok(mut buffer) = self.image.memory().buffer(bytes, Policy::MayFail) else { return };
+        let Some(mut buffer) = self.image.memory().spare_buffer(bytes) else { return };
         let Some(target) = buffer.get_mut(..bytes) else { return };
         if self.image.read_at(&inode, 0, target).is_ok_and(|count| count == bytes) {
             self.store(self.nodes.node(nid), 0, target);
