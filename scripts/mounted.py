@@ -20,45 +20,39 @@ class MountFailed(Exception):
     """It refused, or never got ready; the text says what it said."""
 
 
-def kernel_mount(image, directory, devices=(), offset=0):
-    """The kernel's EROFS, file-backed: no loop device lies between, which would cost time."""
-    if offset:
-        # The kernel knows no offset of a file before 6.17, so a loop device hides it.
-        ran = subprocess.run(["mount", "-t", "erofs", "-o", f"ro,nodev,loop,offset={offset}", image, directory],
-                             capture_output=True, text=True, errors="replace")
-        if ran.returncode:
-            raise MountFailed(ran.stderr.strip())
-        return
+def file_mount(image, directory, devices=()):
+    """The kernel's EROFS straight on the file, as Linux 6.12 and later can. It decodes in whoever reads."""
     data = ",".join(f"device={device}" for device in devices)
     if LIBC.mount(os.fsencode(image), os.fsencode(directory), b"erofs", MS_RDONLY | MS_NODEV,
                   os.fsencode(data) or None):
         raise MountFailed(f"mount: {os.strerror(ctypes.get_errno())}")
 
 
-def loop_mount(image, directory):
-    """The kernel's EROFS over a loop device, as mount(8) does it by itself before Linux 6.12."""
-    ran = subprocess.run(["mount", "-t", "erofs", "-o", "ro,loop", image, directory], capture_output=True, text=True)
+def loop_mount(image, directory, offset=0):
+    """The kernel's EROFS over a loop device, as mount(8) does it. It decodes readahead in a thread on each CPU."""
+    ran = subprocess.run(["mount", "-t", "erofs", "-o", f"ro,nodev,loop,offset={offset}", image, directory],
+                         capture_output=True, text=True, errors="replace")
     if ran.returncode:
         raise MountFailed(ran.stderr.strip())
 
 
 class System:
-    """One way to mount: a function of the kernel, or a program and its arguments before the image and the directory."""
+    """One way to mount: `kernel` (over a loop device), `kernel-file` (without), or a program with its arguments before the
+    image and the directory."""
 
     def __init__(self, name, program=None, arguments=(), takes="erofs"):
         self.name, self.program, self.arguments, self.takes = name, program, list(arguments), takes
 
     def command(self, image="IMAGE", directory="DIR"):
         if not self.program:
-            return {"kernel": ["mount", "-t", "erofs", "-o", "ro", image, directory],
-                    "kernel-loop": ["mount", "-t", "erofs", "-o", "ro,loop", image, directory]}[self.name]
+            # mount(8) before util-linux 2.41 cannot leave the loop device out.
+            return {"kernel": ["mount", "-t", "erofs", "-o", "ro,nodev,loop", image, directory],
+                    "kernel-file": [f"mount(\"{image}\", \"{directory}\", \"erofs\", MS_RDONLY | MS_NODEV, NULL)"]}[self.name]
         return [self.program, *self.arguments, image, directory]
 
     def attach(self, image, directory):
-        if self.name == "kernel":
-            return kernel_mount(image, directory)
-        if self.name == "kernel-loop":
-            return loop_mount(image, directory)
+        if not self.program:
+            return (loop_mount if self.name == "kernel" else file_mount)(image, directory)
         # A daemon keeps what it inherited, so a pipe would never end: what it says goes to a file.
         with open(directory + ".said", "w+b") as said:
             child = subprocess.Popen(self.command(image, directory), stdin=subprocess.DEVNULL, stdout=said,
