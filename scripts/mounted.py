@@ -13,7 +13,7 @@ import time
 LIMIT_SECONDS = 60
 TICKS = os.sysconf("SC_CLK_TCK")
 LIBC = ctypes.CDLL(None, use_errno=True)
-MS_RDONLY, MS_NODEV, MNT_DETACH = 1, 4, 2
+MS_RDONLY, MS_NOSUID, MS_NODEV, MNT_DETACH = 1, 2, 4, 2
 
 
 class MountFailed(Exception):
@@ -23,14 +23,14 @@ class MountFailed(Exception):
 def file_mount(image, directory, devices=()):
     """The kernel's EROFS straight on the file, as Linux 6.12 and later can. It decodes in whoever reads."""
     data = ",".join(f"device={device}" for device in devices)
-    if LIBC.mount(os.fsencode(image), os.fsencode(directory), b"erofs", MS_RDONLY | MS_NODEV,
+    if LIBC.mount(os.fsencode(image), os.fsencode(directory), b"erofs", MS_RDONLY | MS_NOSUID | MS_NODEV,
                   os.fsencode(data) or None):
         raise MountFailed(f"mount: {os.strerror(ctypes.get_errno())}")
 
 
 def loop_mount(image, directory, offset=0):
     """The kernel's EROFS over a loop device, as mount(8) does it. It decodes readahead in a thread on each CPU."""
-    ran = subprocess.run(["mount", "-t", "erofs", "-o", f"ro,nodev,loop,offset={offset}", image, directory],
+    ran = subprocess.run(["mount", "-t", "erofs", "-o", f"ro,nosuid,nodev,loop,offset={offset}", image, directory],
                          capture_output=True, text=True, errors="replace")
     if ran.returncode:
         raise MountFailed(ran.stderr.strip())
@@ -46,8 +46,8 @@ class System:
     def command(self, image="IMAGE", directory="DIR"):
         if not self.program:
             # mount(8) before util-linux 2.41 cannot leave the loop device out.
-            return {"kernel": ["mount", "-t", "erofs", "-o", "ro,nodev,loop", image, directory],
-                    "kernel-file": [f"mount(\"{image}\", \"{directory}\", \"erofs\", MS_RDONLY | MS_NODEV, NULL)"]}[self.name]
+            return {"kernel": ["mount", "-t", "erofs", "-o", "ro,nosuid,nodev,loop", image, directory],
+                    "kernel-file": [f"mount(\"{image}\", \"{directory}\", \"erofs\", MS_RDONLY | MS_NOSUID | MS_NODEV, NULL)"]}[self.name]
         return [self.program, *self.arguments, image, directory]
 
     def attach(self, image, directory):
