@@ -91,10 +91,15 @@ def is_mounted(directory):
     return os.path.realpath(directory) in mount_points()
 
 
-def pids_that_name(*words):
-    """Processes whose command line has all the words as arguments; zombies have no command line."""
+def pids():
+    return {name for name in os.listdir("/proc") if name.isdigit()}
+
+
+def pids_that_name(words, besides):
+    """Processes whose command line has all the words as arguments; zombies have no command line. Older processes are left
+    out by name: to read the command line of one that hangs in a page fault hangs as well."""
     wanted, found = {os.fsencode(word) for word in words}, []
-    for name in filter(str.isdigit, os.listdir("/proc")):
+    for name in pids() - besides:
         try:
             with open(f"/proc/{name}/cmdline", "rb") as file:
                 if wanted <= set(file.read().split(b"\0")) and int(name) != os.getpid():
@@ -133,9 +138,10 @@ class Mount:
 
     def __init__(self, system, image, directory):
         self.system, self.image, self.directory = system, os.path.abspath(image), os.path.realpath(directory)
-        self.daemons = []
+        self.daemons, self.before = [], set()
 
     def __enter__(self):
+        self.before = pids()
         os.makedirs(self.directory, exist_ok=True)
         try:
             self.system.attach(self.image, self.directory)
@@ -143,7 +149,7 @@ class Mount:
             self.clear()
             raise
         if self.system.program:
-            self.daemons = pids_that_name(self.image, self.directory)
+            self.daemons = self.named()
         return self
 
     def __exit__(self, *_):
@@ -160,9 +166,12 @@ class Mount:
         if not gone:
             raise MountFailed(f"{self.system.name}: its daemon outlived the mount by {LIMIT_SECONDS} s")
 
+    def named(self):
+        return pids_that_name((self.image, self.directory), self.before)
+
     def clear(self):
         """Whatever state it is in: nothing of it stays."""
-        for pid in filter(is_alive, pids_that_name(self.image, self.directory)):
+        for pid in self.named():
             os.kill(pid, signal.SIGKILL)
         while is_mounted(self.directory) and not LIBC.umount2(os.fsencode(self.directory), MNT_DETACH):
             pass
