@@ -110,13 +110,12 @@ class Bench:
             with open(os.path.join(self.warm, name), "wb") as file:
                 file.truncate(size)
 
-    def images(self, experiment, system):
-        """Codec and image of each cell, for a system."""
+    def codecs(self, experiment):
+        return ["plain"] if experiment == "metadata" else self.given["codecs"].split(",")
+
+    def image(self, experiment, codec, system):
         kind = IMAGES[experiment]
-        codecs = ["plain"] if experiment == "metadata" else self.given["codecs"].split(",")
-        for codec in codecs:
-            name = f"{kind}.sqfs" if system.takes == "squashfs" else f"{kind}-{codec}.erofs"
-            yield codec, os.path.join(self.bed, name)
+        return os.path.join(self.bed, f"{kind}.sqfs" if system.takes == "squashfs" else f"{kind}-{codec}.erofs")
 
     def once(self, experiment, argv, system, image):
         """A run on a fresh mount with cold caches."""
@@ -135,13 +134,14 @@ class Bench:
         """{codec: {system: [figures]}}; squashfs has one image for all codecs."""
         cells = {}
         for number in range(self.rounds):
-            for system in self.systems:
-                for codec, image in self.images(experiment, system):
-                    if system.takes == "squashfs" and codec != next(self.images(experiment, system))[0]:
-                        cells[codec][system.name] = next(iter(cells.values()))[system.name]
+            for index, codec in enumerate(self.codecs(experiment)):
+                for system in self.systems:
+                    row = cells.setdefault(codec, {})
+                    if system.takes == "squashfs" and index:
+                        row[system.name] = next(iter(cells.values()))[system.name]
                         continue
-                    sample = self.once(experiment, argv, system, image)
-                    cells.setdefault(codec, {}).setdefault(system.name, []).append(sample)
+                    sample = self.once(experiment, argv, system, self.image(experiment, codec, system))
+                    row.setdefault(system.name, []).append(sample)
                     self.samples.append({"experiment": experiment, "run": run, "codec": codec, "system": system.name,
                                          "round": number, **sample})
         return cells
@@ -226,6 +226,10 @@ def systems_of(ferrofs, given):
         if not system.program and not name.startswith("kernel"):
             sys.exit(f"bench_mount.py: {name} is not installed")
         systems.append(system)
+    # A mark without its judge would never be missed.
+    names, wanted = {system.name for system in systems}, {given["judge"], "erofsfuse"}
+    if "ferrofs" in names and not given["report"] and not wanted <= names:
+        sys.exit(f"bench_mount.py: --systems lacks {', '.join(wanted - names)}; only --report can do without")
     return systems
 
 
