@@ -6,11 +6,11 @@ use std::sync::{Mutex, PoisonError};
 
 use ferrofs_image::Nid;
 
-/// How many files are remembered: the last ones that were shown, about.
-const SLOTS: usize = 1 << 14;
+/// How many files are remembered: those that were shown last.
+const FILES: usize = 1 << 14;
 /// Files that are foreseen at a time, once a reader has gone on in order for a while.
 const MOST_FILES: usize = 32;
-/// How far a walk goes over files that are done already.
+/// How far a forecast looks over files that are done already.
 const MOST_STEPS: usize = 96;
 
 /// The kernel knows the inode, so that its pages can be given to it.
@@ -19,6 +19,7 @@ const KNOWN: u8 = 1;
 const READ: u8 = 2;
 /// The file was foreseen.
 const FORESEEN: u8 = 4;
+const DONE: u8 = READ | FORESEEN;
 
 /// What is known of the order of files.
 #[derive(Debug, Default)]
@@ -26,20 +27,23 @@ pub(super) struct Forecast {
     table: Mutex<Table>,
 }
 
+/// The files in the order in which they were shown; the oldest make room. Both parts are empty until a directory is
+/// listed.
 #[derive(Debug, Default)]
 struct Table {
-    /// Empty until a directory is listed.
-    slots: Vec<Slot>,
-    /// The file that was shown last.
-    last: Option<Nid>,
+    ring: Vec<Slot>,
+    /// How many were shown in all; the last one is at this place of the ring, less one.
+    shown: usize,
+    /// Where in the ring a file may be: a few places for each of the numbers that fall together.
+    index: Vec<[u16; WAYS]>,
 }
 
-/// A file, the one that was shown before it, and the one behind it.
+const WAYS: usize = 4;
+
+/// A file that was shown.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     nid: Nid,
-    before: Nid,
-    next: Nid,
     state: u8,
     /// How many files in a row were read or foreseen up to this one.
     run: u8,
@@ -47,24 +51,29 @@ struct Slot {
 
 /// Stands for no inode: none can lie there.
 const NONE: Nid = Nid::new(u64::MAX);
-const EMPTY: Slot = Slot { nid: NONE, before: NONE, next: NONE, state: 0, run: 0 };
 
 impl Forecast {
     /// Regular files are shown in this order, each with whether the kernel knows it now.
-    pub(super) fn shown(&self, files: impl Iterator<Item = (Nid, bool)>) {
+    pub(super) fn shown(&self, files: &[(Nid, bool)]) {
+        if files.is_empty() {
+            return;
+        }
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        if table.slots.is_empty() {
-            table.slots = vec![EMPTY; SLOTS];
+        if table.ring.is_empty() {
+            table.ring = vec![Slot { nid: NONE, state: 0, run: 0 }; FILES];
+            table.index = vec![[0; WAYS]; FILES / WAYS];
         }
         for (nid, is_known) in files {
-            table.show(nid, is_known);
+            table.show(*nid, *is_known);
         }
     }
 
     /// The kernel knows this file now.
     pub(super) fn known(&self, nid: Nid) {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(slot) = table.slot(nid) {
+        if let Some(place) = table.place(nid)
+            && let Some(slot) = table.ring.get_mut(place)
+        {
             slot.state |= KNOWN;
         }
     }
@@ -78,56 +87,69 @@ impl Forecast {
 }
 
 impl Table {
-    fn slot(&mut self, nid: Nid) -> Option<&mut Slot> {
-        self.slots.get_mut(place(nid)).filter(|slot| slot.nid == nid)
+    fn show(&mut self, nid: Nid, is_known: bool) {
+        let place = self.shown % FILES;
+        self.shown = self.shown.wrapping_add(1);
+        let state = if is_known { KNOWN } else { 0 };
+        let Some(slot) = self.ring.get_mut(place) else { return };
+        *slot = Slot { nid, state, run: 0 };
+        if let Some(ways) = self.index.get_mut(bucket(nid)) {
+            ways.rotate_right(1);
+            ways[0] = u16::try_from(place).unwrap_or(0);
+        }
     }
 
-    fn show(&mut self, nid: Nid, is_known: bool) {
-        let before = self.last.replace(nid).filter(|before| *before != nid).unwrap_or(NONE);
-        if let Some(slot) = self.slot(before) {
-            slot.next = nid;
-        }
-        let Some(slot) = self.slots.get_mut(place(nid)) else { return };
-        if slot.nid != nid {
-            *slot = Slot { nid, ..EMPTY };
-        }
-        slot.before = before;
-        if is_known {
-            slot.state |= KNOWN;
-        }
+    /// Where a file is in the ring; the latest place, if it was shown more than once.
+    fn place(&self, nid: Nid) -> Option<usize> {
+        let is_here = |place: &usize| self.ring.get(*place).is_some_and(|slot| slot.nid == nid);
+        self.index.get(bucket(nid))?.iter().map(|place| usize::from(*place)).find(is_here)
     }
 
     fn read(&mut self, nid: Nid) -> Option<Vec<Nid>> {
-        let before = self.slot(nid)?.before;
-        let before = self.slot(before).filter(|slot| slot.state & (READ | FORESEEN) != 0);
+        let place = self.place(nid)?;
+        let before = place.checked_add(FILES)?.checked_sub(1)? % FILES;
+        let before = self.ring.get(before).filter(|slot| slot.state & DONE != 0);
         let run = before.map_or(0, |slot| slot.run.saturating_add(1));
-        let slot = self.slot(nid)?;
-        slot.state = slot.state & !FORESEEN | READ;
+        let slot = self.ring.get_mut(place)?;
+        let was_read = slot.state & READ != 0;
+        slot.state |= READ;
         slot.run = run;
+        // The kernel has let go of what it had, most likely of what follows, too.
+        if was_read {
+            self.forget(place);
+        }
         if run == 0 {
             return None;
         }
         let most =
             4usize.checked_shl(u32::from(run)).map_or(MOST_FILES, |most| most.min(MOST_FILES));
-        let mut foreseen = self.foresee(nid, most);
-        let middle = foreseen.len() / 2;
+        let mut foreseen = self.foresee(place, run, most);
         if foreseen.len() > 1 {
-            let left_out = foreseen.remove(middle);
-            self.slot(left_out)?.state &= !FORESEEN;
+            let left_out = foreseen.remove(foreseen.len() / 2);
+            self.ring.get_mut(left_out)?.state &= !FORESEEN;
         }
-        Some(foreseen)
+        let nid_at = |place: usize| self.ring.get(place).map(|slot| slot.nid);
+        Some(foreseen.into_iter().filter_map(nid_at).collect())
     }
 
-    fn foresee(&mut self, nid: Nid, most: usize) -> Vec<Nid> {
+    fn forget(&mut self, place: usize) {
+        for step in 1..=MOST_STEPS {
+            if let Some(slot) = self.ring.get_mut(place.saturating_add(step) % FILES) {
+                slot.state &= !DONE;
+            }
+        }
+    }
+
+    /// Places of files to get ready.
+    fn foresee(&mut self, place: usize, mut run: u8, most: usize) -> Vec<usize> {
         let mut found = Vec::new();
-        let mut at = nid;
-        let mut run = 0u8;
-        for _ in 0..MOST_STEPS {
-            let Some(slot) = self.slot(at) else { break };
+        for step in 1..=MOST_STEPS {
+            let at = place.saturating_add(step) % FILES;
+            // What lies behind the last one was shown long ago.
+            let is_end = at == self.shown % FILES;
+            let Some(slot) = self.ring.get_mut(at).filter(|_| !is_end) else { break };
             run = run.max(slot.run).saturating_add(1);
-            at = slot.next;
-            let Some(slot) = self.slot(at) else { break };
-            if slot.state & (READ | FORESEEN) == 0 {
+            if slot.state & DONE == 0 {
                 if slot.state & KNOWN == 0 || found.len() >= most {
                     break;
                 }
@@ -140,10 +162,11 @@ impl Table {
     }
 }
 
-fn place(nid: Nid) -> usize {
-    // Inodes are 32 bytes apart or 64, which spreads well without mixing; what lies far apart is mixed in.
-    let raw = nid.raw();
-    usize::try_from((raw ^ (raw >> 14) ^ (raw >> 28)) % 16_384).unwrap_or(0)
+/// Where the index looks for a file.
+fn bucket(nid: Nid) -> usize {
+    // Fibonacci hashing: the upper bits of the product.
+    let mixed = nid.raw().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 52;
+    usize::try_from(mixed).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -152,7 +175,8 @@ mod tests {
 
     fn shown(count: u64) -> Forecast {
         let forecast = Forecast::default();
-        forecast.shown((1..=count).map(|raw| (Nid::new(raw), true)));
+        let files: Vec<_> = (1..=count).map(|raw| (Nid::new(raw), true)).collect();
+        forecast.shown(&files);
         forecast
     }
 
@@ -191,11 +215,8 @@ mod tests {
     #[test]
     fn files_that_the_kernel_does_not_know_end_a_forecast() {
         let forecast = Forecast::default();
-        forecast.shown(
-            [(1, true), (2, true), (3, true), (4, false), (5, true)]
-                .map(|(raw, known)| (Nid::new(raw), known))
-                .into_iter(),
-        );
+        let files = [(1, true), (2, true), (3, true), (4, false), (5, true)];
+        forecast.shown(&files.map(|(raw, known)| (Nid::new(raw), known)));
         forecast.read(Nid::new(1));
         assert_eq!(raw(&forecast.read(Nid::new(2))), [3]);
         forecast.known(Nid::new(4));
@@ -209,6 +230,15 @@ mod tests {
         assert!(forecast.read(Nid::new(1)).is_empty());
         let forecast = shown(5);
         assert!(forecast.read(Nid::new(77)).is_empty());
+    }
+
+    #[test]
+    fn what_is_read_again_is_foreseen_again() {
+        let forecast = shown(100);
+        for number in 1..=60 {
+            forecast.read(Nid::new(number));
+        }
+        assert!(raw(&forecast.read(Nid::new(10))).contains(&11));
     }
 
     #[test]

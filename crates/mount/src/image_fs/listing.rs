@@ -54,7 +54,7 @@ impl ImageFs {
             listing.is_plus() && (dir.size() <= SMALL_BYTES || self.interest.is_there());
         let mut files = Vec::new();
         let filled = self.fill_with(&dir, (offset, with_files), listing, &mut files);
-        self.forecast.shown(files.into_iter());
+        self.forecast.shown(&files);
         filled
     }
 
