@@ -1,7 +1,7 @@
 //! Directories: listing, and looking names up (docs/format.md F16 to F19).
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use ferrofs_ondisk::dirent::DirBlock;
 use ferrofs_ondisk::{FileType, Nid};
@@ -49,31 +49,17 @@ impl Iterator for ReadDir<'_> {
     }
 }
 
-/// An entry with its place in the directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlacedEntry {
-    /// The entry; `.` and `..` are entries, too, if the directory has them.
-    pub entry: DirEntry,
+/// An entry as a listing sees it; its name is borrowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListedEntry<'a> {
+    /// The inode it leads to.
+    pub nid: Nid,
+    /// What the directory says the inode is.
+    pub type_hint: Option<FileType>,
+    /// Its name; `.` and `..` are entries, too, if the directory has them.
+    pub name: &'a [u8],
     /// From where [`Image::list`](crate::Image::list) goes on behind it.
     pub next: u64,
-}
-
-/// A directory's entries from a place on, `.` and `..` among them. It ends after an error.
-#[derive(Debug)]
-pub struct PlacedEntries<'a> {
-    entries: RawEntries<'a>,
-}
-
-impl Iterator for PlacedEntries<'_> {
-    type Item = Result<PlacedEntry>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let entry = match self.entries.next()? {
-            Ok(entry) => entry,
-            Err(error) => return Some(Err(error)),
-        };
-        Some(Ok(PlacedEntry { entry, next: self.entries.place() }))
-    }
 }
 
 /// All entries, `.` and `..` among them.
@@ -84,8 +70,6 @@ pub(crate) struct RawEntries<'a> {
     /// Where the next block starts in the directory.
     next: u64,
     loaded: VecDeque<DirEntry>,
-    /// Where the next entry of what is loaded starts in the directory.
-    at: u64,
 }
 
 impl Iterator for RawEntries<'_> {
@@ -94,7 +78,6 @@ impl Iterator for RawEntries<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(entry) = self.loaded.pop_front() {
-                self.at = self.at.saturating_add(ENTRY_BYTES);
                 return Some(Ok(entry));
             }
             if self.next >= self.dir.size() {
@@ -115,25 +98,6 @@ impl RawEntries<'_> {
         self.loaded.clear();
     }
 
-    /// Where the entry behind the last one starts in the directory.
-    fn place(&self) -> u64 {
-        if self.loaded.is_empty() { self.next } else { self.at }
-    }
-
-    /// Goes to the entry that starts at this byte of the directory, or to the first one behind it.
-    fn go_to(&mut self, place: u64) -> Result<()> {
-        let block = self.core.sb.block_size.floor(place);
-        self.next = block;
-        if block < self.dir.size() && place > block {
-            self.load()?;
-            let before = place.saturating_sub(block).div_ceil(ENTRY_BYTES);
-            let before = usize::try_from(before).unwrap_or(usize::MAX).min(self.loaded.len());
-            self.loaded.drain(..before);
-            self.at = place;
-        }
-        Ok(())
-    }
-
     fn load(&mut self) -> Result<()> {
         let range = self.core.dir_block(&self.dir, self.next);
         let bytes = self.core.dir_bytes(&self.dir, &range)?;
@@ -148,7 +112,6 @@ impl RawEntries<'_> {
                 name: entry.name.into(),
             });
         }
-        self.at = range.start;
         self.next = range.end;
         Ok(())
     }
@@ -159,15 +122,52 @@ impl Core {
         Ok(ReadDir { entries: self.raw_entries(dir)? })
     }
 
-    pub(crate) fn list(&self, dir: &Inode, from: u64) -> Result<PlacedEntries<'_>> {
-        let mut entries = self.raw_entries(dir)?;
-        entries.go_to(from)?;
-        Ok(PlacedEntries { entries })
+    pub(crate) fn list(
+        &self,
+        dir: &Inode,
+        from: u64,
+        visit: &mut dyn FnMut(&ListedEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        dir.require(FileType::Directory)?;
+        let mut start = self.sb.block_size.floor(from);
+        let mut skipped = usize::try_from(from.saturating_sub(start).div_ceil(ENTRY_BYTES));
+        while start < dir.size() {
+            let range = self.dir_block(dir, start);
+            let bytes = self.dir_bytes(dir, &range)?;
+            // Only a damaged block makes its place in the image worth finding.
+            let failed = || self.dir_place(dir, start);
+            let block = DirBlock::parse(&bytes);
+            let block = block.or_else(|error| parsed(Err(error), failed())).in_inode(dir.nid())?;
+            let mut next = start;
+            let mut entries = block.entries().peekable();
+            let mut left = std::mem::replace(&mut skipped, Ok(0)).unwrap_or(usize::MAX);
+            while let Some(entry) = entries.next() {
+                let entry = entry.or_else(|error| parsed(Err(error), failed()));
+                let entry = entry.in_inode(dir.nid())?;
+                next = next.saturating_add(ENTRY_BYTES);
+                if left > 0 {
+                    left = left.saturating_sub(1);
+                    continue;
+                }
+                let is_last = entries.peek().is_none();
+                let listed = ListedEntry {
+                    nid: entry.nid,
+                    type_hint: FileType::from_dirent(entry.type_number).unwrap_or(None),
+                    name: entry.name,
+                    next: if is_last { range.end } else { next },
+                };
+                if visit(&listed).is_break() {
+                    return Ok(());
+                }
+            }
+            start = range.end;
+        }
+        Ok(())
     }
 
     pub(crate) fn raw_entries(&self, dir: &Inode) -> Result<RawEntries<'_>> {
         dir.require(FileType::Directory)?;
-        Ok(RawEntries { core: self, dir: dir.clone(), next: 0, loaded: VecDeque::new(), at: 0 })
+        Ok(RawEntries { core: self, dir: dir.clone(), next: 0, loaded: VecDeque::new() })
     }
 
     /// Finds `name` by binary search: first the block whose names may include it, then the name.
@@ -240,6 +240,9 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
+
+    use super::ListedEntry;
     use crate::image::Image;
     use crate::walk::Visit;
 
@@ -256,18 +259,22 @@ mod tests {
                     largest = node.inode;
                 }
             }
-            let whole: Vec<_> =
-                image.list(&largest, 0).unwrap().map(|entry| entry.unwrap()).collect();
-            assert!(whole.iter().any(|placed| placed.entry.is_dot()));
-            for (number, placed) in whole.iter().enumerate() {
-                let rest: Vec<_> = image
-                    .list(&largest, placed.next)
-                    .unwrap()
-                    .map(|entry| entry.unwrap())
-                    .collect();
-                assert_eq!(rest, whole[number + 1..]);
+            let list = |from| {
+                let mut found = Vec::new();
+                let mut add = |entry: &ListedEntry<'_>| {
+                    found.push((entry.nid, entry.type_hint, entry.name.to_vec(), entry.next));
+                    ControlFlow::Continue(())
+                };
+                image.list(&largest, from, &mut add).unwrap();
+                found
+            };
+            let whole = list(0);
+            assert!(whole.iter().any(|entry| entry.2 == b".."));
+            assert_eq!(whole.len(), image.core().raw_entries(&largest).unwrap().count());
+            for (number, entry) in whole.iter().enumerate() {
+                assert_eq!(list(entry.3), whole[number + 1..]);
             }
-            assert_eq!(image.list(&largest, u64::MAX).unwrap().count(), 0);
+            assert!(list(u64::MAX).is_empty());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The image: the one handle that library users hold.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use ferrofs_ondisk::compression::Compression;
 use ferrofs_ondisk::{DeviceSlot, FileType, Nid, Superblock};
 use ferrofs_workers::memory::Registration;
 
-use crate::dir::{PlacedEntries, ReadDir};
+use crate::dir::{ListedEntry, ReadDir};
 use crate::engine::{Engine, Keeper};
 use crate::error::{Error, Result};
 use crate::file::File;
@@ -129,14 +129,19 @@ impl Image {
         self.core.read_dir(dir)
     }
 
-    /// The entries of a directory from a place on, in the order in which they are stored, `.` and `..` among
-    /// them. 0 is the first place; others come from [`PlacedEntry::next`](crate::PlacedEntry::next), and lead to the
-    /// same entry in every listing.
+    /// Hands the entries of a directory to `visit` until it breaks off, from a place on, in the order in which they
+    /// are stored, `.` and `..` among them. 0 is the first place; others come from [`ListedEntry::next`], and lead to
+    /// the same entry in every listing.
     ///
     /// # Errors
-    /// It is no directory, or the block where the place lies is damaged.
-    pub fn list(&self, dir: &Inode, from: u64) -> Result<PlacedEntries<'_>> {
-        self.core.list(dir, from)
+    /// It is no directory, or a block of it is damaged; what comes before that has been handed out.
+    pub fn list(
+        &self,
+        dir: &Inode,
+        from: u64,
+        visit: &mut dyn FnMut(&ListedEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.core.list(dir, from, visit)
     }
 
     /// The target of a symlink.

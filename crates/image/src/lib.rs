@@ -72,7 +72,7 @@ mod verify;
 mod walk;
 mod xattr;
 
-pub use dir::{DirEntry, PlacedEntries, PlacedEntry, ReadDir};
+pub use dir::{DirEntry, ListedEntry, ReadDir};
 pub use engine::DecodeWorkers;
 pub use error::{Error, ErrorKind, Result};
 pub use ferrofs_codec as codec;

@@ -1,9 +1,10 @@
 //! Entries of directories, with attributes where the kernel wants them.
 
 use ferrofs_fuse::{ListedName, Listing, Operation, Reply, Request};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ferrofs_image::{DirEntry, FileType, Inode, Nid, PlacedEntry};
+use ferrofs_image::{FileType, Inode, ListedEntry, Nid};
 
 use super::{Answer, ImageFs};
 
@@ -65,39 +66,39 @@ impl ImageFs {
         listing: &mut Listing<'_>,
         files: &mut Vec<(Nid, bool)>,
     ) -> Answer<()> {
-        let failed = |error| self.failed(dir.nid(), "an entry", &error);
-        for placed in self.image.list(dir, offset).map_err(failed)? {
-            match placed {
-                Ok(placed) if self.add(&placed, with_files, listing) => {
-                    if placed.entry.type_hint == Some(FileType::Regular) {
-                        files.push((placed.entry.nid, with_files));
-                    }
-                }
-                Ok(_) => return Ok(()),
-                Err(_) if !listing.as_bytes().is_empty() => return Ok(()),
-                Err(error) => return Err(failed(error)),
+        let listed = self.image.list(dir, offset, &mut |entry| {
+            if !self.add(entry, with_files, listing) {
+                return ControlFlow::Break(());
             }
+            if entry.type_hint == Some(FileType::Regular) {
+                files.push((entry.nid, with_files));
+            }
+            ControlFlow::Continue(())
+        });
+        match listed {
+            Err(error) if listing.as_bytes().is_empty() => {
+                Err(self.failed(dir.nid(), "an entry", &error))
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// `false` if there is no room.
-    fn add(&self, placed: &PlacedEntry, with_files: bool, listing: &mut Listing<'_>) -> bool {
-        let DirEntry { nid, type_hint, name, .. } = &placed.entry;
-        if !listing.has_room(name.len()) {
+    fn add(&self, entry: &ListedEntry<'_>, with_files: bool, listing: &mut Listing<'_>) -> bool {
+        if !listing.has_room(entry.name.len()) {
             return false;
         }
         let listed = ListedName {
-            ino: self.nodes.ino(*nid),
-            next: placed.next,
-            file_type: type_hint.map_or(0, d_type),
-            name,
+            ino: self.nodes.ino(entry.nid),
+            next: entry.next,
+            file_type: entry.type_hint.map_or(0, d_type),
+            name: entry.name,
         };
-        let is_dot = matches!(&**name, b"." | b"..");
+        let is_dot = matches!(entry.name, b"." | b"..");
+        let is_wanted = with_files || entry.type_hint == Some(FileType::Directory);
         // An inode that cannot be read is listed all the same; looking it up says what is wrong.
-        let is_wanted = with_files || *type_hint == Some(FileType::Directory);
         let inode = (listing.is_plus() && is_wanted && !is_dot)
-            .then(|| self.image.inode(*nid).ok())
+            .then(|| self.image.inode(entry.nid).ok())
             .flatten();
         listing.push(&listed, inode.map(|inode| self.entry(&inode)).as_ref())
     }
