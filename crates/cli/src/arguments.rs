@@ -27,6 +27,7 @@ pub(crate) enum Verb {
     Stat(StatArguments),
     Extract(ExtractArguments),
     Check(CheckArguments),
+    Stats(StatsArguments),
     Demo(DemoArguments),
 }
 
@@ -258,6 +259,23 @@ pub(crate) struct CheckArguments {
 
     #[command(flatten)]
     pub(crate) read: ReadArguments,
+}
+
+/// Show what a running mount does: times, memory, workers.
+#[derive(Args, Debug)]
+#[command(after_help = help::STATS)]
+pub(crate) struct StatsArguments {
+    /// The directory of the mount, or one below it
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print the text that Prometheus scrapes
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) prometheus: bool,
 }
 
 /// Unpack a real image, compare every byte, and show what that took.

@@ -75,6 +75,18 @@ Examples:
   ferrofs check app.erofs && echo sound
   ferrofs check --json app.erofs | jq -r '.problems[].path'";
 
+pub(crate) const STATS: &str = "\
+The mount itself is asked, so whoever may read it may ask, from any namespace that sees it. Numbers
+count from when it was mounted. The time of an operation begins when the mount takes the request and
+ends when the kernel has the reply; quantiles are up to 12.5 % too long. An error is a reply which
+says that something is broken, not one that a name or an attribute is not there. The most read files
+are named by their inodes; find mnt -inum N -print -quit has the path.
+
+Examples:
+  ferrofs stats mnt
+  ferrofs stats --json mnt | jq .operations.read.p99_us
+  ferrofs stats --prometheus mnt > /var/lib/node_exporter/ferrofs.prom";
+
 pub(crate) const DEMO: &str = "\
 Without arguments the carried image is unpacked, and compared with its list of digests. With IMAGE
 alone it is compared with a second reading of the image; with SOURCE, with that directory. All of

@@ -36,6 +36,6 @@ pub use listing::{ListedName, Listing};
 pub use negotiate::{Terms, Wanted};
 pub use notifier::Notifier;
 pub use operation::{Operation, Request};
-pub use reply::{Reply, Statfs};
+pub use reply::{Given, Outcome, Reply, Statfs};
 pub use rustix::io::Errno;
-pub use session::{FileSystem, Greeted, Session, SessionOptions};
+pub use session::{FileSystem, Greeted, Session, SessionCounts, SessionOptions};

@@ -3,6 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::io::Errno;
 
@@ -76,8 +77,9 @@ impl Listener {
     }
 
     fn handle(&self, channel: &Channel, slot: &Slot, request: &Request<'_>, scratch: &mut Vec<u8>) {
-        slot.begin(request.unique, request.pid, self.shared.now());
-        let reply = Reply::new(channel, slot, request.unique);
+        let taken = Instant::now();
+        slot.begin(request.unique, request.pid, self.shared.at(taken));
+        let reply = Reply::new(channel, slot, (request.unique, taken));
         let file_system = &self.shared.file_system;
         // A reply that the panic drops says EIO.
         let handled =

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use crate::session::Shared;
+use crate::session::{SessionCounts, Shared};
 use crate::wire::{StoreOut, notification};
 
 /// Tells the kernel things.
@@ -29,6 +29,12 @@ impl Notifier {
     #[must_use]
     pub fn others_listen(&self) -> bool {
         self.shared.free.count() > 0
+    }
+
+    /// Who listens now.
+    #[must_use]
+    pub fn counts(&self) -> SessionCounts {
+        self.shared.counts()
     }
 
     /// Puts bytes of a file where reads find them: into the kernel's page cache. Pages that are being read are waited

@@ -1,6 +1,9 @@
 //! The answer to one request. It is given at most once, and a request that is dropped without one is answered with
 //! `EIO`, so that no reader waits for nothing. Made by `listener`, consumed by file systems.
 
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
@@ -15,7 +18,38 @@ pub struct Reply<'a> {
     channel: &'a Channel,
     slot: &'a Slot,
     unique: u64,
+    taken: Instant,
     is_given: bool,
+    outcome: Option<&'a Outcome>,
+}
+
+/// What became of a reply, for whoever counts: filled in when the reply is given.
+#[derive(Debug, Default)]
+pub struct Outcome(Cell<Option<Given>>);
+
+/// A reply that was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// The error, if it was one. `CANCELED` says that the session gave the request up before the file system was done.
+    pub errno: Option<Errno>,
+    /// Bytes that it carried, its headers left out.
+    pub bytes: usize,
+    /// From when the request was taken until the kernel had the reply.
+    pub took: Duration,
+}
+
+impl Outcome {
+    /// That of a reply which was given.
+    #[must_use]
+    pub fn of(given: Given) -> Self {
+        Self(Cell::new(Some(given)))
+    }
+
+    /// What was replied; `None` before that.
+    #[must_use]
+    pub fn given(&self) -> Option<Given> {
+        self.0.get()
+    }
 }
 
 /// Numbers of a file system, as `statfs` shows them.
@@ -30,8 +64,19 @@ pub struct Statfs {
 }
 
 impl<'a> Reply<'a> {
-    pub(crate) fn new(channel: &'a Channel, slot: &'a Slot, unique: u64) -> Self {
-        Self { channel, slot, unique, is_given: false }
+    pub(crate) fn new(
+        channel: &'a Channel,
+        slot: &'a Slot,
+        (unique, taken): (u64, Instant),
+    ) -> Self {
+        Self { channel, slot, unique, taken, is_given: false, outcome: None }
+    }
+
+    /// The same reply, which tells `outcome` when it is given.
+    #[must_use]
+    pub fn told_to(mut self, outcome: &'a Outcome) -> Self {
+        self.outcome = Some(outcome);
+        self
     }
 
     /// Fails.
@@ -90,9 +135,19 @@ impl<'a> Reply<'a> {
 
     fn give(&mut self, errno: Option<Errno>, parts: &[&[u8]]) {
         self.is_given = true;
-        if !self.slot.claim(self.unique) {
-            return;
+        let errno = if self.slot.claim(self.unique) {
+            self.send(errno, parts);
+            errno
+        } else {
+            Some(Errno::CANCELED)
+        };
+        if let Some(outcome) = self.outcome {
+            let bytes = if errno.is_some() { 0 } else { parts.iter().map(|part| part.len()).sum() };
+            outcome.0.set(Some(Given { errno, bytes, took: self.taken.elapsed() }));
         }
+    }
+
+    fn send(&self, errno: Option<Errno>, parts: &[&[u8]]) {
         match self.channel.reply(self.unique, errno, parts) {
             Ok(()) | Err(Errno::NOENT | Errno::NODEV) => {}
             // The kernel refuses what it did not ask for; whoever waits must not wait on.

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -56,6 +56,19 @@ impl fmt::Debug for Session {
 
 type Tell = dyn Fn(&Event) + Send + Sync;
 
+/// Who listens now, in numbers that need not be of the same moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionCounts {
+    /// Threads that always listen.
+    pub listeners: usize,
+    /// Threads that listen beside them because requests hang.
+    pub spares: usize,
+    /// How many of both wait for a request.
+    pub free: usize,
+    /// Requests of which the kernel has said that they are not wanted any more.
+    pub interrupts: u64,
+}
+
 /// What its threads share.
 pub(crate) struct Shared {
     pub(crate) file_system: Arc<dyn FileSystem>,
@@ -66,6 +79,7 @@ pub(crate) struct Shared {
     unused: Mutex<Vec<usize>>,
     /// Listeners that wait for a request.
     pub(crate) free: Free,
+    interrupts: AtomicU64,
     began: Instant,
     tell: Box<Tell>,
     ended: Mutex<bool>,
@@ -143,6 +157,7 @@ impl Greeted {
             slots: (0..slots).map(|_| Slot::new()).collect(),
             unused: Mutex::new((listeners..slots).rev().collect()),
             free: Free::default(),
+            interrupts: AtomicU64::new(0),
             began: Instant::now(),
             tell: Box::new(tell),
             ended: Mutex::new(false),
@@ -214,7 +229,13 @@ impl Shared {
 
     /// Milliseconds of the session.
     pub(crate) fn now(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+        self.at(Instant::now())
+    }
+
+    /// The same of a moment that was looked up already.
+    pub(crate) fn at(&self, moment: Instant) -> u64 {
+        let time = moment.saturating_duration_since(self.began);
+        u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
     }
 
     pub(crate) fn tell(&self, event: &Event) {
@@ -254,6 +275,8 @@ impl Shared {
 
     /// The request `of` is not wanted any more.
     pub(crate) fn interrupt(&self, unique: u64, of: u64) {
+        // A number to look at: relaxed.
+        self.interrupts.fetch_add(1, Ordering::Relaxed);
         let now = self.now();
         if self.slots.iter().any(|slot| slot.interrupt(of, now)) {
             return;
@@ -262,6 +285,17 @@ impl Shared {
         // so: then the kernel is to ask again, on whichever channel it was.
         for channel in &self.channels {
             channel.reply(unique, Some(Errno::AGAIN), &[]).ok();
+        }
+    }
+
+    pub(crate) fn counts(&self) -> SessionCounts {
+        let is_spare = |spare: &&JoinHandle<()>| !spare.is_finished();
+        let spares = locked(&self.spares).iter().filter(is_spare).count();
+        SessionCounts {
+            listeners: self.slots.len().saturating_sub(watch::MAX_SPARES),
+            spares,
+            free: self.free.count(),
+            interrupts: self.interrupts.load(Ordering::Relaxed),
         }
     }
 

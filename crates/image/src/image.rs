@@ -255,6 +255,13 @@ impl Image {
         self.core.engine.stations.count()
     }
 
+    /// From now on the time of each run of a decoder is measured, which takes some 60 ns; see
+    /// [`Stats::decode_time`].
+    pub fn measure_decoding(&self) {
+        let engine = &self.core.engine;
+        engine.decode_times.measure(engine.stations.count());
+    }
+
     /// What reading came to so far.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -12,7 +12,7 @@ use ferrofs_ondisk::{
 use ferrofs_workers::claims::Claims;
 
 use crate::devices::Devices;
-use crate::engine::{self, DecodeWorkers, Engine, Keeper, Stations};
+use crate::engine::{self, DecodeTimes, DecodeWorkers, Engine, Keeper, Stations};
 use crate::error::{Error, ErrorKind, Result, parsed};
 use crate::image::{Core, Image};
 use crate::inode::Inode;
@@ -202,6 +202,7 @@ impl OpenOptions {
             stations: Stations::new(stations),
             clusters: Claims::new(self.cached_bytes.unwrap_or(limit / 2).min(limit)),
             memory,
+            decode_times: DecodeTimes::default(),
             workers,
             settings,
             padding: engine::padding(sb),

@@ -1,6 +1,7 @@
 //! What reading an image came to, in numbers: for users who want to know why it is as fast as it is.
 
 use ferrofs_workers::claims::ClaimCounts;
+use ferrofs_workers::counters::Times;
 use ferrofs_workers::memory::{BudgetCounts, BufferCounts, FrameCounts};
 use ferrofs_workers::percpu::Snapshot;
 
@@ -18,6 +19,9 @@ pub struct Stats {
     pub clusters_windowed: u64,
     /// Those that ran on the per-CPU workers; the others ran on the thread that wanted them.
     pub clusters_on_workers: u64,
+    /// How long each run of a decoder took, those that failed among them; none unless they are
+    /// [measured](crate::Image::measure_decoding).
+    pub decode_time: Times,
     /// Pieces of clusters that readers got, from wherever.
     pub clusters_served: u64,
     /// Bytes that readers got, holes left out.
@@ -30,6 +34,8 @@ pub struct Stats {
     pub budget: BudgetCounts,
     /// The limit of the memory, in bytes.
     pub memory_limit_bytes: u64,
+    /// Bytes of it that are charged now.
+    pub memory_used_bytes: u64,
     /// The most bytes of it that were charged at a time.
     pub memory_peak_bytes: u64,
     /// Contiguous buffers: used again, mapped, refused.
@@ -48,6 +54,7 @@ impl Stats {
         Self {
             clusters_decoded: decoded,
             bytes_decoded: decoded_bytes,
+            decode_time: engine.decode_times.all(),
             clusters_windowed: windowed,
             clusters_on_workers: on_workers,
             clusters_served: served,
@@ -56,6 +63,7 @@ impl Stats {
             cached_bytes: engine.clusters.weight_bytes(),
             budget: budget.counts(),
             memory_limit_bytes: budget.limit_bytes(),
+            memory_used_bytes: budget.used_bytes(),
             memory_peak_bytes: budget.peak_bytes(),
             buffers: engine.memory.buffers().counts(),
             frames: engine.memory.frames().counts(),

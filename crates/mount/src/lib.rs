@@ -23,6 +23,7 @@ mod notice;
 pub mod sandbox;
 mod serve;
 mod settings;
+pub mod stats;
 
 pub use ferrofs_fuse as fuse;
 pub use ferrofs_image as image;

@@ -10,6 +10,7 @@ use ferrofs_image::Image;
 use crate::image_fs::ImageFs;
 use crate::notice::Notice;
 use crate::settings::Settings;
+use crate::stats::Meters;
 
 /// The largest read: what Linux grants at most without a system-wide setting.
 const MAX_READ_BYTES: u32 = 1 << 20;
@@ -63,8 +64,17 @@ impl Ready {
         image: Image,
         tell: impl Fn(&Notice<'_>) + Send + Sync + 'static,
     ) -> Result<Served, SessionError> {
-        let tell: Arc<dyn Fn(&Notice<'_>) + Send + Sync> = Arc::new(tell);
-        let file_system = ImageFs::new(image, &self.settings, Arc::clone(&tell));
+        image.measure_decoding();
+        let meters = Arc::new(Meters::new(self.settings.listeners));
+        let tell: Arc<dyn Fn(&Notice<'_>) + Send + Sync> = Arc::new({
+            let meters = Arc::clone(&meters);
+            move |notice: &Notice<'_>| {
+                meters.noticed(notice);
+                tell(notice);
+            }
+        });
+        let (settings, terms) = (&self.settings, *self.greeted.terms());
+        let file_system = ImageFs::new(image, settings, terms, meters, Arc::clone(&tell));
         let session = self.greeted.start(Arc::clone(&file_system) as _, move |event| {
             tell(&Notice::Session(event));
         })?;

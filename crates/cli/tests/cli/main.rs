@@ -7,6 +7,7 @@ mod feature;
 mod images;
 #[cfg(test)]
 mod manifest;
+mod mount_stats;
 #[cfg(test)]
 mod regression;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! The engine is what travels to other threads: it owns all that decoding touches, and knows no tree,
 //! no inode and no metadata. Clusters that lie among the metadata are fetched by the caller.
 
+mod decode_times;
 mod decoded;
 mod hand_out;
 mod keeper;
@@ -17,6 +18,7 @@ use ferrofs_ondisk::compression::{AlgorithmId, Compression};
 use ferrofs_workers::claims::{Claim, Claims, Ticket, Urgency, Waiter};
 use ferrofs_workers::memory::{Frame, Policy};
 
+pub(crate) use decode_times::DecodeTimes;
 pub(crate) use decoded::Decoded;
 pub(crate) use hand_out::{ERRAND_BYTES, Errand, Wish, reach};
 pub(crate) use keeper::Keeper;
@@ -54,6 +56,7 @@ pub(crate) struct Engine {
     pub(crate) workers: DecodeWorkers,
     pub(crate) settings: Settings,
     pub(crate) padding: Padding,
+    pub(crate) decode_times: DecodeTimes,
 }
 
 /// The decoders that an image needs.
@@ -99,8 +102,9 @@ impl Engine {
                 let decoder = context.decoder(&self.settings, &self.memory, policy)?;
                 let is_whole = u64::try_from(output.len()) == Ok(cluster.decoded_bytes);
                 let want = if is_whole && !cluster.is_partial { Want::Whole } else { Want::Prefix };
-                let decoded =
-                    decoder.decode(codec_of(algorithm), self.padding, input, output, want);
+                let algorithm = codec_of(algorithm);
+                let decode = || decoder.decode(algorithm, self.padding, input, output, want);
+                let decoded = self.decode_times.of(decode);
                 decoded.map_err(|error| Error::new(ErrorKind::Decode(error)))
             }
         }
@@ -252,7 +256,8 @@ impl Engine {
         let wanted = Wanted { device: 0, offset, bytes, reach: bytes };
         let input = scratch.window.get(&self.devices, &self.memory, wanted, policy)?;
         let decoder = scratch.context.decoder(&self.settings, &self.memory, policy)?;
-        let decoded = decoder.decode_lz4_part(input, part, output, &mut frames);
+        let decode = || decoder.decode_lz4_part(input, part, output, &mut frames);
+        let decoded = self.decode_times.of(decode);
         decoded.map_err(|error| Error::new(ErrorKind::Decode(error))).at(offset)?;
         scratch.tally.windowed = scratch.tally.windowed.wrapping_add(1);
         scratch.tally.decoded(end);

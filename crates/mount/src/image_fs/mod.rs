@@ -13,18 +13,21 @@ mod listing;
 mod push;
 mod read;
 mod seek;
+mod tell;
 mod xattrs;
 
 use std::sync::{Arc, OnceLock, Weak};
 
 use ferrofs_fuse::{
-    Attributes, Entry, Errno, FileSystem, Notifier, Operation, Reply, Request, Statfs,
+    Attributes, Entry, Errno, FileSystem, Notifier, Operation, Outcome, Reply, Request, Statfs,
+    Terms,
 };
 use ferrofs_image::{Error, ErrorKind, FileType, Image, Inode, Nid};
 
 use crate::node::Nodes;
 use crate::notice::Notice;
 use crate::settings::Settings;
+use crate::stats::{Kind, Meters};
 use census::Census;
 use files::Files;
 use forecast::Forecast;
@@ -45,6 +48,8 @@ pub(crate) struct ImageFs {
     census: Census,
     me: Weak<Self>,
     notifier: OnceLock<Notifier>,
+    terms: Terms,
+    meters: Arc<Meters>,
     tell: Arc<Tell>,
 }
 
@@ -52,7 +57,13 @@ pub(crate) struct ImageFs {
 type Answer<T> = Result<T, Errno>;
 
 impl ImageFs {
-    pub(crate) fn new(image: Image, settings: &Settings, tell: Arc<Tell>) -> Arc<Self> {
+    pub(crate) fn new(
+        image: Image,
+        settings: &Settings,
+        terms: Terms,
+        meters: Arc<Meters>,
+        tell: Arc<Tell>,
+    ) -> Arc<Self> {
         let sb = image.superblock();
         let nodes = Nodes::new(sb.root, sb.metabox.is_some());
         Arc::new_cyclic(|me| Self {
@@ -66,6 +77,8 @@ impl ImageFs {
             census: Census::default(),
             me: Weak::clone(me),
             notifier: OnceLock::new(),
+            terms,
+            meters,
             tell,
         })
     }
@@ -145,6 +158,14 @@ impl ImageFs {
 
 impl FileSystem for ImageFs {
     fn handle(&self, request: &Request<'_>, scratch: &mut Vec<u8>, reply: Reply<'_>) {
+        let outcome = Outcome::default();
+        self.answer(request, scratch, reply.told_to(&outcome));
+        self.meters.end(Kind::of(&request.operation), request.node, &outcome);
+    }
+}
+
+impl ImageFs {
+    fn answer(&self, request: &Request<'_>, scratch: &mut Vec<u8>, reply: Reply<'_>) {
         let node = request.node;
         match request.operation {
             Operation::Lookup { name } => match self.lookup(node, name) {
@@ -172,7 +193,9 @@ impl FileSystem for ImageFs {
                 Ok(found) => reply.offset(found),
                 Err(errno) => reply.error(errno),
             },
-            Operation::Ioctl { .. } => reply.error(Errno::NOTTY),
+            Operation::Ioctl { command, input, out_size } => {
+                self.tell_numbers((command, input), out_size, reply);
+            }
         }
     }
 }

@@ -146,7 +146,8 @@ impl ImageFs {
     pub(super) fn store(&self, node: u64, offset: u64, bytes: &[u8]) {
         let Some(notifier) = self.notifier.get() else { return };
         match notifier.store(node, offset, bytes) {
-            Ok(()) | Err(Errno::NOENT) => {}
+            Ok(()) => self.meters.stored(bytes.len()),
+            Err(Errno::NOENT) => {}
             // No memory, or the mount is about to end: nothing is lost.
             Err(_) => {}
         }

@@ -3,7 +3,8 @@
 
 mod counter;
 mod histogram;
+mod spread;
 
 pub(crate) use counter::Counter;
-pub(crate) use histogram::Histogram;
-pub use histogram::Times;
+pub use histogram::{Histogram, Times};
+pub use spread::Spread;

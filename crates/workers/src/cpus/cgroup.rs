@@ -1,6 +1,6 @@
 //! The limits that control groups set on CPUs, version 1 and 2, nested, mixed, and seen from inside a
 //! container. It keeps nothing, and whatever is absent or malformed limits nothing. Called by
-//! [`super::Granted`].
+//! [`super::Granted`] and [`super::Throttling`].
 
 use std::path::{Component, Path, PathBuf};
 
@@ -34,6 +34,15 @@ pub(super) fn read(root: &Path) -> Limits {
         }
     }
     limits
+}
+
+/// The directories of the groups that govern this process's CPU time, its own first, then those above it.
+pub(super) fn of_cpu_time(root: &Path) -> Vec<PathBuf> {
+    let memberships = file::text(&root.join("proc/self/cgroup")).unwrap_or_default();
+    let mounts = file::text(&root.join("proc/self/mountinfo")).unwrap_or_default();
+    let mounts: Vec<Mount<'_>> = mounts.lines().filter_map(Mount::parse).collect();
+    let of_cpu = memberships.lines().filter_map(Membership::parse).filter(|one| one.has("cpu"));
+    of_cpu.flat_map(|membership| membership.groups(root, &mounts, "cpu")).collect()
 }
 
 /// A line of /proc/self/cgroup: `4:cpu,cpuacct:/some/group`, or `0::/some/group` of version 2.

@@ -8,10 +8,12 @@ mod file;
 mod fixture;
 mod granted;
 mod set;
+mod throttling;
 mod topology;
 
 pub use granted::{Granted, Node};
 pub use set::{CPUS_MAX, CpuSet};
+pub use throttling::Throttling;
 
 use rustix::thread::sched_getaffinity;
 
