@@ -36,18 +36,11 @@ impl Listener {
     pub(crate) fn run(self) {
         let Some((channel, slot)) = self.shared.place(self.place) else { return };
         let mut buffer = vec![0; REQUEST_BYTES];
-        let mut scratch = Vec::new();
-        while self.serve(channel, slot, &mut buffer, &mut scratch) == Next::Listen {}
+        while self.serve(channel, slot, &mut buffer) == Next::Listen {}
         self.shared.listener_ended(self.place, self.is_spare);
     }
 
-    fn serve(
-        &self,
-        channel: &Channel,
-        slot: &Slot,
-        buffer: &mut [u8],
-        scratch: &mut Vec<u8>,
-    ) -> Next {
+    fn serve(&self, channel: &Channel, slot: &Slot, buffer: &mut [u8]) -> Next {
         self.shared.free.enter();
         let received = channel.receive(buffer);
         let still_free = self.shared.free.leave();
@@ -67,7 +60,7 @@ impl Listener {
                 channel.reply(unique, errno, &[]).ok();
             }
             Ok(Message::Interrupt { unique, of }) => self.shared.interrupt(unique, of),
-            Ok(Message::Request(request)) => self.handle(channel, slot, &request, scratch),
+            Ok(Message::Request(request)) => self.handle(channel, slot, &request),
             Err(Malformed { unique }) => {
                 self.shared.tell(&Event::Malformed);
                 channel.reply(unique, Some(Errno::IO), &[]).ok();
@@ -76,14 +69,13 @@ impl Listener {
         if self.is_spare && still_free > 0 { Next::End } else { Next::Listen }
     }
 
-    fn handle(&self, channel: &Channel, slot: &Slot, request: &Request<'_>, scratch: &mut Vec<u8>) {
+    fn handle(&self, channel: &Channel, slot: &Slot, request: &Request<'_>) {
         let taken = Instant::now();
         slot.begin(request.unique, request.pid, self.shared.at(taken));
         let reply = Reply::new(channel, slot, (request.unique, taken));
         let file_system = &self.shared.file_system;
         // A reply that the panic drops says EIO.
-        let handled =
-            catch_unwind(AssertUnwindSafe(|| file_system.handle(request, scratch, reply)));
+        let handled = catch_unwind(AssertUnwindSafe(|| file_system.handle(request, reply)));
         slot.end(request.unique);
         if handled.is_err() {
             self.shared.tell(&Event::Panicked { node: request.node });

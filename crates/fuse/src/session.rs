@@ -25,8 +25,8 @@ use crate::watch::{self, Watch};
 /// What answers requests. It is asked by several threads at a time.
 pub trait FileSystem: Send + Sync + 'static {
     /// Answers `request` through `reply`, and may go on with other work after that: the listener takes no further
-    /// request until this returns. `scratch` is the listener's own, of whatever room; what is in it is of no meaning.
-    fn handle(&self, request: &Request<'_>, scratch: &mut Vec<u8>, reply: Reply<'_>);
+    /// request until this returns.
+    fn handle(&self, request: &Request<'_>, reply: Reply<'_>);
 }
 
 /// How a session runs.

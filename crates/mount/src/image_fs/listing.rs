@@ -1,43 +1,87 @@
 //! Entries of directories, with attributes where the kernel wants them.
 
-use ferrofs_fuse::{ListedName, Listing, Operation, Reply, Request};
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
+use ferrofs_fuse::{ListedName, Listing, Reply};
 use ferrofs_image::{FileType, Inode, ListedEntry, Nid};
 
 use super::{Answer, ImageFs};
 
-/// The longest answer: what a directory of some thousand names takes, and what a listener keeps for it.
-const ROOM_BYTES: u32 = 256 << 10;
+/// The longest answer; C libraries ask for 32 KiB at a time.
+const ROOM_BYTES: u32 = 64 << 10;
+/// Answers that are ready before they are asked for, at most.
+const MOST_READY: usize = 8;
 
 /// A directory of at most so many bytes, some three hundred names, is listed with all attributes at once: it is one
 /// request in any case.
 const SMALL_BYTES: u64 = 8192;
 
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Question {
+    node: u64,
+    offset: u64,
+    room: u32,
+    is_plus: bool,
+}
+
+/// An answer.
+#[derive(Debug)]
+struct Page {
+    question: Question,
+    bytes: Vec<u8>,
+    /// The regular files in it, each with whether the kernel will know it.
+    files: Vec<(Nid, bool)>,
+    /// Where the next one starts, if there was no room for all.
+    next: Option<u64>,
+}
+
+/// Answers that will be asked for next: whoever lists a long directory goes on, and finds the next part made while it
+/// was at the last one.
+#[derive(Debug, Default)]
+pub(super) struct Ready(Mutex<VecDeque<Page>>);
+
+impl Ready {
+    fn take(&self, question: &Question) -> Option<Page> {
+        let mut pages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = pages.iter().position(|page| page.question == *question)?;
+        pages.remove(place)
+    }
+
+    fn put(&self, page: Page) {
+        let mut pages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pages.push_back(page);
+        let gone = if pages.len() > MOST_READY { pages.pop_front() } else { None };
+        drop(pages);
+        drop(gone);
+    }
+}
+
 impl ImageFs {
     pub(super) fn read_dir(
         &self,
         node: u64,
-        offset: u64,
-        mut listing: Listing<'_>,
+        (offset, size): (u64, u32),
+        is_plus: bool,
         reply: Reply<'_>,
     ) {
-        match self.fill(node, offset, &mut listing) {
-            Ok(()) => reply.bytes(listing.as_bytes()),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    /// An empty list of the kind and with the room that a request asks for.
-    pub(super) fn listing<'a>(request: &Request<'_>, scratch: &'a mut Vec<u8>) -> Listing<'a> {
-        let (size, is_plus) = match request.operation {
-            Operation::ReadDir { size, .. } => (size, false),
-            Operation::ReadDirPlus { size, .. } => (size, true),
-            _ => (0, false),
+        let question = Question { node, offset, room: size.min(ROOM_BYTES), is_plus };
+        let page = self.ready.take(&question).map_or_else(|| self.page(question), Ok);
+        let page = match page {
+            Ok(page) => page,
+            Err(errno) => return reply.error(errno),
         };
-        let room = usize::try_from(size.min(ROOM_BYTES)).unwrap_or(0);
-        Listing::new(scratch, room, is_plus)
+        // Before the kernel knows of them, so that reading them is understood.
+        self.forecast.shown(&page.files);
+        reply.bytes(&page.bytes);
+        if let Some(offset) = page.next
+            && let Ok(next) = self.page(Question { offset, ..question })
+        {
+            self.ready.put(next);
+        }
     }
 
     /// Somebody wants more of an inode than its name.
@@ -49,37 +93,29 @@ impl ImageFs {
     }
 
     /// What can be read of a directory is listed; an error comes when nothing is left before it.
-    fn fill(&self, node: u64, offset: u64, listing: &mut Listing<'_>) -> Answer<()> {
-        let dir = self.inode(node)?;
+    fn page(&self, question: Question) -> Answer<Page> {
+        let dir = self.inode(question.node)?;
         let with_files =
-            listing.is_plus() && (dir.size() <= SMALL_BYTES || self.interest.is_there());
-        let mut files = Vec::new();
-        let filled = self.fill_with(&dir, (offset, with_files), listing, &mut files);
-        self.forecast.shown(&files);
-        filled
-    }
-
-    fn fill_with(
-        &self,
-        dir: &Inode,
-        (offset, with_files): (u64, bool),
-        listing: &mut Listing<'_>,
-        files: &mut Vec<(Nid, bool)>,
-    ) -> Answer<()> {
-        let listed = self.image.list(dir, offset, &mut |entry| {
-            if !self.add(entry, with_files, listing) {
+            question.is_plus && (dir.size() <= SMALL_BYTES || self.interest.is_there());
+        let mut page = Page { question, bytes: Vec::new(), files: Vec::new(), next: None };
+        let room = usize::try_from(question.room).unwrap_or(0);
+        page.bytes.reserve_exact(room);
+        let mut listing = Listing::new(&mut page.bytes, room, question.is_plus);
+        let mut last = question.offset;
+        let listed = self.image.list(&dir, question.offset, &mut |entry| {
+            if !self.add(entry, with_files, &mut listing) {
+                page.next = Some(last);
                 return ControlFlow::Break(());
             }
+            last = entry.next;
             if entry.type_hint == Some(FileType::Regular) {
-                files.push((entry.nid, with_files));
+                page.files.push((entry.nid, with_files));
             }
             ControlFlow::Continue(())
         });
         match listed {
-            Err(error) if listing.as_bytes().is_empty() => {
-                Err(self.failed(dir.nid(), "an entry", &error))
-            }
-            _ => Ok(()),
+            Err(error) if page.bytes.is_empty() => Err(self.failed(dir.nid(), "an entry", &error)),
+            _ => Ok(page),
         }
     }
 

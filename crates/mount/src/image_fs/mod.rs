@@ -31,7 +31,7 @@ use crate::stats::{Kind, Meters};
 use census::Census;
 use files::Files;
 use forecast::Forecast;
-use listing::Interest;
+use listing::{Interest, Ready};
 use push::Pushers;
 
 type Tell = dyn Fn(&Notice<'_>) + Send + Sync;
@@ -45,6 +45,7 @@ pub(crate) struct ImageFs {
     forecast: Forecast,
     pushers: Pushers,
     interest: Interest,
+    ready: Ready,
     census: Census,
     me: Weak<Self>,
     notifier: OnceLock<Notifier>,
@@ -74,6 +75,7 @@ impl ImageFs {
             forecast: Forecast::default(),
             pushers: Pushers::new(settings.listeners),
             interest: Interest::default(),
+            ready: Ready::default(),
             census: Census::default(),
             me: Weak::clone(me),
             notifier: OnceLock::new(),
@@ -157,15 +159,15 @@ impl ImageFs {
 }
 
 impl FileSystem for ImageFs {
-    fn handle(&self, request: &Request<'_>, scratch: &mut Vec<u8>, reply: Reply<'_>) {
+    fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
         let outcome = Outcome::default();
-        self.answer(request, scratch, reply.told_to(&outcome));
+        self.answer(request, reply.told_to(&outcome));
         self.meters.end(Kind::of(&request.operation), request.node, &outcome);
     }
 }
 
 impl ImageFs {
-    fn answer(&self, request: &Request<'_>, scratch: &mut Vec<u8>, reply: Reply<'_>) {
+    fn answer(&self, request: &Request<'_>, reply: Reply<'_>) {
         let node = request.node;
         match request.operation {
             Operation::Lookup { name } => match self.lookup(node, name) {
@@ -186,8 +188,11 @@ impl ImageFs {
             Operation::Statfs => reply.statfs(&self.statfs()),
             Operation::GetXattr { name, size } => self.get_xattr(node, name, size, reply),
             Operation::ListXattr { size } => self.list_xattrs(request, size, reply),
-            Operation::ReadDir { offset, .. } | Operation::ReadDirPlus { offset, .. } => {
-                self.read_dir(node, offset, Self::listing(request, scratch), reply);
+            Operation::ReadDir { offset, size } => {
+                self.read_dir(node, (offset, size), false, reply)
+            }
+            Operation::ReadDirPlus { offset, size } => {
+                self.read_dir(node, (offset, size), true, reply);
             }
             Operation::Lseek { offset, whence } => match self.seek(node, offset, whence) {
                 Ok(found) => reply.offset(found),
