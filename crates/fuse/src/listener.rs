@@ -35,6 +35,7 @@ impl Listener {
     /// Serves until the mount is gone.
     pub(crate) fn run(self) {
         let Some((channel, slot)) = self.shared.place(self.place) else { return };
+        self.shared.file_system.listener_begins();
         let mut buffer = vec![0; REQUEST_BYTES];
         while self.serve(channel, slot, &mut buffer) == Next::Listen {}
         self.shared.listener_ended(self.place, self.is_spare);

@@ -27,6 +27,9 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Answers `request` through `reply`, and may go on with other work after that: the listener takes no further
     /// request until this returns.
     fn handle(&self, request: &Request<'_>, reply: Reply<'_>);
+
+    /// A listener begins, on the calling thread: the place for its priority, say.
+    fn listener_begins(&self) {}
 }
 
 /// How a session runs.

@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
+use ferrofs_image::workers::priority::Wanted;
+
 /// How a mount behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Threads that listen to the kernel.
     pub listeners: usize,
+    /// The priority of listeners, who decode most of what is waited for.
+    pub priority: Wanted,
     /// After what time a request fails with `EIO`; `None` waits for ever.
     pub time_limit: Option<Duration>,
     /// Whether extended attributes are shown at all.
@@ -21,6 +25,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             listeners: 2,
+            priority: Wanted::Raised,
             time_limit: Some(Duration::from_secs(120)),
             has_xattrs: true,
             has_acls: true,

@@ -22,6 +22,7 @@ use ferrofs_fuse::{
     Attributes, Entry, Errno, FileSystem, Notifier, Operation, Outcome, Reply, Request, Statfs,
     Terms,
 };
+use ferrofs_image::workers::priority::{self, Rung};
 use ferrofs_image::{Error, ErrorKind, FileType, Image, Inode, Nid};
 
 use crate::node::Nodes;
@@ -159,6 +160,10 @@ impl ImageFs {
 }
 
 impl FileSystem for ImageFs {
+    fn listener_begins(&self) {
+        let _reached: Rung = priority::apply(self.settings.priority);
+    }
+
     fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
         let outcome = Outcome::default();
         self.answer(request, reply.told_to(&outcome));
@@ -189,7 +194,7 @@ impl ImageFs {
             Operation::GetXattr { name, size } => self.get_xattr(node, name, size, reply),
             Operation::ListXattr { size } => self.list_xattrs(request, size, reply),
             Operation::ReadDir { offset, size } => {
-                self.read_dir(node, (offset, size), false, reply)
+                self.read_dir(node, (offset, size), false, reply);
             }
             Operation::ReadDirPlus { offset, size } => {
                 self.read_dir(node, (offset, size), true, reply);
