@@ -3,15 +3,16 @@
 //! where this process may not mount by itself.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{ErrorKind, IoSliceMut, Read};
+use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -285,22 +286,26 @@ impl Running {
     }
 }
 
-/// Reads until the other side closes: true. Or until the deadline: false. Keeps what is worth it.
-pub(super) fn read_to_end(mut socket: &UnixStream, kept: &mut Vec<u8>, deadline: Instant) -> bool {
+/// Reads until the other side closes: true. Or until the deadline: false. Keeps what is worth it. Waiting and reading
+/// is all that it does, which no sandbox forbids.
+pub(super) fn read_to_end(socket: &UnixStream, kept: &mut Vec<u8>, deadline: Instant) -> bool {
     let mut piece = [0; 512];
     while let Some(left) = time_left(deadline) {
-        if socket.set_read_timeout(Some(left)).is_err() {
-            return false;
+        let left = Timespec::try_from(left).ok();
+        let mut asked = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
+        match poll(&mut asked, left.as_ref()) {
+            Ok(0) | Err(Errno::INTR) => continue,
+            Ok(_) => {}
+            Err(_) => return false,
         }
-        match socket.read(&mut piece) {
-            Ok(0) => return true,
+        match rustix::io::read(socket, &mut piece) {
+            Ok(0) | Err(Errno::CONNRESET) => return true,
             Ok(length) => {
                 let room = MESSAGE_BYTES.saturating_sub(kept.len()).min(length);
                 kept.extend_from_slice(piece.get(..room).unwrap_or_default());
             }
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(error) => return error.kind() == ErrorKind::ConnectionReset,
+            Err(Errno::INTR) => {}
+            Err(_) => return false,
         }
     }
     false

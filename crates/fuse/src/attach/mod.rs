@@ -22,7 +22,7 @@ mod table;
 mod unmounter;
 
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
@@ -136,6 +136,12 @@ impl Attachment {
         &self.device
     }
 
+    /// The descriptors that it needs to its end, for whoever closes all others.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let unmounter = self.unmounter.as_ref().map(Unmounter::descriptor);
+        [self.device.as_fd()].into_iter().chain(unmounter)
+    }
+
     /// How the mount came about.
     #[must_use]
     pub fn way(&self) -> &Way {
@@ -214,12 +220,16 @@ impl Attachment {
             return Ok(());
         }
         // It was started for the directory's old name, or somebody has killed it, or there was none.
-        if !said.is_empty() {
-            said.push_str("; ");
-        }
-        said.push_str(&fusermount::unmount(program, place));
-        if self.place()?.is_none() {
-            return Ok(());
+        // In vain where it cannot gain privileges, and a sandbox may end whoever tries. Where not even this may be
+        // asked, there is a sandbox.
+        if rustix::thread::no_new_privs() == Ok(false) {
+            if !said.is_empty() {
+                said.push_str("; ");
+            }
+            said.push_str(&fusermount::unmount(program, place));
+            if self.place()?.is_none() {
+                return Ok(());
+            }
         }
         Err(AttachError::StillMounted { directory: place.to_path_buf(), said })
     }

@@ -7,7 +7,7 @@
 //! becomes `fusermount3` then. It ignores the signals that end a whole group of processes, since they
 //! may be just what ends us.
 
-use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -22,9 +22,14 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 const SHELL: &str = "/bin/sh";
 
-const SCRIPT: &str = r#"trap '' HUP INT QUIT TERM; read -r line; exec "$1" -u -z -- "$2""#;
+/// An empty line, or none because we are dead: unmount. Any other: the directory is somebody else's by now.
+const SCRIPT: &str =
+    r#"trap '' HUP INT QUIT TERM; read -r line; [ -z "$line" ] && exec "$1" -u -z -- "$2""#;
+const UNMOUNT: &[u8] = b"\n";
+const DISMISSED: &[u8] = b"dismissed\n";
 
-/// The process that waits, and the socket that holds it.
+/// The process that waits, and the socket that holds it. Once it is started, reading, writing and waiting are all that
+/// it takes, so that a sandbox needs to allow nothing for it.
 #[derive(Debug)]
 pub(super) struct Unmounter {
     child: Child,
@@ -49,23 +54,27 @@ impl Unmounter {
         Ok(Self { child, socket })
     }
 
+    /// What holds it back.
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
     /// Has it unmount now. Returns what `fusermount3` said: nothing if it went well.
     pub(super) fn unmount(mut self) -> String {
         let mut said = Vec::new();
-        let is_told = self.socket.shutdown(Shutdown::Write).is_ok();
+        let is_told = rustix::io::write(&self.socket, UNMOUNT).is_ok();
         if is_told && read_to_end(&self.socket, &mut said, Instant::now() + TIME_LIMIT) {
             // It has closed its files, so it is about to be reaped. After a fork it is not ours to reap.
             drop(self.child.wait());
-        } else {
-            self.dismiss();
         }
         one_line(&said)
     }
 
     /// Ends it without unmounting: by now the directory is somebody else's.
     pub(super) fn dismiss(mut self) {
-        // If it cannot be killed, it finds no mount of ours and says so to nobody.
-        if self.child.kill().is_ok() {
+        // If it cannot be told, it finds no mount of ours and says so to nobody.
+        let is_told = rustix::io::write(&self.socket, DISMISSED).is_ok();
+        if is_told && read_to_end(&self.socket, &mut Vec::new(), Instant::now() + TIME_LIMIT) {
             drop(self.child.wait());
         }
     }
