@@ -15,6 +15,8 @@ pub struct Settings {
     pub time_limit: Option<Duration>,
     /// Whether extended attributes are shown at all.
     pub has_xattrs: bool,
+    /// Whether those of `user.` are, too.
+    pub has_user_xattrs: bool,
     /// Whether access control lists are shown, and obeyed by the kernel.
     pub has_acls: bool,
     /// Whether the rest of a cluster that a small read had decoded goes to the kernel's page cache.
@@ -28,6 +30,7 @@ impl Default for Settings {
             priority: Wanted::Raised,
             time_limit: Some(Duration::from_secs(120)),
             has_xattrs: true,
+            has_user_xattrs: true,
             has_acls: true,
             stores_rest: true,
         }

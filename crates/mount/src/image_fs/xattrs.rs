@@ -6,6 +6,8 @@ use super::{Answer, ImageFs};
 
 /// Only those who may do everything see these; the kernel guards their values, but not their names.
 const TRUSTED: &[u8] = b"trusted.";
+/// What `nouser_xattr` hides.
+const USER: &[u8] = b"user.";
 /// Access control lists, which the kernel asks for only if it may obey them.
 const ACLS: &[u8] = b"system.posix_acl_";
 
@@ -32,7 +34,9 @@ impl ImageFs {
         if self.census.is_due() {
             self.pushers.count_xattrs(&self.me);
         }
-        if !self.settings.has_acls && name.starts_with(ACLS) {
+        let is_off = !self.settings.has_acls && name.starts_with(ACLS)
+            || !self.settings.has_user_xattrs && name.starts_with(USER);
+        if is_off {
             return Err(Errno::OPNOTSUPP);
         }
         let inode = self.inode(node)?;
@@ -52,6 +56,7 @@ impl ImageFs {
         let mut names = Vec::new();
         for xattr in xattrs {
             let is_hidden = xattr.name.starts_with(TRUSTED) && request.uid != 0
+                || xattr.name.starts_with(USER) && !self.settings.has_user_xattrs
                 || xattr.name.starts_with(ACLS) && !self.settings.has_acls;
             if !is_hidden {
                 names.extend_from_slice(&xattr.name);
