@@ -13,8 +13,14 @@ mod amount;
 #[path = "../../crates/cli/src/arguments.rs"]
 #[allow(dead_code, reason = "only their description matters here")]
 mod arguments;
+#[path = "../../crates/cli/src/names/erofsfuse.rs"]
+#[allow(dead_code, reason = "only their description matters here")]
+mod erofsfuse;
 #[path = "../../crates/cli/src/help.rs"]
 mod help;
+#[path = "../../crates/cli/src/names/mount_fuse.rs"]
+#[allow(dead_code, reason = "only their description matters here")]
+mod mount_fuse;
 
 mod pages;
 mod tidy;

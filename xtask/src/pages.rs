@@ -10,13 +10,20 @@ use clap::CommandFactory;
 use clap_complete::aot::{Shell, generate_to};
 
 use crate::arguments::Arguments;
+use crate::erofsfuse::ErofsfuseArguments;
+use crate::mount_fuse::MountFuseArguments;
 
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];
 
-/// Writes `ferrofs.1` and a page for each verb.
+/// Writes `ferrofs.1`, a page for each verb, and one for each other name of the command.
 pub(crate) fn write_manual(dir: &Path) -> io::Result<()> {
     fs::create_dir_all(dir)?;
-    clap_mangen::generate_to(Arguments::command(), dir)
+    for command in
+        [Arguments::command(), ErofsfuseArguments::command(), MountFuseArguments::command()]
+    {
+        clap_mangen::generate_to(command, dir)?;
+    }
+    Ok(())
 }
 
 /// Writes a completion file for each shell, under the name that the shell looks for.
@@ -52,7 +59,9 @@ mod tests {
             let text = fs::read_to_string(&page).unwrap();
             assert!(text.contains("Examples"), "{page:?}");
         }
-        assert!(dir.path().join("ferrofs.1").exists());
+        for name in ["ferrofs", "erofsfuse", "mount.fuse.ferrofs"] {
+            assert!(dir.path().join(format!("{name}.1")).exists(), "{name}");
+        }
     }
 
     #[test]

@@ -27,12 +27,13 @@ pub(crate) enum Verb {
     Stat(StatArguments),
     Extract(ExtractArguments),
     Check(CheckArguments),
+    Mount(Box<MountArguments>),
     Stats(StatsArguments),
     Demo(DemoArguments),
 }
 
 // Where the image begins, what belongs to it, and how to read it.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ReadArguments {
     /// The image begins at this byte of IMAGE; k, m and g count in KiB, MiB and GiB
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0")]
@@ -55,6 +56,18 @@ pub(crate) struct ReadArguments {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct WorkArguments {
+    #[command(flatten)]
+    pub(crate) machine: MachineArguments,
+
+    /// Tell on stderr what reading came to; with --json it is a part of the summary
+    #[arg(long)]
+    pub(crate) stats: bool,
+}
+
+/// How much of the machine may be used.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Resources")]
+pub(crate) struct MachineArguments {
     /// How many threads may work, this one among them; no more than CPUs are granted, which is also
     /// the default
     #[arg(long, value_name = "N", value_parser = parse_jobs)]
@@ -73,10 +86,6 @@ pub(crate) struct WorkArguments {
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     #[arg(value_parser = clap::value_parser!(i32).range(-20..=19))]
     pub(crate) nice: Option<i32>,
-
-    /// Tell on stderr what reading came to; with --json it is a part of the summary
-    #[arg(long)]
-    pub(crate) stats: bool,
 }
 
 /// How to show that long work goes on.
@@ -276,6 +285,117 @@ pub(crate) struct StatsArguments {
     /// Print the text that Prometheus scrapes
     #[arg(long, conflicts_with = "json")]
     pub(crate) prometheus: bool,
+}
+
+/// Show an image as a directory, by FUSE: no root, no kernel driver for EROFS.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = help::MOUNT)]
+pub(crate) struct MountArguments {
+    /// The image file
+    pub(crate) image: PathBuf,
+
+    /// The directory to show it in
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+
+    /// Options as mount(8) has them; see below. A backslash takes the next character as it is
+    #[arg(short = 'o', value_name = "OPT[,OPT...]")]
+    pub(crate) options: Vec<OsString>,
+
+    /// Stay in the foreground, with messages on stderr
+    #[arg(short, long)]
+    pub(crate) foreground: bool,
+
+    /// Let everybody in, as far as the owners and modes of files permit; others than root need
+    /// user_allow_other in /etc/fuse.conf
+    #[arg(long)]
+    pub(crate) allow_other: bool,
+
+    /// After this time a request that hangs fails with EIO; 0 waits for ever
+    #[arg(long, value_name = "SECONDS", default_value_t = TIME_LIMIT_SECONDS)]
+    pub(crate) timeout: u64,
+
+    /// Show no extended attributes
+    #[arg(long)]
+    pub(crate) no_xattrs: bool,
+
+    /// Show no access control lists, and do not obey them
+    #[arg(long)]
+    pub(crate) no_acl: bool,
+
+    /// Keep all privileges, descriptors and system calls after start-up
+    #[arg(long)]
+    pub(crate) no_sandbox: bool,
+
+    /// Where messages go once the mount is ready: syslog, stderr (with -f), or the end of a file
+    /// [default: stderr with -f, else syslog if /dev/log is there, else nowhere]
+    #[arg(long, value_name = "FILE|syslog|stderr")]
+    pub(crate) log: Option<OsString>,
+
+    /// When it is mounted, print what was asked of the system and what was granted
+    #[arg(long)]
+    pub(crate) explain: bool,
+
+    /// Print that as one JSON object
+    #[arg(long, requires = "explain")]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) machine: MachineArguments,
+
+    #[command(flatten)]
+    pub(crate) read: ReadArguments,
+
+    #[arg(skip)]
+    pub(crate) called: Called,
+}
+
+impl MountArguments {
+    /// What an image and a directory alone mean.
+    pub(crate) fn new(image: PathBuf, directory: PathBuf) -> Self {
+        Self {
+            image,
+            directory,
+            options: Vec::new(),
+            foreground: false,
+            allow_other: false,
+            timeout: TIME_LIMIT_SECONDS,
+            no_xattrs: false,
+            no_acl: false,
+            no_sandbox: false,
+            log: None,
+            explain: false,
+            json: false,
+            machine: MachineArguments::default(),
+            read: ReadArguments::default(),
+            called: Called::default(),
+        }
+    }
+}
+
+/// After this time a request that hangs fails, unless another one is asked for.
+const TIME_LIMIT_SECONDS: u64 = 120;
+
+/// How the command came to mount: what its callers differ in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Called {
+    pub(crate) by: Caller,
+    /// Words of `-o` that nobody knows are left alone.
+    pub(crate) is_sloppy: bool,
+    /// All but the mount itself.
+    pub(crate) is_rehearsal: bool,
+}
+
+/// Who asks for a mount.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// Somebody who typed the verb.
+    #[default]
+    Verb,
+    /// Somebody who expects erofsfuse.
+    Erofsfuse,
+    /// mount(8), which says `rw` whenever nobody said `ro`.
+    MountProgram,
 }
 
 /// Unpack a real image, compare every byte, and show what that took.

@@ -8,6 +8,7 @@ Examples:
   ferrofs cat app.erofs /etc/os-release    one file
   ferrofs extract app.erofs tree/          all files
   ferrofs check app.erofs                  is every byte of it readable?
+  ferrofs mount app.erofs dir/             show it as a directory; umount dir/ ends that
 
 Exit status: 0 all well, 1 the image or the output is bad, 2 wrong usage.
 `ferrofs VERB --help` has more about each verb.";
@@ -86,6 +87,47 @@ Examples:
   ferrofs stats mnt
   ferrofs stats --json mnt | jq .operations.read.p99_us
   ferrofs stats --prometheus mnt > /var/lib/node_exporter/ferrofs.prom";
+
+pub(crate) const MOUNT: &str = "\
+The command returns when DIR shows the image, or says exactly why it cannot. A process stays behind and
+serves it; `umount DIR`, `fusermount3 -u DIR`, or SIGTERM, SIGINT or SIGHUP to that process end it. If
+somebody still uses the directory then, it is taken away at once and the process serves them until they
+are done; a second signal ends it anyway. SIGKILL leaves a directory that says \"transport endpoint is
+not connected\" where the process mounted by itself (as root); `umount DIR` clears it.
+
+Options of -o: ro; allow_other; auto_unmount, noauto_unmount; exec, noexec; suid, nosuid, dev, nodev (root
+only); fsname=, subtype=, max_read=; offset=, device= (again for each), no_checksum; memory=, jobs=, cpus=,
+nice=; timeout=, log=; user_xattr, nouser_xattr, acl, noacl; words that only mount(8) means, such as nofail,
+user, noauto, _netdev, x-…; times of access (noatime and the like), which are never kept. Anything else is
+an error. rw is one, too: nothing can be written.
+
+/etc/fstab, with ferrofs in /usr/bin or linked as /sbin/mount.fuse.ferrofs:
+  /srv/app.erofs  /mnt/app  fuse.ferrofs  ro,allow_other,nofail  0 0
+
+As root, the kernel reads ahead as far as ferrofs asks. Others are kept to the system's 128 KiB a file; how to
+lift that, --explain says.
+
+Examples:
+  ferrofs mount app.erofs dir/
+  ferrofs mount -f --explain --memory 64m app.erofs dir/
+  ferrofs mount -o offset=64k,fsname=app appimage.bin dir/
+  mount -t fuse.ferrofs app.erofs dir/";
+
+pub(crate) const EROFSFUSE: &str = "\
+This is ferrofs under the name of erofsfuse: `ferrofs mount --help` says what -o takes. In addition, what
+libfuse takes and is so anyway is accepted: kernel_cache, async_read, clone_fd, big_writes, nonempty; and
+max_threads=N, which is jobs=N.
+
+Examples:
+  erofsfuse app.erofs dir/
+  erofsfuse -f --offset=65536 appimage.bin dir/";
+
+pub(crate) const MOUNT_FUSE_FERROFS: &str = "\
+mount(8) runs this for the type fuse.ferrofs. `ferrofs mount --help` says what -o takes.
+
+Examples:
+  mount -t fuse.ferrofs app.erofs dir/
+  mount -t fuse.ferrofs -o allow_other,memory=64m app.erofs dir/";
 
 pub(crate) const DEMO: &str = "\
 Without arguments the carried image is unpacked, and compared with its list of digests. With IMAGE

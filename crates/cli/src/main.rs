@@ -8,6 +8,7 @@ mod help;
 mod inode_text;
 mod moment;
 mod name;
+mod names;
 mod outcome;
 mod output;
 mod problem;
@@ -21,14 +22,10 @@ mod verbs;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use arguments::Arguments;
 use outcome::Outcome;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    match verbs::run(&arguments.verb) {
+    match verbs::run(&names::verb()) {
         Ok(outcome) => outcome.into(),
         // Whoever read our output has seen enough of it.
         Err(error) if output::is_broken_pipe(&error) => Outcome::Good.into(),

@@ -9,7 +9,7 @@ use ferrofs_image::workers::workqueue::Snapshot as Queue;
 use ferrofs_image::{DecodeWorkers, Image, Memory};
 
 use crate::amount::human_bytes;
-use crate::arguments::WorkArguments;
+use crate::arguments::{MachineArguments, WorkArguments};
 use crate::stats::StatsReport;
 
 /// What the process takes beside its budget, in bytes: code, stacks, what the walk remembers, and what
@@ -34,6 +34,11 @@ pub(crate) struct Resources {
 impl Resources {
     /// Takes what the arguments allow.
     pub(crate) fn of(work: &WorkArguments) -> anyhow::Result<Self> {
+        Ok(Self { stats: work.stats, ..Self::of_machine(&work.machine)? })
+    }
+
+    /// Takes what the arguments allow, for work that never ends with a summary.
+    pub(crate) fn of_machine(work: &MachineArguments) -> anyhow::Result<Self> {
         if let Some(cpus) = &work.cpus {
             let bound = CpuSet::parse(cpus).and_then(|cpus| cpus.bind_current_thread());
             bound.with_context(|| format!("--cpus={cpus}"))?;
@@ -56,7 +61,7 @@ impl Resources {
             1 => DecodeWorkers::none(),
             _ => DecodeWorkers::at_most(threads, Settings::new("erofs_worker").priority(priority)),
         };
-        Ok(Self { threads, memory, workers, stats: work.stats })
+        Ok(Self { threads, memory, workers, stats: false })
     }
 
     /// Bytes for clusters that several files share, where every file is read once.

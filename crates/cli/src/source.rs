@@ -32,6 +32,16 @@ pub(crate) fn open_for_work(
     open_with(path, read, options)
 }
 
+/// Opens an image for a mount: it is read at the pace of others, and gives memory back when nobody reads.
+pub(crate) fn open_for_mount(
+    path: &Path,
+    read: &ReadArguments,
+    resources: &Resources,
+) -> anyhow::Result<Image> {
+    let options = OpenOptions::new().memory(&resources.memory).workers(&resources.workers);
+    open_with(path, read, options)
+}
+
 fn open_with(path: &Path, read: &ReadArguments, options: OpenOptions) -> anyhow::Result<Image> {
     let options = options.offset(read.offset).ignore_checksum(read.no_checksum);
     let options = read.devices.iter().fold(options, OpenOptions::device);

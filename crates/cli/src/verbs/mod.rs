@@ -7,6 +7,7 @@ mod extract;
 mod extract_tar;
 mod info;
 mod ls;
+mod mount;
 mod mount_stats;
 mod stat;
 
@@ -25,6 +26,7 @@ pub(crate) fn run(verb: &Verb) -> anyhow::Result<Outcome> {
             None => extract::run(arguments),
         },
         Verb::Check(arguments) => check::run(arguments),
+        Verb::Mount(arguments) => mount::run(arguments),
         Verb::Stats(arguments) => mount_stats::run(arguments),
         Verb::Demo(arguments) => demo::run(arguments),
     }

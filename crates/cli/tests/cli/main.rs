@@ -7,7 +7,13 @@ mod feature;
 mod images;
 #[cfg(test)]
 mod manifest;
+#[cfg(test)]
+mod mount;
+#[cfg(test)]
+mod mount_life;
 mod mount_stats;
+#[cfg(test)]
+mod mounted;
 #[cfg(test)]
 mod regression;
 #[cfg(test)]

@@ -123,6 +123,10 @@ pub(crate) struct Ended {
 }
 
 impl TestCommand {
+    pub(crate) fn new(command: Command) -> Self {
+        Self { command }
+    }
+
     pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.command.arg(arg);
         self

@@ -1,0 +1,241 @@
+//! What `--explain` prints: what was asked of the system for a mount, and what was granted. Called by the daemon once
+//! the mount serves.
+
+use std::fmt::{self, Display, Write as _};
+use std::io::{self, Write};
+
+use ferrofs_image::workers::percpu::Snapshot;
+use ferrofs_mount::Served;
+use ferrofs_mount::fuse::attach::Attachment;
+use ferrofs_mount::sandbox::Entered;
+use serde::Serialize;
+
+use super::log::Log;
+use super::readahead::Readahead;
+use super::request::Request;
+use crate::amount::human_bytes;
+use crate::name::{JsonName, escaped};
+use crate::resources::Resources;
+
+/// Everything about a mount that was asked for and may have been granted otherwise.
+#[derive(Debug, Serialize)]
+pub(super) struct Explanation {
+    image: JsonName,
+    directory: JsonName,
+    mounted_by: String,
+    unmounts_if_killed: bool,
+    fuse: String,
+    max_read_bytes: u32,
+    readahead_asked_kib: u64,
+    readahead_granted_kib: Option<u64>,
+    readahead_file: Option<String>,
+    readahead_way_out: Option<String>,
+    max_background: u16,
+    capabilities_granted: Vec<&'static str>,
+    capabilities_not_offered: Vec<&'static str>,
+    listeners: usize,
+    channels: usize,
+    workers: Vec<Worker>,
+    memory_bytes: u64,
+    time_limit_seconds: Option<u64>,
+    log: String,
+    sandbox: Option<Boundaries>,
+}
+
+/// A thread that decodes ahead.
+#[derive(Debug, Serialize)]
+struct Worker {
+    cpu: Option<usize>,
+    priority: String,
+}
+
+/// What the process may still do.
+#[derive(Debug, Serialize)]
+struct Boundaries {
+    no_new_privileges: bool,
+    system_calls: String,
+    capabilities: Vec<&'static str>,
+    descriptors: Vec<Descriptor>,
+}
+
+#[derive(Debug, Serialize)]
+struct Descriptor {
+    number: u32,
+    access: String,
+    target: JsonName,
+}
+
+/// What an explanation is made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parts<'a> {
+    pub(super) request: &'a Request,
+    pub(super) resources: &'a Resources,
+    pub(super) attachment: &'a Attachment,
+    pub(super) served: &'a Served,
+    pub(super) readahead: &'a Readahead,
+    pub(super) log: &'a Log,
+    /// Nothing if the process keeps everything.
+    pub(super) entered: Option<&'a Entered>,
+    /// Descriptors that are closed before anybody reads from the mount.
+    pub(super) passing: &'a [u32],
+}
+
+impl Explanation {
+    pub(super) fn new(parts: &Parts<'_>) -> Self {
+        let Parts { request, resources, attachment, served, readahead, .. } = *parts;
+        let terms = served.terms();
+        // They are started by the first read that needs them; nobody knows their priority before.
+        resources.workers.pool().start();
+        let granted: Vec<_> = terms.granted.names().collect();
+        let missing = terms.asked.names().filter(|name| !granted.contains(name)).collect();
+        let (major, minor) = terms.protocol;
+        Self {
+            image: JsonName::from(request.image.as_os_str().as_encoded_bytes()),
+            directory: JsonName::from(attachment.directory().as_os_str().as_encoded_bytes()),
+            mounted_by: attachment.way().to_string(),
+            unmounts_if_killed: attachment.unmounts_if_killed(),
+            fuse: format!("{major}.{minor}"),
+            max_read_bytes: terms.max_read,
+            readahead_asked_kib: readahead.asked_kib,
+            readahead_granted_kib: readahead.granted_kib,
+            readahead_file: readahead.place.as_ref().map(|path| path.display().to_string()),
+            readahead_way_out: readahead.way_out(),
+            max_background: terms.max_background,
+            capabilities_granted: granted,
+            capabilities_not_offered: missing,
+            listeners: served.session().listeners(),
+            channels: served.session().channels(),
+            workers: workers(&resources.workers.snapshot()),
+            memory_bytes: resources.memory.budget().limit_bytes(),
+            time_limit_seconds: request.settings.time_limit.map(|limit| limit.as_secs()),
+            log: parts.log.to_string(),
+            sandbox: parts.entered.map(|entered| Boundaries::new(entered, parts.passing)),
+        }
+    }
+
+    /// Writes it, for people or for programs.
+    pub(super) fn write(&self, mut to: impl Write, is_json: bool) -> io::Result<()> {
+        if is_json {
+            serde_json::to_writer(&mut to, self)?;
+            return to.write_all(b"\n");
+        }
+        to.write_all(self.to_string().as_bytes())
+    }
+}
+
+fn workers(snapshot: &Snapshot) -> Vec<Worker> {
+    let threads = snapshot.workers.iter().filter(|worker| worker.thread_id.is_some());
+    threads
+        .map(|worker| Worker {
+            cpu: worker.cpu,
+            priority: worker.rung.map_or_else(|| "unknown".to_owned(), |rung| rung.to_string()),
+        })
+        .collect()
+}
+
+impl Boundaries {
+    fn new(entered: &Entered, passing: &[u32]) -> Self {
+        let stays = |number: u32| !passing.contains(&number);
+        let descriptors = entered.descriptors.iter().filter(|one| stays(one.number));
+        Self {
+            no_new_privileges: entered.no_new_privileges,
+            system_calls: entered.filter.to_string(),
+            capabilities: entered.capabilities.iter_names().map(|(name, _)| name).collect(),
+            descriptors: descriptors
+                .map(|one| Descriptor {
+                    number: one.number,
+                    access: one.access.to_string(),
+                    target: JsonName::from(one.target.as_os_str().as_encoded_bytes()),
+                })
+                .collect(),
+        }
+    }
+}
+
+impl Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        line(f, "image", escaped(&self.image.0))?;
+        let killed = if self.unmounts_if_killed {
+            "goes away with the process"
+        } else {
+            "stays if the process is killed"
+        };
+        let (directory, by) = (escaped(&self.directory.0), &self.mounted_by);
+        line(f, "directory", format_args!("{directory}, mounted by {by}; {killed}"))?;
+        line(f, "FUSE", &self.fuse)?;
+        line(f, "reads", format_args!("{} at most", human_bytes(self.max_read_bytes.into())))?;
+        self.readahead(f)?;
+        line(f, "background", format_args!("{} requests", self.max_background))?;
+        line(f, "granted", listed(&self.capabilities_granted))?;
+        line(f, "not offered", listed(&self.capabilities_not_offered))?;
+        let (listeners, channels) = (self.listeners, self.channels);
+        line(f, "listeners", format_args!("{listeners}, with {channels} channels"))?;
+        line(f, "workers", self.workers())?;
+        line(f, "memory", human_bytes(self.memory_bytes))?;
+        match self.time_limit_seconds {
+            Some(seconds) => line(f, "time limit", format_args!("{seconds} s a request"))?,
+            None => line(f, "time limit", "none")?,
+        }
+        line(f, "log", &self.log)?;
+        self.sandbox(f)
+    }
+}
+
+impl Explanation {
+    fn readahead(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let asked = self.readahead_asked_kib;
+        match (self.readahead_granted_kib, &self.readahead_file) {
+            (Some(granted), Some(file)) => {
+                line(
+                    f,
+                    "readahead",
+                    format_args!("{asked} KiB asked, {granted} KiB granted ({file})"),
+                )?;
+            }
+            _ => line(
+                f,
+                "readahead",
+                format_args!("{asked} KiB asked; what holds is not to be seen"),
+            )?,
+        }
+        match &self.readahead_way_out {
+            Some(command) => line(f, "", format_args!("to get the rest: {command}")),
+            None => Ok(()),
+        }
+    }
+
+    fn workers(&self) -> String {
+        let mut text = String::new();
+        for worker in &self.workers {
+            let separator = if text.is_empty() { "" } else { ", " };
+            let cpu = worker.cpu.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string());
+            // Writing to a String cannot fail.
+            write!(text, "{separator}CPU {cpu}: {}", worker.priority).unwrap_or_default();
+        }
+        if text.is_empty() { "none; whoever listens decodes".to_owned() } else { text }
+    }
+
+    fn sandbox(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(sandbox) = &self.sandbox else {
+            return line(f, "sandbox", "none, as was asked for");
+        };
+        let gain = if sandbox.no_new_privileges { "none" } else { "possible" };
+        line(f, "new privileges", gain)?;
+        line(f, "system calls", &sandbox.system_calls)?;
+        line(f, "capabilities", listed(&sandbox.capabilities))?;
+        line(f, "descriptors", format_args!("{} open", sandbox.descriptors.len()))?;
+        for Descriptor { number, access, target } in &sandbox.descriptors {
+            writeln!(f, "{number:>16}  {access:<11}  {}", escaped(&target.0))?;
+        }
+        Ok(())
+    }
+}
+
+fn line(f: &mut fmt::Formatter<'_>, name: &str, value: impl Display) -> fmt::Result {
+    let name = if name.is_empty() { String::new() } else { format!("{name}:") };
+    writeln!(f, "{name:<16}  {value}")
+}
+
+fn listed(names: &[&str]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(" ") }
+}

@@ -1,0 +1,160 @@
+//! Signals that end a mount, and the end that comes by itself: one thing to wait for. A handler writes a byte into a
+//! socket and does nothing else. Called by the daemon, on its main thread.
+
+use std::fmt;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use anyhow::Context;
+use rustix::io::Errno;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::{flag, low_level};
+
+/// What ends a mount.
+const ENDING: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
+/// The exit status after a second signal: the mount did not get to its end.
+const CUT_SHORT: i32 = 1;
+/// What rings when the session has ended; handlers write something else.
+const ENDED: u8 = b'.';
+
+/// A signal by its number; 0 while there was none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Signal(usize);
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Happened {
+    /// Somebody wants the mount to end.
+    Signal(Signal),
+    /// It has ended.
+    Ended,
+}
+
+/// Handlers are in place: no signal ends the process any more, and none is lost. The socket's ends are not theirs yet,
+/// so that whoever closes descriptors can be told which ones stay.
+#[derive(Debug)]
+pub(super) struct Armed {
+    last: Arc<AtomicUsize>,
+    ends_at_once: Arc<AtomicBool>,
+    handled: Vec<i32>,
+    reader: UnixStream,
+    writers: Vec<UnixStream>,
+    bell: UnixStream,
+}
+
+/// Waits for what happens.
+#[derive(Debug)]
+pub(super) struct Signals {
+    last: Arc<AtomicUsize>,
+    ends_at_once: Arc<AtomicBool>,
+    reader: UnixStream,
+    is_first_look: bool,
+}
+
+/// Tells the one who waits that the session has ended.
+#[derive(Debug)]
+pub(super) struct Bell(UnixStream);
+
+impl Armed {
+    /// Puts handlers in place. A signal that whoever started the process wants ignored, as `nohup` does, stays so in
+    /// the foreground.
+    ///
+    /// # Errors
+    /// The system has no descriptors left, or refuses a handler.
+    pub(super) fn new(is_foreground: bool) -> anyhow::Result<Self> {
+        let ignored = if is_foreground { ignored() } else { 0 };
+        let handled: Vec<i32> =
+            ENDING.into_iter().filter(|signal| ignored & 1 << (signal - 1) == 0).collect();
+        let (reader, bell) = UnixStream::pair().context("a pair of sockets")?;
+        let last = Arc::new(AtomicUsize::new(0));
+        let ends_at_once = Arc::new(AtomicBool::new(false));
+        let mut writers = Vec::new();
+        for signal in &handled {
+            let number = usize::try_from(*signal).unwrap_or(0);
+            let armed =
+                flag::register_conditional_shutdown(*signal, CUT_SHORT, Arc::clone(&ends_at_once))
+                    .and_then(|_| flag::register_usize(*signal, Arc::clone(&last), number))
+                    .and_then(|_| bell.try_clone());
+            writers.push(armed.with_context(|| format!("a handler for {}", Signal(number)))?);
+        }
+        Ok(Self { last, ends_at_once, handled, reader, writers, bell })
+    }
+
+    /// The descriptors that are needed later.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.writers.iter().chain([&self.reader, &self.bell]).map(AsFd::as_fd)
+    }
+
+    /// From here on handlers wake the one who waits.
+    ///
+    /// # Errors
+    /// The system refuses a handler.
+    pub(super) fn listen(self) -> anyhow::Result<(Signals, Bell)> {
+        let Self { last, ends_at_once, handled, reader, writers, bell } = self;
+        for (signal, writer) in handled.into_iter().zip(writers) {
+            low_level::pipe::register_raw(signal, OwnedFd::from(writer))
+                .with_context(|| format!("a handler for signal {signal}"))?;
+        }
+        Ok((Signals { last, ends_at_once, reader, is_first_look: true }, Bell(bell)))
+    }
+}
+
+impl Signals {
+    /// Waits until something happens.
+    pub(super) fn wait(&mut self) -> Happened {
+        // One that came before the handlers knew the socket.
+        if std::mem::take(&mut self.is_first_look)
+            && let Some(signal) = self.last()
+        {
+            return Happened::Signal(signal);
+        }
+        let mut byte = [0];
+        loop {
+            match rustix::io::read(&self.reader, &mut byte) {
+                Ok(1) if byte == [ENDED] => return Happened::Ended,
+                Ok(1) => return Happened::Signal(self.last().unwrap_or(Signal(0))),
+                Err(Errno::INTR) => {}
+                // Nobody is left who could write: that cannot be while handlers and the bell live.
+                Ok(_) | Err(_) => return Happened::Ended,
+            }
+        }
+    }
+
+    /// From here on a signal ends the process at once.
+    pub(super) fn next_one_ends_at_once(&self) {
+        self.ends_at_once.store(true, Ordering::SeqCst);
+    }
+
+    fn last(&self) -> Option<Signal> {
+        let number = self.last.load(Ordering::SeqCst);
+        (number != 0).then_some(Signal(number))
+    }
+}
+
+impl Bell {
+    pub(super) fn ring(mut self) {
+        // If nobody waits any more, the process ends anyway.
+        self.0.write_all(&[ENDED]).ok();
+    }
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match i32::try_from(self.0) {
+            Ok(SIGTERM) => f.write_str("SIGTERM"),
+            Ok(SIGINT) => f.write_str("SIGINT"),
+            Ok(SIGHUP) => f.write_str("SIGHUP"),
+            _ => write!(f, "signal {}", self.0),
+        }
+    }
+}
+
+/// The signals that are ignored, as a mask; those of a process that cannot tell are not.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}

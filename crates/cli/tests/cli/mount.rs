@@ -1,0 +1,313 @@
+//! What `ferrofs mount` shows, under all of its names, and what it refuses.
+
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::manifest::{Host, differences, images};
+use crate::mounted::{Foreground, MountPoint, has_fuse, may_mount};
+use crate::support::{Dir, TestCommand, data, ferrofs, is_root};
+
+/// The command under another name.
+fn named(dir: &Dir, name: &str) -> TestCommand {
+    let link = dir.join(name);
+    if !link.exists() {
+        symlink(env!("CARGO_BIN_EXE_ferrofs"), &link).unwrap();
+    }
+    TestCommand::new(Command::new(link))
+}
+
+fn mount(image: &Path, point: &MountPoint) -> TestCommand {
+    ferrofs().arg("mount").arg(image).arg(point.path())
+}
+
+// A-MOUNT-SHOWS-ALL
+#[test]
+fn every_image_is_shown_as_its_manifest_says() {
+    let dir = Dir::new();
+    let host = Host::probe(dir.path());
+    // Whoever is not root sees owners that no manifest of an extraction has.
+    if !has_fuse() || !host.is_mighty || !may_mount() {
+        return;
+    }
+    let mut found = Vec::new();
+    for image in images() {
+        let point = MountPoint::new();
+        let devices =
+            image.devices.iter().map(|device| format!("--device={}", data(device).display()));
+        mount(&data(&image.file), &point)
+            .arg(format!("--offset={}", image.offset))
+            .args(devices)
+            .succeeds();
+        let differences = differences(point.path(), &image.tree, host);
+        found.extend(differences.into_iter().map(|what| format!("{}: {what}", image.name)));
+        assert!(point.unmount(), "{}", image.name);
+    }
+    assert!(found.is_empty(), "{} differences:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn a_mount_says_what_it_is_in_the_list_of_mounts() {
+    if !has_fuse() {
+        return;
+    }
+    let point = MountPoint::new();
+    mount(&data("plain.erofs"), &point).succeeds();
+    let line = point.mount().unwrap();
+    assert!(line.contains(" fuse.ferrofs ro,"), "{line}");
+    assert!(line.contains("default_permissions") && !line.contains("allow_other"), "{line}");
+    assert!(line.contains("/plain.erofs ") && line.starts_with('/'), "{line}");
+    assert!(point.unmount());
+    mount(&data("plain.erofs"), &point).args(["-o", r"fsname=a\,b,noexec"]).succeeds();
+    let line = point.mount().unwrap();
+    assert!(line.starts_with("a,b ") && line.contains("noexec"), "{line}");
+}
+
+#[test]
+fn options_choose_which_attributes_are_shown() {
+    if !has_fuse() {
+        return;
+    }
+    let names = |options: &[&str]| {
+        let point = MountPoint::new();
+        mount(&data("plain.erofs"), &point).args(options).succeeds();
+        let mut buffer = [0_u8; 256];
+        let length = rustix::fs::listxattr(point.join("x"), &mut buffer).unwrap_or(0);
+        assert!(point.unmount());
+        String::from_utf8(buffer[..length].to_vec()).unwrap()
+    };
+    assert_eq!(names(&[]), "user.comment\0user.other\0");
+    assert_eq!(names(&["-o", "nouser_xattr"]), "");
+    assert_eq!(names(&["--no-xattrs"]), "");
+}
+
+// A-MOUNT-EXACT-ERRORS
+#[test]
+fn what_is_missing_is_named_and_nothing_is_mounted() {
+    let point = MountPoint::new();
+    let dir = Dir::new();
+    let text = dir.write("text", &vec![b'x'; 5000]);
+    let image = data("plain.erofs");
+    let refused = |command: TestCommand, code, start: &str, part: &str| {
+        let said = command.ends_with(code).stderr;
+        assert!(said.starts_with(&format!("ferrofs: {start}")) && said.contains(part), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    };
+    refused(mount(Path::new("no/such"), &point), 1, "no/such: No such file", "");
+    refused(mount(&text, &point), 1, "", "magic number");
+    refused(mount(point.path(), &point), 1, "", "is a directory");
+    let on = |directory: &Path| ferrofs().arg("mount").arg(&image).arg(directory);
+    refused(on(&dir.join("none")), 1, "cannot mount on ", "there is no such directory");
+    refused(on(&text), 1, "cannot mount on ", "it is not a directory");
+    refused(mount(&image, &point).args(["-o", "rw"]), 2, "-o rw: nothing can be written", "");
+    let misspelled = mount(&image, &point).args(["-o", "ro,alow_other"]);
+    refused(misspelled, 2, "-o alow_other: ", "did you mean allow_other?");
+    refused(mount(&image, &point).arg("--log=stderr"), 2, "--log stderr: ", "--foreground");
+    let log = dir.join("none/log");
+    refused(mount(&image, &point).arg("--log").arg(log), 1, "--log ", "No such file");
+    refused(mount(&image, &point).arg("--memory=1m"), 1, "--memory: ", "27.0 MiB");
+    refused(mount(&image, &point).arg("-f").arg("--memory=1m"), 1, "--memory: ", "27.0 MiB");
+    mount(&image, &point).arg("--json").ends_with(2);
+    assert_eq!(point.mount(), None);
+}
+
+/// Every file below that whoever runs this may open, by its path in the image, with what reading it gave.
+fn files(root: &Path) -> Vec<(String, io::Result<Vec<u8>>)> {
+    let mut files = Vec::new();
+    let mut directories = vec![root.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().map(Result::unwrap) {
+            let (path, kind) = (entry.path(), entry.file_type().unwrap());
+            if kind.is_dir() {
+                directories.push(path);
+            } else if kind.is_file()
+                && let Ok(mut file) = fs::File::open(&path)
+            {
+                let name = path.strip_prefix(root).unwrap().to_str().unwrap();
+                let mut bytes = Vec::new();
+                let read = file.read_to_end(&mut bytes).map(|_| bytes);
+                files.push((format!("/{name}"), read));
+            }
+        }
+    }
+    files
+}
+
+#[test]
+fn a_damaged_file_fails_alone_and_is_named_in_the_log() {
+    if !has_fuse() {
+        return;
+    }
+    let dir = Dir::new();
+    // What is in the middle of an image is data; which file's, checking tells.
+    let middle = fs::metadata(data("zstd-16k-ztail.erofs")).unwrap().len() / 2;
+    let image = dir.patched("zstd-16k-ztail.erofs", usize::try_from(middle).unwrap(), &[0x5a; 64]);
+    let report = ferrofs().args(["check", "--json"]).arg(&image).ends_with(1).json();
+    let damaged: Vec<&str> = report["problems"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|one| one["path"].as_str())
+        .collect();
+    assert!(!damaged.is_empty(), "{report}");
+    let point = MountPoint::new();
+    let log = dir.join("log");
+    mount(&image, &point).arg("--log").arg(&log).succeeds();
+    let files = files(point.path());
+    let failed: Vec<&str> =
+        files.iter().filter(|(_, read)| read.is_err()).map(|(name, _)| name.as_str()).collect();
+    let names = files.iter().map(|(name, _)| name.as_str());
+    let expected: Vec<&str> = names.filter(|name| damaged.contains(name)).collect();
+    assert_eq!(failed, expected);
+    assert!(files.len() > failed.len() + 10, "{} of {}", failed.len(), files.len());
+    // The damage may lie in a file that only its owner may read.
+    if !is_root() && failed.is_empty() {
+        return;
+    }
+    assert_ne!(failed.len(), 0);
+    let daemon = point.process(None);
+    assert!(point.unmount());
+    daemon.wait();
+    let text = fs::read_to_string(log).unwrap();
+    let line = text.lines().next().unwrap_or_default();
+    assert!(line.contains(" UTC ferrofs[") && line.contains(" of nid "), "{text}");
+}
+
+#[test]
+fn what_was_granted_is_explained() {
+    if !has_fuse() {
+        return;
+    }
+    let point = MountPoint::new();
+    let image = data("lz4.erofs");
+    let told = mount(&image, &point).args(["--explain", "--json", "--memory=64m", "--timeout=7"]);
+    let told = told.succeeds().json();
+    assert_eq!(told["directory"], point.path().to_str().unwrap());
+    assert_eq!(told["time_limit_seconds"], 7);
+    assert!(told["memory_bytes"].as_u64().unwrap() < 64 << 20, "{told}");
+    assert!(told["listeners"].as_u64().unwrap() >= 2, "{told}");
+    assert!(told["max_read_bytes"].as_u64().unwrap() >= 128 << 10, "{told}");
+    let granted = told["capabilities_granted"].as_array().unwrap();
+    assert!(granted.iter().any(|name| name == "parallel-dirops"), "{told}");
+    let lacks = told["readahead_granted_kib"].as_u64() < told["readahead_asked_kib"].as_u64();
+    assert_eq!(lacks, told["readahead_way_out"].is_string(), "{told}");
+    assert_eq!(told["sandbox"]["no_new_privileges"], true);
+    let descriptors = told["sandbox"]["descriptors"].as_array().unwrap();
+    let writable =
+        descriptors.iter().filter(|one| one["access"].as_str().unwrap().contains("write"));
+    for descriptor in writable {
+        let target = descriptor["target"].as_str().unwrap();
+        assert!(target == "/dev/fuse" || target.starts_with("socket:"), "{target}");
+    }
+    assert!(point.unmount());
+    let text = mount(&image, &point).args(["--explain", "--no-sandbox"]).succeeds().text();
+    for part in ["image:  ", "readahead:  ", "KiB asked", "workers:  ", "sandbox:          none"] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+}
+
+// A-MOUNT-ERF-NAME
+#[test]
+fn under_the_name_of_erofsfuse_it_takes_that_command_line() {
+    if !has_fuse() {
+        return;
+    }
+    let dir = Dir::new();
+    let point = MountPoint::new();
+    let image = data("offset-64k.erofs");
+    let ended = named(&dir, "erofsfuse")
+        .args(["-oro,nosuid", "--offset=65536"])
+        .arg(&image)
+        .arg(point.path())
+        .args(["--dbglevel", "2", "-o", "kernel_cache"])
+        .succeeds();
+    let version = format!("erofsfuse {}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(ended.lines(), [version.as_str()]);
+    assert_eq!(ended.stderr, "");
+    let text = ferrofs().args(["cat", "--offset=64k"]).arg(&image).arg("/sub/c.txt").succeeds();
+    assert_eq!(fs::read(point.join("sub/c.txt")).unwrap(), text.stdout);
+    assert!(point.unmount());
+    assert_eq!(named(&dir, "erofsfuse").arg("--help").succeeds().lines()[0], version);
+    assert_eq!(named(&dir, "erofsfuse").arg("-V").succeeds().lines(), [version.as_str()]);
+    named(&dir, "erofsfuse").arg("--frobnicate").arg(&image).arg(point.path()).ends_with(2);
+}
+
+#[test]
+fn erofsfuse_in_the_foreground_is_quiet() {
+    if !has_fuse() {
+        return;
+    }
+    let dir = Dir::new();
+    let point = MountPoint::new();
+    let child =
+        named(&dir, "erofsfuse").arg("-f").arg(data("plain.erofs")).arg(point.path()).spawn();
+    // It does not say when it is ready, so asking for a file's bytes has to wait for it.
+    let daemon = point.process(None);
+    point.wait_for_mount();
+    assert!(point.join("sub").is_dir());
+    daemon.signal(Signal::TERM);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+    assert_eq!(point.mount(), None);
+}
+
+#[test]
+fn mount_of_the_system_calls_it_as_a_helper() {
+    if !has_fuse() {
+        return;
+    }
+    let dir = Dir::new();
+    let point = MountPoint::new();
+    let image = data("plain.erofs");
+    let helper = || named(&dir, "mount.fuse.ferrofs").arg(&image).arg(point.path());
+    helper().args(["-o", "rw,nofail,noatime,x-a.b=c"]).succeeds();
+    assert!(point.join("sub").is_dir());
+    assert!(point.unmount());
+    helper().args(["-f", "-o", "rw"]).succeeds();
+    assert_eq!(point.mount(), None);
+    helper().args(["-o", "frobnicate"]).ends_with(2);
+    helper().args(["-s", "-o", "frobnicate"]).succeeds();
+    assert!(point.unmount());
+    // As mount.fuse(8) calls the program that a type names.
+    ferrofs().arg(&image).arg(point.path()).args(["-o", "rw,nodev"]).succeeds();
+    assert!(point.join("sub").is_dir());
+}
+
+#[test]
+fn mount_of_the_system_finds_it_by_the_type() {
+    // util-linux runs /sbin/mount.fuse for this type, and that takes programs by path as well.
+    let helper = Path::new("/sbin/mount.fuse3");
+    if !has_fuse() || !may_mount() || !helper.exists() {
+        return;
+    }
+    let dir = Dir::new();
+    named(&dir, "ferrofs");
+    let point = MountPoint::new();
+    let path = format!("{}:/usr/bin:/bin", dir.path().display());
+    let source = format!("ferrofs#{}", data("plain.erofs").display());
+    let status = Command::new(helper)
+        .env("PATH", path)
+        .arg(source)
+        .arg(point.path())
+        .args(["-o", "rw,nofail,noexec"])
+        .status();
+    assert!(status.unwrap().success());
+    let line = point.mount().unwrap();
+    assert!(line.contains(" fuse.ferrofs ro,") && line.contains("noexec"), "{line}");
+}
+
+#[test]
+fn the_foreground_says_where_it_is_mounted_unless_told_to_be_quiet() {
+    if !has_fuse() {
+        return;
+    }
+    let point = MountPoint::new();
+    let mounted = Foreground::ready(mount(&data("plain.erofs"), &point).arg("-f").spawn());
+    assert!(point.join("sub").is_dir());
+    assert!(point.unmount());
+    assert_eq!(mounted.wait().code(), Some(0));
+}

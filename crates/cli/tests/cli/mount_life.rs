@@ -1,0 +1,185 @@
+//! How a mount begins and ends: in the background and in the foreground, by unmounting, by signals, by violence.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use crate::mounted::{Foreground, MountPoint, has_fuse, may_mount};
+use crate::support::{Dir, TestCommand, data, ferrofs};
+
+fn mount(point: &MountPoint) -> TestCommand {
+    ferrofs().arg("mount").arg(data("plain.erofs")).arg(point.path())
+}
+
+fn foreground(point: &MountPoint) -> Foreground {
+    Foreground::ready(mount(point).arg("-f").spawn())
+}
+
+/// An image that nobody can ever finish opening.
+fn hanging(dir: &Dir) -> std::path::PathBuf {
+    let fifo = dir.join("fifo");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    fifo
+}
+
+fn is_stale(directory: &Path) -> bool {
+    let error = fs::read_dir(directory).map(drop).unwrap_err();
+    error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error())
+}
+
+// A-MOUNT-READY
+#[test]
+fn in_the_background_it_is_ready_when_the_command_returns_and_ends_with_the_mount() {
+    if !has_fuse() {
+        return;
+    }
+    let point = MountPoint::new();
+    // This reads the command's output to its end, which does not come while the daemon has it.
+    let ended = mount(&point).succeeds();
+    assert_eq!((ended.text().as_str(), ended.stderr.as_str()), ("", ""));
+    let daemon = point.process(None);
+    let text = ferrofs().arg("cat").arg(data("plain.erofs")).arg("/sub/c.txt").succeeds();
+    assert_eq!(fs::read(point.join("sub/c.txt")).unwrap(), text.stdout);
+    assert!(point.unmount());
+    daemon.wait();
+    assert_eq!(fs::read_dir(point.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_daemon_leaves_the_terminal_and_the_working_directory_of_whoever_asked() {
+    if !has_fuse() {
+        return;
+    }
+    let point = MountPoint::new();
+    mount(&point).succeeds();
+    let pid = point.process(None).pid();
+    assert_eq!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), Path::new("/"));
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // pid (name) state ppid pgrp session tty
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    assert_eq!(fields[3], pid.to_string(), "it leads its session");
+    assert_eq!(fields[4], "0", "it has no terminal");
+}
+
+// A-MOUNT-SIGNALS
+#[test]
+fn signals_unmount_cleanly() {
+    if !has_fuse() {
+        return;
+    }
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let point = MountPoint::new();
+        let mut mounted = foreground(&point);
+        mounted.signal(signal);
+        let line = mounted.line().unwrap();
+        assert!(line.contains(": unmounting /"), "{line}");
+        assert_eq!(mounted.wait().code(), Some(0), "{signal:?}");
+        assert_eq!(point.mount(), None);
+    }
+}
+
+#[test]
+fn a_signal_ends_a_daemon_as_well() {
+    if !has_fuse() {
+        return;
+    }
+    let point = MountPoint::new();
+    mount(&point).succeeds();
+    let daemon = point.process(None);
+    daemon.signal(Signal::TERM);
+    daemon.wait();
+    assert_eq!(point.mount(), None);
+}
+
+#[test]
+fn whoever_still_uses_a_mount_is_served_to_the_end() {
+    if !has_fuse() {
+        return;
+    }
+    let point = MountPoint::new();
+    let mut mounted = foreground(&point);
+    let user = File::open(point.join("sub/c.txt")).unwrap();
+    mounted.signal(Signal::TERM);
+    assert!(mounted.line().unwrap().contains("unmounting"));
+    let line = mounted.line().unwrap();
+    assert!(line.contains("still in use"), "{line}");
+    assert_eq!(point.mount(), None);
+    let text = ferrofs().arg("cat").arg(data("plain.erofs")).arg("/sub/c.txt").succeeds();
+    assert_eq!(io::read_to_string(&user).unwrap().as_bytes(), text.stdout);
+    drop(user);
+    assert_eq!(mounted.wait().code(), Some(0));
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    if !has_fuse() {
+        return;
+    }
+    let point = MountPoint::new();
+    let mut mounted = foreground(&point);
+    let user = File::open(point.join("sub/c.txt")).unwrap();
+    mounted.signal(Signal::TERM);
+    while !mounted.line().unwrap().contains("still in use") {}
+    // It may say so a moment before it listens for the second one, so there may be a third.
+    assert_eq!(mounted.ends_by(Signal::TERM).code(), Some(1));
+    io::read_to_string(&user).unwrap_err();
+}
+
+// A-MOUNT-STALE
+#[test]
+fn killed_it_leaves_a_directory_that_one_command_clears() {
+    if !has_fuse() || !may_mount() {
+        return;
+    }
+    let point = MountPoint::new();
+    mount(&point).succeeds();
+    let daemon = point.process(None);
+    daemon.signal(Signal::KILL);
+    daemon.wait();
+    assert!(is_stale(point.path()));
+    let said = mount(&point).ends_with(1).stderr;
+    assert!(said.contains("whose server has died") && said.contains("umount"), "{said}");
+    assert!(point.unmount());
+    mount(&point).succeeds();
+    assert!(point.join("sub").is_dir());
+}
+
+#[test]
+fn a_daemon_that_dies_before_it_is_ready_is_told_of() {
+    let dir = Dir::new();
+    let point = MountPoint::new();
+    let asking = ferrofs().arg("mount").arg(hanging(&dir)).arg(point.path()).spawn();
+    point.process(Some(asking.id())).signal(Signal::KILL);
+    let output = asking.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(said, "ferrofs: the daemon ended before the mount was ready: by signal 9\n");
+}
+
+#[test]
+fn when_whoever_asked_is_killed_nothing_is_mounted() {
+    let dir = Dir::new();
+    let point = MountPoint::new();
+    let mut asking = ferrofs().arg("mount").arg(hanging(&dir)).arg(point.path()).spawn();
+    let daemon = point.process(Some(asking.id()));
+    // Only a daemon that knows whom it answers to ends with them; it leads its session from then on.
+    while daemon.session() != Some(daemon.pid()) {
+        std::thread::yield_now();
+    }
+    asking.kill().unwrap();
+    asking.wait().unwrap();
+    daemon.wait();
+    assert_eq!(point.mount(), None);
+}
+
+#[test]
+fn the_mark_of_a_daemon_alone_makes_none() {
+    let point = MountPoint::new();
+    let said = mount(&point).env("_FERROFS_ANSWERS_ON_STDIN", "1").ends_with(1).stderr;
+    assert!(said.contains("standard input is no socket"), "{said}");
+    assert_eq!(point.mount(), None);
+}

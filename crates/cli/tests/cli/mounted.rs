@@ -1,0 +1,210 @@
+//! A directory that an image may be mounted on, for one test: it is unmounted whatever happens. And what a test asks of
+//! processes that it did not start itself.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+
+use crate::support::{Dir, is_root};
+
+/// How long anything may take; what is right takes a thousandth of it.
+const LIMIT: Duration = Duration::from_secs(20);
+/// The right to mount, as `/proc` numbers it.
+const SYS_ADMIN: u64 = 1 << 21;
+
+/// Whether a mount can be made here. If not, the test says so and passes.
+pub(crate) fn has_fuse() -> bool {
+    let device = File::options().read(true).write(true).open("/dev/fuse");
+    let has_helper =
+        ["/usr/bin", "/bin"].iter().any(|dir| Path::new(dir).join("fusermount3").exists());
+    let is_had = device.is_ok() && (may_mount() || has_helper);
+    if !is_had {
+        let test = std::thread::current().name().unwrap_or("a test").to_owned();
+        eprintln!("{test}: skipped, there is no FUSE to be had here");
+    }
+    is_had
+}
+
+/// Whether mounting takes no helper.
+pub(crate) fn may_mount() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    is_root() && u64::from_str_radix(mask.trim(), 16).unwrap() & SYS_ADMIN != 0
+}
+
+/// A directory to mount on.
+pub(crate) struct MountPoint {
+    path: PathBuf,
+    _dir: Dir,
+}
+
+impl MountPoint {
+    pub(crate) fn new() -> Self {
+        let dir = Dir::new();
+        let path = fs::canonicalize(dir.path()).unwrap().join("mnt");
+        fs::create_dir(&path).unwrap();
+        Self { path, _dir: dir }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Its line in the list of mounts; none if nothing is mounted here.
+    pub(crate) fn mount(&self) -> Option<String> {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let place = format!(" {} ", self.path.display());
+        mounts.lines().rfind(|line| line.contains(&place)).map(str::to_owned)
+    }
+
+    /// Waits until something is mounted here.
+    #[track_caller]
+    pub(crate) fn wait_for_mount(&self) {
+        let deadline = Instant::now() + LIMIT;
+        while self.mount().is_none() {
+            assert!(Instant::now() < deadline, "nothing gets mounted");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Unmounts as a user does; gives whether that went well.
+    pub(crate) fn unmount(&self) -> bool {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            match self.run(&["umount"], &["fusermount3", "-u"]) {
+                Ok(()) => return true,
+                // Programs that other tests start have copies of our files until they really run.
+                Err(said) if said.contains("busy") && Instant::now() < deadline => {}
+                Err(said) => {
+                    eprintln!("{said}");
+                    return false;
+                }
+            }
+        }
+    }
+
+    fn run(&self, by_root: &[&str], by_others: &[&str]) -> Result<(), String> {
+        let words = if may_mount() { by_root } else { by_others };
+        let output = Command::new(words[0]).args(&words[1..]).arg(&self.path).output().unwrap();
+        let said = || String::from_utf8_lossy(&output.stderr).into_owned();
+        output.status.success().then_some(()).ok_or_else(said)
+    }
+
+    /// The one process, besides `but`, that has this directory in its command line.
+    pub(crate) fn process(&self, but: Option<u32>) -> Process {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some(pid) = self.processes().into_iter().find(|pid| Some(*pid) != but) {
+                return Process::new(pid);
+            }
+            assert!(Instant::now() < deadline, "no process for {}", self.path.display());
+            std::thread::yield_now();
+        }
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        let name = self.path.as_os_str().as_encoded_bytes();
+        let names_it = |pid: &u32| {
+            let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            // What waits to unmount is a shell.
+            let program = words.split(|byte| *byte == 0).next().unwrap_or_default();
+            !program.ends_with(b"/sh") && words.windows(name.len()).any(|part| part == name)
+        };
+        let entries = fs::read_dir("/proc").unwrap().flatten();
+        let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        numbers.filter(names_it).collect()
+    }
+}
+
+impl Drop for MountPoint {
+    fn drop(&mut self) {
+        let run = || self.run(&["umount", "-l"], &["fusermount3", "-u", "-z"]);
+        while self.mount().is_some() && run().is_ok() {}
+    }
+}
+
+/// A process that is not our child, which may end and be waited for.
+pub(crate) struct Process {
+    pid: Pid,
+    handle: std::os::fd::OwnedFd,
+}
+
+impl Process {
+    fn new(pid: u32) -> Self {
+        let pid = Pid::from_raw(pid.cast_signed()).unwrap();
+        Self { pid, handle: pidfd_open(pid, PidfdFlags::empty()).unwrap() }
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+
+    /// The session that it belongs to; none once it has ended.
+    pub(crate) fn session(&self) -> Option<i32> {
+        rustix::process::getsid(Some(self.pid)).ok().map(|leader| leader.as_raw_nonzero().get())
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid, signal).unwrap();
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub(crate) fn wait(&self) {
+        let mut asked = [PollFd::new(&self.handle, PollFlags::IN)];
+        let limit = Timespec::try_from(LIMIT).unwrap();
+        assert_eq!(poll(&mut asked, Some(&limit)).unwrap(), 1, "it does not end");
+    }
+}
+
+/// A mount in the foreground, and what it says.
+pub(crate) struct Foreground {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStderr>>,
+}
+
+impl Foreground {
+    /// Waits until it says that it is ready.
+    #[track_caller]
+    pub(crate) fn ready(mut child: Child) -> Self {
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut this = Self { child, lines };
+        let line = this.line().expect("it says that it is ready");
+        assert!(line.starts_with("ferrofs: mounted on /"), "{line}");
+        this
+    }
+
+    /// What it says next; nothing once it has ended.
+    pub(crate) fn line(&mut self) -> Option<String> {
+        self.lines.next().transpose().unwrap()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Sends a signal until it ends.
+    pub(crate) fn ends_by(&mut self, signal: Signal) -> ExitStatus {
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            self.signal(signal);
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+}
