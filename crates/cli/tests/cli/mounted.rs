@@ -193,11 +193,14 @@ impl Foreground {
     }
 
     /// Sends a signal until it ends.
+    #[track_caller]
     pub(crate) fn ends_by(&mut self, signal: Signal) -> ExitStatus {
+        let deadline = Instant::now() + LIMIT;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
+            assert!(Instant::now() < deadline, "{signal:?} does not end it");
             self.signal(signal);
             std::thread::yield_now();
         }
