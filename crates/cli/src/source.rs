@@ -39,7 +39,8 @@ pub(crate) fn open_for_mount(
     resources: &Resources,
 ) -> anyhow::Result<Image> {
     let options = OpenOptions::new().memory(&resources.memory).workers(&resources.workers);
-    open_with(path, read, options)
+    // In the kernel's page cache.
+    open_with(path, read, options.reads_are_kept(true))
 }
 
 fn open_with(path: &Path, read: &ReadArguments, options: OpenOptions) -> anyhow::Result<Image> {

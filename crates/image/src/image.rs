@@ -44,6 +44,8 @@ pub(crate) struct Core {
     pub(crate) engine: Arc<Engine>,
     pub(crate) windows: Windows,
     pub(crate) mode: SyncDecompress,
+    /// Whoever reads keeps what it gets.
+    pub(crate) reads_are_kept: bool,
     pub(crate) metabox: Option<Inode>,
     pub(crate) packed: Option<Inode>,
     pub(crate) prefixes: PrefixTable,

@@ -51,6 +51,7 @@ pub struct OpenOptions {
     keeps_memory: bool,
     workers: Option<DecodeWorkers>,
     sync_decompress: SyncDecompress,
+    reads_are_kept: bool,
 }
 
 impl OpenOptions {
@@ -122,6 +123,15 @@ impl OpenOptions {
         self
     }
 
+    /// Whoever reads keeps what it gets, as the kernel does that serves a mount from its page cache: it will
+    /// hardly ask for a byte twice. So what a read wants of a cluster in whole goes straight to it and is not
+    /// kept here beside, and a cluster that was wanted part by part is kept until all of it has been read.
+    #[must_use]
+    pub fn reads_are_kept(mut self, yes: bool) -> Self {
+        self.reads_are_kept = yes;
+        self
+    }
+
     /// Opens the image at `path`.
     ///
     /// # Errors
@@ -170,6 +180,7 @@ impl OpenOptions {
             engine,
             windows,
             mode: self.sync_decompress,
+            reads_are_kept: self.reads_are_kept,
             metabox: None,
             packed: None,
             prefixes: PrefixTable::default(),

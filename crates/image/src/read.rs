@@ -138,7 +138,7 @@ impl Core {
                 let Some(decoded) = self.engine.clusters.get(cluster.id, end(skip, target)) else {
                     return Ok(false);
                 };
-                copy(&decoded, skip, target)?;
+                self.serve(part, &decoded, skip, target)?;
                 tally.served(target.len());
             }
         }
@@ -195,36 +195,53 @@ impl Core {
         let is_whole = skip == 0 && target.len() == bytes;
         loop {
             match self.engine.clusters.claim(cluster.id, bytes, Urgency::Demand) {
-                Claim::Ready(decoded) => return copy(&decoded, skip, target).map(|()| true),
+                Claim::Ready(decoded) => {
+                    return self.serve(part, &decoded, skip, target).map(|()| true);
+                }
                 Claim::Pending(_) if !may_wait => return Ok(false),
                 Claim::Pending(waiter) => {
                     if let Some(decoded) = self.engine.wait_for(waiter) {
-                        return copy(&decoded, skip, target).map(|()| true);
+                        return self.serve(part, &decoded, skip, target).map(|()| true);
                     }
                 }
                 Claim::Mine(mut mine) => {
                     if mine.begin() {
-                        let is_direct =
-                            is_whole && !is_common && !self.engine.stations.are_shared();
-                        let part = (&cluster, skip, is_direct);
-                        return self
-                            .decode_mine(station, mine, part, (target, reach))
-                            .map(|()| true);
+                        let is_alone = self.reads_are_kept || !self.engine.stations.are_shared();
+                        let is_direct = is_whole && !is_common && is_alone;
+                        let how = (&cluster, skip, is_direct);
+                        let decoded = self.decode_mine(station, mine, how, (target, reach))?;
+                        if let Some(decoded) = decoded {
+                            self.serve(part, &decoded, skip, target)?;
+                        }
+                        return Ok(true);
                     }
                 }
             }
         }
     }
 
+    /// Hands out bytes of a decoded extent. One that has been handed out in whole to a reader who keeps it
+    /// will not be asked for again.
+    fn serve(&self, part: &Part, decoded: &Decoded, skip: usize, target: &mut [u8]) -> Result<()> {
+        copy(decoded, skip, target)?;
+        if let Origin::Cluster { cluster, is_common: false, .. } = part.origin
+            && self.reads_are_kept
+            && decoded.is_used_up(target.len())
+        {
+            self.engine.clusters.forget(cluster.id);
+        }
+        Ok(())
+    }
+
     /// Decodes a cluster that was claimed and begun: straight into the reader's buffer if it lies
-    /// wholly in there and nobody else reads, who might want it a moment later.
+    /// wholly in there and nobody else will want it a moment later; else what it answers is to be copied.
     fn decode_mine(
         &self,
         station: &mut Station<'_>,
         mine: Mine,
         (cluster, skip, is_direct): (&Cluster, usize, bool),
         (target, reach): (&mut [u8], usize),
-    ) -> Result<()> {
+    ) -> Result<Option<Decoded>> {
         let engine = &self.engine;
         let policy = Policy::MustSucceed;
         if is_direct {
@@ -238,16 +255,16 @@ impl Core {
                 copied.copy_from_slice(target);
                 mine.publish(copied.into());
             }
-            return Ok(());
+            return Ok(None);
         }
         if engine.prefers_window(cluster) {
             drop(mine);
-            return engine.decode_window(station, (cluster, skip), target);
+            return engine.decode_window(station, (cluster, skip), target).map(|()| None);
         }
         let decoded = engine.see_through(station, mine, (cluster, reach), |station, output| {
             engine.decode_data(station, (cluster, reach), output, policy)
-        })?;
-        copy(&decoded, skip, target)
+        });
+        decoded.map(Some)
     }
 
     /// Decodes a cluster that lies among the metadata.
@@ -324,7 +341,7 @@ impl Core {
             let bytes = address(target.get_mut(part.target.clone()))?;
             match waiter.map_or_else(Some, |waiter| waiter.wait()) {
                 Some(decoded) => {
-                    copy(&decoded, skip, bytes)?;
+                    self.serve(part, &decoded, skip, bytes)?;
                     tally.served(bytes.len());
                 }
                 None => left.push(part),

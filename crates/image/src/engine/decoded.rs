@@ -2,17 +2,34 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ferrofs_workers::claims::Value;
 use ferrofs_workers::memory::Buffer;
 
 /// Decoded bytes from the front of a cluster. Clones share them; the last one gives the buffer back.
 #[derive(Clone, Debug)]
-pub(crate) struct Decoded(Arc<Buffer>);
+pub(crate) struct Decoded(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    buffer: Buffer,
+    /// Bytes of it that readers got, those twice counted that were read twice.
+    served: AtomicUsize,
+}
+
+impl Decoded {
+    /// Notes that readers got so many bytes; true once that is as much as there is.
+    pub(crate) fn is_used_up(&self, bytes: usize) -> bool {
+        // A count that orders nothing: relaxed.
+        let served = self.0.served.fetch_add(bytes, Ordering::Relaxed);
+        served.saturating_add(bytes) >= self.len()
+    }
+}
 
 impl From<Buffer> for Decoded {
     fn from(buffer: Buffer) -> Self {
-        Self(Arc::new(buffer))
+        Self(Arc::new(Shared { buffer, served: AtomicUsize::new(0) }))
     }
 }
 
@@ -20,16 +37,16 @@ impl Deref for Decoded {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.0
+        &self.0.buffer
     }
 }
 
 impl Value for Decoded {
     fn length(&self) -> usize {
-        self.0.len()
+        self.0.buffer.len()
     }
 
     fn weight_bytes(&self) -> u64 {
-        self.0.resident_bytes()
+        self.0.buffer.resident_bytes()
     }
 }

@@ -2,7 +2,9 @@
 //! those, too: they go to the kernel's page cache, as Linux's own EROFS leaves them there. Called by `read`.
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use ferrofs_fuse::Notifier;
 use ferrofs_image::{File, ReadOutcome};
 
 use super::ImageFs;
@@ -14,31 +16,34 @@ const LEAST_BYTES: u64 = 32 << 10;
 const MOST_BYTES: u64 = 128 << 10;
 
 impl ImageFs {
-    pub(super) fn store_around(&self, file: &File, offset: u64, read: ReadOutcome) {
-        // Pages that others are reading are waited for, so somebody else must be there to answer them.
-        let may_wait = self.notifier.get().is_some_and(|notifier| notifier.others_listen());
-        if read.extent_bytes == 0 || read.bytes > SMALL_BYTES || !may_wait {
+    /// Stores what lies around, now or a little later.
+    pub(super) fn store_around(&self, file: &Arc<File>, offset: u64, read: ReadOutcome) {
+        if read.extent_bytes == 0 || read.bytes > SMALL_BYTES {
             return;
         }
-        let size = file.inode().size();
-        let around = around(offset, read.extent_bytes, size);
+        // Pages that others are reading are waited for, so somebody else must be there to answer them.
+        if self.notifier.get().is_some_and(Notifier::others_listen) {
+            self.store_now(file, offset, read);
+        } else {
+            self.pushers.store_around(Arc::clone(file), offset, read, &self.me);
+        }
+    }
+
+    pub(super) fn store_now(&self, file: &File, offset: u64, read: ReadOutcome) {
+        let around = around(offset, read.extent_bytes, file.inode().size());
         let length = around.end.saturating_sub(around.start);
         let Ok(bytes) = usize::try_from(length) else { return };
         let Some(mut buffer) = self.image.memory().spare_buffer(bytes) else { return };
-        let Some(target) = buffer.get_mut(..bytes) else { return };
-        if !self.image.read_at(file.inode(), around.start, target).is_ok_and(|count| count == bytes)
-        {
-            return;
-        }
         let end = offset.saturating_add(u64::try_from(read.bytes).unwrap_or(u64::MAX));
-        let node = self.nodes.node(file.inode().nid());
         for part in [around.start..offset, end..around.end] {
-            let place =
-                |at: u64| usize::try_from(at.saturating_sub(around.start)).unwrap_or(usize::MAX);
-            if let Some(bytes) = target.get(place(part.start)..place(part.end))
-                && !bytes.is_empty()
+            let length = usize::try_from(part.end.saturating_sub(part.start)).unwrap_or(0);
+            // What was asked for is on its way already, and not read twice.
+            let Some(target) = buffer.get_mut(..length).filter(|target| !target.is_empty()) else {
+                continue;
+            };
+            if self.image.read_at(file.inode(), part.start, target).is_ok_and(|read| read == length)
             {
-                self.store(node, part.start, bytes);
+                self.store(self.nodes.node(file.inode().nid()), part.start, target);
             }
         }
     }

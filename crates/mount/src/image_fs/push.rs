@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 use ferrofs_fuse::Errno;
-use ferrofs_image::{FileType, Nid};
+use ferrofs_image::{File, FileType, Nid, ReadOutcome};
 
 use super::ImageFs;
 
@@ -42,6 +42,7 @@ struct State {
 #[derive(Debug)]
 enum Batch {
     Files(Vec<Nid>),
+    Around(Arc<File>, u64, ReadOutcome),
     Census,
 }
 
@@ -65,6 +66,24 @@ impl Pushers {
         }
         drop(state);
         self.queue.more.notify_all();
+    }
+
+    /// Has stored what lies around a read, unless there is much to do already.
+    pub(super) fn store_around(
+        &self,
+        file: Arc<File>,
+        offset: u64,
+        read: ReadOutcome,
+        image_fs: &Weak<ImageFs>,
+    ) {
+        self.start_threads(image_fs);
+        let mut state = self.queue.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.batches.len() >= MAX_WAITING {
+            return;
+        }
+        state.batches.push_back(Batch::Around(file, offset, read));
+        drop(state);
+        self.queue.more.notify_one();
     }
 
     /// Has the census run.
@@ -108,6 +127,7 @@ impl Queue {
             let Some(image_fs) = image_fs.upgrade() else { return };
             match batch {
                 Batch::Files(files) => files.into_iter().for_each(|nid| image_fs.push_file(nid)),
+                Batch::Around(file, offset, read) => image_fs.store_now(&file, offset, read),
                 Batch::Census => image_fs.census.run(&image_fs.image),
             }
         }

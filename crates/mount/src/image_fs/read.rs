@@ -54,7 +54,7 @@ impl ImageFs {
     }
 
     /// What is done once the reader has its bytes, for what it will want next.
-    fn after(&self, file: &File, offset: u64, read: ReadOutcome) {
+    fn after(&self, file: &Arc<File>, offset: u64, read: ReadOutcome) {
         if !self.settings.stores_rest {
             return;
         }

@@ -115,6 +115,14 @@ impl<K: Copy + Eq + Hash, V: Value> Claims<K, V> {
         lock(&self.shared.register).serve(key, length, Urgency::Demand)
     }
 
+    /// Keeps the value of `key` no longer; those who hold it still have it, and one that is on its way comes all
+    /// the same.
+    pub fn forget(&self, key: K) {
+        // The guard ends with this statement; the value is dropped after it.
+        let forgotten = lock(&self.shared.register).forget(key);
+        drop(forgotten);
+    }
+
     /// Drops values, those first that were used longest ago, until `bytes` of weight went or none is
     /// left; says how much went. A value that somebody still holds goes with its last holder. It waits
     /// for nobody.

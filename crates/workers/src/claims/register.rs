@@ -283,6 +283,13 @@ impl<K: Copy + Eq + Hash, V: Clone> Register<K, V> {
         self.remove(place).map(|value| (value, weight))
     }
 
+    /// The value kept for `key`, which is not kept any more.
+    pub(super) fn forget(&mut self, key: K) -> Option<V> {
+        let place = self.slots.get_mut(&key)?.kept.take()?;
+        self.forget_if_empty(key);
+        self.remove(place)
+    }
+
     fn remove(&mut self, place: Place) -> Option<V> {
         let kept = self.kept.remove(place)?;
         self.weight -= kept.weight;
