@@ -87,6 +87,7 @@ fn wanted(settings: &Settings) -> Wanted {
     let mut capabilities = Capabilities::ASYNC_READ
         .with(Capabilities::PARALLEL_DIROPS)
         .with(Capabilities::DO_READDIRPLUS)
+        .with(Capabilities::READDIRPLUS_AUTO)
         .with(Capabilities::ASYNC_DIO)
         .with(Capabilities::MAX_PAGES)
         .with(Capabilities::CACHE_SYMLINKS)
