@@ -46,9 +46,9 @@ impl Listener {
         let received = channel.receive(buffer);
         let still_free = self.shared.free.leave();
         let length = match received {
-            Ok(length) => length,
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => return Next::Listen,
-            Err(Errno::NODEV) => return Next::End,
+            Ok(0) | Err(Errno::NODEV) => return Next::End,
+            Ok(length) => length,
             Err(errno) => {
                 self.shared.tell(&Event::DeviceFailed { errno });
                 return Next::End;

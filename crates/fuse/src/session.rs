@@ -371,3 +371,6 @@ fn greet(channel: &Channel, wanted: &Wanted) -> Result<Terms, SessionError> {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;
