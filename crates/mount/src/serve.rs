@@ -14,8 +14,9 @@ use crate::stats::Meters;
 
 /// The largest read: what Linux grants at most without a system-wide setting.
 const MAX_READ_BYTES: u32 = 1 << 20;
-/// What the kernel may read ahead; it lowers it to the limit of the mount's backing device info.
-const MAX_READAHEAD_BYTES: u32 = 8 << 20;
+/// What the kernel may read ahead; it lowers it to the limit of the mount's backing device info. With more, page faults
+/// of programs that start wait for what lies far around them, and files are read no faster.
+const MAX_READAHEAD_BYTES: u32 = 1 << 20;
 
 /// A mount that is being served.
 pub struct Served {
