@@ -56,7 +56,7 @@ pub struct ListedEntry<'a> {
     pub nid: Nid,
     /// What the directory says the inode is.
     pub type_hint: Option<FileType>,
-    /// Its name; `.` and `..` are entries, too, if the directory has them.
+    /// Its name; `.` and `..` are entries, too. A directory without `.` is listed with it at the end.
     pub name: &'a [u8],
     /// From where [`Image::list`](crate::Image::list) goes on behind it.
     pub next: u64,
@@ -162,6 +162,11 @@ impl Core {
             }
             start = range.end;
         }
+        if dir.disk.has_no_dot && from <= dir.size() {
+            let next = dir.size().saturating_add(1);
+            let type_hint = Some(FileType::Directory);
+            let _last = visit(&ListedEntry { nid: dir.nid(), type_hint, name: b".", next });
+        }
         Ok(())
     }
 
@@ -248,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_listing_goes_on_wherever_it_was_left() {
-        for name in ["plain", "lz4"] {
+        for name in ["plain", "lz4", "dot-omitted"] {
             let path = format!("{}/../../tests/data/{name}.erofs", env!("CARGO_MANIFEST_DIR"));
             let image = Image::open(path).unwrap();
             let mut largest = image.root().unwrap();
@@ -270,7 +275,11 @@ mod tests {
             };
             let whole = list(0);
             assert!(whole.iter().any(|entry| entry.2 == b".."));
-            assert_eq!(whole.len(), image.core().raw_entries(&largest).unwrap().count());
+            let dots = whole.iter().filter(|entry| entry.2 == b".");
+            assert_eq!(dots.map(|dot| dot.0).collect::<Vec<_>>(), [largest.nid()]);
+            let made = usize::from(largest.disk.has_no_dot);
+            let stored = image.core().raw_entries(&largest).unwrap().count();
+            assert_eq!((whole.len(), name == "dot-omitted"), (stored + made, made == 1));
             for (number, entry) in whole.iter().enumerate() {
                 assert_eq!(list(entry.3), whole[number + 1..]);
             }
