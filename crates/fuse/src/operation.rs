@@ -124,12 +124,17 @@ impl<'a> Message<'a> {
             opcode::RELEASE | opcode::RELEASEDIR | opcode::DESTROY => {
                 return Ok(Self::Answer { unique, errno: None });
             }
+            // Linux says so of its own read-only file systems, which have nothing to write out; without an answer it
+            // would report success.
+            opcode::FSYNC | opcode::FSYNCDIR => {
+                return Ok(Self::Answer { unique, errno: Some(Errno::INVAL) });
+            }
             code if is_change(code) => {
                 return Ok(Self::Answer { unique, errno: Some(Errno::ROFS) });
             }
             code => match operation(code, body).ok_or(Malformed { unique })? {
                 Some(operation) => operation,
-                // The kernel remembers it and does without: FLUSH, FSYNC, ACCESS, POLL, BMAP, STATX, ...
+                // The kernel remembers it and does without: FLUSH, ACCESS, POLL, BMAP, STATX, ...
                 None => return Ok(Self::Answer { unique, errno: Some(Errno::NOSYS) }),
             },
         };
@@ -295,6 +300,16 @@ mod tests {
         for code in [opcode::WRITE, opcode::UNLINK, opcode::SETATTR, opcode::TMPFILE] {
             match Message::parse(&request(code, &[])) {
                 Ok(Message::Answer { unique: 6, errno: Some(Errno::ROFS) }) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn there_is_nothing_to_write_out() {
+        for code in [opcode::FSYNC, opcode::FSYNCDIR] {
+            match Message::parse(&request(code, &[0; 16])) {
+                Ok(Message::Answer { unique: 6, errno: Some(Errno::INVAL) }) => {}
                 other => panic!("{other:?}"),
             }
         }

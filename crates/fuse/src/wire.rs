@@ -28,6 +28,7 @@ pub(crate) mod opcode {
     pub(crate) const WRITE: u32 = 16;
     pub(crate) const STATFS: u32 = 17;
     pub(crate) const RELEASE: u32 = 18;
+    pub(crate) const FSYNC: u32 = 20;
     pub(crate) const SETXATTR: u32 = 21;
     pub(crate) const GETXATTR: u32 = 22;
     pub(crate) const LISTXATTR: u32 = 23;
@@ -36,6 +37,7 @@ pub(crate) mod opcode {
     pub(crate) const OPENDIR: u32 = 27;
     pub(crate) const READDIR: u32 = 28;
     pub(crate) const RELEASEDIR: u32 = 29;
+    pub(crate) const FSYNCDIR: u32 = 30;
     pub(crate) const CREATE: u32 = 35;
     pub(crate) const INTERRUPT: u32 = 36;
     pub(crate) const DESTROY: u32 = 38;
