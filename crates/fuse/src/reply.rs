@@ -57,8 +57,10 @@ impl Outcome {
 pub struct Statfs {
     /// Blocks of `block_bytes` in all; none of them are free.
     pub blocks: u64,
-    /// Inodes in all; none of them are free.
+    /// Inodes that there are and that there could be.
     pub files: u64,
+    /// Inodes that there could be.
+    pub free_files: u64,
     /// What blocks are counted in.
     pub block_bytes: u32,
 }
@@ -119,6 +121,7 @@ impl<'a> Reply<'a> {
         let out = StatfsOut {
             blocks: numbers.blocks,
             files: numbers.files,
+            ffree: numbers.free_files,
             bsize: numbers.block_bytes,
             frsize: numbers.block_bytes,
             namelen: 255,

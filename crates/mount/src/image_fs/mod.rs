@@ -35,6 +35,9 @@ use forecast::Forecast;
 use listing::{Interest, Ready};
 use push::Pushers;
 
+/// The longest name. FUSE asks for longer ones, too.
+const NAME_BYTES: usize = 255;
+
 type Tell = dyn Fn(&Notice<'_>) + Send + Sync;
 
 /// Answers requests from an image.
@@ -137,6 +140,9 @@ impl ImageFs {
     }
 
     fn lookup(&self, node: u64, name: &[u8]) -> Answer<Entry> {
+        if name.len() > NAME_BYTES {
+            return Err(Errno::NAMETOOLONG);
+        }
         let dir = self.inode(node)?;
         match self.image.lookup(&dir, name) {
             Ok(Some(inode)) => {
@@ -155,7 +161,14 @@ impl ImageFs {
 
     fn statfs(&self) -> Statfs {
         let sb = self.image.superblock();
-        Statfs { blocks: sb.blocks, files: sb.inodes, block_bytes: sb.block_size.bytes() }
+        let extra = self.image.device_slots().iter().map(|slot| slot.blocks);
+        Statfs {
+            blocks: extra.fold(sb.blocks, u64::saturating_add),
+            // As Linux's EROFS: nothing bounds them, so that nobody takes the mount for one that ran out of them.
+            files: u64::MAX,
+            free_files: u64::MAX.saturating_sub(sb.inodes),
+            block_bytes: sb.block_size.bytes(),
+        }
     }
 }
 

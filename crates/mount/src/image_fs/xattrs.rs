@@ -8,6 +8,8 @@ use super::{Answer, ImageFs};
 const TRUSTED: &[u8] = b"trusted.";
 /// What `nouser_xattr` hides.
 const USER: &[u8] = b"user.";
+/// What is labelled and may be executed with which rights.
+const SECURITY: &[u8] = b"security.";
 /// Access control lists, which the kernel asks for only if it may obey them.
 const ACLS: &[u8] = b"system.posix_acl_";
 
@@ -34,6 +36,7 @@ impl ImageFs {
         if self.census.is_due() {
             self.pushers.count_xattrs(&self.me);
         }
+        check_name(name)?;
         let is_off = !self.settings.has_acls && name.starts_with(ACLS)
             || !self.settings.has_user_xattrs && name.starts_with(USER);
         if is_off {
@@ -67,10 +70,44 @@ impl ImageFs {
     }
 }
 
+/// Refuses what no image can have, as Linux's EROFS does.
+fn check_name(name: &[u8]) -> Answer<()> {
+    if name.starts_with(ACLS) {
+        return Ok(());
+    }
+    let suffix = [USER, TRUSTED, SECURITY].iter().find_map(|prefix| name.strip_prefix(*prefix));
+    match suffix {
+        None => Err(Errno::OPNOTSUPP),
+        Some([]) => Err(Errno::INVAL),
+        Some(_) => Ok(()),
+    }
+}
+
 fn give(bytes: &[u8], room: u32, reply: Reply<'_>) {
     match u32::try_from(bytes.len()) {
         Ok(length) if room == 0 => reply.length(length),
         Ok(length) if length <= room => reply.bytes(bytes),
         _ => reply.error(Errno::RANGE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferrofs_fuse::Errno;
+
+    use super::check_name;
+
+    #[test]
+    fn a_name_that_no_image_can_have_is_refused_as_linux_does() {
+        for name in ["user.a", "trusted.overlay.opaque", "security.capability"] {
+            assert_eq!(check_name(name.as_bytes()), Ok(()), "{name}");
+        }
+        assert_eq!(check_name(b"system.posix_acl_access"), Ok(()));
+        for name in ["user.", "trusted.", "security."] {
+            assert_eq!(check_name(name.as_bytes()), Err(Errno::INVAL), "{name}");
+        }
+        for name in ["user", "system.absent", "erofs.absent", "os2.a", ""] {
+            assert_eq!(check_name(name.as_bytes()), Err(Errno::OPNOTSUPP), "{name}");
+        }
     }
 }
