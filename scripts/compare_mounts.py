@@ -14,7 +14,7 @@ Fields, for each path, as root:
   open.*, do.*      the answer to each way to open, and to each attempt to change something; names that are absent
   as-65534.*        what uid 65534 may see and open, and access(2) (access.* is that of root)
   statfs.*          once
-FIELD may end in `*`. Devices are only opened where both mounts have nodev. --quick leaves as-65534 and mmap out.
+FIELD may end in `*`, and go on with `=KERNEL>OURS`: then only these two answers may differ. Devices are only opened where both mounts have nodev. --quick leaves as-65534 and mmap out.
 A difference that is allowed is counted and printed with its reason. Exit status: 0 no other, 1 differences, 2 usage.
 """
 import collections
@@ -359,8 +359,10 @@ class Comparison:
         # 4 is ST_NODEV.
         self.may_open_devices = all(flag & 4 for flag in flags)
 
-    def reason(self, field):
-        return next((pattern for pattern in self.allowed if fnmatch.fnmatchcase(field, pattern)), None)
+    def reason(self, field, theirs, ours):
+        seen = f"{field}={theirs}>{ours}"
+        return next((pattern for pattern in self.allowed
+                     if fnmatch.fnmatchcase(seen if "=" in pattern else field, pattern)), None)
 
     def compare(self, path, theirs, ours):
         for field in {**theirs, **ours}:
@@ -368,7 +370,7 @@ class Comparison:
             self.checks += 1
             if x == y:
                 continue
-            pattern = self.reason(field)
+            pattern = self.reason(field, x, y)
             if pattern:
                 self.excused[pattern] += 1
                 continue
