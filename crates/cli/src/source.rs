@@ -32,15 +32,21 @@ pub(crate) fn open_for_work(
     open_with(path, read, options)
 }
 
-/// Opens an image for a mount: it is read at the pace of others, and gives memory back when nobody reads.
+/// Opens an image for a mount: it is read at the pace of others, and gives memory back when nobody reads. Its root is a
+/// directory; without one, Linux would answer whoever looks at the mount with nothing but an error.
 pub(crate) fn open_for_mount(
     path: &Path,
     read: &ReadArguments,
     resources: &Resources,
 ) -> anyhow::Result<Image> {
     let options = OpenOptions::new().memory(&resources.memory).workers(&resources.workers);
-    // In the kernel's page cache.
-    open_with(path, read, options.reads_are_kept(true))
+    // The kernel keeps what it reads in its page cache.
+    let image = open_with(path, read, options.reads_are_kept(true))?;
+    let root = image.root().and_then(|root| image.read_dir(&root).map(drop));
+    root.map_err(|error| {
+        anyhow!("{}: the root: {error}", escaped(path.as_os_str().as_encoded_bytes()))
+    })?;
+    Ok(image)
 }
 
 fn open_with(path: &Path, read: &ReadArguments, options: OpenOptions) -> anyhow::Result<Image> {

@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
+use rustix::io::Errno;
 use rustix::process::Signal;
 
 use crate::manifest::{Host, differences, images};
@@ -85,6 +86,52 @@ fn options_choose_which_attributes_are_shown() {
     assert_eq!(names(&["--no-xattrs"]), "");
 }
 
+#[test]
+fn what_linux_says_of_its_own_mount_is_said_of_ours() {
+    if !has_fuse() {
+        return;
+    }
+    let point = MountPoint::new();
+    mount(&data("plain.erofs"), &point).succeeds();
+    let long = rustix::fs::stat(point.join(&"n".repeat(256))).err();
+    assert_eq!(long, Some(Errno::NAMETOOLONG));
+    assert_eq!(rustix::fs::stat(point.join(&"n".repeat(255))).err(), Some(Errno::NOENT));
+    let file = fs::File::open(point.join("x")).unwrap();
+    assert_eq!(rustix::fs::fsync(&file).err(), Some(Errno::INVAL));
+    let directory = fs::File::open(point.path()).unwrap();
+    assert_eq!(rustix::fs::fsync(&directory).err(), Some(Errno::INVAL));
+    let mut nothing = [0_u8; 0];
+    let xattr = |name: &str| rustix::fs::fgetxattr(&file, name, &mut nothing[..]).err();
+    let answers = ["user.absent", "user.", "system.absent", "odd"].map(xattr);
+    let [absent, empty, unknown] = [Errno::NODATA, Errno::INVAL, Errno::OPNOTSUPP].map(Some);
+    assert_eq!(answers, [absent, empty, unknown, unknown]);
+    let numbers = rustix::fs::statvfs(point.path()).unwrap();
+    let report = ferrofs().args(["info", "--json"]).arg(data("plain.erofs")).succeeds().json();
+    let inodes = report["inodes"].as_u64();
+    assert_eq!((numbers.f_files, Some(numbers.f_files - numbers.f_ffree)), (u64::MAX, inodes));
+    drop((file, directory));
+    assert!(point.unmount());
+}
+
+#[test]
+fn a_directory_that_leaves_its_dot_out_is_listed_with_it() {
+    if !has_fuse() {
+        return;
+    }
+    let point = MountPoint::new();
+    mount(&data("dot-omitted.erofs"), &point).succeeds();
+    let directory = fs::File::open(point.join("deep")).unwrap();
+    let own = rustix::fs::fstat(&directory).unwrap().st_ino;
+    let entries = rustix::fs::Dir::read_from(&directory).unwrap().map(Result::unwrap);
+    let dots: Vec<u64> = entries
+        .filter(|entry| entry.file_name().to_bytes() == b".")
+        .map(|entry| entry.ino())
+        .collect();
+    assert_eq!(dots, [own]);
+    drop(directory);
+    assert!(point.unmount());
+}
+
 // A-MOUNT-EXACT-ERRORS
 #[test]
 fn what_is_missing_is_named_and_nothing_is_mounted() {
@@ -100,6 +147,14 @@ fn what_is_missing_is_named_and_nothing_is_mounted() {
     refused(mount(Path::new("no/such"), &point), 1, "no/such: No such file", "");
     refused(mount(&text, &point), 1, "", "magic number");
     refused(mount(point.path(), &point), 1, "", "is a directory");
+    // docs/format.md F2: 2 bytes of root nid. What lies there is a file, or nothing.
+    let nid =
+        |path: &str| ferrofs().args(["stat", "--json"]).arg(&image).arg(path).succeeds().json();
+    let file = nid("/x")["nid"].as_u64().and_then(|nid| u16::try_from(nid).ok()).unwrap();
+    let root = |nid: u16| dir.patched("plain.erofs", 1024 + 14, &nid.to_le_bytes());
+    let rootless = |nid| mount(&root(nid), &point).arg("--no-checksum");
+    refused(rootless(file), 1, "", "the root: a directory was needed, this is a regular file");
+    refused(rootless(u16::MAX), 1, "", "the root: the structure needs 2 bytes and 0 are there");
     let on = |directory: &Path| ferrofs().arg("mount").arg(&image).arg(directory);
     refused(on(&dir.join("none")), 1, "cannot mount on ", "there is no such directory");
     refused(on(&text), 1, "cannot mount on ", "it is not a directory");
