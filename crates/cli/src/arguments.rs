@@ -398,7 +398,7 @@ pub(crate) enum Caller {
     MountProgram,
 }
 
-/// Unpack a real image, compare every byte, and show what that took.
+/// Unpack and mount a real image, compare every byte, and show what that took.
 #[derive(Args, Debug)]
 #[command(after_help = help::DEMO)]
 pub(crate) struct DemoArguments {

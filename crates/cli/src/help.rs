@@ -2,7 +2,7 @@
 
 pub(crate) const FERROFS: &str = "\
 Examples:
-  ferrofs demo                             unpack a carried image and check every byte
+  ferrofs demo                             unpack and mount a carried image, check every byte
   ferrofs info app.erofs                   what is this image?
   ferrofs ls -lR app.erofs                 everything in it
   ferrofs cat app.erofs /etc/os-release    one file
@@ -130,9 +130,15 @@ Examples:
   mount -t fuse.ferrofs -o allow_other,memory=64m app.erofs dir/";
 
 pub(crate) const DEMO: &str = "\
-Without arguments the carried image is unpacked, and compared with its list of digests. With IMAGE
+Without arguments the carried image is shown, and compared with its list of digests. With IMAGE
 alone it is compared with a second reading of the image; with SOURCE, with that directory. All of
-it happens in a directory for temporary files, which is removed in the end.
+it happens in a directory for temporary files, which is removed in the end, also after SIGINT.
+
+The image is unpacked, and then mounted by whoever runs this; both are compared, byte by byte. Then
+it is read from fresh mounts, whose page cache is empty: whole files (opened, read, closed), and
+single blocks of 4 KiB in no order, each once; by one reader, and by as many as there are CPUs, four
+at least. Of a large image a part is read. As root the kernel's own EROFS does the same beside it.
+If no mount can be made here, the reason is shown, and that is no failure.
 
 Examples:
   ferrofs demo

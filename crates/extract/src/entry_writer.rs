@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ferrofs_image::{FileType, Image, Inode, Node, Xattr};
@@ -15,7 +16,7 @@ use crate::error::{Error, ErrorKind};
 use crate::event::Summary;
 use crate::hard_links::First;
 use crate::metadata::{Attributes, Keeper, Target, permissions};
-use crate::options::Existing;
+use crate::options::{Existing, Options};
 use crate::place::{LinkError, Partial, Place};
 
 /// What all threads of an extraction share.
@@ -26,11 +27,14 @@ pub(crate) struct Task {
     pub(crate) existing: Existing,
     /// Nothing further can succeed: what has not begun is left alone.
     must_stop: AtomicBool,
+    /// Whoever asked for all this may want it no more.
+    stop: Option<Arc<AtomicBool>>,
 }
 
 impl Task {
-    pub(crate) fn new(image: Image, keeper: Keeper, existing: Existing) -> Self {
-        Self { image, keeper, existing, must_stop: AtomicBool::new(false) }
+    pub(crate) fn new(image: Image, keeper: Keeper, options: &Options) -> Self {
+        let (existing, stop) = (options.existing, options.stop.clone());
+        Self { image, keeper, existing, must_stop: AtomicBool::new(false), stop }
     }
 
     /// Looks at an error, and stops everything if nothing further can succeed after it.
@@ -47,7 +51,13 @@ impl Task {
     }
 
     pub(crate) fn must_stop(&self) -> bool {
-        self.must_stop.load(Ordering::Relaxed)
+        self.must_stop.load(Ordering::Relaxed) || self.is_unwanted()
+    }
+
+    /// Whether the caller wants it to end.
+    pub(crate) fn is_unwanted(&self) -> bool {
+        // Pairs with nothing, as above.
+        self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
 
     /// Where the entry `path` is made.

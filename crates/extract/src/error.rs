@@ -78,6 +78,8 @@ pub enum ErrorKind {
     FirstNameLeftOut,
     /// The memory budget has no room.
     Memory(ferrofs_workers::Error),
+    /// The caller wanted it to end.
+    Stopped,
 }
 
 impl Error {
@@ -204,6 +206,7 @@ impl fmt::Display for ErrorKind {
                 f.write_str("another name of a file that was left out of the tar")
             }
             Self::Memory(error) => error.fmt(f),
+            Self::Stopped => f.write_str("stopped"),
         }
     }
 }

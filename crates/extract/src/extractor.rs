@@ -42,7 +42,8 @@ const OWNER_ALL: u32 = 0o700;
 /// # Errors
 /// Only what makes all further work pointless: the destination cannot be used, or is not empty
 /// under [`Existing::Refuse`](crate::Existing::Refuse); the root cannot be read; the host has no space
-/// left; the memory does not suffice for what is to be remembered. Then no file is left half written.
+/// left; the memory does not suffice for what is to be remembered; [`Options::stop`] wants it to end. Then no file is
+/// left half written.
 pub fn extract(
     image: &Image,
     destination: &Path,
@@ -67,7 +68,7 @@ pub(crate) fn extract_with(
     let opened = destination::open(destination, options.existing)?;
     let caller = Caller::current();
     let keeper = Keeper { caller, owners: options.owners };
-    let task = Arc::new(Task::new(image.clone(), keeper, options.existing));
+    let task = Arc::new(Task::new(image.clone(), keeper, options));
     let in_whole = |kind| Error::new(kind, b"");
     let mut extractor = Extractor {
         crew: Crew::new(&task, threads).map_err(in_whole)?,
@@ -277,6 +278,10 @@ impl Extractor<'_> {
         let mut is_any = false;
         loop {
             let finished = self.crew.finished();
+            // Asked only now: what was cut short for this reason has not failed.
+            if self.task.is_unwanted() {
+                return Err(Error::new(ErrorKind::Stopped, b""));
+            }
             if finished.is_empty() {
                 return Ok(is_any);
             }

@@ -1,5 +1,8 @@
 //! How to extract: what to do about existing entries and owners, and which part of the image.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use crate::Selection;
 
 /// How to extract.
@@ -14,6 +17,9 @@ pub struct Options {
     /// How many threads may work, the caller's included; never more than the CPUs that the system
     /// grants, and never less than one. `None`: as many as these CPUs.
     pub max_threads: Option<usize>,
+    /// When this becomes true the extraction ends soon, with
+    /// [`ErrorKind::Stopped`](crate::ErrorKind::Stopped). `None`: nothing stops it.
+    pub stop: Option<Arc<AtomicBool>>,
 }
 
 /// What to do about entries that exist in the destination.

@@ -5,6 +5,8 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ferrofs_extract::{Error, ErrorKind, Event, Existing, Options, Selection, Summary};
 use ferrofs_extract::{extract, measure};
@@ -77,6 +79,52 @@ fn hard_links_to_a_file_that_was_swapped_become_copies() {
     assert!(is_swapped);
     assert_eq!((summary.hard_links, summary.withheld.copied_links), (0, 1));
     assert_eq!(fs::metadata(tree.join("linked")).unwrap().len(), 3000);
+}
+
+#[test]
+fn an_extraction_that_nobody_wants_any_more_ends_and_leaves_whole_files() {
+    let folder = TempDir::new().unwrap();
+    let whole = folder.path().join("whole");
+    let (summary, _) = run("demo.erofs", &whole, &Options::default());
+    // Several threads may be done with everything before the first of them is heard of.
+    for (max_threads, most) in [(Some(1), summary.unwrap().files - 1), (None, u64::MAX)] {
+        let tree = folder.path().join(format!("{max_threads:?}"));
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopper = Some(Arc::clone(&stop));
+        let options = Options { stop: stopper, max_threads, ..Options::default() };
+        let mut failures = 0;
+        let error = extract(&open("demo.erofs"), &tree, &options, &mut |event| match event {
+            Event::Progress(_) => stop.store(true, Ordering::Relaxed),
+            Event::Failed(_) => failures += 1,
+            _ => {}
+        })
+        .unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Stopped), "{error}");
+        assert_eq!((failures, error.to_string().as_str()), (0, "stopped"));
+        let files = files(&tree);
+        assert!(files.len() as u64 <= most, "{}", files.len());
+        for file in files {
+            let twin = whole.join(file.strip_prefix(&tree).unwrap());
+            assert!(fs::read(&file).unwrap() == fs::read(twin).unwrap(), "{}", file.display());
+        }
+    }
+}
+
+/// Every regular file below.
+fn files(tree: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut directories = vec![tree.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).unwrap().map(Result::unwrap) {
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() {
+                directories.push(entry.path());
+            } else if kind.is_file() {
+                files.push(entry.path());
+            }
+        }
+    }
+    files
 }
 
 #[test]

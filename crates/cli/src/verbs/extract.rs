@@ -74,6 +74,7 @@ pub(crate) fn run(arguments: &ExtractArguments) -> anyhow::Result<Outcome> {
         owners: owners(arguments),
         selection,
         max_threads: Some(resources.threads),
+        ..Options::default()
     };
     let mut problems = Problems::default();
     let started = Instant::now();

@@ -324,25 +324,3 @@ fn an_image_inside_a_file_and_an_image_of_several_files_are_read() {
     let blob = data("chunk-blob.blob");
     ferrofs().arg("check").arg("--device").arg(blob).arg(data("chunk-blob.erofs")).succeeds();
 }
-
-#[test]
-fn the_demonstration_works_and_cleans_up() {
-    let dir = Dir::new();
-    let ended = ferrofs().arg("demo").env("TMPDIR", dir.path()).succeeds();
-    assert!(ended.text().contains("0 differences in 236 entries"), "{}", ended.text());
-    assert!(ended.text().contains("peak memory"), "{}", ended.text());
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-}
-
-#[test]
-fn the_demonstration_compares_with_a_second_reading_or_a_directory() {
-    let dir = Dir::new();
-    let demo = || ferrofs().arg("demo").env("TMPDIR", dir.path()).arg(data("inline.erofs"));
-    assert!(demo().succeeds().text().contains("0 differences in 193 entries"));
-    let tree = dir.join("tree");
-    ferrofs().args(["extract", "-q"]).arg(data("inline.erofs")).arg(&tree).succeeds();
-    demo().arg(&tree).succeeds();
-    fs::write(tree.join("names/a"), "?").unwrap();
-    let ended = demo().arg(&tree).ends_with(1);
-    assert!(ended.stderr.contains("/names/a: has other contents"), "{}", ended.stderr);
-}

@@ -2,6 +2,8 @@
 //! unpacked and compared with its manifest.
 
 #[cfg(test)]
+mod demo;
+#[cfg(test)]
 mod feature;
 #[cfg(test)]
 mod images;

@@ -29,6 +29,7 @@ struct Entry {
     mode: String,
     uid: u32,
     gid: u32,
+    nlink: u64,
     mtime: i64,
     mtime_nsec: u32,
     size: u64,
@@ -77,9 +78,11 @@ fn record(entry: &Entry, groups: &HashMap<String, Entry>) -> anyhow::Result<Reco
         mode: u32::from_str_radix(&inode.mode, 8)?,
         uid: inode.uid,
         gid: inode.gid,
+        link_count: inode.nlink,
         mtime: Timestamp { seconds: inode.mtime, nanoseconds: inode.mtime_nsec },
         contents,
         xattrs: xattrs.collect::<anyhow::Result<Xattrs>>()?,
+        denied_xattrs: Vec::new(),
         link_key: inode.hardlink_group.clone().map(String::into_bytes),
     })
 }

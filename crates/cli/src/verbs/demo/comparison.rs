@@ -1,25 +1,33 @@
-//! Compares an unpacked tree with what it must be: every entry, every field, every byte. What the
-//! caller's rights did not allow to unpack is not held against the tree, but counted.
+//! Compares a tree with what it must be: every entry, every field, every byte, by several readers at a time. What the
+//! caller's rights did not allow is not held against the tree, but counted.
 
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use anyhow::{Context, anyhow};
 use ferrofs_image::FileType;
 
-use super::record::{Contents, Record, Xattrs};
+use super::fidelity::Fidelity;
+use super::interruption::Interruption;
+use super::record::{Contents, Record};
 use super::truth::{Known, Truth, walk_host};
 use crate::moment;
 use crate::progress::{Progress, Work};
 
-/// Compares an unpacked tree with a truth.
+/// Entries that wait for a reader.
+const WAITING_MAX: usize = 64;
+
+/// What is to be compared, and by how many.
 pub(super) struct Comparison<'a> {
-    unpacked: &'a Path,
-    is_root: bool,
-    progress: &'a mut Progress,
-    result: ComparisonResult,
-    /// Which file of the host each hard-linked file of the truth is.
-    links: HashMap<Vec<u8>, Option<Vec<u8>>>,
+    pub(super) tree: &'a Path,
+    pub(super) truth: &'a Truth,
+    pub(super) fidelity: Fidelity,
+    /// At least one.
+    pub(super) readers: usize,
+    pub(super) interruption: &'a Interruption,
 }
 
 /// What a comparison found.
@@ -31,55 +39,211 @@ pub(super) struct ComparisonResult {
     pub(super) unreadable: u64,
 }
 
-impl<'a> Comparison<'a> {
+/// What a reader found at a path.
+struct Finding {
+    expected: Box<Record>,
+    found: Found,
+}
+
+enum Found {
+    /// Nothing, and that may be so.
+    Nothing,
+    Missing,
+    Denied,
+    Failed(io::Error),
+    Entry {
+        differences: Vec<String>,
+        is_unreadable: bool,
+        link_key: Option<Vec<u8>>,
+    },
+}
+
+/// Everything found so far.
+struct Tally<'a> {
+    progress: &'a mut Progress,
+    result: ComparisonResult,
+    missing: u64,
+    /// Which file of the host each hard-linked file of the truth is.
+    links: HashMap<Vec<u8>, Option<Vec<u8>>>,
+}
+
+impl Comparison<'_> {
     /// Compares everything and names each difference on standard error.
-    pub(super) fn run(
-        unpacked: &'a Path,
-        truth: &Truth,
-        progress: &'a mut Progress,
-    ) -> anyhow::Result<ComparisonResult> {
-        let mut comparison = Self {
-            unpacked,
-            is_root: rustix::process::geteuid().is_root(),
+    ///
+    /// # Errors
+    /// The truth cannot be had, the tree cannot be listed, or somebody wants an end.
+    pub(super) fn run(&self, progress: &mut Progress) -> anyhow::Result<ComparisonResult> {
+        let mut tally = Tally {
             progress,
             result: ComparisonResult::default(),
+            missing: 0,
             links: HashMap::new(),
         };
-        let mut missing = 0;
-        truth.for_each(&mut |known| {
-            match known {
-                Known::Record(record) => missing += u64::from(!comparison.entry(&record)?),
-                Known::Hidden => comparison.hidden(),
+        let (work, waiting) = sync_channel(WAITING_MAX);
+        let (report, findings) = channel();
+        let waiting = Arc::new(Mutex::new(waiting));
+        std::thread::scope(|scope| {
+            for number in 0..self.readers {
+                let (waiting, report) = (Arc::clone(&waiting), report.clone());
+                let named = std::thread::Builder::new().name(format!("compare-{number}"));
+                let started = named.spawn_scoped(scope, move || self.read(&waiting, &report));
+                started.context("a thread cannot be started")?;
             }
-            Ok(())
+            // Only the readers have these now, so that either side sees the end of the other.
+            drop((waiting, report));
+            self.hand_out(work, &findings, &mut tally)
         })?;
-        comparison.count_extra(missing)?;
-        Ok(comparison.result)
+        self.interruption.check()?;
+        self.count_extra(&mut tally)?;
+        Ok(tally.result)
     }
 
-    /// Compares one entry; `false` if it was not unpacked.
-    fn entry(&mut self, expected: &Record) -> anyhow::Result<bool> {
-        let found = match Record::of_host(self.unpacked, &expected.path) {
+    /// Gives every path of the truth to the readers, and takes in what they find.
+    fn hand_out(
+        &self,
+        work: SyncSender<Box<Record>>,
+        findings: &Receiver<Finding>,
+        tally: &mut Tally<'_>,
+    ) -> anyhow::Result<()> {
+        self.truth.for_each(self.interruption, &mut |known| {
+            self.interruption.check()?;
+            match known {
+                Known::Record(record) => {
+                    work.send(record).map_err(|_| anyhow!("all readers ended"))?;
+                }
+                Known::Hidden => tally.hidden(),
+            }
+            findings.try_iter().for_each(|finding| tally.take(finding));
+            Ok(())
+        })?;
+        // Without further work the readers end, and without readers the findings.
+        drop(work);
+        findings.iter().for_each(|finding| tally.take(finding));
+        Ok(())
+    }
+
+    /// The work of a reader, which lasts as long as there is some: whoever hands it out never waits in vain.
+    fn read(&self, waiting: &Mutex<Receiver<Box<Record>>>, report: &Sender<Finding>) {
+        loop {
+            let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok(expected) = next else { return };
+            let found = self.look(&expected);
+            // What was found while somebody wanted an end says nothing.
+            if !self.interruption.is_wanted() && report.send(Finding { expected, found }).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Compares one entry.
+    fn look(&self, expected: &Record) -> Found {
+        let found = match Record::of_host(self.tree, &expected.path, self.interruption) {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if !(self.may_be_missing(expected)) {
-                    self.differs(expected, "is missing");
-                }
-                self.advance(expected);
-                return Ok(false);
+                return if self.fidelity.may_lack(expected) {
+                    Found::Nothing
+                } else {
+                    Found::Missing
+                };
             }
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !self.is_root => {
-                self.result.unreadable += 1;
-                self.advance(expected);
-                return Ok(true);
+            Err(error)
+                if error.kind() == io::ErrorKind::PermissionDenied
+                    && self.fidelity.may_be_denied() =>
+            {
+                return Found::Denied;
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Found::Failed(error),
         };
-        self.fields(expected, &found);
-        self.contents(expected, &found);
-        self.links(expected, &found);
-        self.advance(expected);
-        Ok(true)
+        let mut differences = self.fields(expected, &found);
+        let is_unreadable = compare_contents(expected, &found, &mut differences);
+        Found::Entry { differences, is_unreadable, link_key: found.link_key }
+    }
+
+    fn fields(&self, expected: &Record, found: &Record) -> Vec<String> {
+        let mut differences = Vec::new();
+        if expected.file_type != found.file_type {
+            differences.push(format!("is a {}", found.file_type.name()));
+        }
+        if expected.mtime != found.mtime {
+            let (at, instead) = (moment::exact(found.mtime), moment::exact(expected.mtime));
+            differences.push(format!("has the time {at}, not {instead}"));
+        }
+        let has_mode = expected.file_type != FileType::Symlink;
+        if has_mode && (expected.mode ^ found.mode) & self.fidelity.mode_mask() != 0 {
+            differences.push(format!("has the mode {:04o}, not {:04o}", found.mode, expected.mode));
+        }
+        if let Some((uid, gid)) = self.fidelity.owners(expected)
+            && (uid, gid) != (found.uid, found.gid)
+        {
+            differences.push(format!("belongs to {}:{}, not {uid}:{gid}", found.uid, found.gid));
+        }
+        if let Some(count) = self.fidelity.link_count(expected)
+            && count != found.link_count
+        {
+            differences.push(format!("has {} links, not {count}", found.link_count));
+        }
+        let denied = [expected.denied_xattrs.as_slice(), found.denied_xattrs.as_slice()];
+        let xattrs = |record| self.fidelity.xattrs(record, &denied);
+        if xattrs(&expected.xattrs) != xattrs(&found.xattrs) {
+            differences.push("has other extended attributes".to_owned());
+        }
+        differences
+    }
+
+    /// Every path of the truth was looked at, so more paths than that are too many.
+    fn count_extra(&self, tally: &mut Tally<'_>) -> anyhow::Result<()> {
+        let mut count = 0u64;
+        walk_host(self.tree, &mut |_| {
+            count += 1;
+            self.interruption.check()
+        })?;
+        let known = tally.result.done.entries.saturating_sub(tally.missing);
+        if let Some(extra) = count.checked_sub(known).filter(|extra| *extra > 0) {
+            tally.result.differences += extra;
+            let text = format!("{extra} entries that do not belong there");
+            tally.progress.complain_about(b"/", text);
+        }
+        Ok(())
+    }
+}
+
+/// Whether there were contents that the caller may not read.
+fn compare_contents(expected: &Record, found: &Record, differences: &mut Vec<String>) -> bool {
+    let differs = match (&expected.contents, &found.contents) {
+        (Contents::Unreadable { size }, other) | (other, Contents::Unreadable { size }) => {
+            if *size != other.bytes() {
+                differences.push("has another size".to_owned());
+            }
+            return true;
+        }
+        (a, b) if a == b => return false,
+        (Contents::Target(_), _) => "leads elsewhere",
+        (Contents::Device { .. }, _) => "is another device",
+        _ => "has other contents",
+    };
+    differences.push(differs.to_owned());
+    false
+}
+
+impl Tally<'_> {
+    fn take(&mut self, Finding { expected, found }: Finding) {
+        match found {
+            Found::Nothing => self.missing += 1,
+            Found::Missing => {
+                self.missing += 1;
+                self.differs(&expected, "is missing");
+            }
+            Found::Denied => self.result.unreadable += 1,
+            Found::Failed(error) => self.differs(&expected, &format!("cannot be read: {error}")),
+            Found::Entry { differences, is_unreadable, link_key } => {
+                self.result.unreadable += u64::from(is_unreadable);
+                differences.iter().for_each(|how| self.differs(&expected, how));
+                self.link(&expected, link_key.as_deref());
+            }
+        }
+        self.result.done.entries += 1;
+        self.result.done.bytes += expected.contents.bytes();
+        self.progress.update(self.result.done);
     }
 
     /// An entry that the caller may not look at where it comes from.
@@ -88,91 +252,16 @@ impl<'a> Comparison<'a> {
         self.result.done.entries += 1;
     }
 
-    fn may_be_missing(&self, expected: &Record) -> bool {
-        !self.is_root
-            && matches!(
-                expected.file_type,
-                FileType::CharDevice | FileType::BlockDevice | FileType::Socket
-            )
-    }
-
-    fn fields(&mut self, expected: &Record, found: &Record) {
-        if expected.file_type != found.file_type {
-            self.differs(expected, &format!("is a {}", found.file_type.name()));
-        }
-        if expected.mtime != found.mtime {
-            let (at, instead) = (moment::exact(found.mtime), moment::exact(expected.mtime));
-            self.differs(expected, &format!("has the time {at}, not {instead}"));
-        }
-        let mask = if self.is_root { 0o7777 } else { 0o1777 };
-        if expected.file_type != FileType::Symlink && (expected.mode ^ found.mode) & mask != 0 {
-            let text = format!("has the mode {:04o}, not {:04o}", found.mode, expected.mode);
-            self.differs(expected, &text);
-        }
-        if self.is_root && (expected.uid, expected.gid) != (found.uid, found.gid) {
-            self.differs(expected, &format!("belongs to {}:{}", found.uid, found.gid));
-        }
-        if self.kept(&expected.xattrs) != self.kept(&found.xattrs) {
-            self.differs(expected, "has other extended attributes");
-        }
-    }
-
-    /// The attributes that could be set; those of a security module are the host's own.
-    fn kept<'x>(&self, xattrs: &'x Xattrs) -> Vec<(&'x Vec<u8>, &'x Vec<u8>)> {
-        let kept = |name: &[u8]| {
-            if self.is_root { name != b"security.selinux" } else { name.starts_with(b"user.") }
-        };
-        xattrs.iter().filter(|(name, _)| kept(name)).collect()
-    }
-
-    fn contents(&mut self, expected: &Record, found: &Record) {
-        match (&expected.contents, &found.contents) {
-            (Contents::Unreadable { size: a }, other)
-            | (other, Contents::Unreadable { size: a }) => {
-                self.result.unreadable += 1;
-                if *a != other.bytes() {
-                    self.differs(expected, "has another size");
-                }
-            }
-            (a, b) if a == b => {}
-            (Contents::Target(_), _) => self.differs(expected, "leads elsewhere"),
-            (Contents::Device { .. }, _) => self.differs(expected, "is another device"),
-            _ => self.differs(expected, "has other contents"),
-        }
-    }
-
-    fn links(&mut self, expected: &Record, found: &Record) {
+    fn link(&mut self, expected: &Record, found: Option<&[u8]>) {
         let Some(key) = &expected.link_key else { return };
-        let first = self.links.entry(key.clone()).or_insert_with(|| found.link_key.clone());
-        if *first != found.link_key {
+        let first = self.links.entry(key.clone()).or_insert_with(|| found.map(<[u8]>::to_vec));
+        if first.as_deref() != found {
             self.differs(expected, "is not the same file as its other names");
         }
-    }
-
-    /// Every path of the truth was looked at, so more paths than that are too many.
-    fn count_extra(&mut self, missing: u64) -> anyhow::Result<()> {
-        let mut count = 0u64;
-        walk_host(self.unpacked, &mut |_| {
-            count += 1;
-            Ok(())
-        })?;
-        let known = self.result.done.entries - missing;
-        if count > known {
-            self.result.differences += count - known;
-            let text = format!("{} entries that do not belong there", count - known);
-            self.progress.complain_about(b"/", text);
-        }
-        Ok(())
     }
 
     fn differs(&mut self, expected: &Record, how: &str) {
         self.result.differences += 1;
         self.progress.complain_about(&expected.path, how);
-    }
-
-    fn advance(&mut self, expected: &Record) {
-        self.result.done.entries += 1;
-        self.result.done.bytes += expected.contents.bytes();
-        self.progress.update(self.result.done);
     }
 }

@@ -10,12 +10,18 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use ferrofs_image::{FileType, Timestamp};
+use rustix::io::Errno;
 use sha2::{Digest, Sha256};
+
+use super::interruption::Interruption;
 
 /// Contents are read in pieces of this size.
 const PIECE_BYTES: usize = 1 << 16;
 /// Linux allows no longer attribute value or list of names.
 const XATTR_MAX_BYTES: usize = 1 << 16;
+
+/// Access control lists.
+const ACLS: &[u8] = b"system.posix_acl_";
 
 /// Names and values of extended attributes.
 pub(super) type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -30,9 +36,13 @@ pub(super) struct Record {
     pub(super) mode: u32,
     pub(super) uid: u32,
     pub(super) gid: u32,
+    /// How many names it has, and a directory those of its directories.
+    pub(super) link_count: u64,
     pub(super) mtime: Timestamp,
     pub(super) contents: Contents,
     pub(super) xattrs: Xattrs,
+    /// Attributes that are listed, but not for the caller's eyes.
+    pub(super) denied_xattrs: Vec<Vec<u8>>,
     /// Names with the same key are one file.
     pub(super) link_key: Option<Vec<u8>>,
 }
@@ -68,21 +78,31 @@ impl Contents {
 
 impl Record {
     /// Reads what `path` is below `root`.
-    pub(super) fn of_host(root: &Path, path: &[u8]) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// What the system answers, and that somebody wants an end.
+    pub(super) fn of_host(
+        root: &Path,
+        path: &[u8],
+        interruption: &Interruption,
+    ) -> io::Result<Self> {
         let place = below(root, path);
         let metadata = place.symlink_metadata()?;
+        let (xattrs, denied_xattrs) = xattrs(&place)?;
         Ok(Self {
             path: path.to_vec(),
             file_type: file_type(&metadata),
             mode: metadata.mode() & 0o7777,
             uid: metadata.uid(),
             gid: metadata.gid(),
+            link_count: metadata.nlink(),
             mtime: Timestamp {
                 seconds: metadata.mtime(),
                 nanoseconds: u32::try_from(metadata.mtime_nsec()).unwrap_or_default(),
             },
-            contents: contents(&place, &metadata)?,
-            xattrs: xattrs(&place)?,
+            contents: contents(&place, &metadata, interruption)?,
+            xattrs,
+            denied_xattrs,
             link_key: link_key(&metadata),
         })
     }
@@ -95,11 +115,12 @@ pub(super) fn below(root: &Path, path: &[u8]) -> PathBuf {
 }
 
 /// The digest of what `reader` holds, and how much that is.
-pub(super) fn digest(mut reader: impl Read) -> io::Result<(u64, [u8; 32])> {
+fn digest(mut reader: impl Read, interruption: &Interruption) -> io::Result<(u64, [u8; 32])> {
     let mut hasher = Sha256::new();
     let mut piece = vec![0; PIECE_BYTES];
     let mut size = 0;
     loop {
+        interruption.check_io()?;
         let count = reader.read(&mut piece)?;
         if count == 0 {
             return Ok((size, hasher.finalize().into()));
@@ -127,11 +148,15 @@ fn link_key(metadata: &Metadata) -> Option<Vec<u8>> {
     has_names.then(|| format!("{}:{}", metadata.dev(), metadata.ino()).into_bytes())
 }
 
-fn contents(place: &Path, metadata: &Metadata) -> io::Result<Contents> {
+fn contents(
+    place: &Path,
+    metadata: &Metadata,
+    interruption: &Interruption,
+) -> io::Result<Contents> {
     match file_type(metadata) {
         FileType::Regular => match File::open(place) {
             Ok(file) => {
-                let (size, sha256) = digest(file)?;
+                let (size, sha256) = digest(file, interruption)?;
                 Ok(Contents::File { size, sha256 })
             }
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -151,23 +176,25 @@ fn contents(place: &Path, metadata: &Metadata) -> io::Result<Contents> {
     }
 }
 
-fn xattrs(place: &Path) -> io::Result<Xattrs> {
+/// The attributes, and the names of those that are listed, but not for the caller's eyes.
+fn xattrs(place: &Path) -> io::Result<(Xattrs, Vec<Vec<u8>>)> {
+    let (mut xattrs, mut denied) = (Xattrs::new(), Vec::new());
     let mut names = vec![0; XATTR_MAX_BYTES];
     let count = match rustix::fs::llistxattr(place, &mut names) {
-        Err(rustix::io::Errno::OPNOTSUPP) => return Ok(Xattrs::new()),
+        Err(Errno::OPNOTSUPP) => return Ok((xattrs, denied)),
         count => count?,
     };
-    let mut xattrs = Xattrs::new();
     let mut value = vec![0; XATTR_MAX_BYTES];
     for name in names[..count].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         match rustix::fs::lgetxattr(place, name, &mut value) {
             Ok(length) => {
                 xattrs.insert(name.to_vec(), value[..length].to_vec());
             }
-            // Listed, but not for the caller's eyes.
-            Err(rustix::io::Errno::NODATA | rustix::io::Errno::ACCESS) => {}
+            Err(Errno::NODATA | Errno::ACCESS) => denied.push(name.to_vec()),
+            // It names users that have no number in this user namespace.
+            Err(Errno::INVAL) if name.starts_with(ACLS) => denied.push(name.to_vec()),
             Err(errno) => return Err(errno.into()),
         }
     }
-    Ok(xattrs)
+    Ok((xattrs, denied))
 }

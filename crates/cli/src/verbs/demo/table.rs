@@ -1,4 +1,4 @@
-//! The table at the end of a demonstration: what was measured.
+//! The table of an extraction: what was measured, and what comparing found.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::amount::{counted, grouped, human_bytes};
 
 /// What was measured.
 pub(super) struct Table<'a> {
-    pub(super) name: String,
+    pub(super) name: &'a str,
     pub(super) image_bytes: u64,
     pub(super) extracted: &'a Extracted,
     pub(super) compared: ComparisonResult,
@@ -18,21 +18,35 @@ pub(super) struct Table<'a> {
 impl Table<'_> {
     pub(super) fn write(&self, output: &mut impl Write) -> io::Result<()> {
         let summary = &self.extracted.summary;
-        let mut row = |key: &str, value: String| writeln!(output, "  {key:<14}{value}");
-        row("image", format!("{} ({})", self.name, human_bytes(self.image_bytes)))?;
-        row("entries", grouped(summary.entries()))?;
+        let image = format!("{} ({})", self.name, human_bytes(self.image_bytes));
+        row(output, "image", &image)?;
+        row(output, "entries", &grouped(summary.entries()))?;
         let share = percent(self.image_bytes, summary.bytes);
-        row("contents", format!("{} (the image is {share} of it)", human_bytes(summary.bytes)))?;
-        row("unpacked in", timed(self.extracted.time, summary.bytes))?;
-        row("compared in", timed(self.compare_time, self.compared.done.bytes))?;
+        let contents = format!("{} (the image is {share} of it)", human_bytes(summary.bytes));
+        row(output, "contents", &contents)?;
+        row(output, "unpacked in", &timed(self.extracted.time, summary.bytes))?;
         if let Some(peak) = self.extracted.peak_bytes {
-            row("peak memory", format!("{} while unpacking", human_bytes(peak)))?;
+            row(output, "peak memory", &format!("{} while unpacking", human_bytes(peak)))?;
         }
-        row("failures", grouped(summary.failures))?;
-        let checked = counted(self.compared.done.entries, "entry", "entries");
-        let differences = counted(self.compared.differences, "difference", "differences");
-        row("result", format!("{differences} in {checked}"))
+        row(output, "failures", &grouped(summary.failures))?;
+        write_compared(self.compared, self.compare_time, output)
     }
+}
+
+/// Writes what a comparison took and found.
+pub(super) fn write_compared(
+    compared: ComparisonResult,
+    time: Duration,
+    output: &mut impl Write,
+) -> io::Result<()> {
+    row(output, "compared in", &timed(time, compared.done.bytes))?;
+    let checked = counted(compared.done.entries, "entry", "entries");
+    let differences = counted(compared.differences, "difference", "differences");
+    row(output, "result", &format!("{differences} in {checked}"))
+}
+
+fn row(output: &mut impl Write, key: &str, value: &str) -> io::Result<()> {
+    writeln!(output, "  {key:<14}{value}")
 }
 
 fn percent(part: u64, whole: u64) -> String {

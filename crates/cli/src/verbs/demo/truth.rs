@@ -1,4 +1,4 @@
-//! What the unpacked tree must be: the manifest of the carried image, the directory that an image
+//! What a tree must be: the manifest of the carried image, the directory that an image
 //! was made from, or a second reading of the image. Gives one record after the other.
 
 use std::ffi::OsStr;
@@ -11,6 +11,7 @@ use ferrofs_image::{FileType, Image, Inode, Node, Piece, Visit};
 use sha2::{Digest, Sha256};
 
 use super::carried;
+use super::interruption::Interruption;
 use super::record::{Contents, Record, Xattrs, below};
 use crate::name::escaped;
 
@@ -25,7 +26,7 @@ pub(super) enum Known {
     Hidden,
 }
 
-/// What the unpacked tree must be.
+/// What a tree must be.
 #[derive(Clone, Debug)]
 pub(super) enum Truth {
     Manifest,
@@ -46,13 +47,15 @@ impl Truth {
     /// Hands what is known of every path to `sink`.
     pub(super) fn for_each(
         &self,
+        interruption: &Interruption,
         sink: &mut dyn FnMut(Known) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let mut record = |record| sink(Known::Record(Box::new(record)));
         match self {
             Self::Manifest => carried::records()?.into_iter().try_for_each(record),
             Self::Directory(root) => {
-                walk_host(root, &mut |path| match Record::of_host(root, path) {
+                walk_host(root, &mut |path| match Record::of_host(root, path, interruption) {
+                    _ if interruption.is_wanted() => interruption.check(),
                     Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                         sink(Known::Hidden)
                     }
@@ -64,7 +67,9 @@ impl Truth {
             Self::Image(image) => {
                 for visit in image.walk(b"/")? {
                     match visit {
-                        Visit::Enter(node) | Visit::Leaf(node) => record(of_image(image, &node)?)?,
+                        Visit::Enter(node) | Visit::Leaf(node) => {
+                            record(of_image(image, &node, interruption)?)?;
+                        }
                         Visit::Leave(_) => {}
                         // The extraction has named it already.
                         Visit::Problem(_) => {}
@@ -105,10 +110,10 @@ fn join(directory: &[u8], name: &OsStr) -> Vec<u8> {
     [directory, b"/", name.as_bytes()].concat()
 }
 
-fn of_image(image: &Image, node: &Node) -> anyhow::Result<Record> {
+fn of_image(image: &Image, node: &Node, interruption: &Interruption) -> anyhow::Result<Record> {
     let inode = &node.inode;
-    let failed = |error| anyhow!("{}: {error}", escaped(&node.path));
-    let xattrs = image.xattrs(inode).map_err(failed)?;
+    let xattrs =
+        image.xattrs(inode).map_err(|error| anyhow!("{}: {error}", escaped(&node.path)))?;
     let xattrs = xattrs.into_iter().map(|xattr| (xattr.name, xattr.value));
     let has_names = inode.nlink() > 1 && inode.file_type() != FileType::Directory;
     Ok(Record {
@@ -117,21 +122,26 @@ fn of_image(image: &Image, node: &Node) -> anyhow::Result<Record> {
         mode: u32::from(inode.mode() & 0o7777),
         uid: inode.uid(),
         gid: inode.gid(),
+        link_count: u64::from(inode.nlink()),
         mtime: inode.mtime(),
-        contents: contents(image, inode).map_err(failed)?,
+        contents: contents(image, inode, interruption).with_context(|| escaped(&node.path))?,
         xattrs: xattrs.collect::<Xattrs>(),
+        denied_xattrs: Vec::new(),
         link_key: has_names.then(|| inode.nid().raw().to_le_bytes().to_vec()),
     })
 }
 
-fn contents(image: &Image, inode: &Inode) -> ferrofs_image::Result<Contents> {
+fn contents(image: &Image, inode: &Inode, interruption: &Interruption) -> anyhow::Result<Contents> {
     Ok(match inode.file_type() {
         FileType::Regular => {
             let mut hasher = Sha256::new();
-            image.for_each_piece::<ferrofs_image::Error>(inode, |piece| {
+            image.for_each_piece::<anyhow::Error>(inode, |piece| {
+                interruption.check()?;
                 match piece {
                     Piece::Data { bytes, .. } => hasher.update(bytes),
-                    Piece::Hole { length, .. } => digest_zeros(&mut hasher, length),
+                    Piece::Hole { length, .. } => {
+                        digest_zeros(&mut hasher, length, interruption)?;
+                    }
                 }
                 Ok(())
             })?;
@@ -146,10 +156,16 @@ fn contents(image: &Image, inode: &Inode) -> ferrofs_image::Result<Contents> {
     })
 }
 
-fn digest_zeros(hasher: &mut Sha256, mut length: u64) {
+fn digest_zeros(
+    hasher: &mut Sha256,
+    mut length: u64,
+    interruption: &Interruption,
+) -> anyhow::Result<()> {
     while length > 0 {
+        interruption.check()?;
         let count = usize::try_from(length).unwrap_or(usize::MAX).min(ZEROS.len());
         hasher.update(&ZEROS[..count]);
         length -= count as u64;
     }
+    Ok(())
 }

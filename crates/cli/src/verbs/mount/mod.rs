@@ -19,6 +19,8 @@ use crate::stderr;
 use background::Asker;
 use request::Request;
 
+pub(in crate::verbs) use signals::{ENDING, Signal, ignored};
+
 /// Mounts.
 pub(crate) fn run(typed: &MountArguments) -> anyhow::Result<Outcome> {
     let mut asker = Asker::of_this_process()?;

@@ -14,7 +14,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 
 /// What ends a mount.
-const ENDING: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
+pub(in crate::verbs) const ENDING: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
 /// The exit status after a second signal: the mount did not get to its end.
 const CUT_SHORT: i32 = 1;
 /// What rings when the session has ended; handlers write something else.
@@ -22,7 +22,7 @@ const ENDED: u8 = b'.';
 
 /// A signal by its number; 0 while there was none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Signal(usize);
+pub(in crate::verbs) struct Signal(pub(in crate::verbs) usize);
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +153,7 @@ impl fmt::Display for Signal {
 }
 
 /// The signals that are ignored, as a mask; those of a process that cannot tell are not.
-fn ignored() -> u64 {
+pub(in crate::verbs) fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)

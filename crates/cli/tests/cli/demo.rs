@@ -1,0 +1,198 @@
+//! `ferrofs demo`: what it shows with FUSE and without, and that it leaves nothing behind, however it ends.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::mounted::{has_fuse, may_mount};
+use crate::support::{Dir, TestCommand, data, ferrofs, is_root};
+
+/// A demonstration is tried so often: one may be done before a signal reaches it.
+const ATTEMPTS: usize = 20;
+
+/// How often a demonstration that goes well says that a comparison found nothing: of what it unpacked, and of a mount.
+fn comparisons(has_mount: bool) -> usize {
+    if has_mount { 2 } else { 1 }
+}
+
+/// Nothing is in the directory, nothing is mounted in it, and nobody has it in a command line.
+#[track_caller]
+fn assert_clean(dir: &Dir) {
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().map(|one| one.path()).collect();
+    let left: Vec<_> = left.iter().filter(|path| is_of_demonstration(path)).collect();
+    assert!(left.is_empty(), "{left:?}");
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!mounts.contains(dir.path().to_str().unwrap()), "{mounts}");
+    let name = dir.join("ferrofs-demo");
+    let name = name.as_os_str().as_encoded_bytes();
+    for process in fs::read_dir("/proc").unwrap().flatten() {
+        let words = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let words = String::from_utf8_lossy(&words).into_owned();
+        assert!(!words.as_bytes().windows(name.len()).any(|part| part == name), "{words}");
+    }
+}
+
+fn is_of_demonstration(path: &Path) -> bool {
+    path.file_name().unwrap().to_str().unwrap().starts_with("ferrofs-demo")
+}
+
+fn demo(dir: &Dir) -> TestCommand {
+    ferrofs().arg("demo").env("TMPDIR", dir.path())
+}
+
+// A-DEMO-MOUNTS
+#[test]
+fn the_demonstration_works_and_cleans_up() {
+    let dir = Dir::new();
+    let text = demo(&dir).succeeds().text();
+    let has_mount = has_fuse();
+    let found = text.matches("0 differences in 236 entries").count();
+    assert_eq!(found, comparisons(has_mount), "{text}");
+    assert!(text.contains("peak memory"), "{text}");
+    if has_mount {
+        let row = |name: &str, readers: usize| {
+            let start = format!("  {name:<8} {readers:>8} ");
+            text.lines().any(|line| line.starts_with(&start) && line.matches('s').count() >= 4)
+        };
+        let cpus = std::thread::available_parallelism().unwrap().get();
+        assert!(row("ferrofs", 1) && row("ferrofs", cpus.max(4)), "{text}");
+        let has_kernel = row("kernel", 1) && row("kernel", cpus.max(4));
+        assert!(has_kernel || text.contains("not beside the kernel's EROFS: "), "{text}");
+        assert!(text.contains("decoded for each served"), "{text}");
+        assert!(text.contains(" processes of mounts ended well\n"), "{text}");
+    } else {
+        assert!(text.contains("no mount is shown: cannot mount"), "{text}");
+    }
+    assert_clean(&dir);
+}
+
+#[test]
+fn the_demonstration_compares_with_a_second_reading_or_a_directory() {
+    let dir = Dir::new();
+    let demo = || demo(&dir).arg(data("inline.erofs"));
+    let text = demo().succeeds().text();
+    let found = text.matches("0 differences in 193 entries").count();
+    assert_eq!(found, comparisons(has_fuse()), "{text}");
+    let tree = dir.join("tree");
+    ferrofs().args(["extract", "-q"]).arg(data("inline.erofs")).arg(&tree).succeeds();
+    fs::write(tree.join("names/a"), "?").unwrap();
+    let ended = demo().arg(&tree).ends_with(1);
+    let found = ended.stderr.matches("/names/a: has other contents").count();
+    assert_eq!(found, comparisons(has_fuse()), "{}", ended.stderr);
+    fs::remove_dir_all(tree).ok();
+    assert_clean(&dir);
+}
+
+#[test]
+fn a_directory_that_was_unpacked_by_root_is_what_the_mount_shows() {
+    if !has_fuse() || !may_mount() {
+        return;
+    }
+    let dir = Dir::new();
+    let tree = dir.join("tree");
+    ferrofs().args(["extract", "-q"]).arg(data("lz4.erofs")).arg(&tree).succeeds();
+    let text = demo(&dir).arg(data("lz4.erofs")).arg(&tree).succeeds().text();
+    assert_eq!(text.matches(" 0 differences in ").count(), 2, "{text}");
+    assert_clean(&dir);
+}
+
+// A-DEMO-ANY-USER
+#[test]
+fn an_ordinary_user_sees_the_mount_or_why_there_is_none() {
+    let dir = Dir::new();
+    let program = dir.ordinary_ferrofs();
+    let text = program.arg("demo").env("TMPDIR", dir.path()).succeeds().text();
+    let has_mount = text.contains(" processes of mounts ended well\n");
+    assert!(has_mount || text.contains("no mount is shown: cannot mount"), "{text}");
+    let found = text.matches("0 differences in 236 entries").count();
+    assert_eq!(found, comparisons(has_mount), "{text}");
+    assert_clean(&dir);
+}
+
+// A-DEMO-NO-FUSE
+#[test]
+fn without_a_way_to_mount_the_reason_is_shown_and_all_the_rest() {
+    let Some(setpriv) =
+        ["/usr/bin/setpriv", "/bin/setpriv"].into_iter().find(|path| Path::new(path).exists())
+    else {
+        return;
+    };
+    let dir = Dir::new();
+    // This copies the program to where everybody may run it.
+    drop(dir.ordinary_ferrofs());
+    let mut program = Command::new(setpriv);
+    program.arg("--no-new-privs").env("TMPDIR", dir.path());
+    if is_root() {
+        program.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(dir.join("ferrofs"));
+    } else {
+        program.arg(env!("CARGO_BIN_EXE_ferrofs"));
+    }
+    let text = TestCommand::new(program).arg("demo").succeeds().text();
+    assert!(text.contains("no mount is shown: cannot mount: "), "{text}");
+    assert_eq!(text.matches("0 differences in 236 entries").count(), 1, "{text}");
+    assert_clean(&dir);
+}
+
+// A-DEMO-SIGNALS
+#[test]
+fn signals_end_it_in_each_phase_and_nothing_is_left() {
+    let phases = ["unpacking", "comparing every byte with", "mounted on", "reading"];
+    let phases = if has_fuse() { &phases[..] } else { &phases[..2] };
+    let signals = [Signal::INT, Signal::TERM, Signal::HUP];
+    for (phase, signal) in phases.iter().zip(signals.into_iter().cycle()) {
+        let dir = Dir::new();
+        let ended = (0..ATTEMPTS).find_map(|_| signalled(&dir, phase, signal));
+        let said = ended.unwrap_or_else(|| panic!("{phase}: {signal:?} never came in time"));
+        let last = said.lines().next_back().unwrap_or_default();
+        assert!(last.starts_with("ferrofs: ended by SIG"), "{phase}: {said}");
+        assert!(!said.contains("cannot") && !said.contains("still"), "{phase}: {said}");
+    }
+}
+
+/// What it says on standard error if it gets a signal when it says on standard output that a phase begins; nothing if
+/// it was done before.
+fn signalled(dir: &Dir, phase: &str, signal: Signal) -> Option<String> {
+    let mut child = demo(dir).spawn();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.starts_with(phase)), "{phase}");
+    // Not waited for yet, so the number is its own even if it has ended.
+    kill_process(Pid::from_child(&child), signal).unwrap();
+    lines.for_each(drop);
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let code = child.wait().unwrap().code();
+    assert_clean(dir);
+    match code {
+        Some(0) => None,
+        Some(1) => Some(said),
+        other => panic!("{phase}: {other:?}: {said}"),
+    }
+}
+
+#[test]
+fn whoever_closes_its_output_gets_no_complaint_and_nothing_is_left() {
+    let dir = Dir::new();
+    let mut child = demo(&dir).spawn();
+    drop(child.stdout.take());
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(
+        (child.wait().unwrap().code(), said.contains("panicked")),
+        (Some(0), false),
+        "{said}"
+    );
+    assert_clean(&dir);
+}
+
+#[test]
+fn an_image_that_is_damaged_is_told_of_and_nothing_is_left() {
+    let dir = Dir::new();
+    let middle = fs::metadata(data("zstd-16k-ztail.erofs")).unwrap().len() / 2;
+    let image = dir.patched("zstd-16k-ztail.erofs", usize::try_from(middle).unwrap(), &[0x5a; 64]);
+    let ended = demo(&dir).arg(image).ends_with(1);
+    assert!(ended.stderr.contains("ferrofs: /"), "{}", ended.stderr);
+    assert_clean(&dir);
+}
