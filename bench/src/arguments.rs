@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 
 use crate::hogs::HogArguments;
+use crate::launches::{Decoding, LauncherArguments};
 use crate::pages::{LimitArguments, Mix};
 use crate::reads::Through;
 use crate::rows::RowName;
@@ -40,12 +41,17 @@ pub(crate) enum Experiment {
     Pages(PagesArguments),
     /// Reads the files of an image front to back, by one reader and by many at a time
     Reads(ReadsArguments),
+    /// Starts programs from a mount beside CPU hogs (needs root)
+    Launches(LaunchesArguments),
     /// Gets frames in a memory cgroup
     #[command(hide = true)]
     UnderLimit(LimitArguments),
     /// Burns a CPU beside an experiment
     #[command(hide = true)]
     Hog(HogArguments),
+    /// Starts programs from a mount
+    #[command(hide = true)]
+    Launcher(LauncherArguments),
 }
 
 /// The letters are those of QEMU's bench.
@@ -181,6 +187,28 @@ pub(crate) struct ReadsArguments {
     #[arg(short = 'c', long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) repeat: u16,
+}
+
+/// How programs are started from a mount.
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct LaunchesArguments {
+    /// An image of a Debian system with perl, git, gcc and python3
+    pub(crate) image: PathBuf,
+    /// Rounds: a fresh mount of each kind, 16 programs on each; 2 at most with --quick
+    #[arg(short, long, value_name = "N", default_value_t = 50)]
+    #[arg(value_parser = clap::value_parser!(u16).range(2..=10_000))]
+    pub(crate) iterations: u16,
+    /// Hogs on each CPU, at nice 0
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u16).range(0..=64))]
+    pub(crate) hogs: u16,
+    /// Who decodes
+    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
+    #[arg(default_values_t = Decoding::ALL)]
+    pub(crate) decoding: Vec<Decoding>,
+    /// Folder with erofsfuse: launches from it, and from the kernel's EROFS, stand beside ours
+    #[arg(long, value_name = "DIR")]
+    pub(crate) peers: Option<PathBuf>,
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ mod baseline;
 mod deflater;
 mod hogs;
 mod jobs;
+mod launches;
 mod machine;
 mod page_store;
 mod pages;
@@ -45,8 +46,10 @@ fn run(arguments: &Arguments) -> Result<()> {
         Experiment::Jobs(settings) => jobs::run(settings, arguments.quick, &mut out)?,
         Experiment::Pages(settings) => pages::run(settings, arguments.quick, &mut out)?,
         Experiment::Reads(settings) => reads::run(settings, arguments.quick, &mut out)?,
+        Experiment::Launches(settings) => launches::run(settings, arguments.quick, &mut out)?,
         Experiment::UnderLimit(settings) => return pages::measure(settings),
         Experiment::Hog(settings) => return hogs::burn(settings),
+        Experiment::Launcher(settings) => return launches::launch_all(settings),
     };
     report.print(&mut out)?;
     if let Some(path) = &arguments.json {

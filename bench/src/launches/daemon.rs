@@ -1,0 +1,127 @@
+//! The mount of this process: as `ferrofs mount` makes it, with the kind of threads that a column of the table has.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow};
+use ferrofs_image::{DecodeWorkers, OpenOptions, SyncDecompress};
+use ferrofs_mount::fuse::attach::{AttachOptions, Attachment, attach};
+use ferrofs_mount::{Notice, Ready, Served, Settings};
+use ferrofs_workers::cpus::Granted;
+use ferrofs_workers::percpu;
+use ferrofs_workers::priority::Wanted;
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+
+/// On what threads a mount decodes and answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Threads {
+    /// Workers that no CPU is bound to, and listeners, all as every thread begins.
+    Unbound,
+    /// A worker bound to each CPU, at normal priority.
+    PerCpu,
+    /// The same, workers and listeners raised: what a mount has by default.
+    Raised,
+}
+
+impl Threads {
+    pub(super) const ALL: [Self; 3] = [Self::Unbound, Self::PerCpu, Self::Raised];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Unbound => "unbound",
+            Self::PerCpu => "per-CPU",
+            Self::Raised => "per-CPU raised",
+        }
+    }
+
+    fn wanted(self) -> Wanted {
+        if self == Self::Raised { Wanted::Raised } else { Wanted::Normal }
+    }
+}
+
+/// A mount that this process serves.
+#[derive(Debug)]
+pub(super) struct Daemon {
+    attachment: Attachment,
+    served: Served,
+    workers: DecodeWorkers,
+}
+
+impl Daemon {
+    /// Mounts the image on the directory. It must not be entered by the thread that waits for others to read.
+    pub(super) fn start(
+        image: &Path,
+        directory: &Path,
+        threads: Threads,
+        mode: SyncDecompress,
+    ) -> Result<Self> {
+        let granted = Granted::read();
+        let settings = percpu::Settings::new("erofs_worker").priority(threads.wanted());
+        let workers = DecodeWorkers::new(settings);
+        if threads == Threads::Unbound {
+            // Without a worker of its CPU an item goes to the pool that is bound to none.
+            granted.cpus().iter().for_each(|cpu| workers.pool().withdraw(cpu));
+        }
+        let opened = OpenOptions::new().workers(&workers).sync_decompress(mode);
+        let opened = opened.open(image).with_context(|| format!("{}", image.display()))?;
+        let mut options = AttachOptions::new("launches", "ferrofs");
+        // Git wants a /dev/null that works.
+        options.dev = true;
+        let attachment = attach(directory, &options).map_err(|error| anyhow!("{error}"))?;
+        let device = attachment.device().try_clone().context("/dev/fuse")?;
+        let settings = Settings {
+            listeners: granted.parallelism().max(2),
+            priority: threads.wanted(),
+            ..Settings::default()
+        };
+        let ready = Ready::new(device, &settings).map_err(|error| anyhow!("{error}"))?;
+        raise_readahead(directory, ready.terms().max_readahead.1)?;
+        let served = ready.serve(opened, complain).map_err(|error| anyhow!("{error}"))?;
+        Ok(Self { attachment, served, workers })
+    }
+
+    /// From submission to start of all decode work so far, added up, in us.
+    pub(super) fn queued_micros(&self) -> f64 {
+        let snapshot = self.workers.snapshot();
+        let all = snapshot.workers.iter().chain(&snapshot.unbound.threads);
+        all.map(|worker| worker.waits.sum().as_secs_f64() * 1e6).sum()
+    }
+
+    /// How many items its workers ran, and how many of them on no CPU of their own.
+    pub(super) fn items(&self) -> (u64, u64) {
+        let snapshot = self.workers.snapshot();
+        (snapshot.items(), snapshot.unbound.items())
+    }
+
+    /// The rungs of priority that its workers reached.
+    pub(super) fn rungs(&self) -> Vec<String> {
+        let snapshot = self.workers.snapshot();
+        let all = snapshot.workers.iter().chain(&snapshot.unbound.threads);
+        let mut rungs: Vec<_> = all.filter_map(|worker| Some(worker.rung?.to_string())).collect();
+        rungs.sort();
+        rungs.dedup();
+        rungs
+    }
+
+    /// Unmounts, and waits until the last thread is gone.
+    pub(super) fn end(mut self) -> Result<()> {
+        self.attachment.detach().map_err(|error| anyhow!("{error}"))?;
+        self.served.join();
+        Ok(())
+    }
+}
+
+fn complain(notice: &Notice<'_>) {
+    use std::io::Write;
+    // If even stderr is closed there is nobody left to tell.
+    writeln!(std::io::stderr(), "ferrofs-bench: the mount says: {notice}").unwrap_or_default();
+}
+
+/// Has the kernel read ahead as far as was agreed, as the command does.
+fn raise_readahead(directory: &Path, bytes: u32) -> Result<()> {
+    // What the kernel has in mind is enough: asking the mount would wait for this very thread.
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let found = statx(CWD, directory, flags, StatxFlags::empty()).context("asking for the mount")?;
+    let (major, minor) = (found.stx_dev_major, found.stx_dev_minor);
+    let place = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    std::fs::write(&place, (bytes / 1024).to_string()).with_context(|| place.clone())
+}
