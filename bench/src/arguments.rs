@@ -206,6 +206,10 @@ pub(crate) struct LaunchesArguments {
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     #[arg(default_values_t = Decoding::ALL)]
     pub(crate) decoding: Vec<Decoding>,
+    /// What the kernel may read ahead in mounts of ours, instead of what a mount has it set to
+    #[arg(long, value_name = "KIB")]
+    #[arg(value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
+    pub(crate) readahead: Option<u32>,
     /// Folder with erofsfuse: launches from it, and from the kernel's EROFS, stand beside ours
     #[arg(long, value_name = "DIR")]
     pub(crate) peers: Option<PathBuf>,

@@ -103,3 +103,20 @@ fn reads_names_an_image_without_such_files() {
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(complaint.contains("no file of 1000000000000 bytes or more"), "{complaint}");
 }
+
+#[test]
+fn launches_names_a_program_that_is_missing_and_leaves_nothing_behind() {
+    let image = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/lz4.erofs");
+    let child = start(&format!("launches {image} --quick --hogs 0"));
+    let directory = std::env::temp_dir().join(format!("ferrofs-launches-{}", child.id()));
+    let output = child.wait_with_output().unwrap();
+    assert!(!output.status.success());
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    let names_it = complaint.contains("/usr/bin/bash: starting it");
+    let lacks = complaint.contains("needs root") || complaint.contains("/dev/fuse");
+    assert!(names_it || lacks, "{complaint}");
+    assert!(!directory.exists(), "{} is left behind", directory.display());
+    if lacks {
+        println!("not shown: {complaint}");
+    }
+}

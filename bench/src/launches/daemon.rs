@@ -38,6 +38,15 @@ impl Threads {
     }
 }
 
+/// What one mount is to be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wish {
+    pub(super) threads: Threads,
+    pub(super) mode: SyncDecompress,
+    /// What the kernel may read ahead, if not what a mount has it set to.
+    pub(super) readahead_kib: Option<u32>,
+}
+
 /// A mount that this process serves.
 #[derive(Debug)]
 pub(super) struct Daemon {
@@ -48,12 +57,8 @@ pub(super) struct Daemon {
 
 impl Daemon {
     /// Mounts the image on the directory. It must not be entered by the thread that waits for others to read.
-    pub(super) fn start(
-        image: &Path,
-        directory: &Path,
-        threads: Threads,
-        mode: SyncDecompress,
-    ) -> Result<Self> {
+    pub(super) fn start(image: &Path, directory: &Path, wish: Wish) -> Result<Self> {
+        let Wish { threads, mode, readahead_kib } = wish;
         let granted = Granted::read();
         let settings = percpu::Settings::new("erofs_worker").priority(threads.wanted());
         let workers = DecodeWorkers::new(settings);
@@ -74,7 +79,7 @@ impl Daemon {
             ..Settings::default()
         };
         let ready = Ready::new(device, &settings).map_err(|error| anyhow!("{error}"))?;
-        raise_readahead(directory, ready.terms().max_readahead.1)?;
+        set_readahead(directory, readahead_kib.unwrap_or(ready.terms().max_readahead.1 / 1024))?;
         let served = ready.serve(opened, complain).map_err(|error| anyhow!("{error}"))?;
         Ok(Self { attachment, served, workers })
     }
@@ -116,12 +121,13 @@ fn complain(notice: &Notice<'_>) {
     writeln!(std::io::stderr(), "ferrofs-bench: the mount says: {notice}").unwrap_or_default();
 }
 
-/// Has the kernel read ahead as far as was agreed, as the command does.
-fn raise_readahead(directory: &Path, bytes: u32) -> Result<()> {
+/// Has the kernel read ahead so far in the mount, as the command does.
+fn set_readahead(directory: &Path, kib: u32) -> Result<()> {
     // What the kernel has in mind is enough: asking the mount would wait for this very thread.
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-    let found = statx(CWD, directory, flags, StatxFlags::empty()).context("asking for the mount")?;
+    let found =
+        statx(CWD, directory, flags, StatxFlags::empty()).context("asking for the mount")?;
     let (major, minor) = (found.stx_dev_major, found.stx_dev_minor);
     let place = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
-    std::fs::write(&place, (bytes / 1024).to_string()).with_context(|| place.clone())
+    std::fs::write(&place, kib.to_string()).with_context(|| place.clone())
 }

@@ -63,8 +63,7 @@ mod tests {
     #[test]
     fn threads_are_told_by_their_names_and_new_ones_count_from_their_beginning() {
         let before = delays(&[("1", "fuse-0", 5_000), ("2", "bench", 1_000)]);
-        let after =
-            delays(&[("1", "fuse-0", 7_000), ("2", "bench", 90_000), ("3", "fuse-1", 500)]);
+        let after = delays(&[("1", "fuse-0", 7_000), ("2", "bench", 90_000), ("3", "fuse-1", 500)]);
         assert_eq!(after.since(&before, &["fuse-"]), 2.5);
         assert_eq!(after.since(&before, &[""]), 91.5);
         assert_eq!(after.since(&before, &["erofs_"]), 0.0);

@@ -1,0 +1,213 @@
+//! One column of the tables: what is mounted, and what it showed, a value a round.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::Decoding;
+use super::daemon::{Daemon, Threads, Wish};
+use super::launcher::Launcher;
+use super::peer::Peer;
+use super::programs::PROGRAMS;
+use super::run_delay::RunDelays;
+use crate::arguments::LaunchesArguments;
+use crate::report::{Report, Series};
+use crate::statistics::Samples;
+
+/// Threads of a daemon of ours that somebody may wait for, by how their names begin.
+const AWAITED: [&str; 2] = ["fuse-", "erofs_worker"];
+/// Threads that get ready what nobody has asked for yet.
+const AHEAD: [&str; 1] = ["erofs_push"];
+
+/// What is mounted.
+#[derive(Debug)]
+pub(super) enum System {
+    Ours(Threads, Decoding),
+    Kernel,
+    Erofsfuse(PathBuf),
+}
+
+impl System {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Ours(threads, _) => threads.name(),
+            Self::Kernel => "kernel",
+            Self::Erofsfuse(_) => "erofsfuse",
+        }
+    }
+
+    /// Whether it is a peer, or one of ours that decodes so.
+    pub(super) fn belongs_to(&self, decoding: Decoding) -> bool {
+        !matches!(self, Self::Ours(_, other) if *other != decoding)
+    }
+
+    fn case(&self) -> &'static str {
+        match self {
+            Self::Ours(_, decoding) => decoding.title(),
+            Self::Kernel | Self::Erofsfuse(_) => "peer",
+        }
+    }
+
+    fn mount<'a>(&self, arguments: &LaunchesArguments, directory: &'a Path) -> Result<Mount<'a>> {
+        let image = &arguments.image;
+        Ok(match self {
+            Self::Ours(threads, decoding) => {
+                let (mode, readahead_kib) = (decoding.mode(), arguments.readahead);
+                let wish = Wish { threads: *threads, mode, readahead_kib };
+                Mount::Ours(Box::new(Daemon::start(image, directory, wish)?))
+            }
+            Self::Kernel => Mount::Peer(Peer::kernel(image, directory)?),
+            Self::Erofsfuse(program) => Mount::Peer(Peer::erofsfuse(program, image, directory)?),
+        })
+    }
+}
+
+/// A mount while it is measured.
+enum Mount<'a> {
+    Ours(Box<Daemon>),
+    Peer(Peer<'a>),
+}
+
+impl Mount<'_> {
+    /// What its threads have waited so far.
+    fn moment(&self) -> Result<Moment> {
+        Ok(match self {
+            Self::Ours(daemon) => {
+                let queued = daemon.queued_micros();
+                Moment { delays: RunDelays::of("self")?, queued: Some(queued) }
+            }
+            Self::Peer(peer) => {
+                let delays = peer.process().map(|process| RunDelays::of(&process.to_string()));
+                Moment { delays: delays.transpose()?.unwrap_or_default(), queued: None }
+            }
+        })
+    }
+
+    /// How names of threads begin: of those that are waited for, and of the others.
+    fn names(&self) -> (&'static [&'static str], &'static [&'static str]) {
+        match self {
+            Self::Ours(_) => (&AWAITED, &AHEAD),
+            Self::Peer(_) => (&[""], &[]),
+        }
+    }
+}
+
+/// A look at a mount.
+struct Moment {
+    delays: RunDelays,
+    queued: Option<f64>,
+}
+
+/// What a mount showed, a value a round, in us.
+#[derive(Debug)]
+pub(super) struct Column {
+    pub(super) system: System,
+    /// From fork to exit of the last program.
+    pub(super) last_launches: Samples,
+    /// The same of all of them, added up.
+    pub(super) all_launches: Samples,
+    /// How long threads that somebody may wait for were ready and did not run, in the last launch.
+    pub(super) delays: Samples,
+    /// The same of those that nobody waits for.
+    delays_ahead: Samples,
+    /// From submission to start of decode work, in the last launch.
+    pub(super) queued: Samples,
+    items: u64,
+    unbound_items: u64,
+    rungs: Vec<String>,
+}
+
+impl Column {
+    pub(super) fn new(system: System) -> Self {
+        Self {
+            system,
+            last_launches: Samples::default(),
+            all_launches: Samples::default(),
+            delays: Samples::default(),
+            delays_ahead: Samples::default(),
+            queued: Samples::default(),
+            items: 0,
+            unbound_items: 0,
+            rungs: Vec::new(),
+        }
+    }
+
+    /// One round on a fresh mount.
+    pub(super) fn measure(
+        &mut self,
+        arguments: &LaunchesArguments,
+        directory: &Path,
+    ) -> Result<()> {
+        let mount = self.system.mount(arguments, directory)?;
+        self.launch(&mount, directory)?;
+        match mount {
+            Mount::Ours(daemon) => {
+                self.note_workers(&daemon);
+                daemon.end()
+            }
+            Mount::Peer(peer) => peer.end(),
+        }
+    }
+
+    fn launch(&mut self, mount: &Mount<'_>, directory: &Path) -> Result<()> {
+        let mut launcher = Launcher::start(directory)?;
+        let mut all = Duration::ZERO;
+        for _ in 1..PROGRAMS.len() {
+            all += launcher.launch()?;
+        }
+        let before = mount.moment()?;
+        let last = launcher.launch()?;
+        let after = mount.moment()?;
+        self.last_launches.push(micros(last));
+        self.all_launches.push(micros(all + last));
+        let (awaited, ahead) = mount.names();
+        self.delays.push(after.delays.since(&before.delays, awaited));
+        self.delays_ahead.push(after.delays.since(&before.delays, ahead));
+        if let (Some(before), Some(after)) = (before.queued, after.queued) {
+            self.queued.push(after - before);
+        }
+        Ok(())
+    }
+
+    fn note_workers(&mut self, daemon: &Daemon) {
+        let (items, unbound) = daemon.items();
+        self.items += items;
+        self.unbound_items += unbound;
+        self.rungs.extend(daemon.rungs());
+        self.rungs.sort();
+        self.rungs.dedup();
+    }
+
+    /// That the workers were what the column says.
+    pub(super) fn workers(&self) -> String {
+        format!(
+            "workers reached {}; they ran {} items, {} of them on no CPU of their own",
+            self.rungs.join(", "),
+            self.items,
+            self.unbound_items
+        )
+    }
+
+    pub(super) fn add_series(&self, report: &mut Report) {
+        let kinds = [
+            ("last launch", &self.last_launches),
+            ("all launches", &self.all_launches),
+            ("run delay", &self.delays),
+            ("run delay of what reads ahead", &self.delays_ahead),
+            ("from submission to start", &self.queued),
+        ];
+        for (kind, samples) in kinds {
+            report.add_series(Series {
+                row: self.system.name().to_owned(),
+                case: format!("{}, {kind}", self.system.case()),
+                unit: "us",
+                samples: samples.clone(),
+            });
+        }
+    }
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
