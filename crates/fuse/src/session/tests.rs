@@ -1,4 +1,9 @@
 //! Sessions against a kernel that is played by the test, over a socket that keeps messages apart as the device does.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test ends where something is not as it should be"
+)]
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
