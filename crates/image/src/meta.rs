@@ -117,6 +117,8 @@ impl Core {
         if let Some(window) = self.windows.cache.get(&key, 0) {
             return Ok(window);
         }
+        // Windows that others make room for leave holes in the heap.
+        self.keeper.wake(&self.engine);
         let offset = address(index.checked_mul(WINDOW_BYTES))?;
         let mut bytes = source::zeroed(window_bytes())?;
         let filled = match space {

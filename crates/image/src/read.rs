@@ -94,6 +94,8 @@ impl Core {
 
     /// Does what a plan says; answers how long the extents are that had to be decoded.
     fn carry_out(&self, plan: &ReadPlan, target: &mut [u8], mode: SyncDecompress) -> Result<u64> {
+        // Also for what needs no decoding: those who read have buffers.
+        self.keeper.wake(&self.engine);
         let mut tally = Tally::default();
         let mut missing: Vec<&Part> = Vec::new();
         for part in &plan.parts {
@@ -110,7 +112,6 @@ impl Core {
             .iter()
             .filter_map(|part| cluster_of(part))
             .fold(0u64, |sum, cluster| sum.saturating_add(cluster.decoded_bytes));
-        self.keeper.wake(&self.engine);
         match mode {
             SyncDecompress::Auto => self.decode_missing(&missing, target, &mut tally)?,
             SyncDecompress::ForceOn | SyncDecompress::ForceOff => {

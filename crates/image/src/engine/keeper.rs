@@ -1,10 +1,12 @@
 //! Gives memory back after a burst: what stations, buffers and the cache keep to be faster goes when
 //! nothing was read for a while. It owns one thread, which lives only while there is something to give
-//! back; engines start it when they decode for readers who may come back.
+//! back; it starts when something is read for readers who may come back.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use ferrofs_workers::memory::trim_heap;
 
 use super::Engine;
 
@@ -99,9 +101,11 @@ fn keep(engine: &Weak<Engine>, quit: &Signal, state: &Mutex<State>) {
     while !quit.wait(LOOK) {
         let Some(engine) = engine.upgrade() else { return };
         let now = engine.activity();
-        let is_idle = last == Some(now) && !engine.stations.are_used();
+        let was_asked = std::mem::take(&mut lock(state).was_asked);
+        let is_idle = !was_asked && last == Some(now) && !engine.stations.are_used();
         if is_idle {
             engine.shed(u64::MAX);
+            trim_heap();
         }
         last = Some(now);
         if lock(state).ends(is_idle) {
@@ -115,7 +119,6 @@ impl State {
     /// it.
     fn ends(&mut self, is_idle: bool) -> bool {
         let ends = is_idle && !self.was_asked;
-        self.was_asked = false;
         self.is_looking = !ends;
         ends
     }
@@ -124,6 +127,8 @@ impl State {
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
+
+    use ferrofs_workers::memory::Policy;
 
     use super::*;
     use crate::image::Image;
@@ -162,9 +167,26 @@ mod tests {
     }
 
     #[test]
+    fn buffers_come_back_where_nothing_is_decoded() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/plain.erofs");
+        let memory = Memory::new(Memory::MIN_BYTES).unwrap();
+        let image = OpenOptions::new().memory(&memory).open(path).unwrap();
+        let fixed = memory.budget().used_bytes();
+        let file = image.resolve(b"/x").unwrap().unwrap();
+        for _ in 0..3 {
+            let mut buffer = memory.buffer(4096, Policy::MustSucceed).unwrap();
+            image.read_at(&file, 0, &mut buffer).unwrap();
+            assert!(memory.budget().used_bytes() > fixed);
+            drop(buffer);
+            until("buffers come back", || memory.budget().used_bytes() == fixed);
+        }
+    }
+
+    #[test]
     fn who_reads_while_the_keeper_gives_back_has_it_look_again() {
         let mut state = State { thread: None, is_looking: true, was_asked: true };
         assert!(!state.ends(true) && state.is_looking, "somebody relies on it");
+        state.was_asked = false;
         assert!(!state.ends(false) && state.is_looking, "somebody reads");
         assert!(state.ends(true) && !state.is_looking);
     }
