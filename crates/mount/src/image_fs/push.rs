@@ -3,10 +3,10 @@
 //! Told by `read` what `forecast` foresees; its threads run the census, too.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-use ferrofs_fuse::Errno;
 use ferrofs_image::{File, FileType, Nid, ReadOutcome};
 
 use super::ImageFs;
@@ -54,21 +54,12 @@ impl Pushers {
 
     /// Has these files got ready, the first ones first.
     pub(super) fn push(&self, files: &[Nid], image_fs: &Weak<ImageFs>) {
-        if files.is_empty() {
-            return;
-        }
-        self.start_threads(image_fs);
-        let mut state = self.queue.state.lock().unwrap_or_else(PoisonError::into_inner);
         for batch in files.chunks(BATCH_FILES) {
-            if state.batches.len() < MAX_WAITING {
-                state.batches.push_back(Batch::Files(batch.to_vec()));
-            }
+            self.hand_over(Batch::Files(batch.to_vec()), image_fs);
         }
-        drop(state);
-        self.queue.more.notify_all();
     }
 
-    /// Has stored what lies around a read, unless there is much to do already.
+    /// Has stored what lies around a read.
     pub(super) fn store_around(
         &self,
         file: Arc<File>,
@@ -76,23 +67,23 @@ impl Pushers {
         read: ReadOutcome,
         image_fs: &Weak<ImageFs>,
     ) {
-        self.start_threads(image_fs);
-        let mut state = self.queue.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.batches.len() >= MAX_WAITING {
-            return;
-        }
-        state.batches.push_back(Batch::Around(file, offset, read));
-        drop(state);
-        self.queue.more.notify_one();
+        self.hand_over(Batch::Around(file, offset, read), image_fs);
     }
 
     /// Has the census run.
     pub(super) fn count_xattrs(&self, image_fs: &Weak<ImageFs>) {
+        self.hand_over(Batch::Census, image_fs);
+    }
+
+    /// What comes when too much waits is left out, but for the census, which is asked for once.
+    fn hand_over(&self, batch: Batch, image_fs: &Weak<ImageFs>) {
         self.start_threads(image_fs);
         let mut state = self.queue.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.batches.push_back(Batch::Census);
-        drop(state);
-        self.queue.more.notify_one();
+        if state.batches.len() < MAX_WAITING || matches!(batch, Batch::Census) {
+            state.batches.push_back(batch);
+            drop(state);
+            self.queue.more.notify_one();
+        }
     }
 
     fn start_threads(&self, image_fs: &Weak<ImageFs>) {
@@ -125,11 +116,9 @@ impl Queue {
     fn serve(&self, image_fs: &Weak<ImageFs>) {
         while let Some(batch) = self.take() {
             let Some(image_fs) = image_fs.upgrade() else { return };
-            match batch {
-                Batch::Files(files) => files.into_iter().for_each(|nid| image_fs.push_file(nid)),
-                Batch::Around(file, offset, read) => image_fs.store_now(&file, offset, read),
-                Batch::Census => image_fs.census.run(&image_fs.image),
-            }
+            // A panic costs what it was about to get ready, and no thread.
+            let done = catch_unwind(AssertUnwindSafe(|| image_fs.get_ready(batch)));
+            drop(done);
         }
     }
 
@@ -148,10 +137,18 @@ impl Queue {
 }
 
 impl ImageFs {
+    fn get_ready(&self, batch: Batch) {
+        match batch {
+            Batch::Files(files) => files.into_iter().for_each(|nid| self.push_file(nid)),
+            Batch::Around(file, offset, read) => self.store_now(&file, offset, read),
+            Batch::Census => self.census.run(&self.image),
+        }
+    }
+
     /// Whatever fails here is said by the read that needs it.
     fn push_file(&self, nid: Nid) {
         let Ok(inode) = self.image.inode(nid) else { return };
-        if inode.file_type() != FileType::Regular || inode.size() > MAX_BYTES {
+        if inode.file_type() != FileType::Regular || !(1..=MAX_BYTES).contains(&inode.size()) {
             return;
         }
         let Ok(bytes) = usize::try_from(inode.size()) else { return };
@@ -165,11 +162,9 @@ impl ImageFs {
     /// Gives the kernel bytes of a file; it may not want them.
     pub(super) fn store(&self, node: u64, offset: u64, bytes: &[u8]) {
         let Some(notifier) = self.notifier.get() else { return };
-        match notifier.store(node, offset, bytes) {
-            Ok(()) => self.meters.stored(bytes.len()),
-            Err(Errno::NOENT) => {}
-            // No memory, or the mount is about to end: nothing is lost.
-            Err(_) => {}
+        // What the kernel has no memory for, or has forgotten, is asked for when it is wanted.
+        if notifier.store(node, offset, bytes).is_ok() {
+            self.meters.stored(bytes.len());
         }
     }
 }
