@@ -38,6 +38,9 @@ pub enum Event {
         /// Why.
         errno: rustix::io::Errno,
     },
+    /// The mount is gone, and nobody waits for an answer any more. Told once, by the first listener that sees it;
+    /// the others end as soon as they are done.
+    Gone,
 }
 
 impl fmt::Display for Event {
@@ -58,6 +61,7 @@ impl fmt::Display for Event {
             Self::Malformed => {
                 f.write_str("a request of the kernel is not what it says; it gets EIO")
             }
+            Self::Gone => f.write_str("the mount is gone"),
             Self::DeviceFailed { errno } => write!(f, "/dev/fuse: {errno}; a listener ended"),
         }
     }

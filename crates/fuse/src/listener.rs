@@ -47,7 +47,10 @@ impl Listener {
         let still_free = self.shared.free.leave();
         let length = match received {
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => return Next::Listen,
-            Ok(0) | Err(Errno::NODEV) => return Next::End,
+            Ok(0) | Err(Errno::NODEV) => {
+                self.shared.gone();
+                return Next::End;
+            }
             Ok(length) => length,
             Err(errno) => {
                 self.shared.tell(&Event::DeviceFailed { errno });

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -83,6 +83,7 @@ pub(crate) struct Shared {
     /// Listeners that wait for a request.
     pub(crate) free: Free,
     interrupts: AtomicU64,
+    is_gone: AtomicBool,
     began: Instant,
     tell: Box<Tell>,
     ended: Mutex<bool>,
@@ -161,6 +162,7 @@ impl Greeted {
             unused: Mutex::new((listeners..slots).rev().collect()),
             free: Free::default(),
             interrupts: AtomicU64::new(0),
+            is_gone: AtomicBool::new(false),
             began: Instant::now(),
             tell: Box::new(tell),
             ended: Mutex::new(false),
@@ -304,6 +306,14 @@ impl Shared {
 
     pub(crate) fn first_channel(&self) -> Option<&Channel> {
         self.channels.first()
+    }
+
+    /// A listener has seen that the mount is gone.
+    pub(crate) fn gone(&self) {
+        // Nothing is handed over with it: relaxed.
+        if !self.is_gone.swap(true, Ordering::Relaxed) {
+            self.tell(&Event::Gone);
+        }
     }
 
     fn finish(&self) {

@@ -6,6 +6,8 @@ mod demo;
 #[cfg(test)]
 mod feature;
 #[cfg(test)]
+mod hung_source;
+#[cfg(test)]
 mod images;
 #[cfg(test)]
 mod manifest;

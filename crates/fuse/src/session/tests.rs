@@ -277,6 +277,18 @@ fn a_request_over_the_time_limit_fails() {
 }
 
 #[test]
+fn the_end_of_a_mount_is_told_once_and_does_not_wait_for_what_hangs() {
+    let kernel = Kernel::start(None);
+    kernel.look_up(4, 0, b"hang");
+    kernel.wait_until_held(1);
+    rustix::net::shutdown(&kernel.socket, rustix::net::Shutdown::Both).unwrap();
+    kernel.wait_until_told(|event| *event == Event::Gone);
+    let events = Arc::clone(&kernel.events);
+    drop(kernel);
+    assert_eq!(*events.lock().unwrap(), [Event::Gone]);
+}
+
+#[test]
 fn an_interrupt_of_a_request_that_is_not_there_is_to_be_asked_again() {
     const EAGAIN: i32 = -11;
     let kernel = Kernel::start(None);

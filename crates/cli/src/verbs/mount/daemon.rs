@@ -4,11 +4,13 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, anyhow};
+use ferrofs_mount::fuse::Event;
 use ferrofs_mount::fuse::attach::{Attachment, Detached, Way, attach};
 use ferrofs_mount::sandbox::{Entered, Sandbox, Streams};
 use ferrofs_mount::{Notice, Ready, Served, Settings};
@@ -68,12 +70,20 @@ pub(super) fn run(
     let entered = daemon.shut_in(&greeted, &armed, asker.as_ref())?;
     let (mut signals, bell) = armed.listen()?;
     let log = Arc::clone(&daemon.log);
-    let served = greeted.serve(image, move |notice| log.say(severity(notice), notice));
+    let gone = bell.clone();
+    let served = greeted.serve(image, move |notice| match notice {
+        Notice::Session(Event::Gone) => gone.ring_early(),
+        _ => log.say(severity(notice), notice),
+    });
     let served = served.map_err(|error| anyhow!("{error}"))?;
     daemon.explain(&served, entered.as_ref(), asker.as_ref())?;
     let end = wait_elsewhere(served, bell)?;
     daemon.tell_ready(asker.take())?;
-    daemon.wait(&mut signals);
+    if daemon.wait(&mut signals) == Happened::Overdue {
+        // To let go of the image would mean to wait for those who read it.
+        let mut daemon = ManuallyDrop::new(daemon);
+        return Ok(daemon.leave());
+    }
     // It has rung.
     end.join().ok();
     daemon.end()
@@ -177,9 +187,14 @@ impl Daemon<'_> {
         }
     }
 
-    fn wait(&mut self, signals: &mut Signals) {
+    /// Answers what the end was.
+    fn wait(&mut self, signals: &mut Signals) -> Happened {
         let mut is_told = false;
-        while let Happened::Signal(signal) = signals.wait() {
+        loop {
+            let signal = match signals.wait() {
+                Happened::Signal(signal) => signal,
+                end => return end,
+            };
             // Further ones that came while it was unmounted mean the same.
             if std::mem::replace(&mut is_told, true) {
                 continue;
@@ -203,6 +218,17 @@ impl Daemon<'_> {
             }
             signals.next_one_ends_at_once();
         }
+    }
+
+    /// The mount is gone, and some of its requests will not end: the process goes without them.
+    fn leave(&mut self) -> Outcome {
+        let shown = self.shown();
+        let line = format_args!(
+            "{shown}: unmounted; requests still hang, most likely at the image's file"
+        );
+        self.log.say(Severity::Warning, line);
+        self.log.finish();
+        Outcome::Good
     }
 
     /// The session has ended: because the mount has, or because nobody can serve it any more.

@@ -2,13 +2,14 @@
 //! socket and does nothing else. Called by the daemon, on its main thread.
 
 use std::fmt;
-use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
@@ -17,8 +18,11 @@ use signal_hook::{flag, low_level};
 pub(in crate::verbs) const ENDING: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
 /// The exit status after a second signal: the mount did not get to its end.
 const CUT_SHORT: i32 = 1;
-/// What rings when the session has ended; handlers write something else.
+/// What rings when the mount is gone, and when the session has ended; handlers write something else.
+const GONE: u8 = b',';
 const ENDED: u8 = b'.';
+/// How long requests may still take that nobody waits for, once the mount is gone.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A signal by its number; 0 while there was none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +35,8 @@ pub(super) enum Happened {
     Signal(Signal),
     /// It has ended.
     Ended,
+    /// It was gone for a while, and requests have not ended: they hang.
+    Overdue,
 }
 
 /// Handlers are in place: no signal ends the process any more, and none is lost. The socket's ends are not theirs yet,
@@ -52,11 +58,13 @@ pub(super) struct Signals {
     ends_at_once: Arc<AtomicBool>,
     reader: UnixStream,
     is_first_look: bool,
+    /// Until when the session should have ended; nothing while it is mounted.
+    deadline: Option<Instant>,
 }
 
-/// Tells the one who waits that the session has ended.
-#[derive(Debug)]
-pub(super) struct Bell(UnixStream);
+/// Tells the one who waits what becomes of the session.
+#[derive(Clone, Debug)]
+pub(super) struct Bell(Arc<UnixStream>);
 
 impl Armed {
     /// Puts handlers in place. A signal that whoever started the process wants ignored, as `nohup` does, stays so in
@@ -98,7 +106,8 @@ impl Armed {
             low_level::pipe::register_raw(signal, OwnedFd::from(writer))
                 .with_context(|| format!("a handler for signal {signal}"))?;
         }
-        Ok((Signals { last, ends_at_once, reader, is_first_look: true }, Bell(bell)))
+        let signals = Signals { last, ends_at_once, reader, is_first_look: true, deadline: None };
+        Ok((signals, Bell(Arc::new(bell))))
     }
 }
 
@@ -113,12 +122,29 @@ impl Signals {
         }
         let mut byte = [0];
         loop {
+            if self.is_overdue() {
+                return Happened::Overdue;
+            }
             match rustix::io::read(&self.reader, &mut byte) {
+                Ok(1) if byte == [GONE] => self.deadline = Some(Instant::now() + PATIENCE),
                 Ok(1) if byte == [ENDED] => return Happened::Ended,
                 Ok(1) => return Happened::Signal(self.last().unwrap_or(Signal(0))),
                 Err(Errno::INTR) => {}
                 // Nobody is left who could write: that cannot be while handlers and the bell live.
                 Ok(_) | Err(_) => return Happened::Ended,
+            }
+        }
+    }
+
+    /// Whether nothing happens until the deadline, if there is one.
+    fn is_overdue(&self) -> bool {
+        let Some(deadline) = self.deadline else { return false };
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).unwrap_or_default();
+            match poll(&mut [PollFd::new(&self.reader, PollFlags::IN)], Some(&left)) {
+                Err(Errno::INTR) => {}
+                found => return found == Ok(0),
             }
         }
     }
@@ -135,9 +161,19 @@ impl Signals {
 }
 
 impl Bell {
-    pub(super) fn ring(mut self) {
+    /// The mount is gone.
+    pub(super) fn ring_early(&self) {
+        self.say(GONE);
+    }
+
+    /// The session has ended.
+    pub(super) fn ring(&self) {
+        self.say(ENDED);
+    }
+
+    fn say(&self, what: u8) {
         // If nobody waits any more, the process ends anyway.
-        self.0.write_all(&[ENDED]).ok();
+        rustix::io::write(&*self.0, &[what]).ok();
     }
 }
 

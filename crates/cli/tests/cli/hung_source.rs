@@ -1,0 +1,173 @@
+//! A source that hangs: the image lies in a file system of this test, which stops to answer.
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use ferrofs_mount::fuse::attach::{AttachOptions, Attachment, attach};
+use ferrofs_mount::fuse::{
+    Attributes, Capabilities, Entry, Errno, FileSystem, Greeted, Operation, Reply, Request,
+    Session, SessionOptions, Wanted,
+};
+use rustix::process::Signal;
+
+use crate::mounted::{MountPoint, has_fuse};
+use crate::support::{TestCommand, data, ferrofs};
+
+/// How long a reader may take to reach what hangs, or to die.
+const LIMIT: Duration = Duration::from_secs(20);
+const IMAGE: u64 = 2;
+
+/// A directory with one file, whose reads hang while the gate is shut.
+struct Source {
+    bytes: Vec<u8>,
+    gate: Arc<Gate>,
+}
+
+#[derive(Default)]
+struct Gate {
+    state: Mutex<State>,
+    opened: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    is_shut: bool,
+    held: usize,
+}
+
+impl Gate {
+    fn set(&self, is_shut: bool) {
+        self.state.lock().unwrap().is_shut = is_shut;
+        self.opened.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.held += 1;
+        drop(self.opened.wait_while(state, |state| state.is_shut).unwrap());
+    }
+
+    fn wait_until_held(&self, more_than: usize) {
+        let began = Instant::now();
+        while self.state.lock().unwrap().held <= more_than {
+            assert!(began.elapsed() < LIMIT, "nobody asks the source");
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Source {
+    fn attributes(&self, node: u64) -> Attributes {
+        let (mode, size) = if node == IMAGE {
+            (0o100_444, u64::try_from(self.bytes.len()).unwrap())
+        } else {
+            (0o040_555, 0)
+        };
+        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        Attributes { ino: node, size, mode, links: 1, uid, gid, ..Attributes::default() }
+    }
+}
+
+impl FileSystem for Source {
+    fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
+        match request.operation {
+            Operation::Lookup { name: b"image" } => {
+                reply.entry(&Entry { node: IMAGE, attributes: self.attributes(IMAGE) });
+            }
+            Operation::GetAttr => reply.attributes(&self.attributes(request.node)),
+            Operation::Read { offset, size } => {
+                self.gate.pass();
+                let begin = usize::try_from(offset).unwrap().min(self.bytes.len());
+                let end = self.bytes.len().min(begin + usize::try_from(size).unwrap());
+                reply.bytes(&self.bytes[begin..end]);
+            }
+            _ => reply.error(Errno::NOSYS),
+        }
+    }
+}
+
+/// The file system, mounted. Its end lets everybody go.
+struct Mounted {
+    gate: Arc<Gate>,
+    attachment: Attachment,
+    session: Option<Session>,
+    point: MountPoint,
+}
+
+impl Mounted {
+    fn new(image: &str) -> Self {
+        let (point, gate) = (MountPoint::new(), Arc::new(Gate::default()));
+        let source = Source { bytes: fs::read(data(image)).unwrap(), gate: Arc::clone(&gate) };
+        let attachment = attach(point.path(), &AttachOptions::new("test", "test")).unwrap();
+        // What is not asked for is not read: no page more, and none ahead.
+        let wanted = Wanted {
+            capabilities: Capabilities::NO_OPEN_SUPPORT,
+            max_read: 4096,
+            max_readahead: 0,
+            max_background: 64,
+        };
+        // More than the daemon can occupy.
+        let options = SessionOptions { listeners: 32, wanted, time_limit: None };
+        let greeted = Greeted::new(attachment.device().try_clone().unwrap(), &options).unwrap();
+        let session = greeted.start(Arc::new(source), |_| {}).unwrap();
+        Self { gate, attachment, session: Some(session), point }
+    }
+
+    fn mount(&self, point: &MountPoint) -> TestCommand {
+        ferrofs().arg("mount").arg(self.point.join("image")).arg(point.path())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.gate.set(false);
+        if self.attachment.detach().is_ok()
+            && let Some(session) = self.session.take()
+        {
+            session.join();
+        }
+    }
+}
+
+/// Reads every file, one after the other.
+fn reader(point: &MountPoint) -> Child {
+    let mut grep = Command::new("grep");
+    grep.args(["-r", "-c", "x"]).arg(point.path());
+    grep.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn wait(child: &mut Child) {
+    let began = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        assert!(began.elapsed() < LIMIT, "it does not end");
+        std::thread::yield_now();
+    }
+}
+
+// A-MOUNT-HUNG-SOURCE
+#[test]
+fn a_hung_source_holds_up_neither_the_death_of_a_reader_nor_the_end_of_a_mount() {
+    if !has_fuse() {
+        return;
+    }
+    for signal in [None, Some(Signal::TERM)] {
+        let (source, point) = (Mounted::new("plain.erofs"), MountPoint::new());
+        source.mount(&point).succeeds();
+        let daemon = point.process(None);
+        source.gate.set(true);
+        let held = source.gate.state.lock().unwrap().held;
+        let mut reader = reader(&point);
+        source.gate.wait_until_held(held);
+        assert!(reader.try_wait().unwrap().is_none());
+        reader.kill().unwrap();
+        wait(&mut reader);
+        match signal {
+            Some(signal) => daemon.signal(signal),
+            None => assert!(point.unmount()),
+        }
+        daemon.wait();
+        assert_eq!(point.mount(), None);
+    }
+}
