@@ -148,9 +148,13 @@ impl Process {
         self.pid.as_raw_nonzero().get()
     }
 
-    /// The session that it belongs to; none once it has ended.
+    /// The session that it belongs to, which is 0 if its leader lives outside this namespace of
+    /// processes (where `getsid` of rustix would panic); none once it has ended.
     pub(crate) fn session(&self) -> Option<i32> {
-        rustix::process::getsid(Some(self.pid)).ok().map(|leader| leader.as_raw_nonzero().get())
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).ok()?;
+        let behind_name = &stat[stat.rfind(')')? + 1..];
+        // State, parent, process group, session.
+        behind_name.split_ascii_whitespace().nth(3)?.parse().ok()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
