@@ -42,16 +42,17 @@ impl Watch {
 
     fn look(&self) {
         let now = self.shared.now();
-        let mut longest = 0;
+        let mut hanging = 0_usize;
         for (place, slot) in self.shared.slots.iter().enumerate() {
             let Some(flight) = slot.flight() else { continue };
-            longest = longest.max(now.saturating_sub(flight.since));
+            hanging += usize::from(now.saturating_sub(flight.since) > BUSY_MS);
             if !flight.is_answered {
                 self.judge(place, slot, &flight, now);
             }
         }
-        if longest > BUSY_MS && self.shared.free.count() == 0 {
-            self.shared.listen_more();
+        if self.shared.free.count() == 0 {
+            // As many as there are hang soon where one source does; fewer would have readers wait for another look.
+            (0..hanging).for_each(|_| self.shared.listen_more());
         }
     }
 

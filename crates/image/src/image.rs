@@ -283,7 +283,19 @@ impl Image {
         on_event: &mut dyn FnMut(VerifyEvent),
     ) -> VerifySummary {
         self.core.keeper.wake(&self.core.engine);
-        crate::verify::verify(&self.core, max_threads, on_event)
+        crate::verify::verify(&self.core, b"/", max_threads, on_event)
+    }
+
+    /// The same for what `path` names and everything below it. Link counts are not compared there, as
+    /// other names may lie elsewhere.
+    pub fn verify_below(
+        &self,
+        path: &[u8],
+        max_threads: Option<usize>,
+        on_event: &mut dyn FnMut(VerifyEvent),
+    ) -> VerifySummary {
+        self.core.keeper.wake(&self.core.engine);
+        crate::verify::verify(&self.core, path, max_threads, on_event)
     }
 
     /// What is wrong with the image as a whole: it, or a device, is shorter than it says.

@@ -9,7 +9,7 @@ use ferrofs_image::workers::priority::Wanted;
 pub struct Settings {
     /// Threads that listen to the kernel.
     pub listeners: usize,
-    /// The priority of listeners, who decode most of what is waited for.
+    /// The priority of listeners, who decode most of what is waited for, and of those who store what lies around it.
     pub priority: Wanted,
     /// After what time a request fails with `EIO`; `None` waits for ever.
     pub time_limit: Option<Duration>,

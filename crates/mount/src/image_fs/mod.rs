@@ -77,7 +77,7 @@ impl ImageFs {
             settings: *settings,
             files: Files::new(),
             forecast: Forecast::default(),
-            pushers: Pushers::new(settings.listeners),
+            pushers: Pushers::new(settings.listeners, settings.priority),
             interest: Interest::default(),
             ready: Ready::default(),
             census: Census::default(),

@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
+use ferrofs_image::workers::priority::{self, Rung, Wanted};
 use ferrofs_image::{File, FileType, Nid, ReadOutcome};
 
 use super::ImageFs;
@@ -23,6 +24,8 @@ const MAX_WAITING: usize = 64;
 pub(super) struct Pushers {
     queue: Arc<Queue>,
     most_threads: usize,
+    /// That of the listeners: what is stored too late is asked for meanwhile, which costs a listener more.
+    priority: Wanted,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -48,8 +51,8 @@ enum Batch {
 
 impl Pushers {
     /// None is started before there is something to do.
-    pub(super) fn new(most_threads: usize) -> Self {
-        Self { queue: Arc::default(), most_threads, threads: Mutex::default() }
+    pub(super) fn new(most_threads: usize, priority: Wanted) -> Self {
+        Self { queue: Arc::default(), most_threads, priority, threads: Mutex::default() }
     }
 
     /// Has these files got ready, the first ones first.
@@ -89,11 +92,15 @@ impl Pushers {
     fn start_threads(&self, image_fs: &Weak<ImageFs>) {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         while threads.len() < self.most_threads {
-            let queue = Arc::clone(&self.queue);
+            let (queue, priority) = (Arc::clone(&self.queue), self.priority);
             let image_fs = Weak::clone(image_fs);
             let name = format!("erofs_push/{}", threads.len());
             let thread = std::thread::Builder::new().name(name);
-            match thread.spawn(move || queue.serve(&image_fs)) {
+            let run = move || {
+                let _reached: Rung = priority::apply(priority);
+                queue.serve(&image_fs);
+            };
+            match thread.spawn(run) {
                 Ok(thread) => threads.push(thread),
                 Err(_) => return,
             }

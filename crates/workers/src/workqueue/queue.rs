@@ -138,6 +138,18 @@ where
         }
     }
 
+    /// Until another submitted request, or several, are finished and called back for; at once if
+    /// none is on its way. The submitter handles what nobody has begun rather than to sleep.
+    pub fn wait_for_one(&mut self) {
+        if (0..self.sides.len()).any(|lane| self.help_one(lane)) {
+            return;
+        }
+        if self.has_pending() {
+            self.wait_for_any();
+            self.collect();
+        }
+    }
+
     /// How many slots the workers have, all together.
     #[must_use]
     pub const fn capacity(&self) -> usize {
@@ -260,6 +272,11 @@ where
 
     /// Handles what the lane's worker has not begun.
     fn help(&mut self, lane: usize) {
+        while self.help_one(lane) {}
+    }
+
+    /// Handles one request that the lane's worker has not begun, if there is one.
+    fn help_one(&mut self, lane: usize) -> bool {
         let mut candidates = self.sides[lane].pending();
         while candidates != 0 {
             // The worker goes up from the lowest slot, so the highest is the least likely to clash.
@@ -270,8 +287,10 @@ where
                 let place = Place::Lane { lane, slot };
                 self.handle_here(place);
                 self.call_back(place);
+                return true;
             }
         }
+        false
     }
 
     fn handle_here(&mut self, place: Place) {
