@@ -1,4 +1,5 @@
-//! Reading fields and fixed structures out of a slice without ever reaching past its end.
+//! Reading fields and fixed structures out of a slice without ever reaching past its end, and numbers
+//! into fields without losing a bit.
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
@@ -37,4 +38,22 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     let field = bytes.get(at..at.checked_add(8)?)?;
     Some(u64::from_le_bytes(field.try_into().ok()?))
+}
+
+/// `value` in the width of a field; `at` is the field's byte in its structure.
+///
+/// # Errors
+/// [`ErrorKind::TooLarge`] if it does not fit.
+pub(crate) fn fit<T: TryFrom<u64>>(value: u64, field: &'static str, at: u64) -> Result<T> {
+    T::try_from(value).map_err(|_| Error::new(ErrorKind::TooLarge { field, value }, at))
+}
+
+/// The low 32 bits of `value`.
+pub(crate) fn low_half(value: u64) -> u32 {
+    u32::try_from(value & 0xffff_ffff).unwrap_or(0)
+}
+
+/// The high 32 bits of `value`.
+pub(crate) fn high_half(value: u64) -> u32 {
+    u32::try_from(value >> 32).unwrap_or(0)
 }

@@ -37,6 +37,21 @@ pub fn superblock_checksum(block_size: BlockSize, data: &[u8]) -> Result<u32> {
     Ok(!crc)
 }
 
+/// Computes the checksum of the superblock at the start of `data` and writes it into its field.
+///
+/// Everything else within [`checksum_span`] must be in place: a byte changed afterwards breaks it.
+///
+/// # Errors
+/// [`ErrorKind::Truncated`](crate::ErrorKind::Truncated) if `data` is shorter than
+/// [`checksum_span`].
+pub fn seal_checksum(block_size: BlockSize, data: &mut [u8]) -> Result<()> {
+    let checksum = superblock_checksum(block_size, data)?;
+    let length = data.len();
+    let field = data.get_mut(FIELD).ok_or_else(|| bytes::truncated(FIELD.end, length))?;
+    field.copy_from_slice(&checksum.to_le_bytes());
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,5 +83,16 @@ mod tests {
         assert_eq!(superblock_checksum(size, &block).unwrap(), before);
         block[8] = 99;
         assert_ne!(superblock_checksum(size, &block).unwrap(), before);
+    }
+
+    #[test]
+    fn a_sealed_block_holds_its_own_checksum() {
+        let size = BlockSize::from_bits(9).unwrap();
+        let mut block = [7u8; 600];
+        seal_checksum(size, &mut block).unwrap();
+        let stored = bytes::u32_at(&block, 4).unwrap();
+        assert_eq!(superblock_checksum(size, &block).unwrap(), stored);
+        assert_eq!((block[3], block[8]), (7, 7));
+        assert!(seal_checksum(size, &mut block[..511]).is_err());
     }
 }

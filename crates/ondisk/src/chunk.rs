@@ -1,7 +1,7 @@
 //! Chunk-based files: an array that says where each chunk lies (docs/format.md F8, F10).
 
 use crate::address::BlockSize;
-use crate::bytes::{truncated, u32_at};
+use crate::bytes::{fit, low_half, truncated, u32_at};
 use crate::error::{Error, ErrorKind, Result};
 
 const SHIFT_MASK: u16 = 0x1f;
@@ -11,12 +11,24 @@ const KNOWN: u16 = 0x7f;
 /// A 48-bit block number of all ones is a hole.
 const NULL_BLOCK_48: u64 = 0xffff_ffff_ffff;
 
-/// How a chunk-based file is cut and indexed.
+/// How a chunk-based file is cut and indexed. [`Self::parse`] makes it from its bits, [`Self::new`]
+/// from what they mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkFormat {
     shift: u8,
     has_indexes: bool,
     is_wide: bool,
+}
+
+/// The kinds of tables that say where chunks lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkTable {
+    /// 4 bytes a chunk: a block of the image below 2^32 - 1.
+    BlockMap,
+    /// 8 bytes a chunk: a device, and a block below 2^32 - 1.
+    Indexes,
+    /// 8 bytes a chunk: a device, and a block below 2^48 - 1. Needs 48BIT.
+    WideIndexes,
 }
 
 /// Where a chunk's data lies.
@@ -29,6 +41,27 @@ pub struct ChunkPlace {
 }
 
 impl ChunkFormat {
+    /// Chunks of `1 << shift` blocks (at most 31), in a table of this kind.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooLarge`] for a larger shift.
+    pub fn new(shift: u8, table: ChunkTable) -> Result<Self> {
+        if u16::from(shift) > SHIFT_MASK {
+            let field = "the shift of a chunk";
+            return Err(Error::new(ErrorKind::TooLarge { field, value: u64::from(shift) }, 16));
+        }
+        let has_indexes = table != ChunkTable::BlockMap;
+        Ok(Self { shift, has_indexes, is_wide: table == ChunkTable::WideIndexes })
+    }
+
+    /// The chunk format as an inode holds it.
+    #[must_use]
+    pub fn to_bits(self) -> u16 {
+        let indexes = if self.has_indexes { INDEXES } else { 0 };
+        let wide = if self.is_wide { WIDE } else { 0 };
+        u16::from(self.shift) | indexes | wide
+    }
+
     /// Reads the chunk format of an inode.
     ///
     /// # Errors
@@ -76,10 +109,39 @@ impl ChunkFormat {
         let device = u16::try_from(front >> 16).unwrap_or(0);
         Ok((block != null).then_some(ChunkPlace { device, block }))
     }
+
+    /// Appends an entry to an array; `None` is a hole.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unwritable`] for a device in a block map, and [`ErrorKind::TooLarge`] for a
+    /// block past the largest, of which the pattern of holes is one.
+    pub fn push_entry(self, place: Option<ChunkPlace>, array: &mut Vec<u8>) -> Result<()> {
+        let null =
+            if self.has_indexes && self.is_wide { NULL_BLOCK_48 } else { u64::from(u32::MAX) };
+        let (device, block) = match place {
+            Some(place) if place.block >= null => {
+                let field = "the block of a chunk";
+                return Err(Error::new(ErrorKind::TooLarge { field, value: place.block }, 0));
+            }
+            Some(place) => (place.device, place.block),
+            None => (0, null),
+        };
+        if self.has_indexes {
+            let high: u16 = fit(block >> 32, "the block of a chunk", 0)?;
+            array.extend_from_slice(&high.to_le_bytes());
+            array.extend_from_slice(&device.to_le_bytes());
+        } else if device != 0 {
+            return Err(Error::new(ErrorKind::Unwritable("a device in a block map"), 0));
+        }
+        array.extend_from_slice(&low_half(block).to_le_bytes());
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -108,6 +170,51 @@ mod tests {
         assert_eq!(format.entry(&[0xff, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff]).unwrap(), None);
         let size = BlockSize::from_bits(12).unwrap();
         assert_eq!(format.chunk_bytes(size), 4096 << 5);
+    }
+
+    #[test]
+    fn a_hole_is_written_as_the_table_says_it() {
+        let written = |table| {
+            let mut bytes = Vec::new();
+            ChunkFormat::new(0, table).unwrap().push_entry(None, &mut bytes).unwrap();
+            bytes
+        };
+        assert_eq!(written(ChunkTable::BlockMap), [0xff; 4]);
+        assert_eq!(written(ChunkTable::Indexes), [0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
+        assert_eq!(written(ChunkTable::WideIndexes), [0xff, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff]);
+    }
+
+    #[test]
+    fn a_block_that_reads_back_as_a_hole_is_refused() {
+        let push = |table, device, block| {
+            let format = ChunkFormat::new(31, table).unwrap();
+            format.push_entry(Some(ChunkPlace { device, block }), &mut Vec::new())
+        };
+        assert!(push(ChunkTable::BlockMap, 0, 0xffff_ffff).is_err());
+        assert!(push(ChunkTable::BlockMap, 1, 5).is_err());
+        assert!(push(ChunkTable::Indexes, 1, 0xffff_ffff).is_err());
+        assert!(push(ChunkTable::WideIndexes, 1, 0xffff_ffff).is_ok());
+        assert!(push(ChunkTable::WideIndexes, 1, (1 << 48) - 1).is_err());
+        assert!(push(ChunkTable::WideIndexes, 1, 1 << 50).is_err());
+        assert!(ChunkFormat::new(32, ChunkTable::BlockMap).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(
+            bits in 0u16..0x80, device: u16, block in 0u64..1 << 50, is_hole: bool,
+        ) {
+            let format = ChunkFormat::parse(bits).unwrap();
+            prop_assert_eq!(format.to_bits(), bits);
+            let place = (!is_hole).then_some(ChunkPlace { device, block });
+            let mut bytes = Vec::new();
+            if format.push_entry(place, &mut bytes).is_ok() {
+                prop_assert_eq!(bytes.len(), usize::from(format.entry_bytes()));
+                prop_assert_eq!(format.entry(&bytes).unwrap(), place);
+            } else {
+                prop_assert!(bytes.is_empty() && !is_hole);
+            }
+        }
     }
 
     #[test]

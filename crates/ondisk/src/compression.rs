@@ -2,14 +2,14 @@
 //!
 //! With the feature `COMPR_CFGS` a record for each algorithm of the bitmap follows the superblock,
 //! in ascending order; without it the same superblock field is the window of LZ4
-//! (docs/format.md F5, F6).
+//! (docs/format.md F5, F6). A builder gets both from [`Compression`].
 
 use std::fmt;
 
 use zerocopy::byteorder::little_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::bytes::view;
+use crate::bytes::{fit, view, wide};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Encoded bytes of one pcluster: at most 1 MiB.
@@ -49,6 +49,17 @@ impl AlgorithmId {
     pub fn from_number(number: u8) -> Result<Self> {
         let found = Self::ALL.get(usize::from(number)).copied();
         found.ok_or_else(|| Error::new(ErrorKind::UnknownAlgorithm(number), 0))
+    }
+
+    /// The number of this algorithm.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Lz4 => 0,
+            Self::Lzma => 1,
+            Self::Deflate => 2,
+            Self::Zstd => 3,
+        }
     }
 
     /// The bit of this algorithm in the superblock's bitmap.
@@ -93,7 +104,7 @@ pub struct Compression {
     pub zstd_window_log: Option<u8>,
 }
 
-#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawLz4 {
     max_distance: U16,
@@ -101,7 +112,7 @@ struct RawLz4 {
     _reserved: [u8; 10],
 }
 
-#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawLzma {
     dictionary_bytes: U32,
@@ -109,14 +120,14 @@ struct RawLzma {
     _reserved: [u8; 8],
 }
 
-#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawDeflate {
     window_bits: u8,
     _reserved: [u8; 5],
 }
 
-#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawZstd {
     format: u8,
@@ -141,6 +152,36 @@ impl Compression {
             AlgorithmId::Deflate => self.deflate_window_bits.is_some(),
             AlgorithmId::Zstd => self.zstd_window_log.is_some(),
         }
+    }
+
+    /// The bitmap of the algorithms, for the superblock of an image with `COMPR_CFGS`.
+    #[must_use]
+    pub fn algorithm_bits(&self) -> u16 {
+        let declared = AlgorithmId::ALL.into_iter().filter(|algorithm| self.has(*algorithm));
+        declared.fold(0, |bits, algorithm| bits | algorithm.bit())
+    }
+
+    /// The configuration records, as they follow the superblock of an image with `COMPR_CFGS`: in
+    /// ascending order, each with its length in front and aligned to 4 bytes (F6).
+    /// `max_pcluster_blocks` is the largest pcluster of LZ4 in blocks; the others do not record it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for a parameter out of its range.
+    pub fn records(&self, max_pcluster_blocks: u16) -> Result<Vec<u8>> {
+        let mut records = Vec::new();
+        if let Some(distance) = self.lz4_max_distance {
+            push_record(&mut records, &lz4_record(distance, max_pcluster_blocks)?)?;
+        }
+        if let Some(size) = self.lzma_dictionary_bytes {
+            push_record(&mut records, &lzma_record(size)?)?;
+        }
+        if let Some(bits) = self.deflate_window_bits {
+            push_record(&mut records, &deflate_record(bits)?)?;
+        }
+        if let Some(log) = self.zstd_window_log {
+            push_record(&mut records, &zstd_record(log)?)?;
+        }
+        Ok(records)
     }
 
     /// Adds the record of `algorithm`; `record` is the payload behind its length field.
@@ -212,18 +253,115 @@ impl Compression {
     }
 }
 
+/// Appends a record with its length. Payloads have 4n + 2 bytes, so that each record ends aligned.
+fn push_record(records: &mut Vec<u8>, payload: &[u8]) -> Result<()> {
+    let length: u16 = fit(wide(payload.len()), "the length of a record", wide(records.len()))?;
+    records.extend_from_slice(&length.to_le_bytes());
+    records.extend_from_slice(payload);
+    records.resize(records.len().next_multiple_of(4), 0);
+    Ok(())
+}
+
+fn lz4_record(distance: u16, blocks: u16) -> Result<Vec<u8>> {
+    if distance == 0 {
+        return Err(out_of_range(AlgorithmId::Lz4, "distance", 0, 0));
+    }
+    if u32::from(blocks) > PCLUSTER_MAX_BYTES >> 9 {
+        return Err(out_of_range(AlgorithmId::Lz4, "pcluster blocks", u32::from(blocks), 2));
+    }
+    let raw = RawLz4 {
+        max_distance: distance.into(),
+        max_pcluster_blocks: blocks.into(),
+        _reserved: [0; 10],
+    };
+    Ok(raw.as_bytes().to_vec())
+}
+
+fn lzma_record(size: u32) -> Result<Vec<u8>> {
+    if !(LZMA_MIN_DICTIONARY_BYTES..=LZMA_MAX_DICTIONARY_BYTES).contains(&size) {
+        return Err(out_of_range(AlgorithmId::Lzma, "dictionary size", size, 0));
+    }
+    let raw = RawLzma { dictionary_bytes: size.into(), format: 0.into(), _reserved: [0; 8] };
+    Ok(raw.as_bytes().to_vec())
+}
+
+fn deflate_record(bits: u8) -> Result<Vec<u8>> {
+    if !(8..=15).contains(&bits) {
+        return Err(out_of_range(AlgorithmId::Deflate, "window bits", u32::from(bits), 0));
+    }
+    Ok(RawDeflate { window_bits: bits, _reserved: [0; 5] }.as_bytes().to_vec())
+}
+
+fn zstd_record(log: u8) -> Result<Vec<u8>> {
+    let wrong = || out_of_range(AlgorithmId::Zstd, "window log", u32::from(log), 1);
+    let window_log = log.checked_sub(ZSTD_MIN_WINDOW_LOG).ok_or_else(wrong)?;
+    if log > ZSTD_MAX_WINDOW_LOG {
+        return Err(wrong());
+    }
+    Ok(RawZstd { format: 0, window_log, _reserved: [0; 4] }.as_bytes().to_vec())
+}
+
 fn out_of_range(algorithm: AlgorithmId, field: &'static str, value: u32, at: u64) -> Error {
     Error::new(ErrorKind::Config { algorithm, field, value }, at)
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
     fn a_zero_distance_is_the_whole_window() {
         assert_eq!(Compression::lz4_only(0).lz4_max_distance, Some(65535));
         assert_eq!(Compression::lz4_only(16384).lz4_max_distance, Some(16384));
+    }
+
+    proptest! {
+        #[test]
+        fn records_are_read_as_they_were_written(
+            distance in proptest::option::of(1u16..), lzma in proptest::option::of(4096u32..=8 << 20),
+            bits in proptest::option::of(8u8..=15), log in proptest::option::of(10u8..=20),
+            blocks in 0u16..=2048,
+        ) {
+            let compression = Compression {
+                lz4_max_distance: distance,
+                lzma_dictionary_bytes: lzma,
+                deflate_window_bits: bits,
+                zstd_window_log: log,
+            };
+            let records = compression.records(blocks).unwrap();
+            let (mut read, mut rest) = (Compression::default(), records.as_slice());
+            for algorithm in AlgorithmId::ALL {
+                if compression.algorithm_bits() & algorithm.bit() != 0 {
+                    let length = usize::from(rest[0]) | usize::from(rest[1]) << 8;
+                    read.add_record(algorithm, &rest[2..2 + length]).unwrap();
+                    rest = &rest[(2 + length).next_multiple_of(4)..];
+                }
+            }
+            prop_assert!(rest.is_empty());
+            prop_assert_eq!(read, compression);
+        }
+    }
+
+    #[test]
+    fn a_parameter_out_of_range_is_not_written() {
+        let none = Compression::default();
+        let lz4 = Compression { lz4_max_distance: Some(0), ..none.clone() };
+        assert!(lz4.records(1).is_err());
+        assert!(Compression::lz4_only(0).records(2049).is_err());
+        for size in [4095, (8 << 20) + 1] {
+            let lzma = Compression { lzma_dictionary_bytes: Some(size), ..none.clone() };
+            assert!(lzma.records(1).is_err());
+        }
+        for bits in [7, 16] {
+            let deflate = Compression { deflate_window_bits: Some(bits), ..none.clone() };
+            assert!(deflate.records(1).is_err());
+        }
+        for log in [9, 21] {
+            let zstd = Compression { zstd_window_log: Some(log), ..none.clone() };
+            assert!(zstd.records(1).is_err());
+        }
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! The device table: blobs that hold data beside the image (docs/format.md F8).
 
 use zerocopy::byteorder::little_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::bytes::view;
+use crate::bytes::{fit, low_half, view};
 use crate::error::Result;
 
-#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawSlot {
     tag: [u8; 64],
@@ -49,6 +49,29 @@ impl DeviceSlot {
         })
     }
 
+    /// The slot as it stands in the device table: 128 bytes. Only with 48-bit addresses (`wide`)
+    /// do the numbers have high halves.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) for a number of more than 32 bits, or of
+    /// more than 48.
+    pub fn to_bytes(&self, wide: bool) -> Result<Vec<u8>> {
+        let high = |value: u64, field, at| {
+            if wide { fit(value >> 32, field, at) } else { fit::<u32>(value, field, at).map(|_| 0) }
+        };
+        let blocks_hi: u16 = high(self.blocks, "the size of a device", 64)?;
+        let uniaddr_hi: u16 = high(self.unified_block, "the address of a device", 68)?;
+        let raw = RawSlot {
+            tag: self.tag,
+            blocks_lo: low_half(self.blocks).into(),
+            uniaddr_lo: low_half(self.unified_block).into(),
+            blocks_hi: blocks_hi.into(),
+            uniaddr_hi: uniaddr_hi.into(),
+            _reserved: [0; 52],
+        };
+        Ok(raw.as_bytes().to_vec())
+    }
+
     /// The tag up to its first NUL.
     #[must_use]
     pub fn tag_text(&self) -> &[u8] {
@@ -58,7 +81,27 @@ impl DeviceSlot {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn a_slot_is_read_as_it_was_written(blocks: u64, address: u64, byte: u8, wide: bool) {
+            let mut slot = DeviceSlot {
+                tag: [byte; 64],
+                blocks: blocks >> 16,
+                unified_block: address >> 16,
+            };
+            if !wide {
+                prop_assert_eq!(slot.to_bytes(false).is_ok(), (blocks | address) >> 48 == 0);
+                (slot.blocks, slot.unified_block) = (blocks >> 32, address >> 32);
+            }
+            let bytes = slot.to_bytes(wide).unwrap();
+            prop_assert_eq!(bytes.len(), 128);
+            prop_assert_eq!(DeviceSlot::parse(&bytes, wide).unwrap(), slot);
+        }
+    }
 
     #[test]
     fn high_halves_count_only_with_48_bits() {

@@ -1,18 +1,19 @@
-//! Directory blocks: an array of entries, and their names behind it (docs/format.md F16 to F18).
+//! Directory blocks: an array of entries, and their names behind it (docs/format.md F16 to F18, F62).
 
 use zerocopy::byteorder::little_endian::{U16, U64};
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::address::Nid;
-use crate::bytes::{truncated, view, wide};
+use crate::address::{BlockSize, Nid};
+use crate::bytes::{fit, truncated, view, wide};
 use crate::error::{Error, ErrorKind, Result};
+use crate::inode::FileType;
 
 /// The longest name, in bytes.
 pub const NAME_MAX_BYTES: usize = 255;
 
 const ENTRY_BYTES: usize = 12;
 
-#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawDirent {
     nid: U64,
@@ -140,14 +141,138 @@ pub fn check_name(name: &[u8]) -> Result<()> {
     }
 }
 
+/// An entry of a directory that is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryRef<'a> {
+    /// The name, 1 to 255 bytes; `.` and `..` are entries like others.
+    pub name: &'a [u8],
+    /// The inode.
+    pub nid: Nid,
+    /// What the inode is.
+    pub file_type: FileType,
+}
+
+impl EntryRef<'_> {
+    /// What an entry takes of its block.
+    const fn bytes(&self) -> usize {
+        ENTRY_BYTES.saturating_add(self.name.len())
+    }
+}
+
+/// How the entries of a directory fall into its blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirSplit {
+    /// How many entries each block holds, in order.
+    pub counts: Vec<usize>,
+    /// Bytes of the directory (`i_size`): whole blocks, and what the last one uses.
+    pub bytes: u64,
+}
+
+/// Writes directories. Each block is filled as far as whole entries go (F62).
+#[derive(Clone, Copy, Debug)]
+pub struct DirBlockWriter {
+    block_size: BlockSize,
+}
+
+impl DirBlockWriter {
+    /// A writer for directories of an image with this block size.
+    #[must_use]
+    pub const fn new(block_size: BlockSize) -> Self {
+        Self { block_size }
+    }
+
+    /// How `entries`, which are a whole directory in its order, fall into blocks. A directory
+    /// without entries has no blocks.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NameOrder`] unless the names ascend strictly as unsigned bytes, and what
+    /// [`check_name`] finds. The offset is the number of the entry.
+    pub fn split(&self, entries: &[EntryRef<'_>]) -> Result<DirSplit> {
+        let block = usize::try_from(self.block_size.bytes()).unwrap_or(usize::MAX);
+        let mut counts = Vec::new();
+        let (mut count, mut used) = (0usize, 0usize);
+        let mut before: &[u8] = &[];
+        for (number, entry) in entries.iter().enumerate() {
+            check_entry(entry, before, number)?;
+            before = entry.name;
+            // The smallest block holds any one entry: 512 bytes against 12 and a name of 255.
+            if used.saturating_add(entry.bytes()) > block {
+                counts.push(count);
+                (count, used) = (0, 0);
+            }
+            count = count.saturating_add(1);
+            used = used.saturating_add(entry.bytes());
+        }
+        let whole = self.block_size.offset_of(wide(counts.len()));
+        if count > 0 {
+            counts.push(count);
+        }
+        let bytes = whole.and_then(|whole| whole.checked_add(wide(used))).unwrap_or(u64::MAX);
+        Ok(DirSplit { counts, bytes })
+    }
+
+    /// Writes one block of a directory: `entries` are as many as [`Self::split`] says, `out` is a
+    /// block, or what is left of `i_size` in the last one. All bytes of `out` are written; the
+    /// answer is how many are in use, and the rest is zero.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoRoom`] if they do not fit, [`ErrorKind::Truncated`] for no entry at all, and
+    /// the errors of [`Self::split`].
+    pub fn write_block(&self, entries: &[EntryRef<'_>], out: &mut [u8]) -> Result<usize> {
+        let used = entries.iter().fold(0usize, |sum, entry| sum.saturating_add(entry.bytes()));
+        let block = usize::try_from(self.block_size.bytes()).unwrap_or(usize::MAX);
+        let room = out.len().min(block);
+        if used > room {
+            let kind = ErrorKind::NoRoom { wanted: wide(used), left: wide(room) };
+            return Err(Error::new(kind, 0));
+        }
+        if entries.is_empty() {
+            return Err(truncated(ENTRY_BYTES, 0));
+        }
+        let heads = entries.len().saturating_mul(ENTRY_BYTES);
+        let mut bytes = Vec::with_capacity(used);
+        let mut name_at = heads;
+        let mut before: &[u8] = &[];
+        for (number, entry) in entries.iter().enumerate() {
+            check_entry(entry, before, number)?;
+            before = entry.name;
+            let raw = RawDirent {
+                nid: entry.nid.raw().into(),
+                nameoff: fit::<u16>(wide(name_at), "a name offset", wide(number))?.into(),
+                file_type: entry.file_type.dirent_number(),
+                _reserved: 0,
+            };
+            bytes.extend_from_slice(raw.as_bytes());
+            name_at = name_at.saturating_add(entry.name.len());
+        }
+        for entry in entries {
+            bytes.extend_from_slice(entry.name);
+        }
+        bytes.resize(out.len(), 0);
+        out.copy_from_slice(&bytes);
+        Ok(used)
+    }
+}
+
+/// `before` is the name of the entry in front of this one, empty if there is none.
+fn check_entry(entry: &EntryRef<'_>, before: &[u8], number: usize) -> Result<()> {
+    let at = wide(number);
+    check_name(entry.name).map_err(|error| Error::new(error.into_kind(), at))?;
+    if entry.name <= before {
+        return Err(Error::new(ErrorKind::NameOrder, at));
+    }
+    Ok(())
+}
+
 fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
-    use crate::inode::FileType;
 
     /// A block with these names, in the given order.
     fn block(names: &[&[u8]]) -> Vec<u8> {
@@ -177,6 +302,76 @@ mod tests {
         }
         assert_eq!(block.find(b"aa").unwrap(), None);
         assert_eq!(block.find(b"zz").unwrap(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_directory_is_read_as_it_was_written(
+            names in prop::collection::btree_set(prop::collection::vec(1u8.., 1..=255), 0..60),
+            bits in 9u8..=13,
+        ) {
+            let kinds = [FileType::Regular, FileType::Directory, FileType::Symlink];
+            let names: Vec<_> = names.into_iter().filter(|name| check_name(name).is_ok()).collect();
+            let entries: Vec<EntryRef<'_>> = names
+                .iter()
+                .enumerate()
+                .map(|(at, name)| EntryRef {
+                    name,
+                    nid: Nid::new(at as u64 | 1 << 63),
+                    file_type: kinds[at % 3],
+                })
+                .collect();
+            let size = BlockSize::from_bits(bits).unwrap();
+            let writer = DirBlockWriter::new(size);
+            let split = writer.split(&entries).unwrap();
+            prop_assert_eq!(split.counts.iter().sum::<usize>(), entries.len());
+            prop_assert_eq!(split.counts.len() as u64, size.count(split.bytes));
+            let mut data = vec![0xee; split.bytes as usize];
+            let mut read = Vec::new();
+            let mut rest = entries.as_slice();
+            for (out, count) in data.chunks_mut(size.bytes() as usize).zip(&split.counts) {
+                let (here, after) = rest.split_at(*count);
+                rest = after;
+                let used = writer.write_block(here, out).unwrap();
+                prop_assert!(out[used..].iter().all(|byte| *byte == 0));
+                let more = after.first().map_or(usize::MAX, |next| 12 + next.name.len());
+                prop_assert!(used.saturating_add(more) > size.bytes() as usize, "room is left");
+                for entry in DirBlock::parse(out).unwrap().entries() {
+                    let entry = entry.unwrap();
+                    let kind = FileType::from_dirent(entry.type_number).unwrap().unwrap();
+                    read.push((entry.name.to_vec(), entry.nid, kind));
+                }
+            }
+            let expected: Vec<_> =
+                entries.iter().map(|entry| (entry.name.to_vec(), entry.nid, entry.file_type)).collect();
+            prop_assert_eq!(read, expected);
+        }
+    }
+
+    #[test]
+    fn names_out_of_order_or_impossible_are_not_written() {
+        let size = BlockSize::from_bits(9).unwrap();
+        let writer = DirBlockWriter::new(size);
+        let refused = |names: &[&[u8]]| {
+            let entries: Vec<EntryRef<'_>> = names
+                .iter()
+                .map(|name| EntryRef { name, nid: Nid::new(1), file_type: FileType::Fifo })
+                .collect();
+            let split = writer.split(&entries).unwrap_err();
+            assert_eq!(writer.write_block(&entries, &mut [0; 512]).unwrap_err(), split);
+            (split.offset(), split.into_kind())
+        };
+        assert_eq!(refused(&[b".", b"..", b"!"]), (2, ErrorKind::NameOrder));
+        assert_eq!(refused(&[b"a", b"a"]), (1, ErrorKind::NameOrder));
+        assert_eq!(refused(&[b"a", b"b/"]), (1, ErrorKind::NameBytes(b'/')));
+        assert_eq!(refused(&[b""]), (0, ErrorKind::NameLength(0)));
+        assert_eq!(refused(&[&[b'x'; 256]]), (0, ErrorKind::NameLength(256)));
+        let entry = EntryRef { name: b"name", nid: Nid::new(1), file_type: FileType::Fifo };
+        let error = writer.write_block(&[entry], &mut [0; 15]).unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::NoRoom { wanted: 16, left: 15 });
+        assert!(writer.write_block(&[], &mut [0; 15]).is_err());
+        assert_eq!(writer.write_block(&[entry], &mut [0; 16]), Ok(16));
+        assert_eq!(writer.split(&[]).unwrap(), DirSplit { counts: vec![], bytes: 0 });
     }
 
     #[test]

@@ -1,17 +1,18 @@
-//! The one error of this crate: which rule was broken, and at which byte of the slice.
+//! The one error of this crate: which rule was broken, and at which byte of the slice that was read,
+//! or was to be written.
 
 use std::fmt;
 
 use crate::compression::AlgorithmId;
 
-/// A rule of the format that some bytes broke.
+/// A rule of the format that some bytes broke, or that a value to be written would break.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     kind: ErrorKind,
     offset: u64,
 }
 
-/// The result of reading a structure.
+/// The result of reading or writing a structure.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Which rule was broken, with the value that broke it.
@@ -111,6 +112,34 @@ pub enum ErrorKind {
     PackDistance,
     /// An extent record with an unknown format number.
     ExtentFormat(u8),
+    /// Writing: a number that its field cannot hold.
+    TooLarge {
+        /// The field.
+        field: &'static str,
+        /// The number.
+        value: u64,
+    },
+    /// Writing: parts of a value that exclude each other, or that the format has no way to say.
+    Unwritable(&'static str),
+    /// Writing: a structure that is longer than the room for it.
+    NoRoom {
+        /// Bytes that the structure needs.
+        wanted: u64,
+        /// Bytes that are there.
+        left: u64,
+    },
+    /// Writing: a name that does not come after the one before it.
+    NameOrder,
+    /// Writing: extents that do not add up to the file.
+    PlanLength {
+        /// Bytes that the extents have together.
+        planned: u64,
+        /// Bytes of the file.
+        wanted: u64,
+    },
+    /// Writing: an extent that the index cannot describe. The offset of the error is the byte of
+    /// the file at which the extent starts.
+    PlanExtent(&'static str),
 }
 
 impl Error {
@@ -126,7 +155,7 @@ impl Error {
         &self.kind
     }
 
-    /// The byte of the slice where the value stands that broke the rule.
+    /// The byte of the slice where the value stands that broke the rule, or would have stood.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.offset
@@ -171,6 +200,12 @@ impl fmt::Display for ErrorKind {
             | Self::XattrOverrun { .. }
             | Self::XattrIndex(_)
             | Self::XattrPrefix(_) => self.describe_names(f),
+            Self::TooLarge { .. }
+            | Self::Unwritable(_)
+            | Self::NoRoom { .. }
+            | Self::NameOrder
+            | Self::PlanLength { .. }
+            | Self::PlanExtent(_) => self.describe_writing(f),
             _ => self.describe_inode(f),
         }
     }
@@ -232,6 +267,22 @@ impl ErrorKind {
             Self::XattrPrefix(length) => {
                 write!(f, "a long xattr prefix of {length} bytes is not in 1..=256")
             }
+            _ => Ok(()),
+        }
+    }
+
+    fn describe_writing(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLarge { field, value } => write!(f, "{field} cannot hold {value}"),
+            Self::Unwritable(what) => write!(f, "the format cannot say {what}"),
+            Self::NoRoom { wanted, left } => {
+                write!(f, "{wanted} bytes do not fit where {left} are left")
+            }
+            Self::NameOrder => f.write_str("a name does not come after the one before it"),
+            Self::PlanLength { planned, wanted } => {
+                write!(f, "extents of {planned} bytes do not make a file of {wanted}")
+            }
+            Self::PlanExtent(what) => write!(f, "the index cannot describe {what}"),
             _ => Ok(()),
         }
     }

@@ -1,10 +1,10 @@
-//! Inodes: 32 bytes compact or 64 bytes extended, both decoded into one form (docs/format.md
-//! F9 to F14).
+//! Inodes: 32 bytes compact or 64 bytes extended, both decoded into one form, and written from it
+//! (docs/format.md F9 to F14, F60, F61).
 
 use zerocopy::byteorder::little_endian::{I64, U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::bytes::view;
+use crate::bytes::{fit, low_half, view};
 use crate::chunk::ChunkFormat;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -17,7 +17,7 @@ const FORMAT_BIT4: u16 = 0x10;
 const NULL_ADDRESS_32: u64 = 0xffff_ffff;
 const NULL_ADDRESS_48: u64 = 0xffff_ffff_ffff;
 
-#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawCompact {
     format: U16,
@@ -33,7 +33,7 @@ struct RawCompact {
     _reserved: U32,
 }
 
-#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawExtended {
     format: U16,
@@ -81,6 +81,17 @@ impl DataLayout {
                 Err(Error::new(ErrorKind::InodeLayout(layout), 0))
             }
         }
+    }
+
+    const fn format_bits(self) -> u16 {
+        let number = match self {
+            Self::FlatPlain => 0,
+            Self::CompressedFull => 1,
+            Self::FlatInline => 2,
+            Self::CompressedCompact => 3,
+            Self::Chunk => 4,
+        };
+        number << 1
     }
 
     /// Whether the data is compressed.
@@ -136,6 +147,34 @@ impl FileType {
             0o010_000 => Ok(Self::Fifo),
             0o140_000 => Ok(Self::Socket),
             _ => Err(Error::new(ErrorKind::InodeMode(mode), 4)),
+        }
+    }
+
+    /// The bits of a mode that say this type.
+    #[must_use]
+    pub const fn mode_bits(self) -> u16 {
+        match self {
+            Self::Regular => 0o100_000,
+            Self::Directory => 0o040_000,
+            Self::Symlink => 0o120_000,
+            Self::CharDevice => 0o020_000,
+            Self::BlockDevice => 0o060_000,
+            Self::Fifo => 0o010_000,
+            Self::Socket => 0o140_000,
+        }
+    }
+
+    /// The number of this type in a dirent.
+    #[must_use]
+    pub const fn dirent_number(self) -> u8 {
+        match self {
+            Self::Regular => 1,
+            Self::Directory => 2,
+            Self::CharDevice => 3,
+            Self::BlockDevice => 4,
+            Self::Fifo => 5,
+            Self::Socket => 6,
+            Self::Symlink => 7,
         }
     }
 
@@ -209,6 +248,26 @@ pub enum Payload {
     },
     /// A FIFO or a socket.
     Nothing,
+}
+
+/// The two forms of an inode on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InodeForm {
+    /// 32 bytes; see [`Inode::fits_compact`].
+    Compact,
+    /// 64 bytes.
+    Extended,
+}
+
+impl InodeForm {
+    /// Bytes of an inode of this form.
+    #[must_use]
+    pub const fn bytes(self) -> u8 {
+        match self {
+            Self::Compact => 32,
+            Self::Extended => 64,
+        }
+    }
 }
 
 /// An inode, checked.
@@ -330,6 +389,194 @@ impl Inode {
     }
 }
 
+/// Writing.
+impl Inode {
+    /// Whether the compact form holds this inode: every number in its field, and the time.
+    ///
+    /// Readers from before erofs-utils 1.9 and Linux 6.15 take the time of every compact inode for
+    /// `base` itself. With `allow_mtime_delta`, as in images with 48BIT, the seconds may also lie
+    /// after the epoch (F11); without, they must be the epoch's. Addresses of more than 32 bits
+    /// never count as fitting.
+    #[must_use]
+    pub fn fits_compact(&self, base: TimeBase, allow_mtime_delta: bool) -> bool {
+        let is_wide = match self.payload {
+            Payload::StartBlock(Some(block)) => block >= NULL_ADDRESS_32,
+            Payload::CompressedBlocks(blocks) => blocks > NULL_ADDRESS_32,
+            _ => false,
+        };
+        let delta = self.compact_mtime(base);
+        self.uid <= u32::from(u16::MAX)
+            && self.gid <= u32::from(u16::MAX)
+            && self.nlink <= u32::from(u16::MAX)
+            && self.size <= u64::from(u32::MAX)
+            && !is_wide
+            && delta.is_ok_and(|seconds| seconds == 0 || allow_mtime_delta)
+    }
+
+    /// The inode as it stands in an image: 32 or 64 bytes, as `form` says; [`Self::bytes`] is not
+    /// looked at.
+    ///
+    /// A compact inode takes bit 4 of `i_format`, which needs 48BIT, only where its address has
+    /// more than 32 bits (F60).
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooLarge`] for what has no room in this form, [`ErrorKind::Unwritable`] for a
+    /// time that it cannot say or for parts that contradict each other, [`ErrorKind::XattrBody`],
+    /// [`ErrorKind::InodeMode`], and [`ErrorKind::Nanoseconds`].
+    pub fn to_bytes(&self, base: TimeBase, form: InodeForm) -> Result<Vec<u8>> {
+        if FileType::from_mode(self.mode)? != self.file_type {
+            return Err(Error::new(ErrorKind::Unwritable("a mode of another file type"), 4));
+        }
+        if self.has_no_dot && self.file_type != FileType::Directory {
+            let what = "a missing entry for itself in what is no directory";
+            return Err(Error::new(ErrorKind::Unwritable(what), 0));
+        }
+        match form {
+            InodeForm::Compact => self.to_compact(base),
+            InodeForm::Extended => self.to_extended(),
+        }
+    }
+
+    fn to_compact(&self, base: TimeBase) -> Result<Vec<u8>> {
+        let union = self.union_field()?;
+        // A null address has a narrow form; one that only looks like it needs the high half.
+        let is_wide = match self.payload {
+            Payload::StartBlock(None) => false,
+            Payload::StartBlock(Some(_)) => union >= NULL_ADDRESS_32,
+            _ => union > NULL_ADDRESS_32,
+        };
+        if is_wide && (self.file_type == FileType::Directory || self.nlink != 1) {
+            let field = "a compact inode that is a directory or has several links";
+            return Err(Error::new(ErrorKind::TooLarge { field, value: union }, 16));
+        }
+        let bit4 = if is_wide || self.has_no_dot { FORMAT_BIT4 } else { 0 };
+        let nlink_or_high: u16 = if is_wide {
+            fit(union >> 32, "an address", 16)?
+        } else {
+            fit(u64::from(self.nlink), "nlink of a compact inode", 6)?
+        };
+        let raw = RawCompact {
+            format: (self.layout.format_bits() | bit4).into(),
+            xattr_icount: xattr_icount(self.xattr_bytes)?.into(),
+            mode: self.mode.into(),
+            nlink_or_high: nlink_or_high.into(),
+            size: fit::<u32>(self.size, "the size of a compact inode", 8)?.into(),
+            mtime: self.compact_mtime(base)?.into(),
+            union: low_half(union).into(),
+            ino: self.ino.into(),
+            uid: fit::<u16>(u64::from(self.uid), "uid of a compact inode", 24)?.into(),
+            gid: fit::<u16>(u64::from(self.gid), "gid of a compact inode", 26)?.into(),
+            _reserved: 0.into(),
+        };
+        Ok(raw.as_bytes().to_vec())
+    }
+
+    fn to_extended(&self) -> Result<Vec<u8>> {
+        let union = self.union_field()?;
+        let nanoseconds = self.mtime.nanoseconds;
+        if nanoseconds >= 1_000_000_000 {
+            return Err(Error::new(ErrorKind::Nanoseconds(nanoseconds), 40));
+        }
+        let bit4 = if self.has_no_dot { FORMAT_BIT4 } else { 0 };
+        let raw = RawExtended {
+            format: (FORMAT_EXTENDED | self.layout.format_bits() | bit4).into(),
+            xattr_icount: xattr_icount(self.xattr_bytes)?.into(),
+            mode: self.mode.into(),
+            high: fit::<u16>(union >> 32, "an address", 6)?.into(),
+            size: self.size.into(),
+            union: low_half(union).into(),
+            ino: self.ino.into(),
+            uid: self.uid.into(),
+            gid: self.gid.into(),
+            mtime: self.mtime.seconds.into(),
+            mtime_nsec: nanoseconds.into(),
+            nlink: self.nlink.into(),
+            _reserved: [0; 16],
+        };
+        Ok(raw.as_bytes().to_vec())
+    }
+
+    /// What `i_mtime` of a compact inode holds: seconds after the epoch.
+    fn compact_mtime(&self, base: TimeBase) -> Result<u32> {
+        let delta = self.mtime.seconds.checked_sub(base.epoch);
+        let seconds = delta.and_then(|delta| u32::try_from(delta).ok());
+        match seconds {
+            Some(seconds) if self.mtime.nanoseconds == base.fixed_nsec => Ok(seconds),
+            _ => Err(Error::new(ErrorKind::Unwritable("this time in a compact inode"), 12)),
+        }
+    }
+
+    /// The union with its high half, 48 bits.
+    fn union_field(&self) -> Result<u64> {
+        let has_data =
+            matches!(self.file_type, FileType::Regular | FileType::Directory | FileType::Symlink);
+        let is_flat = !self.layout.is_compressed() && self.layout != DataLayout::Chunk;
+        match self.payload {
+            Payload::StartBlock(None) if has_data && is_flat => Ok(self.null_address()),
+            Payload::StartBlock(Some(block)) if has_data && is_flat => {
+                // The 32-bit pattern means a hole in both widths (F10).
+                let field = "the start block of an inode";
+                if block == NULL_ADDRESS_32 || block >= NULL_ADDRESS_48 {
+                    return Err(Error::new(ErrorKind::TooLarge { field, value: block }, 16));
+                }
+                Ok(block)
+            }
+            Payload::CompressedBlocks(blocks) if has_data && self.layout.is_compressed() => {
+                if blocks > NULL_ADDRESS_48 {
+                    let field = "the block count of an inode";
+                    return Err(Error::new(ErrorKind::TooLarge { field, value: blocks }, 16));
+                }
+                Ok(blocks)
+            }
+            Payload::Chunks(format) if has_data && self.layout == DataLayout::Chunk => {
+                Ok(u64::from(format.to_bits()))
+            }
+            Payload::Device { major, minor }
+                if matches!(self.file_type, FileType::CharDevice | FileType::BlockDevice) =>
+            {
+                device_number(major, minor)
+            }
+            Payload::Nothing if matches!(self.file_type, FileType::Fifo | FileType::Socket) => {
+                Ok(0)
+            }
+            _ => {
+                let what = "a payload of another file type or layout";
+                Err(Error::new(ErrorKind::Unwritable(what), 16))
+            }
+        }
+    }
+
+    /// A file that is a hole needs the wide pattern where addresses are wide; where there is no
+    /// block to look for, the high half stays 0 (F61). The compact form has no high half here.
+    fn null_address(&self) -> u64 {
+        let is_hole = self.layout == DataLayout::FlatPlain && self.size > 0;
+        if is_hole { NULL_ADDRESS_48 } else { NULL_ADDRESS_32 }
+    }
+}
+
+/// A device number in Linux's 32 bits (F13).
+fn device_number(major: u32, minor: u32) -> Result<u64> {
+    if major > 0xfff || minor > 0xf_ffff {
+        let value = u64::from(major.max(minor));
+        return Err(Error::new(ErrorKind::TooLarge { field: "a device number", value }, 16));
+    }
+    let number = (minor & 0xff) | major.wrapping_shl(8) | (minor & 0xf_ff00).wrapping_shl(12);
+    Ok(u64::from(number))
+}
+
+/// The count that says a body of so many bytes (F12).
+fn xattr_icount(bytes: u32) -> Result<u16> {
+    if bytes == 0 {
+        return Ok(0);
+    }
+    match bytes.checked_sub(12) {
+        Some(rest) if rest != 0 && rest % 4 == 0 => {
+            fit(u64::from(rest / 4).saturating_add(1), "the size of an xattr body", 2)
+        }
+        _ => Err(Error::new(ErrorKind::Unwritable("an xattr body of this size"), 2)),
+    }
+}
+
 /// The 32 bits of the inode's union with the bits that may extend them.
 struct Address {
     low: u32,
@@ -382,6 +629,8 @@ fn xattr_bytes(count: u16) -> Result<u32> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const BASE: TimeBase = TimeBase { epoch: 1000, fixed_nsec: 7 };
@@ -391,6 +640,164 @@ mod tests {
         bytes[..2].copy_from_slice(&format.to_le_bytes());
         bytes[4..6].copy_from_slice(&mode.to_le_bytes());
         bytes
+    }
+
+    const TYPES: [FileType; 7] = [
+        FileType::Regular,
+        FileType::Directory,
+        FileType::Symlink,
+        FileType::CharDevice,
+        FileType::BlockDevice,
+        FileType::Fifo,
+        FileType::Socket,
+    ];
+    const LAYOUTS: [DataLayout; 5] = [
+        DataLayout::FlatPlain,
+        DataLayout::CompressedFull,
+        DataLayout::FlatInline,
+        DataLayout::CompressedCompact,
+        DataLayout::Chunk,
+    ];
+
+    /// A payload that this type and layout can have.
+    fn payload(file_type: FileType, layout: DataLayout, number: u64, has_block: bool) -> Payload {
+        match file_type {
+            FileType::CharDevice | FileType::BlockDevice => Payload::Device {
+                major: (number & 0xfff) as u32,
+                minor: (number >> 12 & 0xf_ffff) as u32,
+            },
+            FileType::Fifo | FileType::Socket => Payload::Nothing,
+            _ if layout == DataLayout::Chunk => {
+                Payload::Chunks(ChunkFormat::parse((number & 0x7f) as u16).unwrap())
+            }
+            _ if layout.is_compressed() => Payload::CompressedBlocks(number),
+            _ => Payload::StartBlock(has_block.then_some(number)),
+        }
+    }
+
+    prop_compose! {
+        fn inode()(
+            kind in (0usize..7, 0usize..5, 0u16..0o10_000),
+            ids in (any::<u32>(), any::<u32>(), any::<u32>(), any::<u32>()),
+            narrow in any::<[bool; 5]>(),
+            size: u64,
+            times in (any::<i64>(), 0u32..1_000_000_000),
+            delta: u32,
+            units in 0u32..65535,
+            number in 0u64..0xffff_ffff_ffff,
+            flags in any::<[bool; 2]>(),
+        ) -> Inode {
+            let (file_type, layout) = (TYPES[kind.0], LAYOUTS[kind.1]);
+            let id = |wide: u32, is_narrow: bool| if is_narrow { wide & 0xffff } else { wide };
+            let near = Timestamp { seconds: BASE.epoch + i64::from(delta), nanoseconds: BASE.fixed_nsec };
+            let far = Timestamp { seconds: times.0, nanoseconds: times.1 };
+            let number = if narrow[4] { number & 0xffff_ff00 } else { number };
+            Inode {
+                bytes: 64,
+                layout,
+                file_type,
+                mode: file_type.mode_bits() | kind.2,
+                uid: id(ids.0, narrow[0]),
+                gid: id(ids.1, narrow[0]),
+                nlink: if narrow[1] { 1 } else { id(ids.2, narrow[0]) },
+                size: if narrow[2] { size >> 32 } else { size },
+                mtime: if narrow[3] { near } else { far },
+                ino: ids.3,
+                xattr_bytes: if units == 0 { 0 } else { 12 + 4 * units.min(65534) },
+                payload: payload(file_type, layout, number, flags[0]),
+                has_no_dot: flags[1] && file_type == FileType::Directory,
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn an_inode_is_read_as_it_was_written(mut inode in inode()) {
+            // All ones in 32 bits read as no block (F10).
+            prop_assume!(inode.payload != Payload::StartBlock(Some(NULL_ADDRESS_32)));
+            let bytes = inode.to_bytes(BASE, InodeForm::Extended).unwrap();
+            prop_assert_eq!(&Inode::parse(&bytes, BASE).unwrap(), &inode);
+            let compact = inode.to_bytes(BASE, InodeForm::Compact);
+            if inode.fits_compact(BASE, true) {
+                prop_assert!(compact.is_ok());
+            }
+            if let Ok(bytes) = compact {
+                inode.bytes = InodeForm::Compact.bytes();
+                prop_assert_eq!(bytes.len(), 32);
+                prop_assert_eq!(&Inode::parse(&bytes, BASE).unwrap(), &inode);
+                let is_wide = bytes[0] & 0x10 != 0 && !inode.has_no_dot;
+                prop_assert_eq!(inode.fits_compact(BASE, true), !is_wide);
+            }
+        }
+    }
+
+    /// An inode that both forms hold.
+    fn plain_file() -> Inode {
+        let mut bytes = compact(0, 0o100_644);
+        bytes[6] = 1;
+        Inode::parse(&bytes, BASE).unwrap()
+    }
+
+    #[test]
+    fn what_the_compact_form_cannot_hold_does_not_fit() {
+        let fits = |allow: bool, change: &dyn Fn(&mut Inode)| {
+            let mut inode = plain_file();
+            change(&mut inode);
+            let fits = inode.fits_compact(BASE, allow);
+            assert!(!fits || inode.to_bytes(BASE, InodeForm::Compact).is_ok());
+            assert!(inode.to_bytes(BASE, InodeForm::Extended).is_ok());
+            fits
+        };
+        assert!(fits(false, &|_| {}));
+        assert!(!fits(true, &|inode| inode.uid = 65536));
+        assert!(!fits(true, &|inode| inode.gid = 65536));
+        assert!(!fits(true, &|inode| inode.nlink = 65536));
+        assert!(!fits(true, &|inode| inode.size = 1 << 32));
+        assert!(!fits(true, &|inode| inode.payload = Payload::StartBlock(Some(1 << 32))));
+        assert!(!fits(true, &|inode| inode.mtime.nanoseconds = 8));
+        assert!(!fits(true, &|inode| inode.mtime.seconds = 999));
+        assert!(!fits(true, &|inode| inode.mtime.seconds = 1000 + (1 << 32)));
+        assert!(fits(true, &|inode| inode.mtime.seconds = 1001));
+        assert!(!fits(false, &|inode| inode.mtime.seconds = 1001));
+    }
+
+    #[test]
+    fn parts_that_contradict_each_other_are_not_written() {
+        let refused = |change: &dyn Fn(&mut Inode)| {
+            let mut inode = plain_file();
+            change(&mut inode);
+            [InodeForm::Compact, InodeForm::Extended]
+                .iter()
+                .all(|form| inode.to_bytes(BASE, *form).is_err())
+        };
+        assert!(refused(&|inode| inode.mode = 0o040_755));
+        assert!(refused(&|inode| inode.mode = 0o755));
+        assert!(refused(&|inode| inode.has_no_dot = true));
+        assert!(refused(&|inode| inode.payload = Payload::Nothing));
+        assert!(refused(&|inode| inode.payload = Payload::CompressedBlocks(1)));
+        assert!(refused(&|inode| inode.layout = DataLayout::Chunk));
+        assert!(refused(&|inode| inode.payload = Payload::StartBlock(Some(NULL_ADDRESS_32))));
+        assert!(refused(&|inode| inode.payload = Payload::StartBlock(Some(NULL_ADDRESS_48))));
+        for bytes in [12, 13, 18, 11, 262_152] {
+            assert!(refused(&|inode| inode.xattr_bytes = bytes), "{bytes}");
+        }
+        assert!(!refused(&|inode| inode.xattr_bytes = 262_148));
+        assert!(device_number(0x1000, 0).is_err() && device_number(0, 0x10_0000).is_err());
+        assert_eq!(device_number(0x456, 0x1_2378).unwrap(), 0x1234_5678);
+    }
+
+    #[test]
+    fn a_hole_has_the_pattern_of_its_width() {
+        let mut inode = plain_file();
+        inode.payload = Payload::StartBlock(None);
+        inode.size = 9;
+        let bytes = inode.to_bytes(BASE, InodeForm::Extended).unwrap();
+        assert_eq!((&bytes[6..8], &bytes[16..20]), (&[0xff; 2][..], &[0xff; 4][..]));
+        let bytes = inode.to_bytes(BASE, InodeForm::Compact).unwrap();
+        assert_eq!((&bytes[6..8], &bytes[16..20]), (&[1, 0][..], &[0xff; 4][..]));
+        inode.layout = DataLayout::FlatInline;
+        let bytes = inode.to_bytes(BASE, InodeForm::Extended).unwrap();
+        assert_eq!((&bytes[6..8], &bytes[16..20]), (&[0; 2][..], &[0xff; 4][..]));
     }
 
     #[test]

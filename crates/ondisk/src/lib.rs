@@ -2,9 +2,10 @@
 //!
 //! Every structure of the format is decoded here from a slice into a checked value: superblock,
 //! device table, inodes, directory blocks, extended attributes, chunk maps and the indexes of
-//! compressed files. The crate does no I/O, holds no state, allocates nothing whose size an image
-//! chooses, and has no unsafe code. Whatever the bytes are, the answer is a value or an [`Error`]
-//! that says which rule was broken and at which byte of the slice.
+//! compressed files. Beside each parser stands its inverse, which makes the bytes of such a value; what
+//! it makes, the parser reads back as the same value. The crate does no I/O, holds no state, allocates
+//! nothing whose size an image chooses, and has no unsafe code. Whatever the bytes or the values are,
+//! the answer is a value, bytes, or an [`Error`] that says which rule was broken and at which byte.
 //!
 //! The rules and their numbers (F1 and on) stand in `docs/format.md`.
 //!
@@ -50,9 +51,9 @@ pub mod xattr;
 pub mod zmap;
 
 pub use address::{BlockSize, Nid};
-pub use checksum::{checksum_span, superblock_checksum};
+pub use checksum::{checksum_span, seal_checksum, superblock_checksum};
 pub use device::DeviceSlot;
 pub use error::{Error, ErrorKind, Result};
 pub use feature::{Compat, Incompat};
-pub use inode::{DataLayout, FileType, Inode, Payload, TimeBase, Timestamp};
+pub use inode::{DataLayout, FileType, Inode, InodeForm, Payload, TimeBase, Timestamp};
 pub use superblock::{SUPERBLOCK_OFFSET, Superblock};

@@ -1,10 +1,10 @@
-//! Extended attributes: the body behind an inode, entries, prefixes and the name filter
-//! (docs/format.md F12, F20 to F23).
+//! Extended attributes: the body behind an inode, entries, prefixes and the name filter, read and
+//! written (docs/format.md F12, F20 to F23, F63).
 
 use zerocopy::byteorder::little_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::bytes::{u32_at, view, wide};
+use crate::bytes::{fit, u32_at, view, wide};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of the header of an xattr body.
@@ -14,8 +14,10 @@ pub const ENTRY_HEADER_BYTES: usize = 4;
 /// Seed of the name filter, to which the prefix index is added.
 const FILTER_SEED: u32 = 0x25BB_E08F;
 const LONG_PREFIX: u8 = 0x80;
+/// The largest body: `i_xattr_icount` has 16 bits (F12).
+const BODY_MAX_BYTES: usize = 262_148;
 
-#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawBody {
     name_filter: U32,
@@ -23,7 +25,7 @@ struct RawBody {
     _reserved: [u8; 7],
 }
 
-#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawEntry {
     name_len: u8,
@@ -177,6 +179,16 @@ impl NameIndex {
     pub const fn new(raw: u8) -> Self {
         if raw & LONG_PREFIX != 0 { Self::Long(raw & !LONG_PREFIX) } else { Self::Short(raw) }
     }
+
+    /// `e_name_index`, the inverse of [`Self::new`]; a number of 128 or more has none.
+    #[must_use]
+    pub const fn to_raw(self) -> Option<u8> {
+        match self {
+            Self::Short(number) if number < LONG_PREFIX => Some(number),
+            Self::Long(number) if number < LONG_PREFIX => Some(number | LONG_PREFIX),
+            _ => None,
+        }
+    }
 }
 
 /// Predefined prefixes; the number is the index in this table. 0 marks attributes that are never
@@ -235,6 +247,114 @@ impl<'a> LongPrefix<'a> {
             _ => Err(Error::new(ErrorKind::XattrPrefix(length), 0)),
         }
     }
+
+    /// The item as it stands in the table: its length, the base, the infix, and zeros up to a
+    /// multiple of 4.
+    ///
+    /// # Errors
+    /// [`ErrorKind::XattrPrefix`] for an infix of more than 255 bytes.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let length = u16::try_from(self.infix.len()).unwrap_or(u16::MAX).saturating_add(1);
+        if self.infix.len() > 255 {
+            return Err(Error::new(ErrorKind::XattrPrefix(length), 0));
+        }
+        let mut bytes = length.to_le_bytes().to_vec();
+        bytes.push(self.base);
+        bytes.extend_from_slice(self.infix);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        Ok(bytes)
+    }
+}
+
+/// A full name as an entry says it: by the longest of the image's long prefixes that it begins with,
+/// else by its predefined prefix; `None` without one of those.
+///
+/// A name that is a long prefix as a whole has an empty suffix. Of equal prefixes the first counts.
+#[must_use]
+pub fn split_long_name<'n>(
+    name: &'n [u8],
+    prefixes: &[LongPrefix<'_>],
+) -> Option<(NameIndex, &'n [u8])> {
+    let (base, rest) = split_name(name)?;
+    let mut best = (NameIndex::Short(base), rest);
+    for (number, prefix) in prefixes.iter().enumerate().take(usize::from(LONG_PREFIX)) {
+        let suffix = rest.strip_prefix(prefix.infix).filter(|_| prefix.base == base);
+        if let (Some(suffix), Ok(number)) = (suffix, u8::try_from(number))
+            && suffix.len() < best.1.len()
+        {
+            best = (NameIndex::Long(number), suffix);
+        }
+    }
+    Some(best)
+}
+
+/// Bytes of an entry with its padding, whose suffix and value have these lengths.
+#[must_use]
+pub const fn entry_bytes(suffix: usize, value: usize) -> usize {
+    ENTRY_HEADER_BYTES.saturating_add(suffix).saturating_add(value).saturating_add(3) & !3
+}
+
+/// An entry as it stands in a body or among the shared ones: header, name, value, and zeros up to a
+/// multiple of 4.
+///
+/// # Errors
+/// [`ErrorKind::NameLength`] for a suffix of more than 255 bytes, and [`ErrorKind::TooLarge`] for a
+/// value of more than 65,535.
+pub fn write_entry(index: u8, suffix: &[u8], value: &[u8]) -> Result<Vec<u8>> {
+    let raw = RawEntry {
+        name_len: u8::try_from(suffix.len())
+            .map_err(|_| Error::new(ErrorKind::NameLength(wide(suffix.len())), 0))?,
+        name_index: index,
+        value_size: fit::<u16>(wide(value.len()), "the value of an xattr", 2)?.into(),
+    };
+    let mut bytes = Vec::with_capacity(entry_bytes(suffix.len(), value.len()));
+    bytes.extend_from_slice(raw.as_bytes());
+    bytes.extend_from_slice(suffix);
+    bytes.extend_from_slice(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    Ok(bytes)
+}
+
+/// A body as it stands behind an inode: the name filter, references to shared entries in units of
+/// 4 bytes, and entries of the inode's own. No attribute at all is no body: no bytes.
+///
+/// The length is what [`Inode::xattr_bytes`](crate::Inode::xattr_bytes) says; zeros may be appended
+/// in units of 4.
+///
+/// # Errors
+/// [`ErrorKind::TooLarge`] for more than 255 shared entries or a body of more than 262,148 bytes,
+/// [`ErrorKind::XattrIndex`] for an index of no number, and the errors of [`write_entry`].
+pub fn write_body(filter: u32, shared: &[u32], inline: &[Entry<'_>]) -> Result<Vec<u8>> {
+    if shared.is_empty() && inline.is_empty() {
+        return Ok(Vec::new());
+    }
+    let raw = RawBody {
+        name_filter: filter.into(),
+        shared_count: fit(wide(shared.len()), "the number of shared xattrs", 4)?,
+        _reserved: [0; 7],
+    };
+    let mut bytes = raw.as_bytes().to_vec();
+    for id in shared {
+        bytes.extend_from_slice(&id.to_le_bytes());
+    }
+    for entry in inline {
+        let wrong = Error::new(ErrorKind::XattrIndex(LONG_PREFIX), wide(bytes.len()));
+        let index = entry.index.to_raw().ok_or(wrong)?;
+        bytes.extend_from_slice(&write_entry(index, entry.suffix, entry.value)?);
+        if bytes.len() > BODY_MAX_BYTES {
+            let field = "the xattr body of an inode";
+            let kind = ErrorKind::TooLarge { field, value: wide(bytes.len()) };
+            return Err(Error::new(kind, 0));
+        }
+    }
+    Ok(bytes)
+}
+
+/// The filter of a body with these names, each as its predefined prefix and what follows it, long
+/// prefixes included: all ones but for the bits of the names (F21).
+#[must_use]
+pub fn filter_of_names<'n>(names: impl IntoIterator<Item = (u8, &'n [u8])>) -> u32 {
+    names.into_iter().fold(u32::MAX, |filter, (prefix, rest)| filter & !filter_bit(prefix, rest))
 }
 
 /// The bit of the name filter for a name without its predefined prefix; set in a body's filter it
@@ -247,6 +367,8 @@ pub fn filter_bit(prefix: u8, suffix: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -263,6 +385,90 @@ mod tests {
         assert_eq!((entries[0].suffix, entries[0].value), (&b"n"[..], &b"vw"[..]));
         assert_eq!(entries[0].index, NameIndex::Short(1));
         assert!(entries[1].is_padding() && !entries[0].is_padding());
+    }
+
+    proptest! {
+        #[test]
+        fn a_body_is_read_as_it_was_written(
+            filter: u32,
+            shared in prop::collection::vec(any::<u32>(), 0..=255),
+            inline in prop::collection::vec(
+                (any::<u8>(), prop::collection::vec(any::<u8>(), 0..=255),
+                 prop::collection::vec(any::<u8>(), 0..600)), 0..20),
+        ) {
+            let entries: Vec<Entry<'_>> = inline
+                .iter()
+                .map(|(index, suffix, value)| Entry { index: NameIndex::new(*index), suffix, value })
+                .collect();
+            let bytes = write_body(filter, &shared, &entries).unwrap();
+            prop_assert_eq!(bytes.is_empty(), shared.is_empty() && entries.is_empty());
+            if !bytes.is_empty() {
+                prop_assert_eq!(bytes.len() % 4, 0);
+                let body = Body::parse(&bytes).unwrap();
+                prop_assert_eq!(body.name_filter, filter);
+                prop_assert_eq!(body.shared_ids().collect::<Vec<_>>(), shared);
+                let read: Vec<_> = body.inline_entries().map(|entry| entry.unwrap()).collect();
+                prop_assert_eq!(read, entries);
+            }
+        }
+
+        #[test]
+        fn a_long_prefix_is_read_as_it_was_written(
+            base: u8, infix in prop::collection::vec(any::<u8>(), 0..=255),
+        ) {
+            let prefix = LongPrefix { base, infix: &infix };
+            let bytes = prefix.to_bytes().unwrap();
+            prop_assert_eq!(bytes.len() % 4, 0);
+            let length = usize::from(bytes[0]) | usize::from(bytes[1]) << 8;
+            prop_assert_eq!(LongPrefix::parse(&bytes[2..2 + length]).unwrap(), prefix);
+            prop_assert!(bytes.len() < 2 + length + 4);
+        }
+    }
+
+    #[test]
+    fn what_no_body_holds_is_refused() {
+        let entry = |suffix, value| [Entry { index: NameIndex::Short(1), suffix, value }];
+        assert!(write_body(0, &[0; 256], &[]).is_err());
+        assert!(write_body(0, &[], &entry(&[b'n'; 256], b"")).is_err());
+        let large = vec![0; 65536];
+        assert!(write_body(0, &[], &entry(b"n", &large)).is_err());
+        let most = write_body(0, &[], &entry(b"n", &large[1..])).unwrap();
+        assert_eq!(most.len(), BODY_HEADER_BYTES + entry_bytes(1, 65535));
+        // Four entries of 65,532 bytes behind the header leave 8 bytes: two shared ids.
+        let value = vec![0; 65524];
+        let four = [entry(b"name", &value)[0]; 4];
+        assert_eq!(write_body(0, &[0; 2], &four).unwrap().len(), BODY_MAX_BYTES);
+        assert!(write_body(0, &[0; 3], &four).is_err());
+        let index = NameIndex::Short(0x80);
+        assert!(write_body(0, &[], &[Entry { index, suffix: b"", value: b"" }]).is_err());
+        assert!(LongPrefix { base: 1, infix: &[0; 256] }.to_bytes().is_err());
+    }
+
+    #[test]
+    fn the_longest_prefix_names_an_attribute() {
+        let prefix = |base, infix| LongPrefix { base, infix };
+        let table =
+            [prefix(4, &b"overlay."[..]), prefix(4, b"over"), prefix(1, b"o"), prefix(4, b"over")];
+        let split = |name: &'static [u8]| split_long_name(name, &table);
+        assert_eq!(split(b"trusted.overlay.opaque"), Some((NameIndex::Long(0), &b"opaque"[..])));
+        assert_eq!(split(b"trusted.overt"), Some((NameIndex::Long(1), &b"t"[..])));
+        assert_eq!(split(b"trusted.overlay."), Some((NameIndex::Long(0), &b""[..])));
+        assert_eq!(split(b"user.over"), Some((NameIndex::Long(2), &b"ver"[..])));
+        assert_eq!(split(b"trusted.o"), Some((NameIndex::Short(4), &b"o"[..])));
+        assert_eq!(split(b"system.posix_acl_access"), Some((NameIndex::Short(2), &b""[..])));
+        assert_eq!(split(b"other.name"), None);
+        for raw in 0..=255 {
+            assert_eq!(NameIndex::new(raw).to_raw(), Some(raw));
+        }
+        assert_eq!(NameIndex::Long(0x80).to_raw(), None);
+    }
+
+    #[test]
+    fn a_filter_lacks_the_bits_of_its_names() {
+        assert_eq!(filter_of_names([]), u32::MAX);
+        let filter = filter_of_names([(1, &b"x"[..]), (4, b"overlay.opaque")]);
+        assert_eq!(filter & filter_bit(1, b"x"), 0);
+        assert_eq!(filter, !(filter_bit(1, b"x") | filter_bit(4, b"overlay.opaque")));
     }
 
     #[test]

@@ -1,12 +1,16 @@
 //! Compact indexes: packs of 2 or 16 entries that share one block address (docs/format.md F29 to
-//! F33).
+//! F33, F64, F65).
 
-use super::{BLOCK_COUNT_FLAG, Head, HeadKind, IndexHeader, Lcluster, MAP_HEADER_BYTES};
-use crate::bytes::{truncated, u32_at};
+use super::plan::{Cell, Cells, DISTANCE_MAX, refused};
+use super::{
+    BLOCK_COUNT_FLAG, ExtentPlan, Head, HeadKind, IndexHeader, Lcluster, MAP_HEADER_BYTES, Tail,
+};
+use crate::bytes::{fit, truncated, u32_at, wide};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Entries of a 2-byte pack, and what the area is aligned to in bytes.
 const WIDE_PACK_SLOTS: u64 = 16;
+const WIDE_PACK_SLOTS_U8: u8 = 16;
 const WIDE_PACK_BYTES: u64 = 32;
 const NARROW_PACK_BYTES: u64 = 8;
 /// The low part of an entry has at least this many bits.
@@ -294,6 +298,203 @@ impl<'a> Pack<'a> {
             at = at.saturating_sub(u32::from(entry.low).saturating_sub(2));
         }
         Ok(blocks)
+    }
+}
+
+/// Bytes of the compact index of a file of `file_bytes` bytes behind its map header, which starts
+/// at byte `header_offset`. They depend on nothing else.
+///
+/// As for all writers of compact indexes, an lcluster is a block. `None` past 2^64, for an offset
+/// that is no multiple of 8, and for lclusters that no compact index has.
+#[must_use]
+pub fn compact_bytes(header_offset: u64, file_bytes: u64, index: &IndexHeader) -> Option<u64> {
+    let start = header_offset.checked_add(MAP_HEADER_BYTES)?;
+    let layout = layout(header_offset, file_bytes, index).ok()?;
+    match layout.total.checked_sub(1) {
+        Some(last) => layout.span(last)?.end()?.checked_sub(start),
+        None => Some(0),
+    }
+}
+
+/// Whether a compact index can describe these extents: one after the other on disk, each of them
+/// whole. What lies inline or in the packed inode may have any address.
+///
+/// The rule is a little stricter than the format's, for which only those have to follow each other
+/// that start in one pack, so that the answer does not depend on where the inode lies.
+#[must_use]
+pub fn compact_fits(extents: &[ExtentPlan], tail: Tail) -> bool {
+    let mut next = None;
+    let last = extents.len().saturating_sub(usize::from(tail != Tail::Ordinary));
+    for extent in extents.get(..last).unwrap_or_default() {
+        let follows = next.is_none_or(|next| next == extent.block);
+        let end = extent.block.checked_add(u64::from(extent.blocks));
+        let fits = end.is_some_and(|end| end <= u64::from(u32::MAX)) && extent.block > 0;
+        if extent.partial || extent.blocks == 0 || !follows || !fits {
+            return false;
+        }
+        next = end;
+    }
+    extents.get(last..).unwrap_or_default().iter().all(|extent| !extent.partial)
+}
+
+/// The compact index of a file: everything behind the map header, which starts at byte
+/// `header_offset` of the image (or of the metabox file). An lcluster is a block.
+///
+/// An inline pcluster follows directly: the last pack is whole.
+///
+/// # Errors
+/// [`ErrorKind::PlanLength`]; [`ErrorKind::PlanExtent`] for an extent that a compact index cannot
+/// describe, see [`compact_fits`]; [`ErrorKind::ClusterBits`]; [`ErrorKind::BigPclusterBits`]; and
+/// [`ErrorKind::Unwritable`] for an offset that is no multiple of 8.
+pub fn write_compact(
+    header: &IndexHeader,
+    header_offset: u64,
+    file_bytes: u64,
+    extents: &[ExtentPlan],
+) -> Result<Vec<u8>> {
+    if header.has_big_pcluster_1 != header.has_big_pcluster_2 {
+        return Err(Error::new(ErrorKind::BigPclusterBits(0), 4));
+    }
+    let layout = layout(header_offset, file_bytes, header)?;
+    let mut writer = PackWriter::new(header, extents.first().map_or(1, |first| first.block));
+    let mut cells = Cells::new(header, file_bytes, extents)?;
+    let mut bytes = Vec::new();
+    let mut held = Vec::with_capacity(usize::from(WIDE_PACK_SLOTS_U8));
+    let mut lcn = 0u64;
+    while let Some(span) = layout.span(lcn) {
+        let slots = if u64::from(span.bytes) == WIDE_PACK_BYTES { WIDE_PACK_SLOTS_U8 } else { 2 };
+        held.clear();
+        for cell in cells.by_ref().take(usize::from(slots)) {
+            held.push(cell?);
+        }
+        writer.push(&held, slots, &mut bytes)?;
+        lcn = lcn.saturating_add(u64::from(slots));
+    }
+    Ok(bytes)
+}
+
+fn layout(header_offset: u64, file_bytes: u64, index: &IndexHeader) -> Result<CompactIndex> {
+    if !header_offset.is_multiple_of(NARROW_PACK_BYTES) {
+        let what = "an index that starts at no multiple of 8";
+        return Err(Error::new(ErrorKind::Unwritable(what), header_offset));
+    }
+    let lclusters = file_bytes.div_ceil(index.lcluster_bytes());
+    let past_end = Error::new(ErrorKind::Unwritable("an index past 2^64"), header_offset);
+    CompactIndex::new(header_offset, lclusters, index)?.ok_or(past_end)
+}
+
+/// Turns entries into packs and keeps count of the blocks that they share an address for.
+struct PackWriter {
+    is_big: bool,
+    low_bits: u8,
+    /// The block of the last head.
+    head: u64,
+    /// The block of the next, if it follows.
+    next: u64,
+    /// Whether the block count of the last head may still come.
+    is_open: bool,
+}
+
+impl PackWriter {
+    fn new(header: &IndexHeader, first_block: u64) -> Self {
+        Self {
+            is_big: header.has_big_pcluster_1,
+            low_bits: header.lcluster_bits.max(MIN_LOW_BITS),
+            head: first_block,
+            next: first_block,
+            is_open: false,
+        }
+    }
+
+    /// Appends one pack. Fewer `cells` than `slots` leave the last ones zero (F30).
+    fn push(&mut self, cells: &[Cell], slots: u8, bytes: &mut Vec<u8>) -> Result<()> {
+        let base = self.base(cells)?;
+        // 16 entries of 14 bits or 2 of 16: at most 224 bits, in four words.
+        let entry_bits = if slots == WIDE_PACK_SLOTS_U8 { 14u32 } else { 16 };
+        let size = if slots == WIDE_PACK_SLOTS_U8 { WIDE_PACK_BYTES } else { NARROW_PACK_BYTES };
+        let pack_at = bytes.len();
+        let mut word = 0u64;
+        let mut filled = 0u32;
+        for slot in 0..slots {
+            let is_last = slot.saturating_add(1) == slots;
+            let value = match cells.get(usize::from(slot)) {
+                Some(cell) => self.entry(cell, is_last)?,
+                None => 0,
+            };
+            word |= u64::from(value).wrapping_shl(filled);
+            filled = filled.saturating_add(entry_bits);
+            while filled >= 8 {
+                bytes.push(u8::try_from(word & 0xff).unwrap_or(0));
+                word >>= 8;
+                filled = filled.saturating_sub(8);
+            }
+        }
+        bytes.extend_from_slice(&base.to_le_bytes());
+        debug_assert_eq!(wide(bytes.len().saturating_sub(pack_at)), size, "a pack is whole");
+        Ok(())
+    }
+
+    /// An entry in its bits: the type above the low part.
+    fn entry(&self, cell: &Cell, is_last: bool) -> Result<u16> {
+        let (kind, low) = match *cell {
+            Cell::Head { is_partial: true, start, .. } => {
+                return Err(refused("a partial reference", start));
+            }
+            Cell::Head { is_hole: true, start, .. } => return Err(refused("a hole", start)),
+            Cell::Head { kind, offset, .. } => {
+                (kind.number(), fit::<u16>(u64::from(offset), "the offset in an lcluster", 0)?)
+            }
+            Cell::NonHead { blocks: Some(blocks), .. } => (2, BLOCK_COUNT_FLAG | blocks),
+            Cell::NonHead { back, ahead, .. } => {
+                let distance = if is_last { ahead } else { back };
+                (2, u16::try_from(distance.min(DISTANCE_MAX)).unwrap_or(u16::MAX))
+            }
+        };
+        Ok(kind.wrapping_shl(u32::from(self.low_bits)) | low)
+    }
+
+    /// The address that the entries of a pack share (F32).
+    fn base(&mut self, cells: &[Cell]) -> Result<u32> {
+        let mut base = None;
+        let mut by_custom = match cells.first() {
+            Some(Cell::NonHead { blocks: Some(_), .. }) if self.is_big => self.head,
+            _ if self.is_big => self.next,
+            _ => self.next.saturating_sub(1),
+        };
+        let mut before = u64::from(!self.is_big);
+        let mut has_head = false;
+        for cell in cells {
+            match *cell {
+                Cell::Head { block, is_placed, start, .. } => {
+                    if self.is_open && self.is_big {
+                        self.next = self.head.saturating_add(1);
+                        before = before.saturating_add(u64::from(has_head));
+                    }
+                    let address = if is_placed { block } else { self.next };
+                    let shared = address.checked_sub(before);
+                    if is_placed {
+                        let shared = shared.ok_or_else(|| refused("a block 0", start))?;
+                        if *base.get_or_insert(shared) != shared {
+                            let what = "pclusters apart from each other in one pack";
+                            return Err(refused(what, start));
+                        }
+                    } else if !has_head {
+                        by_custom = shared.unwrap_or(0);
+                    }
+                    self.head = address;
+                    self.next = address.saturating_add(1);
+                    before = before.saturating_add(u64::from(!self.is_big));
+                    (self.is_open, has_head) = (true, true);
+                }
+                Cell::NonHead { blocks: Some(blocks), .. } => {
+                    before = before.saturating_add(u64::from(blocks));
+                    self.next = self.head.saturating_add(u64::from(blocks));
+                    self.is_open = false;
+                }
+                Cell::NonHead { .. } => {}
+            }
+        }
+        fit(base.unwrap_or(by_custom), "the address of an index pack", 0)
     }
 }
 

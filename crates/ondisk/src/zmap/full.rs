@@ -1,18 +1,22 @@
-//! Full indexes: 8 bytes for each lcluster (docs/format.md F25 to F28).
+//! Full indexes: 8 bytes for each lcluster (docs/format.md F25 to F28, F64, F65).
 
 use zerocopy::byteorder::little_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{BLOCK_COUNT_FLAG, Head, HeadKind, IndexHeader, Lcluster, MAP_HEADER_BYTES};
-use crate::bytes::view;
+use super::plan::{Cell, Cells, DISTANCE_MAX, refused};
+use super::{
+    BLOCK_COUNT_FLAG, ExtentPlan, Head, HeadKind, IndexHeader, Lcluster, MAP_HEADER_BYTES,
+};
+use crate::bytes::{fit, view};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Unused bytes between the map header and the first entry.
 const GAP_BYTES: u64 = 8;
 const PARTIAL_REF: u16 = 1 << 15;
 const HOLE: u16 = 1 << 14;
+const NON_HEAD: u16 = 2;
 
-#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawEntry {
     advise: U16,
@@ -92,6 +96,60 @@ fn non_head(raw: &RawEntry, header: &IndexHeader) -> Result<Lcluster> {
         return Err(Error::new(ErrorKind::UnexpectedBlockCount, 4));
     }
     Ok(Lcluster::NonHead { back: 1, blocks: Some(back & !BLOCK_COUNT_FLAG) })
+}
+
+/// Bytes of the full index of a file of `file_bytes` bytes behind its map header, with the gap.
+#[must_use]
+pub fn full_bytes(file_bytes: u64, header: &IndexHeader) -> Option<u64> {
+    let lclusters = file_bytes.div_ceil(header.lcluster_bytes());
+    GAP_BYTES.checked_add(lclusters.checked_mul(FullIndex::ENTRY_BYTES)?)
+}
+
+/// The full index of a file: everything behind the map header, from the gap of 8 bytes on.
+///
+/// An inline pcluster follows directly.
+///
+/// # Errors
+/// [`ErrorKind::PlanLength`], and [`ErrorKind::PlanExtent`] for an extent that a full index cannot
+/// describe.
+pub fn write_full(
+    header: &IndexHeader,
+    file_bytes: u64,
+    extents: &[ExtentPlan],
+) -> Result<Vec<u8>> {
+    let mut bytes = vec![0u8; usize::try_from(GAP_BYTES).unwrap_or(0)];
+    for cell in Cells::new(header, file_bytes, extents)? {
+        bytes.extend_from_slice(raw_entry(&cell?)?.as_bytes());
+    }
+    Ok(bytes)
+}
+
+fn raw_entry(cell: &Cell) -> Result<RawEntry> {
+    match *cell {
+        Cell::Head { kind, offset, block, is_partial, is_hole, start, .. } => {
+            let partial = if is_partial { PARTIAL_REF } else { 0 };
+            let hole = if is_hole { HOLE } else { 0 };
+            let union =
+                u32::try_from(block).map_err(|_| refused("a block of more than 32 bits", start))?;
+            Ok(RawEntry {
+                advise: (kind.number() | partial | hole).into(),
+                clusterofs: fit::<u16>(u64::from(offset), "the offset in an lcluster", 2)?.into(),
+                union: union.into(),
+            })
+        }
+        Cell::NonHead { back, ahead, blocks, offset } => {
+            let back = match blocks {
+                Some(blocks) => BLOCK_COUNT_FLAG | blocks,
+                None => u16::try_from(back.min(DISTANCE_MAX)).unwrap_or(u16::MAX),
+            };
+            let ahead = u16::try_from(ahead).unwrap_or(u16::MAX);
+            Ok(RawEntry {
+                advise: NON_HEAD.into(),
+                clusterofs: fit::<u16>(u64::from(offset), "the offset in an lcluster", 2)?.into(),
+                union: (u32::from(back) | u32::from(ahead) << 16).into(),
+            })
+        }
+    }
 }
 
 #[cfg(test)]

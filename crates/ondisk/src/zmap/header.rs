@@ -1,12 +1,12 @@
-//! The map header: 8 bytes in front of every index (docs/format.md F24).
+//! The map header: 8 bytes in front of every index (docs/format.md F24, F66).
 
 use zerocopy::byteorder::little_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::extent::ExtentTable;
 use super::round_up;
 use crate::address::BlockSize;
-use crate::bytes::{u64_at, view};
+use crate::bytes::{fit, low_half, u64_at, view};
 use crate::compression::AlgorithmId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::DataLayout;
@@ -24,7 +24,7 @@ const INLINE_PCLUSTER: u16 = 0x0008;
 const INTERLACED: u16 = 0x0010;
 const FRAGMENT: u16 = 0x0020;
 
-#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawMapHeader {
     /// Low half of the fragment offset; or 2 reserved bytes and the size of the inline tail; or
@@ -128,6 +128,70 @@ impl MapHeader {
     }
 }
 
+/// Writing.
+impl MapHeader {
+    /// The map header as it stands in front of an index of this `layout`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unwritable`] for a header that `layout` or its own parts rule out,
+    /// [`ErrorKind::ClusterBits`], [`ErrorKind::BigPclusterBits`], and [`ErrorKind::TooLarge`] for
+    /// an offset or a count past its field.
+    pub fn to_bytes(&self, layout: DataLayout, block_size: BlockSize) -> Result<Vec<u8>> {
+        if !layout.is_compressed() {
+            return Err(Error::new(ErrorKind::Unwritable("an index in this data layout"), 0));
+        }
+        let raw = match self {
+            Self::WholeFragment(offset) if offset & WHOLE_FRAGMENT == 0 => {
+                return Ok((offset | WHOLE_FRAGMENT).to_le_bytes().to_vec());
+            }
+            Self::WholeFragment(offset) => {
+                let field = "the offset of a fragment";
+                return Err(Error::new(ErrorKind::TooLarge { field, value: *offset }, 0));
+            }
+            Self::Index(index) => index.to_raw(layout, block_size)?,
+            Self::Extents(table) => raw_extents(table, layout, block_size)?,
+        };
+        Ok(raw.as_bytes().to_vec())
+    }
+}
+
+/// The lcluster size above the block size.
+fn cluster_bits(lcluster_bits: u8, block_size: BlockSize) -> Result<u8> {
+    match lcluster_bits.checked_sub(block_size.bits()) {
+        Some(bits) if bits <= 15 => Ok(bits),
+        _ => Err(Error::new(ErrorKind::ClusterBits(lcluster_bits), 7)),
+    }
+}
+
+/// Bits 0x70 of the last byte belong to the count here, so that they may be set (F66).
+fn raw_extents(
+    table: &ExtentTable,
+    layout: DataLayout,
+    block_size: BlockSize,
+) -> Result<RawMapHeader> {
+    if layout != DataLayout::CompressedFull {
+        return Err(Error::new(ErrorKind::Unwritable("encoded extents in a compact layout"), 4));
+    }
+    let size = table.record_bits.checked_sub(2).filter(|size| *size <= 3);
+    let field = "the size of an extent record";
+    let value = u64::from(table.record_bits);
+    let size = size.ok_or_else(|| Error::new(ErrorKind::TooLarge { field, value }, 4))?;
+    let high: u16 = fit(table.count >> 32, "the number of extents", 6)?;
+    let [algorithms, mut high_byte] = high.to_le_bytes();
+    if !table.has_logical_starts() {
+        high_byte = cluster_bits(table.lcluster_bits, block_size)?;
+    }
+    let interlaced = if table.is_interlaced { INTERLACED } else { 0 };
+    let fragment = if table.has_fragment { FRAGMENT } else { 0 };
+    let advise = EXTENTS | u16::from(size) << 1 | interlaced | fragment;
+    Ok(RawMapHeader {
+        union: low_half(table.count).into(),
+        advise: advise.into(),
+        algorithms,
+        cluster_bits: high_byte,
+    })
+}
+
 fn tail(raw: &RawMapHeader) -> Tail {
     let advise = raw.advise.get();
     if advise & FRAGMENT != 0 {
@@ -138,6 +202,60 @@ fn tail(raw: &RawMapHeader) -> Tail {
 }
 
 impl IndexHeader {
+    /// The header of an index with lclusters of `1 << lcluster_bits` bytes whose HEAD1 extents are
+    /// of the first algorithm, and HEAD2 ones of the second: nothing else is set.
+    #[must_use]
+    pub const fn new(lcluster_bits: u8, first: AlgorithmId, second: Option<AlgorithmId>) -> Self {
+        let second = match second {
+            Some(second) => second.number(),
+            None => 0,
+        };
+        Self {
+            lcluster_bits,
+            tail: Tail::Ordinary,
+            is_interlaced: false,
+            has_2b_packs: false,
+            has_big_pcluster_1: false,
+            has_big_pcluster_2: false,
+            algorithms: [first.number(), second],
+        }
+    }
+
+    fn to_raw(self, layout: DataLayout, block_size: BlockSize) -> Result<RawMapHeader> {
+        let is_full = layout == DataLayout::CompressedFull;
+        let (big_1, big_2) = (self.has_big_pcluster_1, self.has_big_pcluster_2);
+        if is_full && self.has_2b_packs {
+            return Err(Error::new(ErrorKind::Unwritable("packs in a full index"), 4));
+        }
+        let bits = [
+            (self.has_2b_packs, COMPACTED_2B),
+            (big_1, BIG_PCLUSTER_1),
+            (big_2, BIG_PCLUSTER_2),
+            (matches!(self.tail, Tail::Inline(_)), INLINE_PCLUSTER),
+            (self.is_interlaced, INTERLACED),
+            (matches!(self.tail, Tail::Fragment(_)), FRAGMENT),
+        ];
+        let advise = bits.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, bit)| all | bit);
+        if !is_full && big_1 != big_2 {
+            return Err(Error::new(ErrorKind::BigPclusterBits(advise), 4));
+        }
+        let union = match self.tail {
+            Tail::Ordinary => 0,
+            Tail::Inline(0) => {
+                return Err(Error::new(ErrorKind::Unwritable("an inline pcluster of 0 bytes"), 2));
+            }
+            Tail::Inline(bytes) => u32::from(bytes) << 16,
+            Tail::Fragment(offset) => offset,
+        };
+        let [first, second] = self.algorithms;
+        Ok(RawMapHeader {
+            union: union.into(),
+            advise: advise.into(),
+            algorithms: first & 15 | second << 4,
+            cluster_bits: cluster_bits(self.lcluster_bits, block_size)?,
+        })
+    }
+
     /// The size of an lcluster in bytes.
     #[must_use]
     pub fn lcluster_bytes(&self) -> u64 {

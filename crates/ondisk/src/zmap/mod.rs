@@ -2,18 +2,22 @@
 //!
 //! Three forms exist: full indexes with 8 bytes for each lcluster, compact indexes with 2 or 4,
 //! and encoded extents. All start behind a map header, which follows the inode and its xattrs
-//! (docs/format.md F24 to F36). This module says what single entries mean; walking from entry to
-//! entry is the reader's work, since the entries have to be fetched for it.
+//! (docs/format.md F24 to F36, F64 to F66). This module says what single entries mean; walking from entry to
+//! entry is the reader's work, since the entries have to be fetched for it. Written is a whole index
+//! at once, from the extents of the file ([`ExtentPlan`]): the `write_` functions make all bytes
+//! behind the map header, whatever gap stands in front of the entries included.
 
 mod compact;
 mod extent;
 mod full;
 mod header;
+mod plan;
 
-pub use compact::{CompactIndex, Pack, PackSpan};
-pub use extent::{ExtentLength, ExtentRecord, ExtentTable};
-pub use full::FullIndex;
+pub use compact::{CompactIndex, Pack, PackSpan, compact_bytes, compact_fits, write_compact};
+pub use extent::{ExtentLength, ExtentRecord, ExtentTable, write_extents};
+pub use full::{FullIndex, full_bytes, write_full};
 pub use header::{IndexHeader, MAP_HEADER_BYTES, MapHeader, Tail, header_offset};
+pub use plan::ExtentPlan;
 
 /// What kind of extent starts in an lcluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +59,17 @@ pub enum Lcluster {
     },
 }
 
+impl HeadKind {
+    /// The type number in both indexes; 2 is NONHEAD.
+    const fn number(self) -> u16 {
+        match self {
+            Self::Plain => 0,
+            Self::First => 1,
+            Self::Second => 3,
+        }
+    }
+}
+
 /// In a distance back: the entry holds a block count instead (CBLKCNT).
 const BLOCK_COUNT_FLAG: u16 = 1 << 11;
 
@@ -63,3 +78,6 @@ fn round_up(value: u64, unit: u64) -> Option<u64> {
     let mask = unit.wrapping_sub(1);
     Some(value.checked_add(mask)? & !mask)
 }
+
+#[cfg(test)]
+mod tests;

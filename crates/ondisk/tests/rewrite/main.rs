@@ -1,0 +1,49 @@
+//! Every structure of the test images, read and written again: the bytes must be the same.
+//!
+//! The images were made by another builder, so this is what says that ours lays a field where it
+//! belongs. Structures in compressed places (a metabox, compressed directories) are not reached
+//! here, since this crate decodes nothing.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the test says in one line what must hold of its images"
+)]
+
+mod image;
+mod index;
+mod tally;
+
+use std::path::{Path, PathBuf};
+
+use image::ImageCheck;
+use tally::Tally;
+
+/// `tests/data`, or the folder that this variable names.
+const VARIABLE: &str = "FERROFS_REWRITE_IMAGES";
+
+#[test]
+fn what_other_builders_wrote_is_written_again_byte_for_byte() {
+    let folder = match std::env::var_os(VARIABLE) {
+        Some(path) => PathBuf::from(path),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data"),
+    };
+    let mut tally = Tally::default();
+    let mut images = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "erofs") {
+            let bytes = std::fs::read(&path).unwrap();
+            let start =
+                if path.file_stem().is_some_and(|stem| stem == "offset-64k") { 65536 } else { 0 };
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            ImageCheck::new(&name, &bytes[start..], &|_, _| None).run(&mut tally);
+            images += 1;
+        }
+    }
+    println!("{images} images\n{tally}");
+    assert!(images > 40, "only {images} images");
+    tally.assert_all_kinds_seen();
+    assert!(tally.differences.is_empty(), "{:#?}", tally.differences);
+}
