@@ -1,10 +1,10 @@
-//! Why a pcluster was not decoded, or a decoder not made.
+//! Why a pcluster was not decoded or filled, or a decoder or encoder not made.
 
 use std::fmt;
 
 use crate::Algorithm;
 
-/// A failed [`Decoder::new`](crate::Decoder::new) or [`Decoder::decode`](crate::Decoder::decode).
+/// What a [`Decoder`](crate::Decoder) or an [`Encoder`](crate::Encoder) failed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error {
     kind: ErrorKind,
@@ -30,11 +30,11 @@ pub enum ErrorKind {
     },
     /// The whole stream was wanted and it yields more than the output holds.
     TooLong,
-    /// An input or output longer than the library can count.
+    /// An input or output longer than the library can count, or than the encoder was made for.
     TooLarge,
     /// The settings of this decoder do not name the algorithm.
     NotConfigured,
-    /// The memory for a decoder was not to be had.
+    /// The memory for a decoder or encoder was not to be had.
     OutOfMemory,
     /// A window or dictionary size that EROFS does not allow, or a frame whose window is larger than
     /// the one that was configured.
@@ -57,6 +57,12 @@ pub enum ErrorKind {
     },
     /// The part that was asked for does not lie in the extent.
     OutsideExtent,
+    /// A level that the algorithm does not have.
+    UnsupportedLevel,
+    /// An encoder was to be made for pclusters or extents that are empty or longer than EROFS allows.
+    UnsupportedLength,
+    /// The library refused to encode, which no input is known to cause.
+    EncodingFailed,
 }
 
 impl Error {
@@ -93,7 +99,7 @@ impl fmt::Display for ErrorKind {
                 write!(f, "the stream ended after {got} of {wanted} bytes")
             }
             Self::TooLong => f.write_str("the stream yields more than the output holds"),
-            Self::TooLarge => f.write_str("the buffer is longer than the decoder can count"),
+            Self::TooLarge => f.write_str("the buffer is longer than this codec can take"),
             Self::NotConfigured => f.write_str("this decoder is not configured"),
             Self::OutOfMemory => f.write_str("out of memory"),
             Self::UnsupportedWindow => f.write_str("the window size is not supported"),
@@ -104,6 +110,11 @@ impl fmt::Display for ErrorKind {
                 write!(f, "the window needs {needed} pages and has {pages}")
             }
             Self::OutsideExtent => f.write_str("the part does not lie in the extent"),
+            Self::UnsupportedLevel => f.write_str("the level does not exist"),
+            Self::UnsupportedLength => {
+                f.write_str("the pcluster or extent length is not supported")
+            }
+            Self::EncodingFailed => f.write_str("the library failed to encode"),
         }
     }
 }

@@ -1,10 +1,16 @@
-//! Decoders for the compressed pclusters of an EROFS image: LZ4, MicroLZMA, DEFLATE and ZSTD.
+//! Decoders and encoders for the compressed pclusters of an EROFS image: LZ4, MicroLZMA, DEFLATE and
+//! ZSTD.
 //!
-//! Slices in, slices out. A [`Decoder`] owns every context it needs from [`Decoder::new`] on: after
-//! that it allocates nothing, starts no thread, keeps no global state and writes nowhere but into
-//! the `output` it is given. Any bytes are safe input. LZ4, DEFLATE and ZSTD are C libraries, and all
-//! foreign code of the workspace is reached from here; what they allocate comes from Rust's global
-//! allocator (see `c_heap`). MicroLZMA is decoded by this crate itself (see `lzma`).
+//! Slices in, slices out. A [`Decoder`] owns every context it needs from [`Decoder::new`] on, and an
+//! [`Encoder`] from [`Encoder::new`] on: after that they allocate nothing, start no thread, keep no
+//! global state and write nowhere but into the `output` they are given. Any bytes are safe input.
+//! LZ4, DEFLATE, ZSTD and the encoder of MicroLZMA are C libraries, and all foreign code of the
+//! workspace is reached from here; what they allocate comes from Rust's global allocator (see
+//! `c_heap`). MicroLZMA is decoded by this crate itself (see `lzma`), and so are LZ4 blocks encoded
+//! whose matches may not reach 64 KiB back (see `lz4::encode`).
+//!
+//! A pcluster has a fixed size and an extent has not, so encoding is filling: [`Encoder::fill`] takes
+//! as much input as goes into the output.
 //!
 //! ```
 //! use ferrofs_codec::{Algorithm, Decoder, Padding, Settings, Want};
@@ -15,6 +21,14 @@
 //! let mut output = [0; 5];
 //! decoder.decode(Algorithm::Lz4, Padding::Left, &pcluster, &mut output, Want::Whole)?;
 //! assert_eq!(&output, b"erofs");
+//!
+//! use ferrofs_codec::{Encoder, Method};
+//!
+//! let method = Method::Lz4 { max_distance: u16::MAX };
+//! let mut encoder = Encoder::new(&method, 4096, 1 << 20)?;
+//! let mut pcluster = [0; 4096];
+//! let filled = encoder.fill(&[b'e'; 9000], &mut pcluster)?.expect("nine thousand equal bytes");
+//! assert!(filled.taken == 9000 && filled.bytes < 60);
 //! # Ok::<(), ferrofs_codec::Error>(())
 //! ```
 
@@ -22,9 +36,12 @@ mod algorithm;
 mod c_heap;
 mod decoder;
 mod deflate;
+mod encoder;
 mod error;
+mod guess;
 mod lz4;
 mod lzma;
+mod method;
 mod padding;
 mod settings;
 mod want;
@@ -32,8 +49,10 @@ mod zstd;
 
 pub use algorithm::Algorithm;
 pub use decoder::Decoder;
+pub use encoder::{Encoder, Filled};
 pub use error::{Error, ErrorKind};
 pub use lz4::{LZ4_WINDOW_PAGE_BYTES, Lz4Part, lz4_window_pages};
+pub use method::Method;
 pub use padding::Padding;
 pub use settings::Settings;
 pub use want::Want;

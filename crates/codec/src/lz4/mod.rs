@@ -5,6 +5,7 @@
 //! and it leads `window`, which decodes into pages that are used again and again. Unsafe code is in
 //! `library` alone. LZ4 needs no context and no memory of its own. `Decoder` calls.
 
+pub(crate) mod encode;
 mod library;
 mod part;
 mod sequences;

@@ -10,6 +10,7 @@
 //! nothing behind a prefix is looked at, where liblzma refuses an end marker.
 
 mod copy;
+pub(crate) mod encode;
 mod probabilities;
 mod properties;
 mod range;

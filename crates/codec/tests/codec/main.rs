@@ -12,6 +12,8 @@ mod counting_allocator;
 #[cfg(test)]
 mod deflate;
 #[cfg(test)]
+mod encoding;
+#[cfg(test)]
 mod guarded;
 #[cfg(test)]
 mod liblzma;

@@ -6,6 +6,9 @@
 //! larger than configured, as Linux does; the one-step decoder of the library would not look.
 #![allow(unsafe_code, reason = "libzstd is a C library")]
 
+pub(crate) mod encode;
+mod search;
+
 use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
 use std::ptr::NonNull;
@@ -17,7 +20,7 @@ use crate::error::{ErrorKind, filled};
 use crate::want::Want;
 
 /// The windows of docs/format.md: the image stores the logarithm less ten, and Linux stops at 1 MiB.
-const WINDOW_LOGS: RangeInclusive<u8> = 10..=20;
+pub(crate) const WINDOW_LOGS: RangeInclusive<u8> = 10..=20;
 
 /// One context that serves both ways of decoding.
 pub(crate) struct Zstd {

@@ -5,6 +5,9 @@
 //! second: trying the fast one first would pay for both whenever the stream really goes on.
 #![allow(unsafe_code, reason = "libdeflate is a C library")]
 
+mod cut;
+pub(crate) mod encode;
+
 use std::ptr::NonNull;
 
 use libdeflate_sys as c;

@@ -1,0 +1,143 @@
+//! DEFLATE streams that fill a pcluster, by libdeflate.
+//!
+//! libdeflate encodes a given input and has no mode for a given output. So more input is encoded than
+//! fits, a little more if the guess is good, and the stream is cut where the output ends: `cut` has
+//! what that takes. Nothing is encoded twice but after a guess that was too low.
+#![allow(unsafe_code, reason = "libdeflate is a C library")]
+
+use std::ptr::NonNull;
+
+use libdeflate_sys as c;
+
+use super::cut::{Cut, cut};
+use crate::c_heap;
+use crate::encoder::Filled;
+use crate::error::ErrorKind;
+use crate::guess::Guess;
+
+/// More than this is cut off only where a ratio changes much; one in this many bytes is added to a
+/// guess.
+const SURPLUS: usize = 24;
+/// A stream that leaves less than one in this many bytes of the output is not encoded again.
+const LEFT: usize = 256;
+/// No more input is tried for an output than this many times its length: the least that a long run
+/// takes is one bit in 258 bytes.
+const RATIO_MAX: usize = 258 * 8;
+/// How often an input is encoded at most; the best so far counts then.
+const TRIES: usize = 4;
+
+pub(crate) struct Encode {
+    compressor: NonNull<c::libdeflate_compressor>,
+    /// Where a stream is written that may be too long.
+    scratch: Box<[u8]>,
+    guess: Guess,
+    level: u8,
+}
+
+// SAFETY: the compressor is heap memory without ties to a thread; it is used through &mut only.
+unsafe impl Send for Encode {}
+
+impl Encode {
+    pub(crate) fn new(level: u8, pcluster_bytes: usize) -> Result<Self, ErrorKind> {
+        let mut scratch = Vec::new();
+        let bytes = scratch_bytes(pcluster_bytes);
+        scratch.try_reserve_exact(bytes).map_err(|_| ErrorKind::OutOfMemory)?;
+        scratch.resize(bytes, 0);
+        let options = c::libdeflate_options {
+            sizeof_options: size_of::<c::libdeflate_options>(),
+            malloc_func: Some(super::claim),
+            free_func: Some(c_heap::release),
+        };
+        // SAFETY: the options are initialised, say their own size and name a matching pair of
+        // functions; the library copies them.
+        let compressor =
+            unsafe { c::libdeflate_alloc_compressor_ex(level.into(), &raw const options) };
+        let compressor = NonNull::new(compressor).ok_or(ErrorKind::OutOfMemory)?;
+        Ok(Self { compressor, scratch: scratch.into_boxed_slice(), guess: Guess::NONE, level })
+    }
+
+    pub(crate) fn restart(&mut self) {
+        self.guess = Guess::NONE;
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        libdeflate_bytes(self.level) + self.scratch.len()
+    }
+
+    pub(crate) fn fill(&mut self, input: &[u8], output: &mut [u8]) -> Result<Filled, ErrorKind> {
+        let most = input.len().min(output.len().saturating_mul(RATIO_MAX));
+        let guess = self.guess.input_for(output.len());
+        let (mut tried, mut least, mut beyond) = ((guess + guess / SURPLUS).min(most), 0, most + 1);
+        let mut best = Filled { taken: 0, bytes: 0 };
+        for _ in 0..TRIES {
+            let bytes = self.encode(&input[..tried]);
+            if bytes == 0 {
+                // Longer than the scratch: far too much input.
+                beyond = tried;
+                tried = least + (beyond - least) / 2;
+            } else {
+                let cut = cut(&mut self.scratch[..bytes], output.len())
+                    .ok_or(ErrorKind::EncodingFailed)?;
+                let Cut { taken, bytes } = cut;
+                if taken > best.taken {
+                    best = Filled { taken, bytes };
+                    output[..bytes].copy_from_slice(&self.scratch[..bytes]);
+                }
+                let is_short = taken == tried && output.len() - bytes > output.len() / LEFT;
+                if !is_short || tried == most {
+                    break;
+                }
+                least = tried;
+                let wanted = tried.saturating_mul(output.len()) / bytes;
+                tried = (wanted + wanted / SURPLUS).min(most).min(beyond - 1);
+            }
+            if tried <= least {
+                break;
+            }
+        }
+        self.guess.learn(best, best.taken < input.len());
+        Ok(best)
+    }
+
+    /// Encodes all of `input` into the scratch, or returns 0 if that is too short.
+    fn encode(&mut self, input: &[u8]) -> usize {
+        // SAFETY: the compressor is live until `drop` and borrowed mutably here; both slices are
+        // given with their lengths.
+        unsafe {
+            c::libdeflate_deflate_compress(
+                self.compressor.as_ptr(),
+                input.as_ptr().cast(),
+                input.len(),
+                self.scratch.as_mut_ptr().cast(),
+                self.scratch.len(),
+            )
+        }
+    }
+}
+
+impl Drop for Encode {
+    fn drop(&mut self) {
+        // SAFETY: the compressor came from `new` and is freed nowhere else.
+        unsafe { c::libdeflate_free_compressor(self.compressor.as_ptr()) };
+    }
+}
+
+/// Room for a stream that is half as long again as the output, and for the library's tail.
+fn scratch_bytes(pcluster_bytes: usize) -> usize {
+    pcluster_bytes + pcluster_bytes / 2 + 64
+}
+
+/// What the compressor takes, which it does not tell. A test compares.
+fn libdeflate_bytes(level: u8) -> usize {
+    match level {
+        0 => 6119,
+        1 => 202_759,
+        2..=9 => 668_295,
+        _ => 9_011_751,
+    }
+}
+
+/// The most that `new` takes.
+pub(crate) fn memory_bytes_max(level: u8, pcluster_bytes: usize) -> usize {
+    libdeflate_bytes(level) + c_heap::HEADER_BYTES + scratch_bytes(pcluster_bytes)
+}

@@ -1,0 +1,148 @@
+//! LZ4 by the cheapest way through each piece of input, for distances below the library's.
+//!
+//! For every position of a piece the longest match within reach is looked up; from the end of the
+//! piece back, the cheapest continuation of each position is then known: a literal, or its match at
+//! one of its lengths. A match that ends with the piece goes on behind it as far as it agrees.
+
+use super::block::{Block, LAST_LITERALS, LAST_MATCH_BYTES, MATCH_MIN, Match, common, more_bytes};
+use super::chains::{self, Chains, Reach};
+use super::table;
+use crate::encoder::Filled;
+use crate::error::ErrorKind;
+
+/// Short, as what is found behind the end of the output is found in vain.
+const PIECE_BYTES: usize = 2048;
+/// So far behind a piece its matches are compared, so that they do not seem short near its end.
+const BEYOND_BYTES: usize = 64;
+/// A match of this length is taken for good, and positions inside it are not looked up.
+const GOOD_BYTES: usize = 256;
+/// Up to this length all lengths of a match are tried.
+const TRIED_BYTES: usize = 32;
+
+pub(super) const BYTES: usize = chains::BYTES + PIECE_BYTES * size_of::<Step>();
+
+/// A position of a piece.
+#[derive(Clone, Copy, Debug, Default)]
+struct Step {
+    /// The bytes from here to the end of the piece.
+    cost: u32,
+    /// The literals in a row that the cheapest continuation starts with.
+    literals: u16,
+    /// The distance of its longest match.
+    distance: u16,
+    /// The length of its longest match, then the length that is cheapest; below 4 is a literal.
+    length: u16,
+}
+
+pub(super) struct Thorough {
+    chains: Chains,
+    steps: Box<[Step]>,
+    reach: Reach,
+}
+
+impl Thorough {
+    pub(super) fn new(level: u8, max_distance: u16) -> Result<Self, ErrorKind> {
+        let attempts = match level {
+            1..=3 => 2,
+            4..=8 => 1 << (level - 2),
+            0 | 9 => 128,
+            10 => 256,
+            11 => 512,
+            _ => 4096,
+        };
+        let reach = Reach { attempts, max_distance: max_distance.into() };
+        Ok(Self { chains: Chains::new()?, steps: table(PIECE_BYTES)?, reach })
+    }
+
+    pub(super) fn fill(&mut self, input: &[u8], output: &mut [u8]) -> Filled {
+        self.chains.clear();
+        let mut block = Block::new(input, output);
+        if let Some(last) = input.len().checked_sub(LAST_MATCH_BYTES) {
+            let mut start = 0;
+            while start <= last {
+                let length = PIECE_BYTES.min(last + 1 - start);
+                self.look_up(input, start, length);
+                self.weigh(length);
+                let Some(end) = self.write(&mut block, input, start, length) else { break };
+                start = end;
+            }
+        }
+        block.finish()
+    }
+
+    /// Finds the longest match of each position.
+    fn look_up(&mut self, input: &[u8], start: usize, length: usize) {
+        let end = (start + length + BEYOND_BYTES).min(input.len() - LAST_LITERALS);
+        let mut good = (0, 0);
+        for (index, step) in self.steps[..length].iter_mut().enumerate() {
+            let at = start + index;
+            let (length, distance) = match good {
+                (length @ MATCH_MIN.., distance) => (length, distance),
+                _ if at + MATCH_MIN > end => (0, 0),
+                _ => self.chains.longest(input, at, end, self.reach),
+            };
+            // A piece and what is beyond it are shorter than what 16 bits count.
+            step.length = u16::try_from(length).unwrap_or(0);
+            step.distance = distance;
+            let goes_on = length >= GOOD_BYTES || good.0 > 0;
+            good = if goes_on { (length.saturating_sub(1), distance) } else { (0, 0) };
+        }
+    }
+
+    /// Finds the cheapest continuation of each position, from the last back.
+    fn weigh(&mut self, length: usize) {
+        for index in (0..length).rev() {
+            let (cost, literals) = match self.steps[..length].get(index + 1) {
+                Some(next) => (next.cost, next.literals),
+                None => (0, 0),
+            };
+            let literals = literals + 1;
+            let more = more_bytes(literals.into()) - more_bytes(usize::from(literals) - 1);
+            let longest = usize::from(self.steps[index].length);
+            let mut best = (cost + 1 + u32::try_from(more).unwrap_or(0), 0);
+            let short = MATCH_MIN..=longest.min(TRIED_BYTES);
+            for tried in short.chain((longest > TRIED_BYTES).then_some(longest)) {
+                let behind = self.steps[..length].get(index + tried).map_or(0, |step| step.cost);
+                let more = u32::try_from(more_bytes(tried - MATCH_MIN)).unwrap_or(0);
+                let cost = 3 + more + behind;
+                if cost <= best.0 {
+                    best = (cost, tried);
+                }
+            }
+            let step = &mut self.steps[index];
+            step.cost = best.0;
+            step.literals = if best.1 == 0 { literals } else { 0 };
+            step.length = u16::try_from(best.1).unwrap_or(0);
+        }
+    }
+
+    /// Writes the cheapest way, and returns where it ends; none when the output is full.
+    fn write(
+        &self,
+        block: &mut Block<'_>,
+        input: &[u8],
+        start: usize,
+        length: usize,
+    ) -> Option<usize> {
+        let mut index = 0;
+        while let Some(step) = self.steps[..length].get(index) {
+            let mut matched = usize::from(step.length);
+            if matched < MATCH_MIN {
+                index += 1;
+                continue;
+            }
+            let (at, distance) = (start + index, step.distance);
+            index += matched;
+            if index >= length {
+                let (end, earlier) = (start + index, start + index - usize::from(distance));
+                let more = common(input, earlier, end, input.len() - LAST_LITERALS);
+                matched += more;
+                index += more;
+            }
+            if !block.push(Match { at, distance, length: matched }) {
+                return None;
+            }
+        }
+        Some(start + index)
+    }
+}

@@ -1,0 +1,160 @@
+//! MicroLZMA streams that fill a pcluster, by liblzma, which has a mode for that.
+#![allow(unsafe_code, reason = "liblzma is a C library")]
+
+use std::ffi::c_void;
+
+use liblzma_sys as c;
+
+use crate::c_heap::{self, HEADER_BYTES};
+use crate::encoder::Filled;
+use crate::error::ErrorKind;
+
+/// liblzma takes no dictionary below this, and refuses an output below `OUTPUT_BYTES_MIN`.
+const DICTIONARY_BYTES_MIN: usize = super::DICTIONARY_BYTES_MIN as usize;
+/// Presets from this on are those of the rest, made extreme.
+const EXTREME: u8 = 100;
+/// How deep a tree is searched if the preset does not say: this much, and that share of the length
+/// from which on a match is good enough. liblzma goes three times as deep, which takes 5 to 10 % more
+/// time for 0.1 to 0.2 % of the size (64 KiB pclusters of programs and libraries, level 6).
+const TREE_DEPTH_MIN: u32 = 4;
+const TREE_DEPTH_SHARE: u32 = 5;
+/// How many blocks liblzma takes, and what they hold beyond what it tells.
+const BLOCKS_MAX: usize = 8;
+
+/// One encoder, which keeps its memory from call to call.
+pub(crate) struct Encode {
+    /// liblzma keeps a pointer to the allocator, but none to the stream itself between calls.
+    stream: c::lzma_stream,
+    allocator: Box<[c::lzma_allocator; 1]>,
+    options: c::lzma_options_lzma,
+    memory_bytes: usize,
+}
+
+// SAFETY: the stream owns heap memory without ties to a thread; it is used through &mut only.
+unsafe impl Send for Encode {}
+
+impl Encode {
+    pub(crate) fn new(
+        level: u8,
+        dictionary_bytes: u32,
+        extent_bytes: usize,
+    ) -> Result<Self, ErrorKind> {
+        let mut allocator = Vec::new();
+        allocator.try_reserve_exact(1).map_err(|_| ErrorKind::OutOfMemory)?;
+        allocator.push(c::lzma_allocator {
+            alloc: Some(claim),
+            free: Some(release),
+            opaque: std::ptr::null_mut(),
+        });
+        let allocator =
+            allocator.into_boxed_slice().try_into().map_err(|_| ErrorKind::OutOfMemory)?;
+        let options = options(level, dictionary_bytes, extent_bytes)?;
+        // SAFETY: zero is how liblzma wants a new stream.
+        let stream = unsafe { std::mem::zeroed() };
+        let memory_bytes = memory_bytes_max(level, dictionary_bytes, extent_bytes);
+        let mut encode = Self { stream, allocator, options, memory_bytes };
+        encode.stream.allocator = &raw const encode.allocator[0];
+        encode.set_up()?;
+        Ok(encode)
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.memory_bytes
+    }
+
+    pub(crate) fn fill(&mut self, input: &[u8], output: &mut [u8]) -> Result<Filled, ErrorKind> {
+        self.set_up()?;
+        self.stream.next_in = input.as_ptr();
+        self.stream.avail_in = input.len();
+        self.stream.next_out = output.as_mut_ptr();
+        self.stream.avail_out = output.len();
+        // SAFETY: the stream was set up, and describes two live slices with their lengths. The
+        // library forgets them when it is set up again, which is before it is called again.
+        let result = unsafe { c::lzma_code(&raw mut self.stream, c::lzma_action_LZMA_FINISH) };
+        if result != c::lzma_ret_LZMA_STREAM_END {
+            return Err(kind_of(result));
+        }
+        let taken = input.len().checked_sub(self.stream.avail_in);
+        let bytes = output.len().checked_sub(self.stream.avail_out);
+        match (taken, bytes) {
+            (Some(taken), Some(bytes)) => Ok(Filled { taken, bytes }),
+            _ => Err(ErrorKind::EncodingFailed),
+        }
+    }
+
+    /// Makes the encoder ready for another stream. All memory is taken the first time.
+    fn set_up(&mut self) -> Result<(), ErrorKind> {
+        // SAFETY: the stream is zeros or was set up before, its allocator lives as long as it does,
+        // and the options outlive the call and name no preset dictionary.
+        let result =
+            unsafe { c::lzma_microlzma_encoder(&raw mut self.stream, &raw const self.options) };
+        if result == c::lzma_ret_LZMA_OK { Ok(()) } else { Err(kind_of(result)) }
+    }
+}
+
+impl Drop for Encode {
+    fn drop(&mut self) {
+        // SAFETY: the stream is zeros or was set up, and its allocator is still there.
+        unsafe { c::lzma_end(&raw mut self.stream) };
+    }
+}
+
+/// The options of a preset; the dictionary no larger than what there is to find in it.
+fn options(
+    level: u8,
+    dictionary_bytes: u32,
+    extent_bytes: usize,
+) -> Result<c::lzma_options_lzma, ErrorKind> {
+    let preset = match level.checked_sub(EXTREME) {
+        Some(level) => u32::from(level) | c::LZMA_PRESET_EXTREME,
+        None => level.into(),
+    };
+    // SAFETY: zero is a value of every field: numbers, null pointers, and enumerations that the
+    // bindings have as integers. The options are writable.
+    let (options, is_bad) = unsafe {
+        let mut options: c::lzma_options_lzma = std::mem::zeroed();
+        let is_bad = c::lzma_lzma_preset(&raw mut options, preset);
+        (options, is_bad)
+    };
+    if is_bad != 0 {
+        return Err(ErrorKind::UnsupportedLevel);
+    }
+    let extent_bytes = u32::try_from(extent_bytes.max(DICTIONARY_BYTES_MIN)).unwrap_or(u32::MAX);
+    let mut options =
+        c::lzma_options_lzma { dict_size: dictionary_bytes.min(extent_bytes), ..options };
+    if options.mf == c::lzma_match_finder_LZMA_MF_BT4 && options.depth == 0 {
+        options.depth = TREE_DEPTH_MIN + options.nice_len / TREE_DEPTH_SHARE;
+    }
+    Ok(options)
+}
+
+/// The most that `new` takes.
+pub(crate) fn memory_bytes_max(level: u8, dictionary_bytes: u32, extent_bytes: usize) -> usize {
+    let Ok(mut options) = options(level, dictionary_bytes, extent_bytes) else { return 0 };
+    let filters = [
+        c::lzma_filter { id: c::LZMA_FILTER_LZMA1, options: (&raw mut options).cast() },
+        c::lzma_filter { id: c::LZMA_VLI_UNKNOWN, options: std::ptr::null_mut() },
+    ];
+    // SAFETY: the filters end with the mark that ends them, and the options outlive the call.
+    let bytes = unsafe { c::lzma_raw_encoder_memusage(filters.as_ptr()) };
+    usize::try_from(bytes).unwrap_or(0) + BLOCKS_MAX * HEADER_BYTES
+}
+
+fn kind_of(result: c::lzma_ret) -> ErrorKind {
+    if result == c::lzma_ret_LZMA_MEM_ERROR {
+        ErrorKind::OutOfMemory
+    } else {
+        ErrorKind::EncodingFailed
+    }
+}
+
+/// [`c_heap::claim`] under the type that liblzma declares.
+unsafe extern "C" fn claim(_: *mut c_void, count: usize, bytes: usize) -> *mut c_void {
+    count.checked_mul(bytes).map_or(std::ptr::null_mut(), |bytes| c_heap::claim(bytes))
+}
+
+/// [`c_heap::release`] under the type that liblzma declares.
+unsafe extern "C" fn release(_: *mut c_void, block: *mut c_void) {
+    // SAFETY: liblzma frees what it got from `claim`, once, or null.
+    unsafe { c_heap::release(block) };
+}

@@ -1,0 +1,139 @@
+//! Zstandard frames that fill a pcluster, by the reference C code in a workspace of fixed size.
+//!
+//! libzstd encodes a given input and has no mode for a given output, so the length of the input is
+//! searched for: `search` says what to try next, and here it is tried.
+#![allow(unsafe_code, reason = "libzstd is a C library")]
+
+use std::ffi::c_int;
+use std::ptr::NonNull;
+
+use zstd_sys as c;
+
+use super::search::{Search, Tried};
+use super::{checked, kind_of};
+use crate::c_heap::{self, Block};
+use crate::encoder::Filled;
+use crate::error::ErrorKind;
+use crate::guess::Guess;
+
+/// The library has parameters of its own for inputs up to these sizes, and for all others, which its
+/// number for an unknown size stands for.
+const TIERS: [u64; 4] = [16 << 10, 128 << 10, 256 << 10, u64::MAX];
+
+/// One context.
+pub(crate) struct Encode {
+    /// At the start of the workspace; valid as long as that is.
+    context: NonNull<c::ZSTD_CCtx>,
+    workspace: Block,
+    /// Where a frame is written that may be too long.
+    scratch: Box<[u8]>,
+    guess: Guess,
+}
+
+// SAFETY: the context lies in memory that this value owns and has no ties to a thread.
+unsafe impl Send for Encode {}
+
+impl Encode {
+    pub(crate) fn new(
+        level: i32,
+        window_log: u8,
+        pcluster_bytes: usize,
+    ) -> Result<Self, ErrorKind> {
+        let mut scratch = Vec::new();
+        let bytes = scratch_bytes(pcluster_bytes);
+        scratch.try_reserve_exact(bytes).map_err(|_| ErrorKind::OutOfMemory)?;
+        scratch.resize(bytes, 0);
+        let bytes = workspace_bytes(level, window_log);
+        let workspace = Block::claim(bytes).ok_or(ErrorKind::OutOfMemory)?;
+        // SAFETY: the workspace is `bytes` long, aligned to more than the 8 that are asked for, and
+        // it lives as long as the context since both are fields of one value.
+        let context = unsafe { c::ZSTD_initStaticCCtx(workspace.as_ptr(), bytes) };
+        let context = NonNull::new(context).ok_or(ErrorKind::OutOfMemory)?;
+        for (parameter, value) in [
+            (c::ZSTD_cParameter::ZSTD_c_compressionLevel, level),
+            (c::ZSTD_cParameter::ZSTD_c_windowLog, window_log.into()),
+            // The extent says how long the contents are; the window needs a byte, the size up to four.
+            (c::ZSTD_cParameter::ZSTD_c_contentSizeFlag, 0),
+            (c::ZSTD_cParameter::ZSTD_c_checksumFlag, 0),
+            (c::ZSTD_cParameter::ZSTD_c_dictIDFlag, 0),
+        ] {
+            // SAFETY: the context was just made; values are checked by the library.
+            checked(unsafe { c::ZSTD_CCtx_setParameter(context.as_ptr(), parameter, value) })?;
+        }
+        let scratch = scratch.into_boxed_slice();
+        Ok(Self { context, workspace, scratch, guess: Guess::NONE })
+    }
+
+    pub(crate) fn restart(&mut self) {
+        self.guess = Guess::NONE;
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.workspace.bytes() + self.scratch.len()
+    }
+
+    pub(crate) fn fill(&mut self, input: &[u8], output: &mut [u8]) -> Result<Filled, ErrorKind> {
+        let mut search = Search::new(input.len(), output.len(), self.guess);
+        let room = scratch_bytes(output.len()).min(self.scratch.len());
+        while let Some(length) = search.next() {
+            let tried = self.encode(&input[..length], room)?;
+            if let Tried::Yields(bytes) = tried
+                && let Some(output) = output.get_mut(..bytes)
+            {
+                output.copy_from_slice(&self.scratch[..bytes]);
+            }
+            search.tell(length, tried);
+        }
+        let best = search.best();
+        self.guess.learn(best, best.taken < input.len());
+        Ok(best)
+    }
+
+    fn encode(&mut self, input: &[u8], room: usize) -> Result<Tried, ErrorKind> {
+        let scratch = &mut self.scratch[..room];
+        // SAFETY: the context is live and borrowed mutably; both slices are given with their
+        // lengths.
+        let result = unsafe {
+            c::ZSTD_compress2(
+                self.context.as_ptr(),
+                scratch.as_mut_ptr().cast(),
+                scratch.len(),
+                input.as_ptr().cast(),
+                input.len(),
+            )
+        };
+        match checked(result) {
+            Ok(bytes) => Ok(Tried::Yields(bytes)),
+            Err(ErrorKind::TooLong) => Ok(Tried::YieldsMore),
+            Err(_) => Err(match kind_of(result) {
+                ErrorKind::OutOfMemory => ErrorKind::OutOfMemory,
+                _ => ErrorKind::EncodingFailed,
+            }),
+        }
+    }
+}
+
+/// Room for a frame that is half as long again as the output: by how much a frame is too long is
+/// worth knowing.
+fn scratch_bytes(pcluster_bytes: usize) -> usize {
+    pcluster_bytes + pcluster_bytes / 2 + 64
+}
+
+/// What one context needs for inputs of any length.
+fn workspace_bytes(level: c_int, window_log: u8) -> usize {
+    let of_tier = |input_bytes| {
+        // SAFETY: calculations without pointers.
+        unsafe {
+            let mut parameters = c::ZSTD_getCParams(level, input_bytes, 0);
+            parameters.windowLog = window_log.into();
+            // What the library does, too: no table larger than the window can use.
+            c::ZSTD_estimateCCtxSize_usingCParams(c::ZSTD_adjustCParams(parameters, 0, 0))
+        }
+    };
+    TIERS.into_iter().map(of_tier).max().unwrap_or(0)
+}
+
+/// The most that `new` takes.
+pub(crate) fn memory_bytes_max(level: i32, window_log: u8, pcluster_bytes: usize) -> usize {
+    workspace_bytes(level, window_log) + c_heap::HEADER_BYTES + scratch_bytes(pcluster_bytes)
+}
