@@ -277,7 +277,7 @@ fn make_directory(
     existing: Existing,
 ) -> Result<OwnedFd, ErrorKind> {
     match rustix::fs::mkdirat(parent, name, WORKING_MODE) {
-        Err(Errno::EXIST) if existing == Existing::Replace => {}
+        Err(Errno::EXIST) if existing != Existing::Refuse => {}
         Err(Errno::EXIST) => return Err(ErrorKind::Exists),
         made => {
             made.map_err(ErrorKind::output("cannot create directory"))?;
@@ -285,6 +285,7 @@ fn make_directory(
         }
     }
     match open_directory(parent, name) {
+        Err(ErrorKind::Replaced) if existing == Existing::Keep => return Err(ErrorKind::Exists),
         Err(ErrorKind::Replaced) => {}
         opened => {
             let fd = opened?;

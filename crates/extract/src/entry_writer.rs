@@ -25,6 +25,7 @@ pub(crate) struct Task {
     pub(crate) image: Image,
     pub(crate) keeper: Keeper,
     pub(crate) existing: Existing,
+    omits_xattrs: bool,
     /// Nothing further can succeed: what has not begun is left alone.
     must_stop: AtomicBool,
     /// Whoever asked for all this may want it no more.
@@ -34,7 +35,8 @@ pub(crate) struct Task {
 impl Task {
     pub(crate) fn new(image: Image, keeper: Keeper, options: &Options) -> Self {
         let (existing, stop) = (options.existing, options.stop.clone());
-        Self { image, keeper, existing, must_stop: AtomicBool::new(false), stop }
+        let omits_xattrs = options.omits_xattrs;
+        Self { image, keeper, existing, omits_xattrs, must_stop: AtomicBool::new(false), stop }
     }
 
     /// Looks at an error, and stops everything if nothing further can succeed after it.
@@ -182,7 +184,8 @@ impl EntryWriter<'_> {
     }
 
     fn xattrs(&self, inode: &Inode) -> Result<Vec<Xattr>, ErrorKind> {
-        if inode.has_xattrs() { Ok(self.task.image.xattrs(inode)?) } else { Ok(Vec::new()) }
+        let has_any = inode.has_xattrs() && !self.task.omits_xattrs;
+        if has_any { Ok(self.task.image.xattrs(inode)?) } else { Ok(Vec::new()) }
     }
 }
 

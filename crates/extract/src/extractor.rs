@@ -63,11 +63,13 @@ pub(crate) fn extract_with(
     threads: Threads,
     on_event: &mut dyn FnMut(Event),
 ) -> Result<Summary> {
-    let walk = contained(|| image.walk(b"/"))?;
-    let walk = walk.map_err(|error| Error::new(error.into(), b"/"))?;
+    let from: &[u8] = if options.from.is_empty() { b"/" } else { &options.from };
+    let walk = contained(|| image.walk(from))?;
+    let walk = walk.map_err(|error| Error::new(error.into(), from))?;
     let opened = destination::open(destination, options.existing)?;
     let caller = Caller::current();
-    let keeper = Keeper { caller, owners: options.owners };
+    let masked = options.masked_permissions;
+    let keeper = Keeper { caller, owners: options.owners, masked };
     let task = Arc::new(Task::new(image.clone(), keeper, options));
     let in_whole = |kind| Error::new(kind, b"");
     let mut extractor = Extractor {
@@ -78,6 +80,7 @@ pub(crate) fn extract_with(
         selection: &options.selection,
         matches: options.selection.matches(),
         late_modes: Vec::new(),
+        above_bytes: None,
         task,
     };
     let ended = extractor.run(walk);
@@ -99,6 +102,9 @@ struct Extractor<'a> {
     /// Directories that their owner may not search, and their permissions. An ordinary user could
     /// not make hard links to the files in them any more, so they get these at the very end.
     late_modes: Vec<(Vec<u8>, u32)>,
+    /// How many bytes of each path lie above the directory that becomes the destination; not known
+    /// before that one has been met.
+    above_bytes: Option<usize>,
 }
 
 impl Extractor<'_> {
@@ -107,7 +113,7 @@ impl Extractor<'_> {
             self.reporter.fail(Error::new(error.into(), b""));
         }
         while let Some(visit) = contained(|| walk.next())? {
-            match visit {
+            match self.below(visit) {
                 Visit::Enter(node) => {
                     if !self.enter(&node)? {
                         walk.skip_children();
@@ -126,6 +132,23 @@ impl Extractor<'_> {
         }
         self.reporter.queue(self.crew.snapshot());
         Ok(())
+    }
+
+    /// The visit with a path that counts from the directory that becomes the destination.
+    fn below(&mut self, mut visit: Visit) -> Visit {
+        let path = match &mut visit {
+            Visit::Enter(node) | Visit::Leaf(node) | Visit::Leave(node) => &mut node.path,
+            Visit::Problem(problem) => &mut problem.path,
+        };
+        let above_bytes =
+            *self.above_bytes.get_or_insert(if path == b"/" { 0 } else { path.len() });
+        if above_bytes > 0 && path.len() >= above_bytes {
+            path.drain(..above_bytes);
+            if path.is_empty() {
+                path.push(b'/');
+            }
+        }
+        visit
     }
 
     /// Goes into a directory; `false` if nothing in it is to be visited.
@@ -181,9 +204,11 @@ impl Extractor<'_> {
                 self.blocked(blocked)?;
                 self.reporter.entry();
             } else {
-                let mode = directory_mode(self.task.keeper.caller, &node);
-                if mode != permissions(&node.inode) {
-                    self.late_modes.push((node.path.clone(), permissions(&node.inode)));
+                let keeper = self.task.keeper;
+                let last = keeper.unmasked(permissions(&node.inode));
+                let mode = first_mode(keeper.caller, last);
+                if mode != last {
+                    self.late_modes.push((node.path.clone(), last));
                 }
                 left = Some(Left { node, mode });
             }
@@ -361,9 +386,8 @@ fn contained<T>(read: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(read)).map_err(|_| Error::new(ErrorKind::WorkerPanicked, b""))
 }
 
-/// The permissions that a complete directory gets at first.
-fn directory_mode(caller: Caller, node: &Node) -> u32 {
-    let mode = permissions(&node.inode);
-    let needs_search = !caller.is_root() && mode & OWNER_SEARCH == 0;
-    if needs_search { mode | OWNER_ALL } else { mode }
+/// The permissions that a complete directory gets at first, if `last` are those it ends with.
+fn first_mode(caller: Caller, last: u32) -> u32 {
+    let needs_search = !caller.is_root() && last & OWNER_SEARCH == 0;
+    if needs_search { last | OWNER_ALL } else { last }
 }

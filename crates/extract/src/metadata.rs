@@ -57,6 +57,8 @@ pub(crate) struct Attributes<'a> {
 pub(crate) struct Keeper {
     pub(crate) caller: Caller,
     pub(crate) owners: Owners,
+    /// Permission bits that nothing gets.
+    pub(crate) masked: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -66,6 +68,11 @@ struct Kept {
 }
 
 impl Keeper {
+    /// What is left of the permissions `mode`.
+    pub(crate) fn unmasked(self, mode: u32) -> u32 {
+        mode & !self.masked
+    }
+
     /// Sets everything that can be set and returns what went wrong.
     pub(crate) fn apply(
         self,
@@ -82,7 +89,7 @@ impl Keeper {
         let (acls, others): (Vec<_>, Vec<_>) = xattrs.iter().partition(|xattr| is_acl(xattr));
         errors.extend(others.iter().filter_map(|xattr| set_xattr(target, xattr, withheld).err()));
         if inode.file_type() != FileType::Symlink {
-            let mode = without_foreign_set_id(mode, inode, kept, withheld);
+            let mode = without_foreign_set_id(self.unmasked(mode), inode, kept, withheld);
             if mode != stat.st_mode & 0o7777 {
                 errors.extend(set_mode(target, mode).err());
             }

@@ -14,6 +14,13 @@ pub struct Options {
     pub owners: Owners,
     /// Which entries to extract.
     pub selection: Selection,
+    /// The directory of the image that becomes the destination; empty for the root. Paths count from
+    /// there then, in errors and in the selection.
+    pub from: Vec<u8>,
+    /// Permission bits that entries do not get, as of a umask.
+    pub masked_permissions: u32,
+    /// Extended attributes are left out, ACLs and capabilities among them.
+    pub omits_xattrs: bool,
     /// How many threads may work, the caller's included; never more than the CPUs that the system
     /// grants, and never less than one. `None`: as many as these CPUs.
     pub max_threads: Option<usize>,
@@ -28,6 +35,8 @@ pub enum Existing {
     /// The destination must be new or empty.
     #[default]
     Refuse,
+    /// Directories are used again; anything else that exists stays, and is a failure.
+    Keep,
     /// Directories are used again; anything else is removed and made anew. A symlink is never
     /// followed, and a directory is never removed.
     Replace,

@@ -102,6 +102,18 @@ impl Inode {
         self.offset
     }
 
+    /// How many bytes the inode itself takes: 32 or 64.
+    #[must_use]
+    pub fn bytes(&self) -> u8 {
+        self.disk.bytes
+    }
+
+    /// How many bytes the xattr body behind it takes; 0 if there is none.
+    #[must_use]
+    pub fn xattr_bytes(&self) -> u32 {
+        self.disk.xattr_bytes
+    }
+
     /// Whether there is an xattr body behind it.
     #[must_use]
     pub fn has_xattrs(&self) -> bool {

@@ -85,7 +85,7 @@ pub use inode::Inode;
 pub use memory::Memory;
 pub use open::OpenOptions;
 pub use pieces::Piece;
-pub use ranges::{Storage, StoredRange, StoredRanges};
+pub use ranges::{Storage, StoredPlace, StoredRange, StoredRanges};
 pub use read::{ReadOutcome, SyncDecompress};
 pub use source::{FileSource, Source};
 pub use stats::Stats;

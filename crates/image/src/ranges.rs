@@ -2,10 +2,13 @@
 //! metadata, never data, and one extent a step. Called by who must know before reading: a writer of
 //! sparse archives, a cut into pieces of work, `lseek`.
 
+use ferrofs_ondisk::compression::AlgorithmId;
+
+use crate::cluster::Coding;
 use crate::error::{Error, ErrorKind, Result};
 use crate::image::Core;
 use crate::inode::Inode;
-use crate::map::{Data, Map};
+use crate::map::{Data, Extent, Map};
 
 /// A range of a file that is stored in one way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +19,44 @@ pub struct StoredRange {
     pub end: u64,
     /// How it is stored.
     pub storage: Storage,
+    /// Where the extent lies that the range belongs to: from the extent's first byte on, also where the
+    /// range begins further on. `None` for a hole.
+    pub place: Option<StoredPlace>,
+}
+
+/// Where an extent lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredPlace {
+    /// The device: 0 is the image with its unified address space.
+    pub device: u16,
+    /// Its first byte: of the device; for [`Storage::Fragment`] of the packed file; for what lies in the
+    /// metabox, of the metabox file.
+    pub offset: u64,
+    /// How many bytes it takes there.
+    pub bytes: u64,
+    /// How it is compressed, if it is.
+    pub algorithm: Option<AlgorithmId>,
+}
+
+impl StoredPlace {
+    fn of(extent: &Extent) -> Option<Self> {
+        let as_it_is =
+            |device, offset| Some(Self { device, offset, bytes: extent.length, algorithm: None });
+        match extent.data {
+            Data::Hole => None,
+            Data::Raw { device, offset } => as_it_is(device, offset),
+            Data::Inline { offset } | Data::Fragment { offset } => as_it_is(0, offset),
+            Data::Cluster(cluster) => Some(Self {
+                device: 0,
+                offset: cluster.id.place.offset(),
+                bytes: cluster.id.encoded_bytes.into(),
+                algorithm: match cluster.id.coding {
+                    Coding::Plain { .. } => None,
+                    Coding::Compressed(algorithm) => Some(algorithm),
+                },
+            }),
+        }
+    }
 }
 
 /// How a range of a file is stored.
@@ -65,7 +106,8 @@ impl<'a> StoredRanges<'a> {
             Data::Fragment { .. } => Storage::Fragment,
         };
         // The map has checked that the extent holds the byte, so this is ahead of it.
-        Ok(StoredRange { start: self.at, end: extent.end().min(self.end), storage })
+        let end = extent.end().min(self.end);
+        Ok(StoredRange { start: self.at, end, storage, place: StoredPlace::of(&extent) })
     }
 }
 

@@ -47,10 +47,12 @@ pub struct VerifySummary {
     pub problems: u64,
 }
 
-/// Verifies with at most `max_threads` threads, this one among them; without a number, with one for
-/// each granted CPU. Events come on this thread, problems in the order of the walk.
+/// Verifies what `path` names and everything below, with at most `max_threads` threads, this one among
+/// them; without a number, with one for each granted CPU. Events come on this thread, problems in the
+/// order of the walk.
 pub(crate) fn verify(
     core: &Core,
+    path: &[u8],
     max_threads: Option<usize>,
     on_event: &mut dyn FnMut(VerifyEvent),
 ) -> VerifySummary {
@@ -58,11 +60,19 @@ pub(crate) fn verify(
     if let Some(error) = truncation(core) {
         report.problem(Vec::new(), error);
     }
-    let begun = Walk::new(core, b"/")
+    let begun = Walk::new(core, path)
         .and_then(|walk| Census::new(&core.engine.memory).map(|census| (walk, census)));
     match begun {
-        Ok((walk, census)) => verify_tree(core, max_threads, (walk, census), &mut report),
-        Err(error) => report.problem(b"/".to_vec(), error),
+        Ok((walk, census)) => {
+            let census = verify_tree(core, max_threads, (walk, census), &mut report);
+            // Below another path than the root not all names of an inode need to be met.
+            if path == b"/" {
+                census.wrong_counts().for_each(|problem| {
+                    report.problem(problem.path, problem.error);
+                });
+            }
+        }
+        Err(error) => report.problem(path.to_vec(), error),
     }
     let Progress { inodes, bytes } = report.progress;
     VerifySummary { inodes, bytes, problems: report.problems }
@@ -73,7 +83,7 @@ fn verify_tree<'a>(
     max_threads: Option<usize>,
     (walk, mut census): (Walk<'a>, Census),
     report: &mut Report<'_>,
-) {
+) -> Census {
     let threads = max_threads.unwrap_or_else(|| Helpers::process().total());
     let mut seam = Seam::default();
     let run = Ordered::new().max_threads(threads.min(core.engine.stations.count())).run(
@@ -86,9 +96,7 @@ fn verify_tree<'a>(
         },
     );
     match run {
-        Ok(_) => census.wrong_counts().for_each(|problem| {
-            report.problem(problem.path, problem.error);
-        }),
+        Ok(_) => census,
         Err(never) => match never {},
     }
 }
