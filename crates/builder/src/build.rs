@@ -1,0 +1,81 @@
+//! A build from a tree to an image: options checked, data written, metadata behind it, and the superblock
+//! last of all.
+
+use std::path::Path;
+
+use crate::data::DataMap;
+use crate::image_file::ImageFile;
+use crate::metadata::Prepared;
+use crate::output::BlockSink;
+use crate::report::Report;
+use crate::superblock::Front;
+use crate::tree::Tree;
+use crate::watch::{Phase, Watch};
+use crate::{Error, ErrorKind, Options, Result};
+
+/// Builds an image of `tree` under the name `target`, which has what it had before until the image is whole.
+///
+/// # Errors
+/// [`ErrorKind::Options`] before anything is written; whatever the source or the host refuses, with its
+/// path; what the format cannot hold; [`ErrorKind::Stopped`] if `watch` said so. No error leaves anything
+/// behind, but in a target that is written in place, which then holds no image.
+pub fn build(tree: &Tree, options: &Options, target: &Path, watch: &dyn Watch) -> Result<Report> {
+    build_with(tree, options, Target { path: target, watch }, crate::write_data::write_data)
+}
+
+/// Where a build goes and who listens.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    path: &'a Path,
+    watch: &'a dyn Watch,
+}
+
+/// Puts the contents of a tree's files into a sink.
+type WriteData = fn(&Tree, &Options, &mut dyn BlockSink, &dyn Watch) -> Result<DataMap>;
+
+fn build_with(
+    tree: &Tree,
+    options: &Options,
+    target: Target<'_>,
+    write_data: WriteData,
+) -> Result<Report> {
+    options.check()?;
+    let Target { path, watch } = target;
+    let mut prepared = Prepared::new(tree, options)?;
+    let front = Front::plan(&prepared, options)?;
+    prepared.settle_head(front.bytes())?;
+    let block_size = options.block_size;
+    let mut image = ImageFile::create(path, options.placement, block_size, prepared.head_bytes)?;
+    watch.phase(Phase::Data);
+    let data = write_data(tree, options, &mut image, watch)?;
+    watch.phase(Phase::Metadata);
+    let mut report = report(tree, options, &prepared, &data);
+    let mut written = prepared.write(&data, &mut image, watch)?;
+    report.bytes = image.bytes();
+    report.blocks = block_size.count(report.bytes);
+    front.write(options, &mut written, report.blocks)?;
+    if watch.should_stop() {
+        return Err(Error::new(ErrorKind::Stopped));
+    }
+    watch.phase(Phase::Publish);
+    image.publish(&written.head, watch)?;
+    Ok(report)
+}
+
+fn report(tree: &Tree, options: &Options, prepared: &Prepared<'_>, data: &DataMap) -> Report {
+    let order = &prepared.inventory.order;
+    let mut report = Report {
+        block_bytes: options.block_size.bytes(),
+        inodes: order.len() as u64,
+        ..Report::default()
+    };
+    let files = order.iter().filter_map(|id| {
+        let content = tree.node(*id).content()?;
+        Some((id.index(), content.bytes()))
+    });
+    report.add_data(data, options.block_size, files);
+    report
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

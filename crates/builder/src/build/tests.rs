@@ -1,0 +1,547 @@
+//! Images built from a tree of everything are read back, and what must not be written is not.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+
+use ferrofs_image::{Image, Visit};
+use ferrofs_ondisk::BlockSize;
+use tempfile::TempDir;
+
+use super::*;
+use crate::data::{Compressed, Extent, FileData, Fragment, InlineExtent, Packed};
+use crate::metadata::sample::{file, metadata, node};
+use crate::tree::{Kind, Node, NodeId, Timestamp};
+use crate::watch::NoWatch;
+use crate::{IndexForm, Placement, SuperblockTime};
+
+/// A data path that stores everything as it is.
+pub(crate) fn flat_only(
+    tree: &Tree,
+    options: &Options,
+    sink: &mut dyn BlockSink,
+    _watch: &dyn Watch,
+) -> Result<DataMap> {
+    let block = options.block_size.bytes() as usize;
+    map_files(tree, |mut bytes| {
+        let rest = bytes.len() % block;
+        let inline = if options.inline_data && rest <= block - 64 { rest } else { 0 };
+        let tail = bytes.split_off(bytes.len() - inline).into();
+        let start_block = match bytes.is_empty() {
+            true => None,
+            false => Some(sink.append(&bytes)? >> options.block_size.bits()),
+        };
+        Ok(FileData::Flat { start_block, tail })
+    })
+}
+
+/// A data path that cuts everything into plain pclusters of a block.
+fn plain_pclusters(
+    tree: &Tree,
+    options: &Options,
+    sink: &mut dyn BlockSink,
+    _watch: &dyn Watch,
+) -> Result<DataMap> {
+    map_files(tree, |bytes| {
+        if bytes.is_empty() {
+            return Ok(FileData::Flat { start_block: None, tail: Box::default() });
+        }
+        let mut data = Compressed::default();
+        for piece in bytes.chunks(options.block_size.bytes() as usize) {
+            if options.inline_pclusters && piece.len() < 300 {
+                let (bytes, pcluster) = (piece.len() as u64, piece.into());
+                data.inline = Some(InlineExtent { bytes, algorithm: None, pcluster });
+                continue;
+            }
+            let address = sink.append(piece)?;
+            data.extents.push(Extent {
+                bytes: piece.len() as u64,
+                algorithm: None,
+                address,
+                pcluster_bytes: options.block_size.bytes(),
+                partial: false,
+            });
+        }
+        Ok(FileData::Compressed(data))
+    })
+}
+
+/// A data path that puts the end of each file, or all of it, into the packed inode.
+fn fragments(
+    tree: &Tree,
+    options: &Options,
+    sink: &mut dyn BlockSink,
+    _watch: &dyn Watch,
+) -> Result<DataMap> {
+    let block = options.block_size.bytes();
+    let mut packed = Vec::new();
+    let mut map = map_files(tree, |mut bytes| {
+        let mut data = Compressed::default();
+        if bytes.len() > 3 * block as usize {
+            let tail = bytes.split_off(block as usize);
+            let address = sink.append(&bytes)?;
+            let pcluster_bytes = block;
+            let (bytes, algorithm, partial) = (u64::from(block), None, false);
+            data.extents.push(Extent { bytes, algorithm, address, pcluster_bytes, partial });
+            data.fragment =
+                Some(Fragment { bytes: tail.len() as u64, offset: packed.len() as u64 });
+            packed.extend_from_slice(&tail);
+        } else if !bytes.is_empty() {
+            data.fragment =
+                Some(Fragment { bytes: bytes.len() as u64, offset: packed.len() as u64 });
+            packed.extend_from_slice(&bytes);
+        } else {
+            return Ok(FileData::Flat { start_block: None, tail: Box::default() });
+        }
+        Ok(FileData::Compressed(data))
+    })?;
+    let bytes = packed.len() as u64;
+    let start_block = Some(sink.append(&packed)? >> options.block_size.bits());
+    let data = FileData::Flat { start_block, tail: Box::default() };
+    map.packed = Some(Packed { bytes, data });
+    Ok(map)
+}
+
+fn failing(_: &Tree, _: &Options, sink: &mut dyn BlockSink, _: &dyn Watch) -> Result<DataMap> {
+    sink.append(&vec![7; 100_000])?;
+    Err(Error::new(ErrorKind::SourceChanged { how: "it is gone".to_owned() }))
+}
+
+fn map_files(tree: &Tree, mut place: impl FnMut(Vec<u8>) -> Result<FileData>) -> Result<DataMap> {
+    let mut files = Vec::new();
+    for (_, node) in tree.nodes() {
+        let data = node.content().map(|content| {
+            let mut bytes = vec![0; usize::try_from(content.bytes()).unwrap()];
+            content.store().open()?.read_exact_at(0, &mut bytes)?;
+            place(bytes)
+        });
+        files.push(data.transpose()?);
+    }
+    Ok(DataMap { files, packed: None })
+}
+
+/// One of everything, and many of some.
+pub(crate) fn zoo() -> Tree {
+    let mut tree = Tree::new(metadata());
+    let mut add = |parent, name: &[u8], node| {
+        let id = tree.add(node).unwrap();
+        tree.link(parent, name, id).unwrap();
+        id
+    };
+    let root = Tree::ROOT;
+    for bytes in [0usize, 1, 60, 448, 449, 511, 512, 513, 4032, 4095, 4096, 5000, 20_000, 70_000] {
+        let content: Vec<u8> =
+            (0..bytes).map(|at| ((at * 7 + at / 251 + bytes) % 256).try_into().unwrap()).collect();
+        add(root, format!("file-{bytes}").as_bytes(), file(&content));
+    }
+    for bytes in [1usize, 100, 447, 460, 511, 512, 1000, 4000, 4095] {
+        let target = vec![b'x'; bytes];
+        add(root, format!("link-{bytes}").as_bytes(), node(Kind::Symlink(target.into())));
+    }
+    add(root, b"null", node(Kind::CharacterDevice { major: 1, minor: 3 }));
+    add(root, b"disk", node(Kind::BlockDevice { major: 0xfff, minor: 0xf_ffff }));
+    add(root, b"fifo", node(Kind::Fifo));
+    add(root, b"!socket", node(Kind::Socket));
+    let large = add(root, b"large", Node::directory(metadata()));
+    for number in 0..700 {
+        let mut child = node(Kind::Fifo);
+        child.metadata.permissions = number % 0o7777;
+        add(large, format!("child with a long name, number {number}").as_bytes(), child);
+    }
+    let mut deep = root;
+    for _ in 0..30 {
+        deep = add(deep, b"deep", Node::directory(metadata()));
+    }
+    add_owners(&mut add, deep);
+    add_xattrs(&mut add, root);
+    let linked = tree.child(root, b"file-5000").unwrap();
+    tree.link(deep, b"linked", linked).unwrap();
+    tree.link(root, b"zz-linked", linked).unwrap();
+    tree
+}
+
+fn add_owners(add: &mut impl FnMut(NodeId, &[u8], Node) -> NodeId, parent: NodeId) {
+    let owners = [(0, 0), (65535, 65535), (65536, 1), (1, 4_294_967_294)];
+    for (number, (uid, gid)) in owners.into_iter().enumerate() {
+        let mut child = file(b"owned");
+        (child.metadata.uid, child.metadata.gid) = (uid, gid);
+        add(parent, format!("owner-{number}").as_bytes(), child);
+    }
+    let times = [(-1, 0), (0, 1), (1 << 33, 999_999_999), (1_700_000_000, 5)];
+    for (number, (seconds, nanoseconds)) in times.into_iter().enumerate() {
+        let mut child = node(Kind::Symlink(b"somewhere".as_slice().into()));
+        child.metadata.mtime = Timestamp { seconds, nanoseconds };
+        add(parent, format!("time-{number}").as_bytes(), child);
+    }
+}
+
+fn add_xattrs(add: &mut impl FnMut(NodeId, &[u8], Node) -> NodeId, parent: NodeId) {
+    let mut with = |name: &str, xattrs: &[(&str, &[u8])]| {
+        let mut child = file(&[b'a'; 333]);
+        for (key, value) in xattrs {
+            child.metadata.xattrs.insert(key.as_bytes().into(), (*value).into());
+        }
+        add(parent, name.as_bytes(), child);
+    };
+    let acl = [2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255];
+    with("acl", &[("system.posix_acl_access", &acl), ("system.posix_acl_default", &acl)]);
+    with("large-value", &[("user.large", &vec![9; 5000]), ("user.empty", b"")]);
+    for number in 0..5u8 {
+        let name = format!("shared-{number}");
+        with(&name, &[("security.selinux", b"a_label"), ("user.app.number", &[number])]);
+    }
+    with("prefixed", &[("user.app.", b"whole"), ("trusted.overlay.opaque", b"y")]);
+    let many: Vec<_> = (0..300).map(|number| format!("user.m{number}")).collect();
+    let many: Vec<_> = many.iter().map(|name| (name.as_str(), &b"v"[..])).collect();
+    for number in 0..3 {
+        with(&format!("many-{number}"), &many);
+    }
+}
+
+/// What a tree and an image are compared by.
+#[derive(Debug, PartialEq, Eq)]
+struct Facts {
+    mode: u16,
+    owner: (u32, u32),
+    links: u32,
+    time: (i64, u32),
+    content: Vec<u8>,
+    device: Option<(u32, u32)>,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+fn facts_of_tree(tree: &Tree) -> BTreeMap<Vec<u8>, Facts> {
+    let inventory = crate::metadata::Inventory::new(tree).unwrap();
+    let mut all = BTreeMap::new();
+    let walked: Result<()> = tree.walk(|path, id| {
+        let node = tree.node(id);
+        let metadata = &node.metadata;
+        let (kind_bits, device, content) = match &node.kind {
+            Kind::Directory(_) => (0o040_000, None, Vec::new()),
+            Kind::File(content) => {
+                let mut bytes = vec![0; usize::try_from(content.bytes()).unwrap()];
+                content.store().open()?.read_exact_at(0, &mut bytes)?;
+                (0o100_000, None, bytes)
+            }
+            Kind::Symlink(target) => (0o120_000, None, target.to_vec()),
+            Kind::CharacterDevice { major, minor } => (0o020_000, Some((*major, *minor)), vec![]),
+            Kind::BlockDevice { major, minor } => (0o060_000, Some((*major, *minor)), vec![]),
+            Kind::Fifo => (0o010_000, None, Vec::new()),
+            Kind::Socket => (0o140_000, None, Vec::new()),
+        };
+        let xattrs = metadata.xattrs.iter().map(|(name, value)| (name.to_vec(), value.to_vec()));
+        let facts = Facts {
+            mode: kind_bits | metadata.permissions,
+            owner: (metadata.uid, metadata.gid),
+            links: inventory.links(id),
+            time: (metadata.mtime.seconds, metadata.mtime.nanoseconds),
+            content,
+            device,
+            xattrs: xattrs.collect(),
+        };
+        all.insert(path.to_vec(), facts);
+        Ok(())
+    });
+    walked.unwrap();
+    all
+}
+
+fn facts_of_image(path: &Path) -> BTreeMap<Vec<u8>, Facts> {
+    let image = Image::open(path).unwrap();
+    let mut all = BTreeMap::new();
+    for visit in image.walk(b"/").unwrap() {
+        let node = match visit {
+            Visit::Leaf(node) | Visit::Enter(node) => node,
+            Visit::Problem(problem) => panic!("{}", problem.error),
+            _ => continue,
+        };
+        let inode = &node.inode;
+        let content = match inode.mode() & 0o170_000 {
+            0o100_000 => {
+                let mut bytes = vec![0; usize::try_from(inode.size()).unwrap()];
+                let count = image.read_at(inode, 0, &mut bytes).unwrap();
+                assert_eq!(count, bytes.len());
+                bytes
+            }
+            0o120_000 => image.read_link(inode).unwrap(),
+            _ => Vec::new(),
+        };
+        let xattrs = image.xattrs(inode).unwrap();
+        let facts = Facts {
+            mode: inode.mode(),
+            owner: (inode.uid(), inode.gid()),
+            links: inode.nlink(),
+            time: (inode.mtime().seconds, inode.mtime().nanoseconds),
+            content,
+            device: inode.device(),
+            xattrs: xattrs.into_iter().map(|xattr| (xattr.name, xattr.value)).collect(),
+        };
+        let path = node.path.strip_prefix(b"/").unwrap_or(&node.path);
+        all.insert(path.to_vec(), facts);
+    }
+    all
+}
+
+fn block_size(bits: u8) -> BlockSize {
+    BlockSize::from_bits(bits).unwrap()
+}
+
+fn options(bits: u8) -> Options {
+    let block_size = block_size(bits);
+    Options {
+        block_size,
+        pcluster_bytes: block_size.bytes(),
+        extent_bytes_max: 1 << 20,
+        ..Options::default()
+    }
+}
+
+fn build_here(
+    directory: &TempDir,
+    tree: &Tree,
+    options: &Options,
+    data: WriteData,
+) -> std::path::PathBuf {
+    let path = directory.path().join("image");
+    build_with(tree, options, Target { path: &path, watch: &NoWatch }, data).unwrap();
+    let names: Vec<_> =
+        fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap()).collect();
+    assert_eq!(names.len(), 1, "{names:?}");
+    path
+}
+
+fn check_zoo(options: &Options, data: WriteData) {
+    let directory = TempDir::new().unwrap();
+    let tree = zoo();
+    let path = build_here(&directory, &tree, options, data);
+    let (found, wanted) = (facts_of_image(&path), facts_of_tree(&tree));
+    assert_eq!(found.len(), wanted.len());
+    for (path, facts) in &wanted {
+        let shown = path.escape_ascii();
+        assert_eq!(found.get(path).expect("a name"), facts, "{shown} with {options:?}");
+    }
+    let length = fs::metadata(&path).unwrap().len();
+    assert_eq!(length % u64::from(options.block_size.bytes()), 0);
+}
+
+#[test]
+fn every_kind_of_inode_is_read_back_at_every_block_size() {
+    for bits in 9..=16 {
+        check_zoo(&options(bits), flat_only);
+    }
+}
+
+#[test]
+fn no_option_of_metadata_changes_what_is_read_back() {
+    let changes: [fn(&mut Options); 8] = [
+        |options| options.inline_data = false,
+        |options| options.force_extended_inodes = true,
+        |options| options.xattr_share_above = None,
+        |options| options.xattr_share_above = Some(0),
+        |options| options.xattr_filter = false,
+        |options| {
+            options.xattr_prefixes = vec![b"user.app.".to_vec(), b"trusted.overlay.".to_vec()];
+        },
+        |options| options.superblock_checksum = false,
+        |options| options.time = SuperblockTime::Fixed(1_600_000_000),
+    ];
+    for change in changes {
+        for bits in [9, 12] {
+            let mut options = options(bits);
+            change(&mut options);
+            check_zoo(&options, flat_only);
+        }
+    }
+}
+
+#[test]
+fn files_with_an_index_are_read_back() {
+    for bits in [9, 10, 12, 14, 16] {
+        for form in [IndexForm::Compact, IndexForm::Full] {
+            for inline_pclusters in [false, true] {
+                let algorithms = crate::Algorithms {
+                    default: 0,
+                    methods: vec![ferrofs_codec::Method::Lz4 { max_distance: 65535 }],
+                };
+                let options = Options {
+                    index: form,
+                    inline_pclusters,
+                    algorithms: Some(algorithms),
+                    ..options(bits)
+                };
+                check_zoo(&options, plain_pclusters);
+                check_zoo(&options, fragments);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_tree_gives_the_same_bytes() {
+    let directory = TempDir::new().unwrap();
+    let built = || {
+        let path = build_here(&directory, &zoo(), &options(12), flat_only);
+        fs::read(path).unwrap()
+    };
+    assert!(built() == built());
+}
+
+#[test]
+fn an_image_at_an_offset_leaves_what_lies_before_it() {
+    let directory = TempDir::new().unwrap();
+    let placed = |placement| Options { placement, ..options(12) };
+    let plain = fs::read(build_here(&directory, &zoo(), &options(12), flat_only)).unwrap();
+    let options = placed(Placement::NewFile { offset: 1024 });
+    let shifted = fs::read(build_here(&directory, &zoo(), &options, flat_only)).unwrap();
+    assert!(shifted[..1024] == [0; 1024] && shifted[1024..] == plain);
+    fs::write(directory.path().join("image"), [9; 2048]).unwrap();
+    let options = placed(Placement::InPlace { offset: 512 });
+    let inside = fs::read(build_here(&directory, &zoo(), &options, flat_only)).unwrap();
+    assert!(inside[..512] == [9; 512] && inside[512..] == plain);
+}
+
+#[test]
+fn a_build_that_fails_leaves_what_was_there() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("image");
+    fs::write(&path, b"an older image").unwrap();
+    let target = Target { path: &path, watch: &NoWatch };
+    let error = build_with(&zoo(), &options(12), target, failing).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::SourceChanged { .. }));
+    assert_eq!(fs::read(&path).unwrap(), b"an older image");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_device_that_is_full_is_an_error_with_its_place() {
+    let placement = Placement::InPlace { offset: 0 };
+    let target = Target { path: Path::new("/dev/full"), watch: &NoWatch };
+    let error =
+        build_with(&zoo(), &Options { placement, ..options(12) }, target, flat_only).unwrap_err();
+    assert_eq!(error.path().as_os_str().as_bytes(), b"/dev/full");
+    let ErrorKind::Output { source, .. } = error.kind() else { panic!("{error}") };
+    assert_eq!(source.kind(), std::io::ErrorKind::StorageFull);
+    assert_eq!(error.offset(), Some(0));
+}
+
+#[test]
+fn a_device_under_the_images_name_is_not_replaced() {
+    let target = Target { path: Path::new("/dev/full"), watch: &NoWatch };
+    let error = build_with(&zoo(), &options(12), target, flat_only).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Options(_)), "{error}");
+}
+
+#[test]
+fn a_link_is_followed_to_what_it_names() {
+    let directory = TempDir::new().unwrap();
+    let (real, link) = (directory.path().join("real"), directory.path().join("link"));
+    fs::write(&real, b"old").unwrap();
+    std::os::unix::fs::symlink("real", &link).unwrap();
+    let target = Target { path: &link, watch: &NoWatch };
+    build_with(&zoo(), &options(12), target, flat_only).unwrap();
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    Image::open(&real).unwrap();
+}
+
+struct Impatient;
+
+impl Watch for Impatient {
+    fn should_stop(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_build_that_is_told_to_stop_leaves_nothing() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("image");
+    let target = Target { path: &path, watch: &Impatient };
+    let error = build_with(&zoo(), &options(12), target, flat_only).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Stopped));
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+/// Opens the whole image before it has its name, and accepts it or not.
+struct Inspector {
+    accepts: bool,
+    inodes: std::sync::atomic::AtomicUsize,
+}
+
+impl Watch for Inspector {
+    fn inspect(&self, image: &Path) -> std::result::Result<(), String> {
+        let inodes = facts_of_image(image).len();
+        self.inodes.store(inodes, std::sync::atomic::Ordering::Relaxed);
+        if self.accepts { Ok(()) } else { Err("not as it should be".to_owned()) }
+    }
+}
+
+#[test]
+fn an_image_that_is_not_accepted_gets_no_name() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("image");
+    let tree = zoo();
+    for (accepts, placement) in [
+        (false, Placement::NewFile { offset: 0 }),
+        (true, Placement::NewFile { offset: 0 }),
+        (true, Placement::InPlace { offset: 0 }),
+        (false, Placement::InPlace { offset: 0 }),
+    ] {
+        let watch = Inspector { accepts, inodes: Default::default() };
+        let target = Target { path: &path, watch: &watch };
+        let built = build_with(&tree, &Options { placement, ..options(12) }, target, flat_only);
+        assert!(watch.inodes.into_inner() > 1);
+        assert_eq!(built.is_ok(), accepts);
+        if let Err(error) = built {
+            assert!(matches!(error.kind(), ErrorKind::Rejected(_)), "{error}");
+            let in_place = placement == Placement::InPlace { offset: 0 };
+            assert_eq!(path.exists(), in_place);
+            assert!(!in_place || Image::open(&path).is_err());
+        }
+    }
+}
+
+#[test]
+fn an_empty_tree_is_one_block() {
+    let directory = TempDir::new().unwrap();
+    let tree = Tree::new(metadata());
+    let path = build_here(&directory, &tree, &options(12), flat_only);
+    assert_eq!(fs::metadata(&path).unwrap().len(), 4096);
+    assert_eq!(facts_of_image(&path).len(), 1);
+}
+
+#[test]
+fn an_xattr_that_the_format_cannot_say_is_told_with_its_path() {
+    let mut tree = zoo();
+    let id = tree.child(Tree::ROOT, b"fifo").unwrap();
+    tree.node_mut(id).metadata.xattrs.insert(b"bogus.name".as_slice().into(), Box::default());
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("image");
+    let target = Target { path: &path, watch: &NoWatch };
+    let error = build_with(&tree, &options(12), target, flat_only).unwrap_err();
+    let wanted = "fifo: the xattr bogus.name has a prefix that the format does not know";
+    assert_eq!(error.to_string(), wanted);
+}
+
+#[test]
+fn owners_that_no_compact_inode_holds_are_told() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("image");
+    let target = Target { path: &path, watch: &NoWatch };
+    let options = Options { force_compact_inodes: true, ..options(12) };
+    let error = build_with(&zoo(), &options, target, flat_only).unwrap_err();
+    assert!(error.path().ends_with("owner-2"), "{error}");
+}
+
+#[test]
+fn the_report_counts_what_lies_in_the_image() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("image");
+    let tree = zoo();
+    let target = Target { path: &path, watch: &NoWatch };
+    let report = build_with(&tree, &options(12), target, flat_only).unwrap();
+    assert_eq!(report.bytes, fs::metadata(&path).unwrap().len());
+    assert_eq!(report.inodes, tree.len() as u64);
+    assert_eq!(report.blocks * 4096, report.bytes);
+    let content: u64 = tree.nodes().filter_map(|(_, node)| node.content()).map(|c| c.bytes()).sum();
+    assert_eq!(report.content_bytes, content);
+}

@@ -1,0 +1,64 @@
+//! Contents in memory, for the tests of the data path.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::tree::{Content, Reader, Store};
+use crate::{Error, ErrorKind, Result};
+
+struct Memory {
+    name: String,
+    bytes: Arc<[u8]>,
+    ranges: Vec<Range<u64>>,
+}
+
+struct Open(String, Arc<[u8]>);
+
+impl Store for Memory {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn open(&self) -> Result<Box<dyn Reader>> {
+        Ok(Box::new(Open(self.name.clone(), Arc::clone(&self.bytes))))
+    }
+
+    fn data_ranges(&self) -> Result<Vec<Range<u64>>> {
+        Ok(self.ranges.clone())
+    }
+}
+
+impl Reader for Open {
+    fn read_exact_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let start = usize::try_from(offset).unwrap();
+        let Some(bytes) = self.1.get(start..start + buffer.len()) else {
+            let how = "it became shorter".to_owned();
+            let error = Error::new(ErrorKind::SourceChanged { how });
+            return Err(error.at(&self.0).at_byte(self.1.len() as u64));
+        };
+        buffer.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn check_unchanged(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A content of these bytes.
+pub(crate) fn content(name: &str, bytes: &[u8]) -> Content {
+    let everything = 0..bytes.len() as u64;
+    sparse_content(name, bytes, vec![everything])
+}
+
+/// A content of these bytes with holes beside `ranges`.
+pub(crate) fn sparse_content(name: &str, bytes: &[u8], ranges: Vec<Range<u64>>) -> Content {
+    let store = Memory { name: name.to_owned(), bytes: bytes.into(), ranges };
+    Content::new(Arc::new(store), bytes.len() as u64)
+}
+
+/// A content that says that it has more bytes than there are.
+pub(crate) fn shrunk_content(name: &str, bytes: &[u8], said: u64) -> Content {
+    let store = Memory { name: name.to_owned(), bytes: bytes.into(), ranges: Vec::new() };
+    Content::new(Arc::new(store), said)
+}

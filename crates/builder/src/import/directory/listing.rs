@@ -1,0 +1,81 @@
+//! The names in a directory, sorted.
+
+use rustix::fd::AsFd;
+use rustix::fs::{FileType, RawDir};
+use rustix::io::{Errno, Result};
+
+/// Room for about a thousand entries a system call.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// The entries of one directory after the other. Names stand in one piece of memory, which is used again.
+pub(super) struct Listing {
+    buffer: Vec<u8>,
+    names: Vec<u8>,
+    entries: Vec<Entry>,
+}
+
+/// Where a name stands, and what the directory says of it.
+#[derive(Clone, Copy)]
+struct Entry {
+    start: usize,
+    end: usize,
+    hint: Hint,
+}
+
+/// What the directory itself says of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hint {
+    /// It is a directory.
+    Directory,
+    /// It is something else, or the file system does not say.
+    Other,
+}
+
+impl Listing {
+    pub(super) fn new() -> Self {
+        Self { buffer: Vec::with_capacity(BUFFER_BYTES), names: Vec::new(), entries: Vec::new() }
+    }
+
+    /// One that reads nothing, to stand where another was taken out.
+    pub(super) fn empty() -> Self {
+        Self { buffer: Vec::new(), names: Vec::new(), entries: Vec::new() }
+    }
+
+    /// Takes the names from the open directory `fd`, in place of those of the last one.
+    ///
+    /// # Errors
+    /// The host refuses.
+    pub(super) fn read(&mut self, fd: impl AsFd) -> Result<()> {
+        self.names.clear();
+        self.entries.clear();
+        let mut stream = RawDir::new(fd, self.buffer.spare_capacity_mut());
+        while let Some(entry) = stream.next() {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno),
+            };
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            let hint = match entry.file_type() {
+                FileType::Directory => Hint::Directory,
+                _ => Hint::Other,
+            };
+            let start = self.names.len();
+            self.names.extend_from_slice(name);
+            self.entries.push(Entry { start, end: self.names.len(), hint });
+        }
+        let names = &self.names;
+        self.entries.sort_unstable_by_key(|entry| names.get(entry.start..entry.end));
+        Ok(())
+    }
+
+    /// Names and what the directory says of them, in byte order.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&[u8], Hint)> {
+        self.entries
+            .iter()
+            .filter_map(|entry| Some((self.names.get(entry.start..entry.end)?, entry.hint)))
+    }
+}

@@ -1,0 +1,112 @@
+//! Reads the xattrs of host files.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use rustix::fs::{AtFlags, StatxFlags};
+use rustix::io::{Errno, Result};
+
+use crate::import::adjust::XattrChoice;
+
+/// Linux hands out no longer list and no longer value (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
+const XATTR_BYTES_MAX: usize = 64 << 10;
+
+/// The xattrs of an inode by name.
+pub(super) type Xattrs = BTreeMap<Box<[u8]>, Box<[u8]>>;
+
+/// Reads xattrs into buffers that are used again.
+///
+/// A file that must not be opened (a symlink, a FIFO) has its xattrs read by path: there is no call for
+/// "this name in that open directory" before Linux 6.13, but `/proc/self/fd` makes a path of it.
+pub(super) struct XattrReader {
+    names: Vec<u8>,
+    value: Vec<u8>,
+    path: Vec<u8>,
+}
+
+/// What reading found.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// Names and values.
+    pub(super) xattrs: Xattrs,
+    /// A name that was listed and has no value.
+    pub(super) valueless: Option<Box<[u8]>>,
+}
+
+impl XattrReader {
+    pub(super) fn new() -> Self {
+        Self { names: vec![0; XATTR_BYTES_MAX], value: vec![0; XATTR_BYTES_MAX], path: Vec::new() }
+    }
+
+    /// Whether the paths that this needs lead to where they should: `/proc` is mounted.
+    pub(super) fn has_proc(directory: BorrowedFd<'_>) -> bool {
+        let path = format!("/proc/self/fd/{}/.", directory.as_raw_fd());
+        let mask = StatxFlags::INO;
+        let by_path = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::empty(), mask);
+        let by_fd = rustix::fs::statx(directory, "", AtFlags::EMPTY_PATH, mask);
+        let identity = |status: rustix::fs::Statx| {
+            (status.stx_dev_major, status.stx_dev_minor, status.stx_ino)
+        };
+        match (by_path, by_fd) {
+            (Ok(one), Ok(other)) => identity(one) == identity(other),
+            _ => false,
+        }
+    }
+
+    /// Those of an open file.
+    ///
+    /// # Errors
+    /// The host refuses, but for file systems that have no xattrs.
+    pub(super) fn of_open(&mut self, fd: impl AsFd, choice: &XattrChoice) -> Result<Found> {
+        let fd = fd.as_fd();
+        let listed = rustix::fs::flistxattr(fd, &mut *self.names);
+        self.values(listed, choice, |_, name, value| rustix::fs::fgetxattr(fd, name, value))
+    }
+
+    /// Those of `name` in an open directory; of a symlink itself.
+    ///
+    /// # Errors
+    /// As [`of_open`](Self::of_open).
+    pub(super) fn of_entry(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        name: &[u8],
+        choice: &XattrChoice,
+    ) -> Result<Found> {
+        self.path.clear();
+        write!(self.path, "/proc/self/fd/{}/", directory.as_raw_fd()).map_err(|_| Errno::NOMEM)?;
+        self.path.extend_from_slice(name);
+        let listed = rustix::fs::llistxattr(&*self.path, &mut *self.names);
+        self.values(listed, choice, |path, name, value| rustix::fs::lgetxattr(path, name, value))
+    }
+
+    fn values(
+        &mut self,
+        listed: Result<usize>,
+        choice: &XattrChoice,
+        get: impl Fn(&[u8], &[u8], &mut [u8]) -> Result<usize>,
+    ) -> Result<Found> {
+        let bytes = match listed {
+            Ok(bytes) => bytes,
+            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NODATA) => 0,
+            Err(errno) => return Err(errno),
+        };
+        let mut found = Found { xattrs: Xattrs::new(), valueless: None };
+        let names = self.names.get(..bytes).unwrap_or_default();
+        for name in names.split(|byte| *byte == 0) {
+            if name.is_empty() || !choice.keeps(name) {
+                continue;
+            }
+            match get(&self.path, name, &mut self.value) {
+                Ok(bytes) => {
+                    let value = self.value.get(..bytes).unwrap_or_default();
+                    found.xattrs.insert(name.into(), value.into());
+                }
+                Err(Errno::NODATA) => found.valueless = Some(name.into()),
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,226 @@
+//! Bytes that came through a pipe, or out of a compressed archive, kept so that they can be read again: first
+//! in memory, then in a file without a name.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use rustix::fs::{MemfdFlags, Mode, OFlags};
+
+use crate::{Error, ErrorKind, Result};
+
+/// Small enough that little is reserved in vain, large enough that a spool has few of them.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Where contents are kept that cannot be read twice from where they come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpoolOptions {
+    /// This many bytes stay in memory; what is more goes into a file.
+    pub memory_bytes_max: u64,
+    /// Where that file is made, without a name; in memory that can be swapped out (a memfd) if `None`.
+    pub directory: Option<PathBuf>,
+    /// More than this many bytes are refused; `None` is no bound but that of the host.
+    pub spool_bytes_max: Option<u64>,
+}
+
+impl Default for SpoolOptions {
+    /// 64 MiB in memory, the rest in a memfd, without a bound.
+    fn default() -> Self {
+        Self { memory_bytes_max: 64 << 20, directory: None, spool_bytes_max: None }
+    }
+}
+
+/// Bytes that are being gathered.
+#[derive(Debug)]
+pub(super) struct Spool {
+    options: SpoolOptions,
+    chunks: Vec<Vec<u8>>,
+    memory_bytes: u64,
+    file: Option<File>,
+    file_bytes: u64,
+}
+
+impl Spool {
+    /// An empty spool.
+    pub(super) fn new(options: SpoolOptions) -> Self {
+        Self { options, chunks: Vec::new(), memory_bytes: 0, file: None, file_bytes: 0 }
+    }
+
+    /// How many bytes are in it.
+    pub(super) fn bytes(&self) -> u64 {
+        self.memory_bytes + self.file_bytes
+    }
+
+    /// How many bytes it may hold.
+    pub(super) fn bytes_max(&self) -> Option<u64> {
+        self.options.spool_bytes_max
+    }
+
+    /// Keeps `bytes` behind those that it has.
+    ///
+    /// # Errors
+    /// The host has no room or memory for them.
+    pub(super) fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() && self.file.is_none() {
+            let room = self.room()?;
+            let (front, rest) = bytes.split_at(room.min(bytes.len()));
+            if front.is_empty() {
+                self.file = Some(self.new_file()?);
+                break;
+            }
+            if let Some(chunk) = self.chunks.last_mut() {
+                chunk.extend_from_slice(front);
+            }
+            self.memory_bytes += front.len() as u64;
+            bytes = rest;
+        }
+        if let Some(file) = &self.file {
+            file.write_all_at(bytes, self.file_bytes)
+                .map_err(|error| self.refused("cannot write to the spool", error))?;
+            self.file_bytes += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// How many bytes fit into the last chunk, which is a new one if need be; none where memory ends.
+    fn room(&mut self) -> Result<usize> {
+        let in_last = self.chunks.last().map_or(0, |chunk| CHUNK_BYTES - chunk.len());
+        let left = self.options.memory_bytes_max.saturating_sub(self.memory_bytes);
+        let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(CHUNK_BYTES);
+        if in_last > 0 || wanted == 0 {
+            return Ok(in_last.min(wanted));
+        }
+        let mut chunk = Vec::new();
+        // Without memory for a chunk the file is the better place anyway.
+        if chunk.try_reserve_exact(wanted).is_err() || self.chunks.try_reserve(1).is_err() {
+            return Ok(0);
+        }
+        self.chunks.push(chunk);
+        Ok(wanted)
+    }
+
+    fn new_file(&self) -> Result<File> {
+        let made = match &self.options.directory {
+            Some(directory) => {
+                let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+                rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)
+            }
+            None => rustix::fs::memfd_create("ferrofs-spool", MemfdFlags::CLOEXEC),
+        };
+        let file =
+            made.map_err(|error| self.refused("cannot make the spool's file", error.into()))?;
+        Ok(File::from(file))
+    }
+
+    fn refused(&self, operation: &'static str, source: io::Error) -> Error {
+        let error = Error::new(ErrorKind::Output { operation, source });
+        match &self.options.directory {
+            Some(directory) => error.at(directory),
+            None => error,
+        }
+    }
+
+    /// The same bytes, for reading by anybody.
+    pub(super) fn finish(self) -> Spooled {
+        Spooled { chunks: self.chunks, memory_bytes: self.memory_bytes, file: self.file }
+    }
+}
+
+/// Bytes that were gathered.
+#[derive(Debug)]
+pub(super) struct Spooled {
+    /// Each full, that is [`CHUNK_BYTES`] long, but the last.
+    chunks: Vec<Vec<u8>>,
+    memory_bytes: u64,
+    file: Option<File>,
+}
+
+impl Spooled {
+    /// Fills `buffer` with the bytes from `offset` on.
+    ///
+    /// # Errors
+    /// The host cannot read them, or they are not there.
+    pub(super) fn read_exact_at(&self, mut offset: u64, mut buffer: &mut [u8]) -> io::Result<()> {
+        while !buffer.is_empty() && offset < self.memory_bytes {
+            let chunk_bytes = CHUNK_BYTES as u64;
+            let number = usize::try_from(offset / chunk_bytes).unwrap_or(usize::MAX);
+            let at = usize::try_from(offset % chunk_bytes).unwrap_or(usize::MAX);
+            let ready = self.chunks.get(number).and_then(|chunk| chunk.get(at..));
+            let ready = ready.filter(|ready| !ready.is_empty());
+            let ready = ready.ok_or(io::ErrorKind::UnexpectedEof)?;
+            let (front, rest) = buffer.split_at_mut(ready.len().min(buffer.len()));
+            front.copy_from_slice(&ready[..front.len()]);
+            offset += front.len() as u64;
+            buffer = rest;
+        }
+        match &self.file {
+            _ if buffer.is_empty() => Ok(()),
+            Some(file) => file.read_exact_at(buffer, offset - self.memory_bytes),
+            None => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(bytes: usize) -> Vec<u8> {
+        (0..=250).cycle().flat_map(|byte| [byte; 7]).take(bytes).collect()
+    }
+
+    fn check(options: SpoolOptions, bytes: usize, piece: usize) -> Spooled {
+        let wanted = pattern(bytes);
+        let mut spool = Spool::new(options);
+        for piece in wanted.chunks(piece) {
+            spool.append(piece).unwrap();
+        }
+        assert_eq!(spool.bytes(), bytes as u64);
+        let spooled = spool.finish();
+        for (start, length) in [(0, bytes), (1, bytes - 1), (bytes / 2, bytes / 3), (bytes - 1, 1)]
+        {
+            let mut buffer = vec![0; length];
+            spooled.read_exact_at(start as u64, &mut buffer).unwrap();
+            assert!(buffer == wanted[start..start + length], "{start} {length}");
+        }
+        let mut buffer = [0; 2];
+        assert!(spooled.read_exact_at(bytes as u64 - 1, &mut buffer).is_err());
+        spooled
+    }
+
+    #[test]
+    fn bytes_stay_in_memory_up_to_the_limit() {
+        let spooled = check(SpoolOptions::default(), 3_500_000, 9_999);
+        assert!(spooled.file.is_none());
+    }
+
+    #[test]
+    fn what_is_more_goes_into_a_file_without_a_name() {
+        let directory = tempfile::tempdir().unwrap();
+        for place in [None, Some(directory.path().to_path_buf())] {
+            for memory_bytes_max in [0, 1, 1 << 20, 1_500_000] {
+                let options = SpoolOptions {
+                    memory_bytes_max,
+                    directory: place.clone(),
+                    spool_bytes_max: None,
+                };
+                let spooled = check(options, 3_500_000, 70_001);
+                assert_eq!(spooled.memory_bytes, memory_bytes_max);
+                assert!(spooled.file.is_some());
+            }
+        }
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_named() {
+        let options = SpoolOptions {
+            memory_bytes_max: 0,
+            directory: Some("/nowhere/at/all".into()),
+            spool_bytes_max: None,
+        };
+        let error = Spool::new(options).append(b"x").unwrap_err();
+        assert!(error.to_string().starts_with("/nowhere/at/all: cannot make the spool's file: "));
+    }
+}

@@ -1,0 +1,192 @@
+//! An archive as a place from which contents are read: the file itself, bytes in memory, or a spool.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use super::sparse::Segment;
+use crate::import::spool::Spooled;
+use crate::tree::{Content, Reader, Store};
+use crate::{Error, ErrorKind, Result};
+
+/// Where the bytes of an archive's files are.
+#[derive(Debug)]
+pub(super) enum Backing {
+    /// In the archive, uncompressed, in a file that must stay what it was.
+    File { file: File, stamp: Stamp },
+    /// In the archive, uncompressed, in memory.
+    Bytes(Arc<[u8]>),
+    /// In a spool, one file's contents after another's.
+    Spool(Spooled),
+}
+
+/// What tells that a file was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    pub(super) bytes: u64,
+    mtime: (i64, i64),
+    ctime: (i64, i64),
+}
+
+impl Stamp {
+    pub(super) fn of(metadata: &Metadata) -> Self {
+        Self {
+            bytes: metadata.len(),
+            mtime: (metadata.mtime(), metadata.mtime_nsec()),
+            ctime: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+/// An archive whose contents can be read, once it has been read to its end.
+#[derive(Debug)]
+pub(super) struct Archive {
+    name: PathBuf,
+    /// A spool gets here when nothing is added to it any more.
+    backing: OnceLock<Backing>,
+}
+
+impl Archive {
+    pub(super) fn new(name: PathBuf) -> Self {
+        Self { name, backing: OnceLock::new() }
+    }
+
+    /// What messages call it.
+    pub(super) fn name(&self) -> &Path {
+        &self.name
+    }
+
+    /// Says where contents are; once.
+    pub(super) fn set_backing(&self, backing: Backing) {
+        let kept = self.backing.set(backing);
+        assert!(kept.is_ok(), "an archive lies in one place");
+    }
+
+    /// Fills `buffer` with the bytes at `place`.
+    pub(super) fn read_exact_at(&self, place: u64, buffer: &mut [u8]) -> Result<()> {
+        let read = match self.backing.get() {
+            Some(Backing::File { file, .. }) => file.read_exact_at(buffer, place),
+            Some(Backing::Bytes(bytes)) => copy(bytes, place, buffer),
+            Some(Backing::Spool(spooled)) => spooled.read_exact_at(place, buffer),
+            None => Err(io::Error::other("the archive was not read to its end")),
+        };
+        read.map_err(|source| {
+            // A file that is too short now has been cut since it was looked at.
+            self.check_unchanged().err().unwrap_or_else(|| {
+                let kind = ErrorKind::Input { operation: "cannot read", source };
+                Error::new(kind).at(&self.name).at_byte(place)
+            })
+        })
+    }
+
+    /// Whether the file is what it was.
+    pub(super) fn check_unchanged(&self) -> Result<()> {
+        let Some(Backing::File { file, stamp }) = self.backing.get() else { return Ok(()) };
+        let now = match file.metadata() {
+            Ok(metadata) => Stamp::of(&metadata),
+            Err(source) => {
+                let kind = ErrorKind::Input { operation: "cannot read", source };
+                return Err(Error::new(kind).at(&self.name));
+            }
+        };
+        let how = if now.bytes != stamp.bytes {
+            format!("its size was {} bytes and is {}", stamp.bytes, now.bytes)
+        } else if now.mtime != stamp.mtime {
+            "its modification time is another one".to_owned()
+        } else if now.ctime != stamp.ctime {
+            "its change time is another one".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::SourceChanged { how }).at(&self.name))
+    }
+}
+
+fn copy(bytes: &[u8], place: u64, buffer: &mut [u8]) -> io::Result<()> {
+    let start = usize::try_from(place).unwrap_or(usize::MAX);
+    let found = bytes.get(start..).and_then(|rest| rest.get(..buffer.len()));
+    buffer.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
+    Ok(())
+}
+
+/// A regular file of an archive.
+pub(super) struct Member(Arc<Parts>);
+
+struct Parts {
+    archive: Arc<Archive>,
+    name: Box<[u8]>,
+    segments: Box<[Segment]>,
+    bytes: u64,
+}
+
+/// The content of the file `name` of `bytes` bytes.
+pub(super) fn content(
+    archive: &Arc<Archive>,
+    name: &[u8],
+    segments: Vec<Segment>,
+    bytes: u64,
+) -> Content {
+    let (archive, name, segments) = (Arc::clone(archive), name.into(), segments.into());
+    Content::new(Arc::new(Member(Arc::new(Parts { archive, name, segments, bytes }))), bytes)
+}
+
+impl Store for Member {
+    fn name(&self) -> String {
+        format!("{}: {}", self.0.archive.name().display(), String::from_utf8_lossy(&self.0.name))
+    }
+
+    fn open(&self) -> Result<Box<dyn Reader>> {
+        self.0.archive.check_unchanged()?;
+        Ok(Box::new(MemberReader(Arc::clone(&self.0))))
+    }
+
+    fn data_ranges(&self) -> Result<Vec<Range<u64>>> {
+        Ok(self.0.segments.iter().map(|part| part.start..part.start + part.bytes).collect())
+    }
+}
+
+struct MemberReader(Arc<Parts>);
+
+impl Reader for MemberReader {
+    fn read_exact_at(&mut self, mut offset: u64, mut buffer: &mut [u8]) -> Result<()> {
+        let parts = &*self.0;
+        let end = offset.checked_add(buffer.len() as u64);
+        if end.is_none_or(|end| end > parts.bytes) {
+            let source = io::ErrorKind::UnexpectedEof.into();
+            let kind = ErrorKind::Input { operation: "cannot read behind its end", source };
+            return Err(Error::new(kind).at(Member(Arc::clone(&self.0)).name()).at_byte(offset));
+        }
+        let next = parts.segments.partition_point(|part| part.start + part.bytes <= offset);
+        for part in parts.segments.iter().skip(next) {
+            let hole = part.start.saturating_sub(offset);
+            let zeros = split_front(&mut buffer, hole);
+            zeros.fill(0);
+            offset += zeros.len() as u64;
+            if buffer.is_empty() {
+                break;
+            }
+            let within = offset - part.start;
+            let data = split_front(&mut buffer, part.bytes - within);
+            parts.archive.read_exact_at(part.place + within, data)?;
+            offset += data.len() as u64;
+        }
+        buffer.fill(0);
+        Ok(())
+    }
+
+    fn check_unchanged(&mut self) -> Result<()> {
+        self.0.archive.check_unchanged()
+    }
+}
+
+/// Takes up to `bytes` bytes off the front of `buffer`.
+fn split_front<'a>(buffer: &mut &'a mut [u8], bytes: u64) -> &'a mut [u8] {
+    let whole = std::mem::take(buffer);
+    let count = usize::try_from(bytes).unwrap_or(usize::MAX).min(whole.len());
+    let (front, rest) = whole.split_at_mut(count);
+    *buffer = rest;
+    front
+}

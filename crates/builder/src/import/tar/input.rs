@@ -1,0 +1,241 @@
+//! An archive as it is read from its start to its end: headers one after the other, and contents left where
+//! they are or put into a spool.
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::archive::{Archive, Backing, Stamp};
+use super::{TarOptions, TarSource, refused, shown};
+use crate::import::decompress::{Compression, Counted, Damage};
+use crate::import::spool::Spool;
+use crate::{Error, ErrorKind, Result};
+
+/// What is read at once where headers are looked for; contents of small files come along.
+const WINDOW_BYTES: usize = 32 << 10;
+/// What is read at once on the way to a spool.
+const COPY_BYTES: usize = 128 << 10;
+/// What is read behind the end of an uncompressed stream, so that its writer can end: tars fill up their last
+/// record, which has 10 KiB by default and hardly ever more than this.
+const DRAINED_BYTES_MAX: u64 = 1 << 20;
+
+/// An archive that is being read.
+pub(super) struct Input {
+    archive: Arc<Archive>,
+    from: From,
+    /// How many bytes of the (decompressed) archive were read or passed over.
+    offset: u64,
+}
+
+enum From {
+    /// The backing can be read in any order: from byte `base`, `bytes` bytes.
+    Place { base: u64, bytes: u64, window: Vec<u8>, window_at: u64 },
+    /// It comes once.
+    Stream { reader: Box<dyn Read + Send>, is_compressed: bool, spool: Spool, buffer: Box<[u8]> },
+}
+
+impl Input {
+    pub(super) fn open(source: TarSource, options: &TarOptions) -> Result<Self> {
+        match source {
+            TarSource::Path(path) => {
+                let file = File::open(&path).map_err(|error| cannot_open(error).at(&path))?;
+                Self::from_file(path, file, options)
+            }
+            TarSource::File { name, file } => Self::from_file(name, file, options),
+            TarSource::Bytes { name, bytes } => {
+                let wanted = options.compression.unwrap_or_else(|| Compression::of(&bytes));
+                if wanted != Compression::Plain {
+                    let reader = Box::new(io::Cursor::new(bytes));
+                    return Self::from_reader(name, reader, options);
+                }
+                let length = bytes.len() as u64;
+                Ok(Self::from_place(name, Backing::Bytes(bytes), 0, length))
+            }
+            TarSource::Stream { name, reader } => Self::from_reader(name, reader, options),
+        }
+    }
+
+    fn from_file(name: PathBuf, mut file: File, options: &TarOptions) -> Result<Self> {
+        let metadata = file.metadata().map_err(|error| cannot_open(error).at(&name))?;
+        if !metadata.is_file() {
+            return Self::from_reader(name, Box::new(file), options);
+        }
+        // Whoever redirects a file may have read a part of it.
+        let base = file.stream_position().map_err(|error| cannot_open(error).at(&name))?;
+        let mut start = Vec::new();
+        let looked = (&mut file).take(WINDOW_BYTES as u64).read_to_end(&mut start);
+        looked
+            .and_then(|_| file.seek(io::SeekFrom::Start(base)))
+            .map_err(|error| cannot_open(error).at(&name))?;
+        let wanted = options.compression.unwrap_or_else(|| Compression::of(&start));
+        if wanted != Compression::Plain {
+            return Self::from_reader(name, Box::new(file), options);
+        }
+        let stamp = Stamp::of(&metadata);
+        let bytes = stamp.bytes.saturating_sub(base);
+        Ok(Self::from_place(name, Backing::File { file, stamp }, base, bytes))
+    }
+
+    fn from_place(name: PathBuf, backing: Backing, base: u64, bytes: u64) -> Self {
+        let archive = Arc::new(Archive::new(name));
+        archive.set_backing(backing);
+        let from = From::Place { base, bytes, window: Vec::new(), window_at: 0 };
+        Self { archive, from, offset: 0 }
+    }
+
+    fn from_reader(
+        name: PathBuf,
+        reader: Box<dyn Read + Send>,
+        options: &TarOptions,
+    ) -> Result<Self> {
+        let mut input = Counted::new(reader);
+        let compression = match options.compression {
+            Some(compression) => compression,
+            None => {
+                Compression::recognise(&mut input).map_err(|error| cannot_open(error).at(&name))?
+            }
+        };
+        let from = From::Stream {
+            reader: compression.reader(input),
+            is_compressed: compression != Compression::Plain,
+            spool: Spool::new(options.spool.clone()),
+            buffer: vec![0; COPY_BYTES].into_boxed_slice(),
+        };
+        Ok(Self { archive: Arc::new(Archive::new(name)), from, offset: 0 })
+    }
+
+    /// The archive, for those who will read its contents.
+    pub(super) fn archive(&self) -> &Arc<Archive> {
+        &self.archive
+    }
+
+    /// How many bytes of the archive lie behind us, after decompression.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Fills `output`, or as much of it as there are bytes left; says how much that is.
+    pub(super) fn read(&mut self, output: &mut [u8]) -> Result<usize> {
+        let count = match &mut self.from {
+            From::Place { base, bytes, window, window_at } => {
+                let left = usize::try_from(bytes.saturating_sub(self.offset)).unwrap_or(usize::MAX);
+                let count = output.len().min(left);
+                let output = output.get_mut(..count).unwrap_or_default();
+                let within =
+                    self.offset.checked_sub(*window_at).and_then(|at| usize::try_from(at).ok());
+                let ready = within.and_then(|at| window.get(at..)?.get(..count));
+                if let Some(ready) = ready {
+                    output.copy_from_slice(ready);
+                } else if count >= WINDOW_BYTES {
+                    self.archive.read_exact_at(*base + self.offset, output)?;
+                } else {
+                    window.resize(left.min(WINDOW_BYTES), 0);
+                    *window_at = self.offset;
+                    self.archive.read_exact_at(*base + self.offset, window)?;
+                    output.copy_from_slice(window.get(..count).unwrap_or_default());
+                }
+                count
+            }
+            From::Stream { reader, .. } => read_full(reader, output).map_err(unreadable)?,
+        };
+        self.offset += count as u64;
+        Ok(count)
+    }
+
+    /// Passes over up to `bytes` bytes; says over how many.
+    pub(super) fn skip(&mut self, bytes: u64) -> Result<u64> {
+        let count = match &mut self.from {
+            From::Place { bytes: whole, .. } => bytes.min(whole.saturating_sub(self.offset)),
+            From::Stream { reader, buffer, .. } => {
+                for_each(reader, buffer, bytes, &mut |_| Ok(()))?
+            }
+        };
+        self.offset += count;
+        Ok(count)
+    }
+
+    /// Passes over `bytes` bytes, which can be read again later: says from where, or that they are not there.
+    /// `name` is whose they are.
+    pub(super) fn keep(&mut self, bytes: u64, name: &[u8]) -> Result<Option<u64>> {
+        let (place, count) = match &mut self.from {
+            From::Place { base, bytes: whole, .. } => {
+                (*base + self.offset, bytes.min(whole.saturating_sub(self.offset)))
+            }
+            From::Stream { reader, spool, buffer, .. } => {
+                let place = spool.bytes();
+                if let Some(max) = spool.bytes_max()
+                    && place.saturating_add(bytes) > max
+                {
+                    let why = format!(
+                        "{}: contents of more than {max} bytes, the limit of the spool",
+                        shown(name)
+                    );
+                    return Err(refused(why, self.offset));
+                }
+                (place, for_each(reader, buffer, bytes, &mut |piece| spool.append(piece))?)
+            }
+        };
+        self.offset += count;
+        Ok((count == bytes).then_some(place))
+    }
+
+    /// Ends reading, so that contents can be read.
+    pub(super) fn finish(self) -> Result<()> {
+        let From::Stream { mut reader, is_compressed, spool, mut buffer } = self.from else {
+            return self.archive.check_unchanged();
+        };
+        // Checksums stand at the end of compressed streams, behind whatever follows the archive.
+        let most = if is_compressed { u64::MAX } else { DRAINED_BYTES_MAX };
+        for_each(&mut reader, &mut buffer, most, &mut |_| Ok(()))?;
+        self.archive.set_backing(Backing::Spool(spool.finish()));
+        Ok(())
+    }
+}
+
+/// Hands up to `bytes` bytes to `take`, piece by piece; says how many there were.
+fn for_each(
+    reader: &mut dyn Read,
+    buffer: &mut [u8],
+    bytes: u64,
+    take: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<u64> {
+    let mut left = bytes;
+    while left > 0 {
+        let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+        let piece = buffer.get_mut(..wanted).unwrap_or_default();
+        let got = read_full(reader, piece).map_err(unreadable)?;
+        take(piece.get(..got).unwrap_or_default())?;
+        left -= got as u64;
+        if got < wanted {
+            break;
+        }
+    }
+    Ok(bytes - left)
+}
+
+/// Reads until `output` is full or the stream ends.
+fn read_full(reader: &mut dyn Read, output: &mut [u8]) -> io::Result<usize> {
+    let mut count = 0;
+    while count < output.len() {
+        match reader.read(output.get_mut(count..).unwrap_or_default()) {
+            Ok(0) => break,
+            Ok(got) => count += got,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(count)
+}
+
+fn cannot_open(source: io::Error) -> Error {
+    Error::new(ErrorKind::Input { operation: "cannot open", source })
+}
+
+/// What a stream's error means: damage that a decompressor saw, or a host that refuses.
+fn unreadable(source: io::Error) -> Error {
+    match source.get_ref().and_then(|inner| inner.downcast_ref::<Damage>()) {
+        Some(damage) => refused(damage.to_string(), damage.offset),
+        None => Error::new(ErrorKind::Input { operation: "cannot read", source }),
+    }
+}

@@ -1,0 +1,171 @@
+//! Trees from tar archives: from a file, a pipe or memory, plain or compressed.
+//!
+//! Read are v7, ustar, star, GNU and PAX archives with whatever tars put into them. What an archive must not
+//! do is refused by name: every such refusal is an [`ErrorKind::Archive`] with the archive, the byte in it
+//! (after decompression, but for damage of a compressed stream) and the entry. The parser is our own since
+//! contents are to stay in the archive, and every number in it is hostile.
+//!
+//! As tar has it, slashes at the start of paths are dropped and later entries replace earlier ones. Unlike tar,
+//! nothing is taken for granted: an archive needs its end mark, a path with `..` or below a symlink is refused,
+//! and so is a hard link to what did not come before.
+
+mod acl;
+mod archive;
+mod entry;
+mod growth;
+mod header;
+mod input;
+mod members;
+mod pax;
+mod sparse;
+mod whiteout;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::decompress::Compression;
+use super::spool::SpoolOptions;
+use crate::tree::{Metadata, Timestamp, Tree};
+use crate::{Error, ErrorKind, Result};
+use growth::Growth;
+use input::Input;
+use members::Members;
+pub use whiteout::Whiteouts;
+
+/// An archive to read.
+pub enum TarSource {
+    /// A file, or a FIFO, by its path.
+    Path(PathBuf),
+    /// An open file, as standard input may be, from where it stands; what messages call it.
+    File {
+        /// What messages call it.
+        name: PathBuf,
+        /// The file. If it is an uncompressed regular file, contents are read from it for as long as the tree is
+        /// used.
+        file: File,
+    },
+    /// Bytes in memory.
+    Bytes {
+        /// What messages call it.
+        name: PathBuf,
+        /// The archive.
+        bytes: Arc<[u8]>,
+    },
+    /// Anything that can be read once.
+    Stream {
+        /// What messages call it.
+        name: PathBuf,
+        /// The archive.
+        reader: Box<dyn Read + Send>,
+    },
+}
+
+impl TarSource {
+    fn name(&self) -> PathBuf {
+        match self {
+            Self::Path(name)
+            | Self::File { name, .. }
+            | Self::Bytes { name, .. }
+            | Self::Stream { name, .. } => name.clone(),
+        }
+    }
+}
+
+impl fmt::Debug for TarSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TarSource").field(&self.name()).finish()
+    }
+}
+
+/// How archives are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TarOptions {
+    /// How the archive is compressed; recognised by its first bytes if `None`.
+    pub compression: Option<Compression>,
+    /// What becomes of whiteouts.
+    pub whiteouts: Whiteouts,
+    /// Whether another archive may follow the end of one (`tar --ignore-zeros`).
+    pub concatenated: bool,
+    /// Where contents are kept that can be read only once.
+    pub spool: SpoolOptions,
+    /// The modification time of directories that no entry describes; they are root's, with permissions 0755.
+    pub missing_mtime: Timestamp,
+}
+
+impl Default for TarOptions {
+    /// One archive, compressed in any way, whiteouts kept, directories that are missing from 1970.
+    fn default() -> Self {
+        Self {
+            compression: None,
+            whiteouts: Whiteouts::default(),
+            concatenated: false,
+            spool: SpoolOptions::default(),
+            missing_mtime: Timestamp { seconds: 0, nanoseconds: 0 },
+        }
+    }
+}
+
+/// The tree that an archive holds.
+///
+/// # Errors
+/// [`ErrorKind::Archive`] for an archive that is damaged, cut off or hostile, or that holds what cannot be
+/// told from it, as an ACL with names instead of numbers; [`ErrorKind::Input`] where the host refuses to read,
+/// [`ErrorKind::Output`] where it has no room for the spool, [`ErrorKind::SourceChanged`] for a file that was
+/// changed meanwhile.
+pub fn from_tar(source: TarSource, options: &TarOptions) -> Result<Tree> {
+    from_tar_layers(vec![source], options)
+}
+
+/// The tree that archives make together, the lowest first, as the layers of a container image do.
+///
+/// Whiteouts are applied only by [`Whiteouts::Apply`], each to what the archives before its own have.
+///
+/// # Errors
+/// As [`from_tar`].
+pub fn from_tar_layers(sources: Vec<TarSource>, options: &TarOptions) -> Result<Tree> {
+    let missing = Metadata {
+        permissions: 0o755,
+        uid: 0,
+        gid: 0,
+        mtime: options.missing_mtime,
+        xattrs: BTreeMap::new(),
+    };
+    let mut growth = Growth::new(missing, options.whiteouts);
+    for (number, source) in sources.into_iter().enumerate() {
+        if number > 0 {
+            growth.next_layer();
+        }
+        let name = source.name();
+        add(source, options, &mut growth).map_err(|error| error.at(&name))?;
+    }
+    growth.finish()
+}
+
+fn add(source: TarSource, options: &TarOptions, growth: &mut Growth) -> Result<()> {
+    let mut members = Members::new(Input::open(source, options)?, options.concatenated);
+    while let Some(entry) = members.next()? {
+        growth.add(entry)?;
+    }
+    members.finish()
+}
+
+/// An archive that is refused, at this byte.
+fn refused(why: impl Into<String>, offset: u64) -> Error {
+    Error::new(ErrorKind::Archive(why.into())).at_byte(offset)
+}
+
+/// The most of a name that a message shows; names can have a mebibyte.
+const SHOWN_BYTES_MAX: usize = 200;
+
+/// A name as messages show it.
+fn shown(name: &[u8]) -> String {
+    let (front, more) = name.split_at(name.len().min(SHOWN_BYTES_MAX));
+    format!("\"{}{}\"", front.escape_ascii(), if more.is_empty() { "" } else { "..." })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! Directories as they stand in an image: entries with `.` and `..` in byte order, cut into blocks.
+
+use ferrofs_ondisk::dirent::{DirBlockWriter, DirSplit, EntryRef};
+use ferrofs_ondisk::{BlockSize, FileType, Nid};
+
+use super::inventory::Inventory;
+use crate::tree::{Kind, NodeId, Tree};
+use crate::{Error, ErrorKind, Result};
+
+/// Writes the directories of one tree.
+#[derive(Debug)]
+pub(crate) struct Directories<'t> {
+    tree: &'t Tree,
+    inventory: &'t Inventory,
+    writer: DirBlockWriter,
+    block_bytes: usize,
+}
+
+/// Which inode a node has become.
+pub(crate) type NidOf<'a> = &'a dyn Fn(NodeId) -> Nid;
+
+impl<'t> Directories<'t> {
+    /// The directories of `tree`.
+    pub(crate) fn new(tree: &'t Tree, inventory: &'t Inventory, block_size: BlockSize) -> Self {
+        Self {
+            tree,
+            inventory,
+            writer: DirBlockWriter::new(block_size),
+            block_bytes: block_size.bytes() as usize,
+        }
+    }
+
+    /// Bytes of the directory `id`, which depend on its names alone.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`] for a name that no directory may hold.
+    pub(crate) fn bytes(&self, id: NodeId) -> Result<u64> {
+        let entries = self.entries(id, &|_| Nid::new(0));
+        Ok(self.split(&entries)?.bytes)
+    }
+
+    /// The directory `id`; its last block ends behind the last name.
+    ///
+    /// # Errors
+    /// As [`bytes`](Self::bytes).
+    pub(crate) fn render(&self, id: NodeId, nid_of: NidOf<'_>) -> Result<Vec<u8>> {
+        let entries = self.entries(id, nid_of);
+        let split = self.split(&entries)?;
+        let mut bytes = vec![0; usize::try_from(split.bytes).unwrap_or(usize::MAX)];
+        let mut rest = &entries[..];
+        for (count, block) in split.counts.iter().zip(bytes.chunks_mut(self.block_bytes)) {
+            let (here, behind) = rest.split_at_checked(*count).unwrap_or((rest, &[]));
+            self.writer.write_block(here, block).map_err(format)?;
+            rest = behind;
+        }
+        Ok(bytes)
+    }
+
+    fn split(&self, entries: &[EntryRef<'_>]) -> Result<DirSplit> {
+        self.writer.split(entries).map_err(format)
+    }
+
+    fn entries(&self, id: NodeId, nid_of: NidOf<'_>) -> Vec<EntryRef<'t>> {
+        let own = [(&b"."[..], id), (&b".."[..], self.inventory.parent(id))];
+        let children = self.tree.node(id).entries().into_iter().flatten();
+        let mut entries: Vec<_> = own
+            .into_iter()
+            .chain(children.map(|(name, child)| (&**name, *child)))
+            .map(|(name, node)| EntryRef {
+                name,
+                nid: nid_of(node),
+                file_type: file_type(&self.tree.node(node).kind),
+            })
+            .collect();
+        // Only the first two can be out of order: some names come before them (docs/format.md F17).
+        entries.sort_by_key(|entry| entry.name);
+        entries
+    }
+}
+
+/// What a node is called in an image.
+pub(crate) fn file_type(kind: &Kind) -> FileType {
+    match kind {
+        Kind::Directory(_) => FileType::Directory,
+        Kind::File(_) => FileType::Regular,
+        Kind::Symlink(_) => FileType::Symlink,
+        Kind::CharacterDevice { .. } => FileType::CharDevice,
+        Kind::BlockDevice { .. } => FileType::BlockDevice,
+        Kind::Fifo => FileType::Fifo,
+        Kind::Socket => FileType::Socket,
+    }
+}
+
+fn format(error: ferrofs_ondisk::Error) -> Error {
+    Error::new(ErrorKind::Format(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use ferrofs_ondisk::dirent::DirBlock;
+
+    use super::*;
+    use crate::metadata::sample::{metadata, node};
+
+    #[test]
+    fn names_before_the_dot_come_before_it() {
+        let mut tree = Tree::new(metadata());
+        for name in [&b"!"[..], b"-", b"...", b"a"] {
+            let child = tree.add(node(Kind::Fifo)).unwrap();
+            tree.link(Tree::ROOT, name, child).unwrap();
+        }
+        let inventory = Inventory::new(&tree).unwrap();
+        let directories = Directories::new(&tree, &inventory, BlockSize::from_bits(12).unwrap());
+        let bytes = directories.render(Tree::ROOT, &|node| Nid::new(node.index() as u64)).unwrap();
+        assert_eq!(bytes.len() as u64, directories.bytes(Tree::ROOT).unwrap());
+        let block = DirBlock::parse(&bytes).unwrap();
+        let names: Vec<_> = block.entries().map(|entry| entry.unwrap().name).collect();
+        assert_eq!(names, [&b"!"[..], b"-", b".", b"..", b"...", b"a"]);
+    }
+
+    #[test]
+    fn a_large_directory_has_whole_blocks_and_a_rest() {
+        let mut tree = Tree::new(metadata());
+        for number in 0..100u32 {
+            let child = tree.add(node(Kind::Socket)).unwrap();
+            tree.link(Tree::ROOT, format!("{number:020}").as_bytes(), child).unwrap();
+        }
+        let inventory = Inventory::new(&tree).unwrap();
+        let directories = Directories::new(&tree, &inventory, BlockSize::from_bits(9).unwrap());
+        let bytes = directories.render(Tree::ROOT, &|node| Nid::new(node.index() as u64)).unwrap();
+        let blocks: Vec<_> =
+            bytes.chunks(512).map(|block| DirBlock::parse(block).unwrap()).collect();
+        assert_eq!(blocks.iter().map(DirBlock::count).sum::<usize>(), 102);
+        assert!(blocks.len() > 5);
+    }
+}

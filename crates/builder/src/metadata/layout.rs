@@ -1,0 +1,199 @@
+//! Where inodes lie: each gets 32-byte slots, and no tail crosses a block.
+//!
+//! What a large inode leaves over at the end of a block is kept for later, smaller ones: the smallest
+//! place that is large enough is taken, and of equal ones the first. The result depends on the shapes and
+//! their order only.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use ferrofs_ondisk::BlockSize;
+
+/// Nids count these.
+pub(crate) const SLOT_BYTES: u64 = 32;
+
+/// What an inode takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// The inode, its xattrs and its index: they may cross blocks.
+    pub(crate) lead: u64,
+    /// What is inline behind them: it ends in the block in which the lead ends.
+    pub(crate) tail: u64,
+}
+
+impl Shape {
+    fn bytes(self) -> u64 {
+        self.lead.saturating_add(self.tail)
+    }
+
+    /// Whether there is a place for it at all. A lead ends in its block where its length modulo 32 allows.
+    pub(crate) fn is_possible(self, block_size: BlockSize) -> bool {
+        let least = match self.lead % SLOT_BYTES {
+            0 => SLOT_BYTES,
+            rest => rest,
+        };
+        self.tail == 0 || least.saturating_add(self.tail) <= u64::from(block_size.bytes())
+    }
+}
+
+/// Places inodes, from some byte of the image on.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    block_bytes: u64,
+    /// Everything from here on is free.
+    end: u64,
+    /// What is free before `end`: bytes and start of each gap, none of which crosses a block.
+    gaps: BTreeSet<(u64, u64)>,
+}
+
+impl Layout {
+    /// A layout that starts at byte `start` of the image.
+    pub(crate) fn new(block_size: BlockSize, start: u64) -> Self {
+        Self {
+            block_bytes: u64::from(block_size.bytes()),
+            end: start.next_multiple_of(SLOT_BYTES),
+            gaps: BTreeSet::new(),
+        }
+    }
+
+    /// Behind the last byte that is taken.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Goes on at `start`, the start of a block. What is left of the last block is used, too.
+    pub(crate) fn go_on_at(&mut self, start: u64) {
+        let rest = self.end..self.end.next_multiple_of(self.block_bytes).min(start);
+        self.keep(rest);
+        self.end = start;
+    }
+
+    /// Finds a place for a [possible](Shape::is_possible) inode: where it starts, a multiple of 32.
+    pub(crate) fn place(&mut self, shape: Shape) -> u64 {
+        let bytes = shape.bytes();
+        if let Some(&(gap, start)) = self.gaps.range((bytes, 0)..).next() {
+            self.gaps.remove(&(gap, start));
+            self.keep(start.saturating_add(bytes)..start.saturating_add(gap));
+            return start;
+        }
+        let start = self.first_fit(shape);
+        self.keep(self.end..start);
+        self.end = start.saturating_add(bytes).next_multiple_of(SLOT_BYTES);
+        start
+    }
+
+    /// The first place from the end on. If the tail does not fit into the block in which the lead would
+    /// end, it is the next block's start or a place behind it: an inode in one block is read at once.
+    fn first_fit(&self, shape: Shape) -> u64 {
+        if self.fits_at(self.end, shape) {
+            return self.end;
+        }
+        let mut start = self.end.next_multiple_of(self.block_bytes);
+        // A lead ends somewhere in its block, in steps of 32: one round of them finds the place.
+        for _ in 0..self.block_bytes / SLOT_BYTES {
+            if self.fits_at(start, shape) {
+                break;
+            }
+            start = start.saturating_add(SLOT_BYTES);
+        }
+        start
+    }
+
+    fn fits_at(&self, start: u64, shape: Shape) -> bool {
+        if shape.tail == 0 {
+            return true;
+        }
+        // Old kernels look for a symlink's target in the block in which its inode ends.
+        let used = start.saturating_add(shape.lead) % self.block_bytes;
+        used != 0 && used.saturating_add(shape.tail) <= self.block_bytes
+    }
+
+    /// Keeps a free range for later, block by block.
+    fn keep(&mut self, free: Range<u64>) {
+        let mut start = free.start.next_multiple_of(SLOT_BYTES);
+        while start < free.end {
+            let end = start.saturating_add(1).next_multiple_of(self.block_bytes).min(free.end);
+            if end.saturating_sub(start) >= SLOT_BYTES {
+                self.gaps.insert((end.saturating_sub(start), start));
+            }
+            start = end;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn block_size(bits: u8) -> BlockSize {
+        BlockSize::from_bits(bits).unwrap()
+    }
+
+    fn shape(lead: u64, tail: u64) -> Shape {
+        Shape { lead, tail }
+    }
+
+    #[test]
+    fn a_tail_that_would_cross_a_block_goes_to_the_next_one() {
+        let mut layout = Layout::new(block_size(9), 512);
+        assert_eq!(layout.place(shape(32, 300)), 512);
+        assert_eq!(layout.place(shape(32, 300)), 1024);
+        assert_eq!(layout.place(shape(32, 100)), 864);
+        assert_eq!(layout.place(shape(64, 0)), 1376);
+        assert_eq!(layout.end(), 1440);
+    }
+
+    #[test]
+    fn a_tail_never_starts_a_block() {
+        let mut layout = Layout::new(block_size(9), 480);
+        assert_eq!(layout.place(shape(32, 10)), 512);
+        assert_eq!(layout.place(shape(32, 0)), 480);
+    }
+
+    #[test]
+    fn what_is_left_of_the_head_is_used() {
+        let mut layout = Layout::new(block_size(12), 1152);
+        assert_eq!(layout.place(shape(32, 60)), 1152);
+        layout.go_on_at(1 << 20);
+        assert_eq!(layout.place(shape(32, 2000)), 1248);
+        assert_eq!(layout.place(shape(32, 2000)), 1 << 20);
+        assert_eq!(layout.place(shape(32, 700)), 3296);
+        assert_eq!(layout.place(shape(32, 28)), 4032);
+    }
+
+    #[test]
+    fn a_tail_that_fits_no_block_is_told() {
+        assert!(shape(32, 480).is_possible(block_size(9)));
+        assert!(!shape(32, 481).is_possible(block_size(9)));
+        assert!(shape(44, 500).is_possible(block_size(9)));
+        assert!(!shape(44, 501).is_possible(block_size(9)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_two_inodes_overlap_and_no_tail_crosses_a_block(
+            shapes in proptest::collection::vec((32u64..1500, 0u64..480), 1..200), bits in 9u8..13,
+        ) {
+            let size = block_size(bits);
+            let block = u64::from(size.bytes());
+            let mut layout = Layout::new(size, 1152);
+            let mut taken = Vec::new();
+            for (lead, tail) in shapes {
+                let shape = Shape { lead, tail };
+                if !shape.is_possible(size) {
+                    continue;
+                }
+                let start = layout.place(shape);
+                prop_assert_eq!(start % 32, 0);
+                let behind = start + lead;
+                prop_assert!(tail == 0 || (behind - 1) / block == (behind + tail - 1) / block);
+                taken.push(start..behind + tail);
+            }
+            taken.sort_by_key(|range| range.start);
+            prop_assert!(taken.windows(2).all(|pair| pair[0].end <= pair[1].start));
+            prop_assert!(taken.last().is_none_or(|range| range.end <= layout.end()));
+        }
+    }
+}

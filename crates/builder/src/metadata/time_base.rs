@@ -1,0 +1,90 @@
+//! The time that compact inodes share.
+
+use std::collections::HashMap;
+
+use ferrofs_ondisk::{TimeBase, Timestamp};
+
+use crate::SuperblockTime;
+
+/// The times of a superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SuperblockTimes {
+    /// What compact inodes have for their time.
+    pub(crate) base: TimeBase,
+    /// The time of the image, in seconds after the epoch; the largest number stands for anything later.
+    pub(crate) build_time: u32,
+}
+
+impl SuperblockTimes {
+    /// The times for an image whose inodes have these.
+    ///
+    /// With a fixed time the epoch is that time. Otherwise the newest time is the image's, and the epoch
+    /// is what most inodes have, so that most inodes can be compact; of equally frequent times it is the
+    /// older.
+    pub(crate) fn choose(wanted: SuperblockTime, times: impl Iterator<Item = Timestamp>) -> Self {
+        let mut counts: HashMap<(i64, u32), u64> = HashMap::new();
+        for time in times {
+            *counts.entry((time.seconds, time.nanoseconds)).or_default() += 1;
+        }
+        let newest = counts.keys().map(|(seconds, _)| *seconds).max().unwrap_or(0).max(0);
+        let (image, fixed) = match wanted {
+            SuperblockTime::Fixed(seconds) => {
+                let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+                (seconds, Some(seconds))
+            }
+            SuperblockTime::Newest => (newest, None),
+        };
+        let most = counts
+            .iter()
+            .filter(|((seconds, _), _)| match fixed {
+                Some(fixed) => *seconds == fixed,
+                // Readers differ in what they make of an epoch before 1970.
+                None => *seconds >= 0,
+            })
+            .max_by_key(|(time, count)| (**count, std::cmp::Reverse(**time)));
+        let (epoch, fixed_nsec) = most.map_or((image, 0), |(time, _)| *time);
+        let build_time = u32::try_from(image.saturating_sub(epoch)).unwrap_or(u32::MAX);
+        Self { base: TimeBase { epoch, fixed_nsec }, build_time }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choose(wanted: SuperblockTime, times: &[(i64, u32)]) -> (i64, u32, u32) {
+        let times = times.iter();
+        let times = times.map(|&(seconds, nanoseconds)| Timestamp { seconds, nanoseconds });
+        let chosen = SuperblockTimes::choose(wanted, times);
+        (chosen.base.epoch, chosen.base.fixed_nsec, chosen.build_time)
+    }
+
+    #[test]
+    fn a_fixed_time_is_the_epoch() {
+        assert_eq!(choose(SuperblockTime::Fixed(7), &[(1, 0), (1, 0)]), (7, 0, 0));
+        assert_eq!(choose(SuperblockTime::Fixed(7), &[(7, 5), (7, 5), (7, 9), (8, 1)]), (7, 5, 0));
+    }
+
+    #[test]
+    fn the_newest_time_is_the_images_and_the_commonest_its_inodes() {
+        let times = [(30, 1), (10, 2), (10, 2), (20, 0)];
+        assert_eq!(choose(SuperblockTime::Newest, &times), (10, 2, 20));
+    }
+
+    #[test]
+    fn of_equally_frequent_times_the_older_counts() {
+        assert_eq!(choose(SuperblockTime::Newest, &[(9, 0), (3, 5), (3, 4)]), (3, 4, 6));
+    }
+
+    #[test]
+    fn one_file_from_the_far_future_does_not_move_the_epoch() {
+        let times = [(1 << 33, 0), (1, 0), (1, 0)];
+        assert_eq!(choose(SuperblockTime::Newest, &times), (1, 0, u32::MAX));
+    }
+
+    #[test]
+    fn a_time_before_1970_is_no_epoch() {
+        assert_eq!(choose(SuperblockTime::Newest, &[(-5, 0), (-5, 0), (1, 0)]), (1, 0, 0));
+        assert_eq!(choose(SuperblockTime::Newest, &[(-5, 0)]), (0, 0, 0));
+    }
+}

@@ -1,0 +1,53 @@
+//! The zone of inodes while it is written, from its first byte to its last, and the part of it that lies
+//! in the head of the image.
+
+use crate::Result;
+use crate::image_file::ImageFile;
+
+/// Takes inodes in the order of their places.
+#[derive(Debug)]
+pub(crate) struct Zone<'i> {
+    image: &'i mut ImageFile,
+    head: Vec<u8>,
+}
+
+impl<'i> Zone<'i> {
+    /// A zone at the end of `image`, whose first `head_bytes` are kept for the end of the build.
+    pub(crate) fn new(image: &'i mut ImageFile, head_bytes: u64) -> Self {
+        // A head is the superblock, at most 33 KiB of long prefixes, and a root.
+        Self { image, head: vec![0; usize::try_from(head_bytes).unwrap_or(0)] }
+    }
+
+    /// Writes `bytes` at byte `start` of the image: in the head, or behind all that came before.
+    ///
+    /// # Errors
+    /// As the host answers.
+    ///
+    /// # Panics
+    /// If two inodes overlap, which only a wrong layout makes.
+    pub(crate) fn put(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
+        let in_head = usize::try_from(start).ok().filter(|start| *start < self.head.len());
+        if let Some(start) = in_head {
+            let place = self.head.get_mut(start..start.saturating_add(bytes.len()));
+            place.expect("an inode of the head ends in it").copy_from_slice(bytes);
+            return Ok(());
+        }
+        self.fill_to(start)?;
+        self.image.write(bytes)
+    }
+
+    /// Ends the zone at byte `end` of the image. Returns the head.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub(crate) fn end(mut self, end: u64) -> Result<Vec<u8>> {
+        self.fill_to(end)?;
+        Ok(self.head)
+    }
+
+    fn fill_to(&mut self, start: u64) -> Result<()> {
+        let at = self.image.bytes();
+        assert!(at <= start, "what ends at byte {at} overlaps what starts at byte {start}");
+        self.image.write_zeros(start - at)
+    }
+}

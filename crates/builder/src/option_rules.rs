@@ -1,0 +1,266 @@
+//! Which options go together, and which values are in range: asked before a build writes anything.
+
+use ferrofs_codec::{Algorithm, Method};
+use ferrofs_ondisk::chunk::{ChunkFormat, ChunkTable};
+use ferrofs_ondisk::compression::{
+    EXTENT_MAX_BYTES, LZMA_MAX_DICTIONARY_BYTES, LZMA_MIN_DICTIONARY_BYTES, PCLUSTER_MAX_BYTES,
+    ZSTD_MAX_WINDOW_LOG, ZSTD_MIN_WINDOW_LOG,
+};
+
+use crate::metadata::long_prefix;
+use crate::{Algorithms, Error, ErrorKind, Fragments, Options, Result, SuperblockTime};
+
+/// The shortest window of LZ4 that is worth its matches, and that every decoder has.
+const LZ4_MIN_DISTANCE: u16 = 4096;
+/// Numbers that `e_name_index` has for long prefixes (docs/format.md F22).
+const PREFIXES_MAX: usize = 128;
+/// What loop devices and mounts with an offset need.
+const OFFSET_UNIT: u64 = 512;
+
+impl Options {
+    /// Whether an image can be like this.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Options`] for values out of range, for options that exclude each other, and for what
+    /// this builder does not write.
+    pub fn check(&self) -> Result<()> {
+        self.check_sizes()?;
+        self.check_compression()?;
+        self.check_chunks()?;
+        self.check_inodes()?;
+        self.check_prefixes()?;
+        self.check_written()
+    }
+
+    fn check_sizes(&self) -> Result<()> {
+        let block = self.block_size.bytes();
+        let (pcluster, extent) = (self.pcluster_bytes, self.extent_bytes_max);
+        let is_whole = pcluster.is_multiple_of(block) && pcluster >= block;
+        require(is_whole && pcluster <= PCLUSTER_MAX_BYTES, || {
+            format!(
+                "pclusters of {pcluster} bytes are not whole blocks of {block}, up to \
+                 {PCLUSTER_MAX_BYTES}"
+            )
+        })?;
+        let is_whole = extent.is_multiple_of(block) && extent >= block;
+        require(is_whole && u64::from(extent) <= EXTENT_MAX_BYTES, || {
+            format!(
+                "extents of {extent} bytes are not whole blocks of {block}, up to {EXTENT_MAX_BYTES}"
+            )
+        })?;
+        let offset = self.placement.offset();
+        require(offset.is_multiple_of(OFFSET_UNIT), || {
+            format!("the image's offset {offset} is no multiple of {OFFSET_UNIT}")
+        })
+    }
+
+    fn check_compression(&self) -> Result<()> {
+        if let Some(algorithms) = &self.algorithms {
+            return check_algorithms(algorithms);
+        }
+        let needy = [
+            (self.inline_pclusters, "inline pclusters (ztailpacking)"),
+            (self.fragments != Fragments::None, "fragments"),
+            (self.compress_directories, "compressed directories"),
+        ];
+        for (is_asked, what) in needy {
+            require(!is_asked, || format!("{what} without an algorithm"))?;
+        }
+        Ok(())
+    }
+
+    fn check_chunks(&self) -> Result<()> {
+        let Some(bytes) = self.chunk_bytes else { return Ok(()) };
+        let block_bits = u32::from(self.block_size.bits());
+        let shift = bytes.trailing_zeros().checked_sub(block_bits);
+        let shift = shift.and_then(|shift| u8::try_from(shift).ok());
+        let fits = shift.is_some_and(|shift| ChunkFormat::new(shift, ChunkTable::Indexes).is_ok());
+        require(bytes.is_power_of_two() && fits, || {
+            format!("chunks of {bytes} bytes are no power of two from a block on")
+        })
+    }
+
+    fn check_inodes(&self) -> Result<()> {
+        require(!(self.force_extended_inodes && self.force_compact_inodes), || {
+            "inodes are to be all extended and all compact".to_owned()
+        })?;
+        require(!self.omit_dot || self.wide, || {
+            "omitting the entries of directories for themselves needs 48-bit".to_owned()
+        })?;
+        match self.time {
+            SuperblockTime::Fixed(seconds) => require(i64::try_from(seconds).is_ok(), || {
+                format!("the time {seconds} is out of range")
+            }),
+            SuperblockTime::Newest => Ok(()),
+        }
+    }
+
+    fn check_prefixes(&self) -> Result<()> {
+        require(self.xattr_prefixes.len() <= PREFIXES_MAX, || {
+            format!("more than {PREFIXES_MAX} xattr prefixes")
+        })?;
+        for (number, text) in self.xattr_prefixes.iter().enumerate() {
+            let shown = || text.escape_ascii();
+            let is_long = long_prefix(text).is_some_and(|prefix| prefix.to_bytes().is_ok());
+            require(is_long, || format!("{} is no prefix of xattr names", shown()))?;
+            let is_first = !self.xattr_prefixes[..number].contains(text);
+            require(is_first, || format!("the xattr prefix {} comes twice", shown()))?;
+        }
+        Ok(())
+    }
+
+    /// What the format has and this builder does not write.
+    fn check_written(&self) -> Result<()> {
+        let unwritten = [
+            (self.wide, "48-bit images"),
+            (self.compress_directories, "compressed directories"),
+            (self.metabox_pcluster_bytes.is_some(), "inodes in a metabox"),
+        ];
+        for (is_asked, what) in unwritten {
+            require(!is_asked, || format!("{what} are not written"))?;
+        }
+        Ok(())
+    }
+}
+
+fn check_algorithms(algorithms: &Algorithms) -> Result<()> {
+    let methods = &algorithms.methods;
+    require(algorithms.default < methods.len(), || {
+        format!("method {} of {} is to be the default", algorithms.default, methods.len())
+    })?;
+    for (number, method) in methods.iter().enumerate() {
+        let algorithm = method.algorithm();
+        let is_first = methods[..number].iter().all(|before| before.algorithm() != algorithm);
+        require(is_first, || format!("two methods of {algorithm}"))?;
+        check_method(*method, algorithm)?;
+    }
+    Ok(())
+}
+
+fn check_method(method: Method, algorithm: Algorithm) -> Result<()> {
+    let (level, levels) = match method {
+        Method::Lz4 { .. } => (0, 0..=0),
+        Method::Lz4Hc { level, .. } | Method::Deflate { level } => (i32::from(level), 0..=12),
+        Method::Lzma { level, .. } => (i32::from(level % 100), 0..=9),
+        Method::Zstd { level, .. } => (level, 0..=22),
+    };
+    let is_lzma_known = !matches!(method, Method::Lzma { level: 110.., .. });
+    require(levels.contains(&level) && is_lzma_known, || format!("no such level of {algorithm}"))?;
+    let (window, windows) = match method {
+        Method::Lz4 { max_distance } | Method::Lz4Hc { max_distance, .. } => {
+            (u32::from(max_distance), u32::from(LZ4_MIN_DISTANCE)..=u32::from(u16::MAX))
+        }
+        Method::Lzma { dictionary_bytes, .. } => {
+            (dictionary_bytes, LZMA_MIN_DICTIONARY_BYTES..=LZMA_MAX_DICTIONARY_BYTES)
+        }
+        Method::Deflate { .. } => (0, 0..=0),
+        Method::Zstd { window_log, .. } => {
+            (u32::from(window_log), u32::from(ZSTD_MIN_WINDOW_LOG)..=u32::from(ZSTD_MAX_WINDOW_LOG))
+        }
+    };
+    require(windows.contains(&window), || {
+        let (least, most) = windows.clone().into_inner();
+        format!("the window of {algorithm} is {window}, not in {least}..={most}")
+    })
+}
+
+fn require(holds: bool, message: impl FnOnce() -> String) -> Result<()> {
+    if holds { Ok(()) } else { Err(Error::new(ErrorKind::Options(message()))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{IndexForm, Placement};
+
+    fn refusal(change: impl FnOnce(&mut Options)) -> Option<String> {
+        let mut options = Options::default();
+        change(&mut options);
+        options.check().err().map(|error| error.to_string())
+    }
+
+    fn lz4() -> Algorithms {
+        Algorithms { default: 0, methods: vec![Method::Lz4 { max_distance: 65535 }] }
+    }
+
+    #[test]
+    fn the_defaults_are_in_order() {
+        assert_eq!(refusal(|_| ()), None);
+        assert_eq!(refusal(|options| options.index = IndexForm::Full), None);
+        assert_eq!(refusal(|options| options.algorithms = Some(lz4())), None);
+    }
+
+    #[test]
+    fn sizes_out_of_range_are_named() {
+        let message = refusal(|options| options.pcluster_bytes = 6000).unwrap();
+        assert_eq!(message, "pclusters of 6000 bytes are not whole blocks of 4096, up to 1048576");
+        assert!(refusal(|options| options.pcluster_bytes = 2 << 20).is_some());
+        assert!(refusal(|options| options.pcluster_bytes = 0).is_some());
+        assert!(refusal(|options| options.extent_bytes_max = 16 << 20).is_some());
+        assert!(refusal(|options| options.chunk_bytes = Some(2048)).is_some());
+        assert!(refusal(|options| options.chunk_bytes = Some(12288)).is_some());
+        assert!(refusal(|options| options.chunk_bytes = Some(0)).is_some());
+        assert_eq!(refusal(|options| options.chunk_bytes = Some(1 << 20)), None);
+        let placement = Placement::NewFile { offset: 100 };
+        assert!(refusal(|options| options.placement = placement).is_some());
+    }
+
+    #[test]
+    fn what_needs_an_algorithm_does_not_go_without() {
+        let message = refusal(|options| options.fragments = Fragments::All).unwrap();
+        assert_eq!(message, "fragments without an algorithm");
+        assert!(refusal(|options| options.inline_pclusters = true).is_some());
+    }
+
+    #[test]
+    fn two_methods_of_an_algorithm_are_refused() {
+        let methods =
+            [Method::Lz4 { max_distance: 65535 }, Method::Lz4Hc { level: 9, max_distance: 65535 }];
+        let twice = Algorithms { default: 0, methods: methods.to_vec() };
+        assert!(refusal(|options| options.algorithms = Some(twice)).is_some());
+        let past = Algorithms { default: 1, methods: methods[..1].to_vec() };
+        assert!(refusal(|options| options.algorithms = Some(past)).is_some());
+    }
+
+    #[test]
+    fn parameters_of_methods_are_checked() {
+        let of = |method| {
+            let algorithms = Algorithms { default: 0, methods: vec![method] };
+            refusal(|options| options.algorithms = Some(algorithms))
+        };
+        assert_eq!(of(Method::Lzma { level: 109, dictionary_bytes: 1 << 20 }), None);
+        assert!(of(Method::Lzma { level: 110, dictionary_bytes: 1 << 20 }).is_some());
+        assert!(of(Method::Lzma { level: 10, dictionary_bytes: 1 << 20 }).is_some());
+        assert!(of(Method::Lzma { level: 6, dictionary_bytes: 9 << 20 }).is_some());
+        assert!(of(Method::Lz4 { max_distance: 4095 }).is_some());
+        assert!(of(Method::Zstd { level: 23, window_log: 17 }).is_some());
+        assert!(of(Method::Zstd { level: 3, window_log: 21 }).is_some());
+        assert!(of(Method::Deflate { level: 13 }).is_some());
+    }
+
+    #[test]
+    fn xattr_prefixes_begin_with_a_predefined_one() {
+        let of = |texts: &[&str]| {
+            let prefixes = texts.iter().map(|text| text.as_bytes().to_vec()).collect();
+            refusal(|options| options.xattr_prefixes = prefixes)
+        };
+        assert_eq!(of(&["user.app.", "trusted.overlay."]), None);
+        assert_eq!(of(&["app."]).unwrap(), "app. is no prefix of xattr names");
+        assert_eq!(of(&["user.a", "user.a"]).unwrap(), "the xattr prefix user.a comes twice");
+    }
+
+    #[test]
+    fn what_is_not_written_is_said() {
+        assert_eq!(
+            refusal(|options| options.wide = true).unwrap(),
+            "48-bit images are not written"
+        );
+        assert!(refusal(|options| options.omit_dot = true).is_some());
+        assert!(refusal(|options| options.metabox_pcluster_bytes = Some(4096)).is_some());
+        let both = |options: &mut Options| {
+            options.force_compact_inodes = true;
+            options.force_extended_inodes = true;
+        };
+        assert_eq!(refusal(both).unwrap(), "inodes are to be all extended and all compact");
+    }
+}

@@ -1,0 +1,180 @@
+//! What a build is asked for. Checked by the build before it writes anything: see `option_rules.rs`.
+
+use ferrofs_codec::Method;
+use ferrofs_ondisk::BlockSize;
+
+const DEFAULT_BLOCK_SIZE: BlockSize = match BlockSize::from_bits(12) {
+    Ok(size) => size,
+    Err(_) => panic!("blocks of 4 KiB are in range"),
+};
+/// The longest extent that `mkfs.erofs` makes: 4,000 KiB.
+const DEFAULT_EXTENT_BYTES_MAX: u32 = 4000 << 10;
+const DEFAULT_MEMORY_BYTES: u64 = 512 << 20;
+
+/// What an image is to be like. [`Options::default`] is an uncompressed image with blocks of 4 KiB.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Block size: 512 bytes to 64 KiB.
+    pub block_size: BlockSize,
+    /// How files are compressed; none for an uncompressed image.
+    pub algorithms: Option<Algorithms>,
+    /// Bytes of the largest pcluster: a multiple of the block, 1 MiB at most.
+    pub pcluster_bytes: u32,
+    /// Bytes of the longest extent, decoded: whole blocks, 12 MiB at most.
+    pub extent_bytes_max: u32,
+    /// Form of the indexes of compressed files.
+    pub index: IndexForm,
+    /// 48-bit addresses and encoded extents.
+    pub wide: bool,
+    /// The last pcluster of a file goes behind its inode where it fits (ztailpacking).
+    pub inline_pclusters: bool,
+    /// The last bytes of an uncompressed file go behind its inode where they fit.
+    pub inline_data: bool,
+    /// What goes into the packed inode.
+    pub fragments: Fragments,
+    /// Equal runs are stored once.
+    pub deduplication: Deduplication,
+    /// Uncompressed files are kept in chunks of this many bytes: a power of two, a block at least.
+    pub chunk_bytes: Option<u64>,
+    /// Chunk tables of 8-byte indexes, also where 4-byte ones would do.
+    pub force_chunk_indexes: bool,
+    /// Directories are compressed, too.
+    pub compress_directories: bool,
+    /// Inodes are kept in a compressed inode (METABOX), with pclusters of this many bytes.
+    pub metabox_pcluster_bytes: Option<u32>,
+    /// An xattr that more inodes than this have is stored once; `None`: never shared.
+    pub xattr_share_above: Option<u32>,
+    /// Prefixes of xattr names, as in `user.app.`, that are stored once.
+    pub xattr_prefixes: Vec<Vec<u8>>,
+    /// The filter of xattr names.
+    pub xattr_filter: bool,
+    /// Extended inodes for everything.
+    pub force_extended_inodes: bool,
+    /// Compact inodes for everything that they can name; times and owners that do not fit are errors.
+    pub force_compact_inodes: bool,
+    /// No `.` entries (48BIT).
+    pub omit_dot: bool,
+    /// The superblock has a checksum.
+    pub superblock_checksum: bool,
+    /// UUID.
+    pub uuid: [u8; 16],
+    /// Label, padded with zeros.
+    pub label: [u8; 16],
+    /// The time in the superblock, which compact inodes take for theirs.
+    pub time: SuperblockTime,
+    /// Where the image goes.
+    pub placement: Placement,
+    /// Worker threads; none: as many as CPUs are granted.
+    pub jobs: Option<usize>,
+    /// Memory in bytes that buffers and encoders take together at most.
+    pub memory_bytes: u64,
+}
+
+/// Where an image goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Into a new file, which gets the image's name when it is whole. What had the name before, a regular
+    /// file, is replaced; a device is refused.
+    NewFile {
+        /// The byte of the file at which the image starts, a multiple of 512; a hole lies before it.
+        offset: u64,
+    },
+    /// Into a file or device that is there. If the build fails, it holds no image.
+    InPlace {
+        /// The byte at which the image starts, a multiple of 512; what lies before it stays.
+        offset: u64,
+    },
+}
+
+impl Placement {
+    /// The byte of the file at which the image starts.
+    #[must_use]
+    pub const fn offset(self) -> u64 {
+        match self {
+            Self::NewFile { offset } | Self::InPlace { offset } => offset,
+        }
+    }
+}
+
+impl Default for Options {
+    /// As `mkfs.erofs` without options: uncompressed, blocks of 4 KiB, tails inline, xattrs of more than
+    /// two inodes shared, a checksum.
+    fn default() -> Self {
+        Self {
+            block_size: DEFAULT_BLOCK_SIZE,
+            algorithms: None,
+            pcluster_bytes: DEFAULT_BLOCK_SIZE.bytes(),
+            extent_bytes_max: DEFAULT_EXTENT_BYTES_MAX,
+            index: IndexForm::Compact,
+            wide: false,
+            inline_pclusters: false,
+            inline_data: true,
+            fragments: Fragments::None,
+            deduplication: Deduplication::Off,
+            chunk_bytes: None,
+            force_chunk_indexes: false,
+            compress_directories: false,
+            metabox_pcluster_bytes: None,
+            xattr_share_above: Some(2),
+            xattr_prefixes: Vec::new(),
+            xattr_filter: true,
+            force_extended_inodes: false,
+            force_compact_inodes: false,
+            omit_dot: false,
+            superblock_checksum: true,
+            uuid: [0; 16],
+            label: [0; 16],
+            time: SuperblockTime::Newest,
+            placement: Placement::NewFile { offset: 0 },
+            jobs: None,
+            memory_bytes: DEFAULT_MEMORY_BYTES,
+        }
+    }
+}
+
+/// The algorithms of an image.
+#[derive(Clone, Debug)]
+pub struct Algorithms {
+    /// What a file is compressed with that no hint names: an index into `methods`.
+    pub default: usize,
+    /// At most one of an algorithm; none is LZ4 and LZ4HC at once.
+    pub methods: Vec<Method>,
+}
+
+/// What goes into the packed inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fragments {
+    /// Nothing.
+    None,
+    /// Ends of files that do not fill a pcluster.
+    Tails,
+    /// Every file in full.
+    All,
+}
+
+/// Which equal runs are stored once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deduplication {
+    /// None.
+    Off,
+    /// Whatever repeats, over the whole image.
+    On,
+}
+
+/// The form of the indexes of compressed files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IndexForm {
+    /// Compact where the file allows it, full elsewhere.
+    Compact,
+    /// Full, as old kernels need it.
+    Full,
+}
+
+/// The time in the superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SuperblockTime {
+    /// That time: seconds since 1970.
+    Fixed(u64),
+    /// The newest modification time in the tree.
+    Newest,
+}

@@ -1,0 +1,177 @@
+//! What a build made, in numbers.
+
+use std::collections::BTreeMap;
+
+use ferrofs_ondisk::BlockSize;
+use ferrofs_ondisk::compression::AlgorithmId;
+
+use crate::data::{Compressed, DataMap, FileData};
+
+/// What a build made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Bytes of a block.
+    pub block_bytes: u32,
+    /// Blocks of the image.
+    pub blocks: u64,
+    /// Bytes of the image: whole blocks.
+    pub bytes: u64,
+    /// Inodes that have a name.
+    pub inodes: u64,
+    /// What the regular files have together, in bytes.
+    pub content_bytes: u64,
+    /// What each way of storing data was used for; `None` is as it is.
+    pub stored: BTreeMap<Option<AlgorithmId>, Stored>,
+    /// Bytes of extents that use a pcluster which another extent had brought in.
+    pub deduplicated_bytes: u64,
+    /// Bytes of fragments that use a part of the packed inode which another file had brought in.
+    pub shared_fragment_bytes: u64,
+    /// Bytes of the packed inode, decoded.
+    pub packed_bytes: u64,
+}
+
+/// What a way of storing data was used for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// Bytes of files.
+    pub bytes_in: u64,
+    /// What they take in the image, padding of blocks included.
+    pub bytes_out: u64,
+    /// How many pclusters; 0 for flat data and chunks.
+    pub clusters: u64,
+}
+
+impl Stored {
+    fn add(&mut self, bytes_in: u64, bytes_out: u64, clusters: u64) {
+        self.bytes_in += bytes_in;
+        self.bytes_out += bytes_out;
+        self.clusters += clusters;
+    }
+}
+
+impl Report {
+    /// Adds what lies in `map`. `files` are the indexes of all regular files and what they have in
+    /// bytes, in the order in which their data was written.
+    pub(crate) fn add_data(
+        &mut self,
+        map: &DataMap,
+        block_size: BlockSize,
+        files: impl Iterator<Item = (usize, u64)>,
+    ) {
+        // Data is written in this order, so a pcluster that lies below what has been seen is an old one.
+        let mut seen = 0;
+        let mut fragment_bytes = 0;
+        for (index, bytes) in files {
+            self.content_bytes += bytes;
+            match map.files.get(index).and_then(Option::as_ref) {
+                Some(FileData::Compressed(compressed)) => {
+                    self.add_compressed(compressed, &mut seen);
+                    fragment_bytes += compressed.fragment.map_or(0, |fragment| fragment.bytes);
+                }
+                Some(FileData::Flat { start_block, tail }) => {
+                    self.add_flat((bytes, *start_block), tail.len() as u64, &mut seen);
+                }
+                Some(FileData::Chunks { format, places }) => {
+                    let chunk = format.chunk_bytes(block_size);
+                    let present = chunk.saturating_mul(places.iter().flatten().count() as u64);
+                    self.stored.entry(None).or_default().add(bytes, present.min(bytes), 0);
+                }
+                Some(FileData::Hole) | None => {}
+            }
+        }
+        let Some(packed) = &map.packed else { return };
+        self.packed_bytes = packed.bytes;
+        self.shared_fragment_bytes = fragment_bytes.saturating_sub(packed.bytes);
+        match &packed.data {
+            FileData::Compressed(compressed) => self.add_compressed(compressed, &mut 0),
+            FileData::Flat { tail, .. } => {
+                self.add_flat((packed.bytes, None), tail.len() as u64, &mut 0);
+            }
+            FileData::Chunks { .. } | FileData::Hole => {}
+        }
+    }
+
+    fn add_flat(&mut self, (bytes, start): (u64, Option<u64>), tail_bytes: u64, seen: &mut u64) {
+        let block = u64::from(self.block_bytes).max(1);
+        let out = (bytes - tail_bytes.min(bytes)).next_multiple_of(block);
+        if let Some(address) = start.map(|start| start.saturating_mul(block)) {
+            if address < *seen {
+                self.deduplicated_bytes += bytes;
+                return;
+            }
+            *seen = address.saturating_add(out);
+        }
+        self.stored.entry(None).or_default().add(bytes, out + tail_bytes, 0);
+    }
+
+    fn add_compressed(&mut self, compressed: &Compressed, seen: &mut u64) {
+        for extent in &compressed.extents {
+            if extent.address < *seen {
+                self.deduplicated_bytes += extent.bytes;
+                continue;
+            }
+            let out = u64::from(extent.pcluster_bytes);
+            *seen = extent.address + out;
+            self.stored.entry(extent.algorithm).or_default().add(extent.bytes, out, 1);
+        }
+        if let Some(inline) = &compressed.inline {
+            let out = inline.pcluster.len() as u64;
+            self.stored.entry(inline.algorithm).or_default().add(inline.bytes, out, 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::{Extent, Fragment, Packed};
+
+    fn block_size() -> BlockSize {
+        BlockSize::from_bits(12).unwrap()
+    }
+
+    fn extent(address: u64, bytes: u64) -> Extent {
+        let algorithm = Some(AlgorithmId::Lz4);
+        Extent { bytes, algorithm, address, pcluster_bytes: 4096, partial: false }
+    }
+
+    fn compressed(extents: Vec<Extent>, fragment: Option<Fragment>) -> FileData {
+        FileData::Compressed(Compressed { extents, inline: None, fragment })
+    }
+
+    #[test]
+    fn a_pcluster_counts_where_it_is_first_used() {
+        let first = compressed(vec![extent(4096, 9000), extent(8192, 9000)], None);
+        let second = compressed(vec![extent(4096, 9000), extent(12288, 100)], None);
+        let map = DataMap { files: vec![Some(first), Some(second)], packed: None };
+        let mut report = Report { block_bytes: 4096, ..Report::default() };
+        report.add_data(&map, block_size(), [(0, 18000), (1, 9100)].into_iter());
+        let stored = Stored { bytes_in: 18100, bytes_out: 12288, clusters: 3 };
+        assert_eq!(report.stored.get(&Some(AlgorithmId::Lz4)), Some(&stored));
+        assert_eq!((report.deduplicated_bytes, report.content_bytes), (9000, 27100));
+    }
+
+    #[test]
+    fn fragments_that_are_shared_are_told() {
+        let fragment = Some(Fragment { bytes: 700, offset: 0 });
+        let file = compressed(Vec::new(), fragment);
+        let data = compressed(vec![extent(4096, 1000)], None);
+        let packed = Some(Packed { bytes: 1000, data });
+        let map = DataMap { files: vec![Some(file.clone()), Some(file)], packed };
+        let mut report = Report { block_bytes: 4096, ..Report::default() };
+        report.add_data(&map, block_size(), [(0, 700), (1, 700)].into_iter());
+        assert_eq!((report.packed_bytes, report.shared_fragment_bytes), (1000, 400));
+        let stored = Stored { bytes_in: 1000, bytes_out: 4096, clusters: 1 };
+        assert_eq!(report.stored.get(&Some(AlgorithmId::Lz4)), Some(&stored));
+    }
+
+    #[test]
+    fn a_flat_file_takes_its_blocks_and_its_tail() {
+        let flat = FileData::Flat { start_block: Some(1), tail: [0; 10].into() };
+        let map = DataMap { files: vec![None, Some(flat)], packed: None };
+        let mut report = Report { block_bytes: 4096, ..Report::default() };
+        report.add_data(&map, block_size(), [(1, 4106)].into_iter());
+        let stored = Stored { bytes_in: 4106, bytes_out: 4106, clusters: 0 };
+        assert_eq!(report.stored.get(&None), Some(&stored));
+    }
+}

@@ -1,0 +1,283 @@
+//! Cuts files into tasks and bundles tasks into items of work. The cuts lie at fixed offsets of the
+//! files, so that what comes out never depends on who works on what; it reads nothing but where holes
+//! are.
+
+use std::collections::VecDeque;
+
+use crate::dedupe::Piece;
+use crate::tree::Content;
+use crate::{Error, ErrorKind, Result};
+
+/// A file is cut at multiples of this: long enough that what the cut costs (half a block, and the
+/// history of the encoder) is nothing, short enough for many workers and a bounded memory.
+pub(crate) const SEGMENT_BYTES: u64 = 8 << 20;
+/// Small tasks are bundled up to so many bytes, so that handing over costs nothing beside the work.
+const ITEM_BYTES: u64 = 1 << 20;
+/// A bundle of tiny files has an end, too.
+const ITEM_TASKS: usize = 256;
+
+/// What deduplication found.
+pub(crate) trait Pieces {
+    /// The pieces of a file, by its place in the data order.
+    fn pieces(&self, file: usize) -> &[Piece];
+}
+
+/// How files are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Style {
+    /// Compressed, or flat where that gains nothing.
+    Compressed,
+    /// As they are; files of nothing but holes have no data at all if the flag says so.
+    Flat {
+        /// Whether the format has such files (48BIT).
+        holes: bool,
+    },
+    /// In chunks of so many bytes: a power of two.
+    Chunks(u64),
+    /// As a whole in the packed inode.
+    Packed,
+}
+
+/// A range of one file and what is to be done with it.
+#[derive(Clone, Debug)]
+pub(crate) struct Task {
+    /// The file's place in the data order.
+    pub(crate) file: usize,
+    /// Its content.
+    pub(crate) content: Content,
+    /// Where the range starts.
+    pub(crate) start: u64,
+    /// How long it is.
+    pub(crate) bytes: u64,
+    /// What is to be done.
+    pub(crate) duty: Duty,
+}
+
+/// What is to be done with a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Duty {
+    /// Read and encode it.
+    Encode(Freedom),
+    /// Read it: whole blocks go to the image as they are.
+    Lay,
+    /// Nothing: it is a hole, of a chunk-based file or of everything.
+    Skip,
+    /// Read it, find zeros, hash the rest chunk by chunk.
+    Chunk(usize),
+    /// Read and hash it, all of the file.
+    Hash,
+    /// Nothing: all of the file goes to the packed inode, and no other file has this size.
+    Pack,
+    /// Nothing: an earlier place has it.
+    Copy {
+        /// The file that has it.
+        of: usize,
+        /// Where in it.
+        offset: u64,
+    },
+}
+
+/// What the encoding of a range may end in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Freedom {
+    /// Inline behind the inode, or in the packed inode.
+    pub(crate) may_end_apart: bool,
+    /// Flat, where nothing is gained.
+    pub(crate) may_be_flat: bool,
+}
+
+impl Task {
+    /// Where the range ends.
+    pub(crate) fn end(&self) -> u64 {
+        self.start.saturating_add(self.bytes)
+    }
+
+    /// Whether it is the last of its file.
+    pub(crate) fn closes(&self) -> bool {
+        self.end() == self.content.bytes()
+    }
+
+    /// Whether somebody must read for it.
+    pub(crate) fn is_read(&self) -> bool {
+        !matches!(self.duty, Duty::Skip | Duty::Pack | Duty::Copy { .. })
+    }
+}
+
+/// Cuts files, one after another.
+pub(crate) struct Cutter<'f> {
+    files: &'f [Content],
+    style: Style,
+    pieces: Option<&'f dyn Pieces>,
+    /// By file: the end of what others copy from it into their middle.
+    copied_until: Vec<u64>,
+    /// Sizes of files that come more than once.
+    twin_sizes: Vec<u64>,
+    next: usize,
+    ready: VecDeque<Task>,
+}
+
+impl<'f> Cutter<'f> {
+    /// Will cut these files in order.
+    pub(crate) fn new(
+        files: &'f [Content],
+        style: Style,
+        pieces: Option<&'f dyn Pieces>,
+    ) -> Result<Self> {
+        let copied_until = match pieces {
+            Some(pieces) => copied_until(files, pieces)?,
+            None => Vec::new(),
+        };
+        let twin_sizes = if style == Style::Packed { twin_sizes(files) } else { Vec::new() };
+        let ready = VecDeque::new();
+        Ok(Self { files, style, pieces, copied_until, twin_sizes, next: 0, ready })
+    }
+
+    /// Puts the next item of work into `tasks`, which is empty. Returns the bytes of it that are to be
+    /// read; `None` when all files were cut.
+    pub(crate) fn next_item(&mut self, tasks: &mut Vec<Task>) -> Result<Option<u64>> {
+        let mut bytes = 0_u64;
+        while tasks.len() < ITEM_TASKS {
+            while self.ready.is_empty() && self.next < self.files.len() {
+                self.cut_next_file()?;
+            }
+            let Some(task) = self.ready.front() else { break };
+            let more = if task.is_read() { task.bytes.min(SEGMENT_BYTES) } else { 0 };
+            if bytes > 0 && bytes + more > ITEM_BYTES {
+                break;
+            }
+            bytes += more;
+            tasks.extend(self.ready.pop_front());
+        }
+        Ok(if tasks.is_empty() { None } else { Some(bytes) })
+    }
+
+    fn cut_next_file(&mut self) -> Result<()> {
+        let file = self.next;
+        self.next += 1;
+        let Some(content) = self.files.get(file) else { return Ok(()) };
+        let bytes = content.bytes();
+        let mut add = |start, bytes, duty| {
+            self.ready.push_back(Task { file, content: content.clone(), start, bytes, duty });
+        };
+        match self.style {
+            _ if bytes == 0 => add(0, 0, Duty::Lay),
+            Style::Packed if self.twin_sizes.binary_search(&bytes).is_ok() => {
+                add(0, bytes, Duty::Hash);
+            }
+            Style::Packed => add(0, bytes, Duty::Pack),
+            Style::Flat { holes: true } if content.store().data_ranges()?.is_empty() => {
+                add(0, bytes, Duty::Skip);
+            }
+            Style::Flat { .. } => {
+                each_segment(0, bytes, |start, bytes| add(start, bytes, Duty::Lay));
+            }
+            Style::Chunks(chunk) => self.cut_chunks(file, content, chunk)?,
+            Style::Compressed => self.cut_pieces(file, content),
+        }
+        Ok(())
+    }
+
+    fn cut_pieces(&mut self, file: usize, content: &Content) {
+        let whole = [Piece::Own { bytes: content.bytes() }];
+        let pieces = self.pieces.map_or(&whole[..], |pieces| pieces.pieces(file));
+        let copied_until = self.copied_until.get(file).copied();
+        let mut at = 0;
+        for &piece in pieces {
+            let end = match piece {
+                Piece::Own { bytes } | Piece::Copy { bytes, .. } => at + bytes,
+            };
+            let ready = &mut self.ready;
+            let mut add = |start, bytes, duty| {
+                ready.push_back(Task { file, content: content.clone(), start, bytes, duty });
+            };
+            match piece {
+                Piece::Own { .. } => each_segment(at, end, |start, bytes| {
+                    let may_end_apart = copied_until.unwrap_or(0) <= start;
+                    let is_whole = start == 0 && bytes == content.bytes();
+                    let may_be_flat = is_whole && copied_until.unwrap_or(0) == 0;
+                    add(start, bytes, Duty::Encode(Freedom { may_end_apart, may_be_flat }));
+                }),
+                Piece::Copy { of, offset, bytes } => add(at, bytes, Duty::Copy { of, offset }),
+            }
+            at = end;
+        }
+    }
+
+    /// Holes are skipped in whole chunks; a small file is not worth asking where it has any.
+    fn cut_chunks(&mut self, file: usize, content: &Content, chunk: u64) -> Result<()> {
+        let bytes = content.bytes();
+        let everything = std::iter::once(0..bytes).collect();
+        let ranges = if bytes > ITEM_BYTES { content.store().data_ranges()? } else { everything };
+        let ready = &mut self.ready;
+        let mut add = |start: u64, end: u64, duty| {
+            if end > start {
+                let bytes = end - start;
+                ready.push_back(Task { file, content: content.clone(), start, bytes, duty });
+            }
+        };
+        // A chunk is at most a segment long, so a usize holds it.
+        let of_chunk = Duty::Chunk(usize::try_from(chunk).unwrap_or(usize::MAX));
+        let mut at = 0;
+        for range in ranges {
+            let start = (range.start & !(chunk - 1)).clamp(at, bytes);
+            let end =
+                range.end.checked_next_multiple_of(chunk).unwrap_or(bytes).clamp(start, bytes);
+            add(at, start, Duty::Skip);
+            each_segment(start, end, |start, bytes| add(start, start + bytes, of_chunk));
+            at = end;
+        }
+        add(at, bytes, Duty::Skip);
+        Ok(())
+    }
+}
+
+/// Cuts a range at the multiples of [`SEGMENT_BYTES`].
+pub(crate) fn each_segment(mut start: u64, end: u64, mut visit: impl FnMut(u64, u64)) {
+    while start < end {
+        let bytes = (SEGMENT_BYTES - start % SEGMENT_BYTES).min(end - start);
+        visit(start, bytes);
+        start += bytes;
+    }
+}
+
+/// By file: the end of what is copied from it to a place where the end of a file cannot be. Checks, too,
+/// that the pieces of each file cover it.
+fn copied_until(files: &[Content], pieces: &dyn Pieces) -> Result<Vec<u64>> {
+    let mut until = vec![0_u64; files.len()];
+    for (file, content) in files.iter().enumerate() {
+        let mut at = 0_u64;
+        for &piece in pieces.pieces(file) {
+            let (Piece::Own { bytes } | Piece::Copy { bytes, .. }) = piece;
+            let end = at.checked_add(bytes).filter(|end| bytes > 0 && *end <= content.bytes());
+            at = end.ok_or_else(|| uncovered(content))?;
+            let Piece::Copy { of, offset, bytes } = piece else { continue };
+            if of > file || at == content.bytes() {
+                continue;
+            }
+            if let Some(until) = until.get_mut(of) {
+                *until = (*until).max(offset.saturating_add(bytes));
+            }
+        }
+        if at != content.bytes() {
+            return Err(uncovered(content));
+        }
+    }
+    Ok(until)
+}
+
+fn uncovered(content: &Content) -> Error {
+    let kind = ErrorKind::Defect("the pieces of a file do not add up to it");
+    Error::new(kind).at(content.store().name())
+}
+
+fn twin_sizes(files: &[Content]) -> Vec<u64> {
+    let mut sizes: Vec<u64> = files.iter().map(Content::bytes).collect();
+    sizes.sort_unstable();
+    let twins = sizes.windows(2).filter_map(|pair| match pair {
+        [one, other] if one == other => Some(*one),
+        _ => None,
+    });
+    let mut twins: Vec<u64> = twins.collect();
+    twins.dedup();
+    twins
+}

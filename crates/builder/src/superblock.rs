@@ -1,0 +1,178 @@
+//! The front of an image: superblock, configuration records, table of long prefixes.
+
+use ferrofs_codec::{Algorithm, Method};
+use ferrofs_ondisk::compression::{AlgorithmId, Compression};
+use ferrofs_ondisk::{Compat, Incompat, SUPERBLOCK_OFFSET, Superblock, seal_checksum};
+
+use crate::metadata::{Features, Prepared, SuperblockTimes, Written};
+use crate::{Algorithms, Error, ErrorKind, Options, Result};
+
+/// The largest window of DEFLATE, which its encoder uses, as a shift.
+const DEFLATE_WINDOW_BITS: u8 = 15;
+/// The unit in which the superblock says where long prefixes lie.
+const PREFIX_UNIT_BYTES: u64 = 4;
+
+/// What stands in front of the root.
+#[derive(Debug)]
+pub(crate) struct Front {
+    /// Where the configuration records start, whether there will be some or not.
+    records_at: u64,
+    prefixes_at: u64,
+    prefixes: Vec<u8>,
+    prefix_count: u8,
+    has_xattrs: bool,
+    times: SuperblockTimes,
+}
+
+impl Front {
+    /// Reserves the room that the options can come to need.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`] for parameters that a record cannot say.
+    pub(crate) fn plan(prepared: &Prepared<'_>, options: &Options) -> Result<Self> {
+        let bytes = Superblock::new(options.block_size).bytes;
+        let records_at = SUPERBLOCK_OFFSET + u64::from(bytes);
+        let all = compression(options, |_| true);
+        let records = all.records(max_pcluster_blocks(options)).map_err(format)?;
+        let (prefixes, prefix_count) = prepared.prefixes()?;
+        let prefixes_at = (records_at + records.len() as u64).next_multiple_of(PREFIX_UNIT_BYTES);
+        let (has_xattrs, times) = (prepared.has_xattrs(), prepared.times);
+        Ok(Self { records_at, prefixes_at, prefixes, prefix_count, has_xattrs, times })
+    }
+
+    /// Bytes in front of the root.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.prefixes_at + self.prefixes.len() as u64
+    }
+
+    /// Writes the front into the head of an image of `blocks` blocks.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`] for numbers past their field.
+    pub(crate) fn write(
+        &self,
+        options: &Options,
+        written: &mut Written,
+        blocks: u64,
+    ) -> Result<()> {
+        let features = &written.features;
+        let declared = compression(options, |algorithm| features.algorithms.contains(&algorithm));
+        let incompat = self.incompat(features);
+        let has_records = incompat & Incompat::COMPR_CFGS != 0;
+        let mut sb = Superblock::new(options.block_size);
+        sb.compat = Compat::new(self.compat(options));
+        sb.incompat = Incompat::new(incompat);
+        (sb.root, sb.packed) = (written.root, written.packed);
+        (sb.inodes, sb.blocks) = (written.inodes, blocks);
+        (sb.epoch, sb.fixed_nsec) = (self.times.base.epoch, self.times.base.fixed_nsec);
+        sb.build_time = self.times.build_time;
+        sb.xattr_block = written.xattr_block;
+        (sb.uuid, sb.label) = (options.uuid, options.label);
+        sb.algorithms_or_distance = match has_records {
+            true => declared.algorithm_bits(),
+            false => declared.lz4_max_distance.unwrap_or(0),
+        };
+        if self.prefix_count > 0 {
+            sb.xattr_prefix_count = self.prefix_count;
+            let units = self.prefixes_at / PREFIX_UNIT_BYTES;
+            sb.xattr_prefix_start = u32::try_from(units).map_err(|_| past_its_field())?;
+        }
+        let head = &mut written.head;
+        put(head, SUPERBLOCK_OFFSET, &sb.to_bytes().map_err(format)?)?;
+        if has_records {
+            let records = declared.records(max_pcluster_blocks(options)).map_err(format)?;
+            put(head, self.records_at, &records)?;
+        }
+        put(head, self.prefixes_at, &self.prefixes)?;
+        if options.superblock_checksum {
+            let start = usize::try_from(SUPERBLOCK_OFFSET).unwrap_or(usize::MAX);
+            let covered = head.get_mut(start..).ok_or_else(past_its_field)?;
+            seal_checksum(options.block_size, covered).map_err(format)?;
+        }
+        Ok(())
+    }
+
+    fn compat(&self, options: &Options) -> u32 {
+        let bits = [
+            (options.superblock_checksum, Compat::SB_CHKSUM),
+            (true, Compat::MTIME),
+            (options.xattr_filter && self.has_xattrs, Compat::XATTR_FILTER),
+            (self.prefix_count > 0, Compat::PLAIN_XATTR_PFX),
+        ];
+        sum(&bits)
+    }
+
+    fn incompat(&self, features: &Features) -> u32 {
+        let is_lz4_only = features.algorithms.iter().all(|used| *used == AlgorithmId::Lz4);
+        let bits = [
+            (features.has_compressed, Incompat::ZERO_PADDING),
+            (!is_lz4_only || features.has_big_pclusters, Incompat::COMPR_CFGS),
+            (features.has_chunks, Incompat::CHUNKED_FILE),
+            (features.has_two_algorithms, Incompat::DEVICE_TABLE),
+            (features.has_inline_pclusters, Incompat::ZTAILPACKING),
+            (features.has_fragments || features.has_shared_pclusters, Incompat::FRAGMENTS),
+            (self.prefix_count > 0, Incompat::XATTR_PREFIXES),
+        ];
+        sum(&bits)
+    }
+}
+
+/// The algorithm of files that no hint names.
+pub(crate) fn default_algorithm(algorithms: &Algorithms) -> Option<AlgorithmId> {
+    algorithms.methods.get(algorithms.default).map(|method| on_disk(method.algorithm()))
+}
+
+/// What the superblock declares of the algorithms of `options` that are `used`.
+fn compression(options: &Options, used: impl Fn(AlgorithmId) -> bool) -> Compression {
+    let mut declared = Compression::default();
+    for method in options.algorithms.iter().flat_map(|algorithms| &algorithms.methods) {
+        if !used(on_disk(method.algorithm())) {
+            continue;
+        }
+        match *method {
+            Method::Lz4 { max_distance } | Method::Lz4Hc { max_distance, .. } => {
+                declared.lz4_max_distance = Some(max_distance);
+            }
+            Method::Lzma { dictionary_bytes, .. } => {
+                declared.lzma_dictionary_bytes = Some(dictionary_bytes);
+            }
+            Method::Deflate { .. } => declared.deflate_window_bits = Some(DEFLATE_WINDOW_BITS),
+            Method::Zstd { window_log, .. } => declared.zstd_window_log = Some(window_log),
+        }
+    }
+    declared
+}
+
+fn on_disk(algorithm: Algorithm) -> AlgorithmId {
+    match algorithm {
+        Algorithm::Lz4 => AlgorithmId::Lz4,
+        Algorithm::Lzma => AlgorithmId::Lzma,
+        Algorithm::Deflate => AlgorithmId::Deflate,
+        Algorithm::Zstd => AlgorithmId::Zstd,
+    }
+}
+
+fn max_pcluster_blocks(options: &Options) -> u16 {
+    // The options are checked: 1 MiB of blocks of 512 bytes at most.
+    u16::try_from(options.pcluster_bytes >> options.block_size.bits()).unwrap_or(u16::MAX)
+}
+
+fn sum(bits: &[(bool, u32)]) -> u32 {
+    bits.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, bit)| all | bit)
+}
+
+fn put(head: &mut [u8], at: u64, bytes: &[u8]) -> Result<()> {
+    let start = usize::try_from(at).unwrap_or(usize::MAX);
+    let place = head.get_mut(start..start.saturating_add(bytes.len()));
+    place.ok_or_else(past_its_field)?.copy_from_slice(bytes);
+    Ok(())
+}
+
+fn format(error: ferrofs_ondisk::Error) -> Error {
+    Error::new(ErrorKind::Format(error))
+}
+
+#[cold]
+fn past_its_field() -> Error {
+    Error::new(ErrorKind::Unsupported("a head of more than 4 GiB".to_owned()))
+}

@@ -1,0 +1,80 @@
+//! The bytes of a regular file: how many there are, and how to read them, as often as needed.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::Result;
+
+/// Where the bytes of a regular file come from.
+///
+/// They are read by several threads, more than once, and must be the same each time: a [`Store`] whose
+/// bytes changed says so instead of handing out others.
+#[derive(Clone)]
+pub struct Content {
+    store: Arc<dyn Store>,
+    bytes: u64,
+}
+
+/// Something that holds the bytes of one file, and can be opened any number of times.
+pub trait Store: Send + Sync {
+    /// What messages call it: a path of the host, or of an archive with the name in it.
+    fn name(&self) -> String;
+
+    /// Opens it for reading.
+    ///
+    /// # Errors
+    /// The host refuses, or it is not what it was when it was imported.
+    fn open(&self) -> Result<Box<dyn Reader>>;
+
+    /// The ranges that hold data, ascending and apart; what lies between them is holes, which read as
+    /// zeros. One range of everything where holes cannot be told.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    fn data_ranges(&self) -> Result<Vec<Range<u64>>>;
+}
+
+/// An open file of the source.
+pub trait Reader: Send {
+    /// Fills `buffer` with the bytes from `offset` on.
+    ///
+    /// # Errors
+    /// The host refuses, or the file ends before the buffer is full, which is a changed source.
+    fn read_exact_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()>;
+
+    /// Whether what was read is what was imported: to be asked after the last byte.
+    ///
+    /// # Errors
+    /// [`ErrorKind::SourceChanged`](crate::ErrorKind::SourceChanged).
+    fn check_unchanged(&mut self) -> Result<()>;
+}
+
+impl Content {
+    /// The content that `store` holds, of `bytes` bytes.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>, bytes: u64) -> Self {
+        Self { store, bytes }
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Content")
+            .field("store", &self.store.name())
+            .field("bytes", &self.bytes)
+            .finish()
+    }
+}

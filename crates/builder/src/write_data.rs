@@ -1,0 +1,293 @@
+//! The data path: all regular files of a tree become bytes of the image and a map of where they lie.
+//!
+//! The caller's thread cuts files into items, hands them to workers by the threaded workqueue, and
+//! commits what comes back in the order in which it was sent, so that the bytes depend on the tree and the
+//! options only. Items on their way, and so the memory, are bounded by [`Options::memory_bytes`].
+
+mod commit;
+mod copies;
+mod growing;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use std::cell::RefCell;
+
+use ferrofs_codec::Method;
+use ferrofs_workers::cpus::Granted;
+use ferrofs_workers::workqueue::{Batching, Outcome, Settings, Spread, WorkQueue};
+
+use crate::chunks::TableRules;
+use crate::compress::rules::Rules;
+use crate::compress::worker::{Item, Worker, compressor};
+use crate::data::{FileData, Packed};
+use crate::dedupe::{DedupeSettings, Piece, Plan};
+use crate::order::files_in_order;
+use crate::segment::{Cutter, Pieces, SEGMENT_BYTES, Style};
+use crate::tree::{Content, Tree};
+use crate::watch::{Phase, Watch};
+use crate::{BlockSink, DataMap, Deduplication, Error, ErrorKind, Options, Result};
+use commit::{CommitRules, Committer};
+use window::Window;
+
+/// Items on their way at most: what a slow one can hold up.
+const ITEMS_MAX: usize = 256;
+/// Slots of a worker: one that it works on, and one that is ready when it is done.
+const SLOTS: usize = 2;
+/// What a known pcluster takes in the table of all.
+const KNOWN_PCLUSTER_BYTES: u64 = 128;
+
+/// Writes the data of all regular files of `tree` to `sink`.
+///
+/// # Errors
+/// Of all errors the first in the order of the files: a source that cannot be read or has changed, a sink
+/// that refuses to write, options that contradict each other, memory that is too small.
+pub(crate) fn write_data(
+    tree: &Tree,
+    options: &Options,
+    sink: &mut dyn BlockSink,
+    watch: &dyn Watch,
+) -> Result<DataMap> {
+    let files = files_in_order(tree);
+    let contents: Vec<Content> = files.iter().map(|file| file.content.clone()).collect();
+    let plan = match Style::of(options)? {
+        Style::Compressed => plan(&contents, options, watch)?,
+        // Chunks are compared by themselves; what goes to the packed inode, there.
+        Style::Chunks(_) | Style::Flat { .. } | Style::Packed => None,
+    };
+    let pieces = plan.as_ref().map(|plan| plan as &dyn Pieces);
+    let (data, packed) = write_files((&contents, pieces), options, sink, watch)?;
+    let mut map = DataMap { files: Vec::new(), packed };
+    map.files.resize(tree.len(), None);
+    for (file, data) in files.iter().zip(data) {
+        if let Some(place) = map.files.get_mut(file.node.index()) {
+            *place = Some(data);
+        }
+    }
+    Ok(map)
+}
+
+/// Writes the data of `files` in their order, and of the packed inode behind them.
+pub(crate) fn write_files(
+    (files, pieces): (&[Content], Option<&dyn Pieces>),
+    options: &Options,
+    sink: &mut dyn BlockSink,
+    watch: &dyn Watch,
+) -> Result<(Vec<FileData>, Option<Packed>)> {
+    let rules = Rules::new(options)?;
+    let style = Style::of(options)?;
+    let method = method(options)?;
+    let crew = Crew::new(rules, method, options)?;
+    let table = match style {
+        Style::Chunks(chunk_bytes) => Some(TableRules {
+            block: options.block_size,
+            chunk_bytes,
+            force_indexes: options.force_chunk_indexes,
+            wide: options.wide,
+            device: 0,
+        }),
+        _ => None,
+    };
+    let known = options.memory_bytes / 8 / KNOWN_PCLUSTER_BYTES;
+    let known_pclusters_max = usize::try_from(known).unwrap_or(usize::MAX);
+    let commit_rules = CommitRules { block: rules.block as u64, table, known_pclusters_max };
+    let is_copied = copied(files, pieces);
+    let mut committer = Committer::new(commit_rules, sink, Worker::new(rules, method), is_copied);
+    crew.run(Cutter::new(files, style, pieces)?, &mut committer, watch)?;
+    let (data, mut gathered) = committer.into_files();
+    let Some(content) = gathered.take_content() else { return Ok((data, None)) };
+    let packed_rules = rules.of_packed();
+    let again = Worker::new(packed_rules, method);
+    let whole = std::slice::from_ref(&content);
+    // Ends of files are compared as they are packed; whole files may have equal parts.
+    let plan = if style == Style::Packed { plan(whole, options, watch)? } else { None };
+    let pieces = plan.as_ref().map(|plan| plan as &dyn Pieces);
+    let is_copied = copied(whole, pieces);
+    let mut committer = Committer::new(commit_rules, sink, again, is_copied);
+    let cutter = Cutter::new(whole, Style::Compressed, pieces)?;
+    Crew { rules: packed_rules, ..crew }.run(cutter, &mut committer, &Silent(watch))?;
+    let packed = committer.into_files().0.pop();
+    Ok((data, packed.map(|data| Packed { bytes: content.bytes(), data })))
+}
+
+/// Where `files` hold the same bytes, if that is asked for.
+fn plan(files: &[Content], options: &Options, watch: &dyn Watch) -> Result<Option<Plan>> {
+    if options.deduplication == Deduplication::Off || options.algorithms.is_none() {
+        return Ok(None);
+    }
+    watch.phase(Phase::Deduplicate);
+    // What is on its way to the image takes its share later, when the search has given back its own.
+    let settings = DedupeSettings {
+        block_bytes: options.block_size.bytes(),
+        pcluster_bytes: options.pcluster_bytes,
+        jobs: options.jobs,
+        memory_bytes: options.memory_bytes / 2,
+    };
+    let files: Vec<&Content> = files.iter().collect();
+    let plan = Plan::find(&files, &settings, &|| watch.should_stop())?;
+    watch.phase(Phase::Data);
+    Ok(Some(plan))
+}
+
+impl Pieces for Plan {
+    fn pieces(&self, file: usize) -> &[Piece] {
+        self.pieces(file)
+    }
+}
+
+/// The method of all files.
+fn method(options: &Options) -> Result<Option<Method>> {
+    let Some(algorithms) = &options.algorithms else { return Ok(None) };
+    let default = algorithms.methods.get(algorithms.default).copied();
+    let missing = || {
+        let what = format!("the default algorithm is number {}", algorithms.default);
+        Error::new(ErrorKind::Options(format!("{what}, of {}", algorithms.methods.len())))
+    };
+    default.ok_or_else(missing).map(Some)
+}
+
+/// By file: whether others copy from it.
+fn copied(files: &[Content], pieces: Option<&dyn Pieces>) -> Vec<bool> {
+    let mut copied = vec![false; if pieces.is_some() { files.len() } else { 0 }];
+    for file in 0..copied.len() {
+        for piece in pieces.map_or(&[][..], |pieces| pieces.pieces(file)) {
+            if let Piece::Copy { of, .. } = piece
+                && let Some(copied) = copied.get_mut(*of)
+            {
+                *copied = true;
+            }
+        }
+    }
+    copied
+}
+
+/// Passes on who is asked, and not what is told: the packed inode's bytes were told with their files.
+struct Silent<'w>(&'w dyn Watch);
+
+impl Watch for Silent<'_> {
+    fn should_stop(&self) -> bool {
+        self.0.should_stop()
+    }
+}
+
+/// The workers, and how much may be on its way to them.
+#[derive(Clone, Copy, Debug)]
+struct Crew {
+    rules: Rules,
+    method: Option<Method>,
+    workers: usize,
+    /// Workers that were asked for are used, however few CPUs there are.
+    spread: Spread,
+    in_flight_bytes: u64,
+}
+
+impl Crew {
+    /// As many workers as are asked for and fit into the memory.
+    fn new(rules: Rules, method: Option<Method>, options: &Options) -> Result<Self> {
+        // Made once to see that the parameters are right, and how much memory it takes.
+        let encoder_bytes = match method {
+            Some(_) => compressor(rules, method)?.memory_bytes(),
+            None => 0,
+        };
+        let each = SEGMENT_BYTES + encoder_bytes;
+        // One item that is worked on, and one that waits to be committed.
+        let in_flight_min = 2 * (SEGMENT_BYTES + rules.block as u64);
+        let least = each + in_flight_min;
+        let Some(spare) = options.memory_bytes.checked_sub(in_flight_min).filter(|&m| m >= each)
+        else {
+            let what = format!("{} bytes of memory: {least} are needed", options.memory_bytes);
+            return Err(Error::new(ErrorKind::Options(what)));
+        };
+        let asked = options.jobs.unwrap_or_else(|| Granted::read().parallelism()).max(1);
+        let affordable = usize::try_from(spare / each).unwrap_or(usize::MAX);
+        let workers = asked.min(affordable);
+        let spread = if options.jobs.is_some() { Spread::Every } else { Spread::Granted };
+        // What every slot and two that wait can hold: more on its way would only take memory.
+        let useful = (workers * SLOTS + 2) as u64 * SEGMENT_BYTES;
+        let in_flight_bytes = (options.memory_bytes - workers as u64 * each).min(useful);
+        Ok(Self { rules, method, workers, spread, in_flight_bytes })
+    }
+
+    /// Does all that `cutter` cuts.
+    fn run(
+        &self,
+        mut cutter: Cutter<'_>,
+        committer: &mut Committer<'_>,
+        watch: &dyn Watch,
+    ) -> Result<()> {
+        let window = RefCell::new(Window::new(self.workers + SLOTS));
+        let on_done = |item: &mut Item, outcome: Outcome| {
+            window.borrow_mut().arrive(std::mem::take(item), outcome == Outcome::Done);
+        };
+        let (rules, method) = (self.rules, self.method);
+        let make = move || Worker::for_queue(rules, method);
+        let queue = WorkQueue::new(&self.settings(), Item::default, make, on_done);
+        let mut queue = queue.map_err(|error| Error::new(ErrorKind::Workers(error)))?;
+        let mut next = cut(&mut cutter, &window)?;
+        loop {
+            queue.collect();
+            commit_ready(&window, committer, watch)?;
+            let (on_way, bytes) = (window.borrow().len(), window.borrow().bytes());
+            match next.take() {
+                Some(mut item) if self.has_room(&item, on_way, bytes) => {
+                    let mut slot = queue.get();
+                    window.borrow_mut().send(&mut item);
+                    *slot.request() = item;
+                    slot.submit();
+                    next = cut(&mut cutter, &window)?;
+                }
+                None if on_way == 0 => return Ok(()),
+                waiting => {
+                    next = waiting;
+                    queue.wait_for_one();
+                }
+            }
+        }
+    }
+
+    fn has_room(&self, item: &Item, on_way: usize, bytes: u64) -> bool {
+        on_way == 0 || on_way < ITEMS_MAX && bytes + item.bytes <= self.in_flight_bytes
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            name: "build".to_owned(),
+            workers: Some(self.workers),
+            slots: Some(SLOTS),
+            batching: Batching::RoundRobin,
+            spread: self.spread,
+            ..Settings::default()
+        }
+    }
+}
+
+/// The next item, if there is one.
+fn cut(cutter: &mut Cutter<'_>, window: &RefCell<Window>) -> Result<Option<Item>> {
+    let mut item = window.borrow_mut().empty_item();
+    let Some(bytes) = cutter.next_item(&mut item.tasks)? else { return Ok(None) };
+    item.bytes = bytes;
+    Ok(Some(item))
+}
+
+/// Commits the items that are next.
+fn commit_ready(
+    window: &RefCell<Window>,
+    committer: &mut Committer<'_>,
+    watch: &dyn Watch,
+) -> Result<()> {
+    loop {
+        if watch.should_stop() {
+            return Err(Error::new(ErrorKind::Stopped));
+        }
+        if window.borrow().is_broken() {
+            return Err(Error::new(ErrorKind::Defect("a worker panicked")));
+        }
+        let Some(mut item) = window.borrow_mut().take_next() else { return Ok(()) };
+        committer.commit(&item.tasks, &item.output)?;
+        if let Some(error) = item.error.take() {
+            return Err(error);
+        }
+        watch.bytes_done(item.tasks.iter().map(|task| task.bytes).sum());
+        window.borrow_mut().recycle(item);
+    }
+}

@@ -1,0 +1,125 @@
+//! The file that is being committed: what is known of it so far, and which extents its index can hold.
+
+use crate::compress::output::Laid;
+use crate::data::{Compressed, Extent, FileData, Fragment, InlineExtent};
+
+/// A file of which some ranges are committed.
+#[derive(Debug, Default)]
+pub(crate) struct Growing {
+    /// Its extents so far.
+    pub(crate) extents: Vec<Extent>,
+    /// Where each of them starts.
+    pub(crate) starts: Vec<u64>,
+    /// Where the next range starts.
+    pub(crate) at: u64,
+    /// Its end, behind its inode.
+    pub(crate) inline: Option<InlineExtent>,
+    /// Its end, in the packed inode.
+    pub(crate) fragment: Option<Fragment>,
+    /// The bytes from here on up to `at` have no place yet, since what was made of them ends where no
+    /// extent can end.
+    pub(crate) again_from: Option<u64>,
+    /// An extent lies at the place of another one, so that the index is a long one.
+    pub(crate) is_shared: bool,
+    /// Where whole blocks of a flat file lie: the first byte, and the one behind the last.
+    pub(crate) flat: Option<(u64, u64)>,
+    /// The end of a flat file.
+    pub(crate) flat_tail: Option<Box<[u8]>>,
+    /// It is nothing but a hole.
+    pub(crate) is_hole: bool,
+    /// The blocks of its chunks.
+    pub(crate) chunks: Vec<Option<u64>>,
+}
+
+impl Growing {
+    /// Adds an extent at the end.
+    pub(crate) fn push(&mut self, extent: Extent) {
+        self.starts.push(self.at);
+        self.at += extent.bytes;
+        self.extents.push(extent);
+    }
+
+    /// The data of the file, if all of it is compressed or flat.
+    pub(crate) fn finish(&mut self, block: u64, must_have_extents: bool) -> FileData {
+        if self.is_hole {
+            return FileData::Hole;
+        }
+        if self.flat.is_some() || self.flat_tail.is_some() {
+            let start_block = self.flat.map(|(start, _)| start / block);
+            return FileData::Flat { start_block, tail: self.flat_tail.take().unwrap_or_default() };
+        }
+        if !must_have_extents && let Some(start) = self.plain_run(block) {
+            return FileData::Flat { start_block: Some(start / block), tail: Box::default() };
+        }
+        FileData::Compressed(Compressed {
+            extents: std::mem::take(&mut self.extents),
+            inline: self.inline.take(),
+            fragment: self.fragment.take(),
+        })
+    }
+
+    /// Where the file starts, if it lies there as it is, block by block.
+    fn plain_run(&self, block: u64) -> Option<u64> {
+        let first = self.extents.first()?;
+        if self.inline.is_some() || self.fragment.is_some() {
+            return None;
+        }
+        let mut address = first.address;
+        let (last, others) = self.extents.split_last()?;
+        for extent in others {
+            if extent.algorithm.is_some() || extent.bytes != block || extent.address != address {
+                return None;
+            }
+            address += block;
+        }
+        let ends = last.algorithm.is_none() && last.address == address;
+        ends.then_some(first.address)
+    }
+}
+
+/// Whether an index can hold an extent from `start` on: each needs an lcluster boundary of its own, and
+/// the length of a pcluster of several blocks a second one (docs/format.md F12). The last extent of a
+/// file needs the first one not, but the second: a copy may be shorter than its pcluster.
+pub(crate) fn can_hold(start: u64, extent: (u64, u64), block: u64, is_last: bool) -> bool {
+    let (bytes, pcluster_bytes) = extent;
+    let boundaries = (start + bytes) / block - start / block;
+    match pcluster_bytes > block {
+        true => boundaries >= 2,
+        false => is_last || boundaries >= 1,
+    }
+}
+
+/// How many of the extents from `start` on an index can hold, from the first on.
+pub(crate) fn holdable(laid: &[Laid], start: u64, block: u64, is_end: bool) -> usize {
+    let mut at = start;
+    for (index, extent) in laid.iter().enumerate() {
+        let is_last = is_end && index + 1 == laid.len();
+        let (bytes, pcluster) = (u64::from(extent.bytes), u64::from(extent.pcluster_bytes));
+        if !can_hold(at, (bytes, pcluster), block, is_last) {
+            return index;
+        }
+        at += bytes;
+    }
+    laid.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_extent_within_one_lcluster_can_only_be_the_last() {
+        assert!(!can_hold(100, (3000, 4096), 4096, false));
+        assert!(can_hold(100, (3000, 4096), 4096, true));
+        assert!(can_hold(100, (3996, 4096), 4096, false));
+        for is_last in [false, true] {
+            assert!(!can_hold(100, (4096, 8192), 4096, is_last));
+            assert!(can_hold(100, (8192, 8192), 4096, is_last));
+        }
+        let short = Laid { bytes: 3000, algorithm: None, pcluster_bytes: 4096 };
+        assert_eq!(holdable(&[short], 100, 4096, true), 1);
+        assert_eq!(holdable(&[short], 100, 4096, false), 0);
+        assert_eq!(holdable(&[short, short], 100, 4096, true), 0);
+        assert_eq!(holdable(&[short, short], 2000, 4096, true), 2);
+    }
+}

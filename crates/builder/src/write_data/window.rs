@@ -1,0 +1,111 @@
+//! Items on their way: what arrives in any order leaves in the order in which it was sent, and buffers
+//! come back to be used again.
+
+use std::collections::VecDeque;
+
+use crate::compress::worker::Item;
+
+/// Items that were sent and are not committed.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    /// From `first` on; none where an item has not arrived.
+    arrived: VecDeque<Option<Item>>,
+    first: u64,
+    spare: Vec<Item>,
+    /// Buffers beyond this are not kept.
+    spare_max: usize,
+    /// Bytes that are read for the items.
+    bytes: u64,
+    /// A worker did not come back with its item.
+    is_broken: bool,
+}
+
+impl Window {
+    /// Keeps the buffers of so many items.
+    pub(crate) fn new(spare_max: usize) -> Self {
+        Self { spare_max, ..Self::default() }
+    }
+
+    /// Bytes on their way.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Items on their way.
+    pub(crate) fn len(&self) -> usize {
+        self.arrived.len()
+    }
+
+    /// An empty item, to be filled.
+    pub(crate) fn empty_item(&mut self) -> Item {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Gives the item its number, right before it is sent.
+    pub(crate) fn send(&mut self, item: &mut Item) {
+        item.number = self.first + self.arrived.len() as u64;
+        self.bytes += item.bytes;
+        self.arrived.push_back(None);
+    }
+
+    /// An item is back.
+    pub(crate) fn arrive(&mut self, item: Item, is_handled: bool) {
+        self.is_broken |= !is_handled;
+        let index =
+            item.number.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
+        if let Some(place) = index.and_then(|index| self.arrived.get_mut(index)) {
+            *place = Some(item);
+        }
+    }
+
+    /// Whether a worker panicked.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+
+    /// The next item in order, if it is back.
+    pub(crate) fn take_next(&mut self) -> Option<Item> {
+        if self.arrived.front()?.is_none() {
+            return None;
+        }
+        let item = self.arrived.pop_front().flatten()?;
+        self.first += 1;
+        self.bytes = self.bytes.saturating_sub(item.bytes);
+        Some(item)
+    }
+
+    /// Takes the buffers of a committed item back.
+    pub(crate) fn recycle(&mut self, mut item: Item) {
+        if self.spare.len() < self.spare_max {
+            item.tasks.clear();
+            item.output.clear();
+            item.bytes = 0;
+            self.spare.push(item);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_leave_in_the_order_in_which_they_were_sent() {
+        let mut window = Window::new(1);
+        let mut items: Vec<Item> = (0..3).map(|_| window.empty_item()).collect();
+        for item in &mut items {
+            item.bytes = 10;
+            window.send(item);
+        }
+        assert_eq!((window.bytes(), window.len()), (30, 3));
+        let numbers = |item: Option<Item>| item.map(|item| item.number);
+        window.arrive(items.pop().unwrap(), true);
+        window.arrive(items.remove(0), true);
+        assert_eq!(numbers(window.take_next()), Some(0));
+        assert_eq!(numbers(window.take_next()), None);
+        window.arrive(items.remove(0), true);
+        assert_eq!(numbers(window.take_next()), Some(1));
+        assert_eq!(numbers(window.take_next()), Some(2));
+        assert_eq!((window.bytes(), window.len()), (0, 0));
+    }
+}
