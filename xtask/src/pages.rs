@@ -10,7 +10,10 @@ use clap::CommandFactory;
 use clap_complete::aot::{Shell, generate_to};
 
 use crate::arguments::Arguments;
+use crate::dump::DumpArguments;
 use crate::erofsfuse::ErofsfuseArguments;
+use crate::fsck::FsckArguments;
+use crate::mkfs::MkfsArguments;
 use crate::mount_fuse::MountFuseArguments;
 
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];
@@ -18,9 +21,15 @@ const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];
 /// Writes `ferrofs.1`, a page for each verb, and one for each other name of the command.
 pub(crate) fn write_manual(dir: &Path) -> io::Result<()> {
     fs::create_dir_all(dir)?;
-    for command in
-        [Arguments::command(), ErofsfuseArguments::command(), MountFuseArguments::command()]
-    {
+    let commands = vec![
+        Arguments::command(),
+        ErofsfuseArguments::command(),
+        MountFuseArguments::command(),
+        FsckArguments::command(),
+        DumpArguments::command(),
+        MkfsArguments::command(),
+    ];
+    for command in commands {
         clap_mangen::generate_to(command, dir)?;
     }
     Ok(())
@@ -59,7 +68,9 @@ mod tests {
             let text = fs::read_to_string(&page).unwrap();
             assert!(text.contains("Examples"), "{page:?}");
         }
-        for name in ["ferrofs", "erofsfuse", "mount.fuse.ferrofs"] {
+        for name in
+            ["ferrofs", "erofsfuse", "mount.fuse.ferrofs", "fsck.erofs", "dump.erofs", "mkfs.erofs"]
+        {
             assert!(dir.path().join(format!("{name}.1")).exists(), "{name}");
         }
     }

@@ -13,6 +13,18 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "more bytes than there can be".to_owned())
 }
 
+/// Reads a number as erofs-utils reads it: decimal, or hexadecimal after `0x`, or octal after `0`.
+pub(crate) fn parse_number(text: &str) -> Result<u64, String> {
+    let read = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None if text.len() > 1 && text.starts_with('0') => u64::from_str_radix(text, 8),
+        None => text.parse(),
+    };
+    // `from_str_radix` takes a sign, too.
+    let is_plain = !text.contains(['+', '-']);
+    read.ok().filter(|_| is_plain).ok_or_else(|| "not a number, such as 4096 or 0x1000".to_owned())
+}
+
 /// Threads that may be asked for: the most CPUs that Linux can be built for on x86-64.
 const JOBS_MAX: usize = 8192;
 
@@ -76,6 +88,17 @@ mod tests {
         assert_eq!(parse_bytes("7"), Ok(7));
         for wrong in ["", "k", "-1", "1x", "99999999999g"] {
             assert!(parse_bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn numbers_may_be_hexadecimal_or_octal() {
+        assert_eq!(parse_number("0x1000"), Ok(4096));
+        assert_eq!(parse_number("010"), Ok(8));
+        assert_eq!(parse_number("0"), Ok(0));
+        assert_eq!(parse_number("4096"), Ok(4096));
+        for wrong in ["", "0x", "08", "-1", "0x-1", "4k"] {
+            assert!(parse_number(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::amount::{parse_bytes, parse_cpus, parse_jobs};
 use crate::help;
 
-/// Read, extract and check EROFS images, without root.
+/// Build, read, extract and check EROFS images, without root.
 #[derive(Debug, Parser)]
 #[command(name = "ferrofs", version, about, after_help = help::FERROFS, max_term_width = 100)]
 #[command(arg_required_else_help = true, disable_help_subcommand = true)]
@@ -27,6 +27,7 @@ pub(crate) enum Verb {
     Stat(StatArguments),
     Extract(ExtractArguments),
     Check(CheckArguments),
+    Build(Box<BuildArguments>),
     Mount(Box<MountArguments>),
     Stats(StatsArguments),
     Demo(DemoArguments),
@@ -53,7 +54,7 @@ pub(crate) struct ReadArguments {
 }
 
 /// How much of the machine long work may use, and whether to tell what it did.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct WorkArguments {
     #[command(flatten)]
@@ -240,6 +241,21 @@ pub(crate) struct ExtractArguments {
 
     #[command(flatten)]
     pub(crate) read: ReadArguments,
+
+    #[arg(skip)]
+    pub(crate) part: ExtractedPart,
+}
+
+/// What of an image is extracted, and what of its metadata, where another name of the command asks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ExtractedPart {
+    /// The directory of the image that becomes DEST; empty for the root.
+    pub(crate) from: Vec<u8>,
+    /// Permission bits that entries do not get.
+    pub(crate) masked_permissions: u32,
+    pub(crate) omits_xattrs: bool,
+    /// DEST may have entries; those that are in the way stay, and are failures.
+    pub(crate) keeps_existing: bool,
 }
 
 impl ExtractArguments {
@@ -256,6 +272,10 @@ pub(crate) struct CheckArguments {
     /// The image file
     pub(crate) image: PathBuf,
 
+    /// What is checked where another name of the command asks for a part: a path and everything below
+    #[arg(skip)]
+    pub(crate) below: Option<Vec<u8>>,
+
     /// Print a summary with all problems as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -268,6 +288,226 @@ pub(crate) struct CheckArguments {
 
     #[command(flatten)]
     pub(crate) read: ReadArguments,
+}
+
+/// Build an image from a directory or from tar archives.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = help::BUILD)]
+pub(crate) struct BuildArguments {
+    /// The image file, which appears when it is whole
+    pub(crate) image: PathBuf,
+
+    /// A directory; or tar archives, plain or compressed by gzip, xz or zstd, those of layers from
+    /// the lowest on; - is standard input
+    #[arg(value_name = "SOURCE", required = true)]
+    pub(crate) sources: Vec<PathBuf>,
+
+    /// Replace an image that is there
+    #[arg(short, long)]
+    pub(crate) force: bool,
+
+    /// Do everything but build, and tell what the image would be like
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// Give the image its name without having compared it with the source
+    #[arg(long)]
+    pub(crate) no_verify: bool,
+
+    /// Go on without what cannot be read, and say so
+    #[arg(long)]
+    pub(crate) keep_going: bool,
+
+    /// Print a summary as one JSON object, with the SHA-256 of the image
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print no notices and no summary; errors are still printed
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) compression: BuildCompression,
+
+    #[command(flatten)]
+    pub(crate) layout: BuildLayout,
+
+    #[command(flatten)]
+    pub(crate) content: BuildContent,
+
+    #[command(flatten)]
+    pub(crate) progress: ProgressArguments,
+
+    #[command(flatten)]
+    pub(crate) machine: MachineArguments,
+}
+
+/// What makes an image small.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Compression")]
+pub(crate) struct BuildCompression {
+    /// Compress: lz4, lz4hc 0-12, lzma 0-9 or 100-109, deflate 0-9, libdeflate 0-12, zstd 0-22
+    #[arg(short = 'z', long, value_name = "ALG[,level=N][,dictsize=BYTES]")]
+    pub(crate) compress: Option<String>,
+
+    /// Bytes that a pcluster takes at most: whole blocks, up to 1m. Larger ones compress better, and
+    /// take longer to read a little from [default: 64k]
+    #[arg(short = 'C', long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub(crate) pcluster: Option<u64>,
+
+    /// Bytes that a pcluster decodes to at most: whole blocks, up to 12m
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub(crate) max_extent: Option<u64>,
+
+    /// The farthest that a match of LZ4 may reach back. Less of a window takes less memory to decode
+    #[arg(long, value_name = "BYTES", default_value_t = u16::MAX)]
+    #[arg(value_parser = clap::value_parser!(u16).range(4096..))]
+    pub(crate) max_distance: u16,
+
+    /// Compress the ends of files together, or all of them
+    #[arg(long, value_name = "tails|all", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "tails", value_enum)]
+    pub(crate) fragments: Option<FragmentChoice>,
+
+    /// Store what repeats once
+    #[arg(long)]
+    pub(crate) dedupe: bool,
+
+    /// Keep the last pcluster of a file behind its inode where it fits
+    #[arg(long)]
+    pub(crate) inline_pclusters: bool,
+
+    /// Indexes of files that kernels from before 5.3 read, too
+    #[arg(long)]
+    pub(crate) full_indexes: bool,
+}
+
+/// What is compressed together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FragmentChoice {
+    /// Ends of files that do not fill a pcluster
+    Tails,
+    /// All files
+    All,
+}
+
+/// What an image is like.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Image")]
+pub(crate) struct BuildLayout {
+    /// Block size: a power of two from 512 to 64k. Linux reads no more than its page size
+    #[arg(short = 'b', long, value_name = "BYTES", value_parser = parse_bytes)]
+    #[arg(default_value = "4096")]
+    pub(crate) block_size: u64,
+
+    /// Keep files in chunks of this many bytes, a power of two, uncompressed, with holes
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub(crate) chunk_size: Option<u64>,
+
+    /// Keep no ends of uncompressed files behind their inodes, as direct access needs it
+    #[arg(long)]
+    pub(crate) no_inline_data: bool,
+
+    /// The label, 15 bytes at most
+    #[arg(short = 'L', long, value_name = "TEXT")]
+    pub(crate) label: Option<OsString>,
+
+    /// The UUID; also: clear, or random [default: random]
+    #[arg(short = 'U', long, value_name = "UUID")]
+    pub(crate) uuid: Option<String>,
+
+    /// The time of the image, in seconds since 1970 [default: now]
+    #[arg(short = 'T', long, value_name = "SECONDS")]
+    pub(crate) time: Option<u64>,
+
+    /// The same source makes the same bytes, anywhere and at any time; see below
+    #[arg(long)]
+    pub(crate) reproducible: bool,
+
+    /// The image begins at this byte of IMAGE, which is a hole up to there
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0")]
+    pub(crate) offset: u64,
+
+    /// A prefix of names of extended attributes, such as user.app., that is stored once
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) xattr_prefix: Vec<OsString>,
+
+    /// Store an extended attribute once if more inodes than this have it
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub(crate) xattr_share_above: u32,
+}
+
+/// What of the source goes into an image, and what is changed about it.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Content")]
+pub(crate) struct BuildContent {
+    /// Leave out this path, and what is below it; relative to SOURCE (directories only)
+    #[arg(long, value_name = "PATH")]
+    pub(crate) exclude: Vec<OsString>,
+
+    /// Leave out paths in which this expression, a POSIX extended one, is found (directories only)
+    #[arg(long, value_name = "REGEX")]
+    pub(crate) exclude_regex: Vec<String>,
+
+    /// Hard links become files of their own (directories only)
+    #[arg(long)]
+    pub(crate) separate_hard_links: bool,
+
+    /// What becomes of whiteouts of layers (archives only): kept as they are, made those of
+    /// overlayfs, or applied to the layers below
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = WhiteoutChoice::Keep)]
+    pub(crate) whiteouts: WhiteoutChoice,
+
+    /// Leave out what overlayfs keeps for itself: its whiteouts and marks
+    #[arg(long)]
+    pub(crate) strip_overlay: bool,
+
+    /// Everything belongs to root
+    #[arg(long, conflicts_with_all = ["uid", "gid"])]
+    pub(crate) all_root: bool,
+
+    /// Everything belongs to this user
+    #[arg(long, value_name = "N")]
+    pub(crate) uid: Option<u32>,
+
+    /// Everything belongs to this group
+    #[arg(long, value_name = "N")]
+    pub(crate) gid: Option<u32>,
+
+    /// Add this to all users
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) uid_offset: u32,
+
+    /// Add this to all groups
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) gid_offset: u32,
+
+    /// All files are of this time, in seconds since 1970
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) mtime: Option<u64>,
+
+    /// Leave out all extended attributes, ACLs and capabilities among them
+    #[arg(long, conflicts_with_all = ["xattr", "no_xattr"])]
+    pub(crate) no_xattrs: bool,
+
+    /// Take only these extended attributes; a * at the end is any end
+    #[arg(long, value_name = "NAME")]
+    pub(crate) xattr: Vec<OsString>,
+
+    /// Leave out these extended attributes; a * at the end is any end
+    #[arg(long, value_name = "NAME")]
+    pub(crate) no_xattr: Vec<OsString>,
+}
+
+/// What becomes of whiteouts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WhiteoutChoice {
+    /// As they are
+    Keep,
+    /// As overlayfs has them
+    Overlay,
+    /// They take away what lower layers have
+    Apply,
 }
 
 /// Show what a running mount does: times, memory, workers.

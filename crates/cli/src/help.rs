@@ -8,6 +8,7 @@ Examples:
   ferrofs cat app.erofs /etc/os-release    one file
   ferrofs extract app.erofs tree/          all files
   ferrofs check app.erofs                  is every byte of it readable?
+  ferrofs build -z lz4hc app.erofs tree/   build one from a directory, or from tars
   ferrofs mount app.erofs dir/             show it as a directory; umount dir/ ends that
 
 Exit status: 0 all well, 1 the image or the output is bad, 2 wrong usage.
@@ -144,3 +145,76 @@ Examples:
   ferrofs demo
   ferrofs demo app.erofs
   sudo ferrofs demo app.erofs rootfs/";
+
+pub(crate) const FSCK_EROFS: &str = "\
+This is ferrofs under the name of fsck.erofs. Every byte of every file is read, with or without --extract, by
+all CPUs; `ferrofs check` and `ferrofs extract` can do more. Digests in extended attributes are not
+compared: --xattr-inode-digest is refused.
+
+Exit status: 0 all well, 1 anything else. Without -p and -d3, success prints nothing.
+
+Examples:
+  fsck.erofs app.erofs
+  fsck.erofs --extract=tree --xattrs --preserve app.erofs
+  fsck.erofs --extract=etc --path=/etc app.erofs";
+
+pub(crate) const DUMP_EROFS: &str = "\
+This is ferrofs under the name of dump.erofs; `ferrofs info`, `ls`, `stat` and `cat` tell the same in another
+form, and in JSON. Times are in UTC.
+
+Exit status: 0 all well, 1 anything else.
+
+Examples:
+  dump.erofs app.erofs
+  dump.erofs -e --path=/usr/bin/sudo app.erofs
+  dump.erofs --ls --path=/etc app.erofs
+  dump.erofs -S app.erofs";
+
+pub(crate) const MKFS_EROFS: &str = "\
+This is ferrofs under the name of mkfs.erofs, with the names, meanings and defaults of erofs-utils 1.9, whose
+manual writes options as -b#, -C#, -d#, -m#, -T#, -UX, -x#, -zX, --xattr-prefix=X and so on. What is not
+supported is refused by name. `ferrofs build` can do more.
+
+Algorithms of -z: lz4; lz4hc 0-12 (9); lzma 0-9, 100-109 (6), dictsize up to 8388608; deflate 0-9 (1);
+libdeflate 0-12 (1); zstd 0-22 (3), dictsize up to 1048576. The level may stand alone, as in -zlzma,9.
+
+Extended options of -E, ^ before one for the contrary: fragments, all-fragments, fragdedupe=full|inode,
+dedupe, ztailpacking, inline_data (^inline_data or noinline_data), legacy-compress, force-inode-compact,
+force-inode-extended, force-inode-blockmap, force-chunk-indexes, nosbcrc, xattr-name-filter,
+plain-xattr-prefixes, 48bit, dot-omitted.
+
+SOURCE_DATE_EPOCH is the time of the build, and files that are newer get it.
+
+Exit status: 0 all well, 1 anything else. FILE appears, or replaces an older one, when it is whole and every
+file has been read from it again and compared.
+
+Examples:
+  mkfs.erofs -zlz4hc,9 -C65536 app.erofs tree/
+  mkfs.erofs -zzstd,level=12 -C65536 -Eall-fragments,dedupe -L app app.erofs tree/
+  zcat layer.tar.gz | mkfs.erofs --tar=f --aufs --quiet -Enoinline_data layer.erofs -";
+
+pub(crate) const BUILD: &str = "\
+IMAGE appears, or with --force replaces an older one, when it is whole, on stable storage, and every file has
+been read from it again and compared with the source: contents, names, types, owners, times, links and
+attributes. A difference, a file that changes meanwhile, a full disk: then there is no image, the exit status
+is 1, and the path and the byte are named. --no-verify leaves the comparison out.
+
+The bytes of an image depend on the source and the options, never on --jobs, --memory, the order in which a
+directory lists its entries, or the host's clock, but for what these set: the UUID is random, and the image's
+time is now. --reproducible sets both: the UUID is all zeros, unless --uuid gives another; the time is that of
+SOURCE_DATE_EPOCH, and newer files get it, too, or without it the newest time in the source; --time goes
+before both. Owners, permissions and times of files are those of the source all the same; see Content for
+what changes them.
+
+SOURCE_DATE_EPOCH counts without --reproducible as well.
+
+--dry-run lists the source, builds a part of it in memory, and tells what all of it would come to.
+
+Examples:
+  ferrofs build app.erofs tree/
+  ferrofs build -z lz4hc app.erofs tree/                       quick to read
+  ferrofs build -z zstd,level=15 --fragments --dedupe app.erofs tree/
+  ferrofs build -z lzma,level=9 -C 1m --fragments=all --dedupe --inline-pclusters app.erofs tree/
+  ferrofs build --reproducible --all-root -z lz4hc app.erofs tree/
+  ferrofs build --whiteouts=apply app.erofs layer1.tar.gz layer2.tar.zst
+  zcat rootfs.tar.gz | ferrofs build -z lz4 --json app.erofs -";

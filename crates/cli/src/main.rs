@@ -17,6 +17,7 @@ mod resources;
 mod source;
 mod stats;
 mod stderr;
+mod stored_size;
 mod tar_file;
 mod verbs;
 
@@ -25,7 +26,11 @@ use std::process::ExitCode;
 use outcome::Outcome;
 
 fn main() -> ExitCode {
-    match verbs::run(&names::verb()) {
+    let call = match names::call() {
+        Ok(call) => call,
+        Err(code) => return code,
+    };
+    match verbs::run(&call) {
         Ok(outcome) => outcome.into(),
         // Whoever read our output has seen enough of it.
         Err(error) if output::is_broken_pipe(&error) => Outcome::Good.into(),

@@ -18,6 +18,24 @@ pub(crate) fn exact(time: Timestamp) -> String {
     format!("{}.{:09} UTC", to_the_second(time), time.nanoseconds)
 }
 
+/// A date and a time as the C library's `ctime` has them.
+pub(crate) fn in_words(time: Timestamp) -> String {
+    const WEEKDAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let days = time.seconds.div_euclid(SECONDS_PER_DAY);
+    let second = time.seconds.rem_euclid(SECONDS_PER_DAY);
+    let (year, month, day) = civil(days);
+    let named = |names: &[&'static str], at: i64| {
+        usize::try_from(at).ok().and_then(|at| names.get(at).copied()).unwrap_or_default()
+    };
+    // The first day of all was a Thursday.
+    let weekday = named(&WEEKDAYS, (days + 4).rem_euclid(7));
+    let month = named(&MONTHS, month - 1);
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    format!("{weekday} {month} {day:>2} {hour:02}:{minute:02}:{:02} {year}", second % 60)
+}
+
 /// Year, month and day of a day after 1970-01-01, in the Gregorian calendar without an end.
 ///
 /// Years are counted from March, in eras of 400 years, so that the leap day is the last of its
@@ -53,6 +71,14 @@ mod tests {
             exact(Timestamp { seconds: 1, nanoseconds: 5 }),
             "1970-01-01 00:00:01.000000005 UTC"
         );
+    }
+
+    #[test]
+    fn moments_in_words_are_those_of_the_c_library() {
+        let text = |seconds| in_words(Timestamp { seconds, nanoseconds: 0 });
+        assert_eq!(text(0), "Thu Jan  1 00:00:00 1970");
+        assert_eq!(text(1_710_000_000), "Sat Mar  9 16:00:00 2024");
+        assert_eq!(text(-1), "Wed Dec 31 23:59:59 1969");
     }
 
     #[test]

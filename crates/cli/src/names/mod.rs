@@ -1,28 +1,76 @@
 //! The names that the command answers to. It knows which command line belongs to which name and makes a verb of it;
 //! it does nothing itself. Called by `main`.
 
+pub(crate) mod dump;
 pub(crate) mod erofsfuse;
+pub(crate) mod fsck;
+pub(crate) mod mkfs;
 pub(crate) mod mount_fuse;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
+use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
 use crate::arguments::{Arguments, Called, Caller, Verb};
+use crate::stderr;
+use dump::DumpArguments;
 use erofsfuse::ErofsfuseArguments;
+use fsck::FsckArguments;
+use mkfs::MkfsArguments;
 use mount_fuse::MountFuseArguments;
 
-/// The verb that the process was started for. Wrong usage and requests for help end the process here, as in every
-/// program with clap.
-pub(crate) fn verb() -> Verb {
+/// What the process was started for.
+#[derive(Debug)]
+pub(crate) enum Call {
+    Verb(Verb),
+    Fsck(FsckArguments),
+    Dump(DumpArguments),
+    Mkfs(Box<MkfsArguments>),
+}
+
+/// What the process was started for; or, after wrong usage and requests for help, which have been
+/// answered then, its exit status.
+pub(crate) fn call() -> Result<Call, ExitCode> {
     let words: Vec<OsString> = std::env::args_os().collect();
     match Name::of(&words, Path::is_file) {
-        Name::Ferrofs => Arguments::parse_from(words).verb,
-        Name::Erofsfuse => ErofsfuseArguments::parse_from(words).into(),
-        Name::MountFuse => MountFuseArguments::parse_from(words).into(),
-        Name::TypeOfMountFuse => of_type(words),
+        Name::Ferrofs => parse::<Arguments>(words).map(|typed| Call::Verb(typed.verb)),
+        Name::Erofsfuse => parse::<ErofsfuseArguments>(words).map(|typed| Call::Verb(typed.into())),
+        Name::MountFuse => parse::<MountFuseArguments>(words).map(|typed| Call::Verb(typed.into())),
+        Name::TypeOfMountFuse => of_type(words).map(Call::Verb),
+        Name::Fsck => FsckArguments::read(&words).map(Call::Fsck).map_err(|answer| end(&answer, 1)),
+        Name::Dump => {
+            DumpArguments::try_parse_from(words).map(Call::Dump).map_err(|answer| end(&answer, 1))
+        }
+        Name::Mkfs => {
+            let typed = MkfsArguments::try_parse_from(words);
+            typed.map(Box::new).map(Call::Mkfs).map_err(|answer| end_mkfs(&answer))
+        }
     }
+}
+
+/// Says what to do instead where an option of mkfs.erofs is not supported.
+fn end_mkfs(answer: &clap::Error) -> ExitCode {
+    match mkfs::refusal(answer) {
+        Some(refusal) => {
+            stderr::complain(refusal);
+            ExitCode::from(1)
+        }
+        None => end(answer, 1),
+    }
+}
+
+/// Reads a command line of ours; wrong usage ends with 2.
+fn parse<A: Parser>(words: Vec<OsString>) -> Result<A, ExitCode> {
+    A::try_parse_from(words).map_err(|answer| end(&answer, 2))
+}
+
+/// Answers a request for help, or names what is wrong; then the exit status is `misuse`.
+fn end(answer: &clap::Error, misuse: u8) -> ExitCode {
+    // If nobody can be told, the status has to do.
+    answer.print().unwrap_or_default();
+    ExitCode::from(if answer.use_stderr() { misuse } else { 0 })
 }
 
 /// Which command line it is.
@@ -34,6 +82,12 @@ enum Name {
     Erofsfuse,
     /// That of a helper of mount(8), for a type of its own.
     MountFuse,
+    /// That of erofs-utils for checking and unpacking.
+    Fsck,
+    /// That of erofs-utils for looking at the layout.
+    Dump,
+    /// That of erofs-utils for building.
+    Mkfs,
     /// `ferrofs IMAGE DIR -o …`: as mount.fuse(8) calls the program that a type names.
     TypeOfMountFuse,
 }
@@ -43,6 +97,9 @@ impl Name {
         let called = words.first().and_then(|word| Path::new(word).file_name());
         match called.and_then(OsStr::to_str) {
             Some("erofsfuse") => return Self::Erofsfuse,
+            Some("fsck.erofs") => return Self::Fsck,
+            Some("dump.erofs") => return Self::Dump,
+            Some("mkfs.erofs") => return Self::Mkfs,
             Some("mount.fuse.ferrofs" | "mount.ferrofs") => return Self::MountFuse,
             _ => {}
         }
@@ -58,13 +115,13 @@ impl Name {
     }
 }
 
-fn of_type(mut words: Vec<OsString>) -> Verb {
+fn of_type(mut words: Vec<OsString>) -> Result<Verb, ExitCode> {
     words.insert(1, "mount".into());
-    let mut verb = Arguments::parse_from(words).verb;
+    let mut verb = parse::<Arguments>(words)?.verb;
     if let Verb::Mount(mount) = &mut verb {
         mount.called = Called { by: Caller::MountProgram, ..Called::default() };
     }
-    verb
+    Ok(verb)
 }
 
 #[cfg(test)]
@@ -81,6 +138,10 @@ mod tests {
         assert_eq!(name(&["ferrofs", "ls", "there"]), Name::Ferrofs);
         assert_eq!(name(&["/usr/bin/erofsfuse", "there", "dir"]), Name::Erofsfuse);
         assert_eq!(name(&["/sbin/mount.fuse.ferrofs", "there", "dir"]), Name::MountFuse);
+        assert_eq!(name(&["/usr/sbin/fsck.erofs", "there"]), Name::Fsck);
+        assert_eq!(name(&["dump.erofs", "there"]), Name::Dump);
+        assert_eq!(name(&["./mkfs.erofs", "there", "dir"]), Name::Mkfs);
+        assert_eq!(name(&["./mkfs.erofs", "there", "dir"]), Name::Mkfs);
         assert_eq!(name(&[]), Name::Ferrofs);
     }
 
@@ -98,5 +159,9 @@ mod tests {
     fn each_command_line_is_described_soundly() {
         ErofsfuseArguments::command().debug_assert();
         MountFuseArguments::command().debug_assert();
+        FsckArguments::command().debug_assert();
+        DumpArguments::command().debug_assert();
+        MkfsArguments::command().debug_assert();
+        MkfsArguments::command().debug_assert();
     }
 }

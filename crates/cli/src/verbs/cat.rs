@@ -18,7 +18,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 
 /// Why a file was not written.
 #[derive(Debug)]
-enum Failure {
+pub(super) enum Failure {
     Image(ferrofs_image::Error),
     Output(io::Error),
 }

@@ -38,11 +38,12 @@ pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<Outcome> {
     let resources = Resources::of(&arguments.work)?;
     let image = source::open_for_work(&arguments.image, &arguments.read, &resources)?;
     let path = arguments.image.as_os_str().as_bytes();
-    let total = || measure(&image, &Selection::default()).into();
-    let mut progress = Progress::new(arguments.progress.progress, "check", total);
+    let whole = || measure(&image, &Selection::default()).into();
+    let below = arguments.below.as_deref().unwrap_or(b"/");
+    let mut progress = Progress::new(arguments.progress.progress, "check", whole);
     let (mut problems, mut done) = (Problems::default(), Work::default());
     let started = Instant::now();
-    let summary = image.verify(Some(resources.threads), &mut |event| match event {
+    let summary = image.verify_below(below, Some(resources.threads), &mut |event| match event {
         VerifyEvent::Progress(now) => {
             done = Work { entries: now.inodes, bytes: now.bytes };
             progress.update(done);

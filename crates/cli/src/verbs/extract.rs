@@ -70,9 +70,12 @@ pub(crate) fn run(arguments: &ExtractArguments) -> anyhow::Result<Outcome> {
     let resources = Resources::of(&arguments.work)?;
     let image = source::open_for_work(&arguments.image, &arguments.read, &resources)?;
     let options = Options {
-        existing: if arguments.overwrite { Existing::Replace } else { Existing::Refuse },
+        existing: existing(arguments),
         owners: owners(arguments),
         selection,
+        from: arguments.part.from.clone(),
+        masked_permissions: arguments.part.masked_permissions,
+        omits_xattrs: arguments.part.omits_xattrs,
         max_threads: Some(resources.threads),
         ..Options::default()
     };
@@ -106,11 +109,10 @@ fn extract_all(
         }
         Event::Failed(error) => {
             let advice = advice::for_extraction(&error);
-            let path = match error.path() {
-                [] => arguments.image.as_os_str().as_bytes(),
-                path => path,
-            };
-            progress.complain_about(path, format_args!("{}{advice}", error.reason()));
+            progress.complain_about(
+                &place(arguments, &error),
+                format_args!("{}{advice}", error.reason()),
+            );
             problems.add(as_problem(&error));
         }
         Event::Queue(snapshot) => queue = Some(snapshot),
@@ -119,12 +121,29 @@ fn extract_all(
     progress.finish(done);
     result.map(|summary| (summary, queue)).map_err(|error| {
         let advice = advice::for_extraction(&error);
-        let path = match error.path() {
-            [] => arguments.image.as_os_str().as_bytes(),
-            path => path,
-        };
-        anyhow!("{}: {}{advice}", escaped(path), error.reason())
+        anyhow!("{}: {}{advice}", escaped(&place(arguments, &error)), error.reason())
     })
+}
+
+/// The path to name with an error: in the image, or the image itself.
+fn place(arguments: &ExtractArguments, error: &ferrofs_extract::Error) -> Vec<u8> {
+    match error.path() {
+        [] => arguments.image.as_os_str().as_bytes().to_vec(),
+        path if path.starts_with(b"/")
+            && !path.starts_with(arguments.directory().as_os_str().as_bytes()) =>
+        {
+            [&arguments.part.from, path].concat()
+        }
+        path => path.to_vec(),
+    }
+}
+
+fn existing(arguments: &ExtractArguments) -> Existing {
+    match (arguments.overwrite, arguments.part.keeps_existing) {
+        (true, _) => Existing::Replace,
+        (_, true) => Existing::Keep,
+        _ => Existing::Refuse,
+    }
 }
 
 fn owners(arguments: &ExtractArguments) -> Owners {

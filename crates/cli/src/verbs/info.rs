@@ -115,7 +115,7 @@ fn checksum(arguments: &InfoArguments, image: &Image) -> &'static str {
     }
 }
 
-fn built(image: &Image) -> Timestamp {
+pub(super) fn built(image: &Image) -> Timestamp {
     let sb = image.superblock();
     let seconds = sb.epoch.saturating_add(sb.build_time.into());
     Timestamp { seconds, nanoseconds: sb.fixed_nsec }
@@ -187,7 +187,7 @@ fn compression_text(compression: &Compression) -> String {
     listed(&parts.into_iter().flatten().collect::<Vec<_>>())
 }
 
-fn uuid_text(uuid: [u8; 16]) -> String {
+pub(super) fn uuid_text(uuid: [u8; 16]) -> String {
     let digits = crate::name::hex(&uuid);
     let parts = [(0, 8), (8, 12), (12, 16), (16, 20), (20, 32)];
     parts.map(|(from, to)| &digits[from..to]).join("-")

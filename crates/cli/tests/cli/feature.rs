@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::support::{Dir, data, ferrofs};
 
-const VERBS: [&str; 8] = ["info", "ls", "cat", "stat", "extract", "check", "mount", "demo"];
+const VERBS: [&str; 9] =
+    ["info", "ls", "cat", "stat", "extract", "check", "build", "mount", "demo"];
 
 #[test]
 fn every_verb_explains_itself_with_examples() {

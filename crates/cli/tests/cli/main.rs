@@ -2,6 +2,8 @@
 //! unpacked and compared with its manifest.
 
 #[cfg(test)]
+mod build;
+#[cfg(test)]
 mod demo;
 #[cfg(test)]
 mod feature;
@@ -18,6 +20,8 @@ mod mount_life;
 mod mount_stats;
 #[cfg(test)]
 mod mounted;
+#[cfg(test)]
+mod names;
 #[cfg(test)]
 mod regression;
 #[cfg(test)]

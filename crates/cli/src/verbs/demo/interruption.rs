@@ -13,7 +13,7 @@ use crate::verbs::mount::{ENDING, Signal, ignored};
 
 /// Whether somebody wants an end.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Interruption {
+pub(in crate::verbs) struct Interruption {
     signal: Arc<AtomicUsize>,
     is_wanted: Arc<AtomicBool>,
 }
@@ -23,7 +23,7 @@ impl Interruption {
     ///
     /// # Errors
     /// The system refuses a handler.
-    pub(super) fn watch() -> anyhow::Result<Self> {
+    pub(in crate::verbs) fn watch() -> anyhow::Result<Self> {
         let this = Self::default();
         let ignored = ignored();
         for signal in ENDING.into_iter().filter(|signal| ignored & 1 << (signal - 1) == 0) {
@@ -36,17 +36,17 @@ impl Interruption {
     }
 
     /// What becomes true.
-    pub(super) fn flag(&self) -> Arc<AtomicBool> {
+    pub(in crate::verbs) fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.is_wanted)
     }
 
-    pub(super) fn is_wanted(&self) -> bool {
+    pub(in crate::verbs) fn is_wanted(&self) -> bool {
         self.is_wanted.load(Ordering::SeqCst)
     }
 
     /// # Errors
     /// There was a signal; the text names it.
-    pub(super) fn check(&self) -> anyhow::Result<()> {
+    pub(in crate::verbs) fn check(&self) -> anyhow::Result<()> {
         if self.is_wanted() {
             let signal = Signal(self.signal.load(Ordering::SeqCst));
             return Err(anyhow!("ended by {signal}"));
@@ -55,7 +55,7 @@ impl Interruption {
     }
 
     /// The same among errors of reading.
-    pub(super) fn check_io(&self) -> io::Result<()> {
+    pub(in crate::verbs) fn check_io(&self) -> io::Result<()> {
         if self.is_wanted() { Err(io::Error::other("interrupted")) } else { Ok(()) }
     }
 }

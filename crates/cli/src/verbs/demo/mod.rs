@@ -5,7 +5,7 @@ mod caller;
 mod carried;
 mod comparison;
 mod fidelity;
-mod interruption;
+pub(super) mod interruption;
 mod kernel_mount;
 mod own_mount;
 mod race;

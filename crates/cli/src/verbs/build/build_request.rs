@@ -1,0 +1,339 @@
+//! From the command line of `ferrofs build` to a build.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use ferrofs_builder::import::adjust::{
+    Adjustments, Exclusions, Mtime, Overlay, Owners, XattrChoice,
+};
+use ferrofs_builder::import::{DirectoryOptions, HardLinks, TarOptions, Unreadable, Whiteouts};
+use ferrofs_builder::tree::Timestamp;
+use ferrofs_builder::{Deduplication, Fragments, IndexForm, Options, SuperblockTime};
+
+use super::algorithms::{self, Setting};
+use super::request::{
+    Form, Request, SourceKind, Surroundings, Tell, Verify, at_offset, file_time, image_time,
+    parse_block_size, parse_label, parse_uuid, small,
+};
+use crate::arguments::{BuildArguments, BuildContent, FragmentChoice, WhiteoutChoice};
+
+/// Bytes of the largest pcluster, where nothing is said: what most compress with.
+const PCLUSTER_BYTES: u64 = 64 << 10;
+
+/// Makes a build of what was typed.
+///
+/// # Errors
+/// What is out of range or contradicts itself, in words that name the option.
+pub(crate) fn request(
+    typed: &BuildArguments,
+    surroundings: &Surroundings,
+) -> Result<Request, String> {
+    let times = Times::of(typed, surroundings)?;
+    let mut options = compressed(typed)?;
+    let layout = &typed.layout;
+    options.inline_data = !layout.no_inline_data;
+    options.chunk_bytes = layout.chunk_size;
+    let label = layout.label.as_ref().map(|label| label.as_bytes());
+    options.label =
+        parse_label(label.unwrap_or_default()).map_err(|why| format!("--label: {why}"))?;
+    let uuid =
+        layout.uuid.as_deref().unwrap_or(if layout.reproducible { "clear" } else { "random" });
+    options.uuid = parse_uuid(uuid, surroundings).map_err(|why| format!("--uuid: {why}"))?;
+    options.time = times.image;
+    options.placement = at_offset(layout.offset);
+    options.xattr_share_above = Some(layout.xattr_share_above);
+    options.xattr_prefixes = as_bytes(&layout.xattr_prefix);
+    let adjustments = adjustments(&typed.content, times)?;
+    Ok(Request {
+        image: typed.image.clone(),
+        sources: typed.sources.clone(),
+        kind: kind(typed)?,
+        directory: directory(typed, &adjustments)?,
+        tar: tar(typed, times),
+        tar_adjustments: adjustments,
+        options,
+        replaces: typed.force,
+        verify: if typed.no_verify { Verify::No } else { Verify::Yes },
+        is_rehearsal: typed.dry_run,
+        machine: typed.machine.clone(),
+        tell: Tell {
+            form: match (typed.json, typed.quiet) {
+                (true, _) => Form::Json,
+                (_, true) => Form::Nothing,
+                _ => Form::Text,
+            },
+            progress: typed.progress.progress,
+            notices: !typed.quiet,
+        },
+    })
+}
+
+/// Times as the options and the surroundings give them.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    image: SuperblockTime,
+    files: Mtime,
+    /// That of directories which no archive describes.
+    missing: i64,
+}
+
+impl Times {
+    fn of(typed: &BuildArguments, surroundings: &Surroundings) -> Result<Self, String> {
+        let epoch = surroundings.epoch()?;
+        let is_reproducible = typed.layout.reproducible;
+        let image = match (typed.layout.time, epoch) {
+            (Some(time), _) | (None, Some(time)) => image_time(time)?,
+            _ if is_reproducible => SuperblockTime::Newest,
+            _ => image_time(surroundings.now)?,
+        };
+        let files = match (typed.content.mtime, epoch) {
+            (Some(time), _) => Mtime::All(file_time(time)?),
+            (None, Some(time)) => Mtime::Clamp(file_time(time)?),
+            _ => Mtime::Keep,
+        };
+        let missing = match epoch {
+            Some(time) => file_time(time)?,
+            // What the clock says must not show.
+            None if is_reproducible => 0,
+            None => file_time(surroundings.now)?,
+        };
+        Ok(Self { image, files, missing })
+    }
+}
+
+fn compressed(typed: &BuildArguments) -> Result<Options, String> {
+    let defaults = Options::default();
+    let compression = &typed.compression;
+    let block_size = parse_block_size(typed.layout.block_size)?;
+    let block_bytes = u64::from(block_size.bytes());
+    let pcluster_bytes = match (&compression.compress, compression.pcluster) {
+        (_, Some(bytes)) => bytes,
+        (Some(_), None) => PCLUSTER_BYTES.max(block_bytes),
+        (None, None) => block_bytes,
+    };
+    let setting = Setting { pcluster_bytes, max_distance: compression.max_distance };
+    let algorithms = compression.compress.as_deref();
+    let algorithms = algorithms.map(|text| algorithms::parse(text, setting)).transpose();
+    let algorithms = algorithms.map_err(|why| format!("--compress: {why}"))?;
+    let needy = [
+        (compression.pcluster.is_some(), "--pcluster"),
+        (compression.max_extent.is_some(), "--max-extent"),
+        (compression.max_distance != u16::MAX, "--max-distance"),
+        (compression.fragments.is_some(), "--fragments"),
+        (compression.inline_pclusters, "--inline-pclusters"),
+        (compression.full_indexes, "--full-indexes"),
+        (compression.dedupe && typed.layout.chunk_size.is_none(), "--dedupe"),
+    ];
+    if let (None, Some((_, option))) = (&algorithms, needy.iter().find(|(is_given, _)| *is_given)) {
+        return Err(format!("{option} needs --compress"));
+    }
+    let extent_bytes_max = match compression.max_extent {
+        None => defaults.extent_bytes_max / block_size.bytes() * block_size.bytes(),
+        Some(bytes) => small("extents", bytes)?,
+    };
+    Ok(Options {
+        block_size,
+        algorithms,
+        pcluster_bytes: small("pclusters", pcluster_bytes)?,
+        extent_bytes_max,
+        index: if compression.full_indexes { IndexForm::Full } else { IndexForm::Compact },
+        inline_pclusters: compression.inline_pclusters,
+        fragments: match compression.fragments {
+            None => Fragments::None,
+            Some(FragmentChoice::Tails) => Fragments::Tails,
+            Some(FragmentChoice::All) => Fragments::All,
+        },
+        deduplication: if compression.dedupe { Deduplication::On } else { Deduplication::Off },
+        ..defaults
+    })
+}
+
+fn adjustments(content: &BuildContent, times: Times) -> Result<Adjustments, String> {
+    let root = content.all_root.then_some(0);
+    Ok(Adjustments {
+        owners: Owners {
+            force_uid: root.or(content.uid),
+            force_gid: root.or(content.gid),
+            uid_offset: content.uid_offset,
+            gid_offset: content.gid_offset,
+        },
+        mtime: times.files,
+        compact_time: None,
+        xattrs: xattrs(content),
+        overlay: if content.strip_overlay { Overlay::Strip } else { Overlay::Keep },
+    })
+}
+
+fn xattrs(content: &BuildContent) -> XattrChoice {
+    if content.no_xattrs {
+        return XattrChoice::None;
+    }
+    if content.xattr.is_empty() && content.no_xattr.is_empty() {
+        return XattrChoice::All;
+    }
+    XattrChoice::Named { include: as_bytes(&content.xattr), exclude: as_bytes(&content.no_xattr) }
+}
+
+fn directory(
+    typed: &BuildArguments,
+    adjustments: &Adjustments,
+) -> Result<DirectoryOptions, String> {
+    let content = &typed.content;
+    let exclusions = Exclusions::new(as_bytes(&content.exclude), &content.exclude_regex);
+    Ok(DirectoryOptions {
+        exclusions: exclusions.map_err(|error| format!("--exclude-regex: {error}"))?,
+        adjustments: adjustments.clone(),
+        hard_links: match content.separate_hard_links {
+            true => HardLinks::Separate,
+            false => HardLinks::Joined,
+        },
+        unreadable: if typed.keep_going { Unreadable::LeaveOut } else { Unreadable::Fail },
+    })
+}
+
+fn tar(typed: &BuildArguments, times: Times) -> TarOptions {
+    TarOptions {
+        whiteouts: match typed.content.whiteouts {
+            WhiteoutChoice::Keep => Whiteouts::Keep,
+            WhiteoutChoice::Overlay => Whiteouts::ToOverlay,
+            WhiteoutChoice::Apply => Whiteouts::Apply,
+        },
+        missing_mtime: Timestamp { seconds: times.missing, nanoseconds: 0 },
+        ..TarOptions::default()
+    }
+}
+
+/// What the source must be, by the options that only one kind of source can honour.
+fn kind(typed: &BuildArguments) -> Result<SourceKind, String> {
+    let content = &typed.content;
+    let for_directories = [
+        (!content.exclude.is_empty(), "--exclude"),
+        (!content.exclude_regex.is_empty(), "--exclude-regex"),
+        (content.separate_hard_links, "--separate-hard-links"),
+        (typed.keep_going, "--keep-going"),
+    ];
+    let for_directories = for_directories.iter().find(|(is_given, _)| *is_given);
+    let is_tar = typed.sources.len() > 1
+        || typed.sources.iter().any(|source| source == Path::new("-"))
+        || content.whiteouts != WhiteoutChoice::Keep;
+    match (for_directories, is_tar) {
+        (Some((_, option)), true) => Err(format!("{option} is for a directory, not for archives")),
+        (Some(_), false) => Ok(SourceKind::Directory),
+        (None, true) => Ok(SourceKind::Tar),
+        (None, false) => Ok(SourceKind::AsFound),
+    }
+}
+
+fn as_bytes(words: &[OsString]) -> Vec<Vec<u8>> {
+    words.iter().map(|word| word.as_bytes().to_vec()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use ferrofs_image::codec::Method;
+
+    use super::*;
+    use crate::arguments::{Arguments, Verb};
+    use crate::verbs::build::request::tests::quiet_surroundings;
+
+    fn made_in(words: &[&str], epoch: Option<&str>) -> Result<Request, String> {
+        let words = [&["ferrofs", "build"], words, &["image"]].concat();
+        let words = if words.contains(&"a.tar") { words } else { [&words[..], &["tree"]].concat() };
+        let typed = Arguments::try_parse_from(words).map_err(|error| error.to_string())?.verb;
+        let Verb::Build(typed) = typed else { panic!("{typed:?}") };
+        let source_date_epoch = epoch.map(Into::into);
+        request(&typed, &Surroundings { source_date_epoch, ..quiet_surroundings() })
+    }
+
+    fn made(words: &[&str]) -> Result<Request, String> {
+        made_in(words, None)
+    }
+
+    #[test]
+    fn a_plain_build_is_uncompressed_verified_and_replaces_nothing() {
+        let request = made(&[]).unwrap();
+        assert!(request.options.algorithms.is_none() && !request.replaces);
+        assert_eq!((request.verify, request.kind), (Verify::Yes, SourceKind::AsFound));
+        assert_eq!(request.options.time, SuperblockTime::Fixed(1_700_000_000));
+        assert_eq!(request.directory.adjustments, Adjustments::default());
+    }
+
+    #[test]
+    fn compression_is_spelled_out() {
+        let words = [
+            "-z",
+            "lz4hc,level=12",
+            "-C1m",
+            "--max-distance=16384",
+            "--fragments=all",
+            "--dedupe",
+            "--inline-pclusters",
+            "--full-indexes",
+            "--max-extent=128k",
+        ];
+        let options = made(&words).unwrap().options;
+        let methods = options.algorithms.unwrap().methods;
+        assert_eq!(methods, [Method::Lz4Hc { level: 12, max_distance: 16384 }]);
+        assert_eq!((options.pcluster_bytes, options.extent_bytes_max), (1 << 20, 128 << 10));
+        assert_eq!((options.fragments, options.index), (Fragments::All, IndexForm::Full));
+        assert_eq!(options.deduplication, Deduplication::On);
+        assert!(options.inline_pclusters);
+        let options = made(&["-zzstd", "--fragments"]).unwrap().options;
+        assert_eq!((options.fragments, options.pcluster_bytes), (Fragments::Tails, 65536));
+    }
+
+    #[test]
+    fn reproducible_images_show_nothing_of_where_and_when_they_were_built() {
+        let request = made(&["--reproducible"]).unwrap();
+        assert_eq!((request.options.uuid, request.options.time), ([0; 16], SuperblockTime::Newest));
+        assert_eq!(request.tar.missing_mtime.seconds, 0);
+        let request = made_in(&["--reproducible"], Some("9")).unwrap();
+        assert_eq!(request.options.time, SuperblockTime::Fixed(9));
+        assert_eq!(request.directory.adjustments.mtime, Mtime::Clamp(9));
+        let given = ["--reproducible", "--time=5", "-U01234567-89ab-cdef-0123-456789abcdef"];
+        let request = made_in(&given, Some("9")).unwrap();
+        assert_eq!(request.options.time, SuperblockTime::Fixed(5));
+        assert_ne!(request.options.uuid, [0; 16]);
+    }
+
+    #[test]
+    fn content_is_chosen_and_changed() {
+        let words =
+            ["--uid=5", "--gid-offset=7", "--xattr=user.*", "--no-xattr=user.x", "--mtime=3"];
+        let adjustments = made(&words).unwrap().directory.adjustments;
+        assert_eq!((adjustments.owners.force_uid, adjustments.owners.gid_offset), (Some(5), 7));
+        assert_eq!(adjustments.mtime, Mtime::All(3));
+        let include = vec![b"user.*".to_vec()];
+        let exclude = vec![b"user.x".to_vec()];
+        assert_eq!(adjustments.xattrs, XattrChoice::Named { include, exclude });
+        let request = made(&["--keep-going", "--exclude=proc"]).unwrap();
+        assert_eq!(request.kind, SourceKind::Directory);
+        assert_eq!(request.directory.unreadable, Unreadable::LeaveOut);
+        let request = made(&["out", "a.tar", "--whiteouts=apply"]).unwrap();
+        assert_eq!((request.kind, request.tar.whiteouts), (SourceKind::Tar, Whiteouts::Apply));
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_named() {
+        for (words, part) in [
+            (&["--dedupe"][..], "--dedupe needs --compress"),
+            (&["--fragments"], "--fragments needs"),
+            (&["--max-distance=4096"], "--max-distance needs"),
+            (&["--max-distance=4095", "-zlz4"], "4095"),
+            (&["--max-distance=65536", "-zlz4"], "65536"),
+            (&["-zfoo"], "--compress: no algorithm foo"),
+            (&["-b3000"], "512 to 65536"),
+            (&["-Uxyz"], "--uuid: xyz"),
+            (&["-Lsixteen-chars-xx"], "--label"),
+            (&["out", "a.tar", "--exclude=x"], "--exclude is for a directory"),
+            (&["--all-root", "--uid=3"], "cannot be used with"),
+            (&["--no-xattrs", "--xattr=x"], "cannot be used with"),
+            (&["--exclude-regex=("], "--exclude-regex"),
+        ] {
+            let message = made(words).map(|_| ()).unwrap_err();
+            assert!(message.contains(part), "{words:?}: {message}");
+        }
+    }
+}

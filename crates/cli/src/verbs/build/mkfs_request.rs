@@ -1,0 +1,366 @@
+//! From the command line of mkfs.erofs to a build: its names, its meanings and its defaults. What it would ignore is
+//! refused here.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use ferrofs_builder::import::adjust::{
+    Adjustments, CompactTime, Exclusions, Mtime, Overlay, Owners, XattrChoice,
+};
+use ferrofs_builder::import::{
+    Compression, DirectoryOptions, HardLinks, TarOptions, Unreadable, Whiteouts,
+};
+use ferrofs_builder::tree::Timestamp;
+use ferrofs_builder::{Deduplication, Fragments, IndexForm, Options};
+
+use super::algorithms::{self, Setting};
+use super::request::{
+    Form, Request, SourceKind, Surroundings, Tell, Verify, at_offset, file_time, image_time,
+    parse_block_size, parse_label, parse_uuid, small,
+};
+use crate::amount::{parse_bytes, parse_number};
+use crate::arguments::{MachineArguments, ProgressStyle};
+use crate::names::mkfs::MkfsArguments;
+
+/// Makes a build of what was typed.
+///
+/// # Errors
+/// What is out of range, contradicts itself or is not supported, in words that name the option.
+pub(crate) fn request(
+    typed: &MkfsArguments,
+    surroundings: &Surroundings,
+) -> Result<Request, String> {
+    let times = Times::of(typed, surroundings)?;
+    let mut options = sized(typed)?;
+    options.time = image_time(times.build)?;
+    options.uuid = parse_uuid(typed.uuid.as_deref().unwrap_or("random"), surroundings)?;
+    let label = typed.label.as_ref().map(|label| label.as_bytes());
+    options.label = parse_label(label.unwrap_or_default())?;
+    options.placement = at_offset(typed.offset);
+    options.xattr_share_above = u32::try_from(typed.xattr_tolerance).ok();
+    options.xattr_prefixes =
+        typed.xattr_prefix.iter().map(|prefix| prefix.as_bytes().to_vec()).collect();
+    options.compress_directories = typed.compresses_directories();
+    options.metabox_pcluster_bytes = metabox(typed)?;
+    Extended::read(typed)?.apply(&mut options)?;
+    let adjustments = adjustments(typed, &options, times)?;
+    Ok(Request {
+        image: typed.image.clone(),
+        sources: sources(typed)?,
+        kind: if typed.is_tar() { SourceKind::Tar } else { SourceKind::Directory },
+        directory: directory(typed, &adjustments)?,
+        tar: tar(typed, times)?,
+        tar_adjustments: of_tar(adjustments),
+        options,
+        replaces: true,
+        verify: Verify::Yes,
+        is_rehearsal: false,
+        machine: MachineArguments { jobs: typed.workers, ..MachineArguments::default() },
+        tell: Tell {
+            form: if typed.is_talkative() { Form::Mkfs } else { Form::Nothing },
+            progress: ProgressStyle::None,
+            notices: !typed.is_quiet(),
+        },
+    })
+}
+
+/// Times as the options and the surroundings give them.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    build: u64,
+    files: Mtime,
+}
+
+impl Times {
+    fn of(typed: &MkfsArguments, surroundings: &Surroundings) -> Result<Self, String> {
+        if let Some(build) = surroundings.epoch()? {
+            return Ok(Self { build, files: Mtime::Clamp(file_time(build)?) });
+        }
+        let build = typed.time.unwrap_or(surroundings.now);
+        let is_for_all = typed.time.is_some() && !typed.keeps_times() || typed.wants_one_time();
+        let files = if is_for_all { Mtime::All(file_time(build)?) } else { Mtime::Keep };
+        Ok(Self { build, files })
+    }
+}
+
+/// Block, pcluster, extent and chunk sizes, and what compresses.
+fn sized(typed: &MkfsArguments) -> Result<Options, String> {
+    let defaults = Options::default();
+    let block_size = typed.block_bytes.map_or(Ok(defaults.block_size), parse_block_size)?;
+    let block_bytes = u64::from(block_size.bytes());
+    let pcluster_bytes = typed.pcluster_bytes.unwrap_or(block_bytes);
+    let setting = Setting { pcluster_bytes, max_distance: u16::MAX };
+    let algorithms = typed.algorithms.as_deref();
+    let algorithms = algorithms.map(|text| algorithms::parse(text, setting)).transpose();
+    let algorithms = algorithms.map_err(|why| format!("-z: {why}"))?;
+    if typed.pcluster_bytes.is_some() && algorithms.is_none() {
+        return Err("-C: nothing is compressed without -z".to_owned());
+    }
+    let extent_bytes_max = match typed.max_extent_bytes {
+        None => defaults.extent_bytes_max / block_size.bytes() * block_size.bytes(),
+        Some(bytes) => small("extents", bytes)?,
+    };
+    Ok(Options {
+        block_size,
+        algorithms,
+        pcluster_bytes: small("pclusters", pcluster_bytes)?,
+        extent_bytes_max,
+        chunk_bytes: typed.chunk_bytes,
+        ..defaults
+    })
+}
+
+fn metabox(typed: &MkfsArguments) -> Result<Option<u32>, String> {
+    let Some(text) = &typed.metabox else { return Ok(None) };
+    if let Some((_, algorithm)) = text.split_once(':') {
+        return Err(format!("-m: {algorithm} for inodes alone is not supported; leave it out"));
+    }
+    let bytes = parse_bytes(text).map_err(|why| format!("-m: {text}: {why}"))?;
+    small("pclusters of inodes", bytes).map(Some)
+}
+
+/// The words of `-E`.
+#[derive(Clone, Copy, Debug)]
+struct Extended {
+    fragments: Fragments,
+    /// Bytes of the packed inode's pclusters, where they are given.
+    packed_pcluster: Option<u64>,
+    dedupe: bool,
+    ztailpacking: bool,
+    inline_data: bool,
+    full_indexes: bool,
+    compact_inodes: bool,
+    extended_inodes: bool,
+    chunk_indexes: bool,
+    checksum: bool,
+    xattr_filter: bool,
+    wide: bool,
+    omit_dot: bool,
+}
+
+impl Extended {
+    fn read(typed: &MkfsArguments) -> Result<Self, String> {
+        let mut this = Self {
+            fragments: Fragments::None,
+            packed_pcluster: None,
+            dedupe: false,
+            ztailpacking: false,
+            inline_data: true,
+            full_indexes: false,
+            compact_inodes: false,
+            extended_inodes: false,
+            chunk_indexes: false,
+            checksum: true,
+            xattr_filter: true,
+            wide: false,
+            omit_dot: false,
+        };
+        for word in typed.extended.iter().filter(|word| !word.is_empty()) {
+            this.take(word).map_err(|why| format!("-E: {why}"))?;
+        }
+        Ok(this)
+    }
+
+    fn take(&mut self, word: &str) -> Result<(), String> {
+        let (is_wanted, word) = word.strip_prefix('^').map_or((true, word), |word| (false, word));
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (word, None),
+        };
+        let kept_value = match name {
+            "fragments" | "all-fragments" => {
+                self.take_fragments(name, is_wanted, value)?;
+                return Ok(());
+            }
+            "fragdedupe" => return check_fragment_dedupe(is_wanted, value),
+            _ => value,
+        };
+        if let Some(value) = kept_value {
+            return Err(format!("{name} takes no value such as {value}"));
+        }
+        match name {
+            "dedupe" => self.dedupe = is_wanted,
+            "ztailpacking" => self.ztailpacking = is_wanted,
+            "inline_data" => self.inline_data = is_wanted,
+            "noinline_data" => self.inline_data = !is_wanted,
+            "legacy-compress" => self.full_indexes = is_wanted,
+            "force-inode-compact" => {
+                (self.compact_inodes, self.extended_inodes) = (is_wanted, false);
+            }
+            "force-inode-extended" => {
+                (self.extended_inodes, self.compact_inodes) = (is_wanted, false);
+            }
+            "force-inode-blockmap" => self.chunk_indexes = false,
+            "force-chunk-indexes" => self.chunk_indexes = is_wanted,
+            "nosbcrc" => self.checksum = !is_wanted,
+            "xattr-name-filter" => self.xattr_filter = is_wanted,
+            "48bit" => self.wide = is_wanted,
+            "dot-omitted" => (self.omit_dot, self.wide) = (is_wanted, self.wide || is_wanted),
+            // The table of prefixes always lies there.
+            "plain-xattr-prefixes" if is_wanted => {}
+            "plain-xattr-prefixes" => {
+                return Err("prefixes always lie in the plain area".to_owned());
+            }
+            _ => return Err(format!("{name} is not known")),
+        }
+        Ok(())
+    }
+
+    fn take_fragments(
+        &mut self,
+        name: &str,
+        is_wanted: bool,
+        value: Option<&str>,
+    ) -> Result<(), String> {
+        self.packed_pcluster = value.map(parse_size).transpose()?;
+        self.fragments = match (is_wanted, name) {
+            (false, _) => Fragments::None,
+            (true, "fragments") => Fragments::Tails,
+            (true, _) => Fragments::All,
+        };
+        Ok(())
+    }
+
+    fn apply(self, options: &mut Options) -> Result<(), String> {
+        let is_compressed = options.algorithms.is_some();
+        for (is_asked, name) in [
+            (self.ztailpacking, "ztailpacking"),
+            (self.fragments != Fragments::None, "fragments"),
+            (self.full_indexes, "legacy-compress"),
+        ] {
+            if is_asked && !is_compressed {
+                return Err(format!("-E: nothing is compressed without -z, and {name} needs that"));
+            }
+        }
+        if let Some(bytes) =
+            self.packed_pcluster.filter(|bytes| *bytes != u64::from(options.pcluster_bytes))
+        {
+            let other = options.pcluster_bytes;
+            return Err(format!(
+                "-E: pclusters of {bytes} bytes for fragments alone are not supported: -C gives {other}"
+            ));
+        }
+        options.fragments = self.fragments;
+        options.inline_pclusters = self.ztailpacking;
+        options.inline_data = self.inline_data;
+        options.index = if self.full_indexes { IndexForm::Full } else { IndexForm::Compact };
+        options.force_compact_inodes = self.compact_inodes;
+        options.force_extended_inodes = self.extended_inodes;
+        options.force_chunk_indexes = self.chunk_indexes;
+        options.superblock_checksum = self.checksum;
+        options.xattr_filter = self.xattr_filter;
+        options.wide = self.wide;
+        options.omit_dot = self.omit_dot;
+        if self.dedupe {
+            options.deduplication = Deduplication::On;
+            if !is_compressed && options.chunk_bytes.is_none() {
+                // Equal blocks are found as equal chunks, as mkfs.erofs has it.
+                options.chunk_bytes = Some(options.block_size.bytes().into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Equal fragments are always stored once, which `full` and `inode` both allow.
+fn check_fragment_dedupe(is_wanted: bool, value: Option<&str>) -> Result<(), String> {
+    match (is_wanted, value) {
+        (true, Some("full" | "inode") | None) => Ok(()),
+        (true, Some("off")) | (false, None) => {
+            Err("fragments that are equal are always stored once".to_owned())
+        }
+        (_, value) => Err(format!("fragdedupe={} is not known", value.unwrap_or_default())),
+    }
+}
+
+fn parse_size(text: &str) -> Result<u64, String> {
+    parse_number(text).or_else(|_| parse_bytes(text)).map_err(|why| format!("{text}: {why}"))
+}
+
+fn adjustments(
+    typed: &MkfsArguments,
+    options: &Options,
+    times: Times,
+) -> Result<Adjustments, String> {
+    let root = typed.all_root.then_some(0);
+    // Neither of these has inodes that would be smaller for it.
+    let is_of_use = !options.wide && !options.force_extended_inodes;
+    let compact_time = typed.ignore_mtime && is_of_use;
+    Ok(Adjustments {
+        owners: Owners {
+            force_uid: root.or(typed.force_uid),
+            force_gid: root.or(typed.force_gid),
+            uid_offset: typed.uid_offset,
+            gid_offset: typed.gid_offset,
+        },
+        mtime: times.files,
+        compact_time: match compact_time {
+            true => Some(CompactTime { seconds: file_time(times.build)? }),
+            false => None,
+        },
+        xattrs: if typed.xattr_tolerance < 0 { XattrChoice::None } else { XattrChoice::All },
+        overlay: if typed.strips_overlay() { Overlay::Strip } else { Overlay::MarkOrigins },
+    })
+}
+
+/// An archive's whiteouts get marks only with --aufs, which the importer sees to.
+fn of_tar(adjustments: Adjustments) -> Adjustments {
+    let overlay = match adjustments.overlay {
+        Overlay::MarkOrigins => Overlay::Keep,
+        overlay => overlay,
+    };
+    Adjustments { overlay, ..adjustments }
+}
+
+fn directory(typed: &MkfsArguments, adjustments: &Adjustments) -> Result<DirectoryOptions, String> {
+    let paths = typed.exclude_path.iter().map(|path| path.as_bytes().to_vec());
+    let exclusions = Exclusions::new(paths, &typed.exclude_regex);
+    Ok(DirectoryOptions {
+        exclusions: exclusions.map_err(|error| format!("--exclude-regex: {error}"))?,
+        adjustments: adjustments.clone(),
+        hard_links: match typed.hard_dereference {
+            true => HardLinks::Separate,
+            false => HardLinks::Joined,
+        },
+        unreadable: Unreadable::Fail,
+    })
+}
+
+fn tar(typed: &MkfsArguments, times: Times) -> Result<TarOptions, String> {
+    let only_of_directories = [
+        (typed.hard_dereference, "--hard-dereference"),
+        (!typed.exclude_path.is_empty(), "--exclude-path"),
+        (!typed.exclude_regex.is_empty(), "--exclude-regex"),
+    ];
+    let refused = only_of_directories.iter().find(|(is_asked, _)| *is_asked && typed.is_tar());
+    if let Some((_, option)) = refused {
+        return Err(format!("{option} is for directories, and not supported with --tar"));
+    }
+    Ok(TarOptions {
+        compression: match (typed.ungzip, typed.unxz) {
+            (true, _) => Some(Compression::Gzip),
+            (_, true) => Some(Compression::Xz),
+            _ => None,
+        },
+        whiteouts: if typed.aufs { Whiteouts::ToOverlay } else { Whiteouts::Keep },
+        missing_mtime: Timestamp { seconds: file_time(times.build)?, nanoseconds: 0 },
+        ..TarOptions::default()
+    })
+}
+
+fn sources(typed: &MkfsArguments) -> Result<Vec<PathBuf>, String> {
+    match (typed.sources.as_slice(), typed.is_tar()) {
+        ([], true) => Ok(vec![PathBuf::from("-")]),
+        ([], false) => Err("SOURCE is missing".to_owned()),
+        ([one], true) => Ok(vec![one.clone()]),
+        ([one], false) if one == Path::new("-") => {
+            Err("standard input holds an archive: that needs --tar=f".to_owned())
+        }
+        ([one], false) => Ok(vec![one.clone()]),
+        _ => Err("several SOURCEs are not supported: `ferrofs build` takes tar archives of layers"
+            .to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! `ferrofs build`, and what mkfs.erofs is asked for: the library builds; here its options are made, its progress and its
+//! errors told, and the image compared with its source before it gets its name.
+
+mod algorithms;
+mod build_request;
+mod engine;
+mod estimate;
+mod mkfs_request;
+mod report;
+mod request;
+mod verify;
+mod watcher;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, anyhow, bail};
+use ferrofs_builder::tree::Tree;
+use ferrofs_builder::{ErrorKind, Options, Placement};
+
+use super::demo::interruption::Interruption;
+use crate::arguments::BuildArguments;
+use crate::name::escaped;
+use crate::names::mkfs::MkfsArguments;
+use crate::outcome::Outcome;
+use crate::output::Output;
+use crate::progress::{Progress, Work};
+use crate::resources::Resources;
+use crate::stderr;
+use engine::Existing;
+use report::Built;
+use request::{Request, Surroundings, Verify};
+use verify::Verifier;
+use watcher::Watcher;
+
+/// Builds as the verb.
+pub(crate) fn run(arguments: &BuildArguments) -> anyhow::Result<Outcome> {
+    match build_request::request(arguments, &surroundings()?) {
+        Ok(request) => perform(request),
+        Err(why) => {
+            stderr::complain(why);
+            Ok(Outcome::Misused)
+        }
+    }
+}
+
+/// Builds as mkfs.erofs.
+pub(crate) fn run_mkfs(arguments: &MkfsArguments) -> anyhow::Result<Outcome> {
+    if arguments.is_talkative() {
+        let mut output = Output::new();
+        writeln!(output, "mkfs.erofs (ferrofs) {}", env!("CARGO_PKG_VERSION"))?;
+        output.flush()?;
+    }
+    let request = mkfs_request::request(arguments, &surroundings()?).map_err(|why| anyhow!(why))?;
+    perform(request)
+}
+
+/// The clock, the environment, and chance.
+fn surroundings() -> anyhow::Result<Surroundings> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let mut random = [0; 16];
+    File::open("/dev/urandom")
+        .and_then(|mut source| source.read_exact(&mut random))
+        .context("/dev/urandom")?;
+    Ok(Surroundings {
+        source_date_epoch: std::env::var_os("SOURCE_DATE_EPOCH"),
+        now: now.map_or(0, |now| now.as_secs()),
+        random,
+    })
+}
+
+fn perform(mut request: Request) -> anyhow::Result<Outcome> {
+    let began = Instant::now();
+    let image = escaped(request.image.as_os_str().as_bytes());
+    if !request.is_rehearsal {
+        prepare_target(&mut request, &image)?;
+    }
+    let resources = Resources::of_machine(&request.machine)?;
+    request.options.jobs = Some(resources.threads);
+    if request.machine.memory.is_some() {
+        request.options.memory_bytes = resources.memory.budget().limit_bytes();
+    }
+    request.options.check().map_err(|error| anyhow!("{error}"))?;
+    let interruption = Interruption::watch()?;
+    let watcher = Watcher::new(&interruption, request.tell.notices);
+    let tree = engine::import(&request, &watcher);
+    let tree = tree.map_err(|error| told(&error, &interruption))?;
+    if request.is_rehearsal {
+        let estimate = estimate::estimate(&tree, &request.options);
+        let estimate = estimate.map_err(|error| told(&error, &interruption))?;
+        report::tell_estimate(&request, &estimate)?;
+        return Ok(Outcome::Good);
+    }
+    let verifier =
+        Verifier { tree: &tree, offset: request.options.placement.offset(), resources: &resources };
+    let is_verified = request.verify == Verify::Yes;
+    let progress = Progress::new(request.tell.progress, "build", || work(&tree, is_verified));
+    let watcher = watcher.for_build(progress, is_verified.then_some(verifier));
+    let built = engine::build(&request, &tree, &watcher);
+    let warnings = watcher.warnings();
+    let steps = watcher.finish();
+    let report = built.map_err(|error| match error.kind() {
+        ErrorKind::Rejected(why) if !interruption.is_wanted() => {
+            anyhow!("{why}; {image} was not made")
+        }
+        _ => told(&error, &interruption),
+    })?;
+    let (options, took) = (&request.options, began.elapsed());
+    Built { request: &request, options, report: &report, warnings, steps, took }.tell()?;
+    Ok(Outcome::Good)
+}
+
+/// Looks at what has the image's name.
+fn prepare_target(request: &mut Request, image: &str) -> anyhow::Result<()> {
+    let existing = engine::existing(&request.image).map_err(|error| anyhow!("{image}: {error}"))?;
+    if existing != Existing::Nothing && !request.replaces {
+        bail!("{image}: exists already; --force replaces it");
+    }
+    if existing == Existing::BlockDevice {
+        let offset = request.options.placement.offset();
+        request.options =
+            Options { placement: Placement::InPlace { offset }, ..request.options.clone() };
+    }
+    Ok(())
+}
+
+/// All that is to be done.
+fn work(tree: &Tree, is_verified: bool) -> Work {
+    let bytes = estimate::content_bytes(tree);
+    match is_verified {
+        true => Work { entries: tree.len() as u64, bytes: bytes.saturating_mul(2) },
+        false => Work { entries: 0, bytes },
+    }
+}
+
+/// An error of the library, with what to do about it.
+fn told(error: &ferrofs_builder::Error, interruption: &Interruption) -> anyhow::Error {
+    if let Err(ended) = interruption.check() {
+        return ended;
+    }
+    let advice = match error.kind() {
+        ErrorKind::SourceChanged { .. } => "; build again when nobody writes there",
+        _ => "",
+    };
+    anyhow!("{error}{advice}")
+}

@@ -1,0 +1,227 @@
+//! What is to be built: both command lines end here, and the same work begins. Nothing here touches the system.
+
+use std::path::PathBuf;
+
+use ferrofs_builder::import::adjust::Adjustments;
+use ferrofs_builder::import::{DirectoryOptions, TarOptions};
+use ferrofs_builder::{Options, Placement, SuperblockTime};
+use ferrofs_image::ondisk::BlockSize;
+
+use crate::arguments::{MachineArguments, ProgressStyle};
+
+/// A build, all choices made but those that need a look at the source.
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// What the image is to be known as.
+    pub(crate) image: PathBuf,
+    /// One directory, or the archives of layers from the lowest on; `-` is standard input.
+    pub(crate) sources: Vec<PathBuf>,
+    pub(crate) kind: SourceKind,
+    pub(crate) options: Options,
+    pub(crate) directory: DirectoryOptions,
+    pub(crate) tar: TarOptions,
+    /// What is changed about the tree of an archive; that of a directory says so itself.
+    pub(crate) tar_adjustments: Adjustments,
+    /// An image that is there may be replaced.
+    pub(crate) replaces: bool,
+    pub(crate) verify: Verify,
+    pub(crate) is_rehearsal: bool,
+    pub(crate) machine: MachineArguments,
+    pub(crate) tell: Tell,
+}
+
+/// What a source is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SourceKind {
+    Directory,
+    Tar,
+    /// A directory if it is one, else an archive.
+    AsFound,
+}
+
+/// Whether the image is compared with its source before it gets its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verify {
+    Yes,
+    No,
+}
+
+/// What is told about a build, besides errors.
+#[derive(Clone, Debug)]
+pub(crate) struct Tell {
+    pub(crate) form: Form,
+    pub(crate) progress: ProgressStyle,
+    /// Notices and warnings.
+    pub(crate) notices: bool,
+}
+
+/// The form of what goes to standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Nothing,
+    Text,
+    Json,
+    /// As mkfs.erofs has it: its version first.
+    Mkfs,
+}
+
+/// What the surroundings say: read once, by the command.
+#[derive(Clone, Debug)]
+pub(crate) struct Surroundings {
+    /// `SOURCE_DATE_EPOCH`, as it is.
+    pub(crate) source_date_epoch: Option<std::ffi::OsString>,
+    /// Seconds since 1970.
+    pub(crate) now: u64,
+    /// Bytes that nobody can foretell.
+    pub(crate) random: [u8; 16],
+}
+
+impl Surroundings {
+    /// The time that `SOURCE_DATE_EPOCH` gives, if it is set.
+    ///
+    /// # Errors
+    /// It is no number of seconds that an image can hold.
+    pub(crate) fn epoch(&self) -> Result<Option<u64>, String> {
+        let Some(text) = &self.source_date_epoch else { return Ok(None) };
+        let number = text.to_str().and_then(|text| text.parse().ok());
+        let number = number.filter(|seconds| i64::try_from(*seconds).is_ok());
+        number.map(Some).ok_or_else(|| {
+            format!("SOURCE_DATE_EPOCH is {}: not a number of seconds", text.display())
+        })
+    }
+
+    /// A UUID of its own (RFC 9562, version 4).
+    fn random_uuid(&self) -> [u8; 16] {
+        let mut uuid = self.random;
+        uuid[6] = uuid[6] & 0x0f | 0x40;
+        uuid[8] = uuid[8] & 0x3f | 0x80;
+        uuid
+    }
+}
+
+/// Reads a UUID, or `clear` or `random`.
+pub(crate) fn parse_uuid(text: &str, surroundings: &Surroundings) -> Result<[u8; 16], String> {
+    match text {
+        "clear" => return Ok([0; 16]),
+        "random" => return Ok(surroundings.random_uuid()),
+        _ => {}
+    }
+    let refused = || format!("{text} is no UUID, such as 12b8c075-d915-5e57-8730-a4a4b2ca06f2");
+    let groups: Vec<usize> = text.split('-').map(str::len).collect();
+    if groups != [8, 4, 4, 4, 12] {
+        return Err(refused());
+    }
+    let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
+    let mut uuid = [0; 16];
+    for (byte, pair) in uuid.iter_mut().zip(digits.chunks_exact(2)) {
+        let pair = std::str::from_utf8(pair).ok().filter(|pair| !pair.starts_with('+'));
+        *byte = pair.and_then(|pair| u8::from_str_radix(pair, 16).ok()).ok_or_else(refused)?;
+    }
+    Ok(uuid)
+}
+
+/// Bytes that a label has room for, with the zero behind it.
+const LABEL_BYTES_MAX: usize = 15;
+
+/// Reads a label.
+pub(crate) fn parse_label(text: &[u8]) -> Result<[u8; 16], String> {
+    let mut label = [0; 16];
+    if text.len() > LABEL_BYTES_MAX || text.contains(&0) {
+        let bytes = text.len();
+        return Err(format!("the label has {bytes} bytes, and {LABEL_BYTES_MAX} fit"));
+    }
+    for (byte, given) in label.iter_mut().zip(text) {
+        *byte = *given;
+    }
+    Ok(label)
+}
+
+/// Reads a block size.
+pub(crate) fn parse_block_size(bytes: u64) -> Result<BlockSize, String> {
+    let bits = u8::try_from(bytes.trailing_zeros()).ok().filter(|_| bytes.is_power_of_two());
+    let size = bits.and_then(|bits| BlockSize::from_bits(bits).ok());
+    size.filter(|size| size.bytes() <= 64 << 10).ok_or_else(|| {
+        format!("blocks of {bytes} bytes are not made: a power of two from 512 to 65536")
+    })
+}
+
+/// A number of bytes that has to fit into 32 bits.
+pub(crate) fn small(what: &str, bytes: u64) -> Result<u32, String> {
+    u32::try_from(bytes).map_err(|_| format!("{what} of {bytes} bytes are not made"))
+}
+
+/// A time of files.
+pub(crate) fn file_time(seconds: u64) -> Result<i64, String> {
+    i64::try_from(seconds).map_err(|_| format!("no file can be of the time {seconds}"))
+}
+
+/// The fixed time of an image.
+pub(crate) fn image_time(seconds: u64) -> Result<SuperblockTime, String> {
+    file_time(seconds).map(|_| SuperblockTime::Fixed(seconds))
+}
+
+/// A new file that begins with a hole of `offset` bytes.
+pub(crate) fn at_offset(offset: u64) -> Placement {
+    Placement::NewFile { offset }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Surroundings in which nothing is special.
+    pub(crate) fn quiet_surroundings() -> Surroundings {
+        Surroundings { source_date_epoch: None, now: 1_700_000_000, random: [0xff; 16] }
+    }
+
+    #[test]
+    fn uuids_are_read_made_or_cleared() {
+        let uuid = |text| parse_uuid(text, &quiet_surroundings());
+        assert_eq!(uuid("clear"), Ok([0; 16]));
+        let random = uuid("random").unwrap();
+        assert_eq!((random[6], random[8], random[0]), (0x4f, 0xbf, 0xff));
+        let known = uuid("01234567-89ab-cdef-0123-456789ABCDEF").unwrap();
+        assert_eq!(known[..4], [0x01, 0x23, 0x45, 0x67]);
+        assert_eq!(known[15], 0xef);
+        for wrong in [
+            "xyz",
+            "0123456789abcdef0123456789abcdef",
+            "01234567-89ab-cdef-0123-456789abcdeg",
+            "01234567-89ab-cdef-0123-4567+9abcdef",
+            "01234567-89ab-cdef-0123-456789abcd\u{e9}",
+            "",
+        ] {
+            assert!(uuid(wrong).unwrap_err().contains("no UUID"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn labels_of_fifteen_bytes_fit() {
+        assert_eq!(parse_label(b"fifteen-chars-x").unwrap()[14..], [b'x', 0]);
+        parse_label(b"sixteen-chars-xx").unwrap_err();
+        parse_label(b"a\0b").unwrap_err();
+        assert_eq!(parse_label(b""), Ok([0; 16]));
+    }
+
+    #[test]
+    fn block_sizes_are_powers_of_two_in_range() {
+        assert_eq!(parse_block_size(512).unwrap().bytes(), 512);
+        assert_eq!(parse_block_size(65536).unwrap().bytes(), 65536);
+        for wrong in [0, 1, 256, 3000, 131_072, u64::MAX] {
+            assert!(parse_block_size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_epoch_of_the_source_is_a_number_or_an_error() {
+        let epoch = |text: Option<&str>| {
+            let source_date_epoch = text.map(Into::into);
+            Surroundings { source_date_epoch, ..quiet_surroundings() }.epoch()
+        };
+        assert_eq!(epoch(None), Ok(None));
+        assert_eq!(epoch(Some("1700000000")), Ok(Some(1_700_000_000)));
+        for wrong in ["", "x", "-1", "1.5", "18446744073709551615"] {
+            assert!(epoch(Some(wrong)).is_err(), "{wrong}");
+        }
+    }
+}

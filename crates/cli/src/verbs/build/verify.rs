@@ -1,0 +1,373 @@
+//! Compares a whole image with the tree that it was built from, before it gets its name: every name, everything that an
+//! inode says, every attribute, every byte. The image is read by the library that everybody reads with, the source is
+//! read again, by all threads. The first difference, in the order of the tree, is the answer.
+
+mod difference;
+mod pairs;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+
+use ferrofs_builder::tree::{Content, Kind, Node, Reader, Tree};
+use ferrofs_image::workers::jobs::Ordered;
+use ferrofs_image::{FileType, Image, OpenOptions, Piece};
+
+use crate::resources::Resources;
+pub(super) use difference::Difference;
+use pairs::{Item, Pair, Pairs};
+
+/// Read of the source at a time: what fits into a second-level cache beside what it is compared with.
+const BUFFER_BYTES: usize = 128 << 10;
+const ZEROS: [u8; 4096] = [0; 4096];
+
+/// Compares an image with its source.
+#[derive(Clone, Debug)]
+pub(super) struct Verifier<'a> {
+    pub(super) tree: &'a Tree,
+    /// The byte of the file where the image begins.
+    pub(super) offset: u64,
+    pub(super) resources: &'a Resources,
+}
+
+/// How much was compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    pub(super) inodes: u64,
+    pub(super) bytes: u64,
+}
+
+/// What came of an item.
+struct Compared {
+    tally: Tally,
+    /// The part of a large file that was compared, and whether it was meant to be the first.
+    part: Option<Part>,
+}
+
+struct Part {
+    path: Vec<u8>,
+    covered: Range<u64>,
+    is_first: bool,
+    /// The size of the file, if the part was meant to be the last.
+    end: Option<u64>,
+}
+
+impl Verifier<'_> {
+    /// Compares the image at `path`; `on_progress` hears of what is done on this thread.
+    ///
+    /// # Errors
+    /// The first difference, or what kept the two from being compared.
+    pub(super) fn verify(
+        &self,
+        path: &Path,
+        should_stop: &(dyn Fn() -> bool + Sync),
+        on_progress: &mut dyn FnMut(Tally),
+    ) -> Result<Tally, Difference> {
+        let image = OpenOptions::new()
+            .memory(&self.resources.memory)
+            .keeps_memory(true)
+            .cached_bytes(self.resources.shared_bytes())
+            .offset(self.offset)
+            .open(path)
+            .map_err(|error| {
+                Difference::new(b"", format!("the image cannot be opened: {error}"))
+            })?;
+        if let Some(error) = image.truncation() {
+            return Err(Difference::new(b"", error.to_string()));
+        }
+        let threads = self.resources.threads.min(image.stations());
+        let (mut total, mut seam) = (Tally::default(), 0);
+        let pairs = Pairs::new(&image, self.tree)?;
+        Ordered::new().max_threads(threads).run(
+            pairs,
+            || vec![0; BUFFER_BYTES],
+            |buffer, item| {
+                if should_stop() {
+                    return Err(Difference::new(b"", "stopped".to_owned()));
+                }
+                Comparison { image: &image, tree: self.tree, buffer }.compare(item?)
+            },
+            |compared| {
+                total.inodes += compared.tally.inodes;
+                total.bytes = total.bytes.saturating_add(compared.tally.bytes);
+                on_progress(total);
+                compared.part.map_or(Ok(()), |part| part.join(&mut seam))
+            },
+        )?;
+        Ok(total)
+    }
+}
+
+impl Part {
+    /// Checks that the parts of a file follow each other up to its end.
+    fn join(self, next: &mut u64) -> Result<(), Difference> {
+        let expected = if self.is_first { 0 } else { *next };
+        let is_short = self.end.is_some_and(|end| self.covered.end != end);
+        if self.covered.start != expected || is_short {
+            let what = "the image does not give all of the file".to_owned();
+            return Err(Difference::new(&self.path, what).at(self.covered.start.min(expected)));
+        }
+        *next = self.covered.end;
+        Ok(())
+    }
+}
+
+/// One thread at work.
+struct Comparison<'a> {
+    image: &'a Image,
+    tree: &'a Tree,
+    buffer: &'a mut Vec<u8>,
+}
+
+impl Comparison<'_> {
+    fn compare(&mut self, item: Item) -> Result<Compared, Difference> {
+        let mut tally = Tally::default();
+        match item {
+            Item::Inodes(pairs) => {
+                for pair in pairs {
+                    tally.inodes += 1;
+                    tally.bytes = tally.bytes.saturating_add(self.pair(&pair)?);
+                }
+                Ok(Compared { tally, part: None })
+            }
+            Item::Part { pair, range } => {
+                let is_first = range.start == 0;
+                let end = Some(pair.inode.size()).filter(|size| range.end >= *size);
+                if is_first {
+                    tally.inodes = 1;
+                    self.metadata(&pair)?;
+                }
+                let node = self.tree.node(pair.node);
+                let Some(content) = node.content() else {
+                    return Ok(Compared { tally, part: None });
+                };
+                let covered = self.contents(&pair, content, range)?;
+                tally.bytes = covered.end.saturating_sub(covered.start);
+                let part = Part { path: pair.path.clone(), covered, is_first, end };
+                Ok(Compared { tally, part: Some(part) })
+            }
+        }
+    }
+
+    /// Compares one inode with all that belongs to it; answers how many bytes its file has.
+    fn pair(&mut self, pair: &Pair) -> Result<u64, Difference> {
+        self.metadata(pair)?;
+        let node = self.tree.node(pair.node);
+        let Some(content) = node.content() else { return Ok(0) };
+        let covered = self.contents(pair, content, 0..pair.inode.size())?;
+        if covered != (0..content.bytes()) {
+            let what = "the image does not give all of the file".to_owned();
+            return Err(Difference::new(&pair.path, what).at(covered.end));
+        }
+        Ok(content.bytes())
+    }
+
+    fn metadata(&self, pair: &Pair) -> Result<(), Difference> {
+        let (node, inode) = (self.tree.node(pair.node), &pair.inode);
+        let differ = |what: &str, image: String, source: String| {
+            Difference::new(
+                &pair.path,
+                format!("the {what} is {image} in the image and {source} in the source"),
+            )
+        };
+        let metadata = &node.metadata;
+        let (kind, expected) = (inode.file_type(), file_type(&node.kind));
+        if kind != expected {
+            return Err(differ("type", kind.name().to_owned(), expected.name().to_owned()));
+        }
+        let octal = |mode: u16| format!("{:04o}", mode & 0o7777);
+        if inode.mode() & 0o7777 != metadata.permissions {
+            return Err(differ("mode", octal(inode.mode()), octal(metadata.permissions)));
+        }
+        let numbers = [
+            ("owner", u64::from(inode.uid()), u64::from(metadata.uid)),
+            ("group", inode.gid().into(), metadata.gid.into()),
+            ("link count", inode.nlink().into(), pair.names.into()),
+        ];
+        for (what, image, source) in numbers {
+            if image != source {
+                return Err(differ(what, image.to_string(), source.to_string()));
+            }
+        }
+        let shown = |time: ferrofs_image::Timestamp| crate::moment::exact(time);
+        if inode.mtime() != metadata.mtime {
+            return Err(differ("time", shown(inode.mtime()), shown(metadata.mtime)));
+        }
+        self.special(pair, node)?;
+        self.xattrs(pair, node)
+    }
+
+    /// Sizes, device numbers, targets of symlinks.
+    fn special(&self, pair: &Pair, node: &Node) -> Result<(), Difference> {
+        let inode = &pair.inode;
+        match &node.kind {
+            Kind::File(content) if inode.size() != content.bytes() => {
+                let (image, source) = (inode.size(), content.bytes());
+                let what = format!("it has {image} bytes in the image and {source} in the source");
+                Err(Difference::new(&pair.path, what))
+            }
+            Kind::CharacterDevice { major, minor } | Kind::BlockDevice { major, minor }
+                if inode.device() != Some((*major, *minor)) =>
+            {
+                Err(Difference::new(&pair.path, "it is another device in the image".to_owned()))
+            }
+            Kind::Symlink(target) => {
+                let found =
+                    self.image.read_link(inode).map_err(|error| unreadable(pair, &error))?;
+                if found != **target {
+                    let what = "it leads elsewhere in the image".to_owned();
+                    return Err(Difference::new(&pair.path, what));
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn xattrs(&self, pair: &Pair, node: &Node) -> Result<(), Difference> {
+        let expected = &node.metadata.xattrs;
+        if !pair.inode.has_xattrs() && expected.is_empty() {
+            return Ok(());
+        }
+        let found = self.image.xattrs(&pair.inode).map_err(|error| unreadable(pair, &error))?;
+        let count = found.len();
+        let found: BTreeMap<Box<[u8]>, Box<[u8]>> =
+            found.into_iter().map(|xattr| (xattr.name.into(), xattr.value.into())).collect();
+        let odd = found.iter().find(|(name, value)| expected.get(*name) != Some(*value));
+        let missing = expected.keys().find(|name| !found.contains_key(*name));
+        let name = odd.map(|(name, _)| name).or(missing);
+        if let Some(name) = name {
+            let what = format!("its extended attribute {} is another", name.escape_ascii());
+            return Err(Difference::new(&pair.path, what));
+        }
+        if count != expected.len() {
+            let what = "it has an extended attribute twice in the image".to_owned();
+            return Err(Difference::new(&pair.path, what));
+        }
+        Ok(())
+    }
+
+    /// Compares a range of a file; answers the range that the image gave for it.
+    fn contents(
+        &mut self,
+        pair: &Pair,
+        content: &Content,
+        range: Range<u64>,
+    ) -> Result<Range<u64>, Difference> {
+        if range.is_empty() {
+            return Ok(range);
+        }
+        let of_source = |error: ferrofs_builder::Error| {
+            let what = format!("the source cannot be read again: {error}");
+            Failure::Difference(Difference::new(&pair.path, what))
+        };
+        let mut reader =
+            content.store().open().map_err(of_source).map_err(|failure| failure.at(pair))?;
+        let buffer = &mut *self.buffer;
+        let mut holes = None;
+        let covered = self.image.for_each_piece_in(&pair.inode, range, |piece| match piece {
+            Piece::Data { offset, bytes } => {
+                compare_bytes(&mut *reader, buffer, (offset, bytes), &of_source, pair)
+            }
+            Piece::Hole { offset, length } => {
+                let ranges = match &holes {
+                    Some(ranges) => ranges,
+                    None => holes.insert(content.store().data_ranges().map_err(of_source)?),
+                };
+                let hole = offset..offset.saturating_add(length);
+                for data in ranges {
+                    let part = data.start.max(hole.start)..data.end.min(hole.end);
+                    compare_zeros(&mut *reader, buffer, part, &of_source, pair)?;
+                }
+                Ok(())
+            }
+        });
+        covered.map_err(|failure| failure.at(pair))
+    }
+}
+
+/// Why a comparison ended.
+enum Failure {
+    Difference(Difference),
+    Image(ferrofs_image::Error),
+}
+
+impl From<ferrofs_image::Error> for Failure {
+    fn from(error: ferrofs_image::Error) -> Self {
+        Self::Image(error)
+    }
+}
+
+impl Failure {
+    fn at(self, pair: &Pair) -> Difference {
+        match self {
+            Self::Difference(difference) => difference,
+            Self::Image(error) => unreadable(pair, &error),
+        }
+    }
+}
+
+fn unreadable(pair: &Pair, error: &ferrofs_image::Error) -> Difference {
+    Difference::new(&pair.path, format!("the image cannot be read: {error}"))
+}
+
+fn compare_bytes(
+    reader: &mut dyn Reader,
+    buffer: &mut [u8],
+    (offset, bytes): (u64, &[u8]),
+    of_source: &dyn Fn(ferrofs_builder::Error) -> Failure,
+    pair: &Pair,
+) -> Result<(), Failure> {
+    let mut at = offset;
+    for part in bytes.chunks(buffer.len()) {
+        let source = &mut buffer[..part.len()];
+        reader.read_exact_at(at, source).map_err(of_source)?;
+        if source != part {
+            return Err(Failure::Difference(other_bytes(pair, at, first_difference(source, part))));
+        }
+        at = at.saturating_add(part.len() as u64);
+    }
+    Ok(())
+}
+
+fn compare_zeros(
+    reader: &mut dyn Reader,
+    buffer: &mut [u8],
+    range: Range<u64>,
+    of_source: &dyn Fn(ferrofs_builder::Error) -> Failure,
+    pair: &Pair,
+) -> Result<(), Failure> {
+    let mut at = range.start;
+    while at < range.end {
+        let count =
+            usize::try_from(range.end - at).map_or(ZEROS.len(), |left| left.min(ZEROS.len()));
+        let zeros = &ZEROS[..count.min(buffer.len())];
+        compare_bytes(reader, buffer, (at, zeros), of_source, pair)?;
+        at = at.saturating_add(zeros.len() as u64);
+    }
+    Ok(())
+}
+
+fn first_difference(one: &[u8], other: &[u8]) -> usize {
+    one.iter().zip(other).position(|(one, other)| one != other).unwrap_or(0)
+}
+
+fn other_bytes(pair: &Pair, offset: u64, within: usize) -> Difference {
+    let what = "the image has other bytes than the source".to_owned();
+    Difference::new(&pair.path, what).at(offset.saturating_add(within as u64))
+}
+
+fn file_type(kind: &Kind) -> FileType {
+    match kind {
+        Kind::Directory(_) => FileType::Directory,
+        Kind::File(_) => FileType::Regular,
+        Kind::Symlink(_) => FileType::Symlink,
+        Kind::CharacterDevice { .. } => FileType::CharDevice,
+        Kind::BlockDevice { .. } => FileType::BlockDevice,
+        Kind::Fifo => FileType::Fifo,
+        Kind::Socket => FileType::Socket,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! Listens to a build: shows how far it is, names its warnings, ends it on a signal, and has the whole image compared with
+//! its source before it gets its name.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ferrofs_builder::{Error, Phase, Watch};
+
+use super::verify::{Tally, Verifier};
+use crate::progress::{Progress, Work};
+use crate::verbs::demo::interruption::Interruption;
+
+/// Listens to a build.
+#[derive(Debug)]
+pub(super) struct Watcher<'a> {
+    interruption: &'a Interruption,
+    /// Whether warnings are named.
+    notices: bool,
+    verifier: Option<Verifier<'a>>,
+    built_bytes: AtomicU64,
+    verified_inodes: AtomicU64,
+    verified_bytes: AtomicU64,
+    warnings: AtomicU64,
+    /// What is shown; none while nothing is known about how much there is to do.
+    progress: Option<Mutex<Progress>>,
+    phases: Mutex<Vec<(Step, Instant)>>,
+}
+
+/// What takes time in a build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Build(Phase),
+    Verify,
+    Over,
+}
+
+impl<'a> Watcher<'a> {
+    /// Listens to an import, of which nobody knows how long it takes.
+    pub(super) fn new(interruption: &'a Interruption, notices: bool) -> Self {
+        Self {
+            interruption,
+            notices,
+            verifier: None,
+            built_bytes: AtomicU64::new(0),
+            verified_inodes: AtomicU64::new(0),
+            verified_bytes: AtomicU64::new(0),
+            warnings: AtomicU64::new(0),
+            progress: None,
+            phases: Mutex::default(),
+        }
+    }
+
+    /// Goes on with the build of what was imported.
+    pub(super) fn for_build(self, progress: Progress, verifier: Option<Verifier<'a>>) -> Self {
+        Self { verifier, progress: Some(Mutex::new(progress)), ..self }
+    }
+
+    /// How many warnings there were.
+    pub(super) fn warnings(&self) -> u64 {
+        self.warnings.load(Ordering::Relaxed)
+    }
+
+    /// Nothing further comes; how long each step took.
+    pub(super) fn finish(self) -> Vec<(Step, Duration)> {
+        self.begin(Step::Over);
+        let done = self.done();
+        if let Some(progress) = self.progress {
+            progress.into_inner().unwrap_or_else(PoisonError::into_inner).finish(done);
+        }
+        let phases = self.phases.into_inner().unwrap_or_else(PoisonError::into_inner);
+        phases
+            .windows(2)
+            .filter_map(|pair| match pair {
+                [(step, begun), (_, ended)] => Some((*step, ended.duration_since(*begun))),
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn begin(&self, step: Step) {
+        let mut phases = self.phases.lock().unwrap_or_else(PoisonError::into_inner);
+        phases.push((step, Instant::now()));
+    }
+
+    fn done(&self) -> Work {
+        // Pairs with nothing: it is only shown.
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let bytes = read(&self.built_bytes).saturating_add(read(&self.verified_bytes));
+        Work { entries: read(&self.verified_inodes), bytes }
+    }
+
+    fn verified(&self, tally: Tally) {
+        self.verified_inodes.store(tally.inodes, Ordering::Relaxed);
+        self.verified_bytes.store(tally.bytes, Ordering::Relaxed);
+        self.show();
+    }
+
+    fn show(&self) {
+        // Whoever finds another thread at it leaves it to that one.
+        if let Some(Ok(mut progress)) = self.progress.as_ref().map(Mutex::try_lock) {
+            progress.update(self.done());
+        }
+    }
+}
+
+impl Watch for Watcher<'_> {
+    fn bytes_done(&self, bytes: u64) {
+        self.built_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.show();
+    }
+
+    fn phase(&self, phase: Phase) {
+        self.begin(Step::Build(phase));
+    }
+
+    fn should_stop(&self) -> bool {
+        self.interruption.is_wanted()
+    }
+
+    fn inspect(&self, image: &Path) -> Result<(), String> {
+        let Some(verifier) = &self.verifier else { return Ok(()) };
+        self.begin(Step::Verify);
+        let verified =
+            verifier.verify(image, &|| self.should_stop(), &mut |tally| self.verified(tally));
+        self.begin(Step::Build(Phase::Publish));
+        verified.map(|_| ()).map_err(|difference| difference.to_string())
+    }
+
+    fn warn(&self, warning: Error) {
+        self.warnings.fetch_add(1, Ordering::Relaxed);
+        if !self.notices {
+            return;
+        }
+        let path = warning.path().as_os_str().as_bytes();
+        let text = format_args!("left out: {}", warning.kind());
+        match &self.progress {
+            Some(progress) => {
+                let progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+                progress.complain_about(path, text);
+            }
+            None => crate::stderr::complain_about(path, text),
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! `ferrofs build` and mkfs.erofs: what they make, refuse and tell.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{Dir, TestCommand, data, ferrofs};
+
+/// The command as mkfs.erofs.
+fn mkfs() -> TestCommand {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs"));
+    command.arg0("mkfs.erofs");
+    TestCommand::new(command)
+}
+
+/// A source with something of everything that an ordinary user can make.
+fn source(dir: &Dir) -> PathBuf {
+    let tree = dir.join("tree");
+    fs::create_dir_all(tree.join("sub/deeper")).unwrap();
+    let text: String = (0..20_000).map(|line| format!("line {} of many\n", line % 977)).collect();
+    fs::write(tree.join("text"), &text).unwrap();
+    fs::write(tree.join("sub/copy"), &text).unwrap();
+    fs::write(tree.join("sub/deeper/small"), b"a few bytes").unwrap();
+    fs::write(tree.join("empty"), b"").unwrap();
+    fs::hard_link(tree.join("text"), tree.join("sub/linked")).unwrap();
+    symlink("sub/copy", tree.join("link")).unwrap();
+    fs::File::create(tree.join("hole")).unwrap().set_len(1 << 20).unwrap();
+    fs::set_permissions(tree.join("empty"), fs::Permissions::from_mode(0o600)).unwrap();
+    rustix::fs::setxattr(tree.join("text"), "user.kind", b"prose", rustix::fs::XattrFlags::empty())
+        .unwrap_or_default();
+    tree
+}
+
+fn sha256(report: &Value) -> String {
+    report["sha256"].as_str().unwrap().to_owned()
+}
+
+/// Unpacks an image and compares contents with its source.
+#[track_caller]
+fn assert_holds(image: &Path, tree: &Path, dir: &Dir) {
+    ferrofs().arg("check").arg("-q").arg(image).succeeds();
+    let out = dir.join("unpacked");
+    ferrofs().args(["extract", "-q"]).arg(image).arg(&out).succeeds();
+    let status = Command::new("diff").args(["-r", "--no-dereference"]).arg(tree).arg(&out).status();
+    assert!(status.unwrap().success());
+    fs::remove_dir_all(out).unwrap();
+}
+
+#[test]
+fn every_algorithm_and_layout_holds_the_source() {
+    let dir = Dir::new();
+    let tree = source(&dir);
+    for options in [
+        &[][..],
+        &["-zlz4"],
+        &["-zlz4", "--max-distance=4096", "-C4k"],
+        &["-zlz4hc,12", "-C1m", "--inline-pclusters"],
+        &["-zdeflate,9", "--full-indexes"],
+        &["-zzstd,level=5", "--fragments"],
+        &["-zlzma", "--fragments=all"],
+        &["-zlz4hc", "--dedupe"],
+        &["-zzstd", "-C4k", "--dedupe", "--fragments", "--inline-pclusters"],
+        &["-zdeflate", "--dedupe", "--fragments=all"],
+        &["--chunk-size=64k"],
+        &["-b512", "-zlz4", "-C2k"],
+        &["--no-inline-data", "--xattr-share-above=0"],
+        &["--offset=64k"],
+    ] {
+        let image = dir.join("image");
+        ferrofs().args(["build", "-q", "-f"]).args(options).arg(&image).arg(&tree).succeeds();
+        if options == ["--offset=64k"] {
+            ferrofs().args(["check", "-q", "--offset=64k"]).arg(&image).succeeds();
+        } else {
+            assert_holds(&image, &tree, &dir);
+        }
+    }
+}
+
+#[test]
+fn reproducible_images_are_the_same_for_any_number_of_threads() {
+    let dir = Dir::new();
+    let tree = source(&dir);
+    let mut digests: Vec<String> = ["--jobs=1", "--jobs=2", "--jobs=5"]
+        .iter()
+        .map(|jobs| {
+            let build =
+                ferrofs().args(["build", "-f", "--json", "--reproducible", "-zlz4hc", jobs]);
+            sha256(&build.arg(dir.join("image")).arg(&tree).succeeds().json())
+        })
+        .collect();
+    digests.dedup();
+    assert_eq!(digests.len(), 1, "{digests:?}");
+    let uuid = ferrofs().args(["info", "--json"]).arg(dir.join("image")).succeeds().json();
+    assert_eq!(uuid["uuid"], "00000000-0000-0000-0000-000000000000");
+}
+
+#[test]
+fn equal_runs_are_stored_once_and_counted() {
+    let dir = Dir::new();
+    let tree = dir.join("tree");
+    fs::create_dir(&tree).unwrap();
+    let mut state = 1_u64;
+    let words = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        format!("{:03} words of {:02}, ", state >> 54, (state >> 40) & 63)
+    });
+    let text: Vec<u8> = words.flat_map(String::into_bytes).take(300_000).collect();
+    fs::write(tree.join("a"), &text).unwrap();
+    fs::write(tree.join("b"), &text).unwrap();
+    fs::write(tree.join("c"), [b"something in front of it".as_slice(), &text[77..]].concat())
+        .unwrap();
+    let image = dir.join("image");
+    for (options, copied) in [(&["--dedupe"][..], 500_000), (&[], 0)] {
+        let build = ferrofs().args(["build", "-f", "--json", "-zlz4"]).args(options);
+        let report = build.arg(&image).arg(&tree).succeeds().json();
+        assert!(report["saved_by_dedupe_bytes"].as_u64().unwrap() >= copied, "{report}");
+        let is_small = fs::metadata(&image).unwrap().len() < 200_000;
+        assert_eq!(is_small, copied > 0);
+        assert_holds(&image, &tree, &dir);
+    }
+}
+
+#[test]
+fn a_report_for_programs_adds_up() {
+    let dir = Dir::new();
+    let tree = source(&dir);
+    let build = ferrofs().args(["build", "--json", "-zzstd", "--progress=json", "-Llabel"]);
+    let ended = build.arg(dir.join("image")).arg(&tree).succeeds();
+    let report = ended.json();
+    assert_eq!(report["verified"], true);
+    assert_eq!(report["bytes"].as_u64().unwrap(), fs::metadata(dir.join("image")).unwrap().len());
+    assert_eq!(sha256(&report).len(), 64);
+    let algorithms = report["algorithms"].as_array().unwrap();
+    assert!(algorithms.iter().any(|algorithm| algorithm["name"] == "zstd"), "{report}");
+    let last: Value = serde_json::from_str(ended.stderr.lines().last().unwrap()).unwrap();
+    assert_eq!((&last["verb"], &last["done"]), (&"build".into(), &last["total"]));
+}
+
+#[test]
+fn an_image_that_is_there_stays_until_replacing_is_asked_for() {
+    let dir = Dir::new();
+    let tree = source(&dir);
+    let image = dir.write("image", b"mine");
+    let ended = ferrofs().arg("build").arg(&image).arg(&tree).ends_with(1);
+    assert!(ended.stderr.contains("--force"), "{}", ended.stderr);
+    assert_eq!(fs::read(&image).unwrap(), b"mine");
+    ferrofs().args(["build", "-q", "--force"]).arg(&image).arg(&tree).succeeds();
+    assert_holds(&image, &tree, &dir);
+}
+
+#[test]
+fn whatever_fails_leaves_no_image() {
+    let dir = Dir::new();
+    let image = dir.join("image");
+    let ended = ferrofs().arg("build").arg(&image).arg(dir.join("none")).ends_with(1);
+    assert!(ended.stderr.contains("none: "), "{}", ended.stderr);
+    let archive = dir.write("bad.tar", &[7; 4096]);
+    ferrofs().arg("build").arg(&image).arg(archive).ends_with(1);
+    ferrofs().args(["build", "--dedupe"]).arg(&image).arg(source(&dir)).ends_with(2);
+    ferrofs().args(["build", "-zfoo"]).arg(&image).arg(dir.join("tree")).ends_with(2);
+    let mut left = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(left.all(|name| name == "tree" || name == "bad.tar"), "{:?}", dir.path());
+}
+
+#[test]
+fn a_rehearsal_tells_and_makes_nothing() {
+    let dir = Dir::new();
+    let tree = source(&dir);
+    let image = dir.join("image");
+    let build =
+        |option| ferrofs().args(["build", "-zlz4", "--json", option]).arg(&image).arg(&tree);
+    let estimate = build("--dry-run").succeeds().json();
+    assert!(!image.exists());
+    let report = build("--no-verify").succeeds().json();
+    assert_eq!(report["verified"], false);
+    let (guess, truth) = (&estimate["image_bytes"], &report["bytes"]);
+    let (guess, truth) = (guess.as_u64().unwrap(), truth.as_u64().unwrap());
+    assert!(guess.abs_diff(truth) <= 3 * 4096, "{guess} {truth}");
+    assert_eq!(estimate["content_bytes"], report["content_bytes"]);
+}
+
+#[test]
+fn archives_are_layers_and_may_come_through_a_pipe() {
+    let dir = Dir::new();
+    let tree = source(&dir);
+    let tar = dir.join("tree.tar");
+    let mut packer = Command::new("tar");
+    packer.args(["--xattrs", "-C"]).arg(&tree).arg("-cf").arg(&tar).arg(".");
+    let status = packer.status().unwrap();
+    assert!(status.success());
+    ferrofs().args(["build", "-q"]).arg(dir.join("one")).arg(&tar).succeeds();
+    assert_holds(&dir.join("one"), &tree, &dir);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_ferrofs"))
+        .args(["build", "-q", "--reproducible"])
+        .arg(dir.join("two"))
+        .arg("-")
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(&fs::read(&tar).unwrap()).unwrap();
+    assert!(child.wait().unwrap().success());
+    ferrofs().args(["build", "-q", "--reproducible"]).arg(dir.join("three")).arg(&tar).succeeds();
+    assert_eq!(fs::read(dir.join("two")).unwrap(), fs::read(dir.join("three")).unwrap());
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named_and_left_out_where_that_is_asked_for() {
+    let dir = Dir::new();
+    let tree = source(&dir);
+    Command::new("chmod").args(["-R", "a+rX"]).arg(tree.join("sub")).status().unwrap();
+    for path in ["", "hole", "link"] {
+        fs::set_permissions(tree.join(path), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::set_permissions(tree.join("text"), fs::Permissions::from_mode(0o000)).unwrap();
+    let image = dir.join("image");
+    let ended = dir.ordinary_ferrofs().arg("build").arg(&image).arg(&tree).ends_with(1);
+    assert!(ended.stderr.contains("text") || ended.stderr.contains("empty"), "{}", ended.stderr);
+    let build = dir.ordinary_ferrofs().args(["build", "--keep-going", "--json"]);
+    let ended = build.arg(&image).arg(&tree).succeeds();
+    assert!(ended.json()["warnings"].as_u64().unwrap() > 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("left out"), "{}", ended.stderr);
+    ferrofs().arg("check").arg(&image).succeeds();
+}
+
+#[test]
+fn mkfs_speaks_first_and_says_what_it_built() {
+    let dir = Dir::new();
+    let tree = source(&dir);
+    let ended = mkfs().arg("-zlz4hc").arg(dir.join("image")).arg(&tree).arg("-C65536").succeeds();
+    let lines = ended.lines();
+    assert!(lines[0].starts_with("mkfs.erofs "), "{lines:?}");
+    assert!(lines.iter().any(|line| line.starts_with("Filesystem UUID: ")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.starts_with("Filesystem total blocks: ")), "{lines:?}");
+    assert_holds(&dir.join("image"), &tree, &dir);
+    let quiet = mkfs().arg("--quiet").arg(dir.join("image")).arg(&tree).succeeds();
+    assert_eq!((quiet.text(), quiet.stderr), (String::new(), String::new()));
+}
+
+#[test]
+fn mkfs_knows_two_endings_and_refuses_by_name() {
+    let dir = Dir::new();
+    let tree = source(&dir);
+    for (option, part) in [
+        ("-b3000", "3000"),
+        ("-zfoo", "foo"),
+        ("--sort=anything", "anything"),
+        ("--blobdev=x", "--blobdev is not supported"),
+        ("--frobnicate", "--frobnicate"),
+        ("-Ebogus", "bogus"),
+        ("--tar=i", "use --tar=f"),
+        ("--exclude-regex=[", "--exclude-regex"),
+    ] {
+        let ended = mkfs().arg(option).arg(dir.join("image")).arg(&tree).ends_with(1);
+        assert!(ended.stderr.contains(part), "{option}: {}", ended.stderr);
+        assert!(!dir.join("image").exists(), "{option}");
+    }
+    mkfs().ends_with(1);
+    let help = mkfs().arg("--help").succeeds().text();
+    assert!(help.contains("-b#") && help.contains("--xattr-prefix"), "{help}");
+    assert!(mkfs().arg("-V").succeeds().text().starts_with("mkfs.erofs "));
+}
+
+#[test]
+fn mkfs_takes_the_time_of_the_source_from_the_environment() {
+    let dir = Dir::new();
+    let tree = source(&dir);
+    let image = dir.join("image");
+    mkfs().env("SOURCE_DATE_EPOCH", "1000000000").arg("--quiet").arg(&image).arg(&tree).succeeds();
+    let report = ferrofs().args(["stat", "--json"]).arg(&image).arg("/text").succeeds().json();
+    assert_eq!(report["mtime"]["seconds"], 1_000_000_000);
+    let info = ferrofs().args(["info", "--json"]).arg(&image).succeeds().json();
+    assert_eq!(info["built"]["seconds"], 1_000_000_000);
+    mkfs().env("SOURCE_DATE_EPOCH", "soon").arg(&image).arg(&tree).ends_with(1);
+    mkfs().args(["--quiet", "-T7"]).arg(&image).arg(&tree).succeeds();
+    let report = ferrofs().args(["stat", "--json"]).arg(&image).arg("/text").succeeds().json();
+    assert_eq!(report["mtime"]["seconds"], 7);
+}
+
+#[test]
+fn a_container_engine_can_pipe_a_layer_through() {
+    let dir = Dir::new();
+    let image = dir.join("layer.erofs");
+    let archive = fs::File::open(data("few.tar")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs"));
+    command.arg0("mkfs.erofs").args(["--tar=f", "--aufs", "-Enoinline_data", "--quiet", "-Uclear"]);
+    let output = command.arg(&image).arg("-").stdin(archive).output().unwrap();
+    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+    ferrofs().arg("check").arg(&image).succeeds();
+    assert!(!fs::metadata(&image).unwrap().file_type().is_block_device());
+}
