@@ -17,6 +17,7 @@ mod patched;
 mod reading;
 mod stretch;
 mod superblock;
+mod tar;
 mod xattr;
 
 pub use check::check;
@@ -28,6 +29,7 @@ pub use map::{chunk, zmap_compact, zmap_extents, zmap_full};
 pub use map_image::MapCase;
 pub use patched::{PATCHED_IMAGES, patched};
 pub use superblock::superblock;
+pub use tar::tar;
 pub use xattr::xattr;
 
 /// A fuzz target.
@@ -40,7 +42,7 @@ pub struct Target {
 }
 
 /// All targets, small structures first.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
     Target { name: "superblock", body: superblock },
     Target { name: "inode", body: inode },
     Target { name: "dirent", body: dirent },
@@ -56,4 +58,5 @@ pub const TARGETS: [Target; 15] = [
     Target { name: "chunk", body: chunk },
     Target { name: "patched", body: patched },
     Target { name: "check", body: check },
+    Target { name: "tar", body: tar },
 ];

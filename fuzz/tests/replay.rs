@@ -117,7 +117,7 @@ macro_rules! replays {
 
 replays! {
     superblock inode dirent xattr lz4 lz4_window lzma deflate zstd zmap_full zmap_compact
-    zmap_extents chunk patched
+    zmap_extents chunk patched tar
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod cut;
 mod index;
 mod shelf;
+mod tar;
 
 use std::error::Error;
 use std::fs;
@@ -36,6 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         // The image as it is, and one with its first byte changed to what it was.
         shelf.put("patched", format!("{number:02}"), vec![number, 0, 0, 1, 0]);
     }
+    tar::put(&here.join("../tests/data/tar"), &mut shelf)?;
     let (files, total) = shelf.write(&here.join("seeds"))?;
     println!("{files} seeds, {total} bytes");
     Ok(())
