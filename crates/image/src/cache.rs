@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use foldhash::fast::RandomState;
+
 /// Shared bytes.
 pub(crate) type Shared = Arc<Vec<u8>>;
 
@@ -20,7 +22,7 @@ pub(crate) struct Cache<K> {
 
 #[derive(Debug)]
 struct State<K> {
-    entries: HashMap<K, (Shared, u64)>,
+    entries: HashMap<K, (Shared, u64), RandomState>,
     /// Keys by the time of their last use.
     order: BTreeMap<u64, K>,
     used_bytes: usize,
@@ -31,7 +33,7 @@ impl<K: Copy + Eq + Hash> Cache<K> {
     /// A cache for `budget_bytes` bytes of values. One value may exceed it alone.
     pub(crate) fn new(budget_bytes: usize) -> Self {
         let state =
-            State { entries: HashMap::new(), order: BTreeMap::new(), used_bytes: 0, clock: 0 };
+            State { entries: HashMap::default(), order: BTreeMap::new(), used_bytes: 0, clock: 0 };
         Self { state: Mutex::new(state), budget_bytes }
     }
 

@@ -5,6 +5,8 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
+use foldhash::fast::RandomState;
+
 use super::claim::Urgency;
 use super::counts::ClaimCounts;
 use super::flight::Flight;
@@ -18,7 +20,7 @@ pub(super) const KEPT_BYTES: u64 = 128;
 /// Both tables.
 #[derive(Debug)]
 pub(super) struct Register<K, V> {
-    slots: HashMap<K, Slot<V>>,
+    slots: HashMap<K, Slot<V>, RandomState>,
     kept: Recency<Kept<K, V>>,
     weight: u64,
     capacity: u64,
@@ -127,7 +129,7 @@ pub(super) enum Finish {
 impl<K: Copy + Eq + Hash, V: Clone> Register<K, V> {
     pub(super) fn new(capacity: u64) -> Self {
         Self {
-            slots: HashMap::new(),
+            slots: HashMap::default(),
             kept: Recency::new(),
             weight: 0,
             capacity,
