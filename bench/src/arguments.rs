@@ -43,6 +43,8 @@ pub(crate) enum Experiment {
     Reads(ReadsArguments),
     /// Starts programs from a mount beside CPU hogs (needs root)
     Launches(LaunchesArguments),
+    /// Counts the bounce frames that the extents of images take, which their LZ4 windows bound
+    Windows(WindowsArguments),
     /// Gets frames in a memory cgroup
     #[command(hide = true)]
     UnderLimit(LimitArguments),
@@ -213,6 +215,14 @@ pub(crate) struct LaunchesArguments {
     /// Folder with erofsfuse: launches from it, and from the kernel's EROFS, stand beside ours
     #[arg(long, value_name = "DIR")]
     pub(crate) peers: Option<PathBuf>,
+}
+
+/// What is decoded through bounce frames.
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct WindowsArguments {
+    /// Images with files in LZ4; sizes are compared with that of the first
+    #[arg(required = true, value_name = "IMAGE")]
+    pub(crate) images: Vec<PathBuf>,
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod scheduling;
 mod statistics;
 mod table;
 mod usage;
+mod windows;
 mod workqueue;
 
 use std::io::{Write, stderr, stdout};
@@ -47,6 +48,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Experiment::Pages(settings) => pages::run(settings, arguments.quick, &mut out)?,
         Experiment::Reads(settings) => reads::run(settings, arguments.quick, &mut out)?,
         Experiment::Launches(settings) => launches::run(settings, arguments.quick, &mut out)?,
+        Experiment::Windows(settings) => windows::run(settings, &mut out)?,
         Experiment::UnderLimit(settings) => return pages::measure(settings),
         Experiment::Hog(settings) => return hogs::burn(settings),
         Experiment::Launcher(settings) => return launches::launch_all(settings),
