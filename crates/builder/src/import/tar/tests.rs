@@ -1,5 +1,6 @@
 //! Whole archives: made by tars, and made to be refused.
 
+mod corpus;
 mod crafted;
 mod hostile;
 mod layers;
