@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod build;
 #[cfg(test)]
+mod defects;
+#[cfg(test)]
 mod demo;
 #[cfg(test)]
 mod feature;
@@ -24,6 +26,8 @@ mod mounted;
 mod names;
 #[cfg(test)]
 mod regression;
+#[cfg(test)]
+mod spool;
 #[cfg(test)]
 mod support;
 #[cfg(test)]

@@ -1,0 +1,167 @@
+//! What the programs of erofs-utils 1.9 get wrong when they build or dump, and ours do right under the same names.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{Dir, TestCommand, data, ferrofs};
+
+/// Of a superblock, and where it lies behind the start of an image.
+const MAGIC: [u8; 4] = [0xe2, 0xe1, 0xf5, 0xe0];
+const SUPERBLOCK_OFFSET: u64 = 1024;
+/// Of the archives in tests/data/tar: a large file with holes, the last of which ends it.
+const HOLES_BYTES: usize = 300_000;
+
+/// The command under another name.
+fn named(name: &str) -> TestCommand {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs"));
+    command.arg0(name);
+    TestCommand::new(command)
+}
+
+fn mkfs() -> TestCommand {
+    named("mkfs.erofs").arg("--quiet")
+}
+
+/// A tree of files that are stored as they are: with a tail, without one, and shorter than a block.
+fn plain_tree(dir: &Dir) -> PathBuf {
+    let tree = dir.join("tree");
+    fs::create_dir(&tree).unwrap();
+    for bytes in [10, 4096, 70_000, 1 << 20] {
+        let text: Vec<u8> = (0_u32..).flat_map(u32::to_le_bytes).take(bytes).collect();
+        fs::write(tree.join(bytes.to_string()), text).unwrap();
+    }
+    tree
+}
+
+/// The image of an archive in tests/data/tar.
+fn from_tar(dir: &Dir, archive: &str, options: &[&str]) -> PathBuf {
+    let image = dir.join(format!("{archive}.erofs"));
+    let fixed = ["--tar=f", "-T1700000000", "--mkfs-time", "-Uclear", "-zlz4hc"];
+    let build = mkfs().args(fixed).args(options).arg(&image);
+    build.arg(data("tar").join(archive)).succeeds();
+    named("fsck.erofs").arg("--extract").arg(&image).succeeds();
+    image
+}
+
+fn content(image: &Path, path: &str) -> Vec<u8> {
+    ferrofs().arg("cat").arg(image).arg(path).succeeds().stdout
+}
+
+#[test]
+fn defect_1_an_image_at_an_offset_holds_the_bytes_of_plain_files() {
+    let dir = Dir::new();
+    let tree = plain_tree(&dir);
+    for offset in [4096, 1 << 20, 12_345_344] {
+        for options in [&[][..], &["--chunksize=4096"], &["-Enoinline_data"]] {
+            let image = dir.join(format!("at-{offset}"));
+            let option = format!("--offset={offset}");
+            mkfs().arg(&option).args(options).arg(&image).arg(&tree).succeeds();
+            let mut magic = [0; 4];
+            let file = fs::File::open(&image).unwrap();
+            file.read_exact_at(&mut magic, offset + SUPERBLOCK_OFFSET).unwrap();
+            assert_eq!(magic, MAGIC);
+            let out = dir.join("out");
+            let extract = format!("--extract={}", out.display());
+            named("fsck.erofs").args([&option, &extract]).arg(&image).succeeds();
+            let same = Command::new("diff").arg("-r").arg(&tree).arg(&out).status().unwrap();
+            assert!(same.success(), "{option} {options:?}");
+            fs::remove_dir_all(out).unwrap();
+        }
+    }
+}
+
+#[test]
+fn defect_10_archives_in_xz_and_zstd_are_read_and_make_the_same_image() {
+    let dir = Dir::new();
+    let image = |archive, options: &[&str]| fs::read(from_tar(&dir, archive, options)).unwrap();
+    let wanted = image("pax.tar.gz", &["--ungzip"]);
+    for (archive, options) in [
+        ("pax.tar.xz", &["--unxz"][..]),
+        ("pax.tar.xz", &[]),
+        ("pax-two.tar.xz", &["--unxz"]),
+        ("pax.tar.zst", &[]),
+        ("pax-two.tar.zstd", &[]),
+    ] {
+        assert!(image(archive, options) == wanted, "{archive} {options:?}");
+    }
+}
+
+#[test]
+fn defect_10_sparse_files_of_pax_archives_have_their_own_names_and_bytes() {
+    let dir = Dir::new();
+    let whole = content(&from_tar(&dir, "pax.tar.zst", &[]), "/holes");
+    assert_eq!(whole.len(), HOLES_BYTES);
+    assert!(whole.starts_with(b"start") && whole[131_072..].starts_with(b"middle"));
+    for version in ["0.0", "0.1", "1.0"] {
+        let image = from_tar(&dir, &format!("pax-sparse-{version}.tar.zst"), &[]);
+        assert!(content(&image, "/holes") == whole, "{version}");
+        let names = ferrofs().args(["ls", "-R"]).arg(&image).succeeds().text();
+        assert!(!names.contains("GNUSparseFile"), "{version}: {names}");
+    }
+}
+
+#[test]
+fn defect_14_libdeflate_declares_the_window_that_it_uses() {
+    let dir = Dir::new();
+    let (image, tree) = (dir.join("image"), plain_tree(&dir));
+    for algorithm in ["-zlibdeflate", "-zlibdeflate,12", "-zdeflate,9"] {
+        mkfs().arg(algorithm).arg(&image).arg(&tree).succeeds();
+        let info = ferrofs().args(["info", "--json"]).arg(&image).succeeds().json();
+        assert_eq!(info["compression"]["deflate_window_bits"], 15, "{algorithm}");
+        named("fsck.erofs").arg("--extract").arg(&image).succeeds();
+    }
+}
+
+#[test]
+fn defect_14_a_block_size_that_is_no_power_of_two_is_refused() {
+    let dir = Dir::new();
+    let (image, tree) = (dir.join("image"), plain_tree(&dir));
+    for size in ["3000", "0", "256", "131072", "4097", "18446744073709555712"] {
+        let ended = mkfs().arg(format!("-b{size}")).arg(&image).arg(&tree).ends_with(1);
+        assert!(ended.stderr.contains(size), "{size}: {}", ended.stderr);
+        assert!(!image.exists(), "{size}");
+    }
+    mkfs().arg("-b2048").arg(&image).arg(&tree).succeeds();
+    let info = ferrofs().args(["info", "--json"]).arg(&image).succeeds().json();
+    assert_eq!(info["block_size"], 2048);
+}
+
+#[test]
+fn defect_14_an_order_that_is_not_known_is_refused() {
+    let dir = Dir::new();
+    let image = dir.join("image");
+    for order in ["anything", "", "PATH"] {
+        let build = mkfs().arg("--tar=f").arg(format!("--sort={order}")).arg(&image);
+        let ended = build.arg(data("few.tar")).ends_with(1);
+        assert!(ended.stderr.contains("--sort"), "{order}: {}", ended.stderr);
+        assert!(!image.exists(), "{order}");
+    }
+    for order in ["none", "path"] {
+        let build = mkfs().arg("--tar=f").arg(format!("--sort={order}")).arg(&image);
+        build.arg(data("few.tar")).succeeds();
+    }
+}
+
+#[test]
+fn defect_14_dump_ends_with_0_or_1() {
+    let dump = || named("dump.erofs");
+    let dir = Dir::new();
+    let sound = data("plain.erofs");
+    for arguments in [&[][..], &["-S"], &["--path=/"], &["-e", "--path=/b.txt"]] {
+        dump().args(arguments).arg(&sound).succeeds();
+    }
+    for arguments in [&["--path=/none"][..], &["--nid=99999999"], &["--ls", "--path=/b.txt"]] {
+        let ended = dump().args(arguments).arg(&sound).ends_with(1);
+        assert!(!ended.stderr.is_empty(), "{arguments:?}");
+    }
+    let wrong_sum = dir.patched("plain.erofs", 1028, &[1, 2, 3, 4]);
+    let no_magic = dir.write("no-magic", &vec![0; 8192]);
+    let too_short = dir.write("too-short", &MAGIC);
+    for image in [&wrong_sum, &no_magic, &too_short, &dir.join("absent"), &dir.path().to_owned()] {
+        let ended = dump().arg(image).ends_with(1);
+        assert!(!ended.stderr.is_empty(), "{}", image.display());
+    }
+}

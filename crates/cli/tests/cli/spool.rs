@@ -1,0 +1,36 @@
+//! An archive that comes once, and whose contents do not fit where they are kept until the image is written.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use crate::support::Dir;
+
+/// More than is kept in memory, so that a file is needed.
+const CONTENT_BYTES: u64 = 72 << 20;
+/// What that file may have: blocks of 512 bytes, or of 1,024 for some shells.
+const FILE_BLOCKS: &str = "1000";
+
+#[test]
+fn a_spool_without_room_is_named_and_nothing_stays() {
+    let dir = Dir::new();
+    let zeros = fs::File::create(dir.join("zeros")).unwrap();
+    zeros.set_len(CONTENT_BYTES).unwrap();
+    let place = dir.join("place");
+    fs::create_dir(&place).unwrap();
+    let mut packer = Command::new("tar");
+    packer.arg("-C").arg(dir.path()).args(["-cf", "-", "zeros"]);
+    // It is not read to its end.
+    let mut packer = packer.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut shell = Command::new("sh");
+    let limited = format!("ulimit -f {FILE_BLOCKS}; trap '' XFSZ; exec \"$@\"");
+    shell.args(["-c", &limited, "sh", env!("CARGO_BIN_EXE_ferrofs"), "build"]);
+    shell.arg(place.join("image")).arg("-").stdin(packer.stdout.take().unwrap());
+    let output = shell.output().unwrap();
+    // Whoever writes to a pipe waits for as long as anybody could read it.
+    drop(shell);
+    packer.wait().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("standard input: cannot write to the spool: File too large"), "{said}");
+    assert_eq!(fs::read_dir(place).unwrap().count(), 0, "{said}");
+}
