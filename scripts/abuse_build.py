@@ -28,6 +28,7 @@ import threading
 import time
 
 import build_matrix
+import command_line
 import mounted
 import snapshot
 
@@ -287,16 +288,8 @@ class Abuse:
 
 def arguments():
     given = {"cases": "kill,space,source", "kills": "200", "sizes": "50", "changes": "60", "seed": "6", "work": "/tmp"}
-    words = []
-    for word in sys.argv[1:]:
-        name, equals, text = word[2:].partition("=")
-        if not word.startswith("--"):
-            words.append(word)
-        elif name in given and equals:
-            given[name] = text
-        else:
-            sys.exit(__doc__)
-    if not 1 <= len(words) <= 2 or not set(given["cases"].split(",")) <= {"kill", "space", "source"}:
+    words, given = command_line.read(__doc__, given, words=(1, 2))
+    if not set(given["cases"].split(",")) <= {"kill", "space", "source"}:
         sys.exit(__doc__)
     return words[0], words[1] if len(words) == 2 else None, given
 

@@ -29,6 +29,7 @@ import sys
 import tempfile
 import time
 
+import command_line
 import mounted
 
 FS_IOC_FIEMAP = 0xC020660B
@@ -468,17 +469,7 @@ def state_of(pid):
 def main():
     given = {"cases": "cycles,kill,truncate,overwrite,hang", "cycles": "10000", "options": "", "work": "/tmp",
              "mkfs": "mkfs.erofs", "outer": ""}
-    words = []
-    for word in sys.argv[1:]:
-        name, equals, value = word[2:].partition("=")
-        if not word.startswith("--"):
-            words.append(word)
-        elif name in given and equals:
-            given[name] = value
-        else:
-            sys.exit(__doc__)
-    if len(words) != 2:
-        sys.exit(__doc__)
+    words, given = command_line.read(__doc__, given)
     abuse = Abuse(*words, given)
     for case in given["cases"].split(","):
         print(f"\n## {case}", flush=True)

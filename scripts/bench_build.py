@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 
+import command_line
 import mounted
 
 COMMON = ["-T1710000000", "-U", "6f726566-7266-6566-6572-726f66730000"]
@@ -158,16 +159,8 @@ def spread(samples, figure, digits):
 def arguments():
     given = {"mkfs": "mkfs.erofs", "rounds": "5", "cases": ",".join(CASES), "work": "/tmp", "jobs": "", "report": "",
              "samples": ""}
-    words = []
-    for word in sys.argv[1:]:
-        name, equals, text = word[2:].partition("=")
-        if not word.startswith("--"):
-            words.append(word)
-        elif name in given and bool(equals) != (name == "report"):
-            given[name] = text or "yes"
-        else:
-            sys.exit(__doc__)
-    if len(words) != 2 or not set(given["cases"].split(",")) <= set(CASES):
+    words, given = command_line.read(__doc__, given, switches=("report",))
+    if not set(given["cases"].split(",")) <= set(CASES):
         sys.exit(__doc__)
     return *words, given
 

@@ -28,6 +28,8 @@ import tempfile
 import threading
 import time
 
+import command_line
+
 BLOCK_BYTES = 128 << 10
 MARK = 1.05
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -40,17 +42,7 @@ class GivenUp(Exception):
 def options():
     given = {"fsck": "fsck.erofs", "fuse": "erofsfuse", "dump": "dump.erofs", "at-least": str(1 << 20),
              "most-bytes": str(1 << 62), "readers": "1,64", "limit": "120"}
-    words = []
-    for word in sys.argv[1:]:
-        name, equals, value = word[2:].partition("=")
-        if not word.startswith("--"):
-            words.append(word)
-        elif equals and name in given:
-            given[name] = value
-        else:
-            sys.exit(__doc__)
-    if len(words) < 2:
-        sys.exit(__doc__)
+    words, given = command_line.read(__doc__, given, words=(2, None))
     return words[0], words[1:], given
 
 

@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 
+import command_line
 import mounted
 
 CODECS = ["lz4-4k", "lz4hc-64k", "zstd-64k", "deflate-64k", "lzma-64k"]
@@ -198,16 +199,8 @@ def options():
              "systems": "kernel,kernel-file,erofsfuse,squashfuse_ll,ferrofs", "erofsfuse": "erofsfuse",
              "squashfuse": "squashfuse_ll", "options": "", "jobs": "1,4", "work": "/tmp", "report": False,
              "samples": None, "judge": "kernel"}
-    words = []
-    for word in sys.argv[1:]:
-        name, equals, value = word[2:].partition("=")
-        if not word.startswith("--"):
-            words.append(word)
-        elif name in given and bool(equals) != (name == "report"):
-            given[name] = value if equals else True
-        else:
-            sys.exit(__doc__)
-    if len(words) != 2 or not set(given["experiments"].split(",")) <= set(MARKS):
+    words, given = command_line.read(__doc__, given, switches=("report",))
+    if not set(given["experiments"].split(",")) <= set(MARKS):
         sys.exit(__doc__)
     return words[0], words[1], given
 

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 
+import command_line
 import mounted
 
 PEAK_MARK = 1.05
@@ -107,16 +108,8 @@ class Bench:
 def main():
     given = {"memory": "64M", "readers": "64", "seconds": "30", "options": "", "parts": "readers,idle", "work": "/tmp",
              "report": ""}
-    words = []
-    for word in sys.argv[1:]:
-        name, equals, value = word[2:].partition("=")
-        if not word.startswith("--"):
-            words.append(word)
-        elif name in given and bool(equals) != (name == "report"):
-            given[name] = value or "yes"
-        else:
-            sys.exit(__doc__)
-    if len(words) < 3 or not set(given["parts"].split(",")) <= {"readers", "idle"}:
+    words, given = command_line.read(__doc__, given, switches=("report",), words=(3, None))
+    if not set(given["parts"].split(",")) <= {"readers", "idle"}:
         sys.exit(__doc__)
     bench = Bench(words[0], words[1], given)
     print(f"`{' '.join(bench.mount('IMAGE').system.command())}`")

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 
+import command_line
 import control_group
 
 MARK = 1.05
@@ -26,16 +27,8 @@ LIMIT_SECONDS = 300
 
 def options():
     given = {"work": None, "rounds": "5", "verbs": "check,extract", "cpu": "0"}
-    words = []
-    for word in sys.argv[1:]:
-        name, equals, value = word[2:].partition("=")
-        if not word.startswith("--"):
-            words.append(word)
-        elif equals and name in given:
-            given[name] = value
-        else:
-            sys.exit(__doc__)
-    if len(words) != 2 or not given["work"]:
+    words, given = command_line.read(__doc__, given)
+    if not given["work"]:
         sys.exit(__doc__)
     return words[0], words[1], given
 

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 
+import command_line
 import mounted
 
 LIMIT_SECONDS, END_SECONDS, MEMORY_BYTES = 10, 5, 256 << 20
@@ -160,17 +161,7 @@ def main():
     if sys.argv[1:2] == [FINDINGS]:
         return look(sys.argv[2])
     given = {"only": "", "options": "", "work": "/tmp", "verbose": ""}
-    words = []
-    for word in sys.argv[1:]:
-        name, equals, value = word[2:].partition("=")
-        if not word.startswith("--"):
-            words.append(word)
-        elif name in given and bool(equals) != (name == "verbose"):
-            given[name] = value or "yes"
-        else:
-            sys.exit(__doc__)
-    if len(words) != 2:
-        sys.exit(__doc__)
+    words, given = command_line.read(__doc__, given, switches=("verbose",))
     corrupt = Corrupt(*words, given)
     with open(os.path.join(words[1], "list.json")) as file:
         entries = [entry for entry in json.load(file)["images"] if re.search(given["only"], entry["file"])]

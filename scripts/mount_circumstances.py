@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 
+import command_line
 import mounted
 
 # Until a daemon has gone after its mount.
@@ -182,17 +183,7 @@ def public_file(root):
 
 def main():
     given = {"only": "", "user": "1000", "options": "", "work": "/tmp"}
-    words = []
-    for word in sys.argv[1:]:
-        name, equals, value = word[2:].partition("=")
-        if not word.startswith("--"):
-            words.append(word)
-        elif name in given and equals:
-            given[name] = value
-        else:
-            sys.exit(__doc__)
-    if len(words) != 2:
-        sys.exit(__doc__)
+    words, given = command_line.read(__doc__, given)
     circumstances = Circumstances(*words, given)
     chosen = [case for case in CASES if re.search(given["only"], case.name)]
     for case in chosen:

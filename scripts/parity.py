@@ -14,6 +14,7 @@ import re
 import sys
 import tempfile
 
+import command_line
 import compare_mounts
 import mounted
 
@@ -107,17 +108,7 @@ class Parity:
 
 def main():
     given = {"only": "", "options": "-o allow_other", "work": "/tmp", "max": "5", "quick": "", "strict": ""}
-    words = []
-    for word in sys.argv[1:]:
-        name, equals, value = word[2:].partition("=")
-        if not word.startswith("--"):
-            words.append(word)
-        elif name in given and bool(equals) != (name in ("quick", "strict")):
-            given[name] = value or "yes"
-        else:
-            sys.exit(__doc__)
-    if len(words) < 2:
-        sys.exit(__doc__)
+    words, given = command_line.read(__doc__, given, switches=("quick", "strict"), words=(2, None))
     parity = Parity(words[0], given)
     for name, image, devices, offset in images_of(words[1:]):
         if re.search(given["only"], name):

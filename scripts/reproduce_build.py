@@ -27,6 +27,7 @@ import tempfile
 import time
 
 import build_matrix
+import command_line
 import mounted
 
 FIXED = ["--quiet", "-T1710000000", "--mkfs-time", "-U", "6f726566-7266-6566-6572-726f66730000"]
@@ -188,16 +189,8 @@ def report(digests):
 
 def arguments():
     given = {"work": "/tmp", "memory": "", "cases": ",".join(CASES), "jobs": "1,2,3,8", "pause": "61"}
-    words = []
-    for word in sys.argv[1:]:
-        name, equals, text = word[2:].partition("=")
-        if not word.startswith("--"):
-            words.append(word)
-        elif name in given and equals:
-            given[name] = text
-        else:
-            sys.exit(__doc__)
-    if not 1 <= len(words) <= 2 or not set(given["cases"].split(",")) <= set(CASES):
+    words, given = command_line.read(__doc__, given, words=(1, 2))
+    if not set(given["cases"].split(",")) <= set(CASES):
         sys.exit(__doc__)
     return words[0], words[1] if len(words) == 2 else None, given
 
