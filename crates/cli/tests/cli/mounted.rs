@@ -151,7 +151,7 @@ impl Process {
     /// The session that it belongs to, which is 0 if its leader lives outside this namespace of
     /// processes (where `getsid` of rustix would panic); none once it has ended.
     pub(crate) fn session(&self) -> Option<i32> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).ok()?;
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).ok()?;
         let behind_name = &stat[stat.rfind(')')? + 1..];
         // State, parent, process group, session.
         behind_name.split_ascii_whitespace().nth(3)?.parse().ok()
