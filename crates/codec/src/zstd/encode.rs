@@ -1,7 +1,7 @@
 //! Zstandard frames that fill a pcluster, by the reference C code in a workspace of fixed size.
 //!
 //! libzstd encodes a given input and has no mode for a given output, so the length of the input is
-//! searched for: `search` says what to try next, and here it is tried.
+//! searched for: `search` says what to try next, and here it is tried, twice for most pclusters.
 #![allow(unsafe_code, reason = "libzstd is a C library")]
 
 use std::ffi::c_int;
@@ -9,16 +9,21 @@ use std::ptr::NonNull;
 
 use zstd_sys as c;
 
+use super::estimate::{self, Estimate};
 use super::search::{Search, Tried};
 use super::{checked, kind_of};
 use crate::c_heap::{self, Block};
 use crate::encoder::Filled;
 use crate::error::ErrorKind;
-use crate::guess::Guess;
 
 /// The library has parameters of its own for inputs up to these sizes, and for all others, which its
 /// number for an unknown size stands for.
 const TIERS: [u64; 4] = [16 << 10, 128 << 10, 256 << 10, u64::MAX];
+
+/// The bytes of a frame for the costs of an [`Estimate`], in this part of one.
+const SCALE: u64 = 1 << 16;
+/// That of programs and texts, for the first frame.
+const FIRST_YIELD: u64 = SCALE / 15;
 
 /// One context.
 pub(crate) struct Encode {
@@ -27,7 +32,11 @@ pub(crate) struct Encode {
     workspace: Block,
     /// Where a frame is written that may be too long.
     scratch: Box<[u8]>,
-    guess: Guess,
+    estimate: Estimate,
+    /// The bytes that the frame before yielded for its cost, scaled.
+    scaled_yield: u64,
+    #[cfg(test)]
+    encodes: usize,
 }
 
 // SAFETY: the context lies in memory that this value owns and has no ties to a thread.
@@ -61,19 +70,30 @@ impl Encode {
             checked(unsafe { c::ZSTD_CCtx_setParameter(context.as_ptr(), parameter, value) })?;
         }
         let scratch = scratch.into_boxed_slice();
-        Ok(Self { context, workspace, scratch, guess: Guess::NONE })
+        Ok(Self {
+            context,
+            workspace,
+            scratch,
+            estimate: Estimate::new()?,
+            scaled_yield: FIRST_YIELD,
+            #[cfg(test)]
+            encodes: 0,
+        })
     }
 
     pub(crate) fn restart(&mut self) {
-        self.guess = Guess::NONE;
+        self.scaled_yield = FIRST_YIELD;
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.workspace.bytes() + self.scratch.len()
+        self.workspace.bytes() + self.scratch.len() + estimate::BYTES
     }
 
     pub(crate) fn fill(&mut self, input: &[u8], output: &mut [u8]) -> Result<Filled, ErrorKind> {
-        let mut search = Search::new(input.len(), output.len(), self.guess);
+        self.estimate.begin(output.len());
+        let cost = Search::aim(output.len()) as u64 * SCALE / self.scaled_yield;
+        let first = self.estimate.length(input, cost).max(output.len());
+        let mut search = Search::new(input.len(), output.len(), first);
         let room = scratch_bytes(output.len()).min(self.scratch.len());
         while let Some(length) = search.next() {
             let tried = self.encode(&input[..length], room)?;
@@ -82,14 +102,22 @@ impl Encode {
             {
                 output.copy_from_slice(&self.scratch[..bytes]);
             }
-            search.tell(length, tried);
+            search.tell((length, tried), input, &mut self.estimate);
         }
         let best = search.best();
-        self.guess.learn(best, best.taken < input.len());
+        // The short end of a file says little.
+        if best.taken < input.len() && best.bytes > 0 {
+            let cost = self.estimate.cost(input, best.taken).max(1);
+            self.scaled_yield = (best.bytes as u64 * SCALE / cost).max(1);
+        }
         Ok(best)
     }
 
     fn encode(&mut self, input: &[u8], room: usize) -> Result<Tried, ErrorKind> {
+        #[cfg(test)]
+        {
+            self.encodes += 1;
+        }
         let scratch = &mut self.scratch[..room];
         // SAFETY: the context is live and borrowed mutably; both slices are given with their
         // lengths.
@@ -135,5 +163,49 @@ fn workspace_bytes(level: c_int, window_log: u8) -> usize {
 
 /// The most that `new` takes.
 pub(crate) fn memory_bytes_max(level: i32, window_log: u8, pcluster_bytes: usize) -> usize {
-    workspace_bytes(level, window_log) + c_heap::HEADER_BYTES + scratch_bytes(pcluster_bytes)
+    workspace_bytes(level, window_log)
+        + c_heap::HEADER_BYTES
+        + scratch_bytes(pcluster_bytes)
+        + estimate::BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Words of a vocabulary that grows and shrinks, with noise between them: no two parts are alike.
+    fn changing(length: usize) -> Vec<u8> {
+        let mut state = 1_u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_041);
+            (state >> 40) as usize
+        };
+        let mut data = Vec::new();
+        while data.len() < length {
+            let (words, noise) = (16 << (next() % 8), next() % 8);
+            for _ in 0..2000 {
+                let word = (next() % words + 1) * 0x9E37_79B1;
+                data.extend_from_slice(&word.to_le_bytes()[..3 + word % 5]);
+                data.extend((0..noise % 4).map(|_| next().to_le_bytes()[0]));
+            }
+        }
+        data.truncate(length);
+        data
+    }
+
+    #[test]
+    fn a_pcluster_takes_two_attempts_on_average_and_few_more() {
+        let input = changing(3 << 20);
+        for (level, output_bytes) in [(1, 4096), (3, 4096), (3, 16_384), (3, 65_536), (9, 65_536)] {
+            let mut encode = Encode::new(level, 19, output_bytes).unwrap();
+            let mut output = vec![0; output_bytes];
+            let (mut at, mut clusters) = (0, 0);
+            while input.len() - at > 8 * output_bytes {
+                at += encode.fill(&input[at..], &mut output).unwrap().taken;
+                clusters += 1;
+            }
+            let encodes = encode.encodes;
+            assert!(encodes * 10 <= clusters * 24, "level {level}: {encodes} for {clusters}");
+        }
+    }
 }

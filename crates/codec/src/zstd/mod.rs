@@ -7,6 +7,7 @@
 #![allow(unsafe_code, reason = "libzstd is a C library")]
 
 pub(crate) mod encode;
+mod estimate;
 mod search;
 
 use std::mem::MaybeUninit;

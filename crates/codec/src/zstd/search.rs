@@ -1,21 +1,20 @@
 //! Finds how much input fills an output, from what attempts yielded.
 //!
-//! The attempts are few, so each is placed where the ones before point to: first by the ratio of the
-//! call before, then along a line through what is known. Where several miss on one side, the curve is
-//! not like a line, and steps grow or halve what is between. It ends as soon as little is left of the
-//! output.
+//! The attempts are few, so each is placed where the ones before point to: first by what the call
+//! before yielded for its cost, as `estimate` counts it, then along a line through what is known of
+//! costs and bytes. Where several miss on one side, the curve is not like a line, and steps grow or
+//! halve what is between. It ends as soon as little is left of the output.
 
+use super::estimate::Estimate;
 use crate::encoder::Filled;
-use crate::guess::Guess;
 
-/// It ends when less than one in this many bytes of the output is left.
-const LEFT: usize = 400;
+/// It ends when less than one in this many bytes of the output is left after the first attempt, after
+/// the next ones, and after [`ATTEMPTS`].
+const LEFT: [usize; 3] = [400, 128, 64];
 /// What all attempts but the first aim to leave, so that most fit: one in this many bytes.
 const AIM: usize = 800;
-/// It ends after this many attempts if less than one in so many bytes is left then.
-const MUCH_LEFT: usize = 64;
 const ATTEMPTS: usize = 6;
-/// And after this many in any case: inputs whose prefixes do not get shorter are not worth more.
+/// It ends after this many in any case: inputs whose prefixes do not get shorter are not worth more.
 const ATTEMPTS_MAX: usize = 12;
 
 /// What an attempt came to.
@@ -44,8 +43,9 @@ pub(super) struct Search {
 }
 
 impl Search {
-    pub(super) fn new(input: usize, output: usize, guess: Guess) -> Self {
-        let next = Some(guess.input_for(output - output / AIM).min(input));
+    /// A search that begins with `first`.
+    pub(super) fn new(input: usize, output: usize, first: usize) -> Self {
+        let next = Some(first.min(input));
         let fits = Filled { taken: 0, bytes: 0 };
         Self {
             input,
@@ -69,7 +69,18 @@ impl Search {
         self.fits
     }
 
-    pub(super) fn tell(&mut self, length: usize, tried: Tried) {
+    /// What the attempts after the first aim at, and a good first one: bytes of the output.
+    pub(super) fn aim(output: usize) -> usize {
+        output - output / AIM
+    }
+
+    /// Takes in what an attempt came to; `input` and `estimate` say where the next one is placed.
+    pub(super) fn tell(
+        &mut self,
+        (length, tried): (usize, Tried),
+        input: &[u8],
+        estimate: &mut Estimate,
+    ) {
         let fitted = matches!(tried, Tried::Yields(bytes) if bytes <= self.output);
         let is_same = self.attempts > 0 && fitted == self.last_fitted;
         self.repeated = if is_same { self.repeated + 1 } else { 0 };
@@ -82,38 +93,49 @@ impl Search {
             Tried::Yields(bytes) => self.exceeds = Some((length, Some(bytes))),
             Tried::YieldsMore => self.exceeds = Some((length, None)),
         }
-        self.next = if self.is_over() { None } else { self.place() };
+        self.next = if self.is_over() { None } else { self.place(input, estimate) };
     }
 
     fn is_over(&self) -> bool {
-        let left = self.output - self.fits.bytes;
-        let is_near = left <= self.output / LEFT;
-        let is_enough = self.attempts >= ATTEMPTS && left <= self.output / MUCH_LEFT;
-        is_near || is_enough || self.fits.taken == self.input || self.attempts >= ATTEMPTS_MAX
+        let [first, next, late] = LEFT;
+        let part = match self.attempts {
+            ..=1 => first,
+            2..ATTEMPTS => next,
+            _ => late,
+        };
+        let is_near = self.output - self.fits.bytes <= self.output / part;
+        is_near || self.fits.taken == self.input || self.attempts >= ATTEMPTS_MAX
     }
 
     /// The next length, strictly between what fits and what does not.
-    fn place(&self) -> Option<usize> {
-        let aim = self.output - self.output / AIM;
+    fn place(&self, input: &[u8], estimate: &mut Estimate) -> Option<usize> {
+        let aim = Self::aim(self.output) as u64;
         let Filled { taken, bytes } = self.fits;
-        let along = |rise: usize, run: usize, wanted: usize| wanted * run / rise.max(1);
+        let (bytes, cost) = (bytes as u64, estimate.cost(input, taken));
+        let along =
+            |rise: u64, run: u64, wanted: u64| (wanted * run / rise.max(1)) << self.repeated;
         let place = match self.exceeds {
-            None => {
-                taken + (along(bytes, taken, aim.saturating_sub(bytes)).max(1) << self.repeated)
-            }
-            Some((length, None)) => taken + (length - taken) / 2,
-            Some((length, Some(more))) => {
-                let line = |wanted| along(more - bytes, length - taken, wanted) << self.repeated;
-                let place = if self.last_fitted {
-                    taken + line(aim.saturating_sub(bytes))
-                } else {
-                    length.saturating_sub(line(more - aim))
-                };
-                let is_between = taken < place && place < length;
-                if is_between { place } else { taken + (length - taken) / 2 }
+            None => cost + along(bytes, cost, aim.saturating_sub(bytes)).max(1),
+            Some((length, more)) => {
+                let beyond = estimate.cost(input, length);
+                let middle = cost.midpoint(beyond);
+                let run = beyond.saturating_sub(cost);
+                let place = more.map(|more| more as u64).map_or(middle, |more| {
+                    let line = |wanted| along(more - bytes, run, wanted);
+                    if self.last_fitted {
+                        cost + line(aim.saturating_sub(bytes))
+                    } else {
+                        beyond.saturating_sub(line(more - aim))
+                    }
+                });
+                if cost < place && place < beyond { place } else { middle }
             }
         };
+        let place = estimate.length(input, place);
         let beyond = self.exceeds.map_or(self.input + 1, |(length, _)| length);
+        // Where costs tell nothing, what is between is halved.
+        let is_between = taken < place && (place < beyond || self.exceeds.is_none());
+        let place = if is_between { place } else { taken.midpoint(beyond) };
         let place = place.min(beyond - 1).max(taken + 1);
         (place < beyond).then_some(place)
     }
