@@ -81,18 +81,30 @@ def combinations():
         "directories": "-zlz4hc -C16384 --zD", "metadata-zone": "-zlz4hc --MZ", "metadata-zone-plain": "--MZ=id",
         "metabox": "-zlz4hc -C16384 -m4096", "metabox-zstd": "-zzstd -C65536 -m16384",
         "48bit": "-E48bit", "48bit-lz4": "-zlz4 -C4096 -E48bit", "48bit-zstd": "-zzstd -C65536 -E48bit",
-        "dot-omitted": "-E48bit,dot-omitted"})
+        "48bit-extended": "-E48bit,force-inode-extended", "48bit-one-time": "-E48bit --all-time -zlz4hc -C16384",
+        "48bit-chunks": "-E48bit --chunksize=16384", "48bit-chunks-indexes": "-E48bit,force-chunk-indexes --chunksize=4096",
+        "48bit-deflate-tails": "-zdeflate -C16384 -E48bit,ztailpacking",
+        "48bit-zstd-fragments": "-zzstd -C65536 -E48bit,fragments",
+        "48bit-lzma-all-fragments-dedupe": "-zlzma -C65536 -E48bit,all-fragments,dedupe",
+        "48bit-lz4hc-dedupe": "-zlz4hc -C16384 -E48bit,dedupe",
+        "48bit-zstd-fragments-dedupe-tails": "-zzstd -C16384 -E48bit,fragments,dedupe,ztailpacking",
+        "48bit-full-indexes": "-zlz4hc -C16384 -E48bit,legacy-compress",
+        "48bit-extents-of-64k": "-zzstd -C65536 -E48bit --max-extent-bytes=65536",
+        "48bit-extents-of-4k": "-zzstd -C4096 -E48bit --max-extent-bytes=4096",
+        "dot-omitted": "-E48bit,dot-omitted", "dot-omitted-lz4": "-zlz4hc -C16384 -Edot-omitted,fragments"})
     for size in (512, 1024, 2048):
         found[f"blocks-{size}"] = f"-b{size}"
         found[f"blocks-{size}-lz4"] = f"-b{size} -zlz4 -C{size}"
         found[f"blocks-{size}-zstd"] = f"-b{size} -zzstd -C16384 -Efragments,dedupe,ztailpacking"
         found[f"blocks-{size}-chunks"] = f"-b{size} --chunksize={4 * size}"
+        found[f"blocks-{size}-48bit"] = f"-b{size} -zzstd -C16384 -E48bit,dot-omitted,fragments,dedupe"
     for size in (8192, 16384, 32768, 65536):
         found[f"blocks-{size}"] = f"-b{size}"
         found[f"blocks-{size}-lz4hc"] = f"-b{size} -zlz4hc -C{size}"
         found[f"blocks-{size}-zstd"] = f"-b{size} -zzstd -C131072 -Eall-fragments,dedupe"
         found[f"blocks-{size}-deflate"] = f"-b{size} -zdeflate -C65536 -Efragments,ztailpacking"
         found[f"blocks-{size}-chunks"] = f"-b{size} --chunksize={2 * size}"
+        found[f"blocks-{size}-48bit"] = f"-b{size} -zlz4hc -C131072 -E48bit,dot-omitted,dedupe"
     found.update({
         "xattrs-none": "-x-1", "xattrs-all-shared": "-x0", "xattrs-shared-above-1": "-x1 -zlz4hc",
         "xattrs-shared-above-1000": "-x1000", "xattrs-prefixes": " ".join(PREFIXES),

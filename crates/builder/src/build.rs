@@ -79,3 +79,5 @@ fn report(tree: &Tree, options: &Options, prepared: &Prepared<'_>, data: &DataMa
 
 #[cfg(test)]
 pub(crate) mod tests;
+#[cfg(test)]
+mod wide_tests;

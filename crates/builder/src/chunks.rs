@@ -25,8 +25,6 @@ pub(crate) struct TableRules {
     pub(crate) chunk_bytes: u64,
     /// 8-byte indexes, also where 4 bytes would do.
     pub(crate) force_indexes: bool,
-    /// Block numbers of more than 32 bits are allowed.
-    pub(crate) wide: bool,
     /// The device that the chunks lie on; 0 is the image.
     pub(crate) device: u16,
 }
@@ -67,10 +65,6 @@ pub(crate) fn table(mut blocks: Vec<Option<u64>>, rules: &TableRules) -> Result<
     }
     // A block of all ones is a hole in either width.
     let has_far = blocks.iter().flatten().any(|&block| block >= u64::from(u32::MAX));
-    if has_far && !rules.wide {
-        let what = "a chunk lies past the 32-bit block numbers: 48-bit addresses are needed";
-        return Err(Error::new(ErrorKind::Unsupported(what.to_owned())));
-    }
     let has_indexes = rules.force_indexes || rules.device != 0 || has_far;
     let bits = if has_indexes { INDEXES } else { 0 } | if has_far { WIDE } else { 0 };
     let shift = u16::try_from(shift).unwrap_or(u16::MAX);
@@ -95,7 +89,7 @@ mod tests {
 
     fn rules() -> TableRules {
         let block = BlockSize::from_bits(12).unwrap();
-        TableRules { block, chunk_bytes: 8192, force_indexes: false, wide: false, device: 0 }
+        TableRules { block, chunk_bytes: 8192, force_indexes: false, device: 0 }
     }
 
     fn shape(blocks: Vec<Option<u64>>) -> (u64, Vec<Option<u64>>) {
@@ -121,16 +115,11 @@ mod tests {
 
     #[test]
     fn a_far_chunk_needs_wide_addresses() {
-        let far = vec![Some(1 << 33)];
-        assert!(matches!(
-            table(far.clone(), &rules()).unwrap_err().kind(),
-            ErrorKind::Unsupported(_)
-        ));
-        let FileData::Chunks { format, .. } =
-            table(far, &TableRules { wide: true, ..rules() }).unwrap()
-        else {
-            panic!("not in chunks");
+        let format = |block| match table(vec![Some(block)], &rules()).unwrap() {
+            FileData::Chunks { format, .. } => format,
+            other => panic!("{other:?}"),
         };
-        assert_eq!(format.entry_bytes(), 8);
+        assert!(format(1 << 33).is_wide() && format(u64::from(u32::MAX)).is_wide());
+        assert_eq!(format(u64::from(u32::MAX) - 1).entry_bytes(), 4);
     }
 }

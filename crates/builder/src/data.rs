@@ -33,7 +33,7 @@ pub enum FileData {
         /// The last bytes, fewer than a block.
         tail: Box<[u8]>,
     },
-    /// Nothing but a hole (48BIT only).
+    /// Nothing but a hole (48BIT only), at least a byte long.
     Hole,
     /// In chunks; `None` is a hole.
     Chunks {
@@ -55,6 +55,18 @@ pub struct Compressed {
     pub inline: Option<InlineExtent>,
     /// The end of the file, where it lies in the packed inode; not together with `inline`.
     pub fragment: Option<Fragment>,
+}
+
+impl Compressed {
+    /// The length of the file, which its parts add up to; `None` past 2^64.
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        let ends = [
+            self.inline.as_ref().map(|inline| inline.bytes),
+            self.fragment.map(|fragment| fragment.bytes),
+        ];
+        let extents = self.extents.iter().map(|extent| extent.bytes);
+        extents.chain(ends.into_iter().flatten()).try_fold(0_u64, u64::checked_add)
+    }
 }
 
 /// An extent: a run of the file that one pcluster holds.

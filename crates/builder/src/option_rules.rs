@@ -112,7 +112,6 @@ impl Options {
     /// What the format has and this builder does not write.
     fn check_written(&self) -> Result<()> {
         let unwritten = [
-            (self.wide, "48-bit images"),
             (self.compress_directories, "compressed directories"),
             (self.metabox_pcluster_bytes.is_some(), "inodes in a metabox"),
         ];
@@ -251,10 +250,6 @@ mod tests {
 
     #[test]
     fn what_is_not_written_is_said() {
-        assert_eq!(
-            refusal(|options| options.wide = true).unwrap(),
-            "48-bit images are not written"
-        );
         assert!(refusal(|options| options.omit_dot = true).is_some());
         assert!(refusal(|options| options.metabox_pcluster_bytes = Some(4096)).is_some());
         let both = |options: &mut Options| {

@@ -24,7 +24,9 @@ pub struct Options {
     pub extent_bytes_max: u32,
     /// Form of the indexes of compressed files.
     pub index: IndexForm,
-    /// 48-bit addresses and encoded extents.
+    /// 48BIT: encoded extents in place of indexes where they are shorter, compact inodes with seconds of
+    /// their own, no data for files of nothing but holes. Needs Linux 6.15. Addresses of more than 32 bits
+    /// are written where they are needed, also without this.
     pub wide: bool,
     /// The last pcluster of a file goes behind its inode where it fits (ztailpacking).
     pub inline_pclusters: bool,

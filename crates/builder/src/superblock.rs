@@ -57,7 +57,9 @@ impl Front {
     ) -> Result<()> {
         let features = &written.features;
         let declared = compression(options, |algorithm| features.algorithms.contains(&algorithm));
-        let incompat = self.incompat(features);
+        // Block numbers are below the count.
+        let is_wide = options.wide || features.has_wide || u32::try_from(blocks).is_err();
+        let incompat = self.incompat(features) | if is_wide { Incompat::BIT48 } else { 0 };
         let has_records = incompat & Incompat::COMPR_CFGS != 0;
         let mut sb = Superblock::new(options.block_size);
         sb.compat = Compat::new(self.compat(options));

@@ -83,7 +83,6 @@ pub(crate) fn write_files(
             block: options.block_size,
             chunk_bytes,
             force_indexes: options.force_chunk_indexes,
-            wide: options.wide,
             device: 0,
         }),
         _ => None,

@@ -408,6 +408,11 @@ pub(crate) struct BuildLayout {
     #[arg(long)]
     pub(crate) no_inline_data: bool,
 
+    /// Encoded extents where they are shorter, and files of nothing but holes without data; for Linux
+    /// 6.15 and later. Addresses of more than 32 bits are used without it, too, where they are needed
+    #[arg(long = "48bit")]
+    pub(crate) wide: bool,
+
     /// The label, 15 bytes at most
     #[arg(short = 'L', long, value_name = "TEXT")]
     pub(crate) label: Option<OsString>,

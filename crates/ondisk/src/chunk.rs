@@ -77,6 +77,12 @@ impl ChunkFormat {
         })
     }
 
+    /// Whether block numbers have 48 bits, which needs 48BIT.
+    #[must_use]
+    pub const fn is_wide(self) -> bool {
+        self.is_wide
+    }
+
     /// Bytes of a chunk.
     #[must_use]
     pub fn chunk_bytes(self, block_size: BlockSize) -> u64 {

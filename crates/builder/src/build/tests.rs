@@ -200,7 +200,7 @@ fn add_xattrs(add: &mut impl FnMut(NodeId, &[u8], Node) -> NodeId, parent: NodeI
 
 /// What a tree and an image are compared by.
 #[derive(Debug, PartialEq, Eq)]
-struct Facts {
+pub(crate) struct Facts {
     mode: u16,
     owner: (u32, u32),
     links: u32,
@@ -210,7 +210,7 @@ struct Facts {
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-fn facts_of_tree(tree: &Tree) -> BTreeMap<Vec<u8>, Facts> {
+pub(crate) fn facts_of_tree(tree: &Tree) -> BTreeMap<Vec<u8>, Facts> {
     let inventory = crate::metadata::Inventory::new(tree).unwrap();
     let mut all = BTreeMap::new();
     let walked: Result<()> = tree.walk(|path, id| {
@@ -246,7 +246,7 @@ fn facts_of_tree(tree: &Tree) -> BTreeMap<Vec<u8>, Facts> {
     all
 }
 
-fn facts_of_image(path: &Path) -> BTreeMap<Vec<u8>, Facts> {
+pub(crate) fn facts_of_image(path: &Path) -> BTreeMap<Vec<u8>, Facts> {
     let image = Image::open(path).unwrap();
     let mut all = BTreeMap::new();
     for visit in image.walk(b"/").unwrap() {
@@ -286,7 +286,7 @@ fn block_size(bits: u8) -> BlockSize {
     BlockSize::from_bits(bits).unwrap()
 }
 
-fn options(bits: u8) -> Options {
+pub(crate) fn options(bits: u8) -> Options {
     let block_size = block_size(bits);
     Options {
         block_size,
@@ -296,7 +296,7 @@ fn options(bits: u8) -> Options {
     }
 }
 
-fn build_here(
+pub(crate) fn build_here(
     directory: &TempDir,
     tree: &Tree,
     options: &Options,
@@ -311,10 +311,14 @@ fn build_here(
 }
 
 fn check_zoo(options: &Options, data: WriteData) {
+    check(&zoo(), options, data);
+}
+
+/// Builds an image of the tree and compares both.
+pub(crate) fn check(tree: &Tree, options: &Options, data: WriteData) {
     let directory = TempDir::new().unwrap();
-    let tree = zoo();
-    let path = build_here(&directory, &tree, options, data);
-    let (found, wanted) = (facts_of_image(&path), facts_of_tree(&tree));
+    let path = build_here(&directory, tree, options, data);
+    let (found, wanted) = (facts_of_image(&path), facts_of_tree(tree));
     assert_eq!(found.len(), wanted.len());
     for (path, facts) in &wanted {
         let shown = path.escape_ascii();

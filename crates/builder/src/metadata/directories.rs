@@ -14,19 +14,26 @@ pub(crate) struct Directories<'t> {
     inventory: &'t Inventory,
     writer: DirBlockWriter,
     block_bytes: usize,
+    omit_dot: bool,
 }
 
 /// Which inode a node has become.
 pub(crate) type NidOf<'a> = &'a dyn Fn(NodeId) -> Nid;
 
 impl<'t> Directories<'t> {
-    /// The directories of `tree`.
-    pub(crate) fn new(tree: &'t Tree, inventory: &'t Inventory, block_size: BlockSize) -> Self {
+    /// The directories of `tree`; with `omit_dot` none has an entry for itself.
+    pub(crate) fn new(
+        tree: &'t Tree,
+        inventory: &'t Inventory,
+        block_size: BlockSize,
+        omit_dot: bool,
+    ) -> Self {
         Self {
             tree,
             inventory,
             writer: DirBlockWriter::new(block_size),
             block_bytes: block_size.bytes() as usize,
+            omit_dot,
         }
     }
 
@@ -65,6 +72,7 @@ impl<'t> Directories<'t> {
         let children = self.tree.node(id).entries().into_iter().flatten();
         let mut entries: Vec<_> = own
             .into_iter()
+            .skip(usize::from(self.omit_dot))
             .chain(children.map(|(name, child)| (&**name, *child)))
             .map(|(name, node)| EntryRef {
                 name,
@@ -110,12 +118,18 @@ mod tests {
             tree.link(Tree::ROOT, name, child).unwrap();
         }
         let inventory = Inventory::new(&tree).unwrap();
-        let directories = Directories::new(&tree, &inventory, BlockSize::from_bits(12).unwrap());
-        let bytes = directories.render(Tree::ROOT, &|node| Nid::new(node.index() as u64)).unwrap();
-        assert_eq!(bytes.len() as u64, directories.bytes(Tree::ROOT).unwrap());
-        let block = DirBlock::parse(&bytes).unwrap();
-        let names: Vec<_> = block.entries().map(|entry| entry.unwrap().name).collect();
-        assert_eq!(names, [&b"!"[..], b"-", b".", b"..", b"...", b"a"]);
+        let names = |omit_dot| {
+            let block_size = BlockSize::from_bits(12).unwrap();
+            let directories = Directories::new(&tree, &inventory, block_size, omit_dot);
+            let nid = |node: NodeId| Nid::new(node.index() as u64);
+            let bytes = directories.render(Tree::ROOT, &nid).unwrap();
+            assert_eq!(bytes.len() as u64, directories.bytes(Tree::ROOT).unwrap());
+            let block = DirBlock::parse(&bytes).unwrap();
+            let names = block.entries().map(|entry| entry.unwrap().name.to_vec());
+            names.collect::<Vec<_>>().join(&b' ')
+        };
+        assert_eq!(names(false), b"! - . .. ... a");
+        assert_eq!(names(true), b"! - .. ... a");
     }
 
     #[test]
@@ -126,7 +140,8 @@ mod tests {
             tree.link(Tree::ROOT, format!("{number:020}").as_bytes(), child).unwrap();
         }
         let inventory = Inventory::new(&tree).unwrap();
-        let directories = Directories::new(&tree, &inventory, BlockSize::from_bits(9).unwrap());
+        let block_size = BlockSize::from_bits(9).unwrap();
+        let directories = Directories::new(&tree, &inventory, block_size, false);
         let bytes = directories.render(Tree::ROOT, &|node| Nid::new(node.index() as u64)).unwrap();
         let blocks: Vec<_> =
             bytes.chunks(512).map(|block| DirBlock::parse(block).unwrap()).collect();

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use ferrofs_ondisk::compression::AlgorithmId;
+use ferrofs_ondisk::{DataLayout, Payload};
 
 use super::inodes::{Behind, Record};
 
@@ -19,6 +20,8 @@ pub(crate) struct Features {
     pub(crate) has_fragments: bool,
     pub(crate) has_shared_pclusters: bool,
     pub(crate) has_chunks: bool,
+    /// Something that only 48BIT says.
+    pub(crate) has_wide: bool,
     /// Behind the last pcluster of the files so far: data is written in their order.
     seen: u64,
 }
@@ -26,6 +29,7 @@ pub(crate) struct Features {
 impl Features {
     /// Notes what `record` needs; the packed inode comes first, then all others in the order of their data.
     pub(crate) fn note(&mut self, record: &Record<'_>) {
+        self.has_wide |= is_wide(record);
         match record.behind {
             Behind::Chunks(..) => self.has_chunks = true,
             Behind::Index(plan) => {
@@ -49,4 +53,22 @@ impl Features {
             self.seen = self.seen.max(extent.address + u64::from(extent.pcluster_bytes));
         }
     }
+}
+
+/// Whether a reader without 48BIT would take the inode for something else.
+fn is_wide(record: &Record<'_>) -> bool {
+    let in_payload = match record.inode.payload {
+        // Without 48BIT an inline tail is all that has no start block.
+        Payload::StartBlock(None) => record.inode.layout == DataLayout::FlatPlain,
+        Payload::StartBlock(Some(number)) | Payload::CompressedBlocks(number) => {
+            number >= u64::from(u32::MAX)
+        }
+        Payload::Chunks(format) => format.is_wide(),
+        Payload::Device { .. } | Payload::Nothing => false,
+    };
+    let has_encoded_extents = match record.behind {
+        Behind::Index(plan) => plan.has_encoded_extents(),
+        _ => false,
+    };
+    in_payload || has_encoded_extents || record.inode.has_no_dot
 }

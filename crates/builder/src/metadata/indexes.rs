@@ -1,12 +1,16 @@
 //! The indexes of compressed files: which form each takes, and its bytes.
 
+use std::collections::BTreeSet;
+
 use ferrofs_ondisk::compression::AlgorithmId;
 use ferrofs_ondisk::zmap::{
-    ExtentPlan, HeadKind, IndexHeader, MAP_HEADER_BYTES, MapHeader, Tail, compact_bytes,
-    compact_fits, full_bytes, header_offset, write_compact, write_full,
+    ExtentPlan, ExtentRecord, ExtentTable, HeadKind, IndexHeader, MAP_HEADER_BYTES, MapHeader,
+    Tail, compact_bytes, compact_fits, full_bytes, header_offset, write_compact, write_extents,
+    write_full,
 };
-use ferrofs_ondisk::{BlockSize, DataLayout};
+use ferrofs_ondisk::{BlockSize, DataLayout, InodeForm};
 
+use super::extents::extent_records;
 use crate::data::{Compressed, Extent};
 use crate::{Error, ErrorKind, IndexForm, Result};
 
@@ -20,6 +24,10 @@ const BITS_MAX_4B: u8 = 14;
 pub(crate) struct IndexStyle {
     pub(crate) block_size: BlockSize,
     pub(crate) form: IndexForm,
+    /// Encoded extents may stand in place of an index (48BIT).
+    pub(crate) wide: bool,
+    /// Bytes of the largest pcluster.
+    pub(crate) pcluster_bytes: u32,
     /// Named by indexes of files in which nothing could be compressed.
     pub(crate) default: AlgorithmId,
 }
@@ -31,6 +39,8 @@ pub(crate) struct IndexPlan<'d> {
     style: IndexStyle,
     header: MapHeader,
     algorithms: [AlgorithmId; 2],
+    /// How many records a table of encoded extents has.
+    records: u64,
     /// The layout of the inode.
     pub(crate) layout: DataLayout,
 }
@@ -40,7 +50,8 @@ impl<'d> IndexPlan<'d> {
     ///
     /// # Errors
     /// Three algorithms in one file, pclusters that are no whole blocks, and an inline pcluster that is
-    /// none: only a bug of ours makes these.
+    /// none: only a bug of ours makes these. An inline pcluster in a file that also has data behind 2^32
+    /// blocks.
     pub(crate) fn new(data: &'d Compressed, style: IndexStyle) -> Result<Self> {
         let (first, second) = algorithms(data, style.default)?;
         let algorithms = [first, second.unwrap_or(first)];
@@ -48,7 +59,7 @@ impl<'d> IndexPlan<'d> {
         {
             let header = MapHeader::WholeFragment(fragment.offset);
             let layout = DataLayout::CompressedFull;
-            return Ok(Self { data, style, header, algorithms, layout });
+            return Ok(Self { data, style, header, algorithms, records: 0, layout });
         }
         let mut index = IndexHeader::new(style.block_size.bits(), first, second);
         index.tail = tail(data)?;
@@ -63,7 +74,37 @@ impl<'d> IndexPlan<'d> {
         index.has_2b_packs = is_compact && style.block_size.bits() <= BITS_MAX_2B;
         let layout =
             if is_compact { DataLayout::CompressedCompact } else { DataLayout::CompressedFull };
-        Ok(Self { data, style, header: MapHeader::Index(index), algorithms, layout })
+        let plan =
+            Self { data, style, header: MapHeader::Index(index), algorithms, records: 0, layout };
+        plan.or_extents(&plans)
+    }
+
+    /// Encoded extents in place of this index: where the data lies too far for any index, and where they
+    /// are allowed and shorter. There is no record for an inline pcluster.
+    fn or_extents(self, plans: &[ExtentPlan]) -> Result<Self> {
+        let is_far = plans.iter().any(|extent| u32::try_from(extent.block).is_err());
+        let is_choice = self.style.wide && self.style.form == IndexForm::Compact;
+        if self.data.inline.is_some() && is_far {
+            let what = "data behind 2^32 blocks with an inline pcluster: use larger blocks or none";
+            return Err(Error::new(ErrorKind::Unsupported(what.to_owned())));
+        }
+        if self.data.inline.is_some() || !(is_far || is_choice) {
+            return Ok(self);
+        }
+        let bytes = self.data.bytes().ok_or_else(|| defect("a file of 2^64 bytes"))?;
+        let records = self.extent_records()?;
+        let has_fragment = self.has_fragment();
+        let table = ExtentTable::smallest(&records, bytes, self.style.block_size, has_fragment);
+        let (header, layout) = (MapHeader::Extents(table), DataLayout::CompressedFull);
+        let extents = Self { header, layout, records: records.len() as u64, ..self };
+        // How both are aligned depends on the inode: the usual one decides.
+        let core = u64::from(InodeForm::Compact.bytes());
+        let is_shorter = extents.bytes(core, bytes) < self.bytes(core, bytes);
+        Ok(if is_far || is_shorter { extents } else { self })
+    }
+
+    fn extent_records(&self) -> Result<Vec<ExtentRecord>> {
+        extent_records(self.data, self.style.pcluster_bytes)
     }
 
     /// Bytes from the end of an inode with its xattrs, `core_bytes` from its start, to the end of the
@@ -76,7 +117,11 @@ impl<'d> IndexPlan<'d> {
                 compact_bytes(at, file_bytes, index)?
             }
             MapHeader::Index(index) => full_bytes(file_bytes, index)?,
-            MapHeader::WholeFragment(_) | MapHeader::Extents(_) => 0,
+            MapHeader::Extents(table) => {
+                let start = table.start(at)?;
+                table.record_offset(start, self.records)?.checked_sub(at + MAP_HEADER_BYTES)?
+            }
+            MapHeader::WholeFragment(_) => 0,
         };
         at.checked_add(MAP_HEADER_BYTES)?.checked_add(entries)?.checked_sub(core_bytes)
     }
@@ -90,12 +135,14 @@ impl<'d> IndexPlan<'d> {
         inode.resize(usize::try_from(at).unwrap_or(usize::MAX), 0);
         let header = self.header.to_bytes(self.layout, self.style.block_size).map_err(format)?;
         inode.extend_from_slice(&header);
-        let MapHeader::Index(index) = &self.header else { return Ok(()) };
-        let plans = extent_plans(self.data, self.style.block_size, self.algorithms)?;
-        let entries = if self.layout == DataLayout::CompressedCompact {
-            write_compact(index, at, file_bytes, &plans)
-        } else {
-            write_full(index, file_bytes, &plans)
+        let plans = || extent_plans(self.data, self.style.block_size, self.algorithms);
+        let entries = match &self.header {
+            MapHeader::WholeFragment(_) => return Ok(()),
+            MapHeader::Extents(table) => write_extents(table, at, &self.extent_records()?),
+            MapHeader::Index(index) if self.layout == DataLayout::CompressedCompact => {
+                write_compact(index, at, file_bytes, &plans()?)
+            }
+            MapHeader::Index(index) => write_full(index, file_bytes, &plans()?),
         };
         inode.extend_from_slice(&entries.map_err(format)?);
         Ok(())
@@ -113,22 +160,37 @@ impl<'d> IndexPlan<'d> {
     }
 
     /// The algorithms that the index names; without entries it names none.
-    pub(crate) fn named_algorithms(&self) -> &[AlgorithmId] {
+    pub(crate) fn named_algorithms(&self) -> BTreeSet<AlgorithmId> {
         match self.header {
-            MapHeader::WholeFragment(_) => &[],
-            _ => &self.algorithms,
+            MapHeader::WholeFragment(_) => BTreeSet::new(),
+            MapHeader::Index(_) => self.algorithms.into(),
+            MapHeader::Extents(_) => {
+                self.data.extents.iter().filter_map(|extent| extent.algorithm).collect()
+            }
         }
+    }
+
+    /// Whether the index is one of encoded extents.
+    pub(crate) fn has_encoded_extents(&self) -> bool {
+        matches!(self.header, MapHeader::Extents(_))
     }
 
     /// Whether pclusters may have several blocks.
     pub(crate) fn has_big_pclusters(&self) -> bool {
-        matches!(self.header, MapHeader::Index(index) if index.has_big_pcluster_1)
+        match self.header {
+            MapHeader::WholeFragment(_) => false,
+            MapHeader::Index(index) => index.has_big_pcluster_1,
+            MapHeader::Extents(_) => {
+                let block = self.style.block_size.bytes();
+                self.data.extents.iter().any(|extent| extent.pcluster_bytes > block)
+            }
+        }
     }
 
-    /// Whether the file has two algorithms.
+    /// Whether the index has heads of two kinds, one for each algorithm. Encoded extents name each their own.
     pub(crate) fn has_two_algorithms(&self) -> bool {
         let [first, second] = self.algorithms;
-        first != second
+        first != second && matches!(self.header, MapHeader::Index(_))
     }
 
     /// Whether the end of the file, or all of it, lies in the packed inode.
@@ -229,7 +291,13 @@ mod tests {
 
     fn style(bits: u8) -> IndexStyle {
         let block_size = BlockSize::from_bits(bits).unwrap();
-        IndexStyle { block_size, form: IndexForm::Compact, default: AlgorithmId::Lz4 }
+        IndexStyle {
+            block_size,
+            form: IndexForm::Compact,
+            wide: false,
+            pcluster_bytes: 1 << 20,
+            default: AlgorithmId::Lz4,
+        }
     }
 
     fn extent(address: u64, blocks: u32) -> Extent {
@@ -268,8 +336,9 @@ mod tests {
     #[test]
     fn the_planned_size_is_the_size_that_is_written() {
         for (core, tail) in [(32u64, 0u64), (64, 1), (44, 2), (80, 0), (100, 1)] {
-            let mut data = file(vec![extent(4096, 2), extent(12288, 1)]);
-            let mut bytes = 40000;
+            let extents = [extent(4096, 2), extent(12288, 1)];
+            let mut data = file(extents.map(|extent| Extent { bytes: 80_000, ..extent }).into());
+            let mut bytes = 160_000;
             if tail == 1 {
                 data.fragment = Some(Fragment { bytes: 300, offset: 7 });
                 bytes += 300;
@@ -279,8 +348,11 @@ mod tests {
                 data.inline = Some(InlineExtent { bytes: 99, algorithm, pcluster: [1; 99].into() });
                 bytes += 99;
             }
-            for form in [IndexForm::Compact, IndexForm::Full] {
-                let plan = IndexPlan::new(&data, IndexStyle { form, ..style(12) }).unwrap();
+            for (form, wide) in
+                [(IndexForm::Compact, false), (IndexForm::Full, false), (IndexForm::Compact, true)]
+            {
+                let plan = IndexPlan::new(&data, IndexStyle { form, wide, ..style(12) }).unwrap();
+                assert_eq!(plan.has_encoded_extents(), wide && tail != 2);
                 let mut inode = vec![0; usize::try_from(core).unwrap()];
                 plan.write(bytes, &mut inode).unwrap();
                 assert_eq!(
@@ -320,6 +392,62 @@ mod tests {
         IndexPlan::new(&data, style(12)).unwrap_err();
         let data = file(vec![extent(4096, 1), other]);
         assert!(IndexPlan::new(&data, style(12)).unwrap().has_two_algorithms());
+    }
+
+    /// A plan for a wide image, and whether it has encoded extents.
+    fn wide(data: &Compressed) -> (IndexPlan<'_>, bool) {
+        let plan = IndexPlan::new(data, IndexStyle { wide: true, ..style(12) }).unwrap();
+        (plan, plan.has_encoded_extents())
+    }
+
+    #[test]
+    fn encoded_extents_stand_where_they_are_shorter_than_an_index() {
+        // 16 bytes an extent against 2 a block, of which an extent of 9,000 bytes begins in 2 or 3.
+        let short = |count: u64| {
+            let extents = (1..=count).map(|at| Extent { bytes: 9000, ..extent(at << 12, 1) });
+            file(extents.collect())
+        };
+        let long = (1..=99).map(|at| Extent { bytes: 90_000, ..extent(at << 16, 16) });
+        let (long, short) = (file(long.collect()), short(99));
+        assert!(wide(&long).1 && !wide(&short).1);
+        assert!(!IndexPlan::new(&long, style(12)).unwrap().has_encoded_extents());
+        let forced = IndexStyle { wide: true, form: IndexForm::Full, ..style(12) };
+        assert!(!IndexPlan::new(&long, forced).unwrap().has_encoded_extents());
+        let inline = Some(InlineExtent { bytes: 9, algorithm: None, pcluster: [1; 9].into() });
+        assert!(!wide(&Compressed { inline, ..long }).1);
+    }
+
+    #[test]
+    fn what_lies_far_has_encoded_extents_in_any_image() {
+        let near = file(vec![extent(u64::from(u32::MAX) << 12, 1)]);
+        assert!(!IndexPlan::new(&near, style(12)).unwrap().has_encoded_extents());
+        let far = file(vec![extent(1 << 44, 1)]);
+        let plan = IndexPlan::new(&far, style(12)).unwrap();
+        assert!(plan.has_encoded_extents() && !plan.has_two_algorithms());
+        assert_eq!(plan.named_algorithms(), BTreeSet::from([AlgorithmId::Zstd]));
+        let inline = Some(InlineExtent { bytes: 9, algorithm: None, pcluster: [1; 9].into() });
+        let both = Compressed { inline, ..far };
+        let error = IndexPlan::new(&both, style(12)).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Unsupported(_)), "{error}");
+    }
+
+    #[test]
+    fn a_file_of_more_than_4_gib_has_records_of_32_bytes() {
+        let bytes = 9_000_001;
+        let count = (1u64 << 32) / bytes + 2;
+        let extents = (1..=count).map(|at| Extent { bytes, ..extent(at << 20, 256) });
+        let data = file(extents.collect());
+        let (plan, _) = wide(&data);
+        let mut written = vec![0; 64];
+        plan.write(count * bytes, &mut written).unwrap();
+        let MapHeader::Extents(table) = plan.header else { panic!("{:?}", plan.header) };
+        assert_eq!((table.record_bytes(), table.count), (32, count));
+        let start = table.start(64).unwrap();
+        for (number, extent) in (0..).zip(&data.extents) {
+            let at = usize::try_from(table.record_offset(start, number).unwrap()).unwrap();
+            let record = ExtentRecord::parse(&written[at..], &table).unwrap();
+            assert_eq!((record.logical, record.physical), (number * bytes, extent.address));
+        }
     }
 
     #[test]

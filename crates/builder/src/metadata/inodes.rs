@@ -41,6 +41,10 @@ pub(crate) struct InodeStyle {
     pub(crate) base: TimeBase,
     pub(crate) index: IndexStyle,
     pub(crate) forced: Option<InodeForm>,
+    /// Compact inodes may have a time of their own, by seconds (48BIT).
+    pub(crate) wide: bool,
+    /// Directories have no entry for themselves.
+    pub(crate) omit_dot: bool,
 }
 
 /// What is known of an inode besides its node.
@@ -68,7 +72,7 @@ impl InodeStyle {
             (_, true) => Some(InodeForm::Extended),
             _ => None,
         };
-        Self { base, index, forced }
+        Self { base, index, forced, wide: options.wide, omit_dot: options.omit_dot }
     }
 
     /// The inode of `node`, whose data, if it has any, lies at `place`.
@@ -153,7 +157,8 @@ impl InodeStyle {
                 Ok(Behind::Index(plan))
             }
             FileData::Hole => {
-                Err(Error::new(ErrorKind::Unsupported("a file of one hole, without 48-bit".into())))
+                inode.payload = Payload::StartBlock(None);
+                Ok(Behind::Nothing)
             }
         }
     }
@@ -167,6 +172,7 @@ impl InodeStyle {
         inode.mtime = metadata.mtime;
         inode.ino = identity.number;
         inode.xattr_bytes = identity.xattr_bytes;
+        inode.has_no_dot = self.omit_dot && inode.file_type == FileType::Directory;
         inode
     }
 
@@ -199,7 +205,7 @@ impl InodeStyle {
     }
 
     fn form(&self, inode: &Inode) -> Result<InodeForm> {
-        let fits = inode.fits_compact(self.base, false);
+        let fits = inode.fits_compact(self.base, self.wide);
         match self.forced {
             Some(InodeForm::Compact) if !fits => Err(Error::new(ErrorKind::Unsupported(
                 "an owner, a size, a link count or a time that no compact inode holds".to_owned(),

@@ -13,6 +13,7 @@
 //! Nids count from the start of the image (`meta_blkaddr` is 0), so that none is 0 and the root's is small.
 
 mod directories;
+mod extents;
 mod features;
 mod indexes;
 mod inodes;
@@ -101,7 +102,7 @@ impl<'t> Prepared<'t> {
         let xattrs = XattrPlan::new(tree, &inventory.order, options)
             .map_err(|(id, error)| error.at(path_of(tree, id)))?;
         let of_inodes = inventory.order.iter().map(|id| tree.node(*id).metadata.mtime);
-        let times = SuperblockTimes::choose(options.time, of_inodes);
+        let times = SuperblockTimes::choose(options.time, options.wide, of_inodes);
         let layout = Layout::new(options.block_size, 0);
         Ok(Self { tree, options, inventory, xattrs, times, layout, root_at: 0, head_bytes: 0 })
     }
@@ -154,7 +155,10 @@ impl<'t> Prepared<'t> {
         let head = Job { prepared: &self, data }.write_zone(&placed, zone, watch)?;
         Job { prepared: &self, data }.write_blocks(&placed, image, watch)?;
         let block = u64::from(self.options.block_size.bytes());
-        let xattr_block = u32::try_from(placed.shared_at / block).map_err(|_| too_large())?;
+        let xattr_block = u32::try_from(placed.shared_at / block).map_err(|_| {
+            let what = "shared xattrs behind 2^32 blocks: share none, or use larger blocks";
+            Error::new(ErrorKind::Unsupported(what.to_owned()))
+        })?;
         Ok(Written {
             head,
             features: placed.features,
@@ -407,13 +411,16 @@ impl<'a> Job<'a, '_> {
         let index = IndexStyle {
             block_size: options.block_size,
             form: options.index,
+            wide: options.wide,
+            pcluster_bytes: options.pcluster_bytes,
             default: default.unwrap_or(AlgorithmId::Lz4),
         };
         InodeStyle::new(options, self.prepared.times.base, index)
     }
 
     fn directories(&self) -> Directories<'_> {
-        Directories::new(self.prepared.tree, &self.prepared.inventory, self.block_size())
+        let Prepared { tree, inventory, options, .. } = self.prepared;
+        Directories::new(tree, inventory, options.block_size, options.omit_dot)
     }
 
     fn block_size(&self) -> BlockSize {
@@ -450,5 +457,5 @@ fn look(count: usize, watch: &dyn Watch) -> Result<()> {
 
 #[cold]
 fn too_large() -> Error {
-    Error::new(ErrorKind::Unsupported("an image of 2^32 blocks or more, without 48-bit".to_owned()))
+    Error::new(ErrorKind::Unsupported("an image of 2^64 bytes or more".to_owned()))
 }

@@ -1,5 +1,6 @@
 //! The time that compact inodes share.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use ferrofs_ondisk::{TimeBase, Timestamp};
@@ -20,9 +21,14 @@ impl SuperblockTimes {
     ///
     /// With a fixed time the epoch is that time. Otherwise the newest time is the image's, and the epoch
     /// is what most inodes have, so that most inodes can be compact; of equally frequent times it is the
-    /// older.
-    pub(crate) fn choose(wanted: SuperblockTime, times: impl Iterator<Item = Timestamp>) -> Self {
-        let mut counts: HashMap<(i64, u32), u64> = HashMap::new();
+    /// older. In a `wide` image compact inodes have seconds of their own after the epoch, and share the
+    /// nanoseconds only: those that most inodes have, and the epoch is the oldest time with these.
+    pub(crate) fn choose(
+        wanted: SuperblockTime,
+        wide: bool,
+        times: impl Iterator<Item = Timestamp>,
+    ) -> Self {
+        let mut counts = Counts::new();
         for time in times {
             *counts.entry((time.seconds, time.nanoseconds)).or_default() += 1;
         }
@@ -34,18 +40,39 @@ impl SuperblockTimes {
             }
             SuperblockTime::Newest => (newest, None),
         };
-        let most = counts
-            .iter()
-            .filter(|((seconds, _), _)| match fixed {
-                Some(fixed) => *seconds == fixed,
-                // Readers differ in what they make of an epoch before 1970.
-                None => *seconds >= 0,
-            })
-            .max_by_key(|(time, count)| (**count, std::cmp::Reverse(**time)));
-        let (epoch, fixed_nsec) = most.map_or((image, 0), |(time, _)| *time);
-        let build_time = u32::try_from(image.saturating_sub(epoch)).unwrap_or(u32::MAX);
-        Self { base: TimeBase { epoch, fixed_nsec }, build_time }
+        // Readers differ in what they make of an epoch before 1970.
+        counts.retain(|(seconds, _), _| *seconds >= 0);
+        let base = if wide { oldest(&counts, image) } else { commonest(&counts, image, fixed) };
+        let build_time = u32::try_from(image.saturating_sub(base.epoch)).unwrap_or(u32::MAX);
+        Self { base, build_time }
     }
+}
+
+/// How many inodes have a time: seconds and nanoseconds.
+type Counts = HashMap<(i64, u32), u64>;
+
+/// The time that most inodes have, of those in the second `fixed` if there is one; else that of the image.
+fn commonest(counts: &Counts, image: i64, fixed: Option<i64>) -> TimeBase {
+    let most = counts
+        .iter()
+        .filter(|((seconds, _), _)| fixed.is_none_or(|fixed| *seconds == fixed))
+        .max_by_key(|(time, count)| (**count, Reverse(**time)));
+    let (epoch, fixed_nsec) = most.map_or((image, 0), |(time, _)| *time);
+    TimeBase { epoch, fixed_nsec }
+}
+
+/// The nanoseconds that most inodes have, and the oldest second with these, or that of the image before it.
+fn oldest(counts: &Counts, image: i64) -> TimeBase {
+    let mut by_nanoseconds: HashMap<u32, (u64, i64)> = HashMap::new();
+    for ((seconds, nanoseconds), count) in counts {
+        let (total, first) = by_nanoseconds.entry(*nanoseconds).or_insert((0, image));
+        (*total, *first) = (*total + count, (*first).min(*seconds));
+    }
+    let most = by_nanoseconds
+        .iter()
+        .max_by_key(|(nanoseconds, (total, _))| (*total, Reverse(**nanoseconds)));
+    let (fixed_nsec, epoch) = most.map_or((0, image), |(nsec, (_, first))| (*nsec, *first));
+    TimeBase { epoch, fixed_nsec }
 }
 
 #[cfg(test)]
@@ -53,9 +80,13 @@ mod tests {
     use super::*;
 
     fn choose(wanted: SuperblockTime, times: &[(i64, u32)]) -> (i64, u32, u32) {
+        choose_for(wanted, false, times)
+    }
+
+    fn choose_for(wanted: SuperblockTime, wide: bool, times: &[(i64, u32)]) -> (i64, u32, u32) {
         let times = times.iter();
         let times = times.map(|&(seconds, nanoseconds)| Timestamp { seconds, nanoseconds });
-        let chosen = SuperblockTimes::choose(wanted, times);
+        let chosen = SuperblockTimes::choose(wanted, wide, times);
         (chosen.base.epoch, chosen.base.fixed_nsec, chosen.build_time)
     }
 
@@ -86,5 +117,15 @@ mod tests {
     fn a_time_before_1970_is_no_epoch() {
         assert_eq!(choose(SuperblockTime::Newest, &[(-5, 0), (-5, 0), (1, 0)]), (1, 0, 0));
         assert_eq!(choose(SuperblockTime::Newest, &[(-5, 0)]), (0, 0, 0));
+    }
+
+    #[test]
+    fn in_a_wide_image_the_commonest_nanoseconds_and_their_oldest_second_count() {
+        let times = [(50, 7), (40, 7), (30, 7), (5, 0), (5, 0), (-9, 7), (60, 1)];
+        assert_eq!(choose_for(SuperblockTime::Newest, true, &times), (30, 7, 30));
+        assert_eq!(choose_for(SuperblockTime::Fixed(99), true, &times), (30, 7, 69));
+        assert_eq!(choose_for(SuperblockTime::Fixed(3), true, &times), (3, 7, 0));
+        assert_eq!(choose_for(SuperblockTime::Newest, true, &[(4, 9), (3, 2)]), (3, 2, 1));
+        assert_eq!(choose_for(SuperblockTime::Newest, true, &[(-4, 9)]), (0, 0, 0));
     }
 }

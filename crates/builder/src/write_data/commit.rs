@@ -11,7 +11,7 @@ use crate::chunks::{ChunkStore, TableRules, table};
 use crate::compress::digest::Digest;
 use crate::compress::output::{Encoded, Form, Laid, Output};
 use crate::compress::worker::Worker;
-use crate::data::{Compressed, Extent, FileData, Fragment};
+use crate::data::{Extent, FileData, Fragment};
 use crate::fragments::PackedFile;
 use crate::segment::{Duty, SEGMENT_BYTES, Task};
 use crate::{BlockSink, Error, ErrorKind, Result};
@@ -355,7 +355,7 @@ impl<'s> Committer<'s> {
             _ => growing.finish(self.rules.block, is_copied),
         };
         if let FileData::Compressed(compressed) = &data
-            && length(compressed) != Some(task.content.bytes())
+            && compressed.bytes() != Some(task.content.bytes())
         {
             return Err(defect("the extents of a file do not add up to it"));
         }
@@ -365,16 +365,6 @@ impl<'s> Committer<'s> {
         self.files.push(data);
         Ok(())
     }
-}
-
-/// The length of a compressed file by its parts.
-fn length(data: &Compressed) -> Option<u64> {
-    let ends = [
-        data.inline.as_ref().map(|inline| inline.bytes),
-        data.fragment.map(|fragment| fragment.bytes),
-    ];
-    let extents = data.extents.iter().map(|extent| extent.bytes);
-    extents.chain(ends.into_iter().flatten()).try_fold(0_u64, u64::checked_add)
 }
 
 fn extent_at(extent: &Laid, address: u64) -> Extent {

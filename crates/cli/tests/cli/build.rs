@@ -69,6 +69,8 @@ fn every_algorithm_and_layout_holds_the_source() {
         &["--chunk-size=64k"],
         &["-b512", "-zlz4", "-C2k"],
         &["--no-inline-data", "--xattr-share-above=0"],
+        &["--48bit"],
+        &["--48bit", "-zlz4hc", "-C64k", "--dedupe", "--fragments"],
         &["--offset=64k"],
     ] {
         let image = dir.join("image");

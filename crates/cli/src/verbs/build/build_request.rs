@@ -34,6 +34,7 @@ pub(crate) fn request(
     let layout = &typed.layout;
     options.inline_data = !layout.no_inline_data;
     options.chunk_bytes = layout.chunk_size;
+    options.wide = layout.wide;
     let label = layout.label.as_ref().map(|label| label.as_bytes());
     options.label =
         parse_label(label.unwrap_or_default()).map_err(|why| format!("--label: {why}"))?;
@@ -279,6 +280,7 @@ mod tests {
         assert_eq!((options.pcluster_bytes, options.extent_bytes_max), (1 << 20, 128 << 10));
         assert_eq!((options.fragments, options.index), (Fragments::All, IndexForm::Full));
         assert_eq!(options.deduplication, Deduplication::On);
+        assert!(!options.wide && made(&["--48bit"]).unwrap().options.wide);
         assert!(options.inline_pclusters);
         let options = made(&["-zzstd", "--fragments"]).unwrap().options;
         assert_eq!((options.fragments, options.pcluster_bytes), (Fragments::Tails, 65536));

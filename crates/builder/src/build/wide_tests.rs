@@ -1,0 +1,333 @@
+//! Images with 48BIT: encoded extents, times of compact inodes, holes, far addresses, and no stray byte.
+
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use ferrofs_codec::Method;
+use ferrofs_image::{Image, Visit};
+use ferrofs_ondisk::chunk::{ChunkFormat, ChunkPlace, ChunkTable};
+use ferrofs_ondisk::zmap::{MAP_HEADER_BYTES, MapHeader, header_offset};
+use ferrofs_ondisk::{DataLayout, Incompat};
+use tempfile::TempDir;
+
+use super::tests::*;
+use super::*;
+use crate::compress::memory_store::sparse_content;
+use crate::data::{Compressed, Extent, FileData};
+use crate::metadata::sample::{file, metadata, node};
+use crate::tree::{Kind, Node, Timestamp};
+use crate::{Algorithms, Deduplication, Fragments, SuperblockTime};
+
+/// Lines that compress, noise that does not, and both in turn.
+fn mixed(count: usize) -> Vec<u8> {
+    let mut state = 1u64;
+    let mut bytes = Vec::with_capacity(count + 64);
+    while bytes.len() < count {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        match bytes.len() / 40_000 % 3 {
+            0 => bytes.extend_from_slice(format!("line {:04} of many\n", state >> 54).as_bytes()),
+            _ => bytes.extend_from_slice(&state.to_le_bytes()),
+        }
+    }
+    bytes.truncate(count);
+    bytes
+}
+
+/// The zoo, and what is large enough for several extents.
+fn large_zoo() -> Tree {
+    let mut tree = zoo();
+    let bytes = mixed(700_000);
+    let hole = sparse_content("hole", &vec![0; 50_000], Vec::new());
+    let nodes = [
+        ("text", file(&"the same line again\n".repeat(25_000).into_bytes())),
+        ("empty", Node::directory(metadata())),
+        ("mixed", file(&bytes)),
+        ("mixed-again", file(&[&bytes[100_000..], &bytes[..90_000]].concat())),
+        ("noise", file(&bytes[41_000..79_000])),
+        ("a-hole", node(Kind::File(hole))),
+    ];
+    for (name, node) in nodes {
+        let id = tree.add(node).unwrap();
+        tree.link(Tree::ROOT, name.as_bytes(), id).unwrap();
+    }
+    tree
+}
+
+fn wide(bits: u8, method: Option<Method>) -> Options {
+    let algorithms = method.map(|method| Algorithms { default: 0, methods: vec![method] });
+    Options { wide: true, algorithms, jobs: Some(2), ..options(bits) }
+}
+
+const LZ4: Method = Method::Lz4 { max_distance: 65535 };
+const ZSTD: Method = Method::Zstd { level: 1, window_log: 17 };
+
+/// An image with its bytes.
+struct Built {
+    bytes: Vec<u8>,
+    image: Image,
+}
+
+impl Built {
+    fn of(tree: &Tree, options: &Options) -> Self {
+        let directory = TempDir::new().unwrap();
+        let path = build_here(&directory, tree, options, crate::write_data::write_data);
+        Self { bytes: fs::read(&path).unwrap(), image: Image::open(&path).unwrap() }
+    }
+
+    fn inodes(&self) -> Vec<ferrofs_image::Inode> {
+        let visits = self.image.walk(b"/").unwrap();
+        let inodes = visits.filter_map(|visit| match visit {
+            Visit::Leaf(node) | Visit::Enter(node) => Some(node.inode),
+            Visit::Problem(problem) => panic!("{}", problem.error),
+            _ => None,
+        });
+        let packed = self.image.superblock().packed;
+        inodes.chain(packed.map(|nid| self.image.inode(nid).unwrap())).collect()
+    }
+
+    fn inode(&self, path: &str) -> ferrofs_image::Inode {
+        self.image.resolve(path.as_bytes()).unwrap().unwrap()
+    }
+
+    /// Where the map header lies, and what it says.
+    fn map_header(&self, inode: &ferrofs_image::Inode) -> (u64, MapHeader) {
+        let at = header_offset(behind(inode)).unwrap();
+        let block_size = self.image.superblock().block_size;
+        let bytes = &self.bytes[usize::try_from(at).unwrap()..];
+        (at, MapHeader::parse(bytes, inode.layout(), block_size).unwrap())
+    }
+
+    /// The bytes of every record of encoded extents, file by file.
+    fn record_sizes(&self) -> BTreeSet<u64> {
+        let compressed = self.inodes().into_iter().filter(|inode| inode.layout().is_compressed());
+        let sizes = compressed.filter_map(|inode| match self.map_header(&inode).1 {
+            MapHeader::Extents(table) => Some(table.record_bytes()),
+            _ => None,
+        });
+        sizes.collect()
+    }
+
+    fn has(&self, bit: u32) -> bool {
+        self.image.superblock().incompat.has(bit)
+    }
+
+    /// All bytes that something in the image speaks of.
+    fn described(&self) -> Vec<Range<u64>> {
+        // Superblock and the record of ZSTD.
+        let front = 1024 + u64::from(self.image.superblock().bytes) + 8;
+        let mut all = Vec::from([1024..front]);
+        for inode in self.inodes() {
+            all.push(inode.offset()..behind(&inode));
+            let ranges = self.image.stored_ranges(&inode, 0).unwrap().map(Result::unwrap);
+            let ranges: Vec<_> = ranges.collect();
+            let in_packed = |storage| storage == ferrofs_image::Storage::Fragment;
+            let stored = ranges.iter().filter(|range| !in_packed(range.storage));
+            all.extend(stored.filter_map(|range| {
+                range.place.map(|place| place.offset..place.offset + place.bytes)
+            }));
+            if inode.layout().is_compressed() {
+                let (at, header) = self.map_header(&inode);
+                all.push(at..at + MAP_HEADER_BYTES);
+                if let MapHeader::Extents(table) = header {
+                    let start = table.start(at).unwrap();
+                    let count = ranges.len() as u64;
+                    all.push(start..table.record_offset(start, count).unwrap());
+                }
+            }
+        }
+        all
+    }
+}
+
+/// Where an inode ends with its xattrs.
+fn behind(inode: &ferrofs_image::Inode) -> u64 {
+    inode.offset() + u64::from(inode.bytes()) + u64::from(inode.xattr_bytes())
+}
+
+#[test]
+fn wide_images_are_read_back_with_their_times() {
+    let tree = large_zoo();
+    for bits in [9, 12, 14] {
+        for omit_dot in [false, true] {
+            let options = Options { omit_dot, ..wide(bits, None) };
+            check(&tree, &options, crate::write_data::write_data);
+        }
+        for method in [LZ4, ZSTD] {
+            for (fragments, deduplication, inline_pclusters) in [
+                (Fragments::None, Deduplication::Off, false),
+                (Fragments::None, Deduplication::On, true),
+                (Fragments::Tails, Deduplication::On, false),
+                (Fragments::All, Deduplication::On, false),
+            ] {
+                let options = Options {
+                    fragments,
+                    deduplication,
+                    inline_pclusters,
+                    pcluster_bytes: 4 << bits,
+                    ..wide(bits, Some(method))
+                };
+                check(&tree, &options, crate::write_data::write_data);
+            }
+        }
+        let chunks = Options { chunk_bytes: Some(2 << bits), ..wide(bits, None) };
+        check(&tree, &chunks, crate::write_data::write_data);
+    }
+}
+
+#[test]
+fn encoded_extents_stand_where_they_are_shorter() {
+    let tree = large_zoo();
+    let options = Options { pcluster_bytes: 64 << 10, ..wide(12, Some(ZSTD)) };
+    let built = Built::of(&tree, &options);
+    assert!(built.has(Incompat::BIT48) && built.has(Incompat::COMPR_CFGS));
+    assert_eq!(built.record_sizes(), BTreeSet::from([4, 16]));
+    let regular = Options { extent_bytes_max: 64 << 10, ..options.clone() };
+    let built = Built::of(&tree, &regular);
+    let (_, header) = built.map_header(&built.inode("/text"));
+    let MapHeader::Extents(table) = header else { panic!("{header:?}") };
+    assert_eq!((table.record_bytes(), table.lcluster_bits), (4, 16));
+    let full = Options { index: crate::IndexForm::Full, ..options.clone() };
+    assert_eq!(Built::of(&tree, &full).record_sizes(), BTreeSet::new());
+    let narrow = Options { wide: false, ..options };
+    let built = Built::of(&tree, &narrow);
+    assert_eq!(built.record_sizes(), BTreeSet::new());
+    assert!(!built.has(Incompat::BIT48));
+}
+
+#[test]
+fn a_hole_has_no_data_and_a_directory_no_entry_for_itself() {
+    let options = Options { omit_dot: true, ..wide(12, None) };
+    let built = Built::of(&large_zoo(), &options);
+    let hole = built.inode("/a-hole");
+    assert_eq!((hole.layout(), hole.bytes()), (DataLayout::FlatPlain, 32));
+    let ranges: Vec<_> = built.image.stored_ranges(&hole, 0).unwrap().map(Result::unwrap).collect();
+    assert_eq!((ranges.len(), ranges[0].storage), (1, ferrofs_image::Storage::Hole));
+    // An entry has 12 bytes, and its name.
+    assert_eq!(built.inode("/empty").size(), 12 + 2);
+    let with_dots = Built::of(&large_zoo(), &wide(12, None));
+    assert_eq!(with_dots.inode("/empty").size(), 2 * 12 + 3);
+}
+
+/// format.md of the reference's defects, 11: its 48-bit images hold bytes of the heap, and lose nanoseconds
+/// and times before 1970 and after 2106.
+#[test]
+fn no_byte_is_left_to_chance() {
+    let mut tree = Tree::new(metadata());
+    let bytes = mixed(300_000);
+    let times = [
+        (-(1 << 31), 1),
+        (-1, 999_999_999),
+        (0, 0),
+        (7, 5),
+        (7, 6),
+        (u32::MAX.into(), 5),
+        (1 << 33, 5),
+    ];
+    for (number, (seconds, nanoseconds)) in times.into_iter().enumerate() {
+        let mut node = file(&bytes[number * 7_001..]);
+        node.metadata.mtime = Timestamp { seconds, nanoseconds };
+        let id = tree.add(node).unwrap();
+        tree.link(Tree::ROOT, format!("file-{number}").as_bytes(), id).unwrap();
+    }
+    for fragments in [Fragments::None, Fragments::Tails] {
+        let pcluster_bytes = 64 << 10;
+        let options = Options { fragments, pcluster_bytes, ..wide(12, Some(ZSTD)) };
+        let built = Built::of(&tree, &options);
+        assert!(built.bytes == Built::of(&tree, &options).bytes);
+        let more_jobs = Options { jobs: Some(5), ..options };
+        assert!(built.bytes == Built::of(&tree, &more_jobs).bytes);
+        assert!(built.record_sizes().contains(&16));
+        let mut rest = built.bytes.clone();
+        for range in built.described() {
+            let range = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
+            rest[range].fill(0);
+        }
+        let stray = rest.iter().position(|byte| *byte != 0);
+        assert_eq!(stray, None);
+        for (number, (seconds, nanoseconds)) in times.into_iter().enumerate() {
+            let found = built.inode(&format!("/file-{number}")).mtime();
+            assert_eq!((found.seconds, found.nanoseconds), (seconds, nanoseconds));
+        }
+    }
+}
+
+#[test]
+fn compact_inodes_differ_by_seconds_only() {
+    let mut tree = Tree::new(metadata());
+    for (number, (seconds, nanoseconds)) in [
+        (5, 7),
+        (6, 7),
+        (5 + i64::from(u32::MAX), 7),
+        (6 + i64::from(u32::MAX), 7),
+        (5, 8),
+        (-1, 7),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut node = node(Kind::Fifo);
+        node.metadata.mtime = Timestamp { seconds, nanoseconds };
+        let id = tree.add(node).unwrap();
+        tree.link(Tree::ROOT, number.to_string().as_bytes(), id).unwrap();
+    }
+    let options = Options { time: SuperblockTime::Fixed(1 << 32), ..wide(12, None) };
+    let built = Built::of(&tree, &options);
+    let lengths: Vec<u8> =
+        (0..6).map(|number| built.inode(&format!("/{number}")).bytes()).collect();
+    assert_eq!(lengths, [32, 32, 32, 64, 64, 64]);
+    let superblock = built.image.superblock();
+    assert_eq!(superblock.epoch + i64::from(superblock.build_time), 1 << 32);
+}
+
+/// Blocks of 512 bytes behind the first 2^32, and what lies there.
+const FAR: u64 = (1 << 32) + 5;
+const FAR_BYTES: [u8; 2048] = [b'f'; 2048];
+
+/// A data path that says that every file lies far behind.
+fn far_away(
+    tree: &Tree,
+    options: &Options,
+    _sink: &mut dyn BlockSink,
+    _watch: &dyn Watch,
+) -> Result<DataMap> {
+    let address = options.block_size.offset_of(FAR).unwrap();
+    let forms = [
+        FileData::Flat { start_block: Some(FAR), tail: Box::default() },
+        FileData::Compressed(Compressed {
+            extents: vec![Extent {
+                bytes: 2048,
+                algorithm: None,
+                address,
+                pcluster_bytes: 2048,
+                partial: false,
+            }],
+            ..Compressed::default()
+        }),
+        FileData::Chunks {
+            format: ChunkFormat::new(2, ChunkTable::WideIndexes).unwrap(),
+            places: vec![Some(ChunkPlace { device: 0, block: FAR })],
+        },
+    ];
+    let mut forms = forms.into_iter();
+    let files = tree.nodes().map(|(_, node)| node.content().and_then(|_| forms.next()));
+    Ok(DataMap { files: files.collect(), packed: None })
+}
+
+#[test]
+fn addresses_have_48_bits_where_they_need_them_also_without_being_asked() {
+    let directory = TempDir::new().unwrap();
+    let mut tree = Tree::new(metadata());
+    for name in ["flat", "compressed", "in chunks"] {
+        let id = tree.add(file(&FAR_BYTES)).unwrap();
+        tree.link(Tree::ROOT, name.as_bytes(), id).unwrap();
+    }
+    let path = build_here(&directory, &tree, &options(9), far_away);
+    let bytes = OpenOptions::new().write(true).open(&path).unwrap();
+    bytes.write_all_at(&FAR_BYTES, FAR * 512).unwrap();
+    let (found, wanted) = (facts_of_image(&path), facts_of_tree(&tree));
+    assert_eq!(found, wanted);
+    let image = Image::open(&path).unwrap();
+    assert!(image.superblock().incompat.has(Incompat::BIT48));
+}
