@@ -1,14 +1,14 @@
 //! Images with 48BIT: encoded extents, times of compact inodes, holes, far addresses, and no stray byte.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use ferrofs_codec::Method;
-use ferrofs_image::{Image, Visit};
+use ferrofs_image::{Image, Storage, Visit};
 use ferrofs_ondisk::chunk::{ChunkFormat, ChunkPlace, ChunkTable};
-use ferrofs_ondisk::zmap::{MAP_HEADER_BYTES, MapHeader, header_offset};
+use ferrofs_ondisk::zmap::{MAP_HEADER_BYTES, MapHeader, compact_bytes, header_offset};
 use ferrofs_ondisk::{DataLayout, Incompat};
 use tempfile::TempDir;
 
@@ -113,28 +113,37 @@ impl Built {
         self.image.superblock().incompat.has(bit)
     }
 
+    /// The map header of a file of so many extents, and the entries or records behind it.
+    fn index_ranges(&self, inode: &ferrofs_image::Inode, extents: u64) -> [Range<u64>; 2] {
+        let (at, header) = self.map_header(inode);
+        let end = at + MAP_HEADER_BYTES;
+        let entries = match header {
+            MapHeader::Extents(table) => {
+                let start = table.start(at).unwrap();
+                start..table.record_offset(start, extents).unwrap()
+            }
+            MapHeader::Index(index) => end..end + compact_bytes(at, inode.size(), &index).unwrap(),
+            MapHeader::WholeFragment(_) => end..end,
+        };
+        [at..end, entries]
+    }
+
     /// All bytes that something in the image speaks of.
     fn described(&self) -> Vec<Range<u64>> {
         // Superblock and the record of ZSTD.
         let front = 1024 + u64::from(self.image.superblock().bytes) + 8;
-        let mut all = Vec::from([1024..front]);
+        let mut all: Vec<Range<u64>> = std::iter::once(1024..front).collect();
         for inode in self.inodes() {
             all.push(inode.offset()..behind(&inode));
             let ranges = self.image.stored_ranges(&inode, 0).unwrap().map(Result::unwrap);
             let ranges: Vec<_> = ranges.collect();
-            let in_packed = |storage| storage == ferrofs_image::Storage::Fragment;
+            let in_packed = |storage| storage == Storage::Fragment;
             let stored = ranges.iter().filter(|range| !in_packed(range.storage));
             all.extend(stored.filter_map(|range| {
                 range.place.map(|place| place.offset..place.offset + place.bytes)
             }));
             if inode.layout().is_compressed() {
-                let (at, header) = self.map_header(&inode);
-                all.push(at..at + MAP_HEADER_BYTES);
-                if let MapHeader::Extents(table) = header {
-                    let start = table.start(at).unwrap();
-                    let count = ranges.len() as u64;
-                    all.push(start..table.record_offset(start, count).unwrap());
-                }
+                all.extend(self.index_ranges(&inode, ranges.len() as u64));
             }
         }
         all
@@ -197,13 +206,35 @@ fn encoded_extents_stand_where_they_are_shorter() {
 }
 
 #[test]
+fn extents_that_start_at_one_place_have_one_length() {
+    for fragments in [Fragments::None, Fragments::Tails, Fragments::All] {
+        let (deduplication, pcluster_bytes) = (Deduplication::On, 64 << 10);
+        let options = Options { fragments, deduplication, pcluster_bytes, ..wide(12, Some(LZ4)) };
+        let built = Built::of(&large_zoo(), &options);
+        let mut lengths = BTreeMap::new();
+        let mut shared = 0;
+        for inode in built.inodes() {
+            for range in built.image.stored_ranges(&inode, 0).unwrap().map(Result::unwrap) {
+                let Some(place) = range.place.filter(|_| range.storage == Storage::Cluster) else {
+                    continue;
+                };
+                let before = lengths.insert(place.offset, place.bytes);
+                shared += u32::from(before.is_some());
+                assert!(before.is_none_or(|bytes| bytes == place.bytes), "{place:?}, {before:?}");
+            }
+        }
+        assert!(shared > 10, "{shared}");
+    }
+}
+
+#[test]
 fn a_hole_has_no_data_and_a_directory_no_entry_for_itself() {
     let options = Options { omit_dot: true, ..wide(12, None) };
     let built = Built::of(&large_zoo(), &options);
     let hole = built.inode("/a-hole");
     assert_eq!((hole.layout(), hole.bytes()), (DataLayout::FlatPlain, 32));
     let ranges: Vec<_> = built.image.stored_ranges(&hole, 0).unwrap().map(Result::unwrap).collect();
-    assert_eq!((ranges.len(), ranges[0].storage), (1, ferrofs_image::Storage::Hole));
+    assert_eq!((ranges.len(), ranges[0].storage), (1, Storage::Hole));
     // An entry has 12 bytes, and its name.
     assert_eq!(built.inode("/empty").size(), 12 + 2);
     let with_dots = Built::of(&large_zoo(), &wide(12, None));

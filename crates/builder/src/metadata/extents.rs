@@ -7,16 +7,16 @@ use crate::data::{Compressed, Extent};
 use crate::{Error, ErrorKind, Result};
 
 /// The records of a file whose data lies like this. Plain extents side by side become one, as long as it
-/// has no more than `pcluster_bytes`: readers fetch an extent as a whole.
+/// has no more than `plain_bytes_max`: readers fetch an extent as a whole.
 ///
 /// # Errors
 /// [`ErrorKind::Format`] for a pcluster of more than 1 MiB.
-pub(crate) fn extent_records(data: &Compressed, pcluster_bytes: u32) -> Result<Vec<ExtentRecord>> {
+pub(crate) fn extent_records(data: &Compressed, plain_bytes_max: u32) -> Result<Vec<ExtentRecord>> {
     let mut records = Vec::with_capacity(data.extents.len() + 1);
     let (mut logical, mut rest) = (0, &data.extents[..]);
     while let Some((first, behind)) = rest.split_first() {
         let joined = behind.iter().scan(*first, |whole, next| {
-            *whole = join(whole, next).filter(|whole| whole.pcluster_bytes <= pcluster_bytes)?;
+            *whole = join(whole, next).filter(|whole| whole.pcluster_bytes <= plain_bytes_max)?;
             Some(*whole)
         });
         let (count, whole) = joined.fold((0, *first), |(count, _), whole| (count + 1, whole));
@@ -52,10 +52,10 @@ mod tests {
         Extent { bytes, algorithm, address, pcluster_bytes: 4096, partial: false }
     }
 
-    fn records(extents: Vec<Extent>, pcluster_bytes: u32) -> Vec<(u64, u64, u32)> {
+    fn records(extents: Vec<Extent>, plain_bytes_max: u32) -> Vec<(u64, u64, u32)> {
         let fragment = Some(Fragment { bytes: 5, offset: 7 });
         let data = Compressed { extents, inline: None, fragment };
-        let records = extent_records(&data, pcluster_bytes).unwrap();
+        let records = extent_records(&data, plain_bytes_max).unwrap();
         let (last, records) = records.split_last().unwrap();
         let end = data.extents.iter().map(|extent| extent.bytes).sum();
         assert_eq!(*last, ExtentRecord::fragment(7, end));
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_extents_side_by_side_are_one_up_to_a_pcluster() {
+    fn plain_extents_side_by_side_are_one_up_to_a_limit() {
         let zstd = Some(AlgorithmId::Zstd);
         let plain: Vec<_> = (1..=5).map(|block| extent(4096, None, block)).collect();
         let mut extents = plain.clone();

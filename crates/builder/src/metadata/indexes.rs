@@ -12,7 +12,8 @@ use ferrofs_ondisk::{BlockSize, DataLayout, InodeForm};
 
 use super::extents::extent_records;
 use crate::data::{Compressed, Extent};
-use crate::{Error, ErrorKind, IndexForm, Result};
+use crate::superblock::default_algorithm;
+use crate::{Deduplication, Error, ErrorKind, Fragments, IndexForm, Options, Result};
 
 /// The largest lcluster that 2-byte entries describe, as a shift (docs/format.md F56).
 const BITS_MAX_2B: u8 = 12;
@@ -26,10 +27,29 @@ pub(crate) struct IndexStyle {
     pub(crate) form: IndexForm,
     /// Encoded extents may stand in place of an index (48BIT).
     pub(crate) wide: bool,
-    /// Bytes of the largest pcluster.
-    pub(crate) pcluster_bytes: u32,
+    /// Bytes of the longest plain extent that encoded extents make of several.
+    pub(crate) plain_bytes_max: u32,
     /// Named by indexes of files in which nothing could be compressed.
     pub(crate) default: AlgorithmId,
+}
+
+impl IndexStyle {
+    /// As the options say.
+    pub(crate) fn new(options: &Options) -> Self {
+        let default = options.algorithms.as_ref().and_then(default_algorithm);
+        // Linux knows a pcluster by where it starts, so that all extents there must have one length; where
+        // data is shared, that is the length which every file knows: a block.
+        let is_shared =
+            options.fragments != Fragments::None || options.deduplication == Deduplication::On;
+        let block_size = options.block_size;
+        Self {
+            block_size,
+            form: options.index,
+            wide: options.wide,
+            plain_bytes_max: if is_shared { block_size.bytes() } else { options.pcluster_bytes },
+            default: default.unwrap_or(AlgorithmId::Lz4),
+        }
+    }
 }
 
 /// The index of one file, without its entries, which are made when they are written.
@@ -104,7 +124,7 @@ impl<'d> IndexPlan<'d> {
     }
 
     fn extent_records(&self) -> Result<Vec<ExtentRecord>> {
-        extent_records(self.data, self.style.pcluster_bytes)
+        extent_records(self.data, self.style.plain_bytes_max)
     }
 
     /// Bytes from the end of an inode with its xattrs, `core_bytes` from its start, to the end of the
@@ -295,7 +315,7 @@ mod tests {
             block_size,
             form: IndexForm::Compact,
             wide: false,
-            pcluster_bytes: 1 << 20,
+            plain_bytes_max: 1 << 20,
             default: AlgorithmId::Lz4,
         }
     }

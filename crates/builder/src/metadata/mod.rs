@@ -25,7 +25,6 @@ mod time_base;
 mod xattrs;
 mod zone;
 
-use ferrofs_ondisk::compression::AlgorithmId;
 use ferrofs_ondisk::{BlockSize, Nid};
 
 pub(crate) use self::features::Features;
@@ -407,15 +406,7 @@ impl<'a> Job<'a, '_> {
 
     fn style(&self) -> InodeStyle {
         let options = self.prepared.options;
-        let default = options.algorithms.as_ref().and_then(crate::superblock::default_algorithm);
-        let index = IndexStyle {
-            block_size: options.block_size,
-            form: options.index,
-            wide: options.wide,
-            pcluster_bytes: options.pcluster_bytes,
-            default: default.unwrap_or(AlgorithmId::Lz4),
-        };
-        InodeStyle::new(options, self.prepared.times.base, index)
+        InodeStyle::new(options, self.prepared.times.base, IndexStyle::new(options))
     }
 
     fn directories(&self) -> Directories<'_> {
