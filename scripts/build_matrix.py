@@ -34,6 +34,8 @@ BUILD_TIME = 1710000000
 COMMON = [f"-T{BUILD_TIME}", "--quiet", "-U", "6f726566-7266-6566-6572-726f66730000"]
 PREFIXES = ["--xattr-prefix=user.infix.", "--xattr-prefix=trusted.overlay."]
 CODECS = ["lz4", "lz4hc", "lzma", "deflate", "zstd"]
+# Stands for the file beside the image.
+BLOB = "BLOB"
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # What erofsfuse of erofs-utils 1.9 does not tell.
 EROFSFUSE_LACKS = ("mtime", "nlink", "links")
@@ -47,6 +49,9 @@ def combinations():
         found[f"chunks-{size >> 10}k"] = f"--chunksize={size}"
     found["chunks-indexes"] = "--chunksize=65536 -Eforce-chunk-indexes"
     found["chunks-blockmap"] = "--chunksize=16384 -Eforce-inode-blockmap"
+    for name, words in (("", "--chunksize=65536"), ("-4k", "--chunksize=4096"), ("-dedupe", "--chunksize=4096 -Ededupe"),
+                        ("-512", "-b512 --chunksize=4096"), ("-prefixes", " ".join(["--chunksize=16384", *PREFIXES]))):
+        found[f"blob{name}"] = f"{words} --blobdev={BLOB}"
     found["chunks-dedupe"] = "--chunksize=4096 -Ededupe"
     found["dedupe-plain"] = "-Ededupe"
     for codec in CODECS:
@@ -237,10 +242,16 @@ class Matrix:
                                      for name in ("fsck.erofs", "erofsfuse"))
         self.work = tempfile.mkdtemp(prefix="build-matrix-", dir=given["work"])
         self.image = os.path.join(self.work, "image.erofs")
+        self.blob = os.path.join(self.work, "image.blob")
         self.right, self.wrong, self.refused = [], [], []
 
     def mkfs(self, options, source):
+        options = [word.replace(f"={BLOB}", f"={self.blob}") for word in options]
         return run(["mkfs.erofs", *options, self.image, source], executable=self.ferrofs)
+
+    def devices(self, options):
+        """What readers have to be told of."""
+        return [f"--device={self.blob}"] if value(options, "--blobdev=") else []
 
     def seen(self, attach, without=()):
         """What a mount shows."""
@@ -250,9 +261,9 @@ class Matrix:
 
     def by_kernel(self, options, looks):
         offset = int(value(options, "--offset=") or 0)
+        blobs = [self.blob] if self.devices(options) else []
         system = mounted.System("kernel")
-        if offset:
-            system.attach = lambda image, directory: mounted.loop_mount(image, directory, offset)
+        system.attach = lambda image, directory: mounted.loop_mount(image, directory, offset, blobs)
         self.judge(looks, self.seen(system))
 
     def by_daemon(self, name, program, arguments, looks, without=()):
@@ -280,7 +291,8 @@ class Matrix:
         is_decoded_only = has_packed_inode(options)
         where = "--extract" if is_decoded_only else f"--extract={target}"
         try:
-            ran = run([self.fsck, where, *([f"--offset={offset}"] if offset else []), self.image])
+            devices = self.devices(options)
+            ran = run([self.fsck, where, *([f"--offset={offset}"] if offset else []), *devices, self.image])
             if ran.returncode:
                 raise Wrong(f"status {ran.returncode}: {first_line(ran.stdout)}")
             if not is_decoded_only:
@@ -303,7 +315,8 @@ class Matrix:
 
     def by_check(self, options):
         offset = value(options, "--offset=")
-        ran = run([self.ferrofs, "check", *([f"--offset={offset}"] if offset else []), self.image])
+        ran = run([self.ferrofs, "check", *([f"--offset={offset}"] if offset else []), *self.devices(options),
+                   self.image])
         if ran.returncode:
             raise Wrong(f"status {ran.returncode}: {first_line(ran.stdout)}")
 

@@ -28,10 +28,20 @@ def file_mount(image, directory, devices=()):
         raise MountFailed(f"mount: {os.strerror(ctypes.get_errno())}")
 
 
-def loop_mount(image, directory, offset=0):
+def loop_mount(image, directory, offset=0, blobs=()):
     """The kernel's EROFS over a loop device, as mount(8) does it. It decodes readahead in a thread on each CPU."""
-    ran = subprocess.run(["mount", "-t", "erofs", "-o", f"ro,nosuid,nodev,loop,offset={offset}", image, directory],
-                         capture_output=True, text=True, errors="replace")
+    loops = []
+    try:
+        for blob in blobs:
+            loops.append(subprocess.run(["losetup", "--find", "--show", "--read-only", blob], check=True,
+                                        capture_output=True, text=True).stdout.strip())
+        words = ["ro,nosuid,nodev,loop", f"offset={offset}", *(f"device={loop}" for loop in loops)]
+        ran = subprocess.run(["mount", "-t", "erofs", "-o", ",".join(words), image, directory],
+                             capture_output=True, text=True, errors="replace")
+    finally:
+        # A loop device that is mounted goes away when it is not any more.
+        for loop in loops:
+            subprocess.run(["losetup", "--detach", loop], check=True)
     if ran.returncode:
         raise MountFailed(ran.stderr.strip())
 

@@ -9,9 +9,9 @@ use crate::metadata::Prepared;
 use crate::output::BlockSink;
 use crate::report::Report;
 use crate::superblock::Front;
-use crate::tree::Tree;
+use crate::tree::{Device, Tree};
 use crate::watch::{Phase, Watch};
-use crate::{Error, ErrorKind, Options, Result};
+use crate::{Blob, Error, ErrorKind, Options, Placement, Result};
 
 /// Builds an image of `tree` under the name `target`, which has what it had before until the image is whole.
 ///
@@ -46,20 +46,43 @@ fn build_with(
     prepared.settle_head(front.bytes())?;
     let block_size = options.block_size;
     let mut image = ImageFile::create(path, options.placement, block_size, prepared.head_bytes)?;
+    let mut blob = create_blob(tree, options, &image)?;
     watch.phase(Phase::Data);
-    let data = write_data(tree, options, &mut image, watch)?;
+    let sink = blob.as_mut().unwrap_or(&mut image);
+    let data = write_data(tree, options, sink, watch)?;
     watch.phase(Phase::Metadata);
     let mut report = report(tree, options, &prepared, &data);
     let mut written = prepared.write(&data, &mut image, watch)?;
     report.bytes = image.bytes();
     report.blocks = block_size.count(report.bytes);
-    front.write(options, &mut written, report.blocks)?;
+    report.blob_bytes = blob.as_ref().map_or(0, ImageFile::bytes);
+    let of_blob = blob.as_ref().map(|blob| Device { tag: [0; 64], bytes: blob.bytes() });
+    let devices = of_blob.as_ref().map_or(tree.devices(), std::slice::from_ref);
+    front.write(options, &mut written, (report.blocks, devices))?;
     if watch.should_stop() {
         return Err(Error::new(ErrorKind::Stopped));
     }
     watch.phase(Phase::Publish);
-    image.publish(&written.head, watch)?;
+    image.publish(&written.head, blob, watch)?;
     Ok(report)
+}
+
+/// Opens the file for the chunks that are not to lie in the image.
+fn create_blob(tree: &Tree, options: &Options, image: &ImageFile) -> Result<Option<ImageFile>> {
+    let Some(blob) = &options.blob else { return Ok(None) };
+    if !tree.devices().is_empty() {
+        let what = "a blob for files that lie on other devices already";
+        return Err(Error::new(ErrorKind::Options(what.to_owned())));
+    }
+    let (path, placement) = match blob {
+        Blob::NewFile(path) => (path, Placement::NewFile { offset: 0 }),
+        Blob::InPlace(path) => (path, Placement::InPlace { offset: 0 }),
+    };
+    let file = ImageFile::create(path, placement, options.block_size, 0)?;
+    if let Blob::InPlace(_) = blob {
+        image.remove_former()?;
+    }
+    Ok(Some(file))
 }
 
 fn report(tree: &Tree, options: &Options, prepared: &Prepared<'_>, data: &DataMap) -> Report {
@@ -73,7 +96,7 @@ fn report(tree: &Tree, options: &Options, prepared: &Prepared<'_>, data: &DataMa
         let content = tree.node(*id).content()?;
         Some((id.index(), content.bytes()))
     });
-    report.add_data(data, options.block_size, files);
+    report.add_data(data, (options.block_size, u16::from(options.blob.is_some())), files);
     report
 }
 

@@ -4,17 +4,16 @@
 use std::collections::HashMap;
 
 use ferrofs_ondisk::BlockSize;
-use ferrofs_ondisk::chunk::{ChunkFormat, ChunkPlace};
+use ferrofs_ondisk::chunk::{ChunkFormat, ChunkPlace, ChunkTable};
 
 use crate::compress::digest::Digest;
 use crate::data::FileData;
 use crate::{BlockSink, Error, ErrorKind, Result};
 
 /// The longest chunk is so many times as long as a block, as a power of two (docs/format.md F10).
-const SHIFT_MAX: u32 = 31;
-/// The bits of the chunk format: indexes of 8 bytes, and 48-bit block numbers.
-const INDEXES: u16 = 0x20;
-const WIDE: u16 = 0x40;
+pub(crate) const SHIFT_MAX: u32 = 31;
+/// What an entry of a table takes until the table is written.
+const ENTRY_BYTES: u64 = size_of::<Option<ChunkPlace>>() as u64;
 
 /// Which table of chunks an image is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +28,42 @@ pub(crate) struct TableRules {
     pub(crate) device: u16,
 }
 
-/// The chunks that are in the image.
+/// How many entries all tables may have yet: they are in memory until the metadata is written, and a source
+/// that says it is huge and has nothing but holes would fill it.
+#[derive(Debug)]
+pub(crate) struct TableRoom {
+    left: u64,
+    memory_bytes: u64,
+}
+
+impl TableRoom {
+    /// Half of this memory is for tables.
+    pub(crate) fn new(memory_bytes: u64) -> Self {
+        Self { left: memory_bytes / 2 / ENTRY_BYTES, memory_bytes }
+    }
+
+    /// Room for `entries` more.
+    pub(crate) fn take(&mut self, entries: u64) -> Result<usize> {
+        let left = self.left.checked_sub(entries);
+        let (Some(left), Ok(count)) = (left, usize::try_from(entries)) else {
+            let bytes = self.memory_bytes;
+            let what = format!(
+                "a table of {entries} chunks: the {bytes} bytes of memory have no room for it; longer \
+                 chunks or more memory do"
+            );
+            return Err(Error::new(ErrorKind::Unsupported(what)));
+        };
+        self.left = left;
+        Ok(count)
+    }
+
+    /// Entries that are not needed any more.
+    pub(crate) fn give_back(&mut self, entries: usize) {
+        self.left = self.left.saturating_add(entries as u64);
+    }
+}
+
+/// The chunks that are in the image, or in its blob.
 #[derive(Debug, Default)]
 pub(crate) struct ChunkStore {
     places: HashMap<(Digest, u64), u64>,
@@ -63,14 +97,28 @@ pub(crate) fn table(mut blocks: Vec<Option<u64>>, rules: &TableRules) -> Result<
         blocks = merged;
         shift += 1;
     }
-    // A block of all ones is a hole in either width.
-    let has_far = blocks.iter().flatten().any(|&block| block >= u64::from(u32::MAX));
-    let has_indexes = rules.force_indexes || rules.device != 0 || has_far;
-    let bits = if has_indexes { INDEXES } else { 0 } | if has_far { WIDE } else { 0 };
-    let shift = u16::try_from(shift).unwrap_or(u16::MAX);
-    let format = ChunkFormat::parse(shift | bits).map_err(|e| Error::new(ErrorKind::Format(e)))?;
     let place = |block: Option<u64>| block.map(|block| ChunkPlace { device: rules.device, block });
-    Ok(FileData::Chunks { format, places: blocks.into_iter().map(place).collect() })
+    chunked(blocks.into_iter().map(place).collect(), shift, rules)
+}
+
+/// The data of a file with chunks of `1 << shift` blocks at these places.
+pub(crate) fn chunked(
+    places: Vec<Option<ChunkPlace>>,
+    shift: u32,
+    rules: &TableRules,
+) -> Result<FileData> {
+    let present = || places.iter().flatten();
+    // A block of all ones is a hole in either width.
+    let has_far = present().any(|place| place.block >= u64::from(u32::MAX));
+    let has_devices = rules.device != 0 || present().any(|place| place.device != 0);
+    let table = match (has_far, rules.force_indexes || has_devices) {
+        (true, _) => ChunkTable::WideIndexes,
+        (false, true) => ChunkTable::Indexes,
+        (false, false) => ChunkTable::BlockMap,
+    };
+    let format = ChunkFormat::new(u8::try_from(shift).unwrap_or(u8::MAX), table);
+    let format = format.map_err(|error| Error::new(ErrorKind::Format(error)))?;
+    Ok(FileData::Chunks { format, places })
 }
 
 /// The table with chunks of twice the length, if each two neighbours are holes or lie side by side.
@@ -111,6 +159,28 @@ mod tests {
         assert_eq!(shape(table), (16384, vec![Some(5), None, Some(9)]));
         assert_eq!(shape(vec![None, Some(5)]), (8192, vec![None, Some(5)]));
         assert_eq!(shape(vec![None, None, None]), (32768, vec![None]));
+    }
+
+    #[test]
+    fn chunks_of_a_blob_are_indexed() {
+        let rules = TableRules { device: 1, ..rules() };
+        let FileData::Chunks { format, places } = table(vec![Some(5), None], &rules).unwrap()
+        else {
+            panic!("not in chunks");
+        };
+        assert_eq!(format.entry_bytes(), 8);
+        assert_eq!(places, [Some(ChunkPlace { device: 1, block: 5 }), None]);
+    }
+
+    #[test]
+    fn tables_have_half_of_the_memory() {
+        let mut room = TableRoom::new(20 * ENTRY_BYTES);
+        assert_eq!(room.take(6).unwrap(), 6);
+        let error = room.take(5).unwrap_err();
+        assert!(error.to_string().contains("a table of 5 chunks"), "{error}");
+        room.give_back(1);
+        assert_eq!(room.take(5).unwrap(), 5);
+        room.take(u64::MAX).unwrap_err();
     }
 
     #[test]

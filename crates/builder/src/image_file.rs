@@ -1,4 +1,4 @@
-//! The file an image is written to. Until [`ImageFile::publish`] there is nothing under the image's
+//! The file an image is written to, or a blob. Until [`ImageFile::publish`] there is nothing under the image's
 //! name but what was there before; whatever goes wrong earlier leaves nothing behind.
 
 use std::ffi::OsString;
@@ -131,20 +131,67 @@ impl ImageFile {
         Ok(())
     }
 
-    /// Writes the head, has `watch` look at the whole image, makes all of it durable, and gives it its name.
+    /// Writes the head, has `watch` look at the whole image with its blob, makes all of it durable, and gives
+    /// each its name, the image last.
     ///
     /// # Errors
     /// As the host answers, or [`ErrorKind::Rejected`]; the name then still has what it had before, unless
-    /// the image is written in place.
-    pub(crate) fn publish(mut self, head: &[u8], watch: &dyn Watch) -> Result<()> {
-        self.fill_block()?;
-        self.flush()?;
-        if matches!(self.name, Name::Own) {
-            // A superblock must not be durable before what it describes.
-            self.sync()?;
+    /// the image is written in place, or its blob replaces another.
+    pub(crate) fn publish(
+        mut self,
+        head: &[u8],
+        mut blob: Option<Self>,
+        watch: &dyn Watch,
+    ) -> Result<()> {
+        self.complete()?;
+        if let Some(blob) = &mut blob {
+            blob.complete()?;
         }
         self.write_at(head, 0)?;
-        self.inspect(head, watch)?;
+        self.inspect(head, blob.as_ref(), watch)?;
+        if let Some(blob) = blob {
+            if blob.replaces() {
+                self.remove_former()?;
+            }
+            blob.name()?;
+        }
+        self.name()
+    }
+
+    /// Removes the image that has had the name, unless it is written over: its blob is about to become
+    /// another one, and no image may refer to what is not its own.
+    ///
+    /// # Errors
+    /// As the host answers.
+    pub(crate) fn remove_former(&self) -> Result<()> {
+        if matches!(self.name, Name::Own) {
+            return Ok(());
+        }
+        match fs::remove_file(&self.target) {
+            Ok(()) => self.sync_directory(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(output("cannot remove the former image", &self.target, error)),
+        }
+    }
+
+    /// Whether something has its name that will be lost.
+    pub(crate) fn replaces(&self) -> bool {
+        matches!(self.name, Name::Own) || fs::symlink_metadata(&self.target).is_ok()
+    }
+
+    /// Brings all that was appended to the file.
+    fn complete(&mut self) -> Result<()> {
+        self.fill_block()?;
+        self.flush()?;
+        match self.name {
+            // A superblock must not be durable before what it describes.
+            Name::Own => self.sync(),
+            Name::Unnamed | Name::Part(_) => Ok(()),
+        }
+    }
+
+    /// Makes the file durable, and then its name.
+    fn name(mut self) -> Result<()> {
         self.sync()?;
         match std::mem::replace(&mut self.name, Name::Unnamed) {
             Name::Own => return Ok(()),
@@ -155,17 +202,22 @@ impl ImageFile {
     }
 
     /// Lets `watch` look at the whole image.
-    fn inspect(&mut self, head: &[u8], watch: &dyn Watch) -> Result<()> {
-        let path = match &self.name {
-            Name::Unnamed => descriptor_path(&self.file),
-            Name::Part(part) => part.clone(),
-            Name::Own => self.target.clone(),
-        };
-        let Err(why) = watch.inspect(&path) else { return Ok(()) };
+    fn inspect(&mut self, head: &[u8], blob: Option<&Self>, watch: &dyn Watch) -> Result<()> {
+        let blob = blob.map(Self::path);
+        let Err(why) = watch.inspect(&self.path(), blob.as_deref()) else { return Ok(()) };
         if matches!(self.name, Name::Own) {
             self.erase_head(head.len() as u64)?;
         }
         Err(Error::new(ErrorKind::Rejected(why)))
+    }
+
+    /// Where the file can be opened now.
+    fn path(&self) -> PathBuf {
+        match &self.name {
+            Name::Unnamed => descriptor_path(&self.file),
+            Name::Part(part) => part.clone(),
+            Name::Own => self.target.clone(),
+        }
     }
 
     /// An image in place stops being one before its first byte is overwritten.

@@ -21,6 +21,7 @@ mod option_rules;
 mod options;
 mod order;
 mod output;
+mod references;
 mod report;
 mod segment;
 mod superblock;
@@ -32,7 +33,7 @@ pub use build::build;
 pub use data::{Compressed, DataMap, Extent, FileData, Fragment, InlineExtent, Packed};
 pub use error::{Error, ErrorKind, Result};
 pub use options::{
-    Algorithms, Deduplication, Fragments, IndexForm, Options, Placement, SuperblockTime,
+    Algorithms, Blob, Deduplication, Fragments, IndexForm, Options, Placement, SuperblockTime,
 };
 pub use output::BlockSink;
 pub use report::{Report, Stored};

@@ -70,7 +70,11 @@ impl Options {
     }
 
     fn check_chunks(&self) -> Result<()> {
-        let Some(bytes) = self.chunk_bytes else { return Ok(()) };
+        let Some(bytes) = self.chunk_bytes else {
+            return require(self.blob.is_none(), || {
+                "a blob without a size of chunks: nothing would go there".to_owned()
+            });
+        };
         let block_bits = u32::from(self.block_size.bits());
         let shift = bytes.trailing_zeros().checked_sub(block_bits);
         let shift = shift.and_then(|shift| u8::try_from(shift).ok());

@@ -1,5 +1,7 @@
 //! What a build is asked for. Checked by the build before it writes anything: see `option_rules.rs`.
 
+use std::path::PathBuf;
+
 use ferrofs_codec::Method;
 use ferrofs_ondisk::BlockSize;
 
@@ -40,6 +42,8 @@ pub struct Options {
     pub chunk_bytes: Option<u64>,
     /// Chunk tables of 8-byte indexes, also where 4-byte ones would do.
     pub force_chunk_indexes: bool,
+    /// Chunks go to a file or device beside the image, which refers to them there.
+    pub blob: Option<Blob>,
     /// Directories are compressed, too.
     pub compress_directories: bool,
     /// Inodes are kept in a compressed inode (METABOX), with pclusters of this many bytes.
@@ -70,6 +74,15 @@ pub struct Options {
     pub jobs: Option<usize>,
     /// Memory in bytes that buffers and encoders take together at most.
     pub memory_bytes: u64,
+}
+
+/// Where chunks go that are not to lie in the image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Blob {
+    /// Into a new file, which gets this name when it is whole, before the image gets its own.
+    NewFile(PathBuf),
+    /// Into a file or device that is there, from its first byte on.
+    InPlace(PathBuf),
 }
 
 /// Where an image goes.
@@ -115,6 +128,7 @@ impl Default for Options {
             deduplication: Deduplication::Off,
             chunk_bytes: None,
             force_chunk_indexes: false,
+            blob: None,
             compress_directories: false,
             metabox_pcluster_bytes: None,
             xattr_share_above: Some(2),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use ferrofs_ondisk::BlockSize;
+use ferrofs_ondisk::chunk::ChunkPlace;
 use ferrofs_ondisk::compression::AlgorithmId;
 
 use crate::data::{Compressed, DataMap, FileData};
@@ -16,6 +17,10 @@ pub struct Report {
     pub blocks: u64,
     /// Bytes of the image: whole blocks.
     pub bytes: u64,
+    /// Bytes of the blob: whole blocks; 0 without one.
+    pub blob_bytes: u64,
+    /// Bytes of files that lie on devices of the tree and are referred to there.
+    pub referred_bytes: u64,
     /// Inodes that have a name.
     pub inodes: u64,
     /// What the regular files have together, in bytes.
@@ -50,12 +55,12 @@ impl Stored {
 }
 
 impl Report {
-    /// Adds what lies in `map`. `files` are the indexes of all regular files and what they have in
+    /// Adds what lies in `map`, with chunks on `device`. `files` are the indexes of all regular files and what they have in
     /// bytes, in the order in which their data was written.
     pub(crate) fn add_data(
         &mut self,
         map: &DataMap,
-        block_size: BlockSize,
+        (block_size, device): (BlockSize, u16),
         files: impl Iterator<Item = (usize, u64)>,
     ) {
         // Data is written in this order, so a pcluster that lies below what has been seen is an old one.
@@ -73,8 +78,13 @@ impl Report {
                 }
                 Some(FileData::Chunks { format, places }) => {
                     let chunk = format.chunk_bytes(block_size);
-                    let present = chunk.saturating_mul(places.iter().flatten().count() as u64);
-                    self.stored.entry(None).or_default().add(bytes, present.min(bytes), 0);
+                    let is_own = |place: &&ChunkPlace| place.device == device;
+                    let present = places.iter().flatten().count() as u64;
+                    let own = places.iter().flatten().filter(is_own).count() as u64;
+                    let out = chunk.saturating_mul(own).min(bytes);
+                    let present = chunk.saturating_mul(present).min(bytes);
+                    self.referred_bytes += present - out;
+                    self.stored.entry(None).or_default().add(bytes, out, 0);
                 }
                 Some(FileData::Hole) | None => {}
             }
@@ -124,6 +134,8 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ferrofs_ondisk::chunk::{ChunkFormat, ChunkTable};
+
     use crate::data::{Extent, Fragment, Packed};
 
     fn block_size() -> BlockSize {
@@ -145,7 +157,7 @@ mod tests {
         let second = compressed(vec![extent(4096, 9000), extent(12288, 100)], None);
         let map = DataMap { files: vec![Some(first), Some(second)], packed: None };
         let mut report = Report { block_bytes: 4096, ..Report::default() };
-        report.add_data(&map, block_size(), [(0, 18000), (1, 9100)].into_iter());
+        report.add_data(&map, (block_size(), 0), [(0, 18000), (1, 9100)].into_iter());
         let stored = Stored { bytes_in: 18100, bytes_out: 12288, clusters: 3 };
         assert_eq!(report.stored.get(&Some(AlgorithmId::Lz4)), Some(&stored));
         assert_eq!((report.deduplicated_bytes, report.content_bytes), (9000, 27100));
@@ -159,10 +171,24 @@ mod tests {
         let packed = Some(Packed { bytes: 1000, data });
         let map = DataMap { files: vec![Some(file.clone()), Some(file)], packed };
         let mut report = Report { block_bytes: 4096, ..Report::default() };
-        report.add_data(&map, block_size(), [(0, 700), (1, 700)].into_iter());
+        report.add_data(&map, (block_size(), 0), [(0, 700), (1, 700)].into_iter());
         assert_eq!((report.packed_bytes, report.shared_fragment_bytes), (1000, 400));
         let stored = Stored { bytes_in: 1000, bytes_out: 4096, clusters: 1 };
         assert_eq!(report.stored.get(&Some(AlgorithmId::Lz4)), Some(&stored));
+    }
+
+    #[test]
+    fn what_lies_elsewhere_takes_nothing() {
+        let format = ChunkFormat::new(1, ChunkTable::Indexes).unwrap();
+        let place = |device, block| Some(ChunkPlace { device, block });
+        let places = vec![place(2, 7), None, place(0, 3)];
+        let chunks = FileData::Chunks { format, places };
+        let map = DataMap { files: vec![Some(chunks)], packed: None };
+        let mut report = Report { block_bytes: 4096, ..Report::default() };
+        report.add_data(&map, (block_size(), 0), [(0, 20000)].into_iter());
+        let stored = Stored { bytes_in: 20000, bytes_out: 8192, clusters: 0 };
+        assert_eq!(report.stored.get(&None), Some(&stored));
+        assert_eq!(report.referred_bytes, 8192);
     }
 
     #[test]
@@ -170,7 +196,7 @@ mod tests {
         let flat = FileData::Flat { start_block: Some(1), tail: [0; 10].into() };
         let map = DataMap { files: vec![None, Some(flat)], packed: None };
         let mut report = Report { block_bytes: 4096, ..Report::default() };
-        report.add_data(&map, block_size(), [(1, 4106)].into_iter());
+        report.add_data(&map, (block_size(), 0), [(1, 4106)].into_iter());
         let stored = Stored { bytes_in: 4106, bytes_out: 4106, clusters: 0 };
         assert_eq!(report.stored.get(&None), Some(&stored));
     }

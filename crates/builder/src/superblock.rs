@@ -1,10 +1,11 @@
-//! The front of an image: superblock, configuration records, table of long prefixes.
+//! The front of an image: superblock, configuration records, tables of long prefixes and of devices.
 
 use ferrofs_codec::{Algorithm, Method};
 use ferrofs_ondisk::compression::{AlgorithmId, Compression};
-use ferrofs_ondisk::{Compat, Incompat, SUPERBLOCK_OFFSET, Superblock, seal_checksum};
+use ferrofs_ondisk::{Compat, DeviceSlot, Incompat, SUPERBLOCK_OFFSET, Superblock, seal_checksum};
 
 use crate::metadata::{Features, Prepared, SuperblockTimes, Written};
+use crate::tree::Device;
 use crate::{Algorithms, Error, ErrorKind, Options, Result};
 
 /// The largest window of DEFLATE, which its encoder uses, as a shift.
@@ -20,6 +21,7 @@ pub(crate) struct Front {
     prefixes_at: u64,
     prefixes: Vec<u8>,
     prefix_count: u8,
+    devices: u16,
     has_xattrs: bool,
     times: SuperblockTimes,
 }
@@ -36,16 +38,28 @@ impl Front {
         let records = all.records(max_pcluster_blocks(options)).map_err(format)?;
         let (prefixes, prefix_count) = prepared.prefixes()?;
         let prefixes_at = (records_at + records.len() as u64).next_multiple_of(PREFIX_UNIT_BYTES);
+        let devices = prepared.devices()?;
         let (has_xattrs, times) = (prepared.has_xattrs(), prepared.times);
-        Ok(Self { records_at, prefixes_at, prefixes, prefix_count, has_xattrs, times })
+        Ok(Self { records_at, prefixes_at, prefixes, prefix_count, devices, has_xattrs, times })
     }
 
     /// Bytes in front of the root.
     pub(crate) fn bytes(&self) -> u64 {
+        match self.devices {
+            0 => self.prefixes_end(),
+            devices => self.devices_at() + DeviceSlot::BYTES * u64::from(devices),
+        }
+    }
+
+    fn prefixes_end(&self) -> u64 {
         self.prefixes_at + self.prefixes.len() as u64
     }
 
-    /// Writes the front into the head of an image of `blocks` blocks.
+    fn devices_at(&self) -> u64 {
+        self.prefixes_end().next_multiple_of(DeviceSlot::BYTES)
+    }
+
+    /// Writes the front into the head of an image of `blocks` blocks with these devices.
     ///
     /// # Errors
     /// [`ErrorKind::Format`] for numbers past their field.
@@ -53,7 +67,7 @@ impl Front {
         &self,
         options: &Options,
         written: &mut Written,
-        blocks: u64,
+        (blocks, devices): (u64, &[Device]),
     ) -> Result<()> {
         let features = &written.features;
         let declared = compression(options, |algorithm| features.algorithms.contains(&algorithm));
@@ -79,6 +93,11 @@ impl Front {
             let units = self.prefixes_at / PREFIX_UNIT_BYTES;
             sb.xattr_prefix_start = u32::try_from(units).map_err(|_| past_its_field())?;
         }
+        if self.devices > 0 {
+            sb.extra_devices = self.devices;
+            let slot = self.devices_at() / DeviceSlot::BYTES;
+            sb.device_table_slot = u16::try_from(slot).map_err(|_| past_its_field())?;
+        }
         let head = &mut written.head;
         put(head, SUPERBLOCK_OFFSET, &sb.to_bytes().map_err(format)?)?;
         if has_records {
@@ -86,6 +105,9 @@ impl Front {
             put(head, self.records_at, &records)?;
         }
         put(head, self.prefixes_at, &self.prefixes)?;
+        if self.devices > 0 {
+            put(head, self.devices_at(), &device_table(devices, options, blocks)?)?;
+        }
         if options.superblock_checksum {
             let start = usize::try_from(SUPERBLOCK_OFFSET).unwrap_or(usize::MAX);
             let covered = head.get_mut(start..).ok_or_else(past_its_field)?;
@@ -110,13 +132,29 @@ impl Front {
             (features.has_compressed, Incompat::ZERO_PADDING),
             (!is_lz4_only || features.has_big_pclusters, Incompat::COMPR_CFGS),
             (features.has_chunks, Incompat::CHUNKED_FILE),
-            (features.has_two_algorithms, Incompat::DEVICE_TABLE),
+            (features.has_two_algorithms || self.devices > 0, Incompat::DEVICE_TABLE),
             (features.has_inline_pclusters, Incompat::ZTAILPACKING),
             (features.has_fragments || features.has_shared_pclusters, Incompat::FRAGMENTS),
             (self.prefix_count > 0, Incompat::XATTR_PREFIXES),
         ];
         sum(&bits)
     }
+}
+
+/// The table of devices. Behind the blocks of the image they follow each other in the unified address space,
+/// so that they may also be appended to it.
+fn device_table(devices: &[Device], options: &Options, blocks: u64) -> Result<Vec<u8>> {
+    let (mut table, mut next) = (Vec::new(), blocks);
+    for device in devices {
+        let blocks = options.block_size.count(device.bytes);
+        // Without a place there a device can still be given by itself.
+        let has_place = options.wide || u32::try_from(next.saturating_add(blocks)).is_ok();
+        let unified_block = if has_place { next } else { 0 };
+        let slot = DeviceSlot { tag: device.tag, blocks, unified_block };
+        table.extend_from_slice(&slot.to_bytes(options.wide).map_err(format)?);
+        next = next.saturating_add(blocks);
+    }
+    Ok(table)
 }
 
 /// The algorithm of files that no hint names.

@@ -18,13 +18,13 @@ pub trait Watch: Sync {
         false
     }
 
-    /// Looks at the whole image before it gets its name, by a path of the host that holds only for this
-    /// call; says why it must not get it, which ends the build with
+    /// Looks at the whole image before it gets its name, and at its blob if there is one, by paths of the
+    /// host that hold only for this call; says why it must not get it, which ends the build with
     /// [`ErrorKind::Rejected`](crate::ErrorKind::Rejected). Called once, by the thread that builds.
     ///
     /// # Errors
     /// The image is not what it should be.
-    fn inspect(&self, _image: &Path) -> Result<(), String> {
+    fn inspect(&self, _image: &Path, _blob: Option<&Path>) -> Result<(), String> {
         Ok(())
     }
 

@@ -17,12 +17,13 @@ use ferrofs_codec::Method;
 use ferrofs_workers::cpus::Granted;
 use ferrofs_workers::workqueue::{Batching, Outcome, Settings, Spread, WorkQueue};
 
-use crate::chunks::TableRules;
+use crate::chunks::{TableRoom, TableRules};
 use crate::compress::rules::Rules;
 use crate::compress::worker::{Item, Worker, compressor};
 use crate::data::{FileData, Packed};
 use crate::dedupe::{DedupeSettings, Piece, Plan};
-use crate::order::files_in_order;
+use crate::order::{Ordered, files_in_order};
+use crate::references::References;
 use crate::segment::{Cutter, Pieces, SEGMENT_BYTES, Style};
 use crate::tree::{Content, Tree};
 use crate::watch::{Phase, Watch};
@@ -48,7 +49,9 @@ pub(crate) fn write_data(
     sink: &mut dyn BlockSink,
     watch: &dyn Watch,
 ) -> Result<DataMap> {
-    let files = files_in_order(tree);
+    let mut files = files_in_order(tree);
+    let mut map = refer(tree, &files, options, sink, watch)?;
+    files.retain(|file| map.files.get(file.node.index()).is_none_or(Option::is_none));
     let contents: Vec<Content> = files.iter().map(|file| file.content.clone()).collect();
     let plan = match Style::of(options)? {
         Style::Compressed => plan(&contents, options, watch)?,
@@ -57,14 +60,49 @@ pub(crate) fn write_data(
     };
     let pieces = plan.as_ref().map(|plan| plan as &dyn Pieces);
     let (data, packed) = write_files((&contents, pieces), options, sink, watch)?;
-    let mut map = DataMap { files: Vec::new(), packed };
-    map.files.resize(tree.len(), None);
+    map.packed = packed;
     for (file, data) in files.iter().zip(data) {
         if let Some(place) = map.files.get_mut(file.node.index()) {
             *place = Some(data);
         }
     }
     Ok(map)
+}
+
+/// The data of those files that lie on devices already.
+fn refer(
+    tree: &Tree,
+    files: &[Ordered<'_>],
+    options: &Options,
+    sink: &mut dyn BlockSink,
+    watch: &dyn Watch,
+) -> Result<DataMap> {
+    let rules = table_rules(options, options.block_size.bytes().into());
+    let mut references = References { devices: tree.devices(), rules, sink };
+    let mut room = TableRoom::new(options.memory_bytes);
+    let mut map = DataMap { files: vec![None; tree.len()], packed: None };
+    for Ordered { node, content } in files {
+        let Some(parts) = content.parts() else { continue };
+        if watch.should_stop() {
+            return Err(Error::new(ErrorKind::Stopped));
+        }
+        let data = references.refer(content, parts, &mut room);
+        let data = data.map_err(|error| error.at(content.store().name()))?;
+        watch.bytes_done(data.as_ref().map_or(0, |_| content.bytes()));
+        if let Some(place) = map.files.get_mut(node.index()) {
+            *place = data;
+        }
+    }
+    Ok(map)
+}
+
+fn table_rules(options: &Options, chunk_bytes: u64) -> TableRules {
+    TableRules {
+        block: options.block_size,
+        chunk_bytes,
+        force_indexes: options.force_chunk_indexes,
+        device: u16::from(options.blob.is_some()),
+    }
 }
 
 /// Writes the data of `files` in their order, and of the packed inode behind them.
@@ -79,17 +117,14 @@ pub(crate) fn write_files(
     let method = method(options)?;
     let crew = Crew::new(rules, method, options)?;
     let table = match style {
-        Style::Chunks(chunk_bytes) => Some(TableRules {
-            block: options.block_size,
-            chunk_bytes,
-            force_indexes: options.force_chunk_indexes,
-            device: 0,
-        }),
+        Style::Chunks(chunk_bytes) => Some(table_rules(options, chunk_bytes)),
         _ => None,
     };
     let known = options.memory_bytes / 8 / KNOWN_PCLUSTER_BYTES;
     let known_pclusters_max = usize::try_from(known).unwrap_or(usize::MAX);
-    let commit_rules = CommitRules { block: rules.block as u64, table, known_pclusters_max };
+    let memory_bytes = options.memory_bytes;
+    let block = rules.block as u64;
+    let commit_rules = CommitRules { block, table, memory_bytes, known_pclusters_max };
     let is_copied = copied(files, pieces);
     let mut committer = Committer::new(commit_rules, sink, Worker::new(rules, method), is_copied);
     crew.run(Cutter::new(files, style, pieces)?, &mut committer, watch)?;

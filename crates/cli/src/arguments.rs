@@ -404,6 +404,11 @@ pub(crate) struct BuildLayout {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) chunk_size: Option<u64>,
 
+    /// Put the chunks into FILE, a new file or a block device, to which the image refers: whoever reads
+    /// it gives --device=FILE
+    #[arg(long, value_name = "FILE", requires = "chunk_size")]
+    pub(crate) blob: Option<PathBuf>,
+
     /// Keep no ends of uncompressed files behind their inodes, as direct access needs it
     #[arg(long)]
     pub(crate) no_inline_data: bool,

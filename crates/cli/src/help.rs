@@ -191,6 +191,8 @@ file has been read from it again and compared.
 Examples:
   mkfs.erofs -zlz4hc,9 -C65536 app.erofs tree/
   mkfs.erofs -zzstd,level=12 -C65536 -Eall-fragments,dedupe -L app app.erofs tree/
+  mkfs.erofs --chunksize=65536 --blobdev=app.blob app.erofs tree/
+  mkfs.erofs --tar=i layer.erofs layer.tar
   zcat layer.tar.gz | mkfs.erofs --tar=f --aufs --quiet -Enoinline_data layer.erofs -";
 
 pub(crate) const BUILD: &str = "\

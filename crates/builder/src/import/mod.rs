@@ -10,4 +10,6 @@ mod tar;
 pub use decompress::Compression;
 pub use directory::{DirectoryOptions, HardLinks, Unreadable, from_directory};
 pub use spool::SpoolOptions;
-pub use tar::{TarOptions, TarSource, Whiteouts, from_tar, from_tar_layers};
+pub use tar::{
+    AccountFiles, Contents, TarOptions, TarSource, Whiteouts, from_tar, from_tar_layers,
+};

@@ -130,6 +130,16 @@ impl<'t> Prepared<'t> {
         Ok((self.xattrs.prefix_table()?, self.xattrs.prefix_count()))
     }
 
+    /// How many devices there are beside the image.
+    ///
+    /// # Errors
+    /// More than 16 bits count.
+    pub(crate) fn devices(&self) -> Result<u16> {
+        let count = self.tree.devices().len() + usize::from(self.options.blob.is_some());
+        u16::try_from(count)
+            .map_err(|_| Error::new(ErrorKind::Unsupported("more than 65,535 devices".to_owned())))
+    }
+
     /// Whether any inode has an xattr.
     pub(crate) fn has_xattrs(&self) -> bool {
         self.xattrs.has_any()

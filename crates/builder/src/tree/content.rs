@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::Part;
 use crate::Result;
 
 /// Where the bytes of a regular file come from.
@@ -14,6 +15,7 @@ use crate::Result;
 pub struct Content {
     store: Arc<dyn Store>,
     bytes: u64,
+    parts: Option<Arc<[Part]>>,
 }
 
 /// Something that holds the bytes of one file, and can be opened any number of times.
@@ -54,7 +56,20 @@ impl Content {
     /// The content that `store` holds, of `bytes` bytes.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, bytes: u64) -> Self {
-        Self { store, bytes }
+        Self { store, bytes, parts: None }
+    }
+
+    /// The same content, which lies on devices of its tree: the image refers to the parts there, as far as
+    /// each begins at a block's start in the file and on its device. What lies between parts is holes.
+    #[must_use]
+    pub fn on_devices(self, parts: Vec<Part>) -> Self {
+        Self { parts: Some(parts.into()), ..self }
+    }
+
+    /// The parts that lie on devices, if any do.
+    #[must_use]
+    pub fn parts(&self) -> Option<&[Part]> {
+        self.parts.as_deref()
     }
 
     /// Its size in bytes.

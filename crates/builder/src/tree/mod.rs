@@ -4,10 +4,12 @@
 //! asks for a part of them.
 
 mod content;
+mod device;
 mod metadata;
 mod node;
 
 pub use content::{Content, Reader, Store};
+pub use device::{Device, DevicePlace, Part};
 pub use metadata::{Metadata, Timestamp};
 pub use node::{Kind, Node, NodeId};
 
@@ -17,6 +19,7 @@ use crate::{Error, ErrorKind, Result};
 #[derive(Debug)]
 pub struct Tree {
     nodes: Vec<Node>,
+    devices: Vec<Device>,
 }
 
 impl Tree {
@@ -26,7 +29,23 @@ impl Tree {
     /// A tree of nothing but a root directory.
     #[must_use]
     pub fn new(root: Metadata) -> Self {
-        Self { nodes: vec![Node::directory(root)] }
+        Self { nodes: vec![Node::directory(root)], devices: Vec::new() }
+    }
+
+    /// Adds a device that contents lie on, and returns its number.
+    ///
+    /// # Errors
+    /// More devices than 16 bits count.
+    pub fn add_device(&mut self, device: Device) -> Result<u16> {
+        self.devices.push(device);
+        u16::try_from(self.devices.len())
+            .map_err(|_| Error::new(ErrorKind::Unsupported("more than 65,535 devices".to_owned())))
+    }
+
+    /// The devices that contents lie on, the one with the number 1 first.
+    #[must_use]
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
     }
 
     /// Every inode once, in the order in which they were added.

@@ -7,7 +7,7 @@ use ferrofs_ondisk::compression::AlgorithmId;
 
 use super::copies::{Resolved, Source};
 use super::growing::{Growing, can_hold, holdable};
-use crate::chunks::{ChunkStore, TableRules, table};
+use crate::chunks::{ChunkStore, TableRoom, TableRules, table};
 use crate::compress::digest::Digest;
 use crate::compress::output::{Encoded, Form, Laid, Output};
 use crate::compress::worker::Worker;
@@ -27,6 +27,8 @@ pub(crate) struct CommitRules {
     pub(crate) block: u64,
     /// How chunks are indexed, for chunk-based files.
     pub(crate) table: Option<TableRules>,
+    /// What the build may take.
+    pub(crate) memory_bytes: u64,
     /// Of all pclusters so many are remembered, to find equal ones.
     pub(crate) known_pclusters_max: usize,
 }
@@ -44,6 +46,7 @@ pub(crate) struct Committer<'s> {
     /// Where the extents of files start that others copy from.
     starts: HashMap<usize, Vec<u64>>,
     chunks: ChunkStore,
+    table_room: TableRoom,
     pclusters: HashMap<(Digest, Option<AlgorithmId>), u64>,
     packed: PackedFile,
     files: Vec<FileData>,
@@ -66,6 +69,7 @@ impl<'s> Committer<'s> {
             is_copied,
             starts: HashMap::new(),
             chunks: ChunkStore::default(),
+            table_room: TableRoom::new(rules.memory_bytes),
             pclusters: HashMap::new(),
             packed: PackedFile::default(),
             files: Vec::new(),
@@ -99,12 +103,9 @@ impl<'s> Committer<'s> {
             (Duty::Pack, _) => self.pack_file(task, None),
             (Duty::Copy { of, offset }, _) => self.commit_copy(task, of, offset),
             (_, Some(rules)) => {
-                let count = usize::try_from(task.bytes.div_ceil(rules.chunk_bytes));
+                let more = self.table_room.take(task.bytes.div_ceil(rules.chunk_bytes))?;
                 let chunks = &mut self.growing.chunks;
-                let count = count.ok().and_then(|count| chunks.len().checked_add(count));
-                let too_many = "a file of more chunks than there is memory for".to_owned();
-                let count = count.ok_or_else(|| Error::new(ErrorKind::Unsupported(too_many)))?;
-                chunks.resize(count, None);
+                chunks.resize(chunks.len().saturating_add(more), None);
                 Ok(())
             }
             (_, None) => {
@@ -144,6 +145,7 @@ impl<'s> Committer<'s> {
         bytes: &[u8],
     ) -> Result<()> {
         let rules = self.rules.table.ok_or_else(|| defect("chunks without a table"))?;
+        self.table_room.take(chunks.len() as u64)?;
         let (mut left, mut rest) = (task.bytes, bytes);
         for &digest in chunks {
             let length = left.min(rules.chunk_bytes);
@@ -350,7 +352,13 @@ impl<'s> Committer<'s> {
         let is_copied = self.is_copied.get(task.file).copied().unwrap_or(false);
         let data = match self.rules.table {
             Some(rules) if task.content.bytes() > 0 => {
-                table(std::mem::take(&mut growing.chunks), &rules)?
+                let chunks = std::mem::take(&mut growing.chunks);
+                let before = chunks.len();
+                let data = table(chunks, &rules)?;
+                if let FileData::Chunks { places, .. } = &data {
+                    self.table_room.give_back(before.saturating_sub(places.len()));
+                }
+                data
             }
             _ => growing.finish(self.rules.block, is_copied),
         };

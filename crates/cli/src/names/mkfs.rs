@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Parser};
+use ferrofs_builder::import::Contents;
 
 use crate::amount::parse_number;
 use crate::help;
@@ -23,7 +24,8 @@ pub(crate) struct MkfsArguments {
     #[arg(value_name = "FILE")]
     pub(crate) image: PathBuf,
 
-    /// A directory; with --tar an archive, or standard input if there is none or it is -
+    /// A directory; or EROFS images, each of which lies over those before it; with --tar an archive, or
+    /// standard input if there is none or it is -
     #[arg(value_name = "SOURCE")]
     pub(crate) sources: Vec<PathBuf>,
 
@@ -95,7 +97,12 @@ pub(crate) struct MkfsArguments {
     #[arg(long = "chunksize", value_name = "#", value_parser = parse_number)]
     pub(crate) chunk_bytes: Option<u64>,
 
-    /// Build all of it, as is always so
+    /// Put the chunks of --chunksize into FILE, a new file or a block device, which becomes device 1
+    #[arg(long, value_name = "FILE", requires = "chunk_bytes")]
+    pub(crate) blobdev: Option<PathBuf>,
+
+    /// Build all of it, as is always so, and take the data of images into the new one, in place of
+    /// referring to it as that of devices 1, 2 and so on
     #[arg(long, value_name = "data", value_parser = ["data"])]
     clean: Option<String>,
 
@@ -143,18 +150,19 @@ pub(crate) struct MkfsArguments {
     #[arg(long, value_name = "#", value_parser = parse_number, default_value = "0")]
     pub(crate) offset: u64,
 
-    /// Whiteouts of aufs become those of overlayfs (with --tar)
-    #[arg(long, requires = "tar")]
+    /// Whiteouts of aufs become those of overlayfs (in archives; images must not have any)
+    #[arg(long)]
     pub(crate) aufs: bool,
 
     /// The order of the data of archives: that of paths is always taken, which suits none, too
     #[arg(long, value_name = "path|none", value_parser = ["path", "none"])]
     sort: Option<String>,
 
-    /// SOURCE is a tar archive; f takes all of it into the image
-    #[arg(long, value_name = "f", num_args = 0..=1, require_equals = true)]
+    /// SOURCE is a tar archive; f takes all of it into the image, i leaves contents in the archive,
+    /// which becomes device 1, headerball expects none and makes files that read as zeros
+    #[arg(long, value_name = "f|i|headerball", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "f", value_parser = parse_tar)]
-    tar: Option<String>,
+    tar: Option<Contents>,
 
     /// Leave whiteouts and what else overlayfs keeps for itself out of the image
     #[arg(long, value_name = "0|1", num_args = 0..=1, require_equals = true)]
@@ -211,8 +219,14 @@ impl MkfsArguments {
         self.compress_directories.as_deref() == Some("1")
     }
 
-    pub(crate) fn is_tar(&self) -> bool {
-        self.tar.is_some()
+    /// Where the contents of an archive are to be, if the source is one.
+    pub(crate) fn contents(&self) -> Option<Contents> {
+        self.tar
+    }
+
+    /// Whether the data of images is to be taken out of them.
+    pub(crate) fn takes_data(&self) -> bool {
+        self.clean.is_some()
     }
 
     pub(crate) fn strips_overlay(&self) -> bool {
@@ -220,22 +234,20 @@ impl MkfsArguments {
     }
 }
 
-/// `--tar` in the ways that make a whole image.
-fn parse_tar(mode: &str) -> Result<String, String> {
+/// The ways of `--tar`.
+fn parse_tar(mode: &str) -> Result<Contents, String> {
     match mode {
-        "f" => Ok(mode.to_owned()),
-        "i" => {
-            Err("an image that only points into the archive is not made; use --tar=f".to_owned())
-        }
-        "headerball" => Err("an archive without data is not taken; use --tar=f".to_owned()),
-        _ => Err("not f".to_owned()),
+        "f" => Ok(Contents::Taken),
+        "i" => Ok(Contents::Referred),
+        "headerball" => Ok(Contents::Absent),
+        _ if mode.contains(',') => Err("no list of blocks is written; use --tar=i".to_owned()),
+        _ => Err("not f, i or headerball".to_owned()),
     }
 }
 
 /// What mkfs.erofs has and this does not, and what to do instead.
-const REFUSED: [(&str, &str); 22] = [
+const REFUSED: [(&str, &str); 21] = [
     ("--async-queue-limit", "the queue is bounded by the memory that a build may take"),
-    ("--blobdev", "data is kept in the image itself; leave it out"),
     ("--block-list-file", "`dump.erofs -e --path=PATH IMAGE` tells where a file lies"),
     ("--compress-hints", "every file is compressed alike; choose with -z and -C"),
     ("--dsunit", "data lies from block to block; choose the block size with -b"),
@@ -246,7 +258,10 @@ const REFUSED: [(&str, &str); 22] = [
     ),
     ("--fsalignblks", "an image ends with its last block; `truncate` makes the file longer"),
     ("--gzinfo", "no index for random access to gzip is made"),
-    ("--incremental", "an image is always built in whole; leave it out"),
+    (
+        "--incremental",
+        "an image is always built in whole; build one of what is new, and give both images as SOURCEs",
+    ),
     ("--mount-point", "it is for Android's lists of owners and labels, which are not read"),
     ("--oci", "nothing is fetched; fetch the layers and use --tar=f"),
     ("--product-out", "it is for Android's lists of owners, which are not read"),
@@ -322,7 +337,8 @@ mod tests {
     #[test]
     fn a_container_engine_gets_its_usual_words_through() {
         let typed = mkfs(&["--tar=f", "--aufs", "-Enoinline_data", "--quiet", "out", "-"]).unwrap();
-        assert!(typed.is_tar() && typed.aufs && !typed.is_talkative() && typed.is_quiet());
+        assert_eq!(typed.contents(), Some(Contents::Taken));
+        assert!(typed.aufs && !typed.is_talkative() && typed.is_quiet());
         assert_eq!(typed.sources, [PathBuf::from("-")]);
         assert!(mkfs(&["--tar=f", "out"]).unwrap().sources.is_empty());
     }
@@ -339,9 +355,7 @@ mod tests {
             mkfs(&[&format!("{option}=x"), "image", "dir"]).unwrap_err();
         }
         assert_eq!(refusal(&mkfs(&["--frobnicate", "i", "d"]).unwrap_err()), None);
-        for mode in ["--tar=i", "--tar=headerball"] {
-            let message = mkfs(&[mode, "i", "d"]).unwrap_err().to_string();
-            assert!(message.contains("use --tar=f"), "{message}");
-        }
+        let message = mkfs(&["--tar=i,list", "i", "d"]).unwrap_err().to_string();
+        assert!(message.contains("use --tar=i"), "{message}");
     }
 }

@@ -295,3 +295,64 @@ fn a_container_engine_can_pipe_a_layer_through() {
     ferrofs().arg("check").arg(&image).succeeds();
     assert!(!fs::metadata(&image).unwrap().file_type().is_block_device());
 }
+
+/// Unpacks an image with what it refers to, and compares contents with its source.
+#[track_caller]
+fn assert_holds_with(image: &Path, device: &Path, tree: &Path, dir: &Dir) {
+    let device = format!("--device={}", device.display());
+    ferrofs().args(["check", "-q", &device]).arg(image).succeeds();
+    let out = dir.join("unpacked");
+    ferrofs().args(["extract", "-q", &device]).arg(image).arg(&out).succeeds();
+    let status = Command::new("diff").args(["-r", "--no-dereference"]).arg(tree).arg(&out).status();
+    assert!(status.unwrap().success());
+    fs::remove_dir_all(out).unwrap();
+}
+
+#[test]
+fn a_blob_holds_the_data_and_replaces_nothing_unasked() {
+    let dir = Dir::new();
+    let (tree, image, blob) = (source(&dir), dir.join("image"), dir.join("blob"));
+    let blob_option = format!("--blob={}", blob.display());
+    let build = || ferrofs().args(["build", "--json", "--chunk-size=64k", &blob_option]);
+    let report = build().arg(&image).arg(&tree).succeeds().json();
+    assert_eq!(report["blob_bytes"], fs::metadata(&blob).unwrap().len());
+    assert_eq!(report["verified"], true);
+    assert_holds_with(&image, &blob, &tree, &dir);
+    fs::remove_file(&image).unwrap();
+    let told = build().arg(&image).arg(&tree).ends_with(1).stderr;
+    assert!(told.contains("blob: exists already; --force replaces it"), "{told}");
+    build().arg("-f").arg(&image).arg(&tree).succeeds();
+    let told = build().arg("-f").arg(&blob).arg(&tree).ends_with(1).stderr;
+    assert!(told.contains("cannot be one file"), "{told}");
+    assert_holds_with(&image, &blob, &tree, &dir);
+    let blobdev = format!("--blobdev={}", blob.display());
+    mkfs().args(["--quiet", "--chunksize=4096", &blobdev]).arg(&image).arg(&tree).succeeds();
+    assert_holds_with(&image, &blob, &tree, &dir);
+}
+
+#[test]
+fn an_image_may_leave_contents_in_its_archive() {
+    let dir = Dir::new();
+    let (tree, image, archive) = (source(&dir), dir.join("image"), dir.join("a.tar"));
+    let tar = Command::new("tar").arg("-C").arg(&tree).arg("-cf").arg(&archive).arg(".").status();
+    assert!(tar.unwrap().success());
+    let same = ["--quiet", "-Uclear", "-T5", "--tar=i"];
+    mkfs().args(same).arg(&image).arg(&archive).succeeds();
+    assert_holds_with(&image, &archive, &tree, &dir);
+    let piped = dir.join("piped");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_ferrofs"))
+        .arg0("mkfs.erofs")
+        .args(same)
+        .arg(&piped)
+        .arg("-")
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(&fs::read(&archive).unwrap()).unwrap();
+    assert!(child.wait().unwrap().success());
+    let whole = fs::read(&image).unwrap();
+    assert!(whole == fs::read(&piped).unwrap());
+    // As containerd has it: the archive behind the image.
+    fs::write(&piped, [whole, fs::read(&archive).unwrap()].concat()).unwrap();
+    assert_holds(&piped, &tree, &dir);
+}

@@ -14,6 +14,8 @@ mod hung_source;
 #[cfg(test)]
 mod images;
 #[cfg(test)]
+mod layers;
+#[cfg(test)]
 mod manifest;
 #[cfg(test)]
 mod mount;

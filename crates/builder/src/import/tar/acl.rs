@@ -1,8 +1,10 @@
 //! ACLs: from the text that archives have to the bytes of Linux's `system.posix_acl_*` xattrs.
 //!
 //! The text is POSIX.1e's short or long form as star and GNU tar write it, with the number of a user or group
-//! in place of the name or behind the permissions. The bytes are version 2 of `linux/posix_acl_xattr.h`. Names
-//! are not looked up: what they mean is the host's matter, and an image must not depend on it.
+//! in place of the name or behind the permissions, or with a name alone, which is looked up among the accounts
+//! of the host. The bytes are version 2 of `linux/posix_acl_xattr.h`.
+
+use super::accounts::{Accounts, Kind};
 
 /// The number where an entry has none.
 const NO_ID: u32 = u32::MAX;
@@ -19,12 +21,12 @@ const OTHER: u16 = 0x20;
 type Entry = (u16, u32, u16);
 
 /// The value of the xattr; `None` if the text says no more than permission bits do, as Linux keeps none then.
-pub(super) fn parse(text: &[u8]) -> Result<Option<Vec<u8>>, String> {
+pub(super) fn parse(text: &[u8], accounts: &mut Accounts) -> Result<Option<Vec<u8>>, String> {
     let mut entries = Vec::new();
     for line in text.split(|byte| matches!(byte, b',' | b'\n')) {
         let line = line.split(|byte| *byte == b'#').next().unwrap_or_default().trim_ascii();
         if !line.is_empty() {
-            entries.push(entry(line)?);
+            entries.push(entry(line, accounts)?);
         }
     }
     if entries.is_empty() {
@@ -44,7 +46,7 @@ pub(super) fn parse(text: &[u8]) -> Result<Option<Vec<u8>>, String> {
     Ok(Some(value))
 }
 
-fn entry(line: &[u8]) -> Result<Entry, String> {
+fn entry(line: &[u8], accounts: &mut Accounts) -> Result<Entry, String> {
     let wrong = || format!("\"{}\" is no entry of an ACL", line.escape_ascii());
     let mut fields = line.split(|byte| *byte == b':').map(<[u8]>::trim_ascii);
     let tag = fields.next().unwrap_or_default();
@@ -68,9 +70,15 @@ fn entry(line: &[u8]) -> Result<Entry, String> {
     let id = match (qualifier.is_empty(), id) {
         (true, None) => NO_ID,
         (true, Some(_)) => return Err(wrong()),
-        (false, id) => number(id.unwrap_or(qualifier)).ok_or_else(|| {
-            format!("\"{}\" names a user or group without its number", line.escape_ascii())
-        })?,
+        (false, Some(id)) => number(id).ok_or_else(wrong)?,
+        (false, None) if qualifier.iter().all(u8::is_ascii_digit) => {
+            number(qualifier).ok_or_else(wrong)?
+        }
+        (false, None) => {
+            let kind = if tag == USER { Kind::User } else { Kind::Group };
+            let number = accounts.number(kind, qualifier);
+            number.map_err(|why| format!("\"{}\": {why}", line.escape_ascii()))?
+        }
     };
     Ok((tag, id, permission_bits(permissions).ok_or_else(wrong)?))
 }
@@ -135,24 +143,28 @@ mod tests {
             "user::rwx,user:somebody:r--:1000,user:1001:rw-:1001,group::r-x,mask::rwx,other::---",
             "u::rwx\nu:1001:rw\nu:1000:r\t#effective:r--\ng::r-x\nm:rwx\no:---\n",
         ] {
-            assert_eq!(parse(text.as_bytes()), Ok(wanted.clone()), "{text}");
+            assert_eq!(
+                parse(text.as_bytes(), &mut Accounts::default()),
+                Ok(wanted.clone()),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn what_permission_bits_say_is_left_out() {
-        assert_eq!(parse(b"user::rw-,group::r--,other::r--"), Ok(None));
-        assert_eq!(parse(b""), Ok(None));
+        for text in [&b"user::rw-,group::r--,other::r--"[..], b""] {
+            assert_eq!(parse(text, &mut Accounts::default()), Ok(None));
+        }
     }
 
     #[test]
     fn what_is_no_acl_is_refused() {
         for (text, wanted) in [
-            ("user:daemon:rwx", "\"user:daemon:rwx\" names a user or group without its number"),
-            (
-                "user:4294967295:rwx",
-                "\"user:4294967295:rwx\" names a user or group without its number",
-            ),
+            ("user:daemon:rwx", "\"user:daemon:rwx\": the user daemon has no number"),
+            ("group:daemon:rwx", "\"group:daemon:rwx\": the group daemon has no number"),
+            ("user:daemon:rwx:one", "\"user:daemon:rwx:one\" is no entry of an ACL"),
+            ("user:4294967295:rwx", "\"user:4294967295:rwx\" is no entry of an ACL"),
             ("user::rwz", "\"user::rwz\" is no entry of an ACL"),
             ("user::rwxr", "\"user::rwxr\" is no entry of an ACL"),
             ("nobody::rwx", "\"nobody::rwx\" is no entry of an ACL"),
@@ -165,7 +177,11 @@ mod tests {
             ),
             ("u::r,g::r,o::r,u:1:r", "an ACL that names somebody needs a mask"),
         ] {
-            assert_eq!(parse(text.as_bytes()), Err(wanted.to_owned()), "{text}");
+            assert_eq!(
+                parse(text.as_bytes(), &mut Accounts::default()),
+                Err(wanted.to_owned()),
+                "{text}"
+            );
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::sparse::Segment;
 use crate::import::spool::Spooled;
-use crate::tree::{Content, Reader, Store};
+use crate::tree::{Content, DevicePlace, Part, Reader, Store};
 use crate::{Error, ErrorKind, Result};
 
 /// Where the bytes of an archive's files are.
@@ -21,6 +21,8 @@ pub(super) enum Backing {
     Bytes(Arc<[u8]>),
     /// In a spool, one file's contents after another's.
     Spool(Spooled),
+    /// Elsewhere: they went by, and whoever has the archive has them.
+    Passed,
 }
 
 /// What tells that a file was changed.
@@ -45,13 +47,15 @@ impl Stamp {
 #[derive(Debug)]
 pub(super) struct Archive {
     name: PathBuf,
+    /// The device of the tree that it is, if the image is to refer to it.
+    device: Option<u16>,
     /// A spool gets here when nothing is added to it any more.
     backing: OnceLock<Backing>,
 }
 
 impl Archive {
-    pub(super) fn new(name: PathBuf) -> Self {
-        Self { name, backing: OnceLock::new() }
+    pub(super) fn new(name: PathBuf, device: Option<u16>) -> Self {
+        Self { name, device, backing: OnceLock::new() }
     }
 
     /// What messages call it.
@@ -71,6 +75,7 @@ impl Archive {
             Some(Backing::File { file, .. }) => file.read_exact_at(buffer, place),
             Some(Backing::Bytes(bytes)) => copy(bytes, place, buffer),
             Some(Backing::Spool(spooled)) => spooled.read_exact_at(place, buffer),
+            Some(Backing::Passed) => Err(io::Error::other("it went by and was not kept")),
             None => Err(io::Error::other("the archive was not read to its end")),
         };
         read.map_err(|source| {
@@ -129,8 +134,22 @@ pub(super) fn content(
     segments: Vec<Segment>,
     bytes: u64,
 ) -> Content {
+    let parts = archive.device.map(|device| {
+        let place = |segment: &Segment| Some(DevicePlace { device, offset: segment.place });
+        let part = |segment: &Segment| Part {
+            start: segment.start,
+            bytes: segment.bytes,
+            place: place(segment),
+        };
+        segments.iter().map(part).collect()
+    });
     let (archive, name, segments) = (Arc::clone(archive), name.into(), segments.into());
-    Content::new(Arc::new(Member(Arc::new(Parts { archive, name, segments, bytes }))), bytes)
+    let member = Member(Arc::new(Parts { archive, name, segments, bytes }));
+    let content = Content::new(Arc::new(member), bytes);
+    match parts {
+        Some(parts) => content.on_devices(parts),
+        None => content,
+    }
 }
 
 impl Store for Member {

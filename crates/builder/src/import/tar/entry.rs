@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::accounts::Accounts;
 use super::archive::{self, Archive};
 use super::header::{Dialect, Header};
 use super::pax::{Records, Xattrs};
@@ -147,7 +148,11 @@ impl Head {
     }
 
     /// Owner, permissions, time and xattrs.
-    pub(super) fn metadata(&mut self, is_directory: bool) -> Result<Metadata, String> {
+    pub(super) fn metadata(
+        &mut self,
+        is_directory: bool,
+        accounts: &mut Accounts,
+    ) -> Result<Metadata, String> {
         let header = |why: String| format!("has a header whose {why}");
         let records = &self.extension.records;
         let uid = records.uid.map_or_else(|| self.header.uid(), Ok).map_err(header)?;
@@ -159,11 +164,11 @@ impl Head {
         let id = |id: i64| u32::try_from(id).map_err(|_| format!("has {id} as its owner or group"));
         let permissions = self.header.permissions().map_err(header)?;
         let (uid, gid) = (id(uid)?, id(gid)?);
-        let xattrs = self.xattrs(is_directory)?;
+        let xattrs = self.xattrs(is_directory, accounts)?;
         Ok(Metadata { permissions, uid, gid, mtime, xattrs })
     }
 
-    fn xattrs(&mut self, is_directory: bool) -> Result<Xattrs, String> {
+    fn xattrs(&mut self, is_directory: bool, accounts: &mut Accounts) -> Result<Xattrs, String> {
         let records = &mut self.extension.records;
         let mut xattrs = std::mem::take(&mut records.xattrs);
         if records.default_acl.is_some() && !is_directory {
@@ -172,8 +177,8 @@ impl Head {
         for (name, text) in [(ACCESS_ACL, &records.access_acl), (DEFAULT_ACL, &records.default_acl)]
         {
             let Some(text) = text else { continue };
-            let value =
-                acl::parse(text).map_err(|why| format!("has an ACL that is none: {why}"))?;
+            let value = acl::parse(text, accounts);
+            let value = value.map_err(|why| format!("has an ACL that is none: {why}"))?;
             match (name == DEFAULT_ACL, value) {
                 (_, Some(value)) => drop(xattrs.insert(name.into(), value.into())),
                 // Whoever wrote the text wins over whoever wrote the bytes.

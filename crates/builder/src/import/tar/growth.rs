@@ -10,7 +10,7 @@ use std::mem;
 use super::entry::{Entry, EntryKind};
 use super::whiteout::{Mark, Whiteouts, mark};
 use super::{refused, shown};
-use crate::tree::{Kind, Metadata, Node, NodeId, Tree};
+use crate::tree::{Device, Kind, Metadata, Node, NodeId, Tree};
 use crate::{Error, ErrorKind, Result};
 
 const OPAQUE: &[u8] = b"trusted.overlay.opaque";
@@ -55,6 +55,17 @@ impl Growth {
     pub(super) fn next_layer(&mut self) {
         self.fresh = Some(HashSet::new());
         self.cleared.clear();
+    }
+
+    /// The number of the device that is added next.
+    pub(super) fn next_device(&self) -> Result<u16> {
+        u16::try_from(self.tree.devices().len() + 1)
+            .map_err(|_| Error::new(ErrorKind::Unsupported("more than 65,535 devices".to_owned())))
+    }
+
+    /// Adds a device, on which contents lie.
+    pub(super) fn add_device(&mut self, device: Device) -> Result<()> {
+        self.tree.add_device(device).map(drop)
     }
 
     /// Adds an entry.
@@ -313,6 +324,9 @@ impl Growth {
 /// The same tree without inodes that have no name.
 fn without_orphans(mut tree: Tree) -> Result<Tree> {
     let mut kept = Tree::new(tree.node(Tree::ROOT).metadata.clone());
+    for device in tree.devices() {
+        kept.add_device(device.clone())?;
+    }
     let mut places = HashMap::new();
     let mut open = vec![(Tree::ROOT, Tree::ROOT)];
     while let Some((directory, new_directory)) = open.pop() {

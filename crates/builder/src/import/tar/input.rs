@@ -32,34 +32,51 @@ enum From {
     /// The backing can be read in any order: from byte `base`, `bytes` bytes.
     Place { base: u64, bytes: u64, window: Vec<u8>, window_at: u64 },
     /// It comes once.
-    Stream { reader: Box<dyn Read + Send>, is_compressed: bool, spool: Spool, buffer: Box<[u8]> },
+    Stream {
+        reader: Box<dyn Read + Send>,
+        is_compressed: bool,
+        /// Whether contents go to the spool.
+        is_kept: bool,
+        spool: Spool,
+        buffer: Box<[u8]>,
+    },
 }
 
 impl Input {
-    pub(super) fn open(source: TarSource, options: &TarOptions) -> Result<Self> {
+    /// `device` is the number that the archive has as a device, if contents stay in it.
+    pub(super) fn open(
+        source: TarSource,
+        options: &TarOptions,
+        device: Option<u16>,
+    ) -> Result<Self> {
         match source {
             TarSource::Path(path) => {
                 let file = File::open(&path).map_err(|error| cannot_open(error).at(&path))?;
-                Self::from_file(path, file, options)
+                Self::from_file(path, file, options, device)
             }
-            TarSource::File { name, file } => Self::from_file(name, file, options),
+            TarSource::File { name, file } => Self::from_file(name, file, options, device),
             TarSource::Bytes { name, bytes } => {
                 let wanted = options.compression.unwrap_or_else(|| Compression::of(&bytes));
                 if wanted != Compression::Plain {
                     let reader = Box::new(io::Cursor::new(bytes));
-                    return Self::from_reader(name, reader, options);
+                    return Self::from_reader(name, reader, options, device);
                 }
                 let length = bytes.len() as u64;
-                Ok(Self::from_place(name, Backing::Bytes(bytes), 0, length))
+                Ok(Self::from_place((name, device), Backing::Bytes(bytes), 0, length))
             }
-            TarSource::Stream { name, reader } => Self::from_reader(name, reader, options),
+            TarSource::Stream { name, reader } => Self::from_reader(name, reader, options, device),
         }
     }
 
-    fn from_file(name: PathBuf, mut file: File, options: &TarOptions) -> Result<Self> {
+    fn from_file(
+        name: PathBuf,
+        mut file: File,
+        options: &TarOptions,
+        device: Option<u16>,
+    ) -> Result<Self> {
         let metadata = file.metadata().map_err(|error| cannot_open(error).at(&name))?;
         if !metadata.is_file() {
-            return Self::from_reader(name, Box::new(file), options);
+            return Self::from_reader(name, Box::new(file), options, device);
         }
         // Whoever redirects a file may have read a part of it.
         let base = file.stream_position().map_err(|error| cannot_open(error).at(&name))?;
@@ -70,15 +87,20 @@ impl Input {
             .map_err(|error| cannot_open(error).at(&name))?;
         let wanted = options.compression.unwrap_or_else(|| Compression::of(&start));
         if wanted != Compression::Plain {
-            return Self::from_reader(name, Box::new(file), options);
+            return Self::from_reader(name, Box::new(file), options, device);
         }
         let stamp = Stamp::of(&metadata);
         let bytes = stamp.bytes.saturating_sub(base);
-        Ok(Self::from_place(name, Backing::File { file, stamp }, base, bytes))
+        Ok(Self::from_place((name, device), Backing::File { file, stamp }, base, bytes))
     }
 
-    fn from_place(name: PathBuf, backing: Backing, base: u64, bytes: u64) -> Self {
-        let archive = Arc::new(Archive::new(name));
+    fn from_place(
+        (name, device): (PathBuf, Option<u16>),
+        backing: Backing,
+        base: u64,
+        bytes: u64,
+    ) -> Self {
+        let archive = Arc::new(Archive::new(name, device));
         archive.set_backing(backing);
         let from = From::Place { base, bytes, window: Vec::new(), window_at: 0 };
         Self { archive, from, offset: 0 }
@@ -88,6 +110,7 @@ impl Input {
         name: PathBuf,
         reader: Box<dyn Read + Send>,
         options: &TarOptions,
+        device: Option<u16>,
     ) -> Result<Self> {
         let mut input = Counted::new(reader);
         let compression = match options.compression {
@@ -96,13 +119,19 @@ impl Input {
                 Compression::recognise(&mut input).map_err(|error| cannot_open(error).at(&name))?
             }
         };
+        if device.is_some() && options.compression.is_none() && compression != Compression::Plain {
+            let why = "compressed, so that no image can refer to it: unpack it first, or say how it is \
+                       compressed, to refer to what it unpacks to";
+            return Err(refused(why, 0).at(&name));
+        }
         let from = From::Stream {
+            is_kept: device.is_none(),
             reader: compression.reader(input),
             is_compressed: compression != Compression::Plain,
             spool: Spool::new(options.spool.clone()),
             buffer: vec![0; COPY_BYTES].into_boxed_slice(),
         };
-        Ok(Self { archive: Arc::new(Archive::new(name)), from, offset: 0 })
+        Ok(Self { archive: Arc::new(Archive::new(name, device)), from, offset: 0 })
     }
 
     /// The archive, for those who will read its contents.
@@ -162,6 +191,9 @@ impl Input {
             From::Place { base, bytes: whole, .. } => {
                 (*base + self.offset, bytes.min(whole.saturating_sub(self.offset)))
             }
+            From::Stream { reader, buffer, is_kept: false, .. } => {
+                (self.offset, for_each(reader, buffer, bytes, &mut |_| Ok(()))?)
+            }
             From::Stream { reader, spool, buffer, .. } => {
                 let place = spool.bytes();
                 if let Some(max) = spool.bytes_max()
@@ -180,16 +212,23 @@ impl Input {
         Ok((count == bytes).then_some(place))
     }
 
-    /// Ends reading, so that contents can be read.
-    pub(super) fn finish(self) -> Result<()> {
-        let From::Stream { mut reader, is_compressed, spool, mut buffer } = self.from else {
-            return self.archive.check_unchanged();
+    /// Ends reading, so that contents can be read; says how long the archive is.
+    pub(super) fn finish(self) -> Result<u64> {
+        let (mut reader, is_compressed, is_kept, spool, mut buffer) = match self.from {
+            From::Stream { reader, is_compressed, is_kept, spool, buffer } => {
+                (reader, is_compressed, is_kept, spool, buffer)
+            }
+            From::Place { base, bytes, .. } => {
+                self.archive.check_unchanged()?;
+                return Ok(base + bytes);
+            }
         };
         // Checksums stand at the end of compressed streams, behind whatever follows the archive.
         let most = if is_compressed { u64::MAX } else { DRAINED_BYTES_MAX };
-        for_each(&mut reader, &mut buffer, most, &mut |_| Ok(()))?;
-        self.archive.set_backing(Backing::Spool(spool.finish()));
-        Ok(())
+        let rest = for_each(&mut reader, &mut buffer, most, &mut |_| Ok(()))?;
+        let backing = if is_kept { Backing::Spool(spool.finish()) } else { Backing::Passed };
+        self.archive.set_backing(backing);
+        Ok(self.offset.saturating_add(rest))
     }
 }
 

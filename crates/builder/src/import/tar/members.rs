@@ -1,11 +1,13 @@
 //! The entries of an archive, one after the other, with what precedes and follows each.
 
+use super::accounts::Accounts;
 use super::archive;
 use super::entry::{Body, Entry, EntryKind, Extension, Head, whole};
 use super::header::{BLOCK_BYTES, Header, parse_number, until_zero};
 use super::input::Input;
 use super::pax::{Scope, number};
 use super::sparse::{SparseForm, SparseMap};
+use super::{Contents, TarOptions};
 use super::{refused, shown};
 use crate::import::decompress::Compression;
 use crate::tree::{Content, Kind};
@@ -29,16 +31,22 @@ pub(super) struct Members {
     /// What global headers said.
     globals: Extension,
     is_concatenated: bool,
+    accounts: Accounts,
+    /// There are no contents behind the headers.
+    is_bare: bool,
 }
 
 impl Members {
-    /// The entries of `input`; if `is_concatenated`, also those behind its end.
-    pub(super) fn new(input: Input, is_concatenated: bool) -> Self {
-        Self { input, globals: Extension::default(), is_concatenated }
+    /// The entries of `input`; if archives may be concatenated, also those behind its end.
+    pub(super) fn new(input: Input, options: &TarOptions) -> Self {
+        let is_bare = options.contents == Contents::Absent;
+        let globals = Extension::default();
+        let accounts = Accounts::new(options.accounts.clone());
+        Self { input, globals, is_concatenated: options.concatenated, accounts, is_bare }
     }
 
-    /// Ends reading, so that contents can be read.
-    pub(super) fn finish(self) -> Result<()> {
+    /// Ends reading, so that contents can be read; says how long the archive is.
+    pub(super) fn finish(self) -> Result<u64> {
         self.input.finish()
     }
 
@@ -97,7 +105,8 @@ impl Members {
             let offset = self.input.offset();
             let mut block = [0; BLOCK_BYTES];
             let got = self.input.read(&mut block)?;
-            if got == 0 && zeros > 0 {
+            // Whoever leaves out contents may leave out the end mark, too.
+            if got == 0 && (zeros > 0 || self.is_bare) {
                 return Ok(None);
             }
             if got < BLOCK_BYTES {
@@ -189,7 +198,7 @@ impl Members {
                 (kind, is_directory)
             }
         };
-        let metadata = head.metadata(is_directory).map_err(wrong)?;
+        let metadata = head.metadata(is_directory, &mut self.accounts).map_err(wrong)?;
         Ok(Entry { path, kind, metadata, offset })
     }
 
@@ -203,6 +212,9 @@ impl Members {
     ) -> Result<Content> {
         let wrong = |why: String| refused(format!("{}: {why}", shown(path)), offset);
         let form = head.extension.records.sparse.form().map_err(wrong)?;
+        if self.is_bare {
+            return self.absent(head, form.as_ref(), path, (stored, offset));
+        }
         let (bytes, map, data) = match form {
             _ if head.has_old_map() => {
                 let (bytes, map) = self.old_map(&head.header, path, offset)?;
@@ -225,6 +237,24 @@ impl Members {
                 segment.place.checked_add(place).ok_or_else(|| self.cut(&shown(path)))?;
         }
         Ok(archive::content(self.input.archive(), path, segments, bytes))
+    }
+
+    /// The content of a regular file of which there is nothing but the header, whose size is `stored` if it
+    /// is not sparse.
+    fn absent(
+        &mut self,
+        head: &Head,
+        form: Option<&SparseForm>,
+        path: &[u8],
+        (stored, offset): (u64, u64),
+    ) -> Result<Content> {
+        let bytes = match form {
+            _ if head.has_old_map() => self.old_map(&head.header, path, offset)?.0,
+            Some(SparseForm::InRecords { bytes, .. } | SparseForm::BeforeData { bytes }) => *bytes,
+            None => stored,
+        };
+        let content = archive::content(self.input.archive(), path, Vec::new(), bytes);
+        Ok(content.on_devices(Vec::new()))
     }
 
     /// Keeps `bytes` bytes, the last of a body of `body` bytes.

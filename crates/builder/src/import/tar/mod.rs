@@ -9,6 +9,7 @@
 //! nothing is taken for granted: an archive needs its end mark, a path with `..` or below a symlink is refused,
 //! and so is a hard link to what did not come before.
 
+mod accounts;
 mod acl;
 mod archive;
 mod entry;
@@ -29,8 +30,9 @@ use std::sync::Arc;
 
 use super::decompress::Compression;
 use super::spool::SpoolOptions;
-use crate::tree::{Metadata, Timestamp, Tree};
+use crate::tree::{Device, Metadata, Timestamp, Tree};
 use crate::{Error, ErrorKind, Result};
+pub use accounts::AccountFiles;
 use growth::Growth;
 use input::Input;
 use members::Members;
@@ -81,15 +83,32 @@ impl fmt::Debug for TarSource {
     }
 }
 
+/// Where the contents of an archive's files are when an image has been made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Contents {
+    /// In the image.
+    #[default]
+    Taken,
+    /// In the archive, which is a device of the tree. If it is compressed, the device is what it unpacks to,
+    /// and [`TarOptions::compression`] has to say so.
+    Referred,
+    /// Nowhere: the archive has headers only, and files have their sizes and read as zeros.
+    Absent,
+}
+
 /// How archives are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TarOptions {
     /// How the archive is compressed; recognised by its first bytes if `None`.
     pub compression: Option<Compression>,
+    /// What becomes of contents.
+    pub contents: Contents,
     /// What becomes of whiteouts.
     pub whiteouts: Whiteouts,
     /// Whether another archive may follow the end of one (`tar --ignore-zeros`).
     pub concatenated: bool,
+    /// Where names in ACLs are looked up that come without numbers; they are refused if `None`.
+    pub accounts: Option<AccountFiles>,
     /// Where contents are kept that can be read only once.
     pub spool: SpoolOptions,
     /// The modification time of directories that no entry describes; they are root's, with permissions 0755.
@@ -101,8 +120,10 @@ impl Default for TarOptions {
     fn default() -> Self {
         Self {
             compression: None,
+            contents: Contents::default(),
             whiteouts: Whiteouts::default(),
             concatenated: false,
+            accounts: None,
             spool: SpoolOptions::default(),
             missing_mtime: Timestamp { seconds: 0, nanoseconds: 0 },
         }
@@ -113,7 +134,7 @@ impl Default for TarOptions {
 ///
 /// # Errors
 /// [`ErrorKind::Archive`] for an archive that is damaged, cut off or hostile, or that holds what cannot be
-/// told from it, as an ACL with names instead of numbers; [`ErrorKind::Input`] where the host refuses to read,
+/// told from it, as an ACL with names that nobody has; [`ErrorKind::Input`] where the host refuses to read,
 /// [`ErrorKind::Output`] where it has no room for the spool, [`ErrorKind::SourceChanged`] for a file that was
 /// changed meanwhile.
 pub fn from_tar(source: TarSource, options: &TarOptions) -> Result<Tree> {
@@ -146,11 +167,20 @@ pub fn from_tar_layers(sources: Vec<TarSource>, options: &TarOptions) -> Result<
 }
 
 fn add(source: TarSource, options: &TarOptions, growth: &mut Growth) -> Result<()> {
-    let mut members = Members::new(Input::open(source, options)?, options.concatenated);
+    let device = match options.contents {
+        Contents::Referred => Some(growth.next_device()?),
+        Contents::Taken | Contents::Absent => None,
+    };
+    let input = Input::open(source, options, device)?;
+    let mut members = Members::new(input, options);
     while let Some(entry) = members.next()? {
         growth.add(entry)?;
     }
-    members.finish()
+    let bytes = members.finish()?;
+    if device.is_some() {
+        growth.add_device(Device { tag: [0; 64], bytes })?;
+    }
+    Ok(())
 }
 
 /// An archive that is refused, at this byte.

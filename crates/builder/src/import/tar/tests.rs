@@ -5,6 +5,7 @@ mod crafted;
 mod hostile;
 mod layers;
 mod made;
+mod referred;
 
 use std::collections::HashMap;
 use std::io::Cursor;

@@ -7,9 +7,11 @@ use std::path::Path;
 use ferrofs_builder::import::adjust::{
     Adjustments, Exclusions, Mtime, Overlay, Owners, XattrChoice,
 };
-use ferrofs_builder::import::{DirectoryOptions, HardLinks, TarOptions, Unreadable, Whiteouts};
+use ferrofs_builder::import::{
+    AccountFiles, DirectoryOptions, HardLinks, TarOptions, Unreadable, Whiteouts,
+};
 use ferrofs_builder::tree::Timestamp;
-use ferrofs_builder::{Deduplication, Fragments, IndexForm, Options, SuperblockTime};
+use ferrofs_builder::{Blob, Deduplication, Fragments, IndexForm, Options, SuperblockTime};
 
 use super::algorithms::{self, Setting};
 use super::request::{
@@ -35,6 +37,7 @@ pub(crate) fn request(
     options.inline_data = !layout.no_inline_data;
     options.chunk_bytes = layout.chunk_size;
     options.wide = layout.wide;
+    options.blob = layout.blob.clone().map(Blob::NewFile);
     let label = layout.label.as_ref().map(|label| label.as_bytes());
     options.label =
         parse_label(label.unwrap_or_default()).map_err(|why| format!("--label: {why}"))?;
@@ -200,6 +203,8 @@ fn tar(typed: &BuildArguments, times: Times) -> TarOptions {
             WhiteoutChoice::Overlay => Whiteouts::ToOverlay,
             WhiteoutChoice::Apply => Whiteouts::Apply,
         },
+        // What this host calls a number must not show.
+        accounts: (!typed.layout.reproducible).then(AccountFiles::of_host),
         missing_mtime: Timestamp { seconds: times.missing, nanoseconds: 0 },
         ..TarOptions::default()
     }

@@ -3,22 +3,77 @@
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use ferrofs_builder::import::{TarSource, from_directory, from_tar_layers};
+use ferrofs_builder::import::{Compression, Contents, TarSource, from_directory, from_tar_layers};
 use ferrofs_builder::tree::Tree;
 use ferrofs_builder::{Error, ErrorKind, Options, Placement, Report, Watch};
 
-use super::request::{Request, SourceKind};
+use super::layers::{self, Layers};
+use super::request::{LayerData, Layering, Request, SourceKind};
+use crate::resources::Resources;
 
-/// The tree of what the request names.
+/// The tree of what a request names.
+#[derive(Debug)]
+pub(super) struct Imported {
+    pub(super) tree: Tree,
+    /// Where the devices of the tree can be read; `None` if they cannot, as an archive that came through a pipe.
+    pub(super) devices: Option<Vec<PathBuf>>,
+}
+
+/// Reads what the request names, and settles what of its options depends on that.
 ///
 /// # Errors
 /// As the library, with the path.
-pub(super) fn import(request: &Request, watch: &dyn Watch) -> Result<Tree, Error> {
+pub(super) fn import(
+    request: &mut Request,
+    resources: &Resources,
+    watch: &dyn Watch,
+) -> Result<Imported, Error> {
+    if let SourceKind::DirectoryOrImages(layering) = request.kind {
+        let is_directory = match request.sources.as_slice() {
+            [source] => is_directory(source)?,
+            _ => false,
+        };
+        if !is_directory {
+            return import_images(request, layering, resources);
+        }
+        if layering.is_aufs {
+            let what = "--aufs is for archives and images of layers, not for a directory";
+            return Err(Error::new(ErrorKind::Options(what.to_owned())));
+        }
+    }
+    let tree = import_tree(request, watch)?;
+    Ok(Imported { tree, devices: archives(request) })
+}
+
+fn import_images(
+    request: &mut Request,
+    layering: Layering,
+    resources: &Resources,
+) -> Result<Imported, Error> {
+    let images = layers::join(&request.sources, layering, resources)?;
+    let Layers { mut tree, block_size, devices } = images;
+    request.directory.adjustments.apply(&mut tree)?;
+    let options = &mut request.options;
+    if layering.data == LayerData::Referred && options.block_size != block_size {
+        let bytes = block_size.bytes();
+        if layering.has_block_size {
+            let what =
+                format!("-b: the images have blocks of {bytes} bytes; --clean=data copies data");
+            return Err(Error::new(ErrorKind::Options(what)));
+        }
+        options.block_size = block_size;
+        options.pcluster_bytes = options.pcluster_bytes.max(bytes);
+        options.extent_bytes_max = options.extent_bytes_max / bytes * bytes;
+    }
+    Ok(Imported { tree, devices })
+}
+
+fn import_tree(request: &Request, watch: &dyn Watch) -> Result<Tree, Error> {
     let is_directory = match (request.kind, request.sources.as_slice()) {
-        (SourceKind::Directory, _) => true,
+        (SourceKind::Directory | SourceKind::DirectoryOrImages(_), _) => true,
         (SourceKind::AsFound, [source]) => is_directory(source)?,
         _ => false,
     };
@@ -29,6 +84,21 @@ pub(super) fn import(request: &Request, watch: &dyn Watch) -> Result<Tree, Error
     let mut tree = from_tar_layers(sources.collect::<Result<_, _>>()?, &request.tar)?;
     request.tar_adjustments.apply(&mut tree)?;
     Ok(tree)
+}
+
+/// Where the archives are that the tree refers to.
+fn archives(request: &Request) -> Option<Vec<PathBuf>> {
+    if request.tar.contents != Contents::Referred {
+        return Some(Vec::new());
+    }
+    let place = |source: &PathBuf| match source.as_path() == Path::new("-") {
+        true => PathBuf::from("/proc/self/fd/0"),
+        false => source.clone(),
+    };
+    let places: Vec<_> = request.sources.iter().map(place).collect();
+    let is_file = |path: &PathBuf| fs::metadata(path).is_ok_and(|found| found.is_file());
+    let is_plain = matches!(request.tar.compression, None | Some(Compression::Plain));
+    (is_plain && places.iter().all(is_file)).then_some(places)
 }
 
 /// Builds the image under its name.
@@ -53,7 +123,8 @@ pub(super) fn build_in_memory(tree: &Tree, options: &Options) -> Result<Report, 
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
     let memory = rustix::fs::memfd_create("ferrofs-sample", flags).map_err(failed)?;
     let path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&memory)));
-    let options = Options { placement: Placement::InPlace { offset: 0 }, ..options.clone() };
+    let options =
+        Options { placement: Placement::InPlace { offset: 0 }, blob: None, ..options.clone() };
     ferrofs_builder::build(tree, &options, &path, &ferrofs_builder::NoWatch)
 }
 
@@ -84,6 +155,12 @@ pub(super) enum Existing {
     Nothing,
     File,
     BlockDevice,
+}
+
+/// Whether two paths lead to one file that is there.
+pub(super) fn is_same_file(one: &Path, other: &Path) -> bool {
+    let identity = |path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    identity(one).is_some_and(|one| Some(one) == identity(other))
 }
 
 /// Looks at the image's name.

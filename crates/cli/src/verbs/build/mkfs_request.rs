@@ -8,19 +8,23 @@ use ferrofs_builder::import::adjust::{
     Adjustments, CompactTime, Exclusions, Mtime, Overlay, Owners, XattrChoice,
 };
 use ferrofs_builder::import::{
-    Compression, DirectoryOptions, HardLinks, TarOptions, Unreadable, Whiteouts,
+    AccountFiles, Compression, Contents, DirectoryOptions, HardLinks, TarOptions, Unreadable,
+    Whiteouts,
 };
 use ferrofs_builder::tree::Timestamp;
-use ferrofs_builder::{Deduplication, Fragments, IndexForm, Options};
+use ferrofs_builder::{Blob, Deduplication, Fragments, IndexForm, Options};
 
 use super::algorithms::{self, Setting};
 use super::request::{
-    Form, Request, SourceKind, Surroundings, Tell, Verify, at_offset, file_time, image_time,
-    parse_block_size, parse_label, parse_uuid, small,
+    Form, LayerData, Layering, Request, SourceKind, Surroundings, Tell, Verify, at_offset,
+    file_time, image_time, parse_block_size, parse_label, parse_uuid, small,
 };
 use crate::amount::{parse_bytes, parse_number};
 use crate::arguments::{MachineArguments, ProgressStyle};
 use crate::names::mkfs::MkfsArguments;
+
+/// Where data can lie in an archive.
+const TAR_UNIT_BYTES: u64 = 512;
 
 /// Makes a build of what was typed.
 ///
@@ -42,12 +46,14 @@ pub(crate) fn request(
         typed.xattr_prefix.iter().map(|prefix| prefix.as_bytes().to_vec()).collect();
     options.compress_directories = typed.compresses_directories();
     options.metabox_pcluster_bytes = metabox(typed)?;
-    Extended::read(typed)?.apply(&mut options)?;
+    let stores_nothing = typed.contents().is_some_and(|contents| contents != Contents::Taken);
+    Extended::read(typed)?.apply(&mut options, stores_nothing)?;
+    check_contents(typed, &options)?;
     let adjustments = adjustments(typed, &options, times)?;
     Ok(Request {
         image: typed.image.clone(),
         sources: sources(typed)?,
-        kind: if typed.is_tar() { SourceKind::Tar } else { SourceKind::Directory },
+        kind: kind(typed),
         directory: directory(typed, &adjustments)?,
         tar: tar(typed, times)?,
         tar_adjustments: of_tar(adjustments),
@@ -62,6 +68,29 @@ pub(crate) fn request(
             notices: !typed.is_quiet(),
         },
     })
+}
+
+/// Where no data is stored, nothing can be said about how.
+fn check_contents(typed: &MkfsArguments, options: &Options) -> Result<(), String> {
+    let way = match typed.contents() {
+        Some(Contents::Referred) => "--tar=i",
+        Some(Contents::Absent) => "--tar=headerball",
+        Some(Contents::Taken) | None => return Ok(()),
+    };
+    let block_bytes = u64::from(options.block_size.bytes());
+    if way == "--tar=i" && block_bytes != TAR_UNIT_BYTES {
+        let what = "data lies at multiples of 512 bytes in an archive";
+        return Err(format!("-b: {way} needs blocks of 512 bytes: {what}"));
+    }
+    let idle = [
+        (options.algorithms.is_some(), "-z"),
+        (typed.chunk_bytes.is_some(), "--chunksize"),
+        (options.chunk_bytes.is_some(), "-E: dedupe"),
+    ];
+    match idle.iter().find(|(is_given, _)| *is_given) {
+        Some((_, option)) => Err(format!("{option}: no data is stored with {way}; leave it out")),
+        None => Ok(()),
+    }
 }
 
 /// Times as the options and the surroundings give them.
@@ -86,7 +115,11 @@ impl Times {
 /// Block, pcluster, extent and chunk sizes, and what compresses.
 fn sized(typed: &MkfsArguments) -> Result<Options, String> {
     let defaults = Options::default();
-    let block_size = typed.block_bytes.map_or(Ok(defaults.block_size), parse_block_size)?;
+    let usual = match typed.contents() {
+        Some(Contents::Referred) => TAR_UNIT_BYTES,
+        _ => defaults.block_size.bytes().into(),
+    };
+    let block_size = parse_block_size(typed.block_bytes.unwrap_or(usual))?;
     let block_bytes = u64::from(block_size.bytes());
     let pcluster_bytes = typed.pcluster_bytes.unwrap_or(block_bytes);
     let setting = Setting { pcluster_bytes, max_distance: u16::MAX };
@@ -106,6 +139,7 @@ fn sized(typed: &MkfsArguments) -> Result<Options, String> {
         pcluster_bytes: small("pclusters", pcluster_bytes)?,
         extent_bytes_max,
         chunk_bytes: typed.chunk_bytes,
+        blob: typed.blobdev.clone().map(Blob::NewFile),
         ..defaults
     })
 }
@@ -132,6 +166,7 @@ struct Extended {
     compact_inodes: bool,
     extended_inodes: bool,
     chunk_indexes: bool,
+    block_maps: bool,
     checksum: bool,
     xattr_filter: bool,
     wide: bool,
@@ -150,6 +185,7 @@ impl Extended {
             compact_inodes: false,
             extended_inodes: false,
             chunk_indexes: false,
+            block_maps: false,
             checksum: true,
             xattr_filter: true,
             wide: false,
@@ -190,8 +226,8 @@ impl Extended {
             "force-inode-extended" => {
                 (self.extended_inodes, self.compact_inodes) = (is_wanted, false);
             }
-            "force-inode-blockmap" => self.chunk_indexes = false,
-            "force-chunk-indexes" => self.chunk_indexes = is_wanted,
+            "force-inode-blockmap" => (self.chunk_indexes, self.block_maps) = (false, true),
+            "force-chunk-indexes" => (self.chunk_indexes, self.block_maps) = (is_wanted, false),
             "nosbcrc" => self.checksum = !is_wanted,
             "xattr-name-filter" => self.xattr_filter = is_wanted,
             "48bit" => self.wide = is_wanted,
@@ -221,12 +257,13 @@ impl Extended {
         Ok(())
     }
 
-    fn apply(self, options: &mut Options) -> Result<(), String> {
+    fn apply(self, options: &mut Options, stores_nothing: bool) -> Result<(), String> {
         let is_compressed = options.algorithms.is_some();
         for (is_asked, name) in [
             (self.ztailpacking, "ztailpacking"),
             (self.fragments != Fragments::None, "fragments"),
-            (self.full_indexes, "legacy-compress"),
+            // What is not compressed has no index: scripts that refer to archives say it, too.
+            (self.full_indexes && !stores_nothing, "legacy-compress"),
         ] {
             if is_asked && !is_compressed {
                 return Err(format!("-E: nothing is compressed without -z, and {name} needs that"));
@@ -239,6 +276,10 @@ impl Extended {
             return Err(format!(
                 "-E: pclusters of {bytes} bytes for fragments alone are not supported: -C gives {other}"
             ));
+        }
+        if self.block_maps && options.blob.is_some() {
+            let what = "a block map names no device, which --blobdev needs";
+            return Err(format!("-E: force-inode-blockmap: {what}"));
         }
         options.fragments = self.fragments;
         options.inline_pclusters = self.ztailpacking;
@@ -332,7 +373,8 @@ fn tar(typed: &MkfsArguments, times: Times) -> Result<TarOptions, String> {
         (!typed.exclude_path.is_empty(), "--exclude-path"),
         (!typed.exclude_regex.is_empty(), "--exclude-regex"),
     ];
-    let refused = only_of_directories.iter().find(|(is_asked, _)| *is_asked && typed.is_tar());
+    let refused =
+        only_of_directories.iter().find(|(is_asked, _)| *is_asked && typed.contents().is_some());
     if let Some((_, option)) = refused {
         return Err(format!("{option} is for directories, and not supported with --tar"));
     }
@@ -342,23 +384,36 @@ fn tar(typed: &MkfsArguments, times: Times) -> Result<TarOptions, String> {
             (_, true) => Some(Compression::Xz),
             _ => None,
         },
+        accounts: Some(AccountFiles::of_host()),
+        contents: typed.contents().unwrap_or_default(),
         whiteouts: if typed.aufs { Whiteouts::ToOverlay } else { Whiteouts::Keep },
         missing_mtime: Timestamp { seconds: file_time(times.build)?, nanoseconds: 0 },
         ..TarOptions::default()
     })
 }
 
+fn kind(typed: &MkfsArguments) -> SourceKind {
+    if typed.contents().is_some() {
+        return SourceKind::Tar;
+    }
+    let data = if typed.takes_data() { LayerData::Taken } else { LayerData::Referred };
+    let (has_block_size, is_aufs) = (typed.block_bytes.is_some(), typed.aufs);
+    SourceKind::DirectoryOrImages(Layering { data, has_block_size, is_aufs })
+}
+
 fn sources(typed: &MkfsArguments) -> Result<Vec<PathBuf>, String> {
-    match (typed.sources.as_slice(), typed.is_tar()) {
+    match (typed.sources.as_slice(), typed.contents().is_some()) {
         ([], true) => Ok(vec![PathBuf::from("-")]),
         ([], false) => Err("SOURCE is missing".to_owned()),
         ([one], true) => Ok(vec![one.clone()]),
         ([one], false) if one == Path::new("-") => {
             Err("standard input holds an archive: that needs --tar=f".to_owned())
         }
-        ([one], false) => Ok(vec![one.clone()]),
-        _ => Err("several SOURCEs are not supported: `ferrofs build` takes tar archives of layers"
-            .to_owned()),
+        (images, false) => Ok(images.to_vec()),
+        _ => {
+            Err("several archives are not supported: `ferrofs build` takes those of layers"
+                .to_owned())
+        }
     }
 }
 

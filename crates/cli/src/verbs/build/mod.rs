@@ -5,6 +5,7 @@ mod algorithms;
 mod build_request;
 mod engine;
 mod estimate;
+mod layers;
 mod mkfs_request;
 mod report;
 mod request;
@@ -18,7 +19,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow, bail};
 use ferrofs_builder::tree::Tree;
-use ferrofs_builder::{ErrorKind, Options, Placement};
+use ferrofs_builder::{Blob, ErrorKind, Options, Placement};
 
 use super::demo::interruption::Interruption;
 use crate::arguments::BuildArguments;
@@ -29,7 +30,7 @@ use crate::output::Output;
 use crate::progress::{Progress, Work};
 use crate::resources::Resources;
 use crate::stderr;
-use engine::Existing;
+use engine::{Existing, Imported};
 use report::Built;
 use request::{Request, Surroundings, Verify};
 use verify::Verifier;
@@ -85,17 +86,27 @@ fn perform(mut request: Request) -> anyhow::Result<Outcome> {
     request.options.check().map_err(|error| anyhow!("{error}"))?;
     let interruption = Interruption::watch()?;
     let watcher = Watcher::new(&interruption, request.tell.notices);
-    let tree = engine::import(&request, &watcher);
-    let tree = tree.map_err(|error| told(&error, &interruption))?;
+    let imported = engine::import(&mut request, &resources, &watcher);
+    let Imported { tree, devices } = imported.map_err(|error| told(&error, &interruption))?;
+    if devices.iter().flatten().any(|device| engine::is_same_file(device, &request.image)) {
+        bail!("{image}: it would refer to itself; give it another name");
+    }
     if request.is_rehearsal {
         let estimate = estimate::estimate(&tree, &request.options);
         let estimate = estimate.map_err(|error| told(&error, &interruption))?;
         report::tell_estimate(&request, &estimate)?;
         return Ok(Outcome::Good);
     }
-    let verifier =
-        Verifier { tree: &tree, offset: request.options.placement.offset(), resources: &resources };
-    let is_verified = request.verify == Verify::Yes;
+    if request.verify == Verify::Yes && devices.is_none() {
+        request.verify = Verify::ButContents;
+    }
+    let verifier = Verifier {
+        tree: &tree,
+        offset: request.options.placement.offset(),
+        devices: devices.as_deref(),
+        resources: &resources,
+    };
+    let is_verified = request.verify != Verify::No;
     let progress = Progress::new(request.tell.progress, "build", || work(&tree, is_verified));
     let watcher = watcher.for_build(progress, is_verified.then_some(verifier));
     let built = engine::build(&request, &tree, &watcher);
@@ -122,6 +133,18 @@ fn prepare_target(request: &mut Request, image: &str) -> anyhow::Result<()> {
         let offset = request.options.placement.offset();
         request.options =
             Options { placement: Placement::InPlace { offset }, ..request.options.clone() };
+    }
+    let Some(Blob::NewFile(path)) = &request.options.blob else { return Ok(()) };
+    let name = escaped(path.as_os_str().as_bytes());
+    let existing = engine::existing(path).map_err(|error| anyhow!("{name}: {error}"))?;
+    if *path == request.image || engine::is_same_file(path, &request.image) {
+        bail!("{name}: the image and its blob cannot be one file");
+    }
+    if existing != Existing::Nothing && !request.replaces {
+        bail!("{name}: exists already; --force replaces it");
+    }
+    if existing == Existing::BlockDevice {
+        request.options.blob = Some(Blob::InPlace(path.clone()));
     }
     Ok(())
 }

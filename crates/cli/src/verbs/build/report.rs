@@ -38,6 +38,9 @@ pub(super) struct Built<'a> {
 struct JsonReport {
     image: JsonName,
     bytes: u64,
+    /// Of the blob beside it, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blob_bytes: Option<u64>,
     blocks: u64,
     block_size: u32,
     inodes: u64,
@@ -93,11 +96,16 @@ impl Built<'_> {
     fn show(&self, output: &mut Output) -> io::Result<()> {
         let report = self.report;
         let inodes = counted(report.inodes, "inode", "inodes");
-        let (content, image) = (human_bytes(report.content_bytes), human_bytes(report.bytes));
-        let share = percent(report.bytes, report.content_bytes);
+        let bytes = report.bytes.saturating_add(report.blob_bytes);
+        let (content, image) = (human_bytes(report.content_bytes), human_bytes(bytes));
+        let share = percent(bytes, report.content_bytes);
         let seconds = self.took.as_secs_f64();
         write!(output, "built {inodes}, {content} into {image} ({share} %) in {seconds:.2} s")?;
-        let verified = if self.request.verify == Verify::Yes { "verified" } else { "not verified" };
+        let verified = match self.request.verify {
+            Verify::Yes => "verified",
+            Verify::ButContents => "verified but for contents",
+            Verify::No => "not verified",
+        };
         writeln!(output, ", {verified}")
     }
 
@@ -109,7 +117,8 @@ impl Built<'_> {
         writeln!(output, "Filesystem total blocks: {blocks} (of {block_bytes}-byte blocks)")?;
         writeln!(output, "Filesystem total inodes: {}", report.inodes)?;
         let data: u64 = report.stored.values().map(|stored| stored.bytes_out).sum();
-        let metadata = report.bytes.saturating_sub(data) / u64::from(block_bytes).max(1);
+        let in_image = data.saturating_sub(report.blob_bytes.min(data));
+        let metadata = report.bytes.saturating_sub(in_image) / u64::from(block_bytes).max(1);
         writeln!(output, "Filesystem total metadata blocks: {metadata}")?;
         let saved = report.deduplicated_bytes;
         writeln!(output, "Filesystem total deduplicated bytes (of source files): {saved}")
@@ -126,6 +135,7 @@ impl Built<'_> {
         Ok(JsonReport {
             image: image.as_os_str().as_bytes().into(),
             bytes: report.bytes,
+            blob_bytes: self.options.blob.as_ref().map(|_| report.blob_bytes),
             blocks: report.blocks,
             block_size: report.block_bytes,
             inodes: report.inodes,

@@ -37,12 +37,35 @@ pub(crate) enum SourceKind {
     Tar,
     /// A directory if it is one, else an archive.
     AsFound,
+    /// A directory if it is one, else EROFS images that lie one over the other.
+    DirectoryOrImages(Layering),
+}
+
+/// How images become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layering {
+    pub(crate) data: LayerData,
+    /// The block size is that of the options; else it is that of the images, if data stays there.
+    pub(crate) has_block_size: bool,
+    /// The images come from layers with whiteouts of aufs, of which none may be left.
+    pub(crate) is_aufs: bool,
+}
+
+/// What becomes of the data of images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LayerData {
+    /// It stays where it is.
+    Referred,
+    /// It is taken into the new image.
+    Taken,
 }
 
 /// Whether the image is compared with its source before it gets its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verify {
     Yes,
+    /// But for contents, which went by and cannot be read again.
+    ButContents,
     No,
 }
 

@@ -7,7 +7,7 @@ mod pairs;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ferrofs_builder::tree::{Content, Kind, Node, Reader, Tree};
 use ferrofs_image::workers::jobs::Ordered;
@@ -27,7 +27,16 @@ pub(super) struct Verifier<'a> {
     pub(super) tree: &'a Tree,
     /// The byte of the file where the image begins.
     pub(super) offset: u64,
+    /// Where the devices of the tree are; `None` where contents cannot be read again.
+    pub(super) devices: Option<&'a [PathBuf]>,
     pub(super) resources: &'a Resources,
+}
+
+/// Where an image is that has no name yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    pub(super) image: &'a Path,
+    pub(super) blob: Option<&'a Path>,
 }
 
 /// How much was compared.
@@ -53,26 +62,31 @@ struct Part {
 }
 
 impl Verifier<'_> {
-    /// Compares the image at `path`; `on_progress` hears of what is done on this thread.
+    /// Compares the image at `place`; `on_progress` hears of what is done on this thread.
     ///
     /// # Errors
     /// The first difference, or what kept the two from being compared.
     pub(super) fn verify(
         &self,
-        path: &Path,
+        place: Place<'_>,
         should_stop: &(dyn Fn() -> bool + Sync),
         on_progress: &mut dyn FnMut(Tally),
     ) -> Result<Tally, Difference> {
-        let image = OpenOptions::new()
+        let devices = self.devices.unwrap_or_default().iter().map(PathBuf::as_path);
+        let devices = devices.chain(place.blob);
+        let has_contents = self.devices.is_some();
+        let image = devices
+            .fold(OpenOptions::new(), OpenOptions::device)
             .memory(&self.resources.memory)
             .keeps_memory(true)
             .cached_bytes(self.resources.shared_bytes())
             .offset(self.offset)
-            .open(path)
+            .open(place.image)
             .map_err(|error| {
                 Difference::new(b"", format!("the image cannot be opened: {error}"))
             })?;
-        if let Some(error) = image.truncation() {
+        // What has no device here may be appended to the image later, and is missed till then.
+        if let Some(error) = image.truncation().filter(|_| has_contents) {
             return Err(Difference::new(b"", error.to_string()));
         }
         let threads = self.resources.threads.min(image.stations());
@@ -85,7 +99,7 @@ impl Verifier<'_> {
                 if should_stop() {
                     return Err(Difference::new(b"", "stopped".to_owned()));
                 }
-                Comparison { image: &image, tree: self.tree, buffer }.compare(item?)
+                Comparison { image: &image, tree: self.tree, has_contents, buffer }.compare(item?)
             },
             |compared| {
                 total.inodes += compared.tally.inodes;
@@ -116,6 +130,8 @@ impl Part {
 struct Comparison<'a> {
     image: &'a Image,
     tree: &'a Tree,
+    /// Whether contents are compared, too.
+    has_contents: bool,
     buffer: &'a mut Vec<u8>,
 }
 
@@ -254,7 +270,7 @@ impl Comparison<'_> {
         content: &Content,
         range: Range<u64>,
     ) -> Result<Range<u64>, Difference> {
-        if range.is_empty() {
+        if range.is_empty() || !self.has_contents {
             return Ok(range);
         }
         let of_source = |error: ferrofs_builder::Error| {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ferrofs_builder::{Error, Phase, Watch};
 
-use super::verify::{Tally, Verifier};
+use super::verify::{Place, Tally, Verifier};
 use crate::progress::{Progress, Work};
 use crate::verbs::demo::interruption::Interruption;
 
@@ -120,11 +120,12 @@ impl Watch for Watcher<'_> {
         self.interruption.is_wanted()
     }
 
-    fn inspect(&self, image: &Path) -> Result<(), String> {
+    fn inspect(&self, image: &Path, blob: Option<&Path>) -> Result<(), String> {
         let Some(verifier) = &self.verifier else { return Ok(()) };
         self.begin(Step::Verify);
+        let place = Place { image, blob };
         let verified =
-            verifier.verify(image, &|| self.should_stop(), &mut |tally| self.verified(tally));
+            verifier.verify(place, &|| self.should_stop(), &mut |tally| self.verified(tally));
         self.begin(Step::Build(Phase::Publish));
         verified.map(|_| ()).map_err(|difference| difference.to_string())
     }

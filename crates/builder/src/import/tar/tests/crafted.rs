@@ -1,7 +1,7 @@
 //! Archives that are unusual and right.
 
-use super::super::{TarOptions, from_tar};
-use super::{Block, Crafted, import, layer, listed};
+use super::super::{AccountFiles, TarOptions, from_tar};
+use super::{Block, Crafted, import, layer, listed, listing};
 use crate::tree::Tree;
 
 const ROOT: &str = " directory 755 0:0 0.000000000";
@@ -173,6 +173,25 @@ fn records_override_headers_and_the_last_counts() {
             "link symlink to target 644 0:0 5.000000000",
         ]
     );
+}
+
+#[test]
+fn names_in_acls_are_those_of_the_host() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let users = folder.path().join("users");
+    std::fs::write(&users, "ann:x:1000:1::\n").unwrap();
+    let accounts = Some(AccountFiles { groups: users.clone(), users });
+    let acl = |who: &str| format!("user::rw-,{who}:r--,group::r--,mask::r--,other::---");
+    let listed = |who, options: &TarOptions| {
+        let archive = Crafted::new().pax(&[("SCHILY.acl.access", acl(who).as_bytes())]);
+        import(&archive.file("f", "").end(), options).map(|tree| listing(&tree))
+    };
+    let options = TarOptions { accounts, ..TarOptions::default() };
+    let by_name = listed("user:ann", &options).unwrap();
+    assert_eq!(by_name, listed("user:1000", &TarOptions::default()).unwrap());
+    assert_eq!(by_name, listed("user:bob:r--:1000", &TarOptions::default()).unwrap_or_default());
+    let error = listed("user:bob", &options).unwrap_err();
+    assert!(error.to_string().contains("the user bob is not in "), "{error}");
 }
 
 #[test]

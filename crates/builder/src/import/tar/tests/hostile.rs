@@ -171,7 +171,7 @@ fn bombs_of_records_are_refused() {
     );
     check(
         Crafted::new().pax(&[("SCHILY.acl.access", b"user:daemon:rwx")]).file("f", ""),
-        "1024: \"f\" has an ACL that is none: \"user:daemon:rwx\" names a user or group without its number",
+        "1024: \"f\" has an ACL that is none: \"user:daemon:rwx\": the user daemon has no number",
     );
     check(
         Crafted::new().pax(&[("SCHILY.acl.default", b"u::r,g::r,o::r")]).file("f", ""),

@@ -34,7 +34,8 @@ fn without_options_the_defaults_are_those_of_mkfs() {
     assert_eq!(request.directory.adjustments.overlay, Overlay::MarkOrigins);
     assert_eq!(request.tar_adjustments.overlay, Overlay::Keep);
     assert!(request.replaces && request.verify == Verify::Yes);
-    assert_eq!(request.kind, SourceKind::Directory);
+    let layering = Layering { data: LayerData::Referred, has_block_size: false, is_aufs: false };
+    assert_eq!(request.kind, SourceKind::DirectoryOrImages(layering));
     assert_eq!(request.tell.form, Form::Mkfs);
 }
 
@@ -136,8 +137,47 @@ fn archives_come_from_standard_input_unless_they_are_named() {
     assert_eq!(tar(&["a.tar", "--aufs"]).unwrap().tar.whiteouts, Whiteouts::ToOverlay);
     assert_eq!(tar(&["a.tar", "--ungzip"]).unwrap().tar.compression, Some(Compression::Gzip));
     assert_eq!(tar(&["a.tar", "--unxz"]).unwrap().tar.compression, Some(Compression::Xz));
+    assert_eq!(tar(&["a.tar"]).unwrap().tar.contents, Contents::Taken);
     assert!(tar(&["a.tar", "b.tar"]).unwrap_err().contains("ferrofs build"));
     assert!(tar(&["a.tar", "--exclude-path=x"]).unwrap_err().contains("--exclude-path"));
+}
+
+#[test]
+fn archives_may_keep_their_contents_or_have_none() {
+    for (way, contents, block_bytes) in
+        [("i", Contents::Referred, 512), ("headerball", Contents::Absent, 4096)]
+    {
+        let tar = format!("--tar={way}");
+        let request = made(&[&tar, "-Elegacy-compress"]).unwrap();
+        assert_eq!((request.tar.contents, request.kind), (contents, SourceKind::Tar));
+        assert_eq!(request.options.block_size.bytes(), block_bytes);
+        for (option, named) in
+            [("-zlz4", "-z"), ("--chunksize=4096", "--chunksize"), ("-Ededupe", "dedupe")]
+        {
+            let message = made(&[&tar, option]).map(|_| ()).unwrap_err();
+            assert!(message.contains(named) && message.contains(&tar), "{message}");
+        }
+    }
+    assert!(made(&["--tar=i", "-b4096"]).unwrap_err().contains("blocks of 512 bytes"));
+    made(&["--tar=headerball", "-b1024"]).unwrap();
+}
+
+#[test]
+fn several_images_are_layers() {
+    let request = made(&["--clean=data", "-b512", "--aufs", "more"]).unwrap();
+    let layering = Layering { data: LayerData::Taken, has_block_size: true, is_aufs: true };
+    assert_eq!(request.kind, SourceKind::DirectoryOrImages(layering));
+    assert_eq!(request.sources, ["image", "dir"].map(PathBuf::from));
+    assert_eq!(request.image, PathBuf::from("more"));
+}
+
+#[test]
+fn a_blob_is_for_chunks() {
+    let options = options(&["--chunksize=4096", "--blobdev=blob"]);
+    assert_eq!(options.blob, Some(Blob::NewFile("blob".into())));
+    assert!(made(&["--blobdev=blob"]).map(|_| ()).unwrap_err().contains("--chunksize"));
+    let words = ["--chunksize=4096", "--blobdev=blob", "-Eforce-inode-blockmap"];
+    assert!(made(&words).map(|_| ()).unwrap_err().contains("names no device"));
 }
 
 #[test]

@@ -49,8 +49,9 @@ impl Fixture {
 
     /// Compares the image with `tree`.
     fn verify(&self, tree: &Tree) -> Result<Tally, String> {
-        let verifier = Verifier { tree, offset: 0, resources: &self.resources };
-        let verified = verifier.verify(&self.image(), &|| false, &mut |_| ());
+        let verifier = Verifier { tree, offset: 0, devices: Some(&[]), resources: &self.resources };
+        let (image, blob) = (self.image(), None);
+        let verified = verifier.verify(Place { image: &image, blob }, &|| false, &mut |_| ());
         verified.map_err(|difference| difference.to_string())
     }
 
@@ -181,7 +182,9 @@ fn damage_of_the_image_is_named() {
 fn whoever_wants_an_end_gets_it() {
     let fixture = Fixture::new();
     let tree = fixture.tree();
-    let verifier = Verifier { tree: &tree, offset: 0, resources: &fixture.resources };
-    let ended = verifier.verify(&fixture.image(), &|| true, &mut |_| ());
+    let (devices, resources) = (Some(&[][..]), &fixture.resources);
+    let verifier = Verifier { tree: &tree, offset: 0, devices, resources };
+    let place = Place { image: &fixture.image(), blob: None };
+    let ended = verifier.verify(place, &|| true, &mut |_| ());
     assert_eq!(ended.unwrap_err().to_string(), "stopped");
 }

@@ -1,0 +1,468 @@
+//! The tree that EROFS images make together, as layers of overlayfs: each later one lies over those before it. Data is
+//! left where it is, and referred to, or read from the images as from any other source.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ferrofs_builder::import::adjust::{AufsName, OPAQUE_XATTR, mark_opaque};
+use ferrofs_builder::tree::{
+    Content, Device, DevicePlace, Kind, Metadata, Node, NodeId, Part, Reader, Store, Tree,
+};
+use ferrofs_builder::{Error, ErrorKind, Result};
+use ferrofs_image::ondisk::BlockSize;
+use ferrofs_image::{
+    DataLayout, FileType, Image, Inode, Nid, OpenOptions, Storage, StoredRange, Visit,
+};
+
+use super::request::{LayerData, Layering};
+use crate::resources::Resources;
+
+/// Parts of files that are kept in memory at most: damaged images may have as many as they like.
+const PARTS_MAX: usize = 8 << 20;
+
+/// What images make together.
+#[derive(Debug)]
+pub(super) struct Layers {
+    pub(super) tree: Tree,
+    /// What the blocks must be like for the tree to be referred to; of the first image.
+    pub(super) block_size: BlockSize,
+    /// Where the devices of the tree are; `None` if nobody has said where.
+    pub(super) devices: Option<Vec<PathBuf>>,
+}
+
+/// One of the images.
+#[derive(Debug)]
+struct Layer {
+    image: Image,
+    source: Arc<Source>,
+    data: LayerData,
+    is_aufs: bool,
+    /// The device of the tree on which its data lies, and the number that the image has for that.
+    device: u16,
+    of_image: u16,
+}
+
+/// An image as a file of the host, which must stay what it is.
+#[derive(Debug)]
+struct Source {
+    path: PathBuf,
+    stamp: Stamp,
+}
+
+/// What tells that a file was changed: size, modification and change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp(u64, (i64, i64), (i64, i64));
+
+/// Joins the images at `paths`, the lowest first.
+///
+/// # Errors
+/// An image that cannot be read, or whose data cannot be referred to although it should be.
+pub(super) fn join(paths: &[PathBuf], layering: Layering, resources: &Resources) -> Result<Layers> {
+    let data = layering.data;
+    let mut layers = Vec::new();
+    for path in paths {
+        let layer = Layer::open(path, layering, resources);
+        layers.push(layer.map_err(|error| error.at(path))?);
+    }
+    let block_size = check_alike(&layers, data)?;
+    let uppermost = layers.last().ok_or_else(|| refused("no image"))?;
+    let root = uppermost.image.root().map_err(unreadable)?;
+    let mut merge = Merge::new(uppermost.metadata(&root)?);
+    let mut devices = Some(Vec::new());
+    if data == LayerData::Referred {
+        for layer in &mut layers {
+            let (device, of_image) = layer.own_device();
+            layer.device = merge.tree.add_device(device)?;
+            layer.of_image = of_image;
+        }
+        let is_own = layers.iter().all(|layer| layer.of_image == 0);
+        devices = is_own.then(|| paths.to_vec());
+    }
+    for (number, layer) in layers.iter().enumerate().rev() {
+        merge.add(number, layer).map_err(|error| error.at(&layer.source.path))?;
+    }
+    Ok(Layers { tree: merge.finish(), block_size, devices })
+}
+
+/// References need blocks of one size, and images that either all have their data in themselves or all on one device.
+fn check_alike(layers: &[Layer], data: LayerData) -> Result<BlockSize> {
+    let sizes = || layers.iter().map(|layer| layer.image.superblock().block_size);
+    let block_size = sizes().next().ok_or_else(|| refused("no image"))?;
+    if data == LayerData::Taken {
+        return Ok(block_size);
+    }
+    for layer in layers {
+        let size = layer.image.superblock().block_size;
+        if size != block_size {
+            let what = format!(
+                "it has blocks of {} bytes, and the first image of {}: --clean=data copies data",
+                size.bytes(),
+                block_size.bytes()
+            );
+            return Err(refused(&what).at(&layer.source.path));
+        }
+        let (devices, first) =
+            (layer.image.device_slots().len(), layers[0].image.device_slots().len());
+        if devices > 1 || devices != first {
+            let what = format!(
+                "it has {devices} devices: images can be referred to if none has any, or each one"
+            );
+            return Err(refused(&what).at(&layer.source.path));
+        }
+    }
+    Ok(block_size)
+}
+
+impl Layer {
+    fn open(path: &Path, layering: Layering, resources: &Resources) -> Result<Self> {
+        let stamp = Stamp::of(path)?;
+        let image = OpenOptions::new().memory(&resources.memory).open(path).map_err(unreadable)?;
+        let source = Arc::new(Source { path: path.to_owned(), stamp });
+        let Layering { data, is_aufs, .. } = layering;
+        Ok(Self { image, source, data, is_aufs, device: 0, of_image: 0 })
+    }
+
+    /// Where its data lies, as a device of the new image, and as one of its own: itself, or its one device. The tag says
+    /// which image is meant, as mkfs.erofs has it: that of its device, or its UUID.
+    fn own_device(&self) -> (Device, u16) {
+        let sb = self.image.superblock();
+        let mut tag = [0; 64];
+        let uuid: String = sb.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        for (place, byte) in tag.iter_mut().zip(uuid.bytes()) {
+            *place = byte;
+        }
+        match self.image.device_slots() {
+            [slot, ..] => {
+                let tag = if slot.tag_text().is_empty() { tag } else { slot.tag };
+                (Device { tag, bytes: sb.block_size.offset_of(slot.blocks).unwrap_or(u64::MAX) }, 1)
+            }
+            [] => {
+                let bytes = sb.block_size.offset_of(sb.blocks).unwrap_or(u64::MAX);
+                (Device { tag, bytes }, 0)
+            }
+        }
+    }
+
+    fn metadata(&self, inode: &Inode) -> Result<Metadata> {
+        let xattrs = if inode.has_xattrs() {
+            self.image.xattrs(inode).map_err(unreadable)?
+        } else {
+            Vec::new()
+        };
+        Ok(Metadata {
+            permissions: inode.mode() & 0o7777,
+            uid: inode.uid(),
+            gid: inode.gid(),
+            mtime: inode.mtime(),
+            xattrs: xattrs
+                .into_iter()
+                .map(|xattr| (xattr.name.into(), xattr.value.into()))
+                .collect(),
+        })
+    }
+
+    fn node(&self, inode: &Inode) -> Result<Node> {
+        let kind = match inode.file_type() {
+            FileType::Regular => Kind::File(self.content(inode)?),
+            FileType::Symlink => {
+                Kind::Symlink(self.image.read_link(inode).map_err(unreadable)?.into())
+            }
+            FileType::CharDevice | FileType::BlockDevice => {
+                let (major, minor) = inode.device().unwrap_or_default();
+                match inode.file_type() {
+                    FileType::CharDevice => Kind::CharacterDevice { major, minor },
+                    _ => Kind::BlockDevice { major, minor },
+                }
+            }
+            FileType::Fifo => Kind::Fifo,
+            FileType::Socket => Kind::Socket,
+            _ => return Err(refused("an inode of a type that is not known")),
+        };
+        Ok(Node { metadata: self.metadata(inode)?, kind })
+    }
+
+    fn content(&self, inode: &Inode) -> Result<Content> {
+        let file = ImageFile {
+            image: self.image.clone(),
+            inode: inode.clone(),
+            source: Arc::clone(&self.source),
+        };
+        let content = Content::new(Arc::new(file), inode.size());
+        match self.data {
+            LayerData::Taken => Ok(content),
+            LayerData::Referred => {
+                let parts = self.parts(inode)?;
+                // What is behind its inode stays behind its inode.
+                let is_copied = !parts.is_empty() && parts.iter().all(|part| part.place.is_none());
+                Ok(if is_copied { content } else { content.on_devices(parts) })
+            }
+        }
+    }
+
+    fn parts(&self, inode: &Inode) -> Result<Vec<Part>> {
+        let block = self.image.superblock().block_size;
+        // The end of such a file lies in metadata.
+        let inline_from = match inode.layout() {
+            DataLayout::FlatInline => inode.size() - u64::from(block.within(inode.size())),
+            _ => u64::MAX,
+        };
+        let mut parts: Vec<Part> = Vec::new();
+        for range in self.image.stored_ranges(inode, 0).map_err(unreadable)? {
+            let StoredRange { start, end, storage, place } = range.map_err(unreadable)?;
+            let place = match storage {
+                Storage::Hole => continue,
+                Storage::Cluster | Storage::Fragment => {
+                    return Err(refused(
+                        "it is compressed, and no other image can refer to that: --clean=data copies data",
+                    ));
+                }
+                Storage::Plain => {
+                    place.filter(|place| start < inline_from && place.device == self.of_image)
+                }
+            };
+            let place =
+                place.map(|place| DevicePlace { device: self.device, offset: place.offset });
+            let part = Part { start, bytes: end - start, place };
+            match parts.last_mut() {
+                Some(last) if goes_on(last, &part) => last.bytes += part.bytes,
+                _ => parts.push(part),
+            }
+        }
+        Ok(parts)
+    }
+}
+
+/// Whether a part begins where the one before it ends, in the file and on its device.
+fn goes_on(before: &Part, part: &Part) -> bool {
+    let (Some(one), Some(other)) = (before.place, part.place) else { return false };
+    before.start + before.bytes == part.start
+        && one.device == other.device
+        && one.offset.checked_add(before.bytes) == Some(other.offset)
+}
+
+/// A tree in the making, from the uppermost image down.
+struct Merge {
+    tree: Tree,
+    /// Directories that show nothing of the images below.
+    sealed: HashSet<NodeId>,
+    /// Inodes with several names, by image and nid.
+    linked: HashMap<(usize, Nid), NodeId>,
+    /// Of all files so far.
+    parts: usize,
+}
+
+impl Merge {
+    fn new(root: Metadata) -> Self {
+        let (sealed, linked) = (HashSet::new(), HashMap::new());
+        Self { tree: Tree::new(root), sealed, linked, parts: 0 }
+    }
+
+    /// Adds what shows of an image below those that were added before.
+    fn add(&mut self, number: usize, layer: &Layer) -> Result<()> {
+        let mut walk = layer.image.walk(b"/").map_err(unreadable)?;
+        // A directory that is passed over stands for none.
+        let mut open: Vec<Option<NodeId>> = Vec::new();
+        while let Some(visit) = walk.next() {
+            match visit {
+                Visit::Enter(node) => {
+                    let directory = match open.last() {
+                        None => Some(Tree::ROOT).filter(|root| !self.sealed.contains(root)),
+                        Some(parent) => self.directory(*parent, name(&node.path), &node, layer)?,
+                    };
+                    if directory.is_none() {
+                        walk.skip_children();
+                    }
+                    if let Some(directory) = directory
+                        && is_opaque(&node, layer)?
+                    {
+                        self.sealed.insert(directory);
+                    }
+                    open.push(directory);
+                }
+                Visit::Leaf(node) => {
+                    if let Some(Some(parent)) = open.last() {
+                        let added = self.leaf(*parent, &node, (number, layer));
+                        added.map_err(|error| in_image(&error, &node.path))?;
+                    }
+                }
+                Visit::Leave(_) => drop(open.pop()),
+                Visit::Problem(problem) => {
+                    let error = unreadable(problem.error);
+                    return Err(in_image(&error, &problem.path));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory of the tree that shows what is in this one of an image, if anything does.
+    fn directory(
+        &mut self,
+        parent: Option<NodeId>,
+        name: &[u8],
+        node: &ferrofs_image::Node,
+        layer: &Layer,
+    ) -> Result<Option<NodeId>> {
+        let Some(parent) = parent else { return Ok(None) };
+        if let Some(above) = self.tree.child(parent, name) {
+            let shows = self.tree.node(above).entries().is_some() && !self.sealed.contains(&above);
+            return Ok(shows.then_some(above));
+        }
+        let id = self.tree.add(Node::directory(layer.metadata(&node.inode)?))?;
+        self.tree.link(parent, name, id)?;
+        Ok(Some(id))
+    }
+
+    fn leaf(
+        &mut self,
+        parent: NodeId,
+        node: &ferrofs_image::Node,
+        (number, layer): (usize, &Layer),
+    ) -> Result<()> {
+        let (name, inode) = (name(&node.path), &node.inode);
+        if layer.is_aufs && AufsName::of(name) != AufsName::Plain {
+            return Err(refused(
+                "it is a whiteout of aufs: build the image of its layer with --aufs",
+            ));
+        }
+        if let Some(above) = self.tree.child(parent, name) {
+            let hides = inode.file_type() == FileType::CharDevice && inode.device() == Some((0, 0));
+            if hides && self.tree.node(above).entries().is_some() {
+                self.sealed.insert(above);
+            }
+            return Ok(());
+        }
+        let key = (number, inode.nid());
+        let id = match self.linked.get(&key) {
+            Some(id) => *id,
+            None => {
+                let node = layer.node(inode)?;
+                let parts = node.content().and_then(Content::parts).map_or(0, <[Part]>::len);
+                self.parts += parts;
+                if self.parts > PARTS_MAX {
+                    return Err(refused(
+                        "data in too many pieces to refer to: --clean=data copies it",
+                    ));
+                }
+                let id = self.tree.add(node)?;
+                if inode.nlink() > 1 {
+                    self.linked.insert(key, id);
+                }
+                id
+            }
+        };
+        self.tree.link(parent, name, id).map(drop)
+    }
+
+    /// The whole tree. Where it shows nothing of what was below, it says so to overlayfs, too.
+    fn finish(mut self) -> Tree {
+        for id in self.sealed {
+            mark_opaque(&mut self.tree.node_mut(id).metadata);
+        }
+        self.tree
+    }
+}
+
+/// Whether a directory hides what images below have in it.
+fn is_opaque(node: &ferrofs_image::Node, layer: &Layer) -> Result<bool> {
+    if !node.inode.has_xattrs() {
+        return Ok(false);
+    }
+    let value = layer.image.xattr(&node.inode, OPAQUE_XATTR).map_err(unreadable)?;
+    Ok(value.as_deref() == Some(b"y"))
+}
+
+fn name(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
+}
+
+/// A regular file of an image.
+struct ImageFile {
+    image: Image,
+    inode: Inode,
+    source: Arc<Source>,
+}
+
+impl Store for ImageFile {
+    fn name(&self) -> String {
+        format!("{}: nid {}", self.source.path.display(), self.inode.nid())
+    }
+
+    fn open(&self) -> Result<Box<dyn Reader>> {
+        self.source.check_unchanged()?;
+        let (image, inode) = (self.image.clone(), self.inode.clone());
+        Ok(Box::new(Self { image, inode, source: Arc::clone(&self.source) }))
+    }
+
+    fn data_ranges(&self) -> Result<Vec<Range<u64>>> {
+        let mut data: Vec<Range<u64>> = Vec::new();
+        for range in self.image.stored_ranges(&self.inode, 0).map_err(unreadable)? {
+            let range = range.map_err(unreadable)?;
+            match data.last_mut() {
+                _ if range.storage == Storage::Hole => {}
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => data.push(range.start..range.end),
+            }
+        }
+        Ok(data)
+    }
+}
+
+impl Reader for ImageFile {
+    fn read_exact_at(&mut self, mut offset: u64, mut buffer: &mut [u8]) -> Result<()> {
+        while !buffer.is_empty() {
+            let read = self.image.read_at(&self.inode, offset, buffer).map_err(unreadable);
+            let count = read.map_err(|error| error.at(Store::name(self)).at_byte(offset))?;
+            if count == 0 {
+                let why = refused("it ends before its size");
+                return Err(why.at(Store::name(self)).at_byte(offset));
+            }
+            buffer = buffer.split_at_mut(count).1;
+            offset += count as u64;
+        }
+        Ok(())
+    }
+
+    fn check_unchanged(&mut self) -> Result<()> {
+        self.source.check_unchanged()
+    }
+}
+
+impl Source {
+    fn check_unchanged(&self) -> Result<()> {
+        if Stamp::of(&self.path)? == self.stamp {
+            return Ok(());
+        }
+        let how = "its size or its times are others".to_owned();
+        Err(Error::new(ErrorKind::SourceChanged { how }).at(&self.path))
+    }
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Result<Self> {
+        let found = fs::metadata(path).map_err(|source| {
+            Error::new(ErrorKind::Input { operation: "cannot look at", source }).at(path)
+        })?;
+        let (modified, changed) =
+            ((found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec()));
+        Ok(Self(found.len(), modified, changed))
+    }
+}
+
+fn unreadable(error: ferrofs_image::Error) -> Error {
+    let source = std::io::Error::other(error);
+    Error::new(ErrorKind::Input { operation: "cannot read the image", source })
+}
+
+fn refused(what: &str) -> Error {
+    Error::new(ErrorKind::Unsupported(what.to_owned()))
+}
+
+/// The same error, about a path in an image.
+fn in_image(error: &Error, path: &[u8]) -> Error {
+    refused(&format!("{}: {error}", path.escape_ascii()))
+}

@@ -1,0 +1,145 @@
+//! mkfs.erofs with images as its sources: layers, one over the other, whose data stays where it is or is copied.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{Dir, Ended, TestCommand, data, ferrofs};
+
+fn mkfs() -> TestCommand {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs"));
+    command.arg0("mkfs.erofs");
+    TestCommand::new(command).arg("--quiet")
+}
+
+/// Two trees, of which each has something that the other has not; and what they make together.
+fn trees(dir: &Dir) -> [PathBuf; 3] {
+    let [lower, upper, both] = ["lower", "upper", "both"].map(|name| dir.join(name));
+    for tree in [&lower, &upper, &both] {
+        fs::create_dir_all(tree.join("shared/deep")).unwrap();
+    }
+    let text: Vec<u8> = (0..30_000_u32).flat_map(|number| number.to_le_bytes()).collect();
+    for tree in [&lower, &both] {
+        fs::write(tree.join("shared/large"), &text[..100_001]).unwrap();
+        fs::hard_link(tree.join("shared/large"), tree.join("linked")).unwrap();
+        fs::write(tree.join("shared/deep/whole"), &text[..8192]).unwrap();
+        fs::write(tree.join("small"), "few").unwrap();
+        fs::write(tree.join("nothing"), "").unwrap();
+    }
+    fs::create_dir(lower.join("becomes")).unwrap();
+    fs::write(lower.join("becomes/hidden"), "gone").unwrap();
+    fs::write(lower.join("shared/changed"), "before").unwrap();
+    for tree in [&upper, &both] {
+        fs::write(tree.join("shared/changed"), &text[5..50_000]).unwrap();
+        fs::write(tree.join("becomes"), "a file").unwrap();
+        fs::write(tree.join("shared/deep/new"), "new").unwrap();
+    }
+    [lower, upper, both]
+}
+
+fn built(image: &Path, tree: &Path, options: &[&str]) {
+    mkfs().args(options).arg(image).arg(tree).succeeds();
+}
+
+/// Compares what is read of an image with a tree.
+#[track_caller]
+fn assert_shows(image: &Path, devices: &[&Path], tree: &Path, dir: &Dir) {
+    let devices: Vec<_> =
+        devices.iter().map(|device| format!("--device={}", device.display())).collect();
+    ferrofs().args(["check", "-q"]).args(&devices).arg(image).succeeds();
+    let out = dir.join("unpacked");
+    ferrofs().args(["extract", "-q"]).args(&devices).arg(image).arg(&out).succeeds();
+    let status = Command::new("diff").args(["-r", "--no-dereference"]).arg(tree).arg(&out).status();
+    assert!(status.unwrap().success());
+    fs::remove_dir_all(out).unwrap();
+}
+
+fn told(ended: Ended) -> String {
+    ended.stderr
+}
+
+#[test]
+fn images_are_referred_to_whatever_their_tails() {
+    let dir = Dir::new();
+    let [lower, upper, both] = trees(&dir);
+    let [one, other, merged] = ["one", "other", "merged"].map(|name| dir.join(name));
+    for options in [&[][..], &["-Enoinline_data"], &["--chunksize=4096"], &["-b1024"]] {
+        built(&one, &lower, options);
+        built(&other, &upper, options);
+        mkfs().arg(&merged).args([&one, &other]).succeeds();
+        assert_shows(&merged, &[&one, &other], &both, &dir);
+        let (image, whole) = (fs::metadata(&merged).unwrap(), fs::metadata(&one).unwrap());
+        assert!(image.len() * 4 < whole.len(), "{} of {}", image.len(), whole.len());
+    }
+}
+
+#[test]
+fn data_is_copied_where_that_is_asked_for() {
+    let dir = Dir::new();
+    let [lower, upper, both] = trees(&dir);
+    let [one, other, merged] = ["one", "other", "merged"].map(|name| dir.join(name));
+    built(&one, &lower, &["-zlz4", "-C65536", "-Eztailpacking"]);
+    built(&other, &upper, &["-b1024", "-zzstd", "-Efragments"]);
+    let told = told(mkfs().arg(&merged).args([&one, &other]).ends_with(1));
+    assert!(told.contains("--clean=data"), "{told}");
+    for options in [&[][..], &["-zlz4hc"], &["-b512"]] {
+        mkfs().arg("--clean=data").args(options).arg(&merged).args([&one, &other]).succeeds();
+        assert_shows(&merged, &[], &both, &dir);
+    }
+}
+
+#[test]
+fn a_compressed_image_cannot_be_referred_to() {
+    let dir = Dir::new();
+    let [lower, ..] = trees(&dir);
+    let (one, merged) = (dir.join("one"), dir.join("merged"));
+    built(&one, &lower, &["-zlz4"]);
+    let told = told(mkfs().arg(&merged).arg(&one).ends_with(1));
+    assert!(told.contains("it is compressed") && told.contains("--clean=data"), "{told}");
+    assert!(!merged.exists());
+}
+
+#[test]
+fn an_image_with_an_archive_stands_for_the_archive() {
+    let dir = Dir::new();
+    let [lower, upper, both] = trees(&dir);
+    let [one, other, merged] = ["one", "other", "merged"].map(|name| dir.join(name));
+    let archives = [dir.join("one.tar"), dir.join("other.tar")];
+    for (image, archive, tree) in
+        [(&one, &archives[0], &lower), (&other, &archives[1], &upper)]
+    {
+        let tar = Command::new("tar").arg("-C").arg(tree).arg("-cf").arg(archive).arg(".").status();
+        assert!(tar.unwrap().success());
+        mkfs().arg("--tar=i").arg(image).arg(archive).succeeds();
+    }
+    mkfs().args(["--aufs", "--ovlfs-strip=1"]).arg(&merged).args([&one, &other]).succeeds();
+    assert_shows(&merged, &[&archives[0], &archives[1]], &both, &dir);
+    built(&one, &lower, &["-b512"]);
+    let told = told(mkfs().arg(&merged).args([&one, &other]).ends_with(1));
+    assert!(told.contains("if none has any, or each one"), "{told}");
+}
+
+#[test]
+fn what_layers_cannot_be_is_told() {
+    let dir = Dir::new();
+    let [lower, ..] = trees(&dir);
+    let (one, merged) = (dir.join("one"), dir.join("merged"));
+    built(&one, &lower, &["-b1024"]);
+    let refused = |options: &[&str], target: &Path, sources: &[&Path]| {
+        told(mkfs().args(options).arg(target).args(sources).ends_with(1))
+    };
+    assert!(refused(&[], &one, &[&one]).contains("refer to itself"));
+    assert!(refused(&["-b4096"], &merged, &[&one]).contains("blocks of 1024 bytes"));
+    assert!(refused(&["--aufs"], &merged, &[&lower]).contains("--aufs is for archives"));
+    let four = data("chunk4k-blockmap.erofs");
+    if four.exists() {
+        assert!(refused(&[], &merged, &[&one, &four]).contains("the first image of 1024"));
+    }
+    fs::write(lower.join(".wh.small"), "").unwrap();
+    built(&one, &lower, &[]);
+    assert!(refused(&["--aufs"], &merged, &[&one]).contains("/.wh.small: it is a whiteout of aufs"));
+    fs::write(&one, "no image").unwrap();
+    assert!(refused(&[], &merged, &[&one]).contains("cannot read the image"));
+    assert!(!merged.exists());
+}
