@@ -83,8 +83,7 @@ def combinations():
         "compressed-extended": "-zlz4hc -C16384 -Eforce-inode-extended",
         "compressed-noinline": "-zlz4hc -C16384 -Enoinline_data",
         "chunks-compressed": "-zlz4 --chunksize=65536",
-        "directories": "-zlz4hc -C16384 --zD", "metadata-zone": "-zlz4hc --MZ", "metadata-zone-plain": "--MZ=id",
-        "metabox": "-zlz4hc -C16384 -m4096", "metabox-zstd": "-zzstd -C65536 -m16384",
+        "metadata-zone": "-zlz4hc --MZ", "metadata-zone-plain": "--MZ=id",
         "48bit": "-E48bit", "48bit-lz4": "-zlz4 -C4096 -E48bit", "48bit-zstd": "-zzstd -C65536 -E48bit",
         "48bit-extended": "-E48bit,force-inode-extended", "48bit-one-time": "-E48bit --all-time -zlz4hc -C16384",
         "48bit-chunks": "-E48bit --chunksize=16384", "48bit-chunks-indexes": "-E48bit,force-chunk-indexes --chunksize=4096",
@@ -97,6 +96,23 @@ def combinations():
         "48bit-extents-of-64k": "-zzstd -C65536 -E48bit --max-extent-bytes=65536",
         "48bit-extents-of-4k": "-zzstd -C4096 -E48bit --max-extent-bytes=4096",
         "dot-omitted": "-E48bit,dot-omitted", "dot-omitted-lz4": "-zlz4hc -C16384 -Edot-omitted,fragments"})
+        "dot-omitted": "-E48bit,dot-omitted"})
+    # Directories, inodes, and both, in files of their own, with each way to store data.
+    special = {"directories": "--zD", "metabox": "-m4096", "directories-metabox": "--zD -m4096:zstd"}
+    data = {"lz4hc": "-zlz4hc -C16384", "lz4-tails": "-zlz4 -C4096 -Eztailpacking", "zstd-fragments": "-zzstd -C65536 -Efragments",
+            "lzma-all-fragments": "-zlzma -C65536 -Eall-fragments", "deflate-dedupe": "-zdeflate -C65536 -Ededupe",
+            "lz4hc-everything": "-zlz4hc -C65536 -Eall-fragments,dedupe,ztailpacking",
+            "lz4-full-indexes": "-zlz4 -C16384 -Elegacy-compress", "lz4-blocks-512": "-b512 -zlz4 -C4096",
+            "zstd-blocks-16384": "-b16384 -zzstd -C65536 -Efragments"}
+    for name, words in special.items():
+        for form, way in data.items():
+            found[f"{name}-{form}"] = f"{way} {words.replace('4096', '16384') if '-b16384' in way else words}"
+    found.update({
+        "metabox-plain": "-m4096", "metabox-plain-blocks-512": "-b512 -m512", "metabox-chunks": "-m4096 --chunksize=65536",
+        "metabox-noinline": "-m4096 -Enoinline_data", "metabox-lz4-of-64k": "-zlz4 -C65536 -m65536",
+        "metabox-extended-all-shared": "-zzstd -C65536 -m16384 -Eforce-inode-extended -x0",
+        "metabox-prefixes": " ".join(["-zlz4 -m4096 -x0", *PREFIXES]), "metabox-lzma": "-zlz4:lzma -C65536 -m16384:lzma",
+        "directories-no-xattrs": "-zzstd -C16384 --zD -x-1"})
     for size in (512, 1024, 2048):
         found[f"blocks-{size}"] = f"-b{size}"
         found[f"blocks-{size}-lz4"] = f"-b{size} -zlz4 -C{size}"

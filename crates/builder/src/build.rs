@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use crate::data::DataMap;
+use crate::fragments::PackedFile;
 use crate::image_file::ImageFile;
 use crate::metadata::Prepared;
 use crate::output::BlockSink;
@@ -30,8 +31,9 @@ struct Target<'a> {
     watch: &'a dyn Watch,
 }
 
-/// Puts the contents of a tree's files into a sink.
-type WriteData = fn(&Tree, &Options, &mut dyn BlockSink, &dyn Watch) -> Result<DataMap>;
+/// Puts the contents of a tree's files into a sink, but for what is to lie in the packed inode.
+type WriteData =
+    fn(&Tree, &Options, &mut dyn BlockSink, &dyn Watch) -> Result<(DataMap, PackedFile)>;
 
 fn build_with(
     tree: &Tree,
@@ -49,10 +51,10 @@ fn build_with(
     let mut blob = create_blob(tree, options, &image)?;
     watch.phase(Phase::Data);
     let sink = blob.as_mut().unwrap_or(&mut image);
-    let data = write_data(tree, options, sink, watch)?;
+    let (mut data, packed) = write_data(tree, options, sink, watch)?;
     watch.phase(Phase::Metadata);
+    let mut written = prepared.write((&mut data, packed), &mut image, watch)?;
     let mut report = report(tree, options, &prepared, &data);
-    let mut written = prepared.write(&data, &mut image, watch)?;
     report.bytes = image.bytes();
     report.blocks = block_size.count(report.bytes);
     report.blob_bytes = blob.as_ref().map_or(0, ImageFile::bytes);

@@ -3,21 +3,21 @@
 use ferrofs_ondisk::chunk::{ChunkFormat, ChunkPlace};
 use ferrofs_ondisk::compression::AlgorithmId;
 
-/// Where the contents of all regular files lie.
+/// Where the contents of all regular files lie, and of directories that are compressed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataMap {
-    /// By the index of the inode in its tree; `None` for what is no regular file.
+    /// By the index of the inode in its tree; `None` for what is no regular file and no compressed directory.
     pub files: Vec<Option<FileData>>,
-    /// The packed inode, if anything lies in it.
-    pub packed: Option<Packed>,
+    /// The packed inode, which holds the fragments of other inodes, if there are any.
+    pub packed: Option<SpecialFile>,
 }
 
-/// The packed inode, which holds the fragments of other inodes.
+/// A file without a name: the packed inode or the metabox.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packed {
+pub struct SpecialFile {
     /// Its size in bytes.
     pub bytes: u64,
-    /// Where its data lies; never in itself.
+    /// Where its data lies: in the image, never in a special file.
     pub data: FileData,
 }
 
@@ -44,6 +44,16 @@ pub enum FileData {
     },
     /// Compressed.
     Compressed(Compressed),
+}
+
+impl FileData {
+    /// Bytes of the file that lie in the packed inode.
+    pub(crate) fn fragment_bytes(&self) -> u64 {
+        match self {
+            Self::Compressed(Compressed { fragment: Some(fragment), .. }) => fragment.bytes,
+            _ => 0,
+        }
+    }
 }
 
 /// A compressed file: extents in file order without gaps, then what lies elsewhere.

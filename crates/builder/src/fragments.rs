@@ -16,7 +16,7 @@ const CANDIDATES_MAX: usize = 8;
 const COMPARE_BYTES: u64 = 64 << 10;
 
 /// What the packed inode is to hold.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct PackedFile {
     parts: Vec<Part>,
     bytes: u64,
@@ -26,7 +26,7 @@ pub(crate) struct PackedFile {
 }
 
 /// A range of a file, and where it lies in the packed inode.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Part {
     content: Content,
     range: Range<u64>,
@@ -72,6 +72,11 @@ impl PackedFile {
         let at = self.append(content, 0..content.bytes())?;
         self.by_digest.extend(key.map(|key| (key, at)));
         Ok(at)
+    }
+
+    /// How many bytes lie in it.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     fn append(&mut self, content: &Content, range: Range<u64>) -> Result<u64> {

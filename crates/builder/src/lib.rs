@@ -22,6 +22,7 @@ mod options;
 mod order;
 mod output;
 mod references;
+mod rendered;
 mod report;
 mod segment;
 mod superblock;
@@ -30,7 +31,7 @@ mod watch;
 mod write_data;
 
 pub use build::build;
-pub use data::{Compressed, DataMap, Extent, FileData, Fragment, InlineExtent, Packed};
+pub use data::{Compressed, DataMap, Extent, FileData, Fragment, InlineExtent, SpecialFile};
 pub use error::{Error, ErrorKind, Result};
 pub use options::{
     Algorithms, Blob, Deduplication, Fragments, IndexForm, Options, Placement, SuperblockTime,

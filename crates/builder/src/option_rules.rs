@@ -21,27 +21,20 @@ impl Options {
     /// Whether an image can be like this.
     ///
     /// # Errors
-    /// [`ErrorKind::Options`] for values out of range, for options that exclude each other, and for what
-    /// this builder does not write.
+    /// [`ErrorKind::Options`] for values out of range, and for options that exclude each other.
     pub fn check(&self) -> Result<()> {
         self.check_sizes()?;
         self.check_compression()?;
         self.check_chunks()?;
         self.check_inodes()?;
         self.check_prefixes()?;
-        self.check_written()
+        self.check_metabox()
     }
 
     fn check_sizes(&self) -> Result<()> {
         let block = self.block_size.bytes();
-        let (pcluster, extent) = (self.pcluster_bytes, self.extent_bytes_max);
-        let is_whole = pcluster.is_multiple_of(block) && pcluster >= block;
-        require(is_whole && pcluster <= PCLUSTER_MAX_BYTES, || {
-            format!(
-                "pclusters of {pcluster} bytes are not whole blocks of {block}, up to \
-                 {PCLUSTER_MAX_BYTES}"
-            )
-        })?;
+        let extent = self.extent_bytes_max;
+        check_pcluster(self.pcluster_bytes, block)?;
         let is_whole = extent.is_multiple_of(block) && extent >= block;
         require(is_whole && u64::from(extent) <= EXTENT_MAX_BYTES, || {
             format!(
@@ -113,17 +106,25 @@ impl Options {
         Ok(())
     }
 
-    /// What the format has and this builder does not write.
-    fn check_written(&self) -> Result<()> {
-        let unwritten = [
-            (self.compress_directories, "compressed directories"),
-            (self.metabox_pcluster_bytes.is_some(), "inodes in a metabox"),
-        ];
-        for (is_asked, what) in unwritten {
-            require(!is_asked, || format!("{what} are not written"))?;
+    fn check_metabox(&self) -> Result<()> {
+        if let Some(bytes) = self.metabox_pcluster_bytes {
+            check_pcluster(bytes, self.block_size.bytes())?;
         }
-        Ok(())
+        let Some(number) = self.metabox_method else { return Ok(()) };
+        let methods = self.algorithms.iter().map(|algorithms| algorithms.methods.len()).sum();
+        require(number < methods, || {
+            format!("method {number} of {methods} is to compress the metabox")
+        })
     }
+}
+
+fn check_pcluster(bytes: u32, block: u32) -> Result<()> {
+    let is_whole = bytes.is_multiple_of(block) && bytes >= block;
+    require(is_whole && bytes <= PCLUSTER_MAX_BYTES, || {
+        format!(
+            "pclusters of {bytes} bytes are not whole blocks of {block}, up to {PCLUSTER_MAX_BYTES}"
+        )
+    })
 }
 
 fn check_algorithms(algorithms: &Algorithms) -> Result<()> {
@@ -213,6 +214,22 @@ mod tests {
         let message = refusal(|options| options.fragments = Fragments::All).unwrap();
         assert_eq!(message, "fragments without an algorithm");
         assert!(refusal(|options| options.inline_pclusters = true).is_some());
+        assert!(refusal(|options| options.compress_directories = true).is_some());
+    }
+
+    #[test]
+    fn a_metabox_has_pclusters_and_an_algorithm_as_files_do() {
+        assert_eq!(refusal(|options| options.metabox_pcluster_bytes = Some(8192)), None);
+        assert!(refusal(|options| options.metabox_pcluster_bytes = Some(6000)).is_some());
+        let of = |number| {
+            refusal(|options| {
+                options.algorithms = Some(lz4());
+                options.metabox_pcluster_bytes = Some(4096);
+                options.metabox_method = Some(number);
+            })
+        };
+        assert_eq!(of(0), None);
+        assert_eq!(of(1).unwrap(), "method 1 of 1 is to compress the metabox");
     }
 
     #[test]
@@ -255,7 +272,6 @@ mod tests {
     #[test]
     fn what_is_not_written_is_said() {
         assert!(refusal(|options| options.omit_dot = true).is_some());
-        assert!(refusal(|options| options.metabox_pcluster_bytes = Some(4096)).is_some());
         let both = |options: &mut Options| {
             options.force_compact_inodes = true;
             options.force_extended_inodes = true;

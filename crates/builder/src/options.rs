@@ -44,10 +44,13 @@ pub struct Options {
     pub force_chunk_indexes: bool,
     /// Chunks go to a file or device beside the image, which refers to them there.
     pub blob: Option<Blob>,
-    /// Directories are compressed, too.
+    /// Directories are compressed, too: they go to the packed inode.
     pub compress_directories: bool,
-    /// Inodes are kept in a compressed inode (METABOX), with pclusters of this many bytes.
+    /// Inodes are kept in an inode (METABOX) that is compressed like files, with pclusters of at most this
+    /// many bytes: a multiple of the block, 1 MiB at most.
     pub metabox_pcluster_bytes: Option<u32>,
+    /// What the metabox is compressed with: an index into [`Algorithms::methods`]; none: as files are.
+    pub metabox_method: Option<usize>,
     /// An xattr that more inodes than this have is stored once; `None`: never shared.
     pub xattr_share_above: Option<u32>,
     /// Prefixes of xattr names, as in `user.app.`, that are stored once.
@@ -131,6 +134,7 @@ impl Default for Options {
             blob: None,
             compress_directories: false,
             metabox_pcluster_bytes: None,
+            metabox_method: None,
             xattr_share_above: Some(2),
             xattr_prefixes: Vec::new(),
             xattr_filter: true,

@@ -171,8 +171,7 @@ mod tests {
     fn refer(bytes: usize, parts: &[Part]) -> Result<Option<FileData>> {
         let devices = [1 << 20, 4096].map(|bytes| Device { tag: [0; 64], bytes });
         let block = BlockSize::from_bits(9).unwrap();
-        let rules =
-            TableRules { block, chunk_bytes: BLOCK, force_indexes: false, device: 0 };
+        let rules = TableRules { block, chunk_bytes: BLOCK, force_indexes: false, device: 0 };
         let mut sink = Copied(vec![0; 5 * 512]);
         let mut references = References { devices: &devices, rules, sink: &mut sink };
         references.refer(&content("f", &vec![7; bytes]), parts, &mut TableRoom::new(1 << 20))

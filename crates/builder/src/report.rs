@@ -65,13 +65,11 @@ impl Report {
     ) {
         // Data is written in this order, so a pcluster that lies below what has been seen is an old one.
         let mut seen = 0;
-        let mut fragment_bytes = 0;
         for (index, bytes) in files {
             self.content_bytes += bytes;
             match map.files.get(index).and_then(Option::as_ref) {
                 Some(FileData::Compressed(compressed)) => {
                     self.add_compressed(compressed, &mut seen);
-                    fragment_bytes += compressed.fragment.map_or(0, |fragment| fragment.bytes);
                 }
                 Some(FileData::Flat { start_block, tail }) => {
                     self.add_flat((bytes, *start_block), tail.len() as u64, &mut seen);
@@ -91,6 +89,8 @@ impl Report {
         }
         let Some(packed) = &map.packed else { return };
         self.packed_bytes = packed.bytes;
+        let fragments = map.files.iter().flatten().map(FileData::fragment_bytes);
+        let fragment_bytes = fragments.fold(0, u64::saturating_add);
         self.shared_fragment_bytes = fragment_bytes.saturating_sub(packed.bytes);
         match &packed.data {
             FileData::Compressed(compressed) => self.add_compressed(compressed, &mut 0),
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use ferrofs_ondisk::chunk::{ChunkFormat, ChunkTable};
 
-    use crate::data::{Extent, Fragment, Packed};
+    use crate::data::{Extent, Fragment, SpecialFile};
 
     fn block_size() -> BlockSize {
         BlockSize::from_bits(12).unwrap()
@@ -168,7 +168,7 @@ mod tests {
         let fragment = Some(Fragment { bytes: 700, offset: 0 });
         let file = compressed(Vec::new(), fragment);
         let data = compressed(vec![extent(4096, 1000)], None);
-        let packed = Some(Packed { bytes: 1000, data });
+        let packed = Some(SpecialFile { bytes: 1000, data });
         let map = DataMap { files: vec![Some(file.clone()), Some(file)], packed };
         let mut report = Report { block_bytes: 4096, ..Report::default() };
         report.add_data(&map, (block_size(), 0), [(0, 700), (1, 700)].into_iter());

@@ -22,6 +22,16 @@ pub(crate) trait Pieces {
     fn pieces(&self, file: usize) -> &[Piece];
 }
 
+/// What hands out items of work, in the order in which they are to be committed.
+pub(crate) trait Items {
+    /// Puts the next item of work into `tasks`, which is empty. Returns the bytes of it that are to be
+    /// read; `None` when there is no further one.
+    ///
+    /// # Errors
+    /// Whatever the making of tasks meets.
+    fn next_item(&mut self, tasks: &mut Vec<Task>) -> Result<Option<u64>>;
+}
+
 /// How files are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
@@ -132,25 +142,6 @@ impl<'f> Cutter<'f> {
         Ok(Self { files, style, pieces, copied_until, twin_sizes, next: 0, ready })
     }
 
-    /// Puts the next item of work into `tasks`, which is empty. Returns the bytes of it that are to be
-    /// read; `None` when all files were cut.
-    pub(crate) fn next_item(&mut self, tasks: &mut Vec<Task>) -> Result<Option<u64>> {
-        let mut bytes = 0_u64;
-        while tasks.len() < ITEM_TASKS {
-            while self.ready.is_empty() && self.next < self.files.len() {
-                self.cut_next_file()?;
-            }
-            let Some(task) = self.ready.front() else { break };
-            let more = if task.is_read() { task.bytes.min(SEGMENT_BYTES) } else { 0 };
-            if bytes > 0 && bytes + more > ITEM_BYTES {
-                break;
-            }
-            bytes += more;
-            tasks.extend(self.ready.pop_front());
-        }
-        Ok(if tasks.is_empty() { None } else { Some(bytes) })
-    }
-
     fn cut_next_file(&mut self) -> Result<()> {
         let file = self.next;
         self.next += 1;
@@ -228,6 +219,25 @@ impl<'f> Cutter<'f> {
         }
         add(at, bytes, Duty::Skip);
         Ok(())
+    }
+}
+
+impl Items for Cutter<'_> {
+    fn next_item(&mut self, tasks: &mut Vec<Task>) -> Result<Option<u64>> {
+        let mut bytes = 0_u64;
+        while tasks.len() < ITEM_TASKS {
+            while self.ready.is_empty() && self.next < self.files.len() {
+                self.cut_next_file()?;
+            }
+            let Some(task) = self.ready.front() else { break };
+            let more = if task.is_read() { task.bytes.min(SEGMENT_BYTES) } else { 0 };
+            if bytes > 0 && bytes + more > ITEM_BYTES {
+                break;
+            }
+            bytes += more;
+            tasks.extend(self.ready.pop_front());
+        }
+        Ok(if tasks.is_empty() { None } else { Some(bytes) })
     }
 }
 

@@ -32,8 +32,7 @@ impl Front {
     /// # Errors
     /// [`ErrorKind::Format`] for parameters that a record cannot say.
     pub(crate) fn plan(prepared: &Prepared<'_>, options: &Options) -> Result<Self> {
-        let bytes = Superblock::new(options.block_size).bytes;
-        let records_at = SUPERBLOCK_OFFSET + u64::from(bytes);
+        let records_at = SUPERBLOCK_OFFSET + u64::from(superblock_bytes(options));
         let all = compression(options, |_| true);
         let records = all.records(max_pcluster_blocks(options)).map_err(format)?;
         let (prefixes, prefix_count) = prepared.prefixes()?;
@@ -73,12 +72,15 @@ impl Front {
         let declared = compression(options, |algorithm| features.algorithms.contains(&algorithm));
         // Block numbers are below the count.
         let is_wide = options.wide || features.has_wide || u32::try_from(blocks).is_err();
-        let incompat = self.incompat(features) | if is_wide { Incompat::BIT48 } else { 0 };
+        let wide = if is_wide { Incompat::BIT48 } else { 0 };
+        let metabox = if written.metabox.is_some() { Incompat::METABOX } else { 0 };
+        let incompat = self.incompat(features) | wide | metabox;
         let has_records = incompat & Incompat::COMPR_CFGS != 0;
         let mut sb = Superblock::new(options.block_size);
+        sb.bytes = superblock_bytes(options);
         sb.compat = Compat::new(self.compat(options));
         sb.incompat = Incompat::new(incompat);
-        (sb.root, sb.packed) = (written.root, written.packed);
+        (sb.root, sb.packed, sb.metabox) = (written.root, written.packed, written.metabox);
         (sb.inodes, sb.blocks) = (written.inodes, blocks);
         (sb.epoch, sb.fixed_nsec) = (self.times.base.epoch, self.times.base.fixed_nsec);
         sb.build_time = self.times.build_time;
@@ -157,6 +159,12 @@ fn device_table(devices: &[Device], options: &Options, blocks: u64) -> Result<Ve
     Ok(table)
 }
 
+/// Bytes of the superblock: the nid of a metabox stands in a slot of 16 bytes behind the first 128.
+fn superblock_bytes(options: &Options) -> u16 {
+    let slot = if options.metabox_pcluster_bytes.is_some() { 16 } else { 0 };
+    Superblock::new(options.block_size).bytes + slot
+}
+
 /// The algorithm of files that no hint names.
 pub(crate) fn default_algorithm(algorithms: &Algorithms) -> Option<AlgorithmId> {
     algorithms.methods.get(algorithms.default).map(|method| on_disk(method.algorithm()))
@@ -194,7 +202,8 @@ fn on_disk(algorithm: Algorithm) -> AlgorithmId {
 
 fn max_pcluster_blocks(options: &Options) -> u16 {
     // The options are checked: 1 MiB of blocks of 512 bytes at most.
-    u16::try_from(options.pcluster_bytes >> options.block_size.bits()).unwrap_or(u16::MAX)
+    let bytes = options.pcluster_bytes.max(options.metabox_pcluster_bytes.unwrap_or(0));
+    u16::try_from(bytes >> options.block_size.bits()).unwrap_or(u16::MAX)
 }
 
 fn sum(bits: &[(bool, u32)]) -> u32 {

@@ -7,6 +7,7 @@
 mod commit;
 mod copies;
 mod growing;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -20,15 +21,18 @@ use ferrofs_workers::workqueue::{Batching, Outcome, Settings, Spread, WorkQueue}
 use crate::chunks::{TableRoom, TableRules};
 use crate::compress::rules::Rules;
 use crate::compress::worker::{Item, Worker, compressor};
-use crate::data::{FileData, Packed};
+use crate::data::{FileData, SpecialFile};
 use crate::dedupe::{DedupeSettings, Piece, Plan};
+use crate::fragments::PackedFile;
 use crate::order::{Ordered, files_in_order};
 use crate::references::References;
-use crate::segment::{Cutter, Pieces, SEGMENT_BYTES, Style};
+use crate::segment::{Cutter, Items, Pieces, SEGMENT_BYTES, Style};
 use crate::tree::{Content, Tree};
 use crate::watch::{Phase, Watch};
-use crate::{BlockSink, DataMap, Deduplication, Error, ErrorKind, Options, Result};
+use crate::{Algorithms, BlockSink, DataMap, Deduplication, Error, ErrorKind, Options, Result};
 use commit::{CommitRules, Committer};
+pub(crate) use stream::MakeBytes;
+use stream::Stream;
 use window::Window;
 
 /// Items on their way at most: what a slow one can hold up.
@@ -38,7 +42,8 @@ const SLOTS: usize = 2;
 /// What a known pcluster takes in the table of all.
 const KNOWN_PCLUSTER_BYTES: u64 = 128;
 
-/// Writes the data of all regular files of `tree` to `sink`.
+/// Writes the data of all regular files of `tree` to `sink`. What is to lie in the packed inode is gathered;
+/// [`write_packed`] writes it when all of it is there.
 ///
 /// # Errors
 /// Of all errors the first in the order of the files: a source that cannot be read or has changed, a sink
@@ -48,7 +53,7 @@ pub(crate) fn write_data(
     options: &Options,
     sink: &mut dyn BlockSink,
     watch: &dyn Watch,
-) -> Result<DataMap> {
+) -> Result<(DataMap, PackedFile)> {
     let mut files = files_in_order(tree);
     let mut map = refer(tree, &files, options, sink, watch)?;
     files.retain(|file| map.files.get(file.node.index()).is_none_or(Option::is_none));
@@ -60,13 +65,12 @@ pub(crate) fn write_data(
     };
     let pieces = plan.as_ref().map(|plan| plan as &dyn Pieces);
     let (data, packed) = write_files((&contents, pieces), options, sink, watch)?;
-    map.packed = packed;
     for (file, data) in files.iter().zip(data) {
         if let Some(place) = map.files.get_mut(file.node.index()) {
             *place = Some(data);
         }
     }
-    Ok(map)
+    Ok((map, packed))
 }
 
 /// The data of those files that lie on devices already.
@@ -105,43 +109,66 @@ fn table_rules(options: &Options, chunk_bytes: u64) -> TableRules {
     }
 }
 
-/// Writes the data of `files` in their order, and of the packed inode behind them.
+/// Writes the data of `files` in their order.
 pub(crate) fn write_files(
     (files, pieces): (&[Content], Option<&dyn Pieces>),
     options: &Options,
     sink: &mut dyn BlockSink,
     watch: &dyn Watch,
-) -> Result<(Vec<FileData>, Option<Packed>)> {
-    let rules = Rules::new(options)?;
+) -> Result<(Vec<FileData>, PackedFile)> {
     let style = Style::of(options)?;
-    let method = method(options)?;
-    let crew = Crew::new(rules, method, options)?;
+    let crew = Crew::new(Rules::new(options)?, method(options)?, options)?;
     let table = match style {
         Style::Chunks(chunk_bytes) => Some(table_rules(options, chunk_bytes)),
         _ => None,
     };
-    let known = options.memory_bytes / 8 / KNOWN_PCLUSTER_BYTES;
-    let known_pclusters_max = usize::try_from(known).unwrap_or(usize::MAX);
-    let memory_bytes = options.memory_bytes;
-    let block = rules.block as u64;
-    let commit_rules = CommitRules { block, table, memory_bytes, known_pclusters_max };
-    let is_copied = copied(files, pieces);
-    let mut committer = Committer::new(commit_rules, sink, Worker::new(rules, method), is_copied);
+    let mut committer = crew.committer((table, options), sink, copied(files, pieces));
     crew.run(Cutter::new(files, style, pieces)?, &mut committer, watch)?;
-    let (data, mut gathered) = committer.into_files();
-    let Some(content) = gathered.take_content() else { return Ok((data, None)) };
-    let packed_rules = rules.of_packed();
-    let again = Worker::new(packed_rules, method);
-    let whole = std::slice::from_ref(&content);
+    Ok(committer.into_files())
+}
+
+/// Writes the data of the packed inode.
+///
+/// # Errors
+/// As [`write_data`].
+pub(crate) fn write_packed(
+    content: &Content,
+    options: &Options,
+    sink: &mut dyn BlockSink,
+    watch: &dyn Watch,
+) -> Result<SpecialFile> {
+    let whole = std::slice::from_ref(content);
     // Ends of files are compared as they are packed; whole files may have equal parts.
-    let plan = if style == Style::Packed { plan(whole, options, watch)? } else { None };
+    let is_compared = Style::of(options)? == Style::Packed;
+    let plan = if is_compared { plan(whole, options, watch)? } else { None };
     let pieces = plan.as_ref().map(|plan| plan as &dyn Pieces);
-    let is_copied = copied(whole, pieces);
-    let mut committer = Committer::new(commit_rules, sink, again, is_copied);
+    let crew = Crew::new(Rules::new(options)?.of_packed(), method(options)?, options)?;
+    let committer = crew.committer((None, options), sink, copied(whole, pieces));
     let cutter = Cutter::new(whole, Style::Compressed, pieces)?;
-    Crew { rules: packed_rules, ..crew }.run(cutter, &mut committer, &Silent(watch))?;
-    let packed = committer.into_files().0.pop();
-    Ok((data, packed.map(|data| Packed { bytes: content.bytes(), data })))
+    crew.write_special(content.bytes(), cutter, committer, watch)
+}
+
+/// Writes the data of the metabox, which has `bytes` bytes: `next` makes so many further ones as it is asked
+/// for.
+///
+/// # Errors
+/// As [`write_data`], and those of `next`.
+pub(crate) fn write_metabox(
+    (bytes, next): (u64, MakeBytes<'_>),
+    options: &Options,
+    sink: &mut dyn BlockSink,
+    watch: &dyn Watch,
+) -> Result<SpecialFile> {
+    let pcluster = options.metabox_pcluster_bytes.unwrap_or(options.pcluster_bytes);
+    let rules = Rules::new(options)?.of_metabox(pcluster);
+    let method = match (&options.algorithms, options.metabox_method) {
+        (Some(algorithms), Some(number)) => Some(nth_method(algorithms, number)?),
+        _ => method(options)?,
+    };
+    let crew = Crew::new(rules, method, options)?;
+    let committer = crew.committer((None, options), sink, Vec::new());
+    let stream = Stream::new("the metabox", bytes, next, method.is_some());
+    crew.write_special(bytes, stream, committer, watch)
 }
 
 /// Where `files` hold the same bytes, if that is asked for.
@@ -172,12 +199,15 @@ impl Pieces for Plan {
 /// The method of all files.
 fn method(options: &Options) -> Result<Option<Method>> {
     let Some(algorithms) = &options.algorithms else { return Ok(None) };
-    let default = algorithms.methods.get(algorithms.default).copied();
+    nth_method(algorithms, algorithms.default).map(Some)
+}
+
+fn nth_method(algorithms: &Algorithms, number: usize) -> Result<Method> {
     let missing = || {
-        let what = format!("the default algorithm is number {}", algorithms.default);
-        Error::new(ErrorKind::Options(format!("{what}, of {}", algorithms.methods.len())))
+        let what = format!("algorithm number {number} of {}", algorithms.methods.len());
+        Error::new(ErrorKind::Options(what))
     };
-    default.ok_or_else(missing).map(Some)
+    algorithms.methods.get(number).copied().ok_or_else(missing)
 }
 
 /// By file: whether others copy from it.
@@ -195,7 +225,8 @@ fn copied(files: &[Content], pieces: Option<&dyn Pieces>) -> Vec<bool> {
     copied
 }
 
-/// Passes on who is asked, and not what is told: the packed inode's bytes were told with their files.
+/// Passes on who is asked, and not what is told: the packed inode's bytes were told with their files, and
+/// nobody waits for those of the metabox.
 struct Silent<'w>(&'w dyn Watch);
 
 impl Watch for Silent<'_> {
@@ -242,10 +273,39 @@ impl Crew {
         Ok(Self { rules, method, workers, spread, in_flight_bytes })
     }
 
-    /// Does all that `cutter` cuts.
+    /// What commits the work of this crew.
+    fn committer<'s>(
+        &self,
+        (table, options): (Option<TableRules>, &Options),
+        sink: &'s mut dyn BlockSink,
+        is_copied: Vec<bool>,
+    ) -> Committer<'s> {
+        let known = options.memory_bytes / 8 / KNOWN_PCLUSTER_BYTES;
+        let known_pclusters_max = usize::try_from(known).unwrap_or(usize::MAX);
+        let block = self.rules.block as u64;
+        let memory_bytes = options.memory_bytes;
+        let rules = CommitRules { block, table, memory_bytes, known_pclusters_max };
+        Committer::new(rules, sink, Worker::new(self.rules, self.method), is_copied)
+    }
+
+    /// Writes the one file of `bytes` bytes that `items` make.
+    fn write_special(
+        &self,
+        bytes: u64,
+        items: impl Items,
+        mut committer: Committer<'_>,
+        watch: &dyn Watch,
+    ) -> Result<SpecialFile> {
+        self.run(items, &mut committer, &Silent(watch))?;
+        let data = committer.into_files().0.pop();
+        let data = data.ok_or_else(|| Error::new(ErrorKind::Defect("a file that is not there")))?;
+        Ok(SpecialFile { bytes, data })
+    }
+
+    /// Does all that `items` hand out.
     fn run(
         &self,
-        mut cutter: Cutter<'_>,
+        mut items: impl Items,
         committer: &mut Committer<'_>,
         watch: &dyn Watch,
     ) -> Result<()> {
@@ -257,7 +317,7 @@ impl Crew {
         let make = move || Worker::for_queue(rules, method);
         let queue = WorkQueue::new(&self.settings(), Item::default, make, on_done);
         let mut queue = queue.map_err(|error| Error::new(ErrorKind::Workers(error)))?;
-        let mut next = cut(&mut cutter, &window)?;
+        let mut next = next_item(&mut items, &window)?;
         loop {
             queue.collect();
             commit_ready(&window, committer, watch)?;
@@ -268,7 +328,7 @@ impl Crew {
                     window.borrow_mut().send(&mut item);
                     *slot.request() = item;
                     slot.submit();
-                    next = cut(&mut cutter, &window)?;
+                    next = next_item(&mut items, &window)?;
                 }
                 None if on_way == 0 => return Ok(()),
                 waiting => {
@@ -296,9 +356,9 @@ impl Crew {
 }
 
 /// The next item, if there is one.
-fn cut(cutter: &mut Cutter<'_>, window: &RefCell<Window>) -> Result<Option<Item>> {
+fn next_item(items: &mut impl Items, window: &RefCell<Window>) -> Result<Option<Item>> {
     let mut item = window.borrow_mut().empty_item();
-    let Some(bytes) = cutter.next_item(&mut item.tasks)? else { return Ok(None) };
+    let Some(bytes) = items.next_item(&mut item.tasks)? else { return Ok(None) };
     item.bytes = bytes;
     Ok(Some(item))
 }

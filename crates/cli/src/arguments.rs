@@ -380,6 +380,10 @@ pub(crate) struct BuildCompression {
     /// Indexes of files that kernels from before 5.3 read, too
     #[arg(long)]
     pub(crate) full_indexes: bool,
+
+    /// Compress directories, too, together. Looking names up takes longer; Linux reads them from 6.1 on
+    #[arg(long)]
+    pub(crate) compress_directories: bool,
 }
 
 /// What is compressed together.
@@ -408,6 +412,10 @@ pub(crate) struct BuildLayout {
     /// it gives --device=FILE
     #[arg(long, value_name = "FILE", requires = "chunk_size")]
     pub(crate) blob: Option<PathBuf>,
+    /// Keep inodes in a file of their own, with pclusters of this many bytes, compressed as files are or by
+    /// ALG. Linux reads them from 6.17 on
+    #[arg(long, value_name = "BYTES[:ALG[,level=N]]")]
+    pub(crate) metabox: Option<String>,
 
     /// Keep no ends of uncompressed files behind their inodes, as direct access needs it
     #[arg(long)]

@@ -23,6 +23,12 @@ impl Nid {
         Self(raw)
     }
 
+    /// The nid of the inode in this slot of the metabox file, of which bit 63 has no meaning.
+    #[must_use]
+    pub const fn in_metabox(slot: u64) -> Self {
+        Self(slot | Self::METABOX_BIT)
+    }
+
     /// The raw value, metabox bit included.
     #[must_use]
     pub const fn raw(self) -> u64 {
@@ -122,6 +128,7 @@ mod tests {
     #[test]
     fn a_metabox_nid_keeps_its_slot() {
         let nid = Nid::new((1 << 63) | 5);
+        assert_eq!(nid, Nid::in_metabox(5));
         assert!(nid.is_in_metabox());
         assert_eq!(nid.byte_offset(), Some(160));
         assert_eq!(nid.to_string(), "5 (metabox)");

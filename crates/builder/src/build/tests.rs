@@ -1,6 +1,7 @@
 //! Images built from a tree of everything are read back, and what must not be written is not.
 
 mod devices;
+mod special;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,8 +12,10 @@ use ferrofs_ondisk::BlockSize;
 use tempfile::TempDir;
 
 use super::*;
-use crate::data::{Compressed, Extent, FileData, Fragment, InlineExtent, Packed};
+use crate::data::{Compressed, Extent, FileData, Fragment, InlineExtent};
+use crate::fragments::PackedFile;
 use crate::metadata::sample::{file, metadata, node};
+use crate::rendered::rendered;
 use crate::tree::{Kind, Node, NodeId, Timestamp};
 use crate::watch::NoWatch;
 use crate::{IndexForm, Placement, SuperblockTime};
@@ -23,7 +26,7 @@ pub(crate) fn flat_only(
     options: &Options,
     sink: &mut dyn BlockSink,
     _watch: &dyn Watch,
-) -> Result<DataMap> {
+) -> Result<(DataMap, PackedFile)> {
     let block = options.block_size.bytes() as usize;
     map_files(tree, |mut bytes| {
         let rest = bytes.len() % block;
@@ -43,7 +46,7 @@ fn plain_pclusters(
     options: &Options,
     sink: &mut dyn BlockSink,
     _watch: &dyn Watch,
-) -> Result<DataMap> {
+) -> Result<(DataMap, PackedFile)> {
     map_files(tree, |bytes| {
         if bytes.is_empty() {
             return Ok(FileData::Flat { start_block: None, tail: Box::default() });
@@ -74,10 +77,10 @@ fn fragments(
     options: &Options,
     sink: &mut dyn BlockSink,
     _watch: &dyn Watch,
-) -> Result<DataMap> {
+) -> Result<(DataMap, PackedFile)> {
     let block = options.block_size.bytes();
     let mut packed = Vec::new();
-    let mut map = map_files(tree, |mut bytes| {
+    let (map, mut file) = map_files(tree, |mut bytes| {
         let mut data = Compressed::default();
         if bytes.len() > 3 * block as usize {
             let tail = bytes.split_off(block as usize);
@@ -98,18 +101,24 @@ fn fragments(
         Ok(FileData::Compressed(data))
     })?;
     let bytes = packed.len() as u64;
-    let start_block = Some(sink.append(&packed)? >> options.block_size.bits());
-    let data = FileData::Flat { start_block, tail: Box::default() };
-    map.packed = Some(Packed { bytes, data });
-    Ok(map)
+    file.add_file(&rendered("the packed inode", 0, packed, bytes), None)?;
+    Ok((map, file))
 }
 
-fn failing(_: &Tree, _: &Options, sink: &mut dyn BlockSink, _: &dyn Watch) -> Result<DataMap> {
+fn failing(
+    _: &Tree,
+    _: &Options,
+    sink: &mut dyn BlockSink,
+    _: &dyn Watch,
+) -> Result<(DataMap, PackedFile)> {
     sink.append(&vec![7; 100_000])?;
     Err(Error::new(ErrorKind::SourceChanged { how: "it is gone".to_owned() }))
 }
 
-fn map_files(tree: &Tree, mut place: impl FnMut(Vec<u8>) -> Result<FileData>) -> Result<DataMap> {
+fn map_files(
+    tree: &Tree,
+    mut place: impl FnMut(Vec<u8>) -> Result<FileData>,
+) -> Result<(DataMap, PackedFile)> {
     let mut files = Vec::new();
     for (_, node) in tree.nodes() {
         let data = node.content().map(|content| {
@@ -119,7 +128,7 @@ fn map_files(tree: &Tree, mut place: impl FnMut(Vec<u8>) -> Result<FileData>) ->
         });
         files.push(data.transpose()?);
     }
-    Ok(DataMap { files, packed: None })
+    Ok((DataMap { files, packed: None }, PackedFile::default()))
 }
 
 /// One of everything, and many of some.

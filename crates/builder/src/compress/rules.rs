@@ -64,6 +64,11 @@ impl Rules {
     pub(crate) fn of_packed(self) -> Self {
         Self { packs_tails: false, shares_pclusters: false, ..self }
     }
+
+    /// The same for the metabox, which has a size of pclusters of its own.
+    pub(crate) fn of_metabox(self, pcluster_bytes: u32) -> Self {
+        Self { pcluster: pcluster_bytes as usize, ..self.of_packed() }
+    }
 }
 
 impl Style {

@@ -27,7 +27,7 @@ pub(crate) struct Features {
 }
 
 impl Features {
-    /// Notes what `record` needs; the packed inode comes first, then all others in the order of their data.
+    /// Notes what `record` needs: those that have a name in the order of their data.
     pub(crate) fn note(&mut self, record: &Record<'_>) {
         self.has_wide |= is_wide(record);
         match record.behind {

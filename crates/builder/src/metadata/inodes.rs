@@ -13,7 +13,7 @@ use crate::{Error, ErrorKind, Options, Result};
 /// An inode with what stands behind it.
 #[derive(Clone, Debug)]
 pub(crate) struct Record<'d> {
-    /// Which node it is; `None` for the packed inode.
+    /// Which node it is; `None` for a special file.
     pub(crate) node: Option<NodeId>,
     pub(crate) inode: Inode,
     pub(crate) form: InodeForm,
@@ -100,7 +100,7 @@ impl InodeStyle {
         self.record(identity, inode, place.tail)
     }
 
-    /// The inode of the regular file `node` of `bytes` bytes with this data.
+    /// The inode of `node`, a regular file or a compressed directory of `bytes` bytes, with this data.
     ///
     /// # Errors
     /// What the forced form or the index cannot say.
@@ -117,11 +117,11 @@ impl InodeStyle {
         self.record(identity, inode, behind)
     }
 
-    /// The packed inode.
+    /// The packed inode, or the metabox.
     ///
     /// # Errors
     /// As [`file`](Self::file).
-    pub(crate) fn packed<'d>(
+    pub(crate) fn special<'d>(
         &self,
         number: u32,
         bytes: u64,

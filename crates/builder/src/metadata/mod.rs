@@ -6,11 +6,15 @@
 //! ```text
 //! head: superblock, configuration records, long prefixes, root, and whatever else fits its last block
 //! data: as the data path appended it
-//! zone: inodes, shared xattrs
+//! zone: shared xattrs, inodes
 //! whole blocks of directories and of long symlinks
+//! data of the packed inode, which compressed directories are a part of
+//! data of the metabox, if the inodes lie in it and not in the zone
+//! the inodes of these two, if the head has no room for them
 //! ```
 //!
-//! Nids count from the start of the image (`meta_blkaddr` is 0), so that none is 0 and the root's is small.
+//! Nids count from the start of the image (`meta_blkaddr` is 0), so that none is 0 and the root's is small;
+//! for the same reason the root never lies in the metabox.
 
 mod directories;
 mod extents;
@@ -19,13 +23,17 @@ mod indexes;
 mod inodes;
 mod inventory;
 mod layout;
+mod metabox;
+mod placed;
+mod records;
 #[cfg(test)]
 pub(crate) mod sample;
+mod special;
 mod time_base;
 mod xattrs;
 mod zone;
 
-use ferrofs_ondisk::{BlockSize, Nid};
+use ferrofs_ondisk::Nid;
 
 pub(crate) use self::features::Features;
 pub(crate) use self::inventory::Inventory;
@@ -33,16 +41,21 @@ pub(crate) use self::time_base::SuperblockTimes;
 pub(crate) use self::xattrs::long_prefix;
 
 use self::directories::Directories;
-use self::indexes::IndexStyle;
-use self::inodes::{Behind, FlatPlace, Identity, InodeStyle, Record};
+use self::inodes::Behind;
 use self::inventory::path_of;
-use self::layout::{Layout, SLOT_BYTES, Shape};
+use self::layout::{Layout, SLOT_BYTES};
+use self::metabox::MetaboxBytes;
+use self::placed::{Item, Placed};
+use self::records::Records;
 use self::xattrs::XattrPlan;
 use self::zone::Zone;
-use crate::data::DataMap;
+use crate::data::{Compressed, DataMap, FileData, Fragment, SpecialFile};
+use crate::fragments::PackedFile;
 use crate::image_file::ImageFile;
+use crate::rendered::rendered;
 use crate::tree::{Kind, Node, NodeId, Tree};
-use crate::watch::Watch;
+use crate::watch::{Phase, Watch};
+use crate::write_data::{MakeBytes, write_metabox, write_packed};
 use crate::{Error, ErrorKind, Options, Result};
 
 /// Inodes that are handled between two looks at whether to stop.
@@ -70,25 +83,9 @@ pub(crate) struct Written {
     pub(crate) features: Features,
     pub(crate) root: Nid,
     pub(crate) packed: Option<Nid>,
+    pub(crate) metabox: Option<Nid>,
     pub(crate) xattr_block: u32,
     pub(crate) inodes: u64,
-}
-
-/// Where an inode lies.
-#[derive(Clone, Copy, Debug, Default)]
-struct Place {
-    start: u64,
-    /// Its first block of those behind the zone, counted from the first of them.
-    block: u64,
-}
-
-/// What is written into the zone.
-#[derive(Clone, Copy, Debug)]
-enum Item {
-    /// The inode with this number in the order.
-    Inode(usize),
-    Packed,
-    SharedXattrs,
 }
 
 impl<'t> Prepared<'t> {
@@ -112,9 +109,13 @@ impl<'t> Prepared<'t> {
     /// # Errors
     /// What an image cannot say of its root.
     pub(crate) fn settle_head(&mut self, front_bytes: u64) -> Result<()> {
-        let files = DataMap::default();
-        let root = Job { prepared: self, data: &files }.record(0, 0);
-        let shape = root.and_then(|root| self.shape(&root)).map_err(|error| error.at("/"))?;
+        let mut data = DataMap::default();
+        if self.options.compress_directories {
+            // How much it takes does not depend on where its fragment lies.
+            data.files.push(Some(packed_directory(0, 0)));
+        }
+        let records = Records { prepared: self, data: &data };
+        let shape = records.shape(&records.record(0, 0)?)?;
         self.layout = Layout::new(self.options.block_size, front_bytes);
         self.root_at = self.layout.place(shape);
         let block = u64::from(self.options.block_size.bytes());
@@ -145,25 +146,44 @@ impl<'t> Prepared<'t> {
         self.xattrs.has_any()
     }
 
-    /// Writes all metadata behind the data, which lies as `data` says.
+    /// Writes all metadata behind the data, which lies as `data` says, and the packed inode. `data` comes to
+    /// say where that lies, too, and where compressed directories do.
     ///
     /// # Errors
     /// The host's, and whatever an image cannot hold.
     pub(crate) fn write(
-        mut self,
-        data: &DataMap,
+        &mut self,
+        (data, packed): (&mut DataMap, PackedFile),
         image: &mut ImageFile,
         watch: &dyn Watch,
     ) -> Result<Written> {
         image.fill_block()?;
-        let mut layout =
-            std::mem::replace(&mut self.layout, Layout::new(self.options.block_size, 0));
-        layout.go_on_at(image.bytes());
-        let placed = Job { prepared: &self, data }.place(layout, watch)?;
-        let zone = Zone::new(image, self.head_bytes);
-        let head = Job { prepared: &self, data }.write_zone(&placed, zone, watch)?;
-        Job { prepared: &self, data }.write_blocks(&placed, image, watch)?;
-        let block = u64::from(self.options.block_size.bytes());
+        if self.options.compress_directories {
+            self.pack_directories(data, packed.bytes())?;
+        }
+        let block_size = self.options.block_size;
+        let mut rest = std::mem::replace(&mut self.layout, Layout::new(block_size, 0));
+        rest.go_on_at(image.bytes());
+        // What the head has left over is kept for the special files, if there will be any.
+        let zone = match self.has_special_files(&packed) {
+            true => Layout::new(block_size, image.bytes()),
+            false => std::mem::replace(&mut rest, Layout::new(block_size, 0)),
+        };
+        let records = Records { prepared: self, data };
+        let mut placed = records.place(zone, watch)?;
+        // A head is the superblock, at most 33 KiB of long prefixes, and a root.
+        let head = vec![0; usize::try_from(self.head_bytes).unwrap_or(0)];
+        let head = records.write_zone(&placed, Zone::new(image, head), watch)?;
+        records.write_blocks(&placed, image, watch)?;
+        data.packed = self.write_packed(&placed, packed, image, watch)?;
+        let metabox = self.write_metabox(&placed, data, image, watch)?;
+        rest.go_on_at(image.bytes());
+        let records = Records { prepared: self, data };
+        let files = [data.packed.as_ref(), metabox.as_ref()];
+        let (head, nids) =
+            records.write_special(files, (rest, &mut placed.features), Zone::new(image, head))?;
+        let [packed, metabox] = nids;
+        let block = u64::from(block_size.bytes());
         let xattr_block = u32::try_from(placed.shared_at / block).map_err(|_| {
             let what = "shared xattrs behind 2^32 blocks: share none, or use larger blocks";
             Error::new(ErrorKind::Unsupported(what.to_owned()))
@@ -171,19 +191,83 @@ impl<'t> Prepared<'t> {
         Ok(Written {
             head,
             features: placed.features,
-            root: nid(self.root_at),
-            packed: data.packed.is_some().then(|| nid(placed.packed_at)),
+            root: Nid::new(self.root_at / SLOT_BYTES),
+            packed,
+            metabox,
             xattr_block,
             inodes: self.inventory.order.len() as u64,
         })
     }
 
-    fn shape(&self, record: &Record<'_>) -> Result<Shape> {
-        let shape = record.shape().filter(|shape| shape.is_possible(self.options.block_size));
-        shape.ok_or_else(|| {
-            let what = "an inode whose tail does not fit a block, or whose index is too large";
-            Error::new(ErrorKind::Unsupported(what.to_owned()))
-        })
+    fn has_special_files(&self, packed: &PackedFile) -> bool {
+        let options = self.options;
+        let has_metabox = options.metabox_pcluster_bytes.is_some();
+        packed.bytes() > 0 || options.compress_directories || has_metabox
+    }
+
+    /// Gives every directory its place in the packed inode, in which the ends of files take `at` bytes.
+    fn pack_directories(&self, data: &mut DataMap, mut at: u64) -> Result<()> {
+        data.files.resize(self.tree.len(), None);
+        for &id in &self.inventory.order {
+            if !matches!(self.node(id).kind, Kind::Directory(_)) {
+                continue;
+            }
+            let bytes = self.directories().bytes(id)?;
+            if let Some(place) = data.files.get_mut(id.index()) {
+                *place = Some(packed_directory(bytes, at));
+            }
+            // Names are in memory, so that these sums are far from their end.
+            at = at.saturating_add(bytes);
+        }
+        Ok(())
+    }
+
+    /// Writes the data of the packed inode, if there is any; directories lie behind what files have in it.
+    fn write_packed(
+        &self,
+        placed: &Placed,
+        mut packed: PackedFile,
+        image: &mut ImageFile,
+        watch: &dyn Watch,
+    ) -> Result<Option<SpecialFile>> {
+        if self.options.compress_directories {
+            let mut all = Vec::new();
+            for (number, id) in self.inventory.order.iter().enumerate() {
+                look(number, watch)?;
+                if matches!(self.node(*id).kind, Kind::Directory(_)) {
+                    all.extend(self.directories().render(*id, &|id| placed.nid(id))?);
+                }
+            }
+            let bytes = all.len() as u64;
+            packed.add_file(&rendered("the directories", 0, all, bytes), None)?;
+        }
+        let Some(content) = packed.take_content() else { return Ok(None) };
+        watch.phase(Phase::Data);
+        let written = write_packed(&content, self.options, image, watch)?;
+        watch.phase(Phase::Metadata);
+        Ok(Some(written))
+    }
+
+    /// Writes the data of the metabox, if inodes lie in it.
+    fn write_metabox(
+        &self,
+        placed: &Placed,
+        data: &DataMap,
+        image: &mut ImageFile,
+        watch: &dyn Watch,
+    ) -> Result<Option<SpecialFile>> {
+        if placed.metabox_bytes == 0 {
+            return Ok(None);
+        }
+        let mut bytes = MetaboxBytes::new(Records { prepared: self, data }, placed, watch);
+        let mut next = |count| bytes.next(count);
+        let made = (placed.metabox_bytes, &mut next as MakeBytes<'_>);
+        write_metabox(made, self.options, image, watch).map(Some)
+    }
+
+    fn directories(&self) -> Directories<'_> {
+        let options = self.options;
+        Directories::new(self.tree, &self.inventory, options.block_size, options.omit_dot)
     }
 
     fn node(&self, id: NodeId) -> &'t Node {
@@ -191,87 +275,25 @@ impl<'t> Prepared<'t> {
     }
 }
 
-/// Where everything lies.
-#[derive(Debug)]
-struct Placed {
-    /// By the index of the node.
-    places: Vec<Place>,
-    packed_at: u64,
-    shared_at: u64,
-    /// The first block behind the zone.
-    zone_end_block: u64,
-    features: Features,
+/// A directory of `bytes` bytes at byte `offset` of the packed inode.
+fn packed_directory(bytes: u64, offset: u64) -> FileData {
+    let fragment = Some(Fragment { bytes, offset });
+    FileData::Compressed(Compressed { fragment, ..Compressed::default() })
 }
 
-/// The making of metadata, once it is known where data lies.
-#[derive(Debug)]
-struct Job<'a, 't> {
-    prepared: &'a Prepared<'t>,
-    data: &'a DataMap,
-}
-
-impl<'a> Job<'a, '_> {
-    /// Finds a place for every inode but the root, which has one.
-    fn place(&self, mut layout: Layout, watch: &dyn Watch) -> Result<Placed> {
-        let prepared = self.prepared;
-        let mut features = Features::default();
-        let mut places = vec![Place::default(); prepared.tree.len()];
-        let shared = Shape { lead: prepared.xattrs.shared.len() as u64, tail: 0 };
-        let shared_at = if shared.lead == 0 { 0 } else { layout.place(shared) };
-        let mut packed_at = 0;
-        if let Some(record) = self.packed_record()? {
-            features.note(&record);
-            packed_at = layout.place(prepared.shape(&record)?);
-        }
-        let mut blocks = 0;
-        for (number, id) in prepared.inventory.order.iter().enumerate() {
-            look(number, watch)?;
-            let record = self.record(number, 0).map_err(|error| self.at(*id, error))?;
-            features.note(&record);
-            let start = if number == 0 {
-                prepared.root_at
-            } else {
-                let shape = prepared.shape(&record).map_err(|error| self.at(*id, error))?;
-                layout.place(shape)
-            };
-            if let Some(place) = places.get_mut(id.index()) {
-                *place = Place { start, block: blocks };
-            }
-            blocks += self.blocks_behind(&record);
-        }
-        let zone_end_block = self.block_size().count(layout.end());
-        Ok(Placed { places, packed_at, shared_at, zone_end_block, features })
-    }
-
-    /// Writes inodes and shared xattrs in the order of their places. Returns the head.
+impl Records<'_, '_> {
+    /// Writes what lies in the zone. Returns the head.
     fn write_zone(
         &self,
         placed: &Placed,
         mut zone: Zone<'_>,
         watch: &dyn Watch,
     ) -> Result<Vec<u8>> {
-        let order = &self.prepared.inventory.order;
-        let mut items: Vec<_> = order
-            .iter()
-            .enumerate()
-            .map(|(number, id)| (placed.start(*id), Item::Inode(number)))
-            .collect();
-        if !self.prepared.xattrs.shared.is_empty() {
-            items.push((placed.shared_at, Item::SharedXattrs));
-        }
-        if self.data.packed.is_some() {
-            items.push((placed.packed_at, Item::Packed));
-        }
-        items.sort_unstable_by_key(|(start, _)| *start);
-        for (count, (start, item)) in items.into_iter().enumerate() {
+        for (count, (start, item)) in placed.zone.iter().enumerate() {
             look(count, watch)?;
             match item {
-                Item::Inode(number) => zone.put(start, &self.render(number, placed)?)?,
-                Item::SharedXattrs => zone.put(start, &self.prepared.xattrs.shared)?,
-                Item::Packed => {
-                    let Some(record) = self.packed_record()? else { continue };
-                    zone.put(start, &record.render(self.prepared.times.base, &[], &[])?)?;
-                }
+                Item::Inode(number) => zone.put(*start, &self.render(*number, placed)?)?,
+                Item::SharedXattrs => zone.put(*start, &self.prepared.xattrs.shared)?,
             }
         }
         zone.end(self.block_size().offset_of(placed.zone_end_block).ok_or_else(too_large)?)
@@ -281,18 +303,18 @@ impl<'a> Job<'a, '_> {
     fn render(&self, number: usize, placed: &Placed) -> Result<Vec<u8>> {
         let prepared = self.prepared;
         let Some(&id) = prepared.inventory.order.get(number) else { return Ok(Vec::new()) };
-        let record = self.record(number, placed.block(id)).map_err(|error| self.at(id, error))?;
+        let record = self.record(number, placed.block(id))?;
         let shared_at = self.block_size().within(placed.shared_at);
         let xattrs = prepared.xattrs.body_of_node(id, shared_at)?;
         let directory_tail = match record.behind {
             Behind::DirectoryTail(bytes) => {
-                let mut all = self.directories().render(id, &|id| nid(placed.start(id)))?;
+                let mut all = prepared.directories().render(id, &|id| placed.nid(id))?;
                 all.split_off(all.len().saturating_sub(bytes as usize))
             }
             _ => Vec::new(),
         };
         let rendered = record.render(prepared.times.base, &xattrs, &directory_tail);
-        rendered.map_err(|error| self.at(id, error))
+        rendered.map_err(|error| error.at(path_of(prepared.tree, id)))
     }
 
     /// Writes the whole blocks of directories and of long symlinks.
@@ -304,20 +326,21 @@ impl<'a> Job<'a, '_> {
     ) -> Result<()> {
         for (number, &id) in self.prepared.inventory.order.iter().enumerate() {
             look(number, watch)?;
-            if !matches!(self.prepared.node(id).kind, Kind::Directory(_) | Kind::Symlink(_)) {
+            let kind = &self.prepared.node(id).kind;
+            if !matches!(kind, Kind::Directory(_) | Kind::Symlink(_)) {
                 continue;
             }
             let record = self.record(number, placed.block(id))?;
-            let blocks = self.blocks_behind(&record);
+            let blocks = self.own_blocks(&record);
             if blocks == 0 {
                 continue;
             }
             let whole = blocks.saturating_mul(u64::from(self.block_size().bytes()));
             let whole = usize::try_from(whole).map_err(|_| too_large())?;
-            match &self.prepared.node(id).kind {
+            match kind {
                 Kind::Symlink(target) => image.write(target)?,
                 _ => {
-                    let bytes = self.directories().render(id, &|id| nid(placed.start(id)))?;
+                    let bytes = self.prepared.directories().render(id, &|id| placed.nid(id))?;
                     image.write(bytes.get(..whole).unwrap_or(&bytes))?;
                 }
             }
@@ -325,128 +348,6 @@ impl<'a> Job<'a, '_> {
         }
         Ok(())
     }
-
-    /// How many blocks behind the zone belong to an inode.
-    fn blocks_behind(&self, record: &Record<'_>) -> u64 {
-        use ferrofs_ondisk::FileType::{Directory, Symlink};
-        let has_blocks = matches!(record.inode.file_type, Directory | Symlink);
-        let inline = match record.behind {
-            Behind::Tail(tail) => tail.len() as u64,
-            Behind::DirectoryTail(bytes) => u64::from(bytes),
-            _ => 0,
-        };
-        let bytes = record.inode.size.saturating_sub(inline);
-        if has_blocks { self.block_size().count(bytes) } else { 0 }
-    }
-
-    /// The inode with this number in the order. `start_block` is where its own blocks start, if it is a
-    /// directory or a symlink that has some.
-    fn record(&self, number: usize, start_block: u64) -> Result<Record<'a>> {
-        let prepared = self.prepared;
-        let Some(&id) = prepared.inventory.order.get(number) else {
-            return Err(Error::new(ErrorKind::Defect("an inode out of order")));
-        };
-        let identity = Identity {
-            id,
-            // Nothing depends on it but 32-bit programs, which want it not to be 0.
-            number: u32::try_from(number.saturating_add(1)).unwrap_or(u32::MAX),
-            links: prepared.inventory.links(id),
-            xattr_bytes: prepared.xattrs.body_bytes(id),
-        };
-        let node = prepared.node(id);
-        match &node.kind {
-            Kind::File(content) => {
-                let data = self.data.files.get(id.index()).and_then(Option::as_ref);
-                let data = data.ok_or_else(|| {
-                    Error::new(ErrorKind::Defect("a file whose data has no place"))
-                })?;
-                self.style().file(node, identity, content.bytes(), data)
-            }
-            Kind::Directory(_) => self.directory(node, identity, start_block),
-            Kind::Symlink(target) => self.symlink(node, identity, target, start_block),
-            _ => {
-                let place = FlatPlace { bytes: 0, start_block: None, tail: Behind::Nothing };
-                self.style().flat(node, identity, place)
-            }
-        }
-    }
-
-    /// The last bytes of a directory are inline, wherever that is possible.
-    fn directory(&self, node: &Node, identity: Identity, start_block: u64) -> Result<Record<'a>> {
-        let bytes = self.directories().bytes(identity.id)?;
-        let rest = self.block_size().within(bytes);
-        let start = Some(start_block);
-        if rest > 0 {
-            let start_block = start.filter(|_| bytes > u64::from(rest));
-            let tail = Behind::DirectoryTail(rest);
-            let place = FlatPlace { bytes, start_block, tail };
-            let record = self.style().flat(node, identity, place)?;
-            if self.prepared.shape(&record).is_ok() {
-                return Ok(record);
-            }
-        }
-        let place = FlatPlace { bytes, start_block: start, tail: Behind::Nothing };
-        self.style().flat(node, identity, place)
-    }
-
-    /// A target is inline as a whole, so that following it needs nothing but the inode, or not at all.
-    fn symlink(
-        &self,
-        node: &Node,
-        identity: Identity,
-        target: &'a [u8],
-        start_block: u64,
-    ) -> Result<Record<'a>> {
-        let bytes = target.len() as u64;
-        let place = FlatPlace { bytes, start_block: None, tail: Behind::Tail(target) };
-        let record = self.style().flat(node, identity, place)?;
-        if self.prepared.shape(&record).is_ok() {
-            return Ok(record);
-        }
-        let place = FlatPlace { bytes, start_block: Some(start_block), tail: Behind::Nothing };
-        self.style().flat(node, identity, place)
-    }
-
-    fn packed_record(&self) -> Result<Option<Record<'a>>> {
-        let Some(packed) = &self.data.packed else { return Ok(None) };
-        let number = self.prepared.inventory.order.len().saturating_add(1);
-        let number = u32::try_from(number).unwrap_or(u32::MAX);
-        self.style().packed(number, packed.bytes, &packed.data).map(Some)
-    }
-
-    fn style(&self) -> InodeStyle {
-        let options = self.prepared.options;
-        InodeStyle::new(options, self.prepared.times.base, IndexStyle::new(options))
-    }
-
-    fn directories(&self) -> Directories<'_> {
-        let Prepared { tree, inventory, options, .. } = self.prepared;
-        Directories::new(tree, inventory, options.block_size, options.omit_dot)
-    }
-
-    fn block_size(&self) -> BlockSize {
-        self.prepared.options.block_size
-    }
-
-    #[cold]
-    fn at(&self, id: NodeId, error: Error) -> Error {
-        error.at(path_of(self.prepared.tree, id))
-    }
-}
-
-impl Placed {
-    fn start(&self, id: NodeId) -> u64 {
-        self.places.get(id.index()).map_or(0, |place| place.start)
-    }
-
-    fn block(&self, id: NodeId) -> u64 {
-        let block = self.places.get(id.index()).map_or(0, |place| place.block);
-        self.zone_end_block.saturating_add(block)
-    }
-}
-
-fn nid(start: u64) -> Nid {
-    Nid::new(start / SLOT_BYTES)
 }
 
 fn look(count: usize, watch: &dyn Watch) -> Result<()> {

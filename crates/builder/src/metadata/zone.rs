@@ -12,10 +12,9 @@ pub(crate) struct Zone<'i> {
 }
 
 impl<'i> Zone<'i> {
-    /// A zone at the end of `image`, whose first `head_bytes` are kept for the end of the build.
-    pub(crate) fn new(image: &'i mut ImageFile, head_bytes: u64) -> Self {
-        // A head is the superblock, at most 33 KiB of long prefixes, and a root.
-        Self { image, head: vec![0; usize::try_from(head_bytes).unwrap_or(0)] }
+    /// A zone at the end of `image`, whose `head` is kept for the end of the build.
+    pub(crate) fn new(image: &'i mut ImageFile, head: Vec<u8>) -> Self {
+        Self { image, head }
     }
 
     /// Writes `bytes` at byte `start` of the image: in the head, or behind all that came before.
@@ -42,6 +41,15 @@ impl<'i> Zone<'i> {
     /// As [`put`](Self::put).
     pub(crate) fn end(mut self, end: u64) -> Result<Vec<u8>> {
         self.fill_to(end)?;
+        Ok(self.head)
+    }
+
+    /// Ends the zone with its last block. Returns the head.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub(crate) fn end_of_block(self) -> Result<Vec<u8>> {
+        self.image.fill_block()?;
         Ok(self.head)
     }
 

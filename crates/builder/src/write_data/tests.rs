@@ -106,13 +106,17 @@ struct Written {
     options: Options,
     image: Vec<u8>,
     files: Vec<FileData>,
-    packed: Option<Packed>,
+    packed: Option<SpecialFile>,
 }
 
 impl Written {
     fn of(files: &[Content], pieces: Option<&dyn Pieces>, options: Options) -> Result<Self> {
         let mut sink = Memory::new(options.block_size.bytes());
-        let (files, packed) = write_files((files, pieces), &options, &mut sink, &crate::NoWatch)?;
+        let watch = crate::NoWatch;
+        let (files, mut packed) = write_files((files, pieces), &options, &mut sink, &watch)?;
+        let packed = packed.take_content();
+        let packed =
+            packed.map(|packed| write_packed(&packed, &options, &mut sink, &watch)).transpose()?;
         Ok(Self { options, image: sink.bytes, files, packed })
     }
 

@@ -106,9 +106,7 @@ fn an_image_with_an_archive_stands_for_the_archive() {
     let [lower, upper, both] = trees(&dir);
     let [one, other, merged] = ["one", "other", "merged"].map(|name| dir.join(name));
     let archives = [dir.join("one.tar"), dir.join("other.tar")];
-    for (image, archive, tree) in
-        [(&one, &archives[0], &lower), (&other, &archives[1], &upper)]
-    {
+    for (image, archive, tree) in [(&one, &archives[0], &lower), (&other, &archives[1], &upper)] {
         let tar = Command::new("tar").arg("-C").arg(tree).arg("-cf").arg(archive).arg(".").status();
         assert!(tar.unwrap().success());
         mkfs().arg("--tar=i").arg(image).arg(archive).succeeds();
@@ -138,7 +136,9 @@ fn what_layers_cannot_be_is_told() {
     }
     fs::write(lower.join(".wh.small"), "").unwrap();
     built(&one, &lower, &[]);
-    assert!(refused(&["--aufs"], &merged, &[&one]).contains("/.wh.small: it is a whiteout of aufs"));
+    assert!(
+        refused(&["--aufs"], &merged, &[&one]).contains("/.wh.small: it is a whiteout of aufs")
+    );
     fs::write(&one, "no image").unwrap();
     assert!(refused(&[], &merged, &[&one]).contains("cannot read the image"));
     assert!(!merged.exists());

@@ -1,8 +1,11 @@
 //! How `-z` of mkfs.erofs and `--compress` of ours name algorithms: `ALG[,LEVEL][,level=N][,dictsize=N]`, several with
 //! colons between them. The first is that of all files.
 
-use ferrofs_builder::Algorithms;
+use ferrofs_builder::{Algorithms, Options};
 use ferrofs_image::codec::Method;
+
+use super::request::small;
+use crate::amount::parse_bytes;
 
 /// Bytes of the shortest and the longest dictionary of MicroLZMA.
 const LZMA_DICTIONARIES: (u64, u64) = (4096, 8 << 20);
@@ -35,6 +38,35 @@ struct Parameters {
 pub(crate) fn parse(text: &str, setting: Setting) -> Result<Algorithms, String> {
     let methods = text.split(':').map(|one| parse_one(one, setting));
     Ok(Algorithms { default: 0, methods: methods.collect::<Result<_, _>>()? })
+}
+
+/// Reads `BYTES[:ALG]`, how inodes are compressed in a metabox, into options that say how files are. ALG is one of those
+/// or a further one; without it, it is that of all files.
+pub(crate) fn take_metabox(text: &str, options: &mut Options) -> Result<(), String> {
+    let (bytes, algorithm) = match text.split_once(':') {
+        Some((bytes, algorithm)) => (bytes, Some(algorithm)),
+        None => (text, None),
+    };
+    let bytes = parse_bytes(bytes).map_err(|why| format!("{bytes}: {why}"))?;
+    options.metabox_pcluster_bytes = Some(small("pclusters of inodes", bytes)?);
+    let Some(algorithm) = algorithm else { return Ok(()) };
+    let pcluster_bytes = options.pcluster_bytes.into();
+    let Some(algorithms) = &mut options.algorithms else {
+        return Err(format!("{algorithm}: nothing is compressed without -z"));
+    };
+    let methods = &mut algorithms.methods;
+    let max_distance = methods.iter().find_map(|method| match *method {
+        Method::Lz4 { max_distance } | Method::Lz4Hc { max_distance, .. } => Some(max_distance),
+        _ => None,
+    });
+    let max_distance = max_distance.unwrap_or(u16::MAX);
+    let method = parse_one(algorithm, Setting { pcluster_bytes, max_distance })?;
+    let known = methods.iter().position(|known| *known == method);
+    options.metabox_method = Some(known.unwrap_or(methods.len()));
+    if known.is_none() {
+        methods.push(method);
+    }
+    Ok(())
 }
 
 fn parse_one(text: &str, setting: Setting) -> Result<Method, String> {
@@ -82,7 +114,7 @@ impl Parameters {
         let number = |text: &str| {
             let suffix = text.trim_start_matches(|digit: char| digit.is_ascii_digit());
             let read = if suffix.is_empty() { text.parse().ok() } else { None };
-            read.or_else(|| crate::amount::parse_bytes(text).ok())
+            read.or_else(|| parse_bytes(text).ok())
                 .ok_or_else(|| format!("{name}: {word} is no number"))
         };
         match word.split_once('=') {
@@ -175,6 +207,27 @@ mod tests {
         assert_eq!(one("zstd,level=22,dictsize=1m"), Method::Zstd { level: 22, window_log: 20 });
         assert_eq!(one("libdeflate,12"), Method::Deflate { level: 12 });
         assert_eq!(one("deflate,dictsize=32768"), Method::Deflate { level: 1 });
+    }
+
+    #[test]
+    fn inodes_are_compressed_as_files_are_or_in_a_way_of_their_own() {
+        let of = |algorithms: Option<&str>, text| {
+            let setting = Setting { pcluster_bytes: 16384, max_distance: 16384 };
+            let algorithms = algorithms.map(|algorithms| parse(algorithms, setting).unwrap());
+            let mut options = Options { algorithms, pcluster_bytes: 16384, ..Options::default() };
+            take_metabox(text, &mut options).map(|()| {
+                let methods = options.algorithms.map_or(0, |algorithms| algorithms.methods.len());
+                (options.metabox_pcluster_bytes.unwrap(), options.metabox_method, methods)
+            })
+        };
+        assert_eq!(of(Some("lz4"), "8k").unwrap(), (8192, None, 1));
+        assert_eq!(of(Some("lz4:lzma"), "4096:lzma").unwrap(), (4096, Some(1), 2));
+        assert_eq!(of(Some("lz4"), "4096:lz4").unwrap(), (4096, Some(0), 1));
+        assert_eq!(of(Some("lz4"), "4096:zstd,level=9").unwrap(), (4096, Some(1), 2));
+        assert_eq!(of(None, "4096").unwrap(), (4096, None, 0));
+        assert!(of(None, "4096:lz4").unwrap_err().contains("without -z"));
+        assert!(of(Some("lz4"), "x:lz4").unwrap_err().contains("x: not a number"));
+        assert!(of(Some("lz4"), "4096:lz5").unwrap_err().contains("no algorithm lz5"));
     }
 
     /// As mkfs.erofs 1.9 chooses them.

@@ -34,6 +34,9 @@ pub(crate) fn request(
     let times = Times::of(typed, surroundings)?;
     let mut options = compressed(typed)?;
     let layout = &typed.layout;
+    if let Some(text) = &layout.metabox {
+        algorithms::take_metabox(text, &mut options).map_err(|why| format!("--metabox: {why}"))?;
+    }
     options.inline_data = !layout.no_inline_data;
     options.chunk_bytes = layout.chunk_size;
     options.wide = layout.wide;
@@ -127,6 +130,7 @@ fn compressed(typed: &BuildArguments) -> Result<Options, String> {
         (compression.fragments.is_some(), "--fragments"),
         (compression.inline_pclusters, "--inline-pclusters"),
         (compression.full_indexes, "--full-indexes"),
+        (compression.compress_directories, "--compress-directories"),
         (compression.dedupe && typed.layout.chunk_size.is_none(), "--dedupe"),
     ];
     if let (None, Some((_, option))) = (&algorithms, needy.iter().find(|(is_given, _)| *is_given)) {
@@ -143,6 +147,7 @@ fn compressed(typed: &BuildArguments) -> Result<Options, String> {
         extent_bytes_max,
         index: if compression.full_indexes { IndexForm::Full } else { IndexForm::Compact },
         inline_pclusters: compression.inline_pclusters,
+        compress_directories: compression.compress_directories,
         fragments: match compression.fragments {
             None => Fragments::None,
             Some(FragmentChoice::Tails) => Fragments::Tails,

@@ -45,7 +45,7 @@ pub(crate) fn request(
     options.xattr_prefixes =
         typed.xattr_prefix.iter().map(|prefix| prefix.as_bytes().to_vec()).collect();
     options.compress_directories = typed.compresses_directories();
-    options.metabox_pcluster_bytes = metabox(typed)?;
+    take_metabox(typed, &mut options)?;
     let stores_nothing = typed.contents().is_some_and(|contents| contents != Contents::Taken);
     Extended::read(typed)?.apply(&mut options, stores_nothing)?;
     check_contents(typed, &options)?;
@@ -144,13 +144,9 @@ fn sized(typed: &MkfsArguments) -> Result<Options, String> {
     })
 }
 
-fn metabox(typed: &MkfsArguments) -> Result<Option<u32>, String> {
-    let Some(text) = &typed.metabox else { return Ok(None) };
-    if let Some((_, algorithm)) = text.split_once(':') {
-        return Err(format!("-m: {algorithm} for inodes alone is not supported; leave it out"));
-    }
-    let bytes = parse_bytes(text).map_err(|why| format!("-m: {text}: {why}"))?;
-    small("pclusters of inodes", bytes).map(Some)
+fn take_metabox(typed: &MkfsArguments, options: &mut Options) -> Result<(), String> {
+    let Some(text) = &typed.metabox else { return Ok(()) };
+    algorithms::take_metabox(text, options).map_err(|why| format!("-m: {why}"))
 }
 
 /// The words of `-E`.
