@@ -180,8 +180,18 @@ def block_bytes(options):
     return int(value(options, "-b") or 4096)
 
 
+def has_special_file(options):
+    """Directories in the packed inode, or inodes in a metabox."""
+    return any(word.startswith("--zD") or re.match(r"-m\d", word) for word in options)
+
+
 def has_packed_inode(options):
-    return any(word.startswith("-E") and "fragments" in word or word.startswith(("-m", "--zD")) for word in options)
+    return any(word.startswith("-E") and "fragments" in word for word in options) or has_special_file(options)
+
+
+def is_misread_by_peers(options):
+    """Inline pclusters and tables of chunks in a metabox, which erofs-utils 1.9 looks for in the image, even of its own."""
+    return value(options, "-m") and any("ztailpacking" in word or "--chunksize" in word for word in options)
 
 
 def noise(seed, size):
@@ -344,9 +354,11 @@ class Matrix:
             yield "ferrofs", lambda: self.by_daemon("ferrofs", self.ferrofs, ["mount"], looks)
         if not self.only_builds:
             yield "check", lambda: self.by_check(options)
+        if is_misread_by_peers(options):
+            return
         if self.fsck and block_bytes(options) <= PAGE_BYTES:
             yield "fsck", lambda: self.by_fsck(options, looks)
-        if self.erofsfuse and block_bytes(options) > PAGE_BYTES:
+        if self.erofsfuse and (block_bytes(options) > PAGE_BYTES or has_special_file(options)):
             yield "erofsfuse", lambda: self.by_erofsfuse(looks)
 
     def one(self, label, options, source, tree):
