@@ -328,10 +328,23 @@ mod tests {
     }
 
     #[test]
+    fn directories_and_inodes_are_compressed_where_that_is_asked_for() {
+        let options = made(&["-zlz4"]).unwrap().options;
+        assert!(!options.compress_directories && options.metabox_pcluster_bytes.is_none());
+        let words = ["-zlz4", "--compress-directories", "--metabox=16k:zstd"];
+        let options = made(&words).unwrap().options;
+        assert!(options.compress_directories && options.algorithms.unwrap().methods.len() == 2);
+        let metabox = (options.metabox_pcluster_bytes, options.metabox_method);
+        assert_eq!(metabox, (Some(16 << 10), Some(1)));
+    }
+
+    #[test]
     fn what_does_not_go_together_is_named() {
         for (words, part) in [
             (&["--dedupe"][..], "--dedupe needs --compress"),
             (&["--fragments"], "--fragments needs"),
+            (&["--compress-directories"], "--compress-directories needs"),
+            (&["--metabox=4k:lz4"], "--metabox: lz4: nothing is compressed"),
             (&["--max-distance=4096"], "--max-distance needs"),
             (&["--max-distance=4095", "-zlz4"], "4095"),
             (&["--max-distance=65536", "-zlz4"], "65536"),

@@ -44,6 +44,9 @@ pub(crate) fn request(
     options.xattr_share_above = u32::try_from(typed.xattr_tolerance).ok();
     options.xattr_prefixes =
         typed.xattr_prefix.iter().map(|prefix| prefix.as_bytes().to_vec()).collect();
+    if typed.compresses_directories() && options.algorithms.is_none() {
+        return Err("--zD: nothing is compressed without -z".to_owned());
+    }
     options.compress_directories = typed.compresses_directories();
     take_metabox(typed, &mut options)?;
     let stores_nothing = typed.contents().is_some_and(|contents| contents != Contents::Taken);

@@ -197,6 +197,7 @@ fn what_would_be_ignored_or_is_wrong_is_refused_by_name() {
         (&["-L", "0123456789abcdef"], "15 fit"),
         (&["-Uxyz"], "no UUID"),
         (&["-Tabc"], "not a number"),
+        (&["--zD"], "--zD: nothing is compressed without -z"),
         (&["-m4096:lzma"], "-m: lzma: nothing is compressed without -z"),
         (&["--exclude-regex=("], "--exclude-regex"),
         (&["--chunksize=4k"], "not a number"),
