@@ -16,6 +16,7 @@ use super::tests::*;
 use super::*;
 use crate::compress::memory_store::sparse_content;
 use crate::data::{Compressed, Extent, FileData};
+use crate::fragments::PackedFile;
 use crate::metadata::sample::{file, metadata, node};
 use crate::tree::{Kind, Node, Timestamp};
 use crate::{Algorithms, Deduplication, Fragments, SuperblockTime};
@@ -322,7 +323,7 @@ fn far_away(
     options: &Options,
     _sink: &mut dyn BlockSink,
     _watch: &dyn Watch,
-) -> Result<DataMap> {
+) -> Result<(DataMap, PackedFile)> {
     let address = options.block_size.offset_of(FAR).unwrap();
     let forms = [
         FileData::Flat { start_block: Some(FAR), tail: Box::default() },
@@ -343,7 +344,7 @@ fn far_away(
     ];
     let mut forms = forms.into_iter();
     let files = tree.nodes().map(|(_, node)| node.content().and_then(|_| forms.next()));
-    Ok(DataMap { files: files.collect(), packed: None })
+    Ok((DataMap { files: files.collect(), packed: None }, PackedFile::default()))
 }
 
 #[test]
