@@ -61,6 +61,8 @@ pub(crate) struct IndexPlan<'d> {
     algorithms: [AlgorithmId; 2],
     /// How many records a table of encoded extents has.
     records: u64,
+    /// Some pcluster has several blocks.
+    has_big_pclusters: bool,
     /// The layout of the inode.
     pub(crate) layout: DataLayout,
 }
@@ -79,7 +81,16 @@ impl<'d> IndexPlan<'d> {
         {
             let header = MapHeader::WholeFragment(fragment.offset);
             let layout = DataLayout::CompressedFull;
-            return Ok(Self { data, style, header, algorithms, records: 0, layout });
+            let (records, has_big_pclusters) = (0, false);
+            return Ok(Self {
+                data,
+                style,
+                header,
+                algorithms,
+                records,
+                has_big_pclusters,
+                layout,
+            });
         }
         let mut index = IndexHeader::new(style.block_size.bits(), first, second);
         index.tail = tail(data)?;
@@ -94,8 +105,8 @@ impl<'d> IndexPlan<'d> {
         index.has_2b_packs = is_compact && style.block_size.bits() <= BITS_MAX_2B;
         let layout =
             if is_compact { DataLayout::CompressedCompact } else { DataLayout::CompressedFull };
-        let plan =
-            Self { data, style, header: MapHeader::Index(index), algorithms, records: 0, layout };
+        let (header, records, has_big_pclusters) = (MapHeader::Index(index), 0, is_big);
+        let plan = Self { data, style, header, algorithms, records, has_big_pclusters, layout };
         plan.or_extents(&plans)
     }
 
@@ -116,7 +127,12 @@ impl<'d> IndexPlan<'d> {
         let has_fragment = self.has_fragment();
         let table = ExtentTable::smallest(&records, bytes, self.style.block_size, has_fragment);
         let (header, layout) = (MapHeader::Extents(table), DataLayout::CompressedFull);
-        let extents = Self { header, layout, records: records.len() as u64, ..self };
+        let block = self.style.block_size.bytes();
+        // Of a fragment the length is none.
+        let own = records.iter().take(records.len() - usize::from(has_fragment));
+        let has_big_pclusters = own.map(|record| record.length.bytes()).any(|bytes| bytes > block);
+        let records = records.len() as u64;
+        let extents = Self { header, layout, records, has_big_pclusters, ..self };
         // How both are aligned depends on the inode: the usual one decides.
         let core = u64::from(InodeForm::Compact.bytes());
         let is_shorter = extents.bytes(core, bytes) < self.bytes(core, bytes);
@@ -197,14 +213,7 @@ impl<'d> IndexPlan<'d> {
 
     /// Whether pclusters may have several blocks.
     pub(crate) fn has_big_pclusters(&self) -> bool {
-        match self.header {
-            MapHeader::WholeFragment(_) => false,
-            MapHeader::Index(index) => index.has_big_pcluster_1,
-            MapHeader::Extents(_) => {
-                let block = self.style.block_size.bytes();
-                self.data.extents.iter().any(|extent| extent.pcluster_bytes > block)
-            }
-        }
+        self.has_big_pclusters
     }
 
     /// Whether the index has heads of two kinds, one for each algorithm. Encoded extents name each their own.
@@ -430,6 +439,10 @@ mod tests {
         let long = (1..=99).map(|at| Extent { bytes: 90_000, ..extent(at << 16, 16) });
         let (long, short) = (file(long.collect()), short(99));
         assert!(wide(&long).1 && !wide(&short).1);
+        let plain = |at: u64| Extent { bytes: 4096, algorithm: None, ..extent(at << 12, 1) };
+        let plain = file((1..99).map(plain).collect());
+        assert!(wide(&plain).1 && wide(&plain).0.has_big_pclusters());
+        assert!(!IndexPlan::new(&plain, style(12)).unwrap().has_big_pclusters());
         assert!(!IndexPlan::new(&long, style(12)).unwrap().has_encoded_extents());
         let forced = IndexStyle { wide: true, form: IndexForm::Full, ..style(12) };
         assert!(!IndexPlan::new(&long, forced).unwrap().has_encoded_extents());
