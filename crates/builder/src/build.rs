@@ -19,7 +19,8 @@ use crate::{Blob, Error, ErrorKind, Options, Placement, Result};
 /// # Errors
 /// [`ErrorKind::Options`] before anything is written; whatever the source or the host refuses, with its
 /// path; what the format cannot hold; [`ErrorKind::Stopped`] if `watch` said so. No error leaves anything
-/// behind, but in a target that is written in place, which then holds no image.
+/// behind, but in a target that is written in place, which then holds no image. Where a blob is replaced, the
+/// image that was there is removed first, as it would refer to what is not its own.
 pub fn build(tree: &Tree, options: &Options, target: &Path, watch: &dyn Watch) -> Result<Report> {
     build_with(tree, options, Target { path: target, watch }, crate::write_data::write_data)
 }

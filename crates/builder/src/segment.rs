@@ -87,8 +87,8 @@ pub(crate) enum Duty {
     },
 }
 
-/// What the encoding of a range may end in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What the encoding of a range may end in: for one that is not cut yet, in nothing of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Freedom {
     /// Inline behind the inode, or in the packed inode.
     pub(crate) may_end_apart: bool,
@@ -105,6 +105,11 @@ impl Task {
     /// Whether it is the last of its file.
     pub(crate) fn closes(&self) -> bool {
         self.end() == self.content.bytes()
+    }
+
+    /// How many of its bytes lie before the next cut.
+    fn first_segment(&self) -> u64 {
+        self.bytes.min(SEGMENT_BYTES - self.start % SEGMENT_BYTES)
     }
 
     /// Whether somebody must read for it.
@@ -159,38 +164,47 @@ impl<'f> Cutter<'f> {
             Style::Flat { holes: true } if content.store().data_ranges()?.is_empty() => {
                 add(0, bytes, Duty::Skip);
             }
-            Style::Flat { .. } => {
-                each_segment(0, bytes, |start, bytes| add(start, bytes, Duty::Lay));
-            }
+            Style::Flat { .. } => add(0, bytes, Duty::Lay),
             Style::Chunks(chunk) => self.cut_chunks(file, content, chunk)?,
             Style::Compressed => self.cut_pieces(file, content),
         }
         Ok(())
     }
 
+    /// The first segment of the first range, and what its encoding may end in. A range is cut only now: a
+    /// source may say that it has 2^63 bytes, and hold none.
+    fn cut_range(&mut self) -> Option<Task> {
+        let range = self.ready.front_mut()?;
+        let is_cut = matches!(range.duty, Duty::Encode(_) | Duty::Lay | Duty::Chunk(_));
+        let first = range.first_segment();
+        let mut task = if is_cut && first < range.bytes {
+            let task = Task { bytes: first, ..range.clone() };
+            range.start += first;
+            range.bytes -= first;
+            task
+        } else {
+            self.ready.pop_front()?
+        };
+        if let Duty::Encode(freedom) = &mut task.duty {
+            let copied_until = self.copied_until.get(task.file).copied().unwrap_or(0);
+            freedom.may_end_apart = copied_until <= task.start;
+            let is_whole = task.start == 0 && task.bytes == task.content.bytes();
+            freedom.may_be_flat = is_whole && copied_until == 0;
+        }
+        Some(task)
+    }
+
     fn cut_pieces(&mut self, file: usize, content: &Content) {
         let whole = [Piece::Own { bytes: content.bytes() }];
         let pieces = self.pieces.map_or(&whole[..], |pieces| pieces.pieces(file));
-        let copied_until = self.copied_until.get(file).copied();
-        let mut at = 0;
+        let mut start = 0;
         for &piece in pieces {
-            let end = match piece {
-                Piece::Own { bytes } | Piece::Copy { bytes, .. } => at + bytes,
+            let (bytes, duty) = match piece {
+                Piece::Own { bytes } => (bytes, Duty::Encode(Freedom::default())),
+                Piece::Copy { of, offset, bytes } => (bytes, Duty::Copy { of, offset }),
             };
-            let ready = &mut self.ready;
-            let mut add = |start, bytes, duty| {
-                ready.push_back(Task { file, content: content.clone(), start, bytes, duty });
-            };
-            match piece {
-                Piece::Own { .. } => each_segment(at, end, |start, bytes| {
-                    let may_end_apart = copied_until.unwrap_or(0) <= start;
-                    let is_whole = start == 0 && bytes == content.bytes();
-                    let may_be_flat = is_whole && copied_until.unwrap_or(0) == 0;
-                    add(start, bytes, Duty::Encode(Freedom { may_end_apart, may_be_flat }));
-                }),
-                Piece::Copy { of, offset, bytes } => add(at, bytes, Duty::Copy { of, offset }),
-            }
-            at = end;
+            self.ready.push_back(Task { file, content: content.clone(), start, bytes, duty });
+            start += bytes;
         }
     }
 
@@ -214,7 +228,7 @@ impl<'f> Cutter<'f> {
             let end =
                 range.end.checked_next_multiple_of(chunk).unwrap_or(bytes).clamp(start, bytes);
             add(at, start, Duty::Skip);
-            each_segment(start, end, |start, bytes| add(start, start + bytes, of_chunk));
+            add(start, end, of_chunk);
             at = end;
         }
         add(at, bytes, Duty::Skip);
@@ -229,13 +243,17 @@ impl Items for Cutter<'_> {
             while self.ready.is_empty() && self.next < self.files.len() {
                 self.cut_next_file()?;
             }
-            let Some(task) = self.ready.front() else { break };
-            let more = if task.is_read() { task.bytes.min(SEGMENT_BYTES) } else { 0 };
+            let Some(range) = self.ready.front() else { break };
+            let more = match range.duty {
+                Duty::Hash => range.bytes.min(SEGMENT_BYTES),
+                _ if range.is_read() => range.first_segment(),
+                _ => 0,
+            };
             if bytes > 0 && bytes + more > ITEM_BYTES {
                 break;
             }
             bytes += more;
-            tasks.extend(self.ready.pop_front());
+            tasks.extend(self.cut_range());
         }
         Ok(if tasks.is_empty() { None } else { Some(bytes) })
     }

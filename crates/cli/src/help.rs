@@ -193,6 +193,7 @@ Examples:
   mkfs.erofs -zzstd,level=12 -C65536 -Eall-fragments,dedupe -L app app.erofs tree/
   mkfs.erofs --chunksize=65536 --blobdev=app.blob app.erofs tree/
   mkfs.erofs --tar=i layer.erofs layer.tar
+  mkfs.erofs --ovlfs-strip=1 all.erofs base.erofs app.erofs
   zcat layer.tar.gz | mkfs.erofs --tar=f --aufs --quiet -Enoinline_data layer.erofs -";
 
 pub(crate) const BUILD: &str = "\

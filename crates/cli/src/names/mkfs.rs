@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Parser};
-use ferrofs_builder::import::Contents;
 
 use crate::amount::parse_number;
 use crate::help;
@@ -162,7 +161,7 @@ pub(crate) struct MkfsArguments {
     /// which becomes device 1, headerball expects none and makes files that read as zeros
     #[arg(long, value_name = "f|i|headerball", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "f", value_parser = parse_tar)]
-    tar: Option<Contents>,
+    tar: Option<TarMode>,
 
     /// Leave whiteouts and what else overlayfs keeps for itself out of the image
     #[arg(long, value_name = "0|1", num_args = 0..=1, require_equals = true)]
@@ -219,8 +218,8 @@ impl MkfsArguments {
         self.compress_directories.as_deref() == Some("1")
     }
 
-    /// Where the contents of an archive are to be, if the source is one.
-    pub(crate) fn contents(&self) -> Option<Contents> {
+    /// How the source is to be read, if it is an archive.
+    pub(crate) fn tar_mode(&self) -> Option<TarMode> {
         self.tar
     }
 
@@ -235,11 +234,21 @@ impl MkfsArguments {
 }
 
 /// The ways of `--tar`.
-fn parse_tar(mode: &str) -> Result<Contents, String> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TarMode {
+    /// `f`
+    Full,
+    /// `i`
+    Index,
+    /// `headerball`
+    Headers,
+}
+
+fn parse_tar(mode: &str) -> Result<TarMode, String> {
     match mode {
-        "f" => Ok(Contents::Taken),
-        "i" => Ok(Contents::Referred),
-        "headerball" => Ok(Contents::Absent),
+        "f" => Ok(TarMode::Full),
+        "i" => Ok(TarMode::Index),
+        "headerball" => Ok(TarMode::Headers),
         _ if mode.contains(',') => Err("no list of blocks is written; use --tar=i".to_owned()),
         _ => Err("not f, i or headerball".to_owned()),
     }
@@ -337,7 +346,7 @@ mod tests {
     #[test]
     fn a_container_engine_gets_its_usual_words_through() {
         let typed = mkfs(&["--tar=f", "--aufs", "-Enoinline_data", "--quiet", "out", "-"]).unwrap();
-        assert_eq!(typed.contents(), Some(Contents::Taken));
+        assert_eq!(typed.tar_mode(), Some(TarMode::Full));
         assert!(typed.aufs && !typed.is_talkative() && typed.is_quiet());
         assert_eq!(typed.sources, [PathBuf::from("-")]);
         assert!(mkfs(&["--tar=f", "out"]).unwrap().sources.is_empty());

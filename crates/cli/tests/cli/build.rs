@@ -251,10 +251,11 @@ fn mkfs_knows_two_endings_and_refuses_by_name() {
         ("-b3000", "3000"),
         ("-zfoo", "foo"),
         ("--sort=anything", "anything"),
-        ("--blobdev=x", "--blobdev is not supported"),
+        ("--blobdev=x", "--chunksize"),
+        ("--dsunit=8", "--dsunit is not supported"),
         ("--frobnicate", "--frobnicate"),
         ("-Ebogus", "bogus"),
-        ("--tar=i", "use --tar=f"),
+        ("--tar=i,list", "use --tar=i"),
         ("--exclude-regex=[", "--exclude-regex"),
     ] {
         let ended = mkfs().arg(option).arg(dir.join("image")).arg(&tree).ends_with(1);

@@ -94,7 +94,7 @@ fn a_compressed_image_cannot_be_referred_to() {
     let dir = Dir::new();
     let [lower, ..] = trees(&dir);
     let (one, merged) = (dir.join("one"), dir.join("merged"));
-    built(&one, &lower, &["-zlz4"]);
+    built(&one, &lower, &["-zzstd", "-C65536"]);
     let told = told(mkfs().arg(&merged).arg(&one).ends_with(1));
     assert!(told.contains("it is compressed") && told.contains("--clean=data"), "{told}");
     assert!(!merged.exists());

@@ -21,7 +21,7 @@ use super::request::{
 };
 use crate::amount::{parse_bytes, parse_number};
 use crate::arguments::{MachineArguments, ProgressStyle};
-use crate::names::mkfs::MkfsArguments;
+use crate::names::mkfs::{MkfsArguments, TarMode};
 
 /// Where data can lie in an archive.
 const TAR_UNIT_BYTES: u64 = 512;
@@ -49,7 +49,7 @@ pub(crate) fn request(
     }
     options.compress_directories = typed.compresses_directories();
     take_metabox(typed, &mut options)?;
-    let stores_nothing = typed.contents().is_some_and(|contents| contents != Contents::Taken);
+    let stores_nothing = contents(typed).is_some_and(|contents| contents != Contents::Taken);
     Extended::read(typed)?.apply(&mut options, stores_nothing)?;
     check_contents(typed, &options)?;
     let adjustments = adjustments(typed, &options, times)?;
@@ -73,9 +73,18 @@ pub(crate) fn request(
     })
 }
 
+/// Where the contents of an archive are to be, if the source is one.
+fn contents(typed: &MkfsArguments) -> Option<Contents> {
+    typed.tar_mode().map(|mode| match mode {
+        TarMode::Full => Contents::Taken,
+        TarMode::Index => Contents::Referred,
+        TarMode::Headers => Contents::Absent,
+    })
+}
+
 /// Where no data is stored, nothing can be said about how.
 fn check_contents(typed: &MkfsArguments, options: &Options) -> Result<(), String> {
-    let way = match typed.contents() {
+    let way = match contents(typed) {
         Some(Contents::Referred) => "--tar=i",
         Some(Contents::Absent) => "--tar=headerball",
         Some(Contents::Taken) | None => return Ok(()),
@@ -118,7 +127,7 @@ impl Times {
 /// Block, pcluster, extent and chunk sizes, and what compresses.
 fn sized(typed: &MkfsArguments) -> Result<Options, String> {
     let defaults = Options::default();
-    let usual = match typed.contents() {
+    let usual = match contents(typed) {
         Some(Contents::Referred) => TAR_UNIT_BYTES,
         _ => defaults.block_size.bytes().into(),
     };
@@ -373,7 +382,7 @@ fn tar(typed: &MkfsArguments, times: Times) -> Result<TarOptions, String> {
         (!typed.exclude_regex.is_empty(), "--exclude-regex"),
     ];
     let refused =
-        only_of_directories.iter().find(|(is_asked, _)| *is_asked && typed.contents().is_some());
+        only_of_directories.iter().find(|(is_asked, _)| *is_asked && contents(typed).is_some());
     if let Some((_, option)) = refused {
         return Err(format!("{option} is for directories, and not supported with --tar"));
     }
@@ -384,7 +393,7 @@ fn tar(typed: &MkfsArguments, times: Times) -> Result<TarOptions, String> {
             _ => None,
         },
         accounts: Some(AccountFiles::of_host()),
-        contents: typed.contents().unwrap_or_default(),
+        contents: contents(typed).unwrap_or_default(),
         whiteouts: if typed.aufs { Whiteouts::ToOverlay } else { Whiteouts::Keep },
         missing_mtime: Timestamp { seconds: file_time(times.build)?, nanoseconds: 0 },
         ..TarOptions::default()
@@ -392,7 +401,7 @@ fn tar(typed: &MkfsArguments, times: Times) -> Result<TarOptions, String> {
 }
 
 fn kind(typed: &MkfsArguments) -> SourceKind {
-    if typed.contents().is_some() {
+    if contents(typed).is_some() {
         return SourceKind::Tar;
     }
     let data = if typed.takes_data() { LayerData::Taken } else { LayerData::Referred };
@@ -401,7 +410,7 @@ fn kind(typed: &MkfsArguments) -> SourceKind {
 }
 
 fn sources(typed: &MkfsArguments) -> Result<Vec<PathBuf>, String> {
-    match (typed.sources.as_slice(), typed.contents().is_some()) {
+    match (typed.sources.as_slice(), contents(typed).is_some()) {
         ([], true) => Ok(vec![PathBuf::from("-")]),
         ([], false) => Err("SOURCE is missing".to_owned()),
         ([one], true) => Ok(vec![one.clone()]),
