@@ -259,15 +259,6 @@ impl Items for Cutter<'_> {
     }
 }
 
-/// Cuts a range at the multiples of [`SEGMENT_BYTES`].
-pub(crate) fn each_segment(mut start: u64, end: u64, mut visit: impl FnMut(u64, u64)) {
-    while start < end {
-        let bytes = (SEGMENT_BYTES - start % SEGMENT_BYTES).min(end - start);
-        visit(start, bytes);
-        start += bytes;
-    }
-}
-
 /// By file: the end of what is copied from it to a place where the end of a file cannot be. Checks, too,
 /// that the pieces of each file cover it.
 fn copied_until(files: &[Content], pieces: &dyn Pieces) -> Result<Vec<u64>> {
@@ -308,4 +299,26 @@ fn twin_sizes(files: &[Content]) -> Vec<u64> {
     let mut twins: Vec<u64> = twins.collect();
     twins.dedup();
     twins
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compress::memory_store::shrunk_content;
+
+    #[test]
+    fn a_source_that_claims_everything_is_cut_no_faster_than_it_is_worked_on() {
+        let bytes = u64::MAX >> 1;
+        let huge = [shrunk_content("huge", &[], bytes)];
+        for style in [Style::Compressed, Style::Flat { holes: false }] {
+            let mut cutter = Cutter::new(&huge, style, None).unwrap();
+            for number in 0..3 {
+                let mut tasks = Vec::new();
+                assert_eq!(cutter.next_item(&mut tasks).unwrap(), Some(SEGMENT_BYTES));
+                let [task] = &tasks[..] else { panic!("{tasks:?}") };
+                assert_eq!((task.start, task.bytes), (number * SEGMENT_BYTES, SEGMENT_BYTES));
+            }
+            assert_eq!(cutter.ready.len(), 1);
+        }
+    }
 }

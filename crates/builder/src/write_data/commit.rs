@@ -173,8 +173,24 @@ impl<'s> Committer<'s> {
         if self.growing.again_from.is_some() {
             return self.encode_again(task, task.end());
         }
+        if task.start == 0 {
+            self.check_index(task.content.bytes())?;
+        }
         let laid = output.extents.get(encoded.extents.clone()).unwrap_or_default();
         self.place(task, (laid, encoded), bytes)
+    }
+
+    /// The index of a file is made as a whole, of 2 bytes a block at least: half of the memory is for it.
+    fn check_index(&self, file_bytes: u64) -> Result<()> {
+        let memory_bytes = self.rules.memory_bytes;
+        if file_bytes / self.rules.block <= memory_bytes / 4 {
+            return Ok(());
+        }
+        let what = format!(
+            "a compressed file of {file_bytes} bytes: the {memory_bytes} bytes of memory have no room for \
+             its index; larger blocks or more memory do"
+        );
+        Err(Error::new(ErrorKind::Unsupported(what)))
     }
 
     /// Gives a range its place, as far as an index can hold its extents; what is behind them is to be

@@ -11,6 +11,7 @@ use super::growing::can_hold;
 use super::*;
 use crate::compress::memory_store::{content, shrunk_content, sparse_content};
 use crate::data::{Compressed, InlineExtent};
+use crate::rendered::rendered;
 use crate::{Algorithms, Fragments};
 
 /// An image in memory, of which the first block is taken.
@@ -406,6 +407,14 @@ fn a_source_that_became_shorter_is_named_and_the_first_error_wins() {
         assert!(matches!(error.kind(), ErrorKind::SourceChanged { .. }), "{error}");
         assert_eq!(error.path().to_str(), Some("first"));
     }
+}
+
+#[test]
+fn an_index_that_memory_has_no_room_for_is_refused_at_the_first_bytes() {
+    let huge = rendered("huge", 0, vec![0; 8 << 20], 1 << 40);
+    let options = Options { memory_bytes: 64 << 20, ..options(Some(ZSTD), 12, 16) };
+    let error = Written::of(&[huge], None, options).err().unwrap();
+    assert!(error.to_string().contains("have no room for its index"), "{error}");
 }
 
 #[test]
