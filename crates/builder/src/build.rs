@@ -33,8 +33,10 @@ struct Target<'a> {
 }
 
 /// Puts the contents of a tree's files into a sink, but for what is to lie in the packed inode.
+///
+/// The bytes are what the packed inode is to start with.
 type WriteData =
-    fn(&Tree, &Options, &mut dyn BlockSink, &dyn Watch) -> Result<(DataMap, PackedFile)>;
+    fn(&Tree, &Options, &[u8], &mut dyn BlockSink, &dyn Watch) -> Result<(DataMap, PackedFile)>;
 
 fn build_with(
     tree: &Tree,
@@ -52,10 +54,12 @@ fn build_with(
     let mut blob = create_blob(tree, options, &image)?;
     watch.phase(Phase::Data);
     let sink = blob.as_mut().unwrap_or(&mut image);
-    let (mut data, packed) = write_data(tree, options, sink, watch)?;
+    let (mut data, packed) = write_data(tree, options, front.packed(), sink, watch)?;
     watch.phase(Phase::Metadata);
     let mut written = prepared.write((&mut data, packed), &mut image, watch)?;
     let mut report = report(tree, options, &prepared, &data);
+    let unit = u64::from(options.image_alignment_blocks) * u64::from(block_size.bytes());
+    image.write_zeros(image.bytes().next_multiple_of(unit) - image.bytes())?;
     report.bytes = image.bytes();
     report.blocks = block_size.count(report.bytes);
     report.blob_bytes = blob.as_ref().map_or(0, ImageFile::bytes);
@@ -103,6 +107,8 @@ fn report(tree: &Tree, options: &Options, prepared: &Prepared<'_>, data: &DataMa
     report
 }
 
+#[cfg(test)]
+mod option_tests;
 #[cfg(test)]
 pub(crate) mod tests;
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Uncompressed files: whole blocks as they are, and what is left behind the inode or in a block of its
-//! own.
+//! own; or chunks.
 
+use crate::compress::digest::Digest;
 use crate::compress::output::{Form, Output};
 
 /// An inline tail lies in one block with the end of its inode, for which at least so much stays free.
@@ -20,6 +21,23 @@ pub(crate) fn lay_flat(bytes: &[u8], block: usize, may_inline: bool, output: &mu
     output.bytes.extend_from_slice(whole);
     output.fill_block(block);
     Form::Flat { tail: tail.into() }
+}
+
+/// Appends the chunks that are not all zeros, each from a block's start on.
+pub(crate) fn lay_chunks(
+    bytes: &[u8],
+    (chunk, block): (usize, usize),
+    output: &mut Output,
+) -> Form {
+    let lay = |chunk: &[u8]| {
+        if chunk.iter().all(|&byte| byte == 0) {
+            return None;
+        }
+        output.bytes.extend_from_slice(chunk);
+        output.fill_block(block);
+        Some(Digest::of(chunk))
+    };
+    Form::Chunks(bytes.chunks(chunk).map(lay).collect())
 }
 
 #[cfg(test)]

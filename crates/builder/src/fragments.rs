@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::compress::digest::Digest;
 use crate::compress::output::Tail;
 use crate::tree::{Content, Reader, Store};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, FragmentSharing, Result};
 
 /// Tails with the same end that are compared with a new one, at most.
 const CANDIDATES_MAX: usize = 8;
@@ -16,8 +16,9 @@ const CANDIDATES_MAX: usize = 8;
 const COMPARE_BYTES: u64 = 64 << 10;
 
 /// What the packed inode is to hold.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct PackedFile {
+    sharing: FragmentSharing,
     parts: Vec<Part>,
     bytes: u64,
     by_digest: HashMap<(Digest, u64), u64>,
@@ -34,8 +35,32 @@ struct Part {
 }
 
 impl PackedFile {
-    /// Puts the end of a file in, unless it is there already. Returns where it lies.
+    /// With `front` at its start, which belongs to no file.
+    pub(crate) fn new(front: &[u8], sharing: FragmentSharing) -> Self {
+        let (parts, bytes) = (Vec::new(), 0);
+        let (by_digest, by_end) = (HashMap::new(), HashMap::new());
+        let mut this = Self { sharing, parts, bytes, by_digest, by_end };
+        if !front.is_empty() {
+            let bytes = front.len() as u64;
+            let content = Content::new(Arc::new(Front(front.into())), bytes);
+            this.parts.push(Part { content, range: 0..bytes, at: 0 });
+            this.bytes = bytes;
+        }
+        this
+    }
+
+    /// Puts the end of a file in, unless it is there already and may be shared. Returns where it lies.
     pub(crate) fn add_tail(&mut self, content: &Content, tail: Tail) -> Result<u64> {
+        match self.sharing {
+            FragmentSharing::Parts => {}
+            FragmentSharing::Files if tail.bytes == content.bytes() => {
+                return self.add_file(content, Some(tail.digest));
+            }
+            FragmentSharing::Files | FragmentSharing::Off => {
+                let range = content.bytes().saturating_sub(tail.bytes)..content.bytes();
+                return self.append(content, range);
+            }
+        }
         if let Some(&at) = self.by_digest.get(&(tail.digest, tail.bytes)) {
             return Ok(at);
         }
@@ -63,7 +88,7 @@ impl PackedFile {
         Ok(at)
     }
 
-    /// Puts all of a file in, unless one with the same digest is there already. Returns where it lies.
+    /// Puts all of a file in, unless what has the same digest is there already. Returns where it lies.
     pub(crate) fn add_file(&mut self, content: &Content, digest: Option<Digest>) -> Result<u64> {
         let key = digest.map(|digest| (digest, content.bytes()));
         if let Some(&at) = key.and_then(|key| self.by_digest.get(&key)) {
@@ -118,6 +143,37 @@ fn ends_with(part: &Part, content: &Content, range: Range<u64>) -> Result<bool> 
         done += count as u64;
     }
     Ok(true)
+}
+
+/// Bytes that belong to no file, as a store.
+struct Front(Arc<[u8]>);
+
+impl Store for Front {
+    fn name(&self) -> String {
+        "the front of the packed inode".to_owned()
+    }
+
+    fn open(&self) -> Result<Box<dyn Reader>> {
+        Ok(Box::new(Self(Arc::clone(&self.0))))
+    }
+
+    fn data_ranges(&self) -> Result<Vec<Range<u64>>> {
+        Ok(std::iter::once(0..self.0.len() as u64).collect())
+    }
+}
+
+impl Reader for Front {
+    fn read_exact_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let bytes = self.0.get(start..).and_then(|rest| rest.get(..buffer.len()));
+        let gone = || Error::new(ErrorKind::Defect("a read behind the front of the packed inode"));
+        buffer.copy_from_slice(bytes.ok_or_else(gone)?);
+        Ok(())
+    }
+
+    fn check_unchanged(&mut self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// The packed inode as a store: it reads what lies in other stores.
@@ -219,7 +275,7 @@ mod tests {
         let (one, same) = (content("one", &long), content("same", &long));
         let end = content("end", &long[100..]);
         let other = content("other", &long[..100]);
-        let mut packed = PackedFile::default();
+        let mut packed = PackedFile::new(&[], FragmentSharing::Parts);
         assert_eq!(packed.add_tail(&one, Tail::of(&long)).unwrap(), 0);
         assert_eq!(packed.add_tail(&same, Tail::of(&long)).unwrap(), 0);
         assert_eq!(packed.add_tail(&end, Tail::of(&long[100..])).unwrap(), 100);
@@ -230,7 +286,7 @@ mod tests {
     #[test]
     fn a_longer_tail_with_the_same_end_is_stored_again() {
         let long: Vec<u8> = (0..200).collect();
-        let mut packed = PackedFile::default();
+        let mut packed = PackedFile::new(&[], FragmentSharing::Parts);
         packed.add_tail(&content("short", &long[100..]), Tail::of(&long[100..])).unwrap();
         assert_eq!(packed.add_tail(&content("long", &long), Tail::of(&long)).unwrap(), 100);
     }
@@ -238,8 +294,35 @@ mod tests {
     #[test]
     fn only_the_end_of_a_file_goes_in() {
         let whole: Vec<u8> = (0..50).collect();
-        let mut packed = PackedFile::default();
+        let mut packed = PackedFile::new(&[], FragmentSharing::Parts);
         packed.add_tail(&content("file", &whole), Tail::of(&whole[40..])).unwrap();
         assert_eq!(read(&mut packed), &whole[40..]);
+    }
+
+    #[test]
+    fn sharing_is_of_parts_of_files_or_off() {
+        let long: Vec<u8> = (0..200).collect();
+        let places = |sharing| {
+            let mut packed = PackedFile::new(b"front", sharing);
+            let mut add = |name, bytes: &[u8], tail: &[u8]| {
+                packed.add_tail(&content(name, bytes), Tail::of(tail)).unwrap()
+            };
+            [
+                add("one", &long, &long),
+                add("same", &long, &long),
+                add("end", &long, &long[100..]),
+                add("same end", &long, &long[100..]),
+            ]
+        };
+        assert_eq!(places(FragmentSharing::Parts), [5, 5, 105, 105]);
+        assert_eq!(places(FragmentSharing::Files), [5, 5, 205, 305]);
+        assert_eq!(places(FragmentSharing::Off), [5, 205, 405, 505]);
+    }
+
+    #[test]
+    fn the_front_comes_first() {
+        let mut packed = PackedFile::new(b"front", FragmentSharing::Parts);
+        packed.add_file(&content("file", b"file"), None).unwrap();
+        assert_eq!(read(&mut packed), b"frontfile");
     }
 }

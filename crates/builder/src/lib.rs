@@ -11,9 +11,11 @@ mod chunks;
 mod compress;
 mod data;
 mod dedupe;
+mod digests;
 mod error;
 mod flat;
 mod fragments;
+mod hints;
 mod image_file;
 pub mod import;
 mod metadata;
@@ -32,9 +34,12 @@ mod write_data;
 
 pub use build::build;
 pub use data::{Compressed, DataMap, Extent, FileData, Fragment, InlineExtent, SpecialFile};
+pub use digests::add_digests;
 pub use error::{Error, ErrorKind, Result};
+pub use hints::{Hint, Hints};
 pub use options::{
-    Algorithms, Blob, Deduplication, Fragments, IndexForm, Options, Placement, SuperblockTime,
+    Algorithms, Blob, Deduplication, FragmentSharing, Fragments, IndexForm, Options, Placement,
+    SuperblockTime,
 };
 pub use output::BlockSink;
 pub use report::{Report, Stored};

@@ -1,5 +1,7 @@
 //! Which options go together, and which values are in range: asked before a build writes anything.
 
+use std::iter;
+
 use ferrofs_codec::{Algorithm, Method};
 use ferrofs_ondisk::chunk::{ChunkFormat, ChunkTable};
 use ferrofs_ondisk::compression::{
@@ -7,13 +9,17 @@ use ferrofs_ondisk::compression::{
     ZSTD_MAX_WINDOW_LOG, ZSTD_MIN_WINDOW_LOG,
 };
 
-use crate::metadata::long_prefix;
+use crate::metadata::{long_prefix, prefix_of_digest};
 use crate::{Algorithms, Error, ErrorKind, Fragments, Options, Result, SuperblockTime};
 
 /// The shortest window of LZ4 that is worth its matches, and that every decoder has.
 const LZ4_MIN_DISTANCE: u16 = 4096;
 /// Numbers that `e_name_index` has for long prefixes (docs/format.md F22).
 const PREFIXES_MAX: usize = 128;
+/// The longest unit to which data or the image is aligned, in bytes: more is a slip.
+const ALIGNMENT_MAX_BYTES: u64 = 1 << 30;
+/// The most that a root can be asked to have for xattrs: what the reference takes.
+const ROOT_XATTR_BYTES_MAX: u32 = 65532;
 /// What loop devices and mounts with an offset need.
 const OFFSET_UNIT: u64 = 512;
 
@@ -24,7 +30,9 @@ impl Options {
     /// [`ErrorKind::Options`] for values out of range, and for options that exclude each other.
     pub fn check(&self) -> Result<()> {
         self.check_sizes()?;
+        self.check_alignments()?;
         self.check_compression()?;
+        self.check_hints()?;
         self.check_chunks()?;
         self.check_inodes()?;
         self.check_prefixes()?;
@@ -34,7 +42,9 @@ impl Options {
     fn check_sizes(&self) -> Result<()> {
         let block = self.block_size.bytes();
         let extent = self.extent_bytes_max;
-        check_pcluster(self.pcluster_bytes, block)?;
+        for pcluster in iter::once(self.pcluster_bytes).chain(self.packed_pcluster_bytes) {
+            self.check_pcluster(pcluster)?;
+        }
         let is_whole = extent.is_multiple_of(block) && extent >= block;
         require(is_whole && u64::from(extent) <= EXTENT_MAX_BYTES, || {
             format!(
@@ -47,6 +57,48 @@ impl Options {
         })
     }
 
+    fn check_pcluster(&self, pcluster: u32) -> Result<()> {
+        let block = self.block_size.bytes();
+        let is_whole = pcluster.is_multiple_of(block) && pcluster >= block;
+        require(is_whole && pcluster <= PCLUSTER_MAX_BYTES, || {
+            format!(
+                "pclusters of {pcluster} bytes are not whole blocks of {block}, up to \
+                 {PCLUSTER_MAX_BYTES}"
+            )
+        })
+    }
+
+    fn check_alignments(&self) -> Result<()> {
+        let block = u64::from(self.block_size.bytes());
+        let most = ALIGNMENT_MAX_BYTES / block;
+        for (blocks, what) in
+            [(self.data_alignment_blocks, "data"), (self.image_alignment_blocks, "the image")]
+        {
+            require((1..=most).contains(&u64::from(blocks)), || {
+                format!("{what} aligned to {blocks} blocks of {block}: 1 to {most} are possible")
+            })?;
+        }
+        Ok(())
+    }
+
+    fn check_hints(&self) -> Result<()> {
+        let count = self.algorithms.as_ref().map_or(0, |algorithms| algorithms.methods.len());
+        for hint in self.hints.all() {
+            let line = hint.line;
+            require(count > 0, || "hints without an algorithm".to_owned())?;
+            require(hint.method < count, || {
+                format!("line {line} of the hints: algorithm {} of {count}", hint.method)
+            })?;
+            if hint.pcluster_bytes > 0 {
+                let checked = self.check_pcluster(hint.pcluster_bytes);
+                checked.map_err(|error| {
+                    Error::new(ErrorKind::Options(format!("line {line} of the hints: {error}")))
+                })?;
+            }
+        }
+        Ok(())
+    }
+
     fn check_compression(&self) -> Result<()> {
         if let Some(algorithms) = &self.algorithms {
             return check_algorithms(algorithms);
@@ -54,6 +106,7 @@ impl Options {
         let needy = [
             (self.inline_pclusters, "inline pclusters (ztailpacking)"),
             (self.fragments != Fragments::None, "fragments"),
+            (self.packed_pcluster_bytes.is_some(), "pclusters of fragments"),
             (self.compress_directories, "compressed directories"),
         ];
         for (is_asked, what) in needy {
@@ -93,8 +146,21 @@ impl Options {
     }
 
     fn check_prefixes(&self) -> Result<()> {
-        require(self.xattr_prefixes.len() <= PREFIXES_MAX, || {
+        let digests = usize::from(self.digest_xattr.is_some());
+        require(self.xattr_prefixes.len() + digests <= PREFIXES_MAX, || {
             format!("more than {PREFIXES_MAX} xattr prefixes")
+        })?;
+        if let Some(name) = &self.digest_xattr {
+            let is_one = prefix_of_digest(name).is_some_and(|prefix| prefix.to_bytes().is_ok());
+            require(is_one, || {
+                format!("{} is no name for an xattr of digests", name.escape_ascii())
+            })?;
+        }
+        require(self.root_xattr_bytes <= ROOT_XATTR_BYTES_MAX, || {
+            format!(
+                "{} bytes for xattrs of the root: {ROOT_XATTR_BYTES_MAX} at most",
+                self.root_xattr_bytes
+            )
         })?;
         for (number, text) in self.xattr_prefixes.iter().enumerate() {
             let shown = || text.escape_ascii();
@@ -108,7 +174,7 @@ impl Options {
 
     fn check_metabox(&self) -> Result<()> {
         if let Some(bytes) = self.metabox_pcluster_bytes {
-            check_pcluster(bytes, self.block_size.bytes())?;
+            self.check_pcluster(bytes)?;
         }
         let Some(number) = self.metabox_method else { return Ok(()) };
         let methods = self.algorithms.iter().map(|algorithms| algorithms.methods.len()).sum();
@@ -118,27 +184,12 @@ impl Options {
     }
 }
 
-fn check_pcluster(bytes: u32, block: u32) -> Result<()> {
-    let is_whole = bytes.is_multiple_of(block) && bytes >= block;
-    require(is_whole && bytes <= PCLUSTER_MAX_BYTES, || {
-        format!(
-            "pclusters of {bytes} bytes are not whole blocks of {block}, up to {PCLUSTER_MAX_BYTES}"
-        )
-    })
-}
-
 fn check_algorithms(algorithms: &Algorithms) -> Result<()> {
     let methods = &algorithms.methods;
     require(algorithms.default < methods.len(), || {
         format!("method {} of {} is to be the default", algorithms.default, methods.len())
     })?;
-    for (number, method) in methods.iter().enumerate() {
-        let algorithm = method.algorithm();
-        let is_first = methods[..number].iter().all(|before| before.algorithm() != algorithm);
-        require(is_first, || format!("two methods of {algorithm}"))?;
-        check_method(*method, algorithm)?;
-    }
-    Ok(())
+    methods.iter().try_for_each(|method| check_method(*method, method.algorithm()))
 }
 
 fn check_method(method: Method, algorithm: Algorithm) -> Result<()> {
@@ -175,7 +226,7 @@ fn require(holds: bool, message: impl FnOnce() -> String) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{IndexForm, Placement};
+    use crate::{Hints, IndexForm, Placement};
 
     fn refusal(change: impl FnOnce(&mut Options)) -> Option<String> {
         let mut options = Options::default();
@@ -233,13 +284,44 @@ mod tests {
     }
 
     #[test]
-    fn two_methods_of_an_algorithm_are_refused() {
-        let methods =
-            [Method::Lz4 { max_distance: 65535 }, Method::Lz4Hc { level: 9, max_distance: 65535 }];
-        let twice = Algorithms { default: 0, methods: methods.to_vec() };
-        assert!(refusal(|options| options.algorithms = Some(twice)).is_some());
-        let past = Algorithms { default: 1, methods: methods[..1].to_vec() };
+    fn the_default_is_one_of_the_methods() {
+        let past = Algorithms { default: 1, methods: lz4().methods };
         assert!(refusal(|options| options.algorithms = Some(past)).is_some());
+    }
+
+    #[test]
+    fn hints_suit_the_image() {
+        let of = |text: &[u8]| {
+            refusal(|options| {
+                options.algorithms = Some(lz4());
+                options.hints = Hints::parse(text).unwrap();
+            })
+        };
+        assert_eq!(of(b"0 a\n65536 0 b"), None);
+        assert_eq!(of(b"\n4096 1 b").unwrap(), "line 2 of the hints: algorithm 1 of 1");
+        let message = of(b"6000 a").unwrap();
+        assert!(message.starts_with("line 1 of the hints: pclusters of 6000 bytes"), "{message}");
+        assert!(of(b"2097152 a").is_some());
+        let hints = Hints::parse(b"4096 a").unwrap();
+        assert_eq!(refusal(|options| options.hints = hints).unwrap(), "hints without an algorithm");
+    }
+
+    #[test]
+    fn alignments_are_blocks_up_to_a_gigabyte() {
+        assert_eq!(refusal(|options| options.data_alignment_blocks = 1 << 18), None);
+        let message = refusal(|options| options.data_alignment_blocks = (1 << 18) + 1).unwrap();
+        assert!(message.starts_with("data aligned to 262145 blocks of 4096"), "{message}");
+        assert!(refusal(|options| options.image_alignment_blocks = 0).is_some());
+    }
+
+    #[test]
+    fn digests_have_names_of_their_own() {
+        let of = |name: &str| refusal(|options| options.digest_xattr = Some(name.into()));
+        assert_eq!((of("erofs.fingerprint.v1"), of("trusted.erofs.fp")), (None, None));
+        for wrong in ["", "user.", "system.posix_acl_access", &"x".repeat(256)] {
+            assert!(of(wrong).unwrap().contains("no name for an xattr"), "{wrong}");
+        }
+        assert!(refusal(|options| options.root_xattr_bytes = 65533).is_some());
     }
 
     #[test]

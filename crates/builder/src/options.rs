@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use ferrofs_codec::Method;
 use ferrofs_ondisk::BlockSize;
 
+use crate::Hints;
+
 const DEFAULT_BLOCK_SIZE: BlockSize = match BlockSize::from_bits(12) {
     Ok(size) => size,
     Err(_) => panic!("blocks of 4 KiB are in range"),
@@ -22,6 +24,8 @@ pub struct Options {
     pub algorithms: Option<Algorithms>,
     /// Bytes of the largest pcluster: a multiple of the block, 1 MiB at most.
     pub pcluster_bytes: u32,
+    /// Files that are compressed otherwise, or not at all, by their paths.
+    pub hints: Hints,
     /// Bytes of the longest extent, decoded: whole blocks, 12 MiB at most.
     pub extent_bytes_max: u32,
     /// Form of the indexes of compressed files.
@@ -36,14 +40,24 @@ pub struct Options {
     pub inline_data: bool,
     /// What goes into the packed inode.
     pub fragments: Fragments,
+    /// Which fragments are stored once.
+    pub fragment_sharing: FragmentSharing,
+    /// Bytes of the largest pcluster of the packed inode; none: [`pcluster_bytes`](Self::pcluster_bytes).
+    pub packed_pcluster_bytes: Option<u32>,
     /// Equal runs are stored once.
     pub deduplication: Deduplication,
-    /// Uncompressed files are kept in chunks of this many bytes: a power of two, a block at least.
+    /// Uncompressed files, and those up to 8 MiB in which nothing can be compressed, are kept in chunks of
+    /// this many bytes: a power of two, a block at least.
     pub chunk_bytes: Option<u64>,
     /// Chunk tables of 8-byte indexes, also where 4-byte ones would do.
     pub force_chunk_indexes: bool,
     /// Chunks go to a file or device beside the image, which refers to them there.
     pub blob: Option<Blob>,
+    /// The data of each file starts at a multiple of this many blocks, which come to 1 GiB at most; with
+    /// chunks, those that are stored for it.
+    pub data_alignment_blocks: u32,
+    /// The image has a multiple of this many blocks, which come to 1 GiB at most.
+    pub image_alignment_blocks: u32,
     /// Directories are compressed, too: they go to the packed inode.
     pub compress_directories: bool,
     /// Inodes are kept in an inode (METABOX) that is compressed like files, with pclusters of at most this
@@ -55,6 +69,14 @@ pub struct Options {
     pub xattr_share_above: Option<u32>,
     /// Prefixes of xattr names, as in `user.app.`, that are stored once.
     pub xattr_prefixes: Vec<Vec<u8>>,
+    /// These prefixes never lie in the packed inode, where kernels before 6.17 look for them if there is
+    /// one.
+    pub plain_xattr_prefixes: bool,
+    /// The xattr that holds the digest of a file, as [`add_digests`](crate::add_digests) makes it. A name
+    /// without a predefined prefix is never listed.
+    pub digest_xattr: Option<Vec<u8>>,
+    /// The xattrs of the root take this many bytes at least, 65,532 at most: room for others later on.
+    pub root_xattr_bytes: u32,
     /// The filter of xattr names.
     pub xattr_filter: bool,
     /// Extended inodes for everything.
@@ -122,21 +144,29 @@ impl Default for Options {
             block_size: DEFAULT_BLOCK_SIZE,
             algorithms: None,
             pcluster_bytes: DEFAULT_BLOCK_SIZE.bytes(),
+            hints: Hints::default(),
             extent_bytes_max: DEFAULT_EXTENT_BYTES_MAX,
             index: IndexForm::Compact,
             wide: false,
             inline_pclusters: false,
             inline_data: true,
             fragments: Fragments::None,
+            fragment_sharing: FragmentSharing::Parts,
+            packed_pcluster_bytes: None,
             deduplication: Deduplication::Off,
             chunk_bytes: None,
             force_chunk_indexes: false,
             blob: None,
+            data_alignment_blocks: 1,
+            image_alignment_blocks: 1,
             compress_directories: false,
             metabox_pcluster_bytes: None,
             metabox_method: None,
             xattr_share_above: Some(2),
             xattr_prefixes: Vec::new(),
+            plain_xattr_prefixes: false,
+            digest_xattr: None,
+            root_xattr_bytes: 0,
             xattr_filter: true,
             force_extended_inodes: false,
             force_compact_inodes: false,
@@ -152,12 +182,28 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// Bytes of the largest pcluster that any file can have.
+    pub(crate) fn pcluster_bytes_max(&self) -> u32 {
+        let of_hints = self.hints.all().iter().map(|hint| hint.pcluster_bytes);
+        let of_special = [self.packed_pcluster_bytes, self.metabox_pcluster_bytes];
+        of_hints.chain(of_special.into_iter().flatten()).fold(self.pcluster_bytes, u32::max)
+    }
+
+    /// Whether long prefixes of xattrs lie in the packed inode, if there are any.
+    pub(crate) fn packs_xattr_prefixes(&self) -> bool {
+        (self.fragments != Fragments::None || self.compress_directories)
+            && self.metabox_pcluster_bytes.is_none()
+            && !self.plain_xattr_prefixes
+    }
+}
+
 /// The algorithms of an image.
 #[derive(Clone, Debug)]
 pub struct Algorithms {
     /// What a file is compressed with that no hint names: an index into `methods`.
     pub default: usize,
-    /// At most one of an algorithm; none is LZ4 and LZ4HC at once.
+    /// What hints name by its index; several may be of one algorithm.
     pub methods: Vec<Method>,
 }
 
@@ -170,6 +216,17 @@ pub enum Fragments {
     Tails,
     /// Every file in full.
     All,
+}
+
+/// Which fragments are stored once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FragmentSharing {
+    /// Those that are equal, and those that another one ends with.
+    Parts,
+    /// Those that are a whole file, if they are equal.
+    Files,
+    /// None.
+    Off,
 }
 
 /// Which equal runs are stored once.

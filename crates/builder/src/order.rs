@@ -4,29 +4,22 @@ use std::convert::Infallible;
 
 use crate::tree::{Content, NodeId, Tree};
 
-/// A regular file at its place in the order.
-#[derive(Debug)]
-pub(crate) struct Ordered<'t> {
-    /// Which inode it is.
-    pub(crate) node: NodeId,
-    /// Its bytes.
-    pub(crate) content: &'t Content,
-}
-
-/// Every regular file that has a name, in the order of [`Tree::walk`].
-pub(crate) fn files_in_order(tree: &Tree) -> Vec<Ordered<'_>> {
+/// Visits every regular file that has a name, in the order of [`Tree::walk`], with the first of its names.
+pub(crate) fn files_in_order<'t>(
+    tree: &'t Tree,
+    mut visit: impl FnMut(&[u8], NodeId, &'t Content),
+) {
     let mut is_seen = vec![false; tree.len()];
-    let mut files = Vec::new();
-    let walked: Result<(), Infallible> = tree.walk(|_path, node| {
+    let walked: Result<(), Infallible> = tree.walk(|path, node| {
         let content = tree.node(node).content();
         if let (Some(content), Some(seen @ false)) = (content, is_seen.get_mut(node.index())) {
             *seen = true;
-            files.push(Ordered { node, content });
+            visit(path, node, content);
         }
         Ok(())
     });
     match walked {
-        Ok(()) => files,
+        Ok(()) => {}
         Err(never) => match never {},
     }
 }
@@ -60,7 +53,8 @@ mod tests {
         for (name, node) in [(b"a", early), (b"b", late), (b"c", early)] {
             tree.link(Tree::ROOT, name, node).unwrap();
         }
-        let nodes: Vec<_> = files_in_order(&tree).iter().map(|file| file.node).collect();
-        assert_eq!(nodes, [early, late]);
+        let mut visited = Vec::new();
+        files_in_order(&tree, |path, node, _| visited.push((path.to_vec(), node)));
+        assert_eq!(visited, [(b"a".to_vec(), early), (b"b".to_vec(), late)]);
     }
 }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use crate::dedupe::Piece;
 use crate::tree::Content;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, FragmentSharing, Result};
 
 /// A file is cut at multiples of this: long enough that what the cut costs (half a block, and the
 /// history of the encoder) is nothing, short enough for many workers and a bounded memory.
@@ -43,9 +43,35 @@ pub(crate) enum Style {
         holes: bool,
     },
     /// In chunks of so many bytes: a power of two.
-    Chunks(u64),
+    Chunks(usize),
     /// As a whole in the packed inode.
     Packed,
+}
+
+/// How one file is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// As the options say, and where it is compressed, by the recipe with this number.
+    Recipe(usize),
+    /// It is not compressed.
+    AsIs,
+}
+
+impl Default for Choice {
+    fn default() -> Self {
+        Self::Recipe(0)
+    }
+}
+
+/// Files that are to be stored, in data order, and what is known of them.
+#[derive(Clone, Copy)]
+pub(crate) struct Files<'f> {
+    /// Their contents.
+    pub(crate) contents: &'f [Content],
+    /// By file; none stands for the default for all.
+    pub(crate) choices: &'f [Choice],
+    /// What deduplication found.
+    pub(crate) pieces: Option<&'f dyn Pieces>,
 }
 
 /// A range of one file and what is to be done with it.
@@ -59,6 +85,8 @@ pub(crate) struct Task {
     pub(crate) start: u64,
     /// How long it is.
     pub(crate) bytes: u64,
+    /// The number of the recipe by which it is encoded.
+    pub(crate) recipe: usize,
     /// What is to be done.
     pub(crate) duty: Duty,
 }
@@ -118,11 +146,17 @@ impl Task {
     }
 }
 
+/// How files are stored that are to be compressed, and those that are not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Styles {
+    pub(crate) usual: Style,
+    pub(crate) as_is: Style,
+}
+
 /// Cuts files, one after another.
 pub(crate) struct Cutter<'f> {
-    files: &'f [Content],
-    style: Style,
-    pieces: Option<&'f dyn Pieces>,
+    files: Files<'f>,
+    styles: Styles,
     /// By file: the end of what others copy from it into their middle.
     copied_until: Vec<u64>,
     /// Sizes of files that come more than once.
@@ -133,29 +167,31 @@ pub(crate) struct Cutter<'f> {
 
 impl<'f> Cutter<'f> {
     /// Will cut these files in order.
-    pub(crate) fn new(
-        files: &'f [Content],
-        style: Style,
-        pieces: Option<&'f dyn Pieces>,
-    ) -> Result<Self> {
-        let copied_until = match pieces {
-            Some(pieces) => copied_until(files, pieces)?,
+    pub(crate) fn new(files: Files<'f>, styles: Styles, sharing: FragmentSharing) -> Result<Self> {
+        let copied_until = match files.pieces {
+            Some(pieces) => copied_until(files.contents, pieces)?,
             None => Vec::new(),
         };
-        let twin_sizes = if style == Style::Packed { twin_sizes(files) } else { Vec::new() };
+        let compares = styles.usual == Style::Packed && sharing != FragmentSharing::Off;
+        let twin_sizes = if compares { twin_sizes(files.contents) } else { Vec::new() };
         let ready = VecDeque::new();
-        Ok(Self { files, style, pieces, copied_until, twin_sizes, next: 0, ready })
+        Ok(Self { files, styles, copied_until, twin_sizes, next: 0, ready })
     }
 
     fn cut_next_file(&mut self) -> Result<()> {
         let file = self.next;
         self.next += 1;
-        let Some(content) = self.files.get(file) else { return Ok(()) };
+        let Some(content) = self.files.contents.get(file) else { return Ok(()) };
         let bytes = content.bytes();
-        let mut add = |start, bytes, duty| {
-            self.ready.push_back(Task { file, content: content.clone(), start, bytes, duty });
+        let (style, recipe) = match self.files.choices.get(file).copied().unwrap_or_default() {
+            Choice::Recipe(recipe) => (self.styles.usual, recipe),
+            Choice::AsIs => (self.styles.as_is, 0),
         };
-        match self.style {
+        let mut add = |start, bytes, duty| {
+            let content = content.clone();
+            self.ready.push_back(Task { file, content, start, bytes, recipe, duty });
+        };
+        match style {
             _ if bytes == 0 => add(0, 0, Duty::Lay),
             Style::Packed if self.twin_sizes.binary_search(&bytes).is_ok() => {
                 add(0, bytes, Duty::Hash);
@@ -166,7 +202,7 @@ impl<'f> Cutter<'f> {
             }
             Style::Flat { .. } => add(0, bytes, Duty::Lay),
             Style::Chunks(chunk) => self.cut_chunks(file, content, chunk)?,
-            Style::Compressed => self.cut_pieces(file, content),
+            Style::Compressed => self.cut_pieces(file, content, recipe),
         }
         Ok(())
     }
@@ -194,22 +230,23 @@ impl<'f> Cutter<'f> {
         Some(task)
     }
 
-    fn cut_pieces(&mut self, file: usize, content: &Content) {
+    fn cut_pieces(&mut self, file: usize, content: &Content, recipe: usize) {
         let whole = [Piece::Own { bytes: content.bytes() }];
-        let pieces = self.pieces.map_or(&whole[..], |pieces| pieces.pieces(file));
+        let pieces = self.files.pieces.map_or(&whole[..], |pieces| pieces.pieces(file));
         let mut start = 0;
         for &piece in pieces {
             let (bytes, duty) = match piece {
                 Piece::Own { bytes } => (bytes, Duty::Encode(Freedom::default())),
                 Piece::Copy { of, offset, bytes } => (bytes, Duty::Copy { of, offset }),
             };
-            self.ready.push_back(Task { file, content: content.clone(), start, bytes, duty });
+            let content = content.clone();
+            self.ready.push_back(Task { file, content, start, bytes, recipe, duty });
             start += bytes;
         }
     }
 
     /// Holes are skipped in whole chunks; a small file is not worth asking where it has any.
-    fn cut_chunks(&mut self, file: usize, content: &Content, chunk: u64) -> Result<()> {
+    fn cut_chunks(&mut self, file: usize, content: &Content, chunk: usize) -> Result<()> {
         let bytes = content.bytes();
         let everything = std::iter::once(0..bytes).collect();
         let ranges = if bytes > ITEM_BYTES { content.store().data_ranges()? } else { everything };
@@ -217,11 +254,11 @@ impl<'f> Cutter<'f> {
         let mut add = |start: u64, end: u64, duty| {
             if end > start {
                 let bytes = end - start;
-                ready.push_back(Task { file, content: content.clone(), start, bytes, duty });
+                let content = content.clone();
+                ready.push_back(Task { file, content, start, bytes, recipe: 0, duty });
             }
         };
-        // A chunk is at most a segment long, so a usize holds it.
-        let of_chunk = Duty::Chunk(usize::try_from(chunk).unwrap_or(usize::MAX));
+        let (of_chunk, chunk) = (Duty::Chunk(chunk), chunk as u64);
         let mut at = 0;
         for range in ranges {
             let start = (range.start & !(chunk - 1)).clamp(at, bytes);
@@ -240,7 +277,7 @@ impl Items for Cutter<'_> {
     fn next_item(&mut self, tasks: &mut Vec<Task>) -> Result<Option<u64>> {
         let mut bytes = 0_u64;
         while tasks.len() < ITEM_TASKS {
-            while self.ready.is_empty() && self.next < self.files.len() {
+            while self.ready.is_empty() && self.next < self.files.contents.len() {
                 self.cut_next_file()?;
             }
             let Some(range) = self.ready.front() else { break };
@@ -310,8 +347,10 @@ mod tests {
     fn a_source_that_claims_everything_is_cut_no_faster_than_it_is_worked_on() {
         let bytes = u64::MAX >> 1;
         let huge = [shrunk_content("huge", &[], bytes)];
-        for style in [Style::Compressed, Style::Flat { holes: false }] {
-            let mut cutter = Cutter::new(&huge, style, None).unwrap();
+        let files = Files { contents: &huge, choices: &[], pieces: None };
+        for usual in [Style::Compressed, Style::Flat { holes: false }] {
+            let styles = Styles { usual, as_is: usual };
+            let mut cutter = Cutter::new(files, styles, FragmentSharing::Off).unwrap();
             for number in 0..3 {
                 let mut tasks = Vec::new();
                 assert_eq!(cutter.next_item(&mut tasks).unwrap(), Some(SEGMENT_BYTES));

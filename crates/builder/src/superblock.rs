@@ -20,6 +20,9 @@ pub(crate) struct Front {
     records_at: u64,
     prefixes_at: u64,
     prefixes: Vec<u8>,
+    /// The table of prefixes stands in the packed inode, at its start, and not here.
+    packs_prefixes: bool,
+    digest_prefix: Option<u8>,
     prefix_count: u8,
     devices: u16,
     has_xattrs: bool,
@@ -38,8 +41,20 @@ impl Front {
         let (prefixes, prefix_count) = prepared.prefixes()?;
         let prefixes_at = (records_at + records.len() as u64).next_multiple_of(PREFIX_UNIT_BYTES);
         let devices = prepared.devices()?;
+        let packs_prefixes = options.packs_xattr_prefixes();
+        let digest_prefix = prepared.digest_prefix();
         let (has_xattrs, times) = (prepared.has_xattrs(), prepared.times);
-        Ok(Self { records_at, prefixes_at, prefixes, prefix_count, devices, has_xattrs, times })
+        Ok(Self {
+            records_at,
+            prefixes_at,
+            prefixes,
+            packs_prefixes,
+            digest_prefix,
+            prefix_count,
+            devices,
+            has_xattrs,
+            times,
+        })
     }
 
     /// Bytes in front of the root.
@@ -51,7 +66,16 @@ impl Front {
     }
 
     fn prefixes_end(&self) -> u64 {
-        self.prefixes_at + self.prefixes.len() as u64
+        self.prefixes_at + self.plain_prefixes().len() as u64
+    }
+
+    /// What the packed inode starts with.
+    pub(crate) fn packed(&self) -> &[u8] {
+        if self.packs_prefixes { &self.prefixes } else { &[] }
+    }
+
+    fn plain_prefixes(&self) -> &[u8] {
+        if self.packs_prefixes { &[] } else { &self.prefixes }
     }
 
     fn devices_at(&self) -> u64 {
@@ -74,7 +98,7 @@ impl Front {
         let is_wide = options.wide || features.has_wide || u32::try_from(blocks).is_err();
         let wide = if is_wide { Incompat::BIT48 } else { 0 };
         let metabox = if written.metabox.is_some() { Incompat::METABOX } else { 0 };
-        let incompat = self.incompat(features) | wide | metabox;
+        let incompat = self.incompat(features, written.packed.is_some()) | wide | metabox;
         let has_records = incompat & Incompat::COMPR_CFGS != 0;
         let mut sb = Superblock::new(options.block_size);
         sb.bytes = superblock_bytes(options);
@@ -92,7 +116,9 @@ impl Front {
         };
         if self.prefix_count > 0 {
             sb.xattr_prefix_count = self.prefix_count;
-            let units = self.prefixes_at / PREFIX_UNIT_BYTES;
+            sb.digest_prefix = self.digest_prefix;
+            let start = if self.packs_prefixes { 0 } else { self.prefixes_at };
+            let units = start / PREFIX_UNIT_BYTES;
             sb.xattr_prefix_start = u32::try_from(units).map_err(|_| past_its_field())?;
         }
         if self.devices > 0 {
@@ -106,7 +132,7 @@ impl Front {
             let records = declared.records(max_pcluster_blocks(options)).map_err(format)?;
             put(head, self.records_at, &records)?;
         }
-        put(head, self.prefixes_at, &self.prefixes)?;
+        put(head, self.prefixes_at, self.plain_prefixes())?;
         if self.devices > 0 {
             put(head, self.devices_at(), &device_table(devices, options, blocks)?)?;
         }
@@ -123,12 +149,13 @@ impl Front {
             (options.superblock_checksum, Compat::SB_CHKSUM),
             (true, Compat::MTIME),
             (options.xattr_filter && self.has_xattrs, Compat::XATTR_FILTER),
-            (self.prefix_count > 0, Compat::PLAIN_XATTR_PFX),
+            (!self.plain_prefixes().is_empty(), Compat::PLAIN_XATTR_PFX),
+            (self.digest_prefix.is_some(), Compat::ISHARE_XATTRS),
         ];
         sum(&bits)
     }
 
-    fn incompat(&self, features: &Features) -> u32 {
+    fn incompat(&self, features: &Features, has_packed: bool) -> u32 {
         let is_lz4_only = features.algorithms.iter().all(|used| *used == AlgorithmId::Lz4);
         let bits = [
             (features.has_compressed, Incompat::ZERO_PADDING),
@@ -136,7 +163,7 @@ impl Front {
             (features.has_chunks, Incompat::CHUNKED_FILE),
             (features.has_two_algorithms || self.devices > 0, Incompat::DEVICE_TABLE),
             (features.has_inline_pclusters, Incompat::ZTAILPACKING),
-            (features.has_fragments || features.has_shared_pclusters, Incompat::FRAGMENTS),
+            (has_packed || features.has_shared_pclusters, Incompat::FRAGMENTS),
             (self.prefix_count > 0, Incompat::XATTR_PREFIXES),
         ];
         sum(&bits)
@@ -170,7 +197,7 @@ pub(crate) fn default_algorithm(algorithms: &Algorithms) -> Option<AlgorithmId> 
     algorithms.methods.get(algorithms.default).map(|method| on_disk(method.algorithm()))
 }
 
-/// What the superblock declares of the algorithms of `options` that are `used`.
+/// What the superblock declares of the algorithms of `options` that are `used`: the largest of each parameter.
 fn compression(options: &Options, used: impl Fn(AlgorithmId) -> bool) -> Compression {
     let mut declared = Compression::default();
     for method in options.algorithms.iter().flat_map(|algorithms| &algorithms.methods) {
@@ -179,13 +206,16 @@ fn compression(options: &Options, used: impl Fn(AlgorithmId) -> bool) -> Compres
         }
         match *method {
             Method::Lz4 { max_distance } | Method::Lz4Hc { max_distance, .. } => {
-                declared.lz4_max_distance = Some(max_distance);
+                declared.lz4_max_distance = declared.lz4_max_distance.max(Some(max_distance));
             }
             Method::Lzma { dictionary_bytes, .. } => {
-                declared.lzma_dictionary_bytes = Some(dictionary_bytes);
+                let before = declared.lzma_dictionary_bytes;
+                declared.lzma_dictionary_bytes = before.max(Some(dictionary_bytes));
             }
             Method::Deflate { .. } => declared.deflate_window_bits = Some(DEFLATE_WINDOW_BITS),
-            Method::Zstd { window_log, .. } => declared.zstd_window_log = Some(window_log),
+            Method::Zstd { window_log, .. } => {
+                declared.zstd_window_log = declared.zstd_window_log.max(Some(window_log));
+            }
         }
     }
     declared
@@ -202,8 +232,7 @@ fn on_disk(algorithm: Algorithm) -> AlgorithmId {
 
 fn max_pcluster_blocks(options: &Options) -> u16 {
     // The options are checked: 1 MiB of blocks of 512 bytes at most.
-    let bytes = options.pcluster_bytes.max(options.metabox_pcluster_bytes.unwrap_or(0));
-    u16::try_from(bytes >> options.block_size.bits()).unwrap_or(u16::MAX)
+    u16::try_from(options.pcluster_bytes_max() >> options.block_size.bits()).unwrap_or(u16::MAX)
 }
 
 fn sum(bits: &[(bool, u32)]) -> u32 {

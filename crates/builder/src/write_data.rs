@@ -4,6 +4,7 @@
 //! commits what comes back in the order in which it was sent, so that the bytes depend on the tree and the
 //! options only. Items on their way, and so the memory, are bounded by [`Options::memory_bytes`].
 
+mod aligned;
 mod commit;
 mod copies;
 mod growing;
@@ -14,22 +15,21 @@ mod window;
 
 use std::cell::RefCell;
 
-use ferrofs_codec::Method;
 use ferrofs_workers::cpus::Granted;
 use ferrofs_workers::workqueue::{Batching, Outcome, Settings, Spread, WorkQueue};
 
 use crate::chunks::{TableRoom, TableRules};
-use crate::compress::rules::Rules;
-use crate::compress::worker::{Item, Worker, compressor};
+use crate::compress::recipes::Recipes;
+use crate::compress::worker::{Item, Worker};
 use crate::data::{FileData, SpecialFile};
 use crate::dedupe::{DedupeSettings, Piece, Plan};
 use crate::fragments::PackedFile;
-use crate::order::{Ordered, files_in_order};
+use crate::order::files_in_order;
 use crate::references::References;
-use crate::segment::{Cutter, Items, Pieces, SEGMENT_BYTES, Style};
+use crate::segment::{Choice, Cutter, Files, Items, Pieces, SEGMENT_BYTES, Style, Styles};
 use crate::tree::{Content, Tree};
 use crate::watch::{Phase, Watch};
-use crate::{Algorithms, BlockSink, DataMap, Deduplication, Error, ErrorKind, Options, Result};
+use crate::{BlockSink, DataMap, Deduplication, Error, ErrorKind, Options, Result};
 use commit::{CommitRules, Committer};
 pub(crate) use stream::MakeBytes;
 use stream::Stream;
@@ -42,8 +42,8 @@ const SLOTS: usize = 2;
 /// What a known pcluster takes in the table of all.
 const KNOWN_PCLUSTER_BYTES: u64 = 128;
 
-/// Writes the data of all regular files of `tree` to `sink`. What is to lie in the packed inode is gathered;
-/// [`write_packed`] writes it when all of it is there.
+/// Writes the data of all regular files of `tree` to `sink`. What is to lie in the packed inode is gathered
+/// behind `packed_front`; [`write_packed`] writes it when all of it is there.
 ///
 /// # Errors
 /// Of all errors the first in the order of the files: a source that cannot be read or has changed, a sink
@@ -51,22 +51,34 @@ const KNOWN_PCLUSTER_BYTES: u64 = 128;
 pub(crate) fn write_data(
     tree: &Tree,
     options: &Options,
+    packed_front: &[u8],
     sink: &mut dyn BlockSink,
     watch: &dyn Watch,
 ) -> Result<(DataMap, PackedFile)> {
-    let mut files = files_in_order(tree);
-    let mut map = refer(tree, &files, options, sink, watch)?;
-    files.retain(|file| map.files.get(file.node.index()).is_none_or(Option::is_none));
-    let contents: Vec<Content> = files.iter().map(|file| file.content.clone()).collect();
-    let plan = match Style::of(options)? {
-        Style::Compressed => plan(&contents, options, watch)?,
+    let recipes = Recipes::new(options)?;
+    let has_hints = !options.hints.all().is_empty();
+    let mut map = refer(tree, options, sink, watch)?;
+    let (mut nodes, mut contents, mut choices) = (Vec::new(), Vec::new(), Vec::new());
+    files_in_order(tree, |path, node, content| {
+        if map.files.get(node.index()).is_some_and(Option::is_some) {
+            return;
+        }
+        nodes.push(node);
+        contents.push(content.clone());
+        if has_hints {
+            choices.push(recipes.choose(options, path));
+        }
+    });
+    let plan = match Style::of(options) {
+        Style::Compressed => plan((&contents, &choices), &recipes, options, watch)?,
         // Chunks are compared by themselves; what goes to the packed inode, there.
         Style::Chunks(_) | Style::Flat { .. } | Style::Packed => None,
     };
-    let pieces = plan.as_ref().map(|plan| plan as &dyn Pieces);
-    let (data, packed) = write_files((&contents, pieces), options, sink, watch)?;
-    for (file, data) in files.iter().zip(data) {
-        if let Some(place) = map.files.get_mut(file.node.index()) {
+    let files = Files { contents: &contents, choices: &choices, pieces: plan.as_deref() };
+    let packed = PackedFile::new(packed_front, options.fragment_sharing);
+    let (data, packed) = write_files((files, packed), options, sink, watch)?;
+    for (node, data) in nodes.into_iter().zip(data) {
+        if let Some(place) = map.files.get_mut(node.index()) {
             *place = Some(data);
         }
     }
@@ -76,7 +88,6 @@ pub(crate) fn write_data(
 /// The data of those files that lie on devices already.
 fn refer(
     tree: &Tree,
-    files: &[Ordered<'_>],
     options: &Options,
     sink: &mut dyn BlockSink,
     watch: &dyn Watch,
@@ -85,7 +96,13 @@ fn refer(
     let mut references = References { devices: tree.devices(), rules, sink };
     let mut room = TableRoom::new(options.memory_bytes);
     let mut map = DataMap { files: vec![None; tree.len()], packed: None };
-    for Ordered { node, content } in files {
+    let mut referring = Vec::new();
+    files_in_order(tree, |_, node, content| {
+        if content.parts().is_some() {
+            referring.push((node, content));
+        }
+    });
+    for (node, content) in referring {
         let Some(parts) = content.parts() else { continue };
         if watch.should_stop() {
             return Err(Error::new(ErrorKind::Stopped));
@@ -111,19 +128,17 @@ fn table_rules(options: &Options, chunk_bytes: u64) -> TableRules {
 
 /// Writes the data of `files` in their order.
 pub(crate) fn write_files(
-    (files, pieces): (&[Content], Option<&dyn Pieces>),
+    (files, packed): (Files<'_>, PackedFile),
     options: &Options,
     sink: &mut dyn BlockSink,
     watch: &dyn Watch,
 ) -> Result<(Vec<FileData>, PackedFile)> {
-    let style = Style::of(options)?;
-    let crew = Crew::new(Rules::new(options)?, method(options)?, options)?;
-    let table = match style {
-        Style::Chunks(chunk_bytes) => Some(table_rules(options, chunk_bytes)),
-        _ => None,
-    };
-    let mut committer = crew.committer((table, options), sink, copied(files, pieces));
-    crew.run(Cutter::new(files, style, pieces)?, &mut committer, watch)?;
+    let styles = Styles { usual: Style::of(options), as_is: Style::uncompressed(options) };
+    let crew = Crew::new(Recipes::new(options)?, options)?;
+    let rules = commit_rules(options, styles.as_is);
+    let mut committer = crew.committer(rules, sink, copied(files), packed);
+    let cutter = Cutter::new(files, styles, options.fragment_sharing)?;
+    crew.run(cutter, &mut committer, watch)?;
     Ok(committer.into_files())
 }
 
@@ -137,14 +152,20 @@ pub(crate) fn write_packed(
     sink: &mut dyn BlockSink,
     watch: &dyn Watch,
 ) -> Result<SpecialFile> {
+    let recipes = Recipes::new(options)?.of_packed(options);
     let whole = std::slice::from_ref(content);
     // Ends of files are compared as they are packed; whole files may have equal parts.
-    let is_compared = Style::of(options)? == Style::Packed;
-    let plan = if is_compared { plan(whole, options, watch)? } else { None };
-    let pieces = plan.as_ref().map(|plan| plan as &dyn Pieces);
-    let crew = Crew::new(Rules::new(options)?.of_packed(), method(options)?, options)?;
-    let committer = crew.committer((None, options), sink, copied(whole, pieces));
-    let cutter = Cutter::new(whole, Style::Compressed, pieces)?;
+    let plan = match Style::of(options) {
+        Style::Packed => plan((whole, &[]), &recipes, options, watch)?,
+        _ => None,
+    };
+    let files = Files { contents: whole, choices: &[], pieces: plan.as_deref() };
+    let styles = Styles { usual: Style::Compressed, as_is: Style::Compressed };
+    let crew = Crew::new(recipes, options)?;
+    let rules = commit_rules(options, styles.as_is);
+    let nothing = PackedFile::new(&[], options.fragment_sharing);
+    let committer = crew.committer(rules, sink, copied(files), nothing);
+    let cutter = Cutter::new(files, styles, options.fragment_sharing)?;
     crew.write_special(content.bytes(), cutter, committer, watch)
 }
 
@@ -159,33 +180,67 @@ pub(crate) fn write_metabox(
     sink: &mut dyn BlockSink,
     watch: &dyn Watch,
 ) -> Result<SpecialFile> {
-    let pcluster = options.metabox_pcluster_bytes.unwrap_or(options.pcluster_bytes);
-    let rules = Rules::new(options)?.of_metabox(pcluster);
-    let method = match (&options.algorithms, options.metabox_method) {
-        (Some(algorithms), Some(number)) => Some(nth_method(algorithms, number)?),
-        _ => method(options)?,
-    };
-    let crew = Crew::new(rules, method, options)?;
-    let committer = crew.committer((None, options), sink, Vec::new());
-    let stream = Stream::new("the metabox", bytes, next, method.is_some());
+    let recipes = Recipes::new(options)?.of_metabox(options)?;
+    let stream = Stream::new("the metabox", bytes, next, recipes.count() > 0);
+    let crew = Crew::new(recipes, options)?;
+    let rules = commit_rules(options, Style::Compressed);
+    let nothing = PackedFile::new(&[], options.fragment_sharing);
+    let committer = crew.committer(rules, sink, Vec::new(), nothing);
     crew.write_special(bytes, stream, committer, watch)
 }
 
-/// Where `files` hold the same bytes, if that is asked for.
-fn plan(files: &[Content], options: &Options, watch: &dyn Watch) -> Result<Option<Plan>> {
+/// Of files that are stored in this way where they are not compressed.
+fn commit_rules(options: &Options, as_is: Style) -> CommitRules {
+    let table = match as_is {
+        Style::Chunks(chunk_bytes) => Some(table_rules(options, chunk_bytes as u64)),
+        _ => None,
+    };
+    let known = options.memory_bytes / 8 / KNOWN_PCLUSTER_BYTES;
+    let block = u64::from(options.block_size.bytes());
+    let alignment = match options.data_alignment_blocks {
+        0 | 1 => 0,
+        blocks => u64::from(blocks) * block,
+    };
+    let known_pclusters_max = usize::try_from(known).unwrap_or(usize::MAX);
+    let memory_bytes = options.memory_bytes;
+    CommitRules { block, table, memory_bytes, alignment, known_pclusters_max }
+}
+
+/// Where `files` hold the same bytes, if that is asked for. Only files of the same recipe share theirs: an index
+/// names two algorithms at most, and pclusters of one size go together best.
+fn plan(
+    (files, choices): (&[Content], &[Choice]),
+    recipes: &Recipes,
+    options: &Options,
+    watch: &dyn Watch,
+) -> Result<Option<Box<dyn Pieces>>> {
     if options.deduplication == Deduplication::Off || options.algorithms.is_none() {
         return Ok(None);
     }
     watch.phase(Phase::Deduplicate);
-    // What is on its way to the image takes its share later, when the search has given back its own.
-    let settings = DedupeSettings {
-        block_bytes: options.block_size.bytes(),
-        pcluster_bytes: options.pcluster_bytes,
-        jobs: options.jobs,
-        memory_bytes: options.memory_bytes / 2,
+    let find = |files: &[&Content], recipe| {
+        // What is on its way to the image takes its share later, when the search has given back its own.
+        let settings = DedupeSettings {
+            block_bytes: options.block_size.bytes(),
+            pcluster_bytes: u32::try_from(recipes.pcluster(recipe)).unwrap_or(u32::MAX),
+            jobs: options.jobs,
+            memory_bytes: options.memory_bytes / 2,
+        };
+        Plan::find(files, &settings, &|| watch.should_stop())
     };
-    let files: Vec<&Content> = files.iter().collect();
-    let plan = Plan::find(&files, &settings, &|| watch.should_stop())?;
+    let plan: Box<dyn Pieces> = if choices.is_empty() {
+        Box::new(find(&files.iter().collect::<Vec<_>>(), 0)?)
+    } else {
+        let mut all = PlanByRecipe::without_copies(files);
+        for recipe in 0..recipes.count() {
+            let is_it = |file: &usize| choices.get(*file) == Some(&Choice::Recipe(recipe));
+            let chosen: Vec<usize> = (0..files.len()).filter(is_it).collect();
+            let of_recipe: Vec<&Content> =
+                chosen.iter().filter_map(|file| files.get(*file)).collect();
+            all.take_over(&find(&of_recipe, recipe)?, &chosen);
+        }
+        Box::new(all)
+    };
     watch.phase(Phase::Data);
     Ok(Some(plan))
 }
@@ -196,25 +251,46 @@ impl Pieces for Plan {
     }
 }
 
-/// The method of all files.
-fn method(options: &Options) -> Result<Option<Method>> {
-    let Some(algorithms) = &options.algorithms else { return Ok(None) };
-    nth_method(algorithms, algorithms.default).map(Some)
+/// The plans of files of several recipes, put together.
+struct PlanByRecipe(Vec<Vec<Piece>>);
+
+impl PlanByRecipe {
+    fn without_copies(files: &[Content]) -> Self {
+        let own = |file: &Content| match file.bytes() {
+            0 => Vec::new(),
+            bytes => vec![Piece::Own { bytes }],
+        };
+        Self(files.iter().map(own).collect())
+    }
+
+    /// Takes over the plan for some of the files: those with the numbers `chosen`.
+    fn take_over(&mut self, plan: &Plan, chosen: &[usize]) {
+        for (number, file) in chosen.iter().enumerate() {
+            let pieces = plan.pieces(number).iter().map(|piece| match *piece {
+                Piece::Copy { of, offset, bytes } => {
+                    let of = chosen.get(of).copied().unwrap_or(usize::MAX);
+                    Piece::Copy { of, offset, bytes }
+                }
+                own @ Piece::Own { .. } => own,
+            });
+            if let Some(place) = self.0.get_mut(*file) {
+                *place = pieces.collect();
+            }
+        }
+    }
 }
 
-fn nth_method(algorithms: &Algorithms, number: usize) -> Result<Method> {
-    let missing = || {
-        let what = format!("algorithm number {number} of {}", algorithms.methods.len());
-        Error::new(ErrorKind::Options(what))
-    };
-    algorithms.methods.get(number).copied().ok_or_else(missing)
+impl Pieces for PlanByRecipe {
+    fn pieces(&self, file: usize) -> &[Piece] {
+        self.0.get(file).map_or(&[], Vec::as_slice)
+    }
 }
 
 /// By file: whether others copy from it.
-fn copied(files: &[Content], pieces: Option<&dyn Pieces>) -> Vec<bool> {
-    let mut copied = vec![false; if pieces.is_some() { files.len() } else { 0 }];
+fn copied(files: Files<'_>) -> Vec<bool> {
+    let mut copied = vec![false; files.pieces.map_or(0, |_| files.contents.len())];
     for file in 0..copied.len() {
-        for piece in pieces.map_or(&[][..], |pieces| pieces.pieces(file)) {
+        for piece in files.pieces.map_or(&[][..], |pieces| pieces.pieces(file)) {
             if let Piece::Copy { of, .. } = piece
                 && let Some(copied) = copied.get_mut(*of)
             {
@@ -236,10 +312,9 @@ impl Watch for Silent<'_> {
 }
 
 /// The workers, and how much may be on its way to them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Crew {
-    rules: Rules,
-    method: Option<Method>,
+    recipes: Recipes,
     workers: usize,
     /// Workers that were asked for are used, however few CPUs there are.
     spread: Spread,
@@ -248,15 +323,10 @@ struct Crew {
 
 impl Crew {
     /// As many workers as are asked for and fit into the memory.
-    fn new(rules: Rules, method: Option<Method>, options: &Options) -> Result<Self> {
-        // Made once to see that the parameters are right, and how much memory it takes.
-        let encoder_bytes = match method {
-            Some(_) => compressor(rules, method)?.memory_bytes(),
-            None => 0,
-        };
-        let each = SEGMENT_BYTES + encoder_bytes;
+    fn new(recipes: Recipes, options: &Options) -> Result<Self> {
+        let each = SEGMENT_BYTES + recipes.memory_bytes()?;
         // One item that is worked on, and one that waits to be committed.
-        let in_flight_min = 2 * (SEGMENT_BYTES + rules.block as u64);
+        let in_flight_min = 2 * (SEGMENT_BYTES + recipes.rules.block as u64);
         let least = each + in_flight_min;
         let Some(spare) = options.memory_bytes.checked_sub(in_flight_min).filter(|&m| m >= each)
         else {
@@ -270,22 +340,18 @@ impl Crew {
         // What every slot and two that wait can hold: more on its way would only take memory.
         let useful = (workers * SLOTS + 2) as u64 * SEGMENT_BYTES;
         let in_flight_bytes = (options.memory_bytes - workers as u64 * each).min(useful);
-        Ok(Self { rules, method, workers, spread, in_flight_bytes })
+        Ok(Self { recipes, workers, spread, in_flight_bytes })
     }
 
-    /// What commits the work of this crew.
+    /// What commits the work of this crew, and gathers more for `packed`.
     fn committer<'s>(
         &self,
-        (table, options): (Option<TableRules>, &Options),
+        rules: CommitRules,
         sink: &'s mut dyn BlockSink,
         is_copied: Vec<bool>,
+        packed: PackedFile,
     ) -> Committer<'s> {
-        let known = options.memory_bytes / 8 / KNOWN_PCLUSTER_BYTES;
-        let known_pclusters_max = usize::try_from(known).unwrap_or(usize::MAX);
-        let block = self.rules.block as u64;
-        let memory_bytes = options.memory_bytes;
-        let rules = CommitRules { block, table, memory_bytes, known_pclusters_max };
-        Committer::new(rules, sink, Worker::new(self.rules, self.method), is_copied)
+        Committer::new(rules, sink, Worker::new(self.recipes.clone()), is_copied, packed)
     }
 
     /// Writes the one file of `bytes` bytes that `items` make.
@@ -313,8 +379,8 @@ impl Crew {
         let on_done = |item: &mut Item, outcome: Outcome| {
             window.borrow_mut().arrive(std::mem::take(item), outcome == Outcome::Done);
         };
-        let (rules, method) = (self.rules, self.method);
-        let make = move || Worker::for_queue(rules, method);
+        let recipes = self.recipes.clone();
+        let make = move || Worker::for_queue(recipes.clone());
         let queue = WorkQueue::new(&self.settings(), Item::default, make, on_done);
         let mut queue = queue.map_err(|error| Error::new(ErrorKind::Workers(error)))?;
         let mut next = next_item(&mut items, &window)?;

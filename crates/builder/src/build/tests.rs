@@ -18,12 +18,13 @@ use crate::metadata::sample::{file, metadata, node};
 use crate::rendered::rendered;
 use crate::tree::{Kind, Node, NodeId, Timestamp};
 use crate::watch::NoWatch;
-use crate::{IndexForm, Placement, SuperblockTime};
+use crate::{FragmentSharing, IndexForm, Placement, SuperblockTime};
 
 /// A data path that stores everything as it is.
 pub(crate) fn flat_only(
     tree: &Tree,
     options: &Options,
+    _packed_front: &[u8],
     sink: &mut dyn BlockSink,
     _watch: &dyn Watch,
 ) -> Result<(DataMap, PackedFile)> {
@@ -44,6 +45,7 @@ pub(crate) fn flat_only(
 fn plain_pclusters(
     tree: &Tree,
     options: &Options,
+    _packed_front: &[u8],
     sink: &mut dyn BlockSink,
     _watch: &dyn Watch,
 ) -> Result<(DataMap, PackedFile)> {
@@ -75,11 +77,12 @@ fn plain_pclusters(
 fn fragments(
     tree: &Tree,
     options: &Options,
+    packed_front: &[u8],
     sink: &mut dyn BlockSink,
     _watch: &dyn Watch,
 ) -> Result<(DataMap, PackedFile)> {
     let block = options.block_size.bytes();
-    let mut packed = Vec::new();
+    let mut packed = packed_front.to_vec();
     let (map, mut file) = map_files(tree, |mut bytes| {
         let mut data = Compressed::default();
         if bytes.len() > 3 * block as usize {
@@ -108,6 +111,7 @@ fn fragments(
 fn failing(
     _: &Tree,
     _: &Options,
+    _: &[u8],
     sink: &mut dyn BlockSink,
     _: &dyn Watch,
 ) -> Result<(DataMap, PackedFile)> {
@@ -128,7 +132,7 @@ fn map_files(
         });
         files.push(data.transpose()?);
     }
-    Ok((DataMap { files, packed: None }, PackedFile::default()))
+    Ok((DataMap { files, packed: None }, PackedFile::new(&[], FragmentSharing::Parts)))
 }
 
 /// One of everything, and many of some.
@@ -218,7 +222,7 @@ pub(crate) struct Facts {
     time: (i64, u32),
     content: Vec<u8>,
     device: Option<(u32, u32)>,
-    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 pub(crate) fn facts_of_tree(tree: &Tree) -> BTreeMap<Vec<u8>, Facts> {

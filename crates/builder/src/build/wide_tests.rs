@@ -19,7 +19,7 @@ use crate::data::{Compressed, Extent, FileData};
 use crate::fragments::PackedFile;
 use crate::metadata::sample::{file, metadata, node};
 use crate::tree::{Kind, Node, Timestamp};
-use crate::{Algorithms, Deduplication, Fragments, SuperblockTime};
+use crate::{Algorithms, Deduplication, FragmentSharing, Fragments, SuperblockTime};
 
 /// Lines that compress, noise that does not, and both in turn.
 fn mixed(count: usize) -> Vec<u8> {
@@ -321,6 +321,7 @@ const FAR_BYTES: [u8; 2048] = [b'f'; 2048];
 fn far_away(
     tree: &Tree,
     options: &Options,
+    _packed_front: &[u8],
     _sink: &mut dyn BlockSink,
     _watch: &dyn Watch,
 ) -> Result<(DataMap, PackedFile)> {
@@ -344,7 +345,10 @@ fn far_away(
     ];
     let mut forms = forms.into_iter();
     let files = tree.nodes().map(|(_, node)| node.content().and_then(|_| forms.next()));
-    Ok((DataMap { files: files.collect(), packed: None }, PackedFile::default()))
+    Ok((
+        DataMap { files: files.collect(), packed: None },
+        PackedFile::new(&[], FragmentSharing::Parts),
+    ))
 }
 
 #[test]

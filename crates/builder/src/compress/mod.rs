@@ -10,6 +10,7 @@ pub(crate) mod digest;
 pub(crate) mod memory_store;
 pub(crate) mod output;
 mod randomness;
+pub(crate) mod recipes;
 pub(crate) mod rules;
 pub(crate) mod worker;
 
@@ -17,7 +18,7 @@ use ferrofs_codec::{Encoder, Filled, Method};
 use ferrofs_ondisk::compression::AlgorithmId;
 
 use crate::data::InlineExtent;
-use crate::flat::{fits_inline, lay_flat};
+use crate::flat::{fits_inline, lay_chunks, lay_flat};
 use crate::segment::Freedom;
 use crate::{Error, ErrorKind, Result};
 use digest::Digest;
@@ -104,7 +105,11 @@ impl Compressor {
         if part.freedom.may_be_flat && self.gains_nothing(part, &encoded, output, bytes_before) {
             output.bytes.truncate(bytes_before);
             output.extents.truncate(extents_before);
-            return Ok(lay_flat(part.bytes, self.rules.block, self.rules.inline_data, output));
+            let Rules { block, inline_data, .. } = self.rules;
+            return Ok(match self.rules.chunk {
+                Some(chunk) => lay_chunks(part.bytes, (chunk, block), output),
+                None => lay_flat(part.bytes, block, inline_data, output),
+            });
         }
         if self.rules.shares_pclusters {
             encoded.digests = digests(output, &encoded, bytes_before);

@@ -16,6 +16,8 @@ pub(crate) struct Rules {
     pub(crate) extent_max: usize,
     /// The last pcluster may lie behind the inode.
     pub(crate) inline_pclusters: bool,
+    /// A file in which nothing can be compressed is kept in chunks of so many bytes; if none, it is flat.
+    pub(crate) chunk: Option<usize>,
     /// The last bytes of a flat file may lie behind the inode.
     pub(crate) inline_data: bool,
     /// The end of a file that does not fill a pcluster goes to the packed inode.
@@ -53,6 +55,7 @@ impl Rules {
             pcluster: pcluster as usize,
             extent_max: extent as usize,
             inline_pclusters: options.inline_pclusters,
+            chunk: options.chunk_bytes.map(chunk_in_segment),
             inline_data: options.inline_data,
             packs_tails: options.fragments == Fragments::Tails,
             shares_pclusters: options.fragments != Fragments::None
@@ -61,40 +64,41 @@ impl Rules {
     }
 
     /// The same for the packed inode, which holds what was shared already and packs nothing.
-    pub(crate) fn of_packed(self) -> Self {
-        Self { packs_tails: false, shares_pclusters: false, ..self }
+    pub(crate) fn of_packed(self, options: &Options) -> Self {
+        let pcluster = options.packed_pcluster_bytes.map_or(self.pcluster, |bytes| bytes as usize);
+        Self { pcluster, chunk: None, packs_tails: false, shares_pclusters: false, ..self }
     }
 
     /// The same for the metabox, which has a size of pclusters of its own.
-    pub(crate) fn of_metabox(self, pcluster_bytes: u32) -> Self {
-        Self { pcluster: pcluster_bytes as usize, ..self.of_packed() }
+    pub(crate) fn of_metabox(self, options: &Options) -> Self {
+        let pcluster = options.metabox_pcluster_bytes.map_or(self.pcluster, |bytes| bytes as usize);
+        Self { pcluster, ..self.of_packed(options) }
     }
 }
 
 impl Style {
-    /// How regular files are stored.
-    pub(crate) fn of(options: &Options) -> Result<Self> {
-        let refuse = |what: String| Err(Error::new(ErrorKind::Options(what)));
-        let Some(chunk) = options.chunk_bytes else {
-            return Ok(match (&options.algorithms, options.fragments) {
-                // Blocks that repeat can only be shared by files that say for each where it is.
-                (None, _) if options.deduplication == Deduplication::On => {
-                    Self::Chunks(options.block_size.bytes().into())
-                }
-                (None, _) => Self::Flat { holes: options.wide },
-                (Some(_), Fragments::All) => Self::Packed,
-                (Some(_), _) => Self::Compressed,
-            });
-        };
-        if options.algorithms.is_some() {
-            return refuse("files are either compressed or kept in chunks".to_owned());
+    /// How regular files are stored that no hint names.
+    pub(crate) fn of(options: &Options) -> Self {
+        match (&options.algorithms, options.fragments) {
+            (None, _) => Self::uncompressed(options),
+            (Some(_), Fragments::All) => Self::Packed,
+            (Some(_), _) => Self::Compressed,
         }
-        if !chunk.is_power_of_two() || chunk < u64::from(options.block_size.bytes()) {
-            return refuse(format!(
-                "chunks of {chunk} bytes: it must be a power of two, and a block at least"
-            ));
-        }
-        // Longer chunks are put together from shorter ones where they are, in the end.
-        Ok(Self::Chunks(chunk.min(SEGMENT_BYTES)))
     }
+
+    /// How files are stored that are not to be compressed.
+    pub(crate) fn uncompressed(options: &Options) -> Self {
+        let dedupes = options.deduplication == Deduplication::On && options.algorithms.is_none();
+        match options.chunk_bytes {
+            Some(chunk) => Self::Chunks(chunk_in_segment(chunk)),
+            // Blocks that repeat can only be shared by files that say for each where it is.
+            None if dedupes => Self::Chunks(options.block_size.bytes() as usize),
+            None => Self::Flat { holes: options.wide },
+        }
+    }
+}
+
+/// Longer chunks are put together from shorter ones where they are, in the end.
+fn chunk_in_segment(chunk: u64) -> usize {
+    usize::try_from(chunk.min(SEGMENT_BYTES)).unwrap_or(usize::MAX)
 }

@@ -1,14 +1,13 @@
 //! A worker of the data path: reads the ranges of an item and turns them into its output. It owns its
 //! encoder and its read buffer; whatever goes wrong is a value in the item.
 
-use ferrofs_codec::Method;
 use ferrofs_workers::workqueue::{Handler, NoHandler};
 
 use super::digest::{Digest, Hasher};
 use super::output::{Form, Outcome, Output};
-use super::rules::Rules;
+use super::recipes::Recipes;
 use super::{Compressor, Part};
-use crate::flat::lay_flat;
+use crate::flat::{lay_chunks, lay_flat};
 use crate::segment::{Duty, Freedom, SEGMENT_BYTES, Task};
 use crate::tree::{Content, Reader};
 use crate::{Error, ErrorKind, Result};
@@ -30,21 +29,22 @@ pub(crate) struct Item {
 
 /// Reads and encodes, on one thread.
 pub(crate) struct Worker {
-    rules: Rules,
-    method: Option<Method>,
-    compressor: Option<Compressor>,
+    recipes: Recipes,
+    /// By the number of the recipe, made when the first file needs it.
+    compressors: Vec<Option<Compressor>>,
     buffer: Vec<u8>,
 }
 
 impl Worker {
     /// Without an encoder until one is needed.
-    pub(crate) fn new(rules: Rules, method: Option<Method>) -> Self {
-        Self { rules, method, compressor: None, buffer: Vec::new() }
+    pub(crate) fn new(recipes: Recipes) -> Self {
+        let compressors = (0..recipes.count()).map(|_| None).collect();
+        Self { recipes, compressors, buffer: Vec::new() }
     }
 
     /// One of these for the queue, which asks for a result.
-    pub(crate) fn for_queue(rules: Rules, method: Option<Method>) -> Result<Self, NoHandler> {
-        Ok(Self::new(rules, method))
+    pub(crate) fn for_queue(recipes: Recipes) -> Result<Self, NoHandler> {
+        Ok(Self::new(recipes))
     }
 
     /// Does one task, behind what `output` holds.
@@ -74,22 +74,22 @@ impl Worker {
                 reader.check_unchanged()?;
             }
         }
-        let (block, buffer) = (self.rules.block, &*buffer);
+        let (rules, buffer) = (self.recipes.rules, &*buffer);
         match duty {
             Duty::Encode(freedom) => {
-                if self.compressor.is_none() {
-                    self.compressor = Some(compressor(self.rules, self.method)?);
-                }
+                let none = || Error::new(ErrorKind::Defect("something to encode, and no recipe"));
+                let place = self.compressors.get_mut(task.recipe).ok_or_else(none)?;
+                let compressor = match place {
+                    Some(compressor) => compressor,
+                    None => place.insert(self.recipes.compressor(task.recipe)?),
+                };
                 let part = Part { bytes: buffer, closes: task.closes(), freedom };
-                match &mut self.compressor {
-                    Some(compressor) => compressor.compress(part, output),
-                    None => Err(Error::new(ErrorKind::Defect("a worker without an encoder"))),
-                }
+                compressor.compress(part, output)
             }
-            Duty::Chunk(chunk) => Ok(Form::Chunks(chunks(buffer, (chunk, block), output))),
+            Duty::Chunk(chunk) => Ok(lay_chunks(buffer, (chunk, rules.block), output)),
             _ => {
-                let may_inline = self.rules.inline_data && task.closes();
-                Ok(lay_flat(buffer, block, may_inline, output))
+                let may_inline = rules.inline_data && task.closes();
+                Ok(lay_flat(buffer, rules.block, may_inline, output))
             }
         }
     }
@@ -101,18 +101,12 @@ impl Worker {
     }
 }
 
-/// A compressor for the method of an image that has one.
-pub(crate) fn compressor(rules: Rules, method: Option<Method>) -> Result<Compressor> {
-    let none = || Error::new(ErrorKind::Defect("something to encode, and no algorithm"));
-    Compressor::new(rules, &method.ok_or_else(none)?)
-}
-
 fn read(reader: &mut dyn Reader, offset: u64, buffer: &mut [u8]) -> Result<()> {
     reader.read_exact_at(offset, buffer).map_err(|error| error.at_byte(offset))
 }
 
 /// The digest of all of a file, however long.
-fn hash(content: &Content, buffer: &mut Vec<u8>) -> Result<Digest> {
+pub(crate) fn hash(content: &Content, buffer: &mut Vec<u8>) -> Result<Digest> {
     let mut reader = content.store().open()?;
     let mut hasher = Hasher::default();
     let mut at = 0;
@@ -129,23 +123,6 @@ fn hash(content: &Content, buffer: &mut Vec<u8>) -> Result<Digest> {
     }
     reader.check_unchanged()?;
     Ok(hasher.finish())
-}
-
-/// Appends the chunks that are not all zeros, each from a block's start on.
-fn chunks(
-    bytes: &[u8],
-    (chunk, block): (usize, usize),
-    output: &mut Output,
-) -> Vec<Option<Digest>> {
-    let lay = |chunk: &[u8]| {
-        if chunk.iter().all(|&byte| byte == 0) {
-            return None;
-        }
-        output.bytes.extend_from_slice(chunk);
-        output.fill_block(block);
-        Some(Digest::of(chunk))
-    };
-    bytes.chunks(chunk).map(lay).collect()
 }
 
 impl Handler for Worker {

@@ -17,7 +17,6 @@ pub(crate) struct Features {
     pub(crate) has_big_pclusters: bool,
     pub(crate) has_two_algorithms: bool,
     pub(crate) has_inline_pclusters: bool,
-    pub(crate) has_fragments: bool,
     pub(crate) has_shared_pclusters: bool,
     pub(crate) has_chunks: bool,
     /// Something that only 48BIT says.
@@ -38,7 +37,6 @@ impl Features {
                 self.has_big_pclusters |= plan.has_big_pclusters();
                 self.has_two_algorithms |= plan.has_two_algorithms();
                 self.has_inline_pclusters |= !plan.inline().is_empty();
-                self.has_fragments |= plan.has_fragment();
                 if record.node.is_some() {
                     self.note_extents(plan.extents());
                 }

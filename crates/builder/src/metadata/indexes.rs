@@ -124,7 +124,7 @@ impl<'d> IndexPlan<'d> {
         }
         let bytes = self.data.bytes().ok_or_else(|| defect("a file of 2^64 bytes"))?;
         let records = self.extent_records()?;
-        let has_fragment = self.has_fragment();
+        let has_fragment = self.data.fragment.is_some();
         let table = ExtentTable::smallest(&records, bytes, self.style.block_size, has_fragment);
         let (header, layout) = (MapHeader::Extents(table), DataLayout::CompressedFull);
         let block = self.style.block_size.bytes();
@@ -220,11 +220,6 @@ impl<'d> IndexPlan<'d> {
     pub(crate) fn has_two_algorithms(&self) -> bool {
         let [first, second] = self.algorithms;
         first != second && matches!(self.header, MapHeader::Index(_))
-    }
-
-    /// Whether the end of the file, or all of it, lies in the packed inode.
-    pub(crate) fn has_fragment(&self) -> bool {
-        self.data.fragment.is_some()
     }
 
     /// The extents that have pclusters.

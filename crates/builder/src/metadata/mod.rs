@@ -38,7 +38,7 @@ use ferrofs_ondisk::Nid;
 pub(crate) use self::features::Features;
 pub(crate) use self::inventory::Inventory;
 pub(crate) use self::time_base::SuperblockTimes;
-pub(crate) use self::xattrs::long_prefix;
+pub(crate) use self::xattrs::{long_prefix, prefix_of_digest};
 
 use self::directories::Directories;
 use self::inodes::Behind;
@@ -139,6 +139,11 @@ impl<'t> Prepared<'t> {
         let count = self.tree.devices().len() + usize::from(self.options.blob.is_some());
         u16::try_from(count)
             .map_err(|_| Error::new(ErrorKind::Unsupported("more than 65,535 devices".to_owned())))
+    }
+
+    /// The number of the long prefix that marks digests of files.
+    pub(crate) fn digest_prefix(&self) -> Option<u8> {
+        self.xattrs.digest_prefix()
     }
 
     /// Whether any inode has an xattr.

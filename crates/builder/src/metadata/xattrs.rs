@@ -32,6 +32,12 @@ pub(crate) struct XattrPlan<'t> {
     bodies: Vec<Body<'t>>,
     /// By the index of the node: which body it has.
     of_node: Vec<Option<u32>>,
+    /// The name of the xattr that holds the digest of a file, and the number of its long prefix, which is all of it.
+    digest: Option<(&'t [u8], u8)>,
+    /// The body of the root takes so many bytes at least.
+    root_bytes: u32,
+    /// Bodies have filters of names.
+    has_filters: bool,
 }
 
 /// The body of one inode or of many.
@@ -42,6 +48,20 @@ struct Body<'t> {
     shared: Vec<u32>,
     inline: Vec<Entry<'t>>,
     bytes: u32,
+}
+
+/// The shortest body that the format allows: a header and an entry (docs/format.md F12).
+const BODY_BYTES_MIN: u32 = 16;
+
+/// The long prefix that stands for all of `name`, which may begin with no predefined prefix; `None` if it is nothing
+/// but one.
+pub(crate) fn prefix_of_digest(name: &[u8]) -> Option<LongPrefix<'_>> {
+    match long_prefix(name) {
+        Some(prefix) => Some(prefix).filter(|prefix| !prefix.infix.is_empty()),
+        // An ACL has a name without anything behind it.
+        None if split_name(name).is_some() || name.is_empty() => None,
+        None => Some(LongPrefix { base: 0, infix: name }),
+    }
 }
 
 /// The long prefix that `text` says; `None` if it does not start with a predefined one.
@@ -68,6 +88,12 @@ impl<'t> XattrPlan<'t> {
         let mut plan = Self { of_node: vec![None; tree.len()], ..Self::default() };
         let users = count_users(tree, order);
         plan.prefixes = used_prefixes(&users, options);
+        plan.add_digest(options);
+        plan.has_filters = options.xattr_filter;
+        plan.root_bytes = match options.root_xattr_bytes {
+            0 => 0,
+            bytes => bytes.max(BODY_BYTES_MIN).next_multiple_of(ID_UNIT_BYTES),
+        };
         let places = plan.place_shared(&users, options).map_err(|error| (Tree::ROOT, error))?;
         let mut known: HashMap<&Xattrs, u32> = HashMap::new();
         for &id in order {
@@ -95,12 +121,22 @@ impl<'t> XattrPlan<'t> {
 
     /// Bytes of the body behind the inode of `id`; 0 for none.
     pub(crate) fn body_bytes(&self, id: NodeId) -> u32 {
-        self.body_of(id).map_or(0, |body| body.bytes)
+        self.body_of(id).map_or(0, |body| body.bytes).max(self.least_bytes(id))
+    }
+
+    /// Bytes that the body of `id` is filled up to.
+    fn least_bytes(&self, id: NodeId) -> u32 {
+        if id == Tree::ROOT { self.root_bytes } else { 0 }
+    }
+
+    /// The number of the long prefix that marks digests of files.
+    pub(crate) fn digest_prefix(&self) -> Option<u8> {
+        self.digest.map(|(_, number)| number)
     }
 
     /// Whether any inode has an xattr.
     pub(crate) fn has_any(&self) -> bool {
-        !self.bodies.is_empty()
+        !self.bodies.is_empty() || self.root_bytes > 0
     }
 
     /// How many long prefixes there are.
@@ -127,10 +163,35 @@ impl<'t> XattrPlan<'t> {
     /// # Errors
     /// [`ErrorKind::Format`] for a body that is too large.
     pub(crate) fn body_of_node(&self, id: NodeId, shared_at: u32) -> Result<Vec<u8>> {
-        let Some(body) = self.body_of(id) else { return Ok(Vec::new()) };
-        let ids = body.shared.iter().map(|at| (at + shared_at) / ID_UNIT_BYTES);
-        let ids: Vec<u32> = ids.collect();
-        write_body(body.filter, &ids, &body.inline).map_err(format)
+        let mut bytes = match self.body_of(id) {
+            Some(body) => {
+                let ids = body.shared.iter().map(|at| (at + shared_at) / ID_UNIT_BYTES);
+                let ids: Vec<u32> = ids.collect();
+                write_body(body.filter, &ids, &body.inline).map_err(format)?
+            }
+            None => Vec::new(),
+        };
+        let least = self.least_bytes(id) as usize;
+        if bytes.is_empty() && least > 0 {
+            // The header of a body of nothing: filter, and no shared ones.
+            let filter = if self.has_filters { filter_of_names([]) } else { 0 };
+            bytes.extend_from_slice(&filter.to_le_bytes());
+        }
+        // Entries of zeros are none (docs/format.md F12).
+        bytes.resize(bytes.len().max(least), 0);
+        Ok(bytes)
+    }
+
+    /// Adds the prefix of digests, behind all others.
+    fn add_digest(&mut self, options: &'t Options) {
+        let Some(name) = options.digest_xattr.as_deref() else { return };
+        // The options are checked: it makes a prefix, and there is room for it.
+        if let (Some(prefix), Ok(number)) =
+            (prefix_of_digest(name), u8::try_from(self.prefixes.len()))
+        {
+            self.prefixes.push(prefix);
+            self.digest = Some((name, number));
+        }
     }
 
     fn body_of(&self, id: NodeId) -> Option<&Body<'t>> {
@@ -148,7 +209,7 @@ impl<'t> XattrPlan<'t> {
         let Some(above) = options.xattr_share_above else { return Ok(places) };
         for (&(name, value), _) in users.iter().filter(|(_, count)| **count > above) {
             // A name without a known prefix is told where an inode has it.
-            let Some((index, suffix)) = split_long_name(name, &self.prefixes) else { continue };
+            let Ok((index, suffix)) = self.split(name) else { continue };
             let Some(index) = index.to_raw() else { continue };
             let at = u32::try_from(self.shared.len()).map_err(|_| {
                 Error::new(ErrorKind::Unsupported("more than 4 GiB of shared xattrs".to_owned()))
@@ -176,7 +237,9 @@ impl<'t> XattrPlan<'t> {
             body.inline.push(Entry { index, suffix, value });
         }
         if options.xattr_filter {
-            body.filter = filter_of_names(xattrs.keys().filter_map(|name| split_name(name)));
+            let names = xattrs.keys();
+            // What has no predefined prefix is looked for by its whole name, and number 0.
+            body.filter = filter_of_names(names.map(|name| split_name(name).unwrap_or((0, name))));
         }
         // Whatever the format refuses is found here, before anything is written.
         let written = write_body(body.filter, &body.shared, &body.inline).map_err(format)?;
@@ -185,6 +248,9 @@ impl<'t> XattrPlan<'t> {
     }
 
     fn split(&self, name: &'t [u8]) -> Result<(NameIndex, &'t [u8])> {
+        if let Some((_, number)) = self.digest.filter(|(digest, _)| *digest == name) {
+            return Ok((NameIndex::Long(number), &[]));
+        }
         split_long_name(name, &self.prefixes).ok_or_else(|| {
             Error::new(ErrorKind::Unsupported(format!(
                 "the xattr {} has a prefix that the format does not know",

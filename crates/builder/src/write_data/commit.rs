@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use ferrofs_ondisk::compression::AlgorithmId;
 
+use super::aligned::AlignedSink;
 use super::copies::{Resolved, Source};
 use super::growing::{Growing, can_hold, holdable};
 use crate::chunks::{ChunkStore, TableRoom, TableRules, table};
@@ -29,6 +30,8 @@ pub(crate) struct CommitRules {
     pub(crate) table: Option<TableRules>,
     /// What the build may take.
     pub(crate) memory_bytes: u64,
+    /// The data of each file starts at a multiple of so many bytes; 0 stands for any place.
+    pub(crate) alignment: u64,
     /// Of all pclusters so many are remembered, to find equal ones.
     pub(crate) known_pclusters_max: usize,
 }
@@ -36,7 +39,7 @@ pub(crate) struct CommitRules {
 /// Commits tasks in order.
 pub(crate) struct Committer<'s> {
     rules: CommitRules,
-    sink: &'s mut dyn BlockSink,
+    sink: AlignedSink<'s>,
     /// Encodes what was encoded in vain.
     again: Worker,
     scratch: Output,
@@ -53,16 +56,18 @@ pub(crate) struct Committer<'s> {
 }
 
 impl<'s> Committer<'s> {
-    /// For a build into `sink`; `again` encodes what must be encoded once more.
+    /// For a build into `sink`; `again` encodes what must be encoded once more. The packed inode goes on
+    /// with what `packed` holds.
     pub(crate) fn new(
         rules: CommitRules,
         sink: &'s mut dyn BlockSink,
         again: Worker,
         is_copied: Vec<bool>,
+        packed: PackedFile,
     ) -> Self {
         Self {
             rules,
-            sink,
+            sink: AlignedSink::new(sink, rules.alignment),
             again,
             scratch: Output::default(),
             growing: Growing::default(),
@@ -71,7 +76,7 @@ impl<'s> Committer<'s> {
             chunks: ChunkStore::default(),
             table_room: TableRoom::new(rules.memory_bytes),
             pclusters: HashMap::new(),
-            packed: PackedFile::default(),
+            packed,
             files: Vec::new(),
         }
     }
@@ -103,6 +108,7 @@ impl<'s> Committer<'s> {
             (Duty::Pack, _) => self.pack_file(task, None),
             (Duty::Copy { of, offset }, _) => self.commit_copy(task, of, offset),
             (_, Some(rules)) => {
+                self.growing.is_chunked = true;
                 let more = self.table_room.take(task.bytes.div_ceil(rules.chunk_bytes))?;
                 let chunks = &mut self.growing.chunks;
                 chunks.resize(chunks.len().saturating_add(more), None);
@@ -146,6 +152,7 @@ impl<'s> Committer<'s> {
     ) -> Result<()> {
         let rules = self.rules.table.ok_or_else(|| defect("chunks without a table"))?;
         self.table_room.take(chunks.len() as u64)?;
+        self.growing.is_chunked = true;
         let (mut left, mut rest) = (task.bytes, bytes);
         for &digest in chunks {
             let length = left.min(rules.chunk_bytes);
@@ -158,7 +165,7 @@ impl<'s> Committer<'s> {
             let split = whole.and_then(|whole| rest.split_at_checked(whole));
             let (chunk, behind) = split.ok_or_else(|| defect("a chunk without bytes"))?;
             rest = behind;
-            let place = self.chunks.place((digest, length), chunk, rules.block, self.sink)?;
+            let place = self.chunks.place((digest, length), chunk, rules.block, &mut self.sink)?;
             self.growing.chunks.push(Some(place));
         }
         Ok(())
@@ -364,10 +371,11 @@ impl<'s> Committer<'s> {
         if !task.closes() {
             return Ok(());
         }
+        self.sink.begin_file();
         let mut growing = std::mem::take(&mut self.growing);
         let is_copied = self.is_copied.get(task.file).copied().unwrap_or(false);
         let data = match self.rules.table {
-            Some(rules) if task.content.bytes() > 0 => {
+            Some(rules) if growing.is_chunked => {
                 let chunks = std::mem::take(&mut growing.chunks);
                 let before = chunks.len();
                 let data = table(chunks, &rules)?;

@@ -27,6 +27,8 @@ pub(crate) struct Growing {
     pub(crate) flat_tail: Option<Box<[u8]>>,
     /// It is nothing but a hole.
     pub(crate) is_hole: bool,
+    /// It is kept in chunks.
+    pub(crate) is_chunked: bool,
     /// The blocks of its chunks.
     pub(crate) chunks: Vec<Option<u64>>,
 }

@@ -42,7 +42,7 @@ impl Items for Stream<'_> {
             false => Duty::Lay,
         };
         let content = rendered(self.name, start, part, self.bytes);
-        tasks.push(Task { file: 0, content, start, bytes, duty });
+        tasks.push(Task { file: 0, content, start, bytes, recipe: 0, duty });
         self.at += bytes;
         Ok(Some(bytes))
     }

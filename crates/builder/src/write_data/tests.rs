@@ -114,7 +114,9 @@ impl Written {
     fn of(files: &[Content], pieces: Option<&dyn Pieces>, options: Options) -> Result<Self> {
         let mut sink = Memory::new(options.block_size.bytes());
         let watch = crate::NoWatch;
-        let (files, mut packed) = write_files((files, pieces), &options, &mut sink, &watch)?;
+        let files = Files { contents: files, choices: &[], pieces };
+        let packed = PackedFile::new(&[], options.fragment_sharing);
+        let (files, mut packed) = write_files((files, packed), &options, &mut sink, &watch)?;
         let packed = packed.take_content();
         let packed =
             packed.map(|packed| write_packed(&packed, &options, &mut sink, &watch)).transpose()?;
@@ -444,7 +446,10 @@ fn a_build_that_is_told_to_stop_stops() {
     let watch = Counting(AtomicUsize::new(0));
     let mut sink = Memory::new(4096);
     let options = options(Some(LZ4), 12, 16);
-    let error = write_files((&contents(&files), None), &options, &mut sink, &watch).unwrap_err();
+    let contents = contents(&files);
+    let files_to_write = Files { contents: &contents, choices: &[], pieces: None };
+    let packed = PackedFile::new(&[], options.fragment_sharing);
+    let error = write_files((files_to_write, packed), &options, &mut sink, &watch).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Stopped));
     let total: usize = files.iter().map(Vec::len).sum();
     assert!(watch.0.load(Ordering::Relaxed) < total);

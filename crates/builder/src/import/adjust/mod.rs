@@ -8,7 +8,7 @@ mod exclusions;
 mod mtime;
 mod overlay;
 mod owners;
-mod posix_regex;
+pub(crate) mod posix_regex;
 #[cfg(test)]
 mod tests;
 mod xattr_choice;

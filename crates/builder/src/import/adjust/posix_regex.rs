@@ -23,7 +23,7 @@ const CLASSES: [&str; 12] = [
 ///
 /// # Errors
 /// A bracket expression is left open, or names a collating symbol or an equivalence class.
-pub(super) fn translated(expression: &str) -> Result<String> {
+pub(crate) fn translated(expression: &str) -> Result<String> {
     let mut output = String::with_capacity(expression.len());
     let mut rest = expression;
     while let Some(first) = rest.chars().next() {

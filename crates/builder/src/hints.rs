@@ -1,0 +1,149 @@
+//! Hints: files that are compressed otherwise than the options say, or not at all, by their paths.
+
+use regex::bytes::{RegexSet, RegexSetBuilder};
+
+use crate::import::adjust::posix_regex;
+use crate::{Error, ErrorKind, Result};
+
+/// How the files are compressed that an expression is found in the paths of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hint {
+    /// Bytes of the largest pcluster: whole blocks, 1 MiB at most. 0: the file is not compressed.
+    pub pcluster_bytes: u32,
+    /// An index into [`Algorithms::methods`](crate::Algorithms::methods).
+    pub method: usize,
+    /// Where it stands in the file of hints, from 1 on.
+    pub line: usize,
+}
+
+/// Hints in their order: the first that fits a path counts. The default has none.
+#[derive(Clone, Debug)]
+pub struct Hints {
+    hints: Vec<Hint>,
+    expressions: RegexSet,
+}
+
+impl Default for Hints {
+    fn default() -> Self {
+        Self { hints: Vec::new(), expressions: RegexSet::empty() }
+    }
+}
+
+impl Hints {
+    /// Reads hints as `--compress-hints` of mkfs.erofs has them, one a line:
+    ///
+    /// ```text
+    /// # bytes of a pcluster, or 0; the number of an algorithm, from 0 on; an expression
+    /// 4096 1 \.so$
+    /// 0 \.(jpg|zip)$
+    /// ```
+    ///
+    /// Without a number it is algorithm 0. Expressions are POSIX extended ones, as
+    /// [`Exclusions`](crate::import::adjust::Exclusions) reads them, and are looked for anywhere in a path that is
+    /// relative to the root and has no slash before it; of a file with several names in the first of them, in the
+    /// order of the tree. Empty lines and lines that begin with `#` say nothing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Options`] with the number of the line: a number or the expression is missing or cannot be read.
+    /// Whether sizes and algorithms suit an image is checked when it is built.
+    pub fn parse(text: &[u8]) -> Result<Self> {
+        let (mut hints, mut patterns) = (Vec::new(), Vec::new());
+        for (number, line) in (1..).zip(text.split(|byte| *byte == b'\n')) {
+            if line.trim_ascii().is_empty() || line.starts_with(b"#") {
+                continue;
+            }
+            let (hint, pattern) = parse_line(number, line).map_err(|why| refused(number, &why))?;
+            // One by one first, so that the message says which.
+            set_of([&pattern]).map_err(|error| refused(number, &error.to_string()))?;
+            hints.push(hint);
+            patterns.push(pattern);
+        }
+        let expressions = set_of(&patterns).map_err(|error| {
+            Error::new(ErrorKind::Options(format!(
+                "all expressions of the hints together: {error}"
+            )))
+        })?;
+        Ok(Self { hints, expressions })
+    }
+
+    /// All of them, in their order.
+    #[must_use]
+    pub fn all(&self) -> &[Hint] {
+        &self.hints
+    }
+
+    /// The hint for the file at `path`, relative to the root and without a slash before it.
+    #[must_use]
+    pub fn find(&self, path: &[u8]) -> Option<Hint> {
+        let first = self.expressions.matches(path).into_iter().next()?;
+        self.hints.get(first).copied()
+    }
+}
+
+fn parse_line(line: usize, text: &[u8]) -> std::result::Result<(Hint, String), String> {
+    let text = std::str::from_utf8(text).map_err(|_| "it is no UTF-8".to_owned())?;
+    let is_blank = |letter| letter == ' ' || letter == '\t';
+    let (size, rest) = text.trim().split_once(is_blank).ok_or("an expression is missing")?;
+    let pcluster_bytes = size.parse().map_err(|_| format!("{size} is no number of bytes"))?;
+    let rest = rest.trim_start();
+    let (method, pattern) = match rest.split_once(is_blank) {
+        None => (0, rest),
+        Some((number, pattern)) => {
+            let what =
+                "is no number of an algorithm, which an expression with blanks needs before it";
+            (number.parse().map_err(|_| format!("{number} {what}"))?, pattern.trim_start())
+        }
+    };
+    let pattern = posix_regex::translated(pattern).map_err(|error| error.to_string())?;
+    Ok((Hint { pcluster_bytes, method, line }, pattern))
+}
+
+fn set_of<S: AsRef<str>>(
+    patterns: impl IntoIterator<Item = S>,
+) -> std::result::Result<RegexSet, regex::Error> {
+    RegexSetBuilder::new(patterns).unicode(false).dot_matches_new_line(true).build()
+}
+
+fn refused(line: usize, why: &str) -> Error {
+    Error::new(ErrorKind::Options(format!("line {line} of the hints: {why}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_hint_that_fits_a_path_counts() {
+        let text =
+            b"# a comment\n\n0 \\.jpg$\n65536 2 ^usr/lib/\n4096\t\t1\t usr/.*with blanks\n512 so\n";
+        let hints = Hints::parse(text).unwrap();
+        let found = |path: &[u8]| hints.find(path).map(|hint| (hint.pcluster_bytes, hint.method));
+        assert_eq!(found(b"usr/lib/a.jpg"), Some((0, 0)));
+        assert_eq!(found(b"usr/lib/a.so"), Some((65536, 2)));
+        assert_eq!(found(b"usr/share/with blanks.so"), Some((4096, 1)));
+        assert_eq!(found(b"opt/usr/lib/a.so"), Some((512, 0)));
+        assert_eq!(found(b"etc/passwd"), None);
+        let lines: Vec<_> = hints.all().iter().map(|hint| hint.line).collect();
+        assert_eq!(lines, [3, 4, 5, 6]);
+        assert!(Hints::parse(b"").unwrap().all().is_empty());
+    }
+
+    #[test]
+    fn malformed_lines_are_refused_with_their_number() {
+        for (text, part) in [
+            (&b"4096\n"[..], "line 1 of the hints: an expression is missing"),
+            (b"\n#\n4096 a(\n", "line 3 of the hints: "),
+            (b"x a\n", "line 1 of the hints: x is no number of bytes"),
+            (b"-1 a\n", "-1 is no number of bytes"),
+            (b"4k a\n", "4k is no number of bytes"),
+            (b"99999999999 a\n", "no number of bytes"),
+            (b"4096 b c\n", "b is no number of an algorithm"),
+            (b"4096 -1 c\n", "-1 is no number of an algorithm"),
+            (b"4096 [[.a.]]\n", "line 1 of the hints: "),
+            (b"4096 \xff\n", "no UTF-8"),
+        ] {
+            let message = Hints::parse(text).unwrap_err().to_string();
+            assert!(message.contains(part), "{}: {message}", text.escape_ascii());
+        }
+    }
+}
