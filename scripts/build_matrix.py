@@ -37,6 +37,15 @@ CODECS = ["lz4", "lz4hc", "lzma", "deflate", "zstd"]
 # Stands for the file beside the image.
 BLOB = "BLOB"
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# For --compress-hints=HINTS: some files alone, by each algorithm, with pclusters of several sizes.
+HINTS = b"""# the first that fits counts
+0 ^large/(same-a|noise)$
+16384 0 ^large/repeats$
+65536 1 ^large/
+4096 2 ^crowd/0
+131072 3 ^crowd/1.*x$
+4096 crowd
+"""
 # What erofsfuse of erofs-utils 1.9 does not tell.
 EROFSFUSE_LACKS = ("mtime", "nlink", "links")
 
@@ -82,7 +91,18 @@ def combinations():
         "extents-of-4k": "-zlz4 -C4096 --max-extent-bytes=4096",
         "compressed-extended": "-zlz4hc -C16384 -Eforce-inode-extended",
         "compressed-noinline": "-zlz4hc -C16384 -Enoinline_data",
-        "chunks-compressed": "-zlz4 --chunksize=65536",
+        "chunks-compressed": "-zlz4 --chunksize=65536", "chunks-compressed-zstd": "-zzstd -C65536 --chunksize=4096",
+        "chunks-compressed-all": "-zlz4hc -C16384 --chunksize=16384 -Eall-fragments,dedupe,ztailpacking",
+        "pcluster-alone": "-C65536", "two-levels": "-zzstd,1:zstd,15:zstd:zstd,9 -C65536 --compress-hints=HINTS",
+        "fragments-4k-packed-64k": "-zlzma -C4096 -Efragments=65536",
+        "all-fragments-packed-256k": "-zzstd -C16384 -Eall-fragments=262144,dedupe",
+        "fragments-of-files": "-zlz4hc -C16384 -Efragments,fragdedupe=inode",
+        "fragments-off": "-zlz4hc -C16384 -Efragments,fragdedupe=off",
+        "all-fragments-off": "-zzstd -C65536 -Eall-fragments,^fragdedupe",
+        "aligned": "--dsunit=8 --fsalignblks=64", "aligned-lz4": "-zlz4 --dsunit=16 -C16384",
+        "aligned-packed": "-zzstd -C65536 --dsunit=3 --fsalignblks=1000 -Efragments,dedupe,ztailpacking",
+        "aligned-chunks": "--dsunit=16 --chunksize=65536", "aligned-long-chunks": "--dsunit=16 --chunksize=4096",
+        "aligned-chunks-indexes": "-b512 --dsunit=8 --chunksize=8192 -Eforce-chunk-indexes,dedupe",
         "metadata-zone": "-zlz4hc --MZ", "metadata-zone-plain": "--MZ=id",
         "48bit": "-E48bit", "48bit-lz4": "-zlz4 -C4096 -E48bit", "48bit-zstd": "-zzstd -C65536 -E48bit",
         "48bit-extended": "-E48bit,force-inode-extended", "48bit-one-time": "-E48bit --all-time -zlz4hc -C16384",
@@ -96,7 +116,6 @@ def combinations():
         "48bit-extents-of-64k": "-zzstd -C65536 -E48bit --max-extent-bytes=65536",
         "48bit-extents-of-4k": "-zzstd -C4096 -E48bit --max-extent-bytes=4096",
         "dot-omitted": "-E48bit,dot-omitted", "dot-omitted-lz4": "-zlz4hc -C16384 -Edot-omitted,fragments"})
-        "dot-omitted": "-E48bit,dot-omitted"})
     # Directories, inodes, and both, in files of their own, with each way to store data.
     special = {"directories": "--zD", "metabox": "-m4096", "directories-metabox": "--zD -m4096:zstd"}
     data = {"lz4hc": "-zlz4hc -C16384", "lz4-tails": "-zlz4 -C4096 -Eztailpacking", "zstd-fragments": "-zzstd -C65536 -Efragments",
@@ -113,6 +132,13 @@ def combinations():
         "metabox-extended-all-shared": "-zzstd -C65536 -m16384 -Eforce-inode-extended -x0",
         "metabox-prefixes": " ".join(["-zlz4 -m4096 -x0", *PREFIXES]), "metabox-lzma": "-zlz4:lzma -C65536 -m16384:lzma",
         "directories-no-xattrs": "-zzstd -C16384 --zD -x-1"})
+    several = "--compress-hints=HINTS -zlz4hc:zstd:deflate:lzma"
+    for name, words in (("", ""), ("-fragments", "-Efragments"), ("-dedupe", "-Ededupe"),
+                        ("-all-fragments-dedupe", "-Eall-fragments,dedupe"), ("-tails", "-Eztailpacking"),
+                        ("-fragments-dedupe-tails", "-C65536 -Efragments,dedupe,ztailpacking"),
+                        ("-chunks", "--chunksize=16384 -Ededupe"), ("-full-indexes", "-Elegacy-compress"),
+                        ("-blocks-512", "-b512 -C8192 -Efragments"), ("-blocks-1024", "-b1024 -Ededupe")):
+        found[f"hints{name}"] = f"{several} {words}"
     for size in (512, 1024, 2048):
         found[f"blocks-{size}"] = f"-b{size}"
         found[f"blocks-{size}-lz4"] = f"-b{size} -zlz4 -C{size}"
@@ -132,6 +158,9 @@ def combinations():
         "xattrs-prefixes-all-shared": " ".join(["-x0", *PREFIXES]),
         "xattrs-prefixes-packed": " ".join(["-zzstd -C65536 -Eall-fragments", *PREFIXES]),
         "xattrs-prefixes-plain": " ".join(["-zlz4 -Efragments,plain-xattr-prefixes", *PREFIXES]),
+        "xattrs-digests": "--xattr-inode-digest", "xattrs-digests-named": "-zlz4 --xattr-inode-digest=trusted.erofs.fp",
+        "xattrs-digests-prefixes": " ".join(["-zzstd -Efragments -x0 --xattr-inode-digest", *PREFIXES]),
+        "xattrs-root": "--root-xattr-isize=1024", "xattrs-root-none": "-x-1 --root-xattr-isize=5000 -b1024",
         "xattrs-no-filter": "-E^xattr-name-filter", "all-root": "--all-root", "one-time": "--all-time",
         "owners": "--force-uid=70000 --force-gid=3",
         "owners-offset": "--force-uid=5 --force-gid=6 --uid-offset=10 --gid-offset=100000",
@@ -168,6 +197,11 @@ def wanted(source, options):
             first = source[old["links"][0]]
             new.update({"nlink": 1, **{name: first[name] for name in ("jumps", "content") if name in first}})
             del new["links"]
+    digest = value(options, "--xattr-inode-digest=")
+    for look in looks.values() if digest else ():
+        if stat.S_ISREG(look["type"]) and look["size"]:
+            content = look.get("content") or source[look["links"][0]]["content"]
+            look["xattrs"] = {**look["xattrs"], digest: b"sha256:" + content}
     for path, old in source.items():
         # A whiteout of overlayfs: its directory is marked, as mkfs.erofs does it, so that overlayfs looks for such.
         if stat.S_ISCHR(old["type"]) and old["rdev"] == (0, 0):
@@ -269,10 +303,15 @@ class Matrix:
         self.work = tempfile.mkdtemp(prefix="build-matrix-", dir=given["work"])
         self.image = os.path.join(self.work, "image.erofs")
         self.blob = os.path.join(self.work, "image.blob")
+        self.hints = os.path.join(self.work, "hints")
+        with open(self.hints, "wb") as file:
+            file.write(HINTS)
         self.right, self.wrong, self.refused = [], [], []
 
     def mkfs(self, options, source):
-        options = [word.replace(f"={BLOB}", f"={self.blob}") for word in options]
+        beside = {f"={BLOB}": f"={self.blob}", "=HINTS": f"={self.hints}"}
+        for name, path in beside.items():
+            options = [word.replace(name, path) for word in options]
         return run(["mkfs.erofs", *options, self.image, source], executable=self.ferrofs)
 
     def devices(self, options):

@@ -355,6 +355,12 @@ pub(crate) struct BuildCompression {
     #[arg(short = 'C', long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) pcluster: Option<u64>,
 
+    /// Compress some files otherwise, by lines of FILE: bytes of a pcluster, or 0 for not at all; the
+    /// number of an algorithm of --compress, from 0 on, which may be left out; and an expression, a
+    /// POSIX extended one, that is found in the paths. The first line that fits counts
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hints: Option<PathBuf>,
+
     /// Bytes that a pcluster decodes to at most: whole blocks, up to 12m
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_extent: Option<u64>,
@@ -368,6 +374,14 @@ pub(crate) struct BuildCompression {
     #[arg(long, value_name = "tails|all", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "tails", value_enum)]
     pub(crate) fragments: Option<FragmentChoice>,
+
+    /// Bytes that a pcluster takes at most where files are compressed together [default: --pcluster]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, requires = "fragments")]
+    pub(crate) fragments_pcluster: Option<u64>,
+
+    /// Which of what is compressed together is stored once
+    #[arg(long, value_name = "WHAT", value_enum, requires = "fragments")]
+    pub(crate) share_fragments: Option<SharingChoice>,
 
     /// Store what repeats once
     #[arg(long)]
@@ -395,6 +409,20 @@ pub(crate) enum FragmentChoice {
     All,
 }
 
+/// What is stored once of what is compressed together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SharingChoice {
+    /// Ends of files that are equal, or that another ends with
+    Parts,
+    /// Files that are equal
+    Files,
+    /// Nothing
+    Off,
+}
+
+/// The attribute that holds the digest of a file, where no other is named: as erofs-utils calls it.
+pub(crate) const DIGEST_XATTR: &str = "erofs.fingerprint.v1";
+
 /// What an image is like.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Image")]
@@ -404,7 +432,8 @@ pub(crate) struct BuildLayout {
     #[arg(default_value = "4096")]
     pub(crate) block_size: u64,
 
-    /// Keep files in chunks of this many bytes, a power of two, uncompressed, with holes
+    /// Keep files in chunks of this many bytes, a power of two, uncompressed, with holes; with --compress
+    /// those in which nothing can be compressed
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) chunk_size: Option<u64>,
 
@@ -412,10 +441,19 @@ pub(crate) struct BuildLayout {
     /// it gives --device=FILE
     #[arg(long, value_name = "FILE", requires = "chunk_size")]
     pub(crate) blob: Option<PathBuf>,
+
     /// Keep inodes in a file of their own, with pclusters of this many bytes, compressed as files are or by
     /// ALG. Linux reads them from 6.17 on
     #[arg(long, value_name = "BYTES[:ALG[,level=N]]")]
     pub(crate) metabox: Option<String>,
+
+    /// Begin the data of each file at a multiple of this many bytes: whole blocks
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub(crate) align_data: Option<u64>,
+
+    /// Make the image a multiple of this many bytes long: whole blocks
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub(crate) align_image: Option<u64>,
 
     /// Keep no ends of uncompressed files behind their inodes, as direct access needs it
     #[arg(long)]
@@ -450,9 +488,25 @@ pub(crate) struct BuildLayout {
     #[arg(long, value_name = "PREFIX")]
     pub(crate) xattr_prefix: Vec<OsString>,
 
+    /// Keep these prefixes apart from files that are compressed together, where kernels from 6.17 on
+    /// find them, and older ones do not
+    #[arg(long, requires = "xattr_prefix")]
+    pub(crate) plain_xattr_prefixes: bool,
+
     /// Store an extended attribute once if more inodes than this have it
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub(crate) xattr_share_above: u32,
+
+    /// Store the SHA-256 of each file in an extended attribute; without a name in one that is never
+    /// listed, by which kernels from 7.0 on share memory of equal files [default NAME:
+    /// erofs.fingerprint.v1]
+    #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = DIGEST_XATTR)]
+    pub(crate) digest_xattr: Option<OsString>,
+
+    /// Leave room for extended attributes of the root: this many bytes at least, up to 65532
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0")]
+    pub(crate) root_xattr_room: u64,
 }
 
 /// What of the source goes into an image, and what is changed about it.

@@ -178,7 +178,7 @@ supported is refused by name. `ferrofs build` can do more.
 Algorithms of -z: lz4; lz4hc 0-12 (9); lzma 0-9, 100-109 (6), dictsize up to 8388608; deflate 0-9 (1);
 libdeflate 0-12 (1); zstd 0-22 (3), dictsize up to 1048576. The level may stand alone, as in -zlzma,9.
 
-Extended options of -E, ^ before one for the contrary: fragments, all-fragments, fragdedupe=full|inode,
+Extended options of -E, ^ before one for the contrary: fragments, all-fragments, fragdedupe=full|inode|off,
 dedupe, ztailpacking, inline_data (^inline_data or noinline_data), legacy-compress, force-inode-compact,
 force-inode-extended, force-inode-blockmap, force-chunk-indexes, nosbcrc, xattr-name-filter,
 plain-xattr-prefixes, 48bit, dot-omitted.

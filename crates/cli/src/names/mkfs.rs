@@ -92,13 +92,37 @@ pub(crate) struct MkfsArguments {
     #[arg(long)]
     pub(crate) all_root: bool,
 
-    /// Keep files in chunks of this many bytes, a power of two, uncompressed
+    /// Keep files in chunks of this many bytes, a power of two, uncompressed; with -z those in which
+    /// nothing can be compressed
     #[arg(long = "chunksize", value_name = "#", value_parser = parse_number)]
     pub(crate) chunk_bytes: Option<u64>,
 
     /// Put the chunks of --chunksize into FILE, a new file or a block device, which becomes device 1
     #[arg(long, value_name = "FILE", requires = "chunk_bytes")]
     pub(crate) blobdev: Option<PathBuf>,
+
+    /// Compress some files otherwise, by lines of FILE: bytes of a pcluster, or 0 for not at all; the
+    /// number of an algorithm of -z, from 0 on, which may be left out; and an expression
+    #[arg(long, value_name = "FILE")]
+    pub(crate) compress_hints: Option<PathBuf>,
+
+    /// Begin the data of each file at a multiple of this many blocks
+    #[arg(long = "dsunit", value_name = "#", value_parser = parse_number)]
+    pub(crate) data_alignment_blocks: Option<u64>,
+
+    /// Make the image a multiple of this many blocks long, rounded up to a power of two
+    #[arg(long = "fsalignblks", value_name = "#", value_parser = parse_number)]
+    pub(crate) image_alignment_blocks: Option<u64>,
+
+    /// Leave room for extended attributes of the root: this many bytes at least, up to 65532
+    #[arg(long = "root-xattr-isize", value_name = "#", value_parser = parse_number)]
+    #[arg(default_value = "0")]
+    pub(crate) root_xattr_bytes: u64,
+
+    /// Store the SHA-256 of each file in an extended attribute [default X: erofs.fingerprint.v1]
+    #[arg(long = "xattr-inode-digest", value_name = "X", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = crate::arguments::DIGEST_XATTR)]
+    pub(crate) digest_xattr: Option<OsString>,
 
     /// Build all of it, as is always so, and take the data of images into the new one, in place of
     /// referring to it as that of devices 1, 2 and so on
@@ -255,17 +279,14 @@ fn parse_tar(mode: &str) -> Result<TarMode, String> {
 }
 
 /// What mkfs.erofs has and this does not, and what to do instead.
-const REFUSED: [(&str, &str); 21] = [
+const REFUSED: [(&str, &str); 16] = [
     ("--async-queue-limit", "the queue is bounded by the memory that a build may take"),
     ("--block-list-file", "`dump.erofs -e --path=PATH IMAGE` tells where a file lies"),
-    ("--compress-hints", "every file is compressed alike; choose with -z and -C"),
-    ("--dsunit", "data lies from block to block; choose the block size with -b"),
     ("--file-contexts", "labels are taken from the source; set security.selinux there"),
     (
         "--fs-config-file",
         "owners and modes are taken from the source; set them there, or use a tar",
     ),
-    ("--fsalignblks", "an image ends with its last block; `truncate` makes the file longer"),
     ("--gzinfo", "no index for random access to gzip is made"),
     (
         "--incremental",
@@ -276,10 +297,8 @@ const REFUSED: [(&str, &str); 21] = [
     ("--product-out", "it is for Android's lists of owners, which are not read"),
     ("--random-algorithms", "it is for testing mkfs.erofs"),
     ("--random-pclusterblks", "it is for testing mkfs.erofs"),
-    ("--root-xattr-isize", "the root directory gets the room that its attributes take"),
     ("--s3", "nothing is fetched; fetch the files and give their directory"),
     ("--vmdk-desc", "no descriptor of a virtual disk is made"),
-    ("--xattr-inode-digest", "no digests are stored in attributes"),
     ("--zfeature-bits", "choose features by name with -E"),
     ("--ungzip", "no copy of the unpacked stream is written; give it without a value"),
     ("--unxz", "no copy of the unpacked stream is written; give it without a value"),

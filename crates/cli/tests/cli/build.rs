@@ -52,6 +52,33 @@ fn assert_holds(image: &Path, tree: &Path, dir: &Dir) {
 }
 
 #[test]
+fn hints_give_files_algorithms_of_their_own() {
+    let dir = Dir::new();
+    let (tree, hints, image) = (source(&dir), dir.join("hints"), dir.join("image"));
+    fs::write(&hints, "# of two files\n16384 2 copy$\n0 ^te.t$\n").unwrap();
+    let option = format!("--hints={}", hints.display());
+    let words = ["build", "--json", "-zlz4:deflate:zstd", &option];
+    let report = ferrofs().args(words).arg(&image).arg(&tree).succeeds().json();
+    let algorithms = report["algorithms"].as_array().unwrap();
+    let names: Vec<_> = algorithms.iter().map(|each| each["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["none", "lz4", "zstd"]);
+    assert_holds(&image, &tree, &dir);
+    let option = format!("--compress-hints={}", hints.display());
+    mkfs().args(["-zlz4:deflate:zstd", "--quiet", &option]).arg(&image).arg(&tree).succeeds();
+    assert_holds(&image, &tree, &dir);
+    let refused = |text: &str, why: &str| {
+        fs::write(&hints, text).unwrap();
+        let words = ["-zlz4", &option];
+        let ended = mkfs().args(words).arg(dir.join("other")).arg(&tree).ends_with(1);
+        assert!(ended.stderr.contains(why), "{}", ended.stderr);
+    };
+    refused("\n4096 2 copy$\n", "line 2 of the hints: algorithm 2 of 1");
+    refused("4096 fine\n4096 (\n", "line 2 of the hints: ");
+    refused("4000 fine\n", "line 1 of the hints: pclusters of 4000 bytes");
+    assert!(!dir.join("other").exists());
+}
+
+#[test]
 fn every_algorithm_and_layout_holds_the_source() {
     let dir = Dir::new();
     let tree = source(&dir);
@@ -68,6 +95,10 @@ fn every_algorithm_and_layout_holds_the_source() {
         &["-zdeflate", "--dedupe", "--fragments=all"],
         &["--chunk-size=64k"],
         &["-b512", "-zlz4", "-C2k"],
+        &["-zlz4", "--chunk-size=64k", "--align-data=64k", "--align-image=1m"],
+        &["-zzstd", "--fragments", "--fragments-pcluster=128k", "--share-fragments=off"],
+        &["-zlz4", "--fragments=all", "--share-fragments=files", "--xattr-prefix=user.ki"],
+        &["--digest-xattr", "--root-xattr-room=1k"],
         &["--no-inline-data", "--xattr-share-above=0"],
         &["--48bit"],
         &["--48bit", "-zlz4hc", "-C64k", "--dedupe", "--fragments"],

@@ -11,14 +11,18 @@ use ferrofs_builder::import::{
     AccountFiles, DirectoryOptions, HardLinks, TarOptions, Unreadable, Whiteouts,
 };
 use ferrofs_builder::tree::Timestamp;
-use ferrofs_builder::{Blob, Deduplication, Fragments, IndexForm, Options, SuperblockTime};
-
-use super::algorithms::{self, Setting};
-use super::request::{
-    Form, Request, SourceKind, Surroundings, Tell, Verify, at_offset, file_time, image_time,
-    parse_block_size, parse_label, parse_uuid, small,
+use ferrofs_builder::{
+    Blob, Deduplication, FragmentSharing, Fragments, IndexForm, Options, SuperblockTime,
 };
-use crate::arguments::{BuildArguments, BuildContent, FragmentChoice, WhiteoutChoice};
+
+use super::algorithms;
+use super::request::{
+    Form, Request, Sizes, SourceKind, Surroundings, Tell, Verify, at_offset, file_time, image_time,
+    parse_label, parse_uuid, small,
+};
+use crate::arguments::{
+    BuildArguments, BuildContent, FragmentChoice, SharingChoice, WhiteoutChoice,
+};
 
 /// Bytes of the largest pcluster, where nothing is said: what most compress with.
 const PCLUSTER_BYTES: u64 = 64 << 10;
@@ -32,7 +36,7 @@ pub(crate) fn request(
     surroundings: &Surroundings,
 ) -> Result<Request, String> {
     let times = Times::of(typed, surroundings)?;
-    let mut options = compressed(typed)?;
+    let mut options = compressed(typed, surroundings.hints.as_deref())?;
     let layout = &typed.layout;
     if let Some(text) = &layout.metabox {
         algorithms::take_metabox(text, &mut options).map_err(|why| format!("--metabox: {why}"))?;
@@ -51,6 +55,12 @@ pub(crate) fn request(
     options.placement = at_offset(layout.offset);
     options.xattr_share_above = Some(layout.xattr_share_above);
     options.xattr_prefixes = as_bytes(&layout.xattr_prefix);
+    options.plain_xattr_prefixes = layout.plain_xattr_prefixes;
+    options.digest_xattr = layout.digest_xattr.as_ref().map(|name| name.as_bytes().to_vec());
+    options.root_xattr_bytes = small("attributes of the root", layout.root_xattr_room)?;
+    let block_bytes = layout.block_size;
+    options.data_alignment_blocks = blocks("--align-data", layout.align_data, block_bytes)?;
+    options.image_alignment_blocks = blocks("--align-image", layout.align_image, block_bytes)?;
     let adjustments = adjustments(&typed.content, times)?;
     Ok(Request {
         image: typed.image.clone(),
@@ -109,22 +119,30 @@ impl Times {
     }
 }
 
-fn compressed(typed: &BuildArguments) -> Result<Options, String> {
-    let defaults = Options::default();
+/// How many blocks an alignment in bytes comes to; without one, 1.
+fn blocks(option: &str, bytes: Option<u64>, block_bytes: u64) -> Result<u32, String> {
+    let bytes = bytes.unwrap_or(block_bytes);
+    let blocks = bytes.checked_div(block_bytes).filter(|_| bytes.is_multiple_of(block_bytes));
+    let blocks = blocks.and_then(|blocks| u32::try_from(blocks).ok());
+    blocks.ok_or_else(|| format!("{option}: {bytes} bytes are no whole blocks of {block_bytes}"))
+}
+
+fn compressed(typed: &BuildArguments, hints: Option<&[u8]>) -> Result<Options, String> {
     let compression = &typed.compression;
-    let block_size = parse_block_size(typed.layout.block_size)?;
-    let block_bytes = u64::from(block_size.bytes());
-    let pcluster_bytes = match (&compression.compress, compression.pcluster) {
-        (_, Some(bytes)) => bytes,
-        (Some(_), None) => PCLUSTER_BYTES.max(block_bytes),
-        (None, None) => block_bytes,
+    let sizes = Sizes {
+        block_bytes: typed.layout.block_size,
+        pcluster_bytes: compression.pcluster,
+        pcluster_default: if compression.compress.is_some() { PCLUSTER_BYTES } else { 0 },
+        extent_bytes_max: compression.max_extent,
+        algorithms: compression.compress.as_deref(),
+        max_distance: compression.max_distance,
+        hints,
+        packed_pcluster_bytes: compression.fragments_pcluster,
     };
-    let setting = Setting { pcluster_bytes, max_distance: compression.max_distance };
-    let algorithms = compression.compress.as_deref();
-    let algorithms = algorithms.map(|text| algorithms::parse(text, setting)).transpose();
-    let algorithms = algorithms.map_err(|why| format!("--compress: {why}"))?;
+    let options = sizes.options("--compress")?;
     let needy = [
         (compression.pcluster.is_some(), "--pcluster"),
+        (compression.hints.is_some(), "--hints"),
         (compression.max_extent.is_some(), "--max-extent"),
         (compression.max_distance != u16::MAX, "--max-distance"),
         (compression.fragments.is_some(), "--fragments"),
@@ -133,18 +151,12 @@ fn compressed(typed: &BuildArguments) -> Result<Options, String> {
         (compression.compress_directories, "--compress-directories"),
         (compression.dedupe && typed.layout.chunk_size.is_none(), "--dedupe"),
     ];
-    if let (None, Some((_, option))) = (&algorithms, needy.iter().find(|(is_given, _)| *is_given)) {
+    if let (None, Some((_, option))) =
+        (&options.algorithms, needy.iter().find(|(is_given, _)| *is_given))
+    {
         return Err(format!("{option} needs --compress"));
     }
-    let extent_bytes_max = match compression.max_extent {
-        None => defaults.extent_bytes_max / block_size.bytes() * block_size.bytes(),
-        Some(bytes) => small("extents", bytes)?,
-    };
     Ok(Options {
-        block_size,
-        algorithms,
-        pcluster_bytes: small("pclusters", pcluster_bytes)?,
-        extent_bytes_max,
         index: if compression.full_indexes { IndexForm::Full } else { IndexForm::Compact },
         inline_pclusters: compression.inline_pclusters,
         compress_directories: compression.compress_directories,
@@ -153,8 +165,13 @@ fn compressed(typed: &BuildArguments) -> Result<Options, String> {
             Some(FragmentChoice::Tails) => Fragments::Tails,
             Some(FragmentChoice::All) => Fragments::All,
         },
+        fragment_sharing: match compression.share_fragments {
+            None | Some(SharingChoice::Parts) => FragmentSharing::Parts,
+            Some(SharingChoice::Files) => FragmentSharing::Files,
+            Some(SharingChoice::Off) => FragmentSharing::Off,
+        },
         deduplication: if compression.dedupe { Deduplication::On } else { Deduplication::Off },
-        ..defaults
+        ..options
     })
 }
 

@@ -12,12 +12,12 @@ use ferrofs_builder::import::{
     Whiteouts,
 };
 use ferrofs_builder::tree::Timestamp;
-use ferrofs_builder::{Blob, Deduplication, Fragments, IndexForm, Options};
+use ferrofs_builder::{Blob, Deduplication, FragmentSharing, Fragments, IndexForm, Options};
 
-use super::algorithms::{self, Setting};
+use super::algorithms;
 use super::request::{
-    Form, LayerData, Layering, Request, SourceKind, Surroundings, Tell, Verify, at_offset,
-    file_time, image_time, parse_block_size, parse_label, parse_uuid, small,
+    Form, LayerData, Layering, Request, Sizes, SourceKind, Surroundings, Tell, Verify, at_offset,
+    file_time, image_time, parse_label, parse_uuid, small,
 };
 use crate::amount::{parse_bytes, parse_number};
 use crate::arguments::{MachineArguments, ProgressStyle};
@@ -35,7 +35,8 @@ pub(crate) fn request(
     surroundings: &Surroundings,
 ) -> Result<Request, String> {
     let times = Times::of(typed, surroundings)?;
-    let mut options = sized(typed)?;
+    let extended = Extended::read(typed)?;
+    let mut options = sized(typed, extended, surroundings)?;
     options.time = image_time(times.build)?;
     options.uuid = parse_uuid(typed.uuid.as_deref().unwrap_or("random"), surroundings)?;
     let label = typed.label.as_ref().map(|label| label.as_bytes());
@@ -49,8 +50,10 @@ pub(crate) fn request(
     }
     options.compress_directories = typed.compresses_directories();
     take_metabox(typed, &mut options)?;
+    options.digest_xattr = typed.digest_xattr.as_ref().map(|name| name.as_bytes().to_vec());
+    options.root_xattr_bytes = small("attributes of the root", typed.root_xattr_bytes)?;
     let stores_nothing = contents(typed).is_some_and(|contents| contents != Contents::Taken);
-    Extended::read(typed)?.apply(&mut options, stores_nothing)?;
+    extended.apply(&mut options, stores_nothing)?;
     check_contents(typed, &options)?;
     let adjustments = adjustments(typed, &options, times)?;
     Ok(Request {
@@ -124,36 +127,45 @@ impl Times {
     }
 }
 
-/// Block, pcluster, extent and chunk sizes, and what compresses.
-fn sized(typed: &MkfsArguments) -> Result<Options, String> {
-    let defaults = Options::default();
+/// Block, pcluster, extent and chunk sizes, what compresses, and how things are aligned.
+fn sized(
+    typed: &MkfsArguments,
+    extended: Extended,
+    surroundings: &Surroundings,
+) -> Result<Options, String> {
     let usual = match contents(typed) {
         Some(Contents::Referred) => TAR_UNIT_BYTES,
-        _ => defaults.block_size.bytes().into(),
+        _ => Options::default().block_size.bytes().into(),
     };
-    let block_size = parse_block_size(typed.block_bytes.unwrap_or(usual))?;
-    let block_bytes = u64::from(block_size.bytes());
-    let pcluster_bytes = typed.pcluster_bytes.unwrap_or(block_bytes);
-    let setting = Setting { pcluster_bytes, max_distance: u16::MAX };
-    let algorithms = typed.algorithms.as_deref();
-    let algorithms = algorithms.map(|text| algorithms::parse(text, setting)).transpose();
-    let algorithms = algorithms.map_err(|why| format!("-z: {why}"))?;
-    if typed.pcluster_bytes.is_some() && algorithms.is_none() {
-        return Err("-C: nothing is compressed without -z".to_owned());
+    let sizes = Sizes {
+        block_bytes: typed.block_bytes.unwrap_or(usual),
+        // It says how long a pcluster may be; without -z there is none, and nothing is longer.
+        pcluster_bytes: typed.pcluster_bytes,
+        pcluster_default: 0,
+        extent_bytes_max: typed.max_extent_bytes,
+        algorithms: typed.algorithms.as_deref(),
+        max_distance: u16::MAX,
+        hints: surroundings.hints.as_deref(),
+        packed_pcluster_bytes: extended.packed_pcluster,
+    };
+    let options = sizes.options("-z")?;
+    if typed.compress_hints.is_some() && options.algorithms.is_none() {
+        return Err("--compress-hints: nothing is compressed without -z".to_owned());
     }
-    let extent_bytes_max = match typed.max_extent_bytes {
-        None => defaults.extent_bytes_max / block_size.bytes() * block_size.bytes(),
-        Some(bytes) => small("extents", bytes)?,
-    };
+    let image = typed.image_alignment_blocks.unwrap_or(1).max(1);
+    let image = image.checked_next_power_of_two().unwrap_or(u64::MAX);
     Ok(Options {
-        block_size,
-        algorithms,
-        pcluster_bytes: small("pclusters", pcluster_bytes)?,
-        extent_bytes_max,
         chunk_bytes: typed.chunk_bytes,
         blob: typed.blobdev.clone().map(Blob::NewFile),
-        ..defaults
+        data_alignment_blocks: alignment(typed.data_alignment_blocks.unwrap_or(1), "--dsunit")?,
+        image_alignment_blocks: alignment(image, "--fsalignblks")?,
+        ..options
     })
+}
+
+/// A number of blocks; 0 is as good as 1.
+fn alignment(blocks: u64, option: &str) -> Result<u32, String> {
+    u32::try_from(blocks.max(1)).map_err(|_| format!("{option}: {blocks} blocks are too many"))
 }
 
 fn take_metabox(typed: &MkfsArguments, options: &mut Options) -> Result<(), String> {
@@ -165,6 +177,8 @@ fn take_metabox(typed: &MkfsArguments, options: &mut Options) -> Result<(), Stri
 #[derive(Clone, Copy, Debug)]
 struct Extended {
     fragments: Fragments,
+    fragment_sharing: FragmentSharing,
+    plain_prefixes: bool,
     /// Bytes of the packed inode's pclusters, where they are given.
     packed_pcluster: Option<u64>,
     dedupe: bool,
@@ -185,6 +199,8 @@ impl Extended {
     fn read(typed: &MkfsArguments) -> Result<Self, String> {
         let mut this = Self {
             fragments: Fragments::None,
+            fragment_sharing: FragmentSharing::Parts,
+            plain_prefixes: false,
             packed_pcluster: None,
             dedupe: false,
             ztailpacking: false,
@@ -216,7 +232,10 @@ impl Extended {
                 self.take_fragments(name, is_wanted, value)?;
                 return Ok(());
             }
-            "fragdedupe" => return check_fragment_dedupe(is_wanted, value),
+            "fragdedupe" => {
+                self.fragment_sharing = fragment_sharing(is_wanted, value)?;
+                return Ok(());
+            }
             _ => value,
         };
         if let Some(value) = kept_value {
@@ -240,11 +259,7 @@ impl Extended {
             "xattr-name-filter" => self.xattr_filter = is_wanted,
             "48bit" => self.wide = is_wanted,
             "dot-omitted" => (self.omit_dot, self.wide) = (is_wanted, self.wide || is_wanted),
-            // The table of prefixes always lies there.
-            "plain-xattr-prefixes" if is_wanted => {}
-            "plain-xattr-prefixes" => {
-                return Err("prefixes always lie in the plain area".to_owned());
-            }
+            "plain-xattr-prefixes" => self.plain_prefixes = is_wanted,
             _ => return Err(format!("{name} is not known")),
         }
         Ok(())
@@ -256,7 +271,12 @@ impl Extended {
         is_wanted: bool,
         value: Option<&str>,
     ) -> Result<(), String> {
-        self.packed_pcluster = value.map(parse_size).transpose()?;
+        self.packed_pcluster = match (is_wanted, value) {
+            (true, Some(value)) => Some(parse_size(value)?),
+            (true, None) => self.packed_pcluster,
+            (false, Some(value)) => return Err(format!("^{name} takes no value such as {value}")),
+            (false, None) => None,
+        };
         self.fragments = match (is_wanted, name) {
             (false, _) => Fragments::None,
             (true, "fragments") => Fragments::Tails,
@@ -277,19 +297,13 @@ impl Extended {
                 return Err(format!("-E: nothing is compressed without -z, and {name} needs that"));
             }
         }
-        if let Some(bytes) =
-            self.packed_pcluster.filter(|bytes| *bytes != u64::from(options.pcluster_bytes))
-        {
-            let other = options.pcluster_bytes;
-            return Err(format!(
-                "-E: pclusters of {bytes} bytes for fragments alone are not supported: -C gives {other}"
-            ));
-        }
         if self.block_maps && options.blob.is_some() {
             let what = "a block map names no device, which --blobdev needs";
             return Err(format!("-E: force-inode-blockmap: {what}"));
         }
         options.fragments = self.fragments;
+        options.fragment_sharing = self.fragment_sharing;
+        options.plain_xattr_prefixes = self.plain_prefixes;
         options.inline_pclusters = self.ztailpacking;
         options.inline_data = self.inline_data;
         options.index = if self.full_indexes { IndexForm::Full } else { IndexForm::Compact };
@@ -311,13 +325,12 @@ impl Extended {
     }
 }
 
-/// Equal fragments are always stored once, which `full` and `inode` both allow.
-fn check_fragment_dedupe(is_wanted: bool, value: Option<&str>) -> Result<(), String> {
+/// Which fragments are stored once.
+fn fragment_sharing(is_wanted: bool, value: Option<&str>) -> Result<FragmentSharing, String> {
     match (is_wanted, value) {
-        (true, Some("full" | "inode") | None) => Ok(()),
-        (true, Some("off")) | (false, None) => {
-            Err("fragments that are equal are always stored once".to_owned())
-        }
+        (true, Some("full") | None) => Ok(FragmentSharing::Parts),
+        (true, Some("inode")) => Ok(FragmentSharing::Files),
+        (true, Some("off")) | (false, None) => Ok(FragmentSharing::Off),
         (_, value) => Err(format!("fragdedupe={} is not known", value.unwrap_or_default())),
     }
 }

@@ -15,6 +15,7 @@ mod watcher;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow, bail};
@@ -36,9 +37,13 @@ use request::{Request, Surroundings, Verify};
 use verify::Verifier;
 use watcher::Watcher;
 
+/// Of a file of hints: more than anybody writes.
+const HINTS_BYTES_MAX: u64 = 1 << 20;
+
 /// Builds as the verb.
 pub(crate) fn run(arguments: &BuildArguments) -> anyhow::Result<Outcome> {
-    match build_request::request(arguments, &surroundings()?) {
+    match build_request::request(arguments, &surroundings(arguments.compression.hints.as_deref())?)
+    {
         Ok(request) => perform(request),
         Err(why) => {
             stderr::complain(why);
@@ -54,12 +59,13 @@ pub(crate) fn run_mkfs(arguments: &MkfsArguments) -> anyhow::Result<Outcome> {
         writeln!(output, "mkfs.erofs (ferrofs) {}", env!("CARGO_PKG_VERSION"))?;
         output.flush()?;
     }
-    let request = mkfs_request::request(arguments, &surroundings()?).map_err(|why| anyhow!(why))?;
+    let surroundings = surroundings(arguments.compress_hints.as_deref())?;
+    let request = mkfs_request::request(arguments, &surroundings).map_err(|why| anyhow!(why))?;
     perform(request)
 }
 
-/// The clock, the environment, and chance.
-fn surroundings() -> anyhow::Result<Surroundings> {
+/// The clock, the environment, chance, and the file of hints.
+fn surroundings(hints: Option<&Path>) -> anyhow::Result<Surroundings> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let mut random = [0; 16];
     File::open("/dev/urandom")
@@ -69,7 +75,21 @@ fn surroundings() -> anyhow::Result<Surroundings> {
         source_date_epoch: std::env::var_os("SOURCE_DATE_EPOCH"),
         now: now.map_or(0, |now| now.as_secs()),
         random,
+        hints: hints.map(read_hints).transpose()?,
     })
+}
+
+/// Reads a file of hints.
+fn read_hints(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let read =
+        File::open(path).and_then(|file| file.take(HINTS_BYTES_MAX + 1).read_to_end(&mut text));
+    let name = escaped(path.as_os_str().as_bytes());
+    read.with_context(|| format!("cannot read the hints {name}"))?;
+    if text.len() as u64 > HINTS_BYTES_MAX {
+        bail!("{name} has more than {HINTS_BYTES_MAX} bytes: too many for hints");
+    }
+    Ok(text)
 }
 
 fn perform(mut request: Request) -> anyhow::Result<Outcome> {
@@ -87,9 +107,13 @@ fn perform(mut request: Request) -> anyhow::Result<Outcome> {
     let interruption = Interruption::watch()?;
     let watcher = Watcher::new(&interruption, request.tell.notices);
     let imported = engine::import(&mut request, &resources, &watcher);
-    let Imported { tree, devices } = imported.map_err(|error| told(&error, &interruption))?;
+    let Imported { mut tree, devices } = imported.map_err(|error| told(&error, &interruption))?;
     if devices.iter().flatten().any(|device| engine::is_same_file(device, &request.image)) {
         bail!("{image}: it would refer to itself; give it another name");
+    }
+    if let Some(name) = &request.options.digest_xattr {
+        ferrofs_builder::add_digests(&mut tree, name, &watcher)
+            .map_err(|error| told(&error, &interruption))?;
     }
     if request.is_rehearsal {
         let estimate = estimate::estimate(&tree, &request.options);

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use ferrofs_builder::import::adjust::Adjustments;
 use ferrofs_builder::import::{DirectoryOptions, TarOptions};
-use ferrofs_builder::{Options, Placement, SuperblockTime};
+use ferrofs_builder::{Hints, Options, Placement, SuperblockTime};
 use ferrofs_image::ondisk::BlockSize;
 
+use super::algorithms::{self, Setting};
 use crate::arguments::{MachineArguments, ProgressStyle};
 
 /// A build, all choices made but those that need a look at the source.
@@ -97,6 +98,8 @@ pub(crate) struct Surroundings {
     pub(crate) now: u64,
     /// Bytes that nobody can foretell.
     pub(crate) random: [u8; 16],
+    /// The file of hints, if one was named.
+    pub(crate) hints: Option<Vec<u8>>,
 }
 
 impl Surroundings {
@@ -173,6 +176,55 @@ pub(crate) fn small(what: &str, bytes: u64) -> Result<u32, String> {
     u32::try_from(bytes).map_err(|_| format!("{what} of {bytes} bytes are not made"))
 }
 
+/// Sizes and algorithms as they were typed, under whatever name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes<'a> {
+    pub(crate) block_bytes: u64,
+    /// None is what `pcluster_default` says, or a block if that is longer.
+    pub(crate) pcluster_bytes: Option<u64>,
+    pub(crate) pcluster_default: u64,
+    pub(crate) extent_bytes_max: Option<u64>,
+    pub(crate) algorithms: Option<&'a str>,
+    pub(crate) max_distance: u16,
+    /// The file of hints, as it was read.
+    pub(crate) hints: Option<&'a [u8]>,
+    pub(crate) packed_pcluster_bytes: Option<u64>,
+}
+
+impl Sizes<'_> {
+    /// Options with these, and the defaults of all others. `option` is what algorithms were typed behind.
+    ///
+    /// # Errors
+    /// What is out of range or cannot be read.
+    pub(crate) fn options(&self, option: &str) -> Result<Options, String> {
+        let defaults = Options::default();
+        let block_size = parse_block_size(self.block_bytes)?;
+        let pcluster_bytes =
+            self.pcluster_bytes.unwrap_or(self.pcluster_default.max(self.block_bytes));
+        let hints = Hints::parse(self.hints.unwrap_or_default());
+        let hints = hints.map_err(|error| error.to_string())?;
+        let of_hints = hints.all().iter().map(|hint| u64::from(hint.pcluster_bytes));
+        let largest = of_hints.chain(self.packed_pcluster_bytes).fold(pcluster_bytes, u64::max);
+        let setting = Setting { pcluster_bytes: largest, max_distance: self.max_distance };
+        let algorithms = self.algorithms.map(|text| algorithms::parse(text, setting)).transpose();
+        let algorithms = algorithms.map_err(|why| format!("{option}: {why}"))?;
+        let extent_bytes_max = match self.extent_bytes_max {
+            None => defaults.extent_bytes_max / block_size.bytes() * block_size.bytes(),
+            Some(bytes) => small("extents", bytes)?,
+        };
+        let packed = self.packed_pcluster_bytes.map(|bytes| small("pclusters", bytes));
+        Ok(Options {
+            block_size,
+            algorithms,
+            pcluster_bytes: small("pclusters", pcluster_bytes)?,
+            packed_pcluster_bytes: packed.transpose()?,
+            hints,
+            extent_bytes_max,
+            ..defaults
+        })
+    }
+}
+
 /// A time of files.
 pub(crate) fn file_time(seconds: u64) -> Result<i64, String> {
     i64::try_from(seconds).map_err(|_| format!("no file can be of the time {seconds}"))
@@ -194,7 +246,12 @@ pub(crate) mod tests {
 
     /// Surroundings in which nothing is special.
     pub(crate) fn quiet_surroundings() -> Surroundings {
-        Surroundings { source_date_epoch: None, now: 1_700_000_000, random: [0xff; 16] }
+        Surroundings {
+            source_date_epoch: None,
+            now: 1_700_000_000,
+            random: [0xff; 16],
+            hints: None,
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use ferrofs_builder::tree::{Content, Kind, Node, Reader, Tree};
+use ferrofs_image::ondisk::xattr::split_name;
 use ferrofs_image::workers::jobs::Ordered;
 use ferrofs_image::{FileType, Image, OpenOptions, Piece};
 
@@ -241,7 +242,10 @@ impl Comparison<'_> {
     }
 
     fn xattrs(&self, pair: &Pair, node: &Node) -> Result<(), Difference> {
-        let expected = &node.metadata.xattrs;
+        // What has no predefined prefix is never listed.
+        let xattrs = node.metadata.xattrs.iter();
+        let expected: BTreeMap<_, _> =
+            xattrs.filter(|(name, _)| split_name(name).is_some()).collect();
         if !pair.inode.has_xattrs() && expected.is_empty() {
             return Ok(());
         }
@@ -249,8 +253,8 @@ impl Comparison<'_> {
         let count = found.len();
         let found: BTreeMap<Box<[u8]>, Box<[u8]>> =
             found.into_iter().map(|xattr| (xattr.name.into(), xattr.value.into())).collect();
-        let odd = found.iter().find(|(name, value)| expected.get(*name) != Some(*value));
-        let missing = expected.keys().find(|name| !found.contains_key(*name));
+        let odd = found.iter().find(|(name, value)| expected.get(name) != Some(value));
+        let missing = expected.keys().find(|name| !found.contains_key(**name)).copied();
         let name = odd.map(|(name, _)| name).or(missing);
         if let Some(name) = name {
             let what = format!("its extended attribute {} is another", name.escape_ascii());

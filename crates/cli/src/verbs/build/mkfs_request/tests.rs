@@ -56,6 +56,44 @@ fn usual_combinations_are_understood() {
 }
 
 #[test]
+fn packed_files_have_pclusters_and_sharing_of_their_own() {
+    let found = options(&["-zlzma", "-C4096", "-Eall-fragments=65536,fragdedupe=inode"]);
+    assert_eq!((found.pcluster_bytes, found.packed_pcluster_bytes), (4096, Some(65536)));
+    assert_eq!(found.fragment_sharing, FragmentSharing::Files);
+    // The dictionary suits the largest.
+    let methods = found.algorithms.unwrap().methods;
+    assert_eq!(methods, [Method::Lzma { level: 6, dictionary_bytes: 256 << 10 }]);
+    for off in ["-E^fragdedupe", "-Efragdedupe=off"] {
+        assert_eq!(options(&["-zlz4", off]).fragment_sharing, FragmentSharing::Off);
+    }
+    assert_eq!(options(&["-zlz4", "-Efragdedupe"]).fragment_sharing, FragmentSharing::Parts);
+}
+
+#[test]
+fn hints_and_alignments_reach_the_build() {
+    let hints = Some(b"65536 1 \\.so$\n".to_vec());
+    let surroundings = Surroundings { hints, ..quiet_surroundings() };
+    let request = made_in(&["-zlz4:zstd", "--compress-hints=file"], &surroundings).unwrap();
+    let hint = request.options.hints.find(b"lib/a.so").unwrap();
+    assert_eq!((hint.pcluster_bytes, hint.method), (65536, 1));
+    assert_eq!(request.options.pcluster_bytes, 4096);
+    assert_eq!(
+        request.options.algorithms.unwrap().methods[1],
+        Method::Zstd { level: 3, window_log: 19 }
+    );
+    let found = options(&["--dsunit=8", "--fsalignblks=5", "--chunksize=65536", "-C65536"]);
+    assert_eq!((found.data_alignment_blocks, found.image_alignment_blocks), (8, 8));
+    let found = options(&["--xattr-inode-digest", "--root-xattr-isize=1024"]);
+    assert_eq!(found.digest_xattr.unwrap(), b"erofs.fingerprint.v1");
+    assert_eq!(found.root_xattr_bytes, 1024);
+    let named = options(&["--xattr-inode-digest=trusted.fp", "-Eplain-xattr-prefixes"]);
+    assert_eq!(
+        (named.digest_xattr.unwrap(), named.plain_xattr_prefixes),
+        (b"trusted.fp".to_vec(), true)
+    );
+}
+
+#[test]
 fn carets_negate() {
     let found = options(&["-zlz4", "-Eztailpacking,dedupe", "-E^ztailpacking,^inline_data"]);
     assert!(!found.inline_pclusters && !found.inline_data);
@@ -185,15 +223,15 @@ fn what_would_be_ignored_or_is_wrong_is_refused_by_name() {
     for (words, part) in [
         (&["-b3000"][..], "512 to 65536"),
         (&["-zfoo"], "-z: no algorithm foo"),
-        (&["-C65536"], "without -z"),
         (&["-Eztailpacking"], "ztailpacking"),
         (&["-Eall-fragments"], "fragments"),
         (&["-Ebogus"], "bogus is not known"),
         (&["-Eztailpacking=3", "-zlz4"], "takes no value"),
-        (&["-Efragments=4096", "-zlz4", "-C65536"], "pclusters of 4096"),
-        (&["-Efragdedupe=off", "-zlz4"], "always stored once"),
+        (&["-E^fragments=4096", "-zlz4"], "takes no value"),
+        (&["--compress-hints=x"], "without -z"),
+        (&["--dsunit=4294967296"], "--dsunit: 4294967296 blocks"),
+        (&["--fsalignblks=9223372036854775809"], "--fsalignblks: "),
         (&["-Efragdedupe=x", "-zlz4"], "fragdedupe=x"),
-        (&["-E^plain-xattr-prefixes"], "plain area"),
         (&["-L", "0123456789abcdef"], "15 fit"),
         (&["-Uxyz"], "no UUID"),
         (&["-Tabc"], "not a number"),
