@@ -8,7 +8,7 @@ use ferrofs_workers::claims::{Claim, Urgency};
 use ferrofs_workers::memory::Policy;
 
 use crate::cluster::{Cluster, ClusterPlace};
-use crate::engine::{Decoded, ERRAND_BYTES, Engine, Errand, Mine, Station, Tally, reach};
+use crate::engine::{Decoded, ERRAND_BYTES, Engine, Errand, Mine, Station, Tally, reaches};
 use crate::error::{Error, ErrorKind, Place, Result, address};
 use crate::image::Core;
 use crate::inode::Inode;
@@ -163,9 +163,10 @@ impl Core {
         let clusters: Vec<Cluster> = missing.iter().filter_map(|part| cluster_of(part)).collect();
         // First what nobody else is at; then what others have begun, which is done by then, mostly.
         let mut left = Vec::new();
+        let reaches = reaches(&clusters);
         for (number, part) in missing.iter().enumerate() {
+            let reach = reaches.get(number).copied().unwrap_or(0);
             let bytes = address(target.get_mut(part.target.clone()))?;
-            let reach = reach(clusters.get(number..).unwrap_or_default());
             if self.decode_part(&mut station, part, (bytes, reach), false).in_inode(part.nid)? {
                 tally.served(bytes.len());
             } else {

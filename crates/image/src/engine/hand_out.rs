@@ -86,8 +86,7 @@ impl Errand {
     /// The most bytes that one of its reads of the source brings.
     pub(crate) fn encoded_bytes(&self) -> usize {
         let places: Vec<Cluster> = self.clusters.iter().map(|job| job.cluster).collect();
-        let from = |number| reach(places.get(number..).unwrap_or_default());
-        (0..places.len()).map(from).max().unwrap_or(0)
+        reaches(&places).into_iter().max().unwrap_or(0)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -108,7 +107,8 @@ impl Errand {
         let station = beyond.or_else(|| engine.stations.try_enter());
         let Some(mut station) = station else { return };
         let places: Vec<Cluster> = clusters.iter().map(|job| job.cluster).collect();
-        for (number, Job { cluster, mut mine, output }) in clusters.into_iter().enumerate() {
+        let reaches = reaches(&places);
+        for (Job { cluster, mut mine, output }, reach) in clusters.into_iter().zip(reaches) {
             if wish.as_ref().is_some_and(Wish::is_over) && !mine.is_demanded() {
                 continue;
             }
@@ -120,7 +120,6 @@ impl Errand {
             if !(is_forced || mine.begin()) {
                 continue;
             }
-            let reach = reach(places.get(number..).unwrap_or_default());
             if let Ok(decoded) = decode(&engine, &mut station, (&cluster, reach), (&mine, output)) {
                 let compressed = u64::from(cluster.is_compressed());
                 station.tally.on_workers = station.tally.on_workers.wrapping_add(compressed);
@@ -161,17 +160,65 @@ fn decode(
     }
 }
 
-/// How far the clusters reach that follow the first one without a gap.
-pub(crate) fn reach(clusters: &[Cluster]) -> usize {
-    let mut run = None;
-    for cluster in clusters {
-        let ClusterPlace::Data(offset) = cluster.id.place else { break };
-        let end = offset.saturating_add(u64::from(cluster.id.encoded_bytes));
-        let (start, reached) = *run.get_or_insert((offset, offset));
-        if offset != reached || end.saturating_sub(start) > REACH_MAX_BYTES {
-            break;
+/// For each cluster how far those reach that lie behind it without a gap, in bytes from its start; 0 where it
+/// does not lie among the data, or is longer than what is read at a time.
+pub(crate) fn reaches(clusters: &[Cluster]) -> Vec<usize> {
+    let range = |cluster: &Cluster| match cluster.id.place {
+        ClusterPlace::Data(start) => {
+            Some((start, start.saturating_add(u64::from(cluster.id.encoded_bytes))))
         }
-        run = Some((start, end));
+        ClusterPlace::Meta(..) => None,
+    };
+    let mut reaches = Vec::with_capacity(clusters.len());
+    // The run of the cluster before ends here: that of the next one ends no earlier.
+    let (mut next, mut end) = (0, 0);
+    for (number, cluster) in clusters.iter().enumerate() {
+        let own = range(cluster).filter(|(start, end)| end - start <= REACH_MAX_BYTES);
+        let Some((start, own_end)) = own else {
+            reaches.push(0);
+            continue;
+        };
+        if next <= number {
+            (next, end) = (number + 1, own_end);
+        }
+        while let Some((from, to)) = clusters.get(next).and_then(range)
+            && from == end
+            && to.saturating_sub(start) <= REACH_MAX_BYTES
+        {
+            (next, end) = (next + 1, to);
+        }
+        reaches.push(usize::try_from(end.saturating_sub(start)).unwrap_or(0));
     }
-    run.and_then(|(start, end)| usize::try_from(end.saturating_sub(start)).ok()).unwrap_or(0)
+    reaches
+}
+
+#[cfg(test)]
+mod tests {
+    use ferrofs_ondisk::compression::AlgorithmId;
+
+    use super::*;
+    use crate::cluster::{ClusterId, Coding};
+    use crate::meta::Space;
+
+    fn cluster(place: ClusterPlace, encoded_bytes: u32) -> Cluster {
+        let coding = Coding::Compressed(AlgorithmId::Lz4);
+        let id = ClusterId { place, encoded_bytes, coding };
+        Cluster { id, decoded_bytes: 10, is_partial: false }
+    }
+
+    #[test]
+    fn a_run_ends_at_a_gap_at_metadata_and_at_a_mebibyte() {
+        let data = |offset, bytes| cluster(ClusterPlace::Data(offset), bytes);
+        let apart = [data(0, 10), data(10, 5), data(16, 4), data(20, 6)];
+        assert_eq!(reaches(&apart), [15, 5, 10, 6]);
+        let backwards = [data(10, 5), data(5, 5), data(10, 5), data(10, 5)];
+        assert_eq!(reaches(&backwards), [5, 10, 5, 5]);
+        let meta = cluster(ClusterPlace::Meta(Space::Image, 10), 5);
+        assert_eq!(reaches(&[data(0, 10), meta, data(10, 5)]), [10, 0, 5]);
+        let half = 1 << 19;
+        let long = [data(0, half), data(half.into(), half), data(1 << 20, half)];
+        assert_eq!(reaches(&long), [1 << 20, 1 << 20, 1 << 19]);
+        assert_eq!(reaches(&[data(0, (1 << 20) + 1), data((1 << 20) + 1, 1)]), [0, 1]);
+        assert_eq!(reaches(&[]), [0; 0]);
+    }
 }

@@ -20,7 +20,7 @@ use ferrofs_workers::memory::{Frame, Policy};
 
 pub(crate) use decode_times::DecodeTimes;
 pub(crate) use decoded::Decoded;
-pub(crate) use hand_out::{ERRAND_BYTES, Errand, Wish, reach};
+pub(crate) use hand_out::{ERRAND_BYTES, Errand, Wish, reaches};
 pub(crate) use keeper::Keeper;
 pub(crate) use station::{Scratch, Station, Stations};
 pub(crate) use tally::Tally;

@@ -2,7 +2,7 @@
 //! one lock of `Claims`; it never runs code of a value but its clone: what goes is handed out, to be
 //! dropped when the lock is free. `Claims`, `Ticket` and `Waiter` call it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map};
 use std::hash::Hash;
 
 use foldhash::fast::RandomState;
@@ -140,13 +140,14 @@ impl<K: Copy + Eq + Hash, V: Clone> Register<K, V> {
 
     /// K1 to K4.
     pub(super) fn claim(&mut self, key: K, length: usize, urgency: Urgency) -> Answer<V> {
+        let number = self.next();
+        let Self { slots, kept, counts, .. } = self;
+        let slot = slots.entry(key).or_insert(Slot { kept: None, entry: None });
         // K1. What is kept and long enough.
-        if let Some(value) = self.serve(key, length, urgency) {
+        if let Some(value) = slot.kept.and_then(|place| serve(kept, counts, place, length, urgency))
+        {
             return Answer::Ready(value);
         }
-        let number = self.next();
-        let counts = &mut self.counts;
-        let slot = self.slots.entry(key).or_insert(Slot { kept: None, entry: None });
         match (&mut slot.entry, urgency) {
             // K2. Nobody is at it.
             (None, _) => {
@@ -176,15 +177,7 @@ impl<K: Copy + Eq + Hash, V: Clone> Register<K, V> {
     /// K1.
     pub(super) fn serve(&mut self, key: K, length: usize, urgency: Urgency) -> Option<V> {
         let place = self.slots.get(&key)?.kept?;
-        if self.kept.peek(place)?.length < length {
-            return None;
-        }
-        let kept = self.kept.touch(place)?;
-        if urgency == Urgency::Demand {
-            self.counts.served += 1;
-            self.counts.prefetch_used += u64::from(std::mem::take(&mut kept.is_unused));
-        }
-        Some(kept.value.clone())
+        serve(&mut self.kept, &mut self.counts, place, length, urgency)
     }
 
     /// K3 for one who waits: none when somebody has begun, or it is over.
@@ -228,9 +221,8 @@ impl<K: Copy + Eq + Hash, V: Clone> Register<K, V> {
     /// K7, the first half: the flight leaves the table. What a value replaces is the caller's to drop,
     /// outside of the lock; none when the ticket was void.
     pub(super) fn end(&mut self, key: K, ticket: u64, ending: Ending<V>) -> Option<Ended<V>> {
-        self.owned(key, ticket)?;
         let slot = self.slots.get_mut(&key)?;
-        let entry = slot.entry.take()?;
+        let entry = slot.entry.take_if(|entry| entry.owner == ticket)?;
         let is_prefetch = entry.urgency == Urgency::Prefetch;
         let is_used = entry.flight.is_demanded();
         let counts = &mut self.counts;
@@ -250,7 +242,8 @@ impl<K: Copy + Eq + Hash, V: Clone> Register<K, V> {
             left = self.keep(key, arrival, is_prefetch && !is_used);
         }
         self.forget_if_empty(key);
-        Some(Ended { flight: entry.flight, left })
+        let is_above_capacity = self.weight > self.capacity;
+        Some(Ended { flight: entry.flight, left, is_above_capacity })
     }
 
     /// Keeps a value, unless it is heavier than everything may be, or a longer one is there; what is
@@ -300,8 +293,11 @@ impl<K: Copy + Eq + Hash, V: Clone> Register<K, V> {
     }
 
     fn forget_if_empty(&mut self, key: K) {
-        if self.slots.get(&key).is_some_and(|slot| slot.kept.is_none() && slot.entry.is_none()) {
-            self.slots.remove(&key);
+        if let hash_map::Entry::Occupied(slot) = self.slots.entry(key)
+            && slot.get().kept.is_none()
+            && slot.get().entry.is_none()
+        {
+            slot.remove();
         }
     }
 
@@ -345,6 +341,27 @@ pub(super) struct Ended<V> {
     pub(super) flight: PlainArc<Flight<V>>,
     /// What was replaced, or not kept.
     pub(super) left: Option<V>,
+    /// More is kept than may be.
+    pub(super) is_above_capacity: bool,
+}
+
+/// K1: what is kept in this place, if it is long enough.
+fn serve<K, V: Clone>(
+    kept: &mut Recency<Kept<K, V>>,
+    counts: &mut ClaimCounts,
+    place: Place,
+    length: usize,
+    urgency: Urgency,
+) -> Option<V> {
+    if kept.peek(place)?.length < length {
+        return None;
+    }
+    let kept = kept.touch(place)?;
+    if urgency == Urgency::Demand {
+        counts.served += 1;
+        counts.prefetch_used += u64::from(std::mem::take(&mut kept.is_unused));
+    }
+    Some(kept.value.clone())
 }
 
 impl<V: Clone> Entry<V> {

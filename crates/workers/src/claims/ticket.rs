@@ -15,12 +15,14 @@ pub struct Ticket<K: Copy + Eq + Hash, V: Value> {
     shared: PlainArc<Shared<K, V>>,
     key: K,
     boarding: Boarding<V>,
+    /// It has lain where demands may take it over.
+    was_handed_out: bool,
     is_over: bool,
 }
 
 impl<K: Copy + Eq + Hash, V: Value> Ticket<K, V> {
     pub(super) fn new(shared: PlainArc<Shared<K, V>>, key: K, boarding: Boarding<V>) -> Self {
-        Self { shared, key, boarding, is_over: false }
+        Self { shared, key, boarding, was_handed_out: false, is_over: false }
     }
 
     /// Says that the computation begins now: from here on nobody takes it over. False when somebody has
@@ -28,7 +30,8 @@ impl<K: Copy + Eq + Hash, V: Value> Ticket<K, V> {
     /// was never [handed out](Self::hand_out) is never void.
     #[must_use = "a ticket that is void must not compute"]
     pub fn begin(&mut self) -> bool {
-        lock(&self.shared.register).begin(self.key, self.boarding.ticket)
+        // K5. Nobody takes over what was never in a queue.
+        !self.was_handed_out || lock(&self.shared.register).begin(self.key, self.boarding.ticket)
     }
 
     /// What the value is for.
@@ -62,6 +65,7 @@ impl<K: Copy + Eq + Hash, V: Value> Ticket<K, V> {
     /// Without this nobody can help: a worker that waits for what lies behind it in its own queue waits
     /// for ever. And so does who waits while holding the ticket.
     pub fn hand_out(&mut self) -> Waiter<K, V> {
+        self.was_handed_out = true;
         let flight = &self.boarding.flight;
         lock(&self.shared.register).hand_out(self.key, self.boarding.ticket, flight);
         Waiter::counted(PlainArc::clone(&self.shared), self.key, self.boarding.again())
@@ -95,11 +99,13 @@ impl<K: Copy + Eq + Hash, V: Value> Ticket<K, V> {
     fn end(&mut self, ending: Ending<V>, value: Option<V>) {
         self.is_over = true;
         let ended = lock(&self.shared.register).end(self.key, self.boarding.ticket, ending);
-        let Some(Ended { flight, left }) = ended else { return };
+        let Some(Ended { flight, left, is_above_capacity }) = ended else { return };
         flight.end(value);
         // Outside of the lock: the end of a value is somebody else's code.
         drop(left);
-        self.shared.evict();
+        if is_above_capacity {
+            self.shared.evict();
+        }
     }
 }
 
