@@ -173,19 +173,20 @@ pub(crate) fn reaches(clusters: &[Cluster]) -> Vec<usize> {
     // The run of the cluster before ends here: that of the next one ends no earlier.
     let (mut next, mut end) = (0, 0);
     for (number, cluster) in clusters.iter().enumerate() {
-        let own = range(cluster).filter(|(start, end)| end - start <= REACH_MAX_BYTES);
+        let own =
+            range(cluster).filter(|(start, end)| end.saturating_sub(*start) <= REACH_MAX_BYTES);
         let Some((start, own_end)) = own else {
             reaches.push(0);
             continue;
         };
         if next <= number {
-            (next, end) = (number + 1, own_end);
+            (next, end) = (number.saturating_add(1), own_end);
         }
         while let Some((from, to)) = clusters.get(next).and_then(range)
             && from == end
             && to.saturating_sub(start) <= REACH_MAX_BYTES
         {
-            (next, end) = (next + 1, to);
+            (next, end) = (next.saturating_add(1), to);
         }
         reaches.push(usize::try_from(end.saturating_sub(start)).unwrap_or(0));
     }
