@@ -42,6 +42,9 @@ CASES = {
     "mkfs-lz4hc-64k-fragments-dedupe-tails": (True, "-zlz4hc -C65536 -Efragments,dedupe,ztailpacking"),
     "mkfs-zstd-64k-all-fragments-dedupe": (True, "-zzstd -C65536 -Eall-fragments,dedupe"),
     "mkfs-lzma-1m": (True, "-zlzma -C1048576"),
+    "mkfs-zstd-64k-48bit-fragments-dedupe": (True, "-zzstd -C65536 -E48bit,fragments,dedupe"),
+    "mkfs-lz4hc-16k-directories-metabox": (True, "-zlz4hc -C16384 --zD -m4096"),
+    "mkfs-lz4-aligned": (True, "-zlz4 --dsunit=16 --fsalignblks=64"),
     "build-plain": (False, ""),
     "build-zstd-64k-fragments-dedupe": (False, "-zzstd -C64k --fragments --dedupe --inline-pclusters"),
 }
