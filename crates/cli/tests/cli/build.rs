@@ -283,7 +283,7 @@ fn mkfs_knows_two_endings_and_refuses_by_name() {
         ("-zfoo", "foo"),
         ("--sort=anything", "anything"),
         ("--blobdev=x", "--chunksize"),
-        ("--dsunit=8", "--dsunit is not supported"),
+        ("--incremental=data", "--incremental is not supported"),
         ("--frobnicate", "--frobnicate"),
         ("-Ebogus", "bogus"),
         ("--tar=i,list", "use --tar=i"),

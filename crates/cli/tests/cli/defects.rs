@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, UNIX_EPOCH};
 
 use crate::support::{Dir, TestCommand, data, ferrofs};
 
@@ -46,6 +47,16 @@ fn from_tar(dir: &Dir, archive: &str, options: &[&str]) -> PathBuf {
     image
 }
 
+/// Extracts an image, with these options, and compares it with its source.
+fn assert_holds(image: &Path, options: &[&str], tree: &Path, dir: &Dir) {
+    let out = dir.join("out");
+    let extract = format!("--extract={}", out.display());
+    named("fsck.erofs").args(options).arg(extract).arg(image).succeeds();
+    let same = Command::new("diff").arg("-r").arg(tree).arg(&out).status().unwrap();
+    assert!(same.success(), "{options:?}");
+    fs::remove_dir_all(out).unwrap();
+}
+
 fn content(image: &Path, path: &str) -> Vec<u8> {
     ferrofs().arg("cat").arg(image).arg(path).succeeds().stdout
 }
@@ -63,14 +74,57 @@ fn defect_1_an_image_at_an_offset_holds_the_bytes_of_plain_files() {
             let file = fs::File::open(&image).unwrap();
             file.read_exact_at(&mut magic, offset + SUPERBLOCK_OFFSET).unwrap();
             assert_eq!(magic, MAGIC);
-            let out = dir.join("out");
-            let extract = format!("--extract={}", out.display());
-            named("fsck.erofs").args([&option, &extract]).arg(&image).succeeds();
-            let same = Command::new("diff").arg("-r").arg(&tree).arg(&out).status().unwrap();
-            assert!(same.success(), "{option} {options:?}");
-            fs::remove_dir_all(out).unwrap();
+            assert_holds(&image, &[&option], &tree, &dir);
         }
     }
+}
+
+#[test]
+fn defect_2_hints_with_algorithms_are_followed() {
+    let dir = Dir::new();
+    let (image, tree, hints) = (dir.join("image"), plain_tree(&dir), dir.join("hints"));
+    fs::write(tree.join("text"), "the same line\n".repeat(9000)).unwrap();
+    fs::write(&hints, "16384 1 ^70000$\n0 ^10$\n4096 ^text$\n").unwrap();
+    let option = format!("--compress-hints={}", hints.display());
+    mkfs().args(["-zlz4hc:zstd", "-C16384", &option]).arg(&image).arg(&tree).succeeds();
+    let info = ferrofs().args(["info", "--json"]).arg(&image).succeeds().json();
+    for declared in ["lz4_max_distance", "zstd_window_log"] {
+        assert!(info["compression"][declared].is_number(), "{declared}: {info}");
+    }
+    assert_holds(&image, &[], &tree, &dir);
+    fs::write(&hints, "4096 2 ^70000$\n").unwrap();
+    let ended = mkfs().args(["-zlz4hc:zstd", &option]).arg(&image).arg(&tree).ends_with(1);
+    assert!(ended.stderr.contains("line 1"), "{}", ended.stderr);
+}
+
+#[test]
+fn defect_3_what_would_be_incremental_is_refused_and_the_image_stays() {
+    let dir = Dir::new();
+    let (image, tree) = (dir.join("image"), plain_tree(&dir));
+    mkfs().arg("-zlz4hc").arg(&image).arg(&tree).succeeds();
+    let before = fs::read(&image).unwrap();
+    let ended = mkfs().arg("--incremental=data").arg(&image).arg(&tree).ends_with(1);
+    assert!(ended.stderr.contains("--incremental is not supported"), "{}", ended.stderr);
+    assert!(fs::read(&image).unwrap() == before);
+}
+
+#[test]
+fn defect_4_directories_are_compressed_where_that_is_said_and_only_there() {
+    let dir = Dir::new();
+    let tree = plain_tree(&dir);
+    for number in 0..2000 {
+        fs::write(tree.join(format!("a-file-with-a-long-name-{number}")), "").unwrap();
+    }
+    let built = |options: &[&str]| {
+        let image = dir.join("image");
+        let fixed = ["-zlz4hc", "-T1700000000", "--all-time", "-Uclear"];
+        mkfs().args(fixed).args(options).arg(&image).arg(&tree).succeeds();
+        assert_holds(&image, &[], &tree, &dir);
+        fs::read(&image).unwrap()
+    };
+    let (with, without) = (built(&["--zD"]), built(&[]));
+    assert!(with.len() < without.len());
+    assert!(built(&["--zD=1"]) == with && built(&["--zD=0"]) == without);
 }
 
 #[test]
@@ -101,6 +155,51 @@ fn defect_10_sparse_files_of_pax_archives_have_their_own_names_and_bytes() {
         let names = ferrofs().args(["ls", "-R"]).arg(&image).succeeds().text();
         assert!(!names.contains("GNUSparseFile"), "{version}: {names}");
     }
+}
+
+#[test]
+fn defect_11_a_48_bit_image_is_reproducible_and_keeps_times() {
+    let dir = Dir::new();
+    let tree = plain_tree(&dir);
+    let time = |seconds: u64| UNIX_EPOCH + Duration::new(seconds, 123_456_789);
+    let times =
+        [("10", time(1_600_000_000)), ("4096", time(1_600_000_001)), ("70000", time(1 << 33))];
+    for (name, time) in times {
+        fs::File::options().write(true).open(tree.join(name)).unwrap().set_modified(time).unwrap();
+    }
+    let built = |image: &Path, jobs: &str| {
+        let fixed =
+            ["-E48bit,fragments", "-zlz4hc", "-T1700000000", "--mkfs-time", "-Uclear", jobs];
+        mkfs().args(fixed).arg(image).arg(&tree).succeeds();
+        fs::read(image).unwrap()
+    };
+    let (one, other) = (dir.join("one"), dir.join("other"));
+    assert!(built(&one, "--workers=1") == built(&other, "--workers=3"));
+    assert_holds(&one, &[], &tree, &dir);
+    for (name, time) in times {
+        let found = ferrofs().args(["stat", "--json"]).arg(&one).arg(format!("/{name}"));
+        let found = found.succeeds().json();
+        let since = time.duration_since(UNIX_EPOCH).unwrap();
+        assert_eq!(found["mtime"]["seconds"], since.as_secs(), "{name}");
+        assert_eq!(found["mtime"]["nanoseconds"], since.subsec_nanos(), "{name}");
+    }
+}
+
+#[test]
+fn defect_12_chunks_are_aligned_and_images_with_inline_tails_are_merged() {
+    let dir = Dir::new();
+    let (image, tree) = (dir.join("image"), plain_tree(&dir));
+    for chunk in ["--chunksize=4096", "--chunksize=65536"] {
+        mkfs().args(["--dsunit=8", chunk]).arg(&image).arg(&tree).succeeds();
+        assert_holds(&image, &[], &tree, &dir);
+    }
+    let (lower, upper) = (dir.join("lower"), dir.join("upper"));
+    mkfs().arg(&lower).arg(&tree).succeeds();
+    fs::write(tree.join("10"), "newer, and in the tail of an inode").unwrap();
+    mkfs().arg(&upper).arg(&tree).succeeds();
+    mkfs().arg(&image).args([&lower, &upper]).succeeds();
+    let devices = [&lower, &upper].map(|layer| format!("--device={}", layer.display()));
+    assert_holds(&image, &devices.each_ref().map(String::as_str), &tree, &dir);
 }
 
 #[test]
