@@ -1,10 +1,10 @@
 //! Directories as they stand in an image: entries with `.` and `..` in byte order, cut into blocks.
 
 use ferrofs_ondisk::dirent::{DirBlockWriter, DirSplit, EntryRef};
-use ferrofs_ondisk::{BlockSize, FileType, Nid};
+use ferrofs_ondisk::{BlockSize, Nid};
 
 use super::inventory::Inventory;
-use crate::tree::{Kind, NodeId, Tree};
+use crate::tree::{NodeId, Tree};
 use crate::{Error, ErrorKind, Result};
 
 /// Writes the directories of one tree.
@@ -77,25 +77,12 @@ impl<'t> Directories<'t> {
             .map(|(name, node)| EntryRef {
                 name,
                 nid: nid_of(node),
-                file_type: file_type(&self.tree.node(node).kind),
+                file_type: self.tree.node(node).kind.file_type(),
             })
             .collect();
         // Only the first two can be out of order: some names come before them (docs/format.md F17).
         entries.sort_by_key(|entry| entry.name);
         entries
-    }
-}
-
-/// What a node is called in an image.
-pub(crate) fn file_type(kind: &Kind) -> FileType {
-    match kind {
-        Kind::Directory(_) => FileType::Directory,
-        Kind::File(_) => FileType::Regular,
-        Kind::Symlink(_) => FileType::Symlink,
-        Kind::CharacterDevice { .. } => FileType::CharDevice,
-        Kind::BlockDevice { .. } => FileType::BlockDevice,
-        Kind::Fifo => FileType::Fifo,
-        Kind::Socket => FileType::Socket,
     }
 }
 
@@ -109,6 +96,7 @@ mod tests {
 
     use super::*;
     use crate::metadata::sample::{metadata, node};
+    use crate::tree::Kind;
 
     #[test]
     fn names_before_the_dot_come_before_it() {

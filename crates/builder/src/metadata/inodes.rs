@@ -3,7 +3,6 @@
 use ferrofs_ondisk::chunk::{ChunkFormat, ChunkPlace};
 use ferrofs_ondisk::{DataLayout, FileType, Inode, InodeForm, Payload, TimeBase, Timestamp};
 
-use super::directories::file_type;
 use super::indexes::{IndexPlan, IndexStyle};
 use super::layout::Shape;
 use crate::data::FileData;
@@ -165,7 +164,7 @@ impl InodeStyle {
 
     fn inode(&self, node: &Node, identity: Identity) -> Inode {
         let metadata = &node.metadata;
-        let mut inode = self.empty(file_type(&node.kind));
+        let mut inode = self.empty(node.kind.file_type());
         inode.mode |= metadata.permissions & 0o7777;
         (inode.uid, inode.gid) = (metadata.uid, metadata.gid);
         inode.nlink = identity.links;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use ferrofs_ondisk::FileType;
+
 use super::{Content, Metadata};
 
 /// Which inode of a tree.
@@ -58,6 +60,22 @@ pub enum Kind {
     Fifo,
     /// A socket.
     Socket,
+}
+
+impl Kind {
+    /// What it is called in an image.
+    #[must_use]
+    pub fn file_type(&self) -> FileType {
+        match self {
+            Self::Directory(_) => FileType::Directory,
+            Self::File(_) => FileType::Regular,
+            Self::Symlink(_) => FileType::Symlink,
+            Self::CharacterDevice { .. } => FileType::CharDevice,
+            Self::BlockDevice { .. } => FileType::BlockDevice,
+            Self::Fifo => FileType::Fifo,
+            Self::Socket => FileType::Socket,
+        }
+    }
 }
 
 impl Node {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use ferrofs_builder::tree::{Content, Kind, Node, Reader, Tree};
 use ferrofs_image::ondisk::xattr::split_name;
 use ferrofs_image::workers::jobs::Ordered;
-use ferrofs_image::{FileType, Image, OpenOptions, Piece};
+use ferrofs_image::{Image, OpenOptions, Piece};
 
 use crate::resources::Resources;
 pub(super) use difference::Difference;
@@ -188,7 +188,7 @@ impl Comparison<'_> {
             )
         };
         let metadata = &node.metadata;
-        let (kind, expected) = (inode.file_type(), file_type(&node.kind));
+        let (kind, expected) = (inode.file_type(), node.kind.file_type());
         if kind != expected {
             return Err(differ("type", kind.name().to_owned(), expected.name().to_owned()));
         }
@@ -375,18 +375,6 @@ fn first_difference(one: &[u8], other: &[u8]) -> usize {
 fn other_bytes(pair: &Pair, offset: u64, within: usize) -> Difference {
     let what = "the image has other bytes than the source".to_owned();
     Difference::new(&pair.path, what).at(offset.saturating_add(within as u64))
-}
-
-fn file_type(kind: &Kind) -> FileType {
-    match kind {
-        Kind::Directory(_) => FileType::Directory,
-        Kind::File(_) => FileType::Regular,
-        Kind::Symlink(_) => FileType::Symlink,
-        Kind::CharacterDevice { .. } => FileType::CharDevice,
-        Kind::BlockDevice { .. } => FileType::BlockDevice,
-        Kind::Fifo => FileType::Fifo,
-        Kind::Socket => FileType::Socket,
-    }
 }
 
 #[cfg(test)]
