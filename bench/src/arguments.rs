@@ -5,15 +5,20 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 
+use crate::case::Case;
 use crate::hogs::HogArguments;
 use crate::launches::{Decoding, LauncherArguments};
 use crate::pages::{LimitArguments, Mix};
 use crate::reads::Through;
 use crate::rows::RowName;
 
-/// Experiments on the mechanisms of ferrofs-workers, beside their peers
+/// What the numbers at the end of the process mean.
+const EXIT_STATUS: &str = "Exit status: 0 when figures were printed, 1 when the experiment failed, 2 for a wrong \
+command line, 3 when the run was too noisy and is refused";
+
+/// Experiments on the mechanisms of ferrofs, beside their peers
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, after_help = EXIT_STATUS)]
 pub(crate) struct Arguments {
     /// Fewer and smaller runs: shows that it works, proves no figure
     #[arg(long, global = true)]
@@ -21,9 +26,12 @@ pub(crate) struct Arguments {
     /// Write every sample as JSON to this file
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Write EXPERIMENT.json and EXPERIMENT.md to this folder
+    /// Write EXPERIMENT.json, EXPERIMENT.md and its plots (EXPERIMENT.svg, EXPERIMENT-2.svg ...) to this folder
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
+    /// Print figures even if repetitions are too far apart for them
+    #[arg(long, global = true)]
+    pub(crate) noisy_ok: bool,
     #[command(subcommand)]
     pub(crate) experiment: Experiment,
 }
@@ -45,6 +53,8 @@ pub(crate) enum Experiment {
     Launches(LaunchesArguments),
     /// Counts the bounce frames that the extents of images take, which their LZ4 windows bound
     Windows(WindowsArguments),
+    /// Tells what an experiment measures, what is expected of it, and why
+    Describe(DescribeArguments),
     /// Gets frames in a memory cgroup
     #[command(hide = true)]
     UnderLimit(LimitArguments),
@@ -54,6 +64,14 @@ pub(crate) enum Experiment {
     /// Starts programs from a mount
     #[command(hide = true)]
     Launcher(LauncherArguments),
+}
+
+/// What is to be told of.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DescribeArguments {
+    /// All if none is named
+    #[arg(value_name = "EXPERIMENT", value_parser = Case::experiments().collect::<Vec<_>>())]
+    pub(crate) experiments: Vec<String>,
 }
 
 /// The letters are those of QEMU's bench.
@@ -230,7 +248,11 @@ mod tests {
     use clap::{CommandFactory, Parser};
 
     use super::{Arguments, Experiment};
+    use crate::case::Case;
     use crate::rows::RowName;
+
+    /// Commands that measure nothing themselves.
+    const NOT_MEASURING: [&str; 2] = ["describe", "all"];
 
     fn parse(words: &str) -> Result<Arguments, clap::Error> {
         Arguments::try_parse_from(words.split_whitespace())
@@ -252,6 +274,20 @@ mod tests {
         assert_eq!((w.threads, w.requests, w.memory, w.repeat), (vec![1, 2, 64], 8, 2, 5));
         assert_eq!(w.rows, [RowName::Original, RowName::Rayon]);
         assert_eq!(w.pin, None);
+    }
+
+    #[test]
+    fn every_experiment_has_a_case_and_every_case_an_experiment() {
+        let command = Arguments::command();
+        let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+        let shown = shown.map(clap::Command::get_name).filter(|name| !NOT_MEASURING.contains(name));
+        let mut experiments: Vec<_> = shown.collect();
+        experiments.sort_unstable();
+        let mut cases: Vec<_> = Case::experiments().collect();
+        cases.sort_unstable();
+        assert_eq!(experiments, cases);
+        let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/cases")).unwrap();
+        assert_eq!(files.count(), cases.len());
     }
 
     #[test]

@@ -3,13 +3,17 @@
 
 mod arguments;
 mod baseline;
+mod case;
+mod claim;
 mod deflater;
 mod hogs;
 mod jobs;
 mod launches;
 mod machine;
+mod need;
 mod page_store;
 mod pages;
+mod plot;
 mod reads;
 mod report;
 mod rows;
@@ -27,10 +31,14 @@ use anyhow::Result;
 use clap::Parser;
 
 use arguments::{Arguments, Experiment};
+use report::Report;
+
+/// The process ends so when repetitions were too far apart for any figure.
+const TOO_NOISY: u8 = 3;
 
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             // If even stderr is closed there is nobody left to tell.
             writeln!(stderr(), "ferrofs-bench: {error:#}").unwrap_or_default();
@@ -39,9 +47,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: &Arguments) -> Result<()> {
+fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut out = stdout().lock();
-    let mut report = match &arguments.experiment {
+    let report = match &arguments.experiment {
         Experiment::Workqueue(settings) => workqueue::run(settings, arguments.quick, &mut out)?,
         Experiment::Scheduling(settings) => scheduling::run(settings, arguments.quick, &mut out)?,
         Experiment::Jobs(settings) => jobs::run(settings, arguments.quick, &mut out)?,
@@ -49,16 +57,34 @@ fn run(arguments: &Arguments) -> Result<()> {
         Experiment::Reads(settings) => reads::run(settings, arguments.quick, &mut out)?,
         Experiment::Launches(settings) => launches::run(settings, arguments.quick, &mut out)?,
         Experiment::Windows(settings) => windows::run(settings, &mut out)?,
-        Experiment::UnderLimit(settings) => return pages::measure(settings),
-        Experiment::Hog(settings) => return hogs::burn(settings),
-        Experiment::Launcher(settings) => return launches::launch_all(settings),
+        Experiment::Describe(settings) => {
+            return case::describe(&settings.experiments, &mut out).map(|()| ExitCode::SUCCESS);
+        }
+        Experiment::UnderLimit(settings) => return end(pages::measure(settings)),
+        Experiment::Hog(settings) => return end(hogs::burn(settings)),
+        Experiment::Launcher(settings) => return end(launches::launch_all(settings)),
     };
-    report.print(&mut out)?;
+    tell(report, arguments, &mut out)
+}
+
+/// How a process ends that measures for another.
+fn end(result: Result<()>) -> Result<ExitCode> {
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+/// Prints and keeps what was found. What is refused is kept as well, marked, but not printed.
+fn tell(mut report: Report, arguments: &Arguments, out: &mut dyn Write) -> Result<ExitCode> {
+    let is_refused = report.is_too_noisy() && !arguments.noisy_ok;
+    if is_refused {
+        report.print_noise(out)?;
+    } else {
+        report.print(out)?;
+    }
     if let Some(path) = &arguments.json {
         report.write_json(path)?;
     }
     if let Some(folder) = &arguments.out {
         report.write_folder(folder)?;
     }
-    Ok(())
+    Ok(if is_refused { ExitCode::from(TOO_NOISY) } else { ExitCode::SUCCESS })
 }

@@ -60,6 +60,18 @@ impl Samples {
         self.summary().median
     }
 
+    /// How far the middle half of the values is apart, as a share of the median; of fewer than four values, how far
+    /// all are. 0 of fewer than two.
+    pub(crate) fn spread(&self) -> f64 {
+        let summary = self.summary();
+        let apart = match summary.count {
+            0 | 1 => return 0.0,
+            2 | 3 => summary.maximum - summary.minimum,
+            _ => self.percentile(750) - self.percentile(250),
+        };
+        apart / summary.median.abs()
+    }
+
     /// All five numbers; NaN where there is nothing to say.
     pub(crate) fn summary(&self) -> Summary {
         let sorted = self.sorted();
@@ -121,6 +133,15 @@ mod tests {
         assert_eq!(hundred.percentile(990), 99.0);
         assert_eq!(hundred.percentile(1000), 100.0);
         assert_eq!(hundred.percentile(0), 1.0);
+    }
+
+    #[test]
+    fn one_value_far_off_does_not_make_many_spread() {
+        assert_eq!(samples(&[]).spread(), 0.0);
+        assert_eq!(samples(&[7.0]).spread(), 0.0);
+        assert_eq!(samples(&[9.0, 10.0, 12.0]).spread(), 0.3);
+        assert_eq!(samples(&[10.0, 10.0, 10.0, 10.0, 900.0]).spread(), 0.0);
+        assert_eq!(samples(&[8.0, 9.0, 11.0, 12.0]).spread(), 0.3);
     }
 
     #[test]
