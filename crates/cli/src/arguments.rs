@@ -89,6 +89,21 @@ pub(crate) struct MachineArguments {
     pub(crate) nice: Option<i32>,
 }
 
+/// Memory that a mount sets aside for decoding.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Resources")]
+pub(crate) struct ReserveArguments {
+    /// Pages of 4 KiB that stay resident for decoding when nobody reads; more of them go back to the system
+    /// at once, and 0 keeps none [default: up to an eighth of --memory for some seconds]
+    #[arg(long, value_name = "N")]
+    pub(crate) reserved_pages: Option<u32>,
+
+    /// Fault the reserved pages in on all CPUs before the mount is ready; without --reserved-pages these
+    /// are an eighth of --memory
+    #[arg(long)]
+    pub(crate) prefault: bool,
+}
+
 /// How to show that long work goes on.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct ProgressArguments {
@@ -656,6 +671,9 @@ pub(crate) struct MountArguments {
     pub(crate) machine: MachineArguments,
 
     #[command(flatten)]
+    pub(crate) reserve: ReserveArguments,
+
+    #[command(flatten)]
     pub(crate) read: ReadArguments,
 
     #[arg(skip)]
@@ -679,6 +697,7 @@ impl MountArguments {
             explain: false,
             json: false,
             machine: MachineArguments::default(),
+            reserve: ReserveArguments::default(),
             read: ReadArguments::default(),
             called: Called::default(),
         }

@@ -1,7 +1,7 @@
 //! How much of the machine a verb may use: CPUs, threads, priority, memory. What is set here holds for
 //! the whole process, so it is set before the image is opened.
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use ferrofs_image::workers::cpus::{CpuSet, Granted};
 use ferrofs_image::workers::percpu::Settings;
 use ferrofs_image::workers::priority::Wanted;
@@ -9,7 +9,7 @@ use ferrofs_image::workers::workqueue::Snapshot as Queue;
 use ferrofs_image::{DecodeWorkers, Image, Memory};
 
 use crate::amount::human_bytes;
-use crate::arguments::{MachineArguments, WorkArguments};
+use crate::arguments::{MachineArguments, ReserveArguments, WorkArguments};
 use crate::stats::StatsReport;
 
 /// What the process takes beside its budget, in bytes: code, stacks, what the walk remembers, and what
@@ -39,6 +39,14 @@ impl Resources {
 
     /// Takes what the arguments allow, for work that never ends with a summary.
     pub(crate) fn of_machine(work: &MachineArguments) -> anyhow::Result<Self> {
+        Self::with_reserve(work, &ReserveArguments::default())
+    }
+
+    /// The same with memory set aside, and faulted in if that is wanted.
+    pub(crate) fn with_reserve(
+        work: &MachineArguments,
+        reserve: &ReserveArguments,
+    ) -> anyhow::Result<Self> {
         if let Some(cpus) = &work.cpus {
             let bound = CpuSet::parse(cpus).and_then(|cpus| cpus.bind_current_thread());
             bound.with_context(|| format!("--cpus={cpus}"))?;
@@ -50,10 +58,14 @@ impl Resources {
         let granted = Granted::read().parallelism();
         // More threads than CPUs would only take memory.
         let wanted = work.jobs.unwrap_or(granted).min(granted);
-        let (threads, memory) = match work.memory {
-            None => (wanted, Memory::standard()?),
+        let (threads, limit) = match work.memory {
+            None => (wanted, Memory::standard_bytes()),
             Some(bytes) => within(bytes, wanted)?,
         };
+        let memory = memory(limit, reserve)?;
+        if reserve.prefault {
+            memory.prefault(threads).context("--prefault")?;
+        }
         // Who asks to be nice does not want the workers that decode ahead to be raised.
         let is_nice = work.nice.is_some_and(|nice| nice > 0);
         let priority = if is_nice { Wanted::Normal } else { Wanted::Raised };
@@ -79,8 +91,8 @@ impl Resources {
     }
 }
 
-/// Threads and memory for a process of `bytes` bytes in all: rather fewer threads than more memory.
-fn within(bytes: u64, wanted: usize) -> anyhow::Result<(usize, Memory)> {
+/// Threads and bytes of the budget for a process of `bytes` bytes in all: rather fewer threads than more memory.
+fn within(bytes: u64, wanted: usize) -> anyhow::Result<(usize, u64)> {
     let least = PROCESS_BYTES + THREAD_BYTES + Memory::MIN_BYTES;
     let spare = bytes.checked_sub(least).ok_or_else(|| {
         anyhow!("--memory: {} is the least that every image can be read in", human_bytes(least))
@@ -88,7 +100,24 @@ fn within(bytes: u64, wanted: usize) -> anyhow::Result<(usize, Memory)> {
     let affordable = usize::try_from(spare / THREAD_BYTES).unwrap_or(usize::MAX).saturating_add(1);
     let threads = wanted.min(affordable);
     let others = PROCESS_BYTES + THREAD_BYTES * threads as u64;
-    Ok((threads, Memory::new(bytes - others)?))
+    Ok((threads, bytes - others))
+}
+
+/// Memory with the reserve that is wanted; to fault one in that nobody measured out takes an eighth.
+fn memory(limit: u64, reserve: &ReserveArguments) -> anyhow::Result<Memory> {
+    let pages = match reserve.reserved_pages {
+        None if !reserve.prefault => return Ok(Memory::new(limit)?),
+        None => u32::try_from(limit / 8 / 4096).unwrap_or(u32::MAX),
+        Some(pages) => pages,
+    };
+    let most = limit / 2 / 4096;
+    if u64::from(pages) > most {
+        bail!(
+            "--reserved-pages={pages}: no more than half of the memory can be set aside, which is {most} pages; \
+             give more with --memory"
+        );
+    }
+    Ok(Memory::with_reserve(limit, pages)?)
 }
 
 #[cfg(test)]
@@ -97,14 +126,24 @@ mod tests {
 
     #[test]
     fn scarce_memory_takes_threads_and_never_the_room_for_an_image() {
-        let limit = |bytes, wanted| {
-            within(bytes, wanted).map(|(threads, memory)| (threads, memory.budget().limit_bytes()))
+        within(26 << 20, 1).unwrap_err();
+        assert_eq!(within(27 << 20, 16).unwrap(), (1, 20 << 20));
+        assert_eq!(within(32 << 20, 16).unwrap(), (6, 20 << 20));
+        assert_eq!(within(32 << 20, 2).unwrap(), (2, 24 << 20));
+        assert_eq!(within(1 << 30, 16).unwrap().0, 16);
+    }
+
+    #[test]
+    fn a_reserve_is_what_was_asked_for_and_no_more_than_half() {
+        let wanted = |reserved_pages, prefault| {
+            let memory = memory(64 << 20, &ReserveArguments { reserved_pages, prefault })?;
+            Ok::<_, anyhow::Error>((memory.reserved_bytes(), memory.prefault(2)?))
         };
-        limit(26 << 20, 1).unwrap_err();
-        assert_eq!(limit(27 << 20, 16).unwrap(), (1, 20 << 20));
-        let (threads, bytes) = limit(32 << 20, 16).unwrap();
-        assert_eq!((threads, bytes), (6, 20 << 20));
-        assert_eq!(limit(32 << 20, 2).unwrap(), (2, 24 << 20));
-        assert_eq!(limit(1 << 30, 16).unwrap().0, 16);
+        assert_eq!(wanted(None, false).unwrap(), (0, 0));
+        assert_eq!(wanted(None, true).unwrap(), (8 << 20, 8 << 20));
+        assert_eq!(wanted(Some(0), true).unwrap(), (0, 0));
+        assert_eq!(wanted(Some(256), false).unwrap(), (1 << 20, 1 << 20));
+        let error = wanted(Some(8193), false).unwrap_err();
+        assert!(error.to_string().contains("8192 pages"), "{error}");
     }
 }

@@ -1,6 +1,6 @@
 //! What a daemon tells the kernel without being asked. Made by `session`.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
@@ -8,10 +8,10 @@ use zerocopy::IntoBytes;
 use crate::session::{SessionCounts, Shared};
 use crate::wire::{StoreOut, notification};
 
-/// Tells the kernel things.
+/// Tells the kernel things. It does not keep the session: the file system that the session keeps may have it.
 #[derive(Clone)]
 pub struct Notifier {
-    shared: Arc<Shared>,
+    shared: Weak<Shared>,
 }
 
 impl std::fmt::Debug for Notifier {
@@ -21,20 +21,20 @@ impl std::fmt::Debug for Notifier {
 }
 
 impl Notifier {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+        Self { shared: Arc::downgrade(shared) }
     }
 
     /// Whether so many listeners are free that the calling one may be busy, or wait, without anybody waiting for it.
     #[must_use]
     pub fn others_listen(&self) -> bool {
-        self.shared.free.count() > 0
+        self.shared.upgrade().is_some_and(|shared| shared.free.count() > 0)
     }
 
-    /// Who listens now.
+    /// Who listens now: nobody once the session is over.
     #[must_use]
     pub fn counts(&self) -> SessionCounts {
-        self.shared.counts()
+        self.shared.upgrade().map(|shared| shared.counts()).unwrap_or_default()
     }
 
     /// Puts bytes of a file where reads find them: into the kernel's page cache. Pages that are being read are waited
@@ -42,11 +42,13 @@ impl Notifier {
     /// another one listens. `offset` is that of a page, and the bytes are whole pages or reach the end of the file.
     ///
     /// # Errors
-    /// `NOENT`: the kernel does not know the node any more. `NOMEM`: it has no pages to spare.
+    /// `NOENT`: the kernel does not know the node any more. `NOMEM`: it has no pages to spare. `NODEV`: the session is
+    /// over.
     pub fn store(&self, node: u64, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         let size = u32::try_from(bytes.len()).map_err(|_| Errno::INVAL)?;
         let head = StoreOut { node, offset, size, padding: 0 };
-        let channel = self.shared.first_channel().ok_or(Errno::NODEV)?;
+        let shared = self.shared.upgrade().ok_or(Errno::NODEV)?;
+        let channel = shared.first_channel().ok_or(Errno::NODEV)?;
         channel.notify(notification::STORE, &[head.as_bytes(), bytes])
     }
 }

@@ -206,7 +206,7 @@ impl Session {
     /// What can tell the kernel things.
     #[must_use]
     pub fn notifier(&self) -> Notifier {
-        Notifier::new(Arc::clone(&self.shared))
+        Notifier::new(&self.shared)
     }
 
     /// Waits for the end of the mount.

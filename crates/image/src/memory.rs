@@ -2,7 +2,7 @@
 //! caches nothing. The engine takes from here, and so may whoever extracts.
 
 use ferrofs_workers::memory::{
-    Budget, Buffer, Buffers, PagePool, Policy, PoolSettings, RequestList,
+    Budget, Buffer, BufferCounts, Buffers, PagePool, Policy, PoolSettings, RequestList,
 };
 
 use crate::error::{Error, ErrorKind, Result};
@@ -33,6 +33,13 @@ impl Memory {
     /// address space for them costs nothing, the table 32 bytes a frame.
     const FRAMES: u32 = 4096;
 
+    /// What a reserve counts in.
+    const PAGE_BYTES: u64 = 4096;
+
+    /// Bytes of one piece that is faulted in before it is wanted: what most extents fit in, and no more than
+    /// four times what a small one asks for.
+    const PREFAULT_BYTES: usize = 64 << 10;
+
     /// Memory of at most `limit_bytes`.
     ///
     /// # Errors
@@ -42,11 +49,42 @@ impl Memory {
         Self::with_budget(Budget::new(limit_bytes))
     }
 
+    /// The same with a reserve of `pages` pages of 4 KiB for decoding, and no more than those: what is given
+    /// back above goes to the system at once, and they stay when nobody reads. Nothing is in it yet;
+    /// [`prefault`](Memory::prefault) fills it, or what is given back first.
+    ///
+    /// # Errors
+    /// As [`Memory::new`]; [`ErrorKind::MemoryLimit`] for a reserve of more than half of the limit.
+    pub fn with_reserve(limit_bytes: u64, pages: u32) -> Result<Self> {
+        let bytes = u64::from(pages).saturating_mul(Self::PAGE_BYTES);
+        if bytes > limit_bytes / 2 {
+            let least = bytes.saturating_mul(2);
+            return Err(ErrorKind::MemoryLimit { bytes: limit_bytes, least }.into());
+        }
+        let memory = Self::of(Budget::new(limit_bytes), pages.min(Self::FRAMES))?;
+        memory.buffers.keep_idle(bytes);
+        memory.buffers.reserve(bytes);
+        Ok(memory)
+    }
+
+    /// Faults the reserve in on up to `threads` threads, so that no reader pays for it; says how many bytes
+    /// came: fewer than the reserve where the system is short.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn prefault(&self, threads: usize) -> Result<u64> {
+        Ok(self.buffers.fill_reserve(Self::PREFAULT_BYTES, threads)?)
+    }
+
     /// Memory of a budget that is counted elsewhere too.
     ///
     /// # Errors
     /// As [`Memory::new`].
     pub fn with_budget(budget: Budget) -> Result<Self> {
+        Self::of(budget, 0)
+    }
+
+    fn of(budget: Budget, frames: u32) -> Result<Self> {
         let limit = budget.limit_bytes();
         if limit < Self::MIN_BYTES {
             let kind = ErrorKind::MemoryLimit { bytes: limit, least: Self::MIN_BYTES };
@@ -54,7 +92,7 @@ impl Memory {
         }
         let buffers = Buffers::new(&budget)?;
         buffers.keep_idle(limit / IDLE_SHARE);
-        let frames = PagePool::new(&budget, PoolSettings::new(Self::FRAMES, 0))?;
+        let frames = PagePool::new(&budget, PoolSettings::new(Self::FRAMES, frames))?;
         Ok(Self { budget, buffers, frames })
     }
 
@@ -71,6 +109,24 @@ impl Memory {
     pub fn standard_bytes() -> u64 {
         let share = ferrofs_workers::memory::granted_bytes() / 8;
         share.clamp(Self::MIN_BYTES, Self::STANDARD_BYTES)
+    }
+
+    /// Bytes that stay resident for decoding once they are: what [`with_reserve`](Memory::with_reserve) said.
+    #[must_use]
+    pub fn reserved_bytes(&self) -> u64 {
+        self.buffers.reserved_bytes()
+    }
+
+    /// How often buffers were used again, mapped and refused, and how long mapping them took.
+    #[must_use]
+    pub fn buffer_counts(&self) -> BufferCounts {
+        self.buffers.counts()
+    }
+
+    /// Bytes of buffers that are resident and that nobody uses.
+    #[must_use]
+    pub fn idle_bytes(&self) -> u64 {
+        self.buffers.idle_bytes()
     }
 
     /// The one sum.

@@ -5,6 +5,7 @@
     reason = "a test ends where its world is not as it must be, and says what it skips"
 )]
 
+mod ending;
 mod foresight;
 mod mounted;
 mod stats;

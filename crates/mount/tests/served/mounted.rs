@@ -25,6 +25,11 @@ impl Mounted {
     }
 
     pub(crate) fn of_file(image: &Path) -> Option<Self> {
+        Self::of_opened(image, &OpenOptions::new())
+    }
+
+    pub(crate) fn of_opened(image: &Path, options: &OpenOptions) -> Option<Self> {
+        let opened = options.clone().reads_are_kept(true).open(image).unwrap();
         let device = File::options().read(true).write(true).open("/dev/fuse");
         let Ok(device) = device else {
             eprintln!("skipped: /dev/fuse cannot be opened here");
@@ -44,9 +49,7 @@ impl Mounted {
             other => other.unwrap(),
         }
         let ready = Ready::new(device.into(), &Settings::default()).unwrap();
-        let served = ready
-            .serve(OpenOptions::new().reads_are_kept(true).open(image).unwrap(), |_| {})
-            .unwrap();
+        let served = ready.serve(opened, |_| {}).unwrap();
         Some(Self { dir, served: Some(served) })
     }
 

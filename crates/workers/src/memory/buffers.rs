@@ -13,12 +13,19 @@ use super::block::{Block, rounded};
 use super::budget::{Budget, Charge, Registration};
 use super::policy::Policy;
 use super::room::Standing;
+use crate::jobs::Job;
 use crate::sync::{Mutex, MutexGuard, Ordering, PlainArc, PlainAtomicU64, PlainWeak, lock};
 use crate::{Error, ErrorKind};
 
 /// An idle block serves leases down to this part of its length: more would let a small lease that
 /// lasts hold far more than it needs.
 const LARGEST_WASTE: usize = 4;
+
+/// Blocks that are worth a thread when a reserve is filled.
+const FILLED_AT_LEAST: u64 = 64;
+
+/// There was no memory for the next block without waiting.
+struct EndsEarly;
 
 /// Buffers under one budget. Clones are handles of the same ones; idle blocks live until the last
 /// handle and the last lease are gone.
@@ -32,9 +39,11 @@ struct Store {
     budget: Budget,
     shelf: Mutex<Shelf>,
     counts: Counts,
-    /// Set once, after the store has an address. Its reclaimer knows the store weakly.
     /// Bytes that may lie idle.
     idle_most: PlainAtomicU64,
+    /// Idle bytes that stay when others are given back for being old or not needed.
+    reserve: PlainAtomicU64,
+    /// Set once, after the store has an address. Its reclaimer knows the store weakly.
     registration: Mutex<Option<Registration>>,
 }
 
@@ -42,6 +51,7 @@ struct Store {
 struct Counts {
     from_idle: PlainAtomicU64,
     mapped: PlainAtomicU64,
+    mapping_nanos: PlainAtomicU64,
     refused: PlainAtomicU64,
 }
 
@@ -53,6 +63,9 @@ pub struct BufferCounts {
     pub from_idle: u64,
     /// Blocks that were mapped, for leases and for the stock.
     pub mapped: u64,
+    /// Nanoseconds that mapping and faulting them in took, all threads together, waiting for the
+    /// system's memory included.
+    pub mapping_nanos: u64,
     /// Leases that may fail and did.
     pub refused: u64,
 }
@@ -71,6 +84,7 @@ impl Buffers {
             counts: Counts::default(),
             registration: Mutex::new(None),
             idle_most: PlainAtomicU64::new(u64::MAX),
+            reserve: PlainAtomicU64::new(0),
         });
         // Weak: the budget would keep the store, and the store keeps the budget.
         let weak = PlainArc::downgrade(&store);
@@ -86,6 +100,45 @@ impl Buffers {
     pub fn keep_idle(&self, bytes: u64) {
         // Relaxed: a bound that the next releases see; it guards nothing.
         self.store.idle_most.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Has `bytes` idle bytes stay when [`give_back`](Self::give_back) or [`trim`](Self::trim) is asked
+    /// for more, as far as so many are idle. Whoever must have memory of the budget gets them all the
+    /// same. Nothing is mapped for it; [`fill_reserve`](Self::fill_reserve) does that.
+    pub fn reserve(&self, bytes: u64) {
+        // Relaxed: as in `keep_idle`.
+        self.store.reserve.store(bytes, Ordering::Relaxed);
+    }
+
+    /// How many bytes [`reserve`](Self::reserve) said.
+    #[must_use]
+    pub fn reserved_bytes(&self) -> u64 {
+        self.store.kept_bytes()
+    }
+
+    /// Maps blocks of `length` bytes until the reserve is idle, and faults them in on up to `threads`
+    /// threads, the caller among them; says how many bytes came. It ends early rather than wait, reclaim,
+    /// or take what others wait for.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfMemory`] when `length` is more than can be.
+    pub fn fill_reserve(&self, length: usize, threads: usize) -> Result<u64, Error> {
+        let block_bytes = rounded(length)? as u64;
+        let missing = self.store.kept_bytes().saturating_sub(self.idle_bytes());
+        let came = PlainAtomicU64::new(0);
+        let blocks = Job::over(0..missing / block_bytes).min_chunk(FILLED_AT_LEAST);
+        let filled = blocks.max_threads(threads).run(|piece| {
+            piece.into_iter().try_for_each(|_| {
+                self.store.put_back(self.store.new_idle(length).ok_or(EndsEarly)?);
+                // Relaxed: the end of the job orders it before the look.
+                came.fetch_add(block_bytes, Ordering::Relaxed);
+                Ok(())
+            })
+        });
+        match filled {
+            Ok(_) | Err(EndsEarly) => Ok(came.into_inner()),
+        }
     }
 
     /// Leases `length` bytes in one piece, until the buffer is dropped. They are resident; what they
@@ -125,26 +178,16 @@ impl Buffers {
     }
 
     /// Makes idle blocks for leases of `length` bytes, until there are `count` of that size, so that
-    /// best effort finds some; says how many it made. It ends early rather than wait, reclaim, or take
-    /// what others wait for. It maps and faults: for threads that may.
+    /// best effort finds some; says how many it made. It ends early rather than wait, reclaim, take what
+    /// others wait for, or have more idle than [`keep_idle`](Self::keep_idle) says. It maps and faults: for
+    /// threads that may.
     #[must_use]
     pub fn stock(&self, length: usize, count: usize) -> usize {
         let Ok(wanted) = rounded(length) else { return 0 };
         let store = &self.store;
         let mut made = 0;
-        while lock(&store.shelf).idle_of(wanted) < count && !store.budget.gives_way() {
-            let Some(charge) = store.budget.try_charge(wanted as u64) else { break };
-            if lock(&store.shelf).announce(wanted).is_err() {
-                break;
-            }
-            let block = match Block::of_charged_now(&store.budget, charge, wanted) {
-                Ok(block) => block,
-                Err(_) => {
-                    lock(&store.shelf).withdraw(wanted);
-                    break;
-                }
-            };
-            store.counts.mapped.fetch_add(1, Ordering::Relaxed);
+        while lock(&store.shelf).idle_of(wanted) < count {
+            let Some(block) = store.new_idle(wanted) else { break };
             store.put_back(block);
             made += 1;
         }
@@ -166,17 +209,17 @@ impl Buffers {
     }
 
     /// Gives idle blocks back to the system, those first that were idle longest, until `bytes` went or
-    /// none is left; says how many went.
+    /// only the reserve is left; says how many went.
     pub fn give_back(&self, bytes: u64) -> u64 {
-        self.store.give_back(bytes)
+        self.store.drop_while(self.store.kept_bytes(), |gone, _| gone < bytes)
     }
 
-    /// Gives every block back that was idle for longer than `age`; says how many bytes went. For
+    /// Gives blocks back that were idle for longer than `age`, down to the reserve; says how many bytes went. For
     /// whoever has a moment, from time to time: so a burst does not keep its memory.
     pub fn trim(&self, age: Duration) -> u64 {
         // A clock younger than the age: nothing is that old.
         let Some(before) = Instant::now().checked_sub(age) else { return 0 };
-        self.store.drop_while(|_, released| released <= before)
+        self.store.drop_while(self.store.kept_bytes(), |_, released| released <= before)
     }
 
     /// What was counted so far.
@@ -186,6 +229,7 @@ impl Buffers {
         BufferCounts {
             from_idle: counts.from_idle.load(Ordering::Relaxed),
             mapped: counts.mapped.load(Ordering::Relaxed),
+            mapping_nanos: counts.mapping_nanos.load(Ordering::Relaxed),
             refused: counts.refused.load(Ordering::Relaxed),
         }
     }
@@ -252,7 +296,32 @@ impl Store {
     #[cold]
     fn map(&self, charge: Charge, wanted: usize) -> Result<Block, Error> {
         lock(&self.shelf).announce(wanted)?;
-        let made = Block::of_charged(&self.budget, charge, wanted);
+        self.counted_mapping(wanted, || Block::of_charged(&self.budget, charge, wanted))
+    }
+
+    /// A block for the stock; none where somebody would have to wait for it.
+    fn new_idle(&self, wanted: usize) -> Option<Block> {
+        let wanted = rounded(wanted).ok()?;
+        let most = self.idle_most.load(Ordering::Relaxed);
+        // What may not lie idle would be unmapped as soon as it is there, over and over.
+        if self.budget.gives_way() || lock(&self.shelf).idle_bytes + wanted as u64 > most {
+            return None;
+        }
+        let charge = self.budget.try_charge(wanted as u64)?;
+        lock(&self.shelf).announce(wanted).ok()?;
+        self.counted_mapping(wanted, || Block::of_charged_now(&self.budget, charge, wanted)).ok()
+    }
+
+    /// Maps a block that was announced, and takes its time.
+    fn counted_mapping(
+        &self,
+        wanted: usize,
+        map: impl FnOnce() -> Result<Block, Error>,
+    ) -> Result<Block, Error> {
+        let begin = Instant::now();
+        let made = map();
+        let nanos = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.counts.mapping_nanos.fetch_add(nanos, Ordering::Relaxed);
         match &made {
             Ok(_) => {
                 self.counts.mapped.fetch_add(1, Ordering::Relaxed);
@@ -296,17 +365,25 @@ impl Store {
         self.budget.returned();
     }
 
+    /// For those who must have the bytes: the reserve goes, too.
     fn give_back(&self, bytes: u64) -> u64 {
-        self.drop_while(|gone, _| gone < bytes)
+        self.drop_while(0, |gone, _| gone < bytes)
     }
 
-    /// Unmaps the block that was idle longest while `goes` says so of the bytes gone so far and the
-    /// time of its release.
-    fn drop_while(&self, goes: impl Fn(u64, Instant) -> bool) -> u64 {
+    fn kept_bytes(&self) -> u64 {
+        self.reserve.load(Ordering::Relaxed)
+    }
+
+    /// Unmaps the block that was idle longest while more than `kept` bytes are idle and `goes` says so of
+    /// the bytes gone so far and the time of its release.
+    fn drop_while(&self, kept: u64, goes: impl Fn(u64, Instant) -> bool) -> u64 {
         let mut gone = 0;
         loop {
             // One at a time: whoever leases meanwhile waits for no more than one look.
-            let oldest = lock(&self.shelf).take_oldest(|released| goes(gone, released));
+            let mut shelf = lock(&self.shelf);
+            let is_above = shelf.idle_bytes > kept;
+            let oldest = shelf.take_oldest(|released| is_above && goes(gone, released));
+            drop(shelf);
             let Some(block) = oldest else { return gone };
             gone += block.mapping.length() as u64;
             // Unmapped here, outside of the lock.

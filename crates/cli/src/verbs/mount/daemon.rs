@@ -48,7 +48,7 @@ pub(super) fn run(
     request: &Request,
     asker: &mut Option<Asker>,
 ) -> anyhow::Result<Outcome> {
-    let resources = Resources::of_machine(&request.machine)?;
+    let resources = Resources::with_reserve(&request.machine, &request.reserve)?;
     let image = source::open_for_mount(&request.image, &request.read, &resources)?;
     if typed.called.is_rehearsal {
         return Ok(Outcome::Good);

@@ -37,6 +37,10 @@ pub(super) struct Explanation {
     channels: usize,
     workers: Vec<Worker>,
     memory_bytes: u64,
+    /// What stays resident for decoding when nobody reads.
+    reserved_bytes: u64,
+    /// What of it is resident and idle now.
+    reserved_idle_bytes: u64,
     time_limit_seconds: Option<u64>,
     log: String,
     sandbox: Option<Boundaries>,
@@ -107,6 +111,8 @@ impl Explanation {
             channels: served.session().channels(),
             workers: workers(&resources.workers.snapshot()),
             memory_bytes: resources.memory.budget().limit_bytes(),
+            reserved_bytes: resources.memory.reserved_bytes(),
+            reserved_idle_bytes: resources.memory.idle_bytes(),
             time_limit_seconds: request.settings.time_limit.map(|limit| limit.as_secs()),
             log: parts.log.to_string(),
             sandbox: parts.entered.map(|entered| Boundaries::new(entered, parts.passing)),
@@ -171,7 +177,9 @@ impl Display for Explanation {
         let (listeners, channels) = (self.listeners, self.channels);
         line(f, "listeners", format_args!("{listeners}, with {channels} channels"))?;
         line(f, "workers", self.workers())?;
-        line(f, "memory", human_bytes(self.memory_bytes))?;
+        let (limit, reserved) = (human_bytes(self.memory_bytes), human_bytes(self.reserved_bytes));
+        let idle = human_bytes(self.reserved_idle_bytes);
+        line(f, "memory", format_args!("{limit}; {reserved} reserved, {idle} ready"))?;
         match self.time_limit_seconds {
             Some(seconds) => line(f, "time limit", format_args!("{seconds} s a request"))?,
             None => line(f, "time limit", "none")?,

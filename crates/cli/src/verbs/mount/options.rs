@@ -15,7 +15,7 @@ use crate::arguments::{Called, Caller};
 use crate::name::escaped;
 
 /// Every word that has a meaning of its own here, for those who mistype one.
-const WORDS: [&str; 46] = [
+const WORDS: [&str; 48] = [
     "ro",
     "rw",
     "allow_other",
@@ -35,6 +35,8 @@ const WORDS: [&str; 46] = [
     "device",
     "no_checksum",
     "memory",
+    "reserved_pages",
+    "prefault",
     "jobs",
     "cpus",
     "nice",
@@ -158,6 +160,7 @@ fn take_plain(request: &mut Request, word: &OsStr, called: Called) -> Result<Und
         }
         b"noauto_unmount" => request.attach.auto_unmount = false,
         b"no_checksum" => request.read.no_checksum = true,
+        b"prefault" => request.reserve.prefault = true,
         b"user_xattr" => request.settings.has_user_xattrs = true,
         b"nouser_xattr" => request.settings.has_user_xattrs = false,
         b"acl" => request.settings.has_acls = true,
@@ -187,6 +190,10 @@ fn take_value(
         b"device" if value.is_empty() => return Err(refused("a file is missing".to_owned())),
         b"device" => request.read.devices.push(PathBuf::from(value)),
         b"memory" => request.machine.memory = Some(parse_bytes(text()?).map_err(refused)?),
+        b"reserved_pages" => {
+            let pages = text()?.parse().map_err(|_| refused("not a number of pages".to_owned()))?;
+            request.reserve.reserved_pages = Some(pages);
+        }
         b"jobs" | b"max_threads" => {
             request.machine.jobs = Some(parse_jobs(text()?).map_err(refused)?);
         }

@@ -10,7 +10,7 @@ use ferrofs_mount::fuse::attach::{Allow, AttachOptions};
 
 use super::log::Target;
 use super::options;
-use crate::arguments::{MachineArguments, MountArguments, ReadArguments};
+use crate::arguments::{MachineArguments, MountArguments, ReadArguments, ReserveArguments};
 
 /// What stands after `fuse.` in the type of our mounts.
 const SUBTYPE: &str = "ferrofs";
@@ -23,6 +23,7 @@ pub(super) struct Request {
     pub(super) attach: AttachOptions,
     pub(super) read: ReadArguments,
     pub(super) machine: MachineArguments,
+    pub(super) reserve: ReserveArguments,
     pub(super) settings: Settings,
     pub(super) log: Option<OsString>,
 }
@@ -43,6 +44,7 @@ impl Request {
             attach,
             read: typed.read.clone(),
             machine: typed.machine.clone(),
+            reserve: typed.reserve.clone(),
             settings: Settings {
                 time_limit: options::time_limit(typed.timeout),
                 has_xattrs: !typed.no_xattrs,

@@ -25,6 +25,12 @@ fn refusal(buffers: &Buffers, length: usize) -> ErrorKind {
     buffers.lease(length, Policy::MayFail).unwrap_err().kind()
 }
 
+/// Leases of idle blocks, blocks that were mapped, and refusals.
+fn numbers(buffers: &Buffers) -> (u64, u64, u64) {
+    let BufferCounts { from_idle, mapped, refused, .. } = buffers.counts();
+    (from_idle, mapped, refused)
+}
+
 #[test]
 fn a_lease_has_its_length_and_is_charged_for_its_block() {
     let (budget, buffers) = buffers(1 << 30);
@@ -69,7 +75,7 @@ fn the_block_that_was_released_last_comes_first() {
     let again: Vec<_> = (0..3).map(|_| must(&buffers, PAGE)).collect();
     let seen: Vec<_> = again.iter().map(|lease| lease.as_ptr()).collect();
     assert!(seen.iter().eq(addresses.iter().rev()));
-    assert_eq!(buffers.counts(), BufferCounts { from_idle: 3, mapped: 3, refused: 0 });
+    assert_eq!(numbers(&buffers), (3, 3, 0));
 }
 
 #[test]
@@ -107,7 +113,7 @@ fn best_effort_makes_no_call_to_the_system_and_faults_nothing() {
     drop(leases);
     drop(buffers.lease(64 << 10, Policy::MayFail).unwrap());
     assert_eq!((budget.counts().mapping_calls, budget.counts().populating_calls), before);
-    assert_eq!(buffers.counts(), BufferCounts { from_idle: 5, mapped: 4, refused: 2 });
+    assert_eq!(numbers(&buffers), (5, 4, 2));
 }
 
 #[test]
@@ -327,4 +333,46 @@ fn no_more_stays_idle_than_is_to_be_kept() {
     drop(held);
     assert_eq!(buffers.idle_bytes(), 64 << 10);
     assert_eq!(budget.used_bytes(), 64 << 10);
+}
+
+#[test]
+fn a_reserve_stays_when_blocks_go_for_their_age_and_goes_to_who_must_have_it() {
+    let (budget, buffers) = buffers(16 * PAGE as u64);
+    buffers.reserve(4 * PAGE as u64);
+    drop((0..8).map(|_| must(&buffers, PAGE)).collect::<Vec<_>>());
+    assert_eq!(buffers.give_back(u64::MAX), 4 * PAGE as u64);
+    assert_eq!(buffers.trim(Duration::ZERO), 0);
+    assert_eq!(buffers.idle_bytes(), 4 * PAGE as u64);
+    // Other sizes: nothing of what is idle fits.
+    let all = must(&buffers, 16 * PAGE);
+    assert_eq!((buffers.idle_bytes(), budget.used_bytes()), (0, 16 * PAGE as u64));
+    drop(all);
+}
+
+#[test]
+fn a_reserve_is_filled_by_several_threads_and_never_beyond_the_budget() {
+    let (budget, buffers) = buffers(200 * PAGE as u64);
+    assert_eq!(buffers.fill_reserve(PAGE, 2), Ok(0));
+    buffers.reserve(130 * PAGE as u64);
+    assert_eq!(buffers.fill_reserve(PAGE, 2), Ok(130 * PAGE as u64));
+    let counts = buffers.counts();
+    assert_eq!((counts.mapped, buffers.idle_bytes()), (130, 130 * PAGE as u64));
+    assert!(counts.mapping_nanos > 0);
+    let _lease = must(&buffers, PAGE);
+    assert_eq!(buffers.counts().from_idle, 1);
+    buffers.reserve(1000 * PAGE as u64);
+    assert_eq!(buffers.fill_reserve(PAGE, 2), Ok(70 * PAGE as u64));
+    assert_eq!(budget.used_bytes(), 200 * PAGE as u64);
+    buffers.fill_reserve(usize::MAX, 1).unwrap_err();
+}
+
+#[test]
+fn a_stock_is_never_more_than_may_lie_idle() {
+    let (_budget, buffers) = buffers(1 << 20);
+    buffers.keep_idle(0);
+    assert_eq!(buffers.stock(PAGE, 2), 0);
+    buffers.keep_idle(3 * PAGE as u64);
+    assert_eq!(buffers.stock(2 * PAGE, 2), 1);
+    assert_eq!(buffers.stock(PAGE, 2), 1);
+    assert_eq!(buffers.counts().mapped, 2);
 }

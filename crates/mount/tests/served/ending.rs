@@ -1,0 +1,21 @@
+//! What is left of a mount in the process that served it.
+
+use std::path::Path;
+
+use ferrofs_mount::image::{Memory, OpenOptions};
+
+use crate::mounted::Mounted;
+
+/// The session keeps the file system, which keeps whatever tells the kernel things: that must not keep the session.
+#[test]
+fn a_mount_that_has_ended_holds_no_memory() {
+    let memory = Memory::new(64 << 20).unwrap();
+    let before = memory.budget().used_bytes();
+    let image = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/demo.erofs");
+    let options = OpenOptions::new().memory(&memory);
+    let Some(mounted) = Mounted::of_opened(&image, &options) else { return };
+    assert!(mounted.read_all() > 0);
+    assert!(memory.budget().used_bytes() - memory.idle_bytes() > before);
+    drop(mounted);
+    assert_eq!(memory.budget().used_bytes() - memory.idle_bytes(), before);
+}
