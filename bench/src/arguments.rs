@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::case::Case;
 use crate::hogs::HogArguments;
 use crate::launches::{Decoding, LauncherArguments};
+use crate::page_pool::{InsideArguments, PagePoolArguments};
 use crate::pages::{LimitArguments, Mix};
 use crate::reads::Through;
 use crate::rows::RowName;
@@ -51,6 +52,9 @@ pub(crate) enum Experiment {
     Reads(ReadsArguments),
     /// Starts programs from a mount beside CPU hogs (needs root)
     Launches(LaunchesArguments),
+    /// Starts programs from a mount in a memory cgroup at its limit, with memory set aside for decoding and
+    /// without (needs root)
+    PagePool(PagePoolArguments),
     /// Counts the bounce frames that the extents of images take, which their LZ4 windows bound
     Windows(WindowsArguments),
     /// Tells what an experiment measures, what is expected of it, and why
@@ -58,6 +62,9 @@ pub(crate) enum Experiment {
     /// Gets frames in a memory cgroup
     #[command(hide = true)]
     UnderLimit(LimitArguments),
+    /// Starts programs in a memory cgroup
+    #[command(hide = true)]
+    PoolLaunches(InsideArguments),
     /// Burns a CPU beside an experiment
     #[command(hide = true)]
     Hog(HogArguments),

@@ -11,6 +11,7 @@ mod jobs;
 mod launches;
 mod machine;
 mod need;
+mod page_pool;
 mod page_store;
 mod pages;
 mod plot;
@@ -60,6 +61,8 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         Experiment::Describe(settings) => {
             return case::describe(&settings.experiments, &mut out).map(|()| ExitCode::SUCCESS);
         }
+        Experiment::PagePool(settings) => page_pool::run(settings, arguments.quick, &mut out)?,
+        Experiment::PoolLaunches(settings) => return end(page_pool::measure(settings)),
         Experiment::UnderLimit(settings) => return end(pages::measure(settings)),
         Experiment::Hog(settings) => return end(hogs::burn(settings)),
         Experiment::Launcher(settings) => return end(launches::launch_all(settings)),

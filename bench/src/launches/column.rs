@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
+use ferrofs_image::Memory;
 
 use super::Decoding;
 use super::daemon::{Daemon, Threads, Wish};
@@ -55,7 +56,7 @@ impl System {
             Self::Ours(threads, decoding) => {
                 let (mode, readahead_kib) = (decoding.mode(), arguments.readahead);
                 let wish = Wish { threads: *threads, mode, readahead_kib };
-                Mount::Ours(Box::new(Daemon::start(image, directory, wish)?))
+                Mount::Ours(Box::new(Daemon::start(image, directory, wish, &Memory::standard()?)?))
             }
             Self::Kernel => Mount::Peer(Peer::kernel(image, directory)?),
             Self::Erofsfuse(program) => Mount::Peer(Peer::erofsfuse(program, image, directory)?),

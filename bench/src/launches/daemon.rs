@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
-use ferrofs_image::{DecodeWorkers, OpenOptions, SyncDecompress};
+use ferrofs_image::{DecodeWorkers, Memory, OpenOptions, SyncDecompress};
 use ferrofs_mount::fuse::attach::{AttachOptions, Attachment, attach};
 use ferrofs_mount::{Notice, Ready, Served, Settings};
 use ferrofs_workers::cpus::Granted;
@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 /// On what threads a mount decodes and answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Threads {
+pub(crate) enum Threads {
     /// Workers that no CPU is bound to, and listeners, all as every thread begins.
     Unbound,
     /// A worker bound to each CPU, at normal priority.
@@ -23,9 +23,9 @@ pub(super) enum Threads {
 }
 
 impl Threads {
-    pub(super) const ALL: [Self; 3] = [Self::Unbound, Self::PerCpu, Self::Raised];
+    pub(crate) const ALL: [Self; 3] = [Self::Unbound, Self::PerCpu, Self::Raised];
 
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Unbound => "unbound",
             Self::PerCpu => "per-CPU",
@@ -40,16 +40,16 @@ impl Threads {
 
 /// What one mount is to be.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wish {
-    pub(super) threads: Threads,
-    pub(super) mode: SyncDecompress,
+pub(crate) struct Wish {
+    pub(crate) threads: Threads,
+    pub(crate) mode: SyncDecompress,
     /// What the kernel may read ahead, if not what a mount has it set to.
-    pub(super) readahead_kib: Option<u32>,
+    pub(crate) readahead_kib: Option<u32>,
 }
 
 /// A mount that this process serves.
 #[derive(Debug)]
-pub(super) struct Daemon {
+pub(crate) struct Daemon {
     attachment: Attachment,
     served: Served,
     workers: DecodeWorkers,
@@ -57,7 +57,12 @@ pub(super) struct Daemon {
 
 impl Daemon {
     /// Mounts the image on the directory. It must not be entered by the thread that waits for others to read.
-    pub(super) fn start(image: &Path, directory: &Path, wish: Wish) -> Result<Self> {
+    pub(crate) fn start(
+        image: &Path,
+        directory: &Path,
+        wish: Wish,
+        memory: &Memory,
+    ) -> Result<Self> {
         let Wish { threads, mode, readahead_kib } = wish;
         let granted = Granted::read();
         let settings = percpu::Settings::new("erofs_worker").priority(threads.wanted());
@@ -66,7 +71,7 @@ impl Daemon {
             // Without a worker of its CPU an item goes to the pool that is bound to none.
             granted.cpus().iter().for_each(|cpu| workers.pool().withdraw(cpu));
         }
-        let opened = OpenOptions::new().workers(&workers).sync_decompress(mode);
+        let opened = OpenOptions::new().workers(&workers).memory(memory).sync_decompress(mode);
         let opened = opened.open(image).with_context(|| format!("{}", image.display()))?;
         let mut options = AttachOptions::new("launches", "ferrofs");
         // Git wants a /dev/null that works.
@@ -85,20 +90,20 @@ impl Daemon {
     }
 
     /// From submission to start of all decode work so far, added up, in us.
-    pub(super) fn queued_micros(&self) -> f64 {
+    pub(crate) fn queued_micros(&self) -> f64 {
         let snapshot = self.workers.snapshot();
         let all = snapshot.workers.iter().chain(&snapshot.unbound.threads);
         all.map(|worker| worker.waits.sum().as_secs_f64() * 1e6).sum()
     }
 
     /// How many items its workers ran, and how many of them on no CPU of their own.
-    pub(super) fn items(&self) -> (u64, u64) {
+    pub(crate) fn items(&self) -> (u64, u64) {
         let snapshot = self.workers.snapshot();
         (snapshot.items(), snapshot.unbound.items())
     }
 
     /// The rungs of priority that its workers reached.
-    pub(super) fn rungs(&self) -> Vec<String> {
+    pub(crate) fn rungs(&self) -> Vec<String> {
         let snapshot = self.workers.snapshot();
         let all = snapshot.workers.iter().chain(&snapshot.unbound.threads);
         let mut rungs: Vec<_> = all.filter_map(|worker| Some(worker.rung?.to_string())).collect();
@@ -108,7 +113,7 @@ impl Daemon {
     }
 
     /// Unmounts, and waits until the last thread is gone.
-    pub(super) fn end(mut self) -> Result<()> {
+    pub(crate) fn end(mut self) -> Result<()> {
         self.attachment.detach().map_err(|error| anyhow!("{error}"))?;
         self.served.join();
         Ok(())

@@ -26,7 +26,7 @@ pub(crate) struct LauncherArguments {
 
 /// A running launcher.
 #[derive(Debug)]
-pub(super) struct Launcher {
+pub(crate) struct Launcher {
     child: Child,
     asked: Option<ChildStdin>,
     said: BufReader<ChildStdout>,
@@ -34,7 +34,7 @@ pub(super) struct Launcher {
 
 impl Launcher {
     /// Starts a launcher with that root. Whatever it reads there, others must answer.
-    pub(super) fn start(root: &Path) -> Result<Self> {
+    pub(crate) fn start(root: &Path) -> Result<Self> {
         let program = std::env::current_exe().context("finding this program")?;
         let mut command = Command::new(program);
         command.arg("launcher").arg("--root").arg(root);
@@ -47,7 +47,7 @@ impl Launcher {
     }
 
     /// Has the next program started, and answers how long it took.
-    pub(super) fn launch(&mut self) -> Result<Duration> {
+    pub(crate) fn launch(&mut self) -> Result<Duration> {
         let asked = self.asked.as_mut().context("a launcher without an ear")?;
         asked.write_all(b"\n").context("asking the launcher")?;
         let mut line = String::new();

@@ -4,10 +4,10 @@
 //! scheduling latency is the sum over one launch.
 
 mod column;
-mod daemon;
-mod launcher;
+pub(crate) mod daemon;
+pub(crate) mod launcher;
 mod peer;
-mod programs;
+pub(crate) mod programs;
 mod run_delay;
 mod tables;
 
@@ -110,10 +110,10 @@ fn read_into_page_cache(image: &Path) -> Result<()> {
 
 /// A directory to mount on, which goes at the end.
 #[derive(Debug)]
-struct Directory(PathBuf);
+pub(crate) struct Directory(pub(crate) PathBuf);
 
 impl Directory {
-    fn make() -> Result<Self> {
+    pub(crate) fn make() -> Result<Self> {
         let path = std::env::temp_dir().join(format!("ferrofs-launches-{}", std::process::id()));
         std::fs::create_dir(&path).with_context(|| format!("making {}", path.display()))?;
         Ok(Self(path))

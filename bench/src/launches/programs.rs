@@ -3,9 +3,9 @@
 
 /// A program and its arguments, as the image names them.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Program {
-    pub(super) path: &'static str,
-    pub(super) arguments: &'static [&'static str],
+pub(crate) struct Program {
+    pub(crate) path: &'static str,
+    pub(crate) arguments: &'static [&'static str],
 }
 
 const fn version(path: &'static str) -> Program {
@@ -13,7 +13,7 @@ const fn version(path: &'static str) -> Program {
 }
 
 /// All of them.
-pub(super) const PROGRAMS: [Program; 16] = [
+pub(crate) const PROGRAMS: [Program; 16] = [
     version("/usr/bin/bash"),
     version("/usr/bin/ls"),
     version("/usr/bin/sed"),

@@ -122,7 +122,7 @@ pub(crate) fn run(folder: &Path, counts: Counts, requests: RequestArguments) -> 
 
 /// A process that does not outlive us.
 #[derive(Debug)]
-struct Process(Child);
+pub(crate) struct Process(pub(crate) Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -195,14 +195,14 @@ fn joined(source: &Source, bursts: &[Samples]) -> Taken {
 
 /// Page cache of the group: a file without a name that is written over and over.
 #[derive(Debug)]
-struct Cache {
+pub(crate) struct Cache {
     file: File,
     offset: u64,
     block: Box<[u8]>,
 }
 
 impl Cache {
-    fn create(path: &Path) -> Result<Self> {
+    pub(crate) fn create(path: &Path) -> Result<Self> {
         let file = File::create_new(path).with_context(|| format!("making {}", path.display()))?;
         // However this process ends, nothing is left behind.
         fs::remove_file(path).with_context(|| format!("removing {}", path.display()))?;
@@ -211,7 +211,7 @@ impl Cache {
     }
 
     /// Makes so many more bytes of the file dirty.
-    fn write(&mut self, bytes: u64) -> Result<()> {
+    pub(crate) fn write(&mut self, bytes: u64) -> Result<()> {
         let end = self.offset + bytes;
         while self.offset < end {
             self.file.seek(SeekFrom::Start(self.offset % FILE_BYTES))?;

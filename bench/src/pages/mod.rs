@@ -2,10 +2,10 @@
 //! limit, beside what it costs from the system; and what launches of programs spend in getting bounce
 //! frames there, with readahead that gives way, a smaller window, and reserves.
 
-mod group;
+pub(crate) mod group;
 mod launch;
 mod launches_table;
-mod limit;
+pub(crate) mod limit;
 mod requests;
 mod taking;
 

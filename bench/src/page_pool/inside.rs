@@ -1,0 +1,135 @@
+//! What the process in the group does: it fills the group with dirty memory, and then mounts, launches and measures,
+//! round by round, everything in turn.
+
+use std::io::{Read, Write, copy, sink, stdin, stdout};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use ferrofs_image::{Memory, SyncDecompress};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use serde::{Deserialize, Serialize};
+
+use crate::launches::Directory;
+use crate::launches::daemon::{Daemon, Threads, Wish};
+use crate::launches::launcher::Launcher;
+use crate::launches::programs::PROGRAMS;
+use crate::pages::limit::Cache;
+use crate::statistics::Samples;
+
+/// The file whose pages fill the group is written over so far before the first round.
+const FILL_BYTES: u64 = 128 << 20;
+/// ... and so far before each launch, so that the group is full again.
+const REFILL_BYTES: u64 = 4 << 20;
+
+/// What the process in the group is told.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct InsideArguments {
+    images: Vec<PathBuf>,
+    #[arg(long)]
+    folder: PathBuf,
+    #[arg(long, value_delimiter = ',')]
+    reserves: Vec<u32>,
+    #[arg(long)]
+    rounds: u16,
+    /// Of the mount, in MiB
+    #[arg(long)]
+    memory: u32,
+    /// Dirty memory that nobody can take away, in MiB
+    #[arg(long)]
+    ballast: u32,
+}
+
+/// What one image with one reserve showed, a value a round.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Column {
+    pub(super) image: String,
+    pub(super) reserve: u32,
+    /// In mapping and faulting in of memory to decode into during the last launch, in ns.
+    pub(super) getting: Samples,
+    /// Pieces of such memory in the last launch: from the reserve, and from the system.
+    pub(super) from_reserve: Samples,
+    pub(super) from_system: Samples,
+    /// From fork to exit of the last program, in ns.
+    pub(super) launch: Samples,
+}
+
+/// Runs in the group, and keeps its memory until its input ends, so that the group can be looked at.
+///
+/// # Errors
+/// When there is no FUSE, an image lacks a program, or the file cannot be written.
+pub(crate) fn measure(arguments: &InsideArguments) -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL)).context("tying a process to its parent")?;
+    let mut word = [0];
+    stdin().read_exact(&mut word).context("waiting for the group")?;
+    let ballast = vec![1_u8; usize::try_from(u64::from(arguments.ballast) << 20)?];
+    let scrap = arguments.folder.join(format!("ferrofs-bench-{}.scrap", std::process::id()));
+    let mut cache = Cache::create(&scrap)?;
+    cache.write(FILL_BYTES)?;
+    let directory = Directory::make()?;
+    let mut columns = columns(arguments);
+    for round in 0..arguments.rounds {
+        // Whoever is first in a round differs from round to round.
+        let first = usize::from(round) % columns.len().max(1);
+        let (late, early) = columns.split_at_mut(first);
+        for (image, column) in early.iter_mut().chain(late) {
+            column.measure(image, arguments.memory, &directory.0, &mut cache)?;
+        }
+    }
+    cache.write(REFILL_BYTES)?;
+    let found: Vec<_> = columns.into_iter().map(|(_, column)| column).collect();
+    writeln!(stdout(), "{}", serde_json::to_string(&found)?)?;
+    match stdin().read(&mut word) {
+        Ok(0) => {}
+        other => bail!("unexpected input: {other:?}"),
+    }
+    std::hint::black_box(&ballast);
+    Ok(())
+}
+
+fn columns(arguments: &InsideArguments) -> Vec<(PathBuf, Column)> {
+    let of_image = |image: &PathBuf| {
+        let name = image.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let column = |reserve: &u32| {
+            let column = Column { image: name.clone(), reserve: *reserve, ..Column::default() };
+            (image.clone(), column)
+        };
+        arguments.reserves.iter().map(column).collect::<Vec<_>>()
+    };
+    arguments.images.iter().flat_map(of_image).collect()
+}
+
+impl Column {
+    /// One round on a fresh mount.
+    fn measure(
+        &mut self,
+        image: &Path,
+        memory_mib: u32,
+        directory: &Path,
+        cache: &mut Cache,
+    ) -> Result<()> {
+        let what = || format!("reading {}", image.display());
+        copy(&mut std::fs::File::open(image).with_context(what)?, &mut sink())
+            .with_context(what)?;
+        let memory = Memory::with_reserve(u64::from(memory_mib) << 20, self.reserve)
+            .with_context(|| format!("a reserve of {} pages", self.reserve))?;
+        let wish =
+            Wish { threads: Threads::Raised, mode: SyncDecompress::Auto, readahead_kib: None };
+        let daemon = Daemon::start(image, directory, wish, &memory)?;
+        let mut launcher = Launcher::start(directory)?;
+        for _ in 1..PROGRAMS.len() {
+            cache.write(REFILL_BYTES)?;
+            launcher.launch()?;
+        }
+        cache.write(REFILL_BYTES)?;
+        let before = memory.buffer_counts();
+        let last = launcher.launch()?;
+        let after = memory.buffer_counts();
+        self.getting.push((after.mapping_nanos - before.mapping_nanos) as f64);
+        self.from_reserve.push((after.from_idle - before.from_idle) as f64);
+        self.from_system.push((after.mapped - before.mapped) as f64);
+        self.launch.push(last.as_nanos() as f64);
+        drop(launcher);
+        daemon.end()
+    }
+}
