@@ -100,8 +100,8 @@ Options of -o: ro; allow_other; auto_unmount, noauto_unmount; exec, noexec; suid
 only); fsname=, subtype=, max_read=; offset=, device= (again for each), no_checksum; memory=,
 reserved_pages=, prefault, jobs=, cpus=, nice=; timeout=, log=; user_xattr, nouser_xattr, acl, noacl; words
 that only mount(8) means, such as nofail, user, noauto, _netdev, x-…; times of access (noatime and the
-like), which are never kept. Anything else is an error. rw is one, too: nothing
-can be written.
+like), which are never kept. Anything else is an error. rw is one,
+too: nothing can be written.
 
 /etc/fstab, with ferrofs in /usr/bin or linked as /sbin/mount.fuse.ferrofs:
   /srv/app.erofs  /mnt/app  fuse.ferrofs  ro,allow_other,nofail  0 0
