@@ -100,7 +100,7 @@ impl<K: Copy + Eq + Hash, V: Value> Claims<K, V> {
         let shared = || PlainArc::clone(&self.shared);
         match answer {
             Answer::Ready(value) => Claim::Ready(value),
-            Answer::Mine(boarding) => Claim::Mine(Ticket::new(shared(), key, boarding)),
+            Answer::Mine(right) => Claim::Mine(Ticket::new(shared(), key, right)),
             Answer::Pending(boarding) => Claim::Pending(match urgency {
                 Urgency::Demand => Waiter::counted(shared(), key, boarding),
                 Urgency::Prefetch => Waiter::uncounted(shared(), key, boarding),

@@ -35,6 +35,13 @@ impl<V: Clone> Flight<V> {
         }
     }
 
+    /// One that nobody is at any more.
+    pub(super) fn over() -> Self {
+        let flight = Self::new(false);
+        *lock(&flight.outcome) = Outcome::Gone;
+        flight
+    }
+
     /// K4. Says that a demand is behind it; whether that was new.
     pub(super) fn demand(&self) -> bool {
         // Relaxed: it guards no data, and a worker that looked a moment too early is K9's case.

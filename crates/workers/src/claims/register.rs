@@ -59,7 +59,9 @@ enum Phase {
 /// A flight that is not over.
 #[derive(Debug)]
 struct Entry<V> {
-    flight: PlainArc<Flight<V>>,
+    /// None while its owner, who came with a demand, is the only one who knows of it: most demands end
+    /// before anybody joins.
+    flight: Option<PlainArc<Flight<V>>>,
     /// Stays when the flight is taken over.
     number: u64,
     /// The ticket that may compute.
@@ -71,29 +73,30 @@ struct Entry<V> {
     urgency: Urgency,
 }
 
-/// A right to compute, or to wait.
+/// A right to compute.
+#[derive(Debug)]
+pub(super) struct Right<V> {
+    /// None while only a demand's owner knows of it.
+    pub(super) flight: Option<PlainArc<Flight<V>>>,
+    /// The ticket's number.
+    pub(super) ticket: u64,
+    pub(super) length: usize,
+}
+
+/// A place among those who wait.
 #[derive(Debug)]
 pub(super) struct Boarding<V> {
     pub(super) flight: PlainArc<Flight<V>>,
     /// The flight's number.
     pub(super) number: u64,
-    /// The ticket's; of one who waits, whose ticket it was when it came.
-    pub(super) ticket: u64,
     pub(super) length: usize,
-}
-
-impl<V> Boarding<V> {
-    /// For one more that waits.
-    pub(super) fn again(&self) -> Self {
-        Self { flight: PlainArc::clone(&self.flight), ..*self }
-    }
 }
 
 /// The answer to a claim.
 #[derive(Debug)]
 pub(super) enum Answer<V> {
     Ready(V),
-    Mine(Boarding<V>),
+    Mine(Right<V>),
     Pending(Boarding<V>),
 }
 
@@ -105,21 +108,11 @@ pub(super) struct Arrival<V> {
     pub(super) length: usize,
 }
 
-/// How a ticket ended.
-#[derive(Debug)]
-pub(super) enum Ending<V> {
-    /// A value for everybody.
-    Published(Arrival<V>),
-    /// A value that its computer has used and nobody else wants.
-    Used,
-    Gone,
-}
-
 /// The answer to one who would finish without publishing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Finish {
-    /// It is over.
-    Over,
+#[derive(Debug)]
+pub(super) enum Finish<V> {
+    /// It is over; here is its flight, if others knew of it.
+    Over(Option<PlainArc<Flight<V>>>),
     /// Somebody waits.
     Waited,
     /// The flight was another's already.
@@ -151,11 +144,13 @@ impl<K: Copy + Eq + Hash, V: Clone> Register<K, V> {
         match (&mut slot.entry, urgency) {
             // K2. Nobody is at it.
             (None, _) => {
-                let flight = PlainArc::new(Flight::new(urgency == Urgency::Demand));
-                let shared = PlainArc::clone(&flight);
+                // A prefetch looks at it without the lock, to see whether it is demanded.
+                let is_prefetch = urgency == Urgency::Prefetch;
+                let flight = is_prefetch.then(|| PlainArc::new(Flight::new(false)));
+                let shared = flight.clone();
                 let (phase, owner) = (Phase::Running, number);
                 slot.entry = Some(Entry { flight: shared, number, owner, phase, length, urgency });
-                Answer::Mine(Boarding { flight, number, ticket: number, length })
+                Answer::Mine(Right { flight, ticket: number, length })
             }
             // K3. It lies in a queue.
             (Some(entry), Urgency::Demand) if entry.phase == Phase::Queued => {
@@ -165,9 +160,10 @@ impl<K: Copy + Eq + Hash, V: Clone> Register<K, V> {
             // K4. Somebody is at it.
             (Some(entry), Urgency::Demand) => {
                 counts.waited += 1;
-                let is_new = entry.flight.demand();
+                let flight = entry.joined();
+                let is_new = flight.demand();
                 counts.upgraded += u64::from(is_new);
-                entry.flight.add_waiter();
+                flight.add_waiter();
                 Answer::Pending(entry.boarding(length))
             }
             (Some(entry), Urgency::Prefetch) => Answer::Pending(entry.boarding(length)),
@@ -181,7 +177,7 @@ impl<K: Copy + Eq + Hash, V: Clone> Register<K, V> {
     }
 
     /// K3 for one who waits: none when somebody has begun, or it is over.
-    pub(super) fn take_over(&mut self, key: K, flight: u64, length: usize) -> Option<Boarding<V>> {
+    pub(super) fn take_over(&mut self, key: K, flight: u64, length: usize) -> Option<Right<V>> {
         let number = self.next();
         let entry = self.slots.get_mut(&key)?.entry.as_mut()?;
         if entry.number != flight || entry.phase != Phase::Queued {
@@ -198,50 +194,65 @@ impl<K: Copy + Eq + Hash, V: Clone> Register<K, V> {
         true
     }
 
-    /// K5. The ticket goes into a queue, and its holder will wait.
-    pub(super) fn hand_out(&mut self, key: K, ticket: u64, flight: &Flight<V>) {
-        flight.add_waiter();
-        if let Some(entry) = self.owned(key, ticket) {
+    /// K5. The ticket goes into a queue, and its holder will wait. Of a void ticket, whose flight may be
+    /// over, somebody waits for `flight`.
+    pub(super) fn hand_out(&mut self, key: K, right: &Right<V>) -> Boarding<V> {
+        let length = right.length;
+        if let Some(entry) = self.owned(key, right.ticket) {
             entry.phase = Phase::Queued;
+            entry.joined().add_waiter();
+            return entry.boarding(length);
         }
+        let gone = || PlainArc::new(Flight::over());
+        let flight = right.flight.clone().unwrap_or_else(gone);
+        flight.add_waiter();
+        // No flight has the number 0, so nothing is taken over.
+        Boarding { flight, number: 0, length }
+    }
+
+    /// Whether somebody waits for a ticket's flight.
+    pub(super) fn is_waited_for(&mut self, key: K, ticket: u64) -> bool {
+        self.owned(key, ticket).is_some_and(|entry| entry.is_waited_for())
     }
 
     /// K8. Ends the flight if nobody waits for it.
-    pub(super) fn finish_unless_waited(&mut self, key: K, ticket: u64) -> Finish {
-        match self.owned(key, ticket).map(|entry| entry.flight.is_waited_for()) {
+    pub(super) fn finish_unless_waited(&mut self, key: K, ticket: u64) -> Finish<V> {
+        let hash_map::Entry::Occupied(slot) = self.slots.entry(key) else { return Finish::Void };
+        let owned = slot.get().entry.as_ref().filter(|entry| entry.owner == ticket);
+        match owned.map(Entry::is_waited_for) {
             None => Finish::Void,
             Some(true) => Finish::Waited,
             Some(false) => {
-                self.end(key, ticket, Ending::Used);
-                Finish::Over
+                let entry = take_entry(slot, ticket);
+                Finish::Over(entry.and_then(|entry| {
+                    self.counts.end(&entry, true);
+                    entry.flight
+                }))
             }
         }
     }
 
     /// K7, the first half: the flight leaves the table. What a value replaces is the caller's to drop,
     /// outside of the lock; none when the ticket was void.
-    pub(super) fn end(&mut self, key: K, ticket: u64, ending: Ending<V>) -> Option<Ended<V>> {
-        let slot = self.slots.get_mut(&key)?;
-        let entry = slot.entry.take_if(|entry| entry.owner == ticket)?;
-        let is_prefetch = entry.urgency == Urgency::Prefetch;
-        let is_used = entry.flight.is_demanded();
-        let counts = &mut self.counts;
-        match &ending {
-            Ending::Gone => {
-                counts.gone += 1;
-                counts.prefetch_dropped += u64::from(is_prefetch);
+    pub(super) fn end(
+        &mut self,
+        key: K,
+        ticket: u64,
+        arrival: Option<Arrival<V>>,
+    ) -> Option<Ended<V>> {
+        let entry = match (self.slots.entry(key), &arrival) {
+            (hash_map::Entry::Vacant(_), _) => None,
+            (hash_map::Entry::Occupied(slot), None) => take_entry(slot, ticket),
+            (hash_map::Entry::Occupied(mut slot), Some(_)) => {
+                slot.get_mut().entry.take_if(|entry| entry.owner == ticket)
             }
-            Ending::Published(_) | Ending::Used => {
-                counts.computed += 1;
-                counts.prefetched += u64::from(is_prefetch);
-                counts.prefetch_used += u64::from(is_prefetch && is_used);
-            }
-        }
+        }?;
+        let (is_used, is_prefetch) = self.counts.end(&entry, arrival.is_some());
         let mut left = None;
-        if let Ending::Published(arrival) = ending {
+        if let Some(arrival) = arrival {
             left = self.keep(key, arrival, is_prefetch && !is_used);
+            self.forget_if_empty(key);
         }
-        self.forget_if_empty(key);
         let is_above_capacity = self.weight > self.capacity;
         Some(Ended { flight: entry.flight, left, is_above_capacity })
     }
@@ -338,7 +349,8 @@ impl<K: Copy + Eq + Hash, V: Clone> Register<K, V> {
 /// A flight that has left the table.
 #[derive(Debug)]
 pub(super) struct Ended<V> {
-    pub(super) flight: PlainArc<Flight<V>>,
+    /// None if only its owner knew of it: then nobody waits.
+    pub(super) flight: Option<PlainArc<Flight<V>>>,
     /// What was replaced, or not kept.
     pub(super) left: Option<V>,
     /// More is kept than may be.
@@ -364,20 +376,65 @@ fn serve<K, V: Clone>(
     Some(kept.value.clone())
 }
 
+/// Takes a ticket's flight out of the table, if it is still that ticket's, with the slot if nothing is left.
+fn take_entry<K, V>(
+    mut slot: hash_map::OccupiedEntry<'_, K, Slot<V>>,
+    ticket: u64,
+) -> Option<Entry<V>> {
+    let entry = slot.get_mut().entry.take_if(|entry| entry.owner == ticket);
+    if slot.get().kept.is_none() && slot.get().entry.is_none() {
+        slot.remove();
+    }
+    entry
+}
+
+impl ClaimCounts {
+    /// Counts the end of a flight; answers whether it was demanded, and whether it began as a prefetch.
+    fn end<V: Clone>(&mut self, entry: &Entry<V>, is_computed: bool) -> (bool, bool) {
+        let is_prefetch = entry.urgency == Urgency::Prefetch;
+        let is_used = entry.is_demanded();
+        if is_computed {
+            self.computed += 1;
+            self.prefetched += u64::from(is_prefetch);
+            self.prefetch_used += u64::from(is_prefetch && is_used);
+        } else {
+            self.gone += 1;
+            self.prefetch_dropped += u64::from(is_prefetch);
+        }
+        (is_used, is_prefetch)
+    }
+}
+
 impl<V: Clone> Entry<V> {
+    /// The flight, from now on known to more than its owner.
+    fn joined(&mut self) -> &PlainArc<Flight<V>> {
+        // Without one it is a demand's.
+        self.flight.get_or_insert_with(|| PlainArc::new(Flight::new(true)))
+    }
+
+    fn is_demanded(&self) -> bool {
+        self.flight.as_ref().is_none_or(|flight| flight.is_demanded())
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.flight.as_ref().is_some_and(|flight| flight.is_waited_for())
+    }
+
     /// A new owner, out of the queue: two demands never take a flight from each other's hands, which
     /// might go on for ever.
-    fn hand_over(&mut self, ticket: u64, length: usize) -> Boarding<V> {
+    fn hand_over(&mut self, ticket: u64, length: usize) -> Right<V> {
         self.owner = ticket;
         self.phase = Phase::Running;
         self.length = self.length.max(length);
         self.urgency = Urgency::Demand;
-        self.flight.demand();
-        self.boarding(self.length)
+        if let Some(flight) = &self.flight {
+            flight.demand();
+        }
+        Right { flight: self.flight.clone(), ticket, length: self.length }
     }
 
-    fn boarding(&self, length: usize) -> Boarding<V> {
-        let flight = PlainArc::clone(&self.flight);
-        Boarding { flight, number: self.number, ticket: self.owner, length }
+    fn boarding(&mut self, length: usize) -> Boarding<V> {
+        let flight = PlainArc::clone(self.joined());
+        Boarding { flight, number: self.number, length }
     }
 }

@@ -59,7 +59,7 @@ impl<K: Copy + Eq + Hash, V: Value> Waiter<K, V> {
         let Boarding { number, length, .. } = self.boarding;
         let taken = lock(&self.shared.register).take_over(self.key, number, length);
         match taken {
-            Some(boarding) => Ok(Ticket::new(PlainArc::clone(&self.shared), self.key, boarding)),
+            Some(right) => Ok(Ticket::new(PlainArc::clone(&self.shared), self.key, right)),
             None => Err(self),
         }
     }
