@@ -4,7 +4,7 @@
 //! several readers share. Values are handed out as shared slices, so dropping one from the cache
 //! never takes it from a reader.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,6 +12,10 @@ use foldhash::fast::RandomState;
 
 /// Shared bytes.
 pub(crate) type Shared = Arc<Vec<u8>>;
+
+/// The least that a value counts, in bytes: it bounds how many there are, and so how long it takes to find
+/// the one that is dropped. Looking for it then is cheaper than keeping an order, which every hit would pay for.
+const LEAST_BYTES: usize = 4 << 10;
 
 /// A bounded cache of byte slices.
 #[derive(Debug)]
@@ -22,9 +26,8 @@ pub(crate) struct Cache<K> {
 
 #[derive(Debug)]
 struct State<K> {
+    /// Each with the time of its last use.
     entries: HashMap<K, (Shared, u64), RandomState>,
-    /// Keys by the time of their last use.
-    order: BTreeMap<u64, K>,
     used_bytes: usize,
     clock: u64,
 }
@@ -32,8 +35,7 @@ struct State<K> {
 impl<K: Copy + Eq + Hash> Cache<K> {
     /// A cache for `budget_bytes` bytes of values. One value may exceed it alone.
     pub(crate) fn new(budget_bytes: usize) -> Self {
-        let state =
-            State { entries: HashMap::default(), order: BTreeMap::new(), used_bytes: 0, clock: 0 };
+        let state = State { entries: HashMap::default(), used_bytes: 0, clock: 0 };
         Self { state: Mutex::new(state), budget_bytes }
     }
 
@@ -45,11 +47,8 @@ impl<K: Copy + Eq + Hash> Cache<K> {
         if value.len() < bytes {
             return None;
         }
-        let before = std::mem::replace(used, now);
-        let value = Arc::clone(value);
-        state.order.remove(&before);
-        state.order.insert(now, *key);
-        Some(value)
+        *used = now;
+        Some(Arc::clone(value))
     }
 
     /// Keeps `value` under `key`, in place of a shorter one, and drops others to make room.
@@ -59,14 +58,24 @@ impl<K: Copy + Eq + Hash> Cache<K> {
             return;
         }
         state.remove(&key);
-        while state.used_bytes.saturating_add(value.len()) > self.budget_bytes {
-            let Some(oldest) = state.order.first_key_value().map(|(_, key)| *key) else { break };
-            state.remove(&oldest);
-        }
+        let room = self.budget_bytes.saturating_sub(weight(value));
+        while state.used_bytes > room && state.remove_oldest() {}
         let now = state.tick();
-        state.used_bytes = state.used_bytes.saturating_add(value.len());
+        state.used_bytes = state.used_bytes.saturating_add(weight(value));
         state.entries.insert(key, (Arc::clone(value), now));
-        state.order.insert(now, key);
+    }
+
+    /// Drops what was used least recently, until no more than `most_bytes` are left.
+    pub(crate) fn shed(&self, most_bytes: usize) {
+        let mut state = self.lock();
+        while state.used_bytes > most_bytes && state.remove_oldest() {}
+        state.entries.shrink_to_fit();
+    }
+
+    /// What all values count.
+    #[cfg(test)]
+    pub(crate) fn used_bytes(&self) -> usize {
+        self.lock().used_bytes
     }
 
     /// A panic while the lock was held cannot leave a half-made change behind: no step in between
@@ -83,16 +92,27 @@ impl<K: Copy + Eq + Hash> State<K> {
     }
 
     fn remove(&mut self, key: &K) {
-        if let Some((value, used)) = self.entries.remove(key) {
-            self.used_bytes = self.used_bytes.saturating_sub(value.len());
-            self.order.remove(&used);
+        if let Some((value, _)) = self.entries.remove(key) {
+            self.used_bytes = self.used_bytes.saturating_sub(weight(&value));
         }
     }
+
+    /// False if there is none.
+    fn remove_oldest(&mut self) -> bool {
+        let oldest = self.entries.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| *key);
+        oldest.inspect(|key| self.remove(key)).is_some()
+    }
+}
+
+fn weight(value: &Shared) -> usize {
+    value.len().max(LEAST_BYTES)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const K: usize = 1 << 10;
 
     fn value(byte: u8, bytes: usize) -> Shared {
         Arc::new(vec![byte; bytes])
@@ -100,36 +120,48 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_value_goes_first() {
-        let cache = Cache::new(20);
-        cache.put(1, &value(1, 10));
-        cache.put(2, &value(2, 10));
+        let cache = Cache::new(20 * K);
+        cache.put(1, &value(1, 10 * K));
+        cache.put(2, &value(2, 10 * K));
         assert!(cache.get(&1, 10).is_some());
-        cache.put(3, &value(3, 10));
+        cache.put(3, &value(3, 10 * K));
         assert!(cache.get(&2, 0).is_none());
         assert!(cache.get(&1, 0).is_some() && cache.get(&3, 0).is_some());
-        assert_eq!(cache.lock().used_bytes, 20);
-        assert_eq!(cache.lock().order.len(), 2);
+        assert_eq!(cache.used_bytes(), 20 * K);
+        cache.shed(15 * K);
+        assert!(cache.get(&1, 0).is_none() && cache.get(&3, 0).is_some());
+        cache.shed(0);
+        assert!(cache.get(&3, 0).is_none());
+        assert_eq!(cache.used_bytes(), 0);
+        assert_eq!(cache.lock().entries.len(), 0);
     }
 
     #[test]
     fn a_longer_value_replaces_a_shorter_one_and_never_the_other_way() {
-        let cache = Cache::new(100);
-        cache.put(1, &value(1, 10));
-        assert!(cache.get(&1, 11).is_none());
-        cache.put(1, &value(2, 20));
-        cache.put(1, &value(3, 5));
-        assert_eq!(cache.get(&1, 11).map(|value| value[0]), Some(2));
-        assert_eq!(cache.lock().used_bytes, 20);
+        let cache = Cache::new(100 * K);
+        cache.put(1, &value(1, 10 * K));
+        assert!(cache.get(&1, 10 * K + 1).is_none());
+        cache.put(1, &value(2, 20 * K));
+        cache.put(1, &value(3, 5 * K));
+        assert_eq!(cache.get(&1, 11 * K).map(|value| value[0]), Some(2));
+        assert_eq!(cache.used_bytes(), 20 * K);
     }
 
     #[test]
     fn a_value_over_the_budget_stands_alone() {
-        let cache = Cache::new(10);
-        cache.put(1, &value(1, 5));
-        cache.put(2, &value(2, 50));
+        let cache = Cache::new(10 * K);
+        cache.put(1, &value(1, 5 * K));
+        cache.put(2, &value(2, 50 * K));
         assert!(cache.get(&1, 0).is_none());
-        assert!(cache.get(&2, 50).is_some());
+        assert!(cache.get(&2, 50 * K).is_some());
         cache.put(3, &value(3, 1));
         assert!(cache.get(&2, 0).is_none());
+    }
+
+    #[test]
+    fn empty_values_are_bounded_too() {
+        let cache = Cache::new(40 * K);
+        (0..1000).for_each(|key| cache.put(key, &value(0, 0)));
+        assert_eq!(cache.lock().entries.len(), 10);
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct Core {
     /// Before the engine that it looks after.
     pub(crate) keeper: Keeper,
     pub(crate) engine: Arc<Engine>,
-    pub(crate) windows: Windows,
+    pub(crate) windows: Arc<Windows>,
     pub(crate) mode: SyncDecompress,
     /// Whoever reads keeps what it gets.
     pub(crate) reads_are_kept: bool,
@@ -51,6 +51,13 @@ pub(crate) struct Core {
     pub(crate) prefixes: PrefixTable,
     /// Lets others have what the engine only keeps to be faster.
     pub(crate) _reclaimer: Registration,
+}
+
+impl Core {
+    /// Somebody reads: what that leaves behind is given back once nobody does.
+    pub(crate) fn wake_keeper(&self) {
+        self.keeper.wake(&self.engine, &self.windows);
+    }
 }
 
 impl Image {
@@ -212,7 +219,7 @@ impl Image {
         range: Range<u64>,
         mut sink: impl FnMut(Piece<'_>) -> std::result::Result<(), E>,
     ) -> std::result::Result<Range<u64>, E> {
-        self.core.keeper.wake(&self.core.engine);
+        self.core.wake_keeper();
         self.core.for_each_piece_in(file, range, &mut sink)
     }
 
@@ -282,7 +289,7 @@ impl Image {
         max_threads: Option<usize>,
         on_event: &mut dyn FnMut(VerifyEvent),
     ) -> VerifySummary {
-        self.core.keeper.wake(&self.core.engine);
+        self.core.wake_keeper();
         crate::verify::verify(&self.core, b"/", max_threads, on_event)
     }
 
@@ -294,7 +301,7 @@ impl Image {
         max_threads: Option<usize>,
         on_event: &mut dyn FnMut(VerifyEvent),
     ) -> VerifySummary {
-        self.core.keeper.wake(&self.core.engine);
+        self.core.wake_keeper();
         crate::verify::verify(&self.core, path, max_threads, on_event)
     }
 

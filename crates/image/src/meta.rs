@@ -20,6 +20,8 @@ use crate::source::{self, outside};
 const WINDOW_BYTES: u64 = 16 << 10;
 /// Bytes of all windows that are kept, where memory is not scarce.
 const KEPT_BYTES: u64 = 4 << 20;
+/// What is left of them when nobody has read for a while: directories that are looked at now and then.
+const IDLE_BYTES: usize = 256 << 10;
 
 /// Where metadata lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,12 +39,19 @@ pub(crate) struct Windows {
     _charge: Charge,
 }
 
+impl Windows {
+    /// Keeps what was used last, and no more than is left while nobody reads.
+    pub(crate) fn shed(&self) {
+        self.cache.shed(IDLE_BYTES);
+    }
+}
+
 /// Windows of at most an eighth of the memory.
-pub(crate) fn windows(memory: &Memory) -> Result<Windows> {
+pub(crate) fn windows(memory: &Memory) -> Result<Arc<Windows>> {
     let bytes = KEPT_BYTES.min(memory.budget().limit_bytes() / 8);
     let charge = memory.budget().charge(bytes, Policy::MustSucceed)?;
     let cache = Cache::new(usize::try_from(bytes).unwrap_or(usize::MAX));
-    Ok(Windows { cache, _charge: charge })
+    Ok(Arc::new(Windows { cache, _charge: charge }))
 }
 
 /// Some bytes of metadata.
@@ -118,7 +127,7 @@ impl Core {
             return Ok(window);
         }
         // Windows that others make room for leave holes in the heap.
-        self.keeper.wake(&self.engine);
+        self.wake_keeper();
         let offset = address(index.checked_mul(WINDOW_BYTES))?;
         let mut bytes = source::zeroed(window_bytes())?;
         let filled = match space {
@@ -142,4 +151,31 @@ impl Core {
 
 fn window_bytes() -> usize {
     usize::try_from(WINDOW_BYTES).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::image::Image;
+
+    #[test]
+    fn windows_go_back_when_nobody_reads_but_for_the_last_ones() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/plain.erofs");
+        let image = Image::open(path).unwrap();
+        let cache = &image.core().windows.cache;
+        let far = |index: u64| (Space::Image, (1 << 40) + index);
+        for index in 0..100 {
+            cache.put(far(index), &Arc::new(vec![0; window_bytes()]));
+        }
+        assert!(cache.get(&far(0), 0).is_some() && cache.get(&far(99), 0).is_some());
+        image.core().wake_keeper();
+        let began = Instant::now();
+        while cache.used_bytes() > IDLE_BYTES {
+            assert!(began.elapsed() < Duration::from_secs(60), "never given back");
+            std::thread::yield_now();
+        }
+        assert!(cache.get(&far(98), 0).is_some() && cache.get(&far(1), 0).is_none());
+    }
 }

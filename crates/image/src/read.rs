@@ -95,7 +95,7 @@ impl Core {
     /// Does what a plan says; answers how long the extents are that had to be decoded.
     fn carry_out(&self, plan: &ReadPlan, target: &mut [u8], mode: SyncDecompress) -> Result<u64> {
         // Also for what needs no decoding: those who read have buffers.
-        self.keeper.wake(&self.engine);
+        self.wake_keeper();
         let mut tally = Tally::default();
         let mut missing: Vec<&Part> = Vec::new();
         for part in &plan.parts {

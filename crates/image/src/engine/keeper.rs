@@ -1,4 +1,4 @@
-//! Gives memory back after a burst: what stations, buffers and the cache keep to be faster goes when
+//! Gives memory back after a burst: what stations, buffers and both caches keep to be faster goes when
 //! nothing was read for a while. It owns one thread, which lives only while there is something to give
 //! back; it starts when something is read for readers who may come back.
 
@@ -9,6 +9,7 @@ use std::time::Duration;
 use ferrofs_workers::memory::trim_heap;
 
 use super::Engine;
+use crate::meta::Windows;
 
 /// How often it looks. Twice nothing new, and it gives back: so within eight seconds of the last read.
 const LOOK: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(4) };
@@ -60,7 +61,7 @@ impl Keeper {
     }
 
     /// Sees to it that somebody looks. Without a thread to be had memory is kept until it is wanted.
-    pub(crate) fn wake(&self, engine: &Arc<Engine>) {
+    pub(crate) fn wake(&self, engine: &Arc<Engine>, windows: &Arc<Windows>) {
         if self.is_off {
             return;
         }
@@ -72,10 +73,11 @@ impl Keeper {
         if let Some(ended) = state.thread.take() {
             ended.join().ok();
         }
-        let (engine, quit) = (Arc::downgrade(engine), Arc::clone(&self.quit));
+        let (engine, windows) = (Arc::downgrade(engine), Arc::downgrade(windows));
+        let quit = Arc::clone(&self.quit);
         let shared = Arc::clone(&self.state);
         let named = std::thread::Builder::new().name("erofs_keeper".to_owned());
-        state.thread = named.spawn(move || keep(&engine, &quit, &shared)).ok();
+        state.thread = named.spawn(move || keep((&engine, &windows), &quit, &shared)).ok();
         state.is_looking = state.thread.is_some();
     }
 }
@@ -96,7 +98,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 /// What the thread does: ends when it has given back everything, or when the engine is gone.
-fn keep(engine: &Weak<Engine>, quit: &Signal, state: &Mutex<State>) {
+fn keep((engine, windows): (&Weak<Engine>, &Weak<Windows>), quit: &Signal, state: &Mutex<State>) {
     let mut last = None;
     while !quit.wait(LOOK) {
         let Some(engine) = engine.upgrade() else { return };
@@ -105,6 +107,9 @@ fn keep(engine: &Weak<Engine>, quit: &Signal, state: &Mutex<State>) {
         let is_idle = !was_asked && last == Some(now) && !engine.stations.are_used();
         if is_idle {
             engine.shed(u64::MAX);
+            if let Some(windows) = windows.upgrade() {
+                windows.shed();
+            }
             trim_heap();
         }
         last = Some(now);
