@@ -4,12 +4,13 @@
 
 mod difference;
 mod pairs;
+mod source_window;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use ferrofs_builder::tree::{Content, Kind, Node, Reader, Tree};
+use ferrofs_builder::tree::{Content, Kind, Node, Tree};
 use ferrofs_image::ondisk::xattr::split_name;
 use ferrofs_image::workers::jobs::Ordered;
 use ferrofs_image::{Image, OpenOptions, Piece};
@@ -17,6 +18,7 @@ use ferrofs_image::{Image, OpenOptions, Piece};
 use crate::resources::Resources;
 pub(super) use difference::Difference;
 use pairs::{Item, Pair, Pairs};
+use source_window::SourceWindow;
 
 /// Read of the source at a time: what fits into a second-level cache beside what it is compared with.
 const BUFFER_BYTES: usize = 128 << 10;
@@ -281,13 +283,12 @@ impl Comparison<'_> {
             let what = format!("the source cannot be read again: {error}");
             Failure::Difference(Difference::new(&pair.path, what))
         };
-        let mut reader =
-            content.store().open().map_err(of_source).map_err(|failure| failure.at(pair))?;
-        let buffer = &mut *self.buffer;
+        let opened = SourceWindow::open(content, range.end, self.buffer);
+        let mut source = opened.map_err(of_source).map_err(|failure| failure.at(pair))?;
         let mut holes = None;
         let covered = self.image.for_each_piece_in(&pair.inode, range, |piece| match piece {
             Piece::Data { offset, bytes } => {
-                compare_bytes(&mut *reader, buffer, (offset, bytes), &of_source, pair)
+                compare_bytes(&mut source, (offset, bytes), &of_source, pair)
             }
             Piece::Hole { offset, length } => {
                 let ranges = match &holes {
@@ -297,7 +298,7 @@ impl Comparison<'_> {
                 let hole = offset..offset.saturating_add(length);
                 for data in ranges {
                     let part = data.start.max(hole.start)..data.end.min(hole.end);
-                    compare_zeros(&mut *reader, buffer, part, &of_source, pair)?;
+                    compare_zeros(&mut source, part, &of_source, pair)?;
                 }
                 Ok(())
             }
@@ -332,27 +333,27 @@ fn unreadable(pair: &Pair, error: &ferrofs_image::Error) -> Difference {
 }
 
 fn compare_bytes(
-    reader: &mut dyn Reader,
-    buffer: &mut [u8],
+    source: &mut SourceWindow<'_>,
     (offset, bytes): (u64, &[u8]),
     of_source: &dyn Fn(ferrofs_builder::Error) -> Failure,
     pair: &Pair,
 ) -> Result<(), Failure> {
-    let mut at = offset;
-    for part in bytes.chunks(buffer.len()) {
-        let source = &mut buffer[..part.len()];
-        reader.read_exact_at(at, source).map_err(of_source)?;
-        if source != part {
-            return Err(Failure::Difference(other_bytes(pair, at, first_difference(source, part))));
+    let (mut at, mut rest) = (offset, bytes);
+    while !rest.is_empty() {
+        let expected = source.get(at, rest.len()).map_err(of_source)?;
+        let (part, behind) = rest.split_at(expected.len());
+        if expected != part {
+            let within = first_difference(expected, part);
+            return Err(Failure::Difference(other_bytes(pair, at, within)));
         }
         at = at.saturating_add(part.len() as u64);
+        rest = behind;
     }
     Ok(())
 }
 
 fn compare_zeros(
-    reader: &mut dyn Reader,
-    buffer: &mut [u8],
+    source: &mut SourceWindow<'_>,
     range: Range<u64>,
     of_source: &dyn Fn(ferrofs_builder::Error) -> Failure,
     pair: &Pair,
@@ -361,9 +362,8 @@ fn compare_zeros(
     while at < range.end {
         let count =
             usize::try_from(range.end - at).map_or(ZEROS.len(), |left| left.min(ZEROS.len()));
-        let zeros = &ZEROS[..count.min(buffer.len())];
-        compare_bytes(reader, buffer, (at, zeros), of_source, pair)?;
-        at = at.saturating_add(zeros.len() as u64);
+        compare_bytes(source, (at, &ZEROS[..count]), of_source, pair)?;
+        at = at.saturating_add(count as u64);
     }
     Ok(())
 }
