@@ -34,7 +34,7 @@ pub use budget::{Budget, BudgetCounts, Charge, DEFAULT_STALL, Registration};
 pub use buffers::{Buffer, BufferCounts, Buffers};
 pub use frame::Frame;
 pub use group::granted_bytes;
-pub use heap::trim_heap;
+pub use heap::{map_large_blocks, trim_heap};
 pub use mapping::{Locked, Mapping, Pages, Populated};
 pub use origins::FrameCounts;
 pub use page_pool::{MOST_FRAMES, PagePool, PoolSettings};

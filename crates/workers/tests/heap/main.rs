@@ -3,6 +3,11 @@
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
 use std::fs;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+/// One test at a time: what is resident is that of both.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// Bytes of this process that lie in memory.
 fn resident_bytes() -> usize {
@@ -14,6 +19,7 @@ fn resident_bytes() -> usize {
 #[test]
 fn what_was_freed_between_things_that_are_used_goes_back() {
     const BYTES: usize = 16 << 10;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut all: Vec<Option<Vec<u8>>> = (0..4096).map(|_| Some(vec![1; BYTES])).collect();
     // One of 64 stays, so that no large piece is free at the end of the heap.
     for (number, one) in all.iter_mut().enumerate() {
@@ -26,4 +32,24 @@ fn what_was_freed_between_things_that_are_used_goes_back() {
     let given = before.saturating_sub(resident_bytes());
     assert!(given > 40 << 20, "{given} of {before} bytes");
     assert!(all.iter().flatten().all(|one| one.iter().all(|byte| *byte == 1)));
+}
+
+#[test]
+fn large_blocks_leave_no_gaps_in_the_heap_of_a_thread() {
+    const BYTES: usize = 2 << 20;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    ferrofs_workers::memory::map_large_blocks();
+    // What would have the library put later ones among the small ones.
+    drop(std::hint::black_box(vec![1_u8; 16 << 20]));
+    let kept = thread::spawn(|| {
+        // Behind each large block one small one, which stays: the end of the heap never comes down.
+        let all: Vec<_> = (0..16).map(|_| (vec![1_u8; BYTES], vec![1_u8; 1000])).collect();
+        let before = resident_bytes();
+        let (large, small): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+        drop(large);
+        let given = before.saturating_sub(resident_bytes());
+        assert!(given > 15 * BYTES, "{given} of {before} bytes");
+        small
+    });
+    assert_eq!(kept.join().unwrap().len(), 16);
 }

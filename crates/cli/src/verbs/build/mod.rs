@@ -21,6 +21,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, anyhow, bail};
 use ferrofs_builder::tree::Tree;
 use ferrofs_builder::{Blob, ErrorKind, Options, Placement};
+use ferrofs_image::workers::memory::map_large_blocks;
 
 use super::demo::interruption::Interruption;
 use crate::arguments::BuildArguments;
@@ -93,6 +94,8 @@ fn read_hints(path: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 fn perform(mut request: Request) -> anyhow::Result<Outcome> {
+    // Before there are threads: buffers of a segment go from one to the next.
+    map_large_blocks();
     let began = Instant::now();
     let image = escaped(request.image.as_os_str().as_bytes());
     if !request.is_rehearsal {
