@@ -30,9 +30,26 @@ pub(crate) struct Case {
     pub(crate) measures: String,
     pub(crate) shape: String,
     pub(crate) why: String,
+    /// How far repetitions of the same work may be apart, as a share of their median; where the distribution is what
+    /// is measured there is no such limit.
+    pub(crate) noise: Option<f64>,
+    /// Words that `all` adds to the name of the experiment; in braces stand images and folders.
+    #[serde(default)]
+    pub(crate) run: Vec<String>,
     /// By name.
     #[serde(default)]
     pub(crate) marks: BTreeMap<String, Mark>,
+}
+
+/// On which side of a mark a figure must be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Limit {
+    /// At most.
+    #[default]
+    Most,
+    /// At least.
+    Least,
 }
 
 /// A number that a figure is held against.
@@ -42,6 +59,8 @@ pub(crate) struct Mark {
     pub(crate) value: f64,
     /// What the number is of, such as "%".
     pub(crate) unit: String,
+    #[serde(default)]
+    pub(crate) limit: Limit,
     /// The claim in words, in which {} stands for the number.
     pub(crate) says: String,
 }
@@ -85,6 +104,31 @@ pub(crate) fn describe(experiments: &[String], out: &mut dyn Write) -> Result<()
 }
 
 impl Mark {
+    /// Whether a figure meets it; one that is not a number does not.
+    pub(crate) fn is_met(&self, figure: f64) -> bool {
+        match self.limit {
+            Limit::Most => figure <= self.value,
+            Limit::Least => figure >= self.value,
+        }
+    }
+
+    /// A figure of the mark's unit.
+    pub(crate) fn show(&self, figure: f64) -> String {
+        match self.unit.as_str() {
+            "%" if self.value < 0.0 => format!("{figure:+.1} %"),
+            "%" => format!("{figure:.2} %"),
+            unit => format!("{figure:.2} {unit}"),
+        }
+    }
+
+    /// The mark, and whether figures meet it, for the end of a remark.
+    pub(crate) fn verdict(&self, figures: &[f64]) -> String {
+        let both = if figures.len() > 1 { " for both" } else { "" };
+        let is_met = figures.iter().all(|figure| self.is_met(*figure));
+        let held = if is_met { "held" } else { "NOT held" };
+        format!("(mark {} {}{both}: {held})", self.value, self.unit)
+    }
+
     /// The claim in words.
     pub(crate) fn claim(&self) -> String {
         self.says.replace("{}", &format!("{} {}", self.value, self.unit))
@@ -107,5 +151,46 @@ impl fmt::Display for Case {
             writeln!(f, "  {name}: {}", mark.claim())?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Case, describe};
+
+    #[test]
+    fn every_case_can_be_read_and_says_what_its_marks_are() {
+        for name in Case::experiments() {
+            let case = Case::of(name).unwrap();
+            for text in [&case.title, &case.measures, &case.shape, &case.why] {
+                assert!(!text.trim().is_empty(), "{name}");
+            }
+            for mark in case.marks.values() {
+                assert!(mark.says.contains("{}"), "{name}: {}", mark.says);
+            }
+        }
+        Case::of("nothing").unwrap_err();
+    }
+
+    #[test]
+    fn a_figure_is_held_against_the_side_of_its_mark() {
+        let case = Case::of("pages").unwrap();
+        let (least, most) = (case.mark("demand").unwrap(), case.mark("together").unwrap());
+        assert!(least.is_met(95.0) && !least.is_met(94.9));
+        assert!(most.is_met(-50.0) && !most.is_met(-49.9) && !most.is_met(f64::NAN));
+        assert_eq!(most.claim(), "both together change it by -50 % or more");
+        assert_eq!(most.show(-52.14), "-52.1 %");
+        assert_eq!(most.verdict(&[-60.0, -40.0]), "(mark -50 % for both: NOT held)");
+        case.mark("nothing").unwrap_err();
+    }
+
+    #[test]
+    fn one_case_is_told_without_the_others() {
+        let mut text = Vec::new();
+        describe(&["jobs".to_owned()], &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.starts_with("# jobs: "), "{text}");
+        assert!(text.contains("Seeds: 003") && !text.contains("Seeds: 002"), "{text}");
+        assert!(text.contains("  two-threads: 2 threads change"), "{text}");
     }
 }

@@ -9,16 +9,12 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::claim::Claim;
+use crate::case::{Case, Mark};
+use crate::claim::{Claim, Held};
 use crate::machine::{self, Machine};
 use crate::plot::Plot;
 use crate::statistics::Samples;
 use crate::table::Table;
-
-/// What stands behind a mark.
-pub(crate) const fn held(is_held: bool) -> &'static str {
-    if is_held { "held" } else { "NOT held" }
-}
 
 /// The samples of one row of a table.
 #[derive(Debug, Clone, Serialize)]
@@ -132,6 +128,39 @@ impl Report {
         self.claims.push(claim);
     }
 
+    /// The mark of that name in the experiment's case.
+    ///
+    /// # Errors
+    /// When the case has none.
+    pub(crate) fn mark(&self, name: &str) -> Result<Mark> {
+        Case::of(self.experiment)?.mark(name).cloned()
+    }
+
+    /// Holds figures against a mark of the experiment's case. `otherwise` says why there are none, or what is known
+    /// of the cause where they miss it.
+    ///
+    /// # Errors
+    /// When the case has no such mark.
+    pub(crate) fn claim(
+        &mut self,
+        seed: &'static str,
+        mark: &str,
+        figures: &[f64],
+        otherwise: &str,
+    ) -> Result<()> {
+        let mark = self.mark(mark)?;
+        let is_known = !figures.is_empty() && figures.iter().all(|figure| !figure.is_nan());
+        let is_held = figures.iter().all(|figure| mark.is_met(*figure));
+        let held =
+            if is_known { Held::by(is_held) } else { Held::NotMeasured(otherwise.to_owned()) };
+        let shown: Vec<String> = figures.iter().map(|figure| mark.show(*figure)).collect();
+        let why_not =
+            (held == Held::NotHeld && !otherwise.is_empty()).then(|| otherwise.to_owned());
+        let ours = if is_known { shown.join(" and ") } else { String::new() };
+        self.add_claim(Claim { seed, claim: mark.claim(), ours, held, why_not });
+        Ok(())
+    }
+
     /// The exact words with which a peer was started. Words that were there already are not kept twice.
     pub(crate) fn add_peer_command(&mut self, name: impl Into<String>, words: Vec<String>) {
         let command = PeerCommand { name: name.into(), words };
@@ -152,6 +181,20 @@ impl Report {
         if spread > most {
             self.noise.push(Noise { what: what.into(), spread, most });
         }
+    }
+
+    /// The same with the limit that the experiment's case has for repetitions.
+    ///
+    /// # Errors
+    /// When there is no case.
+    pub(crate) fn judge_repetitions(
+        &mut self,
+        what: impl Into<String>,
+        samples: &Samples,
+    ) -> Result<()> {
+        let most = Case::of(self.experiment)?.noise.unwrap_or(f64::INFINITY);
+        self.judge_noise(what, samples, most);
+        Ok(())
     }
 
     /// Whether the run is refused.
@@ -236,8 +279,7 @@ pub(crate) fn plot_name(experiment: &str, index: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Report, Series};
-    use crate::claim::{Claim, Held};
+    use super::{Claim, Held, Report, Series};
     use crate::plot::Plot;
     use crate::table::Table;
 
@@ -282,6 +324,19 @@ mod tests {
         assert_eq!(value["peer_commands"].as_array().unwrap().len(), 1);
         assert_eq!(value["peer_commands"][0]["words"][1], "a b");
         assert!(inner.join("pages.svg").exists() && inner.join("pages-2.svg").exists());
+    }
+
+    #[test]
+    fn figures_are_held_against_marks_and_missing_ones_are_not_measured() {
+        let mut report = Report::new("jobs", &serde_json::json!({})).unwrap();
+        report.claim("003", "two-threads", &[-48.0, -46.0], "").unwrap();
+        report.claim("003", "two-threads", &[-48.0, -40.0], "memory is slow").unwrap();
+        report.claim("003", "two-threads", &[f64::NAN], "one CPU").unwrap();
+        report.claim("003", "no such mark", &[0.0], "").unwrap_err();
+        let said: Vec<String> = report.claims.iter().map(ToString::to_string).collect();
+        assert!(said[0].ends_with(" or more: -48.0 % and -46.0 % here, held"), "{said:?}");
+        assert!(said[1].ends_with("-40.0 % here, NOT held (memory is slow)"), "{said:?}");
+        assert!(said[2].ends_with("not measured: one CPU"), "{said:?}");
     }
 
     #[test]

@@ -15,10 +15,13 @@ use ferrofs_image::ondisk::compression::AlgorithmId;
 use ferrofs_image::{FileType, Image, Inode, StoredRange, Visit};
 
 use crate::arguments::WindowsArguments;
+use crate::plot::Plot;
 use crate::report::{Report, Series};
-use crate::statistics::Samples;
+use crate::statistics::{Samples, difference_percent};
 use crate::table::Table;
 
+/// The smaller window of the seeds.
+const SMALL_WINDOW_BYTES: u16 = 16 << 10;
 /// What the largest window takes.
 const FRAMES_MAX: usize = lz4_window_pages(u16::MAX, usize::MAX);
 
@@ -32,6 +35,8 @@ pub(crate) fn run(arguments: &WindowsArguments, out: &mut dyn Write) -> Result<R
         ["image", "KB", "of the first", "window", "LZ4 extents", "frames, mean", "frames, peak"];
     let mut table = Table::new("Bounce frames with all output pages missing", columns);
     let mut first_bytes = None;
+    let mut plot = Plot::bars("Bounce frames of an extent", "frames, mean, and least to most");
+    let mut smaller = None;
     for path in &arguments.images {
         writeln!(out, "{}", path.display())?;
         let decoded = decode_all(path).with_context(|| format!("in {}", path.display()))?;
@@ -46,6 +51,13 @@ pub(crate) fn run(arguments: &WindowsArguments, out: &mut dyn Write) -> Result<R
             format!("{:.2}", frames.average),
             format!("{:.0}", frames.maximum),
         ]);
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let window = format!("window of {}", decoded.window_bytes);
+        plot.add_bar(name, window, frames.average, frames.minimum, frames.maximum);
+        if decoded.window_bytes <= SMALL_WINDOW_BYTES {
+            let first = first_bytes.unwrap_or(bytes);
+            smaller = Some((difference_percent(first, bytes).abs(), frames.maximum));
+        }
         report.add_series(Series {
             row: path.display().to_string(),
             case: format!("window of {}", decoded.window_bytes),
@@ -54,6 +66,11 @@ pub(crate) fn run(arguments: &WindowsArguments, out: &mut dyn Write) -> Result<R
         });
     }
     report.add_table(table);
+    report.add_plot(plot);
+    let why = "no image with a window of 16 KiB behind another was given";
+    let (size, peak) = smaller.unwrap_or((f64::NAN, f64::NAN));
+    report.claim("001", "frames", &[peak], why)?;
+    report.claim("004", "size", &[size], why)?;
     Ok(report)
 }
 

@@ -15,7 +15,8 @@ use ferrofs_workers::memory::{Mapping, Pages};
 use crate::arguments::JobsArguments;
 use crate::machine::{field_of, leading_number};
 use crate::page_store::PAGE_BYTES;
-use crate::report::{Report, Series, held};
+use crate::plot::Plot;
+use crate::report::{Report, Series};
 use crate::statistics::{Samples, difference_percent};
 use crate::table::Table;
 use imbalance::{Imbalance, PIECES_A_THREAD, Slow};
@@ -26,13 +27,6 @@ const QUICK_BYTES: usize = GIB / 2;
 const QUICK_REPEAT: u16 = 3;
 /// Memory that must stay free beside what is faulted in, in KiB.
 const SPARE_KIB: u64 = 512 << 10;
-/// What two threads are to save against one, in per cent.
-const TWO_THREADS_MARK: f64 = -45.0;
-/// By how much one thread may be slower than one bare call, in per cent.
-const ONE_THREAD_MARK: f64 = 10.0;
-/// The most that the job of unequal pieces may take, as a multiple of the ideal.
-const IMBALANCE_MARK: f64 = 1.3;
-
 /// Kinds of pages, with their names in tables.
 const KINDS: [(Pages, &str); 2] = [(Pages::Small, "4 KiB pages"), (Pages::Huge, "huge pages")];
 
@@ -127,7 +121,7 @@ pub(crate) fn run(
     let (mib, repeat) = (plan.bytes >> 20, plan.repeat);
     writeln!(out, "faulting in {mib} MiB, {repeat} times in each way")?;
     let lines = prefault(&plan)?;
-    add_prefault(&plan, &lines, &mut report);
+    add_prefault(&plan, &lines, &mut report)?;
     writeln!(out, "a job with one slow piece, {repeat} times in each place")?;
     add_imbalance(&plan, &mut report)?;
     Ok(report)
@@ -184,7 +178,7 @@ fn zero_pages(bytes: &mut [u8]) {
     }
 }
 
-fn add_prefault(plan: &Plan, lines: &[Line], report: &mut Report) {
+fn add_prefault(plan: &Plan, lines: &[Line], report: &mut Report) -> Result<()> {
     let kinds = KINDS
         .iter()
         .flat_map(|(_, name)| [format!("{name}, ms"), "diff".to_owned(), "least–most".to_owned()]);
@@ -210,7 +204,32 @@ fn add_prefault(plan: &Plan, lines: &[Line], report: &mut Report) {
         }
     }
     report.add_table(table);
-    judge(lines, report);
+    report.add_plot(plot(plan, lines));
+    for kind in 0..KINDS.len() {
+        for way in [Way::Threads(1), Way::Threads(2)] {
+            let line = lines.iter().find(|(other, _)| *other == way);
+            if let Some((samples, (_, name))) =
+                line.and_then(|(_, of)| of.get(kind)).zip(KINDS.get(kind))
+            {
+                report.judge_repetitions(format!("{}, {name}", way.name()), samples)?;
+            }
+        }
+    }
+    judge(lines, report)
+}
+
+/// Every way, for both kinds of pages.
+fn plot(plan: &Plan, lines: &[Line]) -> Plot {
+    let title = format!("Faulting in {} MiB", plan.bytes >> 20);
+    let mut plot = Plot::bars(title, "ms, median, and least to most");
+    for (kind, (_, name)) in KINDS.iter().enumerate() {
+        for (way, samples) in lines {
+            if let Some(summary) = samples.get(kind).map(Samples::summary) {
+                plot.add_bar(*name, way.name(), summary.median, summary.minimum, summary.maximum);
+            }
+        }
+    }
+    plot
 }
 
 /// The medians of one way, NaN if it was not run.
@@ -220,32 +239,38 @@ fn median_of(lines: &[Line], way: Way) -> [f64; KINDS.len()] {
 }
 
 /// Says which marks were met, where both ways of a mark were run.
-fn judge(lines: &[Line], report: &mut Report) {
+fn judge(lines: &[Line], report: &mut Report) -> Result<()> {
     let of = |way| median_of(lines, way);
     let (call, alone, two) = (of(Way::OneCall), of(Way::Threads(1)), of(Way::Threads(2)));
+    let (one_mark, two_mark) = (report.mark("one-thread")?, report.mark("two-threads")?);
     for (kind, (_, name)) in KINDS.iter().enumerate() {
         let at = |medians: &[f64; KINDS.len()]| medians.get(kind).copied().unwrap_or(f64::NAN);
         let one = difference_percent(at(&call), at(&alone));
         let both = difference_percent(at(&alone), at(&two));
+        let zeroing = difference_percent(at(&of(Way::Resident(1))), at(&of(Way::Resident(2))));
         if !one.is_nan() {
-            report.add_remark(format!(
-                "{name}, 1 thread against one call: {one:+.1} % (mark {ONE_THREAD_MARK:+} %: {})",
-                held(one <= ONE_THREAD_MARK)
-            ));
+            let verdict = one_mark.verdict(&[one]);
+            report.add_remark(format!("{name}, 1 thread against one call: {one:+.1} % {verdict}"));
         }
         if !both.is_nan() {
-            let zeroing = difference_percent(at(&of(Way::Resident(1))), at(&of(Way::Resident(2))));
             report.add_remark(format!(
-                "{name}, 2 threads against 1: {both:+.1} % (mark {TWO_THREADS_MARK} %: {}; zeroing \
-                 what is resident: {zeroing:+.1} %)",
-                held(both <= TWO_THREADS_MARK)
+                "{name}, 2 threads against 1: {both:+.1} % {} (zeroing what is resident: {zeroing:+.1} %)",
+                two_mark.verdict(&[both])
             ));
         }
+        let why = if both.is_nan() {
+            "1 and 2 threads were not both run, or the system runs only one at once".to_owned()
+        } else {
+            format!("{name}: two threads that zero what is resident save {zeroing:+.1} %")
+        };
+        report.claim("003", "two-threads", &[both], &why)?;
     }
+    Ok(())
 }
 
 fn add_imbalance(plan: &Plan, report: &mut Report) -> Result<()> {
     let threads = plan.threads_max;
+    let mark = report.mark("imbalance")?;
     let mut table = Table::new(
         format!("One piece takes 8 times as long, {threads} threads"),
         [
@@ -269,10 +294,10 @@ fn add_imbalance(plan: &Plan, report: &mut Report) -> Result<()> {
         let numbers = numbers.map(|number| format!("{number:.3}"));
         table.add([pieces.to_string(), slow.name().to_owned()].into_iter().chain(numbers));
         report.add_remark(format!(
-            "{pieces} pieces a thread, slow piece {}: {:.2} times the ideal (mark {IMBALANCE_MARK}: {})",
+            "{pieces} pieces a thread, slow piece {}: {:.2} times the ideal {}",
             slow.name(),
             summary.median,
-            held(summary.median <= IMBALANCE_MARK)
+            mark.verdict(&[summary.median])
         ));
         report.add_series(Series {
             row: format!("slow piece {}", slow.name()),

@@ -85,7 +85,7 @@ pub(crate) fn run(
         }
     }
     for decoding in &arguments.decoding {
-        tables::add(&mut report, *decoding, &columns);
+        tables::add(&mut report, *decoding, &columns)?;
     }
     columns.iter().for_each(|column| column.add_series(&mut report));
     Ok(report)

@@ -1,14 +1,14 @@
 //! The tables of the seed, and whether its marks were met.
 
+use anyhow::Result;
+
 use super::Decoding;
 use super::column::{Column, System};
-use crate::report::{Report, held};
+use crate::plot::Plot;
+use crate::report::Report;
 use crate::statistics::{Samples, Summary, difference_percent};
 use crate::table::Table;
 
-/// What the seeds say of the average and of the deviation of scheduling latency beside hogs, in per cent.
-const AVERAGE_MARK: f64 = -80.0;
-const DEVIATION_MARK: f64 = -95.0;
 /// Columns of ours; peers stand behind them.
 const OURS: usize = 3;
 
@@ -34,7 +34,10 @@ fn is_daemon(system: &System) -> bool {
 }
 
 /// Adds the tables of one way of decoding; `columns` are in their order.
-pub(super) fn add(report: &mut Report, decoding: Decoding, columns: &[Column]) {
+///
+/// # Errors
+/// When the case lacks a mark.
+pub(super) fn add(report: &mut Report, decoding: Decoding, columns: &[Column]) -> Result<()> {
     let columns = columns.iter().filter(|column| column.system.belongs_to(decoding));
     for (place, (what, is_meant, shown)) in TABLES.into_iter().enumerate() {
         let meant = columns.clone().filter(|column| is_meant(&column.system));
@@ -43,7 +46,19 @@ pub(super) fn add(report: &mut Report, decoding: Decoding, columns: &[Column]) {
         let title = format!("{what}, {}", decoding.title());
         if let [(_, unbound), _, (_, raised), ..] = summaries.as_slice() {
             let is_marked = place < 2;
-            report.add_remark(format!("{title}: {}", judged(unbound, raised, is_marked)));
+            let said = judged(report, unbound, raised, is_marked)?;
+            report.add_remark(format!("{title}: {said}"));
+            // The seed's subject is work that workers do.
+            if place == 0 && decoding == Decoding::Workers {
+                claim(report, unbound, raised)?;
+            }
+        }
+        if place != 1 {
+            let mut plot = Plot::cdf(title.clone(), "us").log_x();
+            for column in columns.clone().filter(|column| is_meant(&column.system)) {
+                plot.add_samples(column.system.name(), shown(column));
+            }
+            report.add_plot(plot);
         }
         report.add_table(table(title, &summaries));
     }
@@ -51,6 +66,15 @@ pub(super) fn add(report: &mut Report, decoding: Decoding, columns: &[Column]) {
         let (name, title) = (column.system.name(), decoding.title());
         report.add_remark(format!("{name}, {title}: {}", column.workers()));
     }
+    Ok(())
+}
+
+fn claim(report: &mut Report, unbound: &Summary, raised: &Summary) -> Result<()> {
+    let why = "see above which priority the workers reached";
+    let average = difference_percent(unbound.average, raised.average);
+    report.claim("000", "average", &[average], why)?;
+    let deviation = difference_percent(unbound.deviation, raised.deviation);
+    report.claim("000", "deviation", &[deviation], why)
 }
 
 fn table(title: String, columns: &[(&'static str, Summary)]) -> Table {
@@ -74,21 +98,22 @@ fn table(title: String, columns: &[(&'static str, Summary)]) -> Table {
 }
 
 /// The difference, and which marks it meets if they are for it.
-fn judged(unbound: &Summary, raised: &Summary, is_marked: bool) -> String {
-    let part = |name: &str, before, after, mark: f64| {
+fn judged(report: &Report, unbound: &Summary, raised: &Summary, is_marked: bool) -> Result<String> {
+    let part = |name: &str, before, after, mark: &str| -> Result<String> {
         let difference = difference_percent(before, after);
-        let verdict = held(difference <= mark);
-        let mark = if is_marked { format!(" (mark {mark} %: {verdict})") } else { String::new() };
-        format!("{name} {difference:+.2} %{mark}")
+        let verdict = report.mark(mark)?.verdict(&[difference]);
+        let verdict = if is_marked { format!(" {verdict}") } else { String::new() };
+        Ok(format!("{name} {difference:+.2} %{verdict}"))
     };
-    let average = part("average", unbound.average, raised.average, AVERAGE_MARK);
-    let deviation = part("standard deviation", unbound.deviation, raised.deviation, DEVIATION_MARK);
-    format!("{average}, {deviation}")
+    let average = part("average", unbound.average, raised.average, "average")?;
+    let deviation = part("standard deviation", unbound.deviation, raised.deviation, "deviation")?;
+    Ok(format!("{average}, {deviation}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::{judged, table};
+    use crate::report::Report;
     use crate::statistics::{Samples, Summary};
 
     fn of(values: [f64; 2]) -> Summary {
@@ -111,9 +136,10 @@ mod tests {
     #[test]
     fn a_mark_is_judged_by_average_and_deviation() {
         let (unbound, raised) = (of([90.0, 110.0]), of([9.0, 11.0]));
-        let text = judged(&unbound, &raised, true);
+        let report = Report::new("launches", &()).unwrap();
+        let text = judged(&report, &unbound, &raised, true).unwrap();
         assert!(text.contains("average -90.00 % (mark -80 %: held)"), "{text}");
         assert!(text.contains("deviation -90.00 % (mark -95 %: NOT held)"), "{text}");
-        assert!(!judged(&unbound, &raised, false).contains("mark"));
+        assert!(!judged(&report, &unbound, &raised, false).unwrap().contains("mark"));
     }
 }

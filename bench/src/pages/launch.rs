@@ -73,8 +73,15 @@ pub(crate) struct Launch {
     pub(crate) dropped: u32,
     /// Of that, what was needed and made again.
     pub(crate) repeated: u32,
+    /// The frames that were held together, a number for each burst.
+    pub(crate) held: Vec<u32>,
+}
+
+impl Launch {
     /// The most frames that were held together.
-    pub(crate) most_held: u32,
+    pub(crate) fn most_held(&self) -> u32 {
+        self.held.iter().copied().max().unwrap_or(0)
+    }
 }
 
 /// The launches of one way.
@@ -162,7 +169,7 @@ impl Launcher {
             }
         }
         let together: usize = held.iter().map(|(_, frames)| frames.len()).sum();
-        launch.most_held = launch.most_held.max(u32::try_from(together)?);
+        launch.held.push(u32::try_from(together)?);
         Ok(dropped)
     }
 
@@ -249,7 +256,7 @@ mod tests {
         let requests = [request(3, Purpose::ReadaheadUsed), request(40, Purpose::ReadaheadWasted)];
         let (launch, from_system) = played(way, &requests);
         assert_eq!((launch.dropped, launch.repeated, launch.frames), (0, 0, 20));
-        assert_eq!((launch.most_held, from_system), (20, 20));
+        assert_eq!((launch.most_held(), from_system), (20, 20));
         assert!(launch.getting_ns >= launch.longest_ns && launch.longest_ns > 0.0);
     }
 

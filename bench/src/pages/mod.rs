@@ -16,7 +16,8 @@ use anyhow::{Context, Result};
 use ferrofs_workers::memory::{Budget, PagePool, Policy, PoolSettings};
 
 use crate::arguments::PagesArguments;
-use crate::report::{Report, Series, held};
+use crate::plot::Plot;
+use crate::report::{Report, Series};
 use crate::statistics::{Samples, difference_percent};
 use crate::table::Table;
 use crate::usage::Usage;
@@ -35,10 +36,15 @@ const LOOPS: u16 = 10;
 const QUICK_ROUNDS: u16 = 5;
 /// Frames of the pool that hands out one at a time.
 const FRAMES: u32 = 64;
-/// The most that a pair may take, in ns.
-const PAIR_MARK: f64 = 50.0;
-/// What a reserve is to save at the limit, in per cent.
-const LIMIT_MARK: f64 = -95.0;
+/// The seeds' claims that are judged by launches, as `launches_table` does.
+const CLAIMED: [(&str, &str); 6] = [
+    ("001", "reserve"),
+    ("001", "demand"),
+    ("001", "window"),
+    ("004", "window"),
+    ("004", "best-effort"),
+    ("004", "together"),
+];
 
 /// Runs the experiment.
 ///
@@ -53,7 +59,10 @@ pub(crate) fn run(
     writeln!(out, "taking and giving back one frame, {LOOPS} loops")?;
     measure_pairs(if is_quick { QUICK_PAIRS } else { PAIRS }, &mut report)?;
     if arguments.without_cgroup {
-        report.add_remark("left out at the caller's wish: the memory cgroup at its limit");
+        report.left_out("the memory cgroup at its limit", "left out at the caller's wish");
+        for (seed, mark) in CLAIMED {
+            report.claim(seed, mark, &[], "needs root and a memory cgroup; left out")?;
+        }
         return Ok(report);
     }
     let most = if is_quick { QUICK_ROUNDS } else { u16::MAX };
@@ -66,8 +75,8 @@ pub(crate) fn run(
         counts.rounds, counts.launches
     )?;
     let outcome = limit::run(&folder, counts, arguments.requests)?;
-    add_outcome(&mut report, &outcome);
-    launches_table::add(&mut report, &outcome.measured.ways, arguments.requests);
+    add_outcome(&mut report, &outcome)?;
+    launches_table::add(&mut report, &outcome.measured.ways, arguments.requests)?;
     Ok(report)
 }
 
@@ -118,10 +127,7 @@ fn measure_pairs(pairs: u32, report: &mut Report) -> Result<()> {
     ]);
     report.add_table(table);
     let pair = summary.median;
-    report.add_remark(format!(
-        "a pair: {pair:.1} ns (mark {PAIR_MARK} ns: {})",
-        held(pair < PAIR_MARK)
-    ));
+    report.add_remark(format!("a pair: {pair:.1} ns {}", report.mark("pair")?.verdict(&[pair])));
     report.add_series(Series {
         row: "pair".to_owned(),
         case: "uncontended".to_owned(),
@@ -131,7 +137,8 @@ fn measure_pairs(pairs: u32, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn add_outcome(report: &mut Report, outcome: &Outcome) {
+fn add_outcome(report: &mut Report, outcome: &Outcome) -> Result<()> {
+    let mut plot = Plot::cdf("Getting a frame at the limit of a memory cgroup", "us").log_x();
     let mut table = Table::new(
         "Getting a frame at the limit of a memory cgroup (us)",
         ["source", "frames", "mean", "diff", "max", "diff", "median", "p99"],
@@ -155,6 +162,8 @@ fn add_outcome(report: &mut Report, outcome: &Outcome) {
             micros(summary.median),
             micros(taken.samples.percentile(990)),
         ]);
+        let in_micros: Samples = taken.samples.values().map(|nanos| nanos / 1e3).collect();
+        plot.add_samples(taken.source.clone(), &in_micros);
         report.add_series(Series {
             row: taken.source.clone(),
             case: "at the limit of a memory cgroup".to_owned(),
@@ -163,9 +172,8 @@ fn add_outcome(report: &mut Report, outcome: &Outcome) {
         });
         if taken.source == "reserve of 256" {
             report.add_remark(format!(
-                "a reserve of 256 against page faults: mean {mean:+.2} %, max {most:+.2} % \
-                 (mark {LIMIT_MARK} % for both: {})",
-                held(mean <= LIMIT_MARK && most <= LIMIT_MARK)
+                "a reserve of 256 against page faults: mean {mean:+.2} %, max {most:+.2} % {}",
+                report.mark("frame")?.verdict(&[mean, most])
             ));
         }
     }
@@ -176,4 +184,6 @@ fn add_outcome(report: &mut Report, outcome: &Outcome) {
         outcome.limit_bytes / 1024,
         outcome.limit_hits
     ));
+    report.add_plot(plot);
+    Ok(())
 }

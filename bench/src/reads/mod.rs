@@ -10,12 +10,15 @@ use anyhow::{Context, Result, ensure};
 use ferrofs_image::{FileType, Image, Inode, Visit};
 
 use crate::arguments::ReadsArguments;
+use crate::plot::Plot;
 use crate::report::{Report, Series};
 use crate::statistics::Samples;
 use crate::table::Table;
 pub(crate) use readers::Through;
 use readers::{Pass, Work, read_all};
 
+/// Readers that are held against one.
+const MANY_READERS: usize = 64;
 /// Bytes of a MiB.
 const MIB: f64 = 1_048_576.0;
 
@@ -50,6 +53,7 @@ pub(crate) fn run(
         }
     }
     add_table(&mut report, arguments, &rows);
+    judge(&mut report, &rows)?;
     Ok(report)
 }
 
@@ -76,6 +80,32 @@ fn chosen(image: &Image, arguments: &ReadsArguments) -> Result<Vec<Inode>> {
     }
     ensure!(!files.is_empty(), "no file of {} bytes or more", arguments.at_least);
     Ok(files)
+}
+
+/// Says whether many readers had no more decoded than one, and draws what they were served.
+fn judge(report: &mut Report, rows: &[(usize, Vec<Pass>)]) -> Result<()> {
+    let mut plot = Plot::bars("Serving readers", "MiB/s, median, and least to most");
+    let decoded = |readers: usize| {
+        let (_, passes) = rows.iter().find(|(other, _)| *other == readers)?;
+        Some(passes.iter().map(|pass| pass.decoded_bytes as f64).collect::<Samples>().median())
+    };
+    for (readers, passes) in rows {
+        let rate = |pass: &Pass| pass.served_bytes as f64 / MIB / pass.seconds;
+        let rates: Samples = passes.iter().map(rate).collect();
+        let summary = rates.summary();
+        let name = format!("{readers} readers");
+        plot.add_bar(name.clone(), "", summary.median, summary.minimum, summary.maximum);
+        report.judge_repetitions(name, &rates)?;
+    }
+    report.add_plot(plot);
+    if let Some((one, many)) = decoded(1).zip(decoded(MANY_READERS)).filter(|(one, _)| *one > 0.0) {
+        let verdict = report.mark("once")?.verdict(&[many / one]);
+        report.add_remark(format!(
+            "{MANY_READERS} readers had {:.3} times as much decoded as one {verdict}",
+            many / one
+        ));
+    }
+    Ok(())
 }
 
 fn add_table(report: &mut Report, arguments: &ReadsArguments, rows: &[(usize, Vec<Pass>)]) {

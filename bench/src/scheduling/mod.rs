@@ -14,7 +14,8 @@ use ferrofs_workers::cpus::{CpuSet, Granted};
 
 use crate::arguments::SchedulingArguments;
 use crate::hogs::Hogs;
-use crate::report::{Report, Series, held};
+use crate::plot::Plot;
+use crate::report::{Report, Series};
 use crate::statistics::{Samples, Summary, difference_percent};
 use crate::table::Table;
 use pools::{NAMES, Pools};
@@ -23,12 +24,6 @@ use pools::{NAMES, Pools};
 const QUICK_ITERATIONS: u16 = 10;
 /// Bursts before the first that counts.
 const WARM_UP: u16 = 2;
-/// What the seeds say of the average and of the deviation beside hogs, in per cent.
-const AVERAGE_MARK: f64 = -80.0;
-const DEVIATION_MARK: f64 = -95.0;
-/// The most that an idle machine may take to start an item, at the 99th percentile, in us.
-const IDLE_MARK_MICROS: f64 = 60.0;
-
 /// What one pool showed under one condition.
 #[derive(Debug, Default)]
 struct Column {
@@ -64,7 +59,7 @@ pub(crate) fn run(
     let busy = measure(&settings, cpus, &pools)?;
     drop(hogs);
     add(&mut report, &format!("beside {} hogs a CPU", settings.hogs), &busy);
-    judge(&mut report, &idle, &busy);
+    judge(&mut report, &idle, &busy)?;
     report.add_remark(format!("items that took the fallback: {}", pools.fallbacks()));
     Ok(report)
 }
@@ -112,6 +107,12 @@ fn add(report: &mut Report, case: &str, columns: &[Column; NAMES.len()]) {
     report
         .add_table(launch_table(case, &columns.each_ref().map(|column| column.launches.summary())));
     report.add_table(item_table(case, columns));
+    let title = format!("Scheduling latency of a launch, {case}");
+    let mut plot = Plot::cdf(title, "us, all items of a launch together").log_x();
+    for (name, column) in NAMES.iter().zip(columns) {
+        plot.add_samples(*name, &column.launches);
+    }
+    report.add_plot(plot);
     for (name, column) in NAMES.iter().zip(columns) {
         for (kind, samples) in [("launch", &column.launches), ("item", &column.items)] {
             report.add_series(Series {
@@ -156,21 +157,29 @@ fn item_table(case: &str, columns: &[Column; NAMES.len()]) -> Table {
 }
 
 /// Says which marks were met.
-fn judge(report: &mut Report, idle: &[Column; NAMES.len()], busy: &[Column; NAMES.len()]) {
+fn judge(
+    report: &mut Report,
+    idle: &[Column; NAMES.len()],
+    busy: &[Column; NAMES.len()],
+) -> Result<()> {
     let [unbound, _, raised] = busy.each_ref().map(|column| column.launches.summary());
     let average = difference_percent(unbound.average, raised.average);
     let deviation = difference_percent(unbound.deviation, raised.deviation);
     let [_, _, idle_raised] = idle.each_ref().map(|column| column.items.percentile(990));
+    let (average_mark, deviation_mark) = (report.mark("average")?, report.mark("deviation")?);
     report.add_remark(format!(
-        "beside hogs, from unbound to raised: average {average:+.2} % (mark {AVERAGE_MARK} %: {}), \
-         standard deviation {deviation:+.2} % (mark {DEVIATION_MARK} %: {})",
-        held(average <= AVERAGE_MARK),
-        held(deviation <= DEVIATION_MARK)
+        "beside hogs, from unbound to raised: average {average:+.2} % {}, standard deviation {deviation:+.2} % {}",
+        average_mark.verdict(&[average]),
+        deviation_mark.verdict(&[deviation])
     ));
+    let idle_mark = report.mark("idle")?;
     report.add_remark(format!(
-        "idle, raised: 99 of 100 items start within {idle_raised:.1} us (mark {IDLE_MARK_MICROS} us: {})",
-        held(idle_raised < IDLE_MARK_MICROS)
+        "idle, raised: 99 of 100 items start within {idle_raised:.1} us {}",
+        idle_mark.verdict(&[idle_raised])
     ));
+    let why = "see above which priority the workers reached";
+    report.claim("000", "average", &[average], why)?;
+    report.claim("000", "deviation", &[deviation], why)
 }
 
 #[cfg(test)]

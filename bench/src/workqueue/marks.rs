@@ -1,14 +1,12 @@
-//! What our queue is to reach beside the others, and whether it did: one sentence a mark. Only marks
-//! whose rows were run are judged.
+//! Whether our queue reached its marks beside the others: a sentence each. Only marks whose rows were run are judged;
+//! the seed's claims say so where they were not.
 
-use crate::report::{Report, held};
+use anyhow::Result;
+
+use crate::case::Mark;
+use crate::report::Report;
 use crate::rows::RowName;
 
-/// What the queue may cost beside the work itself with one worker: a share, and us an item.
-const INLINE_SHARE: f64 = 1.05;
-const INLINE_MICROS: f64 = 1.0;
-/// The least that is left of our best with any other number of workers.
-const COLLAPSE_MARK: f64 = 0.9;
 /// The seed's rows and the peers that do the same: a stream from one submitter.
 const OTHERS: [RowName; 6] = [
     RowName::Original,
@@ -27,28 +25,74 @@ pub(super) struct Rate {
     pub(super) pages_per_second: f64,
 }
 
-/// Adds the sentences.
-pub(super) fn judge(rates: &[Rate], report: &mut Report) {
-    for sentence in sentences(rates) {
-        report.add_remark(sentence);
-    }
+/// What a case allows.
+#[derive(Debug)]
+struct Marks {
+    flat: Mark,
+    inline_share: Mark,
+    inline_micros: Mark,
 }
 
-fn sentences(rates: &[Rate]) -> Vec<String> {
+/// Adds the sentences and the claims.
+///
+/// # Errors
+/// When the case lacks a mark.
+pub(super) fn judge(rates: &[Rate], report: &mut Report) -> Result<()> {
+    let marks = Marks {
+        flat: report.mark("flat")?,
+        inline_share: report.mark("inline-share")?,
+        inline_micros: report.mark("inline-micros")?,
+    };
+    for sentence in sentences(rates, &marks) {
+        report.add_remark(sentence);
+    }
+    claim(rates, report)
+}
+
+/// The seed's claims: flat, and ahead of the original.
+fn claim(rates: &[Rate], report: &mut Report) -> Result<()> {
+    let ours: Vec<&Rate> = rates.iter().filter(|rate| rate.name == RowName::Ours).collect();
+    let best = ours.iter().map(|rate| rate.pages_per_second).fold(f64::NAN, f64::max);
+    let (share, at) = least(ours.iter().map(|own| (own.pages_per_second / best, own.threads)));
+    let share = if ours.len() > 1 { share } else { f64::NAN };
+    let why = if share.is_nan() {
+        "ours was not run with several numbers of workers".to_owned()
+    } else {
+        format!("least with {at} workers")
+    };
+    report.claim("002", "flat", &[share], &why)?;
+    let (ratio, at) = least(ours.iter().filter_map(|own| {
+        let original = find(rates, RowName::Original, own.threads)?;
+        Some((own.pages_per_second / original.pages_per_second, own.threads))
+    }));
+    let why = if ratio.is_nan() {
+        "ours or the original was not run".to_owned()
+    } else {
+        format!("least with {at} workers")
+    };
+    report.claim("002", "ahead", &[ratio], &why)
+}
+
+/// The least of some figures, with its number of workers; NaN of none.
+fn least(figures: impl Iterator<Item = (f64, u16)>) -> (f64, u16) {
+    figures.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((f64::NAN, 0))
+}
+
+fn sentences(rates: &[Rate], marks: &Marks) -> Vec<String> {
     let ours: Vec<&Rate> = rates.iter().filter(|rate| rate.name == RowName::Ours).collect();
     let best = ours.iter().map(|rate| rate.pages_per_second).fold(f64::NAN, f64::max);
     let mut sentences = Vec::new();
     for &own in &ours {
         let at = |name| find(rates, name, own.threads);
         if let (1, Some(inline)) = (own.threads, at(RowName::Inline)) {
-            sentences.push(against_inline(own, inline));
+            sentences.push(against_inline(own, inline, marks));
         }
         if ours.len() > 1 {
             let share = own.pages_per_second / best;
             sentences.push(format!(
-                "ours with {} workers: {share:.2} of its best (mark {COLLAPSE_MARK}: {})",
+                "ours with {} workers: {share:.2} of its best {}",
                 own.threads,
-                held(share >= COLLAPSE_MARK)
+                marks.flat.verdict(&[share])
             ));
         }
         let others = OTHERS.into_iter().filter_map(at);
@@ -62,57 +106,66 @@ fn find(rates: &[Rate], name: RowName, threads: u16) -> Option<&Rate> {
     rates.iter().find(|rate| rate.name == name && rate.threads == threads)
 }
 
-fn against_inline(own: &Rate, inline: &Rate) -> String {
+fn against_inline(own: &Rate, inline: &Rate, marks: &Marks) -> String {
     let (own, inline) = (1e6 / own.pages_per_second, 1e6 / inline.pages_per_second);
-    let most = inline * INLINE_SHARE + INLINE_MICROS;
-    format!(
-        "ours with 1 worker: {own:.2} us an item, inline {inline:.2} (mark {most:.2}: {})",
-        held(own <= most)
-    )
+    let most = inline * marks.inline_share.value + marks.inline_micros.value;
+    let held = if own <= most { "held" } else { "NOT held" };
+    format!("ours with 1 worker: {own:.2} us an item, inline {inline:.2} (mark {most:.2}: {held})")
 }
 
 fn against(own: &Rate, other: &Rate) -> String {
     let ratio = own.pages_per_second / other.pages_per_second;
     format!(
-        "ours with {} workers: {ratio:.2} times the fastest other stream, {} (mark 1: {})",
+        "ours with {} workers: {ratio:.2} times the fastest other stream, {}",
         own.threads,
         other.name.text(),
-        held(ratio >= 1.0)
     )
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Rate, sentences};
+    use super::{Rate, judge};
+    use crate::report::Report;
     use crate::rows::RowName;
 
     fn rate(name: RowName, threads: u16, pages_per_second: f64) -> Rate {
         Rate { name, threads, pages_per_second }
     }
 
+    fn said(rates: &[Rate]) -> String {
+        let mut report = Report::new("workqueue", &()).unwrap();
+        judge(rates, &mut report).unwrap();
+        let mut text = Vec::new();
+        report.print(&mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
     #[test]
     fn each_mark_has_its_sentence() {
-        let said = sentences(&[
+        let said = said(&[
             rate(RowName::Inline, 1, 200_000.0),
             rate(RowName::Ours, 1, 200_000.0),
             rate(RowName::Rayon, 1, 100_000.0),
             rate(RowName::Ours, 2, 100_000.0),
             rate(RowName::Original, 2, 200_000.0),
         ]);
-        assert_eq!(
-            said,
-            [
-                "ours with 1 worker: 5.00 us an item, inline 5.00 (mark 6.25: held)",
-                "ours with 1 workers: 1.00 of its best (mark 0.9: held)",
-                "ours with 1 workers: 2.00 times the fastest other stream, rayon (mark 1: held)",
-                "ours with 2 workers: 0.50 of its best (mark 0.9: NOT held)",
-                "ours with 2 workers: 0.50 times the fastest other stream, original (mark 1: NOT held)",
-            ]
-        );
+        for line in [
+            "ours with 1 worker: 5.00 us an item, inline 5.00 (mark 6.25: held)",
+            "ours with 1 workers: 1.00 of its best (mark 0.9 of its best: held)",
+            "ours with 1 workers: 2.00 times the fastest other stream, rayon",
+            "ours with 2 workers: 0.50 of its best (mark 0.9 of its best: NOT held)",
+            "ours with 2 workers: 0.50 times the fastest other stream, original",
+            "0.50 of its best here, NOT held (least with 2 workers)",
+            "0.50 times the original here, NOT held (least with 2 workers)",
+        ] {
+            assert!(said.contains(line), "{line} is missing in {said}");
+        }
     }
 
     #[test]
     fn without_our_row_nothing_is_judged() {
-        assert!(sentences(&[rate(RowName::Rayon, 1, 1.0)]).is_empty());
+        let said = said(&[rate(RowName::Rayon, 1, 1.0)]);
+        assert_eq!(said.matches("not measured: ours").count(), 2, "{said}");
+        assert!(!said.contains("(mark"), "{said}");
     }
 }

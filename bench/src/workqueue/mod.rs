@@ -13,6 +13,7 @@ use ferrofs_workers::cpus::CpuSet;
 
 use crate::arguments::WorkqueueArguments;
 use crate::page_store::{PAGE_BYTES, PAGES_PER_GIB, PageStore};
+use crate::plot::Plot;
 use crate::report::{Report, Series};
 use crate::rows::{self, Crew, Row, RowName, Tally};
 use crate::statistics::Samples;
@@ -103,8 +104,12 @@ pub(crate) fn run(
         lines.extend(measured);
     }
     add_tables(&plan, &arguments.threads, &lines, &mut report);
-    marks::judge(&plan.rates(&lines), &mut report);
+    report.add_plot(plot(&plan, &lines));
+    marks::judge(&plan.rates(&lines), &mut report)?;
     for line in &lines {
+        if line.name == RowName::Ours {
+            report.judge_repetitions(format!("ours, {} threads", line.threads), &line.walls())?;
+        }
         report.add_series(Series {
             row: line.name.text(),
             case: format!("{} threads", line.threads),
@@ -226,6 +231,18 @@ fn add_tables(plan: &Plan, threads: &[u16], lines: &[Line], report: &mut Report)
     add("involuntary switches a thousand requests, median", &|line| {
         switches(line, pages, |usage| usage.involuntary_switches)
     });
+}
+
+/// Throughput against threads, as in the mail; what is done without any queue is no line.
+fn plot(plan: &Plan, lines: &[Line]) -> Plot {
+    let mut plot =
+        Plot::lines("Throughput of one submitter", "worker threads", "GB/s, median").log_x();
+    for &name in plan.rows.iter().filter(|name| **name != RowName::Inline) {
+        let own = lines.iter().filter(|line| line.name == name);
+        let point = |line: &Line| (f64::from(line.threads), plan.gib() / line.walls().median());
+        plot.add_line(name.text(), own.map(point).collect());
+    }
+    plot
 }
 
 fn switches(line: &Line, pages: f64, of: impl Fn(&Usage) -> u64) -> String {
