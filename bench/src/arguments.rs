@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 
+use crate::all::AllArguments;
 use crate::case::Case;
 use crate::hogs::HogArguments;
 use crate::launches::{Decoding, LauncherArguments};
 use crate::page_pool::{InsideArguments, PagePoolArguments};
+use crate::need::Need;
 use crate::pages::{LimitArguments, Mix};
 use crate::reads::Through;
 use crate::rows::RowName;
@@ -57,6 +59,8 @@ pub(crate) enum Experiment {
     PagePool(PagePoolArguments),
     /// Counts the bounce frames that the extents of images take, which their LZ4 windows bound
     Windows(WindowsArguments),
+    /// Runs every experiment and writes report.html: 15 minutes at most on 2 CPUs
+    All(AllArguments),
     /// Tells what an experiment measures, what is expected of it, and why
     Describe(DescribeArguments),
     /// Gets frames in a memory cgroup
@@ -71,6 +75,28 @@ pub(crate) enum Experiment {
     /// Starts programs from a mount
     #[command(hide = true)]
     Launcher(LauncherArguments),
+}
+
+impl Experiment {
+    /// What must be there before it starts.
+    pub(crate) fn needs(&self) -> Vec<Need> {
+        let file = |path: &PathBuf| Need::File(path.clone());
+        match self {
+            Self::Pages(settings) if !settings.without_cgroup => {
+                vec![Need::Root, Need::MemoryCgroup]
+            }
+            Self::Reads(settings) => vec![file(&settings.image)],
+            Self::Windows(settings) => settings.images.iter().map(file).collect(),
+            Self::Launches(settings) => {
+                let mut needs = vec![Need::Root, Need::Fuse, file(&settings.image)];
+                if let Some(peers) = &settings.peers {
+                    needs.extend([Need::KernelErofs, Need::Program(peers.join("erofsfuse"))]);
+                }
+                needs
+            }
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// What is to be told of.

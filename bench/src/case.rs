@@ -36,6 +36,9 @@ pub(crate) struct Case {
     /// Words that `all` adds to the name of the experiment; in braces stand images and folders.
     #[serde(default)]
     pub(crate) run: Vec<String>,
+    /// Words that it adds where something that the experiment needs is missing, so that it needs less.
+    #[serde(default)]
+    pub(crate) otherwise: Vec<String>,
     /// By name.
     #[serde(default)]
     pub(crate) marks: BTreeMap<String, Mark>,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Whether a claim held on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[expect(clippy::enum_variant_names, reason = "they are read alone, as the verdict that they are")]
 pub(crate) enum Held {
     Held,
     NotHeld,

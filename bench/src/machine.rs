@@ -4,12 +4,12 @@ use std::fmt;
 use std::fs;
 
 use ferrofs_workers::cpus::Granted;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::deflater::zlib_version;
 
 /// Facts about the machine at the start of a run.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Machine {
     kernel: String,
     processor: String,
@@ -18,8 +18,8 @@ pub(crate) struct Machine {
     parallelism: usize,
     memory_kib: u64,
     /// Over 1, 5 and 15 minutes.
-    load_average: String,
-    bench_version: &'static str,
+    pub(crate) load_average: String,
+    bench_version: String,
     zlib_version: String,
 }
 
@@ -34,9 +34,21 @@ impl Machine {
             parallelism: granted.parallelism(),
             memory_kib: leading_number(&field_of("/proc/meminfo", "MemTotal")),
             load_average: load_average(),
-            bench_version: env!("CARGO_PKG_VERSION"),
+            bench_version: env!("CARGO_PKG_VERSION").to_owned(),
             zlib_version: zlib_version(),
         }
+    }
+
+    /// All of it but the load, by name.
+    pub(crate) fn facts(&self) -> [(&'static str, String); 6] {
+        [
+            ("Kernel", format!("Linux {}", self.kernel)),
+            ("Processor", self.processor.clone()),
+            ("CPUs", format!("{} ({} at once)", self.granted_cpus, self.parallelism)),
+            ("Memory", format!("{} MiB", self.memory_kib / 1024)),
+            ("ferrofs-bench", self.bench_version.clone()),
+            ("zlib", self.zlib_version.clone()),
+        ]
     }
 }
 

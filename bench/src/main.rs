@@ -1,6 +1,7 @@
 //! `ferrofs-bench`: experiments that reproduce the tables behind ferrofs on the machine at hand, with
 //! peers on the same work. Reads the arguments, runs one experiment, and prints and keeps its report.
 
+mod all;
 mod arguments;
 mod baseline;
 mod case;
@@ -11,6 +12,7 @@ mod jobs;
 mod launches;
 mod machine;
 mod need;
+mod page;
 mod page_pool;
 mod page_store;
 mod pages;
@@ -28,7 +30,7 @@ mod workqueue;
 use std::io::{Write, stderr, stdout};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Parser;
 
 use arguments::{Arguments, Experiment};
@@ -49,6 +51,9 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if let Some(missing) = need::missing(&arguments.experiment.needs()) {
+        bail!("this {missing}");
+    }
     let mut out = stdout().lock();
     let report = match &arguments.experiment {
         Experiment::Workqueue(settings) => workqueue::run(settings, arguments.quick, &mut out)?,
@@ -58,6 +63,10 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         Experiment::Reads(settings) => reads::run(settings, arguments.quick, &mut out)?,
         Experiment::Launches(settings) => launches::run(settings, arguments.quick, &mut out)?,
         Experiment::Windows(settings) => windows::run(settings, &mut out)?,
+        Experiment::All(settings) => {
+            let folder = arguments.out.as_deref();
+            return end(all::run(settings, arguments.quick, folder, &mut out));
+        }
         Experiment::Describe(settings) => {
             return case::describe(&settings.experiments, &mut out).map(|()| ExitCode::SUCCESS);
         }
@@ -70,7 +79,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     tell(report, arguments, &mut out)
 }
 
-/// How a process ends that measures for another.
+/// How a process ends that has no report of its own.
 fn end(result: Result<()>) -> Result<ExitCode> {
     result.map(|()| ExitCode::SUCCESS)
 }
@@ -90,4 +99,34 @@ fn tell(mut report: Report, arguments: &Arguments, out: &mut dyn Write) -> Resul
         report.write_folder(folder)?;
     }
     Ok(if is_refused { ExitCode::from(TOO_NOISY) } else { ExitCode::SUCCESS })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::ExitCode;
+
+    use clap::Parser;
+
+    use super::{TOO_NOISY, tell};
+    use crate::arguments::Arguments;
+    use crate::report::Report;
+    use crate::table::Table;
+
+    #[test]
+    fn a_noisy_run_keeps_its_figures_to_itself_unless_they_are_wanted() {
+        let mut report = Report::new("jobs", &()).unwrap();
+        report.add_table(Table::new("figures", ["a"]));
+        report.judge_noise("ours", &[1.0, 9.0].into_iter().collect(), 0.5);
+        let refused = ("bench jobs", ExitCode::from(TOO_NOISY), false);
+        let wanted = ("bench jobs --noisy-ok", ExitCode::SUCCESS, true);
+        for (words, code, has_figures) in [refused, wanted] {
+            let arguments = Arguments::try_parse_from(words.split(' ')).unwrap();
+            let mut text = Vec::new();
+            let found = tell(report.clone(), &arguments, &mut text).unwrap();
+            let text = String::from_utf8(text).unwrap();
+            assert_eq!(format!("{found:?}"), format!("{code:?}"), "{words}");
+            assert_eq!(text.contains("**figures**"), has_figures, "{text}");
+            assert!(text.contains("too noisy: ours spreads by 160 %"), "{text}");
+        }
+    }
 }

@@ -2,7 +2,10 @@
 
 use std::fmt;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use crate::machine::line_of;
+use crate::pages::has_memory_cgroup;
 
 /// A need.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,16 +54,14 @@ pub(crate) fn missing(needs: &[Need]) -> Option<String> {
     (!missing.is_empty()).then(|| missing.join(", "))
 }
 
-/// Version 2 with the controller, or version 1's hierarchy.
-fn has_memory_cgroup() -> bool {
-    let controllers = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
-    controllers.split_whitespace().any(|name| name == "memory")
-        || Path::new("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists()
-}
-
+/// What is no module yet is loaded by the first mount.
 fn knows_erofs() -> bool {
     let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    let modules = format!("/lib/modules/{}/modules.dep", line_of("/proc/sys/kernel/osrelease"));
+    let is_module =
+        |line: &str| line.split(':').next().is_some_and(|path| path.contains("/erofs.ko"));
     known.lines().any(|line| line.split_whitespace().last() == Some("erofs"))
+        || fs::read_to_string(modules).unwrap_or_default().lines().any(is_module)
 }
 
 #[cfg(test)]
@@ -71,7 +72,7 @@ mod tests {
     fn what_is_missing_is_named_and_what_is_there_is_not() {
         let there = Need::File("/proc/self/stat".into());
         let gone = Need::Program("/proc/self/no such thing".into());
-        assert_eq!(missing(&[there.clone()]), None);
+        assert_eq!(missing(std::slice::from_ref(&there)), None);
         let said = missing(&[there, gone]);
         assert_eq!(said.as_deref(), Some("needs the program /proc/self/no such thing"));
     }

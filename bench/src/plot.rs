@@ -111,6 +111,7 @@ impl Plot {
     }
 
     /// Adds a bar to a group; equal names of different groups share a colour.
+    #[expect(clippy::too_many_arguments, reason = "a bar is that many plain values")]
     pub(crate) fn add_bar(
         &mut self,
         group: impl Into<String>,

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A table under a title.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Table {
     title: String,
     header: Vec<String>,
@@ -27,6 +27,19 @@ impl Table {
 
     pub(crate) fn add<C: Into<String>>(&mut self, row: impl IntoIterator<Item = C>) {
         self.rows.push(row.into_iter().map(Into::into).collect());
+    }
+
+    pub(crate) fn title(&self) -> &str {
+        &self.title
+    }
+
+    pub(crate) fn header(&self) -> &[String] {
+        &self.header
+    }
+
+    /// Some may be shorter than the header.
+    pub(crate) fn rows(&self) -> &[Vec<String>] {
+        &self.rows
     }
 
     fn width(&self, column: usize) -> usize {

@@ -25,8 +25,9 @@ fn printed(words: &str) -> String {
 fn workqueue_prints_the_lines_of_qemu_and_keeps_its_samples() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().display();
-    let text =
-        printed(&format!("workqueue --quick -t 2 -c 1 --rows inline,per-thread --out {out}"));
+    let text = printed(&format!(
+        "workqueue --quick -t 2 -c 1 --rows inline,per-thread --out {out} --noisy-ok"
+    ));
     for line in [
         "Run the benchmark: threads 2 requests-per-thread: 4 memory 0.125G repeat 1.",
         "RUN 0: Request # 32768 Cost ",
@@ -39,6 +40,8 @@ fn workqueue_prints_the_lines_of_qemu_and_keeps_its_samples() {
     }
     let json = std::fs::read(folder.path().join("workqueue.json")).unwrap();
     let report: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!(report["claims"][0]["seed"], "002");
+    assert!(folder.path().join("workqueue.svg").exists());
     assert_eq!(report["series"][1]["row"], "per-thread");
     assert_eq!(report["series"][1]["samples"].as_array().unwrap().len(), 1);
 }
@@ -52,7 +55,7 @@ fn scheduling_prints_the_table_of_the_seed_twice() {
 
 #[test]
 fn jobs_prints_a_line_for_each_way() {
-    let text = printed("jobs --quick -t 1 -c 1");
+    let text = printed("jobs --quick -t 1 -c 1 --noisy-ok");
     for way in ["| one call ", "| 1 thread ", " in the middle |"] {
         assert!(text.contains(way), "{way} is missing in {text}");
     }
@@ -90,7 +93,7 @@ fn too_much_memory_is_refused_before_it_is_touched() {
 #[test]
 fn reads_says_what_every_number_of_readers_was_served() {
     let image = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/lz4.erofs");
-    let text = printed(&format!("reads {image} --quick --at-least 1 --readers 1,4"));
+    let text = printed(&format!("reads {image} --quick --at-least 1 --readers 1,4 --noisy-ok"));
     assert!(text.contains("| readers | MiB served |"), "{text}");
     assert!(text.contains("files, 4 readers"), "{text}");
 }
@@ -119,4 +122,40 @@ fn launches_names_a_program_that_is_missing_and_leaves_nothing_behind() {
     if lacks {
         println!("not shown: {complaint}");
     }
+}
+
+#[test]
+fn all_writes_one_page_on_everything_and_says_what_was_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, out) = (folder.path().join("source"), folder.path().join("out"));
+    std::fs::create_dir(&source).unwrap();
+    let text: String = (0..60_000).map(|number| format!("line {number}\n")).collect();
+    std::fs::write(source.join("text"), text).unwrap();
+    let (source, out) = (source.display(), out.display());
+    let words = format!("all --quick --only windows,launches,pages --source {source} --out {out}");
+    let said = printed(&words);
+    assert!(said.contains("windows: done"), "{said}");
+    assert!(said.contains("launches: left out: needs an image of a Debian system"), "{said}");
+    let page = std::fs::read_to_string(folder.path().join("out/report.html")).unwrap();
+    for part in ["<svg", "id=\"windows\"", "id=\"launches\"", "lz4-16k.erofs", "<td>001</td>"] {
+        assert!(page.contains(part), "{part} is missing");
+    }
+}
+
+#[test]
+fn what_an_experiment_needs_is_named_before_it_starts() {
+    for words in ["reads /no/such/image", "windows /no/such/image"] {
+        let output = bench(words);
+        assert_eq!(output.status.code(), Some(1));
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        let wanted = "ferrofs-bench: this needs the file /no/such/image";
+        assert!(complaint.contains(wanted), "{complaint}");
+    }
+}
+
+#[test]
+fn describe_tells_what_is_measured_and_against_which_marks() {
+    let text = printed("describe pages");
+    assert!(text.starts_with("# pages: ") && text.contains("Seeds: 001, 004"), "{text}");
+    assert!(text.contains("-95 % or more"), "{text}");
 }

@@ -117,6 +117,8 @@ pub(super) struct Column {
     items: u64,
     unbound_items: u64,
     rungs: Vec<String>,
+    /// How a peer was started.
+    words: Vec<String>,
 }
 
 impl Column {
@@ -131,6 +133,7 @@ impl Column {
             items: 0,
             unbound_items: 0,
             rungs: Vec::new(),
+            words: Vec::new(),
         }
     }
 
@@ -147,7 +150,10 @@ impl Column {
                 self.note_workers(&daemon);
                 daemon.end()
             }
-            Mount::Peer(peer) => peer.end(),
+            Mount::Peer(peer) => {
+                self.words = peer.words().to_vec();
+                peer.end()
+            }
         }
     }
 
@@ -191,6 +197,9 @@ impl Column {
     }
 
     pub(super) fn add_series(&self, report: &mut Report) {
+        if !self.words.is_empty() {
+            report.add_peer_command(self.system.name(), self.words.clone());
+        }
         let kinds = [
             ("last launch", &self.last_launches),
             ("all launches", &self.all_launches),

@@ -18,6 +18,14 @@ pub(super) struct Peer<'a> {
     directory: &'a Path,
     daemon: Option<Child>,
     is_mounted: bool,
+    /// How it was started.
+    words: Vec<String>,
+}
+
+/// A command as its words.
+fn words(command: &Command) -> Vec<String> {
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    words.map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
 impl<'a> Peer<'a> {
@@ -26,7 +34,7 @@ impl<'a> Peer<'a> {
         let mut mount = Command::new("mount");
         mount.args(["-t", "erofs", "-o", "ro,nosuid,loop"]).arg(image).arg(directory);
         ensure!(mount.status().context("mount")?.success(), "the kernel does not mount the image");
-        Ok(Self { directory, daemon: None, is_mounted: true })
+        Ok(Self { directory, daemon: None, is_mounted: true, words: words(&mount) })
     }
 
     /// The program at that path.
@@ -36,7 +44,8 @@ impl<'a> Peer<'a> {
         command.args(["-f", "-o", "dev"]).arg(image).arg(directory);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn().with_context(|| format!("starting {}", program.display()))?;
-        let mut peer = Self { directory, daemon: Some(child), is_mounted: true };
+        let words = words(&command);
+        let mut peer = Self { directory, daemon: Some(child), is_mounted: true, words };
         let begin = Instant::now();
         while directory.metadata().is_ok_and(|found| found.dev() == outside) {
             let status = peer.daemon.as_mut().map(Child::try_wait).transpose()?.flatten();
@@ -46,6 +55,11 @@ impl<'a> Peer<'a> {
             thread::sleep(Duration::from_millis(5));
         }
         Ok(peer)
+    }
+
+    /// How it was started.
+    pub(super) fn words(&self) -> &[String] {
+        &self.words
     }
 
     /// The process that serves it, if there is one.

@@ -19,6 +19,11 @@ enum Hierarchy {
     Two(PathBuf),
 }
 
+/// Whether groups can be made at all, by somebody who may.
+pub(crate) fn has_memory_cgroup() -> bool {
+    Hierarchy::find().is_ok()
+}
+
 impl Hierarchy {
     /// The one with the memory controller.
     fn find() -> Result<Self> {

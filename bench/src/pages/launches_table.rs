@@ -74,6 +74,7 @@ pub(super) fn add(
         "launches: frames, dropped and made again are means of a launch; the times hold refused attempts \
          and what was made again",
     );
+    report.add_plot(bars(ways));
     report.add_plot(plot(ways));
     add_demand(report, first)?;
     for (name, mark, seeds) in MARKED {
@@ -90,10 +91,20 @@ pub(super) fn add(
     Ok(())
 }
 
-/// What launches in each way spent, from least to most.
-fn plot(ways: &[WayLaunches]) -> Plot {
+/// What a launch spent in each way.
+fn bars(ways: &[WayLaunches]) -> Plot {
     let title = "Getting bounce frames in a launch, at the limit of a memory cgroup";
-    let mut plot = Plot::cdf(title, "ms of a launch").log_x();
+    let mut plot = Plot::bars(title, "ms, mean, and least to most").log_y();
+    for way in ways {
+        let millis = summary(way, |launch| launch.getting_ns / 1e6);
+        plot.add_bar(way.way.clone(), "", millis.average, millis.minimum, millis.maximum);
+    }
+    plot
+}
+
+/// How that was distributed.
+fn plot(ways: &[WayLaunches]) -> Plot {
+    let mut plot = Plot::cdf("The same, launch by launch", "ms of a launch").log_x();
     // Ten lines can be told apart; a reserve with best effort looks as one without.
     for way in ways.iter().filter(|way| !way.way.contains("best effort, reserve")) {
         let millis = way.launches.iter().map(|launch| launch.getting_ns / 1e6);

@@ -21,6 +21,7 @@ use crate::report::{Report, Series};
 use crate::statistics::{Samples, difference_percent};
 use crate::table::Table;
 use crate::usage::Usage;
+pub(crate) use group::has_memory_cgroup;
 use limit::{Counts, Outcome};
 pub(crate) use limit::{LimitArguments, measure};
 pub(crate) use requests::Mix;

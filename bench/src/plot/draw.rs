@@ -152,7 +152,7 @@ fn draw_bars(plot: &Plot, bars: &[Bar], svg: &mut String) -> Result<()> {
         canvas.text(group, (frame.left - 8, middle), &style)?;
         for bar in of_group {
             let colour = names.iter().position(|name| *name == bar.name).unwrap_or(0);
-            canvas.bar(frame, &axis, bar, y, COLOURS[colour % COLOURS.len()])?;
+            canvas.bar((frame, &axis), bar, y, COLOURS[colour % COLOURS.len()])?;
             y += BAR;
         }
         y += BETWEEN_GROUPS / 2;
@@ -240,7 +240,13 @@ impl<'a, 'b> Canvas<'a, 'b> {
         self.text(label, (14, i32::midpoint(frame.top, frame.bottom)), &style)
     }
 
-    fn bar(&self, frame: Frame, axis: &Axis, bar: &Bar, y: i32, colour: RGBColor) -> Result<()> {
+    fn bar(
+        &self,
+        (frame, axis): (Frame, &Axis),
+        bar: &Bar,
+        y: i32,
+        colour: RGBColor,
+    ) -> Result<()> {
         let zero = if axis.is_log { frame.left } else { frame.x(axis.share(0.0)) };
         let style = self.style(HPos::Left, VPos::Center);
         let middle = y + BAR / 2;
