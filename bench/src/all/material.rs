@@ -88,10 +88,11 @@ impl Material {
             build_image(&source, &path, max_distance).map(|()| path)
         };
         let (wide, narrow) = (built("lz4-64k.erofs", WIDE)?, built("lz4-16k.erofs", NARROW)?);
-        notes.push(
-            "Images of it were built with LZ4 in clusters of 4 KiB, with windows of 64 KiB and of 16 KiB."
-                .to_owned(),
-        );
+        let tree =
+            arguments.source.as_ref().map_or("it".to_owned(), |path| path.display().to_string());
+        notes.push(format!(
+            "Images of {tree} were built with LZ4 in clusters of 4 KiB, with windows of 64 KiB and of 16 KiB."
+        ));
         Ok(Self {
             image: Some(arguments.image.as_ref().unwrap_or(&wide).clone()),
             system: arguments.image.clone(),

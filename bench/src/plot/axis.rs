@@ -2,8 +2,8 @@
 
 /// Names on a linear axis, about.
 const TICKS: f64 = 6.0;
-/// The ratio up to which a logarithmic axis names powers of two.
-const POWERS_OF_TWO_MAX: f64 = 2048.0;
+/// The value up to which a logarithmic axis names powers of two, as one of threads does.
+const POWERS_OF_TWO_MAX: f64 = 1024.0;
 
 /// An axis.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,7 +43,7 @@ impl Axis {
     }
 
     fn logarithmic(least: f64, most: f64) -> Self {
-        let base: f64 = if most / least <= POWERS_OF_TWO_MAX && least >= 1.0 { 2.0 } else { 10.0 };
+        let base: f64 = if most <= POWERS_OF_TWO_MAX && least >= 1.0 { 2.0 } else { 10.0 };
         // What rounding adds to a power must not cost a whole step.
         let first = (least.ln() / base.ln() + 1e-9).floor();
         let last = (most.ln() / base.ln() - 1e-9).ceil().max(first + 1.0);
@@ -117,6 +117,7 @@ mod tests {
         assert_eq!((times.from, times.ticks.len()), (0.1, 7));
         assert!((times.to - 100_000.0).abs() < 1e-6);
         assert_eq!(axis(&[1.0, 64.0], true).share(8.0), 0.5);
+        assert_eq!(axis(&[130.0, 9_000.0], true).ticks.len(), 3);
     }
 
     #[test]

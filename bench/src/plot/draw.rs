@@ -111,6 +111,7 @@ fn draw_lines(plot: &Plot, lines: &[Line], svg: &mut String) -> Result<()> {
         let known = line.points.iter().filter(|point| x.has(point.0) && y.has(point.1));
         let places: Vec<(i32, i32)> =
             known.map(|point| (frame.x(x.share(point.0)), frame.y(y.share(point.1)))).collect();
+        let places = if line.has_marks { places } else { corners(places) };
         if line.has_marks {
             for &place in &places {
                 canvas.put(&Circle::new(place, 3, colour.filled()))?;
@@ -122,6 +123,23 @@ fn draw_lines(plot: &Plot, lines: &[Line], svg: &mut String) -> Result<()> {
     }
     canvas.legend(frame, &names)?;
     canvas.end()
+}
+
+/// Of a line that only ever goes right and up, the places where it turns: thousands of samples are hundreds of pixels.
+fn corners(places: Vec<(i32, i32)>) -> Vec<(i32, i32)> {
+    let mut corners: Vec<(i32, i32)> = Vec::new();
+    for place in places {
+        if let [.., first, middle] = corners.as_mut_slice() {
+            let is_upright = first.0 == middle.0 && middle.0 == place.0;
+            let is_level = first.1 == middle.1 && middle.1 == place.1;
+            if is_upright || is_level {
+                *middle = place;
+                continue;
+            }
+        }
+        corners.push(place);
+    }
+    corners
 }
 
 fn draw_bars(plot: &Plot, bars: &[Bar], svg: &mut String) -> Result<()> {
@@ -284,5 +302,17 @@ impl<'a, 'b> Canvas<'a, 'b> {
 
     fn end(&self) -> Result<()> {
         self.area.present().map_err(|error| anyhow!("{error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::corners;
+
+    #[test]
+    fn a_line_of_steps_is_drawn_by_its_corners() {
+        let steps = vec![(0, 9), (0, 8), (0, 7), (1, 7), (5, 7), (6, 7), (6, 2), (7, 2)];
+        assert_eq!(corners(steps), [(0, 9), (0, 7), (6, 7), (6, 2), (7, 2)]);
+        assert_eq!(corners(vec![(3, 3)]), [(3, 3)]);
     }
 }
