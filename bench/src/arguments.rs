@@ -12,6 +12,10 @@ use crate::launches::{Decoding, LauncherArguments};
 use crate::page_pool::{InsideArguments, PagePoolArguments};
 use crate::need::Need;
 use crate::pages::{LimitArguments, Mix};
+use crate::peers::{
+    BuildArguments, CheckArguments, ExtractArguments, MountArguments, RandomArguments,
+    ReaderArguments,
+};
 use crate::reads::Through;
 use crate::rows::RowName;
 
@@ -61,6 +65,16 @@ pub(crate) enum Experiment {
     Windows(WindowsArguments),
     /// Runs every experiment and writes report.html: 15 minutes at most on 2 CPUs
     All(AllArguments),
+    /// Takes images apart, beside fsck.erofs and unsquashfs
+    Extract(ExtractArguments),
+    /// Checks images, beside fsck.erofs
+    Check(CheckArguments),
+    /// Reads through mounts, beside the kernel, erofsfuse and squashfuse_ll
+    Mount(MountArguments),
+    /// Reads blocks at random through mounts, beside the kernel and erofsfuse
+    Random(RandomArguments),
+    /// Builds images, beside mkfs.erofs and mksquashfs
+    Build(BuildArguments),
     /// Tells what an experiment measures, what is expected of it, and why
     Describe(DescribeArguments),
     /// Gets frames in a memory cgroup
@@ -72,6 +86,9 @@ pub(crate) enum Experiment {
     /// Burns a CPU beside an experiment
     #[command(hide = true)]
     Hog(HogArguments),
+    /// Reads a mount
+    #[command(hide = true)]
+    Reader(ReaderArguments),
     /// Starts programs from a mount
     #[command(hide = true)]
     Launcher(LauncherArguments),

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 
 /// The cases, in the order in which `all` runs them.
-const CASES: [(&str, &str); 7] = [
+const CASES: [(&str, &str); 12] = [
     ("workqueue", include_str!("../cases/workqueue.toml")),
     ("scheduling", include_str!("../cases/scheduling.toml")),
     ("launches", include_str!("../cases/launches.toml")),
@@ -17,6 +17,11 @@ const CASES: [(&str, &str); 7] = [
     ("windows", include_str!("../cases/windows.toml")),
     ("jobs", include_str!("../cases/jobs.toml")),
     ("reads", include_str!("../cases/reads.toml")),
+    ("extract", include_str!("../cases/extract.toml")),
+    ("check", include_str!("../cases/check.toml")),
+    ("mount", include_str!("../cases/mount.toml")),
+    ("random", include_str!("../cases/random.toml")),
+    ("build", include_str!("../cases/build.toml")),
 ];
 
 /// A case.

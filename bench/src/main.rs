@@ -16,6 +16,7 @@ mod page;
 mod page_pool;
 mod page_store;
 mod pages;
+mod peers;
 mod plot;
 mod reads;
 mod report;
@@ -67,6 +68,11 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
             let folder = arguments.out.as_deref();
             return end(all::run(settings, arguments.quick, folder, &mut out));
         }
+        Experiment::Extract(settings) => peers::extract(settings, arguments.quick, &mut out)?,
+        Experiment::Check(settings) => peers::check(settings, arguments.quick, &mut out)?,
+        Experiment::Mount(settings) => peers::mount(settings, arguments.quick, &mut out)?,
+        Experiment::Random(settings) => peers::random(settings, arguments.quick, &mut out)?,
+        Experiment::Build(settings) => peers::build(settings, arguments.quick, &mut out)?,
         Experiment::Describe(settings) => {
             return case::describe(&settings.experiments, &mut out).map(|()| ExitCode::SUCCESS);
         }
@@ -74,6 +80,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         Experiment::PoolLaunches(settings) => return end(page_pool::measure(settings)),
         Experiment::UnderLimit(settings) => return end(pages::measure(settings)),
         Experiment::Hog(settings) => return end(hogs::burn(settings)),
+        Experiment::Reader(settings) => return end(peers::read(settings)),
         Experiment::Launcher(settings) => return end(launches::launch_all(settings)),
     };
     tell(report, arguments, &mut out)

@@ -1,0 +1,33 @@
+//! The experiments with peers: `extract`, `check`, `mount`, `random` and `build`, each doing the same work with our program
+//! and with those that others made, in turn. Every program runs as a process of its own, ours as well, and is measured
+//! from outside.
+
+mod bed;
+mod build;
+mod caches;
+mod check;
+mod column;
+mod discard;
+mod extract;
+mod findings;
+mod images;
+mod interleave;
+mod interruption;
+mod mount;
+mod mounted;
+mod part;
+mod program;
+mod random;
+mod reader;
+mod sheet;
+mod spent;
+mod squashfs;
+mod worded;
+mod work;
+
+pub(crate) use build::{BuildArguments, run as build};
+pub(crate) use check::{CheckArguments, run as check};
+pub(crate) use extract::{ExtractArguments, run as extract};
+pub(crate) use mount::{MountArguments, run as mount};
+pub(crate) use random::{RandomArguments, run as random};
+pub(crate) use reader::{ReaderArguments, read};
