@@ -21,7 +21,7 @@ use crate::report::Report;
 use crate::table::Table;
 
 /// A quick run takes so much of the tree.
-const QUICK_BYTES: u64 = 12 << 20;
+const QUICK_BYTES: u64 = 4 << 20;
 /// Fixed, so that images have the same bytes in every round.
 const COMMON: [&str; 3] = ["-T1710000000", "-U", "6f726566-7266-6566-6572-726f66730000"];
 
@@ -113,7 +113,7 @@ pub(crate) struct BuildArguments {
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     #[arg(default_values_t = Case::ALL)]
     cases: Vec<Case>,
-    /// Take only so much of the tree, copied beside the images; 12 MiB at most with --quick
+    /// Take only so much of the tree, copied beside the images; 4 MiB at most with --quick
     #[arg(long, value_name = "BYTES")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     most_bytes: Option<u64>,

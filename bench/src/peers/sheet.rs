@@ -183,7 +183,7 @@ mod tests {
         let mut text = Vec::new();
         sheet.finish(findings).print(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
-        assert!(text.contains("| 0.50 |") && text.contains("| 0.25 |"), "{text}");
+        assert!(text.contains(" 0.50 |") && text.contains(" 0.25 |"), "{text}");
         assert!(text.contains("1.100 here, held") && text.contains("0.250 here, held"), "{text}");
     }
 }
