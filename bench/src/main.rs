@@ -23,6 +23,7 @@ mod report;
 mod rows;
 mod scheduling;
 mod statistics;
+mod sync;
 mod table;
 mod usage;
 mod windows;

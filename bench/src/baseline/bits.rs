@@ -1,6 +1,6 @@
 //! Bitmaps of any length for the baselines: one bit a slot, in words that all workers share.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, placed};
 
 /// Bits in a word.
 const WORD_BITS: usize = 64;
@@ -11,7 +11,9 @@ pub(crate) struct Bits(Box<[AtomicU64]>);
 
 impl Bits {
     pub(crate) fn new(bits: usize) -> Self {
-        Self((0..bits.div_ceil(WORD_BITS)).map(|_| AtomicU64::new(0)).collect())
+        let words: Box<[_]> = (0..bits.div_ceil(WORD_BITS)).map(|_| AtomicU64::new(0)).collect();
+        placed(&words);
+        Self(words)
     }
 
     /// The word of that number. Acquire pairs with both ways to turn a bit.

@@ -1,9 +1,7 @@
 //! The event that QEMU's queue sleeps on, for the baselines: set, free, or busy with a sleeper, and a
 //! system call only in the last case.
 
-use std::sync::atomic::{AtomicU32, Ordering, fence};
-
-use rustix::thread::futex;
+use crate::sync::{Futex, Ordering, fence};
 
 const SET: u32 = 0;
 const FREE: u32 = 1;
@@ -11,11 +9,11 @@ const BUSY: u32 = u32::MAX;
 
 /// An event of three states.
 #[derive(Debug)]
-pub(crate) struct Event(AtomicU32);
+pub(crate) struct Event(Futex);
 
 impl Event {
     pub(crate) const fn new() -> Self {
-        Self(AtomicU32::new(FREE))
+        Self(Futex::new(FREE))
     }
 
     /// Sets it and wakes whoever sleeps.
@@ -24,17 +22,17 @@ impl Event {
         // in `reset`.
         fence(Ordering::SeqCst);
         // Relaxed: the fence above orders it.
-        if self.0.load(Ordering::Relaxed) != SET && self.0.swap(SET, Ordering::SeqCst) == BUSY {
-            // Nobody there to wake is no error.
-            futex::wake(&self.0, futex::Flags::PRIVATE, i32::MAX.unsigned_abs()).unwrap_or(0);
+        let state = &self.0.word;
+        if state.load(Ordering::Relaxed) != SET && state.swap(SET, Ordering::SeqCst) == BUSY {
+            self.0.wake_all();
         }
     }
 
     /// Takes the set state away, before looking for work.
     pub(crate) fn reset(&self) {
         // Acquire pairs with the swap in `set`. `SET | FREE` is FREE; BUSY stays as it is.
-        if self.0.load(Ordering::Acquire) == SET {
-            self.0.fetch_or(FREE, Ordering::SeqCst);
+        if self.0.word.load(Ordering::Acquire) == SET {
+            self.0.word.fetch_or(FREE, Ordering::SeqCst);
         }
         // Pairs with the fence in `set`.
         fence(Ordering::SeqCst);
@@ -43,18 +41,18 @@ impl Event {
     /// Sleeps unless set. It may return early: callers look again.
     pub(crate) fn wait(&self) {
         // Acquire pairs with the swap in `set`, here and below.
-        let state = self.0.load(Ordering::Acquire);
+        let state = self.0.word.load(Ordering::Acquire);
         if state == SET {
             return;
         }
         if state == FREE {
-            let taken = self.0.compare_exchange(FREE, BUSY, Ordering::SeqCst, Ordering::Acquire);
+            let word = &self.0.word;
+            let taken = word.compare_exchange(FREE, BUSY, Ordering::SeqCst, Ordering::Acquire);
             if taken == Err(SET) {
                 return;
             }
         }
-        // Not BUSY any more, or a signal: both mean "look again".
-        futex::wait(&self.0, futex::Flags::PRIVATE, BUSY, None).unwrap_or(());
+        self.0.wait(BUSY);
     }
 }
 

@@ -1,10 +1,6 @@
 //! The threaded workqueue with everything that a worker writes on lines of its own: version 3 with
 //! round robin, and Cota's branch with batching.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
-
 use anyhow::{Result, ensure};
 
 use super::event::Event;
@@ -14,6 +10,8 @@ use super::turn::Turn;
 use crate::deflater::Deflater;
 use crate::page_store::PageStore;
 use crate::rows::{Crew, Row, Tally, start};
+use crate::sync::thread::JoinHandle;
+use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, pause};
 
 /// A bit a slot, in one word.
 pub(crate) const MOST_SLOTS: usize = 64;
@@ -63,7 +61,7 @@ impl Desk {
             if filled != 0 {
                 return usize::try_from(filled.trailing_zeros()).ok();
             }
-            std::hint::spin_loop();
+            pause();
         }
         None
     }

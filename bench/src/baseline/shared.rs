@@ -1,10 +1,6 @@
 //! Version 2 of QEMU's threaded workqueue: every field that workers write is shared by all of them.
 //! A slot belongs to the submitter while its bits in the two bitmaps are equal, else to its worker.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-
 use anyhow::Result;
 
 use super::bits::{Bits, first_one};
@@ -14,6 +10,8 @@ use super::turn::Turn;
 use crate::deflater::Deflater;
 use crate::page_store::PageStore;
 use crate::rows::{Crew, Row, Tally, start};
+use crate::sync::thread::JoinHandle;
+use crate::sync::{Arc, AtomicBool, Ordering, pause, placed};
 
 /// Looks of an idle worker before it sleeps.
 pub(crate) const POLLS: usize = 1000;
@@ -40,12 +38,16 @@ impl Board {
     fn new(crew: Crew) -> Self {
         let count = crew.workers * crew.slots;
         let desk = || Desk { event: Event::new(), quit: AtomicBool::new(false), _room: [0; 5] };
+        let slots: Box<[Slot]> = (0..count).map(|_| Slot::default()).collect();
+        let desks: Box<[Desk]> = (0..crew.workers).map(|_| desk()).collect();
+        placed(&slots);
+        placed(&desks);
         Self {
-            slots: (0..count).map(|_| Slot::default()).collect(),
+            slots,
             fill: Bits::new(count),
             done: Bits::new(count),
             completion: Event::new(),
-            desks: (0..crew.workers).map(|_| desk()).collect(),
+            desks,
             slots_per_worker: crew.slots,
         }
     }
@@ -66,7 +68,7 @@ impl Board {
             if let Some(found) = self.find_filled(worker) {
                 return Some(found);
             }
-            std::hint::spin_loop();
+            pause();
         }
         None
     }
@@ -107,6 +109,7 @@ pub(crate) struct SharedQueue {
 impl SharedQueue {
     pub(crate) fn new(pages: &Arc<PageStore>, crew: Crew, turn: Turn) -> Result<Self> {
         let board = Arc::new(Board::new(crew));
+        placed(std::slice::from_ref(&*board));
         let mut queue = Self {
             board,
             pages: Arc::clone(pages),

@@ -1,10 +1,9 @@
 //! A request of the baselines: which page, what came of it, and the flag that says so.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-
 use crate::deflater::Deflater;
 use crate::page_store::PageStore;
 use crate::rows::Tally;
+use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 /// A slot, as large and as dense as in QEMU's bench: a header of 8 bytes, then the payload, in which
 /// the stream of zlib stands between header and page. Our stream lives with the worker; its room is

@@ -1,5 +1,6 @@
 //! The one door to atomics, locks, cells and threads. Behind it stands the standard library, or
-//! loom when a model runs (`--cfg loom`), so that what is tested is what ships.
+//! loom when a model runs (`--cfg loom`), so that what is tested is what ships. A third one, which counts
+//! cache lines, stands in bench/model, which includes these sources by their paths.
 //!
 //! Nothing else in this crate names `std::sync` or `std::thread`.
 

@@ -14,6 +14,8 @@ pub(crate) use std::sync::Arc as PlainArc;
 pub(crate) use std::sync::Weak as PlainWeak;
 /// Counts what no decision depends on: in a model it would only multiply the interleavings.
 pub(crate) use std::sync::atomic::AtomicU64 as PlainAtomicU64;
+/// The clock. A model has none, and no decision depends on it.
+pub(crate) use std::time::Instant;
 
 /// Lets another thread run: a loop that waits must yield to the model's scheduler.
 pub(crate) fn pause() {

@@ -15,6 +15,8 @@ pub(crate) use std::sync::atomic::{
 pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 pub(crate) use std::thread;
 pub(crate) use std::thread_local;
+/// The clock, which costs time where time is simulated.
+pub(crate) use std::time::Instant;
 
 use rustix::thread::futex;
 

@@ -6,13 +6,11 @@
 //! Called by `queue` (the submitter) and `worker`; nobody else touches a slot.
 #![allow(unsafe_code, reason = "a slot's body changes hands without a lock, by protocol Q")]
 
-use std::time::Instant;
-
 use super::request::Outcome;
 use crate::counters::{Counter, Histogram};
 use crate::event::Event;
 use crate::line::Line;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Cell, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Cell, Instant, Ordering};
 
 /// Nobody may handle the slot: it is empty, or somebody handles it already.
 const CLAIMED: u32 = 0;

@@ -1,8 +1,6 @@
 //! The submitter's side: hands out slots, fills lanes, collects what is finished, helps and waits.
 //! docs/workers.md, protocol Q, steps Q1 to Q4 and Q10 to Q13.
 
-use std::time::Instant;
-
 use super::lane::{Body, Lane};
 use super::request::{Handler, NoHandler, Outcome};
 use super::seat::{Make, Seat};
@@ -15,7 +13,7 @@ use crate::Error;
 use crate::counters::Counter;
 use crate::event::Event;
 use crate::line::Line;
-use crate::sync::{Arc, PlainArc, pause};
+use crate::sync::{Arc, Instant, PlainArc, pause};
 use crate::thread::{Start, start};
 
 /// Requests that wake nobody are timed once in this many, so that two looks at the clock do not

@@ -1,0 +1,39 @@
+//! The door through which the baselines reach atomics, threads and the kernel's futex: here the real
+//! ones. The model has another door by the same names (bench/model/src/sync), so that the very same
+//! queues run over simulated CPUs.
+
+pub(crate) use std::hint::spin_loop as pause;
+pub(crate) use std::sync::Arc;
+pub(crate) use std::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
+pub(crate) use std::thread;
+
+use rustix::thread::futex;
+
+/// A word that threads can sleep on.
+#[derive(Debug)]
+pub(crate) struct Futex {
+    pub(crate) word: AtomicU32,
+}
+
+impl Futex {
+    pub(crate) const fn new(value: u32) -> Self {
+        Self { word: AtomicU32::new(value) }
+    }
+
+    /// Sleeps while the word is `expected`. It may return early: callers look again.
+    pub(crate) fn wait(&self, expected: u32) {
+        // Not the value any more, or a signal: both mean "look again".
+        futex::wait(&self.word, futex::Flags::PRIVATE, expected, None).unwrap_or(());
+    }
+
+    /// Wakes every sleeper.
+    pub(crate) fn wake_all(&self) {
+        // Nobody there to wake is no error.
+        futex::wake(&self.word, futex::Flags::PRIVATE, i32::MAX.unsigned_abs()).unwrap_or(0);
+    }
+}
+
+/// Tells a model where an array lies; here the allocator decides.
+pub(crate) fn placed<T>(_values: &[T]) {}
