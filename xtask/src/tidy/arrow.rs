@@ -12,7 +12,7 @@ enum Sight {
 }
 
 /// The arrows of ARCHITECTURE.md. Leaves see nothing, and no arrow goes up.
-const ARROWS: [(&str, Sight); 12] = [
+const ARROWS: [(&str, Sight); 13] = [
     (
         "ferrofs",
         Sight::Only(&[
@@ -35,6 +35,7 @@ const ARROWS: [(&str, Sight); 12] = [
     ("ferrofs-ondisk", Sight::Only(&[])),
     ("ferrofs-codec", Sight::Only(&[])),
     ("ferrofs-fuse", Sight::Only(&[])),
+    ("ferrofs-model", Sight::Only(&[])),
     ("ferrofs-workers", Sight::Only(&[])),
     ("xtask", Sight::Only(&[])),
 ];

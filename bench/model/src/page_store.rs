@@ -1,0 +1,74 @@
+//! The pages that are handed out, by the name that they have in the bench. Of each page one line
+//! matters: the submitter writes it and a worker reads it; the other lines are part of what a request
+//! costs. It also says when the part of a pass begins and ends that is looked at.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use crate::machine::{self, Access, Moment, Picoseconds};
+
+/// One page.
+#[derive(Debug)]
+pub(crate) struct Page {
+    number: u64,
+    cost: Picoseconds,
+}
+
+impl Page {
+    /// Its line comes to this CPU.
+    pub(crate) fn fetch(&self) {
+        machine::access_line(self.number, Access::Load);
+    }
+
+    /// What compressing it takes.
+    pub(crate) fn cost(&self) -> Picoseconds {
+        self.cost
+    }
+}
+
+thread_local! {
+    /// When the part began and when it ended. All simulated threads are one thread of the system.
+    static PART: Cell<[Option<Moment>; 2]> = const { Cell::new([None; 2]) };
+}
+
+/// A run of pages.
+#[derive(Debug)]
+pub(crate) struct PageStore {
+    pages: Box<[Page]>,
+    part: Range<usize>,
+}
+
+impl PageStore {
+    /// So many pages, each of which costs as much; `part` is looked at.
+    pub(crate) fn new(count: usize, cost: Picoseconds, part: Range<usize>) -> Self {
+        PART.set([None; 2]);
+        Self { pages: (0..count as u64).map(|number| Page { number, cost }).collect(), part }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.pages.len()
+    }
+
+    pub(crate) fn page(&self, number: usize) -> Option<&Page> {
+        self.pages.get(number)
+    }
+
+    /// By the submitter, before it hands the page out.
+    pub(crate) fn mark(&self, number: usize) {
+        if let Some(page) = self.pages.get(number) {
+            machine::access_line(page.number, Access::Store);
+        }
+        let [begin, end] = PART.get();
+        if number == self.part.start {
+            PART.set([machine::moment(), end]);
+        } else if number == self.part.end {
+            PART.set([begin, machine::moment()]);
+        }
+    }
+
+    /// The two ends of the part, when the pass has been through it.
+    pub(crate) fn part(&self) -> Option<(Moment, Moment)> {
+        let [begin, end] = PART.get();
+        begin.zip(end)
+    }
+}

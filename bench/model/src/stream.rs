@@ -1,0 +1,113 @@
+//! A stream of requests from one submitter to workers on all other CPUs, through one queue or another:
+//! how many it gets done, and how many cache lines move for each. Called by the `model workqueue`
+//! experiment.
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+
+use crate::baseline::per_thread::PerThreadQueue;
+use crate::baseline::shared::SharedQueue;
+use crate::baseline::turn::Turn;
+use crate::machine::{self, Costs, Counts, Moment, Shape, picoseconds};
+use crate::page_store::PageStore;
+use crate::rows::{Crew, Ours, Row, Submitter};
+use crate::sync::Arc;
+
+/// A queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Queue {
+    /// QEMU's version 2: shared bitmaps and event, round robin.
+    Original,
+    /// The same with batching.
+    Batching,
+    /// Batching, and slots, bitmaps and events of each worker on lines of their own.
+    PerThread,
+    /// QEMU's version 3: the same without batching.
+    RoundRobin,
+    /// Ours with a submitter that only hands out.
+    OursWaiting,
+    /// Ours, whose submitter works, too.
+    Ours,
+}
+
+/// What goes through it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Load {
+    /// Requests that each worker may have before it.
+    pub slots: usize,
+    /// What a request costs who handles it, in nanoseconds.
+    pub request: f64,
+    /// Requests before those that are looked at.
+    pub warm_up: usize,
+    /// Requests that are looked at.
+    pub requests: usize,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Flow {
+    /// Requests that were looked at.
+    pub requests: usize,
+    /// The simulated time from the first to the last of them, in nanoseconds.
+    pub nanoseconds: f64,
+    /// Accesses in that time.
+    pub counts: Counts,
+    /// Wake-ups by system call in that time.
+    pub wakes: u64,
+}
+
+impl Flow {
+    /// Requests a second.
+    #[must_use]
+    pub fn per_second(&self) -> f64 {
+        self.requests as f64 * 1e9 / self.nanoseconds
+    }
+
+    /// So much for each request.
+    #[must_use]
+    pub fn a_request(&self, count: u64) -> f64 {
+        count as f64 / self.requests as f64
+    }
+}
+
+/// Sends a load through a queue: a worker on each CPU but the submitter's, and one beside it where
+/// there is but one CPU.
+///
+/// # Errors
+/// When the machine is impossible, or a request was lost or doubled.
+pub fn run(queue: Queue, shape: Shape, costs: Costs, load: Load) -> Result<Flow> {
+    ensure!(load.requests > 0 && load.slots > 0, "no requests or no slots: nothing to look at");
+    let (begin, end) = machine::run(shape, costs, move || pass(queue, shape, load))??;
+    Ok(Flow {
+        requests: load.requests,
+        nanoseconds: (end.at - begin.at) as f64 / 1e3,
+        counts: end.counts.since(&begin.counts),
+        wakes: end.wakes - begin.wakes,
+    })
+}
+
+/// On the simulated machine.
+fn pass(queue: Queue, shape: Shape, load: Load) -> Result<(Moment, Moment)> {
+    // One more, whose turn ends the part.
+    let count = load.warm_up + load.requests + 1;
+    let part = load.warm_up..load.warm_up + load.requests;
+    let pages = Arc::new(PageStore::new(count, picoseconds(load.request), part));
+    let crew = Crew { workers: (shape.cpus - 1).max(1), slots: load.slots };
+    let mut row = build(queue, &pages, crew, shape.cpus)?;
+    let tally = row.pass()?;
+    drop(row);
+    ensure!(tally.pages == count as u64, "{} requests done, {count} were sent", tally.pages);
+    pages.part().context("the pass ended before the part that is looked at")
+}
+
+fn build(queue: Queue, pages: &Arc<PageStore>, crew: Crew, cpus: usize) -> Result<Box<dyn Row>> {
+    Ok(match queue {
+        Queue::Original => Box::new(SharedQueue::new(pages, crew, Turn::RoundRobin)?),
+        Queue::Batching => Box::new(SharedQueue::new(pages, crew, Turn::UntilFull)?),
+        Queue::PerThread => Box::new(PerThreadQueue::new(pages, crew, Turn::UntilFull)?),
+        Queue::RoundRobin => Box::new(PerThreadQueue::new(pages, crew, Turn::RoundRobin)?),
+        Queue::OursWaiting => Box::new(Ours::new(pages, crew, cpus, Submitter::Waits)?),
+        Queue::Ours => Box::new(Ours::new(pages, crew, cpus, Submitter::Works)?),
+    })
+}

@@ -1,0 +1,54 @@
+//! The threads of ferrofs-workers (crates/workers/src/thread.rs) as threads of the simulated machine: a
+//! CPU each, in the order of their start, no name, and of all priorities only whether a thread that
+//! wakes up takes the CPU from another. Called by the queue.
+
+use crate::error::{Error, ErrorKind};
+use crate::machine::{self, Wakes};
+use crate::priority::Wanted;
+use crate::sync::thread::JoinHandle;
+
+/// What a thread is to be.
+#[derive(Debug, Clone)]
+#[allow(dead_code, reason = "a simulated thread has no name and a CPU of its own")]
+pub(crate) struct Start {
+    pub(crate) name: String,
+    pub(crate) cpu: Option<usize>,
+    pub(crate) priority: Wanted,
+}
+
+/// What a thread became: nothing that anybody asks for here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Placement;
+
+/// A running thread. Dropping this waits for its end, except on the thread itself.
+#[derive(Debug)]
+pub(crate) struct Owned(Option<JoinHandle<()>>);
+
+/// Starts a thread and runs `body` on it.
+///
+/// # Errors
+/// [`ErrorKind::NoThread`] when there is no stack to be had.
+#[allow(clippy::needless_pass_by_value, reason = "as in ferrofs-workers")]
+pub(crate) fn start(
+    start: Start,
+    body: impl FnOnce(Placement) + Send + 'static,
+) -> Result<Owned, Error> {
+    let wakes = match start.priority {
+        Wanted::Batch => Wakes::Waiting,
+        Wanted::Normal | Wanted::Raised => Wakes::Preempting,
+    };
+    JoinHandle::start(move || body(Placement), wakes)
+        .map(|handle| Owned(Some(handle)))
+        .map_err(|_| Error::new(ErrorKind::NoThread, "starting a simulated thread"))
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if let Some(handle) = self.0.take()
+            && handle.number() != machine::current_thread()
+        {
+            // A simulated thread that panics ends the run, so there is no error.
+            drop(handle.join());
+        }
+    }
+}

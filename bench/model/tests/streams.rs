@@ -1,0 +1,135 @@
+//! Queues and jobs over simulated CPUs: what a model must not get wrong.
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+use ferrofs_model::faults::{self, Kernel, PIECE_BYTES};
+use ferrofs_model::machine::{self, CPUS_MAX, Costs, Shape};
+use ferrofs_model::ping_pong;
+use ferrofs_model::stream::{self, Flow, Load, Queue};
+
+const QUEUES: [Queue; 6] = [
+    Queue::Original,
+    Queue::Batching,
+    Queue::PerThread,
+    Queue::RoundRobin,
+    Queue::OursWaiting,
+    Queue::Ours,
+];
+
+const LOAD: Load = Load { slots: 4, request: 3400.0, warm_up: 200, requests: 200 };
+
+fn flow(queue: Queue, cpus: usize) -> Flow {
+    stream::run(queue, Shape { cpus, cpus_a_socket: 16 }, Costs::default(), LOAD).unwrap()
+}
+
+#[test]
+fn two_runs_are_equal() {
+    for queue in QUEUES {
+        for cpus in [1, 7, 40] {
+            // Something else in the heap, so that nothing lies where it lay.
+            let first = flow(queue, cpus);
+            let _between: Vec<Vec<u8>> = (0..100).map(|bytes| vec![0; bytes * 7 + 8]).collect();
+            assert_eq!(first, flow(queue, cpus), "{queue:?}, {cpus} CPUs");
+        }
+    }
+}
+
+#[test]
+fn one_cpu_moves_no_line() {
+    for queue in QUEUES {
+        let counts = flow(queue, 1).counts;
+        assert_eq!((counts.moves(), counts.upgrades()), (0, 0), "{queue:?}");
+    }
+}
+
+#[test]
+fn a_ping_pong_costs_a_fetch_and_an_invalidation_a_turn() {
+    const TURNS: u64 = 1000;
+    let costs = Costs::default();
+    let played = ping_pong::run(Shape { cpus: 2, cpus_a_socket: 2 }, costs, TURNS).unwrap();
+    assert_eq!(played.counts.fetches, [TURNS, 0]);
+    assert_eq!(played.counts.invalidations, [TURNS, 0]);
+    assert_eq!(played.counts.moves(), TURNS);
+    // Both on the way, and what a loop of looks adds.
+    let least = 2.0 * costs.near * TURNS as f64;
+    assert!((least..least + 6.0 * costs.hit * TURNS as f64).contains(&played.nanoseconds));
+    let far = ping_pong::run(Shape { cpus: 2, cpus_a_socket: 1 }, costs, TURNS).unwrap();
+    assert_eq!((far.counts.fetches, far.counts.invalidations), ([0, TURNS], [0, TURNS]));
+}
+
+#[test]
+fn no_queue_is_faster_than_its_cpus_allow() {
+    for queue in QUEUES {
+        for cpus in [1, 2, 4, 40] {
+            let workers = if queue == Queue::Ours { cpus } else { (cpus - 1).max(1) };
+            let most = workers as f64 * 1e9 / LOAD.request;
+            let flow = flow(queue, cpus);
+            assert!(flow.per_second() <= most * 1.02, "{queue:?}, {cpus} CPUs: {flow:?}");
+            assert!(flow.per_second() > 10_000.0, "{queue:?}, {cpus} CPUs: {flow:?}");
+        }
+    }
+}
+
+#[test]
+fn lines_that_all_write_move_more_with_more_cpus_and_lanes_do_not() {
+    let moves = |queue, cpus| {
+        let flow = flow(queue, cpus);
+        flow.a_request(flow.counts.moves())
+    };
+    assert!(moves(Queue::Original, 40) > 3.0 * moves(Queue::Original, 4));
+    for queue in [Queue::PerThread, Queue::OursWaiting, Queue::Ours] {
+        assert!(moves(queue, 40) < 1.5 * moves(queue, 4), "{queue:?}");
+    }
+}
+
+#[test]
+fn an_impossible_machine_is_refused() {
+    for cpus in [0, CPUS_MAX + 1] {
+        let shape = Shape { cpus, cpus_a_socket: 1 };
+        machine::run(shape, Costs::default(), || ()).unwrap_err();
+    }
+    let none = Load { requests: 0, ..LOAD };
+    let shape = Shape { cpus: 2, cpus_a_socket: 2 };
+    stream::run(Queue::Ours, shape, Costs::default(), none).unwrap_err();
+    ping_pong::run(Shape { cpus: 1, cpus_a_socket: 1 }, Costs::default(), 2).unwrap_err();
+}
+
+#[test]
+fn a_panic_on_a_simulated_cpu_ends_the_run_and_the_next_one_begins_anew() {
+    let shape = Shape { cpus: 2, cpus_a_socket: 2 };
+    let fallen = std::panic::catch_unwind(|| {
+        machine::run(shape, Costs::default(), || panic!("a simulated thread"))
+    });
+    fallen.unwrap_err();
+    assert_eq!(machine::run(shape, Costs::default(), || 7).unwrap(), 7);
+}
+
+const KERNEL: Kernel = Kernel { page: 250.0, batch: 63, hold: 1000.0, bandwidth: 150.0 };
+
+fn fault(kernel: Kernel, pieces: u64, threads: usize) -> faults::Faulting {
+    let shape = Shape { cpus: 32, cpus_a_socket: 16 };
+    faults::run(shape, Costs::default(), kernel, pieces * PIECE_BYTES, threads).unwrap()
+}
+
+#[test]
+fn faults_on_one_thread_take_what_they_cost() {
+    let pages = (4 * PIECE_BYTES / faults::PAGE_BYTES) as f64;
+    let expected = pages * (KERNEL.page + KERNEL.hold / f64::from(KERNEL.batch));
+    let one = fault(KERNEL, 4, 1);
+    assert_eq!((one.threads, one.moves), (1, 0));
+    assert!((one.nanoseconds / expected - 1.0).abs() < 0.01, "{one:?}");
+}
+
+#[test]
+fn threads_share_the_pieces_until_a_lock_or_the_memory_is_full() {
+    let free = Kernel { hold: 0.0, bandwidth: 1e6, ..KERNEL };
+    let speed_up =
+        |kernel, threads| fault(kernel, 32, 1).nanoseconds / fault(kernel, 32, threads).nanoseconds;
+    assert!((speed_up(free, 2) - 2.0).abs() < 0.05);
+    assert!(speed_up(free, 16) > 14.0);
+    // A lock that is held for as long as the work takes lets two threads a socket work.
+    let locked = Kernel { hold: free.page * f64::from(free.batch), ..free };
+    assert!((speed_up(locked, 16) - 2.0).abs() < 0.3, "{}", speed_up(locked, 16));
+    // Memory that takes what four threads write.
+    let narrow = Kernel { bandwidth: 4.0 * faults::PAGE_BYTES as f64 / free.page, ..free };
+    assert!((speed_up(narrow, 16) - 4.0).abs() < 0.3, "{}", speed_up(narrow, 16));
+}
