@@ -11,6 +11,7 @@ use crate::hogs::HogArguments;
 use crate::launches::{Decoding, LauncherArguments};
 use crate::page_pool::{InsideArguments, PagePoolArguments};
 use crate::need::Need;
+use crate::model::ModelArguments;
 use crate::pages::{LimitArguments, Mix};
 use crate::peers::{
     BuildArguments, CheckArguments, ExtractArguments, MountArguments, RandomArguments,
@@ -75,6 +76,8 @@ pub(crate) enum Experiment {
     Random(RandomArguments),
     /// Builds images, beside mkfs.erofs and mksquashfs
     Build(BuildArguments),
+    /// Queues and jobs over simulated CPUs, for numbers of CPUs that this machine has not
+    Model(ModelArguments),
     /// Tells what an experiment measures, what is expected of it, and why
     Describe(DescribeArguments),
     /// Gets frames in a memory cgroup

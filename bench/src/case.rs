@@ -9,11 +9,12 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 
 /// The cases, in the order in which `all` runs them.
-const CASES: [(&str, &str); 12] = [
+const CASES: [(&str, &str); 14] = [
     ("workqueue", include_str!("../cases/workqueue.toml")),
     ("scheduling", include_str!("../cases/scheduling.toml")),
     ("launches", include_str!("../cases/launches.toml")),
     ("pages", include_str!("../cases/pages.toml")),
+    ("page-pool", include_str!("../cases/page-pool.toml")),
     ("windows", include_str!("../cases/windows.toml")),
     ("jobs", include_str!("../cases/jobs.toml")),
     ("reads", include_str!("../cases/reads.toml")),
@@ -22,6 +23,7 @@ const CASES: [(&str, &str); 12] = [
     ("mount", include_str!("../cases/mount.toml")),
     ("random", include_str!("../cases/random.toml")),
     ("build", include_str!("../cases/build.toml")),
+    ("model", include_str!("../cases/model.toml")),
 ];
 
 /// A case.

@@ -11,6 +11,7 @@ mod hogs;
 mod jobs;
 mod launches;
 mod machine;
+mod model;
 mod need;
 mod page;
 mod page_pool;
@@ -74,6 +75,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         Experiment::Mount(settings) => peers::mount(settings, arguments.quick, &mut out)?,
         Experiment::Random(settings) => peers::random(settings, arguments.quick, &mut out)?,
         Experiment::Build(settings) => peers::build(settings, arguments.quick, &mut out)?,
+        Experiment::Model(settings) => model::run(settings, arguments.quick, &mut out)?,
         Experiment::Describe(settings) => {
             return case::describe(&settings.experiments, &mut out).map(|()| ExitCode::SUCCESS);
         }
