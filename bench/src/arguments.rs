@@ -9,9 +9,9 @@ use crate::all::AllArguments;
 use crate::case::Case;
 use crate::hogs::HogArguments;
 use crate::launches::{Decoding, LauncherArguments};
-use crate::page_pool::{InsideArguments, PagePoolArguments};
-use crate::need::Need;
 use crate::model::ModelArguments;
+use crate::need::Need;
+use crate::page_pool::{InsideArguments, PagePoolArguments};
 use crate::pages::{LimitArguments, Mix};
 use crate::peers::{
     BuildArguments, CheckArguments, ExtractArguments, MountArguments, RandomArguments,
@@ -105,6 +105,11 @@ impl Experiment {
             Self::Pages(settings) if !settings.without_cgroup => {
                 vec![Need::Root, Need::MemoryCgroup]
             }
+            Self::PagePool(settings) => {
+                let needs = [Need::Root, Need::Fuse, Need::MemoryCgroup];
+                needs.into_iter().chain(settings.images.iter().map(file)).collect()
+            }
+            Self::Mount(_) | Self::Random(_) => vec![Need::Fuse],
             Self::Reads(settings) => vec![file(&settings.image)],
             Self::Windows(settings) => settings.images.iter().map(file).collect(),
             Self::Launches(settings) => {
@@ -169,6 +174,10 @@ pub(crate) struct SchedulingArguments {
     #[arg(long, value_name = "N", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) hogs: u16,
+    /// Then take this CPU away from the system and give it back, again and again, while items run (needs root; if
+    /// the process is killed meanwhile, the CPU stays away)
+    #[arg(long, value_name = "CPU")]
+    pub(crate) take_cpu: Option<usize>,
 }
 
 /// How the faulting in of memory is measured.

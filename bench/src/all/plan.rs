@@ -32,7 +32,7 @@ pub(super) fn step(experiment: &str, material: &Material, is_quick: bool) -> Res
             Filled::Missing(why) => return Ok(Step::LeaveOut(why)),
         }
     }
-    if is_quick {
+    if is_quick && !words.iter().any(|word| word == "--quick") {
         words.push("--quick".to_owned());
     }
     let Some(missing) = missing(&words)? else { return Ok(Step::Run(words)) };

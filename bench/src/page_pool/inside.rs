@@ -17,7 +17,8 @@ use crate::launches::programs::PROGRAMS;
 use crate::pages::limit::Cache;
 use crate::statistics::Samples;
 
-/// The file whose pages fill the group is written over so far before the first round.
+/// The file whose pages fill the group is written over so far when a mount has come or gone, which takes its pages
+/// along...
 const FILL_BYTES: u64 = 128 << 20;
 /// ... and so far before each launch, so that the group is full again.
 const REFILL_BYTES: u64 = 4 << 20;
@@ -65,7 +66,6 @@ pub(crate) fn measure(arguments: &InsideArguments) -> Result<()> {
     let ballast = vec![1_u8; usize::try_from(u64::from(arguments.ballast) << 20)?];
     let scrap = arguments.folder.join(format!("ferrofs-bench-{}.scrap", std::process::id()));
     let mut cache = Cache::create(&scrap)?;
-    cache.write(FILL_BYTES)?;
     let directory = Directory::make()?;
     let mut columns = columns(arguments);
     for round in 0..arguments.rounds {
@@ -76,7 +76,7 @@ pub(crate) fn measure(arguments: &InsideArguments) -> Result<()> {
             column.measure(image, arguments.memory, &directory.0, &mut cache)?;
         }
     }
-    cache.write(REFILL_BYTES)?;
+    cache.write(FILL_BYTES)?;
     let found: Vec<_> = columns.into_iter().map(|(_, column)| column).collect();
     writeln!(stdout(), "{}", serde_json::to_string(&found)?)?;
     match stdin().read(&mut word) {
@@ -117,6 +117,7 @@ impl Column {
             Wish { threads: Threads::Raised, mode: SyncDecompress::Auto, readahead_kib: None };
         let daemon = Daemon::start(image, directory, wish, &memory)?;
         let mut launcher = Launcher::start(directory)?;
+        cache.write(FILL_BYTES)?;
         for _ in 1..PROGRAMS.len() {
             cache.write(REFILL_BYTES)?;
             launcher.launch()?;

@@ -1,16 +1,13 @@
 //! The table of the page pool, its plot and its claims. It measures nothing.
 
+use anyhow::Result;
+
 use super::inside::Column;
-use crate::claim::{Claim, Held};
 use crate::plot::Plot;
 use crate::report::{Report, Series};
 use crate::statistics::{Samples, difference_percent};
 use crate::table::Table;
 
-/// What the largest reserve is to save, in per cent.
-const SAVED_MARK: f64 = -95.0;
-/// What 64 pages are to cover of what is asked for, in per cent.
-const COVERED_MARK: f64 = 95.0;
 /// The reserve of which the seed says that it is enough nearly always.
 const COVERING_PAGES: u32 = 64;
 
@@ -28,8 +25,10 @@ impl Column {
 }
 
 /// Adds everything.
-pub(super) fn add(report: &mut Report, columns: &[Column]) {
-    let Some(first) = columns.first() else { return };
+/// # Errors
+/// When the case lacks a mark.
+pub(super) fn add(report: &mut Report, columns: &[Column]) -> Result<()> {
+    let Some(first) = columns.first() else { return Ok(()) };
     let baseline = first.getting.summary();
     let header =
         ["image, reserve", "mean ms", "diff", "median ms", "max ms", "covered", "launch ms"];
@@ -62,36 +61,17 @@ pub(super) fn add(report: &mut Report, columns: &[Column]) {
     }
     report.add_table(table);
     report.add_plot(plot);
-    add_claims(report, columns);
+    add_claims(report, columns)
 }
 
-fn add_claims(report: &mut Report, columns: &[Column]) {
-    let Some(first) = columns.first() else { return };
-    let of_first = || columns.iter().filter(|column| column.image == first.image);
-    if let Some(largest) = of_first().max_by_key(|column| column.reserve)
-        && first.reserve == 0
-    {
-        let average = |column: &Column| column.getting.summary().average;
-        let saved = difference_percent(average(first), average(largest));
-        report.add_claim(Claim {
-            seed: "001",
-            claim: format!(
-                "a reserve of {} pages saves {} % of the time for getting pages (3434 to 21 ms there)",
-                largest.reserve, -SAVED_MARK
-            ),
-            ours: format!("{saved:+.2} %"),
-            held: Held::by(saved <= SAVED_MARK),
-            why_not: None,
-        });
-    }
-    if let Some(column) = of_first().find(|column| column.reserve == COVERING_PAGES) {
-        let covered = column.covered();
-        report.add_claim(Claim {
-            seed: "001",
-            claim: format!("{COVERING_PAGES} pages cover {COVERED_MARK} % of the demand"),
-            ours: format!("{covered:.1} %"),
-            held: Held::by(covered >= COVERED_MARK),
-            why_not: None,
-        });
-    }
+fn add_claims(report: &mut Report, columns: &[Column]) -> Result<()> {
+    let of_first = || columns.iter().filter(|column| column.image == columns[0].image);
+    let average = |column: &Column| column.getting.summary().average;
+    let without = of_first().find(|column| column.reserve == 0).map(average);
+    let with = of_first().max_by_key(|column| column.reserve).map(average);
+    let saved = without.zip(with).map(|(without, with)| difference_percent(without, with));
+    report.claim("001", "reserve", saved.as_slice(), "")?;
+    let covering = of_first().find(|column| column.reserve == COVERING_PAGES);
+    let covered = covering.map(Column::covered);
+    report.claim("001", "demand", covered.as_slice(), "no row with 64 pages")
 }

@@ -6,6 +6,8 @@ use std::hint::black_box;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, Result};
+
 /// Work that a pool can run.
 pub(crate) type Work = Box<dyn FnOnce() + Send>;
 
@@ -13,6 +15,9 @@ pub(crate) type Work = Box<dyn FnOnce() + Send>;
 const ITEM_BYTES: usize = 32 * 1024;
 /// Bytes that the reader hashes between two items.
 const GAP_BYTES: usize = 16 * 1024;
+
+/// An item that did not run for so long never will, whatever else the machine does.
+const LOST: Duration = Duration::from_secs(30);
 
 /// Where an item says when it started.
 #[derive(Debug, Default)]
@@ -27,14 +32,11 @@ impl Answer {
         self.changed.notify_one();
     }
 
-    fn take(&self) -> Instant {
-        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(moment) = started.take() {
-                return moment;
-            }
-            started = self.changed.wait(started).unwrap_or_else(PoisonError::into_inner);
-        }
+    fn take(&self) -> Result<Instant> {
+        let started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(started, LOST, |started| started.is_none());
+        let (mut started, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        started.take().with_context(|| format!("an item is lost: it did not run for {LOST:?}"))
     }
 }
 
@@ -47,7 +49,10 @@ fn compute(bytes: &[u8]) {
 }
 
 /// Submits `items` one after another; gives the time from submission to start of each.
-pub(crate) fn run(items: usize, submit: &dyn Fn(Work)) -> Vec<Duration> {
+///
+/// # Errors
+/// When one of them does not run.
+pub(crate) fn run(items: usize, submit: &dyn Fn(Work)) -> Result<Vec<Duration>> {
     let input: Arc<[u8]> = vec![0x5a; ITEM_BYTES].into();
     let answer = Arc::new(Answer::default());
     let mut latencies = Vec::with_capacity(items);
@@ -59,10 +64,10 @@ pub(crate) fn run(items: usize, submit: &dyn Fn(Work)) -> Vec<Duration> {
             compute(&own_input);
             own_answer.give(started);
         }));
-        latencies.push(answer.take().saturating_duration_since(submitted));
+        latencies.push(answer.take()?.saturating_duration_since(submitted));
         compute(input.get(..GAP_BYTES).unwrap_or_default());
     }
-    latencies
+    Ok(latencies)
 }
 
 #[cfg(test)]
@@ -72,6 +77,6 @@ mod tests {
     #[test]
     fn every_item_of_a_burst_is_measured() {
         let latencies = run(16, &|work: Work| work());
-        assert_eq!(latencies.len(), 16);
+        assert_eq!(latencies.unwrap().len(), 16);
     }
 }

@@ -3,6 +3,7 @@
 //! launch.
 
 mod burst;
+mod hotplug;
 mod pools;
 
 use std::io::Write;
@@ -60,6 +61,10 @@ pub(crate) fn run(
     drop(hogs);
     add(&mut report, &format!("beside {} hogs a CPU", settings.hogs), &busy);
     judge(&mut report, &idle, &busy)?;
+    if let Some(cpu) = arguments.take_cpu {
+        writeln!(out, "CPU {cpu} goes and comes")?;
+        hotplug::run(cpu, &pools, &mut report)?;
+    }
     report.add_remark(format!("items that took the fallback: {}", pools.fallbacks()));
     Ok(report)
 }
@@ -89,7 +94,7 @@ fn read(
         let cpu = cpus.iter().nth(usize::from(iteration) % cpus.len()).context("no CPU")?;
         CpuSet::from_iter([cpu]).bind_current_thread().context("binding the reader")?;
         for (number, column) in columns.iter_mut().enumerate() {
-            let burst = burst::run(settings.items.into(), &|work| pools.submit(number, work));
+            let burst = burst::run(settings.items.into(), &|work| pools.submit(number, work))?;
             if iteration >= WARM_UP {
                 column.launches.push(micros(burst.iter().sum()));
                 burst.iter().for_each(|&item| column.items.push(micros(item)));

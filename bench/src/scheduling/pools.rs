@@ -51,6 +51,15 @@ impl Pools {
         }
     }
 
+    /// The same for that CPU, where the pool has one for each.
+    pub(crate) fn submit_to(&self, column: usize, cpu: usize, work: Work) {
+        match column {
+            0 => drop(self.unbound.submit(work)),
+            1 => drop(self.normal.submit_to(cpu, work)),
+            _ => drop(self.raised.submit_to(cpu, work)),
+        }
+    }
+
     /// Items of the per-CPU pools that no worker of a CPU ran: what was measured of these is the
     /// fallback.
     pub(crate) fn fallbacks(&self) -> u64 {
