@@ -37,9 +37,9 @@ pub struct Costs {
     pub locked: f64,
     /// The hint in a loop that waits: 140 cycles since Skylake, Intel's optimization manual.
     pub pause: f64,
-    /// A look at the clock: measured, 20 to 25 on x86-64 with the vDSO.
+    /// A look at the clock. An assumption: 20 to 25 is what x86-64 takes with the vDSO.
     pub clock: f64,
-    /// The sleeper's way into the kernel. Measured on the machine of docs/benchmarks.md, as the
+    /// The sleeper's way into the kernel. An assumption about a system call and a switch, as are the
     /// next four.
     pub sleep: f64,
     /// What a wake-up costs who wakes.
