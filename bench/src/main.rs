@@ -58,40 +58,42 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         bail!("this {missing}");
     }
     let mut out = stdout().lock();
-    let report = match &arguments.experiment {
-        Experiment::Workqueue(settings) => workqueue::run(settings, arguments.quick, &mut out)?,
-        Experiment::Scheduling(settings) => scheduling::run(settings, arguments.quick, &mut out)?,
-        Experiment::Jobs(settings) => jobs::run(settings, arguments.quick, &mut out)?,
-        Experiment::Pages(settings) => pages::run(settings, arguments.quick, &mut out)?,
-        Experiment::Reads(settings) => reads::run(settings, arguments.quick, &mut out)?,
-        Experiment::Launches(settings) => launches::run(settings, arguments.quick, &mut out)?,
-        Experiment::Windows(settings) => windows::run(settings, &mut out)?,
-        Experiment::All(settings) => {
-            let folder = arguments.out.as_deref();
-            return end(all::run(settings, arguments.quick, folder, &mut out));
-        }
-        Experiment::Extract(settings) => peers::extract(settings, arguments.quick, &mut out)?,
-        Experiment::Check(settings) => peers::check(settings, arguments.quick, &mut out)?,
-        Experiment::Mount(settings) => peers::mount(settings, arguments.quick, &mut out)?,
-        Experiment::Random(settings) => peers::random(settings, arguments.quick, &mut out)?,
-        Experiment::Build(settings) => peers::build(settings, arguments.quick, &mut out)?,
-        Experiment::Model(settings) => model::run(settings, arguments.quick, &mut out)?,
-        Experiment::Describe(settings) => {
-            return case::describe(&settings.experiments, &mut out).map(|()| ExitCode::SUCCESS);
-        }
-        Experiment::PagePool(settings) => page_pool::run(settings, arguments.quick, &mut out)?,
-        Experiment::PoolLaunches(settings) => return end(page_pool::measure(settings)),
-        Experiment::UnderLimit(settings) => return end(pages::measure(settings)),
-        Experiment::Hog(settings) => return end(hogs::burn(settings)),
-        Experiment::Reader(settings) => return end(peers::read(settings)),
-        Experiment::Launcher(settings) => return end(launches::launch_all(settings)),
-    };
-    tell(report, arguments, &mut out)
+    match measure(arguments, &mut out)? {
+        Some(report) => tell(report, arguments, &mut out),
+        None => Ok(ExitCode::SUCCESS),
+    }
 }
 
-/// How a process ends that has no report of its own.
-fn end(result: Result<()>) -> Result<ExitCode> {
-    result.map(|()| ExitCode::SUCCESS)
+/// Runs what was asked for; nothing where it has told everything already.
+fn measure(arguments: &Arguments, out: &mut dyn Write) -> Result<Option<Report>> {
+    let is_quick = arguments.quick;
+    let told = |result: Result<()>| result.map(|()| None);
+    match &arguments.experiment {
+        Experiment::Workqueue(settings) => workqueue::run(settings, is_quick, out).map(Some),
+        Experiment::Scheduling(settings) => scheduling::run(settings, is_quick, out).map(Some),
+        Experiment::Jobs(settings) => jobs::run(settings, is_quick, out).map(Some),
+        Experiment::Pages(settings) => pages::run(settings, is_quick, out).map(Some),
+        Experiment::Reads(settings) => reads::run(settings, is_quick, out).map(Some),
+        Experiment::Launches(settings) => launches::run(settings, is_quick, out).map(Some),
+        Experiment::Windows(settings) => windows::run(settings, out).map(Some),
+        Experiment::All(settings) => {
+            let folder = arguments.out.as_deref();
+            told(all::run(settings, is_quick, folder, out))
+        }
+        Experiment::Extract(settings) => peers::extract(settings, is_quick, out).map(Some),
+        Experiment::Check(settings) => peers::check(settings, is_quick, out).map(Some),
+        Experiment::Mount(settings) => peers::mount(settings, is_quick, out).map(Some),
+        Experiment::Random(settings) => peers::random(settings, is_quick, out).map(Some),
+        Experiment::Build(settings) => peers::build(settings, is_quick, out).map(Some),
+        Experiment::Model(settings) => model::run(settings, is_quick, out).map(Some),
+        Experiment::Describe(settings) => told(case::describe(&settings.experiments, out)),
+        Experiment::PagePool(settings) => page_pool::run(settings, is_quick, out).map(Some),
+        Experiment::PoolLaunches(settings) => told(page_pool::measure(settings)),
+        Experiment::UnderLimit(settings) => told(pages::measure(settings)),
+        Experiment::Hog(settings) => told(hogs::burn(settings)),
+        Experiment::Reader(settings) => told(peers::read(settings)),
+        Experiment::Launcher(settings) => told(launches::launch_all(settings)),
+    }
 }
 
 /// Prints and keeps what was found. What is refused is kept as well, marked, but not printed.

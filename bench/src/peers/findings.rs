@@ -163,11 +163,15 @@ impl Verdict {
 #[cfg(test)]
 mod tests {
     use super::Verdict;
-    use crate::case::Mark;
+    use crate::case::{Limit, Mark};
 
     fn sentence(ratios: &[(&str, f64)]) -> String {
-        let mark =
-            Mark { value: 0.7, unit: "of the peer".to_owned(), says: "at most {}".to_owned() };
+        let mark = Mark {
+            value: 0.7,
+            unit: "of the peer".to_owned(),
+            limit: Limit::Most,
+            says: "at most {}".to_owned(),
+        };
         let mut verdict = Verdict { experiment: "mount", mark, ratios: Vec::new() };
         for (case, ratio) in ratios {
             verdict.add(*case, Some(*ratio));

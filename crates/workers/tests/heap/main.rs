@@ -41,7 +41,7 @@ fn large_blocks_leave_no_gaps_in_the_heap_of_a_thread() {
     ferrofs_workers::memory::map_large_blocks();
     // What would have the library put later ones among the small ones.
     drop(std::hint::black_box(vec![1_u8; 16 << 20]));
-    let kept = thread::spawn(|| {
+    let kept = thread::Builder::new().spawn(|| {
         // Behind each large block one small one, which stays: the end of the heap never comes down.
         let all: Vec<_> = (0..16).map(|_| (vec![1_u8; BYTES], vec![1_u8; 1000])).collect();
         let before = resident_bytes();
@@ -51,5 +51,5 @@ fn large_blocks_leave_no_gaps_in_the_heap_of_a_thread() {
         assert!(given > 15 * BYTES, "{given} of {before} bytes");
         small
     });
-    assert_eq!(kept.join().unwrap().len(), 16);
+    assert_eq!(kept.unwrap().join().unwrap().len(), 16);
 }
