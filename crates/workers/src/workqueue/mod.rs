@@ -44,6 +44,7 @@ mod loom_tests;
 mod patience;
 mod queue;
 mod request;
+mod ring;
 mod seat;
 mod settings;
 mod side;

@@ -3,6 +3,7 @@
 
 use super::lane::{Body, Lane};
 use super::request::{Handler, NoHandler, Outcome};
+use super::ring::Ring;
 use super::seat::{Make, Seat};
 use super::settings::{Batching, Plan, Settings};
 use super::side::{Side, Thread};
@@ -24,8 +25,7 @@ const TIMED_ONE_IN: u64 = 16;
 pub struct WorkQueue<H: Handler, D> {
     plan: Plan,
     sides: Vec<Side<H::Request>>,
-    /// The lane that was filled last.
-    current: usize,
+    ring: Ring,
     /// A slot that no worker sees, for requests that the submitter handles itself.
     own: Body<H::Request>,
     seat: Seat<H>,
@@ -77,7 +77,7 @@ where
         let sides = (0..plan.workers).map(|_| Side::new(Lane::new(plan.slots, &mut request)));
         Ok(Self {
             sides: sides.collect(),
-            current: 0,
+            ring: Ring::new(),
             own: Body::new(request()),
             seat: Seat::empty(),
             make: PlainArc::new(make),
@@ -195,7 +195,7 @@ where
             self.tally.wakes.add(1);
         }
         if self.plan.batching == Batching::RoundRobin {
-            self.current = lane + 1;
+            self.ring.fill(lane + 1);
         }
     }
 
@@ -205,16 +205,36 @@ where
         self.call_back(Place::Own);
     }
 
-    /// A free slot of the first `lanes` lanes, beginning with the current one.
+    /// Q1. A free slot of the first `lanes` lanes: of the one that is being filled, of the next one that is gone
+    /// round, of one more, or of any.
     fn find(&mut self, lanes: usize) -> Option<Place> {
-        for step in 0..lanes {
-            let lane = (self.current + step) % lanes;
-            if let Some(slot) = self.find_in(lane) {
-                self.current = lane;
-                return Some(Place::Lane { lane, slot });
+        let current = self.ring.current(lanes);
+        if lanes == 0 {
+            return None;
+        }
+        if let Some(place) = self.fill_in(current) {
+            return Some(place);
+        }
+        if self.plan.batching == Batching::FillOne {
+            let next = self.ring.next(lanes);
+            let was_idle = self.sides[next].lane().is_idle();
+            if next != current && let Some(place) = self.fill_in(next) {
+                if was_idle {
+                    self.ring.shrink();
+                }
+                return Some(place);
+            }
+            if let Some(place) = self.ring.grow(lanes).and_then(|lane| self.fill_in(lane)) {
+                return Some(place);
             }
         }
-        None
+        (1..lanes).find_map(|step| self.fill_in((current + step) % lanes))
+    }
+
+    fn fill_in(&mut self, lane: usize) -> Option<Place> {
+        let slot = self.find_in(lane)?;
+        self.ring.fill(lane);
+        Some(Place::Lane { lane, slot })
     }
 
     fn find_in(&mut self, lane: usize) -> Option<usize> {
