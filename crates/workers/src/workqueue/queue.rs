@@ -218,7 +218,9 @@ where
         if self.plan.batching == Batching::FillOne {
             let next = self.ring.next(lanes);
             let was_idle = self.sides[next].lane().is_idle();
-            if next != current && let Some(place) = self.fill_in(next) {
+            if next != current
+                && let Some(place) = self.fill_in(next)
+            {
                 if was_idle {
                     self.ring.shrink();
                 }
