@@ -166,6 +166,9 @@ fn what_is_missing_is_named_and_nothing_is_mounted() {
     refused(mount(&image, &point).arg("--log").arg(log), 1, "--log ", "No such file");
     refused(mount(&image, &point).arg("--memory=1m"), 1, "--memory: ", "27.0 MiB");
     refused(mount(&image, &point).arg("-f").arg("--memory=1m"), 1, "--memory: ", "27.0 MiB");
+    let reserve = mount(&image, &point).args(["--memory=64m", "--reserved-pages=100000"]);
+    refused(reserve, 1, "--reserved-pages=100000: ", "give more with --memory");
+    refused(mount(&image, &point).args(["-o", "reserved_pages=x"]), 2, "-o reserved_pages=x: ", "");
     mount(&image, &point).arg("--json").ends_with(2);
     assert_eq!(point.mount(), None);
 }
@@ -263,6 +266,22 @@ fn what_was_granted_is_explained() {
     for part in ["image:  ", "readahead:  ", "KiB asked", "workers:  ", "sandbox:          none"] {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }
+}
+
+#[test]
+fn a_reserve_is_resident_before_the_mount_is_ready() {
+    if !has_fuse() {
+        return;
+    }
+    let point = MountPoint::new();
+    let told = mount(&data("lz4.erofs"), &point).args(["--explain", "--json"]);
+    let told = told.args(["-o", "reserved_pages=512,prefault"]).succeeds().json();
+    let bytes = |name: &str| told[name].as_u64();
+    assert_eq!(
+        (bytes("reserved_bytes"), bytes("reserved_idle_bytes")),
+        (Some(2 << 20), Some(2 << 20))
+    );
+    assert!(point.unmount());
 }
 
 // A-MOUNT-ERF-NAME

@@ -177,9 +177,12 @@ impl Display for Explanation {
         let (listeners, channels) = (self.listeners, self.channels);
         line(f, "listeners", format_args!("{listeners}, with {channels} channels"))?;
         line(f, "workers", self.workers())?;
-        let (limit, reserved) = (human_bytes(self.memory_bytes), human_bytes(self.reserved_bytes));
-        let idle = human_bytes(self.reserved_idle_bytes);
-        line(f, "memory", format_args!("{limit}; {reserved} reserved, {idle} ready"))?;
+        line(f, "memory", human_bytes(self.memory_bytes))?;
+        if self.reserved_bytes > 0 {
+            let ready = human_bytes(self.reserved_idle_bytes);
+            let reserved = human_bytes(self.reserved_bytes);
+            line(f, "reserve", format_args!("{reserved}, {ready} of it resident"))?;
+        }
         match self.time_limit_seconds {
             Some(seconds) => line(f, "time limit", format_args!("{seconds} s a request"))?,
             None => line(f, "time limit", "none")?,
