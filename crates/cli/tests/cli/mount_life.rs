@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use crate::mounted::{Foreground, MountPoint, has_fuse, may_mount};
-use crate::support::{Dir, TestCommand, data, ferrofs};
+use crate::support::{Dir, TestCommand, data, ferrofs, heed};
 
 fn mount(point: &MountPoint) -> TestCommand {
     ferrofs().arg("mount").arg(data("plain.erofs")).arg(point.path())
@@ -71,7 +71,9 @@ fn signals_unmount_cleanly() {
     if !has_fuse() {
         return;
     }
-    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+    let signals = [Signal::TERM, Signal::INT, Signal::HUP];
+    heed(&signals);
+    for signal in signals {
         let point = MountPoint::new();
         let mut mounted = foreground(&point);
         mounted.signal(signal);

@@ -6,12 +6,25 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
+use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
 /// User and group that mean nobody on every system; as root, tests become them.
 const NOBODY: u32 = 65_534;
+
+/// Programs that are started from here on end by `signals`, also where whoever runs the tests ignores them, as a shell
+/// does for what it runs in the background: a handler is not passed on, a signal that is ignored is. This one does what
+/// the signal does by itself.
+pub(crate) fn heed(signals: &[Signal]) {
+    for signal in signals {
+        let (number, always) = (signal.as_raw(), Arc::new(AtomicBool::new(true)));
+        signal_hook::flag::register_conditional_shutdown(number, 128 + number, always).unwrap();
+    }
+}
 
 /// A folder of its own for each test.
 pub(crate) struct Dir {
