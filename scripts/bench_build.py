@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Times builds: ferrofs under the name mkfs.erofs against mkfs.erofs of erofs-utils, and `ferrofs build` with and without
-verification, against the marks.
+verification, against the marks. --pair leaves `ferrofs build` out.
 
-  bench_build.py FERROFS TREE --mkfs=PROGRAM [--rounds=5] [--cases=lz4-4k,...] [--work=DIR] [--jobs=N] [--report]
-                 [--samples=FILE]
+  bench_build.py FERROFS TREE --mkfs=PROGRAM [--rounds=5] [--cases=lz4-4k,...] [--work=DIR] [--jobs=N] [--pair]
+                 [--report] [--samples=FILE]
 
 All get the same options. They take turns in every round, after one unmeasured one; the tree is read into the page cache
 before each. Images are written to DIR of --work, all to the same file system, and removed and synced between runs, untimed.
@@ -99,8 +99,9 @@ class Bench:
         jobs = self.given["jobs"]
         theirs = [PEER, *THEIR_COMMON, *what, *words, *([f"--workers={jobs}"] if jobs else []), *where]
         ours = ["ferrofs", *OUR_COMMON, *what, *extended.values(), *([f"--jobs={jobs}"] if jobs else []), *where]
-        return {PEER: (self.peer, theirs), OURS: (self.ferrofs, theirs), VERIFIED: (self.ferrofs, ours),
-                UNVERIFIED: (self.ferrofs, [*ours[:2], "--no-verify", *ours[2:]])}
+        pair = {PEER: (self.peer, theirs), OURS: (self.ferrofs, theirs)}
+        own = {VERIFIED: (self.ferrofs, ours), UNVERIFIED: (self.ferrofs, [*ours[:2], "--no-verify", *ours[2:]])}
+        return pair if self.given["pair"] else {**pair, **own}
 
     def measure(self, case):
         """{system: [figures]}"""
@@ -157,9 +158,9 @@ def spread(samples, figure, digits):
 
 
 def arguments():
-    given = {"mkfs": "mkfs.erofs", "rounds": "5", "cases": ",".join(CASES), "work": "/tmp", "jobs": "", "report": "",
-             "samples": ""}
-    words, given = command_line.read(__doc__, given, switches=("report",))
+    given = {"mkfs": "mkfs.erofs", "rounds": "5", "cases": ",".join(CASES), "work": "/tmp", "jobs": "", "pair": "",
+             "report": "", "samples": ""}
+    words, given = command_line.read(__doc__, given, switches=("pair", "report"))
     if not set(given["cases"].split(",")) <= set(CASES):
         sys.exit(__doc__)
     return *words, given

@@ -54,6 +54,7 @@ pub(crate) enum Experiment {
     /// Time to fault memory in with one thread and with more, and the cost of unequal pieces
     Jobs(JobsArguments),
     /// Cost of a frame from the reserve, alone and in a memory cgroup at its limit (needs root)
+    #[command(visible_alias = "relaxed")]
     Pages(PagesArguments),
     /// Reads the files of an image front to back, by one reader and by many at a time
     Reads(ReadsArguments),
@@ -63,6 +64,7 @@ pub(crate) enum Experiment {
     /// without (needs root)
     PagePool(PagePoolArguments),
     /// Counts the bounce frames that the extents of images take, which their LZ4 windows bound
+    #[command(visible_alias = "window")]
     Windows(WindowsArguments),
     /// Runs every experiment and writes report.html: 15 minutes at most on 2 CPUs
     All(AllArguments),
@@ -110,6 +112,7 @@ impl Experiment {
                 needs.into_iter().chain(settings.images.iter().map(file)).collect()
             }
             Self::Mount(_) | Self::Random(_) => vec![Need::Fuse],
+            Self::Jobs(settings) => settings.image.iter().map(file).collect(),
             Self::Reads(settings) => vec![file(&settings.image)],
             Self::Windows(settings) => settings.images.iter().map(file).collect(),
             Self::Launches(settings) => {
@@ -195,6 +198,9 @@ pub(crate) struct JobsArguments {
     #[arg(short = 'c', long, value_name = "N", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) repeat: u16,
+    /// An image, to see what it saves when a mount of it starts (needs root)
+    #[arg(long, value_name = "IMAGE")]
+    pub(crate) image: Option<PathBuf>,
 }
 
 fn threads(text: &str) -> Result<usize, String> {

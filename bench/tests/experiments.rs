@@ -55,10 +55,17 @@ fn scheduling_prints_the_table_of_the_seed_twice() {
 
 #[test]
 fn jobs_prints_a_line_for_each_way() {
-    let text = printed("jobs --quick -t 1 -c 1 --noisy-ok");
-    for way in ["| one call ", "| 1 thread ", " in the middle |"] {
+    let image = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/lz4.erofs");
+    let text = printed(&format!("jobs --quick -t 1 -c 1 --noisy-ok --image {image}"));
+    for way in ["| one call ", "| 1 thread ", "on each node", " in the middle |"] {
         assert!(text.contains(way), "{way} is missing in {text}");
     }
+    let starts = ["| nothing faulted in ", "| by 1 thread "];
+    let is_left_out = text.contains("the start of a mount: needs ")
+        || text.contains("the start of a mount: it takes ");
+    assert!(is_left_out || starts.iter().all(|way| text.contains(way)), "{text}");
+    let text = printed("jobs --quick -t 1 -c 1 --noisy-ok");
+    assert!(text.contains("the start of a mount: no image was named"), "{text}");
 }
 
 #[test]

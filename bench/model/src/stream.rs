@@ -12,6 +12,7 @@ use crate::machine::{self, Costs, Counts, Moment, Shape, picoseconds};
 use crate::page_store::PageStore;
 use crate::rows::{Crew, Ours, Row, Submitter};
 use crate::sync::Arc;
+use crate::workqueue::Batching;
 
 /// A queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -102,12 +103,15 @@ fn pass(queue: Queue, shape: Shape, load: Load) -> Result<(Moment, Moment)> {
 }
 
 fn build(queue: Queue, pages: &Arc<PageStore>, crew: Crew, cpus: usize) -> Result<Box<dyn Row>> {
+    let ours = |submitter| -> Result<Box<dyn Row>> {
+        Ok(Box::new(Ours::new(pages, (crew, Some(cpus)), Batching::FillOne, submitter)?))
+    };
     Ok(match queue {
         Queue::Original => Box::new(SharedQueue::new(pages, crew, Turn::RoundRobin)?),
         Queue::Batching => Box::new(SharedQueue::new(pages, crew, Turn::UntilFull)?),
         Queue::PerThread => Box::new(PerThreadQueue::new(pages, crew, Turn::UntilFull)?),
         Queue::RoundRobin => Box::new(PerThreadQueue::new(pages, crew, Turn::RoundRobin)?),
-        Queue::OursWaiting => Box::new(Ours::new(pages, crew, cpus, Submitter::Waits)?),
-        Queue::Ours => Box::new(Ours::new(pages, crew, cpus, Submitter::Works)?),
+        Queue::OursWaiting => ours(Submitter::Waits)?,
+        Queue::Ours => ours(Submitter::Works)?,
     })
 }

@@ -1,7 +1,10 @@
 //! The jobs experiment: a large piece of memory faulted in by one thread and by more, beside one call
-//! of the system over the same range; and a job of unequal pieces.
+//! of the system over the same range, on all nodes and on each; what that saves when a mount starts; and a job of
+//! unequal pieces.
 
 mod imbalance;
+mod nodes;
+mod start_up;
 
 use std::hint::black_box;
 use std::io::Write;
@@ -122,6 +125,10 @@ pub(crate) fn run(
     writeln!(out, "faulting in {mib} MiB, {repeat} times in each way")?;
     let lines = prefault(&plan)?;
     add_prefault(&plan, &lines, &mut report)?;
+    writeln!(out, "the same on each node")?;
+    nodes::add(&plan, &mut report)?;
+    writeln!(out, "starts of a mount")?;
+    start_up::add(&plan, arguments.image.as_deref(), &mut report)?;
     writeln!(out, "a job with one slow piece, {repeat} times in each place")?;
     add_imbalance(&plan, &mut report)?;
     Ok(report)

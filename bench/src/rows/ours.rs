@@ -1,19 +1,17 @@
 //! The queue of ferrofs-workers: with a submitter that works when all workers that have a CPU are
 //! busy, which is how the engine uses it, and with one that only hands out and waits, over all
-//! workers, which is what the queues beside it do.
+//! workers, which is what the queues beside it do. Included by the model, too, as the baselines are.
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use ferrofs_workers::workqueue::{
-    Batching, Handler, NoHandler, Outcome, Settings, Spread, WorkQueue,
-};
 
+use super::queue::{Batching, Handler, NoHandler, Outcome, Settings, Spread, WorkQueue};
 use super::{Crew, Row, Tally};
 use crate::deflater::Deflater;
 use crate::page_store::PageStore;
+use crate::sync::Arc;
 
 /// What the submitter does when no worker is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,9 +57,10 @@ pub(crate) struct Ours {
 }
 
 impl Ours {
+    /// On as many `cpus`; on those that the system grants if nothing is said.
     pub(crate) fn new(
         pages: &Arc<PageStore>,
-        crew: Crew,
+        (crew, cpus): (Crew, Option<usize>),
         batching: Batching,
         submitter: Submitter,
     ) -> Result<Self> {
@@ -74,6 +73,7 @@ impl Ours {
             slots: Some(crew.slots),
             batching,
             spread,
+            cpus,
             ..Settings::default()
         };
         let tally = Rc::new(Cell::new(Tally::default()));
