@@ -274,12 +274,14 @@ class Abuse:
         return "built"
 
     def judge(self, before, after, found, label):
-        """Every entry as before or as after; a directory may have one entry of each."""
+        """Every entry as before or as after; a directory may have one entry of each, and one that vanishes is empty before
+        that."""
         for path in before.keys() | after.keys() | found.keys():
             old, new, seen = (tree.get(path) for tree in (before, after, found))
             if seen in (old, new):
                 continue
-            if seen and old and new and old["type"] == seen["type"] and "content" not in seen:
+            known = old or new
+            if seen and known and known["type"] == seen["type"] and "content" not in seen:
                 continue
             name = os.fsdecode(path)
             lines = snapshot.differences({path: old or {}}, {path: seen or {}}) if seen else ["it is missing"]
