@@ -4,6 +4,8 @@
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use ferrofs_workers::cpus::CpuSet;
+
 fn start(words: &str) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs-bench"));
     command.args(words.split_whitespace()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -66,6 +68,15 @@ fn jobs_prints_a_line_for_each_way() {
     assert!(is_left_out || starts.iter().all(|way| text.contains(way)), "{text}");
     let text = printed("jobs --quick -t 1 -c 1 --noisy-ok");
     assert!(text.contains("the start of a mount: no image was named"), "{text}");
+}
+
+#[test]
+fn jobs_does_what_it_can_on_one_cpu() {
+    // Programs that this thread starts get its CPUs.
+    let first = CpuSet::of_current_thread().iter().next().unwrap();
+    CpuSet::parse(&first.to_string()).unwrap().bind_current_thread().unwrap();
+    let text = printed("jobs --quick -c 1 --noisy-ok");
+    assert!(text.contains("a job with one slow piece: the system runs only one"), "{text}");
 }
 
 #[test]

@@ -277,6 +277,10 @@ fn judge(lines: &[Line], report: &mut Report) -> Result<()> {
 
 fn add_imbalance(plan: &Plan, report: &mut Report) -> Result<()> {
     let threads = plan.threads_max;
+    if threads < 2 {
+        report.left_out("a job with one slow piece", "the system runs only one thread at once");
+        return Ok(());
+    }
     let mark = report.mark("imbalance")?;
     let mut table = Table::new(
         format!("One piece takes 8 times as long, {threads} threads"),
