@@ -280,8 +280,10 @@ class Abuse:
             old, new, seen = (tree.get(path) for tree in (before, after, found))
             if seen in (old, new):
                 continue
-            known = old or new
-            if seen and known and known["type"] == seen["type"] and "content" not in seen:
+            if seen and old and new and old["type"] == seen["type"] and "content" not in seen:
+                continue
+            is_last_look = old and not new and not any(other.startswith(path + b"/") for other in found)
+            if seen and is_last_look and old["type"] == seen["type"] and "content" not in seen:
                 continue
             name = os.fsdecode(path)
             lines = snapshot.differences({path: old or {}}, {path: seen or {}}) if seen else ["it is missing"]
