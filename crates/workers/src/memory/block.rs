@@ -2,10 +2,13 @@
 //! it is mapped, unmapped before the charge ends. It knows nothing of leases; `Scratch` and `Buffers` cut
 //! theirs out of blocks.
 
+use std::time::{Duration, Instant};
+
 use super::budget::{Budget, Charge};
 use super::mapping::{Mapping, Pages, Populated, touch};
 use super::policy::Policy;
 use super::room::Standing;
+use crate::jobs::Job;
 use crate::{Error, ErrorKind};
 
 /// Resident memory of which one lease is cut.
@@ -20,6 +23,13 @@ pub(super) struct Block {
 /// Lengths double up to this, so that small blocks are few sizes and rarely grow; beyond it doubling would
 /// charge far more than is asked.
 const GRAIN_BYTES: usize = 1 << 20;
+
+/// The least that is worth a thread when a block is faulted in by several: one call, some 3 ms, so that the
+/// last piece does not keep the others waiting.
+const PIECE_BYTES: u64 = 8 << 20;
+
+/// Pieces that each thread gets of a long one.
+const PIECES_A_THREAD: u64 = 32;
 
 /// The length of a block for a lease.
 pub(super) fn rounded(length: usize) -> Result<usize, Error> {
@@ -51,13 +61,31 @@ impl Block {
         Ok(Self { mapping, charge })
     }
 
-    /// The same without waiting: a refusal by the system is the answer.
+    /// The same without waiting: a refusal by the system is the answer. It is faulted in on up to `threads`
+    /// threads; with it comes the time that they took beyond the caller's.
     pub(super) fn of_charged_now(
         budget: &Budget,
         charge: Charge,
         length: usize,
-    ) -> Result<Self, Error> {
-        Ok(Self { mapping: map_resident(budget, length)?, charge })
+        threads: usize,
+    ) -> Result<(Self, Duration), Error> {
+        // On an error it ends before `charge`, which came before it.
+        let mut mapping = budget.system().map(length, Pages::Small)?;
+        let job = Job::over(0..length as u64).align(PIECE_BYTES).min_chunk(PIECE_BYTES);
+        let job = job.pieces_a_thread(PIECES_A_THREAD).max_threads(threads);
+        let begin = Instant::now();
+        let taken = budget.system().populate_by(&mut mapping, job)?;
+        Ok((Self { mapping, charge }, taken.saturating_sub(begin.elapsed())))
+    }
+
+    /// Takes the first `length` bytes out of this block into one of their own, with their share of the
+    /// charge; none unless something is left of both.
+    pub(super) fn split(&mut self, length: usize) -> Option<Self> {
+        debug_assert_eq!(self.mapping.length() as u64, self.charge.bytes(), "a block is charged");
+        // In this order: were a share missing, its bytes would be unmapped and not uncharged.
+        let mapping = self.mapping.split(length)?;
+        let charge = self.charge.split(length as u64)?;
+        Some(Self { mapping, charge })
     }
 
     /// Grows to `length` bytes; on an error it is as it was.

@@ -13,7 +13,6 @@ use super::block::{Block, rounded};
 use super::budget::{Budget, Charge, Registration};
 use super::policy::Policy;
 use super::room::Standing;
-use crate::jobs::Job;
 use crate::sync::{Mutex, MutexGuard, Ordering, PlainArc, PlainAtomicU64, PlainWeak, lock};
 use crate::{Error, ErrorKind};
 
@@ -21,11 +20,11 @@ use crate::{Error, ErrorKind};
 /// lasts hold far more than it needs.
 const LARGEST_WASTE: usize = 4;
 
-/// Blocks that are worth a thread when a reserve is filled.
-const FILLED_AT_LEAST: u64 = 64;
-
-/// There was no memory for the next block without waiting.
-struct EndsEarly;
+/// Bytes of the blocks that are mapped together when a reserve is filled, and cut apart then. Each call that
+/// maps excludes all that fault in: with blocks that were mapped one by one two threads took as long as one, and
+/// with a slab of 32 MiB for each thread 0.8 of it (docs/memory.md). It is no more than that since nobody looks
+/// whether others wait before it is done.
+const SLAB_BYTES: usize = 256 << 20;
 
 /// Buffers under one budget. Clones are handles of the same ones; idle blocks live until the last
 /// handle and the last lease are gone.
@@ -124,21 +123,10 @@ impl Buffers {
     ///
     /// [`ErrorKind::OutOfMemory`] when `length` is more than can be.
     pub fn fill_reserve(&self, length: usize, threads: usize) -> Result<u64, Error> {
-        let block_bytes = rounded(length)? as u64;
+        let wanted = rounded(length)?;
         let missing = self.store.kept_bytes().saturating_sub(self.idle_bytes());
-        let came = PlainAtomicU64::new(0);
-        let blocks = Job::over(0..missing / block_bytes).min_chunk(FILLED_AT_LEAST);
-        let filled = blocks.max_threads(threads).run(|piece| {
-            piece.into_iter().try_for_each(|_| {
-                self.store.put_back(self.store.new_idle(length).ok_or(EndsEarly)?);
-                // Relaxed: the end of the job orders it before the look.
-                came.fetch_add(block_bytes, Ordering::Relaxed);
-                Ok(())
-            })
-        });
-        match filled {
-            Ok(_) | Err(EndsEarly) => Ok(came.into_inner()),
-        }
+        let came = self.store.shelve(wanted, missing / wanted as u64, threads);
+        Ok(came * wanted as u64)
     }
 
     /// Leases `length` bytes in one piece, until the buffer is dropped. They are resident; what they
@@ -187,7 +175,7 @@ impl Buffers {
         let store = &self.store;
         let mut made = 0;
         while lock(&store.shelf).idle_of(wanted) < count {
-            let Some(block) = store.new_idle(wanted) else { break };
+            let Some(block) = store.new_idle(wanted, 1, 1) else { break };
             store.put_back(block);
             made += 1;
         }
@@ -295,40 +283,71 @@ impl Store {
 
     #[cold]
     fn map(&self, charge: Charge, wanted: usize) -> Result<Block, Error> {
-        lock(&self.shelf).announce(wanted)?;
-        self.counted_mapping(wanted, || Block::of_charged(&self.budget, charge, wanted))
+        lock(&self.shelf).announce(wanted, 1)?;
+        self.counted_mapping(wanted, 1, || {
+            Ok((Block::of_charged(&self.budget, charge, wanted)?, Duration::ZERO))
+        })
     }
 
-    /// A block for the stock; none where somebody would have to wait for it.
-    fn new_idle(&self, wanted: usize) -> Option<Block> {
-        let wanted = rounded(wanted).ok()?;
+    /// Makes `count` idle blocks of `wanted` bytes, or as many as come without anybody's waiting; says how
+    /// many.
+    fn shelve(&self, wanted: usize, count: u64, threads: usize) -> u64 {
+        let mut together = (SLAB_BYTES / wanted).max(1);
+        let mut made = 0;
+        while made < count && !self.budget.gives_way() {
+            together = usize::try_from(count - made).map_or(together, |left| together.min(left));
+            match self.new_idle(wanted, together, threads) {
+                Some(mut slab) => {
+                    while let Some(block) = slab.split(wanted) {
+                        self.put_back(block);
+                    }
+                    self.put_back(slab);
+                    made += together as u64;
+                }
+                // What is left may be less than a slab, and each slab that comes leaves less.
+                None if together > 1 => together /= 2,
+                None => break,
+            }
+        }
+        made
+    }
+
+    /// `count` blocks of `wanted` bytes for the stock, in one piece; none where somebody would have to wait
+    /// for it.
+    fn new_idle(&self, wanted: usize, count: usize, threads: usize) -> Option<Block> {
+        let bytes = wanted.checked_mul(count)?;
         let most = self.idle_most.load(Ordering::Relaxed);
         // What may not lie idle would be unmapped as soon as it is there, over and over.
-        if self.budget.gives_way() || lock(&self.shelf).idle_bytes + wanted as u64 > most {
+        if self.budget.gives_way() || lock(&self.shelf).idle_bytes + bytes as u64 > most {
             return None;
         }
-        let charge = self.budget.try_charge(wanted as u64)?;
-        lock(&self.shelf).announce(wanted).ok()?;
-        self.counted_mapping(wanted, || Block::of_charged_now(&self.budget, charge, wanted)).ok()
+        let charge = self.budget.try_charge(bytes as u64)?;
+        lock(&self.shelf).announce(wanted, count).ok()?;
+        let map = || Block::of_charged_now(&self.budget, charge, bytes, threads);
+        self.counted_mapping(wanted, count, map).ok()
     }
 
-    /// Maps a block that was announced, and takes its time.
+    /// Maps `count` blocks that were announced, and takes their time: this thread's, and what others took
+    /// besides.
     fn counted_mapping(
         &self,
         wanted: usize,
-        map: impl FnOnce() -> Result<Block, Error>,
+        count: usize,
+        map: impl FnOnce() -> Result<(Block, Duration), Error>,
     ) -> Result<Block, Error> {
         let begin = Instant::now();
         let made = map();
-        let nanos = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let besides = made.as_ref().map_or(Duration::ZERO, |(_, besides)| *besides);
+        let nanos = (begin.elapsed() + besides).as_nanos();
+        let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);
         self.counts.mapping_nanos.fetch_add(nanos, Ordering::Relaxed);
         match &made {
             Ok(_) => {
-                self.counts.mapped.fetch_add(1, Ordering::Relaxed);
+                self.counts.mapped.fetch_add(count as u64, Ordering::Relaxed);
             }
-            Err(_) => lock(&self.shelf).withdraw(wanted),
+            Err(_) => lock(&self.shelf).withdraw(wanted, count),
         }
-        made
+        made.map(|(block, _)| block)
     }
 
     fn counted_idle(&self, block: Block) -> Block {
@@ -448,8 +467,8 @@ impl Shelf {
         Some(block)
     }
 
-    /// Counts a block that is about to come, and makes room for its end.
-    fn announce(&mut self, length: usize) -> Result<(), Error> {
+    /// Counts blocks that are about to come, and makes room for their ends.
+    fn announce(&mut self, length: usize, count: usize) -> Result<(), Error> {
         let no_room = |_| Error::new(ErrorKind::OutOfMemory, "the list of buffers");
         let place = match self.place(length) {
             Ok(place) => place,
@@ -460,18 +479,18 @@ impl Shelf {
             }
         };
         let size = &mut self.sizes[place];
-        let more = size.blocks + 1 - size.idle.len();
+        let more = size.blocks + count - size.idle.len();
         size.idle.try_reserve(more).map_err(no_room)?;
-        size.blocks += 1;
-        self.resident_bytes += length as u64;
+        size.blocks += count;
+        self.resident_bytes += (length * count) as u64;
         Ok(())
     }
 
-    /// The block did not come.
-    fn withdraw(&mut self, length: usize) {
+    /// The blocks did not come.
+    fn withdraw(&mut self, length: usize, count: usize) {
         if let Ok(place) = self.place(length) {
-            self.sizes[place].blocks -= 1;
-            self.resident_bytes -= length as u64;
+            self.sizes[place].blocks -= count;
+            self.resident_bytes -= (length * count) as u64;
         }
     }
 

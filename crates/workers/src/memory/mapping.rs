@@ -1,16 +1,17 @@
-//! Anonymous memory straight from the system. It owns one mapping, and every call about memory that
-//! this crate makes; it knows no budget and no policy. The page pool's arena and each block of scratch
-//! is one; a benchmark may make its own.
+//! Anonymous memory straight from the system. It owns one mapping, or a part of one that was split, and
+//! every call about memory that this crate makes; it knows no budget and no policy. The page pool's arena
+//! and each block of scratch is one; a benchmark may make its own.
 #![allow(unsafe_code, reason = "mapping, growing, faulting in, returning and unmapping")]
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::mm;
 
 use crate::jobs::{Job, Report};
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicBool, Ordering, PlainAtomicU64};
 use crate::{Error, ErrorKind};
 
 /// A huge page of x86-64 and of aarch64 with small pages of 4 KiB.
@@ -25,6 +26,16 @@ pub enum Pages {
     /// Transparent huge pages where the system has any. They come and go in 2 MiB at a time, whatever
     /// was charged.
     Huge,
+}
+
+impl Pages {
+    /// What lengths and starts are multiples of.
+    fn bytes(self) -> usize {
+        match self {
+            Self::Small => rustix::param::page_size(),
+            Self::Huge => HUGE_PAGE_BYTES,
+        }
+    }
 }
 
 /// How pages were faulted in.
@@ -47,12 +58,24 @@ pub enum Locked {
     Refused(i32),
 }
 
+/// How a job faulted in.
+#[derive(Debug)]
+pub(super) struct Populating {
+    pub(super) report: Report,
+    pub(super) populated: Populated,
+    /// By all threads together.
+    pub(super) taken: Duration,
+}
+
 /// What one call of a job faults in. The call keeps the process's lock on its mappings for as long as
 /// it takes, and whoever maps or starts a thread waits for it: with calls of 512 MiB the second thread
 /// of a job began when the first piece of the caller was done (docs/benchmarks.md).
 const CALL_BYTES: usize = 8 << 20;
 
 /// Private anonymous memory, readable and writable. Its bytes are zero until they are written.
+///
+/// It is whole pages, and no other value has any of them: [`split`](Self::split) leaves the two ranges apart.
+/// To the system an owner is nothing: its calls act on a range of pages, whichever call mapped them.
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<u8>,
@@ -75,10 +98,7 @@ impl Mapping {
     /// [`ErrorKind::InvalidSetting`] when the length is 0 or cannot be rounded up;
     /// [`ErrorKind::OutOfMemory`] when the system has no room; [`ErrorKind::System`] otherwise.
     pub fn anonymous(length: usize, pages: Pages) -> Result<Self, Error> {
-        let unit = match pages {
-            Pages::Small => rustix::param::page_size(),
-            Pages::Huge => HUGE_PAGE_BYTES,
-        };
+        let unit = pages.bytes();
         let invalid = Error::new(ErrorKind::InvalidSetting, "bytes of a mapping")
             .with_amount(length as u64, isize::MAX as u64);
         let length = length.checked_next_multiple_of(unit).ok_or(invalid)?;
@@ -146,10 +166,12 @@ impl Mapping {
     }
 
     /// Faults everything in, piece by piece as `job` cuts it. The job's range counts the mapping's bytes.
-    pub(super) fn populate_by(&mut self, job: Job<'_>) -> Result<(Report, Populated), Error> {
+    pub(super) fn populate_by(&mut self, job: Job<'_>) -> Result<Populating, Error> {
         let is_touched = AtomicBool::new(false);
+        let nanos = PlainAtomicU64::new(0);
         let this = &*self;
         let report = job.run(|piece| {
+            let begin = Instant::now();
             let mut offset = usize::try_from(piece.start).unwrap_or(usize::MAX);
             let end = usize::try_from(piece.end).unwrap_or(usize::MAX);
             while offset < end {
@@ -165,11 +187,14 @@ impl Mapping {
                 }
                 offset += length;
             }
+            let taken = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            // Relaxed: as above.
+            nanos.fetch_add(taken, Ordering::Relaxed);
             Ok(())
         })?;
         let is_touched = is_touched.load(Ordering::Relaxed);
         let populated = if is_touched { Populated::NotByCall } else { Populated::ByCall };
-        Ok((report, populated))
+        Ok(Populating { report, populated, taken: Duration::from_nanos(nanos.into_inner()) })
     }
 
     /// Faults a range in, for writing, and leaves its contents alone; parts outside of the mapping are
@@ -234,7 +259,8 @@ impl Mapping {
                 .with_amount(length as u64, isize::MAX as u64),
         )?;
         let old = self.start.as_ptr().cast::<c_void>();
-        // SAFETY: the range is this mapping, and `&mut self` says that nobody points into it.
+        // SAFETY: the range is this value's own pages, all of them and no others, also after a split, and
+        // `&mut self` says that nobody points into it.
         let start = unsafe { mm::mremap(old, self.length, length, mm::MremapFlags::MAYMOVE) }
             .map_err(|errno| refused("growing a mapping", errno))?;
         if let Some(start) = NonNull::new(start.cast::<u8>()) {
@@ -242,6 +268,23 @@ impl Mapping {
             self.length = length;
         }
         Ok(())
+    }
+
+    /// Takes the first `length` bytes out of this mapping into one of their own, without a system call:
+    /// what is resident stays so. Each ends, moves and grows alone. None, and all is as it was, unless
+    /// both are whole pages of the kind and not empty.
+    pub(super) fn split(&mut self, length: usize) -> Option<Self> {
+        let rest = self.length.checked_sub(length).filter(|rest| *rest > 0 && length > 0)?;
+        if !length.is_multiple_of(self.pages.bytes()) {
+            return None;
+        }
+        let start = self.address(length, rest)?;
+        // One page has one owner, which the unsafe code here relies on: this value gives up exactly what
+        // the other gets, nothing ends between these lines, and `&mut self` says that nobody points into
+        // either.
+        let part = Self { start: self.start, length, pages: self.pages };
+        (self.start, self.length) = (start, rest);
+        Some(part)
     }
 
     /// Cuts a mapping that is too long down to `length` bytes from an aligned start.
@@ -289,7 +332,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         let start = self.start.as_ptr().cast::<c_void>();
-        // SAFETY: this value's own mapping, whole, and nobody borrows from it any more.
+        // SAFETY: this value's own pages, all of them; a neighbour that was split off keeps its own, as
+        // the range is whole pages; and nobody borrows from it any more.
         let ended = unsafe { mm::munmap(start, self.length) };
         debug_assert_eq!(ended, Ok(()), "a mapping ends once");
     }

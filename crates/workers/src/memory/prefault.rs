@@ -2,7 +2,7 @@
 //! initialisation of pages. It owns the rule of the pieces and nothing else. Called at start-up, by who
 //! wants a large mapping without paying at its first use.
 
-use super::mapping::{HUGE_PAGE_BYTES, Mapping, Populated};
+use super::mapping::{HUGE_PAGE_BYTES, Mapping, Populated, Populating};
 use crate::Error;
 use crate::jobs::Job;
 
@@ -43,7 +43,7 @@ impl Mapping {
     }
 
     fn prefault_by(&mut self, job: Job<'_>) -> Result<Prefaulted, Error> {
-        let (report, populated) = self.populate_by(job)?;
+        let Populating { report, populated, .. } = self.populate_by(job)?;
         Ok(Prefaulted {
             threads: u32::try_from(report.threads).unwrap_or(u32::MAX),
             pieces: report.pieces,

@@ -1,10 +1,13 @@
 //! Where memory really comes from: mapping, growing and faulting in, each counted, and each able to
 //! fail on demand in tests. It owns no memory. `PagePool` and `Scratch` ask it through their budget.
 
+use std::time::Duration;
+
 use super::mapping::{Mapping, Pages, Populated};
 use super::prefault::Prefaulted;
 use super::refusals::Refusing;
 use crate::Error;
+use crate::jobs::Job;
 use crate::sync::{Ordering, PlainAtomicU64};
 
 /// The system as a source of memory.
@@ -58,6 +61,19 @@ impl System {
         #[cfg(test)]
         self.failures.before_populate()?;
         mapping.populate_range(offset, length)
+    }
+
+    /// Faults in what `job` is over, piece by piece; says how long all threads together took.
+    pub(super) fn populate_by(
+        &self,
+        mapping: &mut Mapping,
+        job: Job<'_>,
+    ) -> Result<Duration, Error> {
+        self.populations.fetch_add(1, Ordering::Relaxed);
+        self.refusing.before("faulting memory in")?;
+        #[cfg(test)]
+        self.failures.before_populate()?;
+        mapping.populate_by(job).map(|populating| populating.taken)
     }
 
     /// Faults the first `length` bytes in, on as many threads as that is worth.

@@ -376,3 +376,123 @@ fn a_stock_is_never_more_than_may_lie_idle() {
     assert_eq!(buffers.stock(PAGE, 2), 1);
     assert_eq!(buffers.counts().mapped, 2);
 }
+
+/// Blocks of a reserve of `count` pages, which came in one piece.
+fn filled(count: usize) -> (Budget, Buffers) {
+    let (budget, buffers) = buffers((2 * count * PAGE) as u64);
+    buffers.reserve((count * PAGE) as u64);
+    assert_eq!(buffers.fill_reserve(PAGE, 1), Ok((count * PAGE) as u64));
+    let counts = budget.counts();
+    assert_eq!((counts.mapping_calls, counts.populating_calls), (1, 1));
+    (budget, buffers)
+}
+
+#[test]
+fn blocks_that_were_mapped_together_are_resident_charged_and_nobody_elses() {
+    let (budget, buffers) = filled(63);
+    let mut leases: Vec<_> =
+        (0..63).map(|_| buffers.lease(PAGE, Policy::MayFail).unwrap()).collect();
+    for (lease, mark) in leases.iter_mut().zip(0_u8..) {
+        let block = lease.block.as_ref().unwrap();
+        assert_eq!(block.mapping.resident_pages() * rustix::param::page_size(), PAGE);
+        lease.fill(mark);
+    }
+    // Every third ends, and its bytes with it; what lies between them stays.
+    let ends = |place: usize| place.is_multiple_of(3);
+    let mut place = 0;
+    leases.retain(|_| {
+        place += 1;
+        !ends(place - 1)
+    });
+    assert_eq!(buffers.idle_bytes(), 21 * PAGE as u64);
+    assert_eq!(buffers.store.give_back(u64::MAX), 21 * PAGE as u64);
+    assert_eq!((budget.used_bytes(), buffers.leased_bytes()), (42 * PAGE as u64, 42 * PAGE as u64));
+    let marks = (0_u8..63).filter(|mark| !ends(usize::from(*mark)));
+    assert!(leases.iter().zip(marks).all(|(lease, mark)| lease.iter().all(|byte| *byte == mark)));
+    drop(leases);
+    buffers.store.give_back(u64::MAX);
+    assert_eq!((budget.used_bytes(), buffers.leased_bytes()), (0, 0));
+}
+
+#[test]
+fn a_block_that_was_mapped_among_others_grows_and_they_do_not_change() {
+    let (budget, buffers) = filled(8);
+    let mut leases: Vec<_> = (0..8).map(|_| must(&buffers, PAGE)).collect();
+    for (lease, mark) in leases.iter_mut().zip(0_u8..) {
+        lease.fill(mark);
+    }
+    let mut block = leases.swap_remove(3).block.take().unwrap();
+    block.grow(&budget, 4 * PAGE).unwrap();
+    assert_eq!(budget.used_bytes(), 11 * PAGE as u64);
+    assert_eq!(block.mapping.bytes()[..PAGE], [3; PAGE]);
+    block.mapping.bytes_mut().fill(9);
+    for (lease, mark) in leases.iter().zip([0, 1, 2, 7, 4, 5, 6]) {
+        assert_eq!(lease[..], [mark; PAGE]);
+    }
+    drop(block);
+    assert_eq!(budget.used_bytes(), 7 * PAGE as u64);
+}
+
+#[test]
+fn a_reserve_that_does_not_come_in_one_piece_comes_in_smaller_ones() {
+    // Bytes, mapping, faulting in: of the whole, and of its half, which fails once more.
+    for (after, count) in [(0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (0, 5)] {
+        let (budget, buffers) = buffers(64 * PAGE as u64);
+        buffers.reserve(63 * PAGE as u64);
+        budget.refuse_on_purpose(Refusals { after, count });
+        assert_eq!(buffers.fill_reserve(PAGE, 1), Ok(63 * PAGE as u64), "{after}, {count}");
+        assert_eq!(budget.refused_on_purpose(), count);
+        assert_eq!((buffers.counts().mapped, budget.used_bytes()), (63, 63 * PAGE as u64));
+        assert_eq!((buffers.leased_bytes(), budget.counts().waited), (0, 0));
+    }
+}
+
+#[test]
+fn a_reserve_that_fails_for_good_leaves_what_came() {
+    let mut parts = 0;
+    for after in 0..24 {
+        let (budget, buffers) = buffers(100 * PAGE as u64);
+        // The budget has less, so it comes in pieces: 60, 30, 7, 3.
+        buffers.reserve(120 * PAGE as u64);
+        budget.refuse_on_purpose(Refusals { after, count: u64::MAX });
+        let came = buffers.fill_reserve(PAGE, 2).unwrap();
+        assert!(came.is_multiple_of(PAGE as u64) && came <= 100 * PAGE as u64);
+        assert_eq!(after < 4, came == 0, "{after}: {came}");
+        parts += u32::from(came > 0 && came < 100 * PAGE as u64);
+        assert_eq!((buffers.idle_bytes(), budget.used_bytes()), (came, came));
+        assert_eq!((buffers.leased_bytes(), budget.counts().waited), (0, 0));
+        assert_eq!(buffers.counts().mapped, came / PAGE as u64);
+    }
+    assert!(parts > 3, "{parts}");
+}
+
+#[test]
+fn a_reserve_that_several_threads_fault_in_is_resident() {
+    const BLOCK: usize = 64 << 10;
+    let (budget, buffers) = buffers(1 << 30);
+    buffers.reserve(40 << 20);
+    assert_eq!(buffers.fill_reserve(BLOCK, 3), Ok(40 << 20));
+    let leases: Vec<_> = (0..640).map(|_| buffers.lease(BLOCK, Policy::MayFail).unwrap()).collect();
+    for lease in &leases {
+        let mapping = &lease.block.as_ref().unwrap().mapping;
+        assert_eq!(mapping.resident_pages() * rustix::param::page_size(), BLOCK);
+        assert!(lease.iter().all(|byte| *byte == 0));
+    }
+    assert_eq!((numbers(&buffers), budget.used_bytes()), ((640, 640, 0), 40 << 20));
+}
+
+#[test]
+fn a_reserve_takes_what_is_left_of_the_budget_and_of_what_may_lie_idle() {
+    let (budget, buffers) = buffers(200 * PAGE as u64);
+    buffers.reserve(200 * PAGE as u64);
+    buffers.keep_idle(101 * PAGE as u64);
+    assert_eq!(buffers.fill_reserve(PAGE, 1), Ok(101 * PAGE as u64));
+    buffers.keep_idle(u64::MAX);
+    let held = budget.charge(56 * PAGE as u64, Policy::MustSucceed).unwrap();
+    assert_eq!(buffers.fill_reserve(PAGE, 1), Ok(43 * PAGE as u64));
+    assert_eq!(budget.used_bytes(), budget.limit_bytes());
+    assert_eq!((budget.counts().waited, buffers.idle_bytes()), (0, 144 * PAGE as u64));
+    drop(held);
+    budget.set_pressed(true);
+    assert_eq!(buffers.fill_reserve(PAGE, 1), Ok(0), "the system is short");
+}

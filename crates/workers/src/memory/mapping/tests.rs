@@ -121,3 +121,41 @@ fn huge_pages_are_aligned_and_whole() {
     mapping.populate().unwrap();
     mapping.bytes_mut().fill(1);
 }
+
+#[test]
+fn both_parts_of_a_split_mapping_end_move_and_grow_alone() {
+    let page = rustix::param::page_size();
+    for the_first_ends in [true, false] {
+        let mut second = Mapping::anonymous(8 * page, Pages::Small).unwrap();
+        second.bytes_mut().fill(1);
+        let mut first = second.split(3 * page).unwrap();
+        assert_eq!((first.length(), second.length()), (3 * page, 5 * page));
+        assert_eq!(first.bytes().as_ptr_range().end, second.bytes().as_ptr());
+        second.bytes_mut().fill(2);
+        first.resize(64 * page).unwrap();
+        assert!(first.bytes()[..3 * page].iter().all(|byte| *byte == 1));
+        assert!(first.bytes()[3 * page..].iter().all(|byte| *byte == 0));
+        first.bytes_mut().fill(3);
+        let (goes, mut stays) = if the_first_ends { (first, second) } else { (second, first) };
+        let expected = if the_first_ends { 2 } else { 3 };
+        drop(goes);
+        assert!(stays.bytes().iter().all(|byte| *byte == expected));
+        stays.resize(page).unwrap();
+        stays.resize(100 * page).unwrap();
+        assert_eq!(stays.bytes()[..page], vec![expected; page]);
+    }
+}
+
+#[test]
+fn a_split_that_leaves_nothing_or_half_a_page_is_none() {
+    let page = rustix::param::page_size();
+    let mut small = Mapping::anonymous(4 * page, Pages::Small).unwrap();
+    for length in [0, 1, page - 1, page + 1, 4 * page, 5 * page, usize::MAX] {
+        assert!(small.split(length).is_none(), "{length}");
+        assert_eq!(small.length(), 4 * page);
+    }
+    let mut huge = Mapping::anonymous(2 * HUGE_PAGE_BYTES, Pages::Huge).unwrap();
+    assert!(huge.split(page).is_none(), "it would not be aligned any more");
+    let first = huge.split(HUGE_PAGE_BYTES).unwrap();
+    assert_eq!((first.pages(), first.length()), (Pages::Huge, huge.length()));
+}
