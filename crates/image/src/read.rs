@@ -1,14 +1,13 @@
 //! Reading any range of a file: the plan is made, what is stored plainly is copied, clusters come from
 //! the cache, from another thread that is at them, or are decoded.
 
-use std::sync::Arc;
-
+use ferrofs_ondisk::compression::AlgorithmId;
 use ferrofs_ondisk::{FileType, Nid};
 use ferrofs_workers::claims::{Claim, Urgency};
 use ferrofs_workers::memory::Policy;
 
-use crate::cluster::{Cluster, ClusterPlace};
-use crate::engine::{Decoded, ERRAND_BYTES, Engine, Errand, Mine, Station, Tally, reaches};
+use crate::cluster::{Cluster, ClusterPlace, Coding};
+use crate::engine::{Decoded, ERRAND_BYTES, Errand, Mine, Station, Tally, reaches};
 use crate::error::{Error, ErrorKind, Place, Result, address};
 use crate::image::Core;
 use crate::inode::Inode;
@@ -158,7 +157,7 @@ impl Core {
         }
         let mut station = self.engine.stations.enter();
         if missing.len() > 1 && self.engine.workers.parallelism() > 1 {
-            send_errands(&self.engine, missing);
+            self.send_errands(missing);
         }
         let clusters: Vec<Cluster> = missing.iter().filter_map(|part| cluster_of(part)).collect();
         // First what nobody else is at; then what others have begun, which is done by then, mostly.
@@ -179,6 +178,67 @@ impl Core {
             tally.served(bytes.len());
         }
         Ok(())
+    }
+
+    /// Gives workers of other CPUs something to do: all but the first share of the clusters. Whatever they
+    /// have not begun when the reader gets there, it takes back.
+    fn send_errands(&self, missing: &[&Part]) {
+        let engine = &self.engine;
+        let clusters: Vec<Cluster> = missing
+            .iter()
+            .filter_map(|part| cluster_of(part))
+            .filter(|cluster| matches!(cluster.id.place, ClusterPlace::Data(_)))
+            .filter(|cluster| self.hands_out(cluster))
+            .collect();
+        let all: u64 = clusters.iter().fold(0, |sum, one| sum.saturating_add(one.decoded_bytes));
+        let shares = u64::try_from(engine.workers.parallelism()).unwrap_or(1).saturating_mul(2);
+        let share = all.checked_div(shares).unwrap_or(all).max(ERRAND_BYTES);
+        let mut turn = 0usize;
+        let mut own = share;
+        let mut errand = Errand::new(engine, None, false);
+        for cluster in clusters {
+            if own > 0 {
+                own = own.saturating_sub(cluster.decoded_bytes);
+                continue;
+            }
+            let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
+            if let Claim::Mine(mine) = engine.clusters.claim(cluster.id, bytes, Urgency::Demand) {
+                // The reader comes back for it by claiming.
+                drop(errand.add(cluster, mine, None));
+            }
+            if errand.decoded_bytes() >= share {
+                std::mem::replace(&mut errand, Errand::new(engine, None, false)).send(turn);
+                turn = turn.saturating_add(1);
+            }
+        }
+        // A rest that is not worth a wake-up is the reader's.
+        if errand.decoded_bytes() >= ERRAND_BYTES {
+            errand.send(turn);
+        }
+    }
+
+    /// Whether a worker is to decode a cluster for its reader, or ahead of it. It then lies in memory of its
+    /// own until it is copied, and a thread is woken: a third of what LZ4 takes, where a reader would have
+    /// decoded straight to where it is wanted. The kernel asks for several pieces of a file at a time, so
+    /// LZ4 keeps other CPUs busy without that (docs/benchmarks.md, "LZ4 is not handed out").
+    pub(crate) fn hands_out(&self, cluster: &Cluster) -> bool {
+        let is_slow = match cluster.id.coding {
+            Coding::Plain { .. } => false,
+            Coding::Compressed(algorithm) => is_slow(algorithm),
+        };
+        is_slow || !self.leaves_quick_ones()
+    }
+
+    /// Whether anything of a file may be handed out; if not, looking ahead in it is in vain.
+    pub(crate) fn may_hand_out(&self, inode: &Inode) -> bool {
+        let has_slow =
+            || AlgorithmId::ALL.iter().any(|one| is_slow(*one) && self.compression.has(*one));
+        !self.leaves_quick_ones() || !inode.layout().is_compressed() || has_slow()
+    }
+
+    /// Whether what is decoded quickly is left to the thread that reads.
+    fn leaves_quick_ones(&self) -> bool {
+        self.reads_are_kept && self.mode == SyncDecompress::Auto
     }
 
     /// Decodes what a part needs; false if another thread is at it and waiting is not allowed.
@@ -382,39 +442,9 @@ impl Core {
     }
 }
 
-/// Gives workers of other CPUs something to do: all but the first share of the clusters. Whatever they
-/// have not begun when the reader gets there, it takes back.
-fn send_errands(engine: &Arc<Engine>, missing: &[&Part]) {
-    let clusters: Vec<Cluster> = missing
-        .iter()
-        .filter_map(|part| cluster_of(part))
-        .filter(|cluster| matches!(cluster.id.place, ClusterPlace::Data(_)))
-        .collect();
-    let all: u64 = clusters.iter().fold(0, |sum, one| sum.saturating_add(one.decoded_bytes));
-    let shares = u64::try_from(engine.workers.parallelism()).unwrap_or(1).saturating_mul(2);
-    let share = all.checked_div(shares).unwrap_or(all).max(ERRAND_BYTES);
-    let mut turn = 0usize;
-    let mut own = share;
-    let mut errand = Errand::new(engine, None, false);
-    for cluster in clusters {
-        if own > 0 {
-            own = own.saturating_sub(cluster.decoded_bytes);
-            continue;
-        }
-        let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
-        if let Claim::Mine(mine) = engine.clusters.claim(cluster.id, bytes, Urgency::Demand) {
-            // The reader comes back for it by claiming.
-            drop(errand.add(cluster, mine, None));
-        }
-        if errand.decoded_bytes() >= share {
-            std::mem::replace(&mut errand, Errand::new(engine, None, false)).send(turn);
-            turn = turn.saturating_add(1);
-        }
-    }
-    // A rest that is not worth a wake-up is the reader's.
-    if errand.decoded_bytes() >= ERRAND_BYTES {
-        errand.send(turn);
-    }
+/// Whether decoding takes long beside handing a cluster to another thread.
+fn is_slow(algorithm: AlgorithmId) -> bool {
+    algorithm != AlgorithmId::Lz4
 }
 
 fn cluster_of(part: &Part) -> Option<Cluster> {
@@ -437,3 +467,61 @@ fn copy(decoded: &[u8], skip: usize, target: &mut [u8]) -> Result<()> {
 
 /// The longest symlink target, in bytes: Linux's `PATH_MAX`.
 const TARGET_MAX: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::ClusterId;
+    use crate::image::Image;
+    use crate::open::OpenOptions;
+    use crate::walk::Visit;
+
+    fn open(name: &str, options: &OpenOptions) -> Image {
+        let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data");
+        options.open(format!("{data}/{name}.erofs")).unwrap()
+    }
+
+    /// Whether each kind of cluster is handed out: stored, and by every algorithm in the order of their numbers.
+    fn handed_out(options: &OpenOptions) -> [bool; 5] {
+        let image = open("lz4", options);
+        let plain = Coding::Plain { wrapped_bytes: 0 };
+        let algorithms = AlgorithmId::ALL.map(Coding::Compressed);
+        let mut codings = std::iter::once(plain).chain(algorithms);
+        std::array::from_fn(|_| {
+            let coding = codings.next().unwrap();
+            let id = ClusterId { place: ClusterPlace::Data(0), encoded_bytes: 4096, coding };
+            let cluster = Cluster { id, decoded_bytes: 8192, is_partial: false };
+            image.core().hands_out(&cluster)
+        })
+    }
+
+    #[test]
+    fn what_is_quick_is_left_to_a_reader_who_keeps_it() {
+        let (any, kept) = (OpenOptions::new(), OpenOptions::new().reads_are_kept(true));
+        assert_eq!(handed_out(&any), [true; 5]);
+        assert_eq!(handed_out(&kept), [false, false, true, true, true]);
+        assert_eq!(handed_out(&kept.clone().sync_decompress(SyncDecompress::ForceOn)), [true; 5]);
+        assert_eq!(handed_out(&kept.sync_decompress(SyncDecompress::ForceOff)), [true; 5]);
+    }
+
+    #[test]
+    fn nothing_is_planned_ahead_where_nothing_is_handed_out() {
+        let kept = OpenOptions::new().reads_are_kept(true);
+        let looks = |name, options: &OpenOptions| {
+            let image = open(name, options);
+            let files = image.walk(b"/").unwrap().filter_map(|visit| match visit {
+                Visit::Leaf(node) if node.inode.layout().is_compressed() => Some(node.inode),
+                _ => None,
+            });
+            let looks: Vec<bool> = files.map(|file| image.core().may_hand_out(&file)).collect();
+            assert!(!looks.is_empty(), "{name}");
+            looks
+        };
+        assert!(looks("lz4", &kept).iter().all(|looks| !looks));
+        assert!(looks("lz4", &OpenOptions::new()).iter().all(|looks| *looks));
+        assert!(looks("zstd-64k-fragments", &kept).iter().all(|looks| *looks));
+        let image = open("lz4", &kept);
+        let root = image.root().unwrap();
+        assert!(!root.layout().is_compressed() && image.core().may_hand_out(&root));
+    }
+}

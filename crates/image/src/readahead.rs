@@ -97,7 +97,7 @@ impl Readahead {
     /// Asks for the clusters of a range. What fails here fails the read that needs it, later and with
     /// a better message, or nobody.
     pub(crate) fn prefetch(&mut self, core: &Core, inode: &Inode, range: Range<u64>) {
-        if core.engine.workers.are_none() {
+        if core.engine.workers.are_none() || !core.may_hand_out(inode) {
             return;
         }
         self.shrink_if_refused(core);
@@ -129,7 +129,9 @@ impl Readahead {
                     Origin::Raw { device, offset } => {
                         engine.devices.will_need(device, offset, part.target.len());
                     }
-                    Origin::Cluster { cluster, .. } if is_data(cluster.id.place) => {
+                    Origin::Cluster { cluster, .. }
+                        if is_data(cluster.id.place) && core.hands_out(&cluster) =>
+                    {
                         let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
                         let claim = engine.clusters.claim(cluster.id, bytes, Urgency::Prefetch);
                         if let Claim::Mine(mine) = claim {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ferrofs_image::{File, Image, OpenOptions, Source};
+use ferrofs_image::{File, Image, OpenOptions, Source, SyncDecompress};
 
 use crate::engine_sources::{Carried, Fault, Faulty, Gate, Watchdog, own_workers, until};
 use crate::engine_writer::{Numbers, Written};
@@ -58,6 +58,34 @@ fn what_is_read_ahead_of_a_sequential_reader_is_used() {
     assert!(stats.clusters_on_workers > 0);
     // What is fetched ahead is not decoded again.
     assert!(stats.clusters_decoded <= 42, "{} decoded", stats.clusters_decoded);
+}
+
+/// Reads a file whose clusters follow each other, in pieces; answers how many clusters workers decoded.
+fn on_workers(file: &File, image: &Image, text: &[u8]) -> u64 {
+    let mut buffer = vec![0u8; 512 << 10];
+    for (number, part) in text.chunks(512 << 10).enumerate() {
+        let count = file.read_at((number as u64) << 19, &mut buffer).unwrap();
+        assert!(buffer[..count] == *part, "read {number}");
+    }
+    image.stats().clusters_on_workers
+}
+
+#[test]
+fn lz4_is_left_to_readers_that_keep_what_they_read() {
+    let _watchdog = Watchdog::new("reading LZ4 that is not handed out");
+    let written = Written::of_extents(65_535, &[80], 64 << 10);
+    let (text, kept) = (&written.texts[0], OpenOptions::new().reads_are_kept(true));
+    let read = |options: OpenOptions| {
+        let image = written.open(&options.workers(&own_workers()));
+        let file = image.open_file(&Written::file(&image, 0)).unwrap();
+        (on_workers(&file, &image, text), image.stats().cache.prefetched)
+    };
+    assert_eq!(read(kept.clone()), (0, 0));
+    // Workers that are to decode have their work brought to them.
+    let (forced, _) = read(kept.sync_decompress(SyncDecompress::ForceOff));
+    assert!(forced > 0);
+    // For anybody else workers help, unless they come too late each time.
+    until("workers help", || read(OpenOptions::new()).0 > 0);
 }
 
 /// A byte of the fifth extent of a gated file.
