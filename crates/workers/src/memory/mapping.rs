@@ -74,7 +74,7 @@ const CALL_BYTES: usize = 8 << 20;
 
 /// Private anonymous memory, readable and writable. Its bytes are zero until they are written.
 ///
-/// It is whole pages, and no other value has any of them: [`split`](Self::split) leaves the two ranges apart.
+/// It is whole pages, and no other value has any of them: `split` leaves the two ranges apart.
 /// To the system an owner is nothing: its calls act on a range of pages, whichever call mapped them.
 #[derive(Debug)]
 pub struct Mapping {
