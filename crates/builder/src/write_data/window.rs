@@ -5,6 +5,10 @@ use std::collections::VecDeque;
 
 use crate::compress::worker::Item;
 
+/// What is kept of the memory of an item: enough for one that bundles small files. What a large one
+/// filled would stay resident beside those that are worked on.
+const KEPT_BYTES: usize = 1 << 20;
+
 /// Items that were sent and are not committed.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
@@ -79,6 +83,7 @@ impl Window {
         if self.spare.len() < self.spare_max {
             item.tasks.clear();
             item.output.clear();
+            item.output.bytes.shrink_to(KEPT_BYTES);
             item.bytes = 0;
             self.spare.push(item);
         }
@@ -88,6 +93,19 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_what_a_large_item_filled_little_is_kept() {
+        let mut window = Window::new(2);
+        for bytes in [KEPT_BYTES / 2, 4 * KEPT_BYTES] {
+            let mut item = Item::default();
+            item.output.bytes = vec![1; bytes];
+            window.recycle(item);
+            let item = window.empty_item();
+            assert!(item.output.bytes.is_empty());
+            assert_eq!(item.output.bytes.capacity(), bytes.min(KEPT_BYTES));
+        }
+    }
 
     #[test]
     fn items_leave_in_the_order_in_which_they_were_sent() {

@@ -137,11 +137,9 @@ where
     }
 
     /// Until another submitted request, or several, are finished and called back for; at once if
-    /// none is on its way. The submitter handles what nobody has begun rather than to sleep.
+    /// none is on its way. The submitter sleeps meanwhile: a request that it handled itself would keep
+    /// it from what finishes next, and take a handler's memory once more.
     pub fn wait_for_one(&mut self) {
-        if (0..self.sides.len()).any(|lane| self.help_one(lane)) {
-            return;
-        }
         if self.has_pending() {
             self.wait_for_any();
             self.collect();
@@ -292,11 +290,6 @@ where
 
     /// Handles what the lane's worker has not begun.
     fn help(&mut self, lane: usize) {
-        while self.help_one(lane) {}
-    }
-
-    /// Handles one request that the lane's worker has not begun, if there is one.
-    fn help_one(&mut self, lane: usize) -> bool {
         let mut candidates = self.sides[lane].pending();
         while candidates != 0 {
             // The worker goes up from the lowest slot, so the highest is the least likely to clash.
@@ -307,10 +300,8 @@ where
                 let place = Place::Lane { lane, slot };
                 self.handle_here(place);
                 self.call_back(place);
-                return true;
             }
         }
-        false
     }
 
     fn handle_here(&mut self, place: Place) {
