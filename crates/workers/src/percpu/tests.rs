@@ -421,7 +421,12 @@ fn a_worker_that_was_moved_off_its_cpu_goes_back() {
     });
     let (tell, told) = mpsc::channel();
     let cpu = cpus[0];
-    pool.submit_to(cpu, move || tell.send(cpus::is_bound_to(cpu)).unwrap());
+    wait_until("there is room for one more", || {
+        let tell = tell.clone();
+        let went = pool.submit_to(cpu, move || tell.send(cpus::is_bound_to(cpu)).unwrap());
+        // What was submitted before may fill the worker's queue yet: then it ran elsewhere.
+        went == Went::Cpu(cpu) || told.recv().is_err()
+    });
     assert!(told.recv().unwrap());
 }
 
