@@ -337,8 +337,8 @@ impl Crew {
         let affordable = usize::try_from(spare / each).unwrap_or(usize::MAX);
         let workers = asked.min(affordable);
         let spread = if options.jobs.is_some() { Spread::Every } else { Spread::Granted };
-        // What is worked on, and half as much again that waits for its turn, on either side of the workers: with more,
-        // nobody works more, and each that waits to be committed is 8 MiB where the data is incompressible.
+        // A segment for each worker, and half as many that wait: to be worked on, or to be committed, when each is 8 MiB
+        // where the data is incompressible.
         let useful = (workers + workers.div_ceil(2) + 1) as u64 * SEGMENT_BYTES;
         let in_flight_bytes = (options.memory_bytes - workers as u64 * each).min(useful);
         Ok(Self { recipes, workers, spread, in_flight_bytes })

@@ -5,8 +5,8 @@
 //! submitter turns a slot's bit when it has filled it, and another in which the worker turns it when it
 //! is done; equal bits mean that the slot is the submitter's. A wake-up costs a system call only when
 //! the worker sleeps. The submitter is one by type: every step takes `&mut self`. It works, too: when
-//! all workers that have a CPU are busy it handles the next request itself, and when it waits it
-//! handles what nobody has begun.
+//! all workers that have a CPU are busy it handles the next request itself, and when it waits for all
+//! of them it handles what nobody has begun.
 //!
 //! ```
 //! use ferrofs_workers::workqueue::{Handler, Outcome, Settings, WorkQueue};
