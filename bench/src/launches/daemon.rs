@@ -72,6 +72,8 @@ impl Daemon {
             granted.cpus().iter().for_each(|cpu| workers.pool().withdraw(cpu));
         }
         let opened = OpenOptions::new().workers(&workers).memory(memory).sync_decompress(mode);
+        // As `ferrofs mount` opens it: the kernel keeps what it reads.
+        let opened = opened.reads_are_kept(true);
         let opened = opened.open(image).with_context(|| format!("{}", image.display()))?;
         let mut options = AttachOptions::new("launches", "ferrofs");
         // Git wants a /dev/null that works.
