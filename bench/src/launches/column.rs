@@ -188,6 +188,9 @@ impl Column {
 
     /// That the workers were what the column says.
     pub(super) fn workers(&self) -> String {
+        if self.items == 0 {
+            return "nothing was left to workers: whoever answers the kernel decodes".to_owned();
+        }
         format!(
             "workers reached {}; they ran {} items, {} of them on no CPU of their own",
             self.rungs.join(", "),

@@ -25,6 +25,9 @@ const TABLES: [(&str, IsMeant, Shown); 4] = [
     ("All launches", |_| true, |column| &column.all_launches),
 ];
 
+/// Where the table of what waits for a worker stands.
+const QUEUED: usize = 1;
+
 fn is_ours(system: &System) -> bool {
     matches!(system, System::Ours(..))
 }
@@ -44,6 +47,11 @@ pub(super) fn add(report: &mut Report, decoding: Decoding, columns: &[Column]) -
         let summaries: Vec<_> =
             meant.map(|column| (column.system.name(), shown(column).summary())).collect();
         let title = format!("{what}, {}", decoding.title());
+        if place == QUEUED && summaries.iter().all(|(_, summary)| summary.maximum <= 0.0) {
+            // LZ4 is left to the thread that reads.
+            report.add_remark(format!("{title}: nothing was submitted"));
+            continue;
+        }
         if let [(_, unbound), _, (_, raised), ..] = summaries.as_slice() {
             let is_marked = place < 2;
             let said = judged(report, unbound, raised, is_marked)?;
@@ -53,7 +61,7 @@ pub(super) fn add(report: &mut Report, decoding: Decoding, columns: &[Column]) -
                 claim(report, unbound, raised)?;
             }
         }
-        if place != 1 {
+        if place != QUEUED {
             let mut plot = Plot::cdf(title.clone(), "us").log_x();
             for column in columns.clone().filter(|column| is_meant(&column.system)) {
                 plot.add_samples(column.system.name(), shown(column));
