@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use ferrofs_image::{DecodeWorkers, Memory, OpenOptions, SyncDecompress};
+use ferrofs_mount::fuse::Event;
 use ferrofs_mount::fuse::attach::{AttachOptions, Attachment, attach};
 use ferrofs_mount::{Notice, Ready, Served, Settings};
 use ferrofs_workers::cpus::Granted;
@@ -83,6 +84,7 @@ impl Daemon {
         let settings = Settings {
             listeners: granted.parallelism().max(2),
             priority: threads.wanted(),
+            reserved_bytes: memory.reserved_bytes(),
             ..Settings::default()
         };
         let ready = Ready::new(device, &settings).map_err(|error| anyhow!("{error}"))?;
@@ -124,6 +126,10 @@ impl Daemon {
 
 fn complain(notice: &Notice<'_>) {
     use std::io::Write;
+    // This process unmounts, and need not be told.
+    if matches!(notice, Notice::Session(Event::Gone)) {
+        return;
+    }
     // If even stderr is closed there is nobody left to tell.
     writeln!(std::io::stderr(), "ferrofs-bench: the mount says: {notice}").unwrap_or_default();
 }

@@ -46,11 +46,14 @@ pub(crate) struct InsideArguments {
 pub(super) struct Column {
     pub(super) image: String,
     pub(super) reserve: u32,
-    /// In mapping and faulting in of memory to decode into during the last launch, in ns.
+    /// In mapping and faulting in of memory to decode into during the last launch, frames of windows included, in ns.
     pub(super) getting: Samples,
     /// Pieces of such memory in the last launch: from the reserve, and from the system.
     pub(super) from_reserve: Samples,
     pub(super) from_system: Samples,
+    /// Frames of windows in the last launch: from the reserve, and from the system.
+    pub(super) frames_from_reserve: Samples,
+    pub(super) frames_from_system: Samples,
     /// From fork to exit of the last program, in ns.
     pub(super) launch: Samples,
 }
@@ -123,12 +126,18 @@ impl Column {
             launcher.launch()?;
         }
         cache.write(REFILL_BYTES)?;
-        let before = memory.buffer_counts();
+        let (before, frames_before) = (memory.buffer_counts(), memory.frame_counts());
         let last = launcher.launch()?;
-        let after = memory.buffer_counts();
-        self.getting.push((after.mapping_nanos - before.mapping_nanos) as f64);
+        let (after, frames_after) = (memory.buffer_counts(), memory.frame_counts());
+        let mapping = after.mapping_nanos - before.mapping_nanos;
+        let faulting = frames_after.faulting_nanos - frames_before.faulting_nanos;
+        self.getting.push((mapping + faulting) as f64);
         self.from_reserve.push((after.from_idle - before.from_idle) as f64);
         self.from_system.push((after.mapped - before.mapped) as f64);
+        let listed = frames_after.from_list - frames_before.from_list;
+        let reserved = frames_after.from_reserve - frames_before.from_reserve;
+        self.frames_from_reserve.push((listed + reserved) as f64);
+        self.frames_from_system.push((frames_after.from_system - frames_before.from_system) as f64);
         self.launch.push(last.as_nanos() as f64);
         drop(launcher);
         daemon.end()

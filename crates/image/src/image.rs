@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ferrofs_ondisk::compression::Compression;
 use ferrofs_ondisk::{DeviceSlot, FileType, Nid, Superblock};
+use ferrofs_workers::memory::Buffer;
 use ferrofs_workers::memory::Registration;
 
 use crate::dir::{ListedEntry, ReadDir};
@@ -255,6 +256,23 @@ impl Image {
     #[must_use]
     pub fn memory(&self) -> &Memory {
         &self.core.engine.memory
+    }
+
+    /// Memory to read into, for somebody who waits for it. With a reserve ([`Memory::with_reserve`]) the longest
+    /// unused of what is kept makes room before anything is taken from the system beyond it.
+    ///
+    /// # Errors
+    /// As [`Memory::buffer`] that must succeed.
+    pub fn demand_buffer(&self, bytes: usize) -> Result<Buffer> {
+        self.core.engine.demand_buffer(bytes)
+    }
+
+    /// Memory for what may be wanted soon, as far as it takes none from anybody: what lies idle, or free bytes of the
+    /// budget; with a reserve nothing is mapped for it, and a quarter of the reserve stays for those who must have
+    /// memory. Best effort: whoever gets none does without.
+    #[must_use]
+    pub fn spare_buffer(&self, bytes: usize) -> Option<Buffer> {
+        self.core.engine.spare_buffer(bytes)
     }
 
     /// How many threads can read at a time; more of them wait. It is bounded by the CPUs, and where

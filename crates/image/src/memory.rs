@@ -2,7 +2,7 @@
 //! caches nothing. The engine takes from here, and so may whoever extracts.
 
 use ferrofs_workers::memory::{
-    Budget, Buffer, BufferCounts, Buffers, PagePool, Policy, PoolSettings, RequestList,
+    Budget, Buffer, BufferCounts, Buffers, FrameCounts, PagePool, Policy, PoolSettings, RequestList,
 };
 
 use crate::error::{Error, ErrorKind, Result};
@@ -51,7 +51,9 @@ impl Memory {
 
     /// The same with a reserve of `pages` pages of 4 KiB for decoding, and no more than those: what is given
     /// back above goes to the system at once, and they stay when nobody reads. Nothing is in it yet;
-    /// [`prefault`](Memory::prefault) fills it, or what is given back first.
+    /// [`prefault`](Memory::prefault) fills it, or what is mapped first. From then on it goes round: clusters that
+    /// were kept longest make room before anything else is mapped, and LZ4 extents of more than a quarter of it are
+    /// read through a window of frames, of which as many are reserved.
     ///
     /// # Errors
     /// As [`Memory::new`]; [`ErrorKind::MemoryLimit`] for a reserve of more than half of the limit.
@@ -123,6 +125,12 @@ impl Memory {
         self.buffers.counts()
     }
 
+    /// Where frames for windows came from, and how long faulting them in took.
+    #[must_use]
+    pub fn frame_counts(&self) -> FrameCounts {
+        self.frames.counts()
+    }
+
     /// Bytes of buffers that are resident and that nobody uses.
     #[must_use]
     pub fn idle_bytes(&self) -> u64 {
@@ -144,13 +152,18 @@ impl Memory {
         Ok(self.buffers.lease(bytes, policy)?)
     }
 
-    /// A buffer for what may be wanted soon, as far as it takes memory from nobody: one that lies idle, or free
-    /// bytes of the budget. Best effort: whoever gets none does without.
-    #[must_use]
-    pub fn spare_buffer(&self, bytes: usize) -> Option<Buffer> {
-        // First, so that a refusal says that there is no room, and makes readahead's windows smaller.
-        let _made: usize = self.buffers.stock(bytes, 1);
-        self.buffers.lease(bytes, Policy::MayFail).ok()
+    /// Has up to `count` buffers of `bytes` bytes lie ready for best effort. With a reserve there are those in it, and
+    /// nothing is taken from the system that can be done without.
+    pub(crate) fn stock(&self, bytes: usize, count: usize) {
+        if self.reserved_bytes() == 0 {
+            let _made: usize = self.buffers.stock(bytes, count);
+        }
+    }
+
+    /// Whether the reserve is not yet as large as it may become.
+    pub(crate) fn is_reserve_growing(&self) -> bool {
+        let resident = self.buffers.idle_bytes().saturating_add(self.buffers.leased_bytes());
+        resident < self.reserved_bytes()
     }
 
     /// The buffers.

@@ -137,7 +137,7 @@ impl Readahead {
                         if let Claim::Mine(mine) = claim {
                             // Dropped without it: nobody will know. The reader maps it, who may: a
                             // worker's best effort maps nothing.
-                            let output = engine.memory.spare_buffer(bytes);
+                            let output = engine.spare_buffer(bytes);
                             let Some(output) = output else { return Ok(()) };
                             drop(errand.add(cluster, mine, Some(output)));
                         }
@@ -166,7 +166,7 @@ impl Readahead {
     fn send(&mut self, core: &Core, errand: Errand) {
         let engine = &core.engine;
         let stations = engine.workers.parallelism();
-        let _made: usize = engine.memory.buffers().stock(errand.encoded_bytes(), stations);
+        engine.memory.stock(errand.encoded_bytes(), stations);
         errand.send(self.turn);
         self.turn = self.turn.wrapping_add(1);
     }

@@ -14,10 +14,12 @@ use crate::stats::Meters;
 
 /// The largest read: what Linux grants at most without a system-wide setting.
 const MAX_READ_BYTES: u32 = 1 << 20;
-/// What the kernel may read ahead; it lowers it to the limit of the mount's backing device info. A reader in order then
-/// has two reads of the largest size under way, and two CPUs decode for it. With more, page faults of programs that
+/// How many reads of the largest size the kernel may have under way for one who reads in order; it lowers that to the
+/// limit of the mount's backing device info. Two CPUs decode for two reads. With more, page faults of programs that
 /// start wait for what lies far around them, and files are read no faster.
-const MAX_READAHEAD_BYTES: u32 = 2 * MAX_READ_BYTES;
+const READS_AHEAD: u32 = 2;
+/// The largest read where the reserve is small, in bytes: shorter ones cost more requests than they save memory.
+const MIN_READ_BYTES: u32 = 64 << 10;
 
 /// A mount that is being served.
 pub struct Served {
@@ -99,13 +101,26 @@ fn wanted(settings: &Settings) -> Wanted {
     if settings.has_xattrs && settings.has_acls {
         capabilities = capabilities.with(Capabilities::POSIX_ACL);
     }
+    let max_read = max_read(settings);
     let listeners = u16::try_from(settings.listeners).unwrap_or(u16::MAX);
     Wanted {
         capabilities,
-        max_read: MAX_READ_BYTES,
-        max_readahead: MAX_READAHEAD_BYTES,
+        max_read,
+        max_readahead: max_read.saturating_mul(READS_AHEAD),
         max_background: listeners.saturating_mul(8).clamp(16, 256),
     }
+}
+
+/// The largest read, in bytes: with a reserve a power of two so that the reads of all listeners fit into half of it,
+/// and what they decode into the other.
+fn max_read(settings: &Settings) -> u32 {
+    if settings.reserved_bytes == 0 {
+        return MAX_READ_BYTES;
+    }
+    let listeners = u64::try_from(settings.listeners).unwrap_or(u64::MAX).max(1);
+    let share = settings.reserved_bytes / listeners.saturating_mul(2);
+    let share = u32::try_from(share).unwrap_or(u32::MAX).clamp(MIN_READ_BYTES, MAX_READ_BYTES);
+    1 << share.ilog2()
 }
 
 impl fmt::Debug for Served {
@@ -131,5 +146,32 @@ impl Served {
     pub fn join(self) {
         self.session.join();
         self.file_system.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MAX_READ_BYTES, MIN_READ_BYTES, max_read, wanted};
+    use crate::settings::Settings;
+
+    fn largest(reserved_bytes: u64, listeners: usize) -> u32 {
+        max_read(&Settings { reserved_bytes, listeners, ..Settings::default() })
+    }
+
+    #[test]
+    fn reads_of_all_listeners_fit_into_half_of_a_reserve() {
+        assert_eq!(largest(0, 2), MAX_READ_BYTES);
+        assert_eq!(largest(1 << 20, 2), 256 << 10);
+        assert_eq!(largest(3 << 20, 2), 512 << 10);
+        assert_eq!(largest(64 << 20, 16), MAX_READ_BYTES);
+        assert_eq!(largest(64 << 10, 2), MIN_READ_BYTES);
+        assert_eq!(largest(u64::MAX, 1), MAX_READ_BYTES);
+        assert_eq!(largest(1, usize::MAX), MIN_READ_BYTES);
+    }
+
+    #[test]
+    fn the_kernel_is_asked_for_that_and_for_twice_as_much_ahead() {
+        let wanted = wanted(&Settings { reserved_bytes: 1 << 20, ..Settings::default() });
+        assert_eq!((wanted.max_read, wanted.max_readahead), (256 << 10, 512 << 10));
     }
 }

@@ -145,7 +145,10 @@ fn decode(
             Some(buffer) => buffer,
             None => {
                 engine.prepare(station, (cluster, reach), policy)?;
-                engine.memory.buffer(bytes, policy)?
+                match policy {
+                    Policy::MustSucceed => engine.demand_buffer(bytes)?,
+                    Policy::MayFail => engine.memory.buffer(bytes, policy)?,
+                }
             }
         };
         engine.decode_data(station, (cluster, reach), &mut buffer, policy)?;

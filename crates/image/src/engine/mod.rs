@@ -7,6 +7,7 @@ mod decode_times;
 mod decoded;
 mod hand_out;
 mod keeper;
+mod reserve;
 mod station;
 mod tally;
 mod window;
@@ -207,7 +208,7 @@ impl Engine {
     ) -> Result<Decoded> {
         self.prepare(station, (cluster, reach), Policy::MustSucceed)?;
         let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
-        let mut output = self.memory.buffer(bytes, Policy::MustSucceed)?;
+        let mut output = self.demand_buffer(bytes)?;
         decode(station, &mut output)?;
         let decoded = Decoded::from(output);
         mine.publish(decoded.clone());
@@ -215,12 +216,17 @@ impl Engine {
     }
 
     /// Whether a part of an LZ4 extent that ends at `end` should go through a window: where the whole
-    /// extent could only be had by waiting for memory.
+    /// extent could only be had by waiting for memory, or is more than a reserve is for.
     pub(crate) fn prefers_window(&self, cluster: &Cluster) -> bool {
-        cluster.id.coding == Coding::Compressed(AlgorithmId::Lz4)
-            && cluster.decoded_bytes > WINDOW_EXTENT_BYTES
-            && !self.memory.has_room_for(cluster.decoded_bytes)
-            && !self.memory.has_room_for(cluster.decoded_bytes.saturating_sub(self.spare_bytes()))
+        if cluster.id.coding != Coding::Compressed(AlgorithmId::Lz4)
+            || cluster.decoded_bytes <= WINDOW_EXTENT_BYTES
+        {
+            return false;
+        }
+        let bytes = cluster.decoded_bytes;
+        let has_room = self.memory.has_room_for(bytes)
+            || self.memory.has_room_for(bytes.saturating_sub(self.spare_bytes()));
+        !has_room || self.is_beyond_reserve(bytes)
     }
 
     /// Memory that comes back as soon as somebody asks for it: idle buffers and the cache. A cluster

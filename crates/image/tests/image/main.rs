@@ -15,6 +15,7 @@ mod engine_hostile;
 mod engine_memory;
 mod engine_once;
 mod engine_readahead;
+mod engine_reserve;
 mod engine_sources;
 mod engine_workers;
 mod engine_writer;

@@ -33,7 +33,7 @@ impl ImageFs {
         let around = around(offset, read.extent_bytes, file.inode().size());
         let length = around.end.saturating_sub(around.start);
         let Ok(bytes) = usize::try_from(length) else { return };
-        let Some(mut buffer) = self.image.memory().spare_buffer(bytes) else { return };
+        let Some(mut buffer) = self.image.spare_buffer(bytes) else { return };
         let end = offset.saturating_add(u64::try_from(read.bytes).unwrap_or(u64::MAX));
         for part in [around.start..offset, end..around.end] {
             let length = usize::try_from(part.end.saturating_sub(part.start)).unwrap_or(0);

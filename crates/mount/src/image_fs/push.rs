@@ -159,7 +159,7 @@ impl ImageFs {
             return;
         }
         let Ok(bytes) = usize::try_from(inode.size()) else { return };
-        let Some(mut buffer) = self.image.memory().spare_buffer(bytes) else { return };
+        let Some(mut buffer) = self.image.spare_buffer(bytes) else { return };
         let Some(target) = buffer.get_mut(..bytes) else { return };
         if self.image.read_at(&inode, 0, target).is_ok_and(|count| count == bytes) {
             self.store(self.nodes.node(nid), 0, target);

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use ferrofs_fuse::{Errno, Reply};
-use ferrofs_image::workers::memory::Policy;
 use ferrofs_image::{ErrorKind, File, ReadOutcome};
 
 use super::{Answer, ImageFs};
@@ -33,7 +32,7 @@ impl ImageFs {
             return Ok(());
         }
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let read = self.image.memory().buffer(bytes, Policy::MustSucceed).and_then(|mut buffer| {
+        let read = self.image.demand_buffer(bytes).and_then(|mut buffer| {
             let read = file.read_noting(offset, buffer.get_mut(..bytes).unwrap_or_default())?;
             Ok((buffer, read))
         });

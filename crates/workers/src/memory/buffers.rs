@@ -250,7 +250,7 @@ impl Store {
     fn lease_idle(&self, wanted: usize) -> Result<Block, Error> {
         let at_hand = if self.budget.gives_way() { None } else { self.try_shelf() };
         // A second word for the guard: it ends before the refusal is counted.
-        let block = at_hand.and_then(|mut shelf| shelf.take(wanted));
+        let block = at_hand.and_then(|mut shelf| shelf.take(wanted, self.largest_waste()));
         match block {
             Some(block) => Ok(self.counted_idle(block)),
             None => {
@@ -277,7 +277,7 @@ impl Store {
 
     fn find(&self, wanted: usize) -> Option<Found> {
         // The guard ends with this statement: bytes are taken outside of the lock.
-        let idle = lock(&self.shelf).take(wanted);
+        let idle = lock(&self.shelf).take(wanted, self.largest_waste());
         idle.map(Found::Idle).or_else(|| self.budget.try_charge(wanted as u64).map(Found::Bytes))
     }
 
@@ -389,6 +389,11 @@ impl Store {
         self.drop_while(0, |gone, _| gone < bytes)
     }
 
+    /// What is reserved is there to be used, whatever its size: asking the system costs more than what lies idle.
+    fn largest_waste(&self) -> usize {
+        if self.kept_bytes() > 0 { usize::MAX } else { LARGEST_WASTE }
+    }
+
     fn kept_bytes(&self) -> u64 {
         self.reserve.load(Ordering::Relaxed)
     }
@@ -441,10 +446,10 @@ impl Shelf {
         self.place(length).map_or(0, |place| self.sizes[place].idle.len())
     }
 
-    /// The block of the smallest size that fits, the last one released.
-    fn take(&mut self, wanted: usize) -> Option<Block> {
+    /// The block of the smallest size that fits and wastes no more than it may, the last one released.
+    fn take(&mut self, wanted: usize, largest_waste: usize) -> Option<Block> {
         let first = self.place(wanted).unwrap_or_else(|place| place);
-        let most = wanted.saturating_mul(LARGEST_WASTE);
+        let most = wanted.saturating_mul(largest_waste);
         let fitting = self.sizes[first..].iter_mut().take_while(|size| size.length <= most);
         let (block, _) = fitting.filter_map(|size| size.idle.pop_back()).next()?;
         self.idle_bytes -= block.mapping.length() as u64;

@@ -27,6 +27,8 @@ pub struct FrameCounts {
     pub from_reserve: u64,
     /// Leases of frames that were faulted in for it.
     pub from_system: u64,
+    /// Nanoseconds that faulting these in took, all threads together, waiting for the system's memory included.
+    pub faulting_nanos: u64,
     /// Frames given back to the system.
     pub returned: u64,
     /// Calls to give frames back that the system refused; the frames are vacant all the same.

@@ -4,6 +4,8 @@
 //!
 //! docs/memory.md, protocol F, and protocol B for those who wait.
 
+use std::time::Instant;
+
 use super::arena::Arena;
 use super::budget::{Budget, Charge};
 use super::frame::Frame;
@@ -91,6 +93,7 @@ impl PagePool {
             budget: budget.clone(),
             waiting: AtomicU32::new(0),
             _tables: tables,
+            faulting_nanos: PlainAtomicU64::new(0),
             returned: PlainAtomicU64::new(0),
             refused_returns: PlainAtomicU64::new(0),
         };
@@ -150,11 +153,12 @@ impl PagePool {
     /// reports, not for hot paths.
     #[must_use]
     pub fn counts(&self) -> FrameCounts {
-        let Pool { links, returned, refused_returns, .. } = &*self.pool;
+        let Pool { links, faulting_nanos, returned, refused_returns, .. } = &*self.pool;
         FrameCounts {
             from_list: links.leases(Origin::List),
             from_reserve: links.leases(Origin::Reserve),
             from_system: links.leases(Origin::System),
+            faulting_nanos: faulting_nanos.load(Ordering::Relaxed),
             returned: returned.load(Ordering::Relaxed),
             refused_returns: refused_returns.load(Ordering::Relaxed),
         }
@@ -201,6 +205,8 @@ pub(super) struct Pool {
     waiting: AtomicU32,
     /// The charge for the links.
     _tables: Charge,
+    /// What faulting frames in took.
+    faulting_nanos: PlainAtomicU64,
     /// Frames given back to the system, and calls for it that the system refused.
     returned: PlainAtomicU64,
     refused_returns: PlainAtomicU64,
@@ -384,7 +390,11 @@ impl<'pool> Claim<'pool> {
             self.key = Some(key);
             return Err(None);
         }
-        match pool.arena.populate(pool.budget.system(), &mut key) {
+        let begin = Instant::now();
+        let populated = pool.arena.populate(pool.budget.system(), &mut key);
+        let nanos = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        pool.faulting_nanos.fetch_add(nanos, Ordering::Relaxed);
+        match populated {
             Ok(()) => {
                 // The charge goes with the frame until that is vacant again.
                 self.is_charged = false;

@@ -109,7 +109,11 @@ fn greet_on(
     request: &Request,
     resources: &Resources,
 ) -> anyhow::Result<Ready> {
-    let settings = Settings { listeners: resources.threads.max(2), ..request.settings };
+    let settings = Settings {
+        listeners: resources.threads.max(2),
+        reserved_bytes: resources.memory.reserved_bytes(),
+        ..request.settings
+    };
     let device: OwnedFd = attachment.device().try_clone().context("/dev/fuse")?;
     Ready::new(device, &settings).map_err(|error| anyhow!("{error}"))
 }

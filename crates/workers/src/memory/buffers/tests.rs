@@ -336,6 +336,19 @@ fn no_more_stays_idle_than_is_to_be_kept() {
 }
 
 #[test]
+fn what_is_reserved_serves_whatever_is_shorter() {
+    let (_budget, buffers) = buffers(1 << 20);
+    buffers.reserve(64 * PAGE as u64);
+    drop(must(&buffers, 64 * PAGE));
+    let one = buffers.lease(1, Policy::MayFail).unwrap();
+    assert_eq!(one.resident_bytes(), 64 * PAGE as u64);
+    assert_eq!(refusal(&buffers, 1), ErrorKind::NotNow);
+    drop(one);
+    buffers.reserve(0);
+    assert_eq!(refusal(&buffers, 1), ErrorKind::NotNow, "it is no reserve any more");
+}
+
+#[test]
 fn a_reserve_stays_when_blocks_go_for_their_age_and_goes_to_who_must_have_it() {
     let (budget, buffers) = buffers(16 * PAGE as u64);
     buffers.reserve(4 * PAGE as u64);

@@ -111,7 +111,12 @@ fn frames_come_from_the_list_then_the_reserve_then_the_system() {
     drop(first.pop());
     drop(first.pop());
     // The reserve has numbers 1 and, on top, 0; the list has 2.
-    let taken: Vec<Frame> = (0..4).map(|_| list.take(Policy::MustSucceed).unwrap()).collect();
+    let faulting = pool.counts().faulting_nanos;
+    assert!(faulting > 0);
+    let mut taken: Vec<Frame> = (0..3).map(|_| list.take(Policy::MustSucceed).unwrap()).collect();
+    assert_eq!(pool.counts().faulting_nanos, faulting, "nothing was faulted in");
+    taken.push(list.take(Policy::MustSucceed).unwrap());
+    assert!(pool.counts().faulting_nanos > faulting);
     let order: Vec<u32> = taken.iter().map(Frame::number).collect();
     assert_eq!(order[..3], [numbers[2], numbers[0], numbers[1]], "the last released comes first");
     assert!(!numbers.contains(&order[3]));

@@ -1,0 +1,98 @@
+//! Reading with a reserve: once it is resident it goes round, and nothing more is taken from the system.
+
+use ferrofs_image::{Image, Memory, OpenOptions};
+
+use crate::engine_sources::{Watchdog, own_workers};
+use crate::engine_writer::Written;
+
+const PAGES: u32 = 256;
+const RESERVED_BYTES: u64 = 1 << 20;
+
+fn reserve() -> Memory {
+    Memory::with_reserve(64 << 20, PAGES).unwrap()
+}
+
+fn read_through(image: &Image, written: &Written, number: usize) {
+    let inode = Written::file(image, number);
+    for (step, part) in written.texts[number].chunks(64 << 10).enumerate() {
+        let mut buffer = image.demand_buffer(64 << 10).unwrap();
+        let count = image.read_at(&inode, (step as u64) << 16, &mut buffer).unwrap();
+        assert!(buffer[..count] == *part, "piece {step}");
+    }
+}
+
+// A cache that only grew would have all of the extents in memory of its own, up to half of the budget.
+#[test]
+fn what_was_kept_longest_makes_room_before_anything_is_mapped() {
+    let _watchdog = Watchdog::new("a reserve that goes round");
+    let written = Written::of_extents(65_535, &[100, 100], 90_000);
+    let memory = reserve();
+    let image = written.open(&OpenOptions::new().memory(&memory).keeps_memory(true));
+    read_through(&image, &written, 0);
+    let counts = memory.buffer_counts();
+    let resident = memory.budget().used_bytes();
+    read_through(&image, &written, 1);
+    assert_eq!(memory.buffer_counts().mapped, counts.mapped, "{:?}", memory.buffer_counts());
+    assert!(memory.buffer_counts().from_idle > counts.from_idle + 100);
+    assert_eq!(memory.budget().used_bytes(), resident);
+    let stats = image.stats();
+    assert!(stats.cached_bytes > RESERVED_BYTES / 2, "it is filled and used: {stats:?}");
+    assert!(stats.cached_bytes <= 2 * RESERVED_BYTES, "{stats:?}");
+}
+
+#[test]
+fn without_a_reserve_the_cache_takes_what_the_budget_has() {
+    let written = Written::of_extents(65_535, &[100, 100], 90_000);
+    let memory = Memory::new(64 << 20).unwrap();
+    let image = written.open(&OpenOptions::new().memory(&memory).keeps_memory(true));
+    read_through(&image, &written, 0);
+    read_through(&image, &written, 1);
+    assert!(image.stats().cached_bytes > 16 << 20, "{:?}", image.stats());
+}
+
+#[test]
+fn best_effort_maps_nothing_and_leaves_a_quarter() {
+    let written = Written::of_extents(65_535, &[1], 90_000);
+    let memory = reserve();
+    let image = written.open(&OpenOptions::new().memory(&memory));
+    assert!(image.spare_buffer(4096).is_none(), "there is nothing yet");
+    assert_eq!(memory.prefault(1).unwrap(), RESERVED_BYTES);
+    let mapped = memory.buffer_counts().mapped;
+    let spare: Vec<_> = std::iter::from_fn(|| image.spare_buffer(4096)).collect();
+    assert!(!spare.is_empty());
+    let left = memory.idle_bytes();
+    let quarter = RESERVED_BYTES / 4;
+    assert!((quarter - (64 << 10)..quarter).contains(&left), "{left}");
+    drop(image.demand_buffer(4096).unwrap());
+    assert_eq!(memory.buffer_counts().mapped, mapped, "what was left served who must have it");
+    // Without a reserve free bytes of the budget will do.
+    let free = Memory::new(64 << 20).unwrap();
+    let image = written.open(&OpenOptions::new().memory(&free));
+    assert!(image.spare_buffer(4096).is_some());
+}
+
+#[test]
+fn best_effort_takes_what_the_cache_kept() {
+    let written = Written::of_extents(65_535, &[100], 90_000);
+    let memory = reserve();
+    let image = written.open(&OpenOptions::new().memory(&memory).keeps_memory(true));
+    read_through(&image, &written, 0);
+    let (mapped, cached) = (memory.buffer_counts().mapped, image.stats().cached_bytes);
+    assert!(memory.idle_bytes() < RESERVED_BYTES / 4, "the cache has it");
+    assert!(image.spare_buffer(4096).is_some());
+    assert_eq!(memory.buffer_counts().mapped, mapped);
+    assert!(image.stats().cached_bytes < cached);
+}
+
+#[test]
+fn an_extent_of_more_than_a_quarter_of_the_reserve_goes_through_a_window() {
+    for (bytes, is_windowed) in [(200_000, false), (300_000, true)] {
+        let written = Written::of_extents(65_535, &[2], bytes);
+        let memory = reserve();
+        let options = OpenOptions::new().memory(&memory).workers(&own_workers());
+        let image = written.open(&options);
+        read_through(&image, &written, 0);
+        assert_eq!(image.stats().clusters_windowed > 0, is_windowed, "{bytes} bytes");
+        assert_eq!(memory.frame_counts().leases() > 0, is_windowed, "{bytes} bytes");
+    }
+}
