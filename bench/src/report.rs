@@ -14,6 +14,7 @@ use crate::claim::{Claim, Held};
 use crate::machine::{self, Machine};
 use crate::plot::Plot;
 use crate::statistics::Samples;
+use crate::steal::Steal;
 use crate::table::Table;
 
 /// The samples of one row of a table.
@@ -70,6 +71,10 @@ pub(crate) struct Report {
     command: Vec<String>,
     machine: Machine,
     load_average_after: String,
+    /// What the host of a virtual machine took of the CPUs' time meanwhile, in per cent of what was wanted.
+    stolen_percent: f64,
+    #[serde(skip)]
+    steal_before: Steal,
     settings: serde_json::Value,
     tables: Vec<Table>,
     /// Sentences under the tables: whether a mark was met, and what was left out.
@@ -94,6 +99,8 @@ impl Report {
             command: std::env::args().collect(),
             machine: Machine::look(),
             load_average_after: String::new(),
+            stolen_percent: 0.0,
+            steal_before: Steal::now(),
             settings: serde_json::to_value(settings)?,
             tables: Vec::new(),
             remarks: Vec::new(),
@@ -218,7 +225,6 @@ impl Report {
     /// # Errors
     /// When they cannot be written.
     pub(crate) fn print(&mut self, out: &mut dyn Write) -> Result<()> {
-        self.load_average_after = machine::load_average();
         writeln!(out, "\n# {}\n\n{}\n", self.experiment, self.machine)?;
         for table in &self.tables {
             writeln!(out, "{table}")?;
@@ -229,12 +235,22 @@ impl Report {
         for LeftOut { what, why } in &self.left_out {
             writeln!(out, "left out: {what}: {why}")?;
         }
-        writeln!(out, "load average afterwards: {}", self.load_average_after)?;
+        writeln!(
+            out,
+            "load average afterwards: {}; the host took {:.1} % of the CPUs' time",
+            self.load_average_after, self.stolen_percent
+        )?;
         self.print_noise(out)?;
         for claim in &self.claims {
             writeln!(out, "{claim}")?;
         }
         Ok(())
+    }
+
+    /// What the machine had beside this, until now: to be called before it is printed or written.
+    pub(crate) fn look_again(&mut self) {
+        self.load_average_after = machine::load_average();
+        self.stolen_percent = Steal::now().share_since(self.steal_before) * 100.0;
     }
 
     /// Writes everything as JSON.

@@ -41,6 +41,19 @@ fn one_cpu_moves_no_line() {
     }
 }
 
+/// Linux's fair class lets nobody preempt who has run for longer: a submitter that looks for a free slot on the CPU of
+/// its worker looks for as long as that has worked and looked for requests.
+#[test]
+fn on_one_cpu_two_threads_that_look_share_it_evenly() {
+    let costs = Costs::default();
+    let load = Load { slots: 1, ..LOAD };
+    let flow =
+        stream::run(Queue::Original, Shape { cpus: 1, cpus_a_socket: 1 }, costs, load).unwrap();
+    let worker = load.request + 1000.0 * costs.pause;
+    let turns = 1e9 / flow.per_second() / worker;
+    assert!((1.9..2.6).contains(&turns), "a request takes {turns} times what its worker does");
+}
+
 #[test]
 fn a_ping_pong_costs_a_fetch_and_an_invalidation_a_turn() {
     const TURNS: u64 = 1000;

@@ -21,7 +21,9 @@ use crate::page_store::PAGE_BYTES;
 use crate::plot::Plot;
 use crate::report::{Report, Series};
 use crate::statistics::{Samples, difference_percent};
+use crate::steal::Undisturbed;
 use crate::table::Table;
+use crate::usage::Usage;
 use imbalance::{Imbalance, PIECES_A_THREAD, Slow};
 
 const GIB: usize = 1 << 30;
@@ -30,6 +32,8 @@ const QUICK_BYTES: usize = GIB / 2;
 const QUICK_REPEAT: u16 = 3;
 /// Memory that must stay free beside what is faulted in, in KiB.
 const SPARE_KIB: u64 = 512 << 10;
+/// Steps of arithmetic for each page, so that it takes about as long as the page's fault.
+const STEPS_A_PAGE: usize = 256;
 /// Kinds of pages, with their names in tables.
 const KINDS: [(Pages, &str); 2] = [(Pages::Small, "4 KiB pages"), (Pages::Huge, "huge pages")];
 
@@ -40,9 +44,11 @@ enum Way {
     OneCall,
     /// A job of so many threads.
     Threads(usize),
-    /// No fault at all: zeros written by so many threads to memory that is there. What the machine
+    /// No fault at all: zeros written by so many threads to memory that is there. What the machine's memory
     /// can do at most, at that moment.
     Resident(usize),
+    /// No memory at all: arithmetic in registers by so many threads. What its CPUs can do at most.
+    Registers(usize),
 }
 
 impl Way {
@@ -53,6 +59,8 @@ impl Way {
             Self::Threads(count) => format!("{count} threads"),
             Self::Resident(1) => "zeroing what is resident, 1 thread".to_owned(),
             Self::Resident(count) => format!("zeroing what is resident, {count} threads"),
+            Self::Registers(1) => "arithmetic in registers, 1 thread".to_owned(),
+            Self::Registers(count) => format!("arithmetic in registers, {count} threads"),
         }
     }
 }
@@ -66,8 +74,16 @@ struct Plan {
     threads_max: usize,
 }
 
-/// Milliseconds of one way, for each kind of pages.
-type Line = (Way, [Samples; KINDS.len()]);
+/// Milliseconds of one way with one kind of pages: until it was done, and of all its threads on their CPUs, from which
+/// what a host took is left out.
+#[derive(Debug, Default)]
+struct Times {
+    wall: Samples,
+    cpu: Samples,
+}
+
+/// One way, for each kind of pages.
+type Line = (Way, [Times; KINDS.len()]);
 
 impl Plan {
     fn new(arguments: &JobsArguments, is_quick: bool) -> Result<Self> {
@@ -94,6 +110,7 @@ impl Plan {
                 .into_iter()
                 .chain(threads.iter().copied().map(Way::Threads))
                 .chain(threads.iter().copied().map(Way::Resident))
+                .chain(threads.iter().copied().map(Way::Registers))
                 .collect(),
             threads_max: parallelism,
         })
@@ -123,8 +140,10 @@ pub(crate) fn run(
     let plan = Plan::new(arguments, is_quick)?;
     let (mib, repeat) = (plan.bytes >> 20, plan.repeat);
     writeln!(out, "faulting in {mib} MiB, {repeat} times in each way")?;
-    let lines = prefault(&plan)?;
+    let mut undisturbed = Undisturbed::default();
+    let lines = prefault(&plan, &mut undisturbed)?;
     add_prefault(&plan, &lines, &mut report)?;
+    report.add_remark(undisturbed.to_string());
     writeln!(out, "the same on each node")?;
     nodes::add(&plan, &mut report)?;
     writeln!(out, "starts of a mount")?;
@@ -137,14 +156,15 @@ pub(crate) fn run(
 /// Every way in turn, on a fresh mapping each; the first round warms up and does not count. One kind
 /// of pages after the other: a virtual machine may give memory that lies free for some seconds back to
 /// its host, and then faults measure the host. What was just freed is taken again at once.
-fn prefault(plan: &Plan) -> Result<Vec<Line>> {
+fn prefault(plan: &Plan, undisturbed: &mut Undisturbed) -> Result<Vec<Line>> {
     let mut lines: Vec<Line> = plan.ways.iter().map(|&way| (way, Default::default())).collect();
     for (kind, &(pages, _)) in KINDS.iter().enumerate() {
         for round in 0..=plan.repeat {
-            for (way, samples) in &mut lines {
-                let milliseconds = time(*way, pages, plan.bytes)?;
-                if let Some(samples) = samples.get_mut(kind).filter(|_| round > 0) {
-                    samples.push(milliseconds);
+            for (way, times) in &mut lines {
+                let (wall, cpu) = undisturbed.sample(|| time(*way, pages, plan.bytes))?;
+                if let Some(times) = times.get_mut(kind).filter(|_| round > 0) {
+                    times.wall.push(wall);
+                    times.cpu.push(cpu);
                 }
             }
         }
@@ -152,18 +172,21 @@ fn prefault(plan: &Plan) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-fn time(way: Way, pages: Pages, bytes: usize) -> Result<f64> {
+/// Milliseconds of one way, and of CPU time.
+fn time(way: Way, pages: Pages, bytes: usize) -> Result<(f64, f64)> {
     let mut mapping = Mapping::anonymous(bytes, pages).context("mapping memory")?;
-    if let Way::Resident(_) = way {
+    if matches!(way, Way::Resident(_)) {
         mapping.populate().context("faulting memory in")?;
     }
-    let start = Instant::now();
+    let (start, before) = (Instant::now(), Usage::now());
     match way {
         Way::OneCall => drop(mapping.populate().context("faulting memory in")?),
         Way::Threads(count) => drop(mapping.prefault(count).context("faulting memory in")?),
         Way::Resident(count) => zero(mapping.bytes_mut(), count),
+        Way::Registers(count) => compute(count, bytes / PAGE_BYTES),
     }
-    Ok(start.elapsed().as_secs_f64() * 1e3)
+    let wall = start.elapsed().as_secs_f64() * 1e3;
+    Ok((wall, Usage::now().since(before).cpu.as_secs_f64() * 1e3))
 }
 
 /// Page by page, as the kernel does it.
@@ -179,6 +202,26 @@ fn zero(bytes: &mut [u8], threads: usize) {
     });
 }
 
+/// Arithmetic that has nothing to do with memory, divided among the threads.
+fn compute(threads: usize, pages: usize) {
+    let steps = pages / threads.max(1) * STEPS_A_PAGE;
+    thread::scope(|scope| {
+        (1..threads).for_each(|_| drop(scope.spawn(|| step(steps))));
+        step(steps);
+    });
+}
+
+/// Each step needs the one before.
+fn step(steps: usize) {
+    let mut value = black_box(1_u64);
+    for _ in 0..steps {
+        value ^= value << 13;
+        value ^= value >> 7;
+        value ^= value << 17;
+    }
+    black_box(value);
+}
+
 fn zero_pages(bytes: &mut [u8]) {
     for page in bytes.chunks_mut(PAGE_BYTES) {
         black_box(page).fill(0);
@@ -186,28 +229,27 @@ fn zero_pages(bytes: &mut [u8]) {
 }
 
 fn add_prefault(plan: &Plan, lines: &[Line], report: &mut Report) -> Result<()> {
-    let kinds = KINDS
-        .iter()
-        .flat_map(|(_, name)| [format!("{name}, ms"), "diff".to_owned(), "least–most".to_owned()]);
+    let kinds = KINDS.iter().flat_map(|(_, name)| {
+        [format!("{name}, ms"), "diff".to_owned(), "least–most".to_owned(), "CPU ms".to_owned()]
+    });
     let header = std::iter::once(String::new()).chain(kinds);
     let mut table = Table::new(format!("Faulting in {} MiB, median", plan.bytes >> 20), header);
     let alone = median_of(lines, Way::Threads(1));
-    for (way, samples) in lines {
+    for (way, times) in lines {
         let mut row = vec![way.name()];
-        for (samples, alone) in samples.iter().zip(alone) {
-            let summary = samples.summary();
+        for (times, alone) in times.iter().zip(alone) {
+            let summary = times.wall.summary();
             row.push(format!("{:.1}", summary.median));
             row.push(format!("{:+.1} %", difference_percent(alone, summary.median)));
             row.push(format!("{:.1}–{:.1}", summary.minimum, summary.maximum));
+            row.push(format!("{:.1}", times.cpu.median()));
         }
         table.add(row);
-        for ((_, kind), samples) in KINDS.iter().zip(samples) {
-            report.add_series(Series {
-                row: way.name(),
-                case: (*kind).to_owned(),
-                unit: "ms",
-                samples: samples.clone(),
-            });
+        for ((_, kind), Times { wall, cpu }) in KINDS.iter().zip(times) {
+            for (case, samples) in [((*kind).to_owned(), wall), (format!("{kind}, CPU"), cpu)] {
+                let samples = samples.clone();
+                report.add_series(Series { row: way.name(), case, unit: "ms", samples });
+            }
         }
     }
     report.add_table(table);
@@ -215,10 +257,10 @@ fn add_prefault(plan: &Plan, lines: &[Line], report: &mut Report) -> Result<()> 
     for kind in 0..KINDS.len() {
         for way in [Way::Threads(1), Way::Threads(2)] {
             let line = lines.iter().find(|(other, _)| *other == way);
-            if let Some((samples, (_, name))) =
+            if let Some((times, (_, name))) =
                 line.and_then(|(_, of)| of.get(kind)).zip(KINDS.get(kind))
             {
-                report.judge_repetitions(format!("{}, {name}", way.name()), samples)?;
+                report.judge_repetitions(format!("{}, {name}", way.name()), &times.wall)?;
             }
         }
     }
@@ -230,8 +272,8 @@ fn plot(plan: &Plan, lines: &[Line]) -> Plot {
     let title = format!("Faulting in {} MiB", plan.bytes >> 20);
     let mut plot = Plot::bars(title, "ms, median, and least to most");
     for (kind, (_, name)) in KINDS.iter().enumerate() {
-        for (way, samples) in lines {
-            if let Some(summary) = samples.get(kind).map(Samples::summary) {
+        for (way, times) in lines {
+            if let Some(summary) = times.get(kind).map(|times| times.wall.summary()) {
                 plot.add_bar(*name, way.name(), summary.median, summary.minimum, summary.maximum);
             }
         }
@@ -241,8 +283,14 @@ fn plot(plan: &Plan, lines: &[Line]) -> Plot {
 
 /// The medians of one way, NaN if it was not run.
 fn median_of(lines: &[Line], way: Way) -> [f64; KINDS.len()] {
+    medians(lines, way, |times| &times.wall)
+}
+
+fn medians(lines: &[Line], way: Way, of: impl Fn(&Times) -> &Samples) -> [f64; KINDS.len()] {
     let line = lines.iter().find(|(other, _)| *other == way);
-    line.map_or([f64::NAN; KINDS.len()], |(_, samples)| samples.each_ref().map(Samples::median))
+    line.map_or([f64::NAN; KINDS.len()], |(_, times)| {
+        times.each_ref().map(|times| of(times).median())
+    })
 }
 
 /// Says which marks were met, where both ways of a mark were run.
@@ -255,20 +303,27 @@ fn judge(lines: &[Line], report: &mut Report) -> Result<()> {
         let one = difference_percent(at(&call), at(&alone));
         let both = difference_percent(at(&alone), at(&two));
         let zeroing = difference_percent(at(&of(Way::Resident(1))), at(&of(Way::Resident(2))));
+        let registers = difference_percent(at(&of(Way::Registers(1))), at(&of(Way::Registers(2))));
+        let cpu = |way| at(&medians(lines, way, |times| &times.cpu));
+        let cpu_time = difference_percent(cpu(Way::Threads(1)), cpu(Way::Threads(2)));
         if !one.is_nan() {
             let verdict = one_mark.verdict(&[one]);
             report.add_remark(format!("{name}, 1 thread against one call: {one:+.1} % {verdict}"));
         }
         if !both.is_nan() {
             report.add_remark(format!(
-                "{name}, 2 threads against 1: {both:+.1} % {} (zeroing what is resident: {zeroing:+.1} %)",
+                "{name}, 2 threads against 1: {both:+.1} % {} (zeroing what is resident: {zeroing:+.1} %; \
+                 arithmetic in registers: {registers:+.1} %; CPU time: {cpu_time:+.1} %)",
                 two_mark.verdict(&[both])
             ));
         }
         let why = if both.is_nan() {
             "1 and 2 threads were not both run, or the system runs only one at once".to_owned()
         } else {
-            format!("{name}: two threads that zero what is resident save {zeroing:+.1} %")
+            format!(
+                "{name}: two threads that zero what is resident change it by {zeroing:+.1} %, two that only calculate \
+                 by {registers:+.1} %; both together need {cpu_time:+.1} % of CPU time beside one"
+            )
         };
         report.claim("003", "two-threads", &[both], &why)?;
     }

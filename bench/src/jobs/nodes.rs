@@ -52,7 +52,7 @@ fn measure(plan: &Plan, node: &Node) -> Result<Found> {
     let (mut alone, mut together) = (Samples::default(), Samples::default());
     for round in 0..=plan.repeat {
         for (samples, threads) in [(&mut alone, 1), (&mut together, node.cpus.len())] {
-            let milliseconds = time(Way::Threads(threads), Pages::Small, plan.bytes)?;
+            let (milliseconds, _) = time(Way::Threads(threads), Pages::Small, plan.bytes)?;
             if round > 0 {
                 samples.push(milliseconds);
             }

@@ -14,6 +14,7 @@ use crate::need::{Need, missing};
 use crate::plot::Plot;
 use crate::report::{Report, Series};
 use crate::statistics::{Samples, difference_percent};
+use crate::steal::Undisturbed;
 use crate::table::Table;
 
 /// Memory of the mount; what it keeps for decoding is an eighth of it, as by the command.
@@ -39,7 +40,8 @@ impl Line {
         }
     }
 
-    fn start(&mut self, image: &Path, directory: &Path, counts: bool) -> Result<()> {
+    /// Milliseconds until a mount is ready, and how many of them went into faulting memory in.
+    fn start(&self, image: &Path, directory: &Path) -> Result<(f64, f64)> {
         let begin = Instant::now();
         let pages = u32::try_from(MEMORY_BYTES / RESERVE_SHARE / PAGE_BYTES)?;
         let memory = Memory::with_reserve(MEMORY_BYTES, pages).context("memory of a mount")?;
@@ -54,11 +56,7 @@ impl Line {
         let daemon = Daemon::start(image, directory, wish, &memory)?;
         let ready = begin.elapsed();
         daemon.end()?;
-        if counts {
-            self.ready.push(ready.as_secs_f64() * 1e3);
-            self.faulting.push(faulting.as_secs_f64() * 1e3);
-        }
-        Ok(())
+        Ok((ready.as_secs_f64() * 1e3, faulting.as_secs_f64() * 1e3))
     }
 }
 
@@ -85,12 +83,19 @@ pub(super) fn add(plan: &Plan, image: Option<&Path>, report: &mut Report) -> Res
     let line = |threads| Line { threads, ready: Samples::default(), faulting: Samples::default() };
     let mut lines: Vec<Line> = [None, Some(1), Some(plan.threads_max)].map(line).into();
     lines.dedup_by_key(|line| line.threads);
+    let mut undisturbed = Undisturbed::default();
     for round in 0..=plan.repeat {
         for line in &mut lines {
-            line.start(image, &directory.0, round > 0)?;
+            let (ready, faulting) = undisturbed.sample(|| line.start(image, &directory.0))?;
+            if round > 0 {
+                line.ready.push(ready);
+                line.faulting.push(faulting);
+            }
         }
     }
-    tell(&lines, report)
+    tell(&lines, report)?;
+    report.add_remark(format!("starts of a mount: {undisturbed}"));
+    Ok(())
 }
 
 fn tell(lines: &[Line], report: &mut Report) -> Result<()> {

@@ -22,6 +22,7 @@ use crate::page_store::PageStore;
 use crate::report::Report;
 use crate::rows::{self, Crew, Row, RowName};
 use crate::statistics::Samples;
+use crate::steal::Undisturbed;
 use crate::table::Table;
 
 /// CPUs that are looked at.
@@ -114,7 +115,7 @@ fn two_of(cpus: &CpuSet) -> Option<(usize, usize)> {
 
 /// Why the two may be apart.
 const APART: &str =
-    "the model's CPUs do nothing else and its scheduler is a queue; here others run, too";
+    "the model's CPUs do nothing else and its scheduler is simple; here others run, too";
 
 /// Nanoseconds of one turn; the model's twin is `ferrofs_model::ping_pong`.
 fn ping_pong(first: usize, second: usize) -> Result<f64> {
@@ -176,10 +177,11 @@ fn real_rates(
     }
     CpuSet::from_iter([own]).bind_current_thread().context("binding the submitter")?;
     bind_others(others)?;
+    let mut undisturbed = Undisturbed::default();
     for _ in 0..if is_quick { QUICK_REPEAT } else { REPEAT } {
-        inline.1.push(rate(inline.0.as_mut(), &pages)?);
+        inline.1.push(undisturbed.sample(|| rate(inline.0.as_mut(), &pages))?);
         for (_, row, samples) in &mut lines {
-            samples.push(rate(row.as_mut(), &pages)?);
+            samples.push(undisturbed.sample(|| rate(row.as_mut(), &pages))?);
         }
         lines.rotate_left(1);
     }
@@ -235,13 +237,17 @@ pub(super) fn compare_jobs(
     }
     writeln!(out, "here: faulting {} MiB in", FAULT_BYTES >> 20)?;
     let mut times: [Samples; 2] = Default::default();
+    let mut undisturbed = Undisturbed::default();
     for round in 0..=if is_quick { QUICK_REPEAT } else { REPEAT } {
         for (threads, samples) in CPUS.iter().zip(&mut times) {
-            let mut mapping = Mapping::anonymous(FAULT_BYTES, Pages::Small)?;
-            let start = Instant::now();
-            mapping.prefault(*threads).context("faulting memory in")?;
+            let nanos = undisturbed.sample(|| {
+                let mut mapping = Mapping::anonymous(FAULT_BYTES, Pages::Small)?;
+                let start = Instant::now();
+                mapping.prefault(*threads).context("faulting memory in")?;
+                Ok(start.elapsed().as_secs_f64() * 1e9)
+            })?;
             if round > 0 {
-                samples.push(start.elapsed().as_secs_f64() * 1e9);
+                samples.push(nanos);
             }
         }
     }

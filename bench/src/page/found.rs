@@ -17,6 +17,8 @@ pub(crate) struct Found {
     pub(super) command: Vec<String>,
     pub(super) machine: Machine,
     pub(super) load_average_after: String,
+    #[serde(default)]
+    pub(super) stolen_percent: f64,
     pub(super) tables: Vec<Table>,
     pub(super) remarks: Vec<String>,
     pub(super) claims: Vec<FoundClaim>,

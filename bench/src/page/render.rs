@@ -211,7 +211,10 @@ impl Page {
         for PeerCommand { name, words } in &found.peer_commands {
             self.command(name, words);
         }
-        self.element("p", &format!("Load average before: {before}; afterwards: {after}."));
+        self.element("p", &format!(
+            "Load average before: {before}; afterwards: {after}. The host took {:.1} % of the CPUs' time.",
+            found.stolen_percent
+        ));
         self.put("</details>\n");
     }
 

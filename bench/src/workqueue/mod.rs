@@ -17,6 +17,7 @@ use crate::plot::Plot;
 use crate::report::{Report, Series};
 use crate::rows::{self, Crew, Row, RowName, Tally};
 use crate::statistics::Samples;
+use crate::steal::Undisturbed;
 use crate::table::Table;
 use crate::usage::Usage;
 
@@ -96,8 +97,9 @@ pub(crate) fn run(
     }
     let plan = Plan::new(arguments, is_quick)?;
     let mut lines = Vec::new();
+    let mut undisturbed = Undisturbed::default();
     for &threads in &arguments.threads {
-        let measured = measure(&plan, threads)?;
+        let measured = measure(&plan, threads, &mut undisturbed)?;
         for line in &measured {
             print_like_qemu(&plan, line, out)?;
         }
@@ -105,6 +107,7 @@ pub(crate) fn run(
     }
     add_tables(&plan, &arguments.threads, &lines, &mut report);
     report.add_plot(plot(&plan, &lines));
+    report.add_remark(undisturbed.to_string());
     marks::judge(&plan.rates(&lines), &mut report)?;
     for line in &lines {
         if line.name == RowName::Ours {
@@ -122,7 +125,7 @@ pub(crate) fn run(
 
 /// Every row with that many workers, in turn; the row that begins changes from one repetition to the
 /// next.
-fn measure(plan: &Plan, threads: u16) -> Result<Vec<Line>> {
+fn measure(plan: &Plan, threads: u16, undisturbed: &mut Undisturbed) -> Result<Vec<Line>> {
     let crew = Crew { workers: threads.into(), slots: plan.requests.into() };
     let mut rows = Vec::new();
     for &name in &plan.rows {
@@ -131,11 +134,17 @@ fn measure(plan: &Plan, threads: u16) -> Result<Vec<Line>> {
     }
     for _ in 0..plan.repeat {
         for (line, row) in &mut rows {
-            let run = time(row.as_mut()).with_context(|| line.name.text())?;
             let expected = u64::try_from(plan.pages.count())?;
-            let (done, name) = (run.tally.pages, line.name.text());
-            ensure!(done == expected, "{name}: {done} requests done, {expected} were submitted");
-            line.runs.push(run);
+            let name = line.name.text();
+            line.runs.push(undisturbed.sample(|| {
+                let run = time(row.as_mut()).with_context(|| name.clone())?;
+                let done = run.tally.pages;
+                ensure!(
+                    done == expected,
+                    "{name}: {done} requests done, {expected} were submitted"
+                );
+                Ok(run)
+            })?);
         }
         rows.rotate_left(1);
     }
