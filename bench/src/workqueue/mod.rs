@@ -1,5 +1,6 @@
 //! The workqueue experiment: QEMU's threaded-workqueue-bench over several queues. Every repetition
-//! runs each row once, so that a neighbour's load meets all of them alike.
+//! runs each row once with each number of threads, so that a neighbour's load, and a machine that gets faster or
+//! slower with the minute, meet all of them alike.
 
 mod marks;
 
@@ -96,14 +97,10 @@ pub(crate) fn run(
         CpuSet::parse(list)?.bind_current_thread().with_context(|| format!("pinning to {list}"))?;
     }
     let plan = Plan::new(arguments, is_quick)?;
-    let mut lines = Vec::new();
     let mut undisturbed = Undisturbed::default();
-    for &threads in &arguments.threads {
-        let measured = measure(&plan, threads, &mut undisturbed)?;
-        for line in &measured {
-            print_like_qemu(&plan, line, out)?;
-        }
-        lines.extend(measured);
+    let lines = measure(&plan, &arguments.threads, &mut undisturbed, out)?;
+    for line in &lines {
+        print_like_qemu(&plan, line, out)?;
     }
     add_tables(&plan, &arguments.threads, &lines, &mut report);
     report.add_plot(plot(&plan, &lines));
@@ -123,18 +120,25 @@ pub(crate) fn run(
     Ok(report)
 }
 
-/// Every row with that many workers, in turn; the row that begins changes from one repetition to the
-/// next.
-fn measure(plan: &Plan, threads: u16, undisturbed: &mut Undisturbed) -> Result<Vec<Line>> {
-    let crew = Crew { workers: threads.into(), slots: plan.requests.into() };
+/// Every row with every number of workers, in turn; which begins changes from one repetition to the next.
+fn measure(
+    plan: &Plan,
+    threads: &[u16],
+    undisturbed: &mut Undisturbed,
+    out: &mut dyn Write,
+) -> Result<Vec<Line>> {
     let mut rows = Vec::new();
-    for &name in &plan.rows {
-        let line = Line { name, threads, runs: Vec::new() };
-        rows.push((line, rows::build(name, &plan.pages, crew)?));
+    for &threads in threads {
+        let crew = Crew { workers: threads.into(), slots: plan.requests.into() };
+        for &name in &plan.rows {
+            let line = Line { name, threads, runs: Vec::new() };
+            rows.push((line, rows::build(name, &plan.pages, crew)?));
+        }
     }
-    for _ in 0..plan.repeat {
+    let expected = u64::try_from(plan.pages.count())?;
+    for repetition in 1..=plan.repeat {
+        writeln!(out, "repetition {repetition} of {}", plan.repeat)?;
         for (line, row) in &mut rows {
-            let expected = u64::try_from(plan.pages.count())?;
             let name = line.name.text();
             line.runs.push(undisturbed.sample(|| {
                 let run = time(row.as_mut()).with_context(|| name.clone())?;
@@ -146,10 +150,11 @@ fn measure(plan: &Plan, threads: u16, undisturbed: &mut Undisturbed) -> Result<V
                 Ok(run)
             })?);
         }
-        rows.rotate_left(1);
+        let begins_next = plan.rows.len().saturating_add(1).min(rows.len());
+        rows.rotate_left(begins_next);
     }
     let mut lines: Vec<Line> = rows.into_iter().map(|(line, _)| line).collect();
-    lines.sort_by_key(|line| line.name);
+    lines.sort_by_key(|line| (line.threads, line.name));
     Ok(lines)
 }
 
