@@ -15,6 +15,7 @@ use clap::Args;
 
 use crate::case::Case;
 use crate::page::{self, Chapter, Outcome};
+use crate::peers;
 use child::run_child;
 use material::Material;
 use plan::{Step, step};
@@ -54,14 +55,20 @@ pub(crate) fn run(
     out: Option<&Path>,
     say: &mut dyn Write,
 ) -> Result<()> {
+    let is_wanted =
+        |name: &&str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
+    let experiments: Vec<&'static str> = Case::experiments().filter(is_wanted).collect();
+    if experiments.iter().any(|name| peers::EXPERIMENTS.contains(name)) {
+        // It may have to be built first, which is no part of the time.
+        if let Err(error) = peers::find_ours() {
+            writeln!(say, "{error:#}")?;
+        }
+    }
     let begin = Instant::now();
     let folder = out.unwrap_or(Path::new(DEFAULT_FOLDER));
     fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
     let material = Material::make(arguments, is_quick, say)?;
     let mut chapters = Vec::new();
-    let is_wanted =
-        |name: &&str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
-    let experiments: Vec<&'static str> = Case::experiments().filter(is_wanted).collect();
     let count = experiments.len();
     for (number, experiment) in experiments.into_iter().enumerate() {
         write!(say, "[{}/{count}] {experiment}: ", number + 1)?;

@@ -13,8 +13,8 @@ use crate::machine::line_of;
 const MOST: f64 = 0.03;
 /// How often a sample is taken at most; then the one that lost least counts.
 const ATTEMPTS: usize = 4;
-/// Samples that may be taken again beyond one for each sample, so that a busy host does not multiply the time of a run.
-const AGAIN_BEYOND: usize = 3;
+/// Beyond so many, one sample in three may be taken again, so that a busy host does not multiply the time of a run.
+const AGAIN_FREE: usize = 3;
 
 /// Ticks of all CPUs since the machine began: taken by the host, and wanted altogether, which leaves idle ones out.
 #[derive(Debug, Clone, Copy, Default)]
@@ -73,7 +73,7 @@ impl Undisturbed {
         self.samples += 1;
         let (mut best, mut least) = run()?;
         for _ in 1..ATTEMPTS {
-            if least <= MOST || self.again >= self.samples + AGAIN_BEYOND {
+            if least <= MOST || self.again >= AGAIN_FREE + self.samples / 3 {
                 break;
             }
             self.again += 1;

@@ -29,5 +29,9 @@ pub(crate) use build::{BuildArguments, run as build};
 pub(crate) use check::{CheckArguments, run as check};
 pub(crate) use extract::{ExtractArguments, run as extract};
 pub(crate) use mount::{MountArguments, run as mount};
+pub(crate) use program::find_ours;
 pub(crate) use random::{RandomArguments, run as random};
 pub(crate) use reader::{ReaderArguments, read};
+
+/// The experiments that run our own program and peers.
+pub(crate) const EXPERIMENTS: [&str; 5] = ["extract", "check", "mount", "random", "build"];

@@ -1,7 +1,9 @@
-//! The programs that are measured: where ours and the peers' are, and which versions they are. Runs none but to ask that.
+//! The programs that are measured: where ours and the peers' are, and which versions they are. Runs none but to ask that,
+//! and `cargo`, where it started this program and ours is not built yet.
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{Write, stderr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf, absolute};
 use std::process::{Command, Stdio};
@@ -13,7 +15,8 @@ use serde::Serialize;
 /// Where programs are looked for.
 #[derive(Debug, Clone, Args, Serialize)]
 pub(crate) struct ProgramArguments {
-    /// Our own program; the one beside this program, or on PATH, if none is named
+    /// Our own program. If none is named it is the one beside this program, which `cargo run` builds if need be, or one
+    /// on PATH
     #[arg(long, value_name = "PATH")]
     pub(crate) ferrofs: Option<PathBuf>,
     /// Take peers from this folder only, instead of PATH
@@ -52,10 +55,14 @@ impl ProgramArguments {
             absolute(path).with_context(|| path.display().to_string())?
         } else {
             let own = std::env::current_exe().context("finding this program")?;
-            let beside = own.parent().map(|folder| folder.join("ferrofs"));
-            let found = beside.filter(|path| is_program(path)).or_else(|| on_path("ferrofs"));
+            let place = own.parent().unwrap_or(&own);
+            let beside = place.join("ferrofs");
+            if !is_program(&beside) {
+                build_into(place)?;
+            }
+            let found = is_program(&beside).then_some(beside).or_else(|| on_path("ferrofs"));
             found.with_context(|| {
-                let place = own.parent().unwrap_or(&own).display();
+                let place = place.display();
                 format!("no ferrofs in {place} or on PATH; `cargo build --release -p ferrofs` builds it, --ferrofs names it")
             })?
         };
@@ -80,6 +87,38 @@ impl ProgramArguments {
                 .ok_or_else(|| format!("no {name} on PATH")),
         }
     }
+}
+
+/// Has our program be there, so that nobody has to look for it later.
+///
+/// # Errors
+/// When there is none, and none can be built.
+pub(crate) fn find_ours() -> Result<()> {
+    ProgramArguments { ferrofs: None, peers: None }.ours().map(drop)
+}
+
+/// Builds our program beside this one, as that was built, if `cargo run` started it.
+///
+/// # Errors
+/// When it does not build.
+fn build_into(place: &Path) -> Result<()> {
+    let (Some(cargo), Some(package)) =
+        (std::env::var_os("CARGO"), std::env::var_os("CARGO_MANIFEST_DIR"))
+    else {
+        return Ok(());
+    };
+    let Some(target) = place.parent() else { return Ok(()) };
+    let mut command = Command::new(cargo);
+    command.args(["build", "--quiet", "-p", "ferrofs"]).current_dir(package);
+    command.arg("--target-dir").arg(target).stdin(Stdio::null()).stdout(Stdio::null());
+    if place.file_name() == Some(OsStr::new("release")) {
+        command.arg("--release");
+    }
+    // If even stderr is closed there is nobody left to tell.
+    writeln!(stderr(), "building ferrofs, which is not there yet").unwrap_or_default();
+    let status = command.status().context("starting cargo")?;
+    ensure!(status.success(), "`cargo build -p ferrofs`: {status}");
+    Ok(())
 }
 
 /// A program of the system.
