@@ -128,5 +128,10 @@ mod tests {
             said.starts_with("3 samples; 4 more") && said.ends_with("10.0 % at most"),
             "{said}"
         );
+        let mut busy = Undisturbed::default();
+        for _ in 0..30 {
+            busy.sample_by(|| Ok(((), 0.5))).unwrap();
+        }
+        assert!((10..=13).contains(&busy.again), "{busy}");
     }
 }

@@ -41,12 +41,12 @@ fn one_cpu_moves_no_line() {
     }
 }
 
-/// Linux's fair class lets nobody preempt who has run for longer: a submitter that looks for a free slot on the CPU of
-/// its worker looks for as long as that has worked and looked for requests.
+/// Linux's fair class gives two threads of one CPU as much of it: a submitter that looks for a free slot looks for as
+/// long as its worker has worked and looked for requests.
 #[test]
 fn on_one_cpu_two_threads_that_look_share_it_evenly() {
     let costs = Costs::default();
-    let load = Load { slots: 1, ..LOAD };
+    let load = Load { warm_up: 500, requests: 2000, ..LOAD };
     let flow =
         stream::run(Queue::Original, Shape { cpus: 1, cpus_a_socket: 1 }, costs, load).unwrap();
     let worker = load.request + 1000.0 * costs.pause;
