@@ -69,7 +69,11 @@ impl Undisturbed {
         })
     }
 
-    fn sample_by<T>(&mut self, mut run: impl FnMut() -> Result<(T, f64)>) -> Result<T> {
+    /// The same of something that says itself what part of the time was taken.
+    ///
+    /// # Errors
+    /// What `run` fails with.
+    pub(crate) fn sample_by<T>(&mut self, mut run: impl FnMut() -> Result<(T, f64)>) -> Result<T> {
         self.samples += 1;
         let (mut best, mut least) = run()?;
         for _ in 1..ATTEMPTS {

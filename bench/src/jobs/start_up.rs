@@ -9,7 +9,7 @@ use ferrofs_image::{Memory, SyncDecompress};
 
 use super::{Plan, SPARE_KIB, available_kib};
 use crate::launches::Directory;
-use crate::launches::daemon::{Daemon, Threads, Wish};
+use crate::launches::daemon::{Daemon, Threads, Wish, listeners};
 use crate::need::{Need, missing};
 use crate::plot::Plot;
 use crate::report::{Report, Series};
@@ -44,7 +44,8 @@ impl Line {
     fn start(&self, image: &Path, directory: &Path) -> Result<(f64, f64)> {
         let begin = Instant::now();
         let pages = u32::try_from(MEMORY_BYTES / RESERVE_SHARE / PAGE_BYTES)?;
-        let memory = Memory::with_reserve(MEMORY_BYTES, pages).context("memory of a mount")?;
+        let memory =
+            Memory::with_reserve(MEMORY_BYTES, pages, listeners()).context("memory of a mount")?;
         let before = Instant::now();
         if let Some(threads) = self.threads {
             let got = memory.prefault(threads).context("faulting memory in")?;

@@ -6,15 +6,16 @@ use std::time::Duration;
 use anyhow::Result;
 use ferrofs_image::Memory;
 
-use super::Decoding;
 use super::daemon::{Daemon, Threads, Wish};
 use super::launcher::Launcher;
 use super::peer::Peer;
 use super::programs::PROGRAMS;
 use super::run_delay::RunDelays;
+use super::{Decoding, read_into_page_cache};
 use crate::arguments::LaunchesArguments;
 use crate::report::{Report, Series};
 use crate::statistics::Samples;
+use crate::steal::{Steal, Undisturbed};
 
 /// Threads of a daemon of ours that somebody may wait for, by how their names begin.
 const AWAITED: [&str; 2] = ["fuse-", "erofs_worker"];
@@ -73,14 +74,15 @@ enum Mount<'a> {
 impl Mount<'_> {
     /// What its threads have waited so far.
     fn moment(&self) -> Result<Moment> {
+        let steal = Steal::now();
         Ok(match self {
             Self::Ours(daemon) => {
                 let queued = daemon.queued_micros();
-                Moment { delays: RunDelays::of("self")?, queued: Some(queued) }
+                Moment { delays: RunDelays::of("self")?, queued: Some(queued), steal }
             }
             Self::Peer(peer) => {
                 let delays = peer.process().map(|process| RunDelays::of(&process.to_string()));
-                Moment { delays: delays.transpose()?.unwrap_or_default(), queued: None }
+                Moment { delays: delays.transpose()?.unwrap_or_default(), queued: None, steal }
             }
         })
     }
@@ -98,6 +100,18 @@ impl Mount<'_> {
 struct Moment {
     delays: RunDelays,
     queued: Option<f64>,
+    steal: Steal,
+}
+
+/// What one round showed, in us.
+struct Round {
+    last_launch: f64,
+    all_launches: f64,
+    delays: f64,
+    delays_ahead: f64,
+    queued: Option<f64>,
+    /// The part of the CPUs' time that the host took in the last launch.
+    stolen: f64,
 }
 
 /// What a mount showed, a value a round, in us.
@@ -137,44 +151,44 @@ impl Column {
         }
     }
 
-    /// One round on a fresh mount.
+    /// A value of each kind: of one round, or of several in the first of which the host took too much.
     pub(super) fn measure(
         &mut self,
         arguments: &LaunchesArguments,
         directory: &Path,
+        undisturbed: &mut Undisturbed,
     ) -> Result<()> {
+        let round = undisturbed.sample_by(|| {
+            let round = self.round(arguments, directory)?;
+            let stolen = round.stolen;
+            Ok((round, stolen))
+        })?;
+        self.last_launches.push(round.last_launch);
+        self.all_launches.push(round.all_launches);
+        self.delays.push(round.delays);
+        self.delays_ahead.push(round.delays_ahead);
+        if let Some(queued) = round.queued {
+            self.queued.push(queued);
+        }
+        Ok(())
+    }
+
+    /// One round on a fresh mount.
+    fn round(&mut self, arguments: &LaunchesArguments, directory: &Path) -> Result<Round> {
+        read_into_page_cache(&arguments.image)?;
         let mount = self.system.mount(arguments, directory)?;
-        self.launch(&mount, directory)?;
+        let round = launch(&mount, directory)?;
         match mount {
             Mount::Ours(daemon) => {
                 self.note_workers(&daemon);
-                daemon.end()
+                daemon.end()?;
             }
             Mount::Peer(peer) => {
                 self.words = peer.words().to_vec();
-                peer.end()
+                peer.end()?;
             }
         }
-    }
-
-    fn launch(&mut self, mount: &Mount<'_>, directory: &Path) -> Result<()> {
-        let mut launcher = Launcher::start(directory)?;
-        let mut all = Duration::ZERO;
-        for _ in 1..PROGRAMS.len() {
-            all += launcher.launch()?;
-        }
-        let before = mount.moment()?;
-        let last = launcher.launch()?;
-        let after = mount.moment()?;
-        self.last_launches.push(micros(last));
-        self.all_launches.push(micros(all + last));
-        let (awaited, ahead) = mount.names();
-        self.delays.push(after.delays.since(&before.delays, awaited));
-        self.delays_ahead.push(after.delays.since(&before.delays, ahead));
-        if let (Some(before), Some(after)) = (before.queued, after.queued) {
-            self.queued.push(after - before);
-        }
-        Ok(())
+        Ok(round)
     }
 
     fn note_workers(&mut self, daemon: &Daemon) {
@@ -219,6 +233,26 @@ impl Column {
             });
         }
     }
+}
+
+fn launch(mount: &Mount<'_>, directory: &Path) -> Result<Round> {
+    let mut launcher = Launcher::start(directory)?;
+    let mut all = Duration::ZERO;
+    for _ in 1..PROGRAMS.len() {
+        all += launcher.launch()?;
+    }
+    let before = mount.moment()?;
+    let last = launcher.launch()?;
+    let after = mount.moment()?;
+    let (awaited, ahead) = mount.names();
+    Ok(Round {
+        last_launch: micros(last),
+        all_launches: micros(all + last),
+        delays: after.delays.since(&before.delays, awaited),
+        delays_ahead: after.delays.since(&before.delays, ahead),
+        queued: after.queued.zip(before.queued).map(|(after, before)| after - before),
+        stolen: after.steal.share_since(before.steal),
+    })
 }
 
 fn micros(time: Duration) -> f64 {

@@ -82,9 +82,9 @@ impl Daemon {
         let attachment = attach(directory, &options).map_err(|error| anyhow!("{error}"))?;
         let device = attachment.device().try_clone().context("/dev/fuse")?;
         let settings = Settings {
-            listeners: granted.parallelism().max(2),
+            listeners: listeners(),
             priority: threads.wanted(),
-            reserved_bytes: memory.reserved_bytes(),
+            reserve_share: memory.reserve_share(),
             ..Settings::default()
         };
         let ready = Ready::new(device, &settings).map_err(|error| anyhow!("{error}"))?;
@@ -122,6 +122,11 @@ impl Daemon {
         self.served.join();
         Ok(())
     }
+}
+
+/// Threads of a daemon that listen to the kernel: as `ferrofs mount` has them.
+pub(crate) fn listeners() -> usize {
+    Granted::read().parallelism().max(2)
 }
 
 fn complain(notice: &Notice<'_>) {

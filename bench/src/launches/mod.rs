@@ -23,6 +23,7 @@ use serde::Serialize;
 use crate::arguments::LaunchesArguments;
 use crate::hogs::Hogs;
 use crate::report::Report;
+use crate::steal::Undisturbed;
 use column::{Column, System};
 use daemon::Threads;
 pub(crate) use launcher::{LauncherArguments, launch_all};
@@ -74,19 +75,20 @@ pub(crate) fn run(
     let _hogs = Hogs::start(Granted::read().cpus(), arguments.hogs.into())?;
     let rounds = arguments.iterations.min(most);
     writeln!(out, "beside {} hogs a CPU, {rounds} rounds", arguments.hogs)?;
+    let mut undisturbed = Undisturbed::default();
     for round in 0..rounds {
         // Whoever is first in a round differs from round to round.
         let first = usize::from(round) % columns.len().max(1);
         let (late, early) = columns.split_at_mut(first);
         for column in early.iter_mut().chain(late) {
-            read_into_page_cache(&arguments.image)?;
-            column.measure(arguments, &directory.0)?;
+            column.measure(arguments, &directory.0, &mut undisturbed)?;
         }
     }
     for decoding in &arguments.decoding {
         tables::add(&mut report, *decoding, &columns)?;
     }
     columns.iter().for_each(|column| column.add_series(&mut report));
+    report.add_remark(format!("last launches: {undisturbed}"));
     Ok(report)
 }
 

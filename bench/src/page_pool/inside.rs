@@ -11,7 +11,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
 use crate::launches::Directory;
-use crate::launches::daemon::{Daemon, Threads, Wish};
+use crate::launches::daemon::{Daemon, Threads, Wish, listeners};
 use crate::launches::launcher::Launcher;
 use crate::launches::programs::PROGRAMS;
 use crate::pages::limit::Cache;
@@ -114,7 +114,7 @@ impl Column {
         let what = || format!("reading {}", image.display());
         copy(&mut std::fs::File::open(image).with_context(what)?, &mut sink())
             .with_context(what)?;
-        let memory = Memory::with_reserve(u64::from(memory_mib) << 20, self.reserve)
+        let memory = Memory::with_reserve(u64::from(memory_mib) << 20, self.reserve, listeners())
             .with_context(|| format!("a reserve of {} pages", self.reserve))?;
         let wish =
             Wish { threads: Threads::Raised, mode: SyncDecompress::Auto, readahead_kib: None };

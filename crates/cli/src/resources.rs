@@ -62,7 +62,7 @@ impl Resources {
             None => (wanted, Memory::standard_bytes()),
             Some(bytes) => within(bytes, wanted)?,
         };
-        let memory = memory(limit, reserve)?;
+        let memory = memory(limit, listeners(threads), reserve)?;
         if reserve.prefault {
             memory.prefault(threads).context("--prefault")?;
         }
@@ -74,6 +74,11 @@ impl Resources {
             _ => DecodeWorkers::at_most(threads, Settings::new("erofs_worker").priority(priority)),
         };
         Ok(Self { threads, memory, workers, stats: false })
+    }
+
+    /// Threads of a mount that listen to the kernel.
+    pub(crate) fn listeners(&self) -> usize {
+        listeners(self.threads)
     }
 
     /// Bytes for clusters that several files share, where every file is read once.
@@ -91,6 +96,11 @@ impl Resources {
     }
 }
 
+/// Two at least: with one a request that waits for the image would hold up all others.
+fn listeners(threads: usize) -> usize {
+    threads.max(2)
+}
+
 /// Threads and bytes of the budget for a process of `bytes` bytes in all: rather fewer threads than more memory.
 fn within(bytes: u64, wanted: usize) -> anyhow::Result<(usize, u64)> {
     let least = PROCESS_BYTES + THREAD_BYTES + Memory::MIN_BYTES;
@@ -104,7 +114,7 @@ fn within(bytes: u64, wanted: usize) -> anyhow::Result<(usize, u64)> {
 }
 
 /// Memory with the reserve that is wanted; to fault one in that nobody measured out takes an eighth.
-fn memory(limit: u64, reserve: &ReserveArguments) -> anyhow::Result<Memory> {
+fn memory(limit: u64, readers: usize, reserve: &ReserveArguments) -> anyhow::Result<Memory> {
     let pages = match reserve.reserved_pages {
         None if !reserve.prefault => return Ok(Memory::new(limit)?),
         None => u32::try_from(limit / 8 / 4096).unwrap_or(u32::MAX),
@@ -117,7 +127,7 @@ fn memory(limit: u64, reserve: &ReserveArguments) -> anyhow::Result<Memory> {
              give more with --memory"
         );
     }
-    Ok(Memory::with_reserve(limit, pages)?)
+    Ok(Memory::with_reserve(limit, pages, readers)?)
 }
 
 #[cfg(test)]
@@ -136,7 +146,7 @@ mod tests {
     #[test]
     fn a_reserve_is_what_was_asked_for_and_no_more_than_half() {
         let wanted = |reserved_pages, prefault| {
-            let memory = memory(64 << 20, &ReserveArguments { reserved_pages, prefault })?;
+            let memory = memory(64 << 20, 2, &ReserveArguments { reserved_pages, prefault })?;
             Ok::<_, anyhow::Error>((memory.reserved_bytes(), memory.prefault(2)?))
         };
         assert_eq!(wanted(None, false).unwrap(), (0, 0));

@@ -16,6 +16,8 @@ pub struct Memory {
     budget: Budget,
     buffers: Buffers,
     frames: PagePool,
+    /// Threads that read at a time on the reserve.
+    readers: u64,
 }
 
 /// The share of the limit that buffers may take which nobody uses.
@@ -52,18 +54,20 @@ impl Memory {
     /// The same with a reserve of `pages` pages of 4 KiB for decoding, and no more than those: what is given
     /// back above goes to the system at once, and they stay when nobody reads. Nothing is in it yet;
     /// [`prefault`](Memory::prefault) fills it, or what is mapped first. From then on it goes round: clusters that
-    /// were kept longest make room before anything else is mapped, and LZ4 extents of more than a quarter of it are
-    /// read through a window of frames, of which as many are reserved.
+    /// were kept longest make room before anything else is mapped, and LZ4 extents of more than a
+    /// [share](Memory::reserve_share) of it are read through a window of frames, of which as many are reserved.
+    /// `readers` threads read at a time; 0 counts as 1.
     ///
     /// # Errors
     /// As [`Memory::new`]; [`ErrorKind::MemoryLimit`] for a reserve of more than half of the limit.
-    pub fn with_reserve(limit_bytes: u64, pages: u32) -> Result<Self> {
+    pub fn with_reserve(limit_bytes: u64, pages: u32, readers: usize) -> Result<Self> {
         let bytes = u64::from(pages).saturating_mul(Self::PAGE_BYTES);
         if bytes > limit_bytes / 2 {
             let least = bytes.saturating_mul(2);
             return Err(ErrorKind::MemoryLimit { bytes: limit_bytes, least }.into());
         }
-        let memory = Self::of(Budget::new(limit_bytes), pages.min(Self::FRAMES))?;
+        let mut memory = Self::of(Budget::new(limit_bytes), pages.min(Self::FRAMES))?;
+        memory.readers = u64::try_from(readers).unwrap_or(u64::MAX).max(1);
         memory.buffers.keep_idle(bytes);
         memory.buffers.reserve(bytes);
         Ok(memory)
@@ -95,7 +99,7 @@ impl Memory {
         let buffers = Buffers::new(&budget)?;
         buffers.keep_idle(limit / IDLE_SHARE);
         let frames = PagePool::new(&budget, PoolSettings::new(Self::FRAMES, frames))?;
-        Ok(Self { budget, buffers, frames })
+        Ok(Self { budget, buffers, frames, readers: 1 })
     }
 
     /// 256 MiB, or an eighth of what this machine or control group has, if that is less.
@@ -117,6 +121,14 @@ impl Memory {
     #[must_use]
     pub fn reserved_bytes(&self) -> u64 {
         self.buffers.reserved_bytes()
+    }
+
+    /// Bytes of the reserve that one request of a reader may take, and as much again what is decoded for it: all
+    /// readers then find room at a time. None without a reserve.
+    #[must_use]
+    pub fn reserve_share(&self) -> Option<u64> {
+        let reserved = self.reserved_bytes();
+        (reserved > 0).then(|| reserved.checked_div(self.readers.saturating_mul(2)).unwrap_or(0))
     }
 
     /// How often buffers were used again, mapped and refused, and how long mapping them took.
@@ -158,12 +170,6 @@ impl Memory {
         if self.reserved_bytes() == 0 {
             let _made: usize = self.buffers.stock(bytes, count);
         }
-    }
-
-    /// Whether the reserve is not yet as large as it may become.
-    pub(crate) fn is_reserve_growing(&self) -> bool {
-        let resident = self.buffers.idle_bytes().saturating_add(self.buffers.leased_bytes());
-        resident < self.reserved_bytes()
     }
 
     /// The buffers.

@@ -111,14 +111,9 @@ fn wanted(settings: &Settings) -> Wanted {
     }
 }
 
-/// The largest read, in bytes: with a reserve a power of two so that the reads of all listeners fit into half of it,
-/// and what they decode into the other.
+/// The largest read, in bytes: a power of two that fits into a listener's share of the reserve.
 fn max_read(settings: &Settings) -> u32 {
-    if settings.reserved_bytes == 0 {
-        return MAX_READ_BYTES;
-    }
-    let listeners = u64::try_from(settings.listeners).unwrap_or(u64::MAX).max(1);
-    let share = settings.reserved_bytes / listeners.saturating_mul(2);
+    let Some(share) = settings.reserve_share else { return MAX_READ_BYTES };
     let share = u32::try_from(share).unwrap_or(u32::MAX).clamp(MIN_READ_BYTES, MAX_READ_BYTES);
     1 << share.ilog2()
 }
@@ -154,24 +149,25 @@ mod tests {
     use super::{MAX_READ_BYTES, MIN_READ_BYTES, max_read, wanted};
     use crate::settings::Settings;
 
-    fn largest(reserved_bytes: u64, listeners: usize) -> u32 {
-        max_read(&Settings { reserved_bytes, listeners, ..Settings::default() })
+    fn with_share(reserve_share: Option<u64>) -> Settings {
+        Settings { reserve_share, ..Settings::default() }
     }
 
     #[test]
-    fn reads_of_all_listeners_fit_into_half_of_a_reserve() {
-        assert_eq!(largest(0, 2), MAX_READ_BYTES);
-        assert_eq!(largest(1 << 20, 2), 256 << 10);
-        assert_eq!(largest(3 << 20, 2), 512 << 10);
-        assert_eq!(largest(64 << 20, 16), MAX_READ_BYTES);
-        assert_eq!(largest(64 << 10, 2), MIN_READ_BYTES);
-        assert_eq!(largest(u64::MAX, 1), MAX_READ_BYTES);
-        assert_eq!(largest(1, usize::MAX), MIN_READ_BYTES);
+    fn reads_fit_into_a_share_of_the_reserve() {
+        let largest = |share| max_read(&with_share(share));
+        assert_eq!(largest(None), MAX_READ_BYTES);
+        assert_eq!(largest(Some(256 << 10)), 256 << 10);
+        assert_eq!(largest(Some(768 << 10)), 512 << 10);
+        assert_eq!(largest(Some(2 << 20)), MAX_READ_BYTES);
+        assert_eq!(largest(Some(u64::MAX)), MAX_READ_BYTES);
+        assert_eq!(largest(Some(16 << 10)), MIN_READ_BYTES);
+        assert_eq!(largest(Some(0)), MIN_READ_BYTES);
     }
 
     #[test]
     fn the_kernel_is_asked_for_that_and_for_twice_as_much_ahead() {
-        let wanted = wanted(&Settings { reserved_bytes: 1 << 20, ..Settings::default() });
+        let wanted = wanted(&with_share(Some(256 << 10)));
         assert_eq!((wanted.max_read, wanted.max_readahead), (256 << 10, 512 << 10));
     }
 }

@@ -13,9 +13,8 @@ pub struct Settings {
     pub priority: Wanted,
     /// After what time a request fails with `EIO`; `None` waits for ever.
     pub time_limit: Option<Duration>,
-    /// Bytes of memory that stay resident for decoding, 0 for none: reads are asked for in pieces that fit into it,
-    /// one for each listener and as much again.
-    pub reserved_bytes: u64,
+    /// Bytes of a reserve that one read may take; none without a reserve. Longer reads come in pieces.
+    pub reserve_share: Option<u64>,
     /// Whether extended attributes are shown at all.
     pub has_xattrs: bool,
     /// Whether those of `user.` are, too.
@@ -32,7 +31,7 @@ impl Default for Settings {
             listeners: 2,
             priority: Wanted::Raised,
             time_limit: Some(Duration::from_secs(120)),
-            reserved_bytes: 0,
+            reserve_share: None,
             has_xattrs: true,
             has_user_xattrs: true,
             has_acls: true,

@@ -10,49 +10,32 @@ use ferrofs_workers::memory::{Buffer, Policy};
 use super::Engine;
 use crate::error::Result;
 
-/// How often kept clusters make room for one buffer: what goes may be shorter than what is wanted, or come in pieces.
-const SHED_MOST: usize = 4;
-/// The part of the reserve that best effort leaves to those who must have memory, and that one extent may take: two
-/// readers then find room for their requests and for what these decode.
-const SHARE: u64 = 4;
-
 impl Engine {
     /// Memory for what somebody waits for: of the reserve, else what kept clusters leave, else from the system.
     pub(crate) fn demand_buffer(&self, bytes: usize) -> Result<Buffer> {
-        if self.memory.reserved_bytes() > 0 {
-            let wanted = u64::try_from(bytes).unwrap_or(u64::MAX);
-            for _ in 0..SHED_MOST {
-                if let Ok(buffer) = self.memory.buffer(bytes, Policy::MayFail) {
-                    return Ok(buffer);
-                }
-                if self.memory.is_reserve_growing() || self.clusters.shed(wanted) == 0 {
-                    break;
-                }
-            }
-        }
-        self.memory.buffer(bytes, Policy::MustSucceed)
+        Ok(self.memory.buffers().lease_of_reserve(bytes, |wanted| self.clusters.shed(wanted))?)
     }
 
     /// Whether so long an extent is more than one reader's part of a reserve.
     pub(super) fn is_beyond_reserve(&self, bytes: u64) -> bool {
-        let reserved = self.memory.reserved_bytes();
-        reserved > 0 && bytes > reserved / SHARE
+        self.memory.reserve_share().is_some_and(|share| bytes > share)
     }
 
     /// Memory for what may be wanted soon, as far as it takes none from anybody: what lies idle, else what kept
-    /// clusters leave. Without a reserve free bytes of the budget, too; with one nothing is mapped for it, and a
-    /// quarter of the reserve stays for those who must have memory.
+    /// clusters leave. Without a reserve free bytes of the budget, too; with one nothing is mapped for it, and one
+    /// reader's part stays for those who must have memory.
     pub(crate) fn spare_buffer(&self, bytes: usize) -> Option<Buffer> {
-        let left = self.memory.reserved_bytes() / SHARE;
-        let lacks = left.saturating_sub(self.memory.idle_bytes());
-        if lacks > 0 {
-            self.clusters.shed(lacks);
-            if self.memory.idle_bytes() < left {
-                return None;
+        match self.memory.reserve_share() {
+            // First, so that a refusal says that there is no room, and makes readahead's windows smaller.
+            None => self.memory.stock(bytes, 1),
+            Some(left) => {
+                let lacks = left.saturating_sub(self.memory.idle_bytes());
+                if lacks > 0 && (self.clusters.shed(lacks) == 0 || self.memory.idle_bytes() < left)
+                {
+                    return None;
+                }
             }
         }
-        // First, so that a refusal says that there is no room, and makes readahead's windows smaller.
-        self.memory.stock(bytes, 1);
         self.memory.buffer(bytes, Policy::MayFail).ok()
     }
 }

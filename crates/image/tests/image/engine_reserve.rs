@@ -9,7 +9,7 @@ const PAGES: u32 = 256;
 const RESERVED_BYTES: u64 = 1 << 20;
 
 fn reserve() -> Memory {
-    Memory::with_reserve(64 << 20, PAGES).unwrap()
+    Memory::with_reserve(64 << 20, PAGES, 2).unwrap()
 }
 
 fn read_through(image: &Image, written: &Written, number: usize) {
@@ -51,7 +51,7 @@ fn without_a_reserve_the_cache_takes_what_the_budget_has() {
 }
 
 #[test]
-fn best_effort_maps_nothing_and_leaves_a_quarter() {
+fn best_effort_maps_nothing_and_leaves_a_share() {
     let written = Written::of_extents(65_535, &[1], 90_000);
     let memory = reserve();
     let image = written.open(&OpenOptions::new().memory(&memory));
@@ -61,8 +61,9 @@ fn best_effort_maps_nothing_and_leaves_a_quarter() {
     let spare: Vec<_> = std::iter::from_fn(|| image.spare_buffer(4096)).collect();
     assert!(!spare.is_empty());
     let left = memory.idle_bytes();
-    let quarter = RESERVED_BYTES / 4;
-    assert!((quarter - (64 << 10)..quarter).contains(&left), "{left}");
+    let share = memory.reserve_share().unwrap();
+    assert_eq!(share, RESERVED_BYTES / 4);
+    assert!((share - (64 << 10)..share).contains(&left), "{left}");
     drop(image.demand_buffer(4096).unwrap());
     assert_eq!(memory.buffer_counts().mapped, mapped, "what was left served who must have it");
     // Without a reserve free bytes of the budget will do.
@@ -85,10 +86,12 @@ fn best_effort_takes_what_the_cache_kept() {
 }
 
 #[test]
-fn an_extent_of_more_than_a_quarter_of_the_reserve_goes_through_a_window() {
-    for (bytes, is_windowed) in [(200_000, false), (300_000, true)] {
+fn an_extent_of_more_than_a_share_of_the_reserve_goes_through_a_window() {
+    for (bytes, readers, is_windowed) in
+        [(200_000, 2, false), (300_000, 2, true), (300_000, 1, false), (200_000, 4, true)]
+    {
         let written = Written::of_extents(65_535, &[2], bytes);
-        let memory = reserve();
+        let memory = Memory::with_reserve(64 << 20, PAGES, readers).unwrap();
         let options = OpenOptions::new().memory(&memory).workers(&own_workers());
         let image = written.open(&options);
         read_through(&image, &written, 0);

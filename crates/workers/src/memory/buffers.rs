@@ -20,6 +20,10 @@ use crate::{Error, ErrorKind};
 /// lasts hold far more than it needs.
 const LARGEST_WASTE: usize = 4;
 
+/// How often room is made for one lease of a reserve: what goes may be shorter than what is wanted, or come in
+/// pieces.
+const ROOM_MOST: usize = 4;
+
 /// Bytes of the blocks that are mapped together when a reserve is filled, and cut apart then. Each call that
 /// maps excludes all that fault in: with blocks that were mapped one by one two threads took as long as one, and
 /// with a slab of 32 MiB for each thread 0.8 of it (docs/memory.md). It is no more than that since nobody looks
@@ -163,6 +167,41 @@ impl Buffers {
         policy: Policy,
     ) -> Result<Buffer, Error> {
         self.store.lease(length, policy, Standing::Holder).map(|block| self.buffer(block, length))
+    }
+
+    /// The same for one who lives on the reserve, and maps beyond it only when nothing else helps: takes what is idle
+    /// and fits, maps while less than the reserve is resident, and else has `make_room` free as many bytes as it is
+    /// told, four times at most, and looks again. Then, or when it frees none or others wait for memory, it is a
+    /// [`lease`](Self::lease) under [`Policy::MustSucceed`]. `make_room` says how many bytes it let go of, and runs
+    /// outside of the lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::lease`] under [`Policy::MustSucceed`].
+    pub fn lease_of_reserve(
+        &self,
+        length: usize,
+        make_room: impl Fn(u64) -> u64,
+    ) -> Result<Buffer, Error> {
+        let store = &self.store;
+        let (wanted, kept) = (rounded(length)?, store.kept_bytes());
+        for _ in 0..ROOM_MOST {
+            // Who waits comes first, and has memory reclaimed that is kept.
+            if kept == 0 || !store.budget.has_no_visitors() {
+                break;
+            }
+            let mut shelf = lock(&store.shelf);
+            if let Some(block) = shelf.take(wanted, store.largest_waste()) {
+                drop(shelf);
+                return Ok(self.buffer(store.counted_idle(block), length));
+            }
+            let is_growing = shelf.resident_bytes < kept;
+            drop(shelf);
+            if is_growing || make_room(wanted as u64) == 0 {
+                break;
+            }
+        }
+        self.lease(length, Policy::MustSucceed)
     }
 
     /// Makes idle blocks for leases of `length` bytes, until there are `count` of that size, so that

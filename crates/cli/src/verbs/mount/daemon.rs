@@ -110,8 +110,8 @@ fn greet_on(
     resources: &Resources,
 ) -> anyhow::Result<Ready> {
     let settings = Settings {
-        listeners: resources.threads.max(2),
-        reserved_bytes: resources.memory.reserved_bytes(),
+        listeners: resources.listeners(),
+        reserve_share: resources.memory.reserve_share(),
         ..request.settings
     };
     let device: OwnedFd = attachment.device().try_clone().context("/dev/fuse")?;

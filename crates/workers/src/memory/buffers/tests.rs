@@ -148,6 +148,78 @@ fn best_effort_gives_way_to_those_who_wait_and_to_a_short_system() {
 }
 
 #[test]
+fn a_reserve_goes_round_before_anything_is_mapped_beyond_it() {
+    let (budget, buffers) = buffers(64 * PAGE as u64);
+    buffers.reserve(2 * PAGE as u64);
+    let kept = Mutex::new(Vec::new());
+    let asked = PlainAtomicU64::new(0);
+    let make_room = |bytes| {
+        assert_eq!(bytes, PAGE as u64);
+        asked.fetch_add(1, Ordering::Relaxed);
+        lock(&kept).pop().map_or(0, |buffer: Buffer| buffer.resident_bytes())
+    };
+    let lease = |kept_on: bool| {
+        let buffer = buffers.lease_of_reserve(PAGE, make_room).unwrap();
+        if kept_on {
+            lock(&kept).push(buffer);
+        }
+    };
+    lease(true);
+    lease(true);
+    assert_eq!((asked.load(Ordering::Relaxed), buffers.counts().mapped), (0, 2), "it grows");
+    lease(false);
+    lease(false);
+    assert_eq!((asked.load(Ordering::Relaxed), buffers.counts().mapped), (1, 2), "room, then idle");
+    lease(true);
+    drop(lock(&kept).drain(..).collect::<Vec<_>>());
+    // Nothing to let go of: it is mapped.
+    let held: Vec<_> = (0..3).map(|_| buffers.lease_of_reserve(PAGE, make_room).unwrap()).collect();
+    assert_eq!((asked.load(Ordering::Relaxed), buffers.counts().mapped), (2, 3));
+    drop(held);
+    // What goes does not come back, since somebody holds it: it is not asked for without end.
+    let all: Vec<_> = (0..3).map(|_| must(&buffers, PAGE)).collect();
+    let in_vain = PlainAtomicU64::new(0);
+    let more = buffers.lease_of_reserve(PAGE, |bytes| {
+        in_vain.fetch_add(1, Ordering::Relaxed);
+        bytes
+    });
+    assert_eq!((in_vain.load(Ordering::Relaxed), buffers.counts().mapped), (4, 4));
+    assert_eq!(buffers.counts().refused, 0);
+    drop((all, more, budget));
+}
+
+#[test]
+fn without_a_reserve_no_room_is_made() {
+    let (_budget, buffers) = buffers(64 * PAGE as u64);
+    let held = buffers.lease_of_reserve(PAGE, |_| panic!("there is none to make")).unwrap();
+    assert_eq!((buffers.leased_bytes(), held.len()), (PAGE as u64, PAGE));
+}
+
+#[test]
+fn nobody_of_a_reserve_passes_those_who_wait() {
+    let budget = Budget::new(4 * PAGE as u64);
+    let buffers = Buffers::new(&budget).unwrap();
+    buffers.reserve(2 * PAGE as u64);
+    let (held, idle) = (must(&buffers, 2 * PAGE), must(&buffers, PAGE));
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| must(&buffers, 4 * PAGE).len());
+        while budget.visitors() != 1 {
+            std::thread::yield_now();
+        }
+        drop(idle);
+        let second = scope.spawn(|| {
+            let lease = buffers.lease_of_reserve(PAGE, |_| panic!("others wait for it"));
+            lease.unwrap().len()
+        });
+        while budget.visitors() != 2 {
+            std::thread::yield_now();
+        }
+        drop(held);
+        assert_eq!((waiter.join().unwrap(), second.join().unwrap()), (4 * PAGE, PAGE));
+    });
+}
+
+#[test]
 fn at_the_limit_idle_blocks_of_another_size_go() {
     let (budget, buffers) = buffers(64 * PAGE as u64);
     let small: Vec<_> = (0..64).map(|_| must(&buffers, PAGE)).collect();
