@@ -146,10 +146,10 @@ pub(crate) struct WorkqueueArguments {
     #[arg(short, long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) requests: u16,
-    /// Memory to compress, in GiB; an eighth of one with --quick
-    #[arg(short, long, value_name = "GIB", default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(crate) memory: u16,
+    /// Memory to compress, in GiB, or in MiB with an M behind; an eighth of a GiB with --quick
+    #[arg(short, long = "memory", value_name = "GIB", default_value = "1", value_parser = mebibytes)]
+    #[serde(rename = "memory_mib")]
+    pub(crate) mebibytes: u32,
     /// Repetitions; 2 at most with --quick
     #[arg(short = 'c', long, value_name = "N", default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -201,6 +201,19 @@ pub(crate) struct JobsArguments {
     /// An image, to see what it saves when a mount of it starts (needs root)
     #[arg(long, value_name = "IMAGE")]
     pub(crate) image: Option<PathBuf>,
+}
+
+/// Whole GiB, or MiB with an M behind, as MiB.
+fn mebibytes(text: &str) -> Result<u32, String> {
+    let (digits, unit) = match text.strip_suffix('M') {
+        Some(digits) => (digits, 1),
+        None => (text, 1024),
+    };
+    let count: u32 = digits.parse().map_err(|error| format!("{error}"))?;
+    match count.checked_mul(unit) {
+        Some(mebibytes @ 1..=0x10_0000) => Ok(mebibytes),
+        _ => Err("from 1M to 1024".to_owned()),
+    }
 }
 
 fn threads(text: &str) -> Result<usize, String> {
@@ -339,9 +352,17 @@ mod tests {
         else {
             panic!("another experiment");
         };
-        assert_eq!((w.threads, w.requests, w.memory, w.repeat), (vec![1, 2, 64], 8, 2, 5));
+        assert_eq!((w.threads, w.requests, w.mebibytes, w.repeat), (vec![1, 2, 64], 8, 2048, 5));
         assert_eq!(w.rows, [RowName::Original, RowName::Rayon]);
         assert_eq!(w.pin, None);
+        let memory = |typed: &str| match parse(&format!("bench workqueue -m {typed}"))?.experiment {
+            Experiment::Workqueue(w) => Ok(w.mebibytes),
+            _ => panic!("another experiment"),
+        };
+        assert_eq!((memory("256M").unwrap(), memory("1024").unwrap()), (256, 1 << 20));
+        let refused =
+            |typed: &str| memory(typed).is_err_and(|error: clap::Error| error.exit_code() == 2);
+        assert!(["0", "0M", "1025", "-1", "4194304", "M", "1G"].into_iter().all(refused));
     }
 
     #[test]

@@ -54,7 +54,7 @@ struct Plan {
 
 impl Plan {
     fn new(arguments: &WorkqueueArguments, is_quick: bool) -> Result<Self> {
-        let full = usize::from(arguments.memory) * PAGES_PER_GIB;
+        let full = arguments.mebibytes as usize * (PAGES_PER_GIB / 1024);
         let named = !arguments.rows.is_empty();
         Ok(Self {
             pages: Arc::new(PageStore::new(if is_quick { QUICK_PAGES } else { full })?),
