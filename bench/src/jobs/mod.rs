@@ -153,19 +153,24 @@ pub(crate) fn run(
     Ok(report)
 }
 
-/// Every way in turn, on a fresh mapping each; the first round warms up and does not count. One kind
+/// Every way in turn, on a fresh mapping each, after a round that warms up and does not count. One kind
 /// of pages after the other: a virtual machine may give memory that lies free for some seconds back to
 /// its host, and then faults measure the host. What was just freed is taken again at once.
 fn prefault(plan: &Plan, undisturbed: &mut Undisturbed) -> Result<Vec<Line>> {
     let mut lines: Vec<Line> = plan.ways.iter().map(|&way| (way, Default::default())).collect();
     for (kind, &(pages, _)) in KINDS.iter().enumerate() {
-        for round in 0..=plan.repeat {
-            for (way, times) in &mut lines {
-                let (wall, cpu) = undisturbed.sample(|| time(*way, pages, plan.bytes))?;
-                if let Some(times) = times.get_mut(kind).filter(|_| round > 0) {
-                    times.wall.push(wall);
-                    times.cpu.push(cpu);
-                }
+        for way in &plan.ways {
+            time(*way, pages, plan.bytes)?;
+        }
+        let turns = (0..plan.repeat).flat_map(|_| 0..plan.ways.len());
+        let found = undisturbed.in_turn(turns, |turn| {
+            let way = plan.ways.get(turn).context("a turn of no way")?;
+            time(*way, pages, plan.bytes)
+        })?;
+        for (turn, (wall, cpu)) in found {
+            if let Some(times) = lines.get_mut(turn).and_then(|(_, times)| times.get_mut(kind)) {
+                times.wall.push(wall);
+                times.cpu.push(cpu);
             }
         }
     }

@@ -85,13 +85,18 @@ pub(super) fn add(plan: &Plan, image: Option<&Path>, report: &mut Report) -> Res
     let mut lines: Vec<Line> = [None, Some(1), Some(plan.threads_max)].map(line).into();
     lines.dedup_by_key(|line| line.threads);
     let mut undisturbed = Undisturbed::default();
-    for round in 0..=plan.repeat {
-        for line in &mut lines {
-            let (ready, faulting) = undisturbed.sample(|| line.start(image, &directory.0))?;
-            if round > 0 {
-                line.ready.push(ready);
-                line.faulting.push(faulting);
-            }
+    // One round that warms up and does not count.
+    for line in &lines {
+        line.start(image, &directory.0)?;
+    }
+    let turns = (0..plan.repeat).flat_map(|_| 0..lines.len());
+    let found = undisturbed.in_turn(turns, |turn| {
+        lines.get(turn).context("a turn of no line")?.start(image, &directory.0)
+    })?;
+    for (turn, (ready, faulting)) in found {
+        if let Some(line) = lines.get_mut(turn) {
+            line.ready.push(ready);
+            line.faulting.push(faulting);
         }
     }
     tell(&lines, report)?;

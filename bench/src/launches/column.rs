@@ -15,7 +15,7 @@ use super::{Decoding, read_into_page_cache};
 use crate::arguments::LaunchesArguments;
 use crate::report::{Report, Series};
 use crate::statistics::Samples;
-use crate::steal::{Steal, Undisturbed};
+use crate::steal::Steal;
 
 /// Threads of a daemon of ours that somebody may wait for, by how their names begin.
 const AWAITED: [&str; 2] = ["fuse-", "erofs_worker"];
@@ -104,14 +104,14 @@ struct Moment {
 }
 
 /// What one round showed, in us.
-struct Round {
+pub(super) struct Round {
     last_launch: f64,
     all_launches: f64,
     delays: f64,
     delays_ahead: f64,
     queued: Option<f64>,
     /// The part of the CPUs' time that the host took in the last launch.
-    stolen: f64,
+    pub(super) stolen: f64,
 }
 
 /// What a mount showed, a value a round, in us.
@@ -128,6 +128,8 @@ pub(super) struct Column {
     delays_ahead: Samples,
     /// From submission to start of decode work, in the last launch.
     pub(super) queued: Samples,
+    /// The part of the CPUs' time that the host took in the last launch, in percent.
+    stolen: Samples,
     items: u64,
     unbound_items: u64,
     rungs: Vec<String>,
@@ -144,6 +146,7 @@ impl Column {
             delays: Samples::default(),
             delays_ahead: Samples::default(),
             queued: Samples::default(),
+            stolen: Samples::default(),
             items: 0,
             unbound_items: 0,
             rungs: Vec::new(),
@@ -151,30 +154,24 @@ impl Column {
         }
     }
 
-    /// A value of each kind: of one round, or of several in the first of which the host took too much.
-    pub(super) fn measure(
-        &mut self,
-        arguments: &LaunchesArguments,
-        directory: &Path,
-        undisturbed: &mut Undisturbed,
-    ) -> Result<()> {
-        let round = undisturbed.sample_by(|| {
-            let round = self.round(arguments, directory)?;
-            let stolen = round.stolen;
-            Ok((round, stolen))
-        })?;
+    /// A value of each kind.
+    pub(super) fn add(&mut self, round: &Round) {
         self.last_launches.push(round.last_launch);
         self.all_launches.push(round.all_launches);
         self.delays.push(round.delays);
         self.delays_ahead.push(round.delays_ahead);
+        self.stolen.push(round.stolen * 100.0);
         if let Some(queued) = round.queued {
             self.queued.push(queued);
         }
-        Ok(())
     }
 
     /// One round on a fresh mount.
-    fn round(&mut self, arguments: &LaunchesArguments, directory: &Path) -> Result<Round> {
+    pub(super) fn round(
+        &mut self,
+        arguments: &LaunchesArguments,
+        directory: &Path,
+    ) -> Result<Round> {
         read_into_page_cache(&arguments.image)?;
         let mount = self.system.mount(arguments, directory)?;
         let round = launch(&mount, directory)?;
@@ -218,17 +215,18 @@ impl Column {
             report.add_peer_command(self.system.name(), self.words.clone());
         }
         let kinds = [
-            ("last launch", &self.last_launches),
-            ("all launches", &self.all_launches),
-            ("run delay", &self.delays),
-            ("run delay of what reads ahead", &self.delays_ahead),
-            ("from submission to start", &self.queued),
+            ("last launch", "us", &self.last_launches),
+            ("all launches", "us", &self.all_launches),
+            ("run delay", "us", &self.delays),
+            ("run delay of what reads ahead", "us", &self.delays_ahead),
+            ("from submission to start", "us", &self.queued),
+            ("taken by the host in the last launch", "%", &self.stolen),
         ];
-        for (kind, samples) in kinds {
+        for (kind, unit, samples) in kinds {
             report.add_series(Series {
                 row: self.system.name().to_owned(),
                 case: format!("{}, {kind}", self.system.case()),
-                unit: "us",
+                unit,
                 samples: samples.clone(),
             });
         }

@@ -76,13 +76,18 @@ pub(crate) fn run(
     let rounds = arguments.iterations.min(most);
     writeln!(out, "beside {} hogs a CPU, {rounds} rounds", arguments.hogs)?;
     let mut undisturbed = Undisturbed::default();
-    for round in 0..rounds {
-        // Whoever is first in a round differs from round to round.
-        let first = usize::from(round) % columns.len().max(1);
-        let (late, early) = columns.split_at_mut(first);
-        for column in early.iter_mut().chain(late) {
-            column.measure(arguments, &directory.0, &mut undisturbed)?;
-        }
+    let count = columns.len();
+    // Whoever is first in a round differs from round to round.
+    let turns = (0..usize::from(rounds))
+        .flat_map(|round| (0..count).map(move |place| (round + place) % count));
+    let found = undisturbed.in_turn_by(turns, |turn| {
+        let column = columns.get_mut(turn).context("a turn of no column")?;
+        let round = column.round(arguments, &directory.0)?;
+        let stolen = round.stolen;
+        Ok((round, stolen))
+    })?;
+    for (turn, round) in found {
+        columns.get_mut(turn).context("a turn of no column")?.add(&round);
     }
     for decoding in &arguments.decoding {
         tables::add(&mut report, *decoding, &columns)?;

@@ -167,27 +167,29 @@ fn real_rates(
         // Before the queues are made, so that they know how many CPUs there are.
         CpuSet::from_iter([own]).bind_current_thread().context("binding the submitter")?;
     }
-    let mut inline = (rows::build(RowName::Inline, &pages, crew)?, Samples::default());
+    // What has no queue is the first.
+    let names = std::iter::once(RowName::Inline).chain(arguments.rows.iter().copied().map(name_of));
     let mut lines = Vec::new();
-    for &row in &arguments.rows {
-        lines.push((row, rows::build(name_of(row), &pages, crew)?, Samples::default()));
+    for name in names {
+        lines.push((rows::build(name, &pages, crew)?, Samples::default()));
     }
-    for (_, row, _) in &mut lines {
+    for (row, _) in &mut lines {
         row.pass()?;
     }
     CpuSet::from_iter([own]).bind_current_thread().context("binding the submitter")?;
     bind_others(others)?;
     let mut undisturbed = Undisturbed::default();
-    for _ in 0..if is_quick { QUICK_REPEAT } else { REPEAT } {
-        inline.1.push(undisturbed.sample(|| rate(inline.0.as_mut(), &pages))?);
-        for (_, row, samples) in &mut lines {
-            samples.push(undisturbed.sample(|| rate(row.as_mut(), &pages))?);
-        }
-        lines.rotate_left(1);
+    let (count, repeat) = (lines.len(), if is_quick { QUICK_REPEAT } else { REPEAT });
+    let turns = (0..repeat).flat_map(|round| (0..count).map(move |place| (round + place) % count));
+    let found = undisturbed.in_turn(turns, |turn| {
+        rate(lines.get_mut(turn).context("a turn of no row")?.0.as_mut(), &pages)
+    })?;
+    for (turn, rate) in found {
+        lines.get_mut(turn).context("a turn of no row")?.1.push(rate);
     }
-    lines.sort_by_key(|(row, ..)| arguments.rows.iter().position(|other| other == row));
-    let rates = lines.into_iter().map(|(row, _, samples)| (row, samples)).collect();
-    Ok((1e6 / inline.1.median(), rates))
+    let mut rates = lines.into_iter().map(|(_, samples)| samples);
+    let inline = rates.next().context("no row")?;
+    Ok((1e6 / inline.median(), arguments.rows.iter().copied().zip(rates).collect()))
 }
 
 /// Thousands of requests a second in one pass.
@@ -238,18 +240,21 @@ pub(super) fn compare_jobs(
     writeln!(out, "here: faulting {} MiB in", FAULT_BYTES >> 20)?;
     let mut times: [Samples; 2] = Default::default();
     let mut undisturbed = Undisturbed::default();
-    for round in 0..=if is_quick { QUICK_REPEAT } else { REPEAT } {
-        for (threads, samples) in CPUS.iter().zip(&mut times) {
-            let nanos = undisturbed.sample(|| {
-                let mut mapping = Mapping::anonymous(FAULT_BYTES, Pages::Small)?;
-                let start = Instant::now();
-                mapping.prefault(*threads).context("faulting memory in")?;
-                Ok(start.elapsed().as_secs_f64() * 1e9)
-            })?;
-            if round > 0 {
-                samples.push(nanos);
-            }
-        }
+    let nanos = |turn: usize| {
+        let threads = *CPUS.get(turn).context("a turn of no number of CPUs")?;
+        let mut mapping = Mapping::anonymous(FAULT_BYTES, Pages::Small)?;
+        let start = Instant::now();
+        mapping.prefault(threads).context("faulting memory in")?;
+        anyhow::Ok(start.elapsed().as_secs_f64() * 1e9)
+    };
+    // One round that warms up and does not count.
+    for turn in 0..CPUS.len() {
+        nanos(turn)?;
+    }
+    let repeat = if is_quick { QUICK_REPEAT } else { REPEAT };
+    let turns = (0..repeat).flat_map(|_| 0..CPUS.len());
+    for (turn, nanos) in undisturbed.in_turn(turns, nanos)? {
+        times.get_mut(turn).context("a turn of no number of CPUs")?.push(nanos);
     }
     let [alone, both] = times.map(|samples| samples.summary());
     let pages = FAULT_BYTES as f64 / faults::PAGE_BYTES as f64;

@@ -136,22 +136,21 @@ fn measure(
         }
     }
     let expected = u64::try_from(plan.pages.count())?;
-    for repetition in 1..=plan.repeat {
-        writeln!(out, "repetition {repetition} of {}", plan.repeat)?;
-        for (line, row) in &mut rows {
-            let name = line.name.text();
-            line.runs.push(undisturbed.sample(|| {
-                let run = time(row.as_mut()).with_context(|| name.clone())?;
-                let done = run.tally.pages;
-                ensure!(
-                    done == expected,
-                    "{name}: {done} requests done, {expected} were submitted"
-                );
-                Ok(run)
-            })?);
-        }
-        let begins_next = plan.rows.len().saturating_add(1).min(rows.len());
-        rows.rotate_left(begins_next);
+    let (count, repeat) = (rows.len(), usize::from(plan.repeat));
+    writeln!(out, "{count} rows, {repeat} times each in turn")?;
+    let next = plan.rows.len() + 1;
+    let turns =
+        (0..repeat).flat_map(|round| (0..count).map(move |place| (round * next + place) % count));
+    let runs = undisturbed.in_turn(turns, |turn| {
+        let (line, row) = rows.get_mut(turn).context("a turn of no row")?;
+        let name = line.name.text();
+        let run = time(row.as_mut()).with_context(|| name.clone())?;
+        let done = run.tally.pages;
+        ensure!(done == expected, "{name}: {done} requests done, {expected} were submitted");
+        Ok(run)
+    })?;
+    for (turn, run) in runs {
+        rows.get_mut(turn).context("a turn of no row")?.0.runs.push(run);
     }
     let mut lines: Vec<Line> = rows.into_iter().map(|(line, _)| line).collect();
     lines.sort_by_key(|line| (line.threads, line.name));
