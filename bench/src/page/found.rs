@@ -57,6 +57,17 @@ impl Found {
         Ok(Self { plots: plots.collect::<Result<_>>()?, ..found })
     }
 
+    /// What takes weight from its claims.
+    pub(super) fn doubt(&self) -> &'static str {
+        if self.is_too_noisy() {
+            "the run was too noisy"
+        } else if self.command.iter().any(|word| word == "--quick") {
+            "a quick run"
+        } else {
+            ""
+        }
+    }
+
     /// Whether its repetitions were too far apart.
     pub(crate) fn is_too_noisy(&self) -> bool {
         !self.noise.is_empty()

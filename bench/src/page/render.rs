@@ -118,7 +118,7 @@ impl Page {
         match &chapter.outcome {
             Outcome::Done(found) => {
                 for claim in found.claims.iter().filter(|claim| is_meant(&claim.seed)) {
-                    self.claim(chapter.experiment, claim, found.is_too_noisy());
+                    self.claim(chapter.experiment, claim, found.doubt());
                 }
             }
             Outcome::Failed(why) | Outcome::LeftOut(why) => {
@@ -130,27 +130,28 @@ impl Page {
                         held: unknown(why),
                         why_not: None,
                     };
-                    self.claim(chapter.experiment, &claim, false);
+                    self.claim(chapter.experiment, &claim, "");
                 }
             }
         }
     }
 
-    fn claim(&mut self, experiment: &str, claim: &FoundClaim, is_noisy: bool) {
+    fn claim(&mut self, experiment: &str, claim: &FoundClaim, doubt: &str) {
         let (class, word, why) = match &claim.held {
             Held::Held => ("held", "held", None),
             Held::NotHeld => ("missed", "not held", claim.why_not.as_ref()),
             Held::NotMeasured(why) => ("open", "not measured", Some(why)),
         };
-        let noisy = if is_noisy { "the run was too noisy; " } else { "" };
-        let why = format!("{noisy}{}", why.map_or("", String::as_str));
+        let remarks = [doubt, why.map_or("", String::as_str)];
+        let remarks = remarks.into_iter().filter(|remark| !remark.is_empty());
+        let why = remarks.collect::<Vec<_>>().join("; ");
         self.write(format_args!(
             "<tr><td>{}</td><td>{} (<a href=\"#{experiment}\">{experiment}</a>)</td><td class=\"figure\">{}</td>\
              <td class=\"verdict {class}\">{word}</td><td>{}</td></tr>\n",
             Escaped(&claim.seed),
             Escaped(&claim.claim),
             Escaped(&claim.ours),
-            Escaped(why.trim_end_matches("; ")),
+            Escaped(&why),
         ));
     }
 
@@ -262,6 +263,26 @@ mod tests {
         report.write_folder(folder.path()).unwrap();
         Found::read("jobs", folder.path()).unwrap()
     }
+
+    #[test]
+    fn what_takes_weight_from_a_claim_stands_beside_it() {
+        let doubted = |mut found: Found, doubt: &str| {
+            if doubt == "a quick run" {
+                found.command.push("--quick".to_owned());
+            } else {
+                found.noise.push(serde_json::from_str(NOISE).unwrap());
+            }
+            let case = Case::of("jobs").unwrap();
+            let outcome = Outcome::Done(Box::new(found));
+            let chapter = Chapter { experiment: "jobs", case, outcome };
+            let page = render(&[chapter], &[], Duration::ZERO);
+            assert!(page.contains(&format!("not held</td><td>{doubt}; memory</td>")), "{page}");
+        };
+        doubted(found(), "a quick run");
+        doubted(found(), "the run was too noisy");
+    }
+
+    const NOISE: &str = r#"{"what": "ours", "spread": 0.8, "most": 0.2}"#;
 
     fn page() -> String {
         let chapter = |experiment, outcome| Chapter {

@@ -80,6 +80,9 @@ pub(super) fn number(value: f64) -> String {
     if magnitude >= 6.0 {
         return format!("{}M", number(value / 1e6));
     }
+    if magnitude >= 4.0 {
+        return format!("{}k", number(value / 1e3));
+    }
     let digits = (0..6_u32).find(|digits| f64::from(*digits) >= 2.0 - magnitude).unwrap_or(6);
     let text = format!("{value:.*}", digits as usize);
     if digits == 0 {
@@ -129,7 +132,8 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        let texts = [0.0, 0.25, 1.0, 1.256, 12.34, 1234.5, -80.0, 2_500_000.0].map(number);
-        assert_eq!(texts, ["0", "0.25", "1", "1.26", "12.3", "1234", "-80", "2.5M"]);
+        let texts = [0.0, 0.25, 1.0, 1.256, 12.34, 1234.5, -80.0, 10_000.0, 123_456.0].map(number);
+        assert_eq!(texts, ["0", "0.25", "1", "1.26", "12.3", "1234", "-80", "10k", "123k"]);
+        assert_eq!(number(2_500_000.0), "2.5M");
     }
 }
