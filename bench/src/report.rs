@@ -250,7 +250,7 @@ impl Report {
     /// What the machine had beside this, until now: to be called before it is printed or written.
     pub(crate) fn look_again(&mut self) {
         self.load_average_after = machine::load_average();
-        self.stolen_percent = Steal::now().share_since(self.steal_before) * 100.0;
+        self.stolen_percent = Steal::now().since(self.steal_before).percent();
     }
 
     /// Writes everything as JSON.

@@ -12,10 +12,13 @@ use crate::machine::line_of;
 /// A sample counts as it is while the host took no more than this part of the time that was wanted. The counters have
 /// steps of 10 ms, so less could not be told from nothing in a sample of half a second.
 const MOST: f64 = 0.03;
+/// And no more than one tick of 10 ms, which says of a short sample no more than that there was some.
+const TICKS_MOST: u64 = 1;
 /// How often a sample is taken at most.
 const ATTEMPTS: usize = 4;
-/// Beyond so many, a third of all may be taken again, so that a busy host does not multiply the time of a run.
-const AGAIN_FREE: usize = 3;
+/// One in so many samples of a thing may be taken again, rounded up, so that a busy host does not multiply the time of
+/// a run.
+const AGAIN_PART: usize = 3;
 
 /// Ticks of all CPUs since the machine began: taken by the host, and wanted altogether, which leaves idle ones out.
 #[derive(Debug, Clone, Copy, Default)]
@@ -40,11 +43,31 @@ impl Steal {
         Self { taken, wanted: ticks.iter().sum::<u64>() - idle }
     }
 
-    /// The part of the time wanted since then that the host took, of 1.
-    pub(crate) fn share_since(self, before: Self) -> f64 {
-        let taken = self.taken.saturating_sub(before.taken);
+    /// What the host took since then.
+    pub(crate) fn since(self, before: Self) -> Loss {
+        let ticks = self.taken.saturating_sub(before.taken);
         let wanted = self.wanted.saturating_sub(before.wanted);
-        if taken == 0 { 0.0 } else { taken as f64 / wanted.max(taken) as f64 }
+        let share = if ticks == 0 { 0.0 } else { ticks as f64 / wanted.max(ticks) as f64 };
+        Loss { ticks, share }
+    }
+}
+
+/// What the host took of a sample.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Loss {
+    ticks: u64,
+    /// Of the time that was wanted, of 1.
+    share: f64,
+}
+
+impl Loss {
+    /// Of the time that was wanted, in percent.
+    pub(crate) fn percent(self) -> f64 {
+        self.share * 100.0
+    }
+
+    fn is_much(self) -> bool {
+        self.share > MOST && self.ticks > TICKS_MOST
     }
 }
 
@@ -61,14 +84,14 @@ pub(crate) struct Undisturbed {
 struct Sample<T> {
     turn: usize,
     found: T,
-    /// What the host took, of 1.
-    share: f64,
+    loss: Loss,
     attempts: usize,
 }
 
 impl Undisturbed {
-    /// Measures several things in the order of `turns`, and then those once more that lost most, the worst first: of
-    /// each the attempt counts that lost least. What was found stands with its turn, in that order.
+    /// Measures several things in the order of `turns`, and then those once more that lost most, the worst first, of
+    /// each thing no more than a third of its samples: that of a short one is not spared what that of a long one is
+    /// not. Of each sample the attempt counts that lost least. What was found stands with its turn, in that order.
     ///
     /// # Errors
     /// What `run` fails with.
@@ -80,37 +103,46 @@ impl Undisturbed {
         self.in_turn_by(turns, |turn| {
             let before = Steal::now();
             let found = run(turn)?;
-            Ok((found, Steal::now().share_since(before)))
+            Ok((found, Steal::now().since(before)))
         })
     }
 
-    /// The same where `run` says itself what part of the time was taken, of 1.
+    /// The same where `run` says itself what the host took.
     ///
     /// # Errors
     /// What `run` fails with.
     pub(crate) fn in_turn_by<T>(
         &mut self,
         turns: impl IntoIterator<Item = usize>,
-        mut run: impl FnMut(usize) -> Result<(T, f64)>,
+        mut run: impl FnMut(usize) -> Result<(T, Loss)>,
     ) -> Result<Vec<(usize, T)>> {
         let mut samples = Vec::new();
+        // How many samples of each thing there are, and how many more may be taken.
+        let mut allowed: Vec<usize> = Vec::new();
         for turn in turns {
-            let (found, share) = run(turn)?;
-            samples.push(Sample { turn, found, share, attempts: 1 });
+            let (found, loss) = run(turn)?;
+            samples.push(Sample { turn, found, loss, attempts: 1 });
+            allowed.resize(allowed.len().max(turn + 1), 0);
+            allowed[turn] += 1;
         }
-        let disturbed = |sample: &&mut Sample<T>| sample.share > MOST && sample.attempts < ATTEMPTS;
-        for _ in 0..AGAIN_FREE + samples.len() / 3 {
-            let worst = samples.iter_mut().filter(disturbed);
-            let Some(worst) = worst.max_by(|a, b| a.share.total_cmp(&b.share)) else { break };
-            let (found, share) = run(worst.turn)?;
+        allowed.iter_mut().for_each(|count| *count = count.div_ceil(AGAIN_PART));
+        loop {
+            let may_again = |sample: &&mut Sample<T>| {
+                sample.loss.is_much() && sample.attempts < ATTEMPTS && allowed[sample.turn] > 0
+            };
+            let worst = samples.iter_mut().filter(may_again);
+            let worst = worst.max_by(|a, b| a.loss.share.total_cmp(&b.loss.share));
+            let Some(worst) = worst else { break };
+            let (found, loss) = run(worst.turn)?;
             worst.attempts += 1;
+            allowed[worst.turn] -= 1;
             self.again += 1;
-            if share < worst.share {
-                (worst.found, worst.share) = (found, share);
+            if loss.share < worst.loss.share {
+                (worst.found, worst.loss) = (found, loss);
             }
         }
         self.samples += samples.len();
-        self.worst = samples.iter().map(|sample| sample.share).fold(self.worst, f64::max);
+        self.worst = samples.iter().map(|sample| sample.loss.share).fold(self.worst, f64::max);
         Ok(samples.into_iter().map(|sample| (sample.turn, sample.found)).collect())
     }
 }
@@ -129,47 +161,64 @@ impl fmt::Display for Undisturbed {
 
 #[cfg(test)]
 mod tests {
-    use super::{Steal, Undisturbed};
+    use super::{Loss, Steal, Undisturbed};
 
     #[test]
     fn what_was_taken_is_a_part_of_what_was_wanted() {
         let before = Steal::of("cpu  100 0 50 9000 7 1 2 10 55 0");
         let after = Steal::of("cpu  150 10 70 9900 9 1 2 30 60 0");
-        assert!((after.share_since(before) - 0.2).abs() < 1e-9);
-        assert!(after.share_since(after).abs() < 1e-9);
+        assert!((after.since(before).percent() - 20.0).abs() < 1e-9);
+        assert!(after.since(after).percent().abs() < 1e-9);
         // Kernels that do not count it, and no such file.
-        assert!(Steal::of("cpu  1 2 3 4").share_since(Steal::of("")).abs() < 1e-9);
+        assert!(Steal::of("cpu  1 2 3 4").since(Steal::of("")).percent().abs() < 1e-9);
     }
 
     /// Samples in which the host took such parts, numbered as they come.
     fn numbered(
         undisturbed: &mut Undisturbed,
-        turns: usize,
+        turns: &[usize],
         shares: &[f64],
     ) -> Vec<(usize, usize)> {
-        let mut coming = shares.iter().copied().enumerate();
-        undisturbed.in_turn_by(0..turns, |_| Ok(coming.next().unwrap())).unwrap()
+        let mut coming = shares.iter().map(|&share| Loss { ticks: 9, share }).enumerate();
+        let turns = turns.iter().copied();
+        undisturbed.in_turn_by(turns, |_| Ok(coming.next().unwrap())).unwrap()
     }
 
     #[test]
     fn the_worst_samples_are_taken_again_and_the_least_disturbed_count() {
         let mut undisturbed = Undisturbed::default();
-        assert_eq!(numbered(&mut undisturbed, 2, &[0.01, 0.03]), [(0, 0), (1, 1)]);
-        let found = numbered(&mut undisturbed, 3, &[0.05, 0.2, 0.0, 0.3, 0.1, 0.02, 0.04]);
-        // The second twice in vain or nearly so, then well; the first with what is left.
-        assert_eq!(found, [(0, 6), (1, 5), (2, 2)]);
+        assert_eq!(numbered(&mut undisturbed, &[0, 1], &[0.01, 0.03]), [(0, 0), (1, 1)]);
+        // Of four samples two may be taken again: the worst, and what is then the worst.
+        let shares = [0.05, 0.2, 0.0, 0.3, 0.1, 0.02];
+        let found = numbered(&mut undisturbed, &[0; 4], &shares);
+        assert_eq!(found, [(0, 0), (0, 5), (0, 2), (0, 4)]);
         let said = undisturbed.to_string();
-        assert!(said.starts_with("5 samples; 4 more") && said.ends_with("4.0 % at most"), "{said}");
+        assert!(
+            said.starts_with("6 samples; 2 more") && said.ends_with("10.0 % at most"),
+            "{said}"
+        );
     }
 
     #[test]
-    fn a_busy_host_does_not_multiply_the_time_of_a_run() {
+    fn every_thing_has_as_many_samples_taken_again() {
         let mut undisturbed = Undisturbed::default();
-        assert_eq!(numbered(&mut undisturbed, 30, &[0.5; 60]).len(), 30);
-        assert_eq!(undisturbed.again, 13);
+        let turns: Vec<usize> = (0..30).map(|turn| turn % 2).collect();
+        // Those of the first thing lose most, and take no chance from the other.
+        let shares: Vec<f64> = turns.iter().map(|turn| 0.5 - 0.2 * *turn as f64).collect();
+        let shares: Vec<f64> = shares.into_iter().chain([0.0; 60]).collect();
+        let found = numbered(&mut undisturbed, &turns, &shares);
+        let again = |thing| found.iter().filter(|(turn, at)| *turn == thing && *at >= 30).count();
+        assert_eq!((again(0), again(1), undisturbed.again), (5, 5, 10));
         // And none is tried for ever.
+        let mut busy = Undisturbed::default();
+        numbered(&mut busy, &[0; 30], &[0.5; 60]);
+        assert_eq!(busy.again, 10);
+    }
+
+    #[test]
+    fn a_single_tick_is_no_reason() {
         let mut undisturbed = Undisturbed::default();
-        numbered(&mut undisturbed, 1, &[0.5; 60]);
-        assert_eq!(undisturbed.again, 3);
+        undisturbed.in_turn_by([0], |_| Ok(((), Loss { ticks: 1, share: 0.5 }))).unwrap();
+        assert_eq!(undisturbed.again, 0);
     }
 }

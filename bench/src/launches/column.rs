@@ -15,7 +15,7 @@ use super::{Decoding, read_into_page_cache};
 use crate::arguments::LaunchesArguments;
 use crate::report::{Report, Series};
 use crate::statistics::Samples;
-use crate::steal::Steal;
+use crate::steal::{Loss, Steal};
 
 /// Threads of a daemon of ours that somebody may wait for, by how their names begin.
 const AWAITED: [&str; 2] = ["fuse-", "erofs_worker"];
@@ -110,8 +110,11 @@ pub(super) struct Round {
     delays: f64,
     delays_ahead: f64,
     queued: Option<f64>,
-    /// The part of the CPUs' time that the host took in the last launch.
-    pub(super) stolen: f64,
+    /// What the host took in the last launch.
+    pub(super) stolen: Loss,
+    /// Items that workers ran, how many of them on no CPU of their own, and what priorities they reached.
+    items: (u64, u64),
+    rungs: Vec<String>,
 }
 
 /// What a mount showed, a value a round, in us.
@@ -160,7 +163,12 @@ impl Column {
         self.all_launches.push(round.all_launches);
         self.delays.push(round.delays);
         self.delays_ahead.push(round.delays_ahead);
-        self.stolen.push(round.stolen * 100.0);
+        self.stolen.push(round.stolen.percent());
+        self.items += round.items.0;
+        self.unbound_items += round.items.1;
+        self.rungs.extend_from_slice(&round.rungs);
+        self.rungs.sort();
+        self.rungs.dedup();
         if let Some(queued) = round.queued {
             self.queued.push(queued);
         }
@@ -174,10 +182,10 @@ impl Column {
     ) -> Result<Round> {
         read_into_page_cache(&arguments.image)?;
         let mount = self.system.mount(arguments, directory)?;
-        let round = launch(&mount, directory)?;
+        let mut round = launch(&mount, directory)?;
         match mount {
             Mount::Ours(daemon) => {
-                self.note_workers(&daemon);
+                (round.items, round.rungs) = (daemon.items(), daemon.rungs());
                 daemon.end()?;
             }
             Mount::Peer(peer) => {
@@ -186,15 +194,6 @@ impl Column {
             }
         }
         Ok(round)
-    }
-
-    fn note_workers(&mut self, daemon: &Daemon) {
-        let (items, unbound) = daemon.items();
-        self.items += items;
-        self.unbound_items += unbound;
-        self.rungs.extend(daemon.rungs());
-        self.rungs.sort();
-        self.rungs.dedup();
     }
 
     /// That the workers were what the column says.
@@ -249,7 +248,9 @@ fn launch(mount: &Mount<'_>, directory: &Path) -> Result<Round> {
         delays: after.delays.since(&before.delays, awaited),
         delays_ahead: after.delays.since(&before.delays, ahead),
         queued: after.queued.zip(before.queued).map(|(after, before)| after - before),
-        stolen: after.steal.share_since(before.steal),
+        stolen: after.steal.since(before.steal),
+        items: (0, 0),
+        rungs: Vec::new(),
     })
 }
 

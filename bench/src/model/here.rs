@@ -61,7 +61,8 @@ pub(super) fn compare_queues(
         writeln!(out, "here: the queues on {cpus} CPUs")?;
         let measured = real_rates(&home, cpus, arguments, is_quick);
         home.bind_current_thread().context("giving the CPUs back")?;
-        let (request, rates) = measured?;
+        let (request, rates, undisturbed) = measured?;
+        report.add_remark(format!("here, queues on {cpus} CPUs: {undisturbed}"));
         report.add_remark(format!("here: a request on {cpus} CPUs takes {request:.0} ns"));
         for (row, rates) in rates {
             let load =
@@ -151,13 +152,14 @@ fn ping_pong(first: usize, second: usize) -> Result<f64> {
 /// A queue and its thousands of requests a second, one sample a pass.
 type Rates = Vec<(ModelRow, Samples)>;
 
-/// What a request costs without a queue, in nanoseconds, and the rates of all queues, in turn.
+/// What a request costs without a queue, in nanoseconds, the rates of all queues, in turn, and what the
+/// host did to them.
 fn real_rates(
     home: &CpuSet,
     cpus: usize,
     arguments: &ModelArguments,
     is_quick: bool,
-) -> Result<(f64, Rates)> {
+) -> Result<(f64, Rates, Undisturbed)> {
     let pages = Arc::new(PageStore::new(if is_quick { QUICK_PAGES } else { PAGES })?);
     let crew = Crew { workers: (cpus - 1).max(1), slots: arguments.requests.into() };
     let mut numbers = home.iter();
@@ -189,7 +191,8 @@ fn real_rates(
     }
     let mut rates = lines.into_iter().map(|(_, samples)| samples);
     let inline = rates.next().context("no row")?;
-    Ok((1e6 / inline.median(), arguments.rows.iter().copied().zip(rates).collect()))
+    let rates = arguments.rows.iter().copied().zip(rates).collect();
+    Ok((1e6 / inline.median(), rates, undisturbed))
 }
 
 /// Thousands of requests a second in one pass.
@@ -256,6 +259,7 @@ pub(super) fn compare_jobs(
     for (turn, nanos) in undisturbed.in_turn(turns, nanos)? {
         times.get_mut(turn).context("a turn of no number of CPUs")?.push(nanos);
     }
+    report.add_remark(format!("here, faulting in: {undisturbed}"));
     let [alone, both] = times.map(|samples| samples.summary());
     let pages = FAULT_BYTES as f64 / faults::PAGE_BYTES as f64;
     let stated = arguments.kernel();

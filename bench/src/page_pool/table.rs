@@ -9,8 +9,7 @@ use crate::statistics::{Samples, difference_percent};
 use crate::table::Table;
 
 /// What is known of the cause where a mark is missed.
-const BEYOND: &str =
-    "more was wanted at a time than the reserve and what the cache kept could give";
+const BEYOND: &str = "the rest came from the system: in other lengths than lay idle, or more at a time than the reserve has";
 /// The reserve of which the seed says that it is enough nearly always.
 const COVERING_PAGES: u32 = 64;
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf, absolute};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde::Serialize;
 
@@ -57,14 +57,17 @@ impl ProgramArguments {
             let own = std::env::current_exe().context("finding this program")?;
             let place = own.parent().unwrap_or(&own);
             let beside = place.join("ferrofs");
-            if !is_program(&beside) {
-                build_into(place)?;
+            let built = if is_program(&beside) { Ok(()) } else { build_into(place) };
+            match is_program(&beside).then_some(beside).or_else(|| on_path("ferrofs")) {
+                Some(found) => found,
+                None => {
+                    built?;
+                    let place = place.display();
+                    bail!(
+                        "no ferrofs in {place} or on PATH; `cargo build --release -p ferrofs` builds it, --ferrofs names it"
+                    )
+                }
             }
-            let found = is_program(&beside).then_some(beside).or_else(|| on_path("ferrofs"));
-            found.with_context(|| {
-                let place = place.display();
-                format!("no ferrofs in {place} or on PATH; `cargo build --release -p ferrofs` builds it, --ferrofs names it")
-            })?
         };
         Ok(Program::at("ferrofs", path))
     }

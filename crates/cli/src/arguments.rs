@@ -95,7 +95,7 @@ pub(crate) struct MachineArguments {
 pub(crate) struct ReserveArguments {
     /// Pages of 4 KiB that stay resident for decoding when nobody reads; more of them go back to the system
     /// at once, and 0 keeps none. What was kept longest makes room before more is taken from the system, and
-    /// reads are no larger than fits: with fewer than 256 long files are read more slowly [default: up to an
+    /// reads are no larger than fits: with fewer than 128 a thread long files are read more slowly [default: up to an
     /// eighth of --memory for some seconds]
     #[arg(long, value_name = "N")]
     pub(crate) reserved_pages: Option<u32>,

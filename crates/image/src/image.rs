@@ -268,7 +268,7 @@ impl Image {
     }
 
     /// Memory for what may be wanted soon, as far as it takes none from anybody: what lies idle, or free bytes of the
-    /// budget; with a reserve nothing is mapped for it, and a [share](Memory::reserve_share) stays for those who must
+    /// budget; with a reserve nothing is mapped beyond that, and a [share](Memory::reserve_share) stays for those who must
     /// have memory. Best effort: whoever gets none does without.
     #[must_use]
     pub fn spare_buffer(&self, bytes: usize) -> Option<Buffer> {

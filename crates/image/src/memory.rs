@@ -40,7 +40,7 @@ impl Memory {
 
     /// Bytes of one piece that is faulted in before it is wanted: what most extents fit in, and no more than
     /// four times what a small one asks for.
-    const PREFAULT_BYTES: usize = 64 << 10;
+    pub(crate) const PREFAULT_BYTES: usize = 64 << 10;
 
     /// Memory of at most `limit_bytes`.
     ///

@@ -13,7 +13,8 @@ pub struct Settings {
     pub priority: Wanted,
     /// After what time a request fails with `EIO`; `None` waits for ever.
     pub time_limit: Option<Duration>,
-    /// Bytes of a reserve that one read may take; none without a reserve. Longer reads come in pieces.
+    /// Bytes of a reserve that one read should take; none without a reserve. Longer reads come in pieces, though never
+    /// in shorter ones than 64 KiB.
     pub reserve_share: Option<u64>,
     /// Whether extended attributes are shown at all.
     pub has_xattrs: bool,

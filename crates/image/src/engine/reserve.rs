@@ -9,6 +9,7 @@ use ferrofs_workers::memory::{Buffer, Policy};
 
 use super::Engine;
 use crate::error::Result;
+use crate::memory::Memory;
 
 impl Engine {
     /// Memory for what somebody waits for: of the reserve, else what kept clusters leave, else from the system.
@@ -22,20 +23,24 @@ impl Engine {
     }
 
     /// Memory for what may be wanted soon, as far as it takes none from anybody: what lies idle, else what kept
-    /// clusters leave. Without a reserve free bytes of the budget, too; with one nothing is mapped for it, and one
+    /// clusters leave. Without a reserve free bytes of the budget, too; with one nothing is mapped beyond that, and one
     /// reader's part stays for those who must have memory.
     pub(crate) fn spare_buffer(&self, bytes: usize) -> Option<Buffer> {
-        match self.memory.reserve_share() {
+        let Some(left) = self.memory.reserve_share() else {
             // First, so that a refusal says that there is no room, and makes readahead's windows smaller.
-            None => self.memory.stock(bytes, 1),
-            Some(left) => {
-                let lacks = left.saturating_sub(self.memory.idle_bytes());
-                if lacks > 0 && (self.clusters.shed(lacks) == 0 || self.memory.idle_bytes() < left)
-                {
-                    return None;
-                }
-            }
+            self.memory.stock(bytes, 1);
+            return self.memory.buffer(bytes, Policy::MayFail).ok();
+        };
+        let buffers = self.memory.buffers();
+        let wanted = left.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX));
+        // Short blocks would serve little else.
+        let length = bytes.max(Memory::PREFAULT_BYTES);
+        while buffers.idle_bytes() < wanted && buffers.grow_reserve(length) {}
+        let lacks = wanted.saturating_sub(buffers.idle_bytes());
+        if lacks > 0 && self.clusters.weight_bytes() >= lacks {
+            // One half is for what all readers have had decoded ahead, and did not read yet.
+            self.clusters.shed_used(lacks, self.memory.reserved_bytes() / 2);
         }
-        self.memory.buffer(bytes, Policy::MayFail).ok()
+        buffers.lease_leaving(bytes, left).ok()
     }
 }

@@ -1,6 +1,6 @@
 //! Reading with a reserve: once it is resident it goes round, and nothing more is taken from the system.
 
-use ferrofs_image::{Image, Memory, OpenOptions};
+use ferrofs_image::{Image, Memory, OpenOptions, SyncDecompress};
 
 use crate::engine_sources::{Watchdog, own_workers};
 use crate::engine_writer::Written;
@@ -51,11 +51,10 @@ fn without_a_reserve_the_cache_takes_what_the_budget_has() {
 }
 
 #[test]
-fn best_effort_maps_nothing_and_leaves_a_share() {
+fn best_effort_maps_no_more_than_the_reserve_and_leaves_a_share() {
     let written = Written::of_extents(65_535, &[1], 90_000);
     let memory = reserve();
     let image = written.open(&OpenOptions::new().memory(&memory));
-    assert!(image.spare_buffer(4096).is_none(), "there is nothing yet");
     assert_eq!(memory.prefault(1).unwrap(), RESERVED_BYTES);
     let mapped = memory.buffer_counts().mapped;
     let spare: Vec<_> = std::iter::from_fn(|| image.spare_buffer(4096)).collect();
@@ -63,7 +62,7 @@ fn best_effort_maps_nothing_and_leaves_a_share() {
     let left = memory.idle_bytes();
     let share = memory.reserve_share().unwrap();
     assert_eq!(share, RESERVED_BYTES / 4);
-    assert!((share - (64 << 10)..share).contains(&left), "{left}");
+    assert!((share..share + (64 << 10)).contains(&left), "{left}");
     drop(image.demand_buffer(4096).unwrap());
     assert_eq!(memory.buffer_counts().mapped, mapped, "what was left served who must have it");
     // Without a reserve free bytes of the budget will do.
@@ -98,4 +97,44 @@ fn an_extent_of_more_than_a_share_of_the_reserve_goes_through_a_window() {
         assert_eq!(image.stats().clusters_windowed > 0, is_windowed, "{bytes} bytes");
         assert_eq!(memory.frame_counts().leases() > 0, is_windowed, "{bytes} bytes");
     }
+}
+
+// The blocks that were faulted in are shorter than the extents.
+#[test]
+fn a_reserve_that_was_faulted_in_serves_long_extents() {
+    let _watchdog = Watchdog::new("long extents from short blocks");
+    let written = Written::of_extents(65_535, &[60], 120_000);
+    let memory = Memory::with_reserve(64 << 20, 4 * PAGES, 2).unwrap();
+    let image = written.open(&OpenOptions::new().memory(&memory).keeps_memory(true));
+    let before = memory.budget().used_bytes();
+    assert_eq!(memory.prefault(1).unwrap(), 4 * RESERVED_BYTES);
+    read_through(&image, &written, 0);
+    let stats = image.stats();
+    assert!(stats.cached_bytes > 2 * RESERVED_BYTES, "most of it is used: {stats:?}");
+    let resident = memory.budget().used_bytes() - before;
+    assert!(resident <= 5 * RESERVED_BYTES, "{resident}: a station's window more than the reserve");
+}
+
+#[test]
+fn what_was_decoded_ahead_is_not_pushed_out_before_it_is_read() {
+    let _watchdog = Watchdog::new("readahead from a reserve");
+    let written = Written::of_extents(65_535, &[100], 60_000);
+    let decoded = |memory: &Memory| {
+        let options = OpenOptions::new().memory(memory).workers(&own_workers());
+        let options = options.reads_are_kept(true).sync_decompress(SyncDecompress::ForceOff);
+        let image = written.open(&options);
+        let file = image.open_file(&Written::file(&image, 0)).unwrap();
+        let mut buffer = vec![0; 64 << 10];
+        for (step, part) in written.texts[0].chunks(64 << 10).enumerate() {
+            assert_eq!(file.read_at((step as u64) << 16, &mut buffer).unwrap(), part.len());
+            assert!(buffer[..part.len()] == *part, "piece {step}");
+        }
+        (image.stats().clusters_decoded, image.stats().cache)
+    };
+    let (free, free_cache) = decoded(&Memory::new(64 << 20).unwrap());
+    let (bounded, cache) = decoded(&reserve());
+    assert!(
+        bounded <= free + free / 20,
+        "{bounded} extents instead of {free}: {cache:?} {free_cache:?}"
+    );
 }

@@ -68,11 +68,11 @@ impl<K: Copy + Eq + Hash, V: Value> Shared<K, V> {
         }
     }
 
-    fn shed(&self, bytes: u64) -> u64 {
+    fn shed(&self, bytes: u64, evict: impl Fn(&mut Register<K, V>) -> Option<(V, u64)>) -> u64 {
         let mut gone = 0_u64;
         while gone < bytes {
             // The guard ends with this statement; the value does not.
-            let evicted = lock(&self.register).evict_above(0);
+            let evicted = evict(&mut *lock(&self.register));
             let Some((value, weight)) = evicted else { break };
             drop(value);
             gone = gone.saturating_add(weight);
@@ -127,7 +127,13 @@ impl<K: Copy + Eq + Hash, V: Value> Claims<K, V> {
     /// left; says how much went. A value that somebody still holds goes with its last holder. It waits
     /// for nobody.
     pub fn shed(&self, bytes: u64) -> u64 {
-        self.shared.shed(bytes)
+        self.shared.shed(bytes, |register| register.evict_above(0))
+    }
+
+    /// The same for best effort: what was prefetched and not used yet goes only while more than `unused` bytes of
+    /// weight are kept, so that who decodes ahead does not push out what was decoded ahead.
+    pub fn shed_used(&self, bytes: u64, unused: u64) -> u64 {
+        self.shared.shed(bytes, |register| register.evict_used(unused))
     }
 
     /// What [`Budget::register_reclaimer`](crate::memory::Budget::register_reclaimer) takes: sheds while
@@ -137,7 +143,10 @@ impl<K: Copy + Eq + Hash, V: Value> Claims<K, V> {
         K: Send + 'static,
     {
         let weak = PlainArc::downgrade(&self.shared);
-        move |bytes| weak.upgrade().map_or(0, |shared| shared.shed(bytes))
+        move |bytes| {
+            weak.upgrade()
+                .map_or(0, |shared| shared.shed(bytes, |register| register.evict_above(0)))
+        }
     }
 
     /// Changes the capacity; what is above goes.

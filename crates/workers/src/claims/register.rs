@@ -289,6 +289,13 @@ impl<K: Copy + Eq + Hash, V: Clone> Register<K, V> {
         self.remove(place).map(|value| (value, weight))
     }
 
+    /// The same; but of values that were prefetched and not used yet at least `unused` bytes stay.
+    pub(super) fn evict_used(&mut self, unused: u64) -> Option<(V, u64)> {
+        let oldest = self.kept.peek(self.kept.oldest()?)?;
+        let most = if oldest.is_unused { unused } else { 0 };
+        self.evict_above(most)
+    }
+
     /// The value kept for `key`, which is not kept any more.
     pub(super) fn forget(&mut self, key: K) -> Option<V> {
         let place = self.slots.get_mut(&key)?.kept.take()?;

@@ -170,10 +170,10 @@ impl Buffers {
     }
 
     /// The same for one who lives on the reserve, and maps beyond it only when nothing else helps: takes what is idle
-    /// and fits, maps while less than the reserve is resident, and else has `make_room` free as many bytes as it is
-    /// told, four times at most, and looks again. Then, or when it frees none or others wait for memory, it is a
-    /// [`lease`](Self::lease) under [`Policy::MustSucceed`]. `make_room` says how many bytes it let go of, and runs
-    /// outside of the lock.
+    /// and fits; maps while less than the reserve is resident, or where so many bytes lie idle in shorter blocks, which
+    /// go for it; and else has `make_room` free as many bytes as it is told, four times at most, and looks again. Then,
+    /// or when it frees none or others wait for memory, it is a [`lease`](Self::lease) under
+    /// [`Policy::MustSucceed`]. `make_room` says how many bytes it let go of, and runs outside of the lock.
     ///
     /// # Errors
     ///
@@ -185,23 +185,39 @@ impl Buffers {
     ) -> Result<Buffer, Error> {
         let store = &self.store;
         let (wanted, kept) = (rounded(length)?, store.kept_bytes());
-        for _ in 0..ROOM_MOST {
+        for attempt in 0..ROOM_MOST {
             // Who waits comes first, and has memory reclaimed that is kept.
             if kept == 0 || !store.budget.has_no_visitors() {
                 break;
             }
             let mut shelf = lock(&store.shelf);
-            if let Some(block) = shelf.take(wanted, store.largest_waste()) {
+            if let Some(block) = shelf.take(wanted, store.largest_waste(), 0) {
                 drop(shelf);
                 return Ok(self.buffer(store.counted_idle(block), length));
             }
             let is_growing = shelf.resident_bytes < kept;
+            let is_cut_short = shelf.idle_bytes >= wanted as u64;
             drop(shelf);
+            // At first only: what was just let go of may still come together.
+            if !is_growing && is_cut_short && attempt == 0 {
+                store.give_back(wanted as u64);
+                break;
+            }
             if is_growing || make_room(wanted as u64) == 0 {
                 break;
             }
         }
         self.lease(length, Policy::MustSucceed)
+    }
+
+    /// Best effort that leaves `left` idle bytes to others: a [`lease`](Self::lease) under [`Policy::MayFail`] that is
+    /// refused where fewer would be left.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::lease`] under [`Policy::MayFail`].
+    pub fn lease_leaving(&self, length: usize, left: u64) -> Result<Buffer, Error> {
+        self.store.lease_idle(rounded(length)?, left).map(|block| self.buffer(block, length))
     }
 
     /// Makes idle blocks for leases of `length` bytes, until there are `count` of that size, so that
@@ -219,6 +235,19 @@ impl Buffers {
             made += 1;
         }
         made
+    }
+
+    /// Makes an idle block for leases of `length` bytes, if the reserve has not so many bytes yet: idle or out, no more
+    /// than it may have are resident then. Says whether it did. As [`stock`](Self::stock) it is for threads that may
+    /// map, and does not wait.
+    pub fn grow_reserve(&self, length: usize) -> bool {
+        let Ok(wanted) = rounded(length) else { return false };
+        let store = &self.store;
+        let resident = lock(&store.shelf).resident_bytes;
+        if resident.saturating_add(wanted as u64) > store.kept_bytes() {
+            return false;
+        }
+        store.new_idle(wanted, 1, 1).map(|block| store.put_back(block)).is_some()
     }
 
     /// Bytes of idle blocks: resident, charged, and to be had without a system call.
@@ -281,15 +310,15 @@ impl Store {
                 .with_amount(wanted as u64, self.budget.limit_bytes()));
         }
         match policy {
-            Policy::MayFail => self.lease_idle(wanted),
+            Policy::MayFail => self.lease_idle(wanted, 0),
             Policy::MustSucceed => self.lease_anyhow(wanted, standing),
         }
     }
 
-    fn lease_idle(&self, wanted: usize) -> Result<Block, Error> {
+    fn lease_idle(&self, wanted: usize, left: u64) -> Result<Block, Error> {
         let at_hand = if self.budget.gives_way() { None } else { self.try_shelf() };
         // A second word for the guard: it ends before the refusal is counted.
-        let block = at_hand.and_then(|mut shelf| shelf.take(wanted, self.largest_waste()));
+        let block = at_hand.and_then(|mut shelf| shelf.take(wanted, self.largest_waste(), left));
         match block {
             Some(block) => Ok(self.counted_idle(block)),
             None => {
@@ -316,7 +345,7 @@ impl Store {
 
     fn find(&self, wanted: usize) -> Option<Found> {
         // The guard ends with this statement: bytes are taken outside of the lock.
-        let idle = lock(&self.shelf).take(wanted, self.largest_waste());
+        let idle = lock(&self.shelf).take(wanted, self.largest_waste(), 0);
         idle.map(Found::Idle).or_else(|| self.budget.try_charge(wanted as u64).map(Found::Bytes))
     }
 
@@ -485,11 +514,14 @@ impl Shelf {
         self.place(length).map_or(0, |place| self.sizes[place].idle.len())
     }
 
-    /// The block of the smallest size that fits and wastes no more than it may, the last one released.
-    fn take(&mut self, wanted: usize, largest_waste: usize) -> Option<Block> {
+    /// The block of the smallest size that fits and wastes no more than it may, the last one released; none where
+    /// fewer than `left` bytes would stay idle.
+    fn take(&mut self, wanted: usize, largest_waste: usize, left: u64) -> Option<Block> {
         let first = self.place(wanted).unwrap_or_else(|place| place);
         let most = wanted.saturating_mul(largest_waste);
-        let fitting = self.sizes[first..].iter_mut().take_while(|size| size.length <= most);
+        let spare = self.idle_bytes.checked_sub(left)?;
+        let fitting = self.sizes[first..].iter_mut();
+        let fitting = fitting.take_while(|size| size.length <= most && size.length as u64 <= spare);
         let (block, _) = fitting.filter_map(|size| size.idle.pop_back()).next()?;
         self.idle_bytes -= block.mapping.length() as u64;
         Some(block)
