@@ -103,8 +103,9 @@ impl Readahead {
         self.shrink_if_refused(core);
         let cpus = u64::try_from(core.engine.workers.parallelism()).unwrap_or(1);
         let memory = &core.engine.memory;
+        let most = memory.budget().limit_bytes() / MEMORY_SHARE;
         // More of a reserve would push out what was decoded ahead before it is read.
-        let most = memory.reserve_share().unwrap_or(memory.budget().limit_bytes() / MEMORY_SHARE);
+        let most = most.min(memory.reserve_share().unwrap_or(u64::MAX));
         let most = most.min(cpus.saturating_mul(LARGEST_BYTES_A_CPU)).max(FIRST_BYTES);
         self.window = self.window.min(most);
         self.try_prefetch(core, inode, range).ok();

@@ -330,6 +330,21 @@ fn prefetches_are_counted_by_what_became_of_them() {
 }
 
 #[test]
+fn best_effort_leaves_what_was_prefetched_and_not_used() {
+    let claims = Claims::new(MANY);
+    put(&claims, 1, 1, 100);
+    for key in [2, 3] {
+        mine(prefetch(&claims, key, 1)).publish(front(1, 100));
+    }
+    let each = 100 + KEPT_BYTES;
+    assert_eq!(claims.shed_used(u64::MAX, 2 * each), 100, "the one that was demanded");
+    assert_eq!((claims.weight_bytes(), claims.shed_used(1, 2 * each)), (2 * each, 0));
+    assert_eq!(ready(demand(&claims, 2, 1)), 1);
+    assert_eq!(claims.shed_used(u64::MAX, each), 200, "one too many, and one that was used");
+    assert_eq!(claims.shed(u64::MAX), 0);
+}
+
+#[test]
 fn a_budget_asks_the_cache_and_does_not_keep_it() {
     use crate::memory::{Budget, Policy};
     let budget = Budget::new(100);
