@@ -36,7 +36,7 @@ impl Memory {
     const FRAMES: u32 = 4096;
 
     /// What a reserve counts in.
-    const PAGE_BYTES: u64 = 4096;
+    pub(crate) const PAGE_BYTES: u64 = 4096;
 
     /// Bytes of one piece that is faulted in before it is wanted: what most extents fit in, and no more than
     /// four times what a small one asks for.

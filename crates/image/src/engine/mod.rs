@@ -33,7 +33,7 @@ use crate::devices::Devices;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::memory::Memory;
 
-/// Extents up to this length are decoded whole, in bytes: a window would be no smaller.
+/// Extents up to this length are decoded whole, in bytes, unless a reserve is too small for them: a window would save little.
 const WINDOW_EXTENT_BYTES: u64 = 128 << 10;
 
 /// Looks before a thread sleeps, about a microsecond apart.
@@ -218,15 +218,19 @@ impl Engine {
     /// Whether a part of an LZ4 extent that ends at `end` should go through a window: where the whole
     /// extent could only be had by waiting for memory, or is more than a reserve is for.
     pub(crate) fn prefers_window(&self, cluster: &Cluster) -> bool {
-        if cluster.id.coding != Coding::Compressed(AlgorithmId::Lz4)
-            || cluster.decoded_bytes <= WINDOW_EXTENT_BYTES
-        {
+        let bytes = cluster.decoded_bytes;
+        if cluster.id.coding != Coding::Compressed(AlgorithmId::Lz4) {
             return false;
         }
-        let bytes = cluster.decoded_bytes;
+        if self.is_beyond_reserve(bytes) {
+            return true;
+        }
+        if bytes <= WINDOW_EXTENT_BYTES {
+            return false;
+        }
         let has_room = self.memory.has_room_for(bytes)
             || self.memory.has_room_for(bytes.saturating_sub(self.spare_bytes()));
-        !has_room || self.is_beyond_reserve(bytes)
+        !has_room
     }
 
     /// Memory that comes back as soon as somebody asks for it: idle buffers and the cache. A cluster

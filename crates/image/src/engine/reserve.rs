@@ -11,15 +11,19 @@ use super::Engine;
 use crate::error::Result;
 use crate::memory::Memory;
 
+/// What the frames of the longest LZ4 window come to, in bytes.
+const WINDOW_BYTES: u64 = 17 * Memory::PAGE_BYTES;
+
 impl Engine {
     /// Memory for what somebody waits for: of the reserve, else what kept clusters leave, else from the system.
     pub(crate) fn demand_buffer(&self, bytes: usize) -> Result<Buffer> {
         Ok(self.memory.buffers().lease_of_reserve(bytes, |wanted| self.clusters.shed(wanted))?)
     }
 
-    /// Whether so long an extent is more than one reader's part of a reserve.
+    /// Whether so long an extent is more than one reader's part of a reserve, and more than the window that would
+    /// take its place.
     pub(super) fn is_beyond_reserve(&self, bytes: u64) -> bool {
-        self.memory.reserve_share().is_some_and(|share| bytes > share)
+        self.memory.reserve_share().is_some_and(|share| bytes > share.max(WINDOW_BYTES))
     }
 
     /// Memory for what may be wanted soon, as far as it takes none from anybody: what lies idle, else what kept

@@ -86,16 +86,25 @@ fn best_effort_takes_what_the_cache_kept() {
 
 #[test]
 fn an_extent_of_more_than_a_share_of_the_reserve_goes_through_a_window() {
-    for (bytes, readers, is_windowed) in
-        [(200_000, 2, false), (300_000, 2, true), (300_000, 1, false), (200_000, 4, true)]
-    {
+    for (bytes, pages, readers, is_windowed) in [
+        (200_000, PAGES, 2, false),
+        (300_000, PAGES, 2, true),
+        (300_000, PAGES, 1, false),
+        (200_000, PAGES, 4, true),
+        // A share of 64 KiB.
+        (60_000, PAGES / 4, 2, false),
+        (80_000, PAGES / 4, 2, true),
+        // One of 16 KiB: a window takes more than the shorter extent.
+        (60_000, PAGES / 16, 2, false),
+        (80_000, PAGES / 16, 2, true),
+    ] {
         let written = Written::of_extents(65_535, &[2], bytes);
-        let memory = Memory::with_reserve(64 << 20, PAGES, readers).unwrap();
+        let memory = Memory::with_reserve(64 << 20, pages, readers).unwrap();
         let options = OpenOptions::new().memory(&memory).workers(&own_workers());
         let image = written.open(&options);
         read_through(&image, &written, 0);
-        assert_eq!(image.stats().clusters_windowed > 0, is_windowed, "{bytes} bytes");
-        assert_eq!(memory.frame_counts().leases() > 0, is_windowed, "{bytes} bytes");
+        assert_eq!(image.stats().clusters_windowed > 0, is_windowed, "{bytes} of {pages}");
+        assert_eq!(memory.frame_counts().leases() > 0, is_windowed, "{bytes} of {pages}");
     }
 }
 
