@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use super::budget::{Budget, Charge};
 use super::mapping::{Mapping, Pages, Populated, touch};
 use super::policy::Policy;
+use super::prefault::job_over;
 use super::room::Standing;
-use crate::jobs::Job;
 use crate::{Error, ErrorKind};
 
 /// Resident memory of which one lease is cut.
@@ -23,13 +23,6 @@ pub(super) struct Block {
 /// Lengths double up to this, so that small blocks are few sizes and rarely grow; beyond it doubling would
 /// charge far more than is asked.
 const GRAIN_BYTES: usize = 1 << 20;
-
-/// The least that is worth a thread when a block is faulted in by several: one call, some 3 ms, so that the
-/// last piece does not keep the others waiting.
-const PIECE_BYTES: u64 = 8 << 20;
-
-/// Pieces that each thread gets of a long one.
-const PIECES_A_THREAD: u64 = 32;
 
 /// The length of a block for a lease.
 pub(super) fn rounded(length: usize) -> Result<usize, Error> {
@@ -71,8 +64,7 @@ impl Block {
     ) -> Result<(Self, Duration), Error> {
         // On an error it ends before `charge`, which came before it.
         let mut mapping = budget.system().map(length, Pages::Small)?;
-        let job = Job::over(0..length as u64).align(PIECE_BYTES).min_chunk(PIECE_BYTES);
-        let job = job.pieces_a_thread(PIECES_A_THREAD).max_threads(threads);
+        let job = job_over(length as u64).max_threads(threads);
         let begin = Instant::now();
         let taken = budget.system().populate_by(&mut mapping, job)?;
         Ok((Self { mapping, charge }, taken.saturating_sub(begin.elapsed())))
