@@ -33,7 +33,8 @@ use crate::devices::Devices;
 use crate::error::{Error, ErrorKind, Place, Result};
 use crate::memory::Memory;
 
-/// Extents up to this length are decoded whole, in bytes, unless a reserve is too small for them: a window would save little.
+/// Extents up to this length are decoded whole, in bytes, unless a reserve is too small for them: a window would
+/// save little.
 const WINDOW_EXTENT_BYTES: u64 = 128 << 10;
 
 /// Looks before a thread sleeps, about a microsecond apart.

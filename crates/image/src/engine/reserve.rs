@@ -5,6 +5,7 @@
 //! clusters that only grew would use it up and then map: so what was kept longest makes room before anything is
 //! mapped beyond the reserve.
 
+use ferrofs_codec::lz4_window_pages;
 use ferrofs_workers::memory::{Buffer, Policy};
 
 use super::Engine;
@@ -13,6 +14,7 @@ use crate::memory::Memory;
 
 /// What the frames of the longest LZ4 window come to, in bytes.
 const WINDOW_BYTES: u64 = 17 * Memory::PAGE_BYTES;
+const _: () = assert!(lz4_window_pages(u16::MAX, usize::MAX) == 17);
 
 impl Engine {
     /// Memory for what somebody waits for: of the reserve, else what kept clusters leave, else from the system.
