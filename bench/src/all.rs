@@ -18,10 +18,12 @@ use crate::page::{self, Chapter, Outcome};
 use crate::peers;
 use child::run_child;
 use material::Material;
-use plan::{Step, step};
+use plan::{Extent, Step, step};
 
 /// No experiment starts after so long.
 const PATIENCE: Duration = Duration::from_secs(14 * 60);
+/// Less time is not worth a run at length, in seconds.
+const LENGTH: u64 = 60;
 /// What is written without `--out`, in the current folder.
 const DEFAULT_FOLDER: &str = "ferrofs-bench-report";
 
@@ -68,6 +70,7 @@ pub(crate) fn run(
     let folder = out.unwrap_or(Path::new(DEFAULT_FOLDER));
     fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
     let material = Material::make(arguments, is_quick, say)?;
+    let extent = if is_quick { Extent::Quick } else { Extent::Usual };
     let mut chapters = Vec::new();
     let mut noisy = Vec::new();
     let count = experiments.len();
@@ -75,7 +78,12 @@ pub(crate) fn run(
         write!(say, "[{}/{count}] {experiment}: ", number + 1)?;
         say.flush()?;
         let start = Instant::now();
-        let outcome = one(experiment, &material, (is_quick, folder), start - begin)?;
+        let outcome = if start - begin > PATIENCE {
+            let minutes = PATIENCE.as_secs() / 60;
+            Outcome::LeftOut(format!("{minutes} minutes were over"))
+        } else {
+            one(experiment, &material, (extent, folder))?
+        };
         writeln!(say, "{} ({:.0} s)", outcome.word(), start.elapsed().as_secs_f64())?;
         if matches!(&outcome, Outcome::Done(found) if found.is_too_noisy()) {
             noisy.push((chapters.len(), start.elapsed()));
@@ -88,17 +96,14 @@ pub(crate) fn run(
         if begin.elapsed() + took < PATIENCE {
             write!(say, "{} again: ", chapter.experiment)?;
             say.flush()?;
-            let aside = folder.join("again");
-            fs::create_dir_all(&aside).with_context(|| format!("making {}", aside.display()))?;
-            let how = (is_quick, aside.as_path());
-            let second = one(chapter.experiment, &material, how, begin.elapsed())?;
-            writeln!(say, "{}", second.word())?;
-            if matches!(&second, Outcome::Done(found) if !found.is_too_noisy()) {
-                move_all(&aside, folder)?;
-                chapter.outcome = second;
-            }
-            fs::remove_dir_all(&aside).with_context(|| format!("removing {}", aside.display()))?;
+            let is_better =
+                |second: &Outcome| matches!(second, Outcome::Done(found) if !found.is_too_noisy());
+            let second = replace(chapter, &material, (extent, folder), is_better)?;
+            writeln!(say, "{second}")?;
         }
+    }
+    if !is_quick {
+        run_at_length(&mut chapters, &material, (begin, folder), say)?;
     }
     let path = folder.join("report.html");
     let html = page::render(&chapters, material.notes(), begin.elapsed());
@@ -120,18 +125,64 @@ fn move_all(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Runs what was a quick look with what is left of the time, each with an equal part of it or more.
+fn run_at_length(
+    chapters: &mut [Chapter],
+    material: &Material,
+    (begin, folder): (Instant, &Path),
+    say: &mut dyn Write,
+) -> Result<()> {
+    let is_meant = |chapter: &&mut Chapter| {
+        !chapter.case.at_length.is_empty() && matches!(chapter.outcome, Outcome::Done(_))
+    };
+    let mut quick: Vec<_> = chapters.iter_mut().filter(is_meant).collect();
+    let mut left = u64::try_from(quick.len())?;
+    for chapter in &mut quick {
+        let seconds = PATIENCE.saturating_sub(begin.elapsed()).as_secs();
+        if seconds < LENGTH {
+            break;
+        }
+        let extent = Extent::AtLength((seconds / left).max(LENGTH));
+        left -= 1;
+        write!(say, "{} at length: ", chapter.experiment)?;
+        say.flush()?;
+        let start = Instant::now();
+        // A failure must be seen, too.
+        let is_better = |second: &Outcome| !matches!(second, Outcome::LeftOut(_));
+        let word = replace(chapter, material, (extent, folder), is_better)?;
+        writeln!(say, "{word} ({:.0} s)", start.elapsed().as_secs_f64())?;
+    }
+    Ok(())
+}
+
+/// Runs an experiment a second time, aside, and puts what it led to in the place of the first, if it is better; answers its
+/// word.
+fn replace(
+    chapter: &mut Chapter,
+    material: &Material,
+    (extent, folder): (Extent, &Path),
+    is_better: impl FnOnce(&Outcome) -> bool,
+) -> Result<String> {
+    let aside = folder.join("again");
+    fs::create_dir_all(&aside).with_context(|| format!("making {}", aside.display()))?;
+    let second = one(chapter.experiment, material, (extent, aside.as_path()))?;
+    let word = second.word();
+    if is_better(&second) {
+        child::forget(chapter.experiment, folder)?;
+        move_all(&aside, folder)?;
+        chapter.outcome = second;
+    }
+    fs::remove_dir_all(&aside).with_context(|| format!("removing {}", aside.display()))?;
+    Ok(word)
+}
+
 /// One experiment.
 fn one(
     experiment: &str,
     material: &Material,
-    (is_quick, folder): (bool, &Path),
-    so_far: Duration,
+    (extent, folder): (Extent, &Path),
 ) -> Result<Outcome> {
-    if so_far > PATIENCE {
-        let minutes = PATIENCE.as_secs() / 60;
-        return Ok(Outcome::LeftOut(format!("{minutes} minutes were over")));
-    }
-    match step(experiment, material, is_quick)? {
+    match step(experiment, material, extent)? {
         Step::Run(words) => run_child(experiment, &words, folder),
         Step::LeaveOut(why) => Ok(Outcome::LeftOut(why)),
     }

@@ -43,6 +43,9 @@ pub(crate) struct Case {
     /// Words that `all` adds to the name of the experiment; in braces stand images and folders.
     #[serde(default)]
     pub(crate) run: Vec<String>,
+    /// Words in their place where there is time left at the end and those are for a quick run.
+    #[serde(default)]
+    pub(crate) at_length: Vec<String>,
     /// Words that it adds where something that the experiment needs is missing, so that it needs less.
     #[serde(default)]
     pub(crate) otherwise: Vec<String>,

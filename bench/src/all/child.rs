@@ -32,7 +32,7 @@ pub(super) fn run_child(experiment: &str, words: &[String], folder: &Path) -> Re
 }
 
 /// What an earlier run left must not be taken for what this one finds.
-fn forget(experiment: &str, folder: &Path) -> Result<()> {
+pub(super) fn forget(experiment: &str, folder: &Path) -> Result<()> {
     let texts = ["json", "md"].map(|kind| format!("{experiment}.{kind}"));
     let plots = (0..).map(|index| plot_name(experiment, index));
     let there = plots.take_while(|name| folder.join(name).exists());

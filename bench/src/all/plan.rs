@@ -9,6 +9,17 @@ use crate::arguments::Arguments;
 use crate::case::Case;
 use crate::need;
 
+/// How much is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// As little as possible.
+    Quick,
+    /// What the case says.
+    Usual,
+    /// What the case says for where there is time, beginning nothing new after so many seconds.
+    AtLength(u64),
+}
+
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
@@ -22,18 +33,23 @@ pub(super) enum Step {
 ///
 /// # Errors
 /// When the words of its case are no command.
-pub(super) fn step(experiment: &str, material: &Material, is_quick: bool) -> Result<Step> {
+pub(super) fn step(experiment: &str, material: &Material, extent: Extent) -> Result<Step> {
     let case = Case::of(experiment)?;
     let mut words = vec![experiment.to_owned()];
-    for word in &case.run {
+    let of_case = if let Extent::AtLength(_) = extent { &case.at_length } else { &case.run };
+    for word in of_case {
         match filled(word, material) {
             Filled::Word(word) => words.push(word),
             Filled::Dropped => {}
             Filled::Missing(why) => return Ok(Step::LeaveOut(why)),
         }
     }
-    if is_quick && !words.iter().any(|word| word == "--quick") {
-        words.push("--quick".to_owned());
+    match extent {
+        Extent::Quick if !words.iter().any(|word| word == "--quick") => {
+            words.push("--quick".to_owned());
+        }
+        Extent::AtLength(seconds) => words.push(format!("--seconds={seconds}")),
+        Extent::Quick | Extent::Usual => {}
     }
     let Some(missing) = missing(&words)? else { return Ok(Step::Run(words)) };
     words.extend(case.otherwise);
@@ -74,7 +90,7 @@ fn filled(word: &str, material: &Material) -> Filled {
 
 #[cfg(test)]
 mod tests {
-    use super::{Filled, Step, filled, step};
+    use super::{Extent, Filled, Step, filled, step};
     use crate::all::material::Material;
     use crate::case::Case;
 
@@ -85,8 +101,26 @@ mod tests {
     #[test]
     fn the_words_of_every_case_are_a_command() {
         for experiment in Case::experiments() {
-            for is_quick in [false, true] {
-                step(experiment, &material(), is_quick).unwrap();
+            for extent in [Extent::Quick, Extent::Usual] {
+                step(experiment, &material(), extent).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_quick_in_its_case_can_be_run_at_length() {
+        for experiment in Case::experiments() {
+            let case = Case::of(experiment).unwrap();
+            let is_quick = case.run.iter().any(|word| word == "--quick");
+            assert_eq!(is_quick, !case.at_length.is_empty(), "{experiment}");
+            if is_quick {
+                let words = match step(experiment, &material(), Extent::AtLength(7)).unwrap() {
+                    Step::Run(words) => words,
+                    // FUSE, for one, is not everywhere.
+                    Step::LeaveOut(_) => continue,
+                };
+                assert_eq!(words.last().unwrap(), "--seconds=7");
+                assert!(!words.iter().any(|word| word == "--quick"), "{experiment}");
             }
         }
     }
@@ -96,11 +130,11 @@ mod tests {
         let nothing = Material::default();
         assert!(matches!(filled("--peers={peers}", &nothing), Filled::Dropped));
         assert!(matches!(filled("-c", &nothing), Filled::Word(word) if word == "-c"));
-        let Step::LeaveOut(why) = step("reads", &nothing, true).unwrap() else {
+        let Step::LeaveOut(why) = step("reads", &nothing, Extent::Quick).unwrap() else {
             panic!("reads without an image");
         };
         assert_eq!(why, "needs an image");
-        let Step::Run(words) = step("reads", &material(), true).unwrap() else {
+        let Step::Run(words) = step("reads", &material(), Extent::Quick).unwrap() else {
             panic!("reads with an image is left out");
         };
         assert_eq!(words.get(..2).unwrap(), ["reads", "/proc/self/stat"]);

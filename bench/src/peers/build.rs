@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::column::{Column, Figure, ratio};
 use super::findings::{Findings, Verdict, add_bars};
-use super::interleave::{Contestant, Pace, interleave};
+use super::interleave::{Contestant, Pace, TimeLimit, interleave};
 use super::program::{Program, ProgramArguments};
 use super::worded::Worded;
 use super::work::Work;
@@ -124,6 +124,8 @@ pub(crate) struct BuildArguments {
     #[arg(short = 'c', long, value_name = "N", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
+    #[command(flatten)]
+    limit: TimeLimit,
     /// Threads of everybody; as they like if not given
     #[arg(short, long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=512))]
@@ -188,7 +190,7 @@ pub(crate) fn run(
     let mkfs = findings.present(MKFS, mkfs);
     let mksquashfs = findings.present(MKSQUASHFS, mksquashfs);
     let builders = Builders { ours, mkfs, mksquashfs, jobs: arguments.jobs };
-    let pace = Pace::new(arguments.rounds, 1, is_quick);
+    let pace = Pace::new(arguments.rounds, 1, is_quick).within(arguments.limit);
     let source = source_of(arguments, is_quick, &work, &mut findings)?;
     findings.report.add_remark(pace.sentence());
     findings.report.add_remark(format!(
@@ -197,8 +199,9 @@ pub(crate) fn run(
     ));
     let mut sheet = Sheet::new(&findings)?;
     let (image, said) = (work.path("image"), work.path("said"));
-    for case in &arguments.cases {
+    for (done, case) in arguments.cases.iter().enumerate() {
         let name = case.name();
+        let part = pace.part(arguments.cases.len() - done);
         if !findings.has_time(pace, name) {
             continue;
         }
@@ -207,7 +210,7 @@ pub(crate) fn run(
         for one in &contestants {
             findings.report.add_peer_command(&one.name, one.what.line());
         }
-        let contest = interleave(&contestants, pace, |worded| {
+        let contest = interleave(&contestants, part, |worded| {
             part::read(&worded.source)?;
             let built = worded.run(&said).and_then(|mut sample| {
                 let bytes = fs::metadata(&image).context("the image that was built")?.len();

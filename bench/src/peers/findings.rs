@@ -68,7 +68,7 @@ impl Findings {
     pub(super) fn has_time(&mut self, pace: Pace, what: &str) -> bool {
         let has_time = pace.has_time_for(Duration::ZERO);
         if !has_time {
-            self.leave_out(what, "a quick run has no more time");
+            self.leave_out(what, "there was no time left for it");
         }
         has_time
     }

@@ -4,12 +4,23 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use clap::Args;
+use serde::Serialize;
 
 use super::column::{Column, Sample};
 use super::interruption;
 
 /// For how long a quick experiment begins something new. What is under way then comes to its end, within a minute in all.
 const QUICK: Duration = Duration::from_secs(30);
+
+/// Until when.
+#[derive(Debug, Clone, Copy, Default, Args, Serialize)]
+pub(crate) struct TimeLimit {
+    /// Begin nothing new after so many seconds, of which every case gets its part
+    #[arg(long, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    seconds: Option<u32>,
+}
 
 /// How often is measured, and until when.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +39,21 @@ impl Pace {
             return Self { rounds: rounds.min(2), warm_ups: 0, end };
         }
         Self { rounds, warm_ups, end: None }
+    }
+
+    /// Ends so long from now on, unless it ends earlier anyway.
+    pub(super) fn within(self, limit: TimeLimit) -> Self {
+        let seconds = limit.seconds.map(|seconds| Duration::from_secs(seconds.into()));
+        let end = seconds.and_then(|seconds| Instant::now().checked_add(seconds));
+        Self { end: [self.end, end].into_iter().flatten().min(), ..self }
+    }
+
+    /// Its equal part for the first of so many cases that are left: what that does not take, the others have.
+    pub(super) fn part(self, cases: usize) -> Self {
+        let now = Instant::now();
+        let cases = u32::try_from(cases).unwrap_or(u32::MAX).max(1);
+        let end = self.end.map(|end| now + end.saturating_duration_since(now) / cases);
+        Self { end, ..self }
     }
 
     /// For people.
@@ -110,11 +136,11 @@ pub(super) fn interleave<T>(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use anyhow::{Result, bail};
 
-    use super::{Contestant, Pace, interleave};
+    use super::{Contestant, Pace, TimeLimit, interleave};
     use crate::peers::column::{Figure, Sample};
 
     fn contestants(names: [&'static str; 3]) -> Vec<Contestant<&'static str>> {
@@ -158,6 +184,24 @@ mod tests {
         let contest = contest.unwrap();
         assert_eq!((contest.columns.len(), asked), (2, 1));
         assert_eq!(contest.failed, [("b".to_owned(), "refused".to_owned())]);
+    }
+
+    #[test]
+    fn a_case_takes_its_part_of_the_time_and_is_measured_once_at_least() {
+        let whole = Pace::new(1000, 0, false);
+        assert!(whole.part(7).has_time_for(Duration::from_secs(86_400)));
+        let limited = whole.within(TimeLimit { seconds: Some(100) });
+        for (cases, fits, not) in [(0, 99, 101), (1, 99, 101), (4, 24, 26), (100, 0, 2)] {
+            let part = limited.part(cases);
+            assert!(part.has_time_for(Duration::from_secs(fits)), "{cases}");
+            assert!(!part.has_time_for(Duration::from_secs(not)), "{cases}");
+        }
+        let quick = Pace::new(1, 0, true).within(TimeLimit { seconds: Some(86_400) });
+        assert!(!quick.has_time_for(Duration::from_secs(60)));
+        let over = Pace { end: Some(Instant::now()), ..whole };
+        let contest = interleave(&contestants(["a", "b", "ours"]), over, |_| wall(1.0)).unwrap();
+        let samples = contest.columns.iter().map(|one| one.figures[&Figure::Wall].values().count());
+        assert_eq!(samples.collect::<Vec<_>>(), [1, 1, 1]);
     }
 
     #[test]

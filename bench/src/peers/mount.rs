@@ -11,7 +11,7 @@ use super::bed::{Bed, Wish, find};
 use super::column::{Column, Figure, ratio};
 use super::findings::{Findings, Verdict, add_bars};
 use super::images::Pictured;
-use super::interleave::Pace;
+use super::interleave::{Pace, TimeLimit};
 use super::mounted::System;
 use super::program::ProgramArguments;
 use super::reader::{Reader, Way};
@@ -65,6 +65,8 @@ pub(crate) struct MountArguments {
     #[arg(short = 'c', long, value_name = "N", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
+    #[command(flatten)]
+    limit: TimeLimit,
     /// A squashfs image of the same tree; made of the first image if none is named
     #[arg(long, value_name = "FILE")]
     squashfs: Option<PathBuf>,
@@ -136,6 +138,9 @@ pub(crate) fn run(
     let wish = Wish { systems: &arguments.systems, programs: &arguments.programs };
     let found = find(wish)?;
     let mut findings = Findings::new("mount", arguments, &found.programs())?;
+    // Five ways, six systems: a second round of them would not fit into a quick run.
+    let rounds = if is_quick { 1 } else { arguments.rounds };
+    let pace = Pace::new(rounds, 0, is_quick).within(arguments.limit);
     let work = Work::make(arguments.work.as_deref())?;
     let mut squashfs = None;
     let first = images.first().context("no image")?;
@@ -145,9 +150,6 @@ pub(crate) fn run(
         squashfs = findings.present("squashfuse_ll, kernel-squashfs", found);
     }
     let bed = Bed::new(&mut findings, found, squashfs, (work, first))?;
-    // Five ways, six systems: a second round of them would not fit into a quick run.
-    let rounds = if is_quick { 1 } else { arguments.rounds };
-    let pace = Pace::new(rounds, 0, is_quick);
     findings.report.add_remark(pace.sentence());
     if is_quick {
         findings.report.add_remark(format!(
@@ -155,16 +157,20 @@ pub(crate) fn run(
         ));
     }
     let mut verdicts = Verdicts::new(&findings)?;
-    for run in Run::all(arguments) {
+    let runs = Run::all(arguments);
+    let mut left = runs.len() * images.len();
+    for run in runs {
         let mut sheet = Sheet::new(&run.title());
         for image in &images {
             let case = format!("{}, {}", run.title(), image.name);
+            let part = pace.part(left);
+            left -= 1;
             let Some(reader) = run.reader(image, is_quick) else { continue };
             if !findings.has_time(pace, &case) {
                 continue;
             }
             writeln!(out, "{case}")?;
-            let contest = bed.contest(image, &reader, pace)?;
+            let contest = bed.contest(image, &reader, part)?;
             findings.keep(&case, &contest);
             verdicts.add(run.what, image, &case, &contest.columns);
             sheet.add(&image.name, &contest.columns);

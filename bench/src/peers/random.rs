@@ -12,7 +12,7 @@ use super::bed::{Bed, Wish, find};
 use super::column::{Column, Figure, ratio};
 use super::findings::{Findings, add_bars};
 use super::images::Pictured;
-use super::interleave::Pace;
+use super::interleave::{Pace, TimeLimit};
 use super::mounted::System;
 use super::program::ProgramArguments;
 use super::reader::{BLOCK_BYTES, Reader, Way};
@@ -49,6 +49,8 @@ pub(crate) struct RandomArguments {
     #[arg(short = 'c', long, value_name = "N", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
+    #[command(flatten)]
+    limit: TimeLimit,
     /// Folder for mount points; the system's temporary folder if none is named
     #[arg(long, value_name = "DIR")]
     work: Option<PathBuf>,
@@ -84,25 +86,28 @@ pub(crate) fn run(
     let mut findings = Findings::new("random", arguments, &found.programs())?;
     let first = images.first().context("no image")?;
     let work = Work::make(arguments.work.as_deref())?;
+    let pace = Pace::new(arguments.rounds, 0, is_quick).within(arguments.limit);
     let bed = Bed::new(&mut findings, found, None, (work, first))?;
-    let pace = Pace::new(arguments.rounds, 0, is_quick);
     findings.report.add_remark(pace.sentence());
     findings.report.add_remark(format!(
         "reads: pread of {BLOCK_BYTES} bytes, every block once, in the same random order for everybody, with POSIX_FADV_RANDOM"
     ));
     let mut verdicts = [findings.verdict("mean-kernel")?, findings.verdict("p99-kernel")?];
+    let mut left = arguments.jobs.len() * images.len();
     for jobs in &arguments.jobs {
         let title = format!("random, {jobs} {}", if *jobs == 1 { "job" } else { "jobs" });
         let mut table = Table::new(format!("{title}, microseconds and CPU seconds"), HEADER);
         let mut plot = Plot::bars(title.clone(), "microseconds (mean)");
         for image in &images {
             let case = format!("{title}, {}", image.name);
+            let part = pace.part(left);
+            left -= 1;
             if !findings.has_time(pace, &case) {
                 continue;
             }
             let reader = arguments.reader(image, *jobs, is_quick)?;
             writeln!(out, "{case}")?;
-            let contest = bed.contest(image, &reader, pace)?;
+            let contest = bed.contest(image, &reader, part)?;
             findings.keep(&case, &contest);
             for (verdict, figure) in verdicts.iter_mut().zip([Figure::Mean, Figure::P99]) {
                 let (ours, theirs) = (System::Ferrofs.name(), System::Kernel.name());

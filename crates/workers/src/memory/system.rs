@@ -118,12 +118,14 @@ pub(super) mod failures {
         }
 
         /// The mapping after the next `skipped` ones fails, `count` times in a row.
+        #[cfg(not(loom))]
         pub(crate) fn refuse_maps(&self, skipped: u32, count: u32) {
             self.maps[0].store(skipped, Ordering::SeqCst);
             self.maps[1].store(count, Ordering::SeqCst);
         }
 
         /// The same for faulting in.
+        #[cfg(not(loom))]
         pub(crate) fn refuse_populations(&self, skipped: u32, count: u32) {
             self.populations[0].store(skipped, Ordering::SeqCst);
             self.populations[1].store(count, Ordering::SeqCst);

@@ -19,7 +19,7 @@ pub(crate) use std::time::Instant;
 
 /// Lets another thread run: a loop that waits must yield to the model's scheduler.
 pub(crate) fn pause() {
-    loom::thread::yield_now();
+    thread::yield_now();
 }
 
 /// A word that threads can sleep on. Comparing and falling asleep are one step under the lock, as
