@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use ferrofs_image::Memory;
+use ferrofs_workers::cpus::Granted;
 
 use super::daemon::{Daemon, Threads, Wish};
 use super::launcher::Launcher;
@@ -14,6 +15,7 @@ use super::run_delay::RunDelays;
 use super::{Decoding, read_into_page_cache};
 use crate::arguments::LaunchesArguments;
 use crate::report::{Report, Series};
+use crate::standstill::Watch;
 use crate::statistics::Samples;
 use crate::steal::{Loss, Steal};
 
@@ -133,6 +135,8 @@ pub(super) struct Column {
     pub(super) queued: Samples,
     /// The part of the CPUs' time that the host took in the last launch, in percent.
     stolen: Samples,
+    /// How long the CPU stood still in the last launch that did for longest.
+    stood: Samples,
     items: u64,
     unbound_items: u64,
     rungs: Vec<String>,
@@ -150,6 +154,7 @@ impl Column {
             delays_ahead: Samples::default(),
             queued: Samples::default(),
             stolen: Samples::default(),
+            stood: Samples::default(),
             items: 0,
             unbound_items: 0,
             rungs: Vec::new(),
@@ -164,6 +169,7 @@ impl Column {
         self.delays.push(round.delays);
         self.delays_ahead.push(round.delays_ahead);
         self.stolen.push(round.stolen.percent());
+        self.stood.push(round.stolen.standstill_micros());
         self.items += round.items.0;
         self.unbound_items += round.items.1;
         self.rungs.extend_from_slice(&round.rungs);
@@ -220,6 +226,7 @@ impl Column {
             ("run delay of what reads ahead", "us", &self.delays_ahead),
             ("from submission to start", "us", &self.queued),
             ("taken by the host in the last launch", "%", &self.stolen),
+            ("one CPU stood still in the last launch", "us", &self.stood),
         ];
         for (kind, unit, samples) in kinds {
             report.add_series(Series {
@@ -238,9 +245,11 @@ fn launch(mount: &Mount<'_>, directory: &Path) -> Result<Round> {
     for _ in 1..PROGRAMS.len() {
         all += launcher.launch()?;
     }
+    let watch = Watch::start(Granted::read().cpus())?;
     let before = mount.moment()?;
     let last = launcher.launch()?;
     let after = mount.moment()?;
+    let stood = watch.end()?;
     let (awaited, ahead) = mount.names();
     Ok(Round {
         last_launch: micros(last),
@@ -248,7 +257,7 @@ fn launch(mount: &Mount<'_>, directory: &Path) -> Result<Round> {
         delays: after.delays.since(&before.delays, awaited),
         delays_ahead: after.delays.since(&before.delays, ahead),
         queued: after.queued.zip(before.queued).map(|(after, before)| after - before),
-        stolen: after.steal.since(before.steal),
+        stolen: after.steal.since(before.steal).with_standstill(stood),
         items: (0, 0),
         rungs: Vec::new(),
     })
