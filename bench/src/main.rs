@@ -23,6 +23,7 @@ mod reads;
 mod report;
 mod rows;
 mod scheduling;
+mod standstill;
 mod statistics;
 mod steal;
 mod sync;
