@@ -23,7 +23,6 @@ mod reads;
 mod report;
 mod rows;
 mod scheduling;
-mod standstill;
 mod statistics;
 mod steal;
 mod sync;

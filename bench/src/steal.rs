@@ -1,6 +1,6 @@
 //! What the host of a virtual machine took: time in which a CPU had something to run and did not run, as `/proc/stat`
 //! counts it. A sample that lost much of it measures the neighbours; those that lost most are taken
-//! again at the end, and that they were says the report. So is one during which a CPU stood still, where a watch saw it.
+//! again at the end, and that they were says the report. So is one during which a CPU stood still, where hogs saw it.
 //! On a machine that is nobody's guest nothing is ever taken.
 
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::machine::line_of;
 const MOST: f64 = 0.03;
 /// And no more than one tick of 10 ms, which says of a short sample no more than that there was some.
 const TICKS_MOST: u64 = 1;
-/// A CPU may have stood still for so long during a sample, where that was watched (see [`crate::standstill`]).
+/// A CPU may have stood still for so long during a sample, where hogs watched it (see [`crate::hogs`]).
 const STOOD_MOST: Duration = Duration::from_millis(1);
 /// How often a sample is taken at most.
 const ATTEMPTS: usize = 4;
@@ -71,7 +71,7 @@ impl Loss {
         self.share * 100.0
     }
 
-    /// The same with what a watch saw.
+    /// The same with what hogs saw.
     pub(crate) fn with_standstill(self, stood: Duration) -> Self {
         Self { stood, ..self }
     }

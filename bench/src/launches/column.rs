@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 use ferrofs_image::Memory;
-use ferrofs_workers::cpus::Granted;
 
 use super::daemon::{Daemon, Threads, Wish};
 use super::launcher::Launcher;
@@ -14,8 +13,8 @@ use super::programs::PROGRAMS;
 use super::run_delay::RunDelays;
 use super::{Decoding, read_into_page_cache};
 use crate::arguments::LaunchesArguments;
+use crate::hogs::Hogs;
 use crate::report::{Report, Series};
-use crate::standstill::Watch;
 use crate::statistics::Samples;
 use crate::steal::{Loss, Steal};
 
@@ -185,10 +184,11 @@ impl Column {
         &mut self,
         arguments: &LaunchesArguments,
         directory: &Path,
+        hogs: &mut Hogs,
     ) -> Result<Round> {
         read_into_page_cache(&arguments.image)?;
         let mount = self.system.mount(arguments, directory)?;
-        let mut round = launch(&mount, directory)?;
+        let mut round = launch(&mount, directory, hogs)?;
         match mount {
             Mount::Ours(daemon) => {
                 (round.items, round.rungs) = (daemon.items(), daemon.rungs());
@@ -239,17 +239,18 @@ impl Column {
     }
 }
 
-fn launch(mount: &Mount<'_>, directory: &Path) -> Result<Round> {
+fn launch(mount: &Mount<'_>, directory: &Path, hogs: &mut Hogs) -> Result<Round> {
     let mut launcher = Launcher::start(directory)?;
     let mut all = Duration::ZERO;
     for _ in 1..PROGRAMS.len() {
         all += launcher.launch()?;
     }
-    let watch = Watch::start(Granted::read().cpus())?;
+    // What stood still before is forgotten.
+    hogs.said()?;
     let before = mount.moment()?;
     let last = launcher.launch()?;
     let after = mount.moment()?;
-    let stood = watch.end()?;
+    let stood = hogs.stood_still()?;
     let (awaited, ahead) = mount.names();
     Ok(Round {
         last_launch: micros(last),
