@@ -1,10 +1,9 @@
 //! What the host of a virtual machine took: time in which a CPU had something to run and did not run, as `/proc/stat`
 //! counts it. A sample that lost much of it measures the neighbours; those that lost most are taken
-//! again at the end, and that they were says the report. So is one during which a CPU stood still, where hogs saw it.
+//! again at the end, and that they were says the report.
 //! On a machine that is nobody's guest nothing is ever taken.
 
 use std::fmt;
-use std::time::Duration;
 
 use anyhow::Result;
 
@@ -15,8 +14,6 @@ use crate::machine::line_of;
 const MOST: f64 = 0.03;
 /// And no more than one tick of 10 ms, which says of a short sample no more than that there was some.
 const TICKS_MOST: u64 = 1;
-/// A CPU may have stood still for so long during a sample, where hogs watched it (see [`crate::hogs`]).
-const STOOD_MOST: Duration = Duration::from_millis(1);
 /// How often a sample is taken at most.
 const ATTEMPTS: usize = 4;
 /// One in so many samples of a thing may be taken again, rounded up, so that a busy host does not multiply the time of
@@ -51,7 +48,7 @@ impl Steal {
         let ticks = self.taken.saturating_sub(before.taken);
         let wanted = self.wanted.saturating_sub(before.wanted);
         let share = if ticks == 0 { 0.0 } else { ticks as f64 / wanted.max(ticks) as f64 };
-        Loss { ticks, share, stood: Duration::ZERO }
+        Loss { ticks, share }
     }
 }
 
@@ -61,8 +58,6 @@ pub(crate) struct Loss {
     ticks: u64,
     /// Of the time that was wanted, of 1.
     share: f64,
-    /// How long the CPU stood still that did for longest, of which the ticks may say nothing.
-    stood: Duration,
 }
 
 impl Loss {
@@ -71,23 +66,8 @@ impl Loss {
         self.share * 100.0
     }
 
-    /// The same with what hogs saw.
-    pub(crate) fn with_standstill(self, stood: Duration) -> Self {
-        Self { stood, ..self }
-    }
-
-    /// How long the CPU stood still that did for longest, in us.
-    pub(crate) fn standstill_micros(self) -> f64 {
-        self.stood.as_secs_f64() * 1e6
-    }
-
     fn is_much(self) -> bool {
-        (self.share > MOST && self.ticks > TICKS_MOST) || self.stood > STOOD_MOST
-    }
-
-    /// Of what a sample may lose: by this samples are compared.
-    fn weight(self) -> f64 {
-        (self.share / MOST).max(self.stood.as_secs_f64() / STOOD_MOST.as_secs_f64())
+        self.share > MOST && self.ticks > TICKS_MOST
     }
 }
 
@@ -96,9 +76,8 @@ impl Loss {
 pub(crate) struct Undisturbed {
     samples: usize,
     again: usize,
-    /// Of the samples that count: the largest share, and the longest standstill.
+    /// Of the samples that count.
     worst: f64,
-    stood: Duration,
 }
 
 /// One of several things, measured once, or again.
@@ -152,19 +131,18 @@ impl Undisturbed {
                 sample.loss.is_much() && sample.attempts < ATTEMPTS && allowed[sample.turn] > 0
             };
             let worst = samples.iter_mut().filter(may_again);
-            let worst = worst.max_by(|a, b| a.loss.weight().total_cmp(&b.loss.weight()));
+            let worst = worst.max_by(|a, b| a.loss.share.total_cmp(&b.loss.share));
             let Some(worst) = worst else { break };
             let (found, loss) = run(worst.turn)?;
             worst.attempts += 1;
             allowed[worst.turn] -= 1;
             self.again += 1;
-            if loss.weight() < worst.loss.weight() {
+            if loss.share < worst.loss.share {
                 (worst.found, worst.loss) = (found, loss);
             }
         }
         self.samples += samples.len();
         self.worst = samples.iter().map(|sample| sample.loss.share).fold(self.worst, f64::max);
-        self.stood = samples.iter().map(|sample| sample.loss.stood).fold(self.stood, Duration::max);
         Ok(samples.into_iter().map(|sample| (sample.turn, sample.found)).collect())
     }
 }
@@ -177,22 +155,12 @@ impl fmt::Display for Undisturbed {
             "{} samples; {} more were taken instead of some in which the host took over {most:.0} % of the CPUs' time; \
              of those that count it took {worst:.1} % at most",
             self.samples, self.again
-        )?;
-        if self.stood > Duration::ZERO {
-            let (most, stood) = (STOOD_MOST.as_millis(), self.stood.as_secs_f64() * 1e3);
-            write!(
-                f,
-                "; one CPU of them stood still for {stood:.1} ms at most (over {most} ms: again)"
-            )?;
-        }
-        Ok(())
+        )
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::{Loss, Steal, Undisturbed};
 
     #[test]
@@ -205,17 +173,13 @@ mod tests {
         assert!(Steal::of("cpu  1 2 3 4").since(Steal::of("")).percent().abs() < 1e-9);
     }
 
-    fn loss(ticks: u64, share: f64) -> Loss {
-        Loss { ticks, share, stood: Duration::ZERO }
-    }
-
     /// Samples in which the host took such parts, numbered as they come.
     fn numbered(
         undisturbed: &mut Undisturbed,
         turns: &[usize],
         shares: &[f64],
     ) -> Vec<(usize, usize)> {
-        let mut coming = shares.iter().map(|&share| loss(9, share)).enumerate();
+        let mut coming = shares.iter().map(|&share| Loss { ticks: 9, share }).enumerate();
         let turns = turns.iter().copied();
         undisturbed.in_turn_by(turns, |_| Ok(coming.next().unwrap())).unwrap()
     }
@@ -254,19 +218,7 @@ mod tests {
     #[test]
     fn a_single_tick_is_no_reason() {
         let mut undisturbed = Undisturbed::default();
-        undisturbed.in_turn_by([0], |_| Ok(((), loss(1, 0.5)))).unwrap();
+        undisturbed.in_turn_by([0], |_| Ok(((), Loss { ticks: 1, share: 0.5 }))).unwrap();
         assert_eq!(undisturbed.again, 0);
-    }
-
-    #[test]
-    fn a_cpu_that_stood_still_is_one() {
-        let stood = |micros| loss(0, 0.0).with_standstill(Duration::from_micros(micros));
-        let mut undisturbed = Undisturbed::default();
-        // The first is as it may be, the second is not, and the third is what stands for it.
-        let mut coming = [stood(900), stood(2_500), stood(400)].into_iter().enumerate();
-        let found = undisturbed.in_turn_by([0, 1], |_| Ok(coming.next().unwrap())).unwrap();
-        assert_eq!(found, [(0, 0), (1, 2)]);
-        let said = undisturbed.to_string();
-        assert!(said.starts_with("2 samples; 1 more") && said.contains("0.9 ms at most"), "{said}");
     }
 }

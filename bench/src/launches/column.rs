@@ -13,7 +13,6 @@ use super::programs::PROGRAMS;
 use super::run_delay::RunDelays;
 use super::{Decoding, read_into_page_cache};
 use crate::arguments::LaunchesArguments;
-use crate::hogs::Hogs;
 use crate::report::{Report, Series};
 use crate::statistics::Samples;
 use crate::steal::{Loss, Steal};
@@ -134,8 +133,6 @@ pub(super) struct Column {
     pub(super) queued: Samples,
     /// The part of the CPUs' time that the host took in the last launch, in percent.
     stolen: Samples,
-    /// How long the CPU stood still in the last launch that did for longest.
-    stood: Samples,
     items: u64,
     unbound_items: u64,
     rungs: Vec<String>,
@@ -153,7 +150,6 @@ impl Column {
             delays_ahead: Samples::default(),
             queued: Samples::default(),
             stolen: Samples::default(),
-            stood: Samples::default(),
             items: 0,
             unbound_items: 0,
             rungs: Vec::new(),
@@ -168,7 +164,6 @@ impl Column {
         self.delays.push(round.delays);
         self.delays_ahead.push(round.delays_ahead);
         self.stolen.push(round.stolen.percent());
-        self.stood.push(round.stolen.standstill_micros());
         self.items += round.items.0;
         self.unbound_items += round.items.1;
         self.rungs.extend_from_slice(&round.rungs);
@@ -184,11 +179,10 @@ impl Column {
         &mut self,
         arguments: &LaunchesArguments,
         directory: &Path,
-        hogs: &mut Hogs,
     ) -> Result<Round> {
         read_into_page_cache(&arguments.image)?;
         let mount = self.system.mount(arguments, directory)?;
-        let mut round = launch(&mount, directory, hogs)?;
+        let mut round = launch(&mount, directory)?;
         match mount {
             Mount::Ours(daemon) => {
                 (round.items, round.rungs) = (daemon.items(), daemon.rungs());
@@ -226,7 +220,6 @@ impl Column {
             ("run delay of what reads ahead", "us", &self.delays_ahead),
             ("from submission to start", "us", &self.queued),
             ("taken by the host in the last launch", "%", &self.stolen),
-            ("one CPU stood still in the last launch", "us", &self.stood),
         ];
         for (kind, unit, samples) in kinds {
             report.add_series(Series {
@@ -239,18 +232,15 @@ impl Column {
     }
 }
 
-fn launch(mount: &Mount<'_>, directory: &Path, hogs: &mut Hogs) -> Result<Round> {
+fn launch(mount: &Mount<'_>, directory: &Path) -> Result<Round> {
     let mut launcher = Launcher::start(directory)?;
     let mut all = Duration::ZERO;
     for _ in 1..PROGRAMS.len() {
         all += launcher.launch()?;
     }
-    // What stood still before is forgotten.
-    hogs.said()?;
     let before = mount.moment()?;
     let last = launcher.launch()?;
     let after = mount.moment()?;
-    let stood = hogs.stood_still()?;
     let (awaited, ahead) = mount.names();
     Ok(Round {
         last_launch: micros(last),
@@ -258,7 +248,7 @@ fn launch(mount: &Mount<'_>, directory: &Path, hogs: &mut Hogs) -> Result<Round>
         delays: after.delays.since(&before.delays, awaited),
         delays_ahead: after.delays.since(&before.delays, ahead),
         queued: after.queued.zip(before.queued).map(|(after, before)| after - before),
-        stolen: after.steal.since(before.steal).with_standstill(stood),
+        stolen: after.steal.since(before.steal),
         items: (0, 0),
         rungs: Vec::new(),
     })

@@ -72,7 +72,7 @@ pub(crate) fn run(
     let most = if is_quick { QUICK_ITERATIONS } else { u16::MAX };
     let mut columns = columns(arguments);
     let directory = Directory::make()?;
-    let mut hogs = Hogs::start(Granted::read().cpus(), arguments.hogs.into())?;
+    let _hogs = Hogs::start(Granted::read().cpus(), arguments.hogs.into())?;
     let rounds = arguments.iterations.min(most);
     writeln!(out, "beside {} hogs a CPU, {rounds} rounds", arguments.hogs)?;
     let mut undisturbed = Undisturbed::default();
@@ -82,7 +82,7 @@ pub(crate) fn run(
         .flat_map(|round| (0..count).map(move |place| (round + place) % count));
     let found = undisturbed.in_turn_by(turns, |turn| {
         let column = columns.get_mut(turn).context("a turn of no column")?;
-        let round = column.round(arguments, &directory.0, &mut hogs)?;
+        let round = column.round(arguments, &directory.0)?;
         let stolen = round.stolen;
         Ok((round, stolen))
     })?;
