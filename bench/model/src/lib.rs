@@ -17,6 +17,7 @@ mod error;
 #[path = "../../../crates/workers/src/event.rs"]
 mod event;
 #[path = "../../../crates/workers/src/jobs/mod.rs"]
+#[allow(dead_code, reason = "who is still being started is asked where memory is faulted in")]
 pub mod jobs;
 #[path = "../../../crates/workers/src/line.rs"]
 mod line;

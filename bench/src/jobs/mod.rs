@@ -154,8 +154,7 @@ pub(crate) fn run(
 }
 
 /// Every way in turn, on a fresh mapping each, after a round that warms up and does not count. One kind
-/// of pages after the other: a virtual machine may give memory that lies free for some seconds back to
-/// its host, and then faults measure the host. What was just freed is taken again at once.
+/// of pages after the other.
 fn prefault(plan: &Plan, undisturbed: &mut Undisturbed) -> Result<Vec<Line>> {
     let mut lines: Vec<Line> = plan.ways.iter().map(|&way| (way, Default::default())).collect();
     for (kind, &(pages, _)) in KINDS.iter().enumerate() {
@@ -177,8 +176,19 @@ fn prefault(plan: &Plan, undisturbed: &mut Undisturbed) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
+/// Faults so much memory in and frees it, so that what is measured next takes what was just freed: a virtual machine
+/// may give memory that lies free for some seconds to its host, and then a fault measures how the host gives it back.
+fn warm_up(bytes: usize) -> Result<()> {
+    let mut mapping = Mapping::anonymous(bytes, Pages::Huge).context("mapping memory")?;
+    mapping.populate().context("faulting memory in")?;
+    Ok(())
+}
+
 /// Milliseconds of one way, and of CPU time.
 fn time(way: Way, pages: Pages, bytes: usize) -> Result<(f64, f64)> {
+    if matches!(way, Way::OneCall | Way::Threads(_)) {
+        warm_up(bytes)?;
+    }
     let mut mapping = Mapping::anonymous(bytes, pages).context("mapping memory")?;
     if matches!(way, Way::Resident(_)) {
         mapping.populate().context("faulting memory in")?;

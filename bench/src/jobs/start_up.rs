@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use ferrofs_image::{Memory, SyncDecompress};
 
-use super::{Plan, SPARE_KIB, available_kib};
+use super::{Plan, SPARE_KIB, available_kib, warm_up};
 use crate::launches::Directory;
 use crate::launches::daemon::{Daemon, Threads, Wish, listeners};
 use crate::need::{Need, missing};
@@ -42,6 +42,7 @@ impl Line {
 
     /// Milliseconds until a mount is ready, and how many of them went into faulting memory in.
     fn start(&self, image: &Path, directory: &Path) -> Result<(f64, f64)> {
+        warm_up(usize::try_from(MEMORY_BYTES / RESERVE_SHARE)?)?;
         let begin = Instant::now();
         let pages = u32::try_from(MEMORY_BYTES / RESERVE_SHARE / PAGE_BYTES)?;
         let memory =

@@ -7,6 +7,7 @@
 //! written down in docs/workers.md.
 
 use super::helper_budget::{Placement, Tokens};
+use super::starting::Starting;
 
 /// Who took part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,11 +25,12 @@ impl Crew {
 
 /// Runs `own` on this thread and `helper` on one named thread for each token, and returns when all
 /// are done. A thread that cannot be started is a helper less. A panic of `own` or of a helper goes
-/// on here, when all are done.
+/// on here, when all are done. Until every helper runs, `starting` says so.
 #[cfg(not(loom))]
 pub(super) fn run<R>(
     tokens: Option<Tokens<'_>>,
     placement: Placement,
+    starting: &Starting,
     helper: impl Fn() + Sync,
     own: impl FnOnce() -> R,
 ) -> (Crew, R) {
@@ -40,15 +42,17 @@ pub(super) fn run<R>(
     };
     let by_node = placement == Placement::ByNode && tokens.know_nodes();
     let bound = AtomicUsize::new(0);
+    starting.expect(tokens.len());
     let panicked = Mutex::new(None);
     let (threads, outcome) = thread::scope(|scope| {
         let mut threads = 1;
         while let Some(token) = tokens.split() {
             let cpus = tokens.next_cpus(placement);
-            let (bound, panicked, helper) = (&bound, &panicked, &helper);
+            let (bound, panicked, helper, one) = (&bound, &panicked, &helper, starting.one());
             let body = move || {
                 // Dropped with this closure: at the end, after a panic, and if it never starts.
                 let _token = token;
+                drop(one);
                 if cpus.is_some_and(is_bound_to) && by_node {
                     bound.fetch_add(1, Ordering::Relaxed); // read after the scope joined
                 }
@@ -67,6 +71,7 @@ pub(super) fn run<R>(
             threads += 1;
         }
         // What no thread could be started for goes back now.
+        starting.give_up(tokens.len());
         drop(tokens);
         (threads, own())
     });
@@ -90,6 +95,7 @@ fn is_bound_to(cpus: &crate::cpus::CpuSet) -> bool {
 pub(super) fn run<R>(
     tokens: Option<Tokens<'_>>,
     _placement: Placement,
+    _starting: &Starting,
     _helper: impl Fn() + Sync,
     own: impl FnOnce() -> R,
 ) -> (Crew, R) {

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use super::chunk::{PIECES_A_THREAD, Shape};
 use super::helper_budget::{Helpers, Placement};
+use super::starting::Starting;
 use super::tickets::{Record, Tickets};
 use super::{Crew, chosen, crew};
 use crate::{Error, ErrorKind};
@@ -39,6 +40,7 @@ pub struct Job<'h> {
     pieces_a_thread: u64,
     placement: Placement,
     helpers: Option<&'h Helpers>,
+    starting: Option<&'h Starting>,
 }
 
 /// How a job was done.
@@ -68,6 +70,7 @@ impl<'h> Job<'h> {
             pieces_a_thread: PIECES_A_THREAD,
             placement: Placement::Anywhere,
             helpers: None,
+            starting: None,
         }
     }
 
@@ -123,6 +126,12 @@ impl<'h> Job<'h> {
     /// Takes helpers from this budget and not from that of the process.
     pub const fn helpers(mut self, helpers: &'h Helpers) -> Self {
         self.helpers = Some(helpers);
+        self
+    }
+
+    /// Says in `starting`, while it runs, whether some helper has not begun.
+    pub(crate) const fn tell_starting(mut self, starting: &'h Starting) -> Self {
+        self.starting = Some(starting);
         self
     }
 
@@ -219,7 +228,10 @@ impl<'h> Job<'h> {
         let pieces = shape.pieces(helping as u64 + 1, self.pieces_a_thread);
         let tickets = Tickets::new(pieces, record);
         let share = || take_pieces(&tickets, &init, &body);
-        let (Crew { threads, bound }, ()) = crew::run(tokens, self.placement, share, share);
+        let unasked = Starting::default();
+        let starting = self.starting.unwrap_or(&unasked);
+        let (Crew { threads, bound }, ()) =
+            crew::run(tokens, self.placement, starting, share, share);
         let report = Report { threads, pieces: pieces.count(), chunk: pieces.chunk(), bound };
         Ok((report, Some(tickets)))
     }

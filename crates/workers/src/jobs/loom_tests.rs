@@ -8,6 +8,7 @@ use super::chunk::{PIECES_A_THREAD, Shape};
 use super::failure::Failure;
 use super::helper_budget::Helpers;
 use super::job::take_pieces;
+use super::starting::Starting;
 use super::tickets::{Record, Tickets};
 use crate::sync::{Arc, AtomicBool, Ordering, thread};
 
@@ -138,5 +139,23 @@ fn no_helper_is_given_out_twice_and_all_come_back() {
         take(&helpers, &taken);
         other.join().unwrap();
         assert_eq!(helpers.free(), 2);
+    });
+}
+
+#[test]
+fn who_is_being_started_ends_with_the_last_of_them() {
+    loom::model(|| {
+        let starting = Arc::new(Starting::default());
+        starting.expect(3);
+        let helpers = [0; 2].map(|_| {
+            let starting = Arc::clone(&starting);
+            thread::spawn(move || {
+                drop(starting.one());
+            })
+        });
+        assert!(starting.is_any(), "one was not given up yet");
+        starting.give_up(1);
+        helpers.into_iter().for_each(|helper| helper.join().unwrap());
+        assert!(!starting.is_any());
     });
 }

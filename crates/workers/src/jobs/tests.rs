@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::ThreadId;
 
 use super::reached::Reached;
-use super::{Helpers, Job, Ordered, Placement};
+use super::{Helpers, Job, Ordered, Placement, Starting};
 use crate::ErrorKind;
 use crate::cpus::CpuSet;
 
@@ -513,4 +513,21 @@ fn without_settings_a_job_uses_the_budget_of_the_process() {
     let (report, pieces) = run_and_sort(Job::over(0..1000));
     assert!(report.threads <= Helpers::process().total());
     assert_eq!(pieces.iter().map(|piece| piece.end - piece.start).sum::<u64>(), 1000);
+}
+
+#[test]
+fn every_helper_that_begins_is_no_longer_being_started() {
+    let (helpers, starting) = (Helpers::new(3), Starting::default());
+    let job = Job::over(0..64).helpers(&helpers).tell_starting(&starting);
+    for _ in 0..100 {
+        let report = job.run(|_| {
+            // Ends, or the test hangs: they begin whatever this thread does.
+            while starting.is_any() {
+                std::thread::yield_now();
+            }
+            fine(Ok(()))
+        });
+        assert_eq!(report.unwrap().threads, 3);
+        assert!(!starting.is_any());
+    }
 }

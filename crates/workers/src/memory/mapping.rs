@@ -4,14 +4,15 @@
 #![allow(unsafe_code, reason = "mapping, growing, faulting in, returning and unmapping")]
 
 use std::ffi::c_void;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::mm;
 
-use crate::jobs::{Job, Report};
-use crate::sync::{AtomicBool, Ordering, PlainAtomicU64};
+use crate::jobs::{Job, Report, Starting};
+use crate::sync::{AtomicBool, Ordering, PlainAtomicU8, PlainAtomicU64};
 use crate::{Error, ErrorKind};
 
 /// A huge page of x86-64 and of aarch64 with small pages of 4 KiB.
@@ -71,6 +72,9 @@ pub(super) struct Populating {
 /// it takes, and whoever maps or starts a thread waits for it: with calls of 512 MiB the second thread
 /// of a job began when the first piece of the caller was done (docs/benchmarks.md).
 const CALL_BYTES: usize = 8 << 20;
+
+/// What is touched between two looks at whether a helper is still being started.
+const TOUCH_BYTES: usize = 64 << 10;
 
 /// Private anonymous memory, readable and writable. Its bytes are zero until they are written.
 ///
@@ -149,7 +153,7 @@ impl Mapping {
     }
 
     /// Faults everything in with one call on this thread. A kernel older than 5.14 has no such call:
-    /// then the first byte of each page is set to zero instead.
+    /// then each page is written to instead, and keeps its contents.
     ///
     /// # Errors
     ///
@@ -169,19 +173,16 @@ impl Mapping {
     pub(super) fn populate_by(&mut self, job: Job<'_>) -> Result<Populating, Error> {
         let is_touched = AtomicBool::new(false);
         let nanos = PlainAtomicU64::new(0);
+        let starting = Starting::default();
         let this = &*self;
-        let report = job.run(|piece| {
+        let report = job.tell_starting(&starting).run(|piece| {
             let begin = Instant::now();
             let mut offset = usize::try_from(piece.start).unwrap_or(usize::MAX);
             let end = usize::try_from(piece.end).unwrap_or(usize::MAX);
             while offset < end {
-                let length = (end - offset).min(CALL_BYTES);
-                if this.populate_range(offset, length)? == Populated::NotByCall
-                    && let Some(start) = this.address(offset, length)
-                {
-                    // SAFETY: inside of the mapping by the line above; pieces of a job never overlap,
-                    // and `&mut self` excludes everybody else.
-                    touch(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), length) });
+                // SAFETY: pieces of a job never overlap, and `&mut self` excludes everybody else.
+                let (length, populated) = unsafe { this.populate_part(offset..end, &starting) }?;
+                if populated == Populated::NotByCall {
                     // Relaxed: the end of the job orders it before the look.
                     is_touched.store(true, Ordering::Relaxed);
                 }
@@ -195,6 +196,39 @@ impl Mapping {
         let is_touched = is_touched.load(Ordering::Relaxed);
         let populated = if is_touched { Populated::NotByCall } else { Populated::ByCall };
         Ok(Populating { report, populated, taken: Duration::from_nanos(nanos.into_inner()) })
+    }
+
+    /// Faults the first part of a range in; says how long that part is, and whether the system has no call for it.
+    ///
+    /// While threads are being started it touches pages: a call, however short, takes the process's lock on its mappings,
+    /// for which a thread waits some six times before it gets to work (docs/workers.md, "Helpers"). A fault locks
+    /// no more than its own mapping (Linux 6.4).
+    ///
+    /// # Safety
+    ///
+    /// Nobody but the caller may look at the range.
+    unsafe fn populate_part(
+        &self,
+        range: Range<usize>,
+        starting: &Starting,
+    ) -> Result<(usize, Populated), Error> {
+        let touch_part = |length| {
+            if let Some(start) = self.address(range.start, length) {
+                // SAFETY: inside of the mapping by the line above, and the caller's own by contract.
+                touch(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), length) });
+            }
+        };
+        if starting.is_any() {
+            let length = range.len().min(TOUCH_BYTES);
+            touch_part(length);
+            return Ok((length, Populated::ByCall));
+        }
+        let length = range.len().min(CALL_BYTES);
+        let populated = self.populate_range(range.start, length)?;
+        if populated == Populated::NotByCall {
+            touch_part(length);
+        }
+        Ok((length, populated))
     }
 
     /// Faults a range in, for writing, and leaves its contents alone; parts outside of the mapping are
@@ -339,14 +373,15 @@ impl Drop for Mapping {
     }
 }
 
-/// Faults memory in by setting the first byte of each page to zero. It is not read: a read would
-/// fault the system's page of zeros in first.
+/// Faults memory in by a write to each page that changes nothing: 0 for 0 where it is 0. A plain read before it
+/// would fault the system's page of zeros in first.
 pub(super) fn touch(bytes: &mut [u8]) {
     for page in bytes.chunks_mut(rustix::param::page_size()) {
         if let Some(first) = page.first_mut() {
-            *first = 0;
-            // Keeps the store where it is.
-            std::hint::black_box(first);
+            // SAFETY: a byte that this function has for itself.
+            let first = unsafe { PlainAtomicU8::from_ptr(first) };
+            // What it was is of no interest: if not 0, it was written to, and its page is there.
+            first.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed).ok();
         }
     }
 }

@@ -32,7 +32,7 @@ pub struct Prefaulted {
 
 impl Mapping {
     /// Faults everything in on up to `threads` threads, the caller among them, in pieces of 8 MiB or
-    /// more. Kernels older than 5.14 set the first byte of each page to zero.
+    /// more; contents stay. On kernels older than 5.14, and while threads are being started, each page is written to.
     ///
     /// # Errors
     ///

@@ -7,6 +7,8 @@ use std::time::Duration;
 pub(crate) use std::sync::Arc as PlainArc;
 /// Looks back at what `PlainArc` shares.
 pub(crate) use std::sync::Weak as PlainWeak;
+/// Writes to memory that only one thread has.
+pub(crate) use std::sync::atomic::AtomicU8 as PlainAtomicU8;
 /// Counts what no decision depends on: in a model it would only multiply the interleavings.
 pub(crate) use std::sync::atomic::AtomicU64 as PlainAtomicU64;
 pub(crate) use std::sync::atomic::{

@@ -68,8 +68,38 @@ fn populating_makes_everything_resident_and_changes_nothing() {
 #[test]
 fn touching_is_as_good_as_the_call() {
     let mut mapping = Mapping::anonymous(100 * PAGE, Pages::Small).unwrap();
+    mapping.bytes_mut()[7 * PAGE] = 9;
     touch(mapping.bytes_mut());
     assert_eq!(mapping.resident_pages() * rustix::param::page_size(), mapping.length());
+    let expected = |place: usize| if place == 7 * PAGE { 9 } else { 0 };
+    assert!(mapping.bytes().iter().enumerate().all(|(place, byte)| *byte == expected(place)));
+}
+
+#[test]
+fn while_threads_are_being_started_small_parts_are_touched() {
+    let length = CALL_BYTES + TOUCH_BYTES / 2;
+    for helpers in [0, 1] {
+        let mapping = Mapping::anonymous(length, Pages::Small).unwrap();
+        let starting = Starting::default();
+        starting.expect(helpers);
+        let mut parts = Vec::new();
+        while let Some(&offset) = parts.last().or(Some(&0)).filter(|offset| **offset < length) {
+            // SAFETY: this test holds the mapping and no slice of it.
+            let part = unsafe { mapping.populate_part(offset..length, &starting) };
+            parts.push(offset + part.unwrap().0);
+        }
+        let step = if helpers == 0 { CALL_BYTES } else { TOUCH_BYTES };
+        assert_eq!(parts.len(), length.div_ceil(step));
+        assert_eq!(mapping.resident_pages() * rustix::param::page_size(), length);
+    }
+}
+
+#[test]
+fn faulting_in_by_several_threads_changes_nothing() {
+    let mut mapping = Mapping::anonymous(4 * CALL_BYTES, Pages::Small).unwrap();
+    mapping.bytes_mut().fill(7);
+    assert_eq!(mapping.prefault(4).unwrap().populated, Populated::ByCall);
+    assert!(mapping.bytes().iter().all(|byte| *byte == 7));
 }
 
 #[test]
