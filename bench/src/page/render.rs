@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::escape::Escaped;
+use super::escape::{Escaped, Prose};
 use super::found::{Found, FoundClaim};
 use super::{Chapter, Outcome};
 use crate::claim::Held;
@@ -61,12 +61,12 @@ impl Page {
     }
 
     fn element(&mut self, tag: &str, text: &str) {
-        self.write(format_args!("<{tag}>{}</{tag}>\n", Escaped(text)));
+        self.write(format_args!("<{tag}>{}</{tag}>\n", Prose(text)));
     }
 
     fn definition(&mut self, name: &str, text: &str) {
         if !text.is_empty() {
-            self.write(format_args!("<dt>{name}</dt><dd>{}</dd>\n", Escaped(text)));
+            self.write(format_args!("<dt>{name}</dt><dd>{}</dd>\n", Prose(text)));
         }
     }
 
@@ -151,7 +151,7 @@ impl Page {
             Escaped(&claim.seed),
             Escaped(&claim.claim),
             Escaped(&claim.ours),
-            Escaped(&why),
+            Prose(&why),
         ));
     }
 
@@ -172,7 +172,7 @@ impl Page {
     }
 
     fn notice(&mut self, text: &str) {
-        self.write(format_args!("<p class=\"notice\">{}</p>\n", Escaped(text)));
+        self.write(format_args!("<p class=\"notice\">{}</p>\n", Prose(text)));
     }
 
     fn found(&mut self, found: &Found) {

@@ -25,12 +25,12 @@ impl Crew {
 
 /// Runs `own` on this thread and `helper` on one named thread for each token, and returns when all
 /// are done. A thread that cannot be started is a helper less. A panic of `own` or of a helper goes
-/// on here, when all are done. Until every helper runs, `starting` says so.
+/// on here, when all are done. Until every helper runs, `starting` says so, if somebody asked for it.
 #[cfg(not(loom))]
 pub(super) fn run<R>(
     tokens: Option<Tokens<'_>>,
     placement: Placement,
-    starting: &Starting,
+    starting: Option<&Starting>,
     helper: impl Fn() + Sync,
     own: impl FnOnce() -> R,
 ) -> (Crew, R) {
@@ -42,13 +42,16 @@ pub(super) fn run<R>(
     };
     let by_node = placement == Placement::ByNode && tokens.know_nodes();
     let bound = AtomicUsize::new(0);
-    starting.expect(tokens.len());
+    if let Some(starting) = starting {
+        starting.expect(tokens.len());
+    }
     let panicked = Mutex::new(None);
     let (threads, outcome) = thread::scope(|scope| {
         let mut threads = 1;
         while let Some(token) = tokens.split() {
             let cpus = tokens.next_cpus(placement);
-            let (bound, panicked, helper, one) = (&bound, &panicked, &helper, starting.one());
+            let (bound, panicked, helper) = (&bound, &panicked, &helper);
+            let one = starting.map(Starting::one);
             let body = move || {
                 // Dropped with this closure: at the end, after a panic, and if it never starts.
                 let _token = token;
@@ -71,7 +74,9 @@ pub(super) fn run<R>(
             threads += 1;
         }
         // What no thread could be started for goes back now.
-        starting.give_up(tokens.len());
+        if let Some(starting) = starting {
+            starting.give_up(tokens.len());
+        }
         drop(tokens);
         (threads, own())
     });
@@ -95,7 +100,7 @@ fn is_bound_to(cpus: &crate::cpus::CpuSet) -> bool {
 pub(super) fn run<R>(
     tokens: Option<Tokens<'_>>,
     _placement: Placement,
-    _starting: &Starting,
+    _starting: Option<&Starting>,
     _helper: impl Fn() + Sync,
     own: impl FnOnce() -> R,
 ) -> (Crew, R) {

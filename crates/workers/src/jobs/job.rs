@@ -228,10 +228,8 @@ impl<'h> Job<'h> {
         let pieces = shape.pieces(helping as u64 + 1, self.pieces_a_thread);
         let tickets = Tickets::new(pieces, record);
         let share = || take_pieces(&tickets, &init, &body);
-        let unasked = Starting::default();
-        let starting = self.starting.unwrap_or(&unasked);
         let (Crew { threads, bound }, ()) =
-            crew::run(tokens, self.placement, starting, share, share);
+            crew::run(tokens, self.placement, self.starting, share, share);
         let report = Report { threads, pieces: pieces.count(), chunk: pieces.chunk(), bound };
         Ok((report, Some(tickets)))
     }

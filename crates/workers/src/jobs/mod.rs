@@ -20,14 +20,12 @@ mod helper_budget;
 mod job;
 mod ordered;
 #[cfg_attr(loom, allow(dead_code, reason = "a model starts its threads itself"))]
-mod starting;
+pub(crate) mod starting;
 mod tickets;
 
 pub use helper_budget::{HELPERS_MAX, Helpers, Placement};
 pub use job::{Job, Report};
 pub use ordered::{LOOK_AHEAD_MAX, Ordered, OrderedReport};
-
-pub(crate) use starting::Starting;
 
 use crew::Crew;
 

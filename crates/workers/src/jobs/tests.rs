@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::ThreadId;
 
 use super::reached::Reached;
-use super::{Helpers, Job, Ordered, Placement, Starting};
+use super::starting::Starting;
+use super::{Helpers, Job, Ordered, Placement};
 use crate::ErrorKind;
 use crate::cpus::CpuSet;
 

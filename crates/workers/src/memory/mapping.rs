@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::mm;
 
-use crate::jobs::{Job, Report, Starting};
+use crate::jobs::starting::Starting;
+use crate::jobs::{Job, Report};
 use crate::sync::{AtomicBool, Ordering, PlainAtomicU8, PlainAtomicU64};
 use crate::{Error, ErrorKind};
 

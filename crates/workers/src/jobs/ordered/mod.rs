@@ -13,7 +13,7 @@ mod tests;
 
 use super::failure::Failure;
 use super::helper_budget::{Helpers, Placement};
-use super::{Crew, Starting, chosen, crew};
+use super::{Crew, chosen, crew};
 use ring::Ring;
 
 /// The longest look-ahead. It bounds the slots that a run allocates; more items than this on their way
@@ -131,9 +131,8 @@ impl<'h> Ordered<'h> {
         let perform = Perform { ring: &ring, init: &init, work: &work };
         let helper = || perform.as_helper();
         let own = || perform.as_caller(items, commit);
-        let unasked = Starting::default();
         let (Crew { threads, .. }, outcome) =
-            crew::run(tokens, Placement::Anywhere, &unasked, helper, own);
+            crew::run(tokens, Placement::Anywhere, None, helper, own);
         outcome.map(|items| OrderedReport { threads, items })
     }
 }
