@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::all::AllArguments;
 use crate::case::Case;
+use crate::deadline::TimeLimit;
 use crate::hogs::HogArguments;
 use crate::launches::{Decoding, LauncherArguments};
 use crate::model::ModelArguments;
@@ -160,6 +161,8 @@ pub(crate) struct WorkqueueArguments {
     /// Bind every thread to these CPUs, such as "0" or "0-3,8"
     #[arg(long, value_name = "CPUS")]
     pub(crate) pin: Option<String>,
+    #[command(flatten)]
+    pub(crate) limit: TimeLimit,
 }
 
 /// How the latency of starting work is measured.
@@ -201,6 +204,8 @@ pub(crate) struct JobsArguments {
     /// An image, to see what it saves when a mount of it starts (needs root)
     #[arg(long, value_name = "IMAGE")]
     pub(crate) image: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) limit: TimeLimit,
 }
 
 /// Whole GiB, or MiB with an M behind, as MiB.
@@ -244,6 +249,8 @@ pub(crate) struct PagesArguments {
     /// Leave out the part that needs a memory cgroup
     #[arg(long)]
     pub(crate) without_cgroup: bool,
+    #[command(flatten)]
+    pub(crate) limit: TimeLimit,
 }
 
 /// What the launches of the pages experiment read.
@@ -314,6 +321,8 @@ pub(crate) struct LaunchesArguments {
     /// Folder with erofsfuse: launches from it, and from the kernel's EROFS, stand beside ours
     #[arg(long, value_name = "DIR")]
     pub(crate) peers: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) limit: TimeLimit,
 }
 
 /// What is decoded through bounce frames.

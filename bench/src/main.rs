@@ -6,6 +6,7 @@ mod arguments;
 mod baseline;
 mod case;
 mod claim;
+mod deadline;
 mod deflater;
 mod hogs;
 mod jobs;

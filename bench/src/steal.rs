@@ -7,6 +7,7 @@ use std::fmt;
 
 use anyhow::Result;
 
+use crate::deadline::Deadline;
 use crate::machine::line_of;
 
 /// A sample counts as it is while the host took no more than this part of the time that was wanted. The counters have
@@ -19,6 +20,10 @@ const ATTEMPTS: usize = 4;
 /// One in so many samples of a thing may be taken again, rounded up, so that a busy host does not multiply the time of
 /// a run.
 const AGAIN_PART: usize = 3;
+/// Of the time that there is, what first samples may take; the rest is for those that are taken again.
+const FIRST_SHARE: f64 = 0.8;
+/// Samples of each thing that are taken, no matter how long that takes.
+const LEAST_SAMPLES: usize = 3;
 
 /// Ticks of all CPUs since the machine began: taken by the host, and wanted altogether, which leaves idle ones out.
 #[derive(Debug, Clone, Copy, Default)]
@@ -75,6 +80,8 @@ impl Loss {
 #[derive(Debug, Default)]
 pub(crate) struct Undisturbed {
     samples: usize,
+    /// Samples that were asked for and that there was no time for.
+    left_out: usize,
     again: usize,
     /// Of the samples that count.
     worst: f64,
@@ -91,16 +98,18 @@ struct Sample<T> {
 impl Undisturbed {
     /// Measures several things in the order of `turns`, and then those once more that lost most, the worst first, of
     /// each thing no more than a third of its samples: that of a short one is not spared what that of a long one is
-    /// not. Of each sample the attempt counts that lost least. What was found stands with its turn, in that order.
+    /// not. Of each sample the attempt counts that lost least. What was found stands with its turn, in that order. When
+    /// the time is over it ends behind a turn that leaves every thing with as many samples as any other.
     ///
     /// # Errors
     /// What `run` fails with.
     pub(crate) fn in_turn<T>(
         &mut self,
         turns: impl IntoIterator<Item = usize>,
+        deadline: Deadline,
         mut run: impl FnMut(usize) -> Result<T>,
     ) -> Result<Vec<(usize, T)>> {
-        self.in_turn_by(turns, |turn| {
+        self.in_turn_by(turns, deadline, |turn| {
             let before = Steal::now();
             let found = run(turn)?;
             Ok((found, Steal::now().since(before)))
@@ -114,12 +123,18 @@ impl Undisturbed {
     pub(crate) fn in_turn_by<T>(
         &mut self,
         turns: impl IntoIterator<Item = usize>,
+        deadline: Deadline,
         mut run: impl FnMut(usize) -> Result<(T, Loss)>,
     ) -> Result<Vec<(usize, T)>> {
+        let first = deadline.share(FIRST_SHARE);
         let mut samples = Vec::new();
         // How many samples of each thing there are, and how many more may be taken.
         let mut allowed: Vec<usize> = Vec::new();
         for turn in turns {
+            if first.is_over() && is_even(&allowed) {
+                self.left_out += 1;
+                continue;
+            }
             let (found, loss) = run(turn)?;
             samples.push(Sample { turn, found, loss, attempts: 1 });
             allowed.resize(allowed.len().max(turn + 1), 0);
@@ -132,7 +147,7 @@ impl Undisturbed {
             };
             let worst = samples.iter_mut().filter(may_again);
             let worst = worst.max_by(|a, b| a.loss.share.total_cmp(&b.loss.share));
-            let Some(worst) = worst else { break };
+            let Some(worst) = worst.filter(|_| !deadline.is_over()) else { break };
             let (found, loss) = run(worst.turn)?;
             worst.attempts += 1;
             allowed[worst.turn] -= 1;
@@ -147,14 +162,24 @@ impl Undisturbed {
     }
 }
 
+/// Whether every thing has as many samples as any other, and enough.
+fn is_even(counts: &[usize]) -> bool {
+    counts.iter().all(|count| *count >= LEAST_SAMPLES && Some(count) == counts.first())
+        && !counts.is_empty()
+}
+
 impl fmt::Display for Undisturbed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (most, worst) = (MOST * 100.0, self.worst * 100.0);
+        write!(f, "{} samples", self.samples)?;
+        if self.left_out > 0 {
+            write!(f, ", {} fewer than asked for, as the time was over", self.left_out)?;
+        }
         write!(
             f,
-            "{} samples; {} more were taken instead of some in which the host took over {most:.0} % of the CPUs' time; \
+            "; {} more were taken instead of some in which the host took over {most:.0} % of the CPUs' time; \
              of those that count it took {worst:.1} % at most",
-            self.samples, self.again
+            self.again
         )
     }
 }
@@ -162,6 +187,7 @@ impl fmt::Display for Undisturbed {
 #[cfg(test)]
 mod tests {
     use super::{Loss, Steal, Undisturbed};
+    use crate::deadline::{Deadline, TimeLimit};
 
     #[test]
     fn what_was_taken_is_a_part_of_what_was_wanted() {
@@ -181,7 +207,8 @@ mod tests {
     ) -> Vec<(usize, usize)> {
         let mut coming = shares.iter().map(|&share| Loss { ticks: 9, share }).enumerate();
         let turns = turns.iter().copied();
-        undisturbed.in_turn_by(turns, |_| Ok(coming.next().unwrap())).unwrap()
+        let never = Deadline::default();
+        undisturbed.in_turn_by(turns, never, |_| Ok(coming.next().unwrap())).unwrap()
     }
 
     #[test]
@@ -218,7 +245,25 @@ mod tests {
     #[test]
     fn a_single_tick_is_no_reason() {
         let mut undisturbed = Undisturbed::default();
-        undisturbed.in_turn_by([0], |_| Ok(((), Loss { ticks: 1, share: 0.5 }))).unwrap();
+        let single = |_| Ok(((), Loss { ticks: 1, share: 0.5 }));
+        undisturbed.in_turn_by([0], Deadline::default(), single).unwrap();
         assert_eq!(undisturbed.again, 0);
+    }
+
+    #[test]
+    fn when_the_time_is_over_every_thing_has_as_many_samples() {
+        let over = TimeLimit::of_seconds(1).deadline().share(0.0);
+        let mut undisturbed = Undisturbed::default();
+        // Five rounds, of which each begins with another thing.
+        let turns = (0..5).flat_map(|round| (0..3).map(move |place| (round + place) % 3));
+        let much = |_| Ok(((), Loss { ticks: 9, share: 0.5 }));
+        let found = undisturbed.in_turn_by(turns, over, much).unwrap();
+        let of_thing = |thing| found.iter().filter(|(turn, ())| *turn == thing).count();
+        assert_eq!((of_thing(0), of_thing(1), of_thing(2), undisturbed.again), (3, 3, 3, 0));
+        let said = undisturbed.to_string();
+        assert!(
+            said.starts_with("9 samples, 6 fewer than asked for, as the time was over; 0 more"),
+            "{said}"
+        );
     }
 }

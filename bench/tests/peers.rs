@@ -17,8 +17,10 @@ fn ferrofs() -> &'static Path {
     FERROFS.get_or_init(|| {
         let path = Path::new(env!("CARGO_BIN_EXE_ferrofs-bench")).with_file_name("ferrofs");
         if !path.exists() {
+            // Where these tests were built: they may have been given a folder of their own.
+            let target = path.parent().and_then(Path::parent).expect("TARGET/PROFILE/ferrofs");
             let mut build = Command::new(env!("CARGO"));
-            build.args(["build", "--offline", "--package", "ferrofs"]);
+            build.args(["build", "--offline", "--package", "ferrofs", "--target-dir"]).arg(target);
             build.args((!cfg!(debug_assertions)).then_some("--release"));
             assert!(build.status().expect("cargo starts").success(), "ferrofs is not built");
         }

@@ -16,6 +16,7 @@ use ferrofs_workers::cpus::Granted;
 use ferrofs_workers::memory::{Mapping, Pages};
 
 use crate::arguments::JobsArguments;
+use crate::deadline::Deadline;
 use crate::machine::{field_of, leading_number};
 use crate::page_store::PAGE_BYTES;
 use crate::plot::Plot;
@@ -36,6 +37,13 @@ const SPARE_KIB: u64 = 512 << 10;
 const STEPS_A_PAGE: usize = 256;
 /// Kinds of pages, with their names in tables.
 const KINDS: [(Pages, &str); 2] = [(Pages::Small, "4 KiB pages"), (Pages::Huge, "huge pages")];
+
+/// What each kind may take of the time that is left when it begins; then the same on nodes, and starts of a mount.
+const KIND_SHARES: [f64; KINDS.len()] = [0.4, 0.5];
+const NODES_SHARE: f64 = 0.3;
+const STARTS_SHARE: f64 = 0.7;
+/// Rounds of what has no samples taken again, no matter how long they take.
+const LEAST_ROUNDS: u16 = 3;
 
 /// A line of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,29 +148,32 @@ pub(crate) fn run(
     let plan = Plan::new(arguments, is_quick)?;
     let (mib, repeat) = (plan.bytes >> 20, plan.repeat);
     writeln!(out, "faulting in {mib} MiB, {repeat} times in each way")?;
+    let deadline = arguments.limit.deadline();
     let mut undisturbed = Undisturbed::default();
-    let lines = prefault(&plan, &mut undisturbed)?;
+    let lines = prefault(&plan, deadline, &mut undisturbed)?;
     add_prefault(&plan, &lines, &mut report)?;
     report.add_remark(undisturbed.to_string());
     writeln!(out, "the same on each node")?;
-    nodes::add(&plan, &mut report)?;
+    nodes::add(&plan, deadline.share(NODES_SHARE), &mut report)?;
     writeln!(out, "starts of a mount")?;
-    start_up::add(&plan, arguments.image.as_deref(), &mut report)?;
+    let starts = deadline.share(STARTS_SHARE);
+    start_up::add(&plan, arguments.image.as_deref(), starts, &mut report)?;
     writeln!(out, "a job with one slow piece, {repeat} times in each place")?;
-    add_imbalance(&plan, &mut report)?;
+    add_imbalance(&plan, deadline, &mut report)?;
     Ok(report)
 }
 
 /// Every way in turn, on a fresh mapping each, after a round that warms up and does not count. One kind
 /// of pages after the other.
-fn prefault(plan: &Plan, undisturbed: &mut Undisturbed) -> Result<Vec<Line>> {
+fn prefault(plan: &Plan, deadline: Deadline, undisturbed: &mut Undisturbed) -> Result<Vec<Line>> {
     let mut lines: Vec<Line> = plan.ways.iter().map(|&way| (way, Default::default())).collect();
     for (kind, &(pages, _)) in KINDS.iter().enumerate() {
         for way in &plan.ways {
             time(*way, pages, plan.bytes)?;
         }
         let turns = (0..plan.repeat).flat_map(|_| 0..plan.ways.len());
-        let found = undisturbed.in_turn(turns, |turn| {
+        let share = KIND_SHARES.get(kind).copied().unwrap_or(1.0);
+        let found = undisturbed.in_turn(turns, deadline.share(share), |turn| {
             let way = plan.ways.get(turn).context("a turn of no way")?;
             time(*way, pages, plan.bytes)
         })?;
@@ -345,7 +356,7 @@ fn judge(lines: &[Line], report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn add_imbalance(plan: &Plan, report: &mut Report) -> Result<()> {
+fn add_imbalance(plan: &Plan, deadline: Deadline, report: &mut Report) -> Result<()> {
     let threads = plan.threads_max;
     if threads < 2 {
         report.left_out("a job with one slow piece", "the system runs only one thread at once");
@@ -364,7 +375,10 @@ fn add_imbalance(plan: &Plan, report: &mut Report) -> Result<()> {
     );
     let cases = PIECES_A_THREAD.iter().flat_map(|&pieces| Slow::ALL.map(|slow| (pieces, slow)));
     let mut cases: Vec<_> = cases.map(|case| (case, Imbalance::default())).collect();
-    for _ in 0..plan.repeat {
+    for round in 0..plan.repeat {
+        if round >= LEAST_ROUNDS && deadline.is_over() {
+            break;
+        }
         for ((pieces, slow), imbalance) in &mut cases {
             imbalance.run(*slow, threads, *pieces)?;
         }

@@ -5,7 +5,8 @@ use anyhow::{Context, Result};
 use ferrofs_workers::cpus::{CpuSet, Granted, Node};
 use ferrofs_workers::memory::Pages;
 
-use super::{Plan, Way, time};
+use super::{LEAST_ROUNDS, Plan, Way, time};
+use crate::deadline::Deadline;
 use crate::report::{Report, Series};
 use crate::statistics::{Samples, difference_percent};
 use crate::table::Table;
@@ -21,10 +22,18 @@ struct Found {
 ///
 /// # Errors
 /// When memory cannot be had, or the CPUs of a node are taken away.
-pub(super) fn add(plan: &Plan, report: &mut Report) -> Result<()> {
+pub(super) fn add(plan: &Plan, deadline: Deadline, report: &mut Report) -> Result<()> {
     let home = CpuSet::of_current_thread();
-    let measured: Result<Vec<Found>> =
-        Granted::read().nodes().iter().map(|node| measure(plan, node)).collect();
+    let granted = Granted::read();
+    let (nodes, mut left) = (granted.nodes(), granted.nodes().len());
+    let measured: Result<Vec<Found>> = nodes
+        .iter()
+        .map(|node| {
+            let share = deadline.share(1.0 / left as f64);
+            left -= 1;
+            measure(plan, node, share)
+        })
+        .collect();
     home.bind_current_thread().context("giving the CPUs back")?;
     let title = format!("Faulting in {} MiB on each node, 4 KiB pages, median", plan.bytes >> 20);
     let header = ["node", "CPUs", "1 thread, ms", "one a CPU, ms", "diff"];
@@ -47,10 +56,13 @@ pub(super) fn add(plan: &Plan, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn measure(plan: &Plan, node: &Node) -> Result<Found> {
+fn measure(plan: &Plan, node: &Node, deadline: Deadline) -> Result<Found> {
     node.cpus.bind_current_thread().with_context(|| format!("going to node {}", node.id))?;
     let (mut alone, mut together) = (Samples::default(), Samples::default());
     for round in 0..=plan.repeat {
+        if round > LEAST_ROUNDS && deadline.is_over() {
+            break;
+        }
         for (samples, threads) in [(&mut alone, 1), (&mut together, node.cpus.len())] {
             let (milliseconds, _) = time(Way::Threads(threads), Pages::Small, plan.bytes)?;
             if round > 0 {

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use ferrofs_image::{Memory, SyncDecompress};
 
 use super::{Plan, SPARE_KIB, available_kib, warm_up};
+use crate::deadline::Deadline;
 use crate::launches::Directory;
 use crate::launches::daemon::{Daemon, Threads, Wish, listeners};
 use crate::need::{Need, missing};
@@ -66,7 +67,12 @@ impl Line {
 ///
 /// # Errors
 /// When the image cannot be mounted.
-pub(super) fn add(plan: &Plan, image: Option<&Path>, report: &mut Report) -> Result<()> {
+pub(super) fn add(
+    plan: &Plan,
+    image: Option<&Path>,
+    deadline: Deadline,
+    report: &mut Report,
+) -> Result<()> {
     let needed = (MEMORY_BYTES / RESERVE_SHARE / 1024).saturating_add(SPARE_KIB);
     let missing = missing(&[Need::Root, Need::Fuse]);
     let Some(image) = image else {
@@ -91,7 +97,7 @@ pub(super) fn add(plan: &Plan, image: Option<&Path>, report: &mut Report) -> Res
         line.start(image, &directory.0)?;
     }
     let turns = (0..plan.repeat).flat_map(|_| 0..lines.len());
-    let found = undisturbed.in_turn(turns, |turn| {
+    let found = undisturbed.in_turn(turns, deadline, |turn| {
         lines.get(turn).context("a turn of no line")?.start(image, &directory.0)
     })?;
     for (turn, (ready, faulting)) in found {

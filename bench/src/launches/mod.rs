@@ -80,7 +80,7 @@ pub(crate) fn run(
     // Whoever is first in a round differs from round to round.
     let turns = (0..usize::from(rounds))
         .flat_map(|round| (0..count).map(move |place| (round + place) % count));
-    let found = undisturbed.in_turn_by(turns, |turn| {
+    let found = undisturbed.in_turn_by(turns, arguments.limit.deadline(), |turn| {
         let column = columns.get_mut(turn).context("a turn of no column")?;
         let round = column.round(arguments, &directory.0)?;
         let stolen = round.stolen;

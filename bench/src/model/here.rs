@@ -18,6 +18,7 @@ use ferrofs_workers::memory::{Mapping, Pages};
 use rustix::thread::{Pid, gettid, sched_setaffinity};
 
 use super::arguments::{ModelArguments, ModelRow};
+use crate::deadline::Deadline;
 use crate::page_store::PageStore;
 use crate::report::Report;
 use crate::rows::{self, Crew, Row, RowName};
@@ -183,7 +184,7 @@ fn real_rates(
     let mut undisturbed = Undisturbed::default();
     let (count, repeat) = (lines.len(), if is_quick { QUICK_REPEAT } else { REPEAT });
     let turns = (0..repeat).flat_map(|round| (0..count).map(move |place| (round + place) % count));
-    let found = undisturbed.in_turn(turns, |turn| {
+    let found = undisturbed.in_turn(turns, Deadline::default(), |turn| {
         rate(lines.get_mut(turn).context("a turn of no row")?.0.as_mut(), &pages)
     })?;
     for (turn, rate) in found {
@@ -256,7 +257,7 @@ pub(super) fn compare_jobs(
     }
     let repeat = if is_quick { QUICK_REPEAT } else { REPEAT };
     let turns = (0..repeat).flat_map(|_| 0..CPUS.len());
-    for (turn, nanos) in undisturbed.in_turn(turns, nanos)? {
+    for (turn, nanos) in undisturbed.in_turn(turns, Deadline::default(), nanos)? {
         times.get_mut(turn).context("a turn of no number of CPUs")?.push(nanos);
     }
     report.add_remark(format!("here, faulting in: {undisturbed}"));

@@ -10,6 +10,7 @@ use ferrofs_image::{Memory, SyncDecompress};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
+use crate::deadline::TimeLimit;
 use crate::launches::Directory;
 use crate::launches::daemon::{Daemon, Threads, Wish, listeners};
 use crate::launches::launcher::Launcher;
@@ -22,6 +23,9 @@ use crate::statistics::Samples;
 const FILL_BYTES: u64 = 128 << 20;
 /// ... and so far before each launch, so that the group is full again.
 const REFILL_BYTES: u64 = 4 << 20;
+
+/// Rounds, no matter how long they take.
+const LEAST_ROUNDS: u16 = 3;
 
 /// What the process in the group is told.
 #[derive(Debug, Clone, Args)]
@@ -39,6 +43,8 @@ pub(crate) struct InsideArguments {
     /// Dirty memory that nobody can take away, in MiB
     #[arg(long)]
     ballast: u32,
+    #[command(flatten)]
+    time: TimeLimit,
 }
 
 /// What one image with one reserve showed, a value a round.
@@ -71,7 +77,11 @@ pub(crate) fn measure(arguments: &InsideArguments) -> Result<()> {
     let mut cache = Cache::create(&scrap)?;
     let directory = Directory::make()?;
     let mut columns = columns(arguments);
+    let deadline = arguments.time.deadline();
     for round in 0..arguments.rounds {
+        if round >= LEAST_ROUNDS && deadline.is_over() {
+            break;
+        }
         // Whoever is first in a round differs from round to round.
         let first = usize::from(round) % columns.len().max(1);
         let (late, early) = columns.split_at_mut(first);

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde::Serialize;
 
+use crate::deadline::TimeLimit;
 use crate::pages::group::MemoryGroup;
 use crate::pages::limit::Process;
 use crate::report::Report;
@@ -47,6 +48,8 @@ pub(crate) struct PagePoolArguments {
     /// named
     #[arg(long, value_name = "DIR")]
     pub(crate) folder: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) time: TimeLimit,
 }
 
 /// Runs the experiment.
@@ -82,6 +85,10 @@ pub(crate) fn run(
     let columns: Vec<inside::Column> =
         serde_json::from_str(&answer).context("reading the launches")?;
     table::add(&mut report, &columns)?;
+    let taken = columns.first().map_or(0, |column| column.launch.values().count());
+    if taken < usize::from(rounds) {
+        report.add_remark(format!("{taken} of {rounds} rounds: the time was over"));
+    }
     report.add_remark(format!("the limit was met {} times", group.limit_hits()));
     Ok(report)
 }
@@ -94,6 +101,7 @@ fn command(arguments: &PagePoolArguments, rounds: u16) -> Result<Command> {
     command.args(["--reserves", &reserves.join(",")]);
     command.args(["--rounds", &rounds.to_string(), "--memory", &arguments.memory.to_string()]);
     command.args(["--ballast", &(arguments.limit / 4).to_string()]);
+    command.args(arguments.time.word());
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     Ok(command)
 }

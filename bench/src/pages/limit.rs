@@ -18,6 +18,7 @@ use super::launch::{Launcher, Way, WayLaunches};
 use super::requests;
 use super::taking::Source;
 use crate::arguments::RequestArguments;
+use crate::deadline::{Deadline, TimeLimit};
 use crate::statistics::Samples;
 
 /// What the group may use.
@@ -37,6 +38,11 @@ const BURST_FRAMES: u32 = 256;
 /// Reserves that are compared.
 const RESERVES: [u32; 3] = super::launch::RESERVES;
 
+/// Bursts and launches, no matter how long they take.
+const LEAST_ROUNDS: u16 = 5;
+/// Of the time that there is, what bursts may take.
+const BURSTS_SHARE: f64 = 0.3;
+
 /// What the process in the group is told.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LimitArguments {
@@ -51,6 +57,8 @@ pub(crate) struct LimitArguments {
     launches: u16,
     #[command(flatten)]
     requests: RequestArguments,
+    #[command(flatten)]
+    time: TimeLimit,
 }
 
 /// Nanoseconds for each frame that one source gave.
@@ -89,7 +97,12 @@ pub(crate) struct Counts {
 ///
 /// # Errors
 /// When there is no memory cgroup to be had, the process fails, or the group was not at its limit.
-pub(crate) fn run(folder: &Path, counts: Counts, requests: RequestArguments) -> Result<Outcome> {
+pub(crate) fn run(
+    folder: &Path,
+    counts: Counts,
+    requests: RequestArguments,
+    time: TimeLimit,
+) -> Result<Outcome> {
     let group = MemoryGroup::create(LIMIT_BYTES)?;
     let file = folder.join(format!("ferrofs-bench-{}.scrap", std::process::id()));
     let program = std::env::current_exe().context("finding this program")?;
@@ -99,7 +112,7 @@ pub(crate) fn run(folder: &Path, counts: Counts, requests: RequestArguments) -> 
     command.args(["--launches", &counts.launches.to_string()]);
     command.args(["--readahead", &requests.readahead.to_string()]);
     command.args(["--used", &requests.used.to_string()]);
-    command.args(["--extents", requests.extents.name()]);
+    command.args(["--extents", requests.extents.name()]).args(time.word());
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     // Declared after the group: the process is gone before the group is removed.
     let mut process = Process(command.spawn().context("starting the process in the group")?);
@@ -146,8 +159,9 @@ pub(crate) fn measure(arguments: &LimitArguments) -> Result<()> {
     let anonymous = vec![1_u8; ANONYMOUS_BYTES];
     let mut cache = Cache::create(&arguments.file)?;
     cache.write(FILE_BYTES)?;
-    let taken = take_bursts(&mut cache, arguments.rounds)?;
-    let ways = play_launches(&mut cache, arguments)?;
+    let deadline = arguments.time.deadline();
+    let taken = take_bursts(&mut cache, arguments.rounds, deadline.share(BURSTS_SHARE))?;
+    let ways = play_launches(&mut cache, arguments, deadline)?;
     cache.write(REFILL_BYTES)?;
     let line = serde_json::to_string(&Measured { taken, ways })?;
     writeln!(stdout(), "{line}")?;
@@ -160,12 +174,15 @@ pub(crate) fn measure(arguments: &LimitArguments) -> Result<()> {
 }
 
 /// Bursts of frames, from each source in turn.
-fn take_bursts(cache: &mut Cache, rounds: u16) -> Result<Vec<Taken>> {
+fn take_bursts(cache: &mut Cache, rounds: u16, deadline: Deadline) -> Result<Vec<Taken>> {
     let mut sources = vec![(Source::Fault, Vec::new())];
     for reserved in RESERVES {
         sources.push((Source::pool(BURST_FRAMES, reserved)?, Vec::new()));
     }
-    for _ in 0..rounds {
+    for round in 0..rounds {
+        if round >= LEAST_ROUNDS && deadline.is_over() {
+            break;
+        }
         for (source, samples) in &mut sources {
             cache.write(REFILL_BYTES)?;
             samples.push(source.take(BURST_FRAMES)?);
@@ -175,10 +192,17 @@ fn take_bursts(cache: &mut Cache, rounds: u16) -> Result<Vec<Taken>> {
 }
 
 /// Launches, in each way, in an order that changes from one to the next.
-fn play_launches(cache: &mut Cache, arguments: &LimitArguments) -> Result<Vec<WayLaunches>> {
+fn play_launches(
+    cache: &mut Cache,
+    arguments: &LimitArguments,
+    deadline: Deadline,
+) -> Result<Vec<WayLaunches>> {
     let mut launchers = Way::all().map(Launcher::new).collect::<Result<Vec<_>>>()?;
     let ways = u16::try_from(launchers.len())?;
     for number in 0..arguments.launches {
+        if number >= LEAST_ROUNDS && deadline.is_over() {
+            break;
+        }
         let requests = requests::launch(arguments.requests, number);
         for way in requests::order(ways, number) {
             let Some(launcher) = launchers.get_mut(usize::from(way)) else { continue };

@@ -75,9 +75,14 @@ pub(crate) fn run(
         "in a memory cgroup at its limit, {} bursts for each source and {} launches in each way",
         counts.rounds, counts.launches
     )?;
-    let outcome = limit::run(&folder, counts, arguments.requests)?;
+    let outcome = limit::run(&folder, counts, arguments.requests, arguments.limit)?;
     add_outcome(&mut report, &outcome)?;
-    launches_table::add(&mut report, &outcome.measured.ways, arguments.requests)?;
+    let ways = &outcome.measured.ways;
+    launches_table::add(&mut report, ways, arguments.requests)?;
+    let (played, asked) = (ways.first().map_or(0, |way| way.launches.len()), counts.launches);
+    if played < usize::from(asked) {
+        report.add_remark(format!("{played} of {asked} launches in each way: the time was over"));
+    }
     Ok(report)
 }
 

@@ -11,11 +11,12 @@ use serde::Serialize;
 
 use super::column::{Column, Figure, ratio};
 use super::findings::{Findings, Verdict, add_bars};
-use super::interleave::{Contestant, Pace, TimeLimit, interleave};
+use super::interleave::{Contestant, Pace, interleave};
 use super::program::{Program, ProgramArguments};
 use super::worded::Worded;
 use super::work::Work;
 use super::{part, squashfs};
+use crate::deadline::TimeLimit;
 use crate::plot::Plot;
 use crate::report::Report;
 use crate::table::Table;

@@ -4,23 +4,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use clap::Args;
-use serde::Serialize;
 
 use super::column::{Column, Sample};
 use super::interruption;
+use crate::deadline::TimeLimit;
 
 /// For how long a quick experiment begins something new. What is under way then comes to its end, within a minute in all.
 const QUICK: Duration = Duration::from_secs(30);
-
-/// Until when.
-#[derive(Debug, Clone, Copy, Default, Args, Serialize)]
-pub(crate) struct TimeLimit {
-    /// Begin nothing new after so many seconds, of which every case gets its part
-    #[arg(long, value_name = "N")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=86_400))]
-    seconds: Option<u32>,
-}
 
 /// How often is measured, and until when.
 #[derive(Debug, Clone, Copy)]
@@ -43,8 +33,7 @@ impl Pace {
 
     /// Ends so long from now on, unless it ends earlier anyway.
     pub(super) fn within(self, limit: TimeLimit) -> Self {
-        let seconds = limit.seconds.map(|seconds| Duration::from_secs(seconds.into()));
-        let end = seconds.and_then(|seconds| Instant::now().checked_add(seconds));
+        let end = limit.deadline().instant();
         Self { end: [self.end, end].into_iter().flatten().min(), ..self }
     }
 
@@ -190,13 +179,13 @@ mod tests {
     fn a_case_takes_its_part_of_the_time_and_is_measured_once_at_least() {
         let whole = Pace::new(1000, 0, false);
         assert!(whole.part(7).has_time_for(Duration::from_secs(86_400)));
-        let limited = whole.within(TimeLimit { seconds: Some(100) });
+        let limited = whole.within(TimeLimit::of_seconds(100));
         for (cases, fits, not) in [(0, 99, 101), (1, 99, 101), (4, 24, 26), (100, 0, 2)] {
             let part = limited.part(cases);
             assert!(part.has_time_for(Duration::from_secs(fits)), "{cases}");
             assert!(!part.has_time_for(Duration::from_secs(not)), "{cases}");
         }
-        let quick = Pace::new(1, 0, true).within(TimeLimit { seconds: Some(86_400) });
+        let quick = Pace::new(1, 0, true).within(TimeLimit::of_seconds(86_400));
         assert!(!quick.has_time_for(Duration::from_secs(60)));
         let over = Pace { end: Some(Instant::now()), ..whole };
         let contest = interleave(&contestants(["a", "b", "ours"]), over, |_| wall(1.0)).unwrap();

@@ -13,6 +13,7 @@ use clap::ValueEnum;
 use ferrofs_workers::cpus::CpuSet;
 
 use crate::arguments::WorkqueueArguments;
+use crate::deadline::TimeLimit;
 use crate::page_store::{PAGE_BYTES, PAGES_PER_GIB, PageStore};
 use crate::plot::Plot;
 use crate::report::{Report, Series};
@@ -50,6 +51,7 @@ struct Plan {
     rows: Vec<RowName>,
     requests: u16,
     repeat: u16,
+    limit: TimeLimit,
 }
 
 impl Plan {
@@ -61,6 +63,7 @@ impl Plan {
             rows: if named { arguments.rows.clone() } else { RowName::value_variants().to_vec() },
             requests: arguments.requests,
             repeat: if is_quick { arguments.repeat.min(QUICK_REPEAT) } else { arguments.repeat },
+            limit: arguments.limit,
         })
     }
 
@@ -141,7 +144,7 @@ fn measure(
     let next = plan.rows.len() + 1;
     let turns =
         (0..repeat).flat_map(|round| (0..count).map(move |place| (round * next + place) % count));
-    let runs = undisturbed.in_turn(turns, |turn| {
+    let runs = undisturbed.in_turn(turns, plan.limit.deadline(), |turn| {
         let (line, row) = rows.get_mut(turn).context("a turn of no row")?;
         let name = line.name.text();
         let run = time(row.as_mut()).with_context(|| name.clone())?;
