@@ -22,6 +22,9 @@ use plan::{Extent, Step, step};
 
 /// No experiment starts after so long.
 const PATIENCE: Duration = Duration::from_secs(14 * 60);
+/// And runs at length have their time until then: that of each is over when it begins nothing new, and what it has begun
+/// may take a minute more.
+const LENGTHS: Duration = Duration::from_secs(13 * 60);
 /// Less time is not worth a run at length, in seconds.
 const LENGTH: u64 = 60;
 /// What is written without `--out`, in the current folder.
@@ -138,7 +141,7 @@ fn run_at_length(
     let mut quick: Vec<_> = chapters.iter_mut().filter(is_meant).collect();
     let mut left = u64::try_from(quick.len())?;
     for chapter in &mut quick {
-        let seconds = PATIENCE.saturating_sub(begin.elapsed()).as_secs();
+        let seconds = LENGTHS.saturating_sub(begin.elapsed()).as_secs();
         if seconds < LENGTH {
             break;
         }
@@ -147,8 +150,13 @@ fn run_at_length(
         write!(say, "{} at length: ", chapter.experiment)?;
         say.flush()?;
         let start = Instant::now();
-        // A failure must be seen, too.
-        let is_better = |second: &Outcome| !matches!(second, Outcome::LeftOut(_));
+        let before = chapter.outcome.measured_claims();
+        // A failure must be seen, too; what had time for less than half says less than the quick look.
+        let is_better = |second: &Outcome| match second {
+            Outcome::Done(_) => second.measured_claims() * 2 >= before,
+            Outcome::Failed(_) => true,
+            Outcome::LeftOut(_) => false,
+        };
         let word = replace(chapter, material, (extent, folder), is_better)?;
         writeln!(say, "{word} ({:.0} s)", start.elapsed().as_secs_f64())?;
     }
@@ -166,11 +174,13 @@ fn replace(
     let aside = folder.join("again");
     fs::create_dir_all(&aside).with_context(|| format!("making {}", aside.display()))?;
     let second = one(chapter.experiment, material, (extent, aside.as_path()))?;
-    let word = second.word();
+    let mut word = second.word();
     if is_better(&second) {
         child::forget(chapter.experiment, folder)?;
         move_all(&aside, folder)?;
         chapter.outcome = second;
+    } else {
+        word.push_str("; the first run stands");
     }
     fs::remove_dir_all(&aside).with_context(|| format!("removing {}", aside.display()))?;
     Ok(word)

@@ -9,6 +9,8 @@ pub(crate) use found::Found;
 pub(crate) use render::render;
 
 use crate::case::Case;
+use crate::claim::Held;
+use found::FoundClaim;
 
 /// What became of an experiment.
 #[derive(Debug)]
@@ -27,6 +29,13 @@ impl Outcome {
             Self::Failed(why) => format!("failed: {why}"),
             Self::LeftOut(why) => format!("left out: {why}"),
         }
+    }
+
+    /// How many claims have a figure, whether they held or not.
+    pub(crate) fn measured_claims(&self) -> usize {
+        let Self::Done(found) = self else { return 0 };
+        let is_measured = |claim: &&FoundClaim| !matches!(claim.held, Held::NotMeasured(_));
+        found.claims.iter().filter(is_measured).count()
     }
 }
 

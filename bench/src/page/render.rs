@@ -284,6 +284,21 @@ mod tests {
 
     const NOISE: &str = r#"{"what": "ours", "spread": 0.8, "most": 0.2}"#;
 
+    #[test]
+    fn a_claim_without_a_figure_is_not_measured() {
+        let count = |values: &[f64]| {
+            let mut report = Report::new("jobs", &()).unwrap();
+            report.claim("003", "two-threads", &[-12.0], "memory").unwrap();
+            report.claim("003", "two-threads", values, "one CPU").unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            report.write_folder(folder.path()).unwrap();
+            let found = Found::read("jobs", folder.path()).unwrap();
+            Outcome::Done(Box::new(found)).measured_claims()
+        };
+        assert_eq!((count(&[]), count(&[-50.0])), (1, 2));
+        assert_eq!(Outcome::Failed("no".to_owned()).measured_claims(), 0);
+    }
+
     fn page() -> String {
         let chapter = |experiment, outcome| Chapter {
             experiment,
