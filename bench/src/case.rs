@@ -40,6 +40,9 @@ pub(crate) struct Case {
     /// How far repetitions of the same work may be apart, as a share of their median; where the distribution is what
     /// is measured there is no such limit.
     pub(crate) noise: Option<f64>,
+    /// Whether its claims are about time on this machine's CPUs, so that the host must leave them alone.
+    #[serde(rename = "clocked", default = "clocked")]
+    pub(crate) is_clocked: bool,
     /// Words that `all` adds to the name of the experiment; in braces stand images and folders.
     #[serde(default)]
     pub(crate) run: Vec<String>,
@@ -52,6 +55,10 @@ pub(crate) struct Case {
     /// By name.
     #[serde(default)]
     pub(crate) marks: BTreeMap<String, Mark>,
+}
+
+const fn clocked() -> bool {
+    true
 }
 
 /// On which side of a mark a figure must be.

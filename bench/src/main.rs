@@ -100,7 +100,7 @@ fn measure(arguments: &Arguments, out: &mut dyn Write) -> Result<Option<Report>>
 
 /// Prints and keeps what was found. What is refused is kept as well, marked, but not printed.
 fn tell(mut report: Report, arguments: &Arguments, out: &mut dyn Write) -> Result<ExitCode> {
-    report.look_again();
+    report.look_again()?;
     let is_refused = report.is_too_noisy() && !arguments.noisy_ok;
     if is_refused {
         report.print_noise(out)?;

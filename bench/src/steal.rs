@@ -15,6 +15,8 @@ use crate::machine::line_of;
 const MOST: f64 = 0.03;
 /// And no more than one tick of 10 ms, which says of a short sample no more than that there was some.
 const TICKS_MOST: u64 = 1;
+/// A run is judged by its loss if that is more than so many, 0.1 s.
+const TICKS_OF_A_RUN: u64 = 10;
 /// How often a sample is taken at most.
 const ATTEMPTS: usize = 4;
 /// One in so many samples of a thing may be taken again, rounded up, so that a busy host does not multiply the time of
@@ -40,7 +42,7 @@ impl Steal {
 
     /// Of the line for all CPUs: user, nice, system, idle, iowait, irq, softirq, steal; what follows is in the first
     /// two as well.
-    fn of(line: &str) -> Self {
+    pub(crate) fn of(line: &str) -> Self {
         let ticks = line.split_whitespace().skip(1).take(8).map(|word| word.parse().unwrap_or(0));
         let ticks: Vec<u64> = ticks.collect();
         let idle: u64 = ticks.iter().skip(3).take(2).sum();
@@ -69,6 +71,11 @@ impl Loss {
     /// Of the time that was wanted, in percent.
     pub(crate) fn percent(self) -> f64 {
         self.share * 100.0
+    }
+
+    /// Whether it is more than that, by more than a few ticks.
+    pub(crate) fn is_beyond(self, percent: f64) -> bool {
+        self.percent() > percent && self.ticks > TICKS_OF_A_RUN
     }
 
     fn is_much(self) -> bool {

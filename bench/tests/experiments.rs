@@ -8,7 +8,12 @@ use ferrofs_workers::cpus::CpuSet;
 
 fn start(words: &str) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs-bench"));
-    command.args(words.split_whitespace()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // No figure is judged here.
+    command
+        .args(words.split_whitespace())
+        .arg("--noisy-ok")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     command.spawn().expect("the program starts")
 }
 
@@ -27,9 +32,8 @@ fn printed(words: &str) -> String {
 fn workqueue_prints_the_lines_of_qemu_and_keeps_its_samples() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().display();
-    let text = printed(&format!(
-        "workqueue --quick -t 2 -c 1 --rows inline,per-thread --out {out} --noisy-ok"
-    ));
+    let text =
+        printed(&format!("workqueue --quick -t 2 -c 1 --rows inline,per-thread --out {out}"));
     for line in [
         "Run the benchmark: threads 2 requests-per-thread: 4 memory 0.125G repeat 1.",
         "RUN 0: Request # 32768 Cost ",
@@ -58,7 +62,7 @@ fn scheduling_prints_the_table_of_the_seed_twice() {
 #[test]
 fn jobs_prints_a_line_for_each_way() {
     let image = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/lz4.erofs");
-    let text = printed(&format!("jobs --quick -t 1 -c 1 --noisy-ok --image {image}"));
+    let text = printed(&format!("jobs --quick -t 1 -c 1 --image {image}"));
     for way in ["| one call ", "| 1 thread ", "on each node", " in the middle |"] {
         assert!(text.contains(way), "{way} is missing in {text}");
     }
@@ -66,7 +70,7 @@ fn jobs_prints_a_line_for_each_way() {
     let is_left_out = text.contains("the start of a mount: needs ")
         || text.contains("the start of a mount: it takes ");
     assert!(is_left_out || starts.iter().all(|way| text.contains(way)), "{text}");
-    let text = printed("jobs --quick -t 1 -c 1 --noisy-ok");
+    let text = printed("jobs --quick -t 1 -c 1");
     assert!(text.contains("the start of a mount: no image was named"), "{text}");
 }
 
@@ -75,7 +79,7 @@ fn jobs_does_what_it_can_on_one_cpu() {
     // Programs that this thread starts get its CPUs.
     let first = CpuSet::of_current_thread().iter().next().unwrap();
     CpuSet::parse(&first.to_string()).unwrap().bind_current_thread().unwrap();
-    let text = printed("jobs --quick -c 1 --noisy-ok");
+    let text = printed("jobs --quick -c 1");
     assert!(text.contains("a job with one slow piece: the system runs only one"), "{text}");
 }
 
@@ -111,7 +115,7 @@ fn too_much_memory_is_refused_before_it_is_touched() {
 #[test]
 fn reads_says_what_every_number_of_readers_was_served() {
     let image = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/lz4.erofs");
-    let text = printed(&format!("reads {image} --quick --at-least 1 --readers 1,4 --noisy-ok"));
+    let text = printed(&format!("reads {image} --quick --at-least 1 --readers 1,4"));
     assert!(text.contains("| readers | MiB served |"), "{text}");
     assert!(text.contains("files, 4 readers"), "{text}");
 }
