@@ -14,6 +14,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::case::Case;
+use crate::interruption;
 use crate::page::{self, Chapter, Outcome};
 use crate::peers;
 use child::run_child;
@@ -24,7 +25,7 @@ use plan::{Extent, Step, step};
 const PATIENCE: Duration = Duration::from_secs(14 * 60);
 /// And runs at length have their time until then: that of each is over when it begins nothing new, and what it has begun
 /// may take a minute more.
-const LENGTHS: Duration = Duration::from_secs(13 * 60);
+const LENGTHS: Duration = Duration::from_secs(13 * 60 + 30);
 /// Less time is not worth a run at length, in seconds.
 const LENGTH: u64 = 60;
 /// What is written without `--out`, in the current folder.
@@ -52,14 +53,15 @@ pub(crate) struct AllArguments {
 /// Runs all and writes `report.html` beside the findings.
 ///
 /// # Errors
-/// When the folder cannot be written, or the images cannot be built. Experiments that fail are told of in the page,
-/// and make an error at the end.
+/// When the folder cannot be written, the images cannot be built, or somebody asks to end. Experiments that fail are told
+/// of in the page, and make an error at the end.
 pub(crate) fn run(
     arguments: &AllArguments,
     is_quick: bool,
     out: Option<&Path>,
     say: &mut dyn Write,
 ) -> Result<()> {
+    interruption::watch()?;
     let is_wanted =
         |name: &&str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
     let experiments: Vec<&'static str> = Case::experiments().filter(is_wanted).collect();
@@ -72,10 +74,11 @@ pub(crate) fn run(
     let begin = Instant::now();
     let folder = out.unwrap_or(Path::new(DEFAULT_FOLDER));
     fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-    let material = Material::make(arguments, is_quick, say)?;
+    let takes_squashfs = experiments.iter().any(|name| peers::WITH_SQUASHFS.contains(name));
+    let material = Material::make(arguments, (is_quick, takes_squashfs), say)?;
     let extent = if is_quick { Extent::Quick } else { Extent::Usual };
     let mut chapters = Vec::new();
-    let mut noisy = Vec::new();
+    let (mut took, mut noisy) = (Vec::new(), Vec::new());
     let count = experiments.len();
     for (number, experiment) in experiments.into_iter().enumerate() {
         write!(say, "[{}/{count}] {experiment}: ", number + 1)?;
@@ -87,16 +90,19 @@ pub(crate) fn run(
         } else {
             one(experiment, &material, (extent, folder))?
         };
+        took.push(start.elapsed());
         writeln!(say, "{} ({:.0} s)", outcome.word(), start.elapsed().as_secs_f64())?;
         if matches!(&outcome, Outcome::Done(found) if found.is_too_noisy()) {
-            noisy.push((chapters.len(), start.elapsed()));
+            noisy.push(chapters.len());
         }
         chapters.push(Chapter { experiment, case: Case::of(experiment)?, outcome });
     }
     // What was too noisy once more, where it takes no time from anything else.
-    for (chapter, took) in noisy {
-        let Some(chapter) = chapters.get_mut(chapter) else { continue };
-        if begin.elapsed() + took < PATIENCE {
+    for index in noisy {
+        let (Some(chapter), Some(took)) = (chapters.get_mut(index), took.get(index)) else {
+            continue;
+        };
+        if begin.elapsed() + *took < PATIENCE {
             write!(say, "{} again: ", chapter.experiment)?;
             say.flush()?;
             let is_better =
@@ -106,7 +112,7 @@ pub(crate) fn run(
         }
     }
     if !is_quick {
-        run_at_length(&mut chapters, &material, (begin, folder), say)?;
+        run_at_length((&mut chapters, &took), &material, (begin, folder), say)?;
     }
     let path = folder.join("report.html");
     let html = page::render(&chapters, material.notes(), begin.elapsed());
@@ -128,19 +134,21 @@ fn move_all(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs what was a quick look with what is left of the time, each with an equal part of it or more.
+/// Runs what was a quick look with what is left of the time, each with an equal part of it or more: what took least comes
+/// first, and what it leaves is for the others.
 fn run_at_length(
-    chapters: &mut [Chapter],
+    (chapters, took): (&mut [Chapter], &[Duration]),
     material: &Material,
     (begin, folder): (Instant, &Path),
     say: &mut dyn Write,
 ) -> Result<()> {
-    let is_meant = |chapter: &&mut Chapter| {
+    let is_meant = |(chapter, _): &(&mut Chapter, _)| {
         !chapter.case.at_length.is_empty() && matches!(chapter.outcome, Outcome::Done(_))
     };
-    let mut quick: Vec<_> = chapters.iter_mut().filter(is_meant).collect();
+    let mut quick: Vec<_> = chapters.iter_mut().zip(took).filter(is_meant).collect();
+    quick.sort_by_key(|(_, took)| **took);
     let mut left = u64::try_from(quick.len())?;
-    for chapter in &mut quick {
+    for (chapter, _) in &mut quick {
         let seconds = LENGTHS.saturating_sub(begin.elapsed()).as_secs();
         if seconds < LENGTH {
             break;
@@ -193,7 +201,12 @@ fn one(
     (extent, folder): (Extent, &Path),
 ) -> Result<Outcome> {
     match step(experiment, material, extent)? {
-        Step::Run(words) => run_child(experiment, &words, folder),
+        Step::Run(words) => {
+            let outcome = run_child(experiment, &words, folder)?;
+            // It may have been ended by the same signal.
+            interruption::check()?;
+            Ok(outcome)
+        }
         Step::LeaveOut(why) => Ok(Outcome::LeftOut(why)),
     }
 }

@@ -9,6 +9,7 @@ mod claim;
 mod deadline;
 mod deflater;
 mod hogs;
+mod interruption;
 mod jobs;
 mod launches;
 mod machine;

@@ -3,10 +3,12 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use ferrofs_workers::cpus::CpuSet;
+use rustix::process::{Pid, Signal, kill_process};
 
-fn start(words: &str) -> Child {
+fn command(words: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs-bench"));
     // No figure is judged here.
     command
@@ -14,7 +16,11 @@ fn start(words: &str) -> Child {
         .arg("--noisy-ok")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    command.spawn().expect("the program starts")
+    command
+}
+
+fn start(words: &str) -> Child {
+    command(words).spawn().expect("the program starts")
 }
 
 fn bench(words: &str) -> Output {
@@ -146,13 +152,40 @@ fn launches_names_a_program_that_is_missing_and_leaves_nothing_behind() {
     }
 }
 
+/// A tree of one text.
+fn make_tree(source: &Path) {
+    std::fs::create_dir(source).expect("a folder can be made");
+    let text: String = (0..60_000).map(|number| format!("line {number}\n")).collect();
+    std::fs::write(source.join("text"), text).expect("a file can be written");
+}
+
+#[test]
+fn whoever_interrupts_all_finds_nothing_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let [source, out, made] = ["source", "out", "made"].map(|name| folder.path().join(name));
+    make_tree(&source);
+    std::fs::create_dir(&made).unwrap();
+    let (source, out) = (source.display(), out.display());
+    let words = format!("all --quick --only windows,pages --source {source} --out {out}");
+    let mut child = command(&words).env("TMPDIR", &made).spawn().unwrap();
+    let is_there = || made.read_dir().unwrap().next().is_some();
+    while !is_there() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it made anything");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(complaint.contains("ferrofs-bench: interrupted"), "{complaint}");
+    assert!(!is_there(), "{} is not empty", made.display());
+}
+
 #[test]
 fn all_writes_one_page_on_everything_and_says_what_was_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let (source, out) = (folder.path().join("source"), folder.path().join("out"));
-    std::fs::create_dir(&source).unwrap();
-    let text: String = (0..60_000).map(|number| format!("line {number}\n")).collect();
-    std::fs::write(source.join("text"), text).unwrap();
+    make_tree(&source);
     let (source, out) = (source.display(), out.display());
     let words = format!("all --quick --only windows,launches,pages --source {source} --out {out}");
     let said = printed(&words);

@@ -1,5 +1,5 @@
 //! What experiments are run on: the image and the tree that were named, or a copy of a part of this machine's own
-//! `/usr`, and LZ4 images of it with both windows. Gone at the end.
+//! `/usr`, LZ4 images of it with both windows, and a squashfs image for those that compare with one. Gone at the end.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -11,6 +11,8 @@ use ferrofs_builder::{Algorithms, NoWatch, Options, build};
 use ferrofs_image::codec::Method;
 
 use super::AllArguments;
+use crate::interruption;
+use crate::peers::make_squashfs;
 
 /// Whose files are copied where no tree is named.
 const SYSTEM_TREE: &str = "/usr";
@@ -36,6 +38,8 @@ pub(super) struct Material {
     system: Option<PathBuf>,
     wide: Option<PathBuf>,
     narrow: Option<PathBuf>,
+    /// Of the tree of `image`.
+    squashfs: Option<PathBuf>,
     source: Option<PathBuf>,
     peers: Option<PathBuf>,
     notes: Vec<String>,
@@ -61,7 +65,7 @@ impl Material {
     /// When files cannot be copied, or the images cannot be built.
     pub(super) fn make(
         arguments: &AllArguments,
-        is_quick: bool,
+        (is_quick, takes_squashfs): (bool, bool),
         say: &mut dyn Write,
     ) -> Result<Self> {
         let path = std::env::temp_dir().join(format!("ferrofs-bench-all-{}", std::process::id()));
@@ -84,6 +88,7 @@ impl Material {
         };
         writeln!(say, "building images of {}", source.display())?;
         let built = |name: &str, max_distance| {
+            interruption::check()?;
             let path = folder.0.join(name);
             build_image(&source, &path, max_distance).map(|()| path)
         };
@@ -93,11 +98,28 @@ impl Material {
         notes.push(format!(
             "Images of {tree} were built with LZ4 in clusters of 4 KiB, with windows of 64 KiB and of 16 KiB."
         ));
+        let image = arguments.image.as_ref().unwrap_or(&wide).clone();
+        let mut squashfs = None;
+        if takes_squashfs && !is_quick {
+            match make_squashfs(&image, arguments.peers.as_deref(), &folder.0) {
+                Ok(None) => {}
+                Ok(made) => {
+                    squashfs = made;
+                    let image = image.display();
+                    notes.push(format!(
+                        "A squashfs image of the tree of {image} was made for all experiments."
+                    ));
+                }
+                Err(error) => notes.push(format!("No squashfs image was made: {error:#}.")),
+            }
+        }
+        interruption::check()?;
         Ok(Self {
-            image: Some(arguments.image.as_ref().unwrap_or(&wide).clone()),
+            image: Some(image),
             system: arguments.image.clone(),
             wide: Some(wide),
             narrow: Some(narrow),
+            squashfs,
             source: Some(source),
             peers: arguments.peers.clone(),
             _folder: Some(folder),
@@ -114,6 +136,7 @@ impl Material {
             system: path(),
             wide: path(),
             narrow: path(),
+            squashfs: path(),
             source: path(),
             peers: path(),
             ..Self::default()
@@ -121,12 +144,13 @@ impl Material {
     }
 
     /// Names in the words of cases, what they stand for, and what is missing if they stand for nothing.
-    pub(super) fn names(&self) -> [(&'static str, Option<&Path>, &'static str); 6] {
+    pub(super) fn names(&self) -> [(&'static str, Option<&Path>, &'static str); 7] {
         [
             ("{image}", self.image.as_deref(), "an image"),
             ("{system}", self.system.as_deref(), "an image of a Debian system (--image)"),
             ("{wide}", self.wide.as_deref(), "an image with a window of 64 KiB"),
             ("{narrow}", self.narrow.as_deref(), "an image with a window of 16 KiB"),
+            ("{squashfs}", self.squashfs.as_deref(), "a squashfs image"),
             ("{source}", self.source.as_deref(), "a tree"),
             ("{peers}", self.peers.as_deref(), "a folder of peers (--peers)"),
         ]

@@ -98,7 +98,7 @@ pub(crate) fn run(
     let packed = match (unsquashfs, images.first()) {
         (Ok(program), Some(first)) => {
             let (given, programs) = (arguments.squashfs.as_deref(), &arguments.programs);
-            let found = of_tree(Wanted { given, programs, is_quick }, first, &work)?;
+            let found = of_tree(Wanted { given, programs, is_quick }, first, work.folder())?;
             found.map(|path| (program, path))
         }
         (Err(why), _) => Err(why),

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::column::{Column, Sample};
-use super::interruption;
 use crate::deadline::TimeLimit;
+use crate::interruption;
 
 /// For how long a quick experiment begins something new. What is under way then comes to its end, within a minute in all.
 const QUICK: Duration = Duration::from_secs(30);

@@ -12,7 +12,6 @@ mod extract;
 mod findings;
 mod images;
 mod interleave;
-mod interruption;
 mod mount;
 mod mounted;
 mod part;
@@ -32,6 +31,9 @@ pub(crate) use mount::{MountArguments, run as mount};
 pub(crate) use program::find_ours;
 pub(crate) use random::{RandomArguments, run as random};
 pub(crate) use reader::{ReaderArguments, read};
+pub(crate) use squashfs::make_squashfs;
 
 /// The experiments that run our own program and peers.
 pub(crate) const EXPERIMENTS: [&str; 5] = ["extract", "check", "mount", "random", "build"];
+/// Those that take a squashfs image, too.
+pub(crate) const WITH_SQUASHFS: [&str; 2] = ["extract", "mount"];

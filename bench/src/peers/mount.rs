@@ -41,7 +41,8 @@ pub(crate) enum What {
 }
 
 impl What {
-    const ALL: [Self; 4] = [Self::Tree, Self::Large, Self::Find, Self::List];
+    /// Trees, which take longest, at the end: they have what the others leave of their shares.
+    const ALL: [Self; 4] = [Self::Large, Self::Find, Self::List, Self::Tree];
 }
 
 /// What is mounted, and read.
@@ -147,7 +148,7 @@ pub(crate) fn run(
     let first = images.first().context("no image")?;
     if found.mounters.iter().any(|mounter| mounter.system.takes_squashfs()) {
         let (given, programs) = (arguments.squashfs.as_deref(), &arguments.programs);
-        let found = of_tree(Wanted { given, programs, is_quick }, first, &work)?;
+        let found = of_tree(Wanted { given, programs, is_quick }, first, work.folder())?;
         squashfs = findings.present("squashfuse_ll, kernel-squashfs", found);
     }
     let bed = Bed::new(&mut findings, found, squashfs, (work, first))?;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use rustix::fs::statfs;
 
-use super::interruption;
+use crate::interruption;
 
 /// `TMPFS_MAGIC` of linux/magic.h.
 const TMPFS: u64 = 0x0102_1994;
@@ -40,6 +40,10 @@ impl Work {
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.0
     }
 
     /// What it lies on, for people.

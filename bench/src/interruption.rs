@@ -17,7 +17,7 @@ static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 ///
 /// # Errors
 /// When the system does not allow it.
-pub(super) fn watch() -> Result<()> {
+pub(crate) fn watch() -> Result<()> {
     let asked = ASKED.get_or_init(Arc::default);
     for signal in [SIGINT, SIGTERM] {
         flag::register(signal, Arc::clone(asked)).context("taking signals")?;
@@ -26,7 +26,7 @@ pub(super) fn watch() -> Result<()> {
 }
 
 /// An error as soon as somebody asked to end.
-pub(super) fn check() -> Result<()> {
+pub(crate) fn check() -> Result<()> {
     if ASKED.get().is_some_and(|asked| asked.load(Ordering::Relaxed)) {
         bail!("interrupted");
     }
