@@ -39,7 +39,10 @@ const STEPS_A_PAGE: usize = 256;
 const KINDS: [(Pages, &str); 2] = [(Pages::Small, "4 KiB pages"), (Pages::Huge, "huge pages")];
 
 /// What each kind may take of the time that is left when it begins; then the same on nodes, and starts of a mount.
-const KIND_SHARES: [f64; KINDS.len()] = [0.4, 0.5];
+const KIND_SHARES: [f64; KINDS.len()] = [0.5, 0.4];
+/// What ways that fault memory in have of a kind's time, and of so many of their rounds the limits have one.
+const FAULTS_SHARE: f64 = 0.75;
+const LIMITS_PART: u16 = 3;
 const NODES_SHARE: f64 = 0.3;
 const STARTS_SHARE: f64 = 0.7;
 /// Rounds of what has no samples taken again, no matter how long they take.
@@ -78,7 +81,10 @@ impl Way {
 struct Plan {
     bytes: usize,
     repeat: u16,
-    ways: Vec<Way>,
+    /// Those that fault memory in.
+    faults: Vec<Way>,
+    /// What there is to hold them against.
+    limits: Vec<Way>,
     threads_max: usize,
 }
 
@@ -114,10 +120,14 @@ impl Plan {
         Ok(Self {
             bytes,
             repeat: if is_quick { arguments.repeat.min(QUICK_REPEAT) } else { arguments.repeat },
-            ways: [Way::OneCall]
+            faults: [Way::OneCall]
                 .into_iter()
                 .chain(threads.iter().copied().map(Way::Threads))
-                .chain(threads.iter().copied().map(Way::Resident))
+                .collect(),
+            limits: threads
+                .iter()
+                .copied()
+                .map(Way::Resident)
                 .chain(threads.iter().copied().map(Way::Registers))
                 .collect(),
             threads_max: parallelism,
@@ -163,28 +173,46 @@ pub(crate) fn run(
     Ok(report)
 }
 
-/// Every way in turn, on a fresh mapping each, after a round that warms up and does not count. One kind
-/// of pages after the other.
+/// Every way that faults memory in, in turn, on a fresh mapping each, after a round that warms up and does not count; then
+/// the limits, which vary less, in fewer rounds. One kind of pages after the other.
 fn prefault(plan: &Plan, deadline: Deadline, undisturbed: &mut Undisturbed) -> Result<Vec<Line>> {
-    let mut lines: Vec<Line> = plan.ways.iter().map(|&way| (way, Default::default())).collect();
-    for (kind, &(pages, _)) in KINDS.iter().enumerate() {
-        for way in &plan.ways {
-            time(*way, pages, plan.bytes)?;
-        }
-        let turns = (0..plan.repeat).flat_map(|_| 0..plan.ways.len());
-        let share = KIND_SHARES.get(kind).copied().unwrap_or(1.0);
-        let found = undisturbed.in_turn(turns, deadline.share(share), |turn| {
-            let way = plan.ways.get(turn).context("a turn of no way")?;
-            time(*way, pages, plan.bytes)
-        })?;
-        for (turn, (wall, cpu)) in found {
-            if let Some(times) = lines.get_mut(turn).and_then(|(_, times)| times.get_mut(kind)) {
-                times.wall.push(wall);
-                times.cpu.push(cpu);
-            }
-        }
+    let ways = plan.faults.iter().chain(&plan.limits);
+    let mut lines: Vec<Line> = ways.map(|&way| (way, Default::default())).collect();
+    let (faults, limits) = lines.split_at_mut(plan.faults.len());
+    for (kind, share) in KIND_SHARES.into_iter().enumerate() {
+        let share = deadline.share(share);
+        let rounds = plan.repeat;
+        measure(plan.bytes, kind, rounds, (faults, share.share(FAULTS_SHARE)), undisturbed)?;
+        let rounds = rounds.div_ceil(LIMITS_PART);
+        measure(plan.bytes, kind, rounds, (limits, share), undisturbed)?;
     }
     Ok(lines)
+}
+
+/// So many rounds of some ways with a kind of pages, fewer where the time is over.
+fn measure(
+    bytes: usize,
+    kind: usize,
+    rounds: u16,
+    (lines, deadline): (&mut [Line], Deadline),
+    undisturbed: &mut Undisturbed,
+) -> Result<()> {
+    let &(pages, _) = KINDS.get(kind).context("no such kind of pages")?;
+    let ways: Vec<Way> = lines.iter().map(|(way, _)| *way).collect();
+    for way in &ways {
+        time(*way, pages, bytes)?;
+    }
+    let turns = (0..rounds).flat_map(|_| 0..ways.len());
+    let found = undisturbed.in_turn(turns, deadline, |turn| {
+        time(*ways.get(turn).context("a turn of no way")?, pages, bytes)
+    })?;
+    for (turn, (wall, cpu)) in found {
+        if let Some(times) = lines.get_mut(turn).and_then(|(_, times)| times.get_mut(kind)) {
+            times.wall.push(wall);
+            times.cpu.push(cpu);
+        }
+    }
+    Ok(())
 }
 
 /// Faults so much memory in and frees it, so that what is measured next takes what was just freed: a virtual machine
@@ -319,6 +347,19 @@ fn medians(lines: &[Line], way: Way, of: impl Fn(&Times) -> &Samples) -> [f64; K
     })
 }
 
+/// What two threads change in the time of one, for each round by itself, and of that the median: what changes on the
+/// machine from round to round is in both.
+fn by_rounds(lines: &[Line], kind: usize) -> f64 {
+    let of = |way| {
+        let line = lines.iter().find(|(other, _)| *other == way);
+        line.and_then(|(_, times)| times.get(kind))
+            .into_iter()
+            .flat_map(|times| times.wall.values())
+    };
+    let rounds = of(Way::Threads(1)).zip(of(Way::Threads(2)));
+    rounds.map(|(alone, two)| difference_percent(alone, two)).collect::<Samples>().median()
+}
+
 /// Says which marks were met, where both ways of a mark were run.
 fn judge(lines: &[Line], report: &mut Report) -> Result<()> {
     let of = |way| median_of(lines, way);
@@ -339,8 +380,10 @@ fn judge(lines: &[Line], report: &mut Report) -> Result<()> {
         if !both.is_nan() {
             report.add_remark(format!(
                 "{name}, 2 threads against 1: {both:+.1} % {} (zeroing what is resident: {zeroing:+.1} %; \
-                 arithmetic in registers: {registers:+.1} %; CPU time: {cpu_time:+.1} %)",
-                two_mark.verdict(&[both])
+                 arithmetic in registers: {registers:+.1} %; CPU time: {cpu_time:+.1} %); by the median of the \
+                 rounds' own differences {:+.1} %",
+                two_mark.verdict(&[both]),
+                by_rounds(lines, kind),
             ));
         }
         let why = if both.is_nan() {
