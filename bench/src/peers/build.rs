@@ -27,7 +27,6 @@ const QUICK_BYTES: u64 = 4 << 20;
 const COMMON: [&str; 3] = ["-T1710000000", "-U", "6f726566-7266-6566-6572-726f66730000"];
 
 const MKFS: &str = "mkfs.erofs";
-const MKSQUASHFS: &str = "mksquashfs";
 const AS_MKFS: &str = "ferrofs as mkfs.erofs";
 const VERIFIED: &str = "ferrofs build";
 const UNVERIFIED: &str = "ferrofs build --no-verify";
@@ -168,7 +167,7 @@ impl Builders {
         if let Some(program) = self.mksquashfs.as_ref().filter(|_| case == Case::Zstd) {
             let worded = Worded::new(program, source, [source, image]).and(squashfs::OPTIONS);
             let jobs = self.jobs.map(|jobs| ["-processors".to_owned(), jobs.to_string()]);
-            all.push(worded.and(jobs.into_iter().flatten()).contestant(MKSQUASHFS));
+            all.push(worded.and(jobs.into_iter().flatten()).contestant(squashfs::MAKER));
         }
         all
     }
@@ -185,12 +184,13 @@ pub(crate) fn run(
 ) -> Result<Report> {
     let ours = arguments.programs.ours()?;
     let work = Work::make_in_memory(arguments.to.as_deref())?;
-    let (mkfs, mksquashfs) = (arguments.programs.peer(MKFS), arguments.programs.peer(MKSQUASHFS));
+    let (mkfs, mksquashfs) =
+        (arguments.programs.peer(MKFS), arguments.programs.peer(squashfs::MAKER));
     let known = [Ok(&ours), mkfs.as_ref(), mksquashfs.as_ref()].into_iter().flatten();
     let known: Vec<Program> = known.cloned().collect();
     let mut findings = Findings::new("build", arguments, &known)?;
     let mkfs = findings.present(MKFS, mkfs);
-    let mksquashfs = findings.present(MKSQUASHFS, mksquashfs);
+    let mksquashfs = findings.present(squashfs::MAKER, mksquashfs);
     let builders = Builders { ours, mkfs, mksquashfs, jobs: arguments.jobs };
     let pace = Pace::new(arguments.rounds, 1, is_quick).within(arguments.limit);
     let source = source_of(arguments, is_quick, &work, &mut findings)?;
@@ -355,7 +355,7 @@ mod tests {
 
     use clap::ValueEnum;
 
-    use super::{Builders, Case, MKSQUASHFS};
+    use super::{Builders, Case, squashfs};
     use crate::peers::program::Program;
 
     fn program(name: &'static str) -> Program {
@@ -393,6 +393,6 @@ mod tests {
         assert!(all[3].contains("--no-verify") && all[3].contains("--inline-pclusters --jobs=2"));
         let zstd = lines(Case::Zstd);
         assert!(zstd[4].starts_with("/bin/mksquashfs /tree /image -comp zstd"), "{}", zstd[4]);
-        assert!(zstd[4].contains(MKSQUASHFS) && zstd[4].ends_with("-processors 2"));
+        assert!(zstd[4].contains(squashfs::MAKER) && zstd[4].ends_with("-processors 2"));
     }
 }

@@ -12,7 +12,7 @@ use super::spent;
 
 /// A quick run makes none of images beyond that: compressing would take all of its time.
 const QUICK_BYTES: u64 = 64 << 20;
-const MAKER: &str = "mksquashfs";
+pub(super) const MAKER: &str = "mksquashfs";
 pub(super) const OPTIONS: [&str; 7] =
     ["-comp", "zstd", "-b", "131072", "-quiet", "-no-progress", "-noappend"];
 
