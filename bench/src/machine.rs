@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs;
 
-use ferrofs_workers::cpus::Granted;
+use ferrofs_workers::cpus::AvailableCpus;
 use serde::{Deserialize, Serialize};
 
 use crate::deflater::zlib_version;
@@ -26,7 +26,7 @@ pub(crate) struct Machine {
 impl Machine {
     /// Looks. What the system does not say is left empty.
     pub(crate) fn look() -> Self {
-        let granted = Granted::read();
+        let granted = AvailableCpus::read();
         Self {
             kernel: line_of("/proc/sys/kernel/osrelease"),
             processor: field_of("/proc/cpuinfo", "model name"),

@@ -9,10 +9,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use ferrofs_image::codec::{
-    Decoder, LZ4_WINDOW_PAGE_BYTES, Lz4Part, Padding, Settings, Want, lz4_window_pages,
+    DecodeMode, Decoder, DecoderSettings, LZ4_WINDOW_PAGE_BYTES, Lz4Part, Padding, lz4_window_pages,
 };
 use ferrofs_image::ondisk::compression::AlgorithmId;
-use ferrofs_image::{FileType, Image, Inode, StoredRange, Visit};
+use ferrofs_image::{FileExtent, FileType, Image, Inode, WalkEvent};
 
 use crate::arguments::WindowsArguments;
 use crate::plot::Plot;
@@ -90,7 +90,8 @@ fn decode_all(path: &Path) -> Result<Decoded> {
         "clusters may lie in a metabox, not in the image"
     );
     let window_bytes = image.compression().lz4_max_distance.context("it declares no LZ4")?;
-    let settings = Settings { lz4_max_distance: Some(window_bytes), ..Settings::default() };
+    let settings =
+        DecoderSettings { lz4_max_distance: Some(window_bytes), ..DecoderSettings::default() };
     let mut bounce = Bounce {
         image: &image,
         file: File::open(path)?,
@@ -114,12 +115,12 @@ fn files(image: &Image) -> Result<Vec<Inode>> {
         image.superblock().packed.map(|nid| image.inode(nid)).transpose()?.into_iter().collect();
     for visit in image.walk(b"/")? {
         match visit {
-            Visit::Leaf(node)
+            WalkEvent::Leaf(node)
                 if node.inode.file_type() == FileType::Regular && nids.insert(node.inode.nid()) =>
             {
                 files.push(node.inode);
             }
-            Visit::Problem(problem) => return Err(problem.error.into()),
+            WalkEvent::Problem(problem) => return Err(problem.error.into()),
             _ => {}
         }
     }
@@ -138,7 +139,7 @@ struct Bounce<'a> {
 
 impl Bounce<'_> {
     fn decode_file(&mut self, file: &Inode) -> Result<()> {
-        for range in self.image.stored_ranges(file, 0)? {
+        for range in self.image.file_extents(file, 0)? {
             self.decode_extent(file, &range?)
                 .with_context(|| format!("in the inode {}", file.nid()))?;
         }
@@ -146,7 +147,7 @@ impl Bounce<'_> {
     }
 
     /// Decodes the extent if it is one of LZ4, and compares it with what the engine reads.
-    fn decode_extent(&mut self, file: &Inode, range: &StoredRange) -> Result<()> {
+    fn decode_extent(&mut self, file: &Inode, range: &FileExtent) -> Result<()> {
         let Some(place) = range.place.filter(|place| place.algorithm == Some(AlgorithmId::Lz4))
         else {
             return Ok(());
@@ -160,7 +161,7 @@ impl Bounce<'_> {
             extent_bytes,
             skip_bytes: 0,
             // What refers to the front of deduplicated data ends before the stream does.
-            want: Want::Prefix,
+            want: DecodeMode::Prefix,
         };
         let count = lz4_window_pages(self.window_bytes, extent_bytes);
         let (mut decoded, mut wanted) = (vec![0; extent_bytes], vec![0; extent_bytes]);

@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use ferrofs_image::{FileType, Image, Inode, Node, OpenOptions, Source, VerifyEvent, Visit};
+use ferrofs_image::{
+    FileType, Image, ImageSource, Inode, OpenOptions, VerifyEvent, WalkEntry, WalkEvent,
+};
 use ferrofs_ondisk::dirent::DirBlock;
 
 use crate::reading::{self, End, Trust};
@@ -27,7 +29,7 @@ const DEVICES_MAX: usize = 3;
 
 /// Does everything with an image that a user can.
 pub fn check(bytes: &[u8]) {
-    let source: Arc<dyn Source> = Arc::new(bytes.to_vec());
+    let source: Arc<dyn ImageSource> = Arc::new(bytes.to_vec());
     let Some(image) = open(&source, 0) else { return };
     visit_all(&image);
     let devices = image.device_slots().len();
@@ -39,7 +41,7 @@ pub fn check(bytes: &[u8]) {
 }
 
 /// Opens the image, with itself for each of its devices.
-fn open(source: &Arc<dyn Source>, devices: usize) -> Option<Image> {
+fn open(source: &Arc<dyn ImageSource>, devices: usize) -> Option<Image> {
     let options = OpenOptions::new().ignore_checksum(true);
     match options.open_sources(Arc::clone(source), vec![Arc::clone(source); devices]) {
         Ok(image) => Some(image),
@@ -77,16 +79,16 @@ fn visit_all(image: &Image) {
             break;
         }
         match visit {
-            Visit::Enter(node) => {
+            WalkEvent::Enter(node) => {
                 tour.inode(image, &node);
                 list(image, &node);
             }
-            Visit::Leaf(node) => {
+            WalkEvent::Leaf(node) => {
                 tour.inode(image, &node);
                 tour.leaf(image, &node);
             }
-            Visit::Leave(_) => {}
-            Visit::Problem(problem) => {
+            WalkEvent::Leave(_) => {}
+            WalkEvent::Problem(problem) => {
                 tour.problems += 1;
                 assert!(!problem.error.to_string().is_empty());
             }
@@ -100,7 +102,7 @@ fn visit_all(image: &Image) {
 }
 
 impl Tour {
-    fn inode(&mut self, image: &Image, node: &Node) {
+    fn inode(&mut self, image: &Image, node: &WalkEntry) {
         assert!(node.path.starts_with(b"/") && !node.path.contains(&0));
         self.xattrs += 1;
         if self.xattrs > XATTRS_MAX {
@@ -121,7 +123,7 @@ impl Tour {
         }
     }
 
-    fn leaf(&mut self, image: &Image, node: &Node) {
+    fn leaf(&mut self, image: &Image, node: &WalkEntry) {
         let file = &node.inode;
         match file.file_type() {
             FileType::Symlink => match image.read_link(file) {
@@ -149,7 +151,7 @@ impl Tour {
 }
 
 /// In a sound directory a lookup finds what the listing has.
-fn list(image: &Image, node: &Node) {
+fn list(image: &Image, node: &WalkEntry) {
     let dir = &node.inode;
     let Ok(listed) = image.read_dir(dir) else { panic!("a walk entered what is no directory") };
     let mut names = Vec::new();

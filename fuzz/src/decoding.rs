@@ -6,7 +6,7 @@
 
 use std::io::Read;
 
-use ferrofs_codec::{Algorithm, Decoder, Error, Padding, Settings, Want};
+use ferrofs_codec::{Algorithm, DecodeMode, Decoder, DecoderSettings, Error, Padding};
 
 use crate::input::Input;
 
@@ -44,8 +44,8 @@ fn run(algorithm: Algorithm, bytes: &[u8]) {
     job.check(&settings(algorithm, switches >> 1), length % (OUTPUT_MAX_BYTES + 1));
 }
 
-fn settings(algorithm: Algorithm, choice: u8) -> Settings {
-    let none = Settings {
+fn settings(algorithm: Algorithm, choice: u8) -> DecoderSettings {
+    let none = DecoderSettings {
         lz4_max_distance: None,
         lzma_dictionary_bytes: None,
         deflate: false,
@@ -53,17 +53,19 @@ fn settings(algorithm: Algorithm, choice: u8) -> Settings {
     };
     match algorithm {
         Algorithm::Lz4 => lz4_settings(choice),
-        Algorithm::Lzma => Settings { lzma_dictionary_bytes: Some(4096 << (choice & 7)), ..none },
-        Algorithm::Deflate => Settings { deflate: true, ..none },
-        Algorithm::Zstd => Settings { zstd_window_log: Some(10 + (choice & 7)), ..none },
+        Algorithm::Lzma => {
+            DecoderSettings { lzma_dictionary_bytes: Some(4096 << (choice & 7)), ..none }
+        }
+        Algorithm::Deflate => DecoderSettings { deflate: true, ..none },
+        Algorithm::Zstd => DecoderSettings { zstd_window_log: Some(10 + (choice & 7)), ..none },
     }
 }
 
 /// Declared distances around those where the window takes one page more, and none.
-pub(crate) fn lz4_settings(choice: u8) -> Settings {
+pub(crate) fn lz4_settings(choice: u8) -> DecoderSettings {
     let distances = [1, 100, 4095, 4096, 16_383, 16_385, 0, u16::MAX];
     let max_distance = distances[usize::from(choice & 7)];
-    Settings { lz4_max_distance: Some(max_distance), ..Settings::default() }
+    DecoderSettings { lz4_max_distance: Some(max_distance), ..DecoderSettings::default() }
 }
 
 type Outcome = Result<Vec<u8>, Error>;
@@ -77,10 +79,10 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn check(&self, settings: &Settings, length: usize) {
+    fn check(&self, settings: &DecoderSettings, length: usize) {
         let mut decoder = Decoder::new(settings).expect("the settings are sound");
-        let whole = self.decode(&mut decoder, length, Want::Whole);
-        let longest = self.decode(&mut decoder, length, Want::Prefix);
+        let whole = self.decode(&mut decoder, length, DecodeMode::Whole);
+        let longest = self.decode(&mut decoder, length, DecodeMode::Prefix);
         if let Ok(whole) = &whole
             && !self.is_dubious(&longest)
         {
@@ -95,10 +97,10 @@ impl Job<'_> {
             self.check_twin(&whole, &longest, length);
         }
         for shorter in [0, 1, length / 3, length / 2, length.saturating_sub(1)] {
-            let prefix = self.decode(&mut decoder, shorter.min(length), Want::Prefix);
+            let prefix = self.decode(&mut decoder, shorter.min(length), DecodeMode::Prefix);
             agree(&prefix, &longest);
         }
-        let again = self.decode(&mut decoder, length, Want::Whole);
+        let again = self.decode(&mut decoder, length, DecodeMode::Whole);
         assert!(again == whole, "decoding twice: {:?}, then {:?}", whole.err(), again.err());
         self.check_reuse(settings, &whole);
     }
@@ -121,25 +123,25 @@ impl Job<'_> {
     }
 
     /// A decoder that has just failed, or decoded something else, answers as a fresh one does.
-    fn check_reuse(&self, settings: &Settings, whole: &Outcome) {
+    fn check_reuse(&self, settings: &DecoderSettings, whole: &Outcome) {
         let mut decoder = Decoder::new(settings).expect("the settings are sound");
         let length = whole.as_ref().map_or(64, Vec::len);
         let halves = self.stream.split_at(self.stream.len() / 2);
         for stream in [halves.0, halves.1] {
-            for want in [Want::Prefix, Want::Whole] {
+            for want in [DecodeMode::Prefix, DecodeMode::Whole] {
                 // Whether it decodes is of no interest, only what stays behind.
                 drop(Job { stream, ..*self }.decode(&mut decoder, length, want));
             }
         }
         if whole.is_ok() {
-            let reused = self.decode(&mut decoder, length, Want::Whole);
+            let reused = self.decode(&mut decoder, length, DecodeMode::Whole);
             assert!(reused == *whole, "a decoder that was used before: {:?}", reused.err());
         }
     }
 
     /// Decodes twice: a byte that is reported as decoded and was not written, or a byte behind the
     /// stream that was looked at, shows as a difference.
-    fn decode(&self, decoder: &mut Decoder, length: usize, want: Want) -> Outcome {
+    fn decode(&self, decoder: &mut Decoder, length: usize, want: DecodeMode) -> Outcome {
         // Alone in its allocation, the stream has an end that a sanitizer watches.
         let alone = self.stream.to_vec();
         let first = Job { stream: &alone, ..*self }.pass(decoder, length, want, 0x00);
@@ -151,7 +153,7 @@ impl Job<'_> {
         first
     }
 
-    fn pass(&self, decoder: &mut Decoder, length: usize, want: Want, old: u8) -> Outcome {
+    fn pass(&self, decoder: &mut Decoder, length: usize, want: DecodeMode, old: u8) -> Outcome {
         let mut buffer = [&GUARD[..], &vec![old; length], &GUARD].concat();
         let output = &mut buffer[GUARD.len()..][..length];
         let result = decoder.decode(self.algorithm, self.padding, self.stream, output, want);

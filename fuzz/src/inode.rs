@@ -2,7 +2,7 @@
 //!
 //! Input: epoch and nanoseconds of the superblock (12 bytes), then an inode.
 
-use ferrofs_ondisk::{DataLayout, ErrorKind, FileType, Inode, Payload, TimeBase};
+use ferrofs_ondisk::{DataLayout, DiskInode, ErrorKind, FileType, Payload, TimeBase};
 
 use crate::input::Input;
 
@@ -12,7 +12,7 @@ pub fn inode(bytes: &[u8]) {
     let epoch = i64::from_le_bytes(input.array());
     let base = TimeBase { epoch, fixed_nsec: input.u32() % 1_000_000_000 };
     let bytes = input.rest();
-    let inode = match Inode::parse(bytes, base) {
+    let inode = match DiskInode::parse(bytes, base) {
         Ok(inode) => inode,
         Err(error) => {
             assert!(!error.to_string().is_empty());
@@ -20,15 +20,15 @@ pub fn inode(bytes: &[u8]) {
         }
     };
     let size = usize::from(inode.bytes);
-    assert_eq!(Inode::size_of(bytes), Ok(size));
+    assert_eq!(DiskInode::size_of(bytes), Ok(size));
     check_fields(&inode);
-    assert_eq!(Inode::parse(&bytes[..size], base), Ok(inode), "bytes behind it do not count");
-    let cut = Inode::parse(&bytes[..size - 1], base);
+    assert_eq!(DiskInode::parse(&bytes[..size], base), Ok(inode), "bytes behind it do not count");
+    let cut = DiskInode::parse(&bytes[..size - 1], base);
     let cut = cut.expect_err("an inode without its last byte is none");
     assert!(matches!(cut.kind(), ErrorKind::Truncated { .. }));
 }
 
-fn check_fields(inode: &Inode) {
+fn check_fields(inode: &DiskInode) {
     assert!(inode.bytes == 32 || inode.bytes == 64);
     assert_eq!(FileType::from_mode(inode.mode), Ok(inode.file_type));
     assert!(inode.mtime.nanoseconds < 1_000_000_000);

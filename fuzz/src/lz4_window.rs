@@ -5,7 +5,8 @@
 //! written.
 
 use ferrofs_codec::{
-    Algorithm, Decoder, Error, LZ4_WINDOW_PAGE_BYTES, Lz4Part, Padding, Want, lz4_window_pages,
+    Algorithm, DecodeMode, Decoder, Error, LZ4_WINDOW_PAGE_BYTES, Lz4Part, Padding,
+    lz4_window_pages,
 };
 
 use crate::decoding::lz4_settings;
@@ -25,18 +26,18 @@ pub fn lz4_window(bytes: &[u8]) {
     let skip_bytes = number(&mut input) % (extent_bytes + 1);
     let length = number(&mut input) % (extent_bytes - skip_bytes + 1);
     let padding = if switches & 1 == 0 { Padding::Left } else { Padding::Right };
-    let want = if switches & 16 == 0 { Want::Whole } else { Want::Prefix };
+    let want = if switches & 16 == 0 { DecodeMode::Whole } else { DecodeMode::Prefix };
     let settings = lz4_settings(switches >> 1);
     let decoder = Decoder::new(&settings).expect("LZ4 needs nothing");
     let part = Lz4Part { padding, extent_bytes, skip_bytes, want };
-    let decoded_bytes = if want == Want::Whole { extent_bytes } else { skip_bytes + length };
+    let decoded_bytes = if want == DecodeMode::Whole { extent_bytes } else { skip_bytes + length };
     let pages = lz4_window_pages(settings.lz4_max_distance.unwrap_or(0), decoded_bytes);
     // Alone in its allocation, the stream has an end that a sanitizer watches.
     let stream = input.rest().to_vec();
     let pass = |old| through_window(&decoder, &stream, part, length, pages, old);
     let window = pass(0x00);
     assert!(window == pass(0xFF), "the outcome depends on what pages or output held before");
-    if length == 0 && want == Want::Prefix {
+    if length == 0 && want == DecodeMode::Prefix {
         assert!(window == Ok(vec![]), "nothing is always there");
         return;
     }
@@ -83,7 +84,7 @@ fn by_library(
 ) -> Result<Vec<u8>, Error> {
     let Lz4Part { padding, extent_bytes, skip_bytes, want } = part;
     let end = skip_bytes + length;
-    let mut output = vec![0; if want == Want::Whole { extent_bytes } else { end }];
+    let mut output = vec![0; if want == DecodeMode::Whole { extent_bytes } else { end }];
     decoder.decode(Algorithm::Lz4, padding, stream, &mut output, want)?;
     Ok(output[skip_bytes..end].to_vec())
 }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use ferrofs_image::{Image, Inode, OpenOptions, Source};
+use ferrofs_image::{Image, ImageSource, Inode, OpenOptions};
 
 use crate::input::Input;
 use crate::stretch::Stretch;
@@ -122,7 +122,7 @@ impl MapCase {
         let data = if self.has(Self::NO_DATA) { Vec::new() } else { self.data.clone() };
         let data_start = u64::from(self.data_block) << self.bits();
         let mut parts = vec![(0, self.front()), (META_START, self.meta(layout))];
-        let mut devices: Vec<Arc<dyn Source>> = Vec::new();
+        let mut devices: Vec<Arc<dyn ImageSource>> = Vec::new();
         if self.has(Self::DEVICE) {
             devices.push(Arc::new(data));
         } else {

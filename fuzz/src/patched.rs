@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use ferrofs_image::{Image, OpenOptions, Visit};
+use ferrofs_image::{Image, OpenOptions, WalkEvent};
 
 use crate::check::check;
 use crate::input::Input;
@@ -78,7 +78,7 @@ fn find_places(bytes: &[u8]) -> Vec<usize> {
     let sb = image.superblock();
     let special = [sb.packed, sb.metabox].into_iter().flatten();
     let walked = image.walk(b"/").expect("the root is sound").filter_map(|visit| match visit {
-        Visit::Enter(node) | Visit::Leaf(node) => Some(node.inode.nid()),
+        WalkEvent::Enter(node) | WalkEvent::Leaf(node) => Some(node.inode.nid()),
         _ => None,
     });
     for nid in special.chain(walked).filter(|nid| !nid.is_in_metabox()) {

@@ -1,6 +1,6 @@
 //! Reading one file in all ways, and comparing them.
 
-use ferrofs_image::{Error, Image, Inode, Piece};
+use ferrofs_image::{Error, FilePiece, Image, Inode};
 
 /// How much of a file is read in pieces before the rest is left alone.
 const PIECES_MAX: usize = 256;
@@ -62,8 +62,8 @@ impl Front {
         let (mut at, mut kept_bytes) = (0, 0);
         let result = image.for_each_piece(file, |piece| {
             let kept = match piece {
-                Piece::Hole { offset, length } => Kept { start: offset, length, bytes: None },
-                Piece::Data { offset, bytes } => {
+                FilePiece::Hole { offset, length } => Kept { start: offset, length, bytes: None },
+                FilePiece::Data { offset, bytes } => {
                     let length = bytes.len() as u64;
                     Kept { start: offset, length, bytes: Some(bytes.to_vec()) }
                 }

@@ -3,13 +3,13 @@
 
 use std::io;
 
-use ferrofs_image::Source;
+use ferrofs_image::ImageSource;
 
 /// Parts with the byte where each starts; later ones win where they overlap.
 #[derive(Debug)]
 pub(crate) struct Stretch(pub(crate) Vec<(u64, Vec<u8>)>);
 
-impl Source for Stretch {
+impl ImageSource for Stretch {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let left = self.length().saturating_sub(offset);
         let count = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));

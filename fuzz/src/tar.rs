@@ -7,8 +7,10 @@
 use std::io::Cursor;
 use std::path::PathBuf;
 
-use ferrofs_builder::import::{SpoolOptions, TarOptions, TarSource, Whiteouts, from_tar_layers};
-use ferrofs_builder::tree::{Content, Kind, Metadata, Tree};
+use ferrofs_builder::import::{
+    SpoolOptions, TarImportOptions, TarSource, WhiteoutPolicy, from_tar_layers,
+};
+use ferrofs_builder::tree::{Content, Metadata, NodeKind, Tree};
 use ferrofs_builder::{Error, ErrorKind};
 
 use crate::input::Input;
@@ -33,11 +35,11 @@ pub fn tar(bytes: &[u8]) {
     let part = blocks.div_ceil(usize::from(switches & 3) + 1).max(1) * BLOCK_BYTES;
     let parts: Vec<_> = bytes.chunks(part).collect();
     let whiteouts = match switches >> 2 & 3 {
-        0 | 1 => Whiteouts::Keep,
-        2 => Whiteouts::ToOverlay,
-        _ => Whiteouts::Apply,
+        0 | 1 => WhiteoutPolicy::Keep,
+        2 => WhiteoutPolicy::ToOverlay,
+        _ => WhiteoutPolicy::Apply,
     };
-    let options = |memory_bytes_max| TarOptions {
+    let options = |memory_bytes_max| TarImportOptions {
         whiteouts,
         concatenated: switches & 0x10 != 0,
         spool: SpoolOptions {
@@ -45,7 +47,7 @@ pub fn tar(bytes: &[u8]) {
             directory: None,
             spool_bytes_max: Some(SPOOL_BYTES_MAX),
         },
-        ..TarOptions::default()
+        ..TarImportOptions::default()
     };
     let name = || PathBuf::from("a.tar");
     let placed = parts.iter().map(|part| TarSource::Bytes { name: name(), bytes: (*part).into() });
@@ -103,8 +105,8 @@ fn compare(placed: &Tree, streamed: &Tree) {
         check_metadata(&one.metadata);
         assert_eq!(one.metadata, other.metadata);
         match (&one.kind, &other.kind) {
-            (Kind::File(one), Kind::File(other)) => compare_contents(one, other),
-            (Kind::Symlink(one), Kind::Symlink(other)) => {
+            (NodeKind::File(one), NodeKind::File(other)) => compare_contents(one, other),
+            (NodeKind::Symlink(one), NodeKind::Symlink(other)) => {
                 assert!(one == other && (1..=4095).contains(&one.len()));
             }
             (one, other) => {
@@ -129,8 +131,8 @@ fn check_metadata(metadata: &Metadata) {
 
 fn compare_contents(one: &Content, other: &Content) {
     assert_eq!(one.bytes(), other.bytes());
-    let ranges = one.store().data_ranges().expect("bytes in memory");
-    assert_eq!(ranges, other.store().data_ranges().expect("bytes in a spool"));
+    let ranges = one.source().data_ranges().expect("bytes in memory");
+    assert_eq!(ranges, other.source().data_ranges().expect("bytes in a spool"));
     let mut end = 0;
     for (number, range) in ranges.iter().enumerate() {
         assert!(range.start < range.end && range.end <= one.bytes(), "a range outside the file");
@@ -142,7 +144,7 @@ fn compare_contents(one: &Content, other: &Content) {
         let count = usize::try_from(one.bytes() - start).unwrap_or(usize::MAX).min(READ_BYTES_MAX);
         let read = |content: &Content| {
             let mut bytes = vec![0xEE; count];
-            let mut reader = content.store().open().expect("an archive in memory");
+            let mut reader = content.source().open().expect("an archive in memory");
             reader.read_exact_at(start, &mut bytes).expect("bytes that were counted");
             reader.check_unchanged().expect("an archive that nobody changes");
             bytes

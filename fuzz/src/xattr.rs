@@ -3,14 +3,14 @@
 //! Input: the xattr body of an inode.
 
 use ferrofs_ondisk::xattr::{
-    BODY_HEADER_BYTES, Body, ENTRY_HEADER_BYTES, Entry, LongPrefix, NameIndex, filter_bit,
-    prefix_text, split_name,
+    BODY_HEADER_BYTES, ENTRY_HEADER_BYTES, LongPrefix, NameIndex, XattrEntry, XattrIbody,
+    filter_bit, prefix_text, split_name,
 };
 
 /// Reads a body, and its bytes as an entry and as an item of the prefix table.
 pub fn xattr(bytes: &[u8]) {
     check_body(bytes);
-    if let Ok(entry) = Entry::parse(bytes) {
+    if let Ok(entry) = XattrEntry::parse(bytes) {
         check_entry(&entry, bytes);
     }
     if let Ok(prefix) = LongPrefix::parse(bytes) {
@@ -24,11 +24,11 @@ pub fn xattr(bytes: &[u8]) {
 }
 
 fn check_body(bytes: &[u8]) {
-    let body = match Body::parse(bytes) {
+    let body = match XattrIbody::parse(bytes) {
         Ok(body) => body,
         Err(error) => return assert!(!error.to_string().is_empty()),
     };
-    assert_eq!(Body::filter_of(bytes), Ok(body.name_filter));
+    assert_eq!(XattrIbody::filter_of(bytes), Ok(body.name_filter));
     let ids = body.shared_ids().count();
     assert_eq!(BODY_HEADER_BYTES + ids * 4 + body.entries.len(), bytes.len());
     let mut covered = 0;
@@ -49,9 +49,9 @@ fn check_body(bytes: &[u8]) {
     assert!(failed || covered >= body.entries.len(), "entries cover their area");
 }
 
-fn check_entry(entry: &Entry<'_>, bytes: &[u8]) {
+fn check_entry(entry: &XattrEntry<'_>, bytes: &[u8]) {
     let size = ENTRY_HEADER_BYTES + entry.suffix.len() + entry.value.len();
-    assert_eq!(Entry::size_of(bytes), Ok(size));
+    assert_eq!(XattrEntry::size_of(bytes), Ok(size));
     assert!(size <= bytes.len() && entry.padded_bytes() == size.next_multiple_of(4));
     assert!(!entry.is_padding() || entry.suffix.is_empty());
     match entry.index {

@@ -13,21 +13,21 @@ mod amount;
 #[path = "../../crates/cli/src/arguments.rs"]
 #[allow(dead_code, reason = "only their description matters here")]
 mod arguments;
-#[path = "../../crates/cli/src/names/dump.rs"]
+#[path = "../../crates/cli/src/applets/dump.rs"]
 #[allow(dead_code, reason = "only their description matters here")]
 mod dump;
-#[path = "../../crates/cli/src/names/erofsfuse.rs"]
+#[path = "../../crates/cli/src/applets/erofsfuse.rs"]
 #[allow(dead_code, reason = "only their description matters here")]
 mod erofsfuse;
-#[path = "../../crates/cli/src/names/fsck.rs"]
+#[path = "../../crates/cli/src/applets/fsck.rs"]
 #[allow(dead_code, reason = "only their description matters here")]
 mod fsck;
 #[path = "../../crates/cli/src/help.rs"]
 mod help;
-#[path = "../../crates/cli/src/names/mkfs.rs"]
+#[path = "../../crates/cli/src/applets/mkfs.rs"]
 #[allow(dead_code, reason = "only their description matters here")]
 mod mkfs;
-#[path = "../../crates/cli/src/names/mount_fuse.rs"]
+#[path = "../../crates/cli/src/applets/mount_fuse.rs"]
 #[allow(dead_code, reason = "only their description matters here")]
 mod mount_fuse;
 

@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::jobs::{Helpers, Job};
+use crate::jobs::{HelperBudget, ParallelFor};
 use crate::machine::{self, Access, Costs, Shape, picoseconds};
 
 /// Bytes of a page.
@@ -58,9 +58,9 @@ pub fn run(
 
 /// On the simulated machine.
 fn fault_in(shape: Shape, kernel: Kernel, bytes: u64, threads: usize) -> Faulting {
-    let helpers = Helpers::new(threads);
+    let helpers = HelperBudget::new(threads);
     let begin = machine::moment();
-    let job = Job::over(0..bytes).align(PIECE_BYTES).min_chunk(PIECE_BYTES);
+    let job = ParallelFor::over(0..bytes).align(PIECE_BYTES).min_chunk_size(PIECE_BYTES);
     let job = job.max_threads(threads).helpers(&helpers);
     let Ok(report) = job.run(|piece| {
         kernel.populate(shape, piece.end - piece.start);
@@ -70,7 +70,7 @@ fn fault_in(shape: Shape, kernel: Kernel, bytes: u64, threads: usize) -> Faultin
     let (nanoseconds, moves) = begin.zip(end).map_or((0.0, 0), |(begin, end)| {
         ((end.at - begin.at) as f64 / 1e3, end.counts.since(&begin.counts).moves())
     });
-    Faulting { nanoseconds, threads: report.threads, pieces: report.pieces, moves }
+    Faulting { nanoseconds, threads: report.threads, pieces: report.chunks, moves }
 }
 
 impl Kernel {

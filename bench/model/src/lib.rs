@@ -5,8 +5,10 @@
 
 #[path = "../../src/baseline/mod.rs"]
 mod baseline;
-#[path = "../../../crates/workers/src/contained.rs"]
-mod contained;
+#[path = "../../../crates/workers/src/cache_padded.rs"]
+mod cache_padded;
+#[path = "../../../crates/workers/src/catch_panic.rs"]
+mod catch_panic;
 #[path = "../../../crates/workers/src/counters/mod.rs"]
 #[allow(dead_code, reason = "the pools of ferrofs-workers count with the rest")]
 pub mod counters;
@@ -14,16 +16,14 @@ pub mod counters;
 pub mod cpus;
 #[path = "../../../crates/workers/src/error.rs"]
 mod error;
-#[path = "../../../crates/workers/src/event.rs"]
-mod event;
 #[path = "../../../crates/workers/src/jobs/mod.rs"]
 #[allow(dead_code, reason = "who is still being started is asked where memory is faulted in")]
 pub mod jobs;
-#[path = "../../../crates/workers/src/line.rs"]
-mod line;
 #[path = "../../../crates/workers/src/sys.rs"]
 #[allow(dead_code, reason = "no priority is asked of the system here")]
 mod sys;
+#[path = "../../../crates/workers/src/wake_event.rs"]
+mod wake_event;
 #[path = "../../../crates/workers/src/workqueue/mod.rs"]
 pub mod workqueue;
 

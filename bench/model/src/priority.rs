@@ -3,7 +3,7 @@
 
 /// What a thread asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Wanted {
+pub enum PriorityRequest {
     /// Touch nothing.
     #[default]
     Normal,

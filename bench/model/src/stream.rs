@@ -12,7 +12,7 @@ use crate::machine::{self, Costs, Counts, Moment, Shape, picoseconds};
 use crate::page_store::PageStore;
 use crate::rows::{Crew, Ours, Row, Submitter};
 use crate::sync::Arc;
-use crate::workqueue::Batching;
+use crate::workqueue::DispatchPolicy;
 
 /// A queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -104,7 +104,7 @@ fn pass(queue: Queue, shape: Shape, load: Load) -> Result<(Moment, Moment)> {
 
 fn build(queue: Queue, pages: &Arc<PageStore>, crew: Crew, cpus: usize) -> Result<Box<dyn Row>> {
     let ours = |submitter| -> Result<Box<dyn Row>> {
-        Ok(Box::new(Ours::new(pages, (crew, Some(cpus)), Batching::FillOne, submitter)?))
+        Ok(Box::new(Ours::new(pages, (crew, Some(cpus)), DispatchPolicy::FillFirst, submitter)?))
     };
     Ok(match queue {
         Queue::Original => Box::new(SharedQueue::new(pages, crew, Turn::RoundRobin)?),

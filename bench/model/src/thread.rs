@@ -4,25 +4,25 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::machine::{self, Wakes};
-use crate::priority::Wanted;
+use crate::priority::PriorityRequest;
 use crate::sync::thread::JoinHandle;
 
 /// What a thread is to be.
 #[derive(Debug, Clone)]
 #[allow(dead_code, reason = "a simulated thread has no name and a CPU of its own")]
-pub(crate) struct Start {
+pub(crate) struct ThreadOptions {
     pub(crate) name: String,
     pub(crate) cpu: Option<usize>,
-    pub(crate) priority: Wanted,
+    pub(crate) priority: PriorityRequest,
 }
 
 /// What a thread became: nothing that anybody asks for here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Placement;
+pub(crate) struct ThreadPlacement;
 
 /// A running thread. Dropping this waits for its end, except on the thread itself.
 #[derive(Debug)]
-pub(crate) struct Owned(Option<JoinHandle<()>>);
+pub(crate) struct OwnedThread(Option<JoinHandle<()>>);
 
 /// Starts a thread and runs `body` on it.
 ///
@@ -30,19 +30,19 @@ pub(crate) struct Owned(Option<JoinHandle<()>>);
 /// [`ErrorKind::NoThread`] when there is no stack to be had.
 #[allow(clippy::needless_pass_by_value, reason = "as in ferrofs-workers")]
 pub(crate) fn start(
-    start: Start,
-    body: impl FnOnce(Placement) + Send + 'static,
-) -> Result<Owned, Error> {
+    start: ThreadOptions,
+    body: impl FnOnce(ThreadPlacement) + Send + 'static,
+) -> Result<OwnedThread, Error> {
     let wakes = match start.priority {
-        Wanted::Batch => Wakes::Waiting,
-        Wanted::Normal | Wanted::Raised => Wakes::Preempting,
+        PriorityRequest::Batch => Wakes::Waiting,
+        PriorityRequest::Normal | PriorityRequest::Raised => Wakes::Preempting,
     };
-    JoinHandle::start(move || body(Placement), wakes)
-        .map(|handle| Owned(Some(handle)))
+    JoinHandle::start(move || body(ThreadPlacement), wakes)
+        .map(|handle| OwnedThread(Some(handle)))
         .map_err(|_| Error::new(ErrorKind::NoThread, "starting a simulated thread"))
 }
 
-impl Drop for Owned {
+impl Drop for OwnedThread {
     fn drop(&mut self) {
         if let Some(handle) = self.0.take()
             && handle.number() != machine::current_thread()

@@ -1,9 +1,11 @@
 //! The directory of lines, against traces that were worked out by hand.
 
 use ferrofs_model::machine::Access::{Load, Store, Update};
+use ferrofs_model::machine::CoherenceEvent::{Cold, Fetch, Hit, Invalidation, Transfer};
 use ferrofs_model::machine::Distance::{Far, Near};
-use ferrofs_model::machine::Event::{Cold, Fetch, Hit, Invalidation, Transfer};
-use ferrofs_model::machine::{Access, Costs, Counts, Directory, Event, Shape, picoseconds};
+use ferrofs_model::machine::{
+    Access, CoherenceEvent, Costs, Counts, Directory, Shape, picoseconds,
+};
 
 /// CPUs 0 and 1 in one socket, 2 and 3 in the other.
 const TWO_SOCKETS: Shape = Shape { cpus: 4, cpus_a_socket: 2 };
@@ -19,7 +21,7 @@ fn directory() -> Directory {
 #[test]
 fn every_transition_is_the_one_worked_out_by_hand() {
     let mut directory = directory();
-    let trace: [(usize, Access, Event); 14] = [
+    let trace: [(usize, Access, CoherenceEvent); 14] = [
         (0, Load, Cold),                // Exclusive 0
         (0, Store, Hit),                // Modified 0
         (1, Load, Fetch(Near)),         // Shared 0 1

@@ -6,8 +6,8 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use ferrofs_builder::import::{DirectoryOptions, Unreadable, from_directory};
-use ferrofs_builder::{Algorithms, NoWatch, Options, build};
+use ferrofs_builder::import::{DirectoryOptions, UnreadablePolicy, from_directory};
+use ferrofs_builder::{Algorithms, BuildOptions, NoopObserver, build};
 use ferrofs_image::codec::Method;
 
 use super::AllArguments;
@@ -165,11 +165,11 @@ impl Material {
 /// An image with such a window.
 fn build_image(source: &Path, path: &Path, max_distance: u16) -> Result<()> {
     let what = || format!("building an image of {}", source.display());
-    let import = DirectoryOptions { unreadable: Unreadable::LeaveOut, ..Default::default() };
-    let tree = from_directory(source, &import, &NoWatch).with_context(what)?;
+    let import = DirectoryOptions { unreadable: UnreadablePolicy::LeaveOut, ..Default::default() };
+    let tree = from_directory(source, &import, &NoopObserver).with_context(what)?;
     let algorithms = Algorithms { default: 0, methods: vec![Method::Lz4 { max_distance }] };
-    let options = Options { algorithms: Some(algorithms), ..Options::default() };
-    build(&tree, &options, path, &NoWatch).with_context(what)?;
+    let options = BuildOptions { algorithms: Some(algorithms), ..BuildOptions::default() };
+    build(&tree, &options, path, &NoopObserver).with_context(what)?;
     Ok(())
 }
 

@@ -19,28 +19,28 @@ pub(crate) const MOST_SLOTS: usize = 64;
 /// A value on a line of its own, of 64 bytes as in QEMU.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Line<T>(T);
+struct CachePadded<T>(T);
 
 /// One worker's part.
 #[derive(Debug)]
 struct Desk {
-    fill: Line<AtomicU64>,
-    done: Line<AtomicU64>,
-    event: Line<Event>,
-    completion: Line<Event>,
-    quit: Line<AtomicBool>,
-    slots: Box<[Line<Slot>]>,
+    fill: CachePadded<AtomicU64>,
+    done: CachePadded<AtomicU64>,
+    event: CachePadded<Event>,
+    completion: CachePadded<Event>,
+    quit: CachePadded<AtomicBool>,
+    slots: Box<[CachePadded<Slot>]>,
 }
 
 impl Desk {
     fn new(slots: usize) -> Self {
         Self {
-            fill: Line::default(),
-            done: Line::default(),
-            event: Line(Event::new()),
-            completion: Line(Event::new()),
-            quit: Line::default(),
-            slots: (0..slots).map(|_| Line::default()).collect(),
+            fill: CachePadded::default(),
+            done: CachePadded::default(),
+            event: CachePadded(Event::new()),
+            completion: CachePadded(Event::new()),
+            quit: CachePadded::default(),
+            slots: (0..slots).map(|_| CachePadded::default()).collect(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use ferrofs_workers::jobs::Job;
+use ferrofs_workers::jobs::ParallelFor;
 
 use crate::statistics::Samples;
 
@@ -56,15 +56,15 @@ impl Imbalance {
     ///
     /// # Errors
     /// When the job did not cut its range as expected.
-    pub(crate) fn run(&mut self, slow: Slow, threads: usize, pieces_a_thread: u64) -> Result<()> {
-        let pieces = u64::try_from(threads)? * pieces_a_thread;
+    pub(crate) fn run(&mut self, slow: Slow, threads: usize, chunks_per_thread: u64) -> Result<()> {
+        let pieces = u64::try_from(threads)? * chunks_per_thread;
         let slow = slow.piece(pieces);
-        let rounds = THREAD_ROUNDS / pieces_a_thread;
+        let rounds = THREAD_ROUNDS / chunks_per_thread;
         let before = time_piece(rounds);
         let start = Instant::now();
-        let outcome: Result<_, Infallible> = Job::over(0..pieces)
+        let outcome: Result<_, Infallible> = ParallelFor::over(0..pieces)
             .max_threads(threads)
-            .pieces_a_thread(pieces_a_thread)
+            .chunks_per_thread(chunks_per_thread)
             .run(|range| {
                 for piece in range {
                     compute(if piece == slow { SLOW_FACTOR * rounds } else { rounds });
@@ -74,7 +74,7 @@ impl Imbalance {
         let wall = start.elapsed();
         let Ok(report) = outcome;
         let piece = (before + time_piece(rounds)) / 2;
-        ensure!(report.pieces == pieces, "{} pieces of {pieces}", report.pieces);
+        ensure!(report.chunks == pieces, "{} pieces of {pieces}", report.chunks);
         let even = (pieces - 1 + SLOW_FACTOR) as f64 / threads as f64;
         let ideal = piece.as_secs_f64() * even.max(SLOW_FACTOR as f64);
         self.multiples.push(wall.as_secs_f64() / ideal);

@@ -12,8 +12,8 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use ferrofs_workers::cpus::Granted;
-use ferrofs_workers::memory::{Mapping, Pages};
+use ferrofs_workers::cpus::AvailableCpus;
+use ferrofs_workers::memory::{Mapping, PageSize};
 
 use crate::arguments::JobsArguments;
 use crate::deadline::Deadline;
@@ -36,7 +36,8 @@ const SPARE_KIB: u64 = 512 << 10;
 /// Steps of arithmetic for each page, so that it takes about as long as the page's fault.
 const STEPS_A_PAGE: usize = 256;
 /// Kinds of pages, with their names in tables.
-const KINDS: [(Pages, &str); 2] = [(Pages::Small, "4 KiB pages"), (Pages::Huge, "huge pages")];
+const KINDS: [(PageSize, &str); 2] =
+    [(PageSize::Small, "4 KiB pages"), (PageSize::Huge, "huge pages")];
 
 /// What each kind may take of the time that is left when it begins; then the same on nodes, and starts of a mount.
 const KIND_SHARES: [f64; KINDS.len()] = [0.5, 0.4];
@@ -101,7 +102,7 @@ type Line = (Way, [Times; KINDS.len()]);
 
 impl Plan {
     fn new(arguments: &JobsArguments, is_quick: bool) -> Result<Self> {
-        let parallelism = Granted::read().parallelism();
+        let parallelism = AvailableCpus::read().parallelism();
         let mut threads = arguments.threads.clone();
         if threads.is_empty() {
             threads = doubling(parallelism);
@@ -218,13 +219,13 @@ fn measure(
 /// Faults so much memory in and frees it, so that what is measured next takes what was just freed: a virtual machine
 /// may give memory that lies free for some seconds to its host, and then a fault measures how the host gives it back.
 fn warm_up(bytes: usize) -> Result<()> {
-    let mut mapping = Mapping::anonymous(bytes, Pages::Huge).context("mapping memory")?;
+    let mut mapping = Mapping::anonymous(bytes, PageSize::Huge).context("mapping memory")?;
     mapping.populate().context("faulting memory in")?;
     Ok(())
 }
 
 /// Milliseconds of one way, and of CPU time.
-fn time(way: Way, pages: Pages, bytes: usize) -> Result<(f64, f64)> {
+fn time(way: Way, pages: PageSize, bytes: usize) -> Result<(f64, f64)> {
     if matches!(way, Way::OneCall | Way::Threads(_)) {
         warm_up(bytes)?;
     }

@@ -2,8 +2,8 @@
 //! there. On a machine with one node it is that one.
 
 use anyhow::{Context, Result};
-use ferrofs_workers::cpus::{CpuSet, Granted, Node};
-use ferrofs_workers::memory::Pages;
+use ferrofs_workers::cpus::{AvailableCpus, CpuSet, NumaNode};
+use ferrofs_workers::memory::PageSize;
 
 use super::{LEAST_ROUNDS, Plan, Way, time};
 use crate::deadline::Deadline;
@@ -13,7 +13,7 @@ use crate::table::Table;
 
 /// Milliseconds by one thread, and by one for each CPU of the node.
 struct Found {
-    node: Node,
+    node: NumaNode,
     alone: Samples,
     together: Samples,
 }
@@ -24,7 +24,7 @@ struct Found {
 /// When memory cannot be had, or the CPUs of a node are taken away.
 pub(super) fn add(plan: &Plan, deadline: Deadline, report: &mut Report) -> Result<()> {
     let home = CpuSet::of_current_thread();
-    let granted = Granted::read();
+    let granted = AvailableCpus::read();
     let (nodes, mut left) = (granted.nodes(), granted.nodes().len());
     let measured: Result<Vec<Found>> = nodes
         .iter()
@@ -56,7 +56,7 @@ pub(super) fn add(plan: &Plan, deadline: Deadline, report: &mut Report) -> Resul
     Ok(())
 }
 
-fn measure(plan: &Plan, node: &Node, deadline: Deadline) -> Result<Found> {
+fn measure(plan: &Plan, node: &NumaNode, deadline: Deadline) -> Result<Found> {
     node.cpus.bind_current_thread().with_context(|| format!("going to node {}", node.id))?;
     let (mut alone, mut together) = (Samples::default(), Samples::default());
     for round in 0..=plan.repeat {
@@ -64,7 +64,7 @@ fn measure(plan: &Plan, node: &Node, deadline: Deadline) -> Result<Found> {
             break;
         }
         for (samples, threads) in [(&mut alone, 1), (&mut together, node.cpus.len())] {
-            let (milliseconds, _) = time(Way::Threads(threads), Pages::Small, plan.bytes)?;
+            let (milliseconds, _) = time(Way::Threads(threads), PageSize::Small, plan.bytes)?;
             if round > 0 {
                 samples.push(milliseconds);
             }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use ferrofs_image::{Memory, SyncDecompress};
+use ferrofs_image::{MemoryPool, SyncDecompress};
 
 use super::{Plan, SPARE_KIB, available_kib, warm_up};
 use crate::deadline::Deadline;
@@ -46,8 +46,8 @@ impl Line {
         warm_up(usize::try_from(MEMORY_BYTES / RESERVE_SHARE)?)?;
         let begin = Instant::now();
         let pages = u32::try_from(MEMORY_BYTES / RESERVE_SHARE / PAGE_BYTES)?;
-        let memory =
-            Memory::with_reserve(MEMORY_BYTES, pages, listeners()).context("memory of a mount")?;
+        let memory = MemoryPool::with_reserve(MEMORY_BYTES, pages, listeners())
+            .context("memory of a mount")?;
         let before = Instant::now();
         if let Some(threads) = self.threads {
             let got = memory.prefault(threads).context("faulting memory in")?;

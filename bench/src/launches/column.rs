@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
-use ferrofs_image::Memory;
+use ferrofs_image::MemoryPool;
 
 use super::daemon::{Daemon, Threads, Wish};
 use super::launcher::Launcher;
@@ -20,7 +20,7 @@ use crate::steal::{Loss, Steal};
 /// Threads of a daemon of ours that somebody may wait for, by how their names begin.
 const AWAITED: [&str; 2] = ["fuse-", "erofs_worker"];
 /// Threads that get ready what nobody has asked for yet.
-const AHEAD: [&str; 1] = ["erofs_push"];
+const AHEAD: [&str; 1] = ["prefetch"];
 
 /// What is mounted.
 #[derive(Debug)]
@@ -57,7 +57,12 @@ impl System {
             Self::Ours(threads, decoding) => {
                 let (mode, readahead_kib) = (decoding.mode(), arguments.readahead);
                 let wish = Wish { threads: *threads, mode, readahead_kib };
-                Mount::Ours(Box::new(Daemon::start(image, directory, wish, &Memory::standard()?)?))
+                Mount::Ours(Box::new(Daemon::start(
+                    image,
+                    directory,
+                    wish,
+                    &MemoryPool::with_default_limit()?,
+                )?))
             }
             Self::Kernel => Mount::Peer(Peer::kernel(image, directory)?),
             Self::Erofsfuse(program) => Mount::Peer(Peer::erofsfuse(program, image, directory)?),

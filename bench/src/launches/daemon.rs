@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
-use ferrofs_image::{DecodeWorkers, Memory, OpenOptions, SyncDecompress};
-use ferrofs_mount::fuse::Event;
+use ferrofs_image::{DecodeWorkers, MemoryPool, OpenOptions, SyncDecompress};
+use ferrofs_mount::fuse::SessionEvent;
 use ferrofs_mount::fuse::attach::{AttachOptions, Attachment, attach};
-use ferrofs_mount::{Notice, Ready, Served, Settings};
-use ferrofs_workers::cpus::Granted;
+use ferrofs_mount::{MountLogEvent, MountSettings, NegotiatedMount, ServedMount};
+use ferrofs_workers::cpus::AvailableCpus;
 use ferrofs_workers::percpu;
-use ferrofs_workers::priority::Wanted;
+use ferrofs_workers::priority::PriorityRequest;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 /// On what threads a mount decodes and answers.
@@ -34,8 +34,8 @@ impl Threads {
         }
     }
 
-    fn wanted(self) -> Wanted {
-        if self == Self::Raised { Wanted::Raised } else { Wanted::Normal }
+    fn wanted(self) -> PriorityRequest {
+        if self == Self::Raised { PriorityRequest::Raised } else { PriorityRequest::Normal }
     }
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Wish {
 #[derive(Debug)]
 pub(crate) struct Daemon {
     attachment: Attachment,
-    served: Served,
+    served: ServedMount,
     workers: DecodeWorkers,
 }
 
@@ -62,33 +62,36 @@ impl Daemon {
         image: &Path,
         directory: &Path,
         wish: Wish,
-        memory: &Memory,
+        memory: &MemoryPool,
     ) -> Result<Self> {
         let Wish { threads, mode, readahead_kib } = wish;
-        let granted = Granted::read();
-        let settings = percpu::Settings::new("erofs_worker").priority(threads.wanted());
+        let granted = AvailableCpus::read();
+        let settings = percpu::PerCpuSettings::new("erofs_worker").priority(threads.wanted());
         let workers = DecodeWorkers::new(settings);
         if threads == Threads::Unbound {
             // Without a worker of its CPU an item goes to the pool that is bound to none.
-            granted.cpus().iter().for_each(|cpu| workers.pool().withdraw(cpu));
+            granted.cpus().iter().for_each(|cpu| workers.pool().take_offline(cpu));
         }
         let opened = OpenOptions::new().workers(&workers).memory(memory).sync_decompress(mode);
         // As `ferrofs mount` opens it: the kernel keeps what it reads.
-        let opened = opened.reads_are_kept(true);
+        let opened = opened.caller_caches(true);
         let opened = opened.open(image).with_context(|| format!("{}", image.display()))?;
         let mut options = AttachOptions::new("launches", "ferrofs");
         // Git wants a /dev/null that works.
         options.dev = true;
         let attachment = attach(directory, &options).map_err(|error| anyhow!("{error}"))?;
         let device = attachment.device().try_clone().context("/dev/fuse")?;
-        let settings = Settings {
+        let settings = MountSettings {
             listeners: listeners(),
             priority: threads.wanted(),
             reserve_share: memory.reserve_share(),
-            ..Settings::default()
+            ..MountSettings::default()
         };
-        let ready = Ready::new(device, &settings).map_err(|error| anyhow!("{error}"))?;
-        set_readahead(directory, readahead_kib.unwrap_or(ready.terms().max_readahead.1 / 1024))?;
+        let ready = NegotiatedMount::new(device, &settings).map_err(|error| anyhow!("{error}"))?;
+        set_readahead(
+            directory,
+            readahead_kib.unwrap_or(ready.init_parameters().max_readahead.1 / 1024),
+        )?;
         let served = ready.serve(opened, complain).map_err(|error| anyhow!("{error}"))?;
         Ok(Self { attachment, served, workers })
     }
@@ -110,7 +113,8 @@ impl Daemon {
     pub(crate) fn rungs(&self) -> Vec<String> {
         let snapshot = self.workers.snapshot();
         let all = snapshot.workers.iter().chain(&snapshot.unbound.threads);
-        let mut rungs: Vec<_> = all.filter_map(|worker| Some(worker.rung?.to_string())).collect();
+        let mut rungs: Vec<_> =
+            all.filter_map(|worker| Some(worker.priority_level?.to_string())).collect();
         rungs.sort();
         rungs.dedup();
         rungs
@@ -126,13 +130,13 @@ impl Daemon {
 
 /// Threads of a daemon that listen to the kernel: as `ferrofs mount` has them.
 pub(crate) fn listeners() -> usize {
-    Granted::read().parallelism().max(2)
+    AvailableCpus::read().parallelism().max(2)
 }
 
-fn complain(notice: &Notice<'_>) {
+fn complain(notice: &MountLogEvent<'_>) {
     use std::io::Write;
     // This process unmounts, and need not be told.
-    if matches!(notice, Notice::Session(Event::Gone)) {
+    if matches!(notice, MountLogEvent::Session(SessionEvent::Unmounted)) {
         return;
     }
     // If even stderr is closed there is nobody left to tell.

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use ferrofs_image::SyncDecompress;
-use ferrofs_workers::cpus::Granted;
+use ferrofs_workers::cpus::AvailableCpus;
 use serde::Serialize;
 
 use crate::arguments::LaunchesArguments;
@@ -72,7 +72,7 @@ pub(crate) fn run(
     let most = if is_quick { QUICK_ITERATIONS } else { u16::MAX };
     let mut columns = columns(arguments);
     let directory = Directory::make()?;
-    let _hogs = Hogs::start(Granted::read().cpus(), arguments.hogs.into())?;
+    let _hogs = Hogs::start(AvailableCpus::read().cpus(), arguments.hogs.into())?;
     let rounds = arguments.iterations.min(most);
     writeln!(out, "beside {} hogs a CPU, {rounds} rounds", arguments.hogs)?;
     let mut undisturbed = Undisturbed::default();

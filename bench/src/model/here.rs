@@ -14,7 +14,7 @@ use ferrofs_model::faults::{self, Kernel};
 use ferrofs_model::machine::{Costs, Shape};
 use ferrofs_model::stream::{self, Load};
 use ferrofs_workers::cpus::CpuSet;
-use ferrofs_workers::memory::{Mapping, Pages};
+use ferrofs_workers::memory::{Mapping, PageSize};
 use rustix::thread::{Pid, gettid, sched_setaffinity};
 
 use super::arguments::{ModelArguments, ModelRow};
@@ -31,7 +31,7 @@ const CPUS: [usize; 2] = [1, 2];
 /// Passes of each queue, and faults of each number of threads.
 const REPEAT: usize = 5;
 const QUICK_REPEAT: usize = 2;
-/// Pages of a pass.
+/// PageSize of a pass.
 const PAGES: usize = 8192;
 const QUICK_PAGES: usize = 1024;
 /// Memory that is faulted in.
@@ -246,7 +246,7 @@ pub(super) fn compare_jobs(
     let mut undisturbed = Undisturbed::default();
     let nanos = |turn: usize| {
         let threads = *CPUS.get(turn).context("a turn of no number of CPUs")?;
-        let mut mapping = Mapping::anonymous(FAULT_BYTES, Pages::Small)?;
+        let mut mapping = Mapping::anonymous(FAULT_BYTES, PageSize::Small)?;
         let start = Instant::now();
         mapping.prefault(threads).context("faulting memory in")?;
         anyhow::Ok(start.elapsed().as_secs_f64() * 1e9)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use ferrofs_image::{Memory, SyncDecompress};
+use ferrofs_image::{MemoryPool, SyncDecompress};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
@@ -124,8 +124,9 @@ impl Column {
         let what = || format!("reading {}", image.display());
         copy(&mut std::fs::File::open(image).with_context(what)?, &mut sink())
             .with_context(what)?;
-        let memory = Memory::with_reserve(u64::from(memory_mib) << 20, self.reserve, listeners())
-            .with_context(|| format!("a reserve of {} pages", self.reserve))?;
+        let memory =
+            MemoryPool::with_reserve(u64::from(memory_mib) << 20, self.reserve, listeners())
+                .with_context(|| format!("a reserve of {} pages", self.reserve))?;
         let wish =
             Wish { threads: Threads::Raised, mode: SyncDecompress::Auto, readahead_kib: None };
         let daemon = Daemon::start(image, directory, wish, &memory)?;
@@ -136,9 +137,9 @@ impl Column {
             launcher.launch()?;
         }
         cache.write(REFILL_BYTES)?;
-        let (before, frames_before) = (memory.buffer_counts(), memory.frame_counts());
+        let (before, frames_before) = (memory.buffer_stats(), memory.frame_stats());
         let last = launcher.launch()?;
-        let (after, frames_after) = (memory.buffer_counts(), memory.frame_counts());
+        let (after, frames_after) = (memory.buffer_stats(), memory.frame_stats());
         let mapping = after.mapping_nanos - before.mapping_nanos;
         let faulting = frames_after.faulting_nanos - frames_before.faulting_nanos;
         self.getting.push((mapping + faulting) as f64);

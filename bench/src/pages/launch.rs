@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use ferrofs_workers::ErrorKind;
-use ferrofs_workers::memory::{Budget, Frame, PagePool, Policy, PoolSettings, RequestList};
+use ferrofs_workers::memory::{
+    AllocPolicy, Budget, Frame, PagePool, PagePoolSettings, RequestFrameList,
+};
 use serde::{Deserialize, Serialize};
 
 use super::requests::{IN_FLIGHT, Purpose, Request, Window};
@@ -109,12 +111,12 @@ impl Launcher {
     /// When memory for the pool or for a frame cannot be had.
     pub(super) fn new(way: Way) -> Result<Self> {
         let budget = Budget::new(BUDGET_BYTES);
-        let settings = PoolSettings::new(FRAMES, way.reserved);
+        let settings = PagePoolSettings::new(FRAMES, way.reserved);
         let pool = PagePool::new(&budget, settings).context("making a page pool")?;
-        let held = (0..way.reserved.max(1)).map(|_| pool.take(Policy::MustSucceed));
+        let held = (0..way.reserved.max(1)).map(|_| pool.allocate(AllocPolicy::MustSucceed));
         let held: Vec<Frame> = held.collect::<Result<_, _>>().context("filling a reserve")?;
         drop(held);
-        let from_system_before = pool.counts().from_system;
+        let from_system_before = pool.stats().from_system;
         Ok(Self { way, pool, from_system_before, launches: Vec::new() })
     }
 
@@ -149,14 +151,14 @@ impl Launcher {
         let mut held = Vec::new();
         for request in needed {
             let frames = request.frames(self.way.window);
-            held.extend(self.get(frames, Policy::MustSucceed, launch)?);
+            held.extend(self.get(frames, AllocPolicy::MustSucceed, launch)?);
             launch.repeated += 1;
         }
         let mut dropped = Vec::new();
         for request in burst {
             let policy = match (request.purpose, self.way.readahead) {
-                (Purpose::Demand, _) | (_, Readahead::MustSucceed) => Policy::MustSucceed,
-                _ => Policy::MayFail,
+                (Purpose::Demand, _) | (_, Readahead::MustSucceed) => AllocPolicy::MustSucceed,
+                _ => AllocPolicy::MayFail,
             };
             match self.get(request.frames(self.way.window), policy, launch)? {
                 Some(frames) => held.push(frames),
@@ -177,14 +179,14 @@ impl Launcher {
     fn get(
         &self,
         frames: u32,
-        policy: Policy,
+        policy: AllocPolicy,
         launch: &mut Launch,
-    ) -> Result<Option<(RequestList, Vec<Frame>)>> {
+    ) -> Result<Option<(RequestFrameList, Vec<Frame>)>> {
         let mut list = self.pool.request_list();
         let mut got = Vec::with_capacity(usize::try_from(frames)?);
         for _ in 0..frames {
             let before = Instant::now();
-            let taken = list.take(policy).map(|mut frame| {
+            let taken = list.allocate(policy).map(|mut frame| {
                 write_first(&mut frame);
                 frame
             });
@@ -193,7 +195,9 @@ impl Launcher {
             launch.longest_ns = launch.longest_ns.max(nanos);
             match taken {
                 Ok(frame) => got.push(frame),
-                Err(error) if policy == Policy::MayFail && error.kind() == ErrorKind::NotNow => {
+                Err(error)
+                    if policy == AllocPolicy::MayFail && error.kind() == ErrorKind::NotNow =>
+                {
                     return Ok(None);
                 }
                 Err(error) => return Err(error).context("getting a bounce frame"),
@@ -205,7 +209,7 @@ impl Launcher {
 
     /// What was measured.
     pub(super) fn into_launches(self) -> WayLaunches {
-        let from_system = self.pool.counts().from_system - self.from_system_before;
+        let from_system = self.pool.stats().from_system - self.from_system_before;
         WayLaunches { way: self.way.name(), launches: self.launches, from_system }
     }
 }

@@ -13,7 +13,7 @@ use std::io::Write;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use ferrofs_workers::memory::{Budget, PagePool, Policy, PoolSettings};
+use ferrofs_workers::memory::{AllocPolicy, Budget, PagePool, PagePoolSettings};
 
 use crate::arguments::PagesArguments;
 use crate::plot::Plot;
@@ -90,7 +90,7 @@ pub(crate) fn run(
 fn time_pairs(pool: &PagePool, pairs: u32) -> Result<f64> {
     let start = Instant::now();
     for _ in 0..pairs {
-        let frame = pool.take(Policy::MustSucceed).context("taking a frame")?;
+        let frame = pool.allocate(AllocPolicy::MustSucceed).context("taking a frame")?;
         drop(std::hint::black_box(frame));
     }
     Ok(start.elapsed().as_secs_f64() * 1e9 / f64::from(pairs))
@@ -99,7 +99,8 @@ fn time_pairs(pool: &PagePool, pairs: u32) -> Result<f64> {
 /// One frame at a time from a reserve that has it: nobody else is there.
 fn measure_pairs(pairs: u32, report: &mut Report) -> Result<()> {
     let budget = Budget::new(u64::from(FRAMES) << 20);
-    let pool = PagePool::new(&budget, PoolSettings::new(FRAMES, FRAMES)).context("a page pool")?;
+    let pool =
+        PagePool::new(&budget, PagePoolSettings::new(FRAMES, FRAMES)).context("a page pool")?;
     // The first frame comes from the system and stays; looking takes memory, too.
     time_pairs(&pool, WARM_UP_PAIRS)?;
     Usage::now();
@@ -129,7 +130,7 @@ fn measure_pairs(pairs: u32, report: &mut Report) -> Result<()> {
         format!("{:.1}", summary.maximum),
         cost.minor_faults.to_string(),
         cost.voluntary_switches.to_string(),
-        pool.counts().from_system.saturating_sub(1).to_string(),
+        pool.stats().from_system.saturating_sub(1).to_string(),
     ]);
     report.add_table(table);
     let pair = summary.median;

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use ferrofs_workers::memory::{
-    Budget, FRAME_BYTES, Mapping, PagePool, Pages, Policy, PoolSettings,
+    AllocPolicy, Budget, FRAME_BYTES, Mapping, PagePool, PagePoolSettings, PageSize,
 };
 
 use crate::statistics::Samples;
@@ -28,7 +28,7 @@ impl Source {
     /// When memory for the pool or for a frame cannot be had.
     pub(crate) fn pool(frames: u32, reserved: u32) -> Result<Self> {
         let budget = Budget::new(BUDGET_BYTES);
-        let settings = PoolSettings::new(frames, reserved);
+        let settings = PagePoolSettings::new(frames, reserved);
         let pool = PagePool::new(&budget, settings).context("making a page pool")?;
         let source = Self::Pool { pool, reserved };
         source.take(frames)?;
@@ -58,7 +58,7 @@ impl Source {
 
 fn fault(frames: u32) -> Result<Samples> {
     let bytes = usize::try_from(frames)? * FRAME_BYTES;
-    let mut mapping = Mapping::anonymous(bytes, Pages::Small).context("mapping memory")?;
+    let mut mapping = Mapping::anonymous(bytes, PageSize::Small).context("mapping memory")?;
     let mut samples = Vec::with_capacity(usize::try_from(frames)?);
     let mut before = Instant::now();
     for frame in mapping.bytes_mut().chunks_mut(FRAME_BYTES) {
@@ -73,7 +73,7 @@ fn take_from(pool: &PagePool, frames: u32) -> Result<Samples> {
     let mut held = Vec::with_capacity(usize::try_from(frames)?);
     let mut before = Instant::now();
     for _ in 0..frames {
-        let mut frame = pool.take(Policy::MustSucceed).context("taking a frame")?;
+        let mut frame = pool.allocate(AllocPolicy::MustSucceed).context("taking a frame")?;
         write_first(&mut frame);
         held.push(frame);
         before = note(before, &mut samples);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use ferrofs_image::ondisk::compression::AlgorithmId;
-use ferrofs_image::{FileType, Image, Inode, Visit};
+use ferrofs_image::{FileType, Image, Inode, WalkEvent};
 
 /// Of the largest file, so many extents tell how an image is compressed.
 const EXTENTS: usize = 256;
@@ -41,20 +41,20 @@ impl Pictured {
         let mut largest: Option<(PathBuf, Inode)> = None;
         for visit in image.walk(b"/")? {
             match visit {
-                Visit::Leaf(node) if node.inode.file_type() == FileType::Regular => {
+                WalkEvent::Leaf(node) if node.inode.file_type() == FileType::Regular => {
                     let most = largest.as_ref().map_or(0, |(_, inode)| inode.size());
                     if node.inode.size() > most {
                         let inside = node.path.strip_prefix(b"/").unwrap_or(&node.path);
                         largest = Some((OsStr::from_bytes(inside).into(), node.inode));
                     }
                 }
-                Visit::Problem(problem) => return Err(problem.error.into()),
-                Visit::Enter(_) | Visit::Leaf(_) | Visit::Leave(_) => {}
+                WalkEvent::Problem(problem) => return Err(problem.error.into()),
+                WalkEvent::Enter(_) | WalkEvent::Leaf(_) | WalkEvent::Leave(_) => {}
             }
         }
         let (mut algorithm, mut cluster_bytes) = (None, 0);
         if let Some((_, inode)) = &largest {
-            for range in image.stored_ranges(inode, 0)?.take(EXTENTS) {
+            for range in image.file_extents(inode, 0)?.take(EXTENTS) {
                 let Some(place) = range?.place else { continue };
                 if place.algorithm.is_some() {
                     algorithm = place.algorithm;

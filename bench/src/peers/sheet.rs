@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use ferrofs_workers::cpus::Granted;
+use ferrofs_workers::cpus::AvailableCpus;
 use serde::Serialize;
 
 use super::column::{Column, Figure, Sample, ratio};
@@ -33,7 +33,7 @@ pub(crate) struct RunArguments {
 impl RunArguments {
     /// One, and more if there are more.
     pub(super) fn thread_counts(self) -> Vec<u16> {
-        let granted = u16::try_from(Granted::read().parallelism()).unwrap_or(u16::MAX);
+        let granted = u16::try_from(AvailableCpus::read().parallelism()).unwrap_or(u16::MAX);
         let mut counts = vec![1, self.jobs.unwrap_or(granted)];
         counts.dedup();
         counts

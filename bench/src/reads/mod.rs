@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::io::Write;
 
 use anyhow::{Context, Result, ensure};
-use ferrofs_image::{FileType, Image, Inode, Visit};
+use ferrofs_image::{FileType, Image, Inode, WalkEvent};
 
 use crate::arguments::ReadsArguments;
 use crate::plot::Plot;
@@ -62,8 +62,10 @@ fn chosen(image: &Image, arguments: &ReadsArguments) -> Result<Vec<Inode>> {
     let mut nodes = Vec::new();
     for visit in image.walk(b"/")? {
         match visit {
-            Visit::Leaf(node) if node.inode.file_type() == FileType::Regular => nodes.push(node),
-            Visit::Problem(problem) => return Err(problem.error.into()),
+            WalkEvent::Leaf(node) if node.inode.file_type() == FileType::Regular => {
+                nodes.push(node)
+            }
+            WalkEvent::Problem(problem) => return Err(problem.error.into()),
             _ => {}
         }
     }

@@ -127,7 +127,7 @@ fn read(work: Work<'_>, inode: &Inode, block: &mut [u8], mut got: Got) -> Result
 
 #[cfg(test)]
 mod tests {
-    use ferrofs_image::{FileType, Image, Visit};
+    use ferrofs_image::{FileType, Image, WalkEvent};
 
     use super::{Through, Work, read_all};
 
@@ -136,7 +136,9 @@ mod tests {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/lz4.erofs");
         let image = Image::open(path).unwrap();
         let leaves = image.walk(b"/").unwrap().filter_map(|visit| match visit {
-            Visit::Leaf(node) if node.inode.file_type() == FileType::Regular => Some(node.inode),
+            WalkEvent::Leaf(node) if node.inode.file_type() == FileType::Regular => {
+                Some(node.inode)
+            }
             _ => None,
         });
         let files: Vec<_> = leaves.collect();

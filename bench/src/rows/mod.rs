@@ -12,7 +12,7 @@ use std::thread::{Builder, JoinHandle};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use ferrofs_workers::workqueue as queue;
-use queue::Batching;
+use queue::DispatchPolicy;
 use serde::Serialize;
 
 use crate::baseline::per_thread::PerThreadQueue;
@@ -104,13 +104,13 @@ pub(crate) fn build(name: RowName, pages: &Arc<PageStore>, crew: Crew) -> Result
         RowName::RayonIter => pool::Iterating::new(pages, crew).map(boxed),
         RowName::Crossbeam => channel::Channel::new(pages, crew).map(boxed),
         RowName::OursWaiting => {
-            Ours::new(pages, (crew, None), Batching::FillOne, Submitter::Waits).map(boxed)
+            Ours::new(pages, (crew, None), DispatchPolicy::FillFirst, Submitter::Waits).map(boxed)
         }
         RowName::OursRoundRobin => {
-            Ours::new(pages, (crew, None), Batching::RoundRobin, Submitter::Works).map(boxed)
+            Ours::new(pages, (crew, None), DispatchPolicy::RoundRobin, Submitter::Works).map(boxed)
         }
         RowName::Ours => {
-            Ours::new(pages, (crew, None), Batching::FillOne, Submitter::Works).map(boxed)
+            Ours::new(pages, (crew, None), DispatchPolicy::FillFirst, Submitter::Works).map(boxed)
         }
     };
     built.with_context(|| format!("row {}", name.text()))

@@ -7,7 +7,9 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result};
 
-use super::queue::{Batching, Handler, NoHandler, Outcome, Settings, Spread, WorkQueue};
+use super::queue::{
+    ActiveWorkers, DispatchPolicy, Handler, NoHandler, RequestOutcome, WorkQueue, WorkQueueSettings,
+};
 use super::{Crew, Row, Tally};
 use crate::deflater::Deflater;
 use crate::page_store::PageStore;
@@ -46,7 +48,7 @@ impl Handler for Compressor {
 }
 
 /// Called back for every request.
-type OnDone = Box<dyn FnMut(&mut Request, Outcome)>;
+type OnDone = Box<dyn FnMut(&mut Request, RequestOutcome)>;
 
 /// The row.
 pub(crate) struct Ours {
@@ -61,20 +63,20 @@ impl Ours {
     pub(crate) fn new(
         pages: &Arc<PageStore>,
         (crew, cpus): (Crew, Option<usize>),
-        batching: Batching,
+        dispatch_policy: DispatchPolicy,
         submitter: Submitter,
     ) -> Result<Self> {
-        let spread = match submitter {
-            Submitter::Works => Spread::Granted,
-            Submitter::Waits => Spread::Every,
+        let active_workers = match submitter {
+            Submitter::Works => ActiveWorkers::OnePerCpu,
+            Submitter::Waits => ActiveWorkers::All,
         };
-        let settings = Settings {
+        let settings = WorkQueueSettings {
             workers: Some(crew.workers),
             slots: Some(crew.slots),
-            batching,
-            spread,
+            dispatch_policy,
+            active_workers,
             cpus,
-            ..Settings::default()
+            ..WorkQueueSettings::default()
         };
         let tally = Rc::new(Cell::new(Tally::default()));
         let (counted, own_pages) = (Rc::clone(&tally), Arc::clone(pages));
@@ -84,7 +86,7 @@ impl Ours {
         };
         let on_done: OnDone = Box::new(move |request: &mut Request, outcome| {
             let mut sum = counted.get();
-            sum.add(if outcome == Outcome::Done { request.bytes } else { 0 });
+            sum.add(if outcome == RequestOutcome::Done { request.bytes } else { 0 });
             counted.set(sum);
         });
         let queue = WorkQueue::new(&settings, Request::default, make, on_done);
@@ -98,8 +100,8 @@ impl Row for Ours {
         for page in 0..self.pages.count() {
             self.pages.mark(page);
             let mut slot = match self.submitter {
-                Submitter::Works => self.queue.get_or_inline(),
-                Submitter::Waits => self.queue.get(),
+                Submitter::Works => self.queue.reserve_or_inline(),
+                Submitter::Waits => self.queue.reserve(),
             };
             slot.request().page = page;
             slot.submit();

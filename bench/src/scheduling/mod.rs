@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use ferrofs_workers::cpus::{CpuSet, Granted};
+use ferrofs_workers::cpus::{AvailableCpus, CpuSet};
 
 use crate::arguments::SchedulingArguments;
 use crate::hogs::Hogs;
@@ -44,7 +44,7 @@ pub(crate) fn run(
     out: &mut dyn Write,
 ) -> Result<Report> {
     let mut report = Report::new("scheduling", arguments)?;
-    let granted = Granted::read();
+    let granted = AvailableCpus::read();
     let cpus = granted.cpus();
     let pools = Pools::start(cpus)?;
     for (column, name) in NAMES.iter().enumerate() {

@@ -6,7 +6,7 @@ use std::sync::mpsc::sync_channel;
 use anyhow::{Context, Result};
 use ferrofs_workers::cpus::CpuSet;
 use ferrofs_workers::percpu::{self, PerCpuPool};
-use ferrofs_workers::priority::{self, Rung, Wanted};
+use ferrofs_workers::priority::{self, PriorityLevel, PriorityRequest};
 use ferrofs_workers::unbound::{self, UnboundPool};
 
 use super::burst::Work;
@@ -29,12 +29,12 @@ impl Pools {
     /// When a pool loses an item.
     pub(crate) fn start(cpus: &CpuSet) -> Result<Self> {
         let per_cpu = |name, wanted| {
-            PerCpuPool::new(percpu::Settings::new(name).cpus(cpus.clone()).priority(wanted))
+            PerCpuPool::new(percpu::PerCpuSettings::new(name).cpus(cpus.clone()).priority(wanted))
         };
         let pools = Self {
-            unbound: UnboundPool::new(unbound::Settings::new("unbound")),
-            normal: per_cpu("normal", Wanted::Normal),
-            raised: per_cpu("raised", Wanted::Raised),
+            unbound: UnboundPool::new(unbound::UnboundSettings::new("unbound")),
+            normal: per_cpu("normal", PriorityRequest::Normal),
+            raised: per_cpu("raised", PriorityRequest::Raised),
         };
         pools.normal.start();
         pools.raised.start();
@@ -70,7 +70,7 @@ impl Pools {
     ///
     /// # Errors
     /// When the item is lost.
-    pub(crate) fn rung(&self, column: usize) -> Result<Rung> {
+    pub(crate) fn rung(&self, column: usize) -> Result<PriorityLevel> {
         let (answer, rung) = sync_channel(1);
         let ask = move || answer.send(priority::of_current_thread()).unwrap_or_default();
         self.submit(column, Box::new(ask));

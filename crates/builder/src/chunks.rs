@@ -4,20 +4,20 @@
 use std::collections::HashMap;
 
 use ferrofs_ondisk::BlockSize;
-use ferrofs_ondisk::chunk::{ChunkFormat, ChunkPlace, ChunkTable};
+use ferrofs_ondisk::chunk::{ChunkAddress, ChunkFormat, ChunkTable};
 
-use crate::compress::digest::Digest;
+use crate::compress::digest::Sha256Digest;
 use crate::data::FileData;
 use crate::{BlockSink, Error, ErrorKind, Result};
 
 /// The longest chunk is so many times as long as a block, as a power of two (docs/format.md F10).
 pub(crate) const SHIFT_MAX: u32 = 31;
 /// What an entry of a table takes until the table is written.
-const ENTRY_BYTES: u64 = size_of::<Option<ChunkPlace>>() as u64;
+const ENTRY_BYTES: u64 = size_of::<Option<ChunkAddress>>() as u64;
 
 /// Which table of chunks an image is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TableRules {
+pub(crate) struct ChunkTableParams {
     /// The block size.
     pub(crate) block: BlockSize,
     /// Bytes of a chunk.
@@ -31,12 +31,12 @@ pub(crate) struct TableRules {
 /// How many entries all tables may have yet: they are in memory until the metadata is written, and a source
 /// that says it is huge and has nothing but holes would fill it.
 #[derive(Debug)]
-pub(crate) struct TableRoom {
+pub(crate) struct ChunkTableBudget {
     left: u64,
     memory_bytes: u64,
 }
 
-impl TableRoom {
+impl ChunkTableBudget {
     /// Half of this memory is for tables.
     pub(crate) fn new(memory_bytes: u64) -> Self {
         Self { left: memory_bytes / 2 / ENTRY_BYTES, memory_bytes }
@@ -48,7 +48,7 @@ impl TableRoom {
         let (Some(left), Ok(count)) = (left, usize::try_from(entries)) else {
             let bytes = self.memory_bytes;
             let what = format!(
-                "a table of {entries} chunks: the {bytes} bytes of memory have no room for it; longer \
+                "a table of {entries} chunks: the {bytes} bytes of memory have no budget for it; longer \
                  chunks or more memory do"
             );
             return Err(Error::new(ErrorKind::Unsupported(what)));
@@ -66,7 +66,7 @@ impl TableRoom {
 /// The chunks that are in the image, or in its blob.
 #[derive(Debug, Default)]
 pub(crate) struct ChunkStore {
-    places: HashMap<(Digest, u64), u64>,
+    places: HashMap<(Sha256Digest, u64), u64>,
 }
 
 impl ChunkStore {
@@ -74,7 +74,7 @@ impl ChunkStore {
     /// `whole` is the chunk with the zeros that fill up its last block.
     pub(crate) fn place(
         &mut self,
-        key: (Digest, u64),
+        key: (Sha256Digest, u64),
         whole: &[u8],
         block: BlockSize,
         sink: &mut dyn BlockSink,
@@ -89,29 +89,30 @@ impl ChunkStore {
 }
 
 /// The data of a file whose chunks lie at these blocks.
-pub(crate) fn table(mut blocks: Vec<Option<u64>>, rules: &TableRules) -> Result<FileData> {
-    let block_bytes = u64::from(rules.block.bytes());
-    let mut shift = (rules.chunk_bytes / block_bytes).max(1).ilog2();
+pub(crate) fn table(mut blocks: Vec<Option<u64>>, params: &ChunkTableParams) -> Result<FileData> {
+    let block_bytes = u64::from(params.block.bytes());
+    let mut shift = (params.chunk_bytes / block_bytes).max(1).ilog2();
     while blocks.len() > 1 && shift < SHIFT_MAX {
         let Some(merged) = merged(&blocks, 1 << shift) else { break };
         blocks = merged;
         shift += 1;
     }
-    let place = |block: Option<u64>| block.map(|block| ChunkPlace { device: rules.device, block });
-    chunked(blocks.into_iter().map(place).collect(), shift, rules)
+    let place =
+        |block: Option<u64>| block.map(|block| ChunkAddress { device: params.device, block });
+    chunked(blocks.into_iter().map(place).collect(), shift, params)
 }
 
 /// The data of a file with chunks of `1 << shift` blocks at these places.
 pub(crate) fn chunked(
-    places: Vec<Option<ChunkPlace>>,
+    places: Vec<Option<ChunkAddress>>,
     shift: u32,
-    rules: &TableRules,
+    params: &ChunkTableParams,
 ) -> Result<FileData> {
     let present = || places.iter().flatten();
     // A block of all ones is a hole in either width.
     let has_far = present().any(|place| place.block >= u64::from(u32::MAX));
-    let has_devices = rules.device != 0 || present().any(|place| place.device != 0);
-    let table = match (has_far, rules.force_indexes || has_devices) {
+    let has_devices = params.device != 0 || present().any(|place| place.device != 0);
+    let table = match (has_far, params.force_indexes || has_devices) {
         (true, _) => ChunkTable::WideIndexes,
         (false, true) => ChunkTable::Indexes,
         (false, false) => ChunkTable::BlockMap,
@@ -135,17 +136,17 @@ fn merged(blocks: &[Option<u64>], chunk_blocks: u64) -> Option<Vec<Option<u64>>>
 mod tests {
     use super::*;
 
-    fn rules() -> TableRules {
+    fn params() -> ChunkTableParams {
         let block = BlockSize::from_bits(12).unwrap();
-        TableRules { block, chunk_bytes: 8192, force_indexes: false, device: 0 }
+        ChunkTableParams { block, chunk_bytes: 8192, force_indexes: false, device: 0 }
     }
 
     fn shape(blocks: Vec<Option<u64>>) -> (u64, Vec<Option<u64>>) {
-        let FileData::Chunks { format, places } = table(blocks, &rules()).unwrap() else {
+        let FileData::Chunks { format, places } = table(blocks, &params()).unwrap() else {
             panic!("not in chunks");
         };
         let blocks = places.iter().map(|place| place.map(|place| place.block)).collect();
-        (format.chunk_bytes(rules().block), blocks)
+        (format.chunk_bytes(params().block), blocks)
     }
 
     #[test]
@@ -163,29 +164,29 @@ mod tests {
 
     #[test]
     fn chunks_of_a_blob_are_indexed() {
-        let rules = TableRules { device: 1, ..rules() };
-        let FileData::Chunks { format, places } = table(vec![Some(5), None], &rules).unwrap()
+        let params = ChunkTableParams { device: 1, ..params() };
+        let FileData::Chunks { format, places } = table(vec![Some(5), None], &params).unwrap()
         else {
             panic!("not in chunks");
         };
         assert_eq!(format.entry_bytes(), 8);
-        assert_eq!(places, [Some(ChunkPlace { device: 1, block: 5 }), None]);
+        assert_eq!(places, [Some(ChunkAddress { device: 1, block: 5 }), None]);
     }
 
     #[test]
     fn tables_have_half_of_the_memory() {
-        let mut room = TableRoom::new(20 * ENTRY_BYTES);
-        assert_eq!(room.take(6).unwrap(), 6);
-        let error = room.take(5).unwrap_err();
+        let mut budget = ChunkTableBudget::new(20 * ENTRY_BYTES);
+        assert_eq!(budget.take(6).unwrap(), 6);
+        let error = budget.take(5).unwrap_err();
         assert!(error.to_string().contains("a table of 5 chunks"), "{error}");
-        room.give_back(1);
-        assert_eq!(room.take(5).unwrap(), 5);
-        room.take(u64::MAX).unwrap_err();
+        budget.give_back(1);
+        assert_eq!(budget.take(5).unwrap(), 5);
+        budget.take(u64::MAX).unwrap_err();
     }
 
     #[test]
     fn a_far_chunk_needs_wide_addresses() {
-        let format = |block| match table(vec![Some(block)], &rules()).unwrap() {
+        let format = |block| match table(vec![Some(block)], &params()).unwrap() {
             FileData::Chunks { format, .. } => format,
             other => panic!("{other:?}"),
         };

@@ -1,6 +1,6 @@
 //! Where the bytes of a file lie in the image: what the data path hands to the metadata.
 
-use ferrofs_ondisk::chunk::{ChunkFormat, ChunkPlace};
+use ferrofs_ondisk::chunk::{ChunkAddress, ChunkFormat};
 use ferrofs_ondisk::compression::AlgorithmId;
 
 /// Where the contents of all regular files lie, and of directories that are compressed.
@@ -9,12 +9,12 @@ pub struct DataMap {
     /// By the index of the inode in its tree; `None` for what is no regular file and no compressed directory.
     pub files: Vec<Option<FileData>>,
     /// The packed inode, which holds the fragments of other inodes, if there are any.
-    pub packed: Option<SpecialFile>,
+    pub packed: Option<InternalFile>,
 }
 
 /// A file without a name: the packed inode or the metabox.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SpecialFile {
+pub struct InternalFile {
     /// Its size in bytes.
     pub bytes: u64,
     /// Where its data lies: in the image, never in a special file.
@@ -40,17 +40,17 @@ pub enum FileData {
         /// Chunk size and form of the table.
         format: ChunkFormat,
         /// One for each chunk.
-        places: Vec<Option<ChunkPlace>>,
+        places: Vec<Option<ChunkAddress>>,
     },
     /// Compressed.
-    Compressed(Compressed),
+    Compressed(CompressedData),
 }
 
 impl FileData {
     /// Bytes of the file that lie in the packed inode.
     pub(crate) fn fragment_bytes(&self) -> u64 {
         match self {
-            Self::Compressed(Compressed { fragment: Some(fragment), .. }) => fragment.bytes,
+            Self::Compressed(CompressedData { fragment: Some(fragment), .. }) => fragment.bytes,
             _ => 0,
         }
     }
@@ -58,16 +58,16 @@ impl FileData {
 
 /// A compressed file: extents in file order without gaps, then what lies elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Compressed {
+pub struct CompressedData {
     /// The extents that have pclusters of their own, or shared ones.
-    pub extents: Vec<Extent>,
+    pub extents: Vec<DataExtent>,
     /// The end of the file, behind all extents, where it lies inline or in the packed inode.
     pub inline: Option<InlineExtent>,
     /// The end of the file, where it lies in the packed inode; not together with `inline`.
-    pub fragment: Option<Fragment>,
+    pub fragment: Option<PackedFragment>,
 }
 
-impl Compressed {
+impl CompressedData {
     /// The length of the file, which its parts add up to; `None` past 2^64.
     pub(crate) fn bytes(&self) -> Option<u64> {
         let ends = [
@@ -81,7 +81,7 @@ impl Compressed {
 
 /// An extent: a run of the file that one pcluster holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct DataExtent {
     /// Its length in the file, in bytes; not 0.
     pub bytes: u64,
     /// How it is encoded; `None` is plain.
@@ -107,7 +107,7 @@ pub struct InlineExtent {
 
 /// The end of a file, or all of it, in the packed inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fragment {
+pub struct PackedFragment {
     /// Its length in bytes.
     pub bytes: u64,
     /// Where it starts in the packed inode, in bytes.

@@ -10,9 +10,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
-    /// The file of the source, the archive or the image; empty where none is to blame.
+    /// The file of the source, the archive or the image; empty where none is to at_source.
     path: PathBuf,
-    /// The byte in it, where one is to blame.
+    /// The byte in it, where one is to at_source.
     offset: Option<u64>,
 }
 
@@ -42,7 +42,7 @@ pub enum ErrorKind {
     /// The source holds something that an image cannot.
     Unsupported(String),
     /// Options that exclude each other, or a value out of its range.
-    Options(String),
+    InvalidOptions(String),
     /// A value that the format cannot store.
     Format(ferrofs_ondisk::Error),
     /// An encoder failed.
@@ -54,9 +54,9 @@ pub enum ErrorKind {
     /// The image was whole, and whoever looked at it before it got its name did not accept it.
     Rejected(String),
     /// The build was asked to stop.
-    Stopped,
+    Cancelled,
     /// What only a mistake in this program explains.
-    Defect(&'static str),
+    Internal(&'static str),
 }
 
 impl Error {
@@ -88,7 +88,7 @@ impl Error {
         &self.kind
     }
 
-    /// The path it went wrong at; empty where none is to blame.
+    /// The path it went wrong at; empty where none is to at_source.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -121,14 +121,14 @@ impl fmt::Display for ErrorKind {
             }
             Self::SourceChanged { how } => write!(f, "changed while it was read: {how}"),
             Self::Unsupported(what)
-            | Self::Options(what)
+            | Self::InvalidOptions(what)
             | Self::Archive(what)
             | Self::Rejected(what) => f.write_str(what),
             Self::Format(error) => write!(f, "{error}"),
             Self::Encoder(error) => write!(f, "{error}"),
             Self::Workers(error) => write!(f, "{error}"),
-            Self::Stopped => f.write_str("stopped"),
-            Self::Defect(what) => write!(f, "a defect of this program: {what}"),
+            Self::Cancelled => f.write_str("stopped"),
+            Self::Internal(what) => write!(f, "a defect of this program: {what}"),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Uncompressed files: whole blocks as they are, and what is left behind the inode or in a block of its
 //! own; or chunks.
 
-use crate::compress::digest::Digest;
-use crate::compress::output::{Form, Output};
+use crate::compress::digest::Sha256Digest;
+use crate::compress::output::{BatchOutput, StoredForm};
 
 /// An inline tail lies in one block with the end of its inode, for which at least so much stays free.
 pub(crate) const INODE_BYTES_MIN: usize = 64;
@@ -13,31 +13,36 @@ pub(crate) fn fits_inline(bytes: usize, block: usize) -> bool {
 }
 
 /// Appends the bytes to `output`: all of them, or without a tail that goes inline.
-pub(crate) fn lay_flat(bytes: &[u8], block: usize, may_inline: bool, output: &mut Output) -> Form {
+pub(crate) fn store_flat(
+    bytes: &[u8],
+    block: usize,
+    may_inline: bool,
+    output: &mut BatchOutput,
+) -> StoredForm {
     let tail = bytes.len() % block;
     let is_inline = may_inline && tail > 0 && fits_inline(tail, block);
     let inline = if is_inline { tail } else { 0 };
     let (whole, tail) = bytes.split_at(bytes.len() - inline);
     output.bytes.extend_from_slice(whole);
     output.fill_block(block);
-    Form::Flat { tail: tail.into() }
+    StoredForm::Flat { tail: tail.into() }
 }
 
 /// Appends the chunks that are not all zeros, each from a block's start on.
-pub(crate) fn lay_chunks(
+pub(crate) fn store_chunks(
     bytes: &[u8],
     (chunk, block): (usize, usize),
-    output: &mut Output,
-) -> Form {
+    output: &mut BatchOutput,
+) -> StoredForm {
     let lay = |chunk: &[u8]| {
         if chunk.iter().all(|&byte| byte == 0) {
             return None;
         }
         output.bytes.extend_from_slice(chunk);
         output.fill_block(block);
-        Some(Digest::of(chunk))
+        Some(Sha256Digest::of(chunk))
     };
-    Form::Chunks(bytes.chunks(chunk).map(lay).collect())
+    StoredForm::Chunks(bytes.chunks(chunk).map(lay).collect())
 }
 
 #[cfg(test)]
@@ -45,8 +50,9 @@ mod tests {
     use super::*;
 
     fn lay(bytes: usize, may_inline: bool) -> (usize, usize) {
-        let mut output = Output::default();
-        let Form::Flat { tail } = lay_flat(&vec![7; bytes], 512, may_inline, &mut output) else {
+        let mut output = BatchOutput::default();
+        let StoredForm::Flat { tail } = store_flat(&vec![7; bytes], 512, may_inline, &mut output)
+        else {
             panic!("not flat");
         };
         (output.bytes.len(), tail.len())

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::compress::digest::Digest;
-use crate::compress::output::Tail;
-use crate::tree::{Content, Reader, Store};
+use crate::compress::digest::Sha256Digest;
+use crate::compress::output::FileTail;
+use crate::tree::{Content, ContentReader, ContentSource};
 use crate::{Error, ErrorKind, FragmentSharing, Result};
 
 /// Tails with the same end that are compared with a new one, at most.
@@ -19,16 +19,16 @@ const COMPARE_BYTES: u64 = 64 << 10;
 #[derive(Debug)]
 pub(crate) struct PackedFile {
     sharing: FragmentSharing,
-    parts: Vec<Part>,
+    parts: Vec<PackedPart>,
     bytes: u64,
-    by_digest: HashMap<(Digest, u64), u64>,
+    by_digest: HashMap<(Sha256Digest, u64), u64>,
     /// Parts by the digest of their last bytes.
-    by_end: HashMap<Digest, Vec<usize>>,
+    by_end: HashMap<Sha256Digest, Vec<usize>>,
 }
 
 /// A range of a file, and where it lies in the packed inode.
 #[derive(Clone, Debug)]
-struct Part {
+struct PackedPart {
     content: Content,
     range: Range<u64>,
     at: u64,
@@ -42,15 +42,15 @@ impl PackedFile {
         let mut this = Self { sharing, parts, bytes, by_digest, by_end };
         if !front.is_empty() {
             let bytes = front.len() as u64;
-            let content = Content::new(Arc::new(Front(front.into())), bytes);
-            this.parts.push(Part { content, range: 0..bytes, at: 0 });
+            let content = Content::new(Arc::new(PackedPrefix(front.into())), bytes);
+            this.parts.push(PackedPart { content, range: 0..bytes, at: 0 });
             this.bytes = bytes;
         }
         this
     }
 
     /// Puts the end of a file in, unless it is there already and may be shared. Returns where it lies.
-    pub(crate) fn add_tail(&mut self, content: &Content, tail: Tail) -> Result<u64> {
+    pub(crate) fn add_tail(&mut self, content: &Content, tail: FileTail) -> Result<u64> {
         match self.sharing {
             FragmentSharing::Parts => {}
             FragmentSharing::Files if tail.bytes == content.bytes() => {
@@ -89,7 +89,11 @@ impl PackedFile {
     }
 
     /// Puts all of a file in, unless what has the same digest is there already. Returns where it lies.
-    pub(crate) fn add_file(&mut self, content: &Content, digest: Option<Digest>) -> Result<u64> {
+    pub(crate) fn add_file(
+        &mut self,
+        content: &Content,
+        digest: Option<Sha256Digest>,
+    ) -> Result<u64> {
         let key = digest.map(|digest| (digest, content.bytes()));
         if let Some(&at) = key.and_then(|key| self.by_digest.get(&key)) {
             return Ok(at);
@@ -110,25 +114,26 @@ impl PackedFile {
         self.bytes = end.ok_or_else(|| {
             Error::new(ErrorKind::Unsupported("a packed inode of 2^63 bytes or more".to_owned()))
         })?;
-        self.parts.push(Part { content: content.clone(), range, at });
+        self.parts.push(PackedPart { content: content.clone(), range, at });
         Ok(at)
     }
 
     /// The packed inode as a file to be read; none if it is empty.
     pub(crate) fn take_content(&mut self) -> Option<Content> {
         let parts = std::mem::take(&mut self.parts);
-        (self.bytes > 0).then(|| Content::new(Arc::new(Packed { parts: parts.into() }), self.bytes))
+        (self.bytes > 0)
+            .then(|| Content::new(Arc::new(PackedSource { parts: parts.into() }), self.bytes))
     }
 }
 
 /// Whether the part ends with that range of the file.
-fn ends_with(part: &Part, content: &Content, range: Range<u64>) -> Result<bool> {
+fn ends_with(part: &PackedPart, content: &Content, range: Range<u64>) -> Result<bool> {
     let bytes = range.end - range.start;
     let Some(start) = part.range.end.checked_sub(bytes).filter(|&start| start >= part.range.start)
     else {
         return Ok(false);
     };
-    let (mut one, mut other) = (part.content.store().open()?, content.store().open()?);
+    let (mut one, mut other) = (part.content.source().open()?, content.source().open()?);
     let (mut of_one, mut of_other) = (Vec::new(), Vec::new());
     let mut done = 0;
     while done < bytes {
@@ -146,14 +151,14 @@ fn ends_with(part: &Part, content: &Content, range: Range<u64>) -> Result<bool> 
 }
 
 /// Bytes that belong to no file, as a store.
-struct Front(Arc<[u8]>);
+struct PackedPrefix(Arc<[u8]>);
 
-impl Store for Front {
+impl ContentSource for PackedPrefix {
     fn name(&self) -> String {
         "the front of the packed inode".to_owned()
     }
 
-    fn open(&self) -> Result<Box<dyn Reader>> {
+    fn open(&self) -> Result<Box<dyn ContentReader>> {
         Ok(Box::new(Self(Arc::clone(&self.0))))
     }
 
@@ -162,11 +167,12 @@ impl Store for Front {
     }
 }
 
-impl Reader for Front {
+impl ContentReader for PackedPrefix {
     fn read_exact_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         let bytes = self.0.get(start..).and_then(|rest| rest.get(..buffer.len()));
-        let gone = || Error::new(ErrorKind::Defect("a read behind the front of the packed inode"));
+        let gone =
+            || Error::new(ErrorKind::Internal("a read behind the front of the packed inode"));
         buffer.copy_from_slice(bytes.ok_or_else(gone)?);
         Ok(())
     }
@@ -177,23 +183,23 @@ impl Reader for Front {
 }
 
 /// The packed inode as a store: it reads what lies in other stores.
-struct Packed {
-    parts: Arc<[Part]>,
+struct PackedSource {
+    parts: Arc<[PackedPart]>,
 }
 
-struct Open {
-    parts: Arc<[Part]>,
+struct PackedReader {
+    parts: Arc<[PackedPart]>,
     /// The part that was read last, which a long one goes on with.
-    current: Option<(usize, Box<dyn Reader>)>,
+    current: Option<(usize, Box<dyn ContentReader>)>,
 }
 
-impl Store for Packed {
+impl ContentSource for PackedSource {
     fn name(&self) -> String {
         "the packed inode".to_owned()
     }
 
-    fn open(&self) -> Result<Box<dyn Reader>> {
-        Ok(Box::new(Open { parts: Arc::clone(&self.parts), current: None }))
+    fn open(&self) -> Result<Box<dyn ContentReader>> {
+        Ok(Box::new(PackedReader { parts: Arc::clone(&self.parts), current: None }))
     }
 
     fn data_ranges(&self) -> Result<Vec<Range<u64>>> {
@@ -202,19 +208,19 @@ impl Store for Packed {
     }
 }
 
-impl Open {
+impl PackedReader {
     /// Reads from one part what of it belongs into `buffer`, and says how much that is.
     fn read_part(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let index = self.parts.partition_point(|part| part.at <= offset);
         let found = index.checked_sub(1).and_then(|index| Some((index, self.parts.get(index)?)));
-        let gone = || Error::new(ErrorKind::Defect("a read behind the end of the packed inode"));
+        let gone = || Error::new(ErrorKind::Internal("a read behind the end of the packed inode"));
         let (index, part) = found.ok_or_else(gone)?;
         let start = part.range.start + (offset - part.at);
         let left = part.range.end.checked_sub(start).filter(|&left| left > 0).ok_or_else(gone)?;
         let count = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
         let mut reader = match self.current.take() {
             Some((current, reader)) if current == index => reader,
-            _ => part.content.store().open()?,
+            _ => part.content.source().open()?,
         };
         reader.read_exact_at(start, buffer.get_mut(..count).unwrap_or_default())?;
         if count as u64 == left {
@@ -226,7 +232,7 @@ impl Open {
     }
 }
 
-impl Reader for Open {
+impl ContentReader for PackedReader {
     fn read_exact_at(&mut self, mut offset: u64, mut buffer: &mut [u8]) -> Result<()> {
         while !buffer.is_empty() {
             let count =
@@ -243,12 +249,12 @@ impl Reader for Open {
     }
 }
 
-impl Open {
+impl PackedReader {
     /// The error at the file that the part comes from, not at the packed inode.
     fn named(&self, error: Error, offset: u64) -> Error {
         let index = self.parts.partition_point(|part| part.at <= offset);
         match index.checked_sub(1).and_then(|index| self.parts.get(index)) {
-            Some(part) => error.at(part.content.store().name()),
+            Some(part) => error.at(part.content.source().name()),
             None => error,
         }
     }
@@ -263,7 +269,7 @@ mod tests {
         let content = packed.take_content().unwrap();
         let mut bytes = vec![0; usize::try_from(content.bytes()).unwrap()];
         let (front, back) = bytes.split_at_mut(3);
-        let mut reader = content.store().open().unwrap();
+        let mut reader = content.source().open().unwrap();
         reader.read_exact_at(0, front).unwrap();
         reader.read_exact_at(3, back).unwrap();
         bytes
@@ -276,10 +282,10 @@ mod tests {
         let end = content("end", &long[100..]);
         let other = content("other", &long[..100]);
         let mut packed = PackedFile::new(&[], FragmentSharing::Parts);
-        assert_eq!(packed.add_tail(&one, Tail::of(&long)).unwrap(), 0);
-        assert_eq!(packed.add_tail(&same, Tail::of(&long)).unwrap(), 0);
-        assert_eq!(packed.add_tail(&end, Tail::of(&long[100..])).unwrap(), 100);
-        assert_eq!(packed.add_tail(&other, Tail::of(&long[..100])).unwrap(), 200);
+        assert_eq!(packed.add_tail(&one, FileTail::of(&long)).unwrap(), 0);
+        assert_eq!(packed.add_tail(&same, FileTail::of(&long)).unwrap(), 0);
+        assert_eq!(packed.add_tail(&end, FileTail::of(&long[100..])).unwrap(), 100);
+        assert_eq!(packed.add_tail(&other, FileTail::of(&long[..100])).unwrap(), 200);
         assert_eq!(read(&mut packed), [&long[..], &long[..100]].concat());
     }
 
@@ -287,15 +293,15 @@ mod tests {
     fn a_longer_tail_with_the_same_end_is_stored_again() {
         let long: Vec<u8> = (0..200).collect();
         let mut packed = PackedFile::new(&[], FragmentSharing::Parts);
-        packed.add_tail(&content("short", &long[100..]), Tail::of(&long[100..])).unwrap();
-        assert_eq!(packed.add_tail(&content("long", &long), Tail::of(&long)).unwrap(), 100);
+        packed.add_tail(&content("short", &long[100..]), FileTail::of(&long[100..])).unwrap();
+        assert_eq!(packed.add_tail(&content("long", &long), FileTail::of(&long)).unwrap(), 100);
     }
 
     #[test]
     fn only_the_end_of_a_file_goes_in() {
         let whole: Vec<u8> = (0..50).collect();
         let mut packed = PackedFile::new(&[], FragmentSharing::Parts);
-        packed.add_tail(&content("file", &whole), Tail::of(&whole[40..])).unwrap();
+        packed.add_tail(&content("file", &whole), FileTail::of(&whole[40..])).unwrap();
         assert_eq!(read(&mut packed), &whole[40..]);
     }
 
@@ -305,7 +311,7 @@ mod tests {
         let places = |sharing| {
             let mut packed = PackedFile::new(b"front", sharing);
             let mut add = |name, bytes: &[u8], tail: &[u8]| {
-                packed.add_tail(&content(name, bytes), Tail::of(tail)).unwrap()
+                packed.add_tail(&content(name, bytes), FileTail::of(tail)).unwrap()
             };
             [
                 add("one", &long, &long),

@@ -1,4 +1,4 @@
-//! Hints: files that are compressed otherwise than the options say, or not at all, by their paths.
+//! CompressionHints: files that are compressed otherwise than the options say, or not at all, by their paths.
 
 use regex::bytes::{RegexSet, RegexSetBuilder};
 
@@ -7,7 +7,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// How the files are compressed that an expression is found in the paths of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hint {
+pub struct CompressionHint {
     /// Bytes of the largest pcluster: whole blocks, 1 MiB at most. 0: the file is not compressed.
     pub pcluster_bytes: u32,
     /// An index into [`Algorithms::methods`](crate::Algorithms::methods).
@@ -16,20 +16,20 @@ pub struct Hint {
     pub line: usize,
 }
 
-/// Hints in their order: the first that fits a path counts. The default has none.
+/// CompressionHints in their order: the first that fits a path counts. The default has none.
 #[derive(Clone, Debug)]
-pub struct Hints {
-    hints: Vec<Hint>,
+pub struct CompressionHints {
+    hints: Vec<CompressionHint>,
     expressions: RegexSet,
 }
 
-impl Default for Hints {
+impl Default for CompressionHints {
     fn default() -> Self {
         Self { hints: Vec::new(), expressions: RegexSet::empty() }
     }
 }
 
-impl Hints {
+impl CompressionHints {
     /// Reads hints as `--compress-hints` of mkfs.erofs has them, one a line:
     ///
     /// ```text
@@ -39,12 +39,12 @@ impl Hints {
     /// ```
     ///
     /// Without a number it is algorithm 0. Expressions are POSIX extended ones, as
-    /// [`Exclusions`](crate::import::adjust::Exclusions) reads them, and are looked for anywhere in a path that is
+    /// [`ExcludePatterns`](crate::import::adjust::ExcludePatterns) reads them, and are looked for anywhere in a path that is
     /// relative to the root and has no slash before it; of a file with several names in the first of them, in the
     /// order of the tree. Empty lines and lines that begin with `#` say nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::Options`] with the number of the line: a number or the expression is missing or cannot be read.
+    /// [`ErrorKind::InvalidOptions`] with the number of the line: a number or the expression is missing or cannot be read.
     /// Whether sizes and algorithms suit an image is checked when it is built.
     pub fn parse(text: &[u8]) -> Result<Self> {
         let (mut hints, mut patterns) = (Vec::new(), Vec::new());
@@ -59,7 +59,7 @@ impl Hints {
             patterns.push(pattern);
         }
         let expressions = set_of(&patterns).map_err(|error| {
-            Error::new(ErrorKind::Options(format!(
+            Error::new(ErrorKind::InvalidOptions(format!(
                 "all expressions of the hints together: {error}"
             )))
         })?;
@@ -68,19 +68,19 @@ impl Hints {
 
     /// All of them, in their order.
     #[must_use]
-    pub fn all(&self) -> &[Hint] {
+    pub fn all(&self) -> &[CompressionHint] {
         &self.hints
     }
 
     /// The hint for the file at `path`, relative to the root and without a slash before it.
     #[must_use]
-    pub fn find(&self, path: &[u8]) -> Option<Hint> {
+    pub fn find(&self, path: &[u8]) -> Option<CompressionHint> {
         let first = self.expressions.matches(path).into_iter().next()?;
         self.hints.get(first).copied()
     }
 }
 
-fn parse_line(line: usize, text: &[u8]) -> std::result::Result<(Hint, String), String> {
+fn parse_line(line: usize, text: &[u8]) -> std::result::Result<(CompressionHint, String), String> {
     let text = std::str::from_utf8(text).map_err(|_| "it is no UTF-8".to_owned())?;
     let is_blank = |letter| letter == ' ' || letter == '\t';
     let (size, rest) = text.trim().split_once(is_blank).ok_or("an expression is missing")?;
@@ -95,7 +95,7 @@ fn parse_line(line: usize, text: &[u8]) -> std::result::Result<(Hint, String), S
         }
     };
     let pattern = posix_regex::translated(pattern).map_err(|error| error.to_string())?;
-    Ok((Hint { pcluster_bytes, method, line }, pattern))
+    Ok((CompressionHint { pcluster_bytes, method, line }, pattern))
 }
 
 fn set_of<S: AsRef<str>>(
@@ -105,7 +105,7 @@ fn set_of<S: AsRef<str>>(
 }
 
 fn refused(line: usize, why: &str) -> Error {
-    Error::new(ErrorKind::Options(format!("line {line} of the hints: {why}")))
+    Error::new(ErrorKind::InvalidOptions(format!("line {line} of the hints: {why}")))
 }
 
 #[cfg(test)]
@@ -116,7 +116,7 @@ mod tests {
     fn the_first_hint_that_fits_a_path_counts() {
         let text =
             b"# a comment\n\n0 \\.jpg$\n65536 2 ^usr/lib/\n4096\t\t1\t usr/.*with blanks\n512 so\n";
-        let hints = Hints::parse(text).unwrap();
+        let hints = CompressionHints::parse(text).unwrap();
         let found = |path: &[u8]| hints.find(path).map(|hint| (hint.pcluster_bytes, hint.method));
         assert_eq!(found(b"usr/lib/a.jpg"), Some((0, 0)));
         assert_eq!(found(b"usr/lib/a.so"), Some((65536, 2)));
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(found(b"etc/passwd"), None);
         let lines: Vec<_> = hints.all().iter().map(|hint| hint.line).collect();
         assert_eq!(lines, [3, 4, 5, 6]);
-        assert!(Hints::parse(b"").unwrap().all().is_empty());
+        assert!(CompressionHints::parse(b"").unwrap().all().is_empty());
     }
 
     #[test]
@@ -142,7 +142,7 @@ mod tests {
             (b"4096 [[.a.]]\n", "line 1 of the hints: "),
             (b"4096 \xff\n", "no UTF-8"),
         ] {
-            let message = Hints::parse(text).unwrap_err().to_string();
+            let message = CompressionHints::parse(text).unwrap_err().to_string();
             assert!(message.contains(part), "{}: {message}", text.escape_ascii());
         }
     }

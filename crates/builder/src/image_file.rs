@@ -1,4 +1,4 @@
-//! The file an image is written to, or a blob. Until [`ImageFile::publish`] there is nothing under the image's
+//! The file an image is written to, or a blob. Until [`ImageWriter::publish`] there is nothing under the image's
 //! name but what was there before; whatever goes wrong earlier leaves nothing behind.
 
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use ferrofs_ondisk::BlockSize;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 
 use crate::output::BlockSink;
-use crate::{Error, ErrorKind, Placement, Result, Watch};
+use crate::{BuildObserver, Error, ErrorKind, OutputMode, Result};
 
 /// Bytes that are collected before they are written: few enough system calls, and small enough to stay
 /// in a second-level cache.
@@ -24,9 +24,9 @@ const ZEROS: [u8; 512] = [0; 512];
 
 /// An image that is being written, from its first block to its last; the head comes at the end.
 #[derive(Debug)]
-pub(crate) struct ImageFile {
+pub(crate) struct ImageWriter {
     file: File,
-    name: Name,
+    name: NameState,
     /// The name that the image is to have, links resolved.
     target: PathBuf,
     /// The byte of the file at which the image starts.
@@ -40,46 +40,46 @@ pub(crate) struct ImageFile {
 
 /// Under which name the file can be seen while it is written.
 #[derive(Debug)]
-enum Name {
+enum NameState {
     /// None: it is gone when it is closed.
     Unnamed,
     /// A name beside the image's.
-    Part(PathBuf),
+    Temporary(PathBuf),
     /// The image's own: it is written in place.
-    Own,
+    InPlace,
 }
 
-impl ImageFile {
+impl ImageWriter {
     /// Opens the file for an image that is to be known as `target`. The first `head_bytes`, whole
     /// blocks, are left out for [`publish`](Self::publish).
     ///
     /// # Errors
-    /// A target that is no regular file, unless `placement` is [`Placement::InPlace`], and whatever the
+    /// A target that is no regular file, unless `output_mode` is [`OutputMode::InPlace`], and whatever the
     /// host answers.
     pub(crate) fn create(
         target: &Path,
-        placement: Placement,
+        output_mode: OutputMode,
         block_size: BlockSize,
         head_bytes: u64,
     ) -> Result<Self> {
-        let (target, file, name, base) = match placement {
-            Placement::NewFile { offset } => {
+        let (target, file, name, base) = match output_mode {
+            OutputMode::NewFile { offset } => {
                 let target = resolve(target)?;
                 check_replaceable(&target)?;
                 let (file, name) = open_beside(&target)?;
                 (target, file, name, offset)
             }
             // A link that is only opened need not lead to a name, as one to a file in memory.
-            Placement::InPlace { offset } => {
+            OutputMode::InPlace { offset } => {
                 let opened = OpenOptions::new().write(true).open(target);
-                let file = opened.map_err(|source| output("cannot open", target, source))?;
-                (target.to_path_buf(), file, Name::Own, offset)
+                let file = opened.map_err(|source| output_error("cannot open", target, source))?;
+                (target.to_path_buf(), file, NameState::InPlace, offset)
             }
         };
         let buffer = Vec::with_capacity(BUFFER_BYTES);
         let mut image = Self { file, name, target, base, block_size, buffer, written: head_bytes };
-        if matches!(image.name, Name::Own) {
-            image.erase_head(head_bytes)?;
+        if matches!(image.name, NameState::InPlace) {
+            image.invalidate_head(head_bytes)?;
         }
         Ok(image)
     }
@@ -131,7 +131,7 @@ impl ImageFile {
         Ok(())
     }
 
-    /// Writes the head, has `watch` look at the whole image with its blob, makes all of it durable, and gives
+    /// Writes the head, has `observer` look at the whole image with its blob, makes all of it durable, and gives
     /// each its name, the image last.
     ///
     /// # Errors
@@ -141,17 +141,17 @@ impl ImageFile {
         mut self,
         head: &[u8],
         mut blob: Option<Self>,
-        watch: &dyn Watch,
+        observer: &dyn BuildObserver,
     ) -> Result<()> {
-        self.complete()?;
+        self.finish_data()?;
         if let Some(blob) = &mut blob {
-            blob.complete()?;
+            blob.finish_data()?;
         }
         self.write_at(head, 0)?;
-        self.inspect(head, blob.as_ref(), watch)?;
+        self.inspect(head, blob.as_ref(), observer)?;
         if let Some(blob) = blob {
             if blob.replaces() {
-                self.remove_former()?;
+                self.remove_previous()?;
             }
             blob.name()?;
         }
@@ -163,50 +163,55 @@ impl ImageFile {
     ///
     /// # Errors
     /// As the host answers.
-    pub(crate) fn remove_former(&self) -> Result<()> {
-        if matches!(self.name, Name::Own) {
+    pub(crate) fn remove_previous(&self) -> Result<()> {
+        if matches!(self.name, NameState::InPlace) {
             return Ok(());
         }
         match fs::remove_file(&self.target) {
             Ok(()) => self.sync_directory(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(output("cannot remove the former image", &self.target, error)),
+            Err(error) => Err(output_error("cannot remove the former image", &self.target, error)),
         }
     }
 
     /// Whether something has its name that will be lost.
     pub(crate) fn replaces(&self) -> bool {
-        matches!(self.name, Name::Own) || fs::symlink_metadata(&self.target).is_ok()
+        matches!(self.name, NameState::InPlace) || fs::symlink_metadata(&self.target).is_ok()
     }
 
     /// Brings all that was appended to the file.
-    fn complete(&mut self) -> Result<()> {
+    fn finish_data(&mut self) -> Result<()> {
         self.fill_block()?;
         self.flush()?;
         match self.name {
             // A superblock must not be durable before what it describes.
-            Name::Own => self.sync(),
-            Name::Unnamed | Name::Part(_) => Ok(()),
+            NameState::InPlace => self.sync(),
+            NameState::Unnamed | NameState::Temporary(_) => Ok(()),
         }
     }
 
     /// Makes the file durable, and then its name.
     fn name(mut self) -> Result<()> {
         self.sync()?;
-        match std::mem::replace(&mut self.name, Name::Unnamed) {
-            Name::Own => return Ok(()),
-            Name::Part(part) => self.rename(&part)?,
-            Name::Unnamed => self.link()?,
+        match std::mem::replace(&mut self.name, NameState::Unnamed) {
+            NameState::InPlace => return Ok(()),
+            NameState::Temporary(part) => self.rename(&part)?,
+            NameState::Unnamed => self.link()?,
         }
         self.sync_directory()
     }
 
-    /// Lets `watch` look at the whole image.
-    fn inspect(&mut self, head: &[u8], blob: Option<&Self>, watch: &dyn Watch) -> Result<()> {
+    /// Lets `observer` look at the whole image.
+    fn inspect(
+        &mut self,
+        head: &[u8],
+        blob: Option<&Self>,
+        observer: &dyn BuildObserver,
+    ) -> Result<()> {
         let blob = blob.map(Self::path);
-        let Err(why) = watch.inspect(&self.path(), blob.as_deref()) else { return Ok(()) };
-        if matches!(self.name, Name::Own) {
-            self.erase_head(head.len() as u64)?;
+        let Err(why) = observer.inspect(&self.path(), blob.as_deref()) else { return Ok(()) };
+        if matches!(self.name, NameState::InPlace) {
+            self.invalidate_head(head.len() as u64)?;
         }
         Err(Error::new(ErrorKind::Rejected(why)))
     }
@@ -214,14 +219,14 @@ impl ImageFile {
     /// Where the file can be opened now.
     fn path(&self) -> PathBuf {
         match &self.name {
-            Name::Unnamed => descriptor_path(&self.file),
-            Name::Part(part) => part.clone(),
-            Name::Own => self.target.clone(),
+            NameState::Unnamed => descriptor_path(&self.file),
+            NameState::Temporary(part) => part.clone(),
+            NameState::InPlace => self.target.clone(),
         }
     }
 
     /// An image in place stops being one before its first byte is overwritten.
-    fn erase_head(&mut self, head_bytes: u64) -> Result<()> {
+    fn invalidate_head(&mut self, head_bytes: u64) -> Result<()> {
         let mut at = 0;
         while at < head_bytes {
             let zeros = zeros(head_bytes - at);
@@ -241,15 +246,15 @@ impl ImageFile {
     fn write_at(&self, bytes: &[u8], at: u64) -> Result<()> {
         let place = self.base.checked_add(at).ok_or_else(|| {
             let too_large = io::Error::from(io::ErrorKind::FileTooLarge);
-            output("cannot write", &self.target, too_large).at_byte(at)
+            output_error("cannot write", &self.target, too_large).at_byte(at)
         })?;
         let done = self.file.write_all_at(bytes, place);
-        done.map_err(|source| output("cannot write", &self.target, source).at_byte(at))
+        done.map_err(|source| output_error("cannot write", &self.target, source).at_byte(at))
     }
 
     fn sync(&self) -> Result<()> {
         let done = self.file.sync_all();
-        done.map_err(|source| output("cannot make durable", &self.target, source))
+        done.map_err(|source| output_error("cannot make durable", &self.target, source))
     }
 
     /// Renames the part file; it is removed if that fails.
@@ -257,7 +262,7 @@ impl ImageFile {
         let renamed = fs::rename(part, &self.target);
         renamed.map_err(|source| {
             remove(part);
-            output("cannot name the image", &self.target, source)
+            output_error("cannot name the image", &self.target, source)
         })
     }
 
@@ -269,11 +274,13 @@ impl ImageFile {
         match link(&self.target) {
             Ok(()) => return Ok(()),
             Err(rustix::io::Errno::EXIST) => {}
-            Err(errno) => return Err(output("cannot name the image", &self.target, errno.into())),
+            Err(errno) => {
+                return Err(output_error("cannot name the image", &self.target, errno.into()));
+            }
         }
         let part = try_names(&self.target, |part| link(part).map_err(io::Error::from));
         let ((), part) =
-            part.map_err(|source| output("cannot name the image", &self.target, source))?;
+            part.map_err(|source| output_error("cannot name the image", &self.target, source))?;
         self.rename(&part)
     }
 
@@ -283,14 +290,14 @@ impl ImageFile {
         match synced {
             // Some file systems cannot sync a directory.
             Err(error) if error.raw_os_error() != Some(rustix::io::Errno::INVAL.raw_os_error()) => {
-                Err(output("cannot make the name durable", &self.target, error))
+                Err(output_error("cannot make the name durable", &self.target, error))
             }
             _ => Ok(()),
         }
     }
 }
 
-impl BlockSink for ImageFile {
+impl BlockSink for ImageWriter {
     fn append(&mut self, bytes: &[u8]) -> Result<u64> {
         let address = self.bytes();
         self.write(bytes)?;
@@ -299,9 +306,9 @@ impl BlockSink for ImageFile {
     }
 }
 
-impl Drop for ImageFile {
+impl Drop for ImageWriter {
     fn drop(&mut self) {
-        if let Name::Part(part) = &self.name {
+        if let NameState::Temporary(part) = &self.name {
             remove(part);
         }
     }
@@ -317,10 +324,10 @@ fn zeros(wanted: u64) -> &'static [u8] {
 fn resolve(target: &Path) -> Result<PathBuf> {
     match fs::symlink_metadata(target) {
         Ok(metadata) if metadata.file_type().is_symlink() => fs::canonicalize(target)
-            .map_err(|source| output("cannot follow the link", target, source)),
+            .map_err(|source| output_error("cannot follow the link", target, source)),
         Ok(_) => Ok(target.to_path_buf()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(target.to_path_buf()),
-        Err(source) => Err(output("cannot look at", target, source)),
+        Err(source) => Err(output_error("cannot look at", target, source)),
     }
 }
 
@@ -339,25 +346,26 @@ fn check_replaceable(target: &Path) -> Result<()> {
     } else {
         "a special file, which is written only where that is asked for"
     };
-    Err(Error::new(ErrorKind::Options(format!("the image's name is that of {what}"))).at(target))
+    Err(Error::new(ErrorKind::InvalidOptions(format!("the image's name is that of {what}")))
+        .at(target))
 }
 
 /// A new file in the directory of `target`: without a name where the file system can do that.
-fn open_beside(target: &Path) -> Result<(File, Name)> {
+fn open_beside(target: &Path) -> Result<(File, NameState)> {
     let mode = Mode::from_raw_mode(0o666);
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     if let Ok(descriptor) = rustix::fs::openat(CWD, parent(target), flags, mode) {
         let file = File::from(descriptor);
         // Without /proc nobody but root could give it a name later.
         if fs::symlink_metadata(descriptor_path(&file)).is_ok() {
-            return Ok((file, Name::Unnamed));
+            return Ok((file, NameState::Unnamed));
         }
     }
     let opened = try_names(target, |part| {
         OpenOptions::new().write(true).create_new(true).mode(0o666).open(part)
     });
-    let (file, part) = opened.map_err(|source| output("cannot create", target, source))?;
-    Ok((file, Name::Part(part)))
+    let (file, part) = opened.map_err(|source| output_error("cannot create", target, source))?;
+    Ok((file, NameState::Temporary(part)))
 }
 
 /// Calls `make` with names beside `target` until one is free.
@@ -403,6 +411,6 @@ fn remove(part: &Path) {
 }
 
 #[cold]
-fn output(operation: &'static str, path: &Path, source: io::Error) -> Error {
+fn output_error(operation: &'static str, path: &Path, source: io::Error) -> Error {
     Error::new(ErrorKind::Output { operation, source }).at(path)
 }

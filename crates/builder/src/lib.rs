@@ -1,6 +1,6 @@
 //! Builds EROFS images: a tree comes in from a directory or a tar archive, an image goes out.
 //!
-//! The bytes of an image depend on the tree and the [`Options`] only: not on the number of threads, the
+//! The bytes of an image depend on the tree and the [`BuildOptions`] only: not on the number of threads, the
 //! order in which a directory lists its entries, the time, or the host.
 //!
 //! This crate prints nothing, reads no environment, and never reads an image back: whoever wants that
@@ -19,6 +19,7 @@ mod hints;
 mod image_file;
 pub mod import;
 mod metadata;
+mod observer;
 mod option_rules;
 mod options;
 mod order;
@@ -29,18 +30,19 @@ mod report;
 mod segment;
 mod superblock;
 pub mod tree;
-mod watch;
 mod write_data;
 
 pub use build::build;
-pub use data::{Compressed, DataMap, Extent, FileData, Fragment, InlineExtent, SpecialFile};
+pub use data::{
+    CompressedData, DataExtent, DataMap, FileData, InlineExtent, InternalFile, PackedFragment,
+};
 pub use digests::add_digests;
 pub use error::{Error, ErrorKind, Result};
-pub use hints::{Hint, Hints};
+pub use hints::{CompressionHint, CompressionHints};
+pub use observer::{BuildObserver, BuildPhase, NoopObserver};
 pub use options::{
-    Algorithms, Blob, Deduplication, FragmentSharing, Fragments, IndexForm, Options, Placement,
-    SuperblockTime,
+    Algorithms, BlobOutput, BuildOptions, Deduplication, FragmentSharing, Fragments, IndexForm,
+    OutputMode, SuperblockTime,
 };
 pub use output::BlockSink;
-pub use report::{Report, Stored};
-pub use watch::{NoWatch, Phase, Watch};
+pub use report::{AlgorithmStats, BuildReport};

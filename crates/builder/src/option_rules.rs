@@ -10,7 +10,7 @@ use ferrofs_ondisk::compression::{
 };
 
 use crate::metadata::{long_prefix, prefix_of_digest};
-use crate::{Algorithms, Error, ErrorKind, Fragments, Options, Result, SuperblockTime};
+use crate::{Algorithms, BuildOptions, Error, ErrorKind, Fragments, Result, SuperblockTime};
 
 /// The shortest window of LZ4 that is worth its matches, and that every decoder has.
 const LZ4_MIN_DISTANCE: u16 = 4096;
@@ -23,11 +23,11 @@ const ROOT_XATTR_BYTES_MAX: u32 = 65532;
 /// What loop devices and mounts with an offset need.
 const OFFSET_UNIT: u64 = 512;
 
-impl Options {
+impl BuildOptions {
     /// Whether an image can be like this.
     ///
     /// # Errors
-    /// [`ErrorKind::Options`] for values out of range, and for options that exclude each other.
+    /// [`ErrorKind::InvalidOptions`] for values out of range, and for options that exclude each other.
     pub fn check(&self) -> Result<()> {
         self.check_sizes()?;
         self.check_alignments()?;
@@ -51,7 +51,7 @@ impl Options {
                 "extents of {extent} bytes are not whole blocks of {block}, up to {EXTENT_MAX_BYTES}"
             )
         })?;
-        let offset = self.placement.offset();
+        let offset = self.output_mode.offset();
         require(offset.is_multiple_of(OFFSET_UNIT), || {
             format!("the image's offset {offset} is no multiple of {OFFSET_UNIT}")
         })
@@ -92,7 +92,9 @@ impl Options {
             if hint.pcluster_bytes > 0 {
                 let checked = self.check_pcluster(hint.pcluster_bytes);
                 checked.map_err(|error| {
-                    Error::new(ErrorKind::Options(format!("line {line} of the hints: {error}")))
+                    Error::new(ErrorKind::InvalidOptions(format!(
+                        "line {line} of the hints: {error}"
+                    )))
                 })?;
             }
         }
@@ -220,16 +222,16 @@ fn check_method(method: Method, algorithm: Algorithm) -> Result<()> {
 }
 
 fn require(holds: bool, message: impl FnOnce() -> String) -> Result<()> {
-    if holds { Ok(()) } else { Err(Error::new(ErrorKind::Options(message()))) }
+    if holds { Ok(()) } else { Err(Error::new(ErrorKind::InvalidOptions(message()))) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Hints, IndexForm, Placement};
+    use crate::{CompressionHints, IndexForm, OutputMode};
 
-    fn refusal(change: impl FnOnce(&mut Options)) -> Option<String> {
-        let mut options = Options::default();
+    fn refusal(change: impl FnOnce(&mut BuildOptions)) -> Option<String> {
+        let mut options = BuildOptions::default();
         change(&mut options);
         options.check().err().map(|error| error.to_string())
     }
@@ -256,8 +258,8 @@ mod tests {
         assert!(refusal(|options| options.chunk_bytes = Some(12288)).is_some());
         assert!(refusal(|options| options.chunk_bytes = Some(0)).is_some());
         assert_eq!(refusal(|options| options.chunk_bytes = Some(1 << 20)), None);
-        let placement = Placement::NewFile { offset: 100 };
-        assert!(refusal(|options| options.placement = placement).is_some());
+        let output_mode = OutputMode::NewFile { offset: 100 };
+        assert!(refusal(|options| options.output_mode = output_mode).is_some());
     }
 
     #[test]
@@ -294,7 +296,7 @@ mod tests {
         let of = |text: &[u8]| {
             refusal(|options| {
                 options.algorithms = Some(lz4());
-                options.hints = Hints::parse(text).unwrap();
+                options.hints = CompressionHints::parse(text).unwrap();
             })
         };
         assert_eq!(of(b"0 a\n65536 0 b"), None);
@@ -302,7 +304,7 @@ mod tests {
         let message = of(b"6000 a").unwrap();
         assert!(message.starts_with("line 1 of the hints: pclusters of 6000 bytes"), "{message}");
         assert!(of(b"2097152 a").is_some());
-        let hints = Hints::parse(b"4096 a").unwrap();
+        let hints = CompressionHints::parse(b"4096 a").unwrap();
         assert_eq!(refusal(|options| options.hints = hints).unwrap(), "hints without an algorithm");
     }
 
@@ -354,7 +356,7 @@ mod tests {
     #[test]
     fn what_is_not_written_is_said() {
         assert!(refusal(|options| options.omit_dot = true).is_some());
-        let both = |options: &mut Options| {
+        let both = |options: &mut BuildOptions| {
             options.force_compact_inodes = true;
             options.force_extended_inodes = true;
         };

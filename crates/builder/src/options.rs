@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use ferrofs_codec::Method;
 use ferrofs_ondisk::BlockSize;
 
-use crate::Hints;
+use crate::CompressionHints;
 
 const DEFAULT_BLOCK_SIZE: BlockSize = match BlockSize::from_bits(12) {
     Ok(size) => size,
@@ -15,9 +15,9 @@ const DEFAULT_BLOCK_SIZE: BlockSize = match BlockSize::from_bits(12) {
 const DEFAULT_EXTENT_BYTES_MAX: u32 = 4000 << 10;
 const DEFAULT_MEMORY_BYTES: u64 = 512 << 20;
 
-/// What an image is to be like. [`Options::default`] is an uncompressed image with blocks of 4 KiB.
+/// What an image is to be like. [`BuildOptions::default`] is an uncompressed image with blocks of 4 KiB.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct BuildOptions {
     /// Block size: 512 bytes to 64 KiB.
     pub block_size: BlockSize,
     /// How files are compressed; none for an uncompressed image.
@@ -25,7 +25,7 @@ pub struct Options {
     /// Bytes of the largest pcluster: a multiple of the block, 1 MiB at most.
     pub pcluster_bytes: u32,
     /// Files that are compressed otherwise, or not at all, by their paths.
-    pub hints: Hints,
+    pub hints: CompressionHints,
     /// Bytes of the longest extent, decoded: whole blocks, 12 MiB at most.
     pub extent_bytes_max: u32,
     /// Form of the indexes of compressed files.
@@ -52,7 +52,7 @@ pub struct Options {
     /// Chunk tables of 8-byte indexes, also where 4-byte ones would do.
     pub force_chunk_indexes: bool,
     /// Chunks go to a file or device beside the image, which refers to them there.
-    pub blob: Option<Blob>,
+    pub blob: Option<BlobOutput>,
     /// The data of each file starts at a multiple of this many blocks, which come to 1 GiB at most; with
     /// chunks, those that are stored for it.
     pub data_alignment_blocks: u32,
@@ -94,7 +94,7 @@ pub struct Options {
     /// The time in the superblock, which compact inodes take for theirs.
     pub time: SuperblockTime,
     /// Where the image goes.
-    pub placement: Placement,
+    pub output_mode: OutputMode,
     /// Worker threads; none: as many as CPUs are granted.
     pub jobs: Option<usize>,
     /// Memory in bytes that buffers and encoders take together at most.
@@ -103,7 +103,7 @@ pub struct Options {
 
 /// Where chunks go that are not to lie in the image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Blob {
+pub enum BlobOutput {
     /// Into a new file, which gets this name when it is whole, before the image gets its own.
     NewFile(PathBuf),
     /// Into a file or device that is there, from its first byte on.
@@ -112,7 +112,7 @@ pub enum Blob {
 
 /// Where an image goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placement {
+pub enum OutputMode {
     /// Into a new file, which gets the image's name when it is whole. What had the name before, a regular
     /// file, is replaced; a device is refused.
     NewFile {
@@ -126,7 +126,7 @@ pub enum Placement {
     },
 }
 
-impl Placement {
+impl OutputMode {
     /// The byte of the file at which the image starts.
     #[must_use]
     pub const fn offset(self) -> u64 {
@@ -136,7 +136,7 @@ impl Placement {
     }
 }
 
-impl Default for Options {
+impl Default for BuildOptions {
     /// As `mkfs.erofs` without options: uncompressed, blocks of 4 KiB, tails inline, xattrs of more than
     /// two inodes shared, a checksum.
     fn default() -> Self {
@@ -144,7 +144,7 @@ impl Default for Options {
             block_size: DEFAULT_BLOCK_SIZE,
             algorithms: None,
             pcluster_bytes: DEFAULT_BLOCK_SIZE.bytes(),
-            hints: Hints::default(),
+            hints: CompressionHints::default(),
             extent_bytes_max: DEFAULT_EXTENT_BYTES_MAX,
             index: IndexForm::Compact,
             wide: false,
@@ -175,14 +175,14 @@ impl Default for Options {
             uuid: [0; 16],
             label: [0; 16],
             time: SuperblockTime::Newest,
-            placement: Placement::NewFile { offset: 0 },
+            output_mode: OutputMode::NewFile { offset: 0 },
             jobs: None,
             memory_bytes: DEFAULT_MEMORY_BYTES,
         }
     }
 }
 
-impl Options {
+impl BuildOptions {
     /// Bytes of the largest pcluster that any file can have.
     pub(crate) fn pcluster_bytes_max(&self) -> u32 {
         let of_hints = self.hints.all().iter().map(|hint| hint.pcluster_bytes);

@@ -30,7 +30,7 @@ mod tests {
 
     use super::*;
     use crate::compress::memory_store::content;
-    use crate::tree::{Kind, Metadata, Node, Timestamp};
+    use crate::tree::{Metadata, Node, NodeKind, Timestamp};
 
     fn metadata() -> Metadata {
         Metadata {
@@ -46,7 +46,7 @@ mod tests {
     fn a_file_with_two_names_comes_once_and_at_the_first_of_them() {
         let mut tree = Tree::new(metadata());
         let mut add = |bytes: &[u8]| {
-            let kind = Kind::File(content("f", bytes));
+            let kind = NodeKind::File(content("f", bytes));
             tree.add(Node { metadata: metadata(), kind }).unwrap()
         };
         let (late, early) = (add(b"late"), add(b"early"));

@@ -1,28 +1,28 @@
-//! Files whose bytes lie on devices of the tree: a table of chunks refers to them there. Only parts that lie
+//! Files whose bytes lie on devices of the tree: a table of chunks refers to them there. Only extents that lie
 //! on no device are copied.
 
 use ferrofs_ondisk::BlockSize;
-use ferrofs_ondisk::chunk::ChunkPlace;
+use ferrofs_ondisk::chunk::ChunkAddress;
 
-use crate::chunks::{SHIFT_MAX, TableRoom, TableRules, chunked};
+use crate::chunks::{ChunkTableBudget, ChunkTableParams, SHIFT_MAX, chunked};
 use crate::data::FileData;
-use crate::tree::{Content, Device, DevicePlace, Part};
+use crate::tree::{Content, Device, DeviceAddress, SourceExtent};
 use crate::{BlockSink, Error, ErrorKind, Result};
 
-/// Read and appended at once, of parts that are copied: whole blocks of any size.
+/// Read and appended at once, of extents that are copied: whole blocks of any size.
 const COPY_BYTES: u64 = 1 << 20;
 
 /// What references are made with.
-pub(crate) struct References<'a> {
+pub(crate) struct DeviceReferences<'a> {
     /// The devices of the tree.
     pub(crate) devices: &'a [Device],
-    pub(crate) rules: TableRules,
-    /// Where parts go that lie on no device.
+    pub(crate) params: ChunkTableParams,
+    /// Where extents go that lie on no device.
     pub(crate) sink: &'a mut dyn BlockSink,
 }
 
-impl References<'_> {
-    /// The data of a file with these parts; `None` if some part does not lie where a block could start, so
+impl DeviceReferences<'_> {
+    /// The data of a file with these extents; `None` if some extent does not lie where a block could start, so
     /// that the file has to be copied.
     ///
     /// # Errors
@@ -30,55 +30,56 @@ impl References<'_> {
     pub(crate) fn refer(
         &mut self,
         content: &Content,
-        parts: &[Part],
-        room: &mut TableRoom,
+        extents: &[SourceExtent],
+        budget: &mut ChunkTableBudget,
     ) -> Result<Option<FileData>> {
-        self.check(content, parts)?;
-        let block = self.rules.block;
-        if content.bytes() == 0 || !parts.iter().all(|part| is_aligned(part, content, block)) {
+        self.check(content, extents)?;
+        let block = self.params.block;
+        if content.bytes() == 0 || !extents.iter().all(|extent| is_aligned(extent, content, block))
+        {
             return Ok(None);
         }
-        let parts = joined(parts);
-        let shift = shift(content, &parts, block);
+        let extents = joined(extents);
+        let shift = shift(content, &extents, block);
         let chunk = u64::from(block.bytes()) << shift;
-        let count = room.take(content.bytes().div_ceil(chunk))?;
+        let count = budget.take(content.bytes().div_ceil(chunk))?;
         let mut places = vec![None; count];
-        for part in &parts {
-            let mut place = match part.place {
-                Some(DevicePlace { device, offset }) => {
-                    ChunkPlace { device, block: offset >> block.bits() }
+        for extent in &extents {
+            let mut place = match extent.place {
+                Some(DeviceAddress { device, offset }) => {
+                    ChunkAddress { device, block: offset >> block.bits() }
                 }
-                None => ChunkPlace { device: 0, block: self.copy(content, part)? },
+                None => ChunkAddress { device: 0, block: self.copy(content, extent)? },
             };
-            let first = usize::try_from(part.start / chunk).unwrap_or(usize::MAX);
-            let last = usize::try_from(part.end().div_ceil(chunk)).unwrap_or(usize::MAX);
+            let first = usize::try_from(extent.start / chunk).unwrap_or(usize::MAX);
+            let last = usize::try_from(extent.end().div_ceil(chunk)).unwrap_or(usize::MAX);
             for entry in places.get_mut(first..last).unwrap_or_default() {
                 *entry = Some(place);
                 place.block = place.block.saturating_add(1 << shift);
             }
         }
-        chunked(places, shift, &self.rules).map(Some)
+        chunked(places, shift, &self.params).map(Some)
     }
 
     /// Importers read hostile archives and images, so this is asked once more.
-    fn check(&self, content: &Content, parts: &[Part]) -> Result<()> {
+    fn check(&self, content: &Content, extents: &[SourceExtent]) -> Result<()> {
         let mut at = 0;
-        for part in parts {
-            let end = part.start.checked_add(part.bytes).filter(|end| *end <= content.bytes());
-            if part.bytes == 0 || part.start < at || end.is_none() {
-                return Err(Error::new(ErrorKind::Defect("parts that are none of their file")));
+        for extent in extents {
+            let end = extent.start.checked_add(extent.bytes).filter(|end| *end <= content.bytes());
+            if extent.bytes == 0 || extent.start < at || end.is_none() {
+                return Err(Error::new(ErrorKind::Internal("extents that are none of their file")));
             }
-            at = part.end();
-            let Some(DevicePlace { device, offset }) = part.place else { continue };
+            at = extent.end();
+            let Some(DeviceAddress { device, offset }) = extent.place else { continue };
             let slot = self.devices.get(usize::from(device).wrapping_sub(1));
             let slot = slot.ok_or_else(|| {
-                Error::new(ErrorKind::Defect("a part on a device that the tree does not have"))
+                Error::new(ErrorKind::Internal("a extent on a device that the tree does not have"))
             })?;
-            if offset.checked_add(part.bytes).is_none_or(|end| end > slot.bytes) {
+            if offset.checked_add(extent.bytes).is_none_or(|end| end > slot.bytes) {
                 let what = format!(
                     "it lies on device {device} from byte {offset} on, {} bytes long, and the device \
                      has {}",
-                    part.bytes, slot.bytes
+                    extent.bytes, slot.bytes
                 );
                 return Err(Error::new(ErrorKind::Unsupported(what)));
             }
@@ -86,13 +87,13 @@ impl References<'_> {
         Ok(())
     }
 
-    /// Copies a part to the sink; the block at which it starts there.
-    fn copy(&mut self, content: &Content, part: &Part) -> Result<u64> {
-        let mut reader = content.store().open()?;
-        let (mut at, mut first) = (part.start, None);
+    /// Copies a extent to the sink; the block at which it starts there.
+    fn copy(&mut self, content: &Content, extent: &SourceExtent) -> Result<u64> {
+        let mut reader = content.source().open()?;
+        let (mut at, mut first) = (extent.start, None);
         let mut buffer = Vec::new();
-        while at < part.end() {
-            let count = (part.end() - at).min(COPY_BYTES);
+        while at < extent.end() {
+            let count = (extent.end() - at).min(COPY_BYTES);
             buffer.resize(usize::try_from(count).unwrap_or(usize::MAX), 0);
             reader.read_exact_at(at, &mut buffer)?;
             let address = self.sink.append(&buffer)?;
@@ -100,43 +101,43 @@ impl References<'_> {
             at += count;
         }
         reader.check_unchanged()?;
-        Ok(first.unwrap_or(0) >> self.rules.block.bits())
+        Ok(first.unwrap_or(0) >> self.params.block.bits())
     }
 }
 
-/// Whether blocks can hold the part where it lies.
-fn is_aligned(part: &Part, content: &Content, block: BlockSize) -> bool {
+/// Whether blocks can hold the extent where it lies.
+fn is_aligned(extent: &SourceExtent, content: &Content, block: BlockSize) -> bool {
     let is_whole = |offset| block.within(offset) == 0;
-    is_whole(part.start)
-        && (is_whole(part.end()) || part.end() == content.bytes())
-        && part.place.is_none_or(|place| is_whole(place.offset))
+    is_whole(extent.start)
+        && (is_whole(extent.end()) || extent.end() == content.bytes())
+        && extent.place.is_none_or(|place| is_whole(place.offset))
 }
 
-/// The longest chunks, as a power of two of blocks, of which none has a seam in it.
-fn shift(content: &Content, parts: &[Part], block: BlockSize) -> u32 {
+/// The longest chunks, as a power of two of blocks, of which none has a boundary in it.
+fn shift(content: &Content, extents: &[SourceExtent], block: BlockSize) -> u32 {
     let whole = block.count(content.bytes()).max(1).next_power_of_two().ilog2().min(SHIFT_MAX);
-    let seams = parts.iter().flat_map(|part| [part.start, part.end()]);
-    let seams = seams.filter(|seam| *seam > 0 && *seam < content.bytes());
-    let shifts = seams.map(|seam| (seam >> block.bits()).trailing_zeros());
+    let boundaries = extents.iter().flat_map(|extent| [extent.start, extent.end()]);
+    let boundaries = boundaries.filter(|boundary| *boundary > 0 && *boundary < content.bytes());
+    let shifts = boundaries.map(|boundary| (boundary >> block.bits()).trailing_zeros());
     shifts.min().unwrap_or(whole).min(whole)
 }
 
-/// The same parts, with those in one that follow each other in the file and on their device.
-fn joined(parts: &[Part]) -> Vec<Part> {
-    let mut joined: Vec<Part> = Vec::new();
-    for part in parts {
+/// The same extents, with those in one that follow each other in the file and on their device.
+fn joined(extents: &[SourceExtent]) -> Vec<SourceExtent> {
+    let mut joined: Vec<SourceExtent> = Vec::new();
+    for extent in extents {
         match joined.last_mut() {
-            Some(before) if continues(before, part) => before.bytes += part.bytes,
-            _ => joined.push(*part),
+            Some(before) if continues(before, extent) => before.bytes += extent.bytes,
+            _ => joined.push(*extent),
         }
     }
     joined
 }
 
-/// Whether `part` follows `before` in the file and on the same device.
-fn continues(before: &Part, part: &Part) -> bool {
-    let (Some(one), Some(other)) = (before.place, part.place) else { return false };
-    before.end() == part.start
+/// Whether `extent` follows `before` in the file and on the same device.
+fn continues(before: &SourceExtent, extent: &SourceExtent) -> bool {
+    let (Some(one), Some(other)) = (before.place, extent.place) else { return false };
+    before.end() == extent.start
         && one.device == other.device
         && one.offset.checked_add(before.bytes) == Some(other.offset)
 }
@@ -149,9 +150,9 @@ mod tests {
     const BLOCK: u64 = 512;
 
     #[derive(Default)]
-    struct Copied(Vec<u8>);
+    struct CopySink(Vec<u8>);
 
-    impl BlockSink for Copied {
+    impl BlockSink for CopySink {
         fn append(&mut self, bytes: &[u8]) -> Result<u64> {
             let address = self.0.len() as u64;
             self.0.extend_from_slice(bytes);
@@ -160,26 +161,31 @@ mod tests {
         }
     }
 
-    fn on(device: u16, offset: u64) -> Option<DevicePlace> {
-        Some(DevicePlace { device, offset })
+    fn on(device: u16, offset: u64) -> Option<DeviceAddress> {
+        Some(DeviceAddress { device, offset })
     }
 
-    fn part(start: u64, bytes: u64, place: Option<DevicePlace>) -> Part {
-        Part { start, bytes, place }
+    fn extent(start: u64, bytes: u64, place: Option<DeviceAddress>) -> SourceExtent {
+        SourceExtent { start, bytes, place }
     }
 
-    fn refer(bytes: usize, parts: &[Part]) -> Result<Option<FileData>> {
+    fn refer(bytes: usize, extents: &[SourceExtent]) -> Result<Option<FileData>> {
         let devices = [1 << 20, 4096].map(|bytes| Device { tag: [0; 64], bytes });
         let block = BlockSize::from_bits(9).unwrap();
-        let rules = TableRules { block, chunk_bytes: BLOCK, force_indexes: false, device: 0 };
-        let mut sink = Copied(vec![0; 5 * 512]);
-        let mut references = References { devices: &devices, rules, sink: &mut sink };
-        references.refer(&content("f", &vec![7; bytes]), parts, &mut TableRoom::new(1 << 20))
+        let params =
+            ChunkTableParams { block, chunk_bytes: BLOCK, force_indexes: false, device: 0 };
+        let mut sink = CopySink(vec![0; 5 * 512]);
+        let mut references = DeviceReferences { devices: &devices, params, sink: &mut sink };
+        references.refer(
+            &content("f", &vec![7; bytes]),
+            extents,
+            &mut ChunkTableBudget::new(1 << 20),
+        )
     }
 
     /// Blocks of a chunk, and device and block of each.
-    fn shape(bytes: usize, parts: &[Part]) -> (u64, Vec<Option<(u16, u64)>>) {
-        let Some(FileData::Chunks { format, places }) = refer(bytes, parts).unwrap() else {
+    fn shape(bytes: usize, extents: &[SourceExtent]) -> (u64, Vec<Option<(u16, u64)>>) {
+        let Some(FileData::Chunks { format, places }) = refer(bytes, extents).unwrap() else {
             panic!("not referred to");
         };
         let places = places.iter().map(|place| place.map(|place| (place.device, place.block)));
@@ -188,50 +194,50 @@ mod tests {
 
     #[test]
     fn a_file_in_one_piece_is_one_chunk() {
-        assert_eq!(shape(5000, &[part(0, 5000, on(1, 512))]), (16, vec![Some((1, 1))]));
-        let halves = [part(0, 1024, on(1, 512)), part(1024, 3976, on(1, 1536))];
+        assert_eq!(shape(5000, &[extent(0, 5000, on(1, 512))]), (16, vec![Some((1, 1))]));
+        let halves = [extent(0, 1024, on(1, 512)), extent(1024, 3976, on(1, 1536))];
         assert_eq!(shape(5000, &halves), (16, vec![Some((1, 1))]));
     }
 
     #[test]
-    fn seams_and_holes_cut_chunks() {
-        let parts = [part(1024, 1024, on(1, 512)), part(4096, 100, on(2, 1024))];
+    fn boundaries_and_holes_cut_chunks() {
+        let extents = [extent(1024, 1024, on(1, 512)), extent(4096, 100, on(2, 1024))];
         let holes = vec![None, Some((1, 1)), None, None, Some((2, 2))];
-        assert_eq!(shape(4196, &parts), (2, holes));
+        assert_eq!(shape(4196, &extents), (2, holes));
         assert_eq!(shape(5000, &[]), (16, vec![None]));
     }
 
     #[test]
     fn what_lies_on_no_device_is_copied() {
-        let parts = [part(0, 1024, on(1, 0)), part(1024, 10, None)];
-        assert_eq!(shape(1034, &parts), (2, vec![Some((1, 0)), Some((0, 5))]));
+        let extents = [extent(0, 1024, on(1, 0)), extent(1024, 10, None)];
+        assert_eq!(shape(1034, &extents), (2, vec![Some((1, 0)), Some((0, 5))]));
     }
 
     #[test]
     fn what_no_block_can_hold_is_left_to_be_copied() {
-        for parts in [
-            [part(0, 1024, on(1, 100)), part(1024, 10, on(1, 2048))],
-            [part(0, 1000, on(1, 512)), part(1024, 10, on(1, 2048))],
-            [part(0, 1000, on(1, 512)), part(1000, 34, on(1, 2048))],
+        for extents in [
+            [extent(0, 1024, on(1, 100)), extent(1024, 10, on(1, 2048))],
+            [extent(0, 1000, on(1, 512)), extent(1024, 10, on(1, 2048))],
+            [extent(0, 1000, on(1, 512)), extent(1000, 34, on(1, 2048))],
         ] {
-            assert_eq!(refer(1034, &parts).unwrap(), None);
+            assert_eq!(refer(1034, &extents).unwrap(), None);
         }
         assert_eq!(refer(0, &[]).unwrap(), None);
     }
 
     #[test]
     fn parts_that_cannot_be_are_refused() {
-        for parts in [
-            [part(0, 512, on(3, 0)), part(512, 512, on(1, 0))],
-            [part(0, 512, on(0, 0)), part(512, 512, on(1, 0))],
-            [part(0, 512, on(1, u64::MAX)), part(512, 512, on(1, 0))],
-            [part(512, 512, on(1, 0)), part(0, 512, on(1, 0))],
-            [part(0, 0, on(1, 0)), part(512, 512, on(1, 0))],
-            [part(0, 512, on(1, 0)), part(512, 513, on(1, 0))],
+        for extents in [
+            [extent(0, 512, on(3, 0)), extent(512, 512, on(1, 0))],
+            [extent(0, 512, on(0, 0)), extent(512, 512, on(1, 0))],
+            [extent(0, 512, on(1, u64::MAX)), extent(512, 512, on(1, 0))],
+            [extent(512, 512, on(1, 0)), extent(0, 512, on(1, 0))],
+            [extent(0, 0, on(1, 0)), extent(512, 512, on(1, 0))],
+            [extent(0, 512, on(1, 0)), extent(512, 513, on(1, 0))],
         ] {
-            refer(1024, &parts).unwrap_err();
+            refer(1024, &extents).unwrap_err();
         }
-        let error = refer(1024, &[part(0, 1024, on(2, 3584))]).unwrap_err();
+        let error = refer(1024, &[extent(0, 1024, on(2, 3584))]).unwrap_err();
         assert!(error.to_string().contains("the device has 4096"), "{error}");
     }
 }

@@ -4,28 +4,33 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::tree::{Content, Reader, Store};
+use crate::tree::{Content, ContentReader, ContentSource};
 use crate::{Error, ErrorKind, Result};
 
 /// A file of `file_bytes` bytes of which the part from byte `start` on is there, which is all that anybody
 /// reads of it. Messages call it `name`.
-pub(crate) fn rendered(name: &'static str, start: u64, part: Vec<u8>, file_bytes: u64) -> Content {
-    Content::new(Arc::new(Rendered { name, start, part: part.into() }), file_bytes)
+pub(crate) fn memory_content(
+    name: &'static str,
+    start: u64,
+    part: Vec<u8>,
+    file_bytes: u64,
+) -> Content {
+    Content::new(Arc::new(MemoryContent { name, start, part: part.into() }), file_bytes)
 }
 
 #[derive(Clone)]
-struct Rendered {
+struct MemoryContent {
     name: &'static str,
     start: u64,
     part: Arc<Vec<u8>>,
 }
 
-impl Store for Rendered {
+impl ContentSource for MemoryContent {
     fn name(&self) -> String {
         self.name.to_owned()
     }
 
-    fn open(&self) -> Result<Box<dyn Reader>> {
+    fn open(&self) -> Result<Box<dyn ContentReader>> {
         Ok(Box::new(self.clone()))
     }
 
@@ -35,11 +40,11 @@ impl Store for Rendered {
     }
 }
 
-impl Reader for Rendered {
+impl ContentReader for MemoryContent {
     fn read_exact_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let from = offset.checked_sub(self.start).and_then(|from| usize::try_from(from).ok());
         let bytes = from.and_then(|from| self.part.get(from..)?.get(..buffer.len()));
-        let gone = || Error::new(ErrorKind::Defect("a read outside of what was made"));
+        let gone = || Error::new(ErrorKind::Internal("a read outside of what was made"));
         buffer.copy_from_slice(bytes.ok_or_else(gone)?);
         Ok(())
     }
@@ -55,12 +60,12 @@ mod tests {
 
     #[test]
     fn a_part_is_read_where_it_lies_in_the_file() {
-        let content = rendered("made", 100, vec![1, 2, 3, 4], 1000);
-        let mut reader = content.store().open().unwrap();
+        let content = memory_content("made", 100, vec![1, 2, 3, 4], 1000);
+        let mut reader = content.source().open().unwrap();
         let mut buffer = [0; 2];
         reader.read_exact_at(101, &mut buffer).unwrap();
         assert_eq!((buffer, content.bytes()), ([2, 3], 1000));
-        assert_eq!(content.store().data_ranges().unwrap().first(), Some(&(100..104)));
+        assert_eq!(content.source().data_ranges().unwrap().first(), Some(&(100..104)));
         for outside in [99, 103, 104] {
             reader.read_exact_at(outside, &mut buffer).unwrap_err();
         }

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use ferrofs_ondisk::BlockSize;
-use ferrofs_ondisk::chunk::ChunkPlace;
+use ferrofs_ondisk::chunk::ChunkAddress;
 use ferrofs_ondisk::compression::AlgorithmId;
 
-use crate::data::{Compressed, DataMap, FileData};
+use crate::data::{CompressedData, DataMap, FileData};
 
 /// What a build made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct BuildReport {
     /// Bytes of a block.
     pub block_bytes: u32,
     /// Blocks of the image.
@@ -20,13 +20,13 @@ pub struct Report {
     /// Bytes of the blob: whole blocks; 0 without one.
     pub blob_bytes: u64,
     /// Bytes of files that lie on devices of the tree and are referred to there.
-    pub referred_bytes: u64,
+    pub external_bytes: u64,
     /// Inodes that have a name.
     pub inodes: u64,
     /// What the regular files have together, in bytes.
     pub content_bytes: u64,
     /// What each way of storing data was used for; `None` is as it is.
-    pub stored: BTreeMap<Option<AlgorithmId>, Stored>,
+    pub by_algorithm: BTreeMap<Option<AlgorithmId>, AlgorithmStats>,
     /// Bytes of extents that use a pcluster which another extent had brought in.
     pub deduplicated_bytes: u64,
     /// Bytes of fragments that use a part of the packed inode which another file had brought in.
@@ -37,24 +37,24 @@ pub struct Report {
 
 /// What a way of storing data was used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stored {
+pub struct AlgorithmStats {
     /// Bytes of files.
     pub bytes_in: u64,
     /// What they take in the image, padding of blocks included.
     pub bytes_out: u64,
     /// How many pclusters; 0 for flat data and chunks.
-    pub clusters: u64,
+    pub pclusters: u64,
 }
 
-impl Stored {
-    fn add(&mut self, bytes_in: u64, bytes_out: u64, clusters: u64) {
+impl AlgorithmStats {
+    fn add(&mut self, bytes_in: u64, bytes_out: u64, pclusters: u64) {
         self.bytes_in += bytes_in;
         self.bytes_out += bytes_out;
-        self.clusters += clusters;
+        self.pclusters += pclusters;
     }
 }
 
-impl Report {
+impl BuildReport {
     /// Adds what lies in `map`, with chunks on `device`. `files` are the indexes of all regular files and what they have in
     /// bytes, in the order in which their data was written.
     pub(crate) fn add_data(
@@ -76,13 +76,13 @@ impl Report {
                 }
                 Some(FileData::Chunks { format, places }) => {
                     let chunk = format.chunk_bytes(block_size);
-                    let is_own = |place: &&ChunkPlace| place.device == device;
+                    let is_own = |place: &&ChunkAddress| place.device == device;
                     let present = places.iter().flatten().count() as u64;
                     let own = places.iter().flatten().filter(is_own).count() as u64;
                     let out = chunk.saturating_mul(own).min(bytes);
                     let present = chunk.saturating_mul(present).min(bytes);
-                    self.referred_bytes += present - out;
-                    self.stored.entry(None).or_default().add(bytes, out, 0);
+                    self.external_bytes += present - out;
+                    self.by_algorithm.entry(None).or_default().add(bytes, out, 0);
                 }
                 Some(FileData::Hole) | None => {}
             }
@@ -111,10 +111,10 @@ impl Report {
             }
             *seen = address.saturating_add(out);
         }
-        self.stored.entry(None).or_default().add(bytes, out + tail_bytes, 0);
+        self.by_algorithm.entry(None).or_default().add(bytes, out + tail_bytes, 0);
     }
 
-    fn add_compressed(&mut self, compressed: &Compressed, seen: &mut u64) {
+    fn add_compressed(&mut self, compressed: &CompressedData, seen: &mut u64) {
         for extent in &compressed.extents {
             if extent.address < *seen {
                 self.deduplicated_bytes += extent.bytes;
@@ -122,11 +122,11 @@ impl Report {
             }
             let out = u64::from(extent.pcluster_bytes);
             *seen = extent.address + out;
-            self.stored.entry(extent.algorithm).or_default().add(extent.bytes, out, 1);
+            self.by_algorithm.entry(extent.algorithm).or_default().add(extent.bytes, out, 1);
         }
         if let Some(inline) = &compressed.inline {
             let out = inline.pcluster.len() as u64;
-            self.stored.entry(inline.algorithm).or_default().add(inline.bytes, out, 1);
+            self.by_algorithm.entry(inline.algorithm).or_default().add(inline.bytes, out, 1);
         }
     }
 }
@@ -136,19 +136,19 @@ mod tests {
     use super::*;
     use ferrofs_ondisk::chunk::{ChunkFormat, ChunkTable};
 
-    use crate::data::{Extent, Fragment, SpecialFile};
+    use crate::data::{DataExtent, InternalFile, PackedFragment};
 
     fn block_size() -> BlockSize {
         BlockSize::from_bits(12).unwrap()
     }
 
-    fn extent(address: u64, bytes: u64) -> Extent {
+    fn extent(address: u64, bytes: u64) -> DataExtent {
         let algorithm = Some(AlgorithmId::Lz4);
-        Extent { bytes, algorithm, address, pcluster_bytes: 4096, partial: false }
+        DataExtent { bytes, algorithm, address, pcluster_bytes: 4096, partial: false }
     }
 
-    fn compressed(extents: Vec<Extent>, fragment: Option<Fragment>) -> FileData {
-        FileData::Compressed(Compressed { extents, inline: None, fragment })
+    fn compressed(extents: Vec<DataExtent>, fragment: Option<PackedFragment>) -> FileData {
+        FileData::Compressed(CompressedData { extents, inline: None, fragment })
     }
 
     #[test]
@@ -156,48 +156,48 @@ mod tests {
         let first = compressed(vec![extent(4096, 9000), extent(8192, 9000)], None);
         let second = compressed(vec![extent(4096, 9000), extent(12288, 100)], None);
         let map = DataMap { files: vec![Some(first), Some(second)], packed: None };
-        let mut report = Report { block_bytes: 4096, ..Report::default() };
+        let mut report = BuildReport { block_bytes: 4096, ..BuildReport::default() };
         report.add_data(&map, (block_size(), 0), [(0, 18000), (1, 9100)].into_iter());
-        let stored = Stored { bytes_in: 18100, bytes_out: 12288, clusters: 3 };
-        assert_eq!(report.stored.get(&Some(AlgorithmId::Lz4)), Some(&stored));
+        let stored = AlgorithmStats { bytes_in: 18100, bytes_out: 12288, pclusters: 3 };
+        assert_eq!(report.by_algorithm.get(&Some(AlgorithmId::Lz4)), Some(&stored));
         assert_eq!((report.deduplicated_bytes, report.content_bytes), (9000, 27100));
     }
 
     #[test]
     fn fragments_that_are_shared_are_told() {
-        let fragment = Some(Fragment { bytes: 700, offset: 0 });
+        let fragment = Some(PackedFragment { bytes: 700, offset: 0 });
         let file = compressed(Vec::new(), fragment);
         let data = compressed(vec![extent(4096, 1000)], None);
-        let packed = Some(SpecialFile { bytes: 1000, data });
+        let packed = Some(InternalFile { bytes: 1000, data });
         let map = DataMap { files: vec![Some(file.clone()), Some(file)], packed };
-        let mut report = Report { block_bytes: 4096, ..Report::default() };
+        let mut report = BuildReport { block_bytes: 4096, ..BuildReport::default() };
         report.add_data(&map, (block_size(), 0), [(0, 700), (1, 700)].into_iter());
         assert_eq!((report.packed_bytes, report.shared_fragment_bytes), (1000, 400));
-        let stored = Stored { bytes_in: 1000, bytes_out: 4096, clusters: 1 };
-        assert_eq!(report.stored.get(&Some(AlgorithmId::Lz4)), Some(&stored));
+        let stored = AlgorithmStats { bytes_in: 1000, bytes_out: 4096, pclusters: 1 };
+        assert_eq!(report.by_algorithm.get(&Some(AlgorithmId::Lz4)), Some(&stored));
     }
 
     #[test]
     fn what_lies_elsewhere_takes_nothing() {
         let format = ChunkFormat::new(1, ChunkTable::Indexes).unwrap();
-        let place = |device, block| Some(ChunkPlace { device, block });
+        let place = |device, block| Some(ChunkAddress { device, block });
         let places = vec![place(2, 7), None, place(0, 3)];
         let chunks = FileData::Chunks { format, places };
         let map = DataMap { files: vec![Some(chunks)], packed: None };
-        let mut report = Report { block_bytes: 4096, ..Report::default() };
+        let mut report = BuildReport { block_bytes: 4096, ..BuildReport::default() };
         report.add_data(&map, (block_size(), 0), [(0, 20000)].into_iter());
-        let stored = Stored { bytes_in: 20000, bytes_out: 8192, clusters: 0 };
-        assert_eq!(report.stored.get(&None), Some(&stored));
-        assert_eq!(report.referred_bytes, 8192);
+        let stored = AlgorithmStats { bytes_in: 20000, bytes_out: 8192, pclusters: 0 };
+        assert_eq!(report.by_algorithm.get(&None), Some(&stored));
+        assert_eq!(report.external_bytes, 8192);
     }
 
     #[test]
     fn a_flat_file_takes_its_blocks_and_its_tail() {
         let flat = FileData::Flat { start_block: Some(1), tail: [0; 10].into() };
         let map = DataMap { files: vec![None, Some(flat)], packed: None };
-        let mut report = Report { block_bytes: 4096, ..Report::default() };
+        let mut report = BuildReport { block_bytes: 4096, ..BuildReport::default() };
         report.add_data(&map, (block_size(), 0), [(1, 4106)].into_iter());
-        let stored = Stored { bytes_in: 4106, bytes_out: 4106, clusters: 0 };
-        assert_eq!(report.stored.get(&None), Some(&stored));
+        let stored = AlgorithmStats { bytes_in: 4106, bytes_out: 4106, pclusters: 0 };
+        assert_eq!(report.by_algorithm.get(&None), Some(&stored));
     }
 }

@@ -1,12 +1,12 @@
 //! The front of an image: superblock, configuration records, tables of long prefixes and of devices.
 
 use ferrofs_codec::{Algorithm, Method};
-use ferrofs_ondisk::compression::{AlgorithmId, Compression};
+use ferrofs_ondisk::compression::{AlgorithmId, CompressionConfig};
 use ferrofs_ondisk::{Compat, DeviceSlot, Incompat, SUPERBLOCK_OFFSET, Superblock, seal_checksum};
 
-use crate::metadata::{Features, Prepared, SuperblockTimes, Written};
+use crate::metadata::{Features, MetadataWriter, SuperblockTimes, WrittenMetadata};
 use crate::tree::Device;
-use crate::{Algorithms, Error, ErrorKind, Options, Result};
+use crate::{Algorithms, BuildOptions, Error, ErrorKind, Result};
 
 /// The largest window of DEFLATE, which its encoder uses, as a shift.
 const DEFLATE_WINDOW_BITS: u8 = 15;
@@ -15,7 +15,7 @@ const PREFIX_UNIT_BYTES: u64 = 4;
 
 /// What stands in front of the root.
 #[derive(Debug)]
-pub(crate) struct Front {
+pub(crate) struct SuperblockArea {
     /// Where the configuration records start, whether there will be some or not.
     records_at: u64,
     prefixes_at: u64,
@@ -29,12 +29,12 @@ pub(crate) struct Front {
     times: SuperblockTimes,
 }
 
-impl Front {
+impl SuperblockArea {
     /// Reserves the room that the options can come to need.
     ///
     /// # Errors
     /// [`ErrorKind::Format`] for parameters that a record cannot say.
-    pub(crate) fn plan(prepared: &Prepared<'_>, options: &Options) -> Result<Self> {
+    pub(crate) fn plan(prepared: &MetadataWriter<'_>, options: &BuildOptions) -> Result<Self> {
         let records_at = SUPERBLOCK_OFFSET + u64::from(superblock_bytes(options));
         let all = compression(options, |_| true);
         let records = all.records(max_pcluster_blocks(options)).map_err(format)?;
@@ -88,8 +88,8 @@ impl Front {
     /// [`ErrorKind::Format`] for numbers past their field.
     pub(crate) fn write(
         &self,
-        options: &Options,
-        written: &mut Written,
+        options: &BuildOptions,
+        written: &mut WrittenMetadata,
         (blocks, devices): (u64, &[Device]),
     ) -> Result<()> {
         let features = &written.features;
@@ -144,7 +144,7 @@ impl Front {
         Ok(())
     }
 
-    fn compat(&self, options: &Options) -> u32 {
+    fn compat(&self, options: &BuildOptions) -> u32 {
         let bits = [
             (options.superblock_checksum, Compat::SB_CHKSUM),
             (true, Compat::MTIME),
@@ -172,7 +172,7 @@ impl Front {
 
 /// The table of devices. Behind the blocks of the image they follow each other in the unified address space,
 /// so that they may also be appended to it.
-fn device_table(devices: &[Device], options: &Options, blocks: u64) -> Result<Vec<u8>> {
+fn device_table(devices: &[Device], options: &BuildOptions, blocks: u64) -> Result<Vec<u8>> {
     let (mut table, mut next) = (Vec::new(), blocks);
     for device in devices {
         let blocks = options.block_size.count(device.bytes);
@@ -187,7 +187,7 @@ fn device_table(devices: &[Device], options: &Options, blocks: u64) -> Result<Ve
 }
 
 /// Bytes of the superblock: the nid of a metabox stands in a slot of 16 bytes behind the first 128.
-fn superblock_bytes(options: &Options) -> u16 {
+fn superblock_bytes(options: &BuildOptions) -> u16 {
     let slot = if options.metabox_pcluster_bytes.is_some() { 16 } else { 0 };
     Superblock::new(options.block_size).bytes + slot
 }
@@ -198,8 +198,8 @@ pub(crate) fn default_algorithm(algorithms: &Algorithms) -> Option<AlgorithmId> 
 }
 
 /// What the superblock declares of the algorithms of `options` that are `used`: the largest of each parameter.
-fn compression(options: &Options, used: impl Fn(AlgorithmId) -> bool) -> Compression {
-    let mut declared = Compression::default();
+fn compression(options: &BuildOptions, used: impl Fn(AlgorithmId) -> bool) -> CompressionConfig {
+    let mut declared = CompressionConfig::default();
     for method in options.algorithms.iter().flat_map(|algorithms| &algorithms.methods) {
         if !used(on_disk(method.algorithm())) {
             continue;
@@ -230,7 +230,7 @@ fn on_disk(algorithm: Algorithm) -> AlgorithmId {
     }
 }
 
-fn max_pcluster_blocks(options: &Options) -> u16 {
+fn max_pcluster_blocks(options: &BuildOptions) -> u16 {
     // The options are checked: 1 MiB of blocks of 512 bytes at most.
     u16::try_from(options.pcluster_bytes_max() >> options.block_size.bits()).unwrap_or(u16::MAX)
 }

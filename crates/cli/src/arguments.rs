@@ -438,7 +438,7 @@ pub(crate) enum SharingChoice {
 }
 
 /// The attribute that holds the digest of a file, where no other is named: as erofs-utils calls it.
-pub(crate) const DIGEST_XATTR: &str = "erofs.fingerprint.v1";
+pub(crate) const DEFAULT_DIGEST_XATTR: &str = "erofs.fingerprint.v1";
 
 /// What an image is like.
 #[derive(Args, Clone, Debug)]
@@ -518,7 +518,7 @@ pub(crate) struct BuildLayout {
     /// listed, by which kernels from 7.0 on share memory of equal files [default NAME:
     /// erofs.fingerprint.v1]
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true)]
-    #[arg(default_missing_value = DIGEST_XATTR)]
+    #[arg(default_missing_value = DEFAULT_DIGEST_XATTR)]
     pub(crate) digest_xattr: Option<OsString>,
 
     /// Leave room for extended attributes of the root: this many bytes at least, up to 65532
@@ -641,7 +641,7 @@ pub(crate) struct MountArguments {
     pub(crate) allow_other: bool,
 
     /// After this time a request that hangs fails with EIO; 0 waits for ever
-    #[arg(long, value_name = "SECONDS", default_value_t = TIME_LIMIT_SECONDS)]
+    #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_TIMEOUT_SECONDS)]
     pub(crate) timeout: u64,
 
     /// Show no extended attributes
@@ -679,7 +679,7 @@ pub(crate) struct MountArguments {
     pub(crate) read: ReadArguments,
 
     #[arg(skip)]
-    pub(crate) called: Called,
+    pub(crate) invocation: MountInvocation,
 }
 
 impl MountArguments {
@@ -691,7 +691,7 @@ impl MountArguments {
             options: Vec::new(),
             foreground: false,
             allow_other: false,
-            timeout: TIME_LIMIT_SECONDS,
+            timeout: DEFAULT_TIMEOUT_SECONDS,
             no_xattrs: false,
             no_acl: false,
             no_sandbox: false,
@@ -701,27 +701,27 @@ impl MountArguments {
             machine: MachineArguments::default(),
             reserve: ReserveArguments::default(),
             read: ReadArguments::default(),
-            called: Called::default(),
+            invocation: MountInvocation::default(),
         }
     }
 }
 
 /// After this time a request that hangs fails, unless another one is asked for.
-const TIME_LIMIT_SECONDS: u64 = 120;
+const DEFAULT_TIMEOUT_SECONDS: u64 = 120;
 
 /// How the command came to mount: what its callers differ in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Called {
-    pub(crate) by: Caller,
+pub(crate) struct MountInvocation {
+    pub(crate) by: MountCaller,
     /// Words of `-o` that nobody knows are left alone.
     pub(crate) is_sloppy: bool,
     /// All but the mount itself.
-    pub(crate) is_rehearsal: bool,
+    pub(crate) is_dry_run: bool,
 }
 
 /// Who asks for a mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Caller {
+pub(crate) enum MountCaller {
     /// Somebody who typed the verb.
     #[default]
     Verb,

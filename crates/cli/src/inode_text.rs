@@ -3,9 +3,9 @@
 use ferrofs_image::{FileType, Inode, Timestamp};
 use serde::Serialize;
 
-use crate::name::JsonName;
+use crate::escape::JsonBytes;
 
-/// A moment in JSON.
+/// A timestamp in JSON.
 #[derive(Debug, Serialize)]
 pub(crate) struct JsonTime {
     seconds: i64,
@@ -21,7 +21,7 @@ impl From<Timestamp> for JsonTime {
 /// What `ls` and `stat` say about an inode in JSON.
 #[derive(Debug, Serialize)]
 pub(crate) struct JsonInode {
-    pub(crate) path: JsonName,
+    pub(crate) path: JsonBytes,
     #[serde(rename = "type")]
     file_type: &'static str,
     /// Permissions as octal digits.
@@ -35,13 +35,13 @@ pub(crate) struct JsonInode {
     #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<(u32, u32)>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) target: Option<JsonName>,
+    pub(crate) target: Option<JsonBytes>,
 }
 
 impl JsonInode {
     pub(crate) fn new(path: &[u8], inode: &Inode, target: Option<Vec<u8>>) -> Self {
         Self {
-            path: JsonName::from(path),
+            path: JsonBytes::from(path),
             file_type: inode.file_type().name(),
             mode: format!("{:04o}", inode.mode() & 0o7777),
             nlink: inode.nlink(),
@@ -51,7 +51,7 @@ impl JsonInode {
             mtime: inode.mtime().into(),
             nid: inode.nid().raw(),
             device: inode.device(),
-            target: target.map(JsonName),
+            target: target.map(JsonBytes),
         }
     }
 }

@@ -1,42 +1,42 @@
-//! The `ferrofs` command: reads the arguments, runs one verb, and turns its outcome into an exit
+//! The `ferrofs` command: reads the arguments, runs one verb, and turns its result into an exit
 //! status. The libraries below do the work; only this crate prints, and only this file exits.
 
-mod advice;
 mod amount;
+mod applets;
 mod arguments;
+mod diagnostics;
+mod escape;
+mod exit_status;
 mod help;
 mod inode_text;
-mod moment;
-mod name;
-mod names;
-mod outcome;
 mod output;
-mod problem;
 mod progress;
 mod resources;
 mod source;
 mod stats;
 mod stderr;
 mod stored_size;
-mod tar_file;
+mod suggestion;
+mod tar_output;
+mod timestamp;
 mod verbs;
 
 use std::process::ExitCode;
 
-use outcome::Outcome;
+use exit_status::CommandStatus;
 
 fn main() -> ExitCode {
-    let call = match names::call() {
+    let call = match applets::parse_command_line() {
         Ok(call) => call,
         Err(code) => return code,
     };
     match verbs::run(&call) {
-        Ok(outcome) => outcome.into(),
+        Ok(exit_status) => exit_status.into(),
         // Whoever read our output has seen enough of it.
-        Err(error) if output::is_broken_pipe(&error) => Outcome::Good.into(),
+        Err(error) if output::is_broken_pipe(&error) => CommandStatus::Success.into(),
         Err(error) => {
-            stderr::complain(format_args!("{error:#}"));
-            Outcome::Bad.into()
+            stderr::print_message(format_args!("{error:#}"));
+            CommandStatus::Failure.into()
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use serde::Serialize;
 
-use crate::name::escaped;
+use crate::escape::escape;
 
 /// Standard output.
 #[derive(Debug)]
@@ -23,14 +23,14 @@ impl Output {
 
     /// A name as it should be written: a terminal gets no byte that could fool it, a program gets
     /// the very bytes.
-    pub(crate) fn shown<'n>(&self, name: &'n [u8]) -> Cow<'n, [u8]> {
-        if self.is_terminal { Cow::Owned(escaped(name).into_bytes()) } else { Cow::Borrowed(name) }
+    pub(crate) fn terminal_form<'n>(&self, name: &'n [u8]) -> Cow<'n, [u8]> {
+        if self.is_terminal { Cow::Owned(escape(name).into_bytes()) } else { Cow::Borrowed(name) }
     }
 
     /// Writes a name.
     pub(crate) fn name(&mut self, name: &[u8]) -> io::Result<()> {
-        let shown = self.shown(name);
-        self.writer.write_all(&shown)
+        let terminal_form = self.terminal_form(name);
+        self.writer.write_all(&terminal_form)
     }
 
     /// Writes a value as one line of JSON.

@@ -21,35 +21,35 @@ const TEXT_LINE: Duration = Duration::from_secs(1);
 
 /// An amount of work.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Work {
+pub(crate) struct WorkAmount {
     pub(crate) entries: u64,
     pub(crate) bytes: u64,
 }
 
-impl Work {
+impl WorkAmount {
     fn units(self) -> u64 {
         self.bytes.saturating_add(self.entries.saturating_mul(ENTRY_BYTES))
     }
 }
 
-impl From<ferrofs_extract::Progress> for Work {
-    fn from(progress: ferrofs_extract::Progress) -> Self {
+impl From<ferrofs_extract::ExtractProgress> for WorkAmount {
+    fn from(progress: ferrofs_extract::ExtractProgress) -> Self {
         Self { entries: progress.entries, bytes: progress.bytes }
     }
 }
 
 /// Shows the progress of one piece of work.
 #[derive(Debug)]
-pub(crate) struct Progress {
-    form: Form,
+pub(crate) struct ProgressDisplay {
+    form: ProgressSink,
     verb: &'static str,
-    total: Work,
+    total: WorkAmount,
     started: Instant,
     next: Instant,
 }
 
 #[derive(Debug)]
-enum Form {
+enum ProgressSink {
     Nothing,
     Bar(ProgressBar),
     Text,
@@ -57,7 +57,7 @@ enum Form {
 }
 
 #[derive(Serialize)]
-struct Line {
+struct ProgressLine {
     verb: &'static str,
     done: u64,
     total: u64,
@@ -67,22 +67,23 @@ struct Line {
     eta_s: Option<u64>,
 }
 
-impl Progress {
+impl ProgressDisplay {
     /// Begins; `total` is asked only if something will be shown.
     pub(crate) fn new(
         style: ProgressStyle,
         verb: &'static str,
-        total: impl FnOnce() -> Work,
+        total: impl FnOnce() -> WorkAmount,
     ) -> Self {
         let is_terminal = std::io::stderr().is_terminal();
         let form = match style {
-            ProgressStyle::Json => Form::Json,
-            ProgressStyle::Auto | ProgressStyle::Bar if is_terminal => Form::Bar(bar(verb)),
-            ProgressStyle::Bar => Form::Text,
-            ProgressStyle::Auto | ProgressStyle::None => Form::Nothing,
+            ProgressStyle::Json => ProgressSink::Json,
+            ProgressStyle::Auto | ProgressStyle::Bar if is_terminal => ProgressSink::Bar(bar(verb)),
+            ProgressStyle::Bar => ProgressSink::Text,
+            ProgressStyle::Auto | ProgressStyle::None => ProgressSink::Nothing,
         };
-        let total = if matches!(form, Form::Nothing) { Work::default() } else { total() };
-        if let Form::Bar(bar) = &form {
+        let total =
+            if matches!(form, ProgressSink::Nothing) { WorkAmount::default() } else { total() };
+        if let ProgressSink::Bar(bar) = &form {
             bar.set_length(total.units());
         }
         let now = Instant::now();
@@ -90,12 +91,12 @@ impl Progress {
     }
 
     /// So much is done now.
-    pub(crate) fn update(&mut self, done: Work) {
+    pub(crate) fn update(&mut self, done: WorkAmount) {
         let pause = match self.form {
-            Form::Nothing => return,
-            Form::Bar(_) => REDRAW,
-            Form::Json => JSON_LINE,
-            Form::Text => TEXT_LINE,
+            ProgressSink::Nothing => return,
+            ProgressSink::Bar(_) => REDRAW,
+            ProgressSink::Json => JSON_LINE,
+            ProgressSink::Text => TEXT_LINE,
         };
         let now = Instant::now();
         if now >= self.next {
@@ -105,44 +106,44 @@ impl Progress {
     }
 
     /// Says what is wrong at a path without disturbing a bar.
-    pub(crate) fn complain_about(&self, path: &[u8], text: impl Display) {
+    pub(crate) fn print_path_message(&self, path: &[u8], text: impl Display) {
         match &self.form {
-            Form::Bar(bar) => bar.suspend(|| stderr::complain_about(path, text)),
-            _ => stderr::complain_about(path, text),
+            ProgressSink::Bar(bar) => bar.suspend(|| stderr::print_path_message(path, text)),
+            _ => stderr::print_path_message(path, text),
         }
     }
 
     /// Everything is done.
-    pub(crate) fn finish(self, done: Work) {
+    pub(crate) fn finish(self, done: WorkAmount) {
         match &self.form {
-            Form::Bar(bar) => bar.finish_and_clear(),
-            Form::Json => self.show(Work { ..done }),
+            ProgressSink::Bar(bar) => bar.finish_and_clear(),
+            ProgressSink::Json => self.show(WorkAmount { ..done }),
             _ => {}
         }
     }
 
-    fn show(&self, done: Work) {
+    fn show(&self, done: WorkAmount) {
         let entries = counted(done.entries, "entry", "entries");
         let amount = format!("{entries}, {}", human_bytes(done.bytes));
         match &self.form {
-            Form::Nothing => {}
-            Form::Bar(bar) => {
+            ProgressSink::Nothing => {}
+            ProgressSink::Bar(bar) => {
                 bar.set_message(amount);
                 bar.set_position(done.units().min(self.total.units()));
             }
-            Form::Text => stderr::line(format_args!(
+            ProgressSink::Text => stderr::line(format_args!(
                 "{} {}%, {amount}{}",
                 self.verb,
                 self.percent(done),
                 self.eta(done).map(|eta| format!(", {eta} s to go")).unwrap_or_default()
             )),
-            Form::Json => self.show_json(done),
+            ProgressSink::Json => self.show_json(done),
         }
     }
 
-    fn show_json(&self, done: Work) {
+    fn show_json(&self, done: WorkAmount) {
         let total = self.total.units().max(done.units());
-        let line = Line {
+        let line = ProgressLine {
             verb: self.verb,
             done: done.units(),
             total,
@@ -155,13 +156,13 @@ impl Progress {
         stderr::line(serde_json::to_string(&line).unwrap_or_default());
     }
 
-    fn percent(&self, done: Work) -> u64 {
+    fn percent(&self, done: WorkAmount) -> u64 {
         let (done, total) = (u128::from(done.units()), u128::from(self.total.units().max(1)));
         u64::try_from((done * 100 / total).min(100)).unwrap_or(100)
     }
 
     /// Seconds left if it goes on like this.
-    fn eta(&self, done: Work) -> Option<u64> {
+    fn eta(&self, done: WorkAmount) -> Option<u64> {
         let left = self.total.units().saturating_sub(done.units());
         let milliseconds = self.started.elapsed().as_millis();
         let eta = (milliseconds * u128::from(left)).checked_div(u128::from(done.units()))?;

@@ -2,11 +2,11 @@
 //! the whole process, so it is set before the image is opened.
 
 use anyhow::{Context, anyhow, bail};
-use ferrofs_image::workers::cpus::{CpuSet, Granted};
-use ferrofs_image::workers::percpu::Settings;
-use ferrofs_image::workers::priority::Wanted;
-use ferrofs_image::workers::workqueue::Snapshot as Queue;
-use ferrofs_image::{DecodeWorkers, Image, Memory};
+use ferrofs_image::workers::cpus::{AvailableCpus, CpuSet};
+use ferrofs_image::workers::percpu::PerCpuSettings;
+use ferrofs_image::workers::priority::PriorityRequest;
+use ferrofs_image::workers::workqueue::WorkQueueStats as Queue;
+use ferrofs_image::{DecodeWorkers, Image, MemoryPool};
 
 use crate::amount::human_bytes;
 use crate::arguments::{MachineArguments, ReserveArguments, WorkArguments};
@@ -25,7 +25,7 @@ const SHARED_BYTES: u64 = 4 << 20;
 pub(crate) struct Resources {
     /// Threads, the first one among them.
     pub(crate) threads: usize,
-    pub(crate) memory: Memory,
+    pub(crate) memory: MemoryPool,
     pub(crate) workers: DecodeWorkers,
     /// Whether `--stats` asked for the numbers.
     pub(crate) stats: bool,
@@ -55,12 +55,12 @@ impl Resources {
             rustix::process::setpriority_process(None, nice)
                 .map_err(|errno| anyhow!("--nice={nice}: {errno}"))?;
         }
-        let granted = Granted::read().parallelism();
+        let granted = AvailableCpus::read().parallelism();
         // More threads than CPUs would only take memory.
         let wanted = work.jobs.unwrap_or(granted).min(granted);
         let (threads, limit) = match work.memory {
-            None => (wanted, Memory::standard_bytes()),
-            Some(bytes) => within(bytes, wanted)?,
+            None => (wanted, MemoryPool::default_limit_bytes()),
+            Some(bytes) => split_memory(bytes, wanted)?,
         };
         let memory = memory(limit, listeners(threads), reserve)?;
         if reserve.prefault {
@@ -68,10 +68,13 @@ impl Resources {
         }
         // Who asks to be nice does not want the workers that decode ahead to be raised.
         let is_nice = work.nice.is_some_and(|nice| nice > 0);
-        let priority = if is_nice { Wanted::Normal } else { Wanted::Raised };
+        let priority = if is_nice { PriorityRequest::Normal } else { PriorityRequest::Raised };
         let workers = match threads {
             1 => DecodeWorkers::none(),
-            _ => DecodeWorkers::at_most(threads, Settings::new("erofs_worker").priority(priority)),
+            _ => DecodeWorkers::with_max_threads(
+                threads,
+                PerCpuSettings::new("erofs_worker").priority(priority),
+            ),
         };
         Ok(Self { threads, memory, workers, stats: false })
     }
@@ -102,8 +105,8 @@ fn listeners(threads: usize) -> usize {
 }
 
 /// Threads and bytes of the budget for a process of `bytes` bytes in all: rather fewer threads than more memory.
-fn within(bytes: u64, wanted: usize) -> anyhow::Result<(usize, u64)> {
-    let least = PROCESS_BYTES + THREAD_BYTES + Memory::MIN_BYTES;
+fn split_memory(bytes: u64, wanted: usize) -> anyhow::Result<(usize, u64)> {
+    let least = PROCESS_BYTES + THREAD_BYTES + MemoryPool::MIN_BYTES;
     let spare = bytes.checked_sub(least).ok_or_else(|| {
         anyhow!("--memory: {} is the least that every image can be read in", human_bytes(least))
     })?;
@@ -114,9 +117,9 @@ fn within(bytes: u64, wanted: usize) -> anyhow::Result<(usize, u64)> {
 }
 
 /// Memory with the reserve that is wanted; to fault one in that nobody measured out takes an eighth.
-fn memory(limit: u64, readers: usize, reserve: &ReserveArguments) -> anyhow::Result<Memory> {
+fn memory(limit: u64, readers: usize, reserve: &ReserveArguments) -> anyhow::Result<MemoryPool> {
     let pages = match reserve.reserved_pages {
-        None if !reserve.prefault => return Ok(Memory::new(limit)?),
+        None if !reserve.prefault => return Ok(MemoryPool::new(limit)?),
         None => u32::try_from(limit / 8 / 4096).unwrap_or(u32::MAX),
         Some(pages) => pages,
     };
@@ -127,7 +130,7 @@ fn memory(limit: u64, readers: usize, reserve: &ReserveArguments) -> anyhow::Res
              give more with --memory"
         );
     }
-    Ok(Memory::with_reserve(limit, pages, readers)?)
+    Ok(MemoryPool::with_reserve(limit, pages, readers)?)
 }
 
 #[cfg(test)]
@@ -136,11 +139,11 @@ mod tests {
 
     #[test]
     fn scarce_memory_takes_threads_and_never_the_room_for_an_image() {
-        within(26 << 20, 1).unwrap_err();
-        assert_eq!(within(27 << 20, 16).unwrap(), (1, 20 << 20));
-        assert_eq!(within(32 << 20, 16).unwrap(), (6, 20 << 20));
-        assert_eq!(within(32 << 20, 2).unwrap(), (2, 24 << 20));
-        assert_eq!(within(1 << 30, 16).unwrap().0, 16);
+        split_memory(26 << 20, 1).unwrap_err();
+        assert_eq!(split_memory(27 << 20, 16).unwrap(), (1, 20 << 20));
+        assert_eq!(split_memory(32 << 20, 16).unwrap(), (6, 20 << 20));
+        assert_eq!(split_memory(32 << 20, 2).unwrap(), (2, 24 << 20));
+        assert_eq!(split_memory(1 << 30, 16).unwrap().0, 16);
     }
 
     #[test]

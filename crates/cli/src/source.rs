@@ -6,16 +6,16 @@ use anyhow::anyhow;
 use ferrofs_image::ondisk::DeviceSlot;
 use ferrofs_image::{Image, OpenOptions};
 
-use crate::advice;
 use crate::amount::counted;
 use crate::arguments::ReadArguments;
-use crate::name::escaped;
+use crate::escape::escape;
 use crate::resources::Resources;
 use crate::stderr;
+use crate::suggestion;
 
 /// Opens an image for a look at it.
 pub(crate) fn open(path: &Path, read: &ReadArguments) -> anyhow::Result<Image> {
-    open_with(path, read, OpenOptions::new().keeps_memory(true))
+    open_with(path, read, OpenOptions::new().retain_memory(true))
 }
 
 /// Opens an image for long work, whose files are read once each.
@@ -26,9 +26,9 @@ pub(crate) fn open_for_work(
 ) -> anyhow::Result<Image> {
     let options = OpenOptions::new()
         .memory(&resources.memory)
-        .keeps_memory(true)
+        .retain_memory(true)
         .workers(&resources.workers)
-        .cached_bytes(resources.shared_bytes());
+        .cache_limit_bytes(resources.shared_bytes());
     open_with(path, read, options)
 }
 
@@ -41,10 +41,10 @@ pub(crate) fn open_for_mount(
 ) -> anyhow::Result<Image> {
     let options = OpenOptions::new().memory(&resources.memory).workers(&resources.workers);
     // The kernel keeps what it reads in its page cache.
-    let image = open_with(path, read, options.reads_are_kept(true))?;
+    let image = open_with(path, read, options.caller_caches(true))?;
     let root = image.root().and_then(|root| image.read_dir(&root).map(drop));
     root.map_err(|error| {
-        anyhow!("{}: the root: {error}", escaped(path.as_os_str().as_encoded_bytes()))
+        anyhow!("{}: the root: {error}", escape(path.as_os_str().as_encoded_bytes()))
     })?;
     Ok(image)
 }
@@ -53,11 +53,11 @@ fn open_with(path: &Path, read: &ReadArguments, options: OpenOptions) -> anyhow:
     let options = options.offset(read.offset).ignore_checksum(read.no_checksum);
     let options = read.devices.iter().fold(options, OpenOptions::device);
     let image = options.open(path).map_err(|error| {
-        let advice = advice::for_image(&error);
-        anyhow!("{}: {error}{advice}", escaped(path.as_os_str().as_encoded_bytes()))
+        let suggestion = suggestion::for_image_error(&error);
+        anyhow!("{}: {error}{suggestion}", escape(path.as_os_str().as_encoded_bytes()))
     })?;
     if read.devices.is_empty() && lacks_devices(&image) && !read.quiet {
-        stderr::complain(format_args!(
+        stderr::print_message(format_args!(
             "{} in the device table, but none was given with --device=FILE",
             counted(image.device_slots().len() as u64, "device is", "devices are")
         ));

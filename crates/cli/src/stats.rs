@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use ferrofs_image::Stats;
-use ferrofs_image::workers::counters::Times;
-use ferrofs_image::workers::workqueue::Snapshot as Queue;
+use ferrofs_image::ImageStats;
+use ferrofs_image::workers::counters::HistogramSnapshot;
+use ferrofs_image::workers::workqueue::WorkQueueStats as Queue;
 use serde::Serialize;
 
 use crate::amount::{grouped, human_bytes};
@@ -16,20 +16,20 @@ use crate::stderr;
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct StatsReport {
     threads: usize,
-    clusters: Clusters,
-    cache: Cache,
-    prefetch: Prefetch,
-    memory: MemoryUse,
-    frames: Frames,
-    buffers: Buffers,
+    clusters: ClusterReport,
+    cache: CacheReport,
+    prefetch: PrefetchReport,
+    memory: MemoryReport,
+    frames: FrameReport,
+    buffers: BufferReport,
     /// Batches of work for the threads of an extraction.
     #[serde(skip_serializing_if = "Option::is_none")]
-    queue: Option<Batches>,
-    workers: Workers,
+    queue: Option<QueueReport>,
+    workers: WorkerReport,
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Clusters {
+struct ClusterReport {
     decoded: u64,
     decoded_through_window: u64,
     decoded_on_workers: u64,
@@ -40,7 +40,7 @@ struct Clusters {
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Cache {
+struct CacheReport {
     hits: u64,
     waits: u64,
     computed: u64,
@@ -50,7 +50,7 @@ struct Cache {
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Prefetch {
+struct PrefetchReport {
     done: u64,
     used: u64,
     dropped: u64,
@@ -58,7 +58,7 @@ struct Prefetch {
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct MemoryUse {
+struct MemoryReport {
     limit_bytes: u64,
     peak_bytes: u64,
     waits: u64,
@@ -69,44 +69,44 @@ struct MemoryUse {
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Frames {
+struct FrameReport {
     from_list: u64,
     from_reserve: u64,
     from_system: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Buffers {
+struct BufferReport {
     used_again: u64,
     mapped: u64,
     refused: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Batches {
+struct QueueReport {
     submitted: u64,
     inline: u64,
     helped: u64,
     wake_ups: u64,
     waits: u64,
     sleeps: u64,
-    start: Quantiles,
+    start: LatencyReport,
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Workers {
+struct WorkerReport {
     threads: usize,
     priority: Vec<String>,
     items: u64,
     inline: u64,
     fallback: u64,
     wake_ups: u64,
-    start: Quantiles,
+    start: LatencyReport,
 }
 
 /// Times from handing over to start, in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Quantiles {
+struct LatencyReport {
     count: u64,
     p50_us: f64,
     p99_us: f64,
@@ -114,18 +114,18 @@ struct Quantiles {
 }
 
 /// Tells the numbers on standard error.
-pub(crate) fn tell(report: Option<&StatsReport>) {
+pub(crate) fn print_stats(report: Option<&StatsReport>) {
     if let Some(report) = report {
         stderr::line(report);
     }
 }
 
 impl StatsReport {
-    pub(crate) fn new(resources: &Resources, stats: &Stats, queue: Option<&Queue>) -> Self {
-        let Stats { cache, budget, frames, buffers, workers, .. } = stats;
+    pub(crate) fn new(resources: &Resources, stats: &ImageStats, queue: Option<&Queue>) -> Self {
+        let ImageStats { cache, budget, frames, buffers, workers, .. } = stats;
         Self {
             threads: resources.threads,
-            clusters: Clusters {
+            clusters: ClusterReport {
                 decoded: stats.clusters_decoded,
                 decoded_through_window: stats.clusters_windowed,
                 decoded_on_workers: stats.clusters_on_workers,
@@ -134,21 +134,21 @@ impl StatsReport {
                 bytes_served: stats.bytes_served,
                 decoded_per_served: stats.decoded_per_served(),
             },
-            cache: Cache {
-                hits: cache.served,
+            cache: CacheReport {
+                hits: cache.hits,
                 waits: cache.waited,
                 computed: cache.computed,
                 taken_over: cache.taken_over,
                 upgraded: cache.upgraded,
                 bytes: stats.cached_bytes,
             },
-            prefetch: Prefetch {
+            prefetch: PrefetchReport {
                 done: cache.prefetched,
                 used: cache.prefetch_used,
                 dropped: cache.prefetch_dropped,
                 wasted: cache.prefetch_wasted,
             },
-            memory: MemoryUse {
+            memory: MemoryReport {
                 limit_bytes: stats.memory_limit_bytes,
                 peak_bytes: stats.memory_peak_bytes,
                 waits: budget.waited,
@@ -156,48 +156,48 @@ impl StatsReport {
                 gave_up: budget.gave_up,
                 process_peak_bytes: process_peak_bytes(),
             },
-            frames: Frames {
+            frames: FrameReport {
                 from_list: frames.from_list,
                 from_reserve: frames.from_reserve,
                 from_system: frames.from_system,
             },
-            buffers: Buffers {
+            buffers: BufferReport {
                 used_again: buffers.from_idle,
                 mapped: buffers.mapped,
                 refused: buffers.refused,
             },
-            queue: queue.map(Batches::new),
-            workers: Workers {
+            queue: queue.map(QueueReport::new),
+            workers: WorkerReport {
                 threads: workers.workers.iter().filter(|one| one.thread_id.is_some()).count(),
-                priority: rungs(stats),
+                priority: priority_levels(stats),
                 items: workers.items(),
                 inline: workers.inline(),
                 fallback: workers.fallback,
                 wake_ups: workers.workers.iter().map(|one| one.wake_ups).sum(),
-                start: Quantiles::of(&workers.waits()),
+                start: LatencyReport::of(&workers.waits()),
             },
         }
     }
 }
 
-impl Batches {
+impl QueueReport {
     fn new(queue: &Queue) -> Self {
-        let mut start = Times::default();
-        queue.lanes.iter().for_each(|lane| start.merge(&lane.start_delay));
+        let mut start = HistogramSnapshot::default();
+        queue.workers.iter().for_each(|worker| start.merge(&worker.start_delay));
         Self {
             submitted: queue.submitted,
             inline: queue.handled_inline,
             helped: queue.handled_helping,
             wake_ups: queue.wake_calls,
             waits: queue.waits,
-            sleeps: queue.lanes.iter().map(|lane| lane.sleeps).sum(),
-            start: Quantiles::of(&start),
+            sleeps: queue.workers.iter().map(|worker| worker.sleeps).sum(),
+            start: LatencyReport::of(&start),
         }
     }
 }
 
-impl Quantiles {
-    fn of(times: &Times) -> Self {
+impl LatencyReport {
+    fn of(times: &HistogramSnapshot) -> Self {
         let quantile = |share| micros(times.quantile(share));
         Self {
             count: times.count(),
@@ -212,13 +212,14 @@ fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// The rungs of priority that the workers reached, each once.
-fn rungs(stats: &Stats) -> Vec<String> {
-    let reached = stats.workers.workers.iter().filter_map(|worker| worker.rung);
-    let mut rungs: Vec<String> = reached.map(|rung| rung.to_string()).collect();
-    rungs.sort();
-    rungs.dedup();
-    rungs
+/// The priority levels that the workers reached, each once.
+fn priority_levels(stats: &ImageStats) -> Vec<String> {
+    let reached = stats.workers.workers.iter().filter_map(|worker| worker.priority_level);
+    let mut priority_levels: Vec<String> =
+        reached.map(|priority_level| priority_level.to_string()).collect();
+    priority_levels.sort();
+    priority_levels.dedup();
+    priority_levels
 }
 
 /// The most memory that this process ever had resident, as the system counts it.
@@ -228,7 +229,7 @@ pub(crate) fn process_peak_bytes() -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-impl fmt::Display for Quantiles {
+impl fmt::Display for LatencyReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { count, p50_us, p99_us, p999_us } = self;
         if *count == 0 {
@@ -267,7 +268,7 @@ impl fmt::Display for StatsReport {
             grouped(cache.upgraded),
             human_bytes(cache.bytes)
         )?;
-        let Prefetch { done, used, dropped, wasted } = prefetch;
+        let PrefetchReport { done, used, dropped, wasted } = prefetch;
         writeln!(f, "prefetch  {done} done: {used} used, {wasted} wasted; {dropped} dropped")?;
         write!(
             f,
@@ -282,9 +283,9 @@ impl fmt::Display for StatsReport {
             Some(peak) => writeln!(f, "; the process {}", human_bytes(peak))?,
             None => writeln!(f)?,
         }
-        let Buffers { used_again, mapped, refused } = buffers;
+        let BufferReport { used_again, mapped, refused } = buffers;
         writeln!(f, "buffers   {used_again} used again, {mapped} mapped, {refused} refused")?;
-        let Frames { from_list, from_reserve, from_system } = frames;
+        let FrameReport { from_list, from_reserve, from_system } = frames;
         writeln!(f, "frames    {from_list} listed, {from_reserve} reserved, {from_system} mapped")?;
         if let Some(queue) = &self.queue {
             write!(f, "{queue}")?;
@@ -293,7 +294,7 @@ impl fmt::Display for StatsReport {
     }
 }
 
-impl fmt::Display for Batches {
+impl fmt::Display for QueueReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -304,7 +305,7 @@ impl fmt::Display for Batches {
     }
 }
 
-impl fmt::Display for Workers {
+impl fmt::Display for WorkerReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

@@ -3,17 +3,17 @@
 use std::fmt::Display;
 use std::io::Write;
 
-use crate::name::{escaped, harmless};
+use crate::escape::{escape, escape_controls};
 
 /// Prints a line that begins with the program's name.
-pub(crate) fn complain(text: impl Display) {
+pub(crate) fn print_message(text: impl Display) {
     // Causes from elsewhere may repeat a name as it is.
-    line(format_args!("ferrofs: {}", harmless(&text.to_string())));
+    line(format_args!("ferrofs: {}", escape_controls(&text.to_string())));
 }
 
 /// Says what is wrong at a path.
-pub(crate) fn complain_about(path: &[u8], text: impl Display) {
-    complain(format_args!("{}: {text}", escaped(path)));
+pub(crate) fn print_path_message(path: &[u8], text: impl Display) {
+    print_message(format_args!("{}: {text}", escape(path)));
 }
 
 /// Prints a line.

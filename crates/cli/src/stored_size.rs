@@ -12,7 +12,7 @@ pub(crate) fn stored_bytes(image: &Image, inode: &Inode) -> u64 {
 }
 
 /// A share in percent, rounded to two digits behind the point; 0 for nothing of nothing.
-pub(crate) fn percent(part: u64, whole: u64) -> String {
+pub(crate) fn format_percent(part: u64, whole: u64) -> String {
     let (part, whole) = (u128::from(part), u128::from(whole));
     let hundredths = (part * 20_000 + whole).checked_div(2 * whole).unwrap_or(0);
     format!("{}.{:02}", hundredths / 100, hundredths % 100)
@@ -20,15 +20,15 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::percent;
+    use super::format_percent;
 
     #[test]
     fn shares_have_two_digits_behind_the_point() {
-        assert_eq!(percent(24_576, 44_000), "55.85");
-        assert_eq!(percent(1, 1), "100.00");
-        assert_eq!(percent(3, 10_000), "0.03");
-        assert_eq!(percent(2, 3), "66.67");
-        assert_eq!(percent(0, 0), "0.00");
-        assert_eq!(percent(u64::MAX, 1), "1844674407370955161500.00");
+        assert_eq!(format_percent(24_576, 44_000), "55.85");
+        assert_eq!(format_percent(1, 1), "100.00");
+        assert_eq!(format_percent(3, 10_000), "0.03");
+        assert_eq!(format_percent(2, 3), "66.67");
+        assert_eq!(format_percent(0, 0), "0.00");
+        assert_eq!(format_percent(u64::MAX, 1), "1844674407370955161500.00");
     }
 }

@@ -20,7 +20,7 @@ fn layout(bytes: usize) -> Option<Layout> {
 }
 
 /// Like `malloc`: `bytes` bytes of undefined content, aligned to 16, or null.
-pub(crate) extern "C" fn claim(bytes: usize) -> *mut c_void {
+pub(crate) extern "C" fn malloc(bytes: usize) -> *mut c_void {
     let Some(layout) = layout(bytes) else {
         return ptr::null_mut();
     };
@@ -40,15 +40,15 @@ pub(crate) extern "C" fn claim(bytes: usize) -> *mut c_void {
 ///
 /// # Safety
 ///
-/// `block` is null, or came from [`claim`] and was not released.
-pub(crate) unsafe extern "C" fn release(block: *mut c_void) {
+/// `block` is null, or came from [`malloc`] and was not released.
+pub(crate) unsafe extern "C" fn free(block: *mut c_void) {
     if block.is_null() {
         return;
     }
-    // SAFETY: the caller promises that the block is live and from `claim`.
+    // SAFETY: the caller promises that the block is live and from `malloc`.
     let bytes = unsafe { block_bytes(block) };
     if let Some(layout) = layout(bytes) {
-        // SAFETY: `claim` allocated ALIGN bytes before `block` with the layout of the same size.
+        // SAFETY: `malloc` allocated ALIGN bytes before `block` with the layout of the same size.
         unsafe { dealloc(block.cast::<u8>().sub(ALIGN), layout) };
     }
 }
@@ -57,9 +57,9 @@ pub(crate) unsafe extern "C" fn release(block: *mut c_void) {
 ///
 /// # Safety
 ///
-/// `block` came from [`claim`] and was not released.
+/// `block` came from [`malloc`] and was not released.
 pub(crate) unsafe fn block_bytes(block: *const c_void) -> usize {
-    // SAFETY: `claim` wrote a usize ALIGN bytes before every pointer that it returned.
+    // SAFETY: `malloc` wrote a usize ALIGN bytes before every pointer that it returned.
     unsafe { block.cast::<u8>().sub(ALIGN).cast::<usize>().read() }
 }
 
@@ -67,14 +67,14 @@ pub(crate) unsafe fn block_bytes(block: *const c_void) -> usize {
 ///
 /// Claiming does not touch the memory, so what is never used costs no page.
 #[derive(Debug)]
-pub(crate) struct Block(NonNull<c_void>);
+pub(crate) struct CBlock(NonNull<c_void>);
 
-// SAFETY: a block is plain memory with one owner; Rust's allocator lets any thread release it.
-unsafe impl Send for Block {}
+// SAFETY: a block is plain memory with one owner; Rust's allocator lets any thread free it.
+unsafe impl Send for CBlock {}
 
-impl Block {
-    pub(crate) fn claim(bytes: usize) -> Option<Self> {
-        NonNull::new(claim(bytes)).map(Self)
+impl CBlock {
+    pub(crate) fn allocate(bytes: usize) -> Option<Self> {
+        NonNull::new(malloc(bytes)).map(Self)
     }
 
     pub(crate) fn as_ptr(&self) -> *mut c_void {
@@ -82,26 +82,26 @@ impl Block {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        // SAFETY: the block came from `claim` and is released only in `drop`.
+        // SAFETY: the block came from `malloc` and is released only in `drop`.
         unsafe { block_bytes(self.as_ptr()) }
     }
 }
 
-impl Drop for Block {
+impl Drop for CBlock {
     fn drop(&mut self) {
-        // SAFETY: the block came from `claim` and its only owner goes away now.
-        unsafe { release(self.as_ptr()) };
+        // SAFETY: the block came from `malloc` and its only owner goes away now.
+        unsafe { free(self.as_ptr()) };
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Block;
+    use super::CBlock;
 
     #[test]
     fn a_block_is_aligned_and_knows_its_size() {
         for bytes in [0, 1, 15, 16, 17, 4096] {
-            let block = Block::claim(bytes).unwrap();
+            let block = CBlock::allocate(bytes).unwrap();
             assert_eq!(block.as_ptr().addr() % 16, 0);
             assert_eq!(block.bytes(), bytes);
         }
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_size_that_no_machine_has_is_refused() {
-        assert!(Block::claim(usize::MAX).is_none());
-        assert!(Block::claim(isize::MAX.unsigned_abs()).is_none());
+        assert!(CBlock::allocate(usize::MAX).is_none());
+        assert!(CBlock::allocate(isize::MAX.unsigned_abs()).is_none());
     }
 }

@@ -2,21 +2,21 @@
 
 use std::fmt;
 
-use crate::deflate::Deflate;
-use crate::lz4::{Lz4, Lz4Part};
-use crate::lzma::Lzma;
+use crate::deflate::DeflateDecoder;
+use crate::lz4::{Lz4Decoder, Lz4Part};
+use crate::lzma::LzmaDecoder;
 use crate::padding::without_leading_zeros;
-use crate::zstd::Zstd;
-use crate::{Algorithm, Error, ErrorKind, Padding, Settings, Want};
+use crate::zstd::ZstdDecoder;
+use crate::{Algorithm, DecodeMode, DecoderSettings, Error, ErrorKind, Padding};
 
 /// Decodes pclusters, one at a time, with contexts that are made once.
 ///
 /// A worker owns one; it can be sent to another thread and not be shared.
 pub struct Decoder {
-    lz4: Option<Lz4>,
-    lzma: Option<Lzma>,
-    deflate: Option<Deflate>,
-    zstd: Option<Zstd>,
+    lz4: Option<Lz4Decoder>,
+    lzma: Option<LzmaDecoder>,
+    deflate: Option<DeflateDecoder>,
+    zstd: Option<ZstdDecoder>,
 }
 
 impl Decoder {
@@ -26,15 +26,15 @@ impl Decoder {
     ///
     /// [`ErrorKind::UnsupportedWindow`] for a dictionary or window that EROFS does not allow, and
     /// [`ErrorKind::OutOfMemory`].
-    pub fn new(settings: &Settings) -> Result<Self, Error> {
-        let Settings { lz4_max_distance, lzma_dictionary_bytes, deflate, zstd_window_log } =
+    pub fn new(settings: &DecoderSettings) -> Result<Self, Error> {
+        let DecoderSettings { lz4_max_distance, lzma_dictionary_bytes, deflate, zstd_window_log } =
             *settings;
         let name = |algorithm| move |kind| Error::new(algorithm, kind);
-        let lzma = lzma_dictionary_bytes.map(Lzma::new).transpose();
-        let deflate = deflate.then(Deflate::new).transpose();
-        let zstd = zstd_window_log.map(Zstd::new).transpose();
+        let lzma = lzma_dictionary_bytes.map(LzmaDecoder::new).transpose();
+        let deflate = deflate.then(DeflateDecoder::new).transpose();
+        let zstd = zstd_window_log.map(ZstdDecoder::new).transpose();
         Ok(Self {
-            lz4: lz4_max_distance.map(Lz4::new),
+            lz4: lz4_max_distance.map(Lz4Decoder::new),
             lzma: lzma.map_err(name(Algorithm::Lzma))?,
             deflate: deflate.map_err(name(Algorithm::Deflate))?,
             zstd: zstd.map_err(name(Algorithm::Zstd))?,
@@ -44,7 +44,7 @@ impl Decoder {
     /// Decodes the stream in the pcluster `input` and fills `output` with it.
     ///
     /// After an error the content of `output` is unspecified and the decoder as good as before. A
-    /// [prefix](Want::Prefix) of no bytes is always there and looks at nothing.
+    /// [prefix](DecodeMode::Prefix) of no bytes is always there and looks at nothing.
     ///
     /// DEFLATE and ZSTD streams say where they end, and bytes behind that are ignored. LZ4 and
     /// MicroLZMA streams end where `input` does.
@@ -61,9 +61,9 @@ impl Decoder {
         padding: Padding,
         input: &[u8],
         output: &mut [u8],
-        want: Want,
+        want: DecodeMode,
     ) -> Result<(), Error> {
-        if output.is_empty() && want == Want::Prefix {
+        if output.is_empty() && want == DecodeMode::Prefix {
             return Ok(());
         }
         let result = match algorithm {
@@ -107,23 +107,23 @@ impl Decoder {
         output: &mut [u8],
         pages: &mut [P],
     ) -> Result<(), Error> {
-        if output.is_empty() && part.want == Want::Prefix {
+        if output.is_empty() && part.want == DecodeMode::Prefix {
             return Ok(());
         }
         let result = self.lz4().and_then(|lz4| lz4.decode_part(input, part, output, pages));
         result.map_err(|kind| Error::new(Algorithm::Lz4, kind))
     }
 
-    fn lz4(&self) -> Result<Lz4, ErrorKind> {
+    fn lz4(&self) -> Result<Lz4Decoder, ErrorKind> {
         self.lz4.ok_or(ErrorKind::NotConfigured)
     }
 
     /// The heap memory that this decoder holds, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.lzma.as_ref().map_or(0, Lzma::memory_bytes)
-            + self.deflate.as_ref().map_or(0, Deflate::memory_bytes)
-            + self.zstd.as_ref().map_or(0, Zstd::memory_bytes)
+        self.lzma.as_ref().map_or(0, LzmaDecoder::memory_bytes)
+            + self.deflate.as_ref().map_or(0, DeflateDecoder::memory_bytes)
+            + self.zstd.as_ref().map_or(0, ZstdDecoder::memory_bytes)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The one entry of encoding: checks lengths, picks the codec and names the algorithm in errors.
+//! The one entry of encoding: checks lengths, picks the kind and names the algorithm in errors.
 
 use std::fmt;
 
@@ -13,25 +13,25 @@ const OUTPUT_BYTES_MIN: usize = 32;
 /// A worker owns one; it can be sent to another thread and not be shared.
 pub struct Encoder {
     method: Method,
-    codec: Codec,
+    kind: EncoderKind,
     pcluster_bytes_max: usize,
     extent_bytes_max: usize,
 }
 
 /// What went into a pcluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Filled {
+pub struct EncodedSizes {
     /// The bytes of input, from its start, that the stream yields: more than `bytes`.
     pub taken: usize,
     /// The bytes of the stream, at the start of the output.
     pub bytes: usize,
 }
 
-enum Codec {
-    Lz4(lz4::encode::Encode),
-    Lzma(lzma::encode::Encode),
-    Deflate(deflate::encode::Encode),
-    Zstd(zstd::encode::Encode),
+enum EncoderKind {
+    Lz4(lz4::encode::Lz4Encoder),
+    Lzma(lzma::encode::LzmaEncoder),
+    Deflate(deflate::encode::DeflateEncoder),
+    Zstd(zstd::encode::ZstdEncoder),
 }
 
 impl Encoder {
@@ -54,25 +54,25 @@ impl Encoder {
 
     fn make(method: Method, pcluster_bytes: usize, extent_bytes: usize) -> Result<Self, ErrorKind> {
         method.check(pcluster_bytes, extent_bytes)?;
-        let codec = match method {
+        let kind = match method {
             Method::Lz4 { max_distance } => {
-                Codec::Lz4(lz4::encode::Encode::new(None, max_distance)?)
+                EncoderKind::Lz4(lz4::encode::Lz4Encoder::new(None, max_distance)?)
             }
             Method::Lz4Hc { level, max_distance } => {
-                Codec::Lz4(lz4::encode::Encode::new(Some(level), max_distance)?)
+                EncoderKind::Lz4(lz4::encode::Lz4Encoder::new(Some(level), max_distance)?)
             }
-            Method::Lzma { level, dictionary_bytes } => {
-                Codec::Lzma(lzma::encode::Encode::new(level, dictionary_bytes, extent_bytes)?)
-            }
+            Method::Lzma { level, dictionary_bytes } => EncoderKind::Lzma(
+                lzma::encode::LzmaEncoder::new(level, dictionary_bytes, extent_bytes)?,
+            ),
             Method::Deflate { level } => {
-                Codec::Deflate(deflate::encode::Encode::new(level, pcluster_bytes)?)
+                EncoderKind::Deflate(deflate::encode::DeflateEncoder::new(level, pcluster_bytes)?)
             }
-            Method::Zstd { level, window_log } => {
-                Codec::Zstd(zstd::encode::Encode::new(level, window_log, pcluster_bytes)?)
-            }
+            Method::Zstd { level, window_log } => EncoderKind::Zstd(
+                zstd::encode::ZstdEncoder::new(level, window_log, pcluster_bytes)?,
+            ),
         };
         let (pcluster_bytes_max, extent_bytes_max) = (pcluster_bytes, extent_bytes);
-        Ok(Self { method, codec, pcluster_bytes_max, extent_bytes_max })
+        Ok(Self { method, kind, pcluster_bytes_max, extent_bytes_max })
     }
 
     /// Encodes as long a prefix of `input` as fits into `output`, of which the stream takes the
@@ -91,11 +91,15 @@ impl Encoder {
     ///
     /// [`ErrorKind::TooLarge`] for an output longer than the `pcluster_bytes_max` of `new`, and
     /// [`ErrorKind::EncodingFailed`]. The encoder is as good as before then.
-    pub fn fill(&mut self, input: &[u8], output: &mut [u8]) -> Result<Option<Filled>, Error> {
+    pub fn fill(&mut self, input: &[u8], output: &mut [u8]) -> Result<Option<EncodedSizes>, Error> {
         self.fill_kind(input, output).map_err(|kind| Error::new(self.method.algorithm(), kind))
     }
 
-    fn fill_kind(&mut self, input: &[u8], output: &mut [u8]) -> Result<Option<Filled>, ErrorKind> {
+    fn fill_kind(
+        &mut self,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<Option<EncodedSizes>, ErrorKind> {
         if output.len() > self.pcluster_bytes_max {
             return Err(ErrorKind::TooLarge);
         }
@@ -103,11 +107,11 @@ impl Encoder {
         if input.is_empty() || output.len() < OUTPUT_BYTES_MIN {
             return Ok(None);
         }
-        let filled = match &mut self.codec {
-            Codec::Lz4(encode) => encode.fill(input, output)?,
-            Codec::Lzma(encode) => encode.fill(input, output)?,
-            Codec::Deflate(encode) => encode.fill(input, output)?,
-            Codec::Zstd(encode) => encode.fill(input, output)?,
+        let filled = match &mut self.kind {
+            EncoderKind::Lz4(encode) => encode.fill(input, output)?,
+            EncoderKind::Lzma(encode) => encode.fill(input, output)?,
+            EncoderKind::Deflate(encode) => encode.fill(input, output)?,
+            EncoderKind::Zstd(encode) => encode.fill(input, output)?,
         };
         Ok(Some(filled).filter(|filled| filled.taken > filled.bytes))
     }
@@ -116,21 +120,21 @@ impl Encoder {
     ///
     /// To be called at the start of each piece of work that must come out the same whoever does it.
     pub fn restart(&mut self) {
-        match &mut self.codec {
-            Codec::Lz4(_) | Codec::Lzma(_) => {}
-            Codec::Deflate(encode) => encode.restart(),
-            Codec::Zstd(encode) => encode.restart(),
+        match &mut self.kind {
+            EncoderKind::Lz4(_) | EncoderKind::Lzma(_) => {}
+            EncoderKind::Deflate(encode) => encode.restart(),
+            EncoderKind::Zstd(encode) => encode.restart(),
         }
     }
 
     /// The heap memory that this encoder holds, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        match &self.codec {
-            Codec::Lz4(encode) => encode.memory_bytes(),
-            Codec::Lzma(encode) => encode.memory_bytes(),
-            Codec::Deflate(encode) => encode.memory_bytes(),
-            Codec::Zstd(encode) => encode.memory_bytes(),
+        match &self.kind {
+            EncoderKind::Lz4(encode) => encode.memory_bytes(),
+            EncoderKind::Lzma(encode) => encode.memory_bytes(),
+            EncoderKind::Deflate(encode) => encode.memory_bytes(),
+            EncoderKind::Zstd(encode) => encode.memory_bytes(),
         }
     }
 }

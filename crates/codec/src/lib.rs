@@ -13,13 +13,13 @@
 //! as much input as goes into the output.
 //!
 //! ```
-//! use ferrofs_codec::{Algorithm, Decoder, Padding, Settings, Want};
+//! use ferrofs_codec::{Algorithm, Decoder, Padding, DecoderSettings, DecodeMode};
 //!
 //! // A literal run of five bytes, behind the zeros that fill up its pcluster.
 //! let pcluster = [0, 0, 0, 0x50, b'e', b'r', b'o', b'f', b's'];
-//! let mut decoder = Decoder::new(&Settings::default())?;
+//! let mut decoder = Decoder::new(&DecoderSettings::default())?;
 //! let mut output = [0; 5];
-//! decoder.decode(Algorithm::Lz4, Padding::Left, &pcluster, &mut output, Want::Whole)?;
+//! decoder.decode(Algorithm::Lz4, Padding::Left, &pcluster, &mut output, DecodeMode::Whole)?;
 //! assert_eq!(&output, b"erofs");
 //!
 //! use ferrofs_codec::{Encoder, Method};
@@ -49,10 +49,10 @@ mod zstd;
 
 pub use algorithm::Algorithm;
 pub use decoder::Decoder;
-pub use encoder::{Encoder, Filled};
+pub use encoder::{EncodedSizes, Encoder};
 pub use error::{Error, ErrorKind};
 pub use lz4::{LZ4_WINDOW_PAGE_BYTES, Lz4Part, lz4_window_pages};
 pub use method::Method;
 pub use padding::Padding;
-pub use settings::Settings;
-pub use want::Want;
+pub use settings::DecoderSettings;
+pub use want::DecodeMode;

@@ -1,14 +1,14 @@
 //! Which decoders to make, and how large their windows are. Checked by `Decoder::new`.
 
-use crate::deflate::Deflate;
-use crate::lzma::Lzma;
-use crate::zstd::Zstd;
+use crate::deflate::DeflateDecoder;
+use crate::lzma::LzmaDecoder;
+use crate::zstd::ZstdDecoder;
 
 /// Which decoders [`Decoder::new`](crate::Decoder::new) makes.
 ///
 /// The numbers come from the compression configurations of an image. The default is LZ4 alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Settings {
+pub struct DecoderSettings {
     /// Make an LZ4 decoder for streams whose matches reach back up to this many bytes, where 0
     /// stands for 65,535, as on disk. It needs no memory. A match that reaches back farther is an
     /// error; looking for one costs a pass over the stream, but for 65,535, than which nothing is
@@ -24,7 +24,7 @@ pub struct Settings {
     pub zstd_window_log: Option<u8>,
 }
 
-impl Settings {
+impl DecoderSettings {
     /// The most heap memory, in bytes, that [`Decoder::new`](crate::Decoder::new) takes with these
     /// settings, found without taking any: what a budget can be charged with beforehand.
     ///
@@ -33,13 +33,13 @@ impl Settings {
     #[must_use]
     pub fn memory_bytes_max(&self) -> usize {
         let Self { lz4_max_distance: _, lzma_dictionary_bytes, deflate, zstd_window_log } = *self;
-        lzma_dictionary_bytes.map_or(0, Lzma::memory_bytes_max)
-            + if deflate { Deflate::MEMORY_BYTES_MAX } else { 0 }
-            + zstd_window_log.map_or(0, Zstd::memory_bytes_max)
+        lzma_dictionary_bytes.map_or(0, LzmaDecoder::memory_bytes_max)
+            + if deflate { DeflateDecoder::MEMORY_BYTES_MAX } else { 0 }
+            + zstd_window_log.map_or(0, ZstdDecoder::memory_bytes_max)
     }
 }
 
-impl Default for Settings {
+impl Default for DecoderSettings {
     fn default() -> Self {
         Self {
             lz4_max_distance: Some(u16::MAX),

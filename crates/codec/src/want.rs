@@ -2,7 +2,7 @@
 
 /// How much of the stream is to be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Want {
+pub enum DecodeMode {
     /// The stream must yield exactly `output.len()` bytes and end there.
     Whole,
     /// The first `output.len()` bytes of a stream that may yield more.

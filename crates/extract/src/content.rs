@@ -8,11 +8,11 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use ferrofs_image::{Image, Inode, Piece};
-use ferrofs_workers::memory::{Buffer, Policy};
+use ferrofs_image::{FilePiece, Image, Inode};
+use ferrofs_workers::memory::{AllocPolicy, Buffer};
 
 use crate::error::ErrorKind;
-use crate::event::Summary;
+use crate::event::ExtractSummary;
 
 /// Larger files get their size before their contents, so that one that is too large for the host
 /// fails at once.
@@ -29,7 +29,7 @@ const _: () = assert!(DIRECT_BYTES < COLLECTED_BYTES);
 
 /// What is to be written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Contents<'a> {
+pub(crate) struct FileContent<'a> {
     pub(crate) image: &'a Image,
     pub(crate) inode: &'a Inode,
 }
@@ -46,7 +46,7 @@ impl ContentWriter {
     fn buffer(&mut self, image: &Image) -> Result<&mut Buffer, ErrorKind> {
         let buffer = match self.buffer.take() {
             Some(buffer) => buffer,
-            None => image.memory().buffer(COLLECTED_BYTES, Policy::MustSucceed)?,
+            None => image.memory().buffer(COLLECTED_BYTES, AllocPolicy::MustSucceed)?,
         };
         Ok(self.buffer.insert(buffer))
     }
@@ -54,15 +54,15 @@ impl ContentWriter {
     /// Fills the new, empty `file`, and counts what was delivered.
     pub(crate) fn write(
         &mut self,
-        Contents { image, inode }: Contents<'_>,
+        FileContent { image, inode }: FileContent<'_>,
         file: &File,
-        counted: &mut Summary,
+        counted: &mut ExtractSummary,
     ) -> Result<(), ErrorKind> {
         let size = inode.size();
         if size > SIZE_FIRST_BYTES {
             set_size(file, size)?;
         }
-        let mut part = Part::new(self.buffer(image)?, file, counted);
+        let mut part = ExtentWriter::new(self.buffer(image)?, file, counted);
         image.for_each_piece::<ErrorKind>(inode, |piece| part.add(piece, size))?;
         let data_end = part.finish()?;
         let position = part.position.unwrap_or(0);
@@ -76,13 +76,13 @@ impl ContentWriter {
     /// answers which part that was.
     pub(crate) fn write_range(
         &mut self,
-        Contents { image, inode }: Contents<'_>,
+        FileContent { image, inode }: FileContent<'_>,
         range: Range<u64>,
         file: &File,
-        counted: &mut Summary,
+        counted: &mut ExtractSummary,
     ) -> Result<Range<u64>, ErrorKind> {
         let size = inode.size();
-        let mut part = Part::new(self.buffer(image)?, file, counted);
+        let mut part = ExtentWriter::new(self.buffer(image)?, file, counted);
         let covered =
             image.for_each_piece_in::<ErrorKind>(inode, range, |piece| part.add(piece, size))?;
         part.finish()?;
@@ -96,35 +96,35 @@ impl ContentWriter {
 }
 
 /// A run of pieces that follow each other.
-struct Part<'a> {
+struct ExtentWriter<'a> {
     buffer: &'a mut [u8],
     /// How much of the buffer is in use.
     filled: usize,
     file: &'a File,
-    counted: &'a mut Summary,
+    counted: &'a mut ExtractSummary,
     /// Where the next piece has to start; nothing before the first one.
     position: Option<u64>,
     /// Where the collected bytes end.
     data_end: u64,
 }
 
-impl<'a> Part<'a> {
-    fn new(buffer: &'a mut [u8], file: &'a File, counted: &'a mut Summary) -> Self {
+impl<'a> ExtentWriter<'a> {
+    fn new(buffer: &'a mut [u8], file: &'a File, counted: &'a mut ExtractSummary) -> Self {
         Self { buffer, filled: 0, file, counted, position: None, data_end: 0 }
     }
 
-    fn add(&mut self, piece: Piece<'_>, size: u64) -> Result<(), ErrorKind> {
-        let (Piece::Data { offset, .. } | Piece::Hole { offset, .. }) = piece;
+    fn add(&mut self, piece: FilePiece<'_>, size: u64) -> Result<(), ErrorKind> {
+        let (FilePiece::Data { offset, .. } | FilePiece::Hole { offset, .. }) = piece;
         let position = *self.position.get_or_insert(offset);
         if offset != position {
             return Err(ErrorKind::Short { delivered: position, size });
         }
         let length = match piece {
-            Piece::Data { bytes, .. } => {
+            FilePiece::Data { bytes, .. } => {
                 self.add_data(offset, bytes)?;
                 bytes.len() as u64
             }
-            Piece::Hole { length, .. } => {
+            FilePiece::Hole { length, .. } => {
                 self.counted.hole_bytes = self.counted.hole_bytes.saturating_add(length);
                 length
             }

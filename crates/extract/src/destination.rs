@@ -9,20 +9,20 @@ use rustix::fs::{Dir, Mode, OFlags};
 
 use crate::directory_stack::prepare;
 use crate::error::{Error, ErrorKind};
-use crate::options::Existing;
+use crate::options::ExistingFiles;
 
 /// Opens the destination, which is created if it is missing.
-pub(crate) fn open(path: &Path, existing: Existing) -> Result<OwnedFd, Error> {
+pub(crate) fn open(path: &Path, existing: ExistingFiles) -> Result<OwnedFd, Error> {
     try_open(path, existing).map_err(|kind| Error::new(kind, path.as_os_str().as_bytes()))
 }
 
-fn try_open(path: &Path, existing: Existing) -> Result<OwnedFd, ErrorKind> {
+fn try_open(path: &Path, existing: ExistingFiles) -> Result<OwnedFd, ErrorKind> {
     let create_failed = |source| ErrorKind::Output { operation: "cannot create", source };
     std::fs::create_dir_all(path).map_err(create_failed)?;
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::empty())
         .map_err(ErrorKind::output("cannot open directory"))?;
-    if existing == Existing::Refuse && !is_empty(&fd)? {
+    if existing == ExistingFiles::Refuse && !is_empty(&fd)? {
         return Err(ErrorKind::NotEmpty);
     }
     prepare(fd.as_fd())?;

@@ -6,17 +6,17 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-use ferrofs_image::Node;
+use ferrofs_image::WalkEntry;
 use rustix::fs::Stat;
 
 /// What tells one file of the host from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct FileId {
     device: u64,
     inode: u64,
 }
 
-impl Identity {
+impl FileId {
     pub(crate) fn of(stat: &Stat) -> Self {
         Self { device: stat.st_dev, inode: stat.st_ino }
     }
@@ -24,28 +24,28 @@ impl Identity {
 
 /// An open directory.
 #[derive(Debug)]
-pub(crate) struct Directory {
+pub(crate) struct OpenDirectory {
     fd: OwnedFd,
     /// What it was like when it was opened.
     stat: Stat,
-    left: OnceLock<Left>,
+    left: OnceLock<FinalMetadata>,
 }
 
 /// What a directory gets when everything in it has been made.
 #[derive(Debug)]
-pub(crate) struct Left {
-    pub(crate) node: Node,
+pub(crate) struct FinalMetadata {
+    pub(crate) node: WalkEntry,
     /// The permissions; the final ones may come later.
     pub(crate) mode: u32,
 }
 
-impl Directory {
+impl OpenDirectory {
     pub(crate) fn new(fd: OwnedFd, stat: Stat) -> Self {
         Self { fd, stat, left: OnceLock::new() }
     }
 
-    pub(crate) fn identity(&self) -> Identity {
-        Identity::of(&self.stat)
+    pub(crate) fn file_id(&self) -> FileId {
+        FileId::of(&self.stat)
     }
 
     pub(crate) fn stat(&self) -> &Stat {
@@ -53,23 +53,23 @@ impl Directory {
     }
 
     /// The walk has left it; no further holder comes. Only the walk says so, once.
-    pub(crate) fn leave(&self, left: Left) {
+    pub(crate) fn leave(&self, left: FinalMetadata) {
         // A second answer would be the same: a walk enters no directory twice.
         self.left.get_or_init(|| left);
     }
 
-    pub(crate) fn left(&self) -> Option<&Left> {
+    pub(crate) fn left(&self) -> Option<&FinalMetadata> {
         self.left.get()
     }
 }
 
-impl AsFd for Directory {
+impl AsFd for OpenDirectory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
 /// Lets go of a directory; answers it if this was the last holder and it is to be completed.
-pub(crate) fn release(directory: Arc<Directory>) -> Option<Directory> {
+pub(crate) fn release(directory: Arc<OpenDirectory>) -> Option<OpenDirectory> {
     Arc::into_inner(directory).filter(|directory| directory.left.get().is_some())
 }

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::directory::{Directory, Identity};
+use crate::directory::{FileId, OpenDirectory};
 use crate::error::{Error, ErrorKind};
-use crate::options::Existing;
+use crate::options::ExistingFiles;
 
 /// How many levels keep a file descriptor. Real trees are rarely deeper, and the usual limit of a
 /// process is 1,024 descriptors.
@@ -23,25 +23,25 @@ const OPEN_LEVELS_MAX: usize = 64;
 const WORKING_MODE: Mode = Mode::RWXU;
 
 #[derive(Debug)]
-enum State {
+enum LevelState {
     /// Nothing was needed in it yet.
     Pending,
-    Open(Arc<Directory>),
+    Open(Arc<OpenDirectory>),
     /// Created, but without a descriptor.
-    Closed(Identity),
+    Closed(FileId),
     /// Could not be created; this has been reported.
     Broken,
 }
 
 #[derive(Debug)]
-struct Level {
+struct StackLevel {
     name: Box<[u8]>,
-    state: State,
+    state: LevelState,
 }
 
 /// Why nothing can be created in the deepest directory.
 #[derive(Debug)]
-pub(crate) enum Blocked {
+pub(crate) enum DirectoryFailure {
     /// It or one above it just failed.
     Now(Error),
     /// It failed earlier, and the failure was reported then.
@@ -54,9 +54,9 @@ pub(crate) struct DirectoryStack {
     /// For searching; it outlives the walk.
     destination: OwnedFd,
     /// The same for making entries in it.
-    root: Option<Arc<Directory>>,
-    existing: Existing,
-    levels: Vec<Level>,
+    root: Option<Arc<OpenDirectory>>,
+    existing: ExistingFiles,
+    levels: Vec<StackLevel>,
     /// How many levels from the destination on have given up their descriptors.
     closed: usize,
     /// Path of the deepest level: empty for the destination, else with a leading slash.
@@ -64,7 +64,7 @@ pub(crate) struct DirectoryStack {
 }
 
 impl DirectoryStack {
-    pub(crate) fn new(destination: OwnedFd, existing: Existing) -> Result<Self, ErrorKind> {
+    pub(crate) fn new(destination: OwnedFd, existing: ExistingFiles) -> Result<Self, ErrorKind> {
         let fd = destination.try_clone().map_err(clone_failed)?;
         let root = Some(Arc::new(open_now(fd)?));
         let levels = Vec::new();
@@ -86,42 +86,42 @@ impl DirectoryStack {
     pub(crate) fn push(&mut self, name: &[u8]) {
         self.path.push(b'/');
         self.path.extend_from_slice(name);
-        self.levels.push(Level { name: name.into(), state: State::Pending });
+        self.levels.push(StackLevel { name: name.into(), state: LevelState::Pending });
     }
 
     /// Goes up again, or out of the destination; hands over the directory if it is open.
-    pub(crate) fn pop(&mut self) -> Option<Arc<Directory>> {
+    pub(crate) fn pop(&mut self) -> Option<Arc<OpenDirectory>> {
         let Some(level) = self.levels.pop() else { return self.root.take() };
         self.path.truncate(self.path.len().saturating_sub(level.name.len() + 1));
         self.closed = self.closed.min(self.levels.len());
-        if let State::Open(directory) = level.state { Some(directory) } else { None }
+        if let LevelState::Open(directory) = level.state { Some(directory) } else { None }
     }
 
     /// Whether the deepest level exists in the destination.
     pub(crate) fn is_created(&self) -> bool {
         let state = self.levels.last().map(|level| &level.state);
-        !matches!(state, Some(State::Pending | State::Broken))
+        !matches!(state, Some(LevelState::Pending | LevelState::Broken))
     }
 
     /// The deepest level, created if that has not been done; an entry can be made in it now.
-    pub(crate) fn ready(&mut self) -> Result<&Arc<Directory>, Blocked> {
-        let pending = |level: &Level| matches!(level.state, State::Pending);
+    pub(crate) fn ready(&mut self) -> Result<&Arc<OpenDirectory>, DirectoryFailure> {
+        let pending = |level: &StackLevel| matches!(level.state, LevelState::Pending);
         let mut first = self.levels.len();
         while first > 0 && pending(&self.levels[first - 1]) {
             first -= 1;
         }
         if let Err(kind) = self.find(first) {
-            return Err(self.break_level(first - 1, kind));
+            return Err(self.fail_level(first - 1, kind));
         }
         for index in first..self.levels.len() {
             if self.directory(index).is_none() {
-                return Err(Blocked::Before);
+                return Err(DirectoryFailure::Before);
             }
             if let Err(kind) = self.create(index) {
-                return Err(self.break_level(index, kind));
+                return Err(self.fail_level(index, kind));
             }
         }
-        self.top().ok_or(Blocked::Before)
+        self.top().ok_or(DirectoryFailure::Before)
     }
 
     /// The directory that holds `path`, searched from the destination; for looking up only.
@@ -146,20 +146,20 @@ impl DirectoryStack {
     }
 
     /// The deepest level, if an entry can be made in it at once.
-    pub(crate) fn top(&self) -> Option<&Arc<Directory>> {
+    pub(crate) fn top(&self) -> Option<&Arc<OpenDirectory>> {
         self.directory(self.levels.len())
     }
 
     /// Whether far levels could not give up their descriptors, as entries are still being made in
     /// them: nothing is to be created before some of these are done.
-    pub(crate) fn is_crowded(&self) -> bool {
+    pub(crate) fn is_deep(&self) -> bool {
         self.levels.len() - self.closed > 2 * OPEN_LEVELS_MAX
     }
 
-    fn directory(&self, count: usize) -> Option<&Arc<Directory>> {
+    fn directory(&self, count: usize) -> Option<&Arc<OpenDirectory>> {
         let Some(index) = count.checked_sub(1) else { return self.root.as_ref() };
         match &self.levels.get(index)?.state {
-            State::Open(directory) => Some(directory),
+            LevelState::Open(directory) => Some(directory),
             _ => None,
         }
     }
@@ -168,24 +168,24 @@ impl DirectoryStack {
     fn find(&mut self, count: usize) -> Result<(), ErrorKind> {
         let Some(index) = count.checked_sub(1) else { return Ok(()) };
         match self.levels[index].state {
-            State::Closed(_) => self.reopen(count),
+            LevelState::Closed(_) => self.reopen(count),
             _ => Ok(()),
         }
     }
 
     fn reopen(&mut self, count: usize) -> Result<(), ErrorKind> {
-        let mut above: Option<Directory> = None;
+        let mut above: Option<OpenDirectory> = None;
         self.closed = self.closed.min(count.saturating_sub(OPEN_LEVELS_MAX));
         for index in 0..count {
             let level = &self.levels[index];
             let known = match &level.state {
-                State::Closed(known) => *known,
-                State::Open(directory) => directory.identity(),
-                State::Pending | State::Broken => return Err(ErrorKind::Replaced),
+                LevelState::Closed(known) => *known,
+                LevelState::Open(directory) => directory.file_id(),
+                LevelState::Pending | LevelState::Broken => return Err(ErrorKind::Replaced),
             };
             let parent = above.as_ref().map_or(self.destination.as_fd(), AsFd::as_fd);
             let found = open_now(open_directory(parent, &level.name)?)?;
-            if found.identity() != known {
+            if found.file_id() != known {
                 return Err(ErrorKind::Replaced);
             }
             if let Some(directory) = above.replace(found)
@@ -201,45 +201,45 @@ impl DirectoryStack {
     }
 
     /// A level that is open already stays what it is: somebody may hold it.
-    fn set_open(&mut self, index: usize, directory: Directory) {
-        if matches!(self.levels[index].state, State::Closed(_)) {
-            self.levels[index].state = State::Open(Arc::new(directory));
+    fn set_open(&mut self, index: usize, directory: OpenDirectory) {
+        if matches!(self.levels[index].state, LevelState::Closed(_)) {
+            self.levels[index].state = LevelState::Open(Arc::new(directory));
         }
     }
 
     fn create(&mut self, index: usize) -> Result<(), ErrorKind> {
         let parent = self.directory(index).ok_or(ErrorKind::Replaced)?;
         let fd = make_directory(parent.as_fd(), &self.levels[index].name, self.existing)?;
-        self.levels[index].state = State::Open(Arc::new(open_now(fd)?));
-        self.close_far(index);
+        self.levels[index].state = LevelState::Open(Arc::new(open_now(fd)?));
+        self.close_outer_levels(index);
         Ok(())
     }
 
     /// Closes the levels that are far above `index`, down to the first that somebody holds: a second
     /// holder, found again later, would complete it too early.
-    fn close_far(&mut self, index: usize) {
+    fn close_outer_levels(&mut self, index: usize) {
         while self.closed + OPEN_LEVELS_MAX <= index {
             let level = &mut self.levels[self.closed];
-            if let State::Open(directory) = &level.state {
+            if let LevelState::Open(directory) = &level.state {
                 // Only the walk makes holders, so one cannot come up meanwhile.
                 if Arc::strong_count(directory) > 1 {
                     return;
                 }
-                level.state = State::Closed(directory.identity());
+                level.state = LevelState::Closed(directory.file_id());
             }
             self.closed += 1;
         }
     }
 
     /// Gives a level up, so that this is said only once.
-    fn break_level(&mut self, index: usize, kind: ErrorKind) -> Blocked {
-        self.levels[index].state = State::Broken;
+    fn fail_level(&mut self, index: usize, kind: ErrorKind) -> DirectoryFailure {
+        self.levels[index].state = LevelState::Broken;
         let mut path = Vec::new();
         for level in self.levels.iter().take(index + 1) {
             path.push(b'/');
             path.extend_from_slice(&level.name);
         }
-        Blocked::Now(Error::new(kind, &path))
+        DirectoryFailure::Now(Error::new(kind, &path))
     }
 }
 
@@ -274,10 +274,10 @@ fn open_at(parent: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd
 fn make_directory(
     parent: BorrowedFd<'_>,
     name: &[u8],
-    existing: Existing,
+    existing: ExistingFiles,
 ) -> Result<OwnedFd, ErrorKind> {
     match rustix::fs::mkdirat(parent, name, WORKING_MODE) {
-        Err(Errno::EXIST) if existing != Existing::Refuse => {}
+        Err(Errno::EXIST) if existing != ExistingFiles::Refuse => {}
         Err(Errno::EXIST) => return Err(ErrorKind::Exists),
         made => {
             made.map_err(ErrorKind::output("cannot create directory"))?;
@@ -285,7 +285,9 @@ fn make_directory(
         }
     }
     match open_directory(parent, name) {
-        Err(ErrorKind::Replaced) if existing == Existing::Keep => return Err(ErrorKind::Exists),
+        Err(ErrorKind::Replaced) if existing == ExistingFiles::Keep => {
+            return Err(ErrorKind::Exists);
+        }
         Err(ErrorKind::Replaced) => {}
         opened => {
             let fd = opened?;
@@ -300,9 +302,9 @@ fn make_directory(
     open_directory(parent, name)
 }
 
-fn open_now(fd: OwnedFd) -> Result<Directory, ErrorKind> {
+fn open_now(fd: OwnedFd) -> Result<OpenDirectory, ErrorKind> {
     let stat = rustix::fs::fstat(&fd).map_err(ErrorKind::output("cannot look at directory"))?;
-    Ok(Directory::new(fd, stat))
+    Ok(OpenDirectory::new(fd, stat))
 }
 
 fn clone_failed(source: std::io::Error) -> ErrorKind {
@@ -323,19 +325,19 @@ mod tests {
 
     use super::*;
 
-    fn stack(folder: &TempDir, existing: Existing) -> DirectoryStack {
+    fn stack(folder: &TempDir, existing: ExistingFiles) -> DirectoryStack {
         DirectoryStack::new(fs::File::open(folder.path()).unwrap().into(), existing).unwrap()
     }
 
     fn open_levels(stack: &DirectoryStack) -> usize {
-        let is_open = |level: &&Level| matches!(level.state, State::Open(..));
+        let is_open = |level: &&StackLevel| matches!(level.state, LevelState::Open(..));
         stack.levels.iter().filter(is_open).count()
     }
 
     #[test]
     fn a_deep_tree_needs_few_descriptors_on_the_way_down_and_up() {
         let folder = TempDir::new().unwrap();
-        let mut stack = stack(&folder, Existing::Refuse);
+        let mut stack = stack(&folder, ExistingFiles::Refuse);
         for _ in 0..5 * OPEN_LEVELS_MAX {
             stack.push(b"d");
             stack.ready().unwrap();
@@ -355,7 +357,7 @@ mod tests {
     fn a_directory_that_was_swapped_meanwhile_is_noticed_once() {
         let folder = TempDir::new().unwrap();
         let outside = TempDir::new().unwrap();
-        let mut stack = stack(&folder, Existing::Refuse);
+        let mut stack = stack(&folder, ExistingFiles::Refuse);
         for _ in 0..=OPEN_LEVELS_MAX {
             stack.push(b"d");
             stack.ready().unwrap();
@@ -363,19 +365,19 @@ mod tests {
         fs::rename(folder.path().join("d"), folder.path().join("moved")).unwrap();
         symlink(outside.path(), folder.path().join("d")).unwrap();
         (0..OPEN_LEVELS_MAX).for_each(|_| drop(stack.pop()));
-        let Err(Blocked::Now(error)) = stack.ready() else { panic!("it was found again") };
+        let Err(DirectoryFailure::Now(error)) = stack.ready() else { panic!("it was found again") };
         assert!(matches!(error.kind(), ErrorKind::Replaced));
         assert_eq!(error.path(), b"/d");
-        assert!(matches!(stack.ready(), Err(Blocked::Before)));
+        assert!(matches!(stack.ready(), Err(DirectoryFailure::Before)));
         stack.push(b"e");
-        assert!(matches!(stack.ready(), Err(Blocked::Before)));
+        assert!(matches!(stack.ready(), Err(DirectoryFailure::Before)));
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
     }
 
     #[test]
     fn nothing_is_created_before_it_is_needed() {
         let folder = TempDir::new().unwrap();
-        let mut stack = stack(&folder, Existing::Refuse);
+        let mut stack = stack(&folder, ExistingFiles::Refuse);
         stack.push(b"a");
         stack.push(b"b");
         assert!(!stack.is_created() && !folder.path().join("a").exists());
@@ -387,13 +389,13 @@ mod tests {
     fn a_directory_that_fails_takes_what_is_below_with_it() {
         let folder = TempDir::new().unwrap();
         fs::create_dir(folder.path().join("a")).unwrap();
-        let mut stack = stack(&folder, Existing::Refuse);
+        let mut stack = stack(&folder, ExistingFiles::Refuse);
         stack.push(b"a");
         stack.push(b"b");
-        let Err(Blocked::Now(error)) = stack.ready() else { panic!("it exists") };
+        let Err(DirectoryFailure::Now(error)) = stack.ready() else { panic!("it exists") };
         assert!(matches!(error.kind(), ErrorKind::Exists));
         assert_eq!(error.path(), b"/a");
-        assert!(matches!(stack.ready(), Err(Blocked::Before)));
+        assert!(matches!(stack.ready(), Err(DirectoryFailure::Before)));
         stack.pop();
         assert!(!stack.is_created());
     }
@@ -403,7 +405,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let outside = TempDir::new().unwrap();
         symlink(outside.path(), folder.path().join("a")).unwrap();
-        for (existing, works) in [(Existing::Refuse, false), (Existing::Replace, true)] {
+        for (existing, works) in [(ExistingFiles::Refuse, false), (ExistingFiles::Replace, true)] {
             let mut stack = stack(&folder, existing);
             stack.push(b"a");
             stack.push(b"b");
@@ -416,7 +418,7 @@ mod tests {
     #[test]
     fn only_names_of_direct_entries_are_safe() {
         let folder = TempDir::new().unwrap();
-        let mut stack = stack(&folder, Existing::Refuse);
+        let mut stack = stack(&folder, ExistingFiles::Refuse);
         stack.push(b"a");
         assert_eq!(stack.name_in_top(b"/a/b"), Some(b"b".as_slice()));
         for path in ["/b", "/a", "/a/", "/ab/c", "/a/b/c", "/a/.", "/a/..", "/a/b\0"] {

@@ -6,41 +6,41 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ferrofs_image::{FileType, Image, Inode, Node, Xattr};
+use ferrofs_image::{FileType, Image, Inode, WalkEntry, Xattr};
 use rustix::fs::Stat;
 
-use crate::content::{ContentWriter, Contents};
-use crate::directory::{Directory, Identity};
+use crate::content::{ContentWriter, FileContent};
+use crate::directory::{FileId, OpenDirectory};
 use crate::directory_stack::DirectoryStack;
 use crate::error::{Error, ErrorKind};
-use crate::event::Summary;
-use crate::hard_links::First;
-use crate::metadata::{Attributes, Keeper, Target, permissions};
-use crate::options::{Existing, Options};
-use crate::place::{LinkError, Partial, Place};
+use crate::event::ExtractSummary;
+use crate::hard_links::FirstName;
+use crate::metadata::{MetadataPolicy, MetadataTarget, NewMetadata, permissions};
+use crate::new_entry::{IncompleteFile, LinkError, NewEntry};
+use crate::options::{ExistingFiles, ExtractOptions};
 
 /// What all threads of an extraction share.
 #[derive(Debug)]
-pub(crate) struct Task {
+pub(crate) struct ExtractContext {
     pub(crate) image: Image,
-    pub(crate) keeper: Keeper,
-    pub(crate) existing: Existing,
-    omits_xattrs: bool,
-    /// Nothing further can succeed: what has not begun is left alone.
-    must_stop: AtomicBool,
+    pub(crate) policy: MetadataPolicy,
+    pub(crate) existing: ExistingFiles,
+    skip_xattrs: bool,
+    /// Nothing further can succeed: what has not begun is left undone.
+    should_stop: AtomicBool,
     /// Whoever asked for all this may want it no more.
     stop: Option<Arc<AtomicBool>>,
 }
 
-impl Task {
-    pub(crate) fn new(image: Image, keeper: Keeper, options: &Options) -> Self {
+impl ExtractContext {
+    pub(crate) fn new(image: Image, policy: MetadataPolicy, options: &ExtractOptions) -> Self {
         let (existing, stop) = (options.existing, options.stop.clone());
-        let omits_xattrs = options.omits_xattrs;
-        Self { image, keeper, existing, omits_xattrs, must_stop: AtomicBool::new(false), stop }
+        let skip_xattrs = options.skip_xattrs;
+        Self { image, policy, existing, skip_xattrs, should_stop: AtomicBool::new(false), stop }
     }
 
     /// Looks at an error, and stops everything if nothing further can succeed after it.
-    pub(crate) fn note(&self, kind: &ErrorKind) {
+    pub(crate) fn record_failure(&self, kind: &ErrorKind) {
         if kind.stops_everything() {
             self.stop();
         }
@@ -49,50 +49,50 @@ impl Task {
     /// Nothing further is to be begun.
     pub(crate) fn stop(&self) {
         // Pairs with nothing: who sees it late does some useless work.
-        self.must_stop.store(true, Ordering::Relaxed);
+        self.should_stop.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn must_stop(&self) -> bool {
-        self.must_stop.load(Ordering::Relaxed) || self.is_unwanted()
+    pub(crate) fn should_stop(&self) -> bool {
+        self.should_stop.load(Ordering::Relaxed) || self.is_cancelled()
     }
 
     /// Whether the caller wants it to end.
-    pub(crate) fn is_unwanted(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         // Pairs with nothing, as above.
         self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
 
     /// Where the entry `path` is made.
-    pub(crate) fn place<'a>(&self, directory: &'a Directory, path: &'a [u8]) -> Place<'a> {
+    pub(crate) fn place<'a>(&self, directory: &'a OpenDirectory, path: &'a [u8]) -> NewEntry<'a> {
         // The walk has checked that this is one name, and safe.
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        Place { directory: directory.as_fd(), name, existing: self.existing }
+        NewEntry { directory: directory.as_fd(), name, existing: self.existing }
     }
 }
 
 /// What came of a piece of work.
 #[derive(Debug, Default)]
-pub(crate) struct Report {
+pub(crate) struct TaskReport {
     /// What was extracted; failures are not counted here but listed.
-    pub(crate) counted: Summary,
+    pub(crate) counted: ExtractSummary,
     pub(crate) failures: Vec<Error>,
 }
 
 /// An entry that may have further names was made, and is this file now; or it was not.
-pub(crate) type Made = Option<Identity>;
+pub(crate) type WrittenId = Option<FileId>;
 
 /// Writes entries, and lists what goes wrong.
 #[derive(Debug)]
 pub(crate) struct EntryWriter<'a> {
-    pub(crate) task: &'a Task,
+    pub(crate) context: &'a ExtractContext,
     pub(crate) content: &'a mut ContentWriter,
-    pub(crate) report: &'a mut Report,
+    pub(crate) report: &'a mut TaskReport,
 }
 
 impl EntryWriter<'_> {
     /// Writes anything but a directory.
-    pub(crate) fn write(&mut self, directory: &Directory, node: &Node) -> Made {
-        let place = self.task.place(directory, &node.path);
+    pub(crate) fn write(&mut self, directory: &OpenDirectory, node: &WalkEntry) -> WrittenId {
+        let place = self.context.place(directory, &node.path);
         let made = match node.inode.file_type() {
             FileType::Regular => self.write_file(place, node),
             FileType::Symlink => self.write_symlink(place, node),
@@ -105,33 +105,37 @@ impl EntryWriter<'_> {
     }
 
     /// Completes a file whose contents have been written already.
-    pub(crate) fn finish_file(&mut self, file: &File, stat: &Stat, node: &Node) -> Made {
+    pub(crate) fn finish_file(&mut self, file: &File, stat: &Stat, node: &WalkEntry) -> WrittenId {
         self.report.counted.files += 1;
-        self.set_metadata(Target::Open(file.as_fd()), stat, node, permissions(&node.inode));
-        Some(Identity::of(stat))
+        self.set_metadata(MetadataTarget::Open(file.as_fd()), stat, node, permissions(&node.inode));
+        Some(FileId::of(stat))
     }
 
     /// Sets the metadata of a directory in which everything has been made.
-    pub(crate) fn complete(&mut self, directory: &Directory) {
+    pub(crate) fn complete(&mut self, directory: &OpenDirectory) {
         let Some(left) = directory.left() else { return };
         self.report.counted.directories += 1;
-        let target = Target::Open(directory.as_fd());
+        let target = MetadataTarget::Open(directory.as_fd());
         self.set_metadata(target, directory.stat(), &left.node, left.mode);
     }
 
     /// Lists a failure.
-    pub(crate) fn fail(&mut self, kind: ErrorKind, node: &Node) {
-        self.task.note(&kind);
+    pub(crate) fn fail(&mut self, kind: ErrorKind, node: &WalkEntry) {
+        self.context.record_failure(&kind);
         self.report.failures.push(Error::new(kind, &node.path).about(&node.inode));
     }
 
-    fn write_file(&mut self, place: Place<'_>, node: &Node) -> Result<Made, ErrorKind> {
+    fn write_file(
+        &mut self,
+        place: NewEntry<'_>,
+        node: &WalkEntry,
+    ) -> Result<WrittenId, ErrorKind> {
         let inode = &node.inode;
         let file = place.create_file(first_mode(inode))?;
-        let partial = Partial::new(place);
+        let partial = IncompleteFile::new(place);
         let counted = &mut self.report.counted;
-        let contents = Contents { image: &self.task.image, inode };
-        let written = Target::Open(file.as_fd())
+        let contents = FileContent { image: &self.context.image, inode };
+        let written = MetadataTarget::Open(file.as_fd())
             .stat()
             .and_then(|stat| self.content.write(contents, &file, counted).map(|()| stat));
         match written {
@@ -147,45 +151,63 @@ impl EntryWriter<'_> {
         }
     }
 
-    fn write_symlink(&mut self, place: Place<'_>, node: &Node) -> Result<Made, ErrorKind> {
-        let target = self.task.image.read_link(&node.inode)?;
+    fn write_symlink(
+        &mut self,
+        place: NewEntry<'_>,
+        node: &WalkEntry,
+    ) -> Result<WrittenId, ErrorKind> {
+        let target = self.context.image.read_link(&node.inode)?;
         place.create_symlink(&target)?;
         self.report.counted.symlinks += 1;
         self.complete_named(place, node).map(Some)
     }
 
-    fn write_special(&mut self, place: Place<'_>, node: &Node) -> Result<Made, ErrorKind> {
+    fn write_special(
+        &mut self,
+        place: NewEntry<'_>,
+        node: &WalkEntry,
+    ) -> Result<WrittenId, ErrorKind> {
         if !place.create_special(&node.inode)? {
-            self.report.counted.withheld.special += 1;
+            self.report.counted.skipped.special += 1;
             return Ok(None);
         }
         self.report.counted.special += 1;
         self.complete_named(place, node).map(Some)
     }
 
-    fn complete_named(&mut self, place: Place<'_>, node: &Node) -> Result<Identity, ErrorKind> {
-        let target = Target::Named(place.directory, place.name);
+    fn complete_named(
+        &mut self,
+        place: NewEntry<'_>,
+        node: &WalkEntry,
+    ) -> Result<FileId, ErrorKind> {
+        let target = MetadataTarget::Named(place.directory, place.name);
         let stat = target.stat()?;
         self.set_metadata(target, &stat, node, permissions(&node.inode));
-        Ok(Identity::of(&stat))
+        Ok(FileId::of(&stat))
     }
 
-    fn set_metadata(&mut self, target: Target<'_>, stat: &Stat, node: &Node, mode: u32) {
+    fn set_metadata(
+        &mut self,
+        target: MetadataTarget<'_>,
+        stat: &Stat,
+        node: &WalkEntry,
+        mode: u32,
+    ) {
         let (xattrs, unreadable) = match self.xattrs(&node.inode) {
             Ok(xattrs) => (xattrs, None),
             Err(kind) => (Vec::new(), Some(kind)),
         };
-        let attributes = Attributes { inode: &node.inode, xattrs: &xattrs, mode, stat };
-        let withheld = &mut self.report.counted.withheld;
-        let errors = self.task.keeper.apply(target, attributes, withheld);
+        let attributes = NewMetadata { inode: &node.inode, xattrs: &xattrs, mode, stat };
+        let skipped = &mut self.report.counted.skipped;
+        let errors = self.context.policy.apply(target, attributes, skipped);
         for kind in unreadable.into_iter().chain(errors) {
             self.fail(kind, node);
         }
     }
 
     fn xattrs(&self, inode: &Inode) -> Result<Vec<Xattr>, ErrorKind> {
-        let has_any = inode.has_xattrs() && !self.task.omits_xattrs;
-        if has_any { Ok(self.task.image.xattrs(inode)?) } else { Ok(Vec::new()) }
+        let has_any = inode.has_xattrs() && !self.context.skip_xattrs;
+        if has_any { Ok(self.context.image.xattrs(inode)?) } else { Ok(Vec::new()) }
     }
 }
 
@@ -198,8 +220,8 @@ pub(crate) fn first_mode(inode: &Inode) -> u32 {
 /// Gives the first name's file another name; `false` if only a copy can have it.
 pub(crate) fn link(
     stack: &DirectoryStack,
-    place: Place<'_>,
-    first: &First,
+    place: NewEntry<'_>,
+    first: &FirstName,
 ) -> Result<bool, ErrorKind> {
     let Ok((directory, name)) = stack.parent_of(&first.path) else { return Ok(false) };
     match place.create_link((directory.as_fd(), name)) {
@@ -207,8 +229,8 @@ pub(crate) fn link(
         Err(LinkError::Copy) => return Ok(false),
         Err(LinkError::Failed(kind)) => return Err(kind),
     }
-    let made = Target::Named(place.directory, place.name).stat()?;
-    if Identity::of(&made) == first.identity {
+    let made = MetadataTarget::Named(place.directory, place.name).stat()?;
+    if FileId::of(&made) == first.file_id {
         return Ok(true);
     }
     // Somebody put another file under the first name.

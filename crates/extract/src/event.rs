@@ -1,26 +1,26 @@
 //! What an extraction reports while it runs, and what it counted at its end.
 
-use ferrofs_workers::workqueue::Snapshot;
+use ferrofs_workers::workqueue::WorkQueueStats;
 
 use crate::Error;
 
 /// Something that happened.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Event {
+pub enum ExtractEvent {
     /// An entry, or a part of its metadata, could not be extracted. The rest goes on.
     Failed(Error),
     /// More has been written. It comes for each entry and for each part of a large file, in the
     /// order in which the threads come back with what they were given: some entries at once.
-    Progress(Progress),
+    Progress(ExtractProgress),
     /// How the threads got their work; once, when everything is done.
-    Queue(Box<Snapshot>),
+    Queue(Box<WorkQueueStats>),
 }
 
 /// How far an extraction has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// Entries dealt with: extracted, failed or withheld.
+pub struct ExtractProgress {
+    /// Entries dealt with: extracted, failed or skipped.
     pub entries: u64,
     /// Bytes of file contents, holes included.
     pub bytes: u64,
@@ -28,7 +28,7 @@ pub struct Progress {
 
 /// What was extracted, and what was not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
+pub struct ExtractSummary {
     /// Regular files, each hard-linked one once.
     pub files: u64,
     /// Directories.
@@ -43,13 +43,13 @@ pub struct Summary {
     pub bytes: u64,
     /// How many of these bytes are holes.
     pub hole_bytes: u64,
-    /// How many [`Event::Failed`] there were.
+    /// How many [`ExtractEvent::Failed`] there were.
     pub failures: u64,
     /// What the caller's rights or the host's file system did not allow.
-    pub withheld: Withheld,
+    pub skipped: SkippedMetadata,
 }
 
-impl Summary {
+impl ExtractSummary {
     /// All names that were extracted.
     #[must_use]
     pub fn entries(&self) -> u64 {
@@ -67,14 +67,14 @@ impl Summary {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.hole_bytes = self.hole_bytes.saturating_add(other.hole_bytes);
         self.failures += other.failures;
-        self.withheld.add(&other.withheld);
+        self.skipped.add(&other.skipped);
     }
 }
 
 /// What could not be kept, and is no failure: the caller lacks the right, or the host's file system
 /// lacks the feature.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Withheld {
+pub struct SkippedMetadata {
     /// Entries whose owner or group is not the image's.
     pub owners: u64,
     /// Files that lost set-user-id or set-group-id since they have another owner.
@@ -91,10 +91,10 @@ pub struct Withheld {
     pub copied_links: u64,
 }
 
-impl Withheld {
+impl SkippedMetadata {
     /// Whether everything was kept.
     #[must_use]
-    pub fn is_nothing(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 

@@ -1,22 +1,22 @@
 //! A large file, cut into segments that several threads write at once, each at its place. Whoever
 //! ends the last segment sees whether they fit together and passes the file on to be completed, or
-//! removes it. A file that nobody passed on does not stay. Made by `extractor`.
+//! removes it. A file that nobody passed on does not stay. WrittenId by `extractor`.
 
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ferrofs_image::Node;
+use ferrofs_image::WalkEntry;
 use rustix::fs::Stat;
 
-use crate::batch::{Batch, Job, Settled};
-use crate::content::{ContentWriter, Contents, set_size};
-use crate::directory::Directory;
-use crate::entry_writer::{EntryWriter, Report, Task, first_mode};
+use crate::batch::{EntryBatch, EntryTask, FirstNameResult};
+use crate::content::{ContentWriter, FileContent, set_size};
+use crate::directory::OpenDirectory;
+use crate::entry_writer::{EntryWriter, ExtractContext, TaskReport, first_mode};
 use crate::error::ErrorKind;
-use crate::metadata::Target;
-use crate::place::Partial;
+use crate::metadata::MetadataTarget;
+use crate::new_entry::IncompleteFile;
 
 /// The least length of a segment: LZ4 takes a millisecond for it, the slowest codec twenty. Longer
 /// ones leave threads idle at the end, shorter ones spend their time on beginning.
@@ -33,23 +33,23 @@ const LARGE_BYTES: u64 = 2 * SEGMENT_BYTES;
 /// A file that is being written in segments.
 #[derive(Debug)]
 pub(crate) struct LargeFile {
-    task: Arc<Task>,
-    node: Node,
-    directory: Arc<Directory>,
+    context: Arc<ExtractContext>,
+    node: WalkEntry,
+    directory: Arc<OpenDirectory>,
     /// Taken when the file is passed on.
     file: Option<(File, Box<Stat>)>,
-    state: Mutex<State>,
+    state: Mutex<LargeFileState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LargeFileState {
     /// What each segment has covered, in no order.
     covered: Vec<Range<u64>>,
     /// What went wrong first in the order of the file, and the start of that segment.
     failure: Option<(u64, ErrorKind)>,
 }
 
-impl State {
+impl LargeFileState {
     fn has_failed_before(&self, start: u64) -> bool {
         self.failure.as_ref().is_some_and(|(failed, _)| *failed < start)
     }
@@ -57,10 +57,10 @@ impl State {
 
 /// A part of a large file, and what came of it.
 #[derive(Debug)]
-pub(crate) struct Segment {
+pub(crate) struct FileSegment {
     file: Arc<LargeFile>,
     range: Range<u64>,
-    pub(crate) report: Report,
+    pub(crate) report: TaskReport,
 }
 
 /// Whether a file of this size is cut.
@@ -71,19 +71,19 @@ pub(crate) fn is_large(size: u64) -> bool {
 impl LargeFile {
     /// Creates the file, as large as it will be.
     pub(crate) fn create(
-        task: &Arc<Task>,
-        node: &Node,
-        directory: &Arc<Directory>,
+        context: &Arc<ExtractContext>,
+        node: &WalkEntry,
+        directory: &Arc<OpenDirectory>,
     ) -> Result<Arc<Self>, ErrorKind> {
-        let place = task.place(directory, &node.path);
+        let place = context.place(directory, &node.path);
         let file = place.create_file(first_mode(&node.inode))?;
-        let partial = Partial::new(place);
-        let made = Target::Open(file.as_fd()).stat();
+        let partial = IncompleteFile::new(place);
+        let made = MetadataTarget::Open(file.as_fd()).stat();
         match made.and_then(|stat| set_size(&file, node.inode.size()).map(|()| stat)) {
             Ok(stat) => {
                 partial.keep();
                 Ok(Arc::new(Self {
-                    task: Arc::clone(task),
+                    context: Arc::clone(context),
                     node: node.clone(),
                     directory: Arc::clone(directory),
                     file: Some((file, Box::new(stat))),
@@ -98,7 +98,7 @@ impl LargeFile {
     }
 
     /// All of its segments; each holds the file.
-    pub(crate) fn segments(file: Arc<Self>) -> impl Iterator<Item = Segment> {
+    pub(crate) fn segments(file: Arc<Self>) -> impl Iterator<Item = FileSegment> {
         let size = file.node.inode.size();
         let length = SEGMENT_BYTES.max(size.div_ceil(SEGMENTS_MAX));
         let mut at = 0u64;
@@ -108,37 +108,37 @@ impl LargeFile {
             at = range.end;
             // The last one takes the file itself: nobody else may be left to complete it.
             let holder = if at < size { file.clone() } else { file.take() };
-            holder.map(|file| Segment { file, range, report: Report::default() })
+            holder.map(|file| FileSegment { file, range, report: TaskReport::default() })
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LargeFileState> {
         // Nothing in between two changes can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Passes a whole file on; one that is not whole is removed.
-    fn pass_on(mut self, report: Report) -> Batch {
+    fn into_finish_batch(mut self, report: TaskReport) -> EntryBatch {
         let state = std::mem::take(&mut *self.state());
         let failure = state.failure.map(|(_, kind)| kind);
-        let failure = failure.or_else(|| contradiction(state.covered, &self.node));
+        let failure = failure.or_else(|| coverage_error(state.covered, &self.node));
         let (node, directory) = (self.node.clone(), Arc::clone(&self.directory));
         let Some(kind) = failure else {
-            let Some((file, stat)) = self.file.take() else { return Batch::default() };
-            let job = Job::Finish { node, directory, file, stat };
-            return Batch::of(job, report);
+            let Some((file, stat)) = self.file.take() else { return EntryBatch::default() };
+            let task = EntryTask::Finish { node, directory, file, stat };
+            return EntryBatch::of(task, report);
         };
         self.file = None;
-        let removed = self.task.place(&directory, &node.path).remove();
-        let mut batch = Batch::of(Job::Release(directory), report);
+        let removed = self.context.place(&directory, &node.path).remove();
+        let mut batch = EntryBatch::of(EntryTask::Release(directory), report);
         let kind = removed.err().unwrap_or(kind);
         let mut content = ContentWriter::default();
-        EntryWriter { task: &self.task, content: &mut content, report: &mut batch.report }
+        EntryWriter { context: &self.context, content: &mut content, report: &mut batch.report }
             .fail(kind, &node);
         if node.inode.nlink() > 1 {
-            batch.settled.push(Settled::failed(&node));
+            batch.first_names.push(FirstNameResult::failed(&node));
         }
-        batch.marks.push(batch.report.counted.bytes);
+        batch.progress_marks.push(batch.report.counted.bytes);
         batch
     }
 }
@@ -147,13 +147,13 @@ impl Drop for LargeFile {
     fn drop(&mut self) {
         if self.file.take().is_some() {
             // The extraction is given up, and has said why.
-            self.task.place(&self.directory, &self.node.path).remove().ok();
+            self.context.place(&self.directory, &self.node.path).remove().ok();
         }
     }
 }
 
 /// Segments that do not meet, or do not make up the file.
-fn contradiction(mut covered: Vec<Range<u64>>, node: &Node) -> Option<ErrorKind> {
+fn coverage_error(mut covered: Vec<Range<u64>>, node: &WalkEntry) -> Option<ErrorKind> {
     covered.sort_by_key(|range| (range.start, range.end));
     let size = node.inode.size();
     let mut end = 0;
@@ -166,22 +166,22 @@ fn contradiction(mut covered: Vec<Range<u64>>, node: &Node) -> Option<ErrorKind>
     (end != size).then_some(ErrorKind::Short { delivered: end, size })
 }
 
-impl Segment {
+impl FileSegment {
     /// Writes it, unless that has become pointless.
     pub(crate) fn write(&mut self, content: &mut ContentWriter) {
-        let LargeFile { task, node, file, .. } = &*self.file;
+        let LargeFile { context, node, file, .. } = &*self.file;
         let Some((file, _)) = file else { return };
         // The first failure is told, so that it does not depend on threads which that is.
-        if task.must_stop() || self.file.state().has_failed_before(self.range.start) {
+        if context.should_stop() || self.file.state().has_failed_before(self.range.start) {
             return;
         }
         let counted = &mut self.report.counted;
-        let contents = Contents { image: &task.image, inode: &node.inode };
+        let contents = FileContent { image: &context.image, inode: &node.inode };
         let written = content.write_range(contents, self.range.clone(), file, counted);
         match written {
             Ok(covered) => self.file.state().covered.push(covered),
             Err(kind) => {
-                task.note(&kind);
+                context.record_failure(&kind);
                 self.fail(kind);
             }
         }
@@ -195,25 +195,25 @@ impl Segment {
     }
 
     /// A thread panicked while it wrote this one.
-    pub(crate) fn blame(&self) {
+    pub(crate) fn mark_panicked(&self) {
         self.fail(ErrorKind::WorkerPanicked);
     }
 
     /// Lets go of the file; answers what is left to do if this was the last segment.
-    pub(crate) fn end(self) -> Ended {
+    pub(crate) fn end(self) -> SegmentEnd {
         let Self { file, report, .. } = self;
         match Arc::into_inner(file) {
-            Some(file) => Ended::Last(file.pass_on(report)),
-            None => Ended::OneOfMany(report),
+            Some(file) => SegmentEnd::Last(file.into_finish_batch(report)),
+            None => SegmentEnd::OneOfMany(report),
         }
     }
 }
 
 /// What is left when a segment has ended.
 #[derive(Debug)]
-pub(crate) enum Ended {
+pub(crate) enum SegmentEnd {
     /// Others are still being written.
-    OneOfMany(Report),
+    OneOfMany(TaskReport),
     /// The file is to be completed.
-    Last(Batch),
+    Last(EntryBatch),
 }

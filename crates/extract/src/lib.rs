@@ -3,29 +3,29 @@
 //! [`extract`] writes everything an image holds, or the part that a [`Selection`] names, below one
 //! directory: contents with their holes, symlinks, hard links, device nodes, FIFOs and sockets,
 //! owners, modes, times in nanoseconds and extended attributes. What the caller's rights or the
-//! host's file system do not allow is counted in [`Withheld`] and left out.
+//! host's file system do not allow is counted in [`SkippedMetadata`] and left out.
 //!
 //! Nothing is ever written outside of that directory, whatever the image says and whoever changes
 //! the directory meanwhile: each step goes from a directory's file descriptor to one name in it,
-//! and follows no symlink. An entry that fails becomes an [`Event::Failed`] and leaves no partial
+//! and follows no symlink. An entry that fails becomes an [`ExtractEvent::Failed`] and leaves no partial
 //! file behind; everything else is still extracted.
 //!
 //! The caller's thread walks through the image and makes directories and links; it and further
 //! threads, as many as CPUs are granted, write everything else: batches of small entries, segments of
-//! large ones. Each thread keeps one buffer of 256 KiB. [`Options::max_threads`] says how many.
+//! large ones. Each thread keeps one buffer of 256 KiB. [`ExtractOptions::max_threads`] says how many.
 //!
 //! This crate knows nothing of the format, prints nothing and reads no environment.
 //!
 //! ```no_run
 //! use std::path::Path;
 //!
-//! use ferrofs_extract::{Event, Options, extract};
+//! use ferrofs_extract::{ExtractEvent, ExtractOptions, extract};
 //! use ferrofs_image::Image;
 //!
 //! let image = Image::open("system.erofs")?;
 //! let mut failures = Vec::new();
-//! let summary = extract(&image, Path::new("tree"), &Options::default(), &mut |event| {
-//!     if let Event::Failed(error) = event {
+//! let summary = extract(&image, Path::new("tree"), &ExtractOptions::default(), &mut |event| {
+//!     if let ExtractEvent::Failed(error) = event {
 //!         failures.push(error);
 //!     }
 //! })?;
@@ -34,9 +34,8 @@
 //! ```
 
 mod batch;
-mod caller;
 mod content;
-mod crew;
+mod credentials;
 mod destination;
 mod directory;
 mod directory_stack;
@@ -48,8 +47,9 @@ mod hard_links;
 mod large_file;
 mod measure;
 mod metadata;
+mod new_entry;
 mod options;
-mod place;
+mod pool;
 mod reporter;
 mod selection;
 mod tar;
@@ -58,9 +58,9 @@ mod tests;
 mod worker;
 
 pub use error::{Error, ErrorKind, Reason, Result};
-pub use event::{Event, Progress, Summary, Withheld};
+pub use event::{ExtractEvent, ExtractProgress, ExtractSummary, SkippedMetadata};
 pub use extractor::extract;
 pub use measure::measure;
-pub use options::{Existing, Options, Owners};
+pub use options::{ExistingFiles, ExtractOptions, OwnerPolicy};
 pub use selection::Selection;
-pub use tar::{Holes, TarOptions, write_tar};
+pub use tar::{HolePolicy, WriteTarOptions, write_tar};

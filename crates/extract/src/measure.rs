@@ -2,26 +2,26 @@
 
 use std::collections::HashSet;
 
-use ferrofs_image::{FileType, Image, Inode, Visit};
+use ferrofs_image::{FileType, Image, Inode, WalkEvent};
 
-use crate::event::Progress;
-use crate::selection::{Selection, Verdict};
+use crate::event::ExtractProgress;
+use crate::selection::{Selection, SelectionMatch};
 
 /// Walks through the metadata and counts what [`extract`](crate::extract) would write.
 ///
 /// What cannot be read is not counted, and names that are damaged neither, so the result is an
 /// estimate for images that are not sound.
 #[must_use]
-pub fn measure(image: &Image, selection: &Selection) -> Progress {
-    let mut total = Progress::default();
+pub fn measure(image: &Image, selection: &Selection) -> ExtractProgress {
+    let mut total = ExtractProgress::default();
     let mut linked = HashSet::new();
     let mut matches = selection.matches();
     let Ok(mut walk) = image.walk(b"/") else { return total };
     while let Some(visit) = walk.next() {
-        let (Visit::Enter(node) | Visit::Leaf(node)) = &visit else { continue };
-        match selection.judge(&node.path, &mut matches) {
-            Verdict::Outside if matches!(visit, Visit::Enter(_)) => walk.skip_children(),
-            Verdict::Inside => {
+        let (WalkEvent::Enter(node) | WalkEvent::Leaf(node)) = &visit else { continue };
+        match selection.classify(&node.path, &mut matches) {
+            SelectionMatch::Outside if matches!(visit, WalkEvent::Enter(_)) => walk.skip_children(),
+            SelectionMatch::Inside => {
                 total.entries += 1;
                 total.bytes = total.bytes.saturating_add(new_bytes(&node.inode, &mut linked));
             }

@@ -9,10 +9,10 @@ use ferrofs_image::{FileType, Inode, Xattr};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use crate::caller::Caller;
+use crate::credentials::Credentials;
 use crate::error::{ErrorKind, SET_XATTR};
-use crate::event::Withheld;
-use crate::options::Owners;
+use crate::event::SkippedMetadata;
+use crate::options::OwnerPolicy;
 
 /// The times that every file system can keep, to the second.
 const COMMON_SECONDS: Range<i64> = 0..1 << 31;
@@ -22,14 +22,14 @@ const SET_GID: u32 = 0o2000;
 
 /// The entry that metadata is set on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Target<'a> {
+pub(crate) enum MetadataTarget<'a> {
     /// A regular file or a directory.
     Open(BorrowedFd<'a>),
     /// Anything else, by its name in a directory.
     Named(BorrowedFd<'a>, &'a [u8]),
 }
 
-impl Target<'_> {
+impl MetadataTarget<'_> {
     pub(crate) fn stat(self) -> Result<Stat, ErrorKind> {
         let stat = match self {
             Self::Open(fd) => rustix::fs::fstat(fd),
@@ -43,7 +43,7 @@ impl Target<'_> {
 
 /// What the image says about an entry.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Attributes<'a> {
+pub(crate) struct NewMetadata<'a> {
     pub(crate) inode: &'a Inode,
     pub(crate) xattrs: &'a [Xattr],
     /// Permission bits to set; a directory may get its own later.
@@ -54,20 +54,20 @@ pub(crate) struct Attributes<'a> {
 
 /// Whose rights the metadata is set with.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Keeper {
-    pub(crate) caller: Caller,
-    pub(crate) owners: Owners,
+pub(crate) struct MetadataPolicy {
+    pub(crate) credentials: Credentials,
+    pub(crate) owners: OwnerPolicy,
     /// Permission bits that nothing gets.
     pub(crate) masked: u32,
 }
 
 #[derive(Clone, Copy)]
-struct Kept {
+struct AppliedOwner {
     user: bool,
     group: bool,
 }
 
-impl Keeper {
+impl MetadataPolicy {
     /// What is left of the permissions `mode`.
     pub(crate) fn unmasked(self, mode: u32) -> u32 {
         mode & !self.masked
@@ -76,54 +76,54 @@ impl Keeper {
     /// Sets everything that can be set and returns what went wrong.
     pub(crate) fn apply(
         self,
-        target: Target<'_>,
-        attributes: Attributes<'_>,
-        withheld: &mut Withheld,
+        target: MetadataTarget<'_>,
+        attributes: NewMetadata<'_>,
+        skipped: &mut SkippedMetadata,
     ) -> Vec<ErrorKind> {
         let mut errors = Vec::new();
-        let Attributes { inode, xattrs, mode, stat } = attributes;
-        let kept = self.set_owner(target, attributes, withheld).unwrap_or_else(|kind| {
+        let NewMetadata { inode, xattrs, mode, stat } = attributes;
+        let kept = self.set_owner(target, attributes, skipped).unwrap_or_else(|kind| {
             errors.push(kind);
-            Kept { user: false, group: false }
+            AppliedOwner { user: false, group: false }
         });
         let (acls, others): (Vec<_>, Vec<_>) = xattrs.iter().partition(|xattr| is_acl(xattr));
-        errors.extend(others.iter().filter_map(|xattr| set_xattr(target, xattr, withheld).err()));
+        errors.extend(others.iter().filter_map(|xattr| set_xattr(target, xattr, skipped).err()));
         if inode.file_type() != FileType::Symlink {
-            let mode = without_foreign_set_id(self.unmasked(mode), inode, kept, withheld);
+            let mode = clear_foreign_set_id(self.unmasked(mode), inode, kept, skipped);
             if mode != stat.st_mode & 0o7777 {
                 errors.extend(set_mode(target, mode).err());
             }
         }
-        errors.extend(acls.iter().filter_map(|xattr| set_xattr(target, xattr, withheld).err()));
-        errors.extend(set_times(target, inode, withheld).err());
+        errors.extend(acls.iter().filter_map(|xattr| set_xattr(target, xattr, skipped).err()));
+        errors.extend(set_times(target, inode, skipped).err());
         errors
     }
 
     fn set_owner(
         self,
-        target: Target<'_>,
-        Attributes { inode, stat, .. }: Attributes<'_>,
-        withheld: &mut Withheld,
-    ) -> Result<Kept, ErrorKind> {
-        if self.caller.sets_owners(self.owners) {
+        target: MetadataTarget<'_>,
+        NewMetadata { inode, stat, .. }: NewMetadata<'_>,
+        skipped: &mut SkippedMetadata,
+    ) -> Result<AppliedOwner, ErrorKind> {
+        if self.credentials.sets_owners(self.owners) {
             if (stat.st_uid, stat.st_gid) == (inode.uid(), inode.gid()) {
-                return Ok(Kept { user: true, group: true });
+                return Ok(AppliedOwner { user: true, group: true });
             }
             match change_owner(target, inode) {
-                Ok(()) => return Ok(Kept { user: true, group: true }),
-                Err(errno) if self.owners == Owners::Image => {
+                Ok(()) => return Ok(AppliedOwner { user: true, group: true }),
+                Err(errno) if self.owners == OwnerPolicy::Image => {
                     return Err(ErrorKind::output("cannot set the owner")(errno));
                 }
                 Err(Errno::PERM | Errno::INVAL | Errno::OPNOTSUPP) => {}
                 Err(errno) => return Err(ErrorKind::output("cannot set the owner")(errno)),
             }
         }
-        let user = self.caller.is_user_of(inode);
-        let group = self.caller.is_group_of(inode);
-        if !(user && group) && self.owners != Owners::Caller {
-            withheld.owners += 1;
+        let user = self.credentials.is_user_of(inode);
+        let group = self.credentials.is_group_of(inode);
+        if !(user && group) && self.owners != OwnerPolicy::Caller {
+            skipped.owners += 1;
         }
-        Ok(Kept { user, group })
+        Ok(AppliedOwner { user, group })
     }
 }
 
@@ -132,22 +132,27 @@ pub(crate) fn permissions(inode: &Inode) -> u32 {
     u32::from(inode.mode() & 0o7777)
 }
 
-fn change_owner(target: Target<'_>, inode: &Inode) -> rustix::io::Result<()> {
+fn change_owner(target: MetadataTarget<'_>, inode: &Inode) -> rustix::io::Result<()> {
     // All ones would mean "leave as it is".
     if inode.uid() == u32::MAX || inode.gid() == u32::MAX {
         return Err(Errno::INVAL);
     }
     let (uid, gid) = (Some(Uid::from_raw(inode.uid())), Some(Gid::from_raw(inode.gid())));
     match target {
-        Target::Open(fd) => rustix::fs::fchown(fd, uid, gid),
-        Target::Named(directory, name) => {
+        MetadataTarget::Open(fd) => rustix::fs::fchown(fd, uid, gid),
+        MetadataTarget::Named(directory, name) => {
             rustix::fs::chownat(directory, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
         }
     }
 }
 
 /// A set-id bit lends the rights of the owner in the image; it must not lend those of another.
-fn without_foreign_set_id(mode: u32, inode: &Inode, kept: Kept, withheld: &mut Withheld) -> u32 {
+fn clear_foreign_set_id(
+    mode: u32,
+    inode: &Inode,
+    kept: AppliedOwner,
+    skipped: &mut SkippedMetadata,
+) -> u32 {
     if inode.file_type() == FileType::Directory {
         return mode;
     }
@@ -155,17 +160,17 @@ fn without_foreign_set_id(mode: u32, inode: &Inode, kept: Kept, withheld: &mut W
     let group = if kept.group { 0 } else { SET_GID };
     let dropped = mode & (user | group);
     if dropped != 0 {
-        withheld.set_id_bits += 1;
+        skipped.set_id_bits += 1;
     }
     mode & !dropped
 }
 
-fn set_mode(target: Target<'_>, mode: u32) -> Result<(), ErrorKind> {
+fn set_mode(target: MetadataTarget<'_>, mode: u32) -> Result<(), ErrorKind> {
     let failed = ErrorKind::output("cannot set the mode");
     let mode = Mode::from_raw_mode(mode);
     let (directory, name) = match target {
-        Target::Open(fd) => return rustix::fs::fchmod(fd, mode).map_err(failed),
-        Target::Named(directory, name) => (directory, name),
+        MetadataTarget::Open(fd) => return rustix::fs::fchmod(fd, mode).map_err(failed),
+        MetadataTarget::Named(directory, name) => (directory, name),
     };
     // No call changes the mode of a name without following symlinks on every kernel, so the entry
     // is pinned, looked at, and changed through its descriptor.
@@ -178,11 +183,15 @@ fn set_mode(target: Target<'_>, mode: u32) -> Result<(), ErrorKind> {
     rustix::fs::chmod(descriptor_path(pinned.as_fd()), mode).map_err(failed)
 }
 
-fn set_xattr(target: Target<'_>, xattr: &Xattr, withheld: &mut Withheld) -> Result<(), ErrorKind> {
+fn set_xattr(
+    target: MetadataTarget<'_>,
+    xattr: &Xattr,
+    skipped: &mut SkippedMetadata,
+) -> Result<(), ErrorKind> {
     let (name, value) = (xattr.name.as_slice(), xattr.value.as_slice());
     let set = match target {
-        Target::Open(fd) => rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()),
-        Target::Named(directory, file) => {
+        MetadataTarget::Open(fd) => rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()),
+        MetadataTarget::Named(directory, file) => {
             let mut path = descriptor_path(directory);
             path.push(b'/');
             path.extend_from_slice(file);
@@ -191,27 +200,31 @@ fn set_xattr(target: Target<'_>, xattr: &Xattr, withheld: &mut Withheld) -> Resu
     };
     match set {
         Ok(()) => {}
-        Err(Errno::PERM | Errno::ACCESS) => withheld.xattrs_denied += 1,
-        Err(Errno::OPNOTSUPP) => withheld.xattrs_unsupported += 1,
+        Err(Errno::PERM | Errno::ACCESS) => skipped.xattrs_denied += 1,
+        Err(Errno::OPNOTSUPP) => skipped.xattrs_unsupported += 1,
         Err(errno) => return Err(ErrorKind::output(SET_XATTR)(errno)),
     }
     Ok(())
 }
 
-fn set_times(target: Target<'_>, inode: &Inode, withheld: &mut Withheld) -> Result<(), ErrorKind> {
+fn set_times(
+    target: MetadataTarget<'_>,
+    inode: &Inode,
+    skipped: &mut SkippedMetadata,
+) -> Result<(), ErrorKind> {
     let mtime = inode.mtime();
     let time = Timespec { tv_sec: mtime.seconds, tv_nsec: mtime.nanoseconds.into() };
     let times = Timestamps { last_access: time, last_modification: time };
     let set = match target {
-        Target::Open(fd) => rustix::fs::futimens(fd, &times),
-        Target::Named(directory, name) => {
+        MetadataTarget::Open(fd) => rustix::fs::futimens(fd, &times),
+        MetadataTarget::Named(directory, name) => {
             rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW)
         }
     };
     set.map_err(ErrorKind::output("cannot set the time"))?;
     // File systems without room for a time take the nearest one they have, and say nothing.
     if !COMMON_SECONDS.contains(&mtime.seconds) && target.stat()?.st_mtime != mtime.seconds {
-        withheld.times += 1;
+        skipped.times += 1;
     }
     Ok(())
 }

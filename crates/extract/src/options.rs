@@ -7,20 +7,20 @@ use crate::Selection;
 
 /// How to extract.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct ExtractOptions {
     /// What to do about entries that exist in the destination.
-    pub existing: Existing,
+    pub existing: ExistingFiles,
     /// Whose the extracted entries are.
-    pub owners: Owners,
+    pub owners: OwnerPolicy,
     /// Which entries to extract.
     pub selection: Selection,
     /// The directory of the image that becomes the destination; empty for the root. Paths count from
     /// there then, in errors and in the selection.
-    pub from: Vec<u8>,
+    pub source_directory: Vec<u8>,
     /// Permission bits that entries do not get, as of a umask.
-    pub masked_permissions: u32,
+    pub umask: u32,
     /// Extended attributes are left out, ACLs and capabilities among them.
-    pub omits_xattrs: bool,
+    pub skip_xattrs: bool,
     /// How many threads may work, the caller's included; never more than the CPUs that the system
     /// grants, and never less than one. `None`: as many as these CPUs.
     pub max_threads: Option<usize>,
@@ -31,7 +31,7 @@ pub struct Options {
 
 /// What to do about entries that exist in the destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Existing {
+pub enum ExistingFiles {
     /// The destination must be new or empty.
     #[default]
     Refuse,
@@ -44,8 +44,8 @@ pub enum Existing {
 
 /// Whose the extracted entries are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Owners {
-    /// The image's if the caller is root; an owner that cannot be set is withheld.
+pub enum OwnerPolicy {
+    /// The image's if the caller is root; an owner that cannot be set is skipped.
     #[default]
     IfRoot,
     /// The image's; an owner that cannot be set is a failure.

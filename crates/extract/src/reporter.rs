@@ -1,32 +1,32 @@
 //! Counts what is extracted and passes on what happens to whoever called.
 
-use ferrofs_workers::workqueue::Snapshot;
+use ferrofs_workers::workqueue::WorkQueueStats;
 
-use crate::entry_writer::Report;
+use crate::entry_writer::TaskReport;
 use crate::error::{Error, Result};
-use crate::event::{Event, Progress, Summary};
+use crate::event::{ExtractEvent, ExtractProgress, ExtractSummary};
 
 /// The counters of an extraction, and its caller's ear.
 pub(crate) struct Reporter<'a> {
-    pub(crate) summary: Summary,
+    pub(crate) summary: ExtractSummary,
     entries: u64,
-    on_event: &'a mut dyn FnMut(Event),
+    on_event: &'a mut dyn FnMut(ExtractEvent),
 }
 
 impl<'a> Reporter<'a> {
-    pub(crate) fn new(on_event: &'a mut dyn FnMut(Event)) -> Self {
-        Self { summary: Summary::default(), entries: 0, on_event }
+    pub(crate) fn new(on_event: &'a mut dyn FnMut(ExtractEvent)) -> Self {
+        Self { summary: ExtractSummary::default(), entries: 0, on_event }
     }
 
     /// Reports a failure.
     pub(crate) fn fail(&mut self, error: Error) {
         self.summary.failures += 1;
-        (self.on_event)(Event::Failed(error));
+        (self.on_event)(ExtractEvent::Failed(error));
     }
 
     /// Says how the threads got their work.
-    pub(crate) fn queue(&mut self, snapshot: Snapshot) {
-        (self.on_event)(Event::Queue(Box::new(snapshot)));
+    pub(crate) fn queue(&mut self, snapshot: WorkQueueStats) {
+        (self.on_event)(ExtractEvent::Queue(Box::new(snapshot)));
     }
 
     /// Reports a failure, or gives it back if nothing further can succeed.
@@ -40,16 +40,20 @@ impl<'a> Reporter<'a> {
 
     /// Takes in what a thread has done: entries, each marked with the bytes before its end. An error
     /// after which nothing further can succeed comes back, once everything else is taken in.
-    pub(crate) fn take_in(&mut self, report: Report, marks: &[u64]) -> Result<()> {
-        let Report { counted, failures } = report;
+    pub(crate) fn record_batch(
+        &mut self,
+        report: TaskReport,
+        progress_marks: &[u64],
+    ) -> Result<()> {
+        let TaskReport { counted, failures } = report;
         let before = self.summary.bytes;
-        for mark in marks {
+        for mark in progress_marks {
             self.summary.bytes = before.saturating_add(*mark);
             self.entry();
         }
         self.summary.bytes = before;
         self.summary.add(&counted);
-        if marks.is_empty() {
+        if progress_marks.is_empty() {
             self.progress();
         }
         let mut result = Ok(());
@@ -67,7 +71,7 @@ impl<'a> Reporter<'a> {
     }
 
     fn progress(&mut self) {
-        let progress = Progress { entries: self.entries, bytes: self.summary.bytes };
-        (self.on_event)(Event::Progress(progress));
+        let progress = ExtractProgress { entries: self.entries, bytes: self.summary.bytes };
+        (self.on_event)(ExtractEvent::Progress(progress));
     }
 }

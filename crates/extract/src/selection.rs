@@ -15,19 +15,19 @@ use crate::error::{Error, ErrorKind};
 /// Paths and patterns; with none of them, everything is selected.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
-    patterns: Vec<Pattern>,
+    patterns: Vec<SelectionPattern>,
 }
 
 #[derive(Clone, Debug)]
-struct Pattern {
+struct SelectionPattern {
     given: Vec<u8>,
     /// The names as they were given: a name with a bracket in it can be written as it is.
     names: Vec<Vec<u8>>,
-    parts: Vec<Part>,
+    parts: Vec<PatternPart>,
 }
 
 #[derive(Clone, Debug)]
-enum Part {
+enum PatternPart {
     Name(Vec<u8>),
     Glob(Box<GlobMatcher>),
     AnyDirectories,
@@ -35,18 +35,18 @@ enum Part {
 
 /// What a selection says about a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Verdict {
+pub(crate) enum SelectionMatch {
     /// Neither it nor anything below.
     Outside,
     /// Something below may be selected.
-    Passage,
+    Ancestor,
     /// It is selected, and everything below.
     Inside,
 }
 
 /// Which patterns have selected something.
 #[derive(Debug)]
-pub(crate) struct Matches {
+pub(crate) struct MatchedPatterns {
     seen: Vec<bool>,
 }
 
@@ -57,74 +57,77 @@ impl Selection {
     /// # Errors
     /// [`ErrorKind::Pattern`] for a malformed pattern.
     pub fn new<P: AsRef<[u8]>>(given: impl IntoIterator<Item = P>) -> Result<Self, Error> {
-        let patterns = given.into_iter().map(|pattern| Pattern::new(pattern.as_ref()));
+        let patterns = given.into_iter().map(|pattern| SelectionPattern::new(pattern.as_ref()));
         Ok(Self { patterns: patterns.collect::<Result<_, _>>()? })
     }
 
     /// A fresh record of what the patterns select.
-    pub(crate) fn matches(&self) -> Matches {
-        Matches { seen: vec![false; self.patterns.len()] }
+    pub(crate) fn matches(&self) -> MatchedPatterns {
+        MatchedPatterns { seen: vec![false; self.patterns.len()] }
     }
 
     /// Judges the absolute path of an entry.
-    pub(crate) fn judge(&self, path: &[u8], matches: &mut Matches) -> Verdict {
+    pub(crate) fn classify(&self, path: &[u8], matches: &mut MatchedPatterns) -> SelectionMatch {
         if self.patterns.is_empty() {
-            return Verdict::Inside;
+            return SelectionMatch::Inside;
         }
         let names: Vec<&[u8]> = names_of(path).collect();
-        let mut best = Verdict::Outside;
+        let mut best = SelectionMatch::Outside;
         for (pattern, seen) in self.patterns.iter().zip(&mut matches.seen) {
-            let verdict = pattern.judge(&names);
-            *seen |= verdict == Verdict::Inside;
-            best = best.max(verdict);
+            let selection_match = pattern.classify(&names);
+            *seen |= selection_match == SelectionMatch::Inside;
+            best = best.max(selection_match);
         }
         best
     }
 
     /// The patterns that have selected nothing.
-    pub(crate) fn unmatched<'a>(&'a self, matches: &'a Matches) -> impl Iterator<Item = &'a [u8]> {
+    pub(crate) fn unmatched<'a>(
+        &'a self,
+        matches: &'a MatchedPatterns,
+    ) -> impl Iterator<Item = &'a [u8]> {
         let pairs = self.patterns.iter().zip(&matches.seen);
         pairs.filter(|(_, seen)| !**seen).map(|(pattern, _)| pattern.given.as_slice())
     }
 }
 
-impl Pattern {
+impl SelectionPattern {
     fn new(given: &[u8]) -> Result<Self, Error> {
         let names: Vec<Vec<u8>> = names_of(given).map(<[u8]>::to_vec).collect();
-        let parts = names.iter().map(|name| Part::new(name));
+        let parts = names.iter().map(|name| PatternPart::new(name));
         let parts = parts.collect::<Result<_, _>>();
         let parts = parts.map_err(|error| Error::new(ErrorKind::Pattern(error), given))?;
         Ok(Self { given: given.to_vec(), names, parts })
     }
 
-    fn judge(&self, names: &[&[u8]]) -> Verdict {
-        self.judge_as_path(names).max(self.judge_as_pattern(names))
+    fn classify(&self, names: &[&[u8]]) -> SelectionMatch {
+        self.classify_as_path(names).max(self.classify_as_pattern(names))
     }
 
-    fn judge_as_path(&self, names: &[&[u8]]) -> Verdict {
+    fn classify_as_path(&self, names: &[&[u8]]) -> SelectionMatch {
         let same = self.names.iter().zip(names).all(|(mine, other)| mine == other);
         match same {
-            false => Verdict::Outside,
-            true if names.len() >= self.names.len() => Verdict::Inside,
-            true => Verdict::Passage,
+            false => SelectionMatch::Outside,
+            true if names.len() >= self.names.len() => SelectionMatch::Inside,
+            true => SelectionMatch::Ancestor,
         }
     }
 
     /// Follows all ways through the pattern at once: place `i` is live if the names so far can be
     /// matched by the first `i` parts.
-    fn judge_as_pattern(&self, names: &[&[u8]]) -> Verdict {
+    fn classify_as_pattern(&self, names: &[&[u8]]) -> SelectionMatch {
         let end = self.parts.len();
         let mut live = vec![false; end + 1];
         live[0] = true;
         self.skip_any_directories(&mut live);
         for name in names {
             if live[end] {
-                return Verdict::Inside;
+                return SelectionMatch::Inside;
             }
             let mut next = vec![false; end + 1];
             for (at, part) in self.parts.iter().enumerate().filter(|(at, _)| live[*at]) {
                 match part {
-                    Part::AnyDirectories => next[at] = true,
+                    PatternPart::AnyDirectories => next[at] = true,
                     part => next[at + 1] |= part.fits(name),
                 }
             }
@@ -132,22 +135,22 @@ impl Pattern {
             live = next;
         }
         match live {
-            live if live[end] => Verdict::Inside,
-            live if live.contains(&true) => Verdict::Passage,
-            _ => Verdict::Outside,
+            live if live[end] => SelectionMatch::Inside,
+            live if live.contains(&true) => SelectionMatch::Ancestor,
+            _ => SelectionMatch::Outside,
         }
     }
 
     fn skip_any_directories(&self, live: &mut [bool]) {
         for (at, part) in self.parts.iter().enumerate() {
-            if matches!(part, Part::AnyDirectories) && live[at] {
+            if matches!(part, PatternPart::AnyDirectories) && live[at] {
                 live[at + 1] = true;
             }
         }
     }
 }
 
-impl Part {
+impl PatternPart {
     fn new(name: &[u8]) -> Result<Self, globset::Error> {
         if name == b"**" {
             return Ok(Self::AnyDirectories);
@@ -180,64 +183,70 @@ fn names_of(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 mod tests {
     use super::*;
 
-    fn judge(pattern: &str, path: &str) -> Verdict {
+    fn classify(pattern: &str, path: &str) -> SelectionMatch {
         let selection = Selection::new([pattern]).unwrap();
-        selection.judge(path.as_bytes(), &mut selection.matches())
+        selection.classify(path.as_bytes(), &mut selection.matches())
     }
 
     #[test]
     fn a_path_selects_itself_what_is_below_and_the_way_to_it() {
         for pattern in ["usr/bin", "/usr/bin/", "./usr//bin"] {
-            assert_eq!(judge(pattern, "/"), Verdict::Passage);
-            assert_eq!(judge(pattern, "/usr"), Verdict::Passage);
-            assert_eq!(judge(pattern, "/usr/bin"), Verdict::Inside);
-            assert_eq!(judge(pattern, "/usr/bin/a/b"), Verdict::Inside);
-            assert_eq!(judge(pattern, "/usr/lib"), Verdict::Outside);
-            assert_eq!(judge(pattern, "/usr/binary"), Verdict::Outside);
+            assert_eq!(classify(pattern, "/"), SelectionMatch::Ancestor);
+            assert_eq!(classify(pattern, "/usr"), SelectionMatch::Ancestor);
+            assert_eq!(classify(pattern, "/usr/bin"), SelectionMatch::Inside);
+            assert_eq!(classify(pattern, "/usr/bin/a/b"), SelectionMatch::Inside);
+            assert_eq!(classify(pattern, "/usr/lib"), SelectionMatch::Outside);
+            assert_eq!(classify(pattern, "/usr/binary"), SelectionMatch::Outside);
         }
-        assert_eq!(judge("/", "/anything"), Verdict::Inside);
+        assert_eq!(classify("/", "/anything"), SelectionMatch::Inside);
     }
 
     #[test]
     fn wildcards_stay_within_a_name() {
-        assert_eq!(judge("usr/*/x", "/usr/lib"), Verdict::Passage);
-        assert_eq!(judge("usr/*/x", "/usr/lib/x"), Verdict::Inside);
-        assert_eq!(judge("usr/*", "/usr/lib/deep"), Verdict::Inside);
-        assert_eq!(judge("*.so", "/lib/a.so"), Verdict::Outside);
-        assert_eq!(judge("lib?.[a-c]", "/lib1.b"), Verdict::Inside);
-        assert_eq!(judge("lib?.[!a-c]", "/lib1.b"), Verdict::Outside);
-        assert_eq!(judge("{a,b}c", "/bc"), Verdict::Inside);
+        assert_eq!(classify("usr/*/x", "/usr/lib"), SelectionMatch::Ancestor);
+        assert_eq!(classify("usr/*/x", "/usr/lib/x"), SelectionMatch::Inside);
+        assert_eq!(classify("usr/*", "/usr/lib/deep"), SelectionMatch::Inside);
+        assert_eq!(classify("*.so", "/lib/a.so"), SelectionMatch::Outside);
+        assert_eq!(classify("lib?.[a-c]", "/lib1.b"), SelectionMatch::Inside);
+        assert_eq!(classify("lib?.[!a-c]", "/lib1.b"), SelectionMatch::Outside);
+        assert_eq!(classify("{a,b}c", "/bc"), SelectionMatch::Inside);
     }
 
     #[test]
     fn two_stars_are_any_number_of_directories() {
-        assert_eq!(judge("**/a.so", "/a.so"), Verdict::Inside);
-        assert_eq!(judge("**/a.so", "/x/y"), Verdict::Passage);
-        assert_eq!(judge("**/a.so", "/x/y/a.so"), Verdict::Inside);
-        assert_eq!(judge("x/**/y/**/z", "/x/1/y/y/2/z"), Verdict::Inside);
-        assert_eq!(judge("x/**/y", "/z"), Verdict::Outside);
+        assert_eq!(classify("**/a.so", "/a.so"), SelectionMatch::Inside);
+        assert_eq!(classify("**/a.so", "/x/y"), SelectionMatch::Ancestor);
+        assert_eq!(classify("**/a.so", "/x/y/a.so"), SelectionMatch::Inside);
+        assert_eq!(classify("x/**/y/**/z", "/x/1/y/y/2/z"), SelectionMatch::Inside);
+        assert_eq!(classify("x/**/y", "/z"), SelectionMatch::Outside);
     }
 
     #[test]
     fn a_name_with_special_characters_can_be_given_as_it_is() {
-        assert_eq!(judge("a[1].txt", "/a[1].txt"), Verdict::Inside);
-        assert_eq!(judge(r"a\*", "/a*"), Verdict::Inside);
-        assert_eq!(judge(r"a\*", "/ab"), Verdict::Outside);
+        assert_eq!(classify("a[1].txt", "/a[1].txt"), SelectionMatch::Inside);
+        assert_eq!(classify(r"a\*", "/a*"), SelectionMatch::Inside);
+        assert_eq!(classify(r"a\*", "/ab"), SelectionMatch::Outside);
         let selection = Selection::new([b"caf\xe9".as_slice()]).unwrap();
-        assert_eq!(selection.judge(b"/caf\xe9", &mut selection.matches()), Verdict::Inside);
+        assert_eq!(
+            selection.classify(b"/caf\xe9", &mut selection.matches()),
+            SelectionMatch::Inside
+        );
     }
 
     #[test]
     fn names_that_are_not_utf_8_fit_wildcards() {
         let selection = Selection::new(["caf*"]).unwrap();
-        assert_eq!(selection.judge(b"/caf\xe9", &mut selection.matches()), Verdict::Inside);
+        assert_eq!(
+            selection.classify(b"/caf\xe9", &mut selection.matches()),
+            SelectionMatch::Inside
+        );
     }
 
     #[test]
     fn a_pattern_that_selects_nothing_is_known() {
         let selection = Selection::new(["a", "b*"]).unwrap();
         let mut matches = selection.matches();
-        selection.judge(b"/bc", &mut matches);
+        selection.classify(b"/bc", &mut matches);
         assert_eq!(selection.unmatched(&matches).collect::<Vec<_>>(), [b"a"]);
     }
 

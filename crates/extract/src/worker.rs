@@ -5,57 +5,57 @@ use std::sync::Arc;
 
 use ferrofs_workers::workqueue::Handler;
 
-use crate::batch::Batch;
+use crate::batch::EntryBatch;
 use crate::content::ContentWriter;
-use crate::entry_writer::{Report, Task};
-use crate::large_file::{Ended, Segment};
+use crate::entry_writer::{ExtractContext, TaskReport};
+use crate::large_file::{FileSegment, SegmentEnd};
 
 /// A request, and afterwards what came of it.
 #[derive(Debug, Default)]
-pub(crate) enum Request {
+pub(crate) enum ExtractRequest {
     #[default]
     Nothing,
-    Batch(Batch),
-    Segment(Segment),
+    Batch(EntryBatch),
+    Segment(FileSegment),
     /// A segment has ended, and others of its file are still being written.
-    Ended(Report),
+    Ended(TaskReport),
 }
 
 /// One thread's share in an extraction.
 #[derive(Debug)]
-pub(crate) struct Worker {
-    task: Arc<Task>,
+pub(crate) struct ExtractWorker {
+    context: Arc<ExtractContext>,
     content: ContentWriter,
 }
 
-impl Worker {
-    pub(crate) fn new(task: Arc<Task>) -> Self {
-        Self { task, content: ContentWriter::default() }
+impl ExtractWorker {
+    pub(crate) fn new(context: Arc<ExtractContext>) -> Self {
+        Self { context, content: ContentWriter::default() }
     }
 }
 
-impl Handler for Worker {
-    type Request = Request;
+impl Handler for ExtractWorker {
+    type Request = ExtractRequest;
 
-    fn handle(&mut self, request: &mut Request) {
-        if let Request::Segment(segment) = request {
+    fn handle(&mut self, request: &mut ExtractRequest) {
+        if let ExtractRequest::Segment(segment) = request {
             segment.write(&mut self.content);
         }
         // From here on a panic would be the batch's.
         *request = match std::mem::take(request) {
-            Request::Segment(segment) => end(segment),
+            ExtractRequest::Segment(segment) => end(segment),
             other => other,
         };
-        if let Request::Batch(batch) = request {
-            batch.run(&self.task, &mut self.content);
+        if let ExtractRequest::Batch(batch) = request {
+            batch.run(&self.context, &mut self.content);
         }
     }
 }
 
 /// Ends a segment.
-pub(crate) fn end(segment: Segment) -> Request {
+pub(crate) fn end(segment: FileSegment) -> ExtractRequest {
     match segment.end() {
-        Ended::OneOfMany(report) => Request::Ended(report),
-        Ended::Last(batch) => Request::Batch(batch),
+        SegmentEnd::OneOfMany(report) => ExtractRequest::Ended(report),
+        SegmentEnd::Last(batch) => ExtractRequest::Batch(batch),
     }
 }

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ferrofs_extract::{Error, ErrorKind, Event, Existing, Options, Selection, Summary};
+use ferrofs_extract::{
+    Error, ErrorKind, ExistingFiles, ExtractEvent, ExtractOptions, ExtractSummary, Selection,
+};
 use ferrofs_extract::{extract, measure};
 use ferrofs_image::Image;
 use tempfile::TempDir;
@@ -18,10 +20,14 @@ fn open(name: &str) -> Image {
     Image::open(folder.join(name)).unwrap()
 }
 
-fn run(name: &str, destination: &Path, options: &Options) -> (Result<Summary, Error>, Vec<Error>) {
+fn run(
+    name: &str,
+    destination: &Path,
+    options: &ExtractOptions,
+) -> (Result<ExtractSummary, Error>, Vec<Error>) {
     let mut failures = Vec::new();
     let summary = extract(&open(name), destination, options, &mut |event| {
-        if let Event::Failed(error) = event {
+        if let ExtractEvent::Failed(error) = event {
             failures.push(error);
         }
     });
@@ -46,12 +52,12 @@ fn directories_swapped_for_symlinks_meanwhile_lead_nowhere() {
     let folder = TempDir::new().unwrap();
     let outside = folder.path().join("outside");
     fs::create_dir(&outside).unwrap();
-    for (name, existing) in [("new", Existing::Refuse), ("old", Existing::Replace)] {
+    for (name, existing) in [("new", ExistingFiles::Refuse), ("old", ExistingFiles::Replace)] {
         let tree = folder.path().join(name);
-        let options = Options { existing, ..Options::default() };
+        let options = ExtractOptions { existing, ..ExtractOptions::default() };
         let mut events = 0;
         extract(&open("lz4.erofs"), &tree, &options, &mut |event| {
-            if matches!(event, Event::Progress(_)) {
+            if matches!(event, ExtractEvent::Progress(_)) {
                 swap_directories(&tree, &outside);
                 events += 1;
             }
@@ -67,8 +73,8 @@ fn hard_links_to_a_file_that_was_swapped_become_copies() {
     let folder = TempDir::new().unwrap();
     let tree = folder.path().join("tree");
     let mut is_swapped = false;
-    let summary = extract(&open("plain.erofs"), &tree, &Options::default(), &mut |event| {
-        if matches!(event, Event::Progress(now) if now.entries == 1) && !is_swapped {
+    let summary = extract(&open("plain.erofs"), &tree, &ExtractOptions::default(), &mut |event| {
+        if matches!(event, ExtractEvent::Progress(now) if now.entries == 1) && !is_swapped {
             let other = folder.path().join("other");
             fs::write(&other, "another file").unwrap();
             fs::rename(other, tree.join("a.txt")).unwrap();
@@ -77,7 +83,7 @@ fn hard_links_to_a_file_that_was_swapped_become_copies() {
     })
     .unwrap();
     assert!(is_swapped);
-    assert_eq!((summary.hard_links, summary.withheld.copied_links), (0, 1));
+    assert_eq!((summary.hard_links, summary.skipped.copied_links), (0, 1));
     assert_eq!(fs::metadata(tree.join("linked")).unwrap().len(), 3000);
 }
 
@@ -85,17 +91,17 @@ fn hard_links_to_a_file_that_was_swapped_become_copies() {
 fn an_extraction_that_nobody_wants_any_more_ends_and_leaves_whole_files() {
     let folder = TempDir::new().unwrap();
     let whole = folder.path().join("whole");
-    let (summary, _) = run("demo.erofs", &whole, &Options::default());
+    let (summary, _) = run("demo.erofs", &whole, &ExtractOptions::default());
     // Several threads may be done with everything before the first of them is heard of.
     for (max_threads, most) in [(Some(1), summary.unwrap().files - 1), (None, u64::MAX)] {
         let tree = folder.path().join(format!("{max_threads:?}"));
         let stop = Arc::new(AtomicBool::new(false));
         let stopper = Some(Arc::clone(&stop));
-        let options = Options { stop: stopper, max_threads, ..Options::default() };
+        let options = ExtractOptions { stop: stopper, max_threads, ..ExtractOptions::default() };
         let mut failures = 0;
         let error = extract(&open("demo.erofs"), &tree, &options, &mut |event| match event {
-            Event::Progress(_) => stop.store(true, Ordering::Relaxed),
-            Event::Failed(_) => failures += 1,
+            ExtractEvent::Progress(_) => stop.store(true, Ordering::Relaxed),
+            ExtractEvent::Failed(_) => failures += 1,
             _ => {}
         })
         .unwrap_err();
@@ -130,12 +136,12 @@ fn files(tree: &Path) -> Vec<PathBuf> {
 #[test]
 fn the_summary_counts_everything_once() {
     let folder = TempDir::new().unwrap();
-    let (summary, failures) = run("plain.erofs", folder.path(), &Options::default());
+    let (summary, failures) = run("plain.erofs", folder.path(), &ExtractOptions::default());
     let summary = summary.unwrap();
     assert!(failures.is_empty());
     assert_eq!((summary.directories, summary.symlinks, summary.hard_links), (4, 2, 1));
-    assert_eq!(summary.special + summary.withheld.special, 3);
-    assert_eq!(summary.entries() + summary.withheld.special, 29);
+    assert_eq!(summary.special + summary.skipped.special, 3);
+    assert_eq!(summary.entries() + summary.skipped.special, 29);
 }
 
 #[test]
@@ -144,8 +150,8 @@ fn what_is_measured_is_what_gets_extracted() {
         let folder = TempDir::new().unwrap();
         let total = measure(&open(name), &Selection::default());
         let mut last = None;
-        extract(&open(name), folder.path(), &Options::default(), &mut |event| {
-            if let Event::Progress(now) = event {
+        extract(&open(name), folder.path(), &ExtractOptions::default(), &mut |event| {
+            if let ExtractEvent::Progress(now) = event {
                 last = Some(now);
             }
         })
@@ -165,7 +171,7 @@ fn a_part_is_measured_as_a_part() {
 fn a_destination_with_entries_is_refused_untouched() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("mine"), "").unwrap();
-    let (result, _) = run("plain.erofs", folder.path(), &Options::default());
+    let (result, _) = run("plain.erofs", folder.path(), &ExtractOptions::default());
     assert!(matches!(result.unwrap_err().kind(), ErrorKind::NotEmpty));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
@@ -175,6 +181,6 @@ fn a_destination_that_is_a_file_is_an_error() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
-    let (result, _) = run("plain.erofs", &file, &Options::default());
+    let (result, _) = run("plain.erofs", &file, &ExtractOptions::default());
     assert!(matches!(result.unwrap_err().kind(), ErrorKind::Output { .. }));
 }

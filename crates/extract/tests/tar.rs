@@ -10,8 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use ferrofs_extract::{Error, ErrorKind, Event, Holes, Selection, Summary, TarOptions, write_tar};
-use ferrofs_image::{FileType, Image, OpenOptions, Piece, Source, Visit};
+use ferrofs_extract::{
+    Error, ErrorKind, ExtractEvent, ExtractSummary, HolePolicy, Selection, WriteTarOptions,
+    write_tar,
+};
+use ferrofs_image::{FilePiece, FileType, Image, ImageSource, OpenOptions, WalkEvent};
 use ferrofs_workers::memory::Budget;
 
 fn data(name: &str) -> PathBuf {
@@ -23,46 +26,46 @@ fn open(name: &str) -> Image {
 }
 
 /// A tar, what was counted, and what failed.
-struct Written {
+struct TarRun {
     bytes: Vec<u8>,
-    summary: Result<Summary, Error>,
+    summary: Result<ExtractSummary, Error>,
     failures: Vec<Error>,
 }
 
-fn written(image: &Image, options: &TarOptions) -> Written {
+fn written(image: &Image, options: &WriteTarOptions) -> TarRun {
     let (mut bytes, mut failures) = (Vec::new(), Vec::new());
     let summary = write_tar(image, &mut bytes, options, &mut |event| {
-        if let Event::Failed(error) = event {
+        if let ExtractEvent::Failed(error) = event {
             failures.push(error);
         }
     });
-    Written { bytes, summary, failures }
+    TarRun { bytes, summary, failures }
 }
 
 /// The tar of a sound image.
-fn sound(image: &Image, options: &TarOptions) -> (Vec<u8>, Summary) {
-    let Written { bytes, summary, failures } = written(image, options);
+fn sound(image: &Image, options: &WriteTarOptions) -> (Vec<u8>, ExtractSummary) {
+    let TarRun { bytes, summary, failures } = written(image, options);
     assert!(failures.is_empty(), "{failures:?}");
     (bytes, summary.unwrap())
 }
 
-fn threads(count: usize) -> TarOptions {
-    TarOptions { max_threads: Some(count), ..TarOptions::default() }
+fn threads(count: usize) -> WriteTarOptions {
+    WriteTarOptions { max_threads: Some(count), ..WriteTarOptions::default() }
 }
 
 /// A member's type, target and contents.
-type Member = (tar::EntryType, Vec<u8>, Vec<u8>);
-type Members = BTreeMap<Vec<u8>, Member>;
+type TarMember = (tar::EntryType, Vec<u8>, Vec<u8>);
+type TarMembers = BTreeMap<Vec<u8>, TarMember>;
 
 /// The member at a path, or the one that it is another name of: which of the names is the first may
 /// depend on what can be read.
-fn resolved<'m>(members: &'m Members, path: &[u8]) -> &'m Member {
+fn resolved<'m>(members: &'m TarMembers, path: &[u8]) -> &'m TarMember {
     let member = &members[path];
     if member.0 == tar::EntryType::Link { &members[&member.1] } else { member }
 }
 
 /// What the tar crate finds.
-fn members(bytes: &[u8]) -> Members {
+fn members(bytes: &[u8]) -> TarMembers {
     let mut archive = tar::Archive::new(bytes);
     let mut members = BTreeMap::new();
     for entry in archive.entries().unwrap() {
@@ -82,8 +85,8 @@ fn contents(image: &Image, inode: &ferrofs_image::Inode) -> Vec<u8> {
     image
         .for_each_piece(inode, |piece| {
             match piece {
-                Piece::Data { bytes: part, .. } => bytes.extend_from_slice(part),
-                Piece::Hole { length, .. } => {
+                FilePiece::Data { bytes: part, .. } => bytes.extend_from_slice(part),
+                FilePiece::Hole { length, .. } => {
                     bytes.resize(bytes.len() + usize::try_from(length).unwrap(), 0);
                 }
             }
@@ -94,11 +97,11 @@ fn contents(image: &Image, inode: &ferrofs_image::Inode) -> Vec<u8> {
 }
 
 /// Compares a tar without sparse files with the image.
-fn compare(image: &Image, bytes: &[u8], summary: &Summary) {
+fn compare(image: &Image, bytes: &[u8], summary: &ExtractSummary) {
     let members = members(bytes);
     let mut seen = 0;
     for visit in image.walk(b"/").unwrap() {
-        let (Visit::Enter(node) | Visit::Leaf(node)) = visit else { continue };
+        let (WalkEvent::Enter(node) | WalkEvent::Leaf(node)) = visit else { continue };
         let mut path = node.path.strip_prefix(b"/").unwrap().to_vec();
         match node.inode.file_type() {
             FileType::Socket => continue,
@@ -125,7 +128,7 @@ fn compare(image: &Image, bytes: &[u8], summary: &Summary) {
 fn another_library_finds_every_entry_with_its_contents() {
     for name in ["plain.erofs", "lz4.erofs", "demo.erofs", "compact.erofs", "mz-lz4.erofs"] {
         let image = open(name);
-        let options = TarOptions { holes: Holes::Zeros, ..TarOptions::default() };
+        let options = WriteTarOptions { holes: HolePolicy::Zeros, ..WriteTarOptions::default() };
         let (bytes, summary) = sound(&image, &options);
         compare(&image, &bytes, &summary);
     }
@@ -188,7 +191,7 @@ fn the_bytes_do_not_depend_on_threads_or_memory() {
         assert!(alone.len().is_multiple_of(10_240) && alone.ends_with(&[0; 1024]), "{name}");
         for count in [1, 2, 5] {
             let budget = Budget::new(16 << 20);
-            let options = TarOptions { budget: Some(budget.clone()), ..threads(count) };
+            let options = WriteTarOptions { budget: Some(budget.clone()), ..threads(count) };
             let (again, counted) = sound(&image, &options);
             assert!(again == alone, "{name} with {count} threads");
             assert_eq!(counted, summary);
@@ -199,8 +202,8 @@ fn the_bytes_do_not_depend_on_threads_or_memory() {
 
 #[test]
 fn a_budget_without_room_is_a_named_error() {
-    let options = TarOptions { budget: Some(Budget::new(1 << 20)), ..threads(2) };
-    let Written { bytes, summary, .. } = written(&open("plain.erofs"), &options);
+    let options = WriteTarOptions { budget: Some(Budget::new(1 << 20)), ..threads(2) };
+    let TarRun { bytes, summary, .. } = written(&open("plain.erofs"), &options);
     assert!(matches!(summary.unwrap_err().kind(), ErrorKind::Memory(_)));
     assert!(bytes.is_empty());
 }
@@ -211,22 +214,25 @@ fn what_is_remembered_of_names_is_charged() {
     let budget = || Some(Budget::with_stall(2 << 20, Duration::from_millis(10)));
     let image = open("lz4.erofs");
     assert!(sound(&image, &threads(1)).1.hard_links > 0);
-    let ended = written(&image, &TarOptions { budget: budget(), ..threads(1) }).summary;
+    let ended = written(&image, &WriteTarOptions { budget: budget(), ..threads(1) }).summary;
     assert!(matches!(ended.unwrap_err().kind(), ErrorKind::Memory(_)));
     let selection = Selection::new(["no-such-name"]).unwrap();
-    written(&image, &TarOptions { selection, budget: budget(), ..threads(1) }).summary.unwrap();
+    written(&image, &WriteTarOptions { selection, budget: budget(), ..threads(1) })
+        .summary
+        .unwrap();
 }
 
 #[test]
 fn a_selection_comes_with_the_directories_above_it_but_for_the_root() {
     let image = open("demo.erofs");
-    let all = members(&sound(&image, &TarOptions::default()).0);
+    let all = members(&sound(&image, &WriteTarOptions::default()).0);
     let file = all.iter().find(|(path, (kind, ..))| {
         *kind == tar::EntryType::Regular && path.iter().filter(|byte| **byte == b'/').count() == 2
     });
     let path = String::from_utf8(file.unwrap().0.clone()).unwrap();
     let selection = Selection::new([&path]).unwrap();
-    let (bytes, summary) = sound(&image, &TarOptions { selection, ..TarOptions::default() });
+    let (bytes, summary) =
+        sound(&image, &WriteTarOptions { selection, ..WriteTarOptions::default() });
     let found: Vec<_> =
         members(&bytes).into_keys().map(|path| String::from_utf8(path).unwrap()).collect();
     let slashes: Vec<_> = path.match_indices('/').map(|(at, _)| path[..=at].to_owned()).collect();
@@ -237,19 +243,19 @@ fn a_selection_comes_with_the_directories_above_it_but_for_the_root() {
 #[test]
 fn a_path_that_is_not_there_fails_and_the_tar_is_whole() {
     let selection = Selection::new(["no/such"]).unwrap();
-    let options = TarOptions { selection, ..TarOptions::default() };
-    let Written { bytes, summary, failures } = written(&open("plain.erofs"), &options);
+    let options = WriteTarOptions { selection, ..WriteTarOptions::default() };
+    let TarRun { bytes, summary, failures } = written(&open("plain.erofs"), &options);
     assert!(matches!(failures[0].kind(), ErrorKind::NothingMatches));
     assert_eq!((bytes, summary.unwrap().failures), (vec![0; 10_240], 1));
 }
 
 /// Takes so many bytes, and then fails.
-struct Narrow {
+struct LimitedWriter {
     room: usize,
     error: io::ErrorKind,
 }
 
-impl Write for Narrow {
+impl Write for LimitedWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = bytes.len().min(self.room);
         self.room -= count;
@@ -268,7 +274,7 @@ fn an_output_that_fails_ends_it_with_a_named_error() {
     for error in [io::ErrorKind::StorageFull, io::ErrorKind::BrokenPipe] {
         for room in [0, 1, 512, total / 2, total - 1] {
             for count in [1, 3] {
-                let mut out = Narrow { room, error };
+                let mut out = LimitedWriter { room, error };
                 let failed = write_tar(&image, &mut out, &threads(count), &mut |_| {}).unwrap_err();
                 let ErrorKind::Output { operation, source } = failed.kind() else {
                     panic!("{failed}")
@@ -281,14 +287,14 @@ fn an_output_that_fails_ends_it_with_a_named_error() {
 
 /// A file that misbehaves once, at its n-th read.
 #[derive(Debug)]
-struct Unsound {
+struct PanickingSource {
     bytes: Vec<u8>,
     reads: AtomicU64,
     bad_read: u64,
     panics: bool,
 }
 
-impl Source for Unsound {
+impl ImageSource for PanickingSource {
     fn length(&self) -> u64 {
         self.bytes.len() as u64
     }
@@ -306,7 +312,7 @@ impl Source for Unsound {
 }
 
 /// Runs `work` and fails the test if it takes longer than anything here may.
-fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+fn with_watchdog<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     let thread = std::thread::Builder::new().spawn(move || sender.send(work()).unwrap()).unwrap();
     let result = receiver.recv_timeout(Duration::from_secs(60)).expect("it hangs or panicked");
@@ -321,7 +327,7 @@ fn with_each_bad_read(panics: bool) {
     let good = members(&sound(&open("lz4hc-dedupe-fragments-ztail.erofs"), &threads(1)).0);
     for count in [1, 3] {
         for bad_read in 0.. {
-            let source = Arc::new(Unsound {
+            let source = Arc::new(PanickingSource {
                 bytes: bytes.clone(),
                 reads: AtomicU64::new(0),
                 bad_read,
@@ -329,11 +335,12 @@ fn with_each_bad_read(panics: bool) {
             });
             let reads = Arc::clone(&source);
             let opened = std::panic::catch_unwind(|| {
-                OpenOptions::new().open_sources(Arc::clone(&source) as Arc<dyn Source>, Vec::new())
+                OpenOptions::new()
+                    .open_sources(Arc::clone(&source) as Arc<dyn ImageSource>, Vec::new())
             });
             let Ok(Ok(image)) = opened else { continue };
-            let Written { bytes, summary, failures } =
-                in_time(move || written(&image, &threads(count)));
+            let TarRun { bytes, summary, failures } =
+                with_watchdog(move || written(&image, &threads(count)));
             if reads.reads.load(Ordering::SeqCst) <= bad_read {
                 assert!(failures.is_empty() && summary.is_ok());
                 break;

@@ -8,7 +8,7 @@ const FOREVER_SECONDS: u64 = 1 << 40;
 
 /// What `stat` shows of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Attributes {
+pub struct NodeAttributes {
     /// The inode number that users see.
     pub ino: u64,
     /// Bytes.
@@ -33,7 +33,7 @@ pub struct Attributes {
     pub nanoseconds: u32,
 }
 
-impl Attributes {
+impl NodeAttributes {
     pub(crate) fn on_wire(&self) -> Attr {
         // Read back by the kernel as signed.
         let seconds = self.seconds.cast_unsigned();
@@ -64,7 +64,7 @@ pub struct Entry {
     /// The node; 0 for a name that does not exist.
     pub node: u64,
     /// Its attributes; of no meaning without a node.
-    pub attributes: Attributes,
+    pub attributes: NodeAttributes,
 }
 
 impl Entry {

@@ -57,25 +57,25 @@ impl Capabilities {
 
     /// Both together.
     #[must_use]
-    pub const fn with(self, other: Self) -> Self {
+    pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
     /// What both have.
     #[must_use]
-    pub const fn common(self, other: Self) -> Self {
+    pub const fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
     /// Whether all of `other` is in here.
     #[must_use]
-    pub const fn has(self, other: Self) -> bool {
+    pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
     /// The names of what is known of them, in the order of their bits.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
-        Self::NAMES.into_iter().filter(move |(bit, _)| self.has(*bit)).map(|(_, name)| name)
+        Self::NAMES.into_iter().filter(move |(bit, _)| self.contains(*bit)).map(|(_, name)| name)
     }
 }
 
@@ -97,9 +97,9 @@ mod tests {
 
     #[test]
     fn names_tell_what_is_in_a_set() {
-        let both = Capabilities::ASYNC_READ.with(Capabilities::CACHE_SYMLINKS);
+        let both = Capabilities::ASYNC_READ.union(Capabilities::CACHE_SYMLINKS);
         assert_eq!(both.to_string(), "async-read cache-symlinks");
-        assert!(both.has(Capabilities::ASYNC_READ) && !both.has(Capabilities::MAX_PAGES));
-        assert_eq!(both.common(Capabilities::ASYNC_READ), Capabilities::ASYNC_READ);
+        assert!(both.contains(Capabilities::ASYNC_READ) && !both.contains(Capabilities::MAX_PAGES));
+        assert_eq!(both.intersection(Capabilities::ASYNC_READ), Capabilities::ASYNC_READ);
     }
 }

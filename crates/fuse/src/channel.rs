@@ -36,7 +36,7 @@ impl Channel {
     ///
     /// # Errors
     /// The device cannot be opened here, or the kernel is older than 4.2.
-    pub(crate) fn another(&self) -> Result<Self, Errno> {
+    pub(crate) fn clone_channel(&self) -> Result<Self, Errno> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let device = rustix::fs::open(Path::new(DEVICE), flags, Mode::empty())?;
         let ours = std::os::fd::AsRawFd::as_raw_fd(&self.device).cast_unsigned();

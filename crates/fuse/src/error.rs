@@ -17,8 +17,8 @@ pub enum SessionError {
     },
     /// What came first was no greeting.
     Protocol,
-    /// The mount was gone before it greeted.
-    Gone,
+    /// The mount was gone before FUSE_INIT.
+    Unmounted,
     /// The device fails.
     Device(Errno),
     /// A thread could not be started.
@@ -35,7 +35,7 @@ impl fmt::Display for SessionError {
                 )
             }
             Self::Protocol => f.write_str("the kernel's first request is no FUSE_INIT"),
-            Self::Gone => f.write_str("it was unmounted before it was ready"),
+            Self::Unmounted => f.write_str("it was unmounted before it was ready"),
             Self::Device(errno) => write!(f, "/dev/fuse: {errno}"),
             Self::Thread(cause) => write!(f, "a thread cannot be started: {cause}"),
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Something that happened to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Event {
+pub enum SessionEvent {
     /// It took longer than the limit, and was answered with `EIO`.
     TimedOut {
         /// The thread that asked; 0 if nobody waits, or it is out of sight.
@@ -15,14 +15,14 @@ pub enum Event {
         after: Duration,
     },
     /// Whoever asked is being killed, and was let go while the request hangs.
-    LetGo {
+    Interrupted {
         /// The thread that asked.
         pid: u32,
         /// How long it had waited.
         after: Duration,
     },
     /// Every listener has been at a request for a while, so one more was started.
-    SpareListener {
+    SpareListenerStarted {
         /// How many listeners there are now.
         listeners: usize,
     },
@@ -32,7 +32,7 @@ pub enum Event {
         node: u64,
     },
     /// A request was not what it says; it was answered with `EIO`.
-    Malformed,
+    MalformedRequest,
     /// The device failed in a way that no retry mends; the listener ended.
     DeviceFailed {
         /// Why.
@@ -40,28 +40,28 @@ pub enum Event {
     },
     /// The mount is gone, and nobody waits for an answer any more. Told once, by the first listener that sees it;
     /// the others end as soon as they are done.
-    Gone,
+    Unmounted,
 }
 
-impl fmt::Display for Event {
+impl fmt::Display for SessionEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TimedOut { pid, after } => {
                 write!(f, "a request of thread {pid} was given up after {after:?}; it gets EIO")
             }
-            Self::LetGo { pid, after } => {
+            Self::Interrupted { pid, after } => {
                 write!(f, "thread {pid} is being killed; its request was given up after {after:?}")
             }
-            Self::SpareListener { listeners } => {
+            Self::SpareListenerStarted { listeners } => {
                 write!(f, "all listeners are busy for long; there are {listeners} now")
             }
             Self::Panicked { node } => {
                 write!(f, "a request about node {node} panicked; it gets EIO")
             }
-            Self::Malformed => {
+            Self::MalformedRequest => {
                 f.write_str("a request of the kernel is not what it says; it gets EIO")
             }
-            Self::Gone => f.write_str("the mount is gone"),
+            Self::Unmounted => f.write_str("the mount is gone"),
             Self::DeviceFailed { errno } => write!(f, "/dev/fuse: {errno}; a listener ended"),
         }
     }

@@ -1,22 +1,22 @@
-//! Entries of a directory in the form that `READDIR` and `READDIRPLUS` want, in a buffer of a fixed room. Filled by
+//! Entries of a directory in the form that `READDIR` and `READDIRPLUS` want, in a buffer of a fixed size. Filled by
 //! file systems.
 
 use zerocopy::IntoBytes;
 
 use crate::attributes::Entry;
-use crate::wire::{Dirent, EntryOut};
+use crate::wire::{EntryOut, FuseDirent};
 
 /// Collects entries until the room is used up.
 #[derive(Debug)]
-pub struct Listing<'a> {
+pub struct DirentBuffer<'a> {
     bytes: &'a mut Vec<u8>,
-    room: usize,
+    capacity: usize,
     is_plus: bool,
 }
 
 /// One name of a listing.
 #[derive(Clone, Copy, Debug)]
-pub struct ListedName<'a> {
+pub struct DirentName<'a> {
     /// The inode number that users see.
     pub ino: u64,
     /// What `offset` a later request has that goes on behind this name.
@@ -27,11 +27,11 @@ pub struct ListedName<'a> {
     pub name: &'a [u8],
 }
 
-impl<'a> Listing<'a> {
+impl<'a> DirentBuffer<'a> {
     /// An empty list for `READDIR`, or for `READDIRPLUS`; `bytes` is used again from its start.
-    pub fn new(bytes: &'a mut Vec<u8>, room: usize, is_plus: bool) -> Self {
+    pub fn new(bytes: &'a mut Vec<u8>, capacity: usize, is_plus: bool) -> Self {
         bytes.clear();
-        Self { bytes, room, is_plus }
+        Self { bytes, capacity, is_plus }
     }
 
     /// Whether entries carry attributes.
@@ -42,14 +42,14 @@ impl<'a> Listing<'a> {
 
     /// Whether a name of so many bytes has room.
     #[must_use]
-    pub fn has_room(&self, name_bytes: usize) -> bool {
-        self.bytes.len().saturating_add(self.entry_bytes(name_bytes)) <= self.room
+    pub fn fits(&self, name_bytes: usize) -> bool {
+        self.bytes.len().saturating_add(self.entry_bytes(name_bytes)) <= self.capacity
     }
 
     /// Adds a name; answers `false`, and adds nothing, if it has no room. `entry` counts only in a list with
     /// attributes; without one the kernel looks the name up when somebody wants it.
-    pub fn push(&mut self, listed: &ListedName<'_>, entry: Option<&Entry>) -> bool {
-        if !self.has_room(listed.name.len()) {
+    pub fn push(&mut self, listed: &DirentName<'_>, entry: Option<&Entry>) -> bool {
+        if !self.fits(listed.name.len()) {
             return false;
         }
         let end = self.bytes.len().saturating_add(self.entry_bytes(listed.name.len()));
@@ -57,7 +57,7 @@ impl<'a> Listing<'a> {
             let entry = entry.map_or_else(EntryOut::default, Entry::on_wire);
             self.bytes.extend_from_slice(entry.as_bytes());
         }
-        let dirent = Dirent {
+        let dirent = FuseDirent {
             ino: listed.ino,
             offset: listed.next,
             name_bytes: u32::try_from(listed.name.len()).unwrap_or(0),
@@ -77,7 +77,7 @@ impl<'a> Listing<'a> {
 
     fn entry_bytes(&self, name_bytes: usize) -> usize {
         let attributes = if self.is_plus { size_of::<EntryOut>() } else { 0 };
-        attributes + size_of::<Dirent>() + name_bytes.next_multiple_of(8)
+        attributes + size_of::<FuseDirent>() + name_bytes.next_multiple_of(8)
     }
 }
 
@@ -85,13 +85,13 @@ impl<'a> Listing<'a> {
 mod tests {
     use super::*;
 
-    const NAME: ListedName<'static> =
-        ListedName { ino: 7, next: 1, file_type: 8, name: b"nine-char" };
+    const NAME: DirentName<'static> =
+        DirentName { ino: 7, next: 1, file_type: 8, name: b"nine-char" };
 
     #[test]
     fn names_are_padded_and_what_has_no_room_is_left_out() {
         let mut bytes = vec![9; 3];
-        let mut listing = Listing::new(&mut bytes, 100, false);
+        let mut listing = DirentBuffer::new(&mut bytes, 100, false);
         assert!(listing.push(&NAME, None));
         assert_eq!(listing.as_bytes().len(), 24 + 16);
         assert!(listing.push(&NAME, None));
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn attributes_precede_a_name_and_may_be_missing() {
         let mut bytes = Vec::new();
-        let mut listing = Listing::new(&mut bytes, 4096, true);
+        let mut listing = DirentBuffer::new(&mut bytes, 4096, true);
         assert!(listing.push(&NAME, None));
         let entry = Entry { node: 5, ..Entry::default() };
         assert!(listing.push(&NAME, Some(&entry)));

@@ -5,13 +5,13 @@ use std::sync::{Arc, Weak};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use crate::session::{SessionCounts, Shared};
+use crate::session::{SessionState, SessionStats};
 use crate::wire::{StoreOut, notification};
 
 /// Tells the kernel things. It does not keep the session: the file system that the session keeps may have it.
 #[derive(Clone)]
 pub struct Notifier {
-    shared: Weak<Shared>,
+    shared: Weak<SessionState>,
 }
 
 impl std::fmt::Debug for Notifier {
@@ -21,20 +21,20 @@ impl std::fmt::Debug for Notifier {
 }
 
 impl Notifier {
-    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: &Arc<SessionState>) -> Self {
         Self { shared: Arc::downgrade(shared) }
     }
 
-    /// Whether so many listeners are free that the calling one may be busy, or wait, without anybody waiting for it.
+    /// Whether so many listeners are idle that the calling one may be busy, or wait, without anybody waiting for it.
     #[must_use]
-    pub fn others_listen(&self) -> bool {
-        self.shared.upgrade().is_some_and(|shared| shared.free.count() > 0)
+    pub fn has_idle_listener(&self) -> bool {
+        self.shared.upgrade().is_some_and(|shared| shared.idle.count() > 0)
     }
 
     /// Who listens now: nobody once the session is over.
     #[must_use]
-    pub fn counts(&self) -> SessionCounts {
-        self.shared.upgrade().map(|shared| shared.counts()).unwrap_or_default()
+    pub fn stats(&self) -> SessionStats {
+        self.shared.upgrade().map(|shared| shared.stats()).unwrap_or_default()
     }
 
     /// Puts bytes of a file where reads find them: into the kernel's page cache. Pages that are being read are waited

@@ -60,7 +60,7 @@ pub enum Operation<'a> {
     },
     /// Opening a directory; `ENOSYS` as for files.
     OpenDir,
-    /// Entries of a directory: [`Reply::bytes`](crate::Reply::bytes) of a [`Listing`](crate::Listing).
+    /// Entries of a directory: [`Reply::bytes`](crate::Reply::bytes) of a [`DirentBuffer`](crate::DirentBuffer).
     ReadDir {
         /// Behind which entry to go on; 0 starts.
         offset: u64,
@@ -94,48 +94,52 @@ pub enum Operation<'a> {
 
 /// What the bytes of a request turned out to be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Message<'a> {
+pub(crate) enum IncomingMessage<'a> {
     /// For the file system.
     Request(Request<'a>),
     /// The request of this number is not wanted any more.
     Interrupt { unique: u64, of: u64 },
     /// Nothing to do, and no reply.
-    Silent,
+    NoReply,
     /// Answered without looking: an errno, or success for `None`.
-    Answer { unique: u64, errno: Option<Errno> },
+    ImmediateReply { unique: u64, errno: Option<Errno> },
 }
 
-impl<'a> Message<'a> {
+impl<'a> IncomingMessage<'a> {
     /// Takes the bytes apart that one read of the device has returned.
     ///
     /// # Errors
     /// `EIO` with the request's number where the request is shorter than it says, or than its operation needs:
     /// the kernel does not speak our protocol.
-    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        let (header, body) = head::<InHeader>(bytes).ok_or(Malformed { unique: 0 })?;
+    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, MalformedRequest> {
+        let (header, body) =
+            read_prefix::<InHeader>(bytes).ok_or(MalformedRequest { unique: 0 })?;
         let unique = header.unique;
         let operation = match header.opcode {
-            opcode::FORGET | opcode::BATCH_FORGET => return Ok(Self::Silent),
+            opcode::FORGET | opcode::BATCH_FORGET => return Ok(Self::NoReply),
             opcode::INTERRUPT => {
-                let of = head::<wire::InterruptIn>(body).ok_or(Malformed { unique })?.0.unique;
+                let of = read_prefix::<wire::InterruptIn>(body)
+                    .ok_or(MalformedRequest { unique })?
+                    .0
+                    .unique;
                 return Ok(Self::Interrupt { unique, of });
             }
             // Nothing is open, nothing is dirty.
             opcode::RELEASE | opcode::RELEASEDIR | opcode::DESTROY => {
-                return Ok(Self::Answer { unique, errno: None });
+                return Ok(Self::ImmediateReply { unique, errno: None });
             }
             // Linux says so of its own read-only file systems, which have nothing to write out; without an answer it
             // would report success.
             opcode::FSYNC | opcode::FSYNCDIR => {
-                return Ok(Self::Answer { unique, errno: Some(Errno::INVAL) });
+                return Ok(Self::ImmediateReply { unique, errno: Some(Errno::INVAL) });
             }
-            code if is_change(code) => {
-                return Ok(Self::Answer { unique, errno: Some(Errno::ROFS) });
+            code if is_write_operation(code) => {
+                return Ok(Self::ImmediateReply { unique, errno: Some(Errno::ROFS) });
             }
-            code => match operation(code, body).ok_or(Malformed { unique })? {
+            code => match parse_operation(code, body).ok_or(MalformedRequest { unique })? {
                 Some(operation) => operation,
                 // The kernel remembers it and does without: FLUSH, ACCESS, POLL, BMAP, STATX, ...
-                None => return Ok(Self::Answer { unique, errno: Some(Errno::NOSYS) }),
+                None => return Ok(Self::ImmediateReply { unique, errno: Some(Errno::NOSYS) }),
             },
         };
         let InHeader { node, uid, pid, .. } = header;
@@ -145,14 +149,14 @@ impl<'a> Message<'a> {
 
 /// A request that is not what it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Malformed {
+pub(crate) struct MalformedRequest {
     /// Its number; 0 if not even that is known.
     pub(crate) unique: u64,
 }
 
 /// Whether somebody wants to change something. The mount is read-only, so the kernel refuses nearly all of this
 /// by itself.
-fn is_change(code: u32) -> bool {
+fn is_write_operation(code: u32) -> bool {
     matches!(
         code,
         opcode::SETATTR
@@ -175,37 +179,39 @@ fn is_change(code: u32) -> bool {
 }
 
 /// `None` where bytes are missing, `Some(None)` for what nobody here answers.
-fn operation(code: u32, body: &[u8]) -> Option<Option<Operation<'_>>> {
+fn parse_operation(code: u32, body: &[u8]) -> Option<Option<Operation<'_>>> {
     let operation = match code {
-        opcode::LOOKUP => Operation::Lookup { name: name(body)? },
+        opcode::LOOKUP => Operation::Lookup { name: parse_name(body)? },
         opcode::GETATTR => Operation::GetAttr,
         opcode::READLINK => Operation::ReadLink,
         opcode::OPEN => Operation::Open,
         opcode::READ => {
-            let read = head::<wire::ReadIn>(body)?.0;
+            let read = read_prefix::<wire::ReadIn>(body)?.0;
             Operation::Read { offset: read.offset, size: read.size }
         }
         opcode::STATFS => Operation::Statfs,
         opcode::GETXATTR => {
-            let (wanted, rest) = head::<wire::GetxattrIn>(body)?;
-            Operation::GetXattr { name: name(rest)?, size: wanted.size }
+            let (wanted, rest) = read_prefix::<wire::GetxattrIn>(body)?;
+            Operation::GetXattr { name: parse_name(rest)?, size: wanted.size }
         }
-        opcode::LISTXATTR => Operation::ListXattr { size: head::<wire::GetxattrIn>(body)?.0.size },
+        opcode::LISTXATTR => {
+            Operation::ListXattr { size: read_prefix::<wire::GetxattrIn>(body)?.0.size }
+        }
         opcode::OPENDIR => Operation::OpenDir,
         opcode::READDIR => {
-            let read = head::<wire::ReadIn>(body)?.0;
+            let read = read_prefix::<wire::ReadIn>(body)?.0;
             Operation::ReadDir { offset: read.offset, size: read.size }
         }
         opcode::READDIRPLUS => {
-            let read = head::<wire::ReadIn>(body)?.0;
+            let read = read_prefix::<wire::ReadIn>(body)?.0;
             Operation::ReadDirPlus { offset: read.offset, size: read.size }
         }
         opcode::LSEEK => {
-            let seek = head::<wire::LseekIn>(body)?.0;
+            let seek = read_prefix::<wire::LseekIn>(body)?.0;
             Operation::Lseek { offset: seek.offset, whence: seek.whence }
         }
         opcode::IOCTL => {
-            let (ioctl, rest) = head::<wire::IoctlIn>(body)?;
+            let (ioctl, rest) = read_prefix::<wire::IoctlIn>(body)?;
             let input = rest.get(..usize::try_from(ioctl.in_size).ok()?)?;
             Operation::Ioctl { command: ioctl.command, input, out_size: ioctl.out_size }
         }
@@ -214,12 +220,12 @@ fn operation(code: u32, body: &[u8]) -> Option<Option<Operation<'_>>> {
     Some(Some(operation))
 }
 
-fn name(bytes: &[u8]) -> Option<&[u8]> {
+fn parse_name(bytes: &[u8]) -> Option<&[u8]> {
     CStr::from_bytes_until_nul(bytes).ok().map(CStr::to_bytes)
 }
 
 /// The structure at the front, and what follows it.
-pub(crate) fn head<T: FromBytes + KnownLayout + Immutable + Copy>(
+pub(crate) fn read_prefix<T: FromBytes + KnownLayout + Immutable + Copy>(
     bytes: &[u8],
 ) -> Option<(T, &[u8])> {
     T::read_from_prefix(bytes).ok()
@@ -247,8 +253,8 @@ mod tests {
     }
 
     fn operation_of(bytes: &[u8]) -> Operation<'_> {
-        match Message::parse(bytes) {
-            Ok(Message::Request(request)) => {
+        match IncomingMessage::parse(bytes) {
+            Ok(IncomingMessage::Request(request)) => {
                 assert_eq!((request.unique, request.node), (6, 42));
                 assert_eq!((request.uid, request.pid), (1000, 77));
                 request.operation
@@ -266,7 +272,7 @@ mod tests {
     #[test]
     fn a_name_without_an_end_is_malformed() {
         let bytes = request(opcode::LOOKUP, b"etc");
-        assert_eq!(Message::parse(&bytes).err(), Some(Malformed { unique: 6 }));
+        assert_eq!(IncomingMessage::parse(&bytes).err(), Some(MalformedRequest { unique: 6 }));
     }
 
     #[test]
@@ -276,8 +282,8 @@ mod tests {
             let whole = request(code, &read);
             for length in 0..whole.len() {
                 let shorter = whole.get(..length).unwrap();
-                match Message::parse(shorter) {
-                    Ok(_) | Err(Malformed { unique: 0 | 6 }) => {}
+                match IncomingMessage::parse(shorter) {
+                    Ok(_) | Err(MalformedRequest { unique: 0 | 6 }) => {}
                     Err(other) => panic!("{other:?}"),
                 }
             }
@@ -292,14 +298,14 @@ mod tests {
         let wanted = Operation::Ioctl { command: 7, input: b"abcd", out_size: 9 };
         assert_eq!(operation_of(&bytes), wanted);
         let short = request(opcode::IOCTL, &[ioctl.as_bytes(), b"abc"].concat());
-        assert_eq!(Message::parse(&short).err(), Some(Malformed { unique: 6 }));
+        assert_eq!(IncomingMessage::parse(&short).err(), Some(MalformedRequest { unique: 6 }));
     }
 
     #[test]
     fn whatever_changes_something_is_refused() {
         for code in [opcode::WRITE, opcode::UNLINK, opcode::SETATTR, opcode::TMPFILE] {
-            match Message::parse(&request(code, &[])) {
-                Ok(Message::Answer { unique: 6, errno: Some(Errno::ROFS) }) => {}
+            match IncomingMessage::parse(&request(code, &[])) {
+                Ok(IncomingMessage::ImmediateReply { unique: 6, errno: Some(Errno::ROFS) }) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -308,8 +314,8 @@ mod tests {
     #[test]
     fn there_is_nothing_to_write_out() {
         for code in [opcode::FSYNC, opcode::FSYNCDIR] {
-            match Message::parse(&request(code, &[0; 16])) {
-                Ok(Message::Answer { unique: 6, errno: Some(Errno::INVAL) }) => {}
+            match IncomingMessage::parse(&request(code, &[0; 16])) {
+                Ok(IncomingMessage::ImmediateReply { unique: 6, errno: Some(Errno::INVAL) }) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -317,8 +323,8 @@ mod tests {
 
     #[test]
     fn what_nobody_knows_is_no_error_of_the_session() {
-        match Message::parse(&request(4000, &[])) {
-            Ok(Message::Answer { unique: 6, errno: Some(Errno::NOSYS) }) => {}
+        match IncomingMessage::parse(&request(4000, &[])) {
+            Ok(IncomingMessage::ImmediateReply { unique: 6, errno: Some(Errno::NOSYS) }) => {}
             other => panic!("{other:?}"),
         }
     }

@@ -7,47 +7,47 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use crate::attributes::{ATTRIBUTES_VALID_SECONDS, Attributes, Entry};
+use crate::attributes::{ATTRIBUTES_VALID_SECONDS, Entry, NodeAttributes};
 use crate::channel::Channel;
-use crate::slot::Slot;
+use crate::request_slot::RequestSlot;
 use crate::wire::{AttrOut, GetxattrOut, IoctlOut, LseekOut, StatfsOut};
 
 /// The right to answer a request.
 #[derive(Debug)]
 pub struct Reply<'a> {
     channel: &'a Channel,
-    slot: &'a Slot,
+    slot: &'a RequestSlot,
     unique: u64,
-    taken: Instant,
-    is_given: bool,
-    outcome: Option<&'a Outcome>,
+    received_at: Instant,
+    is_sent: bool,
+    outcome: Option<&'a ReplyOutcome>,
 }
 
 /// What became of a reply, for whoever counts: filled in when the reply is given.
 #[derive(Debug, Default)]
-pub struct Outcome(Cell<Option<Given>>);
+pub struct ReplyOutcome(Cell<Option<SentReply>>);
 
 /// A reply that was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Given {
+pub struct SentReply {
     /// The error, if it was one. `CANCELED` says that the session gave the request up before the file system was done.
     pub errno: Option<Errno>,
     /// Bytes that it carried, its headers left out.
     pub bytes: usize,
-    /// From when the request was taken until the kernel had the reply.
-    pub took: Duration,
+    /// From when the request was received until the kernel had the reply.
+    pub elapsed: Duration,
 }
 
-impl Outcome {
+impl ReplyOutcome {
     /// That of a reply which was given.
     #[must_use]
-    pub fn of(given: Given) -> Self {
+    pub fn of(given: SentReply) -> Self {
         Self(Cell::new(Some(given)))
     }
 
     /// What was replied; `None` before that.
     #[must_use]
-    pub fn given(&self) -> Option<Given> {
+    pub fn sent(&self) -> Option<SentReply> {
         self.0.get()
     }
 }
@@ -68,52 +68,52 @@ pub struct Statfs {
 impl<'a> Reply<'a> {
     pub(crate) fn new(
         channel: &'a Channel,
-        slot: &'a Slot,
-        (unique, taken): (u64, Instant),
+        slot: &'a RequestSlot,
+        (unique, received_at): (u64, Instant),
     ) -> Self {
-        Self { channel, slot, unique, taken, is_given: false, outcome: None }
+        Self { channel, slot, unique, received_at, is_sent: false, outcome: None }
     }
 
     /// The same reply, which tells `outcome` when it is given.
     #[must_use]
-    pub fn told_to(mut self, outcome: &'a Outcome) -> Self {
+    pub fn record_into(mut self, outcome: &'a ReplyOutcome) -> Self {
         self.outcome = Some(outcome);
         self
     }
 
     /// Fails.
     pub fn error(mut self, errno: Errno) {
-        self.give(Some(errno), &[]);
+        self.send_once(Some(errno), &[]);
     }
 
     /// A name's node, or that there is none.
     pub fn entry(mut self, entry: &Entry) {
-        self.give(None, &[entry.on_wire().as_bytes()]);
+        self.send_once(None, &[entry.on_wire().as_bytes()]);
     }
 
     /// A node's attributes.
-    pub fn attributes(mut self, attributes: &Attributes) {
+    pub fn attributes(mut self, attributes: &NodeAttributes) {
         let valid = AttrOut {
             attr_valid: ATTRIBUTES_VALID_SECONDS,
             attr: attributes.on_wire(),
             ..AttrOut::default()
         };
-        self.give(None, &[valid.as_bytes()]);
+        self.send_once(None, &[valid.as_bytes()]);
     }
 
     /// Bytes of a file, a target, a value, names, a listing: at most as many as were asked for.
     pub fn bytes(mut self, bytes: &[u8]) {
-        self.give(None, &[bytes]);
+        self.send_once(None, &[bytes]);
     }
 
     /// How many bytes a value or the names have.
     pub fn length(mut self, bytes: u32) {
-        self.give(None, &[GetxattrOut { size: bytes, padding: 0 }.as_bytes()]);
+        self.send_once(None, &[GetxattrOut { size: bytes, padding: 0 }.as_bytes()]);
     }
 
     /// Where the next data, or the next hole, begins.
     pub fn offset(mut self, offset: u64) {
-        self.give(None, &[LseekOut { offset }.as_bytes()]);
+        self.send_once(None, &[LseekOut { offset }.as_bytes()]);
     }
 
     /// Numbers of the file system.
@@ -127,17 +127,17 @@ impl<'a> Reply<'a> {
             namelen: 255,
             ..StatfsOut::default()
         };
-        self.give(None, &[out.as_bytes()]);
+        self.send_once(None, &[out.as_bytes()]);
     }
 
     /// The answer to a command: what `ioctl` returns, and its bytes.
     pub fn ioctl(mut self, result: i32, bytes: &[u8]) {
         let out = IoctlOut { result, ..IoctlOut::default() };
-        self.give(None, &[out.as_bytes(), bytes]);
+        self.send_once(None, &[out.as_bytes(), bytes]);
     }
 
-    fn give(&mut self, errno: Option<Errno>, parts: &[&[u8]]) {
-        self.is_given = true;
+    fn send_once(&mut self, errno: Option<Errno>, parts: &[&[u8]]) {
+        self.is_sent = true;
         let errno = if self.slot.claim(self.unique) {
             self.send(errno, parts);
             errno
@@ -146,7 +146,7 @@ impl<'a> Reply<'a> {
         };
         if let Some(outcome) = self.outcome {
             let bytes = if errno.is_some() { 0 } else { parts.iter().map(|part| part.len()).sum() };
-            outcome.0.set(Some(Given { errno, bytes, took: self.taken.elapsed() }));
+            outcome.0.set(Some(SentReply { errno, bytes, elapsed: self.received_at.elapsed() }));
         }
     }
 
@@ -163,8 +163,8 @@ impl<'a> Reply<'a> {
 
 impl Drop for Reply<'_> {
     fn drop(&mut self) {
-        if !self.is_given {
-            self.give(Some(Errno::IO), &[]);
+        if !self.is_sent {
+            self.send_once(Some(Errno::IO), &[]);
         }
     }
 }

@@ -244,7 +244,7 @@ pub(crate) struct InterruptIn {
 /// Before each name of a listing; the name follows and is padded to eight bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
-pub(crate) struct Dirent {
+pub(crate) struct FuseDirent {
     pub(crate) ino: u64,
     pub(crate) offset: u64,
     pub(crate) name_bytes: u32,
@@ -279,7 +279,7 @@ mod tests {
             (size_of::<ReadIn>(), 40),
             (size_of::<StatfsOut>(), 80),
             (size_of::<IoctlIn>(), 32),
-            (size_of::<Dirent>(), 24),
+            (size_of::<FuseDirent>(), 24),
             (size_of::<StoreOut>(), 24),
         ];
         for (ours, theirs) in sizes {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use foldhash::fast::RandomState;
 
 /// Shared bytes.
-pub(crate) type Shared = Arc<Vec<u8>>;
+pub(crate) type SharedBytes = Arc<Vec<u8>>;
 
 /// The least that a value counts, in bytes: it bounds how many there are, and so how long it takes to find
 /// the one that is dropped. Looking for it then is cheaper than keeping an order, which every hit would pay for.
@@ -19,28 +19,28 @@ const LEAST_BYTES: usize = 4 << 10;
 
 /// A bounded cache of byte slices.
 #[derive(Debug)]
-pub(crate) struct Cache<K> {
-    state: Mutex<State<K>>,
+pub(crate) struct LruCache<K> {
+    state: Mutex<LruState<K>>,
     budget_bytes: usize,
 }
 
 #[derive(Debug)]
-struct State<K> {
+struct LruState<K> {
     /// Each with the time of its last use.
-    entries: HashMap<K, (Shared, u64), RandomState>,
+    entries: HashMap<K, (SharedBytes, u64), RandomState>,
     used_bytes: usize,
     clock: u64,
 }
 
-impl<K: Copy + Eq + Hash> Cache<K> {
+impl<K: Copy + Eq + Hash> LruCache<K> {
     /// A cache for `budget_bytes` bytes of values. One value may exceed it alone.
     pub(crate) fn new(budget_bytes: usize) -> Self {
-        let state = State { entries: HashMap::default(), used_bytes: 0, clock: 0 };
+        let state = LruState { entries: HashMap::default(), used_bytes: 0, clock: 0 };
         Self { state: Mutex::new(state), budget_bytes }
     }
 
     /// The value under `key`, if it has at least `bytes` bytes.
-    pub(crate) fn get(&self, key: &K, bytes: usize) -> Option<Shared> {
+    pub(crate) fn get(&self, key: &K, bytes: usize) -> Option<SharedBytes> {
         let mut state = self.lock();
         let now = state.tick();
         let (value, used) = state.entries.get_mut(key)?;
@@ -52,7 +52,7 @@ impl<K: Copy + Eq + Hash> Cache<K> {
     }
 
     /// Keeps `value` under `key`, in place of a shorter one, and drops others to make room.
-    pub(crate) fn put(&self, key: K, value: &Shared) {
+    pub(crate) fn put(&self, key: K, value: &SharedBytes) {
         let mut state = self.lock();
         if state.entries.get(&key).is_some_and(|(old, _)| old.len() >= value.len()) {
             return;
@@ -80,12 +80,12 @@ impl<K: Copy + Eq + Hash> Cache<K> {
 
     /// A panic while the lock was held cannot leave a half-made change behind: no step in between
     /// can panic.
-    fn lock(&self) -> MutexGuard<'_, State<K>> {
+    fn lock(&self) -> MutexGuard<'_, LruState<K>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<K: Copy + Eq + Hash> State<K> {
+impl<K: Copy + Eq + Hash> LruState<K> {
     fn tick(&mut self) -> u64 {
         self.clock = self.clock.wrapping_add(1);
         self.clock
@@ -104,7 +104,7 @@ impl<K: Copy + Eq + Hash> State<K> {
     }
 }
 
-fn weight(value: &Shared) -> usize {
+fn weight(value: &SharedBytes) -> usize {
     value.len().max(LEAST_BYTES)
 }
 
@@ -114,13 +114,13 @@ mod tests {
 
     const K: usize = 1 << 10;
 
-    fn value(byte: u8, bytes: usize) -> Shared {
+    fn value(byte: u8, bytes: usize) -> SharedBytes {
         Arc::new(vec![byte; bytes])
     }
 
     #[test]
     fn the_least_recently_used_value_goes_first() {
-        let cache = Cache::new(20 * K);
+        let cache = LruCache::new(20 * K);
         cache.put(1, &value(1, 10 * K));
         cache.put(2, &value(2, 10 * K));
         assert!(cache.get(&1, 10).is_some());
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_longer_value_replaces_a_shorter_one_and_never_the_other_way() {
-        let cache = Cache::new(100 * K);
+        let cache = LruCache::new(100 * K);
         cache.put(1, &value(1, 10 * K));
         assert!(cache.get(&1, 10 * K + 1).is_none());
         cache.put(1, &value(2, 20 * K));
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_value_over_the_budget_stands_alone() {
-        let cache = Cache::new(10 * K);
+        let cache = LruCache::new(10 * K);
         cache.put(1, &value(1, 5 * K));
         cache.put(2, &value(2, 50 * K));
         assert!(cache.get(&1, 0).is_none());
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn empty_values_are_bounded_too() {
-        let cache = Cache::new(40 * K);
+        let cache = LruCache::new(40 * K);
         (0..1000).for_each(|key| cache.put(key, &value(0, 0)));
         assert_eq!(cache.lock().entries.len(), 10);
     }

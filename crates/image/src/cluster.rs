@@ -3,7 +3,7 @@
 
 use ferrofs_ondisk::compression::AlgorithmId;
 
-use crate::meta::Space;
+use crate::meta::AddressSpace;
 
 /// Which bytes a cluster decodes from, and how: the same identity yields the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,14 +20,14 @@ pub(crate) enum ClusterPlace {
     /// Among the data, at this byte of the unified address space.
     Data(u64),
     /// Behind an index, in this space of metadata.
-    Meta(Space, u64),
+    MetaBytes(AddressSpace, u64),
 }
 
 impl ClusterPlace {
     /// The byte where it starts, for messages.
     pub(crate) fn offset(self) -> u64 {
         match self {
-            Self::Data(offset) | Self::Meta(_, offset) => offset,
+            Self::Data(offset) | Self::MetaBytes(_, offset) => offset,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ferrofs_ondisk::{BlockSize, DeviceSlot, SUPERBLOCK_OFFSET};
 
 use crate::error::{Error, ErrorKind, Result, address};
-use crate::source::{Source, read_exact};
+use crate::source::{ImageSource, read_exact};
 
 /// Where the superblock says how many extra devices there are.
 const COUNT_FIELD: u64 = SUPERBLOCK_OFFSET | 86;
@@ -13,21 +13,21 @@ const COUNT_FIELD: u64 = SUPERBLOCK_OFFSET | 86;
 /// The image and its devices.
 #[derive(Debug)]
 pub(crate) struct Devices {
-    primary: Arc<dyn Source>,
-    extra: Vec<Extra>,
+    primary: Arc<dyn ImageSource>,
+    extra: Vec<ExtraDevice>,
 }
 
 #[derive(Debug)]
-struct Extra {
-    source: Option<Arc<dyn Source>>,
+struct ExtraDevice {
+    source: Option<Arc<dyn ImageSource>>,
     /// Where the device lies in the unified address space, in bytes.
     unified: Option<std::ops::Range<u64>>,
 }
 
 /// Where some bytes really are.
 #[derive(Debug)]
-pub(crate) struct Located<'a> {
-    pub(crate) source: &'a dyn Source,
+pub(crate) struct ResolvedAddress<'a> {
+    pub(crate) source: &'a dyn ImageSource,
     pub(crate) offset: u64,
 }
 
@@ -35,9 +35,9 @@ impl Devices {
     /// Joins the image with the sources of its devices; none at all is allowed too, and then data
     /// on devices is looked for in the image itself, behind its own blocks (a flat device).
     pub(crate) fn new(
-        primary: Arc<dyn Source>,
+        primary: Arc<dyn ImageSource>,
         slots: &[DeviceSlot],
-        mut sources: Vec<Arc<dyn Source>>,
+        mut sources: Vec<Arc<dyn ImageSource>>,
         block_size: BlockSize,
     ) -> Result<Self> {
         let count = u16::try_from(slots.len()).unwrap_or(u16::MAX);
@@ -52,7 +52,7 @@ impl Devices {
             let length = address(block_size.offset_of(slot.blocks))?;
             let end = address(start.checked_add(length))?;
             let unified = (start != 0).then_some(start..end);
-            extra.push(Extra { source: given.next(), unified });
+            extra.push(ExtraDevice { source: given.next(), unified });
         }
         drop(given);
         Ok(Self { primary, extra })
@@ -61,14 +61,14 @@ impl Devices {
     /// Finds byte `offset` of `device`; 0 is the image's own address space, in which devices may
     /// have a place too. An id past the table is an error, also where a reader that masks it off
     /// would find some other bytes.
-    pub(crate) fn locate(&self, device: u16, offset: u64) -> Result<Located<'_>> {
+    pub(crate) fn locate(&self, device: u16, offset: u64) -> Result<ResolvedAddress<'_>> {
         if device == 0 {
             return Ok(self.locate_unified(offset));
         }
         let slot = self.extra.get(usize::from(device).wrapping_sub(1));
         let extra = slot.ok_or_else(|| Error::new(ErrorKind::UnknownDevice(device)).at(offset))?;
         if let Some(source) = &extra.source {
-            return Ok(Located { source: &**source, offset });
+            return Ok(ResolvedAddress { source: &**source, offset });
         }
         let unified = extra.unified.as_ref();
         let start = unified.ok_or_else(|| {
@@ -77,16 +77,19 @@ impl Devices {
                 given: 0,
             })
         })?;
-        Ok(Located { source: &*self.primary, offset: address(start.start.checked_add(offset))? })
+        Ok(ResolvedAddress {
+            source: &*self.primary,
+            offset: address(start.start.checked_add(offset))?,
+        })
     }
 
-    fn locate_unified(&self, offset: u64) -> Located<'_> {
+    fn locate_unified(&self, offset: u64) -> ResolvedAddress<'_> {
         let owner = self.extra.iter().find_map(|extra| {
             let unified = extra.unified.as_ref().filter(|unified| unified.contains(&offset))?;
             let source = extra.source.as_ref()?;
-            Some(Located { source: &**source, offset: offset.wrapping_sub(unified.start) })
+            Some(ResolvedAddress { source: &**source, offset: offset.wrapping_sub(unified.start) })
         });
-        owner.unwrap_or(Located { source: &*self.primary, offset })
+        owner.unwrap_or(ResolvedAddress { source: &*self.primary, offset })
     }
 
     /// Fills `buffer` from byte `offset` of `device`.
@@ -108,7 +111,7 @@ impl Devices {
     }
 
     /// The image itself.
-    pub(crate) fn primary(&self) -> &dyn Source {
+    pub(crate) fn primary(&self) -> &dyn ImageSource {
         &*self.primary
     }
 
@@ -126,14 +129,14 @@ mod tests {
         DeviceSlot { tag: [0; 64], blocks, unified_block }
     }
 
-    fn devices(slots: &[DeviceSlot], sources: Vec<Arc<dyn Source>>) -> Result<Devices> {
-        let primary: Arc<dyn Source> = Arc::new(vec![0u8; 2048]);
+    fn devices(slots: &[DeviceSlot], sources: Vec<Arc<dyn ImageSource>>) -> Result<Devices> {
+        let primary: Arc<dyn ImageSource> = Arc::new(vec![0u8; 2048]);
         Devices::new(primary, slots, sources, BlockSize::from_bits(9).unwrap())
     }
 
     #[test]
     fn a_device_answers_by_id_and_by_unified_address() {
-        let blob: Arc<dyn Source> = Arc::new(vec![9u8; 1024]);
+        let blob: Arc<dyn ImageSource> = Arc::new(vec![9u8; 1024]);
         let all = devices(&[slot(2, 100)], vec![blob]).unwrap();
         let mut byte = [0u8; 1];
         all.read(1, 1023, &mut byte).unwrap();
@@ -154,7 +157,7 @@ mod tests {
 
     #[test]
     fn too_few_and_dangling_devices_are_named() {
-        let blob: Arc<dyn Source> = Arc::new(vec![9u8; 1024]);
+        let blob: Arc<dyn ImageSource> = Arc::new(vec![9u8; 1024]);
         let error = devices(&[slot(1, 0), slot(1, 0)], vec![blob]).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::DeviceCount { table: 2, given: 1 }));
         let all = devices(&[slot(1, 0), slot(1, 0)], Vec::new()).unwrap();

@@ -6,10 +6,10 @@ use std::ops::{ControlFlow, Range};
 use ferrofs_ondisk::dirent::DirBlock;
 use ferrofs_ondisk::{FileType, Nid};
 
-use crate::error::{Place, Result, parsed};
-use crate::image::Core;
+use crate::error::{ErrorContext, Result, parsed};
+use crate::image::ImageInner;
 use crate::inode::Inode;
-use crate::map::{Data, Map};
+use crate::map::{Data, ExtentMap};
 use crate::source;
 
 /// Bytes of an entry without its name; places in a directory are counted in them.
@@ -51,7 +51,7 @@ impl Iterator for ReadDir<'_> {
 
 /// An entry as a listing sees it; its name is borrowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListedEntry<'a> {
+pub struct DirEntryRef<'a> {
     /// The inode it leads to.
     pub nid: Nid,
     /// What the directory says the inode is.
@@ -65,7 +65,7 @@ pub struct ListedEntry<'a> {
 /// All entries, `.` and `..` among them.
 #[derive(Debug)]
 pub(crate) struct RawEntries<'a> {
-    core: &'a Core,
+    inner: &'a ImageInner,
     dir: Inode,
     /// Where the next block starts in the directory.
     next: u64,
@@ -99,9 +99,9 @@ impl RawEntries<'_> {
     }
 
     fn load(&mut self) -> Result<()> {
-        let range = self.core.dir_block(&self.dir, self.next);
-        let bytes = self.core.dir_bytes(&self.dir, &range)?;
-        let start = self.core.dir_place(&self.dir, range.start);
+        let range = self.inner.dir_block(&self.dir, self.next);
+        let bytes = self.inner.dir_bytes(&self.dir, &range)?;
+        let start = self.inner.dir_place(&self.dir, range.start);
         let block = parsed(DirBlock::parse(&bytes), start).in_inode(self.dir.nid())?;
         for entry in block.entries() {
             let entry = parsed(entry, start).in_inode(self.dir.nid())?;
@@ -117,7 +117,7 @@ impl RawEntries<'_> {
     }
 }
 
-impl Core {
+impl ImageInner {
     pub(crate) fn read_dir(&self, dir: &Inode) -> Result<ReadDir<'_>> {
         Ok(ReadDir { entries: self.raw_entries(dir)? })
     }
@@ -126,7 +126,7 @@ impl Core {
         &self,
         dir: &Inode,
         from: u64,
-        visit: &mut dyn FnMut(&ListedEntry<'_>) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(&DirEntryRef<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         dir.require(FileType::Directory)?;
         let mut start = self.sb.block_size.floor(from);
@@ -150,7 +150,7 @@ impl Core {
                     continue;
                 }
                 let is_last = entries.peek().is_none();
-                let listed = ListedEntry {
+                let listed = DirEntryRef {
                     nid: entry.nid,
                     type_hint: FileType::from_dirent(entry.type_number).unwrap_or(None),
                     name: entry.name,
@@ -165,14 +165,14 @@ impl Core {
         if dir.disk.has_no_dot && from <= dir.size() {
             let next = dir.size().saturating_add(1);
             let type_hint = Some(FileType::Directory);
-            let _last = visit(&ListedEntry { nid: dir.nid(), type_hint, name: b".", next });
+            let _last = visit(&DirEntryRef { nid: dir.nid(), type_hint, name: b".", next });
         }
         Ok(())
     }
 
     pub(crate) fn raw_entries(&self, dir: &Inode) -> Result<RawEntries<'_>> {
         dir.require(FileType::Directory)?;
-        Ok(RawEntries { core: self, dir: dir.clone(), next: 0, loaded: VecDeque::new() })
+        Ok(RawEntries { inner: self, dir: dir.clone(), next: 0, loaded: VecDeque::new() })
     }
 
     /// Finds `name` by binary search: first the block whose names may include it, then the name.
@@ -233,7 +233,7 @@ impl Core {
     /// Where byte `at` of a directory lies in the image, for messages; for a compressed directory
     /// its place in the decoded file.
     fn dir_place(&self, dir: &Inode, at: u64) -> u64 {
-        let extent = Map::new(self, dir).and_then(|mut map| map.extent_at(at));
+        let extent = ExtentMap::new(self, dir).and_then(|mut map| map.extent_at(at));
         match extent.map(|extent| (extent.data, extent.start)) {
             Ok((Data::Raw { offset, .. } | Data::Inline { offset }, start)) => {
                 offset.saturating_add(at.saturating_sub(start))
@@ -247,9 +247,9 @@ impl Core {
 mod tests {
     use std::ops::ControlFlow;
 
-    use super::ListedEntry;
+    use super::DirEntryRef;
     use crate::image::Image;
-    use crate::walk::Visit;
+    use crate::walk::WalkEvent;
 
     #[test]
     fn a_listing_goes_on_wherever_it_was_left() {
@@ -258,7 +258,7 @@ mod tests {
             let image = Image::open(path).unwrap();
             let mut largest = image.root().unwrap();
             for visit in image.walk(b"/").unwrap() {
-                if let Visit::Enter(node) = visit
+                if let WalkEvent::Enter(node) = visit
                     && node.inode.size() > largest.size()
                 {
                     largest = node.inode;
@@ -266,7 +266,7 @@ mod tests {
             }
             let list = |from| {
                 let mut found = Vec::new();
-                let mut add = |entry: &ListedEntry<'_>| {
+                let mut add = |entry: &DirEntryRef<'_>| {
                     found.push((entry.nid, entry.type_hint, entry.name.to_vec(), entry.next));
                     ControlFlow::Continue(())
                 };
@@ -278,7 +278,7 @@ mod tests {
             let dots = whole.iter().filter(|entry| entry.2 == b".");
             assert_eq!(dots.map(|dot| dot.0).collect::<Vec<_>>(), [largest.nid()]);
             let made = usize::from(largest.disk.has_no_dot);
-            let stored = image.core().raw_entries(&largest).unwrap().count();
+            let stored = image.inner().raw_entries(&largest).unwrap().count();
             assert_eq!((whole.len(), name == "dot-omitted"), (stored + made, made == 1));
             for (number, entry) in whole.iter().enumerate() {
                 assert_eq!(list(entry.3), whole[number + 1..]);

@@ -12,10 +12,10 @@ pub type Result<T> = std::result::Result<T, Error>;
 ///
 /// Callers match [`Error::kind`]; the place is data of its own, not part of the text.
 #[derive(Debug)]
-pub struct Error(Box<Inner>);
+pub struct Error(Box<ErrorInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct ErrorInner {
     kind: ErrorKind,
     nid: Option<Nid>,
     offset: Option<u64>,
@@ -147,7 +147,7 @@ pub enum ErrorKind {
     /// A long xattr prefix that the table does not have.
     UnknownPrefix(u8),
     /// The table of long xattr prefixes names a hidden base or an item without a length.
-    PrefixTable,
+    XattrPrefixTable,
     /// A source panicked while it was read.
     Panicked,
     /// A memory limit that is too low to read every image.
@@ -170,7 +170,7 @@ impl Error {
     /// An error of `kind` whose place is not known yet.
     #[cold]
     pub(crate) fn new(kind: ErrorKind) -> Self {
-        Self(Box::new(Inner { kind, nid: None, offset: None }))
+        Self(Box::new(ErrorInner { kind, nid: None, offset: None }))
     }
 
     /// What went wrong.
@@ -370,21 +370,21 @@ impl ErrorKind {
             Self::SpecialInode(what) => write!(f, "the {what} inode is not a regular file"),
             Self::NameFilter => f.write_str("the name filter denies an xattr that is there"),
             Self::UnknownPrefix(id) => write!(f, "long xattr prefix {id} does not exist"),
-            Self::PrefixTable => f.write_str("the table of long xattr prefixes is damaged"),
+            Self::XattrPrefixTable => f.write_str("the table of long xattr prefixes is damaged"),
             _ => Ok(()),
         }
     }
 }
 
 /// Adds what the caller knows of the place to an error.
-pub(crate) trait Place<T> {
+pub(crate) trait ErrorContext<T> {
     /// Adds the inode.
     fn in_inode(self, nid: Nid) -> Result<T>;
     /// Adds the byte.
     fn at(self, offset: u64) -> Result<T>;
 }
 
-impl<T> Place<T> for Result<T> {
+impl<T> ErrorContext<T> for Result<T> {
     fn in_inode(self, nid: Nid) -> Self {
         self.map_err(|error| error.in_inode(nid))
     }

@@ -7,20 +7,20 @@ use crate::error::Result;
 use crate::image::Image;
 use crate::inode::Inode;
 use crate::read::ReadOutcome;
-use crate::readahead::Readahead;
+use crate::readahead::ReadaheadState;
 
 /// An open file with readahead. It may be read from many threads; those that go through it in order,
 /// one behind the other, are taken for one reader.
 #[derive(Debug)]
-pub struct File {
+pub struct OpenFile {
     image: Image,
     inode: Inode,
-    ahead: Mutex<Readahead>,
+    ahead: Mutex<ReadaheadState>,
 }
 
-impl File {
+impl OpenFile {
     pub(crate) fn new(image: Image, inode: Inode) -> Self {
-        Self { image, inode, ahead: Mutex::new(Readahead::new()) }
+        Self { image, inode, ahead: Mutex::new(ReadaheadState::new()) }
     }
 
     /// Its inode.
@@ -37,17 +37,17 @@ impl File {
     /// As [`Image::read_at`]; what is read ahead never fails a read.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         // Before the read: the workers decode what comes next while this thread decodes what it needs.
-        Ok(self.read_noting(offset, buffer)?.bytes)
+        Ok(self.read_with_outcome(offset, buffer)?.bytes)
     }
 
     /// The same, and tells whether anything had to be decoded for it.
     ///
     /// # Errors
-    /// As [`File::read_at`].
-    pub fn read_noting(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadOutcome> {
+    /// As [`OpenFile::read_at`].
+    pub fn read_with_outcome(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadOutcome> {
         self.look_ahead(offset, buffer.len());
-        let core = self.image.core();
-        core.read_in_mode(&self.inode, offset, buffer, core.mode)
+        let inner = self.image.inner();
+        inner.read_in_mode(&self.inode, offset, buffer, inner.mode)
     }
 
     fn look_ahead(&self, offset: u64, bytes: usize) {
@@ -60,14 +60,14 @@ impl File {
             Err(TryLockError::WouldBlock) => return,
         };
         if let Some(range) = ahead.advance(offset, bytes, self.inode.size()) {
-            ahead.prefetch(self.image.core(), &self.inode, range);
+            ahead.prefetch(self.image.inner(), &self.inode, range);
         }
     }
 }
 
-impl Drop for File {
+impl Drop for OpenFile {
     fn drop(&mut self) {
-        self.ahead.get_mut().unwrap_or_else(PoisonError::into_inner).give_up();
+        self.ahead.get_mut().unwrap_or_else(PoisonError::into_inner).cancel();
     }
 }
 
@@ -78,14 +78,14 @@ mod tests {
     use ferrofs_ondisk::FileType;
 
     use crate::image::Image;
-    use crate::walk::Visit;
+    use crate::walk::WalkEvent;
 
     #[test]
     fn a_panic_on_the_way_does_not_end_readahead() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/lz4.erofs");
         let image = Image::open(path).unwrap();
         let is_large = |visit| match visit {
-            Visit::Leaf(node) if node.inode.file_type() == FileType::Regular => {
+            WalkEvent::Leaf(node) if node.inode.file_type() == FileType::Regular => {
                 Some(node.inode).filter(|inode| inode.size() > 60_000)
             }
             _ => None,

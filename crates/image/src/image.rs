@@ -4,26 +4,26 @@ use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::Arc;
 
-use ferrofs_ondisk::compression::Compression;
+use ferrofs_ondisk::compression::CompressionConfig;
 use ferrofs_ondisk::{DeviceSlot, FileType, Nid, Superblock};
 use ferrofs_workers::memory::Buffer;
-use ferrofs_workers::memory::Registration;
+use ferrofs_workers::memory::ReclaimerRegistration;
 
-use crate::dir::{ListedEntry, ReadDir};
-use crate::engine::{Engine, Keeper};
+use crate::dir::{DirEntryRef, ReadDir};
+use crate::engine::{Engine, IdleReclaimer};
 use crate::error::{Error, Result};
-use crate::file::File;
+use crate::file::OpenFile;
 use crate::inode::Inode;
-use crate::memory::Memory;
-use crate::meta::Windows;
+use crate::memory::MemoryPool;
+use crate::meta::MetadataCache;
 use crate::open::OpenOptions;
-use crate::pieces::Piece;
-use crate::ranges::StoredRanges;
+use crate::pieces::FilePiece;
+use crate::ranges::FileExtents;
 use crate::read::SyncDecompress;
-use crate::stats::Stats;
+use crate::stats::ImageStats;
 use crate::verify::{VerifyEvent, VerifySummary};
-use crate::walk::Walk;
-use crate::xattr::{PrefixTable, Xattr};
+use crate::walk::TreeWalk;
+use crate::xattr::{Xattr, XattrPrefixTable};
 
 /// An open image.
 ///
@@ -31,39 +31,39 @@ use crate::xattr::{PrefixTable, Xattr};
 /// nothing of each other. Nothing is ever written.
 #[derive(Clone, Debug)]
 pub struct Image {
-    core: Arc<Core>,
+    inner: Arc<ImageInner>,
 }
 
 /// What all handles of an image share.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct ImageInner {
     pub(crate) sb: Superblock,
-    pub(crate) compression: Compression,
+    pub(crate) compression: CompressionConfig,
     pub(crate) slots: Vec<DeviceSlot>,
     /// Before the engine that it looks after.
-    pub(crate) keeper: Keeper,
+    pub(crate) idle_reclaimer: IdleReclaimer,
     pub(crate) engine: Arc<Engine>,
-    pub(crate) windows: Arc<Windows>,
+    pub(crate) metadata_cache: Arc<MetadataCache>,
     pub(crate) mode: SyncDecompress,
     /// Whoever reads keeps what it gets.
-    pub(crate) reads_are_kept: bool,
+    pub(crate) caller_caches: bool,
     pub(crate) metabox: Option<Inode>,
     pub(crate) packed: Option<Inode>,
-    pub(crate) prefixes: PrefixTable,
+    pub(crate) prefixes: XattrPrefixTable,
     /// Lets others have what the engine only keeps to be faster.
-    pub(crate) _reclaimer: Registration,
+    pub(crate) _reclaimer: ReclaimerRegistration,
 }
 
-impl Core {
+impl ImageInner {
     /// Somebody reads: what that leaves behind is given back once nobody does.
-    pub(crate) fn wake_keeper(&self) {
-        self.keeper.wake(&self.engine, &self.windows);
+    pub(crate) fn wake_idle_reclaimer(&self) {
+        self.idle_reclaimer.wake(&self.engine, &self.metadata_cache);
     }
 }
 
 impl Image {
-    pub(crate) fn new(core: Core) -> Self {
-        Self { core: Arc::new(core) }
+    pub(crate) fn new(inner: ImageInner) -> Self {
+        Self { inner: Arc::new(inner) }
     }
 
     /// Opens the image at `path`; [`OpenOptions`] has more ways.
@@ -77,25 +77,25 @@ impl Image {
     /// The superblock.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
-        &self.core.sb
+        &self.inner.sb
     }
 
     /// The compression algorithms that the image declares.
     #[must_use]
-    pub fn compression(&self) -> &Compression {
-        &self.core.compression
+    pub fn compression(&self) -> &CompressionConfig {
+        &self.inner.compression
     }
 
     /// The device table.
     #[must_use]
     pub fn device_slots(&self) -> &[DeviceSlot] {
-        &self.core.slots
+        &self.inner.slots
     }
 
     /// Bytes of the image's file, from the image's start on.
     #[must_use]
     pub fn length(&self) -> u64 {
-        self.core.engine.devices.primary().length()
+        self.inner.engine.devices.primary().length()
     }
 
     /// The root directory.
@@ -103,7 +103,7 @@ impl Image {
     /// # Errors
     /// Its inode is damaged.
     pub fn root(&self) -> Result<Inode> {
-        self.core.inode(self.core.sb.root)
+        self.inner.inode(self.inner.sb.root)
     }
 
     /// The inode with this number.
@@ -111,7 +111,7 @@ impl Image {
     /// # Errors
     /// There is no sound inode at that place.
     pub fn inode(&self, nid: Nid) -> Result<Inode> {
-        self.core.inode(nid)
+        self.inner.inode(nid)
     }
 
     /// The inode that `name` leads to in `dir`; `None` if there is no such name.
@@ -119,7 +119,7 @@ impl Image {
     /// # Errors
     /// `dir` is no directory, or it or the inode found is damaged.
     pub fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<Inode>> {
-        self.core.lookup(dir, name)
+        self.inner.lookup(dir, name)
     }
 
     /// The inode at a path from the root. Symlinks are not followed; empty and `.` components
@@ -128,7 +128,7 @@ impl Image {
     /// # Errors
     /// Something on the way is damaged.
     pub fn resolve(&self, path: &[u8]) -> Result<Option<Inode>> {
-        self.core.resolve(path)
+        self.inner.resolve(path)
     }
 
     /// The entries of a directory without `.` and `..`, in the order of the image: by bytes.
@@ -136,11 +136,11 @@ impl Image {
     /// # Errors
     /// `dir` is no directory. Damage shows when the entries are reached.
     pub fn read_dir(&self, dir: &Inode) -> Result<ReadDir<'_>> {
-        self.core.read_dir(dir)
+        self.inner.read_dir(dir)
     }
 
     /// Hands the entries of a directory to `visit` until it breaks off, from a place on, in the order in which they
-    /// are stored, `.` and `..` among them. 0 is the first place; others come from [`ListedEntry::next`], and lead to
+    /// are stored, `.` and `..` among them. 0 is the first place; others come from [`DirEntryRef::next`], and lead to
     /// the same entry in every listing.
     ///
     /// # Errors
@@ -149,9 +149,9 @@ impl Image {
         &self,
         dir: &Inode,
         from: u64,
-        visit: &mut dyn FnMut(&ListedEntry<'_>) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(&DirEntryRef<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.core.list(dir, from, visit)
+        self.inner.list(dir, from, visit)
     }
 
     /// The target of a symlink.
@@ -160,7 +160,7 @@ impl Image {
     /// `link` is no symlink, or its target is damaged, empty, longer than 4,096 bytes, or holds a
     /// NUL.
     pub fn read_link(&self, link: &Inode) -> Result<Vec<u8>> {
-        self.core.read_link(link)
+        self.inner.read_link(link)
     }
 
     /// All extended attributes that users may see.
@@ -168,7 +168,7 @@ impl Image {
     /// # Errors
     /// The attributes are damaged.
     pub fn xattrs(&self, inode: &Inode) -> Result<Vec<Xattr>> {
-        self.core.xattrs(inode)
+        self.inner.xattrs(inode)
     }
 
     /// The value of one extended attribute, by its full name; `None` if it is not there.
@@ -176,7 +176,7 @@ impl Image {
     /// # Errors
     /// The attributes are damaged.
     pub fn xattr(&self, inode: &Inode, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.core.xattr(inode, name)
+        self.inner.xattr(inode, name)
     }
 
     /// Reads the bytes of a file from `offset` on; answers how many were read, which are fewer
@@ -185,20 +185,20 @@ impl Image {
     /// # Errors
     /// The data cannot be read or is damaged; `buffer` may then hold anything.
     pub fn read_at(&self, file: &Inode, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        Ok(self.core.read_in_mode(file, offset, buffer, self.core.mode)?.bytes)
+        Ok(self.inner.read_in_mode(file, offset, buffer, self.inner.mode)?.bytes)
     }
 
     /// Hands a whole file to `sink`, in order and without gaps.
     ///
     /// While `sink` runs its thread counts as one that reads: it may read from the image itself, but
-    /// must not wait for another thread that does, as there may be no [station](Image::stations) for that.
+    /// must not wait for another thread that does, as there may be no [slot](Image::decode_slots) for that.
     ///
     /// # Errors
     /// The data cannot be read or is damaged, or `sink` fails.
     pub fn for_each_piece<E: From<Error>>(
         &self,
         file: &Inode,
-        mut sink: impl FnMut(Piece<'_>) -> std::result::Result<(), E>,
+        mut sink: impl FnMut(FilePiece<'_>) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         self.for_each_piece_in(file, 0..file.size(), &mut sink).map(|_| ())
     }
@@ -218,10 +218,10 @@ impl Image {
         &self,
         file: &Inode,
         range: Range<u64>,
-        mut sink: impl FnMut(Piece<'_>) -> std::result::Result<(), E>,
+        mut sink: impl FnMut(FilePiece<'_>) -> std::result::Result<(), E>,
     ) -> std::result::Result<Range<u64>, E> {
-        self.core.wake_keeper();
-        self.core.for_each_piece_in(file, range, &mut sink)
+        self.inner.wake_idle_reclaimer();
+        self.inner.for_each_piece_in(file, range, &mut sink)
     }
 
     /// How a file is stored from byte `offset` on, range by range: what is data and what is a hole,
@@ -230,8 +230,8 @@ impl Image {
     ///
     /// # Errors
     /// The map of the file is damaged. Damage further on shows when it is reached.
-    pub fn stored_ranges<'a>(&'a self, file: &'a Inode, offset: u64) -> Result<StoredRanges<'a>> {
-        StoredRanges::new(&self.core, file, offset)
+    pub fn file_extents<'a>(&'a self, file: &'a Inode, offset: u64) -> Result<FileExtents<'a>> {
+        FileExtents::new(&self.inner, file, offset)
     }
 
     /// Walks a path and everything below it, depth first.
@@ -239,76 +239,76 @@ impl Image {
     /// # Errors
     /// The path does not exist ([`std::io::ErrorKind::NotFound`]), or something on the way to it
     /// is damaged.
-    pub fn walk(&self, path: &[u8]) -> Result<Walk<'_>> {
-        Walk::new(&self.core, path)
+    pub fn walk(&self, path: &[u8]) -> Result<TreeWalk<'_>> {
+        TreeWalk::new(&self.inner, path)
     }
 
     /// Opens a file for reading it in pieces, with readahead.
     ///
     /// # Errors
     /// It is no regular file.
-    pub fn open_file(&self, file: &Inode) -> Result<File> {
+    pub fn open_file(&self, file: &Inode) -> Result<OpenFile> {
         file.require(FileType::Regular)?;
-        Ok(File::new(self.clone(), file.clone()))
+        Ok(OpenFile::new(self.clone(), file.clone()))
     }
 
     /// The memory that reading takes.
     #[must_use]
-    pub fn memory(&self) -> &Memory {
-        &self.core.engine.memory
+    pub fn memory(&self) -> &MemoryPool {
+        &self.inner.engine.memory
     }
 
-    /// Memory to read into, for somebody who waits for it. With a reserve ([`Memory::with_reserve`]) the longest
+    /// Memory to read into, for somebody who waits for it. With a reserve ([`MemoryPool::with_reserve`]) the longest
     /// unused of what is kept makes room before anything is taken from the system beyond it.
     ///
     /// # Errors
-    /// As [`Memory::buffer`] that must succeed.
+    /// As [`MemoryPool::buffer`] that must succeed.
     pub fn demand_buffer(&self, bytes: usize) -> Result<Buffer> {
-        self.core.engine.demand_buffer(bytes)
+        self.inner.engine.demand_buffer(bytes)
     }
 
     /// Memory for what may be wanted soon, as far as it takes none from anybody: what lies idle, or free bytes of the
-    /// budget; with a reserve nothing is mapped beyond that, and a [share](Memory::reserve_share) stays for those who must
+    /// budget; with a reserve nothing is mapped beyond that, and a [share](MemoryPool::reserve_share) stays for those who must
     /// have memory. Best effort: whoever gets none does without.
     #[must_use]
-    pub fn spare_buffer(&self, bytes: usize) -> Option<Buffer> {
-        self.core.engine.spare_buffer(bytes)
+    pub fn best_effort_buffer(&self, bytes: usize) -> Option<Buffer> {
+        self.inner.engine.best_effort_buffer(bytes)
     }
 
     /// How many threads can read at a time; more of them wait. It is bounded by the CPUs, and where
     /// memory is scarce by what the decoders of a thread need.
     #[must_use]
-    pub fn stations(&self) -> usize {
-        self.core.engine.stations.count()
+    pub fn decode_slots(&self) -> usize {
+        self.inner.engine.decode_slots.count()
     }
 
     /// From now on the time of each run of a decoder is measured, which takes some 60 ns; see
-    /// [`Stats::decode_time`].
+    /// [`ImageStats::decode_time`].
     pub fn measure_decoding(&self) {
-        let engine = &self.core.engine;
-        engine.decode_times.measure(engine.stations.count());
+        let engine = &self.inner.engine;
+        engine.decode_timer.measure(engine.decode_slots.count());
     }
 
     /// What reading came to so far.
     #[must_use]
-    pub fn stats(&self) -> Stats {
-        Stats::of(&self.core.engine)
+    pub fn stats(&self) -> ImageStats {
+        ImageStats::of(&self.inner.engine)
     }
 
-    pub(crate) fn core(&self) -> &Core {
-        &self.core
+    pub(crate) fn inner(&self) -> &ImageInner {
+        &self.inner
     }
 
     /// Reads all metadata and every byte of every file, and reports what is wrong, in the order of
     /// the tree. It uses at most `max_threads` threads, this one among them, and without a number one
-    /// for each granted CPU; no more than there are [stations](Image::stations). Events come on this thread.
+    /// for each granted CPU; no more than there are [decode slots](Image::decode_slots). Events come on this thread.
     pub fn verify(
         &self,
         max_threads: Option<usize>,
         on_event: &mut dyn FnMut(VerifyEvent),
     ) -> VerifySummary {
-        self.core.wake_keeper();
-        crate::verify::verify(&self.core, b"/", max_threads, on_event)
+        self.inner.wake_idle_reclaimer();
+        crate::verify::verify(&self.inner, b"/", max_threads, on_event)
     }
 
     /// The same for what `path` names and everything below it. Link counts are not compared there, as
@@ -319,13 +319,13 @@ impl Image {
         max_threads: Option<usize>,
         on_event: &mut dyn FnMut(VerifyEvent),
     ) -> VerifySummary {
-        self.core.wake_keeper();
-        crate::verify::verify(&self.core, path, max_threads, on_event)
+        self.inner.wake_idle_reclaimer();
+        crate::verify::verify(&self.inner, path, max_threads, on_event)
     }
 
     /// What is wrong with the image as a whole: it, or a device, is shorter than it says.
     #[must_use]
     pub fn truncation(&self) -> Option<Error> {
-        crate::verify::truncation(&self.core)
+        crate::verify::truncation(&self.inner)
     }
 }

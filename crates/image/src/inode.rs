@@ -3,9 +3,9 @@
 use ferrofs_ondisk as ondisk;
 use ferrofs_ondisk::{DataLayout, FileType, Nid, Payload, TimeBase, Timestamp};
 
-use crate::error::{Error, ErrorKind, Place, Result, address, parsed};
-use crate::image::Core;
-use crate::meta::Space;
+use crate::error::{Error, ErrorContext, ErrorKind, Result, address, parsed};
+use crate::image::ImageInner;
+use crate::meta::AddressSpace;
 
 /// An inode of an image: what it is, and where its data is to be found.
 ///
@@ -14,7 +14,7 @@ use crate::meta::Space;
 pub struct Inode {
     nid: Nid,
     offset: u64,
-    pub(crate) disk: ondisk::Inode,
+    pub(crate) disk: ondisk::DiskInode,
 }
 
 impl Inode {
@@ -121,7 +121,7 @@ impl Inode {
     }
 
     /// Where it lies: the space, and the byte in it.
-    pub(crate) fn place(&self) -> (Space, u64) {
+    pub(crate) fn place(&self) -> (AddressSpace, u64) {
         (space_of(self.nid), self.offset)
     }
 
@@ -149,11 +149,11 @@ impl Inode {
 /// nid's own.
 const META_BLOCK_FIELD: u64 = ondisk::SUPERBLOCK_OFFSET | 40;
 
-fn space_of(nid: Nid) -> Space {
-    if nid.is_in_metabox() { Space::Metabox } else { Space::Image }
+fn space_of(nid: Nid) -> AddressSpace {
+    if nid.is_in_metabox() { AddressSpace::Metabox } else { AddressSpace::Image }
 }
 
-impl Core {
+impl ImageInner {
     /// Reads the inode with this number.
     pub(crate) fn inode(&self, nid: Nid) -> Result<Inode> {
         self.load_inode(nid).in_inode(nid)
@@ -162,18 +162,18 @@ impl Core {
     fn load_inode(&self, nid: Nid) -> Result<Inode> {
         let space = space_of(nid);
         let offset = address(self.inode_offset(space, nid)).at(META_BLOCK_FIELD)?;
-        let bytes = self.meta_up_to(space, offset, ondisk::Inode::MAX_BYTES).at(offset)?;
+        let bytes = self.meta_up_to(space, offset, ondisk::DiskInode::MAX_BYTES).at(offset)?;
         let base = TimeBase { epoch: self.sb.epoch, fixed_nsec: self.sb.fixed_nsec };
-        let disk = parsed(ondisk::Inode::parse(&bytes, base), offset)?;
+        let disk = parsed(ondisk::DiskInode::parse(&bytes, base), offset)?;
         Ok(Inode { nid, offset, disk })
     }
 
     /// In the image nids count from the metadata area, in the metabox from its first byte.
-    fn inode_offset(&self, space: Space, nid: Nid) -> Option<u64> {
+    fn inode_offset(&self, space: AddressSpace, nid: Nid) -> Option<u64> {
         let offset = nid.byte_offset()?;
         match space {
-            Space::Image => offset.checked_add_signed(self.sb.meta_offset()?),
-            Space::Metabox => Some(offset),
+            AddressSpace::Image => offset.checked_add_signed(self.sb.meta_offset()?),
+            AddressSpace::Metabox => Some(offset),
         }
     }
 }

@@ -1,19 +1,19 @@
 //! EROFS images as a library: open, look up, list, read, verify.
 //!
 //! ```
-//! use ferrofs_image::{FileType, Image, Visit};
+//! use ferrofs_image::{FileType, Image, WalkEvent};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/lz4.erofs");
 //! let image = Image::open(path)?;
 //! for visit in image.walk(b"/")? {
 //!     match visit {
-//!         Visit::Leaf(node) if node.inode.file_type() == FileType::Regular => {
+//!         WalkEvent::Leaf(node) if node.inode.file_type() == FileType::Regular => {
 //!             let mut head = [0; 16];
 //!             let count = image.read_at(&node.inode, 0, &mut head)?;
 //!             println!("{}: {count} bytes", String::from_utf8_lossy(&node.path));
 //!         }
-//!         Visit::Problem(problem) => eprintln!("{}", problem.error),
+//!         WalkEvent::Problem(problem) => eprintln!("{}", problem.error),
 //!         _ => {}
 //!     }
 //! }
@@ -72,23 +72,23 @@ mod verify;
 mod walk;
 mod xattr;
 
-pub use dir::{DirEntry, ListedEntry, ReadDir};
+pub use dir::{DirEntry, DirEntryRef, ReadDir};
 pub use engine::DecodeWorkers;
 pub use error::{Error, ErrorKind, Result};
 pub use ferrofs_codec as codec;
 pub use ferrofs_ondisk as ondisk;
 pub use ferrofs_ondisk::{DataLayout, FileType, Nid, Superblock, Timestamp};
 pub use ferrofs_workers as workers;
-pub use file::File;
+pub use file::OpenFile;
 pub use image::Image;
 pub use inode::Inode;
-pub use memory::Memory;
+pub use memory::MemoryPool;
 pub use open::OpenOptions;
-pub use pieces::Piece;
-pub use ranges::{Storage, StoredPlace, StoredRange, StoredRanges};
+pub use pieces::FilePiece;
+pub use ranges::{ExtentLocation, ExtentStorage, FileExtent, FileExtents};
 pub use read::{ReadOutcome, SyncDecompress};
-pub use source::{FileSource, Source};
-pub use stats::Stats;
-pub use verify::{Progress, VerifyEvent, VerifySummary};
-pub use walk::{Node, Problem, Visit, Walk};
+pub use source::{FileSource, ImageSource};
+pub use stats::ImageStats;
+pub use verify::{VerifyEvent, VerifyProgress, VerifySummary};
+pub use walk::{PathError, TreeWalk, WalkEntry, WalkEvent};
 pub use xattr::Xattr;

@@ -2,7 +2,8 @@
 //! caches nothing. The engine takes from here, and so may whoever extracts.
 
 use ferrofs_workers::memory::{
-    Budget, Buffer, BufferCounts, Buffers, FrameCounts, PagePool, Policy, PoolSettings, RequestList,
+    AllocPolicy, Budget, Buffer, BufferPool, BufferPoolStats, PagePool, PagePoolSettings,
+    PagePoolStats, RequestFrameList,
 };
 
 use crate::error::{Error, ErrorKind, Result};
@@ -12,9 +13,9 @@ use crate::error::{Error, ErrorKind, Result};
 ///
 /// Several images may share one. Clones are handles.
 #[derive(Clone, Debug)]
-pub struct Memory {
+pub struct MemoryPool {
     budget: Budget,
-    buffers: Buffers,
+    buffers: BufferPool,
     frames: PagePool,
     /// Threads that read at a time on the reserve.
     readers: u64,
@@ -23,13 +24,13 @@ pub struct Memory {
 /// The share of the limit that buffers may take which nobody uses.
 const IDLE_SHARE: u64 = 8;
 
-impl Memory {
+impl MemoryPool {
     /// The smallest limit, in bytes: room for the longest extent of the format (12 MiB), its cluster
     /// (1 MiB), the tables of a walk, and something to read the next one with.
     pub const MIN_BYTES: u64 = 20 << 20;
 
     /// The largest limit that is chosen by itself, in bytes.
-    const STANDARD_BYTES: u64 = 256 << 20;
+    const DEFAULT_LIMIT_BYTES: u64 = 256 << 20;
 
     /// Frames of 4 KiB at most that decoding through a window takes, all requests together. The
     /// address space for them costs nothing, the table 32 bytes a frame.
@@ -45,7 +46,7 @@ impl Memory {
     /// Memory of at most `limit_bytes`.
     ///
     /// # Errors
-    /// [`ErrorKind::MemoryLimit`] for fewer than [`Memory::MIN_BYTES`]; [`ErrorKind::OutOfMemory`]
+    /// [`ErrorKind::MemoryLimit`] for fewer than [`MemoryPool::MIN_BYTES`]; [`ErrorKind::OutOfMemory`]
     /// if the system has no address space.
     pub fn new(limit_bytes: u64) -> Result<Self> {
         Self::with_budget(Budget::new(limit_bytes))
@@ -53,13 +54,13 @@ impl Memory {
 
     /// The same with a reserve of `pages` pages of 4 KiB for decoding, and no more than those: what is given
     /// back above goes to the system at once, and they stay when nobody reads. Nothing is in it yet;
-    /// [`prefault`](Memory::prefault) fills it, or what is mapped first. From then on it goes round: clusters that
+    /// [`prefault`](MemoryPool::prefault) fills it, or what is mapped first. From then on it goes round: clusters that
     /// were kept longest make room before anything else is mapped, and LZ4 extents of more than a
-    /// [share](Memory::reserve_share) of it are read through a window of frames, of which as many are reserved.
+    /// [share](MemoryPool::reserve_share) of it are read through a window of frames, of which as many are reserved.
     /// `readers` threads read at a time; 0 counts as 1.
     ///
     /// # Errors
-    /// As [`Memory::new`]; [`ErrorKind::MemoryLimit`] for a reserve of more than half of the limit.
+    /// As [`MemoryPool::new`]; [`ErrorKind::MemoryLimit`] for a reserve of more than half of the limit.
     pub fn with_reserve(limit_bytes: u64, pages: u32, readers: usize) -> Result<Self> {
         let bytes = u64::from(pages).saturating_mul(Self::PAGE_BYTES);
         if bytes > limit_bytes / 2 {
@@ -68,7 +69,7 @@ impl Memory {
         }
         let mut memory = Self::of(Budget::new(limit_bytes), pages.min(Self::FRAMES))?;
         memory.readers = u64::try_from(readers).unwrap_or(u64::MAX).max(1);
-        memory.buffers.keep_idle(bytes);
+        memory.buffers.set_max_idle(bytes);
         memory.buffers.reserve(bytes);
         Ok(memory)
     }
@@ -85,7 +86,7 @@ impl Memory {
     /// Memory of a budget that is counted elsewhere too.
     ///
     /// # Errors
-    /// As [`Memory::new`].
+    /// As [`MemoryPool::new`].
     pub fn with_budget(budget: Budget) -> Result<Self> {
         Self::of(budget, 0)
     }
@@ -96,28 +97,28 @@ impl Memory {
             let kind = ErrorKind::MemoryLimit { bytes: limit, least: Self::MIN_BYTES };
             return Err(kind.into());
         }
-        let buffers = Buffers::new(&budget)?;
-        buffers.keep_idle(limit / IDLE_SHARE);
-        let frames = PagePool::new(&budget, PoolSettings::new(Self::FRAMES, frames))?;
+        let buffers = BufferPool::new(&budget)?;
+        buffers.set_max_idle(limit / IDLE_SHARE);
+        let frames = PagePool::new(&budget, PagePoolSettings::new(Self::FRAMES, frames))?;
         Ok(Self { budget, buffers, frames, readers: 1 })
     }
 
     /// 256 MiB, or an eighth of what this machine or control group has, if that is less.
     ///
     /// # Errors
-    /// As [`Memory::new`].
-    pub fn standard() -> Result<Self> {
-        Self::new(Self::standard_bytes())
+    /// As [`MemoryPool::new`].
+    pub fn with_default_limit() -> Result<Self> {
+        Self::new(Self::default_limit_bytes())
     }
 
-    /// The limit of [`Memory::standard`].
+    /// The limit of [`MemoryPool::with_default_limit`].
     #[must_use]
-    pub fn standard_bytes() -> u64 {
-        let share = ferrofs_workers::memory::granted_bytes() / 8;
-        share.clamp(Self::MIN_BYTES, Self::STANDARD_BYTES)
+    pub fn default_limit_bytes() -> u64 {
+        let share = ferrofs_workers::memory::available_memory_bytes() / 8;
+        share.clamp(Self::MIN_BYTES, Self::DEFAULT_LIMIT_BYTES)
     }
 
-    /// Bytes that stay resident for decoding once they are: what [`with_reserve`](Memory::with_reserve) said.
+    /// Bytes that stay resident for decoding once they are: what [`with_reserve`](MemoryPool::with_reserve) said.
     #[must_use]
     pub fn reserved_bytes(&self) -> u64 {
         self.buffers.reserved_bytes()
@@ -133,14 +134,14 @@ impl Memory {
 
     /// How often buffers were used again, mapped and refused, and how long mapping them took.
     #[must_use]
-    pub fn buffer_counts(&self) -> BufferCounts {
-        self.buffers.counts()
+    pub fn buffer_stats(&self) -> BufferPoolStats {
+        self.buffers.stats()
     }
 
     /// Where frames for windows came from, and how long faulting them in took.
     #[must_use]
-    pub fn frame_counts(&self) -> FrameCounts {
-        self.frames.counts()
+    pub fn frame_stats(&self) -> PagePoolStats {
+        self.frames.stats()
     }
 
     /// Bytes of buffers that are resident and that nobody uses.
@@ -158,27 +159,27 @@ impl Memory {
     /// A contiguous buffer of `bytes` bytes, whose contents are left from its last use.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfMemory`] at the limit, after waiting; under [`Policy::MayFail`] at once, and
+    /// [`ErrorKind::OutOfMemory`] at the limit, after waiting; under [`AllocPolicy::MayFail`] at once, and
     /// for this moment only.
-    pub fn buffer(&self, bytes: usize, policy: Policy) -> Result<Buffer> {
+    pub fn buffer(&self, bytes: usize, policy: AllocPolicy) -> Result<Buffer> {
         Ok(self.buffers.lease(bytes, policy)?)
     }
 
     /// Has up to `count` buffers of `bytes` bytes lie ready for best effort. With a reserve there are those in it, and
     /// nothing is taken from the system that can be done without.
-    pub(crate) fn stock(&self, bytes: usize, count: usize) {
+    pub(crate) fn preallocate(&self, bytes: usize, count: usize) {
         if self.reserved_bytes() == 0 {
-            let _made: usize = self.buffers.stock(bytes, count);
+            let _made: usize = self.buffers.preallocate(bytes, count);
         }
     }
 
     /// The buffers.
-    pub(crate) fn buffers(&self) -> &Buffers {
+    pub(crate) fn buffers(&self) -> &BufferPool {
         &self.buffers
     }
 
     /// A list of frames for one request.
-    pub(crate) fn request_list(&self) -> RequestList {
+    pub(crate) fn request_list(&self) -> RequestFrameList {
         self.frames.request_list()
     }
 

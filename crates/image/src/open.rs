@@ -4,25 +4,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ferrofs_ondisk as ondisk;
-use ferrofs_ondisk::compression::Compression;
+use ferrofs_ondisk::compression::CompressionConfig;
 use ferrofs_ondisk::{
     Compat, DeviceSlot, FileType, SUPERBLOCK_OFFSET, Superblock, checksum_span, superblock_checksum,
 };
 
-use ferrofs_workers::claims::Claims;
+use ferrofs_workers::single_flight::SingleFlight;
 
 use crate::devices::Devices;
-use crate::engine::{self, DecodeTimes, DecodeWorkers, Engine, Keeper, Stations};
+use crate::engine::{self, ContextPool, DecodeTimer, DecodeWorkers, Engine, IdleReclaimer};
 use crate::error::{Error, ErrorKind, Result, parsed};
-use crate::image::{Core, Image};
+use crate::image::{Image, ImageInner};
 use crate::inode::Inode;
-use crate::memory::Memory;
+use crate::memory::MemoryPool;
 use crate::meta;
 use crate::read::SyncDecompress;
-use crate::source::{self, FileSource, Source, read_exact, read_up_to};
-use crate::xattr::PrefixTable;
+use crate::source::{self, FileSource, ImageSource, read_exact, read_up_to};
+use crate::xattr::XattrPrefixTable;
 
-/// Bytes that a station uses beside its contexts and the output, about: its window and frames.
+/// Bytes that a slot uses beside its contexts and the output, about: its window and frames.
 const STATION_BYTES: u64 = 1280 << 10;
 /// Decoded bytes of the metabox for each byte of the image.
 const METABOX_MAX_RATIO: u64 = 1024;
@@ -46,12 +46,12 @@ pub struct OpenOptions {
     offset: u64,
     devices: Vec<PathBuf>,
     ignores_checksum: bool,
-    memory: Option<Memory>,
-    cached_bytes: Option<u64>,
-    keeps_memory: bool,
+    memory: Option<MemoryPool>,
+    cache_limit_bytes: Option<u64>,
+    retain_memory: bool,
     workers: Option<DecodeWorkers>,
     sync_decompress: SyncDecompress,
-    reads_are_kept: bool,
+    caller_caches: bool,
 }
 
 impl OpenOptions {
@@ -84,9 +84,9 @@ impl OpenOptions {
     }
 
     /// Takes memory from there; images can share it. Without this an image has
-    /// [`Memory::standard`] for itself.
+    /// [`MemoryPool::with_default_limit`] for itself.
     #[must_use]
-    pub fn memory(mut self, memory: &Memory) -> Self {
+    pub fn memory(mut self, memory: &MemoryPool) -> Self {
         self.memory = Some(memory.clone());
         self
     }
@@ -95,8 +95,8 @@ impl OpenOptions {
     /// give way when memory is wanted for something else. Half of the memory without this; reading
     /// every file once gains nothing from more than 8 MiB (docs/benchmarks.md).
     #[must_use]
-    pub fn cached_bytes(mut self, bytes: u64) -> Self {
-        self.cached_bytes = Some(bytes);
+    pub fn cache_limit_bytes(mut self, bytes: u64) -> Self {
+        self.cache_limit_bytes = Some(bytes);
         self
     }
 
@@ -104,8 +104,8 @@ impl OpenOptions {
     /// Without this a thread gives it back within eight seconds of the last read. For programs that end
     /// when they have read.
     #[must_use]
-    pub fn keeps_memory(mut self, yes: bool) -> Self {
-        self.keeps_memory = yes;
+    pub fn retain_memory(mut self, yes: bool) -> Self {
+        self.retain_memory = yes;
         self
     }
 
@@ -116,7 +116,7 @@ impl OpenOptions {
         self
     }
 
-    /// Who decodes what [`Image::read_at`] and [`File::read_at`](crate::File::read_at) need.
+    /// Who decodes what [`Image::read_at`] and [`OpenFile::read_at`](crate::OpenFile::read_at) need.
     #[must_use]
     pub fn sync_decompress(mut self, mode: SyncDecompress) -> Self {
         self.sync_decompress = mode;
@@ -127,8 +127,8 @@ impl OpenOptions {
     /// hardly ask for a byte twice. So what a read wants of a cluster in whole goes straight to it and is not
     /// kept here beside, and a cluster that was wanted part by part is kept until all of it has been read.
     #[must_use]
-    pub fn reads_are_kept(mut self, yes: bool) -> Self {
-        self.reads_are_kept = yes;
+    pub fn caller_caches(mut self, yes: bool) -> Self {
+        self.caller_caches = yes;
         self
     }
 
@@ -139,7 +139,7 @@ impl OpenOptions {
     /// configuration records, device table, special inodes, xattr prefixes) is damaged.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Image> {
         let primary = Arc::new(FileSource::open(path.as_ref(), self.offset)?);
-        let mut devices: Vec<Arc<dyn Source>> = Vec::with_capacity(self.devices.len());
+        let mut devices: Vec<Arc<dyn ImageSource>> = Vec::with_capacity(self.devices.len());
         for device in &self.devices {
             devices.push(Arc::new(FileSource::open(device, 0)?));
         }
@@ -153,8 +153,8 @@ impl OpenOptions {
     /// As [`OpenOptions::open`].
     pub fn open_sources(
         &self,
-        primary: Arc<dyn Source>,
-        devices: Vec<Arc<dyn Source>>,
+        primary: Arc<dyn ImageSource>,
+        devices: Vec<Arc<dyn ImageSource>>,
     ) -> Result<Image> {
         let mut front = [0u8; FRONT_BYTES];
         let filled = read_up_to(&*primary, SUPERBLOCK_OFFSET, &mut front)?;
@@ -167,53 +167,56 @@ impl OpenOptions {
         let slots = device_slots(&*primary, &sb)?;
         let devices = Devices::new(primary, &slots, devices, sb.block_size)?;
         let engine = self.engine(devices, &sb, &compression)?;
-        let windows = meta::windows(&engine.memory)?;
+        let metadata_cache = meta::metadata_cache(&engine.memory)?;
         let shed = Arc::downgrade(&engine);
         let reclaimer = engine.memory.budget().register_reclaimer(move |bytes| {
             shed.upgrade().map_or(0, |engine| engine.shed(bytes))
         })?;
-        let mut core = Core {
+        let mut inner = ImageInner {
             sb,
             compression,
             slots,
-            keeper: if self.keeps_memory { Keeper::off() } else { Keeper::default() },
+            idle_reclaimer: if self.retain_memory {
+                IdleReclaimer::off()
+            } else {
+                IdleReclaimer::default()
+            },
             engine,
-            windows,
+            metadata_cache,
             mode: self.sync_decompress,
-            reads_are_kept: self.reads_are_kept,
+            caller_caches: self.caller_caches,
             metabox: None,
             packed: None,
-            prefixes: PrefixTable::default(),
+            prefixes: XattrPrefixTable::default(),
             _reclaimer: reclaimer,
         };
-        core.metabox = special(&core, core.sb.metabox, "metabox")?;
-        bound_metabox(&core)?;
-        core.packed = special(&core, core.sb.packed, "packed")?;
-        core.prefixes = PrefixTable::read(&core)?;
-        Ok(Image::new(core))
+        inner.metabox = special(&inner, inner.sb.metabox, "metabox")?;
+        bound_metabox(&inner)?;
+        inner.packed = special(&inner, inner.sb.packed, "packed")?;
+        inner.prefixes = XattrPrefixTable::read(&inner)?;
+        Ok(Image::new(inner))
     }
 
     fn engine(
         &self,
         devices: Devices,
         sb: &Superblock,
-        compression: &Compression,
+        compression: &CompressionConfig,
     ) -> Result<Arc<Engine>> {
-        let memory = self.memory.clone().map_or_else(Memory::standard, Ok)?;
-        let workers = self.workers.clone().unwrap_or_else(DecodeWorkers::of_process);
+        let memory = self.memory.clone().map_or_else(MemoryPool::with_default_limit, Ok)?;
+        let workers = self.workers.clone().unwrap_or_else(DecodeWorkers::global);
         let settings = engine::settings(compression);
         let limit = memory.budget().limit_bytes();
-        let station = u64::try_from(settings.memory_bytes_max()).unwrap_or(u64::MAX);
-        let affordable =
-            (limit / 3).checked_div(station.saturating_add(STATION_BYTES)).unwrap_or(1);
+        let slot = u64::try_from(settings.memory_bytes_max()).unwrap_or(u64::MAX);
+        let affordable = (limit / 3).checked_div(slot.saturating_add(STATION_BYTES)).unwrap_or(1);
         let useful = workers.parallelism().saturating_mul(2);
-        let stations = useful.min(usize::try_from(affordable).unwrap_or(usize::MAX));
+        let decode_slots = useful.min(usize::try_from(affordable).unwrap_or(usize::MAX));
         Ok(Arc::new(Engine {
             devices,
-            stations: Stations::new(stations),
-            clusters: Claims::new(self.cached_bytes.unwrap_or(limit / 2).min(limit)),
+            decode_slots: ContextPool::new(decode_slots),
+            clusters: SingleFlight::new(self.cache_limit_bytes.unwrap_or(limit / 2).min(limit)),
             memory,
-            decode_times: DecodeTimes::default(),
+            decode_timer: DecodeTimer::default(),
             workers,
             settings,
             padding: engine::padding(sb),
@@ -221,7 +224,7 @@ impl OpenOptions {
     }
 }
 
-fn verify_checksum(primary: &dyn Source, sb: &Superblock) -> Result<()> {
+fn verify_checksum(primary: &dyn ImageSource, sb: &Superblock) -> Result<()> {
     if !sb.compat.has(Compat::SB_CHKSUM) {
         return Ok(());
     }
@@ -236,7 +239,7 @@ fn verify_checksum(primary: &dyn Source, sb: &Superblock) -> Result<()> {
 }
 
 /// Reads the configuration records behind the superblock (docs/format.md F6).
-fn compression(primary: &dyn Source, sb: &Superblock) -> Result<Compression> {
+fn compression(primary: &dyn ImageSource, sb: &Superblock) -> Result<CompressionConfig> {
     let mut compression = sb.implied_compression();
     let mut at = SUPERBLOCK_OFFSET.saturating_add(u64::from(sb.bytes));
     for algorithm in parsed(sb.recorded_algorithms(), SUPERBLOCK_OFFSET)? {
@@ -253,7 +256,7 @@ fn compression(primary: &dyn Source, sb: &Superblock) -> Result<Compression> {
     Ok(compression)
 }
 
-fn device_slots(primary: &dyn Source, sb: &Superblock) -> Result<Vec<DeviceSlot>> {
+fn device_slots(primary: &dyn ImageSource, sb: &Superblock) -> Result<Vec<DeviceSlot>> {
     let wide = sb.incompat.has(ondisk::Incompat::BIT48);
     let mut at = u64::from(sb.device_table_slot).saturating_mul(DeviceSlot::BYTES);
     let mut slots = Vec::new();
@@ -268,9 +271,9 @@ fn device_slots(primary: &dyn Source, sb: &Superblock) -> Result<Vec<DeviceSlot>
 
 /// Holes make the metabox as long as a number can say, and then an index inside it too: a walk would
 /// not end. Real metadata compresses far less than the factor allowed here.
-fn bound_metabox(core: &Core) -> Result<()> {
-    let Some(metabox) = &core.metabox else { return Ok(()) };
-    let length = core.engine.devices.primary().length();
+fn bound_metabox(inner: &ImageInner) -> Result<()> {
+    let Some(metabox) = &inner.metabox else { return Ok(()) };
+    let length = inner.engine.devices.primary().length();
     if metabox.size() / METABOX_MAX_RATIO <= length {
         return Ok(());
     }
@@ -279,9 +282,13 @@ fn bound_metabox(core: &Core) -> Result<()> {
 }
 
 /// Loads the packed inode or the metabox inode, which are regular files.
-fn special(core: &Core, nid: Option<ondisk::Nid>, name: &'static str) -> Result<Option<Inode>> {
+fn special(
+    inner: &ImageInner,
+    nid: Option<ondisk::Nid>,
+    name: &'static str,
+) -> Result<Option<Inode>> {
     let Some(nid) = nid else { return Ok(None) };
-    let inode = core.inode(nid)?;
+    let inode = inner.inode(nid)?;
     if inode.file_type() != FileType::Regular {
         return Err(Error::new(ErrorKind::SpecialInode(name)).in_inode(nid).at(inode.place().1));
     }

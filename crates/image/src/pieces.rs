@@ -5,19 +5,19 @@
 
 use std::ops::Range;
 
-use ferrofs_workers::memory::Policy;
+use ferrofs_workers::memory::AllocPolicy;
 
 use crate::cluster::{Cluster, ClusterPlace};
-use crate::engine::{InputWindow, Station, Wanted};
-use crate::error::{Error, ErrorKind, Place, address};
-use crate::image::Core;
+use crate::engine::{DecodeSlot, InputRequest, InputWindow};
+use crate::error::{Error, ErrorContext, ErrorKind, address};
+use crate::image::ImageInner;
 use crate::inode::Inode;
-use crate::map::{Data, Extent, Map};
+use crate::map::{Data, ExtentMap, MappedExtent};
 use crate::source::{self, outside};
 
 /// A piece of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece<'a> {
+pub enum FilePiece<'a> {
     /// Bytes that are stored.
     Data {
         /// Where they lie in the file.
@@ -39,7 +39,7 @@ const RAW_PIECE_BYTES: u64 = 256 << 10;
 
 const _: () = assert!(RAW_PIECE_BYTES <= InputWindow::MAX_BYTES);
 
-impl Core {
+impl ImageInner {
     /// Hands the part of `inode` that belongs to `range` to `sink`, in order; answers which part that
     /// is. A cluster belongs whole to the range in which it starts, so that cutting a file into ranges
     /// makes nobody decode twice; all else is cut where the range is.
@@ -47,19 +47,19 @@ impl Core {
         &self,
         inode: &Inode,
         range: Range<u64>,
-        sink: &mut impl FnMut(Piece<'_>) -> Result<(), E>,
+        sink: &mut impl FnMut(FilePiece<'_>) -> Result<(), E>,
     ) -> Result<Range<u64>, E> {
         let end = range.end.min(inode.size());
         if range.start >= end {
             return Ok(end..end);
         }
-        let mut station = self.engine.stations.enter();
-        let mut map = Map::new(self, inode)?;
+        let mut slot = self.engine.decode_slots.acquire();
+        let mut map = ExtentMap::new(self, inode)?;
         let mut extent = map.extent_at(range.start)?;
         let is_split = extent.start < range.start;
         let start = if is_split && extent.is_cluster() { extent.end() } else { range.start };
         let mut at = start;
-        let reader = Reader { core: self, inode };
+        let reader = PieceReader { inner: self, inode };
         while at < end {
             if !extent.contains(at) {
                 extent = map.extent_at(at)?;
@@ -70,7 +70,7 @@ impl Core {
                 return Err(error.in_inode(inode.nid()).at(inode.end()).into());
             }
             let part = if extent.is_cluster() { extent } else { extent.cut(at, end)? };
-            reader.extent(&mut station, &part, sink)?;
+            reader.extent(&mut slot, &part, sink)?;
             at = part.end();
         }
         Ok(start..at)
@@ -78,88 +78,89 @@ impl Core {
 }
 
 /// Reads the extents of one file.
-struct Reader<'a> {
-    core: &'a Core,
+struct PieceReader<'a> {
+    inner: &'a ImageInner,
     inode: &'a Inode,
 }
 
-impl Reader<'_> {
+impl PieceReader<'_> {
     fn extent<E: From<Error>>(
         &self,
-        station: &mut Station<'_>,
-        extent: &Extent,
-        sink: &mut impl FnMut(Piece<'_>) -> Result<(), E>,
+        slot: &mut DecodeSlot<'_>,
+        extent: &MappedExtent,
+        sink: &mut impl FnMut(FilePiece<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let offset = extent.start;
-        let engine = &self.core.engine;
+        let engine = &self.inner.engine;
         match extent.data {
-            Data::Hole => sink(Piece::Hole { offset, length: extent.length }),
+            Data::Hole => sink(FilePiece::Hole { offset, length: extent.length }),
             Data::Raw { device, offset: from } => {
                 for part in parts(extent.start..extent.end()) {
                     let from = address(from.checked_add(part.start.saturating_sub(offset)))?;
                     let bytes = length(&part);
-                    station.tally.served_raw(bytes);
-                    let wanted = Wanted { device, offset: from, bytes, reach: 0 };
+                    slot.counters.served_raw(bytes);
+                    let wanted = InputRequest { device, offset: from, bytes, run_bytes: 0 };
                     let (devices, memory) = (&engine.devices, &engine.memory);
-                    let bytes = station.window.get(devices, memory, wanted, Policy::MustSucceed);
+                    let bytes = slot.window.get(devices, memory, wanted, AllocPolicy::MustSucceed);
                     let bytes = bytes.in_inode(self.inode.nid())?;
-                    sink(Piece::Data { offset: part.start, bytes })?;
+                    sink(FilePiece::Data { offset: part.start, bytes })?;
                 }
                 Ok(())
             }
             Data::Inline { offset: from } => {
                 // At most a block, as the map has checked.
                 let count = length(&(0..extent.length));
-                station.tally.served_raw(count);
-                let bytes = self.core.meta(self.inode.place().0, from, count);
-                sink(Piece::Data { offset, bytes: &bytes.in_inode(self.inode.nid())? })
+                slot.counters.served_raw(count);
+                let bytes = self.inner.meta(self.inode.place().0, from, count);
+                sink(FilePiece::Data { offset, bytes: &bytes.in_inode(self.inode.nid())? })
             }
             Data::Cluster(cluster) if cluster.is_partial && is_data(&cluster) => {
                 // Other files have the rest of it.
-                let shared = engine.shared_data(station, &cluster).in_inode(self.inode.nid())?;
+                let shared = engine.shared_data(slot, &cluster).in_inode(self.inode.nid())?;
                 let bytes = address(shared.get(..length(&(0..extent.length))))?;
-                station.tally.served(bytes.len());
-                sink(Piece::Data { offset, bytes })
+                slot.counters.served(bytes.len());
+                sink(FilePiece::Data { offset, bytes })
             }
             Data::Cluster(cluster) => {
-                self.cluster(station, &cluster, |bytes| sink(Piece::Data { offset, bytes }))
+                self.cluster(slot, &cluster, |bytes| sink(FilePiece::Data { offset, bytes }))
             }
             Data::Fragment { offset: from } => {
-                let packed = self.core.packed_for(self.inode).in_inode(self.inode.nid())?;
+                let packed = self.inner.packed_for(self.inode).in_inode(self.inode.nid())?;
                 let end = from.checked_add(extent.length).filter(|end| *end <= packed.size());
                 let end = end.ok_or_else(|| {
                     outside(from, extent.length, packed.size()).in_inode(self.inode.nid())
                 })?;
-                Fragment { core: self.core, packed, range: from..end }.read(station, offset, sink)
+                FragmentReader { inner: self.inner, packed, range: from..end }
+                    .read(slot, offset, sink)
             }
         }
     }
 
-    /// Decodes a cluster into the buffer of the station.
+    /// Decodes a cluster into the buffer of the slot.
     fn cluster<E: From<Error>>(
         &self,
-        station: &mut Station<'_>,
+        slot: &mut DecodeSlot<'_>,
         cluster: &Cluster,
         sink: impl FnOnce(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let engine = &self.core.engine;
+        let engine = &self.inner.engine;
         let count = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
-        let prepared = engine.prepare(station, (cluster, 0), Policy::MustSucceed);
+        let prepared = engine.prepare(slot, (cluster, 0), AllocPolicy::MustSucceed);
         prepared.in_inode(self.inode.nid())?;
-        let output = station.take_output(&engine.memory, count);
+        let output = slot.take_output(&engine.memory, count);
         let mut output = output.in_inode(self.inode.nid())?;
         let target = output.get_mut(..count).unwrap_or_default();
         let decoded = if is_data(cluster) {
-            engine.decode_data(station, (cluster, 0), target, Policy::MustSucceed)
+            engine.decode_data(slot, (cluster, 0), target, AllocPolicy::MustSucceed)
         } else {
-            self.core
+            self.inner
                 .encoded_metadata(cluster)
-                .and_then(|input| engine.decode(station, cluster, &input, target))
+                .and_then(|input| engine.decode(slot, cluster, &input, target))
         };
         decoded.in_inode(self.inode.nid())?;
-        station.tally.served(count);
+        slot.counters.served(count);
         let taken = sink(target);
-        station.keep_output(output);
+        slot.keep_output(output);
         taken
     }
 }
@@ -170,22 +171,22 @@ fn is_data(cluster: &Cluster) -> bool {
 }
 
 /// A range of the packed file.
-struct Fragment<'a> {
-    core: &'a Core,
+struct FragmentReader<'a> {
+    inner: &'a ImageInner,
     packed: &'a Inode,
     range: Range<u64>,
 }
 
-impl Fragment<'_> {
+impl FragmentReader<'_> {
     /// Hands the range to `sink` as bytes of a file from `offset` on.
     fn read<E: From<Error>>(
         self,
-        station: &mut Station<'_>,
+        slot: &mut DecodeSlot<'_>,
         offset: u64,
-        sink: &mut impl FnMut(Piece<'_>) -> Result<(), E>,
+        sink: &mut impl FnMut(FilePiece<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Self { core, packed, range } = self;
-        let mut map = Map::new(core, packed)?;
+        let Self { inner, packed, range } = self;
+        let mut map = ExtentMap::new(inner, packed)?;
         let mut at = range.start;
         while at < range.end {
             let extent = map.extent_at(at)?;
@@ -194,31 +195,30 @@ impl Fragment<'_> {
             match extent.data {
                 // Never piece by piece: a hole may be as long as a number can say.
                 Data::Hole => {
-                    sink(Piece::Hole { offset: place, length: end.saturating_sub(at) })?;
+                    sink(FilePiece::Hole { offset: place, length: end.saturating_sub(at) })?;
                     at = end;
                 }
                 Data::Cluster(cluster) => {
                     let part = length(&(extent.start..at))..length(&(extent.start..end));
                     let mut hand_out = |decoded: &[u8]| {
                         let bytes = address(decoded.get(part.clone()))?;
-                        sink(Piece::Data { offset: place, bytes })
+                        sink(FilePiece::Data { offset: place, bytes })
                     };
                     // What is only copied is as quick to have again as to keep.
                     if cluster.is_compressed() {
-                        let shared =
-                            core.shared_cluster(station, &cluster).in_inode(packed.nid())?;
-                        station.tally.served(part.len());
+                        let shared = inner.shared_cluster(slot, &cluster).in_inode(packed.nid())?;
+                        slot.counters.served(part.len());
                         hand_out(&shared)?;
                     } else {
-                        Reader { core, inode: packed }.cluster(station, &cluster, hand_out)?;
+                        PieceReader { inner, inode: packed }.cluster(slot, &cluster, hand_out)?;
                     }
                     at = end;
                 }
                 _ => {
                     let part = at..end.min(at.saturating_add(RAW_PIECE_BYTES));
                     let mut bytes = source::zeroed(length(&part))?;
-                    core.read_at(packed, part.start, &mut bytes)?;
-                    sink(Piece::Data { offset: place, bytes: &bytes })?;
+                    inner.read_at(packed, part.start, &mut bytes)?;
+                    sink(FilePiece::Data { offset: place, bytes: &bytes })?;
                     at = part.end;
                 }
             }

@@ -4,11 +4,11 @@
 use std::ops::Range;
 
 use crate::cluster::{Cluster, ClusterPlace, Coding};
-use crate::error::{Place, Result, address};
-use crate::image::Core;
+use crate::error::{ErrorContext, Result, address};
+use crate::image::ImageInner;
 use crate::inode::Inode;
-use crate::map::{Data, Extent, Map};
-use crate::meta::Space;
+use crate::map::{Data, ExtentMap, MappedExtent};
+use crate::meta::AddressSpace;
 use crate::source::outside;
 
 use ferrofs_ondisk::Nid;
@@ -21,14 +21,14 @@ const PARTS_MAX: usize = 1024;
 /// A range of a file, part by part, without gaps.
 #[derive(Debug)]
 pub(crate) struct ReadPlan {
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<ReadSegment>,
     /// How many bytes it covers.
     pub(crate) length: usize,
 }
 
 /// Some bytes of a read.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct ReadSegment {
     /// Where they go in the reader's buffer.
     pub(crate) target: Range<usize>,
     pub(crate) origin: Origin,
@@ -44,7 +44,7 @@ pub(crate) enum Origin {
     /// On a device, as they are.
     Raw { device: u16, offset: u64 },
     /// Among the metadata, as they are.
-    Meta { space: Space, offset: u64 },
+    MetaBytes { space: AddressSpace, offset: u64 },
     /// In a cluster.
     Cluster {
         cluster: Cluster,
@@ -58,21 +58,26 @@ pub(crate) enum Origin {
 impl ReadPlan {
     /// Plans to read the `bytes` bytes of `inode` from `offset` on, or the first of them. They lie
     /// within the file.
-    pub(crate) fn build(core: &Core, inode: &Inode, offset: u64, bytes: usize) -> Result<Self> {
+    pub(crate) fn build(
+        inner: &ImageInner,
+        inode: &Inode,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<Self> {
         let mut plan = Self { parts: Vec::new(), length: 0 };
         let end = offset.saturating_add(u64::try_from(bytes.min(PLAN_MAX_BYTES)).unwrap_or(0));
-        plan.extend(core, inode, offset..end)?;
+        plan.extend(inner, inode, offset..end)?;
         Ok(plan)
     }
 
-    fn extend(&mut self, core: &Core, inode: &Inode, range: Range<u64>) -> Result<()> {
-        let mut map = Map::new(core, inode)?;
+    fn extend(&mut self, inner: &ImageInner, inode: &Inode, range: Range<u64>) -> Result<()> {
+        let mut map = ExtentMap::new(inner, inode)?;
         let mut at = range.start;
         // A fragment that is cut off here ends the loop of its file, too.
         while at < range.end && self.parts.len() < PARTS_MAX {
             let extent = map.extent_at(at)?;
             let end = extent.end().min(range.end);
-            self.add(core, inode, &extent, at..end).in_inode(inode.nid())?;
+            self.add(inner, inode, &extent, at..end).in_inode(inode.nid())?;
             at = end;
         }
         Ok(())
@@ -81,9 +86,9 @@ impl ReadPlan {
     /// Adds `range` of the file, which lies within `extent`.
     fn add(
         &mut self,
-        core: &Core,
+        inner: &ImageInner,
         inode: &Inode,
-        extent: &Extent,
+        extent: &MappedExtent,
         range: Range<u64>,
     ) -> Result<()> {
         let skip = range.start.saturating_sub(extent.start);
@@ -95,14 +100,14 @@ impl ReadPlan {
             }
             Data::Inline { offset } => {
                 let offset = address(offset.checked_add(skip))?;
-                Origin::Meta { space: inode.place().0, offset }
+                Origin::MetaBytes { space: inode.place().0, offset }
             }
             Data::Fragment { offset } => {
-                let packed = core.packed_for(inode)?;
+                let packed = inner.packed_for(inode)?;
                 let start = address(offset.checked_add(skip))?;
                 let end = start.checked_add(length).filter(|end| *end <= packed.size());
                 let missing = || outside(start, length, packed.size()).in_inode(packed.nid());
-                return self.extend(core, packed, start..end.ok_or_else(missing)?);
+                return self.extend(inner, packed, start..end.ok_or_else(missing)?);
             }
             Data::Cluster(cluster) => match (cluster.id.coding, cluster.id.place) {
                 (Coding::Plain { wrapped_bytes: 0 }, ClusterPlace::Data(offset)) => {
@@ -111,13 +116,13 @@ impl ReadPlan {
                 _ => Origin::Cluster {
                     cluster,
                     skip: usize::try_from(skip).unwrap_or(usize::MAX),
-                    is_common: core.is_common(inode.nid()) || cluster.is_partial,
+                    is_common: inner.is_common(inode.nid()) || cluster.is_partial,
                 },
             },
         };
         let start = self.length;
         self.length = start.saturating_add(usize::try_from(length).unwrap_or(usize::MAX));
-        self.parts.push(Part { target: start..self.length, origin, nid: inode.nid() });
+        self.parts.push(ReadSegment { target: start..self.length, origin, nid: inode.nid() });
         Ok(())
     }
 }

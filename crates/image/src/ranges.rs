@@ -6,30 +6,30 @@ use ferrofs_ondisk::compression::AlgorithmId;
 
 use crate::cluster::Coding;
 use crate::error::{Error, ErrorKind, Result};
-use crate::image::Core;
+use crate::image::ImageInner;
 use crate::inode::Inode;
-use crate::map::{Data, Extent, Map};
+use crate::map::{Data, ExtentMap, MappedExtent};
 
 /// A range of a file that is stored in one way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StoredRange {
+pub struct FileExtent {
     /// Its first byte in the file.
     pub start: u64,
     /// The byte behind its last one; always greater than `start`.
     pub end: u64,
     /// How it is stored.
-    pub storage: Storage,
+    pub storage: ExtentStorage,
     /// Where the extent lies that the range belongs to: from the extent's first byte on, also where the
     /// range begins further on. `None` for a hole.
-    pub place: Option<StoredPlace>,
+    pub place: Option<ExtentLocation>,
 }
 
 /// Where an extent lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StoredPlace {
+pub struct ExtentLocation {
     /// The device: 0 is the image with its unified address space.
     pub device: u16,
-    /// Its first byte: of the device; for [`Storage::Fragment`] of the packed file; for what lies in the
+    /// Its first byte: of the device; for [`ExtentStorage::Fragment`] of the packed file; for what lies in the
     /// metabox, of the metabox file.
     pub offset: u64,
     /// How many bytes it takes there.
@@ -38,8 +38,8 @@ pub struct StoredPlace {
     pub algorithm: Option<AlgorithmId>,
 }
 
-impl StoredPlace {
-    fn of(extent: &Extent) -> Option<Self> {
+impl ExtentLocation {
+    fn of(extent: &MappedExtent) -> Option<Self> {
         let as_it_is =
             |device, offset| Some(Self { device, offset, bytes: extent.length, algorithm: None });
         match extent.data {
@@ -61,7 +61,7 @@ impl StoredPlace {
 
 /// How a range of a file is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Storage {
+pub enum ExtentStorage {
     /// Not at all: its bytes are zeros.
     Hole,
     /// As it is: any part of it can be read for itself.
@@ -76,22 +76,22 @@ pub enum Storage {
 /// The ranges of a file in order, without gaps, up to its end. Neighbours may be stored in the same
 /// way. After an error there are no more.
 #[derive(Debug)]
-pub struct StoredRanges<'a> {
-    map: Map<'a>,
+pub struct FileExtents<'a> {
+    map: ExtentMap<'a>,
     inode: &'a Inode,
     at: u64,
     end: u64,
     is_first: bool,
 }
 
-impl<'a> StoredRanges<'a> {
+impl<'a> FileExtents<'a> {
     /// The ranges of `inode` from byte `offset` on; the first one begins there.
-    pub(crate) fn new(core: &'a Core, inode: &'a Inode, offset: u64) -> Result<Self> {
-        let map = Map::new(core, inode)?;
+    pub(crate) fn new(inner: &'a ImageInner, inode: &'a Inode, offset: u64) -> Result<Self> {
+        let map = ExtentMap::new(inner, inode)?;
         Ok(Self { map, inode, at: offset, end: inode.size(), is_first: true })
     }
 
-    fn step(&mut self) -> Result<StoredRange> {
+    fn step(&mut self) -> Result<FileExtent> {
         let extent = self.map.extent_at(self.at)?;
         // The first offset may lie anywhere in an extent; a damaged index may lead into the middle of
         // what has been handed out later on, too.
@@ -100,19 +100,19 @@ impl<'a> StoredRanges<'a> {
             return Err(error.in_inode(self.inode.nid()).at(self.inode.end()));
         }
         let storage = match extent.data {
-            Data::Hole => Storage::Hole,
-            Data::Raw { .. } | Data::Inline { .. } => Storage::Plain,
-            Data::Cluster(_) => Storage::Cluster,
-            Data::Fragment { .. } => Storage::Fragment,
+            Data::Hole => ExtentStorage::Hole,
+            Data::Raw { .. } | Data::Inline { .. } => ExtentStorage::Plain,
+            Data::Cluster(_) => ExtentStorage::Cluster,
+            Data::Fragment { .. } => ExtentStorage::Fragment,
         };
         // The map has checked that the extent holds the byte, so this is ahead of it.
         let end = extent.end().min(self.end);
-        Ok(StoredRange { start: self.at, end, storage, place: StoredPlace::of(&extent) })
+        Ok(FileExtent { start: self.at, end, storage, place: ExtentLocation::of(&extent) })
     }
 }
 
-impl Iterator for StoredRanges<'_> {
-    type Item = Result<StoredRange>;
+impl Iterator for FileExtents<'_> {
+    type Item = Result<FileExtent>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.at >= self.end {

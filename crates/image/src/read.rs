@@ -3,16 +3,19 @@
 
 use ferrofs_ondisk::compression::AlgorithmId;
 use ferrofs_ondisk::{FileType, Nid};
-use ferrofs_workers::claims::{Claim, Urgency};
-use ferrofs_workers::memory::Policy;
+use ferrofs_workers::memory::AllocPolicy;
+use ferrofs_workers::single_flight::{Lookup, Urgency};
 
 use crate::cluster::{Cluster, ClusterPlace, Coding};
-use crate::engine::{Decoded, ERRAND_BYTES, Errand, Mine, Station, Tally, reaches};
-use crate::error::{Error, ErrorKind, Place, Result, address};
-use crate::image::Core;
+use crate::engine::{
+    BATCH_MIN_BYTES, ClusterPermit, DecodeBatch, DecodeCounters, DecodeSlot, DecodedCluster,
+    run_lengths,
+};
+use crate::error::{Error, ErrorContext, ErrorKind, Result, address};
+use crate::image::ImageInner;
 use crate::inode::Inode;
-use crate::meta::Meta;
-use crate::plan::{Origin, Part, ReadPlan};
+use crate::meta::MetaBytes;
+use crate::plan::{Origin, ReadPlan, ReadSegment};
 
 /// Who decodes what a read needs. The names are those of Linux's `sync_decompress`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +57,7 @@ impl ReadOutcome {
 /// threshold of Linux since 2026.
 const SMALL_READ_BYTES: usize = 12_288;
 
-impl Core {
+impl ImageInner {
     /// Reads the bytes of `inode` from `offset` on; fewer than asked only at its end. For what the
     /// library reads itself.
     pub(crate) fn read_at(&self, inode: &Inode, offset: u64, buffer: &mut [u8]) -> Result<usize> {
@@ -73,7 +76,7 @@ impl Core {
         let count = buffer.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
         let mode = match mode {
             SyncDecompress::ForceOn if count <= SMALL_READ_BYTES => SyncDecompress::Auto,
-            _ if self.engine.workers.are_none() => SyncDecompress::Auto,
+            _ if self.engine.workers.is_empty() => SyncDecompress::Auto,
             other => other,
         };
         let mut target = buffer.get_mut(..count).unwrap_or_default();
@@ -94,17 +97,17 @@ impl Core {
     /// Does what a plan says; answers how long the extents are that had to be decoded.
     fn carry_out(&self, plan: &ReadPlan, target: &mut [u8], mode: SyncDecompress) -> Result<u64> {
         // Also for what needs no decoding: those who read have buffers.
-        self.wake_keeper();
-        let mut tally = Tally::default();
-        let mut missing: Vec<&Part> = Vec::new();
+        self.wake_idle_reclaimer();
+        let mut counters = DecodeCounters::default();
+        let mut missing: Vec<&ReadSegment> = Vec::new();
         for part in &plan.parts {
             let bytes = address(target.get_mut(part.target.clone()))?;
-            if !self.serve_now(part, bytes, &mut tally).in_inode(part.nid)? {
+            if !self.serve_now(part, bytes, &mut counters).in_inode(part.nid)? {
                 missing.push(part);
             }
         }
         if missing.is_empty() {
-            self.engine.stations.add(&tally);
+            self.engine.decode_slots.add(&counters);
             return Ok(0);
         }
         let missing_bytes = missing
@@ -112,34 +115,39 @@ impl Core {
             .filter_map(|part| cluster_of(part))
             .fold(0u64, |sum, cluster| sum.saturating_add(cluster.decoded_bytes));
         match mode {
-            SyncDecompress::Auto => self.decode_missing(&missing, target, &mut tally)?,
+            SyncDecompress::Auto => self.decode_missing(&missing, target, &mut counters)?,
             SyncDecompress::ForceOn | SyncDecompress::ForceOff => {
-                let left = self.decode_elsewhere(&missing, target, &mut tally)?;
-                self.decode_missing(&left, target, &mut tally)?;
+                let left = self.decode_elsewhere(&missing, target, &mut counters)?;
+                self.decode_missing(&left, target, &mut counters)?;
             }
         }
-        self.engine.stations.add(&tally);
+        self.engine.decode_slots.add(&counters);
         Ok(missing_bytes)
     }
 
     /// Serves a part that needs no decoding; false if it does.
-    fn serve_now(&self, part: &Part, target: &mut [u8], tally: &mut Tally) -> Result<bool> {
+    fn serve_now(
+        &self,
+        part: &ReadSegment,
+        target: &mut [u8],
+        counters: &mut DecodeCounters,
+    ) -> Result<bool> {
         match part.origin {
             Origin::Hole => target.fill(0),
             Origin::Raw { device, offset } => {
                 self.engine.devices.read(device, offset, target)?;
-                tally.served_raw(target.len());
+                counters.served_raw(target.len());
             }
-            Origin::Meta { space, offset } => {
+            Origin::MetaBytes { space, offset } => {
                 target.copy_from_slice(&self.meta(space, offset, target.len())?);
-                tally.served_raw(target.len());
+                counters.served_raw(target.len());
             }
             Origin::Cluster { cluster, skip, .. } => {
                 let Some(decoded) = self.engine.clusters.get(cluster.id, end(skip, target)) else {
                     return Ok(false);
                 };
                 self.serve(part, &decoded, skip, target)?;
-                tally.served(target.len());
+                counters.served(target.len());
             }
         }
         Ok(true)
@@ -148,80 +156,81 @@ impl Core {
     /// Decodes clusters on this thread, with the help of workers where there are several.
     fn decode_missing(
         &self,
-        missing: &[&Part],
+        missing: &[&ReadSegment],
         target: &mut [u8],
-        tally: &mut Tally,
+        counters: &mut DecodeCounters,
     ) -> Result<()> {
         if missing.is_empty() {
             return Ok(());
         }
-        let mut station = self.engine.stations.enter();
+        let mut slot = self.engine.decode_slots.acquire();
         if missing.len() > 1 && self.engine.workers.parallelism() > 1 {
-            self.send_errands(missing);
+            self.dispatch_batches(missing);
         }
         let clusters: Vec<Cluster> = missing.iter().filter_map(|part| cluster_of(part)).collect();
         // First what nobody else is at; then what others have begun, which is done by then, mostly.
         let mut left = Vec::new();
-        let reaches = reaches(&clusters);
+        let run_lengths = run_lengths(&clusters);
         for (number, part) in missing.iter().enumerate() {
-            let reach = reaches.get(number).copied().unwrap_or(0);
+            let run_bytes = run_lengths.get(number).copied().unwrap_or(0);
             let bytes = address(target.get_mut(part.target.clone()))?;
-            if self.decode_part(&mut station, part, (bytes, reach), false).in_inode(part.nid)? {
-                tally.served(bytes.len());
+            if self.decode_part(&mut slot, part, (bytes, run_bytes), false).in_inode(part.nid)? {
+                counters.served(bytes.len());
             } else {
                 left.push(*part);
             }
         }
         for part in left {
             let bytes = address(target.get_mut(part.target.clone()))?;
-            self.decode_part(&mut station, part, (bytes, 0), true).in_inode(part.nid)?;
-            tally.served(bytes.len());
+            self.decode_part(&mut slot, part, (bytes, 0), true).in_inode(part.nid)?;
+            counters.served(bytes.len());
         }
         Ok(())
     }
 
     /// Gives workers of other CPUs something to do: all but the first share of the clusters. Whatever they
     /// have not begun when the reader gets there, it takes back.
-    fn send_errands(&self, missing: &[&Part]) {
+    fn dispatch_batches(&self, missing: &[&ReadSegment]) {
         let engine = &self.engine;
         let clusters: Vec<Cluster> = missing
             .iter()
             .filter_map(|part| cluster_of(part))
             .filter(|cluster| matches!(cluster.id.place, ClusterPlace::Data(_)))
-            .filter(|cluster| self.hands_out(cluster))
+            .filter(|cluster| self.offloads(cluster))
             .collect();
         let all: u64 = clusters.iter().fold(0, |sum, one| sum.saturating_add(one.decoded_bytes));
         let shares = u64::try_from(engine.workers.parallelism()).unwrap_or(1).saturating_mul(2);
-        let share = all.checked_div(shares).unwrap_or(all).max(ERRAND_BYTES);
+        let share = all.checked_div(shares).unwrap_or(all).max(BATCH_MIN_BYTES);
         let mut turn = 0usize;
         let mut own = share;
-        let mut errand = Errand::new(engine, None, false);
+        let mut batch = DecodeBatch::new(engine, None, false);
         for cluster in clusters {
             if own > 0 {
                 own = own.saturating_sub(cluster.decoded_bytes);
                 continue;
             }
             let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
-            if let Claim::Mine(mine) = engine.clusters.claim(cluster.id, bytes, Urgency::Demand) {
+            if let Lookup::Miss(permit) = engine.clusters.lookup(cluster.id, bytes, Urgency::Demand)
+            {
                 // The reader comes back for it by claiming.
-                drop(errand.add(cluster, mine, None));
+                drop(batch.add(cluster, permit, None));
             }
-            if errand.decoded_bytes() >= share {
-                std::mem::replace(&mut errand, Errand::new(engine, None, false)).send(turn);
+            if batch.decoded_bytes() >= share {
+                std::mem::replace(&mut batch, DecodeBatch::new(engine, None, false)).dispatch(turn);
                 turn = turn.saturating_add(1);
             }
         }
         // A rest that is not worth a wake-up is the reader's.
-        if errand.decoded_bytes() >= ERRAND_BYTES {
-            errand.send(turn);
+        if batch.decoded_bytes() >= BATCH_MIN_BYTES {
+            batch.dispatch(turn);
         }
     }
 
     /// Whether a worker is to decode a cluster for its reader, or ahead of it. It then lies in memory of its
     /// own until it is copied, and a thread is woken: a third of what LZ4 takes, where a reader would have
     /// decoded straight to where it is wanted. The kernel asks for several pieces of a file at a time, so
-    /// LZ4 keeps other CPUs busy without that (docs/benchmarks.md, "LZ4 is not handed out").
-    pub(crate) fn hands_out(&self, cluster: &Cluster) -> bool {
+    /// LZ4 keeps other CPUs busy without that (docs/benchmarks.md).
+    pub(crate) fn offloads(&self, cluster: &Cluster) -> bool {
         let is_slow = match cluster.id.coding {
             Coding::Plain { .. } => false,
             Coding::Compressed(algorithm) => is_slow(algorithm),
@@ -229,8 +238,8 @@ impl Core {
         is_slow || !self.leaves_quick_ones()
     }
 
-    /// Whether anything of a file may be handed out; if not, looking ahead in it is in vain.
-    pub(crate) fn may_hand_out(&self, inode: &Inode) -> bool {
+    /// Whether anything of a file may be offloaded; if not, looking ahead in it is in vain.
+    pub(crate) fn may_offload(&self, inode: &Inode) -> bool {
         let has_slow =
             || AlgorithmId::ALL.iter().any(|one| is_slow(*one) && self.compression.has(*one));
         !self.leaves_quick_ones() || !inode.layout().is_compressed() || has_slow()
@@ -238,40 +247,41 @@ impl Core {
 
     /// Whether what is decoded quickly is left to the thread that reads.
     fn leaves_quick_ones(&self) -> bool {
-        self.reads_are_kept && self.mode == SyncDecompress::Auto
+        self.caller_caches && self.mode == SyncDecompress::Auto
     }
 
     /// Decodes what a part needs; false if another thread is at it and waiting is not allowed.
     fn decode_part(
         &self,
-        station: &mut Station<'_>,
-        part: &Part,
-        (target, reach): (&mut [u8], usize),
+        slot: &mut DecodeSlot<'_>,
+        part: &ReadSegment,
+        (target, run_bytes): (&mut [u8], usize),
         may_wait: bool,
     ) -> Result<bool> {
         let Origin::Cluster { cluster, skip, is_common } = part.origin else { return Ok(true) };
-        if let ClusterPlace::Meta(..) = cluster.id.place {
-            return self.decode_from_metadata(station, &cluster, skip, target).map(|()| true);
+        if let ClusterPlace::MetaBytes(..) = cluster.id.place {
+            return self.decode_from_metadata(slot, &cluster, skip, target).map(|()| true);
         }
         let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
         let is_whole = skip == 0 && target.len() == bytes;
         loop {
-            match self.engine.clusters.claim(cluster.id, bytes, Urgency::Demand) {
-                Claim::Ready(decoded) => {
+            match self.engine.clusters.lookup(cluster.id, bytes, Urgency::Demand) {
+                Lookup::Hit(decoded) => {
                     return self.serve(part, &decoded, skip, target).map(|()| true);
                 }
-                Claim::Pending(_) if !may_wait => return Ok(false),
-                Claim::Pending(waiter) => {
+                Lookup::Pending(_) if !may_wait => return Ok(false),
+                Lookup::Pending(waiter) => {
                     if let Some(decoded) = self.engine.wait_for(waiter) {
                         return self.serve(part, &decoded, skip, target).map(|()| true);
                     }
                 }
-                Claim::Mine(mut mine) => {
-                    if mine.begin() {
-                        let is_alone = self.reads_are_kept || !self.engine.stations.are_shared();
+                Lookup::Miss(mut permit) => {
+                    if permit.begin() {
+                        let is_alone =
+                            self.caller_caches || !self.engine.decode_slots.is_contended();
                         let is_direct = is_whole && !is_common && is_alone;
                         let how = (&cluster, skip, is_direct);
-                        let decoded = self.decode_mine(station, mine, how, (target, reach))?;
+                        let decoded = self.decode_mine(slot, permit, how, (target, run_bytes))?;
                         if let Some(decoded) = decoded {
                             self.serve(part, &decoded, skip, target)?;
                         }
@@ -284,13 +294,19 @@ impl Core {
 
     /// Hands out bytes of a decoded extent. One that has been handed out in whole to a reader who keeps it
     /// will not be asked for again.
-    fn serve(&self, part: &Part, decoded: &Decoded, skip: usize, target: &mut [u8]) -> Result<()> {
+    fn serve(
+        &self,
+        part: &ReadSegment,
+        decoded: &DecodedCluster,
+        skip: usize,
+        target: &mut [u8],
+    ) -> Result<()> {
         copy(decoded, skip, target)?;
         if let Origin::Cluster { cluster, is_common: false, .. } = part.origin
-            && self.reads_are_kept
-            && decoded.is_used_up(target.len())
+            && self.caller_caches
+            && decoded.record_served(target.len())
         {
-            self.engine.clusters.forget(cluster.id);
+            self.engine.clusters.invalidate(cluster.id);
         }
         Ok(())
     }
@@ -299,32 +315,32 @@ impl Core {
     /// wholly in there and nobody else will want it a moment later; else what it answers is to be copied.
     fn decode_mine(
         &self,
-        station: &mut Station<'_>,
-        mine: Mine,
+        slot: &mut DecodeSlot<'_>,
+        permit: ClusterPermit,
         (cluster, skip, is_direct): (&Cluster, usize, bool),
-        (target, reach): (&mut [u8], usize),
-    ) -> Result<Option<Decoded>> {
+        (target, run_bytes): (&mut [u8], usize),
+    ) -> Result<Option<DecodedCluster>> {
         let engine = &self.engine;
-        let policy = Policy::MustSucceed;
+        let policy = AllocPolicy::MustSucceed;
         if is_direct {
-            engine.decode_data(station, (cluster, reach), target, policy)?;
+            engine.decode_data(slot, (cluster, run_bytes), target, policy)?;
             // Somebody has come meanwhile, who gets a copy; or, without memory for it, claims again.
             let bytes = u64::try_from(target.len()).unwrap_or(u64::MAX);
-            if let Some(mine) = mine.finish_unless_waited()
+            if let Some(permit) = permit.finish_unless_waited()
                 && engine.memory.has_room_for(bytes)
                 && let Ok(mut copied) = engine.memory.buffer(target.len(), policy)
             {
                 copied.copy_from_slice(target);
-                mine.publish(copied.into());
+                permit.publish(copied.into());
             }
             return Ok(None);
         }
         if engine.prefers_window(cluster) {
-            drop(mine);
-            return engine.decode_window(station, (cluster, skip), target).map(|()| None);
+            drop(permit);
+            return engine.decode_window(slot, (cluster, skip), target).map(|()| None);
         }
-        let decoded = engine.see_through(station, mine, (cluster, reach), |station, output| {
-            engine.decode_data(station, (cluster, reach), output, policy)
+        let decoded = engine.fill_cluster(slot, permit, (cluster, run_bytes), |slot, output| {
+            engine.decode_data(slot, (cluster, run_bytes), output, policy)
         });
         decoded.map(Some)
     }
@@ -332,7 +348,7 @@ impl Core {
     /// Decodes a cluster that lies among the metadata.
     fn decode_from_metadata(
         &self,
-        station: &mut Station<'_>,
+        slot: &mut DecodeSlot<'_>,
         cluster: &Cluster,
         skip: usize,
         target: &mut [u8],
@@ -340,14 +356,14 @@ impl Core {
         let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
         if skip == 0 && target.len() == bytes {
             let input = self.encoded_metadata(cluster)?;
-            return self.engine.decode(station, cluster, &input, target);
+            return self.engine.decode(slot, cluster, &input, target);
         }
-        copy(&self.shared_cluster(station, cluster)?, skip, target)
+        copy(&self.shared_cluster(slot, cluster)?, skip, target)
     }
 
     /// The bytes of a cluster that lies among the metadata, as they are stored.
-    pub(crate) fn encoded_metadata(&self, cluster: &Cluster) -> Result<Meta> {
-        let ClusterPlace::Meta(space, offset) = cluster.id.place else {
+    pub(crate) fn encoded_metadata(&self, cluster: &Cluster) -> Result<MetaBytes> {
+        let ClusterPlace::MetaBytes(space, offset) = cluster.id.place else {
             return Err(Error::new(ErrorKind::AddressOverflow).at(cluster.id.place.offset()));
         };
         self.meta(space, offset, usize::try_from(cluster.id.encoded_bytes).unwrap_or(usize::MAX))
@@ -356,43 +372,42 @@ impl Core {
     /// The decoded bytes of a cluster, wherever it lies, shared with everybody who asks for them.
     pub(crate) fn shared_cluster(
         &self,
-        station: &mut Station<'_>,
+        slot: &mut DecodeSlot<'_>,
         cluster: &Cluster,
-    ) -> Result<Decoded> {
+    ) -> Result<DecodedCluster> {
         if let ClusterPlace::Data(_) = cluster.id.place {
-            return self.engine.shared_data(station, cluster);
+            return self.engine.shared_data(slot, cluster);
         }
         // Before anything is claimed: metadata may lie in clusters themselves.
         let input = self.encoded_metadata(cluster)?;
-        self.engine.shared(station, cluster, |station, output| {
-            self.engine.decode(station, cluster, &input, output)
-        })
+        self.engine
+            .shared(slot, cluster, |slot, output| self.engine.decode(slot, cluster, &input, output))
     }
 
     /// Has workers decode what they can, and waits for it; what is left are parts that could not be had
     /// that way, for whatever reason: the reader finds out by doing it itself.
     fn decode_elsewhere<'p>(
         &self,
-        missing: &[&'p Part],
+        missing: &[&'p ReadSegment],
         target: &mut [u8],
-        tally: &mut Tally,
-    ) -> Result<Vec<&'p Part>> {
+        counters: &mut DecodeCounters,
+    ) -> Result<Vec<&'p ReadSegment>> {
         let mut waiting = Vec::new();
         let mut left = Vec::new();
         for (turn, part) in missing.iter().enumerate() {
             let Origin::Cluster { cluster, .. } = part.origin else { continue };
-            if matches!(cluster.id.place, ClusterPlace::Meta(..)) {
+            if matches!(cluster.id.place, ClusterPlace::MetaBytes(..)) {
                 left.push(*part);
                 continue;
             }
             let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
-            let waiter = match self.engine.clusters.claim(cluster.id, bytes, Urgency::Demand) {
-                Claim::Ready(decoded) => Err(decoded),
-                Claim::Pending(waiter) => Ok(waiter),
-                Claim::Mine(mine) => {
-                    let mut errand = Errand::new(&self.engine, None, true);
-                    let waiter = errand.add(cluster, mine, None);
-                    errand.send(turn);
+            let waiter = match self.engine.clusters.lookup(cluster.id, bytes, Urgency::Demand) {
+                Lookup::Hit(decoded) => Err(decoded),
+                Lookup::Pending(waiter) => Ok(waiter),
+                Lookup::Miss(permit) => {
+                    let mut batch = DecodeBatch::new(&self.engine, None, true);
+                    let waiter = batch.add(cluster, permit, None);
+                    batch.dispatch(turn);
                     Ok(waiter)
                 }
             };
@@ -404,7 +419,7 @@ impl Core {
             match waiter.map_or_else(Some, |waiter| waiter.wait()) {
                 Some(decoded) => {
                     self.serve(part, &decoded, skip, bytes)?;
-                    tally.served(bytes.len());
+                    counters.served(bytes.len());
                 }
                 None => left.push(part),
             }
@@ -447,7 +462,7 @@ fn is_slow(algorithm: AlgorithmId) -> bool {
     algorithm != AlgorithmId::Lz4
 }
 
-fn cluster_of(part: &Part) -> Option<Cluster> {
+fn cluster_of(part: &ReadSegment) -> Option<Cluster> {
     match part.origin {
         Origin::Cluster { cluster, .. } => Some(cluster),
         _ => None,
@@ -474,15 +489,15 @@ mod tests {
     use crate::cluster::ClusterId;
     use crate::image::Image;
     use crate::open::OpenOptions;
-    use crate::walk::Visit;
+    use crate::walk::WalkEvent;
 
     fn open(name: &str, options: &OpenOptions) -> Image {
         let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data");
         options.open(format!("{data}/{name}.erofs")).unwrap()
     }
 
-    /// Whether each kind of cluster is handed out: stored, and by every algorithm in the order of their numbers.
-    fn handed_out(options: &OpenOptions) -> [bool; 5] {
+    /// Whether each kind of cluster is offloaded: stored, and by every algorithm in the order of their numbers.
+    fn offloaded(options: &OpenOptions) -> [bool; 5] {
         let image = open("lz4", options);
         let plain = Coding::Plain { wrapped_bytes: 0 };
         let algorithms = AlgorithmId::ALL.map(Coding::Compressed);
@@ -491,29 +506,29 @@ mod tests {
             let coding = codings.next().unwrap();
             let id = ClusterId { place: ClusterPlace::Data(0), encoded_bytes: 4096, coding };
             let cluster = Cluster { id, decoded_bytes: 8192, is_partial: false };
-            image.core().hands_out(&cluster)
+            image.inner().offloads(&cluster)
         })
     }
 
     #[test]
     fn what_is_quick_is_left_to_a_reader_who_keeps_it() {
-        let (any, kept) = (OpenOptions::new(), OpenOptions::new().reads_are_kept(true));
-        assert_eq!(handed_out(&any), [true; 5]);
-        assert_eq!(handed_out(&kept), [false, false, true, true, true]);
-        assert_eq!(handed_out(&kept.clone().sync_decompress(SyncDecompress::ForceOn)), [true; 5]);
-        assert_eq!(handed_out(&kept.sync_decompress(SyncDecompress::ForceOff)), [true; 5]);
+        let (any, kept) = (OpenOptions::new(), OpenOptions::new().caller_caches(true));
+        assert_eq!(offloaded(&any), [true; 5]);
+        assert_eq!(offloaded(&kept), [false, false, true, true, true]);
+        assert_eq!(offloaded(&kept.clone().sync_decompress(SyncDecompress::ForceOn)), [true; 5]);
+        assert_eq!(offloaded(&kept.sync_decompress(SyncDecompress::ForceOff)), [true; 5]);
     }
 
     #[test]
-    fn nothing_is_planned_ahead_where_nothing_is_handed_out() {
-        let kept = OpenOptions::new().reads_are_kept(true);
+    fn nothing_is_planned_ahead_where_nothing_is_offloaded() {
+        let kept = OpenOptions::new().caller_caches(true);
         let looks = |name, options: &OpenOptions| {
             let image = open(name, options);
             let files = image.walk(b"/").unwrap().filter_map(|visit| match visit {
-                Visit::Leaf(node) if node.inode.layout().is_compressed() => Some(node.inode),
+                WalkEvent::Leaf(node) if node.inode.layout().is_compressed() => Some(node.inode),
                 _ => None,
             });
-            let looks: Vec<bool> = files.map(|file| image.core().may_hand_out(&file)).collect();
+            let looks: Vec<bool> = files.map(|file| image.inner().may_offload(&file)).collect();
             assert!(!looks.is_empty(), "{name}");
             looks
         };
@@ -522,6 +537,6 @@ mod tests {
         assert!(looks("zstd-64k-fragments", &kept).iter().all(|looks| *looks));
         let image = open("lz4", &kept);
         let root = image.root().unwrap();
-        assert!(!root.layout().is_compressed() && image.core().may_hand_out(&root));
+        assert!(!root.layout().is_compressed() && image.inner().may_offload(&root));
     }
 }

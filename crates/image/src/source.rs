@@ -15,7 +15,7 @@ use rustix::fs::Advice;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes that can be read at any offset, from many threads at once.
-pub trait Source: Send + Sync + fmt::Debug {
+pub trait ImageSource: Send + Sync + fmt::Debug {
     /// Reads into `buffer` from `offset`; fewer bytes than asked only at the end.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl FileSource {
     }
 }
 
-impl Source for FileSource {
+impl ImageSource for FileSource {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         match self.start.checked_add(offset) {
             Some(at) if i64::try_from(at).is_ok() => self.file.read_at(buffer, at),
@@ -74,7 +74,7 @@ impl Source for FileSource {
 }
 
 /// An image in memory.
-impl Source for Vec<u8> {
+impl ImageSource for Vec<u8> {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let Some(rest) = usize::try_from(offset).ok().and_then(|at| self.get(at..)) else {
             return Ok(0);
@@ -92,7 +92,11 @@ impl Source for Vec<u8> {
 }
 
 /// Reads until `buffer` is full or the source ends; answers how many bytes were read.
-pub(crate) fn read_up_to(source: &dyn Source, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+pub(crate) fn read_up_to(
+    source: &dyn ImageSource,
+    offset: u64,
+    buffer: &mut [u8],
+) -> Result<usize> {
     let mut filled = 0usize;
     while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
         let at = offset.saturating_add(u64::try_from(filled).unwrap_or(u64::MAX));
@@ -107,7 +111,7 @@ pub(crate) fn read_up_to(source: &dyn Source, offset: u64, buffer: &mut [u8]) ->
 }
 
 /// Fills `buffer` from `offset` on.
-pub(crate) fn read_exact(source: &dyn Source, offset: u64, buffer: &mut [u8]) -> Result<()> {
+pub(crate) fn read_exact(source: &dyn ImageSource, offset: u64, buffer: &mut [u8]) -> Result<()> {
     let wanted = buffer.len();
     if read_up_to(source, offset, buffer)? == wanted {
         return Ok(());
@@ -162,7 +166,7 @@ mod tests {
     fn interrupted_reads_go_on() {
         #[derive(Debug)]
         struct Jittery(std::sync::Mutex<u32>);
-        impl Source for Jittery {
+        impl ImageSource for Jittery {
             fn read_at(&self, _: u64, buffer: &mut [u8]) -> io::Result<usize> {
                 let mut calls = self.0.lock().unwrap();
                 *calls += 1;

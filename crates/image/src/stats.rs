@@ -1,16 +1,16 @@
 //! What reading an image came to, in numbers: for users who want to know why it is as fast as it is.
 
-use ferrofs_workers::claims::ClaimCounts;
-use ferrofs_workers::counters::Times;
-use ferrofs_workers::memory::{BudgetCounts, BufferCounts, FrameCounts};
-use ferrofs_workers::percpu::Snapshot;
+use ferrofs_workers::counters::HistogramSnapshot;
+use ferrofs_workers::memory::{BudgetStats, BufferPoolStats, PagePoolStats};
+use ferrofs_workers::percpu::PerCpuStats;
+use ferrofs_workers::single_flight::SingleFlightStats;
 
-use crate::engine::{Engine, Tally};
+use crate::engine::{DecodeCounters, Engine};
 
 /// What was done since the image was opened. Numbers of one moment need not add up while threads read.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct ImageStats {
     /// Compressed clusters decoded: runs of a decoder that ended well.
     pub clusters_decoded: u64,
     /// Bytes that they yielded.
@@ -21,17 +21,17 @@ pub struct Stats {
     pub clusters_on_workers: u64,
     /// How long each run of a decoder took, those that failed among them; none unless they are
     /// [measured](crate::Image::measure_decoding).
-    pub decode_time: Times,
+    pub decode_time: HistogramSnapshot,
     /// Pieces of clusters that readers got, from wherever.
     pub clusters_served: u64,
     /// Bytes that readers got, holes left out.
     pub bytes_served: u64,
     /// How the cache of clusters was used, with prefetches used, dropped and wasted.
-    pub cache: ClaimCounts,
+    pub cache: SingleFlightStats,
     /// Bytes that the cache holds now.
     pub cached_bytes: u64,
     /// Waits for memory, and refusals of best effort.
-    pub budget: BudgetCounts,
+    pub budget: BudgetStats,
     /// The limit of the memory, in bytes.
     pub memory_limit_bytes: u64,
     /// Bytes of it that are charged now.
@@ -39,34 +39,34 @@ pub struct Stats {
     /// The most bytes of it that were charged at a time.
     pub memory_peak_bytes: u64,
     /// Contiguous buffers: used again, mapped, refused.
-    pub buffers: BufferCounts,
+    pub buffers: BufferPoolStats,
     /// Frames by where they came from.
-    pub frames: FrameCounts,
+    pub frames: PagePoolStats,
     /// The workers, with the times from handing over to start; all images of a process share them.
-    pub workers: Snapshot,
+    pub workers: PerCpuStats,
 }
 
-impl Stats {
+impl ImageStats {
     pub(crate) fn of(engine: &Engine) -> Self {
-        let Tally { decoded, decoded_bytes, windowed, on_workers, served, served_bytes } =
-            engine.stations.tally();
+        let DecodeCounters { decoded, decoded_bytes, windowed, on_workers, served, served_bytes } =
+            engine.decode_slots.counters();
         let budget = engine.memory.budget();
         Self {
             clusters_decoded: decoded,
             bytes_decoded: decoded_bytes,
-            decode_time: engine.decode_times.all(),
+            decode_time: engine.decode_timer.all(),
             clusters_windowed: windowed,
             clusters_on_workers: on_workers,
             clusters_served: served,
             bytes_served: served_bytes,
-            cache: engine.clusters.counts(),
+            cache: engine.clusters.stats(),
             cached_bytes: engine.clusters.weight_bytes(),
-            budget: budget.counts(),
+            budget: budget.stats(),
             memory_limit_bytes: budget.limit_bytes(),
             memory_used_bytes: budget.used_bytes(),
             memory_peak_bytes: budget.peak_bytes(),
-            buffers: engine.memory.buffers().counts(),
-            frames: engine.memory.frames().counts(),
+            buffers: engine.memory.buffers().stats(),
+            frames: engine.memory.frames().stats(),
             workers: engine.workers.snapshot(),
         }
     }

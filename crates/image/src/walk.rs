@@ -11,7 +11,7 @@ use ferrofs_ondisk::{FileType, Nid};
 
 use crate::dir::{DirEntry, RawEntries};
 use crate::error::{Error, ErrorKind, Result};
-use crate::image::Core;
+use crate::image::ImageInner;
 use crate::inode::Inode;
 use crate::nid_set::NidSet;
 
@@ -24,7 +24,7 @@ const DISORDER_MAX: u32 = 64;
 
 /// A file, directory or other inode under one of its names.
 #[derive(Clone, Debug)]
-pub struct Node {
+pub struct WalkEntry {
     /// The path from the root: `/`, or `/a/b`.
     pub path: Vec<u8>,
     /// The inode.
@@ -33,7 +33,7 @@ pub struct Node {
 
 /// Something that is wrong at a path.
 #[derive(Debug)]
-pub struct Problem {
+pub struct PathError {
     /// The path from the root; empty for the image as a whole.
     pub path: Vec<u8>,
     /// What is wrong.
@@ -42,37 +42,37 @@ pub struct Problem {
 
 /// A step of a walk.
 #[derive(Debug)]
-pub enum Visit {
+pub enum WalkEvent {
     /// A directory; what is below it follows.
-    Enter(Node),
+    Enter(WalkEntry),
     /// Anything else.
-    Leaf(Node),
+    Leaf(WalkEntry),
     /// A directory whose contents have all been visited.
-    Leave(Node),
+    Leave(WalkEntry),
     /// Something is wrong. A name with a problem that is not followed by its own visit is left
     /// out of the walk.
-    Problem(Problem),
+    Problem(PathError),
 }
 
 /// A walk through a tree, depth first, in the order of the directories.
 #[derive(Debug)]
-pub struct Walk<'a> {
-    core: &'a Core,
-    stack: Vec<Level<'a>>,
+pub struct TreeWalk<'a> {
+    inner: &'a ImageInner,
+    stack: Vec<DirLevel<'a>>,
     /// The path of the deepest directory. Only this one is kept: a path for each level would be
     /// memory that grows with the square of the depth.
     path: Vec<u8>,
     /// Steps that are due before the walk goes on.
-    due: VecDeque<Visit>,
+    due: VecDeque<WalkEvent>,
     /// Directories that have been entered.
     entered: NidSet,
-    /// The directory of the last [`Visit::Enter`]; its entries have not been opened yet.
-    entering: Option<(Node, Nid)>,
+    /// The directory of the last [`WalkEvent::Enter`]; its entries have not been opened yet.
+    entering: Option<(WalkEntry, Nid)>,
 }
 
 /// A directory on the way down.
 #[derive(Debug)]
-struct Level<'a> {
+struct DirLevel<'a> {
     inode: Inode,
     parent: Nid,
     /// Bytes of its path.
@@ -85,44 +85,44 @@ struct Level<'a> {
     saw_dot_dot: bool,
 }
 
-impl<'a> Walk<'a> {
-    pub(crate) fn new(core: &'a Core, path: &[u8]) -> Result<Self> {
-        let inode = core.resolve(path)?;
+impl<'a> TreeWalk<'a> {
+    pub(crate) fn new(inner: &'a ImageInner, path: &[u8]) -> Result<Self> {
+        let inode = inner.resolve(path)?;
         let inode = inode.ok_or_else(|| Error::from(io::Error::from(io::ErrorKind::NotFound)))?;
-        if inode.nid() == core.sb.root {
+        if inode.nid() == inner.sb.root {
             inode.require(FileType::Directory)?;
         }
         let above = [path, b"/.."].concat();
-        let parent = core.resolve(&above)?.map_or(core.sb.root, |inode| inode.nid());
+        let parent = inner.resolve(&above)?.map_or(inner.sb.root, |inode| inode.nid());
         let mut walk = Self {
-            core,
+            inner,
             stack: Vec::new(),
             path: Vec::new(),
             due: VecDeque::new(),
             entered: NidSet::default(),
             entering: None,
         };
-        walk.visit(Node { path: normalized(path), inode }, parent);
+        walk.visit(WalkEntry { path: normalized(path), inode }, parent);
         Ok(walk)
     }
 
-    /// Leaves out what is below the directory of the [`Visit::Enter`] that has just been
-    /// returned; its [`Visit::Leave`] still comes.
+    /// Leaves out what is below the directory of the [`WalkEvent::Enter`] that has just been
+    /// returned; its [`WalkEvent::Leave`] still comes.
     pub fn skip_children(&mut self) {
         if let Some((node, _)) = self.entering.take() {
-            self.due.push_back(Visit::Leave(node));
+            self.due.push_back(WalkEvent::Leave(node));
         }
     }
 
     /// Adds the steps for an inode that was found under a sound name.
-    fn visit(&mut self, node: Node, parent: Nid) {
+    fn visit(&mut self, node: WalkEntry, parent: Nid) {
         if node.inode.file_type() != FileType::Directory {
-            self.due.push_back(Visit::Leaf(node));
+            self.due.push_back(WalkEvent::Leaf(node));
             return;
         }
         if self.entered.insert(node.inode.nid()) {
             self.entering = Some((node.clone(), parent));
-            self.due.push_back(Visit::Enter(node));
+            self.due.push_back(WalkEvent::Enter(node));
         } else {
             let error = broken(ErrorKind::DirectoryLoop, &node.inode);
             self.report(node.path, error);
@@ -130,11 +130,11 @@ impl<'a> Walk<'a> {
     }
 
     /// Opens the directory that was entered last.
-    fn descend(&mut self, node: Node, parent: Nid) {
-        match self.core.raw_entries(&node.inode) {
+    fn descend(&mut self, node: WalkEntry, parent: Nid) {
+        match self.inner.raw_entries(&node.inode) {
             Ok(entries) => {
                 self.path = node.path;
-                self.stack.push(Level {
+                self.stack.push(DirLevel {
                     saw_dot: node.inode.disk.has_no_dot,
                     saw_dot_dot: false,
                     inode: node.inode,
@@ -147,7 +147,7 @@ impl<'a> Walk<'a> {
             }
             Err(error) => {
                 self.report(node.path.clone(), error);
-                self.due.push_back(Visit::Leave(node));
+                self.due.push_back(WalkEvent::Leave(node));
             }
         }
     }
@@ -182,7 +182,7 @@ impl<'a> Walk<'a> {
     }
 
     fn follow(&mut self, path: Vec<u8>, entry: &DirEntry, parent: Nid) {
-        let inode = match self.core.inode(entry.nid) {
+        let inode = match self.inner.inode(entry.nid) {
             Ok(inode) => inode,
             Err(error) => return self.report(path, error),
         };
@@ -195,7 +195,7 @@ impl<'a> Walk<'a> {
         if let Some(kind) = wrong {
             self.report(path.clone(), broken(kind, &inode));
         }
-        self.visit(Node { path, inode }, parent);
+        self.visit(WalkEntry { path, inode }, parent);
     }
 
     /// Closes the deepest directory.
@@ -208,18 +208,18 @@ impl<'a> Walk<'a> {
         }
         let path = self.path.clone();
         self.path.truncate(self.stack.last().map_or(0, |above| above.path_bytes));
-        self.due.push_back(Visit::Leave(Node { path, inode: level.inode }));
+        self.due.push_back(WalkEvent::Leave(WalkEntry { path, inode: level.inode }));
     }
 
     fn report(&mut self, path: Vec<u8>, error: Error) {
-        self.due.push_back(Visit::Problem(Problem { path, error }));
+        self.due.push_back(WalkEvent::Problem(PathError { path, error }));
     }
 }
 
-impl Iterator for Walk<'_> {
-    type Item = Visit;
+impl Iterator for TreeWalk<'_> {
+    type Item = WalkEvent;
 
-    fn next(&mut self) -> Option<Visit> {
+    fn next(&mut self) -> Option<WalkEvent> {
         loop {
             if let Some(visit) = self.due.pop_front() {
                 return Some(visit);
@@ -233,7 +233,7 @@ impl Iterator for Walk<'_> {
     }
 }
 
-impl Level<'_> {
+impl DirLevel<'_> {
     /// Checks an entry against its directory.
     fn check(&mut self, entry: &DirEntry) -> Result<()> {
         let dir = &self.inode;

@@ -5,14 +5,14 @@ use std::ops::ControlFlow;
 
 use ferrofs_ondisk::Compat;
 use ferrofs_ondisk::xattr::{
-    BODY_HEADER_BYTES, Body, ENTRY_HEADER_BYTES, Entry, LongPrefix, NameIndex, filter_bit,
-    prefix_text, split_name,
+    BODY_HEADER_BYTES, ENTRY_HEADER_BYTES, LongPrefix, NameIndex, XattrEntry, XattrIbody,
+    filter_bit, prefix_text, split_name,
 };
 
-use crate::error::{Error, ErrorKind, Place, Result, address, parsed};
-use crate::image::Core;
+use crate::error::{Error, ErrorContext, ErrorKind, Result, address, parsed};
+use crate::image::ImageInner;
 use crate::inode::Inode;
-use crate::meta::Space;
+use crate::meta::AddressSpace;
 use crate::source;
 
 /// An extended attribute.
@@ -25,58 +25,58 @@ pub struct Xattr {
 }
 
 /// Takes the full name and the value of an attribute.
-type Visitor<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
+type XattrVisitor<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
 /// The image's table of long prefixes.
 #[derive(Debug, Default)]
-pub(crate) struct PrefixTable(Vec<Prefix>);
+pub(crate) struct XattrPrefixTable(Vec<XattrPrefix>);
 
 #[derive(Debug)]
-struct Prefix {
+struct XattrPrefix {
     base: u8,
     infix: Vec<u8>,
 }
 
-impl PrefixTable {
+impl XattrPrefixTable {
     /// Reads the table, which lies in the image, the metabox or the packed inode (F22).
-    pub(crate) fn read(core: &Core) -> Result<Self> {
-        let mut at = u64::from(core.sb.xattr_prefix_start).saturating_mul(4);
+    pub(crate) fn read(inner: &ImageInner) -> Result<Self> {
+        let mut at = u64::from(inner.sb.xattr_prefix_start).saturating_mul(4);
         let mut table = Vec::new();
-        for _ in 0..core.sb.xattr_prefix_count {
+        for _ in 0..inner.sb.xattr_prefix_count {
             at = at.saturating_add(3) & !3;
             let mut length = [0u8; 2];
-            read_table(core, at, &mut length)?;
+            read_table(inner, at, &mut length)?;
             let length = u16::from_le_bytes(length);
             let item_at = at.saturating_add(2);
             let mut item = source::zeroed(usize::from(length))?;
-            read_table(core, item_at, &mut item)?;
+            read_table(inner, item_at, &mut item)?;
             let prefix = parsed(LongPrefix::parse(&item), item_at)?;
-            table.push(Prefix { base: prefix.base, infix: prefix.infix.to_vec() });
+            table.push(XattrPrefix { base: prefix.base, infix: prefix.infix.to_vec() });
             at = item_at.saturating_add(u64::from(length));
         }
         Ok(Self(table))
     }
 
-    fn get(&self, id: u8) -> Result<&Prefix> {
+    fn get(&self, id: u8) -> Result<&XattrPrefix> {
         self.0.get(usize::from(id)).ok_or_else(|| ErrorKind::UnknownPrefix(id).into())
     }
 }
 
-fn read_table(core: &Core, at: u64, buffer: &mut [u8]) -> Result<()> {
-    let is_plain = core.sb.compat.has(Compat::PLAIN_XATTR_PFX);
-    let holder = match (&core.metabox, &core.packed) {
+fn read_table(inner: &ImageInner, at: u64, buffer: &mut [u8]) -> Result<()> {
+    let is_plain = inner.sb.compat.has(Compat::PLAIN_XATTR_PFX);
+    let holder = match (&inner.metabox, &inner.packed) {
         _ if is_plain => None,
         (Some(metabox), _) => Some(metabox),
         (None, packed) => packed.as_ref(),
     };
     match holder {
-        None => core.engine.devices.read(0, at, buffer),
-        Some(inode) if core.read_at(inode, at, buffer)? == buffer.len() => Ok(()),
-        Some(inode) => Err(Error::new(ErrorKind::PrefixTable).in_inode(inode.nid()).at(at)),
+        None => inner.engine.devices.read(0, at, buffer),
+        Some(inode) if inner.read_at(inode, at, buffer)? == buffer.len() => Ok(()),
+        Some(inode) => Err(Error::new(ErrorKind::XattrPrefixTable).in_inode(inode.nid()).at(at)),
     }
 }
 
-impl Core {
+impl ImageInner {
     pub(crate) fn xattrs(&self, inode: &Inode) -> Result<Vec<Xattr>> {
         let mut found = Vec::new();
         self.each_xattr(inode, &mut |name, value| {
@@ -124,27 +124,27 @@ impl Core {
         let (space, _) = inode.place();
         let header = self.meta(space, inode.xattr_start(), BODY_HEADER_BYTES);
         let header = header.in_inode(inode.nid())?;
-        let filter = parsed(Body::filter_of(&header), inode.xattr_start())?;
+        let filter = parsed(XattrIbody::filter_of(&header), inode.xattr_start())?;
         Ok(filter & filter_bit(prefix, suffix) != 0)
     }
 
     /// Hands every visible attribute to `visit`, until it breaks off.
-    fn each_xattr(&self, inode: &Inode, visit: &mut Visitor<'_>) -> Result<()> {
+    fn each_xattr(&self, inode: &Inode, visit: &mut XattrVisitor<'_>) -> Result<()> {
         if !inode.has_xattrs() {
             return Ok(());
         }
         self.visit_body(inode, visit).in_inode(inode.nid()).at(inode.xattr_start())
     }
 
-    fn visit_body(&self, inode: &Inode, visit: &mut Visitor<'_>) -> Result<()> {
+    fn visit_body(&self, inode: &Inode, visit: &mut XattrVisitor<'_>) -> Result<()> {
         let start = inode.xattr_start();
         // At most 256 KiB: the count that it comes from has 16 bits.
         let bytes = usize::try_from(inode.disk.xattr_bytes).unwrap_or(usize::MAX);
         let bytes = self.meta(inode.place().0, start, bytes)?;
-        let body = parsed(Body::parse(&bytes), start)?;
+        let body = parsed(XattrIbody::parse(&bytes), start)?;
         for id in body.shared_ids() {
             let (entry, at) = self.shared_entry(id)?;
-            let entry = parsed(Entry::parse(&entry), at)?;
+            let entry = parsed(XattrEntry::parse(&entry), at)?;
             if self.visit_entry(&entry, visit).at(at)?.is_break() {
                 return Ok(());
             }
@@ -161,7 +161,11 @@ impl Core {
         Ok(())
     }
 
-    fn visit_entry(&self, entry: &Entry<'_>, visit: &mut Visitor<'_>) -> Result<ControlFlow<()>> {
+    fn visit_entry(
+        &self,
+        entry: &XattrEntry<'_>,
+        visit: &mut XattrVisitor<'_>,
+    ) -> Result<ControlFlow<()>> {
         match self.full_name(entry)? {
             Some(name) => Ok(visit(&name, entry.value)),
             None => Ok(ControlFlow::Continue(())),
@@ -169,7 +173,7 @@ impl Core {
     }
 
     /// The name that users see; `None` for padding and hidden attributes.
-    fn full_name(&self, entry: &Entry<'_>) -> Result<Option<Vec<u8>>> {
+    fn full_name(&self, entry: &XattrEntry<'_>) -> Result<Option<Vec<u8>>> {
         let (base, infix) = match entry.index {
             NameIndex::Short(index) => (index, &[][..]),
             NameIndex::Long(id) => {
@@ -182,16 +186,16 @@ impl Core {
     }
 
     /// The bytes of a shared entry, and where they lie.
-    fn shared_entry(&self, id: u32) -> Result<(crate::meta::Meta, u64)> {
+    fn shared_entry(&self, id: u32) -> Result<(crate::meta::MetaBytes, u64)> {
         let area = address(self.sb.block_size.offset_of(u64::from(self.sb.xattr_block)))?;
         let at = address(area.checked_add(u64::from(id).saturating_mul(4)))?;
         let space = if self.sb.compat.has(Compat::SHARED_EA_IN_METABOX) {
-            Space::Metabox
+            AddressSpace::Metabox
         } else {
-            Space::Image
+            AddressSpace::Image
         };
         let header = self.meta(space, at, ENTRY_HEADER_BYTES)?;
-        let bytes = parsed(Entry::size_of(&header), at)?;
+        let bytes = parsed(XattrEntry::size_of(&header), at)?;
         Ok((self.meta(space, at, bytes)?, at))
     }
 }

@@ -1,4 +1,4 @@
-//! EROFS images as FUSE mounts. [`Ready`] takes a mounted device and greets the kernel; [`Ready::serve`] answers it from
+//! EROFS images as FUSE mounts. [`NegotiatedMount`] takes a mounted device and greets the kernel; [`NegotiatedMount::serve`] answers it from
 //! an image until the mount ends. In between, the process may enter its [`sandbox`]. It knows no structure of the format: it asks `image` and speaks through `fuse`.
 #![deny(
     unsafe_code,
@@ -18,8 +18,8 @@
 )]
 
 mod image_fs;
+mod log_event;
 mod node;
-mod notice;
 pub mod sandbox;
 mod serve;
 mod settings;
@@ -27,6 +27,6 @@ pub mod stats;
 
 pub use ferrofs_fuse as fuse;
 pub use ferrofs_image as image;
-pub use notice::Notice;
-pub use serve::{Ready, Served};
-pub use settings::Settings;
+pub use log_event::MountLogEvent;
+pub use serve::{NegotiatedMount, ServedMount};
+pub use settings::MountSettings;

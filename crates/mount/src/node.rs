@@ -6,31 +6,31 @@ use ferrofs_image::Nid;
 /// The kernel's number of the root.
 const ROOT: u64 = 1;
 /// Stands for nid 0, since node 0 means that there is none; no inode can lie at the end of the address space.
-const ZERO: u64 = u64::MAX;
+const NID_ZERO: u64 = u64::MAX;
 
 /// The way from inodes to nodes and back: the root's number and 1 change places.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Nodes {
+pub(crate) struct NodeMap {
     root: u64,
     has_metabox: bool,
 }
 
-impl Nodes {
+impl NodeMap {
     pub(crate) fn new(root: Nid, has_metabox: bool) -> Self {
         Self { root: root.raw(), has_metabox }
     }
 
     /// The kernel's number of an inode; never 0.
     pub(crate) fn node(&self, nid: Nid) -> u64 {
-        match self.swapped(nid.raw()) {
-            0 => ZERO,
+        match self.swap_root(nid.raw()) {
+            0 => NID_ZERO,
             node => node,
         }
     }
 
     /// The inode of a node.
     pub(crate) fn nid(&self, node: u64) -> Nid {
-        Nid::new(self.swapped(if node == ZERO { 0 } else { node }))
+        Nid::new(self.swap_root(if node == NID_ZERO { 0 } else { node }))
     }
 
     /// The inode number that `stat` shows, which is the one of Linux: bit 63 of a nid, which says that it lies in
@@ -42,7 +42,7 @@ impl Nodes {
         if self.has_metabox { (raw << 1) & HIGH | raw & LOW | (raw >> 63) << 31 } else { raw }
     }
 
-    fn swapped(&self, number: u64) -> u64 {
+    fn swap_root(&self, number: u64) -> u64 {
         match number {
             _ if number == self.root => ROOT,
             ROOT => self.root,
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn every_inode_has_a_node_of_its_own() {
         for root in [0, 1, 2, 36, 1 << 63] {
-            let nodes = Nodes::new(Nid::new(root), false);
+            let nodes = NodeMap::new(Nid::new(root), false);
             assert_eq!(nodes.node(Nid::new(root)), 1);
             for raw in [0, 1, 2, 3, 36, 37, 1 << 40, 1 << 63, (1 << 63) + 1] {
                 let node = nodes.node(Nid::new(raw));
@@ -70,9 +70,9 @@ mod tests {
 
     #[test]
     fn inode_numbers_are_those_of_linux() {
-        let plain = Nodes::new(Nid::new(36), false);
+        let plain = NodeMap::new(Nid::new(36), false);
         assert_eq!(plain.ino(Nid::new(1 << 33 | 7)), 1 << 33 | 7);
-        let metabox = Nodes::new(Nid::new(36), true);
+        let metabox = NodeMap::new(Nid::new(36), true);
         assert_eq!(metabox.ino(Nid::new(7)), 7);
         assert_eq!(metabox.ino(Nid::new(1 << 63 | 7)), 1 << 31 | 7);
         assert_eq!(metabox.ino(Nid::new(1 << 31 | 7)), 1 << 32 | 7);

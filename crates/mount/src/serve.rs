@@ -4,13 +4,16 @@ use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use ferrofs_fuse::{Capabilities, Greeted, Session, SessionError, SessionOptions, Terms, Wanted};
+use ferrofs_fuse::{
+    Capabilities, InitParameters, InitRequest, NegotiatedSession, Session, SessionError,
+    SessionOptions,
+};
 use ferrofs_image::Image;
 
 use crate::image_fs::ImageFs;
-use crate::notice::Notice;
-use crate::settings::Settings;
-use crate::stats::Meters;
+use crate::log_event::MountLogEvent;
+use crate::settings::MountSettings;
+use crate::stats::MountMetrics;
 
 /// The largest read: what Linux grants at most without a system-wide setting.
 const MAX_READ_BYTES: u32 = 1 << 20;
@@ -22,41 +25,41 @@ const READS_AHEAD: u32 = 2;
 const MIN_READ_BYTES: u32 = 64 << 10;
 
 /// A mount that is being served.
-pub struct Served {
+pub struct ServedMount {
     session: Session,
     file_system: Arc<ImageFs>,
 }
 
-/// A mount whose kernel has been greeted; no thread runs yet, so that the process can enter its sandbox.
+/// A mount whose session has been negotiated; no thread runs yet, so that the process can enter its sandbox.
 #[derive(Debug)]
-pub struct Ready {
-    greeted: Greeted,
-    settings: Settings,
+pub struct NegotiatedMount {
+    negotiated: NegotiatedSession,
+    settings: MountSettings,
 }
 
-impl Ready {
+impl NegotiatedMount {
     /// Greets the kernel on `device`, which is mounted already.
     ///
     /// # Errors
     /// The kernel's protocol, or the device.
-    pub fn new(device: OwnedFd, settings: &Settings) -> Result<Self, SessionError> {
+    pub fn new(device: OwnedFd, settings: &MountSettings) -> Result<Self, SessionError> {
         let options = SessionOptions {
             listeners: settings.listeners,
-            wanted: wanted(settings),
+            init_request: init_request(settings),
             time_limit: settings.time_limit,
         };
-        Ok(Self { greeted: Greeted::new(device, &options)?, settings: *settings })
+        Ok(Self { negotiated: NegotiatedSession::new(device, &options)?, settings: *settings })
     }
 
     /// What kernel and daemon agreed on.
     #[must_use]
-    pub fn terms(&self) -> &Terms {
-        self.greeted.terms()
+    pub fn init_parameters(&self) -> &InitParameters {
+        self.negotiated.init_parameters()
     }
 
     /// The descriptors that serving needs.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.greeted.descriptors()
+        self.negotiated.descriptors()
     }
 
     /// Answers the kernel from `image`.
@@ -66,44 +69,45 @@ impl Ready {
     pub fn serve(
         self,
         image: Image,
-        tell: impl Fn(&Notice<'_>) + Send + Sync + 'static,
-    ) -> Result<Served, SessionError> {
+        on_event: impl Fn(&MountLogEvent<'_>) + Send + Sync + 'static,
+    ) -> Result<ServedMount, SessionError> {
         image.measure_decoding();
-        let meters = Arc::new(Meters::new(self.settings.listeners));
-        let tell: Arc<dyn Fn(&Notice<'_>) + Send + Sync> = Arc::new({
-            let meters = Arc::clone(&meters);
-            move |notice: &Notice<'_>| {
-                meters.noticed(notice);
-                tell(notice);
+        let metrics = Arc::new(MountMetrics::new(self.settings.listeners));
+        let on_event: Arc<dyn Fn(&MountLogEvent<'_>) + Send + Sync> = Arc::new({
+            let metrics = Arc::clone(&metrics);
+            move |event: &MountLogEvent<'_>| {
+                metrics.record_event(event);
+                on_event(event);
             }
         });
-        let (settings, terms) = (&self.settings, *self.greeted.terms());
-        let file_system = ImageFs::new(image, settings, terms, meters, Arc::clone(&tell));
-        let session = self.greeted.start(Arc::clone(&file_system) as _, move |event| {
-            tell(&Notice::Session(event));
+        let (settings, init_parameters) = (&self.settings, *self.negotiated.init_parameters());
+        let file_system =
+            ImageFs::new(image, settings, init_parameters, metrics, Arc::clone(&on_event));
+        let session = self.negotiated.start(Arc::clone(&file_system) as _, move |event| {
+            on_event(&MountLogEvent::Session(event));
         })?;
         file_system.begin(session.notifier());
-        Ok(Served { session, file_system })
+        Ok(ServedMount { session, file_system })
     }
 }
 
-fn wanted(settings: &Settings) -> Wanted {
+fn init_request(settings: &MountSettings) -> InitRequest {
     let mut capabilities = Capabilities::ASYNC_READ
-        .with(Capabilities::PARALLEL_DIROPS)
-        .with(Capabilities::DO_READDIRPLUS)
-        .with(Capabilities::READDIRPLUS_AUTO)
-        .with(Capabilities::ASYNC_DIO)
-        .with(Capabilities::MAX_PAGES)
-        .with(Capabilities::CACHE_SYMLINKS)
-        .with(Capabilities::NO_OPEN_SUPPORT)
-        .with(Capabilities::NO_OPENDIR_SUPPORT)
-        .with(Capabilities::IOCTL_DIR);
+        .union(Capabilities::PARALLEL_DIROPS)
+        .union(Capabilities::DO_READDIRPLUS)
+        .union(Capabilities::READDIRPLUS_AUTO)
+        .union(Capabilities::ASYNC_DIO)
+        .union(Capabilities::MAX_PAGES)
+        .union(Capabilities::CACHE_SYMLINKS)
+        .union(Capabilities::NO_OPEN_SUPPORT)
+        .union(Capabilities::NO_OPENDIR_SUPPORT)
+        .union(Capabilities::IOCTL_DIR);
     if settings.has_xattrs && settings.has_acls {
-        capabilities = capabilities.with(Capabilities::POSIX_ACL);
+        capabilities = capabilities.union(Capabilities::POSIX_ACL);
     }
     let max_read = max_read(settings);
     let listeners = u16::try_from(settings.listeners).unwrap_or(u16::MAX);
-    Wanted {
+    InitRequest {
         capabilities,
         max_read,
         max_readahead: max_read.saturating_mul(READS_AHEAD),
@@ -112,23 +116,23 @@ fn wanted(settings: &Settings) -> Wanted {
 }
 
 /// The largest read, in bytes: a power of two that fits into a listener's share of the reserve.
-fn max_read(settings: &Settings) -> u32 {
+fn max_read(settings: &MountSettings) -> u32 {
     let Some(share) = settings.reserve_share else { return MAX_READ_BYTES };
     let share = u32::try_from(share).unwrap_or(u32::MAX).clamp(MIN_READ_BYTES, MAX_READ_BYTES);
     1 << share.ilog2()
 }
 
-impl fmt::Debug for Served {
+impl fmt::Debug for ServedMount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Served").field("session", &self.session).finish_non_exhaustive()
+        f.debug_struct("ServedMount").field("session", &self.session).finish_non_exhaustive()
     }
 }
 
-impl Served {
+impl ServedMount {
     /// What kernel and daemon agreed on.
     #[must_use]
-    pub fn terms(&self) -> &Terms {
-        self.session.terms()
+    pub fn init_parameters(&self) -> &InitParameters {
+        self.session.init_parameters()
     }
 
     /// The session.
@@ -146,11 +150,11 @@ impl Served {
 
 #[cfg(test)]
 mod tests {
-    use super::{MAX_READ_BYTES, MIN_READ_BYTES, max_read, wanted};
-    use crate::settings::Settings;
+    use super::{MAX_READ_BYTES, MIN_READ_BYTES, init_request, max_read};
+    use crate::settings::MountSettings;
 
-    fn with_share(reserve_share: Option<u64>) -> Settings {
-        Settings { reserve_share, ..Settings::default() }
+    fn with_share(reserve_share: Option<u64>) -> MountSettings {
+        MountSettings { reserve_share, ..MountSettings::default() }
     }
 
     #[test]
@@ -167,7 +171,7 @@ mod tests {
 
     #[test]
     fn the_kernel_is_asked_for_that_and_for_twice_as_much_ahead() {
-        let wanted = wanted(&with_share(Some(256 << 10)));
-        assert_eq!((wanted.max_read, wanted.max_readahead), (256 << 10, 512 << 10));
+        let init_request = init_request(&with_share(Some(256 << 10)));
+        assert_eq!((init_request.max_read, init_request.max_readahead), (256 << 10, 512 << 10));
     }
 }

@@ -33,7 +33,7 @@ pub enum ChunkTable {
 
 /// Where a chunk's data lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChunkPlace {
+pub struct ChunkAddress {
     /// The device by its number in the device table, from 1; 0 is the image itself.
     pub device: u16,
     /// The first block.
@@ -100,11 +100,11 @@ impl ChunkFormat {
     ///
     /// # Errors
     /// [`ErrorKind::Truncated`] if the entry is not whole.
-    pub fn entry(self, bytes: &[u8]) -> Result<Option<ChunkPlace>> {
+    pub fn entry(self, bytes: &[u8]) -> Result<Option<ChunkAddress>> {
         let short = || truncated(usize::from(self.entry_bytes()), bytes.len());
         if !self.has_indexes {
             let block = u32_at(bytes, 0).ok_or_else(short)?;
-            let place = ChunkPlace { device: 0, block: u64::from(block) };
+            let place = ChunkAddress { device: 0, block: u64::from(block) };
             return Ok((block != u32::MAX).then_some(place));
         }
         let front = u32_at(bytes, 0).ok_or_else(short)?;
@@ -113,7 +113,7 @@ impl ChunkFormat {
         let null = if self.is_wide { NULL_BLOCK_48 } else { u64::from(u32::MAX) };
         let block = low | high << 32;
         let device = u16::try_from(front >> 16).unwrap_or(0);
-        Ok((block != null).then_some(ChunkPlace { device, block }))
+        Ok((block != null).then_some(ChunkAddress { device, block }))
     }
 
     /// Appends an entry to an array; `None` is a hole.
@@ -121,7 +121,7 @@ impl ChunkFormat {
     /// # Errors
     /// [`ErrorKind::Unwritable`] for a device in a block map, and [`ErrorKind::TooLarge`] for a
     /// block past the largest, of which the pattern of holes is one.
-    pub fn push_entry(self, place: Option<ChunkPlace>, array: &mut Vec<u8>) -> Result<()> {
+    pub fn push_entry(self, place: Option<ChunkAddress>, array: &mut Vec<u8>) -> Result<()> {
         let null =
             if self.has_indexes && self.is_wide { NULL_BLOCK_48 } else { u64::from(u32::MAX) };
         let (device, block) = match place {
@@ -155,7 +155,7 @@ mod tests {
         let format = ChunkFormat::parse(0).unwrap();
         assert_eq!(format.entry_bytes(), 4);
         assert_eq!(format.entry(&[0xff; 4]).unwrap(), None);
-        let place = ChunkPlace { device: 0, block: 3 };
+        let place = ChunkAddress { device: 0, block: 3 };
         assert_eq!(format.entry(&[3, 0, 0, 0]).unwrap(), Some(place));
         assert!(format.entry(&[3, 0, 0]).is_err());
     }
@@ -164,7 +164,7 @@ mod tests {
     fn a_narrow_index_ignores_its_high_half() {
         let format = ChunkFormat::parse(0x20).unwrap();
         let place = format.entry(&[9, 9, 2, 0, 5, 0, 0, 0]).unwrap();
-        assert_eq!(place, Some(ChunkPlace { device: 2, block: 5 }));
+        assert_eq!(place, Some(ChunkAddress { device: 2, block: 5 }));
         assert_eq!(format.entry(&[9, 9, 2, 0, 0xff, 0xff, 0xff, 0xff]).unwrap(), None);
     }
 
@@ -172,7 +172,7 @@ mod tests {
     fn a_wide_index_joins_both_halves() {
         let format = ChunkFormat::parse(0x65).unwrap();
         let place = format.entry(&[1, 0, 0, 0, 5, 0, 0, 0]).unwrap();
-        assert_eq!(place, Some(ChunkPlace { device: 0, block: 5 | 1 << 32 }));
+        assert_eq!(place, Some(ChunkAddress { device: 0, block: 5 | 1 << 32 }));
         assert_eq!(format.entry(&[0xff, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff]).unwrap(), None);
         let size = BlockSize::from_bits(12).unwrap();
         assert_eq!(format.chunk_bytes(size), 4096 << 5);
@@ -194,7 +194,7 @@ mod tests {
     fn a_block_that_reads_back_as_a_hole_is_refused() {
         let push = |table, device, block| {
             let format = ChunkFormat::new(31, table).unwrap();
-            format.push_entry(Some(ChunkPlace { device, block }), &mut Vec::new())
+            format.push_entry(Some(ChunkAddress { device, block }), &mut Vec::new())
         };
         assert!(push(ChunkTable::BlockMap, 0, 0xffff_ffff).is_err());
         assert!(push(ChunkTable::BlockMap, 1, 5).is_err());
@@ -212,7 +212,7 @@ mod tests {
         ) {
             let format = ChunkFormat::parse(bits).unwrap();
             prop_assert_eq!(format.to_bits(), bits);
-            let place = (!is_hole).then_some(ChunkPlace { device, block });
+            let place = (!is_hole).then_some(ChunkAddress { device, block });
             let mut bytes = Vec::new();
             if format.push_entry(place, &mut bytes).is_ok() {
                 prop_assert_eq!(bytes.len(), usize::from(format.entry_bytes()));

@@ -1,8 +1,8 @@
-//! Compression algorithms and their configuration records.
+//! CompressionConfig algorithms and their configuration records.
 //!
 //! With the feature `COMPR_CFGS` a record for each algorithm of the bitmap follows the superblock,
 //! in ascending order; without it the same superblock field is the window of LZ4
-//! (docs/format.md F5, F6). A builder gets both from [`Compression`].
+//! (docs/format.md F5, F6). A builder gets both from [`CompressionConfig`].
 
 use std::fmt;
 
@@ -93,7 +93,7 @@ impl fmt::Display for AlgorithmId {
 
 /// The algorithms of an image and their parameters; `None` where an image has not declared one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Compression {
+pub struct CompressionConfig {
     /// LZ4: the farthest a match reaches back, in bytes (1..=65,535; 65,535 where unstated).
     pub lz4_max_distance: Option<u16>,
     /// MicroLZMA: dictionary in bytes (4 KiB..=8 MiB).
@@ -135,7 +135,7 @@ struct RawZstd {
     _reserved: [u8; 4],
 }
 
-impl Compression {
+impl CompressionConfig {
     /// What an image without configuration records declares: LZ4 with this window.
     #[must_use]
     pub fn lz4_only(max_distance: u16) -> Self {
@@ -313,8 +313,8 @@ mod tests {
 
     #[test]
     fn a_zero_distance_is_the_whole_window() {
-        assert_eq!(Compression::lz4_only(0).lz4_max_distance, Some(65535));
-        assert_eq!(Compression::lz4_only(16384).lz4_max_distance, Some(16384));
+        assert_eq!(CompressionConfig::lz4_only(0).lz4_max_distance, Some(65535));
+        assert_eq!(CompressionConfig::lz4_only(16384).lz4_max_distance, Some(16384));
     }
 
     proptest! {
@@ -324,14 +324,14 @@ mod tests {
             bits in proptest::option::of(8u8..=15), log in proptest::option::of(10u8..=20),
             blocks in 0u16..=2048,
         ) {
-            let compression = Compression {
+            let compression = CompressionConfig {
                 lz4_max_distance: distance,
                 lzma_dictionary_bytes: lzma,
                 deflate_window_bits: bits,
                 zstd_window_log: log,
             };
             let records = compression.records(blocks).unwrap();
-            let (mut read, mut rest) = (Compression::default(), records.as_slice());
+            let (mut read, mut rest) = (CompressionConfig::default(), records.as_slice());
             for algorithm in AlgorithmId::ALL {
                 if compression.algorithm_bits() & algorithm.bit() != 0 {
                     let length = usize::from(rest[0]) | usize::from(rest[1]) << 8;
@@ -346,27 +346,28 @@ mod tests {
 
     #[test]
     fn a_parameter_out_of_range_is_not_written() {
-        let none = Compression::default();
-        let lz4 = Compression { lz4_max_distance: Some(0), ..none.clone() };
+        let none = CompressionConfig::default();
+        let lz4 = CompressionConfig { lz4_max_distance: Some(0), ..none.clone() };
         assert!(lz4.records(1).is_err());
-        assert!(Compression::lz4_only(0).records(2049).is_err());
+        assert!(CompressionConfig::lz4_only(0).records(2049).is_err());
         for size in [4095, (8 << 20) + 1] {
-            let lzma = Compression { lzma_dictionary_bytes: Some(size), ..none.clone() };
+            let lzma = CompressionConfig { lzma_dictionary_bytes: Some(size), ..none.clone() };
             assert!(lzma.records(1).is_err());
         }
         for bits in [7, 16] {
-            let deflate = Compression { deflate_window_bits: Some(bits), ..none.clone() };
+            let deflate = CompressionConfig { deflate_window_bits: Some(bits), ..none.clone() };
             assert!(deflate.records(1).is_err());
         }
         for log in [9, 21] {
-            let zstd = Compression { zstd_window_log: Some(log), ..none.clone() };
+            let zstd = CompressionConfig { zstd_window_log: Some(log), ..none.clone() };
             assert!(zstd.records(1).is_err());
         }
     }
 
     #[test]
     fn a_short_record_is_named_by_its_algorithm() {
-        let error = Compression::default().add_record(AlgorithmId::Lzma, &[0; 13]).unwrap_err();
+        let error =
+            CompressionConfig::default().add_record(AlgorithmId::Lzma, &[0; 13]).unwrap_err();
         assert_eq!(
             *error.kind(),
             ErrorKind::ConfigTooShort { algorithm: AlgorithmId::Lzma, length: 13 }
@@ -375,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_record_may_be_longer_than_known() {
-        let mut compression = Compression::default();
+        let mut compression = CompressionConfig::default();
         compression.add_record(AlgorithmId::Zstd, &[0, 7, 0, 0, 0, 0, 9, 9]).unwrap();
         assert_eq!(compression.zstd_window_log, Some(17));
         assert!(!compression.has(AlgorithmId::Lz4));
@@ -383,7 +384,7 @@ mod tests {
 
     #[test]
     fn deflate_without_window_bits_means_the_usual_window() {
-        let mut compression = Compression::default();
+        let mut compression = CompressionConfig::default();
         compression.add_record(AlgorithmId::Deflate, &[0; 6]).unwrap();
         assert_eq!(compression.deflate_window_bits, Some(15));
         assert!(compression.add_record(AlgorithmId::Deflate, &[16, 0, 0, 0, 0, 0]).is_err());
@@ -391,12 +392,12 @@ mod tests {
 
     #[test]
     fn parameters_out_of_range_are_refused() {
-        let mut compression = Compression::default();
+        let mut compression = CompressionConfig::default();
         let mut lzma = [0u8; 14];
         lzma[..4].copy_from_slice(&((8 << 20) + 1u32).to_le_bytes());
         assert!(compression.add_record(AlgorithmId::Lzma, &lzma).is_err());
         assert!(compression.add_record(AlgorithmId::Zstd, &[0, 11, 0, 0, 0, 0]).is_err());
         assert!(compression.add_record(AlgorithmId::Zstd, &[1, 1, 0, 0, 0, 0]).is_err());
-        assert_eq!(compression, Compression::default());
+        assert_eq!(compression, CompressionConfig::default());
     }
 }

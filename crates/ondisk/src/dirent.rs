@@ -143,7 +143,7 @@ pub fn check_name(name: &[u8]) -> Result<()> {
 
 /// An entry of a directory that is to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EntryRef<'a> {
+pub struct NewDirent<'a> {
     /// The name, 1 to 255 bytes; `.` and `..` are entries like others.
     pub name: &'a [u8],
     /// The inode.
@@ -152,7 +152,7 @@ pub struct EntryRef<'a> {
     pub file_type: FileType,
 }
 
-impl EntryRef<'_> {
+impl NewDirent<'_> {
     /// What an entry takes of its block.
     const fn bytes(&self) -> usize {
         ENTRY_BYTES.saturating_add(self.name.len())
@@ -161,7 +161,7 @@ impl EntryRef<'_> {
 
 /// How the entries of a directory fall into its blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DirSplit {
+pub struct DirBlockSplit {
     /// How many entries each block holds, in order.
     pub counts: Vec<usize>,
     /// Bytes of the directory (`i_size`): whole blocks, and what the last one uses.
@@ -187,7 +187,7 @@ impl DirBlockWriter {
     /// # Errors
     /// [`ErrorKind::NameOrder`] unless the names ascend strictly as unsigned bytes, and what
     /// [`check_name`] finds. The offset is the number of the entry.
-    pub fn split(&self, entries: &[EntryRef<'_>]) -> Result<DirSplit> {
+    pub fn split(&self, entries: &[NewDirent<'_>]) -> Result<DirBlockSplit> {
         let block = usize::try_from(self.block_size.bytes()).unwrap_or(usize::MAX);
         let mut counts = Vec::new();
         let (mut count, mut used) = (0usize, 0usize);
@@ -208,7 +208,7 @@ impl DirBlockWriter {
             counts.push(count);
         }
         let bytes = whole.and_then(|whole| whole.checked_add(wide(used))).unwrap_or(u64::MAX);
-        Ok(DirSplit { counts, bytes })
+        Ok(DirBlockSplit { counts, bytes })
     }
 
     /// Writes one block of a directory: `entries` are as many as [`Self::split`] says, `out` is a
@@ -218,7 +218,7 @@ impl DirBlockWriter {
     /// # Errors
     /// [`ErrorKind::NoRoom`] if they do not fit, [`ErrorKind::Truncated`] for no entry at all, and
     /// the errors of [`Self::split`].
-    pub fn write_block(&self, entries: &[EntryRef<'_>], out: &mut [u8]) -> Result<usize> {
+    pub fn write_block(&self, entries: &[NewDirent<'_>], out: &mut [u8]) -> Result<usize> {
         let used = entries.iter().fold(0usize, |sum, entry| sum.saturating_add(entry.bytes()));
         let block = usize::try_from(self.block_size.bytes()).unwrap_or(usize::MAX);
         let room = out.len().min(block);
@@ -255,7 +255,7 @@ impl DirBlockWriter {
 }
 
 /// `before` is the name of the entry in front of this one, empty if there is none.
-fn check_entry(entry: &EntryRef<'_>, before: &[u8], number: usize) -> Result<()> {
+fn check_entry(entry: &NewDirent<'_>, before: &[u8], number: usize) -> Result<()> {
     let at = wide(number);
     check_name(entry.name).map_err(|error| Error::new(error.into_kind(), at))?;
     if entry.name <= before {
@@ -312,10 +312,10 @@ mod tests {
         ) {
             let kinds = [FileType::Regular, FileType::Directory, FileType::Symlink];
             let names: Vec<_> = names.into_iter().filter(|name| check_name(name).is_ok()).collect();
-            let entries: Vec<EntryRef<'_>> = names
+            let entries: Vec<NewDirent<'_>> = names
                 .iter()
                 .enumerate()
-                .map(|(at, name)| EntryRef {
+                .map(|(at, name)| NewDirent {
                     name,
                     nid: Nid::new(at as u64 | 1 << 63),
                     file_type: kinds[at % 3],
@@ -353,9 +353,9 @@ mod tests {
         let size = BlockSize::from_bits(9).unwrap();
         let writer = DirBlockWriter::new(size);
         let refused = |names: &[&[u8]]| {
-            let entries: Vec<EntryRef<'_>> = names
+            let entries: Vec<NewDirent<'_>> = names
                 .iter()
-                .map(|name| EntryRef { name, nid: Nid::new(1), file_type: FileType::Fifo })
+                .map(|name| NewDirent { name, nid: Nid::new(1), file_type: FileType::Fifo })
                 .collect();
             let split = writer.split(&entries).unwrap_err();
             assert_eq!(writer.write_block(&entries, &mut [0; 512]).unwrap_err(), split);
@@ -366,12 +366,12 @@ mod tests {
         assert_eq!(refused(&[b"a", b"b/"]), (1, ErrorKind::NameBytes(b'/')));
         assert_eq!(refused(&[b""]), (0, ErrorKind::NameLength(0)));
         assert_eq!(refused(&[&[b'x'; 256]]), (0, ErrorKind::NameLength(256)));
-        let entry = EntryRef { name: b"name", nid: Nid::new(1), file_type: FileType::Fifo };
+        let entry = NewDirent { name: b"name", nid: Nid::new(1), file_type: FileType::Fifo };
         let error = writer.write_block(&[entry], &mut [0; 15]).unwrap_err();
         assert_eq!(*error.kind(), ErrorKind::NoRoom { wanted: 16, left: 15 });
         assert!(writer.write_block(&[], &mut [0; 15]).is_err());
         assert_eq!(writer.write_block(&[entry], &mut [0; 16]), Ok(16));
-        assert_eq!(writer.split(&[]).unwrap(), DirSplit { counts: vec![], bytes: 0 });
+        assert_eq!(writer.split(&[]).unwrap(), DirBlockSplit { counts: vec![], bytes: 0 });
     }
 
     #[test]

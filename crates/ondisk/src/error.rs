@@ -131,7 +131,7 @@ pub enum ErrorKind {
     /// Writing: a name that does not come after the one before it.
     NameOrder,
     /// Writing: extents that do not add up to the file.
-    PlanLength {
+    ExtentSumMismatch {
         /// Bytes that the extents have together.
         planned: u64,
         /// Bytes of the file.
@@ -204,7 +204,7 @@ impl fmt::Display for ErrorKind {
             | Self::Unwritable(_)
             | Self::NoRoom { .. }
             | Self::NameOrder
-            | Self::PlanLength { .. }
+            | Self::ExtentSumMismatch { .. }
             | Self::PlanExtent(_) => self.describe_writing(f),
             _ => self.describe_inode(f),
         }
@@ -279,7 +279,7 @@ impl ErrorKind {
                 write!(f, "{wanted} bytes do not fit where {left} are left")
             }
             Self::NameOrder => f.write_str("a name does not come after the one before it"),
-            Self::PlanLength { planned, wanted } => {
+            Self::ExtentSumMismatch { planned, wanted } => {
                 write!(f, "extents of {planned} bytes do not make a file of {wanted}")
             }
             Self::PlanExtent(what) => write!(f, "the index cannot describe {what}"),

@@ -253,7 +253,7 @@ pub enum Payload {
 /// The two forms of an inode on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InodeForm {
-    /// 32 bytes; see [`Inode::fits_compact`].
+    /// 32 bytes; see [`DiskInode::fits_compact`].
     Compact,
     /// 64 bytes.
     Extended,
@@ -272,7 +272,7 @@ impl InodeForm {
 
 /// An inode, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inode {
+pub struct DiskInode {
     /// Bytes of the inode itself: 32 or 64.
     pub bytes: u8,
     /// How its data is stored.
@@ -301,7 +301,7 @@ pub struct Inode {
     pub has_no_dot: bool,
 }
 
-impl Inode {
+impl DiskInode {
     /// Bytes of the larger form. A reader that has this many can parse any inode.
     pub const MAX_BYTES: usize = 64;
 
@@ -390,7 +390,7 @@ impl Inode {
 }
 
 /// Writing.
-impl Inode {
+impl DiskInode {
     /// Whether the compact form holds this inode: every number in its field, and the time.
     ///
     /// Readers from before erofs-utils 1.9 and Linux 6.15 take the time of every compact inode for
@@ -686,13 +686,13 @@ mod tests {
             units in 0u32..65535,
             number in 0u64..0xffff_ffff_ffff,
             flags in any::<[bool; 2]>(),
-        ) -> Inode {
+        ) -> DiskInode {
             let (file_type, layout) = (TYPES[kind.0], LAYOUTS[kind.1]);
             let id = |wide: u32, is_narrow: bool| if is_narrow { wide & 0xffff } else { wide };
             let near = Timestamp { seconds: BASE.epoch + i64::from(delta), nanoseconds: BASE.fixed_nsec };
             let far = Timestamp { seconds: times.0, nanoseconds: times.1 };
             let number = if narrow[4] { number & 0xffff_ff00 } else { number };
-            Inode {
+            DiskInode {
                 bytes: 64,
                 layout,
                 file_type,
@@ -716,7 +716,7 @@ mod tests {
             // All ones in 32 bits read as no block (F10).
             prop_assume!(inode.payload != Payload::StartBlock(Some(NULL_ADDRESS_32)));
             let bytes = inode.to_bytes(BASE, InodeForm::Extended).unwrap();
-            prop_assert_eq!(&Inode::parse(&bytes, BASE).unwrap(), &inode);
+            prop_assert_eq!(&DiskInode::parse(&bytes, BASE).unwrap(), &inode);
             let compact = inode.to_bytes(BASE, InodeForm::Compact);
             if inode.fits_compact(BASE, true) {
                 prop_assert!(compact.is_ok());
@@ -724,7 +724,7 @@ mod tests {
             if let Ok(bytes) = compact {
                 inode.bytes = InodeForm::Compact.bytes();
                 prop_assert_eq!(bytes.len(), 32);
-                prop_assert_eq!(&Inode::parse(&bytes, BASE).unwrap(), &inode);
+                prop_assert_eq!(&DiskInode::parse(&bytes, BASE).unwrap(), &inode);
                 let is_wide = bytes[0] & 0x10 != 0 && !inode.has_no_dot;
                 prop_assert_eq!(inode.fits_compact(BASE, true), !is_wide);
             }
@@ -732,15 +732,15 @@ mod tests {
     }
 
     /// An inode that both forms hold.
-    fn plain_file() -> Inode {
+    fn plain_file() -> DiskInode {
         let mut bytes = compact(0, 0o100_644);
         bytes[6] = 1;
-        Inode::parse(&bytes, BASE).unwrap()
+        DiskInode::parse(&bytes, BASE).unwrap()
     }
 
     #[test]
     fn what_the_compact_form_cannot_hold_does_not_fit() {
-        let fits = |allow: bool, change: &dyn Fn(&mut Inode)| {
+        let fits = |allow: bool, change: &dyn Fn(&mut DiskInode)| {
             let mut inode = plain_file();
             change(&mut inode);
             let fits = inode.fits_compact(BASE, allow);
@@ -763,7 +763,7 @@ mod tests {
 
     #[test]
     fn parts_that_contradict_each_other_are_not_written() {
-        let refused = |change: &dyn Fn(&mut Inode)| {
+        let refused = |change: &dyn Fn(&mut DiskInode)| {
             let mut inode = plain_file();
             change(&mut inode);
             [InodeForm::Compact, InodeForm::Extended]
@@ -804,7 +804,7 @@ mod tests {
     fn a_compact_time_counts_from_the_epoch() {
         let mut bytes = compact(0, 0o100_644);
         bytes[12] = 5;
-        let inode = Inode::parse(&bytes, BASE).unwrap();
+        let inode = DiskInode::parse(&bytes, BASE).unwrap();
         assert_eq!(inode.mtime, Timestamp { seconds: 1005, nanoseconds: 7 });
     }
 
@@ -813,11 +813,11 @@ mod tests {
         let mut bytes = compact(0x10, 0o100_644);
         bytes[6] = 3;
         bytes[16] = 9;
-        let inode = Inode::parse(&bytes, BASE).unwrap();
+        let inode = DiskInode::parse(&bytes, BASE).unwrap();
         assert_eq!(inode.nlink, 1);
         assert_eq!(inode.payload, Payload::StartBlock(Some(9 | 3 << 32)));
         bytes[4..6].copy_from_slice(&0o040_755u16.to_le_bytes());
-        let inode = Inode::parse(&bytes, BASE).unwrap();
+        let inode = DiskInode::parse(&bytes, BASE).unwrap();
         assert!(inode.has_no_dot);
         assert_eq!(inode.nlink, 3);
         assert_eq!(inode.payload, Payload::StartBlock(Some(9)));
@@ -827,26 +827,26 @@ mod tests {
     fn a_null_start_block_is_a_hole_in_both_widths() {
         let mut bytes = compact(0, 0o100_644);
         bytes[16..20].fill(0xff);
-        assert_eq!(Inode::parse(&bytes, BASE).unwrap().payload, Payload::StartBlock(None));
+        assert_eq!(DiskInode::parse(&bytes, BASE).unwrap().payload, Payload::StartBlock(None));
         bytes[0] = 0x10;
-        assert_eq!(Inode::parse(&bytes, BASE).unwrap().payload, Payload::StartBlock(None));
+        assert_eq!(DiskInode::parse(&bytes, BASE).unwrap().payload, Payload::StartBlock(None));
         bytes[6..8].fill(0xff);
-        assert_eq!(Inode::parse(&bytes, BASE).unwrap().payload, Payload::StartBlock(None));
+        assert_eq!(DiskInode::parse(&bytes, BASE).unwrap().payload, Payload::StartBlock(None));
         bytes[16] = 0xfe;
-        assert_ne!(Inode::parse(&bytes, BASE).unwrap().payload, Payload::StartBlock(None));
+        assert_ne!(DiskInode::parse(&bytes, BASE).unwrap().payload, Payload::StartBlock(None));
     }
 
     #[test]
     fn a_device_number_is_split_as_linux_does() {
         let mut bytes = compact(0, 0o020_600);
         bytes[16..20].copy_from_slice(&0x1234_5678u32.to_le_bytes());
-        let inode = Inode::parse(&bytes, BASE).unwrap();
+        let inode = DiskInode::parse(&bytes, BASE).unwrap();
         assert_eq!(inode.payload, Payload::Device { major: 0x456, minor: 0x1_2378 });
     }
 
     #[test]
     fn what_is_unknown_is_refused() {
-        let kind = |bytes: &[u8]| Inode::parse(bytes, BASE).unwrap_err().into_kind();
+        let kind = |bytes: &[u8]| DiskInode::parse(bytes, BASE).unwrap_err().into_kind();
         assert_eq!(kind(&compact(0x20, 0o100_644)), ErrorKind::InodeFormat(0x20));
         assert_eq!(kind(&compact(10, 0o100_644)), ErrorKind::InodeLayout(5));
         assert_eq!(kind(&compact(0, 0o644)), ErrorKind::InodeMode(0o644));
@@ -860,6 +860,6 @@ mod tests {
     fn an_xattr_body_has_a_header_and_units_of_four() {
         let mut bytes = compact(0, 0o100_644);
         bytes[2] = 3;
-        assert_eq!(Inode::parse(&bytes, BASE).unwrap().xattr_bytes, 20);
+        assert_eq!(DiskInode::parse(&bytes, BASE).unwrap().xattr_bytes, 20);
     }
 }

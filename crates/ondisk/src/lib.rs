@@ -55,5 +55,5 @@ pub use checksum::{checksum_span, seal_checksum, superblock_checksum};
 pub use device::DeviceSlot;
 pub use error::{Error, ErrorKind, Result};
 pub use feature::{Compat, Incompat};
-pub use inode::{DataLayout, FileType, Inode, InodeForm, Payload, TimeBase, Timestamp};
+pub use inode::{DataLayout, DiskInode, FileType, InodeForm, Payload, TimeBase, Timestamp};
 pub use superblock::{SUPERBLOCK_OFFSET, Superblock};

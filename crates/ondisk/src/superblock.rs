@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::address::{BlockSize, Nid};
 use crate::bytes::{fit, low_half, view, wide};
-use crate::compression::{AlgorithmId, Compression};
+use crate::compression::{AlgorithmId, CompressionConfig};
 use crate::error::{Error, ErrorKind, Result};
 use crate::feature::{Compat, Incompat};
 
@@ -337,11 +337,11 @@ impl Superblock {
 
     /// What an image without configuration records declares; nothing if it has records.
     #[must_use]
-    pub fn implied_compression(&self) -> Compression {
+    pub fn implied_compression(&self) -> CompressionConfig {
         if self.incompat.has(Incompat::COMPR_CFGS) {
-            Compression::default()
+            CompressionConfig::default()
         } else {
-            Compression::lz4_only(self.algorithms_or_distance)
+            CompressionConfig::lz4_only(self.algorithms_or_distance)
         }
     }
 

@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 pub const BODY_HEADER_BYTES: usize = 12;
 /// Bytes of an entry before its name.
 pub const ENTRY_HEADER_BYTES: usize = 4;
-/// Seed of the name filter, to which the prefix index is added.
+/// ExtentSeed of the name filter, to which the prefix index is added.
 const FILTER_SEED: u32 = 0x25BB_E08F;
 const LONG_PREFIX: u8 = 0x80;
 /// The largest body: `i_xattr_icount` has 16 bits (F12).
@@ -27,7 +27,7 @@ struct RawBody {
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct RawEntry {
+struct RawXattrEntry {
     name_len: u8,
     name_index: u8,
     value_size: U16,
@@ -35,7 +35,7 @@ struct RawEntry {
 
 /// The xattr body of an inode: a filter, references to shared entries, and entries of its own.
 #[derive(Clone, Copy, Debug)]
-pub struct Body<'a> {
+pub struct XattrIbody<'a> {
     /// Bit set: no attribute with this hash is there.
     pub name_filter: u32,
     shared: &'a [u8],
@@ -43,7 +43,7 @@ pub struct Body<'a> {
     pub entries: &'a [u8],
 }
 
-impl<'a> Body<'a> {
+impl<'a> XattrIbody<'a> {
     /// Views the body of an inode; `bytes` are exactly as many as the inode says.
     ///
     /// # Errors
@@ -78,27 +78,27 @@ impl<'a> Body<'a> {
 
     /// The inode's own entries, with the byte of the body's entry area where each starts.
     #[must_use]
-    pub const fn inline_entries(&self) -> Entries<'a> {
-        Entries { bytes: self.entries, at: 0 }
+    pub const fn inline_entries(&self) -> XattrEntries<'a> {
+        XattrEntries { bytes: self.entries, at: 0 }
     }
 }
 
 /// Iterates over entries that follow each other. It ends after an error.
 #[derive(Clone, Debug)]
-pub struct Entries<'a> {
+pub struct XattrEntries<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Iterator for Entries<'a> {
-    type Item = Result<Entry<'a>>;
+impl<'a> Iterator for XattrEntries<'a> {
+    type Item = Result<XattrEntry<'a>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let rest = self.bytes.get(self.at..)?;
         if rest.is_empty() {
             return None;
         }
-        match Entry::parse(rest) {
+        match XattrEntry::parse(rest) {
             Ok(entry) => {
                 self.at = self.at.saturating_add(entry.padded_bytes());
                 Some(Ok(entry))
@@ -114,7 +114,7 @@ impl<'a> Iterator for Entries<'a> {
 
 /// One extended attribute as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub struct XattrEntry<'a> {
     /// Which prefix the name has.
     pub index: NameIndex,
     /// The name behind its prefix.
@@ -123,13 +123,13 @@ pub struct Entry<'a> {
     pub value: &'a [u8],
 }
 
-impl<'a> Entry<'a> {
+impl<'a> XattrEntry<'a> {
     /// How many bytes the entry needs whose header starts `bytes`, without padding.
     ///
     /// # Errors
     /// [`ErrorKind::Truncated`] if the header is not whole.
     pub fn size_of(bytes: &[u8]) -> Result<usize> {
-        let raw: &RawEntry = view(bytes)?;
+        let raw: &RawXattrEntry = view(bytes)?;
         let name = usize::from(raw.name_len);
         let value = usize::from(raw.value_size.get());
         Ok(ENTRY_HEADER_BYTES.saturating_add(name).saturating_add(value))
@@ -141,7 +141,7 @@ impl<'a> Entry<'a> {
     /// [`ErrorKind::XattrOverrun`] if its name or value runs past the slice.
     pub fn parse(bytes: &'a [u8]) -> Result<Self> {
         let needed = Self::size_of(bytes)?;
-        let raw: &RawEntry = view(bytes)?;
+        let raw: &RawXattrEntry = view(bytes)?;
         let overrun = ErrorKind::XattrOverrun { wanted: wide(needed), left: wide(bytes.len()) };
         let body = bytes.get(ENTRY_HEADER_BYTES..needed).ok_or(Error::new(overrun.clone(), 0))?;
         let (suffix, value) =
@@ -301,7 +301,7 @@ pub const fn entry_bytes(suffix: usize, value: usize) -> usize {
 /// [`ErrorKind::NameLength`] for a suffix of more than 255 bytes, and [`ErrorKind::TooLarge`] for a
 /// value of more than 65,535.
 pub fn write_entry(index: u8, suffix: &[u8], value: &[u8]) -> Result<Vec<u8>> {
-    let raw = RawEntry {
+    let raw = RawXattrEntry {
         name_len: u8::try_from(suffix.len())
             .map_err(|_| Error::new(ErrorKind::NameLength(wide(suffix.len())), 0))?,
         name_index: index,
@@ -318,13 +318,13 @@ pub fn write_entry(index: u8, suffix: &[u8], value: &[u8]) -> Result<Vec<u8>> {
 /// A body as it stands behind an inode: the name filter, references to shared entries in units of
 /// 4 bytes, and entries of the inode's own. No attribute at all is no body: no bytes.
 ///
-/// The length is what [`Inode::xattr_bytes`](crate::Inode::xattr_bytes) says; zeros may be appended
+/// The length is what [`DiskInode::xattr_bytes`](crate::DiskInode::xattr_bytes) says; zeros may be appended
 /// in units of 4.
 ///
 /// # Errors
 /// [`ErrorKind::TooLarge`] for more than 255 shared entries or a body of more than 262,148 bytes,
 /// [`ErrorKind::XattrIndex`] for an index of no number, and the errors of [`write_entry`].
-pub fn write_body(filter: u32, shared: &[u32], inline: &[Entry<'_>]) -> Result<Vec<u8>> {
+pub fn write_body(filter: u32, shared: &[u32], inline: &[XattrEntry<'_>]) -> Result<Vec<u8>> {
     if shared.is_empty() && inline.is_empty() {
         return Ok(Vec::new());
     }
@@ -378,7 +378,7 @@ mod tests {
         bytes.extend_from_slice(&[7, 0, 0, 0, 9, 0, 0, 0]);
         bytes.extend_from_slice(&[1, 1, 2, 0, b'n', b'v', b'w', 0]);
         bytes.extend_from_slice(&[0; 4]);
-        let body = Body::parse(&bytes).unwrap();
+        let body = XattrIbody::parse(&bytes).unwrap();
         assert_eq!(body.shared_ids().collect::<Vec<_>>(), [7, 9]);
         let entries: Vec<_> = body.inline_entries().map(|entry| entry.unwrap()).collect();
         assert_eq!(entries.len(), 2);
@@ -396,15 +396,15 @@ mod tests {
                 (any::<u8>(), prop::collection::vec(any::<u8>(), 0..=255),
                  prop::collection::vec(any::<u8>(), 0..600)), 0..20),
         ) {
-            let entries: Vec<Entry<'_>> = inline
+            let entries: Vec<XattrEntry<'_>> = inline
                 .iter()
-                .map(|(index, suffix, value)| Entry { index: NameIndex::new(*index), suffix, value })
+                .map(|(index, suffix, value)| XattrEntry { index: NameIndex::new(*index), suffix, value })
                 .collect();
             let bytes = write_body(filter, &shared, &entries).unwrap();
             prop_assert_eq!(bytes.is_empty(), shared.is_empty() && entries.is_empty());
             if !bytes.is_empty() {
                 prop_assert_eq!(bytes.len() % 4, 0);
-                let body = Body::parse(&bytes).unwrap();
+                let body = XattrIbody::parse(&bytes).unwrap();
                 prop_assert_eq!(body.name_filter, filter);
                 prop_assert_eq!(body.shared_ids().collect::<Vec<_>>(), shared);
                 let read: Vec<_> = body.inline_entries().map(|entry| entry.unwrap()).collect();
@@ -427,7 +427,7 @@ mod tests {
 
     #[test]
     fn what_no_body_holds_is_refused() {
-        let entry = |suffix, value| [Entry { index: NameIndex::Short(1), suffix, value }];
+        let entry = |suffix, value| [XattrEntry { index: NameIndex::Short(1), suffix, value }];
         assert!(write_body(0, &[0; 256], &[]).is_err());
         assert!(write_body(0, &[], &entry(&[b'n'; 256], b"")).is_err());
         let large = vec![0; 65536];
@@ -440,7 +440,7 @@ mod tests {
         assert_eq!(write_body(0, &[0; 2], &four).unwrap().len(), BODY_MAX_BYTES);
         assert!(write_body(0, &[0; 3], &four).is_err());
         let index = NameIndex::Short(0x80);
-        assert!(write_body(0, &[], &[Entry { index, suffix: b"", value: b"" }]).is_err());
+        assert!(write_body(0, &[], &[XattrEntry { index, suffix: b"", value: b"" }]).is_err());
         assert!(LongPrefix { base: 1, infix: &[0; 256] }.to_bytes().is_err());
     }
 
@@ -474,7 +474,7 @@ mod tests {
     #[test]
     fn an_entry_past_its_body_is_an_error_once() {
         let bytes = [0, 0, 0, 0, 200, 1, 0, 0];
-        let entries: Vec<_> = Entries { bytes: &bytes, at: 0 }.collect();
+        let entries: Vec<_> = XattrEntries { bytes: &bytes, at: 0 }.collect();
         assert_eq!(entries.len(), 2);
         let error = entries[1].clone().unwrap_err();
         assert_eq!(*error.kind(), ErrorKind::XattrOverrun { wanted: 204, left: 4 });
@@ -485,9 +485,9 @@ mod tests {
     fn too_many_shared_ids_are_refused() {
         let mut bytes = [0u8; 16];
         bytes[4] = 2;
-        assert!(Body::parse(&bytes).is_err());
+        assert!(XattrIbody::parse(&bytes).is_err());
         bytes[4] = 1;
-        assert!(Body::parse(&bytes).is_ok());
+        assert!(XattrIbody::parse(&bytes).is_ok());
     }
 
     #[test]

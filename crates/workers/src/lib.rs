@@ -10,27 +10,29 @@
 //! * [`jobs`]: one range split over the CPUs, and parallel work with commits in order.
 //! * [`memory`]: frames from a bounded reserve, scratch that grows and stays, buffers, one budget,
 //!   and the difference between memory that may fail and memory that must come.
-//! * [`claims`]: values that many want are computed by one of them, kept and shared.
-//! * [`cpus`] and [`priority`]: what the system really grants, and which rung of priority was reached.
+//! * [`single_flight`]: values that many want are computed by one of them, kept and shared.
+//! * [`cpus`] and [`priority`]: what the system really grants, and which priority_level of priority was reached.
 //!
 //! The protocols are numbered in `docs/workers.md`; comments here refer to their steps. `docs/memory.md`
 //! writes the budget out as a sum.
 
-pub mod claims;
-mod contained;
+mod cache_padded;
+mod cancel;
+mod catch_panic;
 pub mod counters;
 pub mod cpus;
 mod error;
-mod event;
 pub mod jobs;
-mod line;
 pub mod memory;
 pub mod percpu;
 pub mod priority;
+pub mod single_flight;
 mod sync;
 mod sys;
 pub mod thread;
 pub mod unbound;
+mod wake_event;
 pub mod workqueue;
 
+pub use cancel::CancelToken;
 pub use error::{Error, ErrorKind};

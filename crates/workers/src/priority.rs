@@ -1,6 +1,6 @@
 //! The ladder of priority: real-time FIFO 1, else nice -19, else normal. It owns no state: it asks the
-//! system for a rung on the calling thread, asks again what holds, and reports that. Called by
-//! [`crate::thread`] for every worker, and by whoever prints which rung was reached.
+//! system for a priority_level on the calling thread, asks again what holds, and reports that. Called by
+//! [`crate::thread`] for every worker, and by whoever prints which priority_level was reached.
 
 use std::fmt;
 
@@ -11,12 +11,12 @@ use crate::sys;
 
 /// The lowest real-time priority: above every ordinary thread, below everybody else's real-time ones.
 const FIFO_PRIORITY: i32 = 1;
-/// The nice value of the second rung; -20 is left to those who must come before it.
+/// The nice value of the second priority_level; -20 is left to those who must come before it.
 const NICE: i32 = -19;
 
 /// The switch: whether a thread asks for more than it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Wanted {
+pub enum PriorityRequest {
     /// Touch nothing.
     #[default]
     Normal,
@@ -27,9 +27,9 @@ pub enum Wanted {
     Batch,
 }
 
-/// A rung of the ladder that a thread stands on, as the system says.
+/// A priority_level of the ladder that a thread stands on, as the system says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Rung {
+pub enum PriorityLevel {
     /// A real-time policy; [`apply`] asks for FIFO at priority 1.
     RealTime,
     /// An ordinary policy at nice -19 (or -20).
@@ -40,7 +40,7 @@ pub enum Rung {
     Batch,
 }
 
-impl fmt::Display for Rung {
+impl fmt::Display for PriorityLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::RealTime => "fifo 1",
@@ -53,39 +53,41 @@ impl fmt::Display for Rung {
 
 /// Brings the calling thread as high as `wanted` and the system allow, and says what holds then.
 ///
-/// It never fails: what is refused means the next rung down. [`Wanted::Normal`] changes nothing, and
-/// [`Wanted::Batch`] needs no privilege. A raised thread never passes its priority on to threads and processes that it starts.
+/// It never fails: what is refused means the next priority_level down. [`PriorityRequest::Normal`] changes nothing, and
+/// [`PriorityRequest::Batch`] needs no privilege. A raised thread never passes its priority on to threads and processes that it starts.
 ///
 /// A raised thread must block when it is idle: at FIFO it keeps every ordinary thread off its CPU.
-pub fn apply(wanted: Wanted) -> Rung {
+pub fn apply(wanted: PriorityRequest) -> PriorityLevel {
     match wanted {
-        Wanted::Normal => {}
-        Wanted::Raised => {
+        PriorityRequest::Normal => {}
+        PriorityRequest::Raised => {
             if !raise_to_real_time() {
                 raise_to_nice();
             }
         }
         // Refused, the thread stays what it is, and the caller asks what holds.
-        Wanted::Batch => sys::set_scheduler(sys::POLICY_BATCH, 0).unwrap_or_default(),
+        PriorityRequest::Batch => sys::set_scheduler(sys::POLICY_BATCH, 0).unwrap_or_default(),
     }
     of_current_thread()
 }
 
-/// The rung on which the calling thread stands, as `sched_getscheduler` and `getpriority` say.
+/// The priority_level on which the calling thread stands, as `sched_getscheduler` and `getpriority` say.
 #[must_use]
-pub fn of_current_thread() -> Rung {
+pub fn of_current_thread() -> PriorityLevel {
     match sys::scheduler() {
-        Ok(sys::POLICY_FIFO | sys::POLICY_ROUND_ROBIN | sys::POLICY_DEADLINE) => Rung::RealTime,
-        Ok(sys::POLICY_BATCH) => rung_of_nice(Rung::Batch),
-        Ok(sys::POLICY_OTHER) | Err(_) => rung_of_nice(Rung::Normal),
+        Ok(sys::POLICY_FIFO | sys::POLICY_ROUND_ROBIN | sys::POLICY_DEADLINE) => {
+            PriorityLevel::RealTime
+        }
+        Ok(sys::POLICY_BATCH) => rung_of_nice(PriorityLevel::Batch),
+        Ok(sys::POLICY_OTHER) | Err(_) => rung_of_nice(PriorityLevel::Normal),
         // SCHED_IDLE and whatever may come: their nice value is not worth what it says.
-        Ok(_) => Rung::Normal,
+        Ok(_) => PriorityLevel::Normal,
     }
 }
 
-fn rung_of_nice(otherwise: Rung) -> Rung {
+fn rung_of_nice(otherwise: PriorityLevel) -> PriorityLevel {
     match getpriority_process(Some(gettid())) {
-        Ok(nice) if nice <= NICE => Rung::Nice,
+        Ok(nice) if nice <= NICE => PriorityLevel::Nice,
         _ => otherwise,
     }
 }
@@ -98,7 +100,7 @@ fn raise_to_real_time() -> bool {
         let policy = sys::POLICY_FIFO | sys::RESET_ON_FORK;
         sys::set_scheduler(policy, FIFO_PRIORITY).ok();
     }
-    of_current_thread() == Rung::RealTime
+    of_current_thread() == PriorityLevel::RealTime
 }
 
 fn raise_to_nice() {

@@ -6,7 +6,7 @@
 use crate::error::Error;
 #[cfg(not(loom))]
 use crate::error::ErrorKind;
-use crate::priority::{Rung, Wanted};
+use crate::priority::{PriorityLevel, PriorityRequest};
 use crate::sync::thread::{self, JoinHandle, ThreadId};
 
 /// The kernel keeps 15 bytes of a thread's name.
@@ -16,27 +16,27 @@ const NAME_BYTES_MAX: usize = 15;
 /// What a thread is to be.
 #[derive(Debug, Clone)]
 #[cfg_attr(loom, allow(dead_code, reason = "a modelled thread has no name, CPU or priority"))]
-pub(crate) struct Start {
+pub(crate) struct ThreadOptions {
     /// Shown by the system's tools; cut after 15 bytes, at a character's edge.
     pub(crate) name: String,
     /// The one CPU that it stays on. None: wherever the process may run.
     pub(crate) cpu: Option<usize>,
     /// Whether it asks for more than normal priority.
-    pub(crate) priority: Wanted,
+    pub(crate) priority: PriorityRequest,
 }
 
 /// What a thread became.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Placement {
-    /// The rung that was reached.
-    pub(crate) rung: Rung,
+pub(crate) struct ThreadPlacement {
+    /// The priority_level that was reached.
+    pub(crate) priority_level: PriorityLevel,
     /// Whether it is bound to the CPU that it asked for. False when it asked for none.
     pub(crate) is_pinned: bool,
 }
 
 /// A running thread. Dropping this waits for its end, except on the thread itself.
 #[derive(Debug)]
-pub(crate) struct Owned {
+pub(crate) struct OwnedThread {
     handle: Option<JoinHandle<()>>,
     id: ThreadId,
 }
@@ -47,15 +47,15 @@ pub(crate) struct Owned {
 /// # Errors
 /// [`ErrorKind::NoThread`], with the system's number, when there is no thread to be had.
 pub(crate) fn start(
-    start: Start,
-    body: impl FnOnce(Placement) + Send + 'static,
-) -> Result<Owned, Error> {
+    start: ThreadOptions,
+    body: impl FnOnce(ThreadPlacement) + Send + 'static,
+) -> Result<OwnedThread, Error> {
     let handle = spawn(start, body)?;
     let id = handle.thread().id();
-    Ok(Owned { handle: Some(handle), id })
+    Ok(OwnedThread { handle: Some(handle), id })
 }
 
-impl Owned {
+impl OwnedThread {
     /// Waits for the thread's end. On the thread itself it lets go instead.
     pub(crate) fn join(self) {
         drop(self);
@@ -67,7 +67,7 @@ impl Owned {
     }
 }
 
-impl Drop for Owned {
+impl Drop for OwnedThread {
     fn drop(&mut self) {
         let is_current = self.is_current();
         if let Some(handle) = self.handle.take()
@@ -81,10 +81,10 @@ impl Drop for Owned {
 
 #[cfg(not(loom))]
 fn spawn(
-    start: Start,
-    body: impl FnOnce(Placement) + Send + 'static,
+    start: ThreadOptions,
+    body: impl FnOnce(ThreadPlacement) + Send + 'static,
 ) -> Result<JoinHandle<()>, Error> {
-    let Start { name, cpu, priority } = start;
+    let ThreadOptions { name, cpu, priority } = start;
     let builder = thread::Builder::new().name(fitting(name));
     builder.spawn(move || body(place(cpu, priority))).map_err(|refusal| {
         let error = Error::new(ErrorKind::NoThread, "starting a thread");
@@ -97,15 +97,17 @@ fn spawn(
 
 #[cfg(loom)]
 fn spawn(
-    _start: Start,
-    body: impl FnOnce(Placement) + Send + 'static,
+    _start: ThreadOptions,
+    body: impl FnOnce(ThreadPlacement) + Send + 'static,
 ) -> Result<JoinHandle<()>, Error> {
-    Ok(thread::spawn(move || body(Placement { rung: Rung::Normal, is_pinned: false })))
+    Ok(thread::spawn(move || {
+        body(ThreadPlacement { priority_level: PriorityLevel::Normal, is_pinned: false })
+    }))
 }
 
 /// On the new thread: the CPU first, so that a raised thread does not disturb another one.
 #[cfg(not(loom))]
-fn place(cpu: Option<usize>, priority: Wanted) -> Placement {
+fn place(cpu: Option<usize>, priority: PriorityRequest) -> ThreadPlacement {
     use crate::cpus::CpuSet;
 
     let is_pinned = match cpu {
@@ -117,7 +119,7 @@ fn place(cpu: Option<usize>, priority: Wanted) -> Placement {
             false
         }
     };
-    Placement { rung: crate::priority::apply(priority), is_pinned }
+    ThreadPlacement { priority_level: crate::priority::apply(priority), is_pinned }
 }
 
 /// The part of a name that the kernel keeps: what comes before a zero byte, 15 bytes at most.

@@ -4,7 +4,7 @@ use std::error::Error;
 
 use ferrofs_fuzz::MapCase;
 use ferrofs_image::ondisk::compression::AlgorithmId;
-use ferrofs_image::ondisk::{Inode, Payload, TimeBase};
+use ferrofs_image::ondisk::{DiskInode, Payload, TimeBase};
 use ferrofs_image::{FileType, Image};
 
 use crate::index::{self, Index};
@@ -60,7 +60,7 @@ impl<'a> Cutter<'a> {
         };
         let at = usize::try_from(start)?;
         let base = TimeBase { epoch: sb.epoch, fixed_nsec: sb.fixed_nsec };
-        let disk = Inode::parse(&space[at..], base)?;
+        let disk = DiskInode::parse(&space[at..], base)?;
         let size = usize::from(disk.bytes);
         let wide = if sb.incompat.bits() & 0x80 != 0 { "-48" } else { "" };
         let kind = format!("{}-{}-{size}{wide}", disk.layout.name(), disk.file_type.name());
@@ -111,7 +111,7 @@ impl<'a> Cutter<'a> {
         &self,
         space: &[u8],
         end: u64,
-        inode: &Inode,
+        inode: &DiskInode,
         shelf: &mut Shelf,
     ) -> Result<(), Box<dyn Error>> {
         let size = self.image.superblock().block_size;
@@ -153,7 +153,7 @@ impl<'a> Cutter<'a> {
         &self,
         space: &[u8],
         end: u64,
-        inode: &Inode,
+        inode: &DiskInode,
         shelf: &mut Shelf,
     ) -> Result<(), Box<dyn Error>> {
         let size = self.image.superblock().block_size;
@@ -196,7 +196,7 @@ impl<'a> Cutter<'a> {
         Ok(())
     }
 
-    fn case(&self, inode: &Inode, region: Vec<u8>, data: Vec<u8>) -> MapCase {
+    fn case(&self, inode: &DiskInode, region: Vec<u8>, data: Vec<u8>) -> MapCase {
         let sb = self.image.superblock();
         let mut case = MapCase {
             block_bits: sb.block_size.bits() - 9,

@@ -4,9 +4,9 @@ use ferrofs_image::DataLayout;
 use ferrofs_image::ondisk::compression::AlgorithmId;
 use ferrofs_image::ondisk::zmap::{
     CompactIndex, ExtentRecord, ExtentTable, FullIndex, HeadKind, IndexHeader, Lcluster, MapHeader,
-    Pack, Tail, header_offset,
+    Pack, TailPcluster, header_offset,
 };
-use ferrofs_image::ondisk::{BlockSize, Inode};
+use ferrofs_image::ondisk::{BlockSize, DiskInode};
 
 /// An extent that has a pcluster of its own among the data.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Index {
 }
 
 /// Reads the index of `inode`, whose space is `space` and which ends at `end`; none if it has none.
-pub(crate) fn read(space: &[u8], end: u64, inode: &Inode, size: BlockSize) -> Option<Index> {
+pub(crate) fn read(space: &[u8], end: u64, inode: &DiskInode, size: BlockSize) -> Option<Index> {
     let at = header_offset(end)?;
     let raw = bytes(space, at, 8)?;
     let kind = format!("{:02x}{:02x}{:02x}", raw[4], raw[6], raw[7]);
@@ -75,7 +75,7 @@ struct Place<'a> {
     space: &'a [u8],
     /// The map header.
     at: u64,
-    inode: &'a Inode,
+    inode: &'a DiskInode,
     size: BlockSize,
 }
 
@@ -136,9 +136,9 @@ impl<'a> Place<'a> {
         }
         // The last extent of these lies elsewhere.
         match header.tail {
-            Tail::Ordinary => {}
-            Tail::Fragment(_) => index.fragment_bytes = index.extents.pop()?.decoded_bytes,
-            Tail::Inline(count) => {
+            TailPcluster::Ordinary => {}
+            TailPcluster::Fragment(_) => index.fragment_bytes = index.extents.pop()?.decoded_bytes,
+            TailPcluster::Inline(count) => {
                 index.extents.pop();
                 index.range.end += u64::from(count);
             }

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 
 use cut::Cutter;
-use ferrofs_image::{Image, OpenOptions, Visit};
+use ferrofs_image::{Image, OpenOptions, WalkEvent};
 use shelf::Shelf;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -47,7 +47,7 @@ fn cut(name: &str, image: &Image, bytes: Vec<u8>, shelf: &mut Shelf) -> Result<(
     let cutter = Cutter::new(name, image, bytes)?;
     cutter.superblock(shelf);
     for visit in image.walk(b"/")? {
-        if let Visit::Enter(node) | Visit::Leaf(node) = visit {
+        if let WalkEvent::Enter(node) | WalkEvent::Leaf(node) = visit {
             cutter.inode(&node.inode, shelf)?;
         }
     }

@@ -38,7 +38,7 @@ pub enum Distance {
 
 /// What an access turned out to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum CoherenceEvent {
     /// The CPU held the line and might do what it wanted.
     Hit,
     /// Nobody held the line. It costs a hit: memory that is used for the first time belongs to the
@@ -68,13 +68,13 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, event: Event) {
+    fn add(&mut self, event: CoherenceEvent) {
         match event {
-            Event::Hit => self.hits += 1,
-            Event::Cold => self.cold += 1,
-            Event::Fetch(distance) => self.fetches[distance as usize] += 1,
-            Event::Invalidation(distance) => self.invalidations[distance as usize] += 1,
-            Event::Transfer(distance) => self.transfers[distance as usize] += 1,
+            CoherenceEvent::Hit => self.hits += 1,
+            CoherenceEvent::Cold => self.cold += 1,
+            CoherenceEvent::Fetch(distance) => self.fetches[distance as usize] += 1,
+            CoherenceEvent::Invalidation(distance) => self.invalidations[distance as usize] += 1,
+            CoherenceEvent::Transfer(distance) => self.transfers[distance as usize] += 1,
         }
     }
 
@@ -146,7 +146,7 @@ enum State {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Line {
+struct LineState {
     state: State,
     /// Until then the line serves somebody else.
     free_at: Picoseconds,
@@ -157,7 +157,7 @@ struct Line {
 pub struct Directory {
     shape: Shape,
     prices: Prices,
-    lines: HashMap<u64, Line, FixedState>,
+    lines: HashMap<u64, LineState, FixedState>,
     counts: Counts,
 }
 
@@ -175,32 +175,37 @@ impl Directory {
         line: u64,
         access: Access,
         now: Picoseconds,
-    ) -> (Event, Picoseconds) {
+    ) -> (CoherenceEvent, Picoseconds) {
         let shape = self.shape;
         let Some(record) = self.lines.get_mut(&line) else {
-            self.lines.insert(line, Line { state: State::Owned(cpu), free_at: 0 });
-            return self.end(Event::Cold, access, now);
+            self.lines.insert(line, LineState { state: State::Owned(cpu), free_at: 0 });
+            return self.end(CoherenceEvent::Cold, access, now);
         };
         let (event, state) = step(record.state, cpu, access, shape);
         record.state = state;
         let cost = match event {
-            Event::Hit | Event::Cold => return self.end(event, access, now),
-            Event::Fetch(Distance::Near)
-            | Event::Invalidation(Distance::Near)
-            | Event::Transfer(Distance::Near) => self.prices.near,
-            Event::Fetch(Distance::Far)
-            | Event::Invalidation(Distance::Far)
-            | Event::Transfer(Distance::Far) => self.prices.far,
+            CoherenceEvent::Hit | CoherenceEvent::Cold => return self.end(event, access, now),
+            CoherenceEvent::Fetch(Distance::Near)
+            | CoherenceEvent::Invalidation(Distance::Near)
+            | CoherenceEvent::Transfer(Distance::Near) => self.prices.near,
+            CoherenceEvent::Fetch(Distance::Far)
+            | CoherenceEvent::Invalidation(Distance::Far)
+            | CoherenceEvent::Transfer(Distance::Far) => self.prices.far,
         };
         let begin = now.max(record.free_at);
         // A line that comes from its only holder serves nobody else until it is there.
-        let is_shared = matches!((event, access), (Event::Fetch(_), Access::Load))
+        let is_shared = matches!((event, access), (CoherenceEvent::Fetch(_), Access::Load))
             && matches!(state, State::Shared(holders) if holders.iter().nth(2).is_some());
         record.free_at = begin + if is_shared { self.prices.occupancy } else { cost };
         self.end(event, access, begin + cost)
     }
 
-    fn end(&mut self, event: Event, access: Access, at: Picoseconds) -> (Event, Picoseconds) {
+    fn end(
+        &mut self,
+        event: CoherenceEvent,
+        access: Access,
+        at: Picoseconds,
+    ) -> (CoherenceEvent, Picoseconds) {
         self.counts.add(event);
         let locked = if access == Access::Update { self.prices.locked } else { 0 };
         (event, at + self.prices.hit + locked)
@@ -214,34 +219,37 @@ impl Directory {
 }
 
 /// One transition of MESI.
-fn step(state: State, cpu: usize, access: Access, shape: Shape) -> (Event, State) {
+fn step(state: State, cpu: usize, access: Access, shape: Shape) -> (CoherenceEvent, State) {
     let distance = |other: usize| match shape.socket(cpu) == shape.socket(other) {
         true => Distance::Near,
         false => Distance::Far,
     };
     let is_load = access == Access::Load;
     match state {
-        State::Owned(owner) if owner == cpu => (Event::Hit, state),
+        State::Owned(owner) if owner == cpu => (CoherenceEvent::Hit, state),
         State::Owned(owner) if is_load => {
             let mut holders = Holders::only(owner);
             holders.add(cpu);
-            (Event::Fetch(distance(owner)), State::Shared(holders))
+            (CoherenceEvent::Fetch(distance(owner)), State::Shared(holders))
         }
-        State::Owned(owner) => (Event::Transfer(distance(owner)), State::Owned(cpu)),
-        State::Shared(holders) if is_load && holders.has(cpu) => (Event::Hit, state),
+        State::Owned(owner) => (CoherenceEvent::Transfer(distance(owner)), State::Owned(cpu)),
+        State::Shared(holders) if is_load && holders.has(cpu) => (CoherenceEvent::Hit, state),
         State::Shared(mut holders) if is_load => {
             // The nearest holder sends it.
             let is_near = holders.iter().any(|other| distance(other) == Distance::Near);
             holders.add(cpu);
             let from = if is_near { Distance::Near } else { Distance::Far };
-            (Event::Fetch(from), State::Shared(holders))
+            (CoherenceEvent::Fetch(from), State::Shared(holders))
         }
         State::Shared(holders) => {
             // The farthest holder has to answer before it may be written.
             let is_far = holders.iter().any(|other| distance(other) == Distance::Far);
             let to = if is_far { Distance::Far } else { Distance::Near };
-            let event =
-                if holders.has(cpu) { Event::Invalidation(to) } else { Event::Transfer(to) };
+            let event = if holders.has(cpu) {
+                CoherenceEvent::Invalidation(to)
+            } else {
+                CoherenceEvent::Transfer(to)
+            };
             (event, State::Owned(cpu))
         }
     }

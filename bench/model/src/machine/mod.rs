@@ -20,7 +20,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
 pub use costs::{Costs, Picoseconds, Shape, picoseconds};
-pub use directory::{Access, CPUS_MAX, Counts, Directory, Distance, Event, LINE_BYTES};
+pub use directory::{Access, CPUS_MAX, CoherenceEvent, Counts, Directory, Distance, LINE_BYTES};
 
 use costs::Prices;
 use fiber::give_way;

@@ -8,11 +8,11 @@ use ferrofs_ondisk::DataLayout;
 use ferrofs_ondisk::compression::AlgorithmId;
 use tempfile::TempDir;
 
-use super::tests::{facts_of_image, facts_of_tree, zoo};
+use super::tests::{all_kinds_tree, facts_of_image, facts_of_tree};
 use super::*;
 use crate::metadata::sample::{file, metadata};
-use crate::watch::NoWatch;
-use crate::{Algorithms, Deduplication, Fragments, Hints, add_digests};
+use crate::observer::NoopObserver;
+use crate::{Algorithms, CompressionHints, Deduplication, Fragments, add_digests};
 use ferrofs_codec::Method;
 
 const METHODS: [Method; 5] = [
@@ -26,11 +26,11 @@ const METHODS: [Method; 5] = [
 const HINTS: &[u8] =
     b"0 0$\n16384 1 ^file-(1|4)\n4096 2 ^file-5\n65536 3 ^file-2\n131072 4 ^file-7\n";
 
-fn several() -> Options {
-    Options {
+fn several() -> BuildOptions {
+    BuildOptions {
         algorithms: Some(Algorithms { default: 0, methods: METHODS.to_vec() }),
-        hints: Hints::parse(HINTS).unwrap(),
-        ..Options::default()
+        hints: CompressionHints::parse(HINTS).unwrap(),
+        ..BuildOptions::default()
     }
 }
 
@@ -53,17 +53,17 @@ fn texts() -> Tree {
     tree
 }
 
-struct Built {
+struct BuiltImage {
     directory: TempDir,
-    report: Report,
+    report: BuildReport,
 }
 
-impl Built {
+impl BuiltImage {
     /// Builds, and compares what is read again; the image has a hidden xattr or not.
-    fn of(tree: &Tree, options: &Options) -> Self {
+    fn of(tree: &Tree, options: &BuildOptions) -> Self {
         let directory = TempDir::new().unwrap();
         let path = directory.path().join("image");
-        let report = build(tree, options, &path, &NoWatch).unwrap();
+        let report = build(tree, options, &path, &NoopObserver).unwrap();
         let (found, mut wanted) = (facts_of_image(&path), facts_of_tree(tree));
         for facts in wanted.values_mut() {
             facts.xattrs.retain(|name, _| !name.starts_with(b"erofs."));
@@ -84,8 +84,8 @@ impl Built {
 #[test]
 fn hints_choose_algorithms_and_sizes_file_by_file() {
     let tree = texts();
-    let built = Built::of(&tree, &several());
-    let used: Vec<_> = built.report.stored.keys().flatten().copied().collect();
+    let built = BuiltImage::of(&tree, &several());
+    let used: Vec<_> = built.report.by_algorithm.keys().flatten().copied().collect();
     let all = [AlgorithmId::Lz4, AlgorithmId::Lzma, AlgorithmId::Deflate, AlgorithmId::Zstd];
     assert_eq!(used, all);
     let image = built.image();
@@ -96,8 +96,9 @@ fn hints_choose_algorithms_and_sizes_file_by_file() {
     assert_eq!(layout(b"/file-20"), DataLayout::FlatInline);
     assert_eq!(layout(b"/file-41"), DataLayout::CompressedCompact);
     // What no hint names is as it would be without hints.
-    let unhinted = Built::of(&tree, &Options { hints: Hints::default(), ..several() });
-    assert_eq!(unhinted.report.stored.keys().flatten().count(), 1);
+    let unhinted =
+        BuiltImage::of(&tree, &BuildOptions { hints: CompressionHints::default(), ..several() });
+    assert_eq!(unhinted.report.by_algorithm.keys().flatten().count(), 1);
 }
 
 #[test]
@@ -109,7 +110,7 @@ fn hints_go_together_with_what_files_share() {
         (Fragments::All, Deduplication::On, None),
         (Fragments::Tails, Deduplication::Off, Some(8192)),
     ] {
-        let options = Options {
+        let options = BuildOptions {
             fragments,
             deduplication,
             chunk_bytes,
@@ -117,8 +118,8 @@ fn hints_go_together_with_what_files_share() {
             packed_pcluster_bytes: (fragments != Fragments::None).then_some(32768),
             ..several()
         };
-        let built = Built::of(&tree, &options);
-        let one = Built::of(&tree, &Options { jobs: Some(1), ..options });
+        let built = BuiltImage::of(&tree, &options);
+        let one = BuiltImage::of(&tree, &BuildOptions { jobs: Some(1), ..options });
         assert!(built.bytes() == one.bytes());
     }
 }
@@ -139,15 +140,15 @@ fn what_does_not_compress_is_stored_as_it_is_and_counted() {
     }
     for method in METHODS {
         let algorithms = Some(Algorithms { default: 0, methods: vec![method] });
-        let options = Options { algorithms, pcluster_bytes: 65536, ..Options::default() };
+        let options = BuildOptions { algorithms, pcluster_bytes: 65536, ..BuildOptions::default() };
         for (chunk_bytes, layout) in
             [(None, DataLayout::FlatInline), (Some(4096), DataLayout::Chunk)]
         {
-            let built = Built::of(&tree, &Options { chunk_bytes, ..options.clone() });
+            let built = BuiltImage::of(&tree, &BuildOptions { chunk_bytes, ..options.clone() });
             let image = built.image();
             assert_eq!(image.resolve(b"/noise").unwrap().unwrap().layout(), layout);
             let stored: Vec<_> =
-                built.report.stored.values().map(|stored| stored.bytes_in).collect();
+                built.report.by_algorithm.values().map(|stored| stored.bytes_in).collect();
             assert_eq!(stored, [300_000, 300_000], "{method:?}");
         }
     }
@@ -159,15 +160,15 @@ fn data_and_images_are_aligned() {
     for (algorithms, chunk_bytes) in
         [(None, None), (None, Some(16384)), (None, Some(4096)), (several().algorithms, None)]
     {
-        let options = Options {
+        let options = BuildOptions {
             algorithms,
             chunk_bytes,
             data_alignment_blocks: 4,
             image_alignment_blocks: 64,
             inline_data: false,
-            ..Options::default()
+            ..BuildOptions::default()
         };
-        let built = Built::of(&tree, &options);
+        let built = BuiltImage::of(&tree, &options);
         assert_eq!((built.report.blocks % 64, built.bytes().len() % (64 << 12)), (0, 0));
         let image = built.bytes();
         if options.algorithms.is_none() {
@@ -183,15 +184,15 @@ fn data_and_images_are_aligned() {
 fn long_prefixes_lie_where_older_kernels_look() {
     let xattr_prefixes = vec![b"user.app.".to_vec(), b"trusted.overlay.".to_vec()];
     let algorithms = several().algorithms;
-    let options = Options { algorithms, xattr_prefixes, ..Options::default() };
+    let options = BuildOptions { algorithms, xattr_prefixes, ..BuildOptions::default() };
     for (fragments, plain_xattr_prefixes, is_plain) in [
         (Fragments::None, false, true),
         (Fragments::Tails, false, false),
         (Fragments::All, false, false),
         (Fragments::All, true, true),
     ] {
-        let options = Options { fragments, plain_xattr_prefixes, ..options.clone() };
-        let built = Built::of(&zoo(), &options);
+        let options = BuildOptions { fragments, plain_xattr_prefixes, ..options.clone() };
+        let built = BuiltImage::of(&all_kinds_tree(), &options);
         let image = built.image();
         let sb = image.superblock();
         assert_eq!(sb.compat.has(Compat::PLAIN_XATTR_PFX), is_plain);
@@ -200,7 +201,7 @@ fn long_prefixes_lie_where_older_kernels_look() {
     // They alone make a packed inode.
     let mut tree = Tree::new(metadata());
     tree.node_mut(Tree::ROOT).metadata.xattrs.insert((*b"user.app.x").into(), (*b"y").into());
-    let built = Built::of(&tree, &Options { fragments: Fragments::Tails, ..options });
+    let built = BuiltImage::of(&tree, &BuildOptions { fragments: Fragments::Tails, ..options });
     assert!(built.image().superblock().packed.is_some());
 }
 
@@ -208,10 +209,11 @@ fn long_prefixes_lie_where_older_kernels_look() {
 fn digests_are_marked_and_the_root_has_room() {
     for (name, is_listed) in [("erofs.fingerprint.v1", false), ("trusted.erofs.fp", true)] {
         let mut tree = texts();
-        add_digests(&mut tree, name.as_bytes(), &NoWatch).unwrap();
+        add_digests(&mut tree, name.as_bytes(), &NoopObserver).unwrap();
         let digest_xattr = Some(name.into());
-        let options = Options { digest_xattr, root_xattr_bytes: 1001, ..Options::default() };
-        let built = Built::of(&tree, &options);
+        let options =
+            BuildOptions { digest_xattr, root_xattr_bytes: 1001, ..BuildOptions::default() };
+        let built = BuiltImage::of(&tree, &options);
         let image = built.image();
         assert!(image.superblock().compat.has(Compat::ISHARE_XATTRS));
         assert_eq!(image.superblock().digest_prefix, Some(0));

@@ -7,26 +7,26 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 
-use ferrofs_image::{Image, Visit};
+use ferrofs_image::{Image, WalkEvent};
 use ferrofs_ondisk::BlockSize;
 use tempfile::TempDir;
 
 use super::*;
-use crate::data::{Compressed, Extent, FileData, Fragment, InlineExtent};
+use crate::data::{CompressedData, DataExtent, FileData, InlineExtent, PackedFragment};
 use crate::fragments::PackedFile;
 use crate::metadata::sample::{file, metadata, node};
-use crate::rendered::rendered;
-use crate::tree::{Kind, Node, NodeId, Timestamp};
-use crate::watch::NoWatch;
-use crate::{FragmentSharing, IndexForm, Placement, SuperblockTime};
+use crate::observer::NoopObserver;
+use crate::rendered::memory_content;
+use crate::tree::{Node, NodeId, NodeKind, Timestamp};
+use crate::{FragmentSharing, IndexForm, OutputMode, SuperblockTime};
 
 /// A data path that stores everything as it is.
 pub(crate) fn flat_only(
     tree: &Tree,
-    options: &Options,
+    options: &BuildOptions,
     _packed_front: &[u8],
     sink: &mut dyn BlockSink,
-    _watch: &dyn Watch,
+    _watch: &dyn BuildObserver,
 ) -> Result<(DataMap, PackedFile)> {
     let block = options.block_size.bytes() as usize;
     map_files(tree, |mut bytes| {
@@ -44,16 +44,16 @@ pub(crate) fn flat_only(
 /// A data path that cuts everything into plain pclusters of a block.
 fn plain_pclusters(
     tree: &Tree,
-    options: &Options,
+    options: &BuildOptions,
     _packed_front: &[u8],
     sink: &mut dyn BlockSink,
-    _watch: &dyn Watch,
+    _watch: &dyn BuildObserver,
 ) -> Result<(DataMap, PackedFile)> {
     map_files(tree, |bytes| {
         if bytes.is_empty() {
             return Ok(FileData::Flat { start_block: None, tail: Box::default() });
         }
-        let mut data = Compressed::default();
+        let mut data = CompressedData::default();
         for piece in bytes.chunks(options.block_size.bytes() as usize) {
             if options.inline_pclusters && piece.len() < 300 {
                 let (bytes, pcluster) = (piece.len() as u64, piece.into());
@@ -61,7 +61,7 @@ fn plain_pclusters(
                 continue;
             }
             let address = sink.append(piece)?;
-            data.extents.push(Extent {
+            data.extents.push(DataExtent {
                 bytes: piece.len() as u64,
                 algorithm: None,
                 address,
@@ -76,27 +76,27 @@ fn plain_pclusters(
 /// A data path that puts the end of each file, or all of it, into the packed inode.
 fn fragments(
     tree: &Tree,
-    options: &Options,
+    options: &BuildOptions,
     packed_front: &[u8],
     sink: &mut dyn BlockSink,
-    _watch: &dyn Watch,
+    _watch: &dyn BuildObserver,
 ) -> Result<(DataMap, PackedFile)> {
     let block = options.block_size.bytes();
     let mut packed = packed_front.to_vec();
     let (map, mut file) = map_files(tree, |mut bytes| {
-        let mut data = Compressed::default();
+        let mut data = CompressedData::default();
         if bytes.len() > 3 * block as usize {
             let tail = bytes.split_off(block as usize);
             let address = sink.append(&bytes)?;
             let pcluster_bytes = block;
             let (bytes, algorithm, partial) = (u64::from(block), None, false);
-            data.extents.push(Extent { bytes, algorithm, address, pcluster_bytes, partial });
+            data.extents.push(DataExtent { bytes, algorithm, address, pcluster_bytes, partial });
             data.fragment =
-                Some(Fragment { bytes: tail.len() as u64, offset: packed.len() as u64 });
+                Some(PackedFragment { bytes: tail.len() as u64, offset: packed.len() as u64 });
             packed.extend_from_slice(&tail);
         } else if !bytes.is_empty() {
             data.fragment =
-                Some(Fragment { bytes: bytes.len() as u64, offset: packed.len() as u64 });
+                Some(PackedFragment { bytes: bytes.len() as u64, offset: packed.len() as u64 });
             packed.extend_from_slice(&bytes);
         } else {
             return Ok(FileData::Flat { start_block: None, tail: Box::default() });
@@ -104,16 +104,16 @@ fn fragments(
         Ok(FileData::Compressed(data))
     })?;
     let bytes = packed.len() as u64;
-    file.add_file(&rendered("the packed inode", 0, packed, bytes), None)?;
+    file.add_file(&memory_content("the packed inode", 0, packed, bytes), None)?;
     Ok((map, file))
 }
 
 fn failing(
     _: &Tree,
-    _: &Options,
+    _: &BuildOptions,
     _: &[u8],
     sink: &mut dyn BlockSink,
-    _: &dyn Watch,
+    _: &dyn BuildObserver,
 ) -> Result<(DataMap, PackedFile)> {
     sink.append(&vec![7; 100_000])?;
     Err(Error::new(ErrorKind::SourceChanged { how: "it is gone".to_owned() }))
@@ -127,7 +127,7 @@ fn map_files(
     for (_, node) in tree.nodes() {
         let data = node.content().map(|content| {
             let mut bytes = vec![0; usize::try_from(content.bytes()).unwrap()];
-            content.store().open()?.read_exact_at(0, &mut bytes)?;
+            content.source().open()?.read_exact_at(0, &mut bytes)?;
             place(bytes)
         });
         files.push(data.transpose()?);
@@ -136,7 +136,7 @@ fn map_files(
 }
 
 /// One of everything, and many of some.
-pub(crate) fn zoo() -> Tree {
+pub(crate) fn all_kinds_tree() -> Tree {
     let mut tree = Tree::new(metadata());
     let mut add = |parent, name: &[u8], node| {
         let id = tree.add(node).unwrap();
@@ -151,15 +151,15 @@ pub(crate) fn zoo() -> Tree {
     }
     for bytes in [1usize, 100, 447, 460, 511, 512, 1000, 4000, 4095] {
         let target = vec![b'x'; bytes];
-        add(root, format!("link-{bytes}").as_bytes(), node(Kind::Symlink(target.into())));
+        add(root, format!("link-{bytes}").as_bytes(), node(NodeKind::Symlink(target.into())));
     }
-    add(root, b"null", node(Kind::CharacterDevice { major: 1, minor: 3 }));
-    add(root, b"disk", node(Kind::BlockDevice { major: 0xfff, minor: 0xf_ffff }));
-    add(root, b"fifo", node(Kind::Fifo));
-    add(root, b"!socket", node(Kind::Socket));
+    add(root, b"null", node(NodeKind::CharacterDevice { major: 1, minor: 3 }));
+    add(root, b"disk", node(NodeKind::BlockDevice { major: 0xfff, minor: 0xf_ffff }));
+    add(root, b"fifo", node(NodeKind::Fifo));
+    add(root, b"!socket", node(NodeKind::Socket));
     let large = add(root, b"large", Node::directory(metadata()));
     for number in 0..700 {
-        let mut child = node(Kind::Fifo);
+        let mut child = node(NodeKind::Fifo);
         child.metadata.permissions = number % 0o7777;
         add(large, format!("child with a long name, number {number}").as_bytes(), child);
     }
@@ -184,7 +184,7 @@ fn add_owners(add: &mut impl FnMut(NodeId, &[u8], Node) -> NodeId, parent: NodeI
     }
     let times = [(-1, 0), (0, 1), (1 << 33, 999_999_999), (1_700_000_000, 5)];
     for (number, (seconds, nanoseconds)) in times.into_iter().enumerate() {
-        let mut child = node(Kind::Symlink(b"somewhere".as_slice().into()));
+        let mut child = node(NodeKind::Symlink(b"somewhere".as_slice().into()));
         child.metadata.mtime = Timestamp { seconds, nanoseconds };
         add(parent, format!("time-{number}").as_bytes(), child);
     }
@@ -215,7 +215,7 @@ fn add_xattrs(add: &mut impl FnMut(NodeId, &[u8], Node) -> NodeId, parent: NodeI
 
 /// What a tree and an image are compared by.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub(crate) struct NodeFacts {
     mode: u16,
     owner: (u32, u32),
     links: u32,
@@ -225,30 +225,32 @@ pub(crate) struct Facts {
     pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-pub(crate) fn facts_of_tree(tree: &Tree) -> BTreeMap<Vec<u8>, Facts> {
-    let inventory = crate::metadata::Inventory::new(tree).unwrap();
+pub(crate) fn facts_of_tree(tree: &Tree) -> BTreeMap<Vec<u8>, NodeFacts> {
+    let inode_order = crate::metadata::InodeOrder::new(tree).unwrap();
     let mut all = BTreeMap::new();
     let walked: Result<()> = tree.walk(|path, id| {
         let node = tree.node(id);
         let metadata = &node.metadata;
         let (kind_bits, device, content) = match &node.kind {
-            Kind::Directory(_) => (0o040_000, None, Vec::new()),
-            Kind::File(content) => {
+            NodeKind::Directory(_) => (0o040_000, None, Vec::new()),
+            NodeKind::File(content) => {
                 let mut bytes = vec![0; usize::try_from(content.bytes()).unwrap()];
-                content.store().open()?.read_exact_at(0, &mut bytes)?;
+                content.source().open()?.read_exact_at(0, &mut bytes)?;
                 (0o100_000, None, bytes)
             }
-            Kind::Symlink(target) => (0o120_000, None, target.to_vec()),
-            Kind::CharacterDevice { major, minor } => (0o020_000, Some((*major, *minor)), vec![]),
-            Kind::BlockDevice { major, minor } => (0o060_000, Some((*major, *minor)), vec![]),
-            Kind::Fifo => (0o010_000, None, Vec::new()),
-            Kind::Socket => (0o140_000, None, Vec::new()),
+            NodeKind::Symlink(target) => (0o120_000, None, target.to_vec()),
+            NodeKind::CharacterDevice { major, minor } => {
+                (0o020_000, Some((*major, *minor)), vec![])
+            }
+            NodeKind::BlockDevice { major, minor } => (0o060_000, Some((*major, *minor)), vec![]),
+            NodeKind::Fifo => (0o010_000, None, Vec::new()),
+            NodeKind::Socket => (0o140_000, None, Vec::new()),
         };
         let xattrs = metadata.xattrs.iter().map(|(name, value)| (name.to_vec(), value.to_vec()));
-        let facts = Facts {
+        let facts = NodeFacts {
             mode: kind_bits | metadata.permissions,
             owner: (metadata.uid, metadata.gid),
-            links: inventory.links(id),
+            links: inode_order.links(id),
             time: (metadata.mtime.seconds, metadata.mtime.nanoseconds),
             content,
             device,
@@ -261,16 +263,16 @@ pub(crate) fn facts_of_tree(tree: &Tree) -> BTreeMap<Vec<u8>, Facts> {
     all
 }
 
-pub(crate) fn facts_of_image(path: &Path) -> BTreeMap<Vec<u8>, Facts> {
+pub(crate) fn facts_of_image(path: &Path) -> BTreeMap<Vec<u8>, NodeFacts> {
     facts_of(&Image::open(path).unwrap())
 }
 
-fn facts_of(image: &Image) -> BTreeMap<Vec<u8>, Facts> {
+fn facts_of(image: &Image) -> BTreeMap<Vec<u8>, NodeFacts> {
     let mut all = BTreeMap::new();
     for visit in image.walk(b"/").unwrap() {
         let node = match visit {
-            Visit::Leaf(node) | Visit::Enter(node) => node,
-            Visit::Problem(problem) => panic!("{}", problem.error),
+            WalkEvent::Leaf(node) | WalkEvent::Enter(node) => node,
+            WalkEvent::Problem(problem) => panic!("{}", problem.error),
             _ => continue,
         };
         let inode = &node.inode;
@@ -285,7 +287,7 @@ fn facts_of(image: &Image) -> BTreeMap<Vec<u8>, Facts> {
             _ => Vec::new(),
         };
         let xattrs = image.xattrs(inode).unwrap();
-        let facts = Facts {
+        let facts = NodeFacts {
             mode: inode.mode(),
             owner: (inode.uid(), inode.gid()),
             links: inode.nlink(),
@@ -304,36 +306,36 @@ fn block_size(bits: u8) -> BlockSize {
     BlockSize::from_bits(bits).unwrap()
 }
 
-pub(crate) fn options(bits: u8) -> Options {
+pub(crate) fn options(bits: u8) -> BuildOptions {
     let block_size = block_size(bits);
-    Options {
+    BuildOptions {
         block_size,
         pcluster_bytes: block_size.bytes(),
         extent_bytes_max: 1 << 20,
-        ..Options::default()
+        ..BuildOptions::default()
     }
 }
 
 pub(crate) fn build_here(
     directory: &TempDir,
     tree: &Tree,
-    options: &Options,
+    options: &BuildOptions,
     data: WriteData,
 ) -> std::path::PathBuf {
     let path = directory.path().join("image");
-    build_with(tree, options, Target { path: &path, watch: &NoWatch }, data).unwrap();
+    build_with(tree, options, Target { path: &path, observer: &NoopObserver }, data).unwrap();
     let names: Vec<_> =
         fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap()).collect();
     assert_eq!(names.len(), 1, "{names:?}");
     path
 }
 
-fn check_zoo(options: &Options, data: WriteData) {
-    check(&zoo(), options, data);
+fn check_all_kinds(options: &BuildOptions, data: WriteData) {
+    check(&all_kinds_tree(), options, data);
 }
 
 /// Builds an image of the tree and compares both.
-pub(crate) fn check(tree: &Tree, options: &Options, data: WriteData) {
+pub(crate) fn check(tree: &Tree, options: &BuildOptions, data: WriteData) {
     let directory = TempDir::new().unwrap();
     let path = build_here(&directory, tree, options, data);
     let (found, wanted) = (facts_of_image(&path), facts_of_tree(tree));
@@ -349,13 +351,13 @@ pub(crate) fn check(tree: &Tree, options: &Options, data: WriteData) {
 #[test]
 fn every_kind_of_inode_is_read_back_at_every_block_size() {
     for bits in 9..=16 {
-        check_zoo(&options(bits), flat_only);
+        check_all_kinds(&options(bits), flat_only);
     }
 }
 
 #[test]
 fn no_option_of_metadata_changes_what_is_read_back() {
-    let changes: [fn(&mut Options); 8] = [
+    let changes: [fn(&mut BuildOptions); 8] = [
         |options| options.inline_data = false,
         |options| options.force_extended_inodes = true,
         |options| options.xattr_share_above = None,
@@ -371,7 +373,7 @@ fn no_option_of_metadata_changes_what_is_read_back() {
         for bits in [9, 12] {
             let mut options = options(bits);
             change(&mut options);
-            check_zoo(&options, flat_only);
+            check_all_kinds(&options, flat_only);
         }
     }
 }
@@ -385,14 +387,14 @@ fn files_with_an_index_are_read_back() {
                     default: 0,
                     methods: vec![ferrofs_codec::Method::Lz4 { max_distance: 65535 }],
                 };
-                let options = Options {
+                let options = BuildOptions {
                     index: form,
                     inline_pclusters,
                     algorithms: Some(algorithms),
                     ..options(bits)
                 };
-                check_zoo(&options, plain_pclusters);
-                check_zoo(&options, fragments);
+                check_all_kinds(&options, plain_pclusters);
+                check_all_kinds(&options, fragments);
             }
         }
     }
@@ -402,7 +404,7 @@ fn files_with_an_index_are_read_back() {
 fn the_same_tree_gives_the_same_bytes() {
     let directory = TempDir::new().unwrap();
     let built = || {
-        let path = build_here(&directory, &zoo(), &options(12), flat_only);
+        let path = build_here(&directory, &all_kinds_tree(), &options(12), flat_only);
         fs::read(path).unwrap()
     };
     assert!(built() == built());
@@ -411,14 +413,15 @@ fn the_same_tree_gives_the_same_bytes() {
 #[test]
 fn an_image_at_an_offset_leaves_what_lies_before_it() {
     let directory = TempDir::new().unwrap();
-    let placed = |placement| Options { placement, ..options(12) };
-    let plain = fs::read(build_here(&directory, &zoo(), &options(12), flat_only)).unwrap();
-    let options = placed(Placement::NewFile { offset: 1024 });
-    let shifted = fs::read(build_here(&directory, &zoo(), &options, flat_only)).unwrap();
+    let placed = |output_mode| BuildOptions { output_mode, ..options(12) };
+    let plain =
+        fs::read(build_here(&directory, &all_kinds_tree(), &options(12), flat_only)).unwrap();
+    let options = placed(OutputMode::NewFile { offset: 1024 });
+    let shifted = fs::read(build_here(&directory, &all_kinds_tree(), &options, flat_only)).unwrap();
     assert!(shifted[..1024] == [0; 1024] && shifted[1024..] == plain);
     fs::write(directory.path().join("image"), [9; 2048]).unwrap();
-    let options = placed(Placement::InPlace { offset: 512 });
-    let inside = fs::read(build_here(&directory, &zoo(), &options, flat_only)).unwrap();
+    let options = placed(OutputMode::InPlace { offset: 512 });
+    let inside = fs::read(build_here(&directory, &all_kinds_tree(), &options, flat_only)).unwrap();
     assert!(inside[..512] == [9; 512] && inside[512..] == plain);
 }
 
@@ -427,8 +430,8 @@ fn a_build_that_fails_leaves_what_was_there() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("image");
     fs::write(&path, b"an older image").unwrap();
-    let target = Target { path: &path, watch: &NoWatch };
-    let error = build_with(&zoo(), &options(12), target, failing).unwrap_err();
+    let target = Target { path: &path, observer: &NoopObserver };
+    let error = build_with(&all_kinds_tree(), &options(12), target, failing).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::SourceChanged { .. }));
     assert_eq!(fs::read(&path).unwrap(), b"an older image");
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
@@ -436,10 +439,15 @@ fn a_build_that_fails_leaves_what_was_there() {
 
 #[test]
 fn a_device_that_is_full_is_an_error_with_its_place() {
-    let placement = Placement::InPlace { offset: 0 };
-    let target = Target { path: Path::new("/dev/full"), watch: &NoWatch };
-    let error =
-        build_with(&zoo(), &Options { placement, ..options(12) }, target, flat_only).unwrap_err();
+    let output_mode = OutputMode::InPlace { offset: 0 };
+    let target = Target { path: Path::new("/dev/full"), observer: &NoopObserver };
+    let error = build_with(
+        &all_kinds_tree(),
+        &BuildOptions { output_mode, ..options(12) },
+        target,
+        flat_only,
+    )
+    .unwrap_err();
     assert_eq!(error.path().as_os_str().as_bytes(), b"/dev/full");
     let ErrorKind::Output { source, .. } = error.kind() else { panic!("{error}") };
     assert_eq!(source.kind(), std::io::ErrorKind::StorageFull);
@@ -448,9 +456,9 @@ fn a_device_that_is_full_is_an_error_with_its_place() {
 
 #[test]
 fn a_device_under_the_images_name_is_not_replaced() {
-    let target = Target { path: Path::new("/dev/full"), watch: &NoWatch };
-    let error = build_with(&zoo(), &options(12), target, flat_only).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Options(_)), "{error}");
+    let target = Target { path: Path::new("/dev/full"), observer: &NoopObserver };
+    let error = build_with(&all_kinds_tree(), &options(12), target, flat_only).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::InvalidOptions(_)), "{error}");
 }
 
 #[test]
@@ -459,15 +467,15 @@ fn a_link_is_followed_to_what_it_names() {
     let (real, link) = (directory.path().join("real"), directory.path().join("link"));
     fs::write(&real, b"old").unwrap();
     std::os::unix::fs::symlink("real", &link).unwrap();
-    let target = Target { path: &link, watch: &NoWatch };
-    build_with(&zoo(), &options(12), target, flat_only).unwrap();
+    let target = Target { path: &link, observer: &NoopObserver };
+    build_with(&all_kinds_tree(), &options(12), target, flat_only).unwrap();
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     Image::open(&real).unwrap();
 }
 
-struct Impatient;
+struct CancelledObserver;
 
-impl Watch for Impatient {
+impl BuildObserver for CancelledObserver {
     fn should_stop(&self) -> bool {
         true
     }
@@ -477,19 +485,19 @@ impl Watch for Impatient {
 fn a_build_that_is_told_to_stop_leaves_nothing() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("image");
-    let target = Target { path: &path, watch: &Impatient };
-    let error = build_with(&zoo(), &options(12), target, flat_only).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Stopped));
+    let target = Target { path: &path, observer: &CancelledObserver };
+    let error = build_with(&all_kinds_tree(), &options(12), target, flat_only).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Cancelled));
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
 /// Opens the whole image before it has its name, and accepts it or not.
-struct Inspector {
+struct ImageInspector {
     accepts: bool,
     inodes: std::sync::atomic::AtomicUsize,
 }
 
-impl Watch for Inspector {
+impl BuildObserver for ImageInspector {
     fn inspect(&self, image: &Path, _: Option<&Path>) -> std::result::Result<(), String> {
         let inodes = facts_of_image(image).len();
         self.inodes.store(inodes, std::sync::atomic::Ordering::Relaxed);
@@ -501,21 +509,22 @@ impl Watch for Inspector {
 fn an_image_that_is_not_accepted_gets_no_name() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("image");
-    let tree = zoo();
-    for (accepts, placement) in [
-        (false, Placement::NewFile { offset: 0 }),
-        (true, Placement::NewFile { offset: 0 }),
-        (true, Placement::InPlace { offset: 0 }),
-        (false, Placement::InPlace { offset: 0 }),
+    let tree = all_kinds_tree();
+    for (accepts, output_mode) in [
+        (false, OutputMode::NewFile { offset: 0 }),
+        (true, OutputMode::NewFile { offset: 0 }),
+        (true, OutputMode::InPlace { offset: 0 }),
+        (false, OutputMode::InPlace { offset: 0 }),
     ] {
-        let watch = Inspector { accepts, inodes: Default::default() };
-        let target = Target { path: &path, watch: &watch };
-        let built = build_with(&tree, &Options { placement, ..options(12) }, target, flat_only);
-        assert!(watch.inodes.into_inner() > 1);
+        let observer = ImageInspector { accepts, inodes: Default::default() };
+        let target = Target { path: &path, observer: &observer };
+        let built =
+            build_with(&tree, &BuildOptions { output_mode, ..options(12) }, target, flat_only);
+        assert!(observer.inodes.into_inner() > 1);
         assert_eq!(built.is_ok(), accepts);
         if let Err(error) = built {
             assert!(matches!(error.kind(), ErrorKind::Rejected(_)), "{error}");
-            let in_place = placement == Placement::InPlace { offset: 0 };
+            let in_place = output_mode == OutputMode::InPlace { offset: 0 };
             assert_eq!(path.exists(), in_place);
             assert!(!in_place || Image::open(&path).is_err());
         }
@@ -533,12 +542,12 @@ fn an_empty_tree_is_one_block() {
 
 #[test]
 fn an_xattr_that_the_format_cannot_say_is_told_with_its_path() {
-    let mut tree = zoo();
+    let mut tree = all_kinds_tree();
     let id = tree.child(Tree::ROOT, b"fifo").unwrap();
     tree.node_mut(id).metadata.xattrs.insert(b"bogus.name".as_slice().into(), Box::default());
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("image");
-    let target = Target { path: &path, watch: &NoWatch };
+    let target = Target { path: &path, observer: &NoopObserver };
     let error = build_with(&tree, &options(12), target, flat_only).unwrap_err();
     let wanted = "fifo: the xattr bogus.name has a prefix that the format does not know";
     assert_eq!(error.to_string(), wanted);
@@ -548,9 +557,9 @@ fn an_xattr_that_the_format_cannot_say_is_told_with_its_path() {
 fn owners_that_no_compact_inode_holds_are_told() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("image");
-    let target = Target { path: &path, watch: &NoWatch };
-    let options = Options { force_compact_inodes: true, ..options(12) };
-    let error = build_with(&zoo(), &options, target, flat_only).unwrap_err();
+    let target = Target { path: &path, observer: &NoopObserver };
+    let options = BuildOptions { force_compact_inodes: true, ..options(12) };
+    let error = build_with(&all_kinds_tree(), &options, target, flat_only).unwrap_err();
     assert!(error.path().ends_with("owner-2"), "{error}");
 }
 
@@ -558,8 +567,8 @@ fn owners_that_no_compact_inode_holds_are_told() {
 fn the_report_counts_what_lies_in_the_image() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("image");
-    let tree = zoo();
-    let target = Target { path: &path, watch: &NoWatch };
+    let tree = all_kinds_tree();
+    let target = Target { path: &path, observer: &NoopObserver };
     let report = build_with(&tree, &options(12), target, flat_only).unwrap();
     assert_eq!(report.bytes, fs::metadata(&path).unwrap().len());
     assert_eq!(report.inodes, tree.len() as u64);

@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use ferrofs_codec::Method;
-use ferrofs_image::{Image, Storage, Visit};
-use ferrofs_ondisk::chunk::{ChunkFormat, ChunkPlace, ChunkTable};
+use ferrofs_image::{ExtentStorage, Image, WalkEvent};
+use ferrofs_ondisk::chunk::{ChunkAddress, ChunkFormat, ChunkTable};
 use ferrofs_ondisk::zmap::{MAP_HEADER_BYTES, MapHeader, compact_bytes, header_offset};
 use ferrofs_ondisk::{DataLayout, Incompat};
 use tempfile::TempDir;
@@ -15,10 +15,10 @@ use tempfile::TempDir;
 use super::tests::*;
 use super::*;
 use crate::compress::memory_store::sparse_content;
-use crate::data::{Compressed, Extent, FileData};
+use crate::data::{CompressedData, DataExtent, FileData};
 use crate::fragments::PackedFile;
 use crate::metadata::sample::{file, metadata, node};
-use crate::tree::{Kind, Node, Timestamp};
+use crate::tree::{Node, NodeKind, Timestamp};
 use crate::{Algorithms, Deduplication, FragmentSharing, Fragments, SuperblockTime};
 
 /// Lines that compress, noise that does not, and both in turn.
@@ -36,9 +36,9 @@ fn mixed(count: usize) -> Vec<u8> {
     bytes
 }
 
-/// The zoo, and what is large enough for several extents.
-fn large_zoo() -> Tree {
-    let mut tree = zoo();
+/// The all_kinds_tree, and what is large enough for several extents.
+fn large_tree() -> Tree {
+    let mut tree = all_kinds_tree();
     let bytes = mixed(700_000);
     let hole = sparse_content("hole", &vec![0; 50_000], Vec::new());
     let nodes = [
@@ -47,7 +47,7 @@ fn large_zoo() -> Tree {
         ("mixed", file(&bytes)),
         ("mixed-again", file(&[&bytes[100_000..], &bytes[..90_000]].concat())),
         ("noise", file(&bytes[41_000..79_000])),
-        ("a-hole", node(Kind::File(hole))),
+        ("a-hole", node(NodeKind::File(hole))),
     ];
     for (name, node) in nodes {
         let id = tree.add(node).unwrap();
@@ -56,22 +56,22 @@ fn large_zoo() -> Tree {
     tree
 }
 
-fn wide(bits: u8, method: Option<Method>) -> Options {
+fn wide(bits: u8, method: Option<Method>) -> BuildOptions {
     let algorithms = method.map(|method| Algorithms { default: 0, methods: vec![method] });
-    Options { wide: true, algorithms, jobs: Some(2), ..options(bits) }
+    BuildOptions { wide: true, algorithms, jobs: Some(2), ..options(bits) }
 }
 
 const LZ4: Method = Method::Lz4 { max_distance: 65535 };
 const ZSTD: Method = Method::Zstd { level: 1, window_log: 17 };
 
 /// An image with its bytes.
-struct Built {
+struct BuiltImage {
     bytes: Vec<u8>,
     image: Image,
 }
 
-impl Built {
-    fn of(tree: &Tree, options: &Options) -> Self {
+impl BuiltImage {
+    fn of(tree: &Tree, options: &BuildOptions) -> Self {
         let directory = TempDir::new().unwrap();
         let path = build_here(&directory, tree, options, crate::write_data::write_data);
         Self { bytes: fs::read(&path).unwrap(), image: Image::open(&path).unwrap() }
@@ -80,8 +80,8 @@ impl Built {
     fn inodes(&self) -> Vec<ferrofs_image::Inode> {
         let visits = self.image.walk(b"/").unwrap();
         let inodes = visits.filter_map(|visit| match visit {
-            Visit::Leaf(node) | Visit::Enter(node) => Some(node.inode),
-            Visit::Problem(problem) => panic!("{}", problem.error),
+            WalkEvent::Leaf(node) | WalkEvent::Enter(node) => Some(node.inode),
+            WalkEvent::Problem(problem) => panic!("{}", problem.error),
             _ => None,
         });
         let packed = self.image.superblock().packed;
@@ -136,9 +136,9 @@ impl Built {
         let mut all: Vec<Range<u64>> = std::iter::once(1024..front).collect();
         for inode in self.inodes() {
             all.push(inode.offset()..behind(&inode));
-            let ranges = self.image.stored_ranges(&inode, 0).unwrap().map(Result::unwrap);
+            let ranges = self.image.file_extents(&inode, 0).unwrap().map(Result::unwrap);
             let ranges: Vec<_> = ranges.collect();
-            let in_packed = |storage| storage == Storage::Fragment;
+            let in_packed = |storage| storage == ExtentStorage::Fragment;
             let stored = ranges.iter().filter(|range| !in_packed(range.storage));
             all.extend(stored.filter_map(|range| {
                 range.place.map(|place| place.offset..place.offset + place.bytes)
@@ -158,10 +158,10 @@ fn behind(inode: &ferrofs_image::Inode) -> u64 {
 
 #[test]
 fn wide_images_are_read_back_with_their_times() {
-    let tree = large_zoo();
+    let tree = large_tree();
     for bits in [9, 12, 14] {
         for omit_dot in [false, true] {
-            let options = Options { omit_dot, ..wide(bits, None) };
+            let options = BuildOptions { omit_dot, ..wide(bits, None) };
             check(&tree, &options, crate::write_data::write_data);
         }
         for method in [LZ4, ZSTD] {
@@ -171,7 +171,7 @@ fn wide_images_are_read_back_with_their_times() {
                 (Fragments::Tails, Deduplication::On, false),
                 (Fragments::All, Deduplication::On, false),
             ] {
-                let options = Options {
+                let options = BuildOptions {
                     fragments,
                     deduplication,
                     inline_pclusters,
@@ -181,27 +181,27 @@ fn wide_images_are_read_back_with_their_times() {
                 check(&tree, &options, crate::write_data::write_data);
             }
         }
-        let chunks = Options { chunk_bytes: Some(2 << bits), ..wide(bits, None) };
+        let chunks = BuildOptions { chunk_bytes: Some(2 << bits), ..wide(bits, None) };
         check(&tree, &chunks, crate::write_data::write_data);
     }
 }
 
 #[test]
 fn encoded_extents_stand_where_they_are_shorter() {
-    let tree = large_zoo();
-    let options = Options { pcluster_bytes: 64 << 10, ..wide(12, Some(ZSTD)) };
-    let built = Built::of(&tree, &options);
+    let tree = large_tree();
+    let options = BuildOptions { pcluster_bytes: 64 << 10, ..wide(12, Some(ZSTD)) };
+    let built = BuiltImage::of(&tree, &options);
     assert!(built.has(Incompat::BIT48) && built.has(Incompat::COMPR_CFGS));
     assert_eq!(built.record_sizes(), BTreeSet::from([4, 16]));
-    let regular = Options { extent_bytes_max: 64 << 10, ..options.clone() };
-    let built = Built::of(&tree, &regular);
+    let regular = BuildOptions { extent_bytes_max: 64 << 10, ..options.clone() };
+    let built = BuiltImage::of(&tree, &regular);
     let (_, header) = built.map_header(&built.inode("/text"));
     let MapHeader::Extents(table) = header else { panic!("{header:?}") };
     assert_eq!((table.record_bytes(), table.lcluster_bits), (4, 16));
-    let full = Options { index: crate::IndexForm::Full, ..options.clone() };
-    assert_eq!(Built::of(&tree, &full).record_sizes(), BTreeSet::new());
-    let narrow = Options { wide: false, ..options };
-    let built = Built::of(&tree, &narrow);
+    let full = BuildOptions { index: crate::IndexForm::Full, ..options.clone() };
+    assert_eq!(BuiltImage::of(&tree, &full).record_sizes(), BTreeSet::new());
+    let narrow = BuildOptions { wide: false, ..options };
+    let built = BuiltImage::of(&tree, &narrow);
     assert_eq!(built.record_sizes(), BTreeSet::new());
     assert!(!built.has(Incompat::BIT48));
 }
@@ -210,13 +210,15 @@ fn encoded_extents_stand_where_they_are_shorter() {
 fn extents_that_start_at_one_place_have_one_length() {
     for fragments in [Fragments::None, Fragments::Tails, Fragments::All] {
         let (deduplication, pcluster_bytes) = (Deduplication::On, 64 << 10);
-        let options = Options { fragments, deduplication, pcluster_bytes, ..wide(12, Some(LZ4)) };
-        let built = Built::of(&large_zoo(), &options);
+        let options =
+            BuildOptions { fragments, deduplication, pcluster_bytes, ..wide(12, Some(LZ4)) };
+        let built = BuiltImage::of(&large_tree(), &options);
         let mut lengths = BTreeMap::new();
         let mut shared = 0;
         for inode in built.inodes() {
-            for range in built.image.stored_ranges(&inode, 0).unwrap().map(Result::unwrap) {
-                let Some(place) = range.place.filter(|_| range.storage == Storage::Cluster) else {
+            for range in built.image.file_extents(&inode, 0).unwrap().map(Result::unwrap) {
+                let Some(place) = range.place.filter(|_| range.storage == ExtentStorage::Cluster)
+                else {
                     continue;
                 };
                 let before = lengths.insert(place.offset, place.bytes);
@@ -230,15 +232,15 @@ fn extents_that_start_at_one_place_have_one_length() {
 
 #[test]
 fn a_hole_has_no_data_and_a_directory_no_entry_for_itself() {
-    let options = Options { omit_dot: true, ..wide(12, None) };
-    let built = Built::of(&large_zoo(), &options);
+    let options = BuildOptions { omit_dot: true, ..wide(12, None) };
+    let built = BuiltImage::of(&large_tree(), &options);
     let hole = built.inode("/a-hole");
     assert_eq!((hole.layout(), hole.bytes()), (DataLayout::FlatPlain, 32));
-    let ranges: Vec<_> = built.image.stored_ranges(&hole, 0).unwrap().map(Result::unwrap).collect();
-    assert_eq!((ranges.len(), ranges[0].storage), (1, Storage::Hole));
+    let ranges: Vec<_> = built.image.file_extents(&hole, 0).unwrap().map(Result::unwrap).collect();
+    assert_eq!((ranges.len(), ranges[0].storage), (1, ExtentStorage::Hole));
     // An entry has 12 bytes, and its name.
     assert_eq!(built.inode("/empty").size(), 12 + 2);
-    let with_dots = Built::of(&large_zoo(), &wide(12, None));
+    let with_dots = BuiltImage::of(&large_tree(), &wide(12, None));
     assert_eq!(with_dots.inode("/empty").size(), 2 * 12 + 3);
 }
 
@@ -265,11 +267,11 @@ fn no_byte_is_left_to_chance() {
     }
     for fragments in [Fragments::None, Fragments::Tails] {
         let pcluster_bytes = 64 << 10;
-        let options = Options { fragments, pcluster_bytes, ..wide(12, Some(ZSTD)) };
-        let built = Built::of(&tree, &options);
-        assert!(built.bytes == Built::of(&tree, &options).bytes);
-        let more_jobs = Options { jobs: Some(5), ..options };
-        assert!(built.bytes == Built::of(&tree, &more_jobs).bytes);
+        let options = BuildOptions { fragments, pcluster_bytes, ..wide(12, Some(ZSTD)) };
+        let built = BuiltImage::of(&tree, &options);
+        assert!(built.bytes == BuiltImage::of(&tree, &options).bytes);
+        let more_jobs = BuildOptions { jobs: Some(5), ..options };
+        assert!(built.bytes == BuiltImage::of(&tree, &more_jobs).bytes);
         assert!(built.record_sizes().contains(&16));
         let mut rest = built.bytes.clone();
         for range in built.described() {
@@ -299,13 +301,13 @@ fn compact_inodes_differ_by_seconds_only() {
     .into_iter()
     .enumerate()
     {
-        let mut node = node(Kind::Fifo);
+        let mut node = node(NodeKind::Fifo);
         node.metadata.mtime = Timestamp { seconds, nanoseconds };
         let id = tree.add(node).unwrap();
         tree.link(Tree::ROOT, number.to_string().as_bytes(), id).unwrap();
     }
-    let options = Options { time: SuperblockTime::Fixed(1 << 32), ..wide(12, None) };
-    let built = Built::of(&tree, &options);
+    let options = BuildOptions { time: SuperblockTime::Fixed(1 << 32), ..wide(12, None) };
+    let built = BuiltImage::of(&tree, &options);
     let lengths: Vec<u8> =
         (0..6).map(|number| built.inode(&format!("/{number}")).bytes()).collect();
     assert_eq!(lengths, [32, 32, 32, 64, 64, 64]);
@@ -320,27 +322,27 @@ const FAR_BYTES: [u8; 2048] = [b'f'; 2048];
 /// A data path that says that every file lies far behind.
 fn far_away(
     tree: &Tree,
-    options: &Options,
+    options: &BuildOptions,
     _packed_front: &[u8],
     _sink: &mut dyn BlockSink,
-    _watch: &dyn Watch,
+    _watch: &dyn BuildObserver,
 ) -> Result<(DataMap, PackedFile)> {
     let address = options.block_size.offset_of(FAR).unwrap();
     let forms = [
         FileData::Flat { start_block: Some(FAR), tail: Box::default() },
-        FileData::Compressed(Compressed {
-            extents: vec![Extent {
+        FileData::Compressed(CompressedData {
+            extents: vec![DataExtent {
                 bytes: 2048,
                 algorithm: None,
                 address,
                 pcluster_bytes: 2048,
                 partial: false,
             }],
-            ..Compressed::default()
+            ..CompressedData::default()
         }),
         FileData::Chunks {
             format: ChunkFormat::new(2, ChunkTable::WideIndexes).unwrap(),
-            places: vec![Some(ChunkPlace { device: 0, block: FAR })],
+            places: vec![Some(ChunkAddress { device: 0, block: FAR })],
         },
     ];
     let mut forms = forms.into_iter();

@@ -4,9 +4,9 @@ use sha2::{Digest as _, Sha256};
 
 /// The SHA-256 of a run of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Digest([u8; 32]);
+pub(crate) struct Sha256Digest([u8; 32]);
 
-impl Digest {
+impl Sha256Digest {
     /// The digest of `bytes`.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
@@ -20,16 +20,16 @@ impl Digest {
 
 /// A digest of bytes that come in parts.
 #[derive(Default)]
-pub(crate) struct Hasher(Sha256);
+pub(crate) struct Sha256Hasher(Sha256);
 
-impl Hasher {
+impl Sha256Hasher {
     /// Adds the next part.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
     /// The digest of all parts.
-    pub(crate) fn finish(self) -> Digest {
-        Digest(self.0.finalize().into())
+    pub(crate) fn finish(self) -> Sha256Digest {
+        Sha256Digest(self.0.finalize().into())
     }
 }

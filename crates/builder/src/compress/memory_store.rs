@@ -3,24 +3,24 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::tree::{Content, Reader, Store};
+use crate::tree::{Content, ContentReader, ContentSource};
 use crate::{Error, ErrorKind, Result};
 
-struct Memory {
+struct MemorySource {
     name: String,
     bytes: Arc<[u8]>,
     ranges: Vec<Range<u64>>,
 }
 
-struct Open(String, Arc<[u8]>);
+struct OpenMemory(String, Arc<[u8]>);
 
-impl Store for Memory {
+impl ContentSource for MemorySource {
     fn name(&self) -> String {
         self.name.clone()
     }
 
-    fn open(&self) -> Result<Box<dyn Reader>> {
-        Ok(Box::new(Open(self.name.clone(), Arc::clone(&self.bytes))))
+    fn open(&self) -> Result<Box<dyn ContentReader>> {
+        Ok(Box::new(OpenMemory(self.name.clone(), Arc::clone(&self.bytes))))
     }
 
     fn data_ranges(&self) -> Result<Vec<Range<u64>>> {
@@ -28,7 +28,7 @@ impl Store for Memory {
     }
 }
 
-impl Reader for Open {
+impl ContentReader for OpenMemory {
     fn read_exact_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let start = usize::try_from(offset).unwrap();
         let Some(bytes) = self.1.get(start..start + buffer.len()) else {
@@ -53,12 +53,12 @@ pub(crate) fn content(name: &str, bytes: &[u8]) -> Content {
 
 /// A content of these bytes with holes beside `ranges`.
 pub(crate) fn sparse_content(name: &str, bytes: &[u8], ranges: Vec<Range<u64>>) -> Content {
-    let store = Memory { name: name.to_owned(), bytes: bytes.into(), ranges };
-    Content::new(Arc::new(store), bytes.len() as u64)
+    let source = MemorySource { name: name.to_owned(), bytes: bytes.into(), ranges };
+    Content::new(Arc::new(source), bytes.len() as u64)
 }
 
 /// A content that says that it has more bytes than there are.
 pub(crate) fn shrunk_content(name: &str, bytes: &[u8], said: u64) -> Content {
-    let store = Memory { name: name.to_owned(), bytes: bytes.into(), ranges: Vec::new() };
-    Content::new(Arc::new(store), said)
+    let source = MemorySource { name: name.to_owned(), bytes: bytes.into(), ranges: Vec::new() };
+    Content::new(Arc::new(source), said)
 }

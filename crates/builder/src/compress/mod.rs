@@ -1,5 +1,5 @@
 //! Compresses ranges of files into extents and whole-block pclusters. A worker owns one compressor; the
-//! result depends on the range and the rules only. It knows nothing of addresses in the image.
+//! result depends on the range and the params only. It knows nothing of addresses in the image.
 //!
 //! The decisions are those that keep images as small as the reference builder's: an extent is kept if
 //! it takes at least a block less than its bytes; otherwise as many blocks as its pcluster would
@@ -9,26 +9,26 @@ pub(crate) mod digest;
 #[cfg(test)]
 pub(crate) mod memory_store;
 pub(crate) mod output;
+pub(crate) mod params;
+pub(crate) mod profiles;
 mod randomness;
-pub(crate) mod recipes;
-pub(crate) mod rules;
 pub(crate) mod worker;
 
-use ferrofs_codec::{Encoder, Filled, Method};
+use ferrofs_codec::{EncodedSizes, Encoder, Method};
 use ferrofs_ondisk::compression::AlgorithmId;
 
 use crate::data::InlineExtent;
-use crate::flat::{fits_inline, lay_chunks, lay_flat};
-use crate::segment::Freedom;
+use crate::flat::{fits_inline, store_chunks, store_flat};
+use crate::segment::EncodeConstraints;
 use crate::{Error, ErrorKind, Result};
-use digest::Digest;
-use output::{Encoded, Form, Laid, Output, Tail};
+use digest::Sha256Digest;
+use output::{BatchOutput, EncodedRange, FileTail, PlacedExtent, StoredForm};
+use params::DataParams;
 use randomness::looks_random;
-use rules::Rules;
 
 /// Compresses ranges, with buffers and an encoder that are made once.
-pub(crate) struct Compressor {
-    rules: Rules,
+pub(crate) struct RangeCompressor {
+    params: DataParams,
     algorithm: AlgorithmId,
     /// LZ4 is through with random bytes sooner than a test for them.
     tests_for_randomness: bool,
@@ -40,17 +40,17 @@ pub(crate) struct Compressor {
 
 /// A range of a file that is to be compressed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part<'b> {
+pub(crate) struct RangeInput<'b> {
     /// Its bytes.
     pub(crate) bytes: &'b [u8],
     /// Whether it ends the file.
-    pub(crate) closes: bool,
+    pub(crate) ends_file: bool,
     /// What it may end in.
-    pub(crate) freedom: Freedom,
+    pub(crate) constraints: EncodeConstraints,
 }
 
 /// What became of the front of what is left.
-enum Step {
+enum EncodeStep {
     /// Extents of so many bytes.
     Extents(usize),
     /// All of it lies behind the inode.
@@ -59,10 +59,10 @@ enum Step {
     Tail,
 }
 
-impl Compressor {
+impl RangeCompressor {
     /// With an encoder for `method`.
-    pub(crate) fn new(rules: Rules, method: &Method) -> Result<Self> {
-        let encoder = Encoder::new(method, rules.pcluster, rules.extent_max);
+    pub(crate) fn new(params: DataParams, method: &Method) -> Result<Self> {
+        let encoder = Encoder::new(method, params.pcluster, params.extent_max);
         let encoder = encoder.map_err(|error| Error::new(ErrorKind::Encoder(error)))?;
         let algorithm = match method {
             Method::Lz4 { .. } | Method::Lz4Hc { .. } => AlgorithmId::Lz4,
@@ -71,87 +71,92 @@ impl Compressor {
             Method::Zstd { .. } => AlgorithmId::Zstd,
         };
         let tests_for_randomness = !matches!(method, Method::Lz4 { .. });
-        let (pcluster, other) = (vec![0; rules.pcluster], Vec::new());
-        Ok(Self { rules, algorithm, tests_for_randomness, encoder, pcluster, other })
+        let (pcluster, other) = (vec![0; params.pcluster], Vec::new());
+        Ok(Self { params, algorithm, tests_for_randomness, encoder, pcluster, other })
     }
 
     /// The memory that this holds, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        (self.encoder.memory_bytes() + 2 * self.rules.pcluster) as u64
+        (self.encoder.memory_bytes() + 2 * self.params.pcluster) as u64
     }
 
     /// Compresses a part of a file, behind what `output` holds.
-    pub(crate) fn compress(&mut self, part: Part<'_>, output: &mut Output) -> Result<Form> {
+    pub(crate) fn compress(
+        &mut self,
+        part: RangeInput<'_>,
+        output: &mut BatchOutput,
+    ) -> Result<StoredForm> {
         self.encoder.restart();
         let (bytes_before, extents_before) = (output.bytes.len(), output.extents.len());
-        let mut encoded = Encoded::default();
+        let mut encoded = EncodedRange::default();
         let mut rest = part.bytes;
         while !rest.is_empty() {
-            let step = self.step(Part { bytes: rest, ..part }, output)?;
+            let step = self.step(RangeInput { bytes: rest, ..part }, output)?;
             let taken = match step {
-                Step::Extents(taken) => taken,
-                Step::Inline(extent) => {
+                EncodeStep::Extents(taken) => taken,
+                EncodeStep::Inline(extent) => {
                     encoded.inline = Some(extent);
                     rest.len()
                 }
-                Step::Tail => {
-                    encoded.tail = Some(Tail::of(rest));
+                EncodeStep::Tail => {
+                    encoded.tail = Some(FileTail::of(rest));
                     rest.len()
                 }
             };
             rest = rest.get(taken..).unwrap_or_default();
         }
         encoded.extents = extents_before..output.extents.len();
-        if part.freedom.may_be_flat && self.gains_nothing(part, &encoded, output, bytes_before) {
+        if part.constraints.may_be_flat && self.gains_nothing(part, &encoded, output, bytes_before)
+        {
             output.bytes.truncate(bytes_before);
             output.extents.truncate(extents_before);
-            let Rules { block, inline_data, .. } = self.rules;
-            return Ok(match self.rules.chunk {
-                Some(chunk) => lay_chunks(part.bytes, (chunk, block), output),
-                None => lay_flat(part.bytes, block, inline_data, output),
+            let DataParams { block, inline_data, .. } = self.params;
+            return Ok(match self.params.chunk {
+                Some(chunk) => store_chunks(part.bytes, (chunk, block), output),
+                None => store_flat(part.bytes, block, inline_data, output),
             });
         }
-        if self.rules.shares_pclusters {
+        if self.params.shares_pclusters {
             encoded.digests = digests(output, &encoded, bytes_before);
         }
-        Ok(Form::Encoded(encoded))
+        Ok(StoredForm::Encoded(encoded))
     }
 
     /// Whether the file would be no longer without compression, its index included.
     fn gains_nothing(
         &self,
-        part: Part<'_>,
-        encoded: &Encoded,
-        output: &Output,
+        part: RangeInput<'_>,
+        encoded: &EncodedRange,
+        output: &BatchOutput,
         bytes_before: usize,
     ) -> bool {
         // What a full index takes: a header, a gap, and 8 bytes for each block.
-        let index = 16 + 8 * part.bytes.len().div_ceil(self.rules.block);
+        let index = 16 + 8 * part.bytes.len().div_ceil(self.params.block);
         let inline = encoded.inline.as_ref().map_or(0, |extent| extent.pcluster.len());
         let stored = output.bytes.len() - bytes_before + inline;
         encoded.tail.is_none() && stored + index >= part.bytes.len()
     }
 
-    fn step(&mut self, part: Part<'_>, output: &mut Output) -> Result<Step> {
-        let Rules { block, pcluster, .. } = self.rules;
+    fn step(&mut self, part: RangeInput<'_>, output: &mut BatchOutput) -> Result<EncodeStep> {
+        let DataParams { block, pcluster, .. } = self.params;
         let rest = part.bytes;
-        let may_end_apart = part.closes && part.freedom.may_end_apart;
-        let may_pack = may_end_apart && self.rules.packs_tails;
-        let may_inline = may_end_apart && self.rules.inline_pclusters && !may_pack;
+        let may_end_apart = part.ends_file && part.constraints.may_end_apart;
+        let may_pack = may_end_apart && self.params.packs_tails;
+        let may_inline = may_end_apart && self.params.inline_pclusters && !may_pack;
         if may_pack && rest.len() <= pcluster {
-            return Ok(Step::Tail);
+            return Ok(EncodeStep::Tail);
         }
         if !may_inline && rest.len() <= block {
-            return Ok(self.lay_plain(rest, 1, output));
+            return Ok(self.store_plain(rest, 1, output));
         }
         let filled = self.fill(rest)?;
         let is_whole = filled.is_some_and(|filled| filled.taken == rest.len());
         let inline =
             filled.filter(|filled| may_inline && is_whole && fits_inline(filled.bytes, block));
-        if let Some(Filled { bytes, .. }) = inline {
+        if let Some(EncodedSizes { bytes, .. }) = inline {
             let pcluster = self.pcluster.get(..bytes).unwrap_or_default().into();
             let algorithm = Some(self.algorithm);
-            return Ok(Step::Inline(InlineExtent {
+            return Ok(EncodeStep::Inline(InlineExtent {
                 bytes: rest.len() as u64,
                 algorithm,
                 pcluster,
@@ -165,24 +170,24 @@ impl Compressor {
                     algorithm: None,
                     pcluster: rest.into(),
                 };
-                return Ok(Step::Inline(extent));
+                return Ok(EncodeStep::Inline(extent));
             }
             let taken = filled.map_or(pcluster, |filled| filled.taken.min(pcluster));
-            return Ok(self.lay_plain(rest, (taken / block).max(1), output));
+            return Ok(self.store_plain(rest, (taken / block).max(1), output));
         };
         if may_pack && is_whole && kept.bytes < pcluster {
-            return Ok(Step::Tail);
+            return Ok(EncodeStep::Tail);
         }
         let kept = if may_inline && is_whole { self.try_shorter(rest, kept)? } else { kept };
         self.keep(kept, output);
-        Ok(Step::Extents(kept.taken))
+        Ok(EncodeStep::Extents(kept.taken))
     }
 
     /// Encodes the front of `rest` into the scratch pcluster.
-    fn fill(&mut self, rest: &[u8]) -> Result<Option<Filled>> {
-        let window = rest.get(..self.rules.extent_max).unwrap_or(rest);
+    fn fill(&mut self, rest: &[u8]) -> Result<Option<EncodedSizes>> {
+        let window = rest.get(..self.params.extent_max).unwrap_or(rest);
         // A pcluster's worth of random bytes gains nothing; that there is more behind it changes nothing.
-        let front = window.get(..self.rules.pcluster).unwrap_or(window);
+        let front = window.get(..self.params.pcluster).unwrap_or(window);
         if self.tests_for_randomness && looks_random(front) {
             return Ok(None);
         }
@@ -192,8 +197,8 @@ impl Compressor {
 
     /// The end of the file fills its last block only partly: if without that block nearly all of it is
     /// encoded, what is left may lie inline and a block is saved.
-    fn try_shorter(&mut self, rest: &[u8], kept: Filled) -> Result<Filled> {
-        let block = self.rules.block;
+    fn try_shorter(&mut self, rest: &[u8], kept: EncodedSizes) -> Result<EncodedSizes> {
+        let block = self.params.block;
         let whole = kept.bytes - kept.bytes % block;
         if whole == kept.bytes || whole == 0 {
             return Ok(kept);
@@ -217,12 +222,12 @@ impl Compressor {
     }
 
     /// Appends the scratch pcluster, behind the zeros that fill up its blocks.
-    fn keep(&self, kept: Filled, output: &mut Output) {
-        let whole = kept.bytes.next_multiple_of(self.rules.block);
+    fn keep(&self, kept: EncodedSizes, output: &mut BatchOutput) {
+        let whole = kept.bytes.next_multiple_of(self.params.block);
         let padded = output.bytes.len() + whole - kept.bytes;
         output.bytes.resize(padded, 0);
         output.bytes.extend_from_slice(self.pcluster.get(..kept.bytes).unwrap_or_default());
-        output.extents.push(Laid {
+        output.extents.push(PlacedExtent {
             bytes: as_u32(kept.taken),
             algorithm: Some(self.algorithm),
             pcluster_bytes: as_u32(whole),
@@ -230,19 +235,19 @@ impl Compressor {
     }
 
     /// Appends at most so many blocks of `rest` as they are, each an extent.
-    fn lay_plain(&self, rest: &[u8], blocks: usize, output: &mut Output) -> Step {
-        let block = self.rules.block;
+    fn store_plain(&self, rest: &[u8], blocks: usize, output: &mut BatchOutput) -> EncodeStep {
+        let block = self.params.block;
         let taken = rest.len().min(blocks * block);
         for chunk in rest.get(..taken).unwrap_or_default().chunks(block) {
             output.bytes.extend_from_slice(chunk);
             let pcluster_bytes = as_u32(block);
             let bytes = as_u32(chunk.len());
-            output.extents.push(Laid { bytes, algorithm: None, pcluster_bytes });
+            output.extents.push(PlacedExtent { bytes, algorithm: None, pcluster_bytes });
         }
         // Only the last block can be short.
         let missing = taken.next_multiple_of(block) - taken;
         output.bytes.resize(output.bytes.len() + missing, 0);
-        Step::Extents(taken)
+        EncodeStep::Extents(taken)
     }
 }
 
@@ -252,11 +257,11 @@ fn as_u32(bytes: usize) -> u32 {
 }
 
 /// The digests of all pclusters that were appended.
-fn digests(output: &Output, encoded: &Encoded, mut at: usize) -> Vec<Digest> {
+fn digests(output: &BatchOutput, encoded: &EncodedRange, mut at: usize) -> Vec<Sha256Digest> {
     let extents = output.extents.get(encoded.extents.clone()).unwrap_or_default();
-    let digest = |extent: &Laid| {
+    let digest = |extent: &PlacedExtent| {
         let end = at + extent.pcluster_bytes as usize;
-        let digest = Digest::of(output.bytes.get(at..end).unwrap_or_default());
+        let digest = Sha256Digest::of(output.bytes.get(at..end).unwrap_or_default());
         at = end;
         digest
     };

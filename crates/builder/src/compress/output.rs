@@ -5,23 +5,23 @@ use std::ops::Range;
 
 use ferrofs_ondisk::compression::AlgorithmId;
 
-use super::digest::Digest;
+use super::digest::Sha256Digest;
 use crate::data::InlineExtent;
 
 /// The results of an item's tasks, in their order.
 #[derive(Debug, Default)]
-pub(crate) struct Output {
+pub(crate) struct BatchOutput {
     /// Whole blocks, as they go to the image.
     pub(crate) bytes: Vec<u8>,
     /// The extents of all tasks.
-    pub(crate) extents: Vec<Laid>,
+    pub(crate) extents: Vec<PlacedExtent>,
     /// One for each task.
-    pub(crate) results: Vec<Outcome>,
+    pub(crate) results: Vec<TaskOutput>,
 }
 
 /// An extent whose pcluster lies behind the one of the extent before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Laid {
+pub(crate) struct PlacedExtent {
     /// Its length in the file.
     pub(crate) bytes: u32,
     /// How it is encoded; `None` is plain.
@@ -32,67 +32,67 @@ pub(crate) struct Laid {
 
 /// What became of one task.
 #[derive(Debug)]
-pub(crate) struct Outcome {
-    /// Its bytes in [`Output::bytes`].
+pub(crate) struct TaskOutput {
+    /// Its bytes in [`BatchOutput::bytes`].
     pub(crate) bytes: Range<usize>,
     /// Its form.
-    pub(crate) form: Form,
+    pub(crate) form: StoredForm,
 }
 
 /// The form that a task's bytes took.
 #[derive(Debug)]
-pub(crate) enum Form {
+pub(crate) enum StoredForm {
     /// Nobody read it.
     Unread,
     /// Encoded.
-    Encoded(Encoded),
+    Encoded(EncodedRange),
     /// Whole blocks as they are, and what is left where it goes inline.
     Flat {
         /// Fewer bytes than a block.
         tail: Box<[u8]>,
     },
     /// One for each chunk; `None` is all zeros, and has no bytes.
-    Chunks(Vec<Option<Digest>>),
+    Chunks(Vec<Option<Sha256Digest>>),
     /// The digest of the file.
-    Hashed(Digest),
+    Hashed(Sha256Digest),
 }
 
 /// What became of an encoded range.
 #[derive(Debug, Default)]
-pub(crate) struct Encoded {
-    /// Its extents in [`Output::extents`].
+pub(crate) struct EncodedRange {
+    /// Its extents in [`BatchOutput::extents`].
     pub(crate) extents: Range<usize>,
     /// One for each extent, where equal pclusters are to be found.
-    pub(crate) digests: Vec<Digest>,
+    pub(crate) digests: Vec<Sha256Digest>,
     /// The end of the file, where it goes behind the inode.
     pub(crate) inline: Option<InlineExtent>,
     /// The end of the file, where it goes to the packed inode.
-    pub(crate) tail: Option<Tail>,
+    pub(crate) tail: Option<FileTail>,
 }
 
 /// The end of a file that goes to the packed inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tail {
+pub(crate) struct FileTail {
     /// How long it is.
     pub(crate) bytes: u64,
     /// The digest of all of it.
-    pub(crate) digest: Digest,
+    pub(crate) digest: Sha256Digest,
     /// The digest of its last [`TAIL_END_BYTES`], by which longer ones with the same end are found.
-    pub(crate) end: Option<Digest>,
+    pub(crate) end: Option<Sha256Digest>,
 }
 
 /// How many bytes two tails must have in common at least, for one to lie within the other.
 pub(crate) const TAIL_END_BYTES: usize = 64;
 
-impl Tail {
+impl FileTail {
     /// Of the bytes of a tail.
     pub(crate) fn of(bytes: &[u8]) -> Self {
-        let end = bytes.last_chunk::<TAIL_END_BYTES>().map(|end| Digest::of(end));
-        Self { bytes: bytes.len() as u64, digest: Digest::of(bytes), end }
+        let end = bytes.last_chunk::<TAIL_END_BYTES>().map(|end| Sha256Digest::of(end));
+        Self { bytes: bytes.len() as u64, digest: Sha256Digest::of(bytes), end }
     }
 }
 
-impl Output {
+impl BatchOutput {
     /// Forgets everything but the memory.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();

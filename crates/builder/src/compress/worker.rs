@@ -3,64 +3,69 @@
 
 use ferrofs_workers::workqueue::{Handler, NoHandler};
 
-use super::digest::{Digest, Hasher};
-use super::output::{Form, Outcome, Output};
-use super::recipes::Recipes;
-use super::{Compressor, Part};
-use crate::flat::{lay_chunks, lay_flat};
-use crate::segment::{Duty, Freedom, SEGMENT_BYTES, Task};
-use crate::tree::{Content, Reader};
+use super::digest::{Sha256Digest, Sha256Hasher};
+use super::output::{BatchOutput, StoredForm, TaskOutput};
+use super::profiles::CompressionProfiles;
+use super::{RangeCompressor, RangeInput};
+use crate::flat::{store_chunks, store_flat};
+use crate::segment::{EncodeConstraints, RangeTask, SEGMENT_BYTES, TaskKind};
+use crate::tree::{Content, ContentReader};
 use crate::{Error, ErrorKind, Result};
 
 /// What a slot of the queue holds: tasks, then what became of them.
 #[derive(Debug, Default)]
-pub(crate) struct Item {
+pub(crate) struct TaskBatch {
     /// Its place in the order of all items.
     pub(crate) number: u64,
     /// Bytes that are read for it.
     pub(crate) bytes: u64,
     /// What is to be done.
-    pub(crate) tasks: Vec<Task>,
+    pub(crate) tasks: Vec<RangeTask>,
     /// What became of it.
-    pub(crate) output: Output,
+    pub(crate) output: BatchOutput,
     /// What went wrong with the first task that has no result.
     pub(crate) error: Option<Error>,
 }
 
 /// Reads and encodes, on one thread.
-pub(crate) struct Worker {
-    recipes: Recipes,
-    /// By the number of the recipe, made when the first file needs it.
-    compressors: Vec<Option<Compressor>>,
+pub(crate) struct DataWorker {
+    profiles: CompressionProfiles,
+    /// By the number of the profile, made when the first file needs it.
+    compressors: Vec<Option<RangeCompressor>>,
     buffer: Vec<u8>,
 }
 
-impl Worker {
+impl DataWorker {
     /// Without an encoder until one is needed.
-    pub(crate) fn new(recipes: Recipes) -> Self {
-        let compressors = (0..recipes.count()).map(|_| None).collect();
-        Self { recipes, compressors, buffer: Vec::new() }
+    pub(crate) fn new(profiles: CompressionProfiles) -> Self {
+        let compressors = (0..profiles.count()).map(|_| None).collect();
+        Self { profiles, compressors, buffer: Vec::new() }
     }
 
     /// One of these for the queue, which asks for a result.
-    pub(crate) fn for_queue(recipes: Recipes) -> Result<Self, NoHandler> {
-        Ok(Self::new(recipes))
+    pub(crate) fn for_queue(profiles: CompressionProfiles) -> Result<Self, NoHandler> {
+        Ok(Self::new(profiles))
     }
 
     /// Does one task, behind what `output` holds.
-    pub(crate) fn work(&mut self, task: &Task, output: &mut Output) -> Result<()> {
+    pub(crate) fn work(&mut self, task: &RangeTask, output: &mut BatchOutput) -> Result<()> {
         let before = output.bytes.len();
-        let done = match task.duty {
-            Duty::Skip | Duty::Pack | Duty::Copy { .. } => Ok(Form::Unread),
-            Duty::Hash => hash(&task.content, &mut self.buffer).map(Form::Hashed),
-            duty => self.read_and(duty, task, output),
+        let done = match task.kind {
+            TaskKind::Skip | TaskKind::Pack | TaskKind::Copy { .. } => Ok(StoredForm::Unread),
+            TaskKind::Hash => hash(&task.content, &mut self.buffer).map(StoredForm::Hashed),
+            kind => self.read_and(kind, task, output),
         };
-        let form = done.map_err(|error| error.at(task.content.store().name()))?;
-        output.results.push(Outcome { bytes: before..output.bytes.len(), form });
+        let form = done.map_err(|error| error.at(task.content.source().name()))?;
+        output.results.push(TaskOutput { bytes: before..output.bytes.len(), form });
         Ok(())
     }
 
-    fn read_and(&mut self, duty: Duty, task: &Task, output: &mut Output) -> Result<Form> {
+    fn read_and(
+        &mut self,
+        kind: TaskKind,
+        task: &RangeTask,
+        output: &mut BatchOutput,
+    ) -> Result<StoredForm> {
         // A task is a segment at most.
         let bytes = usize::try_from(task.bytes.min(SEGMENT_BYTES)).unwrap_or(usize::MAX);
         if self.buffer.len() < bytes {
@@ -68,47 +73,48 @@ impl Worker {
         }
         let buffer = self.buffer.get_mut(..bytes).unwrap_or_default();
         if !buffer.is_empty() {
-            let mut reader = task.content.store().open()?;
+            let mut reader = task.content.source().open()?;
             read(reader.as_mut(), task.start, buffer)?;
-            if task.closes() {
+            if task.ends_file() {
                 reader.check_unchanged()?;
             }
         }
-        let (rules, buffer) = (self.recipes.rules, &*buffer);
-        match duty {
-            Duty::Encode(freedom) => {
-                let none = || Error::new(ErrorKind::Defect("something to encode, and no recipe"));
-                let place = self.compressors.get_mut(task.recipe).ok_or_else(none)?;
+        let (params, buffer) = (self.profiles.params, &*buffer);
+        match kind {
+            TaskKind::Encode(constraints) => {
+                let none =
+                    || Error::new(ErrorKind::Internal("something to encode, and no profile"));
+                let place = self.compressors.get_mut(task.profile).ok_or_else(none)?;
                 let compressor = match place {
                     Some(compressor) => compressor,
-                    None => place.insert(self.recipes.compressor(task.recipe)?),
+                    None => place.insert(self.profiles.compressor(task.profile)?),
                 };
-                let part = Part { bytes: buffer, closes: task.closes(), freedom };
+                let part = RangeInput { bytes: buffer, ends_file: task.ends_file(), constraints };
                 compressor.compress(part, output)
             }
-            Duty::Chunk(chunk) => Ok(lay_chunks(buffer, (chunk, rules.block), output)),
+            TaskKind::Chunk(chunk) => Ok(store_chunks(buffer, (chunk, params.block), output)),
             _ => {
-                let may_inline = rules.inline_data && task.closes();
-                Ok(lay_flat(buffer, rules.block, may_inline, output))
+                let may_inline = params.inline_data && task.ends_file();
+                Ok(store_flat(buffer, params.block, may_inline, output))
             }
         }
     }
 
     /// Compresses a range that was tried before and ends elsewhere now.
-    pub(crate) fn work_again(&mut self, task: &Task, output: &mut Output) -> Result<()> {
-        let freedom = Freedom { may_end_apart: true, may_be_flat: false };
-        self.work(&Task { duty: Duty::Encode(freedom), ..task.clone() }, output)
+    pub(crate) fn reencode(&mut self, task: &RangeTask, output: &mut BatchOutput) -> Result<()> {
+        let constraints = EncodeConstraints { may_end_apart: true, may_be_flat: false };
+        self.work(&RangeTask { kind: TaskKind::Encode(constraints), ..task.clone() }, output)
     }
 }
 
-fn read(reader: &mut dyn Reader, offset: u64, buffer: &mut [u8]) -> Result<()> {
+fn read(reader: &mut dyn ContentReader, offset: u64, buffer: &mut [u8]) -> Result<()> {
     reader.read_exact_at(offset, buffer).map_err(|error| error.at_byte(offset))
 }
 
 /// The digest of all of a file, however long.
-pub(crate) fn hash(content: &Content, buffer: &mut Vec<u8>) -> Result<Digest> {
-    let mut reader = content.store().open()?;
-    let mut hasher = Hasher::default();
+pub(crate) fn hash(content: &Content, buffer: &mut Vec<u8>) -> Result<Sha256Digest> {
+    let mut reader = content.source().open()?;
+    let mut hasher = Sha256Hasher::default();
     let mut at = 0;
     while at < content.bytes() {
         let bytes = (content.bytes() - at).min(SEGMENT_BYTES);
@@ -125,12 +131,12 @@ pub(crate) fn hash(content: &Content, buffer: &mut Vec<u8>) -> Result<Digest> {
     Ok(hasher.finish())
 }
 
-impl Handler for Worker {
-    type Request = Item;
+impl Handler for DataWorker {
+    type Request = TaskBatch;
 
-    fn handle(&mut self, item: &mut Item) {
-        let Item { tasks, output, error, bytes, .. } = item;
-        // Encoded or not, it is seldom more; growing by and by would copy it, and take twice the memory.
+    fn handle(&mut self, item: &mut TaskBatch) {
+        let TaskBatch { tasks, output, error, bytes, .. } = item;
+        // EncodedRange or not, it is seldom more; growing by and by would copy it, and take twice the memory.
         output.bytes.reserve_exact(usize::try_from(*bytes).unwrap_or(0));
         for task in tasks.iter() {
             if let Err(failed) = self.work(task, output) {

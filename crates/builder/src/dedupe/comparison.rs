@@ -3,18 +3,18 @@
 //! A candidate whose bytes differ somewhere is kept up to there. One that may be extended is, in both
 //! directions, up to a limit or the ends of the two files.
 
-use ferrofs_workers::jobs::Ordered;
+use ferrofs_workers::jobs::OrderedPipeline;
 
-use super::candidate::Candidate;
-use super::equal_run::EqualRun;
-use super::space::Space;
-use crate::tree::Reader;
+use super::candidate::MatchCandidate;
+use super::equal_run::DuplicateRange;
+use super::space::ConcatenatedFiles;
+use crate::tree::ContentReader;
 use crate::{Error, ErrorKind, Result};
 
 /// Bytes that one thread compares in a row: longer candidates are shared out.
 const SHARE_BYTES: u64 = 8 << 20;
 
-/// Candidates that make a batch at most.
+/// MatchFinder that make a batch at most.
 const BATCH_MAX: usize = 64;
 
 /// Bytes that are read of each side at once.
@@ -27,34 +27,34 @@ const EDGE_BYTES: usize = 4 << 10;
 const OPEN_MAX: usize = 8;
 
 /// How candidates are compared.
-pub(super) struct Comparison<'a> {
+pub(super) struct MatchVerifier<'a> {
     /// The files.
-    pub(super) space: &'a Space<'a>,
-    /// How far a candidate is extended on each side. Beyond two of the longest grains lies one in full,
+    pub(super) concat: &'a ConcatenatedFiles<'a>,
+    /// How far a candidate is extended on each side. Beyond two of the longest chunks lies one in full,
     /// which is part of the candidate or of another one.
     pub(super) extension_bytes: u64,
     /// Whether to end early.
     pub(super) should_stop: &'a (dyn Fn() -> bool + Sync),
 }
 
-impl Comparison<'_> {
+impl MatchVerifier<'_> {
     /// What is equal of `candidates`, in their order. Ranges may overlap where both were extended.
     ///
     /// # Errors
     /// A source that cannot be read or changed, the first in the order of the candidates;
-    /// [`ErrorKind::Stopped`].
+    /// [`ErrorKind::Cancelled`].
     pub(super) fn run(
         &self,
-        ordered: &Ordered<'_>,
-        candidates: &[Candidate],
-    ) -> Result<Vec<EqualRun>> {
-        let mut runs: Vec<EqualRun> = Vec::new();
+        ordered: &OrderedPipeline<'_>,
+        candidates: &[MatchCandidate],
+    ) -> Result<Vec<DuplicateRange>> {
+        let mut runs: Vec<DuplicateRange> = Vec::new();
         let report = ordered.run(
             batches(candidates),
-            || Sides::new(self.space, self.extension_bytes),
+            || CompareSides::new(self.concat, self.extension_bytes),
             |sides, batch| {
                 if (self.should_stop)() {
-                    return Err(Error::new(ErrorKind::Stopped));
+                    return Err(Error::new(ErrorKind::Cancelled));
                 }
                 let runs = batch.iter().map(|&candidate| sides.compare(candidate));
                 let runs = runs.collect::<Result<Vec<_>>>()?;
@@ -65,7 +65,7 @@ impl Comparison<'_> {
                 batch
                     .into_iter()
                     .filter(|run| run.bytes > 0)
-                    .for_each(|run| join(self.space, &mut runs, run));
+                    .for_each(|run| join(self.concat, &mut runs, run));
                 Ok(())
             },
         );
@@ -74,9 +74,9 @@ impl Comparison<'_> {
 }
 
 /// Appends `run`, as part of the last one where it goes on or overlaps with the same distance.
-fn join(space: &Space<'_>, runs: &mut Vec<EqualRun>, run: EqualRun) {
+fn join(concat: &ConcatenatedFiles<'_>, runs: &mut Vec<DuplicateRange>, run: DuplicateRange) {
     match runs.last_mut() {
-        Some(last) if last.is_continued_by(run, space) => {
+        Some(last) if last.is_continued_by(run, concat) => {
             last.bytes = last.bytes.max(run.target + run.bytes - last.target);
         }
         _ => runs.push(run),
@@ -84,7 +84,7 @@ fn join(space: &Space<'_>, runs: &mut Vec<EqualRun>, run: EqualRun) {
 }
 
 /// Shares `candidates` out.
-fn batches(candidates: &[Candidate]) -> impl Iterator<Item = Vec<Candidate>> {
+fn batches(candidates: &[MatchCandidate]) -> impl Iterator<Item = Vec<MatchCandidate>> {
     let mut shares = candidates.iter().flat_map(shares).peekable();
     std::iter::from_fn(move || {
         let mut room = SHARE_BYTES;
@@ -100,12 +100,12 @@ fn batches(candidates: &[Candidate]) -> impl Iterator<Item = Vec<Candidate>> {
 }
 
 /// The parts of a long candidate; only the outer ones are extended.
-fn shares(candidate: &Candidate) -> impl Iterator<Item = Candidate> + use<> {
+fn shares(candidate: &MatchCandidate) -> impl Iterator<Item = MatchCandidate> + use<> {
     let whole = *candidate;
     let count = whole.bytes.div_ceil(SHARE_BYTES);
     (0..count).map(move |number| {
         let start = number * SHARE_BYTES;
-        Candidate {
+        MatchCandidate {
             target: whole.target + start,
             source: whole.source + start,
             bytes: SHARE_BYTES.min(whole.bytes - start),
@@ -116,22 +116,22 @@ fn shares(candidate: &Candidate) -> impl Iterator<Item = Candidate> + use<> {
 }
 
 /// Both sides of what one thread compares.
-struct Sides<'a> {
-    target: Side<'a>,
-    source: Side<'a>,
+struct CompareSides<'a> {
+    target: CompareSide<'a>,
+    source: CompareSide<'a>,
     extension_bytes: u64,
 }
 
-impl<'a> Sides<'a> {
-    fn new(space: &'a Space<'a>, extension_bytes: u64) -> Self {
-        let (target, source) = (Side::new(space, 1), Side::new(space, OPEN_MAX));
+impl<'a> CompareSides<'a> {
+    fn new(concat: &'a ConcatenatedFiles<'a>, extension_bytes: u64) -> Self {
+        let (target, source) = (CompareSide::new(concat, 1), CompareSide::new(concat, OPEN_MAX));
         Self { target, source, extension_bytes }
     }
 
-    fn compare(&mut self, candidate: Candidate) -> Result<EqualRun> {
-        let Candidate { target, source, bytes, backwards, forwards } = candidate;
-        self.target.turn_to(target)?;
-        self.source.turn_to(source)?;
+    fn compare(&mut self, candidate: MatchCandidate) -> Result<DuplicateRange> {
+        let MatchCandidate { target, source, bytes, backwards, forwards } = candidate;
+        self.target.switch_to(target)?;
+        self.source.switch_to(source)?;
         let room =
             self.target.end.saturating_sub(target).min(self.source.end.saturating_sub(source));
         let beyond = if forwards { self.extension_bytes } else { 0 };
@@ -141,7 +141,11 @@ impl<'a> Sides<'a> {
         let more = backwards && equal >= bytes;
         let limit = if more { room.min(self.extension_bytes) } else { 0 };
         let before = self.equal_before(target, source, limit)?;
-        Ok(EqualRun { target: target - before, source: source - before, bytes: before + equal })
+        Ok(DuplicateRange {
+            target: target - before,
+            source: source - before,
+            bytes: before + equal,
+        })
     }
 
     /// How many bytes are equal from `target` and `source` on, up to `limit`; about `likely` are.
@@ -196,27 +200,27 @@ fn common_prefix(left: &[u8], right: &[u8]) -> usize {
 }
 
 /// One side: the files it is read from, and what was read last.
-struct Side<'a> {
-    space: &'a Space<'a>,
+struct CompareSide<'a> {
+    concat: &'a ConcatenatedFiles<'a>,
     /// The places of the file in use.
     start: u64,
     end: u64,
     /// The last one is in use.
-    open: Vec<(usize, Box<dyn Reader>)>,
+    open: Vec<(usize, Box<dyn ContentReader>)>,
     open_max: usize,
     buffer: Vec<u8>,
 }
 
-impl<'a> Side<'a> {
-    fn new(space: &'a Space<'a>, open_max: usize) -> Self {
+impl<'a> CompareSide<'a> {
+    fn new(concat: &'a ConcatenatedFiles<'a>, open_max: usize) -> Self {
         let open = Vec::with_capacity(open_max);
-        Self { space, start: 0, end: 0, open, open_max, buffer: vec![0; WINDOW_BYTES] }
+        Self { concat, start: 0, end: 0, open, open_max, buffer: vec![0; WINDOW_BYTES] }
     }
 
     /// Makes the file that `place` lies in the one in use.
-    fn turn_to(&mut self, place: u64) -> Result<()> {
-        let file = self.space.file_at(place);
-        let places = self.space.range(file);
+    fn switch_to(&mut self, place: u64) -> Result<()> {
+        let file = self.concat.file_at(place);
+        let places = self.concat.range(file);
         (self.start, self.end) = (places.start, places.end);
         if let Some(index) = self.open.iter().position(|(open, _)| *open == file) {
             self.open[index..].rotate_left(1);
@@ -224,10 +228,10 @@ impl<'a> Side<'a> {
         }
         if self.open.len() == self.open_max {
             let (file, mut reader) = self.open.remove(0);
-            reader.check_unchanged().map_err(|error| self.blame(file, error))?;
+            reader.check_unchanged().map_err(|error| self.at_source(file, error))?;
         }
-        let reader = self.space.content(file).store().open();
-        self.open.push((file, reader.map_err(|error| self.blame(file, error))?));
+        let reader = self.concat.content(file).source().open();
+        self.open.push((file, reader.map_err(|error| self.at_source(file, error))?));
         Ok(())
     }
 
@@ -239,7 +243,7 @@ impl<'a> Side<'a> {
         let bytes = usize::try_from(bytes).map_or(WINDOW_BYTES, |bytes| bytes.min(WINDOW_BYTES));
         let buffer = &mut self.buffer[..bytes];
         if let Err(error) = reader.read_exact_at(place - self.start, buffer) {
-            return Err(error.at(self.space.content(*file).store().name()));
+            return Err(error.at(self.concat.content(*file).source().name()));
         }
         Ok(&self.buffer[..bytes])
     }
@@ -248,12 +252,12 @@ impl<'a> Side<'a> {
         for (file, reader) in &mut self.open {
             reader
                 .check_unchanged()
-                .map_err(|error| error.at(self.space.content(*file).store().name()))?;
+                .map_err(|error| error.at(self.concat.content(*file).source().name()))?;
         }
         Ok(())
     }
 
-    fn blame(&self, file: usize, error: Error) -> Error {
-        error.at(self.space.content(file).store().name())
+    fn at_source(&self, file: usize, error: Error) -> Error {
+        error.at(self.concat.content(file).source().name())
     }
 }

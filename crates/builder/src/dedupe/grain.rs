@@ -1,31 +1,31 @@
-//! Grains: the short pieces that files are cut into so that equal ones can be told by a digest.
+//! Chunks: the short pieces that files are cut into so that equal ones can be told by a digest.
 //!
-//! Where a grain ends depends on the bytes in front of its end only, so equal runs fall into equal
-//! grains wherever they lie, but for a grain or two at their edges.
+//! Where a chunk ends depends on the bytes in front of its end only, so equal runs fall into equal
+//! chunks wherever they lie, but for a chunk or two at their edges.
 
 use xxhash_rust::xxh3::xxh3_64;
 
 /// How files are cut: by content, at least `2^bits` bytes, twice that on the average, [`STRETCH`] times that
 /// at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cutting {
+pub(super) struct CdcParams {
     /// From [`BITS_MIN`] to [`BITS_MAX`].
     pub(super) bits: u32,
 }
 
-/// What grains are compared by. Equal digests prove nothing: the bytes are compared afterwards.
-pub(super) type Digest = fn(&[u8]) -> u64;
+/// What chunks are compared by. Equal digests prove nothing: the bytes are compared afterwards.
+pub(super) type ChunkHash = fn(&[u8]) -> u64;
 
 /// The digest in use. Whoever makes collisions on purpose gains larger images of their own files.
-pub(super) const DIGEST: Digest = xxh3_64;
+pub(super) const CHUNK_HASH: ChunkHash = xxh3_64;
 
-/// The finest cut: 2 KiB on the average. Finer ones find little more, and each grain costs memory.
+/// The finest cut: 2 KiB on the average. Finer ones find little more, and each chunk costs memory.
 pub(super) const BITS_MIN: u32 = 10;
 
 /// The coarsest cut, which is as much as a buffer holds several of.
 pub(super) const BITS_MAX: u32 = 14;
 
-/// The longest grain over the shortest one. Bytes without any cut, like zeros, come in these.
+/// The longest chunk over the shortest one. Bytes without any cut, like zeros, come in these.
 const STRETCH: usize = 8;
 
 /// Bytes that a cut depends on: each one is shifted out of the 64 bits of the hash after 64 more.
@@ -34,21 +34,21 @@ const WINDOW: usize = 64;
 /// A number for each byte value, as a rolling hash by shift and addition needs them.
 static GEAR: [u64; 256] = gear();
 
-impl Cutting {
-    /// The longest grain, in bytes.
+impl CdcParams {
+    /// The longest chunk, in bytes.
     pub(super) fn longest(self) -> usize {
         STRETCH << self.bits
     }
 
-    /// Where the grain ends that starts with `data`: 1 to `data.len()`, which is not 0. `data` is as
-    /// long as the longest grain, or ends where the file or the part of it ends.
+    /// Where the chunk ends that starts with `data`: 1 to `data.len()`, which is not 0. `data` is as
+    /// long as the longest chunk, or ends where the file or the part of it ends.
     pub(super) fn end(self, data: &[u8]) -> usize {
         let data = &data[..data.len().min(self.longest())];
         content_end(data, self.bits)
     }
 }
 
-/// The end of a grain by content: the first place behind the shortest grain whose hash is small.
+/// The end of a chunk by content: the first place behind the shortest chunk whose hash is small.
 fn content_end(data: &[u8], bits: u32) -> usize {
     let shortest = 1 << bits;
     let Some((head, rest)) = data.split_at_checked(shortest) else {
@@ -105,19 +105,19 @@ mod tests {
     fn cuts_are_where_the_plain_rule_has_them() {
         for seed in 0..40 {
             let data = noise(seed, 9000 + usize::try_from(seed).unwrap());
-            let cutting = Cutting { bits: BITS_MIN };
-            assert_eq!(cutting.end(&data), plain_end(&data, BITS_MIN));
+            let cdc = CdcParams { bits: BITS_MIN };
+            assert_eq!(cdc.end(&data), plain_end(&data, BITS_MIN));
         }
     }
 
     #[test]
     fn grains_are_twice_the_shortest_on_the_average() {
         let data = noise(7, 4 << 20);
-        let cutting = Cutting { bits: BITS_MIN };
+        let cdc = CdcParams { bits: BITS_MIN };
         let mut rest = data.as_slice();
         let mut count = 0;
         while !rest.is_empty() {
-            rest = &rest[cutting.end(rest)..];
+            rest = &rest[cdc.end(rest)..];
             count += 1;
         }
         let average = data.len() / count;
@@ -126,9 +126,9 @@ mod tests {
 
     #[test]
     fn zeros_are_cut_at_the_longest() {
-        let cutting = Cutting { bits: BITS_MIN };
-        assert_eq!(cutting.end(&vec![0; 100_000]), cutting.longest());
-        assert_eq!(cutting.end(&[0; 5]), 5);
+        let cdc = CdcParams { bits: BITS_MIN };
+        assert_eq!(cdc.end(&vec![0; 100_000]), cdc.longest());
+        assert_eq!(cdc.end(&[0; 5]), 5);
     }
 
     #[test]
@@ -137,10 +137,10 @@ mod tests {
         let mut moved = vec![1, 2, 3];
         moved.extend_from_slice(&data);
         let ends = |data: &[u8]| {
-            let cutting = Cutting { bits: BITS_MIN };
+            let cdc = CdcParams { bits: BITS_MIN };
             let mut ends = vec![0];
             while let rest @ [_, ..] = &data[*ends.last().unwrap()..] {
-                ends.push(ends.last().unwrap() + cutting.end(rest));
+                ends.push(ends.last().unwrap() + cdc.end(rest));
             }
             ends
         };

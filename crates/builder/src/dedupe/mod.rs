@@ -1,8 +1,8 @@
 //! Equal runs over all files of an image: found in parallel, settled in data order.
 //!
 //! 1. [`scan`]: every file is read once and cut into [`grain`]s by content.
-//! 2. [`candidate`]: grains with equal digests that follow one another make candidates, with the first
-//!    grains [`seen`] as their sources.
+//! 2. [`candidate`]: chunks with equal digests that follow one another make candidates, with the first
+//!    chunks [`seen`] as their sources.
 //! 3. [`comparison`]: the bytes of both sides are read again and compared, so that a digest never
 //!    decides; what is equal is extended to its full length.
 //! 4. [`choice`]: runs that save more than their cuts cost become copies.
@@ -23,22 +23,22 @@ mod tests;
 
 use std::collections::BTreeSet;
 
-use ferrofs_workers::jobs::Ordered;
+use ferrofs_workers::jobs::OrderedPipeline;
 
 use crate::Result;
 use crate::tree::Content;
-use candidate::{Candidates, Worth};
-use choice::{Choice, Costs};
-use comparison::Comparison;
-use equal_run::EqualRun;
-use grain::{BITS_MAX, BITS_MIN, Cutting, DIGEST, Digest};
-use scan::Scan;
-use seen::{GRAIN_BYTES, Seen};
-use space::Space;
+use candidate::{MatchFinder, MatchThresholds};
+use choice::{MatchSelector, SplitCosts};
+use comparison::MatchVerifier;
+use equal_run::DuplicateRange;
+use grain::{BITS_MAX, BITS_MIN, CHUNK_HASH, CdcParams, ChunkHash};
+use scan::ChunkScan;
+use seen::{CHUNK_ENTRY_BYTES, FingerprintIndex};
+use space::ConcatenatedFiles;
 
 /// What equal runs are looked for with.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DedupeSettings {
+pub(crate) struct DedupeOptions {
     /// Block size in bytes.
     pub(crate) block_bytes: u32,
     /// Bytes of the largest pcluster, a block at least.
@@ -53,13 +53,13 @@ pub(crate) struct DedupeSettings {
 
 /// A part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Piece {
-    /// Stored where the file is, from a new extent on.
+pub(crate) enum DedupePiece {
+    /// AlgorithmStats where the file is, from a new extent on.
     Own {
         /// Its length; not 0.
         bytes: u64,
     },
-    /// The same bytes as an earlier range, all of which is [`Piece::Own`], one or several.
+    /// The same bytes as an earlier range, all of which is [`DedupePiece::Own`], one or several.
     Copy {
         /// The file that holds the range: an earlier one, or the same.
         of: usize,
@@ -74,33 +74,33 @@ pub(crate) enum Piece {
 ///
 /// In front of another piece of its file, a piece of compressed storage is two blocks long at least.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Plan {
-    pieces: Vec<Piece>,
+pub(crate) struct DedupePlan {
+    pieces: Vec<DedupePiece>,
     /// Where the pieces of each file end.
     ends: Vec<usize>,
 }
 
-impl Plan {
+impl DedupePlan {
     /// The plan for `files`, which come in data order.
     ///
     /// # Errors
-    /// A file that cannot be read or changed; [`ErrorKind::Stopped`](crate::ErrorKind::Stopped) if
+    /// A file that cannot be read or changed; [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) if
     /// `should_stop` said so; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for more than
     /// 2^64 bytes.
     pub(crate) fn find(
         files: &[&Content],
-        settings: &DedupeSettings,
+        settings: &DedupeOptions,
         should_stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<Self> {
         let ordered = match settings.jobs {
-            Some(jobs) => Ordered::new().max_threads(jobs),
-            None => Ordered::new(),
+            Some(jobs) => OrderedPipeline::new().max_threads(jobs),
+            None => OrderedPipeline::new(),
         };
-        Search { settings, ordered, digest: DIGEST, should_stop }.run(files)
+        DedupeSearch { settings, ordered, digest: CHUNK_HASH, should_stop }.run(files)
     }
 
     /// The pieces of `file`, in order and without gaps; none for an empty file.
-    pub(crate) fn pieces(&self, file: usize) -> &[Piece] {
+    pub(crate) fn pieces(&self, file: usize) -> &[DedupePiece] {
         let start = file.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.pieces[start..self.ends[file]]
     }
@@ -108,25 +108,29 @@ impl Plan {
     /// How many bytes of the files are copies.
     #[cfg(test)]
     fn saved_bytes(&self) -> u64 {
-        let copied = |piece: &Piece| match *piece {
-            Piece::Own { .. } => 0,
-            Piece::Copy { bytes, .. } => bytes,
+        let copied = |piece: &DedupePiece| match *piece {
+            DedupePiece::Own { .. } => 0,
+            DedupePiece::Copy { bytes, .. } => bytes,
         };
         self.pieces.iter().map(copied).sum()
     }
 
     /// The plan for `copies` and `cuts`, both in the order of their places.
-    fn new(space: &Space<'_>, copies: &[EqualRun], cuts: &BTreeSet<u64>) -> Self {
+    fn new(
+        concat: &ConcatenatedFiles<'_>,
+        copies: &[DuplicateRange],
+        cuts: &BTreeSet<u64>,
+    ) -> Self {
         let mut plan = Self { pieces: Vec::new(), ends: Vec::new() };
         let mut copies = copies.iter().peekable();
-        for file in 0..space.len() {
-            let places = space.range(file);
+        for file in 0..concat.len() {
+            let places = concat.range(file);
             let mut place = places.start;
             while let Some(copy) = copies.next_if(|copy| copy.target < places.end) {
                 plan.push_own(place, copy.target, cuts);
-                let of = space.file_at(copy.source);
-                let offset = copy.source - space.range(of).start;
-                plan.pieces.push(Piece::Copy { of, offset, bytes: copy.bytes });
+                let of = concat.file_at(copy.source);
+                let offset = copy.source - concat.range(of).start;
+                plan.pieces.push(DedupePiece::Copy { of, offset, bytes: copy.bytes });
                 place = copy.target + copy.bytes;
             }
             plan.push_own(place, places.end, cuts);
@@ -139,44 +143,43 @@ impl Plan {
         let mut place = start;
         let inner = if start < end { Some(cuts.range(start + 1..end)) } else { None };
         for &cut in inner.into_iter().flatten() {
-            self.pieces.push(Piece::Own { bytes: cut - place });
+            self.pieces.push(DedupePiece::Own { bytes: cut - place });
             place = cut;
         }
         if place < end {
-            self.pieces.push(Piece::Own { bytes: end - place });
+            self.pieces.push(DedupePiece::Own { bytes: end - place });
         }
     }
 }
 
 /// A search, with what only tests change.
-struct Search<'a> {
-    settings: &'a DedupeSettings,
-    ordered: Ordered<'a>,
-    digest: Digest,
+struct DedupeSearch<'a> {
+    settings: &'a DedupeOptions,
+    ordered: OrderedPipeline<'a>,
+    digest: ChunkHash,
     should_stop: &'a (dyn Fn() -> bool + Sync),
 }
 
-impl Search<'_> {
-    fn run(&self, files: &[&Content]) -> Result<Plan> {
-        let space = Space::new(files)?;
-        let limits = Limits::new(self.settings, space.bytes());
-        let seen = Seen::new(limits.grains, limits.grains_max);
-        let mut candidates = Candidates::new(&space, limits.worth, seen);
+impl DedupeSearch<'_> {
+    fn run(&self, files: &[&Content]) -> Result<DedupePlan> {
+        let concat = ConcatenatedFiles::new(files)?;
+        let limits = DedupeLimits::new(self.settings, concat.bytes());
+        let index = FingerprintIndex::new(limits.chunks, limits.chunks_max);
+        let mut candidates = MatchFinder::new(&concat, limits.thresholds, index);
         let should_stop = self.should_stop;
-        let scan =
-            Scan { space: &space, cutting: limits.cutting, digest: self.digest, should_stop };
-        scan.run(&self.ordered, |grains| {
-            grains.iter().for_each(|&grain| candidates.push(grain));
+        let scan = ChunkScan { concat: &concat, cdc: limits.cdc, digest: self.digest, should_stop };
+        scan.run(&self.ordered, |chunks| {
+            chunks.iter().for_each(|&chunk| candidates.push(chunk));
             Ok(())
         })?;
         let candidates = candidates.into_found();
-        let extension_bytes = limits.cutting.longest() as u64 * 2;
-        let comparison = Comparison { space: &space, extension_bytes, should_stop };
+        let extension_bytes = limits.cdc.longest() as u64 * 2;
+        let comparison = MatchVerifier { concat: &concat, extension_bytes, should_stop };
         let runs = comparison.run(&self.ordered, &candidates)?;
-        let mut choice = Choice::new(&space, limits.costs);
+        let mut choice = MatchSelector::new(&concat, limits.costs);
         runs.into_iter().for_each(|run| choice.push(run));
         let (copies, cuts) = choice.into_parts();
-        Ok(Plan::new(&space, &copies, &cuts))
+        Ok(DedupePlan::new(&concat, &copies, &cuts))
     }
 }
 
@@ -186,28 +189,28 @@ const CANDIDATE_BYTES: u64 = 192;
 
 /// What follows from the settings and the number of bytes.
 #[derive(Debug)]
-struct Limits {
-    cutting: Cutting,
-    costs: Costs,
-    worth: Worth,
-    /// How many grains there will be, or a little more.
-    grains: usize,
-    grains_max: usize,
+struct DedupeLimits {
+    cdc: CdcParams,
+    costs: SplitCosts,
+    thresholds: MatchThresholds,
+    /// How many chunks there will be, or a little more.
+    chunks: usize,
+    chunks_max: usize,
 }
 
-impl Limits {
-    fn new(settings: &DedupeSettings, bytes: u64) -> Self {
-        // Three quarters for the grains, the rest for what is found.
-        let grains_max = settings.memory_bytes / 4 * 3 / GRAIN_BYTES;
+impl DedupeLimits {
+    fn new(settings: &DedupeOptions, bytes: u64) -> Self {
+        // Three quarters for the chunks, the rest for what is found.
+        let chunks_max = settings.memory_bytes / 4 * 3 / CHUNK_ENTRY_BYTES;
         let count_max = saturated(settings.memory_bytes / 4 / CANDIDATE_BYTES);
-        let bits = (BITS_MIN..BITS_MAX).find(|bits| bytes >> (bits + 1) <= grains_max);
+        let bits = (BITS_MIN..BITS_MAX).find(|bits| bytes >> (bits + 1) <= chunks_max);
         let bits = bits.unwrap_or(BITS_MAX);
-        let costs = Costs::of_compression(settings.block_bytes, settings.pcluster_bytes);
+        let costs = SplitCosts::of_compression(settings.block_bytes, settings.pcluster_bytes);
         let average = 2_u64 << bits;
-        let cutting = Cutting { bits };
-        let worth = Worth { bytes_min: costs.piece_bytes_min, count_max };
-        let grains = saturated(bytes / average + bytes / average / 16);
-        Self { cutting, costs, worth, grains, grains_max: saturated(grains_max) }
+        let cdc = CdcParams { bits };
+        let thresholds = MatchThresholds { bytes_min: costs.piece_bytes_min, count_max };
+        let chunks = saturated(bytes / average + bytes / average / 16);
+        Self { cdc, costs, thresholds, chunks, chunks_max: saturated(chunks_max) }
     }
 }
 

@@ -1,13 +1,13 @@
-//! The pass over all files: reads each byte once, in parallel, and hands on the grains in order.
+//! The pass over all files: reads each byte once, in parallel, and hands on the chunks in order.
 
-use ferrofs_workers::jobs::Ordered;
+use ferrofs_workers::jobs::OrderedPipeline;
 
-use super::grain::{Cutting, Digest};
-use super::space::Space;
+use super::grain::{CdcParams, ChunkHash};
+use super::space::ConcatenatedFiles;
 use crate::{Error, ErrorKind, Result};
 
 /// Bytes of a file that one thread reads in a row. Large files are cut there whatever the number of
-/// threads, so that the grains depend on the files only.
+/// threads, so that the chunks depend on the files only.
 const PART_BYTES: u64 = 8 << 20;
 
 /// Parts that make a batch at most: enough that a thread is not woken for a small file alone.
@@ -16,9 +16,9 @@ const PARTS_MAX: usize = 128;
 /// Bytes that are read at once: they stay in the cache of a core while they are looked at.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// A grain: its length and what it is compared by.
+/// A chunk: its length and what it is compared by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Grain {
+pub(super) struct CdcChunk {
     /// Not 0.
     pub(super) bytes: u32,
     /// Of its bytes.
@@ -26,63 +26,68 @@ pub(super) struct Grain {
 }
 
 /// How files are read.
-pub(super) struct Scan<'a> {
+pub(super) struct ChunkScan<'a> {
     /// The files.
-    pub(super) space: &'a Space<'a>,
-    /// Where grains end.
-    pub(super) cutting: Cutting,
+    pub(super) concat: &'a ConcatenatedFiles<'a>,
+    /// Where chunks end.
+    pub(super) cdc: CdcParams,
     /// What they are compared by.
-    pub(super) digest: Digest,
+    pub(super) digest: ChunkHash,
     /// Whether to end early.
     pub(super) should_stop: &'a (dyn Fn() -> bool + Sync),
 }
 
 /// A part of a file.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct ScanRange {
     file: usize,
     start: u64,
     end: u64,
 }
 
-impl Scan<'_> {
-    /// Calls `commit` with the grains of all files, in order, some at a time.
+impl ChunkScan<'_> {
+    /// Calls `commit` with the chunks of all files, in order, some at a time.
     ///
     /// # Errors
     /// A source that cannot be read or changed, the first in the order of the files; what `commit`
-    /// returns; [`ErrorKind::Stopped`].
+    /// returns; [`ErrorKind::Cancelled`].
     pub(super) fn run(
         &self,
-        ordered: &Ordered<'_>,
-        mut commit: impl FnMut(&[Grain]) -> Result<()>,
+        ordered: &OrderedPipeline<'_>,
+        mut commit: impl FnMut(&[CdcChunk]) -> Result<()>,
     ) -> Result<()> {
-        let longest = self.cutting.longest();
+        let longest = self.cdc.longest();
         let report = ordered.run(
-            Batches { space: self.space, next: (0, 0) },
+            ScanBatches { concat: self.concat, next: (0, 0) },
             || vec![0; BUFFER_BYTES.max(longest * 2)],
-            |buffer, batch: Vec<Part>| {
-                let mut grains = Vec::new();
+            |buffer, batch: Vec<ScanRange>| {
+                let mut chunks = Vec::new();
                 for part in batch {
-                    self.read(part, buffer, &mut grains)?;
+                    self.read(part, buffer, &mut chunks)?;
                 }
-                Ok(grains)
+                Ok(chunks)
             },
-            |grains| commit(&grains),
+            |chunks| commit(&chunks),
         );
         report.map(drop)
     }
 
-    fn read(&self, part: Part, buffer: &mut [u8], grains: &mut Vec<Grain>) -> Result<()> {
+    fn read(&self, part: ScanRange, buffer: &mut [u8], chunks: &mut Vec<CdcChunk>) -> Result<()> {
         if (self.should_stop)() {
-            return Err(Error::new(ErrorKind::Stopped));
+            return Err(Error::new(ErrorKind::Cancelled));
         }
-        let store = self.space.content(part.file).store();
-        self.read_open(part, buffer, grains).map_err(|error| error.at(store.name()))
+        let source = self.concat.content(part.file).source();
+        self.read_open(part, buffer, chunks).map_err(|error| error.at(source.name()))
     }
 
-    fn read_open(&self, part: Part, buffer: &mut [u8], grains: &mut Vec<Grain>) -> Result<()> {
-        let mut reader = self.space.content(part.file).store().open()?;
-        let longest = self.cutting.longest();
+    fn read_open(
+        &self,
+        part: ScanRange,
+        buffer: &mut [u8],
+        chunks: &mut Vec<CdcChunk>,
+    ) -> Result<()> {
+        let mut reader = self.concat.content(part.file).source().open()?;
+        let longest = self.cdc.longest();
         let mut offset = part.start;
         let mut kept = 0;
         while offset < part.end {
@@ -93,14 +98,14 @@ impl Scan<'_> {
             offset += bytes as u64;
             let filled = kept + bytes;
             let mut start = 0;
-            // A grain ends for sure where the longest would; at the end of the part everything does.
+            // A chunk ends for sure where the longest would; at the end of the part everything does.
             while start < filled && (filled - start >= longest || offset == part.end) {
-                let grain = &buffer[start..filled];
-                let grain = &grain[..self.cutting.end(grain)];
-                start += grain.len();
-                // No grain is longer than 32 bits count: the longest is 128 KiB.
-                let bytes = u32::try_from(grain.len()).unwrap_or(u32::MAX);
-                grains.push(Grain { bytes, digest: (self.digest)(grain) });
+                let chunk = &buffer[start..filled];
+                let chunk = &chunk[..self.cdc.end(chunk)];
+                start += chunk.len();
+                // No chunk is longer than 32 bits count: the longest is 128 KiB.
+                let bytes = u32::try_from(chunk.len()).unwrap_or(u32::MAX);
+                chunks.push(CdcChunk { bytes, digest: (self.digest)(chunk) });
             }
             buffer.copy_within(start..filled, 0);
             kept = filled - start;
@@ -110,28 +115,28 @@ impl Scan<'_> {
 }
 
 /// All files in order, in batches of about equal size.
-struct Batches<'a> {
-    space: &'a Space<'a>,
+struct ScanBatches<'a> {
+    concat: &'a ConcatenatedFiles<'a>,
     /// The next file, and the next byte in it.
     next: (usize, u64),
 }
 
-impl Iterator for Batches<'_> {
-    type Item = Vec<Part>;
+impl Iterator for ScanBatches<'_> {
+    type Item = Vec<ScanRange>;
 
-    fn next(&mut self) -> Option<Vec<Part>> {
+    fn next(&mut self) -> Option<Vec<ScanRange>> {
         let mut batch = Vec::new();
         let mut room = PART_BYTES;
-        while room > 0 && batch.len() < PARTS_MAX && self.next.0 < self.space.len() {
+        while room > 0 && batch.len() < PARTS_MAX && self.next.0 < self.concat.len() {
             let (file, start) = self.next;
-            let bytes = self.space.content(file).bytes();
+            let bytes = self.concat.content(file).bytes();
             // Counted within the file: a cut must not depend on what comes before the file.
             let end = bytes.min(start.saturating_add(PART_BYTES));
             if start < end {
                 if end - start > room && !batch.is_empty() {
                     break;
                 }
-                batch.push(Part { file, start, end });
+                batch.push(ScanRange { file, start, end });
                 room = room.saturating_sub(end - start);
             }
             self.next = if end == bytes { (file + 1, 0) } else { (file, end) };

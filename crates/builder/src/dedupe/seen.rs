@@ -1,24 +1,24 @@
-//! The grains seen so far: where each one lies, and which was the first with a digest.
+//! The chunks seen so far: where each one lies, and which was the first with a digest.
 //!
-//! A grain takes 16 bytes, and 6 to 12 more in the table.
+//! A chunk takes 16 bytes, and 6 to 12 more in the table.
 
-/// Grains in the order of their places, without gaps.
+/// Chunks in the order of their places, without gaps.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct FingerprintIndex {
     starts: Vec<u64>,
     digests: Vec<u64>,
     /// Where the last one ends.
     end: u64,
-    /// Indexes of first grains by digest, [`VACANT`] or not, a power of two of them.
+    /// Indexes of first chunks by digest, [`VACANT`] or not, a power of two of them.
     table: Vec<u32>,
     used: usize,
-    grains_max: usize,
+    chunks_max: usize,
 }
 
 const VACANT: u32 = u32::MAX;
 
-/// Memory that a grain takes at most, in bytes, while the table grows.
-pub(super) const GRAIN_BYTES: u64 = 32;
+/// Memory that a chunk takes at most, in bytes, while the table grows.
+pub(super) const CHUNK_ENTRY_BYTES: u64 = 32;
 
 /// Slots that a digest may lie behind its own. Digests that are made to lie in one heap are then
 /// forgotten, instead of making each look-up a walk through the heap.
@@ -26,35 +26,35 @@ const PROBES_MAX: usize = 64;
 
 const TABLE_MIN: usize = 1 << 10;
 
-impl Seen {
-    /// None yet, likely `grains` in the end, and never more than `grains_max` or 2^32 - 2.
-    pub(super) fn new(grains: usize, grains_max: usize) -> Self {
-        let grains_max = grains_max.min(VACANT as usize - 1);
-        let room = grains.min(grains_max);
+impl FingerprintIndex {
+    /// None yet, likely `chunks` in the end, and never more than `chunks_max` or 2^32 - 2.
+    pub(super) fn new(chunks: usize, chunks_max: usize) -> Self {
+        let chunks_max = chunks_max.min(VACANT as usize - 1);
+        let room = chunks.min(chunks_max);
         Self {
             starts: Vec::with_capacity(room),
             digests: Vec::with_capacity(room),
             end: 0,
             table: vec![VACANT; TABLE_MIN],
             used: 0,
-            grains_max,
+            chunks_max,
         }
     }
 
-    /// The first grain with `digest`.
+    /// The first chunk with `digest`.
     pub(super) fn first(&self, digest: u64) -> Option<usize> {
         let mask = self.table.len() - 1;
         (0..PROBES_MAX)
-            .map(|probe| self.table[home(digest).wrapping_add(probe) & mask])
+            .map(|probe| self.table[home_slot(digest).wrapping_add(probe) & mask])
             .take_while(|&index| index != VACANT)
             .map(|index| index as usize)
             .find(|&index| self.digests[index] == digest)
     }
 
-    /// Adds the grain behind the last one. With `is_first` it can be found by its digest from now on.
+    /// Adds the chunk behind the last one. With `is_first` it can be found by its digest from now on.
     /// Nothing happens once the memory is used up: what is behind is compared, but not compared with.
     pub(super) fn push(&mut self, bytes: u32, digest: u64, is_first: bool) {
-        if self.starts.len() >= self.grains_max {
+        if self.starts.len() >= self.chunks_max {
             return;
         }
         // Fits: there are fewer than 2^32 - 1.
@@ -70,13 +70,13 @@ impl Seen {
         }
     }
 
-    /// The places of the grain `index`, if there are so many.
+    /// The places of the chunk `index`, if there are so many.
     pub(super) fn places(&self, index: usize) -> Option<std::ops::Range<u64>> {
         let start = *self.starts.get(index)?;
         Some(start..self.starts.get(index + 1).copied().unwrap_or(self.end))
     }
 
-    /// Whether the grain `index` has `digest`.
+    /// Whether the chunk `index` has `digest`.
     pub(super) fn has(&self, index: usize, digest: u64) -> bool {
         self.digests.get(index) == Some(&digest)
     }
@@ -84,7 +84,7 @@ impl Seen {
     fn insert(&mut self, index: u32, digest: u64) {
         let mask = self.table.len() - 1;
         let slot = (0..PROBES_MAX)
-            .map(|probe| home(digest).wrapping_add(probe) & mask)
+            .map(|probe| home_slot(digest).wrapping_add(probe) & mask)
             .find(|&slot| self.table[slot] == VACANT);
         if let Some(slot) = slot {
             self.table[slot] = index;
@@ -106,7 +106,7 @@ impl Seen {
 }
 
 /// The slot of a digest, before the mask.
-fn home(digest: u64) -> usize {
+fn home_slot(digest: u64) -> usize {
     // The high half; whatever a 32-bit machine keeps of it is as good.
     (digest >> 32) as u32 as usize
 }
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn the_first_grain_with_a_digest_is_found_after_the_table_grew() {
-        let mut seen = Seen::new(10, usize::MAX);
+        let mut seen = FingerprintIndex::new(10, usize::MAX);
         let digest = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         for number in 0..5000 {
             seen.push(10, digest(number), true);
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn digests_made_to_lie_in_one_heap_are_forgotten_not_searched() {
-        let mut seen = Seen::new(10, usize::MAX);
+        let mut seen = FingerprintIndex::new(10, usize::MAX);
         for number in 0..1000 {
             seen.push(1, number, true);
         }
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn no_more_grains_are_kept_than_allowed() {
-        let mut seen = Seen::new(10, 3);
+        let mut seen = FingerprintIndex::new(10, 3);
         for number in 0..10 {
             seen.push(1, number << 32, true);
         }

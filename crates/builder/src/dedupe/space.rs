@@ -9,13 +9,13 @@ use crate::{Error, ErrorKind, Result};
 
 /// The files of an image, laid behind one another without gaps.
 #[derive(Debug)]
-pub(super) struct Space<'f> {
+pub(super) struct ConcatenatedFiles<'f> {
     files: &'f [&'f Content],
     /// Where each file starts, and behind them where the last one ends.
     starts: Vec<u64>,
 }
 
-impl<'f> Space<'f> {
+impl<'f> ConcatenatedFiles<'f> {
     /// The space of `files`.
     ///
     /// # Errors
@@ -27,7 +27,7 @@ impl<'f> Space<'f> {
         for file in files {
             end = end.checked_add(file.bytes()).ok_or_else(|| {
                 let what = "files of more than 2^64 bytes together";
-                Error::new(ErrorKind::Unsupported(what.to_owned())).at(file.store().name())
+                Error::new(ErrorKind::Unsupported(what.to_owned())).at(file.source().name())
             })?;
             starts.push(end);
         }

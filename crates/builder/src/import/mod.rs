@@ -8,8 +8,9 @@ mod spool;
 mod tar;
 
 pub use decompress::Compression;
-pub use directory::{DirectoryOptions, HardLinks, Unreadable, from_directory};
+pub use directory::{DirectoryOptions, HardLinkPolicy, UnreadablePolicy, from_directory};
 pub use spool::SpoolOptions;
 pub use tar::{
-    AccountFiles, Contents, TarOptions, TarSource, Whiteouts, from_tar, from_tar_layers,
+    AccountFiles, TarContentMode, TarImportOptions, TarSource, WhiteoutPolicy, from_tar,
+    from_tar_layers,
 };

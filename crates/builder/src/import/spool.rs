@@ -33,7 +33,7 @@ impl Default for SpoolOptions {
 
 /// Bytes that are being gathered.
 #[derive(Debug)]
-pub(super) struct Spool {
+pub(super) struct SpoolWriter {
     options: SpoolOptions,
     chunks: Vec<Vec<u8>>,
     memory_bytes: u64,
@@ -41,7 +41,7 @@ pub(super) struct Spool {
     file_bytes: u64,
 }
 
-impl Spool {
+impl SpoolWriter {
     /// An empty spool.
     pub(super) fn new(options: SpoolOptions) -> Self {
         Self { options, chunks: Vec::new(), memory_bytes: 0, file: None, file_bytes: 0 }
@@ -122,21 +122,21 @@ impl Spool {
     }
 
     /// The same bytes, for reading by anybody.
-    pub(super) fn finish(self) -> Spooled {
-        Spooled { chunks: self.chunks, memory_bytes: self.memory_bytes, file: self.file }
+    pub(super) fn finish(self) -> SpoolReader {
+        SpoolReader { chunks: self.chunks, memory_bytes: self.memory_bytes, file: self.file }
     }
 }
 
 /// Bytes that were gathered.
 #[derive(Debug)]
-pub(super) struct Spooled {
+pub(super) struct SpoolReader {
     /// Each full, that is [`CHUNK_BYTES`] long, but the last.
     chunks: Vec<Vec<u8>>,
     memory_bytes: u64,
     file: Option<File>,
 }
 
-impl Spooled {
+impl SpoolReader {
     /// Fills `buffer` with the bytes from `offset` on.
     ///
     /// # Errors
@@ -170,9 +170,9 @@ mod tests {
         (0..=250).cycle().flat_map(|byte| [byte; 7]).take(bytes).collect()
     }
 
-    fn check(options: SpoolOptions, bytes: usize, piece: usize) -> Spooled {
+    fn check(options: SpoolOptions, bytes: usize, piece: usize) -> SpoolReader {
         let wanted = pattern(bytes);
-        let mut spool = Spool::new(options);
+        let mut spool = SpoolWriter::new(options);
         for piece in wanted.chunks(piece) {
             spool.append(piece).unwrap();
         }
@@ -220,7 +220,7 @@ mod tests {
             directory: Some("/nowhere/at/all".into()),
             spool_bytes_max: None,
         };
-        let error = Spool::new(options).append(b"x").unwrap_err();
+        let error = SpoolWriter::new(options).append(b"x").unwrap_err();
         assert!(error.to_string().starts_with("/nowhere/at/all: cannot make the spool's file: "));
     }
 }

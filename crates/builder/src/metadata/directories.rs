@@ -1,9 +1,9 @@
 //! Directories as they stand in an image: entries with `.` and `..` in byte order, cut into blocks.
 
-use ferrofs_ondisk::dirent::{DirBlockWriter, DirSplit, EntryRef};
+use ferrofs_ondisk::dirent::{DirBlockSplit, DirBlockWriter, NewDirent};
 use ferrofs_ondisk::{BlockSize, Nid};
 
-use super::inventory::Inventory;
+use super::inventory::InodeOrder;
 use crate::tree::{NodeId, Tree};
 use crate::{Error, ErrorKind, Result};
 
@@ -11,7 +11,7 @@ use crate::{Error, ErrorKind, Result};
 #[derive(Debug)]
 pub(crate) struct Directories<'t> {
     tree: &'t Tree,
-    inventory: &'t Inventory,
+    inode_order: &'t InodeOrder,
     writer: DirBlockWriter,
     block_bytes: usize,
     omit_dot: bool,
@@ -24,13 +24,13 @@ impl<'t> Directories<'t> {
     /// The directories of `tree`; with `omit_dot` none has an entry for itself.
     pub(crate) fn new(
         tree: &'t Tree,
-        inventory: &'t Inventory,
+        inode_order: &'t InodeOrder,
         block_size: BlockSize,
         omit_dot: bool,
     ) -> Self {
         Self {
             tree,
-            inventory,
+            inode_order,
             writer: DirBlockWriter::new(block_size),
             block_bytes: block_size.bytes() as usize,
             omit_dot,
@@ -63,18 +63,18 @@ impl<'t> Directories<'t> {
         Ok(bytes)
     }
 
-    fn split(&self, entries: &[EntryRef<'_>]) -> Result<DirSplit> {
+    fn split(&self, entries: &[NewDirent<'_>]) -> Result<DirBlockSplit> {
         self.writer.split(entries).map_err(format)
     }
 
-    fn entries(&self, id: NodeId, nid_of: NidOf<'_>) -> Vec<EntryRef<'t>> {
-        let own = [(&b"."[..], id), (&b".."[..], self.inventory.parent(id))];
+    fn entries(&self, id: NodeId, nid_of: NidOf<'_>) -> Vec<NewDirent<'t>> {
+        let own = [(&b"."[..], id), (&b".."[..], self.inode_order.parent(id))];
         let children = self.tree.node(id).entries().into_iter().flatten();
         let mut entries: Vec<_> = own
             .into_iter()
             .skip(usize::from(self.omit_dot))
             .chain(children.map(|(name, child)| (&**name, *child)))
-            .map(|(name, node)| EntryRef {
+            .map(|(name, node)| NewDirent {
                 name,
                 nid: nid_of(node),
                 file_type: self.tree.node(node).kind.file_type(),
@@ -96,19 +96,19 @@ mod tests {
 
     use super::*;
     use crate::metadata::sample::{metadata, node};
-    use crate::tree::Kind;
+    use crate::tree::NodeKind;
 
     #[test]
     fn names_before_the_dot_come_before_it() {
         let mut tree = Tree::new(metadata());
         for name in [&b"!"[..], b"-", b"...", b"a"] {
-            let child = tree.add(node(Kind::Fifo)).unwrap();
+            let child = tree.add(node(NodeKind::Fifo)).unwrap();
             tree.link(Tree::ROOT, name, child).unwrap();
         }
-        let inventory = Inventory::new(&tree).unwrap();
+        let inode_order = InodeOrder::new(&tree).unwrap();
         let names = |omit_dot| {
             let block_size = BlockSize::from_bits(12).unwrap();
-            let directories = Directories::new(&tree, &inventory, block_size, omit_dot);
+            let directories = Directories::new(&tree, &inode_order, block_size, omit_dot);
             let nid = |node: NodeId| Nid::new(node.index() as u64);
             let bytes = directories.render(Tree::ROOT, &nid).unwrap();
             assert_eq!(bytes.len() as u64, directories.bytes(Tree::ROOT).unwrap());
@@ -124,12 +124,12 @@ mod tests {
     fn a_large_directory_has_whole_blocks_and_a_rest() {
         let mut tree = Tree::new(metadata());
         for number in 0..100u32 {
-            let child = tree.add(node(Kind::Socket)).unwrap();
+            let child = tree.add(node(NodeKind::Socket)).unwrap();
             tree.link(Tree::ROOT, format!("{number:020}").as_bytes(), child).unwrap();
         }
-        let inventory = Inventory::new(&tree).unwrap();
+        let inode_order = InodeOrder::new(&tree).unwrap();
         let block_size = BlockSize::from_bits(9).unwrap();
-        let directories = Directories::new(&tree, &inventory, block_size, false);
+        let directories = Directories::new(&tree, &inode_order, block_size, false);
         let bytes = directories.render(Tree::ROOT, &|node| Nid::new(node.index() as u64)).unwrap();
         let blocks: Vec<_> =
             bytes.chunks(512).map(|block| DirBlock::parse(block).unwrap()).collect();

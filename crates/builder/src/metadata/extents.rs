@@ -3,7 +3,7 @@
 
 use ferrofs_ondisk::zmap::{ExtentLength, ExtentRecord};
 
-use crate::data::{Compressed, Extent};
+use crate::data::{CompressedData, DataExtent};
 use crate::{Error, ErrorKind, Result};
 
 /// The records of a file whose data lies like this. Plain extents side by side become one, as long as it
@@ -11,7 +11,10 @@ use crate::{Error, ErrorKind, Result};
 ///
 /// # Errors
 /// [`ErrorKind::Format`] for a pcluster of more than 1 MiB.
-pub(crate) fn extent_records(data: &Compressed, plain_bytes_max: u32) -> Result<Vec<ExtentRecord>> {
+pub(crate) fn extent_records(
+    data: &CompressedData,
+    plain_bytes_max: u32,
+) -> Result<Vec<ExtentRecord>> {
     let mut records = Vec::with_capacity(data.extents.len() + 1);
     let (mut logical, mut rest) = (0, &data.extents[..]);
     while let Some((first, behind)) = rest.split_first() {
@@ -31,12 +34,12 @@ pub(crate) fn extent_records(data: &Compressed, plain_bytes_max: u32) -> Result<
 }
 
 /// Both plain extents as one, if the second goes on where the first ends, in the file and in the image.
-fn join(first: &Extent, second: &Extent) -> Option<Extent> {
+fn join(first: &DataExtent, second: &DataExtent) -> Option<DataExtent> {
     let is_full = first.bytes == u64::from(first.pcluster_bytes);
     let follows = first.address.checked_add(first.bytes) == Some(second.address);
     let is_plain = first.algorithm.is_none() && second.algorithm.is_none();
     let pcluster_bytes = first.pcluster_bytes.checked_add(second.pcluster_bytes)?;
-    let whole = Extent { bytes: first.bytes + second.bytes, pcluster_bytes, ..*first };
+    let whole = DataExtent { bytes: first.bytes + second.bytes, pcluster_bytes, ..*first };
     (is_full && follows && is_plain && !first.partial && !second.partial).then_some(whole)
 }
 
@@ -45,16 +48,16 @@ mod tests {
     use ferrofs_ondisk::compression::AlgorithmId;
 
     use super::*;
-    use crate::data::Fragment;
+    use crate::data::PackedFragment;
 
-    fn extent(bytes: u64, algorithm: Option<AlgorithmId>, block: u64) -> Extent {
+    fn extent(bytes: u64, algorithm: Option<AlgorithmId>, block: u64) -> DataExtent {
         let address = block << 12;
-        Extent { bytes, algorithm, address, pcluster_bytes: 4096, partial: false }
+        DataExtent { bytes, algorithm, address, pcluster_bytes: 4096, partial: false }
     }
 
-    fn records(extents: Vec<Extent>, plain_bytes_max: u32) -> Vec<(u64, u64, u32)> {
-        let fragment = Some(Fragment { bytes: 5, offset: 7 });
-        let data = Compressed { extents, inline: None, fragment };
+    fn records(extents: Vec<DataExtent>, plain_bytes_max: u32) -> Vec<(u64, u64, u32)> {
+        let fragment = Some(PackedFragment { bytes: 5, offset: 7 });
+        let data = CompressedData { extents, inline: None, fragment };
         let records = extent_records(&data, plain_bytes_max).unwrap();
         let (last, records) = records.split_last().unwrap();
         let end = data.extents.iter().map(|extent| extent.bytes).sum();
@@ -91,8 +94,8 @@ mod tests {
 
     #[test]
     fn a_part_of_a_pcluster_says_so() {
-        let partial = Extent { partial: true, ..extent(50, Some(AlgorithmId::Lz4), 1) };
-        let data = Compressed { extents: vec![partial], ..Compressed::default() };
+        let partial = DataExtent { partial: true, ..extent(50, Some(AlgorithmId::Lz4), 1) };
+        let data = CompressedData { extents: vec![partial], ..CompressedData::default() };
         let [record] = extent_records(&data, 4096).unwrap()[..] else { panic!("one record") };
         assert!(record.length.is_partial());
     }

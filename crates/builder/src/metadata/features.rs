@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ferrofs_ondisk::compression::AlgorithmId;
 use ferrofs_ondisk::{DataLayout, Payload};
 
-use super::inodes::{Behind, Record};
+use super::inodes::{InodeRecord, InodeTail};
 
 /// What the inodes of an image need of a reader.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,17 +21,17 @@ pub(crate) struct Features {
     pub(crate) has_chunks: bool,
     /// Something that only 48BIT says.
     pub(crate) has_wide: bool,
-    /// Behind the last pcluster of the files so far: data is written in their order.
+    /// InodeTail the last pcluster of the files so far: data is written in their order.
     seen: u64,
 }
 
 impl Features {
     /// Notes what `record` needs: those that have a name in the order of their data.
-    pub(crate) fn note(&mut self, record: &Record<'_>) {
+    pub(crate) fn add(&mut self, record: &InodeRecord<'_>) {
         self.has_wide |= is_wide(record);
-        match record.behind {
-            Behind::Chunks(..) => self.has_chunks = true,
-            Behind::Index(plan) => {
+        match record.tail {
+            InodeTail::Chunks(..) => self.has_chunks = true,
+            InodeTail::Index(plan) => {
                 self.has_compressed = true;
                 self.algorithms.extend(plan.named_algorithms());
                 self.has_big_pclusters |= plan.has_big_pclusters();
@@ -41,11 +41,11 @@ impl Features {
                     self.note_extents(plan.extents());
                 }
             }
-            Behind::Nothing | Behind::Tail(_) | Behind::DirectoryTail(_) => {}
+            InodeTail::Nothing | InodeTail::Tail(_) | InodeTail::DirectoryTail(_) => {}
         }
     }
 
-    fn note_extents(&mut self, extents: &[crate::data::Extent]) {
+    fn note_extents(&mut self, extents: &[crate::data::DataExtent]) {
         for extent in extents {
             self.has_shared_pclusters |= extent.partial || extent.address < self.seen;
             self.seen = self.seen.max(extent.address + u64::from(extent.pcluster_bytes));
@@ -54,7 +54,7 @@ impl Features {
 }
 
 /// Whether a reader without 48BIT would take the inode for something else.
-fn is_wide(record: &Record<'_>) -> bool {
+fn is_wide(record: &InodeRecord<'_>) -> bool {
     let in_payload = match record.inode.payload {
         // Without 48BIT an inline tail is all that has no start block.
         Payload::StartBlock(None) => record.inode.layout == DataLayout::FlatPlain,
@@ -64,8 +64,8 @@ fn is_wide(record: &Record<'_>) -> bool {
         Payload::Chunks(format) => format.is_wide(),
         Payload::Device { .. } | Payload::Nothing => false,
     };
-    let has_encoded_extents = match record.behind {
-        Behind::Index(plan) => plan.has_encoded_extents(),
+    let has_encoded_extents = match record.tail {
+        InodeTail::Index(plan) => plan.has_encoded_extents(),
         _ => false,
     };
     in_payload || has_encoded_extents || record.inode.has_no_dot

@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 
 use ferrofs_ondisk::compression::AlgorithmId;
 use ferrofs_ondisk::zmap::{
-    ExtentPlan, ExtentRecord, ExtentTable, HeadKind, IndexHeader, MAP_HEADER_BYTES, MapHeader,
-    Tail, compact_bytes, compact_fits, full_bytes, header_offset, write_compact, write_extents,
-    write_full,
+    ExtentRecord, ExtentSpec, ExtentTable, HeadKind, IndexHeader, MAP_HEADER_BYTES, MapHeader,
+    TailPcluster, compact_bytes, compact_fits, full_bytes, header_offset, write_compact,
+    write_extents, write_full,
 };
 use ferrofs_ondisk::{BlockSize, DataLayout, InodeForm};
 
 use super::extents::extent_records;
-use crate::data::{Compressed, Extent};
+use crate::data::{CompressedData, DataExtent};
 use crate::superblock::default_algorithm;
-use crate::{Deduplication, Error, ErrorKind, Fragments, IndexForm, Options, Result};
+use crate::{BuildOptions, Deduplication, Error, ErrorKind, Fragments, IndexForm, Result};
 
 /// The largest lcluster that 2-byte entries describe, as a shift (docs/format.md F56).
 const BITS_MAX_2B: u8 = 12;
@@ -22,7 +22,7 @@ const BITS_MAX_4B: u8 = 14;
 
 /// What the indexes of an image have in common.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct IndexStyle {
+pub(crate) struct IndexParams {
     pub(crate) block_size: BlockSize,
     pub(crate) form: IndexForm,
     /// Encoded extents may stand in place of an index (48BIT).
@@ -33,9 +33,9 @@ pub(crate) struct IndexStyle {
     pub(crate) default: AlgorithmId,
 }
 
-impl IndexStyle {
+impl IndexParams {
     /// As the options say.
-    pub(crate) fn new(options: &Options) -> Self {
+    pub(crate) fn new(options: &BuildOptions) -> Self {
         let default = options.algorithms.as_ref().and_then(default_algorithm);
         // Linux knows a pcluster by where it starts, so that all extents there must have one length; where
         // data is shared, that is the length which every file knows: a block.
@@ -55,8 +55,8 @@ impl IndexStyle {
 /// The index of one file, without its entries, which are made when they are written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IndexPlan<'d> {
-    data: &'d Compressed,
-    style: IndexStyle,
+    data: &'d CompressedData,
+    style: IndexParams,
     header: MapHeader,
     algorithms: [AlgorithmId; 2],
     /// How many records a table of encoded extents has.
@@ -74,7 +74,7 @@ impl<'d> IndexPlan<'d> {
     /// Three algorithms in one file, pclusters that are no whole blocks, and an inline pcluster that is
     /// none: only a bug of ours makes these. An inline pcluster in a file that also has data behind 2^32
     /// blocks.
-    pub(crate) fn new(data: &'d Compressed, style: IndexStyle) -> Result<Self> {
+    pub(crate) fn new(data: &'d CompressedData, style: IndexParams) -> Result<Self> {
         let (first, second) = algorithms(data, style.default)?;
         let algorithms = [first, second.unwrap_or(first)];
         if let (Some(fragment), true, None) = (data.fragment, data.extents.is_empty(), &data.inline)
@@ -112,7 +112,7 @@ impl<'d> IndexPlan<'d> {
 
     /// Encoded extents in place of this index: where the data lies too far for any index, and where they
     /// are allowed and shorter. There is no record for an inline pcluster.
-    fn or_extents(self, plans: &[ExtentPlan]) -> Result<Self> {
+    fn or_extents(self, plans: &[ExtentSpec]) -> Result<Self> {
         let is_far = plans.iter().any(|extent| u32::try_from(extent.block).is_err());
         let is_choice = self.style.wide && self.style.form == IndexForm::Compact;
         if self.data.inline.is_some() && is_far {
@@ -122,7 +122,7 @@ impl<'d> IndexPlan<'d> {
         if self.data.inline.is_some() || !(is_far || is_choice) {
             return Ok(self);
         }
-        let bytes = self.data.bytes().ok_or_else(|| defect("a file of 2^64 bytes"))?;
+        let bytes = self.data.bytes().ok_or_else(|| internal_error("a file of 2^64 bytes"))?;
         let records = self.extent_records()?;
         let has_fragment = self.data.fragment.is_some();
         let table = ExtentTable::smallest(&records, bytes, self.style.block_size, has_fragment);
@@ -223,14 +223,14 @@ impl<'d> IndexPlan<'d> {
     }
 
     /// The extents that have pclusters.
-    pub(crate) fn extents(&self) -> &'d [Extent] {
+    pub(crate) fn extents(&self) -> &'d [DataExtent] {
         &self.data.extents
     }
 }
 
 /// The algorithms of a file: the first that it uses, and the other.
 fn algorithms(
-    data: &Compressed,
+    data: &CompressedData,
     default: AlgorithmId,
 ) -> Result<(AlgorithmId, Option<AlgorithmId>)> {
     let of_extents = data.extents.iter().filter_map(|extent| extent.algorithm);
@@ -242,32 +242,32 @@ fn algorithms(
             [first @ None, _] => *first = Some(algorithm),
             [_, Some(second)] if *second == algorithm => {}
             [_, second @ None] => *second = Some(algorithm),
-            _ => return Err(defect("a file with three algorithms")),
+            _ => return Err(internal_error("a file with three algorithms")),
         }
     }
     let [first, second] = found;
     Ok((first.unwrap_or(default), second))
 }
 
-fn tail(data: &Compressed) -> Result<Tail> {
+fn tail(data: &CompressedData) -> Result<TailPcluster> {
     match (&data.inline, data.fragment) {
-        (None, None) => Ok(Tail::Ordinary),
+        (None, None) => Ok(TailPcluster::Ordinary),
         (Some(inline), None) => u16::try_from(inline.pcluster.len())
-            .map(Tail::Inline)
-            .map_err(|_| defect("an inline pcluster of 64 KiB")),
+            .map(TailPcluster::Inline)
+            .map_err(|_| internal_error("an inline pcluster of 64 KiB")),
         // The high half stands in a full index.
         (None, Some(fragment)) => {
-            Ok(Tail::Fragment(u32::try_from(fragment.offset & 0xffff_ffff).unwrap_or(0)))
+            Ok(TailPcluster::Fragment(u32::try_from(fragment.offset & 0xffff_ffff).unwrap_or(0)))
         }
-        (Some(_), Some(_)) => Err(defect("an inline pcluster and a fragment in one file")),
+        (Some(_), Some(_)) => Err(internal_error("an inline pcluster and a fragment in one file")),
     }
 }
 
 fn extent_plans(
-    data: &Compressed,
+    data: &CompressedData,
     block_size: BlockSize,
     algorithms: [AlgorithmId; 2],
-) -> Result<Vec<ExtentPlan>> {
+) -> Result<Vec<ExtentSpec>> {
     let [first, _] = algorithms;
     let kind = |algorithm: Option<AlgorithmId>| match algorithm {
         None => HeadKind::Plain,
@@ -279,9 +279,9 @@ fn extent_plans(
         let is_whole = block_size.within(extent.address) == 0
             && block_size.within(u64::from(extent.pcluster_bytes)) == 0;
         if !is_whole {
-            return Err(defect("a pcluster of no whole blocks"));
+            return Err(internal_error("a pcluster of no whole blocks"));
         }
-        plans.push(ExtentPlan {
+        plans.push(ExtentSpec {
             bytes: extent.bytes,
             kind: kind(extent.algorithm),
             block: extent.address >> block_size.bits(),
@@ -291,17 +291,17 @@ fn extent_plans(
     }
     if let Some(inline) = &data.inline {
         let kind = kind(inline.algorithm);
-        plans.push(ExtentPlan { bytes: inline.bytes, kind, block: 0, blocks: 1, partial: false });
+        plans.push(ExtentSpec { bytes: inline.bytes, kind, block: 0, blocks: 1, partial: false });
     }
     if let Some(fragment) = data.fragment {
         let (kind, block) = (HeadKind::First, fragment.offset >> 32);
-        plans.push(ExtentPlan { bytes: fragment.bytes, kind, block, blocks: 0, partial: false });
+        plans.push(ExtentSpec { bytes: fragment.bytes, kind, block, blocks: 0, partial: false });
     }
     Ok(plans)
 }
 
-fn defect(what: &'static str) -> Error {
-    Error::new(ErrorKind::Defect(what))
+fn internal_error(what: &'static str) -> Error {
+    Error::new(ErrorKind::Internal(what))
 }
 
 fn format(error: ferrofs_ondisk::Error) -> Error {
@@ -311,11 +311,11 @@ fn format(error: ferrofs_ondisk::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{Fragment, InlineExtent};
+    use crate::data::{InlineExtent, PackedFragment};
 
-    fn style(bits: u8) -> IndexStyle {
+    fn style(bits: u8) -> IndexParams {
         let block_size = BlockSize::from_bits(bits).unwrap();
-        IndexStyle {
+        IndexParams {
             block_size,
             form: IndexForm::Compact,
             wide: false,
@@ -324,8 +324,8 @@ mod tests {
         }
     }
 
-    fn extent(address: u64, blocks: u32) -> Extent {
-        Extent {
+    fn extent(address: u64, blocks: u32) -> DataExtent {
+        DataExtent {
             bytes: 20000,
             algorithm: Some(AlgorithmId::Zstd),
             address,
@@ -334,11 +334,11 @@ mod tests {
         }
     }
 
-    fn file(extents: Vec<Extent>) -> Compressed {
-        Compressed { extents, inline: None, fragment: None }
+    fn file(extents: Vec<DataExtent>) -> CompressedData {
+        CompressedData { extents, inline: None, fragment: None }
     }
 
-    fn layout(data: &Compressed) -> DataLayout {
+    fn layout(data: &CompressedData) -> DataLayout {
         IndexPlan::new(data, style(12)).unwrap().layout
     }
 
@@ -361,10 +361,11 @@ mod tests {
     fn the_planned_size_is_the_size_that_is_written() {
         for (core, tail) in [(32u64, 0u64), (64, 1), (44, 2), (80, 0), (100, 1)] {
             let extents = [extent(4096, 2), extent(12288, 1)];
-            let mut data = file(extents.map(|extent| Extent { bytes: 80_000, ..extent }).into());
+            let mut data =
+                file(extents.map(|extent| DataExtent { bytes: 80_000, ..extent }).into());
             let mut bytes = 160_000;
             if tail == 1 {
-                data.fragment = Some(Fragment { bytes: 300, offset: 7 });
+                data.fragment = Some(PackedFragment { bytes: 300, offset: 7 });
                 bytes += 300;
             }
             if tail == 2 {
@@ -375,7 +376,7 @@ mod tests {
             for (form, wide) in
                 [(IndexForm::Compact, false), (IndexForm::Full, false), (IndexForm::Compact, true)]
             {
-                let plan = IndexPlan::new(&data, IndexStyle { form, wide, ..style(12) }).unwrap();
+                let plan = IndexPlan::new(&data, IndexParams { form, wide, ..style(12) }).unwrap();
                 assert_eq!(plan.has_encoded_extents(), wide && tail != 2);
                 let mut inode = vec![0; usize::try_from(core).unwrap()];
                 plan.write(bytes, &mut inode).unwrap();
@@ -390,8 +391,8 @@ mod tests {
 
     #[test]
     fn a_file_in_the_packed_inode_has_nothing_but_a_header() {
-        let fragment = Some(Fragment { bytes: 300, offset: 5 << 32 });
-        let data = Compressed { fragment, ..Compressed::default() };
+        let fragment = Some(PackedFragment { bytes: 300, offset: 5 << 32 });
+        let data = CompressedData { fragment, ..CompressedData::default() };
         let plan = IndexPlan::new(&data, style(12)).unwrap();
         assert_eq!(plan.bytes(44, 300), Some(12));
         assert_eq!((plan.blocks(), plan.named_algorithms().len()), (0, 0));
@@ -400,9 +401,9 @@ mod tests {
     #[test]
     fn a_far_fragment_needs_a_full_index() {
         let mut data = file(vec![extent(4096, 1)]);
-        data.fragment = Some(Fragment { bytes: 300, offset: 1 << 32 });
+        data.fragment = Some(PackedFragment { bytes: 300, offset: 1 << 32 });
         assert_eq!(layout(&data), DataLayout::CompressedFull);
-        data.fragment = Some(Fragment { bytes: 300, offset: (1 << 32) - 1 });
+        data.fragment = Some(PackedFragment { bytes: 300, offset: (1 << 32) - 1 });
         assert_eq!(layout(&data), DataLayout::CompressedCompact);
     }
 
@@ -419,8 +420,8 @@ mod tests {
     }
 
     /// A plan for a wide image, and whether it has encoded extents.
-    fn wide(data: &Compressed) -> (IndexPlan<'_>, bool) {
-        let plan = IndexPlan::new(data, IndexStyle { wide: true, ..style(12) }).unwrap();
+    fn wide(data: &CompressedData) -> (IndexPlan<'_>, bool) {
+        let plan = IndexPlan::new(data, IndexParams { wide: true, ..style(12) }).unwrap();
         (plan, plan.has_encoded_extents())
     }
 
@@ -428,21 +429,21 @@ mod tests {
     fn encoded_extents_stand_where_they_are_shorter_than_an_index() {
         // 16 bytes an extent against 2 a block, of which an extent of 9,000 bytes begins in 2 or 3.
         let short = |count: u64| {
-            let extents = (1..=count).map(|at| Extent { bytes: 9000, ..extent(at << 12, 1) });
+            let extents = (1..=count).map(|at| DataExtent { bytes: 9000, ..extent(at << 12, 1) });
             file(extents.collect())
         };
-        let long = (1..=99).map(|at| Extent { bytes: 90_000, ..extent(at << 16, 16) });
+        let long = (1..=99).map(|at| DataExtent { bytes: 90_000, ..extent(at << 16, 16) });
         let (long, short) = (file(long.collect()), short(99));
         assert!(wide(&long).1 && !wide(&short).1);
-        let plain = |at: u64| Extent { bytes: 4096, algorithm: None, ..extent(at << 12, 1) };
+        let plain = |at: u64| DataExtent { bytes: 4096, algorithm: None, ..extent(at << 12, 1) };
         let plain = file((1..99).map(plain).collect());
         assert!(wide(&plain).1 && wide(&plain).0.has_big_pclusters());
         assert!(!IndexPlan::new(&plain, style(12)).unwrap().has_big_pclusters());
         assert!(!IndexPlan::new(&long, style(12)).unwrap().has_encoded_extents());
-        let forced = IndexStyle { wide: true, form: IndexForm::Full, ..style(12) };
+        let forced = IndexParams { wide: true, form: IndexForm::Full, ..style(12) };
         assert!(!IndexPlan::new(&long, forced).unwrap().has_encoded_extents());
         let inline = Some(InlineExtent { bytes: 9, algorithm: None, pcluster: [1; 9].into() });
-        assert!(!wide(&Compressed { inline, ..long }).1);
+        assert!(!wide(&CompressedData { inline, ..long }).1);
     }
 
     #[test]
@@ -454,7 +455,7 @@ mod tests {
         assert!(plan.has_encoded_extents() && !plan.has_two_algorithms());
         assert_eq!(plan.named_algorithms(), BTreeSet::from([AlgorithmId::Zstd]));
         let inline = Some(InlineExtent { bytes: 9, algorithm: None, pcluster: [1; 9].into() });
-        let both = Compressed { inline, ..far };
+        let both = CompressedData { inline, ..far };
         let error = IndexPlan::new(&both, style(12)).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Unsupported(_)), "{error}");
     }
@@ -463,7 +464,7 @@ mod tests {
     fn a_file_of_more_than_4_gib_has_records_of_32_bytes() {
         let bytes = 9_000_001;
         let count = (1u64 << 32) / bytes + 2;
-        let extents = (1..=count).map(|at| Extent { bytes, ..extent(at << 20, 256) });
+        let extents = (1..=count).map(|at| DataExtent { bytes, ..extent(at << 20, 256) });
         let data = file(extents.collect());
         let (plan, _) = wide(&data);
         let mut written = vec![0; 64];

@@ -1,27 +1,27 @@
 //! Inodes as they are written: what each says, how much it takes, and its bytes.
 
-use ferrofs_ondisk::chunk::{ChunkFormat, ChunkPlace};
-use ferrofs_ondisk::{DataLayout, FileType, Inode, InodeForm, Payload, TimeBase, Timestamp};
+use ferrofs_ondisk::chunk::{ChunkAddress, ChunkFormat};
+use ferrofs_ondisk::{DataLayout, DiskInode, FileType, InodeForm, Payload, TimeBase, Timestamp};
 
-use super::indexes::{IndexPlan, IndexStyle};
-use super::layout::Shape;
+use super::indexes::{IndexParams, IndexPlan};
+use super::layout::InodeExtent;
 use crate::data::FileData;
-use crate::tree::{Kind, Node, NodeId};
-use crate::{Error, ErrorKind, Options, Result};
+use crate::tree::{Node, NodeId, NodeKind};
+use crate::{BuildOptions, Error, ErrorKind, Result};
 
 /// An inode with what stands behind it.
 #[derive(Clone, Debug)]
-pub(crate) struct Record<'d> {
+pub(crate) struct InodeRecord<'d> {
     /// Which node it is; `None` for a special file.
     pub(crate) node: Option<NodeId>,
-    pub(crate) inode: Inode,
+    pub(crate) inode: DiskInode,
     pub(crate) form: InodeForm,
-    pub(crate) behind: Behind<'d>,
+    pub(crate) tail: InodeTail<'d>,
 }
 
 /// What stands behind an inode and its xattrs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Behind<'d> {
+pub(crate) enum InodeTail<'d> {
     /// Nothing.
     Nothing,
     /// The last bytes of flat data.
@@ -29,16 +29,16 @@ pub(crate) enum Behind<'d> {
     /// The last bytes of a directory, which are made when all nids are known.
     DirectoryTail(u32),
     /// A table of chunks.
-    Chunks(ChunkFormat, &'d [Option<ChunkPlace>]),
+    Chunks(ChunkFormat, &'d [Option<ChunkAddress>]),
     /// An index, and maybe an inline pcluster.
     Index(IndexPlan<'d>),
 }
 
 /// What every inode of an image is made with.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct InodeStyle {
+pub(crate) struct InodeParams {
     pub(crate) base: TimeBase,
-    pub(crate) index: IndexStyle,
+    pub(crate) index: IndexParams,
     pub(crate) forced: Option<InodeForm>,
     /// Compact inodes may have a time of their own, by seconds (48BIT).
     pub(crate) wide: bool,
@@ -48,7 +48,7 @@ pub(crate) struct InodeStyle {
 
 /// What is known of an inode besides its node.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Identity {
+pub(crate) struct InodeIdentity {
     pub(crate) id: NodeId,
     pub(crate) number: u32,
     pub(crate) links: u32,
@@ -57,15 +57,15 @@ pub(crate) struct Identity {
 
 /// Where flat data lies, and what of it goes inline.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FlatPlace<'d> {
+pub(crate) struct FlatData<'d> {
     pub(crate) bytes: u64,
     pub(crate) start_block: Option<u64>,
-    pub(crate) tail: Behind<'d>,
+    pub(crate) tail: InodeTail<'d>,
 }
 
-impl InodeStyle {
+impl InodeParams {
     /// As the options say, with times counted from `base`.
-    pub(crate) fn new(options: &Options, base: TimeBase, index: IndexStyle) -> Self {
+    pub(crate) fn new(options: &BuildOptions, base: TimeBase, index: IndexParams) -> Self {
         let forced = match (options.force_compact_inodes, options.force_extended_inodes) {
             (true, _) => Some(InodeForm::Compact),
             (_, true) => Some(InodeForm::Extended),
@@ -81,19 +81,19 @@ impl InodeStyle {
     pub(crate) fn flat<'d>(
         &self,
         node: &Node,
-        identity: Identity,
-        place: FlatPlace<'d>,
-    ) -> Result<Record<'d>> {
+        identity: InodeIdentity,
+        place: FlatData<'d>,
+    ) -> Result<InodeRecord<'d>> {
         let mut inode = self.inode(node, identity);
         inode.size = place.bytes;
-        if let Behind::Tail(_) | Behind::DirectoryTail(_) = place.tail {
+        if let InodeTail::Tail(_) | InodeTail::DirectoryTail(_) = place.tail {
             inode.layout = DataLayout::FlatInline;
         }
         inode.payload = match node.kind {
-            Kind::CharacterDevice { major, minor } | Kind::BlockDevice { major, minor } => {
+            NodeKind::CharacterDevice { major, minor } | NodeKind::BlockDevice { major, minor } => {
                 Payload::Device { major, minor }
             }
-            Kind::Fifo | Kind::Socket => Payload::Nothing,
+            NodeKind::Fifo | NodeKind::Socket => Payload::Nothing,
             _ => flat_payload(inode.layout, place)?,
         };
         self.record(identity, inode, place.tail)
@@ -106,14 +106,14 @@ impl InodeStyle {
     pub(crate) fn file<'d>(
         &self,
         node: &Node,
-        identity: Identity,
+        identity: InodeIdentity,
         bytes: u64,
         data: &'d FileData,
-    ) -> Result<Record<'d>> {
+    ) -> Result<InodeRecord<'d>> {
         let mut inode = self.inode(node, identity);
         inode.size = bytes;
-        let behind = self.set_data(&mut inode, data)?;
-        self.record(identity, inode, behind)
+        let tail = self.set_data(&mut inode, data)?;
+        self.record(identity, inode, tail)
     }
 
     /// The packed inode, or the metabox.
@@ -125,44 +125,44 @@ impl InodeStyle {
         number: u32,
         bytes: u64,
         data: &'d FileData,
-    ) -> Result<Record<'d>> {
+    ) -> Result<InodeRecord<'d>> {
         let mut inode = self.empty(FileType::Regular);
         (inode.ino, inode.size, inode.nlink) = (number, bytes, 1);
-        let behind = self.set_data(&mut inode, data)?;
+        let tail = self.set_data(&mut inode, data)?;
         let form = self.form(&inode)?;
-        Ok(Record { node: None, inode, form, behind })
+        Ok(InodeRecord { node: None, inode, form, tail })
     }
 
-    fn set_data<'d>(&self, inode: &mut Inode, data: &'d FileData) -> Result<Behind<'d>> {
+    fn set_data<'d>(&self, inode: &mut DiskInode, data: &'d FileData) -> Result<InodeTail<'d>> {
         match data {
             FileData::Flat { start_block, tail } => {
-                let tail = if tail.is_empty() { Behind::Nothing } else { Behind::Tail(tail) };
-                if let Behind::Tail(_) = tail {
+                let tail = if tail.is_empty() { InodeTail::Nothing } else { InodeTail::Tail(tail) };
+                if let InodeTail::Tail(_) = tail {
                     inode.layout = DataLayout::FlatInline;
                 }
-                let place = FlatPlace { bytes: inode.size, start_block: *start_block, tail };
+                let place = FlatData { bytes: inode.size, start_block: *start_block, tail };
                 inode.payload = flat_payload(inode.layout, place)?;
                 Ok(tail)
             }
             FileData::Chunks { format, places } => {
                 inode.layout = DataLayout::Chunk;
                 inode.payload = Payload::Chunks(*format);
-                Ok(Behind::Chunks(*format, places))
+                Ok(InodeTail::Chunks(*format, places))
             }
             FileData::Compressed(compressed) => {
                 let plan = IndexPlan::new(compressed, self.index)?;
                 inode.layout = plan.layout;
                 inode.payload = Payload::CompressedBlocks(plan.blocks());
-                Ok(Behind::Index(plan))
+                Ok(InodeTail::Index(plan))
             }
             FileData::Hole => {
                 inode.payload = Payload::StartBlock(None);
-                Ok(Behind::Nothing)
+                Ok(InodeTail::Nothing)
             }
         }
     }
 
-    fn inode(&self, node: &Node, identity: Identity) -> Inode {
+    fn inode(&self, node: &Node, identity: InodeIdentity) -> DiskInode {
         let metadata = &node.metadata;
         let mut inode = self.empty(node.kind.file_type());
         inode.mode |= metadata.permissions & 0o7777;
@@ -175,8 +175,8 @@ impl InodeStyle {
         inode
     }
 
-    fn empty(&self, file_type: FileType) -> Inode {
-        Inode {
+    fn empty(&self, file_type: FileType) -> DiskInode {
+        DiskInode {
             bytes: 0,
             layout: DataLayout::FlatPlain,
             file_type,
@@ -195,15 +195,15 @@ impl InodeStyle {
 
     fn record<'d>(
         &self,
-        identity: Identity,
-        inode: Inode,
-        behind: Behind<'d>,
-    ) -> Result<Record<'d>> {
+        identity: InodeIdentity,
+        inode: DiskInode,
+        tail: InodeTail<'d>,
+    ) -> Result<InodeRecord<'d>> {
         let form = self.form(&inode)?;
-        Ok(Record { node: Some(identity.id), inode, form, behind })
+        Ok(InodeRecord { node: Some(identity.id), inode, form, tail })
     }
 
-    fn form(&self, inode: &Inode) -> Result<InodeForm> {
+    fn form(&self, inode: &DiskInode) -> Result<InodeForm> {
         let fits = inode.fits_compact(self.base, self.wide);
         match self.forced {
             Some(InodeForm::Compact) if !fits => Err(Error::new(ErrorKind::Unsupported(
@@ -217,32 +217,34 @@ impl InodeStyle {
 }
 
 /// Only an inline inode without whole blocks has no start block: elsewhere that would be a hole.
-fn flat_payload(layout: DataLayout, place: FlatPlace<'_>) -> Result<Payload> {
+fn flat_payload(layout: DataLayout, place: FlatData<'_>) -> Result<Payload> {
     match (layout, place.start_block) {
         (DataLayout::FlatPlain, None) if place.bytes > 0 => {
-            Err(Error::new(ErrorKind::Defect("flat data without a place")))
+            Err(Error::new(ErrorKind::Internal("flat data without a place")))
         }
         (DataLayout::FlatPlain, None) => Ok(Payload::StartBlock(Some(0))),
         (_, start) => Ok(Payload::StartBlock(start)),
     }
 }
 
-impl Record<'_> {
+impl InodeRecord<'_> {
     /// What the inode takes; `None` past 2^64.
-    pub(crate) fn shape(&self) -> Option<Shape> {
+    pub(crate) fn inode_extent(&self) -> Option<InodeExtent> {
         let core = u64::from(self.form.bytes()) + u64::from(self.inode.xattr_bytes);
-        let (behind, tail) = match self.behind {
-            Behind::Nothing => (0, 0),
-            Behind::Tail(tail) => (0, tail.len() as u64),
-            Behind::DirectoryTail(bytes) => (0, u64::from(bytes)),
-            Behind::Chunks(format, places) => {
+        let (after, tail) = match self.tail {
+            InodeTail::Nothing => (0, 0),
+            InodeTail::Tail(tail) => (0, tail.len() as u64),
+            InodeTail::DirectoryTail(bytes) => (0, u64::from(bytes)),
+            InodeTail::Chunks(format, places) => {
                 let unit = u64::from(format.entry_bytes());
                 let start = core.next_multiple_of(unit);
                 (start - core + unit.checked_mul(places.len() as u64)?, 0)
             }
-            Behind::Index(plan) => (plan.bytes(core, self.inode.size)?, plan.inline().len() as u64),
+            InodeTail::Index(plan) => {
+                (plan.bytes(core, self.inode.size)?, plan.inline().len() as u64)
+            }
         };
-        Some(Shape { lead: core.checked_add(behind)?, tail })
+        Some(InodeExtent { core_bytes: core.checked_add(after)?, tail })
     }
 
     /// The inode and what stands behind it. `xattrs` is its body, `directory_tail` the end of a
@@ -258,17 +260,17 @@ impl Record<'_> {
     ) -> Result<Vec<u8>> {
         let mut bytes = self.inode.to_bytes(base, self.form).map_err(format)?;
         bytes.extend_from_slice(xattrs);
-        match self.behind {
-            Behind::Nothing => {}
-            Behind::Tail(tail) => bytes.extend_from_slice(tail),
-            Behind::DirectoryTail(_) => bytes.extend_from_slice(directory_tail),
-            Behind::Chunks(chunk_format, places) => {
+        match self.tail {
+            InodeTail::Nothing => {}
+            InodeTail::Tail(tail) => bytes.extend_from_slice(tail),
+            InodeTail::DirectoryTail(_) => bytes.extend_from_slice(directory_tail),
+            InodeTail::Chunks(chunk_format, places) => {
                 bytes.resize(bytes.len().next_multiple_of(chunk_format.entry_bytes().into()), 0);
                 for place in places {
                     chunk_format.push_entry(*place, &mut bytes).map_err(format)?;
                 }
             }
-            Behind::Index(plan) => {
+            InodeTail::Index(plan) => {
                 plan.write(self.inode.size, &mut bytes)?;
                 bytes.extend_from_slice(plan.inline());
             }

@@ -3,12 +3,12 @@
 
 use std::path::PathBuf;
 
-use crate::tree::{Kind, NodeId, Tree};
+use crate::tree::{NodeId, NodeKind, Tree};
 use crate::{Error, ErrorKind, Result};
 
 /// Which inodes an image gets.
 #[derive(Debug)]
-pub(crate) struct Inventory {
+pub(crate) struct InodeOrder {
     /// In depth-first order of names, each where its first name is. The root comes first.
     pub(crate) order: Vec<NodeId>,
     /// By the index of the node: names, and for directories what Linux counts. 0: it has no name.
@@ -17,21 +17,21 @@ pub(crate) struct Inventory {
     parents: Vec<NodeId>,
 }
 
-impl Inventory {
+impl InodeOrder {
     /// Lists what has a name in `tree`.
     ///
     /// # Errors
     /// A directory with two names, which also is what a tree with a cycle has, and a symlink to nowhere
     /// or farther than Linux follows.
     pub(crate) fn new(tree: &Tree) -> Result<Self> {
-        let mut inventory = Self {
+        let mut inode_order = Self {
             order: Vec::with_capacity(tree.len()),
             links: vec![0; tree.len()],
             parents: vec![Tree::ROOT; tree.len()],
         };
-        tree.walk(|path, id| inventory.note(tree, id).map_err(|error| error.at(path_buf(path))))?;
-        inventory.note_parents(tree);
-        Ok(inventory)
+        tree.walk(|path, id| inode_order.note(tree, id).map_err(|error| error.at(path_buf(path))))?;
+        inode_order.note_parents(tree);
+        Ok(inode_order)
     }
 
     /// Names of `id`; for directories two and one more for each directory in it.
@@ -56,13 +56,13 @@ impl Inventory {
         }
         *links = links.checked_add(1).ok_or_else(|| unsupported("an inode with 2^32 names"))?;
         match &node.kind {
-            Kind::Symlink(target) if target.is_empty() => {
+            NodeKind::Symlink(target) if target.is_empty() => {
                 Err(unsupported("a symlink without a target"))
             }
-            Kind::Symlink(target) if target.len() > TARGET_MAX_BYTES => {
+            NodeKind::Symlink(target) if target.len() > TARGET_MAX_BYTES => {
                 Err(unsupported("a symlink with a target of more than 4,095 bytes"))
             }
-            Kind::Symlink(target) if target.contains(&0) => {
+            NodeKind::Symlink(target) if target.contains(&0) => {
                 Err(unsupported("a symlink with a NUL in its target"))
             }
             _ => Ok(()),
@@ -114,18 +114,18 @@ mod tests {
     #[test]
     fn an_inode_comes_once_and_counts_its_names() {
         let mut tree = Tree::new(metadata());
-        let file = tree.add(node(Kind::Fifo)).unwrap();
+        let file = tree.add(node(NodeKind::Fifo)).unwrap();
         let directory = tree.add(Node::directory(metadata())).unwrap();
-        let nameless = tree.add(node(Kind::Socket)).unwrap();
+        let nameless = tree.add(node(NodeKind::Socket)).unwrap();
         tree.link(Tree::ROOT, b"z", file).unwrap();
         tree.link(Tree::ROOT, b"a", directory).unwrap();
         tree.link(directory, b"link", file).unwrap();
-        let inventory = Inventory::new(&tree).unwrap();
-        assert_eq!(inventory.order, [Tree::ROOT, directory, file]);
-        assert_eq!(inventory.links(Tree::ROOT), 3);
-        assert_eq!((inventory.links(directory), inventory.links(file)), (2, 2));
-        assert_eq!(inventory.links(nameless), 0);
-        assert_eq!(inventory.parent(directory), Tree::ROOT);
+        let inode_order = InodeOrder::new(&tree).unwrap();
+        assert_eq!(inode_order.order, [Tree::ROOT, directory, file]);
+        assert_eq!(inode_order.links(Tree::ROOT), 3);
+        assert_eq!((inode_order.links(directory), inode_order.links(file)), (2, 2));
+        assert_eq!(inode_order.links(nameless), 0);
+        assert_eq!(inode_order.parent(directory), Tree::ROOT);
     }
 
     #[test]
@@ -134,7 +134,7 @@ mod tests {
         let outer = tree.add(Node::directory(metadata())).unwrap();
         tree.link(Tree::ROOT, b"outer", outer).unwrap();
         tree.link(outer, b"again", outer).unwrap();
-        let error = Inventory::new(&tree).unwrap_err();
+        let error = InodeOrder::new(&tree).unwrap_err();
         assert_eq!(error.to_string(), "outer/again: a directory with two names");
     }
 
@@ -143,9 +143,9 @@ mod tests {
         let targets: [&[u8]; 3] = [b"", &[b'x'; 4096], b"a\0b"];
         for target in targets {
             let mut tree = Tree::new(metadata());
-            let link = tree.add(node(Kind::Symlink(target.into()))).unwrap();
+            let link = tree.add(node(NodeKind::Symlink(target.into()))).unwrap();
             tree.link(Tree::ROOT, b"link", link).unwrap();
-            Inventory::new(&tree).unwrap_err();
+            InodeOrder::new(&tree).unwrap_err();
         }
     }
 }

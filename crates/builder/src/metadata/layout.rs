@@ -14,21 +14,21 @@ pub(crate) const SLOT_BYTES: u64 = 32;
 
 /// What an inode takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct InodeExtent {
     /// The inode, its xattrs and its index: they may cross blocks.
-    pub(crate) lead: u64,
-    /// What is inline behind them: it ends in the block in which the lead ends.
+    pub(crate) core_bytes: u64,
+    /// What is inline behind them: it ends in the block in which the core_bytes ends.
     pub(crate) tail: u64,
 }
 
-impl Shape {
+impl InodeExtent {
     fn bytes(self) -> u64 {
-        self.lead.saturating_add(self.tail)
+        self.core_bytes.saturating_add(self.tail)
     }
 
-    /// Whether there is a place for it at all. A lead ends in its block where its length modulo 32 allows.
+    /// Whether there is a place for it at all. A core_bytes ends in its block where its length modulo 32 allows.
     pub(crate) fn is_possible(self, block_size: BlockSize) -> bool {
-        let least = match self.lead % SLOT_BYTES {
+        let least = match self.core_bytes % SLOT_BYTES {
             0 => SLOT_BYTES,
             rest => rest,
         };
@@ -38,7 +38,7 @@ impl Shape {
 
 /// Places inodes, from some byte of the image on.
 #[derive(Debug)]
-pub(crate) struct Layout {
+pub(crate) struct InodeAllocator {
     block_bytes: u64,
     /// Everything from here on is free.
     end: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Layout {
     gaps: BTreeSet<(u64, u64)>,
 }
 
-impl Layout {
+impl InodeAllocator {
     /// A layout that starts at byte `start` of the image.
     pub(crate) fn new(block_size: BlockSize, start: u64) -> Self {
         Self {
@@ -56,42 +56,42 @@ impl Layout {
         }
     }
 
-    /// Behind the last byte that is taken.
+    /// InodeTail the last byte that is taken.
     pub(crate) fn end(&self) -> u64 {
         self.end
     }
 
     /// Goes on at `start`, the start of a block. What is left of the last block is used, too.
-    pub(crate) fn go_on_at(&mut self, start: u64) {
+    pub(crate) fn resume_at(&mut self, start: u64) {
         let rest = self.end..self.end.next_multiple_of(self.block_bytes).min(start);
-        self.keep(rest);
+        self.add_gap(rest);
         self.end = start;
     }
 
-    /// Finds a place for a [possible](Shape::is_possible) inode: where it starts, a multiple of 32.
-    pub(crate) fn place(&mut self, shape: Shape) -> u64 {
-        let bytes = shape.bytes();
+    /// Finds a place for a [possible](InodeExtent::is_possible) inode: where it starts, a multiple of 32.
+    pub(crate) fn place(&mut self, inode_extent: InodeExtent) -> u64 {
+        let bytes = inode_extent.bytes();
         if let Some(&(gap, start)) = self.gaps.range((bytes, 0)..).next() {
             self.gaps.remove(&(gap, start));
-            self.keep(start.saturating_add(bytes)..start.saturating_add(gap));
+            self.add_gap(start.saturating_add(bytes)..start.saturating_add(gap));
             return start;
         }
-        let start = self.first_fit(shape);
-        self.keep(self.end..start);
+        let start = self.first_fit(inode_extent);
+        self.add_gap(self.end..start);
         self.end = start.saturating_add(bytes).next_multiple_of(SLOT_BYTES);
         start
     }
 
-    /// The first place from the end on. If the tail does not fit into the block in which the lead would
+    /// The first place from the end on. If the tail does not fit into the block in which the core_bytes would
     /// end, it is the next block's start or a place behind it: an inode in one block is read at once.
-    fn first_fit(&self, shape: Shape) -> u64 {
-        if self.fits_at(self.end, shape) {
+    fn first_fit(&self, inode_extent: InodeExtent) -> u64 {
+        if self.fits_at(self.end, inode_extent) {
             return self.end;
         }
         let mut start = self.end.next_multiple_of(self.block_bytes);
-        // A lead ends somewhere in its block, in steps of 32: one round of them finds the place.
+        // A core_bytes ends somewhere in its block, in steps of 32: one round of them finds the place.
         for _ in 0..self.block_bytes / SLOT_BYTES {
-            if self.fits_at(start, shape) {
+            if self.fits_at(start, inode_extent) {
                 break;
             }
             start = start.saturating_add(SLOT_BYTES);
@@ -99,17 +99,17 @@ impl Layout {
         start
     }
 
-    fn fits_at(&self, start: u64, shape: Shape) -> bool {
-        if shape.tail == 0 {
+    fn fits_at(&self, start: u64, inode_extent: InodeExtent) -> bool {
+        if inode_extent.tail == 0 {
             return true;
         }
-        // Old kernels look for a symlink's target in the block in which its inode ends.
-        let used = start.saturating_add(shape.lead) % self.block_bytes;
-        used != 0 && used.saturating_add(shape.tail) <= self.block_bytes
+        // Old kernels check_cancelled for a symlink's target in the block in which its inode ends.
+        let used = start.saturating_add(inode_extent.core_bytes) % self.block_bytes;
+        used != 0 && used.saturating_add(inode_extent.tail) <= self.block_bytes
     }
 
     /// Keeps a free range for later, block by block.
-    fn keep(&mut self, free: Range<u64>) {
+    fn add_gap(&mut self, free: Range<u64>) {
         let mut start = free.start.next_multiple_of(SLOT_BYTES);
         while start < free.end {
             let end = start.saturating_add(1).next_multiple_of(self.block_bytes).min(free.end);
@@ -131,44 +131,44 @@ mod tests {
         BlockSize::from_bits(bits).unwrap()
     }
 
-    fn shape(lead: u64, tail: u64) -> Shape {
-        Shape { lead, tail }
+    fn inode_extent(core_bytes: u64, tail: u64) -> InodeExtent {
+        InodeExtent { core_bytes, tail }
     }
 
     #[test]
     fn a_tail_that_would_cross_a_block_goes_to_the_next_one() {
-        let mut layout = Layout::new(block_size(9), 512);
-        assert_eq!(layout.place(shape(32, 300)), 512);
-        assert_eq!(layout.place(shape(32, 300)), 1024);
-        assert_eq!(layout.place(shape(32, 100)), 864);
-        assert_eq!(layout.place(shape(64, 0)), 1376);
+        let mut layout = InodeAllocator::new(block_size(9), 512);
+        assert_eq!(layout.place(inode_extent(32, 300)), 512);
+        assert_eq!(layout.place(inode_extent(32, 300)), 1024);
+        assert_eq!(layout.place(inode_extent(32, 100)), 864);
+        assert_eq!(layout.place(inode_extent(64, 0)), 1376);
         assert_eq!(layout.end(), 1440);
     }
 
     #[test]
     fn a_tail_never_starts_a_block() {
-        let mut layout = Layout::new(block_size(9), 480);
-        assert_eq!(layout.place(shape(32, 10)), 512);
-        assert_eq!(layout.place(shape(32, 0)), 480);
+        let mut layout = InodeAllocator::new(block_size(9), 480);
+        assert_eq!(layout.place(inode_extent(32, 10)), 512);
+        assert_eq!(layout.place(inode_extent(32, 0)), 480);
     }
 
     #[test]
     fn what_is_left_of_the_head_is_used() {
-        let mut layout = Layout::new(block_size(12), 1152);
-        assert_eq!(layout.place(shape(32, 60)), 1152);
-        layout.go_on_at(1 << 20);
-        assert_eq!(layout.place(shape(32, 2000)), 1248);
-        assert_eq!(layout.place(shape(32, 2000)), 1 << 20);
-        assert_eq!(layout.place(shape(32, 700)), 3296);
-        assert_eq!(layout.place(shape(32, 28)), 4032);
+        let mut layout = InodeAllocator::new(block_size(12), 1152);
+        assert_eq!(layout.place(inode_extent(32, 60)), 1152);
+        layout.resume_at(1 << 20);
+        assert_eq!(layout.place(inode_extent(32, 2000)), 1248);
+        assert_eq!(layout.place(inode_extent(32, 2000)), 1 << 20);
+        assert_eq!(layout.place(inode_extent(32, 700)), 3296);
+        assert_eq!(layout.place(inode_extent(32, 28)), 4032);
     }
 
     #[test]
     fn a_tail_that_fits_no_block_is_told() {
-        assert!(shape(32, 480).is_possible(block_size(9)));
-        assert!(!shape(32, 481).is_possible(block_size(9)));
-        assert!(shape(44, 500).is_possible(block_size(9)));
-        assert!(!shape(44, 501).is_possible(block_size(9)));
+        assert!(inode_extent(32, 480).is_possible(block_size(9)));
+        assert!(!inode_extent(32, 481).is_possible(block_size(9)));
+        assert!(inode_extent(44, 500).is_possible(block_size(9)));
+        assert!(!inode_extent(44, 501).is_possible(block_size(9)));
     }
 
     proptest! {
@@ -178,16 +178,16 @@ mod tests {
         ) {
             let size = block_size(bits);
             let block = u64::from(size.bytes());
-            let mut layout = Layout::new(size, 1152);
+            let mut layout = InodeAllocator::new(size, 1152);
             let mut taken = Vec::new();
-            for (lead, tail) in shapes {
-                let shape = Shape { lead, tail };
-                if !shape.is_possible(size) {
+            for (core_bytes, tail) in shapes {
+                let inode_extent = InodeExtent { core_bytes, tail };
+                if !inode_extent.is_possible(size) {
                     continue;
                 }
-                let start = layout.place(shape);
+                let start = layout.place(inode_extent);
                 prop_assert_eq!(start % 32, 0);
-                let behind = start + lead;
+                let behind = start + core_bytes;
                 prop_assert!(tail == 0 || (behind - 1) / block == (behind + tail - 1) / block);
                 taken.push(start..behind + tail);
             }

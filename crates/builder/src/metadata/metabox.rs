@@ -1,17 +1,17 @@
 //! The metabox while it is written: its inodes one after another, and as much of it at a time as somebody
 //! wants.
 
-use super::look;
-use super::placed::Placed;
-use super::records::Records;
+use super::check_cancelled;
+use super::placed::InodePlacement;
+use super::records::InodeRecords;
 use crate::Result;
-use crate::watch::Watch;
+use crate::observer::BuildObserver;
 
 /// Makes the bytes of the metabox from the first to the last.
-pub(super) struct MetaboxBytes<'a, 't> {
-    records: Records<'a, 't>,
-    placed: &'a Placed,
-    watch: &'a dyn Watch,
+pub(super) struct MetaboxGenerator<'a, 't> {
+    records: InodeRecords<'a, 't>,
+    placement: &'a InodePlacement,
+    observer: &'a dyn BuildObserver,
     /// How many inodes were made.
     inodes: usize,
     /// How many bytes were handed out.
@@ -20,10 +20,14 @@ pub(super) struct MetaboxBytes<'a, 't> {
     made: Vec<u8>,
 }
 
-impl<'a, 't> MetaboxBytes<'a, 't> {
-    /// The inodes of `placed` as `records` say them.
-    pub(super) fn new(records: Records<'a, 't>, placed: &'a Placed, watch: &'a dyn Watch) -> Self {
-        Self { records, placed, watch, inodes: 0, handed_out: 0, made: Vec::new() }
+impl<'a, 't> MetaboxGenerator<'a, 't> {
+    /// The inodes of `placement` as `records` say them.
+    pub(super) fn new(
+        records: InodeRecords<'a, 't>,
+        placement: &'a InodePlacement,
+        observer: &'a dyn BuildObserver,
+    ) -> Self {
+        Self { records, placement, observer, inodes: 0, handed_out: 0, made: Vec::new() }
     }
 
     /// The next `count` bytes.
@@ -35,16 +39,16 @@ impl<'a, 't> MetaboxBytes<'a, 't> {
     /// If two inodes overlap, which only a wrong layout makes.
     pub(super) fn next(&mut self, count: usize) -> Result<Vec<u8>> {
         while self.made.len() < count {
-            let Some(&(start, number)) = self.placed.metabox.get(self.inodes) else {
+            let Some(&(start, number)) = self.placement.metabox.get(self.inodes) else {
                 self.made.resize(count, 0);
                 break;
             };
-            look(self.inodes, self.watch)?;
+            check_cancelled(self.inodes, self.observer)?;
             self.inodes += 1;
             let start = usize::try_from(start - self.handed_out).unwrap_or(usize::MAX);
             assert!(self.made.len() <= start, "inode {number} starts in the one before it");
             self.made.resize(start, 0);
-            self.made.extend(self.records.render(number, self.placed)?);
+            self.made.extend(self.records.render(number, self.placement)?);
         }
         let rest = self.made.split_off(count);
         self.handed_out += count as u64;

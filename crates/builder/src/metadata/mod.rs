@@ -1,15 +1,15 @@
 //! Everything of an image but the contents of its regular files: inodes, directories, xattrs, indexes.
 //!
-//! [`Prepared`] is made before the data is written, since the root lies in the head of the image, in front
-//! of the data; [`Prepared::write`] does the rest behind it:
+//! [`MetadataWriter`] is made before the data is written, since the root lies in the head of the image, in front
+//! of the data; [`MetadataWriter::write`] does the rest behind it:
 //!
 //! ```text
 //! head: superblock, configuration records, long prefixes, root, and whatever else fits its last block
 //! data: as the data path appended it
-//! zone: shared xattrs, inodes
+//! area: shared xattrs, inodes
 //! whole blocks of directories and of long symlinks
 //! data of the packed inode, which compressed directories are a part of
-//! data of the metabox, if the inodes lie in it and not in the zone
+//! data of the metabox, if the inodes lie in it and not in the area
 //! the inodes of these two, if the head has no room for them
 //! ```
 //!
@@ -36,40 +36,40 @@ mod zone;
 use ferrofs_ondisk::Nid;
 
 pub(crate) use self::features::Features;
-pub(crate) use self::inventory::Inventory;
+pub(crate) use self::inventory::InodeOrder;
 pub(crate) use self::time_base::SuperblockTimes;
 pub(crate) use self::xattrs::{long_prefix, prefix_of_digest};
 
 use self::directories::Directories;
-use self::inodes::Behind;
+use self::inodes::InodeTail;
 use self::inventory::path_of;
-use self::layout::{Layout, SLOT_BYTES};
-use self::metabox::MetaboxBytes;
-use self::placed::{Item, Placed};
-use self::records::Records;
+use self::layout::{InodeAllocator, SLOT_BYTES};
+use self::metabox::MetaboxGenerator;
+use self::placed::{AreaItem, InodePlacement};
+use self::records::InodeRecords;
 use self::xattrs::XattrPlan;
-use self::zone::Zone;
-use crate::data::{Compressed, DataMap, FileData, Fragment, SpecialFile};
+use self::zone::MetadataArea;
+use crate::data::{CompressedData, DataMap, FileData, InternalFile, PackedFragment};
 use crate::fragments::PackedFile;
-use crate::image_file::ImageFile;
-use crate::rendered::rendered;
-use crate::tree::{Kind, Node, NodeId, Tree};
-use crate::watch::{Phase, Watch};
-use crate::write_data::{MakeBytes, write_metabox, write_packed};
-use crate::{Error, ErrorKind, Options, Result};
+use crate::image_file::ImageWriter;
+use crate::observer::{BuildObserver, BuildPhase};
+use crate::rendered::memory_content;
+use crate::tree::{Node, NodeId, NodeKind, Tree};
+use crate::write_data::{ByteGenerator, write_metabox, write_packed};
+use crate::{BuildOptions, Error, ErrorKind, Result};
 
 /// Inodes that are handled between two looks at whether to stop.
-const INODES_A_LOOK: usize = 1024;
+const CANCEL_CHECK_INODES: usize = 1024;
 
 /// A tree that has been looked through, and the head of its image.
 #[derive(Debug)]
-pub(crate) struct Prepared<'t> {
+pub(crate) struct MetadataWriter<'t> {
     tree: &'t Tree,
-    options: &'t Options,
-    pub(crate) inventory: Inventory,
+    options: &'t BuildOptions,
+    pub(crate) inode_order: InodeOrder,
     xattrs: XattrPlan<'t>,
     pub(crate) times: SuperblockTimes,
-    layout: Layout,
+    layout: InodeAllocator,
     root_at: u64,
     /// Bytes of the head: whole blocks.
     pub(crate) head_bytes: u64,
@@ -77,7 +77,7 @@ pub(crate) struct Prepared<'t> {
 
 /// What the superblock says of the metadata.
 #[derive(Debug)]
-pub(crate) struct Written {
+pub(crate) struct WrittenMetadata {
     /// The head, but for what lies in front of the root.
     pub(crate) head: Vec<u8>,
     pub(crate) features: Features,
@@ -88,19 +88,19 @@ pub(crate) struct Written {
     pub(crate) inodes: u64,
 }
 
-impl<'t> Prepared<'t> {
+impl<'t> MetadataWriter<'t> {
     /// Looks through `tree`.
     ///
     /// # Errors
     /// Whatever an image cannot hold, with the path.
-    pub(crate) fn new(tree: &'t Tree, options: &'t Options) -> Result<Self> {
-        let inventory = Inventory::new(tree)?;
-        let xattrs = XattrPlan::new(tree, &inventory.order, options)
+    pub(crate) fn new(tree: &'t Tree, options: &'t BuildOptions) -> Result<Self> {
+        let inode_order = InodeOrder::new(tree)?;
+        let xattrs = XattrPlan::new(tree, &inode_order.order, options)
             .map_err(|(id, error)| error.at(path_of(tree, id)))?;
-        let of_inodes = inventory.order.iter().map(|id| tree.node(*id).metadata.mtime);
+        let of_inodes = inode_order.order.iter().map(|id| tree.node(*id).metadata.mtime);
         let times = SuperblockTimes::choose(options.time, options.wide, of_inodes);
-        let layout = Layout::new(options.block_size, 0);
-        Ok(Self { tree, options, inventory, xattrs, times, layout, root_at: 0, head_bytes: 0 })
+        let layout = InodeAllocator::new(options.block_size, 0);
+        Ok(Self { tree, options, inode_order, xattrs, times, layout, root_at: 0, head_bytes: 0 })
     }
 
     /// Places the root behind the first `front_bytes` of the image, which belong to others, and settles how
@@ -108,16 +108,16 @@ impl<'t> Prepared<'t> {
     ///
     /// # Errors
     /// What an image cannot say of its root.
-    pub(crate) fn settle_head(&mut self, front_bytes: u64) -> Result<()> {
+    pub(crate) fn place_root(&mut self, front_bytes: u64) -> Result<()> {
         let mut data = DataMap::default();
         if self.options.compress_directories {
             // How much it takes does not depend on where its fragment lies.
             data.files.push(Some(packed_directory(0, 0)));
         }
-        let records = Records { prepared: self, data: &data };
-        let shape = records.shape(&records.record(0, 0)?)?;
-        self.layout = Layout::new(self.options.block_size, front_bytes);
-        self.root_at = self.layout.place(shape);
+        let records = InodeRecords { prepared: self, data: &data };
+        let inode_extent = records.inode_extent(&records.record(0, 0)?)?;
+        self.layout = InodeAllocator::new(self.options.block_size, front_bytes);
+        self.root_at = self.layout.place(inode_extent);
         let block = u64::from(self.options.block_size.bytes());
         self.head_bytes = self.layout.end().next_multiple_of(block);
         Ok(())
@@ -159,48 +159,51 @@ impl<'t> Prepared<'t> {
     pub(crate) fn write(
         &mut self,
         (data, packed): (&mut DataMap, PackedFile),
-        image: &mut ImageFile,
-        watch: &dyn Watch,
-    ) -> Result<Written> {
+        image: &mut ImageWriter,
+        observer: &dyn BuildObserver,
+    ) -> Result<WrittenMetadata> {
         image.fill_block()?;
         if self.options.compress_directories {
             self.pack_directories(data, packed.bytes())?;
         }
         let block_size = self.options.block_size;
-        let mut rest = std::mem::replace(&mut self.layout, Layout::new(block_size, 0));
-        rest.go_on_at(image.bytes());
+        let mut rest = std::mem::replace(&mut self.layout, InodeAllocator::new(block_size, 0));
+        rest.resume_at(image.bytes());
         // What the head has left over is kept for the special files, if there will be any.
-        let zone = match self.has_special_files(&packed) {
-            true => Layout::new(block_size, image.bytes()),
-            false => std::mem::replace(&mut rest, Layout::new(block_size, 0)),
+        let area = match self.has_special_files(&packed) {
+            true => InodeAllocator::new(block_size, image.bytes()),
+            false => std::mem::replace(&mut rest, InodeAllocator::new(block_size, 0)),
         };
-        let records = Records { prepared: self, data };
-        let mut placed = records.place(zone, watch)?;
+        let records = InodeRecords { prepared: self, data };
+        let mut placement = records.place(area, observer)?;
         // A head is the superblock, at most 33 KiB of long prefixes, and a root.
         let head = vec![0; usize::try_from(self.head_bytes).unwrap_or(0)];
-        let head = records.write_zone(&placed, Zone::new(image, head), watch)?;
-        records.write_blocks(&placed, image, watch)?;
-        data.packed = self.write_packed(&placed, packed, image, watch)?;
-        let metabox = self.write_metabox(&placed, data, image, watch)?;
-        rest.go_on_at(image.bytes());
-        let records = Records { prepared: self, data };
+        let head = records.write_area(&placement, MetadataArea::new(image, head), observer)?;
+        records.write_blocks(&placement, image, observer)?;
+        data.packed = self.write_packed(&placement, packed, image, observer)?;
+        let metabox = self.write_metabox(&placement, data, image, observer)?;
+        rest.resume_at(image.bytes());
+        let records = InodeRecords { prepared: self, data };
         let files = [data.packed.as_ref(), metabox.as_ref()];
-        let (head, nids) =
-            records.write_special(files, (rest, &mut placed.features), Zone::new(image, head))?;
+        let (head, nids) = records.write_special(
+            files,
+            (rest, &mut placement.features),
+            MetadataArea::new(image, head),
+        )?;
         let [packed, metabox] = nids;
         let block = u64::from(block_size.bytes());
-        let xattr_block = u32::try_from(placed.shared_at / block).map_err(|_| {
+        let xattr_block = u32::try_from(placement.shared_at / block).map_err(|_| {
             let what = "shared xattrs behind 2^32 blocks: share none, or use larger blocks";
             Error::new(ErrorKind::Unsupported(what.to_owned()))
         })?;
-        Ok(Written {
+        Ok(WrittenMetadata {
             head,
-            features: placed.features,
+            features: placement.features,
             root: Nid::new(self.root_at / SLOT_BYTES),
             packed,
             metabox,
             xattr_block,
-            inodes: self.inventory.order.len() as u64,
+            inodes: self.inode_order.order.len() as u64,
         })
     }
 
@@ -213,8 +216,8 @@ impl<'t> Prepared<'t> {
     /// Gives every directory its place in the packed inode, in which the ends of files take `at` bytes.
     fn pack_directories(&self, data: &mut DataMap, mut at: u64) -> Result<()> {
         data.files.resize(self.tree.len(), None);
-        for &id in &self.inventory.order {
-            if !matches!(self.node(id).kind, Kind::Directory(_)) {
+        for &id in &self.inode_order.order {
+            if !matches!(self.node(id).kind, NodeKind::Directory(_)) {
                 continue;
             }
             let bytes = self.directories().bytes(id)?;
@@ -230,49 +233,50 @@ impl<'t> Prepared<'t> {
     /// Writes the data of the packed inode, if there is any; directories lie behind what files have in it.
     fn write_packed(
         &self,
-        placed: &Placed,
+        placement: &InodePlacement,
         mut packed: PackedFile,
-        image: &mut ImageFile,
-        watch: &dyn Watch,
-    ) -> Result<Option<SpecialFile>> {
+        image: &mut ImageWriter,
+        observer: &dyn BuildObserver,
+    ) -> Result<Option<InternalFile>> {
         if self.options.compress_directories {
             let mut all = Vec::new();
-            for (number, id) in self.inventory.order.iter().enumerate() {
-                look(number, watch)?;
-                if matches!(self.node(*id).kind, Kind::Directory(_)) {
-                    all.extend(self.directories().render(*id, &|id| placed.nid(id))?);
+            for (number, id) in self.inode_order.order.iter().enumerate() {
+                check_cancelled(number, observer)?;
+                if matches!(self.node(*id).kind, NodeKind::Directory(_)) {
+                    all.extend(self.directories().render(*id, &|id| placement.nid(id))?);
                 }
             }
             let bytes = all.len() as u64;
-            packed.add_file(&rendered("the directories", 0, all, bytes), None)?;
+            packed.add_file(&memory_content("the directories", 0, all, bytes), None)?;
         }
         let Some(content) = packed.take_content() else { return Ok(None) };
-        watch.phase(Phase::Data);
-        let written = write_packed(&content, self.options, image, watch)?;
-        watch.phase(Phase::Metadata);
+        observer.phase(BuildPhase::Data);
+        let written = write_packed(&content, self.options, image, observer)?;
+        observer.phase(BuildPhase::Metadata);
         Ok(Some(written))
     }
 
     /// Writes the data of the metabox, if inodes lie in it.
     fn write_metabox(
         &self,
-        placed: &Placed,
+        placement: &InodePlacement,
         data: &DataMap,
-        image: &mut ImageFile,
-        watch: &dyn Watch,
-    ) -> Result<Option<SpecialFile>> {
-        if placed.metabox_bytes == 0 {
+        image: &mut ImageWriter,
+        observer: &dyn BuildObserver,
+    ) -> Result<Option<InternalFile>> {
+        if placement.metabox_bytes == 0 {
             return Ok(None);
         }
-        let mut bytes = MetaboxBytes::new(Records { prepared: self, data }, placed, watch);
+        let mut bytes =
+            MetaboxGenerator::new(InodeRecords { prepared: self, data }, placement, observer);
         let mut next = |count| bytes.next(count);
-        let made = (placed.metabox_bytes, &mut next as MakeBytes<'_>);
-        write_metabox(made, self.options, image, watch).map(Some)
+        let made = (placement.metabox_bytes, &mut next as ByteGenerator<'_>);
+        write_metabox(made, self.options, image, observer).map(Some)
     }
 
     fn directories(&self) -> Directories<'_> {
         let options = self.options;
-        Directories::new(self.tree, &self.inventory, options.block_size, options.omit_dot)
+        Directories::new(self.tree, &self.inode_order, options.block_size, options.omit_dot)
     }
 
     fn node(&self, id: NodeId) -> &'t Node {
@@ -282,60 +286,60 @@ impl<'t> Prepared<'t> {
 
 /// A directory of `bytes` bytes at byte `offset` of the packed inode.
 fn packed_directory(bytes: u64, offset: u64) -> FileData {
-    let fragment = Some(Fragment { bytes, offset });
-    FileData::Compressed(Compressed { fragment, ..Compressed::default() })
+    let fragment = Some(PackedFragment { bytes, offset });
+    FileData::Compressed(CompressedData { fragment, ..CompressedData::default() })
 }
 
-impl Records<'_, '_> {
-    /// Writes what lies in the zone. Returns the head.
-    fn write_zone(
+impl InodeRecords<'_, '_> {
+    /// Writes what lies in the area. Returns the head.
+    fn write_area(
         &self,
-        placed: &Placed,
-        mut zone: Zone<'_>,
-        watch: &dyn Watch,
+        placement: &InodePlacement,
+        mut area: MetadataArea<'_>,
+        observer: &dyn BuildObserver,
     ) -> Result<Vec<u8>> {
-        for (count, (start, item)) in placed.zone.iter().enumerate() {
-            look(count, watch)?;
+        for (count, (start, item)) in placement.area.iter().enumerate() {
+            check_cancelled(count, observer)?;
             match item {
-                Item::Inode(number) => zone.put(*start, &self.render(*number, placed)?)?,
-                Item::SharedXattrs => zone.put(*start, &self.prepared.xattrs.shared)?,
+                AreaItem::Inode(number) => area.put(*start, &self.render(*number, placement)?)?,
+                AreaItem::SharedXattrs => area.put(*start, &self.prepared.xattrs.shared)?,
             }
         }
-        zone.end(self.block_size().offset_of(placed.zone_end_block).ok_or_else(too_large)?)
+        area.end(self.block_size().offset_of(placement.area_end_block).ok_or_else(too_large)?)
     }
 
     /// The bytes of an inode with what stands behind it.
-    fn render(&self, number: usize, placed: &Placed) -> Result<Vec<u8>> {
+    fn render(&self, number: usize, placement: &InodePlacement) -> Result<Vec<u8>> {
         let prepared = self.prepared;
-        let Some(&id) = prepared.inventory.order.get(number) else { return Ok(Vec::new()) };
-        let record = self.record(number, placed.block(id))?;
-        let shared_at = self.block_size().within(placed.shared_at);
+        let Some(&id) = prepared.inode_order.order.get(number) else { return Ok(Vec::new()) };
+        let record = self.record(number, placement.block(id))?;
+        let shared_at = self.block_size().within(placement.shared_at);
         let xattrs = prepared.xattrs.body_of_node(id, shared_at)?;
-        let directory_tail = match record.behind {
-            Behind::DirectoryTail(bytes) => {
-                let mut all = prepared.directories().render(id, &|id| placed.nid(id))?;
+        let directory_tail = match record.tail {
+            InodeTail::DirectoryTail(bytes) => {
+                let mut all = prepared.directories().render(id, &|id| placement.nid(id))?;
                 all.split_off(all.len().saturating_sub(bytes as usize))
             }
             _ => Vec::new(),
         };
-        let rendered = record.render(prepared.times.base, &xattrs, &directory_tail);
-        rendered.map_err(|error| error.at(path_of(prepared.tree, id)))
+        let memory_content = record.render(prepared.times.base, &xattrs, &directory_tail);
+        memory_content.map_err(|error| error.at(path_of(prepared.tree, id)))
     }
 
     /// Writes the whole blocks of directories and of long symlinks.
     fn write_blocks(
         &self,
-        placed: &Placed,
-        image: &mut ImageFile,
-        watch: &dyn Watch,
+        placement: &InodePlacement,
+        image: &mut ImageWriter,
+        observer: &dyn BuildObserver,
     ) -> Result<()> {
-        for (number, &id) in self.prepared.inventory.order.iter().enumerate() {
-            look(number, watch)?;
+        for (number, &id) in self.prepared.inode_order.order.iter().enumerate() {
+            check_cancelled(number, observer)?;
             let kind = &self.prepared.node(id).kind;
-            if !matches!(kind, Kind::Directory(_) | Kind::Symlink(_)) {
+            if !matches!(kind, NodeKind::Directory(_) | NodeKind::Symlink(_)) {
                 continue;
             }
-            let record = self.record(number, placed.block(id))?;
+            let record = self.record(number, placement.block(id))?;
             let blocks = self.own_blocks(&record);
             if blocks == 0 {
                 continue;
@@ -343,9 +347,9 @@ impl Records<'_, '_> {
             let whole = blocks.saturating_mul(u64::from(self.block_size().bytes()));
             let whole = usize::try_from(whole).map_err(|_| too_large())?;
             match kind {
-                Kind::Symlink(target) => image.write(target)?,
+                NodeKind::Symlink(target) => image.write(target)?,
                 _ => {
-                    let bytes = self.prepared.directories().render(id, &|id| placed.nid(id))?;
+                    let bytes = self.prepared.directories().render(id, &|id| placement.nid(id))?;
                     image.write(bytes.get(..whole).unwrap_or(&bytes))?;
                 }
             }
@@ -355,9 +359,9 @@ impl Records<'_, '_> {
     }
 }
 
-fn look(count: usize, watch: &dyn Watch) -> Result<()> {
-    if count.is_multiple_of(INODES_A_LOOK) && watch.should_stop() {
-        return Err(Error::new(ErrorKind::Stopped));
+fn check_cancelled(count: usize, observer: &dyn BuildObserver) -> Result<()> {
+    if count.is_multiple_of(CANCEL_CHECK_INODES) && observer.should_stop() {
+        return Err(Error::new(ErrorKind::Cancelled));
     }
     Ok(())
 }

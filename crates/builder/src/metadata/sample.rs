@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::Result;
-use crate::tree::{Content, Kind, Metadata, Node, Reader, Store, Timestamp};
+use crate::tree::{Content, ContentReader, ContentSource, Metadata, Node, NodeKind, Timestamp};
 
 pub(crate) fn metadata() -> Metadata {
     Metadata {
@@ -17,24 +17,24 @@ pub(crate) fn metadata() -> Metadata {
     }
 }
 
-pub(crate) fn node(kind: Kind) -> Node {
+pub(crate) fn node(kind: NodeKind) -> Node {
     Node { metadata: metadata(), kind }
 }
 
 pub(crate) fn file(bytes: &[u8]) -> Node {
-    let store = MemoryStore(bytes.into());
-    node(Kind::File(Content::new(Arc::new(store), bytes.len() as u64)))
+    let source = TestSource(bytes.into());
+    node(NodeKind::File(Content::new(Arc::new(source), bytes.len() as u64)))
 }
 
 #[derive(Clone, Debug)]
-struct MemoryStore(Arc<[u8]>);
+struct TestSource(Arc<[u8]>);
 
-impl Store for MemoryStore {
+impl ContentSource for TestSource {
     fn name(&self) -> String {
         "memory".to_owned()
     }
 
-    fn open(&self) -> Result<Box<dyn Reader>> {
+    fn open(&self) -> Result<Box<dyn ContentReader>> {
         Ok(Box::new(self.clone()))
     }
 
@@ -43,7 +43,7 @@ impl Store for MemoryStore {
     }
 }
 
-impl Reader for MemoryStore {
+impl ContentReader for TestSource {
     fn read_exact_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let start = usize::try_from(offset).unwrap();
         buffer.copy_from_slice(&self.0[start..start + buffer.len()]);

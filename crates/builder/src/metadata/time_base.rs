@@ -28,7 +28,7 @@ impl SuperblockTimes {
         wide: bool,
         times: impl Iterator<Item = Timestamp>,
     ) -> Self {
-        let mut counts = Counts::new();
+        let mut counts = TimeCounts::new();
         for time in times {
             *counts.entry((time.seconds, time.nanoseconds)).or_default() += 1;
         }
@@ -42,17 +42,17 @@ impl SuperblockTimes {
         };
         // Readers differ in what they make of an epoch before 1970.
         counts.retain(|(seconds, _), _| *seconds >= 0);
-        let base = if wide { oldest(&counts, image) } else { commonest(&counts, image, fixed) };
+        let base = if wide { oldest(&counts, image) } else { most_frequent(&counts, image, fixed) };
         let build_time = u32::try_from(image.saturating_sub(base.epoch)).unwrap_or(u32::MAX);
         Self { base, build_time }
     }
 }
 
 /// How many inodes have a time: seconds and nanoseconds.
-type Counts = HashMap<(i64, u32), u64>;
+type TimeCounts = HashMap<(i64, u32), u64>;
 
 /// The time that most inodes have, of those in the second `fixed` if there is one; else that of the image.
-fn commonest(counts: &Counts, image: i64, fixed: Option<i64>) -> TimeBase {
+fn most_frequent(counts: &TimeCounts, image: i64, fixed: Option<i64>) -> TimeBase {
     let most = counts
         .iter()
         .filter(|((seconds, _), _)| fixed.is_none_or(|fixed| *seconds == fixed))
@@ -62,7 +62,7 @@ fn commonest(counts: &Counts, image: i64, fixed: Option<i64>) -> TimeBase {
 }
 
 /// The nanoseconds that most inodes have, and the oldest second with these, or that of the image before it.
-fn oldest(counts: &Counts, image: i64) -> TimeBase {
+fn oldest(counts: &TimeCounts, image: i64) -> TimeBase {
     let mut by_nanoseconds: HashMap<u32, (u64, i64)> = HashMap::new();
     for ((seconds, nanoseconds), count) in counts {
         let (total, first) = by_nanoseconds.entry(*nanoseconds).or_insert((0, image));

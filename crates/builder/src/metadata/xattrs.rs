@@ -1,15 +1,15 @@
-//! Xattrs of the whole tree: which are stored once for many inodes, which names have long prefixes, and
+//! XattrMap of the whole tree: which are stored once for many inodes, which names have long prefixes, and
 //! the body of each inode. Bodies that are equal are one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ferrofs_ondisk::xattr::{
-    Entry, LongPrefix, NameIndex, filter_of_names, prefix_text, split_long_name, split_name,
+    LongPrefix, NameIndex, XattrEntry, filter_of_names, prefix_text, split_long_name, split_name,
     write_body, write_entry,
 };
 
 use crate::tree::{NodeId, Tree};
-use crate::{Error, ErrorKind, Options, Result};
+use crate::{BuildOptions, Error, ErrorKind, Result};
 
 /// Shared entries that a body can name (docs/format.md F20).
 const SHARED_MAX: usize = 255;
@@ -18,18 +18,18 @@ const ID_UNIT_BYTES: u32 = 4;
 /// All predefined prefixes have numbers up to this.
 const PREDEFINED_MAX: u8 = 6;
 
-type Xattrs = BTreeMap<Box<[u8]>, Box<[u8]>>;
+type XattrMap = BTreeMap<Box<[u8]>, Box<[u8]>>;
 /// A full name and a value.
 type Attribute<'t> = (&'t [u8], &'t [u8]);
 
-/// The xattrs of a tree, ready to be placed.
+/// The xattrs of a tree, ready to be placement.
 #[derive(Debug, Default)]
 pub(crate) struct XattrPlan<'t> {
     /// Long prefixes that some name has.
     prefixes: Vec<LongPrefix<'t>>,
     /// The area of shared entries.
     pub(crate) shared: Vec<u8>,
-    bodies: Vec<Body<'t>>,
+    bodies: Vec<XattrBody<'t>>,
     /// By the index of the node: which body it has.
     of_node: Vec<Option<u32>>,
     /// The name of the xattr that holds the digest of a file, and the number of its long prefix, which is all of it.
@@ -42,11 +42,11 @@ pub(crate) struct XattrPlan<'t> {
 
 /// The body of one inode or of many.
 #[derive(Debug, Default)]
-struct Body<'t> {
+struct XattrBody<'t> {
     filter: u32,
     /// In bytes from the start of the area.
     shared: Vec<u32>,
-    inline: Vec<Entry<'t>>,
+    inline: Vec<XattrEntry<'t>>,
     bytes: u32,
 }
 
@@ -83,7 +83,7 @@ impl<'t> XattrPlan<'t> {
     pub(crate) fn new(
         tree: &'t Tree,
         order: &[NodeId],
-        options: &'t Options,
+        options: &'t BuildOptions,
     ) -> Result<Self, (NodeId, Error)> {
         let mut plan = Self { of_node: vec![None; tree.len()], ..Self::default() };
         let users = count_users(tree, order);
@@ -95,7 +95,7 @@ impl<'t> XattrPlan<'t> {
             bytes => bytes.max(BODY_BYTES_MIN).next_multiple_of(ID_UNIT_BYTES),
         };
         let places = plan.place_shared(&users, options).map_err(|error| (Tree::ROOT, error))?;
-        let mut known: HashMap<&Xattrs, u32> = HashMap::new();
+        let mut known: HashMap<&XattrMap, u32> = HashMap::new();
         for &id in order {
             let xattrs = &tree.node(id).metadata.xattrs;
             if xattrs.is_empty() {
@@ -183,7 +183,7 @@ impl<'t> XattrPlan<'t> {
     }
 
     /// Adds the prefix of digests, behind all others.
-    fn add_digest(&mut self, options: &'t Options) {
+    fn add_digest(&mut self, options: &'t BuildOptions) {
         let Some(name) = options.digest_xattr.as_deref() else { return };
         // The options are checked: it makes a prefix, and there is room for it.
         if let (Some(prefix), Ok(number)) =
@@ -194,7 +194,7 @@ impl<'t> XattrPlan<'t> {
         }
     }
 
-    fn body_of(&self, id: NodeId) -> Option<&Body<'t>> {
+    fn body_of(&self, id: NodeId) -> Option<&XattrBody<'t>> {
         let number = (*self.of_node.get(id.index())?)?;
         self.bodies.get(number as usize)
     }
@@ -203,7 +203,7 @@ impl<'t> XattrPlan<'t> {
     fn place_shared(
         &mut self,
         users: &BTreeMap<Attribute<'t>, u32>,
-        options: &Options,
+        options: &BuildOptions,
     ) -> Result<HashMap<Attribute<'t>, u32>> {
         let mut places = HashMap::new();
         let Some(above) = options.xattr_share_above else { return Ok(places) };
@@ -222,11 +222,11 @@ impl<'t> XattrPlan<'t> {
 
     fn body(
         &self,
-        xattrs: &'t Xattrs,
+        xattrs: &'t XattrMap,
         places: &HashMap<Attribute<'t>, u32>,
-        options: &Options,
-    ) -> Result<Body<'t>> {
-        let mut body = Body::default();
+        options: &BuildOptions,
+    ) -> Result<XattrBody<'t>> {
+        let mut body = XattrBody::default();
         for (name, value) in xattrs {
             let place = places.get(&(&**name, &**value));
             if let Some(at) = place.filter(|_| body.shared.len() < SHARED_MAX) {
@@ -234,7 +234,7 @@ impl<'t> XattrPlan<'t> {
                 continue;
             }
             let (index, suffix) = self.split(name)?;
-            body.inline.push(Entry { index, suffix, value });
+            body.inline.push(XattrEntry { index, suffix, value });
         }
         if options.xattr_filter {
             let names = xattrs.keys();
@@ -274,7 +274,7 @@ fn count_users<'t>(tree: &'t Tree, order: &[NodeId]) -> BTreeMap<Attribute<'t>, 
 /// The long prefixes that a name of the tree has, in the order of the options.
 fn used_prefixes<'t>(
     users: &BTreeMap<Attribute<'_>, u32>,
-    options: &'t Options,
+    options: &'t BuildOptions,
 ) -> Vec<LongPrefix<'t>> {
     let all: Vec<_> = options.xattr_prefixes.iter().filter_map(|text| long_prefix(text)).collect();
     let mut used = BTreeSet::new();

@@ -1,19 +1,19 @@
-//! The zone of inodes while it is written, from its first byte to its last, and the part of it that lies
+//! The area of inodes while it is written, from its first byte to its last, and the part of it that lies
 //! in the head of the image.
 
 use crate::Result;
-use crate::image_file::ImageFile;
+use crate::image_file::ImageWriter;
 
 /// Takes inodes in the order of their places.
 #[derive(Debug)]
-pub(crate) struct Zone<'i> {
-    image: &'i mut ImageFile,
+pub(crate) struct MetadataArea<'i> {
+    image: &'i mut ImageWriter,
     head: Vec<u8>,
 }
 
-impl<'i> Zone<'i> {
-    /// A zone at the end of `image`, whose `head` is kept for the end of the build.
-    pub(crate) fn new(image: &'i mut ImageFile, head: Vec<u8>) -> Self {
+impl<'i> MetadataArea<'i> {
+    /// A area at the end of `image`, whose `head` is kept for the end of the build.
+    pub(crate) fn new(image: &'i mut ImageWriter, head: Vec<u8>) -> Self {
         Self { image, head }
     }
 
@@ -35,7 +35,7 @@ impl<'i> Zone<'i> {
         self.image.write(bytes)
     }
 
-    /// Ends the zone at byte `end` of the image. Returns the head.
+    /// Ends the area at byte `end` of the image. Returns the head.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -44,11 +44,11 @@ impl<'i> Zone<'i> {
         Ok(self.head)
     }
 
-    /// Ends the zone with its last block. Returns the head.
+    /// Ends the area with its last block. Returns the head.
     ///
     /// # Errors
     /// As [`put`](Self::put).
-    pub(crate) fn end_of_block(self) -> Result<Vec<u8>> {
+    pub(crate) fn finish_block(self) -> Result<Vec<u8>> {
         self.image.fill_block()?;
         Ok(self.head)
     }

@@ -4,22 +4,22 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::Part;
+use super::SourceExtent;
 use crate::Result;
 
 /// Where the bytes of a regular file come from.
 ///
-/// They are read by several threads, more than once, and must be the same each time: a [`Store`] whose
+/// They are read by several threads, more than once, and must be the same each time: a [`ContentSource`] whose
 /// bytes changed says so instead of handing out others.
 #[derive(Clone)]
 pub struct Content {
-    store: Arc<dyn Store>,
+    source: Arc<dyn ContentSource>,
     bytes: u64,
-    parts: Option<Arc<[Part]>>,
+    extents: Option<Arc<[SourceExtent]>>,
 }
 
 /// Something that holds the bytes of one file, and can be opened any number of times.
-pub trait Store: Send + Sync {
+pub trait ContentSource: Send + Sync {
     /// What messages call it: a path of the host, or of an archive with the name in it.
     fn name(&self) -> String;
 
@@ -27,7 +27,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// The host refuses, or it is not what it was when it was imported.
-    fn open(&self) -> Result<Box<dyn Reader>>;
+    fn open(&self) -> Result<Box<dyn ContentReader>>;
 
     /// The ranges that hold data, ascending and apart; what lies between them is holes, which read as
     /// zeros. One range of everything where holes cannot be told.
@@ -38,7 +38,7 @@ pub trait Store: Send + Sync {
 }
 
 /// An open file of the source.
-pub trait Reader: Send {
+pub trait ContentReader: Send {
     /// Fills `buffer` with the bytes from `offset` on.
     ///
     /// # Errors
@@ -53,23 +53,23 @@ pub trait Reader: Send {
 }
 
 impl Content {
-    /// The content that `store` holds, of `bytes` bytes.
+    /// The content that `source` holds, of `bytes` bytes.
     #[must_use]
-    pub fn new(store: Arc<dyn Store>, bytes: u64) -> Self {
-        Self { store, bytes, parts: None }
+    pub fn new(source: Arc<dyn ContentSource>, bytes: u64) -> Self {
+        Self { source, bytes, extents: None }
     }
 
-    /// The same content, which lies on devices of its tree: the image refers to the parts there, as far as
-    /// each begins at a block's start in the file and on its device. What lies between parts is holes.
+    /// The same content, which lies on devices of its tree: the image refers to the extents there, as far as
+    /// each begins at a block's start in the file and on its device. What lies between extents is holes.
     #[must_use]
-    pub fn on_devices(self, parts: Vec<Part>) -> Self {
-        Self { parts: Some(parts.into()), ..self }
+    pub fn on_devices(self, extents: Vec<SourceExtent>) -> Self {
+        Self { extents: Some(extents.into()), ..self }
     }
 
-    /// The parts that lie on devices, if any do.
+    /// The extents that lie on devices, if any do.
     #[must_use]
-    pub fn parts(&self) -> Option<&[Part]> {
-        self.parts.as_deref()
+    pub fn extents(&self) -> Option<&[SourceExtent]> {
+        self.extents.as_deref()
     }
 
     /// Its size in bytes.
@@ -80,15 +80,15 @@ impl Content {
 
     /// Where it is.
     #[must_use]
-    pub fn store(&self) -> &Arc<dyn Store> {
-        &self.store
+    pub fn source(&self) -> &Arc<dyn ContentSource> {
+        &self.source
     }
 }
 
 impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Content")
-            .field("store", &self.store.name())
+            .field("source", &self.source.name())
             .field("bytes", &self.bytes)
             .finish()
     }

@@ -11,16 +11,16 @@ pub struct Device {
 
 /// A range of a regular file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct SourceExtent {
     /// The first byte in the file.
     pub start: u64,
     /// How many; not 0.
     pub bytes: u64,
     /// Where they lie; `None` for bytes that lie on no device, which the image takes in.
-    pub place: Option<DevicePlace>,
+    pub place: Option<DeviceAddress>,
 }
 
-impl Part {
+impl SourceExtent {
     /// The byte of the file behind it.
     pub(crate) fn end(&self) -> u64 {
         self.start.saturating_add(self.bytes)
@@ -29,7 +29,7 @@ impl Part {
 
 /// A byte of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DevicePlace {
+pub struct DeviceAddress {
     /// The device's number, from 1.
     pub device: u16,
     /// The byte of it.

@@ -8,10 +8,10 @@ mod device;
 mod metadata;
 mod node;
 
-pub use content::{Content, Reader, Store};
-pub use device::{Device, DevicePlace, Part};
+pub use content::{Content, ContentReader, ContentSource};
+pub use device::{Device, DeviceAddress, SourceExtent};
 pub use metadata::{Metadata, Timestamp};
-pub use node::{Kind, Node, NodeId};
+pub use node::{Node, NodeId, NodeKind};
 
 use crate::{Error, ErrorKind, Result};
 
@@ -119,7 +119,7 @@ impl Tree {
                 name.escape_ascii()
             ))));
         }
-        let Kind::Directory(entries) = &mut self.node_mut(parent).kind else {
+        let NodeKind::Directory(entries) = &mut self.node_mut(parent).kind else {
             return Err(Error::new(ErrorKind::Unsupported(format!(
                 "{} is to lie in what is no directory",
                 name.escape_ascii()
@@ -134,7 +134,7 @@ impl Tree {
     /// # Panics
     /// For the id of another tree.
     pub fn unlink(&mut self, parent: NodeId, name: &[u8]) -> Option<NodeId> {
-        let Kind::Directory(entries) = &mut self.node_mut(parent).kind else {
+        let NodeKind::Directory(entries) = &mut self.node_mut(parent).kind else {
             return None;
         };
         entries.remove(name)

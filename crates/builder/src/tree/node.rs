@@ -30,12 +30,12 @@ pub struct Node {
     /// Owner, permissions, time and xattrs.
     pub metadata: Metadata,
     /// What it is.
-    pub kind: Kind,
+    pub kind: NodeKind,
 }
 
 /// What an inode is.
 #[derive(Debug)]
-pub enum Kind {
+pub enum NodeKind {
     /// A directory: its entries in byte order, without `.` and `..`.
     Directory(BTreeMap<Box<[u8]>, NodeId>),
     /// A regular file.
@@ -62,7 +62,7 @@ pub enum Kind {
     Socket,
 }
 
-impl Kind {
+impl NodeKind {
     /// What it is called in an image.
     #[must_use]
     pub fn file_type(&self) -> FileType {
@@ -82,14 +82,14 @@ impl Node {
     /// An empty directory.
     #[must_use]
     pub fn directory(metadata: Metadata) -> Self {
-        Self { metadata, kind: Kind::Directory(BTreeMap::new()) }
+        Self { metadata, kind: NodeKind::Directory(BTreeMap::new()) }
     }
 
     /// The entries, if this is a directory.
     #[must_use]
     pub fn entries(&self) -> Option<&BTreeMap<Box<[u8]>, NodeId>> {
         match &self.kind {
-            Kind::Directory(entries) => Some(entries),
+            NodeKind::Directory(entries) => Some(entries),
             _ => None,
         }
     }
@@ -98,7 +98,7 @@ impl Node {
     #[must_use]
     pub fn content(&self) -> Option<&Content> {
         match &self.kind {
-            Kind::File(content) => Some(content),
+            NodeKind::File(content) => Some(content),
             _ => None,
         }
     }

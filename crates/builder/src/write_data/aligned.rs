@@ -51,9 +51,9 @@ impl BlockSink for AlignedSink<'_> {
 mod tests {
     use super::*;
 
-    struct Counted(u64);
+    struct CountingSink(u64);
 
-    impl BlockSink for Counted {
+    impl BlockSink for CountingSink {
         fn append(&mut self, bytes: &[u8]) -> Result<u64> {
             let address = self.0;
             self.0 += (bytes.len() as u64).next_multiple_of(512);
@@ -63,14 +63,14 @@ mod tests {
 
     #[test]
     fn only_the_first_data_of_a_file_is_moved() {
-        let mut image = Counted(512);
+        let mut image = CountingSink(512);
         let mut sink = AlignedSink::new(&mut image, 3 << 16);
         assert_eq!(sink.append(&[1; 100]).unwrap(), 3 << 16);
         assert_eq!(sink.append(&[1; 100]).unwrap(), (3 << 16) + 512);
         sink.begin_file();
         sink.begin_file();
         assert_eq!(sink.append(&[1; 100]).unwrap(), 6 << 16);
-        let mut image = Counted(512);
+        let mut image = CountingSink(512);
         assert_eq!(AlignedSink::new(&mut image, 0).append(&[1; 100]).unwrap(), 512);
     }
 }

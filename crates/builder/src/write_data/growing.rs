@@ -1,13 +1,13 @@
 //! The file that is being committed: what is known of it so far, and which extents its index can hold.
 
-use crate::compress::output::Laid;
-use crate::data::{Compressed, Extent, FileData, Fragment, InlineExtent};
+use crate::compress::output::PlacedExtent;
+use crate::data::{CompressedData, DataExtent, FileData, InlineExtent, PackedFragment};
 
 /// A file of which some ranges are committed.
 #[derive(Debug, Default)]
-pub(crate) struct Growing {
+pub(crate) struct FileBuilder {
     /// Its extents so far.
-    pub(crate) extents: Vec<Extent>,
+    pub(crate) extents: Vec<DataExtent>,
     /// Where each of them starts.
     pub(crate) starts: Vec<u64>,
     /// Where the next range starts.
@@ -15,10 +15,10 @@ pub(crate) struct Growing {
     /// Its end, behind its inode.
     pub(crate) inline: Option<InlineExtent>,
     /// Its end, in the packed inode.
-    pub(crate) fragment: Option<Fragment>,
+    pub(crate) fragment: Option<PackedFragment>,
     /// The bytes from here on up to `at` have no place yet, since what was made of them ends where no
     /// extent can end.
-    pub(crate) again_from: Option<u64>,
+    pub(crate) reencode_from: Option<u64>,
     /// An extent lies at the place of another one, so that the index is a long one.
     pub(crate) is_shared: bool,
     /// Where whole blocks of a flat file lie: the first byte, and the one behind the last.
@@ -33,9 +33,9 @@ pub(crate) struct Growing {
     pub(crate) chunks: Vec<Option<u64>>,
 }
 
-impl Growing {
+impl FileBuilder {
     /// Adds an extent at the end.
-    pub(crate) fn push(&mut self, extent: Extent) {
+    pub(crate) fn push(&mut self, extent: DataExtent) {
         self.starts.push(self.at);
         self.at += extent.bytes;
         self.extents.push(extent);
@@ -53,7 +53,7 @@ impl Growing {
         if !must_have_extents && let Some(start) = self.plain_run(block) {
             return FileData::Flat { start_block: Some(start / block), tail: Box::default() };
         }
-        FileData::Compressed(Compressed {
+        FileData::Compressed(CompressedData {
             extents: std::mem::take(&mut self.extents),
             inline: self.inline.take(),
             fragment: self.fragment.take(),
@@ -82,7 +82,7 @@ impl Growing {
 /// Whether an index can hold an extent from `start` on: each needs an lcluster boundary of its own, and
 /// the length of a pcluster of several blocks a second one (docs/format.md F12). The last extent of a
 /// file needs the first one not, but the second: a copy may be shorter than its pcluster.
-pub(crate) fn can_hold(start: u64, extent: (u64, u64), block: u64, is_last: bool) -> bool {
+pub(crate) fn is_representable(start: u64, extent: (u64, u64), block: u64, is_last: bool) -> bool {
     let (bytes, pcluster_bytes) = extent;
     let boundaries = (start + bytes) / block - start / block;
     match pcluster_bytes > block {
@@ -92,17 +92,22 @@ pub(crate) fn can_hold(start: u64, extent: (u64, u64), block: u64, is_last: bool
 }
 
 /// How many of the extents from `start` on an index can hold, from the first on.
-pub(crate) fn holdable(laid: &[Laid], start: u64, block: u64, is_end: bool) -> usize {
+pub(crate) fn representable_count(
+    extents: &[PlacedExtent],
+    start: u64,
+    block: u64,
+    is_end: bool,
+) -> usize {
     let mut at = start;
-    for (index, extent) in laid.iter().enumerate() {
-        let is_last = is_end && index + 1 == laid.len();
+    for (index, extent) in extents.iter().enumerate() {
+        let is_last = is_end && index + 1 == extents.len();
         let (bytes, pcluster) = (u64::from(extent.bytes), u64::from(extent.pcluster_bytes));
-        if !can_hold(at, (bytes, pcluster), block, is_last) {
+        if !is_representable(at, (bytes, pcluster), block, is_last) {
             return index;
         }
         at += bytes;
     }
-    laid.len()
+    extents.len()
 }
 
 #[cfg(test)]
@@ -111,17 +116,17 @@ mod tests {
 
     #[test]
     fn an_extent_within_one_lcluster_can_only_be_the_last() {
-        assert!(!can_hold(100, (3000, 4096), 4096, false));
-        assert!(can_hold(100, (3000, 4096), 4096, true));
-        assert!(can_hold(100, (3996, 4096), 4096, false));
+        assert!(!is_representable(100, (3000, 4096), 4096, false));
+        assert!(is_representable(100, (3000, 4096), 4096, true));
+        assert!(is_representable(100, (3996, 4096), 4096, false));
         for is_last in [false, true] {
-            assert!(!can_hold(100, (4096, 8192), 4096, is_last));
-            assert!(can_hold(100, (8192, 8192), 4096, is_last));
+            assert!(!is_representable(100, (4096, 8192), 4096, is_last));
+            assert!(is_representable(100, (8192, 8192), 4096, is_last));
         }
-        let short = Laid { bytes: 3000, algorithm: None, pcluster_bytes: 4096 };
-        assert_eq!(holdable(&[short], 100, 4096, true), 1);
-        assert_eq!(holdable(&[short], 100, 4096, false), 0);
-        assert_eq!(holdable(&[short, short], 100, 4096, true), 0);
-        assert_eq!(holdable(&[short, short], 2000, 4096, true), 2);
+        let short = PlacedExtent { bytes: 3000, algorithm: None, pcluster_bytes: 4096 };
+        assert_eq!(representable_count(&[short], 100, 4096, true), 1);
+        assert_eq!(representable_count(&[short], 100, 4096, false), 0);
+        assert_eq!(representable_count(&[short, short], 100, 4096, true), 0);
+        assert_eq!(representable_count(&[short, short], 2000, 4096, true), 2);
     }
 }

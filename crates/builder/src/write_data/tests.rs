@@ -2,31 +2,31 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ferrofs_codec::{Algorithm, Decoder, Method, Padding, Settings as Decoders, Want};
+use ferrofs_codec::{Algorithm, DecodeMode, Decoder, DecoderSettings as Decoders, Method, Padding};
 use ferrofs_ondisk::BlockSize;
 use ferrofs_ondisk::compression::AlgorithmId;
 use proptest::prelude::*;
 
-use super::growing::can_hold;
+use super::growing::is_representable;
 use super::*;
 use crate::compress::memory_store::{content, shrunk_content, sparse_content};
-use crate::data::{Compressed, InlineExtent};
-use crate::rendered::rendered;
+use crate::data::{CompressedData, InlineExtent};
+use crate::rendered::memory_content;
 use crate::{Algorithms, Fragments};
 
 /// An image in memory, of which the first block is taken.
-struct Memory {
+struct MemorySink {
     block: usize,
     bytes: Vec<u8>,
 }
 
-impl Memory {
+impl MemorySink {
     fn new(block: u32) -> Self {
         Self { block: block as usize, bytes: vec![0; block as usize] }
     }
 }
 
-impl BlockSink for Memory {
+impl BlockSink for MemorySink {
     fn append(&mut self, bytes: &[u8]) -> Result<u64> {
         let address = self.bytes.len() as u64;
         self.bytes.extend_from_slice(bytes);
@@ -35,16 +35,16 @@ impl BlockSink for Memory {
     }
 }
 
-fn options(method: Option<Method>, block_bits: u8, pcluster_blocks: u32) -> Options {
+fn options(method: Option<Method>, block_bits: u8, pcluster_blocks: u32) -> BuildOptions {
     let block_size = BlockSize::from_bits(block_bits).unwrap();
-    Options {
+    BuildOptions {
         block_size,
         algorithms: method.map(|method| Algorithms { default: 0, methods: vec![method] }),
         pcluster_bytes: (block_size.bytes() * pcluster_blocks).min(1 << 20),
         extent_bytes_max: 8 << 20,
         jobs: Some(2),
         memory_bytes: 1 << 30,
-        ..Options::default()
+        ..BuildOptions::default()
     }
 }
 
@@ -96,30 +96,35 @@ fn decode(pcluster: &[u8], algorithm: Option<AlgorithmId>, bytes: u64, partial: 
         Some(AlgorithmId::Deflate) => Algorithm::Deflate,
         Some(AlgorithmId::Zstd) => Algorithm::Zstd,
     };
-    let want = if partial { Want::Prefix } else { Want::Whole };
+    let want = if partial { DecodeMode::Prefix } else { DecodeMode::Whole };
     let mut output = vec![0; count];
     decoder().decode(algorithm, Padding::Left, pcluster, &mut output, want).unwrap();
     output
 }
 
-/// What was written, and the rules it was written by.
-struct Written {
-    options: Options,
+/// What was written, and the params it was written by.
+struct WrittenFiles {
+    options: BuildOptions,
     image: Vec<u8>,
     files: Vec<FileData>,
-    packed: Option<SpecialFile>,
+    packed: Option<InternalFile>,
 }
 
-impl Written {
-    fn of(files: &[Content], pieces: Option<&dyn Pieces>, options: Options) -> Result<Self> {
-        let mut sink = Memory::new(options.block_size.bytes());
-        let watch = crate::NoWatch;
-        let files = Files { contents: files, choices: &[], pieces };
+impl WrittenFiles {
+    fn of(
+        files: &[Content],
+        pieces: Option<&dyn FilePieces>,
+        options: BuildOptions,
+    ) -> Result<Self> {
+        let mut sink = MemorySink::new(options.block_size.bytes());
+        let observer = crate::NoopObserver;
+        let files = FileSet { contents: files, compressions: &[], pieces };
         let packed = PackedFile::new(&[], options.fragment_sharing);
-        let (files, mut packed) = write_files((files, packed), &options, &mut sink, &watch)?;
+        let (files, mut packed) = write_files((files, packed), &options, &mut sink, &observer)?;
         let packed = packed.take_content();
-        let packed =
-            packed.map(|packed| write_packed(&packed, &options, &mut sink, &watch)).transpose()?;
+        let packed = packed
+            .map(|packed| write_packed(&packed, &options, &mut sink, &observer))
+            .transpose()?;
         Ok(Self { options, image: sink.bytes, files, packed })
     }
 
@@ -161,7 +166,7 @@ impl Written {
         }
     }
 
-    fn read_compressed(&self, data: &Compressed) -> Vec<u8> {
+    fn read_compressed(&self, data: &CompressedData) -> Vec<u8> {
         let block = u64::from(self.options.block_size.bytes());
         let mut read = Vec::new();
         let has_end = data.inline.is_some() || data.fragment.is_some();
@@ -171,7 +176,7 @@ impl Written {
             assert!(extent.pcluster_bytes <= self.options.pcluster_bytes);
             let is_last = index + 1 == data.extents.len() && !has_end;
             let lengths = (extent.bytes, pcluster);
-            assert!(can_hold(read.len() as u64, lengths, block, is_last));
+            assert!(is_representable(read.len() as u64, lengths, block, is_last));
             assert!(extent.algorithm.is_some() || extent.bytes <= block && pcluster == block);
             let bytes = self.at(extent.address, pcluster);
             read.extend(decode(bytes, extent.algorithm, extent.bytes, extent.partial));
@@ -219,17 +224,17 @@ fn all_fragments() -> impl Strategy<Value = Fragments> {
     prop_oneof![Just(Fragments::None), Just(Fragments::Tails), Just(Fragments::All)]
 }
 
-/// Pieces by file, as a plan would have them.
-struct Fixed(Vec<Vec<Piece>>);
+/// FilePieces by file, as a plan would have them.
+struct FixedPieces(Vec<Vec<DedupePiece>>);
 
-impl Pieces for Fixed {
-    fn pieces(&self, file: usize) -> &[Piece] {
+impl FilePieces for FixedPieces {
+    fn pieces(&self, file: usize) -> &[DedupePiece] {
         &self.0[file]
     }
 }
 
-/// Files of which the second and third hold parts of the first, with pieces that say so.
-fn with_copies(seed: u64, cuts: [usize; 4]) -> (Vec<Vec<u8>>, Fixed) {
+/// FileSet of which the second and third hold parts of the first, with pieces that say so.
+fn with_copies(seed: u64, cuts: [usize; 4]) -> (Vec<Vec<u8>>, FixedPieces) {
     let first = bytes(seed, 200_000);
     let [start, own, between, end] = cuts;
     let copied = &first[start..][..own];
@@ -237,23 +242,23 @@ fn with_copies(seed: u64, cuts: [usize; 4]) -> (Vec<Vec<u8>>, Fixed) {
     let second = [&bytes(seed + 2, end)[..], copied, &gap, copied].concat();
     let whole = [&first[..start], copied].concat();
     let mut pieces = vec![Vec::new(); 3];
-    let add = |to: &mut Vec<Piece>, piece: Piece| {
-        let (Piece::Own { bytes } | Piece::Copy { bytes, .. }) = piece;
+    let add = |to: &mut Vec<DedupePiece>, piece: DedupePiece| {
+        let (DedupePiece::Own { bytes } | DedupePiece::Copy { bytes, .. }) = piece;
         if bytes > 0 {
             to.push(piece);
         }
     };
     let long = |bytes: usize| bytes as u64;
-    add(&mut pieces[0], Piece::Own { bytes: long(start) });
-    add(&mut pieces[0], Piece::Own { bytes: long(first.len() - start) });
-    let copy = Piece::Copy { of: 0, offset: long(start), bytes: long(own) };
-    add(&mut pieces[1], Piece::Own { bytes: long(end) });
+    add(&mut pieces[0], DedupePiece::Own { bytes: long(start) });
+    add(&mut pieces[0], DedupePiece::Own { bytes: long(first.len() - start) });
+    let copy = DedupePiece::Copy { of: 0, offset: long(start), bytes: long(own) };
+    add(&mut pieces[1], DedupePiece::Own { bytes: long(end) });
     add(&mut pieces[1], copy);
-    add(&mut pieces[1], Piece::Own { bytes: long(between) });
+    add(&mut pieces[1], DedupePiece::Own { bytes: long(between) });
     add(&mut pieces[1], copy);
-    add(&mut pieces[2], Piece::Copy { of: 0, offset: 0, bytes: long(start) });
+    add(&mut pieces[2], DedupePiece::Copy { of: 0, offset: 0, bytes: long(start) });
     add(&mut pieces[2], copy);
-    (vec![first, second, whole], Fixed(pieces))
+    (vec![first, second, whole], FixedPieces(pieces))
 }
 
 proptest! {
@@ -272,12 +277,12 @@ proptest! {
         files.extend_from_within(..1);
         let tail = files[0].len() / 2;
         files.push(files[0][tail..].to_vec());
-        let options = Options {
+        let options = BuildOptions {
             inline_pclusters: inline,
             fragments,
             ..options(Some(method), block_bits, pcluster_blocks)
         };
-        Written::of(&contents(&files), None, options).unwrap().check(&files);
+        WrittenFiles::of(&contents(&files), None, options).unwrap().check(&files);
     }
 
     #[test]
@@ -291,8 +296,8 @@ proptest! {
     ) {
         let (files, pieces) = with_copies(seed, [start, own, between, end]);
         let fragments = if tails { Fragments::Tails } else { Fragments::None };
-        let options = Options { inline_pclusters: inline, fragments, ..options(Some(method), 12, pcluster_blocks) };
-        Written::of(&contents(&files), Some(&pieces), options).unwrap().check(&files);
+        let options = BuildOptions { inline_pclusters: inline, fragments, ..options(Some(method), 12, pcluster_blocks) };
+        WrittenFiles::of(&contents(&files), Some(&pieces), options).unwrap().check(&files);
     }
 
     #[test]
@@ -307,15 +312,15 @@ proptest! {
         files.extend_from_within(..1);
         let options = options(None, block_bits, 1);
         let chunk_bytes = chunk_blocks.map(|blocks| blocks << block_bits);
-        let options = Options { chunk_bytes, inline_data, force_chunk_indexes, ..options };
-        Written::of(&contents(&files), None, options).unwrap().check(&files);
+        let options = BuildOptions { chunk_bytes, inline_data, force_chunk_indexes, ..options };
+        WrittenFiles::of(&contents(&files), None, options).unwrap().check(&files);
     }
 }
 
 const LZ4: Method = Method::Lz4 { max_distance: 65535 };
 const ZSTD: Method = Method::Zstd { level: 3, window_log: 17 };
 
-/// Files of many sizes, one of them of several segments.
+/// FileSet of many sizes, one of them of several segments.
 fn many_files() -> Vec<Vec<u8>> {
     let mut files: Vec<_> =
         (0..300).map(|seed| bytes(seed, (seed * 97 % 30_000) as usize)).collect();
@@ -329,8 +334,8 @@ fn the_bytes_do_not_depend_on_the_workers_or_the_memory() {
     for fragments in [Fragments::None, Fragments::Tails] {
         let write = |jobs, memory_bytes| {
             let options = options(Some(ZSTD), 12, 16);
-            let options = Options { jobs: Some(jobs), memory_bytes, fragments, ..options };
-            Written::of(&contents(&files), None, options).unwrap()
+            let options = BuildOptions { jobs: Some(jobs), memory_bytes, fragments, ..options };
+            WrittenFiles::of(&contents(&files), None, options).unwrap()
         };
         let one = write(1, 1 << 30);
         one.check(&files);
@@ -353,7 +358,8 @@ fn what_gains_nothing_is_stored_flat() {
     let noise: Vec<u8> = (0..(9 << 20) + 100).map(|_| random()).collect();
     let files = vec![noise[..100_000].to_vec(), noise];
     for method in [LZ4, ZSTD] {
-        let written = Written::of(&contents(&files), None, options(Some(method), 12, 16)).unwrap();
+        let written =
+            WrittenFiles::of(&contents(&files), None, options(Some(method), 12, 16)).unwrap();
         written.check(&files);
         assert!(
             matches!(&written.files[0], FileData::Flat { tail, .. } if tail.len() == 100_000 % 4096)
@@ -365,8 +371,8 @@ fn what_gains_nothing_is_stored_flat() {
 #[test]
 fn equal_files_are_stored_once_with_fragments() {
     let files = vec![bytes(5, 300_000), bytes(5, 300_000), bytes(6, 10)];
-    let options = Options { fragments: Fragments::Tails, ..options(Some(LZ4), 12, 1) };
-    let written = Written::of(&contents(&files), None, options).unwrap();
+    let options = BuildOptions { fragments: Fragments::Tails, ..options(Some(LZ4), 12, 1) };
+    let written = WrittenFiles::of(&contents(&files), None, options).unwrap();
     written.check(&files);
     assert_eq!(written.files[0], written.files[1]);
 }
@@ -375,8 +381,8 @@ fn equal_files_are_stored_once_with_fragments() {
 fn equal_chunks_are_stored_once_and_zeros_are_holes() {
     let chunk = bytes(3, 65536);
     let file = [&chunk[..], &vec![0; 65536], &chunk, &chunk[..100]].concat();
-    let options = Options { chunk_bytes: Some(65536), ..options(None, 12, 1) };
-    let written = Written::of(&contents(std::slice::from_ref(&file)), None, options).unwrap();
+    let options = BuildOptions { chunk_bytes: Some(65536), ..options(None, 12, 1) };
+    let written = WrittenFiles::of(&contents(std::slice::from_ref(&file)), None, options).unwrap();
     written.check(&[file]);
     let FileData::Chunks { places, format } = &written.files[0] else { panic!("not in chunks") };
     assert_eq!((places.len(), format.entry_bytes()), (4, 4));
@@ -393,8 +399,8 @@ fn holes_of_the_source_are_not_read() {
     unseen[0] = 1;
     let range = 9 << 20..(9 << 20) + 5000;
     let sparse = sparse_content("sparse", &unseen, std::iter::once(range).collect());
-    let options = Options { chunk_bytes: Some(1 << 20), ..options(None, 12, 1) };
-    Written::of(&[sparse], None, options).unwrap().check(&[file]);
+    let options = BuildOptions { chunk_bytes: Some(1 << 20), ..options(None, 12, 1) };
+    WrittenFiles::of(&[sparse], None, options).unwrap().check(&[file]);
 }
 
 #[test]
@@ -404,8 +410,8 @@ fn a_source_that_became_shorter_is_named_and_the_first_error_wins() {
     contents.insert(250, shrunk_content("second", &[1; 10], 100));
     contents.insert(30, shrunk_content("first", &[1; 10], 5000));
     for jobs in [1, 3] {
-        let options = Options { jobs: Some(jobs), ..options(Some(ZSTD), 12, 16) };
-        let error = Written::of(&contents, None, options).err().unwrap();
+        let options = BuildOptions { jobs: Some(jobs), ..options(Some(ZSTD), 12, 16) };
+        let error = WrittenFiles::of(&contents, None, options).err().unwrap();
         assert!(matches!(error.kind(), ErrorKind::SourceChanged { .. }), "{error}");
         assert_eq!(error.path().to_str(), Some("first"));
     }
@@ -413,24 +419,24 @@ fn a_source_that_became_shorter_is_named_and_the_first_error_wins() {
 
 #[test]
 fn an_index_that_memory_has_no_room_for_is_refused_at_the_first_bytes() {
-    let huge = rendered("huge", 0, vec![0; 8 << 20], 1 << 40);
-    let options = Options { memory_bytes: 64 << 20, ..options(Some(ZSTD), 12, 16) };
-    let error = Written::of(&[huge], None, options).err().unwrap();
+    let huge = memory_content("huge", 0, vec![0; 8 << 20], 1 << 40);
+    let options = BuildOptions { memory_bytes: 64 << 20, ..options(Some(ZSTD), 12, 16) };
+    let error = WrittenFiles::of(&[huge], None, options).err().unwrap();
     assert!(error.to_string().contains("have no room for its index"), "{error}");
 }
 
 #[test]
 fn too_little_memory_is_refused_with_what_is_needed() {
-    let options = Options { memory_bytes: 1 << 20, ..options(Some(ZSTD), 12, 16) };
-    let error = Written::of(&contents(&[vec![1; 10]]), None, options).err().unwrap();
-    assert!(matches!(error.kind(), ErrorKind::Options(_)));
+    let options = BuildOptions { memory_bytes: 1 << 20, ..options(Some(ZSTD), 12, 16) };
+    let error = WrittenFiles::of(&contents(&[vec![1; 10]]), None, options).err().unwrap();
+    assert!(matches!(error.kind(), ErrorKind::InvalidOptions(_)));
     assert!(error.to_string().contains("are needed"), "{error}");
 }
 
 /// Counts the bytes that are done, and stops after some.
-struct Counting(AtomicUsize);
+struct ByteCounter(AtomicUsize);
 
-impl Watch for Counting {
+impl BuildObserver for ByteCounter {
     fn bytes_done(&self, bytes: u64) {
         self.0.fetch_add(usize::try_from(bytes).unwrap(), Ordering::Relaxed);
     }
@@ -443,29 +449,29 @@ impl Watch for Counting {
 #[test]
 fn a_build_that_is_told_to_stop_stops() {
     let files = many_files();
-    let watch = Counting(AtomicUsize::new(0));
-    let mut sink = Memory::new(4096);
+    let observer = ByteCounter(AtomicUsize::new(0));
+    let mut sink = MemorySink::new(4096);
     let options = options(Some(LZ4), 12, 16);
     let contents = contents(&files);
-    let files_to_write = Files { contents: &contents, choices: &[], pieces: None };
+    let files_to_write = FileSet { contents: &contents, compressions: &[], pieces: None };
     let packed = PackedFile::new(&[], options.fragment_sharing);
-    let error = write_files((files_to_write, packed), &options, &mut sink, &watch).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Stopped));
+    let error = write_files((files_to_write, packed), &options, &mut sink, &observer).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Cancelled));
     let total: usize = files.iter().map(Vec::len).sum();
-    assert!(watch.0.load(Ordering::Relaxed) < total);
+    assert!(observer.0.load(Ordering::Relaxed) < total);
 }
 
 #[test]
 fn a_copy_of_everything_takes_no_blocks() {
     let first = bytes(11, 500_000);
     let files = vec![first.clone(), first];
-    let own = vec![Piece::Own { bytes: 500_000 }];
-    let copy = vec![Piece::Copy { of: 0, offset: 0, bytes: 500_000 }];
+    let own = vec![DedupePiece::Own { bytes: 500_000 }];
+    let copy = vec![DedupePiece::Copy { of: 0, offset: 0, bytes: 500_000 }];
     for inline_pclusters in [false, true] {
-        let options = Options { inline_pclusters, ..options(Some(ZSTD), 12, 16) };
-        let alone = Written::of(&contents(&files[..1]), None, options.clone()).unwrap();
-        let pieces = Fixed(vec![own.clone(), copy.clone()]);
-        let both = Written::of(&contents(&files), Some(&pieces), options).unwrap();
+        let options = BuildOptions { inline_pclusters, ..options(Some(ZSTD), 12, 16) };
+        let alone = WrittenFiles::of(&contents(&files[..1]), None, options.clone()).unwrap();
+        let pieces = FixedPieces(vec![own.clone(), copy.clone()]);
+        let both = WrittenFiles::of(&contents(&files), Some(&pieces), options).unwrap();
         both.check(&files);
         assert_eq!(both.image.len(), alone.image.len());
     }

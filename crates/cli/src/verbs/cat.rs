@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use ferrofs_image::{FileType, Image};
 
 use crate::arguments::CatArguments;
-use crate::outcome::Outcome;
+use crate::exit_status::CommandStatus;
 use crate::output::Output;
 use crate::resources::Resources;
 use crate::source;
@@ -18,46 +18,46 @@ const BUFFER_BYTES: usize = 256 << 10;
 
 /// Why a file was not written.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum ReadError {
     Image(ferrofs_image::Error),
     Output(io::Error),
 }
 
-impl From<ferrofs_image::Error> for Failure {
+impl From<ferrofs_image::Error> for ReadError {
     fn from(error: ferrofs_image::Error) -> Self {
         Self::Image(error)
     }
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for ReadError {
     fn from(error: io::Error) -> Self {
         Self::Output(error)
     }
 }
 
 /// Writes each file; one that is missing or bad does not keep the others back.
-pub(crate) fn run(arguments: &CatArguments) -> anyhow::Result<Outcome> {
+pub(crate) fn run(arguments: &CatArguments) -> anyhow::Result<CommandStatus> {
     let resources = Resources::of(&arguments.work)?;
     let image = source::open_for_work(&arguments.image, &arguments.read, &resources)?;
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut output = Output::new();
-    let mut outcome = Outcome::Good;
+    let mut outcome = CommandStatus::Success;
     for path in &arguments.paths {
         match write(&image, path.as_bytes(), (&mut buffer, &resources), &mut output) {
             Ok(None) => {}
             Ok(Some(refusal)) => {
-                stderr::complain_about(path.as_bytes(), refusal);
-                outcome = Outcome::Bad;
+                stderr::print_path_message(path.as_bytes(), refusal);
+                outcome = CommandStatus::Failure;
             }
-            Err(Failure::Image(error)) => {
-                stderr::complain_about(path.as_bytes(), error);
-                outcome = Outcome::Bad;
+            Err(ReadError::Image(error)) => {
+                stderr::print_path_message(path.as_bytes(), error);
+                outcome = CommandStatus::Failure;
             }
-            Err(Failure::Output(error)) => return Err(error.into()),
+            Err(ReadError::Output(error)) => return Err(error.into()),
         }
     }
     output.flush()?;
-    stats::tell(resources.stats(&image, None).as_ref());
+    stats::print_stats(resources.stats(&image, None).as_ref());
     Ok(outcome)
 }
 
@@ -67,7 +67,7 @@ fn write(
     path: &[u8],
     (buffer, resources): (&mut [u8], &Resources),
     output: &mut Output,
-) -> Result<Option<String>, Failure> {
+) -> Result<Option<String>, ReadError> {
     let Some(inode) = image.resolve(path)? else {
         return Ok(Some("no such path in the image".to_owned()));
     };

@@ -10,52 +10,52 @@ use serde::Serialize;
 
 use crate::amount::{counted, human_bytes};
 use crate::arguments::CheckArguments;
-use crate::name::JsonName;
-use crate::outcome::Outcome;
+use crate::diagnostics::{DiagnosticList, JsonDiagnostic};
+use crate::escape::JsonBytes;
+use crate::exit_status::CommandStatus;
 use crate::output::Output;
-use crate::problem::{Problem, Problems};
-use crate::progress::{Progress, Work};
+use crate::progress::{ProgressDisplay, WorkAmount};
 use crate::resources::Resources;
 use crate::source;
 use crate::stats::{self, StatsReport};
 
 #[derive(Serialize)]
-struct Report {
-    image: JsonName,
+struct CheckReport {
+    image: JsonBytes,
     sound: bool,
     inodes: u64,
     bytes: u64,
     seconds: f64,
     problem_count: u64,
     #[serde(flatten)]
-    problems: Problems,
+    problems: DiagnosticList,
     #[serde(skip_serializing_if = "Option::is_none")]
     stats: Option<StatsReport>,
 }
 
 /// Checks.
-pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<Outcome> {
+pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<CommandStatus> {
     let resources = Resources::of(&arguments.work)?;
     let image = source::open_for_work(&arguments.image, &arguments.read, &resources)?;
     let path = arguments.image.as_os_str().as_bytes();
     let whole = || measure(&image, &Selection::default()).into();
     let below = arguments.below.as_deref().unwrap_or(b"/");
-    let mut progress = Progress::new(arguments.progress.progress, "check", whole);
-    let (mut problems, mut done) = (Problems::default(), Work::default());
+    let mut progress = ProgressDisplay::new(arguments.progress.progress, "check", whole);
+    let (mut problems, mut done) = (DiagnosticList::default(), WorkAmount::default());
     let started = Instant::now();
     let summary = image.verify_below(below, Some(resources.threads), &mut |event| match event {
         VerifyEvent::Progress(now) => {
-            done = Work { entries: now.inodes, bytes: now.bytes };
+            done = WorkAmount { entries: now.inodes, bytes: now.bytes };
             progress.update(done);
         }
         VerifyEvent::Problem(problem) => {
             let shown = if problem.path.is_empty() { path } else { &problem.path };
-            progress.complain_about(shown, &problem.error);
-            problems.add(Problem::of_image(&problem.path, &problem.error));
+            progress.print_path_message(shown, &problem.error);
+            problems.add(JsonDiagnostic::of_image(&problem.path, &problem.error));
         }
     });
     progress.finish(done);
-    let report = Report {
+    let report = CheckReport {
         image: path.into(),
         sound: summary.problems == 0,
         inodes: summary.inodes,
@@ -72,11 +72,11 @@ pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<Outcome> {
         show(&mut output, &report)?;
     }
     output.flush()?;
-    stats::tell(report.stats.as_ref().filter(|_| !arguments.json));
-    Ok(Outcome::of_problems(summary.problems))
+    stats::print_stats(report.stats.as_ref().filter(|_| !arguments.json));
+    Ok(CommandStatus::from_failures(summary.problems))
 }
 
-fn show(output: &mut Output, report: &Report) -> io::Result<()> {
+fn show(output: &mut Output, report: &CheckReport) -> io::Result<()> {
     let inodes = counted(report.inodes, "inode", "inodes");
     let verdict = match report.problem_count {
         0 => "sound".to_owned(),

@@ -6,29 +6,30 @@ use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use ferrofs_extract::{
-    Event, Existing, Options, Owners, Selection, Summary, Withheld, extract, measure,
+    ExistingFiles, ExtractEvent, ExtractOptions, ExtractSummary, OwnerPolicy, Selection,
+    SkippedMetadata, extract, measure,
 };
 use ferrofs_image::Image;
-use ferrofs_image::workers::workqueue::Snapshot as Queue;
+use ferrofs_image::workers::workqueue::WorkQueueStats as Queue;
 use serde::Serialize;
 
-use crate::advice;
 use crate::amount::{counted, human_bytes};
 use crate::arguments::ExtractArguments;
-use crate::name::{JsonName, escaped};
-use crate::outcome::Outcome;
+use crate::diagnostics::{DiagnosticList, JsonDiagnostic};
+use crate::escape::{JsonBytes, escape};
+use crate::exit_status::CommandStatus;
 use crate::output::Output;
-use crate::problem::{Problem, Problems};
-use crate::progress::{Progress, Work};
+use crate::progress::{ProgressDisplay, WorkAmount};
 use crate::resources::Resources;
 use crate::source;
 use crate::stats::{self, StatsReport};
 use crate::stderr;
+use crate::suggestion;
 
 #[derive(Serialize)]
-struct Report {
-    image: JsonName,
-    destination: JsonName,
+struct ExtractReport {
+    image: JsonBytes,
+    destination: JsonBytes,
     entries: u64,
     files: u64,
     directories: u64,
@@ -41,7 +42,7 @@ struct Report {
     failures: u64,
     withheld: WithheldReport,
     #[serde(flatten)]
-    problems: Problems,
+    problems: DiagnosticList,
     #[serde(skip_serializing_if = "Option::is_none")]
     stats: Option<StatsReport>,
 }
@@ -58,70 +59,71 @@ struct WithheldReport {
 }
 
 /// Extracts.
-pub(crate) fn run(arguments: &ExtractArguments) -> anyhow::Result<Outcome> {
+pub(crate) fn run(arguments: &ExtractArguments) -> anyhow::Result<CommandStatus> {
     let paths = arguments.paths.iter().map(|path| path.as_bytes());
     let selection = match Selection::new(paths) {
         Ok(selection) => selection,
         Err(error) => {
-            stderr::complain_about(error.path(), error.kind());
-            return Ok(Outcome::Misused);
+            stderr::print_path_message(error.path(), error.kind());
+            return Ok(CommandStatus::UsageError);
         }
     };
     let resources = Resources::of(&arguments.work)?;
     let image = source::open_for_work(&arguments.image, &arguments.read, &resources)?;
-    let options = Options {
+    let options = ExtractOptions {
         existing: existing(arguments),
         owners: owners(arguments),
         selection,
-        from: arguments.part.from.clone(),
-        masked_permissions: arguments.part.masked_permissions,
-        omits_xattrs: arguments.part.omits_xattrs,
+        source_directory: arguments.part.from.clone(),
+        umask: arguments.part.masked_permissions,
+        skip_xattrs: arguments.part.omits_xattrs,
         max_threads: Some(resources.threads),
-        ..Options::default()
+        ..ExtractOptions::default()
     };
-    let mut problems = Problems::default();
+    let mut problems = DiagnosticList::default();
     let started = Instant::now();
     let (summary, queue) = extract_all(arguments, &image, &options, &mut problems)?;
     if !arguments.read.quiet {
-        say_withheld(&summary.withheld);
+        print_withheld(&summary.skipped);
     }
     let stats = resources.stats(&image, queue.as_deref());
-    let report = Report { stats, ..report(arguments, &summary, problems, started.elapsed()) };
+    let report =
+        ExtractReport { stats, ..report(arguments, &summary, problems, started.elapsed()) };
     conclude(arguments, &report)?;
-    stats::tell(report.stats.as_ref().filter(|_| !arguments.json));
-    Ok(Outcome::of_problems(summary.failures))
+    stats::print_stats(report.stats.as_ref().filter(|_| !arguments.json));
+    Ok(CommandStatus::from_failures(summary.failures))
 }
 
 /// Extracts and names each problem.
 fn extract_all(
     arguments: &ExtractArguments,
     image: &Image,
-    options: &Options,
-    problems: &mut Problems,
-) -> anyhow::Result<(Summary, Option<Box<Queue>>)> {
+    options: &ExtractOptions,
+    problems: &mut DiagnosticList,
+) -> anyhow::Result<(ExtractSummary, Option<Box<Queue>>)> {
     let total = || measure(image, &options.selection).into();
-    let mut progress = Progress::new(arguments.progress.progress, "extract", total);
-    let (mut done, mut queue) = (Work::default(), None);
+    let mut progress = ProgressDisplay::new(arguments.progress.progress, "extract", total);
+    let (mut done, mut queue) = (WorkAmount::default(), None);
     let result = extract(image, arguments.directory(), options, &mut |event| match event {
-        Event::Progress(now) => {
+        ExtractEvent::Progress(now) => {
             done = now.into();
             progress.update(done);
         }
-        Event::Failed(error) => {
-            let advice = advice::for_extraction(&error);
-            progress.complain_about(
+        ExtractEvent::Failed(error) => {
+            let suggestion = suggestion::for_extract_error(&error);
+            progress.print_path_message(
                 &place(arguments, &error),
-                format_args!("{}{advice}", error.reason()),
+                format_args!("{}{suggestion}", error.reason()),
             );
-            problems.add(as_problem(&error));
+            problems.add(json_diagnostic(&error));
         }
-        Event::Queue(snapshot) => queue = Some(snapshot),
+        ExtractEvent::Queue(snapshot) => queue = Some(snapshot),
         _ => {}
     });
     progress.finish(done);
     result.map(|summary| (summary, queue)).map_err(|error| {
-        let advice = advice::for_extraction(&error);
-        anyhow!("{}: {}{advice}", escaped(&place(arguments, &error)), error.reason())
+        let suggestion = suggestion::for_extract_error(&error);
+        anyhow!("{}: {}{suggestion}", escape(&place(arguments, &error)), error.reason())
     })
 }
 
@@ -138,31 +140,31 @@ fn place(arguments: &ExtractArguments, error: &ferrofs_extract::Error) -> Vec<u8
     }
 }
 
-fn existing(arguments: &ExtractArguments) -> Existing {
+fn existing(arguments: &ExtractArguments) -> ExistingFiles {
     match (arguments.overwrite, arguments.part.keeps_existing) {
-        (true, _) => Existing::Replace,
-        (_, true) => Existing::Keep,
-        _ => Existing::Refuse,
+        (true, _) => ExistingFiles::Replace,
+        (_, true) => ExistingFiles::Keep,
+        _ => ExistingFiles::Refuse,
     }
 }
 
-fn owners(arguments: &ExtractArguments) -> Owners {
+fn owners(arguments: &ExtractArguments) -> OwnerPolicy {
     match (arguments.preserve_owner, arguments.no_preserve_owner) {
-        (true, _) => Owners::Image,
-        (_, true) => Owners::Caller,
-        _ => Owners::IfRoot,
+        (true, _) => OwnerPolicy::Image,
+        (_, true) => OwnerPolicy::Caller,
+        _ => OwnerPolicy::IfRoot,
     }
 }
 
-pub(crate) fn as_problem(error: &ferrofs_extract::Error) -> Problem {
-    Problem::new(error.path(), &error.reason()).at(error.nid(), error.offset())
+pub(crate) fn json_diagnostic(error: &ferrofs_extract::Error) -> JsonDiagnostic {
+    JsonDiagnostic::new(error.path(), &error.reason()).at(error.nid(), error.offset())
 }
 
 /// Says once for each kind of thing that it was left out.
-pub(crate) fn say_withheld(withheld: &Withheld) {
+pub(crate) fn print_withheld(withheld: &SkippedMetadata) {
     let say = |count, one, many, why: &str| {
         if count > 0 {
-            stderr::complain(format_args!("{} {why}", counted(count, one, many)));
+            stderr::print_message(format_args!("{} {why}", counted(count, one, many)));
         }
     };
     let entry = ("entry", "entries");
@@ -176,7 +178,7 @@ pub(crate) fn say_withheld(withheld: &Withheld) {
     say(withheld.copied_links, "hard link", "hard links", "became copies");
 }
 
-fn conclude(arguments: &ExtractArguments, report: &Report) -> anyhow::Result<()> {
+fn conclude(arguments: &ExtractArguments, report: &ExtractReport) -> anyhow::Result<()> {
     let mut output = Output::new();
     if arguments.json {
         output.json(report)?;
@@ -195,11 +197,11 @@ fn conclude(arguments: &ExtractArguments, report: &Report) -> anyhow::Result<()>
 
 fn report(
     arguments: &ExtractArguments,
-    summary: &Summary,
-    problems: Problems,
+    summary: &ExtractSummary,
+    problems: DiagnosticList,
     time: Duration,
-) -> Report {
-    Report {
+) -> ExtractReport {
+    ExtractReport {
         image: arguments.image.as_os_str().as_bytes().into(),
         destination: arguments.directory().as_os_str().as_bytes().into(),
         entries: summary.entries(),
@@ -212,14 +214,14 @@ fn report(
         hole_bytes: summary.hole_bytes,
         seconds: time.as_secs_f64(),
         failures: summary.failures,
-        withheld: (&summary.withheld).into(),
+        withheld: (&summary.skipped).into(),
         problems,
         stats: None,
     }
 }
 
-impl From<&Withheld> for WithheldReport {
-    fn from(withheld: &Withheld) -> Self {
+impl From<&SkippedMetadata> for WithheldReport {
+    fn from(withheld: &SkippedMetadata) -> Self {
         Self {
             owners: withheld.owners,
             set_id_bits: withheld.set_id_bits,

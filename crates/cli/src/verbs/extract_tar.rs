@@ -8,30 +8,31 @@ use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use ferrofs_extract::{
-    Error, ErrorKind, Event, Holes, Selection, Summary, TarOptions, measure, write_tar,
+    Error, ErrorKind, ExtractEvent, ExtractSummary, HolePolicy, Selection, WriteTarOptions,
+    measure, write_tar,
 };
 use ferrofs_image::Image;
 use serde::Serialize;
 
-use super::extract::as_problem;
-use crate::advice;
+use super::extract::json_diagnostic;
 use crate::amount::{counted, human_bytes};
 use crate::arguments::ExtractArguments;
-use crate::name::{JsonName, escaped};
-use crate::outcome::Outcome;
+use crate::diagnostics::DiagnosticList;
+use crate::escape::{JsonBytes, escape};
+use crate::exit_status::CommandStatus;
 use crate::output::Output;
-use crate::problem::Problems;
-use crate::progress::{Progress, Work};
+use crate::progress::{ProgressDisplay, WorkAmount};
 use crate::resources::Resources;
 use crate::source;
 use crate::stats::{self, StatsReport};
 use crate::stderr;
-use crate::tar_file::{Refusal, TarFile};
+use crate::suggestion;
+use crate::tar_output::{TarOutput, TarOutputError};
 
 #[derive(Serialize)]
-struct Report {
-    image: JsonName,
-    tar: JsonName,
+struct TarReport {
+    image: JsonBytes,
+    tar: JsonBytes,
     entries: u64,
     files: u64,
     directories: u64,
@@ -44,80 +45,81 @@ struct Report {
     failures: u64,
     sockets_left_out: u64,
     #[serde(flatten)]
-    problems: Problems,
+    problems: DiagnosticList,
     #[serde(skip_serializing_if = "Option::is_none")]
     stats: Option<StatsReport>,
 }
 
 /// Extracts into the tar `path`.
-pub(crate) fn run(arguments: &ExtractArguments, path: &Path) -> anyhow::Result<Outcome> {
+pub(crate) fn run(arguments: &ExtractArguments, path: &Path) -> anyhow::Result<CommandStatus> {
     // Without a directory, the first operand is what to extract.
     let first = arguments.destination.as_ref().map(|path| path.as_os_str());
     let operands = first.into_iter().chain(arguments.paths.iter().map(|path| path.as_os_str()));
     let selection = match Selection::new(operands.map(OsStrExt::as_bytes)) {
         Ok(selection) => selection,
         Err(error) => {
-            stderr::complain_about(error.path(), error.kind());
-            return Ok(Outcome::Misused);
+            stderr::print_path_message(error.path(), error.kind());
+            return Ok(CommandStatus::UsageError);
         }
     };
     let resources = Resources::of(&arguments.work)?;
     let image = source::open_for_work(&arguments.image, &arguments.read, &resources)?;
-    let mut file = match TarFile::create(path, &arguments.image) {
+    let mut file = match TarOutput::create(path, &arguments.image) {
         Ok(file) => file,
         Err(refusal) => {
-            stderr::complain_about(path.as_os_str().as_bytes(), &refusal);
-            let is_misuse = !matches!(refusal, Refusal::Io(_));
-            return Ok(if is_misuse { Outcome::Misused } else { Outcome::Bad });
+            stderr::print_path_message(path.as_os_str().as_bytes(), &refusal);
+            let is_misuse = !matches!(refusal, TarOutputError::Io(_));
+            return Ok(if is_misuse { CommandStatus::UsageError } else { CommandStatus::Failure });
         }
     };
-    let options = TarOptions {
+    let options = WriteTarOptions {
         selection,
-        holes: if arguments.no_sparse { Holes::Zeros } else { Holes::Sparse },
-        max_threads: Some(resources.threads.min(image.stations())),
+        holes: if arguments.no_sparse { HolePolicy::Zeros } else { HolePolicy::Sparse },
+        max_threads: Some(resources.threads.min(image.decode_slots())),
         budget: Some(image.memory().budget().clone()),
     };
-    let mut problems = Problems::default();
+    let mut problems = DiagnosticList::default();
     let started = Instant::now();
     let summary = write_all(arguments, &image, (&mut file, path), &options, &mut problems)?;
     let is_stream = file.is_stream();
     file.finish().map_err(|error| {
-        anyhow!("{}: cannot name the tar: {error}", escaped(path.as_os_str().as_bytes()))
+        anyhow!("{}: cannot name the tar: {error}", escape(path.as_os_str().as_bytes()))
     })?;
-    let sockets = summary.withheld.special;
+    let sockets = summary.skipped.special;
     if sockets > 0 && !arguments.read.quiet {
         let sockets = counted(sockets, "socket", "sockets");
-        stderr::complain(format_args!("{sockets} left out: no tar can hold them"));
+        stderr::print_message(format_args!("{sockets} left out: no tar can hold them"));
     }
     let stats = resources.stats(&image, None);
-    let report = Report { stats, ..report(arguments, path, &summary, problems, started.elapsed()) };
+    let report =
+        TarReport { stats, ..report(arguments, path, &summary, problems, started.elapsed()) };
     conclude(arguments, &report, is_stream)?;
-    stats::tell(report.stats.as_ref().filter(|_| !arguments.json));
-    Ok(Outcome::of_problems(summary.failures))
+    stats::print_stats(report.stats.as_ref().filter(|_| !arguments.json));
+    Ok(CommandStatus::from_failures(summary.failures))
 }
 
 /// Writes the tar and names each problem.
 fn write_all(
     arguments: &ExtractArguments,
     image: &Image,
-    (file, path): (&mut TarFile, &Path),
-    options: &TarOptions,
-    problems: &mut Problems,
-) -> anyhow::Result<Summary> {
+    (file, path): (&mut TarOutput, &Path),
+    options: &WriteTarOptions,
+    problems: &mut DiagnosticList,
+) -> anyhow::Result<ExtractSummary> {
     let total = || measure(image, &options.selection).into();
-    let mut progress = Progress::new(arguments.progress.progress, "extract", total);
-    let mut done = Work::default();
+    let mut progress = ProgressDisplay::new(arguments.progress.progress, "extract", total);
+    let mut done = WorkAmount::default();
     let image_path = arguments.image.as_os_str().as_bytes();
     let result = write_tar(image, file, options, &mut |event| match event {
-        Event::Progress(now) => {
+        ExtractEvent::Progress(now) => {
             done = now.into();
             progress.update(done);
         }
-        Event::Failed(error) => {
-            let advice = advice::for_extraction(&error);
+        ExtractEvent::Failed(error) => {
+            let suggestion = suggestion::for_extract_error(&error);
             let path = if error.path().is_empty() { image_path } else { error.path() };
-            progress.complain_about(path, format_args!("{}{advice}", error.reason()));
-            problems.add(as_problem(&error));
+            progress.print_path_message(path, format_args!("{}{suggestion}", error.reason()));
+            problems.add(json_diagnostic(&error));
         }
         _ => {}
     });
@@ -129,12 +131,16 @@ fn write_all(
             _ if error.path().is_empty() => image_path,
             _ => error.path(),
         };
-        anyhow!("{}: {}{}", escaped(path), error.reason(), advice::for_extraction(&error))
+        anyhow!("{}: {}{}", escape(path), error.reason(), suggestion::for_extract_error(&error))
     })
 }
 
 /// Says what was done; on standard output only if the tar is elsewhere.
-fn conclude(arguments: &ExtractArguments, report: &Report, is_stream: bool) -> anyhow::Result<()> {
+fn conclude(
+    arguments: &ExtractArguments,
+    report: &TarReport,
+    is_stream: bool,
+) -> anyhow::Result<()> {
     if is_stream {
         if arguments.json {
             stderr::line(serde_json::to_string(report)?);
@@ -160,11 +166,11 @@ fn conclude(arguments: &ExtractArguments, report: &Report, is_stream: bool) -> a
 fn report(
     arguments: &ExtractArguments,
     path: &Path,
-    summary: &Summary,
-    problems: Problems,
+    summary: &ExtractSummary,
+    problems: DiagnosticList,
     time: Duration,
-) -> Report {
-    Report {
+) -> TarReport {
+    TarReport {
         image: arguments.image.as_os_str().as_bytes().into(),
         tar: path.as_os_str().as_bytes().into(),
         entries: summary.entries(),
@@ -177,7 +183,7 @@ fn report(
         hole_bytes: summary.hole_bytes,
         seconds: time.as_secs_f64(),
         failures: summary.failures,
-        sockets_left_out: summary.withheld.special,
+        sockets_left_out: summary.skipped.special,
         problems,
         stats: None,
     }

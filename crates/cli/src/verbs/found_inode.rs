@@ -1,9 +1,9 @@
 //! An inode that is asked for by its path or its number. Called by the names of erofs-utils, whose programs take both.
 
 use anyhow::anyhow;
-use ferrofs_image::{Image, Inode, Nid, Visit};
+use ferrofs_image::{Image, Inode, Nid, WalkEvent};
 
-use crate::name::escaped;
+use crate::escape::escape;
 
 /// An inode and how it is reached.
 #[derive(Clone, Debug)]
@@ -16,8 +16,8 @@ pub(super) struct FoundInode {
 impl FoundInode {
     /// Looks up what `path` names.
     pub(super) fn at(image: &Image, path: &[u8]) -> anyhow::Result<Self> {
-        let found = image.resolve(path).map_err(|error| anyhow!("{}: {error}", escaped(path)))?;
-        let inode = found.ok_or_else(|| anyhow!("{}: no such path in the image", escaped(path)))?;
+        let found = image.resolve(path).map_err(|error| anyhow!("{}: {error}", escape(path)))?;
+        let inode = found.ok_or_else(|| anyhow!("{}: no such path in the image", escape(path)))?;
         Ok(Self { path: Some(path.to_vec()), inode })
     }
 
@@ -27,7 +27,9 @@ impl FoundInode {
         let inode = image.inode(nid).map_err(|error| anyhow!("{error}"))?;
         let walk = image.walk(b"/").map_err(|error| anyhow!("/: {error}"))?;
         let path = walk.into_iter().find_map(|visit| match visit {
-            Visit::Enter(node) | Visit::Leaf(node) if node.inode.nid() == nid => Some(node.path),
+            WalkEvent::Enter(node) | WalkEvent::Leaf(node) if node.inode.nid() == nid => {
+                Some(node.path)
+            }
             _ => None,
         });
         Ok(Self { path, inode })

@@ -6,27 +6,27 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use anyhow::{anyhow, bail};
-use ferrofs_image::{FileType, Image, Visit};
+use ferrofs_image::{FileType, Image, WalkEvent};
 use rustix::fs::Mode;
 
 use super::found_inode::FoundInode;
 use super::{check, extract};
+use crate::applets::fsck::FsckArguments;
 use crate::arguments::{
     CheckArguments, ExtractArguments, ExtractedPart, ProgressArguments, ProgressStyle,
     ReadArguments, WorkArguments,
 };
-use crate::names::fsck::FsckArguments;
-use crate::outcome::Outcome;
+use crate::exit_status::CommandStatus;
 use crate::output::Output;
 use crate::source;
 use crate::stderr;
-use crate::stored_size::{percent, stored_bytes};
+use crate::stored_size::{format_percent, stored_bytes};
 
 /// Checks or unpacks.
-pub(crate) fn run(arguments: &FsckArguments) -> anyhow::Result<Outcome> {
-    if let Some(option) = arguments.misplaced() {
-        stderr::complain(format_args!("{option} needs --extract=DIR"));
-        return Ok(Outcome::Bad);
+pub(crate) fn run(arguments: &FsckArguments) -> anyhow::Result<CommandStatus> {
+    if let Some(option) = arguments.extract_only_option() {
+        stderr::print_message(format_args!("{option} needs --extract=DIR"));
+        return Ok(CommandStatus::Failure);
     }
     let read = read(arguments);
     let part = part(arguments, &read)?;
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &FsckArguments) -> anyhow::Result<Outcome> {
             image
                 .for_each_piece(&inode, |_| Ok::<_, ferrofs_image::Error>(()))
                 .map_err(|error| anyhow!("{error}"))?;
-            Outcome::Good
+            CommandStatus::Success
         }
         (None, part) => check_below(arguments, part.and_then(|found| found.path))?,
     };
@@ -53,7 +53,7 @@ fn read(arguments: &FsckArguments) -> ReadArguments {
         offset: arguments.offset,
         devices: arguments.devices.clone(),
         no_checksum: arguments.no_sbcrc,
-        quiet: !arguments.is_talkative(),
+        quiet: !arguments.is_verbose(),
     }
 }
 
@@ -67,7 +67,7 @@ fn part(arguments: &FsckArguments, read: &ReadArguments) -> anyhow::Result<Optio
     }
 }
 
-fn check_below(arguments: &FsckArguments, below: Option<Vec<u8>>) -> anyhow::Result<Outcome> {
+fn check_below(arguments: &FsckArguments, below: Option<Vec<u8>>) -> anyhow::Result<CommandStatus> {
     check::run(&CheckArguments {
         image: arguments.image.clone(),
         below,
@@ -82,7 +82,7 @@ fn unpack(
     arguments: &FsckArguments,
     directory: &Path,
     part: Option<FoundInode>,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<CommandStatus> {
     if !arguments.force && directory.canonicalize().is_ok_and(|path| path == Path::new("/")) {
         bail!("/ is not unpacked into without --force");
     }
@@ -140,14 +140,14 @@ fn show_ratio(image: &Image) -> anyhow::Result<()> {
     let mut total = 0u64;
     let mut linked = std::collections::HashSet::new();
     for visit in image.walk(b"/").map_err(|error| anyhow!("/: {error}"))? {
-        let (Visit::Enter(node) | Visit::Leaf(node)) = visit else { continue };
+        let (WalkEvent::Enter(node) | WalkEvent::Leaf(node)) = visit else { continue };
         if node.inode.nlink() < 2 || linked.insert(node.inode.nid()) {
             stored = stored.saturating_add(stored_bytes(image, &node.inode));
             total = total.saturating_add(node.inode.size());
         }
     }
     let mut output = Output::new();
-    writeln!(output, "Compression ratio: {}(%)", percent(stored, total))?;
+    writeln!(output, "Compression ratio: {}(%)", format_percent(stored, total))?;
     output.flush()?;
     Ok(())
 }

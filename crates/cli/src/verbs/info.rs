@@ -3,29 +3,29 @@
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
-use ferrofs_image::ondisk::compression::Compression;
+use ferrofs_image::ondisk::compression::CompressionConfig;
 use ferrofs_image::ondisk::{Compat, DeviceSlot};
 use ferrofs_image::{Image, Nid, Timestamp};
 use serde::Serialize;
 
 use crate::amount::{grouped, human_bytes};
 use crate::arguments::InfoArguments;
+use crate::escape::JsonBytes;
+use crate::exit_status::CommandStatus;
 use crate::inode_text::JsonTime;
-use crate::moment;
-use crate::name::JsonName;
-use crate::outcome::Outcome;
 use crate::output::Output;
 use crate::source;
+use crate::timestamp;
 
 #[derive(Serialize)]
-struct Report {
-    image: JsonName,
+struct InfoReport {
+    image: JsonBytes,
     offset: u64,
     length: u64,
     block_size: u32,
     blocks: u64,
     inodes: u64,
-    label: JsonName,
+    label: JsonBytes,
     uuid: String,
     checksum: &'static str,
     built: JsonTime,
@@ -58,13 +58,13 @@ struct JsonCompression {
 
 #[derive(Serialize)]
 struct JsonDevice {
-    tag: JsonName,
+    tag: JsonBytes,
     blocks: u64,
     unified_block: u64,
 }
 
 /// Shows the image.
-pub(crate) fn run(arguments: &InfoArguments) -> anyhow::Result<Outcome> {
+pub(crate) fn run(arguments: &InfoArguments) -> anyhow::Result<CommandStatus> {
     let image = source::open(&arguments.image, &arguments.read)?;
     let report = report(arguments, &image);
     let mut output = Output::new();
@@ -74,12 +74,12 @@ pub(crate) fn run(arguments: &InfoArguments) -> anyhow::Result<Outcome> {
         show(&mut output, &report, &image)?;
     }
     output.flush()?;
-    Ok(Outcome::Good)
+    Ok(CommandStatus::Success)
 }
 
-fn report(arguments: &InfoArguments, image: &Image) -> Report {
+fn report(arguments: &InfoArguments, image: &Image) -> InfoReport {
     let sb = image.superblock();
-    Report {
+    InfoReport {
         image: arguments.image.as_os_str().as_bytes().into(),
         offset: arguments.read.offset,
         length: image.length(),
@@ -121,7 +121,7 @@ pub(super) fn built(image: &Image) -> Timestamp {
     Timestamp { seconds, nanoseconds: sb.fixed_nsec }
 }
 
-fn show(output: &mut Output, report: &Report, image: &Image) -> io::Result<()> {
+fn show(output: &mut Output, report: &InfoReport, image: &Image) -> io::Result<()> {
     show_name(output, "image", &report.image)?;
     if report.offset > 0 {
         writeln!(output, "begins at byte:   {}", report.offset)?;
@@ -137,7 +137,7 @@ fn show(output: &mut Output, report: &Report, image: &Image) -> io::Result<()> {
     writeln!(output, "inodes:           {}", grouped(report.inodes))?;
     show_name(output, "label", &report.label)?;
     writeln!(output, "uuid:             {}", report.uuid)?;
-    writeln!(output, "built:            {}", moment::exact(built(image)))?;
+    writeln!(output, "built:            {}", timestamp::format_exact(built(image)))?;
     writeln!(output, "checksum:         {}", report.checksum)?;
     writeln!(output, "compatible:       {}", listed(&report.compatible_features))?;
     writeln!(output, "incompatible:     {}", listed(&report.incompatible_features))?;
@@ -155,7 +155,7 @@ fn show(output: &mut Output, report: &Report, image: &Image) -> io::Result<()> {
     show_devices(output, image.device_slots())
 }
 
-fn show_name(output: &mut Output, key: &str, name: &JsonName) -> io::Result<()> {
+fn show_name(output: &mut Output, key: &str, name: &JsonBytes) -> io::Result<()> {
     write!(output, "{:<18}", format!("{key}:"))?;
     output.name(if name.0.is_empty() { b"-" } else { &name.0 })?;
     writeln!(output)
@@ -177,7 +177,7 @@ fn listed(names: &[String]) -> String {
     if names.is_empty() { "-".to_owned() } else { names.join(" ") }
 }
 
-fn compression_text(compression: &Compression) -> String {
+fn compression_text(compression: &CompressionConfig) -> String {
     let parts = [
         compression.lz4_max_distance.map(|bytes| format!("lz4 (window {bytes})")),
         compression.lzma_dictionary_bytes.map(|bytes| format!("lzma (dictionary {bytes})")),
@@ -188,23 +188,23 @@ fn compression_text(compression: &Compression) -> String {
 }
 
 pub(super) fn uuid_text(uuid: [u8; 16]) -> String {
-    let digits = crate::name::hex(&uuid);
+    let digits = crate::escape::hex(&uuid);
     let parts = [(0, 8), (8, 12), (12, 16), (16, 20), (20, 32)];
     parts.map(|(from, to)| &digits[from..to]).join("-")
 }
 
 /// What the image says about compression. Where it says nothing, its files are taken for LZ4 if they
 /// are compressed after all, but that is not worth telling.
-fn declared(image: &Image) -> Compression {
+fn declared(image: &Image) -> CompressionConfig {
     if image.superblock().declares_compression() {
         image.compression().clone()
     } else {
-        Compression::default()
+        CompressionConfig::default()
     }
 }
 
-impl From<Compression> for JsonCompression {
-    fn from(compression: Compression) -> Self {
+impl From<CompressionConfig> for JsonCompression {
+    fn from(compression: CompressionConfig) -> Self {
         Self {
             lz4_max_distance: compression.lz4_max_distance,
             lzma_dictionary_bytes: compression.lzma_dictionary_bytes,

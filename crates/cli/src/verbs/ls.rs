@@ -3,21 +3,21 @@
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
-use ferrofs_image::{FileType, Image, Inode, Visit};
+use ferrofs_image::{FileType, Image, Inode, WalkEvent};
 
 use crate::arguments::LsArguments;
+use crate::exit_status::CommandStatus;
 use crate::inode_text::{JsonInode, mode_text};
-use crate::moment;
-use crate::outcome::Outcome;
 use crate::output::Output;
 use crate::source;
 use crate::stderr;
+use crate::timestamp;
 
 /// Lists each path.
-pub(crate) fn run(arguments: &LsArguments) -> anyhow::Result<Outcome> {
+pub(crate) fn run(arguments: &LsArguments) -> anyhow::Result<CommandStatus> {
     let image = source::open(&arguments.image, &arguments.read)?;
     let mut lister =
-        Lister { image: &image, arguments, output: Output::new(), outcome: Outcome::Good };
+        Lister { image: &image, arguments, output: Output::new(), outcome: CommandStatus::Success };
     for (at, path) in arguments.paths.iter().enumerate() {
         lister.list(path.as_bytes(), at > 0)?;
     }
@@ -29,7 +29,7 @@ struct Lister<'a> {
     image: &'a Image,
     arguments: &'a LsArguments,
     output: Output,
-    outcome: Outcome,
+    outcome: CommandStatus,
 }
 
 impl Lister<'_> {
@@ -37,11 +37,11 @@ impl Lister<'_> {
         let inode = match self.image.resolve(path) {
             Ok(Some(inode)) => inode,
             Ok(None) => {
-                self.complain(path, "no such path in the image");
+                self.print_message(path, "no such path in the image");
                 return Ok(());
             }
             Err(error) => {
-                self.complain(path, error);
+                self.print_message(path, error);
                 return Ok(());
             }
         };
@@ -72,7 +72,7 @@ impl Lister<'_> {
         let entries = match self.image.read_dir(inode) {
             Ok(entries) => entries,
             Err(error) => {
-                self.complain(path, error);
+                self.print_message(path, error);
                 return Ok(());
             }
         };
@@ -80,7 +80,7 @@ impl Lister<'_> {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(error) => {
-                    self.complain(path, error);
+                    self.print_message(path, error);
                     continue;
                 }
             };
@@ -92,7 +92,7 @@ impl Lister<'_> {
             let below = join(path, &entry.name);
             match self.image.inode(entry.nid) {
                 Ok(inode) => self.entry(&below, &entry.name, &inode)?,
-                Err(error) => self.complain(&below, error),
+                Err(error) => self.print_message(&below, error),
             }
         }
         Ok(())
@@ -102,17 +102,17 @@ impl Lister<'_> {
         let walk = match self.image.walk(path) {
             Ok(walk) => walk,
             Err(error) => {
-                self.complain(path, error);
+                self.print_message(path, error);
                 return Ok(());
             }
         };
         for visit in walk {
             match visit {
-                Visit::Enter(node) | Visit::Leaf(node) => {
+                WalkEvent::Enter(node) | WalkEvent::Leaf(node) => {
                     self.entry(&node.path, &node.path, &node.inode)?;
                 }
-                Visit::Leave(_) => {}
-                Visit::Problem(problem) => self.complain(&problem.path, problem.error),
+                WalkEvent::Leave(_) => {}
+                WalkEvent::Problem(problem) => self.print_message(&problem.path, problem.error),
             }
         }
         Ok(())
@@ -133,7 +133,7 @@ impl Lister<'_> {
             Some((major, minor)) => format!("{major}, {minor}"),
             None => inode.size().to_string(),
         };
-        let (mode, time) = (mode_text(inode), moment::to_the_second(inode.mtime()));
+        let (mode, time) = (mode_text(inode), timestamp::format_seconds(inode.mtime()));
         let (nlink, uid, gid) = (inode.nlink(), inode.uid(), inode.gid());
         write!(self.output, "{mode} {nlink:>3} {uid:>5} {gid:>5} {size:>11} {time} ")?;
         self.output.name(name)?;
@@ -152,15 +152,15 @@ impl Lister<'_> {
         match self.image.read_link(inode) {
             Ok(target) => Some(target),
             Err(error) => {
-                self.complain(path, error);
+                self.print_message(path, error);
                 None
             }
         }
     }
 
-    fn complain(&mut self, path: &[u8], what: impl std::fmt::Display) {
-        stderr::complain_about(path, what);
-        self.outcome = Outcome::Bad;
+    fn print_message(&mut self, path: &[u8], what: impl std::fmt::Display) {
+        stderr::print_path_message(path, what);
+        self.outcome = CommandStatus::Failure;
     }
 }
 

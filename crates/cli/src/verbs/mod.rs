@@ -15,21 +15,21 @@ mod mount;
 mod mount_stats;
 mod stat;
 
+use crate::applets::Invocation;
 use crate::arguments::Verb;
-use crate::names::Call;
-use crate::outcome::Outcome;
+use crate::exit_status::CommandStatus;
 
 /// Does what was asked for.
-pub(crate) fn run(call: &Call) -> anyhow::Result<Outcome> {
+pub(crate) fn run(call: &Invocation) -> anyhow::Result<CommandStatus> {
     match call {
-        Call::Verb(verb) => run_verb(verb),
-        Call::Fsck(arguments) => fsck::run(arguments),
-        Call::Dump(arguments) => dump::run(arguments),
-        Call::Mkfs(arguments) => build::run_mkfs(arguments),
+        Invocation::Verb(verb) => run_verb(verb),
+        Invocation::Fsck(arguments) => fsck::run(arguments),
+        Invocation::Dump(arguments) => dump::run(arguments),
+        Invocation::Mkfs(arguments) => build::run_mkfs(arguments),
     }
 }
 
-fn run_verb(verb: &Verb) -> anyhow::Result<Outcome> {
+fn run_verb(verb: &Verb) -> anyhow::Result<CommandStatus> {
     match verb {
         Verb::Info(arguments) => info::run(arguments),
         Verb::Ls(arguments) => ls::run(arguments),

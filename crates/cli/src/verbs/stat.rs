@@ -8,16 +8,16 @@ use ferrofs_image::{FileType, Image, Inode, Xattr};
 use serde::Serialize;
 
 use crate::arguments::StatArguments;
+use crate::escape::{JsonBytes, escape};
+use crate::exit_status::CommandStatus;
 use crate::inode_text::{JsonInode, mode_text};
-use crate::moment;
-use crate::name::{JsonName, escaped};
-use crate::outcome::Outcome;
 use crate::output::Output;
 use crate::source;
 use crate::stderr;
+use crate::timestamp;
 
 #[derive(Serialize)]
-struct Report {
+struct StatReport {
     #[serde(flatten)]
     inode: JsonInode,
     ino: u32,
@@ -27,21 +27,21 @@ struct Report {
 
 #[derive(Serialize)]
 struct JsonXattr {
-    name: JsonName,
-    value: JsonName,
+    name: JsonBytes,
+    value: JsonBytes,
 }
 
-struct Details {
+struct InodeDetails {
     inode: Inode,
     target: Option<Vec<u8>>,
     xattrs: Vec<Xattr>,
 }
 
 /// Shows each path.
-pub(crate) fn run(arguments: &StatArguments) -> anyhow::Result<Outcome> {
+pub(crate) fn run(arguments: &StatArguments) -> anyhow::Result<CommandStatus> {
     let image = source::open(&arguments.image, &arguments.read)?;
     let mut output = Output::new();
-    let mut outcome = Outcome::Good;
+    let mut outcome = CommandStatus::Success;
     for (at, path) in arguments.paths.iter().enumerate() {
         let path = path.as_bytes();
         match look_up(&image, path) {
@@ -53,12 +53,12 @@ pub(crate) fn run(arguments: &StatArguments) -> anyhow::Result<Outcome> {
                 show(&mut output, path, &details).context("cannot write")?;
             }
             Ok(None) => {
-                stderr::complain_about(path, "no such path in the image");
-                outcome = Outcome::Bad;
+                stderr::print_path_message(path, "no such path in the image");
+                outcome = CommandStatus::Failure;
             }
             Err(error) => {
-                stderr::complain_about(path, error);
-                outcome = Outcome::Bad;
+                stderr::print_path_message(path, error);
+                outcome = CommandStatus::Failure;
             }
         }
     }
@@ -66,30 +66,30 @@ pub(crate) fn run(arguments: &StatArguments) -> anyhow::Result<Outcome> {
     Ok(outcome)
 }
 
-fn look_up(image: &Image, path: &[u8]) -> ferrofs_image::Result<Option<Details>> {
+fn look_up(image: &Image, path: &[u8]) -> ferrofs_image::Result<Option<InodeDetails>> {
     let Some(inode) = image.resolve(path)? else { return Ok(None) };
     let target = match inode.file_type() {
         FileType::Symlink => Some(image.read_link(&inode)?),
         _ => None,
     };
     let xattrs = image.xattrs(&inode)?;
-    Ok(Some(Details { inode, target, xattrs }))
+    Ok(Some(InodeDetails { inode, target, xattrs }))
 }
 
-fn report(path: &[u8], details: Details) -> Report {
-    let Details { inode, target, xattrs } = details;
+fn report(path: &[u8], details: InodeDetails) -> StatReport {
+    let InodeDetails { inode, target, xattrs } = details;
     let xattrs = xattrs.into_iter();
-    Report {
+    StatReport {
         ino: inode.ino(),
         layout: inode.layout().name(),
         inode: JsonInode::new(path, &inode, target),
         xattrs: xattrs
-            .map(|xattr| JsonXattr { name: JsonName(xattr.name), value: JsonName(xattr.value) })
+            .map(|xattr| JsonXattr { name: JsonBytes(xattr.name), value: JsonBytes(xattr.value) })
             .collect(),
     }
 }
 
-fn show(output: &mut Output, path: &[u8], details: &Details) -> io::Result<()> {
+fn show(output: &mut Output, path: &[u8], details: &InodeDetails) -> io::Result<()> {
     let inode = &details.inode;
     write!(output, "  path: ")?;
     output.name(path)?;
@@ -108,10 +108,10 @@ fn show(output: &mut Output, path: &[u8], details: &Details) -> io::Result<()> {
     writeln!(output, "  mode: {:04o} ({})", inode.mode() & 0o7777, mode_text(inode))?;
     writeln!(output, " owner: uid {}, gid {}", inode.uid(), inode.gid())?;
     writeln!(output, " links: {}", inode.nlink())?;
-    writeln!(output, " mtime: {}", moment::exact(inode.mtime()))?;
+    writeln!(output, " mtime: {}", timestamp::format_exact(inode.mtime()))?;
     for xattr in &details.xattrs {
         // Values are often binary, so they are escaped for programs, too.
-        let (name, value) = (escaped(&xattr.name), escaped(&xattr.value));
+        let (name, value) = (escape(&xattr.name), escape(&xattr.value));
         writeln!(output, " xattr: {name}={value}")?;
     }
     Ok(())

@@ -8,7 +8,7 @@ use std::process::Command;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::mounted::{has_fuse, may_mount};
-use crate::support::{Dir, TestCommand, data, ferrofs, heed, is_root};
+use crate::support::{Dir, TestCommand, data, ferrofs, is_root, reset_signals};
 
 /// A demonstration is tried so often: one may be done before a signal reaches it.
 const ATTEMPTS: usize = 20;
@@ -142,7 +142,7 @@ fn signals_end_it_in_each_phase_and_nothing_is_left() {
     let phases = ["unpacking", "comparing every byte with", "mounted on", "reading"];
     let phases = if has_fuse() { &phases[..] } else { &phases[..2] };
     let signals = [Signal::INT, Signal::TERM, Signal::HUP];
-    heed(&signals);
+    reset_signals(&signals);
     for (phase, signal) in phases.iter().zip(signals.into_iter().cycle()) {
         let dir = Dir::new();
         let ended = (0..ATTEMPTS).find_map(|_| signalled(&dir, phase, signal));

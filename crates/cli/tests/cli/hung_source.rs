@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use ferrofs_mount::fuse::attach::{AttachOptions, Attachment, attach};
 use ferrofs_mount::fuse::{
-    Attributes, Capabilities, Entry, Errno, FileSystem, Greeted, Operation, Reply, Request,
-    Session, SessionOptions, Wanted,
+    Capabilities, Entry, Errno, FileSystem, InitRequest, NegotiatedSession, NodeAttributes,
+    Operation, Reply, Request, Session, SessionOptions,
 };
 use rustix::process::Signal;
 
@@ -59,14 +59,14 @@ impl Gate {
 }
 
 impl Source {
-    fn attributes(&self, node: u64) -> Attributes {
+    fn attributes(&self, node: u64) -> NodeAttributes {
         let (mode, size) = if node == IMAGE {
             (0o100_444, u64::try_from(self.bytes.len()).unwrap())
         } else {
             (0o040_555, 0)
         };
         let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-        Attributes { ino: node, size, mode, links: 1, uid, gid, ..Attributes::default() }
+        NodeAttributes { ino: node, size, mode, links: 1, uid, gid, ..NodeAttributes::default() }
     }
 }
 
@@ -102,16 +102,17 @@ impl Mounted {
         let source = Source { bytes: fs::read(data(image)).unwrap(), gate: Arc::clone(&gate) };
         let attachment = attach(point.path(), &AttachOptions::new("test", "test")).unwrap();
         // What is not asked for is not read: no page more, and none ahead.
-        let wanted = Wanted {
+        let init_request = InitRequest {
             capabilities: Capabilities::NO_OPEN_SUPPORT,
             max_read: 4096,
             max_readahead: 0,
             max_background: 64,
         };
         // More than the daemon can occupy.
-        let options = SessionOptions { listeners: 32, wanted, time_limit: None };
-        let greeted = Greeted::new(attachment.device().try_clone().unwrap(), &options).unwrap();
-        let session = greeted.start(Arc::new(source), |_| {}).unwrap();
+        let options = SessionOptions { listeners: 32, init_request, time_limit: None };
+        let negotiated =
+            NegotiatedSession::new(attachment.device().try_clone().unwrap(), &options).unwrap();
+        let session = negotiated.start(Arc::new(source), |_| {}).unwrap();
         Self { gate, attachment, session: Some(session), point }
     }
 

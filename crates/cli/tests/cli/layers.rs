@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Dir, Ended, TestCommand, data, ferrofs};
+use crate::support::{CommandOutput, Dir, TestCommand, data, ferrofs};
 
 fn mkfs() -> TestCommand {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs"));
@@ -55,7 +55,7 @@ fn assert_shows(image: &Path, devices: &[&Path], tree: &Path, dir: &Dir) {
     fs::remove_dir_all(out).unwrap();
 }
 
-fn told(ended: Ended) -> String {
+fn told(ended: CommandOutput) -> String {
     ended.stderr
 }
 

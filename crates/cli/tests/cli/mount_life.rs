@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use crate::mounted::{Foreground, MountPoint, has_fuse, may_mount};
-use crate::support::{Dir, TestCommand, data, ferrofs, heed};
+use crate::support::{Dir, TestCommand, data, ferrofs, reset_signals};
 
 fn mount(point: &MountPoint) -> TestCommand {
     ferrofs().arg("mount").arg(data("plain.erofs")).arg(point.path())
@@ -72,7 +72,7 @@ fn signals_unmount_cleanly() {
         return;
     }
     let signals = [Signal::TERM, Signal::INT, Signal::HUP];
-    heed(&signals);
+    reset_signals(&signals);
     for signal in signals {
         let point = MountPoint::new();
         let mut mounted = foreground(&point);
@@ -181,7 +181,7 @@ fn when_whoever_asked_is_killed_nothing_is_mounted() {
 #[test]
 fn the_mark_of_a_daemon_alone_makes_none() {
     let point = MountPoint::new();
-    let said = mount(&point).env("_FERROFS_ANSWERS_ON_STDIN", "1").ends_with(1).stderr;
+    let said = mount(&point).env("_FERROFS_NOTIFY_ON_STDIN", "1").ends_with(1).stderr;
     assert!(said.contains("standard input is no socket"), "{said}");
     assert_eq!(point.mount(), None);
 }

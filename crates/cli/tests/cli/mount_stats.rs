@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use ferrofs_image::Image;
-use ferrofs_mount::{Ready, Served, Settings};
+use ferrofs_mount::{MountSettings, NegotiatedMount, ServedMount};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
@@ -20,7 +20,7 @@ use crate::support::{Dir, data, ferrofs};
 /// A mount of a test image that this process serves; gone when dropped.
 struct Mounted {
     dir: Dir,
-    served: Option<Served>,
+    served: Option<ServedMount>,
 }
 
 impl Mounted {
@@ -43,7 +43,7 @@ impl Mounted {
             other => other.unwrap(),
         }
         let image = Image::open(data("lz4.erofs")).unwrap();
-        let ready = Ready::new(device.into(), &Settings::default()).unwrap();
+        let ready = NegotiatedMount::new(device.into(), &MountSettings::default()).unwrap();
         let served = ready.serve(image, |_| {}).unwrap();
         Some(Self { dir, served: Some(served) })
     }

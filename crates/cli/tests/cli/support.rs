@@ -19,7 +19,7 @@ const NOBODY: u32 = 65_534;
 /// Programs that are started from here on end by `signals`, also where whoever runs the tests ignores them, as a shell
 /// does for what it runs in the background: a handler is not passed on, a signal that is ignored is. This one does what
 /// the signal does by itself.
-pub(crate) fn heed(signals: &[Signal]) {
+pub(crate) fn reset_signals(signals: &[Signal]) {
     for signal in signals {
         let (number, always) = (signal.as_raw(), Arc::new(AtomicBool::new(true)));
         signal_hook::flag::register_conditional_shutdown(number, 128 + number, always).unwrap();
@@ -129,7 +129,7 @@ pub(crate) struct TestCommand {
 
 /// How a command ended.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct CommandOutput {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: String,
@@ -155,9 +155,9 @@ impl TestCommand {
         self
     }
 
-    pub(crate) fn run(mut self) -> Ended {
+    pub(crate) fn run(mut self) -> CommandOutput {
         let output = self.command.stdin(Stdio::null()).output().unwrap();
-        let ended = Ended {
+        let ended = CommandOutput {
             code: output.status.code(),
             stdout: output.stdout,
             stderr: String::from_utf8(output.stderr).unwrap(),
@@ -168,13 +168,13 @@ impl TestCommand {
 
     /// Runs it, demands exit status 0, and gives what it printed.
     #[track_caller]
-    pub(crate) fn succeeds(self) -> Ended {
+    pub(crate) fn succeeds(self) -> CommandOutput {
         self.ends_with(0)
     }
 
     /// Runs it and demands an exit status.
     #[track_caller]
-    pub(crate) fn ends_with(self, code: i32) -> Ended {
+    pub(crate) fn ends_with(self, code: i32) -> CommandOutput {
         let ended = self.run();
         assert_eq!(ended.code, Some(code), "{}\n{}", ended.text(), ended.stderr);
         ended
@@ -186,7 +186,7 @@ impl TestCommand {
     }
 }
 
-impl Ended {
+impl CommandOutput {
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use crate::manifest::{Host, differences, images};
-use crate::support::{Dir, Ended, data, ferrofs, is_root};
+use crate::support::{CommandOutput, Dir, data, ferrofs, is_root};
 
 /// A program with its arguments, if it is installed.
 fn installed(program: &str) -> Option<Command> {
@@ -27,7 +27,10 @@ fn fed(mut command: Command, input: &[u8]) -> Output {
 }
 
 /// Unpacks every image as a tar by GNU tar and compares it with the manifest.
-fn unpack_all(host: impl Fn(&Path) -> Host, tar: impl Fn(&Dir, &[std::ffi::OsString]) -> Ended) {
+fn unpack_all(
+    host: impl Fn(&Path) -> Host,
+    tar: impl Fn(&Dir, &[std::ffi::OsString]) -> CommandOutput,
+) {
     let mut found = Vec::new();
     for image in images().into_iter().filter(|image| image.devices.is_empty()) {
         let Some(mut unpack) = installed("tar") else { return };

@@ -1,8 +1,8 @@
 //! Shortens a DEFLATE stream so that it fits into fewer bytes.
 //!
 //! Symbols are followed to the last one behind which the end of its block still fits. There the end
-//! is written, and the block becomes the last. The codes of a block that was cut were made for all of
-//! it, which costs little as long as little is cut off. Only streams that our own encoder has written
+//! is written, and the block becomes the last. The codes of a block that was truncate were made for all of
+//! it, which costs little as long as little is truncate off. Only streams that our own encoder has written
 //! are handled, so what is not in the format is told by none, without a reason.
 
 /// The symbols of literals and lengths; the last two are not used.
@@ -11,7 +11,7 @@ const DISTANCES: usize = 32;
 const END_OF_BLOCK: u16 = 256;
 /// The longest code.
 const CODE_BITS_MAX: usize = 15;
-/// Codes up to this length are looked up at once.
+/// BlockCodes up to this length are looked up at once.
 const TABLE_BITS: u32 = 10;
 /// The order in which the lengths of the codes for code lengths are stored (RFC 1951, 3.2.7).
 const ORDER: [usize; 19] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
@@ -23,7 +23,7 @@ const LENGTH_BASES: [u16; 29] = [
 
 /// What is left of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cut {
+pub(super) struct TruncatedStream {
     /// The bytes that it yields.
     pub(super) taken: usize,
     /// Its own bytes.
@@ -31,20 +31,20 @@ pub(super) struct Cut {
 }
 
 /// Makes `stream` end within its first `bytes_max` bytes, and not begin with a zero.
-pub(super) fn cut(stream: &mut [u8], bytes_max: usize) -> Option<Cut> {
+pub(super) fn truncate(stream: &mut [u8], bytes_max: usize) -> Option<TruncatedStream> {
     let limit = bytes_max.min(stream.len()) * 8;
     let mut at = 0;
     let mut taken = 0;
     let mut last_header = None;
     let end = loop {
         let header = at;
-        let mut bits = Bits { stream, at };
+        let mut bits = BitReader { stream, at };
         let is_last = bits.take(1)? == 1;
         let block = match bits.take(2)? {
             0 => stored(&mut bits, limit)?,
-            1 => coded(&mut bits, &Codes::fixed()?, limit)?,
+            1 => coded(&mut bits, &BlockCodes::fixed()?, limit)?,
             2 => {
-                let codes = Codes::read(&mut bits)?;
+                let codes = BlockCodes::read(&mut bits)?;
                 coded(&mut bits, &codes, limit)?
             }
             _ => return None,
@@ -59,33 +59,33 @@ pub(super) fn cut(stream: &mut [u8], bytes_max: usize) -> Option<Cut> {
             break at;
         }
     };
-    let Some(header) = last_header else { return Some(Cut { taken: 0, bytes: 0 }) };
-    put(stream, header, 1, 1);
+    let Some(header) = last_header else { return Some(TruncatedStream { taken: 0, bytes: 0 }) };
+    write_bits(stream, header, 1, 1);
     let bytes = end.div_ceil(8);
     // What is behind the end is padding.
-    put(stream, end, 0, bytes * 8 - end);
+    write_bits(stream, end, 0, bytes * 8 - end);
     // A last block begins with a one; another that is stored, and begins the stream, with a zero and
     // five bits that nobody reads.
     if stream[0] == 0 {
         stream[0] = 1 << 3;
     }
-    Some(Cut { taken, bytes })
+    Some(TruncatedStream { taken, bytes })
 }
 
 /// A block, as far as it fits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Block {
+struct DeflateBlock {
     /// The bytes that it yields.
     yields: usize,
     /// Where it ends, in bits from the start of the stream.
     end: usize,
     is_whole: bool,
-    change: Change,
+    change: BlockPatch,
 }
 
-/// What is to be written when the block is cut.
+/// What is to be written when the block is truncate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Change {
+enum BlockPatch {
     None,
     /// The end of the block: its code at a bit of the stream.
     End {
@@ -100,12 +100,12 @@ enum Change {
     },
 }
 
-impl Block {
+impl DeflateBlock {
     fn patch(&self, stream: &mut [u8]) {
         match self.change {
-            Change::None => {}
-            Change::End { at, code, bits } => put(stream, at, code, bits),
-            Change::Length { at, length } => {
+            BlockPatch::None => {}
+            BlockPatch::End { at, code, bits } => write_bits(stream, at, code, bits),
+            BlockPatch::Length { at, length } => {
                 let lengths = [length.to_le_bytes(), (!length).to_le_bytes()];
                 stream[at..at + 4].copy_from_slice(lengths.as_flattened());
             }
@@ -114,7 +114,7 @@ impl Block {
 }
 
 /// Follows a stored block.
-fn stored(bits: &mut Bits<'_>, limit: usize) -> Option<Block> {
+fn stored(bits: &mut BitReader<'_>, limit: usize) -> Option<DeflateBlock> {
     let at = bits.at.div_ceil(8);
     let length = u16::from_le_bytes(*bits.stream.get(at..)?.first_chunk()?);
     let start = (at + 4) * 8;
@@ -122,21 +122,26 @@ fn stored(bits: &mut Bits<'_>, limit: usize) -> Option<Block> {
     let yields = room.min(length.into());
     let is_whole = start <= limit && yields == usize::from(length);
     let change = match u16::try_from(yields) {
-        Ok(length) if !is_whole && yields > 0 => Change::Length { at, length },
-        _ => Change::None,
+        Ok(length) if !is_whole && yields > 0 => BlockPatch::Length { at, length },
+        _ => BlockPatch::None,
     };
-    Some(Block { yields, end: start + yields * 8, is_whole, change })
+    Some(DeflateBlock { yields, end: start + yields * 8, is_whole, change })
 }
 
 /// Follows the symbols of a block.
-fn coded(bits: &mut Bits<'_>, codes: &Codes, limit: usize) -> Option<Block> {
+fn coded(bits: &mut BitReader<'_>, codes: &BlockCodes, limit: usize) -> Option<DeflateBlock> {
     let (code, code_bits) = codes.end?;
     let (mut yields, mut end) = (0, bits.at);
     loop {
         let symbol = codes.literals.read(bits)?;
         if symbol == END_OF_BLOCK {
             if bits.at <= limit {
-                return Some(Block { yields, end: bits.at, is_whole: true, change: Change::None });
+                return Some(DeflateBlock {
+                    yields,
+                    end: bits.at,
+                    is_whole: true,
+                    change: BlockPatch::None,
+                });
             }
             break;
         }
@@ -147,13 +152,16 @@ fn coded(bits: &mut Bits<'_>, codes: &Codes, limit: usize) -> Option<Block> {
         yields += length;
         end = bits.at;
     }
-    let change =
-        if yields == 0 { Change::None } else { Change::End { at: end, code, bits: code_bits } };
-    Some(Block { yields, end: end + code_bits, is_whole: false, change })
+    let change = if yields == 0 {
+        BlockPatch::None
+    } else {
+        BlockPatch::End { at: end, code, bits: code_bits }
+    };
+    Some(DeflateBlock { yields, end: end + code_bits, is_whole: false, change })
 }
 
 /// The length of a match, whose distance is passed over.
-fn matched(bits: &mut Bits<'_>, codes: &Codes, symbol: u16) -> Option<usize> {
+fn matched(bits: &mut BitReader<'_>, codes: &BlockCodes, symbol: u16) -> Option<usize> {
     let index = usize::from(symbol - END_OF_BLOCK - 1);
     let extra = match index {
         0..8 | 28 => 0,
@@ -166,12 +174,12 @@ fn matched(bits: &mut Bits<'_>, codes: &Codes, symbol: u16) -> Option<usize> {
 }
 
 /// A place in a stream.
-struct Bits<'a> {
+struct BitReader<'a> {
     stream: &'a [u8],
     at: usize,
 }
 
-impl Bits<'_> {
+impl BitReader<'_> {
     /// The next bits, at least 25, zeros behind the end.
     #[inline]
     fn peek(&self) -> u32 {
@@ -206,20 +214,20 @@ impl Bits<'_> {
 }
 
 /// The two codes of a block.
-struct Codes {
-    literals: Code,
-    distances: Code,
+struct BlockCodes {
+    literals: HuffmanCode,
+    distances: HuffmanCode,
     /// The code that ends the block, in the order of the stream, and its length.
     end: Option<(u16, usize)>,
 }
 
-impl Codes {
+impl BlockCodes {
     fn new(lengths: &[u8], literals: usize) -> Option<Self> {
         let (literals, distances) = lengths.split_at_checked(literals)?;
         Some(Self {
             end: bits_of(literals, END_OF_BLOCK),
-            literals: Code::new(literals)?,
-            distances: Code::new(distances)?,
+            literals: HuffmanCode::new(literals)?,
+            distances: HuffmanCode::new(distances)?,
         })
     }
 
@@ -233,7 +241,7 @@ impl Codes {
     }
 
     /// Those that a block begins with (RFC 1951, 3.2.7).
-    fn read(bits: &mut Bits<'_>) -> Option<Self> {
+    fn read(bits: &mut BitReader<'_>) -> Option<Self> {
         let literals = 257 + bits.take(5)?;
         let distances = 1 + bits.take(5)?;
         let order = 4 + bits.take(4)?;
@@ -241,7 +249,7 @@ impl Codes {
         for place in &ORDER[..order] {
             lengths[*place] = bits.take(3)?.to_le_bytes()[0];
         }
-        let code = Code::new(&lengths)?;
+        let code = HuffmanCode::new(&lengths)?;
         let mut lengths = [0; LITERALS_LENGTHS + DISTANCES];
         let lengths = lengths.get_mut(..literals + distances)?;
         let mut count = 0;
@@ -261,7 +269,7 @@ impl Codes {
 }
 
 /// A canonical code.
-struct Code {
+struct HuffmanCode {
     /// By the next bits of a stream: a symbol above its length, or 0 if its code is longer.
     table: [u16; 1 << TABLE_BITS],
     /// How many codes there are of each length.
@@ -270,7 +278,7 @@ struct Code {
     symbols: [u16; LITERALS_LENGTHS],
 }
 
-impl Code {
+impl HuffmanCode {
     fn new(lengths: &[u8]) -> Option<Self> {
         let mut code = Self { table: [0; _], counts: [0; _], symbols: [0; LITERALS_LENGTHS] };
         for length in lengths {
@@ -303,7 +311,7 @@ impl Code {
     }
 
     #[inline]
-    fn read(&self, bits: &mut Bits<'_>) -> Option<u16> {
+    fn read(&self, bits: &mut BitReader<'_>) -> Option<u16> {
         let entry = self.table[bits.peek() as usize % (1 << TABLE_BITS)];
         if entry == 0 {
             return self.read_long(bits);
@@ -314,7 +322,7 @@ impl Code {
 
     /// Bit by bit, as the codes of one length follow each other in value.
     #[cold]
-    fn read_long(&self, bits: &mut Bits<'_>) -> Option<u16> {
+    fn read_long(&self, bits: &mut BitReader<'_>) -> Option<u16> {
         let word = bits.peek() as usize;
         let (mut value, mut first, mut place) = (0, 0, 0);
         for length in 1..=CODE_BITS_MAX {
@@ -347,7 +355,7 @@ fn reversed(value: u16, bits: usize) -> u16 {
 }
 
 /// Writes the low `bits` of `value` at a bit of the stream.
-fn put(stream: &mut [u8], at: usize, value: u16, bits: usize) {
+fn write_bits(stream: &mut [u8], at: usize, value: u16, bits: usize) {
     for bit in 0..bits {
         if let Some(byte) = stream.get_mut((at + bit) / 8) {
             let mask = 1 << ((at + bit) % 8);

@@ -1,7 +1,7 @@
 //! DEFLATE streams that fill a pcluster, by libdeflate.
 //!
 //! libdeflate encodes a given input and has no mode for a given output. So more input is encoded than
-//! fits, a little more if the guess is good, and the stream is cut where the output ends: `cut` has
+//! fits, a little more if the guess is good, and the stream is truncate where the output ends: `truncate` has
 //! what that takes. Nothing is encoded twice but after a guess that was too low.
 #![allow(unsafe_code, reason = "libdeflate is a C library")]
 
@@ -9,13 +9,13 @@ use std::ptr::NonNull;
 
 use libdeflate_sys as c;
 
-use super::cut::{Cut, cut};
+use super::cut::{TruncatedStream, truncate};
 use crate::c_heap;
-use crate::encoder::Filled;
+use crate::encoder::EncodedSizes;
 use crate::error::ErrorKind;
-use crate::guess::Guess;
+use crate::guess::RatioEstimate;
 
-/// More than this is cut off only where a ratio changes much; one in this many bytes is added to a
+/// More than this is truncate off only where a ratio changes much; one in this many bytes is added to a
 /// guess.
 const SURPLUS: usize = 24;
 /// A stream that leaves less than one in this many bytes of the output is not encoded again.
@@ -26,18 +26,18 @@ const RATIO_MAX: usize = 258 * 8;
 /// How often an input is encoded at most; the best so far counts then.
 const TRIES: usize = 4;
 
-pub(crate) struct Encode {
+pub(crate) struct DeflateEncoder {
     compressor: NonNull<c::libdeflate_compressor>,
     /// Where a stream is written that may be too long.
     scratch: Box<[u8]>,
-    guess: Guess,
+    guess: RatioEstimate,
     level: u8,
 }
 
 // SAFETY: the compressor is heap memory without ties to a thread; it is used through &mut only.
-unsafe impl Send for Encode {}
+unsafe impl Send for DeflateEncoder {}
 
-impl Encode {
+impl DeflateEncoder {
     pub(crate) fn new(level: u8, pcluster_bytes: usize) -> Result<Self, ErrorKind> {
         let mut scratch = Vec::new();
         let bytes = scratch_bytes(pcluster_bytes);
@@ -45,30 +45,39 @@ impl Encode {
         scratch.resize(bytes, 0);
         let options = c::libdeflate_options {
             sizeof_options: size_of::<c::libdeflate_options>(),
-            malloc_func: Some(super::claim),
-            free_func: Some(c_heap::release),
+            malloc_func: Some(super::malloc),
+            free_func: Some(c_heap::free),
         };
         // SAFETY: the options are initialised, say their own size and name a matching pair of
         // functions; the library copies them.
         let compressor =
             unsafe { c::libdeflate_alloc_compressor_ex(level.into(), &raw const options) };
         let compressor = NonNull::new(compressor).ok_or(ErrorKind::OutOfMemory)?;
-        Ok(Self { compressor, scratch: scratch.into_boxed_slice(), guess: Guess::NONE, level })
+        Ok(Self {
+            compressor,
+            scratch: scratch.into_boxed_slice(),
+            guess: RatioEstimate::NONE,
+            level,
+        })
     }
 
     pub(crate) fn restart(&mut self) {
-        self.guess = Guess::NONE;
+        self.guess = RatioEstimate::NONE;
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
         libdeflate_bytes(self.level) + self.scratch.len()
     }
 
-    pub(crate) fn fill(&mut self, input: &[u8], output: &mut [u8]) -> Result<Filled, ErrorKind> {
+    pub(crate) fn fill(
+        &mut self,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<EncodedSizes, ErrorKind> {
         let most = input.len().min(output.len().saturating_mul(RATIO_MAX));
         let guess = self.guess.input_for(output.len());
         let (mut tried, mut least, mut beyond) = ((guess + guess / SURPLUS).min(most), 0, most + 1);
-        let mut best = Filled { taken: 0, bytes: 0 };
+        let mut best = EncodedSizes { taken: 0, bytes: 0 };
         for _ in 0..TRIES {
             let bytes = self.encode(&input[..tried]);
             if bytes == 0 {
@@ -76,11 +85,11 @@ impl Encode {
                 beyond = tried;
                 tried = least + (beyond - least) / 2;
             } else {
-                let cut = cut(&mut self.scratch[..bytes], output.len())
+                let truncate = truncate(&mut self.scratch[..bytes], output.len())
                     .ok_or(ErrorKind::EncodingFailed)?;
-                let Cut { taken, bytes } = cut;
+                let TruncatedStream { taken, bytes } = truncate;
                 if taken > best.taken {
-                    best = Filled { taken, bytes };
+                    best = EncodedSizes { taken, bytes };
                     output[..bytes].copy_from_slice(&self.scratch[..bytes]);
                 }
                 let is_short = taken == tried && output.len() - bytes > output.len() / LEFT;
@@ -115,7 +124,7 @@ impl Encode {
     }
 }
 
-impl Drop for Encode {
+impl Drop for DeflateEncoder {
     fn drop(&mut self) {
         // SAFETY: the compressor came from `new` and is freed nowhere else.
         unsafe { c::libdeflate_free_compressor(self.compressor.as_ptr()) };

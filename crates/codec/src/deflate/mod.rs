@@ -17,23 +17,23 @@ use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
 
 use crate::c_heap;
 use crate::error::{ErrorKind, filled};
-use crate::want::Want;
+use crate::want::DecodeMode;
 
 /// More than the decompressor of libdeflate, which does not tell its size before it is made: tables
 /// of 2342 and 402 four-byte entries, 288 sorted symbols, a few fields. A test compares.
 const LIBDEFLATE_BYTES_MAX: usize = (2342 + 402) * 4 + 288 * 2 + 256;
 
 /// The contexts of both libraries.
-pub(crate) struct Deflate {
+pub(crate) struct DeflateDecoder {
     whole: NonNull<c::libdeflate_decompressor>,
     /// One, in an array since only a vector can be refused its memory.
     prefix: Box<[DecompressorOxide; 1]>,
 }
 
 // SAFETY: the decompressor is heap memory without ties to a thread; it is used through &mut only.
-unsafe impl Send for Deflate {}
+unsafe impl Send for DeflateDecoder {}
 
-impl Deflate {
+impl DeflateDecoder {
     /// The most that `new` takes.
     pub(crate) const MEMORY_BYTES_MAX: usize =
         LIBDEFLATE_BYTES_MAX + c_heap::HEADER_BYTES + size_of::<DecompressorOxide>();
@@ -45,8 +45,8 @@ impl Deflate {
         let prefix = prefix.into_boxed_slice().try_into().map_err(|_| ErrorKind::OutOfMemory)?;
         let options = c::libdeflate_options {
             sizeof_options: size_of::<c::libdeflate_options>(),
-            malloc_func: Some(claim),
-            free_func: Some(c_heap::release),
+            malloc_func: Some(malloc),
+            free_func: Some(c_heap::free),
         };
         // SAFETY: the options are initialised, say their own size and name a matching pair of
         // functions; the library copies them.
@@ -59,16 +59,16 @@ impl Deflate {
         &mut self,
         stream: &[u8],
         output: &mut [u8],
-        want: Want,
+        want: DecodeMode,
     ) -> Result<(), ErrorKind> {
         match want {
-            Want::Whole => self.decode_whole(stream, output),
-            Want::Prefix => self.decode_prefix(stream, output),
+            DecodeMode::Whole => self.decode_whole(stream, output),
+            DecodeMode::Prefix => self.decode_prefix(stream, output),
         }
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        // SAFETY: the decompressor is a block from `c_heap::claim`: libdeflate makes exactly one
+        // SAFETY: the decompressor is a block from `c_heap::malloc`: libdeflate makes exactly one
         // allocation for it and returns its address.
         let whole = unsafe { c_heap::block_bytes(self.whole.as_ptr().cast_const().cast()) };
         whole + size_of::<DecompressorOxide>()
@@ -110,14 +110,14 @@ impl Deflate {
     }
 }
 
-impl Drop for Deflate {
+impl Drop for DeflateDecoder {
     fn drop(&mut self) {
         // SAFETY: the decompressor came from `new` and is freed nowhere else.
         unsafe { c::libdeflate_free_decompressor(self.whole.as_ptr()) };
     }
 }
 
-/// [`c_heap::claim`] under the unsafe type that libdeflate declares.
-unsafe extern "C" fn claim(bytes: usize) -> *mut std::ffi::c_void {
-    c_heap::claim(bytes)
+/// [`c_heap::malloc`] under the unsafe type that libdeflate declares.
+unsafe extern "C" fn malloc(bytes: usize) -> *mut std::ffi::c_void {
+    c_heap::malloc(bytes)
 }

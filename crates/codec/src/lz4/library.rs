@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use super::sequences::End;
+use super::sequences::BlockEnd;
 use crate::error::{ErrorKind, filled};
 
 // Not declared by lz4-sys, but compiled into the archive that it links.
@@ -18,19 +18,19 @@ unsafe extern "C" {
 }
 
 /// Fills `output` with what `stream` yields.
-pub(super) fn decode(stream: &[u8], output: &mut [u8], end: End) -> Result<(), ErrorKind> {
+pub(super) fn decode(stream: &[u8], output: &mut [u8], end: BlockEnd) -> Result<(), ErrorKind> {
     let source_bytes = c_length(stream)?;
     let capacity_bytes = c_length(output)?;
     let source = stream.as_ptr().cast();
     let target = output.as_mut_ptr().cast();
     let got = match end {
-        End::Exact => {
+        BlockEnd::Exact => {
             // SAFETY: `source` is readable for `source_bytes` and `target` writable for
             // `capacity_bytes`, as both are the lengths of live slices, which cannot overlap since
             // one is borrowed mutably. The function touches nothing else, whatever the input.
             unsafe { lz4_sys::LZ4_decompress_safe(source, target, source_bytes, capacity_bytes) }
         }
-        End::Open => {
+        BlockEnd::Open => {
             // SAFETY: as above; the wanted length is not more than the capacity.
             unsafe {
                 LZ4_decompress_safe_partial(

@@ -13,20 +13,20 @@ mod window;
 
 use crate::error::ErrorKind;
 use crate::padding::{Padding, without_leading_zeros};
-use crate::want::Want;
-use sequences::{End, Sequences};
+use crate::want::DecodeMode;
+use sequences::{BlockEnd, Sequences};
 
 pub use part::Lz4Part;
 pub use window::{LZ4_WINDOW_PAGE_BYTES, lz4_window_pages};
 
 /// What LZ4 is configured with.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lz4 {
+pub(crate) struct Lz4Decoder {
     /// The farthest that a match may reach back, in bytes; not 0.
     max_distance: u16,
 }
 
-impl Lz4 {
+impl Lz4Decoder {
     /// As declared by an image, where 0 stands for 65,535 (docs/format.md F5).
     pub(crate) fn new(max_distance: u16) -> Self {
         Self { max_distance: if max_distance == 0 { u16::MAX } else { max_distance } }
@@ -41,7 +41,7 @@ impl Lz4 {
         padding: Padding,
         input: &[u8],
         output: &mut [u8],
-        want: Want,
+        want: DecodeMode,
     ) -> Result<(), ErrorKind> {
         let stream = stream(padding, input)?;
         let end = end(padding, want);
@@ -69,16 +69,16 @@ impl Lz4 {
     /// Nothing beyond the largest distance can be written, so images that declare it, which nearly
     /// all do, pay nothing for a whole extent. Looking for a pair of zeros is cheaper than following
     /// the sequences, and most streams of text have none.
-    fn must_look(self, stream: &[u8], end: End) -> bool {
+    fn must_look(self, stream: &[u8], end: BlockEnd) -> bool {
         self.max_distance < u16::MAX
-            || end == End::Open && stream.array_windows().any(|pair| *pair == [0, 0])
+            || end == BlockEnd::Open && stream.array_windows().any(|pair| *pair == [0, 0])
     }
 
     /// Follows the sequences as far as the library would, for the sake of their distances.
     ///
     /// No encoder writes the distance 0. The library takes it for a run of zeros, but near the end
     /// of a partial output it leaves what stood there before, which may be a piece of another file.
-    fn look(self, stream: &[u8], end: End, wanted: usize) -> Result<(), ErrorKind> {
+    fn look(self, stream: &[u8], end: BlockEnd, wanted: usize) -> Result<(), ErrorKind> {
         if wanted > 0 {
             let mut sequences = Sequences::new(stream, wanted, end, self.max_distance);
             while !sequences.next()?.is_last {}
@@ -97,9 +97,9 @@ fn stream(padding: Padding, input: &[u8]) -> Result<&[u8], ErrorKind> {
 }
 
 /// Where a block has to end.
-fn end(padding: Padding, want: Want) -> End {
+fn end(padding: Padding, want: DecodeMode) -> BlockEnd {
     match (padding, want) {
-        (Padding::Left, Want::Whole) => End::Exact,
-        (Padding::Left, Want::Prefix) | (Padding::Right, _) => End::Open,
+        (Padding::Left, DecodeMode::Whole) => BlockEnd::Exact,
+        (Padding::Left, DecodeMode::Prefix) | (Padding::Right, _) => BlockEnd::Open,
     }
 }

@@ -34,7 +34,7 @@ const SHORTCUT_DISTANCE: usize = 8;
 
 /// Where the block has to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum BlockEnd {
     /// With the input, when the output is full.
     Exact,
     /// Anywhere behind the byte that fills the output.
@@ -63,14 +63,14 @@ pub(super) struct Sequences<'a> {
     at: usize,
     yielded: usize,
     wanted: usize,
-    end: End,
+    end: BlockEnd,
     max_distance: usize,
 }
 
 impl<'a> Sequences<'a> {
     /// `wanted` is the length of the output, and not 0: for an empty one the library has a rule of
     /// its own.
-    pub(super) fn new(stream: &'a [u8], wanted: usize, end: End, max_distance: u16) -> Self {
+    pub(super) fn new(stream: &'a [u8], wanted: usize, end: BlockEnd, max_distance: u16) -> Self {
         Self { stream, at: 0, yielded: 0, wanted, end, max_distance: max_distance.into() }
     }
 
@@ -114,15 +114,15 @@ impl<'a> Sequences<'a> {
     fn literals_at_an_end(&self, literals: usize) -> Result<usize, ErrorKind> {
         let (input, output) = (self.stream.len() - self.at, self.wanted - self.yielded);
         match self.end {
-            End::Exact if literals == input && literals <= output => Ok(literals),
-            End::Exact => Err(ErrorKind::Corrupt),
-            End::Open => Ok(literals.min(input).min(output)),
+            BlockEnd::Exact if literals == input && literals <= output => Ok(literals),
+            BlockEnd::Exact => Err(ErrorKind::Corrupt),
+            BlockEnd::Open => Ok(literals.min(input).min(output)),
         }
     }
 
     /// Whether the literals near an end were the last bytes.
     fn ends_behind_literals(&self) -> bool {
-        self.end == End::Exact
+        self.end == BlockEnd::Exact
             || self.yielded == self.wanted
             || self.at + DISTANCE_BYTES >= self.stream.len()
     }
@@ -144,14 +144,14 @@ impl<'a> Sequences<'a> {
         if distance > self.max_distance {
             return Err(ErrorKind::DistanceTooFar { distance, limit: self.max_distance });
         }
-        if distance > self.yielded || distance == 0 && self.end == End::Open {
+        if distance > self.yielded || distance == 0 && self.end == BlockEnd::Open {
             return Err(ErrorKind::Corrupt);
         }
         let took_shortcut = is_short && length != LENGTH_GOES_ON && distance >= SHORTCUT_DISTANCE;
         let left = self.wanted - self.yielded;
         sequence.is_last = false;
         if !took_shortcut && matched + LAST_LITERALS > left {
-            if self.end == End::Exact {
+            if self.end == BlockEnd::Exact {
                 return Err(ErrorKind::Corrupt);
             }
             sequence.is_last = matched >= left;

@@ -15,7 +15,7 @@
 use super::part::Lz4Part;
 use super::sequences::{Sequence, Sequences};
 use crate::error::{ErrorKind, filled};
-use crate::want::Want;
+use crate::want::DecodeMode;
 
 /// The length of the pages that [`Decoder::decode_lz4_part`] works in.
 ///
@@ -54,8 +54,8 @@ pub(super) fn decode<P: AsMut<[u8]>>(
     let part_end = skip_bytes.checked_add(output.len()).filter(|end| *end <= extent_bytes);
     let part_end = part_end.ok_or(ErrorKind::OutsideExtent)?;
     let wanted = match want {
-        Want::Whole => extent_bytes,
-        Want::Prefix => part_end,
+        DecodeMode::Whole => extent_bytes,
+        DecodeMode::Prefix => part_end,
     };
     let end = super::end(padding, want);
     if i32::try_from(wanted).is_err() {
@@ -66,7 +66,7 @@ pub(super) fn decode<P: AsMut<[u8]>>(
     }
     let mut sequences = Sequences::new(stream, wanted, end, max_distance);
     let count = lz4_window_pages(max_distance, wanted);
-    let mut window = Window::new(pages, count, Target { output, skip_bytes })?;
+    let mut window = Window::new(pages, count, ExtentPart { output, skip_bytes })?;
     loop {
         let sequence = sequences.next()?;
         window.push(stream, &sequence).ok_or(ErrorKind::Corrupt)?;
@@ -79,13 +79,13 @@ pub(super) fn decode<P: AsMut<[u8]>>(
 }
 
 /// The part of the output.
-struct Target<'o> {
+struct ExtentPart<'o> {
     output: &'o mut [u8],
     /// The bytes of the extent before it.
     skip_bytes: usize,
 }
 
-impl Target<'_> {
+impl ExtentPart<'_> {
     /// Takes what is wanted of `bytes`, which are those of the extent from `start` on.
     fn receive(&mut self, start: usize, bytes: &[u8]) {
         let end = start + bytes.len();
@@ -109,14 +109,14 @@ struct Window<'p, 'o> {
     used: usize,
     /// Its place in the extent.
     start: usize,
-    target: Target<'o>,
+    target: ExtentPart<'o>,
 }
 
 impl<'p, 'o> Window<'p, 'o> {
     fn new<P: AsMut<[u8]>>(
         pages: &'p mut [P],
         count: usize,
-        target: Target<'o>,
+        target: ExtentPart<'o>,
     ) -> Result<Self, ErrorKind> {
         let mut slots = [const { None }; SLOTS_MAX];
         let given = pages.iter_mut().map_while(|page| page.as_mut().first_chunk_mut());

@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use liblzma_sys as c;
 
 use crate::c_heap::{self, HEADER_BYTES};
-use crate::encoder::Filled;
+use crate::encoder::EncodedSizes;
 use crate::error::ErrorKind;
 
 /// liblzma takes no dictionary below this, and refuses an output below `OUTPUT_BYTES_MIN`.
@@ -22,7 +22,7 @@ const TREE_DEPTH_SHARE: u32 = 5;
 const BLOCKS_MAX: usize = 8;
 
 /// One encoder, which keeps its memory from call to call.
-pub(crate) struct Encode {
+pub(crate) struct LzmaEncoder {
     /// liblzma keeps a pointer to the allocator, but none to the stream itself between calls.
     stream: c::lzma_stream,
     allocator: Box<[c::lzma_allocator; 1]>,
@@ -31,9 +31,9 @@ pub(crate) struct Encode {
 }
 
 // SAFETY: the stream owns heap memory without ties to a thread; it is used through &mut only.
-unsafe impl Send for Encode {}
+unsafe impl Send for LzmaEncoder {}
 
-impl Encode {
+impl LzmaEncoder {
     pub(crate) fn new(
         level: u8,
         dictionary_bytes: u32,
@@ -42,8 +42,8 @@ impl Encode {
         let mut allocator = Vec::new();
         allocator.try_reserve_exact(1).map_err(|_| ErrorKind::OutOfMemory)?;
         allocator.push(c::lzma_allocator {
-            alloc: Some(claim),
-            free: Some(release),
+            alloc: Some(malloc),
+            free: Some(free),
             opaque: std::ptr::null_mut(),
         });
         let allocator =
@@ -62,7 +62,11 @@ impl Encode {
         self.memory_bytes
     }
 
-    pub(crate) fn fill(&mut self, input: &[u8], output: &mut [u8]) -> Result<Filled, ErrorKind> {
+    pub(crate) fn fill(
+        &mut self,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<EncodedSizes, ErrorKind> {
         self.set_up()?;
         self.stream.next_in = input.as_ptr();
         self.stream.avail_in = input.len();
@@ -77,7 +81,7 @@ impl Encode {
         let taken = input.len().checked_sub(self.stream.avail_in);
         let bytes = output.len().checked_sub(self.stream.avail_out);
         match (taken, bytes) {
-            (Some(taken), Some(bytes)) => Ok(Filled { taken, bytes }),
+            (Some(taken), Some(bytes)) => Ok(EncodedSizes { taken, bytes }),
             _ => Err(ErrorKind::EncodingFailed),
         }
     }
@@ -92,7 +96,7 @@ impl Encode {
     }
 }
 
-impl Drop for Encode {
+impl Drop for LzmaEncoder {
     fn drop(&mut self) {
         // SAFETY: the stream is zeros or was set up, and its allocator is still there.
         unsafe { c::lzma_end(&raw mut self.stream) };
@@ -148,13 +152,13 @@ fn kind_of(result: c::lzma_ret) -> ErrorKind {
     }
 }
 
-/// [`c_heap::claim`] under the type that liblzma declares.
-unsafe extern "C" fn claim(_: *mut c_void, count: usize, bytes: usize) -> *mut c_void {
-    count.checked_mul(bytes).map_or(std::ptr::null_mut(), |bytes| c_heap::claim(bytes))
+/// [`c_heap::malloc`] under the type that liblzma declares.
+unsafe extern "C" fn malloc(_: *mut c_void, count: usize, bytes: usize) -> *mut c_void {
+    count.checked_mul(bytes).map_or(std::ptr::null_mut(), |bytes| c_heap::malloc(bytes))
 }
 
-/// [`c_heap::release`] under the type that liblzma declares.
-unsafe extern "C" fn release(_: *mut c_void, block: *mut c_void) {
-    // SAFETY: liblzma frees what it got from `claim`, once, or null.
-    unsafe { c_heap::release(block) };
+/// [`c_heap::free`] under the type that liblzma declares.
+unsafe extern "C" fn free(_: *mut c_void, block: *mut c_void) {
+    // SAFETY: liblzma frees what it got from `malloc`, once, or null.
+    unsafe { c_heap::free(block) };
 }

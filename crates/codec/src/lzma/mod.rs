@@ -24,11 +24,11 @@ mod trees_portable;
 mod trees_x86_64;
 
 use crate::error::ErrorKind;
-use crate::want::Want;
+use crate::want::DecodeMode;
 use probabilities::Probabilities;
 use properties::Properties;
-use symbols::{SYMBOL_INPUT_MAX, Steps, Stop, Symbols};
-use trees::Trees;
+use symbols::{SYMBOL_INPUT_MAX, StopReason, SymbolCount, Symbols};
+use trees::BitTrees;
 
 #[cfg(not(all(target_arch = "x86_64", target_pointer_width = "64", not(miri))))]
 use trees_portable::Portable as Fastest;
@@ -41,12 +41,12 @@ const DICTIONARY_BYTES_MIN: u32 = 4 << 10;
 const DICTIONARY_BYTES_MAX: u32 = 8 << 20;
 
 /// A decoder of MicroLZMA streams.
-pub(crate) struct Lzma {
+pub(crate) struct LzmaDecoder {
     probabilities: Probabilities,
     dictionary_bytes: usize,
 }
 
-impl Lzma {
+impl LzmaDecoder {
     pub(crate) fn new(dictionary_bytes: u32) -> Result<Self, ErrorKind> {
         if dictionary_bytes > DICTIONARY_BYTES_MAX {
             return Err(ErrorKind::UnsupportedWindow);
@@ -68,16 +68,16 @@ impl Lzma {
         &mut self,
         input: &[u8],
         output: &mut [u8],
-        want: Want,
+        want: DecodeMode,
     ) -> Result<(), ErrorKind> {
         self.decode_by::<Fastest>(input, output, want)
     }
 
-    fn decode_by<T: Trees>(
+    fn decode_by<T: BitTrees>(
         &mut self,
         input: &[u8],
         output: &mut [u8],
-        want: Want,
+        want: DecodeMode,
     ) -> Result<(), ErrorKind> {
         let wanted = output.len();
         let (first, input) = input.split_first().ok_or(ErrorKind::EmptyInput)?;
@@ -90,32 +90,32 @@ impl Lzma {
         let mut symbols =
             Symbols::new(properties, probabilities, self.dictionary_bytes, code, output);
         let mut taken = 0;
-        let mut stop = Stop::Room;
+        let mut stop = StopReason::Room;
         if wanted > 0 && input.len() >= SYMBOL_INPUT_MAX {
-            stop = symbols.decode::<T>(input, &mut taken, Steps::All);
+            stop = symbols.decode::<T>(input, &mut taken, SymbolCount::All);
         }
         let rest = &input[taken..];
-        if stop == Stop::Room && symbols.position() < wanted {
-            let mut tail = Tail::new(rest);
+        if stop == StopReason::Room && symbols.position() < wanted {
+            let mut tail = PaddedTail::new(rest);
             stop = tail.decode::<T>(&mut symbols, wanted)?;
             taken += tail.taken;
         }
         match (stop, want) {
-            (Stop::Room | Stop::Overlong, Want::Prefix) => Ok(()),
-            (Stop::Room, Want::Whole) if symbols.can_end(&input[taken..]) => Ok(()),
+            (StopReason::Room | StopReason::Overlong, DecodeMode::Prefix) => Ok(()),
+            (StopReason::Room, DecodeMode::Whole) if symbols.can_end(&input[taken..]) => Ok(()),
             _ => Err(ErrorKind::Corrupt),
         }
     }
 }
 
 /// The last bytes of the input, with as many zeros behind them as a symbol can take in.
-struct Tail {
+struct PaddedTail {
     bytes: [u8; 2 * SYMBOL_INPUT_MAX],
     length: usize,
     taken: usize,
 }
 
-impl Tail {
+impl PaddedTail {
     /// `rest` is shorter than `SYMBOL_INPUT_MAX`.
     fn new(rest: &[u8]) -> Self {
         let mut bytes = [0; 2 * SYMBOL_INPUT_MAX];
@@ -124,18 +124,18 @@ impl Tail {
     }
 
     /// Decodes until the output is full.
-    fn decode<T: Trees>(
+    fn decode<T: BitTrees>(
         &mut self,
         symbols: &mut Symbols<'_>,
         wanted: usize,
-    ) -> Result<Stop, ErrorKind> {
+    ) -> Result<StopReason, ErrorKind> {
         loop {
             let got = symbols.position();
-            let stop = symbols.decode::<T>(&self.bytes, &mut self.taken, Steps::One);
+            let stop = symbols.decode::<T>(&self.bytes, &mut self.taken, SymbolCount::One);
             if self.taken > self.length {
                 return Err(ErrorKind::TooShort { got, wanted });
             }
-            if stop != Stop::Room || symbols.position() == wanted {
+            if stop != StopReason::Room || symbols.position() == wanted {
                 return Ok(stop);
             }
         }

@@ -23,7 +23,7 @@ pub(super) const IS_REPEAT_0: usize = IS_REPEAT + STATES;
 pub(super) const IS_REPEAT_1: usize = IS_REPEAT_0 + STATES;
 /// One for each state: the third or the fourth?
 pub(super) const IS_REPEAT_2: usize = IS_REPEAT_1 + STATES;
-/// Trees of six bits for the class of a distance, one for each of the lengths 2, 3, 4 and the rest.
+/// BitTrees of six bits for the class of a distance, one for each of the lengths 2, 3, 4 and the rest.
 pub(super) const DISTANCE_SLOT: usize = IS_REPEAT_2 + STATES;
 /// Reverse trees of the distances 4 to 127, packed: the one whose smallest distance is d begins at
 /// d less its slot.
@@ -34,7 +34,7 @@ pub(super) const DISTANCE_ALIGN: usize = DISTANCE_LOW + 128;
 pub(super) const MATCH_LENGTH: usize = DISTANCE_ALIGN + 16;
 /// The lengths of the others.
 pub(super) const REPEAT_LENGTH: usize = MATCH_LENGTH + LENGTH_COUNT;
-/// Trees of eight bits, three for each literal context.
+/// BitTrees of eight bits, three for each literal context.
 pub(super) const LITERAL: usize = REPEAT_LENGTH + LENGTH_COUNT;
 
 /// Inside the lengths: trees of three bits for 2 to 9, one for each position state.

@@ -1,4 +1,4 @@
-//! The range decoder, one bit at a time. Trees of bits are in `trees`.
+//! The range decoder, one bit at a time. BitTrees of bits are in `trees`.
 #![allow(unsafe_code, reason = "reads input and probabilities without a check for each bit")]
 
 /// A probability moves by the 32nd part of what is missing.
@@ -12,14 +12,14 @@ pub(super) const RANGE_MIN: u32 = 1 << 24;
 
 /// The range decoder, and where it stands in its input.
 #[derive(Clone, Copy)]
-pub(super) struct Range {
+pub(super) struct RangeDecoder {
     pub(super) range: u32,
     pub(super) code: u32,
     /// The next byte of the input.
     pub(super) next: *const u8,
 }
 
-impl Range {
+impl RangeDecoder {
     /// Takes in a byte if the range has become small.
     ///
     /// # Safety

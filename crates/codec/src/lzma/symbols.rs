@@ -16,8 +16,8 @@ use super::probabilities::{
     LENGTH_LOW, LENGTH_MIDDLE, LITERAL, MATCH_LENGTH, POSITION_STATES, REPEAT_LENGTH,
 };
 use super::properties::Properties;
-use super::range::{RANGE_MIN, Range};
-use super::trees::Trees;
+use super::range::{RANGE_MIN, RangeDecoder};
+use super::trees::BitTrees;
 
 /// The most bytes that a symbol takes in.
 ///
@@ -27,7 +27,7 @@ pub(super) const SYMBOL_INPUT_MAX: usize = 48;
 
 /// Why decoding paused or ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(super) enum StopReason {
     /// The output is full, or the input may not hold another symbol.
     Room,
     /// The output is full, and the last match is longer.
@@ -38,7 +38,7 @@ pub(super) enum Stop {
 
 /// How many symbols to decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Steps {
+pub(super) enum SymbolCount {
     One,
     /// As many as the input certainly holds and the output has room for.
     All,
@@ -46,7 +46,7 @@ pub(super) enum Steps {
 
 /// A stream between two symbols.
 pub(super) struct Symbols<'a> {
-    walk: Walk,
+    lzma_state: LzmaState,
     /// The properties are those that all encoders use if not told otherwise.
     is_usual: bool,
     borrowed: PhantomData<(&'a mut [u16; COUNT], &'a mut [u8])>,
@@ -60,8 +60,8 @@ impl<'a> Symbols<'a> {
         code: u32,
         output: &'a mut [u8],
     ) -> Self {
-        let walk = Walk {
-            range: Range { range: u32::MAX, code, next: std::ptr::null() },
+        let lzma_state = LzmaState {
+            range: RangeDecoder { range: u32::MAX, code, next: std::ptr::null() },
             position: 0,
             state: 0,
             distances: [0; 4],
@@ -74,18 +74,18 @@ impl<'a> Symbols<'a> {
             literal_context_bits: properties.literal_context_bits,
             literal_mask: properties.literal_mask(),
         };
-        Self { walk, is_usual: properties == Properties::USUAL, borrowed: PhantomData }
+        Self { lzma_state, is_usual: properties == Properties::USUAL, borrowed: PhantomData }
     }
 
     /// How many bytes of the output are decoded.
     pub(super) fn position(&self) -> usize {
-        self.walk.position
+        self.lzma_state.position
     }
 
     /// Whether the stream can end here, with `rest` behind it: the range decoder takes in all of it
     /// and is at zero then, as encoders leave it.
     pub(super) fn can_end(&self, rest: &[u8]) -> bool {
-        let Range { range, code, .. } = self.walk.range;
+        let RangeDecoder { range, code, .. } = self.lzma_state.range;
         match rest {
             [] => range >= RANGE_MIN && code == 0,
             [last] => range < RANGE_MIN && code << 8 | u32::from(*last) == 0,
@@ -98,32 +98,32 @@ impl<'a> Symbols<'a> {
     /// # Panics
     ///
     /// If the output is full, or fewer than [`SYMBOL_INPUT_MAX`] bytes are left of the input.
-    pub(super) fn decode<T: Trees>(
+    pub(super) fn decode<T: BitTrees>(
         &mut self,
         input: &[u8],
         taken: &mut usize,
-        steps: Steps,
-    ) -> Stop {
-        assert!(self.walk.position < self.walk.output_bytes, "the output is full");
+        steps: SymbolCount,
+    ) -> StopReason {
+        assert!(self.lzma_state.position < self.lzma_state.output_bytes, "the output is full");
         let last_start = input.len().checked_sub(SYMBOL_INPUT_MAX);
         let last_start = last_start.filter(|last_start| *taken <= *last_start);
         let last_start = last_start.expect("a symbol may need more than is left of the input");
         let bytes = input.as_ptr_range();
         let limit = match steps {
-            Steps::One => std::ptr::null(),
-            Steps::All => bytes.start.wrapping_add(last_start),
+            SymbolCount::One => std::ptr::null(),
+            SymbolCount::All => bytes.start.wrapping_add(last_start),
         };
-        self.walk.range.next = bytes.start.wrapping_add(*taken);
+        self.lzma_state.range.next = bytes.start.wrapping_add(*taken);
         // SAFETY: `new` was given probabilities and output that nobody else can use while `self`
-        // lives, and nobody but `run` changes the walk. The output is not full, and at `next` and at
+        // lives, and nobody but `run` changes the lzma_state. The output is not full, and at `next` and at
         // every place up to `limit` there are SYMBOL_INPUT_MAX bytes.
         let stop = unsafe {
             match self.is_usual {
-                true => run::<T, true>(&mut self.walk, limit),
-                false => run::<T, false>(&mut self.walk, limit),
+                true => run::<T, true>(&mut self.lzma_state, limit),
+                false => run::<T, false>(&mut self.lzma_state, limit),
             }
         };
-        *taken = self.walk.range.next.addr() - bytes.start.addr();
+        *taken = self.lzma_state.range.next.addr() - bytes.start.addr();
         stop
     }
 }
@@ -135,8 +135,8 @@ impl<'a> Symbols<'a> {
 /// `COUNT`, and with `literal_context_bits` and `literal_mask` are for lc + lp of at most 4.
 /// `position_mask` is below 16. `output` has `output_bytes` bytes, of which `position` are decoded.
 #[derive(Clone, Copy)]
-struct Walk {
-    range: Range,
+struct LzmaState {
+    range: RangeDecoder,
     position: usize,
     state: usize,
     /// The last four distances, less one, the youngest first.
@@ -158,11 +158,14 @@ struct Walk {
 ///
 /// # Safety
 ///
-/// What `Walk` says holds, its memory is nobody else's, its output is not full, and at `next` and
+/// What `LzmaState` says holds, its memory is nobody else's, its output is not full, and at `next` and
 /// all places up to `limit` there are `SYMBOL_INPUT_MAX` bytes.
 #[inline(never)]
-unsafe fn run<T: Trees, const USUAL: bool>(walk: &mut Walk, limit: *const u8) -> Stop {
-    let mut here = *walk;
+unsafe fn run<T: BitTrees, const USUAL: bool>(
+    lzma_state: &mut LzmaState,
+    limit: *const u8,
+) -> StopReason {
+    let mut here = *lzma_state;
     if USUAL {
         here.position_mask = Properties::USUAL.position_mask();
         here.literal_context_bits = Properties::USUAL.literal_context_bits;
@@ -172,32 +175,32 @@ unsafe fn run<T: Trees, const USUAL: bool>(walk: &mut Walk, limit: *const u8) ->
         // SAFETY: the caller's promise at first, and what is asked below after that.
         match unsafe { here.symbol::<T>() } {
             Ok(()) => {}
-            Err(Stop::Distance) => {
-                // The rest would break what `Walk` promises.
-                walk.range = here.range;
-                return Stop::Distance;
+            Err(StopReason::Distance) => {
+                // The rest would break what `LzmaState` promises.
+                lzma_state.range = here.range;
+                return StopReason::Distance;
             }
             Err(stop) => {
-                *walk = here;
+                *lzma_state = here;
                 return stop;
             }
         }
         if here.position >= here.output_bytes || here.range.next > limit {
-            *walk = here;
-            return Stop::Room;
+            *lzma_state = here;
+            return StopReason::Room;
         }
     }
 }
 
-impl Walk {
+impl LzmaState {
     /// Decodes a symbol.
     ///
     /// # Safety
     ///
-    /// What `Walk` says holds, its memory is nobody else's, its output is not full, and there are
-    /// `SYMBOL_INPUT_MAX` bytes at `next`. After `Stop::Distance` it does not hold any more.
+    /// What `LzmaState` says holds, its memory is nobody else's, its output is not full, and there are
+    /// `SYMBOL_INPUT_MAX` bytes at `next`. After `StopReason::Distance` it does not hold any more.
     #[inline(always)]
-    unsafe fn symbol<T: Trees>(&mut self) -> Result<(), Stop> {
+    unsafe fn symbol<T: BitTrees>(&mut self) -> Result<(), StopReason> {
         // SAFETY: the offsets into the probabilities are their layout, with the state below 12 and
         // the position state below 16; the pieces need together what was promised here.
         unsafe {
@@ -232,7 +235,7 @@ impl Walk {
     ///
     /// As for `symbol`, with 8 bytes of input.
     #[inline(always)]
-    unsafe fn literal<T: Trees>(&mut self) {
+    unsafe fn literal<T: BitTrees>(&mut self) {
         // SAFETY: the context is below 1 << (lc + lp), so its three trees are inside the
         // probabilities. From state 7 on there was a match, so the distance is less than the
         // position. The output has room for a byte.
@@ -260,7 +263,7 @@ impl Walk {
     ///
     /// As for `symbol`, with 10 bytes of input and a position state below 16.
     #[inline(always)]
-    unsafe fn length<T: Trees>(&mut self, base: usize, position_state: usize) -> usize {
+    unsafe fn length<T: BitTrees>(&mut self, base: usize, position_state: usize) -> usize {
         // SAFETY: the offsets are the layout of the lengths.
         let length = unsafe {
             let tables = self.probabilities.add(base);
@@ -283,7 +286,7 @@ impl Walk {
     ///
     /// As for `symbol`, with 36 bytes of input.
     #[inline(always)]
-    unsafe fn distance<T: Trees>(&mut self, length: usize) -> u32 {
+    unsafe fn distance<T: BitTrees>(&mut self, length: usize) -> u32 {
         // SAFETY: the offsets are the layout of the probabilities, where DISTANCE_LOW says how the
         // reverse trees are packed; behind both kinds of them more follows than is in them.
         unsafe {
@@ -333,10 +336,10 @@ impl Walk {
     ///
     /// As for `symbol`.
     #[inline(always)]
-    unsafe fn repeat_byte(&mut self) -> Result<(), Stop> {
+    unsafe fn repeat_byte(&mut self) -> Result<(), StopReason> {
         let distance = self.distances[0] as usize;
         if distance >= self.position {
-            return Err(Stop::Distance);
+            return Err(StopReason::Distance);
         }
         // SAFETY: the distance was compared, and the output has room for a byte.
         unsafe {
@@ -354,10 +357,10 @@ impl Walk {
     ///
     /// As for `symbol`; `length` is not zero.
     #[inline(always)]
-    unsafe fn repeat(&mut self, length: usize) -> Result<(), Stop> {
+    unsafe fn repeat(&mut self, length: usize) -> Result<(), StopReason> {
         let distance = self.distances[0] as usize;
         if distance >= self.position || distance >= self.dictionary_bytes {
-            return Err(Stop::Distance);
+            return Err(StopReason::Distance);
         }
         let room = self.output_bytes - self.position;
         // SAFETY: the distance was compared with the position; what is written is compared with the
@@ -370,7 +373,7 @@ impl Walk {
                 copy::exact(target, distance + 1, length.min(room));
                 if length > room {
                     self.position = self.output_bytes;
-                    return Err(Stop::Overlong);
+                    return Err(StopReason::Overlong);
                 }
             }
             self.position += length;

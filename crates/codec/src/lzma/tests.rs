@@ -2,11 +2,11 @@
 
 use lzma_rust2::{LzmaOptions, MicroLzmaEncoder};
 
-use super::trees::Trees;
+use super::trees::BitTrees;
 use super::trees_portable::Portable;
-use super::{Fastest, Lzma};
+use super::{Fastest, LzmaDecoder};
 use crate::error::ErrorKind;
-use crate::want::Want;
+use crate::want::DecodeMode;
 
 /// Guard bytes around every output.
 const GUARD: [u8; 80] = [0xA5; 80];
@@ -63,7 +63,12 @@ fn encoded(data: &[u8], [lc, lp, pb]: [u32; 3]) -> Vec<u8> {
 /// The outcome, and what is in the output, also after an error.
 type Outcome = (Result<(), ErrorKind>, Vec<u8>);
 
-fn decoded<T: Trees>(lzma: &mut Lzma, stream: &[u8], length: usize, want: Want) -> Outcome {
+fn decoded<T: BitTrees>(
+    lzma: &mut LzmaDecoder,
+    stream: &[u8],
+    length: usize,
+    want: DecodeMode,
+) -> Outcome {
     let mut buffer = [&GUARD[..], &vec![0x5A; length], &GUARD[..]].concat();
     let output = &mut buffer[GUARD.len()..][..length];
     let result = lzma.decode_by::<T>(stream, output, want);
@@ -74,7 +79,7 @@ fn decoded<T: Trees>(lzma: &mut Lzma, stream: &[u8], length: usize, want: Want) 
 }
 
 /// What both implementations make of `stream`.
-fn both(lzma: &mut Lzma, stream: &[u8], length: usize, want: Want) -> Outcome {
+fn both(lzma: &mut LzmaDecoder, stream: &[u8], length: usize, want: DecodeMode) -> Outcome {
     let fastest = decoded::<Fastest>(lzma, stream, length, want);
     let portable = decoded::<Portable>(lzma, stream, length, want);
     assert_eq!(fastest.0, portable.0, "the outcomes differ");
@@ -90,13 +95,13 @@ fn all_properties() -> impl Iterator<Item = [u32; 3]> {
 
 #[test]
 fn both_decode_with_all_properties() {
-    let mut lzma = Lzma::new(1 << 20).unwrap();
+    let mut lzma = LzmaDecoder::new(1 << 20).unwrap();
     for (properties, seed) in all_properties().zip(1..) {
         let data = mixture(6000, seed);
         let stream = encoded(&data, properties);
-        assert!(both(&mut lzma, &stream, data.len(), Want::Whole) == (Ok(()), data.clone()));
+        assert!(both(&mut lzma, &stream, data.len(), DecodeMode::Whole) == (Ok(()), data.clone()));
         for length in [1, 2, 17, 500, 5999] {
-            let prefix = both(&mut lzma, &stream, length, Want::Prefix);
+            let prefix = both(&mut lzma, &stream, length, DecodeMode::Prefix);
             assert!(prefix == (Ok(()), data[..length].to_vec()), "{properties:?} {length}");
         }
     }
@@ -104,14 +109,14 @@ fn both_decode_with_all_properties() {
 
 #[test]
 fn both_decode_outputs_of_every_small_length() {
-    let mut lzma = Lzma::new(1 << 20).unwrap();
+    let mut lzma = LzmaDecoder::new(1 << 20).unwrap();
     for length in 0..400 {
         for data in [mixture(length, 77), vec![b'x'; length]] {
             let stream = encoded(&data, [3, 0, 2]);
-            let whole = both(&mut lzma, &stream, length, Want::Whole);
+            let whole = both(&mut lzma, &stream, length, DecodeMode::Whole);
             assert!(whole == (Ok(()), data), "{length}");
             if length > 0 {
-                let short = both(&mut lzma, &stream, length - 1, Want::Whole);
+                let short = both(&mut lzma, &stream, length - 1, DecodeMode::Whole);
                 assert_eq!(short.0, Err(ErrorKind::Corrupt), "{length}");
             }
         }
@@ -120,7 +125,7 @@ fn both_decode_outputs_of_every_small_length() {
 
 #[test]
 fn every_distance_repeats_right_up_to_the_last_byte() {
-    let mut lzma = Lzma::new(1 << 20).unwrap();
+    let mut lzma = LzmaDecoder::new(1 << 20).unwrap();
     for distance in 1..=70 {
         for length in [2, 15, 16, 17, 31, 32, 33, 64, 272, 273, 274, 700] {
             let pattern = mixture(distance, 5);
@@ -128,7 +133,7 @@ fn every_distance_repeats_right_up_to_the_last_byte() {
             let data: Vec<u8> = run.chain(*b"end").collect();
             let stream = encoded(&data, [3, 0, 2]);
             for end in [distance + length, data.len()] {
-                let prefix = both(&mut lzma, &stream, end, Want::Prefix);
+                let prefix = both(&mut lzma, &stream, end, DecodeMode::Prefix);
                 assert!(prefix == (Ok(()), data[..end].to_vec()), "{length} at {distance}");
             }
         }
@@ -137,7 +142,7 @@ fn every_distance_repeats_right_up_to_the_last_byte() {
 
 #[test]
 fn both_say_the_same_of_damaged_and_cut_streams() {
-    let mut lzma = Lzma::new(4096).unwrap();
+    let mut lzma = LzmaDecoder::new(4096).unwrap();
     let mut random = Xorshift(0xDA3A6E);
     for (properties, seed) in all_properties().zip(100..) {
         let data = mixture(3000, seed);
@@ -150,7 +155,7 @@ fn both_say_the_same_of_damaged_and_cut_streams() {
                 broken[place] ^= random.next().to_le_bytes()[2];
             }
             let length = random.below(data.len() + 300);
-            for want in [Want::Whole, Want::Prefix] {
+            for want in [DecodeMode::Whole, DecodeMode::Prefix] {
                 drop(both(&mut lzma, &broken, length, want));
             }
         }
@@ -159,11 +164,11 @@ fn both_say_the_same_of_damaged_and_cut_streams() {
 
 #[test]
 fn a_cut_stream_says_how_far_it_went() {
-    let mut lzma = Lzma::new(1 << 20).unwrap();
+    let mut lzma = LzmaDecoder::new(1 << 20).unwrap();
     let data = mixture(2000, 9);
     let stream = encoded(&data, [3, 0, 2]);
     for cut in 1..stream.len() - 8 {
-        let (result, output) = both(&mut lzma, &stream[..cut], data.len(), Want::Prefix);
+        let (result, output) = both(&mut lzma, &stream[..cut], data.len(), DecodeMode::Prefix);
         let Err(ErrorKind::TooShort { got, wanted }) = result else {
             panic!("{cut} of {} bytes gave {result:?}", stream.len());
         };

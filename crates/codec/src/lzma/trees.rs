@@ -2,7 +2,7 @@
 //! implementations, `trees_x86_64` and `trees_portable`.
 #![allow(unsafe_code, reason = "reads input and probabilities without a check for each bit")]
 
-use super::range::Range;
+use super::range::RangeDecoder;
 
 /// A literal, and what is known of it early.
 #[derive(Clone, Copy, Debug)]
@@ -17,20 +17,20 @@ pub(super) struct Literal {
 /// How groups of bits are decoded.
 ///
 /// Everywhere, a tree of n bits is 1 << n probabilities, of which the first is never used.
-pub(super) trait Trees {
+pub(super) trait BitTrees {
     /// A tree of `BITS` bits, 3, 6 or 8, the highest first; there is a one in front of the result.
     ///
     /// # Safety
     ///
     /// `range.next` points at `BITS` bytes, and `tree` at such a tree that nobody else uses.
-    unsafe fn tree<const BITS: u32>(range: &mut Range, tree: *mut u16) -> u32;
+    unsafe fn tree<const BITS: u32>(range: &mut RangeDecoder, tree: *mut u16) -> u32;
 
     /// A literal behind a literal: a tree of 8 bits.
     ///
     /// # Safety
     ///
     /// `range.next` points at 8 bytes, and `tree` at such a tree that nobody else uses.
-    unsafe fn literal(range: &mut Range, tree: *mut u16) -> Literal;
+    unsafe fn literal(range: &mut RangeDecoder, tree: *mut u16) -> Literal;
 
     /// A literal behind a match, whose bits are likely those of `suggested`.
     ///
@@ -40,7 +40,7 @@ pub(super) trait Trees {
     /// # Safety
     ///
     /// `range.next` points at 8 bytes, and `trees` at three trees of 8 bits that nobody else uses.
-    unsafe fn matched(range: &mut Range, trees: *mut u16, suggested: u8) -> Literal;
+    unsafe fn matched(range: &mut RangeDecoder, trees: *mut u16, suggested: u8) -> Literal;
 
     /// A tree of `bits` bits, 1 to 5, the lowest first.
     ///
@@ -48,19 +48,19 @@ pub(super) trait Trees {
     ///
     /// `range.next` points at `bits` bytes, and `tree` at such a tree that nobody else uses; twice
     /// its length can be read.
-    unsafe fn reverse(range: &mut Range, tree: *mut u16, bits: u32) -> u32;
+    unsafe fn reverse(range: &mut RangeDecoder, tree: *mut u16, bits: u32) -> u32;
 
     /// As `reverse`, with four bits.
     ///
     /// # Safety
     ///
     /// As for `reverse`.
-    unsafe fn reverse_4(range: &mut Range, tree: *mut u16) -> u32;
+    unsafe fn reverse_4(range: &mut RangeDecoder, tree: *mut u16) -> u32;
 
     /// `count` bits of even chance, at least one, the highest first, behind those of `number`.
     ///
     /// # Safety
     ///
     /// `range.next` points at `count` bytes.
-    unsafe fn even_bits(range: &mut Range, number: u32, count: u32) -> u32;
+    unsafe fn even_bits(range: &mut RangeDecoder, number: u32, count: u32) -> u32;
 }

@@ -3,8 +3,8 @@
 //! Built where nothing faster is at hand, and for the tests, which compare it with what is.
 #![allow(unsafe_code, reason = "reads input and probabilities without a check for each bit")]
 
-use super::range::{MOVE_BITS, PARTS, PARTS_LOG, Range};
-use super::trees::{Literal, Trees};
+use super::range::{MOVE_BITS, PARTS, PARTS_LOG, RangeDecoder};
+use super::trees::{BitTrees, Literal};
 
 /// For every processor.
 pub(super) struct Portable;
@@ -14,9 +14,9 @@ impl Portable {
     ///
     /// # Safety
     ///
-    /// As for [`Range::bit`].
+    /// As for [`RangeDecoder::bit`].
     #[inline(always)]
-    unsafe fn mask(range: &mut Range, probability: *mut u16) -> u32 {
+    unsafe fn mask(range: &mut RangeDecoder, probability: *mut u16) -> u32 {
         // SAFETY: the caller promises both.
         unsafe {
             range.normalize();
@@ -35,9 +35,9 @@ impl Portable {
     }
 }
 
-impl Trees for Portable {
+impl BitTrees for Portable {
     #[inline(always)]
-    unsafe fn tree<const BITS: u32>(range: &mut Range, tree: *mut u16) -> u32 {
+    unsafe fn tree<const BITS: u32>(range: &mut RangeDecoder, tree: *mut u16) -> u32 {
         let mut symbol = 1_u32;
         for _ in 0..BITS {
             // SAFETY: the symbol has at most BITS bits here, so it is inside the tree; each turn
@@ -49,14 +49,14 @@ impl Trees for Portable {
     }
 
     #[inline(always)]
-    unsafe fn literal(range: &mut Range, tree: *mut u16) -> Literal {
+    unsafe fn literal(range: &mut RangeDecoder, tree: *mut u16) -> Literal {
         // SAFETY: the caller promises what `tree` asks for.
         let symbol = unsafe { Self::tree::<8>(range, tree) };
         Literal { symbol, early: symbol & 0xFF }
     }
 
     #[inline(always)]
-    unsafe fn matched(range: &mut Range, trees: *mut u16, suggested: u8) -> Literal {
+    unsafe fn matched(range: &mut RangeDecoder, trees: *mut u16, suggested: u8) -> Literal {
         let mut symbol = 1_u32;
         let mut agreeing = 0x100_u32;
         let mut suggested = u32::from(suggested);
@@ -74,7 +74,7 @@ impl Trees for Portable {
     }
 
     #[inline(always)]
-    unsafe fn reverse(range: &mut Range, tree: *mut u16, bits: u32) -> u32 {
+    unsafe fn reverse(range: &mut RangeDecoder, tree: *mut u16, bits: u32) -> u32 {
         let mut number = 0;
         let mut symbol = 1_u32;
         for bit in 0..bits {
@@ -87,13 +87,13 @@ impl Trees for Portable {
     }
 
     #[inline(always)]
-    unsafe fn reverse_4(range: &mut Range, tree: *mut u16) -> u32 {
+    unsafe fn reverse_4(range: &mut RangeDecoder, tree: *mut u16) -> u32 {
         // SAFETY: the caller promises what `reverse` asks for.
         unsafe { Self::reverse(range, tree, 4) }
     }
 
     #[inline(always)]
-    unsafe fn even_bits(range: &mut Range, mut number: u32, count: u32) -> u32 {
+    unsafe fn even_bits(range: &mut RangeDecoder, mut number: u32, count: u32) -> u32 {
         for _ in 0..count {
             // SAFETY: each turn takes in a byte at most.
             unsafe { range.normalize() };

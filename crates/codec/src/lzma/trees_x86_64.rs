@@ -11,8 +11,8 @@
 
 use std::arch::asm;
 
-use super::range::Range;
-use super::trees::{Literal, Trees};
+use super::range::RangeDecoder;
+use super::trees::{BitTrees, Literal};
 
 /// For 64-bit x86 processors.
 pub(super) struct X86_64;
@@ -243,9 +243,9 @@ macro_rules! reverse {
     };
 }
 
-impl Trees for X86_64 {
+impl BitTrees for X86_64 {
     #[inline(always)]
-    unsafe fn tree<const BITS: u32>(range: &mut Range, tree: *mut u16) -> u32 {
+    unsafe fn tree<const BITS: u32>(range: &mut RangeDecoder, tree: *mut u16) -> u32 {
         const { assert!(BITS == 3 || BITS == 6 || BITS == 8) };
         let symbol: u32;
         // SAFETY: the assembly reads one byte a bit at most, and only when it takes it in; it reads
@@ -291,7 +291,7 @@ impl Trees for X86_64 {
     }
 
     #[inline(always)]
-    unsafe fn literal(range: &mut Range, tree: *mut u16) -> Literal {
+    unsafe fn literal(range: &mut RangeDecoder, tree: *mut u16) -> Literal {
         let (symbol, early): (u32, u32);
         // SAFETY: as in `tree`.
         unsafe {
@@ -309,7 +309,7 @@ impl Trees for X86_64 {
     }
 
     #[inline(always)]
-    unsafe fn matched(range: &mut Range, trees: *mut u16, suggested: u8) -> Literal {
+    unsafe fn matched(range: &mut RangeDecoder, trees: *mut u16, suggested: u8) -> Literal {
         let hint = usize::from(suggested) << 1;
         let (symbol, early): (u32, u32);
         // SAFETY: one byte a bit at most. `agreeing` and what is made of it by `and` are 0 or 0x100,
@@ -340,7 +340,7 @@ impl Trees for X86_64 {
     }
 
     #[inline(always)]
-    unsafe fn reverse(range: &mut Range, tree: *mut u16, bits: u32) -> u32 {
+    unsafe fn reverse(range: &mut RangeDecoder, tree: *mut u16, bits: u32) -> u32 {
         let (mut symbol, mut value, mut number) = (1_usize, 1_u32, 0_u32);
         // SAFETY: one byte a bit at most. The symbol has at most `bits` bits before a turn, so what
         // is written is in the tree, and what is read is in twice its length.
@@ -369,7 +369,7 @@ impl Trees for X86_64 {
     }
 
     #[inline(always)]
-    unsafe fn reverse_4(range: &mut Range, tree: *mut u16) -> u32 {
+    unsafe fn reverse_4(range: &mut RangeDecoder, tree: *mut u16) -> u32 {
         let number: u32;
         // SAFETY: as in `reverse`.
         unsafe {
@@ -395,7 +395,7 @@ impl Trees for X86_64 {
     }
 
     #[inline(always)]
-    unsafe fn even_bits(range: &mut Range, mut number: u32, count: u32) -> u32 {
+    unsafe fn even_bits(range: &mut RangeDecoder, mut number: u32, count: u32) -> u32 {
         // SAFETY: one byte a turn at most, and `count` turns, as `count` is not zero.
         unsafe {
             asm!(

@@ -9,30 +9,30 @@ use std::ptr::NonNull;
 
 use zstd_sys as c;
 
-use super::estimate::{self, Estimate};
-use super::search::{Search, Tried};
+use super::cost_model::{self, CostModel};
+use super::search::{AttemptResult, InputSizeSearch};
 use super::{checked, kind_of};
-use crate::c_heap::{self, Block};
-use crate::encoder::Filled;
+use crate::c_heap::{self, CBlock};
+use crate::encoder::EncodedSizes;
 use crate::error::ErrorKind;
 
 /// The library has parameters of its own for inputs up to these sizes, and for all others, which its
 /// number for an unknown size stands for.
 const TIERS: [u64; 4] = [16 << 10, 128 << 10, 256 << 10, u64::MAX];
 
-/// The bytes of a frame for the costs of an [`Estimate`], in this part of one.
+/// The bytes of a frame for the costs of an [`CostModel`], in this part of one.
 const SCALE: u64 = 1 << 16;
 /// That of programs and texts, for the first frame.
 const FIRST_YIELD: u64 = SCALE / 15;
 
 /// One context.
-pub(crate) struct Encode {
+pub(crate) struct ZstdEncoder {
     /// At the start of the workspace; valid as long as that is.
     context: NonNull<c::ZSTD_CCtx>,
-    workspace: Block,
+    workspace: CBlock,
     /// Where a frame is written that may be too long.
     scratch: Box<[u8]>,
-    estimate: Estimate,
+    cost_model: CostModel,
     /// The bytes that the frame before yielded for its cost, scaled.
     scaled_yield: u64,
     #[cfg(test)]
@@ -40,9 +40,9 @@ pub(crate) struct Encode {
 }
 
 // SAFETY: the context lies in memory that this value owns and has no ties to a thread.
-unsafe impl Send for Encode {}
+unsafe impl Send for ZstdEncoder {}
 
-impl Encode {
+impl ZstdEncoder {
     pub(crate) fn new(
         level: i32,
         window_log: u8,
@@ -53,7 +53,7 @@ impl Encode {
         scratch.try_reserve_exact(bytes).map_err(|_| ErrorKind::OutOfMemory)?;
         scratch.resize(bytes, 0);
         let bytes = workspace_bytes(level, window_log);
-        let workspace = Block::claim(bytes).ok_or(ErrorKind::OutOfMemory)?;
+        let workspace = CBlock::allocate(bytes).ok_or(ErrorKind::OutOfMemory)?;
         // SAFETY: the workspace is `bytes` long, aligned to more than the 8 that are asked for, and
         // it lives as long as the context since both are fields of one value.
         let context = unsafe { c::ZSTD_initStaticCCtx(workspace.as_ptr(), bytes) };
@@ -74,7 +74,7 @@ impl Encode {
             context,
             workspace,
             scratch,
-            estimate: Estimate::new()?,
+            cost_model: CostModel::new()?,
             scaled_yield: FIRST_YIELD,
             #[cfg(test)]
             encodes: 0,
@@ -86,34 +86,38 @@ impl Encode {
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.workspace.bytes() + self.scratch.len() + estimate::BYTES
+        self.workspace.bytes() + self.scratch.len() + cost_model::BYTES
     }
 
-    pub(crate) fn fill(&mut self, input: &[u8], output: &mut [u8]) -> Result<Filled, ErrorKind> {
-        self.estimate.begin(output.len());
-        let cost = Search::aim(output.len()) as u64 * SCALE / self.scaled_yield;
-        let first = self.estimate.length(input, cost).max(output.len());
-        let mut search = Search::new(input.len(), output.len(), first);
+    pub(crate) fn fill(
+        &mut self,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<EncodedSizes, ErrorKind> {
+        self.cost_model.begin(output.len());
+        let cost = InputSizeSearch::target_bytes(output.len()) as u64 * SCALE / self.scaled_yield;
+        let first = self.cost_model.length(input, cost).max(output.len());
+        let mut search = InputSizeSearch::new(input.len(), output.len(), first);
         let room = scratch_bytes(output.len()).min(self.scratch.len());
         while let Some(length) = search.next() {
             let tried = self.encode(&input[..length], room)?;
-            if let Tried::Yields(bytes) = tried
+            if let AttemptResult::Yields(bytes) = tried
                 && let Some(output) = output.get_mut(..bytes)
             {
                 output.copy_from_slice(&self.scratch[..bytes]);
             }
-            search.tell((length, tried), input, &mut self.estimate);
+            search.record((length, tried), input, &mut self.cost_model);
         }
         let best = search.best();
         // The short end of a file says little.
         if best.taken < input.len() && best.bytes > 0 {
-            let cost = self.estimate.cost(input, best.taken).max(1);
+            let cost = self.cost_model.cost(input, best.taken).max(1);
             self.scaled_yield = (best.bytes as u64 * SCALE / cost).max(1);
         }
         Ok(best)
     }
 
-    fn encode(&mut self, input: &[u8], room: usize) -> Result<Tried, ErrorKind> {
+    fn encode(&mut self, input: &[u8], room: usize) -> Result<AttemptResult, ErrorKind> {
         #[cfg(test)]
         {
             self.encodes += 1;
@@ -131,8 +135,8 @@ impl Encode {
             )
         };
         match checked(result) {
-            Ok(bytes) => Ok(Tried::Yields(bytes)),
-            Err(ErrorKind::TooLong) => Ok(Tried::YieldsMore),
+            Ok(bytes) => Ok(AttemptResult::Yields(bytes)),
+            Err(ErrorKind::TooLong) => Ok(AttemptResult::YieldsMore),
             Err(_) => Err(match kind_of(result) {
                 ErrorKind::OutOfMemory => ErrorKind::OutOfMemory,
                 _ => ErrorKind::EncodingFailed,
@@ -166,7 +170,7 @@ pub(crate) fn memory_bytes_max(level: i32, window_log: u8, pcluster_bytes: usize
     workspace_bytes(level, window_log)
         + c_heap::HEADER_BYTES
         + scratch_bytes(pcluster_bytes)
-        + estimate::BYTES
+        + cost_model::BYTES
 }
 
 #[cfg(test)]
@@ -197,7 +201,7 @@ mod tests {
     fn a_pcluster_takes_two_attempts_on_average_and_few_more() {
         let input = changing(3 << 20);
         for (level, output_bytes) in [(1, 4096), (3, 4096), (3, 16_384), (3, 65_536), (9, 65_536)] {
-            let mut encode = Encode::new(level, 19, output_bytes).unwrap();
+            let mut encode = ZstdEncoder::new(level, 19, output_bytes).unwrap();
             let mut output = vec![0; output_bytes];
             let (mut at, mut clusters) = (0, 0);
             while input.len() - at > 8 * output_bytes {

@@ -6,8 +6,8 @@
 //! larger than configured, as Linux does; the one-step decoder of the library would not look.
 #![allow(unsafe_code, reason = "libzstd is a C library")]
 
+mod cost_model;
 pub(crate) mod encode;
-mod estimate;
 mod search;
 
 use std::mem::MaybeUninit;
@@ -16,32 +16,32 @@ use std::ptr::NonNull;
 
 use zstd_sys as c;
 
-use crate::c_heap::{self, Block};
+use crate::c_heap::{self, CBlock};
 use crate::error::{ErrorKind, filled};
-use crate::want::Want;
+use crate::want::DecodeMode;
 
 /// The windows of docs/format.md: the image stores the logarithm less ten, and Linux stops at 1 MiB.
 pub(crate) const WINDOW_LOGS: RangeInclusive<u8> = 10..=20;
 
 /// One context that serves both ways of decoding.
-pub(crate) struct Zstd {
+pub(crate) struct ZstdDecoder {
     /// At the start of the workspace; valid as long as that is.
     context: NonNull<c::ZSTD_DCtx>,
-    workspace: Block,
+    workspace: CBlock,
     window_bytes: usize,
 }
 
 // SAFETY: the context lies in memory that this value owns and has no ties to a thread.
-unsafe impl Send for Zstd {}
+unsafe impl Send for ZstdDecoder {}
 
-impl Zstd {
+impl ZstdDecoder {
     pub(crate) fn new(window_log: u8) -> Result<Self, ErrorKind> {
         if !WINDOW_LOGS.contains(&window_log) {
             return Err(ErrorKind::UnsupportedWindow);
         }
         let window_bytes = 1 << window_log;
         let bytes = workspace_bytes(window_bytes);
-        let workspace = Block::claim(bytes).ok_or(ErrorKind::OutOfMemory)?;
+        let workspace = CBlock::allocate(bytes).ok_or(ErrorKind::OutOfMemory)?;
         // SAFETY: the workspace is `bytes` long, aligned to more than the 8 that are asked for, and
         // it lives as long as the context since both are fields of one value.
         let context = unsafe { c::ZSTD_initStaticDStream(workspace.as_ptr(), bytes) };
@@ -72,7 +72,7 @@ impl Zstd {
         &mut self,
         stream: &[u8],
         output: &mut [u8],
-        want: Want,
+        want: DecodeMode,
     ) -> Result<(), ErrorKind> {
         let header = frame_header(stream)?;
         let window_bytes = header.windowSize;
@@ -83,7 +83,7 @@ impl Zstd {
         // that reach farther back than the frame allows. Streaming finds other bytes there, as
         // Linux does. Frames as builders make them have a window for their whole contents.
         let got = match want {
-            Want::Whole if window_bytes >= output.len() as u64 => {
+            DecodeMode::Whole if window_bytes >= output.len() as u64 => {
                 self.decode_at_once(stream, output)?
             }
             _ => self.decode_in_steps(header.headerSize as usize, stream, output, want)?,
@@ -116,7 +116,7 @@ impl Zstd {
         header_bytes: usize,
         stream: &[u8],
         output: &mut [u8],
-        want: Want,
+        want: DecodeMode,
     ) -> Result<usize, ErrorKind> {
         let mut target =
             c::ZSTD_outBuffer { dst: output.as_mut_ptr().cast(), size: output.len(), pos: 0 };
@@ -128,7 +128,7 @@ impl Zstd {
             let session = c::ZSTD_ResetDirective::ZSTD_reset_session_only;
             c::ZSTD_DCtx_reset(self.context.as_ptr(), session)
         })?;
-        while target.pos < target.size || want == Want::Whole {
+        while target.pos < target.size || want == DecodeMode::Whole {
             source.size = ends.next().unwrap_or(stream.len());
             let before = (source.pos, target.pos);
             // SAFETY: as above; both buffers describe live slices, and the library keeps their
@@ -143,7 +143,7 @@ impl Zstd {
                 // Nothing moves: the output is full, or the input has ended.
                 let is_full = target.pos == target.size;
                 let rest = source.pos < source.size;
-                if want == Want::Whole && is_full {
+                if want == DecodeMode::Whole && is_full {
                     return Err(if rest { ErrorKind::TooLong } else { ErrorKind::Corrupt });
                 }
                 break;

@@ -3,23 +3,23 @@
 //! The C libraries allocate through the Rust allocator, so the counters see them too: that is what
 //! `a_decoder_reports_the_memory_that_it_holds` shows.
 
-use ferrofs_codec::{Algorithm, Decoder, ErrorKind, Padding, Settings, Want};
+use ferrofs_codec::{Algorithm, DecodeMode, Decoder, DecoderSettings, ErrorKind, Padding};
 
 use crate::codecs::{Codec, SETTINGS};
 use crate::counting_allocator::{allocations, live_bytes, without_blocks_from};
 use crate::suite::Stream;
 
-const ONLY: [(Settings, Algorithm); 3] = {
-    let none = Settings {
+const ONLY: [(DecoderSettings, Algorithm); 3] = {
+    let none = DecoderSettings {
         lz4_max_distance: None,
         lzma_dictionary_bytes: None,
         deflate: false,
         zstd_window_log: None,
     };
     [
-        (Settings { lzma_dictionary_bytes: Some(8 << 20), ..none }, Algorithm::Lzma),
-        (Settings { deflate: true, ..none }, Algorithm::Deflate),
-        (Settings { zstd_window_log: Some(20), ..none }, Algorithm::Zstd),
+        (DecoderSettings { lzma_dictionary_bytes: Some(8 << 20), ..none }, Algorithm::Lzma),
+        (DecoderSettings { deflate: true, ..none }, Algorithm::Deflate),
+        (DecoderSettings { zstd_window_log: Some(20), ..none }, Algorithm::Zstd),
     ]
 };
 
@@ -32,12 +32,12 @@ pub(crate) fn none_while_decoding(codec: &Codec, streams: &[Stream]) {
     for (stream, broken) in streams.iter().zip(&broken) {
         let length = stream.data.len();
         for (input, want, length) in [
-            (&stream.bytes, Want::Whole, length),
-            (&stream.bytes, Want::Prefix, length / 2),
-            (broken, Want::Whole, length),
-            (broken, Want::Prefix, length / 2),
-            (&stream.bytes, Want::Prefix, length),
-            (&stream.bytes, Want::Whole, length + 1),
+            (&stream.bytes, DecodeMode::Whole, length),
+            (&stream.bytes, DecodeMode::Prefix, length / 2),
+            (broken, DecodeMode::Whole, length),
+            (broken, DecodeMode::Prefix, length / 2),
+            (&stream.bytes, DecodeMode::Prefix, length),
+            (&stream.bytes, DecodeMode::Whole, length + 1),
         ] {
             let output = &mut output[..length];
             let result = decoder.decode(codec.algorithm, Padding::Left, input, output, want);
@@ -73,11 +73,11 @@ fn the_most_memory_is_known_before_it_is_taken() {
     for lzma_dictionary_bytes in [None, Some(0), Some(4096), Some(8 << 20)] {
         for zstd_window_log in (9..=21).map(Some).chain([None]) {
             for deflate in [false, true] {
-                let settings = Settings {
+                let settings = DecoderSettings {
                     lzma_dictionary_bytes,
                     deflate,
                     zstd_window_log,
-                    ..Settings::default()
+                    ..DecoderSettings::default()
                 };
                 let before = (allocations(), live_bytes());
                 let most = settings.memory_bytes_max();
@@ -89,10 +89,10 @@ fn the_most_memory_is_known_before_it_is_taken() {
             }
         }
     }
-    let refused = Settings {
+    let refused = DecoderSettings {
         lzma_dictionary_bytes: Some(u32::MAX),
         zstd_window_log: Some(u8::MAX),
-        ..Settings::default()
+        ..DecoderSettings::default()
     };
     assert_eq!(refused.memory_bytes_max(), 0);
 }
@@ -100,7 +100,7 @@ fn the_most_memory_is_known_before_it_is_taken() {
 #[test]
 fn an_lzma_dictionary_costs_no_memory() {
     let (largest, _) = ONLY[0];
-    let smallest = Settings { lzma_dictionary_bytes: Some(4096), ..largest };
+    let smallest = DecoderSettings { lzma_dictionary_bytes: Some(4096), ..largest };
     let bytes = |settings| Decoder::new(settings).unwrap().memory_bytes();
     assert!(bytes(&largest) == bytes(&smallest) && bytes(&largest) < 32 << 10);
 }
@@ -108,7 +108,7 @@ fn an_lzma_dictionary_costs_no_memory() {
 #[test]
 fn lz4_needs_no_memory() {
     let before = allocations();
-    let decoder = Decoder::new(&Settings::default()).unwrap();
+    let decoder = Decoder::new(&DecoderSettings::default()).unwrap();
     assert_eq!((decoder.memory_bytes(), allocations()), (0, before));
 }
 

@@ -4,7 +4,7 @@
 use std::ffi::{c_char, c_int, c_uint};
 use std::io::Read;
 
-use ferrofs_codec::{Algorithm, Decoder, Settings};
+use ferrofs_codec::{Algorithm, Decoder, DecoderSettings};
 
 pub(crate) type Encode = fn(&[u8]) -> Vec<u8>;
 
@@ -19,7 +19,7 @@ pub(crate) struct Codec {
 pub(crate) const DICTIONARY_BYTES: u32 = 64 << 10;
 pub(crate) const WINDOW_LOG: u8 = 17;
 
-pub(crate) const SETTINGS: Settings = Settings {
+pub(crate) const SETTINGS: DecoderSettings = DecoderSettings {
     lz4_max_distance: Some(u16::MAX),
     lzma_dictionary_bytes: Some(DICTIONARY_BYTES),
     deflate: true,

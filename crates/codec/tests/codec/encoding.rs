@@ -1,7 +1,8 @@
 //! Filling pclusters: what goes in comes out, as much as can, and of nothing but the arguments.
 
 use ferrofs_codec::{
-    Algorithm, Decoder, Encoder, Error, ErrorKind, Filled, Method, Padding, Settings, Want,
+    Algorithm, DecodeMode, Decoder, DecoderSettings, EncodedSizes, Encoder, Error, ErrorKind,
+    Method, Padding,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -39,7 +40,7 @@ fn encoder(method: &Method) -> Encoder {
 
 /// A decoder that is set up for exactly what the method may use.
 fn decoder(method: &Method) -> Decoder {
-    let mut settings = Settings {
+    let mut settings = DecoderSettings {
         lz4_max_distance: None,
         lzma_dictionary_bytes: None,
         deflate: false,
@@ -63,7 +64,7 @@ fn fill(
     encoder: &mut Encoder,
     input: &[u8],
     output_bytes: usize,
-) -> Result<Option<(Filled, Vec<u8>)>, Error> {
+) -> Result<Option<(EncodedSizes, Vec<u8>)>, Error> {
     let mut output = vec![0x5A; output_bytes];
     let filled = encoder.fill(input, &mut output)?;
     Ok(filled.map(|filled| {
@@ -77,21 +78,21 @@ fn comes_back(
     method: &Method,
     input: &[u8],
     output_bytes: usize,
-    (filled, stream): &(Filled, Vec<u8>),
+    (filled, stream): &(EncodedSizes, Vec<u8>),
 ) {
-    let Filled { taken, bytes } = *filled;
+    let EncodedSizes { taken, bytes } = *filled;
     let what = format!("{method:?}: {taken} of {} in {bytes} of {output_bytes}", input.len());
     assert!(taken > bytes && bytes <= output_bytes && taken <= input.len(), "{what}");
     assert!(taken <= EXTENT_BYTES_MAX && stream[0] != 0, "{what}");
     let padded = [vec![0; output_bytes - bytes], stream.clone()].concat();
     let mut output = vec![0; taken];
     decoder(method)
-        .decode(method.algorithm(), Padding::Left, &padded, &mut output, Want::Whole)
+        .decode(method.algorithm(), Padding::Left, &padded, &mut output, DecodeMode::Whole)
         .unwrap_or_else(|error| panic!("{what}: {error}"));
     assert!(output == input[..taken], "{what}");
 }
 
-fn second_opinion(method: &Method, input: &[u8], (filled, stream): &(Filled, Vec<u8>)) {
+fn second_opinion(method: &Method, input: &[u8], (filled, stream): &(EncodedSizes, Vec<u8>)) {
     let codec = match method.algorithm() {
         Algorithm::Lz4 => LZ4,
         // The second decoder of the tests is set up with another dictionary; ours judges.

@@ -1,6 +1,6 @@
 //! A decode whose output lies between guard bytes, done twice over different old contents.
 
-use ferrofs_codec::{Algorithm, Decoder, Error, Padding, Want};
+use ferrofs_codec::{Algorithm, DecodeMode, Decoder, Error, Padding};
 
 const GUARD: [u8; 64] = [0xC7; 64];
 
@@ -10,7 +10,7 @@ pub(crate) struct Job<'a> {
     pub(crate) algorithm: Algorithm,
     pub(crate) padding: Padding,
     pub(crate) input: &'a [u8],
-    pub(crate) want: Want,
+    pub(crate) want: DecodeMode,
 }
 
 impl Job<'_> {

@@ -1,7 +1,7 @@
 //! Our MicroLZMA decoder against liblzma's: the same verdicts and the same bytes.
 #![allow(unsafe_code, reason = "liblzma is a C library")]
 
-use ferrofs_codec::{Decoder, Error, ErrorKind, Padding, Want};
+use ferrofs_codec::{DecodeMode, Decoder, Error, ErrorKind, Padding};
 use liblzma_sys as c;
 
 use crate::codecs::{DICTIONARY_BYTES, LZMA, decoder, microlzma};
@@ -24,13 +24,13 @@ enum Verdict {
     Short,
 }
 
-fn reference(input: &[u8], length: usize, want: Want) -> Reference {
+fn reference(input: &[u8], length: usize, want: DecodeMode) -> Reference {
     let mut bytes = vec![0x33; length];
     // SAFETY: zero is how liblzma wants a new stream; the pointers are given with their lengths; the
     // stream is ended here.
     let (ready, result, unfilled) = unsafe {
         let mut stream: c::lzma_stream = std::mem::zeroed();
-        let is_exact = c::lzma_bool::from(want == Want::Whole);
+        let is_exact = c::lzma_bool::from(want == DecodeMode::Whole);
         let (input_bytes, output_bytes) = (input.len() as u64, length as u64);
         let ready = c::lzma_microlzma_decoder(
             &raw mut stream,
@@ -57,14 +57,14 @@ fn reference(input: &[u8], length: usize, want: Want) -> Reference {
 }
 
 /// The property: what is said of `input`, and what is in the output then.
-fn agree(decoder: &mut Decoder, input: &[u8], length: usize, want: Want) {
+fn agree(decoder: &mut Decoder, input: &[u8], length: usize, want: DecodeMode) {
     let job = Job { algorithm: LZMA.algorithm, padding: Padding::Left, input, want };
     let ours = job.run(decoder, length);
     let Reference { verdict, bytes } = reference(input, length, want);
     match (&ours, verdict, want) {
         (Ok(found), Verdict::Good, _) => assert!(*found == bytes, "other bytes"),
         // An end marker behind the prefix, which liblzma looks for.
-        (Ok(found), Verdict::Bad, Want::Prefix) => assert!(*found == bytes, "other bytes"),
+        (Ok(found), Verdict::Bad, DecodeMode::Prefix) => assert!(*found == bytes, "other bytes"),
         (Err(_), Verdict::Bad, _) => {}
         (Err(error), Verdict::Short, _) => {
             let kind = ErrorKind::TooShort { got: bytes.len(), wanted: length };
@@ -75,10 +75,10 @@ fn agree(decoder: &mut Decoder, input: &[u8], length: usize, want: Want) {
 }
 
 fn agree_both(decoder: &mut Decoder, input: &[u8], length: usize) {
-    agree(decoder, input, length, Want::Whole);
+    agree(decoder, input, length, DecodeMode::Whole);
     // No bytes are a prefix of anything, which liblzma does not see like that.
     if length > 0 {
-        agree(decoder, input, length, Want::Prefix);
+        agree(decoder, input, length, DecodeMode::Prefix);
     }
 }
 

@@ -1,8 +1,8 @@
 //! Parts of LZ4 extents through a window of pages, judged by what liblz4 says of the same block.
 
 use ferrofs_codec::{
-    Algorithm, Decoder, Error, ErrorKind, LZ4_WINDOW_PAGE_BYTES, Lz4Part, Padding, Settings, Want,
-    lz4_window_pages,
+    Algorithm, DecodeMode, Decoder, DecoderSettings, Error, ErrorKind, LZ4_WINDOW_PAGE_BYTES,
+    Lz4Part, Padding, lz4_window_pages,
 };
 
 use crate::counting_allocator::allocations;
@@ -10,14 +10,18 @@ use crate::lz4_blocks::{Block, bounded, made_up};
 use crate::samples::{self, Xorshift, grid, noise, text};
 
 const PADDINGS: [Padding; 2] = [Padding::Left, Padding::Right];
-const WANTS: [Want; 2] = [Want::Whole, Want::Prefix];
+const WANTS: [DecodeMode; 2] = [DecodeMode::Whole, DecodeMode::Prefix];
 const GUARD: [u8; 64] = [0xC7; 64];
 const FARTHEST: u16 = u16::MAX;
 
 type Page = [u8; LZ4_WINDOW_PAGE_BYTES];
 
 fn decoder(max_distance: u16) -> Decoder {
-    Decoder::new(&Settings { lz4_max_distance: Some(max_distance), ..Settings::default() }).unwrap()
+    Decoder::new(&DecoderSettings {
+        lz4_max_distance: Some(max_distance),
+        ..DecoderSettings::default()
+    })
+    .unwrap()
 }
 
 /// An extent and its window.
@@ -33,7 +37,7 @@ impl Extent<'_> {
         Extent { block, padding: Padding::Left, bytes, max_distance: FARTHEST }
     }
 
-    fn part(&self, skip_bytes: usize, want: Want) -> Lz4Part {
+    fn part(&self, skip_bytes: usize, want: DecodeMode) -> Lz4Part {
         Lz4Part { padding: self.padding, extent_bytes: self.bytes, skip_bytes, want }
     }
 
@@ -42,8 +46,8 @@ impl Extent<'_> {
     }
 
     /// With liblz4: all that must be decoded for the part, and of it the part.
-    fn by_library(&self, skip: usize, length: usize, want: Want) -> Result<Vec<u8>, Error> {
-        let decoded = if want == Want::Whole { self.bytes } else { skip + length };
+    fn by_library(&self, skip: usize, length: usize, want: DecodeMode) -> Result<Vec<u8>, Error> {
+        let decoded = if want == DecodeMode::Whole { self.bytes } else { skip + length };
         let mut output = vec![0; decoded];
         decoder(self.max_distance).decode(
             Algorithm::Lz4,
@@ -56,15 +60,21 @@ impl Extent<'_> {
     }
 
     /// Through exactly as many pages as are needed, twice over different old contents.
-    fn by_window(&self, skip: usize, length: usize, want: Want) -> Result<Vec<u8>, Error> {
+    fn by_window(&self, skip: usize, length: usize, want: DecodeMode) -> Result<Vec<u8>, Error> {
         let first = self.pass(skip, length, want, 0x00);
         let second = self.pass(skip, length, want, 0xFF);
         assert_eq!(first, second, "the outcome depends on what pages or output held before");
         first
     }
 
-    fn pass(&self, skip: usize, length: usize, want: Want, old: u8) -> Result<Vec<u8>, Error> {
-        let decoded = if want == Want::Whole { self.bytes } else { skip + length };
+    fn pass(
+        &self,
+        skip: usize,
+        length: usize,
+        want: DecodeMode,
+        old: u8,
+    ) -> Result<Vec<u8>, Error> {
+        let decoded = if want == DecodeMode::Whole { self.bytes } else { skip + length };
         let mut pages: Vec<Page> = vec![[old; LZ4_WINDOW_PAGE_BYTES]; self.pages(decoded)];
         let mut buffer = [&GUARD[..], &vec![old; length], &GUARD].concat();
         let output = &mut buffer[GUARD.len()..][..length];
@@ -78,9 +88,9 @@ impl Extent<'_> {
     }
 
     /// Both ways, which must end alike, in bytes or in the kind of error.
-    fn check(&self, skip: usize, length: usize, want: Want) -> bool {
+    fn check(&self, skip: usize, length: usize, want: DecodeMode) -> bool {
         let window = self.by_window(skip, length, want);
-        if length == 0 && want == Want::Prefix {
+        if length == 0 && want == DecodeMode::Prefix {
             // Nothing is there without looking, where the library would decode up to it.
             assert_eq!(window, Ok(vec![]));
             return true;
@@ -140,10 +150,10 @@ fn parts_that_start_or_end_around_a_page_are_what_liblz4_decodes() {
         let extent = Extent { max_distance, ..Extent::of(&block, data.len()) };
         for skip in [0, 1].into_iter().chain(edges.iter().copied()) {
             for end in edges.iter().copied().filter(|end| *end >= skip) {
-                let decoded = extent.by_window(skip, end - skip, Want::Prefix);
+                let decoded = extent.by_window(skip, end - skip, DecodeMode::Prefix);
                 assert!(decoded.as_deref() == Ok(&data[skip..end]), "{skip}..{end}");
             }
-            let rest = extent.by_window(skip, data.len() - skip, Want::Whole);
+            let rest = extent.by_window(skip, data.len() - skip, DecodeMode::Whole);
             assert!(rest.as_deref() == Ok(&data[skip..]), "{skip}..");
         }
     }
@@ -176,7 +186,7 @@ fn padding_on_either_side_is_no_part_of_the_stream() {
             assert!(decoded.as_deref() == Ok(&data[12_000..17_000]), "{padding:?}, {want:?}");
         }
     }
-    let zeros = Extent::of(&[0; 4096], 10).by_window(0, 10, Want::Whole).unwrap_err();
+    let zeros = Extent::of(&[0; 4096], 10).by_window(0, 10, DecodeMode::Whole).unwrap_err();
     assert_eq!(zeros.kind(), ErrorKind::EmptyInput);
 }
 
@@ -222,9 +232,9 @@ fn damaged_blocks_get_one_verdict() {
             let skip = random.below(data.len());
             let length = random.below(data.len() - skip + 1);
             for (padding, want) in [
-                (Padding::Left, Want::Whole),
-                (Padding::Left, Want::Prefix),
-                (Padding::Right, Want::Whole),
+                (Padding::Left, DecodeMode::Whole),
+                (Padding::Left, DecodeMode::Prefix),
+                (Padding::Right, DecodeMode::Whole),
             ] {
                 let extent = Extent { block: &broken, padding, bytes: data.len(), max_distance };
                 extent.check(skip, length, want);
@@ -239,13 +249,13 @@ fn a_match_of_distance_zero_is_what_it_is_to_liblz4() {
     block.sequence(&[7; 30], 0, 5_000);
     let block = block.last(&[9; 8]);
     let extent = Extent::of(&block, 5_038);
-    let whole = extent.by_window(20, 20, Want::Whole);
+    let whole = extent.by_window(20, 20, DecodeMode::Whole);
     assert_eq!(whole.as_deref(), Ok(&[[7; 10], [0; 10]].concat()[..]));
-    assert!(extent.check(20, 20, Want::Whole));
-    assert!(extent.check(20, 10, Want::Prefix));
-    let prefix = extent.by_window(20, 11, Want::Prefix).unwrap_err();
+    assert!(extent.check(20, 20, DecodeMode::Whole));
+    assert!(extent.check(20, 10, DecodeMode::Prefix));
+    let prefix = extent.by_window(20, 11, DecodeMode::Prefix).unwrap_err();
     assert_eq!(prefix.kind(), ErrorKind::Corrupt);
-    assert!(!extent.check(20, 11, Want::Prefix));
+    assert!(!extent.check(20, 11, DecodeMode::Prefix));
 }
 
 /// A MiB and more, and a block of it whose matches all come from as far as they can.
@@ -316,8 +326,11 @@ fn a_distance_beyond_the_declared_one_is_refused_by_every_path() {
                     assert_eq!(refused, (distance > limit).then_some(expected), "{want:?}");
                 }
                 // Where the literals end, nobody has seen the distance yet.
-                assert!(extent.check(0, literals.len(), Want::Prefix));
-                assert_eq!(extent.check(0, literals.len() + 1, Want::Prefix), distance == limit);
+                assert!(extent.check(0, literals.len(), DecodeMode::Prefix));
+                assert_eq!(
+                    extent.check(0, literals.len() + 1, DecodeMode::Prefix),
+                    distance == limit
+                );
             }
         }
     }
@@ -346,20 +359,20 @@ fn a_stream_longer_than_its_extent_is_decoded_or_refused_alike() {
         for padding in PADDINGS {
             let extent = Extent { padding, ..Extent::of(&block, bytes) };
             let is_sound = padding == Padding::Right || bytes == data.len();
-            assert_eq!(extent.check(bytes / 2, bytes - bytes / 2, Want::Whole), is_sound);
-            assert!(extent.check(bytes / 2, bytes - bytes / 2, Want::Prefix));
+            assert_eq!(extent.check(bytes / 2, bytes - bytes / 2, DecodeMode::Whole), is_sound);
+            assert!(extent.check(bytes / 2, bytes - bytes / 2, DecodeMode::Prefix));
         }
     }
     let nothing = Extent::of(&block, 0);
-    assert!(!nothing.check(0, 0, Want::Whole));
-    assert!(nothing.check(0, 0, Want::Prefix));
+    assert!(!nothing.check(0, 0, DecodeMode::Whole));
+    assert!(nothing.check(0, 0, DecodeMode::Prefix));
 }
 
 #[test]
 fn pages_that_are_longer_serve_and_pages_that_are_shorter_do_not() {
     let data = text(20_000, 51);
     let block = bounded(&data, 65_535);
-    let part = Extent::of(&block, data.len()).part(10_000, Want::Prefix);
+    let part = Extent::of(&block, data.len()).part(10_000, DecodeMode::Prefix);
     let decoder = decoder(FARTHEST);
     let mut output = vec![0; 6_384];
     let mut longer = vec![vec![0; 16_384]; 4];
@@ -382,7 +395,7 @@ fn a_part_outside_of_its_extent_is_refused() {
             let part = Lz4Part { padding: Padding::Left, extent_bytes: 10, skip_bytes, want };
             let mut output = vec![0; length];
             let decoded = decoder.decode_lz4_part(b"\x50erofs", part, &mut output, &mut pages);
-            if length == 0 && want == Want::Prefix {
+            if length == 0 && want == DecodeMode::Prefix {
                 assert_eq!(decoded, Ok(()));
             } else {
                 assert_eq!(decoded.unwrap_err().kind(), ErrorKind::OutsideExtent);
@@ -393,7 +406,7 @@ fn a_part_outside_of_its_extent_is_refused() {
         padding: Padding::Left,
         extent_bytes: usize::MAX,
         skip_bytes: 0,
-        want: Want::Whole,
+        want: DecodeMode::Whole,
     };
     let refused = decoder.decode_lz4_part(b"\x50erofs", huge, &mut [0], &mut pages).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::TooLarge);
@@ -401,8 +414,8 @@ fn a_part_outside_of_its_extent_is_refused() {
 
 #[test]
 fn a_window_needs_a_decoder_that_names_lz4() {
-    let none = Settings { lz4_max_distance: None, ..Settings::default() };
-    let part = Extent::of(&[], 5).part(0, Want::Whole);
+    let none = DecoderSettings { lz4_max_distance: None, ..DecoderSettings::default() };
+    let part = Extent::of(&[], 5).part(0, DecodeMode::Whole);
     let decoded = Decoder::new(&none).unwrap().decode_lz4_part(
         b"\x50erofs",
         part,

@@ -1,6 +1,6 @@
 //! The same properties on data, lengths and damage that proptest draws.
 
-use ferrofs_codec::{Padding, Want};
+use ferrofs_codec::{DecodeMode, Padding};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
@@ -66,14 +66,14 @@ fn check_one(codec: &Codec, case: &Case) {
     let padded = [&vec![0; *zeros], &stream[..]].concat();
     let length = prefix.index(data.len() + 1);
 
-    let whole = job(&padded, Want::Whole).run(&mut decoder, data.len());
+    let whole = job(&padded, DecodeMode::Whole).run(&mut decoder, data.len());
     assert!(whole.as_deref() == Ok(data));
-    let part = job(&padded, Want::Prefix).run(&mut decoder, length);
+    let part = job(&padded, DecodeMode::Prefix).run(&mut decoder, length);
     assert!(part.as_deref() == Ok(&data[..length]));
 
     let cut = &stream[..cut.index(stream.len())];
-    job(cut, Want::Whole).run(&mut decoder, data.len()).unwrap_err();
-    if let Ok(part) = job(cut, Want::Prefix).run(&mut decoder, length) {
+    job(cut, DecodeMode::Whole).run(&mut decoder, data.len()).unwrap_err();
+    if let Ok(part) = job(cut, DecodeMode::Prefix).run(&mut decoder, length) {
         assert!(part == data[..length]);
     }
 
@@ -81,6 +81,6 @@ fn check_one(codec: &Codec, case: &Case) {
     for (place, change) in hits {
         broken[place.index(padded.len())] ^= change;
     }
-    drop(job(&broken, Want::Whole).run(&mut decoder, data.len()));
-    drop(job(&broken, Want::Prefix).run(&mut decoder, length));
+    drop(job(&broken, DecodeMode::Whole).run(&mut decoder, data.len()));
+    drop(job(&broken, DecodeMode::Prefix).run(&mut decoder, length));
 }

@@ -1,31 +1,31 @@
 //! What `Decoder::new` accepts, and what errors say.
 
-use ferrofs_codec::{Algorithm, Decoder, Error, ErrorKind, Padding, Settings, Want};
+use ferrofs_codec::{Algorithm, DecodeMode, Decoder, DecoderSettings, Error, ErrorKind, Padding};
 
-const LZ4: Settings = Settings {
+const LZ4: DecoderSettings = DecoderSettings {
     lz4_max_distance: Some(u16::MAX),
     lzma_dictionary_bytes: None,
     deflate: false,
     zstd_window_log: None,
 };
 
-fn refusal(settings: Settings) -> Option<(ErrorKind, Algorithm)> {
+fn refusal(settings: DecoderSettings) -> Option<(ErrorKind, Algorithm)> {
     Decoder::new(&settings).err().map(|error| (error.kind(), error.algorithm()))
 }
 
 #[test]
 fn the_default_is_lz4_alone() {
-    assert_eq!(Settings::default(), LZ4);
+    assert_eq!(DecoderSettings::default(), LZ4);
 }
 
 #[test]
 fn a_dictionary_may_have_up_to_eight_mebibytes() {
     for bytes in [0, 1, 4095, 4096, 65536, 1_000_001, 8 << 20] {
-        assert_eq!(refusal(Settings { lzma_dictionary_bytes: Some(bytes), ..LZ4 }), None);
+        assert_eq!(refusal(DecoderSettings { lzma_dictionary_bytes: Some(bytes), ..LZ4 }), None);
     }
     for bytes in [(8 << 20) + 1, u32::MAX] {
         assert_eq!(
-            refusal(Settings { lzma_dictionary_bytes: Some(bytes), ..LZ4 }),
+            refusal(DecoderSettings { lzma_dictionary_bytes: Some(bytes), ..LZ4 }),
             Some((ErrorKind::UnsupportedWindow, Algorithm::Lzma))
         );
     }
@@ -34,11 +34,11 @@ fn a_dictionary_may_have_up_to_eight_mebibytes() {
 #[test]
 fn a_window_has_one_kibibyte_to_one_mebibyte() {
     for log in 10..=20 {
-        assert_eq!(refusal(Settings { zstd_window_log: Some(log), ..LZ4 }), None);
+        assert_eq!(refusal(DecoderSettings { zstd_window_log: Some(log), ..LZ4 }), None);
     }
     for log in [0, 9, 21, 31, 64, 255] {
         assert_eq!(
-            refusal(Settings { zstd_window_log: Some(log), ..LZ4 }),
+            refusal(DecoderSettings { zstd_window_log: Some(log), ..LZ4 }),
             Some((ErrorKind::UnsupportedWindow, Algorithm::Zstd))
         );
     }
@@ -48,7 +48,7 @@ fn a_window_has_one_kibibyte_to_one_mebibyte() {
 fn an_error_names_the_algorithm_and_the_lengths() {
     let mut decoder = Decoder::new(&LZ4).unwrap();
     let mut decode = |algorithm, input: &[u8]| -> Error {
-        decoder.decode(algorithm, Padding::Left, input, &mut [0; 9], Want::Whole).unwrap_err()
+        decoder.decode(algorithm, Padding::Left, input, &mut [0; 9], DecodeMode::Whole).unwrap_err()
     };
     let short = decode(Algorithm::Lz4, b"\x50erofs");
     assert_eq!(short.to_string(), "lz4: the stream ended after 5 of 9 bytes");

@@ -1,6 +1,6 @@
 //! The properties that hold for every algorithm, and the macro that points them at one.
 
-use ferrofs_codec::{Algorithm, Decoder, ErrorKind, Padding, Settings, Want};
+use ferrofs_codec::{Algorithm, DecodeMode, Decoder, DecoderSettings, ErrorKind, Padding};
 
 use crate::codecs::{Codec, SETTINGS, decoder};
 use crate::guarded::Job;
@@ -28,14 +28,14 @@ pub(crate) fn encode_all(codec: &Codec) -> Vec<Stream> {
     streams
 }
 
-fn job<'a>(codec: &Codec, input: &'a [u8], want: Want) -> Job<'a> {
+fn job<'a>(codec: &Codec, input: &'a [u8], want: DecodeMode) -> Job<'a> {
     Job { algorithm: codec.algorithm, padding: Padding::Left, input, want }
 }
 
 pub(crate) fn whole(codec: &Codec, streams: &[Stream]) {
     let mut decoder = decoder();
     for Stream { name, data, bytes } in streams {
-        let decoded = job(codec, bytes, Want::Whole).run(&mut decoder, data.len());
+        let decoded = job(codec, bytes, DecodeMode::Whole).run(&mut decoder, data.len());
         assert!(decoded.as_deref() == Ok(*data), "{name}: {:?}", decoded.err());
     }
 }
@@ -44,7 +44,7 @@ pub(crate) fn prefixes(codec: &Codec, streams: &[Stream]) {
     let mut decoder = decoder();
     for Stream { name, data, bytes } in streams {
         for length in grid(data.len()) {
-            let decoded = job(codec, bytes, Want::Prefix).run(&mut decoder, length);
+            let decoded = job(codec, bytes, DecodeMode::Prefix).run(&mut decoder, length);
             assert!(decoded.as_deref() == Ok(&data[..length]), "{name}, {length} bytes");
         }
     }
@@ -55,7 +55,9 @@ pub(crate) fn left_padding(codec: &Codec, streams: &[Stream]) {
     for Stream { name, data, bytes } in streams.iter().filter(|stream| stream.data.len() < 50_000) {
         for zeros in 0..=40 {
             let padded = [&vec![0; zeros], &bytes[..]].concat();
-            for (want, length) in [(Want::Whole, data.len()), (Want::Prefix, data.len() / 2)] {
+            for (want, length) in
+                [(DecodeMode::Whole, data.len()), (DecodeMode::Prefix, data.len() / 2)]
+            {
                 let decoded = job(codec, &padded, want).run(&mut decoder, length);
                 assert!(decoded.as_deref() == Ok(&data[..length]), "{name}, {zeros} zeros");
             }
@@ -68,14 +70,14 @@ pub(crate) fn wrong_lengths(codec: &Codec, streams: &[Stream]) {
     for Stream { name, data, bytes } in streams {
         let length = data.len();
         for wrong in [length - 1, length + 1, length / 2, length + 4096] {
-            let decoded = job(codec, bytes, Want::Whole).run(&mut decoder, wrong);
+            let decoded = job(codec, bytes, DecodeMode::Whole).run(&mut decoder, wrong);
             // The range decoder of LZMA can be at its end for some symbols of no weight.
             let may_pass = codec.algorithm == Algorithm::Lzma && wrong > length;
             let passed = decoded.is_ok_and(|found| !(may_pass && found.starts_with(data)));
             assert!(!passed, "{name}: {length} bytes passed as {wrong}");
         }
         if codec.algorithm != Algorithm::Lzma {
-            let decoded = job(codec, bytes, Want::Prefix).run(&mut decoder, length + 1);
+            let decoded = job(codec, bytes, DecodeMode::Prefix).run(&mut decoder, length + 1);
             assert!(decoded.is_err(), "{name}: a prefix longer than the whole");
         }
     }
@@ -85,10 +87,11 @@ pub(crate) fn truncation(codec: &Codec, streams: &[Stream]) {
     let mut decoder = decoder();
     for Stream { name, data, bytes } in streams {
         for cut in grid(bytes.len()).into_iter().filter(|cut| *cut < bytes.len()) {
-            let whole = job(codec, &bytes[..cut], Want::Whole).run(&mut decoder, data.len());
+            let whole = job(codec, &bytes[..cut], DecodeMode::Whole).run(&mut decoder, data.len());
             assert!(whole.is_err(), "{name}: whole from {cut} of {} bytes", bytes.len());
             for length in [1, data.len() / 3, data.len()] {
-                let prefix = job(codec, &bytes[..cut], Want::Prefix).run(&mut decoder, length);
+                let prefix =
+                    job(codec, &bytes[..cut], DecodeMode::Prefix).run(&mut decoder, length);
                 let exact = prefix.as_deref().map_or(true, |found| *found == data[..length]);
                 assert!(exact, "{name}: wrong bytes from {cut} of {} bytes", bytes.len());
             }
@@ -107,10 +110,10 @@ pub(crate) fn corruption(codec: &Codec, streams: &[Stream]) {
                 broken[place] ^= random.next().to_le_bytes()[5] | 1;
             }
             // What `run` asserts is the property; the outcome may be either.
-            drop(job(codec, &broken, Want::Whole).run(&mut decoder, data.len()));
-            drop(job(codec, &broken, Want::Prefix).run(&mut decoder, data.len() * 2 / 3));
+            drop(job(codec, &broken, DecodeMode::Whole).run(&mut decoder, data.len()));
+            drop(job(codec, &broken, DecodeMode::Prefix).run(&mut decoder, data.len() * 2 / 3));
         }
-        let decoded = job(codec, bytes, Want::Whole).run(&mut decoder, data.len());
+        let decoded = job(codec, bytes, DecodeMode::Whole).run(&mut decoder, data.len());
         assert!(decoded.as_deref() == Ok(*data), "the failures before left something behind");
     }
 }
@@ -121,7 +124,7 @@ pub(crate) fn noise_as_stream(codec: &Codec) {
     for seed in 1..600 {
         let input = noise(1 + random.below(300), seed);
         let length = random.below(5000);
-        for want in [Want::Whole, Want::Prefix] {
+        for want in [DecodeMode::Whole, DecodeMode::Prefix] {
             drop(job(codec, &input, want).run(&mut decoder, length));
         }
     }
@@ -136,7 +139,9 @@ pub(crate) fn second_implementation(codec: &Codec, streams: &[Stream]) {
 pub(crate) fn no_stream(codec: &Codec) {
     let mut decoder = decoder();
     for input in [&[][..], &[0], &[0; 15], &[0; 16], &[0; 4096]] {
-        for (want, length) in [(Want::Whole, 10), (Want::Whole, 0), (Want::Prefix, 10)] {
+        for (want, length) in
+            [(DecodeMode::Whole, 10), (DecodeMode::Whole, 0), (DecodeMode::Prefix, 10)]
+        {
             let error = job(codec, input, want).run(&mut decoder, length).unwrap_err();
             assert_eq!((error.kind(), error.algorithm()), (ErrorKind::EmptyInput, codec.algorithm));
         }
@@ -146,11 +151,12 @@ pub(crate) fn no_stream(codec: &Codec) {
 pub(crate) fn empty_output(codec: &Codec, streams: &[Stream]) {
     let mut decoder = decoder();
     for Stream { name, bytes, .. } in streams {
-        let prefix = job(codec, bytes, Want::Prefix).run(&mut decoder, 0);
+        let prefix = job(codec, bytes, DecodeMode::Prefix).run(&mut decoder, 0);
         assert_eq!(prefix, Ok(vec![]), "{name}");
-        let whole = job(codec, bytes, Want::Whole).run(&mut decoder, 0);
+        let whole = job(codec, bytes, DecodeMode::Whole).run(&mut decoder, 0);
         assert!(whole.is_err(), "{name}: a stream of some bytes passed as one of none");
-        let unpadded = decoder.decode(codec.algorithm, Padding::Left, bytes, &mut [], Want::Prefix);
+        let unpadded =
+            decoder.decode(codec.algorithm, Padding::Left, bytes, &mut [], DecodeMode::Prefix);
         assert_eq!(unpadded, Ok(()), "{name}");
     }
 }
@@ -160,7 +166,7 @@ pub(crate) fn other_threads(codec: &Codec, streams: &[Stream]) {
     for Stream { data, bytes, .. } in &streams[streams.len() - 2..] {
         std::thread::scope(|scope| {
             let decoder = &mut decoder;
-            let job = job(codec, bytes, Want::Whole);
+            let job = job(codec, bytes, DecodeMode::Whole);
             let decoded = scope.spawn(move || job.run(decoder, data.len())).join().unwrap();
             assert!(decoded.as_deref() == Ok(*data));
         });
@@ -169,13 +175,13 @@ pub(crate) fn other_threads(codec: &Codec, streams: &[Stream]) {
 
 pub(crate) fn not_configured(codec: &Codec, streams: &[Stream]) {
     let settings = match codec.algorithm {
-        Algorithm::Lz4 => Settings { lz4_max_distance: None, ..SETTINGS },
-        Algorithm::Lzma => Settings { lzma_dictionary_bytes: None, ..SETTINGS },
-        Algorithm::Deflate => Settings { deflate: false, ..SETTINGS },
-        Algorithm::Zstd => Settings { zstd_window_log: None, ..SETTINGS },
+        Algorithm::Lz4 => DecoderSettings { lz4_max_distance: None, ..SETTINGS },
+        Algorithm::Lzma => DecoderSettings { lzma_dictionary_bytes: None, ..SETTINGS },
+        Algorithm::Deflate => DecoderSettings { deflate: false, ..SETTINGS },
+        Algorithm::Zstd => DecoderSettings { zstd_window_log: None, ..SETTINGS },
     };
     let mut decoder = Decoder::new(&settings).unwrap();
-    let error = job(codec, &streams[0].bytes, Want::Whole).run(&mut decoder, 1).unwrap_err();
+    let error = job(codec, &streams[0].bytes, DecodeMode::Whole).run(&mut decoder, 1).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotConfigured);
 }
 

@@ -1,6 +1,6 @@
 //! ZSTD beyond the suite: windows, frames that follow, and which error tells what.
 
-use ferrofs_codec::{Decoder, ErrorKind, Padding, Settings, Want};
+use ferrofs_codec::{DecodeMode, Decoder, DecoderSettings, ErrorKind, Padding};
 
 use crate::codecs::{Frame, SETTINGS, ZSTD, decoder, zstd};
 use crate::guarded::Job;
@@ -8,7 +8,7 @@ use crate::samples::text;
 
 crate::suite::properties!(ZSTD);
 
-fn job(input: &[u8], want: Want) -> Job<'_> {
+fn job(input: &[u8], want: DecodeMode) -> Job<'_> {
     Job { algorithm: ZSTD.algorithm, padding: Padding::Left, input, want }
 }
 
@@ -17,9 +17,9 @@ fn a_wrong_length_is_told_as_too_short_or_too_long() {
     let mut decoder = decoder();
     for stream in streams() {
         let length = stream.data.len();
-        let long = job(&stream.bytes, Want::Whole).run(&mut decoder, length - 1).unwrap_err();
+        let long = job(&stream.bytes, DecodeMode::Whole).run(&mut decoder, length - 1).unwrap_err();
         assert_eq!(long.kind(), ErrorKind::TooLong, "{}", stream.name);
-        for want in [Want::Whole, Want::Prefix] {
+        for want in [DecodeMode::Whole, DecodeMode::Prefix] {
             let short = job(&stream.bytes, want).run(&mut decoder, length + 1).unwrap_err();
             let kind = ErrorKind::TooShort { got: length, wanted: length + 1 };
             assert_eq!(short.kind(), kind, "{}", stream.name);
@@ -34,7 +34,7 @@ fn only_the_first_frame_counts() {
     let frame = zstd(&data, 3, Frame::default());
     for behind in [&b"something else"[..], &frame, &[0; 9]] {
         let followed = [&frame[..], behind].concat();
-        for want in [Want::Whole, Want::Prefix] {
+        for want in [DecodeMode::Whole, DecodeMode::Prefix] {
             let decoded = job(&followed, want).run(&mut decoder, data.len());
             assert!(decoded.as_deref() == Ok(&data));
             job(&followed, want).run(&mut decoder, data.len() + 1).unwrap_err();
@@ -47,7 +47,7 @@ fn a_skippable_frame_is_a_frame_of_nothing() {
     let mut decoder = decoder();
     let skippable = [0x50, 0x2A, 0x4D, 0x18, 3, 0, 0, 0, 1, 2, 3];
     let input = [&skippable[..], &zstd(b"hello", 3, Frame::default())].concat();
-    for want in [Want::Whole, Want::Prefix] {
+    for want in [DecodeMode::Whole, DecodeMode::Prefix] {
         let error = job(&input, want).run(&mut decoder, 5).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TooShort { got: 0, wanted: 5 });
     }
@@ -57,12 +57,14 @@ fn a_skippable_frame_is_a_frame_of_nothing() {
 fn every_window_that_is_configured_suffices_for_its_frames_and_no_larger_ones() {
     let data = text((2 << 20) + 9, 25);
     for log in 10..=20 {
-        let settings = Settings { zstd_window_log: Some(log), ..SETTINGS };
+        let settings = DecoderSettings { zstd_window_log: Some(log), ..SETTINGS };
         let mut decoder = Decoder::new(&settings).unwrap();
         for size in [true, false] {
             let fits = zstd(&data, 1, Frame { window_log: log, size, checksum: true });
             let larger = zstd(&data, 1, Frame { window_log: log + 1, size, checksum: true });
-            for (want, length) in [(Want::Whole, data.len()), (Want::Prefix, data.len() - 9)] {
+            for (want, length) in
+                [(DecodeMode::Whole, data.len()), (DecodeMode::Prefix, data.len() - 9)]
+            {
                 let decoded = job(&fits, want).run(&mut decoder, length);
                 assert!(decoded.as_deref() == Ok(&data[..length]), "window log {log}");
                 let error = job(&larger, want).run(&mut decoder, length).unwrap_err();
@@ -78,16 +80,16 @@ fn a_wrong_checksum_is_an_error_once_it_is_reached() {
     let mut frame = zstd(&data, 3, Frame { checksum: true, ..Frame::default() });
     *frame.last_mut().unwrap() ^= 1;
     let mut decoder = decoder();
-    let whole = job(&frame, Want::Whole).run(&mut decoder, data.len());
+    let whole = job(&frame, DecodeMode::Whole).run(&mut decoder, data.len());
     assert_eq!(whole.unwrap_err().kind(), ErrorKind::Corrupt);
-    let prefix = job(&frame, Want::Prefix).run(&mut decoder, data.len() - 1);
+    let prefix = job(&frame, DecodeMode::Prefix).run(&mut decoder, data.len() - 1);
     assert!(prefix.as_deref() == Ok(&data[..data.len() - 1]));
 }
 
 #[test]
 fn an_empty_frame_is_the_whole_of_nothing() {
     let frame = zstd(&[], 3, Frame::default());
-    assert_eq!(job(&frame, Want::Whole).run(&mut decoder(), 0), Ok(vec![]));
+    assert_eq!(job(&frame, DecodeMode::Whole).run(&mut decoder(), 0), Ok(vec![]));
 }
 
 #[test]
@@ -101,8 +103,8 @@ fn a_match_beyond_the_window_of_its_frame_gives_whole_and_prefix_the_same_bytes(
     let mut decoder = decoder();
     let mut wholes = 0;
     for length in 1..8192 {
-        let whole = job(&FRAME, Want::Whole).run(&mut decoder, length);
-        let prefix = job(&FRAME, Want::Prefix).run(&mut decoder, length);
+        let whole = job(&FRAME, DecodeMode::Whole).run(&mut decoder, length);
+        let prefix = job(&FRAME, DecodeMode::Prefix).run(&mut decoder, length);
         if let Ok(whole) = whole {
             assert_eq!(prefix, Ok(whole), "{length} bytes");
             wholes += 1;
@@ -121,9 +123,9 @@ fn a_match_beyond_the_window_gives_all_prefixes_the_same_bytes_if_the_frame_says
         0x00, 0x0b, 0x1f, 0x0f, 0x0e,
     ];
     let mut decoder = decoder();
-    let whole = job(&FRAME, Want::Whole).run(&mut decoder, 4130).unwrap();
+    let whole = job(&FRAME, DecodeMode::Whole).run(&mut decoder, 4130).unwrap();
     for length in 4090..=4130 {
-        let prefix = job(&FRAME, Want::Prefix).run(&mut decoder, length);
+        let prefix = job(&FRAME, DecodeMode::Prefix).run(&mut decoder, length);
         assert!(prefix.as_deref() == Ok(&whole[..length]), "{length} bytes");
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Everything is determined by the member, so that the same tree gives the same bytes.
 
-use super::pax::Records;
+use super::pax::PaxRecordWriter;
 
 /// Bytes of a block; everything in a tar begins at a multiple of it.
 pub(super) const BLOCK_BYTES: usize = 512;
@@ -11,7 +11,7 @@ pub(super) const BLOCK_BYTES: usize = 512;
 /// What a member is; the value is its type in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Kind {
+pub(super) enum TypeFlag {
     File = b'0',
     Link = b'1',
     Symlink = b'2',
@@ -25,10 +25,10 @@ pub(super) enum Kind {
 
 /// A member of a tar, without its content.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Member<'a> {
+pub(super) struct MemberHeader<'a> {
     /// The path: relative, and with a slash at its end if it is a directory.
     pub(super) path: &'a [u8],
-    pub(super) kind: Kind,
+    pub(super) kind: TypeFlag,
     /// Where a symlink leads, or the member that a hard link is another name of.
     pub(super) target: &'a [u8],
     /// The lower 12 bits of a mode.
@@ -65,11 +65,11 @@ mod field {
 }
 
 /// Appends the headers of `member`.
-pub(super) fn write(out: &mut Vec<u8>, member: &Member<'_>) {
+pub(super) fn write(out: &mut Vec<u8>, member: &MemberHeader<'_>) {
     let records = records_of(member);
     if !records.bytes().is_empty() {
-        let name = beside(member.path, b"PaxHeaders.0/");
-        let mut block = Block::new(Kind::Extended, &name);
+        let name = pax_header_path(member.path, b"PaxHeaders.0/");
+        let mut block = HeaderBlock::new(TypeFlag::Extended, &name);
         block.number(field::MODE, 0o644);
         block.number(field::SIZE, records.bytes().len() as u64);
         out.extend_from_slice(&block.finished());
@@ -78,12 +78,12 @@ pub(super) fn write(out: &mut Vec<u8>, member: &Member<'_>) {
     }
     let sparse_name;
     let name = if member.sparse_size.is_some() {
-        sparse_name = beside(member.path, b"GNUSparseFile.0/");
+        sparse_name = pax_header_path(member.path, b"GNUSparseFile.0/");
         &sparse_name
     } else {
         member.path
     };
-    let mut block = Block::new(member.kind, name);
+    let mut block = HeaderBlock::new(member.kind, name);
     block.number(field::MODE, u64::from(member.mode));
     block.number(field::UID, u64::from(member.uid));
     block.number(field::GID, u64::from(member.gid));
@@ -100,9 +100,9 @@ pub(super) fn pad(out: &mut Vec<u8>) {
     out.resize(out.len().next_multiple_of(BLOCK_BYTES), 0);
 }
 
-/// What the ustar header of `member` has no room for.
-fn records_of(member: &Member<'_>) -> Records {
-    let mut records = Records::default();
+/// What the ustar header of `member` has no field_bytes for.
+fn records_of(member: &MemberHeader<'_>) -> PaxRecordWriter {
+    let mut records = PaxRecordWriter::default();
     let fits_path = split(member.path).is_some();
     let fits_target = member.target.len() <= field::TARGET.1;
     let has_path = !fits_path || member.sparse_size.is_some();
@@ -124,12 +124,12 @@ fn records_of(member: &Member<'_>) -> Records {
     if !fits_target {
         records.add(b"linkpath", member.target);
     }
-    records.add_large(b"size", member.bytes, room(field::SIZE));
-    records.add_large(b"uid", u64::from(member.uid), room(field::UID));
-    records.add_large(b"gid", u64::from(member.gid), room(field::GID));
-    records.add_large(b"SCHILY.devmajor", u64::from(member.device.0), room(field::MAJOR));
-    records.add_large(b"SCHILY.devminor", u64::from(member.device.1), room(field::MINOR));
-    records.add_time(b"mtime", member.mtime, room(field::MTIME));
+    records.add_large(b"size", member.bytes, field_bytes(field::SIZE));
+    records.add_large(b"uid", u64::from(member.uid), field_bytes(field::UID));
+    records.add_large(b"gid", u64::from(member.gid), field_bytes(field::GID));
+    records.add_large(b"SCHILY.devmajor", u64::from(member.device.0), field_bytes(field::MAJOR));
+    records.add_large(b"SCHILY.devminor", u64::from(member.device.1), field_bytes(field::MINOR));
+    records.add_time(b"mtime", member.mtime, field_bytes(field::MTIME));
     for xattr in member.xattrs {
         records.add_xattr(&xattr.name, &xattr.value);
     }
@@ -137,13 +137,13 @@ fn records_of(member: &Member<'_>) -> Records {
 }
 
 /// The largest number that a field of octal digits and a NUL holds.
-const fn room((_, bytes): (usize, usize)) -> u64 {
+const fn field_bytes((_, bytes): (usize, usize)) -> u64 {
     (1 << (3 * (bytes - 1))) - 1
 }
 
 /// A name for a header that readers take to be of a file of its own if they know nothing of PAX:
-/// `folder` and the last name of `path`, in printable characters, and as long as there is room.
-fn beside(path: &[u8], folder: &[u8]) -> Vec<u8> {
+/// `folder` and the last name of `path`, in printable characters, and as long as there is field_bytes.
+fn pax_header_path(path: &[u8], folder: &[u8]) -> Vec<u8> {
     let path = path.strip_suffix(b"/").unwrap_or(path);
     let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     let shown = last.iter().map(|byte| if byte.is_ascii_graphic() { *byte } else { b'_' });
@@ -163,10 +163,10 @@ fn split(path: &[u8]) -> Option<usize> {
 }
 
 /// A header block in the making.
-struct Block([u8; BLOCK_BYTES]);
+struct HeaderBlock([u8; BLOCK_BYTES]);
 
-impl Block {
-    fn new(kind: Kind, path: &[u8]) -> Self {
+impl HeaderBlock {
+    fn new(kind: TypeFlag, path: &[u8]) -> Self {
         let mut block = Self([0; BLOCK_BYTES]);
         match split(path) {
             Some(0) => block.text(field::NAME, path),
@@ -187,15 +187,15 @@ impl Block {
         block
     }
 
-    /// Writes as much of `text` as there is room for.
+    /// Writes as much of `text` as there is field_bytes for.
     fn text(&mut self, (start, bytes): (usize, usize), text: &[u8]) {
         let count = text.len().min(bytes);
         self.0[start..start + count].copy_from_slice(&text[..count]);
     }
 
-    /// Writes octal digits, and 0 for a number without room, which a record has.
+    /// Writes octal digits, and 0 for a number without field_bytes, which a record has.
     fn number(&mut self, (start, bytes): (usize, usize), number: u64) {
-        let number = if number <= room((start, bytes)) { number } else { 0 };
+        let number = if number <= field_bytes((start, bytes)) { number } else { 0 };
         let mut rest = number;
         for place in self.0[start..start + bytes - 1].iter_mut().rev() {
             *place = b'0' + (rest & 7) as u8;
@@ -218,9 +218,9 @@ impl Block {
 mod tests {
     use super::*;
 
-    const PLAIN: Member<'_> = Member {
+    const PLAIN: MemberHeader<'_> = MemberHeader {
         path: b"a",
-        kind: Kind::File,
+        kind: TypeFlag::File,
         target: b"",
         mode: 0o644,
         uid: 0,
@@ -232,14 +232,14 @@ mod tests {
         sparse_size: None,
     };
 
-    fn written(member: &Member<'_>) -> Vec<u8> {
+    fn written(member: &MemberHeader<'_>) -> Vec<u8> {
         let mut out = Vec::new();
         write(&mut out, member);
         out
     }
 
     /// The records of a member without their lengths; empty if it has none.
-    fn records(member: &Member<'_>) -> String {
+    fn records(member: &MemberHeader<'_>) -> String {
         let out = written(member);
         if out[156] != b'x' {
             return String::new();
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn what_fits_a_ustar_header_has_no_records() {
-        let member = Member {
+        let member = MemberHeader {
             path: &[b"p".repeat(155), b"/".to_vec(), b"n".repeat(100)].concat(),
             target: &b"t".repeat(100),
             uid: 0o7_777_777,
@@ -277,19 +277,23 @@ mod tests {
     #[test]
     fn what_does_not_fit_a_ustar_header_has_a_record() {
         let long = b"n".repeat(101);
-        assert_eq!(records(&Member { path: &long, ..PLAIN }), format!("path={}", "n".repeat(101)));
-        assert!(records(&Member { target: &long, ..PLAIN }).starts_with("linkpath=nn"));
-        assert_eq!(records(&Member { uid: 0o10_000_000, ..PLAIN }), "uid=2097152");
-        assert_eq!(records(&Member { gid: u32::MAX, ..PLAIN }), "gid=4294967295");
-        assert_eq!(records(&Member { bytes: 1 << 33, ..PLAIN }), "size=8589934592");
-        let device = records(&Member { device: (0o10_000_000, u32::MAX), ..PLAIN });
+        assert_eq!(
+            records(&MemberHeader { path: &long, ..PLAIN }),
+            format!("path={}", "n".repeat(101))
+        );
+        assert!(records(&MemberHeader { target: &long, ..PLAIN }).starts_with("linkpath=nn"));
+        assert_eq!(records(&MemberHeader { uid: 0o10_000_000, ..PLAIN }), "uid=2097152");
+        assert_eq!(records(&MemberHeader { gid: u32::MAX, ..PLAIN }), "gid=4294967295");
+        assert_eq!(records(&MemberHeader { bytes: 1 << 33, ..PLAIN }), "size=8589934592");
+        let device = records(&MemberHeader { device: (0o10_000_000, u32::MAX), ..PLAIN });
         assert_eq!(device, "SCHILY.devmajor=2097152 SCHILY.devminor=4294967295");
     }
 
     #[test]
     fn times_before_1970_and_parts_of_a_second_have_a_record() {
-        let time =
-            |seconds, nanoseconds| records(&Member { mtime: (seconds, nanoseconds), ..PLAIN });
+        let time = |seconds, nanoseconds| {
+            records(&MemberHeader { mtime: (seconds, nanoseconds), ..PLAIN })
+        };
         assert_eq!(time(7, 0), "");
         assert_eq!(time(7, 500_000_000), "mtime=7.5");
         assert_eq!(time(7, 1), "mtime=7.000000001");
@@ -304,14 +308,14 @@ mod tests {
     #[test]
     fn names_beyond_ascii_are_bytes_wherever_they_stand() {
         for name in ["é".as_bytes(), "e\u{301}".as_bytes(), b"\xe9"] {
-            assert_eq!(records(&Member { path: name, target: name, ..PLAIN }), "");
-            assert!(written(&Member { path: name, ..PLAIN }).starts_with(name));
+            assert_eq!(records(&MemberHeader { path: name, target: name, ..PLAIN }), "");
+            assert!(written(&MemberHeader { path: name, ..PLAIN }).starts_with(name));
             let long = name.repeat(101);
-            let path = records(&Member { path: &long, ..PLAIN });
+            let path = records(&MemberHeader { path: &long, ..PLAIN });
             assert!(path.starts_with("hdrcharset=BINARY path="), "{path}");
-            let target = records(&Member { target: &long, ..PLAIN });
+            let target = records(&MemberHeader { target: &long, ..PLAIN });
             assert!(target.starts_with("hdrcharset=BINARY linkpath="), "{target}");
-            let sparse = records(&Member { path: name, sparse_size: Some(1), ..PLAIN });
+            let sparse = records(&MemberHeader { path: name, sparse_size: Some(1), ..PLAIN });
             assert!(sparse.starts_with("hdrcharset=BINARY GNU.sparse."), "{sparse}");
         }
     }
@@ -336,9 +340,9 @@ mod tests {
     #[test]
     fn the_tar_crate_agrees_with_every_field() {
         let xattrs = [ferrofs_image::Xattr { name: b"user.a".to_vec(), value: b"1 2".to_vec() }];
-        let member = Member {
+        let member = MemberHeader {
             path: b"dir/name",
-            kind: Kind::CharDevice,
+            kind: TypeFlag::CharDevice,
             target: b"somewhere",
             mode: 0o4755,
             uid: 1000,

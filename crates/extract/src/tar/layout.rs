@@ -1,13 +1,13 @@
 //! Which ranges of a file are stored in a tar: all of it, or its data without the holes, with a map
-//! before it (GNU.sparse 1.0). It reads metadata only; the plan and the renderer call it.
+//! before it (GNU.sparse 1.0). It reads metadata only; the planner and the renderer call it.
 
 use std::io::Write;
 use std::ops::Range;
 
-use ferrofs_image::{Image, Inode, Storage, StoredRange};
+use ferrofs_image::{ExtentStorage, FileExtent, Image, Inode};
 
 use super::header::pad;
-use super::options::Holes;
+use super::options::HolePolicy;
 
 /// Shorter holes are written as zeros: a map and its records take about as much room.
 const HOLE_MIN_BYTES: u64 = 4096;
@@ -21,21 +21,25 @@ const PROBED_MIN_BYTES: u64 = 1 << 20;
 
 /// The ranges of a file that are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct SparseLayout {
     size: u64,
     /// In order, none empty, none adjacent.
     ranges: Vec<Range<u64>>,
 }
 
-impl Layout {
+impl SparseLayout {
     /// The layout of `inode`. The map of the file is looked at in any case: one that is damaged is
     /// better known before the file's header is out.
-    pub(super) fn of(image: &Image, inode: &Inode, holes: Holes) -> ferrofs_image::Result<Self> {
+    pub(super) fn of(
+        image: &Image,
+        inode: &Inode,
+        holes: HolePolicy,
+    ) -> ferrofs_image::Result<Self> {
         let mut found = LongHoles::default();
-        for range in image.stored_ranges(inode, 0)? {
+        for range in image.file_extents(inode, 0)? {
             let range = range?;
             probe(image, inode, range)?;
-            if range.storage == Storage::Hole && holes == Holes::Sparse {
+            if range.storage == ExtentStorage::Hole && holes == HolePolicy::Sparse {
                 found.add(range.start..range.end);
             }
         }
@@ -100,8 +104,8 @@ impl Layout {
 
 /// Reads the last byte of a range that is longer than what its description in the image costs. The size
 /// of a damaged file may be any number; once it is promised in a header, as many bytes must follow.
-fn probe(image: &Image, inode: &Inode, range: StoredRange) -> ferrofs_image::Result<()> {
-    let is_free = matches!(range.storage, Storage::Plain | Storage::Fragment);
+fn probe(image: &Image, inode: &Inode, range: FileExtent) -> ferrofs_image::Result<()> {
+    let is_free = matches!(range.storage, ExtentStorage::Plain | ExtentStorage::Fragment);
     if is_free && range.end - range.start > PROBED_MIN_BYTES {
         image.read_at(inode, range.end - 1, &mut [0])?;
     }
@@ -187,19 +191,19 @@ mod tests {
 
     #[test]
     fn a_map_names_ranges_and_an_end_in_a_hole() {
-        let layout = Layout::around(20_000, vec![0..4096, 8192..20_000]);
+        let layout = SparseLayout::around(20_000, vec![0..4096, 8192..20_000]);
         assert_eq!((layout.ranges(), layout.stored_bytes()), (&[4096..8192][..], 4096));
         let map = layout.map();
         assert_eq!(map.len(), 512);
         assert!(map.starts_with(b"2\n4096\n4096\n20000\n0\n\0"));
-        let map = Layout::around(8192, vec![0..4096]).map();
+        let map = SparseLayout::around(8192, vec![0..4096]).map();
         assert!(map.starts_with(b"1\n4096\n4096\n\0"));
-        let map = Layout::around(8192, vec![0..8192]).map();
+        let map = SparseLayout::around(8192, vec![0..8192]).map();
         assert!(map.starts_with(b"1\n8192\n0\n\0"));
     }
 
     #[test]
     fn an_empty_file_is_not_sparse() {
-        assert!(!Layout::around(0, Vec::new()).is_sparse());
+        assert!(!SparseLayout::around(0, Vec::new()).is_sparse());
     }
 }

@@ -6,11 +6,11 @@ use crate::selection::Selection;
 
 /// How to write a tar.
 #[derive(Clone, Debug, Default)]
-pub struct TarOptions {
+pub struct WriteTarOptions {
     /// Which entries to write.
     pub selection: Selection,
     /// What becomes of holes.
-    pub holes: Holes,
+    pub holes: HolePolicy,
     /// Threads at most, the caller's among them; none is one for each CPU that is granted. The
     /// stream is the same whatever their number is.
     pub max_threads: Option<usize>,
@@ -22,7 +22,7 @@ pub struct TarOptions {
 
 /// What becomes of the holes of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Holes {
+pub enum HolePolicy {
     /// A map of the data takes the place of holes of 4 KiB and more (GNU.sparse 1.0), which GNU tar,
     /// libarchive, Go and Python know.
     #[default]

@@ -5,11 +5,11 @@ use std::io::Write;
 
 /// Records, in the order in which they were added.
 #[derive(Debug, Default)]
-pub(super) struct Records {
+pub(super) struct PaxRecordWriter {
     bytes: Vec<u8>,
 }
 
-impl Records {
+impl PaxRecordWriter {
     /// All of them, as they are stored.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -34,17 +34,17 @@ impl Records {
         self.add(key, number.to_string().as_bytes());
     }
 
-    /// Adds a number for which a header has no room.
-    pub(super) fn add_large(&mut self, key: &[u8], number: u64, room: u64) {
-        if number > room {
+    /// Adds a number for which a header has no limit.
+    pub(super) fn add_large(&mut self, key: &[u8], number: u64, limit: u64) {
+        if number > limit {
             self.add_number(key, number);
         }
     }
 
-    /// Adds a time that is not a whole number of seconds from 0 to `room`. The fraction counts from
+    /// Adds a time that is not a whole number of seconds from 0 to `limit`. The fraction counts from
     /// zero outwards, as in any decimal number: a nanosecond before 1970 is `-0.000000001`.
-    pub(super) fn add_time(&mut self, key: &[u8], (seconds, nanoseconds): (i64, u32), room: u64) {
-        if nanoseconds == 0 && u64::try_from(seconds).is_ok_and(|seconds| seconds <= room) {
+    pub(super) fn add_time(&mut self, key: &[u8], (seconds, nanoseconds): (i64, u32), limit: u64) {
+        if nanoseconds == 0 && u64::try_from(seconds).is_ok_and(|seconds| seconds <= limit) {
             return;
         }
         let total = i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn a_record_counts_itself() {
         for value in 0..1200 {
-            let mut records = Records::default();
+            let mut records = PaxRecordWriter::default();
             records.add(b"k", &b"v".repeat(value));
             let text = records.bytes();
             let space = text.iter().position(|byte| *byte == b' ').unwrap();
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn the_name_of_an_attribute_cannot_end_its_key() {
-        let mut records = Records::default();
+        let mut records = PaxRecordWriter::default();
         records.add_xattr(b"user.a=b%", b"=");
         assert_eq!(records.bytes(), b"32 SCHILY.xattr.user.a%3Db%25==\n");
     }

@@ -1,46 +1,46 @@
-//! From a segment of the plan to the bytes of the stream. It reads the image and writes to memory
+//! From a segment of the planner to the bytes of the stream. It reads the image and writes to memory
 //! only; it runs on any thread and knows of no other segment, so that what it makes depends on the
 //! segment alone. `stream` puts the pieces together.
 
 use std::ops::Range;
 
-use ferrofs_image::{FileType, Image, Inode, Nid, Node, Xattr};
-use ferrofs_workers::memory::{Budget, Charge, Policy};
+use ferrofs_image::{FileType, Image, Inode, Nid, WalkEntry, Xattr};
+use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
 
-use super::guard::guarded;
-use super::header::{self, Kind, Member};
-use super::layout::Layout;
-use super::options::Holes;
-use super::segment::{Item, Part, SEGMENT_MAX_BYTES, Segment};
+use super::catch_panic::catch_panic;
+use super::header::{self, MemberHeader, TypeFlag};
+use super::layout::SparseLayout;
+use super::options::HolePolicy;
+use super::segment::{SEGMENT_MAX_BYTES, TarFilePart, TarItem, TarSegment};
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::Summary;
+use crate::event::ExtractSummary;
 use crate::metadata::permissions;
 
 /// A segment as bytes.
 #[derive(Debug, Default)]
-pub(super) struct Rendered {
+pub(super) struct RenderedSegment {
     pub(super) bytes: Vec<u8>,
     /// What happened, in the order of the bytes.
-    pub(super) facts: Vec<Fact>,
+    pub(super) events: Vec<SegmentEvent>,
     /// What the bytes hold, but for links.
-    pub(super) counts: Summary,
-    /// Entries that are dealt with: written, failed or withheld.
+    pub(super) counts: ExtractSummary,
+    /// Entries that are dealt with: written, failed or skipped.
     pub(super) entries: u64,
     /// The long file that ends here.
-    pub(super) ended: Option<Node>,
+    pub(super) ended: Option<WalkEntry>,
     /// For what is beyond the charge of every segment.
     pub(super) surplus: Option<Charge>,
 }
 
 /// Something that the stream has to know about a segment.
 #[derive(Debug)]
-pub(super) enum Fact {
+pub(super) enum SegmentEvent {
     /// Something failed; the member is there.
     Failed(Error),
     /// A member is not there.
     LeftOut(Nid, Error),
     /// These bytes are another name of an inode: to be dropped if that was left out.
-    Link(Node, Range<usize>),
+    Link(WalkEntry, Range<usize>),
     /// So many bytes of a long file are zeros.
     Zeros(ErrorKind, u64),
 }
@@ -49,7 +49,7 @@ pub(super) enum Fact {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Renderer<'a> {
     pub(super) image: &'a Image,
-    pub(super) holes: Holes,
+    pub(super) holes: HolePolicy,
     pub(super) budget: Option<&'a Budget>,
 }
 
@@ -58,40 +58,44 @@ impl Renderer<'_> {
     ///
     /// # Errors
     /// Only want of memory: the stream cannot go on.
-    pub(super) fn render(self, segment: Segment, buffer: Vec<u8>) -> Result<Rendered> {
-        let mut rendered = Rendered { bytes: buffer, ..Rendered::default() };
+    pub(super) fn render(self, segment: TarSegment, buffer: Vec<u8>) -> Result<RenderedSegment> {
+        let mut rendered = RenderedSegment { bytes: buffer, ..RenderedSegment::default() };
         match segment {
-            Segment::Members(items) => {
+            TarSegment::Members(items) => {
                 for item in items {
                     self.item(item, &mut rendered)?;
                     rendered.charge_surplus(self.budget)?;
                 }
             }
-            Segment::Part(part) => self.part(&part, &mut rendered)?,
+            TarSegment::Part(part) => self.part(&part, &mut rendered)?,
         }
         Ok(rendered)
     }
 
-    fn item(self, item: Item, rendered: &mut Rendered) -> Result<()> {
+    fn item(self, item: TarItem, rendered: &mut RenderedSegment) -> Result<()> {
         rendered.entries += 1;
         match item {
-            Item::Failed(error) => {
+            TarItem::Failed(error) => {
                 rendered.entries -= 1;
-                rendered.facts.push(Fact::Failed(error));
+                rendered.events.push(SegmentEvent::Failed(error));
             }
-            Item::LeftOut(node, kind) => rendered.leave_out(&node, kind),
-            Item::Entry(node) | Item::Link(node, _)
+            TarItem::LeftOut(node, kind) => rendered.leave_out(&node, kind),
+            TarItem::Entry(node) | TarItem::Link(node, _)
                 if node.inode.file_type() == FileType::Socket =>
             {
-                rendered.counts.withheld.special += 1;
+                rendered.counts.skipped.special += 1;
             }
-            Item::Link(node, first) => {
+            TarItem::Link(node, first) => {
                 let start = rendered.bytes.len();
-                let member = Member { kind: Kind::Link, target: relative(&first), ..member(&node) };
+                let member = MemberHeader {
+                    kind: TypeFlag::Link,
+                    target: relative(&first),
+                    ..member(&node)
+                };
                 rendered.write_header(&node, &member, &[]);
-                rendered.facts.push(Fact::Link(node, start..rendered.bytes.len()));
+                rendered.events.push(SegmentEvent::Link(node, start..rendered.bytes.len()));
             }
-            Item::Entry(node) => match node.inode.file_type() {
+            TarItem::Entry(node) => match node.inode.file_type() {
                 FileType::Regular => self.file(&node, rendered)?,
                 FileType::Symlink => self.symlink(&node, rendered),
                 kind => {
@@ -105,42 +109,43 @@ impl Renderer<'_> {
         Ok(())
     }
 
-    fn symlink(self, node: &Node, rendered: &mut Rendered) {
-        match guarded(|| Ok(self.image.read_link(&node.inode)?)) {
+    fn symlink(self, node: &WalkEntry, rendered: &mut RenderedSegment) {
+        match catch_panic(|| Ok(self.image.read_link(&node.inode)?)) {
             Ok(target) => {
                 rendered.counts.symlinks += 1;
-                self.headers(node, Member { target: &target, ..member(node) }, rendered);
+                self.headers(node, MemberHeader { target: &target, ..member(node) }, rendered);
             }
             Err(kind) => rendered.leave_out(node, kind),
         }
     }
 
     /// A file that is whole here.
-    fn file(self, node: &Node, rendered: &mut Rendered) -> Result<()> {
-        let layout = match guarded(|| Ok(Layout::of(self.image, &node.inode, self.holes)?)) {
-            Ok(layout) => layout,
-            Err(kind) => {
-                rendered.leave_out(node, kind);
-                return Ok(());
-            }
-        };
+    fn file(self, node: &WalkEntry, rendered: &mut RenderedSegment) -> Result<()> {
+        let layout =
+            match catch_panic(|| Ok(SparseLayout::of(self.image, &node.inode, self.holes)?)) {
+                Ok(layout) => layout,
+                Err(kind) => {
+                    rendered.leave_out(node, kind);
+                    return Ok(());
+                }
+            };
         self.whole(node, &layout, layout.ranges(), rendered)
     }
 
     /// Headers, contents and padding, or nothing of them.
     fn whole(
         self,
-        node: &Node,
-        layout: &Layout,
+        node: &WalkEntry,
+        layout: &SparseLayout,
         ranges: &[Range<u64>],
-        rendered: &mut Rendered,
+        rendered: &mut RenderedSegment,
     ) -> Result<()> {
-        let (start, facts) = (rendered.bytes.len(), rendered.facts.len());
+        let (start, events) = (rendered.bytes.len(), rendered.events.len());
         self.file_headers(node, layout, rendered);
         for range in ranges {
             if let Err(kind) = self.read(&node.inode, range, rendered)? {
                 rendered.bytes.truncate(start);
-                rendered.facts.truncate(facts);
+                rendered.events.truncate(events);
                 rendered.leave_out(node, kind);
                 return Ok(());
             }
@@ -152,7 +157,7 @@ impl Renderer<'_> {
 
     /// A part of a long file. Once its headers are out, what cannot be read is zeros: nobody can take
     /// back what is written, and its size is promised.
-    fn part(self, part: &Part, rendered: &mut Rendered) -> Result<()> {
+    fn part(self, part: &TarFilePart, rendered: &mut RenderedSegment) -> Result<()> {
         let (node, layout) = (&part.file.node, &part.file.layout);
         rendered.entries = u64::from(part.is_last);
         if part.is_first && part.is_last {
@@ -164,7 +169,7 @@ impl Renderer<'_> {
         }
         for range in &part.ranges {
             if let Err(kind) = self.read(&node.inode, range, rendered)? {
-                rendered.facts.push(Fact::Zeros(kind, range.end - range.start));
+                rendered.events.push(SegmentEvent::Zeros(kind, range.end - range.start));
             }
         }
         if part.is_last {
@@ -179,8 +184,8 @@ impl Renderer<'_> {
     }
 
     /// The headers of a regular file, and its map if it has one.
-    fn file_headers(self, node: &Node, layout: &Layout, rendered: &mut Rendered) {
-        let mut member = Member { bytes: layout.stored_bytes(), ..member(node) };
+    fn file_headers(self, node: &WalkEntry, layout: &SparseLayout, rendered: &mut RenderedSegment) {
+        let mut member = MemberHeader { bytes: layout.stored_bytes(), ..member(node) };
         if !layout.is_sparse() {
             return self.headers(node, member, rendered);
         }
@@ -192,12 +197,12 @@ impl Renderer<'_> {
     }
 
     /// Headers with all attributes; a member whose attributes cannot be read has none.
-    fn headers(self, node: &Node, member: Member<'_>, rendered: &mut Rendered) {
+    fn headers(self, node: &WalkEntry, member: MemberHeader<'_>, rendered: &mut RenderedSegment) {
         let inode = &node.inode;
         let xattrs = if inode.has_xattrs() {
-            guarded(|| Ok(self.image.xattrs(inode)?)).unwrap_or_else(|kind| {
+            catch_panic(|| Ok(self.image.xattrs(inode)?)).unwrap_or_else(|kind| {
                 let error = Error::new(kind, &node.path).about(inode);
-                rendered.facts.push(Fact::Failed(error));
+                rendered.events.push(SegmentEvent::Failed(error));
                 Vec::new()
             })
         } else {
@@ -211,7 +216,7 @@ impl Renderer<'_> {
         self,
         inode: &Inode,
         range: &Range<u64>,
-        rendered: &mut Rendered,
+        rendered: &mut RenderedSegment,
     ) -> Result<Result<(), ErrorKind>> {
         let bytes = &mut rendered.bytes;
         let start = bytes.len();
@@ -220,7 +225,7 @@ impl Renderer<'_> {
         bytes.try_reserve(count).map_err(|_| out_of_memory())?;
         bytes.resize(start + count, 0);
         let target = &mut bytes[start..];
-        let read = guarded(|| Ok(self.image.read_at(inode, range.start, target)?));
+        let read = catch_panic(|| Ok(self.image.read_at(inode, range.start, target)?));
         let failure = match read {
             Ok(read) if read == count => return Ok(Ok(())),
             Ok(read) => {
@@ -233,14 +238,14 @@ impl Renderer<'_> {
     }
 }
 
-impl Rendered {
+impl RenderedSegment {
     /// Charges what no plan can know: attributes are read here, and a few bytes of a hostile image are
     /// many of them.
     fn charge_surplus(&mut self, budget: Option<&Budget>) -> Result<()> {
         let charged = self.surplus.as_ref().map_or(0, Charge::bytes);
         let more = (self.bytes.len() as u64).saturating_sub(SEGMENT_MAX_BYTES + charged);
         let (Some(budget), 1..) = (budget, more) else { return Ok(()) };
-        let policy = Policy::MustSucceed;
+        let policy = AllocPolicy::MustSucceed;
         let grown = match &mut self.surplus {
             Some(surplus) => surplus.grow(more, policy),
             none => budget.charge(more, policy).map(|surplus| *none = Some(surplus)),
@@ -248,12 +253,12 @@ impl Rendered {
         grown.map_err(|error| Error::new(ErrorKind::Memory(error), b""))
     }
 
-    fn leave_out(&mut self, node: &Node, kind: ErrorKind) {
+    fn leave_out(&mut self, node: &WalkEntry, kind: ErrorKind) {
         let error = Error::new(kind, &node.path).about(&node.inode);
-        self.facts.push(Fact::LeftOut(node.inode.nid(), error));
+        self.events.push(SegmentEvent::LeftOut(node.inode.nid(), error));
     }
 
-    fn count_file(&mut self, layout: &Layout) {
+    fn count_file(&mut self, layout: &SparseLayout) {
         let (size, stored) = (layout.size(), layout.stored_bytes());
         self.counts.files += 1;
         self.counts.bytes = self.counts.bytes.saturating_add(size);
@@ -261,15 +266,15 @@ impl Rendered {
     }
 
     /// Appends the headers of a member, whose path is that of `node`.
-    fn write_header(&mut self, node: &Node, member: &Member<'_>, xattrs: &[Xattr]) {
+    fn write_header(&mut self, node: &WalkEntry, member: &MemberHeader<'_>, xattrs: &[Xattr]) {
         let mut path = match node.path.as_slice() {
             b"/" => b".".to_vec(),
             path => relative(path).to_vec(),
         };
-        if member.kind == Kind::Directory {
+        if member.kind == TypeFlag::Directory {
             path.push(b'/');
         }
-        header::write(&mut self.bytes, &Member { path: &path, xattrs, ..*member });
+        header::write(&mut self.bytes, &MemberHeader { path: &path, xattrs, ..*member });
     }
 }
 
@@ -278,18 +283,18 @@ fn relative(path: &[u8]) -> &[u8] {
 }
 
 /// What the inode says; path, target, attributes and contents are to be filled in.
-fn member(node: &Node) -> Member<'static> {
+fn member(node: &WalkEntry) -> MemberHeader<'static> {
     let inode = &node.inode;
     let mtime = inode.mtime();
-    Member {
+    MemberHeader {
         path: b"",
         kind: match inode.file_type() {
-            FileType::Directory => Kind::Directory,
-            FileType::Symlink => Kind::Symlink,
-            FileType::CharDevice => Kind::CharDevice,
-            FileType::BlockDevice => Kind::BlockDevice,
-            FileType::Fifo => Kind::Fifo,
-            FileType::Regular | FileType::Socket => Kind::File,
+            FileType::Directory => TypeFlag::Directory,
+            FileType::Symlink => TypeFlag::Symlink,
+            FileType::CharDevice => TypeFlag::CharDevice,
+            FileType::BlockDevice => TypeFlag::BlockDevice,
+            FileType::Fifo => TypeFlag::Fifo,
+            FileType::Regular | FileType::Socket => TypeFlag::File,
         },
         target: b"",
         mode: permissions(inode),
@@ -321,7 +326,7 @@ mod tests {
         for (limit, fits) in limits {
             let budget = Budget::with_stall(limit, Duration::from_millis(10));
             let bytes = vec![0; usize::try_from(SEGMENT_MAX_BYTES).unwrap()];
-            let mut rendered = Rendered { bytes, ..Rendered::default() };
+            let mut rendered = RenderedSegment { bytes, ..RenderedSegment::default() };
             rendered.charge_surplus(Some(&budget)).unwrap();
             assert_eq!(budget.used_bytes(), 0);
             rendered.bytes.resize(3 << 20, 0);

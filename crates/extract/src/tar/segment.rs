@@ -1,12 +1,12 @@
 //! The unit of work of a tar: a bounded part of the stream, planned in order, rendered by any thread
-//! and written in order. It owns the bounds; `plan` makes segments, `render` takes them.
+//! and written in order. It owns the bounds; `planner` makes segments, `render` takes them.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use ferrofs_image::Node;
+use ferrofs_image::WalkEntry;
 
-use super::layout::Layout;
+use super::layout::SparseLayout;
 use crate::error::{Error, ErrorKind};
 
 /// The size that a segment should have: enough that handing it over costs nothing beside the work in
@@ -27,29 +27,29 @@ pub(super) const LONG_BYTES: u64 = 512 << 10;
 
 /// A part of the stream.
 #[derive(Debug)]
-pub(super) enum Segment {
+pub(super) enum TarSegment {
     /// Members that are whole.
-    Members(Vec<Item>),
+    Members(Vec<TarItem>),
     /// A part of a file that is too long for one segment.
-    Part(Part),
+    Part(TarFilePart),
 }
 
 /// Something in the order of the walk.
 #[derive(Debug)]
-pub(super) enum Item {
+pub(super) enum TarItem {
     /// An inode under its first name.
-    Entry(Node),
+    Entry(WalkEntry),
     /// A further name of an inode, and the first one.
-    Link(Node, Vec<u8>),
+    Link(WalkEntry, Vec<u8>),
     /// An inode that is left out, and why.
-    LeftOut(Node, ErrorKind),
+    LeftOut(WalkEntry, ErrorKind),
     /// Nothing to write, but to be reported here.
     Failed(Error),
 }
 
 /// A part of a file.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct TarFilePart {
     pub(super) file: Arc<LongFile>,
     /// Ranges of the file, in order.
     pub(super) ranges: Vec<Range<u64>>,
@@ -62,6 +62,6 @@ pub(super) struct Part {
 /// A file that is written in parts.
 #[derive(Debug)]
 pub(super) struct LongFile {
-    pub(super) node: Node,
-    pub(super) layout: Layout,
+    pub(super) node: WalkEntry,
+    pub(super) layout: SparseLayout,
 }

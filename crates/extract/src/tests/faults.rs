@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ferrofs_image::{Image, Memory, OpenOptions, Source};
-use ferrofs_workers::memory::{Budget, Refusals};
+use ferrofs_image::{Image, ImageSource, MemoryPool, OpenOptions};
+use ferrofs_workers::memory::{Budget, FaultPlan};
 use tempfile::TempDir;
 
-use super::made_image::MadeImage;
-use super::tree::look;
-use super::{extract_watched, new_folder};
+use super::image_fixture::ImageFixture;
+use super::tree::snapshot_tree;
+use super::{extract_with_watchdog, new_folder};
 use crate::ErrorKind;
 
 /// What happens at one read.
@@ -29,20 +29,20 @@ enum Fault {
 
 /// Bytes with a fault at the n-th read after the image was opened.
 #[derive(Debug)]
-struct Faulty {
+struct FaultInjectingSource {
     bytes: Vec<u8>,
     fault: Fault,
     reads_left: AtomicU64,
 }
 
-impl Faulty {
+impl FaultInjectingSource {
     fn has_happened(&self) -> bool {
         // Counted down to 0, and then from the top.
         !(1..u64::MAX / 2).contains(&self.reads_left.load(Ordering::Relaxed))
     }
 }
 
-impl Source for Faulty {
+impl ImageSource for FaultInjectingSource {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         if self.reads_left.fetch_sub(1, Ordering::Relaxed) == 1 {
             match self.fault {
@@ -62,9 +62,9 @@ impl Source for Faulty {
 }
 
 /// Opens an image whose n-th read from here on goes wrong.
-fn open_faulty(bytes: &[u8], fault: Fault, nth: u64) -> (Image, Arc<Faulty>) {
+fn open_faulty(bytes: &[u8], fault: Fault, nth: u64) -> (Image, Arc<FaultInjectingSource>) {
     let reads_left = AtomicU64::new(u64::MAX);
-    let source = Arc::new(Faulty { bytes: bytes.to_vec(), fault, reads_left });
+    let source = Arc::new(FaultInjectingSource { bytes: bytes.to_vec(), fault, reads_left });
     let image = OpenOptions::new().open_sources(Arc::clone(&source) as _, Vec::new()).unwrap();
     source.reads_left.store(nth, Ordering::Relaxed);
     (image, source)
@@ -80,13 +80,13 @@ fn try_every_read(name: &str, fault: Fault, workers: usize) {
     let bytes = golden(name);
     let whole = new_folder();
     let sound = open_faulty(&bytes, fault, u64::MAX).0;
-    extract_watched(&sound, whole.path(), workers).result.unwrap();
-    let expected = look(whole.path());
+    extract_with_watchdog(&sound, whole.path(), workers).result.unwrap();
+    let expected = snapshot_tree(whole.path());
     let mut faults = 0;
     for nth in 1.. {
         let folder = new_folder();
         let (image, source) = open_faulty(&bytes, fault, nth);
-        let extracted = extract_watched(&image, folder.path(), workers);
+        let extracted = extract_with_watchdog(&image, folder.path(), workers);
         let errors: Vec<_> = extracted.errors().collect();
         if !source.has_happened() {
             assert!(errors.is_empty(), "{errors:?}");
@@ -101,7 +101,7 @@ fn try_every_read(name: &str, fault: Fault, workers: usize) {
             };
             assert!(is_right, "{name}, read {nth}: {error}");
         }
-        for (path, seen) in look(folder.path()) {
+        for (path, seen) in snapshot_tree(folder.path()) {
             assert_eq!(seen.contents, expected[&path].contents, "{name}, read {nth}: {path:?}");
         }
     }
@@ -140,26 +140,26 @@ fn is_about_memory(error: &crate::Error) -> bool {
 fn memory_that_ends_at_any_point_is_a_named_failure_and_no_wrong_byte() {
     let bytes = golden("lz4-fragments.erofs");
     let whole = new_folder();
-    extract_watched(&open_faulty(&bytes, Fault::Error, u64::MAX).0, whole.path(), 0)
+    extract_with_watchdog(&open_faulty(&bytes, Fault::Error, u64::MAX).0, whole.path(), 0)
         .result
         .unwrap();
-    let expected = look(whole.path());
+    let expected = snapshot_tree(whole.path());
     for workers in [0, 2] {
         let mut shortages = 0;
         for after in 0.. {
             let budget = Budget::with_stall(32 << 20, Duration::from_millis(1));
-            let memory = Memory::with_budget(budget.clone()).unwrap();
+            let memory = MemoryPool::with_budget(budget.clone()).unwrap();
             let options = OpenOptions::new().memory(&memory);
             let image = options.open_sources(Arc::new(bytes.clone()), Vec::new()).unwrap();
-            budget.refuse_on_purpose(Refusals { after, count: u64::MAX });
+            budget.inject_failures(FaultPlan { after, count: u64::MAX });
             let folder = new_folder();
-            let extracted = extract_watched(&image, folder.path(), workers);
-            let refused = budget.refused_on_purpose();
+            let extracted = extract_with_watchdog(&image, folder.path(), workers);
+            let refused = budget.injected_failures();
             let errors: Vec<_> = extracted.errors().collect();
             for error in &errors {
                 assert!(is_about_memory(error), "request {after}: {error}");
             }
-            for (path, seen) in look(folder.path()) {
+            for (path, seen) in snapshot_tree(folder.path()) {
                 assert_eq!(seen.contents, expected[&path].contents, "request {after}: {path:?}");
             }
             if refused == 0 {
@@ -173,20 +173,20 @@ fn memory_that_ends_at_any_point_is_a_named_failure_and_no_wrong_byte() {
 }
 
 /// Runs a hook once, at a read.
-struct Hooked<F> {
+struct HookedSource<F> {
     bytes: Vec<u8>,
     reads: AtomicU64,
     at_read: u64,
     hook: F,
 }
 
-impl<F> std::fmt::Debug for Hooked<F> {
+impl<F> std::fmt::Debug for HookedSource<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Hooked")
+        f.write_str("HookedSource")
     }
 }
 
-impl<F: Fn() + Send + Sync> Source for Hooked<F> {
+impl<F: Fn() + Send + Sync> ImageSource for HookedSource<F> {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         if self.reads.fetch_add(1, Ordering::Relaxed) == self.at_read {
             (self.hook)();
@@ -220,9 +220,9 @@ fn directories_swapped_for_symlinks_at_any_read_lead_nowhere() {
         let (from, to) = (tree.clone(), outside.clone());
         let hook = move || swap_directories(&from, &to);
         let (bytes, reads) = (golden("lz4.erofs"), AtomicU64::new(0));
-        let source = Arc::new(Hooked { bytes, reads, at_read, hook });
+        let source = Arc::new(HookedSource { bytes, reads, at_read, hook });
         let image = OpenOptions::new().open_sources(source, Vec::new()).unwrap();
-        extract_watched(&image, &tree, 2).result.unwrap();
+        extract_with_watchdog(&image, &tree, 2).result.unwrap();
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
         let moved = fs::read_dir(&tree).unwrap();
         let is_moved = |path: &Path| path.extension().is_some_and(|e| e == "moved");
@@ -232,9 +232,9 @@ fn directories_swapped_for_symlinks_at_any_read_lead_nowhere() {
 }
 
 /// A file system of one megabyte, where this user may mount one.
-struct Tiny(TempDir);
+struct SmallFilesystem(TempDir);
 
-impl Tiny {
+impl SmallFilesystem {
     fn mount() -> Option<Self> {
         let folder = new_folder();
         let mut mount = Command::new("mount");
@@ -244,7 +244,7 @@ impl Tiny {
     }
 }
 
-impl Drop for Tiny {
+impl Drop for SmallFilesystem {
     fn drop(&mut self) {
         Command::new("umount").arg(self.0.path()).output().unwrap();
     }
@@ -252,7 +252,7 @@ impl Drop for Tiny {
 
 #[test]
 fn a_host_without_space_stops_everything_and_keeps_no_partial_file() {
-    let mut made = MadeImage::new();
+    let mut made = ImageFixture::new();
     let contents = vec![b'x'; 100_000];
     for number in 0..30 {
         let directory = made.directory(0, &format!("d{number}"));
@@ -260,11 +260,11 @@ fn a_host_without_space_stops_everything_and_keeps_no_partial_file() {
         made.file(directory, "cut", &contents);
     }
     for workers in [0, 1, 3] {
-        let Some(tiny) = Tiny::mount() else { return };
-        let extracted = extract_watched(&made.open(), tiny.0.path(), workers);
+        let Some(tiny) = SmallFilesystem::mount() else { return };
+        let extracted = extract_with_watchdog(&made.open(), tiny.0.path(), workers);
         let error = extracted.result.unwrap_err();
         assert!(error.kind().stops_everything(), "{error}");
-        for (path, seen) in look(tiny.0.path()) {
+        for (path, seen) in snapshot_tree(tiny.0.path()) {
             let expected = match path.file_name().and_then(|name| name.to_str()) {
                 Some("small") => 5_000,
                 Some("cut") => 100_000,

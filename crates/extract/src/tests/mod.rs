@@ -3,7 +3,7 @@
 //! segments of 8 KiB.
 
 mod faults;
-mod made_image;
+mod image_fixture;
 mod parallel;
 mod tree;
 
@@ -14,28 +14,28 @@ use std::time::Duration;
 use ferrofs_image::Image;
 use tempfile::TempDir;
 
-use crate::crew::Threads;
 use crate::extractor::extract_with;
-use crate::{Error, Event, Options, Result, Summary};
+use crate::pool::ThreadLimit;
+use crate::{Error, ExtractEvent, ExtractOptions, ExtractSummary, Result};
 
 /// An extraction that takes longer hangs. The slowest one here takes a second.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
 /// What came of an extraction.
 #[derive(Debug)]
-struct Extracted {
-    result: Result<Summary>,
+struct ExtractRun {
+    result: Result<ExtractSummary>,
     failures: Vec<Error>,
 }
 
-impl Extracted {
+impl ExtractRun {
     /// All errors.
     fn errors(&self) -> impl Iterator<Item = &Error> {
         self.failures.iter().chain(self.result.as_ref().err())
     }
 
     /// The paths of all errors, in an order that does not depend on threads.
-    fn bad_paths(&self) -> Vec<String> {
+    fn failed_paths(&self) -> Vec<String> {
         let path = |error: &Error| String::from_utf8_lossy(error.path()).into_owned();
         let mut paths: Vec<String> = self.errors().map(path).collect();
         paths.sort();
@@ -44,24 +44,24 @@ impl Extracted {
 }
 
 /// Extracts with so many threads beside the caller's, and panics if that takes too long.
-fn extract_watched(image: &Image, destination: &Path, workers: usize) -> Extracted {
+fn extract_with_watchdog(image: &Image, destination: &Path, workers: usize) -> ExtractRun {
     let (image, destination) = (image.clone(), destination.to_owned());
-    watched(move || {
+    with_watchdog(move || {
         let mut failures = Vec::new();
-        let threads = Threads::exactly(workers);
+        let threads = ThreadLimit::exactly(workers);
         let on_event = &mut |event| {
-            if let Event::Failed(error) = event {
+            if let ExtractEvent::Failed(error) = event {
                 failures.push(error);
             }
         };
-        let options = Options::default();
+        let options = ExtractOptions::default();
         let result = extract_with(&image, &destination, &options, threads, on_event);
-        Extracted { result, failures }
+        ExtractRun { result, failures }
     })
 }
 
 /// Runs something on a thread of its own and panics if it does not end.
-fn watched<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+fn with_watchdog<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     let thread = std::thread::Builder::new().spawn(move || sender.send(work()).ok()).unwrap();
     let result = receiver.recv_timeout(WATCHDOG).expect("the extraction hangs or panicked");

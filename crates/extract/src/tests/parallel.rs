@@ -5,27 +5,27 @@ use std::path::Path;
 
 use ferrofs_image::Image;
 
-use super::made_image::MadeImage;
-use super::tree::{assert_same, look};
-use super::{extract_watched, golden_images, new_folder};
-use crate::{ErrorKind, Summary};
+use super::image_fixture::ImageFixture;
+use super::tree::{assert_same, snapshot_tree};
+use super::{extract_with_watchdog, golden_images, new_folder};
+use crate::{ErrorKind, ExtractSummary};
 
 /// Extracts with one, two and four threads, compares, and answers the summary.
-fn assert_threads_agree(image: &Image, about: &str) -> Summary {
+fn assert_threads_agree(image: &Image, about: &str) -> ExtractSummary {
     let folder = new_folder();
-    let alone = folder.path().join("0");
-    let expected = extract_watched(image, &alone, 0);
+    let single = folder.path().join("0");
+    let expected = extract_with_watchdog(image, &single, 0);
     for workers in [1, 3] {
         let about = format!("{about}, {workers} workers");
         let tree = folder.path().join(workers.to_string());
-        let extracted = extract_watched(image, &tree, workers);
-        assert_eq!(extracted.bad_paths(), expected.bad_paths(), "{about}");
+        let extracted = extract_with_watchdog(image, &tree, workers);
+        assert_eq!(extracted.failed_paths(), expected.failed_paths(), "{about}");
         let (ours, theirs) = (extracted.result.unwrap(), expected.result.as_ref().unwrap());
         assert_eq!(ours.entries(), theirs.entries(), "{about}");
         if expected.failures.is_empty() {
             assert_eq!(&ours, theirs, "{about}");
         }
-        assert_same(&tree, &alone, &about);
+        assert_same(&tree, &single, &about);
     }
     expected.result.unwrap()
 }
@@ -46,7 +46,7 @@ fn bytes(seed: usize, length: usize) -> Vec<u8> {
 
 #[test]
 fn ten_thousand_files_in_one_directory_are_all_written() {
-    let mut made = MadeImage::new();
+    let mut made = ImageFixture::new();
     for number in 0..10_000 {
         made.file(0, &format!("file-{number:05}"), &bytes(number, number % 300));
     }
@@ -56,7 +56,7 @@ fn ten_thousand_files_in_one_directory_are_all_written() {
 
 #[test]
 fn a_deep_tree_with_files_on_every_level_is_written_with_few_descriptors() {
-    let mut made = MadeImage::new();
+    let mut made = ImageFixture::new();
     let mut parent = 0;
     for level in 0..400 {
         made.file(parent, "a", &bytes(level, 100));
@@ -68,10 +68,10 @@ fn a_deep_tree_with_files_on_every_level_is_written_with_few_descriptors() {
 }
 
 /// The first name may still be written when the others come, in other directories, more of them than
-/// can be parked.
+/// can wait.
 #[test]
 fn names_of_one_file_in_many_directories_are_links_to_it() {
-    let mut made = MadeImage::new();
+    let mut made = ImageFixture::new();
     let long = made.file(0, "a-long", &bytes(1, 1 << 20));
     let short = made.file(0, "a-short", &bytes(2, 10));
     for number in 0..150 {
@@ -85,14 +85,14 @@ fn names_of_one_file_in_many_directories_are_links_to_it() {
     let summary = assert_threads_agree(&made.open(), "links");
     assert_eq!((summary.files, summary.hard_links), (152, 450));
     assert_eq!(summary.bytes, (1 << 20) + 10 + 450);
-    extract_watched(&made.open(), folder.path(), 3).result.unwrap();
-    let tree = look(folder.path());
+    extract_with_watchdog(&made.open(), folder.path(), 3).result.unwrap();
+    let tree = snapshot_tree(folder.path());
     assert_eq!(tree.values().map(|seen| seen.mtime.0).min(), Some(1_000_000_000));
 }
 
 #[test]
 fn names_of_a_file_that_cannot_be_read_fail_each_for_itself() {
-    let mut made = MadeImage::new();
+    let mut made = ImageFixture::new();
     let broken = made.unreadable(0, "a", 100_000);
     for number in 0..100 {
         let directory = made.directory(0, &format!("d{number:02}"));
@@ -102,7 +102,7 @@ fn names_of_a_file_that_cannot_be_read_fail_each_for_itself() {
     let image = made.open();
     let folder = new_folder();
     assert_threads_agree(&image, "broken links");
-    let extracted = extract_watched(&image, folder.path(), 3);
+    let extracted = extract_with_watchdog(&image, folder.path(), 3);
     assert_eq!(extracted.failures.len(), 101);
     let is_image = |error: &crate::Error| matches!(error.kind(), ErrorKind::Image(_));
     assert!(extracted.failures.iter().all(is_image));
@@ -111,7 +111,7 @@ fn names_of_a_file_that_cannot_be_read_fail_each_for_itself() {
 
 #[test]
 fn files_that_cannot_be_read_leave_nothing_and_take_nobody_along() {
-    let mut made = MadeImage::new();
+    let mut made = ImageFixture::new();
     let directory = made.directory(0, "d");
     for number in 0..300 {
         let name = format!("{number:03}");
@@ -124,7 +124,7 @@ fn files_that_cannot_be_read_leave_nothing_and_take_nobody_along() {
     let image = made.open();
     assert_threads_agree(&image, "failing");
     let folder = new_folder();
-    let extracted = extract_watched(&image, folder.path(), 3);
+    let extracted = extract_with_watchdog(&image, folder.path(), 3);
     assert_eq!(extracted.failures.len(), 86);
     assert_eq!(fs::read_dir(folder.path().join("d")).unwrap().count(), 214);
 }
@@ -132,7 +132,7 @@ fn files_that_cannot_be_read_leave_nothing_and_take_nobody_along() {
 /// Directories get their times after everything in them, whoever writes it.
 #[test]
 fn every_directory_has_the_time_of_the_image() {
-    let mut made = MadeImage::new();
+    let mut made = ImageFixture::new();
     let mut expected = Vec::new();
     for number in 0..200 {
         let directory = made.directory(0, &format!("d{number:03}"));
@@ -142,8 +142,8 @@ fn every_directory_has_the_time_of_the_image() {
         }
     }
     let folder = new_folder();
-    extract_watched(&made.open(), folder.path(), 3).result.unwrap();
-    let tree = look(folder.path());
+    extract_with_watchdog(&made.open(), folder.path(), 3).result.unwrap();
+    let tree = snapshot_tree(folder.path());
     for (name, mtime) in expected {
         let seen = tree[Path::new(&name)].mtime;
         assert_eq!(seen, (i64::try_from(mtime).unwrap(), 0), "{name}");

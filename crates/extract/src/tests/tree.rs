@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// One entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct HostEntry {
     mode: u32,
     owner: (u32, u32),
     pub(super) mtime: (i64, i64),
@@ -21,7 +21,7 @@ pub(super) struct Seen {
 }
 
 /// Looks at everything below `root`, and at it.
-pub(super) fn look(root: &Path) -> BTreeMap<PathBuf, Seen> {
+pub(super) fn snapshot_tree(root: &Path) -> BTreeMap<PathBuf, HostEntry> {
     let mut seen = BTreeMap::new();
     let mut firsts = HashMap::new();
     let mut left = vec![PathBuf::new()];
@@ -44,7 +44,7 @@ pub(super) fn look(root: &Path) -> BTreeMap<PathBuf, Seen> {
         }
         let first = firsts.entry(metadata.ino()).or_insert_with(|| path.clone()).clone();
         let blocks = if metadata.is_file() { metadata.blocks() } else { 0 };
-        let entry = Seen {
+        let entry = HostEntry {
             mode: metadata.mode(),
             owner: (metadata.uid(), metadata.gid()),
             mtime: (metadata.mtime(), metadata.mtime_nsec()),
@@ -72,7 +72,7 @@ fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
 
 /// Panics with the first difference.
 pub(super) fn assert_same(ours: &Path, other: &Path, about: &str) {
-    let (ours, other) = (look(ours), look(other));
+    let (ours, other) = (snapshot_tree(ours), snapshot_tree(other));
     for (path, entry) in &ours {
         let Some(twin) = other.get(path) else { panic!("{about}: only one has {path:?}") };
         assert!(entry == twin, "{about}: {path:?} differs\n{entry:?}\n{twin:?}");

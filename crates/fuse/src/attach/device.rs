@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
-use super::{AttachError, Refusal};
+use super::{AttachError, DirectMountRefusal};
 
 const DEVICE: &str = "/dev/fuse";
 
@@ -16,17 +16,17 @@ const DEVICE: &str = "/dev/fuse";
 const FIRST_FREE: i32 = 3;
 
 /// Opens the device, or says why not: a refusal leaves another way, an error does not.
-pub(super) fn open_device() -> Result<Result<OwnedFd, Refusal>, AttachError> {
+pub(super) fn open_device() -> Result<Result<OwnedFd, DirectMountRefusal>, AttachError> {
     match open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         Ok(device) => Ok(Ok(device)),
-        Err(cause @ (Errno::ACCESS | Errno::PERM)) => Ok(Err(Refusal::Device(cause))),
-        Err(Errno::NOENT | Errno::NODEV | Errno::NXIO) => Err(missing()),
+        Err(cause @ (Errno::ACCESS | Errno::PERM)) => Ok(Err(DirectMountRefusal::Device(cause))),
+        Err(Errno::NOENT | Errno::NODEV | Errno::NXIO) => Err(no_device()),
         Err(cause) => Err(AttachError::System { what: "open /dev/fuse", cause }),
     }
 }
 
 /// The error for a device that is not there.
-pub(super) fn missing() -> AttachError {
+pub(super) fn no_device() -> AttachError {
     AttachError::NoDevice { has_node: Path::new(DEVICE).exists(), is_known: kernel_knows_fuse() }
 }
 

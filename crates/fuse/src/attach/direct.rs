@@ -11,28 +11,28 @@ use rustix::mount::{MountFlags, UnmountFlags, unmount as umount2};
 use rustix::process::{getgid, getuid};
 
 use super::directory::{MountDirectory, proc_path};
-use super::options::{Allow, AttachOptions};
-use super::{AttachError, Refusal, device};
+use super::options::{AttachOptions, MountAccess};
+use super::{AttachError, DirectMountRefusal, device};
 
 /// The type of the root inode, as the kernel wants it told: a directory.
 const ROOT_MODE: &str = "40000";
 
 /// What came of trying.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum DirectMount {
     /// It is mounted.
     Mounted(OwnedFd),
     /// This process may not; another way may be open.
-    Refused(Refusal),
+    Refused(DirectMountRefusal),
 }
 
 pub(super) fn mount(
     directory: &MountDirectory,
     options: &AttachOptions,
-) -> Result<Outcome, AttachError> {
+) -> Result<DirectMount, AttachError> {
     let device = match device::open_device()? {
         Ok(device) => device,
-        Err(refusal) => return Ok(Outcome::Refused(refusal)),
+        Err(refusal) => return Ok(DirectMount::Refused(refusal)),
     };
     let data = data(&device, options)?;
     let file_system_type = format!("fuse.{}", options.subtype);
@@ -44,10 +44,12 @@ pub(super) fn mount(
         data.as_c_str(),
     );
     match mounted {
-        Ok(()) => Ok(Outcome::Mounted(device)),
+        Ok(()) => Ok(DirectMount::Mounted(device)),
         // Security modules answer EACCES where capabilities answer EPERM.
-        Err(cause @ (Errno::PERM | Errno::ACCESS)) => Ok(Outcome::Refused(Refusal::Mount(cause))),
-        Err(Errno::NODEV) => Err(device::missing()),
+        Err(cause @ (Errno::PERM | Errno::ACCESS)) => {
+            Ok(DirectMount::Refused(DirectMountRefusal::Mount(cause)))
+        }
+        Err(Errno::NODEV) => Err(device::no_device()),
         Err(Errno::NOSPC) => Err(AttachError::NamespaceFull),
         Err(Errno::INVAL) if is_unmapped() => Err(AttachError::UnmappedUser),
         Err(cause) => {
@@ -74,7 +76,7 @@ fn data(device: &OwnedFd, options: &AttachOptions) -> Result<CString, AttachErro
     if options.default_permissions {
         data.push_str(",default_permissions");
     }
-    if options.allow == Allow::Everybody {
+    if options.allow == MountAccess::Everybody {
         data.push_str(",allow_other");
     }
     if let Some(max_read) = options.max_read {
@@ -87,7 +89,7 @@ fn data(device: &OwnedFd, options: &AttachOptions) -> Result<CString, AttachErro
 
 /// Whether the user or the group of this process has no number in its user namespace.
 fn is_unmapped() -> bool {
-    let lacks = |map: &str, id: u32| {
+    let is_missing = |map: &str, id: u32| {
         std::fs::read_to_string(map).is_ok_and(|text| {
             !text.lines().any(|line| {
                 let mut numbers =
@@ -97,7 +99,8 @@ fn is_unmapped() -> bool {
             })
         })
     };
-    lacks("/proc/self/uid_map", getuid().as_raw()) || lacks("/proc/self/gid_map", getgid().as_raw())
+    is_missing("/proc/self/uid_map", getuid().as_raw())
+        || is_missing("/proc/self/gid_map", getgid().as_raw())
 }
 
 /// Unmounts exactly the mount whose root is open here. Through a descriptor only a lazy unmount is
@@ -108,6 +111,6 @@ pub(super) fn unmount(root: OwnedFd, place: &Path) -> Result<(), AttachError> {
     drop(root);
     unmounted.map_err(|cause| AttachError::StillMounted {
         directory: place.to_path_buf(),
-        said: cause.to_string(),
+        message: cause.to_string(),
     })
 }

@@ -22,8 +22,8 @@ impl MountDirectory {
     pub(super) fn open(given: &Path) -> Result<Self, AttachError> {
         // O_PATH asks a file system that may be mounted there for nothing.
         let handle = open(given, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|cause| unusable(given, cause))?;
-        // Attributes may come out of a cache long after the server has died; this never does.
+            .map_err(|cause| open_error(given, cause))?;
+        // NodeAttributes may come out of a cache long after the server has died; this never does.
         match fstatfs(&handle) {
             Err(Errno::NOTCONN) => {
                 return Err(AttachError::Stale { directory: given.to_path_buf() });
@@ -36,7 +36,7 @@ impl MountDirectory {
         }
         let path = readlink(proc_path(&handle), Vec::new()).map_err(|cause| match cause {
             Errno::NOENT => AttachError::NoProc,
-            cause => unusable(given, cause),
+            cause => open_error(given, cause),
         })?;
         let path = PathBuf::from(OsString::from_vec(path.into_bytes()));
         if !path.is_absolute() {
@@ -64,7 +64,7 @@ pub(super) fn proc_path(handle: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", handle.as_raw_fd())
 }
 
-fn unusable(given: &Path, cause: Errno) -> AttachError {
+fn open_error(given: &Path, cause: Errno) -> AttachError {
     let directory = given.to_path_buf();
     match cause {
         Errno::NOENT => AttachError::DirectoryMissing { directory },

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::options::Rejected;
+use super::options::RejectedOption;
 
 /// Why mounting or unmounting failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AttachError {
     /// An option cannot be had.
-    Option(Rejected),
+    Option(RejectedOption),
     /// There is no such directory.
     DirectoryMissing {
         /// As it was given.
@@ -44,7 +44,7 @@ pub enum AttachError {
         /// Absolute, without symlinks.
         directory: PathBuf,
         /// What `fusermount3` said.
-        said: String,
+        message: String,
     },
     /// A FUSE mount lies there whose server has died.
     Stale {
@@ -80,17 +80,17 @@ pub enum AttachError {
         /// The program.
         program: PathBuf,
         /// What it said.
-        said: String,
+        message: String,
     },
     /// `/etc/fuse.conf` does not let users mount for everybody.
     AllowOtherForbidden {
         /// What `fusermount3` said.
-        said: String,
+        message: String,
     },
     /// Too many FUSE mounts by `/etc/fuse.conf`.
     MountLimit {
         /// What `fusermount3` said.
-        said: String,
+        message: String,
     },
     /// Too many mounts by the sysctl `fs.mount-max`.
     NamespaceFull,
@@ -99,7 +99,7 @@ pub enum AttachError {
         /// The program.
         program: PathBuf,
         /// What it said.
-        said: String,
+        message: String,
         /// How it ended, if that is known.
         status: Option<ExitStatus>,
     },
@@ -131,7 +131,7 @@ pub enum AttachError {
         /// Where the mount lies.
         directory: PathBuf,
         /// Why, by whoever tried.
-        said: String,
+        message: String,
     },
     /// The system refused something that it always grants but under stress.
     System {
@@ -194,9 +194,9 @@ impl AttachError {
             Self::DirectoryUnusable { directory, cause } => {
                 write!(f, "cannot mount on {directory:?}: {cause}")
             }
-            Self::DirectoryNotPermitted { directory, said } => write!(
+            Self::DirectoryNotPermitted { directory, message } => write!(
                 f,
-                "cannot mount on {directory:?}: this user may not: take a directory of your own ({said})"
+                "cannot mount on {directory:?}: this user may not: take a directory of your own ({message})"
             ),
             Self::Stale { directory } => write!(
                 f,
@@ -218,9 +218,9 @@ impl AttachError {
                     "cannot unmount {directory:?}: something else is mounted on top of it: unmount that first"
                 )
             }
-            Self::StillMounted { directory, said } => write!(
+            Self::StillMounted { directory, message } => write!(
                 f,
-                "cannot unmount {directory:?}: {said}: `fusermount3 -u {directory:?}`, or as root `umount {directory:?}`"
+                "cannot unmount {directory:?}: {message}: `fusermount3 -u {directory:?}`, or as root `umount {directory:?}`"
             ),
             _ => Ok(()),
         }
@@ -255,30 +255,30 @@ impl AttachError {
                     f,
                     "cannot mount: mount(2): {cause}; and there is neither fusermount3 nor fusermount in {}: install \
                      the package fuse3, or run this as root or under `unshare --map-root-user --mount`",
-                    Places(looked_in)
+                    PathList(looked_in)
                 )
             }
-            Self::NotPrivileged { program, said } => write!(
+            Self::NotPrivileged { program, message } => write!(
                 f,
                 "cannot mount: {} is not allowed to: it is not set-user-ID root, or this container lacks \
-                 CAP_SYS_ADMIN, or this process has given up gaining privileges ({said}); it may work under \
+                 CAP_SYS_ADMIN, or this process has given up gaining privileges ({message}); it may work under \
                  `unshare --map-root-user --mount`",
                 program.display()
             ),
-            Self::AllowOtherForbidden { said } => write!(
+            Self::AllowOtherForbidden { message } => write!(
                 f,
                 "cannot mount for other users: as root put the line user_allow_other into /etc/fuse.conf, or leave \
-                 out allow_other ({said})"
+                 out allow_other ({message})"
             ),
-            Self::MountLimit { said } => {
+            Self::MountLimit { message } => {
                 write!(
                     f,
-                    "cannot mount: too many FUSE mounts: unmount some, or raise mount_max in /etc/fuse.conf ({said})"
+                    "cannot mount: too many FUSE mounts: unmount some, or raise mount_max in /etc/fuse.conf ({message})"
                 )
             }
             // Its messages begin with its name.
-            Self::FusermountRefused { said, .. } if !said.is_empty() => {
-                write!(f, "cannot mount: {said}")
+            Self::FusermountRefused { message, .. } if !message.is_empty() => {
+                write!(f, "cannot mount: {message}")
             }
             Self::FusermountRefused { program, status: Some(status), .. } => {
                 write!(f, "cannot mount: {} ended without mounting: {status}", program.display())
@@ -302,9 +302,9 @@ impl AttachError {
 impl std::error::Error for AttachError {}
 
 /// Directories as a list.
-struct Places<'a>(&'a [PathBuf]);
+struct PathList<'a>(&'a [PathBuf]);
 
-impl fmt::Display for Places<'_> {
+impl fmt::Display for PathList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
         for place in self.0 {

@@ -19,7 +19,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use super::directory::MountDirectory;
 use super::error::errno;
-use super::options::{Allow, AttachOptions};
+use super::options::{AttachOptions, MountAccess};
 use super::{AttachError, device};
 
 /// How long it may take, all in all. It does a handful of system calls; a host file system that hangs
@@ -46,9 +46,9 @@ pub(super) struct Fusermount {
 
 impl Fusermount {
     pub(super) fn find() -> Option<Self> {
-        let places = places();
+        let search_path = search_path();
         let candidates =
-            NAMES.iter().flat_map(|name| places.iter().map(move |place| place.join(name)));
+            NAMES.iter().flat_map(|name| search_path.iter().map(move |place| place.join(name)));
         let path = candidates
             .into_iter()
             .find(|path| path.is_file() && access(path, Access::EXEC_OK).is_ok())?;
@@ -69,10 +69,10 @@ impl Fusermount {
         // input, nothing need be inherited by number.
         let (ours, theirs) = socket_pair()?;
         let mut command = Command::new(&self.path);
-        command.arg("-o").arg(words(options)).arg("--").arg(directory.path());
+        command.arg("-o").arg(option_string(options)).arg("--").arg(directory.path());
         command.env("_FUSE_COMMFD", "0").stdin(theirs).stdout(Stdio::null());
-        let mut running = Running::start(command, Instant::now() + TIME_LIMIT)
-            .map_err(|source| self.unstartable(&source))?;
+        let mut running = HelperProcess::start(command, Instant::now() + TIME_LIMIT)
+            .map_err(|source| self.spawn_error(&source))?;
         let received = receive(&ours, running.deadline);
         // A device that nobody took off the socket would keep what was mounted alive.
         drop(ours);
@@ -81,7 +81,7 @@ impl Fusermount {
             Ok(Some(device)) => return Ok(device),
             Ok(None) if ended.status.is_some_and(|status| status.code().is_some()) => {}
             // It was stopped in the middle.
-            Ok(None) | Err(_) => self.clear_away(directory, &ended),
+            Ok(None) | Err(_) => self.remove_stale_mount(directory, &ended),
         }
         Err(match received {
             Err(Errno::AGAIN) => {
@@ -90,18 +90,18 @@ impl Fusermount {
             Err(cause) => {
                 AttachError::System { what: "receive the device from fusermount3", cause }
             }
-            Ok(_) => understand(&self.path, directory.path(), ended),
+            Ok(_) => classify_error(&self.path, directory.path(), ended),
         })
     }
 
-    fn unstartable(&self, source: &std::io::Error) -> AttachError {
-        let said = format!("{}: {source}", self.path.display());
-        AttachError::FusermountRefused { program: self.path.clone(), said, status: None }
+    fn spawn_error(&self, source: &std::io::Error) -> AttachError {
+        let message = format!("{}: {source}", self.path.display());
+        AttachError::FusermountRefused { program: self.path.clone(), message, status: None }
     }
 
     /// Unmounts what it may have mounted before it was ended. The mount is dead then, as nobody has its
     /// device, and `MountDirectory::open` has seen that none was there before.
-    fn clear_away(&self, directory: &MountDirectory, ended: &Ended) {
+    fn remove_stale_mount(&self, directory: &MountDirectory, ended: &HelperExit) {
         // A process that cannot even be killed may have the device; to ask its mount would not end.
         let is_stale =
             || matches!(MountDirectory::open(directory.path()), Err(AttachError::Stale { .. }));
@@ -112,74 +112,74 @@ impl Fusermount {
     }
 }
 
-/// Where `fusermount3` is looked for. Relative places of PATH are left out: what lies in the working
+/// Where `fusermount3` is looked for. Relative directories of PATH are left out: what lies in the working
 /// directory is nobody's choice.
-pub(super) fn places() -> Vec<PathBuf> {
-    let mut places: Vec<PathBuf> = Vec::new();
+pub(super) fn search_path() -> Vec<PathBuf> {
+    let mut search_path: Vec<PathBuf> = Vec::new();
     let path = std::env::var_os("PATH").unwrap_or_default();
     for place in std::env::split_paths(&path).chain(USUAL_PLACES.map(PathBuf::from)) {
-        if place.is_absolute() && !places.contains(&place) {
-            places.push(place);
+        if place.is_absolute() && !search_path.contains(&place) {
+            search_path.push(place);
         }
     }
-    places
+    search_path
 }
 
 /// Has `fusermount3` unmount, lazily, so that nobody can be in the way. Returns what it said.
 pub(super) fn unmount(program: &Path, directory: &Path) -> String {
     let mut command = Command::new(program);
     command.arg("-u").arg("-z").arg("--").arg(directory).stdin(Stdio::null()).stdout(Stdio::null());
-    match Running::start(command, Instant::now() + TIME_LIMIT) {
-        Ok(mut running) => running.finish().said,
+    match HelperProcess::start(command, Instant::now() + TIME_LIMIT) {
+        Ok(mut running) => running.finish().message,
         Err(source) => format!("{}: {source}", program.display()),
     }
 }
 
 /// The list of options in its language: commas part, backslashes escape in the two names.
-fn words(options: &AttachOptions) -> OsString {
-    let mut words = String::from("ro");
+fn option_string(options: &AttachOptions) -> OsString {
+    let mut option_string = String::from("ro");
     for (off, on, is_on) in [
         ("nosuid", "suid", options.suid),
         ("nodev", "dev", options.dev),
         ("noexec", "exec", options.exec),
     ] {
-        words.push(',');
-        words.push_str(if is_on { on } else { off });
+        option_string.push(',');
+        option_string.push_str(if is_on { on } else { off });
     }
     if options.default_permissions {
-        words.push_str(",default_permissions");
+        option_string.push_str(",default_permissions");
     }
-    if options.allow == Allow::Everybody {
-        words.push_str(",allow_other");
+    if options.allow == MountAccess::Everybody {
+        option_string.push_str(",allow_other");
     }
     if let Some(max_read) = options.max_read {
-        words.push_str(",max_read=");
-        words.push_str(&max_read.to_string());
+        option_string.push_str(",max_read=");
+        option_string.push_str(&max_read.to_string());
     }
-    words.push_str(",subtype=");
-    words.push_str(&options.subtype);
-    words.push_str(",fsname=");
-    let mut words = words.into_bytes();
+    option_string.push_str(",subtype=");
+    option_string.push_str(&options.subtype);
+    option_string.push_str(",fsname=");
+    let mut option_string = option_string.into_bytes();
     for byte in options.source.as_bytes() {
         if matches!(byte, b',' | b'\\') {
-            words.push(b'\\');
+            option_string.push(b'\\');
         }
-        words.push(*byte);
+        option_string.push(*byte);
     }
-    OsString::from_vec(words)
+    OsString::from_vec(option_string)
 }
 
-/// Turns its words into an error that names the way out.
-fn understand(program: &Path, directory: &Path, ended: Ended) -> AttachError {
-    let Ended { said, status, is_gone: _ } = ended;
-    let says = |words: &str| said.contains(words);
+/// Turns its messages into an error that names the way out.
+fn classify_error(program: &Path, directory: &Path, ended: HelperExit) -> AttachError {
+    let HelperExit { message, status, is_gone: _ } = ended;
+    let says = |option_string: &str| message.contains(option_string);
     let directory = directory.to_path_buf();
     if says("user_allow_other") {
-        AttachError::AllowOtherForbidden { said }
+        AttachError::AllowOtherForbidden { message }
     } else if says("too many FUSE filesystems") {
-        AttachError::MountLimit { said }
+        AttachError::MountLimit { message }
     } else if says("device not found") {
-        device::missing()
+        device::no_device()
     } else if says("failed to open /dev/fuse: Permission denied") {
         AttachError::DeviceNotPermitted { cause: Errno::ACCESS }
     } else if says("failed to open /dev/fuse: Operation not permitted") {
@@ -192,11 +192,11 @@ fn understand(program: &Path, directory: &Path, ended: Ended) -> AttachError {
         || says("failed to chdir to mountpoint")
         || says("failed to access mountpoint")
     {
-        AttachError::DirectoryNotPermitted { directory, said }
+        AttachError::DirectoryNotPermitted { directory, message }
     } else if says("Operation not permitted") {
-        AttachError::NotPrivileged { program: program.to_path_buf(), said }
+        AttachError::NotPrivileged { program: program.to_path_buf(), message }
     } else {
-        AttachError::FusermountRefused { program: program.to_path_buf(), said, status }
+        AttachError::FusermountRefused { program: program.to_path_buf(), message, status }
     }
 }
 
@@ -242,7 +242,7 @@ fn time_left(deadline: Instant) -> Option<Duration> {
 
 /// A program that runs, and where its messages come in.
 #[derive(Debug)]
-struct Running {
+struct HelperProcess {
     child: Child,
     messages: UnixStream,
     deadline: Instant,
@@ -250,16 +250,16 @@ struct Running {
 
 /// How a program ended.
 #[derive(Debug)]
-struct Ended {
+struct HelperExit {
     /// Its messages, in one line.
-    said: String,
+    message: String,
     /// Nothing if it had to be killed, or somebody else reaped it.
     status: Option<ExitStatus>,
     /// Whether it has closed its files.
     is_gone: bool,
 }
 
-impl Running {
+impl HelperProcess {
     fn start(mut command: Command, deadline: Instant) -> std::io::Result<Self> {
         let (messages, theirs) = UnixStream::pair()?;
         let child = command.stderr(OwnedFd::from(theirs)).spawn()?;
@@ -269,20 +269,20 @@ impl Running {
     }
 
     /// Waits for its end, kills it if that is late, and reaps it.
-    fn finish(&mut self) -> Ended {
-        let mut said = Vec::new();
-        if read_to_end(&self.messages, &mut said, self.deadline) {
+    fn finish(&mut self) -> HelperExit {
+        let mut message = Vec::new();
+        if read_to_end(&self.messages, &mut message, self.deadline) {
             let status = self.child.wait().ok();
-            return Ended { said: one_line(&said), status, is_gone: true };
+            return HelperExit { message: one_line(&message), status, is_gone: true };
         }
         // Its real user is ours, so we may, even though it runs as root.
         let is_gone = self.child.kill().is_ok()
-            && read_to_end(&self.messages, &mut said, Instant::now() + KILL_LIMIT);
+            && read_to_end(&self.messages, &mut message, Instant::now() + KILL_LIMIT);
         if is_gone {
             // A process that has closed its files is about to end: this does not wait for long.
             drop(self.child.wait());
         }
-        Ended { said: one_line(&said), status: None, is_gone }
+        HelperExit { message: one_line(&message), status: None, is_gone }
     }
 }
 
@@ -312,8 +312,8 @@ pub(super) fn read_to_end(socket: &UnixStream, kept: &mut Vec<u8>, deadline: Ins
 }
 
 /// Messages as one line without control characters.
-pub(super) fn one_line(said: &[u8]) -> String {
-    let text = OsStr::from_bytes(said).to_string_lossy();
+pub(super) fn one_line(message: &[u8]) -> String {
+    let text = OsStr::from_bytes(message).to_string_lossy();
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     lines
         .join("; ")
@@ -326,9 +326,9 @@ pub(super) fn one_line(said: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn error_for(said: &str) -> String {
-        let ended = Ended { said: said.to_owned(), status: None, is_gone: true };
-        let error = understand(Path::new("/bin/fusermount3"), Path::new("/mnt"), ended);
+    fn error_for(message: &str) -> String {
+        let ended = HelperExit { message: message.to_owned(), status: None, is_gone: true };
+        let error = classify_error(Path::new("/bin/fusermount3"), Path::new("/mnt"), ended);
         let variant = format!("{error:?}");
         variant.chars().take_while(|character| character.is_alphanumeric()).collect()
     }
@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn its_words_become_errors_that_name_the_way_out() {
         // As libfuse 2.9 to 3.18 write them.
-        let words = [
+        let option_string = [
             (
                 "option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf",
                 "AllowOtherForbidden",
@@ -357,8 +357,8 @@ mod tests {
             ("unknown option 'x'", "FusermountRefused"),
             ("", "FusermountRefused"),
         ];
-        for (said, variant) in words {
-            assert_eq!(error_for(said), variant, "{said}");
+        for (message, variant) in option_string {
+            assert_eq!(error_for(message), variant, "{message}");
         }
     }
 
@@ -369,7 +369,7 @@ mod tests {
         options.max_read = Some(131_072);
         let expected: &[u8] =
             b"ro,nosuid,nodev,exec,default_permissions,max_read=131072,subtype=ferrofs,fsname=a\\,b\\\\c\xFF\n d";
-        assert_eq!(words(&options).as_bytes(), expected);
+        assert_eq!(option_string(&options).as_bytes(), expected);
     }
 
     #[test]
@@ -382,9 +382,10 @@ mod tests {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "echo stuck >&2; exec sleep 1000"]).stdin(Stdio::null());
         let mut running =
-            Running::start(command, Instant::now() + Duration::from_millis(300)).expect("a shell");
+            HelperProcess::start(command, Instant::now() + Duration::from_millis(300))
+                .expect("a shell");
         let ended = running.finish();
-        assert_eq!(ended.said, "stuck");
+        assert_eq!(ended.message, "stuck");
         assert_eq!(ended.status, None);
         assert!(running.child.try_wait().expect("a child").is_some(), "it must be reaped");
     }

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 pub use error::AttachError;
-pub use options::{Allow, AttachOptions, Rejected, Understood};
+pub use options::{AttachOptions, MountAccess, OptionMatch, RejectedOption};
 
 use directory::MountDirectory;
 use fusermount::Fusermount;
@@ -47,29 +47,29 @@ pub fn attach(directory: &Path, options: &AttachOptions) -> Result<Attachment, A
     options.check()?;
     let directory = MountDirectory::open(directory)?;
     let refusal = match direct::mount(&directory, options)? {
-        direct::Outcome::Mounted(device) => {
-            return Attachment::new(device, Way::Direct, &directory, options);
+        direct::DirectMount::Mounted(device) => {
+            return Attachment::new(device, MountMethod::Direct, &directory, options);
         }
-        direct::Outcome::Refused(refusal) => refusal,
+        direct::DirectMount::Refused(refusal) => refusal,
     };
     let Some(fusermount) = Fusermount::find() else {
-        return Err(refusal.without_fusermount());
+        return Err(refusal.into_error());
     };
     let device = fusermount.mount(&directory, options)?;
-    Attachment::new(device, Way::Fusermount(fusermount.into_path()), &directory, options)
+    Attachment::new(device, MountMethod::Fusermount(fusermount.into_path()), &directory, options)
 }
 
 /// How a mount came about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Way {
+pub enum MountMethod {
     /// This process called `mount(2)`.
     Direct,
     /// This program did it for us.
     Fusermount(PathBuf),
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for MountMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Direct => f.write_str("mount(2)"),
@@ -80,7 +80,7 @@ impl fmt::Display for Way {
 
 /// How a mount ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Detached {
+pub enum DetachOutcome {
     /// Nobody used it any more: the kernel has let go of the file system.
     Clean,
     /// The directory is free, but files are still open in the file system, or somebody's working
@@ -96,7 +96,7 @@ pub enum Detached {
 #[derive(Debug)]
 pub struct Attachment {
     device: OwnedFd,
-    way: Way,
+    method: MountMethod,
     directory: PathBuf,
     identity: MountIdentity,
     unmounter: Option<Unmounter>,
@@ -106,7 +106,7 @@ pub struct Attachment {
 impl Attachment {
     fn new(
         device: OwnedFd,
-        way: Way,
+        method: MountMethod,
         directory: &MountDirectory,
         options: &AttachOptions,
     ) -> Result<Self, AttachError> {
@@ -114,15 +114,15 @@ impl Attachment {
         // Closing the device is all that is left to do if the mount is not to be found where it was
         // made: it is dead then, and whoever moved the directory has it.
         let identity = MountIdentity::of_new_mount(directory, options)?;
-        let unmounter = match &way {
-            Way::Fusermount(program) if options.auto_unmount => {
+        let unmounter = match &method {
+            MountMethod::Fusermount(program) if options.auto_unmount => {
                 Unmounter::start(program, directory.path()).ok()
             }
-            Way::Fusermount(_) | Way::Direct => None,
+            MountMethod::Fusermount(_) | MountMethod::Direct => None,
         };
         Ok(Self {
             device,
-            way,
+            method,
             directory: directory.path().to_path_buf(),
             identity,
             unmounter,
@@ -144,8 +144,8 @@ impl Attachment {
 
     /// How the mount came about.
     #[must_use]
-    pub fn way(&self) -> &Way {
-        &self.way
+    pub fn method(&self) -> &MountMethod {
+        &self.method
     }
 
     /// The directory at the time of mounting: absolute, without symlinks.
@@ -169,32 +169,32 @@ impl Attachment {
 
     /// Unmounts at once, even if somebody uses the file system, and says which of both it was. Needs no
     /// answer of the file system, so it may be called before, while or after its requests are served.
-    /// Called again after success, it does nothing and says [`Detached::Already`].
+    /// Called again after success, it does nothing and says [`DetachOutcome::Already`].
     ///
     /// # Errors
     ///
     /// [`AttachError::Covered`] if something else is mounted on top, [`AttachError::StillMounted`] if
     /// whoever must unmount did not; it may be called again then.
-    pub fn detach(&mut self) -> Result<Detached, AttachError> {
+    pub fn detach(&mut self) -> Result<DetachOutcome, AttachError> {
         if self.is_detached {
-            return Ok(Detached::Already);
+            return Ok(DetachOutcome::Already);
         }
-        let Some(place) = self.place()? else { return Ok(self.was_detached_already()) };
-        let root = self.identity.open_on_top(&place)?;
+        let Some(place) = self.place()? else { return Ok(self.already_detached()) };
+        let root = self.identity.open_topmost(&place)?;
         // Only while it is connected does the identity mean anything.
         if !self.is_connected() {
-            return Ok(self.was_detached_already());
+            return Ok(self.already_detached());
         }
-        match &self.way {
-            Way::Direct => direct::unmount(root, &place)?,
-            Way::Fusermount(program) => {
+        match &self.method {
+            MountMethod::Direct => direct::unmount(root, &place)?,
+            MountMethod::Fusermount(program) => {
                 let program = program.clone();
                 drop(root);
                 self.unmount_by(&program, &place)?;
             }
         }
         self.is_detached = true;
-        Ok(if self.is_connected() { Detached::Lazily } else { Detached::Clean })
+        Ok(if self.is_connected() { DetachOutcome::Lazily } else { DetachOutcome::Clean })
     }
 
     /// Where the mount lies; nothing if it is gone from here.
@@ -206,16 +206,16 @@ impl Attachment {
         Ok(place.filter(|_| self.is_connected()))
     }
 
-    fn was_detached_already(&mut self) -> Detached {
+    fn already_detached(&mut self) -> DetachOutcome {
         if let Some(unmounter) = self.unmounter.take() {
-            unmounter.dismiss();
+            unmounter.cancel();
         }
         self.is_detached = true;
-        Detached::Already
+        DetachOutcome::Already
     }
 
     fn unmount_by(&mut self, program: &Path, place: &Path) -> Result<(), AttachError> {
-        let mut said = self.unmounter.take().map(Unmounter::unmount).unwrap_or_default();
+        let mut message = self.unmounter.take().map(Unmounter::unmount).unwrap_or_default();
         if self.place()?.is_none() {
             return Ok(());
         }
@@ -223,15 +223,15 @@ impl Attachment {
         // In vain where it cannot gain privileges, and a sandbox may end whoever tries. Where not even this may be
         // asked, there is a sandbox.
         if rustix::thread::no_new_privs() == Ok(false) {
-            if !said.is_empty() {
-                said.push_str("; ");
+            if !message.is_empty() {
+                message.push_str("; ");
             }
-            said.push_str(&fusermount::unmount(program, place));
+            message.push_str(&fusermount::unmount(program, place));
             if self.place()?.is_none() {
                 return Ok(());
             }
         }
-        Err(AttachError::StillMounted { directory: place.to_path_buf(), said })
+        Err(AttachError::StillMounted { directory: place.to_path_buf(), message })
     }
 }
 
@@ -244,19 +244,19 @@ impl Drop for Attachment {
 
 /// Why the direct way is closed.
 #[derive(Debug, Clone, Copy)]
-enum Refusal {
+enum DirectMountRefusal {
     /// The device may not be opened.
     Device(Errno),
     /// `mount(2)` is not permitted.
     Mount(Errno),
 }
 
-impl Refusal {
-    fn without_fusermount(self) -> AttachError {
+impl DirectMountRefusal {
+    fn into_error(self) -> AttachError {
         match self {
             Self::Device(cause) => AttachError::DeviceNotPermitted { cause },
             Self::Mount(cause) => {
-                AttachError::NoFusermount { cause, looked_in: fusermount::places() }
+                AttachError::NoFusermount { cause, looked_in: fusermount::search_path() }
             }
         }
     }

@@ -11,7 +11,7 @@ use super::AttachError;
 
 /// Who may enter the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Allow {
+pub enum MountAccess {
     /// Only the user who mounts, not even root.
     #[default]
     Owner,
@@ -27,7 +27,7 @@ pub struct AttachOptions {
     /// What stands after `fuse.` in the type: 1 to 64 letters, digits, `-`, `_` or `.`.
     pub subtype: String,
     /// Who may enter.
-    pub allow: Allow,
+    pub allow: MountAccess,
     /// Whether set-user-ID bits have effect; only root may want it.
     pub suid: bool,
     /// Whether device nodes work; only root may want it.
@@ -50,7 +50,7 @@ impl AttachOptions {
         Self {
             source: source.into(),
             subtype: subtype.into(),
-            allow: Allow::Owner,
+            allow: MountAccess::Owner,
             suid: false,
             dev: false,
             exec: true,
@@ -65,17 +65,17 @@ impl AttachOptions {
     /// # Errors
     ///
     /// The word means something that this mount cannot be, or its value is not sound.
-    pub fn take(&mut self, word: &OsStr) -> Result<Understood, Rejected> {
+    pub fn parse_option(&mut self, word: &OsStr) -> Result<OptionMatch, RejectedOption> {
         let bytes = word.as_bytes();
         let mut parts = bytes.splitn(2, |byte| *byte == b'=');
         let name = parts.next().unwrap_or_default();
         match parts.next() {
-            Some(value) => self.take_value(word, name, value),
-            None => self.take_plain(word, name),
+            Some(value) => self.parse_value(word, name, value),
+            None => self.parse_flag(word, name),
         }
     }
 
-    fn take_plain(&mut self, word: &OsStr, name: &[u8]) -> Result<Understood, Rejected> {
+    fn parse_flag(&mut self, word: &OsStr, name: &[u8]) -> Result<OptionMatch, RejectedOption> {
         match name {
             b"suid" => self.suid = true,
             b"nosuid" => self.suid = false,
@@ -83,78 +83,87 @@ impl AttachOptions {
             b"nodev" => self.dev = false,
             b"exec" => self.exec = true,
             b"noexec" => self.exec = false,
-            b"allow_other" => self.allow = Allow::Everybody,
+            b"allow_other" => self.allow = MountAccess::Everybody,
             b"default_permissions" => self.default_permissions = true,
             b"auto_unmount" => self.auto_unmount = true,
             b"allow_root" => {
-                return Err(Rejected::new(
+                return Err(RejectedOption::new(
                     word,
                     "the kernel has no such thing: allow_other it is, or nobody",
                 ));
             }
             b"sync" | b"dirsync" | b"mand" => {
-                return Err(Rejected::new(
+                return Err(RejectedOption::new(
                     word,
                     "it is about writing, and nothing is ever written",
                 ));
             }
             b"remount" | b"bind" | b"rbind" | b"move" => {
-                return Err(Rejected::new(
+                return Err(RejectedOption::new(
                     word,
                     "it changes a mount that exists; mount(8) does that by itself",
                 ));
             }
-            b"blkdev" => return Err(Rejected::new(word, "the mount is none of a block device")),
-            name if is_without_effect(name) => {}
-            _ => return Ok(Understood::NotMine),
+            b"blkdev" => {
+                return Err(RejectedOption::new(word, "the mount is none of a block device"));
+            }
+            name if is_ignored_option(name) => {}
+            _ => return Ok(OptionMatch::Unrecognized),
         }
-        Ok(Understood::Taken)
+        Ok(OptionMatch::Accepted)
     }
 
-    fn take_value(
+    fn parse_value(
         &mut self,
         word: &OsStr,
         name: &[u8],
         value: &[u8],
-    ) -> Result<Understood, Rejected> {
+    ) -> Result<OptionMatch, RejectedOption> {
         match name {
             b"fsname" => self.source = OsStr::from_bytes(value).to_os_string(),
             b"subtype" => {
                 let subtype =
-                    std::str::from_utf8(value).ok().filter(|subtype| is_sound_subtype(subtype));
-                self.subtype = subtype.ok_or_else(|| Rejected::new(word, SUBTYPE_RULE))?.to_owned();
+                    std::str::from_utf8(value).ok().filter(|subtype| is_valid_subtype(subtype));
+                self.subtype =
+                    subtype.ok_or_else(|| RejectedOption::new(word, SUBTYPE_RULE))?.to_owned();
             }
             b"max_read" => {
                 let bytes = std::str::from_utf8(value).ok().and_then(|value| value.parse().ok());
-                self.max_read =
-                    Some(bytes.ok_or_else(|| Rejected::new(word, "it wants a number of bytes"))?);
+                self.max_read = Some(
+                    bytes.ok_or_else(|| RejectedOption::new(word, "it wants a number of bytes"))?,
+                );
             }
             b"fd" | b"rootmode" | b"user_id" | b"group_id" => {
-                return Err(Rejected::new(word, "the mount itself says that to the kernel"));
+                return Err(RejectedOption::new(word, "the mount itself says that to the kernel"));
             }
-            b"blksize" => return Err(Rejected::new(word, "only a mount of a block device has it")),
+            b"blksize" => {
+                return Err(RejectedOption::new(word, "only a mount of a block device has it"));
+            }
             b"comment" => {}
             name if name.starts_with(b"x-") => {}
-            _ => return Ok(Understood::NotMine),
+            _ => return Ok(OptionMatch::Unrecognized),
         }
-        Ok(Understood::Taken)
+        Ok(OptionMatch::Accepted)
     }
 
     pub(super) fn check(&self) -> Result<(), AttachError> {
         if self.source.is_empty() || self.source.as_bytes().contains(&0) {
-            return Err(AttachError::Option(Rejected::new(
+            return Err(AttachError::Option(RejectedOption::new(
                 &self.source,
                 "the source's name must have bytes, and no NUL",
             )));
         }
-        if !is_sound_subtype(&self.subtype) {
-            return Err(AttachError::Option(Rejected::new(self.subtype.as_ref(), SUBTYPE_RULE)));
+        if !is_valid_subtype(&self.subtype) {
+            return Err(AttachError::Option(RejectedOption::new(
+                self.subtype.as_ref(),
+                SUBTYPE_RULE,
+            )));
         }
         // `fusermount3` drops these without an error, and the kernel ignores them in a user namespace.
         if !geteuid().is_root() {
             for (wanted, option) in [(self.suid, "suid"), (self.dev, "dev")] {
                 if wanted {
-                    return Err(AttachError::Option(Rejected::new(
+                    return Err(AttachError::Option(RejectedOption::new(
                         option.as_ref(),
                         "only root may have it",
                     )));
@@ -167,40 +176,40 @@ impl AttachOptions {
 
 /// What became of a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Understood {
+pub enum OptionMatch {
     /// It is taken, or says what is so anyway.
-    Taken,
+    Accepted,
     /// It is no word for mounting; the caller may know it.
-    NotMine,
+    Unrecognized,
 }
 
 /// A word that was understood and refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rejected {
+pub struct RejectedOption {
     word: OsString,
     rule: &'static str,
 }
 
-impl Rejected {
+impl RejectedOption {
     fn new(word: &OsStr, rule: &'static str) -> Self {
         Self { word: word.to_os_string(), rule }
     }
 }
 
-impl fmt::Display for Rejected {
+impl fmt::Display for RejectedOption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "mount option {:?}: {}", self.word, self.rule)
     }
 }
 
-impl std::error::Error for Rejected {}
+impl std::error::Error for RejectedOption {}
 
 const SUBTYPE_RULE: &str = "a subtype is 1 to 64 letters, digits, dashes, underscores or dots";
 
 /// Longest subtype; the kernel's own limit is a page for all of the type's name.
 const SUBTYPE_BYTES: usize = 64;
 
-fn is_sound_subtype(subtype: &str) -> bool {
+fn is_valid_subtype(subtype: &str) -> bool {
     (1..=SUBTYPE_BYTES).contains(&subtype.len())
         && subtype
             .bytes()
@@ -209,7 +218,7 @@ fn is_sound_subtype(subtype: &str) -> bool {
 
 /// Words that leave a read-only mount as it is: times of access are not kept, mount(8) passes `rw`
 /// whenever nobody wrote `ro`, and words of /etc/fstab are for mount(8) itself.
-fn is_without_effect(name: &[u8]) -> bool {
+fn is_ignored_option(name: &[u8]) -> bool {
     const WORDS: [&[u8]; 28] = [
         b"ro",
         b"rw",
@@ -263,11 +272,11 @@ mod tests {
             "suid",
             "nosuid",
         ] {
-            assert_eq!(taken.take(word.as_ref()), Ok(Understood::Taken), "{word}");
+            assert_eq!(taken.parse_option(word.as_ref()), Ok(OptionMatch::Accepted), "{word}");
         }
         let expected = AttachOptions {
             exec: false,
-            allow: Allow::Everybody,
+            allow: MountAccess::Everybody,
             max_read: Some(65_536),
             ..AttachOptions::new("a,b=c", "erofs")
         };
@@ -280,7 +289,7 @@ mod tests {
         for word in
             ["rw", "ro", "relatime", "x-systemd.automount", "x-gvfs-name=a", "_netdev", "comment=a"]
         {
-            assert_eq!(taken.take(word.as_ref()), Ok(Understood::Taken), "{word}");
+            assert_eq!(taken.parse_option(word.as_ref()), Ok(OptionMatch::Accepted), "{word}");
         }
         assert_eq!(taken, options());
     }
@@ -298,7 +307,7 @@ mod tests {
             "subtype=a/b",
             "subtype=",
         ] {
-            let refusal = options().take(word.as_ref()).expect_err(word).to_string();
+            let refusal = options().parse_option(word.as_ref()).expect_err(word).to_string();
             assert!(refusal.contains(word), "{refusal}");
         }
     }
@@ -307,7 +316,7 @@ mod tests {
     fn what_is_not_for_mounting_is_left_to_the_caller() {
         let mut taken = options();
         for word in ["offset=4096", "device=b", "context=system_u", "max_reads", "suid=1", ""] {
-            assert_eq!(taken.take(word.as_ref()), Ok(Understood::NotMine), "{word}");
+            assert_eq!(taken.parse_option(word.as_ref()), Ok(OptionMatch::Unrecognized), "{word}");
         }
         assert_eq!(taken, options());
     }

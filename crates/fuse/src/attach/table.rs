@@ -44,7 +44,7 @@ impl MountIdentity {
 
     /// Opens the root of this mount, provided that it is what one meets at `place`. While that is open,
     /// its number cannot become another's; so the table is asked once more.
-    pub(super) fn open_on_top(&self, place: &Path) -> Result<OwnedFd, AttachError> {
+    pub(super) fn open_topmost(&self, place: &Path) -> Result<OwnedFd, AttachError> {
         let covered = || AttachError::Covered { directory: place.to_path_buf() };
         let root = open_root(place).map_err(|_| covered())?;
         let is_ours = mount_id(&root)? == self.id && MountTable::read()?.place_of(self).is_some();
@@ -74,7 +74,7 @@ pub(super) struct MountTable {
 
 /// One line of the table. Names are escaped as the kernel escapes them.
 #[derive(Debug, PartialEq, Eq)]
-struct Mount<'a> {
+struct MountInfoLine<'a> {
     id: &'a [u8],
     device: &'a [u8],
     place: &'a [u8],
@@ -96,13 +96,13 @@ impl MountTable {
             .map(|mount| PathBuf::from(OsString::from_vec(unescaped(mount.place))))
     }
 
-    fn mounts(&self) -> impl Iterator<Item = Mount<'_>> {
+    fn mounts(&self) -> impl Iterator<Item = MountInfoLine<'_>> {
         self.text.split(|byte| *byte == b'\n').filter_map(parse)
     }
 }
 
 /// Parses `id parent major:minor root place options [tag…] - type source options`.
-fn parse(line: &[u8]) -> Option<Mount<'_>> {
+fn parse(line: &[u8]) -> Option<MountInfoLine<'_>> {
     let mut fields = line.split(|byte| *byte == b' ');
     let id = fields.next()?;
     let device = fields.nth(1)?;
@@ -110,7 +110,7 @@ fn parse(line: &[u8]) -> Option<Mount<'_>> {
     fields.by_ref().find(|field| *field == b"-")?;
     let file_system_type = fields.next()?;
     let options = fields.nth(1)?;
-    Some(Mount { id, device, place, file_system_type, options })
+    Some(MountInfoLine { id, device, place, file_system_type, options })
 }
 
 /// Undoes the kernel's escapes: a backslash and three octal digits.

@@ -26,7 +26,7 @@ const SHELL: &str = "/bin/sh";
 const SCRIPT: &str =
     r#"trap '' HUP INT QUIT TERM; read -r line; [ -z "$line" ] && exec "$1" -u -z -- "$2""#;
 const UNMOUNT: &[u8] = b"\n";
-const DISMISSED: &[u8] = b"dismissed\n";
+const CANCEL: &[u8] = b"cancel\n";
 
 /// The process that waits, and the socket that holds it. Once it is started, reading, writing and waiting are all that
 /// it takes, so that a sandbox needs to allow nothing for it.
@@ -61,19 +61,19 @@ impl Unmounter {
 
     /// Has it unmount now. Returns what `fusermount3` said: nothing if it went well.
     pub(super) fn unmount(mut self) -> String {
-        let mut said = Vec::new();
+        let mut message = Vec::new();
         let is_told = rustix::io::write(&self.socket, UNMOUNT).is_ok();
-        if is_told && read_to_end(&self.socket, &mut said, Instant::now() + TIME_LIMIT) {
+        if is_told && read_to_end(&self.socket, &mut message, Instant::now() + TIME_LIMIT) {
             // It has closed its files, so it is about to be reaped. After a fork it is not ours to reap.
             drop(self.child.wait());
         }
-        one_line(&said)
+        one_line(&message)
     }
 
     /// Ends it without unmounting: by now the directory is somebody else's.
-    pub(super) fn dismiss(mut self) {
+    pub(super) fn cancel(mut self) {
         // If it cannot be told, it finds no mount of ours and says so to nobody.
-        let is_told = rustix::io::write(&self.socket, DISMISSED).is_ok();
+        let is_told = rustix::io::write(&self.socket, CANCEL).is_ok();
         if is_told && read_to_end(&self.socket, &mut Vec::new(), Instant::now() + TIME_LIMIT) {
             drop(self.child.wait());
         }

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use ferrofs_fuse::attach::{Allow, AttachError, attach};
+use ferrofs_fuse::attach::{AttachError, MountAccess, attach};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::geteuid;
@@ -90,10 +90,10 @@ fn others_are_let_in_only_where_the_machine_allows_it() {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
     let mut wanted = options();
-    wanted.allow = Allow::Everybody;
+    wanted.allow = MountAccess::Everybody;
     match attach(folder.path(), &wanted) {
-        Err(AttachError::AllowOtherForbidden { said }) => {
-            assert!(said.contains("fuse.conf"), "{said}");
+        Err(AttachError::AllowOtherForbidden { message }) => {
+            assert!(message.contains("fuse.conf"), "{message}");
         }
         Err(error) => skip(error),
         Ok(_attachment) => {
@@ -113,7 +113,7 @@ fn a_directory_of_somebody_else_is_refused_to_users() {
     }
     let error = attach(Path::new("/usr"), &options()).expect_err("it belongs to root");
     match error {
-        AttachError::DirectoryNotPermitted { said, .. } => assert!(!said.is_empty()),
+        AttachError::DirectoryNotPermitted { message, .. } => assert!(!message.is_empty()),
         AttachError::NoDevice { .. }
         | AttachError::DeviceNotPermitted { .. }
         | AttachError::NoFusermount { .. }

@@ -57,8 +57,8 @@ fn a_killed_process_leaves_no_mount_or_one_that_a_single_unmount_clears() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("this program");
-    let said = BufReader::new(child.stderr.take().expect("its messages"));
-    let answer = said.lines().map_while(Result::ok).find(|line| line.starts_with("unmounts: "));
+    let message = BufReader::new(child.stderr.take().expect("its messages"));
+    let answer = message.lines().map_while(Result::ok).find(|line| line.starts_with("unmounts: "));
     child.kill().expect("it is ours");
     child.wait().expect("it is ours");
     match answer.as_deref() {

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ferrofs_fuse::attach::{AttachError, Attachment, Detached, Way};
+use ferrofs_fuse::attach::{AttachError, Attachment, DetachOutcome, MountMethod};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::mount::{MountFlags, UnmountFlags, unmount};
 use rustix::process::geteuid;
@@ -26,8 +26,8 @@ fn occupy(path: &Path) -> OwnedFd {
 }
 
 fn unmount_as_user(attachment: &Attachment) {
-    match attachment.way() {
-        Way::Fusermount(program) => {
+    match attachment.method() {
+        MountMethod::Fusermount(program) => {
             let status = Command::new(program)
                 .arg("-u")
                 .arg("-z")
@@ -48,10 +48,10 @@ fn a_mount_is_in_the_table_until_it_is_detached() {
     assert_eq!(mounts_at(&path), 1);
     assert!(attachment.is_connected());
     assert_eq!(attachment.directory(), path);
-    assert_eq!(attachment.detach().expect("an unmount"), Detached::Clean);
+    assert_eq!(attachment.detach().expect("an unmount"), DetachOutcome::Clean);
     assert_eq!(mounts_at(&path), 0);
     assert!(!attachment.is_connected());
-    assert_eq!(attachment.detach().expect("nothing to do"), Detached::Already);
+    assert_eq!(attachment.detach().expect("nothing to do"), DetachOutcome::Already);
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn a_mount_in_use_is_detached_lazily_and_lives_until_it_is_left() {
     let (_folder, path) = directory();
     let Some(mut attachment) = mount(&path, &options()) else { return };
     let occupied = occupy(&path);
-    assert_eq!(attachment.detach().expect("an unmount"), Detached::Lazily);
+    assert_eq!(attachment.detach().expect("an unmount"), DetachOutcome::Lazily);
     assert_eq!(mounts_at(&path), 0);
     assert!(attachment.is_connected(), "its server is still needed");
     drop(occupied);
@@ -108,7 +108,7 @@ fn an_unmount_by_somebody_else_is_noticed() {
     let Some(mut attachment) = mount(&path, &options()) else { return };
     unmount_as_user(&attachment);
     assert!(!attachment.is_connected());
-    assert_eq!(attachment.detach().expect("nothing to do"), Detached::Already);
+    assert_eq!(attachment.detach().expect("nothing to do"), DetachOutcome::Already);
 }
 
 // A server whose mount was replaced by another must leave that one alone, even if its own lives on
@@ -122,11 +122,11 @@ fn what_is_mounted_after_ours_was_unmounted_stays() {
     unmount_as_user(&first);
     let mut second = mount(&path, &options()).expect("it worked a moment ago");
     assert!(first.is_connected(), "somebody is still in it");
-    assert_eq!(first.detach().expect("nothing to do"), Detached::Already);
+    assert_eq!(first.detach().expect("nothing to do"), DetachOutcome::Already);
     drop(first);
     assert_eq!(mounts_at(&path), 1);
     drop(occupied);
-    assert_eq!(second.detach().expect("an unmount"), Detached::Clean);
+    assert_eq!(second.detach().expect("an unmount"), DetachOutcome::Clean);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_mount_beneath_another_waits_for_it() {
     assert!(matches!(covered, Err(AttachError::Covered { .. })), "{covered:?}");
     assert_eq!(mounts_at(&path), 2);
     unmount(&path, UnmountFlags::empty()).expect("the tmpfs");
-    assert_eq!(below.detach().expect("an unmount"), Detached::Clean);
+    assert_eq!(below.detach().expect("an unmount"), DetachOutcome::Clean);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn a_directory_that_was_renamed_is_found_again() {
     let renamed = folder.path().canonicalize().expect("its name").join("renamed");
     fs::rename(&path, &renamed).expect("a rename");
     assert_eq!(mounts_at(&renamed.join("inner")), 1);
-    assert_eq!(attachment.detach().expect("an unmount"), Detached::Clean);
+    assert_eq!(attachment.detach().expect("an unmount"), DetachOutcome::Clean);
     assert_eq!(mounts_at(&renamed.join("inner")), 0);
 }
 

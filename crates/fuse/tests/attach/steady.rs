@@ -7,7 +7,7 @@ mod mounts;
 
 use std::fs;
 
-use ferrofs_fuse::attach::Detached;
+use ferrofs_fuse::attach::DetachOutcome;
 
 use mounts::{alone, lines_of, mount, mounts_at, options};
 
@@ -30,7 +30,7 @@ fn a_hundred_mounts_leave_no_descriptor_and_no_process() {
     for round in 0..100 {
         let mut attachment = mount(&path, &options()).expect("it worked a moment ago");
         if round % 2 == 0 {
-            assert_eq!(attachment.detach().expect("an unmount"), Detached::Clean);
+            assert_eq!(attachment.detach().expect("an unmount"), DetachOutcome::Clean);
         }
     }
     assert_eq!(held(), before);

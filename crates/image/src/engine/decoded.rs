@@ -4,36 +4,36 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ferrofs_workers::claims::Value;
 use ferrofs_workers::memory::Buffer;
+use ferrofs_workers::single_flight::CacheValue;
 
 /// Decoded bytes from the front of a cluster. Clones share them; the last one gives the buffer back.
 #[derive(Clone, Debug)]
-pub(crate) struct Decoded(Arc<Shared>);
+pub(crate) struct DecodedCluster(Arc<DecodedInner>);
 
 #[derive(Debug)]
-struct Shared {
+struct DecodedInner {
     buffer: Buffer,
     /// Bytes of it that readers got, those twice counted that were read twice.
     served: AtomicUsize,
 }
 
-impl Decoded {
+impl DecodedCluster {
     /// Notes that readers got so many bytes; true once that is as much as there is.
-    pub(crate) fn is_used_up(&self, bytes: usize) -> bool {
+    pub(crate) fn record_served(&self, bytes: usize) -> bool {
         // A count that orders nothing: relaxed.
         let served = self.0.served.fetch_add(bytes, Ordering::Relaxed);
         served.saturating_add(bytes) >= self.len()
     }
 }
 
-impl From<Buffer> for Decoded {
+impl From<Buffer> for DecodedCluster {
     fn from(buffer: Buffer) -> Self {
-        Self(Arc::new(Shared { buffer, served: AtomicUsize::new(0) }))
+        Self(Arc::new(DecodedInner { buffer, served: AtomicUsize::new(0) }))
     }
 }
 
-impl Deref for Decoded {
+impl Deref for DecodedCluster {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -41,7 +41,7 @@ impl Deref for Decoded {
     }
 }
 
-impl Value for Decoded {
+impl CacheValue for DecodedCluster {
     fn length(&self) -> usize {
         self.0.buffer.len()
     }

@@ -3,35 +3,35 @@
 //! The engine is what travels to other threads: it owns all that decoding touches, and knows no tree,
 //! no inode and no metadata. Clusters that lie among the metadata are fetched by the caller.
 
-mod decode_times;
+mod context_pool;
+mod counters;
+mod decode_batch;
+mod decode_timer;
 mod decoded;
-mod hand_out;
-mod keeper;
+mod idle_reclaimer;
 mod reserve;
-mod station;
-mod tally;
 mod window;
 mod workers;
 
-use ferrofs_codec::{Algorithm, Lz4Part, Padding, Settings, Want, lz4_window_pages};
+use ferrofs_codec::{Algorithm, DecodeMode, DecoderSettings, Lz4Part, Padding, lz4_window_pages};
 use ferrofs_ondisk::Superblock;
-use ferrofs_ondisk::compression::{AlgorithmId, Compression};
-use ferrofs_workers::claims::{Claim, Claims, Ticket, Urgency, Waiter};
-use ferrofs_workers::memory::{Frame, Policy};
+use ferrofs_ondisk::compression::{AlgorithmId, CompressionConfig};
+use ferrofs_workers::memory::{AllocPolicy, Frame};
+use ferrofs_workers::single_flight::{FillPermit, Lookup, SingleFlight, Urgency, Waiter};
 
-pub(crate) use decode_times::DecodeTimes;
-pub(crate) use decoded::Decoded;
-pub(crate) use hand_out::{ERRAND_BYTES, Errand, Wish, reaches};
-pub(crate) use keeper::Keeper;
-pub(crate) use station::{Scratch, Station, Stations};
-pub(crate) use tally::Tally;
-pub(crate) use window::{InputWindow, Wanted};
+pub(crate) use context_pool::{ContextPool, DecodeContext, DecodeSlot};
+pub(crate) use counters::DecodeCounters;
+pub(crate) use decode_batch::{BATCH_MIN_BYTES, DecodeBatch, GenerationToken, run_lengths};
+pub(crate) use decode_timer::DecodeTimer;
+pub(crate) use decoded::DecodedCluster;
+pub(crate) use idle_reclaimer::IdleReclaimer;
+pub(crate) use window::{InputRequest, InputWindow};
 pub use workers::DecodeWorkers;
 
 use crate::cluster::{Cluster, ClusterId, ClusterPlace, Coding};
 use crate::devices::Devices;
-use crate::error::{Error, ErrorKind, Place, Result};
-use crate::memory::Memory;
+use crate::error::{Error, ErrorContext, ErrorKind, Result};
+use crate::memory::MemoryPool;
 
 /// Extents up to this length are decoded whole, in bytes, unless a reserve is too small for them: a window would
 /// save little.
@@ -43,27 +43,27 @@ const LOOKS: u32 = 30;
 const PAUSES_A_LOOK: u32 = 32;
 
 /// A claim on the decoded bytes of a cluster that this thread has to see through.
-pub(crate) type Mine = Ticket<ClusterId, Decoded>;
+pub(crate) type ClusterPermit = FillPermit<ClusterId, DecodedCluster>;
 
 /// One who waits for the decoded bytes of a cluster.
-pub(crate) type Waiting = Waiter<ClusterId, Decoded>;
+pub(crate) type ClusterWaiter = Waiter<ClusterId, DecodedCluster>;
 
 /// Fetches and decodes.
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) devices: Devices,
-    pub(crate) memory: Memory,
-    pub(crate) stations: Stations,
-    pub(crate) clusters: Claims<ClusterId, Decoded>,
+    pub(crate) memory: MemoryPool,
+    pub(crate) decode_slots: ContextPool,
+    pub(crate) clusters: SingleFlight<ClusterId, DecodedCluster>,
     pub(crate) workers: DecodeWorkers,
-    pub(crate) settings: Settings,
+    pub(crate) settings: DecoderSettings,
     pub(crate) padding: Padding,
-    pub(crate) decode_times: DecodeTimes,
+    pub(crate) decode_timer: DecodeTimer,
 }
 
 /// The decoders that an image needs.
-pub(crate) fn settings(compression: &Compression) -> Settings {
-    Settings {
+pub(crate) fn settings(compression: &CompressionConfig) -> DecoderSettings {
+    DecoderSettings {
         lz4_max_distance: compression.lz4_max_distance,
         lzma_dictionary_bytes: compression.lzma_dictionary_bytes,
         deflate: compression.has(AlgorithmId::Deflate),
@@ -80,20 +80,20 @@ impl Engine {
     /// Decodes the front of `cluster`, as much as `output` holds, from its bytes in the image.
     pub(crate) fn decode(
         &self,
-        scratch: &mut Scratch,
+        context: &mut DecodeContext,
         cluster: &Cluster,
         input: &[u8],
         output: &mut [u8],
     ) -> Result<()> {
-        let context = (&mut scratch.context, Policy::MustSucceed);
-        self.decode_with(context, cluster, input, output)?;
-        scratch.count(cluster, output.len());
+        let decoder = (&mut context.decoder, AllocPolicy::MustSucceed);
+        self.decode_with(decoder, cluster, input, output)?;
+        context.count(cluster, output.len());
         Ok(())
     }
 
     fn decode_with(
         &self,
-        (context, policy): (&mut station::Context, Policy),
+        (lazy_decoder, policy): (&mut context_pool::LazyDecoder, AllocPolicy),
         cluster: &Cluster,
         input: &[u8],
         output: &mut [u8],
@@ -101,31 +101,35 @@ impl Engine {
         match cluster.id.coding {
             Coding::Plain { wrapped_bytes } => unwrap_plain(input, wrapped_bytes, output),
             Coding::Compressed(algorithm) => {
-                let decoder = context.decoder(&self.settings, &self.memory, policy)?;
+                let decoder = lazy_decoder.get_or_create(&self.settings, &self.memory, policy)?;
                 let is_whole = u64::try_from(output.len()) == Ok(cluster.decoded_bytes);
-                let want = if is_whole && !cluster.is_partial { Want::Whole } else { Want::Prefix };
+                let want = if is_whole && !cluster.is_partial {
+                    DecodeMode::Whole
+                } else {
+                    DecodeMode::Prefix
+                };
                 let algorithm = codec_of(algorithm);
                 let decode = || decoder.decode(algorithm, self.padding, input, output, want);
-                let decoded = self.decode_times.of(decode);
+                let decoded = self.decode_timer.of(decode);
                 decoded.map_err(|error| Error::new(ErrorKind::Decode(error)))
             }
         }
         .at(cluster.id.place.offset())
     }
 
-    /// Fetches and decodes the front of a cluster that lies among the data into `output`. `reach` is
-    /// how far the clusters reach that come next, as in [`Wanted`].
+    /// Fetches and decodes the front of a cluster that lies among the data into `output`. `run_bytes` is
+    /// how far the clusters reach that come next, as in [`InputRequest`].
     pub(crate) fn decode_data(
         &self,
-        scratch: &mut Scratch,
-        (cluster, reach): (&Cluster, usize),
+        context: &mut DecodeContext,
+        (cluster, run_bytes): (&Cluster, usize),
         output: &mut [u8],
-        policy: Policy,
+        policy: AllocPolicy,
     ) -> Result<()> {
-        let wanted = wanted(cluster, reach)?;
-        let input = scratch.window.get(&self.devices, &self.memory, wanted, policy)?;
-        self.decode_with((&mut scratch.context, policy), cluster, input, output)?;
-        scratch.count(cluster, output.len());
+        let wanted = input_request(cluster, run_bytes)?;
+        let input = context.window.get(&self.devices, &self.memory, wanted, policy)?;
+        self.decode_with((&mut context.decoder, policy), cluster, input, output)?;
+        context.count(cluster, output.len());
         Ok(())
     }
 
@@ -133,16 +137,16 @@ impl Engine {
     /// It is asked for before the output: who has that waits for no more memory, and gives it back.
     pub(crate) fn prepare(
         &self,
-        scratch: &mut Scratch,
-        (cluster, reach): (&Cluster, usize),
-        policy: Policy,
+        context: &mut DecodeContext,
+        (cluster, run_bytes): (&Cluster, usize),
+        policy: AllocPolicy,
     ) -> Result<()> {
         if let ClusterPlace::Data(_) = cluster.id.place {
-            let wanted = wanted(cluster, reach)?;
-            scratch.window.get(&self.devices, &self.memory, wanted, policy)?;
+            let wanted = input_request(cluster, run_bytes)?;
+            context.window.get(&self.devices, &self.memory, wanted, policy)?;
         }
         if cluster.is_compressed() {
-            scratch.context.decoder(&self.settings, &self.memory, policy)?;
+            context.decoder.get_or_create(&self.settings, &self.memory, policy)?;
         }
         Ok(())
     }
@@ -150,11 +154,11 @@ impl Engine {
     /// The decoded bytes of a cluster among the data, shared with everybody who asks for them.
     pub(crate) fn shared_data(
         &self,
-        station: &mut Station<'_>,
+        slot: &mut DecodeSlot<'_>,
         cluster: &Cluster,
-    ) -> Result<Decoded> {
-        self.shared(station, cluster, |station, output| {
-            self.decode_data(station, (cluster, 0), output, Policy::MustSucceed)
+    ) -> Result<DecodedCluster> {
+        self.shared(slot, cluster, |slot, output| {
+            self.decode_data(slot, (cluster, 0), output, AllocPolicy::MustSucceed)
         })
     }
 
@@ -162,20 +166,20 @@ impl Engine {
     /// `decode` here. A failure of another thread is not ours: then it is done here.
     pub(crate) fn shared(
         &self,
-        station: &mut Station<'_>,
+        slot: &mut DecodeSlot<'_>,
         cluster: &Cluster,
-        decode: impl Fn(&mut Station<'_>, &mut [u8]) -> Result<()>,
-    ) -> Result<Decoded> {
+        decode: impl Fn(&mut DecodeSlot<'_>, &mut [u8]) -> Result<()>,
+    ) -> Result<DecodedCluster> {
         let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
         loop {
-            match self.clusters.claim(cluster.id, bytes, Urgency::Demand) {
-                Claim::Ready(decoded) => return Ok(decoded),
-                Claim::Mine(mut mine) => {
-                    if mine.begin() {
-                        return self.see_through(station, mine, (cluster, 0), decode);
+            match self.clusters.lookup(cluster.id, bytes, Urgency::Demand) {
+                Lookup::Hit(decoded) => return Ok(decoded),
+                Lookup::Miss(mut permit) => {
+                    if permit.begin() {
+                        return self.fill_cluster(slot, permit, (cluster, 0), decode);
                     }
                 }
-                Claim::Pending(waiter) => {
+                Lookup::Pending(waiter) => {
                     if let Some(decoded) = self.wait_for(waiter) {
                         return Ok(decoded);
                     }
@@ -186,10 +190,10 @@ impl Engine {
 
     /// Waits for what another thread decodes; none if it had no luck, and then it is to be claimed
     /// again. It looks for as long as LZ4 takes for a cluster before it sleeps: to be woken takes as long.
-    pub(crate) fn wait_for(&self, mut waiter: Waiting) -> Option<Decoded> {
+    pub(crate) fn wait_for(&self, mut waiter: ClusterWaiter) -> Option<DecodedCluster> {
         if self.workers.parallelism() > 1 {
             for _ in 0..LOOKS {
-                match waiter.try_now() {
+                match waiter.try_wait() {
                     Ok(decoded) => return decoded,
                     Err(still) => waiter = still,
                 }
@@ -200,19 +204,19 @@ impl Engine {
     }
 
     /// Decodes what was claimed and begun, and tells everybody.
-    pub(crate) fn see_through(
+    pub(crate) fn fill_cluster(
         &self,
-        station: &mut Station<'_>,
-        mine: Mine,
-        (cluster, reach): (&Cluster, usize),
-        decode: impl FnOnce(&mut Station<'_>, &mut [u8]) -> Result<()>,
-    ) -> Result<Decoded> {
-        self.prepare(station, (cluster, reach), Policy::MustSucceed)?;
+        slot: &mut DecodeSlot<'_>,
+        permit: ClusterPermit,
+        (cluster, run_bytes): (&Cluster, usize),
+        decode: impl FnOnce(&mut DecodeSlot<'_>, &mut [u8]) -> Result<()>,
+    ) -> Result<DecodedCluster> {
+        self.prepare(slot, (cluster, run_bytes), AllocPolicy::MustSucceed)?;
         let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
         let mut output = self.demand_buffer(bytes)?;
-        decode(station, &mut output)?;
-        let decoded = Decoded::from(output);
-        mine.publish(decoded.clone());
+        decode(slot, &mut output)?;
+        let decoded = DecodedCluster::from(output);
+        permit.publish(decoded.clone());
         Ok(decoded)
     }
 
@@ -223,20 +227,20 @@ impl Engine {
         if cluster.id.coding != Coding::Compressed(AlgorithmId::Lz4) {
             return false;
         }
-        if self.is_beyond_reserve(bytes) {
+        if self.exceeds_reserve_share(bytes) {
             return true;
         }
         if bytes <= WINDOW_EXTENT_BYTES {
             return false;
         }
         let has_room = self.memory.has_room_for(bytes)
-            || self.memory.has_room_for(bytes.saturating_sub(self.spare_bytes()));
+            || self.memory.has_room_for(bytes.saturating_sub(self.reclaimable_bytes()));
         !has_room
     }
 
     /// Memory that comes back as soon as somebody asks for it: idle buffers and the cache. A cluster
     /// that went through a window for their sake would be decoded again for the next read of it.
-    fn spare_bytes(&self) -> u64 {
+    fn reclaimable_bytes(&self) -> u64 {
         self.memory.buffers().idle_bytes().saturating_add(self.clusters.weight_bytes())
     }
 
@@ -244,7 +248,7 @@ impl Engine {
     /// however long the extent is. The whole is not kept, and nobody is told.
     pub(crate) fn decode_window(
         &self,
-        scratch: &mut Scratch,
+        context: &mut DecodeContext,
         (cluster, skip): (&Cluster, usize),
         output: &mut [u8],
     ) -> Result<()> {
@@ -255,50 +259,50 @@ impl Engine {
         let end = skip.saturating_add(output.len());
         let distance = self.settings.lz4_max_distance.unwrap_or(u16::MAX);
         let whole = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
-        let (padding, want) = (self.padding, Want::Prefix);
+        let (padding, want) = (self.padding, DecodeMode::Prefix);
         let part = Lz4Part { padding, extent_bytes: whole, skip_bytes: skip, want };
-        let policy = Policy::MustSucceed;
-        self.prepare(scratch, (cluster, bytes), policy)?;
+        let policy = AllocPolicy::MustSucceed;
+        self.prepare(context, (cluster, bytes), policy)?;
         let mut list = self.memory.request_list();
         let mut frames: Vec<Frame> = Vec::new();
         for _ in 0..lz4_window_pages(distance, end) {
-            frames.push(list.take(policy)?);
+            frames.push(list.allocate(policy)?);
         }
-        let wanted = Wanted { device: 0, offset, bytes, reach: bytes };
-        let input = scratch.window.get(&self.devices, &self.memory, wanted, policy)?;
-        let decoder = scratch.context.decoder(&self.settings, &self.memory, policy)?;
+        let wanted = InputRequest { device: 0, offset, bytes, run_bytes: bytes };
+        let input = context.window.get(&self.devices, &self.memory, wanted, policy)?;
+        let decoder = context.decoder.get_or_create(&self.settings, &self.memory, policy)?;
         let decode = || decoder.decode_lz4_part(input, part, output, &mut frames);
-        let decoded = self.decode_times.of(decode);
+        let decoded = self.decode_timer.of(decode);
         decoded.map_err(|error| Error::new(ErrorKind::Decode(error))).at(offset)?;
-        scratch.tally.windowed = scratch.tally.windowed.wrapping_add(1);
-        scratch.tally.decoded(end);
+        context.counters.windowed = context.counters.windowed.wrapping_add(1);
+        context.counters.decoded(end);
         Ok(())
     }
 
     /// A number that changes while something is read.
     pub(crate) fn activity(&self) -> u64 {
-        let cache = self.clusters.counts();
-        self.stations.leases().wrapping_add(cache.served).wrapping_add(cache.prefetched)
+        let cache = self.clusters.stats();
+        self.decode_slots.acquisitions().wrapping_add(cache.hits).wrapping_add(cache.prefetched)
     }
 
     /// Gives memory back that is only kept to be faster.
     pub(crate) fn shed(&self, bytes: u64) -> u64 {
         let buffers = self.memory.buffers();
         let before = self.memory.budget().used_bytes();
-        self.stations.shed();
-        self.clusters.shed(bytes);
-        buffers.give_back(bytes);
+        self.decode_slots.shed();
+        self.clusters.evict(bytes);
+        buffers.release_idle(bytes);
         before.saturating_sub(self.memory.budget().used_bytes())
     }
 }
 
 /// What is to be read for a cluster among the data.
-fn wanted(cluster: &Cluster, reach: usize) -> Result<Wanted> {
+fn input_request(cluster: &Cluster, run_bytes: usize) -> Result<InputRequest> {
     let ClusterPlace::Data(offset) = cluster.id.place else {
         return Err(Error::new(ErrorKind::AddressOverflow).at(cluster.id.place.offset()));
     };
     let bytes = usize::try_from(cluster.id.encoded_bytes).unwrap_or(usize::MAX);
-    Ok(Wanted { device: 0, offset, bytes, reach })
+    Ok(InputRequest { device: 0, offset, bytes, run_bytes })
 }
 
 fn codec_of(algorithm: AlgorithmId) -> Algorithm {
@@ -331,7 +335,7 @@ fn unwrap_plain(input: &[u8], wrapped_bytes: u32, output: &mut [u8]) -> Result<(
 }
 
 #[cfg(test)]
-mod chain_tests;
+mod batch_tests;
 
 #[cfg(test)]
 mod tests {

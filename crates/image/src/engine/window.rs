@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use ferrofs_workers::memory::{Buffer, Policy};
+use ferrofs_workers::memory::{AllocPolicy, Buffer};
 
 use crate::devices::Devices;
 use crate::error::Result;
-use crate::memory::Memory;
+use crate::memory::MemoryPool;
 use crate::source::{outside, read_up_to};
 
 /// Bytes read ahead of a reader that goes through the image in order.
@@ -16,13 +16,13 @@ const JUMP_BYTES: usize = 16 << 10;
 
 /// What a reader wants of a device, and what it will want next.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct InputRequest {
     pub(crate) device: u16,
     pub(crate) offset: u64,
     pub(crate) bytes: usize,
     /// How far behind `offset` the bytes are that will be asked for next, if that is known: then
     /// exactly those come along. 0 if it is not.
-    pub(crate) reach: usize,
+    pub(crate) run_bytes: usize,
 }
 
 /// A window on a device: neighbouring clusters come with one read, also those of the next file.
@@ -42,11 +42,11 @@ impl InputWindow {
     pub(crate) fn get(
         &mut self,
         devices: &Devices,
-        memory: &Memory,
-        wanted: Wanted,
-        policy: Policy,
+        memory: &MemoryPool,
+        wanted: InputRequest,
+        policy: AllocPolicy,
     ) -> Result<&[u8]> {
-        let Wanted { device, offset, bytes, .. } = wanted;
+        let InputRequest { device, offset, bytes, .. } = wanted;
         if self.range(device, offset, bytes).is_none() {
             self.fill(devices, memory, wanted, policy)?;
         }
@@ -63,11 +63,11 @@ impl InputWindow {
     fn fill(
         &mut self,
         devices: &Devices,
-        memory: &Memory,
-        wanted: Wanted,
-        policy: Policy,
+        memory: &MemoryPool,
+        wanted: InputRequest,
+        policy: AllocPolicy,
     ) -> Result<()> {
-        let Wanted { device, offset, bytes, reach } = wanted;
+        let InputRequest { device, offset, bytes, run_bytes } = wanted;
         let length = self.length_for(devices, wanted);
         self.filled = 0;
         let buffer = match self.buffer.take() {
@@ -75,7 +75,7 @@ impl InputWindow {
             smaller => {
                 // Given back first: nobody waits for memory with memory in its hands.
                 drop(smaller);
-                memory.buffer(length.max(reach), policy)?
+                memory.buffer(length.max(run_bytes), policy)?
             }
         };
         let target = self.buffer.insert(buffer).get_mut(..length).unwrap_or_default();
@@ -90,14 +90,14 @@ impl InputWindow {
     }
 
     /// How much is read for what is wanted.
-    fn length_for(&self, devices: &Devices, wanted: Wanted) -> usize {
-        let Wanted { device, offset, bytes, reach } = wanted;
+    fn length_for(&self, devices: &Devices, wanted: InputRequest) -> usize {
+        let InputRequest { device, offset, bytes, run_bytes } = wanted;
         if !devices.is_one_source() {
             // Addresses of several devices must not run into each other.
             return bytes;
         }
-        if reach > 0 {
-            return bytes.max(reach);
+        if run_bytes > 0 {
+            return bytes.max(run_bytes);
         }
         let filled = u64::try_from(self.filled).unwrap_or(u64::MAX);
         let ahead = u64::try_from(AHEAD_BYTES).unwrap_or(u64::MAX);
@@ -120,15 +120,15 @@ mod tests {
         let bytes: Vec<u8> = (0..=255).cycle().take(40_000).collect();
         let size = BlockSize::from_bits(9).unwrap();
         let devices = Devices::new(Arc::new(bytes.clone()), &[], Vec::new(), size).unwrap();
-        let memory = Memory::new(Memory::MIN_BYTES).unwrap();
+        let memory = MemoryPool::new(MemoryPool::MIN_BYTES).unwrap();
         let mut window = InputWindow::default();
-        let mut get = |offset: u64, bytes, reach| {
-            let wanted = Wanted { device: 0, offset, bytes, reach };
-            window.get(&devices, &memory, wanted, Policy::MustSucceed).map(<[u8]>::to_vec)
+        let mut get = |offset: u64, bytes, run_bytes| {
+            let wanted = InputRequest { device: 0, offset, bytes, run_bytes };
+            window.get(&devices, &memory, wanted, AllocPolicy::MustSucceed).map(<[u8]>::to_vec)
         };
         for (offset, count) in [(5, 10), (10, 100), (30_000, 9_000), (0, 1), (39_999, 1)] {
-            for reach in [0, 20_000] {
-                let got = get(offset as u64, count, reach).unwrap();
+            for run_bytes in [0, 20_000] {
+                let got = get(offset as u64, count, run_bytes).unwrap();
                 assert_eq!(got, &bytes[offset..offset + count]);
             }
         }

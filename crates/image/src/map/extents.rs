@@ -3,17 +3,17 @@
 
 use ferrofs_ondisk::zmap::{ExtentRecord, ExtentTable};
 
-use super::cursor::Cursor;
-use super::{Data, Extent, checked, plain};
+use super::cursor::MetaCursor;
+use super::{Data, MappedExtent, checked, plain};
 use crate::cluster::{Cluster, ClusterId, ClusterPlace, Coding};
 use crate::error::{Error, ErrorKind, Result, address, parsed};
-use crate::image::Core;
+use crate::image::ImageInner;
 use crate::inode::Inode;
 
 /// The extent table of one file.
 #[derive(Debug)]
-pub(super) struct Extents {
-    cursor: Cursor,
+pub(super) struct ExtentTableMap {
+    cursor: MetaCursor,
     table: ExtentTable,
     /// Where the table starts.
     start: u64,
@@ -24,40 +24,40 @@ pub(super) struct Extents {
 }
 
 /// What a record says about an extent.
-struct Placed {
+struct PlacedRecord {
     record: ExtentRecord,
     start: u64,
     end: u64,
     is_last: bool,
 }
 
-impl Extents {
+impl ExtentTableMap {
     pub(super) fn new(inode: &Inode, table: ExtentTable, header_at: u64) -> Result<Self> {
         let start = address(table.start(header_at))?;
         let size = inode.size();
-        Ok(Self { cursor: Cursor::new(inode), table, start, size, known: (0, 0) })
+        Ok(Self { cursor: MetaCursor::new(inode), table, start, size, known: (0, 0) })
     }
 
-    pub(super) fn extent_at(&mut self, core: &Core, offset: u64) -> Result<Extent> {
+    pub(super) fn extent_at(&mut self, inner: &ImageInner, offset: u64) -> Result<MappedExtent> {
         let placed = if self.table.has_logical_starts() {
-            self.by_search(core, offset)?
+            self.by_search(inner, offset)?
         } else {
-            Some(self.by_number(core, offset)?)
+            Some(self.by_number(inner, offset)?)
         };
         match placed {
-            Some(placed) => self.extent(core, &placed),
-            None => self.before_first(core),
+            Some(placed) => self.extent(inner, &placed),
+            None => self.before_first(inner),
         }
     }
 
     /// Checks that records are in the order that the search relies on.
-    pub(super) fn check(&mut self, core: &Core) -> Result<()> {
+    pub(super) fn check(&mut self, inner: &ImageInner) -> Result<()> {
         if !self.table.has_logical_starts() {
             return Ok(());
         }
         let mut last = None;
         for number in 0..self.table.count {
-            let start = self.record(core, number)?.logical;
+            let start = self.record(inner, number)?.logical;
             if last >= Some(start) || start >= self.size {
                 return Err(ErrorKind::ExtentOrder.into());
             }
@@ -66,13 +66,13 @@ impl Extents {
         Ok(())
     }
 
-    fn extent(&self, core: &Core, placed: &Placed) -> Result<Extent> {
+    fn extent(&self, inner: &ImageInner, placed: &PlacedRecord) -> Result<MappedExtent> {
         let length = placed.end.saturating_sub(placed.start);
-        let data = self.data(core, placed, length)?;
-        Ok(Extent { start: placed.start, length, data })
+        let data = self.data(inner, placed, length)?;
+        Ok(MappedExtent { start: placed.start, length, data })
     }
 
-    fn data(&self, core: &Core, placed: &Placed, decoded_bytes: u64) -> Result<Data> {
+    fn data(&self, inner: &ImageInner, placed: &PlacedRecord, decoded_bytes: u64) -> Result<Data> {
         let record = &placed.record;
         if placed.is_last && self.table.has_fragment {
             let high = if self.table.has_physical_starts() { record.physical << 32 } else { 0 };
@@ -86,39 +86,39 @@ impl Extents {
         let coding = match parsed(record.length.algorithm(), record.physical)? {
             Some(algorithm) => Coding::Compressed(algorithm),
             None => {
-                let whole_blocks = core.sb.block_size.within(record.physical) == 0
-                    && core.sb.block_size.within(u64::from(encoded_bytes)) == 0;
-                plain(core, self.table.is_interlaced && whole_blocks, placed.start)
+                let whole_blocks = inner.sb.block_size.within(record.physical) == 0
+                    && inner.sb.block_size.within(u64::from(encoded_bytes)) == 0;
+                plain(inner, self.table.is_interlaced && whole_blocks, placed.start)
             }
         };
         let id = ClusterId { place, encoded_bytes, coding };
         let is_partial = record.length.is_partial();
-        Ok(Data::Cluster(checked(core, Cluster { id, decoded_bytes, is_partial })?))
+        Ok(Data::Cluster(checked(inner, Cluster { id, decoded_bytes, is_partial })?))
     }
 
     /// Records of 4 and 8 bytes: one for each lcluster.
-    fn by_number(&mut self, core: &Core, offset: u64) -> Result<Placed> {
+    fn by_number(&mut self, inner: &ImageInner, offset: u64) -> Result<PlacedRecord> {
         let size = self.table.lcluster_bytes();
         let number = offset.wrapping_shr(u32::from(self.table.lcluster_bits));
-        let mut record = self.record(core, number)?;
+        let mut record = self.record(inner, number)?;
         if !self.table.has_physical_starts() {
-            record.physical = self.counted_start(core, number)?;
+            record.physical = self.counted_start(inner, number)?;
         }
         let start = address(number.checked_mul(size))?;
         let end = start.saturating_add(size);
-        Ok(Placed { record, start, end: end.min(self.size), is_last: end >= self.size })
+        Ok(PlacedRecord { record, start, end: end.min(self.size), is_last: end >= self.size })
     }
 
     /// Where the data of record `number` starts if records only say how long they are.
-    fn counted_start(&mut self, core: &Core, number: u64) -> Result<u64> {
+    fn counted_start(&mut self, inner: &ImageInner, number: u64) -> Result<u64> {
         let (mut at, mut physical) = self.known;
         if at == 0 || at > number {
-            let bytes = self.cursor.bytes(core, self.start, 8)?;
+            let bytes = self.cursor.bytes(inner, self.start, 8)?;
             let field = <[u8; 8]>::try_from(bytes).unwrap_or_default();
             (at, physical) = (0, u64::from_le_bytes(field));
         }
         while at < number {
-            let length = self.record(core, at)?.length.bytes();
+            let length = self.record(inner, at)?.length.bytes();
             physical = address(physical.checked_add(u64::from(length)))?;
             at = at.saturating_add(1);
         }
@@ -127,12 +127,12 @@ impl Extents {
     }
 
     /// Records of 16 and 32 bytes: the last one that starts at or before `offset`.
-    fn by_search(&mut self, core: &Core, offset: u64) -> Result<Option<Placed>> {
+    fn by_search(&mut self, inner: &ImageInner, offset: u64) -> Result<Option<PlacedRecord>> {
         let (mut low, mut high) = (0, self.table.count);
         let mut try_first = Some(self.known.0).filter(|number| *number < high);
         while low < high {
             let middle = try_first.take().unwrap_or_else(|| low.midpoint(high));
-            if self.record(core, middle)?.logical > offset {
+            if self.record(inner, middle)?.logical > offset {
                 high = middle;
             } else {
                 low = middle.saturating_add(1);
@@ -142,28 +142,28 @@ impl Extents {
             }
         }
         let Some(number) = low.checked_sub(1) else { return Ok(None) };
-        let record = self.record(core, number)?;
+        let record = self.record(inner, number)?;
         let is_last = low >= self.table.count;
-        let end = if is_last { self.size } else { self.record(core, low)?.logical };
+        let end = if is_last { self.size } else { self.record(inner, low)?.logical };
         if record.logical > offset || end <= offset || end > self.size {
             return Err(ErrorKind::ExtentOrder.into());
         }
         self.known.0 = low;
-        Ok(Some(Placed { record, start: record.logical, end, is_last }))
+        Ok(Some(PlacedRecord { record, start: record.logical, end, is_last }))
     }
 
     /// What lies before the first record is a hole.
-    fn before_first(&mut self, core: &Core) -> Result<Extent> {
-        let end = if self.table.count == 0 { self.size } else { self.record(core, 0)?.logical };
+    fn before_first(&mut self, inner: &ImageInner) -> Result<MappedExtent> {
+        let end = if self.table.count == 0 { self.size } else { self.record(inner, 0)?.logical };
         if end == 0 || end > self.size {
             return Err(ErrorKind::ExtentOrder.into());
         }
-        Ok(Extent { start: 0, length: end, data: Data::Hole })
+        Ok(MappedExtent { start: 0, length: end, data: Data::Hole })
     }
 
-    fn record(&mut self, core: &Core, number: u64) -> Result<ExtentRecord> {
+    fn record(&mut self, inner: &ImageInner, number: u64) -> Result<ExtentRecord> {
         let at = address(self.table.record_offset(self.start, number))?;
-        let bytes = self.cursor.bytes(core, at, self.table.record_bytes())?;
+        let bytes = self.cursor.bytes(inner, at, self.table.record_bytes())?;
         parsed(ExtentRecord::parse(bytes, &self.table), at).map_err(|error: Error| error.at(at))
     }
 }

@@ -3,14 +3,14 @@
 
 use ferrofs_ondisk::{DataLayout, Payload};
 
-use super::{Data, Extent};
+use super::{Data, MappedExtent};
 use crate::error::{Error, ErrorKind, Result, address};
-use crate::image::Core;
+use crate::image::ImageInner;
 use crate::inode::Inode;
 
 /// Where the two parts of a flat file lie.
 #[derive(Debug)]
-pub(super) struct Flat {
+pub(super) struct FlatMap {
     size: u64,
     /// Where the tail starts in the file; the file's size if it has none.
     tail_start: u64,
@@ -18,14 +18,14 @@ pub(super) struct Flat {
     tail: Data,
 }
 
-impl Flat {
+impl FlatMap {
     pub(super) fn new(
-        core: &Core,
+        inner: &ImageInner,
         inode: &Inode,
         layout: DataLayout,
         payload: Payload,
     ) -> Result<Self> {
-        let block_size = core.sb.block_size;
+        let block_size = inner.sb.block_size;
         let size = inode.size();
         let is_inline = layout == DataLayout::FlatInline;
         let tail_start = if is_inline { block_size.floor(size.saturating_sub(1)) } else { size };
@@ -48,12 +48,12 @@ impl Flat {
         Ok(Self { size, tail_start, blocks, tail })
     }
 
-    pub(super) fn extent_at(&self, offset: u64) -> Result<Extent> {
+    pub(super) fn extent_at(&self, offset: u64) -> Result<MappedExtent> {
         let (start, end, data) = if offset < self.tail_start {
             (0, self.tail_start, self.blocks)
         } else {
             (self.tail_start, self.size, self.tail)
         };
-        Ok(Extent { start, length: end.saturating_sub(start), data })
+        Ok(MappedExtent { start, length: end.saturating_sub(start), data })
     }
 }

@@ -1,20 +1,22 @@
 //! Full and compact indexes: from an lcluster to its extent by the distances that entries hold
 //! (docs/format.md F25 to F34).
 
-use ferrofs_ondisk::zmap::{CompactIndex, FullIndex, Head, IndexHeader, Lcluster, Pack, Tail};
+use ferrofs_ondisk::zmap::{
+    CompactIndex, FullIndex, Head, IndexHeader, Lcluster, Pack, TailPcluster,
+};
 use ferrofs_ondisk::{BlockSize, DataLayout};
 
-use super::cursor::Cursor;
-use super::{Data, Extent, checked, plain};
+use super::cursor::MetaCursor;
+use super::{Data, MappedExtent, checked, plain};
 use crate::cluster::{Cluster, ClusterId, ClusterPlace, Coding};
 use crate::error::{Error, ErrorKind, Result, address, parsed};
-use crate::image::Core;
+use crate::image::ImageInner;
 use crate::inode::Inode;
 
 /// The index of one file.
 #[derive(Debug)]
-pub(super) struct Lclusters {
-    entries: Entries,
+pub(super) struct LclusterMap {
+    entries: LclusterIndex,
     size: u64,
     /// The last extent, if it has a place of its own.
     tail: Option<TailExtent>,
@@ -22,13 +24,13 @@ pub(super) struct Lclusters {
 
 /// Fetches and decodes entries.
 #[derive(Debug)]
-struct Entries {
-    cursor: Cursor,
+struct LclusterIndex {
+    cursor: MetaCursor,
     header: IndexHeader,
     form: IndexForm,
     /// The head behind the last extent that was found, and where it starts: sequential readers want
     /// it next.
-    next: Option<(u64, Found)>,
+    next: Option<(u64, FoundHead)>,
 }
 
 #[derive(Debug)]
@@ -53,22 +55,22 @@ enum TailPlace {
 
 /// An extent's head and where it stands.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct FoundHead {
     lcn: u64,
     head: Head,
 }
 
 /// Where an extent's bytes are, and how many.
 #[derive(Clone, Copy)]
-struct Stored {
+struct StoredCluster {
     place: ClusterPlace,
     encoded_bytes: u32,
     decoded_bytes: u64,
 }
 
-impl Lclusters {
+impl LclusterMap {
     pub(super) fn new(
-        core: &Core,
+        inner: &ImageInner,
         inode: &Inode,
         header: IndexHeader,
         header_at: u64,
@@ -76,65 +78,70 @@ impl Lclusters {
         let form = match inode.layout() {
             DataLayout::CompressedFull => IndexForm::Full(address(FullIndex::new(header_at))?),
             _ => {
-                let blocks = core.sb.block_size.count(inode.size());
+                let blocks = inner.sb.block_size.count(inode.size());
                 let index = parsed(CompactIndex::new(header_at, blocks, &header), header_at)?;
                 IndexForm::Compact(address(index)?)
             }
         };
-        let mut entries = Entries { cursor: Cursor::new(inode), header, form, next: None };
+        let mut entries =
+            LclusterIndex { cursor: MetaCursor::new(inode), header, form, next: None };
         let tail = match (header.tail, inode.size().checked_sub(1)) {
-            (Tail::Ordinary, _) | (_, None) => None,
-            (tail, Some(last)) => Some(entries.tail(core, tail, last)?),
+            (TailPcluster::Ordinary, _) | (_, None) => None,
+            (tail, Some(last)) => Some(entries.tail(inner, tail, last)?),
         };
         Ok(Self { entries, size: inode.size(), tail })
     }
 
-    pub(super) fn extent_at(&mut self, core: &Core, offset: u64) -> Result<Extent> {
+    pub(super) fn extent_at(&mut self, inner: &ImageInner, offset: u64) -> Result<MappedExtent> {
         if let Some(TailExtent { lcn: 0, place: TailPlace::Fragment { offset } }) = self.tail {
-            return Ok(Extent { start: 0, length: self.size, data: Data::Fragment { offset } });
+            return Ok(MappedExtent {
+                start: 0,
+                length: self.size,
+                data: Data::Fragment { offset },
+            });
         }
-        let found = self.entries.head_of(core, offset)?;
+        let found = self.entries.head_of(inner, offset)?;
         let start = self.entries.start(found)?;
-        let end = self.entries.end(core, found, self.size)?;
+        let end = self.entries.end(inner, found, self.size)?;
         let length = end.saturating_sub(start);
         let data = match self.tail.filter(|tail| tail.lcn == found.lcn) {
             Some(TailExtent { place: TailPlace::Fragment { offset }, .. }) => {
                 Data::Fragment { offset }
             }
             Some(TailExtent { place: TailPlace::Inline { offset, bytes }, .. }) => {
-                let place = ClusterPlace::Meta(self.entries.cursor.space(), offset);
+                let place = ClusterPlace::MetaBytes(self.entries.cursor.space(), offset);
                 let encoded_bytes = u32::from(bytes);
-                let stored = Stored { place, encoded_bytes, decoded_bytes: length };
-                self.cluster(core, found, stored)?
+                let stored = StoredCluster { place, encoded_bytes, decoded_bytes: length };
+                self.cluster(inner, found, stored)?
             }
-            None => match self.entries.blocks(core, found, self.size)? {
+            None => match self.entries.blocks(inner, found, self.size)? {
                 0 => Data::Hole,
                 blocks => {
-                    let block_size = core.sb.block_size;
+                    let block_size = inner.sb.block_size;
                     let place = address(block_size.offset_of(found.head.block))?;
                     let place = ClusterPlace::Data(place);
                     let encoded_bytes = address(blocks.checked_mul(block_size.bytes()))?;
-                    let stored = Stored { place, encoded_bytes, decoded_bytes: length };
-                    self.cluster(core, found, stored)?
+                    let stored = StoredCluster { place, encoded_bytes, decoded_bytes: length };
+                    self.cluster(inner, found, stored)?
                 }
             },
         };
-        Ok(Extent { start, length, data })
+        Ok(MappedExtent { start, length, data })
     }
 
     /// Checks that the distances of all entries stay between the head before them and the head
     /// behind them.
-    pub(super) fn check(&mut self, core: &Core) -> Result<()> {
+    pub(super) fn check(&mut self, inner: &ImageInner) -> Result<()> {
         let mut head = None;
-        let mut reach = 0;
+        let mut run_bytes = 0;
         let lclusters = match self.tail {
             Some(TailExtent { lcn: 0, place: TailPlace::Fragment { .. } }) => 0,
             _ => self.entries.count(self.size),
         };
         for lcn in 0..lclusters {
-            let (back, forward) = self.entries.distances(core, lcn)?;
+            let (back, forward) = self.entries.distances(inner, lcn)?;
             match back {
-                None if reach > lcn => {
+                None if run_bytes > lcn => {
                     return Err(ErrorKind::LookBack { lcluster: lcn }.into());
                 }
                 None => head = Some(lcn),
@@ -144,7 +151,7 @@ impl Lclusters {
                     if head.is_none() || leads_to < head {
                         return Err(ErrorKind::LookBack { lcluster: lcn }.into());
                     }
-                    reach = reach.max(lcn.saturating_add(forward));
+                    run_bytes = run_bytes.max(lcn.saturating_add(forward));
                 }
             }
         }
@@ -152,31 +159,31 @@ impl Lclusters {
     }
 
     /// The cluster of the extent that `found` starts, checked.
-    fn cluster(&self, core: &Core, found: Found, stored: Stored) -> Result<Data> {
+    fn cluster(&self, inner: &ImageInner, found: FoundHead, stored: StoredCluster) -> Result<Data> {
         let header = &self.entries.header;
-        let Stored { place, encoded_bytes, decoded_bytes } = stored;
+        let StoredCluster { place, encoded_bytes, decoded_bytes } = stored;
         let coding = match parsed(header.algorithm(found.head.kind), place.offset())? {
-            None => plain(core, header.is_interlaced, self.entries.start(found)?),
+            None => plain(inner, header.is_interlaced, self.entries.start(found)?),
             Some(algorithm) => Coding::Compressed(algorithm),
         };
         let id = ClusterId { place, encoded_bytes, coding };
         let is_partial = found.head.is_partial;
-        Ok(Data::Cluster(checked(core, Cluster { id, decoded_bytes, is_partial })?))
+        Ok(Data::Cluster(checked(inner, Cluster { id, decoded_bytes, is_partial })?))
     }
 }
 
-impl Entries {
+impl LclusterIndex {
     /// Where the entry of `lcn` lies, and how many bytes have to be fetched for it.
-    fn entry(&mut self, core: &Core, lcn: u64) -> Result<Lcluster> {
+    fn entry(&mut self, inner: &ImageInner, lcn: u64) -> Result<Lcluster> {
         match &self.form {
             IndexForm::Full(index) => {
                 let at = address(index.entry_offset(lcn))?;
-                let bytes = self.cursor.bytes(core, at, FullIndex::ENTRY_BYTES)?;
+                let bytes = self.cursor.bytes(inner, at, FullIndex::ENTRY_BYTES)?;
                 parsed(FullIndex::entry(bytes, &self.header), at)
             }
             IndexForm::Compact(index) => {
                 let span = index.span(lcn).ok_or_else(|| past_index(lcn))?;
-                let bytes = self.cursor.bytes(core, span.offset, u64::from(span.bytes))?;
+                let bytes = self.cursor.bytes(inner, span.offset, u64::from(span.bytes))?;
                 let pack = Pack::new(bytes, &self.header);
                 parsed(pack.and_then(|pack| pack.entry(span.slot)), span.offset)
             }
@@ -185,11 +192,11 @@ impl Entries {
 
     /// The distance back of a NONHEAD, `None` for a head; and the distance forward that is stored
     /// with it, 0 where it follows from the entries behind it.
-    fn distances(&mut self, core: &Core, lcn: u64) -> Result<(Option<u16>, u64)> {
+    fn distances(&mut self, inner: &ImageInner, lcn: u64) -> Result<(Option<u16>, u64)> {
         match &self.form {
             IndexForm::Full(index) => {
                 let at = address(index.entry_offset(lcn))?;
-                let bytes = self.cursor.bytes(core, at, FullIndex::ENTRY_BYTES)?;
+                let bytes = self.cursor.bytes(inner, at, FullIndex::ENTRY_BYTES)?;
                 match parsed(FullIndex::entry(bytes, &self.header), at)? {
                     Lcluster::Head(_) => Ok((None, 0)),
                     Lcluster::NonHead { back, .. } => {
@@ -199,7 +206,7 @@ impl Entries {
             }
             IndexForm::Compact(index) => {
                 let span = index.span(lcn).ok_or_else(|| past_index(lcn))?;
-                let bytes = self.cursor.bytes(core, span.offset, u64::from(span.bytes))?;
+                let bytes = self.cursor.bytes(inner, span.offset, u64::from(span.bytes))?;
                 let pack = parsed(Pack::new(bytes, &self.header), span.offset)?;
                 let back = parsed(pack.back(span.slot), span.offset)?;
                 let is_stored = back.is_some() && pack.is_last(span.slot);
@@ -211,16 +218,16 @@ impl Entries {
 
     /// How far the next head is from the NONHEAD `lcn`; at least 1, which old builders did not
     /// always write.
-    fn forward(&mut self, core: &Core, lcn: u64) -> Result<u64> {
+    fn forward(&mut self, inner: &ImageInner, lcn: u64) -> Result<u64> {
         let distance = match &self.form {
             IndexForm::Full(index) => {
                 let at = address(index.entry_offset(lcn))?;
-                let bytes = self.cursor.bytes(core, at, FullIndex::ENTRY_BYTES)?;
+                let bytes = self.cursor.bytes(inner, at, FullIndex::ENTRY_BYTES)?;
                 parsed(FullIndex::forward(bytes), at)?
             }
             IndexForm::Compact(index) => {
                 let span = index.span(lcn).ok_or_else(|| past_index(lcn))?;
-                let bytes = self.cursor.bytes(core, span.offset, u64::from(span.bytes))?;
+                let bytes = self.cursor.bytes(inner, span.offset, u64::from(span.bytes))?;
                 let pack = Pack::new(bytes, &self.header);
                 parsed(pack.and_then(|pack| pack.forward(span.slot)), span.offset)?
             }
@@ -229,15 +236,15 @@ impl Entries {
     }
 
     /// The head of the extent that holds byte `offset` of the file.
-    fn head_of(&mut self, core: &Core, offset: u64) -> Result<Found> {
+    fn head_of(&mut self, inner: &ImageInner, offset: u64) -> Result<FoundHead> {
         if let Some((_, found)) = self.next.filter(|(start, _)| *start == offset) {
             return Ok(found);
         }
         let mut lcn = offset.wrapping_shr(u32::from(self.header.lcluster_bits));
         let within = offset & self.header.lcluster_bytes().wrapping_sub(1);
-        let mut back = match self.entry(core, lcn)? {
+        let mut back = match self.entry(inner, lcn)? {
             Lcluster::Head(head) if within >= u64::from(head.offset) => {
-                return Ok(Found { lcn, head });
+                return Ok(FoundHead { lcn, head });
             }
             Lcluster::Head(_) => 1,
             Lcluster::NonHead { back, .. } => back,
@@ -246,8 +253,8 @@ impl Entries {
             // A distance of 0 would stay here for ever (F26).
             let earlier = lcn.checked_sub(u64::from(back)).filter(|_| back != 0);
             lcn = earlier.ok_or_else(|| Error::new(ErrorKind::LookBack { lcluster: lcn }))?;
-            match self.entry(core, lcn)? {
-                Lcluster::Head(head) => return Ok(Found { lcn, head }),
+            match self.entry(inner, lcn)? {
+                Lcluster::Head(head) => return Ok(FoundHead { lcn, head }),
                 Lcluster::NonHead { back: further, .. } => back = further,
             }
         }
@@ -260,30 +267,30 @@ impl Entries {
         whole.saturating_add(u64::from(has_rest))
     }
 
-    fn start(&self, found: Found) -> Result<u64> {
+    fn start(&self, found: FoundHead) -> Result<u64> {
         let lcluster = address(found.lcn.checked_mul(self.header.lcluster_bytes()))?;
         address(lcluster.checked_add(u64::from(found.head.offset)))
     }
 
     /// Where the extent ends: at the next head, or with the file.
-    fn end(&mut self, core: &Core, found: Found, size: u64) -> Result<u64> {
+    fn end(&mut self, inner: &ImageInner, found: FoundHead, size: u64) -> Result<u64> {
         let mut lcn = address(found.lcn.checked_add(1))?;
         loop {
             let position = address(lcn.checked_mul(self.header.lcluster_bytes()))?;
             if position >= size {
                 return Ok(size);
             }
-            if let Lcluster::Head(head) = self.entry(core, lcn)? {
+            if let Lcluster::Head(head) = self.entry(inner, lcn)? {
                 let start = address(position.checked_add(u64::from(head.offset)))?;
-                self.next = Some((start, Found { lcn, head }));
+                self.next = Some((start, FoundHead { lcn, head }));
                 return Ok(start.min(size));
             }
-            lcn = address(lcn.checked_add(self.forward(core, lcn)?))?;
+            lcn = address(lcn.checked_add(self.forward(inner, lcn)?))?;
         }
     }
 
     /// How many blocks the extent's pcluster has; 0 is a hole (F27, F28).
-    fn blocks(&mut self, core: &Core, found: Found, size: u64) -> Result<u32> {
+    fn blocks(&mut self, inner: &ImageInner, found: FoundHead, size: u64) -> Result<u32> {
         if found.head.is_hole {
             return Ok(0);
         }
@@ -292,7 +299,7 @@ impl Entries {
         if is_last || !self.header.may_be_big(found.head.kind) {
             return Ok(1);
         }
-        match self.entry(core, next)? {
+        match self.entry(inner, next)? {
             Lcluster::Head(_) => Ok(1),
             Lcluster::NonHead { blocks: Some(blocks), .. } => Ok(u32::from(blocks)),
             Lcluster::NonHead { .. } => Err(ErrorKind::BlockCount { lcluster: next }.into()),
@@ -300,24 +307,24 @@ impl Entries {
     }
 
     /// The last extent of a file whose last byte is `last`.
-    fn tail(&mut self, core: &Core, tail: Tail, last: u64) -> Result<TailExtent> {
-        let found = self.head_of(core, last)?;
+    fn tail(&mut self, inner: &ImageInner, tail: TailPcluster, last: u64) -> Result<TailExtent> {
+        let found = self.head_of(inner, last)?;
         let place = match tail {
-            Tail::Inline(bytes) => {
+            TailPcluster::Inline(bytes) => {
                 let lcn = last.wrapping_shr(u32::from(self.header.lcluster_bits));
                 let offset = address(self.behind(lcn))?;
-                fits_block(core.sb.block_size, offset, bytes)?;
+                fits_block(inner.sb.block_size, offset, bytes)?;
                 TailPlace::Inline { offset, bytes }
             }
             // Only full indexes have room for the high half of the offset (F41).
-            Tail::Fragment(low) => {
+            TailPcluster::Fragment(low) => {
                 let high = match self.form {
                     IndexForm::Full(_) => found.head.block,
                     IndexForm::Compact(_) => 0,
                 };
                 TailPlace::Fragment { offset: u64::from(low) | high << 32 }
             }
-            Tail::Ordinary => return Err(ErrorKind::InlineData.into()),
+            TailPcluster::Ordinary => return Err(ErrorKind::InlineData.into()),
         };
         Ok(TailExtent { lcn: found.lcn, place })
     }

@@ -1,6 +1,6 @@
 //! From a byte of a file to the extent that holds it.
 //!
-//! A [`Map`] is made for one inode and asked for extents, in any order; asking in ascending order
+//! A [`ExtentMap`] is made for one inode and asked for extents, in any order; asking in ascending order
 //! is the cheap one. It reads metadata only, never data.
 
 mod chunk;
@@ -14,14 +14,14 @@ use ferrofs_ondisk::zmap::{MAP_HEADER_BYTES, MapHeader, header_offset};
 use ferrofs_ondisk::{DataLayout, Payload};
 
 use crate::cluster::{Cluster, Coding};
-use crate::error::{Error, ErrorKind, Place, Result, address, parsed};
-use crate::image::Core;
+use crate::error::{Error, ErrorContext, ErrorKind, Result, address, parsed};
+use crate::image::ImageInner;
 use crate::inode::Inode;
-use cursor::Cursor;
+use cursor::MetaCursor;
 
 /// A piece of a file whose bytes are stored in one way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct MappedExtent {
     /// Where it starts in the file.
     pub(crate) start: u64,
     /// How many bytes it has; never 0.
@@ -29,7 +29,7 @@ pub(crate) struct Extent {
     pub(crate) data: Data,
 }
 
-impl Extent {
+impl MappedExtent {
     /// Where it ends in the file.
     pub(crate) fn end(&self) -> u64 {
         self.start.saturating_add(self.length)
@@ -87,37 +87,37 @@ pub(crate) enum Data {
 
 /// The map of one inode.
 #[derive(Debug)]
-pub(crate) struct Map<'a> {
-    core: &'a Core,
+pub(crate) struct ExtentMap<'a> {
+    inner: &'a ImageInner,
     inode: &'a Inode,
-    form: Form,
+    form: MapForm,
 }
 
 #[derive(Debug)]
-enum Form {
-    Flat(flat::Flat),
-    Chunks(chunk::Chunks),
-    Lclusters(Box<lcluster::Lclusters>),
-    Extents(extents::Extents),
+enum MapForm {
+    FlatMap(flat::FlatMap),
+    ChunkMap(chunk::ChunkMap),
+    LclusterMap(Box<lcluster::LclusterMap>),
+    ExtentTableMap(extents::ExtentTableMap),
     WholeFragment(u64),
 }
 
-impl<'a> Map<'a> {
+impl<'a> ExtentMap<'a> {
     /// Prepares the map of `inode`.
-    pub(crate) fn new(core: &'a Core, inode: &'a Inode) -> Result<Self> {
-        let form = Form::of(core, inode).in_inode(inode.nid()).at(inode.end())?;
-        Ok(Self { core, inode, form })
+    pub(crate) fn new(inner: &'a ImageInner, inode: &'a Inode) -> Result<Self> {
+        let form = MapForm::of(inner, inode).in_inode(inode.nid()).at(inode.end())?;
+        Ok(Self { inner, inode, form })
     }
 
     /// The extent that holds byte `offset` of the file, which lies below its size. The extent
     /// contains that byte and ends within the file.
-    pub(crate) fn extent_at(&mut self, offset: u64) -> Result<Extent> {
+    pub(crate) fn extent_at(&mut self, offset: u64) -> Result<MappedExtent> {
         let found = match &mut self.form {
-            Form::Flat(flat) => flat.extent_at(offset),
-            Form::Chunks(chunks) => chunks.extent_at(self.core, offset),
-            Form::Lclusters(index) => index.extent_at(self.core, offset),
-            Form::Extents(extents) => extents.extent_at(self.core, offset),
-            Form::WholeFragment(place) => Ok(Extent {
+            MapForm::FlatMap(flat) => flat.extent_at(offset),
+            MapForm::ChunkMap(chunks) => chunks.extent_at(self.inner, offset),
+            MapForm::LclusterMap(index) => index.extent_at(self.inner, offset),
+            MapForm::ExtentTableMap(extents) => extents.extent_at(self.inner, offset),
+            MapForm::WholeFragment(place) => Ok(MappedExtent {
                 start: 0,
                 length: self.inode.size(),
                 data: Data::Fragment { offset: *place },
@@ -133,53 +133,55 @@ impl<'a> Map<'a> {
     }
 }
 
-impl Map<'_> {
+impl ExtentMap<'_> {
     /// Checks that every entry of an index leads to the extent that holds it, so that reading
     /// from any byte on finds what reading from the first one finds.
     pub(crate) fn check(&mut self) -> Result<()> {
         let checked = match &mut self.form {
-            Form::Lclusters(index) => index.check(self.core),
-            Form::Extents(extents) => extents.check(self.core),
+            MapForm::LclusterMap(index) => index.check(self.inner),
+            MapForm::ExtentTableMap(extents) => extents.check(self.inner),
             // The others are found by computation, whichever byte is asked for.
-            Form::Flat(_) | Form::Chunks(_) | Form::WholeFragment(_) => Ok(()),
+            MapForm::FlatMap(_) | MapForm::ChunkMap(_) | MapForm::WholeFragment(_) => Ok(()),
         };
         checked.in_inode(self.inode.nid()).at(self.inode.end())
     }
 }
 
-impl Form {
-    fn of(core: &Core, inode: &Inode) -> Result<Self> {
+impl MapForm {
+    fn of(inner: &ImageInner, inode: &Inode) -> Result<Self> {
         match (inode.layout(), inode.disk.payload) {
             (DataLayout::Chunk, Payload::Chunks(format)) => {
-                Ok(Self::Chunks(chunk::Chunks::new(core, inode, format)?))
+                Ok(Self::ChunkMap(chunk::ChunkMap::new(inner, inode, format)?))
             }
             (DataLayout::CompressedFull | DataLayout::CompressedCompact, _) => {
-                Self::compressed(core, inode)
+                Self::compressed(inner, inode)
             }
-            (layout, payload) => Ok(Self::Flat(flat::Flat::new(core, inode, layout, payload)?)),
+            (layout, payload) => {
+                Ok(Self::FlatMap(flat::FlatMap::new(inner, inode, layout, payload)?))
+            }
         }
     }
 
-    fn compressed(core: &Core, inode: &Inode) -> Result<Self> {
+    fn compressed(inner: &ImageInner, inode: &Inode) -> Result<Self> {
         let header_at = address(header_offset(inode.end()))?;
-        let mut cursor = Cursor::new(inode);
-        let bytes = cursor.bytes(core, header_at, MAP_HEADER_BYTES)?;
-        let header = MapHeader::parse(bytes, inode.layout(), core.sb.block_size);
+        let mut cursor = MetaCursor::new(inode);
+        let bytes = cursor.bytes(inner, header_at, MAP_HEADER_BYTES)?;
+        let header = MapHeader::parse(bytes, inode.layout(), inner.sb.block_size);
         match parsed(header, header_at)? {
             MapHeader::WholeFragment(offset) => Ok(Self::WholeFragment(offset)),
             MapHeader::Index(index) => {
-                let index = lcluster::Lclusters::new(core, inode, index, header_at)?;
-                Ok(Self::Lclusters(Box::new(index)))
+                let index = lcluster::LclusterMap::new(inner, inode, index, header_at)?;
+                Ok(Self::LclusterMap(Box::new(index)))
             }
             MapHeader::Extents(table) => {
-                Ok(Self::Extents(extents::Extents::new(inode, table, header_at)?))
+                Ok(Self::ExtentTableMap(extents::ExtentTableMap::new(inode, table, header_at)?))
             }
         }
     }
 }
 
 /// Checks a cluster against the limits of the format and the declarations of the superblock.
-fn checked(core: &Core, cluster: Cluster) -> Result<Cluster> {
+fn checked(inner: &ImageInner, cluster: Cluster) -> Result<Cluster> {
     let (decoded, encoded) = (cluster.decoded_bytes, u64::from(cluster.id.encoded_bytes));
     let place = cluster.id.place.offset();
     if decoded > EXTENT_MAX_BYTES || encoded > u64::from(PCLUSTER_MAX_BYTES) {
@@ -189,7 +191,7 @@ fn checked(core: &Core, cluster: Cluster) -> Result<Cluster> {
         Coding::Plain { .. } if decoded > encoded => {
             Err(Error::new(ErrorKind::PlainTooLong { decoded, encoded }).at(place))
         }
-        Coding::Compressed(algorithm) if !core.compression.has(algorithm) => {
+        Coding::Compressed(algorithm) if !inner.compression.has(algorithm) => {
             Err(Error::new(ErrorKind::UndeclaredAlgorithm(algorithm)).at(place))
         }
         _ => Ok(cluster),
@@ -197,8 +199,8 @@ fn checked(core: &Core, cluster: Cluster) -> Result<Cluster> {
 }
 
 /// The coding of a stored extent that starts at `start` in its file.
-fn plain(core: &Core, is_interlaced: bool, start: u64) -> Coding {
-    let block = core.sb.block_size;
+fn plain(inner: &ImageInner, is_interlaced: bool, start: u64) -> Coding {
+    let block = inner.sb.block_size;
     let wrapped_bytes =
         if is_interlaced { block.bytes().saturating_sub(block.within(start)) } else { 0 };
     Coding::Plain { wrapped_bytes }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use ferrofs_ondisk::FileType;
 
-use super::census::Census;
+use super::link_counts::LinkCounts;
 use crate::error::{Error, ErrorKind};
-use crate::walk::{Node, Problem, Visit, Walk};
+use crate::walk::{PathError, TreeWalk, WalkEntry, WalkEvent};
 
 /// Work of a batch, in bytes to read; LZ4 decodes this in half a millisecond. Files that follow each other
 /// have their fragments in the same clusters: the shorter the batches, the more often two threads want
@@ -28,21 +28,21 @@ const PARTS_MAX: u64 = 4096;
 
 /// Work for one thread at a time.
 #[derive(Debug)]
-pub(super) enum Batch {
+pub(super) enum VerifyBatch {
     /// Inodes to verify, and what the walk found to be wrong on its way, in their order.
-    Inodes(Vec<Result<Node, Problem>>),
+    Inodes(Vec<Result<WalkEntry, PathError>>),
     /// A part of a file.
-    Part(Part),
+    FilePart(FilePart),
 }
 
 /// A part of a large file.
 #[derive(Debug)]
-pub(super) struct Part {
-    pub(super) node: Arc<Node>,
+pub(super) struct FilePart {
+    pub(super) node: Arc<WalkEntry>,
     pub(super) range: Range<u64>,
 }
 
-impl Part {
+impl FilePart {
     /// Whether what belongs to the file as a whole is verified with it.
     pub(super) fn is_first(&self) -> bool {
         self.range.start == 0
@@ -55,32 +55,32 @@ impl Part {
 
 /// Cuts a walk into batches.
 #[derive(Debug)]
-pub(super) struct Batches<'a> {
-    walk: Walk<'a>,
-    census: &'a mut Census,
+pub(super) struct VerifyBatches<'a> {
+    walk: TreeWalk<'a>,
+    link_counts: &'a mut LinkCounts,
     /// What is left of a large file.
-    large: Option<Part>,
+    large: Option<FilePart>,
     /// A large file that was met behind the inodes of the last batch.
-    next: Option<Node>,
+    next: Option<WalkEntry>,
     is_over: bool,
 }
 
-impl<'a> Batches<'a> {
-    pub(super) fn new(walk: Walk<'a>, census: &'a mut Census) -> Self {
-        Self { walk, census, large: None, next: None, is_over: false }
+impl<'a> VerifyBatches<'a> {
+    pub(super) fn new(walk: TreeWalk<'a>, link_counts: &'a mut LinkCounts) -> Self {
+        Self { walk, link_counts, large: None, next: None, is_over: false }
     }
 
     /// The next part of the large file that is at hand.
-    fn part(&mut self) -> Option<Part> {
+    fn part(&mut self) -> Option<FilePart> {
         if let Some(node) = self.next.take() {
             let range = 0..node.inode.size();
-            self.large = Some(Part { node: Arc::new(node), range });
+            self.large = Some(FilePart { node: Arc::new(node), range });
         }
         let rest = self.large.as_mut()?;
         let start = rest.range.start;
         let bytes = (rest.node.inode.size() / PARTS_MAX).max(PART_BYTES);
         let end = rest.range.end.min(start.saturating_add(bytes));
-        let part = Part { node: Arc::clone(&rest.node), range: start..end };
+        let part = FilePart { node: Arc::clone(&rest.node), range: start..end };
         rest.range.start = end;
         if part.is_last() {
             self.large = None;
@@ -89,20 +89,20 @@ impl<'a> Batches<'a> {
     }
 
     /// The inode of a visit, if it has to be verified; a large file is put aside.
-    fn inode(&mut self, visit: Visit) -> Option<Result<Node, Problem>> {
+    fn inode(&mut self, visit: WalkEvent) -> Option<Result<WalkEntry, PathError>> {
         let node = match visit {
-            Visit::Enter(node) => return Some(Ok(node)),
-            Visit::Leaf(node) => node,
-            Visit::Leave(_) => return None,
-            Visit::Problem(problem) => return Some(Err(problem)),
+            WalkEvent::Enter(node) => return Some(Ok(node)),
+            WalkEvent::Leaf(node) => node,
+            WalkEvent::Leave(_) => return None,
+            WalkEvent::Problem(problem) => return Some(Err(problem)),
         };
-        match self.census.meet(&node) {
+        match self.link_counts.meet(&node) {
             Ok(true) => {}
             Ok(false) => return None,
             Err(error) => {
                 // What is left cannot be verified as a whole.
                 self.is_over = true;
-                return Some(Err(Problem { path: node.path, error }));
+                return Some(Err(PathError { path: node.path, error }));
             }
         }
         let is_file = node.inode.file_type() == FileType::Regular;
@@ -114,12 +114,12 @@ impl<'a> Batches<'a> {
     }
 }
 
-impl Iterator for Batches<'_> {
-    type Item = Batch;
+impl Iterator for VerifyBatches<'_> {
+    type Item = VerifyBatch;
 
-    fn next(&mut self) -> Option<Batch> {
+    fn next(&mut self) -> Option<VerifyBatch> {
         if let Some(part) = self.part() {
-            return Some(Batch::Part(part));
+            return Some(VerifyBatch::FilePart(part));
         }
         let (mut inodes, mut bytes, mut paths) = (Vec::new(), 0u64, 0usize);
         while bytes < BATCH_BYTES && paths < PATHS_BYTES && self.next.is_none() && !self.is_over {
@@ -128,7 +128,7 @@ impl Iterator for Batches<'_> {
             let next = next.unwrap_or_else(|_| {
                 self.is_over = true;
                 let error = Error::new(ErrorKind::Panicked);
-                Some(Visit::Problem(Problem { path: Vec::new(), error }))
+                Some(WalkEvent::Problem(PathError { path: Vec::new(), error }))
             });
             let Some(visit) = next else {
                 self.is_over = true;
@@ -146,22 +146,30 @@ impl Iterator for Batches<'_> {
             paths = paths.saturating_add(path);
             inodes.push(found);
         }
-        if inodes.is_empty() { self.part().map(Batch::Part) } else { Some(Batch::Inodes(inodes)) }
+        if inodes.is_empty() {
+            self.part().map(VerifyBatch::FilePart)
+        } else {
+            Some(VerifyBatch::Inodes(inodes))
+        }
     }
 }
 
 /// Checks that the parts of a large file meet: the index of a damaged image can contradict itself from
 /// one place to the other.
 #[derive(Debug, Default)]
-pub(super) struct Seam {
+pub(super) struct ContinuityCheck {
     next: u64,
     has_failed: bool,
 }
 
-impl Seam {
+impl ContinuityCheck {
     /// What is wrong with the file up to the part that was read; only the first fault is reported, as
     /// by a reader that goes through it in one.
-    pub(super) fn join(&mut self, part: &Part, read: Result<Range<u64>, Error>) -> Option<Error> {
+    pub(super) fn join(
+        &mut self,
+        part: &FilePart,
+        read: Result<Range<u64>, Error>,
+    ) -> Option<Error> {
         if part.is_first() {
             *self = Self::default();
         }

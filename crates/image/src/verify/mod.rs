@@ -1,35 +1,35 @@
 //! Verifying a whole image: all metadata, and every byte of every file.
 
 mod batch;
-mod census;
+mod link_counts;
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ferrofs_ondisk::FileType;
-use ferrofs_workers::jobs::{Helpers, Ordered};
+use ferrofs_workers::jobs::{HelperBudget, OrderedPipeline};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::image::Core;
+use crate::image::ImageInner;
 use crate::inode::Inode;
-use crate::map::Map;
-use crate::pieces::Piece;
-use crate::walk::{Node, Problem, Walk};
-use batch::{Batch, Batches, Part, Seam};
-use census::Census;
+use crate::map::ExtentMap;
+use crate::pieces::FilePiece;
+use crate::walk::{PathError, TreeWalk, WalkEntry};
+use batch::{ContinuityCheck, FilePart, VerifyBatch, VerifyBatches};
+use link_counts::LinkCounts;
 
 /// What a verification reports on its way.
 #[derive(Debug)]
 pub enum VerifyEvent {
     /// Something is wrong.
-    Problem(Problem),
+    Problem(PathError),
     /// So much has been read.
-    Progress(Progress),
+    Progress(VerifyProgress),
 }
 
 /// How far a verification is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct VerifyProgress {
     /// Inodes that have been read.
     pub inodes: u64,
     /// Bytes of files that have been read, holes included.
@@ -51,66 +51,68 @@ pub struct VerifySummary {
 /// them; without a number, with one for each granted CPU. Events come on this thread, problems in the
 /// order of the walk.
 pub(crate) fn verify(
-    core: &Core,
+    inner: &ImageInner,
     path: &[u8],
     max_threads: Option<usize>,
     on_event: &mut dyn FnMut(VerifyEvent),
 ) -> VerifySummary {
-    let mut report = Report { on_event, progress: Progress::default(), problems: 0 };
-    if let Some(error) = truncation(core) {
+    let mut report = VerifyReport { on_event, progress: VerifyProgress::default(), problems: 0 };
+    if let Some(error) = truncation(inner) {
         report.problem(Vec::new(), error);
     }
-    let begun = Walk::new(core, path)
-        .and_then(|walk| Census::new(&core.engine.memory).map(|census| (walk, census)));
+    let begun = TreeWalk::new(inner, path).and_then(|walk| {
+        LinkCounts::new(&inner.engine.memory).map(|link_counts| (walk, link_counts))
+    });
     match begun {
-        Ok((walk, census)) => {
-            let census = verify_tree(core, max_threads, (walk, census), &mut report);
+        Ok((walk, link_counts)) => {
+            let link_counts = verify_tree(inner, max_threads, (walk, link_counts), &mut report);
             // Below another path than the root not all names of an inode need to be met.
             if path == b"/" {
-                census.wrong_counts().for_each(|problem| {
+                link_counts.wrong_counts().for_each(|problem| {
                     report.problem(problem.path, problem.error);
                 });
             }
         }
         Err(error) => report.problem(path.to_vec(), error),
     }
-    let Progress { inodes, bytes } = report.progress;
+    let VerifyProgress { inodes, bytes } = report.progress;
     VerifySummary { inodes, bytes, problems: report.problems }
 }
 
 fn verify_tree<'a>(
-    core: &'a Core,
+    inner: &'a ImageInner,
     max_threads: Option<usize>,
-    (walk, mut census): (Walk<'a>, Census),
-    report: &mut Report<'_>,
-) -> Census {
-    let threads = max_threads.unwrap_or_else(|| Helpers::process().total());
-    let mut seam = Seam::default();
-    let run = Ordered::new().max_threads(threads.min(core.engine.stations.count())).run(
-        Batches::new(walk, &mut census),
-        || (),
-        |(), batch| Ok::<_, std::convert::Infallible>(inspect(core, batch)),
-        |found| {
-            report.commit(found, &mut seam);
-            Ok(())
-        },
-    );
+    (walk, mut link_counts): (TreeWalk<'a>, LinkCounts),
+    report: &mut VerifyReport<'_>,
+) -> LinkCounts {
+    let threads = max_threads.unwrap_or_else(|| HelperBudget::process().total());
+    let mut continuity = ContinuityCheck::default();
+    let run =
+        OrderedPipeline::new().max_threads(threads.min(inner.engine.decode_slots.count())).run(
+            VerifyBatches::new(walk, &mut link_counts),
+            || (),
+            |(), batch| Ok::<_, std::convert::Infallible>(inspect(inner, batch)),
+            |found| {
+                report.commit(found, &mut continuity);
+                Ok(())
+            },
+        );
     match run {
-        Ok(_) => census,
+        Ok(_) => link_counts,
         Err(never) => match never {},
     }
 }
 
 /// What was found in a batch.
-enum Found {
-    Inodes { inodes: u64, bytes: u64, problems: Vec<Problem> },
-    Part { part: Part, read: Result<Range<u64>>, others: Vec<Error> },
+enum BatchResult {
+    Inodes { inodes: u64, bytes: u64, problems: Vec<PathError> },
+    FilePart { part: FilePart, read: Result<Range<u64>>, others: Vec<Error> },
 }
 
 /// Verifies a batch, on any thread. A source that panics is a problem like any other.
-fn inspect(core: &Core, batch: Batch) -> Found {
+fn inspect(inner: &ImageInner, batch: VerifyBatch) -> BatchResult {
     match batch {
-        Batch::Inodes(batch) => {
+        VerifyBatch::Inodes(batch) => {
             let (mut inodes, mut bytes, mut problems) = (0u64, 0u64, Vec::new());
             for one in batch {
                 let node = match one {
@@ -121,46 +123,46 @@ fn inspect(core: &Core, batch: Batch) -> Found {
                     }
                 };
                 inodes = inodes.saturating_add(1);
-                match contained(|| contents(core, &node.inode)) {
+                match contained(|| contents(inner, &node.inode)) {
                     Ok(read) => bytes = bytes.saturating_add(read),
-                    Err(error) => problems.push(Problem { path: node.path.clone(), error }),
+                    Err(error) => problems.push(PathError { path: node.path.clone(), error }),
                 }
-                if let Err(error) = contained(|| core.check_xattrs(&node.inode)) {
-                    problems.push(Problem { path: node.path, error });
+                if let Err(error) = contained(|| inner.check_xattrs(&node.inode)) {
+                    problems.push(PathError { path: node.path, error });
                 }
             }
-            Found::Inodes { inodes, bytes, problems }
+            BatchResult::Inodes { inodes, bytes, problems }
         }
-        Batch::Part(part) => {
-            let Node { inode, .. } = &*part.node;
+        VerifyBatch::FilePart(part) => {
+            let WalkEntry { inode, .. } = &*part.node;
             let mut others = Vec::new();
             let sound = if part.is_first() {
-                others.extend(contained(|| core.check_xattrs(inode)).err());
-                contained(|| Map::new(core, inode)?.check())
+                others.extend(contained(|| inner.check_xattrs(inode)).err());
+                contained(|| ExtentMap::new(inner, inode)?.check())
             } else {
                 Ok(())
             };
             let range = part.range.clone();
-            let read = sound.and_then(|()| contained(|| read_through(core, inode, range)));
-            Found::Part { part, read, others }
+            let read = sound.and_then(|()| contained(|| read_through(inner, inode, range)));
+            BatchResult::FilePart { part, read, others }
         }
     }
 }
 
 fn contained<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    // What a panic leaves half done is dropped here: a station, a ticket.
+    // What a panic leaves half done is dropped here: a slot, a permit.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(ErrorKind::Panicked.into()))
 }
 
 /// Reads the contents of an inode; answers how many bytes a file has.
-fn contents(core: &Core, inode: &Inode) -> Result<u64> {
+fn contents(inner: &ImageInner, inode: &Inode) -> Result<u64> {
     match inode.file_type() {
         FileType::Regular => {
-            Map::new(core, inode)?.check()?;
-            read_through(core, inode, 0..inode.size())?;
+            ExtentMap::new(inner, inode)?.check()?;
+            read_through(inner, inode, 0..inode.size())?;
             Ok(inode.size())
         }
-        FileType::Symlink => core.read_link(inode).map(|_| 0),
+        FileType::Symlink => inner.read_link(inode).map(|_| 0),
         // Only other names of it can be counted, and a directory has one of them.
         FileType::Directory if inode.nlink() == 0 => {
             let error = Error::new(ErrorKind::LinkCount { nlink: 0, names: 1 });
@@ -171,22 +173,22 @@ fn contents(core: &Core, inode: &Inode) -> Result<u64> {
 }
 
 /// Reads a range of a file, and nothing is done with it.
-fn read_through(core: &Core, inode: &Inode, range: Range<u64>) -> Result<Range<u64>> {
-    core.for_each_piece_in(inode, range, &mut |_: Piece<'_>| Ok::<(), Error>(()))
+fn read_through(inner: &ImageInner, inode: &Inode, range: Range<u64>) -> Result<Range<u64>> {
+    inner.for_each_piece_in(inode, range, &mut |_: FilePiece<'_>| Ok::<(), Error>(()))
 }
 
 /// The image, or a device that was given, is shorter than it says.
-pub(crate) fn truncation(core: &Core) -> Option<Error> {
-    let whole = core.engine.devices.primary().length();
-    let slots = core.slots.iter().zip(core.engine.devices.given_lengths());
+pub(crate) fn truncation(inner: &ImageInner) -> Option<Error> {
+    let whole = inner.engine.devices.primary().length();
+    let slots = inner.slots.iter().zip(inner.engine.devices.given_lengths());
     let devices = slots.map(|(slot, given)| match given {
         Some(length) => (slot.blocks, length),
         // A device that was not given has to lie behind the image.
         None => (slot.unified_block.saturating_add(slot.blocks), whole),
     });
-    let all = std::iter::once((core.sb.blocks, whole)).chain(devices);
+    let all = std::iter::once((inner.sb.blocks, whole)).chain(devices);
     for (blocks, length) in all {
-        let promised = core.sb.block_size.offset_of(blocks).unwrap_or(u64::MAX);
+        let promised = inner.sb.block_size.offset_of(blocks).unwrap_or(u64::MAX);
         if promised > length {
             return Some(Error::new(ErrorKind::Truncated { promised, length }).at(length));
         }
@@ -195,31 +197,33 @@ pub(crate) fn truncation(core: &Core) -> Option<Error> {
 }
 
 /// Tells the caller.
-struct Report<'a> {
+struct VerifyReport<'a> {
     on_event: &'a mut dyn FnMut(VerifyEvent),
-    progress: Progress,
+    progress: VerifyProgress,
     problems: u64,
 }
 
-impl Report<'_> {
+impl VerifyReport<'_> {
     fn problem(&mut self, path: Vec<u8>, error: Error) {
         self.problems = self.problems.saturating_add(1);
-        (self.on_event)(VerifyEvent::Problem(Problem { path, error }));
+        (self.on_event)(VerifyEvent::Problem(PathError { path, error }));
     }
 
-    fn commit(&mut self, found: Found, seam: &mut Seam) {
+    fn commit(&mut self, found: BatchResult, continuity: &mut ContinuityCheck) {
         match found {
-            Found::Inodes { inodes, bytes, problems } => {
+            BatchResult::Inodes { inodes, bytes, problems } => {
                 self.progress.inodes = self.progress.inodes.saturating_add(inodes);
                 self.progress.bytes = self.progress.bytes.saturating_add(bytes);
-                problems.into_iter().for_each(|Problem { path, error }| self.problem(path, error));
+                problems
+                    .into_iter()
+                    .for_each(|PathError { path, error }| self.problem(path, error));
             }
-            Found::Part { part, read, others } => {
+            BatchResult::FilePart { part, read, others } => {
                 if let Ok(covered) = &read {
                     let bytes = covered.end.saturating_sub(covered.start);
                     self.progress.bytes = self.progress.bytes.saturating_add(bytes);
                 }
-                let fault = seam.join(&part, read);
+                let fault = continuity.join(&part, read);
                 for error in fault.into_iter().chain(others) {
                     self.problem(part.node.path.clone(), error);
                 }

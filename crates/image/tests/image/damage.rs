@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ferrofs_image::{Image, OpenOptions, Source, VerifyEvent};
+use ferrofs_image::{Image, ImageSource, OpenOptions, VerifyEvent};
 use serde::Deserialize;
 
-use crate::manifest::{Set, beside};
+use crate::manifest::{ImageSet, beside};
 
 #[derive(Deserialize)]
-struct Corrupt {
+struct CorruptSet {
     images: Vec<CorruptImage>,
 }
 
@@ -51,7 +51,7 @@ fn the_corrupt_set_is_judged_as_it_should_be() {
         eprintln!("skipped: no set of corrupt images (FERROFS_CORRUPT)");
         return;
     };
-    let list: Corrupt = serde_json::from_slice(&text).unwrap();
+    let list: CorruptSet = serde_json::from_slice(&text).unwrap();
     for listed in &list.images {
         let found = problems(open_corrupt(&dir, listed));
         let must_fail = listed.expect != "any";
@@ -66,12 +66,12 @@ fn the_corrupt_set_is_judged_as_it_should_be() {
 fn mutated(bytes: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Result<Image, ferrofs_image::Error> {
     let mut bytes = bytes.to_vec();
     change(&mut bytes);
-    let source: Arc<dyn Source> = Arc::new(bytes);
+    let source: Arc<dyn ImageSource> = Arc::new(bytes);
     OpenOptions::new().ignore_checksum(true).open_sources(source, Vec::new())
 }
 
-fn carried(name: &str) -> Vec<u8> {
-    let set = Set::carried();
+fn corpus(name: &str) -> Vec<u8> {
+    let set = ImageSet::corpus();
     let listed = set.manifest.images.iter().find(|one| one.name == name).unwrap();
     std::fs::read(set.dir.join(&listed.file)).unwrap()
 }
@@ -79,7 +79,7 @@ fn carried(name: &str) -> Vec<u8> {
 #[test]
 fn any_truncation_is_noticed() {
     for name in ["plain", "lz4-ztail", "lz4hc-all-fragments"] {
-        let bytes = carried(name);
+        let bytes = corpus(name);
         let step = (bytes.len() / 40).max(1);
         for length in (0..bytes.len()).step_by(step) {
             let found = problems(mutated(&bytes, |bytes| bytes.truncate(length)));
@@ -92,7 +92,7 @@ fn any_truncation_is_noticed() {
 fn no_flipped_byte_of_metadata_does_harm() {
     for name in ["inline", "lz4-full", "48bit-lz4-8k-fragments", "metabox-lz4-prefix", "chunk-map"]
     {
-        let bytes = carried(name);
+        let bytes = corpus(name);
         let mut at = 1024;
         while at < bytes.len() {
             // The result is free; only a panic, an endless loop or a huge buffer would be wrong.
@@ -115,9 +115,9 @@ fn rewrite_inode(bytes: &mut [u8], nid: u64, size: u64, start_block: u32, layout
 
 #[test]
 fn a_hole_as_long_as_a_number_can_say_takes_no_time() {
-    let set = Set::carried();
+    let set = ImageSet::corpus();
     for (name, field) in [("metabox", 1024 + 128), ("lz4hc-all-fragments", 1024 + 96)] {
-        let bytes = carried(name);
+        let bytes = corpus(name);
         let listed = set.manifest.images.iter().find(|one| one.name == name).unwrap();
         let meta = set.open(listed).superblock().meta_offset().unwrap();
         assert_eq!(meta, 0, "{name}: nids count from the start");
@@ -132,8 +132,8 @@ fn a_hole_as_long_as_a_number_can_say_takes_no_time() {
 
 #[test]
 fn a_distance_forward_past_the_next_head_is_noticed() {
-    let bytes = carried("lz4-full");
-    let set = Set::carried();
+    let bytes = corpus("lz4-full");
+    let set = ImageSet::corpus();
     let listed = set.manifest.images.iter().find(|one| one.name == "lz4-full").unwrap();
     let sound = set.open(listed);
     assert!(problems(Ok(sound)).is_empty());

@@ -2,22 +2,22 @@
 
 use std::sync::Arc;
 
-use ferrofs_image::{ErrorKind, FileType, Image, OpenOptions, Piece, Source, VerifyEvent};
+use ferrofs_image::{ErrorKind, FilePiece, FileType, Image, ImageSource, OpenOptions, VerifyEvent};
 
-use crate::manifest::Set;
+use crate::manifest::ImageSet;
 
 fn bytes_of(name: &str) -> Vec<u8> {
-    let set = Set::carried();
+    let set = ImageSet::corpus();
     let listed = set.manifest.images.iter().find(|one| one.name == name).unwrap();
     std::fs::read(set.dir.join(&listed.file)).unwrap()
 }
 
 fn open(bytes: Vec<u8>) -> Result<Image, ferrofs_image::Error> {
-    OpenOptions::new().open_sources(Arc::new(bytes) as Arc<dyn Source>, Vec::new())
+    OpenOptions::new().open_sources(Arc::new(bytes) as Arc<dyn ImageSource>, Vec::new())
 }
 
 fn open_unchecked(bytes: Vec<u8>) -> Image {
-    let source: Arc<dyn Source> = Arc::new(bytes);
+    let source: Arc<dyn ImageSource> = Arc::new(bytes);
     OpenOptions::new().ignore_checksum(true).open_sources(source, Vec::new()).unwrap()
 }
 
@@ -88,11 +88,11 @@ fn a_link_count_that_no_names_explain_is_an_error() {
 #[test]
 fn a_trailing_hole_is_part_of_the_file() {
     let mut holes = 0;
-    for set in Set::all() {
+    for set in ImageSet::all() {
         for listed in &set.manifest.images {
             let image = set.open(listed);
             for visit in image.walk(b"/").unwrap() {
-                let ferrofs_image::Visit::Leaf(node) = visit else { continue };
+                let ferrofs_image::WalkEvent::Leaf(node) = visit else { continue };
                 if node.inode.file_type() != FileType::Regular {
                     continue;
                 }
@@ -101,8 +101,10 @@ fn a_trailing_hole_is_part_of_the_file() {
                 image
                     .for_each_piece(&node.inode, |piece| {
                         (end, ends_in_hole) = match piece {
-                            Piece::Data { offset, bytes } => (offset + bytes.len() as u64, false),
-                            Piece::Hole { offset, length } => (offset + length, true),
+                            FilePiece::Data { offset, bytes } => {
+                                (offset + bytes.len() as u64, false)
+                            }
+                            FilePiece::Hole { offset, length } => (offset + length, true),
                         };
                         Ok::<_, ferrofs_image::Error>(())
                     })
@@ -117,12 +119,12 @@ fn a_trailing_hole_is_part_of_the_file() {
 
 #[test]
 fn xattrs_without_a_value_do_not_end_the_list() {
-    let set = Set::carried();
+    let set = ImageSet::corpus();
     let mut followed = 0;
     for listed in &set.manifest.images {
         let image = set.open(listed);
         for visit in image.walk(b"/").unwrap() {
-            let ferrofs_image::Visit::Leaf(node) = visit else { continue };
+            let ferrofs_image::WalkEvent::Leaf(node) = visit else { continue };
             let xattrs = image.xattrs(&node.inode).unwrap();
             let empty = xattrs.iter().position(|xattr| xattr.value.is_empty());
             followed += empty.map_or(0, |at| xattrs.len() - at - 1);
@@ -133,7 +135,7 @@ fn xattrs_without_a_value_do_not_end_the_list() {
 
 #[test]
 fn a_flat_device_is_read_from_behind_the_image() {
-    let set = Set::carried();
+    let set = ImageSet::corpus();
     let listed = set.manifest.images.iter().find(|one| one.name == "tar-index-flat").unwrap();
     assert!(listed.devices.is_empty());
     let image = set.open(listed);
@@ -143,11 +145,11 @@ fn a_flat_device_is_read_from_behind_the_image() {
 
 #[test]
 fn nanoseconds_are_kept() {
-    let set = Set::carried();
+    let set = ImageSet::corpus();
     let listed = set.manifest.images.iter().find(|one| one.name == "extended").unwrap();
     let image = set.open(listed);
     let has_fraction = |visit| match visit {
-        ferrofs_image::Visit::Leaf(node) => node.inode.mtime().nanoseconds != 0,
+        ferrofs_image::WalkEvent::Leaf(node) => node.inode.mtime().nanoseconds != 0,
         _ => false,
     };
     assert!(image.walk(b"/").unwrap().any(has_fraction));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ferrofs_image::{ErrorKind, OpenOptions, Source, Visit};
+use ferrofs_image::{ErrorKind, ImageSource, OpenOptions, WalkEvent};
 
 /// Bytes between the directories of the image; each lies in one block with its entries.
 const SPACING: usize = 512;
@@ -48,20 +48,20 @@ fn image(depth: usize) -> Vec<u8> {
 
 #[test]
 fn a_tree_deeper_than_any_path_is_cut_off_and_reported() {
-    let source: Arc<dyn Source> = Arc::new(image(2000));
+    let source: Arc<dyn ImageSource> = Arc::new(image(2000));
     let image = OpenOptions::new().open_sources(source, Vec::new()).unwrap();
     let (mut entered, mut longest, mut reported) = (0, 0, 0);
     for visit in image.walk(b"/").unwrap() {
         match visit {
-            Visit::Enter(node) => {
+            WalkEvent::Enter(node) => {
                 entered += 1;
                 longest = longest.max(node.path.len());
             }
-            Visit::Problem(problem) => {
+            WalkEvent::Problem(problem) => {
                 assert!(matches!(problem.error.kind(), ErrorKind::PathTooLong), "{problem:?}");
                 reported += 1;
             }
-            Visit::Leaf(_) | Visit::Leave(_) => {}
+            WalkEvent::Leaf(_) | WalkEvent::Leave(_) => {}
         }
     }
     assert_eq!((entered, longest, reported), (257, 65_536, 1));

@@ -5,13 +5,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferrofs_image::workers::memory::{Budget, Policy, Refusals};
+use ferrofs_image::workers::memory::{AllocPolicy, Budget, FaultPlan};
 use ferrofs_image::{
-    DecodeWorkers, Error, ErrorKind, Image, Memory, Nid, OpenOptions, Source, SyncDecompress,
-    VerifyEvent, Visit,
+    DecodeWorkers, Error, ErrorKind, Image, ImageSource, MemoryPool, Nid, OpenOptions,
+    SyncDecompress, VerifyEvent, WalkEvent,
 };
 
-use crate::engine_sources::{Carried, Fault, Faulty, Watchdog, is_on_purpose, own_workers, whole};
+use crate::sources::{
+    CorpusImage, FaultySource, SourceFault, Watchdog, is_injected_panic, own_workers, whole,
+};
 
 /// Together every codec, fragments, tails among the metadata, and inodes in a metabox.
 const SOME: [&str; 3] = ["lz4hc-dedupe-fragments-ztail", "lzma-64k-all", "metabox-lz4-lzma-16k"];
@@ -21,13 +23,13 @@ const LIMIT_BYTES: u64 = 32 << 20;
 
 /// What came of everything that a user can do.
 #[derive(Default)]
-struct Outcome {
+struct FaultRun {
     errors: Vec<Error>,
     /// Panics of the medium that came through to the caller.
     panics: u64,
 }
 
-impl Outcome {
+impl FaultRun {
     /// Runs one thing that a user does.
     fn of<T>(&mut self, work: impl FnOnce() -> Result<T, Error>) -> Option<T> {
         match catch_unwind(AssertUnwindSafe(work)) {
@@ -37,7 +39,7 @@ impl Outcome {
                 None
             }
             Err(payload) => {
-                assert!(is_on_purpose(&*payload), "another panic than that of the medium");
+                assert!(is_injected_panic(&*payload), "another panic than that of the medium");
                 self.panics += 1;
                 None
             }
@@ -48,7 +50,7 @@ impl Outcome {
         let mut problems = Vec::new();
         self.of(|| {
             problems.extend(image.walk(b"/")?.filter_map(|visit| match visit {
-                Visit::Problem(problem) => Some(problem.error),
+                WalkEvent::Problem(problem) => Some(problem.error),
                 _ => None,
             }));
             Ok(())
@@ -92,18 +94,18 @@ impl Outcome {
         self.errors.append(&mut problems);
     }
 
-    fn everything(image: &Image, carried: &Carried) -> Self {
+    fn everything(image: &Image, corpus: &CorpusImage) -> Self {
         let mut outcome = Self::default();
         outcome.walk(image);
-        carried.files.iter().for_each(|file| outcome.file(image, file));
+        corpus.files.iter().for_each(|file| outcome.file(image, file));
         outcome.verify(image);
         outcome
     }
 }
 
 /// Nothing of the fault is left: what is read now is right.
-fn assert_sound(image: &Image, carried: &Carried, context: &str) {
-    carried.read_all(image, 30_000).unwrap_or_else(|error| panic!("{context}: {error}"));
+fn assert_sound(image: &Image, corpus: &CorpusImage, context: &str) {
+    corpus.read_all(image, 30_000).unwrap_or_else(|error| panic!("{context}: {error}"));
     let mut problems = Vec::new();
     image.verify(Some(2), &mut |event| problems.push(format!("{event:?}")));
     problems.retain(|event| event.contains("Problem"));
@@ -111,35 +113,37 @@ fn assert_sound(image: &Image, carried: &Carried, context: &str) {
 }
 
 fn options(workers: &DecodeWorkers, mode: SyncDecompress) -> OpenOptions {
-    let memory = Memory::new(LIMIT_BYTES).unwrap();
+    let memory = MemoryPool::new(LIMIT_BYTES).unwrap();
     OpenOptions::new().memory(&memory).workers(workers).sync_decompress(mode)
 }
 
 /// Has every read of an image go wrong, one after the other, each in an image of its own.
-fn every_read_goes_wrong(name: &str, fault: Fault, mode: SyncDecompress) {
-    let carried = Carried::new(name);
+fn every_read_goes_wrong(name: &str, fault: SourceFault, mode: SyncDecompress) {
+    let corpus = CorpusImage::new(name);
     let workers = own_workers();
-    let source = Arc::new(Faulty::new(&carried.bytes, fault));
+    let source = Arc::new(FaultySource::new(&corpus.bytes, fault));
     let mut came = 0;
     for before in 0.. {
         let context = format!("{name}, {fault:?}, {mode:?}, read {before}");
         source.plan(before);
-        let mut outcome = Outcome::default();
-        let shared: Arc<dyn Source> = source.clone();
+        let mut outcome = FaultRun::default();
+        let shared: Arc<dyn ImageSource> = source.clone();
         let opened = outcome.of(|| options(&workers, mode).open_sources(shared, Vec::new()));
         if let Some(image) = &opened {
-            let Outcome { errors, panics } = Outcome::everything(image, &carried);
+            let FaultRun { errors, panics } = FaultRun::everything(image, &corpus);
             outcome.errors.extend(errors);
             outcome.panics += panics;
         }
         let has_come = source.has_come();
         source.plan(i64::MAX - 1);
         if let Some(image) = &opened {
-            assert_sound(image, &carried, &context);
+            assert_sound(image, &corpus, &context);
         }
         let is_named = |error: &Error| match fault {
-            Fault::Error => matches!(error.kind(), ErrorKind::Io(_)) && error.offset().is_some(),
-            Fault::Panic => matches!(error.kind(), ErrorKind::Panicked),
+            SourceFault::Error => {
+                matches!(error.kind(), ErrorKind::Io(_)) && error.offset().is_some()
+            }
+            SourceFault::Panic => matches!(error.kind(), ErrorKind::Panicked),
         };
         assert!(outcome.errors.iter().all(is_named), "{context}: {:?}", outcome.errors);
         // None where it hit a worker, whose reader then did it itself, or what was only read ahead.
@@ -158,7 +162,7 @@ fn every_read_goes_wrong(name: &str, fault: Fault, mode: SyncDecompress) {
 fn any_read_of_the_medium_may_fail() {
     let _watchdog = Watchdog::new("reading while the medium fails");
     for name in SOME {
-        every_read_goes_wrong(name, Fault::Error, SyncDecompress::Auto);
+        every_read_goes_wrong(name, SourceFault::Error, SyncDecompress::Auto);
     }
 }
 
@@ -166,7 +170,7 @@ fn any_read_of_the_medium_may_fail() {
 fn any_read_of_the_medium_may_fail_with_the_other_codecs() {
     let _watchdog = Watchdog::new("reading while the medium fails");
     for name in OTHERS {
-        every_read_goes_wrong(name, Fault::Error, SyncDecompress::Auto);
+        every_read_goes_wrong(name, SourceFault::Error, SyncDecompress::Auto);
     }
 }
 
@@ -174,7 +178,7 @@ fn any_read_of_the_medium_may_fail_with_the_other_codecs() {
 fn any_read_of_the_medium_may_fail_on_a_worker() {
     let _watchdog = Watchdog::new("reading on workers while the medium fails");
     for name in SOME {
-        every_read_goes_wrong(name, Fault::Error, SyncDecompress::ForceOff);
+        every_read_goes_wrong(name, SourceFault::Error, SyncDecompress::ForceOff);
     }
 }
 
@@ -182,7 +186,7 @@ fn any_read_of_the_medium_may_fail_on_a_worker() {
 fn any_read_of_the_medium_may_panic() {
     let _watchdog = Watchdog::new("reading while the medium panics");
     for name in SOME {
-        every_read_goes_wrong(name, Fault::Panic, SyncDecompress::Auto);
+        every_read_goes_wrong(name, SourceFault::Panic, SyncDecompress::Auto);
     }
 }
 
@@ -190,7 +194,7 @@ fn any_read_of_the_medium_may_panic() {
 fn any_read_of_the_medium_may_panic_with_the_other_codecs() {
     let _watchdog = Watchdog::new("reading while the medium panics");
     for name in OTHERS {
-        every_read_goes_wrong(name, Fault::Panic, SyncDecompress::Auto);
+        every_read_goes_wrong(name, SourceFault::Panic, SyncDecompress::Auto);
     }
 }
 
@@ -198,48 +202,48 @@ fn any_read_of_the_medium_may_panic_with_the_other_codecs() {
 fn any_read_of_the_medium_may_panic_on_a_worker() {
     let _watchdog = Watchdog::new("reading on workers while the medium panics");
     for name in SOME {
-        every_read_goes_wrong(name, Fault::Panic, SyncDecompress::ForceOff);
+        every_read_goes_wrong(name, SourceFault::Panic, SyncDecompress::ForceOff);
     }
 }
 
 /// Panics of the medium pile up in one image that keeps nothing decoded: what each of them leaked, a
-/// station, a ticket, memory, would be missing in the end.
+/// decode slot, a permit, memory, would be missing in the end.
 fn panics_pile_up(name: &str, mode: SyncDecompress) {
-    let carried = Carried::new(name);
-    let source = Arc::new(Faulty::new(&carried.bytes, Fault::Panic));
-    let shared: Arc<dyn Source> = source.clone();
-    let memory = Memory::with_budget(Budget::with_stall(LIMIT_BYTES, Duration::from_secs(5)));
+    let corpus = CorpusImage::new(name);
+    let source = Arc::new(FaultySource::new(&corpus.bytes, SourceFault::Panic));
+    let shared: Arc<dyn ImageSource> = source.clone();
+    let memory = MemoryPool::with_budget(Budget::with_stall(LIMIT_BYTES, Duration::from_secs(5)));
     let memory = memory.unwrap();
     let tables = memory.budget().used_bytes();
     let options = OpenOptions::new().memory(&memory).workers(&own_workers());
-    let options = options.cached_bytes(0).sync_decompress(mode);
+    let options = options.cache_limit_bytes(0).sync_decompress(mode);
     let image = options.open_sources(shared, Vec::new()).unwrap();
     let fixed = memory.budget().used_bytes();
     let mut came = 0;
     for before in 0..24 {
-        // Stations give up what they read before, or there would be little left to read.
-        drop(memory.budget().charge(LIMIT_BYTES - fixed, Policy::MustSucceed).unwrap());
+        // ContextPool give up what they read before, or there would be little left to read.
+        drop(memory.budget().charge(LIMIT_BYTES - fixed, AllocPolicy::MustSucceed).unwrap());
         source.plan(before % 12);
-        for file in &carried.files {
-            Outcome::default().file(&image, file);
+        for file in &corpus.files {
+            FaultRun::default().file(&image, file);
         }
         came += u64::from(source.has_come());
     }
     assert!(came > 10, "{name}: only {came} panics came");
     source.plan(i64::MAX - 1);
     std::thread::scope(|scope| {
-        for _ in 0..2 * image.stations() {
-            scope.spawn(|| carried.read_all(&image, 30_000).unwrap());
+        for _ in 0..2 * image.decode_slots() {
+            scope.spawn(|| corpus.read_all(&image, 30_000).unwrap());
         }
     });
-    assert_sound(&image, &carried, name);
+    assert_sound(&image, &corpus, name);
     drop(image);
     // All of it can be had: nothing is charged for what is gone.
-    drop(memory.budget().charge(LIMIT_BYTES - tables, Policy::MustSucceed).unwrap());
+    drop(memory.budget().charge(LIMIT_BYTES - tables, AllocPolicy::MustSucceed).unwrap());
 }
 
 #[test]
-fn panics_leave_no_station_no_ticket_and_no_memory_behind() {
+fn panics_leave_no_slot_no_permit_and_no_memory_behind() {
     let _watchdog = Watchdog::new("reading after many panics");
     for name in ["lz4hc-dedupe-fragments-ztail", "deflate-fragments", "lzma"] {
         panics_pile_up(name, SyncDecompress::Auto);
@@ -249,29 +253,29 @@ fn panics_leave_no_station_no_ticket_and_no_memory_behind() {
 
 /// Refuses memory at every request, one after the other; answers how many errors there were.
 fn every_request_is_refused(name: &str, count: u64, step: usize) -> usize {
-    let carried = Carried::new(name);
+    let corpus = CorpusImage::new(name);
     let workers = own_workers();
     let mut errors = 0;
     for after in (0..).step_by(step) {
         let budget = Budget::with_stall(LIMIT_BYTES, Duration::from_millis(1));
-        let memory = Memory::with_budget(budget.clone()).unwrap();
+        let memory = MemoryPool::with_budget(budget.clone()).unwrap();
         let options = OpenOptions::new().memory(&memory).workers(&workers);
-        budget.refuse_on_purpose(Refusals { after, count });
-        let mut outcome = Outcome::default();
+        budget.inject_failures(FaultPlan { after, count });
+        let mut outcome = FaultRun::default();
         let opened =
-            outcome.of(|| options.open_sources(Arc::new(carried.bytes.clone()), Vec::new()));
+            outcome.of(|| options.open_sources(Arc::new(corpus.bytes.clone()), Vec::new()));
         if let Some(image) = &opened {
-            outcome.errors.extend(Outcome::everything(image, &carried).errors);
+            outcome.errors.extend(FaultRun::everything(image, &corpus).errors);
         }
-        let has_come = budget.refused_on_purpose() > 0;
+        let has_come = budget.injected_failures() > 0;
         let context = format!("{name}, request {after}");
         let is_named = |error: &Error| matches!(error.kind(), ErrorKind::OutOfMemory { .. });
         assert!(outcome.errors.iter().all(is_named), "{context}: {:?}", outcome.errors);
         assert!(has_come || outcome.errors.is_empty(), "{context}: {:?}", outcome.errors);
         errors += outcome.errors.len();
-        budget.refuse_on_purpose(Refusals::default());
+        budget.inject_failures(FaultPlan::default());
         if let Some(image) = &opened {
-            assert_sound(image, &carried, &context);
+            assert_sound(image, &corpus, &context);
         }
         if !has_come {
             break;

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use ferrofs_image::{Error, ErrorKind, Image, OpenOptions, Source, VerifyEvent};
+use ferrofs_image::{Error, ErrorKind, Image, ImageSource, OpenOptions, VerifyEvent};
 
-use crate::engine_sources::{Carried, Watchdog, own_workers};
+use crate::sources::{CorpusImage, Watchdog, own_workers};
 
 fn open(bytes: Vec<u8>) -> Result<Image, Error> {
-    let source: Arc<dyn Source> = Arc::new(bytes);
+    let source: Arc<dyn ImageSource> = Arc::new(bytes);
     let options = OpenOptions::new().ignore_checksum(true).workers(&own_workers());
     options.open_sources(source, Vec::new())
 }
@@ -54,7 +54,7 @@ fn problems(bytes: Vec<u8>) -> Vec<Error> {
 #[test]
 fn a_special_file_with_fragments_ends_in_an_error() {
     let _watchdog = Watchdog::new("special files with fragments");
-    let bytes = Carried::new("metabox-zstd-zd-fragments").bytes;
+    let bytes = CorpusImage::new("metabox-zstd-zd-fragments").bytes;
     assert!(problems(bytes.clone()).is_empty());
     for field in [PACKED, METABOX] {
         let at = header(&bytes, nid_at(&bytes, field));
@@ -73,7 +73,7 @@ fn a_special_file_with_fragments_ends_in_an_error() {
 
 #[test]
 fn a_special_file_inside_of_the_metabox_is_refused() {
-    let bytes = Carried::new("metabox-zstd-zd-fragments").bytes;
+    let bytes = CorpusImage::new("metabox-zstd-zd-fragments").bytes;
     for field in [PACKED, METABOX] {
         let mut bytes = bytes.clone();
         bytes[field + 7] |= 0x80;
@@ -84,7 +84,7 @@ fn a_special_file_inside_of_the_metabox_is_refused() {
 #[test]
 fn one_file_that_is_packed_and_metabox_at_once_ends_in_errors() {
     let _watchdog = Watchdog::new("a packed inode that is the metabox");
-    let bytes = Carried::new("metabox-zstd-zd-fragments").bytes;
+    let bytes = CorpusImage::new("metabox-zstd-zd-fragments").bytes;
     for (from, to) in [(PACKED, METABOX), (METABOX, PACKED)] {
         let mut bytes = bytes.clone();
         bytes.copy_within(from..from + 8, to);

@@ -2,14 +2,14 @@
 //! LZ4 extents go through a window of frames.
 
 use ferrofs_image::codec;
-use ferrofs_image::workers::memory::{Budget, Charge, Policy, Pressure, PressureSettings};
-use ferrofs_image::{Error, ErrorKind, Image, Memory, OpenOptions};
+use ferrofs_image::workers::memory::{AllocPolicy, Budget, Charge, Pressure, PressureSettings};
+use ferrofs_image::{Error, ErrorKind, Image, MemoryPool, OpenOptions};
 
-use crate::engine_sources::{Carried, Watchdog, files_of, own_workers, until};
-use crate::engine_writer::{Lz4, Numbers, Written};
+use crate::lz4_image::{Lz4Block, Lz4Image, XorshiftRng};
+use crate::sources::{CorpusImage, Watchdog, files_of, own_workers, wait_until};
 
 /// A watcher that finds the system short of memory, so that every request of best effort is refused.
-fn pressed(memory: &Memory) -> (Pressure, tempfile::TempDir) {
+fn pressed(memory: &MemoryPool) -> (Pressure, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("memory");
     std::fs::write(&file, "some avg10=99.00 avg60=99.00 avg300=99.00 total=1\n").unwrap();
@@ -25,11 +25,11 @@ fn pressed(memory: &Memory) -> (Pressure, tempfile::TempDir) {
 #[test]
 fn bytes_are_right_where_every_request_of_best_effort_is_refused() {
     let _watchdog = Watchdog::new("reading without best effort");
-    let written = Written::of_extents(65_535, &[40], 60_000);
-    let memory = Memory::new(64 << 20).unwrap();
+    let written = Lz4Image::of_extents(65_535, &[40], 60_000);
+    let memory = MemoryPool::new(64 << 20).unwrap();
     let _pressure = pressed(&memory);
     let image = written.open(&OpenOptions::new().memory(&memory).workers(&own_workers()));
-    let file = image.open_file(&Written::file(&image, 0)).unwrap();
+    let file = image.open_file(&Lz4Image::file(&image, 0)).unwrap();
     let text = &written.texts[0];
     let mut buffer = vec![0u8; 50_000];
     for (number, part) in text.chunks(50_000).enumerate() {
@@ -37,7 +37,7 @@ fn bytes_are_right_where_every_request_of_best_effort_is_refused() {
         assert!(buffer[..count] == *part, "read {number}");
         if number == 0 {
             // The reader is not so fast as to take everything back before a worker looks at it.
-            until("a prefetch is refused", || image.stats().cache.prefetch_dropped > 0);
+            wait_until("a prefetch is refused", || image.stats().cache.prefetch_dropped > 0);
         }
     }
     let stats = image.stats();
@@ -48,9 +48,9 @@ fn bytes_are_right_where_every_request_of_best_effort_is_refused() {
 
 /// Charges everything but `rest` bytes and the `fixed` ones that an image takes as long as it is open.
 /// What was only kept to be faster is given back for it.
-fn all_but(memory: &Memory, (fixed, rest): (u64, u64)) -> Charge {
+fn all_but(memory: &MemoryPool, (fixed, rest): (u64, u64)) -> Charge {
     let budget = memory.budget();
-    budget.charge(budget.limit_bytes() - fixed - rest, Policy::MustSucceed).unwrap()
+    budget.charge(budget.limit_bytes() - fixed - rest, AllocPolicy::MustSucceed).unwrap()
 }
 
 // Two readers that had their output and waited for input would wait for each other.
@@ -58,11 +58,11 @@ fn all_but(memory: &Memory, (fixed, rest): (u64, u64)) -> Charge {
 fn readers_that_need_more_than_there_is_take_turns() {
     let _watchdog = Watchdog::new("taking turns");
     let bytes = 3 << 20;
-    let written = Written::of_extents(65_535, &[1, 1], bytes);
+    let written = Lz4Image::of_extents(65_535, &[1, 1], bytes);
     for round in 0..10 {
         let stall = std::time::Duration::from_millis(500);
-        let memory = Memory::with_budget(Budget::with_stall(64 << 20, stall)).unwrap();
-        let image = written.open(&OpenOptions::new().memory(&memory).keeps_memory(true));
+        let memory = MemoryPool::with_budget(Budget::with_stall(64 << 20, stall)).unwrap();
+        let image = written.open(&OpenOptions::new().memory(&memory).retain_memory(true));
         // Room for two outputs, and for the input of none.
         let _rest = all_but(&memory, (memory.budget().used_bytes(), 2 * bytes as u64 + 4096));
         let begin = std::sync::Barrier::new(2);
@@ -70,7 +70,7 @@ fn readers_that_need_more_than_there_is_take_turns() {
             for number in 0..2 {
                 let (image, begin) = (&image, &begin);
                 scope.spawn(move || {
-                    let inode = Written::file(image, number);
+                    let inode = Lz4Image::file(image, number);
                     begin.wait();
                     image.for_each_piece::<Error>(&inode, |_| Ok(())).unwrap();
                 });
@@ -83,12 +83,12 @@ fn readers_that_need_more_than_there_is_take_turns() {
 /// Reads the end of an extent of more than 1 MiB with little memory; answers how many frames that took.
 fn frames_for_the_tail(distance: u16) -> u64 {
     let reach = if distance == 0 { u16::MAX } else { distance };
-    let mut written = Written::of_extents(reach, &[1], 3 << 20);
+    let mut written = Lz4Image::of_extents(reach, &[1], 3 << 20);
     declare(&mut written.bytes, distance);
-    let memory = Memory::new(Memory::MIN_BYTES).unwrap();
+    let memory = MemoryPool::new(MemoryPool::MIN_BYTES).unwrap();
     let image = written.open(&OpenOptions::new().memory(&memory));
     let fixed = memory.budget().used_bytes();
-    let inode = Written::file(&image, 0);
+    let inode = Lz4Image::file(&image, 0);
     let text = &written.texts[0];
     let mut buffer = vec![0u8; 4096];
     let _rest = all_but(&memory, (fixed, 700 << 10));
@@ -120,13 +120,13 @@ fn a_window_of_16k_takes_5_frames_at_most() {
 
 #[test]
 fn any_part_of_a_long_extent_is_the_same_through_a_window() {
-    let written = Written::of_extents(40_000, &[2], 600_000);
-    let memory = Memory::new(Memory::MIN_BYTES).unwrap();
-    let image = written.open(&OpenOptions::new().memory(&memory).cached_bytes(0));
+    let written = Lz4Image::of_extents(40_000, &[2], 600_000);
+    let memory = MemoryPool::new(MemoryPool::MIN_BYTES).unwrap();
+    let image = written.open(&OpenOptions::new().memory(&memory).cache_limit_bytes(0));
     let fixed = memory.budget().used_bytes();
-    let (inode, text) = (Written::file(&image, 0), &written.texts[0]);
+    let (inode, text) = (Lz4Image::file(&image, 0), &written.texts[0]);
     let _rest = all_but(&memory, (fixed, 400 << 10));
-    let mut numbers = Numbers(7);
+    let mut numbers = XorshiftRng(7);
     for _ in 0..60 {
         let at = numbers.index(text.len());
         let mut buffer = vec![0u8; 1 + numbers.index(60_000)];
@@ -158,12 +158,12 @@ fn open_unchecked(bytes: Vec<u8>, options: OpenOptions) -> Image {
 #[test]
 fn a_stream_that_reaches_farther_than_declared_is_refused() {
     for name in ["lz4", "lz4hc-64k", "lz4-dedupe", "48bit-lz4", "lz4hc-all-fragments"] {
-        let mut carried = Carried::new(name);
-        declare(&mut carried.bytes, 100);
-        let image = open_unchecked(carried.bytes, OpenOptions::new());
+        let mut corpus = CorpusImage::new(name);
+        declare(&mut corpus.bytes, 100);
+        let image = open_unchecked(corpus.bytes, OpenOptions::new());
         assert_eq!(image.compression().lz4_max_distance, Some(100), "{name}");
         let (mut refused, mut right) = (0, 0);
-        for (nid, expected) in &carried.files {
+        for (nid, expected) in &corpus.files {
             let inode = image.inode(*nid).unwrap();
             for (step, part) in expected.chunks(3000).enumerate() {
                 let mut buffer = vec![0u8; 3000];
@@ -186,19 +186,19 @@ fn a_stream_that_reaches_farther_than_declared_is_refused() {
 // A-P6, through a window: a frame that is used again is never read for what is gone.
 #[test]
 fn a_window_refuses_a_stream_that_reaches_out_of_it() {
-    let mut numbers = Numbers(3);
-    let mut block = Lz4::new(&mut numbers, 300_000, 1000);
+    let mut numbers = XorshiftRng(3);
+    let mut block = Lz4Block::new(&mut numbers, 300_000, 1000);
     // Back to what the window has let go of.
     block.encoded.truncate(block.encoded.len() - 14);
     block.text.truncate(block.text.len() - 13);
     block.sequence(b"far", 30_000, 5000);
     block.end();
     let far_at = block.text.len() - 5013;
-    let written = Written::new(1000, &[vec![block]]);
-    let memory = Memory::new(Memory::MIN_BYTES).unwrap();
-    let image = written.open(&OpenOptions::new().memory(&memory).cached_bytes(0));
+    let written = Lz4Image::new(1000, &[vec![block]]);
+    let memory = MemoryPool::new(MemoryPool::MIN_BYTES).unwrap();
+    let image = written.open(&OpenOptions::new().memory(&memory).cache_limit_bytes(0));
     let fixed = memory.budget().used_bytes();
-    let (inode, text) = (Written::file(&image, 0), &written.texts[0]);
+    let (inode, text) = (Lz4Image::file(&image, 0), &written.texts[0]);
     let mut buffer = vec![0u8; 4096];
     let mut both = |context: &str| {
         let error = image.read_at(&inode, far_at as u64, &mut buffer).unwrap_err();
@@ -223,7 +223,7 @@ fn read_by_many(name: &str, image: &Image, texts: &[(ferrofs_image::Nid, Vec<u8>
     std::thread::scope(|scope| {
         for seed in 1..=64 {
             scope.spawn(move || {
-                let mut numbers = Numbers(seed);
+                let mut numbers = XorshiftRng(seed);
                 for _ in 0..6 {
                     let (nid, text) = &texts[numbers.index(texts.len())];
                     let inode = image.inode(*nid).unwrap();
@@ -238,28 +238,28 @@ fn read_by_many(name: &str, image: &Image, texts: &[(ferrofs_image::Nid, Vec<u8>
     });
     let stats = image.stats();
     assert_eq!(stats.budget.gave_up, 0, "{name}");
-    assert!(stats.memory_peak_bytes <= Memory::MIN_BYTES, "{name}");
+    assert!(stats.memory_peak_bytes <= MemoryPool::MIN_BYTES, "{name}");
 }
 
 #[test]
 fn sixty_four_threads_read_every_codec_in_the_smallest_memory() {
     let _watchdog = Watchdog::new("sixty-four threads in the smallest memory");
     for name in ["lz4hc-64k", "deflate-fragments", "lzma-64k-all", "zstd-64k-fragments", "lzma"] {
-        let carried = Carried::new(name);
-        let memory = Memory::new(Memory::MIN_BYTES).unwrap();
-        let image = carried.open(&OpenOptions::new().memory(&memory));
-        read_by_many(name, &image, &carried.files);
+        let corpus = CorpusImage::new(name);
+        let memory = MemoryPool::new(MemoryPool::MIN_BYTES).unwrap();
+        let image = corpus.open(&OpenOptions::new().memory(&memory));
+        read_by_many(name, &image, &corpus.files);
     }
 }
 
 #[test]
 fn sixty_four_threads_read_extents_as_long_as_they_can_be_in_the_smallest_memory() {
     let _watchdog = Watchdog::new("sixty-four threads at long extents");
-    let mut numbers = Numbers(11);
-    let block = Lz4::new(&mut numbers, (12 << 20) - 4000, 65_535);
+    let mut numbers = XorshiftRng(11);
+    let block = Lz4Block::new(&mut numbers, (12 << 20) - 4000, 65_535);
     assert!(block.text.len() <= 12 << 20 && block.encoded.len() <= 1 << 20);
-    let written = Written::new(65_535, &[vec![block.clone()], vec![block]]);
-    let memory = Memory::new(Memory::MIN_BYTES).unwrap();
+    let written = Lz4Image::new(65_535, &[vec![block.clone()], vec![block]]);
+    let memory = MemoryPool::new(MemoryPool::MIN_BYTES).unwrap();
     let image = written.open(&OpenOptions::new().memory(&memory));
     let nids = files_of(&image).into_iter().map(|inode| inode.nid());
     let texts: Vec<_> = nids.zip(written.texts.iter().cloned()).collect();

@@ -3,21 +3,23 @@
 
 use std::sync::Arc;
 
-use ferrofs_image::{File, Image, OpenOptions, Source, SyncDecompress};
+use ferrofs_image::{Image, ImageSource, OpenFile, OpenOptions, SyncDecompress};
 
-use crate::engine_sources::{Carried, Fault, Faulty, Gate, Watchdog, own_workers, until};
-use crate::engine_writer::{Numbers, Written};
+use crate::lz4_image::{Lz4Image, XorshiftRng};
+use crate::sources::{
+    BlockingSource, CorpusImage, FaultySource, SourceFault, Watchdog, own_workers, wait_until,
+};
 
 #[test]
 fn a_file_reads_like_its_image_in_any_order() {
     let _watchdog = Watchdog::new("reading files in any order");
-    let mut numbers = Numbers(17);
+    let mut numbers = XorshiftRng(17);
     let workers = own_workers();
     for name in ["lz4hc-64k", "lzma-64k-ztail", "zstd-64k-fragments", "deflate-fragments", "inline"]
     {
-        let carried = Carried::new(name);
-        let image = carried.open(&OpenOptions::new().workers(&workers));
-        for (nid, expected) in &carried.files {
+        let corpus = CorpusImage::new(name);
+        let image = corpus.open(&OpenOptions::new().workers(&workers));
+        for (nid, expected) in &corpus.files {
             let file = image.open_file(&image.inode(*nid).unwrap()).unwrap();
             let mut at = 0;
             for _ in 0..12 {
@@ -37,9 +39,9 @@ fn a_file_reads_like_its_image_in_any_order() {
 #[test]
 fn what_is_read_ahead_of_a_sequential_reader_is_used() {
     let _watchdog = Watchdog::new("reading ahead of a sequential reader");
-    let written = Written::of_extents(65_535, &[40], 64 << 10);
+    let written = Lz4Image::of_extents(65_535, &[40], 64 << 10);
     let image = written.open(&OpenOptions::new().workers(&own_workers()));
-    let file = image.open_file(&Written::file(&image, 0)).unwrap();
+    let file = image.open_file(&Lz4Image::file(&image, 0)).unwrap();
     let text = &written.texts[0];
     assert!(text.len() > 2 << 20);
     let mut buffer = vec![0u8; 64 << 10];
@@ -50,7 +52,7 @@ fn what_is_read_ahead_of_a_sequential_reader_is_used() {
         if number == 0 {
             // The machine may be so busy that a reader who does not wait is always first.
             let came = || image.stats().cache;
-            until("something is fetched", || came().prefetched > before.prefetched);
+            wait_until("something is fetched", || came().prefetched > before.prefetched);
         }
     }
     let stats = image.stats();
@@ -61,7 +63,7 @@ fn what_is_read_ahead_of_a_sequential_reader_is_used() {
 }
 
 /// Reads a file whose clusters follow each other, in pieces; answers how many clusters workers decoded.
-fn on_workers(file: &File, image: &Image, text: &[u8]) -> u64 {
+fn on_workers(file: &OpenFile, image: &Image, text: &[u8]) -> u64 {
     let mut buffer = vec![0u8; 512 << 10];
     for (number, part) in text.chunks(512 << 10).enumerate() {
         let count = file.read_at((number as u64) << 19, &mut buffer).unwrap();
@@ -72,12 +74,12 @@ fn on_workers(file: &File, image: &Image, text: &[u8]) -> u64 {
 
 #[test]
 fn lz4_is_left_to_readers_that_keep_what_they_read() {
-    let _watchdog = Watchdog::new("reading LZ4 that is not handed out");
-    let written = Written::of_extents(65_535, &[80], 64 << 10);
-    let (text, kept) = (&written.texts[0], OpenOptions::new().reads_are_kept(true));
+    let _watchdog = Watchdog::new("reading LZ4 that is not offloaded");
+    let written = Lz4Image::of_extents(65_535, &[80], 64 << 10);
+    let (text, kept) = (&written.texts[0], OpenOptions::new().caller_caches(true));
     let read = |options: OpenOptions| {
         let image = written.open(&options.workers(&own_workers()));
-        let file = image.open_file(&Written::file(&image, 0)).unwrap();
+        let file = image.open_file(&Lz4Image::file(&image, 0)).unwrap();
         (on_workers(&file, &image, text), image.stats().cache.prefetched)
     };
     assert_eq!(read(kept.clone()), (0, 0));
@@ -85,24 +87,24 @@ fn lz4_is_left_to_readers_that_keep_what_they_read() {
     let (forced, _) = read(kept.sync_decompress(SyncDecompress::ForceOff));
     assert!(forced > 0);
     // For anybody else workers help, unless they come too late each time.
-    until("workers help", || read(OpenOptions::new()).0 > 0);
+    wait_until("workers help", || read(OpenOptions::new()).0 > 0);
 }
 
 /// A byte of the fifth extent of a gated file.
 const HELD_UP: usize = 180_000;
 
 /// A file of extents of 40 KiB and a little more, whose fifth one and all behind it are held up; its
-/// second read asks for three of those in one errand, and a worker stands before the gate.
-fn gated() -> (Written, Arc<Gate>, Image, File) {
-    let written = Written::of_extents(65_535, &[20], 40 << 10);
+/// second read asks for three of those in one batch, and a worker stands before the gate.
+fn gated() -> (Lz4Image, Arc<BlockingSource>, Image, OpenFile) {
+    let written = Lz4Image::of_extents(65_535, &[20], 40 << 10);
     let range = written.clusters[0][4]..u64::MAX;
-    let gate = Arc::new(Gate::new(written.bytes.clone(), range));
-    let source: Arc<dyn Source> = gate.clone();
+    let gate = Arc::new(BlockingSource::new(written.bytes.clone(), range));
+    let source: Arc<dyn ImageSource> = gate.clone();
     let image = written.open_as(&OpenOptions::new().workers(&own_workers()), source);
-    let file = image.open_file(&Written::file(&image, 0)).unwrap();
+    let file = image.open_file(&Lz4Image::file(&image, 0)).unwrap();
     let mut buffer = vec![0u8; 8192];
     assert_eq!(file.read_at(0, &mut buffer[..4096]).unwrap(), 4096);
-    until("the first four are there or with the reader", || {
+    wait_until("the first four are there or with the reader", || {
         let cache = image.stats().cache;
         cache.prefetched + cache.prefetch_dropped + cache.taken_over >= 4
     });
@@ -114,7 +116,7 @@ fn gated() -> (Written, Arc<Gate>, Image, File) {
 
 fn assert_all_is_read(image: &Image, text: &[u8]) {
     let mut buffer = vec![0u8; text.len()];
-    let inode = Written::file(image, 0);
+    let inode = Lz4Image::file(image, 0);
     assert_eq!(image.read_at(&inode, 0, &mut buffer).unwrap(), buffer.len());
     assert!(buffer == text);
 }
@@ -128,7 +130,7 @@ fn a_jump_gives_up_what_no_worker_has_begun() {
     let text = &written.texts[0];
     assert_eq!(file.read_at(text.len() as u64, &mut [0; 10]).unwrap(), 0);
     gate.open();
-    until("the rest is given up", || image.stats().cache.prefetch_dropped >= before + 2);
+    wait_until("the rest is given up", || image.stats().cache.prefetch_dropped >= before + 2);
     assert_all_is_read(&image, text);
 }
 
@@ -139,7 +141,7 @@ fn a_file_that_goes_gives_up_what_no_worker_has_begun() {
     let before = image.stats().cache.prefetch_dropped;
     drop(file);
     gate.open();
-    until("the rest is given up", || image.stats().cache.prefetch_dropped >= before + 2);
+    wait_until("the rest is given up", || image.stats().cache.prefetch_dropped >= before + 2);
     assert_all_is_read(&image, &written.texts[0]);
 }
 
@@ -152,19 +154,19 @@ fn a_reader_joins_a_prefetch_that_runs() {
     let before = image.stats();
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
-            let inode = Written::file(&image, 0);
+            let inode = Lz4Image::file(&image, 0);
             let mut buffer = vec![0u8; 5000];
             let count = image.read_at(&inode, HELD_UP as u64, &mut buffer).unwrap();
             assert!(buffer[..count] == text[HELD_UP..HELD_UP + 5000]);
         });
         let joined = || image.stats().cache.upgraded > before.cache.upgraded;
-        until("the reader waits", joined);
+        wait_until("the reader waits", joined);
         gate.open();
         reader.join().unwrap();
     });
     let stats = image.stats();
     assert!(stats.cache.prefetch_used > before.cache.prefetch_used, "{:?}", stats.cache);
-    assert_eq!(stats.cache.gone, before.cache.gone);
+    assert_eq!(stats.cache.abandoned, before.cache.abandoned);
 }
 
 // A-R3, end to end: a demand takes over what lies behind another one in the worker's hands.
@@ -176,7 +178,7 @@ fn a_reader_takes_over_what_a_worker_has_not_begun() {
     let at = HELD_UP + (43 << 10);
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
-            let inode = Written::file(&image, 0);
+            let inode = Lz4Image::file(&image, 0);
             let mut buffer = vec![0u8; 5000];
             let count = image.read_at(&inode, at as u64, &mut buffer).unwrap();
             assert!(buffer[..count] == text[at..at + 5000]);
@@ -194,16 +196,16 @@ fn a_reader_takes_over_what_a_worker_has_not_begun() {
 #[test]
 fn a_medium_that_fails_ahead_of_the_reader_fails_no_read() {
     let _watchdog = Watchdog::new("a medium that fails ahead of the reader");
-    let written = Written::of_extents(65_535, &[40], 64 << 10);
-    for fault in [Fault::Error, Fault::Panic] {
-        let source = Arc::new(Faulty::new(&written.bytes, fault));
-        let shared: Arc<dyn Source> = source.clone();
+    let written = Lz4Image::of_extents(65_535, &[40], 64 << 10);
+    for fault in [SourceFault::Error, SourceFault::Panic] {
+        let source = Arc::new(FaultySource::new(&written.bytes, fault));
+        let shared: Arc<dyn ImageSource> = source.clone();
         let image = written.open_as(&OpenOptions::new().workers(&own_workers()), shared);
-        let file = image.open_file(&Written::file(&image, 0)).unwrap();
+        let file = image.open_file(&Lz4Image::file(&image, 0)).unwrap();
         let mut buffer = vec![0u8; 4096];
         file.read_at(0, &mut buffer).unwrap();
         let cache = || image.stats().cache;
-        until("the first three are there or with the reader", || {
+        wait_until("the first three are there or with the reader", || {
             cache().prefetched + cache().prefetch_dropped + cache().taken_over >= 3
         });
         // What this one reads is there; the next read of the medium is a worker's, ahead of it.
@@ -211,8 +213,8 @@ fn a_medium_that_fails_ahead_of_the_reader_fails_no_read() {
         source.plan(0);
         assert_eq!(file.read_at(4096, &mut buffer).unwrap(), 4096);
         assert!(buffer == written.texts[0][4096..8192]);
-        until("the medium fails", || source.has_come());
-        until("a prefetch is dropped", || cache().prefetch_dropped > dropped);
+        wait_until("the medium fails", || source.has_come());
+        wait_until("a prefetch is dropped", || cache().prefetch_dropped > dropped);
         source.plan(i64::MAX - 1);
         let mut whole = vec![0u8; written.texts[0].len()];
         assert_eq!(file.read_at(0, &mut whole).unwrap(), whole.len());

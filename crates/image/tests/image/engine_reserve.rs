@@ -1,19 +1,19 @@
 //! Reading with a reserve: once it is resident it goes round, and nothing more is taken from the system.
 
-use ferrofs_image::{Image, Memory, OpenOptions, SyncDecompress};
+use ferrofs_image::{Image, MemoryPool, OpenOptions, SyncDecompress};
 
-use crate::engine_sources::{Watchdog, own_workers};
-use crate::engine_writer::Written;
+use crate::lz4_image::Lz4Image;
+use crate::sources::{Watchdog, own_workers};
 
 const PAGES: u32 = 256;
 const RESERVED_BYTES: u64 = 1 << 20;
 
-fn reserve() -> Memory {
-    Memory::with_reserve(64 << 20, PAGES, 2).unwrap()
+fn reserve() -> MemoryPool {
+    MemoryPool::with_reserve(64 << 20, PAGES, 2).unwrap()
 }
 
-fn read_through(image: &Image, written: &Written, number: usize) {
-    let inode = Written::file(image, number);
+fn read_through(image: &Image, written: &Lz4Image, number: usize) {
+    let inode = Lz4Image::file(image, number);
     for (step, part) in written.texts[number].chunks(64 << 10).enumerate() {
         let mut buffer = image.demand_buffer(64 << 10).unwrap();
         let count = image.read_at(&inode, (step as u64) << 16, &mut buffer).unwrap();
@@ -25,15 +25,15 @@ fn read_through(image: &Image, written: &Written, number: usize) {
 #[test]
 fn what_was_kept_longest_makes_room_before_anything_is_mapped() {
     let _watchdog = Watchdog::new("a reserve that goes round");
-    let written = Written::of_extents(65_535, &[100, 100], 90_000);
+    let written = Lz4Image::of_extents(65_535, &[100, 100], 90_000);
     let memory = reserve();
-    let image = written.open(&OpenOptions::new().memory(&memory).keeps_memory(true));
+    let image = written.open(&OpenOptions::new().memory(&memory).retain_memory(true));
     read_through(&image, &written, 0);
-    let counts = memory.buffer_counts();
+    let counts = memory.buffer_stats();
     let resident = memory.budget().used_bytes();
     read_through(&image, &written, 1);
-    assert_eq!(memory.buffer_counts().mapped, counts.mapped, "{:?}", memory.buffer_counts());
-    assert!(memory.buffer_counts().from_idle > counts.from_idle + 100);
+    assert_eq!(memory.buffer_stats().mapped, counts.mapped, "{:?}", memory.buffer_stats());
+    assert!(memory.buffer_stats().from_idle > counts.from_idle + 100);
     assert_eq!(memory.budget().used_bytes(), resident);
     let stats = image.stats();
     assert!(stats.cached_bytes > RESERVED_BYTES / 2, "it is filled and used: {stats:?}");
@@ -42,9 +42,9 @@ fn what_was_kept_longest_makes_room_before_anything_is_mapped() {
 
 #[test]
 fn without_a_reserve_the_cache_takes_what_the_budget_has() {
-    let written = Written::of_extents(65_535, &[100, 100], 90_000);
-    let memory = Memory::new(64 << 20).unwrap();
-    let image = written.open(&OpenOptions::new().memory(&memory).keeps_memory(true));
+    let written = Lz4Image::of_extents(65_535, &[100, 100], 90_000);
+    let memory = MemoryPool::new(64 << 20).unwrap();
+    let image = written.open(&OpenOptions::new().memory(&memory).retain_memory(true));
     read_through(&image, &written, 0);
     read_through(&image, &written, 1);
     assert!(image.stats().cached_bytes > 16 << 20, "{:?}", image.stats());
@@ -52,35 +52,35 @@ fn without_a_reserve_the_cache_takes_what_the_budget_has() {
 
 #[test]
 fn best_effort_maps_no_more_than_the_reserve_and_leaves_a_share() {
-    let written = Written::of_extents(65_535, &[1], 90_000);
+    let written = Lz4Image::of_extents(65_535, &[1], 90_000);
     let memory = reserve();
     let image = written.open(&OpenOptions::new().memory(&memory));
     assert_eq!(memory.prefault(1).unwrap(), RESERVED_BYTES);
-    let mapped = memory.buffer_counts().mapped;
-    let spare: Vec<_> = std::iter::from_fn(|| image.spare_buffer(4096)).collect();
+    let mapped = memory.buffer_stats().mapped;
+    let spare: Vec<_> = std::iter::from_fn(|| image.best_effort_buffer(4096)).collect();
     assert!(!spare.is_empty());
     let left = memory.idle_bytes();
     let share = memory.reserve_share().unwrap();
     assert_eq!(share, RESERVED_BYTES / 4);
     assert!((share..share + (64 << 10)).contains(&left), "{left}");
     drop(image.demand_buffer(4096).unwrap());
-    assert_eq!(memory.buffer_counts().mapped, mapped, "what was left served who must have it");
+    assert_eq!(memory.buffer_stats().mapped, mapped, "what was left served who must have it");
     // Without a reserve free bytes of the budget will do.
-    let free = Memory::new(64 << 20).unwrap();
+    let free = MemoryPool::new(64 << 20).unwrap();
     let image = written.open(&OpenOptions::new().memory(&free));
-    assert!(image.spare_buffer(4096).is_some());
+    assert!(image.best_effort_buffer(4096).is_some());
 }
 
 #[test]
 fn best_effort_takes_what_the_cache_kept() {
-    let written = Written::of_extents(65_535, &[100], 90_000);
+    let written = Lz4Image::of_extents(65_535, &[100], 90_000);
     let memory = reserve();
-    let image = written.open(&OpenOptions::new().memory(&memory).keeps_memory(true));
+    let image = written.open(&OpenOptions::new().memory(&memory).retain_memory(true));
     read_through(&image, &written, 0);
-    let (mapped, cached) = (memory.buffer_counts().mapped, image.stats().cached_bytes);
+    let (mapped, cached) = (memory.buffer_stats().mapped, image.stats().cached_bytes);
     assert!(memory.idle_bytes() < RESERVED_BYTES / 4, "the cache has it");
-    assert!(image.spare_buffer(4096).is_some());
-    assert_eq!(memory.buffer_counts().mapped, mapped);
+    assert!(image.best_effort_buffer(4096).is_some());
+    assert_eq!(memory.buffer_stats().mapped, mapped);
     assert!(image.stats().cached_bytes < cached);
 }
 
@@ -98,13 +98,13 @@ fn an_extent_of_more_than_a_share_of_the_reserve_goes_through_a_window() {
         (60_000, PAGES / 16, 2, false),
         (80_000, PAGES / 16, 2, true),
     ] {
-        let written = Written::of_extents(65_535, &[2], bytes);
-        let memory = Memory::with_reserve(64 << 20, pages, readers).unwrap();
+        let written = Lz4Image::of_extents(65_535, &[2], bytes);
+        let memory = MemoryPool::with_reserve(64 << 20, pages, readers).unwrap();
         let options = OpenOptions::new().memory(&memory).workers(&own_workers());
         let image = written.open(&options);
         read_through(&image, &written, 0);
         assert_eq!(image.stats().clusters_windowed > 0, is_windowed, "{bytes} of {pages}");
-        assert_eq!(memory.frame_counts().leases() > 0, is_windowed, "{bytes} of {pages}");
+        assert_eq!(memory.frame_stats().leases() > 0, is_windowed, "{bytes} of {pages}");
     }
 }
 
@@ -112,27 +112,30 @@ fn an_extent_of_more_than_a_share_of_the_reserve_goes_through_a_window() {
 #[test]
 fn a_reserve_that_was_faulted_in_serves_long_extents() {
     let _watchdog = Watchdog::new("long extents from short blocks");
-    let written = Written::of_extents(65_535, &[60], 120_000);
-    let memory = Memory::with_reserve(64 << 20, 4 * PAGES, 2).unwrap();
-    let image = written.open(&OpenOptions::new().memory(&memory).keeps_memory(true));
+    let written = Lz4Image::of_extents(65_535, &[60], 120_000);
+    let memory = MemoryPool::with_reserve(64 << 20, 4 * PAGES, 2).unwrap();
+    let image = written.open(&OpenOptions::new().memory(&memory).retain_memory(true));
     let before = memory.budget().used_bytes();
     assert_eq!(memory.prefault(1).unwrap(), 4 * RESERVED_BYTES);
     read_through(&image, &written, 0);
     let stats = image.stats();
     assert!(stats.cached_bytes > 2 * RESERVED_BYTES, "most of it is used: {stats:?}");
     let resident = memory.budget().used_bytes() - before;
-    assert!(resident <= 5 * RESERVED_BYTES, "{resident}: a station's window more than the reserve");
+    assert!(
+        resident <= 5 * RESERVED_BYTES,
+        "{resident}: a decode_slot's window more than the reserve"
+    );
 }
 
 #[test]
 fn what_was_decoded_ahead_is_not_pushed_out_before_it_is_read() {
     let _watchdog = Watchdog::new("readahead from a reserve");
-    let written = Written::of_extents(65_535, &[100], 60_000);
-    let decoded = |memory: &Memory| {
+    let written = Lz4Image::of_extents(65_535, &[100], 60_000);
+    let decoded = |memory: &MemoryPool| {
         let options = OpenOptions::new().memory(memory).workers(&own_workers());
-        let options = options.reads_are_kept(true).sync_decompress(SyncDecompress::ForceOff);
+        let options = options.caller_caches(true).sync_decompress(SyncDecompress::ForceOff);
         let image = written.open(&options);
-        let file = image.open_file(&Written::file(&image, 0)).unwrap();
+        let file = image.open_file(&Lz4Image::file(&image, 0)).unwrap();
         let mut buffer = vec![0; 64 << 10];
         for (step, part) in written.texts[0].chunks(64 << 10).enumerate() {
             assert_eq!(file.read_at((step as u64) << 16, &mut buffer).unwrap(), part.len());
@@ -140,7 +143,7 @@ fn what_was_decoded_ahead_is_not_pushed_out_before_it_is_read() {
         }
         (image.stats().clusters_decoded, image.stats().cache)
     };
-    let (free, free_cache) = decoded(&Memory::new(64 << 20).unwrap());
+    let (free, free_cache) = decoded(&MemoryPool::new(64 << 20).unwrap());
     let (bounded, cache) = decoded(&reserve());
     assert!(
         bounded <= free + free / 20,

@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ferrofs_image::workers::cpus::CpuSet;
-use ferrofs_image::{DecodeWorkers, Image, OpenOptions, Source, SyncDecompress};
+use ferrofs_image::{DecodeWorkers, Image, ImageSource, OpenOptions, SyncDecompress};
 
-use crate::engine_sources::{Carried, Noting, Watchdog, own_workers, until};
-use crate::engine_writer::Written;
+use crate::lz4_image::Lz4Image;
+use crate::sources::{CorpusImage, RecordingSource, Watchdog, own_workers, wait_until};
 
 /// An image of a file with 32 extents of 4,096 bytes and more, opened with workers of its own.
-fn noted(mode: SyncDecompress) -> (Written, Arc<Noting>, Image) {
-    let written = Written::of_extents(65_535, &[32], 4096);
-    let noting = Arc::new(Noting::new(written.bytes.clone(), written.clusters[0][0]));
+fn noted(mode: SyncDecompress) -> (Lz4Image, Arc<RecordingSource>, Image) {
+    let written = Lz4Image::of_extents(65_535, &[32], 4096);
+    let noting = Arc::new(RecordingSource::new(written.bytes.clone(), written.clusters[0][0]));
     let options = OpenOptions::new().workers(&own_workers()).sync_decompress(mode);
-    let source: Arc<dyn Source> = noting.clone();
+    let source: Arc<dyn ImageSource> = noting.clone();
     let image = written.open_as(&options, source);
     (written, noting, image)
 }
@@ -22,7 +22,7 @@ fn noted(mode: SyncDecompress) -> (Written, Arc<Noting>, Image) {
 /// Reads `count` bytes from the start; answers whether each read of data was a worker's.
 fn readers(mode: SyncDecompress, count: usize) -> Vec<bool> {
     let (written, noting, image) = noted(mode);
-    let inode = Written::file(&image, 0);
+    let inode = Lz4Image::file(&image, 0);
     assert_eq!(noting.take(), [false; 0], "finding a file reads no data");
     let mut buffer = vec![0u8; count];
     assert_eq!(image.read_at(&inode, 0, &mut buffer).unwrap(), count);
@@ -56,11 +56,11 @@ fn a_read_of_12_289_bytes_goes_to_workers_when_forced_on() {
 #[test]
 fn without_workers_everything_is_decoded_on_the_thread_that_reads() {
     for mode in [SyncDecompress::Auto, SyncDecompress::ForceOn, SyncDecompress::ForceOff] {
-        let written = Written::of_extents(65_535, &[32], 64 << 10);
+        let written = Lz4Image::of_extents(65_535, &[32], 64 << 10);
         let none = DecodeWorkers::none();
         let options = OpenOptions::new().workers(&none).sync_decompress(mode);
         let image = written.open(&options);
-        let inode = Written::file(&image, 0);
+        let inode = Lz4Image::file(&image, 0);
         let file = image.open_file(&inode).unwrap();
         let mut buffer = vec![0u8; 128 << 10];
         for at in [0, 128 << 10, 256 << 10, 384 << 10] {
@@ -94,10 +94,10 @@ fn the_caller_decodes_what_it_reads_when_nothing_is_forced() {
 fn workers_decode_the_clusters_of_every_codec_when_forced_off() {
     let _watchdog = Watchdog::new("reading on workers");
     for name in ["lz4hc-64k", "deflate-fragments", "lzma", "zstd-64k-fragments", "48bit-lz4"] {
-        let carried = Carried::new(name);
+        let corpus = CorpusImage::new(name);
         let options = OpenOptions::new().workers(&own_workers());
-        let image = carried.open(&options.sync_decompress(SyncDecompress::ForceOff));
-        carried.read_all(&image, 20_000).unwrap();
+        let image = corpus.open(&options.sync_decompress(SyncDecompress::ForceOff));
+        corpus.read_all(&image, 20_000).unwrap();
         let stats = image.stats();
         assert!(stats.clusters_decoded > 0, "{name}");
         assert_eq!(stats.clusters_on_workers, stats.clusters_decoded, "{name}");
@@ -109,8 +109,8 @@ fn workers_decode_the_clusters_of_every_codec_when_forced_off() {
 fn readers_get_their_bytes_while_cpus_come_and_go() {
     let _watchdog = Watchdog::new("reading while CPUs come and go");
     let workers = own_workers();
-    let written = Written::of_extents(65_535, &[40, 40], 6000);
-    let options = OpenOptions::new().workers(&workers).cached_bytes(0);
+    let written = Lz4Image::of_extents(65_535, &[40, 40], 6000);
+    let options = OpenOptions::new().workers(&workers).cache_limit_bytes(0);
     let image = written.open(&options.sync_decompress(SyncDecompress::ForceOff));
     let cpus: Vec<usize> = CpuSet::of_process().iter().collect();
     let (is_over, reads) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -119,7 +119,7 @@ fn readers_get_their_bytes_while_cpus_come_and_go() {
             let (written, image, is_over, reads) = (&written, &image, &is_over, &reads);
             scope.spawn(move || {
                 let number = thread % 2;
-                let (inode, text) = (Written::file(image, number), &written.texts[number]);
+                let (inode, text) = (Lz4Image::file(image, number), &written.texts[number]);
                 let mut buffer = vec![0u8; 17_000];
                 for at in (0..text.len()).step_by(9_001).cycle() {
                     if is_over.load(Ordering::SeqCst) {
@@ -135,9 +135,9 @@ fn readers_get_their_bytes_while_cpus_come_and_go() {
             // All of them now and then, so that work meets no worker at all.
             let gone = if round % 4 == 0 { &cpus[..] } else { &cpus[round % cpus.len()..][..1] };
             let before = reads.load(Ordering::SeqCst);
-            gone.iter().for_each(|cpu| workers.pool().withdraw(*cpu));
-            until("a read without a worker", || reads.load(Ordering::SeqCst) > before + 1);
-            gone.iter().for_each(|cpu| workers.pool().restore(*cpu));
+            gone.iter().for_each(|cpu| workers.pool().take_offline(*cpu));
+            wait_until("a read without a worker", || reads.load(Ordering::SeqCst) > before + 1);
+            gone.iter().for_each(|cpu| workers.pool().bring_online(*cpu));
         }
         is_over.store(true, Ordering::SeqCst);
     });
@@ -146,7 +146,7 @@ fn readers_get_their_bytes_while_cpus_come_and_go() {
     assert_eq!(stats.workers.panics(), 0);
     assert_eq!(stats.clusters_on_workers, stats.clusters_decoded);
     drop(image);
-    until("every item has run", || {
+    wait_until("every item has run", || {
         let snapshot = workers.snapshot();
         snapshot.items() + snapshot.inline() >= stats.clusters_on_workers
     });
@@ -156,8 +156,8 @@ fn readers_get_their_bytes_while_cpus_come_and_go() {
 #[test]
 fn an_image_may_go_while_workers_read_ahead_for_it() {
     let _watchdog = Watchdog::new("dropping an image with prefetches on their way");
-    let written = Written::of_extents(65_535, &[30], 20_000);
-    let source: Arc<dyn Source> = Arc::new(written.bytes.clone());
+    let written = Lz4Image::of_extents(65_535, &[30], 20_000);
+    let source: Arc<dyn ImageSource> = Arc::new(written.bytes.clone());
     let shared = own_workers();
     let mut asked = 0;
     for round in 0..200 {
@@ -166,13 +166,13 @@ fn an_image_may_go_while_workers_read_ahead_for_it() {
         let options =
             if round % 2 == 0 { options.workers(&shared) } else { options.workers(&own_workers()) };
         let image = written.open_as(&options, source.clone());
-        let file = image.open_file(&Written::file(&image, 0)).unwrap();
+        let file = image.open_file(&Lz4Image::file(&image, 0)).unwrap();
         let mut buffer = vec![0u8; 4096];
         assert_eq!(file.read_at(0, &mut buffer).unwrap(), 4096);
         assert!(buffer == written.texts[0][..4096]);
         let cache = image.stats().cache;
         asked += cache.prefetched + cache.prefetch_dropped;
-        // The file first or the image first; both leave the errand alone.
+        // The file first or the image first; both leave the batch alone.
         if round % 4 < 2 {
             drop(image);
             drop(file);
@@ -181,26 +181,26 @@ fn an_image_may_go_while_workers_read_ahead_for_it() {
             drop(image);
         }
     }
-    until("everything was let go", || Arc::strong_count(&source) == 1);
+    wait_until("everything was let go", || Arc::strong_count(&source) == 1);
     // The rest was on its way when the image went.
     assert!(asked < 200 * 30);
     assert_eq!(shared.snapshot().panics(), 0);
-    assert!(shared.snapshot().items() >= 100, "an errand for each image");
+    assert!(shared.snapshot().items() >= 100, "an batch for each image");
 }
 
-// Catalogue 12: decoding on a worker never reads through the image itself. An errand owns the engine,
+// Catalogue 12: decoding on a worker never reads through the image itself. An batch owns the engine,
 // which knows no inode and no metadata, so it cannot; a file whose map lies in the metabox shows it,
 // since decoding it would want the metabox.
 #[test]
 fn a_worker_reads_the_source_alone() {
     let _watchdog = Watchdog::new("reading what lies in the metabox on workers");
     for name in ["metabox-zstd-zd-fragments", "metabox-lz4-lzma-16k", "metabox-lz4-prefix"] {
-        let carried = Carried::new(name);
+        let corpus = CorpusImage::new(name);
         let options = OpenOptions::new().workers(&own_workers());
-        let image = carried.open(&options.sync_decompress(SyncDecompress::ForceOff));
-        carried.read_all(&image, 1000).unwrap();
+        let image = corpus.open(&options.sync_decompress(SyncDecompress::ForceOff));
+        corpus.read_all(&image, 1000).unwrap();
         let snapshot = image.stats().workers;
-        assert_eq!(snapshot.inline(), 0, "{name}: an errand that sends another one runs it itself");
+        assert_eq!(snapshot.inline(), 0, "{name}: an batch that sends another one runs it itself");
         assert_eq!(snapshot.panics(), 0, "{name}");
     }
 }

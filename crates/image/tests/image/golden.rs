@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use ferrofs_image::{Error, FileType, Image, Inode, Node, Piece, Visit};
+use ferrofs_image::{Error, FilePiece, FileType, Image, Inode, WalkEntry, WalkEvent};
 use sha2::{Digest, Sha256};
 
-use crate::manifest::{Entry, Set, decoded, hex, unhex};
+use crate::manifest::{ExpectedEntry, ImageSet, decoded, hex, unhex};
 
 fn kind(file_type: FileType) -> &'static str {
     match file_type {
@@ -25,11 +25,11 @@ pub(crate) fn digest(image: &Image, inode: &Inode) -> Result<String, Error> {
     let mut expected = 0;
     image.for_each_piece(inode, |piece| {
         let (offset, length) = match piece {
-            Piece::Data { offset, bytes } => {
+            FilePiece::Data { offset, bytes } => {
                 hash.update(bytes);
                 (offset, bytes.len() as u64)
             }
-            Piece::Hole { offset, length } => {
+            FilePiece::Hole { offset, length } => {
                 let zeros = vec![0u8; usize::try_from(length).unwrap()];
                 hash.update(&zeros);
                 (offset, length)
@@ -45,7 +45,7 @@ pub(crate) fn digest(image: &Image, inode: &Inode) -> Result<String, Error> {
 }
 
 /// The differences between a node and its entry.
-fn compare(image: &Image, node: &Node, entry: &Entry) -> Result<Vec<String>, Error> {
+fn compare(image: &Image, node: &WalkEntry, entry: &ExpectedEntry) -> Result<Vec<String>, Error> {
     let inode = &node.inode;
     let mut found = Vec::new();
     let mut field = |name: &str, ours: String, theirs: String| {
@@ -85,13 +85,13 @@ fn compare(image: &Image, node: &Node, entry: &Entry) -> Result<Vec<String>, Err
 }
 
 /// The differences between an image and its tree.
-fn differences(image: &Image, mut tree: BTreeMap<Vec<u8>, Entry>) -> Vec<String> {
+fn differences(image: &Image, mut tree: BTreeMap<Vec<u8>, ExpectedEntry>) -> Vec<String> {
     let mut found = Vec::new();
     for visit in image.walk(b"/").unwrap() {
         let node = match visit {
-            Visit::Enter(node) | Visit::Leaf(node) => node,
-            Visit::Leave(_) => continue,
-            Visit::Problem(problem) => {
+            WalkEvent::Enter(node) | WalkEvent::Leaf(node) => node,
+            WalkEvent::Leave(_) => continue,
+            WalkEvent::Problem(problem) => {
                 let path = String::from_utf8_lossy(&problem.path).into_owned();
                 found.push(format!("{path}: {}", problem.error));
                 continue;
@@ -117,7 +117,7 @@ fn differences(image: &Image, mut tree: BTreeMap<Vec<u8>, Entry>) -> Vec<String>
 fn every_image_gives_its_manifest() {
     let mut bad = Vec::new();
     let mut good = 0;
-    for set in Set::all() {
+    for set in ImageSet::all() {
         for listed in &set.manifest.images {
             let Some(tree) = set.tree(listed) else { continue };
             let found = differences(&set.open(listed), tree);
@@ -133,7 +133,7 @@ fn every_image_gives_its_manifest() {
 
 #[test]
 fn every_image_passes_verification() {
-    for set in Set::all() {
+    for set in ImageSet::all() {
         for listed in &set.manifest.images {
             let image = set.open(listed);
             let mut problems = Vec::new();

@@ -6,15 +6,15 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use ferrofs_image::{FileType, Image, Node, Visit};
+use ferrofs_image::{FileType, Image, WalkEntry, WalkEvent};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::golden::digest;
-use crate::manifest::{Listed, Set, hex};
+use crate::manifest::{ImageSet, ListedImage, hex};
 
 /// What both sides say about a path.
 #[derive(Debug, PartialEq, Eq)]
-struct Seen {
+struct InodeView {
     mode: u32,
     owner: (u32, u32),
     nlink: u64,
@@ -26,15 +26,19 @@ struct Seen {
 }
 
 /// A mount that ends with its value.
-struct Mounted(PathBuf);
+struct ErofsMount(PathBuf);
 
-impl Drop for Mounted {
+impl Drop for ErofsMount {
     fn drop(&mut self) {
         unmount(&self.0, UnmountFlags::DETACH).expect("what was mounted can be unmounted");
     }
 }
 
-fn mounted(set: &Set, listed: &Listed, dir: &Path) -> Result<Mounted, rustix::io::Errno> {
+fn mounted(
+    set: &ImageSet,
+    listed: &ListedImage,
+    dir: &Path,
+) -> Result<ErofsMount, rustix::io::Errno> {
     let mut options: Vec<String> = listed
         .devices
         .iter()
@@ -46,10 +50,10 @@ fn mounted(set: &Set, listed: &Listed, dir: &Path) -> Result<Mounted, rustix::io
     let options = std::ffi::CString::new(options.join(",")).unwrap();
     let flags = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOSUID;
     mount(set.dir.join(&listed.file), dir, "erofs", flags, options.as_c_str())?;
-    Ok(Mounted(dir.to_owned()))
+    Ok(ErofsMount(dir.to_owned()))
 }
 
-fn kernel_view(path: &Path) -> Seen {
+fn kernel_view(path: &Path) -> InodeView {
     let meta = fs::symlink_metadata(path).unwrap();
     let is_device = meta.mode() & 0o170_000 == 0o020_000 || meta.mode() & 0o170_000 == 0o060_000;
     let content = if meta.is_file() {
@@ -60,7 +64,7 @@ fn kernel_view(path: &Path) -> Seen {
     } else {
         String::new()
     };
-    Seen {
+    InodeView {
         mode: meta.mode(),
         owner: (meta.uid(), meta.gid()),
         nlink: meta.nlink(),
@@ -87,7 +91,7 @@ fn kernel_xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
         .collect()
 }
 
-fn our_view(image: &Image, node: &Node) -> Seen {
+fn our_view(image: &Image, node: &WalkEntry) -> InodeView {
     let inode = &node.inode;
     let content = match inode.file_type() {
         FileType::Regular => digest(image, inode).unwrap(),
@@ -95,7 +99,7 @@ fn our_view(image: &Image, node: &Node) -> Seen {
         _ => String::new(),
     };
     let xattrs = image.xattrs(inode).unwrap().into_iter();
-    Seen {
+    InodeView {
         mode: u32::from(inode.mode()),
         owner: (inode.uid(), inode.gid()),
         nlink: u64::from(inode.nlink()),
@@ -125,10 +129,10 @@ fn kernel_paths(root: &Path) -> Vec<Vec<u8>> {
     paths
 }
 
-fn compare(listed: &Listed, image: &Image, root: &Path) {
+fn compare(listed: &ListedImage, image: &Image, root: &Path) {
     let mut ours = Vec::new();
     for visit in image.walk(b"/").unwrap() {
-        let (Visit::Enter(node) | Visit::Leaf(node)) = visit else { continue };
+        let (WalkEvent::Enter(node) | WalkEvent::Leaf(node)) = visit else { continue };
         let inside = node.path.strip_prefix(b"/").unwrap();
         let path = root.join(std::ffi::OsString::from_vec(inside.to_vec()));
         assert_eq!(our_view(image, &node), kernel_view(&path), "{}: {path:?}", listed.name);
@@ -151,7 +155,7 @@ fn the_kernel_sees_the_same_tree() {
     }
     let dir = tempfile::tempdir().unwrap();
     let mut compared = 0;
-    for set in Set::all() {
+    for set in ImageSet::all() {
         for listed in &set.manifest.images {
             let image = set.open(listed);
             let block_bytes = image.superblock().block_size.bytes();

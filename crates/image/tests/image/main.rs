@@ -8,18 +8,18 @@
 )]
 
 mod damage;
+mod decode_once;
 mod defects;
 mod depth;
 mod engine_faults;
 mod engine_hostile;
 mod engine_memory;
-mod engine_once;
 mod engine_readahead;
 mod engine_reserve;
-mod engine_sources;
 mod engine_workers;
-mod engine_writer;
 mod golden;
 mod kernel;
+mod lz4_image;
 mod manifest;
 mod reading;
+mod sources;

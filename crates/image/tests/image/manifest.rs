@@ -7,19 +7,19 @@ use ferrofs_image::{Image, OpenOptions};
 use serde::Deserialize;
 
 /// A folder of images.
-pub(crate) struct Set {
+pub(crate) struct ImageSet {
     pub(crate) dir: PathBuf,
-    pub(crate) manifest: Manifest,
+    pub(crate) manifest: ImageManifest,
 }
 
 #[derive(Deserialize)]
-pub(crate) struct Manifest {
-    pub(crate) trees: BTreeMap<String, Vec<Entry>>,
-    pub(crate) images: Vec<Listed>,
+pub(crate) struct ImageManifest {
+    pub(crate) trees: BTreeMap<String, Vec<ExpectedEntry>>,
+    pub(crate) images: Vec<ListedImage>,
 }
 
 #[derive(Deserialize)]
-pub(crate) struct Listed {
+pub(crate) struct ListedImage {
     pub(crate) name: String,
     pub(crate) file: String,
     #[serde(default)]
@@ -32,7 +32,7 @@ pub(crate) struct Listed {
 
 /// A path and what it leads to; `same_as` makes it another name of an entry before it.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(crate) struct Entry {
+pub(crate) struct ExpectedEntry {
     pub(crate) path: String,
     #[serde(default)]
     pub(crate) same_as: Option<String>,
@@ -59,9 +59,9 @@ pub(crate) struct Entry {
     pub(crate) hardlink_group: Option<String>,
 }
 
-impl Set {
+impl ImageSet {
     /// The images that the project carries.
-    pub(crate) fn carried() -> Self {
+    pub(crate) fn corpus() -> Self {
         let dir = workspace().join("tests/data");
         Self::load(&dir, "manifest.json").expect("tests/data has a manifest")
     }
@@ -83,27 +83,27 @@ impl Set {
         if golden.is_none() {
             eprintln!("skipped: no larger golden set (FERROFS_GOLDEN)");
         }
-        std::iter::once(Self::carried()).chain(golden).collect()
+        std::iter::once(Self::corpus()).chain(golden).collect()
     }
 
-    pub(crate) fn options(&self, listed: &Listed) -> OpenOptions {
+    pub(crate) fn options(&self, listed: &ListedImage) -> OpenOptions {
         let options = OpenOptions::new().offset(listed.offset);
         listed.devices.iter().fold(options, |options, file| options.device(self.dir.join(file)))
     }
 
-    pub(crate) fn open(&self, listed: &Listed) -> Image {
+    pub(crate) fn open(&self, listed: &ListedImage) -> Image {
         let path = self.dir.join(&listed.file);
         self.options(listed).open(path).unwrap_or_else(|error| panic!("{}: {error}", listed.name))
     }
 
     /// The entries of an image by path.
-    pub(crate) fn tree(&self, listed: &Listed) -> Option<BTreeMap<Vec<u8>, Entry>> {
+    pub(crate) fn tree(&self, listed: &ListedImage) -> Option<BTreeMap<Vec<u8>, ExpectedEntry>> {
         let entries = self.manifest.trees.get(listed.tree.as_ref()?)?;
-        let by_group: BTreeMap<&str, &Entry> = entries
+        let by_group: BTreeMap<&str, &ExpectedEntry> = entries
             .iter()
             .filter_map(|entry| Some((entry.hardlink_group.as_deref()?, entry)))
             .collect();
-        let resolve = |entry: &Entry| match &entry.same_as {
+        let resolve = |entry: &ExpectedEntry| match &entry.same_as {
             Some(first) => (*by_group.get(&**first).expect("the group is listed")).clone(),
             None => entry.clone(),
         };

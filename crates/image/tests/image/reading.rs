@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ferrofs_image::{
-    Error, ErrorKind, FileType, Image, Inode, OpenOptions, Piece, Source, Storage, StoredRange,
-    Visit,
+    Error, ErrorKind, ExtentStorage, FileExtent, FilePiece, FileType, Image, ImageSource, Inode,
+    OpenOptions, WalkEvent,
 };
 
-use crate::manifest::Set;
+use crate::manifest::ImageSet;
 
 /// A small generator of numbers that look random: no test here depends on how they look.
-struct Numbers(u64);
+struct XorshiftRng(u64);
 
-impl Numbers {
+impl XorshiftRng {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -26,7 +26,7 @@ impl Numbers {
 fn files(image: &Image) -> Vec<Inode> {
     let visits = image.walk(b"/").unwrap();
     let leaves = visits.filter_map(|visit| match visit {
-        Visit::Leaf(node) if node.inode.file_type() == FileType::Regular => Some(node.inode),
+        WalkEvent::Leaf(node) if node.inode.file_type() == FileType::Regular => Some(node.inode),
         _ => None,
     });
     leaves.collect()
@@ -37,8 +37,8 @@ fn whole(image: &Image, inode: &Inode) -> Vec<u8> {
     image
         .for_each_piece(inode, |piece| {
             match piece {
-                Piece::Data { bytes: part, .. } => bytes.extend_from_slice(part),
-                Piece::Hole { length, .. } => {
+                FilePiece::Data { bytes: part, .. } => bytes.extend_from_slice(part),
+                FilePiece::Hole { length, .. } => {
                     bytes.resize(bytes.len() + usize::try_from(length).unwrap(), 0);
                 }
             }
@@ -48,7 +48,7 @@ fn whole(image: &Image, inode: &Inode) -> Vec<u8> {
     bytes
 }
 
-fn check_ranges(image: &Image, inode: &Inode, numbers: &mut Numbers, rounds: usize) {
+fn check_ranges(image: &Image, inode: &Inode, numbers: &mut XorshiftRng, rounds: usize) {
     let expected = whole(image, inode);
     for _ in 0..rounds {
         let offset = numbers.below(inode.size() + 2);
@@ -65,8 +65,8 @@ fn check_ranges(image: &Image, inode: &Inode, numbers: &mut Numbers, rounds: usi
 
 #[test]
 fn any_range_equals_the_same_range_of_the_whole() {
-    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
-    for set in Set::all() {
+    let mut numbers = XorshiftRng(0x9e37_79b9_7f4a_7c15);
+    for set in ImageSet::all() {
         for listed in &set.manifest.images {
             let image = set.open(listed);
             for inode in files(&image) {
@@ -82,13 +82,13 @@ fn in_ranges(image: &Image, inode: &Inode, step: usize) -> Vec<u8> {
     let mut next = 0;
     for start in (0..inode.size()).step_by(step) {
         let range = start..start + u64::try_from(step).unwrap();
-        let sink = |piece: Piece<'_>| {
+        let sink = |piece: FilePiece<'_>| {
             let (offset, length) = match piece {
-                Piece::Data { offset, bytes: part } => {
+                FilePiece::Data { offset, bytes: part } => {
                     bytes.extend_from_slice(part);
                     (offset, part.len())
                 }
-                Piece::Hole { offset, length } => {
+                FilePiece::Hole { offset, length } => {
                     let length = usize::try_from(length).unwrap();
                     bytes.resize(bytes.len() + length, 0);
                     (offset, length)
@@ -106,7 +106,7 @@ fn in_ranges(image: &Image, inode: &Inode, step: usize) -> Vec<u8> {
 
 #[test]
 fn a_file_in_ranges_is_the_whole_file() {
-    for set in Set::all() {
+    for set in ImageSet::all() {
         for listed in &set.manifest.images {
             let image = set.open(listed);
             for inode in files(&image) {
@@ -121,13 +121,13 @@ fn a_file_in_ranges_is_the_whole_file() {
 
 #[test]
 fn many_threads_read_one_image_and_many_images_at_once() {
-    let set = Set::carried();
+    let set = ImageSet::corpus();
     let images: Vec<_> = set.manifest.images.iter().take(24).map(|one| set.open(one)).collect();
     std::thread::scope(|scope| {
         for seed in 1..=4 {
             let images = &images;
             scope.spawn(move || {
-                let mut numbers = Numbers(seed);
+                let mut numbers = XorshiftRng(seed);
                 for image in images {
                     for inode in files(image) {
                         check_ranges(image, &inode, &mut numbers, 1);
@@ -140,12 +140,12 @@ fn many_threads_read_one_image_and_many_images_at_once() {
 
 /// A medium whose n-th read fails.
 #[derive(Debug)]
-struct Failing {
+struct FailingSource {
     bytes: Vec<u8>,
     left: AtomicU64,
 }
 
-impl Source for Failing {
+impl ImageSource for FailingSource {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             return Err(io::Error::other("the medium failed"));
@@ -154,20 +154,20 @@ impl Source for Failing {
     }
 
     fn length(&self) -> u64 {
-        Source::length(&self.bytes)
+        ImageSource::length(&self.bytes)
     }
 }
 
 #[test]
 fn a_read_that_fails_is_an_error_and_never_wrong_bytes() {
-    let set = Set::carried();
+    let set = ImageSet::corpus();
     let listed = set.manifest.images.iter().find(|one| one.name == "lz4-ztail").unwrap();
     let bytes = std::fs::read(set.dir.join(&listed.file)).unwrap();
     let good = set.open(listed);
     let expected: Vec<_> = files(&good).iter().map(|inode| whole(&good, inode)).collect();
     for failing_read in 1.. {
         let left = AtomicU64::new(failing_read);
-        let source = Arc::new(Failing { bytes: bytes.clone(), left });
+        let source = Arc::new(FailingSource { bytes: bytes.clone(), left });
         let opened = OpenOptions::new().open_sources(source.clone(), Vec::new());
         let mut failures = u64::from(opened.is_err());
         if let Ok(image) = opened {
@@ -194,38 +194,38 @@ fn a_read_that_fails_is_an_error_and_never_wrong_bytes() {
     }
 }
 
-fn check_stored_ranges(image: &Image, inode: &Inode) -> usize {
+fn check_extents(image: &Image, inode: &Inode) -> usize {
     let bytes = whole(image, inode);
     let mut holes = 0;
     let mut at = 0;
-    for range in image.stored_ranges(inode, 0).unwrap() {
+    for range in image.file_extents(inode, 0).unwrap() {
         let range = range.unwrap();
         assert!(range.start == at && range.end > at, "nid {}", inode.nid());
         at = range.end;
-        if range.storage == Storage::Hole {
+        if range.storage == ExtentStorage::Hole {
             holes += 1;
             let [from, to] = [range.start, range.end].map(|at| usize::try_from(at).unwrap());
             assert!(bytes[from..to].iter().all(|byte| *byte == 0), "nid {}", inode.nid());
         }
         let middle = range.start.midpoint(range.end);
-        let again = image.stored_ranges(inode, middle).unwrap().next().unwrap().unwrap();
-        assert_eq!(again, StoredRange { start: middle, ..range });
+        let again = image.file_extents(inode, middle).unwrap().next().unwrap().unwrap();
+        assert_eq!(again, FileExtent { start: middle, ..range });
     }
     assert_eq!(at, inode.size());
-    assert!(image.stored_ranges(inode, inode.size()).unwrap().next().is_none());
+    assert!(image.file_extents(inode, inode.size()).unwrap().next().is_none());
     holes
 }
 
 /// They meet, end with the file, are holes only where there are zeros, and are the same from any byte
 /// on.
 #[test]
-fn stored_ranges_cover_a_file_and_holes_are_zeros() {
+fn extents_cover_a_file_and_holes_are_zeros() {
     let mut holes = 0;
-    for set in Set::all() {
+    for set in ImageSet::all() {
         for listed in &set.manifest.images {
             let image = set.open(listed);
             let found =
-                files(&image).iter().map(|inode| check_stored_ranges(&image, inode)).sum::<usize>();
+                files(&image).iter().map(|inode| check_extents(&image, inode)).sum::<usize>();
             holes += found;
         }
     }

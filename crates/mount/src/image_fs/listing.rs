@@ -5,23 +5,23 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use ferrofs_fuse::{ListedName, Listing, Reply};
-use ferrofs_image::{FileType, Inode, ListedEntry, Nid};
+use ferrofs_fuse::{DirentBuffer, DirentName, Reply};
+use ferrofs_image::{DirEntryRef, FileType, Inode, Nid};
 
-use super::{Answer, ImageFs};
+use super::{FsResult, ImageFs};
 
 /// The longest answer; C libraries ask for 32 KiB at a time.
 const ROOM_BYTES: u32 = 64 << 10;
-/// Answers that are ready before they are asked for, at most.
-const MOST_READY: usize = 8;
+/// Answers that are readdir_cache before they are asked for, at most.
+const MAX_PAGES: usize = 8;
 
 /// A directory of at most so many bytes, some three hundred names, is listed with all attributes at once: it is one
 /// request in any case.
-const SMALL_BYTES: u64 = 8192;
+const SMALL_DIRECTORY_BYTES: u64 = 8192;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Question {
+struct ReaddirKey {
     node: u64,
     offset: u64,
     room: u32,
@@ -30,8 +30,8 @@ struct Question {
 
 /// An answer.
 #[derive(Debug)]
-struct Page {
-    question: Question,
+struct ReaddirPage {
+    key: ReaddirKey,
     bytes: Vec<u8>,
     /// The regular files in it, each with whether the kernel will know it.
     files: Vec<(Nid, bool)>,
@@ -42,19 +42,19 @@ struct Page {
 /// Answers that will be asked for next: whoever lists a long directory goes on, and finds the next part made while it
 /// was at the last one.
 #[derive(Debug, Default)]
-pub(super) struct Ready(Mutex<VecDeque<Page>>);
+pub(super) struct ReaddirCache(Mutex<VecDeque<ReaddirPage>>);
 
-impl Ready {
-    fn take(&self, question: &Question) -> Option<Page> {
+impl ReaddirCache {
+    fn take(&self, key: &ReaddirKey) -> Option<ReaddirPage> {
         let mut pages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = pages.iter().position(|page| page.question == *question)?;
+        let place = pages.iter().position(|page| page.key == *key)?;
         pages.remove(place)
     }
 
-    fn put(&self, page: Page) {
+    fn put(&self, page: ReaddirPage) {
         let mut pages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pages.push_back(page);
-        let gone = if pages.len() > MOST_READY { pages.pop_front() } else { None };
+        let gone = if pages.len() > MAX_PAGES { pages.pop_front() } else { None };
         drop(pages);
         drop(gone);
     }
@@ -68,41 +68,41 @@ impl ImageFs {
         is_plus: bool,
         reply: Reply<'_>,
     ) {
-        let question = Question { node, offset, room: size.min(ROOM_BYTES), is_plus };
-        let page = self.ready.take(&question).map_or_else(|| self.page(question), Ok);
+        let key = ReaddirKey { node, offset, room: size.min(ROOM_BYTES), is_plus };
+        let page = self.readdir_cache.take(&key).map_or_else(|| self.page(key), Ok);
         let page = match page {
             Ok(page) => page,
             Err(errno) => return reply.error(errno),
         };
         // Before the kernel knows of them, so that reading them is understood.
-        self.forecast.shown(&page.files);
+        self.predictor.record_listing(&page.files);
         reply.bytes(&page.bytes);
         if let Some(offset) = page.next
-            && let Ok(next) = self.page(Question { offset, ..question })
+            && let Ok(next) = self.page(ReaddirKey { offset, ..key })
         {
-            self.ready.put(next);
+            self.readdir_cache.put(next);
         }
     }
 
     /// Somebody wants more of an inode than its name.
-    pub(super) fn met(&self, inode: &Inode) {
+    pub(super) fn note_lookup(&self, inode: &Inode) {
         if inode.file_type() != FileType::Directory {
-            self.interest.rise();
-            self.forecast.known(inode.nid());
+            self.attribute_interest.raise();
+            self.predictor.mark_known(inode.nid());
         }
     }
 
     /// What can be read of a directory is listed; an error comes when nothing is left before it.
-    fn page(&self, question: Question) -> Answer<Page> {
-        let dir = self.inode(question.node)?;
-        let with_files =
-            question.is_plus && (dir.size() <= SMALL_BYTES || self.interest.is_there());
-        let mut page = Page { question, bytes: Vec::new(), files: Vec::new(), next: None };
-        let room = usize::try_from(question.room).unwrap_or(0);
+    fn page(&self, key: ReaddirKey) -> FsResult<ReaddirPage> {
+        let dir = self.inode(key.node)?;
+        let with_files = key.is_plus
+            && (dir.size() <= SMALL_DIRECTORY_BYTES || self.attribute_interest.is_raised());
+        let mut page = ReaddirPage { key, bytes: Vec::new(), files: Vec::new(), next: None };
+        let room = usize::try_from(key.room).unwrap_or(0);
         page.bytes.reserve_exact(room);
-        let mut listing = Listing::new(&mut page.bytes, room, question.is_plus);
-        let mut last = question.offset;
-        let listed = self.image.list(&dir, question.offset, &mut |entry| {
+        let mut listing = DirentBuffer::new(&mut page.bytes, room, key.is_plus);
+        let mut last = key.offset;
+        let listed = self.image.list(&dir, key.offset, &mut |entry| {
             if !self.add(entry, with_files, &mut listing) {
                 page.next = Some(last);
                 return ControlFlow::Break(());
@@ -120,11 +120,16 @@ impl ImageFs {
     }
 
     /// `false` if there is no room.
-    fn add(&self, entry: &ListedEntry<'_>, with_files: bool, listing: &mut Listing<'_>) -> bool {
-        if !listing.has_room(entry.name.len()) {
+    fn add(
+        &self,
+        entry: &DirEntryRef<'_>,
+        with_files: bool,
+        listing: &mut DirentBuffer<'_>,
+    ) -> bool {
+        if !listing.fits(entry.name.len()) {
             return false;
         }
-        let listed = ListedName {
+        let listed = DirentName {
             ino: self.nodes.ino(entry.nid),
             next: entry.next,
             file_type: entry.type_hint.map_or(0, d_type),
@@ -144,18 +149,18 @@ impl ImageFs {
 /// and save a request each where somebody looks at them: `ls -l` does, `find` does not. So they are in what is
 /// listed after somebody has asked for those of a file, and no more once nobody has for long.
 #[derive(Debug, Default)]
-pub(super) struct Interest(AtomicU32);
+pub(super) struct AttributeInterest(AtomicU32);
 
 /// Listings that have attributes after one was asked for.
-const INTEREST_LASTS: u32 = 256;
+const INTEREST_LISTINGS: u32 = 256;
 
-impl Interest {
-    fn rise(&self) {
+impl AttributeInterest {
+    fn raise(&self) {
         // A guess, which orders nothing: relaxed, here and below.
-        self.0.store(INTEREST_LASTS, Ordering::Relaxed);
+        self.0.store(INTEREST_LISTINGS, Ordering::Relaxed);
     }
 
-    fn is_there(&self) -> bool {
+    fn is_raised(&self) -> bool {
         let left = self.0.load(Ordering::Relaxed);
         if left > 0 {
             self.0.store(left.saturating_sub(1), Ordering::Relaxed);

@@ -5,93 +5,93 @@
     reason = "numbers come from the kernel and from the image"
 )]
 
-mod around;
-mod census;
 mod files;
-mod forecast;
+mod ioctl;
 mod listing;
-mod push;
+mod predictor;
+mod prefetch_queue;
 mod read;
+mod readaround;
 mod seek;
-mod tell;
+mod xattr_scan;
 mod xattrs;
 
 use std::sync::{Arc, OnceLock, Weak};
 
 use ferrofs_fuse::{
-    Attributes, Entry, Errno, FileSystem, Notifier, Operation, Outcome, Reply, Request, Statfs,
-    Terms,
+    Entry, Errno, FileSystem, InitParameters, NodeAttributes, Notifier, Operation, Reply,
+    ReplyOutcome, Request, Statfs,
 };
-use ferrofs_image::workers::priority::{self, Rung};
+use ferrofs_image::workers::priority::{self, PriorityLevel};
 use ferrofs_image::{Error, ErrorKind, FileType, Image, Inode, Nid};
 
-use crate::node::Nodes;
-use crate::notice::Notice;
-use crate::settings::Settings;
-use crate::stats::{Kind, Meters};
-use census::Census;
-use files::Files;
-use forecast::Forecast;
-use listing::{Interest, Ready};
-use push::Pushers;
+use crate::log_event::MountLogEvent;
+use crate::node::NodeMap;
+use crate::settings::MountSettings;
+use crate::stats::{MountMetrics, OperationKind};
+use files::RecentFiles;
+use listing::{AttributeInterest, ReaddirCache};
+use predictor::ReadPredictor;
+use prefetch_queue::PrefetchQueue;
+use xattr_scan::XattrScan;
 
 /// The longest name. FUSE asks for longer ones, too.
 const NAME_BYTES: usize = 255;
 
-type Tell = dyn Fn(&Notice<'_>) + Send + Sync;
+type LogCallback = dyn Fn(&MountLogEvent<'_>) + Send + Sync;
 
 /// Answers requests from an image.
 pub(crate) struct ImageFs {
     image: Image,
-    nodes: Nodes,
-    settings: Settings,
-    files: Files,
-    forecast: Forecast,
-    pushers: Pushers,
-    interest: Interest,
-    ready: Ready,
-    census: Census,
-    me: Weak<Self>,
+    nodes: NodeMap,
+    settings: MountSettings,
+    files: RecentFiles,
+    predictor: ReadPredictor,
+    prefetch_queue: PrefetchQueue,
+    attribute_interest: AttributeInterest,
+    readdir_cache: ReaddirCache,
+    xattr_scan: XattrScan,
+    self_ref: Weak<Self>,
     notifier: OnceLock<Notifier>,
-    terms: Terms,
-    meters: Arc<Meters>,
-    tell: Arc<Tell>,
+    init_parameters: InitParameters,
+    metrics: Arc<MountMetrics>,
+    on_event: Arc<LogCallback>,
 }
 
 /// A request that was answered with an error.
-type Answer<T> = Result<T, Errno>;
+type FsResult<T> = Result<T, Errno>;
 
 impl ImageFs {
     pub(crate) fn new(
         image: Image,
-        settings: &Settings,
-        terms: Terms,
-        meters: Arc<Meters>,
-        tell: Arc<Tell>,
+        settings: &MountSettings,
+        init_parameters: InitParameters,
+        metrics: Arc<MountMetrics>,
+        on_event: Arc<LogCallback>,
     ) -> Arc<Self> {
         let sb = image.superblock();
-        let nodes = Nodes::new(sb.root, sb.metabox.is_some());
-        Arc::new_cyclic(|me| Self {
+        let nodes = NodeMap::new(sb.root, sb.metabox.is_some());
+        Arc::new_cyclic(|self_ref| Self {
             nodes,
             image,
             settings: *settings,
-            files: Files::new(),
-            forecast: Forecast::default(),
-            pushers: Pushers::new(settings.listeners, settings.priority),
-            interest: Interest::default(),
-            ready: Ready::default(),
-            census: Census::default(),
-            me: Weak::clone(me),
+            files: RecentFiles::new(),
+            predictor: ReadPredictor::default(),
+            prefetch_queue: PrefetchQueue::new(settings.listeners, settings.priority),
+            attribute_interest: AttributeInterest::default(),
+            readdir_cache: ReaddirCache::default(),
+            xattr_scan: XattrScan::default(),
+            self_ref: Weak::clone(self_ref),
             notifier: OnceLock::new(),
-            terms,
-            meters,
-            tell,
+            init_parameters,
+            metrics,
+            on_event,
         })
     }
 
     /// The mount is over.
     pub(crate) fn end(&self) {
-        self.pushers.end();
+        self.prefetch_queue.shut_down();
     }
 
     /// From here on the kernel can be told things.
@@ -99,7 +99,7 @@ impl ImageFs {
         self.notifier.set(notifier).ok();
     }
 
-    fn inode(&self, node: u64) -> Answer<Inode> {
+    fn inode(&self, node: u64) -> FsResult<Inode> {
         let nid = self.nodes.nid(node);
         self.image.inode(nid).map_err(|error| self.failed(nid, "the inode", &error))
     }
@@ -109,18 +109,18 @@ impl ImageFs {
         let errno = errno(error);
         // Asking a file for entries and the like is the caller's fault.
         if errno != Errno::NOTDIR && errno != Errno::INVAL {
-            (self.tell)(&Notice::Failed { nid, what, error });
+            (self.on_event)(&MountLogEvent::Failed { nid, what, error });
         }
         errno
     }
 
-    fn attributes(&self, inode: &Inode) -> Attributes {
+    fn attributes(&self, inode: &Inode) -> NodeAttributes {
         let block = self.image.superblock().block_size;
         let blocks = match inode.compressed_blocks() {
             Some(blocks) => blocks.saturating_mul(u64::from(block.bytes()) / 512),
             None => block.count(inode.size()).saturating_mul(u64::from(block.bytes()) / 512),
         };
-        Attributes {
+        NodeAttributes {
             ino: self.nodes.ino(inode.nid()),
             size: inode.size(),
             blocks,
@@ -139,14 +139,14 @@ impl ImageFs {
         Entry { node: self.nodes.node(inode.nid()), attributes: self.attributes(inode) }
     }
 
-    fn lookup(&self, node: u64, name: &[u8]) -> Answer<Entry> {
+    fn lookup(&self, node: u64, name: &[u8]) -> FsResult<Entry> {
         if name.len() > NAME_BYTES {
             return Err(Errno::NAMETOOLONG);
         }
         let dir = self.inode(node)?;
         match self.image.lookup(&dir, name) {
             Ok(Some(inode)) => {
-                self.met(&inode);
+                self.note_lookup(&inode);
                 Ok(self.entry(&inode))
             }
             Ok(None) => Ok(Entry::default()),
@@ -154,7 +154,7 @@ impl ImageFs {
         }
     }
 
-    fn read_link(&self, node: u64) -> Answer<Vec<u8>> {
+    fn read_link(&self, node: u64) -> FsResult<Vec<u8>> {
         let link = self.inode(node)?;
         self.image.read_link(&link).map_err(|error| self.failed(link.nid(), "the target", &error))
     }
@@ -173,14 +173,14 @@ impl ImageFs {
 }
 
 impl FileSystem for ImageFs {
-    fn listener_begins(&self) {
-        let _reached: Rung = priority::apply(self.settings.priority);
+    fn listener_started(&self) {
+        let _reached: PriorityLevel = priority::apply(self.settings.priority);
     }
 
     fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
-        let outcome = Outcome::default();
-        self.answer(request, reply.told_to(&outcome));
-        self.meters.end(Kind::of(&request.operation), request.node, &outcome);
+        let outcome = ReplyOutcome::default();
+        self.answer(request, reply.record_into(&outcome));
+        self.metrics.record_reply(OperationKind::of(&request.operation), request.node, &outcome);
     }
 }
 
@@ -217,7 +217,7 @@ impl ImageFs {
                 Err(errno) => reply.error(errno),
             },
             Operation::Ioctl { command, input, out_size } => {
-                self.tell_numbers((command, input), out_size, reply);
+                self.ioctl((command, input), out_size, reply);
             }
         }
     }

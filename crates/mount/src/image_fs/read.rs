@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use ferrofs_fuse::{Errno, Reply};
-use ferrofs_image::{ErrorKind, File, ReadOutcome};
+use ferrofs_image::{ErrorKind, OpenFile, ReadOutcome};
 
-use super::{Answer, ImageFs};
+use super::{FsResult, ImageFs};
 
 impl ImageFs {
     pub(super) fn read(&self, node: u64, offset: u64, size: u32, reply: Reply<'_>) {
@@ -33,14 +33,15 @@ impl ImageFs {
         }
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let read = self.image.demand_buffer(bytes).and_then(|mut buffer| {
-            let read = file.read_noting(offset, buffer.get_mut(..bytes).unwrap_or_default())?;
+            let read =
+                file.read_with_outcome(offset, buffer.get_mut(..bytes).unwrap_or_default())?;
             Ok((buffer, read))
         });
         match read {
             Ok((buffer, read)) => {
                 reply.bytes(buffer.get(..read.bytes).unwrap_or_default());
                 drop(buffer);
-                self.after(&file, offset, read);
+                self.after_read(&file, offset, read);
                 Ok(())
             }
             Err(error) => {
@@ -53,17 +54,17 @@ impl ImageFs {
     }
 
     /// What is done once the reader has its bytes, for what it will want next.
-    fn after(&self, file: &Arc<File>, offset: u64, read: ReadOutcome) {
-        if !self.settings.stores_rest {
+    fn after_read(&self, file: &Arc<OpenFile>, offset: u64, read: ReadOutcome) {
+        if !self.settings.readaround {
             return;
         }
         if offset == 0 {
-            self.pushers.push(&self.forecast.read(file.inode().nid()), &self.me);
+            self.prefetch_queue.push(&self.predictor.on_read(file.inode().nid()), &self.self_ref);
         }
-        self.store_around(file, offset, read);
+        self.store_readaround(file, offset, read);
     }
 
-    fn file(&self, node: u64) -> Answer<Arc<File>> {
+    fn file(&self, node: u64) -> FsResult<Arc<OpenFile>> {
         if let Some(file) = self.files.get(node) {
             return Ok(file);
         }

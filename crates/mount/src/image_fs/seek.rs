@@ -1,9 +1,9 @@
 //! Where data and holes begin.
 
 use ferrofs_fuse::Errno;
-use ferrofs_image::Storage;
+use ferrofs_image::ExtentStorage;
 
-use super::{Answer, ImageFs};
+use super::{FsResult, ImageFs};
 
 /// `SEEK_DATA`.
 const DATA: u32 = 3;
@@ -11,7 +11,7 @@ const DATA: u32 = 3;
 const HOLE: u32 = 4;
 
 impl ImageFs {
-    pub(super) fn seek(&self, node: u64, offset: u64, whence: u32) -> Answer<u64> {
+    pub(super) fn seek(&self, node: u64, offset: u64, whence: u32) -> FsResult<u64> {
         let inode = self.inode(node)?;
         if !matches!(whence, DATA | HOLE) {
             return Err(Errno::INVAL);
@@ -20,9 +20,9 @@ impl ImageFs {
             return Err(Errno::NXIO);
         }
         let failed = |error| self.failed(inode.nid(), "the extents", &error);
-        for range in self.image.stored_ranges(&inode, offset).map_err(failed)? {
+        for range in self.image.file_extents(&inode, offset).map_err(failed)? {
             let range = range.map_err(failed)?;
-            if (range.storage == Storage::Hole) == (whence == HOLE) {
+            if (range.storage == ExtentStorage::Hole) == (whence == HOLE) {
                 return Ok(range.start);
             }
         }

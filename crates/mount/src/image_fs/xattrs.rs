@@ -2,7 +2,7 @@
 
 use ferrofs_fuse::{Errno, Reply, Request};
 
-use super::{Answer, ImageFs};
+use super::{FsResult, ImageFs};
 
 /// Only those who may do everything see these; the kernel guards their values, but not their names.
 const TRUSTED: &[u8] = b"trusted.";
@@ -16,25 +16,25 @@ const ACLS: &[u8] = b"system.posix_acl_";
 impl ImageFs {
     pub(super) fn get_xattr(&self, node: u64, name: &[u8], size: u32, reply: Reply<'_>) {
         match self.xattr(node, name) {
-            Ok(value) => give(&value, size, reply),
+            Ok(value) => reply_sized(&value, size, reply),
             Err(errno) => reply.error(errno),
         }
     }
 
     pub(super) fn list_xattrs(&self, request: &Request<'_>, size: u32, reply: Reply<'_>) {
         match self.xattr_names(request) {
-            Ok(names) => give(&names, size, reply),
+            Ok(names) => reply_sized(&names, size, reply),
             Err(errno) => reply.error(errno),
         }
     }
 
-    fn xattr(&self, node: u64, name: &[u8]) -> Answer<Vec<u8>> {
+    fn xattr(&self, node: u64, name: &[u8]) -> FsResult<Vec<u8>> {
         // The kernel remembers this, and does not ask again.
-        if !self.settings.has_xattrs || self.census.has_none() {
+        if !self.settings.has_xattrs || self.xattr_scan.has_none() {
             return Err(Errno::NOSYS);
         }
-        if self.census.is_due() {
-            self.pushers.count_xattrs(&self.me);
+        if self.xattr_scan.try_start() {
+            self.prefetch_queue.scan_xattrs(&self.self_ref);
         }
         check_name(name)?;
         let is_off = !self.settings.has_acls && name.starts_with(ACLS)
@@ -49,7 +49,7 @@ impl ImageFs {
         }
     }
 
-    fn xattr_names(&self, request: &Request<'_>) -> Answer<Vec<u8>> {
+    fn xattr_names(&self, request: &Request<'_>) -> FsResult<Vec<u8>> {
         if !self.settings.has_xattrs {
             return Err(Errno::NOSYS);
         }
@@ -71,7 +71,7 @@ impl ImageFs {
 }
 
 /// Refuses what no image can have, as Linux's EROFS does.
-fn check_name(name: &[u8]) -> Answer<()> {
+fn check_name(name: &[u8]) -> FsResult<()> {
     if name.starts_with(ACLS) {
         return Ok(());
     }
@@ -83,7 +83,7 @@ fn check_name(name: &[u8]) -> Answer<()> {
     }
 }
 
-fn give(bytes: &[u8], room: u32, reply: Reply<'_>) {
+fn reply_sized(bytes: &[u8], room: u32, reply: Reply<'_>) {
     match u32::try_from(bytes.len()) {
         Ok(length) if room == 0 => reply.length(length),
         Ok(length) if length <= room => reply.bytes(bytes),

@@ -10,7 +10,7 @@ use rustix::thread::{
 };
 
 /// Takes everything but `kept` from what the calling thread has; gives it nothing.
-pub(super) fn keep_only(kept: CapabilitySet) -> io::Result<()> {
+pub(super) fn drop_all_but(kept: CapabilitySet) -> io::Result<()> {
     let had = capabilities(None)?;
     if had.effective.contains(CapabilitySet::SETPCAP) {
         empty_bounding_set()?;

@@ -12,12 +12,12 @@ use rustix::fs::{FileType, Mode, OFlags};
 use super::replace::replace;
 
 const DIRECTORY: &str = "/proc/self/fd";
-/// Standard input, output, error: [`Streams`] decides about these.
+/// Standard input, output, error: [`StandardStreams`] decides about these.
 const STREAMS: u32 = 3;
 
 /// What becomes of the standard streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Streams {
+pub enum StandardStreams {
     /// All three become `/dev/null` opened for reading: what is written to them is lost without harm.
     #[default]
     None,
@@ -27,7 +27,7 @@ pub enum Streams {
 
 /// What an open descriptor allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Access {
+pub enum DescriptorAccess {
     /// Reading.
     Read,
     /// Writing.
@@ -38,7 +38,7 @@ pub enum Access {
     Place,
 }
 
-impl Access {
+impl DescriptorAccess {
     fn of(flags: OFlags) -> Self {
         let mode = flags & OFlags::RWMODE;
         if flags.contains(OFlags::PATH) {
@@ -59,7 +59,7 @@ impl Access {
     }
 }
 
-impl fmt::Display for Access {
+impl fmt::Display for DescriptorAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Read => "read",
@@ -72,34 +72,37 @@ impl fmt::Display for Access {
 
 /// One open descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Descriptor {
+pub struct OpenDescriptor {
     /// Its number.
     pub number: u32,
     /// What it allows.
-    pub access: Access,
+    pub access: DescriptorAccess,
     /// What the system calls it: a path, or words such as `socket:[4711]`.
     pub target: PathBuf,
 }
 
 /// All open descriptors, by number.
-pub(super) fn list() -> io::Result<Vec<Descriptor>> {
+pub(super) fn list() -> io::Result<Vec<OpenDescriptor>> {
     let mut found = Vec::new();
     for number in numbers()? {
         // One that is gone again was the directory's own.
         let Ok(target) = std::fs::read_link(link(number)) else { continue };
-        found.push(Descriptor { number, access: access(number)?, target });
+        found.push(OpenDescriptor { number, access: access(number)?, target });
     }
     Ok(found)
 }
 
 /// Replaces all that are neither kept, nor a stream that stays, nor a file opened for reading, and
 /// says how many those were beside the streams.
-pub(super) fn replace_others(kept: &[BorrowedFd<'_>], streams: Streams) -> io::Result<usize> {
+pub(super) fn replace_all_but(
+    kept: &[BorrowedFd<'_>],
+    streams: StandardStreams,
+) -> io::Result<usize> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let null = rustix::fs::open("/dev/null", flags, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
-    if streams == Streams::None {
+    if streams == StandardStreams::None {
         rustix::stdio::dup2_stderr(&null)?;
     }
     let mut replaced = 0;
@@ -131,18 +134,18 @@ fn is_gone(number: u32) -> bool {
 }
 
 fn is_file_to_read(number: u32) -> io::Result<bool> {
-    if access(number)? != Access::Read {
+    if access(number)? != DescriptorAccess::Read {
         return Ok(false);
     }
     let kind = FileType::from_raw_mode(rustix::fs::stat(link(number))?.st_mode);
     Ok(matches!(kind, FileType::RegularFile | FileType::BlockDevice))
 }
 
-fn access(number: u32) -> io::Result<Access> {
+fn access(number: u32) -> io::Result<DescriptorAccess> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}"))?;
     let digits = text.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = digits.and_then(|digits| u32::from_str_radix(digits.trim(), 8).ok());
-    Ok(Access::of(OFlags::from_bits_retain(flags.ok_or_else(unreadable)?)))
+    Ok(DescriptorAccess::of(OFlags::from_bits_retain(flags.ok_or_else(unreadable)?)))
 }
 
 fn link(number: u32) -> PathBuf {

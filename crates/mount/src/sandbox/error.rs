@@ -5,7 +5,7 @@ use std::{error, fmt, io};
 
 /// A step of [`super::Sandbox::enter`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Step {
+pub enum SandboxStep {
     /// Refusing new privileges.
     NoNewPrivileges,
     /// Giving capabilities away.
@@ -18,13 +18,13 @@ pub enum Step {
     Report,
 }
 
-impl Step {
+impl SandboxStep {
     pub(super) fn failed<E: Into<io::Error>>(self) -> impl FnOnce(E) -> SandboxError {
         move |source| SandboxError { step: self, source: source.into() }
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for SandboxStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoNewPrivileges => "refuse new privileges",
@@ -40,7 +40,7 @@ impl fmt::Display for Step {
 #[derive(Debug)]
 pub struct SandboxError {
     /// What was tried. The steps before it hold.
-    pub step: Step,
+    pub step: SandboxStep,
     /// Why it failed.
     pub source: io::Error,
 }

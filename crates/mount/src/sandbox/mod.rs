@@ -12,10 +12,10 @@ mod report;
 
 use std::os::fd::BorrowedFd;
 
-pub use descriptor::{Access, Descriptor, Streams};
-pub use error::{SandboxError, Step};
+pub use descriptor::{DescriptorAccess, OpenDescriptor, StandardStreams};
+pub use error::{SandboxError, SandboxStep};
 pub use filter::FilterState;
-pub use report::Entered;
+pub use report::SandboxStatus;
 pub use rustix::thread::CapabilitySet;
 
 /// What is to remain when everything else is given away.
@@ -33,7 +33,7 @@ pub struct Sandbox<'fd> {
     is_filtered: bool,
     may_unmount: bool,
     may_raise_priority: bool,
-    streams: Streams,
+    streams: StandardStreams,
     kept: Vec<BorrowedFd<'fd>>,
 }
 
@@ -51,7 +51,7 @@ impl<'fd> Sandbox<'fd> {
             is_filtered: true,
             may_unmount: false,
             may_raise_priority: false,
-            streams: Streams::None,
+            streams: StandardStreams::None,
             kept: Vec::new(),
         }
     }
@@ -82,7 +82,7 @@ impl<'fd> Sandbox<'fd> {
 
     /// What becomes of the standard streams.
     #[must_use]
-    pub fn streams(mut self, streams: Streams) -> Self {
+    pub fn streams(mut self, streams: StandardStreams) -> Self {
         self.streams = streams;
         self
     }
@@ -100,7 +100,7 @@ impl<'fd> Sandbox<'fd> {
     /// The steps: no new privileges; capabilities; descriptors; the filter of system calls. The first
     /// two act on the calling thread and on threads that it starts later, the others on all threads,
     /// and a thread that holds the filter has no new privileges either. So call it before the first
-    /// thread is started; [`Entered::capabilities`] tells what any thread still has.
+    /// thread is started; [`SandboxStatus::capabilities`] tells what any thread still has.
     ///
     /// A descriptor that is not kept is not closed but replaced, under its number, by `/dev/null`
     /// opened for reading. Its owner, if one was forgotten, then reads nothing and closes that, never
@@ -117,21 +117,22 @@ impl<'fd> Sandbox<'fd> {
     /// # Errors
     ///
     /// [`SandboxError`] with the step that failed; the steps before it hold then. A kernel or an
-    /// architecture without filters is no error: see [`Entered::filter`]. Entering a second time is
+    /// architecture without filters is no error: see [`SandboxStatus::filter`]. Entering a second time is
     /// one, as the filter forbids its steps.
-    pub fn enter(&self) -> Result<Entered, SandboxError> {
-        rustix::thread::set_no_new_privs(true).map_err(Step::NoNewPrivileges.failed())?;
-        capability::keep_only(self.capabilities()).map_err(Step::Capabilities.failed())?;
-        let replaced = descriptor::replace_others(&self.kept, self.streams)
-            .map_err(Step::Descriptors.failed())?;
-        let descriptors = descriptor::list().map_err(Step::Descriptors.failed())?;
+    pub fn enter(&self) -> Result<SandboxStatus, SandboxError> {
+        rustix::thread::set_no_new_privs(true).map_err(SandboxStep::NoNewPrivileges.failed())?;
+        capability::drop_all_but(self.capabilities())
+            .map_err(SandboxStep::Capabilities.failed())?;
+        let replaced = descriptor::replace_all_but(&self.kept, self.streams)
+            .map_err(SandboxStep::Descriptors.failed())?;
+        let descriptors = descriptor::list().map_err(SandboxStep::Descriptors.failed())?;
         let filter = if self.is_filtered {
-            filter::install(self.may_unmount).map_err(Step::Filter.failed())?
+            filter::install(self.may_unmount).map_err(SandboxStep::Filter.failed())?
         } else {
             FilterState::Off
         };
-        let threads = report::Threads::read().map_err(Step::Report.failed())?;
-        Ok(Entered {
+        let threads = report::ThreadPrivileges::read().map_err(SandboxStep::Report.failed())?;
+        Ok(SandboxStatus {
             no_new_privileges: threads.no_new_privileges,
             filter,
             capabilities: threads.capabilities,

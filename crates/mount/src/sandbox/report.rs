@@ -5,11 +5,11 @@ use std::{fmt, io};
 
 use rustix::thread::CapabilitySet;
 
-use super::{Descriptor, FilterState};
+use super::{FilterState, OpenDescriptor};
 
 /// What the process still has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entered {
+pub struct SandboxStatus {
     /// Whether no thread can gain privileges by starting a program.
     pub no_new_privileges: bool,
     /// Whether system calls are filtered.
@@ -17,12 +17,12 @@ pub struct Entered {
     /// The capabilities that any thread has or can take.
     pub capabilities: CapabilitySet,
     /// The descriptors that are open, by number.
-    pub descriptors: Vec<Descriptor>,
+    pub descriptors: Vec<OpenDescriptor>,
     /// How many others there were: all are `/dev/null` now.
     pub replaced: usize,
 }
 
-impl fmt::Display for Entered {
+impl fmt::Display for SandboxStatus {
     /// Several lines, each ended.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let holds = if self.no_new_privileges { "none" } else { "possible" };
@@ -41,7 +41,7 @@ impl fmt::Display for Entered {
             self.descriptors.len(),
             self.replaced
         )?;
-        for Descriptor { number, access, target } in &self.descriptors {
+        for OpenDescriptor { number, access, target } in &self.descriptors {
             let target = target.to_string_lossy();
             writeln!(f, "  {number:>12}  {access:<11}  {}", target.escape_debug())?;
         }
@@ -51,12 +51,12 @@ impl fmt::Display for Entered {
 
 /// What the threads of the process have, taken together.
 #[derive(Debug)]
-pub(super) struct Threads {
+pub(super) struct ThreadPrivileges {
     pub(super) no_new_privileges: bool,
     pub(super) capabilities: CapabilitySet,
 }
 
-impl Threads {
+impl ThreadPrivileges {
     pub(super) fn read() -> io::Result<Self> {
         let mut all = Self { no_new_privileges: true, capabilities: CapabilitySet::empty() };
         for entry in std::fs::read_dir("/proc/self/task")? {

@@ -10,10 +10,11 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::ask::{Exchange, exchange};
+use super::ioctl::{IoctlBuffer, send_ioctl};
 use super::mount_entry::MountEntry;
 use super::record::{
-    ANSWER, EXCHANGE_BYTES, Header, QUESTION, Question, Summary, VERSION, WorkerRow,
+    IOCTL_BYTES, REQUEST_MAGIC, RESPONSE_MAGIC, StatsHeader, StatsRequest, StatsSummary, VERSION,
+    WorkerRecord,
 };
 
 /// The most workers that are asked for: twice as many as Linux has CPUs at most.
@@ -27,23 +28,23 @@ pub struct MountStats {
     /// The version of the program that serves it.
     pub release: String,
     /// Its numbers.
-    pub summary: Summary,
+    pub summary: StatsSummary,
     /// Its workers, those of the CPUs first.
-    pub workers: Vec<WorkerRow>,
+    pub workers: Vec<WorkerRecord>,
 }
 
 /// Why there are no numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum AskError {
+pub enum StatsError {
     /// The directory cannot be opened.
     Open(Errno),
     /// It lies on another file system: its type, if known.
-    NotOurs(Option<String>),
+    NotFerrofs(Option<String>),
     /// The mount is there, and nobody serves it any more.
-    Dead,
+    Disconnected,
     /// The mount is for somebody else: the user, if known.
-    Denied(Option<u32>),
+    PermissionDenied(Option<u32>),
     /// The program that serves the mount speaks another version of the record.
     OtherVersion {
         /// What it calls itself.
@@ -57,15 +58,15 @@ pub enum AskError {
     System(Errno),
 }
 
-impl fmt::Display for AskError {
+impl fmt::Display for StatsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Open(errno) | Self::System(errno) => write!(f, "{errno}"),
-            Self::NotOurs(Some(kind)) => write!(f, "not a mount of ferrofs, but of {kind}"),
-            Self::NotOurs(None) => f.write_str("not a mount of ferrofs"),
-            Self::Dead => f.write_str("the mount is there, but its process has ended"),
-            Self::Denied(Some(user)) => write!(f, "the mount is for user {user} only"),
-            Self::Denied(None) => f.write_str("the mount is for another user"),
+            Self::NotFerrofs(Some(kind)) => write!(f, "not a mount of ferrofs, but of {kind}"),
+            Self::NotFerrofs(None) => f.write_str("not a mount of ferrofs"),
+            Self::Disconnected => f.write_str("the mount is there, but its process has ended"),
+            Self::PermissionDenied(Some(user)) => write!(f, "the mount is for user {user} only"),
+            Self::PermissionDenied(None) => f.write_str("the mount is for another user"),
             Self::OtherVersion { release, version } => write!(
                 f,
                 "the mount is served by version {release}, whose numbers have form {version} (here: {VERSION})"
@@ -75,51 +76,57 @@ impl fmt::Display for AskError {
     }
 }
 
-impl Error for AskError {}
+impl Error for StatsError {}
 
 /// Asks the mount on which `directory` lies.
 ///
 /// # Errors
-/// See [`AskError`].
-pub fn ask(directory: &Path) -> Result<MountStats, AskError> {
+/// See [`StatsError`].
+pub fn query(directory: &Path) -> Result<MountStats, StatsError> {
     // Without opening it, so that a mount whose process has ended, or that is for others, can still be named.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let place = match rustix::fs::open(directory, flags, Mode::empty()) {
-        Err(Errno::NOTCONN) => return Err(AskError::Dead),
-        other => other.map_err(AskError::Open)?,
+    let mount_point = match rustix::fs::open(directory, flags, Mode::empty()) {
+        Err(Errno::NOTCONN) => return Err(StatsError::Disconnected),
+        other => other.map_err(StatsError::Open)?,
     };
-    let mount = MountEntry::of(place.as_fd());
+    let mount = MountEntry::of(mount_point.as_fd());
     if let Some(other) = mount.as_ref().filter(|mount| !mount.is_fuse()) {
-        return Err(AskError::NotOurs(Some(other.kind.clone())));
+        return Err(StatsError::NotFerrofs(Some(other.kind.clone())));
     }
-    Asker { directory: opened(&place, mount.as_ref())?, mount }.ask()
+    StatsClient { directory: open_directory(&mount_point, mount.as_ref())?, mount }.query()
 }
 
-fn opened(place: &OwnedFd, mount: Option<&MountEntry>) -> Result<OwnedFd, AskError> {
+fn open_directory(
+    mount_point: &OwnedFd,
+    mount: Option<&MountEntry>,
+) -> Result<OwnedFd, StatsError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::openat(place, c".", flags, Mode::empty()).map_err(|errno| failure(errno, mount))
+    rustix::fs::openat(mount_point, c".", flags, Mode::empty())
+        .map_err(|errno| to_stats_error(errno, mount))
 }
 
-fn failure(errno: Errno, mount: Option<&MountEntry>) -> AskError {
+fn to_stats_error(errno: Errno, mount: Option<&MountEntry>) -> StatsError {
     match errno {
-        Errno::NOTCONN | Errno::CONNABORTED => AskError::Dead,
-        Errno::ACCESS | Errno::PERM => AskError::Denied(mount.and_then(|mount| mount.user_id)),
-        Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL => {
-            AskError::NotOurs(mount.map(|mount| mount.kind.clone()))
+        Errno::NOTCONN | Errno::CONNABORTED => StatsError::Disconnected,
+        Errno::ACCESS | Errno::PERM => {
+            StatsError::PermissionDenied(mount.and_then(|mount| mount.user_id))
         }
-        errno => AskError::System(errno),
+        Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL => {
+            StatsError::NotFerrofs(mount.map(|mount| mount.kind.clone()))
+        }
+        errno => StatsError::System(errno),
     }
 }
 
-struct Asker {
+struct StatsClient {
     directory: OwnedFd,
     mount: Option<MountEntry>,
 }
 
-impl Asker {
-    fn ask(self) -> Result<MountStats, AskError> {
+impl StatsClient {
+    fn query(self) -> Result<MountStats, StatsError> {
         let (header, first) = self.page(0)?;
-        let summary = prefix::<Summary>(&first);
+        let summary = read_zero_extended::<StatsSummary>(&first);
         let count = usize::try_from(header.workers).unwrap_or(usize::MAX).min(WORKERS_MAX);
         let mut workers = Vec::new();
         let mut page = 0;
@@ -136,33 +143,36 @@ impl Asker {
     }
 
     /// A page without its header.
-    fn page(&self, page: u32) -> Result<(Header, Vec<u8>), AskError> {
-        let question = Question { magic: QUESTION, version: VERSION, page };
-        let mut bytes: Exchange = [0; EXCHANGE_BYTES];
-        question.write_to_prefix(&mut bytes).map_err(|_| AskError::Malformed)?;
-        exchange(self.directory.as_fd(), &mut bytes)
-            .map_err(|errno| failure(errno, self.mount.as_ref()))?;
+    fn page(&self, page: u32) -> Result<(StatsHeader, Vec<u8>), StatsError> {
+        let question = StatsRequest { magic: REQUEST_MAGIC, version: VERSION, page };
+        let mut bytes: IoctlBuffer = [0; IOCTL_BYTES];
+        question.write_to_prefix(&mut bytes).map_err(|_| StatsError::Malformed)?;
+        send_ioctl(self.directory.as_fd(), &mut bytes)
+            .map_err(|errno| to_stats_error(errno, self.mount.as_ref()))?;
         let kind = self.mount.as_ref().map(|mount| mount.kind.clone());
         parse(&bytes, kind)
     }
 }
 
 /// Takes a page apart: its header, and what follows as far as the header says.
-fn parse(bytes: &[u8], kind: Option<String>) -> Result<(Header, Vec<u8>), AskError> {
-    let (header, body) = Header::read_from_prefix(bytes).map_err(|_| AskError::Malformed)?;
-    if header.magic != ANSWER {
-        return Err(AskError::NotOurs(kind));
+fn parse(bytes: &[u8], kind: Option<String>) -> Result<(StatsHeader, Vec<u8>), StatsError> {
+    let (header, body) = StatsHeader::read_from_prefix(bytes).map_err(|_| StatsError::Malformed)?;
+    if header.magic != RESPONSE_MAGIC {
+        return Err(StatsError::NotFerrofs(kind));
     }
     if header.version != VERSION {
-        return Err(AskError::OtherVersion { release: release(&header), version: header.version });
+        return Err(StatsError::OtherVersion {
+            release: release(&header),
+            version: header.version,
+        });
     }
     let length = usize::try_from(header.bytes).unwrap_or(usize::MAX);
-    let body = length.checked_sub(size_of::<Header>()).and_then(|length| body.get(..length));
-    Ok((header, body.ok_or(AskError::Malformed)?.to_vec()))
+    let body = length.checked_sub(size_of::<StatsHeader>()).and_then(|length| body.get(..length));
+    Ok((header, body.ok_or(StatsError::Malformed)?.to_vec()))
 }
 
 /// A structure from bytes that may be fewer, or more, than it has.
-fn prefix<T: FromBytes + IntoBytes + KnownLayout + Immutable>(bytes: &[u8]) -> T {
+fn read_zero_extended<T: FromBytes + IntoBytes + KnownLayout + Immutable>(bytes: &[u8]) -> T {
     let mut whole = T::new_zeroed();
     for (to, from) in whole.as_mut_bytes().iter_mut().zip(bytes) {
         *to = *from;
@@ -171,13 +181,13 @@ fn prefix<T: FromBytes + IntoBytes + KnownLayout + Immutable>(bytes: &[u8]) -> T
 }
 
 /// The workers of a page. `None` if the rows have no length.
-fn worker_rows(header: &Header, bytes: &[u8]) -> Option<Vec<WorkerRow>> {
+fn worker_rows(header: &StatsHeader, bytes: &[u8]) -> Option<Vec<WorkerRecord>> {
     let length = usize::try_from(header.worker_bytes).ok().filter(|length| *length > 0)?;
-    Some(bytes.chunks_exact(length).map(prefix::<WorkerRow>).collect())
+    Some(bytes.chunks_exact(length).map(read_zero_extended::<WorkerRecord>).collect())
 }
 
 /// Text of the daemon: whoever prints it has to make it harmless first.
-fn release(header: &Header) -> String {
+fn release(header: &StatsHeader) -> String {
     let text = header.release.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
 }

@@ -4,7 +4,7 @@ use ferrofs_fuse::Operation;
 
 /// What was asked of the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum OperationKind {
     /// A name in a directory.
     Lookup,
     /// Attributes of an inode.
@@ -33,7 +33,7 @@ pub enum Kind {
     Ioctl,
 }
 
-impl Kind {
+impl OperationKind {
     /// All of them, in the order of the record.
     pub const ALL: [Self; 13] = [
         Self::Lookup,
@@ -73,7 +73,7 @@ impl Kind {
 
     /// Where its row stands in the record.
     #[must_use]
-    pub const fn place(self) -> usize {
+    pub const fn index(self) -> usize {
         self as usize
     }
 
@@ -98,12 +98,12 @@ impl Kind {
 
 #[cfg(test)]
 mod tests {
-    use super::Kind;
+    use super::OperationKind;
 
     #[test]
     fn every_kind_stands_at_its_place() {
-        for (place, kind) in Kind::ALL.into_iter().enumerate() {
-            assert_eq!(kind.place(), place, "{}", kind.name());
+        for (index, kind) in OperationKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind.index(), index, "{}", kind.name());
         }
     }
 }

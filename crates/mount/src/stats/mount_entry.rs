@@ -20,7 +20,7 @@ pub struct MountEntry {
 }
 
 impl MountEntry {
-    /// That of an open file; `None` where there is no `/proc` to ask.
+    /// That of an open file; `None` where there is no `/proc` to query.
     pub(super) fn of(file: BorrowedFd<'_>) -> Option<Self> {
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
         let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim();

@@ -1,28 +1,28 @@
 //! What travels from the daemon to whoever asks: structures of plain numbers in the byte order of the machine, which
 //! both run on. Nothing here does anything.
 //!
-//! An answer is a [`Header`] and, on page 0, a [`Summary`]; on the pages from 1 on, [`WorkerRow`]s. A structure of the
+//! An answer is a [`StatsHeader`] and, on page 0, a [`StatsSummary`]; on the pages from 1 on, [`WorkerRecord`]s. A structure of the
 //! same version may only grow, at its end: who asks takes what is missing for zeros and passes over what it does not
 //! know. Whatever else changes needs another version.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::kind::Kind;
+use super::kind::OperationKind;
 
 /// Of the structures.
 pub(crate) const VERSION: u32 = 1;
 /// The first bytes of a question.
-pub(crate) const QUESTION: [u8; 8] = *b"ferrofs?";
+pub(crate) const REQUEST_MAGIC: [u8; 8] = *b"ferrofs?";
 /// The first bytes of an answer. They are others, so that a question which nobody answered is no answer.
-pub(crate) const ANSWER: [u8; 8] = *b"ferrofs!";
+pub(crate) const RESPONSE_MAGIC: [u8; 8] = *b"ferrofs!";
 /// Bytes that a question and an answer have room for.
-pub(crate) const EXCHANGE_BYTES: usize = 4096;
+pub(crate) const IOCTL_BYTES: usize = 4096;
 /// Rows for operations; more than there are, so that there can be more.
 const OPERATIONS: usize = 16;
 /// Files that are named.
 pub(crate) const TOP_FILES: usize = 16;
 /// Bytes of the last notice.
-pub(crate) const NOTICE_BYTES: usize = 200;
+pub(crate) const EVENT_TEXT_BYTES: usize = 200;
 /// Stands for a number that is not known.
 pub(crate) const UNKNOWN: u64 = u64::MAX;
 
@@ -35,8 +35,8 @@ pub const fn known(number: u64) -> Option<u64> {
 /// What is asked for.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
-pub(crate) struct Question {
-    /// [`QUESTION`].
+pub(crate) struct StatsRequest {
+    /// [`REQUEST_MAGIC`].
     pub(crate) magic: [u8; 8],
     pub(crate) version: u32,
     pub(crate) page: u32,
@@ -45,8 +45,8 @@ pub(crate) struct Question {
 /// Before each page.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq)]
-pub(crate) struct Header {
-    /// [`ANSWER`].
+pub(crate) struct StatsHeader {
+    /// [`RESPONSE_MAGIC`].
     pub(crate) magic: [u8; 8],
     pub(crate) version: u32,
     /// Bytes of the page, this header included.
@@ -64,7 +64,7 @@ pub(crate) struct Header {
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
-pub struct Quantiles {
+pub struct LatencyQuantiles {
     /// How many.
     pub count: u64,
     /// All of them together.
@@ -84,13 +84,13 @@ pub struct Quantiles {
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
-pub struct OperationRow {
+pub struct OperationRecord {
     /// Replies that said that something is broken: not those that a name, an attribute or data is not there.
     pub errors: u64,
     /// Bytes that the replies carried.
     pub bytes: u64,
     /// How many there were, and how long they took.
-    pub time: Quantiles,
+    pub time: LatencyQuantiles,
 }
 
 /// What was decoded.
@@ -98,7 +98,7 @@ pub struct OperationRow {
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
-pub struct Clusters {
+pub struct DecodeRecord {
     /// Runs of a decoder that ended well.
     pub decoded: u64,
     /// Those of them that went through a window, since the whole had no room.
@@ -112,7 +112,7 @@ pub struct Clusters {
     /// Bytes that readers got, holes left out.
     pub bytes_served: u64,
     /// How long each run of a decoder took.
-    pub time: Quantiles,
+    pub time: LatencyQuantiles,
 }
 
 /// How the cache of decoded clusters was used.
@@ -120,7 +120,7 @@ pub struct Clusters {
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
-pub struct Cache {
+pub struct CacheRecord {
     /// Demands that found the cluster kept.
     pub hits: u64,
     /// Demands that met another thread which decodes it, and waited.
@@ -141,7 +141,7 @@ pub struct Cache {
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
-pub struct Prefetch {
+pub struct PrefetchRecord {
     /// Clusters that were decoded before anybody asked.
     pub done: u64,
     /// Those of them that somebody asked for.
@@ -159,7 +159,7 @@ pub struct Prefetch {
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
-pub struct Memory {
+pub struct MemoryRecord {
     /// What the budget counts now.
     pub used: u64,
     /// The most that it ever counted.
@@ -183,13 +183,13 @@ pub struct Memory {
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
-pub struct SessionRow {
+pub struct SessionRecord {
     /// The kernel's protocol.
     pub protocol_major: u64,
     /// Its minor version.
     pub protocol_minor: u64,
-    /// Capabilities, as the bits of `INIT`: what was asked for.
-    pub asked: u64,
+    /// Capabilities, as the bits of `INIT`: what was requested.
+    pub requested: u64,
     /// ... and what was granted.
     pub granted: u64,
     /// Bytes of the largest read.
@@ -203,7 +203,7 @@ pub struct SessionRow {
     /// Threads that listen beside them because requests hang.
     pub spares: u64,
     /// How many of both wait for a request.
-    pub free: u64,
+    pub idle: u64,
     /// Requests that the kernel did not want any more.
     pub interrupts: u64,
     /// After what time a request fails; [`known`], for never.
@@ -221,7 +221,7 @@ pub struct SessionRow {
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
-pub struct CpuTime {
+pub struct CpuRecord {
     /// How often control groups had used up their quota; [`known`].
     pub throttled: u64,
     /// How long CPUs stood still for that; [`known`].
@@ -237,7 +237,7 @@ pub struct CpuTime {
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
-pub struct WorkerTotals {
+pub struct WorkersRecord {
     /// Items that ran out of a queue.
     pub items: u64,
     /// Items that ran on their submitter.
@@ -251,13 +251,13 @@ pub struct WorkerTotals {
     /// Workers that the system refused a thread.
     pub refused_threads: u64,
     /// From handing over to start.
-    pub wait: Quantiles,
+    pub wait: LatencyQuantiles,
 }
 
 /// What was told to the log, by kind.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq)]
-pub struct Notices {
+pub struct LogEventRecord {
     /// Requests that failed because of the image or its file.
     pub failed: u64,
     /// Requests that took longer than the limit.
@@ -277,10 +277,10 @@ pub struct Notices {
     /// How long ago the last one was; [`known`].
     pub last_age_ns: u64,
     /// Its text, with NULs behind it; cut where it is longer.
-    pub last_text: [u8; NOTICE_BYTES],
+    pub last_text: [u8; EVENT_TEXT_BYTES],
 }
 
-impl Default for Notices {
+impl Default for LogEventRecord {
     fn default() -> Self {
         Self {
             failed: 0,
@@ -292,7 +292,7 @@ impl Default for Notices {
             device_failed: 0,
             other: 0,
             last_age_ns: UNKNOWN,
-            last_text: [0; NOTICE_BYTES],
+            last_text: [0; EVENT_TEXT_BYTES],
         }
     }
 }
@@ -303,7 +303,7 @@ impl Default for Notices {
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
-pub struct TopFile {
+pub struct TopFileRecord {
     /// Its inode in the image.
     pub nid: u64,
     /// The inode number that `stat` and `find -inum` know it by.
@@ -319,38 +319,38 @@ pub struct TopFile {
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
-pub struct Summary {
+pub struct StatsSummary {
     /// The daemon, as it sees itself.
     pub pid: u64,
     /// How long the mount has been there.
     pub uptime_ns: u64,
-    /// By [`Kind::place`].
-    pub operations: [OperationRow; OPERATIONS],
+    /// By [`OperationKind::index`].
+    pub operations: [OperationRecord; OPERATIONS],
     /// What was decoded.
-    pub clusters: Clusters,
+    pub clusters: DecodeRecord,
     /// Decoded clusters that are kept.
-    pub cache: Cache,
+    pub cache: CacheRecord,
     /// Readahead.
-    pub prefetch: Prefetch,
+    pub prefetch: PrefetchRecord,
     /// Memory.
-    pub memory: Memory,
+    pub memory: MemoryRecord,
     /// Kernel and daemon.
-    pub session: SessionRow,
+    pub session: SessionRecord,
     /// CPU time that was denied.
-    pub cpu: CpuTime,
+    pub cpu: CpuRecord,
     /// All workers together.
-    pub workers: WorkerTotals,
+    pub workers: WorkersRecord,
     /// What went to the log.
-    pub notices: Notices,
+    pub log_events: LogEventRecord,
     /// The most read files, the most read first.
-    pub top_files: [TopFile; TOP_FILES],
+    pub top_files: [TopFileRecord; TOP_FILES],
 }
 
-impl Summary {
+impl StatsSummary {
     /// The numbers of one kind of operation.
     #[must_use]
-    pub fn operation(&self, kind: Kind) -> OperationRow {
-        self.operations.get(kind.place()).copied().unwrap_or_default()
+    pub fn operation(&self, kind: OperationKind) -> OperationRecord {
+        self.operations.get(kind.index()).copied().unwrap_or_default()
     }
 }
 
@@ -359,13 +359,13 @@ impl Summary {
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
-pub struct WorkerRow {
+pub struct WorkerRecord {
     /// Its CPU; [`known`], for a thread that is bound to none.
     pub cpu: u64,
     /// Its thread; [`known`], for one that has none now.
     pub thread_id: u64,
-    /// The rung of priority that it reached: 1 real time, 2 nice -19, 3 normal, 4 batch, 0 unknown.
-    pub rung: u64,
+    /// The priority_level of priority that it reached: 1 real time, 2 nice -19, 3 normal, 4 batch, 0 unknown.
+    pub priority_level: u64,
     /// Whether it takes work now: 0 or 1.
     pub is_serving: u64,
     /// Items that it ran out of its queue.
@@ -383,14 +383,14 @@ pub struct WorkerRow {
     /// How often it found itself off its CPU.
     pub rebound: u64,
     /// From handing over to start.
-    pub wait: Quantiles,
+    pub wait: LatencyQuantiles,
 }
 
-impl WorkerRow {
-    /// The rung in words; none where it is unknown.
+impl WorkerRecord {
+    /// The priority_level in words; none where it is unknown.
     #[must_use]
     pub const fn rung_name(&self) -> Option<&'static str> {
-        match self.rung {
+        match self.priority_level {
             1 => Some("fifo 1"),
             2 => Some("nice -19"),
             3 => Some("normal"),
@@ -402,10 +402,10 @@ impl WorkerRow {
 
 /// Rows of workers on a page.
 pub(crate) const WORKERS_A_PAGE: usize =
-    (EXCHANGE_BYTES - size_of::<Header>()) / size_of::<WorkerRow>();
+    (IOCTL_BYTES - size_of::<StatsHeader>()) / size_of::<WorkerRecord>();
 
-const _: () = assert!(size_of::<Header>() + size_of::<Summary>() <= EXCHANGE_BYTES);
+const _: () = assert!(size_of::<StatsHeader>() + size_of::<StatsSummary>() <= IOCTL_BYTES);
 /// Who changes these has thought of [`VERSION`]: a structure within a structure cannot grow without a new one, nor can
 /// what stands before the end.
-const _: () = assert!(size_of::<Header>() == 40 && size_of::<Summary>() == 2320);
-const _: () = assert!(Kind::ALL.len() <= OPERATIONS);
+const _: () = assert!(size_of::<StatsHeader>() == 40 && size_of::<StatsSummary>() == 2320);
+const _: () = assert!(OperationKind::ALL.len() <= OPERATIONS);

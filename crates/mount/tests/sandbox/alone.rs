@@ -5,14 +5,14 @@
 
 use std::os::fd::AsFd;
 
-use ferrofs_mount::sandbox::{CapabilitySet, FilterState, Sandbox, Streams};
+use ferrofs_mount::sandbox::{CapabilitySet, FilterState, Sandbox, StandardStreams};
 
 fn main() {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
     assert_eq!(threads, 1);
     // Standard output is somebody else's terminal; a second descriptor of it outlives the first.
     let output = rustix::io::fcntl_dupfd_cloexec(std::io::stdout(), 3).unwrap();
-    let sandbox = Sandbox::new().streams(Streams::Errors).keep(output.as_fd());
+    let sandbox = Sandbox::new().streams(StandardStreams::Errors).keep(output.as_fd());
     let entered = sandbox.enter().unwrap();
     assert!(entered.no_new_privileges, "{entered}");
     assert_eq!(entered.capabilities, CapabilitySet::empty(), "{entered}");

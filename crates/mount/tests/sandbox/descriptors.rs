@@ -5,19 +5,21 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
-use ferrofs_mount::sandbox::{Access, Descriptor, Entered, Sandbox, Streams};
+use ferrofs_mount::sandbox::{
+    DescriptorAccess, OpenDescriptor, Sandbox, SandboxStatus, StandardStreams,
+};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::in_a_process;
 
-fn find<'a>(report: &'a Entered, fd: BorrowedFd<'_>) -> &'a Descriptor {
+fn find<'a>(report: &'a SandboxStatus, fd: BorrowedFd<'_>) -> &'a OpenDescriptor {
     let number = fd.as_raw_fd().unsigned_abs();
     report.descriptors.iter().find(|descriptor| descriptor.number == number).unwrap()
 }
 
-fn is_null(descriptor: &Descriptor) -> bool {
-    descriptor.access == Access::Read && descriptor.target == Path::new("/dev/null")
+fn is_null(descriptor: &OpenDescriptor) -> bool {
+    descriptor.access == DescriptorAccess::Read && descriptor.target == Path::new("/dev/null")
 }
 
 #[test]
@@ -31,7 +33,7 @@ fn files_to_read_stay_and_everything_else_that_is_not_kept_goes() {
         let socket = std::os::unix::net::UnixDatagram::unbound().unwrap();
         let place = rustix::fs::open(dir, OFlags::PATH, Mode::empty()).unwrap();
         let directory = File::open(dir).unwrap();
-        let report = Sandbox::new().streams(Streams::Errors).enter().unwrap();
+        let report = Sandbox::new().streams(StandardStreams::Errors).enter().unwrap();
         let gone = [
             written.as_fd(),
             reader.as_fd(),
@@ -44,7 +46,7 @@ fn files_to_read_stay_and_everything_else_that_is_not_kept_goes() {
             assert!(is_null(find(&report, fd)), "{report}");
         }
         assert_eq!(find(&report, image.as_fd()).target, path);
-        assert_eq!(find(&report, image.as_fd()).access, Access::Read);
+        assert_eq!(find(&report, image.as_fd()).access, DescriptorAccess::Read);
         assert!(report.replaced >= gone.len(), "{report}");
         let mut text = String::new();
         image.read_to_string(&mut text).unwrap();
@@ -60,11 +62,11 @@ fn what_is_kept_stays_open_as_it_was() {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let (kept, lost) = std::os::unix::net::UnixStream::pair().unwrap();
         kept.set_nonblocking(true).unwrap();
-        let sandbox = Sandbox::new().streams(Streams::Errors);
+        let sandbox = Sandbox::new().streams(StandardStreams::Errors);
         let sandbox = sandbox.keep(reader.as_fd()).keep(writer.as_fd()).keep(kept.as_fd());
         let report = sandbox.enter().unwrap();
-        assert_eq!(find(&report, writer.as_fd()).access, Access::Write);
-        assert_eq!(find(&report, kept.as_fd()).access, Access::ReadWrite);
+        assert_eq!(find(&report, writer.as_fd()).access, DescriptorAccess::Write);
+        assert_eq!(find(&report, kept.as_fd()).access, DescriptorAccess::ReadWrite);
         assert_eq!(rustix::io::write(&writer, b"line"), Ok(4));
         assert_eq!(rustix::io::read(&reader, &mut [0; 8]), Ok(4));
         // The other end was really closed, not only hidden.
@@ -77,7 +79,8 @@ fn what_is_kept_stays_open_as_it_was() {
 fn only_what_is_kept_can_be_written_to() {
     in_a_process(|_| {
         let (_reader, writer) = rustix::pipe::pipe().unwrap();
-        let report = Sandbox::new().streams(Streams::None).keep(writer.as_fd()).enter().unwrap();
+        let report =
+            Sandbox::new().streams(StandardStreams::None).keep(writer.as_fd()).enter().unwrap();
         let writable: Vec<_> =
             report.descriptors.iter().filter(|found| found.access.is_writable()).collect();
         assert_eq!(writable, [find(&report, writer.as_fd())], "{report}");
@@ -96,7 +99,7 @@ fn a_forgotten_owner_closes_only_its_own_number() {
     in_a_process(|_| {
         let (forgotten, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
         let number = forgotten.as_raw_fd();
-        Sandbox::new().streams(Streams::Errors).enter().unwrap();
+        Sandbox::new().streams(StandardStreams::Errors).enter().unwrap();
         let before = File::open("/proc/self/status").unwrap();
         assert_ne!(before.as_raw_fd(), number, "the number was not free");
         drop(forgotten);

@@ -3,7 +3,7 @@
 
 use std::ptr::null_mut;
 
-use ferrofs_mount::sandbox::{Sandbox, Streams};
+use ferrofs_mount::sandbox::{Sandbox, StandardStreams};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
 
@@ -12,7 +12,7 @@ use crate::in_a_process;
 #[test]
 fn memory_can_be_had_but_not_run() {
     in_a_process(|_| {
-        Sandbox::new().streams(Streams::Errors).enter().unwrap();
+        Sandbox::new().streams(StandardStreams::Errors).enter().unwrap();
         let length = rustix::param::page_size();
         let both = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses the place, and nothing else lies there.

@@ -3,13 +3,13 @@
 use std::sync::Barrier;
 use std::thread;
 
-use ferrofs_mount::sandbox::{CapabilitySet, Sandbox, Streams};
+use ferrofs_mount::sandbox::{CapabilitySet, Sandbox, StandardStreams};
 use rustix::thread::{capabilities, capability_is_in_bounding_set};
 
 use crate::in_a_process;
 
 fn sandbox() -> Sandbox<'static> {
-    Sandbox::new().streams(Streams::Errors)
+    Sandbox::new().streams(StandardStreams::Errors)
 }
 
 fn of_this_thread() -> (CapabilitySet, CapabilitySet, CapabilitySet) {

@@ -8,7 +8,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::Command;
 
-use ferrofs_mount::sandbox::{FilterState, Sandbox, Step, Streams};
+use ferrofs_mount::sandbox::{FilterState, Sandbox, SandboxStep, StandardStreams};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -20,7 +20,7 @@ use crate::{in_a_process, outcome_in_a_process};
 const BAD_CALL: i32 = 31;
 
 fn enter() {
-    let entered = Sandbox::new().streams(Streams::Errors).enter().unwrap();
+    let entered = Sandbox::new().streams(StandardStreams::Errors).enter().unwrap();
     assert!(matches!(entered.filter, FilterState::On { .. }), "{entered}");
 }
 
@@ -102,7 +102,7 @@ fn no_socket_can_be_made_and_a_connected_one_reaches_only_its_peer() {
         let other = UnixDatagram::bind(&elsewhere).unwrap();
         let (log, reader) = UnixDatagram::pair().unwrap();
         let kept = [log.as_fd(), reader.as_fd(), other.as_fd()];
-        let sandbox = Sandbox::new().streams(Streams::Errors);
+        let sandbox = Sandbox::new().streams(StandardStreams::Errors);
         kept.into_iter().fold(sandbox, Sandbox::keep).enter().unwrap();
         let made = UnixDatagram::unbound().unwrap_err();
         assert_eq!(made.kind(), ErrorKind::PermissionDenied);
@@ -144,7 +144,7 @@ fn unmounting_is_refused_unless_it_was_asked_for() {
 #[test]
 fn unmounting_reaches_the_kernel_where_it_was_asked_for() {
     in_a_process(|_| {
-        Sandbox::new().streams(Streams::Errors).may_unmount(true).enter().unwrap();
+        Sandbox::new().streams(StandardStreams::Errors).may_unmount(true).enter().unwrap();
         assert_eq!(unmount_wrongly(), Errno::INVAL);
     });
 }
@@ -153,8 +153,8 @@ fn unmounting_reaches_the_kernel_where_it_was_asked_for() {
 fn entering_twice_is_an_error_at_the_first_step() {
     in_a_process(|_| {
         enter();
-        let error = Sandbox::new().streams(Streams::Errors).enter().unwrap_err();
-        assert_eq!(error.step, Step::NoNewPrivileges);
+        let error = Sandbox::new().streams(StandardStreams::Errors).enter().unwrap_err();
+        assert_eq!(error.step, SandboxStep::NoNewPrivileges);
         assert_eq!(error.source.kind(), ErrorKind::PermissionDenied);
         assert_eq!(error.to_string(), "cannot refuse new privileges");
     });
@@ -163,7 +163,7 @@ fn entering_twice_is_an_error_at_the_first_step() {
 #[test]
 fn without_a_filter_calls_are_not_refused() {
     in_a_process(|dir| {
-        let sandbox = Sandbox::new().streams(Streams::Errors).filtered(false);
+        let sandbox = Sandbox::new().streams(StandardStreams::Errors).filtered(false);
         assert_eq!(sandbox.enter().unwrap().filter, FilterState::Off);
         File::create(dir.join("file")).unwrap().write_all(b"x").unwrap();
         UnixDatagram::unbound().unwrap();

@@ -6,17 +6,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::thread;
 
-use ferrofs_image::workers::cpus::Granted;
+use ferrofs_image::workers::cpus::AvailableCpus;
 use ferrofs_image::workers::memory::{Pressure, PressureSettings};
-use ferrofs_image::workers::percpu::Settings;
-use ferrofs_image::workers::priority::{self, Wanted};
-use ferrofs_image::{DecodeWorkers, FileType, Image, Memory, OpenOptions, SyncDecompress, Visit};
-use ferrofs_mount::sandbox::{FilterState, Sandbox, Streams};
+use ferrofs_image::workers::percpu::PerCpuSettings;
+use ferrofs_image::workers::priority::{self, PriorityRequest};
+use ferrofs_image::{
+    DecodeWorkers, FileType, Image, MemoryPool, OpenOptions, SyncDecompress, WalkEvent,
+};
+use ferrofs_mount::sandbox::{FilterState, Sandbox, StandardStreams};
 
 use crate::{in_a_process, outcome_in_a_process};
 
 fn enter() {
-    Sandbox::new().streams(Streams::Errors).enter().unwrap();
+    Sandbox::new().streams(StandardStreams::Errors).enter().unwrap();
 }
 
 fn data(name: &str) -> PathBuf {
@@ -29,7 +31,7 @@ fn read_all(image: &Image) -> u64 {
     let mut seen = HashSet::new();
     let mut buffer = vec![0; 100_000];
     for visit in image.walk(b"/").unwrap() {
-        let Visit::Leaf(node) = visit else { continue };
+        let WalkEvent::Leaf(node) = visit else { continue };
         if node.inode.file_type() != FileType::Regular || !seen.insert(node.inode.nid()) {
             continue;
         }
@@ -50,8 +52,9 @@ fn read_all(image: &Image) -> u64 {
 #[test]
 fn threads_that_start_in_the_sandbox_decode_every_codec() {
     in_a_process(|_| {
-        let memory = Memory::new(24 << 20).unwrap();
-        let workers = DecodeWorkers::new(Settings::new("sandboxed").priority(Wanted::Raised));
+        let memory = MemoryPool::new(24 << 20).unwrap();
+        let workers =
+            DecodeWorkers::new(PerCpuSettings::new("sandboxed").priority(PriorityRequest::Raised));
         let options = OpenOptions::new().memory(&memory).workers(&workers);
         let options = options.sync_decompress(SyncDecompress::ForceOff);
         let names = ["lz4hc-64k", "libdeflate-16k-ztail", "lzma-64k-all", "zstd-64k-fragments"];
@@ -80,10 +83,10 @@ fn what_the_system_grants_and_lacks_is_seen_as_before() {
     in_a_process(|dir| {
         let file = dir.join("memory");
         std::fs::write(&file, "some avg10=99.00 avg60=99.00 avg300=99.00 total=1\n").unwrap();
-        let memory = Memory::new(24 << 20).unwrap();
-        let granted = Granted::read();
+        let memory = MemoryPool::new(24 << 20).unwrap();
+        let granted = AvailableCpus::read();
         enter();
-        assert_eq!(Granted::read().cpus(), granted.cpus());
+        assert_eq!(AvailableCpus::read().cpus(), granted.cpus());
         let mut settings = PressureSettings::default();
         settings.cgroup_of_process = dir.join("none");
         settings.system_pressure.clone_from(&file);
@@ -94,15 +97,15 @@ fn what_the_system_grants_and_lacks_is_seen_as_before() {
     });
 }
 
-fn rung_of_a_new_thread() -> priority::Rung {
-    thread::scope(|scope| scope.spawn(|| priority::apply(Wanted::Raised)).join().unwrap())
+fn rung_of_a_new_thread() -> priority::PriorityLevel {
+    thread::scope(|scope| scope.spawn(|| priority::apply(PriorityRequest::Raised)).join().unwrap())
 }
 
 #[test]
 fn a_new_thread_reaches_the_same_priority_where_that_was_asked_for() {
     in_a_process(|_| {
         let before = rung_of_a_new_thread();
-        let sandbox = Sandbox::new().streams(Streams::Errors).may_raise_priority(true);
+        let sandbox = Sandbox::new().streams(StandardStreams::Errors).may_raise_priority(true);
         sandbox.enter().unwrap();
         assert_eq!(rung_of_a_new_thread(), before);
     });
@@ -148,7 +151,7 @@ fn the_filter_reaches_threads_that_ran_before() {
                 (answer, status)
             });
             // What is wrong is told when the other thread waits no more.
-            let report = Sandbox::new().streams(Streams::Errors).enter();
+            let report = Sandbox::new().streams(StandardStreams::Errors).enter();
             entered.wait();
             tried.wait();
             let report = report.unwrap();

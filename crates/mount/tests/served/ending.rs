@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use ferrofs_mount::image::{Memory, OpenOptions};
+use ferrofs_mount::image::{MemoryPool, OpenOptions};
 
 use crate::mounted::Mounted;
 
 /// The session keeps the file system, which keeps whatever tells the kernel things: that must not keep the session.
 #[test]
 fn a_mount_that_has_ended_holds_no_memory() {
-    let memory = Memory::new(64 << 20).unwrap();
+    let memory = MemoryPool::new(64 << 20).unwrap();
     let before = memory.budget().used_bytes();
     let image = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/demo.erofs");
     let options = OpenOptions::new().memory(&memory);

@@ -6,6 +6,6 @@
 )]
 
 mod ending;
-mod foresight;
 mod mounted;
+mod prefetch;
 mod stats;

@@ -7,7 +7,7 @@ use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 
 use ferrofs_mount::image::OpenOptions;
-use ferrofs_mount::{Ready, Served, Settings};
+use ferrofs_mount::{MountSettings, NegotiatedMount, ServedMount};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tempfile::TempDir;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 /// A mount of a test image, gone when dropped.
 pub(crate) struct Mounted {
     dir: TempDir,
-    served: Option<Served>,
+    served: Option<ServedMount>,
 }
 
 impl Mounted {
@@ -29,7 +29,7 @@ impl Mounted {
     }
 
     pub(crate) fn of_opened(image: &Path, options: &OpenOptions) -> Option<Self> {
-        let opened = options.clone().reads_are_kept(true).open(image).unwrap();
+        let opened = options.clone().caller_caches(true).open(image).unwrap();
         let device = File::options().read(true).write(true).open("/dev/fuse");
         let Ok(device) = device else {
             eprintln!("skipped: /dev/fuse cannot be opened here");
@@ -48,7 +48,7 @@ impl Mounted {
             }
             other => other.unwrap(),
         }
-        let ready = Ready::new(device.into(), &Settings::default()).unwrap();
+        let ready = NegotiatedMount::new(device.into(), &MountSettings::default()).unwrap();
         let served = ready.serve(opened, |_| {}).unwrap();
         Some(Self { dir, served: Some(served) })
     }

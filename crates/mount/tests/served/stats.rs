@@ -3,7 +3,9 @@
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 
-use ferrofs_mount::stats::{AskError, Kind, MountStats, OperationRow, Quantiles, ask, known};
+use ferrofs_mount::stats::{
+    LatencyQuantiles, MountStats, OperationKind, OperationRecord, StatsError, known, query,
+};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tempfile::TempDir;
@@ -12,32 +14,33 @@ use crate::mounted::Mounted;
 
 /// The numbers once they are as they must become: a listener counts a request when whoever waited for it has its
 /// answer already.
-fn numbers_when(mounted: &Mounted, are_there: impl Fn(&MountStats) -> bool) -> MountStats {
-    let mut asked = (0..1000).map(|_| ask(mounted.path()).unwrap());
+fn stats_when(mounted: &Mounted, are_there: impl Fn(&MountStats) -> bool) -> MountStats {
+    let mut asked = (0..1000).map(|_| query(mounted.path()).unwrap());
     asked.find(are_there).expect("the numbers come within 1000 questions")
 }
 
 #[test]
 fn a_mount_tells_what_it_did() {
     let Some(mounted) = Mounted::of("lz4.erofs") else { return };
-    let before = ask(mounted.path()).unwrap().summary;
-    assert_eq!(before.operation(Kind::Read), OperationRow::default());
+    let before = query(mounted.path()).unwrap().summary;
+    assert_eq!(before.operation(OperationKind::Read), OperationRecord::default());
     let bytes = mounted.read_all();
     // The kernel reads files to their end, and asks for no byte twice; some it was given unasked.
     let given = |now: &MountStats| now.summary.session.stored_bytes;
-    let asked = |now: &MountStats| now.summary.operation(Kind::Read).bytes;
-    let after = numbers_when(&mounted, |now| asked(now) + given(now) >= bytes);
-    let read = after.summary.operation(Kind::Read);
+    let asked = |now: &MountStats| now.summary.operation(OperationKind::Read).bytes;
+    let after = stats_when(&mounted, |now| asked(now) + given(now) >= bytes);
+    let read = after.summary.operation(OperationKind::Read);
     assert!(read.bytes > 0 && read.bytes <= bytes && read.errors == 0, "{read:?} of {bytes}");
-    let Quantiles { count, sum_ns, p50_ns, p99_ns, p999_ns, max_ns } = read.time;
+    let LatencyQuantiles { count, sum_ns, p50_ns, p99_ns, p999_ns, max_ns } = read.time;
     assert!(count > 0 && p50_ns > 0, "{read:?}");
     assert!(p50_ns <= p99_ns && p99_ns <= p999_ns && p999_ns <= max_ns && max_ns <= sum_ns);
-    let listings = [Kind::ReadDir, Kind::ReadDirPlus].map(|kind| after.summary.operation(kind));
+    let listings = [OperationKind::ReadDir, OperationKind::ReadDirPlus]
+        .map(|kind| after.summary.operation(kind));
     assert!(listings.iter().any(|listing| listing.time.count > 0 && listing.bytes > 0));
     let clusters = after.summary.clusters;
     assert!(clusters.decoded > 0 && clusters.time.p50_ns > 0 && clusters.bytes_served > 0);
     assert!(after.summary.top_files[0].bytes > 0);
-    numbers_when(&mounted, |now| now.summary.operation(Kind::Ioctl).time.count > 1);
+    stats_when(&mounted, |now| now.summary.operation(OperationKind::Ioctl).time.count > 1);
 }
 
 #[test]
@@ -45,11 +48,11 @@ fn a_mount_tells_whose_it_is_from_any_of_its_directories() {
     let Some(mounted) = Mounted::of("lz4.erofs") else { return };
     let (_, below) = mounted.walked();
     for directory in [mounted.path(), &below] {
-        let stats = ask(directory).unwrap();
+        let stats = query(directory).unwrap();
         assert_eq!(stats.summary.pid, u64::from(std::process::id()));
         assert_eq!(stats.release, env!("CARGO_PKG_VERSION"));
         assert_eq!(stats.summary.session.listeners, 2);
-        assert!(stats.summary.session.granted & stats.summary.session.asked != 0);
+        assert!(stats.summary.session.granted & stats.summary.session.requested != 0);
         let mount = stats.mount.unwrap();
         assert_eq!((mount.kind.as_str(), mount.user_id), ("fuse.ferrofs", Some(0)));
         assert_eq!(
@@ -66,18 +69,18 @@ fn requests_that_fail_are_counted_and_the_last_notice_is_told() {
     let image = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/lz4.erofs");
     fs::copy(image, &copy).unwrap();
     let Some(mounted) = Mounted::of_file(&copy) else { return };
-    let before = ask(mounted.path()).unwrap().summary;
-    assert_eq!((before.notices.failed, known(before.notices.last_age_ns)), (0, None));
+    let before = query(mounted.path()).unwrap().summary;
+    assert_eq!((before.log_events.failed, known(before.log_events.last_age_ns)), (0, None));
     let (files, _) = mounted.walked();
     File::options().write(true).open(&copy).unwrap().set_len(4096).unwrap();
     let failed = files.iter().filter(|file| fs::read(file).is_err()).count();
     assert!(failed > 0);
     let errors = |now: &MountStats| -> u64 {
-        Kind::ALL.into_iter().map(|kind| now.summary.operation(kind).errors).sum()
+        OperationKind::ALL.into_iter().map(|kind| now.summary.operation(kind).errors).sum()
     };
-    let after = numbers_when(&mounted, |now| errors(now) >= failed as u64).summary;
-    assert!(after.notices.failed > 0 && known(after.notices.last_age_ns).is_some());
-    let text = String::from_utf8_lossy(&after.notices.last_text);
+    let after = stats_when(&mounted, |now| errors(now) >= failed as u64).summary;
+    assert!(after.log_events.failed > 0 && known(after.log_events.last_age_ns).is_some());
+    let text = String::from_utf8_lossy(&after.log_events.last_text);
     assert!(text.contains(" of nid "), "{text}");
 }
 
@@ -101,7 +104,7 @@ fn a_mount_whose_process_has_ended_is_called_dead() {
         return eprintln!("skipped: this user may not mount");
     }
     drop(device);
-    let asked = ask(dir.path()).err();
+    let asked = query(dir.path()).err();
     unmount(dir.path(), UnmountFlags::DETACH).unwrap();
-    assert_eq!(asked, Some(AskError::Dead));
+    assert_eq!(asked, Some(StatsError::Disconnected));
 }

@@ -1,9 +1,10 @@
 //! Compact indexes: packs of 2 or 16 entries that share one block address (docs/format.md F29 to
 //! F33, F64, F65).
 
-use super::plan::{Cell, Cells, DISTANCE_MAX, refused};
+use super::extent_spec::{DISTANCE_MAX, LclusterEntries, LclusterEntry, refused};
 use super::{
-    BLOCK_COUNT_FLAG, ExtentPlan, Head, HeadKind, IndexHeader, Lcluster, MAP_HEADER_BYTES, Tail,
+    BLOCK_COUNT_FLAG, ExtentSpec, Head, HeadKind, IndexHeader, Lcluster, MAP_HEADER_BYTES,
+    TailPcluster,
 };
 use crate::bytes::{fit, truncated, u32_at, wide};
 use crate::error::{Error, ErrorKind, Result};
@@ -111,12 +112,12 @@ pub struct Pack<'a> {
 
 /// What an entry holds before it is interpreted.
 #[derive(Clone, Copy)]
-struct RawEntry {
+struct RawCompactEntry {
     kind: u32,
     low: u16,
 }
 
-impl RawEntry {
+impl RawCompactEntry {
     const NON_HEAD: u32 = 2;
 
     fn is_non_head(self) -> bool {
@@ -202,7 +203,7 @@ impl<'a> Pack<'a> {
         Ok(distance.max(1))
     }
 
-    fn raw(&self, slot: u8) -> Result<RawEntry> {
+    fn raw(&self, slot: u8) -> Result<RawCompactEntry> {
         let bit = u32::from(slot).wrapping_mul(u32::from(self.entry_bits));
         let at = usize::try_from(bit / 8).unwrap_or(usize::MAX);
         let past_end = || truncated(at, self.bytes.len());
@@ -211,13 +212,13 @@ impl<'a> Pack<'a> {
         }
         let word = u32_at(self.bytes, at).ok_or_else(past_end)?.wrapping_shr(bit & 7);
         let low_mask = 1u32.wrapping_shl(u32::from(self.low_bits)).wrapping_sub(1);
-        Ok(RawEntry {
+        Ok(RawCompactEntry {
             kind: word.wrapping_shr(u32::from(self.low_bits)) & 3,
             low: u16::try_from(word & low_mask).unwrap_or(u16::MAX),
         })
     }
 
-    fn non_head(&self, slot: u8, raw: RawEntry) -> Result<Lcluster> {
+    fn non_head(&self, slot: u8, raw: RawCompactEntry) -> Result<Lcluster> {
         if let Some(blocks) = raw.block_count() {
             if !self.is_big {
                 return Err(Error::new(ErrorKind::UnexpectedBlockCount, u64::from(slot)));
@@ -238,7 +239,7 @@ impl<'a> Pack<'a> {
         Ok(Lcluster::NonHead { back, blocks: None })
     }
 
-    fn head(&self, slot: u8, raw: RawEntry) -> Result<Lcluster> {
+    fn head(&self, slot: u8, raw: RawCompactEntry) -> Result<Lcluster> {
         let offset = u32::from(raw.low);
         if offset >= self.lcluster_bytes {
             let kind = ErrorKind::ClusterOffset { offset, size: self.lcluster_bytes };
@@ -322,9 +323,9 @@ pub fn compact_bytes(header_offset: u64, file_bytes: u64, index: &IndexHeader) -
 /// The rule is a little stricter than the format's, for which only those have to follow each other
 /// that start in one pack, so that the answer does not depend on where the inode lies.
 #[must_use]
-pub fn compact_fits(extents: &[ExtentPlan], tail: Tail) -> bool {
+pub fn compact_fits(extents: &[ExtentSpec], tail: TailPcluster) -> bool {
     let mut next = None;
-    let last = extents.len().saturating_sub(usize::from(tail != Tail::Ordinary));
+    let last = extents.len().saturating_sub(usize::from(tail != TailPcluster::Ordinary));
     for extent in extents.get(..last).unwrap_or_default() {
         let follows = next.is_none_or(|next| next == extent.block);
         let end = extent.block.checked_add(u64::from(extent.blocks));
@@ -343,29 +344,29 @@ pub fn compact_fits(extents: &[ExtentPlan], tail: Tail) -> bool {
 /// An inline pcluster follows directly: the last pack is whole.
 ///
 /// # Errors
-/// [`ErrorKind::PlanLength`]; [`ErrorKind::PlanExtent`] for an extent that a compact index cannot
+/// [`ErrorKind::ExtentSumMismatch`]; [`ErrorKind::PlanExtent`] for an extent that a compact index cannot
 /// describe, see [`compact_fits`]; [`ErrorKind::ClusterBits`]; [`ErrorKind::BigPclusterBits`]; and
 /// [`ErrorKind::Unwritable`] for an offset that is no multiple of 8.
 pub fn write_compact(
     header: &IndexHeader,
     header_offset: u64,
     file_bytes: u64,
-    extents: &[ExtentPlan],
+    extents: &[ExtentSpec],
 ) -> Result<Vec<u8>> {
     if header.has_big_pcluster_1 != header.has_big_pcluster_2 {
         return Err(Error::new(ErrorKind::BigPclusterBits(0), 4));
     }
     let layout = layout(header_offset, file_bytes, header)?;
     let mut writer = PackWriter::new(header, extents.first().map_or(1, |first| first.block));
-    let mut cells = Cells::new(header, file_bytes, extents)?;
+    let mut entries = LclusterEntries::new(header, file_bytes, extents)?;
     let mut bytes = Vec::new();
     let mut held = Vec::with_capacity(usize::from(WIDE_PACK_SLOTS_U8));
     let mut lcn = 0u64;
     while let Some(span) = layout.span(lcn) {
         let slots = if u64::from(span.bytes) == WIDE_PACK_BYTES { WIDE_PACK_SLOTS_U8 } else { 2 };
         held.clear();
-        for cell in cells.by_ref().take(usize::from(slots)) {
-            held.push(cell?);
+        for entry in entries.by_ref().take(usize::from(slots)) {
+            held.push(entry?);
         }
         writer.push(&held, slots, &mut bytes)?;
         lcn = lcn.saturating_add(u64::from(slots));
@@ -406,9 +407,9 @@ impl PackWriter {
         }
     }
 
-    /// Appends one pack. Fewer `cells` than `slots` leave the last ones zero (F30).
-    fn push(&mut self, cells: &[Cell], slots: u8, bytes: &mut Vec<u8>) -> Result<()> {
-        let base = self.base(cells)?;
+    /// Appends one pack. Fewer `entries` than `slots` leave the last ones zero (F30).
+    fn push(&mut self, entries: &[LclusterEntry], slots: u8, bytes: &mut Vec<u8>) -> Result<()> {
+        let base = self.base(entries)?;
         // 16 entries of 14 bits or 2 of 16: at most 224 bits, in four words.
         let entry_bits = if slots == WIDE_PACK_SLOTS_U8 { 14u32 } else { 16 };
         let size = if slots == WIDE_PACK_SLOTS_U8 { WIDE_PACK_BYTES } else { NARROW_PACK_BYTES };
@@ -417,8 +418,8 @@ impl PackWriter {
         let mut filled = 0u32;
         for slot in 0..slots {
             let is_last = slot.saturating_add(1) == slots;
-            let value = match cells.get(usize::from(slot)) {
-                Some(cell) => self.entry(cell, is_last)?,
+            let value = match entries.get(usize::from(slot)) {
+                Some(entry) => self.entry(entry, is_last)?,
                 None => 0,
             };
             word |= u64::from(value).wrapping_shl(filled);
@@ -435,17 +436,19 @@ impl PackWriter {
     }
 
     /// An entry in its bits: the type above the low part.
-    fn entry(&self, cell: &Cell, is_last: bool) -> Result<u16> {
-        let (kind, low) = match *cell {
-            Cell::Head { is_partial: true, start, .. } => {
+    fn entry(&self, entry: &LclusterEntry, is_last: bool) -> Result<u16> {
+        let (kind, low) = match *entry {
+            LclusterEntry::Head { is_partial: true, start, .. } => {
                 return Err(refused("a partial reference", start));
             }
-            Cell::Head { is_hole: true, start, .. } => return Err(refused("a hole", start)),
-            Cell::Head { kind, offset, .. } => {
+            LclusterEntry::Head { is_hole: true, start, .. } => {
+                return Err(refused("a hole", start));
+            }
+            LclusterEntry::Head { kind, offset, .. } => {
                 (kind.number(), fit::<u16>(u64::from(offset), "the offset in an lcluster", 0)?)
             }
-            Cell::NonHead { blocks: Some(blocks), .. } => (2, BLOCK_COUNT_FLAG | blocks),
-            Cell::NonHead { back, ahead, .. } => {
+            LclusterEntry::NonHead { blocks: Some(blocks), .. } => (2, BLOCK_COUNT_FLAG | blocks),
+            LclusterEntry::NonHead { back, ahead, .. } => {
                 let distance = if is_last { ahead } else { back };
                 (2, u16::try_from(distance.min(DISTANCE_MAX)).unwrap_or(u16::MAX))
             }
@@ -454,18 +457,18 @@ impl PackWriter {
     }
 
     /// The address that the entries of a pack share (F32).
-    fn base(&mut self, cells: &[Cell]) -> Result<u32> {
+    fn base(&mut self, entries: &[LclusterEntry]) -> Result<u32> {
         let mut base = None;
-        let mut by_custom = match cells.first() {
-            Some(Cell::NonHead { blocks: Some(_), .. }) if self.is_big => self.head,
+        let mut by_custom = match entries.first() {
+            Some(LclusterEntry::NonHead { blocks: Some(_), .. }) if self.is_big => self.head,
             _ if self.is_big => self.next,
             _ => self.next.saturating_sub(1),
         };
         let mut before = u64::from(!self.is_big);
         let mut has_head = false;
-        for cell in cells {
-            match *cell {
-                Cell::Head { block, is_placed, start, .. } => {
+        for entry in entries {
+            match *entry {
+                LclusterEntry::Head { block, is_placed, start, .. } => {
                     if self.is_open && self.is_big {
                         self.next = self.head.saturating_add(1);
                         before = before.saturating_add(u64::from(has_head));
@@ -486,12 +489,12 @@ impl PackWriter {
                     before = before.saturating_add(u64::from(!self.is_big));
                     (self.is_open, has_head) = (true, true);
                 }
-                Cell::NonHead { blocks: Some(blocks), .. } => {
+                LclusterEntry::NonHead { blocks: Some(blocks), .. } => {
                     before = before.saturating_add(u64::from(blocks));
                     self.next = self.head.saturating_add(u64::from(blocks));
                     self.is_open = false;
                 }
-                Cell::NonHead { .. } => {}
+                LclusterEntry::NonHead { .. } => {}
             }
         }
         fit(base.unwrap_or(by_custom), "the address of an index pack", 0)

@@ -1,7 +1,7 @@
 //! Encoded extents: a record for each extent instead of an entry for each lcluster
 //! (docs/format.md F35, F36).
 
-use super::plan::refused;
+use super::extent_spec::refused;
 use super::{MAP_HEADER_BYTES, round_up};
 use crate::address::BlockSize;
 use crate::bytes::{fit, high_half, low_half, truncated, u32_at, wide};
@@ -201,7 +201,7 @@ impl ExtentRecord {
 /// starts ascend from 0. In a table with a fragment the last record is [`ExtentRecord::fragment`].
 ///
 /// # Errors
-/// [`ErrorKind::PlanLength`] if there are not as many records as the table counts,
+/// [`ErrorKind::ExtentSumMismatch`] if there are not as many records as the table counts,
 /// [`ErrorKind::PlanExtent`] for a record that the table has no way to describe, and
 /// [`ErrorKind::TooLarge`] for an address past its field.
 pub fn write_extents(
@@ -210,7 +210,8 @@ pub fn write_extents(
     records: &[ExtentRecord],
 ) -> Result<Vec<u8>> {
     if table.has_logical_starts() && table.count != wide(records.len()) {
-        let kind = ErrorKind::PlanLength { planned: wide(records.len()), wanted: table.count };
+        let kind =
+            ErrorKind::ExtentSumMismatch { planned: wide(records.len()), wanted: table.count };
         return Err(Error::new(kind, 0));
     }
     if !(2..=5).contains(&table.record_bits) {

@@ -3,9 +3,9 @@
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::plan::{Cell, Cells, DISTANCE_MAX, refused};
+use super::extent_spec::{DISTANCE_MAX, LclusterEntries, LclusterEntry, refused};
 use super::{
-    BLOCK_COUNT_FLAG, ExtentPlan, Head, HeadKind, IndexHeader, Lcluster, MAP_HEADER_BYTES,
+    BLOCK_COUNT_FLAG, ExtentSpec, Head, HeadKind, IndexHeader, Lcluster, MAP_HEADER_BYTES,
 };
 use crate::bytes::{fit, view};
 use crate::error::{Error, ErrorKind, Result};
@@ -18,7 +18,7 @@ const NON_HEAD: u16 = 2;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct RawEntry {
+struct RawFullEntry {
     advise: U16,
     clusterofs: U16,
     /// The block of a head; or the distances back and forward.
@@ -54,7 +54,7 @@ impl FullIndex {
     /// [`ErrorKind::ClusterOffset`] if a head starts past its lcluster, and
     /// [`ErrorKind::UnexpectedBlockCount`].
     pub fn entry(bytes: &[u8], header: &IndexHeader) -> Result<Lcluster> {
-        let raw: &RawEntry = view(bytes)?;
+        let raw: &RawFullEntry = view(bytes)?;
         let advise = raw.advise.get();
         let kind = match advise & 3 {
             0 => HeadKind::Plain,
@@ -82,12 +82,12 @@ impl FullIndex {
     /// # Errors
     /// [`ErrorKind::Truncated`] if the entry is not whole.
     pub fn forward(bytes: &[u8]) -> Result<u64> {
-        let raw: &RawEntry = view(bytes)?;
+        let raw: &RawFullEntry = view(bytes)?;
         Ok(u64::from(raw.union.get() >> 16))
     }
 }
 
-fn non_head(raw: &RawEntry, header: &IndexHeader) -> Result<Lcluster> {
+fn non_head(raw: &RawFullEntry, header: &IndexHeader) -> Result<Lcluster> {
     let back = u16::try_from(raw.union.get() & 0xffff).unwrap_or(0);
     if back & BLOCK_COUNT_FLAG == 0 {
         return Ok(Lcluster::NonHead { back, blocks: None });
@@ -110,40 +110,40 @@ pub fn full_bytes(file_bytes: u64, header: &IndexHeader) -> Option<u64> {
 /// An inline pcluster follows directly.
 ///
 /// # Errors
-/// [`ErrorKind::PlanLength`], and [`ErrorKind::PlanExtent`] for an extent that a full index cannot
+/// [`ErrorKind::ExtentSumMismatch`], and [`ErrorKind::PlanExtent`] for an extent that a full index cannot
 /// describe.
 pub fn write_full(
     header: &IndexHeader,
     file_bytes: u64,
-    extents: &[ExtentPlan],
+    extents: &[ExtentSpec],
 ) -> Result<Vec<u8>> {
     let mut bytes = vec![0u8; usize::try_from(GAP_BYTES).unwrap_or(0)];
-    for cell in Cells::new(header, file_bytes, extents)? {
-        bytes.extend_from_slice(raw_entry(&cell?)?.as_bytes());
+    for entry in LclusterEntries::new(header, file_bytes, extents)? {
+        bytes.extend_from_slice(raw_entry(&entry?)?.as_bytes());
     }
     Ok(bytes)
 }
 
-fn raw_entry(cell: &Cell) -> Result<RawEntry> {
-    match *cell {
-        Cell::Head { kind, offset, block, is_partial, is_hole, start, .. } => {
+fn raw_entry(entry: &LclusterEntry) -> Result<RawFullEntry> {
+    match *entry {
+        LclusterEntry::Head { kind, offset, block, is_partial, is_hole, start, .. } => {
             let partial = if is_partial { PARTIAL_REF } else { 0 };
             let hole = if is_hole { HOLE } else { 0 };
             let union =
                 u32::try_from(block).map_err(|_| refused("a block of more than 32 bits", start))?;
-            Ok(RawEntry {
+            Ok(RawFullEntry {
                 advise: (kind.number() | partial | hole).into(),
                 clusterofs: fit::<u16>(u64::from(offset), "the offset in an lcluster", 2)?.into(),
                 union: union.into(),
             })
         }
-        Cell::NonHead { back, ahead, blocks, offset } => {
+        LclusterEntry::NonHead { back, ahead, blocks, offset } => {
             let back = match blocks {
                 Some(blocks) => BLOCK_COUNT_FLAG | blocks,
                 None => u16::try_from(back.min(DISTANCE_MAX)).unwrap_or(u16::MAX),
             };
             let ahead = u16::try_from(ahead).unwrap_or(u16::MAX);
-            Ok(RawEntry {
+            Ok(RawFullEntry {
                 advise: NON_HEAD.into(),
                 clusterofs: fit::<u16>(u64::from(offset), "the offset in an lcluster", 2)?.into(),
                 union: (u32::from(back) | u32::from(ahead) << 16).into(),

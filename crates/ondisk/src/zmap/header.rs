@@ -57,7 +57,7 @@ pub enum MapHeader {
 
 /// What happens to the last extent of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tail {
+pub enum TailPcluster {
     /// Nothing: it has a pcluster like any other.
     Ordinary,
     /// Its pcluster of this many bytes lies behind the index.
@@ -72,7 +72,7 @@ pub struct IndexHeader {
     /// The lcluster size as a shift, 9..=31.
     pub lcluster_bits: u8,
     /// The last extent.
-    pub tail: Tail,
+    pub tail: TailPcluster,
     /// PLAIN extents are rotated by their position in the block.
     pub is_interlaced: bool,
     /// A compact index has 2-byte entries in its middle.
@@ -192,13 +192,17 @@ fn raw_extents(
     })
 }
 
-fn tail(raw: &RawMapHeader) -> Tail {
+fn tail(raw: &RawMapHeader) -> TailPcluster {
     let advise = raw.advise.get();
     if advise & FRAGMENT != 0 {
-        return Tail::Fragment(raw.union.get());
+        return TailPcluster::Fragment(raw.union.get());
     }
     let inline = u16::try_from(raw.union.get() >> 16).unwrap_or(0);
-    if advise & INLINE_PCLUSTER != 0 && inline != 0 { Tail::Inline(inline) } else { Tail::Ordinary }
+    if advise & INLINE_PCLUSTER != 0 && inline != 0 {
+        TailPcluster::Inline(inline)
+    } else {
+        TailPcluster::Ordinary
+    }
 }
 
 impl IndexHeader {
@@ -212,7 +216,7 @@ impl IndexHeader {
         };
         Self {
             lcluster_bits,
-            tail: Tail::Ordinary,
+            tail: TailPcluster::Ordinary,
             is_interlaced: false,
             has_2b_packs: false,
             has_big_pcluster_1: false,
@@ -231,21 +235,21 @@ impl IndexHeader {
             (self.has_2b_packs, COMPACTED_2B),
             (big_1, BIG_PCLUSTER_1),
             (big_2, BIG_PCLUSTER_2),
-            (matches!(self.tail, Tail::Inline(_)), INLINE_PCLUSTER),
+            (matches!(self.tail, TailPcluster::Inline(_)), INLINE_PCLUSTER),
             (self.is_interlaced, INTERLACED),
-            (matches!(self.tail, Tail::Fragment(_)), FRAGMENT),
+            (matches!(self.tail, TailPcluster::Fragment(_)), FRAGMENT),
         ];
         let advise = bits.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, bit)| all | bit);
         if !is_full && big_1 != big_2 {
             return Err(Error::new(ErrorKind::BigPclusterBits(advise), 4));
         }
         let union = match self.tail {
-            Tail::Ordinary => 0,
-            Tail::Inline(0) => {
+            TailPcluster::Ordinary => 0,
+            TailPcluster::Inline(0) => {
                 return Err(Error::new(ErrorKind::Unwritable("an inline pcluster of 0 bytes"), 2));
             }
-            Tail::Inline(bytes) => u32::from(bytes) << 16,
-            Tail::Fragment(offset) => offset,
+            TailPcluster::Inline(bytes) => u32::from(bytes) << 16,
+            TailPcluster::Fragment(offset) => offset,
         };
         let [first, second] = self.algorithms;
         Ok(RawMapHeader {
@@ -324,9 +328,9 @@ mod tests {
             MapHeader::Index(index) => index.tail,
             other => panic!("{other:?}"),
         };
-        assert_eq!(tail([0, 0, 9, 0, 0x08, 0, 0, 0]), Tail::Inline(9));
-        assert_eq!(tail([1, 0, 9, 0, 0x28, 0, 0, 0]), Tail::Fragment(0x9_0001));
-        assert_eq!(tail([0, 0, 9, 0, 0, 0, 0, 0]), Tail::Ordinary);
+        assert_eq!(tail([0, 0, 9, 0, 0x08, 0, 0, 0]), TailPcluster::Inline(9));
+        assert_eq!(tail([1, 0, 9, 0, 0x28, 0, 0, 0]), TailPcluster::Fragment(0x9_0001));
+        assert_eq!(tail([0, 0, 9, 0, 0, 0, 0, 0]), TailPcluster::Ordinary);
     }
 
     #[test]

@@ -4,20 +4,20 @@
 //! and encoded extents. All start behind a map header, which follows the inode and its xattrs
 //! (docs/format.md F24 to F36, F64 to F66). This module says what single entries mean; walking from entry to
 //! entry is the reader's work, since the entries have to be fetched for it. Written is a whole index
-//! at once, from the extents of the file ([`ExtentPlan`]): the `write_` functions make all bytes
+//! at once, from the extents of the file ([`ExtentSpec`]): the `write_` functions make all bytes
 //! behind the map header, whatever gap stands in front of the entries included.
 
 mod compact;
 mod extent;
+mod extent_spec;
 mod full;
 mod header;
-mod plan;
 
 pub use compact::{CompactIndex, Pack, PackSpan, compact_bytes, compact_fits, write_compact};
 pub use extent::{ExtentLength, ExtentRecord, ExtentTable, write_extents};
+pub use extent_spec::ExtentSpec;
 pub use full::{FullIndex, full_bytes, write_full};
-pub use header::{IndexHeader, MAP_HEADER_BYTES, MapHeader, Tail, header_offset};
-pub use plan::ExtentPlan;
+pub use header::{IndexHeader, MAP_HEADER_BYTES, MapHeader, TailPcluster, header_offset};
 
 /// What kind of extent starts in an lcluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

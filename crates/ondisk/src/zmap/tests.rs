@@ -8,27 +8,27 @@ use crate::{BlockSize, DataLayout, ErrorKind};
 
 /// A file: its header, where its map header lies, its size and its extents.
 #[derive(Clone, Debug)]
-struct Case {
+struct IndexCase {
     header: IndexHeader,
     at: u64,
     bytes: u64,
-    extents: Vec<ExtentPlan>,
+    extents: Vec<ExtentSpec>,
 }
 
 /// What makes an extent: lclusters up to the next, where that starts, blocks, kind.
-type Seed = (u64, u64, u32, u8);
+type ExtentSeed = (u64, u64, u32, u8);
 
 fn kind(number: u8) -> HeadKind {
     [HeadKind::Plain, HeadKind::First, HeadKind::Second][usize::from(number % 3)]
 }
 
 /// Extents whose pclusters follow each other from block 7 on.
-fn build(mut header: IndexHeader, at: u64, seeds: &[Seed], tail: u8) -> Case {
+fn build(mut header: IndexHeader, at: u64, seeds: &[ExtentSeed], tail: u8) -> IndexCase {
     let size = header.lcluster_bytes();
     header.tail = match tail {
-        0 => Tail::Ordinary,
-        1 => Tail::Inline(40),
-        _ => Tail::Fragment(0x9000_0001),
+        0 => TailPcluster::Ordinary,
+        1 => TailPcluster::Inline(40),
+        _ => TailPcluster::Fragment(0x9000_0001),
     };
     let (mut lcn, mut start, mut block) = (0u64, 0u64, 7u64);
     let mut extents = Vec::new();
@@ -42,16 +42,16 @@ fn build(mut header: IndexHeader, at: u64, seeds: &[Seed], tail: u8) -> Case {
         let kind = kind(*kind_number);
         let covered = end / size - start / size;
         let blocks = match (is_last, header.tail) {
-            (true, Tail::Fragment(_)) => 0,
-            (true, Tail::Inline(_)) => 1,
+            (true, TailPcluster::Fragment(_)) => 0,
+            (true, TailPcluster::Inline(_)) => 1,
             _ if covered >= 2 && header.may_be_big(kind) => *blocks,
             _ => 1,
         };
-        extents.push(ExtentPlan { bytes: end - start, kind, block, blocks, partial: false });
+        extents.push(ExtentSpec { bytes: end - start, kind, block, blocks, partial: false });
         block += u64::from(blocks);
         (lcn, start) = (end / size, end);
     }
-    Case { header, at, bytes: start, extents }
+    IndexCase { header, at, bytes: start, extents }
 }
 
 prop_compose! {
@@ -62,7 +62,7 @@ prop_compose! {
         tail in 0u8..3,
         seeds in prop::collection::vec((0u64..60, any::<u64>(), 1u32..2048, any::<u8>()), 1..40),
         far in 0u64..6000,
-    ) -> Case {
+    ) -> IndexCase {
         let mut header = IndexHeader::new(bits, AlgorithmId::Lz4, Some(AlgorithmId::Zstd));
         header.has_big_pcluster_1 = flags[0];
         header.has_big_pcluster_2 = if is_compact { flags[0] } else { flags[1] };
@@ -76,7 +76,7 @@ prop_compose! {
     }
 }
 
-fn read_full(bytes: &[u8], case: &Case) -> Vec<(Lcluster, u64)> {
+fn read_full(bytes: &[u8], case: &IndexCase) -> Vec<(Lcluster, u64)> {
     let index = FullIndex::new(0).unwrap();
     let count = case.bytes.div_ceil(case.header.lcluster_bytes());
     (0..count)
@@ -89,7 +89,7 @@ fn read_full(bytes: &[u8], case: &Case) -> Vec<(Lcluster, u64)> {
         .collect()
 }
 
-fn read_compact(bytes: &[u8], case: &Case) -> Vec<(Lcluster, u64)> {
+fn read_compact(bytes: &[u8], case: &IndexCase) -> Vec<(Lcluster, u64)> {
     let count = case.bytes.div_ceil(case.header.lcluster_bytes());
     let index = CompactIndex::new(case.at, count, &case.header).unwrap().unwrap();
     let front = case.at + MAP_HEADER_BYTES;
@@ -106,16 +106,16 @@ fn read_compact(bytes: &[u8], case: &Case) -> Vec<(Lcluster, u64)> {
 }
 
 /// The extents that the entries tell of, without the address of a tail.
-fn planned(entries: &[(Lcluster, u64)], case: &Case) -> Vec<ExtentPlan> {
+fn planned(entries: &[(Lcluster, u64)], case: &IndexCase) -> Vec<ExtentSpec> {
     let size = case.header.lcluster_bytes();
-    let mut extents: Vec<(u64, ExtentPlan)> = Vec::new();
+    let mut extents: Vec<(u64, ExtentSpec)> = Vec::new();
     for (lcn, (entry, _)) in entries.iter().enumerate() {
         match entry {
             Lcluster::Head(head) => {
                 let start = lcn as u64 * size + u64::from(head.offset);
                 let Head { kind, block, is_partial: partial, is_hole, .. } = *head;
                 let blocks = u32::from(!is_hole);
-                extents.push((start, ExtentPlan { bytes: 0, kind, block, blocks, partial }));
+                extents.push((start, ExtentSpec { bytes: 0, kind, block, blocks, partial }));
             }
             Lcluster::NonHead { blocks: Some(blocks), .. } => {
                 extents.last_mut().unwrap().1.blocks = u32::from(*blocks);
@@ -150,13 +150,13 @@ fn assert_walks(entries: &[(Lcluster, u64)]) {
     }
 }
 
-fn assert_reads_back(entries: &[(Lcluster, u64)], case: &Case) {
+fn assert_reads_back(entries: &[(Lcluster, u64)], case: &IndexCase) {
     let mut read = planned(entries, case);
     let last = read.last_mut().unwrap();
     match case.header.tail {
-        Tail::Ordinary => {}
-        Tail::Inline(_) => last.block = case.extents.last().unwrap().block,
-        Tail::Fragment(_) => {
+        TailPcluster::Ordinary => {}
+        TailPcluster::Inline(_) => last.block = case.extents.last().unwrap().block,
+        TailPcluster::Fragment(_) => {
             last.blocks = 0;
             last.block = case.extents.last().unwrap().block;
         }
@@ -198,10 +198,10 @@ proptest! {
     ) {
         let mut header = IndexHeader::new(bits, AlgorithmId::Lz4, None);
         (header.has_big_pcluster_1, header.has_big_pcluster_2) = (big[0], big[1]);
-        header.tail = [Tail::Ordinary, Tail::Inline(1), Tail::Fragment(1)][usize::from(tail)];
-        let extents: Vec<ExtentPlan> = seeds
+        header.tail = [TailPcluster::Ordinary, TailPcluster::Inline(1), TailPcluster::Fragment(1)][usize::from(tail)];
+        let extents: Vec<ExtentSpec> = seeds
             .iter()
-            .map(|(bytes, number, block, blocks, partial)| ExtentPlan {
+            .map(|(bytes, number, block, blocks, partial)| ExtentSpec {
                 bytes: u64::from(*bytes % 100_000),
                 kind: kind(*number),
                 block: *block,
@@ -230,9 +230,9 @@ proptest! {
         let size = BlockSize::from_bits(bits).unwrap();
         let mut index = IndexHeader::new(bits + above, AlgorithmId::Deflate, Some(AlgorithmId::Lzma));
         index.tail = match tail {
-            0 => Tail::Ordinary,
-            1 => Tail::Inline((value as u16).max(1)),
-            _ => Tail::Fragment(value),
+            0 => TailPcluster::Ordinary,
+            1 => TailPcluster::Inline((value as u16).max(1)),
+            _ => TailPcluster::Fragment(value),
         };
         index.is_interlaced = flags[0];
         (index.has_big_pcluster_1, index.has_big_pcluster_2) = (flags[1], flags[2]);
@@ -276,13 +276,13 @@ proptest! {
 }
 
 /// The lcluster in which the last extent starts.
-fn planned_lcn(case: &Case) -> usize {
+fn planned_lcn(case: &IndexCase) -> usize {
     let last = case.extents.last().unwrap();
     ((case.bytes - last.bytes) / case.header.lcluster_bytes()) as usize
 }
 
-fn plan(bytes: u64, block: u64, blocks: u32) -> ExtentPlan {
-    ExtentPlan { bytes, kind: HeadKind::First, block, blocks, partial: false }
+fn plan(bytes: u64, block: u64, blocks: u32) -> ExtentSpec {
+    ExtentSpec { bytes, kind: HeadKind::First, block, blocks, partial: false }
 }
 
 fn small(is_big: bool) -> IndexHeader {
@@ -291,16 +291,16 @@ fn small(is_big: bool) -> IndexHeader {
     header
 }
 
-fn full_error(header: &IndexHeader, bytes: u64, extents: &[ExtentPlan]) -> ErrorKind {
+fn full_error(header: &IndexHeader, bytes: u64, extents: &[ExtentSpec]) -> ErrorKind {
     write_full(header, bytes, extents).unwrap_err().into_kind()
 }
 
 #[test]
 fn what_no_index_can_say_is_refused() {
     let header = small(true);
-    let sums = ErrorKind::PlanLength { planned: 5000, wanted: 5001 };
+    let sums = ErrorKind::ExtentSumMismatch { planned: 5000, wanted: 5001 };
     assert_eq!(full_error(&header, 5001, &[plan(5000, 1, 1)]), sums);
-    let refused = |bytes, extents: &[ExtentPlan], word: &str| {
+    let refused = |bytes, extents: &[ExtentSpec], word: &str| {
         let text = full_error(&header, bytes, extents).to_string();
         assert!(text.contains(word), "{text}");
     };
@@ -312,9 +312,9 @@ fn what_no_index_can_say_is_refused() {
     refused(13 << 20, &[plan(13 << 20, 1, 2)], "12 MiB");
     assert!(write_full(&small(false), 9000, &[plan(9000, 1, 2)]).is_err());
     let mut tail = header;
-    tail.tail = Tail::Fragment(0);
+    tail.tail = TailPcluster::Fragment(0);
     assert!(write_full(&tail, 100, &[plan(100, 0, 1)]).is_err());
-    tail.tail = Tail::Inline(9);
+    tail.tail = TailPcluster::Inline(9);
     assert!(write_full(&tail, 100, &[plan(100, 0, 0)]).is_err());
 }
 
@@ -322,17 +322,17 @@ fn what_no_index_can_say_is_refused() {
 fn what_only_a_full_index_can_say_is_refused_in_a_compact_one() {
     let mut header = small(false);
     let far = [plan(4096, 5, 1), plan(4096, 9, 1)];
-    assert!(!compact_fits(&far, Tail::Ordinary));
+    assert!(!compact_fits(&far, TailPcluster::Ordinary));
     assert!(write_compact(&header, 0, 8192, &far).is_err(), "one pack has one address");
     let near = [plan(4096, 8, 1), plan(4096, 9, 1), plan(4096, 5, 1)];
-    assert!(!compact_fits(&near, Tail::Ordinary));
+    assert!(!compact_fits(&near, TailPcluster::Ordinary));
     assert!(write_compact(&header, 0, 12288, &near).is_ok(), "the third has a pack of its own");
     assert!(write_full(&header, 8192, &far).is_ok());
-    let partial = [ExtentPlan { partial: true, ..plan(4096, 5, 1) }];
-    assert!(!compact_fits(&partial, Tail::Ordinary));
+    let partial = [ExtentSpec { partial: true, ..plan(4096, 5, 1) }];
+    assert!(!compact_fits(&partial, TailPcluster::Ordinary));
     assert!(write_compact(&header, 0, 4096, &partial).is_err());
     let hole = [plan(4096, 5, 0)];
-    assert!(!compact_fits(&hole, Tail::Ordinary));
+    assert!(!compact_fits(&hole, TailPcluster::Ordinary));
     assert!(write_compact(&header, 0, 4096, &hole).is_err());
     assert!(write_compact(&header, 0, 4096, &[plan(4096, 0, 1)]).is_err(), "block 0");
     assert!(write_compact(&header, 4, 4096, &[plan(4096, 1, 1)]).is_err(), "unaligned");
@@ -345,7 +345,7 @@ fn a_hole_in_a_full_index_has_its_bit() {
     for is_big in [false, true] {
         let header = small(is_big);
         let extents = [plan(4096 * 4, 0, 0), plan(4096, 3, 1)];
-        let case = Case { header, at: 0, bytes: 4096 * 5, extents: extents.to_vec() };
+        let case = IndexCase { header, at: 0, bytes: 4096 * 5, extents: extents.to_vec() };
         let bytes = write_full(&header, case.bytes, &extents).unwrap();
         let entries = read_full(&bytes, &case);
         let Lcluster::Head(head) = entries[0].0 else { panic!("a head") };

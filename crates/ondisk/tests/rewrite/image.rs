@@ -3,27 +3,27 @@
 use std::collections::BTreeSet;
 
 use ferrofs_ondisk::chunk::ChunkFormat;
-use ferrofs_ondisk::compression::Compression;
-use ferrofs_ondisk::dirent::{DirBlock, DirBlockWriter, EntryRef};
+use ferrofs_ondisk::compression::CompressionConfig;
+use ferrofs_ondisk::dirent::{DirBlock, DirBlockWriter, NewDirent};
 use ferrofs_ondisk::xattr::{
-    Body, Entry, LongPrefix, NameIndex, filter_of_names, write_body, write_entry,
+    LongPrefix, NameIndex, XattrEntry, XattrIbody, filter_of_names, write_body, write_entry,
 };
 use ferrofs_ondisk::{
-    Compat, DataLayout, DeviceSlot, FileType, Incompat, Inode, InodeForm, Nid, Payload, Superblock,
-    TimeBase, seal_checksum,
+    Compat, DataLayout, DeviceSlot, DiskInode, FileType, Incompat, InodeForm, Nid, Payload,
+    Superblock, TimeBase, seal_checksum,
 };
 
 use crate::index;
-use crate::tally::Tally;
+use crate::stats::RewriteStats;
 
 /// Gives the data of an inode that this crate cannot decode.
-pub(crate) type Decoder<'a> = &'a dyn Fn(Nid, &Inode) -> Option<Vec<u8>>;
+pub(crate) type DecodeFn<'a> = &'a dyn Fn(Nid, &DiskInode) -> Option<Vec<u8>>;
 
 pub(crate) struct ImageCheck<'a> {
     name: &'a str,
     bytes: &'a [u8],
     sb: Superblock,
-    decode: Decoder<'a>,
+    decode: DecodeFn<'a>,
     /// The decoded metabox, empty if there is none or it cannot be decoded.
     metabox: Vec<u8>,
     /// The long prefixes, as base and infix.
@@ -31,49 +31,49 @@ pub(crate) struct ImageCheck<'a> {
 }
 
 impl<'a> ImageCheck<'a> {
-    pub(crate) fn new(name: &'a str, bytes: &'a [u8], decode: Decoder<'a>) -> Self {
+    pub(crate) fn new(name: &'a str, bytes: &'a [u8], decode: DecodeFn<'a>) -> Self {
         let sb = Superblock::parse(&bytes[1024..]).unwrap();
         Self { name, bytes, sb, decode, metabox: Vec::new(), prefixes: Vec::new() }
     }
 
-    pub(crate) fn run(mut self, tally: &mut Tally) {
-        self.superblock(tally);
-        self.records(tally);
-        self.devices(tally);
+    pub(crate) fn run(mut self, stats: &mut RewriteStats) {
+        self.superblock(stats);
+        self.records(stats);
+        self.devices(stats);
         if let Some(nid) = self.sb.metabox {
             let inode = self.inode(nid);
             self.metabox = self.data(nid, &inode).unwrap_or_default();
         }
-        self.prefix_table(tally);
+        self.prefix_table(stats);
         let mut seen = BTreeSet::new();
         let mut pending: Vec<Nid> =
             [Some(self.sb.root), self.sb.packed, self.sb.metabox].into_iter().flatten().collect();
         while let Some(nid) = pending.pop() {
             let reachable = !nid.is_in_metabox() || !self.metabox.is_empty();
             if reachable && seen.insert(nid) {
-                self.one_inode(nid, tally, &mut pending);
+                self.one_inode(nid, stats, &mut pending);
             }
         }
     }
 
-    fn superblock(&self, tally: &mut Tally) {
+    fn superblock(&self, stats: &mut RewriteStats) {
         let theirs = &self.bytes[1024..][..usize::from(self.sb.bytes)];
-        tally.result("superblock", self.name, theirs, self.sb.to_bytes());
+        stats.result("superblock", self.name, theirs, self.sb.to_bytes());
         if self.sb.compat.has(Compat::SB_CHKSUM) {
             let mut sealed = self.bytes[1024..].to_vec();
             sealed[4..8].fill(0);
             seal_checksum(self.sb.block_size, &mut sealed).unwrap();
-            tally.compare("checksum", self.name, &self.bytes[1028..1032], &sealed[4..8]);
+            stats.compare("checksum", self.name, &self.bytes[1028..1032], &sealed[4..8]);
         }
     }
 
-    fn records(&self, tally: &mut Tally) {
+    fn records(&self, stats: &mut RewriteStats) {
         if !self.sb.incompat.has(Incompat::COMPR_CFGS) {
             return;
         }
         let start = 1024 + usize::from(self.sb.bytes);
         let (mut at, mut blocks) = (start, 0);
-        let mut compression = Compression::default();
+        let mut compression = CompressionConfig::default();
         for algorithm in self.sb.recorded_algorithms().unwrap() {
             let length = usize::from(self.u16_at(at));
             if algorithm.number() == 0 {
@@ -91,24 +91,24 @@ impl<'a> ImageCheck<'a> {
                 theirs[deflate + 2] = 15;
             }
         }
-        tally.result("config records", self.name, &theirs, compression.records(blocks));
+        stats.result("config records", self.name, &theirs, compression.records(blocks));
     }
 
     fn u16_at(&self, at: usize) -> u16 {
         u16::from_le_bytes(self.bytes[at..at + 2].try_into().unwrap())
     }
 
-    fn devices(&self, tally: &mut Tally) {
+    fn devices(&self, stats: &mut RewriteStats) {
         let wide = self.sb.incompat.has(Incompat::BIT48);
         for number in 0..usize::from(self.sb.extra_devices) {
             let at = (usize::from(self.sb.device_table_slot) + number) * 128;
             let theirs = &self.bytes[at..at + 128];
             let slot = DeviceSlot::parse(theirs, wide).unwrap();
-            tally.result("device slot", self.name, theirs, slot.to_bytes(wide));
+            stats.result("device slot", self.name, theirs, slot.to_bytes(wide));
         }
     }
 
-    fn prefix_table(&mut self, tally: &mut Tally) {
+    fn prefix_table(&mut self, stats: &mut RewriteStats) {
         let is_plain = self.sb.compat.has(Compat::PLAIN_XATTR_PFX);
         let area = match (self.sb.metabox, self.sb.packed) {
             (Some(_), _) if !is_plain => self.metabox.clone(),
@@ -123,7 +123,7 @@ impl<'a> ImageCheck<'a> {
             let length = usize::from(u16::from_le_bytes(length.try_into().unwrap()));
             let end = (at + 2 + length).next_multiple_of(4);
             let prefix = LongPrefix::parse(&area[at + 2..][..length]).unwrap();
-            tally.result("long prefix", self.name, &area[at..end], prefix.to_bytes());
+            stats.result("long prefix", self.name, &area[at..end], prefix.to_bytes());
             self.prefixes.push((prefix.base, prefix.infix.to_vec()));
             at = end;
         }
@@ -143,13 +143,13 @@ impl<'a> ImageCheck<'a> {
         (self.bytes, meta + offset)
     }
 
-    fn inode(&self, nid: Nid) -> Inode {
+    fn inode(&self, nid: Nid) -> DiskInode {
         let (area, at) = self.place(nid);
-        Inode::parse(&area[at..], self.base()).unwrap()
+        DiskInode::parse(&area[at..], self.base()).unwrap()
     }
 
     /// The data of an inode: flat as it lies there, anything else from the decoder.
-    fn data(&self, nid: Nid, inode: &Inode) -> Option<Vec<u8>> {
+    fn data(&self, nid: Nid, inode: &DiskInode) -> Option<Vec<u8>> {
         let size = inode.size as usize;
         let (area, at) = self.place(nid);
         let end = at + usize::from(inode.bytes) + inode.xattr_bytes as usize;
@@ -164,7 +164,7 @@ impl<'a> ImageCheck<'a> {
         Some(data)
     }
 
-    fn one_inode(&self, nid: Nid, tally: &mut Tally, pending: &mut Vec<Nid>) {
+    fn one_inode(&self, nid: Nid, stats: &mut RewriteStats, pending: &mut Vec<Nid>) {
         let (area, at) = self.place(nid);
         let inode = self.inode(nid);
         let place = format!("{} nid {nid} at {at}", self.name);
@@ -179,33 +179,34 @@ impl<'a> ImageCheck<'a> {
             assert_eq!(inode.payload, Payload::StartBlock(None));
             theirs[6..8].fill(0);
         }
-        tally.result(kind, &place, &theirs, inode.to_bytes(self.base(), form));
+        stats.result(kind, &place, &theirs, inode.to_bytes(self.base(), form));
         assert!(size == 64 || inode.fits_compact(self.base(), true), "{place}");
         let end = at + size + inode.xattr_bytes as usize;
         if inode.xattr_bytes != 0 {
-            self.xattrs(&area[at + size..end], &place, tally);
+            self.xattrs(&area[at + size..end], &place, stats);
         }
         match inode.payload {
             Payload::Chunks(format) => {
-                self.chunks(format, &inode, (area, end), (&place, tally));
+                self.chunks(format, &inode, (area, end), (&place, stats));
             }
             Payload::CompressedBlocks(_) => {
-                index::check(area, end, &inode, self.sb.block_size, (&place, tally));
+                index::check(area, end, &inode, self.sb.block_size, (&place, stats));
             }
             _ => {}
         }
         if inode.file_type == FileType::Directory
             && let Some(data) = self.data(nid, &inode)
         {
-            self.directory(&data, &place, tally, pending);
+            self.directory(&data, &place, stats, pending);
         }
     }
 
-    fn xattrs(&self, theirs: &[u8], place: &str, tally: &mut Tally) {
-        let body = Body::parse(theirs).unwrap();
-        let entries: Vec<Entry<'_>> = body.inline_entries().map(|entry| entry.unwrap()).collect();
+    fn xattrs(&self, theirs: &[u8], place: &str, stats: &mut RewriteStats) {
+        let body = XattrIbody::parse(theirs).unwrap();
+        let entries: Vec<XattrEntry<'_>> =
+            body.inline_entries().map(|entry| entry.unwrap()).collect();
         let ids: Vec<u32> = body.shared_ids().collect();
-        tally.result("xattr body", place, theirs, write_body(body.name_filter, &ids, &entries));
+        stats.result("xattr body", place, theirs, write_body(body.name_filter, &ids, &entries));
         let mut names: Vec<(u8, Vec<u8>)> = entries
             .iter()
             .filter(|entry| !entry.is_padding())
@@ -214,10 +215,10 @@ impl<'a> ImageCheck<'a> {
         for id in ids {
             let at = self.sb.block_size.offset_of(u64::from(self.sb.xattr_block)).unwrap() as usize;
             let entry_at = at + 4 * id as usize;
-            let entry = Entry::parse(&self.bytes[entry_at..]).unwrap();
+            let entry = XattrEntry::parse(&self.bytes[entry_at..]).unwrap();
             let theirs = &self.bytes[entry_at..][..entry.padded_bytes()];
             let index = entry.index.to_raw().unwrap();
-            tally.result(
+            stats.result(
                 "shared xattr",
                 place,
                 theirs,
@@ -230,12 +231,12 @@ impl<'a> ImageCheck<'a> {
         {
             let filter = filter_of_names(names.iter().map(|(base, name)| (*base, name.as_slice())));
             let theirs = body.name_filter.to_le_bytes();
-            tally.compare("xattr filter", place, &theirs, &filter.to_le_bytes());
+            stats.compare("xattr filter", place, &theirs, &filter.to_le_bytes());
         }
     }
 
     /// The predefined prefix and what follows it.
-    fn hashed_name(&self, entry: &Entry<'_>) -> (u8, Vec<u8>) {
+    fn hashed_name(&self, entry: &XattrEntry<'_>) -> (u8, Vec<u8>) {
         match entry.index {
             NameIndex::Short(base) => (base, entry.suffix.to_vec()),
             NameIndex::Long(number) => match self.prefixes.get(usize::from(number)) {
@@ -248,9 +249,9 @@ impl<'a> ImageCheck<'a> {
     fn chunks(
         &self,
         format: ChunkFormat,
-        inode: &Inode,
+        inode: &DiskInode,
         (area, end): (&[u8], usize),
-        (place, tally): (&str, &mut Tally),
+        (place, stats): (&str, &mut RewriteStats),
     ) {
         let unit = usize::from(format.entry_bytes());
         let start = end.next_multiple_of(unit);
@@ -260,10 +261,16 @@ impl<'a> ImageCheck<'a> {
         for entry in theirs.chunks(unit) {
             format.push_entry(format.entry(entry).unwrap(), &mut ours).unwrap();
         }
-        tally.compare("chunk table", place, theirs, &ours);
+        stats.compare("chunk table", place, theirs, &ours);
     }
 
-    fn directory(&self, data: &[u8], place: &str, tally: &mut Tally, pending: &mut Vec<Nid>) {
+    fn directory(
+        &self,
+        data: &[u8],
+        place: &str,
+        stats: &mut RewriteStats,
+        pending: &mut Vec<Nid>,
+    ) {
         let block_bytes = self.sb.block_size.bytes() as usize;
         let writer = DirBlockWriter::new(self.sb.block_size);
         let mut all = Vec::new();
@@ -273,13 +280,13 @@ impl<'a> ImageCheck<'a> {
             for entry in DirBlock::parse(block).unwrap().entries() {
                 let entry = entry.unwrap();
                 let file_type = FileType::from_dirent(entry.type_number).unwrap().unwrap();
-                all.push(EntryRef { name: entry.name, nid: entry.nid, file_type });
+                all.push(NewDirent { name: entry.name, nid: entry.nid, file_type });
                 pending.push(entry.nid);
             }
             let mut ours = vec![0xee; block.len()];
             match writer.write_block(&all[first..], &mut ours) {
-                Ok(_) => tally.compare("directory block", place, block, &ours),
-                Err(error) => tally.refuse("directory block", place, &error),
+                Ok(_) => stats.compare("directory block", place, block, &ours),
+                Err(error) => stats.refuse("directory block", place, &error),
             }
             counts.push(all.len() - first);
         }
@@ -287,6 +294,6 @@ impl<'a> ImageCheck<'a> {
         let text = |counts: &[usize], bytes: u64| format!("{counts:?} {bytes}");
         let theirs = text(&counts, data.len() as u64);
         let ours = text(&split.counts, split.bytes);
-        tally.compare("directory split", place, theirs.as_bytes(), ours.as_bytes());
+        stats.compare("directory split", place, theirs.as_bytes(), ours.as_bytes());
     }
 }

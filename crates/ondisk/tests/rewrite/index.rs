@@ -2,42 +2,42 @@
 //! them.
 
 use ferrofs_ondisk::zmap::{
-    CompactIndex, ExtentPlan, ExtentRecord, ExtentTable, FullIndex, Head, IndexHeader, Lcluster,
-    MAP_HEADER_BYTES, MapHeader, Pack, Tail, compact_bytes, compact_fits, full_bytes,
+    CompactIndex, ExtentRecord, ExtentSpec, ExtentTable, FullIndex, Head, IndexHeader, Lcluster,
+    MAP_HEADER_BYTES, MapHeader, Pack, TailPcluster, compact_bytes, compact_fits, full_bytes,
     header_offset, write_compact, write_extents, write_full,
 };
-use ferrofs_ondisk::{BlockSize, DataLayout, Inode};
+use ferrofs_ondisk::{BlockSize, DataLayout, DiskInode};
 
-use crate::tally::Tally;
+use crate::stats::RewriteStats;
 
 /// Compares the map header and the index of `inode`, which ends with its xattrs at byte `end`.
 pub(crate) fn check(
     area: &[u8],
     end: usize,
-    inode: &Inode,
+    inode: &DiskInode,
     block_size: BlockSize,
-    (place, tally): (&str, &mut Tally),
+    (place, stats): (&str, &mut RewriteStats),
 ) {
     let at = header_offset(end as u64).unwrap();
     let theirs = &area[at as usize..][..MAP_HEADER_BYTES as usize];
     let header = MapHeader::parse(theirs, inode.layout, block_size).unwrap();
-    tally.result("map header", place, theirs, header.to_bytes(inode.layout, block_size));
+    stats.result("map header", place, theirs, header.to_bytes(inode.layout, block_size));
     match header {
         MapHeader::WholeFragment(_) => {}
         MapHeader::Index(index) if inode.layout == DataLayout::CompressedFull => {
-            full(area, at, inode, &index, (place, tally));
+            full(area, at, inode, &index, (place, stats));
         }
-        MapHeader::Index(index) => compact(area, at, inode, &index, (place, tally)),
-        MapHeader::Extents(table) => extents(area, at, (inode, block_size), &table, (place, tally)),
+        MapHeader::Index(index) => compact(area, at, inode, &index, (place, stats)),
+        MapHeader::Extents(table) => extents(area, at, (inode, block_size), &table, (place, stats)),
     }
 }
 
 fn full(
     area: &[u8],
     at: u64,
-    inode: &Inode,
+    inode: &DiskInode,
     header: &IndexHeader,
-    (place, tally): (&str, &mut Tally),
+    (place, stats): (&str, &mut RewriteStats),
 ) {
     let index = FullIndex::new(at).unwrap();
     let count = inode.size.div_ceil(header.lcluster_bytes());
@@ -50,15 +50,15 @@ fn full(
     let plan = planned(&entries, header, inode.size);
     let bytes = full_bytes(inode.size, header).unwrap() as usize;
     let theirs = &area[(at + MAP_HEADER_BYTES) as usize..][..bytes];
-    tally.result("full index", place, theirs, write_full(header, inode.size, &plan));
+    stats.result("full index", place, theirs, write_full(header, inode.size, &plan));
 }
 
 fn compact(
     area: &[u8],
     at: u64,
-    inode: &Inode,
+    inode: &DiskInode,
     header: &IndexHeader,
-    (place, tally): (&str, &mut Tally),
+    (place, stats): (&str, &mut RewriteStats),
 ) {
     let count = inode.size.div_ceil(header.lcluster_bytes());
     let index = CompactIndex::new(at, count, header).unwrap().unwrap();
@@ -73,11 +73,11 @@ fn compact(
     assert!(compact_fits(&plan, header.tail), "{place}");
     let bytes = compact_bytes(at, inode.size, header).unwrap() as usize;
     let theirs = &area[(at + MAP_HEADER_BYTES) as usize..][..bytes];
-    tally.result("compact index", place, theirs, write_compact(header, at, inode.size, &plan));
+    stats.result("compact index", place, theirs, write_compact(header, at, inode.size, &plan));
 }
 
 /// The extents that these entries tell of.
-fn planned(entries: &[Lcluster], header: &IndexHeader, size: u64) -> Vec<ExtentPlan> {
+fn planned(entries: &[Lcluster], header: &IndexHeader, size: u64) -> Vec<ExtentSpec> {
     let bytes = header.lcluster_bytes();
     let heads: Vec<(u64, Head, u32)> = (0u64..)
         .zip(entries)
@@ -97,9 +97,9 @@ fn planned(entries: &[Lcluster], header: &IndexHeader, size: u64) -> Vec<ExtentP
         .map(|number| {
             let (start, head, blocks) = heads[number];
             let next = heads.get(number + 1).map_or(size, |(next, ..)| *next);
-            let is_fragment = next == size && matches!(header.tail, Tail::Fragment(_));
+            let is_fragment = next == size && matches!(header.tail, TailPcluster::Fragment(_));
             let is_hole = is_fragment || head.is_hole;
-            ExtentPlan {
+            ExtentSpec {
                 bytes: next - start,
                 kind: head.kind,
                 block: head.block,
@@ -113,9 +113,9 @@ fn planned(entries: &[Lcluster], header: &IndexHeader, size: u64) -> Vec<ExtentP
 fn extents(
     area: &[u8],
     at: u64,
-    (inode, block_size): (&Inode, BlockSize),
+    (inode, block_size): (&DiskInode, BlockSize),
     table: &ExtentTable,
-    (place, tally): (&str, &mut Tally),
+    (place, stats): (&str, &mut RewriteStats),
 ) {
     let start = table.start(at).unwrap();
     let count = if table.has_logical_starts() {
@@ -141,11 +141,11 @@ fn extents(
     let mut smallest = ExtentTable::smallest(&records, inode.size, block_size, table.has_fragment);
     smallest.is_interlaced = table.is_interlaced;
     let chosen = |table: &ExtentTable| format!("{table:?}").into_bytes();
-    tally.compare("extent records", place, &chosen(table), &chosen(&smallest));
+    stats.compare("extent records", place, &chosen(table), &chosen(&smallest));
     let end = table.record_offset(start, count).unwrap() as usize;
     // The gap in front of the table can hold anything (F35).
     let theirs = &area[start as usize..end];
     let ours = write_extents(table, at, &records);
     let gap = (start - at - MAP_HEADER_BYTES) as usize;
-    tally.result("extent table", place, theirs, ours.map(|ours| ours[gap..].to_vec()));
+    stats.result("extent table", place, theirs, ours.map(|ours| ours[gap..].to_vec()));
 }

@@ -13,12 +13,12 @@
 
 mod image;
 mod index;
-mod tally;
+mod stats;
 
 use std::path::{Path, PathBuf};
 
 use image::ImageCheck;
-use tally::Tally;
+use stats::RewriteStats;
 
 /// `tests/data`, or the folder that this variable names.
 const VARIABLE: &str = "FERROFS_REWRITE_IMAGES";
@@ -29,7 +29,7 @@ fn what_other_builders_wrote_is_written_again_byte_for_byte() {
         Some(path) => PathBuf::from(path),
         None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data"),
     };
-    let mut tally = Tally::default();
+    let mut stats = RewriteStats::default();
     let mut images = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -38,12 +38,12 @@ fn what_other_builders_wrote_is_written_again_byte_for_byte() {
             let start =
                 if path.file_stem().is_some_and(|stem| stem == "offset-64k") { 65536 } else { 0 };
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            ImageCheck::new(&name, &bytes[start..], &|_, _| None).run(&mut tally);
+            ImageCheck::new(&name, &bytes[start..], &|_, _| None).run(&mut stats);
             images += 1;
         }
     }
-    println!("{images} images\n{tally}");
+    println!("{images} images\n{stats}");
     assert!(images > 40, "only {images} images");
-    tally.assert_all_kinds_seen();
-    assert!(tally.differences.is_empty(), "{:#?}", tally.differences);
+    stats.assert_all_kinds_seen();
+    assert!(stats.differences.is_empty(), "{:#?}", stats.differences);
 }

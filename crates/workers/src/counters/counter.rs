@@ -1,4 +1,4 @@
-//! One number that goes up. Whoever owns it keeps it on a line of its own if its writer is busy.
+//! One number that goes up. Whoever owns it keeps it on a line of its local if its writer is busy.
 
 use crate::sync::{Ordering, PlainAtomicU64};
 

@@ -7,13 +7,13 @@ use crate::sync::{Ordering, PlainAtomicU64};
 
 /// Buckets a power of two, as a power of two.
 const FINE_BITS: u32 = 3;
-/// The highest power of two that has buckets of its own; 2^40 ns are 18 minutes.
+/// The highest power of two that has buckets of its local; 2^40 ns are 18 minutes.
 const HIGHEST_POWER: u32 = 40;
-/// The first eight values have a bucket each, then every power of two has eight.
+/// The first eight values have a bucket iter, then every power of two has eight.
 const BUCKETS: usize = ((HIGHEST_POWER - FINE_BITS + 2) << FINE_BITS) as usize;
 
 /// A histogram that any thread may add to: about 15 ns, more where several do at once (see
-/// [`Spread`](super::Spread)).
+/// [`Sharded`](super::Sharded)).
 #[derive(Debug)]
 pub struct Histogram {
     buckets: Box<[PlainAtomicU64]>,
@@ -52,8 +52,8 @@ impl Histogram {
 
     /// What was recorded until about now.
     #[must_use]
-    pub fn snapshot(&self) -> Times {
-        Times {
+    pub fn snapshot(&self) -> HistogramSnapshot {
+        HistogramSnapshot {
             buckets: self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect(),
             sum: self.sum.load(Ordering::Relaxed),
             longest: self.longest.load(Ordering::Relaxed),
@@ -85,13 +85,13 @@ fn longest_in(bucket: usize) -> u64 {
 
 /// Times that were recorded: how many, how long, and their distribution.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct HistogramSnapshot {
     buckets: Vec<u64>,
     sum: u64,
     longest: u64,
 }
 
-impl Times {
+impl HistogramSnapshot {
     /// How many times were recorded.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -158,13 +158,13 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{BUCKETS, Histogram, Times, bucket_of, longest_in};
+    use super::{BUCKETS, Histogram, HistogramSnapshot, bucket_of, longest_in};
 
     #[test]
     fn an_empty_histogram_answers_zero() {
         let times = Histogram::new().snapshot();
         assert_eq!((times.count(), times.average(), times.quantile(0.5)), Default::default());
-        assert_eq!(Times::default().quantile(1.0), Duration::ZERO);
+        assert_eq!(HistogramSnapshot::default().quantile(1.0), Duration::ZERO);
     }
 
     #[test]
@@ -196,7 +196,7 @@ mod tests {
         let (one, two) = (Histogram::new(), Histogram::new());
         one.record(Duration::from_nanos(5));
         two.record(Duration::from_nanos(700));
-        let mut both = Times::default();
+        let mut both = HistogramSnapshot::default();
         both.merge(&one.snapshot());
         both.merge(&two.snapshot());
         assert_eq!((both.count(), both.longest().as_nanos(), both.sum().as_nanos()), (2, 700, 705));

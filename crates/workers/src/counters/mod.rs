@@ -3,8 +3,8 @@
 
 mod counter;
 mod histogram;
-mod spread;
+mod sharded;
 
 pub(crate) use counter::Counter;
-pub use histogram::{Histogram, Times};
-pub use spread::Spread;
+pub use histogram::{Histogram, HistogramSnapshot};
+pub use sharded::Sharded;

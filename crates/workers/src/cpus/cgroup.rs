@@ -1,6 +1,6 @@
 //! The limits that control groups set on CPUs, version 1 and 2, nested, mixed, and seen from inside a
 //! container. It keeps nothing, and whatever is absent or malformed limits nothing. Called by
-//! [`super::Granted`] and [`super::Throttling`].
+//! [`super::AvailableCpus`] and [`super::CpuThrottling`].
 
 use std::path::{Component, Path, PathBuf};
 
@@ -8,7 +8,7 @@ use super::{CpuSet, file};
 
 /// What the groups of this process limit.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Limits {
+pub(super) struct CgroupLimits {
     /// The least CPU time that a group or one above it leaves, in thousandths of a CPU, rounded up.
     pub(super) quota_millicpus: Option<u64>,
     /// The CPUs that the group may use.
@@ -16,12 +16,12 @@ pub(super) struct Limits {
 }
 
 /// Reads the limits of this process below `root`, which stands for the root directory.
-pub(super) fn read(root: &Path) -> Limits {
-    let memberships = file::text(&root.join("proc/self/cgroup")).unwrap_or_default();
-    let mounts = file::text(&root.join("proc/self/mountinfo")).unwrap_or_default();
-    let mounts: Vec<Mount<'_>> = mounts.lines().filter_map(Mount::parse).collect();
-    let mut limits = Limits::default();
-    for membership in memberships.lines().filter_map(Membership::parse) {
+pub(super) fn read(root: &Path) -> CgroupLimits {
+    let memberships = file::read_text(&root.join("proc/self/cgroup")).unwrap_or_default();
+    let mounts = file::read_text(&root.join("proc/self/mountinfo")).unwrap_or_default();
+    let mounts: Vec<CgroupMount<'_>> = mounts.lines().filter_map(CgroupMount::parse).collect();
+    let mut limits = CgroupLimits::default();
+    for membership in memberships.lines().filter_map(CgroupMembership::parse) {
         if membership.has("cpu") {
             let groups = membership.groups(root, &mounts, "cpu");
             let quotas = groups.iter().filter_map(|group| quota_of(group));
@@ -38,21 +38,22 @@ pub(super) fn read(root: &Path) -> Limits {
 
 /// The directories of the groups that govern this process's CPU time, its own first, then those above it.
 pub(super) fn of_cpu_time(root: &Path) -> Vec<PathBuf> {
-    let memberships = file::text(&root.join("proc/self/cgroup")).unwrap_or_default();
-    let mounts = file::text(&root.join("proc/self/mountinfo")).unwrap_or_default();
-    let mounts: Vec<Mount<'_>> = mounts.lines().filter_map(Mount::parse).collect();
-    let of_cpu = memberships.lines().filter_map(Membership::parse).filter(|one| one.has("cpu"));
+    let memberships = file::read_text(&root.join("proc/self/cgroup")).unwrap_or_default();
+    let mounts = file::read_text(&root.join("proc/self/mountinfo")).unwrap_or_default();
+    let mounts: Vec<CgroupMount<'_>> = mounts.lines().filter_map(CgroupMount::parse).collect();
+    let of_cpu =
+        memberships.lines().filter_map(CgroupMembership::parse).filter(|one| one.has("cpu"));
     of_cpu.flat_map(|membership| membership.groups(root, &mounts, "cpu")).collect()
 }
 
 /// A line of /proc/self/cgroup: `4:cpu,cpuacct:/some/group`, or `0::/some/group` of version 2.
-struct Membership<'a> {
+struct CgroupMembership<'a> {
     /// Empty: version 2, which has all of them.
     controllers: &'a str,
     path: &'a Path,
 }
 
-impl<'a> Membership<'a> {
+impl<'a> CgroupMembership<'a> {
     fn parse(line: &'a str) -> Option<Self> {
         let mut fields = line.splitn(3, ':').skip(1);
         let controllers = fields.next()?;
@@ -64,7 +65,7 @@ impl<'a> Membership<'a> {
     }
 
     /// The directories of the group and of those above it that can be seen, the group itself first.
-    fn groups(&self, root: &Path, mounts: &[Mount<'_>], controller: &str) -> Vec<PathBuf> {
+    fn groups(&self, root: &Path, mounts: &[CgroupMount<'_>], controller: &str) -> Vec<PathBuf> {
         let of_controller = mounts.iter().filter(|mount| {
             if self.controllers.is_empty() {
                 mount.kind == "cgroup2"
@@ -90,7 +91,7 @@ impl<'a> Membership<'a> {
 }
 
 /// A line of /proc/self/mountinfo.
-struct Mount<'a> {
+struct CgroupMount<'a> {
     /// The directory within the hierarchy that is shown.
     root: PathBuf,
     /// Where it is shown.
@@ -100,7 +101,7 @@ struct Mount<'a> {
     options: &'a str,
 }
 
-impl<'a> Mount<'a> {
+impl<'a> CgroupMount<'a> {
     /// None for what is no control group, too.
     fn parse(line: &'a str) -> Option<Self> {
         let (place, hierarchy) = line.split_once(" - ")?;
@@ -128,13 +129,13 @@ fn unescaped(field: &str) -> PathBuf {
 
 /// The group's own quota, in thousandths of a CPU.
 fn quota_of(group: &Path) -> Option<u64> {
-    let (quota, period) = match file::text(&group.join("cpu.max")) {
+    let (quota, period) = match file::read_text(&group.join("cpu.max")) {
         Some(text) => {
             let (quota, period) = text.trim().split_once(' ')?;
             (quota.parse().ok()?, period.parse().ok()?)
         }
         None => {
-            let number = |name| file::text(&group.join(name))?.trim().parse().ok();
+            let number = |name| file::read_text(&group.join(name))?.trim().parse().ok();
             (number("cpu.cfs_quota_us")?, number("cpu.cfs_period_us")?)
         }
     };
@@ -155,7 +156,7 @@ fn cpus_of(group: &Path) -> Option<CpuSet> {
     const NAMES: [&str; 5] =
         ["cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus", "effective_cpus", "cpus"];
     NAMES.iter().find_map(|name| {
-        let set = CpuSet::parse(&file::text(&group.join(name))?).ok()?;
+        let set = CpuSet::parse(&file::read_text(&group.join(name))?).ok()?;
         (!set.is_empty()).then_some(set)
     })
 }

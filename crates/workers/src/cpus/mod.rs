@@ -2,18 +2,18 @@
 //! call asks the system again, since all of it may change while the process runs. Called by the pools
 //! for their sizes and by the per-CPU workers to see CPUs come and go.
 
+mod available;
 mod cgroup;
-mod file;
 #[cfg(all(test, not(loom)))]
-mod fixture;
-mod granted;
+mod fake_root;
+mod file;
 mod set;
 mod throttling;
 mod topology;
 
-pub use granted::{Granted, Node};
+pub use available::{AvailableCpus, NumaNode};
 pub use set::{CPUS_MAX, CpuSet};
-pub use throttling::Throttling;
+pub use throttling::CpuThrottling;
 
 use rustix::thread::sched_getaffinity;
 

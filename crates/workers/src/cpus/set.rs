@@ -193,7 +193,9 @@ impl CpuSet {
                 (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| mask.is_set(cpu)).collect()
             }
             // EINVAL: the kernel's masks are wider than 1024.
-            Err(_) => file::text(status).and_then(|text| allowed_of(&text)).unwrap_or_default(),
+            Err(_) => {
+                file::read_text(status).and_then(|text| allowed_of(&text)).unwrap_or_default()
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use super::{cgroup, file};
 
 /// What kept this process, and those in its control group, from running when they could have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Throttling {
+pub struct CpuThrottling {
     /// How often a group of this process, or one above it, had used up its quota; None where no group counts that.
     pub throttled: Option<u64>,
     /// How long CPUs of these groups stood still for that, all of them together.
@@ -19,7 +19,7 @@ pub struct Throttling {
     pub is_stalled_of_system: bool,
 }
 
-impl Throttling {
+impl CpuThrottling {
     /// Asks the system, which takes a few files for each group.
     #[must_use]
     pub fn read() -> Self {
@@ -30,7 +30,7 @@ impl Throttling {
         let groups = cgroup::of_cpu_time(root);
         let mut found = Self::default();
         for group in &groups {
-            let Some(text) = file::text(&group.join("cpu.stat")) else { continue };
+            let Some(text) = file::read_text(&group.join("cpu.stat")) else { continue };
             if let Some(times) = value(&text, "nr_throttled ") {
                 found.throttled = Some(found.throttled.unwrap_or(0).saturating_add(times));
             }
@@ -39,9 +39,9 @@ impl Throttling {
                 found.throttled_time = Some(sum);
             }
         }
-        let of_group = groups.iter().find_map(|group| file::text(&group.join("cpu.pressure")));
+        let of_group = groups.iter().find_map(|group| file::read_text(&group.join("cpu.pressure")));
         found.is_stalled_of_system = of_group.is_none();
-        let pressure = of_group.or_else(|| file::text(&root.join("proc/pressure/cpu")));
+        let pressure = of_group.or_else(|| file::read_text(&root.join("proc/pressure/cpu")));
         found.stalled_time = pressure.as_deref().and_then(stalled_time);
         found
     }
@@ -82,16 +82,16 @@ fn stalled_time(text: &str) -> Option<Duration> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::fixture::Fixture;
+    use super::super::fake_root::FakeRoot;
     use super::*;
 
-    fn read(files: &[(&str, &str)]) -> Throttling {
-        Throttling::read_below(Fixture::new(files).root())
+    fn read(files: &[(&str, &str)]) -> CpuThrottling {
+        CpuThrottling::read_below(FakeRoot::new(files).root())
     }
 
     #[test]
     fn a_system_that_says_nothing_throttles_nothing() {
-        let nothing = Throttling { is_stalled_of_system: true, ..Throttling::default() };
+        let nothing = CpuThrottling { is_stalled_of_system: true, ..CpuThrottling::default() };
         assert_eq!(read(&[]), nothing);
         let odd = [("proc/self/cgroup", "0::/\n"), ("proc/pressure/cpu", "some avg10=x total=\n")];
         assert_eq!(read(&odd), nothing);
@@ -99,17 +99,18 @@ mod tests {
 
     #[test]
     fn only_what_came_since_counts() {
-        let then = Throttling { throttled: Some(3), stalled_time: None, ..Throttling::default() };
-        let now = Throttling {
+        let then =
+            CpuThrottling { throttled: Some(3), stalled_time: None, ..CpuThrottling::default() };
+        let now = CpuThrottling {
             throttled: Some(5),
             throttled_time: Some(Duration::from_millis(1)),
             stalled_time: Some(Duration::from_millis(2)),
             is_stalled_of_system: false,
         };
-        assert_eq!(now.since(&then), Throttling { throttled: Some(2), ..now });
+        assert_eq!(now.since(&then), CpuThrottling { throttled: Some(2), ..now });
         assert_eq!(then.since(&now).throttled, Some(0));
         // Moved to another group meanwhile: the accounts cannot be compared.
-        let moved = Throttling { is_stalled_of_system: true, ..then };
+        let moved = CpuThrottling { is_stalled_of_system: true, ..then };
         assert_eq!(now.since(&moved).stalled_time, None);
     }
 
@@ -126,7 +127,7 @@ mod tests {
             ),
             ("proc/pressure/cpu", "some avg10=0.00 total=99999\n"),
         ]);
-        let wanted = Throttling {
+        let wanted = CpuThrottling {
             throttled: Some(5),
             throttled_time: Some(Duration::from_millis(2)),
             stalled_time: Some(Duration::from_micros(77)),

@@ -1,9 +1,9 @@
 //! Which CPUs are online and on which node each lies, as /sys says. It keeps nothing. Called by
-//! [`super::Granted`].
+//! [`super::AvailableCpus`].
 
 use std::path::Path;
 
-use super::{CpuSet, Node, file};
+use super::{CpuSet, NumaNode, file};
 
 /// The CPUs that are online; None where the system does not say.
 pub(super) fn online(root: &Path) -> Option<CpuSet> {
@@ -12,7 +12,7 @@ pub(super) fn online(root: &Path) -> Option<CpuSet> {
 
 /// Lays `cpus` out over the nodes, so that each lies on exactly one: ascending by node, no node without
 /// a CPU, ids as sparse as the system's. A CPU of which nothing is said lies on the first node.
-pub(super) fn nodes(root: &Path, cpus: &CpuSet) -> Vec<Node> {
+pub(super) fn nodes(root: &Path, cpus: &CpuSet) -> Vec<NumaNode> {
     let base = root.join("sys/devices/system/node");
     let mut rest = cpus.clone();
     let mut nodes = Vec::new();
@@ -21,16 +21,16 @@ pub(super) fn nodes(root: &Path, cpus: &CpuSet) -> Vec<Node> {
         let local = local.intersection(&rest);
         if !local.is_empty() {
             rest = rest.difference(&local);
-            nodes.push(Node { id, cpus: local });
+            nodes.push(NumaNode { id, cpus: local });
         }
     }
     match nodes.first_mut() {
         Some(first) => first.cpus = first.cpus.iter().chain(rest.iter()).collect(),
-        None => nodes.push(Node { id: 0, cpus: rest }),
+        None => nodes.push(NumaNode { id: 0, cpus: rest }),
     }
     nodes
 }
 
 fn list(path: &Path) -> Option<CpuSet> {
-    CpuSet::parse(&file::text(path)?).ok().filter(|set| !set.is_empty())
+    CpuSet::parse(&file::read_text(path)?).ok().filter(|set| !set.is_empty())
 }

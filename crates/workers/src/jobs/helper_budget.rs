@@ -1,18 +1,18 @@
 //! The budget of helper threads. It counts and it knows the CPUs; it starts no thread and it never
 //! waits: who asks for more than there is gets less, so that jobs within jobs cannot lock each other
-//! out. Asked by [`Job`](super::Job) and [`Ordered`](super::Ordered) before they start threads.
+//! out. Asked by [`ParallelFor`](super::ParallelFor) and [`OrderedPipeline`](super::OrderedPipeline) before they start threads.
 
-use crate::cpus::{CpuSet, Granted};
+use crate::cpus::{AvailableCpus, CpuSet};
 use crate::sync::{AtomicUsize, Ordering};
 
-/// Helpers that a budget holds at most: the most CPUs that Linux can be built for on x86-64, and so
-/// a bound for what a job may allocate for its pieces.
-pub const HELPERS_MAX: usize = 8192;
+/// HelperBudget that a budget holds at most: the most CPUs that Linux can be built for on x86-64, and so
+/// a bound for what a job may allocate for its chunks.
+pub const MAX_HELPERS: usize = 8192;
 
 /// Where helpers run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub enum Placement {
+pub enum HelperPlacement {
     /// On any CPU that the system grants the process, even if the caller is pinned to one.
     #[default]
     Anywhere,
@@ -23,10 +23,10 @@ pub enum Placement {
 
 /// A budget of helper threads, shared by all jobs that are given it.
 ///
-/// Most callers use [`Helpers::process`], and do so by saying nothing. A budget of one's own is for
+/// Most callers use [`HelperBudget::process`], and do so by saying nothing. A budget of one's own is for
 /// tests and for work that must not take helpers from the rest.
 #[derive(Debug)]
-pub struct Helpers {
+pub struct HelperBudget {
     free: AtomicUsize,
     total: usize,
     /// The node for the next helper, modulo the nodes.
@@ -37,18 +37,18 @@ pub struct Helpers {
     nodes: Vec<CpuSet>,
 }
 
-impl Helpers {
+impl HelperBudget {
     /// The budget of this process: one helper for each granted CPU, capped by the quota of its
     /// control group, read from the system when this is called for the first time.
     #[cfg(not(loom))]
     pub fn process() -> &'static Self {
-        static PROCESS: std::sync::OnceLock<Helpers> = std::sync::OnceLock::new();
-        PROCESS.get_or_init(|| Self::granted(&Granted::read()))
+        static PROCESS: std::sync::OnceLock<HelperBudget> = std::sync::OnceLock::new();
+        PROCESS.get_or_init(|| Self::granted(&AvailableCpus::read()))
     }
 
     /// One helper for each CPU of `granted`, capped by its quota, placed on its CPUs.
     #[must_use]
-    pub fn granted(granted: &Granted) -> Self {
+    pub fn granted(granted: &AvailableCpus) -> Self {
         let nodes: Vec<CpuSet> = granted.nodes().iter().map(|node| node.cpus.clone()).collect();
         Self {
             cpus: (!granted.cpus().is_empty()).then(|| granted.cpus().clone()),
@@ -56,7 +56,7 @@ impl Helpers {
         }
     }
 
-    /// `total` helpers, at most [`HELPERS_MAX`], which run where the system puts them. 0 is allowed:
+    /// `total` helpers, at most [`MAX_HELPERS`], which run where the system puts them. 0 is allowed:
     /// every caller then works alone.
     #[must_use]
     pub fn new(total: usize) -> Self {
@@ -65,7 +65,7 @@ impl Helpers {
 
     /// `total` helpers for nodes with these CPUs.
     pub(super) fn with_nodes(total: usize, mut nodes: Vec<CpuSet>) -> Self {
-        let total = total.min(HELPERS_MAX);
+        let total = total.min(MAX_HELPERS);
         nodes.retain(|cpus| !cpus.is_empty());
         if nodes.len() == 1 {
             nodes.clear();
@@ -79,13 +79,13 @@ impl Helpers {
         }
     }
 
-    /// Helpers in the budget, busy or not.
+    /// HelperBudget in the budget, busy or not.
     #[must_use]
     pub const fn total(&self) -> usize {
         self.total
     }
 
-    /// Helpers that nobody has now; old as soon as it is returned.
+    /// HelperBudget that nobody has now; old as soon as it is returned.
     #[must_use]
     pub fn free(&self) -> usize {
         // Relaxed: a number to look at, which guards no data.
@@ -93,7 +93,7 @@ impl Helpers {
     }
 
     /// Takes `wanted` helpers, or as many as are free, or none. Never waits.
-    pub(super) fn take(&self, wanted: u64) -> Tokens<'_> {
+    pub(super) fn take(&self, wanted: u64) -> HelperTokens<'_> {
         let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
         let rest = |free: usize| (wanted > 0 && free > 0).then(|| free.saturating_sub(wanted));
         // Relaxed, both: the number guards no data. That no helper is given out twice is the total
@@ -102,12 +102,12 @@ impl Helpers {
             Ok(free) => free.min(wanted),
             Err(_) => 0,
         };
-        Tokens { helpers: self, count }
+        HelperTokens { helpers: self, count }
     }
 
     /// The CPUs for the next helper; none where the system may choose.
-    fn next_cpus(&self, placement: Placement) -> Option<&CpuSet> {
-        if placement == Placement::Anywhere || self.nodes.is_empty() {
+    fn next_cpus(&self, placement: HelperPlacement) -> Option<&CpuSet> {
+        if placement == HelperPlacement::Anywhere || self.nodes.is_empty() {
             return self.cpus.as_ref();
         }
         // Relaxed: only that helpers take turns matters, which the order of this word gives.
@@ -116,15 +116,15 @@ impl Helpers {
     }
 }
 
-/// Helpers taken from a budget; they go back when this is dropped.
+/// HelperBudget taken from a budget; they go back when this is dropped.
 #[derive(Debug)]
-pub(super) struct Tokens<'h> {
-    helpers: &'h Helpers,
+pub(super) struct HelperTokens<'h> {
+    helpers: &'h HelperBudget,
     count: usize,
 }
 
-impl<'h> Tokens<'h> {
-    /// Helpers taken.
+impl<'h> HelperTokens<'h> {
+    /// HelperBudget taken.
     pub(super) const fn len(&self) -> usize {
         self.count
     }
@@ -141,12 +141,12 @@ impl<'h> Tokens<'h> {
     }
 
     /// The CPUs for the next helper of this budget.
-    pub(super) fn next_cpus(&self, placement: Placement) -> Option<&'h CpuSet> {
+    pub(super) fn next_cpus(&self, placement: HelperPlacement) -> Option<&'h CpuSet> {
         self.helpers.next_cpus(placement)
     }
 }
 
-impl Drop for Tokens<'_> {
+impl Drop for HelperTokens<'_> {
     fn drop(&mut self) {
         if self.count > 0 {
             // Relaxed: see `take`.
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn who_asks_for_more_than_there_is_gets_less() {
-        let helpers = Helpers::new(3);
+        let helpers = HelperBudget::new(3);
         let two = helpers.take(2);
         let rest = helpers.take(u64::MAX);
         let none = helpers.take(1);
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_token_that_was_split_off_goes_back_by_itself() {
-        let helpers = Helpers::new(2);
+        let helpers = HelperBudget::new(2);
         let mut tokens = helpers.take(2);
         let one = tokens.split().unwrap();
         drop(tokens.split().unwrap());
@@ -190,26 +190,29 @@ mod tests {
     fn helpers_take_turns_over_the_nodes_that_have_cpus() {
         let sets = [[0].as_slice(), &[], &[4, 5]];
         let nodes = sets.map(|cpus| cpus.iter().copied().collect::<CpuSet>());
-        let helpers = Helpers::with_nodes(4, nodes.to_vec());
+        let helpers = HelperBudget::with_nodes(4, nodes.to_vec());
         let tokens = helpers.take(4);
-        let turns = [0, 1, 2].map(|_| tokens.next_cpus(Placement::ByNode).unwrap().len());
+        let turns = [0, 1, 2].map(|_| tokens.next_cpus(HelperPlacement::ByNode).unwrap().len());
         assert_eq!(turns, [1, 2, 1]);
-        assert_eq!(tokens.next_cpus(Placement::Anywhere), None);
+        assert_eq!(tokens.next_cpus(HelperPlacement::Anywhere), None);
     }
 
     #[test]
     fn on_one_node_the_node_makes_no_difference() {
         let cpus: CpuSet = [0, 1].into_iter().collect();
-        let helpers = Helpers::granted(&Granted::fixed(cpus));
+        let helpers = HelperBudget::granted(&AvailableCpus::fixed(cpus));
         let tokens = helpers.take(1);
-        let by_node = tokens.next_cpus(Placement::ByNode);
-        assert_eq!(by_node, tokens.next_cpus(Placement::Anywhere));
+        let by_node = tokens.next_cpus(HelperPlacement::ByNode);
+        assert_eq!(by_node, tokens.next_cpus(HelperPlacement::Anywhere));
         assert_eq!(helpers.cursor.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn the_budget_of_the_process_is_what_the_system_grants() {
-        assert_eq!(Helpers::process().total(), Granted::read().parallelism().min(HELPERS_MAX));
-        assert!(Helpers::process().total() >= 1);
+        assert_eq!(
+            HelperBudget::process().total(),
+            AvailableCpus::read().parallelism().min(MAX_HELPERS)
+        );
+        assert!(HelperBudget::process().total() >= 1);
     }
 }

@@ -1,36 +1,37 @@
-//! Models of protocol J: the tickets of a running job, and the budget that helpers come from.
+//! Models of protocol J: the chunk_cursor of a running job, and the budget that helpers come from.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::sync::atomic::{AtomicU32 as Plain, Ordering as PlainOrdering};
 
-use super::chunk::{PIECES_A_THREAD, Shape};
-use super::failure::Failure;
-use super::helper_budget::Helpers;
-use super::job::take_pieces;
-use super::starting::Starting;
-use super::tickets::{Record, Tickets};
+use super::chunk_cursor::{ChunkCursor, Record};
+use super::helper_budget::HelperBudget;
+use super::parallel_for::take_chunks;
+use super::pending_starts::PendingStarts;
+use super::split::{CHUNKS_PER_THREAD, SplitParameters};
+use super::task_failure::TaskFailure;
 use crate::sync::{Arc, AtomicBool, Ordering, thread};
 
 const FAILS: u64 = 1;
 
-struct Job {
-    tickets: Tickets<u64>,
-    /// Calls of the body for each piece: what the model checks, unseen by loom.
+struct ParallelFor {
+    chunk_cursor: ChunkCursor<u64>,
+    /// Calls of the body for each chunk: what the model checks, unseen by loom.
     calls: Vec<Plain>,
     finished: Vec<Plain>,
     /// Set once the failure was noted.
     failed: AtomicBool,
 }
 
-impl Job {
+impl ParallelFor {
     fn new(size: u64) -> Arc<Self> {
-        let shape = Shape { start: 0, end: size, align: 1, min_chunk: 1, max_threads: 3 };
-        let pieces = shape.pieces(3, PIECES_A_THREAD);
-        assert_eq!(pieces.count(), size);
+        let shape =
+            SplitParameters { start: 0, end: size, align: 1, min_chunk_size: 1, max_threads: 3 };
+        let chunks = shape.chunks(3, CHUNKS_PER_THREAD);
+        assert_eq!(chunks.count(), size);
         let zeros = || (0..size).map(|_| Plain::new(0)).collect();
         Arc::new(Self {
-            tickets: Tickets::new(pieces, Record::Completed),
+            chunk_cursor: ChunkCursor::new(chunks, Record::Completed),
             calls: zeros(),
             finished: zeros(),
             failed: AtomicBool::new(false),
@@ -41,19 +42,19 @@ impl Job {
     fn work(&self) {
         loop {
             let had_failed = self.failed.load(Ordering::SeqCst);
-            let Some((number, piece)) = self.tickets.take() else {
+            let Some((number, chunk)) = self.chunk_cursor.take() else {
                 return;
             };
-            assert!(!had_failed, "piece {number} went out after the stop");
+            assert!(!had_failed, "chunk {number} went out after the stop");
             let place = usize::try_from(number).unwrap();
-            assert_eq!(piece, number..number + 1);
+            assert_eq!(chunk, number..number + 1);
             assert_eq!(self.calls[place].fetch_add(1, PlainOrdering::SeqCst), 0);
             if number == FAILS {
-                self.tickets.fail(Failure::Error(number));
+                self.chunk_cursor.fail(TaskFailure::Error(number));
                 self.failed.store(true, Ordering::SeqCst);
             } else {
                 self.finished[place].store(1, PlainOrdering::SeqCst);
-                self.tickets.complete(number);
+                self.chunk_cursor.complete(number);
             }
         }
     }
@@ -65,16 +66,16 @@ impl Job {
             self.finished[place].load(PlainOrdering::SeqCst) == 1
         };
         let expected: Vec<u64> = (0..self.calls.len() as u64).filter(finished).collect();
-        let recorded: Vec<u64> = self.tickets.completed().map(|piece| piece.start).collect();
+        let recorded: Vec<u64> = self.chunk_cursor.completed().map(|chunk| chunk.start).collect();
         assert_eq!(recorded, expected);
-        assert!(matches!(self.tickets.take_failure(), Some(Failure::Error(FAILS))));
+        assert!(matches!(self.chunk_cursor.take_failure(), Some(TaskFailure::Error(FAILS))));
     }
 }
 
 #[test]
 fn two_threads_take_each_piece_once_and_none_after_a_failure() {
     loom::model(|| {
-        let job = Job::new(3);
+        let job = ParallelFor::new(3);
         let helper = Arc::clone(&job);
         let helper = thread::spawn(move || helper.work());
         job.work();
@@ -88,7 +89,7 @@ fn three_threads_take_each_piece_once_and_none_after_a_failure() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
     model.check(|| {
-        let job = Job::new(3);
+        let job = ParallelFor::new(3);
         let helpers = [0, 1].map(|_| {
             let job = Arc::clone(&job);
             thread::spawn(move || job.work())
@@ -104,31 +105,31 @@ fn three_threads_take_each_piece_once_and_none_after_a_failure() {
 #[test]
 fn the_loop_that_ships_works_every_piece_off() {
     loom::model(|| {
-        let job = Job::new(3);
-        let work = |job: &Job| {
-            let count = |(): &mut (), piece: std::ops::Range<u64>| {
-                let place = usize::try_from(piece.start).unwrap();
+        let job = ParallelFor::new(3);
+        let work = |job: &ParallelFor| {
+            let count = |(): &mut (), chunk: std::ops::Range<u64>| {
+                let place = usize::try_from(chunk.start).unwrap();
                 job.calls[place].fetch_add(1, PlainOrdering::SeqCst);
                 Ok(())
             };
-            take_pieces(&job.tickets, || (), count);
+            take_chunks(&job.chunk_cursor, || (), count);
         };
         let helper = Arc::clone(&job);
         let helper = thread::spawn(move || work(&helper));
         work(&job);
         helper.join().unwrap();
         assert!(job.calls.iter().all(|calls| calls.load(PlainOrdering::SeqCst) == 1));
-        assert_eq!(job.tickets.completed().count(), 3);
-        assert!(job.tickets.take_failure().is_none());
+        assert_eq!(job.chunk_cursor.completed().count(), 3);
+        assert!(job.chunk_cursor.take_failure().is_none());
     });
 }
 
 #[test]
 fn no_helper_is_given_out_twice_and_all_come_back() {
     loom::model(|| {
-        let helpers = Arc::new(Helpers::new(2));
+        let helpers = Arc::new(HelperBudget::new(2));
         let taken = Arc::new(Plain::new(0));
-        let take = |helpers: &Helpers, taken: &Plain| {
+        let take = |helpers: &HelperBudget, taken: &Plain| {
             let tokens = helpers.take(2);
             let count = u32::try_from(tokens.len()).unwrap();
             assert!(taken.fetch_add(count, PlainOrdering::SeqCst) + count <= 2);
@@ -145,7 +146,7 @@ fn no_helper_is_given_out_twice_and_all_come_back() {
 #[test]
 fn who_is_being_started_ends_with_the_last_of_them() {
     loom::model(|| {
-        let starting = Arc::new(Starting::default());
+        let starting = Arc::new(PendingStarts::default());
         starting.expect(3);
         let helpers = [0; 2].map(|_| {
             let starting = Arc::clone(&starting);

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{Helpers, Job, Ordered};
+use super::{HelperBudget, OrderedPipeline, ParallelFor};
 
 /// How long each of the two goes on.
 const LENGTH: Duration = Duration::from_secs(2);
@@ -48,29 +48,29 @@ fn place(number: u64) -> usize {
 
 #[test]
 fn random_jobs_cover_their_ranges_or_undo_them() {
-    let helpers = Helpers::new(3);
+    let helpers = HelperBudget::new(3);
     let rounds = for_a_while(4, |random| {
         let (start, size) = (random.below(1000), random.below(2000));
         let bad = random.below(4000);
         let marks: Vec<AtomicU8> = (0..size).map(|_| AtomicU8::new(0)).collect();
-        let job = Job::from_start(start, size).unwrap();
-        let job = job.align(random.below(70)).min_chunk(random.below(90)).helpers(&helpers);
+        let job = ParallelFor::from_start(start, size).unwrap();
+        let job = job.align(random.below(70)).min_chunk_size(random.below(90)).helpers(&helpers);
         let outcome = job.max_threads(place(random.below(6))).run_or_undo(
-            |piece| {
-                if piece.contains(&bad) {
+            |chunk| {
+                if chunk.contains(&bad) {
                     return Err(bad);
                 }
                 // A job of its own marks the units.
-                Job::over(piece).max_threads(2).helpers(&helpers).run(|piece| {
-                    for unit in piece {
+                ParallelFor::over(chunk).max_threads(2).helpers(&helpers).run(|chunk| {
+                    for unit in chunk {
                         marks[place(unit - start)].fetch_add(1, Ordering::Relaxed);
                     }
                     Ok::<_, u64>(())
                 })?;
                 Ok(())
             },
-            |piece| {
-                for unit in piece {
+            |chunk| {
+                for unit in chunk {
                     marks[place(unit - start)].fetch_sub(1, Ordering::Relaxed);
                 }
             },
@@ -86,15 +86,15 @@ fn random_jobs_cover_their_ranges_or_undo_them() {
 
 #[test]
 fn random_ordered_runs_end_as_their_plain_loops_do() {
-    let helpers = Helpers::new(3);
+    let helpers = HelperBudget::new(3);
     let rounds = for_a_while(3, |random| {
         let count = random.below(300);
         let (bad_work, bad_commit) = (random.below(600), random.below(600));
         let bad = bad_work.min(bad_commit);
         let spin = random.below(4) * 50;
-        let run = Ordered::new().max_threads(1 + place(random.below(4))).helpers(&helpers);
+        let run = OrderedPipeline::new().max_threads(1 + place(random.below(4))).helpers(&helpers);
         let mut committed = 0;
-        let outcome = run.look_ahead(place(random.below(20))).run(
+        let outcome = run.max_in_flight(place(random.below(20))).run(
             0..count,
             || 0_u64,
             |state, item| {

@@ -9,9 +9,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::ThreadId;
 
-use super::reached::Reached;
-use super::starting::Starting;
-use super::{Helpers, Job, Ordered, Placement};
+use super::count_latch::CountLatch;
+use super::pending_starts::PendingStarts;
+use super::{HelperBudget, HelperPlacement, OrderedPipeline, ParallelFor};
 use crate::ErrorKind;
 use crate::cpus::CpuSet;
 
@@ -19,24 +19,24 @@ fn fine(outcome: Result<(), Infallible>) -> Result<(), Infallible> {
     outcome
 }
 
-/// The pieces that a job ran, in ascending order.
-fn run_and_sort(job: Job<'_>) -> (super::Report, Vec<Range<u64>>) {
-    let pieces = Mutex::new(Vec::new());
+/// The chunks that a job ran, in ascending order.
+fn run_and_sort(job: ParallelFor<'_>) -> (super::ParallelForReport, Vec<Range<u64>>) {
+    let chunks = Mutex::new(Vec::new());
     let report = job
-        .run(|piece| {
-            pieces.lock().unwrap().push(piece);
+        .run(|chunk| {
+            chunks.lock().unwrap().push(chunk);
             fine(Ok(()))
         })
         .unwrap();
-    let mut pieces = pieces.into_inner().unwrap();
-    pieces.sort_by_key(|piece| piece.start);
-    (report, pieces)
+    let mut chunks = chunks.into_inner().unwrap();
+    chunks.sort_by_key(|chunk| chunk.start);
+    (report, chunks)
 }
 
 // A-D1: the rows of the table, as calls.
 #[test]
 fn the_rows_of_the_table_come_out_as_calls() {
-    let helpers = Helpers::new(30);
+    let helpers = HelperBudget::new(30);
     let rows = [
         ([0, 1000, 1, 1], 4, 4, 62, 17, 992..1000),
         ([37, 1000, 1, 1], 4, 4, 62, 17, 992..1037),
@@ -48,14 +48,20 @@ fn the_rows_of_the_table_come_out_as_calls() {
         ([12345, 1_000_000, 32768, 32768], 52, 30, 32768, 31, 983_040..1_012_345),
         ([0, 1000, 1, 1], 0, 1, 250, 4, 750..1000),
     ];
-    for (asked, max_threads, threads, chunk, calls, last) in rows {
-        let [start, size, min_chunk, align] = asked;
-        let job = Job::from_start(start, size).unwrap().min_chunk(min_chunk).align(align);
-        let (report, pieces) = run_and_sort(job.max_threads(max_threads).helpers(&helpers));
-        assert_eq!((report.threads, report.chunk, report.pieces), (threads, chunk, calls));
-        assert_eq!((pieces.len() as u64, pieces.last()), (calls, Some(&last)), "{asked:?}");
-        assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start), "{asked:?}");
-        assert_eq!(pieces[0].start, start);
+    for (asked, max_threads, threads, chunk_size, calls, last) in rows {
+        let [start, size, min_chunk_size, align] = asked;
+        let job = ParallelFor::from_start(start, size)
+            .unwrap()
+            .min_chunk_size(min_chunk_size)
+            .align(align);
+        let (report, chunks) = run_and_sort(job.max_threads(max_threads).helpers(&helpers));
+        assert_eq!(
+            (report.threads, report.chunk_size, report.chunks),
+            (threads, chunk_size, calls)
+        );
+        assert_eq!((chunks.len() as u64, chunks.last()), (calls, Some(&last)), "{asked:?}");
+        assert!(chunks.windows(2).all(|pair| pair[0].end == pair[1].start), "{asked:?}");
+        assert_eq!(chunks[0].start, start);
     }
     assert_eq!(helpers.free(), 30);
 }
@@ -63,26 +69,31 @@ fn the_rows_of_the_table_come_out_as_calls() {
 // A-D2: nothing to do.
 #[test]
 fn an_empty_range_calls_nothing_and_starts_no_thread() {
-    let helpers = Helpers::new(2);
+    let helpers = HelperBudget::new(2);
     #[allow(clippy::reversed_empty_ranges, reason = "what a caller may hand over")]
     for range in [0..0, 7..7, u64::MAX..u64::MAX, 9..3] {
-        let (report, pieces) = run_and_sort(Job::over(range).max_threads(4).helpers(&helpers));
-        assert_eq!((report.threads, report.pieces, pieces.len()), (1, 0, 0));
+        let (report, chunks) =
+            run_and_sort(ParallelFor::over(range).max_threads(4).helpers(&helpers));
+        assert_eq!((report.threads, report.chunks, chunks.len()), (1, 0, 0));
     }
 }
 
 // A-D2: less than two chunks' worth is one call, here, with the budget untouched.
 #[test]
 fn a_small_range_is_one_call_on_the_callers_thread() {
-    let helpers = Helpers::new(4);
+    let helpers = HelperBudget::new(4);
     let here = std::thread::current().id();
-    for (size, min_chunk, align) in [(1, 1, 1), (199, 100, 1), (127, 1, 64), (15, 8, 3), (1, 0, 0)]
+    for (size, min_chunk_size, align) in
+        [(1, 1, 1), (199, 100, 1), (127, 1, 64), (15, 8, 3), (1, 0, 0)]
     {
         let calls = Mutex::new(Vec::new());
-        let job = Job::over(5..5 + size).min_chunk(min_chunk).align(align).max_threads(8);
-        let report = job.helpers(&helpers).run(|piece| {
+        let job = ParallelFor::over(5..5 + size)
+            .min_chunk_size(min_chunk_size)
+            .align(align)
+            .max_threads(8);
+        let report = job.helpers(&helpers).run(|chunk| {
             assert_eq!(helpers.free(), 4);
-            calls.lock().unwrap().push((piece, std::thread::current().id()));
+            calls.lock().unwrap().push((chunk, std::thread::current().id()));
             fine(Ok(()))
         });
         assert_eq!(report.unwrap().threads, 1);
@@ -92,20 +103,20 @@ fn a_small_range_is_one_call_on_the_callers_thread() {
 
 #[test]
 fn with_one_thread_a_range_of_any_size_is_one_call() {
-    let helpers = Helpers::new(4);
-    let job = Job::over(0..u64::MAX).max_threads(1).helpers(&helpers);
-    let (report, pieces) = run_and_sort(job);
-    assert_eq!((report.threads, report.chunk), (1, u64::MAX));
-    assert_eq!((pieces.len(), &pieces[0]), (1, &(0..u64::MAX)));
+    let helpers = HelperBudget::new(4);
+    let job = ParallelFor::over(0..u64::MAX).max_threads(1).helpers(&helpers);
+    let (report, chunks) = run_and_sort(job);
+    assert_eq!((report.threads, report.chunk_size), (1, u64::MAX));
+    assert_eq!((chunks.len(), &chunks[0]), (1, &(0..u64::MAX)));
 }
 
 // A-D3: the peak of concurrent calls.
 #[test]
 fn no_more_than_max_threads_are_in_the_body_at_once() {
-    let helpers = Helpers::new(16);
+    let helpers = HelperBudget::new(16);
     for max_threads in 2..=5 {
         let (now, peak) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let job = Job::over(0..4096).max_threads(max_threads).helpers(&helpers);
+        let job = ParallelFor::over(0..4096).max_threads(max_threads).helpers(&helpers);
         let report = job.run(|_| {
             peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             std::thread::yield_now();
@@ -119,9 +130,9 @@ fn no_more_than_max_threads_are_in_the_body_at_once() {
 
 #[test]
 fn all_the_threads_of_a_job_can_be_in_the_body_at_once() {
-    let helpers = Helpers::new(3);
-    let inside = Reached::default();
-    let job = Job::over(0..4).max_threads(4).helpers(&helpers);
+    let helpers = HelperBudget::new(3);
+    let inside = CountLatch::default();
+    let job = ParallelFor::over(0..4).max_threads(4).helpers(&helpers);
     let report = job.run(|_| {
         inside.add_one();
         inside.wait_for(4);
@@ -130,41 +141,43 @@ fn all_the_threads_of_a_job_can_be_in_the_body_at_once() {
     assert_eq!(report.unwrap().threads, 4);
 }
 
-// A-D3: without helpers the caller does it all, in pieces.
+// A-D3: without helpers the caller does it all, in chunks.
 #[test]
 fn without_a_helper_the_caller_works_alone() {
-    let helpers = Helpers::new(0);
+    let helpers = HelperBudget::new(0);
     let here = std::thread::current().id();
     let threads = Mutex::new(Vec::new());
-    let report = Job::over(0..1000).max_threads(8).helpers(&helpers).run(|_| {
+    let report = ParallelFor::over(0..1000).max_threads(8).helpers(&helpers).run(|_| {
         threads.lock().unwrap().push(std::thread::current().id());
         fine(Ok(()))
     });
-    assert_eq!((report.unwrap().threads, report.unwrap().chunk), (1, 250));
+    assert_eq!((report.unwrap().threads, report.unwrap().chunk_size), (1, 250));
     assert_eq!(threads.into_inner().unwrap(), [here; 4]);
 }
 
 // A-D4 and regression 19: more is asked than there is, and jobs start jobs.
 #[test]
 fn eight_jobs_with_jobs_inside_share_three_helpers() {
-    let helpers = Helpers::new(3);
+    let helpers = HelperBudget::new(3);
     let units = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
-                let outer = Job::over(0..64).max_threads(4).helpers(&helpers).run(|outer| {
-                    let inner = Job::over(0..1000).max_threads(4).helpers(&helpers);
-                    inner.run(|inner| {
-                        let innermost = Job::over(inner).max_threads(2).helpers(&helpers);
-                        innermost.run(|piece| {
-                            let count = (piece.end - piece.start) * (outer.end - outer.start);
-                            units.fetch_add(count, Ordering::Relaxed);
+                let outer =
+                    ParallelFor::over(0..64).max_threads(4).helpers(&helpers).run(|outer| {
+                        let inner = ParallelFor::over(0..1000).max_threads(4).helpers(&helpers);
+                        inner.run(|inner| {
+                            let innermost =
+                                ParallelFor::over(inner).max_threads(2).helpers(&helpers);
+                            innermost.run(|chunk| {
+                                let count = (chunk.end - chunk.start) * (outer.end - outer.start);
+                                units.fetch_add(count, Ordering::Relaxed);
+                                fine(Ok(()))
+                            })?;
                             fine(Ok(()))
                         })?;
                         fine(Ok(()))
-                    })?;
-                    fine(Ok(()))
-                });
+                    });
                 outer.unwrap();
             });
         }
@@ -176,27 +189,27 @@ fn eight_jobs_with_jobs_inside_share_three_helpers() {
 // A-D5: two errors at the same time; one of them is returned, and nothing is begun after it.
 #[test]
 fn an_error_stops_the_job_on_every_thread() {
-    let helpers = Helpers::new(1);
-    let inside = Reached::default();
-    let job = Job::over(0..64).max_threads(2).helpers(&helpers);
-    let outcome = job.run(|piece| {
+    let helpers = HelperBudget::new(1);
+    let inside = CountLatch::default();
+    let job = ParallelFor::over(0..64).max_threads(2).helpers(&helpers);
+    let outcome = job.run(|chunk| {
         inside.add_one();
         inside.wait_for(2);
-        Err::<(), _>(piece)
+        Err::<(), _>(chunk)
     });
     assert!([0..8, 8..16].contains(&outcome.unwrap_err()));
     assert_eq!(inside.into_inner(), 2, "the job went on");
 }
 
-// A-D5: one thread, so the moment of the error is known and so is every piece before it.
+// A-D5: one thread, so the moment of the error is known and so is every chunk before it.
 #[test]
 fn undo_is_called_exactly_for_the_completed_pieces() {
-    let helpers = Helpers::new(0);
+    let helpers = HelperBudget::new(0);
     let undone = Mutex::new(Vec::new());
-    let job = Job::over(10..110).max_threads(0).helpers(&helpers);
+    let job = ParallelFor::over(10..110).max_threads(0).helpers(&helpers);
     let outcome = job.run_or_undo(
-        |piece| if piece.start == 75 { Err(piece) } else { Ok(()) },
-        |piece| undone.lock().unwrap().push(piece),
+        |chunk| if chunk.start == 75 { Err(chunk) } else { Ok(()) },
+        |chunk| undone.lock().unwrap().push(chunk),
     );
     assert_eq!(outcome, Err(75..100));
     assert_eq!(undone.into_inner().unwrap(), [10..25, 25..50, 50..75]);
@@ -205,32 +218,32 @@ fn undo_is_called_exactly_for_the_completed_pieces() {
 // A-D5, with helpers: what was finished by anyone is undone here, once, after all are at rest.
 #[test]
 fn undo_runs_on_the_caller_when_all_threads_are_at_rest() {
-    let helpers = Helpers::new(3);
+    let helpers = HelperBudget::new(3);
     let here = std::thread::current().id();
     for bad in 0..16 {
         let finished = Mutex::new(Vec::new());
         let inside = AtomicUsize::new(0);
         let mut undone = Vec::new();
-        let job = Job::over(0..16).max_threads(4).helpers(&helpers);
+        let job = ParallelFor::over(0..16).max_threads(4).helpers(&helpers);
         let outcome = job.run_or_undo(
-            |piece| {
+            |chunk| {
                 inside.fetch_add(1, Ordering::SeqCst);
-                let outcome = if piece.start == bad { Err(bad) } else { Ok(()) };
+                let outcome = if chunk.start == bad { Err(bad) } else { Ok(()) };
                 if outcome.is_ok() {
-                    finished.lock().unwrap().push(piece);
+                    finished.lock().unwrap().push(chunk);
                 }
                 inside.fetch_sub(1, Ordering::SeqCst);
                 outcome
             },
-            |piece| {
+            |chunk| {
                 assert_eq!(inside.load(Ordering::SeqCst), 0);
                 assert_eq!(std::thread::current().id(), here);
                 assert_eq!(helpers.free(), 3);
-                undone.push(piece);
+                undone.push(chunk);
             },
         );
         let mut finished = finished.into_inner().unwrap();
-        finished.sort_by_key(|piece| piece.start);
+        finished.sort_by_key(|chunk| chunk.start);
         assert_eq!(outcome, Err(bad));
         assert_eq!(undone, finished);
     }
@@ -238,28 +251,28 @@ fn undo_runs_on_the_caller_when_all_threads_are_at_rest() {
 
 #[test]
 fn a_job_that_succeeds_undoes_nothing() {
-    let helpers = Helpers::new(1);
+    let helpers = HelperBudget::new(1);
     for size in [0, 1, 100] {
-        let job = Job::over(0..size).max_threads(2).helpers(&helpers);
-        let outcome = job.run_or_undo(|_| fine(Ok(())), |piece| panic!("undid {piece:?}"));
+        let job = ParallelFor::over(0..size).max_threads(2).helpers(&helpers);
+        let outcome = job.run_or_undo(|_| fine(Ok(())), |chunk| panic!("undid {chunk:?}"));
         outcome.unwrap();
     }
 }
 
 #[test]
 fn a_range_that_was_not_cut_and_failed_undoes_nothing() {
-    let job = Job::over(0..100).max_threads(1);
-    let outcome = job.run_or_undo(|_| Err("failed"), |piece| panic!("undid {piece:?}"));
+    let job = ParallelFor::over(0..100).max_threads(1);
+    let outcome = job.run_or_undo(|_| Err("failed"), |chunk| panic!("undid {chunk:?}"));
     assert_eq!(outcome, Err("failed"));
 }
 
 #[test]
 fn a_panic_in_a_helper_goes_on_in_the_caller_and_the_helpers_come_back() {
-    let helpers = Helpers::new(3);
+    let helpers = HelperBudget::new(3);
     let here = std::thread::current().id();
-    let panicked = Reached::default();
+    let panicked = CountLatch::default();
     let undone = AtomicUsize::new(0);
-    let job = Job::over(0..4096).max_threads(4).helpers(&helpers);
+    let job = ParallelFor::over(0..4096).max_threads(4).helpers(&helpers);
     let caught = catch_unwind(AssertUnwindSafe(|| {
         job.run_or_undo(
             |_| {
@@ -283,18 +296,18 @@ fn a_panic_in_a_helper_goes_on_in_the_caller_and_the_helpers_come_back() {
 
 #[test]
 fn a_panic_in_the_caller_undoes_what_was_completed_first() {
-    let helpers = Helpers::new(0);
+    let helpers = HelperBudget::new(0);
     let mut undone = Vec::new();
-    let job = Job::over(0..100).max_threads(0).helpers(&helpers);
+    let job = ParallelFor::over(0..100).max_threads(0).helpers(&helpers);
     let caught = catch_unwind(AssertUnwindSafe(|| {
         job.run_or_undo(
-            |piece| {
-                if piece.start == 50 {
+            |chunk| {
+                if chunk.start == 50 {
                     std::panic::resume_unwind(Box::new(50_u32));
                 }
                 fine(Ok(()))
             },
-            |piece| undone.push(piece),
+            |chunk| undone.push(chunk),
         )
     }));
     assert_eq!(caught.unwrap_err().downcast_ref::<u32>(), Some(&50));
@@ -311,16 +324,16 @@ fn a_panic_while_a_helpers_state_is_dropped_reaches_the_caller() {
             }
         }
     }
-    let helpers = Helpers::new(1);
+    let helpers = HelperBudget::new(1);
     let here = std::thread::current().id();
-    let both = Reached::default();
+    let both = CountLatch::default();
     let caught = catch_unwind(AssertUnwindSafe(|| {
         let body = |_: &mut Bad, _| {
             both.add_one();
             both.wait_for(2);
             fine(Ok(()))
         };
-        Job::over(0..2).max_threads(2).helpers(&helpers).run_with(|| Bad(here), body)
+        ParallelFor::over(0..2).max_threads(2).helpers(&helpers).run_with(|| Bad(here), body)
     }));
     assert_eq!(caught.unwrap_err().downcast_ref::<&str>(), Some(&"dropped"));
     assert_eq!(helpers.free(), 1);
@@ -328,23 +341,23 @@ fn a_panic_while_a_helpers_state_is_dropped_reaches_the_caller() {
 
 #[test]
 fn every_thread_that_works_has_one_state_of_its_own() {
-    let helpers = Helpers::new(2);
+    let helpers = HelperBudget::new(2);
     let made = Mutex::new(Vec::new());
-    let both = Reached::default();
+    let both = CountLatch::default();
     let init = || {
         made.lock().unwrap().push(std::thread::current().id());
         (std::thread::current().id(), 0_u64)
     };
     let sum = AtomicU64::new(0);
-    let job = Job::over(0..3000).max_threads(3).helpers(&helpers);
-    let outcome = job.run_with(init, |(maker, units), piece: Range<u64>| {
+    let job = ParallelFor::over(0..3000).max_threads(3).helpers(&helpers);
+    let outcome = job.run_with(init, |(maker, units), chunk: Range<u64>| {
         assert_eq!(*maker, std::thread::current().id());
         if *units == 0 {
             both.add_one();
             both.wait_for(3);
         }
-        *units += piece.end - piece.start;
-        sum.fetch_add(piece.end - piece.start, Ordering::Relaxed);
+        *units += chunk.end - chunk.start;
+        sum.fetch_add(chunk.end - chunk.start, Ordering::Relaxed);
         fine(Ok(()))
     });
     outcome.unwrap();
@@ -356,10 +369,10 @@ fn every_thread_that_works_has_one_state_of_its_own() {
 
 #[test]
 fn helpers_are_named_after_their_work() {
-    let helpers = Helpers::new(1);
+    let helpers = HelperBudget::new(1);
     let here = std::thread::current().id();
-    let both = Reached::default();
-    let outcome = Job::over(0..2).max_threads(2).helpers(&helpers).run(|_| {
+    let both = CountLatch::default();
+    let outcome = ParallelFor::over(0..2).max_threads(2).helpers(&helpers).run(|_| {
         both.add_one();
         both.wait_for(2);
         if std::thread::current().id() != here {
@@ -381,12 +394,13 @@ fn helpers_are_bound_to_their_nodes_in_turn() {
         return;
     }
     let nodes = [*first, *last].map(|cpu| [cpu].into_iter().collect::<CpuSet>());
-    let helpers = Helpers::with_nodes(2, nodes.to_vec());
+    let helpers = HelperBudget::with_nodes(2, nodes.to_vec());
     let before = CpuSet::of_current_thread();
     let here = std::thread::current().id();
     let seen = Mutex::new(Vec::new());
-    let all_inside = Reached::default();
-    let job = Job::over(0..3).max_threads(3).placement(Placement::ByNode).helpers(&helpers);
+    let all_inside = CountLatch::default();
+    let job =
+        ParallelFor::over(0..3).max_threads(3).placement(HelperPlacement::ByNode).helpers(&helpers);
     let report = job.run(|_| {
         all_inside.add_one();
         all_inside.wait_for(3);
@@ -405,18 +419,18 @@ fn helpers_are_bound_to_their_nodes_in_turn() {
 #[test]
 fn a_pinned_callers_helpers_are_not_pinned_with_it() {
     let all = CpuSet::of_current_thread();
-    let granted = crate::cpus::Granted::fixed(all.clone());
+    let granted = crate::cpus::AvailableCpus::fixed(all.clone());
     let cpu = all.iter().next().unwrap();
     // On a thread of its own, so that the test's thread keeps its CPUs.
     let seen = std::thread::scope(|scope| {
         let pinned = scope.spawn(|| {
             let one: CpuSet = [cpu].into_iter().collect();
             one.bind_current_thread().unwrap();
-            let helpers = Helpers::granted(&granted);
+            let helpers = HelperBudget::granted(&granted);
             let here = std::thread::current().id();
             let seen = Mutex::new(None);
-            let both = Reached::default();
-            let job = Job::over(0..2).max_threads(2).helpers(&helpers);
+            let both = CountLatch::default();
+            let job = ParallelFor::over(0..2).max_threads(2).helpers(&helpers);
             let outcome = job.run(|_| {
                 both.add_one();
                 both.wait_for(2);
@@ -451,11 +465,11 @@ fn without_threads_to_be_had_the_caller_works_alone_on_the_same_pieces() {
         assert!(child.status.success() && output.contains("1 passed"), "{output}");
         return;
     }
-    let helpers = Helpers::new(3);
-    let job = Job::over(0..1000).max_threads(4).helpers(&helpers);
-    let (report, pieces) = run_and_sort(job);
-    assert_eq!((report.threads, report.chunk, pieces.len()), (1, 62, 17));
-    let run = Ordered::new().max_threads(4).helpers(&helpers);
+    let helpers = HelperBudget::new(3);
+    let job = ParallelFor::over(0..1000).max_threads(4).helpers(&helpers);
+    let (report, chunks) = run_and_sort(job);
+    assert_eq!((report.threads, report.chunk_size, chunks.len()), (1, 62, 17));
+    let run = OrderedPipeline::new().max_threads(4).helpers(&helpers);
     let mut sum = 0;
     let add = |item| {
         sum += item;
@@ -466,43 +480,43 @@ fn without_threads_to_be_had_the_caller_works_alone_on_the_same_pieces() {
     assert_eq!(helpers.free(), 3);
 }
 
-// A-D7, without a clock: the slow piece ends when all the others are done, which only the other
+// A-D7, without a clock: the slow chunk ends when all the others are done, which only the other
 // thread can do.
 #[test]
 fn one_slow_piece_leaves_all_the_others_to_the_rest() {
-    let helpers = Helpers::new(1);
-    let done = Reached::default();
-    let job = Job::over(0..8).max_threads(2).helpers(&helpers);
-    let outcome = job.run(|piece| {
-        if piece.start == 0 {
+    let helpers = HelperBudget::new(1);
+    let done = CountLatch::default();
+    let job = ParallelFor::over(0..8).max_threads(2).helpers(&helpers);
+    let outcome = job.run(|chunk| {
+        if chunk.start == 0 {
             done.wait_for(7);
         } else {
             done.add_one();
         }
         fine(Ok(()))
     });
-    assert_eq!(outcome.unwrap().pieces, 8);
+    assert_eq!(outcome.unwrap().chunks, 8);
 }
 
 // Regression 13: a count of units that 32 bits do not hold.
 #[test]
 fn a_range_of_every_number_is_cut_and_covered() {
-    let helpers = Helpers::new(3);
-    for job in [Job::over(0..u64::MAX), Job::from_start(1, u64::MAX - 1).unwrap()] {
-        let (report, pieces) = run_and_sort(job.max_threads(4).helpers(&helpers));
+    let helpers = HelperBudget::new(3);
+    for job in [ParallelFor::over(0..u64::MAX), ParallelFor::from_start(1, u64::MAX - 1).unwrap()] {
+        let (report, chunks) = run_and_sort(job.max_threads(4).helpers(&helpers));
         assert_eq!(report.threads, 4);
-        assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
-        assert_eq!(pieces.last().unwrap().end, u64::MAX);
-        assert!((16..=18).contains(&pieces.len()));
+        assert!(chunks.windows(2).all(|pair| pair[0].end == pair[1].start));
+        assert_eq!(chunks.last().unwrap().end, u64::MAX);
+        assert!((16..=18).contains(&chunks.len()));
     }
-    let job = Job::from_start(u64::MAX - 7, 7).unwrap().max_threads(4).helpers(&helpers);
-    let (_, pieces) = run_and_sort(job);
-    assert_eq!((pieces.len(), pieces[0].start, pieces[6].end), (7, u64::MAX - 7, u64::MAX));
+    let job = ParallelFor::from_start(u64::MAX - 7, 7).unwrap().max_threads(4).helpers(&helpers);
+    let (_, chunks) = run_and_sort(job);
+    assert_eq!((chunks.len(), chunks[0].start, chunks[6].end), (7, u64::MAX - 7, u64::MAX));
 }
 
 #[test]
 fn a_range_that_ends_behind_the_last_number_is_refused() {
-    let error = Job::from_start(u64::MAX - 7, 8).map(|_| ()).unwrap_err();
+    let error = ParallelFor::from_start(u64::MAX - 7, 8).map(|_| ()).unwrap_err();
     assert_eq!(
         (error.kind(), error.amount(), error.limit()),
         (ErrorKind::InvalidSetting, Some(8), Some(7))
@@ -511,15 +525,15 @@ fn a_range_that_ends_behind_the_last_number_is_refused() {
 
 #[test]
 fn without_settings_a_job_uses_the_budget_of_the_process() {
-    let (report, pieces) = run_and_sort(Job::over(0..1000));
-    assert!(report.threads <= Helpers::process().total());
-    assert_eq!(pieces.iter().map(|piece| piece.end - piece.start).sum::<u64>(), 1000);
+    let (report, chunks) = run_and_sort(ParallelFor::over(0..1000));
+    assert!(report.threads <= HelperBudget::process().total());
+    assert_eq!(chunks.iter().map(|chunk| chunk.end - chunk.start).sum::<u64>(), 1000);
 }
 
 #[test]
 fn every_helper_that_begins_is_no_longer_being_started() {
-    let (helpers, starting) = (Helpers::new(3), Starting::default());
-    let job = Job::over(0..64).helpers(&helpers).tell_starting(&starting);
+    let (helpers, starting) = (HelperBudget::new(3), PendingStarts::default());
+    let job = ParallelFor::over(0..64).helpers(&helpers).report_pending_starts(&starting);
     for _ in 0..100 {
         let report = job.run(|_| {
             // Ends, or the test hangs: they begin whatever this thread does.

@@ -3,9 +3,9 @@
 #![allow(unsafe_code, reason = "frames of one mapping, each with one owner")]
 
 use super::FRAME_BYTES;
-use super::frame_stack::Key;
-use super::mapping::{Locked, Mapping, Pages, Populated, touch};
-use super::system::System;
+use super::frame_stack::FrameKey;
+use super::mapping::{LockState, Mapping, PageSize, PopulateMethod, touch};
+use super::system_memory::SystemMemory;
 use crate::Error;
 
 /// So many frames, a system page apart where pages are larger than frames.
@@ -13,7 +13,7 @@ use crate::Error;
 pub(super) struct Arena {
     mapping: Mapping,
     stride: usize,
-    locked: Locked,
+    locked: LockState,
 }
 
 impl Arena {
@@ -24,39 +24,43 @@ impl Arena {
     }
 
     /// Maps room for `frames` frames; none is resident.
-    pub(super) fn new(system: &System, frames: u32, pages: Pages) -> Result<Self, Error> {
+    pub(super) fn new(system: &SystemMemory, frames: u32, pages: PageSize) -> Result<Self, Error> {
         let stride = Self::stride();
         let mapping = system.map((frames as usize).saturating_mul(stride), pages)?;
-        Ok(Self { mapping, stride, locked: Locked::NotAsked })
+        Ok(Self { mapping, stride, locked: LockState::NotRequested })
     }
 
     /// Locks what is and becomes resident; says how that went.
-    pub(super) fn lock(&mut self) -> Locked {
+    pub(super) fn lock(&mut self) -> LockState {
         self.locked = self.mapping.lock();
         self.locked
     }
 
     /// Whether it is locked.
-    pub(super) fn locked(&self) -> Locked {
+    pub(super) fn locked(&self) -> LockState {
         self.locked
     }
 
     /// Makes the first `length` bytes resident, while no frame is leased.
-    pub(super) fn populate_first(&mut self, system: &System, length: u64) -> Result<(), Error> {
+    pub(super) fn populate_first(
+        &mut self,
+        system: &SystemMemory,
+        length: u64,
+    ) -> Result<(), Error> {
         system.prefault(&mut self.mapping, length).map(drop)
     }
 
     /// Makes a frame resident.
-    pub(super) fn populate(&self, system: &System, key: &mut Key) -> Result<(), Error> {
+    pub(super) fn populate(&self, system: &SystemMemory, key: &mut FrameKey) -> Result<(), Error> {
         let offset = self.offset(key);
-        if system.populate(&self.mapping, offset, self.stride)? == Populated::NotByCall {
+        if system.populate(&self.mapping, offset, self.stride)? == PopulateMethod::Touch {
             touch(self.bytes_mut(key));
         }
         Ok(())
     }
 
     /// Gives frames that lie next to each other, in order, back to the system.
-    pub(super) fn discard(&self, keys: &mut [Option<Key>]) -> Result<(), Error> {
+    pub(super) fn discard(&self, keys: &mut [Option<FrameKey>]) -> Result<(), Error> {
         let Some(Some(first)) = keys.first() else {
             return Ok(());
         };
@@ -72,7 +76,7 @@ impl Arena {
     }
 
     /// The bytes of a frame, as long as its key is lent.
-    pub(super) fn bytes<'frame>(&'frame self, key: &'frame Key) -> &'frame [u8] {
+    pub(super) fn bytes<'frame>(&'frame self, key: &'frame FrameKey) -> &'frame [u8] {
         match self.mapping.address(self.offset(key), FRAME_BYTES) {
             // SAFETY: inside of the mapping; its bytes are zero or written before; there is one key of
             // the frame, and while it is lent shared, nobody writes (`bytes_mut` wants it exclusive).
@@ -82,7 +86,7 @@ impl Arena {
     }
 
     /// The same, for writing.
-    pub(super) fn bytes_mut<'frame>(&'frame self, key: &'frame mut Key) -> &'frame mut [u8] {
+    pub(super) fn bytes_mut<'frame>(&'frame self, key: &'frame mut FrameKey) -> &'frame mut [u8] {
         match self.mapping.address(self.offset(key), FRAME_BYTES) {
             // SAFETY: as in `bytes`; the one key is lent exclusively as long as the slice lives.
             Some(start) => unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), FRAME_BYTES) },
@@ -95,7 +99,7 @@ impl Arena {
         self.mapping.resident_pages()
     }
 
-    fn offset(&self, key: &Key) -> usize {
+    fn offset(&self, key: &FrameKey) -> usize {
         key.index() as usize * self.stride
     }
 }

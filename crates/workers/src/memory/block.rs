@@ -1,14 +1,14 @@
 //! One contiguous piece of resident memory with its charge. It owns both and their order: charged before
-//! it is mapped, unmapped before the charge ends. It knows nothing of leases; `Scratch` and `Buffers` cut
+//! it is mapped, unmapped before the charge ends. It knows nothing of leases; `Scratch` and `BufferPool` cut
 //! theirs out of blocks.
 
 use std::time::{Duration, Instant};
 
+use super::alloc_policy::AllocPolicy;
 use super::budget::{Budget, Charge};
-use super::mapping::{Mapping, Pages, Populated, touch};
-use super::policy::Policy;
+use super::mapping::{Mapping, PageSize, PopulateMethod, touch};
 use super::prefault::job_over;
-use super::room::Standing;
+use super::wait_queue::WaitPriority;
 use crate::{Error, ErrorKind};
 
 /// Resident memory of which one lease is cut.
@@ -22,16 +22,16 @@ pub(super) struct Block {
 
 /// Lengths double up to this, so that small blocks are few sizes and rarely grow; beyond it doubling would
 /// charge far more than is asked.
-const GRAIN_BYTES: usize = 1 << 20;
+const SIZE_CLASS_STEP_BYTES: usize = 1 << 20;
 
 /// The length of a block for a lease.
-pub(super) fn rounded(length: usize) -> Result<usize, Error> {
-    let rounded = if length <= GRAIN_BYTES {
+pub(super) fn size_class(length: usize) -> Result<usize, Error> {
+    let size_class = if length <= SIZE_CLASS_STEP_BYTES {
         length.max(rustix::param::page_size()).checked_next_power_of_two()
     } else {
-        length.checked_next_multiple_of(GRAIN_BYTES)
+        length.checked_next_multiple_of(SIZE_CLASS_STEP_BYTES)
     };
-    rounded.filter(|length| isize::try_from(*length).is_ok()).ok_or(
+    size_class.filter(|length| isize::try_from(*length).is_ok()).ok_or(
         Error::new(ErrorKind::OutOfMemory, "bytes in one piece")
             .with_amount(length as u64, isize::MAX as u64),
     )
@@ -40,7 +40,7 @@ pub(super) fn rounded(length: usize) -> Result<usize, Error> {
 impl Block {
     /// A new block of `length` bytes, charged and resident.
     pub(super) fn new(budget: &Budget, length: usize) -> Result<Self, Error> {
-        let charge = budget.charge(length as u64, Policy::MustSucceed)?;
+        let charge = budget.charge(length as u64, AllocPolicy::MustSucceed)?;
         Self::of_charged(budget, charge, length)
     }
 
@@ -50,7 +50,7 @@ impl Block {
         charge: Charge,
         length: usize,
     ) -> Result<Self, Error> {
-        let mapping = persist(budget, length, || map_resident(budget, length))?;
+        let mapping = retry_until_available(budget, length, || map_resident(budget, length))?;
         Ok(Self { mapping, charge })
     }
 
@@ -63,7 +63,7 @@ impl Block {
         threads: usize,
     ) -> Result<(Self, Duration), Error> {
         // On an error it ends before `charge`, which came before it.
-        let mut mapping = budget.system().map(length, Pages::Small)?;
+        let mut mapping = budget.system().map(length, PageSize::Small)?;
         let job = job_over(length as u64).max_threads(threads);
         let begin = Instant::now();
         let taken = budget.system().populate_by(&mut mapping, job)?;
@@ -84,9 +84,9 @@ impl Block {
     pub(super) fn grow(&mut self, budget: &Budget, length: usize) -> Result<(), Error> {
         let before = self.mapping.length();
         let more = (length - before) as u64;
-        self.charge.grow(more, Policy::MustSucceed)?;
+        self.charge.grow(more, AllocPolicy::MustSucceed)?;
         let mapping = &mut self.mapping;
-        let grown = persist(budget, length, || {
+        let grown = retry_until_available(budget, length, || {
             budget.system().resize(mapping, length)?;
             make_resident(budget, mapping, before).inspect_err(|_| {
                 // Cutting the end off a mapping needs no memory.
@@ -102,7 +102,7 @@ impl Block {
 }
 
 /// Tries until the system gives what it may refuse for a moment, or gives up.
-fn persist<T>(
+fn retry_until_available<T>(
     budget: &Budget,
     length: usize,
     mut attempt: impl FnMut() -> Result<T, Error>,
@@ -113,7 +113,7 @@ fn persist<T>(
         Err(error) => error,
     };
     // Its bytes are charged already, so others may be waiting for them.
-    let made = budget.wait_for(length as u64, Standing::Holder, || {
+    let made = budget.wait_for(length as u64, WaitPriority::Holder, || {
         attempt().map_err(|error| refusal = error).ok()
     });
     made.ok_or(refusal)
@@ -121,7 +121,7 @@ fn persist<T>(
 
 /// A new mapping, all of it resident.
 fn map_resident(budget: &Budget, length: usize) -> Result<Mapping, Error> {
-    let mut mapping = budget.system().map(length, Pages::Small)?;
+    let mut mapping = budget.system().map(length, PageSize::Small)?;
     make_resident(budget, &mut mapping, 0)?;
     Ok(mapping)
 }
@@ -129,7 +129,7 @@ fn map_resident(budget: &Budget, length: usize) -> Result<Mapping, Error> {
 /// Faults everything from `offset` on in.
 fn make_resident(budget: &Budget, mapping: &mut Mapping, offset: usize) -> Result<(), Error> {
     let length = mapping.length() - offset;
-    if budget.system().populate(mapping, offset, length)? == Populated::NotByCall {
+    if budget.system().populate(mapping, offset, length)? == PopulateMethod::Touch {
         touch(&mut mapping.bytes_mut()[offset..]);
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! One sum of bytes under one limit. It owns the count, the waiting room and the list of reclaimers,
+//! One sum of bytes under one limit. It owns the count, the waiting wait_queue and the list of reclaimers,
 //! never any memory: who maps, charges first. The page pool, scratch, and every cache, context, table
 //! and buffer outside of this crate are counted here (docs/memory.md has the sum).
 //!
@@ -6,12 +6,12 @@
 
 use std::time::Duration;
 
-use super::policy::Policy;
+use super::alloc_policy::AllocPolicy;
+use super::fault_injection::FaultPlan;
 use super::reclaim::{self, Reclaimers};
-use super::refusals::Refusals;
-use super::room::{Room, Standing};
-use super::system::System;
-use crate::line::Line;
+use super::system_memory::SystemMemory;
+use super::wait_queue::{WaitPriority, WaitQueue};
+use crate::cache_padded::CachePadded;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, PlainAtomicU64};
 use crate::{Error, ErrorKind};
 
@@ -22,15 +22,15 @@ pub const DEFAULT_STALL: Duration = Duration::from_secs(10);
 /// A limit in bytes and what is used of it. Clones are handles of one budget.
 #[derive(Debug, Clone)]
 pub struct Budget {
-    shared: Arc<Shared>,
+    inner: Arc<BudgetInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct BudgetInner {
     /// Bytes charged now; never above `limit`.
-    used: Line<AtomicU64>,
+    used: CachePadded<AtomicU64>,
     /// Read by every request, written when somebody begins or ends to wait.
-    room: Line<Room>,
+    wait_queue: CachePadded<WaitQueue>,
     limit: u64,
     stall: Duration,
     /// The highest `used` ever was.
@@ -38,12 +38,12 @@ struct Shared {
     /// What a pressure watcher saw last.
     is_pressed: AtomicBool,
     reclaimers: Reclaimers,
-    system: System,
-    counts: Counts,
+    system: SystemMemory,
+    counts: BudgetCounters,
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct BudgetCounters {
     refused: PlainAtomicU64,
     waited: PlainAtomicU64,
     gave_up: PlainAtomicU64,
@@ -53,7 +53,7 @@ struct Counts {
 /// What a budget counted since it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct BudgetCounts {
+pub struct BudgetStats {
     /// Requests that may fail and were refused, here and in the page pool.
     pub refused: u64,
     /// Requests that must succeed and had to wait.
@@ -79,21 +79,21 @@ impl Budget {
     /// as a whole lasts six times that at most.
     #[must_use]
     pub fn with_stall(limit_bytes: u64, stall: Duration) -> Self {
-        let shared = Shared {
-            used: Line(AtomicU64::new(0)),
-            room: Line(Room::new()),
+        let inner = BudgetInner {
+            used: CachePadded(AtomicU64::new(0)),
+            wait_queue: CachePadded(WaitQueue::new()),
             limit: limit_bytes,
             stall,
             peak: PlainAtomicU64::new(0),
             is_pressed: AtomicBool::new(false),
             reclaimers: Reclaimers::new(),
-            system: System::new(),
-            counts: Counts::default(),
+            system: SystemMemory::new(),
+            counts: BudgetCounters::default(),
         };
-        Self { shared: Arc::new(shared) }
+        Self { inner: Arc::new(inner) }
     }
 
-    /// Counts `bytes` until the charge is dropped.
+    /// BudgetCounters `bytes` until the charge is dropped.
     ///
     /// Who holds a charge and needs more to finish should [`grow`](Charge::grow) it: that may pass
     /// those who wait for what it holds. A second charge waits behind them, and if they wait for the
@@ -102,127 +102,127 @@ impl Budget {
     /// # Errors
     ///
     /// [`ErrorKind::OutOfMemory`] when more is asked than the limit, or, under
-    /// [`Policy::MustSucceed`], when reclaiming and waiting did not help;
-    /// [`ErrorKind::NotNow`] under [`Policy::MayFail`] when the bytes are not there now, when somebody
+    /// [`AllocPolicy::MustSucceed`], when reclaiming and waiting did not help;
+    /// [`ErrorKind::NotNow`] under [`AllocPolicy::MayFail`] when the bytes are not there now, when somebody
     /// waits for memory, or when the system is short of it.
-    pub fn charge(&self, bytes: u64, policy: Policy) -> Result<Charge, Error> {
-        self.take(bytes, policy, Standing::Newcomer)?;
+    pub fn charge(&self, bytes: u64, policy: AllocPolicy) -> Result<Charge, Error> {
+        self.charge_bytes(bytes, policy, WaitPriority::Normal)?;
         Ok(Charge { budget: self.clone(), bytes })
     }
 
     /// Adds one who can give memory back: called with the bytes that are missing, it frees about as
     /// much and says how much. It is called on the thread that needs the memory, outside of all locks
     /// of this crate, from several threads at once. It must not wait for anybody who may wait for
-    /// memory; inside of it even [`Policy::MustSucceed`] neither reclaims nor waits.
+    /// memory; inside of it even [`AllocPolicy::MustSucceed`] neither reclaims nor waits.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::InvalidSetting`] when 4,096 are registered.
     pub fn register_reclaimer(
         &self,
-        give_back: impl Fn(u64) -> u64 + Send + Sync + 'static,
-    ) -> Result<Registration, Error> {
-        let number = self.shared.reclaimers.add(Box::new(give_back))?;
-        Ok(Registration { budget: self.clone(), number })
+        uncharge: impl Fn(u64) -> u64 + Send + Sync + 'static,
+    ) -> Result<ReclaimerRegistration, Error> {
+        let number = self.inner.reclaimers.add(Box::new(uncharge))?;
+        Ok(ReclaimerRegistration { budget: self.clone(), number })
     }
 
     /// The limit in bytes.
     #[must_use]
     pub fn limit_bytes(&self) -> u64 {
-        self.shared.limit
+        self.inner.limit
     }
 
     /// Bytes charged now.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
-        self.shared.used.load(Ordering::Relaxed)
+        self.inner.used.load(Ordering::Relaxed)
     }
 
     /// The most bytes that were charged at one time.
     #[must_use]
     pub fn peak_bytes(&self) -> u64 {
-        self.shared.peak.load(Ordering::Relaxed)
+        self.inner.peak.load(Ordering::Relaxed)
     }
 
     /// What was counted so far.
     #[must_use]
-    pub fn counts(&self) -> BudgetCounts {
-        let counts = &self.shared.counts;
-        BudgetCounts {
+    pub fn stats(&self) -> BudgetStats {
+        let counts = &self.inner.counts;
+        BudgetStats {
             refused: counts.refused.load(Ordering::Relaxed),
             waited: counts.waited.load(Ordering::Relaxed),
             gave_up: counts.gave_up.load(Ordering::Relaxed),
             reclaimed_bytes: counts.reclaimed.load(Ordering::Relaxed),
-            mapping_calls: self.shared.system.maps(),
-            populating_calls: self.shared.system.populations(),
+            mapping_calls: self.inner.system.maps(),
+            populating_calls: self.inner.system.populations(),
         }
     }
 
     /// Makes requests fail as if memory were short, for tests of whoever uses this budget; replaces the
     /// plan before.
     #[doc(hidden)]
-    pub fn refuse_on_purpose(&self, plan: Refusals) {
-        self.shared.system.refusing.plan(plan);
+    pub fn inject_failures(&self, plan: FaultPlan) {
+        self.inner.system.fault_injector.plan(plan);
     }
 
-    /// How many requests failed by [`Self::refuse_on_purpose`] since it was called last.
+    /// How many requests failed by [`Self::inject_failures`] since it was called last.
     #[doc(hidden)]
     #[must_use]
-    pub fn refused_on_purpose(&self) -> u64 {
-        self.shared.system.refusing.came()
+    pub fn injected_failures(&self) -> u64 {
+        self.inner.system.fault_injector.injected()
     }
 
     /// Whether requests that may fail give way now. Two loads of one line.
-    pub(super) fn gives_way(&self) -> bool {
+    pub(super) fn best_effort_yields(&self) -> bool {
         // A hint on both sides: it orders nothing.
-        self.is_pressed() || !self.shared.room.is_empty()
+        self.is_pressed() || !self.inner.wait_queue.is_empty()
     }
 
     /// Whether nobody waits for memory.
-    pub(super) fn has_no_visitors(&self) -> bool {
-        self.shared.room.is_empty()
+    pub(super) fn has_no_waiters(&self) -> bool {
+        self.inner.wait_queue.is_empty()
     }
 
     /// Whether the last look at the system found it short of memory.
     #[must_use]
     pub fn is_pressed(&self) -> bool {
-        self.shared.is_pressed.load(Ordering::Relaxed)
+        self.inner.is_pressed.load(Ordering::Relaxed)
     }
 
     /// Sets what [`Self::is_pressed`] says.
     pub(super) fn set_pressed(&self, is_pressed: bool) {
         // Relaxed: a hint; it guards no data.
-        self.shared.is_pressed.store(is_pressed, Ordering::Relaxed);
+        self.inner.is_pressed.store(is_pressed, Ordering::Relaxed);
     }
 
     /// Where mappings come from.
-    pub(super) fn system(&self) -> &System {
-        &self.shared.system
+    pub(super) fn system(&self) -> &SystemMemory {
+        &self.inner.system
     }
 
     /// The refusal of what may fail, counted.
     #[cold]
     pub(super) fn refuse(&self, what: &'static str) -> Error {
-        self.shared.counts.refused.fetch_add(1, Ordering::Relaxed);
+        self.inner.counts.refused.fetch_add(1, Ordering::Relaxed);
         Error::new(ErrorKind::NotNow, what)
     }
 
     /// Takes bytes that are there now. It never waits.
-    pub(super) fn try_take(&self, bytes: u64) -> bool {
-        if self.shared.system.refusing.is_next() {
+    pub(super) fn try_charge_bytes(&self, bytes: u64) -> bool {
+        if self.inner.system.fault_injector.is_next() {
             return false;
         }
-        // The sum guards no data. SeqCst: a visitor sees what was given back before somebody missed it
-        // in the room (B4).
-        let used = &self.shared.used;
+        // The sum guards no data. SeqCst: a waiter sees what was given back before somebody missed it
+        // in the wait_queue (B4).
+        let used = &self.inner.used;
         let mut seen = used.load(Ordering::SeqCst);
         loop {
-            let Some(sum) = seen.checked_add(bytes).filter(|sum| *sum <= self.shared.limit) else {
+            let Some(sum) = seen.checked_add(bytes).filter(|sum| *sum <= self.inner.limit) else {
                 return false;
             };
             match used.compare_exchange_weak(seen, sum, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => {
-                    self.shared.peak.fetch_max(sum, Ordering::Relaxed);
+                    self.inner.peak.fetch_max(sum, Ordering::Relaxed);
                     return true;
                 }
                 Err(now) => seen = now,
@@ -232,30 +232,34 @@ impl Budget {
 
     /// A charge of bytes that are there now. It never waits, and gives way to nobody.
     pub(super) fn try_charge(&self, bytes: u64) -> Option<Charge> {
-        self.try_take(bytes).then(|| Charge { budget: self.clone(), bytes })
+        self.try_charge_bytes(bytes).then(|| Charge { budget: self.clone(), bytes })
     }
 
-    /// Takes bytes without a guard; [`Self::give_back`] is its end.
-    pub(super) fn take(&self, bytes: u64, policy: Policy, standing: Standing) -> Result<(), Error> {
-        if bytes > self.shared.limit {
+    /// Takes bytes without a guard; [`Self::uncharge`] is its end.
+    pub(super) fn charge_bytes(
+        &self,
+        bytes: u64,
+        policy: AllocPolicy,
+        priority: WaitPriority,
+    ) -> Result<(), Error> {
+        if bytes > self.inner.limit {
             return Err(Error::new(ErrorKind::OutOfMemory, "bytes of the memory budget")
-                .with_amount(bytes, self.shared.limit));
+                .with_amount(bytes, self.inner.limit));
         }
         match policy {
-            Policy::MayFail if self.gives_way() || !self.try_take(bytes) => {
+            AllocPolicy::MayFail if self.best_effort_yields() || !self.try_charge_bytes(bytes) => {
                 Err(self.refuse("bytes of the memory budget"))
             }
-            Policy::MayFail => Ok(()),
-            Policy::MustSucceed => {
-                if bytes == 0 || (self.has_no_visitors() && self.try_take(bytes)) {
+            AllocPolicy::MayFail => Ok(()),
+            AllocPolicy::MustSucceed => {
+                if bytes == 0 || (self.has_no_waiters() && self.try_charge_bytes(bytes)) {
                     return Ok(());
                 }
-                self.wait_for(bytes, standing, || self.try_take(bytes).then_some(())).ok_or_else(
-                    || {
+                self.wait_for(bytes, priority, || self.try_charge_bytes(bytes).then_some(()))
+                    .ok_or_else(|| {
                         Error::new(ErrorKind::OutOfMemory, "bytes of the memory budget")
-                            .with_amount(bytes, self.shared.limit)
-                    },
-                )
+                            .with_amount(bytes, self.inner.limit)
+                    })
             }
         }
     }
@@ -266,16 +270,16 @@ impl Budget {
     pub(super) fn wait_for<T>(
         &self,
         bytes: u64,
-        standing: Standing,
+        priority: WaitPriority,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        let counts = &self.shared.counts;
+        let counts = &self.inner.counts;
         counts.waited.fetch_add(1, Ordering::Relaxed);
         // A reclaimer that waits holds up the one that asked it, who may be the one it waits for.
         let taken = if reclaim::is_inside() {
             attempt()
         } else {
-            self.shared.room.wait(self.shared.stall, standing, || {
+            self.inner.wait_queue.wait(self.inner.stall, priority, || {
                 attempt().or_else(|| if self.reclaim(bytes) > 0 { attempt() } else { None })
             })
         };
@@ -287,36 +291,36 @@ impl Budget {
 
     /// Asks the reclaimers for `bytes`; says how many came back.
     fn reclaim(&self, bytes: u64) -> u64 {
-        let came = self.shared.reclaimers.give_back(bytes);
-        self.shared.counts.reclaimed.fetch_add(came, Ordering::Relaxed);
+        let came = self.inner.reclaimers.reclaim(bytes);
+        self.inner.counts.reclaimed.fetch_add(came, Ordering::Relaxed);
         came
     }
 
     /// Gives back bytes that were taken without a guard.
-    pub(super) fn give_back(&self, bytes: u64) {
+    pub(super) fn uncharge(&self, bytes: u64) {
         if bytes == 0 {
             return;
         }
-        // SeqCst: given back before the look for visitors (B1).
-        let before = self.shared.used.fetch_sub(bytes, Ordering::SeqCst);
+        // SeqCst: given back before the look for waiters (B1).
+        let before = self.inner.used.fetch_sub(bytes, Ordering::SeqCst);
         debug_assert!(before >= bytes, "{bytes} bytes given back of {before}");
-        self.returned();
+        self.notify_waiters();
     }
 
-    /// Says that something came back that visitors of the room may take.
-    pub(super) fn returned(&self) {
-        self.shared.room.returned();
+    /// Says that something came back that waiters of the wait_queue may take.
+    pub(super) fn notify_waiters(&self) {
+        self.inner.wait_queue.notify_waiters();
     }
 
     /// Whether both are handles of one budget.
     fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.shared, &other.shared)
+        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
     /// How many wait now.
     #[cfg(all(test, not(loom)))]
-    pub(crate) fn visitors(&self) -> u32 {
-        self.shared.room.visitors()
+    pub(crate) fn waiters(&self) -> u32 {
+        self.inner.wait_queue.waiters()
     }
 }
 
@@ -335,15 +339,15 @@ impl Charge {
         self.bytes
     }
 
-    /// Adds `bytes` to this charge. Under [`Policy::MustSucceed`] it may pass those who wait, once
+    /// Adds `bytes` to this charge. Under [`AllocPolicy::MustSucceed`] it may pass those who wait, once
     /// nothing came back for a while, since they may wait for this charge.
     ///
     /// # Errors
     ///
     /// As [`Budget::charge`]; the charge is then as it was.
-    pub fn grow(&mut self, bytes: u64, policy: Policy) -> Result<(), Error> {
-        let standing = if self.bytes > 0 { Standing::Holder } else { Standing::Newcomer };
-        self.budget.take(bytes, policy, standing)?;
+    pub fn grow(&mut self, bytes: u64, policy: AllocPolicy) -> Result<(), Error> {
+        let priority = if self.bytes > 0 { WaitPriority::Holder } else { WaitPriority::Normal };
+        self.budget.charge_bytes(bytes, policy, priority)?;
         self.bytes += bytes;
         Ok(())
     }
@@ -352,11 +356,11 @@ impl Charge {
     pub fn shrink(&mut self, bytes: u64) {
         let given = bytes.min(self.bytes);
         self.bytes -= given;
-        self.budget.give_back(given);
+        self.budget.uncharge(given);
     }
 
-    /// Ends the guard and leaves the bytes counted: [`Budget::give_back`] is their end.
-    pub(super) fn keep(&mut self) {
+    /// Ends the guard and leaves the bytes counted: [`Budget::uncharge`] is their end.
+    pub(super) fn forget(&mut self) {
         self.bytes = 0;
     }
 
@@ -379,21 +383,21 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.budget.give_back(self.bytes);
+        self.budget.uncharge(self.bytes);
     }
 }
 
 /// A reclaimer is asked as long as this lives.
 #[derive(Debug)]
 #[must_use = "dropping a registration removes the reclaimer"]
-pub struct Registration {
+pub struct ReclaimerRegistration {
     budget: Budget,
     number: u64,
 }
 
-impl Drop for Registration {
+impl Drop for ReclaimerRegistration {
     fn drop(&mut self) {
-        self.budget.shared.reclaimers.remove(self.number);
+        self.budget.inner.reclaimers.remove(self.number);
     }
 }
 

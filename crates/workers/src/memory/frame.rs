@@ -1,10 +1,10 @@
 //! One frame on lease. It owns the right to read and write 4096 bytes of the arena and gives it back
-//! when dropped, once, by construction: it cannot be copied. `PagePool` and `RequestList` make it.
+//! when dropped, once, by construction: it cannot be copied. `PagePool` and `RequestFrameList` make it.
 
 use std::ops::{Deref, DerefMut};
 
-use super::frame_stack::Key;
-use super::page_pool::Pool;
+use super::frame_stack::FrameKey;
+use super::page_pool::PagePoolInner;
 use crate::sync::Arc;
 
 /// 4096 bytes on lease from a [`PagePool`](super::PagePool), which get them back on drop.
@@ -13,23 +13,23 @@ use crate::sync::Arc;
 /// output need is shared by reference (or in an `Arc`), and so given back once, when the last of them
 /// is done.
 pub struct Frame {
-    pool: Arc<Pool>,
+    pool: Arc<PagePoolInner>,
     /// Taken out only when the lease ends.
-    key: Option<Key>,
+    key: Option<FrameKey>,
 }
 
 impl Frame {
-    pub(super) fn new(pool: Arc<Pool>, key: Key) -> Self {
+    pub(super) fn new(pool: Arc<PagePoolInner>, key: FrameKey) -> Self {
         Self { pool, key: Some(key) }
     }
 
     /// Ends the lease without giving the frame back: that is the caller's now.
-    pub(super) fn into_key(mut self) -> Option<Key> {
+    pub(super) fn into_key(mut self) -> Option<FrameKey> {
         self.key.take()
     }
 
     /// Whether it is from that pool.
-    pub(super) fn is_from(&self, pool: &Arc<Pool>) -> bool {
+    pub(super) fn is_from(&self, pool: &Arc<PagePoolInner>) -> bool {
         Arc::ptr_eq(&self.pool, pool)
     }
 
@@ -41,7 +41,7 @@ impl Frame {
     /// Which frame of the arena this is: the same number means the same memory, at another time.
     #[must_use]
     pub fn number(&self) -> u32 {
-        self.key.as_ref().map_or(u32::MAX, Key::index)
+        self.key.as_ref().map_or(u32::MAX, FrameKey::index)
     }
 }
 

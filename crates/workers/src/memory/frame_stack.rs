@@ -3,8 +3,8 @@
 //!
 //! docs/memory.md, protocol F.
 
-use super::origins::Origin;
-use crate::line::Line;
+use super::frame_stats::FrameSource;
+use crate::cache_padded::CachePadded;
 use crate::sync::{AtomicU64, Ordering, PlainAtomicU64};
 use crate::{Error, ErrorKind};
 
@@ -28,9 +28,9 @@ fn index_of(word: u64) -> u32 {
 /// The right to one frame. It cannot be copied: there is one for each frame, made with the links, and
 /// it lies on a stack, in a chain, or in one hand. Whoever has it is the frame's owner.
 #[derive(Debug)]
-pub(super) struct Key(u32);
+pub(super) struct FrameKey(u32);
 
-impl Key {
+impl FrameKey {
     /// Which frame it is the key to.
     pub(super) fn index(&self) -> u32 {
         self.0
@@ -39,28 +39,28 @@ impl Key {
 
 /// What is known of one frame.
 #[derive(Debug)]
-struct Slot {
+struct FrameSlot {
     /// What lies under it, and how deep the stack is with it. A frame is on one stack at a time, so
     /// that stacks share the links.
     link: AtomicU64,
     /// How often it was leased from each origin. Only the owner of the frame's key counts, so that
     /// counting needs no atomic addition and shares no line that is not held anyway.
-    leases: [PlainAtomicU64; Origin::COUNT],
+    leases: [PlainAtomicU64; FrameSource::COUNT],
 }
 
 /// A slot for each frame.
 #[derive(Debug)]
-pub(super) struct Links {
-    slots: Box<[Slot]>,
+pub(super) struct FrameLinks {
+    slots: Box<[FrameSlot]>,
 }
 
-impl Links {
+impl FrameLinks {
     /// What the links of so many frames take.
     pub(super) fn bytes_for(frames: u32) -> u64 {
-        u64::from(frames) * size_of::<Slot>() as u64
+        u64::from(frames) * size_of::<FrameSlot>() as u64
     }
 
-    /// Links and keys for `frames` frames, and the stack on which all of them lie in order: 0 on top.
+    /// FrameLinks and keys for `frames` frames, and the stack on which all of them lie in order: 0 on top.
     pub(super) fn with_stack(frames: u32) -> Result<(Self, FrameStack), Error> {
         let mut slots = Vec::new();
         if slots.try_reserve_exact(frames as usize).is_err() {
@@ -70,15 +70,15 @@ impl Links {
         for index in 0..frames {
             let under = if index + 1 < frames { index + 1 } else { NONE };
             let link = AtomicU64::new(word(frames - index, under));
-            slots.push(Slot { link, leases: Default::default() });
+            slots.push(FrameSlot { link, leases: Default::default() });
         }
         let top = if frames > 0 { 0 } else { NONE };
-        let stack = FrameStack { head: Line(AtomicU64::new(word(0, top))) };
+        let stack = FrameStack { head: CachePadded(AtomicU64::new(word(0, top))) };
         Ok((Self { slots: slots.into_boxed_slice() }, stack))
     }
 
     /// Puts a frame before a chain, which its owner keeps: the new chain's first.
-    pub(super) fn chain(&self, key: Key, to: Option<Key>) -> Key {
+    pub(super) fn chain(&self, key: FrameKey, to: Option<FrameKey>) -> FrameKey {
         if let Some(link) = self.of(key.0) {
             // Release: see F2.
             link.store(word(0, to.map_or(NONE, |to| to.0)), Ordering::Release);
@@ -87,14 +87,14 @@ impl Links {
     }
 
     /// Takes the first of a chain; what is left of it.
-    pub(super) fn unchain(&self, key: Key) -> (Key, Option<Key>) {
+    pub(super) fn unchain(&self, key: FrameKey) -> (FrameKey, Option<FrameKey>) {
         // Relaxed: the chain has one owner, who chained it or was given it whole.
         let under = self.of(key.0).map_or(NONE, |link| index_of(link.load(Ordering::Relaxed)));
-        (key, (under != NONE).then_some(Key(under)))
+        (key, (under != NONE).then_some(FrameKey(under)))
     }
 
     /// Counts a lease of the frame.
-    pub(super) fn count(&self, key: &Key, origin: Origin) {
+    pub(super) fn count(&self, key: &FrameKey, origin: FrameSource) {
         if let Some(slot) = self.slots.get(key.0 as usize) {
             let counter = &slot.leases[origin as usize];
             // Relaxed: the key's owner before wrote before F3, and F4 came after.
@@ -103,7 +103,7 @@ impl Links {
     }
 
     /// Leases of all frames from one origin: as many steps as there are frames.
-    pub(super) fn leases(&self, origin: Origin) -> u64 {
+    pub(super) fn leases(&self, origin: FrameSource) -> u64 {
         self.slots.iter().map(|slot| slot.leases[origin as usize].load(Ordering::Relaxed)).sum()
     }
 
@@ -115,17 +115,22 @@ impl Links {
 /// The stack: its top, and a tag that counts what was taken off.
 #[derive(Debug)]
 pub(super) struct FrameStack {
-    head: Line<AtomicU64>,
+    head: CachePadded<AtomicU64>,
 }
 
 impl FrameStack {
     /// A stack with nothing on it.
     pub(super) fn new() -> Self {
-        Self { head: Line(AtomicU64::new(word(0, NONE))) }
+        Self { head: CachePadded(AtomicU64::new(word(0, NONE))) }
     }
 
     /// Puts a frame on top, unless `most` lie here already: then its key comes back.
-    pub(super) fn push(&self, links: &Links, key: Key, most: u32) -> Result<(), Key> {
+    pub(super) fn push(
+        &self,
+        links: &FrameLinks,
+        key: FrameKey,
+        most: u32,
+    ) -> Result<(), FrameKey> {
         let Some(link) = links.of(key.0) else {
             return Err(key);
         };
@@ -142,7 +147,7 @@ impl FrameStack {
             link.store(word(depth + 1, index_of(head)), Ordering::Release);
             // F3. Release: the link and the frame's bytes are seen by who pops it (F4). That the
             // compare succeeds proves that the top, and so the depth above, was still right: a top
-            // that left and came back has another tag. SeqCst: pushed before the look for visitors
+            // that left and came back has another tag. SeqCst: pushed before the look for waiters
             // (B1).
             let new = word(high_of(head), key.0);
             match self.head.compare_exchange_weak(head, new, Ordering::SeqCst, Ordering::Acquire) {
@@ -153,9 +158,9 @@ impl FrameStack {
     }
 
     /// Takes the frame that was pushed last.
-    pub(super) fn pop(&self, links: &Links) -> Option<Key> {
+    pub(super) fn pop(&self, links: &FrameLinks) -> Option<FrameKey> {
         // F4. Acquire: the top's link and bytes as its pusher left them; pairs with F3, also through
-        // the pops between, which continue its release sequence. SeqCst: a visitor of the room sees
+        // the pops between, which continue its release sequence. SeqCst: a waiter of the room sees
         // what was pushed before somebody missed it there (B4).
         let mut head = self.head.load(Ordering::SeqCst);
         loop {
@@ -166,14 +171,14 @@ impl FrameStack {
             // is not mistaken for one that stayed. Acquire as in F4.
             let new = word(high_of(head).wrapping_add(1), under);
             match self.head.compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire) {
-                Ok(_) => return Some(Key(index)),
+                Ok(_) => return Some(FrameKey(index)),
                 Err(now) => head = now,
             }
         }
     }
 
     /// How many frames lie here: exact at one moment of the call.
-    pub(super) fn len(&self, links: &Links) -> u32 {
+    pub(super) fn len(&self, links: &FrameLinks) -> u32 {
         let mut head = self.head.load(Ordering::Acquire);
         loop {
             // F7. Acquire: pairs with F2, so that a depth from another life of the frame is followed

@@ -18,12 +18,12 @@ pub fn trim_heap() {
 }
 
 /// Blocks of this length or more get a mapping of their own.
-const APART_BYTES: std::ffi::c_int = 1 << 20;
+const MMAP_THRESHOLD_BYTES: std::ffi::c_int = 1 << 20;
 
 /// Has the heap map large blocks on their own for good. The GNU C library stops doing so at the first large block that
 /// is freed, and puts the next ones among the small ones of the thread, where they leave gaps that no other thread can
 /// use. Called once, before threads that pass large buffers to each other.
-pub fn map_large_blocks() {
+pub fn set_mmap_threshold() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         unsafe extern "C" {
@@ -33,6 +33,6 @@ pub fn map_large_blocks() {
         const M_MMAP_THRESHOLD: std::ffi::c_int = -3;
         // SAFETY: the declaration and the number are those of malloc.h, where the value is a length in bytes; it takes
         // its own lock, and changes only where later blocks come from.
-        let _is_set = unsafe { mallopt(M_MMAP_THRESHOLD, APART_BYTES) };
+        let _is_set = unsafe { mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES) };
     }
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::mm;
 
-use crate::jobs::starting::Starting;
-use crate::jobs::{Job, Report};
+use crate::jobs::pending_starts::PendingStarts;
+use crate::jobs::{ParallelFor, ParallelForReport};
 use crate::sync::{AtomicBool, Ordering, PlainAtomicU8, PlainAtomicU64};
 use crate::{Error, ErrorKind};
 
@@ -21,7 +21,7 @@ pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Which pages a mapping is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Pages {
+pub enum PageSize {
     /// The system's base pages, and never others, so that what is charged is what is resident.
     #[default]
     Small,
@@ -30,7 +30,7 @@ pub enum Pages {
     Huge,
 }
 
-impl Pages {
+impl PageSize {
     /// What lengths and starts are multiples of.
     fn bytes(self) -> usize {
         match self {
@@ -42,18 +42,18 @@ impl Pages {
 
 /// How pages were faulted in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Populated {
+pub enum PopulateMethod {
     /// By one call for the range.
-    ByCall,
+    Madvise,
     /// Not yet: the kernel is older than 5.14 and its owner must write to each page.
-    NotByCall,
+    Touch,
 }
 
 /// Whether memory is kept from being swapped out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Locked {
+pub enum LockState {
     /// Nobody asked.
-    NotAsked,
+    NotRequested,
     /// Every page that is or becomes resident stays so.
     Yes,
     /// The system refused, with this error number; all else works.
@@ -62,9 +62,9 @@ pub enum Locked {
 
 /// How a job faulted in.
 #[derive(Debug)]
-pub(super) struct Populating {
-    pub(super) report: Report,
-    pub(super) populated: Populated,
+pub(super) struct PopulateReport {
+    pub(super) report: ParallelForReport,
+    pub(super) populated: PopulateMethod,
     /// By all threads together.
     pub(super) taken: Duration,
 }
@@ -85,7 +85,7 @@ const TOUCH_BYTES: usize = 64 << 10;
 pub struct Mapping {
     start: NonNull<u8>,
     length: usize,
-    pages: Pages,
+    pages: PageSize,
 }
 
 // SAFETY: a mapping is memory that only this value leads to; no thread is special to it.
@@ -95,14 +95,14 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `length` bytes, rounded up to whole pages of the kind. Nothing is resident yet, and the
+    /// Maps `length` bytes, size_class up to whole pages of the kind. Nothing is resident yet, and the
     /// system is not asked to set anything aside.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidSetting`] when the length is 0 or cannot be rounded up;
+    /// [`ErrorKind::InvalidSetting`] when the length is 0 or cannot be size_class up;
     /// [`ErrorKind::OutOfMemory`] when the system has no room; [`ErrorKind::System`] otherwise.
-    pub fn anonymous(length: usize, pages: Pages) -> Result<Self, Error> {
+    pub fn anonymous(length: usize, pages: PageSize) -> Result<Self, Error> {
         let unit = pages.bytes();
         let invalid = Error::new(ErrorKind::InvalidSetting, "bytes of a mapping")
             .with_amount(length as u64, isize::MAX as u64);
@@ -134,7 +134,7 @@ impl Mapping {
 
     /// Which pages it is made of.
     #[must_use]
-    pub fn pages(&self) -> Pages {
+    pub fn pages(&self) -> PageSize {
         self.pages
     }
 
@@ -159,31 +159,32 @@ impl Mapping {
     /// # Errors
     ///
     /// [`ErrorKind::OutOfMemory`] when the system has none; [`ErrorKind::System`] otherwise.
-    pub fn populate(&mut self) -> Result<Populated, Error> {
+    pub fn populate(&mut self) -> Result<PopulateMethod, Error> {
         let length = self.length;
         match self.populate_range(0, length)? {
-            Populated::ByCall => Ok(Populated::ByCall),
-            Populated::NotByCall => {
+            PopulateMethod::Madvise => Ok(PopulateMethod::Madvise),
+            PopulateMethod::Touch => {
                 touch(self.bytes_mut());
-                Ok(Populated::NotByCall)
+                Ok(PopulateMethod::Touch)
             }
         }
     }
 
     /// Faults everything in, piece by piece as `job` cuts it. The job's range counts the mapping's bytes.
-    pub(super) fn populate_by(&mut self, job: Job<'_>) -> Result<Populating, Error> {
+    pub(super) fn populate_by(&mut self, job: ParallelFor<'_>) -> Result<PopulateReport, Error> {
         let is_touched = AtomicBool::new(false);
         let nanos = PlainAtomicU64::new(0);
-        let starting = Starting::default();
+        let pending_starts = PendingStarts::default();
         let this = &*self;
-        let report = job.tell_starting(&starting).run(|piece| {
+        let report = job.report_pending_starts(&pending_starts).run(|piece| {
             let begin = Instant::now();
             let mut offset = usize::try_from(piece.start).unwrap_or(usize::MAX);
             let end = usize::try_from(piece.end).unwrap_or(usize::MAX);
             while offset < end {
-                // SAFETY: pieces of a job never overlap, and `&mut self` excludes everybody else.
-                let (length, populated) = unsafe { this.populate_part(offset..end, &starting) }?;
-                if populated == Populated::NotByCall {
+                // SAFETY: chunks of a job never overlap, and `&mut self` excludes everybody else.
+                let (length, populated) =
+                    unsafe { this.populate_part(offset..end, &pending_starts) }?;
+                if populated == PopulateMethod::Touch {
                     // Relaxed: the end of the job orders it before the look.
                     is_touched.store(true, Ordering::Relaxed);
                 }
@@ -195,14 +196,14 @@ impl Mapping {
             Ok(())
         })?;
         let is_touched = is_touched.load(Ordering::Relaxed);
-        let populated = if is_touched { Populated::NotByCall } else { Populated::ByCall };
-        Ok(Populating { report, populated, taken: Duration::from_nanos(nanos.into_inner()) })
+        let populated = if is_touched { PopulateMethod::Touch } else { PopulateMethod::Madvise };
+        Ok(PopulateReport { report, populated, taken: Duration::from_nanos(nanos.into_inner()) })
     }
 
     /// Faults the first part of a range in; says how long that part is, and whether the system has no call for it.
     ///
     /// While threads are being started it touches pages: a call, however short, takes the process's lock on its mappings,
-    /// for which a thread waits some six times before it gets to work (docs/workers.md, "Helpers"). A fault locks
+    /// for which a thread waits some six times before it gets to work (docs/workers.md, "HelperBudget"). A fault locks
     /// no more than its own mapping (Linux 6.4).
     ///
     /// # Safety
@@ -211,22 +212,22 @@ impl Mapping {
     unsafe fn populate_part(
         &self,
         range: Range<usize>,
-        starting: &Starting,
-    ) -> Result<(usize, Populated), Error> {
+        pending_starts: &PendingStarts,
+    ) -> Result<(usize, PopulateMethod), Error> {
         let touch_part = |length| {
             if let Some(start) = self.address(range.start, length) {
                 // SAFETY: inside of the mapping by the line above, and the caller's own by contract.
                 touch(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), length) });
             }
         };
-        if starting.is_any() {
+        if pending_starts.is_any() {
             let length = range.len().min(TOUCH_BYTES);
             touch_part(length);
-            return Ok((length, Populated::ByCall));
+            return Ok((length, PopulateMethod::Madvise));
         }
         let length = range.len().min(CALL_BYTES);
         let populated = self.populate_range(range.start, length)?;
-        if populated == Populated::NotByCall {
+        if populated == PopulateMethod::Touch {
             touch_part(length);
         }
         Ok((length, populated))
@@ -234,16 +235,20 @@ impl Mapping {
 
     /// Faults a range in, for writing, and leaves its contents alone; parts outside of the mapping are
     /// left out.
-    pub(super) fn populate_range(&self, offset: usize, length: usize) -> Result<Populated, Error> {
+    pub(super) fn populate_range(
+        &self,
+        offset: usize,
+        length: usize,
+    ) -> Result<PopulateMethod, Error> {
         match self.advise(offset, length, mm::Advice::LinuxPopulateWrite) {
-            Ok(()) => Ok(Populated::ByCall),
-            Err(Errno::INVAL) => Ok(Populated::NotByCall),
+            Ok(()) => Ok(PopulateMethod::Madvise),
+            Err(Errno::INVAL) => Ok(PopulateMethod::Touch),
             Err(errno) => Err(refused("faulting memory in", errno)),
         }
     }
 
     /// Keeps what is resident and what becomes so from being swapped out.
-    pub(super) fn lock(&self) -> Locked {
+    pub(super) fn lock(&self) -> LockState {
         // SAFETY: the range is this mapping; locking changes no contents.
         let locked = unsafe {
             mm::mlock_with(
@@ -253,8 +258,8 @@ impl Mapping {
             )
         };
         match locked {
-            Ok(()) => Locked::Yes,
-            Err(errno) => Locked::Refused(errno.raw_os_error()),
+            Ok(()) => LockState::Yes,
+            Err(errno) => LockState::Refused(errno.raw_os_error()),
         }
     }
 
@@ -267,11 +272,11 @@ impl Mapping {
         &self,
         offset: usize,
         length: usize,
-        locked: Locked,
+        locked: LockState,
     ) -> Result<(), Error> {
         let advice = match locked {
-            Locked::Yes => mm::Advice::LinuxDontneedLocked,
-            Locked::NotAsked | Locked::Refused(_) => mm::Advice::LinuxDontNeed,
+            LockState::Yes => mm::Advice::LinuxDontneedLocked,
+            LockState::NotRequested | LockState::Refused(_) => mm::Advice::LinuxDontNeed,
         };
         self.advise(offset, length, advice).map_err(|errno| refused("returning memory", errno))
     }
@@ -285,7 +290,7 @@ impl Mapping {
         Some(unsafe { self.start.add(offset) })
     }
 
-    /// Changes the length, rounded up to whole pages; the mapping may move. On an error it is as it
+    /// Changes the length, size_class up to whole pages; the mapping may move. On an error it is as it
     /// was. Small pages only: the alignment of huge ones would be lost.
     pub(super) fn resize(&mut self, length: usize) -> Result<(), Error> {
         let page = rustix::param::page_size();
@@ -347,8 +352,8 @@ impl Mapping {
     /// right: it has small ones only.
     fn choose_pages(&self) {
         let advice = match self.pages {
-            Pages::Small => mm::Advice::LinuxNoHugepage,
-            Pages::Huge => mm::Advice::LinuxHugepage,
+            PageSize::Small => mm::Advice::LinuxNoHugepage,
+            PageSize::Huge => mm::Advice::LinuxHugepage,
         };
         self.advise(0, self.length, advice).ok();
     }

@@ -2,48 +2,48 @@
 //! difference between memory that may fail and memory that must come. It owns no memory of its own
 //! and knows nothing of what is decoded into it.
 //!
-//! [`Budget`] is the one sum. [`PagePool`] leases frames, [`RequestList`] stands in front of it for one
-//! request, [`Scratch`] belongs to one worker, [`Buffers`] to all of them, and [`Policy`] says with every request what its caller
+//! [`Budget`] is the one sum. [`PagePool`] leases frames, [`RequestFrameList`] stands in front of it for one
+//! request, [`Scratch`] belongs to one worker, [`BufferPool`] to all of them, and [`AllocPolicy`] says with every request what its caller
 //! accepts. [`Pressure`] makes best effort give way before the system is short. [`Mapping`] is bare
 //! memory, for those who charge it themselves. docs/memory.md writes the budget out as a sum and
 //! numbers the protocols.
 
+mod alloc_policy;
 mod arena;
 mod block;
 mod budget;
-mod buffers;
+mod buffer_pool;
+mod cgroup;
+mod fault_injection;
 mod frame;
 mod frame_stack;
-mod group;
+mod frame_stats;
 mod heap;
 mod mapping;
-mod origins;
 mod page_pool;
-mod patience;
-mod policy;
 mod prefault;
 mod pressure;
 mod reclaim;
-mod refusals;
-mod request_list;
-mod room;
+mod request_frames;
 mod scratch;
-mod system;
+mod system_memory;
+mod wait_deadline;
+mod wait_queue;
 
-pub use budget::{Budget, BudgetCounts, Charge, DEFAULT_STALL, Registration};
-pub use buffers::{Buffer, BufferCounts, Buffers};
+pub use alloc_policy::AllocPolicy;
+pub use budget::{Budget, BudgetStats, Charge, DEFAULT_STALL, ReclaimerRegistration};
+pub use buffer_pool::{Buffer, BufferPool, BufferPoolStats};
+pub use cgroup::available_memory_bytes;
+pub use fault_injection::FaultPlan;
 pub use frame::Frame;
-pub use group::granted_bytes;
-pub use heap::{map_large_blocks, trim_heap};
-pub use mapping::{Locked, Mapping, Pages, Populated};
-pub use origins::FrameCounts;
-pub use page_pool::{MOST_FRAMES, PagePool, PoolSettings};
-pub use policy::Policy;
-pub use prefault::Prefaulted;
+pub use frame_stats::PagePoolStats;
+pub use heap::{set_mmap_threshold, trim_heap};
+pub use mapping::{LockState, Mapping, PageSize, PopulateMethod};
+pub use page_pool::{FRAMES_MAX, PagePool, PagePoolSettings};
+pub use prefault::PrefaultReport;
 pub use pressure::{Pressure, PressureSettings};
-pub use refusals::Refusals;
-pub use request_list::RequestList;
-pub use scratch::{MOST_BLOCKS, Scratch, ScratchGuard};
+pub use request_frames::RequestFrameList;
+pub use scratch::{BLOCKS_MAX, Scratch, ScratchGuard};
 
 /// Bytes of a frame.
 pub const FRAME_BYTES: usize = 4096;

@@ -1,33 +1,33 @@
 //! Frames of 4 KiB from one arena. It owns the arena, which frame is where, and what of it is charged
 //! to the budget; it never holds more idle frames than its reserve may, and never looks at which CPU
-//! asks. Decoders lease bounce pages here, through a `RequestList` or directly.
+//! asks. Decoders lease bounce pages here, through a `RequestFrameList` or directly.
 //!
 //! docs/memory.md, protocol F, and protocol B for those who wait.
 
 use std::time::Instant;
 
+use super::alloc_policy::AllocPolicy;
 use super::arena::Arena;
 use super::budget::{Budget, Charge};
 use super::frame::Frame;
-use super::frame_stack::{FrameStack, Key, Links};
-use super::mapping::{Locked, Pages};
-use super::origins::{FrameCounts, Origin};
-use super::policy::Policy;
-use super::request_list::RequestList;
-use super::room::Standing;
+use super::frame_stack::{FrameKey, FrameLinks, FrameStack};
+use super::frame_stats::{FrameSource, PagePoolStats};
+use super::mapping::{LockState, PageSize};
+use super::request_frames::RequestFrameList;
+use super::wait_queue::WaitPriority;
 use crate::sync::{Arc, AtomicU32, Ordering, PlainAtomicU64};
 use crate::{Error, ErrorKind};
 
 /// Frames in the largest arena: 64 GiB of 4 KiB each.
-pub const MOST_FRAMES: u32 = 1 << 24;
-/// Frames returned to the system in one go: what is sorted on the stack to find neighbours.
-const RETURNED_AT_ONCE: usize = 64;
+pub const FRAMES_MAX: u32 = 1 << 24;
+/// Frames notify_waiters to the system in one go: what is sorted on the stack to find neighbours.
+const RETURN_BATCH: usize = 64;
 
 /// How a [`PagePool`] is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct PoolSettings {
-    /// Frames in the arena, 1 to [`MOST_FRAMES`]: the most that can be leased at a time. Address space
+pub struct PagePoolSettings {
+    /// Frames in the arena, 1 to [`FRAMES_MAX`]: the most that can be leased at a time. Address space
     /// only; memory comes with use.
     pub frames: u32,
     /// The most idle frames that stay resident, at most `frames`. 0, the default, keeps none.
@@ -37,10 +37,10 @@ pub struct PoolSettings {
     /// Whether resident frames are locked against swapping; a refusal is reported and tolerated.
     pub lock: bool,
     /// Which pages the arena is made of.
-    pub pages: Pages,
+    pub pages: PageSize,
 }
 
-impl PoolSettings {
+impl PagePoolSettings {
     /// An arena of `frames`, of which `reserved_frames` stay resident when idle; the rest as by
     /// default.
     #[must_use]
@@ -49,9 +49,9 @@ impl PoolSettings {
     }
 
     fn check(&self) -> Result<(), Error> {
-        if self.frames == 0 || self.frames > MOST_FRAMES {
+        if self.frames == 0 || self.frames > FRAMES_MAX {
             return Err(Error::new(ErrorKind::InvalidSetting, "frames of the page pool")
-                .with_amount(self.frames.into(), MOST_FRAMES.into()));
+                .with_amount(self.frames.into(), FRAMES_MAX.into()));
         }
         if self.reserved_frames > self.frames {
             return Err(Error::new(ErrorKind::InvalidSetting, "reserved frames")
@@ -64,7 +64,7 @@ impl PoolSettings {
 /// A pool of frames. Clones are handles of one pool, which lives until the last frame is back.
 #[derive(Debug, Clone)]
 pub struct PagePool {
-    pool: Arc<Pool>,
+    pool: Arc<PagePoolInner>,
 }
 
 impl PagePool {
@@ -76,15 +76,15 @@ impl PagePool {
     /// [`ErrorKind::InvalidSetting`] for numbers out of range; [`ErrorKind::OutOfMemory`] and
     /// [`ErrorKind::System`] when the arena, the links or the prefilled frames cannot be had, and
     /// [`ErrorKind::NotNow`] when the budget has no room for them.
-    pub fn new(budget: &Budget, settings: PoolSettings) -> Result<Self, Error> {
+    pub fn new(budget: &Budget, settings: PagePoolSettings) -> Result<Self, Error> {
         settings.check()?;
-        let tables = budget.charge(Links::bytes_for(settings.frames), Policy::MayFail)?;
-        let (links, vacant) = Links::with_stack(settings.frames)?;
+        let tables = budget.charge(FrameLinks::bytes_for(settings.frames), AllocPolicy::MayFail)?;
+        let (links, vacant) = FrameLinks::with_stack(settings.frames)?;
         let mut arena = Arena::new(budget.system(), settings.frames, settings.pages)?;
         if settings.lock {
             arena.lock();
         }
-        let mut pool = Pool {
+        let mut pool = PagePoolInner {
             arena,
             links,
             reserve: FrameStack::new(),
@@ -103,26 +103,26 @@ impl PagePool {
         Ok(Self { pool: Arc::new(pool) })
     }
 
-    /// Leases one frame: from the reserve, then from the system. Under [`Policy::MustSucceed`] the
+    /// Leases one frame: from the reserve, then from the system. Under [`AllocPolicy::MustSucceed`] the
     /// frame is resident when this returns, so that what it costs is paid here. Who needs several
-    /// before it can give one back takes them from one [`RequestList`], which may pass those who wait
+    /// before it can give one back takes them from one [`RequestFrameList`], which may pass those who wait
     /// for its frames.
     ///
     /// # Errors
     ///
-    /// Under [`Policy::MayFail`] [`ErrorKind::NotNow`] when the reserve is empty, when somebody waits,
-    /// or when the system is short of memory. Under [`Policy::MustSucceed`]
+    /// Under [`AllocPolicy::MayFail`] [`ErrorKind::NotNow`] when the reserve is empty, when somebody waits,
+    /// or when the system is short of memory. Under [`AllocPolicy::MustSucceed`]
     /// [`ErrorKind::OutOfMemory`] when reclaiming and waiting did not help, with the system's error
     /// number if it was the system that refused.
-    pub fn take(&self, policy: Policy) -> Result<Frame, Error> {
-        let key = self.pool.take(policy, Standing::Newcomer)?;
+    pub fn allocate(&self, policy: AllocPolicy) -> Result<Frame, Error> {
+        let key = self.pool.allocate(policy, WaitPriority::Normal)?;
         Ok(Frame::new(Arc::clone(&self.pool), key))
     }
 
     /// A list in front of the pool for one request or one worker.
     #[must_use]
-    pub fn request_list(&self) -> RequestList {
-        RequestList::new(Arc::clone(&self.pool))
+    pub fn request_list(&self) -> RequestFrameList {
+        RequestFrameList::new(Arc::clone(&self.pool))
     }
 
     /// Idle frames that are resident now: never more than asked for in the settings.
@@ -139,25 +139,25 @@ impl PagePool {
 
     /// The settings that it was made with.
     #[must_use]
-    pub fn settings(&self) -> PoolSettings {
+    pub fn settings(&self) -> PagePoolSettings {
         self.pool.settings
     }
 
     /// Whether resident frames are locked.
     #[must_use]
-    pub fn locked(&self) -> Locked {
+    pub fn locked(&self) -> LockState {
         self.pool.arena.locked()
     }
 
     /// Where frames came from and went to so far. It takes as many steps as there are frames: for
     /// reports, not for hot paths.
     #[must_use]
-    pub fn counts(&self) -> FrameCounts {
-        let Pool { links, faulting_nanos, returned, refused_returns, .. } = &*self.pool;
-        FrameCounts {
-            from_list: links.leases(Origin::List),
-            from_reserve: links.leases(Origin::Reserve),
-            from_system: links.leases(Origin::System),
+    pub fn stats(&self) -> PagePoolStats {
+        let PagePoolInner { links, faulting_nanos, returned, refused_returns, .. } = &*self.pool;
+        PagePoolStats {
+            from_list: links.leases(FrameSource::List),
+            from_reserve: links.leases(FrameSource::Reserve),
+            from_system: links.leases(FrameSource::System),
             faulting_nanos: faulting_nanos.load(Ordering::Relaxed),
             returned: returned.load(Ordering::Relaxed),
             refused_returns: refused_returns.load(Ordering::Relaxed),
@@ -166,10 +166,10 @@ impl PagePool {
 
     /// Gives idle frames of the reserve back to the system until `frames` are left; says how many it
     /// gave. A reclaimer may call it.
-    pub fn trim(&self, frames: u32) -> u32 {
+    pub fn shrink_to_frames(&self, frames: u32) -> u32 {
         let mut given = 0;
         loop {
-            let mut batch = [const { None }; RETURNED_AT_ONCE];
+            let mut batch = [const { None }; RETURN_BATCH];
             let excess = self.reserved_frames().saturating_sub(frames) as usize;
             let mut count = 0;
             for place in batch.iter_mut().take(excess) {
@@ -192,14 +192,14 @@ impl PagePool {
 
 /// What the handles and the frames share.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct PagePoolInner {
     arena: Arena,
-    links: Links,
+    links: FrameLinks,
     /// Idle and resident, charged.
     reserve: FrameStack,
     /// Not resident, not charged.
     vacant: FrameStack,
-    settings: PoolSettings,
+    settings: PagePoolSettings,
     budget: Budget,
     /// How many wait for a frame.
     waiting: AtomicU32,
@@ -212,51 +212,55 @@ pub(super) struct Pool {
     refused_returns: PlainAtomicU64,
 }
 
-impl Pool {
+impl PagePoolInner {
     pub(super) fn arena(&self) -> &Arena {
         &self.arena
     }
 
-    pub(super) fn links(&self) -> &Links {
+    pub(super) fn links(&self) -> &FrameLinks {
         &self.links
     }
 
     /// A frame from the reserve or from the system.
-    pub(super) fn take(&self, policy: Policy, standing: Standing) -> Result<Key, Error> {
+    pub(super) fn allocate(
+        &self,
+        policy: AllocPolicy,
+        priority: WaitPriority,
+    ) -> Result<FrameKey, Error> {
         let is_allowed = match policy {
-            Policy::MayFail => !self.budget.gives_way(),
+            AllocPolicy::MayFail => !self.budget.best_effort_yields(),
             // Who waits for bytes is not helped by a frame that stays charged: only who waits for a
             // frame goes first. Relaxed: a newcomer that looks too early passes once.
-            Policy::MustSucceed => self.waiting.load(Ordering::Relaxed) == 0,
+            AllocPolicy::MustSucceed => self.waiting.load(Ordering::Relaxed) == 0,
         };
         if is_allowed && let Some(key) = self.reserve.pop(&self.links) {
-            return Ok(self.count(Origin::Reserve, key));
+            return Ok(self.count(FrameSource::Reserve, key));
         }
         match policy {
-            Policy::MayFail => Err(self.budget.refuse("a frame of the page pool")),
-            Policy::MustSucceed => self.take_from_system(standing),
+            AllocPolicy::MayFail => Err(self.budget.refuse("a frame of the page pool")),
+            AllocPolicy::MustSucceed => self.take_from_system(priority),
         }
     }
 
     /// A frame that must come: vacant memory faulted in, or, while that cannot be had, whatever
     /// comes back.
     #[cold]
-    fn take_from_system(&self, standing: Standing) -> Result<Key, Error> {
-        if self.budget.has_no_visitors()
-            && let Ok(key) = Claim::new(self).attempt()
+    fn take_from_system(&self, priority: WaitPriority) -> Result<FrameKey, Error> {
+        if self.budget.has_no_waiters()
+            && let Ok(key) = PendingFrame::new(self).attempt()
         {
             return Ok(key);
         }
-        let _waiting = Waiting::begin(self);
-        let mut claim = Claim::new(self);
+        let _waiting = WaitingGuard::begin(self);
+        let mut pending = PendingFrame::new(self);
         let mut refusal = Error::new(ErrorKind::OutOfMemory, "a frame of the page pool")
             .with_amount(1, self.settings.frames.into());
-        let taken = self.budget.wait_for(Arena::stride() as u64, standing, || {
+        let taken = self.budget.wait_for(Arena::stride() as u64, priority, || {
             // Somebody else's frame may come back first.
             if let Some(key) = self.reserve.pop(&self.links) {
-                return Some(self.count(Origin::Reserve, key));
+                return Some(self.count(FrameSource::Reserve, key));
             }
-            match claim.attempt() {
+            match pending.attempt() {
                 Ok(key) => Some(key),
                 Err(error) => {
                     refusal = error.unwrap_or(refusal);
@@ -267,22 +271,22 @@ impl Pool {
         taken.ok_or(refusal)
     }
 
-    fn count(&self, origin: Origin, key: Key) -> Key {
+    fn count(&self, origin: FrameSource, key: FrameKey) -> FrameKey {
         self.links.count(&key, origin);
         key
     }
 
     /// Takes a frame back: to the reserve while that has room, otherwise to the system.
-    pub(super) fn release(&self, key: Key) {
+    pub(super) fn release(&self, key: FrameKey) {
         match self.reserve.push(&self.links, key, self.settings.reserved_frames) {
-            Ok(()) => self.budget.returned(),
+            Ok(()) => self.budget.notify_waiters(),
             Err(key) => self.return_to_system(&mut [Some(key)]),
         }
     }
 
     /// Takes a chain of frames back; neighbours among those that go to the system go together.
-    pub(super) fn release_chain(&self, mut chain: Option<Key>) {
-        let mut excess = [const { None }; RETURNED_AT_ONCE];
+    pub(super) fn release_chain(&self, mut chain: Option<FrameKey>) {
+        let mut excess = [const { None }; RETURN_BATCH];
         let mut count = 0;
         while let Some(first) = chain {
             let (key, rest) = self.links.unchain(first);
@@ -299,13 +303,14 @@ impl Pool {
             count += 1;
         }
         self.return_to_system(&mut excess[..count]);
-        self.budget.returned();
+        self.budget.notify_waiters();
     }
 
     /// Gives frames back to the system and the budget. They are owned, so nobody can be using them.
-    fn return_to_system(&self, keys: &mut [Option<Key>]) {
-        keys.sort_unstable_by_key(|key| key.as_ref().map(Key::index));
-        let are_neighbours = |left: &Option<Key>, right: &Option<Key>| match (left, right) {
+    fn return_to_system(&self, keys: &mut [Option<FrameKey>]) {
+        keys.sort_unstable_by_key(|key| key.as_ref().map(FrameKey::index));
+        let are_neighbours = |left: &Option<FrameKey>, right: &Option<FrameKey>| match (left, right)
+        {
             (Some(left), Some(right)) => left.index() + 1 == right.index(),
             _ => false,
         };
@@ -319,10 +324,10 @@ impl Pool {
             self.make_vacant(key);
             count += 1;
         }
-        self.budget.give_back(count * Arena::stride() as u64);
+        self.budget.uncharge(count * Arena::stride() as u64);
     }
 
-    fn make_vacant(&self, key: Key) {
+    fn make_vacant(&self, key: FrameKey) {
         let has_room = self.vacant.push(&self.links, key, self.settings.frames).is_ok();
         debug_assert!(has_room, "all frames have room on this stack");
     }
@@ -330,7 +335,7 @@ impl Pool {
     /// Faults frames in until the reserve is full.
     fn fill_reserve(&mut self) -> Result<(), Error> {
         let length = u64::from(self.settings.reserved_frames) * Arena::stride() as u64;
-        let mut charge = self.budget.charge(length, Policy::MayFail)?;
+        let mut charge = self.budget.charge(length, AllocPolicy::MayFail)?;
         self.arena.populate_first(self.budget.system(), length)?;
         for _ in 0..self.settings.reserved_frames {
             // In order from 0: nothing was taken yet.
@@ -339,30 +344,30 @@ impl Pool {
                 break;
             }
         }
-        charge.keep();
+        charge.forget();
         Ok(())
     }
 }
 
-impl Drop for Pool {
+impl Drop for PagePoolInner {
     fn drop(&mut self) {
         // Every frame and list holds the pool, so all that is still charged lies in the reserve.
         let idle = u64::from(self.reserve.len(&self.links));
-        self.budget.give_back(idle * Arena::stride() as u64);
+        self.budget.uncharge(idle * Arena::stride() as u64);
     }
 }
 
 /// Somebody waits for a frame of this pool.
-struct Waiting<'pool>(&'pool AtomicU32);
+struct WaitingGuard<'pool>(&'pool AtomicU32);
 
-impl<'pool> Waiting<'pool> {
-    fn begin(pool: &'pool Pool) -> Self {
+impl<'pool> WaitingGuard<'pool> {
+    fn begin(pool: &'pool PagePoolInner) -> Self {
         pool.waiting.fetch_add(1, Ordering::Relaxed);
         Self(&pool.waiting)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -370,22 +375,22 @@ impl Drop for Waiting<'_> {
 
 /// A vacant frame on its way to being resident. What it has got so far it keeps between attempts, and
 /// gives back when dropped.
-struct Claim<'pool> {
-    pool: &'pool Pool,
-    key: Option<Key>,
+struct PendingFrame<'pool> {
+    pool: &'pool PagePoolInner,
+    key: Option<FrameKey>,
     is_charged: bool,
 }
 
-impl<'pool> Claim<'pool> {
-    fn new(pool: &'pool Pool) -> Self {
+impl<'pool> PendingFrame<'pool> {
+    fn new(pool: &'pool PagePoolInner) -> Self {
         Self { pool, key: None, is_charged: false }
     }
 
     /// Goes on from where the last attempt ended. The error is what the system said, if it was asked.
-    fn attempt(&mut self) -> Result<Key, Option<Error>> {
+    fn attempt(&mut self) -> Result<FrameKey, Option<Error>> {
         let pool = self.pool;
         let mut key = self.key.take().or_else(|| pool.vacant.pop(&pool.links)).ok_or(None)?;
-        self.is_charged = self.is_charged || pool.budget.try_take(Arena::stride() as u64);
+        self.is_charged = self.is_charged || pool.budget.try_charge_bytes(Arena::stride() as u64);
         if !self.is_charged {
             self.key = Some(key);
             return Err(None);
@@ -398,7 +403,7 @@ impl<'pool> Claim<'pool> {
             Ok(()) => {
                 // The charge goes with the frame until that is vacant again.
                 self.is_charged = false;
-                Ok(pool.count(Origin::System, key))
+                Ok(pool.count(FrameSource::System, key))
             }
             Err(error) => {
                 self.key = Some(key);
@@ -408,15 +413,15 @@ impl<'pool> Claim<'pool> {
     }
 }
 
-impl Drop for Claim<'_> {
+impl Drop for PendingFrame<'_> {
     fn drop(&mut self) {
         let pool = self.pool;
         if let Some(key) = self.key.take() {
             pool.make_vacant(key);
             if self.is_charged {
-                pool.budget.give_back(Arena::stride() as u64);
+                pool.budget.uncharge(Arena::stride() as u64);
             } else {
-                pool.budget.returned();
+                pool.budget.notify_waiters();
             }
         }
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::budget::Budget;
-use super::group::{Group, read};
+use super::cgroup::{MemoryCgroup, read};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Where to look, how often, and what counts as short.
@@ -82,7 +82,7 @@ impl Pressure {
 
     fn is_short(&self) -> bool {
         let memberships = read(&self.settings.cgroup_of_process).unwrap_or_default();
-        let own = Group::of_process(&memberships, &self.settings.cgroup_root);
+        let own = MemoryCgroup::of_process(&memberships, &self.settings.cgroup_root);
         let is_near_limit = own.as_ref().is_some_and(|group| {
             group
                 .upwards(&self.settings.cgroup_root)
@@ -91,7 +91,7 @@ impl Pressure {
         is_near_limit || self.is_stalled(own.as_ref())
     }
 
-    fn is_stalled(&self, own: Option<&Group>) -> bool {
+    fn is_stalled(&self, own: Option<&MemoryCgroup>) -> bool {
         let Some(threshold) = self.settings.stalled_share else {
             return false;
         };

@@ -6,14 +6,14 @@ use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, lock};
 use crate::{Error, ErrorKind};
 
 /// Reclaimers one budget takes: caches are few, and each is asked at every shortage.
-const MOST: usize = 4096;
+const RECLAIMERS_MAX: usize = 4096;
 
 /// Gives back about as many bytes as asked and says how many.
-type GiveBack = Box<dyn Fn(u64) -> u64 + Send + Sync>;
+type ReclaimFn = Box<dyn Fn(u64) -> u64 + Send + Sync>;
 
 struct Reclaimer {
     number: u64,
-    give_back: GiveBack,
+    reclaim: ReclaimFn,
 }
 
 impl std::fmt::Debug for Reclaimer {
@@ -23,7 +23,7 @@ impl std::fmt::Debug for Reclaimer {
 }
 
 #[derive(Debug, Default)]
-struct List {
+struct ReclaimerList {
     entries: Vec<Arc<Reclaimer>>,
     next_number: u64,
 }
@@ -31,29 +31,29 @@ struct List {
 /// Everybody who can give bytes back, in the order in which they came.
 #[derive(Debug)]
 pub(super) struct Reclaimers {
-    list: Mutex<List>,
+    list: Mutex<ReclaimerList>,
     /// The list's length, so that a budget without reclaimers takes no lock.
     length: AtomicUsize,
 }
 
 impl Reclaimers {
     pub(super) fn new() -> Self {
-        Self { list: Mutex::new(List::default()), length: AtomicUsize::new(0) }
+        Self { list: Mutex::new(ReclaimerList::default()), length: AtomicUsize::new(0) }
     }
 
     /// Adds one at the end and gives its number.
-    pub(super) fn add(&self, give_back: GiveBack) -> Result<u64, Error> {
+    pub(super) fn add(&self, reclaim: ReclaimFn) -> Result<u64, Error> {
         let mut list = lock(&self.list);
-        if list.entries.len() >= MOST {
+        if list.entries.len() >= RECLAIMERS_MAX {
             return Err(Error::new(ErrorKind::InvalidSetting, "reclaimers of a budget")
-                .with_amount(list.entries.len() as u64 + 1, MOST as u64));
+                .with_amount(list.entries.len() as u64 + 1, RECLAIMERS_MAX as u64));
         }
         if list.entries.try_reserve(1).is_err() {
             return Err(Error::new(ErrorKind::OutOfMemory, "the list of reclaimers"));
         }
         let number = list.next_number;
         list.next_number += 1;
-        list.entries.push(Arc::new(Reclaimer { number, give_back }));
+        list.entries.push(Arc::new(Reclaimer { number, reclaim }));
         self.length.store(list.entries.len(), Ordering::Release);
         Ok(number)
     }
@@ -73,7 +73,7 @@ impl Reclaimers {
     ///
     /// A reclaimer that itself asks for memory that must come would ask all reclaimers again, and so
     /// on until the stack ends: inside of one nothing more is asked.
-    pub(super) fn give_back(&self, bytes: u64) -> u64 {
+    pub(super) fn reclaim(&self, bytes: u64) -> u64 {
         // Acquire pairs with the stores of `add` and `remove`; a late look costs one round.
         if self.length.load(Ordering::Acquire) == 0 {
             return 0;
@@ -86,7 +86,7 @@ impl Reclaimers {
         while came < bytes {
             let entry = lock(&self.list).entries.get(place).map(Arc::clone);
             let Some(entry) = entry else { break };
-            came = came.saturating_add((entry.give_back)(bytes - came));
+            came = came.saturating_add((entry.reclaim)(bytes - came));
             place += 1;
         }
         came

@@ -5,13 +5,13 @@
 use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
 
-use super::block::{Block, rounded};
+use super::alloc_policy::AllocPolicy;
+use super::block::{Block, size_class};
 use super::budget::Budget;
-use super::policy::Policy;
 use crate::{Error, ErrorKind};
 
 /// Leases of one scratch that can be out at a time. A decoder has a handful.
-pub const MOST_BLOCKS: usize = 64;
+pub const BLOCKS_MAX: usize = 64;
 
 /// The growing buffers of one worker. It moves between threads, but is not shared by them.
 #[derive(Debug)]
@@ -39,19 +39,19 @@ impl Scratch {
     /// Leases `length` bytes in one piece, until the guard is dropped. Guards that are out stay valid
     /// while others come and the scratch grows. The bytes are whatever was there: nothing is cleared.
     ///
-    /// What is idle and large enough is used; otherwise, under [`Policy::MustSucceed`], the largest
+    /// What is idle and large enough is used; otherwise, under [`AllocPolicy::MustSucceed`], the largest
     /// idle block grows, or a new one comes, both resident before this returns.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotNow`] under [`Policy::MayFail`] when nothing idle is large enough;
+    /// [`ErrorKind::NotNow`] under [`AllocPolicy::MayFail`] when nothing idle is large enough;
     /// [`ErrorKind::OutOfMemory`] when the budget or the system has not so much, and what there was is
     /// then there as before; [`ErrorKind::InvalidSetting`] for the 65th lease at a time.
-    pub fn lease(&self, length: usize, policy: Policy) -> Result<ScratchGuard<'_>, Error> {
+    pub fn lease(&self, length: usize, policy: AllocPolicy) -> Result<ScratchGuard<'_>, Error> {
         let block = match (self.take_idle(length), policy) {
             (Some(block), _) => block,
-            (None, Policy::MayFail) => return Err(self.budget.refuse("bytes of scratch")),
-            (None, Policy::MustSucceed) => self.grow(length)?,
+            (None, AllocPolicy::MayFail) => return Err(self.budget.refuse("bytes of scratch")),
+            (None, AllocPolicy::MustSucceed) => self.grow(length)?,
         };
         Ok(ScratchGuard { scratch: self, block: Some(block), length })
     }
@@ -95,7 +95,7 @@ impl Scratch {
     /// A block of at least `length` bytes, by growing an idle one or from nothing.
     #[cold]
     fn grow(&self, length: usize) -> Result<Block, Error> {
-        let wanted = rounded(length)?;
+        let wanted = size_class(length)?;
         match self.take_largest() {
             Some(mut block) => {
                 let before = block.mapping.length();
@@ -119,12 +119,12 @@ impl Scratch {
         }
     }
 
-    /// Room for one more block on the list of idle ones.
+    /// WaitQueue for one more block on the list of idle ones.
     fn make_room(&self) -> Result<(), Error> {
         let blocks = self.blocks.get();
-        if blocks >= MOST_BLOCKS {
+        if blocks >= BLOCKS_MAX {
             return Err(Error::new(ErrorKind::InvalidSetting, "leases of scratch at a time")
-                .with_amount(blocks as u64 + 1, MOST_BLOCKS as u64));
+                .with_amount(blocks as u64 + 1, BLOCKS_MAX as u64));
         }
         let mut idle = self.idle.borrow_mut();
         let more = blocks + 1 - idle.len();

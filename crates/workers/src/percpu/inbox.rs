@@ -2,7 +2,7 @@
 //! closed, and then it gives back what it is offered. It knows nothing of threads and never waits.
 //!
 //! docs/workers.md, protocol P. Pushed to by submitters, taken by the slot's worker, opened and
-//! closed by the roster. An inbox lives as long as its pool, and nobody reads an item which is still
+//! closed by the registry. An inbox lives as long as its pool, and nobody reads an item which is still
 //! in the list: so neither a grace period nor any other reclamation scheme is needed.
 #![allow(unsafe_code, reason = "an intrusive list of boxes behind one atomic pointer")]
 
@@ -37,7 +37,7 @@ fn closed<T>() -> *mut Node<T> {
 
 /// Why an item was given back.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Refused<T> {
+pub(crate) enum PushError<T> {
     /// Nobody serves this inbox.
     Closed(T),
     /// [`ITEMS_MAX`] items wait already.
@@ -46,9 +46,9 @@ pub(crate) enum Refused<T> {
 
 /// What a worker found.
 #[derive(Debug)]
-pub(crate) enum Taken<T> {
+pub(crate) enum TakeResult<T> {
     /// Everything that was there, oldest first; at least one item.
-    Items(Batch<T>),
+    Items(ItemBatch<T>),
     /// Nothing.
     Nothing,
     /// The inbox is closed: the worker's time is over.
@@ -78,15 +78,15 @@ impl<T> Inbox<T> {
     }
 
     /// Adds an item, or gives it back.
-    pub(crate) fn push(&self, item: T) -> Result<(), Refused<T>> {
+    pub(crate) fn push(&self, item: T) -> Result<(), PushError<T>> {
         // P1. Most refusals end here, before anything is allocated. Relaxed: P3 decides.
         if self.head.load(Ordering::Relaxed) == closed() {
-            return Err(Refused::Closed(item));
+            return Err(PushError::Closed(item));
         }
         // P2. A place is reserved. Relaxed: the number guards no memory.
         if self.items.fetch_add(1, Ordering::Relaxed) >= ITEMS_MAX {
             self.items.fetch_sub(1, Ordering::Relaxed);
-            return Err(Refused::Full(item));
+            return Err(PushError::Full(item));
         }
         let node = Box::into_raw(Box::new(Node { item, earlier: ptr::null_mut() }));
         let mut head = self.head.load(Ordering::Relaxed);
@@ -96,7 +96,7 @@ impl<T> Inbox<T> {
                 // SAFETY: `node` came from `Box::into_raw` above and was not published: every
                 // exchange below failed, and a successful one returns.
                 let node = unsafe { Box::from_raw(node) };
-                return Err(Refused::Closed(node.item));
+                return Err(PushError::Closed(node.item));
             }
             // SAFETY: `node` is not published yet (as above), so this thread alone has it.
             unsafe { (*node).earlier = head };
@@ -113,15 +113,15 @@ impl<T> Inbox<T> {
     }
 
     /// Takes all items.
-    pub(crate) fn take(&self) -> Taken<T> {
+    pub(crate) fn take(&self) -> TakeResult<T> {
         // P4. Relaxed: the worker that goes to sleep on this answer has a fence in front (E4).
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             if head.is_null() {
-                return Taken::Nothing;
+                return TakeResult::Nothing;
             }
             if head == closed() {
-                return Taken::Closed;
+                return TakeResult::Closed;
             }
             // P5. An exchange with a comparison, not a swap, because a swap could open what was
             // closed in between. Acquire: pairs with P3 of every node in the list.
@@ -132,7 +132,7 @@ impl<T> Inbox<T> {
                 Ordering::Acquire,
                 Ordering::Relaxed,
             ) {
-                Ok(_) => return Taken::Items(self.unlinked(head)),
+                Ok(_) => return TakeResult::Items(self.unlinked(head)),
                 Err(now) => head = now,
             }
         }
@@ -148,18 +148,18 @@ impl<T> Inbox<T> {
     }
 
     /// P7. Closes the inbox and returns what nobody took. Closing twice is harmless.
-    pub(crate) fn close(&self) -> Batch<T> {
+    pub(crate) fn close(&self) -> ItemBatch<T> {
         // Acquire: pairs with P3. Release: pairs with P6.
         let head = self.head.swap(closed(), Ordering::AcqRel);
         if head == closed() {
-            return Batch { next: ptr::null_mut(), left: 0 };
+            return ItemBatch { next: ptr::null_mut(), left: 0 };
         }
         self.unlinked(head)
     }
 
     /// A list that was just taken out of `head`, oldest item first.
-    fn unlinked(&self, mut newest: *mut Node<T>) -> Batch<T> {
-        let mut batch = Batch { next: ptr::null_mut(), left: 0 };
+    fn unlinked(&self, mut newest: *mut Node<T>) -> ItemBatch<T> {
+        let mut batch = ItemBatch { next: ptr::null_mut(), left: 0 };
         while !newest.is_null() {
             // SAFETY: the list was taken by one exchange, so no other thread can reach its nodes;
             // each came from `Box::into_raw` in `push` and is linked to one earlier node or null:
@@ -183,22 +183,22 @@ impl<T> Drop for Inbox<T> {
 }
 
 /// Items that left an inbox together, oldest first. Dropping it drops what is left.
-pub(crate) struct Batch<T> {
+pub(crate) struct ItemBatch<T> {
     next: *mut Node<T>,
     left: usize,
 }
 
 // SAFETY: a batch owns its nodes alone (see `unlinked`), so it is a list of boxes.
-unsafe impl<T: Send> Send for Batch<T> {}
+unsafe impl<T: Send> Send for ItemBatch<T> {}
 
-impl<T> Batch<T> {
+impl<T> ItemBatch<T> {
     /// How many items are left.
     pub(crate) fn len(&self) -> usize {
         self.left
     }
 }
 
-impl<T> Iterator for Batch<T> {
+impl<T> Iterator for ItemBatch<T> {
     type Item = T;
 
     fn next(&mut self) -> Option<T> {
@@ -214,14 +214,14 @@ impl<T> Iterator for Batch<T> {
     }
 }
 
-impl<T> Drop for Batch<T> {
+impl<T> Drop for ItemBatch<T> {
     fn drop(&mut self) {
         self.for_each(drop);
     }
 }
 
-impl<T> std::fmt::Debug for Batch<T> {
+impl<T> std::fmt::Debug for ItemBatch<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Batch").field("left", &self.left).finish_non_exhaustive()
+        f.debug_struct("ItemBatch").field("left", &self.left).finish_non_exhaustive()
     }
 }

@@ -4,19 +4,19 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{PerCpuPool, Settings, Went};
+use super::{DispatchTarget, PerCpuPool, PerCpuSettings};
 use crate::cpus::CpuSet;
-use crate::event::Event;
+use crate::wake_event::WakeEvent;
 
 fn cpu() -> usize {
     CpuSet::of_process().iter().next().unwrap_or(0)
 }
 
 fn pool() -> PerCpuPool {
-    PerCpuPool::new(Settings::new("model").cpus(CpuSet::from_iter([cpu()])))
+    PerCpuPool::new(PerCpuSettings::new("model").cpus(CpuSet::from_iter([cpu()])))
 }
 
-fn submit(pool: &PerCpuPool, ran: &Arc<AtomicUsize>) -> Went {
+fn submit(pool: &PerCpuPool, ran: &Arc<AtomicUsize>) -> DispatchTarget {
     let ran = Arc::clone(ran);
     pool.submit_to(cpu(), move || {
         ran.fetch_add(1, Ordering::Relaxed);
@@ -35,7 +35,7 @@ fn dropping_the_pool_runs_what_was_submitted() {
     model(|| {
         let pool = pool();
         let ran = Arc::new(AtomicUsize::new(0));
-        assert_eq!(submit(&pool, &ran), Went::Cpu(cpu()));
+        assert_eq!(submit(&pool, &ran), DispatchTarget::Cpu(cpu()));
         drop(pool);
         assert_eq!(ran.load(Ordering::Relaxed), 1);
     });
@@ -46,12 +46,12 @@ fn a_sleeping_worker_is_woken_for_every_item() {
     model(|| {
         let pool = pool();
         for _ in 0..2 {
-            let done = Arc::new(Event::new());
+            let done = Arc::new(WakeEvent::new());
             let told = Arc::clone(&done);
             let went = pool.submit_to(cpu(), move || {
                 let _: bool = told.set();
             });
-            assert_eq!(went, Went::Cpu(cpu()));
+            assert_eq!(went, DispatchTarget::Cpu(cpu()));
             let _: bool = done.wait();
         }
     });
@@ -67,10 +67,10 @@ fn work_submitted_while_its_cpu_goes_runs_once() {
             let (pool, ran) = (Arc::clone(&pool), Arc::clone(&ran));
             loom::thread::spawn(move || {
                 let went = submit(&pool, &ran);
-                assert!(matches!(went, Went::Cpu(_) | Went::Fallback));
+                assert!(matches!(went, DispatchTarget::Cpu(_) | DispatchTarget::Fallback));
             })
         };
-        pool.withdraw(cpu());
+        pool.take_offline(cpu());
         assert!(pool.snapshot().serving.is_empty());
         other.join().unwrap();
         drop(pool);
@@ -85,11 +85,11 @@ fn a_cpu_that_goes_and_comes_at_once_is_settled_by_the_last_word() {
         pool.start();
         let other = {
             let pool = Arc::clone(&pool);
-            loom::thread::spawn(move || pool.withdraw(cpu()))
+            loom::thread::spawn(move || pool.take_offline(cpu()))
         };
-        pool.restore(cpu());
+        pool.bring_online(cpu());
         other.join().unwrap();
-        pool.restore(cpu());
+        pool.bring_online(cpu());
         assert_eq!(pool.snapshot().serving, CpuSet::from_iter([cpu()]));
     });
 }

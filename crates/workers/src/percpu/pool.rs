@@ -2,26 +2,26 @@
 
 use std::time::Instant;
 
-use super::hotplug::{self, Patience};
-use super::inbox::Refused;
-use super::plan;
-use super::roster::Roster;
-use super::settings::Settings;
-use super::slot::Slot;
-use super::snapshot::Snapshot;
-use crate::contained::Outcome;
+use super::cpu_assignment;
+use super::cpu_queue::CpuQueue;
+use super::hotplug::{self, WaitMode};
+use super::inbox::PushError;
+use super::registry::WorkerRegistry;
+use super::settings::PerCpuSettings;
+use super::stats::PerCpuStats;
+use crate::cache_padded::CachePadded;
+use crate::catch_panic::CallOutcome;
 use crate::counters::Counter;
 use crate::cpus::{self, CpuSet};
-use crate::line::Line;
-use crate::priority::Wanted;
+use crate::priority::PriorityRequest;
 use crate::sync::{
     Arc, AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock,
 };
-use crate::unbound::{self, Placed, Starter, UnboundPool, Work};
+use crate::unbound::{self, SubmitOutcome, ThreadSpawner, UnboundPool, WorkItem};
 
 /// Where submitted work went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Went {
+pub enum DispatchTarget {
     /// To the worker of this CPU.
     Cpu(usize),
     /// To a thread that is bound to no CPU, because the submitter's has no worker.
@@ -33,7 +33,7 @@ pub enum Went {
 
 /// One worker for every granted CPU, and a fallback.
 ///
-/// No thread exists before the first use. Work runs on the CPU on which it was submitted, and exactly
+/// No thread exists before the first use. WorkItem runs on the CPU on which it was submitted, and exactly
 /// once, whatever happens to that CPU: it owns all that it touches, and a panic in it ends with it.
 /// A worker that cannot be had is no error: its CPU's work goes to the fallback.
 ///
@@ -41,36 +41,36 @@ pub enum Went {
 /// runs on one of those threads, the pool does not wait for that: they end by themselves.
 #[derive(Debug)]
 pub struct PerCpuPool {
-    shared: Arc<Shared>,
+    shared: Arc<PerCpuShared>,
 }
 
 /// What workers, submitters and the fallback share. It lives until the last of them lets go.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct PerCpuShared {
     pub(super) name: String,
-    pub(super) priority: Wanted,
+    pub(super) priority: PriorityRequest,
     pub(super) cpus: Option<CpuSet>,
-    pub(super) starter: Starter,
+    pub(super) spawner: ThreadSpawner,
     /// Indexed by CPU.
-    pub(super) slots: Box<[Slot]>,
+    pub(super) cpu_queues: Box<[CpuQueue]>,
     /// Indexed by CPU: whose worker takes its work.
     pub(super) routes: Box<[AtomicU32]>,
-    pub(super) is_begun: AtomicBool,
+    pub(super) is_started: AtomicBool,
     pub(super) epoch: Instant,
     pub(super) fallback: UnboundPool,
     /// Milliseconds from `epoch` to the last look at the system.
-    pub(super) looked_ms: AtomicU64,
+    pub(super) polled_ms: AtomicU64,
     /// Whether the workers are not what is wanted.
     pub(super) wants_refresh: AtomicBool,
-    pub(super) roster: Mutex<Roster>,
+    pub(super) registry: Mutex<WorkerRegistry>,
     /// A worker has come or gone.
     pub(super) moved: Condvar,
-    pub(super) counts: Line<Counts>,
+    pub(super) counters: CachePadded<PerCpuCounters>,
 }
 
-/// What submitters and the roster count. None of it happens when work goes to its CPU.
+/// What submitters and the registry count. None of it happens when work goes to its CPU.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct PerCpuCounters {
     pub(super) fallback: Counter,
     pub(super) full: Counter,
     pub(super) inline_panics: Counter,
@@ -83,57 +83,57 @@ pub(super) struct Counts {
 impl PerCpuPool {
     /// A pool without threads.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
-        let Settings { name, priority, cpus, starter } = settings;
+    pub fn new(settings: PerCpuSettings) -> Self {
+        let PerCpuSettings { name, priority, cpus, spawner } = settings;
         let granted = hotplug::granted();
-        let mut unbound = unbound::Settings::new(&name).threads_max(granted.parallelism());
-        unbound.starter = starter.clone();
-        let numbers = plan::cpu_numbers(&granted);
+        let mut unbound = unbound::UnboundSettings::new(&name).threads_max(granted.parallelism());
+        unbound.spawner = spawner.clone();
+        let numbers = cpu_assignment::cpu_numbers(&granted);
         let itself = |cpu| AtomicU32::new(u32::try_from(cpu).unwrap_or(u32::MAX));
-        let shared = Shared {
+        let shared = PerCpuShared {
             name,
             priority,
             cpus,
-            starter,
-            slots: (0..numbers).map(|_| Slot::new()).collect(),
+            spawner,
+            cpu_queues: (0..numbers).map(|_| CpuQueue::new()).collect(),
             routes: (0..numbers).map(itself).collect(),
-            is_begun: AtomicBool::new(false),
+            is_started: AtomicBool::new(false),
             epoch: Instant::now(),
             fallback: UnboundPool::new(unbound),
-            looked_ms: AtomicU64::new(0),
+            polled_ms: AtomicU64::new(0),
             wants_refresh: AtomicBool::new(false),
-            roster: Mutex::new(Roster::default()),
+            registry: Mutex::new(WorkerRegistry::default()),
             moved: Condvar::new(),
-            counts: Line::default(),
+            counters: CachePadded::default(),
         };
         Self { shared: Arc::new(shared) }
     }
 
     /// Has `work` run by the worker of the CPU on which the caller is. It never fails, and waits for
     /// nothing but the start of the workers at first use; but the work may run on the caller before
-    /// this returns, so hold no lock that it takes. What [`Went`] says is where it went.
+    /// this returns, so hold no lock that it takes. What [`DispatchTarget`] says is where it went.
     ///
     /// From an item of this pool it runs inside of that item.
-    pub fn submit(&self, work: impl FnOnce() + Send + 'static) -> Went {
+    pub fn submit(&self, work: impl FnOnce() + Send + 'static) -> DispatchTarget {
         self.submit_to(cpus::current(), work)
     }
 
     /// The same for the worker of `cpu`, for callers who know where the data is. A CPU that does not
     /// exist is one without a worker.
-    pub fn submit_to(&self, cpu: usize, work: impl FnOnce() + Send + 'static) -> Went {
-        if let Some(tally) = unbound::own_tally(self.shared.id()) {
-            unbound::run_nested(&tally, work);
-            return Went::Inline;
+    pub fn submit_to(&self, cpu: usize, work: impl FnOnce() + Send + 'static) -> DispatchTarget {
+        if let Some(counters) = unbound::current_counters(self.shared.id()) {
+            unbound::run_nested(&counters, work);
+            return DispatchTarget::Inline;
         }
         let now = Instant::now();
-        Shared::begin(&self.shared);
-        Shared::look(&self.shared, now);
-        self.shared.place(cpu, Work::new(work, now))
+        PerCpuShared::ensure_started(&self.shared);
+        PerCpuShared::poll_cpu_mask(&self.shared, now);
+        self.shared.dispatch(cpu, WorkItem::new(work, now))
     }
 
     /// Starts the workers and waits until each is on its CPU. Harmless when they are started.
     pub fn start(&self) {
-        Shared::begin(&self.shared);
+        PerCpuShared::ensure_started(&self.shared);
     }
 
     /// Asks the system which CPUs there are, at once, and follows it: workers of CPUs that went are
@@ -143,86 +143,89 @@ impl PerCpuPool {
     /// Submitters look by themselves, four times a second at most; only a change of the quota of CPU
     /// time is seen by this alone. A pool that has not been used is left alone.
     pub fn refresh(&self) {
-        if lock(&self.shared.roster).begun != super::roster::Begun::No {
-            Shared::refresh(&self.shared, Patience::Wait);
+        if lock(&self.shared.registry).start_state != super::registry::StartState::NotStarted {
+            PerCpuShared::refresh(&self.shared, WaitMode::Block);
         }
     }
 
-    /// Treats a CPU as gone, whatever the system says, until [`PerCpuPool::restore`]: its queue goes to
+    /// Treats a CPU as gone, whatever the system says, until [`PerCpuPool::bring_online`]: its queue goes to
     /// the fallback and its worker ends. Waits as [`PerCpuPool::refresh`] does.
-    pub fn withdraw(&self, cpu: usize) {
-        lock(&self.shared.roster).set_withdrawn(cpu, true);
+    pub fn take_offline(&self, cpu: usize) {
+        lock(&self.shared.registry).set_offline(cpu, true);
         self.refresh();
     }
 
-    /// Takes [`PerCpuPool::withdraw`] back: the CPU is used again if the system grants it.
-    pub fn restore(&self, cpu: usize) {
-        lock(&self.shared.roster).set_withdrawn(cpu, false);
+    /// Takes [`PerCpuPool::take_offline`] back: the CPU is used again if the system grants it.
+    pub fn bring_online(&self, cpu: usize) {
+        lock(&self.shared.registry).set_offline(cpu, false);
         self.refresh();
     }
 
     /// What the pool did, until about now. It stops nobody.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot::of(&self.shared)
+    pub fn snapshot(&self) -> PerCpuStats {
+        PerCpuStats::of(&self.shared)
     }
 }
 
 impl Drop for PerCpuPool {
     fn drop(&mut self) {
-        lock(&self.shared.roster).close();
-        Shared::settle(&self.shared, Patience::Wait);
+        lock(&self.shared.registry).close();
+        PerCpuShared::reconcile(&self.shared, WaitMode::Block);
         self.shared.fallback.shut_down();
     }
 }
 
-impl Shared {
+impl PerCpuShared {
     /// Who the pool is: its workers and its fallback are one pool to a submitter.
     pub(super) fn id(&self) -> usize {
         self.fallback.id()
     }
 
     /// P9 to P11. The worker, else the fallback, else here.
-    fn place(&self, cpu: usize, work: Work) -> Went {
+    fn dispatch(&self, cpu: usize, work: WorkItem) -> DispatchTarget {
         // Relaxed: a route is a hint; the inbox decides.
         let server = self.routes.get(cpu).map(|route| route.load(Ordering::Relaxed));
         let server = server.and_then(|server| usize::try_from(server).ok()).unwrap_or(cpu);
-        let refused = match self.slots.get(server) {
+        let refused = match self.cpu_queues.get(server) {
             Some(slot) => slot.submit(work),
-            None => Err(Refused::Closed(work)),
+            None => Err(PushError::Closed(work)),
         };
         match refused {
-            Ok(()) => Went::Cpu(server),
-            Err(Refused::Closed(work)) => self.fall_back(work),
-            Err(Refused::Full(work)) => {
-                self.counts.full.add_shared(1);
-                if work.run_here() == Outcome::Panicked {
-                    self.counts.inline_panics.add_shared(1);
+            Ok(()) => DispatchTarget::Cpu(server),
+            Err(PushError::Closed(work)) => self.fall_back(work),
+            Err(PushError::Full(work)) => {
+                self.counters.full.add_shared(1);
+                if work.run_inline() == CallOutcome::Panicked {
+                    self.counters.inline_panics.add_shared(1);
                 }
-                Went::Inline
+                DispatchTarget::Inline
             }
         }
     }
 
     #[cold]
-    fn fall_back(&self, work: Work) -> Went {
-        match self.fallback.place(work) {
-            Placed::Queued => {
-                self.counts.fallback.add_shared(1);
-                Went::Fallback
+    fn fall_back(&self, work: WorkItem) -> DispatchTarget {
+        match self.fallback.enqueue(work) {
+            SubmitOutcome::Queued => {
+                self.counters.fallback.add_shared(1);
+                DispatchTarget::Fallback
             }
-            Placed::Inline => Went::Inline,
+            SubmitOutcome::Inline => DispatchTarget::Inline,
         }
     }
 
     /// The next submitter that looks has the workers brought to what is wanted.
-    pub(super) fn ask_for_refresh(&self) {
+    pub(super) fn request_refresh(&self) {
         // Relaxed: a hint.
         self.wants_refresh.store(true, Ordering::Relaxed);
     }
 
     /// Waits until a worker has come or gone.
-    pub(super) fn wait<'a>(&self, roster: MutexGuard<'a, Roster>) -> MutexGuard<'a, Roster> {
-        self.moved.wait(roster).unwrap_or_else(std::sync::PoisonError::into_inner)
+    pub(super) fn wait<'a>(
+        &self,
+        registry: MutexGuard<'a, WorkerRegistry>,
+    ) -> MutexGuard<'a, WorkerRegistry> {
+        self.moved.wait(registry).unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

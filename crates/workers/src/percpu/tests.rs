@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::{Duration, Instant};
 
-use super::{PerCpuPool, Settings, Went, inbox};
-use crate::cpus::{self, CpuSet, Granted};
-use crate::priority::Wanted;
+use super::{DispatchTarget, PerCpuPool, PerCpuSettings, inbox};
+use crate::cpus::{self, AvailableCpus, CpuSet};
+use crate::priority::PriorityRequest;
 
 /// Far more than anything here takes: a test that waits so long has found a hang.
-const PATIENCE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Ordinary priority, so that the tests of this process do not disturb each other.
-fn settings() -> Settings {
-    Settings::new("percpu").priority(Wanted::Normal)
+fn settings() -> PerCpuSettings {
+    PerCpuSettings::new("percpu").priority(PriorityRequest::Normal)
 }
 
 fn granted() -> Vec<usize> {
@@ -29,7 +29,7 @@ fn on_every_cpu() -> PerCpuPool {
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "{what}");
+        assert!(begun.elapsed() < DEADLINE, "{what}");
         std::thread::yield_now();
     }
 }
@@ -42,7 +42,7 @@ fn block(pool: &PerCpuPool, cpu: usize) -> mpsc::Sender<()> {
         begin.send(()).unwrap();
         assert!(released.recv().is_err());
     });
-    assert_eq!(went, Went::Cpu(cpu));
+    assert_eq!(went, DispatchTarget::Cpu(cpu));
     begun.recv().unwrap();
     release
 }
@@ -74,7 +74,7 @@ fn run_load(pool: &PerCpuPool, submitters: u64, items: u64, cpus: &[usize]) -> V
     });
     drop(done);
     // Every item holds a sender until it has run.
-    assert_eq!(is_done.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected));
+    assert_eq!(is_done.recv_timeout(DEADLINE), Err(mpsc::RecvTimeoutError::Disconnected));
     outputs.iter().map(|output| output.load(Ordering::Relaxed)).collect()
 }
 
@@ -83,8 +83,8 @@ fn run_load(pool: &PerCpuPool, submitters: u64, items: u64, cpus: &[usize]) -> V
 fn an_unused_pool_has_started_nothing() {
     let pool = on_every_cpu();
     pool.refresh();
-    pool.withdraw(0);
-    pool.restore(0);
+    pool.take_offline(0);
+    pool.bring_online(0);
     let snapshot = pool.snapshot();
     assert!(snapshot.workers.is_empty() && snapshot.serving.is_empty());
     assert!(snapshot.unbound.threads.is_empty());
@@ -98,12 +98,14 @@ fn work_runs_on_the_cpu_that_it_was_submitted_to() {
     for cpu in granted() {
         let (tell, told) = mpsc::channel();
         let work = move || tell.send((cpus::current(), cpus::is_bound_to(cpu))).unwrap();
-        assert_eq!(pool.submit_to(cpu, work), Went::Cpu(cpu));
+        assert_eq!(pool.submit_to(cpu, work), DispatchTarget::Cpu(cpu));
         assert_eq!(told.recv().unwrap(), (cpu, true));
     }
     let snapshot = pool.snapshot();
     assert_eq!(snapshot.serving, CpuSet::of_process());
-    assert!(snapshot.workers.iter().all(|worker| worker.items == 1 && worker.rung.is_some()));
+    assert!(
+        snapshot.workers.iter().all(|worker| worker.items == 1 && worker.priority_level.is_some())
+    );
     assert_eq!(snapshot.waits().count(), snapshot.items());
     assert_eq!(snapshot.fallback + snapshot.inline(), 0);
 }
@@ -116,7 +118,7 @@ fn work_goes_to_the_cpu_on_which_the_submitter_is() {
             let pool = &pool;
             scope.spawn(move || {
                 CpuSet::from_iter([cpu]).bind_current_thread().unwrap();
-                assert_eq!(pool.submit(|| ()), Went::Cpu(cpu));
+                assert_eq!(pool.submit(|| ()), DispatchTarget::Cpu(cpu));
             });
         }
     });
@@ -126,7 +128,10 @@ fn work_goes_to_the_cpu_on_which_the_submitter_is() {
 fn a_cpu_that_does_not_exist_is_one_without_a_worker() {
     let pool = on_every_cpu();
     let (tell, told) = mpsc::channel();
-    assert_eq!(pool.submit_to(usize::MAX, move || tell.send(()).unwrap()), Went::Fallback);
+    assert_eq!(
+        pool.submit_to(usize::MAX, move || tell.send(()).unwrap()),
+        DispatchTarget::Fallback
+    );
     told.recv().unwrap();
     assert_eq!(pool.snapshot().fallback, 1);
 }
@@ -142,7 +147,7 @@ fn first_uses_at_the_same_time_start_the_workers_once() {
                 scope.spawn(|| {
                     together.wait();
                     let went = pool.submit(|| ());
-                    assert!(matches!(went, Went::Cpu(_)), "{went:?}");
+                    assert!(matches!(went, DispatchTarget::Cpu(_)), "{went:?}");
                 });
             }
         });
@@ -164,12 +169,12 @@ fn what_an_item_submits_runs_inside_of_it() {
         let middle = Arc::clone(&inner);
         let went = inner.submit(move || {
             let went = middle.submit(move || send.send(std::thread::current().id()).unwrap());
-            assert_eq!(went, Went::Inline);
+            assert_eq!(went, DispatchTarget::Inline);
         });
         // It has run already: nothing is waited for.
         tell.send((went, receive.try_recv() == Ok(std::thread::current().id()))).unwrap();
     });
-    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), (Went::Inline, true));
+    assert_eq!(told.recv_timeout(DEADLINE).unwrap(), (DispatchTarget::Inline, true));
     assert_eq!(pool.snapshot().inline(), 2);
 }
 
@@ -179,8 +184,8 @@ fn what_an_item_on_the_fallback_submits_runs_inside_of_it_too() {
     let (tell, told) = mpsc::channel();
     let inner = Arc::clone(&pool);
     let work = move || tell.send(inner.submit(|| ())).unwrap();
-    assert_eq!(pool.submit_to(usize::MAX, work), Went::Fallback);
-    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), Went::Inline);
+    assert_eq!(pool.submit_to(usize::MAX, work), DispatchTarget::Fallback);
+    assert_eq!(told.recv_timeout(DEADLINE).unwrap(), DispatchTarget::Inline);
 }
 
 // A panic ends at the item's edge, and its worker lives on.
@@ -192,7 +197,7 @@ fn a_panic_stops_at_the_edge_of_its_item() {
     pool.start();
     let before = thread_of(&pool);
     for _ in 0..10 {
-        assert_eq!(pool.submit_to(cpu, || panic!("an item")), Went::Cpu(cpu));
+        assert_eq!(pool.submit_to(cpu, || panic!("an item")), DispatchTarget::Cpu(cpu));
     }
     let (tell, told) = mpsc::channel();
     pool.submit_to(cpu, move || tell.send(()).unwrap());
@@ -214,10 +219,10 @@ fn a_full_inbox_makes_the_submitter_run_the_work() {
         })
     };
     for _ in 0..inbox::ITEMS_MAX {
-        assert_eq!(submit(), Went::Cpu(cpu));
+        assert_eq!(submit(), DispatchTarget::Cpu(cpu));
     }
-    assert_eq!((submit(), ran.load(Ordering::Relaxed)), (Went::Inline, 1));
-    assert_eq!(pool.submit_to(cpu, || panic!("an item")), Went::Inline);
+    assert_eq!((submit(), ran.load(Ordering::Relaxed)), (DispatchTarget::Inline, 1));
+    assert_eq!(pool.submit_to(cpu, || panic!("an item")), DispatchTarget::Inline);
     let snapshot = pool.snapshot();
     assert_eq!((snapshot.full, snapshot.full_panics), (2, 1));
     drop(release);
@@ -232,13 +237,13 @@ fn a_withdrawn_cpu_loses_its_worker_until_it_is_restored() {
     let cpu = granted()[0];
     pool.start();
     for round in 1..=5 {
-        pool.withdraw(cpu);
+        pool.take_offline(cpu);
         assert!(!pool.snapshot().serving.contains(cpu));
         assert_eq!(pool.snapshot().workers[0].thread_id, None);
-        assert_eq!(pool.submit_to(cpu, || ()), Went::Fallback);
-        pool.restore(cpu);
+        assert_eq!(pool.submit_to(cpu, || ()), DispatchTarget::Fallback);
+        pool.bring_online(cpu);
         assert_eq!(pool.snapshot().serving, CpuSet::of_process());
-        assert_eq!(pool.submit_to(cpu, || ()), Went::Cpu(cpu));
+        assert_eq!(pool.submit_to(cpu, || ()), DispatchTarget::Cpu(cpu));
         assert_eq!(pool.snapshot().fallback, round);
     }
 }
@@ -256,9 +261,9 @@ fn what_waits_for_a_withdrawn_cpu_goes_to_the_fallback() {
     // Its worker still runs the item that blocks: so this one waits, and the others need not.
     let withdrawing = {
         let pool = Arc::clone(&pool);
-        std::thread::Builder::new().spawn(move || pool.withdraw(cpu)).unwrap()
+        std::thread::Builder::new().spawn(move || pool.take_offline(cpu)).unwrap()
     };
-    let mut ran: Vec<i32> = (0..100).map(|_| told.recv_timeout(PATIENCE).unwrap()).collect();
+    let mut ran: Vec<i32> = (0..100).map(|_| told.recv_timeout(DEADLINE).unwrap()).collect();
     ran.sort_unstable();
     assert_eq!(ran, (0..100).collect::<Vec<_>>());
     assert_eq!(pool.snapshot().handed_over, 100);
@@ -274,12 +279,12 @@ fn a_worker_that_withdraws_its_own_cpu_does_not_wait_for_itself() {
     let (tell, told) = mpsc::channel();
     let inner = Arc::clone(&pool);
     pool.submit_to(cpu, move || {
-        inner.withdraw(cpu);
-        inner.restore(cpu);
+        inner.take_offline(cpu);
+        inner.bring_online(cpu);
         inner.refresh();
         tell.send(()).unwrap();
     });
-    told.recv_timeout(PATIENCE).unwrap();
+    told.recv_timeout(DEADLINE).unwrap();
     pool.refresh();
     assert_eq!(pool.snapshot().serving, CpuSet::of_process());
 }
@@ -319,10 +324,10 @@ fn nothing_is_lost_while_cpus_come_and_go_under_load() {
         let load: Vec<_> = load.collect();
         for round in 0..ROUNDS {
             let cpu = cpus[usize::try_from(round).unwrap() % cpus.len()];
-            pool.withdraw(cpu);
+            pool.take_offline(cpu);
             let before = items.load(Ordering::Relaxed);
             wait_until("items go on without the CPU", || items.load(Ordering::Relaxed) > before);
-            pool.restore(cpu);
+            pool.bring_online(cpu);
         }
         is_done.store(true, Ordering::Relaxed);
         load.into_iter().map(|load| load.join().unwrap()).collect::<Vec<_>>()
@@ -347,7 +352,7 @@ fn refused_threads_change_no_output() {
     for refused in 1..=cpus.len() {
         for is_fallback_refused in [false, true] {
             let settings = settings().cpus(CpuSet::of_process());
-            let faults = Arc::clone(&settings.starter.faults);
+            let faults = Arc::clone(&settings.spawner.faults);
             faults.set(cpus.iter().copied().take(refused).collect(), is_fallback_refused);
             let pool = PerCpuPool::new(settings);
             assert_eq!(run_load(&pool, 2, 500, &cpus), expected);
@@ -368,14 +373,14 @@ fn refused_threads_change_no_output() {
 #[test]
 fn workers_that_were_refused_come_when_they_can_be_had() {
     let settings = settings().cpus(CpuSet::of_process());
-    let faults = Arc::clone(&settings.starter.faults);
+    let faults = Arc::clone(&settings.spawner.faults);
     faults.set(CpuSet::of_process(), true);
     let pool = PerCpuPool::new(settings);
     let cpu = granted()[0];
-    assert_eq!(pool.submit_to(cpu, || ()), Went::Inline);
+    assert_eq!(pool.submit_to(cpu, || ()), DispatchTarget::Inline);
     assert!(pool.snapshot().serving.is_empty());
     faults.set(CpuSet::new(), false);
-    wait_until("the workers come", || pool.submit_to(cpu, || ()) == Went::Cpu(cpu));
+    wait_until("the workers come", || pool.submit_to(cpu, || ()) == DispatchTarget::Cpu(cpu));
     pool.refresh();
     assert_eq!(pool.snapshot().serving, CpuSet::of_process());
 }
@@ -425,7 +430,7 @@ fn a_worker_that_was_moved_off_its_cpu_goes_back() {
         let tell = tell.clone();
         let went = pool.submit_to(cpu, move || tell.send(cpus::is_bound_to(cpu)).unwrap());
         // What was submitted before may fill the worker's queue yet: then it ran elsewhere.
-        went == Went::Cpu(cpu) || told.recv().is_err()
+        went == DispatchTarget::Cpu(cpu) || told.recv().is_err()
     });
     assert!(told.recv().unwrap());
 }
@@ -477,7 +482,7 @@ fn an_item_may_drop_the_last_handle_of_its_pool() {
         }
         drop((pool, done));
         drop(go);
-        assert_eq!(is_done.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected));
+        assert_eq!(is_done.recv_timeout(DEADLINE), Err(mpsc::RecvTimeoutError::Disconnected));
         assert_eq!(ran.load(Ordering::Relaxed), 20);
     }
 }
@@ -486,7 +491,7 @@ fn an_item_may_drop_the_last_handle_of_its_pool() {
 fn without_chosen_cpus_there_are_as_many_workers_as_run_at_once() {
     let pool = PerCpuPool::new(settings());
     pool.start();
-    assert_eq!(pool.snapshot().serving.len(), Granted::read().parallelism());
+    assert_eq!(pool.snapshot().serving.len(), AvailableCpus::read().parallelism());
 }
 
 #[test]
@@ -495,5 +500,5 @@ fn chosen_cpus_that_are_not_granted_have_no_worker() {
     pool.start();
     assert!(pool.snapshot().serving.is_empty());
     let went = pool.submit(|| ());
-    assert_eq!(went, Went::Fallback);
+    assert_eq!(went, DispatchTarget::Fallback);
 }

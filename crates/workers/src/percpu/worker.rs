@@ -5,38 +5,43 @@
 
 use std::time::Instant;
 
-use super::hotplug::LOOK_EVERY;
-use super::inbox::{Batch, Taken};
-use super::pool::Shared;
-use super::slot::Slot;
+use super::cpu_queue::CpuQueue;
+use super::hotplug::CPU_POLL_INTERVAL;
+use super::inbox::{ItemBatch, TakeResult};
+use super::pool::PerCpuShared;
 use crate::cpus::{self, CpuSet};
 use crate::sync::{Arc, lock};
-use crate::thread::Placement;
-use crate::unbound::{Membership, Seat, Tally, Work};
+use crate::thread::ThreadPlacement;
+use crate::unbound::{CurrentPoolGuard, ThreadInfo, WorkItem, WorkerCounters};
 
 /// The body of a worker's thread.
-pub(super) fn live(shared: &Arc<Shared>, cpu: usize, tally: &Arc<Tally>, placement: Placement) {
-    let Some(slot) = shared.slots.get(cpu) else { return };
-    let _membership = Membership::new(shared.id(), Arc::clone(tally));
+pub(super) fn run_worker(
+    shared: &Arc<PerCpuShared>,
+    cpu: usize,
+    counters: &Arc<WorkerCounters>,
+    placement: ThreadPlacement,
+) {
+    let Some(slot) = shared.cpu_queues.get(cpu) else { return };
+    let _membership = CurrentPoolGuard::new(shared.id(), Arc::clone(counters));
     // A modelled thread has no CPU.
     let is_placed = placement.is_pinned || cfg!(loom);
-    let seat = is_placed.then(|| Seat::of_current_thread(placement.rung));
-    let is_serving = lock(&shared.roster).arrive(slot, cpu, seat);
+    let thread_info = is_placed.then(|| ThreadInfo::of_current_thread(placement.priority_level));
+    let is_serving = lock(&shared.registry).worker_ready(slot, cpu, thread_info);
     shared.moved.notify_all();
     if !is_serving {
         return;
     }
-    let mut worker = Worker { shared, slot, cpu, tally, checked: Instant::now() };
+    let mut worker = Worker { shared, slot, cpu, counters, checked: Instant::now() };
     worker.serve();
-    lock(&shared.roster).leave(cpu);
+    lock(&shared.registry).worker_exited(cpu);
     shared.moved.notify_all();
 }
 
 struct Worker<'a> {
-    shared: &'a Arc<Shared>,
-    slot: &'a Slot,
+    shared: &'a Arc<PerCpuShared>,
+    slot: &'a CpuQueue,
     cpu: usize,
-    tally: &'a Tally,
+    counters: &'a WorkerCounters,
     /// When it last made sure that it is on its CPU.
     checked: Instant,
 }
@@ -47,59 +52,59 @@ impl Worker<'_> {
         loop {
             // P12. Everything at once: one locked instruction for any number of items.
             match self.slot.inbox.take() {
-                Taken::Items(batch) => {
+                TakeResult::Items(batch) => {
                     self.run(batch);
                     continue;
                 }
-                Taken::Closed => return,
-                Taken::Nothing => {}
+                TakeResult::Closed => return,
+                TakeResult::Nothing => {}
             }
             // P13. Nothing: say so, look again, and only then sleep (E3 to E5).
             self.slot.event().clear();
             match self.slot.inbox.take() {
-                Taken::Items(batch) => self.run(batch),
-                Taken::Closed => return,
-                Taken::Nothing => {
+                TakeResult::Items(batch) => self.run(batch),
+                TakeResult::Closed => return,
+                TakeResult::Nothing => {
                     if self.slot.event().wait() {
-                        self.tally.slept();
+                        self.counters.slept();
                     }
                 }
             }
         }
     }
 
-    fn run(&mut self, mut batch: Batch<Work>) {
+    fn run(&mut self, mut batch: ItemBatch<WorkItem>) {
         while let Some(work) = batch.next() {
             // P14. The CPU goes: what has not begun is for the fallback.
             if self.slot.is_leaving() {
-                self.tally.handed_over(batch.len() as u64 + 1);
-                self.shared.hand_over(work);
-                batch.by_ref().for_each(|work| self.shared.hand_over(work));
+                self.counters.handed_over(batch.len() as u64 + 1);
+                self.shared.requeue(work);
+                batch.by_ref().for_each(|work| self.shared.requeue(work));
                 return;
             }
-            let now = work.run(self.tally);
-            if now.saturating_duration_since(self.checked) >= LOOK_EVERY {
+            let now = work.run(self.counters);
+            if now.saturating_duration_since(self.checked) >= CPU_POLL_INTERVAL {
                 self.checked = now;
-                self.stay();
+                self.check_affinity();
             }
         }
     }
 
     /// P15. Makes sure that this thread is still bound to its CPU. The kernel widens the mask of a
     /// thread whose last CPU goes away, and anyone may change it (`taskset -a`).
-    fn stay(&self) {
+    fn check_affinity(&self) {
         if cfg!(loom) || cpus::is_bound_to(self.cpu) {
             return;
         }
         if CpuSet::from_iter([self.cpu]).bind_current_thread().is_ok() {
-            self.tally.rebound();
+            self.counters.rebound();
             return;
         }
         // P16. Its CPU is gone: it closes its own slot, and submitters ask for a refresh.
-        let orphans = lock(&self.shared.roster).retire(self.slot, self.cpu);
-        self.shared.ask_for_refresh();
+        let orphans = lock(&self.shared.registry).worker_lost_cpu(self.slot, self.cpu);
+        self.shared.request_refresh();
         for work in orphans.into_iter().flatten() {
-            self.shared.hand_over(work);
+            self.shared.requeue(work);
         }
     }
 }

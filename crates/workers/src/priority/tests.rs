@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// Policy, real-time priority and nice value, as /proc shows them.
+/// AllocPolicy, real-time priority and nice value, as /proc shows them.
 fn shown() -> (i32, i32, i32) {
     let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
     // The name, in parentheses, may hold anything; what follows it begins with field 3.
@@ -12,13 +12,15 @@ fn shown() -> (i32, i32, i32) {
     (field(41), field(40), field(19))
 }
 
-fn assert_shown(rung: Rung) {
+fn assert_shown(priority_level: PriorityLevel) {
     let (policy, priority, nice) = shown();
-    match rung {
-        Rung::RealTime => assert_eq!((policy, priority), (sys::POLICY_FIFO, 1)),
-        Rung::Nice => assert_eq!((policy, nice), (sys::POLICY_OTHER, -19)),
-        Rung::Batch => assert_eq!((policy, priority), (sys::POLICY_BATCH, 0)),
-        Rung::Normal => assert!(policy == sys::POLICY_OTHER && nice > -19, "{policy} {nice}"),
+    match priority_level {
+        PriorityLevel::RealTime => assert_eq!((policy, priority), (sys::POLICY_FIFO, 1)),
+        PriorityLevel::Nice => assert_eq!((policy, nice), (sys::POLICY_OTHER, -19)),
+        PriorityLevel::Batch => assert_eq!((policy, priority), (sys::POLICY_BATCH, 0)),
+        PriorityLevel::Normal => {
+            assert!(policy == sys::POLICY_OTHER && nice > -19, "{policy} {nice}")
+        }
     }
 }
 
@@ -31,10 +33,10 @@ fn aside<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
 #[test]
 fn the_rung_that_is_reported_is_the_one_that_the_system_shows() {
     aside(|| {
-        let rung = apply(Wanted::Raised);
-        assert_shown(rung);
-        assert_eq!(of_current_thread(), rung);
-        println!("raised to {rung}");
+        let priority_level = apply(PriorityRequest::Raised);
+        assert_shown(priority_level);
+        assert_eq!(of_current_thread(), priority_level);
+        println!("raised to {priority_level}");
     });
 }
 
@@ -42,34 +44,34 @@ fn the_rung_that_is_reported_is_the_one_that_the_system_shows() {
 fn the_switch_off_touches_nothing() {
     aside(|| {
         let before = shown();
-        assert_eq!(apply(Wanted::Normal), of_current_thread());
+        assert_eq!(apply(PriorityRequest::Normal), of_current_thread());
         assert_eq!(shown(), before);
-        let rung = apply(Wanted::Raised);
-        assert_eq!(apply(Wanted::Normal), rung, "it does not lower, either");
+        let priority_level = apply(PriorityRequest::Raised);
+        assert_eq!(apply(PriorityRequest::Normal), priority_level, "it does not lower, either");
     });
 }
 
 #[test]
 fn anybody_may_become_a_batch_thread() {
     aside(|| {
-        assert_eq!(apply(Wanted::Batch), Rung::Batch);
-        assert_shown(Rung::Batch);
+        assert_eq!(apply(PriorityRequest::Batch), PriorityLevel::Batch);
+        assert_shown(PriorityLevel::Batch);
     });
 }
 
 #[test]
 fn raising_twice_is_raising_once() {
     aside(|| {
-        let rung = apply(Wanted::Raised);
-        assert_eq!(apply(Wanted::Raised), rung);
-        assert_shown(rung);
+        let priority_level = apply(PriorityRequest::Raised);
+        assert_eq!(apply(PriorityRequest::Raised), priority_level);
+        assert_shown(priority_level);
     });
 }
 
 #[test]
 fn what_a_raised_thread_starts_begins_as_an_ordinary_thread() {
     aside(|| {
-        apply(Wanted::Raised);
+        apply(PriorityRequest::Raised);
         let (policy, priority, nice) = aside(shown);
         assert_eq!((policy, priority), (sys::POLICY_OTHER, 0));
         assert!(nice >= 0, "{nice}");
@@ -80,9 +82,9 @@ fn what_a_raised_thread_starts_begins_as_an_ordinary_thread() {
 fn the_second_rung_is_not_inherited_either() {
     aside(|| {
         raise_to_nice();
-        let rung = of_current_thread();
-        assert_ne!(rung, Rung::RealTime);
-        assert_shown(rung);
+        let priority_level = of_current_thread();
+        assert_ne!(priority_level, PriorityLevel::RealTime);
+        assert_shown(priority_level);
         assert!(aside(shown).2 >= 0);
     });
 }
@@ -93,7 +95,7 @@ fn an_idle_thread_is_never_taken_for_a_raised_one() {
     aside(|| {
         setpriority_process(Some(gettid()), NICE).ok();
         match sys::set_scheduler(POLICY_IDLE, 0) {
-            Ok(()) => assert_eq!(of_current_thread(), Rung::Normal),
+            Ok(()) => assert_eq!(of_current_thread(), PriorityLevel::Normal),
             Err(errno) => println!("skipped: the idle policy is refused: {errno}"),
         }
     });
@@ -103,13 +105,14 @@ fn an_idle_thread_is_never_taken_for_a_raised_one() {
 fn only_the_calling_thread_is_raised() {
     let before = aside(shown);
     aside(|| {
-        apply(Wanted::Raised);
+        apply(PriorityRequest::Raised);
     });
     assert_eq!(aside(shown), before);
 }
 
 #[test]
 fn the_rungs_have_names() {
-    let names = [Rung::RealTime, Rung::Nice, Rung::Normal].map(|rung| rung.to_string());
+    let names = [PriorityLevel::RealTime, PriorityLevel::Nice, PriorityLevel::Normal]
+        .map(|priority_level| priority_level.to_string());
     assert_eq!(names, ["fifo 1", "nice -19", "normal"]);
 }

@@ -1,13 +1,13 @@
 //! Models of the owner of a thread: joined once, by whoever drops it.
 #![allow(clippy::unwrap_used, reason = "a test ends where its world is not as it must be")]
 
-use crate::priority::Wanted;
+use crate::priority::PriorityRequest;
 use crate::sync::{Arc, AtomicU32, Mutex, Ordering, lock};
 
-use super::{Owned, Start, start};
+use super::{OwnedThread, ThreadOptions, start};
 
-fn plain() -> Start {
-    Start { name: String::new(), cpu: None, priority: Wanted::Normal }
+fn plain() -> ThreadOptions {
+    ThreadOptions { name: String::new(), cpu: None, priority: PriorityRequest::Normal }
 }
 
 #[test]
@@ -25,11 +25,11 @@ fn what_the_thread_wrote_is_seen_after_its_owner_is_gone() {
 #[test]
 fn an_owner_that_either_thread_may_drop_is_dropped_without_a_deadlock() {
     loom::model(|| {
-        let slot: Arc<Mutex<Option<Owned>>> = Arc::new(Mutex::new(None));
+        let slot: Arc<Mutex<Option<OwnedThread>>> = Arc::new(Mutex::new(None));
         let theirs = Arc::clone(&slot);
         let owned = start(plain(), move |_| {
             let taken = lock(&theirs).take();
-            assert!(taken.as_ref().is_none_or(Owned::is_current));
+            assert!(taken.as_ref().is_none_or(OwnedThread::is_current));
             drop(taken);
         })
         .unwrap();

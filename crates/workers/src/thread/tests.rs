@@ -1,4 +1,4 @@
-//! Names, places, rungs and ends of threads.
+//! Names, places, levels and ends of threads.
 #![allow(clippy::unwrap_used, reason = "a test ends where its world is not as it must be")]
 
 use std::sync::mpsc::channel;
@@ -7,14 +7,14 @@ use super::*;
 use crate::cpus::{self, CpuSet};
 use crate::priority;
 
-fn plain(name: &str) -> Start {
-    Start { name: name.to_owned(), cpu: None, priority: Wanted::Normal }
+fn plain(name: &str) -> ThreadOptions {
+    ThreadOptions { name: name.to_owned(), cpu: None, priority: PriorityRequest::Normal }
 }
 
 /// Starts a thread, and gives what `look` sees on it.
 fn seen_on<T: Send + 'static>(
-    wanted: Start,
-    look: impl FnOnce(Placement) -> T + Send + 'static,
+    wanted: ThreadOptions,
+    look: impl FnOnce(ThreadPlacement) -> T + Send + 'static,
 ) -> T {
     let (sender, receiver) = channel();
     let owned = start(wanted, move |placement| sender.send(look(placement)).unwrap()).unwrap();
@@ -41,23 +41,27 @@ fn the_system_shows_the_name_up_to_its_fifteenth_byte() {
     seen_on(plain(""), |_| ());
 }
 
-// A-W2: each worker's Cpus_allowed_list is a single distinct CPU; its rung is what the system says.
+// A-W2: each worker's Cpus_allowed_list is a single distinct CPU; its priority_level is what the system says.
 #[test]
 fn a_placed_thread_is_on_its_cpu_and_on_the_rung_that_it_reports() {
     for cpu in CpuSet::of_process().iter() {
-        let wanted = Start { name: "placed".to_owned(), cpu: Some(cpu), priority: Wanted::Raised };
+        let wanted = ThreadOptions {
+            name: "placed".to_owned(),
+            cpu: Some(cpu),
+            priority: PriorityRequest::Raised,
+        };
         seen_on(wanted, move |placement| {
             assert!(placement.is_pinned && cpus::is_bound_to(cpu));
             assert_eq!(cpus::current(), cpu);
             assert_eq!(CpuSet::of_current_thread(), CpuSet::from_iter([cpu]));
-            assert_eq!(placement.rung, priority::of_current_thread());
+            assert_eq!(placement.priority_level, priority::of_current_thread());
         });
     }
 }
 
 #[test]
 fn a_cpu_that_is_not_there_leaves_the_thread_unbound_and_says_so() {
-    let wanted = Start { cpu: Some(60_000), ..plain("lost") };
+    let wanted = ThreadOptions { cpu: Some(60_000), ..plain("lost") };
     let placement = seen_on(wanted, |placement| placement);
     assert!(!placement.is_pinned);
 }
@@ -66,7 +70,7 @@ fn a_cpu_that_is_not_there_leaves_the_thread_unbound_and_says_so() {
 fn what_a_bound_thread_starts_is_not_bound() {
     let all = CpuSet::of_process();
     let cpu = all.iter().next();
-    let inner = seen_on(Start { cpu, ..plain("bound") }, |_| {
+    let inner = seen_on(ThreadOptions { cpu, ..plain("bound") }, |_| {
         seen_on(plain("free"), |placement| (placement.is_pinned, CpuSet::of_current_thread()))
     });
     assert_eq!(inner, (false, all));
@@ -88,7 +92,7 @@ fn dropping_the_owner_waits_for_the_end() {
 
 #[test]
 fn an_owner_dropped_on_its_own_thread_does_not_wait_for_itself() {
-    let (hand_over, handed) = channel::<Owned>();
+    let (hand_over, handed) = channel::<OwnedThread>();
     let (sender, receiver) = channel();
     let owned = start(plain("itself"), move |_| {
         let owned = handed.recv().unwrap();
@@ -108,7 +112,7 @@ fn a_panic_ends_at_the_threads_edge() {
     owned.join();
 }
 
-// A-W2, second part: without CAP_SYS_NICE a start succeeds and reports the rung that holds.
+// A-W2, second part: without CAP_SYS_NICE a start succeeds and reports the priority_level that holds.
 #[test]
 fn an_ordinary_users_thread_is_placed_and_reports_its_lower_rung() {
     use rustix::process::{Resource, Uid, getrlimit, getuid};
@@ -123,8 +127,11 @@ fn an_ordinary_users_thread_is_placed_and_reports_its_lower_rung() {
         let nobody = Uid::from_raw(65_534);
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
         let cpu = CpuSet::of_process().iter().next();
-        let wanted = Start { cpu, priority: Wanted::Raised, ..plain("lower") };
+        let wanted = ThreadOptions { cpu, priority: PriorityRequest::Raised, ..plain("lower") };
         let placement = seen_on(wanted, |placement| placement);
-        assert_eq!(placement, Placement { rung: Rung::Normal, is_pinned: true });
+        assert_eq!(
+            placement,
+            ThreadPlacement { priority_level: PriorityLevel::Normal, is_pinned: true }
+        );
     });
 }

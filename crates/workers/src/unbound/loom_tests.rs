@@ -4,11 +4,11 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{Placed, Settings, UnboundPool};
-use crate::event::Event;
+use super::{SubmitOutcome, UnboundPool, UnboundSettings};
+use crate::wake_event::WakeEvent;
 
 fn pool(threads: usize) -> UnboundPool {
-    UnboundPool::new(Settings::new("model").threads_max(threads))
+    UnboundPool::new(UnboundSettings::new("model").threads_max(threads))
 }
 
 fn submit(pool: &UnboundPool, ran: &Arc<AtomicUsize>) {
@@ -16,7 +16,7 @@ fn submit(pool: &UnboundPool, ran: &Arc<AtomicUsize>) {
     let placed = pool.submit(move || {
         ran.fetch_add(1, Ordering::Relaxed);
     });
-    assert_eq!(placed, Placed::Queued);
+    assert_eq!(placed, SubmitOutcome::Queued);
 }
 
 fn model(check: impl Fn() + Sync + Send + 'static) {
@@ -42,12 +42,12 @@ fn a_sleeping_thread_is_woken_for_every_item() {
     model(|| {
         let pool = pool(1);
         for _ in 0..2 {
-            let done = Arc::new(Event::new());
+            let done = Arc::new(WakeEvent::new());
             let told = Arc::clone(&done);
             let placed = pool.submit(move || {
                 let _: bool = told.set();
             });
-            assert_eq!(placed, Placed::Queued);
+            assert_eq!(placed, SubmitOutcome::Queued);
             let _: bool = done.wait();
         }
     });

@@ -4,24 +4,24 @@
 //!
 //! docs/workers.md, protocol U.
 
-mod member;
+mod current_pool;
 mod pool;
-mod seat;
-mod starter;
-mod tally;
+mod spawner;
 #[cfg(all(test, not(loom)))]
 mod tests;
-mod work;
+mod thread_info;
+mod work_item;
+mod worker_counters;
 
 #[cfg(all(test, loom))]
 mod loom_tests;
 
-pub use pool::{Placed, Settings, UnboundPool, UnboundSnapshot};
-pub use tally::WorkerSnapshot;
+pub use pool::{SubmitOutcome, UnboundPool, UnboundSettings, UnboundStats};
+pub use worker_counters::WorkerStats;
 
-pub(crate) use member::{Membership, is_member, own_tally};
+pub(crate) use current_pool::{CurrentPoolGuard, current_counters, is_pool_thread};
 pub(crate) use pool::run_nested;
-pub(crate) use seat::{Hold, Seat};
-pub(crate) use starter::{Starter, thread_name};
-pub(crate) use tally::Tally;
-pub(crate) use work::Work;
+pub(crate) use spawner::{ThreadSpawner, thread_name};
+pub(crate) use thread_info::{AffinityCheck, ThreadInfo};
+pub(crate) use work_item::WorkItem;
+pub(crate) use worker_counters::WorkerCounters;

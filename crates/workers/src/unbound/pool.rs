@@ -3,17 +3,17 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::member::{self, Membership};
-use super::seat::Seat;
-use super::starter::{Starter, thread_name};
-use super::tally::{Tally, WorkerSnapshot};
-use super::work::Work;
-use crate::contained::{Outcome, contained};
+use super::current_pool::{self, CurrentPoolGuard};
+use super::spawner::{ThreadSpawner, thread_name};
+use super::thread_info::ThreadInfo;
+use super::work_item::WorkItem;
+use super::worker_counters::{WorkerCounters, WorkerStats};
+use crate::catch_panic::{CallOutcome, catch_panic};
 use crate::counters::Counter;
-use crate::cpus::{CPUS_MAX, CpuSet, Granted};
-use crate::priority::Wanted;
+use crate::cpus::{AvailableCpus, CPUS_MAX, CpuSet};
+use crate::priority::PriorityRequest;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock};
-use crate::thread::{Owned, Placement, Start};
+use crate::thread::{OwnedThread, ThreadOptions, ThreadPlacement};
 
 /// Items that may wait for each thread, as in an inbox of a CPU and for the same reason: more of them
 /// keep no thread busier. Who meets the limit runs the work itself.
@@ -21,17 +21,17 @@ pub(super) const ITEMS_MAX_PER_THREAD: usize = 256;
 
 /// How an unbound pool is to be.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct UnboundSettings {
     name: String,
     threads_max: Option<usize>,
-    pub(crate) starter: Starter,
+    pub(crate) spawner: ThreadSpawner,
 }
 
-impl Settings {
+impl UnboundSettings {
     /// As many threads as the system runs at once, with names that begin with `name`.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), threads_max: None, starter: Starter::default() }
+        Self { name: name.to_owned(), threads_max: None, spawner: ThreadSpawner::default() }
     }
 
     /// At most this many threads: from 1 to [`CPUS_MAX`], the nearest of them otherwise.
@@ -44,7 +44,7 @@ impl Settings {
 
 /// What became of submitted work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Placed {
+pub enum SubmitOutcome {
     /// A thread of the pool runs it.
     Queued,
     /// The submitter has run it: it is one of the pool's threads itself, or the queue is full, or no
@@ -58,54 +58,55 @@ pub enum Placed {
 /// dropping does not wait for that.
 #[derive(Debug)]
 pub struct UnboundPool {
-    shared: Arc<Shared>,
+    shared: Arc<UnboundShared>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct UnboundShared {
     name: String,
     threads_max: usize,
-    starter: Starter,
-    state: Mutex<State>,
-    work_came: Condvar,
+    spawner: ThreadSpawner,
+    state: Mutex<UnboundState>,
+    work_available: Condvar,
     inline: Counter,
     inline_panics: Counter,
     refused_threads: Counter,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    queue: VecDeque<Work>,
+struct UnboundState {
+    queue: VecDeque<WorkItem>,
     /// Threads that exist or are about to; they only go when the pool is closing.
     threads: usize,
     /// Those of them that have not looked at the queue yet.
-    arriving: usize,
+    starting: usize,
     /// Those of them that sleep.
     idle: usize,
     is_closing: bool,
-    owned: Vec<Owned>,
-    crew: Vec<(Arc<Tally>, Seat)>,
+    owned: Vec<OwnedThread>,
+    workers: Vec<(Arc<WorkerCounters>, ThreadInfo)>,
 }
 
-impl State {
+impl UnboundState {
     /// U2. Whether more waits than threads are free for; a sleeper which is being woken still counts
     /// as idle, and the item that it was woken for still counts as waiting.
     fn is_short_of_threads(&self, threads_max: usize) -> bool {
-        self.queue.len() > self.idle + self.arriving && self.threads < threads_max
+        self.queue.len() > self.idle + self.starting && self.threads < threads_max
     }
 }
 
 impl UnboundPool {
     /// A pool without threads.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
-        let threads_max = settings.threads_max.unwrap_or_else(|| Granted::read().parallelism());
-        let shared = Shared {
+    pub fn new(settings: UnboundSettings) -> Self {
+        let threads_max =
+            settings.threads_max.unwrap_or_else(|| AvailableCpus::read().parallelism());
+        let shared = UnboundShared {
             name: settings.name,
             threads_max,
-            starter: settings.starter,
-            state: Mutex::new(State::default()),
-            work_came: Condvar::new(),
+            spawner: settings.spawner,
+            state: Mutex::new(UnboundState::default()),
+            work_available: Condvar::new(),
             inline: Counter::default(),
             inline_panics: Counter::default(),
             refused_threads: Counter::default(),
@@ -116,21 +117,24 @@ impl UnboundPool {
     /// Has `work` run on one of the pool's threads. It never fails and never waits for a thread, but
     /// the work may run on the caller before this returns: so hold no lock that it takes. A panic of
     /// the work ends with the work.
-    pub fn submit(&self, work: impl FnOnce() + Send + 'static) -> Placed {
-        if let Some(tally) = member::own_tally(self.id()) {
-            run_nested(&tally, work);
-            return Placed::Inline;
+    pub fn submit(&self, work: impl FnOnce() + Send + 'static) -> SubmitOutcome {
+        if let Some(counters) = current_pool::current_counters(self.id()) {
+            run_nested(&counters, work);
+            return SubmitOutcome::Inline;
         }
-        self.place(Work::new(work, Instant::now()))
+        self.enqueue(WorkItem::new(work, Instant::now()))
     }
 
     /// What its threads did, until about now.
     #[must_use]
-    pub fn snapshot(&self) -> UnboundSnapshot {
+    pub fn snapshot(&self) -> UnboundStats {
         let shared = &self.shared;
-        let crew = lock(&shared.state).crew.clone();
-        UnboundSnapshot {
-            threads: crew.iter().map(|(tally, seat)| tally.snapshot(None, Some(*seat))).collect(),
+        let workers = lock(&shared.state).workers.clone();
+        UnboundStats {
+            threads: workers
+                .iter()
+                .map(|(counters, thread_info)| counters.snapshot(None, Some(*thread_info)))
+                .collect(),
             inline: shared.inline.value(),
             inline_panics: shared.inline_panics.value(),
             refused_threads: shared.refused_threads.value(),
@@ -143,34 +147,34 @@ impl UnboundPool {
         lock(&self.shared.state).idle
     }
 
-    /// Who the pool is, for [`super::is_member`]. Unique as long as any of its threads lives.
+    /// Who the pool is, for [`super::is_pool_thread`]. Unique as long as any of its threads lives.
     pub(crate) fn id(&self) -> usize {
         std::ptr::from_ref(&*self.shared).addr()
     }
 
     /// U1. Queues work, or runs it on the caller. Unlike [`UnboundPool::submit`] this may be called
     /// on the pool's own threads to have the work run by another one.
-    pub(crate) fn place(&self, work: Work) -> Placed {
+    pub(crate) fn enqueue(&self, work: WorkItem) -> SubmitOutcome {
         let shared = &self.shared;
         let mut state = lock(&shared.state);
         let has_room = state.queue.len() < shared.threads_max.saturating_mul(ITEMS_MAX_PER_THREAD);
         if state.is_closing || !has_room || state.queue.try_reserve(1).is_err() {
             drop(state);
-            shared.run_here(work);
-            return Placed::Inline;
+            shared.run_inline(work);
+            return SubmitOutcome::Inline;
         }
         state.queue.push_back(work);
         let is_short = state.is_short_of_threads(shared.threads_max);
         if is_short {
             state.threads += 1;
-            state.arriving += 1;
+            state.starting += 1;
         }
         let (index, has_sleepers) = (state.threads, state.idle > 0);
         drop(state);
         if has_sleepers {
-            shared.work_came.notify_one();
+            shared.work_available.notify_one();
         }
-        if is_short { Shared::grow(shared, index) } else { Placed::Queued }
+        if is_short { UnboundShared::spawn_thread(shared, index) } else { SubmitOutcome::Queued }
     }
 
     /// Lets its threads run on these CPUs: a thread that was started under another mask would keep
@@ -179,25 +183,25 @@ impl UnboundPool {
         let state = lock(&self.shared.state);
         // Before the pool is closing no thread ends, so that a number is not another thread's.
         if !state.is_closing {
-            state.crew.iter().for_each(|(_, seat)| {
-                let _is_bound: bool = seat.bind_to(cpus);
+            state.workers.iter().for_each(|(_, thread_info)| {
+                let _is_bound: bool = thread_info.bind_to(cpus);
             });
         }
     }
 
-    /// U6. No new work; what waits is run; the threads end. Waits for that, except on a thread of
+    /// U6. No new work; what waits is run; the threads end. WaitHistogram for that, except on a thread of
     /// the pool, which lets them end by themselves.
     pub(crate) fn shut_down(&self) {
         let mut state = lock(&self.shared.state);
         state.is_closing = true;
-        let owned = if member::is_member(self.id()) {
+        let owned = if current_pool::is_pool_thread(self.id()) {
             Vec::new()
         } else {
             std::mem::take(&mut state.owned)
         };
         drop(state);
-        self.shared.work_came.notify_all();
-        owned.into_iter().for_each(Owned::join);
+        self.shared.work_available.notify_all();
+        owned.into_iter().for_each(OwnedThread::join);
     }
 }
 
@@ -208,76 +212,82 @@ impl Drop for UnboundPool {
 }
 
 /// Runs work inside of the item that submits it.
-pub(crate) fn run_nested(tally: &Tally, work: impl FnOnce()) {
-    tally.ran_inline();
-    if contained(work) == Outcome::Panicked {
-        tally.panicked();
+pub(crate) fn run_nested(counters: &WorkerCounters, work: impl FnOnce()) {
+    counters.ran_inline();
+    if catch_panic(work) == CallOutcome::Panicked {
+        counters.panicked();
     }
 }
 
-impl Shared {
+impl UnboundShared {
     /// U3. Starts one thread, outside of the lock. Where none is to be had and there is no other, all
     /// that waits is run here: nobody else would.
-    fn grow(this: &Arc<Self>, index: usize) -> Placed {
+    fn spawn_thread(this: &Arc<Self>, index: usize) -> SubmitOutcome {
         let name = thread_name(&this.name, &format!("/u{}", index - 1));
-        let start = Start { name, cpu: None, priority: Wanted::Normal };
+        let start = ThreadOptions { name, cpu: None, priority: PriorityRequest::Normal };
         let shared = Arc::clone(this);
-        match this.starter.start(start, move |placement| Self::serve(&shared, placement)) {
+        match this.spawner.start(start, move |placement| Self::serve(&shared, placement)) {
             Ok(owned) => {
                 lock(&this.state).owned.push(owned);
-                Placed::Queued
+                SubmitOutcome::Queued
             }
-            Err(_) => this.do_without(),
+            Err(_) => this.thread_refused(),
         }
     }
 
     #[cold]
-    fn do_without(&self) -> Placed {
+    fn thread_refused(&self) -> SubmitOutcome {
         self.refused_threads.add_shared(1);
         let mut state = lock(&self.state);
         state.threads -= 1;
-        state.arriving -= 1;
+        state.starting -= 1;
         if state.threads > 0 {
-            return Placed::Queued;
+            return SubmitOutcome::Queued;
         }
         let orphans = std::mem::take(&mut state.queue);
         drop(state);
-        orphans.into_iter().for_each(|work| self.run_here(work));
-        Placed::Inline
+        orphans.into_iter().for_each(|work| self.run_inline(work));
+        SubmitOutcome::Inline
     }
 
-    fn run_here(&self, work: Work) {
+    fn run_inline(&self, work: WorkItem) {
         self.inline.add_shared(1);
-        if work.run_here() == Outcome::Panicked {
+        if work.run_inline() == CallOutcome::Panicked {
             self.inline_panics.add_shared(1);
         }
     }
 
     /// U4. The life of a thread.
-    fn serve(this: &Arc<Self>, placement: Placement) {
-        let tally = Arc::new(Tally::new());
-        let _membership = Membership::new(std::ptr::from_ref(&**this).addr(), Arc::clone(&tally));
+    fn serve(this: &Arc<Self>, placement: ThreadPlacement) {
+        let counters = Arc::new(WorkerCounters::new());
+        let _membership =
+            CurrentPoolGuard::new(std::ptr::from_ref(&**this).addr(), Arc::clone(&counters));
         let mut state = lock(&this.state);
-        state.crew.push((Arc::clone(&tally), Seat::of_current_thread(placement.rung)));
-        state.arriving -= 1;
+        state
+            .workers
+            .push((Arc::clone(&counters), ThreadInfo::of_current_thread(placement.priority_level)));
+        state.starting -= 1;
         loop {
             if let Some(work) = state.queue.pop_front() {
                 drop(state);
-                work.run(&tally);
+                work.run(&counters);
                 state = lock(&this.state);
             } else if state.is_closing {
                 return;
             } else {
                 state = this.sleep(state);
-                tally.slept();
+                counters.slept();
             }
         }
     }
 
     /// U5. Between the look at the queue and falling asleep the lock is held, so no item is missed.
-    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn sleep<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, UnboundState>,
+    ) -> MutexGuard<'a, UnboundState> {
         state.idle += 1;
-        let woken = self.work_came.wait(state);
+        let woken = self.work_available.wait(state);
         let mut state = woken.unwrap_or_else(std::sync::PoisonError::into_inner);
         state.idle -= 1;
         state
@@ -286,9 +296,9 @@ impl Shared {
 
 /// What an unbound pool did, until about now.
 #[derive(Debug, Clone)]
-pub struct UnboundSnapshot {
+pub struct UnboundStats {
     /// One for every thread that was ever started.
-    pub threads: Vec<WorkerSnapshot>,
+    pub threads: Vec<WorkerStats>,
     /// Items that ran on a submitter that is none of the pool's threads.
     pub inline: u64,
     /// Those of them that panicked.
@@ -297,7 +307,7 @@ pub struct UnboundSnapshot {
     pub refused_threads: u64,
 }
 
-impl UnboundSnapshot {
+impl UnboundStats {
     /// Items that ran on the pool's threads out of the queue.
     #[must_use]
     pub fn items(&self) -> u64 {

@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 
-use super::{Placed, Settings, UnboundPool, thread_name};
+use super::{SubmitOutcome, UnboundPool, UnboundSettings, thread_name};
 use crate::cpus::CpuSet;
 
 fn pool(threads: usize) -> UnboundPool {
-    UnboundPool::new(Settings::new("spare").threads_max(threads))
+    UnboundPool::new(UnboundSettings::new("spare").threads_max(threads))
 }
 
 /// Keeps a pool's only thread busy until the returned sender is dropped.
@@ -20,7 +20,7 @@ fn block(pool: &UnboundPool) -> mpsc::Sender<()> {
         begin.send(()).unwrap();
         assert!(released.recv().is_err());
     });
-    assert_eq!(placed, Placed::Queued);
+    assert_eq!(placed, SubmitOutcome::Queued);
     begun.recv().unwrap();
     release
 }
@@ -36,7 +36,7 @@ fn one_item_starts_one_thread_and_the_next_one_uses_it() {
     let pool = pool(4);
     for round in 1..=20 {
         let (done, is_done) = mpsc::channel();
-        assert_eq!(pool.submit(move || done.send(()).unwrap()), Placed::Queued);
+        assert_eq!(pool.submit(move || done.send(()).unwrap()), SubmitOutcome::Queued);
         is_done.recv().unwrap();
         // The thread is idle only when it sleeps; until then another one may be started.
         while pool.idle_threads() == 0 {
@@ -93,7 +93,7 @@ fn what_an_item_submits_runs_inside_of_it() {
         // It has run already: nothing is waited for, on the only thread.
         send.send((placed, told.try_recv() == Ok(outer))).unwrap();
     });
-    assert_eq!(receive.recv().unwrap(), (Placed::Inline, true));
+    assert_eq!(receive.recv().unwrap(), (SubmitOutcome::Inline, true));
     assert_eq!(pool.snapshot().threads[0].inline, 1);
 }
 
@@ -108,7 +108,7 @@ fn a_full_queue_makes_the_submitter_run_the_work() {
         let work = move || {
             ran_on.lock().unwrap().insert(std::thread::current().id());
         };
-        if pool.submit(work) == Placed::Inline {
+        if pool.submit(work) == SubmitOutcome::Inline {
             break;
         }
         queued += 1;
@@ -139,9 +139,9 @@ fn a_panic_ends_with_its_item_even_if_the_payload_panics_too() {
 
 #[test]
 fn without_any_thread_the_submitter_runs_the_work() {
-    let settings = Settings::new("spare").threads_max(2);
-    settings.starter.faults.set(CpuSet::new(), true);
-    let faults = Arc::clone(&settings.starter.faults);
+    let settings = UnboundSettings::new("spare").threads_max(2);
+    settings.spawner.faults.set(CpuSet::new(), true);
+    let faults = Arc::clone(&settings.spawner.faults);
     let pool = UnboundPool::new(settings);
     let ran = Arc::new(AtomicUsize::new(0));
     for _ in 0..10 {
@@ -150,7 +150,7 @@ fn without_any_thread_the_submitter_runs_the_work() {
             pool.submit(move || {
                 ran.fetch_add(1, Ordering::Relaxed);
             }),
-            Placed::Inline
+            SubmitOutcome::Inline
         );
     }
     assert_eq!(ran.load(Ordering::Relaxed), 10);
@@ -158,7 +158,7 @@ fn without_any_thread_the_submitter_runs_the_work() {
     assert_eq!((snapshot.inline, snapshot.refused_threads, faults.count()), (10, 10, 10));
     // When threads can be had again they are.
     faults.set(CpuSet::new(), false);
-    assert_eq!(pool.submit(|| ()), Placed::Queued);
+    assert_eq!(pool.submit(|| ()), SubmitOutcome::Queued);
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn an_item_may_drop_the_last_handle_of_its_pool() {
             may_go.recv().unwrap();
             for _ in 0..5 {
                 let (counted, done) = (Arc::clone(&counted), done.clone());
-                inner.place(super::Work::new(
+                inner.enqueue(super::WorkItem::new(
                     move || {
                         counted.fetch_add(1, Ordering::Relaxed);
                         done.send(()).unwrap();

@@ -1,6 +1,6 @@
 //! Models of protocol Q: every interleaving of one submitter and one worker, with one or two slots.
 
-use super::{Handler, Outcome, Settings, Spread, WorkQueue};
+use super::{ActiveWorkers, Handler, RequestOutcome, WorkQueue, WorkQueueSettings};
 
 /// Adds a thousand.
 struct Add;
@@ -21,24 +21,24 @@ fn model(run: impl Fn() + Send + Sync + 'static) {
 
 /// Submits `requests` and waits; answers the sum that came back.
 fn sum_of(slots: usize, requests: u32, wait_between: bool) -> u32 {
-    let settings = Settings {
+    let settings = WorkQueueSettings {
         workers: Some(1),
         slots: Some(slots),
-        spread: Spread::Every,
+        active_workers: ActiveWorkers::All,
         spin: Some(0),
         cpus: Some(1),
-        ..Settings::default()
+        ..WorkQueueSettings::default()
     };
     let mut sum = 0;
     let mut count = 0;
     let on_done = |request: &mut u32, outcome| {
-        assert_eq!(outcome, Outcome::Done);
+        assert_eq!(outcome, RequestOutcome::Done);
         sum += *request;
         count += 1;
     };
     let mut queue = WorkQueue::new(&settings, || 0, || Ok(Add), on_done).unwrap();
     for number in 0..requests {
-        let mut slot = queue.get();
+        let mut slot = queue.reserve();
         *slot.request() = number;
         slot.submit();
         if wait_between {
@@ -73,16 +73,16 @@ fn get_waits_for_the_only_slot() {
 #[test]
 fn a_queue_dropped_at_once_joins_its_worker() {
     model(|| {
-        let settings = Settings {
+        let settings = WorkQueueSettings {
             workers: Some(1),
             slots: Some(1),
-            spread: Spread::Every,
+            active_workers: ActiveWorkers::All,
             spin: Some(0),
             cpus: Some(1),
-            ..Settings::default()
+            ..WorkQueueSettings::default()
         };
         let mut queue = WorkQueue::new(&settings, || 0, || Ok(Add), |_: &mut u32, _| ()).unwrap();
-        queue.get().submit();
+        queue.reserve().submit();
         drop(queue);
     });
 }

@@ -9,7 +9,7 @@
 //! of them it handles what nobody has begun.
 //!
 //! ```
-//! use ferrofs_workers::workqueue::{Handler, Outcome, Settings, WorkQueue};
+//! use ferrofs_workers::workqueue::{Handler, RequestOutcome, WorkQueueSettings, WorkQueue};
 //!
 //! struct Square;
 //! impl Handler for Square {
@@ -21,12 +21,12 @@
 //!
 //! let mut sum = 0;
 //! let on_done = |request: &mut u64, outcome| {
-//!     assert_eq!(outcome, Outcome::Done);
+//!     assert_eq!(outcome, RequestOutcome::Done);
 //!     sum += *request;
 //! };
-//! let mut queue = WorkQueue::new(&Settings::default(), || 0, || Ok(Square), on_done)?;
+//! let mut queue = WorkQueue::new(&WorkQueueSettings::default(), || 0, || Ok(Square), on_done)?;
 //! for number in 1..=10 {
-//!     let mut slot = queue.get_or_inline();
+//!     let mut slot = queue.reserve_or_inline();
 //!     *slot.request() = number;
 //!     slot.submit();
 //! }
@@ -38,24 +38,24 @@
 //!
 //! docs/workers.md has the protocol (Q) in numbered steps.
 
-mod lane;
+mod adaptive_spin;
+mod handler_cell;
 #[cfg(all(test, loom))]
 mod loom_tests;
-mod patience;
 mod queue;
 mod request;
-mod ring;
-mod seat;
+mod reserved_slot;
 mod settings;
-mod side;
-mod slot;
-mod tally;
+mod stats;
+mod submitter_end;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod worker;
+mod worker_queue;
+mod worker_selector;
 
 pub use queue::WorkQueue;
-pub use request::{Handler, NoHandler, Outcome};
-pub use settings::{Batching, Settings, Spread};
-pub use slot::Slot;
-pub use tally::{LaneTally, Snapshot};
+pub use request::{Handler, NoHandler, RequestOutcome};
+pub use reserved_slot::ReservedSlot;
+pub use settings::{ActiveWorkers, DispatchPolicy, WorkQueueSettings};
+pub use stats::{WorkQueueStats, WorkerQueueStats};

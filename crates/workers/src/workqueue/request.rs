@@ -1,6 +1,6 @@
 //! What a user of the queue brings: a handler, which a worker owns, and requests, which slots hold.
 
-/// Handles requests on one thread. Every worker makes one of its own, on its own thread, at its first
+/// Handles requests on one thread. All worker makes one of its own, on its own thread, at its first
 /// request, and the submitter makes one when it first handles a request itself: codec contexts and
 /// scratch belong here.
 pub trait Handler {
@@ -8,13 +8,13 @@ pub trait Handler {
     type Request: Send + 'static;
 
     /// Handles one request and leaves the result in it. A panic ends this request only
-    /// ([`Outcome::Panicked`]); the handler is then dropped and a new one made.
+    /// ([`RequestOutcome::Panicked`]); the handler is then dropped and a new one made.
     fn handle(&mut self, request: &mut Self::Request);
 }
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RequestOutcome {
     /// The handler came back.
     Done,
     /// The handler panicked; what the request holds is whatever it had reached.

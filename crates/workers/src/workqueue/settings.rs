@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use crate::cpus::Granted;
-use crate::priority::Wanted;
+use crate::cpus::AvailableCpus;
+use crate::priority::PriorityRequest;
 use crate::{Error, ErrorKind};
 
 /// One bit a slot in a word of 64.
@@ -21,27 +21,27 @@ const USUAL_SPIN: u32 = 1000;
 
 /// In which order workers get requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Batching {
+pub enum DispatchPolicy {
     /// Stay on a worker until its slots are full: one hand-over of the line serves several requests.
     #[default]
-    FillOne,
+    FillFirst,
     /// The next request goes to the next worker. The seed's first policy, kept to compare.
     RoundRobin,
 }
 
-/// Which workers [`get_or_inline`](super::WorkQueue::get_or_inline) uses.
+/// Which workers [`reserve_or_inline`](super::WorkQueue::reserve_or_inline) uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Spread {
+pub enum ActiveWorkers {
     /// As many as there are CPUs beside the submitter's: for requests that compute.
     #[default]
-    Granted,
+    OnePerCpu,
     /// All: for requests that wait for something.
-    Every,
+    All,
 }
 
-/// How a queue is made. `Settings::default()` fits most.
+/// How a queue is made. `WorkQueueSettings::default()` fits most.
 #[derive(Debug, Clone, Default)]
-pub struct Settings {
+pub struct WorkQueueSettings {
     /// Name of the threads, before `/0`; cut at the system's 15 bytes. Empty: "queue".
     pub name: String,
     /// Worker threads, 0 to 1024; 0 means that the submitter does everything. `None`: the granted
@@ -54,54 +54,63 @@ pub struct Settings {
     /// How many requests there will be, if that is known: no more workers than they can fill.
     pub requests: Option<u64>,
     /// In which order workers get requests.
-    pub batching: Batching,
+    pub dispatch_policy: DispatchPolicy,
     /// How many of the workers are used at a time.
-    pub spread: Spread,
-    /// Priority of the workers. `None`: [`Wanted::Batch`], so that a worker that wakes up does not
+    pub active_workers: ActiveWorkers,
+    /// Priority of the workers. `None`: [`PriorityRequest::Batch`], so that a worker that wakes up does not
     /// take the CPU from the submitter, which works itself. Raised workers never spin.
-    pub priority: Option<Wanted>,
+    pub priority: Option<PriorityRequest>,
     /// Looks before a worker sleeps. `None`: 1000, and none where workers outnumber CPUs.
     pub spin: Option<u32>,
     /// CPUs to count on. `None`: what the system grants when the queue is made.
     pub cpus: Option<usize>,
 }
 
-/// Settings with every number decided.
+/// WorkQueueSettings with every number decided.
 #[derive(Debug, Clone)]
-pub(super) struct Plan {
+pub(super) struct ResolvedSettings {
     pub(super) name: String,
     pub(super) workers: usize,
     pub(super) slots: usize,
-    /// Workers that `get_or_inline` uses.
+    /// Workers that `reserve_or_inline` uses.
     pub(super) active: usize,
-    pub(super) batching: Batching,
-    pub(super) priority: Wanted,
+    pub(super) dispatch_policy: DispatchPolicy,
+    pub(super) priority: PriorityRequest,
     pub(super) spin: u32,
     /// Looks before the submitter sleeps.
     pub(super) submitter_spin: u32,
 }
 
-impl Settings {
+impl WorkQueueSettings {
     /// # Errors
     ///
     /// `InvalidSetting` when a number is outside its range.
-    pub(super) fn plan(&self) -> Result<Plan, Error> {
+    pub(super) fn plan(&self) -> Result<ResolvedSettings, Error> {
         let slots = self.slots.unwrap_or_else(|| usual_slots(self.cost));
         check("slots a worker", slots, 1, MOST_SLOTS)?;
-        let cpus = self.cpus.unwrap_or_else(|| Granted::read().parallelism()).max(1);
+        let cpus = self.cpus.unwrap_or_else(|| AvailableCpus::read().parallelism()).max(1);
         let workers = self.workers.unwrap_or_else(|| self.usual_workers(cpus, slots));
         check("workers of a queue", workers, 0, MOST_WORKERS)?;
-        let active = match self.spread {
-            Spread::Granted => workers.min(cpus - 1),
-            Spread::Every => workers,
+        let active = match self.active_workers {
+            ActiveWorkers::OnePerCpu => workers.min(cpus - 1),
+            ActiveWorkers::All => workers,
         };
-        let priority = self.priority.unwrap_or(Wanted::Batch);
-        let is_crowded = active >= cpus || priority == Wanted::Raised;
+        let priority = self.priority.unwrap_or(PriorityRequest::Batch);
+        let is_crowded = active >= cpus || priority == PriorityRequest::Raised;
         let spin = self.spin.unwrap_or(if is_crowded { 0 } else { USUAL_SPIN });
         let submitter_spin = if active >= cpus { 0 } else { USUAL_SPIN };
         let name = if self.name.is_empty() { "queue".to_owned() } else { self.name.clone() };
-        let batching = self.batching;
-        Ok(Plan { name, workers, slots, active, batching, priority, spin, submitter_spin })
+        let dispatch_policy = self.dispatch_policy;
+        Ok(ResolvedSettings {
+            name,
+            workers,
+            slots,
+            active,
+            dispatch_policy,
+            priority,
+            spin,
+            submitter_spin,
+        })
     }
 
     fn usual_workers(&self, cpus: usize, slots: usize) -> usize {
@@ -132,11 +141,11 @@ fn check(what: &'static str, value: usize, least: usize, most: usize) -> Result<
 mod tests {
     use std::time::Duration;
 
-    use super::{Settings, Spread};
+    use super::{ActiveWorkers, WorkQueueSettings};
     use crate::ErrorKind;
 
-    fn settings(cpus: usize) -> Settings {
-        Settings { cpus: Some(cpus), ..Settings::default() }
+    fn settings(cpus: usize) -> WorkQueueSettings {
+        WorkQueueSettings { cpus: Some(cpus), ..WorkQueueSettings::default() }
     }
 
     #[test]
@@ -149,24 +158,26 @@ mod tests {
 
     #[test]
     fn few_requests_take_no_more_workers_than_they_fill() {
-        let asked = Settings { requests: Some(9), slots: Some(4), ..settings(16) };
+        let asked = WorkQueueSettings { requests: Some(9), slots: Some(4), ..settings(16) };
         assert_eq!(asked.plan().unwrap().workers, 3);
     }
 
     #[test]
     fn long_requests_have_few_slots_and_short_ones_many() {
         for (micros, slots) in [(1, 64), (5, 20), (25, 4), (100, 2), (50_000, 2)] {
-            let asked = Settings { cost: Some(Duration::from_micros(micros)), ..settings(4) };
+            let asked =
+                WorkQueueSettings { cost: Some(Duration::from_micros(micros)), ..settings(4) };
             assert_eq!(asked.plan().unwrap().slots, slots, "{micros} µs");
         }
     }
 
     #[test]
     fn more_workers_than_cpus_stay_asleep_unless_every_one_is_wanted() {
-        let asked = Settings { workers: Some(64), ..settings(2) };
+        let asked = WorkQueueSettings { workers: Some(64), ..settings(2) };
         let plan = asked.plan().unwrap();
         assert_eq!((plan.active, plan.spin), (1, 1000));
-        let plan = Settings { spread: Spread::Every, ..asked }.plan().unwrap();
+        let plan =
+            WorkQueueSettings { active_workers: ActiveWorkers::All, ..asked }.plan().unwrap();
         assert_eq!((plan.active, plan.spin), (64, 0));
     }
 
@@ -174,12 +185,12 @@ mod tests {
     #[test]
     fn numbers_out_of_range_are_refused_with_the_bound() {
         for (slots, bound) in [(0, 1), (65, 64)] {
-            let asked = Settings { slots: Some(slots), ..settings(2) };
+            let asked = WorkQueueSettings { slots: Some(slots), ..settings(2) };
             let error = asked.plan().unwrap_err();
             assert_eq!((error.kind(), error.limit()), (ErrorKind::InvalidSetting, Some(bound)));
         }
-        let asked = Settings { workers: Some(1025), ..settings(2) };
+        let asked = WorkQueueSettings { workers: Some(1025), ..settings(2) };
         assert_eq!(asked.plan().unwrap_err().kind(), ErrorKind::InvalidSetting);
-        assert_eq!(Settings { workers: Some(0), ..settings(8) }.plan().unwrap().active, 0);
+        assert_eq!(WorkQueueSettings { workers: Some(0), ..settings(8) }.plan().unwrap().active, 0);
     }
 }

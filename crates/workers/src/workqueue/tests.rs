@@ -9,7 +9,9 @@ use std::sync::{Arc, Barrier};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-use super::{Batching, Handler, NoHandler, Outcome, Settings, Spread, WorkQueue};
+use super::{
+    ActiveWorkers, DispatchPolicy, Handler, NoHandler, RequestOutcome, WorkQueue, WorkQueueSettings,
+};
 
 /// Squares numbers, and does what some of them say.
 struct Square;
@@ -33,39 +35,46 @@ impl Handler for Square {
     }
 }
 
-fn settings(workers: usize, slots: usize) -> Settings {
-    Settings {
+fn settings(workers: usize, slots: usize) -> WorkQueueSettings {
+    WorkQueueSettings {
         name: "test".to_owned(),
         workers: Some(workers),
         slots: Some(slots),
-        ..Settings::default()
+        ..WorkQueueSettings::default()
     }
 }
 
 /// A-Q1, A-Q3: every request is handled and called back for once, on the submitter, whatever the
-/// numbers of workers and slots, the batching and the spread.
+/// numbers of workers and slots, the dispatch_policy and the active_workers.
 #[test]
 fn every_request_comes_back_once_on_the_submitter() {
     const REQUESTS: u64 = 3000;
     let submitter = thread::current().id();
     for workers in [0, 1, 2, 3, 4] {
         for slots in [1, 2, 4, 63, 64] {
-            for (batching, spread) in [
-                (Batching::FillOne, Spread::Granted),
-                (Batching::FillOne, Spread::Every),
-                (Batching::RoundRobin, Spread::Every),
+            for (dispatch_policy, active_workers) in [
+                (DispatchPolicy::FillFirst, ActiveWorkers::OnePerCpu),
+                (DispatchPolicy::FillFirst, ActiveWorkers::All),
+                (DispatchPolicy::RoundRobin, ActiveWorkers::All),
             ] {
                 let mut seen = HashSet::new();
                 let on_done = |request: &mut Number, outcome| {
-                    assert_eq!((thread::current().id(), outcome), (submitter, Outcome::Done));
+                    assert_eq!(
+                        (thread::current().id(), outcome),
+                        (submitter, RequestOutcome::Done)
+                    );
                     assert_eq!(request.square, request.value * request.value);
                     assert!(seen.insert(request.value), "{} came twice", request.value);
                 };
-                let settings = Settings { batching, spread, ..settings(workers, slots) };
+                let settings = WorkQueueSettings {
+                    dispatch_policy,
+                    active_workers,
+                    ..settings(workers, slots)
+                };
                 let mut queue =
                     WorkQueue::new(&settings, Number::default, || Ok(Square), on_done).unwrap();
                 for value in 0..REQUESTS {
-                    let mut slot = queue.get_or_inline();
+                    let mut slot = queue.reserve_or_inline();
                     slot.request().value = value;
                     slot.submit();
                 }
@@ -73,7 +82,7 @@ fn every_request_comes_back_once_on_the_submitter() {
                 let counted = queue.snapshot();
                 drop(queue);
                 assert_eq!(seen.len() as u64, REQUESTS);
-                let by_workers: u64 = counted.lanes.iter().map(|lane| lane.handled).sum();
+                let by_workers: u64 = counted.workers.iter().map(|worker| worker.handled).sum();
                 let by_submitter = counted.handled_inline + counted.handled_helping;
                 assert_eq!((counted.submitted, by_workers + by_submitter), (REQUESTS, REQUESTS));
             }
@@ -102,19 +111,20 @@ fn try_get_answers_none_exactly_when_every_slot_is_on_its_way() {
         let on_done = |(): &mut (), _| {
             done.fetch_add(1, Ordering::Relaxed);
         };
-        let settings = Settings { spread: Spread::Every, ..settings(workers, slots) };
+        let settings =
+            WorkQueueSettings { active_workers: ActiveWorkers::All, ..settings(workers, slots) };
         let make = move || Ok(Gated(Arc::clone(&inner)));
         let mut queue = WorkQueue::new(&settings, || (), make, on_done).unwrap();
         for _ in 0..workers * slots {
-            queue.try_get().expect("a free slot").submit();
+            queue.try_reserve().expect("a free slot").submit();
         }
         assert_eq!(queue.capacity(), workers * slots);
-        assert!(queue.try_get().is_none());
+        assert!(queue.try_reserve().is_none());
         for _ in 0..slots {
             gate.wait();
         }
         // `get` waits for a slot; nobody else makes one free than the workers.
-        drop(queue.get());
+        drop(queue.reserve());
         drop(queue);
         assert!(done.load(Ordering::Relaxed) >= 1);
     }
@@ -127,7 +137,7 @@ fn a_dropped_slot_stays_free_and_its_request_is_not_handled() {
     let mut queue =
         WorkQueue::new(&settings(1, 1), Number::default, || Ok(Square), on_done).unwrap();
     for _ in 0..5 {
-        queue.try_get().unwrap().request().value = PANIC;
+        queue.try_reserve().unwrap().request().value = PANIC;
     }
     queue.wait();
     assert_eq!(queue.snapshot().submitted, 0);
@@ -137,10 +147,10 @@ fn a_dropped_slot_stays_free_and_its_request_is_not_handled() {
 fn a_panic_ends_its_request_and_nothing_else() {
     let mut outcomes = Vec::new();
     let on_done = |request: &mut Number, outcome| outcomes.push((request.value, outcome));
-    let settings = Settings { spread: Spread::Every, ..settings(2, 2) };
+    let settings = WorkQueueSettings { active_workers: ActiveWorkers::All, ..settings(2, 2) };
     let mut queue = WorkQueue::new(&settings, Number::default, || Ok(Square), on_done).unwrap();
     for round in 0..200 {
-        let mut slot = queue.get_or_inline();
+        let mut slot = queue.reserve_or_inline();
         slot.request().value = if round % 3 == 0 { PANIC } else { round };
         slot.submit();
     }
@@ -149,9 +159,9 @@ fn a_panic_ends_its_request_and_nothing_else() {
     drop(queue);
     assert_eq!(outcomes.len(), 200);
     for (value, outcome) in outcomes {
-        assert_eq!(outcome == Outcome::Panicked, value == PANIC);
+        assert_eq!(outcome == RequestOutcome::Panicked, value == PANIC);
     }
-    let by_workers: u64 = counted.lanes.iter().map(|lane| lane.panics).sum();
+    let by_workers: u64 = counted.workers.iter().map(|worker| worker.panics).sum();
     assert_eq!(by_workers + counted.panics_on_submitter, 67);
 }
 
@@ -176,14 +186,14 @@ impl Handler for Spiteful {
 fn a_panic_that_panics_again_when_it_is_dropped_does_not_end_its_worker() {
     let mut outcomes = Vec::new();
     let on_done = |(): &mut (), outcome| outcomes.push(outcome);
-    let settings = Settings { spread: Spread::Every, ..settings(1, 2) };
+    let settings = WorkQueueSettings { active_workers: ActiveWorkers::All, ..settings(1, 2) };
     let mut queue = WorkQueue::new(&settings, || (), || Ok(Spiteful), on_done).unwrap();
     for round in 0..20 {
-        if round % 2 == 0 { queue.get().submit() } else { queue.get_or_inline().submit() }
+        if round % 2 == 0 { queue.reserve().submit() } else { queue.reserve_or_inline().submit() }
     }
     queue.wait();
     drop(queue);
-    assert_eq!(outcomes, [Outcome::Panicked; 20]);
+    assert_eq!(outcomes, [RequestOutcome::Panicked; 20]);
 }
 
 #[test]
@@ -198,10 +208,10 @@ fn a_handler_that_cannot_be_made_is_told_and_tried_again() {
     let on_done = |_: &mut Number, outcome| outcomes.push(outcome);
     let mut queue = WorkQueue::new(&settings(0, 1), Number::default, make, on_done).unwrap();
     for _ in 0..3 {
-        queue.get().submit();
+        queue.reserve().submit();
     }
     drop(queue);
-    assert_eq!(outcomes, [Outcome::NoHandler, Outcome::Done, Outcome::Done]);
+    assert_eq!(outcomes, [RequestOutcome::NoHandler, RequestOutcome::Done, RequestOutcome::Done]);
     assert_eq!(tries.load(Ordering::Relaxed), 2);
 }
 
@@ -236,13 +246,13 @@ fn a_queue_dropped_in_the_middle_leaves_nothing_behind() {
         let requests = Arc::new(AtomicUsize::new(0));
         let handlers = Arc::new(AtomicUsize::new(0));
         let (inner_requests, inner_handlers) = (Arc::clone(&requests), Arc::clone(&handlers));
-        let settings = Settings { spread: Spread::Every, ..settings(3, 4) };
+        let settings = WorkQueueSettings { active_workers: ActiveWorkers::All, ..settings(3, 4) };
         let make = move || Ok(Keeper(Living::new(&inner_handlers)));
         let request = move || Living::new(&inner_requests);
         let mut queue = WorkQueue::new(&settings, request, make, |_: &mut Living, _| ()).unwrap();
         assert_eq!(requests.load(Ordering::Relaxed), 13, "twelve slots and the submitter's own");
         for _ in 0..round % 40 {
-            queue.get().submit();
+            queue.reserve().submit();
         }
         drop(queue);
         assert_eq!(requests.load(Ordering::Relaxed), 0);
@@ -265,7 +275,7 @@ impl Handler for Meet {
 #[test]
 fn with_every_worker_spread_each_has_its_own_thread() {
     let gate = Arc::new(Barrier::new(3));
-    let settings = Settings { spread: Spread::Every, ..settings(3, 1) };
+    let settings = WorkQueueSettings { active_workers: ActiveWorkers::All, ..settings(3, 1) };
     let threads = RefCell::new(HashSet::new());
     let on_done = |by: &mut Option<ThreadId>, _| {
         threads.borrow_mut().insert(*by);
@@ -273,7 +283,7 @@ fn with_every_worker_spread_each_has_its_own_thread() {
     let mut queue =
         WorkQueue::new(&settings, || None, move || Ok(Meet(Arc::clone(&gate))), on_done).unwrap();
     for _ in 0..3 {
-        queue.get().submit();
+        queue.reserve().submit();
     }
     // Not `wait`: the submitter would help, and be one too many at the barrier.
     while threads.borrow().len() < 3 {
@@ -290,10 +300,10 @@ fn with_one_cpu_every_request_is_handled_when_it_is_submitted() {
     let on_done = |request: &mut Number, _| {
         by.insert(request.by);
     };
-    let settings = Settings { cpus: Some(1), ..settings(8, 4) };
+    let settings = WorkQueueSettings { cpus: Some(1), ..settings(8, 4) };
     let mut queue = WorkQueue::new(&settings, Number::default, || Ok(Square), on_done).unwrap();
     for _ in 0..100 {
-        let slot = queue.get_or_inline();
+        let slot = queue.reserve_or_inline();
         assert!(slot.is_inline());
         slot.submit();
     }
@@ -311,13 +321,13 @@ fn an_idle_worker_sleeps_and_a_request_wakes_it() {
             .unwrap();
     let deadline = Instant::now() + Duration::from_secs(20);
     for round in 1..=20 {
-        queue.get().submit();
+        queue.reserve().submit();
         queue.wait();
-        while queue.snapshot().lanes[0].sleeps + queue.snapshot().handled_helping < round {
+        while queue.snapshot().workers[0].sleeps + queue.snapshot().handled_helping < round {
             // A sleep is counted when it ends, so the worker has to be woken again.
             assert!(Instant::now() < deadline, "the worker never sleeps");
             thread::yield_now();
-            queue.get().submit();
+            queue.reserve().submit();
             queue.wait();
         }
     }
@@ -351,11 +361,14 @@ fn stress_no_request_is_lost_doubled_or_shared() {
                     let workers = usize::try_from(1 + (round + submitter) % 4).unwrap();
                     let slots = usize::try_from(1 + round % 7).unwrap();
                     let spin = if round % 2 == 0 { Some(0) } else { None };
-                    let settings =
-                        Settings { spread: Spread::Every, spin, ..settings(workers, slots) };
+                    let settings = WorkQueueSettings {
+                        active_workers: ActiveWorkers::All,
+                        spin,
+                        ..settings(workers, slots)
+                    };
                     let mut back = 0;
                     let on_done = |request: &mut (u64, u64), outcome| {
-                        assert_eq!(outcome, Outcome::Done);
+                        assert_eq!(outcome, RequestOutcome::Done);
                         assert_eq!(request.1, request.0.wrapping_mul(0x9E37_79B9_7F4A_7C15));
                         back += 1;
                     };
@@ -363,8 +376,8 @@ fn stress_no_request_is_lost_doubled_or_shared() {
                         WorkQueue::new(&settings, || (0, 0), || Ok(Stamp(0)), on_done).unwrap();
                     for number in 0..500 {
                         let mut slot = match number % 3 {
-                            0 => queue.get(),
-                            _ => queue.get_or_inline(),
+                            0 => queue.reserve(),
+                            _ => queue.reserve_or_inline(),
                         };
                         *slot.request() = (number, 0);
                         slot.submit();
@@ -394,10 +407,11 @@ fn waiting_for_one_ends_with_all_of_them_and_at_once_with_none() {
     }
     let done = std::cell::Cell::new(0);
     let on_done = |request: &mut u64, _| done.set(done.get() + *request);
-    let settings = Settings { workers: Some(1), slots: Some(4), ..Settings::default() };
+    let settings =
+        WorkQueueSettings { workers: Some(1), slots: Some(4), ..WorkQueueSettings::default() };
     let mut queue = WorkQueue::new(&settings, || 0, || Ok(Double), on_done).unwrap();
     for _ in 0..4 {
-        let mut slot = queue.get();
+        let mut slot = queue.reserve();
         *slot.request() = 1;
         slot.submit();
     }

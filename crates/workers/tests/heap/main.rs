@@ -38,7 +38,7 @@ fn what_was_freed_between_things_that_are_used_goes_back() {
 fn large_blocks_leave_no_gaps_in_the_heap_of_a_thread() {
     const BYTES: usize = 2 << 20;
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    ferrofs_workers::memory::map_large_blocks();
+    ferrofs_workers::memory::set_mmap_threshold();
     // What would have the library put later ones among the small ones.
     drop(std::hint::black_box(vec![1_u8; 16 << 20]));
     let kept = thread::Builder::new().spawn(|| {

@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use ferrofs_workers::cpus::{CpuSet, Granted};
-use ferrofs_workers::percpu::{PerCpuPool, Settings, Went};
-use ferrofs_workers::priority::Rung;
+use ferrofs_workers::cpus::{AvailableCpus, CpuSet};
+use ferrofs_workers::percpu::{DispatchTarget, PerCpuPool, PerCpuSettings};
+use ferrofs_workers::priority::PriorityLevel;
 
 use process::{Thread, set_mask, set_mask_of_all, threads_named};
 
 /// Far more than anything here takes: a test that waits so long has found a hang.
-const PATIENCE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 static ONE_BY_ONE: Mutex<()> = Mutex::new(());
 
@@ -28,15 +28,15 @@ fn alone() -> MutexGuard<'static, ()> {
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "{what}");
+        assert!(begun.elapsed() < DEADLINE, "{what}");
         std::thread::yield_now();
     }
 }
 
-fn run_one(pool: &PerCpuPool) -> Went {
+fn run_one(pool: &PerCpuPool) -> DispatchTarget {
     let (done, is_done) = mpsc::channel();
     let went = pool.submit(move || done.send(()).unwrap());
-    is_done.recv_timeout(PATIENCE).unwrap();
+    is_done.recv_timeout(DEADLINE).unwrap();
     went
 }
 
@@ -45,10 +45,10 @@ fn run_one(pool: &PerCpuPool) -> Went {
 #[test]
 fn there_is_one_thread_for_each_granted_cpu_from_first_use_to_the_end() {
     let _alone = alone();
-    let pool = PerCpuPool::new(Settings::new("aw1"));
+    let pool = PerCpuPool::new(PerCpuSettings::new("aw1"));
     assert!(threads_named("aw1").is_empty());
-    assert!(matches!(run_one(&pool), Went::Cpu(_)));
-    let granted = Granted::read();
+    assert!(matches!(run_one(&pool), DispatchTarget::Cpu(_)));
+    let granted = AvailableCpus::read();
     let first = threads_named("aw1");
     assert_eq!(first.len(), granted.parallelism());
     if granted.parallelism() == granted.cpus().len() {
@@ -57,7 +57,7 @@ fn there_is_one_thread_for_each_granted_cpu_from_first_use_to_the_end() {
     }
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(600) {
-        assert!(matches!(run_one(&pool), Went::Cpu(_)));
+        assert!(matches!(run_one(&pool), DispatchTarget::Cpu(_)));
     }
     assert_eq!(threads_named("aw1"), first);
     drop(pool);
@@ -65,7 +65,7 @@ fn there_is_one_thread_for_each_granted_cpu_from_first_use_to_the_end() {
 }
 
 /// What the pool says of its workers is what the system says.
-fn compare_with_system(pool: &PerCpuPool, prefix: &str) -> Vec<Rung> {
+fn compare_with_system(pool: &PerCpuPool, prefix: &str) -> Vec<PriorityLevel> {
     let workers = pool.snapshot().workers;
     let mut cpus = CpuSet::new();
     for worker in &workers {
@@ -76,28 +76,28 @@ fn compare_with_system(pool: &PerCpuPool, prefix: &str) -> Vec<Rung> {
         assert_eq!(allowed, CpuSet::from_iter(worker.cpu));
         assert!(cpus.insert(worker.cpu.unwrap()), "each has another CPU");
         let reached = match thread.scheduling() {
-            (1, 1, _) => Rung::RealTime,
-            (0, 0, -20 | -19) => Rung::Nice,
-            (0, 0, _) => Rung::Normal,
+            (1, 1, _) => PriorityLevel::RealTime,
+            (0, 0, -20 | -19) => PriorityLevel::Nice,
+            (0, 0, _) => PriorityLevel::Normal,
             other => panic!("policy, priority and nice value {other:?}"),
         };
-        assert_eq!(worker.rung, Some(reached));
+        assert_eq!(worker.priority_level, Some(reached));
     }
-    workers.into_iter().filter_map(|worker| worker.rung).collect()
+    workers.into_iter().filter_map(|worker| worker.priority_level).collect()
 }
 
-// A-W2: one distinct CPU for each worker, and the rung that the system says.
+// A-W2: one distinct CPU for each worker, and the priority_level that the system says.
 #[test]
 fn each_worker_has_its_cpu_and_the_rung_that_it_reports() {
     let _alone = alone();
-    let pool = PerCpuPool::new(Settings::new("aw2"));
+    let pool = PerCpuPool::new(PerCpuSettings::new("aw2"));
     pool.start();
-    let rungs = compare_with_system(&pool, "aw2/");
-    assert_eq!(rungs.len(), Granted::read().parallelism());
-    println!("rungs reached: {rungs:?}");
+    let levels = compare_with_system(&pool, "aw2/");
+    assert_eq!(levels.len(), AvailableCpus::read().parallelism());
+    println!("levels reached: {levels:?}");
     // Whatever the workers start is not raised, not even the fallback, and not bound.
     let went = pool.submit_to(usize::MAX, || ());
-    assert_eq!(went, Went::Fallback);
+    assert_eq!(went, DispatchTarget::Fallback);
     wait_until("the fallback has its thread", || threads_named("aw2/u0").len() == 1);
     let fallback = &threads_named("aw2/u0")[0];
     wait_until("it has come to where it may run", || {
@@ -122,16 +122,16 @@ fn without_the_right_to_be_raised_the_workers_start_and_report_a_lower_rung() {
         held.permitted.remove(CapabilitySet::SYS_NICE);
         held.inheritable.remove(CapabilitySet::SYS_NICE);
         set_capabilities(None, held).unwrap();
-        let pool = PerCpuPool::new(Settings::new("aw2b"));
-        assert!(matches!(run_one(&pool), Went::Cpu(_)));
+        let pool = PerCpuPool::new(PerCpuSettings::new("aw2b"));
+        assert!(matches!(run_one(&pool), DispatchTarget::Cpu(_)));
         compare_with_system(&pool, "aw2b/")
     });
-    let rungs = test.unwrap().join().unwrap();
-    println!("rungs reached: {rungs:?}");
+    let levels = test.unwrap().join().unwrap();
+    println!("levels reached: {levels:?}");
     let limit = |resource| rustix::process::getrlimit(resource).current.unwrap_or(u64::MAX);
-    // By RLIMIT_RTPRIO the system may grant the highest rung to anyone.
+    // By RLIMIT_RTPRIO the system may grant the highest priority_level to anyone.
     if limit(rustix::process::Resource::Rtprio) == 0 {
-        assert!(rungs.iter().all(|rung| *rung != Rung::RealTime));
+        assert!(levels.iter().all(|priority_level| *priority_level != PriorityLevel::RealTime));
     }
 }
 
@@ -195,7 +195,7 @@ fn workers_follow_the_mask_of_the_process_under_load() {
         return;
     }
     let first = CpuSet::from_iter(all.iter().next());
-    let pool = Arc::new(PerCpuPool::new(Settings::new("aw3").cpus(all.clone())));
+    let pool = Arc::new(PerCpuPool::new(PerCpuSettings::new("aw3").cpus(all.clone())));
     pool.start();
     // These stay where they may run now: on every CPU.
     let load = Load::new(&pool, 2);
@@ -239,7 +239,7 @@ fn a_mask_for_all_threads_at_once_is_put_right_by_a_refresh() {
         return;
     }
     let first = CpuSet::from_iter(all.iter().next());
-    let pool = PerCpuPool::new(Settings::new("pin").cpus(all.clone()));
+    let pool = PerCpuPool::new(PerCpuSettings::new("pin").cpus(all.clone()));
     pool.start();
     for mask in [&first, &all, &first, &all] {
         set_mask_of_all(mask);

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ferrofs_workers::workqueue::{Handler, Settings, Spread, WorkQueue};
+use ferrofs_workers::workqueue::{ActiveWorkers, Handler, WorkQueue, WorkQueueSettings};
 
 struct Counting;
 
@@ -52,13 +52,13 @@ impl Handler for Hold {
     }
 }
 
-fn settings(workers: usize, slots: usize) -> Settings {
-    Settings {
+fn settings(workers: usize, slots: usize) -> WorkQueueSettings {
+    WorkQueueSettings {
         name: "steady".to_owned(),
         workers: Some(workers),
         slots: Some(slots),
-        spread: Spread::Every,
-        ..Settings::default()
+        active_workers: ActiveWorkers::All,
+        ..WorkQueueSettings::default()
     }
 }
 
@@ -78,7 +78,7 @@ fn steady_state_allocates_nothing() {
     // The first requests start the threads and make the handlers.
     let submit = |queue: &mut WorkQueue<_, _>| {
         for round in 0..5000 {
-            let mut slot = if round % 2 == 0 { queue.get() } else { queue.get_or_inline() };
+            let mut slot = if round % 2 == 0 { queue.reserve() } else { queue.reserve_or_inline() };
             *slot.request() = 1;
             slot.submit();
         }
@@ -86,7 +86,7 @@ fn steady_state_allocates_nothing() {
     };
     submit(&mut queue);
     let deadline = Instant::now() + Duration::from_secs(30);
-    while queue.snapshot().lanes.iter().any(|lane| lane.handled == 0) {
+    while queue.snapshot().workers.iter().any(|worker| worker.handled == 0) {
         assert!(Instant::now() < deadline, "a worker never gets a request");
         submit(&mut queue);
     }
@@ -101,15 +101,15 @@ fn a_busy_worker_is_given_requests_without_a_system_call() {
     let inner = Arc::clone(&is_held);
     let make = move || Ok(Hold(Arc::clone(&inner)));
     let mut queue = WorkQueue::new(&settings(1, 64), || 0, make, |_: &mut u64, _| ()).unwrap();
-    queue.try_get().unwrap().submit();
+    queue.try_reserve().unwrap().submit();
     let held = queue.snapshot().wake_calls;
     assert!(held <= 1, "one at most: the worker may have slept before its first request");
     for _ in 0..63 {
-        queue.try_get().unwrap().submit();
+        queue.try_reserve().unwrap().submit();
     }
     // The first request may still have found the worker on its way to sleep.
     assert!(queue.snapshot().wake_calls <= 1, "system calls of 63 requests to a busy worker");
-    assert!(queue.try_get().is_none());
+    assert!(queue.try_reserve().is_none());
     is_held.store(false, Ordering::Release);
     queue.wait();
     assert_eq!(queue.snapshot().submitted, 64);
@@ -119,7 +119,7 @@ fn an_idle_worker_uses_no_cpu_time() {
     let is_held = Arc::new(AtomicBool::new(false));
     let make = move || Ok(Hold(Arc::clone(&is_held)));
     let mut queue = WorkQueue::new(&settings(1, 1), || 0, make, |_: &mut u64, _| ()).unwrap();
-    queue.try_get().unwrap().submit();
+    queue.try_reserve().unwrap().submit();
     queue.wait();
     if fs::read_dir("/proc/self/task").is_err() {
         println!("an_idle_worker_uses_no_cpu_time: skipped, /proc shows no tasks");

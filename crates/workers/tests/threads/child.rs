@@ -4,8 +4,8 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use ferrofs_workers::cpus::{CpuSet, Granted, is_bound_to};
-use ferrofs_workers::priority::{self, Rung, Wanted};
+use ferrofs_workers::cpus::{AvailableCpus, CpuSet, is_bound_to};
+use ferrofs_workers::priority::{self, PriorityLevel, PriorityRequest};
 use rustix::process::{Resource, Rlimit, getpid, setrlimit};
 use rustix::thread::{CpuSet as Mask, sched_getaffinity, sched_setaffinity};
 
@@ -91,10 +91,10 @@ fn limited_time() -> Result<String, String> {
     Ok(climb())
 }
 
-/// Were the first rung taken, SIGXCPU would end this process after 50 ms.
+/// Were the first priority_level taken, SIGXCPU would end this process after 50 ms.
 fn limited_time_computes() -> Result<String, String> {
     limit(Resource::Rttime, 50_000)?;
-    assert_ne!(priority::apply(Wanted::Raised), Rung::RealTime);
+    assert_ne!(priority::apply(PriorityRequest::Raised), PriorityLevel::RealTime);
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(300) {
         std::hint::spin_loop();
@@ -105,7 +105,7 @@ fn limited_time_computes() -> Result<String, String> {
 fn shrinking_mask() -> Result<String, String> {
     let process = Some(getpid());
     let whole = sched_getaffinity(process).map_err(|errno| errno.to_string())?;
-    let before = Granted::read();
+    let before = AvailableCpus::read();
     let Some(first) = before.cpus().iter().next().filter(|_| before.cpus().len() > 1) else {
         return Err("one CPU cannot shrink".to_owned());
     };
@@ -113,23 +113,23 @@ fn shrinking_mask() -> Result<String, String> {
     let mut narrow = Mask::new();
     narrow.set(first);
     sched_setaffinity(process, &narrow).map_err(|errno| errno.to_string())?;
-    let during = Granted::read();
+    let during = AvailableCpus::read();
     assert_eq!(during.cpus(), &CpuSet::from_iter([first]));
     assert_eq!(during.parallelism(), 1);
     assert!(!is_bound_to(first), "this thread is not the first one");
     sched_setaffinity(process, &whole).map_err(|errno| errno.to_string())?;
-    assert_eq!(Granted::read(), before);
+    assert_eq!(AvailableCpus::read(), before);
     Ok("shrunk and restored".to_owned())
 }
 
-/// Climbs the ladder, and says the rung and what /proc shows of this thread.
+/// Climbs the ladder, and says the priority_level and what /proc shows of this thread.
 fn climb() -> String {
-    let rung = priority::apply(Wanted::Raised);
-    assert_eq!(priority::of_current_thread(), rung);
+    let priority_level = priority::apply(PriorityRequest::Raised);
+    assert_eq!(priority::of_current_thread(), priority_level);
     let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
     let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
     let field = |number: usize| fields[number - 3];
-    format!("{rung}, policy {}, priority {}, nice {}", field(41), field(40), field(19))
+    format!("{priority_level}, policy {}, priority {}, nice {}", field(41), field(40), field(19))
 }
 
 fn limit(resource: Resource, most: u64) -> Result<(), String> {

@@ -1,25 +1,26 @@
 //! What is changed about a tree after it was imported and before it is built: owners, times, xattrs and
 //! the marks of overlay file systems. The same for every importer.
 //!
-//! [`Exclusions`] and the names that aufs gives a meaning ([`AufsName`]) are asked while a tree is
+//! [`ExcludePatterns`] and the names that aufs gives a meaning ([`AufsName`]) are asked while a tree is
 //! imported; everything else is done to the whole tree by [`Adjustments::apply`].
 
-mod exclusions;
+mod exclude_patterns;
 mod mtime;
 mod overlay;
 mod owners;
 pub(crate) mod posix_regex;
 #[cfg(test)]
 mod tests;
-mod xattr_choice;
+mod xattr_filter;
 
-pub use exclusions::Exclusions;
-pub use mtime::{CompactTime, Mtime};
+pub use exclude_patterns::ExcludePatterns;
+pub use mtime::{CompactTime, MtimePolicy};
 pub use overlay::{
-    AufsName, OPAQUE_XATTR, ORIGIN_XATTR, Overlay, is_whiteout, mark_opaque, mark_origin, whiteout,
+    AufsName, OPAQUE_XATTR, ORIGIN_XATTR, OverlayPolicy, is_whiteout, mark_opaque, mark_origin,
+    whiteout,
 };
-pub use owners::Owners;
-pub use xattr_choice::XattrChoice;
+pub use owners::OwnerOverrides;
+pub use xattr_filter::XattrFilter;
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -30,15 +31,15 @@ use crate::tree::{NodeId, Tree};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Adjustments {
     /// Owners and groups.
-    pub owners: Owners,
+    pub owners: OwnerOverrides,
     /// Modification times.
-    pub mtime: Mtime,
+    pub mtime: MtimePolicy,
     /// Times of the inodes that compact inodes could hold if it were not for their times.
     pub compact_time: Option<CompactTime>,
     /// Which xattrs stay.
-    pub xattrs: XattrChoice,
+    pub xattrs: XattrFilter,
     /// What becomes of whiteouts and opaque directories.
-    pub overlay: Overlay,
+    pub overlay: OverlayPolicy,
 }
 
 impl Adjustments {

@@ -1,13 +1,13 @@
 //! Modification times: kept, replaced, or clamped.
 
-use crate::tree::{Kind, Metadata, Node, Timestamp, Tree};
+use crate::tree::{Metadata, Node, NodeKind, Timestamp, Tree};
 
 /// What modification times become. Seconds since 1970; nanoseconds of replaced times are 0.
 ///
 /// How mkfs.erofs 1.9 says it: `-T t` and `--all-time` are [`All`](Self::All), `--mkfs-time` is
 /// [`Keep`](Self::Keep), and `SOURCE_DATE_EPOCH` is [`Clamp`](Self::Clamp), whatever else is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mtime {
+pub enum MtimePolicy {
     /// As they are.
     #[default]
     Keep,
@@ -17,7 +17,7 @@ pub enum Mtime {
     Clamp(i64),
 }
 
-impl Mtime {
+impl MtimePolicy {
     pub(super) fn apply(self, metadata: &mut Metadata) {
         let seconds = match self {
             Self::Keep => return,
@@ -63,9 +63,9 @@ impl CompactTime {
 fn is_compact(node: &Node, links: u32) -> bool {
     let short = u32::from(u16::MAX);
     let has_short_size = match &node.kind {
-        Kind::File(content) => u32::try_from(content.bytes()).is_ok(),
+        NodeKind::File(content) => u32::try_from(content.bytes()).is_ok(),
         _ => true,
     };
-    let has_short_count = matches!(node.kind, Kind::Directory(_)) || links <= short;
+    let has_short_count = matches!(node.kind, NodeKind::Directory(_)) || links <= short;
     node.metadata.uid <= short && node.metadata.gid <= short && has_short_size && has_short_count
 }

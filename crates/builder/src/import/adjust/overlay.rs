@@ -1,6 +1,6 @@
 //! Marks of overlay file systems: whiteouts, opaque directories, and how aufs spells them.
 
-use crate::tree::{Kind, Metadata, Node, NodeId, Tree};
+use crate::tree::{Metadata, Node, NodeId, NodeKind, Tree};
 
 /// The xattr of a directory that hides what lies below it in other layers; its value is `y`.
 pub const OPAQUE_XATTR: &[u8] = b"trusted.overlay.opaque";
@@ -14,7 +14,7 @@ const AUFS_OPAQUE: &[u8] = b".wh..wh..opq";
 
 /// What becomes of the marks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Overlay {
+pub enum OverlayPolicy {
     /// Nothing: the image is as its source.
     #[default]
     Keep,
@@ -25,7 +25,7 @@ pub enum Overlay {
     Strip,
 }
 
-impl Overlay {
+impl OverlayPolicy {
     pub(super) fn apply(self, tree: &mut Tree) {
         match self {
             Self::Keep => {}
@@ -61,13 +61,13 @@ impl<'a> AufsName<'a> {
 /// A whiteout: a character device 0:0.
 #[must_use]
 pub fn whiteout(metadata: Metadata) -> Node {
-    Node { metadata, kind: Kind::CharacterDevice { major: 0, minor: 0 } }
+    Node { metadata, kind: NodeKind::CharacterDevice { major: 0, minor: 0 } }
 }
 
 /// Whether this is a whiteout.
 #[must_use]
 pub fn is_whiteout(node: &Node) -> bool {
-    matches!(node.kind, Kind::CharacterDevice { major: 0, minor: 0 })
+    matches!(node.kind, NodeKind::CharacterDevice { major: 0, minor: 0 })
 }
 
 /// Makes a directory opaque.

@@ -5,7 +5,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// What to do with owners and groups: first the forced ones, then the offsets, as mkfs.erofs does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Owners {
+pub struct OwnerOverrides {
     /// Every inode's owner.
     pub force_uid: Option<u32>,
     /// Every inode's group.
@@ -16,7 +16,7 @@ pub struct Owners {
     pub gid_offset: u32,
 }
 
-impl Owners {
+impl OwnerOverrides {
     /// Everything belongs to root (`--all-root`).
     #[must_use]
     pub fn all_root() -> Self {

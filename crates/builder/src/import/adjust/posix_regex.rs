@@ -99,5 +99,5 @@ fn class<'a>(text: &'a str, output: &mut String) -> std::result::Result<&'a str,
 }
 
 fn refused(expression: &str, why: &str) -> Error {
-    Error::new(ErrorKind::Options(format!("regular expression {expression}: {why}")))
+    Error::new(ErrorKind::InvalidOptions(format!("regular expression {expression}: {why}")))
 }

@@ -6,18 +6,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::*;
-use crate::tree::{Content, Kind, Metadata, Node, Reader, Store, Timestamp};
+use crate::tree::{Content, ContentReader, ContentSource, Metadata, Node, NodeKind, Timestamp};
 use crate::{Error, ErrorKind};
 
 /// Content that is never read.
-struct Unread;
+struct UnreadableContent;
 
-impl Store for Unread {
+impl ContentSource for UnreadableContent {
     fn name(&self) -> String {
         "unread".to_owned()
     }
-    fn open(&self) -> Result<Box<dyn Reader>> {
-        Err(Error::new(ErrorKind::Stopped))
+    fn open(&self) -> Result<Box<dyn ContentReader>> {
+        Err(Error::new(ErrorKind::Cancelled))
     }
     fn data_ranges(&self) -> Result<Vec<Range<u64>>> {
         Ok(Vec::new())
@@ -35,7 +35,10 @@ fn metadata() -> Metadata {
 }
 
 fn file(bytes: u64) -> Node {
-    Node { metadata: metadata(), kind: Kind::File(Content::new(Arc::new(Unread), bytes)) }
+    Node {
+        metadata: metadata(),
+        kind: NodeKind::File(Content::new(Arc::new(UnreadableContent), bytes)),
+    }
 }
 
 /// A tree with one file, `dir/file`, and where it is.
@@ -54,7 +57,7 @@ fn adjusted(adjustments: &Adjustments, node: Node) -> Metadata {
     tree.node(file).metadata.clone()
 }
 
-fn with_mtime(mtime: Mtime, seconds: i64) -> (i64, u32) {
+fn with_mtime(mtime: MtimePolicy, seconds: i64) -> (i64, u32) {
     let mut node = file(1);
     node.metadata.mtime.seconds = seconds;
     let mtime = adjusted(&Adjustments { mtime, ..Adjustments::default() }, node).mtime;
@@ -68,11 +71,15 @@ fn nothing_changes_by_default() {
 
 #[test]
 fn forced_owners_come_before_offsets() {
-    let owners =
-        Owners { force_uid: Some(5), force_gid: None, uid_offset: 100_000, gid_offset: 200_000 };
+    let owners = OwnerOverrides {
+        force_uid: Some(5),
+        force_gid: None,
+        uid_offset: 100_000,
+        gid_offset: 200_000,
+    };
     let found = adjusted(&Adjustments { owners, ..Adjustments::default() }, file(1));
     assert_eq!((found.uid, found.gid), (100_005, 200_100));
-    let owners = Owners::all_root();
+    let owners = OwnerOverrides::all_root();
     let found = adjusted(&Adjustments { owners, ..Adjustments::default() }, file(1));
     assert_eq!((found.uid, found.gid), (0, 0));
 }
@@ -82,7 +89,7 @@ fn an_owner_that_overflows_is_an_error_with_its_path() {
     let mut node = file(1);
     node.metadata.gid = u32::MAX - 1;
     let (mut tree, _) = tree_of(node);
-    let owners = Owners { gid_offset: 2, ..Owners::default() };
+    let owners = OwnerOverrides { gid_offset: 2, ..OwnerOverrides::default() };
     let error = Adjustments { owners, ..Adjustments::default() }.apply(&mut tree).unwrap_err();
     assert_eq!(error.path(), Path::new("dir/file"));
     assert_eq!(error.to_string(), "dir/file: gid 4294967294 plus the offset 2 exceeds 32 bits");
@@ -90,11 +97,11 @@ fn an_owner_that_overflows_is_an_error_with_its_path() {
 
 #[test]
 fn times_are_kept_replaced_or_clamped_as_mkfs_does() {
-    assert_eq!(with_mtime(Mtime::Keep, 50), (50, 7));
-    assert_eq!(with_mtime(Mtime::All(-3), 50), (-3, 0));
-    assert_eq!(with_mtime(Mtime::Clamp(60), 59), (59, 7));
-    assert_eq!(with_mtime(Mtime::Clamp(60), 60), (60, 0));
-    assert_eq!(with_mtime(Mtime::Clamp(60), 61), (60, 0));
+    assert_eq!(with_mtime(MtimePolicy::Keep, 50), (50, 7));
+    assert_eq!(with_mtime(MtimePolicy::All(-3), 50), (-3, 0));
+    assert_eq!(with_mtime(MtimePolicy::Clamp(60), 59), (59, 7));
+    assert_eq!(with_mtime(MtimePolicy::Clamp(60), 60), (60, 0));
+    assert_eq!(with_mtime(MtimePolicy::Clamp(60), 61), (60, 0));
 }
 
 #[test]
@@ -126,11 +133,11 @@ fn an_inode_with_too_many_links_for_a_compact_one_keeps_its_time() {
 fn xattrs_stay_by_name_and_by_prefix() {
     let named = |include: &[&str], exclude: &[&str]| {
         let owned = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect();
-        XattrChoice::Named { include: owned(include), exclude: owned(exclude) }
+        XattrFilter::Named { include: owned(include), exclude: owned(exclude) }
     };
     let cases = [
-        (XattrChoice::All, "user.a user.b security.c"),
-        (XattrChoice::None, ""),
+        (XattrFilter::All, "user.a user.b security.c"),
+        (XattrFilter::None, ""),
         (named(&[], &["user.a"]), "user.b security.c"),
         (named(&["user.*"], &[]), "user.a user.b"),
         (named(&["user.*", "security.c"], &["user.b*"]), "user.a security.c"),
@@ -152,7 +159,7 @@ fn xattrs_stay_by_name_and_by_prefix() {
 fn layer() -> (Tree, NodeId) {
     let (mut tree, _) = tree_of(whiteout(metadata()));
     let directory = tree.child(Tree::ROOT, b"dir").unwrap();
-    let device = Kind::CharacterDevice { major: 0, minor: 1 };
+    let device = NodeKind::CharacterDevice { major: 0, minor: 1 };
     let device = tree.add(Node { metadata: metadata(), kind: device }).unwrap();
     tree.link(directory, b"device", device).unwrap();
     mark_opaque(&mut tree.node_mut(directory).metadata);
@@ -163,8 +170,8 @@ fn layer() -> (Tree, NodeId) {
 fn directories_with_whiteouts_get_an_origin_even_if_xattrs_are_dropped() {
     let (mut tree, directory) = layer();
     let adjustments = Adjustments {
-        xattrs: XattrChoice::None,
-        overlay: Overlay::MarkOrigins,
+        xattrs: XattrFilter::None,
+        overlay: OverlayPolicy::MarkOrigins,
         ..Adjustments::default()
     };
     adjustments.apply(&mut tree).unwrap();
@@ -179,14 +186,14 @@ fn an_origin_that_is_there_stays() {
     let (mut tree, directory) = layer();
     let origin: Box<[u8]> = b"id".as_slice().into();
     tree.node_mut(directory).metadata.xattrs.insert(ORIGIN_XATTR.into(), origin.clone());
-    Overlay::MarkOrigins.apply(&mut tree);
+    OverlayPolicy::MarkOrigins.apply(&mut tree);
     assert_eq!(tree.node(directory).metadata.xattrs.get(ORIGIN_XATTR), Some(&origin));
 }
 
 #[test]
 fn stripping_takes_whiteouts_and_opaque_marks_away() {
     let (mut tree, directory) = layer();
-    Overlay::Strip.apply(&mut tree);
+    OverlayPolicy::Strip.apply(&mut tree);
     assert_eq!(tree.child(directory, b"file"), None);
     assert!(tree.child(directory, b"device").is_some());
     assert!(tree.node(directory).metadata.xattrs.is_empty());
@@ -211,19 +218,20 @@ fn a_whiteout_of_a_name_that_cannot_be_is_refused_by_the_tree() {
 }
 
 fn excludes(expression: &str, path: &str) -> bool {
-    Exclusions::new([""; 0], [expression]).unwrap().excludes(path.as_bytes())
+    ExcludePatterns::new([""; 0], [expression]).unwrap().excludes(path.as_bytes())
 }
 
 #[test]
 fn paths_are_excluded_byte_by_byte() {
-    let exclusions = Exclusions::new([b"a/b".to_vec(), b"\xff".to_vec()], [""; 0]).unwrap();
-    assert!(exclusions.excludes(b"a/b"));
-    assert!(exclusions.excludes(b"\xff"));
-    assert!(!exclusions.excludes(b"a"));
-    assert!(!exclusions.excludes(b"a/bc"));
-    assert!(!exclusions.is_empty());
-    assert!(Exclusions::default().is_empty());
-    assert!(!Exclusions::default().excludes(b""));
+    let exclude_patterns =
+        ExcludePatterns::new([b"a/b".to_vec(), b"\xff".to_vec()], [""; 0]).unwrap();
+    assert!(exclude_patterns.excludes(b"a/b"));
+    assert!(exclude_patterns.excludes(b"\xff"));
+    assert!(!exclude_patterns.excludes(b"a"));
+    assert!(!exclude_patterns.excludes(b"a/bc"));
+    assert!(!exclude_patterns.is_empty());
+    assert!(ExcludePatterns::default().is_empty());
+    assert!(!ExcludePatterns::default().excludes(b""));
 }
 
 #[test]
@@ -237,9 +245,9 @@ fn expressions_are_found_anywhere_unless_anchored() {
 
 #[test]
 fn a_character_of_an_expression_is_a_byte() {
-    let exclusions = Exclusions::new([""; 0], ["^.$"]).unwrap();
-    assert!(exclusions.excludes(b"\xff"));
-    assert!(!exclusions.excludes("é".as_bytes()));
+    let exclude_patterns = ExcludePatterns::new([""; 0], ["^.$"]).unwrap();
+    assert!(exclude_patterns.excludes(b"\xff"));
+    assert!(!exclude_patterns.excludes("é".as_bytes()));
     assert!(excludes("é$", "café"));
 }
 
@@ -267,14 +275,14 @@ fn expressions_that_mean_something_else_are_refused_by_name() {
     for expression in
         ["[a", "(", r"(a)\1", "[[.a.]]", "[[=a=]]", "[é]", "[[:nonsense:]]", "*a", "["]
     {
-        let error = Exclusions::new([""; 0], [expression]).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Options(_)), "{expression}: {error}");
+        let error = ExcludePatterns::new([""; 0], [expression]).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::InvalidOptions(_)), "{expression}: {error}");
         assert!(error.to_string().contains(expression), "{error}");
     }
 }
 
 #[test]
 fn an_expression_of_huge_size_is_refused() {
-    let error = Exclusions::new([""; 0], ["((a{1000}){1000}){1000}"]).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Options(_)), "{error}");
+    let error = ExcludePatterns::new([""; 0], ["((a{1000}){1000}){1000}"]).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::InvalidOptions(_)), "{error}");
 }

@@ -8,7 +8,7 @@ use miniz_oxide::inflate::core::inflate_flags::TINFL_FLAG_HAS_MORE_INPUT;
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
 
 use super::crc32::Crc32;
-use super::{Counted, Damage};
+use super::{CorruptStream, CountingReader};
 
 /// A power of two, at least DEFLATE's window of 32 KiB; more makes fewer and longer copies.
 const RING_BYTES: usize = 128 << 10;
@@ -21,7 +21,7 @@ const RESERVED: u8 = 0xE0;
 
 /// What comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum GzipState {
     /// The first member's header.
     First,
     /// Another member's header, zeros, or the end.
@@ -35,34 +35,34 @@ enum State {
 
 /// The stream inside a gzip file.
 pub(super) struct GzipReader {
-    input: Counted,
+    input: CountingReader,
     inflater: Box<DecompressorOxide>,
     ring: Box<[u8]>,
     /// Where the inflater goes on.
     at: usize,
     /// What it made and nobody took yet.
     ready: Range<usize>,
-    state: State,
+    state: GzipState,
     checksum: Crc32,
     member_bytes: u64,
 }
 
 impl GzipReader {
-    pub(super) fn new(input: Counted) -> Self {
+    pub(super) fn new(input: CountingReader) -> Self {
         Self {
             input,
             inflater: Box::default(),
             ring: vec![0; RING_BYTES].into_boxed_slice(),
             at: 0,
             ready: 0..0,
-            state: State::First,
+            state: GzipState::First,
             checksum: Crc32::new(),
             member_bytes: 0,
         }
     }
 
     fn damage(&self, what: &str) -> io::Error {
-        Damage::error(format!("the gzip data {what}"), self.input.position())
+        CorruptStream::error(format!("the gzip data {what}"), self.input.position())
     }
 
     /// The next byte of a header or trailer, counted into the header's checksum.
@@ -110,21 +110,21 @@ impl GzipReader {
         self.inflater.init();
         (self.at, self.ready) = (0, 0..0);
         (self.checksum, self.member_bytes) = (Crc32::new(), 0);
-        self.state = State::Body;
+        self.state = GzipState::Body;
         Ok(())
     }
 
     /// Behind a member: another one, or zeros as tapes leave them, or the end.
     fn next(&mut self) -> io::Result<()> {
         match self.input.fill()?.first() {
-            None => self.state = State::End,
+            None => self.state = GzipState::End,
             Some(0) => {
                 while let Some(byte) = self.input.byte()? {
                     if byte != 0 {
                         return Err(self.damage("is followed by something else"));
                     }
                 }
-                self.state = State::End;
+                self.state = GzipState::End;
             }
             Some(_) => self.header()?,
         }
@@ -137,13 +137,13 @@ impl GzipReader {
         let flags = if is_end { 0 } else { TINFL_FLAG_HAS_MORE_INPUT };
         let (status, used, made) =
             decompress(&mut self.inflater, input, &mut self.ring, self.at, flags);
-        self.input.use_up(used);
+        self.input.consume(used);
         self.ready = self.at..self.at + made;
         self.at = (self.at + made) % RING_BYTES;
         self.checksum.update(&self.ring[self.ready.clone()]);
         self.member_bytes += made as u64;
         match status {
-            TINFLStatus::Done => self.state = State::Trailer,
+            TINFLStatus::Done => self.state = GzipState::Trailer,
             TINFLStatus::HasMoreOutput => {}
             TINFLStatus::NeedsMoreInput if !is_end => {}
             _ if is_end => return Err(self.damage("ends too early")),
@@ -160,20 +160,20 @@ impl GzipReader {
         if u64::from(u32::from_le_bytes(self.bytes()?)) != self.member_bytes & 0xFFFF_FFFF {
             return Err(self.damage("has a wrong length"));
         }
-        self.state = State::Next;
+        self.state = GzipState::Next;
         Ok(())
     }
 }
 
 impl Read for GzipReader {
     fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
-        while self.ready.is_empty() && self.state != State::End {
+        while self.ready.is_empty() && self.state != GzipState::End {
             match self.state {
-                State::First => self.header()?,
-                State::Next => self.next()?,
-                State::Body => self.inflate()?,
-                State::Trailer => self.trailer()?,
-                State::End => {}
+                GzipState::First => self.header()?,
+                GzipState::Next => self.next()?,
+                GzipState::Body => self.inflate()?,
+                GzipState::Trailer => self.trailer()?,
+                GzipState::End => {}
             }
         }
         let count = self.ready.len().min(output.len());

@@ -1,10 +1,10 @@
 //! Compressed archives as streams of what is in them: gzip, xz and zstd, recognised by their first bytes.
 //!
 //! Several members, streams or frames in a row are one stream. Checksums are verified. Memory is bounded by a
-//! constant for each kind, whatever a header asks for. Damage is reported as a [`Damage`] inside the
+//! constant for each kind, whatever a header asks for. Damage is reported as a [`CorruptStream`] inside the
 //! [`io::Error`], with the byte of the compressed stream.
 
-mod counted;
+mod counting_reader;
 mod crc32;
 mod gzip;
 mod xz;
@@ -13,7 +13,7 @@ mod zstd;
 use std::fmt;
 use std::io::{self, Read};
 
-pub(super) use counted::Counted;
+pub(super) use counting_reader::CountingReader;
 
 /// How an archive is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Compression {
     }
 
     /// What `input` says at its start, of which nothing is used up.
-    pub(super) fn recognise(input: &mut Counted) -> io::Result<Self> {
+    pub(super) fn detect(input: &mut CountingReader) -> io::Result<Self> {
         Ok(Self::of(input.peek(MAGIC_BYTES_MAX)?))
     }
 
@@ -63,7 +63,7 @@ impl Compression {
     }
 
     /// The stream inside `input`.
-    pub(super) fn reader(self, input: Counted) -> Box<dyn Read + Send> {
+    pub(super) fn reader(self, input: CountingReader) -> Box<dyn Read + Send> {
         match self {
             Self::Plain => Box::new(input),
             Self::Gzip => Box::new(gzip::GzipReader::new(input)),
@@ -75,27 +75,27 @@ impl Compression {
 
 /// A compressed stream is not what it should be.
 #[derive(Debug)]
-pub(super) struct Damage {
+pub(super) struct CorruptStream {
     /// What is wrong.
     pub(super) what: String,
     /// The byte of the compressed stream at which it was noticed.
     pub(super) offset: u64,
 }
 
-impl Damage {
+impl CorruptStream {
     /// The same as an error of reading.
     fn error(what: impl Into<String>, offset: u64) -> io::Error {
         io::Error::new(io::ErrorKind::InvalidData, Self { what: what.into(), offset })
     }
 }
 
-impl fmt::Display for Damage {
+impl fmt::Display for CorruptStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at byte {} of the compressed stream", self.what, self.offset)
     }
 }
 
-impl std::error::Error for Damage {}
+impl std::error::Error for CorruptStream {}
 
 #[cfg(test)]
 mod tests;

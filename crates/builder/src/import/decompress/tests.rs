@@ -4,7 +4,7 @@ use std::io::{Cursor, Read};
 use std::path::Path;
 
 use super::crc32::Crc32;
-use super::{Compression, Counted};
+use super::{Compression, CountingReader};
 
 fn made(name: &str) -> Vec<u8> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/tar");
@@ -22,15 +22,15 @@ const MADE: [&str; 6] = [
 
 /// What is in a stream that comes in pieces of `step` bytes.
 fn decode(bytes: &[u8], step: usize) -> Result<Vec<u8>, String> {
-    struct Slow(Cursor<Vec<u8>>, usize);
-    impl Read for Slow {
+    struct SlowReader(Cursor<Vec<u8>>, usize);
+    impl Read for SlowReader {
         fn read(&mut self, output: &mut [u8]) -> std::io::Result<usize> {
             let count = output.len().min(self.1);
             self.0.read(&mut output[..count])
         }
     }
-    let mut input = Counted::new(Box::new(Slow(Cursor::new(bytes.to_vec()), step)));
-    let compression = Compression::recognise(&mut input).unwrap();
+    let mut input = CountingReader::new(Box::new(SlowReader(Cursor::new(bytes.to_vec()), step)));
+    let compression = Compression::detect(&mut input).unwrap();
     let mut output = Vec::new();
     match compression.reader(input).read_to_end(&mut output) {
         Ok(_) => Ok(output),

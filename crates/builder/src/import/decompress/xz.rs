@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use lzma_rust2::XzReader;
 
-use super::{Counted, Damage};
+use super::{CorruptStream, CountingReader};
 
 /// What a stream may ask for, in KiB: `xz -9` needs 65 MiB, and a dictionary of 256 MiB is taken, too. Above
 /// that a header of a few bytes would decide about the memory of the host.
@@ -12,11 +12,11 @@ const MEMORY_KIB_MAX: u32 = (256 << 10) + (4 << 10);
 
 /// The stream inside an xz file.
 pub(super) struct XzStream {
-    inner: XzReader<Counted>,
+    inner: XzReader<CountingReader>,
 }
 
 impl XzStream {
-    pub(super) fn new(input: Counted) -> Self {
+    pub(super) fn new(input: CountingReader) -> Self {
         Self { inner: XzReader::new_mem_limit(input, true, MEMORY_KIB_MAX) }
     }
 }
@@ -31,7 +31,7 @@ impl Read for XzStream {
             | io::ErrorKind::Unsupported
             | io::ErrorKind::Other => {
                 let at = self.inner.inner().position();
-                Damage::error(format!("the xz data cannot be decoded ({error})"), at)
+                CorruptStream::error(format!("the xz data cannot be decoded ({error})"), at)
             }
             _ => error,
         })

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use xxhash_rust::xxh64::Xxh64;
 
-use super::{Counted, Damage};
+use super::{CorruptStream, CountingReader};
 
 /// What a frame may ask for: `zstd --ultra -22` and `--long=27` need it, and the `zstd` command takes no more
 /// without being told so.
@@ -13,7 +13,7 @@ const WINDOW_BYTES_MAX: u64 = 128 << 20;
 
 /// What comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ZstdState {
     /// A frame, or the end.
     Start {
         is_first: bool,
@@ -25,28 +25,28 @@ enum State {
 
 /// The stream inside a zstd file.
 pub(super) struct ZstdReader {
-    input: Counted,
+    input: CountingReader,
     decoder: FrameDecoder,
-    state: State,
+    state: ZstdState,
     checksum: Xxh64,
     frame_bytes: u64,
 }
 
 impl ZstdReader {
-    pub(super) fn new(input: Counted) -> Self {
+    pub(super) fn new(input: CountingReader) -> Self {
         let mut decoder = FrameDecoder::new();
         decoder.set_max_window_size(WINDOW_BYTES_MAX);
-        let state = State::Start { is_first: true };
+        let state = ZstdState::Start { is_first: true };
         Self { input, decoder, state, checksum: Xxh64::new(0), frame_bytes: 0 }
     }
 
     fn damage(&self, what: &str) -> io::Error {
-        Damage::error(format!("the zstd data {what}"), self.input.position())
+        CorruptStream::error(format!("the zstd data {what}"), self.input.position())
     }
 
     fn start(&mut self, is_first: bool) -> io::Result<()> {
         match *self.input.peek(4)? {
-            [] if !is_first => self.state = State::End,
+            [] if !is_first => self.state = ZstdState::End,
             [0x28, 0xB5, 0x2F, 0xFD] => {
                 if let Err(error) = self.decoder.reset(&mut self.input) {
                     return Err(
@@ -54,11 +54,11 @@ impl ZstdReader {
                     );
                 }
                 (self.checksum, self.frame_bytes) = (Xxh64::new(0), 0);
-                self.state = State::Frame;
+                self.state = ZstdState::Frame;
             }
             [0x50..=0x5F, 0x2A, 0x4D, 0x18] => {
                 self.skip_frame()?;
-                self.state = State::Start { is_first: false };
+                self.state = ZstdState::Start { is_first: false };
             }
             _ => return Err(self.damage("has no frame where one should begin")),
         }
@@ -79,7 +79,7 @@ impl ZstdReader {
                 return Err(self.damage("ends too early"));
             }
             let count = ready.min(usize::try_from(left).unwrap_or(usize::MAX));
-            self.input.use_up(count);
+            self.input.consume(count);
             left -= count as u64;
         }
         Ok(())
@@ -106,7 +106,7 @@ impl ZstdReader {
         if self.decoder.get_checksum_from_data().is_some_and(|kept| u64::from(kept) != checksum) {
             return Err(self.damage("has a frame with a wrong checksum"));
         }
-        self.state = State::Start { is_first: false };
+        self.state = ZstdState::Start { is_first: false };
         Ok(())
     }
 }
@@ -118,9 +118,9 @@ impl Read for ZstdReader {
         }
         loop {
             match self.state {
-                State::End => return Ok(0),
-                State::Start { is_first } => self.start(is_first)?,
-                State::Frame => {
+                ZstdState::End => return Ok(0),
+                ZstdState::Start { is_first } => self.start(is_first)?,
+                ZstdState::Frame => {
                     self.decode()?;
                     let count = self.decoder.read(output)?;
                     if count == 0 {

@@ -8,30 +8,30 @@ use rustix::io::{Errno, Result};
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// The entries of one directory after the other. Names stand in one piece of memory, which is used again.
-pub(super) struct Listing {
+pub(super) struct DirectoryListing {
     buffer: Vec<u8>,
     names: Vec<u8>,
-    entries: Vec<Entry>,
+    entries: Vec<ListedEntry>,
 }
 
 /// Where a name stands, and what the directory says of it.
 #[derive(Clone, Copy)]
-struct Entry {
+struct ListedEntry {
     start: usize,
     end: usize,
-    hint: Hint,
+    hint: TypeHint,
 }
 
 /// What the directory itself says of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hint {
+pub(super) enum TypeHint {
     /// It is a directory.
     Directory,
     /// It is something else, or the file system does not say.
     Other,
 }
 
-impl Listing {
+impl DirectoryListing {
     pub(super) fn new() -> Self {
         Self { buffer: Vec::with_capacity(BUFFER_BYTES), names: Vec::new(), entries: Vec::new() }
     }
@@ -60,12 +60,12 @@ impl Listing {
                 continue;
             }
             let hint = match entry.file_type() {
-                FileType::Directory => Hint::Directory,
-                _ => Hint::Other,
+                FileType::Directory => TypeHint::Directory,
+                _ => TypeHint::Other,
             };
             let start = self.names.len();
             self.names.extend_from_slice(name);
-            self.entries.push(Entry { start, end: self.names.len(), hint });
+            self.entries.push(ListedEntry { start, end: self.names.len(), hint });
         }
         let names = &self.names;
         self.entries.sort_unstable_by_key(|entry| names.get(entry.start..entry.end));
@@ -73,7 +73,7 @@ impl Listing {
     }
 
     /// Names and what the directory says of them, in byte order.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (&[u8], Hint)> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&[u8], TypeHint)> {
         self.entries
             .iter()
             .filter_map(|entry| Some((self.names.get(entry.start..entry.end)?, entry.hint)))

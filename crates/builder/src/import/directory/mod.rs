@@ -7,12 +7,12 @@ mod tests;
 mod walk;
 mod xattr_reader;
 
-pub use options::{DirectoryOptions, HardLinks, Unreadable};
+pub use options::{DirectoryOptions, HardLinkPolicy, UnreadablePolicy};
 
 use std::path::Path;
 
 use crate::tree::Tree;
-use crate::{Phase, Result, Watch};
+use crate::{BuildObserver, BuildPhase, Result};
 
 /// The tree below the directory `source`, whose contents stay where they are: they are read when the
 /// image is built, and compared with what they were now.
@@ -24,16 +24,16 @@ use crate::{Phase, Result, Watch};
 /// of `/proc`, which must be mounted unless none are wanted.
 ///
 /// # Errors
-/// What cannot be listed, examined or opened, by its path, unless [`Unreadable::LeaveOut`]; an entry that
+/// What cannot be listed, examined or opened, by its path, unless [`UnreadablePolicy::LeaveOut`]; an entry that
 /// is another one by the time it is opened; a name or a device number that the format cannot store;
-/// [`ErrorKind::Stopped`](crate::ErrorKind::Stopped).
+/// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
 pub fn from_directory(
     source: &Path,
     options: &DirectoryOptions,
-    watch: &dyn Watch,
+    observer: &dyn BuildObserver,
 ) -> Result<Tree> {
-    watch.phase(Phase::Import);
-    let mut tree = walk::Walk::new(source, options, watch)?.run()?;
+    observer.phase(BuildPhase::Import);
+    let mut tree = walk::DirectoryWalk::new(source, options, observer)?.run()?;
     options.adjustments.apply(&mut tree)?;
     Ok(tree)
 }

@@ -1,23 +1,23 @@
 //! What an import of a directory is asked for.
 
-use crate::import::adjust::{Adjustments, Exclusions};
+use crate::import::adjust::{Adjustments, ExcludePatterns};
 
 /// How to import a directory. The default takes everything as it is, and fails at what it cannot read.
 #[derive(Clone, Debug, Default)]
 pub struct DirectoryOptions {
     /// What to leave out.
-    pub exclusions: Exclusions,
+    pub exclusions: ExcludePatterns,
     /// What to change.
     pub adjustments: Adjustments,
     /// What becomes of hard links.
-    pub hard_links: HardLinks,
+    pub hard_links: HardLinkPolicy,
     /// What becomes of entries that cannot be read.
-    pub unreadable: Unreadable,
+    pub unreadable: UnreadablePolicy,
 }
 
 /// What becomes of an inode with several names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HardLinks {
+pub enum HardLinkPolicy {
     /// One inode with several names.
     #[default]
     Joined,
@@ -27,7 +27,7 @@ pub enum HardLinks {
 
 /// What becomes of an entry that cannot be read, or is not what it was when its directory was listed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unreadable {
+pub enum UnreadablePolicy {
     /// The import fails.
     #[default]
     Fail,

@@ -11,15 +11,16 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
-use super::listing::{Hint, Listing};
-use super::options::{DirectoryOptions, HardLinks, Unreadable};
-use super::xattr_reader::{Found, XattrReader, Xattrs};
-use crate::import::adjust::XattrChoice;
+use super::listing::{DirectoryListing, TypeHint};
+use super::options::{DirectoryOptions, HardLinkPolicy, UnreadablePolicy};
+use super::xattr_reader::{XattrReader, XattrValues, Xattrs};
+use crate::import::adjust::XattrFilter;
 use crate::import::host_file::{
-    HostFile, HostPlace, SourceDirectory, SourceRoot, Spread, Stamp, changed, input,
+    DataRanges, FileFingerprint, HostFile, HostLocation, SourceDirectory, SourceRoot, changed,
+    input,
 };
-use crate::tree::{Content, Kind, Metadata, Node, NodeId, Timestamp, Tree};
-use crate::{Error, ErrorKind, Result, Watch};
+use crate::tree::{Content, Metadata, Node, NodeId, NodeKind, Timestamp, Tree};
+use crate::{BuildObserver, Error, ErrorKind, Result};
 
 /// How many directories are held open at most, of those that the walk is in. The upper ones of a deeper
 /// path are closed and opened again on the way back.
@@ -33,30 +34,30 @@ const MAJOR_MAX: u32 = (1 << 12) - 1;
 const MINOR_MAX: u32 = (1 << 20) - 1;
 
 /// A walk under way.
-pub(super) struct Walk<'a> {
+pub(super) struct DirectoryWalk<'a> {
     root: Arc<SourceRoot>,
     options: &'a DirectoryOptions,
-    watch: &'a dyn Watch,
+    observer: &'a dyn BuildObserver,
     tree: Tree,
     directories: Vec<SourceDirectory>,
     /// The inodes with several names by device and inode number.
     links: HashMap<((u32, u32), u64), NodeId>,
     /// The directories that the walk is in and has not gone through, outermost first.
-    frames: Vec<Frame>,
+    frames: Vec<WalkFrame>,
     /// So many of the outermost frames are closed.
     closed_frames: usize,
     /// Where the walk is, relative to the root.
     path: Vec<u8>,
-    listing: Listing,
+    listing: DirectoryListing,
     xattrs: XattrReader,
 }
 
 /// A directory with subdirectories that have not been walked through.
-struct Frame {
-    place: Place,
+struct WalkFrame {
+    place: DirectoryPosition,
     fd: Option<OwnedFd>,
     /// Identity, to know it again.
-    stamp: Stamp,
+    fingerprint: FileFingerprint,
     /// The bytes of its path.
     path_bytes: usize,
     pending: std::vec::IntoIter<Box<[u8]>>,
@@ -64,29 +65,29 @@ struct Frame {
 
 /// A directory of the source, in both its roles.
 #[derive(Clone, Copy)]
-struct Place {
+struct DirectoryPosition {
     node: NodeId,
     /// Its number in the table of directories.
     number: u32,
 }
 
 /// What becomes of an entry of a listing.
-enum Entry {
+enum AddedEntry {
     /// It is part of the tree, or left out.
     Done,
     /// It is a directory, to be walked through later.
     Directory,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> DirectoryWalk<'a> {
     pub(super) fn new(
         source: &Path,
         options: &'a DirectoryOptions,
-        watch: &'a dyn Watch,
+        observer: &'a dyn BuildObserver,
     ) -> Result<Self> {
         let root = SourceRoot::open(source)
             .map_err(|errno| input("cannot open the directory", errno).at(source))?;
-        if options.adjustments.xattrs != XattrChoice::None && !XattrReader::has_proc(root.fd()) {
+        if options.adjustments.xattrs != XattrFilter::None && !XattrReader::has_proc(root.fd()) {
             let missing = input("cannot read xattrs without /proc", Errno::NOENT);
             return Err(missing.at("/proc/self/fd"));
         }
@@ -95,14 +96,14 @@ impl<'a> Walk<'a> {
         Ok(Self {
             root: Arc::new(root),
             options,
-            watch,
+            observer,
             tree: Tree::new(metadata(&status, Xattrs::new())),
             directories: Vec::new(),
             links: HashMap::new(),
             frames: Vec::new(),
             closed_frames: 0,
             path: Vec::new(),
-            listing: Listing::new(),
+            listing: DirectoryListing::new(),
             xattrs: XattrReader::new(),
         })
     }
@@ -132,14 +133,14 @@ impl<'a> Walk<'a> {
 
     /// Walks into the subdirectory `name` of the innermost frame.
     fn descend(&mut self, name: &[u8]) -> Result<()> {
-        if self.watch.should_stop() {
-            return Err(Error::new(ErrorKind::Stopped));
+        if self.observer.should_stop() {
+            return Err(Error::new(ErrorKind::Cancelled));
         }
         let reopened = self.reopen_innermost();
         push_part(&mut self.path, name);
         let result = match (reopened, self.frames.last()) {
             (Err(error), _) => Err(self.here(error)),
-            (Ok(()), Some(Frame { place, fd: Some(fd), pending, .. })) => {
+            (Ok(()), Some(WalkFrame { place, fd: Some(fd), pending, .. })) => {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let opened = rustix::fs::openat(fd, name, flags, Mode::empty());
                 let parent = *place;
@@ -169,7 +170,7 @@ impl<'a> Walk<'a> {
             .open_below(&self.path, OFlags::RDONLY | OFlags::DIRECTORY)
             .map_err(unopened_directory)?;
         let status = open_status(fd.as_fd()).map_err(unexamined)?;
-        if !same_inode(&Stamp::of(&status), &frame.stamp) {
+        if !same_inode(&FileFingerprint::of(&status), &frame.fingerprint) {
             return Err(changed("another directory took the place of its parent".to_owned()));
         }
         frame.fd = Some(fd);
@@ -179,14 +180,14 @@ impl<'a> Walk<'a> {
 
     /// Adds the directory that is open as `fd` and all that it holds but subdirectories, which are left
     /// to a frame. `parent` and the name in it are missing for the root only.
-    fn enter(&mut self, fd: OwnedFd, parent: Option<(Place, &[u8])>) -> Result<()> {
+    fn enter(&mut self, fd: OwnedFd, parent: Option<(DirectoryPosition, &[u8])>) -> Result<()> {
         let status =
             open_status(fd.as_fd()).map_err(|errno| self.here(input("cannot examine", errno)))?;
         let choice = &self.options.adjustments.xattrs;
         let xattrs = match choice {
-            XattrChoice::None => Xattrs::new(),
+            XattrFilter::None => Xattrs::new(),
             _ => match self.xattrs.of_open(&fd, choice) {
-                Ok(found) => self.told(found),
+                Ok(found) => self.readable(found),
                 Err(errno) => return Err(self.here(input("cannot read xattrs", errno))),
             },
         };
@@ -198,10 +199,10 @@ impl<'a> Walk<'a> {
         if pending.is_empty() {
             return Ok(());
         }
-        self.frames.push(Frame {
+        self.frames.push(WalkFrame {
             place,
             fd: Some(fd),
-            stamp: Stamp::of(&status),
+            fingerprint: FileFingerprint::of(&status),
             path_bytes: self.path.len(),
             pending: pending.into_iter(),
         });
@@ -218,8 +219,8 @@ impl<'a> Walk<'a> {
     fn add_directory(
         &mut self,
         metadata: Metadata,
-        parent: Option<(Place, &[u8])>,
-    ) -> Result<Place> {
+        parent: Option<(DirectoryPosition, &[u8])>,
+    ) -> Result<DirectoryPosition> {
         let number = u32::try_from(self.directories.len()).map_err(|_| {
             Error::new(ErrorKind::Unsupported("more than 4,294,967,295 directories".to_owned()))
         })?;
@@ -235,25 +236,29 @@ impl<'a> Walk<'a> {
             }
         };
         self.directories.push(SourceDirectory { parent, name: name.into() });
-        Ok(Place { node, number })
+        Ok(DirectoryPosition { node, number })
     }
 
     /// Adds what is listed, and returns the names of the subdirectories.
-    fn add_entries(&mut self, fd: BorrowedFd<'_>, place: Place) -> Result<Vec<Box<[u8]>>> {
+    fn add_entries(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        place: DirectoryPosition,
+    ) -> Result<Vec<Box<[u8]>>> {
         let mut pending = Vec::new();
         let directory_bytes = self.path.len();
         // Taken out while its names are in use.
-        let listing = std::mem::replace(&mut self.listing, Listing::empty());
+        let listing = std::mem::replace(&mut self.listing, DirectoryListing::empty());
         for (name, hint) in listing.entries() {
             push_part(&mut self.path, name);
             if !self.options.exclusions.excludes(&self.path) {
                 let entry = match hint {
-                    Hint::Directory => Ok(Entry::Directory),
-                    Hint::Other => self.add_entry(fd, place, name),
+                    TypeHint::Directory => Ok(AddedEntry::Directory),
+                    TypeHint::Other => self.add_entry(fd, place, name),
                 };
                 match entry {
-                    Ok(Entry::Done) => {}
-                    Ok(Entry::Directory) => pending.push(name.into()),
+                    Ok(AddedEntry::Done) => {}
+                    Ok(AddedEntry::Directory) => pending.push(name.into()),
                     Err(error) => self.leave_out(error)?,
                 }
             }
@@ -264,17 +269,22 @@ impl<'a> Walk<'a> {
     }
 
     /// Adds an entry, unless it is a directory.
-    fn add_entry(&mut self, fd: BorrowedFd<'_>, place: Place, name: &[u8]) -> Result<Entry> {
+    fn add_entry(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        place: DirectoryPosition,
+        name: &[u8],
+    ) -> Result<AddedEntry> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
         let status = rustix::fs::statx(fd, name, flags, StatxFlags::BASIC_STATS)
             .map_err(|errno| self.here(unexamined(errno)))?;
-        let stamp = Stamp::of(&status);
+        let fingerprint = FileFingerprint::of(&status);
         let file_type = FileType::from_raw_mode(status.stx_mode.into());
         if file_type == FileType::Directory {
-            return Ok(Entry::Directory);
+            return Ok(AddedEntry::Directory);
         }
-        let is_shared = status.stx_nlink > 1 && self.options.hard_links == HardLinks::Joined;
-        let identity = (stamp.device, stamp.inode);
+        let is_shared = status.stx_nlink > 1 && self.options.hard_links == HardLinkPolicy::Joined;
+        let identity = (fingerprint.device, fingerprint.inode);
         let known = if is_shared { self.links.get(&identity).copied() } else { None };
         let node = match known {
             Some(node) => node,
@@ -287,38 +297,38 @@ impl<'a> Walk<'a> {
             self.links.insert(identity, node);
         }
         self.tree.link(place.node, name, node).map_err(|error| self.here(error))?;
-        Ok(Entry::Done)
+        Ok(AddedEntry::Done)
     }
 
     fn read_node(
         &mut self,
         fd: BorrowedFd<'_>,
-        place: Place,
+        place: DirectoryPosition,
         name: &[u8],
         status: &Statx,
     ) -> Result<Node> {
         let choice = &self.options.adjustments.xattrs;
         let xattrs = match choice {
-            XattrChoice::None => Xattrs::new(),
+            XattrFilter::None => Xattrs::new(),
             _ => match self.xattrs.of_entry(fd, name, choice) {
-                Ok(found) => self.told(found),
+                Ok(found) => self.readable(found),
                 Err(Errno::NOENT) => return Err(self.here(vanished())),
                 Err(errno) => return Err(self.here(input("cannot read xattrs", errno))),
             },
         };
         let kind = match FileType::from_raw_mode(status.stx_mode.into()) {
             FileType::RegularFile => self.file(fd, place, name, status)?,
-            FileType::Symlink => Kind::Symlink(self.target(fd, name)?),
+            FileType::Symlink => NodeKind::Symlink(self.target(fd, name)?),
             FileType::CharacterDevice => {
                 let (major, minor) = self.device(status)?;
-                Kind::CharacterDevice { major, minor }
+                NodeKind::CharacterDevice { major, minor }
             }
             FileType::BlockDevice => {
                 let (major, minor) = self.device(status)?;
-                Kind::BlockDevice { major, minor }
+                NodeKind::BlockDevice { major, minor }
             }
-            FileType::Fifo => Kind::Fifo,
-            FileType::Socket => Kind::Socket,
+            FileType::Fifo => NodeKind::Fifo,
+            FileType::Socket => NodeKind::Socket,
             FileType::Directory | FileType::Unknown => {
                 let mode = status.stx_mode;
                 return Err(self.here(Error::new(ErrorKind::Unsupported(format!(
@@ -329,8 +339,14 @@ impl<'a> Walk<'a> {
         Ok(Node { metadata: metadata(status, xattrs), kind })
     }
 
-    fn file(&self, fd: BorrowedFd<'_>, place: Place, name: &[u8], status: &Statx) -> Result<Kind> {
-        if self.options.unreadable == Unreadable::LeaveOut {
+    fn file(
+        &self,
+        fd: BorrowedFd<'_>,
+        place: DirectoryPosition,
+        name: &[u8],
+        status: &Statx,
+    ) -> Result<NodeKind> {
+        if self.options.unreadable == UnreadablePolicy::LeaveOut {
             let flags = OFlags::RDONLY
                 | OFlags::NOFOLLOW
                 | OFlags::NONBLOCK
@@ -339,14 +355,14 @@ impl<'a> Walk<'a> {
             rustix::fs::openat(fd, name, flags, Mode::empty())
                 .map_err(|errno| self.here(input("cannot open", errno)))?;
         }
-        let stamp = Stamp::of(status);
-        let spread = match status.stx_blocks.saturating_mul(STATUS_BLOCK_BYTES) < stamp.size {
-            true => Spread::Sparse,
-            false => Spread::Dense,
+        let fingerprint = FileFingerprint::of(status);
+        let spread = match status.stx_blocks.saturating_mul(STATUS_BLOCK_BYTES) < fingerprint.size {
+            true => DataRanges::Sparse,
+            false => DataRanges::Dense,
         };
-        let place = HostPlace { directory: place.number, name };
-        let file = HostFile::new(&self.root, &place, stamp, spread);
-        Ok(Kind::File(Content::new(Arc::new(file), stamp.size)))
+        let place = HostLocation { directory: place.number, name };
+        let file = HostFile::new(&self.root, &place, fingerprint, spread);
+        Ok(NodeKind::File(Content::new(Arc::new(file), fingerprint.size)))
     }
 
     fn target(&self, fd: BorrowedFd<'_>, name: &[u8]) -> Result<Box<[u8]>> {
@@ -371,20 +387,20 @@ impl<'a> Walk<'a> {
         )))))
     }
 
-    /// The xattrs that were found; a name without a value is told as a warning, since some file systems
+    /// The xattrs that were found; a name without a value is reported as a warning, since some file systems
     /// list names that nobody can read.
-    fn told(&self, found: Found) -> Xattrs {
+    fn readable(&self, found: XattrValues) -> Xattrs {
         if let Some(name) = found.valueless {
             let how = format!("xattr {} was listed and has no value", name.escape_ascii());
-            self.watch.warn(self.here(changed(how)));
+            self.observer.warn(self.here(changed(how)));
         }
         found.xattrs
     }
 
     /// Leaves an entry out because of `error`, if that is wanted and the entry is to blame.
     fn leave_out(&self, error: Error) -> Result<()> {
-        if self.options.unreadable == Unreadable::LeaveOut && is_about_the_entry(&error) {
-            self.watch.warn(error);
+        if self.options.unreadable == UnreadablePolicy::LeaveOut && is_about_the_entry(&error) {
+            self.observer.warn(error);
             return Ok(());
         }
         Err(error)
@@ -407,7 +423,7 @@ fn open_status(fd: BorrowedFd<'_>) -> rustix::io::Result<Statx> {
     rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)
 }
 
-fn same_inode(one: &Stamp, other: &Stamp) -> bool {
+fn same_inode(one: &FileFingerprint, other: &FileFingerprint) -> bool {
     (one.device, one.inode) == (other.device, other.inode)
 }
 
@@ -460,15 +476,15 @@ fn unopened_directory(errno: Errno) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::NoWatch;
+    use crate::NoopObserver;
 
     #[test]
     fn an_entry_that_vanished_after_the_listing_is_told_by_its_path() {
         let folder = tempfile::tempdir().unwrap();
         let options = DirectoryOptions::default();
-        let mut walk = Walk::new(folder.path(), &options, &NoWatch).unwrap();
+        let mut walk = DirectoryWalk::new(folder.path(), &options, &NoopObserver).unwrap();
         let root = Arc::clone(&walk.root);
-        let place = Place { node: Tree::ROOT, number: 0 };
+        let place = DirectoryPosition { node: Tree::ROOT, number: 0 };
         push_part(&mut walk.path, b"ghost");
         let error = walk.add_entry(root.fd(), place, b"ghost").map(drop).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::SourceChanged { .. }), "{error}");
@@ -482,13 +498,13 @@ mod tests {
         std::fs::create_dir(folder.path().join("dir")).unwrap();
         std::fs::create_dir(folder.path().join("other")).unwrap();
         let options = DirectoryOptions::default();
-        let mut walk = Walk::new(folder.path(), &options, &NoWatch).unwrap();
+        let mut walk = DirectoryWalk::new(folder.path(), &options, &NoopObserver).unwrap();
         push_part(&mut walk.path, b"dir");
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let fd = walk.root.open_below(b"dir", flags).unwrap();
-        walk.frames.push(Frame {
-            place: Place { node: Tree::ROOT, number: 0 },
-            stamp: Stamp::of(&open_status(fd.as_fd()).unwrap()),
+        walk.frames.push(WalkFrame {
+            place: DirectoryPosition { node: Tree::ROOT, number: 0 },
+            fingerprint: FileFingerprint::of(&open_status(fd.as_fd()).unwrap()),
             fd: None,
             path_bytes: walk.path.len(),
             pending: vec![b"sub".as_slice().into()].into_iter(),

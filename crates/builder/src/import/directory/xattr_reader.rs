@@ -7,7 +7,7 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::{Errno, Result};
 
-use crate::import::adjust::XattrChoice;
+use crate::import::adjust::XattrFilter;
 
 /// Linux hands out no longer list and no longer value (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
 const XATTR_BYTES_MAX: usize = 64 << 10;
@@ -27,7 +27,7 @@ pub(super) struct XattrReader {
 
 /// What reading found.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct XattrValues {
     /// Names and values.
     pub(super) xattrs: Xattrs,
     /// A name that was listed and has no value.
@@ -58,7 +58,7 @@ impl XattrReader {
     ///
     /// # Errors
     /// The host refuses, but for file systems that have no xattrs.
-    pub(super) fn of_open(&mut self, fd: impl AsFd, choice: &XattrChoice) -> Result<Found> {
+    pub(super) fn of_open(&mut self, fd: impl AsFd, choice: &XattrFilter) -> Result<XattrValues> {
         let fd = fd.as_fd();
         let listed = rustix::fs::flistxattr(fd, &mut *self.names);
         self.values(listed, choice, |_, name, value| rustix::fs::fgetxattr(fd, name, value))
@@ -72,8 +72,8 @@ impl XattrReader {
         &mut self,
         directory: BorrowedFd<'_>,
         name: &[u8],
-        choice: &XattrChoice,
-    ) -> Result<Found> {
+        choice: &XattrFilter,
+    ) -> Result<XattrValues> {
         self.path.clear();
         write!(self.path, "/proc/self/fd/{}/", directory.as_raw_fd()).map_err(|_| Errno::NOMEM)?;
         self.path.extend_from_slice(name);
@@ -84,15 +84,15 @@ impl XattrReader {
     fn values(
         &mut self,
         listed: Result<usize>,
-        choice: &XattrChoice,
+        choice: &XattrFilter,
         get: impl Fn(&[u8], &[u8], &mut [u8]) -> Result<usize>,
-    ) -> Result<Found> {
+    ) -> Result<XattrValues> {
         let bytes = match listed {
             Ok(bytes) => bytes,
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NODATA) => 0,
             Err(errno) => return Err(errno),
         };
-        let mut found = Found { xattrs: Xattrs::new(), valueless: None };
+        let mut found = XattrValues { xattrs: Xattrs::new(), valueless: None };
         let names = self.names.get(..bytes).unwrap_or_default();
         for name in names.split(|byte| *byte == 0) {
             if name.is_empty() || !choice.keeps(name) {

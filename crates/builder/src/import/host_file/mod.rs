@@ -1,13 +1,13 @@
 //! The content of a regular file that stays where it is on the host, and is read from there whenever it
 //! is asked for. Made by the importer of directories.
 
+mod fingerprint;
 mod root;
-mod stamp;
 #[cfg(test)]
 mod tests;
 
+pub(super) use fingerprint::FileFingerprint;
 pub(super) use root::{SourceDirectory, SourceRoot};
-pub(super) use stamp::Stamp;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{self, OFlags, SeekFrom};
 use rustix::io::Errno;
 
-use crate::tree::{Reader, Store};
+use crate::tree::{ContentReader, ContentSource};
 use crate::{Error, ErrorKind, Result};
 
 /// The most ranges of data that are told apart in one file; what lies behind the last of them counts as
@@ -29,13 +29,13 @@ pub(super) struct HostFile {
     root: Arc<SourceRoot>,
     name: Box<[u8]>,
     directory: u32,
-    spread: Spread,
-    stamp: Stamp,
+    spread: DataRanges,
+    fingerprint: FileFingerprint,
 }
 
 /// Whether a file may have holes, by the blocks that it takes on its file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spread {
+pub(super) enum DataRanges {
     /// Its blocks are enough for all of it.
     Dense,
     /// They are not.
@@ -43,7 +43,7 @@ pub(super) enum Spread {
 }
 
 /// Where a file lies below the root of its source.
-pub(super) struct HostPlace<'a> {
+pub(super) struct HostLocation<'a> {
     /// The directory: an index into the table of the root.
     pub(super) directory: u32,
     /// Its name there.
@@ -53,16 +53,16 @@ pub(super) struct HostPlace<'a> {
 impl HostFile {
     pub(super) fn new(
         root: &Arc<SourceRoot>,
-        place: &HostPlace<'_>,
-        stamp: Stamp,
-        spread: Spread,
+        place: &HostLocation<'_>,
+        fingerprint: FileFingerprint,
+        spread: DataRanges,
     ) -> Self {
         Self {
             root: Arc::clone(root),
             name: place.name.into(),
             directory: place.directory,
             spread,
-            stamp,
+            fingerprint,
         }
     }
 
@@ -79,9 +79,9 @@ impl HostFile {
     }
 
     fn compare(&self, fd: &OwnedFd) -> Result<()> {
-        let now =
-            Stamp::of_open(fd).map_err(|errno| self.located(input("cannot examine", errno)))?;
-        match self.stamp.difference(&now) {
+        let now = FileFingerprint::of_open(fd)
+            .map_err(|errno| self.located(input("cannot examine", errno)))?;
+        match self.fingerprint.difference(&now) {
             None => Ok(()),
             Some(how) => Err(self.located(changed(how))),
         }
@@ -92,23 +92,23 @@ impl HostFile {
     }
 }
 
-impl Store for HostFile {
+impl ContentSource for HostFile {
     fn name(&self) -> String {
         let relative = self.root.relative(self.directory, &self.name);
         self.root.host_path(&relative).display().to_string()
     }
 
-    fn open(&self) -> Result<Box<dyn Reader>> {
+    fn open(&self) -> Result<Box<dyn ContentReader>> {
         let fd = self.open_unchanged()?;
         Ok(Box::new(HostReader { file: self.clone(), fd }))
     }
 
     fn data_ranges(&self) -> Result<Vec<Range<u64>>> {
-        let bytes = self.stamp.size;
+        let bytes = self.fingerprint.size;
         if bytes == 0 {
             return Ok(Vec::new());
         }
-        if self.spread == Spread::Dense {
+        if self.spread == DataRanges::Dense {
             return Ok(std::iter::once(0..bytes).collect());
         }
         let fd = self.open_unchanged()?;
@@ -125,7 +125,7 @@ struct HostReader {
     fd: OwnedFd,
 }
 
-impl Reader for HostReader {
+impl ContentReader for HostReader {
     fn read_exact_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let mut at = offset;
         let mut left = buffer;
@@ -154,8 +154,10 @@ impl Reader for HostReader {
 impl HostReader {
     /// The file ends at `at`, or earlier, and more was wanted.
     fn ended(&self, at: u64) -> Error {
-        let how =
-            format!("it ends here, and it had {} bytes when it was imported", self.file.stamp.size);
+        let how = format!(
+            "it ends here, and it had {} bytes when it was imported",
+            self.file.fingerprint.size
+        );
         self.file.located(changed(how)).at_byte(at)
     }
 }

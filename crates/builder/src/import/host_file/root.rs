@@ -17,7 +17,7 @@ const PATH_MAX_BYTES: usize = 4_000;
 pub(in crate::import) struct SourceRoot {
     path: PathBuf,
     fd: OwnedFd,
-    resolution: Resolution,
+    resolution: PathResolution,
     directories: OnceLock<Box<[SourceDirectory]>>,
 }
 
@@ -34,7 +34,7 @@ pub(in crate::import) struct SourceDirectory {
 
 /// Who looks up the parts of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Resolution {
+pub(super) enum PathResolution {
     /// The kernel, in one call (`openat2`, Linux 5.6).
     Kernel,
     /// We, one after the other.
@@ -56,14 +56,14 @@ impl SourceRoot {
         let probe = OFlags::PATH | OFlags::DIRECTORY;
         // A filter of system calls may answer with any error: then by parts, too.
         let resolution = match open_by_kernel(fd.as_fd(), b".", probe) {
-            Ok(_) => Resolution::Kernel,
-            Err(_) => Resolution::Parts,
+            Ok(_) => PathResolution::Kernel,
+            Err(_) => PathResolution::Parts,
         };
         Ok(Self { path: path.to_path_buf(), fd, resolution, directories: OnceLock::new() })
     }
 
     #[cfg(test)]
-    pub(super) fn with_resolution(mut self, resolution: Resolution) -> Self {
+    pub(super) fn with_resolution(mut self, resolution: PathResolution) -> Self {
         self.resolution = resolution;
         self
     }
@@ -113,8 +113,8 @@ impl SourceRoot {
         loop {
             let at = held.as_ref().map_or(self.fd.as_fd(), AsFd::as_fd);
             let piece = match self.resolution {
-                Resolution::Kernel => PATH_MAX_BYTES,
-                Resolution::Parts => 0,
+                PathResolution::Kernel => PATH_MAX_BYTES,
+                PathResolution::Parts => 0,
             };
             let Some((head, tail)) = split(rest, piece) else {
                 return self.open_piece(at, rest, flags);
@@ -126,8 +126,8 @@ impl SourceRoot {
 
     fn open_piece(&self, at: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
         match self.resolution {
-            Resolution::Kernel => open_by_kernel(at, path, flags),
-            Resolution::Parts => {
+            PathResolution::Kernel => open_by_kernel(at, path, flags),
+            PathResolution::Parts => {
                 let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 rustix::fs::openat(at, path, flags, Mode::empty())
             }

@@ -7,20 +7,20 @@ use std::path::PathBuf;
 use rustix::fs::AtFlags;
 use tempfile::TempDir;
 
-use super::root::Resolution;
+use super::root::PathResolution;
 use super::*;
 use crate::ErrorKind;
 
 const TEXT: &[u8] = b"the quick brown fox";
 
 /// A source with one file, `one/two/file`.
-struct Bed {
+struct HostFixture {
     folder: TempDir,
     root: Arc<SourceRoot>,
 }
 
-impl Bed {
-    fn new(resolution: Resolution, content: &[u8]) -> Self {
+impl HostFixture {
+    fn new(resolution: PathResolution, content: &[u8]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("source/one/two")).unwrap();
         let source = folder.path().join("source");
@@ -37,18 +37,23 @@ impl Bed {
 
     fn file(&self) -> HostFile {
         let status = rustix::fs::stat(self.path()).unwrap();
-        let stamp = Stamp::of_open(File::open(self.path()).unwrap()).unwrap();
-        let spread = match status.st_blocks.cast_unsigned() * 512 < stamp.size {
-            true => Spread::Sparse,
-            false => Spread::Dense,
+        let fingerprint = FileFingerprint::of_open(File::open(self.path()).unwrap()).unwrap();
+        let spread = match status.st_blocks.cast_unsigned() * 512 < fingerprint.size {
+            true => DataRanges::Sparse,
+            false => DataRanges::Dense,
         };
-        HostFile::new(&self.root, &HostPlace { directory: 2, name: b"file" }, stamp, spread)
+        HostFile::new(
+            &self.root,
+            &HostLocation { directory: 2, name: b"file" },
+            fingerprint,
+            spread,
+        )
     }
 }
 
-fn both(check: impl Fn(Bed)) {
-    for resolution in [Resolution::Kernel, Resolution::Parts] {
-        check(Bed::new(resolution, TEXT));
+fn both(check: impl Fn(HostFixture)) {
+    for resolution in [PathResolution::Kernel, PathResolution::Parts] {
+        check(HostFixture::new(resolution, TEXT));
     }
 }
 
@@ -61,9 +66,9 @@ fn how(error: &Error) -> &str {
 
 #[test]
 fn a_file_is_read_where_asked_and_named_by_its_path() {
-    both(|bed| {
-        let file = bed.file();
-        assert_eq!(file.name(), bed.path().display().to_string());
+    both(|fixture| {
+        let file = fixture.file();
+        assert_eq!(file.name(), fixture.path().display().to_string());
         let mut reader = file.open().unwrap();
         let mut buffer = [0; 5];
         reader.read_exact_at(4, &mut buffer).unwrap();
@@ -75,12 +80,12 @@ fn a_file_is_read_where_asked_and_named_by_its_path() {
 
 #[test]
 fn a_file_that_shrinks_while_it_is_read_is_told_with_the_byte() {
-    both(|bed| {
-        let mut reader = bed.file().open().unwrap();
-        File::options().write(true).open(bed.path()).unwrap().set_len(7).unwrap();
+    both(|fixture| {
+        let mut reader = fixture.file().open().unwrap();
+        File::options().write(true).open(fixture.path()).unwrap().set_len(7).unwrap();
         let error = reader.read_exact_at(4, &mut [0; 10]).unwrap_err();
         assert_eq!(how(&error), "it ends here, and it had 19 bytes when it was imported");
-        assert_eq!((error.path(), error.offset()), (bed.path().as_path(), Some(7)));
+        assert_eq!((error.path(), error.offset()), (fixture.path().as_path(), Some(7)));
         let error = reader.check_unchanged().unwrap_err();
         assert_eq!(how(&error), "its size was 19 bytes and is 7");
     });
@@ -88,15 +93,15 @@ fn a_file_that_shrinks_while_it_is_read_is_told_with_the_byte() {
 
 #[test]
 fn a_file_that_was_written_to_is_told_by_its_time() {
-    both(|bed| {
-        let file = bed.file();
+    both(|fixture| {
+        let file = fixture.file();
         let mut reader = file.open().unwrap();
-        File::options().write(true).open(bed.path()).unwrap().write_all_at(b"X", 0).unwrap();
+        File::options().write(true).open(fixture.path()).unwrap().write_all_at(b"X", 0).unwrap();
         let times = rustix::fs::Timestamps {
             last_access: rustix::fs::Timespec { tv_sec: 1, tv_nsec: 0 },
             last_modification: rustix::fs::Timespec { tv_sec: 2, tv_nsec: 5 },
         };
-        rustix::fs::utimensat(rustix::fs::CWD, bed.path(), &times, AtFlags::empty()).unwrap();
+        rustix::fs::utimensat(rustix::fs::CWD, fixture.path(), &times, AtFlags::empty()).unwrap();
         for error in [reader.check_unchanged().unwrap_err(), file.open().map(drop).unwrap_err()] {
             assert!(how(&error).starts_with("its modification time was "), "{error}");
             assert!(how(&error).ends_with(" and is 2.000000005"), "{error}");
@@ -106,10 +111,10 @@ fn a_file_that_was_written_to_is_told_by_its_time() {
 
 #[test]
 fn a_file_whose_time_was_set_back_is_told_by_its_change_time() {
-    both(|bed| {
-        let file = bed.file();
-        let before = fs::metadata(bed.path()).unwrap().modified().unwrap();
-        let writable = File::options().write(true).open(bed.path()).unwrap();
+    both(|fixture| {
+        let file = fixture.file();
+        let before = fs::metadata(fixture.path()).unwrap().modified().unwrap();
+        let writable = File::options().write(true).open(fixture.path()).unwrap();
         // The clock of the file system has ticks: write until one has passed.
         let reader = loop {
             writable.write_all_at(b"X", 0).unwrap();
@@ -124,10 +129,10 @@ fn a_file_whose_time_was_set_back_is_told_by_its_change_time() {
 
 #[test]
 fn another_file_in_its_place_is_told() {
-    both(|bed| {
-        let file = bed.file();
-        fs::write(bed.folder.path().join("other"), TEXT).unwrap();
-        fs::rename(bed.folder.path().join("other"), bed.path()).unwrap();
+    both(|fixture| {
+        let file = fixture.file();
+        fs::write(fixture.folder.path().join("other"), TEXT).unwrap();
+        fs::rename(fixture.folder.path().join("other"), fixture.path()).unwrap();
         let error = file.open().map(drop).unwrap_err();
         assert!(how(&error).starts_with("another file took its place"), "{error}");
     });
@@ -135,21 +140,21 @@ fn another_file_in_its_place_is_told() {
 
 #[test]
 fn a_file_that_is_gone_is_told() {
-    both(|bed| {
-        let file = bed.file();
-        fs::remove_file(bed.path()).unwrap();
+    both(|fixture| {
+        let file = fixture.file();
+        fs::remove_file(fixture.path()).unwrap();
         let error = file.open().map(drop).unwrap_err();
         assert_eq!(how(&error), "it is gone");
-        assert_eq!(error.path(), bed.path());
+        assert_eq!(error.path(), fixture.path());
     });
 }
 
 #[test]
 fn a_symlink_in_place_of_the_file_is_not_followed() {
-    both(|bed| {
-        let file = bed.file();
-        fs::rename(bed.path(), bed.folder.path().join("moved")).unwrap();
-        symlink(bed.folder.path().join("moved"), bed.path()).unwrap();
+    both(|fixture| {
+        let file = fixture.file();
+        fs::rename(fixture.path(), fixture.folder.path().join("moved")).unwrap();
+        symlink(fixture.folder.path().join("moved"), fixture.path()).unwrap();
         let error = file.open().map(drop).unwrap_err();
         assert_eq!(how(&error), "it, or a directory above it, is a symlink now");
     });
@@ -157,10 +162,10 @@ fn a_symlink_in_place_of_the_file_is_not_followed() {
 
 #[test]
 fn a_symlink_in_place_of_a_directory_is_not_followed() {
-    both(|bed| {
-        let file = bed.file();
-        let one = bed.folder.path().join("source/one");
-        fs::rename(&one, bed.folder.path().join("moved")).unwrap();
+    both(|fixture| {
+        let file = fixture.file();
+        let one = fixture.folder.path().join("source/one");
+        fs::rename(&one, fixture.folder.path().join("moved")).unwrap();
         symlink("../moved", &one).unwrap();
         let error = file.open().map(drop).unwrap_err();
         assert!(how(&error).contains("a directory above it"), "{error}");
@@ -169,12 +174,12 @@ fn a_symlink_in_place_of_a_directory_is_not_followed() {
 
 #[test]
 fn a_fifo_in_place_of_the_file_holds_up_nobody() {
-    both(|bed| {
-        let file = bed.file();
-        fs::remove_file(bed.path()).unwrap();
+    both(|fixture| {
+        let file = fixture.file();
+        fs::remove_file(fixture.path()).unwrap();
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         let fifo = rustix::fs::FileType::Fifo;
-        rustix::fs::mknodat(rustix::fs::CWD, bed.path(), fifo, mode, 0).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, fixture.path(), fifo, mode, 0).unwrap();
         let error = file.open().map(drop).unwrap_err();
         assert!(how(&error).contains("took its place") || how(&error).contains("size"), "{error}");
     });
@@ -182,12 +187,12 @@ fn a_fifo_in_place_of_the_file_holds_up_nobody() {
 
 #[test]
 fn holes_are_told_where_the_file_system_tells_them() {
-    let bed = Bed::new(Resolution::Kernel, b"");
-    assert!(bed.file().data_ranges().unwrap().is_empty());
-    let sparse = File::options().write(true).open(bed.path()).unwrap();
+    let fixture = HostFixture::new(PathResolution::Kernel, b"");
+    assert!(fixture.file().data_ranges().unwrap().is_empty());
+    let sparse = File::options().write(true).open(fixture.path()).unwrap();
     sparse.set_len(8 << 20).unwrap();
     sparse.write_all_at(TEXT, 4 << 20).unwrap();
-    let file = bed.file();
+    let file = fixture.file();
     let ranges = file.data_ranges().unwrap();
     // Every byte that is no zero lies in a range, and ranges ascend and stay within the file.
     assert!(
@@ -198,8 +203,8 @@ fn holes_are_told_where_the_file_system_tells_them() {
     assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start));
     assert!(ranges.iter().all(|range| range.start < range.end && range.end <= 8 << 20));
     let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
-    if file.spread == Spread::Dense || bytes == 8 << 20 {
-        println!("skipped: {} tells no holes", bed.folder.path().display());
+    if file.spread == DataRanges::Dense || bytes == 8 << 20 {
+        println!("skipped: {} tells no holes", fixture.folder.path().display());
         return;
     }
     assert!(bytes <= 1 << 20, "{ranges:?}");
@@ -210,20 +215,20 @@ fn holes_are_told_where_the_file_system_tells_them() {
 
 #[test]
 fn a_file_of_nothing_but_a_hole_has_no_ranges() {
-    let bed = Bed::new(Resolution::Kernel, b"");
-    File::options().write(true).open(bed.path()).unwrap().set_len(1 << 40).unwrap();
-    let ranges = bed.file().data_ranges().unwrap();
+    let fixture = HostFixture::new(PathResolution::Kernel, b"");
+    File::options().write(true).open(fixture.path()).unwrap().set_len(1 << 40).unwrap();
+    let ranges = fixture.file().data_ranges().unwrap();
     assert!(ranges.is_empty() || ranges == std::iter::once(0..1 << 40).collect::<Vec<_>>());
 }
 
 #[test]
 fn a_dense_file_is_one_range() {
-    both(|bed| {
-        let mut file = bed.file();
-        file.spread = Spread::Dense;
+    both(|fixture| {
+        let mut file = fixture.file();
+        file.spread = DataRanges::Dense;
         let all: Vec<_> = std::iter::once(0..TEXT.len() as u64).collect();
         assert_eq!(file.data_ranges().unwrap(), all);
-        file.spread = Spread::Sparse;
+        file.spread = DataRanges::Sparse;
         assert_eq!(file.data_ranges().unwrap(), all);
     });
 }

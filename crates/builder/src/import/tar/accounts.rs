@@ -30,20 +30,20 @@ impl AccountFiles {
 
 /// Which list a name is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum AccountKind {
     User,
     Group,
 }
 
 /// Accounts, read as far as they were asked for.
 #[derive(Debug, Default)]
-pub(super) struct Accounts {
+pub(super) struct AccountLookup {
     files: Option<AccountFiles>,
     users: Option<HashMap<Vec<u8>, u32>>,
     groups: Option<HashMap<Vec<u8>, u32>>,
 }
 
-impl Accounts {
+impl AccountLookup {
     /// Those that `files` list, or none at all.
     pub(super) fn new(files: Option<AccountFiles>) -> Self {
         Self { files, ..Self::default() }
@@ -53,15 +53,15 @@ impl Accounts {
     ///
     /// # Errors
     /// Nobody has the name, nobody may be asked, or the list cannot be read.
-    pub(super) fn number(&mut self, kind: Kind, name: &[u8]) -> Result<u32, String> {
-        let what = if kind == Kind::User { "user" } else { "group" };
+    pub(super) fn number(&mut self, kind: AccountKind, name: &[u8]) -> Result<u32, String> {
+        let what = if kind == AccountKind::User { "user" } else { "group" };
         let shown = name.escape_ascii();
         let Some(files) = &self.files else {
             return Err(format!("the {what} {shown} has no number"));
         };
         let (path, list) = match kind {
-            Kind::User => (&files.users, &mut self.users),
-            Kind::Group => (&files.groups, &mut self.groups),
+            AccountKind::User => (&files.users, &mut self.users),
+            AccountKind::Group => (&files.groups, &mut self.groups),
         };
         let list = match list {
             Some(list) => list,
@@ -102,14 +102,14 @@ mod tests {
         std::fs::write(&users, lines).unwrap();
         std::fs::write(&groups, "ann:x:5:\n").unwrap();
         let files = AccountFiles { users: users.clone(), groups };
-        let mut accounts = Accounts::new(Some(files));
-        assert_eq!(accounts.number(Kind::User, b"ann"), Ok(1000));
-        assert_eq!(accounts.number(Kind::Group, b"ann"), Ok(5));
+        let mut accounts = AccountLookup::new(Some(files));
+        assert_eq!(accounts.number(AccountKind::User, b"ann"), Ok(1000));
+        assert_eq!(accounts.number(AccountKind::Group, b"ann"), Ok(5));
         for name in [&b"bob"[..], b"odd", b"+", b""] {
-            let told = accounts.number(Kind::User, name).unwrap_err();
+            let told = accounts.number(AccountKind::User, name).unwrap_err();
             assert!(told.ends_with(&format!("is not in {}", users.display())), "{told}");
         }
-        let told = Accounts::new(None).number(Kind::Group, b"ann").unwrap_err();
+        let told = AccountLookup::new(None).number(AccountKind::Group, b"ann").unwrap_err();
         assert_eq!(told, "the group ann has no number");
     }
 
@@ -117,7 +117,7 @@ mod tests {
     fn a_list_that_cannot_be_read_is_named() {
         let nowhere = PathBuf::from("/nowhere/at/all");
         let files = AccountFiles { users: nowhere.clone(), groups: nowhere };
-        let told = Accounts::new(Some(files)).number(Kind::User, b"ann").unwrap_err();
+        let told = AccountLookup::new(Some(files)).number(AccountKind::User, b"ann").unwrap_err();
         assert!(told.starts_with("/nowhere/at/all: cannot read it: "), "{told}");
     }
 }

@@ -4,7 +4,7 @@
 //! in place of the name or behind the permissions, or with a name alone, which is looked up among the accounts
 //! of the host. The bytes are version 2 of `linux/posix_acl_xattr.h`.
 
-use super::accounts::{Accounts, Kind};
+use super::accounts::{AccountKind, AccountLookup};
 
 /// The number where an entry has none.
 const NO_ID: u32 = u32::MAX;
@@ -18,10 +18,10 @@ const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
 /// Tag, number and permissions, so that the order of the fields is that of the xattr.
-type Entry = (u16, u32, u16);
+type AclEntry = (u16, u32, u16);
 
 /// The value of the xattr; `None` if the text says no more than permission bits do, as Linux keeps none then.
-pub(super) fn parse(text: &[u8], accounts: &mut Accounts) -> Result<Option<Vec<u8>>, String> {
+pub(super) fn parse(text: &[u8], accounts: &mut AccountLookup) -> Result<Option<Vec<u8>>, String> {
     let mut entries = Vec::new();
     for line in text.split(|byte| matches!(byte, b',' | b'\n')) {
         let line = line.split(|byte| *byte == b'#').next().unwrap_or_default().trim_ascii();
@@ -46,7 +46,7 @@ pub(super) fn parse(text: &[u8], accounts: &mut Accounts) -> Result<Option<Vec<u
     Ok(Some(value))
 }
 
-fn entry(line: &[u8], accounts: &mut Accounts) -> Result<Entry, String> {
+fn entry(line: &[u8], accounts: &mut AccountLookup) -> Result<AclEntry, String> {
     let wrong = || format!("\"{}\" is no entry of an ACL", line.escape_ascii());
     let mut fields = line.split(|byte| *byte == b':').map(<[u8]>::trim_ascii);
     let tag = fields.next().unwrap_or_default();
@@ -75,7 +75,7 @@ fn entry(line: &[u8], accounts: &mut Accounts) -> Result<Entry, String> {
             number(qualifier).ok_or_else(wrong)?
         }
         (false, None) => {
-            let kind = if tag == USER { Kind::User } else { Kind::Group };
+            let kind = if tag == USER { AccountKind::User } else { AccountKind::Group };
             let number = accounts.number(kind, qualifier);
             number.map_err(|why| format!("\"{}\": {why}", line.escape_ascii()))?
         }
@@ -105,7 +105,7 @@ fn permission_bits(text: &[u8]) -> Option<u16> {
 }
 
 /// What Linux asks of an ACL: owner, group and others once each, a mask if anybody is named, nobody twice.
-fn check(entries: &[Entry]) -> Result<(), String> {
+fn check(entries: &[AclEntry]) -> Result<(), String> {
     let count = |tag| entries.iter().filter(|entry| entry.0 == tag).count();
     let is_whole = [USER_OBJECT, GROUP_OBJECT, OTHER].iter().all(|tag| count(*tag) == 1);
     let named = count(USER) + count(GROUP);
@@ -144,7 +144,7 @@ mod tests {
             "u::rwx\nu:1001:rw\nu:1000:r\t#effective:r--\ng::r-x\nm:rwx\no:---\n",
         ] {
             assert_eq!(
-                parse(text.as_bytes(), &mut Accounts::default()),
+                parse(text.as_bytes(), &mut AccountLookup::default()),
                 Ok(wanted.clone()),
                 "{text}"
             );
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn what_permission_bits_say_is_left_out() {
         for text in [&b"user::rw-,group::r--,other::r--"[..], b""] {
-            assert_eq!(parse(text, &mut Accounts::default()), Ok(None));
+            assert_eq!(parse(text, &mut AccountLookup::default()), Ok(None));
         }
     }
 
@@ -178,7 +178,7 @@ mod tests {
             ("u::r,g::r,o::r,u:1:r", "an ACL that names somebody needs a mask"),
         ] {
             assert_eq!(
-                parse(text.as_bytes(), &mut Accounts::default()),
+                parse(text.as_bytes(), &mut AccountLookup::default()),
                 Err(wanted.to_owned()),
                 "{text}"
             );

@@ -7,33 +7,33 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use super::sparse::Segment;
-use crate::import::spool::Spooled;
-use crate::tree::{Content, DevicePlace, Part, Reader, Store};
+use super::sparse::SparseExtent;
+use crate::import::spool::SpoolReader;
+use crate::tree::{Content, ContentReader, ContentSource, DeviceAddress, SourceExtent};
 use crate::{Error, ErrorKind, Result};
 
 /// Where the bytes of an archive's files are.
 #[derive(Debug)]
-pub(super) enum Backing {
+pub(super) enum ArchiveBacking {
     /// In the archive, uncompressed, in a file that must stay what it was.
-    File { file: File, stamp: Stamp },
+    File { file: File, fingerprint: ArchiveFingerprint },
     /// In the archive, uncompressed, in memory.
     Bytes(Arc<[u8]>),
     /// In a spool, one file's contents after another's.
-    Spool(Spooled),
+    SpoolWriter(SpoolReader),
     /// Elsewhere: they went by, and whoever has the archive has them.
     Passed,
 }
 
 /// What tells that a file was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(super) struct ArchiveFingerprint {
     pub(super) bytes: u64,
     mtime: (i64, i64),
     ctime: (i64, i64),
 }
 
-impl Stamp {
+impl ArchiveFingerprint {
     pub(super) fn of(metadata: &Metadata) -> Self {
         Self {
             bytes: metadata.len(),
@@ -45,15 +45,15 @@ impl Stamp {
 
 /// An archive whose contents can be read, once it has been read to its end.
 #[derive(Debug)]
-pub(super) struct Archive {
+pub(super) struct TarArchive {
     name: PathBuf,
     /// The device of the tree that it is, if the image is to refer to it.
     device: Option<u16>,
     /// A spool gets here when nothing is added to it any more.
-    backing: OnceLock<Backing>,
+    backing: OnceLock<ArchiveBacking>,
 }
 
-impl Archive {
+impl TarArchive {
     pub(super) fn new(name: PathBuf, device: Option<u16>) -> Self {
         Self { name, device, backing: OnceLock::new() }
     }
@@ -64,7 +64,7 @@ impl Archive {
     }
 
     /// Says where contents are; once.
-    pub(super) fn set_backing(&self, backing: Backing) {
+    pub(super) fn set_backing(&self, backing: ArchiveBacking) {
         let kept = self.backing.set(backing);
         assert!(kept.is_ok(), "an archive lies in one place");
     }
@@ -72,10 +72,10 @@ impl Archive {
     /// Fills `buffer` with the bytes at `place`.
     pub(super) fn read_exact_at(&self, place: u64, buffer: &mut [u8]) -> Result<()> {
         let read = match self.backing.get() {
-            Some(Backing::File { file, .. }) => file.read_exact_at(buffer, place),
-            Some(Backing::Bytes(bytes)) => copy(bytes, place, buffer),
-            Some(Backing::Spool(spooled)) => spooled.read_exact_at(place, buffer),
-            Some(Backing::Passed) => Err(io::Error::other("it went by and was not kept")),
+            Some(ArchiveBacking::File { file, .. }) => file.read_exact_at(buffer, place),
+            Some(ArchiveBacking::Bytes(bytes)) => copy(bytes, place, buffer),
+            Some(ArchiveBacking::SpoolWriter(spooled)) => spooled.read_exact_at(place, buffer),
+            Some(ArchiveBacking::Passed) => Err(io::Error::other("it went by and was not kept")),
             None => Err(io::Error::other("the archive was not read to its end")),
         };
         read.map_err(|source| {
@@ -89,19 +89,21 @@ impl Archive {
 
     /// Whether the file is what it was.
     pub(super) fn check_unchanged(&self) -> Result<()> {
-        let Some(Backing::File { file, stamp }) = self.backing.get() else { return Ok(()) };
+        let Some(ArchiveBacking::File { file, fingerprint }) = self.backing.get() else {
+            return Ok(());
+        };
         let now = match file.metadata() {
-            Ok(metadata) => Stamp::of(&metadata),
+            Ok(metadata) => ArchiveFingerprint::of(&metadata),
             Err(source) => {
                 let kind = ErrorKind::Input { operation: "cannot read", source };
                 return Err(Error::new(kind).at(&self.name));
             }
         };
-        let how = if now.bytes != stamp.bytes {
-            format!("its size was {} bytes and is {}", stamp.bytes, now.bytes)
-        } else if now.mtime != stamp.mtime {
+        let how = if now.bytes != fingerprint.bytes {
+            format!("its size was {} bytes and is {}", fingerprint.bytes, now.bytes)
+        } else if now.mtime != fingerprint.mtime {
             "its modification time is another one".to_owned()
-        } else if now.ctime != stamp.ctime {
+        } else if now.ctime != fingerprint.ctime {
             "its change time is another one".to_owned()
         } else {
             return Ok(());
@@ -118,25 +120,25 @@ fn copy(bytes: &[u8], place: u64, buffer: &mut [u8]) -> io::Result<()> {
 }
 
 /// A regular file of an archive.
-pub(super) struct Member(Arc<Parts>);
+pub(super) struct TarFileContent(Arc<TarFileExtents>);
 
-struct Parts {
-    archive: Arc<Archive>,
+struct TarFileExtents {
+    archive: Arc<TarArchive>,
     name: Box<[u8]>,
-    segments: Box<[Segment]>,
+    segments: Box<[SparseExtent]>,
     bytes: u64,
 }
 
 /// The content of the file `name` of `bytes` bytes.
 pub(super) fn content(
-    archive: &Arc<Archive>,
+    archive: &Arc<TarArchive>,
     name: &[u8],
-    segments: Vec<Segment>,
+    segments: Vec<SparseExtent>,
     bytes: u64,
 ) -> Content {
     let parts = archive.device.map(|device| {
-        let place = |segment: &Segment| Some(DevicePlace { device, offset: segment.place });
-        let part = |segment: &Segment| Part {
+        let place = |segment: &SparseExtent| Some(DeviceAddress { device, offset: segment.place });
+        let part = |segment: &SparseExtent| SourceExtent {
             start: segment.start,
             bytes: segment.bytes,
             place: place(segment),
@@ -144,7 +146,7 @@ pub(super) fn content(
         segments.iter().map(part).collect()
     });
     let (archive, name, segments) = (Arc::clone(archive), name.into(), segments.into());
-    let member = Member(Arc::new(Parts { archive, name, segments, bytes }));
+    let member = TarFileContent(Arc::new(TarFileExtents { archive, name, segments, bytes }));
     let content = Content::new(Arc::new(member), bytes);
     match parts {
         Some(parts) => content.on_devices(parts),
@@ -152,14 +154,14 @@ pub(super) fn content(
     }
 }
 
-impl Store for Member {
+impl ContentSource for TarFileContent {
     fn name(&self) -> String {
         format!("{}: {}", self.0.archive.name().display(), String::from_utf8_lossy(&self.0.name))
     }
 
-    fn open(&self) -> Result<Box<dyn Reader>> {
+    fn open(&self) -> Result<Box<dyn ContentReader>> {
         self.0.archive.check_unchanged()?;
-        Ok(Box::new(MemberReader(Arc::clone(&self.0))))
+        Ok(Box::new(TarFileReader(Arc::clone(&self.0))))
     }
 
     fn data_ranges(&self) -> Result<Vec<Range<u64>>> {
@@ -167,16 +169,18 @@ impl Store for Member {
     }
 }
 
-struct MemberReader(Arc<Parts>);
+struct TarFileReader(Arc<TarFileExtents>);
 
-impl Reader for MemberReader {
+impl ContentReader for TarFileReader {
     fn read_exact_at(&mut self, mut offset: u64, mut buffer: &mut [u8]) -> Result<()> {
         let parts = &*self.0;
         let end = offset.checked_add(buffer.len() as u64);
         if end.is_none_or(|end| end > parts.bytes) {
             let source = io::ErrorKind::UnexpectedEof.into();
             let kind = ErrorKind::Input { operation: "cannot read behind its end", source };
-            return Err(Error::new(kind).at(Member(Arc::clone(&self.0)).name()).at_byte(offset));
+            return Err(Error::new(kind)
+                .at(TarFileContent(Arc::clone(&self.0)).name())
+                .at_byte(offset));
         }
         let next = parts.segments.partition_point(|part| part.start + part.bytes <= offset);
         for part in parts.segments.iter().skip(next) {

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::accounts::Accounts;
-use super::archive::{self, Archive};
-use super::header::{Dialect, Header};
-use super::pax::{Records, Xattrs};
-use super::sparse::Segment;
+use super::accounts::AccountLookup;
+use super::archive::{self, TarArchive};
+use super::header::{TarFormat, TarHeader};
+use super::pax::{PaxRecords, Xattrs};
+use super::sparse::SparseExtent;
 use super::{acl, shown};
-use crate::tree::{Content, Kind, Metadata, Timestamp};
+use crate::tree::{Content, Metadata, NodeKind, Timestamp};
 
 /// Longest target of a symlink that Linux takes.
 const TARGET_BYTES_MAX: usize = 4095;
@@ -21,8 +21,8 @@ const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
 /// What stood before a header and belongs to it.
 #[derive(Clone, Default)]
-pub(super) struct Extension {
-    pub(super) records: Records,
+pub(super) struct PendingExtensions {
+    pub(super) records: PaxRecords,
     /// GNU's `L` and `K`.
     pub(super) long_path: Option<Vec<u8>>,
     pub(super) long_link: Option<Vec<u8>>,
@@ -31,14 +31,14 @@ pub(super) struct Extension {
 /// What an entry is.
 pub(super) enum EntryKind {
     /// Anything but what follows.
-    Inode(Kind),
+    Inode(NodeKind),
     Directory,
     /// Another name for the file of this path.
     HardLink(Vec<u8>),
 }
 
 /// An entry.
-pub(super) struct Entry {
+pub(super) struct TarEntry {
     /// As the archive has it.
     pub(super) path: Vec<u8>,
     pub(super) kind: EntryKind,
@@ -49,7 +49,7 @@ pub(super) struct Entry {
 
 /// What follows a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Body {
+pub(super) enum EntryData {
     /// Contents of a regular file: this many bytes.
     File(u64),
     /// Something that is passed over: this many bytes.
@@ -57,12 +57,12 @@ pub(super) enum Body {
 }
 
 /// A header with its extension.
-pub(super) struct Head {
-    pub(super) header: Header,
-    pub(super) extension: Extension,
+pub(super) struct EntryHeader {
+    pub(super) header: TarHeader,
+    pub(super) extension: PendingExtensions,
 }
 
-impl Head {
+impl EntryHeader {
     /// The entry's path, which says whether it is a directory by the slash at its end.
     pub(super) fn path(&self) -> Vec<u8> {
         let records = &self.extension.records;
@@ -77,19 +77,19 @@ impl Head {
     }
 
     /// What follows. Links, devices and the like have no contents whatever their size says, as all tars have it.
-    pub(super) fn body(&self, path: &[u8]) -> Result<Body, String> {
+    pub(super) fn body(&self, path: &[u8]) -> Result<EntryData, String> {
         match self.header.type_flag() {
             b'0' | b'7' | 0 if path.ends_with(b"/") => match self.size()? {
-                0 => Ok(Body::Skipped(0)),
+                0 => Ok(EntryData::Skipped(0)),
                 bytes => {
                     Err(format!("is a directory by its slash, and has {bytes} bytes of contents"))
                 }
             },
-            b'0' | b'7' | 0 => Ok(Body::File(self.size()?)),
-            b'S' if self.header.dialect() == Dialect::Gnu => Ok(Body::File(self.size()?)),
+            b'0' | b'7' | 0 => Ok(EntryData::File(self.size()?)),
+            b'S' if self.header.format() == TarFormat::Gnu => Ok(EntryData::File(self.size()?)),
             // The names in a directory, for incremental dumps.
-            b'D' => Ok(Body::Skipped(self.size()?)),
-            b'1'..=b'6' => Ok(Body::Skipped(0)),
+            b'D' => Ok(EntryData::Skipped(self.size()?)),
+            b'1'..=b'6' => Ok(EntryData::Skipped(0)),
             other => Err(format!("is of type '{}', which is not known", other.escape_ascii())),
         }
     }
@@ -112,16 +112,16 @@ impl Head {
     pub(super) fn kind(&self) -> Result<EntryKind, String> {
         let kind = match self.header.type_flag() {
             b'1' => return Ok(EntryKind::HardLink(self.link())),
-            b'2' => Kind::Symlink(target(self.link())?.into()),
+            b'2' => NodeKind::Symlink(target(self.link())?.into()),
             b'3' | b'4' => {
                 let (major, minor) = self.device()?;
                 if self.header.type_flag() == b'3' {
-                    Kind::CharacterDevice { major, minor }
+                    NodeKind::CharacterDevice { major, minor }
                 } else {
-                    Kind::BlockDevice { major, minor }
+                    NodeKind::BlockDevice { major, minor }
                 }
             }
-            b'6' => Kind::Fifo,
+            b'6' => NodeKind::Fifo,
             _ => return Ok(EntryKind::Directory),
         };
         Ok(EntryKind::Inode(kind))
@@ -151,7 +151,7 @@ impl Head {
     pub(super) fn metadata(
         &mut self,
         is_directory: bool,
-        accounts: &mut Accounts,
+        accounts: &mut AccountLookup,
     ) -> Result<Metadata, String> {
         let header = |why: String| format!("has a header whose {why}");
         let records = &self.extension.records;
@@ -168,7 +168,11 @@ impl Head {
         Ok(Metadata { permissions, uid, gid, mtime, xattrs })
     }
 
-    fn xattrs(&mut self, is_directory: bool, accounts: &mut Accounts) -> Result<Xattrs, String> {
+    fn xattrs(
+        &mut self,
+        is_directory: bool,
+        accounts: &mut AccountLookup,
+    ) -> Result<Xattrs, String> {
         let records = &mut self.extension.records;
         let mut xattrs = std::mem::take(&mut records.xattrs);
         if records.default_acl.is_some() && !is_directory {
@@ -190,8 +194,13 @@ impl Head {
 }
 
 /// The content of a file that lies in one piece at `place`.
-pub(super) fn whole(archive: &Arc<Archive>, name: &[u8], place: u64, bytes: u64) -> Content {
-    let segment = Segment { start: 0, bytes, place };
+pub(super) fn contiguous_content(
+    archive: &Arc<TarArchive>,
+    name: &[u8],
+    place: u64,
+    bytes: u64,
+) -> Content {
+    let segment = SparseExtent { start: 0, bytes, place };
     let segments = if bytes == 0 { Vec::new() } else { vec![segment] };
     archive::content(archive, name, segments, bytes)
 }

@@ -27,7 +27,7 @@ const STAR_TIMES: [Range<usize>; 2] = [476..488, 488..500];
 
 /// Who wrote a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(super) enum TarFormat {
     /// Seventh Edition: no magic, and nothing behind the link name.
     V7,
     /// POSIX, PAX archives among them.
@@ -40,11 +40,11 @@ pub(super) enum Dialect {
 
 /// A header with a right checksum.
 #[derive(Clone)]
-pub(super) struct Header {
+pub(super) struct TarHeader {
     block: [u8; BLOCK_BYTES],
 }
 
-impl Header {
+impl TarHeader {
     /// The header in a block, if its checksum is right.
     pub(super) fn parse(block: &[u8; BLOCK_BYTES]) -> Option<Self> {
         let header = Self { block: *block };
@@ -64,18 +64,18 @@ impl Header {
         sums
     }
 
-    pub(super) fn dialect(&self) -> Dialect {
+    pub(super) fn format(&self) -> TarFormat {
         match &self.block[MAGIC] {
-            b"ustar  \0" => Dialect::Gnu,
+            b"ustar  \0" => TarFormat::Gnu,
             magic if magic.starts_with(b"ustar\0") || magic.starts_with(b"ustar00") => {
                 let has_times = STAR_TIMES.iter().all(|time| self.is_star_time(time));
                 if has_times && self.block[STAR_PREFIX.end - 1] == 0 {
-                    Dialect::Star
+                    TarFormat::Star
                 } else {
-                    Dialect::Ustar
+                    TarFormat::Ustar
                 }
             }
-            _ => Dialect::V7,
+            _ => TarFormat::V7,
         }
     }
 
@@ -91,10 +91,10 @@ impl Header {
 
     /// The path, the prefix before it.
     pub(super) fn path(&self) -> Vec<u8> {
-        let prefix = match self.dialect() {
-            Dialect::Ustar => until_zero(&self.block[PREFIX]),
-            Dialect::Star => until_zero(&self.block[STAR_PREFIX]),
-            Dialect::V7 | Dialect::Gnu => &[],
+        let prefix = match self.format() {
+            TarFormat::Ustar => until_zero(&self.block[PREFIX]),
+            TarFormat::Star => until_zero(&self.block[STAR_PREFIX]),
+            TarFormat::V7 | TarFormat::Gnu => &[],
         };
         let name = until_zero(&self.block[NAME]);
         if prefix.is_empty() { name.to_vec() } else { [prefix, b"/", name].concat() }
@@ -129,7 +129,7 @@ impl Header {
 
     /// Major and minor number of a device.
     pub(super) fn device(&self) -> Result<(i64, i64), String> {
-        if self.dialect() == Dialect::V7 {
+        if self.format() == TarFormat::V7 {
             return Err("the archive's format has no device numbers".to_owned());
         }
         Ok((self.number(MAJOR, "major number")?, self.number(MINOR, "minor number")?))

@@ -6,10 +6,10 @@ use std::io::{self, Read, Seek};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::archive::{Archive, Backing, Stamp};
-use super::{TarOptions, TarSource, refused, shown};
-use crate::import::decompress::{Compression, Counted, Damage};
-use crate::import::spool::Spool;
+use super::archive::{ArchiveBacking, ArchiveFingerprint, TarArchive};
+use super::{TarImportOptions, TarSource, refused, shown};
+use crate::import::decompress::{Compression, CorruptStream, CountingReader};
+use crate::import::spool::SpoolWriter;
 use crate::{Error, ErrorKind, Result};
 
 /// What is read at once where headers are looked for; contents of small files come along.
@@ -21,14 +21,14 @@ const COPY_BYTES: usize = 128 << 10;
 const DRAINED_BYTES_MAX: u64 = 1 << 20;
 
 /// An archive that is being read.
-pub(super) struct Input {
-    archive: Arc<Archive>,
-    from: From,
+pub(super) struct TarInput {
+    archive: Arc<TarArchive>,
+    from: InputSource,
     /// How many bytes of the (decompressed) archive were read or passed over.
     offset: u64,
 }
 
-enum From {
+enum InputSource {
     /// The backing can be read in any order: from byte `base`, `bytes` bytes.
     Place { base: u64, bytes: u64, window: Vec<u8>, window_at: u64 },
     /// It comes once.
@@ -37,16 +37,16 @@ enum From {
         is_compressed: bool,
         /// Whether contents go to the spool.
         is_kept: bool,
-        spool: Spool,
+        spool: SpoolWriter,
         buffer: Box<[u8]>,
     },
 }
 
-impl Input {
+impl TarInput {
     /// `device` is the number that the archive has as a device, if contents stay in it.
     pub(super) fn open(
         source: TarSource,
-        options: &TarOptions,
+        options: &TarImportOptions,
         device: Option<u16>,
     ) -> Result<Self> {
         match source {
@@ -62,7 +62,7 @@ impl Input {
                     return Self::from_reader(name, reader, options, device);
                 }
                 let length = bytes.len() as u64;
-                Ok(Self::from_place((name, device), Backing::Bytes(bytes), 0, length))
+                Ok(Self::from_place((name, device), ArchiveBacking::Bytes(bytes), 0, length))
             }
             TarSource::Stream { name, reader } => Self::from_reader(name, reader, options, device),
         }
@@ -71,7 +71,7 @@ impl Input {
     fn from_file(
         name: PathBuf,
         mut file: File,
-        options: &TarOptions,
+        options: &TarImportOptions,
         device: Option<u16>,
     ) -> Result<Self> {
         let metadata = file.metadata().map_err(|error| cannot_open(error).at(&name))?;
@@ -89,34 +89,39 @@ impl Input {
         if wanted != Compression::Plain {
             return Self::from_reader(name, Box::new(file), options, device);
         }
-        let stamp = Stamp::of(&metadata);
-        let bytes = stamp.bytes.saturating_sub(base);
-        Ok(Self::from_place((name, device), Backing::File { file, stamp }, base, bytes))
+        let fingerprint = ArchiveFingerprint::of(&metadata);
+        let bytes = fingerprint.bytes.saturating_sub(base);
+        Ok(Self::from_place(
+            (name, device),
+            ArchiveBacking::File { file, fingerprint },
+            base,
+            bytes,
+        ))
     }
 
     fn from_place(
         (name, device): (PathBuf, Option<u16>),
-        backing: Backing,
+        backing: ArchiveBacking,
         base: u64,
         bytes: u64,
     ) -> Self {
-        let archive = Arc::new(Archive::new(name, device));
+        let archive = Arc::new(TarArchive::new(name, device));
         archive.set_backing(backing);
-        let from = From::Place { base, bytes, window: Vec::new(), window_at: 0 };
+        let from = InputSource::Place { base, bytes, window: Vec::new(), window_at: 0 };
         Self { archive, from, offset: 0 }
     }
 
     fn from_reader(
         name: PathBuf,
         reader: Box<dyn Read + Send>,
-        options: &TarOptions,
+        options: &TarImportOptions,
         device: Option<u16>,
     ) -> Result<Self> {
-        let mut input = Counted::new(reader);
+        let mut input = CountingReader::new(reader);
         let compression = match options.compression {
             Some(compression) => compression,
             None => {
-                Compression::recognise(&mut input).map_err(|error| cannot_open(error).at(&name))?
+                Compression::detect(&mut input).map_err(|error| cannot_open(error).at(&name))?
             }
         };
         if device.is_some() && options.compression.is_none() && compression != Compression::Plain {
@@ -124,18 +129,18 @@ impl Input {
                        compressed, to refer to what it unpacks to";
             return Err(refused(why, 0).at(&name));
         }
-        let from = From::Stream {
+        let from = InputSource::Stream {
             is_kept: device.is_none(),
             reader: compression.reader(input),
             is_compressed: compression != Compression::Plain,
-            spool: Spool::new(options.spool.clone()),
+            spool: SpoolWriter::new(options.spool.clone()),
             buffer: vec![0; COPY_BYTES].into_boxed_slice(),
         };
-        Ok(Self { archive: Arc::new(Archive::new(name, device)), from, offset: 0 })
+        Ok(Self { archive: Arc::new(TarArchive::new(name, device)), from, offset: 0 })
     }
 
     /// The archive, for those who will read its contents.
-    pub(super) fn archive(&self) -> &Arc<Archive> {
+    pub(super) fn archive(&self) -> &Arc<TarArchive> {
         &self.archive
     }
 
@@ -147,7 +152,7 @@ impl Input {
     /// Fills `output`, or as much of it as there are bytes left; says how much that is.
     pub(super) fn read(&mut self, output: &mut [u8]) -> Result<usize> {
         let count = match &mut self.from {
-            From::Place { base, bytes, window, window_at } => {
+            InputSource::Place { base, bytes, window, window_at } => {
                 let left = usize::try_from(bytes.saturating_sub(self.offset)).unwrap_or(usize::MAX);
                 let count = output.len().min(left);
                 let output = output.get_mut(..count).unwrap_or_default();
@@ -166,7 +171,7 @@ impl Input {
                 }
                 count
             }
-            From::Stream { reader, .. } => read_full(reader, output).map_err(unreadable)?,
+            InputSource::Stream { reader, .. } => read_full(reader, output).map_err(unreadable)?,
         };
         self.offset += count as u64;
         Ok(count)
@@ -175,8 +180,8 @@ impl Input {
     /// Passes over up to `bytes` bytes; says over how many.
     pub(super) fn skip(&mut self, bytes: u64) -> Result<u64> {
         let count = match &mut self.from {
-            From::Place { bytes: whole, .. } => bytes.min(whole.saturating_sub(self.offset)),
-            From::Stream { reader, buffer, .. } => {
+            InputSource::Place { bytes: whole, .. } => bytes.min(whole.saturating_sub(self.offset)),
+            InputSource::Stream { reader, buffer, .. } => {
                 for_each(reader, buffer, bytes, &mut |_| Ok(()))?
             }
         };
@@ -186,15 +191,15 @@ impl Input {
 
     /// Passes over `bytes` bytes, which can be read again later: says from where, or that they are not there.
     /// `name` is whose they are.
-    pub(super) fn keep(&mut self, bytes: u64, name: &[u8]) -> Result<Option<u64>> {
+    pub(super) fn store(&mut self, bytes: u64, name: &[u8]) -> Result<Option<u64>> {
         let (place, count) = match &mut self.from {
-            From::Place { base, bytes: whole, .. } => {
+            InputSource::Place { base, bytes: whole, .. } => {
                 (*base + self.offset, bytes.min(whole.saturating_sub(self.offset)))
             }
-            From::Stream { reader, buffer, is_kept: false, .. } => {
+            InputSource::Stream { reader, buffer, is_kept: false, .. } => {
                 (self.offset, for_each(reader, buffer, bytes, &mut |_| Ok(()))?)
             }
-            From::Stream { reader, spool, buffer, .. } => {
+            InputSource::Stream { reader, spool, buffer, .. } => {
                 let place = spool.bytes();
                 if let Some(max) = spool.bytes_max()
                     && place.saturating_add(bytes) > max
@@ -215,10 +220,10 @@ impl Input {
     /// Ends reading, so that contents can be read; says how long the archive is.
     pub(super) fn finish(self) -> Result<u64> {
         let (mut reader, is_compressed, is_kept, spool, mut buffer) = match self.from {
-            From::Stream { reader, is_compressed, is_kept, spool, buffer } => {
+            InputSource::Stream { reader, is_compressed, is_kept, spool, buffer } => {
                 (reader, is_compressed, is_kept, spool, buffer)
             }
-            From::Place { base, bytes, .. } => {
+            InputSource::Place { base, bytes, .. } => {
                 self.archive.check_unchanged()?;
                 return Ok(base + bytes);
             }
@@ -226,7 +231,11 @@ impl Input {
         // Checksums stand at the end of compressed streams, behind whatever follows the archive.
         let most = if is_compressed { u64::MAX } else { DRAINED_BYTES_MAX };
         let rest = for_each(&mut reader, &mut buffer, most, &mut |_| Ok(()))?;
-        let backing = if is_kept { Backing::Spool(spool.finish()) } else { Backing::Passed };
+        let backing = if is_kept {
+            ArchiveBacking::SpoolWriter(spool.finish())
+        } else {
+            ArchiveBacking::Passed
+        };
         self.archive.set_backing(backing);
         Ok(self.offset.saturating_add(rest))
     }
@@ -273,7 +282,7 @@ fn cannot_open(source: io::Error) -> Error {
 
 /// What a stream's error means: damage that a decompressor saw, or a host that refuses.
 fn unreadable(source: io::Error) -> Error {
-    match source.get_ref().and_then(|inner| inner.downcast_ref::<Damage>()) {
+    match source.get_ref().and_then(|inner| inner.downcast_ref::<CorruptStream>()) {
         Some(damage) => refused(damage.to_string(), damage.offset),
         None => Error::new(ErrorKind::Input { operation: "cannot read", source }),
     }

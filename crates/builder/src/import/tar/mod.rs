@@ -13,10 +13,10 @@ mod accounts;
 mod acl;
 mod archive;
 mod entry;
-mod growth;
+mod entry_reader;
 mod header;
 mod input;
-mod members;
+mod layer_merger;
 mod pax;
 mod sparse;
 mod whiteout;
@@ -33,10 +33,10 @@ use super::spool::SpoolOptions;
 use crate::tree::{Device, Metadata, Timestamp, Tree};
 use crate::{Error, ErrorKind, Result};
 pub use accounts::AccountFiles;
-use growth::Growth;
-use input::Input;
-use members::Members;
-pub use whiteout::Whiteouts;
+use entry_reader::EntryReader;
+use input::TarInput;
+use layer_merger::LayerMerger;
+pub use whiteout::WhiteoutPolicy;
 
 /// An archive to read.
 pub enum TarSource {
@@ -85,26 +85,26 @@ impl fmt::Debug for TarSource {
 
 /// Where the contents of an archive's files are when an image has been made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Contents {
+pub enum TarContentMode {
     /// In the image.
     #[default]
-    Taken,
+    Copy,
     /// In the archive, which is a device of the tree. If it is compressed, the device is what it unpacks to,
-    /// and [`TarOptions::compression`] has to say so.
-    Referred,
+    /// and [`TarImportOptions::compression`] has to say so.
+    Index,
     /// Nowhere: the archive has headers only, and files have their sizes and read as zeros.
-    Absent,
+    HeadersOnly,
 }
 
 /// How archives are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TarOptions {
+pub struct TarImportOptions {
     /// How the archive is compressed; recognised by its first bytes if `None`.
     pub compression: Option<Compression>,
     /// What becomes of contents.
-    pub contents: Contents,
+    pub contents: TarContentMode,
     /// What becomes of whiteouts.
-    pub whiteouts: Whiteouts,
+    pub whiteouts: WhiteoutPolicy,
     /// Whether another archive may follow the end of one (`tar --ignore-zeros`).
     pub concatenated: bool,
     /// Where names in ACLs are looked up that come without numbers; they are refused if `None`.
@@ -115,13 +115,13 @@ pub struct TarOptions {
     pub missing_mtime: Timestamp,
 }
 
-impl Default for TarOptions {
+impl Default for TarImportOptions {
     /// One archive, compressed in any way, whiteouts kept, directories that are missing from 1970.
     fn default() -> Self {
         Self {
             compression: None,
-            contents: Contents::default(),
-            whiteouts: Whiteouts::default(),
+            contents: TarContentMode::default(),
+            whiteouts: WhiteoutPolicy::default(),
             concatenated: false,
             accounts: None,
             spool: SpoolOptions::default(),
@@ -137,17 +137,17 @@ impl Default for TarOptions {
 /// told from it, as an ACL with names that nobody has; [`ErrorKind::Input`] where the host refuses to read,
 /// [`ErrorKind::Output`] where it has no room for the spool, [`ErrorKind::SourceChanged`] for a file that was
 /// changed meanwhile.
-pub fn from_tar(source: TarSource, options: &TarOptions) -> Result<Tree> {
+pub fn from_tar(source: TarSource, options: &TarImportOptions) -> Result<Tree> {
     from_tar_layers(vec![source], options)
 }
 
 /// The tree that archives make together, the lowest first, as the layers of a container image do.
 ///
-/// Whiteouts are applied only by [`Whiteouts::Apply`], each to what the archives before its own have.
+/// Whiteouts are applied only by [`WhiteoutPolicy::Apply`], each to what the archives before its own have.
 ///
 /// # Errors
 /// As [`from_tar`].
-pub fn from_tar_layers(sources: Vec<TarSource>, options: &TarOptions) -> Result<Tree> {
+pub fn from_tar_layers(sources: Vec<TarSource>, options: &TarImportOptions) -> Result<Tree> {
     let missing = Metadata {
         permissions: 0o755,
         uid: 0,
@@ -155,30 +155,34 @@ pub fn from_tar_layers(sources: Vec<TarSource>, options: &TarOptions) -> Result<
         mtime: options.missing_mtime,
         xattrs: BTreeMap::new(),
     };
-    let mut growth = Growth::new(missing, options.whiteouts);
+    let mut layer_merger = LayerMerger::new(missing, options.whiteouts);
     for (number, source) in sources.into_iter().enumerate() {
         if number > 0 {
-            growth.next_layer();
+            layer_merger.next_layer();
         }
         let name = source.name();
-        add(source, options, &mut growth).map_err(|error| error.at(&name))?;
+        add(source, options, &mut layer_merger).map_err(|error| error.at(&name))?;
     }
-    growth.finish()
+    layer_merger.finish()
 }
 
-fn add(source: TarSource, options: &TarOptions, growth: &mut Growth) -> Result<()> {
+fn add(
+    source: TarSource,
+    options: &TarImportOptions,
+    layer_merger: &mut LayerMerger,
+) -> Result<()> {
     let device = match options.contents {
-        Contents::Referred => Some(growth.next_device()?),
-        Contents::Taken | Contents::Absent => None,
+        TarContentMode::Index => Some(layer_merger.next_device()?),
+        TarContentMode::Copy | TarContentMode::HeadersOnly => None,
     };
-    let input = Input::open(source, options, device)?;
-    let mut members = Members::new(input, options);
-    while let Some(entry) = members.next()? {
-        growth.add(entry)?;
+    let input = TarInput::open(source, options, device)?;
+    let mut entry_reader = EntryReader::new(input, options);
+    while let Some(entry) = entry_reader.next()? {
+        layer_merger.add(entry)?;
     }
-    let bytes = members.finish()?;
+    let bytes = entry_reader.finish()?;
     if device.is_some() {
-        growth.add_device(Device { tag: [0; 64], bytes })?;
+        layer_merger.add_device(Device { tag: [0; 64], bytes })?;
     }
     Ok(())
 }

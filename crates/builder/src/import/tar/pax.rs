@@ -1,6 +1,6 @@
 //! PAX records: `LENGTH KEY=VALUE\n`, which say what a header has no room for.
 //!
-//! POSIX.1-2024 `pax`, "pax Extended Header"; the keys `GNU.sparse.*` are those of the GNU tar manual, `SCHILY.*`
+//! POSIX.1-2024 `pax`, "pax Extended TarHeader"; the keys `GNU.sparse.*` are those of the GNU tar manual, `SCHILY.*`
 //! those of star, `LIBARCHIVE.xattr.*` those of libarchive. Of keys that come twice the last counts. Keys that are
 //! not known are ignored, as the standard wants it.
 
@@ -16,7 +16,7 @@ const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
 
 /// For which entries records hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scope {
+pub(super) enum PaxScope {
     /// For the next one.
     Entry,
     /// For all that follow.
@@ -28,7 +28,7 @@ pub(super) type Xattrs = BTreeMap<Box<[u8]>, Box<[u8]>>;
 
 /// What records say.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Records {
+pub(super) struct PaxRecords {
     pub(super) path: Option<Vec<u8>>,
     pub(super) link: Option<Vec<u8>>,
     pub(super) size: Option<u64>,
@@ -44,13 +44,13 @@ pub(super) struct Records {
     pub(super) sparse: SparseRecords,
 }
 
-impl Records {
+impl PaxRecords {
     /// Adds the records of one extended header.
-    pub(super) fn read(&mut self, mut bytes: &[u8], scope: Scope) -> Result<(), String> {
+    pub(super) fn read(&mut self, mut bytes: &[u8], scope: PaxScope) -> Result<(), String> {
         // Some writers leave zeros behind the last record.
         while bytes.iter().any(|byte| *byte != 0) {
-            let Record { key, value, behind } = split_record(bytes)?;
-            if scope == Scope::All && !may_be_global(key) {
+            let PaxRecord { key, value, behind } = split_record(bytes)?;
+            if scope == PaxScope::All && !may_be_global(key) {
                 return Err(format!("a global header sets {}", shown_key(key)));
             }
             self.set(key, value).map_err(|why| format!("the record {}: {why}", shown_key(key)))?;
@@ -130,14 +130,14 @@ fn may_be_global(key: &[u8]) -> bool {
 }
 
 /// A record, and what stands behind it.
-struct Record<'a> {
+struct PaxRecord<'a> {
     key: &'a [u8],
     value: &'a [u8],
     behind: &'a [u8],
 }
 
 /// The first record of `bytes`.
-fn split_record(bytes: &[u8]) -> Result<Record<'_>, String> {
+fn split_record(bytes: &[u8]) -> Result<PaxRecord<'_>, String> {
     let wrong = |what: &str| format!("an extended header holds a record {what}");
     let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (length, rest) = bytes.split_at(digits);
@@ -150,7 +150,7 @@ fn split_record(bytes: &[u8]) -> Result<Record<'_>, String> {
     let record = record.ok_or_else(|| wrong(&format!("whose length of {length} is wrong")))?;
     let equals = record.iter().position(|byte| *byte == b'=').filter(|at| *at > 0);
     let equals = equals.ok_or_else(|| wrong("without a key"))?;
-    Ok(Record { key: &record[..equals], value: &record[equals + 1..], behind })
+    Ok(PaxRecord { key: &record[..equals], value: &record[equals + 1..], behind })
 }
 
 /// A key as messages show it.
@@ -268,10 +268,10 @@ fn base64(text: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn records(parts: &[(&str, &[u8])]) -> Result<Records, String> {
+    fn records(parts: &[(&str, &[u8])]) -> Result<PaxRecords, String> {
         let bytes: Vec<u8> = parts.iter().flat_map(|(key, value)| record(key, value)).collect();
-        let mut records = Records::default();
-        records.read(&bytes, Scope::Entry)?;
+        let mut records = PaxRecords::default();
+        records.read(&bytes, PaxScope::Entry)?;
         Ok(records)
     }
 
@@ -344,13 +344,13 @@ mod tests {
 
     #[test]
     fn a_global_header_sets_no_names_and_no_xattrs() {
-        let mut records = Records::default();
-        records.read(&record("uid", b"7"), Scope::All).unwrap();
-        records.read(&record("comment", b"hello"), Scope::All).unwrap();
+        let mut records = PaxRecords::default();
+        records.read(&record("uid", b"7"), PaxScope::All).unwrap();
+        records.read(&record("comment", b"hello"), PaxScope::All).unwrap();
         assert_eq!(records.uid, Some(7));
         for key in ["path", "size", "SCHILY.xattr.user.a", "GNU.sparse.major", "SCHILY.acl.access"]
         {
-            let error = records.read(&record(key, b"1"), Scope::All).unwrap_err();
+            let error = records.read(&record(key, b"1"), PaxScope::All).unwrap_err();
             assert_eq!(error, format!("a global header sets {key}"));
         }
     }
@@ -367,8 +367,8 @@ mod tests {
             (b"6 abc\n", "without a key"),
             (b"6 =ab\n", "without a key"),
         ] {
-            let mut records = Records::default();
-            let error = records.read(bytes, Scope::Entry).unwrap_err();
+            let mut records = PaxRecords::default();
+            let error = records.read(bytes, PaxScope::Entry).unwrap_err();
             assert_eq!(error, format!("an extended header holds a record {wanted}"));
         }
     }

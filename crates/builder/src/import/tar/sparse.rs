@@ -5,7 +5,7 @@ use super::pax::number;
 
 /// One part of a file, and where its bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Segment {
+pub(super) struct SparseExtent {
     /// The first byte, in the file.
     pub(super) start: u64,
     /// How many; not 0.
@@ -18,7 +18,7 @@ pub(super) struct Segment {
 #[derive(Clone, Debug, Default)]
 pub(super) struct SparseMap {
     /// By position; places count from the first stored byte.
-    segments: Vec<Segment>,
+    segments: Vec<SparseExtent>,
     /// How many bytes are stored so far.
     stored: u64,
     /// Where the last part ended.
@@ -43,7 +43,7 @@ impl SparseMap {
             Some(last) if last.start + last.bytes == start => last.bytes += bytes,
             _ => {
                 self.segments.try_reserve(1).map_err(|_| "its map does not fit into memory")?;
-                self.segments.push(Segment { start, bytes, place: self.stored });
+                self.segments.push(SparseExtent { start, bytes, place: self.stored });
             }
         }
         // Parts do not overlap and end within 63 bits, and so does their sum.
@@ -52,7 +52,7 @@ impl SparseMap {
     }
 
     /// The parts of a file of `bytes` bytes, of which `stored` are in the archive.
-    pub(super) fn finish(self, bytes: u64, stored: u64) -> Result<Vec<Segment>, String> {
+    pub(super) fn finish(self, bytes: u64, stored: u64) -> Result<Vec<SparseExtent>, String> {
         if self.end > bytes {
             return Err(format!("its map ends at byte {}, and the file at {bytes}", self.end));
         }

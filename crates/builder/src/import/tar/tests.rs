@@ -1,25 +1,25 @@
-//! Whole archives: made by tars, and made to be refused.
+//! Whole archives: written_by_others by tars, and written_by_others to be refused.
 
+mod content_modes;
 mod corpus;
-mod crafted;
+mod entries;
 mod hostile;
 mod layers;
-mod made;
-mod referred;
+mod written_by_others;
 
 use std::collections::HashMap;
 use std::io::Cursor;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{TarOptions, TarSource, from_tar};
+use super::{TarImportOptions, TarSource, from_tar};
 use crate::Result;
 use crate::import::SpoolOptions;
-use crate::tree::{Content, Kind, Tree};
+use crate::tree::{Content, NodeKind, Tree};
 
 /// The bytes of a file, read in pieces of an odd size.
 fn bytes_of(content: &Content) -> Vec<u8> {
-    let mut reader = content.store().open().unwrap();
+    let mut reader = content.source().open().unwrap();
     let mut bytes = vec![0xEE; usize::try_from(content.bytes()).unwrap()];
     for (number, piece) in bytes.chunks_mut(777).enumerate() {
         reader.read_exact_at(number as u64 * 777, piece).unwrap();
@@ -42,9 +42,9 @@ fn listing(tree: &Tree) -> Vec<String> {
             return Ok::<_, ()>(());
         }
         let what = match &node.kind {
-            Kind::Directory(_) => "directory".to_owned(),
-            Kind::File(content) => {
-                let ranges = content.store().data_ranges().unwrap();
+            NodeKind::Directory(_) => "directory".to_owned(),
+            NodeKind::File(content) => {
+                let ranges = content.source().data_ranges().unwrap();
                 let bytes = bytes_of(content);
                 // Weighted, so that bytes in other places give another sum.
                 let weighted =
@@ -54,11 +54,13 @@ fn listing(tree: &Tree) -> Vec<String> {
                 assert!(parts, "{path} has data behind its end");
                 format!("file of {} bytes, sum {data}", bytes.len())
             }
-            Kind::Symlink(target) => format!("symlink to {}", target.escape_ascii()),
-            Kind::CharacterDevice { major, minor } => format!("character device {major}:{minor}"),
-            Kind::BlockDevice { major, minor } => format!("block device {major}:{minor}"),
-            Kind::Fifo => "fifo".to_owned(),
-            Kind::Socket => "socket".to_owned(),
+            NodeKind::Symlink(target) => format!("symlink to {}", target.escape_ascii()),
+            NodeKind::CharacterDevice { major, minor } => {
+                format!("character device {major}:{minor}")
+            }
+            NodeKind::BlockDevice { major, minor } => format!("block device {major}:{minor}"),
+            NodeKind::Fifo => "fifo".to_owned(),
+            NodeKind::Socket => "socket".to_owned(),
         };
         let metadata = &node.metadata;
         let mut line = format!(
@@ -80,12 +82,12 @@ fn listing(tree: &Tree) -> Vec<String> {
 }
 
 /// What comes of an archive, which must not depend on how it comes.
-fn import(bytes: &[u8], options: &TarOptions) -> Result<Tree> {
+fn import(bytes: &[u8], options: &TarImportOptions) -> Result<Tree> {
     let name = PathBuf::from("a.tar");
     let placed = from_tar(TarSource::Bytes { name: name.clone(), bytes: bytes.into() }, options);
     let reader = Box::new(Cursor::new(bytes.to_vec()));
     let spool = SpoolOptions { memory_bytes_max: 1000, ..SpoolOptions::default() };
-    let streaming = TarOptions { spool, ..options.clone() };
+    let streaming = TarImportOptions { spool, ..options.clone() };
     let streamed = from_tar(TarSource::Stream { name, reader }, &streaming);
     match (&placed, &streamed) {
         (Ok(placed), Ok(streamed)) => assert_eq!(listing(placed), listing(streamed)),
@@ -96,26 +98,26 @@ fn import(bytes: &[u8], options: &TarOptions) -> Result<Tree> {
 }
 
 fn listed(bytes: &[u8]) -> Vec<String> {
-    listing(&import(bytes, &TarOptions::default()).unwrap())
+    listing(&import(bytes, &TarImportOptions::default()).unwrap())
 }
 
 fn refusal(bytes: &[u8]) -> String {
-    let error = import(bytes, &TarOptions::default()).unwrap_err();
+    let error = import(bytes, &TarImportOptions::default()).unwrap_err();
     assert!(matches!(error.kind(), crate::ErrorKind::Archive(_)), "{error:?}");
     error.to_string()
 }
 
 /// An archive in the making.
 #[derive(Clone)]
-struct Crafted {
+struct ArchiveBuilder {
     bytes: Vec<u8>,
 }
 
 /// A header with room for what a test wants to change.
 #[derive(Clone)]
-struct Block([u8; 512]);
+struct TestHeader([u8; 512]);
 
-impl Block {
+impl TestHeader {
     fn new(kind: u8, path: &[u8], size: u64) -> Self {
         let mut block = Self([0; 512]);
         block.set(0, path).set(100, b"0000644\0").set(108, b"0000000\0").set(116, b"0000000\0");
@@ -150,12 +152,12 @@ impl Block {
     }
 }
 
-impl Crafted {
+impl ArchiveBuilder {
     fn new() -> Self {
         Self { bytes: Vec::new() }
     }
 
-    fn block(mut self, block: &Block) -> Self {
+    fn block(mut self, block: &TestHeader) -> Self {
         self.bytes.extend_from_slice(&block.sealed());
         self
     }
@@ -167,7 +169,7 @@ impl Crafted {
     }
 
     fn entry(self, kind: u8, path: &str, contents: &[u8]) -> Self {
-        self.block(&Block::new(kind, path.as_bytes(), contents.len() as u64)).raw(contents)
+        self.block(&TestHeader::new(kind, path.as_bytes(), contents.len() as u64)).raw(contents)
     }
 
     fn file(self, path: &str, contents: &str) -> Self {
@@ -179,7 +181,7 @@ impl Crafted {
     }
 
     fn link(self, kind: u8, path: &str, target: &str) -> Self {
-        self.block(&Block::link(kind, path.as_bytes(), target.as_bytes()))
+        self.block(&TestHeader::link(kind, path.as_bytes(), target.as_bytes()))
     }
 
     fn pax(self, records: &[(&str, &[u8])]) -> Self {

@@ -5,7 +5,7 @@
 
 /// What becomes of whiteouts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Whiteouts {
+pub enum WhiteoutPolicy {
     /// They are files like others.
     #[default]
     Keep,
@@ -19,7 +19,7 @@ pub enum Whiteouts {
 
 /// What the last component of a path asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mark<'a> {
+pub(super) enum WhiteoutMarker<'a> {
     /// Nothing: it is a name.
     None,
     /// To take this name away.
@@ -31,20 +31,20 @@ pub(super) enum Mark<'a> {
 }
 
 /// What `path`, a list of components, asks for.
-pub(super) fn mark<'a>(path: &[&'a [u8]]) -> Result<Mark<'a>, &'static str> {
-    let Some((last, parents)) = path.split_last() else { return Ok(Mark::None) };
+pub(super) fn whiteout_marker<'a>(path: &[&'a [u8]]) -> Result<WhiteoutMarker<'a>, &'static str> {
+    let Some((last, parents)) = path.split_last() else { return Ok(WhiteoutMarker::None) };
     if parents.iter().any(|name| name.starts_with(b".wh..wh.")) {
-        return Ok(Mark::Bookkeeping);
+        return Ok(WhiteoutMarker::Bookkeeping);
     }
     if parents.iter().any(|name| name.starts_with(b".wh.")) {
         return Err("lies below a whiteout");
     }
     match last.strip_prefix(b".wh.") {
-        None => Ok(Mark::None),
-        Some(b".wh..opq") => Ok(Mark::Opaque),
-        Some(name) if name.starts_with(b".wh.") => Ok(Mark::Bookkeeping),
+        None => Ok(WhiteoutMarker::None),
+        Some(b".wh..opq") => Ok(WhiteoutMarker::Opaque),
+        Some(name) if name.starts_with(b".wh.") => Ok(WhiteoutMarker::Bookkeeping),
         Some(b"" | b"." | b"..") => Err("is a whiteout of nothing"),
-        Some(name) => Ok(Mark::Name(name)),
+        Some(name) => Ok(WhiteoutMarker::Name(name)),
     }
 }
 
@@ -55,18 +55,18 @@ mod tests {
     #[test]
     fn marks_are_told_from_names() {
         for (path, wanted) in [
-            (&[][..], Ok(Mark::None)),
-            (&[&b"a"[..], b"b"], Ok(Mark::None)),
-            (&[b"a", b".wh.b"], Ok(Mark::Name(b"b"))),
-            (&[b".wh..b"], Ok(Mark::Name(b".b"))),
-            (&[b"a", b".wh..wh..opq"], Ok(Mark::Opaque)),
-            (&[b".wh..wh.plnk"], Ok(Mark::Bookkeeping)),
-            (&[b".wh..wh.plnk", b"12.34"], Ok(Mark::Bookkeeping)),
+            (&[][..], Ok(WhiteoutMarker::None)),
+            (&[&b"a"[..], b"b"], Ok(WhiteoutMarker::None)),
+            (&[b"a", b".wh.b"], Ok(WhiteoutMarker::Name(b"b"))),
+            (&[b".wh..b"], Ok(WhiteoutMarker::Name(b".b"))),
+            (&[b"a", b".wh..wh..opq"], Ok(WhiteoutMarker::Opaque)),
+            (&[b".wh..wh.plnk"], Ok(WhiteoutMarker::Bookkeeping)),
+            (&[b".wh..wh.plnk", b"12.34"], Ok(WhiteoutMarker::Bookkeeping)),
             (&[b".wh.a", b"b"], Err("lies below a whiteout")),
             (&[b".wh."], Err("is a whiteout of nothing")),
             (&[b".wh..."], Err("is a whiteout of nothing")),
         ] {
-            assert_eq!(mark(path), wanted);
+            assert_eq!(whiteout_marker(path), wanted);
         }
     }
 }

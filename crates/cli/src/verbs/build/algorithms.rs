@@ -1,10 +1,10 @@
 //! How `-z` of mkfs.erofs and `--compress` of ours name algorithms: `ALG[,LEVEL][,level=N][,dictsize=N]`, several with
 //! colons between them. The first is that of all files.
 
-use ferrofs_builder::{Algorithms, Options};
+use ferrofs_builder::{Algorithms, BuildOptions};
 use ferrofs_image::codec::Method;
 
-use super::request::small;
+use super::request::parse_u32;
 use crate::amount::parse_bytes;
 
 /// Bytes of the shortest and the longest dictionary of MicroLZMA.
@@ -20,7 +20,7 @@ const DEFLATE_WINDOW: u64 = 32 << 10;
 
 /// What the algorithms are to suit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Setting {
+pub(crate) struct AlgorithmContext {
     /// Bytes of the largest pcluster.
     pub(crate) pcluster_bytes: u64,
     /// The farthest that a match of LZ4 may reach back.
@@ -29,26 +29,26 @@ pub(crate) struct Setting {
 
 /// What stands behind the name of an algorithm.
 #[derive(Debug, Default)]
-struct Parameters {
+struct AlgorithmParameters {
     level: Option<u64>,
     dictionary: Option<u64>,
 }
 
 /// Reads a list of algorithms.
-pub(crate) fn parse(text: &str, setting: Setting) -> Result<Algorithms, String> {
+pub(crate) fn parse(text: &str, setting: AlgorithmContext) -> Result<Algorithms, String> {
     let methods = text.split(':').map(|one| parse_one(one, setting));
     Ok(Algorithms { default: 0, methods: methods.collect::<Result<_, _>>()? })
 }
 
 /// Reads `BYTES[:ALG]`, how inodes are compressed in a metabox, into options that say how files are. ALG is one of those
 /// or a further one; without it, it is that of all files.
-pub(crate) fn take_metabox(text: &str, options: &mut Options) -> Result<(), String> {
+pub(crate) fn take_metabox(text: &str, options: &mut BuildOptions) -> Result<(), String> {
     let (bytes, algorithm) = match text.split_once(':') {
         Some((bytes, algorithm)) => (bytes, Some(algorithm)),
         None => (text, None),
     };
     let bytes = parse_bytes(bytes).map_err(|why| format!("{bytes}: {why}"))?;
-    options.metabox_pcluster_bytes = Some(small("pclusters of inodes", bytes)?);
+    options.metabox_pcluster_bytes = Some(parse_u32("pclusters of inodes", bytes)?);
     let Some(algorithm) = algorithm else { return Ok(()) };
     let pcluster_bytes = options.pcluster_bytes.into();
     let Some(algorithms) = &mut options.algorithms else {
@@ -60,7 +60,7 @@ pub(crate) fn take_metabox(text: &str, options: &mut Options) -> Result<(), Stri
         _ => None,
     });
     let max_distance = max_distance.unwrap_or(u16::MAX);
-    let method = parse_one(algorithm, Setting { pcluster_bytes, max_distance })?;
+    let method = parse_one(algorithm, AlgorithmContext { pcluster_bytes, max_distance })?;
     let known = methods.iter().position(|known| *known == method);
     options.metabox_method = Some(known.unwrap_or(methods.len()));
     if known.is_none() {
@@ -69,10 +69,10 @@ pub(crate) fn take_metabox(text: &str, options: &mut Options) -> Result<(), Stri
     Ok(())
 }
 
-fn parse_one(text: &str, setting: Setting) -> Result<Method, String> {
+fn parse_one(text: &str, setting: AlgorithmContext) -> Result<Method, String> {
     let mut words = text.split(',');
     let name = words.next().unwrap_or_default();
-    let mut parameters = Parameters::default();
+    let mut parameters = AlgorithmParameters::default();
     for (at, word) in words.enumerate() {
         parameters.read(name, word, at == 0)?;
     }
@@ -109,7 +109,7 @@ fn parse_one(text: &str, setting: Setting) -> Result<Method, String> {
     Ok(method)
 }
 
-impl Parameters {
+impl AlgorithmParameters {
     fn read(&mut self, name: &str, word: &str, is_first: bool) -> Result<(), String> {
         let number = |text: &str| {
             let suffix = text.trim_start_matches(|digit: char| digit.is_ascii_digit());
@@ -149,7 +149,7 @@ impl Parameters {
             .map_or(Ok(()), |level| Err(format!("{name} has no level, such as {level}; lz4hc has")))
     }
 
-    fn lzma_dictionary(&self, setting: Setting) -> Result<u32, String> {
+    fn lzma_dictionary(&self, setting: AlgorithmContext) -> Result<u32, String> {
         let (least, most) = LZMA_DICTIONARIES;
         let suiting = setting.pcluster_bytes.saturating_mul(4).clamp(LZMA_DICTIONARY_LEAST, most);
         let bytes = self.dictionary.unwrap_or(suiting);
@@ -158,7 +158,7 @@ impl Parameters {
             .ok_or_else(|| format!("lzma has dictionaries of {least} to {most} bytes, not {bytes}"))
     }
 
-    fn zstd_window_log(&self, setting: Setting) -> Result<u8, String> {
+    fn zstd_window_log(&self, setting: AlgorithmContext) -> Result<u8, String> {
         let (least, most) = ZSTD_WINDOWS;
         let suiting = setting.pcluster_bytes.saturating_mul(ZSTD_WINDOW_PCLUSTERS);
         let suiting = 1 << suiting.clamp(least, most).ilog2();
@@ -187,7 +187,8 @@ mod tests {
     use super::*;
 
     fn methods(text: &str, pcluster_bytes: u64) -> Result<Vec<Method>, String> {
-        parse(text, Setting { pcluster_bytes, max_distance: 65535 }).map(|found| found.methods)
+        parse(text, AlgorithmContext { pcluster_bytes, max_distance: 65535 })
+            .map(|found| found.methods)
     }
 
     fn one(text: &str) -> Method {
@@ -212,9 +213,10 @@ mod tests {
     #[test]
     fn inodes_are_compressed_as_files_are_or_in_a_way_of_their_own() {
         let of = |algorithms: Option<&str>, text| {
-            let setting = Setting { pcluster_bytes: 16384, max_distance: 16384 };
+            let setting = AlgorithmContext { pcluster_bytes: 16384, max_distance: 16384 };
             let algorithms = algorithms.map(|algorithms| parse(algorithms, setting).unwrap());
-            let mut options = Options { algorithms, pcluster_bytes: 16384, ..Options::default() };
+            let mut options =
+                BuildOptions { algorithms, pcluster_bytes: 16384, ..BuildOptions::default() };
             take_metabox(text, &mut options).map(|()| {
                 let methods = options.algorithms.map_or(0, |algorithms| algorithms.methods.len());
                 (options.metabox_pcluster_bytes.unwrap(), options.metabox_method, methods)

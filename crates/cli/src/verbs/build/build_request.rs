@@ -5,20 +5,21 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use ferrofs_builder::import::adjust::{
-    Adjustments, Exclusions, Mtime, Overlay, Owners, XattrChoice,
+    Adjustments, ExcludePatterns, MtimePolicy, OverlayPolicy, OwnerOverrides, XattrFilter,
 };
 use ferrofs_builder::import::{
-    AccountFiles, DirectoryOptions, HardLinks, TarOptions, Unreadable, Whiteouts,
+    AccountFiles, DirectoryOptions, HardLinkPolicy, TarImportOptions, UnreadablePolicy,
+    WhiteoutPolicy,
 };
 use ferrofs_builder::tree::Timestamp;
 use ferrofs_builder::{
-    Blob, Deduplication, FragmentSharing, Fragments, IndexForm, Options, SuperblockTime,
+    BlobOutput, BuildOptions, Deduplication, FragmentSharing, Fragments, IndexForm, SuperblockTime,
 };
 
 use super::algorithms;
 use super::request::{
-    Form, Request, Sizes, SourceKind, Surroundings, Tell, Verify, at_offset, file_time, image_time,
-    parse_label, parse_uuid, small,
+    BuildEnvironment, BuildRequest, CompressionSizes, OutputFormat, OutputOptions, SourceKind,
+    Verify, at_offset, file_time, image_time, parse_label, parse_u32, parse_uuid,
 };
 use crate::arguments::{
     BuildArguments, BuildContent, FragmentChoice, SharingChoice, WhiteoutChoice,
@@ -33,10 +34,10 @@ const PCLUSTER_BYTES: u64 = 64 << 10;
 /// What is out of range or contradicts itself, in words that name the option.
 pub(crate) fn request(
     typed: &BuildArguments,
-    surroundings: &Surroundings,
-) -> Result<Request, String> {
-    let times = Times::of(typed, surroundings)?;
-    let mut options = compressed(typed, surroundings.hints.as_deref())?;
+    environment: &BuildEnvironment,
+) -> Result<BuildRequest, String> {
+    let times = BuildTimes::of(typed, environment)?;
+    let mut options = compressed(typed, environment.hints.as_deref())?;
     let layout = &typed.layout;
     if let Some(text) = &layout.metabox {
         algorithms::take_metabox(text, &mut options).map_err(|why| format!("--metabox: {why}"))?;
@@ -44,25 +45,25 @@ pub(crate) fn request(
     options.inline_data = !layout.no_inline_data;
     options.chunk_bytes = layout.chunk_size;
     options.wide = layout.wide;
-    options.blob = layout.blob.clone().map(Blob::NewFile);
+    options.blob = layout.blob.clone().map(BlobOutput::NewFile);
     let label = layout.label.as_ref().map(|label| label.as_bytes());
     options.label =
         parse_label(label.unwrap_or_default()).map_err(|why| format!("--label: {why}"))?;
     let uuid =
         layout.uuid.as_deref().unwrap_or(if layout.reproducible { "clear" } else { "random" });
-    options.uuid = parse_uuid(uuid, surroundings).map_err(|why| format!("--uuid: {why}"))?;
+    options.uuid = parse_uuid(uuid, environment).map_err(|why| format!("--uuid: {why}"))?;
     options.time = times.image;
-    options.placement = at_offset(layout.offset);
+    options.output_mode = at_offset(layout.offset);
     options.xattr_share_above = Some(layout.xattr_share_above);
     options.xattr_prefixes = as_bytes(&layout.xattr_prefix);
     options.plain_xattr_prefixes = layout.plain_xattr_prefixes;
     options.digest_xattr = layout.digest_xattr.as_ref().map(|name| name.as_bytes().to_vec());
-    options.root_xattr_bytes = small("attributes of the root", layout.root_xattr_room)?;
+    options.root_xattr_bytes = parse_u32("attributes of the root", layout.root_xattr_room)?;
     let block_bytes = layout.block_size;
     options.data_alignment_blocks = blocks("--align-data", layout.align_data, block_bytes)?;
     options.image_alignment_blocks = blocks("--align-image", layout.align_image, block_bytes)?;
     let adjustments = adjustments(&typed.content, times)?;
-    Ok(Request {
+    Ok(BuildRequest {
         image: typed.image.clone(),
         sources: typed.sources.clone(),
         kind: kind(typed)?,
@@ -72,13 +73,13 @@ pub(crate) fn request(
         options,
         replaces: typed.force,
         verify: if typed.no_verify { Verify::No } else { Verify::Yes },
-        is_rehearsal: typed.dry_run,
+        is_dry_run: typed.dry_run,
         machine: typed.machine.clone(),
-        tell: Tell {
+        output: OutputOptions {
             form: match (typed.json, typed.quiet) {
-                (true, _) => Form::Json,
-                (_, true) => Form::Nothing,
-                _ => Form::Text,
+                (true, _) => OutputFormat::Json,
+                (_, true) => OutputFormat::Nothing,
+                _ => OutputFormat::Text,
             },
             progress: typed.progress.progress,
             notices: !typed.quiet,
@@ -86,34 +87,34 @@ pub(crate) fn request(
     })
 }
 
-/// Times as the options and the surroundings give them.
+/// Times as the options and the environment give them.
 #[derive(Clone, Copy, Debug)]
-struct Times {
+struct BuildTimes {
     image: SuperblockTime,
-    files: Mtime,
+    files: MtimePolicy,
     /// That of directories which no archive describes.
     missing: i64,
 }
 
-impl Times {
-    fn of(typed: &BuildArguments, surroundings: &Surroundings) -> Result<Self, String> {
-        let epoch = surroundings.epoch()?;
+impl BuildTimes {
+    fn of(typed: &BuildArguments, environment: &BuildEnvironment) -> Result<Self, String> {
+        let epoch = environment.epoch()?;
         let is_reproducible = typed.layout.reproducible;
         let image = match (typed.layout.time, epoch) {
             (Some(time), _) | (None, Some(time)) => image_time(time)?,
             _ if is_reproducible => SuperblockTime::Newest,
-            _ => image_time(surroundings.now)?,
+            _ => image_time(environment.now)?,
         };
         let files = match (typed.content.mtime, epoch) {
-            (Some(time), _) => Mtime::All(file_time(time)?),
-            (None, Some(time)) => Mtime::Clamp(file_time(time)?),
-            _ => Mtime::Keep,
+            (Some(time), _) => MtimePolicy::All(file_time(time)?),
+            (None, Some(time)) => MtimePolicy::Clamp(file_time(time)?),
+            _ => MtimePolicy::Keep,
         };
         let missing = match epoch {
             Some(time) => file_time(time)?,
             // What the clock says must not show.
             None if is_reproducible => 0,
-            None => file_time(surroundings.now)?,
+            None => file_time(environment.now)?,
         };
         Ok(Self { image, files, missing })
     }
@@ -127,9 +128,9 @@ fn blocks(option: &str, bytes: Option<u64>, block_bytes: u64) -> Result<u32, Str
     blocks.ok_or_else(|| format!("{option}: {bytes} bytes are no whole blocks of {block_bytes}"))
 }
 
-fn compressed(typed: &BuildArguments, hints: Option<&[u8]>) -> Result<Options, String> {
+fn compressed(typed: &BuildArguments, hints: Option<&[u8]>) -> Result<BuildOptions, String> {
     let compression = &typed.compression;
-    let sizes = Sizes {
+    let sizes = CompressionSizes {
         block_bytes: typed.layout.block_size,
         pcluster_bytes: compression.pcluster,
         pcluster_default: if compression.compress.is_some() { PCLUSTER_BYTES } else { 0 },
@@ -140,7 +141,7 @@ fn compressed(typed: &BuildArguments, hints: Option<&[u8]>) -> Result<Options, S
         packed_pcluster_bytes: compression.fragments_pcluster,
     };
     let options = sizes.options("--compress")?;
-    let needy = [
+    let needs_compression = [
         (compression.pcluster.is_some(), "--pcluster"),
         (compression.hints.is_some(), "--hints"),
         (compression.max_extent.is_some(), "--max-extent"),
@@ -152,11 +153,11 @@ fn compressed(typed: &BuildArguments, hints: Option<&[u8]>) -> Result<Options, S
         (compression.dedupe && typed.layout.chunk_size.is_none(), "--dedupe"),
     ];
     if let (None, Some((_, option))) =
-        (&options.algorithms, needy.iter().find(|(is_given, _)| *is_given))
+        (&options.algorithms, needs_compression.iter().find(|(is_given, _)| *is_given))
     {
         return Err(format!("{option} needs --compress"));
     }
-    Ok(Options {
+    Ok(BuildOptions {
         index: if compression.full_indexes { IndexForm::Full } else { IndexForm::Compact },
         inline_pclusters: compression.inline_pclusters,
         compress_directories: compression.compress_directories,
@@ -175,10 +176,10 @@ fn compressed(typed: &BuildArguments, hints: Option<&[u8]>) -> Result<Options, S
     })
 }
 
-fn adjustments(content: &BuildContent, times: Times) -> Result<Adjustments, String> {
+fn adjustments(content: &BuildContent, times: BuildTimes) -> Result<Adjustments, String> {
     let root = content.all_root.then_some(0);
     Ok(Adjustments {
-        owners: Owners {
+        owners: OwnerOverrides {
             force_uid: root.or(content.uid),
             force_gid: root.or(content.gid),
             uid_offset: content.uid_offset,
@@ -187,18 +188,18 @@ fn adjustments(content: &BuildContent, times: Times) -> Result<Adjustments, Stri
         mtime: times.files,
         compact_time: None,
         xattrs: xattrs(content),
-        overlay: if content.strip_overlay { Overlay::Strip } else { Overlay::Keep },
+        overlay: if content.strip_overlay { OverlayPolicy::Strip } else { OverlayPolicy::Keep },
     })
 }
 
-fn xattrs(content: &BuildContent) -> XattrChoice {
+fn xattrs(content: &BuildContent) -> XattrFilter {
     if content.no_xattrs {
-        return XattrChoice::None;
+        return XattrFilter::None;
     }
     if content.xattr.is_empty() && content.no_xattr.is_empty() {
-        return XattrChoice::All;
+        return XattrFilter::All;
     }
-    XattrChoice::Named { include: as_bytes(&content.xattr), exclude: as_bytes(&content.no_xattr) }
+    XattrFilter::Named { include: as_bytes(&content.xattr), exclude: as_bytes(&content.no_xattr) }
 }
 
 fn directory(
@@ -206,29 +207,33 @@ fn directory(
     adjustments: &Adjustments,
 ) -> Result<DirectoryOptions, String> {
     let content = &typed.content;
-    let exclusions = Exclusions::new(as_bytes(&content.exclude), &content.exclude_regex);
+    let exclusions = ExcludePatterns::new(as_bytes(&content.exclude), &content.exclude_regex);
     Ok(DirectoryOptions {
         exclusions: exclusions.map_err(|error| format!("--exclude-regex: {error}"))?,
         adjustments: adjustments.clone(),
         hard_links: match content.separate_hard_links {
-            true => HardLinks::Separate,
-            false => HardLinks::Joined,
+            true => HardLinkPolicy::Separate,
+            false => HardLinkPolicy::Joined,
         },
-        unreadable: if typed.keep_going { Unreadable::LeaveOut } else { Unreadable::Fail },
+        unreadable: if typed.keep_going {
+            UnreadablePolicy::LeaveOut
+        } else {
+            UnreadablePolicy::Fail
+        },
     })
 }
 
-fn tar(typed: &BuildArguments, times: Times) -> TarOptions {
-    TarOptions {
+fn tar(typed: &BuildArguments, times: BuildTimes) -> TarImportOptions {
+    TarImportOptions {
         whiteouts: match typed.content.whiteouts {
-            WhiteoutChoice::Keep => Whiteouts::Keep,
-            WhiteoutChoice::Overlay => Whiteouts::ToOverlay,
-            WhiteoutChoice::Apply => Whiteouts::Apply,
+            WhiteoutChoice::Keep => WhiteoutPolicy::Keep,
+            WhiteoutChoice::Overlay => WhiteoutPolicy::ToOverlay,
+            WhiteoutChoice::Apply => WhiteoutPolicy::Apply,
         },
         // What this host calls a number must not show.
         accounts: (!typed.layout.reproducible).then(AccountFiles::of_host),
         missing_mtime: Timestamp { seconds: times.missing, nanoseconds: 0 },
-        ..TarOptions::default()
+        ..TarImportOptions::default()
     }
 }
 
@@ -264,18 +269,18 @@ mod tests {
 
     use super::*;
     use crate::arguments::{Arguments, Verb};
-    use crate::verbs::build::request::tests::quiet_surroundings;
+    use crate::verbs::build::request::tests::test_environment;
 
-    fn made_in(words: &[&str], epoch: Option<&str>) -> Result<Request, String> {
+    fn made_in(words: &[&str], epoch: Option<&str>) -> Result<BuildRequest, String> {
         let words = [&["ferrofs", "build"], words, &["image"]].concat();
         let words = if words.contains(&"a.tar") { words } else { [&words[..], &["tree"]].concat() };
         let typed = Arguments::try_parse_from(words).map_err(|error| error.to_string())?.verb;
         let Verb::Build(typed) = typed else { panic!("{typed:?}") };
         let source_date_epoch = epoch.map(Into::into);
-        request(&typed, &Surroundings { source_date_epoch, ..quiet_surroundings() })
+        request(&typed, &BuildEnvironment { source_date_epoch, ..test_environment() })
     }
 
-    fn made(words: &[&str]) -> Result<Request, String> {
+    fn made(words: &[&str]) -> Result<BuildRequest, String> {
         made_in(words, None)
     }
 
@@ -320,7 +325,7 @@ mod tests {
         assert_eq!(request.tar.missing_mtime.seconds, 0);
         let request = made_in(&["--reproducible"], Some("9")).unwrap();
         assert_eq!(request.options.time, SuperblockTime::Fixed(9));
-        assert_eq!(request.directory.adjustments.mtime, Mtime::Clamp(9));
+        assert_eq!(request.directory.adjustments.mtime, MtimePolicy::Clamp(9));
         let given = ["--reproducible", "--time=5", "-U01234567-89ab-cdef-0123-456789abcdef"];
         let request = made_in(&given, Some("9")).unwrap();
         assert_eq!(request.options.time, SuperblockTime::Fixed(5));
@@ -333,15 +338,15 @@ mod tests {
             ["--uid=5", "--gid-offset=7", "--xattr=user.*", "--no-xattr=user.x", "--mtime=3"];
         let adjustments = made(&words).unwrap().directory.adjustments;
         assert_eq!((adjustments.owners.force_uid, adjustments.owners.gid_offset), (Some(5), 7));
-        assert_eq!(adjustments.mtime, Mtime::All(3));
+        assert_eq!(adjustments.mtime, MtimePolicy::All(3));
         let include = vec![b"user.*".to_vec()];
         let exclude = vec![b"user.x".to_vec()];
-        assert_eq!(adjustments.xattrs, XattrChoice::Named { include, exclude });
+        assert_eq!(adjustments.xattrs, XattrFilter::Named { include, exclude });
         let request = made(&["--keep-going", "--exclude=proc"]).unwrap();
         assert_eq!(request.kind, SourceKind::Directory);
-        assert_eq!(request.directory.unreadable, Unreadable::LeaveOut);
+        assert_eq!(request.directory.unreadable, UnreadablePolicy::LeaveOut);
         let request = made(&["out", "a.tar", "--whiteouts=apply"]).unwrap();
-        assert_eq!((request.kind, request.tar.whiteouts), (SourceKind::Tar, Whiteouts::Apply));
+        assert_eq!((request.kind, request.tar.whiteouts), (SourceKind::Tar, WhiteoutPolicy::Apply));
     }
 
     #[test]

@@ -6,17 +6,19 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use ferrofs_builder::import::{Compression, Contents, TarSource, from_directory, from_tar_layers};
+use ferrofs_builder::import::{
+    Compression, TarContentMode, TarSource, from_directory, from_tar_layers,
+};
 use ferrofs_builder::tree::Tree;
-use ferrofs_builder::{Error, ErrorKind, Options, Placement, Report, Watch};
+use ferrofs_builder::{BuildObserver, BuildOptions, BuildReport, Error, ErrorKind, OutputMode};
 
-use super::layers::{self, Layers};
-use super::request::{LayerData, Layering, Request, SourceKind};
+use super::layers::{self, LayeredTree};
+use super::request::{BuildRequest, LayerData, LayerOptions, SourceKind};
 use crate::resources::Resources;
 
 /// The tree of what a request names.
 #[derive(Debug)]
-pub(super) struct Imported {
+pub(super) struct ImportedTree {
     pub(super) tree: Tree,
     /// Where the devices of the tree can be read; `None` if they cannot, as an archive that came through a pipe.
     pub(super) devices: Option<Vec<PathBuf>>,
@@ -27,10 +29,10 @@ pub(super) struct Imported {
 /// # Errors
 /// As the library, with the path.
 pub(super) fn import(
-    request: &mut Request,
+    request: &mut BuildRequest,
     resources: &Resources,
-    watch: &dyn Watch,
-) -> Result<Imported, Error> {
+    observer: &dyn BuildObserver,
+) -> Result<ImportedTree, Error> {
     if let SourceKind::DirectoryOrImages(layering) = request.kind {
         let is_directory = match request.sources.as_slice() {
             [source] => is_directory(source)?,
@@ -41,20 +43,20 @@ pub(super) fn import(
         }
         if layering.is_aufs {
             let what = "--aufs is for archives and images of layers, not for a directory";
-            return Err(Error::new(ErrorKind::Options(what.to_owned())));
+            return Err(Error::new(ErrorKind::InvalidOptions(what.to_owned())));
         }
     }
-    let tree = import_tree(request, watch)?;
-    Ok(Imported { tree, devices: archives(request) })
+    let tree = import_tree(request, observer)?;
+    Ok(ImportedTree { tree, devices: archives(request) })
 }
 
 fn import_images(
-    request: &mut Request,
-    layering: Layering,
+    request: &mut BuildRequest,
+    layering: LayerOptions,
     resources: &Resources,
-) -> Result<Imported, Error> {
+) -> Result<ImportedTree, Error> {
     let images = layers::join(&request.sources, layering, resources)?;
-    let Layers { mut tree, block_size, devices } = images;
+    let LayeredTree { mut tree, block_size, devices } = images;
     request.directory.adjustments.apply(&mut tree)?;
     let options = &mut request.options;
     if layering.data == LayerData::Referred && options.block_size != block_size {
@@ -62,23 +64,23 @@ fn import_images(
         if layering.has_block_size {
             let what =
                 format!("-b: the images have blocks of {bytes} bytes; --clean=data copies data");
-            return Err(Error::new(ErrorKind::Options(what)));
+            return Err(Error::new(ErrorKind::InvalidOptions(what)));
         }
         options.block_size = block_size;
         options.pcluster_bytes = options.pcluster_bytes.max(bytes);
         options.extent_bytes_max = options.extent_bytes_max / bytes * bytes;
     }
-    Ok(Imported { tree, devices })
+    Ok(ImportedTree { tree, devices })
 }
 
-fn import_tree(request: &Request, watch: &dyn Watch) -> Result<Tree, Error> {
+fn import_tree(request: &BuildRequest, observer: &dyn BuildObserver) -> Result<Tree, Error> {
     let is_directory = match (request.kind, request.sources.as_slice()) {
         (SourceKind::Directory | SourceKind::DirectoryOrImages(_), _) => true,
         (SourceKind::AsFound, [source]) => is_directory(source)?,
         _ => false,
     };
     if let (true, [source]) = (is_directory, request.sources.as_slice()) {
-        return from_directory(source, &request.directory, watch);
+        return from_directory(source, &request.directory, observer);
     }
     let sources = request.sources.iter().map(|source| tar_source(source));
     let mut tree = from_tar_layers(sources.collect::<Result<_, _>>()?, &request.tar)?;
@@ -87,8 +89,8 @@ fn import_tree(request: &Request, watch: &dyn Watch) -> Result<Tree, Error> {
 }
 
 /// Where the archives are that the tree refers to.
-fn archives(request: &Request) -> Option<Vec<PathBuf>> {
-    if request.tar.contents != Contents::Referred {
+fn archives(request: &BuildRequest) -> Option<Vec<PathBuf>> {
+    if request.tar.contents != TarContentMode::Index {
         return Some(Vec::new());
     }
     let place = |source: &PathBuf| match source.as_path() == Path::new("-") {
@@ -105,15 +107,19 @@ fn archives(request: &Request) -> Option<Vec<PathBuf>> {
 ///
 /// # Errors
 /// As the library.
-pub(super) fn build(request: &Request, tree: &Tree, watch: &dyn Watch) -> Result<Report, Error> {
-    ferrofs_builder::build(tree, &request.options, &request.image, watch)
+pub(super) fn build(
+    request: &BuildRequest,
+    tree: &Tree,
+    observer: &dyn BuildObserver,
+) -> Result<BuildReport, Error> {
+    ferrofs_builder::build(tree, &request.options, &request.image, observer)
 }
 
 /// Builds into a file of memory, to see what comes out.
 ///
 /// # Errors
 /// As the library, and if there is no such memory.
-pub(super) fn build_in_memory(tree: &Tree, options: &Options) -> Result<Report, Error> {
+pub(super) fn build_in_memory(tree: &Tree, options: &BuildOptions) -> Result<BuildReport, Error> {
     let failed = |errno: rustix::io::Errno| {
         Error::new(ErrorKind::Output {
             operation: "cannot make a file in memory",
@@ -123,9 +129,12 @@ pub(super) fn build_in_memory(tree: &Tree, options: &Options) -> Result<Report, 
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
     let memory = rustix::fs::memfd_create("ferrofs-sample", flags).map_err(failed)?;
     let path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&memory)));
-    let options =
-        Options { placement: Placement::InPlace { offset: 0 }, blob: None, ..options.clone() };
-    ferrofs_builder::build(tree, &options, &path, &ferrofs_builder::NoWatch)
+    let options = BuildOptions {
+        output_mode: OutputMode::InPlace { offset: 0 },
+        blob: None,
+        ..options.clone()
+    };
+    ferrofs_builder::build(tree, &options, &path, &ferrofs_builder::NoopObserver)
 }
 
 fn is_directory(path: &Path) -> Result<bool, Error> {
@@ -151,7 +160,7 @@ fn tar_source(path: &Path) -> Result<TarSource, Error> {
 
 /// What there is under the image's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Existing {
+pub(super) enum TargetState {
     Nothing,
     File,
     BlockDevice,
@@ -167,11 +176,11 @@ pub(super) fn is_same_file(one: &Path, other: &Path) -> bool {
 ///
 /// # Errors
 /// The host refuses to tell.
-pub(super) fn existing(image: &Path) -> io::Result<Existing> {
+pub(super) fn existing(image: &Path) -> io::Result<TargetState> {
     match fs::metadata(image) {
-        Ok(found) if found.file_type().is_block_device() => Ok(Existing::BlockDevice),
-        Ok(_) => Ok(Existing::File),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Existing::Nothing),
+        Ok(found) if found.file_type().is_block_device() => Ok(TargetState::BlockDevice),
+        Ok(_) => Ok(TargetState::File),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(TargetState::Nothing),
         Err(error) => Err(error),
     }
 }

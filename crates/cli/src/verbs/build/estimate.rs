@@ -4,8 +4,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ferrofs_builder::tree::{Content, Kind, Node, Reader, Store, Tree};
-use ferrofs_builder::{Error, Options, Result};
+use ferrofs_builder::tree::{Content, ContentReader, ContentSource, Node, NodeKind, Tree};
+use ferrofs_builder::{BuildOptions, Error, Result};
 use serde::Serialize;
 
 use super::engine;
@@ -17,7 +17,7 @@ const FILE_BYTES: u64 = 1 << 20;
 
 /// What a build would come to.
 #[derive(Clone, Copy, Debug, Serialize, PartialEq, Eq)]
-pub(super) struct Estimate {
+pub(super) struct BuildEstimate {
     pub(super) inodes: u64,
     pub(super) content_bytes: u64,
     /// Bytes of the image.
@@ -30,18 +30,18 @@ pub(super) struct Estimate {
 ///
 /// # Errors
 /// As the build.
-pub(super) fn estimate(tree: &Tree, options: &Options) -> Result<Estimate> {
+pub(super) fn estimate(tree: &Tree, options: &BuildOptions) -> Result<BuildEstimate> {
     let (inodes, content_bytes) = (tree.len() as u64, content_bytes(tree));
     let sample = sample(tree, content_bytes)?;
     let sampled_bytes = self::content_bytes(&sample);
     let built = engine::build_in_memory(&sample, options)?;
-    let data_bytes: u64 = built.stored.values().map(|stored| stored.bytes_out).sum();
+    let data_bytes: u64 = built.by_algorithm.values().map(|stored| stored.bytes_out).sum();
     let other_bytes = built.bytes.saturating_sub(data_bytes);
     let block = u64::from(built.block_bytes).max(1);
     let data = scaled(data_bytes, content_bytes, sampled_bytes);
     let other = scaled(other_bytes, inodes, sample.len() as u64);
     let image_bytes = data.saturating_add(other).div_ceil(block).saturating_mul(block);
-    Ok(Estimate { inodes, content_bytes, image_bytes, sampled_bytes })
+    Ok(BuildEstimate { inodes, content_bytes, image_bytes, sampled_bytes })
 }
 
 /// What all regular files have together.
@@ -74,7 +74,7 @@ fn sample(tree: &Tree, content_bytes: u64) -> Result<Tree> {
         }
         let bytes = content.bytes().min(FILE_BYTES).min(due.max(FILE_BYTES / 16));
         taken = taken.saturating_add(bytes);
-        let kind = Kind::File(Content::new(Arc::new(Beginning::of(content, bytes)), bytes));
+        let kind = NodeKind::File(Content::new(Arc::new(FilePrefix::of(content, bytes)), bytes));
         let node = Node { metadata: tree.node(id).metadata.clone(), kind };
         let name = sample.len().to_string();
         let added = sample.add(node).and_then(|id| sample.link(Tree::ROOT, name.as_bytes(), id));
@@ -87,23 +87,23 @@ fn sample(tree: &Tree, content_bytes: u64) -> Result<Tree> {
 }
 
 /// The beginning of a file.
-struct Beginning {
-    whole: Arc<dyn Store>,
+struct FilePrefix {
+    whole: Arc<dyn ContentSource>,
     bytes: u64,
 }
 
-impl Beginning {
+impl FilePrefix {
     fn of(content: &Content, bytes: u64) -> Self {
-        Self { whole: Arc::clone(content.store()), bytes }
+        Self { whole: Arc::clone(content.source()), bytes }
     }
 }
 
-impl Store for Beginning {
+impl ContentSource for FilePrefix {
     fn name(&self) -> String {
         self.whole.name()
     }
 
-    fn open(&self) -> Result<Box<dyn Reader>, Error> {
+    fn open(&self) -> Result<Box<dyn ContentReader>, Error> {
         self.whole.open()
     }
 

@@ -10,15 +10,16 @@ use std::sync::Arc;
 
 use ferrofs_builder::import::adjust::{AufsName, OPAQUE_XATTR, mark_opaque};
 use ferrofs_builder::tree::{
-    Content, Device, DevicePlace, Kind, Metadata, Node, NodeId, Part, Reader, Store, Tree,
+    Content, ContentReader, ContentSource, Device, DeviceAddress, Metadata, Node, NodeId, NodeKind,
+    SourceExtent, Tree,
 };
 use ferrofs_builder::{Error, ErrorKind, Result};
 use ferrofs_image::ondisk::BlockSize;
 use ferrofs_image::{
-    DataLayout, FileType, Image, Inode, Nid, OpenOptions, Storage, StoredRange, Visit,
+    DataLayout, ExtentStorage, FileExtent, FileType, Image, Inode, Nid, OpenOptions, WalkEvent,
 };
 
-use super::request::{LayerData, Layering};
+use super::request::{LayerData, LayerOptions};
 use crate::resources::Resources;
 
 /// Parts of files that are kept in memory at most: damaged images may have as many as they like.
@@ -26,7 +27,7 @@ const PARTS_MAX: usize = 8 << 20;
 
 /// What images make together.
 #[derive(Debug)]
-pub(super) struct Layers {
+pub(super) struct LayeredTree {
     pub(super) tree: Tree,
     /// What the blocks must be like for the tree to be referred to; of the first image.
     pub(super) block_size: BlockSize,
@@ -36,9 +37,9 @@ pub(super) struct Layers {
 
 /// One of the images.
 #[derive(Debug)]
-struct Layer {
+struct LayerImage {
     image: Image,
-    source: Arc<Source>,
+    source: Arc<LayerSource>,
     data: LayerData,
     is_aufs: bool,
     /// The device of the tree on which its data lies, and the number that the image has for that.
@@ -48,30 +49,34 @@ struct Layer {
 
 /// An image as a file of the host, which must stay what it is.
 #[derive(Debug)]
-struct Source {
+struct LayerSource {
     path: PathBuf,
-    stamp: Stamp,
+    stamp: StatData,
 }
 
 /// What tells that a file was changed: size, modification and change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp(u64, (i64, i64), (i64, i64));
+struct StatData(u64, (i64, i64), (i64, i64));
 
 /// Joins the images at `paths`, the lowest first.
 ///
 /// # Errors
 /// An image that cannot be read, or whose data cannot be referred to although it should be.
-pub(super) fn join(paths: &[PathBuf], layering: Layering, resources: &Resources) -> Result<Layers> {
+pub(super) fn join(
+    paths: &[PathBuf],
+    layering: LayerOptions,
+    resources: &Resources,
+) -> Result<LayeredTree> {
     let data = layering.data;
     let mut layers = Vec::new();
     for path in paths {
-        let layer = Layer::open(path, layering, resources);
+        let layer = LayerImage::open(path, layering, resources);
         layers.push(layer.map_err(|error| error.at(path))?);
     }
     let block_size = check_alike(&layers, data)?;
     let uppermost = layers.last().ok_or_else(|| refused("no image"))?;
     let root = uppermost.image.root().map_err(unreadable)?;
-    let mut merge = Merge::new(uppermost.metadata(&root)?);
+    let mut merge = OverlayMerge::new(uppermost.metadata(&root)?);
     let mut devices = Some(Vec::new());
     if data == LayerData::Referred {
         for layer in &mut layers {
@@ -85,11 +90,11 @@ pub(super) fn join(paths: &[PathBuf], layering: Layering, resources: &Resources)
     for (number, layer) in layers.iter().enumerate().rev() {
         merge.add(number, layer).map_err(|error| error.at(&layer.source.path))?;
     }
-    Ok(Layers { tree: merge.finish(), block_size, devices })
+    Ok(LayeredTree { tree: merge.finish(), block_size, devices })
 }
 
 /// References need blocks of one size, and images that either all have their data in themselves or all on one device.
-fn check_alike(layers: &[Layer], data: LayerData) -> Result<BlockSize> {
+fn check_alike(layers: &[LayerImage], data: LayerData) -> Result<BlockSize> {
     let sizes = || layers.iter().map(|layer| layer.image.superblock().block_size);
     let block_size = sizes().next().ok_or_else(|| refused("no image"))?;
     if data == LayerData::Taken {
@@ -117,12 +122,12 @@ fn check_alike(layers: &[Layer], data: LayerData) -> Result<BlockSize> {
     Ok(block_size)
 }
 
-impl Layer {
-    fn open(path: &Path, layering: Layering, resources: &Resources) -> Result<Self> {
-        let stamp = Stamp::of(path)?;
+impl LayerImage {
+    fn open(path: &Path, layering: LayerOptions, resources: &Resources) -> Result<Self> {
+        let stamp = StatData::of(path)?;
         let image = OpenOptions::new().memory(&resources.memory).open(path).map_err(unreadable)?;
-        let source = Arc::new(Source { path: path.to_owned(), stamp });
-        let Layering { data, is_aufs, .. } = layering;
+        let source = Arc::new(LayerSource { path: path.to_owned(), stamp });
+        let LayerOptions { data, is_aufs, .. } = layering;
         Ok(Self { image, source, data, is_aufs, device: 0, of_image: 0 })
     }
 
@@ -167,19 +172,19 @@ impl Layer {
 
     fn node(&self, inode: &Inode) -> Result<Node> {
         let kind = match inode.file_type() {
-            FileType::Regular => Kind::File(self.content(inode)?),
+            FileType::Regular => NodeKind::File(self.content(inode)?),
             FileType::Symlink => {
-                Kind::Symlink(self.image.read_link(inode).map_err(unreadable)?.into())
+                NodeKind::Symlink(self.image.read_link(inode).map_err(unreadable)?.into())
             }
             FileType::CharDevice | FileType::BlockDevice => {
                 let (major, minor) = inode.device().unwrap_or_default();
                 match inode.file_type() {
-                    FileType::CharDevice => Kind::CharacterDevice { major, minor },
-                    _ => Kind::BlockDevice { major, minor },
+                    FileType::CharDevice => NodeKind::CharacterDevice { major, minor },
+                    _ => NodeKind::BlockDevice { major, minor },
                 }
             }
-            FileType::Fifo => Kind::Fifo,
-            FileType::Socket => Kind::Socket,
+            FileType::Fifo => NodeKind::Fifo,
+            FileType::Socket => NodeKind::Socket,
             _ => return Err(refused("an inode of a type that is not known")),
         };
         Ok(Node { metadata: self.metadata(inode)?, kind })
@@ -203,32 +208,32 @@ impl Layer {
         }
     }
 
-    fn parts(&self, inode: &Inode) -> Result<Vec<Part>> {
+    fn parts(&self, inode: &Inode) -> Result<Vec<SourceExtent>> {
         let block = self.image.superblock().block_size;
         // The end of such a file lies in metadata.
         let inline_from = match inode.layout() {
             DataLayout::FlatInline => inode.size() - u64::from(block.within(inode.size())),
             _ => u64::MAX,
         };
-        let mut parts: Vec<Part> = Vec::new();
-        for range in self.image.stored_ranges(inode, 0).map_err(unreadable)? {
-            let StoredRange { start, end, storage, place } = range.map_err(unreadable)?;
+        let mut parts: Vec<SourceExtent> = Vec::new();
+        for range in self.image.file_extents(inode, 0).map_err(unreadable)? {
+            let FileExtent { start, end, storage, place } = range.map_err(unreadable)?;
             let place = match storage {
-                Storage::Hole => continue,
-                Storage::Cluster | Storage::Fragment => {
+                ExtentStorage::Hole => continue,
+                ExtentStorage::Cluster | ExtentStorage::Fragment => {
                     return Err(refused(
                         "it is compressed, and no other image can refer to that: --clean=data copies data",
                     ));
                 }
-                Storage::Plain => {
+                ExtentStorage::Plain => {
                     place.filter(|place| start < inline_from && place.device == self.of_image)
                 }
             };
             let place =
-                place.map(|place| DevicePlace { device: self.device, offset: place.offset });
-            let part = Part { start, bytes: end - start, place };
+                place.map(|place| DeviceAddress { device: self.device, offset: place.offset });
+            let part = SourceExtent { start, bytes: end - start, place };
             match parts.last_mut() {
-                Some(last) if goes_on(last, &part) => last.bytes += part.bytes,
+                Some(last) if is_contiguous(last, &part) => last.bytes += part.bytes,
                 _ => parts.push(part),
             }
         }
@@ -237,7 +242,7 @@ impl Layer {
 }
 
 /// Whether a part begins where the one before it ends, in the file and on its device.
-fn goes_on(before: &Part, part: &Part) -> bool {
+fn is_contiguous(before: &SourceExtent, part: &SourceExtent) -> bool {
     let (Some(one), Some(other)) = (before.place, part.place) else { return false };
     before.start + before.bytes == part.start
         && one.device == other.device
@@ -245,32 +250,32 @@ fn goes_on(before: &Part, part: &Part) -> bool {
 }
 
 /// A tree in the making, from the uppermost image down.
-struct Merge {
+struct OverlayMerge {
     tree: Tree,
     /// Directories that show nothing of the images below.
-    sealed: HashSet<NodeId>,
+    opaque: HashSet<NodeId>,
     /// Inodes with several names, by image and nid.
     linked: HashMap<(usize, Nid), NodeId>,
     /// Of all files so far.
     parts: usize,
 }
 
-impl Merge {
+impl OverlayMerge {
     fn new(root: Metadata) -> Self {
-        let (sealed, linked) = (HashSet::new(), HashMap::new());
-        Self { tree: Tree::new(root), sealed, linked, parts: 0 }
+        let (opaque, linked) = (HashSet::new(), HashMap::new());
+        Self { tree: Tree::new(root), opaque, linked, parts: 0 }
     }
 
     /// Adds what shows of an image below those that were added before.
-    fn add(&mut self, number: usize, layer: &Layer) -> Result<()> {
+    fn add(&mut self, number: usize, layer: &LayerImage) -> Result<()> {
         let mut walk = layer.image.walk(b"/").map_err(unreadable)?;
         // A directory that is passed over stands for none.
         let mut open: Vec<Option<NodeId>> = Vec::new();
         while let Some(visit) = walk.next() {
             match visit {
-                Visit::Enter(node) => {
+                WalkEvent::Enter(node) => {
                     let directory = match open.last() {
-                        None => Some(Tree::ROOT).filter(|root| !self.sealed.contains(root)),
+                        None => Some(Tree::ROOT).filter(|root| !self.opaque.contains(root)),
                         Some(parent) => self.directory(*parent, name(&node.path), &node, layer)?,
                     };
                     if directory.is_none() {
@@ -279,20 +284,20 @@ impl Merge {
                     if let Some(directory) = directory
                         && is_opaque(&node, layer)?
                     {
-                        self.sealed.insert(directory);
+                        self.opaque.insert(directory);
                     }
                     open.push(directory);
                 }
-                Visit::Leaf(node) => {
+                WalkEvent::Leaf(node) => {
                     if let Some(Some(parent)) = open.last() {
                         let added = self.leaf(*parent, &node, (number, layer));
-                        added.map_err(|error| in_image(&error, &node.path))?;
+                        added.map_err(|error| with_path(&error, &node.path))?;
                     }
                 }
-                Visit::Leave(_) => drop(open.pop()),
-                Visit::Problem(problem) => {
+                WalkEvent::Leave(_) => drop(open.pop()),
+                WalkEvent::Problem(problem) => {
                     let error = unreadable(problem.error);
-                    return Err(in_image(&error, &problem.path));
+                    return Err(with_path(&error, &problem.path));
                 }
             }
         }
@@ -304,12 +309,12 @@ impl Merge {
         &mut self,
         parent: Option<NodeId>,
         name: &[u8],
-        node: &ferrofs_image::Node,
-        layer: &Layer,
+        node: &ferrofs_image::WalkEntry,
+        layer: &LayerImage,
     ) -> Result<Option<NodeId>> {
         let Some(parent) = parent else { return Ok(None) };
         if let Some(above) = self.tree.child(parent, name) {
-            let shows = self.tree.node(above).entries().is_some() && !self.sealed.contains(&above);
+            let shows = self.tree.node(above).entries().is_some() && !self.opaque.contains(&above);
             return Ok(shows.then_some(above));
         }
         let id = self.tree.add(Node::directory(layer.metadata(&node.inode)?))?;
@@ -320,8 +325,8 @@ impl Merge {
     fn leaf(
         &mut self,
         parent: NodeId,
-        node: &ferrofs_image::Node,
-        (number, layer): (usize, &Layer),
+        node: &ferrofs_image::WalkEntry,
+        (number, layer): (usize, &LayerImage),
     ) -> Result<()> {
         let (name, inode) = (name(&node.path), &node.inode);
         if layer.is_aufs && AufsName::of(name) != AufsName::Plain {
@@ -332,7 +337,7 @@ impl Merge {
         if let Some(above) = self.tree.child(parent, name) {
             let hides = inode.file_type() == FileType::CharDevice && inode.device() == Some((0, 0));
             if hides && self.tree.node(above).entries().is_some() {
-                self.sealed.insert(above);
+                self.opaque.insert(above);
             }
             return Ok(());
         }
@@ -341,7 +346,8 @@ impl Merge {
             Some(id) => *id,
             None => {
                 let node = layer.node(inode)?;
-                let parts = node.content().and_then(Content::parts).map_or(0, <[Part]>::len);
+                let parts =
+                    node.content().and_then(Content::extents).map_or(0, <[SourceExtent]>::len);
                 self.parts += parts;
                 if self.parts > PARTS_MAX {
                     return Err(refused(
@@ -360,7 +366,7 @@ impl Merge {
 
     /// The whole tree. Where it shows nothing of what was below, it says so to overlayfs, too.
     fn finish(mut self) -> Tree {
-        for id in self.sealed {
+        for id in self.opaque {
             mark_opaque(&mut self.tree.node_mut(id).metadata);
         }
         self.tree
@@ -368,7 +374,7 @@ impl Merge {
 }
 
 /// Whether a directory hides what images below have in it.
-fn is_opaque(node: &ferrofs_image::Node, layer: &Layer) -> Result<bool> {
+fn is_opaque(node: &ferrofs_image::WalkEntry, layer: &LayerImage) -> Result<bool> {
     if !node.inode.has_xattrs() {
         return Ok(false);
     }
@@ -384,15 +390,15 @@ fn name(path: &[u8]) -> &[u8] {
 struct ImageFile {
     image: Image,
     inode: Inode,
-    source: Arc<Source>,
+    source: Arc<LayerSource>,
 }
 
-impl Store for ImageFile {
+impl ContentSource for ImageFile {
     fn name(&self) -> String {
         format!("{}: nid {}", self.source.path.display(), self.inode.nid())
     }
 
-    fn open(&self) -> Result<Box<dyn Reader>> {
+    fn open(&self) -> Result<Box<dyn ContentReader>> {
         self.source.check_unchanged()?;
         let (image, inode) = (self.image.clone(), self.inode.clone());
         Ok(Box::new(Self { image, inode, source: Arc::clone(&self.source) }))
@@ -400,10 +406,10 @@ impl Store for ImageFile {
 
     fn data_ranges(&self) -> Result<Vec<Range<u64>>> {
         let mut data: Vec<Range<u64>> = Vec::new();
-        for range in self.image.stored_ranges(&self.inode, 0).map_err(unreadable)? {
+        for range in self.image.file_extents(&self.inode, 0).map_err(unreadable)? {
             let range = range.map_err(unreadable)?;
             match data.last_mut() {
-                _ if range.storage == Storage::Hole => {}
+                _ if range.storage == ExtentStorage::Hole => {}
                 Some(last) if last.end == range.start => last.end = range.end,
                 _ => data.push(range.start..range.end),
             }
@@ -412,14 +418,15 @@ impl Store for ImageFile {
     }
 }
 
-impl Reader for ImageFile {
+impl ContentReader for ImageFile {
     fn read_exact_at(&mut self, mut offset: u64, mut buffer: &mut [u8]) -> Result<()> {
         while !buffer.is_empty() {
             let read = self.image.read_at(&self.inode, offset, buffer).map_err(unreadable);
-            let count = read.map_err(|error| error.at(Store::name(self)).at_byte(offset))?;
+            let count =
+                read.map_err(|error| error.at(ContentSource::name(self)).at_byte(offset))?;
             if count == 0 {
                 let why = refused("it ends before its size");
-                return Err(why.at(Store::name(self)).at_byte(offset));
+                return Err(why.at(ContentSource::name(self)).at_byte(offset));
             }
             buffer = buffer.split_at_mut(count).1;
             offset += count as u64;
@@ -432,9 +439,9 @@ impl Reader for ImageFile {
     }
 }
 
-impl Source {
+impl LayerSource {
     fn check_unchanged(&self) -> Result<()> {
-        if Stamp::of(&self.path)? == self.stamp {
+        if StatData::of(&self.path)? == self.stamp {
             return Ok(());
         }
         let how = "its size or its times are others".to_owned();
@@ -442,7 +449,7 @@ impl Source {
     }
 }
 
-impl Stamp {
+impl StatData {
     fn of(path: &Path) -> Result<Self> {
         let found = fs::metadata(path).map_err(|source| {
             Error::new(ErrorKind::Input { operation: "cannot look at", source }).at(path)
@@ -463,6 +470,6 @@ fn refused(what: &str) -> Error {
 }
 
 /// The same error, about a path in an image.
-fn in_image(error: &Error, path: &[u8]) -> Error {
+fn with_path(error: &Error, path: &[u8]) -> Error {
     refused(&format!("{}: {error}", path.escape_ascii()))
 }

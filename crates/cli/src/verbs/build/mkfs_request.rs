@@ -5,23 +5,27 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use ferrofs_builder::import::adjust::{
-    Adjustments, CompactTime, Exclusions, Mtime, Overlay, Owners, XattrChoice,
+    Adjustments, CompactTime, ExcludePatterns, MtimePolicy, OverlayPolicy, OwnerOverrides,
+    XattrFilter,
 };
 use ferrofs_builder::import::{
-    AccountFiles, Compression, Contents, DirectoryOptions, HardLinks, TarOptions, Unreadable,
-    Whiteouts,
+    AccountFiles, Compression, DirectoryOptions, HardLinkPolicy, TarContentMode, TarImportOptions,
+    UnreadablePolicy, WhiteoutPolicy,
 };
 use ferrofs_builder::tree::Timestamp;
-use ferrofs_builder::{Blob, Deduplication, FragmentSharing, Fragments, IndexForm, Options};
+use ferrofs_builder::{
+    BlobOutput, BuildOptions, Deduplication, FragmentSharing, Fragments, IndexForm,
+};
 
 use super::algorithms;
 use super::request::{
-    Form, LayerData, Layering, Request, Sizes, SourceKind, Surroundings, Tell, Verify, at_offset,
-    file_time, image_time, parse_label, parse_uuid, small,
+    BuildEnvironment, BuildRequest, CompressionSizes, LayerData, LayerOptions, OutputFormat,
+    OutputOptions, SourceKind, Verify, at_offset, file_time, image_time, parse_label, parse_u32,
+    parse_uuid,
 };
 use crate::amount::{parse_bytes, parse_number};
+use crate::applets::mkfs::{MkfsArguments, TarMode};
 use crate::arguments::{MachineArguments, ProgressStyle};
-use crate::names::mkfs::{MkfsArguments, TarMode};
 
 /// Where data can lie in an archive.
 const TAR_UNIT_BYTES: u64 = 512;
@@ -32,16 +36,16 @@ const TAR_UNIT_BYTES: u64 = 512;
 /// What is out of range, contradicts itself or is not supported, in words that name the option.
 pub(crate) fn request(
     typed: &MkfsArguments,
-    surroundings: &Surroundings,
-) -> Result<Request, String> {
-    let times = Times::of(typed, surroundings)?;
-    let extended = Extended::read(typed)?;
-    let mut options = sized(typed, extended, surroundings)?;
+    environment: &BuildEnvironment,
+) -> Result<BuildRequest, String> {
+    let times = MkfsTimes::of(typed, environment)?;
+    let extended = ExtendedOptions::read(typed)?;
+    let mut options = sized(typed, extended, environment)?;
     options.time = image_time(times.build)?;
-    options.uuid = parse_uuid(typed.uuid.as_deref().unwrap_or("random"), surroundings)?;
+    options.uuid = parse_uuid(typed.uuid.as_deref().unwrap_or("random"), environment)?;
     let label = typed.label.as_ref().map(|label| label.as_bytes());
     options.label = parse_label(label.unwrap_or_default())?;
-    options.placement = at_offset(typed.offset);
+    options.output_mode = at_offset(typed.offset);
     options.xattr_share_above = u32::try_from(typed.xattr_tolerance).ok();
     options.xattr_prefixes =
         typed.xattr_prefix.iter().map(|prefix| prefix.as_bytes().to_vec()).collect();
@@ -51,12 +55,12 @@ pub(crate) fn request(
     options.compress_directories = typed.compresses_directories();
     take_metabox(typed, &mut options)?;
     options.digest_xattr = typed.digest_xattr.as_ref().map(|name| name.as_bytes().to_vec());
-    options.root_xattr_bytes = small("attributes of the root", typed.root_xattr_bytes)?;
-    let stores_nothing = contents(typed).is_some_and(|contents| contents != Contents::Taken);
+    options.root_xattr_bytes = parse_u32("attributes of the root", typed.root_xattr_bytes)?;
+    let stores_nothing = contents(typed).is_some_and(|contents| contents != TarContentMode::Copy);
     extended.apply(&mut options, stores_nothing)?;
     check_contents(typed, &options)?;
     let adjustments = adjustments(typed, &options, times)?;
-    Ok(Request {
+    Ok(BuildRequest {
         image: typed.image.clone(),
         sources: sources(typed)?,
         kind: kind(typed),
@@ -66,10 +70,10 @@ pub(crate) fn request(
         options,
         replaces: true,
         verify: Verify::Yes,
-        is_rehearsal: false,
+        is_dry_run: false,
         machine: MachineArguments { jobs: typed.workers, ..MachineArguments::default() },
-        tell: Tell {
-            form: if typed.is_talkative() { Form::Mkfs } else { Form::Nothing },
+        output: OutputOptions {
+            form: if typed.is_verbose() { OutputFormat::Mkfs } else { OutputFormat::Nothing },
             progress: ProgressStyle::None,
             notices: !typed.is_quiet(),
         },
@@ -77,52 +81,54 @@ pub(crate) fn request(
 }
 
 /// Where the contents of an archive are to be, if the source is one.
-fn contents(typed: &MkfsArguments) -> Option<Contents> {
+fn contents(typed: &MkfsArguments) -> Option<TarContentMode> {
     typed.tar_mode().map(|mode| match mode {
-        TarMode::Full => Contents::Taken,
-        TarMode::Index => Contents::Referred,
-        TarMode::Headers => Contents::Absent,
+        TarMode::Full => TarContentMode::Copy,
+        TarMode::Index => TarContentMode::Index,
+        TarMode::Headers => TarContentMode::HeadersOnly,
     })
 }
 
 /// Where no data is stored, nothing can be said about how.
-fn check_contents(typed: &MkfsArguments, options: &Options) -> Result<(), String> {
+fn check_contents(typed: &MkfsArguments, options: &BuildOptions) -> Result<(), String> {
     let way = match contents(typed) {
-        Some(Contents::Referred) => "--tar=i",
-        Some(Contents::Absent) => "--tar=headerball",
-        Some(Contents::Taken) | None => return Ok(()),
+        Some(TarContentMode::Index) => "--tar=i",
+        Some(TarContentMode::HeadersOnly) => "--tar=headerball",
+        Some(TarContentMode::Copy) | None => return Ok(()),
     };
     let block_bytes = u64::from(options.block_size.bytes());
     if way == "--tar=i" && block_bytes != TAR_UNIT_BYTES {
         let what = "data lies at multiples of 512 bytes in an archive";
         return Err(format!("-b: {way} needs blocks of 512 bytes: {what}"));
     }
-    let idle = [
+    let unused = [
         (options.algorithms.is_some(), "-z"),
         (typed.chunk_bytes.is_some(), "--chunksize"),
         (options.chunk_bytes.is_some(), "-E: dedupe"),
     ];
-    match idle.iter().find(|(is_given, _)| *is_given) {
+    match unused.iter().find(|(is_given, _)| *is_given) {
         Some((_, option)) => Err(format!("{option}: no data is stored with {way}; leave it out")),
         None => Ok(()),
     }
 }
 
-/// Times as the options and the surroundings give them.
+/// Times as the options and the environment give them.
 #[derive(Clone, Copy, Debug)]
-struct Times {
+struct MkfsTimes {
     build: u64,
-    files: Mtime,
+    files: MtimePolicy,
 }
 
-impl Times {
-    fn of(typed: &MkfsArguments, surroundings: &Surroundings) -> Result<Self, String> {
-        if let Some(build) = surroundings.epoch()? {
-            return Ok(Self { build, files: Mtime::Clamp(file_time(build)?) });
+impl MkfsTimes {
+    fn of(typed: &MkfsArguments, environment: &BuildEnvironment) -> Result<Self, String> {
+        if let Some(build) = environment.epoch()? {
+            return Ok(Self { build, files: MtimePolicy::Clamp(file_time(build)?) });
         }
-        let build = typed.time.unwrap_or(surroundings.now);
-        let is_for_all = typed.time.is_some() && !typed.keeps_times() || typed.wants_one_time();
-        let files = if is_for_all { Mtime::All(file_time(build)?) } else { Mtime::Keep };
+        let build = typed.time.unwrap_or(environment.now);
+        let is_for_all =
+            typed.time.is_some() && !typed.is_build_time_only() || typed.forces_build_time();
+        let files =
+            if is_for_all { MtimePolicy::All(file_time(build)?) } else { MtimePolicy::Keep };
         Ok(Self { build, files })
     }
 }
@@ -130,14 +136,14 @@ impl Times {
 /// Block, pcluster, extent and chunk sizes, what compresses, and how things are aligned.
 fn sized(
     typed: &MkfsArguments,
-    extended: Extended,
-    surroundings: &Surroundings,
-) -> Result<Options, String> {
+    extended: ExtendedOptions,
+    environment: &BuildEnvironment,
+) -> Result<BuildOptions, String> {
     let usual = match contents(typed) {
-        Some(Contents::Referred) => TAR_UNIT_BYTES,
-        _ => Options::default().block_size.bytes().into(),
+        Some(TarContentMode::Index) => TAR_UNIT_BYTES,
+        _ => BuildOptions::default().block_size.bytes().into(),
     };
-    let sizes = Sizes {
+    let sizes = CompressionSizes {
         block_bytes: typed.block_bytes.unwrap_or(usual),
         // It says how long a pcluster may be; without -z there is none, and nothing is longer.
         pcluster_bytes: typed.pcluster_bytes,
@@ -145,7 +151,7 @@ fn sized(
         extent_bytes_max: typed.max_extent_bytes,
         algorithms: typed.algorithms.as_deref(),
         max_distance: u16::MAX,
-        hints: surroundings.hints.as_deref(),
+        hints: environment.hints.as_deref(),
         packed_pcluster_bytes: extended.packed_pcluster,
     };
     let options = sizes.options("-z")?;
@@ -154,9 +160,9 @@ fn sized(
     }
     let image = typed.image_alignment_blocks.unwrap_or(1).max(1);
     let image = image.checked_next_power_of_two().unwrap_or(u64::MAX);
-    Ok(Options {
+    Ok(BuildOptions {
         chunk_bytes: typed.chunk_bytes,
-        blob: typed.blobdev.clone().map(Blob::NewFile),
+        blob: typed.blobdev.clone().map(BlobOutput::NewFile),
         data_alignment_blocks: alignment(typed.data_alignment_blocks.unwrap_or(1), "--dsunit")?,
         image_alignment_blocks: alignment(image, "--fsalignblks")?,
         ..options
@@ -168,14 +174,14 @@ fn alignment(blocks: u64, option: &str) -> Result<u32, String> {
     u32::try_from(blocks.max(1)).map_err(|_| format!("{option}: {blocks} blocks are too many"))
 }
 
-fn take_metabox(typed: &MkfsArguments, options: &mut Options) -> Result<(), String> {
+fn take_metabox(typed: &MkfsArguments, options: &mut BuildOptions) -> Result<(), String> {
     let Some(text) = &typed.metabox else { return Ok(()) };
     algorithms::take_metabox(text, options).map_err(|why| format!("-m: {why}"))
 }
 
 /// The words of `-E`.
 #[derive(Clone, Copy, Debug)]
-struct Extended {
+struct ExtendedOptions {
     fragments: Fragments,
     fragment_sharing: FragmentSharing,
     plain_prefixes: bool,
@@ -195,7 +201,7 @@ struct Extended {
     omit_dot: bool,
 }
 
-impl Extended {
+impl ExtendedOptions {
     fn read(typed: &MkfsArguments) -> Result<Self, String> {
         let mut this = Self {
             fragments: Fragments::None,
@@ -285,7 +291,7 @@ impl Extended {
         Ok(())
     }
 
-    fn apply(self, options: &mut Options, stores_nothing: bool) -> Result<(), String> {
+    fn apply(self, options: &mut BuildOptions, stores_nothing: bool) -> Result<(), String> {
         let is_compressed = options.algorithms.is_some();
         for (is_asked, name) in [
             (self.ztailpacking, "ztailpacking"),
@@ -341,15 +347,15 @@ fn parse_size(text: &str) -> Result<u64, String> {
 
 fn adjustments(
     typed: &MkfsArguments,
-    options: &Options,
-    times: Times,
+    options: &BuildOptions,
+    times: MkfsTimes,
 ) -> Result<Adjustments, String> {
     let root = typed.all_root.then_some(0);
     // Neither of these has inodes that would be smaller for it.
     let is_of_use = !options.wide && !options.force_extended_inodes;
     let compact_time = typed.ignore_mtime && is_of_use;
     Ok(Adjustments {
-        owners: Owners {
+        owners: OwnerOverrides {
             force_uid: root.or(typed.force_uid),
             force_gid: root.or(typed.force_gid),
             uid_offset: typed.uid_offset,
@@ -360,15 +366,19 @@ fn adjustments(
             true => Some(CompactTime { seconds: file_time(times.build)? }),
             false => None,
         },
-        xattrs: if typed.xattr_tolerance < 0 { XattrChoice::None } else { XattrChoice::All },
-        overlay: if typed.strips_overlay() { Overlay::Strip } else { Overlay::MarkOrigins },
+        xattrs: if typed.xattr_tolerance < 0 { XattrFilter::None } else { XattrFilter::All },
+        overlay: if typed.strips_overlay() {
+            OverlayPolicy::Strip
+        } else {
+            OverlayPolicy::MarkOrigins
+        },
     })
 }
 
 /// An archive's whiteouts get marks only with --aufs, which the importer sees to.
 fn of_tar(adjustments: Adjustments) -> Adjustments {
     let overlay = match adjustments.overlay {
-        Overlay::MarkOrigins => Overlay::Keep,
+        OverlayPolicy::MarkOrigins => OverlayPolicy::Keep,
         overlay => overlay,
     };
     Adjustments { overlay, ..adjustments }
@@ -376,19 +386,19 @@ fn of_tar(adjustments: Adjustments) -> Adjustments {
 
 fn directory(typed: &MkfsArguments, adjustments: &Adjustments) -> Result<DirectoryOptions, String> {
     let paths = typed.exclude_path.iter().map(|path| path.as_bytes().to_vec());
-    let exclusions = Exclusions::new(paths, &typed.exclude_regex);
+    let exclusions = ExcludePatterns::new(paths, &typed.exclude_regex);
     Ok(DirectoryOptions {
         exclusions: exclusions.map_err(|error| format!("--exclude-regex: {error}"))?,
         adjustments: adjustments.clone(),
         hard_links: match typed.hard_dereference {
-            true => HardLinks::Separate,
-            false => HardLinks::Joined,
+            true => HardLinkPolicy::Separate,
+            false => HardLinkPolicy::Joined,
         },
-        unreadable: Unreadable::Fail,
+        unreadable: UnreadablePolicy::Fail,
     })
 }
 
-fn tar(typed: &MkfsArguments, times: Times) -> Result<TarOptions, String> {
+fn tar(typed: &MkfsArguments, times: MkfsTimes) -> Result<TarImportOptions, String> {
     let only_of_directories = [
         (typed.hard_dereference, "--hard-dereference"),
         (!typed.exclude_path.is_empty(), "--exclude-path"),
@@ -399,7 +409,7 @@ fn tar(typed: &MkfsArguments, times: Times) -> Result<TarOptions, String> {
     if let Some((_, option)) = refused {
         return Err(format!("{option} is for directories, and not supported with --tar"));
     }
-    Ok(TarOptions {
+    Ok(TarImportOptions {
         compression: match (typed.ungzip, typed.unxz) {
             (true, _) => Some(Compression::Gzip),
             (_, true) => Some(Compression::Xz),
@@ -407,9 +417,9 @@ fn tar(typed: &MkfsArguments, times: Times) -> Result<TarOptions, String> {
         },
         accounts: Some(AccountFiles::of_host()),
         contents: contents(typed).unwrap_or_default(),
-        whiteouts: if typed.aufs { Whiteouts::ToOverlay } else { Whiteouts::Keep },
+        whiteouts: if typed.aufs { WhiteoutPolicy::ToOverlay } else { WhiteoutPolicy::Keep },
         missing_mtime: Timestamp { seconds: file_time(times.build)?, nanoseconds: 0 },
-        ..TarOptions::default()
+        ..TarImportOptions::default()
     })
 }
 
@@ -417,9 +427,9 @@ fn kind(typed: &MkfsArguments) -> SourceKind {
     if contents(typed).is_some() {
         return SourceKind::Tar;
     }
-    let data = if typed.takes_data() { LayerData::Taken } else { LayerData::Referred };
+    let data = if typed.copies_data() { LayerData::Taken } else { LayerData::Referred };
     let (has_block_size, is_aufs) = (typed.block_bytes.is_some(), typed.aufs);
-    SourceKind::DirectoryOrImages(Layering { data, has_block_size, is_aufs })
+    SourceKind::DirectoryOrImages(LayerOptions { data, has_block_size, is_aufs })
 }
 
 fn sources(typed: &MkfsArguments) -> Result<Vec<PathBuf>, String> {

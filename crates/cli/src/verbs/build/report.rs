@@ -6,18 +6,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-use ferrofs_builder::{Options, Phase, Report};
+use ferrofs_builder::{BuildOptions, BuildPhase, BuildReport};
 use ferrofs_image::ondisk::compression::AlgorithmId;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use super::estimate::Estimate;
-use super::request::{Form, Request, Verify};
-use super::watcher::Step;
+use super::estimate::BuildEstimate;
+use super::monitor::BuildStep;
+use super::request::{BuildRequest, OutputFormat, Verify};
 use crate::amount::{counted, human_bytes};
-use crate::name::{JsonName, escaped, hex};
+use crate::escape::{JsonBytes, escape, hex};
 use crate::output::Output;
-use crate::stored_size::percent;
+use crate::stored_size::format_percent;
 use crate::verbs::info::uuid_text;
 
 /// Read of the image at a time for its digest.
@@ -25,18 +25,18 @@ const BUFFER_BYTES: usize = 1 << 20;
 
 /// A build that has ended well.
 #[derive(Debug)]
-pub(super) struct Built<'a> {
-    pub(super) request: &'a Request,
-    pub(super) options: &'a Options,
-    pub(super) report: &'a Report,
+pub(super) struct BuildSummary<'a> {
+    pub(super) request: &'a BuildRequest,
+    pub(super) options: &'a BuildOptions,
+    pub(super) report: &'a BuildReport,
     pub(super) warnings: u64,
-    pub(super) steps: Vec<(Step, Duration)>,
+    pub(super) steps: Vec<(BuildStep, Duration)>,
     pub(super) took: Duration,
 }
 
 #[derive(Serialize)]
 struct JsonReport {
-    image: JsonName,
+    image: JsonBytes,
     bytes: u64,
     /// Of the blob beside it, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,18 +76,18 @@ struct JsonSteps {
     publish: f64,
 }
 
-impl Built<'_> {
+impl BuildSummary<'_> {
     /// Tells it in the form that was asked for.
     ///
     /// # Errors
     /// Standard output cannot be written, or the image not be read for its digest.
-    pub(super) fn tell(&self) -> anyhow::Result<()> {
+    pub(super) fn print(&self) -> anyhow::Result<()> {
         let mut output = Output::new();
-        match self.request.tell.form {
-            Form::Nothing => {}
-            Form::Json => output.json(&self.json()?)?,
-            Form::Text => self.show(&mut output)?,
-            Form::Mkfs => self.show_as_mkfs(&mut output)?,
+        match self.request.output.form {
+            OutputFormat::Nothing => {}
+            OutputFormat::Json => output.json(&self.json()?)?,
+            OutputFormat::Text => self.show(&mut output)?,
+            OutputFormat::Mkfs => self.show_as_mkfs(&mut output)?,
         }
         output.flush()?;
         Ok(())
@@ -98,7 +98,7 @@ impl Built<'_> {
         let inodes = counted(report.inodes, "inode", "inodes");
         let bytes = report.bytes.saturating_add(report.blob_bytes);
         let (content, image) = (human_bytes(report.content_bytes), human_bytes(bytes));
-        let share = percent(bytes, report.content_bytes);
+        let share = format_percent(bytes, report.content_bytes);
         let seconds = self.took.as_secs_f64();
         write!(output, "built {inodes}, {content} into {image} ({share} %) in {seconds:.2} s")?;
         let verified = match self.request.verify {
@@ -116,7 +116,7 @@ impl Built<'_> {
         let (blocks, block_bytes) = (report.blocks, report.block_bytes);
         writeln!(output, "Filesystem total blocks: {blocks} (of {block_bytes}-byte blocks)")?;
         writeln!(output, "Filesystem total inodes: {}", report.inodes)?;
-        let data: u64 = report.stored.values().map(|stored| stored.bytes_out).sum();
+        let data: u64 = report.by_algorithm.values().map(|stored| stored.bytes_out).sum();
         let in_image = data.saturating_sub(report.blob_bytes.min(data));
         let metadata = report.bytes.saturating_sub(in_image) / u64::from(block_bytes).max(1);
         writeln!(output, "Filesystem total metadata blocks: {metadata}")?;
@@ -127,9 +127,9 @@ impl Built<'_> {
     fn json(&self) -> anyhow::Result<JsonReport> {
         let report = self.report;
         let image = &self.request.image;
-        let offset = self.options.placement.offset();
+        let offset = self.options.output_mode.offset();
         let sha256 = digest(image, offset, report.bytes).map_err(|error| {
-            let image = escaped(image.as_os_str().as_bytes());
+            let image = escape(image.as_os_str().as_bytes());
             anyhow::anyhow!("{image}: cannot read it for its digest: {error}")
         })?;
         Ok(JsonReport {
@@ -142,13 +142,13 @@ impl Built<'_> {
             content_bytes: report.content_bytes,
             uuid: uuid_text(self.options.uuid),
             algorithms: report
-                .stored
+                .by_algorithm
                 .iter()
                 .map(|(algorithm, stored)| JsonAlgorithm {
                     name: algorithm.map_or("none", name),
                     bytes_in: stored.bytes_in,
                     bytes_out: stored.bytes_out,
-                    clusters: stored.clusters,
+                    clusters: stored.pclusters,
                 })
                 .collect(),
             saved_by_dedupe_bytes: report.deduplicated_bytes,
@@ -166,13 +166,13 @@ impl Built<'_> {
         let mut steps = JsonSteps::default();
         for (step, took) in &self.steps {
             let seconds = match step {
-                Step::Build(Phase::Import) => &mut steps.import,
-                Step::Build(Phase::Deduplicate) => &mut steps.deduplicate,
-                Step::Build(Phase::Data) => &mut steps.data,
-                Step::Build(Phase::Metadata) => &mut steps.metadata,
-                Step::Verify => &mut steps.verify,
-                Step::Build(Phase::Publish) => &mut steps.publish,
-                Step::Over => continue,
+                BuildStep::Build(BuildPhase::Import) => &mut steps.import,
+                BuildStep::Build(BuildPhase::Deduplicate) => &mut steps.deduplicate,
+                BuildStep::Build(BuildPhase::Data) => &mut steps.data,
+                BuildStep::Build(BuildPhase::Metadata) => &mut steps.metadata,
+                BuildStep::Verify => &mut steps.verify,
+                BuildStep::Build(BuildPhase::Publish) => &mut steps.publish,
+                BuildStep::Finished => continue,
             };
             *seconds += took.as_secs_f64();
         }
@@ -184,12 +184,12 @@ impl Built<'_> {
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub(super) fn tell_estimate(request: &Request, estimate: &Estimate) -> io::Result<()> {
+pub(super) fn print_estimate(request: &BuildRequest, estimate: &BuildEstimate) -> io::Result<()> {
     let mut output = Output::new();
-    match request.tell.form {
-        Form::Json => output.json(estimate)?,
-        Form::Nothing => {}
-        Form::Text | Form::Mkfs => {
+    match request.output.form {
+        OutputFormat::Json => output.json(estimate)?,
+        OutputFormat::Nothing => {}
+        OutputFormat::Text | OutputFormat::Mkfs => {
             let inodes = counted(estimate.inodes, "inode", "inodes");
             let content = human_bytes(estimate.content_bytes);
             let image = human_bytes(estimate.image_bytes);

@@ -3,32 +3,32 @@
 use std::path::PathBuf;
 
 use ferrofs_builder::import::adjust::Adjustments;
-use ferrofs_builder::import::{DirectoryOptions, TarOptions};
-use ferrofs_builder::{Hints, Options, Placement, SuperblockTime};
+use ferrofs_builder::import::{DirectoryOptions, TarImportOptions};
+use ferrofs_builder::{BuildOptions, CompressionHints, OutputMode, SuperblockTime};
 use ferrofs_image::ondisk::BlockSize;
 
-use super::algorithms::{self, Setting};
+use super::algorithms::{self, AlgorithmContext};
 use crate::arguments::{MachineArguments, ProgressStyle};
 
 /// A build, all choices made but those that need a look at the source.
 #[derive(Debug)]
-pub(crate) struct Request {
+pub(crate) struct BuildRequest {
     /// What the image is to be known as.
     pub(crate) image: PathBuf,
     /// One directory, or the archives of layers from the lowest on; `-` is standard input.
     pub(crate) sources: Vec<PathBuf>,
     pub(crate) kind: SourceKind,
-    pub(crate) options: Options,
+    pub(crate) options: BuildOptions,
     pub(crate) directory: DirectoryOptions,
-    pub(crate) tar: TarOptions,
+    pub(crate) tar: TarImportOptions,
     /// What is changed about the tree of an archive; that of a directory says so itself.
     pub(crate) tar_adjustments: Adjustments,
     /// An image that is there may be replaced.
     pub(crate) replaces: bool,
     pub(crate) verify: Verify,
-    pub(crate) is_rehearsal: bool,
+    pub(crate) is_dry_run: bool,
     pub(crate) machine: MachineArguments,
-    pub(crate) tell: Tell,
+    pub(crate) output: OutputOptions,
 }
 
 /// What a source is.
@@ -39,12 +39,12 @@ pub(crate) enum SourceKind {
     /// A directory if it is one, else an archive.
     AsFound,
     /// A directory if it is one, else EROFS images that lie one over the other.
-    DirectoryOrImages(Layering),
+    DirectoryOrImages(LayerOptions),
 }
 
 /// How images become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layering {
+pub(crate) struct LayerOptions {
     pub(crate) data: LayerData,
     /// The block size is that of the options; else it is that of the images, if data stays there.
     pub(crate) has_block_size: bool,
@@ -72,8 +72,8 @@ pub(crate) enum Verify {
 
 /// What is told about a build, besides errors.
 #[derive(Clone, Debug)]
-pub(crate) struct Tell {
-    pub(crate) form: Form,
+pub(crate) struct OutputOptions {
+    pub(crate) form: OutputFormat,
     pub(crate) progress: ProgressStyle,
     /// Notices and warnings.
     pub(crate) notices: bool,
@@ -81,7 +81,7 @@ pub(crate) struct Tell {
 
 /// The form of what goes to standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum OutputFormat {
     Nothing,
     Text,
     Json,
@@ -89,9 +89,9 @@ pub(crate) enum Form {
     Mkfs,
 }
 
-/// What the surroundings say: read once, by the command.
+/// What the environment says: read once, by the command.
 #[derive(Clone, Debug)]
-pub(crate) struct Surroundings {
+pub(crate) struct BuildEnvironment {
     /// `SOURCE_DATE_EPOCH`, as it is.
     pub(crate) source_date_epoch: Option<std::ffi::OsString>,
     /// Seconds since 1970.
@@ -102,7 +102,7 @@ pub(crate) struct Surroundings {
     pub(crate) hints: Option<Vec<u8>>,
 }
 
-impl Surroundings {
+impl BuildEnvironment {
     /// The time that `SOURCE_DATE_EPOCH` gives, if it is set.
     ///
     /// # Errors
@@ -126,10 +126,10 @@ impl Surroundings {
 }
 
 /// Reads a UUID, or `clear` or `random`.
-pub(crate) fn parse_uuid(text: &str, surroundings: &Surroundings) -> Result<[u8; 16], String> {
+pub(crate) fn parse_uuid(text: &str, environment: &BuildEnvironment) -> Result<[u8; 16], String> {
     match text {
         "clear" => return Ok([0; 16]),
-        "random" => return Ok(surroundings.random_uuid()),
+        "random" => return Ok(environment.random_uuid()),
         _ => {}
     }
     let refused = || format!("{text} is no UUID, such as 12b8c075-d915-5e57-8730-a4a4b2ca06f2");
@@ -172,13 +172,13 @@ pub(crate) fn parse_block_size(bytes: u64) -> Result<BlockSize, String> {
 }
 
 /// A number of bytes that has to fit into 32 bits.
-pub(crate) fn small(what: &str, bytes: u64) -> Result<u32, String> {
+pub(crate) fn parse_u32(what: &str, bytes: u64) -> Result<u32, String> {
     u32::try_from(bytes).map_err(|_| format!("{what} of {bytes} bytes are not made"))
 }
 
 /// Sizes and algorithms as they were typed, under whatever name.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sizes<'a> {
+pub(crate) struct CompressionSizes<'a> {
     pub(crate) block_bytes: u64,
     /// None is what `pcluster_default` says, or a block if that is longer.
     pub(crate) pcluster_bytes: Option<u64>,
@@ -191,32 +191,32 @@ pub(crate) struct Sizes<'a> {
     pub(crate) packed_pcluster_bytes: Option<u64>,
 }
 
-impl Sizes<'_> {
+impl CompressionSizes<'_> {
     /// Options with these, and the defaults of all others. `option` is what algorithms were typed behind.
     ///
     /// # Errors
     /// What is out of range or cannot be read.
-    pub(crate) fn options(&self, option: &str) -> Result<Options, String> {
-        let defaults = Options::default();
+    pub(crate) fn options(&self, option: &str) -> Result<BuildOptions, String> {
+        let defaults = BuildOptions::default();
         let block_size = parse_block_size(self.block_bytes)?;
         let pcluster_bytes =
             self.pcluster_bytes.unwrap_or(self.pcluster_default.max(self.block_bytes));
-        let hints = Hints::parse(self.hints.unwrap_or_default());
+        let hints = CompressionHints::parse(self.hints.unwrap_or_default());
         let hints = hints.map_err(|error| error.to_string())?;
         let of_hints = hints.all().iter().map(|hint| u64::from(hint.pcluster_bytes));
         let largest = of_hints.chain(self.packed_pcluster_bytes).fold(pcluster_bytes, u64::max);
-        let setting = Setting { pcluster_bytes: largest, max_distance: self.max_distance };
+        let setting = AlgorithmContext { pcluster_bytes: largest, max_distance: self.max_distance };
         let algorithms = self.algorithms.map(|text| algorithms::parse(text, setting)).transpose();
         let algorithms = algorithms.map_err(|why| format!("{option}: {why}"))?;
         let extent_bytes_max = match self.extent_bytes_max {
             None => defaults.extent_bytes_max / block_size.bytes() * block_size.bytes(),
-            Some(bytes) => small("extents", bytes)?,
+            Some(bytes) => parse_u32("extents", bytes)?,
         };
-        let packed = self.packed_pcluster_bytes.map(|bytes| small("pclusters", bytes));
-        Ok(Options {
+        let packed = self.packed_pcluster_bytes.map(|bytes| parse_u32("pclusters", bytes));
+        Ok(BuildOptions {
             block_size,
             algorithms,
-            pcluster_bytes: small("pclusters", pcluster_bytes)?,
+            pcluster_bytes: parse_u32("pclusters", pcluster_bytes)?,
             packed_pcluster_bytes: packed.transpose()?,
             hints,
             extent_bytes_max,
@@ -236,17 +236,17 @@ pub(crate) fn image_time(seconds: u64) -> Result<SuperblockTime, String> {
 }
 
 /// A new file that begins with a hole of `offset` bytes.
-pub(crate) fn at_offset(offset: u64) -> Placement {
-    Placement::NewFile { offset }
+pub(crate) fn at_offset(offset: u64) -> OutputMode {
+    OutputMode::NewFile { offset }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
 
-    /// Surroundings in which nothing is special.
-    pub(crate) fn quiet_surroundings() -> Surroundings {
-        Surroundings {
+    /// An environment in which nothing is special.
+    pub(crate) fn test_environment() -> BuildEnvironment {
+        BuildEnvironment {
             source_date_epoch: None,
             now: 1_700_000_000,
             random: [0xff; 16],
@@ -256,7 +256,7 @@ pub(crate) mod tests {
 
     #[test]
     fn uuids_are_read_made_or_cleared() {
-        let uuid = |text| parse_uuid(text, &quiet_surroundings());
+        let uuid = |text| parse_uuid(text, &test_environment());
         assert_eq!(uuid("clear"), Ok([0; 16]));
         let random = uuid("random").unwrap();
         assert_eq!((random[6], random[8], random[0]), (0x4f, 0xbf, 0xff));
@@ -296,7 +296,7 @@ pub(crate) mod tests {
     fn the_epoch_of_the_source_is_a_number_or_an_error() {
         let epoch = |text: Option<&str>| {
             let source_date_epoch = text.map(Into::into);
-            Surroundings { source_date_epoch, ..quiet_surroundings() }.epoch()
+            BuildEnvironment { source_date_epoch, ..test_environment() }.epoch()
         };
         assert_eq!(epoch(None), Ok(None));
         assert_eq!(epoch(Some("1700000000")), Ok(Some(1_700_000_000)));

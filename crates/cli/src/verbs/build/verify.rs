@@ -2,23 +2,23 @@
 //! inode says, every attribute, every byte. The image is read by the library that everybody reads with, the source is
 //! read again, by all threads. The first difference, in the order of the tree, is the answer.
 
+mod buffered_source;
 mod difference;
 mod pairs;
-mod source_window;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use ferrofs_builder::tree::{Content, Kind, Node, Tree};
+use ferrofs_builder::tree::{Content, Node, NodeKind, Tree};
 use ferrofs_image::ondisk::xattr::split_name;
-use ferrofs_image::workers::jobs::Ordered;
-use ferrofs_image::{Image, OpenOptions, Piece};
+use ferrofs_image::workers::jobs::OrderedPipeline;
+use ferrofs_image::{FilePiece, Image, OpenOptions};
 
 use crate::resources::Resources;
+use buffered_source::BufferedSource;
 pub(super) use difference::Difference;
-use pairs::{Item, Pair, Pairs};
-use source_window::SourceWindow;
+use pairs::{InodePair, InodePairs, Item};
 
 /// Read of the source at a time: what fits into a second-level cache beside what it is compared with.
 const BUFFER_BYTES: usize = 128 << 10;
@@ -26,7 +26,7 @@ const ZEROS: [u8; 4096] = [0; 4096];
 
 /// Compares an image with its source.
 #[derive(Clone, Debug)]
-pub(super) struct Verifier<'a> {
+pub(super) struct ImageVerifier<'a> {
     pub(super) tree: &'a Tree,
     /// The byte of the file where the image begins.
     pub(super) offset: u64,
@@ -37,21 +37,21 @@ pub(super) struct Verifier<'a> {
 
 /// Where an image is that has no name yet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct UnpublishedImage<'a> {
     pub(super) image: &'a Path,
     pub(super) blob: Option<&'a Path>,
 }
 
 /// How much was compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
+pub(super) struct VerifyCounters {
     pub(super) inodes: u64,
     pub(super) bytes: u64,
 }
 
 /// What came of an item.
-struct Compared {
-    tally: Tally,
+struct ComparedItem {
+    counters: VerifyCounters,
     /// The part of a large file that was compared, and whether it was meant to be the first.
     part: Option<Part>,
 }
@@ -64,25 +64,25 @@ struct Part {
     end: Option<u64>,
 }
 
-impl Verifier<'_> {
+impl ImageVerifier<'_> {
     /// Compares the image at `place`; `on_progress` hears of what is done on this thread.
     ///
     /// # Errors
     /// The first difference, or what kept the two from being compared.
     pub(super) fn verify(
         &self,
-        place: Place<'_>,
+        place: UnpublishedImage<'_>,
         should_stop: &(dyn Fn() -> bool + Sync),
-        on_progress: &mut dyn FnMut(Tally),
-    ) -> Result<Tally, Difference> {
+        on_progress: &mut dyn FnMut(VerifyCounters),
+    ) -> Result<VerifyCounters, Difference> {
         let devices = self.devices.unwrap_or_default().iter().map(PathBuf::as_path);
         let devices = devices.chain(place.blob);
         let has_contents = self.devices.is_some();
         let image = devices
             .fold(OpenOptions::new(), OpenOptions::device)
             .memory(&self.resources.memory)
-            .keeps_memory(true)
-            .cached_bytes(self.resources.shared_bytes())
+            .retain_memory(true)
+            .cache_limit_bytes(self.resources.shared_bytes())
             .offset(self.offset)
             .open(place.image)
             .map_err(|error| {
@@ -92,21 +92,21 @@ impl Verifier<'_> {
         if let Some(error) = image.truncation().filter(|_| has_contents) {
             return Err(Difference::new(b"", error.to_string()));
         }
-        let threads = self.resources.threads.min(image.stations());
-        let (mut total, mut seam) = (Tally::default(), 0);
-        let pairs = Pairs::new(&image, self.tree)?;
-        Ordered::new().max_threads(threads).run(
+        let threads = self.resources.threads.min(image.decode_slots());
+        let (mut total, mut seam) = (VerifyCounters::default(), 0);
+        let pairs = InodePairs::new(&image, self.tree)?;
+        OrderedPipeline::new().max_threads(threads).run(
             pairs,
             || vec![0; BUFFER_BYTES],
             |buffer, item| {
                 if should_stop() {
                     return Err(Difference::new(b"", "stopped".to_owned()));
                 }
-                Comparison { image: &image, tree: self.tree, has_contents, buffer }.compare(item?)
+                ItemComparer { image: &image, tree: self.tree, has_contents, buffer }.compare(item?)
             },
             |compared| {
-                total.inodes += compared.tally.inodes;
-                total.bytes = total.bytes.saturating_add(compared.tally.bytes);
+                total.inodes += compared.counters.inodes;
+                total.bytes = total.bytes.saturating_add(compared.counters.bytes);
                 on_progress(total);
                 compared.part.map_or(Ok(()), |part| part.join(&mut seam))
             },
@@ -130,7 +130,7 @@ impl Part {
 }
 
 /// One thread at work.
-struct Comparison<'a> {
+struct ItemComparer<'a> {
     image: &'a Image,
     tree: &'a Tree,
     /// Whether contents are compared, too.
@@ -138,38 +138,38 @@ struct Comparison<'a> {
     buffer: &'a mut Vec<u8>,
 }
 
-impl Comparison<'_> {
-    fn compare(&mut self, item: Item) -> Result<Compared, Difference> {
-        let mut tally = Tally::default();
+impl ItemComparer<'_> {
+    fn compare(&mut self, item: Item) -> Result<ComparedItem, Difference> {
+        let mut counters = VerifyCounters::default();
         match item {
             Item::Inodes(pairs) => {
                 for pair in pairs {
-                    tally.inodes += 1;
-                    tally.bytes = tally.bytes.saturating_add(self.pair(&pair)?);
+                    counters.inodes += 1;
+                    counters.bytes = counters.bytes.saturating_add(self.pair(&pair)?);
                 }
-                Ok(Compared { tally, part: None })
+                Ok(ComparedItem { counters, part: None })
             }
             Item::Part { pair, range } => {
                 let is_first = range.start == 0;
                 let end = Some(pair.inode.size()).filter(|size| range.end >= *size);
                 if is_first {
-                    tally.inodes = 1;
+                    counters.inodes = 1;
                     self.metadata(&pair)?;
                 }
                 let node = self.tree.node(pair.node);
                 let Some(content) = node.content() else {
-                    return Ok(Compared { tally, part: None });
+                    return Ok(ComparedItem { counters, part: None });
                 };
                 let covered = self.contents(&pair, content, range)?;
-                tally.bytes = covered.end.saturating_sub(covered.start);
+                counters.bytes = covered.end.saturating_sub(covered.start);
                 let part = Part { path: pair.path.clone(), covered, is_first, end };
-                Ok(Compared { tally, part: Some(part) })
+                Ok(ComparedItem { counters, part: Some(part) })
             }
         }
     }
 
     /// Compares one inode with all that belongs to it; answers how many bytes its file has.
-    fn pair(&mut self, pair: &Pair) -> Result<u64, Difference> {
+    fn pair(&mut self, pair: &InodePair) -> Result<u64, Difference> {
         self.metadata(pair)?;
         let node = self.tree.node(pair.node);
         let Some(content) = node.content() else { return Ok(0) };
@@ -181,7 +181,7 @@ impl Comparison<'_> {
         Ok(content.bytes())
     }
 
-    fn metadata(&self, pair: &Pair) -> Result<(), Difference> {
+    fn metadata(&self, pair: &InodePair) -> Result<(), Difference> {
         let (node, inode) = (self.tree.node(pair.node), &pair.inode);
         let differ = |what: &str, image: String, source: String| {
             Difference::new(
@@ -208,7 +208,7 @@ impl Comparison<'_> {
                 return Err(differ(what, image.to_string(), source.to_string()));
             }
         }
-        let shown = |time: ferrofs_image::Timestamp| crate::moment::exact(time);
+        let shown = |time: ferrofs_image::Timestamp| crate::timestamp::format_exact(time);
         if inode.mtime() != metadata.mtime {
             return Err(differ("time", shown(inode.mtime()), shown(metadata.mtime)));
         }
@@ -217,20 +217,20 @@ impl Comparison<'_> {
     }
 
     /// Sizes, device numbers, targets of symlinks.
-    fn special(&self, pair: &Pair, node: &Node) -> Result<(), Difference> {
+    fn special(&self, pair: &InodePair, node: &Node) -> Result<(), Difference> {
         let inode = &pair.inode;
         match &node.kind {
-            Kind::File(content) if inode.size() != content.bytes() => {
+            NodeKind::File(content) if inode.size() != content.bytes() => {
                 let (image, source) = (inode.size(), content.bytes());
                 let what = format!("it has {image} bytes in the image and {source} in the source");
                 Err(Difference::new(&pair.path, what))
             }
-            Kind::CharacterDevice { major, minor } | Kind::BlockDevice { major, minor }
+            NodeKind::CharacterDevice { major, minor } | NodeKind::BlockDevice { major, minor }
                 if inode.device() != Some((*major, *minor)) =>
             {
                 Err(Difference::new(&pair.path, "it is another device in the image".to_owned()))
             }
-            Kind::Symlink(target) => {
+            NodeKind::Symlink(target) => {
                 let found =
                     self.image.read_link(inode).map_err(|error| unreadable(pair, &error))?;
                 if found != **target {
@@ -243,7 +243,7 @@ impl Comparison<'_> {
         }
     }
 
-    fn xattrs(&self, pair: &Pair, node: &Node) -> Result<(), Difference> {
+    fn xattrs(&self, pair: &InodePair, node: &Node) -> Result<(), Difference> {
         // What has no predefined prefix is never listed.
         let xattrs = node.metadata.xattrs.iter();
         let expected: BTreeMap<_, _> =
@@ -272,7 +272,7 @@ impl Comparison<'_> {
     /// Compares a range of a file; answers the range that the image gave for it.
     fn contents(
         &mut self,
-        pair: &Pair,
+        pair: &InodePair,
         content: &Content,
         range: Range<u64>,
     ) -> Result<Range<u64>, Difference> {
@@ -281,19 +281,19 @@ impl Comparison<'_> {
         }
         let of_source = |error: ferrofs_builder::Error| {
             let what = format!("the source cannot be read again: {error}");
-            Failure::Difference(Difference::new(&pair.path, what))
+            CompareError::Difference(Difference::new(&pair.path, what))
         };
-        let opened = SourceWindow::open(content, range.end, self.buffer);
+        let opened = BufferedSource::open(content, range.end, self.buffer);
         let mut source = opened.map_err(of_source).map_err(|failure| failure.at(pair))?;
         let mut holes = None;
         let covered = self.image.for_each_piece_in(&pair.inode, range, |piece| match piece {
-            Piece::Data { offset, bytes } => {
+            FilePiece::Data { offset, bytes } => {
                 compare_bytes(&mut source, (offset, bytes), &of_source, pair)
             }
-            Piece::Hole { offset, length } => {
+            FilePiece::Hole { offset, length } => {
                 let ranges = match &holes {
                     Some(ranges) => ranges,
-                    None => holes.insert(content.store().data_ranges().map_err(of_source)?),
+                    None => holes.insert(content.source().data_ranges().map_err(of_source)?),
                 };
                 let hole = offset..offset.saturating_add(length);
                 for data in ranges {
@@ -308,19 +308,19 @@ impl Comparison<'_> {
 }
 
 /// Why a comparison ended.
-enum Failure {
+enum CompareError {
     Difference(Difference),
     Image(ferrofs_image::Error),
 }
 
-impl From<ferrofs_image::Error> for Failure {
+impl From<ferrofs_image::Error> for CompareError {
     fn from(error: ferrofs_image::Error) -> Self {
         Self::Image(error)
     }
 }
 
-impl Failure {
-    fn at(self, pair: &Pair) -> Difference {
+impl CompareError {
+    fn at(self, pair: &InodePair) -> Difference {
         match self {
             Self::Difference(difference) => difference,
             Self::Image(error) => unreadable(pair, &error),
@@ -328,23 +328,23 @@ impl Failure {
     }
 }
 
-fn unreadable(pair: &Pair, error: &ferrofs_image::Error) -> Difference {
+fn unreadable(pair: &InodePair, error: &ferrofs_image::Error) -> Difference {
     Difference::new(&pair.path, format!("the image cannot be read: {error}"))
 }
 
 fn compare_bytes(
-    source: &mut SourceWindow<'_>,
+    source: &mut BufferedSource<'_>,
     (offset, bytes): (u64, &[u8]),
-    of_source: &dyn Fn(ferrofs_builder::Error) -> Failure,
-    pair: &Pair,
-) -> Result<(), Failure> {
+    of_source: &dyn Fn(ferrofs_builder::Error) -> CompareError,
+    pair: &InodePair,
+) -> Result<(), CompareError> {
     let (mut at, mut rest) = (offset, bytes);
     while !rest.is_empty() {
         let expected = source.get(at, rest.len()).map_err(of_source)?;
         let (part, behind) = rest.split_at(expected.len());
         if expected != part {
             let within = first_difference(expected, part);
-            return Err(Failure::Difference(other_bytes(pair, at, within)));
+            return Err(CompareError::Difference(other_bytes(pair, at, within)));
         }
         at = at.saturating_add(part.len() as u64);
         rest = behind;
@@ -353,11 +353,11 @@ fn compare_bytes(
 }
 
 fn compare_zeros(
-    source: &mut SourceWindow<'_>,
+    source: &mut BufferedSource<'_>,
     range: Range<u64>,
-    of_source: &dyn Fn(ferrofs_builder::Error) -> Failure,
-    pair: &Pair,
-) -> Result<(), Failure> {
+    of_source: &dyn Fn(ferrofs_builder::Error) -> CompareError,
+    pair: &InodePair,
+) -> Result<(), CompareError> {
     let mut at = range.start;
     while at < range.end {
         let count =
@@ -372,7 +372,7 @@ fn first_difference(one: &[u8], other: &[u8]) -> usize {
     one.iter().zip(other).position(|(one, other)| one != other).unwrap_or(0)
 }
 
-fn other_bytes(pair: &Pair, offset: u64, within: usize) -> Difference {
+fn other_bytes(pair: &InodePair, offset: u64, within: usize) -> Difference {
     let what = "the image has other bytes than the source".to_owned();
     Difference::new(&pair.path, what).at(offset.saturating_add(within as u64))
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow, bail};
 use ferrofs_image::{FileType, Timestamp};
 use serde::Deserialize;
 
-use super::record::{Contents, Record, Xattrs};
+use super::record::{FileContents, FileRecord, Xattrs};
 
 /// The image.
 pub(super) const IMAGE: &[u8] = include_bytes!("../../../../../tests/data/demo.erofs");
@@ -16,13 +16,13 @@ const TREE: &str = "demo";
 
 #[derive(Deserialize)]
 struct Manifest {
-    trees: HashMap<String, Vec<Entry>>,
+    trees: HashMap<String, Vec<ManifestEntry>>,
 }
 
 /// An entry of a tree; tests/data/README.md explains the members.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default)]
-struct Entry {
+struct ManifestEntry {
     path: String,
     #[serde(rename = "type")]
     file_type: String,
@@ -42,10 +42,10 @@ struct Entry {
 }
 
 /// The records of the carried image's tree.
-pub(super) fn records() -> anyhow::Result<Vec<Record>> {
+pub(super) fn records() -> anyhow::Result<Vec<FileRecord>> {
     let mut manifest: Manifest = serde_json::from_str(MANIFEST).context("the manifest")?;
     let entries = manifest.trees.remove(TREE).context("the manifest lacks the demo tree")?;
-    let groups: HashMap<String, Entry> = entries
+    let groups: HashMap<String, ManifestEntry> = entries
         .iter()
         .filter(|entry| entry.same_as.is_none())
         .filter_map(|entry| Some((entry.hardlink_group.clone()?, entry.clone())))
@@ -53,7 +53,10 @@ pub(super) fn records() -> anyhow::Result<Vec<Record>> {
     entries.iter().map(|entry| record(entry, &groups)).collect()
 }
 
-fn record(entry: &Entry, groups: &HashMap<String, Entry>) -> anyhow::Result<Record> {
+fn record(
+    entry: &ManifestEntry,
+    groups: &HashMap<String, ManifestEntry>,
+) -> anyhow::Result<FileRecord> {
     let inode = match &entry.same_as {
         Some(group) => groups.get(group).ok_or_else(|| anyhow!("no group {group}"))?,
         None => entry,
@@ -63,16 +66,16 @@ fn record(entry: &Entry, groups: &HashMap<String, Entry>) -> anyhow::Result<Reco
         FileType::Regular => {
             let sha256 = bytes_of(&inode.sha256)?.try_into();
             let sha256 = sha256.map_err(|_| anyhow!("not a digest: {}", inode.sha256))?;
-            Contents::File { size: inode.size, sha256 }
+            FileContents::File { size: inode.size, sha256 }
         }
-        FileType::Symlink => Contents::Target(name(&inode.target)?),
+        FileType::Symlink => FileContents::Target(name(&inode.target)?),
         FileType::CharDevice | FileType::BlockDevice => {
-            Contents::Device { major: inode.rdev.0, minor: inode.rdev.1 }
+            FileContents::Device { major: inode.rdev.0, minor: inode.rdev.1 }
         }
-        _ => Contents::Nothing,
+        _ => FileContents::Nothing,
     };
     let xattrs = inode.xattrs.iter().map(|(key, value)| Ok((name(key)?, bytes_of(value)?)));
-    Ok(Record {
+    Ok(FileRecord {
         path: name(&entry.path)?,
         file_type,
         mode: u32::from_str_radix(&inode.mode, 8)?,

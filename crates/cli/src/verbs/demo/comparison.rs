@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, anyhow};
 use ferrofs_image::FileType;
 
-use super::fidelity::Fidelity;
-use super::interruption::Interruption;
-use super::record::{Contents, Record};
-use super::truth::{Known, Truth, walk_host};
-use crate::moment;
-use crate::progress::{Progress, Work};
+use super::record::{FileContents, FileRecord};
+use super::reference::{ReferenceEntry, ReferenceTree, walk_host};
+use super::stop::StopRequest;
+use super::visibility::VisibilityRules;
+use crate::progress::{ProgressDisplay, WorkAmount};
+use crate::timestamp;
 
 /// Entries that wait for a reader.
 const WAITING_MAX: usize = 64;
@@ -23,29 +23,29 @@ const WAITING_MAX: usize = 64;
 /// What is to be compared, and by how many.
 pub(super) struct Comparison<'a> {
     pub(super) tree: &'a Path,
-    pub(super) truth: &'a Truth,
-    pub(super) fidelity: Fidelity,
+    pub(super) reference: &'a ReferenceTree,
+    pub(super) visibility: VisibilityRules,
     /// At least one.
     pub(super) readers: usize,
-    pub(super) interruption: &'a Interruption,
+    pub(super) stop: &'a StopRequest,
 }
 
 /// What a comparison found.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ComparisonResult {
-    pub(super) done: Work,
+    pub(super) done: WorkAmount,
     pub(super) differences: u64,
     /// Files that the caller could not read to compare them.
     pub(super) unreadable: u64,
 }
 
 /// What a reader found at a path.
-struct Finding {
-    expected: Box<Record>,
-    found: Found,
+struct ComparedEntry {
+    expected: Box<FileRecord>,
+    found: CompareOutcome,
 }
 
-enum Found {
+enum CompareOutcome {
     /// Nothing, and that may be so.
     Nothing,
     Missing,
@@ -59,11 +59,11 @@ enum Found {
 }
 
 /// Everything found so far.
-struct Tally<'a> {
-    progress: &'a mut Progress,
+struct CompareCounters<'a> {
+    progress: &'a mut ProgressDisplay,
     result: ComparisonResult,
     missing: u64,
-    /// Which file of the host each hard-linked file of the truth is.
+    /// Which file of the host each hard-linked file of the reference is.
     links: HashMap<Vec<u8>, Option<Vec<u8>>>,
 }
 
@@ -71,16 +71,16 @@ impl Comparison<'_> {
     /// Compares everything and names each difference on standard error.
     ///
     /// # Errors
-    /// The truth cannot be had, the tree cannot be listed, or somebody wants an end.
-    pub(super) fn run(&self, progress: &mut Progress) -> anyhow::Result<ComparisonResult> {
-        let mut tally = Tally {
+    /// The reference cannot be had, the tree cannot be listed, or somebody wants an end.
+    pub(super) fn run(&self, progress: &mut ProgressDisplay) -> anyhow::Result<ComparisonResult> {
+        let mut counters = CompareCounters {
             progress,
             result: ComparisonResult::default(),
             missing: 0,
             links: HashMap::new(),
         };
         let (work, waiting) = sync_channel(WAITING_MAX);
-        let (report, findings) = channel();
+        let (report, compared) = channel();
         let waiting = Arc::new(Mutex::new(waiting));
         std::thread::scope(|scope| {
             for number in 0..self.readers {
@@ -91,151 +91,158 @@ impl Comparison<'_> {
             }
             // Only the readers have these now, so that either side sees the end of the other.
             drop((waiting, report));
-            self.hand_out(work, &findings, &mut tally)
+            self.dispatch(work, &compared, &mut counters)
         })?;
-        self.interruption.check()?;
-        self.count_extra(&mut tally)?;
-        Ok(tally.result)
+        self.stop.check()?;
+        self.count_extra(&mut counters)?;
+        Ok(counters.result)
     }
 
-    /// Gives every path of the truth to the readers, and takes in what they find.
-    fn hand_out(
+    /// Gives every path of the reference to the readers, and takes in what they find.
+    fn dispatch(
         &self,
-        work: SyncSender<Box<Record>>,
-        findings: &Receiver<Finding>,
-        tally: &mut Tally<'_>,
+        work: SyncSender<Box<FileRecord>>,
+        compared: &Receiver<ComparedEntry>,
+        counters: &mut CompareCounters<'_>,
     ) -> anyhow::Result<()> {
-        self.truth.for_each(self.interruption, &mut |known| {
-            self.interruption.check()?;
+        self.reference.for_each(self.stop, &mut |known| {
+            self.stop.check()?;
             match known {
-                Known::Record(record) => {
+                ReferenceEntry::FileRecord(record) => {
                     work.send(record).map_err(|_| anyhow!("all readers ended"))?;
                 }
-                Known::Hidden => tally.hidden(),
+                ReferenceEntry::Hidden => counters.hidden(),
             }
-            findings.try_iter().for_each(|finding| tally.take(finding));
+            compared.try_iter().for_each(|entry| counters.take(entry));
             Ok(())
         })?;
-        // Without further work the readers end, and without readers the findings.
+        // Without further work the readers end, and without readers the results.
         drop(work);
-        findings.iter().for_each(|finding| tally.take(finding));
+        compared.iter().for_each(|entry| counters.take(entry));
         Ok(())
     }
 
     /// The work of a reader, which lasts as long as there is some: whoever hands it out never waits in vain.
-    fn read(&self, waiting: &Mutex<Receiver<Box<Record>>>, report: &Sender<Finding>) {
+    fn read(&self, waiting: &Mutex<Receiver<Box<FileRecord>>>, report: &Sender<ComparedEntry>) {
         loop {
             let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(expected) = next else { return };
             let found = self.look(&expected);
             // What was found while somebody wanted an end says nothing.
-            if !self.interruption.is_wanted() && report.send(Finding { expected, found }).is_err() {
+            if !self.stop.is_wanted() && report.send(ComparedEntry { expected, found }).is_err() {
                 return;
             }
         }
     }
 
     /// Compares one entry.
-    fn look(&self, expected: &Record) -> Found {
-        let found = match Record::of_host(self.tree, &expected.path, self.interruption) {
+    fn look(&self, expected: &FileRecord) -> CompareOutcome {
+        let found = match FileRecord::of_host(self.tree, &expected.path, self.stop) {
             Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return if self.fidelity.may_lack(expected) {
-                    Found::Nothing
+                return if self.visibility.may_lack(expected) {
+                    CompareOutcome::Nothing
                 } else {
-                    Found::Missing
+                    CompareOutcome::Missing
                 };
             }
             Err(error)
                 if error.kind() == io::ErrorKind::PermissionDenied
-                    && self.fidelity.may_be_denied() =>
+                    && self.visibility.may_be_denied() =>
             {
-                return Found::Denied;
+                return CompareOutcome::Denied;
             }
-            Err(error) => return Found::Failed(error),
+            Err(error) => return CompareOutcome::Failed(error),
         };
         let mut differences = self.fields(expected, &found);
         let is_unreadable = compare_contents(expected, &found, &mut differences);
-        Found::Entry { differences, is_unreadable, link_key: found.link_key }
+        CompareOutcome::Entry { differences, is_unreadable, link_key: found.link_key }
     }
 
-    fn fields(&self, expected: &Record, found: &Record) -> Vec<String> {
+    fn fields(&self, expected: &FileRecord, found: &FileRecord) -> Vec<String> {
         let mut differences = Vec::new();
         if expected.file_type != found.file_type {
             differences.push(format!("is a {}", found.file_type.name()));
         }
         if expected.mtime != found.mtime {
-            let (at, instead) = (moment::exact(found.mtime), moment::exact(expected.mtime));
+            let (at, instead) =
+                (timestamp::format_exact(found.mtime), timestamp::format_exact(expected.mtime));
             differences.push(format!("has the time {at}, not {instead}"));
         }
         let has_mode = expected.file_type != FileType::Symlink;
-        if has_mode && (expected.mode ^ found.mode) & self.fidelity.mode_mask() != 0 {
+        if has_mode && (expected.mode ^ found.mode) & self.visibility.mode_mask() != 0 {
             differences.push(format!("has the mode {:04o}, not {:04o}", found.mode, expected.mode));
         }
-        if let Some((uid, gid)) = self.fidelity.owners(expected)
+        if let Some((uid, gid)) = self.visibility.owners(expected)
             && (uid, gid) != (found.uid, found.gid)
         {
             differences.push(format!("belongs to {}:{}, not {uid}:{gid}", found.uid, found.gid));
         }
-        if let Some(count) = self.fidelity.link_count(expected)
+        if let Some(count) = self.visibility.link_count(expected)
             && count != found.link_count
         {
             differences.push(format!("has {} links, not {count}", found.link_count));
         }
         let denied = [expected.denied_xattrs.as_slice(), found.denied_xattrs.as_slice()];
-        let xattrs = |record| self.fidelity.xattrs(record, &denied);
+        let xattrs = |record| self.visibility.xattrs(record, &denied);
         if xattrs(&expected.xattrs) != xattrs(&found.xattrs) {
             differences.push("has other extended attributes".to_owned());
         }
         differences
     }
 
-    /// Every path of the truth was looked at, so more paths than that are too many.
-    fn count_extra(&self, tally: &mut Tally<'_>) -> anyhow::Result<()> {
+    /// Every path of the reference was looked at, so more paths than that are too many.
+    fn count_extra(&self, counters: &mut CompareCounters<'_>) -> anyhow::Result<()> {
         let mut count = 0u64;
         walk_host(self.tree, &mut |_| {
             count += 1;
-            self.interruption.check()
+            self.stop.check()
         })?;
-        let known = tally.result.done.entries.saturating_sub(tally.missing);
+        let known = counters.result.done.entries.saturating_sub(counters.missing);
         if let Some(extra) = count.checked_sub(known).filter(|extra| *extra > 0) {
-            tally.result.differences += extra;
+            counters.result.differences += extra;
             let text = format!("{extra} entries that do not belong there");
-            tally.progress.complain_about(b"/", text);
+            counters.progress.print_path_message(b"/", text);
         }
         Ok(())
     }
 }
 
 /// Whether there were contents that the caller may not read.
-fn compare_contents(expected: &Record, found: &Record, differences: &mut Vec<String>) -> bool {
+fn compare_contents(
+    expected: &FileRecord,
+    found: &FileRecord,
+    differences: &mut Vec<String>,
+) -> bool {
     let differs = match (&expected.contents, &found.contents) {
-        (Contents::Unreadable { size }, other) | (other, Contents::Unreadable { size }) => {
+        (FileContents::Unreadable { size }, other) | (other, FileContents::Unreadable { size }) => {
             if *size != other.bytes() {
                 differences.push("has another size".to_owned());
             }
             return true;
         }
         (a, b) if a == b => return false,
-        (Contents::Target(_), _) => "leads elsewhere",
-        (Contents::Device { .. }, _) => "is another device",
+        (FileContents::Target(_), _) => "leads elsewhere",
+        (FileContents::Device { .. }, _) => "is another device",
         _ => "has other contents",
     };
     differences.push(differs.to_owned());
     false
 }
 
-impl Tally<'_> {
-    fn take(&mut self, Finding { expected, found }: Finding) {
+impl CompareCounters<'_> {
+    fn take(&mut self, ComparedEntry { expected, found }: ComparedEntry) {
         match found {
-            Found::Nothing => self.missing += 1,
-            Found::Missing => {
+            CompareOutcome::Nothing => self.missing += 1,
+            CompareOutcome::Missing => {
                 self.missing += 1;
                 self.differs(&expected, "is missing");
             }
-            Found::Denied => self.result.unreadable += 1,
-            Found::Failed(error) => self.differs(&expected, &format!("cannot be read: {error}")),
-            Found::Entry { differences, is_unreadable, link_key } => {
+            CompareOutcome::Denied => self.result.unreadable += 1,
+            CompareOutcome::Failed(error) => {
+                self.differs(&expected, &format!("cannot be read: {error}"))
+            }
+            CompareOutcome::Entry { differences, is_unreadable, link_key } => {
                 self.result.unreadable += u64::from(is_unreadable);
                 differences.iter().for_each(|how| self.differs(&expected, how));
                 self.link(&expected, link_key.as_deref());
@@ -252,7 +259,7 @@ impl Tally<'_> {
         self.result.done.entries += 1;
     }
 
-    fn link(&mut self, expected: &Record, found: Option<&[u8]>) {
+    fn link(&mut self, expected: &FileRecord, found: Option<&[u8]>) {
         let Some(key) = &expected.link_key else { return };
         let first = self.links.entry(key.clone()).or_insert_with(|| found.map(<[u8]>::to_vec));
         if first.as_deref() != found {
@@ -260,8 +267,8 @@ impl Tally<'_> {
         }
     }
 
-    fn differs(&mut self, expected: &Record, how: &str) {
+    fn differs(&mut self, expected: &FileRecord, how: &str) {
         self.result.differences += 1;
-        self.progress.complain_about(&expected.path, how);
+        self.progress.print_path_message(&expected.path, how);
     }
 }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::arguments::ReadArguments;
-use crate::name::escaped;
+use crate::escape::escape;
 use crate::stderr;
 
 /// A mount.
@@ -32,7 +32,7 @@ impl KernelMount {
         directory: &Path,
     ) -> anyhow::Result<Self> {
         fs::create_dir(directory)
-            .with_context(|| escaped(directory.as_os_str().as_encoded_bytes()))?;
+            .with_context(|| escape(directory.as_os_str().as_encoded_bytes()))?;
         let flags = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOSUID;
         let options = CString::new(options(read, "fsoffset").into_encoded_bytes())?;
         let mounted = match mount(image, directory, "erofs", flags, options.as_c_str()) {
@@ -60,7 +60,7 @@ impl KernelMount {
     /// Somebody else uses it.
     pub(super) fn end(mut self) -> anyhow::Result<()> {
         self.is_ended = true;
-        let shown = || escaped(self.directory.as_os_str().as_encoded_bytes());
+        let shown = || escape(self.directory.as_os_str().as_encoded_bytes());
         unmount(&self.directory, UnmountFlags::DETACH).with_context(shown)?;
         fs::remove_dir(&self.directory).with_context(shown)
     }
@@ -72,7 +72,7 @@ impl Drop for KernelMount {
             && let Err(errno) = unmount(&self.directory, UnmountFlags::DETACH)
         {
             let directory = self.directory.as_os_str().as_encoded_bytes();
-            stderr::complain_about(directory, format_args!("still mounted: {errno}"));
+            stderr::print_path_message(directory, format_args!("still mounted: {errno}"));
         }
     }
 }

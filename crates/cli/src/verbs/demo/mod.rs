@@ -1,21 +1,21 @@
 //! `ferrofs demo`: the main job on real input. Unpacks an image and mounts it, compares every byte of both with what it
 //! must be, reads the mount with several readers beside the kernel's own, and shows what was measured.
 
-mod caller;
+mod benchmark;
 mod carried;
 mod comparison;
-mod fidelity;
-pub(super) mod interruption;
+mod credentials;
 mod kernel_mount;
 mod own_mount;
-mod race;
 mod readers;
 mod reading_plan;
 mod reading_table;
 mod record;
-mod scratch_directory;
+mod reference;
+pub(super) mod stop;
 mod table;
-mod truth;
+mod temp_directory;
+mod visibility;
 
 use std::fs;
 use std::io::Write;
@@ -24,126 +24,130 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use ferrofs_extract::{Event, Options, Selection, Summary, extract, measure};
+use ferrofs_extract::{ExtractEvent, ExtractOptions, ExtractSummary, Selection, extract, measure};
 use ferrofs_image::Image;
 
-use super::extract::say_withheld;
-use crate::advice;
+use super::extract::print_withheld;
 use crate::amount::{counted, grouped};
 use crate::arguments::DemoArguments;
-use crate::name::escaped;
-use crate::outcome::Outcome;
+use crate::escape::escape;
+use crate::exit_status::CommandStatus;
 use crate::output::Output;
-use crate::progress::{Progress, Work};
+use crate::progress::{ProgressDisplay, WorkAmount};
 use crate::resources::Resources;
 use crate::source;
 use crate::stats;
 use crate::stderr;
-use caller::Caller;
+use crate::suggestion;
+use benchmark::{BenchmarkResult, MountBenchmark, MountKind, several};
 use comparison::{Comparison, ComparisonResult};
-use fidelity::Fidelity;
-use interruption::Interruption;
+use credentials::Credentials;
 use kernel_mount::KernelMount;
-use own_mount::{Mounting, OwnMount};
-use race::{Contestant, Race, RaceResult, several};
+use own_mount::{DaemonMount, MountAttempt};
 use reading_plan::ReadingPlan;
-use scratch_directory::ScratchDirectory;
-use table::{Table, write_compared};
-use truth::Truth;
+use reference::ReferenceTree;
+use stop::StopRequest;
+use table::{ExtractTable, write_compared};
+use temp_directory::TempDirectory;
+use visibility::VisibilityRules;
 
 /// What an extraction took.
-struct Extracted {
-    summary: Summary,
+struct TimedExtract {
+    summary: ExtractSummary,
     time: Duration,
     peak_bytes: Option<u64>,
 }
 
 /// What is shown, where, and to whom.
-struct Demonstration<'a> {
+struct DemoRun<'a> {
     arguments: &'a DemoArguments,
-    scratch: &'a Path,
-    interruption: &'a Interruption,
+    temp: &'a Path,
+    stop: &'a StopRequest,
     resources: Resources,
-    caller: Caller,
+    credentials: Credentials,
     /// The image's file, and what to call it.
     path: PathBuf,
     name: String,
     image: Image,
-    truth: Truth,
-    total: Work,
+    reference: ReferenceTree,
+    total: WorkAmount,
 }
 
 /// Unpacks, mounts, compares, measures.
-pub(crate) fn run(arguments: &DemoArguments) -> anyhow::Result<Outcome> {
-    let interruption = Interruption::watch()?;
-    let scratch = ScratchDirectory::new().context("cannot make a directory for temporary files")?;
-    let path = escaped(scratch.path().as_os_str().as_bytes());
-    let shown = Demonstration::new(arguments, scratch.path(), &interruption)
-        .and_then(|demonstration| demonstration.run());
+pub(crate) fn run(arguments: &DemoArguments) -> anyhow::Result<CommandStatus> {
+    let stop = StopRequest::watch()?;
+    let temp = TempDirectory::new().context("cannot make a directory for temporary files")?;
+    let path = escape(temp.path().as_os_str().as_bytes());
+    let shown = DemoRun::new(arguments, temp.path(), &stop).and_then(|demo_run| demo_run.run());
     // A signal may have ended programs that were asked, too; then it is the reason, and not what they lack.
-    let shown = shown.or_else(|error| interruption.check().and(Err(error)));
-    let removed = scratch.remove().with_context(|| format!("cannot remove {path}"));
+    let shown = shown.or_else(|error| stop.check().and(Err(error)));
+    let removed = temp.remove().with_context(|| format!("cannot remove {path}"));
     match (shown, removed) {
         (Err(error), Err(left)) => {
-            stderr::complain(format_args!("{left:#}"));
+            stderr::print_message(format_args!("{left:#}"));
             Err(error)
         }
         (shown, removed) => removed.and(shown),
     }
 }
 
-impl<'a> Demonstration<'a> {
+impl<'a> DemoRun<'a> {
     fn new(
         arguments: &'a DemoArguments,
-        scratch: &'a Path,
-        interruption: &'a Interruption,
+        temp: &'a Path,
+        stop: &'a StopRequest,
     ) -> anyhow::Result<Self> {
-        let (path, name) = image_path(arguments, scratch)?;
+        let (path, name) = image_path(arguments, temp)?;
         let resources = Resources::of(&arguments.work)?;
         let image = source::open_for_work(&path, &arguments.read, &resources)?;
-        let truth = match (&arguments.image, &arguments.source) {
-            (None, _) => Truth::Manifest,
-            (Some(_), Some(source)) => Truth::Directory(source.clone()),
-            (Some(_), None) => Truth::Image(image.clone()),
+        let reference = match (&arguments.image, &arguments.source) {
+            (None, _) => ReferenceTree::Manifest,
+            (Some(_), Some(source)) => ReferenceTree::Directory(source.clone()),
+            (Some(_), None) => ReferenceTree::Image(image.clone()),
         };
         let total = measure(&image, &Selection::default()).into();
-        let caller = Caller::current();
+        let credentials = Credentials::current();
         Ok(Self {
             arguments,
-            scratch,
-            interruption,
+            temp,
+            stop,
             resources,
-            caller,
+            credentials,
             path,
             name,
             image,
-            truth,
+            reference,
             total,
         })
     }
 
-    fn run(&self) -> anyhow::Result<Outcome> {
+    fn run(&self) -> anyhow::Result<CommandStatus> {
         let problems = self.show_unpacking()? + self.show_mount()?;
-        stats::tell(self.resources.stats(&self.image, None).as_ref());
-        Ok(Outcome::of_problems(problems))
+        stats::print_stats(self.resources.stats(&self.image, None).as_ref());
+        Ok(CommandStatus::from_failures(problems))
     }
 
     /// Gives how many problems there were.
     fn show_unpacking(&self) -> anyhow::Result<u64> {
-        let unpacked = self.scratch.join("tree");
-        let shown = escaped(unpacked.as_os_str().as_bytes());
-        self.say(&format!("unpacking {} into {shown}", self.name))?;
+        let unpacked = self.temp.join("tree");
+        let shown = escape(unpacked.as_os_str().as_bytes());
+        self.print_if_verbose(&format!("unpacking {} into {shown}", self.name))?;
         let extracted = self.unpack(&unpacked)?;
         if !self.arguments.read.quiet {
-            say_withheld(&extracted.summary.withheld);
+            print_withheld(&extracted.summary.skipped);
         }
-        self.say(&format!("comparing every byte with {}", self.truth.name()))?;
-        let fidelity = Fidelity::of_unpacked(&self.caller, &self.truth);
-        let (compared, compare_time) = self.compare(&unpacked, fidelity)?;
+        self.print_if_verbose(&format!("comparing every byte with {}", self.reference.name()))?;
+        let visibility = VisibilityRules::of_unpacked(&self.credentials, &self.reference);
+        let (compared, compare_time) = self.compare(&unpacked, visibility)?;
         let image_bytes =
             fs::metadata(&self.path)?.len().saturating_sub(self.arguments.read.offset);
-        let table =
-            Table { name: &self.name, image_bytes, extracted: &extracted, compared, compare_time };
+        let table = ExtractTable {
+            name: &self.name,
+            image_bytes,
+            extracted: &extracted,
+            compared,
+            compare_time,
+        };
         let mut output = Output::new();
         table.write(&mut output)?;
         output.flush()?;
@@ -152,23 +156,23 @@ impl<'a> Demonstration<'a> {
 
     /// Gives how many problems there were.
     fn show_mount(&self) -> anyhow::Result<u64> {
-        let directory = self.scratch.join("mnt");
-        let shown = escaped(directory.as_os_str().as_bytes());
-        let mount = match OwnMount::start(self.arguments, &self.path, &directory)? {
-            Mounting::Done(mount) => mount,
-            Mounting::NotToBeHad(reason) => {
-                self.put(&format!("no mount is shown: {reason}"))?;
+        let directory = self.temp.join("mnt");
+        let shown = escape(directory.as_os_str().as_bytes());
+        let mount = match DaemonMount::start(self.arguments, &self.path, &directory)? {
+            MountAttempt::Done(mount) => mount,
+            MountAttempt::Unavailable(reason) => {
+                self.print(&format!("no mount is shown: {reason}"))?;
                 return Ok(0);
             }
         };
-        self.say(&format!("mounted on {shown} by user {}", self.caller.uid))?;
-        self.say(&format!(
+        self.print_if_verbose(&format!("mounted on {shown} by user {}", self.credentials.uid))?;
+        self.print_if_verbose(&format!(
             "comparing every byte and attribute, by {} readers, with {}",
             several(),
-            self.truth.name()
+            self.reference.name()
         ))?;
-        let fidelity = Fidelity::of_mount(&self.caller, &self.truth);
-        let (compared, compare_time) = self.compare(mount.directory(), fidelity)?;
+        let visibility = VisibilityRules::of_mount(&self.credentials, &self.reference);
+        let (compared, compare_time) = self.compare(mount.directory(), visibility)?;
         mount.end()?;
         let mut output = Output::new();
         write_compared(compared, compare_time, &mut output)?;
@@ -180,35 +184,35 @@ impl<'a> Demonstration<'a> {
 
     /// Gives how many reads failed that should not.
     fn show_race(&self) -> anyhow::Result<u64> {
-        let plan = ReadingPlan::choose(&self.image, self.total, self.interruption)?;
+        let plan = ReadingPlan::choose(&self.image, self.total, self.stop)?;
         let kernel = self.try_kernel();
-        let contestants: &[Contestant] = match kernel {
-            Ok(()) => &[Contestant::Own, Contestant::Kernel],
-            Err(_) => &[Contestant::Own],
+        let contestants: &[MountKind] = match kernel {
+            Ok(()) => &[MountKind::Own, MountKind::Kernel],
+            Err(_) => &[MountKind::Own],
         };
         let files = plan.files.len() as u64;
         let chosen =
             if plan.all_files == files { String::new() } else { format!("{} of ", grouped(files)) };
-        self.say(&format!(
+        self.print_if_verbose(&format!(
             "reading {chosen}{} and {} of 4 KiB, each time from a fresh mount",
             counted(plan.all_files, "file", "files"),
             counted(plan.blocks.len() as u64, "block", "blocks")
         ))?;
-        let race = Race {
+        let benchmark = MountBenchmark {
             arguments: self.arguments,
             image: &self.path,
-            scratch: self.scratch,
+            temp: self.temp,
             plan: &plan,
-            interruption: self.interruption,
+            stop: self.stop,
         };
-        let result = race.run(contestants)?;
+        let result = benchmark.run(contestants)?;
         self.show_race_result(&result, kernel.err())?;
         Ok(complain_about_failures(&result))
     }
 
     fn show_race_result(
         &self,
-        result: &RaceResult,
+        result: &BenchmarkResult,
         without_kernel: Option<anyhow::Error>,
     ) -> anyhow::Result<()> {
         let mut output = Output::new();
@@ -235,104 +239,107 @@ impl<'a> Demonstration<'a> {
 
     /// Whether the kernel mounts the image; why not.
     fn try_kernel(&self) -> anyhow::Result<()> {
-        if self.caller.uid != 0 {
+        if self.credentials.uid != 0 {
             return Err(anyhow!("that takes root"));
         }
-        let directory = self.scratch.join("kernel");
+        let directory = self.temp.join("kernel");
         KernelMount::start(&self.path, &self.arguments.read, &directory)?.end()
     }
 
     fn compare(
         &self,
         tree: &Path,
-        fidelity: Fidelity,
+        visibility: VisibilityRules,
     ) -> anyhow::Result<(ComparisonResult, Duration)> {
         let started = Instant::now();
         let style = self.arguments.progress.progress;
-        let mut progress = Progress::new(style, "compare", || self.total);
+        let mut progress = ProgressDisplay::new(style, "compare", || self.total);
         let comparison = Comparison {
             tree,
-            truth: &self.truth,
-            fidelity,
+            reference: &self.reference,
+            visibility,
             readers: several(),
-            interruption: self.interruption,
+            stop: self.stop,
         };
         let compared = comparison.run(&mut progress)?;
         progress.finish(compared.done);
         if compared.unreadable > 0 && !self.arguments.read.quiet {
             let files = counted(compared.unreadable, "file", "files");
-            stderr::complain(format_args!("{files} not compared: you may not read them"));
+            stderr::print_message(format_args!("{files} not compared: you may not read them"));
         }
         Ok((compared, started.elapsed()))
     }
 
-    fn unpack(&self, unpacked: &Path) -> anyhow::Result<Extracted> {
-        let options = Options {
+    fn unpack(&self, unpacked: &Path) -> anyhow::Result<TimedExtract> {
+        let options = ExtractOptions {
             max_threads: Some(self.resources.threads),
-            stop: Some(self.interruption.flag()),
-            ..Options::default()
+            stop: Some(self.stop.flag()),
+            ..ExtractOptions::default()
         };
         let style = self.arguments.progress.progress;
-        let mut progress = Progress::new(style, "unpack", || self.total);
-        let mut done = Work::default();
+        let mut progress = ProgressDisplay::new(style, "unpack", || self.total);
+        let mut done = WorkAmount::default();
         let started = Instant::now();
         let result = extract(&self.image, unpacked, &options, &mut |event| match event {
-            Event::Progress(now) => {
+            ExtractEvent::Progress(now) => {
                 done = now.into();
                 progress.update(done);
             }
             // What fails because it is cut short is no failure.
-            Event::Failed(error) if !self.interruption.is_wanted() => {
-                let advice = advice::for_extraction(&error);
-                progress.complain_about(error.path(), format_args!("{}{advice}", error.reason()));
+            ExtractEvent::Failed(error) if !self.stop.is_wanted() => {
+                let suggestion = suggestion::for_extract_error(&error);
+                progress.print_path_message(
+                    error.path(),
+                    format_args!("{}{suggestion}", error.reason()),
+                );
             }
             _ => {}
         });
         let time = started.elapsed();
         progress.finish(done);
-        self.interruption.check()?;
+        self.stop.check()?;
         let summary =
-            result.map_err(|error| anyhow!("{}: {}", escaped(error.path()), error.reason()))?;
-        Ok(Extracted { summary, time, peak_bytes: stats::process_peak_bytes() })
+            result.map_err(|error| anyhow!("{}: {}", escape(error.path()), error.reason()))?;
+        Ok(TimedExtract { summary, time, peak_bytes: stats::process_peak_bytes() })
     }
 
-    fn say(&self, text: &str) -> anyhow::Result<()> {
-        if self.arguments.read.quiet { Ok(()) } else { self.put(text) }
+    fn print_if_verbose(&self, text: &str) -> anyhow::Result<()> {
+        if self.arguments.read.quiet { Ok(()) } else { self.print(text) }
     }
 
-    fn put(&self, text: &str) -> anyhow::Result<()> {
+    fn print(&self, text: &str) -> anyhow::Result<()> {
         let mut output = Output::new();
         writeln!(output, "{text}")?;
         output.flush()?;
-        self.interruption.check()
+        self.stop.check()
     }
 }
 
 /// Where the image lies, and what to call it; the carried one is written to a file first.
-fn image_path(arguments: &DemoArguments, scratch: &Path) -> anyhow::Result<(PathBuf, String)> {
+fn image_path(arguments: &DemoArguments, temp: &Path) -> anyhow::Result<(PathBuf, String)> {
     if let Some(path) = &arguments.image {
-        return Ok((path.clone(), escaped(path.as_os_str().as_bytes())));
+        return Ok((path.clone(), escape(path.as_os_str().as_bytes())));
     }
-    let path = scratch.join("demo.erofs");
+    let path = temp.join("demo.erofs");
     fs::write(&path, carried::IMAGE).context("cannot write the carried image")?;
     Ok((path, "the carried image".to_owned()))
 }
 
 /// Names the reads that failed; gives how many of them are ours to answer for.
-fn complain_about_failures(result: &RaceResult) -> u64 {
+fn complain_about_failures(result: &BenchmarkResult) -> u64 {
     let mut failures = 0;
     for row in &result.rows {
         for sample in [&row.files, &row.blocks] {
             let Some(failure) = &sample.failure else { continue };
             let reads = counted(sample.failures, "read", "reads");
-            let whose = match row.contestant {
-                Contestant::Own => {
+            let whose = match row.mount_kind {
+                MountKind::Own => {
                     failures += sample.failures;
                     "the mount"
                 }
-                Contestant::Kernel => "the kernel's mount",
+                MountKind::Kernel => "the kernel's mount",
             };
-            stderr::complain(format_args!("{reads} from {whose} failed: {failure}"));
+            stderr::print_message(format_args!("{reads} from {whose} failed: {failure}"));
         }
     }
     failures

@@ -16,7 +16,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::arguments::{DemoArguments, MachineArguments};
-use crate::name::escaped;
+use crate::escape::escape;
 use crate::stderr;
 
 /// The program that runs, whatever its file is called by now.
@@ -24,33 +24,33 @@ const ITSELF: &str = "/proc/self/exe";
 /// What it says on standard error when the mount is there.
 const READY: &str = "ferrofs: mounted on ";
 /// How its reasons begin where FUSE is not to be had, as against an image that it cannot show.
-const NOT_TO_BE_HAD: &str = "cannot mount";
+const UNAVAILABLE_PREFIX: &str = "cannot mount";
 /// How long a request may hang, in seconds: whoever waits for one cannot be interrupted.
 const TIME_LIMIT: &str = "20";
 /// How long the process may take to end; what is right takes a hundredth of it.
-const PATIENCE: Duration = Duration::from_secs(10);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Lines of its log that are shown.
 const LOG_LINES_MAX: usize = 20;
 
 /// A mount.
 #[derive(Debug)]
-pub(super) struct OwnMount {
+pub(super) struct DaemonMount {
     directory: PathBuf,
     log: PathBuf,
     daemon: Child,
     /// Open as long as the process may write to it.
-    said: BufReader<ChildStderr>,
+    stderr: BufReader<ChildStderr>,
     is_ended: bool,
 }
 
 /// What came of mounting.
-pub(super) enum Mounting {
-    Done(OwnMount),
+pub(super) enum MountAttempt {
+    Done(DaemonMount),
     /// No mount can be made here, for this reason.
-    NotToBeHad(String),
+    Unavailable(String),
 }
 
-impl OwnMount {
+impl DaemonMount {
     /// Mounts `image` on `directory`, which is made; the process writes its log beside it.
     ///
     /// # Errors
@@ -59,30 +59,30 @@ impl OwnMount {
         arguments: &DemoArguments,
         image: &Path,
         directory: &Path,
-    ) -> anyhow::Result<Mounting> {
+    ) -> anyhow::Result<MountAttempt> {
         fs::create_dir(directory)
-            .with_context(|| escaped(directory.as_os_str().as_encoded_bytes()))?;
+            .with_context(|| escape(directory.as_os_str().as_encoded_bytes()))?;
         let log = directory.with_extension("log");
         let mut command = Command::new(ITSELF);
         command.arg0("ferrofs").args(words(arguments, &log)).arg("--").arg(image).arg(directory);
         // A signal for the group of this process is not for the mount: whoever reads from it ends first.
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut daemon = command.spawn().with_context(|| ITSELF.to_owned())?;
-        let Some(said) = daemon.stderr.take() else { bail!("a process without standard error") };
+        let Some(stderr) = daemon.stderr.take() else { bail!("a process without standard error") };
         let mut mount = Self {
             directory: directory.to_owned(),
             log,
             daemon,
-            said: BufReader::new(said),
+            stderr: BufReader::new(stderr),
             is_ended: false,
         };
         match mount.listen()? {
-            None => Ok(Mounting::Done(mount)),
+            None => Ok(MountAttempt::Done(mount)),
             Some(reason) => {
                 mount.is_ended = true;
                 mount.daemon.wait().context("a process that was to mount")?;
-                if reason.starts_with(NOT_TO_BE_HAD) {
-                    return Ok(Mounting::NotToBeHad(reason));
+                if reason.starts_with(UNAVAILABLE_PREFIX) {
+                    return Ok(MountAttempt::Unavailable(reason));
                 }
                 Err(anyhow!("the mount did not come about: {reason}"))
             }
@@ -94,7 +94,7 @@ impl OwnMount {
         let mut reason = String::new();
         loop {
             let mut line = String::new();
-            let count = self.said.read_line(&mut line).context("a process that was to mount")?;
+            let count = self.stderr.read_line(&mut line).context("a process that was to mount")?;
             match line.trim_end() {
                 _ if count == 0 && reason.is_empty() => {
                     return Ok(Some("it does not say why".to_owned()));
@@ -145,7 +145,7 @@ impl OwnMount {
             status if !status.success() => bail!("the mount's process ended with {status}"),
             _ if is_mounted(&self.directory) => bail!(
                 "{} is still mounted after its process has ended",
-                escaped(self.directory.as_os_str().as_encoded_bytes())
+                escape(self.directory.as_os_str().as_encoded_bytes())
             ),
             _ => {
                 fs::remove_dir(&self.directory)?;
@@ -163,7 +163,10 @@ impl OwnMount {
             kill_process(pid, Signal::KILL).ok();
             self.daemon.wait().context("the mount's process")?;
             clear(&self.directory);
-            bail!("the mount's process did not end within {} s and was killed", PATIENCE.as_secs());
+            bail!(
+                "the mount's process did not end within {} s and was killed",
+                EXIT_TIMEOUT.as_secs()
+            );
         }
         let status = self.daemon.wait().context("the mount's process")?;
         if is_mounted(&self.directory) {
@@ -177,16 +180,16 @@ impl OwnMount {
         let log = fs::read(&self.log).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let lines = log.lines().filter(|line| !line.contains(": unmounting /"));
-        lines.take(LOG_LINES_MAX).for_each(stderr::complain);
+        lines.take(LOG_LINES_MAX).for_each(stderr::print_message);
     }
 }
 
-impl Drop for OwnMount {
+impl Drop for DaemonMount {
     fn drop(&mut self) {
         if !self.is_ended {
             // Some other error is on its way already, but who has to clean up must know.
             if let Err(error) = self.stop() {
-                stderr::complain(format_args!("{error:#}"));
+                stderr::print_message(format_args!("{error:#}"));
             }
         }
     }
@@ -221,7 +224,7 @@ fn words(arguments: &DemoArguments, log: &Path) -> Vec<OsString> {
 /// Waits until the process ends, for a while; a system that cannot tell lets wait for ever.
 fn ends_in_time(pid: Pid) -> bool {
     let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return true };
-    let limit = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+    let limit = Timespec { tv_sec: EXIT_TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
     loop {
         match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&limit)) {
             Err(rustix::io::Errno::INTR) => {}

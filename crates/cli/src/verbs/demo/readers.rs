@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use rustix::fs::Advice;
 
-use super::interruption::Interruption;
 use super::reading_plan::{BLOCK_BYTES, ReadingPlan};
 use super::record::below;
+use super::stop::StopRequest;
 
 /// Files are read in pieces of this size, as `cat` does.
-const PIECE_BYTES: usize = 128 << 10;
+const READ_BYTES: usize = 128 << 10;
 
 /// What is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Subject {
+pub(super) enum ReadPattern {
     Files,
     Blocks,
 }
@@ -31,12 +31,12 @@ pub(super) struct Readers<'a> {
     /// At least one.
     pub(super) count: usize,
     pub(super) plan: &'a ReadingPlan,
-    pub(super) interruption: &'a Interruption,
+    pub(super) stop: &'a StopRequest,
 }
 
 /// What reading took.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sample {
+pub(super) struct ReadSample {
     /// Of each piece, in nanoseconds, in no order.
     pub(super) times: Vec<u64>,
     pub(super) bytes: u64,
@@ -54,9 +54,9 @@ impl Readers<'_> {
     ///
     /// # Errors
     /// A thread cannot be started, or somebody wants an end.
-    pub(super) fn read(&self, subject: Subject, root: &Path) -> anyhow::Result<Sample> {
+    pub(super) fn read(&self, subject: ReadPattern, root: &Path) -> anyhow::Result<ReadSample> {
         let next = AtomicUsize::new(0);
-        let mut whole = Sample::default();
+        let mut whole = ReadSample::default();
         let started = Instant::now();
         std::thread::scope(|scope| {
             let mut threads = Vec::new();
@@ -73,18 +73,18 @@ impl Readers<'_> {
             anyhow::Ok(())
         })?;
         whole.wall = started.elapsed();
-        self.interruption.check()?;
+        self.stop.check()?;
         Ok(whole)
     }
 
-    fn take_turns(&self, subject: Subject, root: &Path, next: &AtomicUsize) -> Sample {
-        let mut sample = Sample::default();
-        let mut buffer = vec![0; PIECE_BYTES];
-        while !self.interruption.is_wanted() {
+    fn take_turns(&self, subject: ReadPattern, root: &Path, next: &AtomicUsize) -> ReadSample {
+        let mut sample = ReadSample::default();
+        let mut buffer = vec![0; READ_BYTES];
+        while !self.stop.is_wanted() {
             let number = next.fetch_add(1, Ordering::SeqCst);
             let read = match subject {
-                Subject::Files => self.read_file(number, root, &mut buffer),
-                Subject::Blocks => self.read_block(number, root, &mut buffer),
+                ReadPattern::Files => self.read_file(number, root, &mut buffer),
+                ReadPattern::Blocks => self.read_block(number, root, &mut buffer),
             };
             match read {
                 Ok(Some((time, bytes))) => {
@@ -112,7 +112,7 @@ impl Readers<'_> {
         let mut file = File::open(place)?.take(planned.bytes);
         let mut bytes = 0;
         loop {
-            self.interruption.check_io()?;
+            self.stop.check_io()?;
             match file.read(buffer)? {
                 0 => break,
                 count => bytes += count as u64,
@@ -144,7 +144,7 @@ impl Readers<'_> {
     }
 }
 
-impl Sample {
+impl ReadSample {
     /// Adds what somebody else, or the same reader before, has read.
     pub(super) fn add(&mut self, other: Self) {
         self.times.extend(other.times);

@@ -3,10 +3,10 @@
 
 use std::collections::HashSet;
 
-use ferrofs_image::{FileType, Image, Visit};
+use ferrofs_image::{FileType, Image, WalkEvent};
 
-use super::interruption::Interruption;
-use crate::progress::Work;
+use super::stop::StopRequest;
+use crate::progress::WorkAmount;
 
 /// Of a larger image every n-th file is read, so that there are about so many of them,
 const FILES_MAX: u64 = 20_000;
@@ -59,14 +59,14 @@ impl ReadingPlan {
     /// The image cannot be walked, or somebody wants an end.
     pub(super) fn choose(
         image: &Image,
-        total: Work,
-        interruption: &Interruption,
+        total: WorkAmount,
+        stop: &StopRequest,
     ) -> anyhow::Result<Self> {
         let stride = (total.entries / FILES_MAX).max(total.bytes / BYTES_MAX).saturating_add(1);
         let mut plan = Self { files: Vec::new(), blocks: Vec::new(), all_files: 0, bytes: 0 };
         for visit in image.walk(b"/")? {
-            interruption.check()?;
-            let Visit::Leaf(node) = visit else { continue };
+            stop.check()?;
+            let WalkEvent::Leaf(node) = visit else { continue };
             if node.inode.file_type() != FileType::Regular {
                 continue;
             }

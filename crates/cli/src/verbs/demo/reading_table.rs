@@ -1,26 +1,26 @@
-//! The table of a race: how long readers waited, and how much they got, from whose mount. And what the mount itself
+//! The table of a benchmark: how long readers waited, and how much they got, from whose mount. And what the mount itself
 //! says of that.
 
 use std::io::{self, Write};
 
-use super::race::{Contestant, RaceResult, Row};
-use super::readers::Sample;
+use super::benchmark::{BenchmarkResult, BenchmarkRow, MountKind};
+use super::readers::ReadSample;
 
 /// The lines of `ferrofs stats` that are shown, by how they begin: what was decoded for what was served, what is kept,
 /// and what the workers are.
 const SHOWN: [&str; 5] = ["bytes ", "cache ", "workers ", "  cpu ", "  unbound "];
 
 /// Writes the rows.
-pub(super) fn write(result: &RaceResult, output: &mut impl Write) -> io::Result<()> {
+pub(super) fn write(result: &BenchmarkResult, output: &mut impl Write) -> io::Result<()> {
     let columns = |last| format!("{:>9} {:>9} {last:>9}", "p50", "p99");
     writeln!(output, "  {:<17} {:<29}   random 4 KiB", "", "whole files")?;
     let (files, blocks) = (columns("MB/s"), columns("mean"));
     writeln!(output, "  {:<8} {:>8} {files}   {blocks}", "mount", "readers")?;
     for row in &result.rows {
-        let Row { contestant, readers, files, blocks } = row;
-        let name = match contestant {
-            Contestant::Own => "ferrofs",
-            Contestant::Kernel => "kernel",
+        let BenchmarkRow { mount_kind, readers, files, blocks } = row;
+        let name = match mount_kind {
+            MountKind::Own => "ferrofs",
+            MountKind::Kernel => "kernel",
         };
         let files = cells(files, &megabytes(files));
         let blocks = cells(blocks, &mean(blocks));
@@ -30,26 +30,27 @@ pub(super) fn write(result: &RaceResult, output: &mut impl Write) -> io::Result<
 }
 
 /// Writes some lines of what `ferrofs stats` said.
-pub(super) fn write_stats(result: &RaceResult, output: &mut impl Write) -> io::Result<()> {
+pub(super) fn write_stats(result: &BenchmarkResult, output: &mut impl Write) -> io::Result<()> {
     let is_shown = |line: &&str| SHOWN.iter().any(|start| line.starts_with(start));
     result.stats.lines().filter(is_shown).try_for_each(|line| writeln!(output, "    {line}"))
 }
 
-fn cells(sample: &Sample, last: &str) -> String {
+fn cells(sample: &ReadSample, last: &str) -> String {
     let mut times = sample.times.clone();
     times.sort_unstable();
-    let [p50, p99] = [50, 99].map(|percent| quantile(&times, percent).map_or_else(dash, short));
+    let [p50, p99] =
+        [50, 99].map(|format_percent| quantile(&times, format_percent).map_or_else(dash, short));
     format!("{p50:>9} {p99:>9} {last:>9}")
 }
 
 /// Megabytes in a second.
-fn megabytes(sample: &Sample) -> String {
+fn megabytes(sample: &ReadSample) -> String {
     // Bytes in a microsecond are megabytes in a second.
     let tenths = u128::from(sample.bytes) * 10 / sample.wall.as_micros().max(1);
     format!("{}.{}", tenths / 10, tenths % 10)
 }
 
-fn mean(sample: &Sample) -> String {
+fn mean(sample: &ReadSample) -> String {
     let whole = sample.times.iter().fold(0u64, |sum, time| sum.saturating_add(*time));
     whole.checked_div(sample.times.len() as u64).map_or_else(dash, short)
 }
@@ -59,8 +60,8 @@ fn dash() -> String {
 }
 
 /// The least time that so many of a hundred do not exceed; of sorted times.
-fn quantile(times: &[u64], percent: usize) -> Option<u64> {
-    let rank = times.len().saturating_mul(percent).div_ceil(100);
+fn quantile(times: &[u64], format_percent: usize) -> Option<u64> {
+    let rank = times.len().saturating_mul(format_percent).div_ceil(100);
     times.get(rank.saturating_sub(1)).copied()
 }
 

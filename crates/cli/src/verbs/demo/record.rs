@@ -13,7 +13,7 @@ use ferrofs_image::{FileType, Timestamp};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
-use super::interruption::Interruption;
+use super::stop::StopRequest;
 
 /// Contents are read in pieces of this size.
 const PIECE_BYTES: usize = 1 << 16;
@@ -28,7 +28,7 @@ pub(super) type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// A file under one of its names.
 #[derive(Clone, Debug)]
-pub(super) struct Record {
+pub(super) struct FileRecord {
     /// The path from the root: `/`, or `/a/b`.
     pub(super) path: Vec<u8>,
     pub(super) file_type: FileType,
@@ -39,7 +39,7 @@ pub(super) struct Record {
     /// How many names it has, and a directory those of its directories.
     pub(super) link_count: u64,
     pub(super) mtime: Timestamp,
-    pub(super) contents: Contents,
+    pub(super) contents: FileContents,
     pub(super) xattrs: Xattrs,
     /// Attributes that are listed, but not for the caller's eyes.
     pub(super) denied_xattrs: Vec<Vec<u8>>,
@@ -49,7 +49,7 @@ pub(super) struct Record {
 
 /// What a file holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Contents {
+pub(super) enum FileContents {
     Nothing,
     File {
         size: u64,
@@ -66,7 +66,7 @@ pub(super) enum Contents {
     },
 }
 
-impl Contents {
+impl FileContents {
     /// Bytes of a regular file.
     pub(super) fn bytes(&self) -> u64 {
         match self {
@@ -76,16 +76,12 @@ impl Contents {
     }
 }
 
-impl Record {
+impl FileRecord {
     /// Reads what `path` is below `root`.
     ///
     /// # Errors
     /// What the system answers, and that somebody wants an end.
-    pub(super) fn of_host(
-        root: &Path,
-        path: &[u8],
-        interruption: &Interruption,
-    ) -> io::Result<Self> {
+    pub(super) fn of_host(root: &Path, path: &[u8], stop: &StopRequest) -> io::Result<Self> {
         let place = below(root, path);
         let metadata = place.symlink_metadata()?;
         let (xattrs, denied_xattrs) = xattrs(&place)?;
@@ -100,7 +96,7 @@ impl Record {
                 seconds: metadata.mtime(),
                 nanoseconds: u32::try_from(metadata.mtime_nsec()).unwrap_or_default(),
             },
-            contents: contents(&place, &metadata, interruption)?,
+            contents: contents(&place, &metadata, stop)?,
             xattrs,
             denied_xattrs,
             link_key: link_key(&metadata),
@@ -115,12 +111,12 @@ pub(super) fn below(root: &Path, path: &[u8]) -> PathBuf {
 }
 
 /// The digest of what `reader` holds, and how much that is.
-fn digest(mut reader: impl Read, interruption: &Interruption) -> io::Result<(u64, [u8; 32])> {
+fn digest(mut reader: impl Read, stop: &StopRequest) -> io::Result<(u64, [u8; 32])> {
     let mut hasher = Sha256::new();
     let mut piece = vec![0; PIECE_BYTES];
     let mut size = 0;
     loop {
-        interruption.check_io()?;
+        stop.check_io()?;
         let count = reader.read(&mut piece)?;
         if count == 0 {
             return Ok((size, hasher.finalize().into()));
@@ -148,31 +144,27 @@ fn link_key(metadata: &Metadata) -> Option<Vec<u8>> {
     has_names.then(|| format!("{}:{}", metadata.dev(), metadata.ino()).into_bytes())
 }
 
-fn contents(
-    place: &Path,
-    metadata: &Metadata,
-    interruption: &Interruption,
-) -> io::Result<Contents> {
+fn contents(place: &Path, metadata: &Metadata, stop: &StopRequest) -> io::Result<FileContents> {
     match file_type(metadata) {
         FileType::Regular => match File::open(place) {
             Ok(file) => {
-                let (size, sha256) = digest(file, interruption)?;
-                Ok(Contents::File { size, sha256 })
+                let (size, sha256) = digest(file, stop)?;
+                Ok(FileContents::File { size, sha256 })
             }
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                Ok(Contents::Unreadable { size: metadata.len() })
+                Ok(FileContents::Unreadable { size: metadata.len() })
             }
             Err(error) => Err(error),
         },
         FileType::Symlink => {
-            Ok(Contents::Target(place.read_link()?.into_os_string().as_bytes().to_vec()))
+            Ok(FileContents::Target(place.read_link()?.into_os_string().as_bytes().to_vec()))
         }
         FileType::CharDevice | FileType::BlockDevice => {
             let number = metadata.rdev();
             let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-            Ok(Contents::Device { major, minor })
+            Ok(FileContents::Device { major, minor })
         }
-        _ => Ok(Contents::Nothing),
+        _ => Ok(FileContents::Nothing),
     }
 }
 

@@ -3,25 +3,25 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use super::{ComparisonResult, Extracted};
+use super::{ComparisonResult, TimedExtract};
 use crate::amount::{counted, grouped, human_bytes};
 
 /// What was measured.
-pub(super) struct Table<'a> {
+pub(super) struct ExtractTable<'a> {
     pub(super) name: &'a str,
     pub(super) image_bytes: u64,
-    pub(super) extracted: &'a Extracted,
+    pub(super) extracted: &'a TimedExtract,
     pub(super) compared: ComparisonResult,
     pub(super) compare_time: Duration,
 }
 
-impl Table<'_> {
+impl ExtractTable<'_> {
     pub(super) fn write(&self, output: &mut impl Write) -> io::Result<()> {
         let summary = &self.extracted.summary;
         let image = format!("{} ({})", self.name, human_bytes(self.image_bytes));
         row(output, "image", &image)?;
         row(output, "entries", &grouped(summary.entries()))?;
-        let share = percent(self.image_bytes, summary.bytes);
+        let share = format_percent(self.image_bytes, summary.bytes);
         let contents = format!("{} (the image is {share} of it)", human_bytes(summary.bytes));
         row(output, "contents", &contents)?;
         row(output, "unpacked in", &timed(self.extracted.time, summary.bytes))?;
@@ -49,7 +49,7 @@ fn row(output: &mut impl Write, key: &str, value: &str) -> io::Result<()> {
     writeln!(output, "  {key:<14}{value}")
 }
 
-fn percent(part: u64, whole: u64) -> String {
+fn format_percent(part: u64, whole: u64) -> String {
     match (u128::from(part) * 100).checked_div(u128::from(whole)) {
         Some(share) => format!("{share} %"),
         None => "-".to_owned(),

@@ -5,14 +5,14 @@ use std::ops::ControlFlow;
 
 use anyhow::anyhow;
 use ferrofs_image::ondisk::DataLayout;
-use ferrofs_image::{FileType, Image, Inode, Piece, Storage, StoredRange};
+use ferrofs_image::{ExtentStorage, FileExtent, FilePiece, FileType, Image, Inode};
 
+use crate::escape::escape;
 use crate::inode_text::mode_text;
-use crate::moment;
-use crate::name::escaped;
 use crate::output::Output;
-use crate::stored_size::{percent, stored_bytes};
-use crate::verbs::cat::Failure;
+use crate::stored_size::{format_percent, stored_bytes};
+use crate::timestamp;
+use crate::verbs::cat::ReadError;
 use crate::verbs::found_inode::FoundInode;
 
 /// Zeros that are written at a time where there is a hole.
@@ -28,12 +28,16 @@ pub(super) fn show(output: &mut Output, image: &Image, found: &FoundInode) -> an
     writeln!(output, "Size: {size}  On-disk size: {stored}  {}", kind(inode))?;
     let (nid, nlink, layout) = (inode.nid().raw(), inode.nlink(), layout_number(inode));
     write!(output, "NID: {nid}   Links: {nlink}   Layout: {layout}")?;
-    writeln!(output, "   Compression ratio: {}%", percent(stored, size))?;
+    writeln!(output, "   Compression ratio: {}%", format_percent(stored, size))?;
     writeln!(output, "Inode size: {}   Xattr size: {}", inode.bytes(), inode.xattr_bytes())?;
     let (mode, text) = (inode.mode() & 0o777, mode_text(inode));
     write!(output, "Uid: {}   Gid: {}  ", inode.uid(), inode.gid())?;
     writeln!(output, "Access: {mode:04o}/{}", text.get(1..).unwrap_or_default())?;
-    writeln!(output, "Timestamp: {}", moment::exact(inode.mtime()).trim_end_matches(" UTC"))?;
+    writeln!(
+        output,
+        "Timestamp: {}",
+        timestamp::format_exact(inode.mtime()).trim_end_matches(" UTC")
+    )?;
     Ok(())
 }
 
@@ -98,14 +102,14 @@ pub(super) fn write_content(
     }
     let written = image.for_each_piece(&found.inode, |piece| {
         match piece {
-            Piece::Data { bytes, .. } => output.write_all(bytes)?,
-            Piece::Hole { length, .. } => write_zeros(output, length)?,
+            FilePiece::Data { bytes, .. } => output.write_all(bytes)?,
+            FilePiece::Hole { length, .. } => write_zeros(output, length)?,
         }
         Ok(())
     });
     written.map_err(|failure| match failure {
-        Failure::Image(error) => about(found, &error),
-        Failure::Output(error) => error.into(),
+        ReadError::Image(error) => about(found, &error),
+        ReadError::Output(error) => error.into(),
     })
 }
 
@@ -133,7 +137,7 @@ pub(super) fn show_extents(
     let mut count = 0u64;
     if has_data(&found.inode) {
         let failed = |error: ferrofs_image::Error| about(found, &error);
-        for range in image.stored_ranges(&found.inode, 0).map_err(failed)? {
+        for range in image.file_extents(&found.inode, 0).map_err(failed)? {
             show_extent(output, count, &range.map_err(failed)?)?;
             count += 1;
         }
@@ -143,16 +147,18 @@ pub(super) fn show_extents(
     Ok(())
 }
 
-fn show_extent(output: &mut Output, number: u64, range: &StoredRange) -> io::Result<()> {
+fn show_extent(output: &mut Output, number: u64, range: &FileExtent) -> io::Result<()> {
     let (start, end) = (range.start, range.end);
     write!(output, "{number:>4}: {start:>8}..{end:>8} | {:>7} : ", end - start)?;
     // What has no place in the image is shown as nothing at its start.
-    let place = range.place.filter(|_| range.storage != Storage::Fragment);
+    let place = range.place.filter(|_| range.storage != ExtentStorage::Fragment);
     let (first, bytes) = place.map_or((0, 0), |place| (place.offset, place.bytes));
     write!(output, "{first:>10}..{:>10} | {bytes:>7}", first.saturating_add(bytes))?;
     match (range.storage, range.place) {
-        (Storage::Hole, _) => write!(output, "  # hole")?,
-        (Storage::Fragment, Some(place)) => write!(output, "  # packed file {}", place.offset)?,
+        (ExtentStorage::Hole, _) => write!(output, "  # hole")?,
+        (ExtentStorage::Fragment, Some(place)) => {
+            write!(output, "  # packed file {}", place.offset)?
+        }
         (_, Some(place)) if place.device > 0 => write!(output, "  # device {}", place.device)?,
         _ => {}
     }
@@ -161,7 +167,7 @@ fn show_extent(output: &mut Output, number: u64, range: &StoredRange) -> io::Res
 
 fn about(found: &FoundInode, error: &ferrofs_image::Error) -> anyhow::Error {
     match &found.path {
-        Some(path) => anyhow!("{}: {error}", escaped(path)),
+        Some(path) => anyhow!("{}: {error}", escape(path)),
         None => anyhow!("{error}"),
     }
 }

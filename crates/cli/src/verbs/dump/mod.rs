@@ -8,14 +8,14 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use super::found_inode::FoundInode;
+use crate::applets::dump::DumpArguments;
 use crate::arguments::ReadArguments;
-use crate::names::dump::DumpArguments;
-use crate::outcome::Outcome;
+use crate::exit_status::CommandStatus;
 use crate::output::Output;
 use crate::source;
 
 /// Shows what is asked for.
-pub(crate) fn run(arguments: &DumpArguments) -> anyhow::Result<Outcome> {
+pub(crate) fn run(arguments: &DumpArguments) -> anyhow::Result<CommandStatus> {
     let read = ReadArguments {
         offset: arguments.offset,
         devices: arguments.devices.clone(),
@@ -28,9 +28,9 @@ pub(crate) fn run(arguments: &DumpArguments) -> anyhow::Result<Outcome> {
     if arguments.blkid_udev {
         superblock::show_for_udev(&mut output, &image)?;
         output.flush()?;
-        return Ok(Outcome::Good);
+        return Ok(CommandStatus::Success);
     }
-    if arguments.wants_superblock() {
+    if arguments.shows_superblock() {
         superblock::show(&mut output, &image)?;
     }
     if arguments.statistics {
@@ -55,5 +55,5 @@ pub(crate) fn run(arguments: &DumpArguments) -> anyhow::Result<Outcome> {
         }
     }
     output.flush()?;
-    Ok(Outcome::Good)
+    Ok(CommandStatus::Success)
 }

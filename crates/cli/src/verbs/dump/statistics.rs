@@ -4,10 +4,10 @@
 use std::io::{self, Write};
 
 use anyhow::anyhow;
-use ferrofs_image::{FileType, Image, Inode, Node, Visit};
+use ferrofs_image::{FileType, Image, Inode, WalkEntry, WalkEvent};
 
 use crate::output::Output;
-use crate::stored_size::{percent, stored_bytes};
+use crate::stored_size::{format_percent, stored_bytes};
 
 /// Classes of sizes: below 1 KiB, below 2 KiB and so on; the last one has no end.
 const CLASSES: usize = 17;
@@ -44,11 +44,11 @@ pub(super) fn show(output: &mut Output, image: &Image) -> anyhow::Result<()> {
     let mut statistics = Statistics::default();
     for visit in image.walk(b"/").map_err(|error| anyhow!("/: {error}"))? {
         match visit {
-            Visit::Enter(node) | Visit::Leaf(node) => {
+            WalkEvent::Enter(node) | WalkEvent::Leaf(node) => {
                 statistics.add(image, &node);
             }
-            Visit::Leave(_) => {}
-            Visit::Problem(problem) => return Err(anyhow!("{}", problem.error)),
+            WalkEvent::Leave(_) => {}
+            WalkEvent::Problem(problem) => return Err(anyhow!("{}", problem.error)),
         }
     }
     if let Some(packed) = image.superblock().packed {
@@ -61,7 +61,7 @@ pub(super) fn show(output: &mut Output, image: &Image) -> anyhow::Result<()> {
 }
 
 impl Statistics {
-    fn add(&mut self, image: &Image, node: &Node) {
+    fn add(&mut self, image: &Image, node: &WalkEntry) {
         let inode = &node.inode;
         let kind = KINDS.iter().position(|(kind, _)| *kind == inode.file_type());
         if let Some(count) = kind.and_then(|kind| self.kinds.get_mut(kind)) {
@@ -98,7 +98,7 @@ impl Statistics {
         writeln!(output, "Filesystem uncompressed files:          {}", self.uncompressed)?;
         writeln!(output, "Filesystem total original file size:    {} Bytes", self.bytes)?;
         writeln!(output, "Filesystem total file size:             {} Bytes", self.stored_bytes)?;
-        let rate = percent(self.stored_bytes, self.bytes);
+        let rate = format_percent(self.stored_bytes, self.bytes);
         writeln!(output, "Filesystem compress rate:               {rate}%")?;
         show_sizes(output, "Original", &self.sizes)?;
         show_sizes(output, "On-disk", &self.stored_sizes)?;
@@ -142,7 +142,7 @@ fn show_head(output: &mut Output, first: &str) -> io::Result<()> {
 fn show_row(output: &mut Output, first: &str, count: u64, total: u64) -> io::Result<()> {
     let bar = (u128::from(count) * u128::from(BAR)).checked_div(total.into()).unwrap_or(0);
     let bar = "#".repeat(usize::try_from(bar).unwrap_or(0));
-    writeln!(output, "{first}{count:<10}{:>10}% |{bar:<50}|", percent(count, total))
+    writeln!(output, "{first}{count:<10}{:>10}% |{bar:<50}|", format_percent(count, total))
 }
 
 #[cfg(test)]

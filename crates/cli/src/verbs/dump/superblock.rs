@@ -6,8 +6,8 @@ use ferrofs_image::ondisk::compression::AlgorithmId;
 use ferrofs_image::ondisk::{Compat, Incompat};
 use ferrofs_image::{Image, Nid};
 
-use crate::moment;
 use crate::output::Output;
+use crate::timestamp;
 use crate::verbs::info::{built, uuid_text};
 
 /// A feature, as dump.erofs names it, and the first Linux that reads it.
@@ -59,7 +59,7 @@ pub(super) fn show(output: &mut Output, image: &Image) -> io::Result<()> {
     }
     line("Filesystem sb_size", &sb.bytes.to_string())?;
     line("Filesystem inode count", &sb.inodes.to_string())?;
-    line("Filesystem created", &moment::in_words(built(image)))?;
+    line("Filesystem created", &timestamp::format_ctime(built(image)))?;
     line("Filesystem compatible features", &compatible(image))?;
     line("Filesystem incompatible features", &incompatible(image))?;
     line("Filesystem UUID", &uuid_text(sb.uuid))?;

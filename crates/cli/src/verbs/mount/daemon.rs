@@ -10,27 +10,27 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, anyhow};
-use ferrofs_mount::fuse::Event;
-use ferrofs_mount::fuse::attach::{Attachment, Detached, Way, attach};
-use ferrofs_mount::sandbox::{Entered, Sandbox, Streams};
-use ferrofs_mount::{Notice, Ready, Served, Settings};
+use ferrofs_mount::fuse::SessionEvent;
+use ferrofs_mount::fuse::attach::{Attachment, DetachOutcome, MountMethod, attach};
+use ferrofs_mount::sandbox::{Sandbox, SandboxStatus, StandardStreams};
+use ferrofs_mount::{MountLogEvent, MountSettings, NegotiatedMount, ServedMount};
 
-use super::background::{self, Asker};
-use super::explain::{Explanation, Parts};
+use super::daemonize::{self, ReadyNotifier};
+use super::explain::{Explanation, ExplanationInput};
 use super::log::{Log, Severity};
 use super::readahead::Readahead;
-use super::request::Request;
-use super::signals::{Armed, Bell, Happened, Signals};
-use crate::arguments::{Caller, MountArguments};
-use crate::name::escaped;
-use crate::outcome::Outcome;
+use super::request::MountRequest;
+use super::signals::{MountEvent, SessionWaker, SignalHandlers, Signals};
+use crate::arguments::{MountArguments, MountCaller};
+use crate::escape::escape;
+use crate::exit_status::CommandStatus;
 use crate::resources::Resources;
 use crate::{source, stderr};
 
 /// What a mount is besides what serves it.
 struct Daemon<'a> {
     typed: &'a MountArguments,
-    request: &'a Request,
+    request: &'a MountRequest,
     resources: Resources,
     log: Arc<Log>,
     attachment: Attachment,
@@ -39,50 +39,50 @@ struct Daemon<'a> {
     output: Option<File>,
 }
 
-/// Mounts and serves until the mount ends. `asker` is told when it is ready, and left in place if it never was.
+/// Mounts and serves until the mount ends. `notifier` is told when it is ready, and left in place if it never was.
 ///
 /// # Errors
 /// The mount did not come about, or did not end well; nothing is left mounted unless the text says so.
 pub(super) fn run(
     typed: &MountArguments,
-    request: &Request,
-    asker: &mut Option<Asker>,
-) -> anyhow::Result<Outcome> {
+    request: &MountRequest,
+    notifier: &mut Option<ReadyNotifier>,
+) -> anyhow::Result<CommandStatus> {
     let resources = Resources::with_reserve(&request.machine, &request.reserve)?;
     let image = source::open_for_mount(&request.image, &request.read, &resources)?;
-    if typed.called.is_rehearsal {
-        return Ok(Outcome::Good);
+    if typed.invocation.is_dry_run {
+        return Ok(CommandStatus::Success);
     }
-    let is_foreground = asker.is_none();
+    let is_foreground = notifier.is_none();
     let log = Arc::new(Log::open(&request.log_target(), is_foreground)?);
     let output = typed.explain.then(output).transpose()?;
-    let armed = Armed::new(is_foreground)?;
+    let handlers = SignalHandlers::new(is_foreground)?;
     let attachment =
         attach(&request.directory, &request.attach).map_err(|error| anyhow!("{error}"))?;
-    let greeted = greet_on(&attachment, request, &resources)?;
-    let asked = greeted.terms().max_readahead.1;
+    let ready = negotiate(&attachment, request, &resources)?;
+    let asked = ready.init_parameters().max_readahead.1;
     let readahead = Readahead::raise(attachment.directory(), asked);
-    if let Some(asker) = asker.as_ref() {
+    if let Some(notifier) = notifier.as_ref() {
         rustix::process::chdir("/").context("/")?;
-        asker.outlive()?;
+        notifier.outlive()?;
     }
     let mut daemon = Daemon { typed, request, resources, log, attachment, readahead, output };
-    let entered = daemon.shut_in(&greeted, &armed, asker.as_ref())?;
-    let (mut signals, bell) = armed.listen()?;
+    let entered = daemon.enter_sandbox(&ready, &handlers, notifier.as_ref())?;
+    let (mut signals, waker) = handlers.listen()?;
     let log = Arc::clone(&daemon.log);
-    let gone = bell.clone();
-    let served = greeted.serve(image, move |notice| match notice {
-        Notice::Session(Event::Gone) => gone.ring_early(),
-        _ => log.say(severity(notice), notice),
+    let unmounted = waker.clone();
+    let served = ready.serve(image, move |notice| match notice {
+        MountLogEvent::Session(SessionEvent::Unmounted) => unmounted.wake_unmounted(),
+        _ => log.log(severity(notice), notice),
     });
     let served = served.map_err(|error| anyhow!("{error}"))?;
-    daemon.explain(&served, entered.as_ref(), asker.as_ref())?;
-    let end = wait_elsewhere(served, bell)?;
-    daemon.tell_ready(asker.take())?;
-    if daemon.wait(&mut signals) == Happened::Overdue {
+    daemon.explain(&served, entered.as_ref(), notifier.as_ref())?;
+    let end = wait_elsewhere(served, waker)?;
+    daemon.notify_ready(notifier.take())?;
+    if daemon.wait(&mut signals) == MountEvent::Overdue {
         // To let go of the image would mean to wait for those who read it.
         let mut daemon = ManuallyDrop::new(daemon);
-        return Ok(daemon.leave());
+        return Ok(daemon.exit_with_pending());
     }
     // It has rung.
     end.join().ok();
@@ -90,10 +90,10 @@ pub(super) fn run(
 }
 
 /// A thread that waits for the end of the session, and tells the one who waits for signals.
-fn wait_elsewhere(served: Served, bell: Bell) -> anyhow::Result<JoinHandle<()>> {
+fn wait_elsewhere(served: ServedMount, waker: SessionWaker) -> anyhow::Result<JoinHandle<()>> {
     let waiting = std::thread::Builder::new().name("mount-end".to_owned()).spawn(move || {
         served.join();
-        bell.ring();
+        waker.wake_ended();
     });
     waiting.context("a thread cannot be started")
 }
@@ -104,46 +104,47 @@ fn output() -> anyhow::Result<File> {
     Ok(File::from(output))
 }
 
-fn greet_on(
+fn negotiate(
     attachment: &Attachment,
-    request: &Request,
+    request: &MountRequest,
     resources: &Resources,
-) -> anyhow::Result<Ready> {
-    let settings = Settings {
+) -> anyhow::Result<NegotiatedMount> {
+    let settings = MountSettings {
         listeners: resources.listeners(),
         reserve_share: resources.memory.reserve_share(),
         ..request.settings
     };
     let device: OwnedFd = attachment.device().try_clone().context("/dev/fuse")?;
-    Ready::new(device, &settings).map_err(|error| anyhow!("{error}"))
+    NegotiatedMount::new(device, &settings).map_err(|error| anyhow!("{error}"))
 }
 
-fn severity(notice: &Notice<'_>) -> Severity {
+fn severity(notice: &MountLogEvent<'_>) -> Severity {
     match notice {
-        Notice::Failed { .. } => Severity::Error,
+        MountLogEvent::Failed { .. } => Severity::Error,
         _ => Severity::Warning,
     }
 }
 
 impl Daemon<'_> {
     /// Gives up what serving does not need.
-    fn shut_in(
+    fn enter_sandbox(
         &self,
-        greeted: &Ready,
-        armed: &Armed,
-        asker: Option<&Asker>,
-    ) -> anyhow::Result<Option<Entered>> {
+        ready: &NegotiatedMount,
+        handlers: &SignalHandlers,
+        notifier: Option<&ReadyNotifier>,
+    ) -> anyhow::Result<Option<SandboxStatus>> {
         if self.typed.no_sandbox {
-            if asker.is_some() {
-                background::close_streams()?;
+            if notifier.is_some() {
+                daemonize::close_streams()?;
             }
             return Ok(None);
         }
-        let streams = if asker.is_some() { Streams::None } else { Streams::Errors };
-        let is_direct = matches!(self.attachment.way(), Way::Direct);
-        let kept = self.attachment.descriptors().chain(greeted.descriptors());
-        let kept = kept.chain(armed.descriptors()).chain(self.log.descriptor());
-        let kept = kept.chain(asker.map(Asker::descriptor));
+        let streams =
+            if notifier.is_some() { StandardStreams::None } else { StandardStreams::Errors };
+        let is_direct = matches!(self.attachment.method(), MountMethod::Direct);
+        let kept = self.attachment.descriptors().chain(ready.descriptors());
+        let kept = kept.chain(handlers.descriptors()).chain(self.log.descriptor());
+        let kept = kept.chain(notifier.map(ReadyNotifier::descriptor));
         let kept = kept.chain(self.output.as_ref().map(AsFd::as_fd));
         let sandbox = Sandbox::new().streams(streams).may_unmount(is_direct);
         let sandbox = kept.fold(sandbox.may_raise_priority(true), Sandbox::keep);
@@ -154,18 +155,18 @@ impl Daemon<'_> {
     /// Prints what was asked for and granted, if that was wanted.
     fn explain(
         &mut self,
-        served: &Served,
-        entered: Option<&Entered>,
-        asker: Option<&Asker>,
+        served: &ServedMount,
+        entered: Option<&SandboxStatus>,
+        notifier: Option<&ReadyNotifier>,
     ) -> anyhow::Result<()> {
         let Some(mut output) = self.output.take() else { return Ok(()) };
-        let passing = asker.map(|asker| asker.descriptor().as_raw_fd());
-        let passing: Vec<u32> = passing
+        let temporary_fds = notifier.map(|notifier| notifier.descriptor().as_raw_fd());
+        let temporary_fds: Vec<u32> = temporary_fds
             .into_iter()
             .chain([output.as_raw_fd()])
             .filter_map(|number| u32::try_from(number).ok())
             .collect();
-        let explanation = Explanation::new(&Parts {
+        let explanation = Explanation::new(&ExplanationInput {
             request: self.request,
             resources: &self.resources,
             attachment: &self.attachment,
@@ -173,18 +174,18 @@ impl Daemon<'_> {
             readahead: &self.readahead,
             log: &self.log,
             entered,
-            passing: &passing,
+            temporary_fds: &temporary_fds,
         });
         explanation.write(&mut output, self.typed.json).context("standard output")?;
         output.flush().context("standard output")
     }
 
-    fn tell_ready(&self, asker: Option<Asker>) -> anyhow::Result<()> {
-        match asker {
-            Some(asker) => asker.ready(),
+    fn notify_ready(&self, notifier: Option<ReadyNotifier>) -> anyhow::Result<()> {
+        match notifier {
+            Some(notifier) => notifier.ready(),
             None => {
-                if self.is_talkative() {
-                    stderr::complain(format_args!("mounted on {}", self.shown()));
+                if self.is_verbose() {
+                    stderr::print_message(format_args!("mounted on {}", self.shown()));
                 }
                 Ok(())
             }
@@ -192,22 +193,22 @@ impl Daemon<'_> {
     }
 
     /// Answers what the end was.
-    fn wait(&mut self, signals: &mut Signals) -> Happened {
-        let mut is_told = false;
+    fn wait(&mut self, signals: &mut Signals) -> MountEvent {
+        let mut is_unmounting = false;
         loop {
             let signal = match signals.wait() {
-                Happened::Signal(signal) => signal,
+                MountEvent::Signal(signal) => signal,
                 end => return end,
             };
             // Further ones that came while it was unmounted mean the same.
-            if std::mem::replace(&mut is_told, true) {
+            if std::mem::replace(&mut is_unmounting, true) {
                 continue;
             }
-            if self.is_talkative() {
-                self.log.say(Severity::Info, format_args!("{signal}: unmounting {}", self.shown()));
+            if self.is_verbose() {
+                self.log.log(Severity::Info, format_args!("{signal}: unmounting {}", self.shown()));
             }
             match self.attachment.detach() {
-                Ok(Detached::Lazily) => self.log.say(
+                Ok(DetachOutcome::Lazily) => self.log.log(
                     Severity::Warning,
                     format_args!(
                         "{} is still in use: it is served until its last user is done, or to a second signal",
@@ -215,7 +216,7 @@ impl Daemon<'_> {
                     ),
                 ),
                 Ok(_) => {}
-                Err(error) => self.log.say(
+                Err(error) => self.log.log(
                     Severity::Error,
                     format_args!("{error}; a second signal ends the process nevertheless"),
                 ),
@@ -224,30 +225,30 @@ impl Daemon<'_> {
         }
     }
 
-    /// The mount is gone, and some of its requests will not end: the process goes without them.
-    fn leave(&mut self) -> Outcome {
+    /// It is unmounted, and some of its requests will not end: the process goes without them.
+    fn exit_with_pending(&mut self) -> CommandStatus {
         let shown = self.shown();
         let line = format_args!(
             "{shown}: unmounted; requests still hang, most likely at the image's file"
         );
-        self.log.say(Severity::Warning, line);
+        self.log.log(Severity::Warning, line);
         self.log.finish();
-        Outcome::Good
+        CommandStatus::Success
     }
 
     /// The session has ended: because the mount has, or because nobody can serve it any more.
-    fn end(&mut self) -> anyhow::Result<Outcome> {
+    fn end(&mut self) -> anyhow::Result<CommandStatus> {
         let detached = self.attachment.detach();
         let outcome = match detached {
-            Ok(Detached::Already) => Outcome::Good,
-            Ok(Detached::Clean | Detached::Lazily) => {
+            Ok(DetachOutcome::Already) => CommandStatus::Success,
+            Ok(DetachOutcome::Clean | DetachOutcome::Lazily) => {
                 let shown = self.shown();
-                self.log.say(Severity::Error, format_args!("{shown}: /dev/fuse failed; unmounted"));
-                Outcome::Bad
+                self.log.log(Severity::Error, format_args!("{shown}: /dev/fuse failed; unmounted"));
+                CommandStatus::Failure
             }
             Err(error) => {
-                self.log.say(Severity::Error, error);
-                Outcome::Bad
+                self.log.log(Severity::Error, error);
+                CommandStatus::Failure
             }
         };
         self.log.finish();
@@ -255,11 +256,11 @@ impl Daemon<'_> {
     }
 
     fn shown(&self) -> String {
-        escaped(self.attachment.directory().as_os_str().as_encoded_bytes())
+        escape(self.attachment.directory().as_os_str().as_encoded_bytes())
     }
 
     /// Whether things that are as they should be are worth a line. Callers of erofsfuse expect silence.
-    fn is_talkative(&self) -> bool {
-        !self.request.read.quiet && self.typed.called.by != Caller::Erofsfuse
+    fn is_verbose(&self) -> bool {
+        !self.request.read.quiet && self.typed.invocation.by != MountCaller::Erofsfuse
     }
 }

@@ -4,24 +4,24 @@
 use std::fmt::{self, Display, Write as _};
 use std::io::{self, Write};
 
-use ferrofs_image::workers::percpu::Snapshot;
-use ferrofs_mount::Served;
+use ferrofs_image::workers::percpu::PerCpuStats;
+use ferrofs_mount::ServedMount;
 use ferrofs_mount::fuse::attach::Attachment;
-use ferrofs_mount::sandbox::Entered;
+use ferrofs_mount::sandbox::SandboxStatus;
 use serde::Serialize;
 
 use super::log::Log;
 use super::readahead::Readahead;
-use super::request::Request;
+use super::request::MountRequest;
 use crate::amount::human_bytes;
-use crate::name::{JsonName, escaped};
+use crate::escape::{JsonBytes, escape};
 use crate::resources::Resources;
 
 /// Everything about a mount that was asked for and may have been granted otherwise.
 #[derive(Debug, Serialize)]
 pub(super) struct Explanation {
-    image: JsonName,
-    directory: JsonName,
+    image: JsonBytes,
+    directory: JsonBytes,
     mounted_by: String,
     unmounts_if_killed: bool,
     fuse: String,
@@ -35,7 +35,7 @@ pub(super) struct Explanation {
     capabilities_not_offered: Vec<&'static str>,
     listeners: usize,
     channels: usize,
-    workers: Vec<Worker>,
+    workers: Vec<ExplainedWorker>,
     memory_bytes: u64,
     /// What stays resident for decoding when nobody reads.
     reserved_bytes: u64,
@@ -43,68 +43,69 @@ pub(super) struct Explanation {
     reserved_idle_bytes: u64,
     time_limit_seconds: Option<u64>,
     log: String,
-    sandbox: Option<Boundaries>,
+    sandbox: Option<SandboxReport>,
 }
 
 /// A thread that decodes ahead.
 #[derive(Debug, Serialize)]
-struct Worker {
+struct ExplainedWorker {
     cpu: Option<usize>,
     priority: String,
 }
 
 /// What the process may still do.
 #[derive(Debug, Serialize)]
-struct Boundaries {
+struct SandboxReport {
     no_new_privileges: bool,
     system_calls: String,
     capabilities: Vec<&'static str>,
-    descriptors: Vec<Descriptor>,
+    descriptors: Vec<DescriptorReport>,
 }
 
 #[derive(Debug, Serialize)]
-struct Descriptor {
+struct DescriptorReport {
     number: u32,
     access: String,
-    target: JsonName,
+    target: JsonBytes,
 }
 
 /// What an explanation is made of.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Parts<'a> {
-    pub(super) request: &'a Request,
+pub(super) struct ExplanationInput<'a> {
+    pub(super) request: &'a MountRequest,
     pub(super) resources: &'a Resources,
     pub(super) attachment: &'a Attachment,
-    pub(super) served: &'a Served,
+    pub(super) served: &'a ServedMount,
     pub(super) readahead: &'a Readahead,
     pub(super) log: &'a Log,
     /// Nothing if the process keeps everything.
-    pub(super) entered: Option<&'a Entered>,
+    pub(super) entered: Option<&'a SandboxStatus>,
     /// Descriptors that are closed before anybody reads from the mount.
-    pub(super) passing: &'a [u32],
+    pub(super) temporary_fds: &'a [u32],
 }
 
 impl Explanation {
-    pub(super) fn new(parts: &Parts<'_>) -> Self {
-        let Parts { request, resources, attachment, served, readahead, .. } = *parts;
-        let terms = served.terms();
+    pub(super) fn new(parts: &ExplanationInput<'_>) -> Self {
+        let ExplanationInput { request, resources, attachment, served, readahead, .. } = *parts;
+        let init_parameters = served.init_parameters();
         // They are started by the first read that needs them; nobody knows their priority before.
         resources.workers.pool().start();
-        let granted: Vec<_> = terms.granted.names().collect();
-        let missing = terms.asked.names().filter(|name| !granted.contains(name)).collect();
-        let (major, minor) = terms.protocol;
+        let granted: Vec<_> = init_parameters.granted.names().collect();
+        let missing =
+            init_parameters.requested.names().filter(|name| !granted.contains(name)).collect();
+        let (major, minor) = init_parameters.protocol;
         Self {
-            image: JsonName::from(request.image.as_os_str().as_encoded_bytes()),
-            directory: JsonName::from(attachment.directory().as_os_str().as_encoded_bytes()),
-            mounted_by: attachment.way().to_string(),
+            image: JsonBytes::from(request.image.as_os_str().as_encoded_bytes()),
+            directory: JsonBytes::from(attachment.directory().as_os_str().as_encoded_bytes()),
+            mounted_by: attachment.method().to_string(),
             unmounts_if_killed: attachment.unmounts_if_killed(),
             fuse: format!("{major}.{minor}"),
-            max_read_bytes: terms.max_read,
+            max_read_bytes: init_parameters.max_read,
             readahead_asked_kib: readahead.asked_kib,
             readahead_granted_kib: readahead.granted_kib,
             readahead_file: readahead.place.as_ref().map(|path| path.display().to_string()),
             readahead_way_out: readahead.way_out(),
-            max_background: terms.max_background,
+            max_background: init_parameters.max_background,
             capabilities_granted: granted,
             capabilities_not_offered: missing,
             listeners: served.session().listeners(),
@@ -115,7 +116,7 @@ impl Explanation {
             reserved_idle_bytes: resources.memory.idle_bytes(),
             time_limit_seconds: request.settings.time_limit.map(|limit| limit.as_secs()),
             log: parts.log.to_string(),
-            sandbox: parts.entered.map(|entered| Boundaries::new(entered, parts.passing)),
+            sandbox: parts.entered.map(|entered| SandboxReport::new(entered, parts.temporary_fds)),
         }
     }
 
@@ -129,29 +130,31 @@ impl Explanation {
     }
 }
 
-fn workers(snapshot: &Snapshot) -> Vec<Worker> {
+fn workers(snapshot: &PerCpuStats) -> Vec<ExplainedWorker> {
     let threads = snapshot.workers.iter().filter(|worker| worker.thread_id.is_some());
     threads
-        .map(|worker| Worker {
+        .map(|worker| ExplainedWorker {
             cpu: worker.cpu,
-            priority: worker.rung.map_or_else(|| "unknown".to_owned(), |rung| rung.to_string()),
+            priority: worker
+                .priority_level
+                .map_or_else(|| "unknown".to_owned(), |priority_level| priority_level.to_string()),
         })
         .collect()
 }
 
-impl Boundaries {
-    fn new(entered: &Entered, passing: &[u32]) -> Self {
-        let stays = |number: u32| !passing.contains(&number);
-        let descriptors = entered.descriptors.iter().filter(|one| stays(one.number));
+impl SandboxReport {
+    fn new(entered: &SandboxStatus, temporary_fds: &[u32]) -> Self {
+        let keeps = |number: u32| !temporary_fds.contains(&number);
+        let descriptors = entered.descriptors.iter().filter(|one| keeps(one.number));
         Self {
             no_new_privileges: entered.no_new_privileges,
             system_calls: entered.filter.to_string(),
             capabilities: entered.capabilities.iter_names().map(|(name, _)| name).collect(),
             descriptors: descriptors
-                .map(|one| Descriptor {
+                .map(|one| DescriptorReport {
                     number: one.number,
                     access: one.access.to_string(),
-                    target: JsonName::from(one.target.as_os_str().as_encoded_bytes()),
+                    target: JsonBytes::from(one.target.as_os_str().as_encoded_bytes()),
                 })
                 .collect(),
         }
@@ -160,13 +163,13 @@ impl Boundaries {
 
 impl Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        line(f, "image", escaped(&self.image.0))?;
+        line(f, "image", escape(&self.image.0))?;
         let killed = if self.unmounts_if_killed {
             "goes away with the process"
         } else {
             "stays if the process is killed"
         };
-        let (directory, by) = (escaped(&self.directory.0), &self.mounted_by);
+        let (directory, by) = (escape(&self.directory.0), &self.mounted_by);
         line(f, "directory", format_args!("{directory}, mounted by {by}; {killed}"))?;
         line(f, "FUSE", &self.fuse)?;
         line(f, "reads", format_args!("{} at most", human_bytes(self.max_read_bytes.into())))?;
@@ -235,8 +238,8 @@ impl Explanation {
         line(f, "system calls", &sandbox.system_calls)?;
         line(f, "capabilities", listed(&sandbox.capabilities))?;
         line(f, "descriptors", format_args!("{} open", sandbox.descriptors.len()))?;
-        for Descriptor { number, access, target } in &sandbox.descriptors {
-            writeln!(f, "{number:>16}  {access:<11}  {}", escaped(&target.0))?;
+        for DescriptorReport { number, access, target } in &sandbox.descriptors {
+            writeln!(f, "{number:>16}  {access:<11}  {}", escape(&target.0))?;
         }
         Ok(())
     }

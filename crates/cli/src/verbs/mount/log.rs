@@ -2,7 +2,7 @@
 //! before privileges are given up, and never opened again. Called by every thread of the mount; none waits for another
 //! here while something is written, and no more is written than somebody can read.
 
-mod pace;
+mod rate_limiter;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Display};
@@ -17,10 +17,10 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use anyhow::anyhow;
 use ferrofs_image::Timestamp;
 
-use crate::moment;
-use crate::name::{escaped, harmless};
+use crate::escape::{escape, escape_controls};
 use crate::stderr;
-use pace::Pace;
+use crate::timestamp;
+use rate_limiter::RateLimiter;
 
 /// Where the system's log listens.
 const SYSLOG: &str = "/dev/log";
@@ -37,7 +37,7 @@ pub(super) enum Severity {
 
 /// Where messages are to go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum LogTarget {
     /// Wherever they can be seen.
     Standard,
     Stderr,
@@ -45,7 +45,7 @@ pub(super) enum Target {
     File(PathBuf),
 }
 
-impl Target {
+impl LogTarget {
     pub(super) fn of(typed: Option<&OsStr>) -> Self {
         match typed {
             None => Self::Standard,
@@ -59,13 +59,13 @@ impl Target {
 /// A log that is open.
 #[derive(Debug)]
 pub(super) struct Log {
-    sink: Sink,
-    pace: Mutex<Pace>,
+    sink: LogSink,
+    rate_limiter: Mutex<RateLimiter>,
     began: Instant,
 }
 
 #[derive(Debug)]
-enum Sink {
+enum LogSink {
     Nowhere,
     Stderr,
     Syslog(UnixDatagram),
@@ -77,34 +77,35 @@ impl Log {
     ///
     /// # Errors
     /// The file cannot be written, or the system has no log.
-    pub(super) fn open(target: &Target, is_foreground: bool) -> anyhow::Result<Self> {
+    pub(super) fn open(target: &LogTarget, is_foreground: bool) -> anyhow::Result<Self> {
         let sink = match target {
-            Target::Stderr => Sink::Stderr,
-            Target::Standard if is_foreground => Sink::Stderr,
-            Target::Standard => syslog().map_or(Sink::Nowhere, Sink::Syslog),
-            Target::Syslog => {
-                Sink::Syslog(syslog().map_err(|error| anyhow!("--log syslog: {SYSLOG}: {error}"))?)
-            }
-            Target::File(path) => file(path)?,
+            LogTarget::Stderr => LogSink::Stderr,
+            LogTarget::Standard if is_foreground => LogSink::Stderr,
+            LogTarget::Standard => syslog().map_or(LogSink::Nowhere, LogSink::Syslog),
+            LogTarget::Syslog => LogSink::Syslog(
+                syslog().map_err(|error| anyhow!("--log syslog: {SYSLOG}: {error}"))?,
+            ),
+            LogTarget::File(path) => file(path)?,
         };
-        Ok(Self { sink, pace: Mutex::new(Pace::new()), began: Instant::now() })
+        Ok(Self { sink, rate_limiter: Mutex::new(RateLimiter::new()), began: Instant::now() })
     }
 
     /// The descriptor that it writes to, unless that is standard error.
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.sink {
-            Sink::Nowhere | Sink::Stderr => None,
-            Sink::Syslog(socket) => Some(socket.as_fd()),
-            Sink::File { file, .. } => Some(file.as_fd()),
+            LogSink::Nowhere | LogSink::Stderr => None,
+            LogSink::Syslog(socket) => Some(socket.as_fd()),
+            LogSink::File { file, .. } => Some(file.as_fd()),
         }
     }
 
     /// Says something, unless too much is being said.
-    pub(super) fn say(&self, severity: Severity, text: impl Display) {
+    pub(super) fn log(&self, severity: Severity, text: impl Display) {
         let second = self.began.elapsed().as_secs();
-        let verdict = self.pace.lock().unwrap_or_else(PoisonError::into_inner).admit(second);
-        if verdict.left_out > 0 {
-            self.say_left_out(verdict.left_out);
+        let verdict =
+            self.rate_limiter.lock().unwrap_or_else(PoisonError::into_inner).admit(second);
+        if verdict.suppressed > 0 {
+            self.log_suppressed(verdict.suppressed);
         }
         if verdict.is_admitted {
             self.sink.write(severity, &text.to_string());
@@ -113,13 +114,14 @@ impl Log {
 
     /// Says how many messages were left out last.
     pub(super) fn finish(&self) {
-        let left_out = self.pace.lock().unwrap_or_else(PoisonError::into_inner).left_out();
-        if left_out > 0 {
-            self.say_left_out(left_out);
+        let suppressed =
+            self.rate_limiter.lock().unwrap_or_else(PoisonError::into_inner).suppressed();
+        if suppressed > 0 {
+            self.log_suppressed(suppressed);
         }
     }
 
-    fn say_left_out(&self, count: u64) {
+    fn log_suppressed(&self, count: u64) {
         let lines = if count == 1 { "line was" } else { "lines were" };
         self.sink.write(Severity::Warning, &format!("{count} more {lines} left out here"));
     }
@@ -128,26 +130,26 @@ impl Log {
 impl Display for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.sink {
-            Sink::Nowhere => write!(f, "nowhere: there is no {SYSLOG}"),
-            Sink::Stderr => f.write_str("standard error"),
-            Sink::Syslog(_) => write!(f, "the system's log, {SYSLOG}"),
-            Sink::File { path, .. } => write!(
+            LogSink::Nowhere => write!(f, "nowhere: there is no {SYSLOG}"),
+            LogSink::Stderr => f.write_str("standard error"),
+            LogSink::Syslog(_) => write!(f, "the system's log, {SYSLOG}"),
+            LogSink::File { path, .. } => write!(
                 f,
                 "the end of {}, a descriptor that can be written",
-                escaped(path.as_encoded_bytes())
+                escape(path.as_encoded_bytes())
             ),
         }
     }
 }
 
-impl Sink {
+impl LogSink {
     fn write(&self, severity: Severity, text: &str) {
-        let text = harmless(text);
+        let text = escape_controls(text);
         let pid = std::process::id();
         // A log that cannot be written is nobody's fault who reads a file, and there is nobody to tell.
         match self {
             Self::Nowhere => {}
-            Self::Stderr => stderr::complain(text),
+            Self::Stderr => stderr::print_message(text),
             Self::Syslog(socket) => {
                 let priority = FACILITY << 3 | severity as u8;
                 socket.send(format!("<{priority}>ferrofs[{pid}]: {text}").as_bytes()).ok();
@@ -170,17 +172,17 @@ fn syslog() -> std::io::Result<UnixDatagram> {
     Ok(socket)
 }
 
-fn file(path: &Path) -> anyhow::Result<Sink> {
+fn file(path: &Path) -> anyhow::Result<LogSink> {
     let opened = OpenOptions::new().append(true).create(true).open(path);
-    let shown = || escaped(path.as_os_str().as_encoded_bytes());
+    let shown = || escape(path.as_os_str().as_encoded_bytes());
     let file = opened.map_err(|error| anyhow!("--log {}: {error}", shown()))?;
-    Ok(Sink::File { file, path: path.as_os_str().to_owned() })
+    Ok(LogSink::File { file, path: path.as_os_str().to_owned() })
 }
 
 fn now() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-    moment::exact(Timestamp { seconds, nanoseconds: since.subsec_nanos() })
+    timestamp::format_exact(Timestamp { seconds, nanoseconds: since.subsec_nanos() })
 }
 
 #[cfg(test)]
@@ -189,10 +191,10 @@ mod tests {
 
     #[test]
     fn a_name_says_where_messages_go() {
-        assert_eq!(Target::of(None), Target::Standard);
-        assert_eq!(Target::of(Some("syslog".as_ref())), Target::Syslog);
-        assert_eq!(Target::of(Some("stderr".as_ref())), Target::Stderr);
-        assert_eq!(Target::of(Some("./syslog".as_ref())), Target::File("./syslog".into()));
+        assert_eq!(LogTarget::of(None), LogTarget::Standard);
+        assert_eq!(LogTarget::of(Some("syslog".as_ref())), LogTarget::Syslog);
+        assert_eq!(LogTarget::of(Some("stderr".as_ref())), LogTarget::Stderr);
+        assert_eq!(LogTarget::of(Some("./syslog".as_ref())), LogTarget::File("./syslog".into()));
     }
 
     #[test]
@@ -200,9 +202,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         std::fs::write(&path, "before\n").unwrap();
-        let log = Log::open(&Target::File(path.clone()), true).unwrap();
+        let log = Log::open(&LogTarget::File(path.clone()), true).unwrap();
         for number in 0..1000 {
-            log.say(Severity::Error, format_args!("message {number}\n\u{1b}[2J"));
+            log.log(Severity::Error, format_args!("message {number}\n\u{1b}[2J"));
         }
         log.finish();
         let text = std::fs::read_to_string(&path).unwrap();
@@ -217,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_opened_is_named() {
-        let error = Log::open(&Target::File("/no/such/log".into()), true).unwrap_err();
+        let error = Log::open(&LogTarget::File("/no/such/log".into()), true).unwrap_err();
         assert!(error.to_string().starts_with("--log /no/such/log: "), "{error}");
     }
 }

@@ -1,8 +1,8 @@
 //! `ferrofs mount`: brings image, directory and options together, goes to the background, and serves. The mount itself
 //! is the library's.
 
-mod background;
 mod daemon;
+mod daemonize;
 mod explain;
 mod log;
 mod options;
@@ -12,50 +12,50 @@ mod signals;
 
 use std::io::Write;
 
-use crate::arguments::{Caller, MountArguments};
-use crate::outcome::Outcome;
+use crate::arguments::{MountArguments, MountCaller};
+use crate::exit_status::CommandStatus;
 use crate::output::Output;
 use crate::stderr;
-use background::Asker;
-use request::Request;
+use daemonize::ReadyNotifier;
+use request::MountRequest;
 
 pub(in crate::verbs) use signals::{ENDING, Signal, ignored};
 
 /// Mounts.
-pub(crate) fn run(typed: &MountArguments) -> anyhow::Result<Outcome> {
-    let mut asker = Asker::of_this_process()?;
-    let request = match Request::of(typed) {
+pub(crate) fn run(typed: &MountArguments) -> anyhow::Result<CommandStatus> {
+    let mut notifier = ReadyNotifier::of_this_process()?;
+    let request = match MountRequest::of(typed) {
         Ok(request) => request,
         Err(error) => {
             let text = format!("{error:#}");
-            match asker {
-                Some(asker) => asker.failed(Outcome::Misused, &text),
-                None => stderr::complain(text),
+            match notifier {
+                Some(notifier) => notifier.failed(CommandStatus::UsageError, &text),
+                None => stderr::print_message(text),
             }
-            return Ok(Outcome::Misused);
+            return Ok(CommandStatus::UsageError);
         }
     };
-    if asker.is_none() {
-        introduce(typed)?;
-        if !typed.foreground && !typed.called.is_rehearsal {
-            return background::start();
+    if notifier.is_none() {
+        print_banner(typed)?;
+        if !typed.foreground && !typed.invocation.is_dry_run {
+            return daemonize::start();
         }
     }
-    match daemon::run(typed, &request, &mut asker) {
+    match daemon::run(typed, &request, &mut notifier) {
         // Standard error may be gone by now, and whoever asked prints it.
-        Err(error) if asker.is_some() => {
-            if let Some(asker) = asker {
-                asker.failed(Outcome::Bad, &format!("{error:#}"));
+        Err(error) if notifier.is_some() => {
+            if let Some(notifier) = notifier {
+                notifier.failed(CommandStatus::Failure, &format!("{error:#}"));
             }
-            Ok(Outcome::Bad)
+            Ok(CommandStatus::Failure)
         }
         ended => ended,
     }
 }
 
 /// Scripts know erofsfuse by its first line.
-fn introduce(typed: &MountArguments) -> anyhow::Result<()> {
-    if typed.called.by == Caller::Erofsfuse {
+fn print_banner(typed: &MountArguments) -> anyhow::Result<()> {
+    if typed.invocation.by == MountCaller::Erofsfuse {
         let mut output = Output::new();
         writeln!(output, "erofsfuse {}", env!("CARGO_PKG_VERSION"))?;
         output.flush()?;

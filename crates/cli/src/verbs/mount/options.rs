@@ -7,15 +7,15 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ferrofs_mount::fuse::attach::{Rejected, Understood};
+use ferrofs_mount::fuse::attach::{OptionMatch, RejectedOption};
 
-use super::request::Request;
+use super::request::MountRequest;
 use crate::amount::{parse_bytes, parse_cpus, parse_jobs};
-use crate::arguments::{Called, Caller};
-use crate::name::escaped;
+use crate::arguments::{MountCaller, MountInvocation};
+use crate::escape::escape;
 
 /// Every word that has a meaning of its own here, for those who mistype one.
-const WORDS: [&str; 48] = [
+const OPTION_NAMES: [&str; 48] = [
     "ro",
     "rw",
     "allow_other",
@@ -67,34 +67,34 @@ const WORDS: [&str; 48] = [
 ];
 
 /// How many letters may be wrong in a word that is suggested.
-const WRONG_LETTERS_MAX: usize = 2;
+const EDIT_DISTANCE_MAX: usize = 2;
 
 /// What libfuse has options for and is always so here: pages stay cached, reads are not kept in order, threads have
 /// channels of their own, reads are large.
-const ALWAYS_SO: [&[u8]; 4] = [b"kernel_cache", b"async_read", b"clone_fd", b"big_writes"];
+const ALWAYS_ON: [&[u8]; 4] = [b"kernel_cache", b"async_read", b"clone_fd", b"big_writes"];
 
-/// Why a word was not taken.
+/// Why a word was not parsed.
 #[derive(Debug)]
-pub(super) enum Refused {
+pub(super) enum MountOptionError {
     /// Nobody knows it.
-    Unknown { word: OsString, near: Vec<&'static str> },
+    Unknown { word: OsString, similar: Vec<&'static str> },
     /// It asks for what cannot be.
     Impossible { word: OsString, why: &'static str },
     /// Its value is not what it should be.
     Value { word: OsString, why: String },
     /// The mount says no.
-    Mount(Rejected),
+    Mount(RejectedOption),
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for MountOptionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |word: &OsStr| escaped(word.as_bytes());
+        let shown = |word: &OsStr| escape(word.as_bytes());
         match self {
-            Self::Unknown { word, near } => {
+            Self::Unknown { word, similar } => {
                 write!(f, "-o {}: there is no such option", shown(word))?;
-                match near.as_slice() {
+                match similar.as_slice() {
                     [] => f.write_str("; `ferrofs mount --help` lists them"),
-                    near => write!(f, "; did you mean {}?", near.join(" or ")),
+                    similar => write!(f, "; did you mean {}?", similar.join(" or ")),
                 }
             }
             Self::Impossible { word, why } => write!(f, "-o {}: {why}", shown(word)),
@@ -104,20 +104,20 @@ impl fmt::Display for Refused {
     }
 }
 
-impl From<Rejected> for Refused {
-    fn from(rejected: Rejected) -> Self {
+impl From<RejectedOption> for MountOptionError {
+    fn from(rejected: RejectedOption) -> Self {
         Self::Mount(rejected)
     }
 }
 
 /// Takes all words of a list.
-pub(super) fn take_list(
-    request: &mut Request,
+pub(super) fn parse_list(
+    request: &mut MountRequest,
     list: &OsStr,
-    called: Called,
-) -> Result<(), Refused> {
+    invocation: MountInvocation,
+) -> Result<(), MountOptionError> {
     for word in words(list) {
-        take(request, &word, called)?;
+        take(request, &word, invocation)?;
     }
     Ok(())
 }
@@ -137,26 +137,34 @@ fn words(list: &OsStr) -> Vec<OsString> {
     words.into_iter().filter(|word| !word.is_empty()).map(OsString::from_vec).collect()
 }
 
-fn take(request: &mut Request, word: &OsStr, called: Called) -> Result<(), Refused> {
+fn take(
+    request: &mut MountRequest,
+    word: &OsStr,
+    invocation: MountInvocation,
+) -> Result<(), MountOptionError> {
     let bytes = word.as_bytes();
-    let taken = match bytes.iter().position(|byte| *byte == b'=') {
-        Some(at) => take_value(request, word, &bytes[..at], OsStr::from_bytes(&bytes[at + 1..]))?,
-        None => take_plain(request, word, called)?,
+    let parsed = match bytes.iter().position(|byte| *byte == b'=') {
+        Some(at) => parse_value(request, word, &bytes[..at], OsStr::from_bytes(&bytes[at + 1..]))?,
+        None => parse_flag(request, word, invocation)?,
     };
-    if taken == Understood::Taken
-        || request.attach.take(word)? == Understood::Taken
-        || called.is_sloppy
+    if parsed == OptionMatch::Accepted
+        || request.attach.parse_option(word)? == OptionMatch::Accepted
+        || invocation.is_sloppy
     {
         return Ok(());
     }
-    Err(Refused::Unknown { word: word.to_owned(), near: near(bytes) })
+    Err(MountOptionError::Unknown { word: word.to_owned(), similar: similar(bytes) })
 }
 
-fn take_plain(request: &mut Request, word: &OsStr, called: Called) -> Result<Understood, Refused> {
+fn parse_flag(
+    request: &mut MountRequest,
+    word: &OsStr,
+    invocation: MountInvocation,
+) -> Result<OptionMatch, MountOptionError> {
     match word.as_bytes() {
-        b"rw" if called.by == Caller::Verb => {
+        b"rw" if invocation.by == MountCaller::Verb => {
             let why = "nothing can be written to an EROFS image; leave it out";
-            return Err(Refused::Impossible { word: word.to_owned(), why });
+            return Err(MountOptionError::Impossible { word: word.to_owned(), why });
         }
         b"noauto_unmount" => request.attach.auto_unmount = false,
         b"no_checksum" => request.read.no_checksum = true,
@@ -165,24 +173,24 @@ fn take_plain(request: &mut Request, word: &OsStr, called: Called) -> Result<Und
         b"nouser_xattr" => request.settings.has_user_xattrs = false,
         b"acl" => request.settings.has_acls = true,
         b"noacl" => request.settings.has_acls = false,
-        name if ALWAYS_SO.contains(&name) => {}
-        _ => return Ok(Understood::NotMine),
+        name if ALWAYS_ON.contains(&name) => {}
+        _ => return Ok(OptionMatch::Unrecognized),
     }
-    Ok(Understood::Taken)
+    Ok(OptionMatch::Accepted)
 }
 
-fn take_value(
-    request: &mut Request,
+fn parse_value(
+    request: &mut MountRequest,
     word: &OsStr,
     name: &[u8],
     value: &OsStr,
-) -> Result<Understood, Refused> {
-    let refused = |why: String| Refused::Value { word: word.to_owned(), why };
+) -> Result<OptionMatch, MountOptionError> {
+    let refused = |why: String| MountOptionError::Value { word: word.to_owned(), why };
     let text = || value.to_str().ok_or_else(|| refused("the value is no text".to_owned()));
     match name {
         b"uid" | b"gid" | b"umask" => {
             let why = "owners and modes are those of the image, and the kernel judges by them";
-            return Err(Refused::Impossible { word: word.to_owned(), why });
+            return Err(MountOptionError::Impossible { word: word.to_owned(), why });
         }
         b"offset" | b"fsoffset" => {
             request.read.offset = parse_bytes(text()?).map_err(refused)?;
@@ -211,9 +219,9 @@ fn take_value(
         }
         b"log" if value.is_empty() => return Err(refused("a file is missing".to_owned())),
         b"log" => request.log = Some(value.into()),
-        _ => return Ok(Understood::NotMine),
+        _ => return Ok(OptionMatch::Unrecognized),
     }
-    Ok(Understood::Taken)
+    Ok(OptionMatch::Accepted)
 }
 
 /// What a number of seconds means: 0 waits for ever.
@@ -222,19 +230,19 @@ pub(super) fn time_limit(seconds: u64) -> Option<Duration> {
 }
 
 /// Words that somebody may have meant who wrote this one; the nearest ones only.
-fn near(word: &[u8]) -> Vec<&'static str> {
+fn similar(word: &[u8]) -> Vec<&'static str> {
     let name = word.split(|byte| *byte == b'=').next().unwrap_or_default();
     let spelled: Vec<_> =
-        WORDS.iter().map(|known| (distance(name, known.as_bytes()), *known)).collect();
+        OPTION_NAMES.iter().map(|known| (edit_distance(name, known.as_bytes()), *known)).collect();
     // In a short word, few letters are left if two are wrong.
-    let most = WRONG_LETTERS_MAX.min(name.len() / 2);
+    let most = EDIT_DISTANCE_MAX.min(name.len() / 2);
     let least = spelled.iter().map(|(wrong, _)| *wrong).min().unwrap_or(0);
     let is_near = |wrong: usize| wrong == least && wrong <= most;
     spelled.into_iter().filter(|(wrong, _)| is_near(*wrong)).map(|(_, known)| known).collect()
 }
 
 /// How many letters have to be put in, left out or replaced to make one word of the other.
-fn distance(one: &[u8], other: &[u8]) -> usize {
+fn edit_distance(one: &[u8], other: &[u8]) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (at, left) in one.iter().enumerate() {
         let mut diagonal = at;
@@ -257,12 +265,17 @@ mod tests {
     use super::*;
     use crate::arguments::MountArguments;
 
-    const TYPED: Called = Called { by: Caller::Verb, is_sloppy: false, is_rehearsal: false };
-    const BY_MOUNT: Called = Called { by: Caller::MountProgram, ..TYPED };
+    const BY_USER: MountInvocation =
+        MountInvocation { by: MountCaller::Verb, is_sloppy: false, is_dry_run: false };
+    const BY_MOUNT: MountInvocation = MountInvocation { by: MountCaller::MountProgram, ..BY_USER };
 
-    fn taken(list: impl AsRef<OsStr>, called: Called) -> Result<Request, String> {
-        let mut request = Request::of(&MountArguments::new("image".into(), "dir".into())).unwrap();
-        match take_list(&mut request, list.as_ref(), called) {
+    fn parsed(
+        list: impl AsRef<OsStr>,
+        invocation: MountInvocation,
+    ) -> Result<MountRequest, String> {
+        let mut request =
+            MountRequest::of(&MountArguments::new("image".into(), "dir".into())).unwrap();
+        match parse_list(&mut request, list.as_ref(), invocation) {
             Ok(()) => Ok(request),
             Err(refused) => Err(refused.to_string()),
         }
@@ -270,10 +283,10 @@ mod tests {
 
     #[test]
     fn each_word_changes_what_it_names() {
-        let request = taken(
+        let request = parsed(
             "ro,offset=64k,device=a,device=b,memory=64m,jobs=2,nice=-5,timeout=0,log=x,noacl,nouser_xattr,\
              no_checksum,noauto_unmount,fsname=n,max_read=65536,noexec,allow_other",
-            TYPED,
+            BY_USER,
         );
         let request = request.unwrap();
         assert_eq!((request.read.offset, request.read.no_checksum), (65536, true));
@@ -292,7 +305,7 @@ mod tests {
 
     #[test]
     fn the_last_of_several_values_counts() {
-        let request = taken("timeout=3,offset=1,timeout=5,offset=2,noacl,acl", TYPED).unwrap();
+        let request = parsed("timeout=3,offset=1,timeout=5,offset=2,noacl,acl", BY_USER).unwrap();
         assert_eq!(request.settings.time_limit, Some(Duration::from_secs(5)));
         assert_eq!((request.read.offset, request.settings.has_acls), (2, true));
     }
@@ -316,26 +329,26 @@ mod tests {
             "nonempty",
             "default_permissions",
         ] {
-            taken(word, TYPED).unwrap();
+            parsed(word, BY_USER).unwrap();
         }
-        assert_eq!(taken("max_threads=3", TYPED).unwrap().machine.jobs, Some(3));
+        assert_eq!(parsed("max_threads=3", BY_USER).unwrap().machine.jobs, Some(3));
     }
 
     #[test]
     fn writing_is_refused_unless_mount_says_so_by_itself() {
-        assert!(taken("rw", TYPED).unwrap_err().starts_with("-o rw: nothing can be written"));
-        taken("rw,dev,suid", BY_MOUNT).unwrap();
-        taken("rw", Called { by: Caller::Erofsfuse, ..TYPED }).unwrap();
+        assert!(parsed("rw", BY_USER).unwrap_err().starts_with("-o rw: nothing can be written"));
+        parsed("rw,dev,suid", BY_MOUNT).unwrap();
+        parsed("rw", MountInvocation { by: MountCaller::Erofsfuse, ..BY_USER }).unwrap();
     }
 
     #[test]
     fn an_unknown_word_is_an_error_that_names_near_ones() {
-        let refused = taken("ro,alow_other", TYPED).unwrap_err();
+        let refused = parsed("ro,alow_other", BY_USER).unwrap_err();
         assert_eq!(refused, "-o alow_other: there is no such option; did you mean allow_other?");
-        assert!(taken("offsett=3", TYPED).unwrap_err().contains("did you mean offset?"));
-        assert!(taken("frobnicate", TYPED).unwrap_err().contains("lists them"));
-        assert!(taken("ro=1", TYPED).is_err() && taken("offset", TYPED).is_err());
-        taken("frobnicate,frob=0", Called { is_sloppy: true, ..TYPED }).unwrap();
+        assert!(parsed("offsett=3", BY_USER).unwrap_err().contains("did you mean offset?"));
+        assert!(parsed("frobnicate", BY_USER).unwrap_err().contains("lists them"));
+        assert!(parsed("ro=1", BY_USER).is_err() && parsed("offset", BY_USER).is_err());
+        parsed("frobnicate,frob=0", MountInvocation { is_sloppy: true, ..BY_USER }).unwrap();
     }
 
     #[test]
@@ -354,7 +367,7 @@ mod tests {
             "subtype=a/b",
             "uid=0",
         ] {
-            let refused = taken(word, TYPED).unwrap_err();
+            let refused = parsed(word, BY_USER).unwrap_err();
             assert!(refused.contains(word), "{refused}");
         }
     }
@@ -366,19 +379,19 @@ mod tests {
         assert_eq!(split(r"a\\,b"), [r"a\", "b"]);
         assert_eq!(split(",a,,"), ["a"]);
         assert_eq!(split(r"a\"), ["a"]);
-        assert_eq!(taken(r"fsname=a\,b,cpus=0\,1", TYPED).unwrap().attach.source, "a,b");
+        assert_eq!(parsed(r"fsname=a\,b,cpus=0\,1", BY_USER).unwrap().attach.source, "a,b");
         let bytes = OsString::from_vec(b"device=\xff\xfe".to_vec());
         assert_eq!(
-            taken(bytes, TYPED).unwrap().read.devices[0].as_os_str().as_bytes(),
+            parsed(bytes, BY_USER).unwrap().read.devices[0].as_os_str().as_bytes(),
             b"\xff\xfe"
         );
     }
 
     #[test]
     fn every_word_that_is_suggested_is_understood() {
-        for word in WORDS {
+        for word in OPTION_NAMES {
             let values = ["", "=1", "=a", "=0-1"].map(|value| format!("{word}{value}"));
-            assert!(values.iter().any(|word| taken(word, BY_MOUNT).is_ok()), "{word}");
+            assert!(values.iter().any(|word| parsed(word, BY_MOUNT).is_ok()), "{word}");
         }
     }
 
@@ -393,7 +406,7 @@ mod tests {
             ("abc", "bc", 1),
             ("kitten", "sitting", 3),
         ] {
-            assert_eq!(distance(one.as_bytes(), other.as_bytes()), wrong, "{one} {other}");
+            assert_eq!(edit_distance(one.as_bytes(), other.as_bytes()), wrong, "{one} {other}");
         }
     }
 }

@@ -17,12 +17,12 @@ use signal_hook::{flag, low_level};
 /// What ends a mount.
 pub(in crate::verbs) const ENDING: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
 /// The exit status after a second signal: the mount did not get to its end.
-const CUT_SHORT: i32 = 1;
+const FORCED_EXIT_STATUS: i32 = 1;
 /// What rings when the mount is gone, and when the session has ended; handlers write something else.
-const GONE: u8 = b',';
+const UNMOUNTED: u8 = b',';
 const ENDED: u8 = b'.';
 /// How long requests may still take that nobody waits for, once the mount is gone.
-const PATIENCE: Duration = Duration::from_secs(2);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A signal by its number; 0 while there was none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(in crate::verbs) struct Signal(pub(in crate::verbs) usize);
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Happened {
+pub(super) enum MountEvent {
     /// Somebody wants the mount to end.
     Signal(Signal),
     /// It has ended.
@@ -42,13 +42,13 @@ pub(super) enum Happened {
 /// Handlers are in place: no signal ends the process any more, and none is lost. The socket's ends are not theirs yet,
 /// so that whoever closes descriptors can be told which ones stay.
 #[derive(Debug)]
-pub(super) struct Armed {
+pub(super) struct SignalHandlers {
     last: Arc<AtomicUsize>,
     ends_at_once: Arc<AtomicBool>,
     handled: Vec<i32>,
     reader: UnixStream,
     writers: Vec<UnixStream>,
-    bell: UnixStream,
+    waker: UnixStream,
 }
 
 /// Waits for what happens.
@@ -57,16 +57,16 @@ pub(super) struct Signals {
     last: Arc<AtomicUsize>,
     ends_at_once: Arc<AtomicBool>,
     reader: UnixStream,
-    is_first_look: bool,
+    checks_last_first: bool,
     /// Until when the session should have ended; nothing while it is mounted.
     deadline: Option<Instant>,
 }
 
 /// Tells the one who waits what becomes of the session.
 #[derive(Clone, Debug)]
-pub(super) struct Bell(Arc<UnixStream>);
+pub(super) struct SessionWaker(Arc<UnixStream>);
 
-impl Armed {
+impl SignalHandlers {
     /// Puts handlers in place. A signal that whoever started the process wants ignored, as `nohup` does, stays so in
     /// the foreground.
     ///
@@ -76,62 +76,68 @@ impl Armed {
         let ignored = if is_foreground { ignored() } else { 0 };
         let handled: Vec<i32> =
             ENDING.into_iter().filter(|signal| ignored & 1 << (signal - 1) == 0).collect();
-        let (reader, bell) = UnixStream::pair().context("a pair of sockets")?;
+        let (reader, waker) = UnixStream::pair().context("a pair of sockets")?;
         let last = Arc::new(AtomicUsize::new(0));
         let ends_at_once = Arc::new(AtomicBool::new(false));
         let mut writers = Vec::new();
         for signal in &handled {
             let number = usize::try_from(*signal).unwrap_or(0);
-            let armed =
-                flag::register_conditional_shutdown(*signal, CUT_SHORT, Arc::clone(&ends_at_once))
-                    .and_then(|_| flag::register_usize(*signal, Arc::clone(&last), number))
-                    .and_then(|_| bell.try_clone());
+            let armed = flag::register_conditional_shutdown(
+                *signal,
+                FORCED_EXIT_STATUS,
+                Arc::clone(&ends_at_once),
+            )
+            .and_then(|_| flag::register_usize(*signal, Arc::clone(&last), number))
+            .and_then(|_| waker.try_clone());
             writers.push(armed.with_context(|| format!("a handler for {}", Signal(number)))?);
         }
-        Ok(Self { last, ends_at_once, handled, reader, writers, bell })
+        Ok(Self { last, ends_at_once, handled, reader, writers, waker })
     }
 
     /// The descriptors that are needed later.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.writers.iter().chain([&self.reader, &self.bell]).map(AsFd::as_fd)
+        self.writers.iter().chain([&self.reader, &self.waker]).map(AsFd::as_fd)
     }
 
     /// From here on handlers wake the one who waits.
     ///
     /// # Errors
     /// The system refuses a handler.
-    pub(super) fn listen(self) -> anyhow::Result<(Signals, Bell)> {
-        let Self { last, ends_at_once, handled, reader, writers, bell } = self;
+    pub(super) fn listen(self) -> anyhow::Result<(Signals, SessionWaker)> {
+        let Self { last, ends_at_once, handled, reader, writers, waker } = self;
         for (signal, writer) in handled.into_iter().zip(writers) {
             low_level::pipe::register_raw(signal, OwnedFd::from(writer))
                 .with_context(|| format!("a handler for signal {signal}"))?;
         }
-        let signals = Signals { last, ends_at_once, reader, is_first_look: true, deadline: None };
-        Ok((signals, Bell(Arc::new(bell))))
+        let signals =
+            Signals { last, ends_at_once, reader, checks_last_first: true, deadline: None };
+        Ok((signals, SessionWaker(Arc::new(waker))))
     }
 }
 
 impl Signals {
     /// Waits until something happens.
-    pub(super) fn wait(&mut self) -> Happened {
+    pub(super) fn wait(&mut self) -> MountEvent {
         // One that came before the handlers knew the socket.
-        if std::mem::take(&mut self.is_first_look)
+        if std::mem::take(&mut self.checks_last_first)
             && let Some(signal) = self.last()
         {
-            return Happened::Signal(signal);
+            return MountEvent::Signal(signal);
         }
         let mut byte = [0];
         loop {
             if self.is_overdue() {
-                return Happened::Overdue;
+                return MountEvent::Overdue;
             }
             match rustix::io::read(&self.reader, &mut byte) {
-                Ok(1) if byte == [GONE] => self.deadline = Some(Instant::now() + PATIENCE),
-                Ok(1) if byte == [ENDED] => return Happened::Ended,
-                Ok(1) => return Happened::Signal(self.last().unwrap_or(Signal(0))),
+                Ok(1) if byte == [UNMOUNTED] => {
+                    self.deadline = Some(Instant::now() + DRAIN_TIMEOUT)
+                }
+                Ok(1) if byte == [ENDED] => return MountEvent::Ended,
+                Ok(1) => return MountEvent::Signal(self.last().unwrap_or(Signal(0))),
                 Err(Errno::INTR) => {}
-                // Nobody is left who could write: that cannot be while handlers and the bell live.
-                Ok(_) | Err(_) => return Happened::Ended,
+                // Nobody is left who could write: that cannot be while handlers and the waker live.
+                Ok(_) | Err(_) => return MountEvent::Ended,
             }
         }
     }
@@ -160,14 +166,14 @@ impl Signals {
     }
 }
 
-impl Bell {
+impl SessionWaker {
     /// The mount is gone.
-    pub(super) fn ring_early(&self) {
-        self.say(GONE);
+    pub(super) fn wake_unmounted(&self) {
+        self.say(UNMOUNTED);
     }
 
     /// The session has ended.
-    pub(super) fn ring(&self) {
+    pub(super) fn wake_ended(&self) {
         self.say(ENDED);
     }
 

@@ -7,22 +7,23 @@ use std::path::Path;
 
 use ferrofs_mount::fuse::Capabilities;
 use ferrofs_mount::stats::{
-    Cache, Clusters, CpuTime, Kind, Memory, MountStats, OperationRow, Prefetch, Quantiles,
-    SessionRow, Summary, WorkerRow, known,
+    CacheRecord, CpuRecord, DecodeRecord, LatencyQuantiles, MemoryRecord, MountStats,
+    OperationKind, OperationRecord, PrefetchRecord, SessionRecord, StatsSummary, WorkerRecord,
+    known,
 };
 use serde::Serialize;
 
 use super::text::{notice, ratio};
-use crate::name::JsonName;
+use crate::escape::JsonBytes;
 
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
-    mount: JsonName,
-    image: Option<JsonName>,
+pub(super) struct MountStatsJson {
+    mount: JsonBytes,
+    image: Option<JsonBytes>,
     release: String,
     pid: u64,
     uptime_s: f64,
-    operations: BTreeMap<&'static str, Operation>,
+    operations: BTreeMap<&'static str, JsonOperation>,
     clusters: JsonClusters,
     cache: JsonCache,
     prefetch: JsonPrefetch,
@@ -35,7 +36,7 @@ pub(super) struct Report {
 }
 
 #[derive(Debug, Serialize)]
-struct Times {
+struct JsonLatency {
     count: u64,
     sum_us: f64,
     p50_us: f64,
@@ -45,11 +46,11 @@ struct Times {
 }
 
 #[derive(Debug, Serialize)]
-struct Operation {
+struct JsonOperation {
     errors: u64,
     bytes: u64,
     #[serde(flatten)]
-    time: Times,
+    time: JsonLatency,
 }
 
 #[derive(Debug, Serialize)]
@@ -61,7 +62,7 @@ struct JsonClusters {
     bytes_decoded: u64,
     bytes_served: u64,
     decoded_per_served: f64,
-    decode: Times,
+    decode: JsonLatency,
 }
 
 #[derive(Debug, Serialize)]
@@ -129,7 +130,7 @@ struct JsonWorkers {
     full: u64,
     panics: u64,
     refused_threads: u64,
-    wait: Times,
+    wait: JsonLatency,
     each: Vec<JsonWorker>,
 }
 
@@ -146,7 +147,7 @@ struct JsonWorker {
     wake_ups: u64,
     handed_over: u64,
     rebound: u64,
-    wait: Times,
+    wait: JsonLatency,
 }
 
 #[derive(Debug, Serialize)]
@@ -176,10 +177,10 @@ struct JsonFile {
     uncertain_bytes: u64,
 }
 
-impl Report {
+impl MountStatsJson {
     pub(super) fn new(stats: &MountStats, directory: &Path) -> Self {
         let summary = &stats.summary;
-        let operation = |kind: Kind| (kind.name(), (&summary.operation(kind)).into());
+        let operation = |kind: OperationKind| (kind.name(), (&summary.operation(kind)).into());
         let files = summary.top_files.iter().filter(|file| file.bytes > 0);
         Self {
             mount: directory.as_os_str().as_bytes().into(),
@@ -187,7 +188,7 @@ impl Report {
             release: stats.release.clone(),
             pid: summary.pid,
             uptime_s: seconds(summary.uptime_ns),
-            operations: Kind::ALL.into_iter().map(operation).collect(),
+            operations: OperationKind::ALL.into_iter().map(operation).collect(),
             clusters: (&summary.clusters).into(),
             cache: (&summary.cache).into(),
             prefetch: (&summary.prefetch).into(),
@@ -222,8 +223,8 @@ fn workers(stats: &MountStats) -> JsonWorkers {
     }
 }
 
-fn notices(summary: &Summary) -> JsonNotices {
-    let notices = &summary.notices;
+fn notices(summary: &StatsSummary) -> JsonNotices {
+    let notices = &summary.log_events;
     let last = known(notices.last_age_ns)
         .map(|age| JsonNotice { age_s: seconds(age), text: notice(&notices.last_text) });
     JsonNotices {
@@ -239,8 +240,8 @@ fn notices(summary: &Summary) -> JsonNotices {
     }
 }
 
-impl From<&Quantiles> for Times {
-    fn from(times: &Quantiles) -> Self {
+impl From<&LatencyQuantiles> for JsonLatency {
+    fn from(times: &LatencyQuantiles) -> Self {
         Self {
             count: times.count,
             sum_us: micros(times.sum_ns),
@@ -252,14 +253,14 @@ impl From<&Quantiles> for Times {
     }
 }
 
-impl From<&OperationRow> for Operation {
-    fn from(row: &OperationRow) -> Self {
+impl From<&OperationRecord> for JsonOperation {
+    fn from(row: &OperationRecord) -> Self {
         Self { errors: row.errors, bytes: row.bytes, time: (&row.time).into() }
     }
 }
 
-impl From<&Clusters> for JsonClusters {
-    fn from(clusters: &Clusters) -> Self {
+impl From<&DecodeRecord> for JsonClusters {
+    fn from(clusters: &DecodeRecord) -> Self {
         Self {
             decoded: clusters.decoded,
             decoded_through_window: clusters.windowed,
@@ -273,22 +274,22 @@ impl From<&Clusters> for JsonClusters {
     }
 }
 
-impl From<&Cache> for JsonCache {
-    fn from(cache: &Cache) -> Self {
-        let Cache { hits, waits, computed, gone, taken_over, bytes } = *cache;
+impl From<&CacheRecord> for JsonCache {
+    fn from(cache: &CacheRecord) -> Self {
+        let CacheRecord { hits, waits, computed, gone, taken_over, bytes } = *cache;
         Self { hits, waits, computed, gone, taken_over, bytes }
     }
 }
 
-impl From<&Prefetch> for JsonPrefetch {
-    fn from(prefetch: &Prefetch) -> Self {
-        let Prefetch { done, used, wasted, dropped, joined } = *prefetch;
+impl From<&PrefetchRecord> for JsonPrefetch {
+    fn from(prefetch: &PrefetchRecord) -> Self {
+        let PrefetchRecord { done, used, wasted, dropped, joined } = *prefetch;
         Self { done, used, wasted, dropped, joined }
     }
 }
 
-impl From<&Memory> for JsonMemory {
-    fn from(memory: &Memory) -> Self {
+impl From<&MemoryRecord> for JsonMemory {
+    fn from(memory: &MemoryRecord) -> Self {
         Self {
             used_bytes: memory.used,
             peak_bytes: memory.peak,
@@ -302,18 +303,18 @@ impl From<&Memory> for JsonMemory {
     }
 }
 
-impl From<&SessionRow> for JsonKernel {
-    fn from(session: &SessionRow) -> Self {
+impl From<&SessionRecord> for JsonKernel {
+    fn from(session: &SessionRecord) -> Self {
         Self {
             protocol: format!("{}.{}", session.protocol_major, session.protocol_minor),
-            asked: Capabilities(session.asked).names().collect(),
+            asked: Capabilities(session.requested).names().collect(),
             granted: Capabilities(session.granted).names().collect(),
             max_read_bytes: session.max_read,
             max_readahead_bytes: session.max_readahead,
             max_background: session.max_background,
             listeners: session.listeners,
             spare_listeners: session.spares,
-            free_listeners: session.free,
+            free_listeners: session.idle,
             interrupts: session.interrupts,
             time_limit_ms: known(session.time_limit_ms),
             stores: session.stores,
@@ -323,8 +324,8 @@ impl From<&SessionRow> for JsonKernel {
     }
 }
 
-impl From<&CpuTime> for JsonCpu {
-    fn from(cpu: &CpuTime) -> Self {
+impl From<&CpuRecord> for JsonCpu {
+    fn from(cpu: &CpuRecord) -> Self {
         Self {
             throttled: known(cpu.throttled),
             throttled_us: known(cpu.throttled_us),
@@ -334,8 +335,8 @@ impl From<&CpuTime> for JsonCpu {
     }
 }
 
-impl From<&WorkerRow> for JsonWorker {
-    fn from(worker: &WorkerRow) -> Self {
+impl From<&WorkerRecord> for JsonWorker {
+    fn from(worker: &WorkerRecord) -> Self {
         Self {
             cpu: known(worker.cpu),
             thread_id: known(worker.thread_id),

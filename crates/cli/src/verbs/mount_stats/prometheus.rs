@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use ferrofs_mount::stats::{Kind, MountStats, Quantiles, Summary, known};
+use ferrofs_mount::stats::{LatencyQuantiles, MountStats, OperationKind, StatsSummary, known};
 
 use super::json::seconds;
 
 /// The whole text.
 pub(super) fn exposition(stats: &MountStats, directory: &Path) -> String {
     let summary = &stats.summary;
-    let mut page = Page::new(directory);
+    let mut page = MetricsPage::new(directory);
     let image = stats.mount.as_ref().map(|mount| mount.source.to_string_lossy().into_owned());
     let of_mount = [("image", image.unwrap_or_default()), ("release", stats.release.clone())];
-    page.family("ferrofs_info", Form::Gauge, "What is mounted, and which version serves it.");
+    page.family("ferrofs_info", MetricType::Gauge, "What is mounted, and which version serves it.");
     page.sample("", &of_mount, 1.0);
     operations(&mut page, summary);
     decoding(&mut page, summary);
@@ -30,7 +30,7 @@ pub(super) fn exposition(stats: &MountStats, directory: &Path) -> String {
 
 /// What a family of samples is.
 #[derive(Clone, Copy, Debug)]
-enum Form {
+enum MetricType {
     Counter,
     Gauge,
     Summary,
@@ -38,26 +38,26 @@ enum Form {
 
 type Labels<'a> = [(&'a str, String)];
 
-struct Page {
+struct MetricsPage {
     text: String,
     /// The mount, ready to stand between braces.
     mount: String,
     name: &'static str,
 }
 
-impl Page {
+impl MetricsPage {
     fn new(directory: &Path) -> Self {
         let mount = format!("mount=\"{}\"", value(&directory.to_string_lossy()));
         Self { text: String::new(), mount, name: "" }
     }
 
     /// Begins a family; its samples come next.
-    fn family(&mut self, name: &'static str, form: Form, help: &str) {
+    fn family(&mut self, name: &'static str, form: MetricType, help: &str) {
         self.name = name;
         let form = match form {
-            Form::Counter => "counter",
-            Form::Gauge => "gauge",
-            Form::Summary => "summary",
+            MetricType::Counter => "counter",
+            MetricType::Gauge => "gauge",
+            MetricType::Summary => "summary",
         };
         // Writing to a String cannot fail, here and below.
         write!(self.text, "# HELP {name} {help}\n# TYPE {name} {form}\n").unwrap_or_default();
@@ -72,16 +72,16 @@ impl Page {
     }
 
     fn counter(&mut self, name: &'static str, help: &str, number: u64) {
-        self.family(name, Form::Counter, help);
+        self.family(name, MetricType::Counter, help);
         self.sample("", &[], float(number));
     }
 
     fn gauge(&mut self, name: &'static str, help: &str, number: u64) {
-        self.family(name, Form::Gauge, help);
+        self.family(name, MetricType::Gauge, help);
         self.sample("", &[], float(number));
     }
 
-    fn times(&mut self, labels: &Labels<'_>, times: &Quantiles) {
+    fn times(&mut self, labels: &Labels<'_>, times: &LatencyQuantiles) {
         let quantiles = [("0.5", times.p50_ns), ("0.99", times.p99_ns), ("0.999", times.p999_ns)];
         for (quantile, nanoseconds) in quantiles {
             let mut labels = labels.to_vec();
@@ -95,32 +95,36 @@ impl Page {
     }
 }
 
-fn operations(page: &mut Page, summary: &Summary) {
+fn operations(page: &mut MetricsPage, summary: &StatsSummary) {
     page.gauge_seconds(
         "ferrofs_uptime_seconds",
         "How long the mount has been there.",
         summary.uptime_ns,
     );
-    let label = |kind: Kind| [("operation", kind.name().to_owned())];
+    let label = |kind: OperationKind| [("operation", kind.name().to_owned())];
     let help = "From when a request was taken until its reply was sent.";
-    page.family("ferrofs_operation_duration_seconds", Form::Summary, help);
-    for kind in Kind::ALL {
+    page.family("ferrofs_operation_duration_seconds", MetricType::Summary, help);
+    for kind in OperationKind::ALL {
         page.times(&label(kind), &summary.operation(kind).time);
     }
     let help = "Replies that said that something is broken.";
-    page.family("ferrofs_operation_errors_total", Form::Counter, help);
-    for kind in Kind::ALL {
+    page.family("ferrofs_operation_errors_total", MetricType::Counter, help);
+    for kind in OperationKind::ALL {
         page.sample("", &label(kind), float(summary.operation(kind).errors));
     }
-    page.family("ferrofs_operation_bytes_total", Form::Counter, "Bytes that replies carried.");
-    for kind in Kind::ALL {
+    page.family(
+        "ferrofs_operation_bytes_total",
+        MetricType::Counter,
+        "Bytes that replies carried.",
+    );
+    for kind in OperationKind::ALL {
         page.sample("", &label(kind), float(summary.operation(kind).bytes));
     }
 }
 
-fn decoding(page: &mut Page, summary: &Summary) {
+fn decoding(page: &mut MetricsPage, summary: &StatsSummary) {
     let (clusters, cache) = (&summary.clusters, &summary.cache);
-    page.family("ferrofs_decode_duration_seconds", Form::Summary, "Runs of a decoder.");
+    page.family("ferrofs_decode_duration_seconds", MetricType::Summary, "Runs of a decoder.");
     page.times(&[], &clusters.time);
     for (name, help, number) in [
         ("ferrofs_clusters_decoded_total", "Clusters decoded.", clusters.decoded),
@@ -148,7 +152,7 @@ fn decoding(page: &mut Page, summary: &Summary) {
     page.gauge("ferrofs_cache_bytes", "Bytes of decoded clusters that are kept.", cache.bytes);
 }
 
-fn prefetches(page: &mut Page, summary: &Summary) {
+fn prefetches(page: &mut MetricsPage, summary: &StatsSummary) {
     let prefetch = &summary.prefetch;
     for (name, help, number) in [
         ("ferrofs_prefetch_done_total", "Clusters decoded before anybody asked.", prefetch.done),
@@ -161,7 +165,7 @@ fn prefetches(page: &mut Page, summary: &Summary) {
     }
 }
 
-fn memory(page: &mut Page, summary: &Summary) {
+fn memory(page: &mut MetricsPage, summary: &StatsSummary) {
     let memory = &summary.memory;
     page.gauge("ferrofs_memory_used_bytes", "What the budget counts.", memory.used);
     page.gauge("ferrofs_memory_peak_bytes", "The most that it counted.", memory.peak);
@@ -177,11 +181,11 @@ fn memory(page: &mut Page, summary: &Summary) {
     page.counter("ferrofs_memory_given_up_total", "Requests that got none.", memory.gave_up);
 }
 
-fn session(page: &mut Page, summary: &Summary) {
+fn session(page: &mut MetricsPage, summary: &StatsSummary) {
     let session = &summary.session;
     page.gauge("ferrofs_listeners", "Threads that always listen.", session.listeners);
     page.gauge("ferrofs_listeners_spare", "Threads that listen while others hang.", session.spares);
-    page.gauge("ferrofs_listeners_free", "Listeners that wait for a request.", session.free);
+    page.gauge("ferrofs_listeners_free", "Listeners that wait for a request.", session.idle);
     page.counter("ferrofs_interrupts_total", "Requests not wanted any more.", session.interrupts);
     page.counter("ferrofs_page_cache_stores_total", "Stores into the page cache.", session.stores);
     let help = "Bytes stored into the page cache unasked.";
@@ -191,7 +195,7 @@ fn session(page: &mut Page, summary: &Summary) {
     }
 }
 
-fn processor(page: &mut Page, summary: &Summary) {
+fn processor(page: &mut MetricsPage, summary: &StatsSummary) {
     let cpu = &summary.cpu;
     if let Some(times) = known(cpu.throttled) {
         let help = "How often control groups had used up their quota.";
@@ -211,13 +215,13 @@ fn processor(page: &mut Page, summary: &Summary) {
     ];
     for (name, help, microseconds) in of_time {
         if let Some(microseconds) = known(microseconds) {
-            page.family(name, Form::Counter, help);
+            page.family(name, MetricType::Counter, help);
             page.sample("", &[], seconds(microseconds.saturating_mul(1000)));
         }
     }
 }
 
-fn workers(page: &mut Page, stats: &MountStats) {
+fn workers(page: &mut MetricsPage, stats: &MountStats) {
     let totals = &stats.summary.workers;
     for (name, help, number) in [
         ("ferrofs_workers_items_total", "Items that ran out of a queue.", totals.items),
@@ -229,19 +233,23 @@ fn workers(page: &mut Page, stats: &MountStats) {
     ] {
         page.counter(name, help, number);
     }
-    page.family("ferrofs_queue_wait_seconds", Form::Summary, "From handing over to start.");
+    page.family("ferrofs_queue_wait_seconds", MetricType::Summary, "From handing over to start.");
     page.times(&[], &totals.wait);
     // One series a CPU, whatever the answer says.
     let by_cpu = stats.workers.iter().filter_map(|worker| Some((known(worker.cpu)?, worker)));
     let by_cpu: BTreeMap<_, _> = by_cpu.collect();
     let label = |cpu: &u64| ("cpu", cpu.to_string());
-    page.family("ferrofs_worker_items_total", Form::Counter, "Items that the worker of a CPU ran.");
+    page.family(
+        "ferrofs_worker_items_total",
+        MetricType::Counter,
+        "Items that the worker of a CPU ran.",
+    );
     for (cpu, worker) in &by_cpu {
         page.sample("", &[label(cpu)], float(worker.items));
     }
     page.family(
         "ferrofs_worker_serving",
-        Form::Gauge,
+        MetricType::Gauge,
         "Whether it takes work, and at what priority.",
     );
     for (cpu, worker) in &by_cpu {
@@ -251,7 +259,7 @@ fn workers(page: &mut Page, stats: &MountStats) {
     }
     page.family(
         "ferrofs_worker_wait_seconds",
-        Form::Summary,
+        MetricType::Summary,
         "From handing over to start, by CPU.",
     );
     for (cpu, worker) in &by_cpu {
@@ -259,9 +267,9 @@ fn workers(page: &mut Page, stats: &MountStats) {
     }
 }
 
-fn notices(page: &mut Page, summary: &Summary) {
-    let notices = &summary.notices;
-    page.family("ferrofs_notices_total", Form::Counter, "What was told to the log.");
+fn notices(page: &mut MetricsPage, summary: &StatsSummary) {
+    let notices = &summary.log_events;
+    page.family("ferrofs_notices_total", MetricType::Counter, "What was told to the log.");
     for (kind, number) in [
         ("failed", notices.failed),
         ("timed_out", notices.timed_out),
@@ -276,9 +284,9 @@ fn notices(page: &mut Page, summary: &Summary) {
     }
 }
 
-impl Page {
+impl MetricsPage {
     fn gauge_seconds(&mut self, name: &'static str, help: &str, nanoseconds: u64) {
-        self.family(name, Form::Gauge, help);
+        self.family(name, MetricType::Gauge, help);
         self.sample("", &[], seconds(nanoseconds));
     }
 }

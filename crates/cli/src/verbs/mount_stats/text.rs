@@ -5,11 +5,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use ferrofs_mount::fuse::Capabilities;
-use ferrofs_mount::stats::{Kind, MountStats, Quantiles, Summary, WorkerRow, known};
+use ferrofs_mount::stats::{
+    LatencyQuantiles, MountStats, OperationKind, StatsSummary, WorkerRecord, known,
+};
 
 use super::json::seconds;
 use crate::amount::{grouped, human_bytes};
-use crate::name::escaped;
+use crate::escape::escape;
 
 /// Rows of workers that are shown.
 const WORKERS_SHOWN: usize = 64;
@@ -17,18 +19,18 @@ const WORKERS_SHOWN: usize = 64;
 const FILES_SHOWN: usize = 8;
 
 #[derive(Debug)]
-pub(super) struct Report<'a> {
+pub(super) struct MountStatsText<'a> {
     stats: &'a MountStats,
     directory: &'a Path,
 }
 
-impl<'a> Report<'a> {
+impl<'a> MountStatsText<'a> {
     pub(super) fn new(stats: &'a MountStats, directory: &'a Path) -> Self {
         Self { stats, directory }
     }
 }
 
-impl fmt::Display for Report<'_> {
+impl fmt::Display for MountStatsText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let summary = &self.stats.summary;
         self.head(f)?;
@@ -43,26 +45,26 @@ impl fmt::Display for Report<'_> {
     }
 }
 
-impl Report<'_> {
+impl MountStatsText<'_> {
     fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let summary = &self.stats.summary;
-        write!(f, "mount     {}", escaped(self.directory.as_os_str().as_bytes()))?;
+        write!(f, "mount     {}", escape(self.directory.as_os_str().as_bytes()))?;
         if let Some(mount) = &self.stats.mount {
-            write!(f, ": {}", escaped(mount.source.as_bytes()))?;
+            write!(f, ": {}", escape(mount.source.as_bytes()))?;
         }
-        let release = escaped(self.stats.release.as_bytes());
+        let release = escape(self.stats.release.as_bytes());
         let uptime = uptime(summary.uptime_ns);
         writeln!(f, "; ferrofs {release}, process {}, up {uptime}", summary.pid)
     }
 }
 
-fn operations(f: &mut fmt::Formatter<'_>, summary: &Summary) -> fmt::Result {
+fn operations(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
     writeln!(
         f,
         "{:<13} {:>12} {:>7} {:>9} {:>9} {:>9} {:>9} {:>10}",
         "operations", "count", "errors", "p50", "p99", "p999", "max", "bytes"
     )?;
-    for kind in Kind::ALL {
+    for kind in OperationKind::ALL {
         let row = summary.operation(kind);
         if row.time.count == 0 {
             continue;
@@ -83,7 +85,7 @@ fn operations(f: &mut fmt::Formatter<'_>, summary: &Summary) -> fmt::Result {
     Ok(())
 }
 
-fn decoding(f: &mut fmt::Formatter<'_>, summary: &Summary) -> fmt::Result {
+fn decoding(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
     let (clusters, cache, prefetch) = (&summary.clusters, &summary.cache, &summary.prefetch);
     writeln!(
         f,
@@ -93,7 +95,7 @@ fn decoding(f: &mut fmt::Formatter<'_>, summary: &Summary) -> fmt::Result {
         grouped(clusters.windowed),
         grouped(clusters.served)
     )?;
-    writeln!(f, "decoding  {}", Shown(&clusters.time))?;
+    writeln!(f, "decoding  {}", LatencyText(&clusters.time))?;
     writeln!(
         f,
         "bytes     {} decoded, {} served: {:.3} decoded for each served",
@@ -122,7 +124,7 @@ fn decoding(f: &mut fmt::Formatter<'_>, summary: &Summary) -> fmt::Result {
     )
 }
 
-fn memory(f: &mut fmt::Formatter<'_>, summary: &Summary) -> fmt::Result {
+fn memory(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
     let memory = &summary.memory;
     writeln!(
         f,
@@ -141,7 +143,7 @@ fn memory(f: &mut fmt::Formatter<'_>, summary: &Summary) -> fmt::Result {
     writeln!(f, "process   {resident} resident, peak {peak}; threads: {threads}")
 }
 
-fn kernel(f: &mut fmt::Formatter<'_>, summary: &Summary) -> fmt::Result {
+fn kernel(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
     let session = &summary.session;
     writeln!(
         f,
@@ -152,7 +154,7 @@ fn kernel(f: &mut fmt::Formatter<'_>, summary: &Summary) -> fmt::Result {
         human_bytes(session.max_readahead),
         grouped(session.max_background)
     )?;
-    let missing = Capabilities(session.asked & !session.granted).to_string();
+    let missing = Capabilities(session.requested & !session.granted).to_string();
     writeln!(f, "granted   {}", Capabilities(session.granted))?;
     writeln!(f, "refused   {}", if missing.is_empty() { "nothing" } else { &missing })?;
     writeln!(
@@ -160,14 +162,14 @@ fn kernel(f: &mut fmt::Formatter<'_>, summary: &Summary) -> fmt::Result {
         "listeners {} and {} spare, {} free; {} interrupts; page cache: {} stored in {}",
         grouped(session.listeners),
         grouped(session.spares),
-        grouped(session.free),
+        grouped(session.idle),
         grouped(session.interrupts),
         human_bytes(session.stored_bytes),
         grouped(session.stores)
     )
 }
 
-fn cpu(f: &mut fmt::Formatter<'_>, summary: &Summary) -> fmt::Result {
+fn cpu(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
     let cpu = &summary.cpu;
     let of_us = |us| known(us).map(|us| time(us.saturating_mul(1000)));
     match (known(cpu.throttled), of_us(cpu.throttled_us)) {
@@ -198,7 +200,7 @@ fn workers(f: &mut fmt::Formatter<'_>, stats: &MountStats) -> fmt::Result {
         grouped(totals.panics),
         grouped(totals.refused_threads)
     )?;
-    writeln!(f, "queue     {}", Shown(&totals.wait))?;
+    writeln!(f, "queue     {}", LatencyText(&totals.wait))?;
     for worker in stats.workers.iter().take(WORKERS_SHOWN) {
         show_worker(f, worker)?;
     }
@@ -208,7 +210,7 @@ fn workers(f: &mut fmt::Formatter<'_>, stats: &MountStats) -> fmt::Result {
     }
 }
 
-fn show_worker(f: &mut fmt::Formatter<'_>, worker: &WorkerRow) -> fmt::Result {
+fn show_worker(f: &mut fmt::Formatter<'_>, worker: &WorkerRecord) -> fmt::Result {
     let place = known(worker.cpu).map_or_else(|| "unbound".to_owned(), |cpu| format!("cpu {cpu}"));
     let state = match (worker.is_serving != 0, known(worker.thread_id)) {
         (true, Some(_)) => "serves",
@@ -222,12 +224,12 @@ fn show_worker(f: &mut fmt::Formatter<'_>, worker: &WorkerRow) -> fmt::Result {
         grouped(worker.items),
         grouped(worker.sleeps),
         grouped(worker.wake_ups),
-        Shown(&worker.wait)
+        LatencyText(&worker.wait)
     )
 }
 
-fn notices(f: &mut fmt::Formatter<'_>, summary: &Summary) -> fmt::Result {
-    let notices = &summary.notices;
+fn notices(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
+    let notices = &summary.log_events;
     let counts = [
         (notices.failed, "failed"),
         (notices.timed_out, "timed out"),
@@ -247,14 +249,14 @@ fn notices(f: &mut fmt::Formatter<'_>, summary: &Summary) -> fmt::Result {
     )?;
     match known(notices.last_age_ns) {
         Some(age) => {
-            let text = escaped(notice(&notices.last_text).as_bytes());
+            let text = escape(notice(&notices.last_text).as_bytes());
             writeln!(f, "  last, {} ago: {text}", uptime(age))
         }
         None => Ok(()),
     }
 }
 
-fn top_files(f: &mut fmt::Formatter<'_>, summary: &Summary) -> fmt::Result {
+fn top_files(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
     // Of what does not stand out, the sketch knows less than half.
     let files = summary.top_files.iter().filter(|file| file.bytes / 2 > file.uncertain_bytes);
     let files = files.take(FILES_SHOWN);
@@ -270,11 +272,11 @@ fn top_files(f: &mut fmt::Formatter<'_>, summary: &Summary) -> fmt::Result {
 }
 
 /// Times in a line.
-struct Shown<'a>(&'a Quantiles);
+struct LatencyText<'a>(&'a LatencyQuantiles);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for LatencyText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Quantiles { count, p50_ns, p99_ns, p999_ns, max_ns, .. } = self.0;
+        let LatencyQuantiles { count, p50_ns, p99_ns, p999_ns, max_ns, .. } = self.0;
         if *count == 0 {
             return f.write_str("none");
         }
@@ -283,7 +285,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// The text of a notice, without the NULs behind it; not yet harmless.
+/// The text of a notice, without the NULs behind it; not yet escaped.
 pub(super) fn notice(text: &[u8]) -> String {
     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
@@ -335,17 +337,22 @@ mod tests {
 
     #[test]
     fn whatever_the_numbers_are_they_can_be_shown() {
-        let worker = WorkerRow { cpu: u64::MAX, rung: 99, items: u64::MAX, ..WorkerRow::default() };
-        let mut summary = Summary { uptime_ns: u64::MAX, ..Summary::default() };
+        let worker = WorkerRecord {
+            cpu: u64::MAX,
+            priority_level: 99,
+            items: u64::MAX,
+            ..WorkerRecord::default()
+        };
+        let mut summary = StatsSummary { uptime_ns: u64::MAX, ..StatsSummary::default() };
         summary.operations[4].time.count = u64::MAX;
         summary.operations[4].bytes = u64::MAX;
-        summary.notices.last_age_ns = 1;
-        summary.notices.last_text[..9].copy_from_slice(b"\x1b[2Jlong\n");
+        summary.log_events.last_age_ns = 1;
+        summary.log_events.last_text[..9].copy_from_slice(b"\x1b[2Jlong\n");
         summary.top_files[0].bytes = u64::MAX;
         let workers = vec![worker; WORKERS_SHOWN + 3];
         let release = "\x1b]0;x\x07".to_owned();
         let stats = MountStats { mount: None, release, summary, workers };
-        let text = Report::new(&stats, Path::new("/m\x1b")).to_string();
+        let text = MountStatsText::new(&stats, Path::new("/m\x1b")).to_string();
         assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
         assert!(
             text.contains("and 3 more") && text.contains("16.0 EiB") || text.contains("15.9 EiB")

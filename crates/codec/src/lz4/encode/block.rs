@@ -3,7 +3,7 @@
 //! Every sequence is taken only if the block can be ended behind it by the rules of the format: the
 //! last five bytes are literals, and the last match starts twelve bytes before the end.
 
-use crate::encoder::Filled;
+use crate::encoder::EncodedSizes;
 
 /// The shortest match; lengths are counted from it.
 pub(super) const MATCH_MIN: usize = 4;
@@ -16,7 +16,7 @@ const LENGTH_GOES_ON: usize = 15;
 
 /// A match at `at` with the bytes `distance` before.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Match {
+pub(super) struct Lz4Match {
     pub(super) at: usize,
     pub(super) distance: u16,
     pub(super) length: usize,
@@ -24,7 +24,7 @@ pub(super) struct Match {
 
 /// A block that is being written.
 #[derive(Debug)]
-pub(super) struct Block<'a> {
+pub(super) struct BlockWriter<'a> {
     input: &'a [u8],
     output: &'a mut [u8],
     /// Written so far.
@@ -33,7 +33,7 @@ pub(super) struct Block<'a> {
     taken: usize,
 }
 
-impl<'a> Block<'a> {
+impl<'a> BlockWriter<'a> {
     pub(super) fn new(input: &'a [u8], output: &'a mut [u8]) -> Self {
         Self { input, output, bytes: 0, taken: 0 }
     }
@@ -48,7 +48,7 @@ impl<'a> Block<'a> {
     /// The match lies behind [`taken`](Self::taken) and ends [`LAST_LITERALS`] before the input's end
     /// or earlier; it starts [`LAST_MATCH_BYTES`] before it or earlier.
     #[must_use]
-    pub(super) fn push(&mut self, found: Match) -> bool {
+    pub(super) fn push(&mut self, found: Lz4Match) -> bool {
         let literals = found.at - self.taken;
         let coded = found.length - MATCH_MIN;
         let behind = LAST_LITERALS.max(LAST_MATCH_BYTES.saturating_sub(found.length));
@@ -64,7 +64,7 @@ impl<'a> Block<'a> {
     }
 
     /// Writes as many literals as there is room for.
-    pub(super) fn finish(mut self) -> Filled {
+    pub(super) fn finish(mut self) -> EncodedSizes {
         let room = self.output.len() - self.bytes - 1;
         let mut literals = room.min(self.input.len() - self.taken);
         // The bytes of the length take room from the literals.
@@ -72,7 +72,7 @@ impl<'a> Block<'a> {
             literals -= 1;
         }
         self.put_literals(literals, 0);
-        Filled { taken: self.taken, bytes: self.bytes }
+        EncodedSizes { taken: self.taken, bytes: self.bytes }
     }
 
     fn put_literals(&mut self, literals: usize, match_bits: usize) {

@@ -12,7 +12,7 @@ const CHAIN: usize = 1 << 16;
 pub(super) const BYTES: usize = (1 << TABLE_BITS) * size_of::<u32>() + CHAIN * size_of::<u16>();
 
 /// Positions by their bytes.
-pub(super) struct Chains {
+pub(super) struct HashChains {
     /// The last position of a hash, plus one; 0 is none.
     table: Box<[u32]>,
     /// By the low bits of a position, the distance to the one before in its chain; 0 is none.
@@ -23,12 +23,12 @@ pub(super) struct Chains {
 
 /// How far to look.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reach {
+pub(super) struct SearchLimits {
     pub(super) attempts: usize,
     pub(super) max_distance: usize,
 }
 
-impl Chains {
+impl HashChains {
     pub(super) fn new() -> Result<Self, ErrorKind> {
         Ok(Self { table: table(1 << TABLE_BITS)?, chain: table(CHAIN)?, next: 0 })
     }
@@ -46,16 +46,16 @@ impl Chains {
         input: &[u8],
         at: usize,
         end: usize,
-        reach: Reach,
+        limits: SearchLimits,
     ) -> (usize, u16) {
         self.insert_to(input, at);
         let mut entry = self.table[hash(input, at)] as usize;
         let (mut longest, mut nearest) = (MATCH_MIN - 1, 0);
         let bytes = word(input, at);
-        for _ in 0..reach.attempts {
+        for _ in 0..limits.attempts {
             let Some(earlier) = entry.checked_sub(1) else { break };
             let distance = at - earlier;
-            if distance > reach.max_distance {
+            if distance > limits.max_distance {
                 break;
             }
             // A longer match agrees in the byte behind the longest so far.

@@ -3,9 +3,11 @@
 //! Greedy, and with longer steps the longer nothing is found, so that it is fast where nothing can be
 //! gained.
 
-use super::block::{Block, LAST_LITERALS, LAST_MATCH_BYTES, MATCH_MIN, Match, common, word};
+use super::block::{
+    BlockWriter, LAST_LITERALS, LAST_MATCH_BYTES, Lz4Match, MATCH_MIN, common, word,
+};
 use super::table;
-use crate::encoder::Filled;
+use crate::encoder::EncodedSizes;
 use crate::error::ErrorKind;
 
 /// Two to this power positions are kept.
@@ -16,20 +18,20 @@ const STEP_BITS: u32 = 6;
 pub(super) const BYTES: usize = (1 << TABLE_BITS) * size_of::<u32>();
 
 /// The table, and how far a match may reach.
-pub(super) struct Fast {
+pub(super) struct GreedyEncoder {
     /// The last position of a hash, plus one; 0 is none.
     table: Box<[u32]>,
     max_distance: u16,
 }
 
-impl Fast {
+impl GreedyEncoder {
     pub(super) fn new(max_distance: u16) -> Result<Self, ErrorKind> {
         Ok(Self { table: table(1 << TABLE_BITS)?, max_distance })
     }
 
-    pub(super) fn fill(&mut self, input: &[u8], output: &mut [u8]) -> Filled {
+    pub(super) fn fill(&mut self, input: &[u8], output: &mut [u8]) -> EncodedSizes {
         self.table.fill(0);
-        let mut block = Block::new(input, output);
+        let mut block = BlockWriter::new(input, output);
         if let Some(last) = input.len().checked_sub(LAST_MATCH_BYTES) {
             let mut at = 1;
             self.see(input, 0);
@@ -45,7 +47,7 @@ impl Fast {
     }
 
     /// The first match from `at` on that starts at `last` or before, and behind `anchor`.
-    fn search(&mut self, input: &[u8], at: usize, last: usize, anchor: usize) -> Option<Match> {
+    fn search(&mut self, input: &[u8], at: usize, last: usize, anchor: usize) -> Option<Lz4Match> {
         let end = input.len() - LAST_LITERALS;
         let (mut at, mut failures) = (at, 1_usize << STEP_BITS);
         while at <= last {
@@ -56,7 +58,7 @@ impl Fast {
                 let length = MATCH_MIN + common(input, earlier + MATCH_MIN, at + MATCH_MIN, end);
                 let before = input[..earlier].iter().rev().zip(input[anchor..at].iter().rev());
                 let back = before.take_while(|(left, right)| left == right).count();
-                return Some(Match { at: at - back, distance, length: length + back });
+                return Some(Lz4Match { at: at - back, distance, length: length + back });
             }
             at += failures >> STEP_BITS;
             failures += 1;

@@ -3,8 +3,8 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use crate::c_heap::{self, Block};
-use crate::encoder::Filled;
+use crate::c_heap::{self, CBlock};
+use crate::encoder::EncodedSizes;
 use crate::error::ErrorKind;
 use crate::lz4::library::c_length;
 
@@ -36,16 +36,16 @@ unsafe extern "C" {
 const NEAR_INPUT_BYTES: usize = (64 << 10) + 10;
 
 /// The state of one of the two encoders.
-pub(super) struct Library {
-    state: Block,
+pub(super) struct LibLz4Encoder {
+    state: CBlock,
     /// Of LZ4HC.
     level: Option<c_int>,
 }
 
-impl Library {
+impl LibLz4Encoder {
     pub(super) fn new(level: Option<u8>) -> Result<Self, ErrorKind> {
         let bytes = state_bytes(level);
-        let state = Block::claim(bytes).ok_or(ErrorKind::OutOfMemory)?;
+        let state = CBlock::allocate(bytes).ok_or(ErrorKind::OutOfMemory)?;
         if level.is_some() {
             // SAFETY: the block is writable for `bytes`.
             let stream = unsafe { LZ4_initStreamHC(state.as_ptr(), bytes) };
@@ -60,7 +60,11 @@ impl Library {
         self.state.bytes()
     }
 
-    pub(super) fn fill(&mut self, input: &[u8], output: &mut [u8]) -> Result<Filled, ErrorKind> {
+    pub(super) fn fill(
+        &mut self,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<EncodedSizes, ErrorKind> {
         let Some(level) = self.level else {
             let near = &input[..input.len().min(NEAR_INPUT_BYTES)];
             let filled = self.fill_fast(near, output)?;
@@ -85,7 +89,7 @@ impl Library {
         filled(taken, bytes)
     }
 
-    fn fill_fast(&mut self, input: &[u8], output: &mut [u8]) -> Result<Filled, ErrorKind> {
+    fn fill_fast(&mut self, input: &[u8], output: &mut [u8]) -> Result<EncodedSizes, ErrorKind> {
         let (mut taken, capacity) = (c_length(input)?, c_length(output)?);
         // SAFETY: the state is as long as the library says that it must be, aligned to more than the
         // 8 that it asks for, and initialised by the call. The slices are given with their lengths,
@@ -104,9 +108,9 @@ impl Library {
     }
 }
 
-fn filled(taken: c_int, bytes: c_int) -> Result<Filled, ErrorKind> {
+fn filled(taken: c_int, bytes: c_int) -> Result<EncodedSizes, ErrorKind> {
     match (usize::try_from(taken), usize::try_from(bytes)) {
-        (Ok(taken), Ok(bytes @ 1..)) => Ok(Filled { taken, bytes }),
+        (Ok(taken), Ok(bytes @ 1..)) => Ok(EncodedSizes { taken, bytes }),
         _ => Err(ErrorKind::EncodingFailed),
     }
 }

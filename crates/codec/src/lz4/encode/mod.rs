@@ -11,43 +11,53 @@ mod fast;
 mod library;
 mod thorough;
 
-use crate::encoder::Filled;
+use crate::encoder::EncodedSizes;
 use crate::error::ErrorKind;
-use fast::Fast;
-use library::Library;
-use thorough::Thorough;
+use fast::GreedyEncoder;
+use library::LibLz4Encoder;
+use thorough::OptimalEncoder;
 
 /// The library is tried if the distance is at least this many times the output: most extents are
 /// longer than their pclusters.
 const WORTH: usize = 2;
 
 /// The library, and what replaces it where it would reach too far.
-pub(crate) struct Encode {
-    library: Library,
-    near: Near,
+pub(crate) struct Lz4Encoder {
+    library: LibLz4Encoder,
+    limited_distance: LimitedDistanceEncoder,
     max_distance: usize,
 }
 
-enum Near {
+enum LimitedDistanceEncoder {
     /// The library reaches as far as is allowed.
     Unneeded,
-    Fast(Fast),
-    Thorough(Thorough),
+    GreedyEncoder(GreedyEncoder),
+    OptimalEncoder(OptimalEncoder),
 }
 
-impl Encode {
+impl Lz4Encoder {
     /// `level` is that of LZ4HC; none is LZ4.
     pub(crate) fn new(level: Option<u8>, max_distance: u16) -> Result<Self, ErrorKind> {
-        let near = match (level, max_distance) {
-            (_, u16::MAX) => Near::Unneeded,
-            (None, _) => Near::Fast(Fast::new(max_distance)?),
-            (Some(level), _) => Near::Thorough(Thorough::new(level, max_distance)?),
+        let limited_distance = match (level, max_distance) {
+            (_, u16::MAX) => LimitedDistanceEncoder::Unneeded,
+            (None, _) => LimitedDistanceEncoder::GreedyEncoder(GreedyEncoder::new(max_distance)?),
+            (Some(level), _) => {
+                LimitedDistanceEncoder::OptimalEncoder(OptimalEncoder::new(level, max_distance)?)
+            }
         };
-        Ok(Self { library: Library::new(level)?, near, max_distance: max_distance.into() })
+        Ok(Self {
+            library: LibLz4Encoder::new(level)?,
+            limited_distance,
+            max_distance: max_distance.into(),
+        })
     }
 
-    pub(crate) fn fill(&mut self, input: &[u8], output: &mut [u8]) -> Result<Filled, ErrorKind> {
-        if let Near::Unneeded = self.near {
+    pub(crate) fn fill(
+        &mut self,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<EncodedSizes, ErrorKind> {
+        if let LimitedDistanceEncoder::Unneeded = self.limited_distance {
             return self.library.fill(input, output);
         }
         let reached = &input[..input.len().min(self.max_distance)];
@@ -58,19 +68,19 @@ impl Encode {
                 return Ok(filled);
             }
         }
-        Ok(match &mut self.near {
-            Near::Unneeded => return Err(ErrorKind::EncodingFailed),
-            Near::Fast(fast) => fast.fill(input, output),
-            Near::Thorough(thorough) => thorough.fill(input, output),
+        Ok(match &mut self.limited_distance {
+            LimitedDistanceEncoder::Unneeded => return Err(ErrorKind::EncodingFailed),
+            LimitedDistanceEncoder::GreedyEncoder(fast) => fast.fill(input, output),
+            LimitedDistanceEncoder::OptimalEncoder(thorough) => thorough.fill(input, output),
         })
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
         self.library.memory_bytes()
-            + match &self.near {
-                Near::Unneeded => 0,
-                Near::Fast(_) => fast::BYTES,
-                Near::Thorough(_) => thorough::BYTES,
+            + match &self.limited_distance {
+                LimitedDistanceEncoder::Unneeded => 0,
+                LimitedDistanceEncoder::GreedyEncoder(_) => fast::BYTES,
+                LimitedDistanceEncoder::OptimalEncoder(_) => thorough::BYTES,
             }
     }
 }

@@ -1,13 +1,15 @@
 //! LZ4 by the cheapest way through each piece of input, for distances below the library's.
 //!
-//! For every position of a piece the longest match within reach is looked up; from the end of the
+//! For every position of a piece the longest match within limits is looked up; from the end of the
 //! piece back, the cheapest continuation of each position is then known: a literal, or its match at
 //! one of its lengths. A match that ends with the piece goes on behind it as far as it agrees.
 
-use super::block::{Block, LAST_LITERALS, LAST_MATCH_BYTES, MATCH_MIN, Match, common, more_bytes};
-use super::chains::{self, Chains, Reach};
+use super::block::{
+    BlockWriter, LAST_LITERALS, LAST_MATCH_BYTES, Lz4Match, MATCH_MIN, common, more_bytes,
+};
+use super::chains::{self, HashChains, SearchLimits};
 use super::table;
-use crate::encoder::Filled;
+use crate::encoder::EncodedSizes;
 use crate::error::ErrorKind;
 
 /// Short, as what is found behind the end of the output is found in vain.
@@ -19,11 +21,11 @@ const GOOD_BYTES: usize = 256;
 /// Up to this length all lengths of a match are tried.
 const TRIED_BYTES: usize = 32;
 
-pub(super) const BYTES: usize = chains::BYTES + PIECE_BYTES * size_of::<Step>();
+pub(super) const BYTES: usize = chains::BYTES + PIECE_BYTES * size_of::<ParseStep>();
 
 /// A position of a piece.
 #[derive(Clone, Copy, Debug, Default)]
-struct Step {
+struct ParseStep {
     /// The bytes from here to the end of the piece.
     cost: u32,
     /// The literals in a row that the cheapest continuation starts with.
@@ -34,13 +36,13 @@ struct Step {
     length: u16,
 }
 
-pub(super) struct Thorough {
-    chains: Chains,
-    steps: Box<[Step]>,
-    reach: Reach,
+pub(super) struct OptimalEncoder {
+    chains: HashChains,
+    steps: Box<[ParseStep]>,
+    limits: SearchLimits,
 }
 
-impl Thorough {
+impl OptimalEncoder {
     pub(super) fn new(level: u8, max_distance: u16) -> Result<Self, ErrorKind> {
         let attempts = match level {
             1..=3 => 2,
@@ -50,13 +52,13 @@ impl Thorough {
             11 => 512,
             _ => 4096,
         };
-        let reach = Reach { attempts, max_distance: max_distance.into() };
-        Ok(Self { chains: Chains::new()?, steps: table(PIECE_BYTES)?, reach })
+        let limits = SearchLimits { attempts, max_distance: max_distance.into() };
+        Ok(Self { chains: HashChains::new()?, steps: table(PIECE_BYTES)?, limits })
     }
 
-    pub(super) fn fill(&mut self, input: &[u8], output: &mut [u8]) -> Filled {
+    pub(super) fn fill(&mut self, input: &[u8], output: &mut [u8]) -> EncodedSizes {
         self.chains.clear();
-        let mut block = Block::new(input, output);
+        let mut block = BlockWriter::new(input, output);
         if let Some(last) = input.len().checked_sub(LAST_MATCH_BYTES) {
             let mut start = 0;
             while start <= last {
@@ -79,7 +81,7 @@ impl Thorough {
             let (length, distance) = match good {
                 (length @ MATCH_MIN.., distance) => (length, distance),
                 _ if at + MATCH_MIN > end => (0, 0),
-                _ => self.chains.longest(input, at, end, self.reach),
+                _ => self.chains.longest(input, at, end, self.limits),
             };
             // A piece and what is beyond it are shorter than what 16 bits count.
             step.length = u16::try_from(length).unwrap_or(0);
@@ -119,7 +121,7 @@ impl Thorough {
     /// Writes the cheapest way, and returns where it ends; none when the output is full.
     fn write(
         &self,
-        block: &mut Block<'_>,
+        block: &mut BlockWriter<'_>,
         input: &[u8],
         start: usize,
         length: usize,
@@ -139,7 +141,7 @@ impl Thorough {
                 matched += more;
                 index += more;
             }
-            if !block.push(Match { at, distance, length: matched }) {
+            if !block.push(Lz4Match { at, distance, length: matched }) {
                 return None;
             }
         }

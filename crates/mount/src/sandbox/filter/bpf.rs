@@ -10,13 +10,13 @@ use std::io;
 use rustix::io::Errno;
 
 use super::FilterState;
-use program::{Answer, Program};
+use program::{BpfProgram, SeccompAction};
 
 /// Filters every thread, and those that are started later.
 pub(in crate::sandbox) fn install(may_unmount: bool) -> io::Result<FilterState> {
     let rules = calls::rules(may_unmount, std::process::id());
-    let calls = rules.iter().filter(|rule| rule.answer == Answer::Allow).count();
-    let program = Program::new(&rules).ok_or(Errno::TOOBIG)?;
+    let calls = rules.iter().filter(|rule| rule.action == SeccompAction::Allow).count();
+    let program = BpfProgram::new(&rules).ok_or(Errno::TOOBIG)?;
     match thread_filter::install(&program) {
         Ok(()) => Ok(FilterState::On { calls }),
         Err(error) if is_absence(&error) => {
@@ -31,5 +31,5 @@ pub(in crate::sandbox) fn install(may_unmount: bool) -> io::Result<FilterState> 
 /// let it have one of its own (`ENOSYS`, `EPERM`).
 fn is_absence(error: &io::Error) -> bool {
     let answers = [Errno::NOSYS, Errno::INVAL, Errno::PERM, Errno::ACCESS];
-    answers.iter().any(|answer| error.raw_os_error() == Some(answer.raw_os_error()))
+    answers.iter().any(|action| error.raw_os_error() == Some(action.raw_os_error()))
 }

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::super::fixture::Fixture;
+use super::super::fake_root::FakeRoot;
 use super::*;
 
 /// As systemd mounts version 2 alone.
@@ -23,22 +23,22 @@ const HYBRID_MOUNTS: &str = "\
 ";
 
 fn quota(files: &[(&str, &str)]) -> Option<u64> {
-    read(Fixture::new(files).root()).quota_millicpus
+    read(FakeRoot::new(files).root()).quota_millicpus
 }
 
 fn cpus(files: &[(&str, &str)]) -> Option<String> {
-    read(Fixture::new(files).root()).cpus.map(|set| set.to_string())
+    read(FakeRoot::new(files).root()).cpus.map(|set| set.to_string())
 }
 
 #[test]
 fn a_system_without_control_groups_limits_nothing() {
-    assert_eq!(read(Fixture::new(&[]).root()), Limits::default());
+    assert_eq!(read(FakeRoot::new(&[]).root()), CgroupLimits::default());
 }
 
 #[test]
 fn memberships_without_any_mount_limit_nothing() {
     let files = [("proc/self/cgroup", "4:cpu:/a\n3:cpuset:/a\n0::/a\n")];
-    assert_eq!(read(Fixture::new(&files).root()), Limits::default());
+    assert_eq!(read(FakeRoot::new(&files).root()), CgroupLimits::default());
 }
 
 #[test]
@@ -200,14 +200,14 @@ fn escaped_mount_points_are_found() {
 
 #[test]
 fn one_mount_that_is_not_text_does_not_hide_the_others() {
-    let fixture = Fixture::new(&[
+    let fake_root = FakeRoot::new(&[
         ("proc/self/cgroup", "0::/a\n"),
         ("sys/fs/cgroup/a/cpu.max", "100000 100000"),
     ]);
     let mut mounts = b"39 1 0:9 / /odd\xff\xfe rw - ext4 /dev/x rw\n".to_vec();
     mounts.extend_from_slice(V2_MOUNT.as_bytes());
-    fixture.write_bytes("proc/self/mountinfo", &mounts);
-    assert_eq!(read(fixture.root()).quota_millicpus, Some(1000));
+    fake_root.write_bytes("proc/self/mountinfo", &mounts);
+    assert_eq!(read(fake_root.root()).quota_millicpus, Some(1000));
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn a_directory_in_the_place_of_a_file_is_no_answer() {
         ("sys/fs/cgroup/a/cpu.max/x", "100000 100000"),
         ("sys/fs/cgroup/a/cpuset.cpus.effective/x", "1"),
     ];
-    assert_eq!(read(Fixture::new(&files).root()), Limits::default());
+    assert_eq!(read(FakeRoot::new(&files).root()), CgroupLimits::default());
 }
 
 proptest! {
@@ -294,14 +294,14 @@ proptest! {
         mounts in "([0-9 :/]{0,9} / /[a-c\\\\0-9]{0,5} rw - cgroup2? x rw,cpu\n|\\PC{0,40}\n){0,4}",
         limit in "(max|[0-9]{0,25}) [0-9]{0,25}|\\PC{0,20}",
     ) {
-        let fixture = Fixture::new(&[
+        let fake_root = FakeRoot::new(&[
             ("proc/self/cgroup", &membership),
             ("proc/self/mountinfo", &mounts),
             ("cpu.max", &limit),
             ("a/cpu.max", &limit),
             ("a/cpuset.cpus", &limit),
         ]);
-        let limits = read(fixture.root());
+        let limits = read(fake_root.root());
         prop_assert_ne!(limits.quota_millicpus, Some(0));
         prop_assert!(limits.cpus.is_none_or(|cpus| !cpus.is_empty()));
     }

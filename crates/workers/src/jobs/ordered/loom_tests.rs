@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
-use super::Perform;
-use super::ring::Ring;
+use super::PipelineRun;
+use super::reorder_ring::ReorderRing;
 use crate::sync::{Arc, thread};
 
-type Doubled = Ring<u64, u64, u64>;
+type Doubled = ReorderRing<u64, u64, u64>;
 
 /// An item that fails when it is worked on.
 const BAD: u64 = 100;
@@ -22,10 +22,12 @@ fn run(
     let helpers: Vec<_> = (0..helpers)
         .map(|_| {
             let ring = Arc::clone(&ring);
-            thread::spawn(move || Perform { ring: &ring, init: || (), work }.as_helper())
+            thread::spawn(move || {
+                PipelineRun { reorder_ring: &ring, init: || (), work }.as_helper()
+            })
         })
         .collect();
-    let perform = Perform { ring: &ring, init: || (), work };
+    let perform = PipelineRun { reorder_ring: &ring, init: || (), work };
     let outcome = perform.as_caller(items.iter().copied(), commit);
     for helper in helpers {
         helper.join().unwrap();

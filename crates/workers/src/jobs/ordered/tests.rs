@@ -1,4 +1,4 @@
-//! Ordered runs on real threads, beside the plain loop that they stand for.
+//! OrderedPipeline runs on real threads, beside the plain loop that they stand for.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -8,32 +8,36 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::Ordered;
-use crate::jobs::reached::Reached;
-use crate::jobs::{Helpers, Job};
+use super::OrderedPipeline;
+use crate::jobs::count_latch::CountLatch;
+use crate::jobs::{HelperBudget, ParallelFor};
 
 #[test]
 fn results_are_committed_in_the_order_of_the_items() {
-    for (helpers, look_ahead, count) in
+    for (helpers, max_in_flight, count) in
         [(3, 1, 50), (3, 2, 500), (1, 7, 500), (4, 64, 2000), (2, 9, 0)]
     {
-        let helpers = Helpers::new(helpers);
+        let helpers = HelperBudget::new(helpers);
         let mut committed = Vec::new();
-        let report = Ordered::new().max_threads(5).look_ahead(look_ahead).helpers(&helpers).run(
-            0..count,
-            || (),
-            |(), item: u64| {
-                // Items take different times: every seventh lets others overtake it.
-                if item.is_multiple_of(7) {
-                    std::thread::yield_now();
-                }
-                Ok::<_, ()>(item * 3)
-            },
-            |result| {
-                committed.push(result);
-                Ok(())
-            },
-        );
+        let report = OrderedPipeline::new()
+            .max_threads(5)
+            .max_in_flight(max_in_flight)
+            .helpers(&helpers)
+            .run(
+                0..count,
+                || (),
+                |(), item: u64| {
+                    // Items take different times: every seventh lets others overtake it.
+                    if item.is_multiple_of(7) {
+                        std::thread::yield_now();
+                    }
+                    Ok::<_, ()>(item * 3)
+                },
+                |result| {
+                    committed.push(result);
+                    Ok(())
+                },
+            );
         assert_eq!(report.unwrap().items, count);
         assert_eq!(committed, (0..count).map(|item| item * 3).collect::<Vec<_>>());
         assert_eq!(helpers.free(), helpers.total());
@@ -42,35 +46,36 @@ fn results_are_committed_in_the_order_of_the_items() {
 
 #[test]
 fn no_more_items_than_the_look_ahead_are_on_their_way() {
-    let helpers = Helpers::new(3);
-    for look_ahead in [2, 3, 8] {
+    let helpers = HelperBudget::new(3);
+    for max_in_flight in [2, 3, 8] {
         let (drawn, committed, peak) = (Cell::new(0), Cell::new(0), Cell::new(0));
         let items = (0..300).inspect(|_| {
             drawn.set(drawn.get() + 1);
             peak.set(peak.get().max(drawn.get() - committed.get()));
         });
-        let run = Ordered::new().max_threads(4).look_ahead(look_ahead).helpers(&helpers);
+        let run =
+            OrderedPipeline::new().max_threads(4).max_in_flight(max_in_flight).helpers(&helpers);
         let commit = |_| {
             committed.set(committed.get() + 1);
             Ok::<_, ()>(())
         };
         assert!(run.run(items, || (), |(), item: i32| Ok(item), commit).is_ok());
         assert_eq!((drawn.get(), committed.get()), (300, 300));
-        assert!(peak.get() <= look_ahead, "{} on their way, of {look_ahead}", peak.get());
+        assert!(peak.get() <= max_in_flight, "{} on their way, of {max_in_flight}", peak.get());
     }
 }
 
 #[test]
 fn without_a_helper_it_is_a_plain_loop_on_the_caller() {
     let here = std::thread::current().id();
-    let none = Helpers::new(0);
-    let some = Helpers::new(4);
+    let none = HelperBudget::new(0);
+    let some = HelperBudget::new(4);
     let alone = [
-        Ordered::new().max_threads(8).helpers(&none),
-        Ordered::new().max_threads(1).helpers(&some),
-        Ordered::new().max_threads(0).helpers(&some),
-        Ordered::new().max_threads(8).look_ahead(1).helpers(&some),
-        Ordered::new().max_threads(8).look_ahead(0).helpers(&some),
+        OrderedPipeline::new().max_threads(8).helpers(&none),
+        OrderedPipeline::new().max_threads(1).helpers(&some),
+        OrderedPipeline::new().max_threads(0).helpers(&some),
+        OrderedPipeline::new().max_threads(8).max_in_flight(1).helpers(&some),
+        OrderedPipeline::new().max_threads(8).max_in_flight(0).helpers(&some),
     ];
     for run in alone {
         let order = RefCell::new(Vec::new());
@@ -95,21 +100,21 @@ fn without_a_helper_it_is_a_plain_loop_on_the_caller() {
 
 #[test]
 fn one_item_needs_no_thread() {
-    let helpers = Helpers::new(4);
+    let helpers = HelperBudget::new(4);
     let work = |(): &mut (), item: u8| {
         assert_eq!(helpers.free(), 4);
         Ok::<_, ()>(item)
     };
-    let report = Ordered::new().helpers(&helpers).run([7], || (), work, |_| Ok(()));
+    let report = OrderedPipeline::new().helpers(&helpers).run([7], || (), work, |_| Ok(()));
     assert_eq!((report.unwrap().threads, report.unwrap().items), (1, 1));
 }
 
 #[test]
 fn the_error_is_that_of_the_first_item_even_if_a_later_one_failed_before() {
-    let helpers = Helpers::new(1);
-    let later_failed = Reached::default();
+    let helpers = HelperBudget::new(1);
+    let later_failed = CountLatch::default();
     let mut committed = Vec::new();
-    let outcome = Ordered::new().max_threads(2).look_ahead(4).helpers(&helpers).run(
+    let outcome = OrderedPipeline::new().max_threads(2).max_in_flight(4).helpers(&helpers).run(
         0..100,
         || (),
         |(), item| match item {
@@ -134,10 +139,10 @@ fn the_error_is_that_of_the_first_item_even_if_a_later_one_failed_before() {
 
 #[test]
 fn an_error_of_a_commit_stops_the_run() {
-    let helpers = Helpers::new(2);
+    let helpers = HelperBudget::new(2);
     let mut committed = 0;
     let worked = AtomicUsize::new(0);
-    let outcome = Ordered::new().max_threads(3).look_ahead(4).helpers(&helpers).run(
+    let outcome = OrderedPipeline::new().max_threads(3).max_in_flight(4).helpers(&helpers).run(
         0..1000,
         || (),
         |(), item| {
@@ -156,21 +161,21 @@ fn an_error_of_a_commit_stops_the_run() {
 
 #[test]
 fn after_an_error_nothing_more_is_drawn() {
-    let helpers = Helpers::new(1);
+    let helpers = HelperBudget::new(1);
     let drawn = Cell::new(0);
     let items = (0..).inspect(|_| drawn.set(drawn.get() + 1));
     let work = |(): &mut (), item: u32| if item == 10 { Err(item) } else { Ok(item) };
-    let run = Ordered::new().max_threads(2).look_ahead(4).helpers(&helpers);
+    let run = OrderedPipeline::new().max_threads(2).max_in_flight(4).helpers(&helpers);
     assert_eq!(run.run(items, || (), work, |_| Ok(())), Err(10));
     assert!(drawn.get() <= 10 + 4, "{} drawn", drawn.get());
 }
 
 #[test]
 fn a_panic_of_the_work_comes_at_its_place_in_the_order() {
-    let helpers = Helpers::new(2);
+    let helpers = HelperBudget::new(2);
     let mut committed = Vec::new();
     let caught = catch_unwind(AssertUnwindSafe(|| {
-        Ordered::new().max_threads(3).look_ahead(8).helpers(&helpers).run(
+        OrderedPipeline::new().max_threads(3).max_in_flight(8).helpers(&helpers).run(
             0..100,
             || (),
             |(), item: i32| {
@@ -192,8 +197,8 @@ fn a_panic_of_the_work_comes_at_its_place_in_the_order() {
 
 #[test]
 fn a_panic_of_the_iterator_or_the_commit_sends_the_helpers_home() {
-    let helpers = Helpers::new(2);
-    let run = Ordered::new().max_threads(3).look_ahead(8).helpers(&helpers);
+    let helpers = HelperBudget::new(2);
+    let run = OrderedPipeline::new().max_threads(3).max_in_flight(8).helpers(&helpers);
     let items = (0..100).inspect(|item| {
         if *item == 30 {
             resume_unwind(Box::new("iterator"));
@@ -212,12 +217,12 @@ fn a_panic_of_the_iterator_or_the_commit_sends_the_helpers_home() {
 fn helpers_work_while_the_iterator_waits() {
     // The iterator does not go on before the item that it gave is worked on, and while it waits the
     // caller is inside of it: only a helper can do that.
-    let helpers = Helpers::new(1);
-    let worked = Reached::default();
+    let helpers = HelperBudget::new(1);
+    let worked = CountLatch::default();
     let items = (0..20).inspect(|drawn| worked.wait_for(*drawn));
     let here = std::thread::current().id();
     let others = AtomicUsize::new(0);
-    let run = Ordered::new().max_threads(2).look_ahead(8).helpers(&helpers);
+    let run = OrderedPipeline::new().max_threads(2).max_in_flight(8).helpers(&helpers);
     let report = run.run(
         items,
         || (),
@@ -237,9 +242,9 @@ fn helpers_work_while_the_iterator_waits() {
 #[test]
 fn the_caller_works_while_a_helper_is_busy() {
     // Item 0 ends when all others of the look-ahead are done: whoever has it, the other one works.
-    let helpers = Helpers::new(1);
-    let done = Reached::default();
-    let run = Ordered::new().max_threads(2).look_ahead(4).helpers(&helpers);
+    let helpers = HelperBudget::new(1);
+    let done = CountLatch::default();
+    let run = OrderedPipeline::new().max_threads(2).max_in_flight(4).helpers(&helpers);
     let work = |(): &mut (), item: usize| {
         if item == 0 {
             done.wait_for(3);
@@ -253,9 +258,9 @@ fn the_caller_works_while_a_helper_is_busy() {
 
 #[test]
 fn every_thread_has_one_state_of_its_own() {
-    let helpers = Helpers::new(2);
+    let helpers = HelperBudget::new(2);
     let made = Mutex::new(HashSet::new());
-    let all = Reached::default();
+    let all = CountLatch::default();
     let init = || {
         let here = std::thread::current().id();
         assert!(made.lock().unwrap().insert(here), "a second state for {here:?}");
@@ -269,7 +274,7 @@ fn every_thread_has_one_state_of_its_own() {
         }
         Ok::<_, ()>(item)
     };
-    let run = Ordered::new().max_threads(3).look_ahead(6).helpers(&helpers);
+    let run = OrderedPipeline::new().max_threads(3).max_in_flight(6).helpers(&helpers);
     assert!(run.run(0..100, init, work, |_| Ok(())).is_ok());
     assert_eq!(made.into_inner().unwrap().len(), 3);
 }
@@ -277,12 +282,12 @@ fn every_thread_has_one_state_of_its_own() {
 // Regression 19 and A-D4, for ordered runs: jobs in the work, with a budget that is spent.
 #[test]
 fn jobs_inside_of_ordered_work_do_not_wait_for_helpers() {
-    let helpers = Helpers::new(2);
+    let helpers = HelperBudget::new(2);
     let mut sums = Vec::new();
     let work = |(): &mut (), item: u64| {
         let sum = AtomicUsize::new(0);
-        Job::over(0..item * 10).max_threads(3).helpers(&helpers).run(|piece| {
-            let units = usize::try_from(piece.end - piece.start).unwrap();
+        ParallelFor::over(0..item * 10).max_threads(3).helpers(&helpers).run(|chunk| {
+            let units = usize::try_from(chunk.end - chunk.start).unwrap();
             sum.fetch_add(units, Ordering::Relaxed);
             Ok(())
         })?;
@@ -292,14 +297,14 @@ fn jobs_inside_of_ordered_work_do_not_wait_for_helpers() {
         sums.push(sum);
         Ok(())
     };
-    let run = Ordered::new().max_threads(3).look_ahead(6).helpers(&helpers);
+    let run = OrderedPipeline::new().max_threads(3).max_in_flight(6).helpers(&helpers);
     assert!(run.run(0..40, || (), work, commit).is_ok());
     assert_eq!(sums, (0..40).map(|item| item * 10).collect::<Vec<_>>());
 }
 
 #[test]
 fn what_was_not_committed_is_dropped() {
-    let helpers = Helpers::new(2);
+    let helpers = HelperBudget::new(2);
     let alive = AtomicUsize::new(0);
     struct Counted<'a>(&'a AtomicUsize, u32);
     impl Drop for Counted<'_> {
@@ -313,7 +318,7 @@ fn what_was_not_committed_is_dropped() {
     });
     let work = |(): &mut (), item| Ok(item);
     let commit = |item: Counted<'_>| if item.1 == 50 { Err("stop") } else { Ok(()) };
-    let run = Ordered::new().max_threads(3).look_ahead(8).helpers(&helpers);
+    let run = OrderedPipeline::new().max_threads(3).max_in_flight(8).helpers(&helpers);
     assert_eq!(run.run(items, || (), work, commit).unwrap_err(), "stop");
     assert_eq!(alive.into_inner(), 0);
 }

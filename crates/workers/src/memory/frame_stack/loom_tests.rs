@@ -8,22 +8,22 @@
 use super::*;
 use crate::sync::{Arc, Cell, thread};
 
-struct Shared {
-    links: Links,
+struct BudgetInner {
+    links: FrameLinks,
     vacant: FrameStack,
     reserve: FrameStack,
     /// What a frame's owner may write to: loom sees two owners at a time.
     bytes: Vec<Cell<u32>>,
 }
 
-fn shared(frames: u32) -> Arc<Shared> {
-    let (links, vacant) = Links::with_stack(frames).unwrap();
+fn shared(frames: u32) -> Arc<BudgetInner> {
+    let (links, vacant) = FrameLinks::with_stack(frames).unwrap();
     let bytes = (0..frames).map(|_| Cell::new(0)).collect();
-    Arc::new(Shared { links, vacant, reserve: FrameStack::new(), bytes })
+    Arc::new(BudgetInner { links, vacant, reserve: FrameStack::new(), bytes })
 }
 
 /// Stands for a write: loom checks that nobody else has the frame meanwhile.
-fn write(shared: &Shared, key: &Key) {
+fn write(shared: &BudgetInner, key: &FrameKey) {
     shared.bytes[key.index() as usize].with_mut(|_| ());
 }
 
@@ -69,11 +69,11 @@ fn what_was_written_to_a_frame_is_seen_by_its_next_owner() {
 }
 
 /// As the pool does it: the reserve, then the vacant; back to the reserve while that has room.
-fn take_and_put_back(shared: &Shared, most: u32) {
+fn take_and_put_back(shared: &BudgetInner, most: u32) {
     let key = shared.reserve.pop(&shared.links).or_else(|| shared.vacant.pop(&shared.links));
     if let Some(key) = key {
         write(shared, &key);
-        shared.links.count(&key, Origin::Reserve);
+        shared.links.count(&key, FrameSource::Reserve);
         if let Err(key) = shared.reserve.push(&shared.links, key, most) {
             shared.vacant.push(&shared.links, key, u32::MAX).unwrap();
         }

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering as StdOrdering};
 
 use super::*;
 
-fn indexes(stack: &FrameStack, links: &Links) -> Vec<u32> {
+fn indexes(stack: &FrameStack, links: &FrameLinks) -> Vec<u32> {
     std::iter::from_fn(|| stack.pop(links)).map(|key| key.index()).collect()
 }
 
 #[test]
 fn all_frames_lie_on_the_first_stack_in_order() {
-    let (links, stack) = Links::with_stack(5).unwrap();
+    let (links, stack) = FrameLinks::with_stack(5).unwrap();
     assert_eq!(stack.len(&links), 5);
     assert_eq!(indexes(&stack, &links), [0, 1, 2, 3, 4]);
     assert_eq!(stack.len(&links), 0);
@@ -23,7 +23,7 @@ fn all_frames_lie_on_the_first_stack_in_order() {
 
 #[test]
 fn the_last_frame_pushed_is_the_first_popped() {
-    let (links, from) = Links::with_stack(4).unwrap();
+    let (links, from) = FrameLinks::with_stack(4).unwrap();
     let to = FrameStack::new();
     while let Some(key) = from.pop(&links) {
         to.push(&links, key, 4).unwrap();
@@ -33,21 +33,21 @@ fn the_last_frame_pushed_is_the_first_popped() {
 
 #[test]
 fn a_full_stack_gives_the_key_back() {
-    let (links, from) = Links::with_stack(3).unwrap();
+    let (links, from) = FrameLinks::with_stack(3).unwrap();
     let to = FrameStack::new();
     for expected in [Ok(()), Ok(()), Err(2)] {
         let key = from.pop(&links).unwrap();
         assert_eq!(to.push(&links, key, 2).map_err(|key| key.index()), expected);
     }
     assert_eq!(to.len(&links), 2);
-    let (links, from) = Links::with_stack(1).unwrap();
+    let (links, from) = FrameLinks::with_stack(1).unwrap();
     let key = from.pop(&links).unwrap();
     assert!(FrameStack::new().push(&links, key, 0).is_err(), "no room at all");
 }
 
 #[test]
 fn a_chain_gives_its_frames_back_in_reverse() {
-    let (links, stack) = Links::with_stack(3).unwrap();
+    let (links, stack) = FrameLinks::with_stack(3).unwrap();
     let mut chain = None;
     while let Some(key) = stack.pop(&links) {
         chain = Some(links.chain(key, chain));
@@ -66,7 +66,7 @@ fn a_chain_gives_its_frames_back_in_reverse() {
 fn the_count_is_never_above_the_bound_and_no_frame_is_on_two_hands() {
     const FRAMES: u32 = 12;
     const MOST: u32 = 5;
-    let (links, vacant) = Links::with_stack(FRAMES).unwrap();
+    let (links, vacant) = FrameLinks::with_stack(FRAMES).unwrap();
     let reserve = FrameStack::new();
     let holders: Vec<AtomicU32> = (0..FRAMES).map(|_| AtomicU32::new(0)).collect();
     let is_over = AtomicBool::new(false);

@@ -16,10 +16,10 @@ fn a_frame_released_to_the_reserve_reaches_the_one_who_waits() {
     model.preemption_bound = Some(2);
     model.check(|| {
         let budget = Budget::with_stall(1 << 20, Duration::from_secs(3600));
-        let pool = PagePool::new(&budget, PoolSettings::new(1, 1)).unwrap();
-        let held = pool.take(Policy::MustSucceed).unwrap();
+        let pool = PagePool::new(&budget, PagePoolSettings::new(1, 1)).unwrap();
+        let held = pool.allocate(AllocPolicy::MustSucceed).unwrap();
         let own = pool.clone();
-        let waiter = thread::spawn(move || drop(own.take(Policy::MustSucceed).unwrap()));
+        let waiter = thread::spawn(move || drop(own.allocate(AllocPolicy::MustSucceed).unwrap()));
         drop(held);
         waiter.join().unwrap();
         assert_eq!(pool.reserved_frames(), 1);
@@ -32,10 +32,10 @@ fn a_frame_returned_to_the_system_reaches_the_one_who_waits() {
     model.preemption_bound = Some(2);
     model.check(|| {
         let budget = Budget::with_stall(1 << 20, Duration::from_secs(3600));
-        let pool = PagePool::new(&budget, PoolSettings::new(1, 0)).unwrap();
-        let held = pool.take(Policy::MustSucceed).unwrap();
+        let pool = PagePool::new(&budget, PagePoolSettings::new(1, 0)).unwrap();
+        let held = pool.allocate(AllocPolicy::MustSucceed).unwrap();
         let own = pool.clone();
-        let waiter = thread::spawn(move || drop(own.take(Policy::MustSucceed).unwrap()));
+        let waiter = thread::spawn(move || drop(own.allocate(AllocPolicy::MustSucceed).unwrap()));
         drop(held);
         waiter.join().unwrap();
         assert_eq!((pool.reserved_frames(), pool.vacant_frames()), (0, 1));

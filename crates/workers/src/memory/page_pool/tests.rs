@@ -16,14 +16,14 @@ const SHORT: Duration = Duration::from_millis(60);
 
 fn pool_of(frames: u32, reserved: u32) -> (Budget, PagePool) {
     let budget = Budget::new(1 << 30);
-    let pool = PagePool::new(&budget, PoolSettings::new(frames, reserved)).unwrap();
+    let pool = PagePool::new(&budget, PagePoolSettings::new(frames, reserved)).unwrap();
     (budget, pool)
 }
 
 fn take_many(pool: &PagePool, count: usize) -> Vec<Frame> {
     (0..count)
         .map(|_| {
-            let mut frame = pool.take(Policy::MustSucceed).unwrap();
+            let mut frame = pool.allocate(AllocPolicy::MustSucceed).unwrap();
             frame.fill(1);
             frame
         })
@@ -32,7 +32,7 @@ fn take_many(pool: &PagePool, count: usize) -> Vec<Frame> {
 
 /// Bytes of the budget that are frames.
 fn frame_bytes(budget: &Budget, pool: &PagePool) -> u64 {
-    budget.used_bytes() - Links::bytes_for(pool.settings().frames)
+    budget.used_bytes() - FrameLinks::bytes_for(pool.settings().frames)
 }
 
 fn minor_faults_of_this_thread() -> u64 {
@@ -44,17 +44,17 @@ fn minor_faults_of_this_thread() -> u64 {
 /// A-P1.
 #[test]
 fn without_a_reserve_nothing_stays_resident() {
-    let (budget, pool) = pool_of(256, PoolSettings::default().reserved_frames);
+    let (budget, pool) = pool_of(256, PagePoolSettings::default().reserved_frames);
     let frames = take_many(&pool, 100);
     assert_eq!(pool.arena().resident_pages(), 100);
     assert_eq!(frame_bytes(&budget, &pool), 100 * Arena::stride() as u64);
     let mut list = pool.request_list();
-    frames.into_iter().for_each(|frame| list.keep(frame));
+    frames.into_iter().for_each(|frame| list.put(frame));
     drop(list);
     drop(take_many(&pool, 10));
     assert_eq!((pool.reserved_frames(), pool.arena().resident_pages()), (0, 0));
     assert_eq!((pool.vacant_frames(), frame_bytes(&budget, &pool)), (256, 0));
-    assert_eq!(pool.counts().returned, 110);
+    assert_eq!(pool.stats().returned, 110);
 }
 
 /// A-P2.
@@ -74,7 +74,7 @@ fn the_reserve_starts_empty_fills_with_what_is_released_and_the_excess_is_return
     assert_eq!(budget.used_bytes(), 0);
 }
 
-/// A-P2 for a whole list at once, in pieces that are neighbours and pieces that are not.
+/// A-P2 for a whole list at once, in chunks that are neighbours and chunks that are not.
 #[test]
 fn a_list_that_ends_returns_its_excess_whatever_the_order() {
     let (budget, pool) = pool_of(400, 16);
@@ -88,7 +88,7 @@ fn a_list_that_ends_returns_its_excess_whatever_the_order() {
             frame.fill(7);
             held.push(frame);
         } else {
-            list.keep(frame);
+            list.put(frame);
         }
     }
     assert_eq!((list.length(), held.len()), (200, 100));
@@ -97,7 +97,7 @@ fn a_list_that_ends_returns_its_excess_whatever_the_order() {
     assert_eq!(pool.arena().resident_pages(), 116);
     assert!(held.iter().all(|frame| frame.iter().all(|byte| *byte == 7)), "neighbours are whole");
     assert_eq!(frame_bytes(&budget, &pool), 116 * Arena::stride() as u64);
-    assert_eq!(pool.counts().refused_returns, 0);
+    assert_eq!(pool.stats().refused_returns, 0);
 }
 
 /// A-P3.
@@ -107,20 +107,21 @@ fn frames_come_from_the_list_then_the_reserve_then_the_system() {
     let mut first = take_many(&pool, 3);
     let numbers: Vec<u32> = first.iter().map(Frame::number).collect();
     let mut list = pool.request_list();
-    list.keep(first.pop().unwrap());
+    list.put(first.pop().unwrap());
     drop(first.pop());
     drop(first.pop());
     // The reserve has numbers 1 and, on top, 0; the list has 2.
-    let faulting = pool.counts().faulting_nanos;
+    let faulting = pool.stats().faulting_nanos;
     assert!(faulting > 0);
-    let mut taken: Vec<Frame> = (0..3).map(|_| list.take(Policy::MustSucceed).unwrap()).collect();
-    assert_eq!(pool.counts().faulting_nanos, faulting, "nothing was faulted in");
-    taken.push(list.take(Policy::MustSucceed).unwrap());
-    assert!(pool.counts().faulting_nanos > faulting);
+    let mut taken: Vec<Frame> =
+        (0..3).map(|_| list.allocate(AllocPolicy::MustSucceed).unwrap()).collect();
+    assert_eq!(pool.stats().faulting_nanos, faulting, "nothing was faulted in");
+    taken.push(list.allocate(AllocPolicy::MustSucceed).unwrap());
+    assert!(pool.stats().faulting_nanos > faulting);
     let order: Vec<u32> = taken.iter().map(Frame::number).collect();
     assert_eq!(order[..3], [numbers[2], numbers[0], numbers[1]], "the last released comes first");
     assert!(!numbers.contains(&order[3]));
-    let counts = pool.counts();
+    let counts = pool.stats();
     assert_eq!((counts.from_list, counts.from_reserve, counts.from_system), (1, 2, 4));
     assert_eq!(counts.leases(), 7);
 }
@@ -130,13 +131,13 @@ fn frames_come_from_the_list_then_the_reserve_then_the_system() {
 fn more_holders_than_the_reserve_has_frames_all_get_one() {
     let (_budget, pool) = pool_of(64, 8);
     drop(take_many(&pool, 8));
-    let before = pool.counts();
+    let before = pool.stats();
     let barrier = std::sync::Barrier::new(20);
     let numbers: Vec<u32> = std::thread::scope(|scope| {
         let holders: Vec<_> = (0..20)
             .map(|_| {
                 scope.spawn(|| {
-                    let frame = pool.take(Policy::MustSucceed).unwrap();
+                    let frame = pool.allocate(AllocPolicy::MustSucceed).unwrap();
                     barrier.wait();
                     frame.number()
                 })
@@ -145,7 +146,7 @@ fn more_holders_than_the_reserve_has_frames_all_get_one() {
         holders.into_iter().map(|holder| holder.join().unwrap()).collect()
     });
     assert_eq!(numbers.iter().collect::<HashSet<_>>().len(), 20);
-    let after = pool.counts();
+    let after = pool.stats();
     assert_eq!(after.from_reserve - before.from_reserve, 8);
     assert_eq!(after.from_system - before.from_system, 12);
     assert_eq!(pool.reserved_frames(), 8);
@@ -155,14 +156,15 @@ fn more_holders_than_the_reserve_has_frames_all_get_one() {
 #[test]
 fn a_frame_at_several_places_of_an_output_is_released_once() {
     let (_budget, pool) = pool_of(8, 8);
-    let frame = Arc::new(pool.take(Policy::MustSucceed).unwrap());
+    let frame = Arc::new(pool.allocate(AllocPolicy::MustSucceed).unwrap());
     let number = frame.number();
     let mut slots = vec![Arc::clone(&frame), Arc::clone(&frame), frame];
     while let Some(slot) = slots.pop() {
         assert_eq!((slot.number(), pool.reserved_frames()), (number, 0));
     }
     assert_eq!(pool.reserved_frames(), 1);
-    let (one, other) = (pool.take(Policy::MayFail).unwrap(), pool.take(Policy::MayFail));
+    let (one, other) =
+        (pool.allocate(AllocPolicy::MayFail).unwrap(), pool.allocate(AllocPolicy::MayFail));
     assert_eq!((one.number(), other.unwrap_err().kind()), (number, ErrorKind::NotNow));
 }
 
@@ -171,18 +173,18 @@ fn a_frame_at_several_places_of_an_output_is_released_once() {
 fn best_effort_from_a_full_reserve_faults_nothing_and_maps_nothing() {
     const FRAMES: u32 = 64;
     let budget = Budget::new(1 << 30);
-    let settings = PoolSettings { prefill: true, ..PoolSettings::new(256, FRAMES) };
+    let settings = PagePoolSettings { prefill: true, ..PagePoolSettings::new(256, FRAMES) };
     let pool = PagePool::new(&budget, settings).unwrap();
     assert_eq!((pool.reserved_frames(), pool.arena().resident_pages()), (FRAMES, FRAMES as usize));
     let mut list = pool.request_list();
     let mut frames = Vec::with_capacity(FRAMES as usize);
     let mut round = |frames: &mut Vec<Frame>| {
-        while let Ok(mut frame) = list.take(Policy::MayFail) {
+        while let Ok(mut frame) = list.allocate(AllocPolicy::MayFail) {
             frame.fill(3);
             frames.push(frame);
         }
         let count = frames.len();
-        frames.drain(..).for_each(|frame| list.keep(frame));
+        frames.drain(..).for_each(|frame| list.put(frame));
         list.release();
         count
     };
@@ -203,19 +205,19 @@ fn best_effort_from_a_full_reserve_faults_nothing_and_maps_nothing() {
         assert_eq!(faults, Some(0));
     }
     assert_eq!((budget.system().maps(), budget.system().populations()), system);
-    assert_eq!(pool.counts().from_system, 0);
+    assert_eq!(pool.stats().from_system, 0);
 }
 
 #[test]
 fn best_effort_never_asks_the_system() {
     let (budget, pool) = pool_of(64, 8);
     let maps = budget.system().maps();
-    assert_eq!(pool.take(Policy::MayFail).unwrap_err().kind(), ErrorKind::NotNow);
+    assert_eq!(pool.allocate(AllocPolicy::MayFail).unwrap_err().kind(), ErrorKind::NotNow);
     assert_eq!((budget.system().maps(), budget.system().populations()), (maps, 0));
-    assert_eq!(budget.counts().refused, 1);
+    assert_eq!(budget.stats().refused, 1);
     // Catalogue 16: the refusal is not remembered.
-    drop(pool.take(Policy::MustSucceed).unwrap());
-    drop(pool.take(Policy::MayFail).unwrap());
+    drop(pool.allocate(AllocPolicy::MustSucceed).unwrap());
+    drop(pool.allocate(AllocPolicy::MayFail).unwrap());
 }
 
 #[test]
@@ -223,13 +225,13 @@ fn best_effort_gives_way_under_pressure_and_demand_does_not() {
     let (budget, pool) = pool_of(64, 8);
     drop(take_many(&pool, 2));
     budget.set_pressed(true);
-    assert_eq!(pool.take(Policy::MayFail).unwrap_err().kind(), ErrorKind::NotNow);
-    assert_eq!(budget.charge(1, Policy::MayFail).unwrap_err().kind(), ErrorKind::NotNow);
+    assert_eq!(pool.allocate(AllocPolicy::MayFail).unwrap_err().kind(), ErrorKind::NotNow);
+    assert_eq!(budget.charge(1, AllocPolicy::MayFail).unwrap_err().kind(), ErrorKind::NotNow);
     let mut list = pool.request_list();
-    list.keep(pool.take(Policy::MustSucceed).unwrap());
-    drop(list.take(Policy::MayFail).unwrap());
+    list.put(pool.allocate(AllocPolicy::MustSucceed).unwrap());
+    drop(list.allocate(AllocPolicy::MayFail).unwrap());
     budget.set_pressed(false);
-    drop(pool.take(Policy::MayFail).unwrap());
+    drop(pool.allocate(AllocPolicy::MayFail).unwrap());
 }
 
 /// A-R4, the transient failure.
@@ -238,20 +240,20 @@ fn a_system_that_refuses_a_few_times_is_asked_again() {
     let (budget, pool) = pool_of(64, 0);
     for failures in [1, 2, 5] {
         budget.system().failures.refuse_populations(0, failures);
-        let mut frame = pool.take(Policy::MustSucceed).unwrap();
+        let mut frame = pool.allocate(AllocPolicy::MustSucceed).unwrap();
         frame.fill(1);
     }
-    assert_eq!((budget.counts().waited, budget.counts().gave_up), (3, 0));
+    assert_eq!((budget.stats().waited, budget.stats().gave_up), (3, 0));
     assert_eq!((pool.vacant_frames(), frame_bytes(&budget, &pool)), (64, 0));
 }
 
 /// A-R4, the hard limit of the system, of the budget and of the arena.
 #[test]
 fn at_a_hard_limit_the_answer_is_out_of_memory_and_nothing_is_lost() {
-    let budget = Budget::with_stall(3 * 4096 + Links::bytes_for(4), SHORT);
-    let pool = PagePool::new(&budget, PoolSettings::new(4, 0)).unwrap();
+    let budget = Budget::with_stall(3 * 4096 + FrameLinks::bytes_for(4), SHORT);
+    let pool = PagePool::new(&budget, PagePoolSettings::new(4, 0)).unwrap();
     budget.system().failures.refuse_populations(0, u32::MAX);
-    let error = pool.take(Policy::MustSucceed).unwrap_err();
+    let error = pool.allocate(AllocPolicy::MustSucceed).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory);
     assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOMEM.raw_os_error()));
     budget.system().failures.refuse_populations(0, 0);
@@ -259,16 +261,16 @@ fn at_a_hard_limit_the_answer_is_out_of_memory_and_nothing_is_lost() {
 
     // The budget has room for three of the four.
     let mut held = take_many(&pool, 3);
-    assert_eq!(pool.take(Policy::MustSucceed).unwrap_err().kind(), ErrorKind::OutOfMemory);
+    assert_eq!(pool.allocate(AllocPolicy::MustSucceed).unwrap_err().kind(), ErrorKind::OutOfMemory);
     assert_eq!(pool.vacant_frames(), 1);
     held.pop();
     held.extend(take_many(&pool, 1));
     drop(held);
 
     let budget = Budget::with_stall(1 << 30, SHORT);
-    let pool = PagePool::new(&budget, PoolSettings::new(2, 1)).unwrap();
+    let pool = PagePool::new(&budget, PagePoolSettings::new(2, 1)).unwrap();
     let held = take_many(&pool, 2);
-    let error = pool.take(Policy::MustSucceed).unwrap_err();
+    let error = pool.allocate(AllocPolicy::MustSucceed).unwrap_err();
     assert_eq!((error.kind(), error.limit()), (ErrorKind::OutOfMemory, Some(2)));
     drop(held);
     drop(take_many(&pool, 2));
@@ -277,13 +279,13 @@ fn at_a_hard_limit_the_answer_is_out_of_memory_and_nothing_is_lost() {
 #[test]
 fn a_frame_that_comes_back_ends_the_wait_for_one() {
     let (budget, pool) = pool_of(1, 1);
-    let held = pool.take(Policy::MustSucceed).unwrap();
+    let held = pool.allocate(AllocPolicy::MustSucceed).unwrap();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| pool.take(Policy::MustSucceed).unwrap().number());
-        while budget.visitors() == 0 {
+        let waiter = scope.spawn(|| pool.allocate(AllocPolicy::MustSucceed).unwrap().number());
+        while budget.waiters() == 0 {
             std::thread::yield_now();
         }
-        assert_eq!(pool.take(Policy::MayFail).unwrap_err().kind(), ErrorKind::NotNow);
+        assert_eq!(pool.allocate(AllocPolicy::MayFail).unwrap_err().kind(), ErrorKind::NotNow);
         let number = held.number();
         drop(held);
         assert_eq!(waiter.join().unwrap(), number);
@@ -292,18 +294,18 @@ fn a_frame_that_comes_back_ends_the_wait_for_one() {
 
 #[test]
 fn idle_frames_of_a_reserve_are_reclaimed_for_those_who_need_the_budget() {
-    let budget = Budget::with_stall(8 * 4096 + Links::bytes_for(64), SHORT);
-    let pool = PagePool::new(&budget, PoolSettings::new(64, 8)).unwrap();
+    let budget = Budget::with_stall(8 * 4096 + FrameLinks::bytes_for(64), SHORT);
+    let pool = PagePool::new(&budget, PagePoolSettings::new(64, 8)).unwrap();
     drop(take_many(&pool, 8));
     let handle = pool.clone();
     let registration = budget
         .register_reclaimer(move |bytes| {
             let wanted = u32::try_from(bytes.div_ceil(4096)).unwrap_or(u32::MAX);
             let left = handle.reserved_frames().saturating_sub(wanted);
-            u64::from(handle.trim(left)) * 4096
+            u64::from(handle.shrink_to_frames(left)) * 4096
         })
         .unwrap();
-    let charge = budget.charge(5 * 4096, Policy::MustSucceed).unwrap();
+    let charge = budget.charge(5 * 4096, AllocPolicy::MustSucceed).unwrap();
     assert_eq!((pool.reserved_frames(), pool.arena().resident_pages()), (3, 3));
     drop((charge, registration));
 }
@@ -311,7 +313,7 @@ fn idle_frames_of_a_reserve_are_reclaimed_for_those_who_need_the_budget() {
 #[test]
 fn a_frame_outlives_every_handle_and_gives_its_bytes_back() {
     let (budget, pool) = pool_of(8, 4);
-    let mut frame = pool.take(Policy::MustSucceed).unwrap();
+    let mut frame = pool.allocate(AllocPolicy::MustSucceed).unwrap();
     assert_eq!(frame.len(), FRAME_BYTES);
     drop(pool);
     frame.fill(9);
@@ -327,7 +329,7 @@ fn a_frame_of_another_pool_goes_home_from_a_list() {
     let (_, one) = pool_of(8, 4);
     let (_, other) = pool_of(8, 4);
     let mut list = one.request_list();
-    list.keep(other.take(Policy::MustSucceed).unwrap());
+    list.put(other.allocate(AllocPolicy::MustSucceed).unwrap());
     assert_eq!((list.length(), one.reserved_frames(), other.reserved_frames()), (0, 0, 1));
 }
 
@@ -335,11 +337,11 @@ fn a_frame_of_another_pool_goes_home_from_a_list() {
 fn settings_out_of_range_are_errors() {
     let budget = Budget::new(1 << 30);
     let error = |settings| PagePool::new(&budget, settings).unwrap_err().kind();
-    assert_eq!(error(PoolSettings::default()), ErrorKind::InvalidSetting);
-    assert_eq!(error(PoolSettings::new(MOST_FRAMES + 1, 0)), ErrorKind::InvalidSetting);
-    assert_eq!(error(PoolSettings::new(8, 9)), ErrorKind::InvalidSetting);
+    assert_eq!(error(PagePoolSettings::default()), ErrorKind::InvalidSetting);
+    assert_eq!(error(PagePoolSettings::new(FRAMES_MAX + 1, 0)), ErrorKind::InvalidSetting);
+    assert_eq!(error(PagePoolSettings::new(8, 9)), ErrorKind::InvalidSetting);
     let small = Budget::new(10);
-    let error = PagePool::new(&small, PoolSettings::new(8, 0)).unwrap_err();
+    let error = PagePool::new(&small, PagePoolSettings::new(8, 0)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory, "the links are charged");
     assert_eq!((budget.used_bytes(), small.used_bytes()), (0, 0));
 }
@@ -348,12 +350,12 @@ fn settings_out_of_range_are_errors() {
 #[test]
 fn a_pool_that_cannot_be_made_leaves_nothing_behind() {
     let budget = Budget::new(1 << 20);
-    let prefilled = PoolSettings { prefill: true, ..PoolSettings::new(512, 8) };
+    let prefilled = PagePoolSettings { prefill: true, ..PagePoolSettings::new(512, 8) };
     budget.system().failures.refuse_maps(0, 1);
     assert_eq!(PagePool::new(&budget, prefilled).unwrap_err().kind(), ErrorKind::OutOfMemory);
     budget.system().failures.refuse_populations(0, 1);
     assert_eq!(PagePool::new(&budget, prefilled).unwrap_err().kind(), ErrorKind::OutOfMemory);
-    let too_many = PoolSettings { prefill: true, ..PoolSettings::new(512, 512) };
+    let too_many = PagePoolSettings { prefill: true, ..PagePoolSettings::new(512, 512) };
     assert!(PagePool::new(&budget, too_many).is_err());
     assert_eq!(budget.used_bytes(), 0);
     PagePool::new(&budget, prefilled).unwrap();
@@ -363,13 +365,13 @@ fn a_pool_that_cannot_be_made_leaves_nothing_behind() {
 #[test]
 fn locking_is_reported_and_a_locked_pool_still_returns_frames() {
     let budget = Budget::new(1 << 30);
-    let settings = PoolSettings { lock: true, ..PoolSettings::new(64, 4) };
+    let settings = PagePoolSettings { lock: true, ..PagePoolSettings::new(64, 4) };
     let pool = PagePool::new(&budget, settings).unwrap();
     println!("{:?}", pool.locked());
-    assert_ne!(pool.locked(), Locked::NotAsked);
+    assert_ne!(pool.locked(), LockState::NotRequested);
     drop(take_many(&pool, 32));
     assert_eq!(pool.reserved_frames(), 4);
-    if pool.counts().refused_returns == 0 {
+    if pool.stats().refused_returns == 0 {
         assert_eq!(pool.arena().resident_pages(), 4);
     }
 }
@@ -380,7 +382,7 @@ fn locking_is_reported_and_a_locked_pool_still_returns_frames() {
 fn at_exact_exhaustion_every_frame_has_one_owner_and_the_reserve_its_bound() {
     const THREADS: u64 = 4;
     let budget = Budget::with_stall(1 << 30, Duration::from_secs(30));
-    let pool = PagePool::new(&budget, PoolSettings::new(6, 3)).unwrap();
+    let pool = PagePool::new(&budget, PagePoolSettings::new(6, 3)).unwrap();
     let until = Instant::now() + Duration::from_secs(2);
     let all = take_many(&pool, 6);
     let highest = AtomicU32::new(0);
@@ -398,19 +400,19 @@ fn at_exact_exhaustion_every_frame_has_one_owner_and_the_reserve_its_bound() {
                 highest.fetch_max(pool.reserved_frames(), Ordering::Relaxed);
             }
         });
-        while budget.visitors() == 0 {
+        while budget.waiters() == 0 {
             std::thread::yield_now();
         }
         drop(all);
         workers.into_iter().for_each(|worker| worker.join().unwrap());
         is_over.store(true, Ordering::Relaxed);
     });
-    println!("{} leases, {:?}, {:?}", leases.into_inner(), pool.counts(), budget.counts());
+    println!("{} leases, {:?}, {:?}", leases.into_inner(), pool.stats(), budget.stats());
     assert!(highest.into_inner() <= 3);
     assert_eq!(pool.reserved_frames() + pool.vacant_frames(), 6);
     assert_eq!(frame_bytes(&budget, &pool), u64::from(pool.reserved_frames()) * 4096);
-    assert_eq!(budget.counts().gave_up, 0);
-    assert!(budget.counts().waited > 0);
+    assert_eq!(budget.stats().gave_up, 0);
+    assert!(budget.stats().waited > 0);
     drop(pool);
     assert_eq!(budget.used_bytes(), 0);
 }
@@ -421,15 +423,15 @@ fn worker(pool: &PagePool, leases: &AtomicU64, me: u64, until: Instant) {
     let mut state = me;
     let mut stamp = me << 48;
     let mut list = pool.request_list();
-    list.keep(pool.take(Policy::MustSucceed).unwrap());
+    list.put(pool.allocate(AllocPolicy::MustSucceed).unwrap());
     while Instant::now() < until {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(me);
         let wanted = (state >> 40) % 9;
         let mut held = Vec::new();
         for _ in 0..wanted {
             let may_wait = state >> 62 != 0 && held.is_empty();
-            let policy = if may_wait { Policy::MustSucceed } else { Policy::MayFail };
-            match list.take(policy) {
+            let policy = if may_wait { AllocPolicy::MustSucceed } else { AllocPolicy::MayFail };
+            match list.allocate(policy) {
                 Ok(mut frame) => {
                     stamp += 1;
                     frame
@@ -438,7 +440,7 @@ fn worker(pool: &PagePool, leases: &AtomicU64, me: u64, until: Instant) {
                     held.push((stamp, frame));
                 }
                 Err(error) => {
-                    assert_eq!((policy, error.kind()), (Policy::MayFail, ErrorKind::NotNow));
+                    assert_eq!((policy, error.kind()), (AllocPolicy::MayFail, ErrorKind::NotNow));
                 }
             }
         }
@@ -446,7 +448,7 @@ fn worker(pool: &PagePool, leases: &AtomicU64, me: u64, until: Instant) {
         for (place, (stamp, frame)) in held.into_iter().enumerate() {
             assert!(frame.chunks_exact(8).all(|word| word == stamp.to_ne_bytes()));
             if place % 2 == 0 {
-                list.keep(frame);
+                list.put(frame);
             }
         }
         if state >> 60 & 1 == 0 {
@@ -466,7 +468,7 @@ fn taking_from_the_reserve_and_releasing_takes_well_under_a_microsecond() {
         .map(|_| {
             let began = Instant::now();
             for _ in 0..ROUNDS {
-                drop(std::hint::black_box(pool.take(Policy::MayFail).unwrap()));
+                drop(std::hint::black_box(pool.allocate(AllocPolicy::MayFail).unwrap()));
             }
             began.elapsed().as_nanos() / u128::from(ROUNDS)
         })

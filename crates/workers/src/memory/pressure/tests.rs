@@ -7,7 +7,7 @@
 
 use super::*;
 use crate::ErrorKind;
-use crate::memory::Policy;
+use crate::memory::AllocPolicy;
 
 const MIB: u64 = 1 << 20;
 
@@ -168,8 +168,11 @@ fn within_the_interval_nobody_looks_again() {
     assert!(watcher.look());
     fixture.write("pressure", "some avg10=0.00\n");
     assert!(watcher.look(), "remembered");
-    assert_eq!(fixture.budget.charge(1, Policy::MayFail).unwrap_err().kind(), ErrorKind::NotNow);
-    drop(fixture.budget.charge(1, Policy::MustSucceed).unwrap());
+    assert_eq!(
+        fixture.budget.charge(1, AllocPolicy::MayFail).unwrap_err().kind(),
+        ErrorKind::NotNow
+    );
+    drop(fixture.budget.charge(1, AllocPolicy::MustSucceed).unwrap());
     drop(watcher);
     assert!(!fixture.budget.is_pressed(), "nobody looks any more");
     assert!(!fixture.looks());

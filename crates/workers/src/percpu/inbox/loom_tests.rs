@@ -3,8 +3,8 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{Inbox, Refused, Taken};
-use crate::event::Event;
+use super::{Inbox, PushError, TakeResult};
+use crate::wake_event::WakeEvent;
 
 /// An item whose content loom watches: reading it without having seen the push is a race, and
 /// dropping it twice or never shows in `alive`.
@@ -53,14 +53,14 @@ fn opened() -> Arc<Inbox<Item>> {
     inbox
 }
 
-fn values(batch: super::Batch<Item>) -> Vec<usize> {
+fn values(batch: super::ItemBatch<Item>) -> Vec<usize> {
     batch.map(|item| item.read()).collect()
 }
 
 fn take_all(inbox: &Inbox<Item>) -> Vec<usize> {
     match inbox.take() {
-        Taken::Items(batch) => values(batch),
-        Taken::Nothing | Taken::Closed => Vec::new(),
+        TakeResult::Items(batch) => values(batch),
+        TakeResult::Nothing | TakeResult::Closed => Vec::new(),
     }
 }
 
@@ -115,7 +115,7 @@ fn a_push_against_closing_is_either_drained_or_given_back() {
             loom::thread::spawn(move || {
                 [1, 2].map(|value| match inbox.push(Item::new(value, &alive)) {
                     Ok(()) => 0,
-                    Err(Refused::Closed(item) | Refused::Full(item)) => item.read(),
+                    Err(PushError::Closed(item) | PushError::Full(item)) => item.read(),
                 })
             })
         };
@@ -126,7 +126,7 @@ fn a_push_against_closing_is_either_drained_or_given_back() {
         let mut seen = values(inbox.close());
         seen.extend(pusher.join().unwrap().into_iter().filter(|&value| value != 0));
         seen.extend(taker.join().unwrap());
-        assert!(matches!(inbox.take(), Taken::Closed), "a take never opens what was closed");
+        assert!(matches!(inbox.take(), TakeResult::Closed), "a take never opens what was closed");
         seen.sort_unstable();
         assert_eq!(seen, [1, 2]);
         assert_eq!(alive.load(Ordering::Relaxed), 0);
@@ -169,22 +169,22 @@ fn only_one_of_two_openers_wins() {
 }
 
 /// The worker's loop without what it runs: returns what it saw before it found the inbox closed.
-fn serve(inbox: &Inbox<Item>, event: &Event) -> Vec<usize> {
+fn serve(inbox: &Inbox<Item>, event: &WakeEvent) -> Vec<usize> {
     let mut seen = Vec::new();
     loop {
         match inbox.take() {
-            Taken::Items(batch) => {
+            TakeResult::Items(batch) => {
                 seen.extend(values(batch));
                 continue;
             }
-            Taken::Closed => return seen,
-            Taken::Nothing => {}
+            TakeResult::Closed => return seen,
+            TakeResult::Nothing => {}
         }
         event.clear();
         match inbox.take() {
-            Taken::Items(batch) => seen.extend(values(batch)),
-            Taken::Closed => return seen,
-            Taken::Nothing => {
+            TakeResult::Items(batch) => seen.extend(values(batch)),
+            TakeResult::Closed => return seen,
+            TakeResult::Nothing => {
                 let _: bool = event.wait();
             }
         }
@@ -196,7 +196,7 @@ fn a_worker_that_goes_to_sleep_misses_no_push_and_no_closing() {
     model(|| {
         let alive = Arc::new(AtomicUsize::new(0));
         let inbox = opened();
-        let event = Arc::new(Event::new());
+        let event = Arc::new(WakeEvent::new());
         let worker = {
             let (inbox, event) = (Arc::clone(&inbox), Arc::clone(&event));
             loom::thread::spawn(move || serve(&inbox, &event))

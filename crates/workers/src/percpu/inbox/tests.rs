@@ -4,12 +4,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::{ITEMS_MAX, Inbox, Refused, Taken};
+use super::{ITEMS_MAX, Inbox, PushError, TakeResult};
 
 fn taken<T>(inbox: &Inbox<T>) -> Vec<T> {
     match inbox.take() {
-        Taken::Items(batch) => batch.collect(),
-        Taken::Nothing | Taken::Closed => Vec::new(),
+        TakeResult::Items(batch) => batch.collect(),
+        TakeResult::Nothing | TakeResult::Closed => Vec::new(),
     }
 }
 
@@ -21,14 +21,14 @@ fn items_come_out_in_the_order_they_went_in() {
         inbox.push(item).unwrap();
     }
     assert_eq!(taken(&inbox), (0..10).collect::<Vec<_>>());
-    assert!(matches!(inbox.take(), Taken::Nothing));
+    assert!(matches!(inbox.take(), TakeResult::Nothing));
 }
 
 #[test]
 fn a_closed_inbox_gives_the_item_back() {
     let inbox = Inbox::new();
-    assert_eq!(inbox.push(7), Err(Refused::Closed(7)));
-    assert!(matches!(inbox.take(), Taken::Closed));
+    assert_eq!(inbox.push(7), Err(PushError::Closed(7)));
+    assert!(matches!(inbox.take(), TakeResult::Closed));
     assert!(inbox.open());
     assert!(!inbox.open(), "only one opens");
     assert_eq!(inbox.push(7), Ok(()));
@@ -41,7 +41,7 @@ fn a_full_inbox_gives_the_item_back_until_it_is_taken() {
     for item in 0..ITEMS_MAX {
         inbox.push(item).unwrap();
     }
-    assert_eq!(inbox.push(9999), Err(Refused::Full(9999)));
+    assert_eq!(inbox.push(9999), Err(PushError::Full(9999)));
     assert_eq!(taken(&inbox).len(), ITEMS_MAX);
     assert_eq!(inbox.push(1), Ok(()));
 }
@@ -57,7 +57,7 @@ fn closing_returns_what_was_queued_and_opening_starts_empty() {
     assert_eq!(left.collect::<Vec<_>>(), ["one", "two"]);
     assert_eq!(inbox.close().len(), 0);
     assert!(inbox.open());
-    assert!(matches!(inbox.take(), Taken::Nothing));
+    assert!(matches!(inbox.take(), TakeResult::Nothing));
     for _ in 0..ITEMS_MAX {
         inbox.push("again").unwrap();
     }
@@ -71,7 +71,7 @@ fn what_is_left_is_dropped_once_with_its_owner() {
     for _ in 0..5 {
         inbox.push(Arc::clone(&shared)).unwrap();
     }
-    let Taken::Items(mut batch) = inbox.take() else { panic!("five are there") };
+    let TakeResult::Items(mut batch) = inbox.take() else { panic!("five are there") };
     drop(batch.next());
     inbox.push(Arc::clone(&shared)).unwrap();
     assert_eq!(Arc::strong_count(&shared), 6);
@@ -96,7 +96,7 @@ fn nothing_is_lost_or_doubled_while_the_door_opens_and_closes() {
                 scope.spawn(move || {
                     for item in pusher * ITEMS..(pusher + 1) * ITEMS {
                         let mut item = item;
-                        while let Err(Refused::Closed(back) | Refused::Full(back)) =
+                        while let Err(PushError::Closed(back) | PushError::Full(back)) =
                             inbox.push(item)
                         {
                             item = back;

@@ -11,15 +11,15 @@ use rustix::fs::{CWD, FileType, Mode};
 use tempfile::TempDir;
 
 use super::*;
-use crate::tree::{Kind, Node};
-use crate::{Error, ErrorKind, NoWatch};
+use crate::tree::{Node, NodeKind};
+use crate::{Error, ErrorKind, NoopObserver};
 
 /// A folder to import.
-struct Bed {
+struct SourceFixture {
     folder: TempDir,
 }
 
-impl Bed {
+impl SourceFixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("source")).unwrap();
@@ -49,7 +49,7 @@ impl Bed {
     }
 
     fn import(&self, options: &DirectoryOptions) -> Result<Tree> {
-        from_directory(&self.at(""), options, &NoWatch)
+        from_directory(&self.at(""), options, &NoopObserver)
     }
 
     fn tree(&self) -> Tree {
@@ -79,19 +79,19 @@ fn node<'a>(tree: &'a Tree, path: &str) -> &'a Node {
 fn read(node: &Node) -> Vec<u8> {
     let content = node.content().unwrap();
     let mut buffer = vec![0; usize::try_from(content.bytes()).unwrap()];
-    let mut reader = content.store().open().unwrap();
+    let mut reader = content.source().open().unwrap();
     reader.read_exact_at(0, &mut buffer).unwrap();
     reader.check_unchanged().unwrap();
     buffer
 }
 
 /// Collects warnings, and does something each time when the walk asks whether to stop.
-struct Meddler<F> {
+struct InterferingObserver<F> {
     action: Mutex<F>,
     warnings: Mutex<Vec<String>>,
 }
 
-impl<F: FnMut() -> bool + Send> Meddler<F> {
+impl<F: FnMut() -> bool + Send> InterferingObserver<F> {
     fn new(action: F) -> Self {
         Self { action: Mutex::new(action), warnings: Mutex::new(Vec::new()) }
     }
@@ -101,7 +101,7 @@ impl<F: FnMut() -> bool + Send> Meddler<F> {
     }
 }
 
-impl<F: FnMut() -> bool + Send> Watch for Meddler<F> {
+impl<F: FnMut() -> bool + Send> BuildObserver for InterferingObserver<F> {
     fn should_stop(&self) -> bool {
         (self.action.lock().unwrap())()
     }

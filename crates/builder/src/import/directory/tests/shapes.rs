@@ -8,51 +8,53 @@ use rustix::fs::{AtFlags, OFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
 use super::*;
-use crate::import::adjust::{Adjustments, Exclusions, ORIGIN_XATTR, Overlay, Owners, XattrChoice};
+use crate::import::adjust::{
+    Adjustments, ExcludePatterns, ORIGIN_XATTR, OverlayPolicy, OwnerOverrides, XattrFilter,
+};
 
 #[test]
 fn files_directories_and_symlinks_come_with_their_content() {
-    let bed = Bed::new();
-    bed.write("b/c/file", b"content");
-    bed.write("a", b"");
-    symlink("b/c", bed.at("link")).unwrap();
-    symlink("nowhere", bed.at("dangling")).unwrap();
-    let tree = bed.tree();
+    let fixture = SourceFixture::new();
+    fixture.write("b/c/file", b"content");
+    fixture.write("a", b"");
+    symlink("b/c", fixture.at("link")).unwrap();
+    symlink("nowhere", fixture.at("dangling")).unwrap();
+    let tree = fixture.tree();
     let expected: [&[u8]; 6] = [b"a", b"b", b"b/c", b"b/c/file", b"dangling", b"link"];
     assert_eq!(paths(&tree), expected);
     assert_eq!(read(node(&tree, "b/c/file")), b"content");
     assert_eq!(read(node(&tree, "a")), b"");
-    let Kind::Symlink(target) = &node(&tree, "link").kind else { panic!() };
+    let NodeKind::Symlink(target) = &node(&tree, "link").kind else { panic!() };
     assert_eq!(&**target, b"b/c");
     assert_eq!(tree.len(), 7);
 }
 
 #[test]
 fn an_empty_directory_is_a_tree_of_its_root() {
-    let bed = Bed::new();
-    std::fs::set_permissions(bed.at(""), PermissionsExt::from_mode(0o2751)).unwrap();
-    let tree = bed.tree();
+    let fixture = SourceFixture::new();
+    std::fs::set_permissions(fixture.at(""), PermissionsExt::from_mode(0o2751)).unwrap();
+    let tree = fixture.tree();
     assert_eq!(tree.len(), 1);
     assert_eq!(tree.node(Tree::ROOT).metadata.permissions, 0o2751);
 }
 
 #[test]
 fn a_symlink_to_the_source_is_followed() {
-    let bed = Bed::new();
-    bed.write("file", b"1");
-    let link = bed.folder.path().join("link");
+    let fixture = SourceFixture::new();
+    fixture.write("file", b"1");
+    let link = fixture.folder.path().join("link");
     symlink("source", &link).unwrap();
-    let tree = from_directory(&link, &DirectoryOptions::default(), &NoWatch).unwrap();
+    let tree = from_directory(&link, &DirectoryOptions::default(), &NoopObserver).unwrap();
     assert_eq!(read(node(&tree, "file")), b"1");
 }
 
 #[test]
 fn a_source_that_is_no_directory_is_refused_by_its_path() {
-    let bed = Bed::new();
-    bed.write("file", b"1");
+    let fixture = SourceFixture::new();
+    fixture.write("file", b"1");
     for name in ["file", "missing"] {
-        let path = bed.at(name);
-        let error = from_directory(&path, &DirectoryOptions::default(), &NoWatch).unwrap_err();
+        let path = fixture.at(name);
+        let error = from_directory(&path, &DirectoryOptions::default(), &NoopObserver).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Input { .. }), "{error}");
         assert_eq!(error.path(), path);
     }
@@ -60,33 +62,33 @@ fn a_source_that_is_no_directory_is_refused_by_its_path() {
 
 #[test]
 fn fifos_and_sockets_and_devices_keep_their_numbers() {
-    let bed = Bed::new();
-    assert!(bed.make("fifo", FileType::Fifo, (0, 0)));
-    assert!(bed.make("socket", FileType::Socket, (0, 0)));
-    let may_make_devices = bed.make("char", FileType::CharacterDevice, (0xfff, 0xf_ffff))
-        && bed.make("block", FileType::BlockDevice, (8, 259));
-    let tree = bed.tree();
-    assert!(matches!(node(&tree, "fifo").kind, Kind::Fifo));
-    assert!(matches!(node(&tree, "socket").kind, Kind::Socket));
+    let fixture = SourceFixture::new();
+    assert!(fixture.make("fifo", FileType::Fifo, (0, 0)));
+    assert!(fixture.make("socket", FileType::Socket, (0, 0)));
+    let may_make_devices = fixture.make("char", FileType::CharacterDevice, (0xfff, 0xf_ffff))
+        && fixture.make("block", FileType::BlockDevice, (8, 259));
+    let tree = fixture.tree();
+    assert!(matches!(node(&tree, "fifo").kind, NodeKind::Fifo));
+    assert!(matches!(node(&tree, "socket").kind, NodeKind::Socket));
     if !may_make_devices {
         println!("skipped: only root makes devices");
         return;
     }
-    let Kind::CharacterDevice { major, minor } = node(&tree, "char").kind else { panic!() };
+    let NodeKind::CharacterDevice { major, minor } = node(&tree, "char").kind else { panic!() };
     assert_eq!((major, minor), (0xfff, 0xf_ffff));
-    let Kind::BlockDevice { major, minor } = node(&tree, "block").kind else { panic!() };
+    let NodeKind::BlockDevice { major, minor } = node(&tree, "block").kind else { panic!() };
     assert_eq!((major, minor), (8, 259));
 }
 
 #[test]
 fn names_are_any_bytes() {
-    let bed = Bed::new();
+    let fixture = SourceFixture::new();
     let long = [b'n'; 255];
     let names: [&[u8]; 7] = [b"\x01", b" ", b"\n", b"-", b"\xc3\xa9", b"\xff\xfe", &long];
     for name in names {
-        bed.write(OsStr::from_bytes(name), name);
+        fixture.write(OsStr::from_bytes(name), name);
     }
-    let tree = bed.tree();
+    let tree = fixture.tree();
     let mut sorted = names.to_vec();
     sorted.sort_unstable();
     assert_eq!(paths(&tree), sorted);
@@ -99,11 +101,11 @@ fn names_are_any_bytes() {
 #[test]
 fn inodes_are_numbered_by_name_and_not_by_the_order_of_the_listing() {
     let numbers = |names: &[&str]| {
-        let bed = Bed::new();
+        let fixture = SourceFixture::new();
         for name in names {
-            bed.write(name, b"1");
+            fixture.write(name, b"1");
         }
-        let tree = bed.tree();
+        let tree = fixture.tree();
         let mut numbers = Vec::new();
         tree.walk(|path, id| {
             numbers.push((path.to_vec(), id.index()));
@@ -119,24 +121,24 @@ fn inodes_are_numbered_by_name_and_not_by_the_order_of_the_listing() {
 
 #[test]
 fn permissions_and_times_are_kept_to_the_bit_and_the_nanosecond() {
-    let bed = Bed::new();
+    let fixture = SourceFixture::new();
     for (name, permissions, seconds, nanoseconds) in [
         ("old", 0o4711, -2_147_483_648, 1),
         ("before", 0o1777, -1, 999_999_999),
         ("epoch", 0o000, 0, 0),
         ("far", 0o2640, 8_589_934_592, 123_456_789),
     ] {
-        bed.write(name, b"1");
-        std::fs::set_permissions(bed.at(name), PermissionsExt::from_mode(permissions)).unwrap();
+        fixture.write(name, b"1");
+        std::fs::set_permissions(fixture.at(name), PermissionsExt::from_mode(permissions)).unwrap();
         let time = Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
         let times = Timestamps { last_access: time, last_modification: time };
-        rustix::fs::utimensat(CWD, bed.at(name), &times, AtFlags::empty()).unwrap();
-        let tree = bed.tree();
+        rustix::fs::utimensat(CWD, fixture.at(name), &times, AtFlags::empty()).unwrap();
+        let tree = fixture.tree();
         let found = &node(&tree, name).metadata;
         // What the file system stored: not all keep such times.
         let stored = rustix::fs::statx(
             CWD,
-            bed.at(name),
+            fixture.at(name),
             AtFlags::empty(),
             rustix::fs::StatxFlags::BASIC_STATS,
         )
@@ -152,20 +154,25 @@ fn permissions_and_times_are_kept_to_the_bit_and_the_nanosecond() {
 
 #[test]
 fn owners_are_kept_by_root() {
-    let bed = Bed::new();
-    bed.write("file", b"1");
-    symlink("file", bed.at("link")).unwrap();
+    let fixture = SourceFixture::new();
+    fixture.write("file", b"1");
+    symlink("file", fixture.at("link")).unwrap();
     let uid = rustix::fs::Uid::from_raw(4_294_967_294);
     let gid = rustix::fs::Gid::from_raw(65_536);
     for name in ["file", "link"] {
-        let changed =
-            rustix::fs::chownat(CWD, bed.at(name), Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW);
+        let changed = rustix::fs::chownat(
+            CWD,
+            fixture.at(name),
+            Some(uid),
+            Some(gid),
+            AtFlags::SYMLINK_NOFOLLOW,
+        );
         if changed.is_err() {
             println!("skipped: only root gives files away");
             return;
         }
     }
-    let tree = bed.tree();
+    let tree = fixture.tree();
     for name in ["file", "link"] {
         let found = &node(&tree, name).metadata;
         assert_eq!((found.uid, found.gid), (4_294_967_294, 65_536), "{name}");
@@ -173,8 +180,8 @@ fn owners_are_kept_by_root() {
 }
 
 /// Sets an xattr; `false` if the file system or the user may not have it.
-fn set_xattr(bed: &Bed, name: &str, xattr: &str, value: &[u8]) -> bool {
-    match rustix::fs::lsetxattr(bed.at(name), xattr, value, XattrFlags::empty()) {
+fn set_xattr(fixture: &SourceFixture, name: &str, xattr: &str, value: &[u8]) -> bool {
+    match rustix::fs::lsetxattr(fixture.at(name), xattr, value, XattrFlags::empty()) {
         Ok(()) => true,
         Err(Errno::PERM | Errno::OPNOTSUPP) => false,
         Err(errno) => panic!("{name} {xattr}: {errno}"),
@@ -183,17 +190,17 @@ fn set_xattr(bed: &Bed, name: &str, xattr: &str, value: &[u8]) -> bool {
 
 #[test]
 fn xattrs_of_files_and_directories_are_read_and_chosen() {
-    let bed = Bed::new();
-    bed.write("dir/file", b"1");
+    let fixture = SourceFixture::new();
+    fixture.write("dir/file", b"1");
     let long = vec![b'v'; 3000];
     for name in ["", "dir", "dir/file"] {
-        if !set_xattr(&bed, name, "user.empty", b"") {
+        if !set_xattr(&fixture, name, "user.empty", b"") {
             println!("skipped: no user xattrs here");
             return;
         }
-        assert!(set_xattr(&bed, name, "user.long", &long));
+        assert!(set_xattr(&fixture, name, "user.long", &long));
     }
-    let tree = bed.tree();
+    let tree = fixture.tree();
     for name in ["", "dir", "dir/file"] {
         let xattrs = &node(&tree, name).metadata.xattrs;
         assert_eq!(xattrs.get(b"user.empty".as_slice()).map(|value| value.len()), Some(0));
@@ -201,21 +208,21 @@ fn xattrs_of_files_and_directories_are_read_and_chosen() {
     }
     let chosen = |xattrs| {
         let adjustments = Adjustments { xattrs, ..Adjustments::default() };
-        let tree = bed.import(&DirectoryOptions { adjustments, ..Default::default() }).unwrap();
+        let tree = fixture.import(&DirectoryOptions { adjustments, ..Default::default() }).unwrap();
         node(&tree, "dir/file").metadata.xattrs.keys().cloned().collect::<Vec<_>>()
     };
-    assert!(chosen(XattrChoice::None).is_empty());
-    let named = XattrChoice::Named { include: Vec::new(), exclude: vec![b"user.l*".to_vec()] };
+    assert!(chosen(XattrFilter::None).is_empty());
+    let named = XattrFilter::Named { include: Vec::new(), exclude: vec![b"user.l*".to_vec()] };
     assert_eq!(chosen(named), [Box::from(b"user.empty".as_slice())]);
 }
 
 #[test]
 fn xattrs_of_symlinks_and_special_files_and_acls_and_capabilities_are_read_by_root() {
-    let bed = Bed::new();
-    bed.write("file", b"1");
-    std::fs::create_dir(bed.at("dir")).unwrap();
-    symlink("dir", bed.at("link")).unwrap();
-    assert!(bed.make("fifo", FileType::Fifo, (0, 0)));
+    let fixture = SourceFixture::new();
+    fixture.write("file", b"1");
+    std::fs::create_dir(fixture.at("dir")).unwrap();
+    symlink("dir", fixture.at("link")).unwrap();
+    assert!(fixture.make("fifo", FileType::Fifo, (0, 0)));
     // Version 2 of the Linux form: owner, user 5, group, mask, others.
     let acl =
         b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\x04\0\x05\0\0\0\x04\0\x04\0\xff\xff\xff\xff\
@@ -229,11 +236,11 @@ fn xattrs_of_symlinks_and_special_files_and_acls_and_capabilities_are_read_by_ro
         ("fifo", "trusted.fifo", b"f"),
     ];
     for (name, xattr, value) in wanted {
-        if !set_xattr(&bed, name, xattr, value) {
+        if !set_xattr(&fixture, name, xattr, value) {
             println!("skipped: {xattr} cannot be set here");
             continue;
         }
-        let tree = bed.tree();
+        let tree = fixture.tree();
         let found = node(&tree, name).metadata.xattrs.get(xattr.as_bytes()).cloned();
         assert_eq!(found.as_deref(), Some(value), "{name} {xattr}");
     }
@@ -241,32 +248,32 @@ fn xattrs_of_symlinks_and_special_files_and_acls_and_capabilities_are_read_by_ro
 
 #[test]
 fn hard_links_are_one_inode_unless_separated() {
-    let bed = Bed::new();
-    bed.write("a/file", b"1");
-    std::fs::create_dir(bed.at("b")).unwrap();
-    std::fs::hard_link(bed.at("a/file"), bed.at("b/file")).unwrap();
-    symlink("x", bed.at("a/link")).unwrap();
-    std::fs::hard_link(bed.at("a/link"), bed.at("b/link")).unwrap();
-    let tree = bed.tree();
+    let fixture = SourceFixture::new();
+    fixture.write("a/file", b"1");
+    std::fs::create_dir(fixture.at("b")).unwrap();
+    std::fs::hard_link(fixture.at("a/file"), fixture.at("b/file")).unwrap();
+    symlink("x", fixture.at("a/link")).unwrap();
+    std::fs::hard_link(fixture.at("a/link"), fixture.at("b/link")).unwrap();
+    let tree = fixture.tree();
     assert_eq!(tree.len(), 5);
     for name in ["file", "link"] {
         let one = node(&tree, &format!("a/{name}"));
         assert!(std::ptr::eq(one, node(&tree, &format!("b/{name}"))));
     }
-    let options = DirectoryOptions { hard_links: HardLinks::Separate, ..Default::default() };
-    let tree = bed.import(&options).unwrap();
+    let options = DirectoryOptions { hard_links: HardLinkPolicy::Separate, ..Default::default() };
+    let tree = fixture.import(&options).unwrap();
     assert_eq!(tree.len(), 7);
     assert_eq!(read(node(&tree, "b/file")), b"1");
 }
 
 #[test]
 fn excluded_paths_are_left_out_with_all_below_them() {
-    let bed = Bed::new();
+    let fixture = SourceFixture::new();
     for name in ["keep/a.o", "keep/b", "drop/c", "keep/drop/d", "x.o"] {
-        bed.write(name, b"1");
+        fixture.write(name, b"1");
     }
-    let exclusions = Exclusions::new(["drop"], [r"\.o$"]).unwrap();
-    let tree = bed.import(&DirectoryOptions { exclusions, ..Default::default() }).unwrap();
+    let exclusions = ExcludePatterns::new(["drop"], [r"\.o$"]).unwrap();
+    let tree = fixture.import(&DirectoryOptions { exclusions, ..Default::default() }).unwrap();
     let expected: [&[u8]; 4] = [b"keep", b"keep/b", b"keep/drop", b"keep/drop/d"];
     assert_eq!(paths(&tree), expected);
     assert_eq!(tree.len(), 5);
@@ -274,13 +281,13 @@ fn excluded_paths_are_left_out_with_all_below_them() {
 
 #[test]
 fn adjustments_are_applied_once() {
-    let bed = Bed::new();
-    bed.write("dir/file", b"1");
-    let may_make_devices = bed.make("dir/gone", FileType::CharacterDevice, (0, 0));
-    let owners = Owners { uid_offset: 7, ..Owners::all_root() };
-    let overlay = Overlay::MarkOrigins;
+    let fixture = SourceFixture::new();
+    fixture.write("dir/file", b"1");
+    let may_make_devices = fixture.make("dir/gone", FileType::CharacterDevice, (0, 0));
+    let owners = OwnerOverrides { uid_offset: 7, ..OwnerOverrides::all_root() };
+    let overlay = OverlayPolicy::MarkOrigins;
     let adjustments = Adjustments { owners, overlay, ..Adjustments::default() };
-    let tree = bed.import(&DirectoryOptions { adjustments, ..Default::default() }).unwrap();
+    let tree = fixture.import(&DirectoryOptions { adjustments, ..Default::default() }).unwrap();
     assert_eq!(node(&tree, "dir/file").metadata.uid, 7);
     let has_origin = node(&tree, "dir").metadata.xattrs.contains_key(ORIGIN_XATTR);
     assert_eq!(has_origin, may_make_devices);
@@ -289,20 +296,20 @@ fn adjustments_are_applied_once() {
 #[test]
 fn a_tree_of_five_thousand_levels_is_walked_and_read() {
     const LEVELS: usize = 5_000;
-    let bed = Bed::new();
+    let fixture = SourceFixture::new();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-    let mut fd = rustix::fs::open(bed.at(""), flags, Mode::empty()).unwrap();
+    let mut fd = rustix::fs::open(fixture.at(""), flags, Mode::empty()).unwrap();
     for _ in 0..LEVELS {
         rustix::fs::mkdirat(&fd, "d", Mode::from_raw_mode(0o755)).unwrap();
         fd = rustix::fs::openat(&fd, "d", flags, Mode::empty()).unwrap();
     }
     let file = rustix::fs::openat(&fd, "f", OFlags::WRONLY | OFlags::CREATE, Mode::RUSR).unwrap();
     rustix::io::write(&file, b"deep").unwrap();
-    let tree = bed.tree();
+    let tree = fixture.tree();
     assert_eq!(tree.len(), LEVELS + 2);
     let (_, file) = tree.nodes().find(|(_, node)| node.content().is_some()).unwrap();
     assert_eq!(read(file), b"deep");
-    let name = file.content().unwrap().store().name();
+    let name = file.content().unwrap().source().name();
     assert_eq!(name.split('/').filter(|part| *part == "d").count(), LEVELS);
     // From below: what removes temporary folders holds a descriptor for each level.
     rustix::fs::unlinkat(&fd, "f", AtFlags::empty()).unwrap();
@@ -315,8 +322,8 @@ fn a_tree_of_five_thousand_levels_is_walked_and_read() {
 #[test]
 fn a_deep_tree_with_branches_holds_few_directories_open() {
     const LEVELS: usize = 200;
-    let bed = Bed::new();
-    let mut path = bed.at("");
+    let fixture = SourceFixture::new();
+    let mut path = fixture.at("");
     for _ in 0..LEVELS {
         path.push("a");
         std::fs::create_dir(&path).unwrap();
@@ -324,8 +331,8 @@ fn a_deep_tree_with_branches_holds_few_directories_open() {
         std::fs::write(path.with_file_name("b").join("file"), b"1").unwrap();
     }
     let mut most_open = 0;
-    let source = bed.at("");
-    let watch = Meddler::new(|| {
+    let source = fixture.at("");
+    let observer = InterferingObserver::new(|| {
         let open = std::fs::read_dir("/proc/self/fd").unwrap();
         let of_source = open.filter(|entry| {
             let target = std::fs::read_link(entry.as_ref().unwrap().path());
@@ -334,10 +341,10 @@ fn a_deep_tree_with_branches_holds_few_directories_open() {
         most_open = most_open.max(of_source.count());
         false
     });
-    let tree = from_directory(&bed.at(""), &DirectoryOptions::default(), &watch).unwrap();
+    let tree = from_directory(&fixture.at(""), &DirectoryOptions::default(), &observer).unwrap();
     assert_eq!(tree.len(), 1 + 3 * LEVELS);
     let files = tree.nodes().filter(|(_, node)| node.content().is_some());
     assert_eq!(files.map(|(_, node)| read(node)).filter(|content| content == b"1").count(), LEVELS);
-    drop(watch);
+    drop(observer);
     assert!((60..=70).contains(&most_open), "{most_open}");
 }

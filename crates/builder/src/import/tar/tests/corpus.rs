@@ -1,56 +1,56 @@
 //! Attacks that archives are known for, one a row: what each comes to, in words or as a tree.
 
-use super::super::{TarOptions, Whiteouts};
-use super::{Block, Crafted, import, listing};
+use super::super::{TarImportOptions, WhiteoutPolicy};
+use super::{ArchiveBuilder, TestHeader, import, listing};
 use crate::ErrorKind;
 
 /// What an attack comes to.
-enum Outcome {
+enum ExpectedImport {
     /// The message behind `a.tar: byte `.
     Refused(&'static str),
     /// The names in the tree without the root, up to the time.
     Harmless(&'static [&'static str]),
 }
 
-use Outcome::{Harmless, Refused};
+use ExpectedImport::{Harmless, Refused};
 
-struct Attack {
+struct HostileArchive {
     name: &'static str,
-    archive: Crafted,
-    whiteouts: Whiteouts,
-    outcome: Outcome,
+    archive: ArchiveBuilder,
+    whiteouts: WhiteoutPolicy,
+    outcome: ExpectedImport,
 }
 
-fn attack(name: &'static str, archive: Crafted, outcome: Outcome) -> Attack {
-    Attack { name, archive, whiteouts: Whiteouts::Keep, outcome }
+fn attack(name: &'static str, archive: ArchiveBuilder, outcome: ExpectedImport) -> HostileArchive {
+    HostileArchive { name, archive, whiteouts: WhiteoutPolicy::Keep, outcome }
 }
 
 fn by_whiteout(
     name: &'static str,
-    archive: Crafted,
-    whiteouts: Whiteouts,
-    outcome: Outcome,
-) -> Attack {
-    Attack { name, archive, whiteouts, outcome }
+    archive: ArchiveBuilder,
+    whiteouts: WhiteoutPolicy,
+    outcome: ExpectedImport,
+) -> HostileArchive {
+    HostileArchive { name, archive, whiteouts, outcome }
 }
 
 /// A file whose header has this in its field for the size, and one block of contents.
-fn sized(size: &[u8; 12]) -> Crafted {
-    let mut block = Block::new(b'0', b"f", 0);
+fn sized(size: &[u8; 12]) -> ArchiveBuilder {
+    let mut block = TestHeader::new(b'0', b"f", 0);
     block.set(124, size);
-    Crafted::new().block(&block).raw(&[0; 512])
+    ArchiveBuilder::new().block(&block).raw(&[0; 512])
 }
 
 /// An extension of this kind whose body begins so and has this many bytes.
-fn extension(kind: u8, body: &[u8], bytes: usize) -> Crafted {
+fn extension(kind: u8, body: &[u8], bytes: usize) -> ArchiveBuilder {
     let mut whole = body.to_vec();
     whole.resize(bytes, 0);
-    Crafted::new().entry(kind, "././@LongLink", &whole)
+    ArchiveBuilder::new().entry(kind, "././@LongLink", &whole)
 }
 
 /// Names that lead where the archive must not write.
-fn ways_out() -> Vec<Attack> {
-    let new = Crafted::new;
+fn ways_out() -> Vec<HostileArchive> {
+    let new = ArchiveBuilder::new;
     vec![
         attack(
             "an absolute path",
@@ -85,8 +85,8 @@ fn ways_out() -> Vec<Attack> {
 }
 
 /// Links to where nothing is, or in a circle.
-fn links() -> Vec<Attack> {
-    let new = Crafted::new;
+fn links() -> Vec<HostileArchive> {
+    let new = ArchiveBuilder::new;
     vec![
         attack(
             "a hard link through a symlink",
@@ -136,17 +136,19 @@ fn links() -> Vec<Attack> {
 }
 
 /// Names and records that are too long, or never end.
-fn endless_names() -> Vec<Attack> {
-    let many = (0..3000).fold(Crafted::new(), |archive, _| archive.entry(b'L', "L", b"a"));
+fn endless_names() -> Vec<HostileArchive> {
+    let many = (0..3000).fold(ArchiveBuilder::new(), |archive, _| archive.entry(b'L', "L", b"a"));
     vec![
         attack(
             "a name of GNU of 8 GiB",
-            Crafted::new().block(&Block::gnu(b'L', b"L", (8 << 30) - 1)).raw(&[b'a'; 4096]),
+            ArchiveBuilder::new()
+                .block(&TestHeader::gnu(b'L', b"L", (8 << 30) - 1))
+                .raw(&[b'a'; 4096]),
             Refused("0: an extended header of 8589934591 bytes, more than 1048576"),
         ),
         attack(
             "a name of GNU that the archive ends in",
-            Crafted::new().block(&Block::gnu(b'L', b"L", 1 << 20)).raw(&[b'a'; 4096]),
+            ArchiveBuilder::new().block(&TestHeader::gnu(b'L', b"L", 1 << 20)).raw(&[b'a'; 4096]),
             Refused("5632: the archive ends inside an extended header"),
         ),
         attack(
@@ -193,15 +195,17 @@ fn endless_names() -> Vec<Attack> {
         ),
         attack(
             "a global header that gives all files one xattr",
-            Crafted::new().records(b'g', &[("SCHILY.xattr.user.a", &[b'x'; 60_000])]).file("f", ""),
+            ArchiveBuilder::new()
+                .records(b'g', &[("SCHILY.xattr.user.a", &[b'x'; 60_000])])
+                .file("f", ""),
             Refused("0: a global header sets SCHILY.xattr.user.a"),
         ),
     ]
 }
 
 /// Numbers that are negative, too large, or not borne out.
-fn wrong_numbers() -> Vec<Attack> {
-    let mut label = Block::new(b'V', b"label", 0);
+fn wrong_numbers() -> Vec<HostileArchive> {
+    let mut label = TestHeader::new(b'V', b"label", 0);
     label.set(124, &[0xFF; 12]);
     vec![
         attack(
@@ -231,38 +235,42 @@ fn wrong_numbers() -> Vec<Attack> {
         ),
         attack(
             "a label of a size below zero",
-            Crafted::new().block(&label).file("f", ""),
+            ArchiveBuilder::new().block(&label).file("f", ""),
             Refused("0: a label has no valid size"),
         ),
         attack(
             "a PAX time beyond 64 bits",
-            Crafted::new().pax(&[("mtime", b"9223372036854775808")]).file("f", ""),
+            ArchiveBuilder::new().pax(&[("mtime", b"9223372036854775808")]).file("f", ""),
             Refused("0: the record mtime: \"9223372036854775808\" is no number, or too large"),
         ),
         attack(
             "an owner below zero in a PAX record",
-            Crafted::new().pax(&[("uid", b"-1")]).file("f", ""),
+            ArchiveBuilder::new().pax(&[("uid", b"-1")]).file("f", ""),
             Refused("1024: \"f\" has -1 as its owner or group"),
         ),
     ]
 }
 
 /// Maps of sparse files that contradict themselves or the archive.
-fn sparse_maps() -> Vec<Attack> {
+fn sparse_maps() -> Vec<HostileArchive> {
     let sparse = |map: &[u8], size: &[u8]| {
-        Crafted::new().pax(&[("GNU.sparse.size", size), ("GNU.sparse.map", map)])
+        ArchiveBuilder::new().pax(&[("GNU.sparse.size", size), ("GNU.sparse.map", map)])
     };
     let before_data = |map: &[u8]| {
         let records: [(&str, &[u8]); 2] =
             [("GNU.sparse.major", b"1"), ("GNU.sparse.realsize", b"9")];
-        Crafted::new().pax(&records).entry(b'0', "f", &[map, &[0; 512][map.len()..]].concat())
+        ArchiveBuilder::new().pax(&records).entry(
+            b'0',
+            "f",
+            &[map, &[0; 512][map.len()..]].concat(),
+        )
     };
-    let mut goes_on = Block::gnu(b'S', b"f", 0);
+    let mut goes_on = TestHeader::gnu(b'S', b"f", 0);
     goes_on.set(482, b"\x01").set(483, b"00000001000\0");
     let mut again = [0; 512];
     again[504] = 1;
     let of_nothing =
-        (0..100).fold(Crafted::new().block(&goes_on), |archive, _| archive.raw(&again));
+        (0..100).fold(ArchiveBuilder::new().block(&goes_on), |archive, _| archive.raw(&again));
     vec![
         attack(
             "a sparse map whose parts come backwards",
@@ -290,11 +298,11 @@ fn sparse_maps() -> Vec<Attack> {
 }
 
 /// Headers that are damaged, and archives that are cut.
-fn damage() -> Vec<Attack> {
+fn damage() -> Vec<HostileArchive> {
     let unsealed = |at: usize, bytes: &[u8]| {
-        let mut block = Block::new(b'0', b"f", 0).sealed();
+        let mut block = TestHeader::new(b'0', b"f", 0).sealed();
         block[at..at + bytes.len()].copy_from_slice(bytes);
-        Crafted::new().file("first", "").raw(&block)
+        ArchiveBuilder::new().file("first", "").raw(&block)
     };
     vec![
         attack(
@@ -314,7 +322,7 @@ fn damage() -> Vec<Attack> {
         ),
         attack(
             "a device without numbers that Linux takes",
-            Crafted::new()
+            ArchiveBuilder::new()
                 .pax(&[("SCHILY.devmajor", b"4096"), ("SCHILY.devminor", b"0")])
                 .entry(b'3', "d", b""),
             Refused("1024: \"d\" is a device with numbers that are out of range"),
@@ -323,9 +331,9 @@ fn damage() -> Vec<Attack> {
 }
 
 /// Names by which a layer takes away what is not its own.
-fn whiteouts() -> Vec<Attack> {
-    use Whiteouts::{Apply, ToOverlay};
-    let new = Crafted::new;
+fn whiteouts() -> Vec<HostileArchive> {
+    use WhiteoutPolicy::{Apply, ToOverlay};
+    let new = ArchiveBuilder::new;
     vec![
         by_whiteout(
             "a whiteout of what is not there",
@@ -378,9 +386,9 @@ fn whiteouts() -> Vec<Attack> {
 }
 
 /// What it came to instead; nothing if it is as wanted.
-fn difference(attack: Attack) -> Option<String> {
-    let Attack { name, archive, whiteouts, outcome } = attack;
-    let options = TarOptions { whiteouts, ..TarOptions::default() };
+fn difference(attack: HostileArchive) -> Option<String> {
+    let HostileArchive { name, archive, whiteouts, outcome } = attack;
+    let options = TarImportOptions { whiteouts, ..TarImportOptions::default() };
     match (import(&archive.end(), &options), outcome) {
         (Err(error), Refused(wanted)) => {
             let is_archive = matches!(error.kind(), ErrorKind::Archive(_));

@@ -1,13 +1,13 @@
 //! Whiteouts, and several archives that make one tree.
 
-use super::super::{TarOptions, Whiteouts, from_tar_layers};
-use super::{Crafted, import, layer, listing};
+use super::super::{TarImportOptions, WhiteoutPolicy, from_tar_layers};
+use super::{ArchiveBuilder, import, layer, listing};
 use crate::tree::Tree;
 
 const ROOT: &str = " directory 755 0:0 0.000000000";
 
-fn options(whiteouts: Whiteouts) -> TarOptions {
-    TarOptions { whiteouts, ..TarOptions::default() }
+fn options(whiteouts: WhiteoutPolicy) -> TarImportOptions {
+    TarImportOptions { whiteouts, ..TarImportOptions::default() }
 }
 
 fn names(tree: &Tree) -> Vec<String> {
@@ -20,18 +20,18 @@ fn names(tree: &Tree) -> Vec<String> {
 
 fn applied(layers: Vec<Vec<u8>>) -> Vec<String> {
     let layers = layers.into_iter().map(layer).collect();
-    names(&from_tar_layers(layers, &options(Whiteouts::Apply)).unwrap())
+    names(&from_tar_layers(layers, &options(WhiteoutPolicy::Apply)).unwrap())
 }
 
 #[test]
 fn whiteouts_become_those_of_overlayfs() {
-    let archive = Crafted::new()
+    let archive = ArchiveBuilder::new()
         .directory("a/")
         .file("a/.wh.gone", "")
         .file("b/.wh..wh..opq", "")
         .directory("b")
         .end();
-    let tree = import(&archive, &options(Whiteouts::ToOverlay)).unwrap();
+    let tree = import(&archive, &options(WhiteoutPolicy::ToOverlay)).unwrap();
     let wanted = [
         ROOT,
         "a directory 644 0:0 0.000000000 trusted.overlay.origin=",
@@ -43,41 +43,45 @@ fn whiteouts_become_those_of_overlayfs() {
 
 #[test]
 fn whiteouts_are_kept_as_files_unless_told_otherwise() {
-    let archive = Crafted::new().file("a/.wh.gone", "").file(".wh..wh..opq", "").end();
-    let tree = import(&archive, &options(Whiteouts::Keep)).unwrap();
+    let archive = ArchiveBuilder::new().file("a/.wh.gone", "").file(".wh..wh..opq", "").end();
+    let tree = import(&archive, &options(WhiteoutPolicy::Keep)).unwrap();
     assert_eq!(names(&tree), [".wh..wh..opq", "a", "a/.wh.gone"]);
 }
 
 #[test]
 fn the_order_of_a_whiteout_and_a_new_directory_does_not_matter() {
-    let mark = |archive: Crafted| archive.file(".wh.a", "");
+    let mark = |archive: ArchiveBuilder| archive.file(".wh.a", "");
     let wanted = [
         ROOT,
         "a directory 644 0:0 0.000000000 trusted.overlay.opaque=y",
         "a/new file of 1 bytes, sum 120 644 0:0 0.000000000",
     ];
-    let new = |archive: Crafted| archive.directory("a").file("a/new", "x");
-    for archive in [new(mark(Crafted::new())), mark(new(Crafted::new()))] {
-        let tree = import(&archive.end(), &options(Whiteouts::ToOverlay)).unwrap();
+    let new = |archive: ArchiveBuilder| archive.directory("a").file("a/new", "x");
+    for archive in [new(mark(ArchiveBuilder::new())), mark(new(ArchiveBuilder::new()))] {
+        let tree = import(&archive.end(), &options(WhiteoutPolicy::ToOverlay)).unwrap();
         assert_eq!(listing(&tree), wanted);
     }
 }
 
 #[test]
 fn an_applied_whiteout_takes_away_what_lower_layers_have() {
-    let lower =
-        Crafted::new().file("a/x", "1").file("a/y", "2").file("b/z", "3").file("c", "4").end();
+    let lower = ArchiveBuilder::new()
+        .file("a/x", "1")
+        .file("a/y", "2")
+        .file("b/z", "3")
+        .file("c", "4")
+        .end();
     let upper =
-        Crafted::new().file("a/.wh.x", "").file(".wh.b", "").file(".wh.not-there", "").end();
+        ArchiveBuilder::new().file("a/.wh.x", "").file(".wh.b", "").file(".wh.not-there", "").end();
     assert_eq!(applied(vec![lower, upper]), ["a", "a/y", "c"]);
 }
 
 #[test]
 fn an_applied_whiteout_leaves_what_its_own_layer_has() {
-    let lower = Crafted::new().file("a/x", "1").file("a/deep/y", "2").end();
+    let lower = ArchiveBuilder::new().file("a/x", "1").file("a/deep/y", "2").end();
     for is_first in [true, false] {
         for mark in [".wh.a", "a/.wh..wh..opq"] {
-            let mut upper = Crafted::new();
+            let mut upper = ArchiveBuilder::new();
             if is_first {
                 upper = upper.file(mark, "");
             }
@@ -93,25 +97,28 @@ fn an_applied_whiteout_leaves_what_its_own_layer_has() {
 
 #[test]
 fn an_upper_layer_replaces_a_directory_by_a_file_and_back() {
-    let directory = Crafted::new().file("a/x", "1").end();
-    let file = Crafted::new().file("a", "1").end();
-    let empty = Crafted::new().directory("a").end();
+    let directory = ArchiveBuilder::new().file("a/x", "1").end();
+    let file = ArchiveBuilder::new().file("a", "1").end();
+    let empty = ArchiveBuilder::new().directory("a").end();
     assert_eq!(applied(vec![directory.clone(), file.clone()]), ["a"]);
     assert_eq!(applied(vec![file, empty, directory]), ["a", "a/x"]);
 }
 
 #[test]
 fn a_hard_link_may_lead_to_a_lower_layer_and_outlive_its_name() {
-    let lower = Crafted::new().file("a", "1").end();
-    let upper = Crafted::new().link(b'1', "b", "a").file(".wh.a", "").end();
+    let lower = ArchiveBuilder::new().file("a", "1").end();
+    let upper = ArchiveBuilder::new().link(b'1', "b", "a").file(".wh.a", "").end();
     assert_eq!(applied(vec![lower, upper]), ["b"]);
 }
 
 #[test]
 fn bookkeeping_of_aufs_is_left_out() {
-    let archive =
-        Crafted::new().directory(".wh..wh.plnk").file(".wh..wh.plnk/1.2", "x").file("a", "").end();
-    for whiteouts in [Whiteouts::ToOverlay, Whiteouts::Apply] {
+    let archive = ArchiveBuilder::new()
+        .directory(".wh..wh.plnk")
+        .file(".wh..wh.plnk/1.2", "x")
+        .file("a", "")
+        .end();
+    for whiteouts in [WhiteoutPolicy::ToOverlay, WhiteoutPolicy::Apply] {
         assert_eq!(names(&import(&archive, &options(whiteouts)).unwrap()), ["a"]);
     }
 }
@@ -123,8 +130,8 @@ fn strange_whiteouts_are_refused() {
         (".wh.a/b", "\".wh.a/b\" lies below a whiteout"),
         ("x/.wh...", "\"x/.wh...\" is a whiteout of nothing"),
     ] {
-        let archive = Crafted::new().file(path, "").end();
-        let error = import(&archive, &options(Whiteouts::ToOverlay)).unwrap_err();
+        let archive = ArchiveBuilder::new().file(path, "").end();
+        let error = import(&archive, &options(WhiteoutPolicy::ToOverlay)).unwrap_err();
         assert_eq!(error.to_string(), format!("a.tar: byte 0: {wanted}"));
     }
 }

@@ -1,23 +1,23 @@
 //! What the options of mkfs.erofs come to.
 
 use clap::Parser;
-use ferrofs_builder::{Placement, SuperblockTime};
+use ferrofs_builder::{OutputMode, SuperblockTime};
 use ferrofs_image::codec::Method;
 
 use super::*;
-use crate::verbs::build::request::tests::quiet_surroundings;
+use crate::verbs::build::request::tests::test_environment;
 
-fn made(words: &[&str]) -> Result<Request, String> {
-    made_in(words, &quiet_surroundings())
+fn made(words: &[&str]) -> Result<BuildRequest, String> {
+    made_in(words, &test_environment())
 }
 
-fn made_in(words: &[&str], surroundings: &Surroundings) -> Result<Request, String> {
+fn made_in(words: &[&str], environment: &BuildEnvironment) -> Result<BuildRequest, String> {
     let words = [&["mkfs.erofs"], words, &["image", "dir"]].concat();
     let typed = MkfsArguments::try_parse_from(words).map_err(|error| error.to_string())?;
-    request(&typed, surroundings)
+    request(&typed, environment)
 }
 
-fn options(words: &[&str]) -> Options {
+fn options(words: &[&str]) -> BuildOptions {
     made(words).unwrap().options
 }
 
@@ -30,13 +30,14 @@ fn without_options_the_defaults_are_those_of_mkfs() {
     assert_eq!(options.xattr_share_above, Some(2));
     assert_eq!(options.time, SuperblockTime::Fixed(1_700_000_000));
     assert_ne!(options.uuid, [0; 16]);
-    assert_eq!(request.directory.adjustments.mtime, Mtime::Keep);
-    assert_eq!(request.directory.adjustments.overlay, Overlay::MarkOrigins);
-    assert_eq!(request.tar_adjustments.overlay, Overlay::Keep);
+    assert_eq!(request.directory.adjustments.mtime, MtimePolicy::Keep);
+    assert_eq!(request.directory.adjustments.overlay, OverlayPolicy::MarkOrigins);
+    assert_eq!(request.tar_adjustments.overlay, OverlayPolicy::Keep);
     assert!(request.replaces && request.verify == Verify::Yes);
-    let layering = Layering { data: LayerData::Referred, has_block_size: false, is_aufs: false };
+    let layering =
+        LayerOptions { data: LayerData::Referred, has_block_size: false, is_aufs: false };
     assert_eq!(request.kind, SourceKind::DirectoryOrImages(layering));
-    assert_eq!(request.tell.form, Form::Mkfs);
+    assert_eq!(request.output.form, OutputFormat::Mkfs);
 }
 
 #[test]
@@ -72,8 +73,8 @@ fn packed_files_have_pclusters_and_sharing_of_their_own() {
 #[test]
 fn hints_and_alignments_reach_the_build() {
     let hints = Some(b"65536 1 \\.so$\n".to_vec());
-    let surroundings = Surroundings { hints, ..quiet_surroundings() };
-    let request = made_in(&["-zlz4:zstd", "--compress-hints=file"], &surroundings).unwrap();
+    let environment = BuildEnvironment { hints, ..test_environment() };
+    let request = made_in(&["-zlz4:zstd", "--compress-hints=file"], &environment).unwrap();
     let hint = request.options.hints.find(b"lib/a.so").unwrap();
     assert_eq!((hint.pcluster_bytes, hint.method), (65536, 1));
     assert_eq!(request.options.pcluster_bytes, 4096);
@@ -117,18 +118,21 @@ fn without_an_algorithm_dedupe_is_that_of_chunks() {
 fn times_are_those_of_the_build_the_files_or_the_epoch() {
     let times = |words: &[&str], epoch: Option<&str>| {
         let source_date_epoch = epoch.map(Into::into);
-        let surroundings = Surroundings { source_date_epoch, ..quiet_surroundings() };
-        let request = made_in(words, &surroundings).unwrap();
+        let environment = BuildEnvironment { source_date_epoch, ..test_environment() };
+        let request = made_in(words, &environment).unwrap();
         (request.options.time, request.directory.adjustments.mtime)
     };
     let fixed = SuperblockTime::Fixed;
-    assert_eq!(times(&["-T7"], None), (fixed(7), Mtime::All(7)));
-    assert_eq!(times(&["-T7", "--all-time"], None), (fixed(7), Mtime::All(7)));
-    assert_eq!(times(&["-T7", "--mkfs-time"], None), (fixed(7), Mtime::Keep));
-    assert_eq!(times(&["--mkfs-time"], None), (fixed(1_700_000_000), Mtime::Keep));
-    assert_eq!(times(&["--all-time"], None), (fixed(1_700_000_000), Mtime::All(1_700_000_000)));
-    assert_eq!(times(&[], Some("9")), (fixed(9), Mtime::Clamp(9)));
-    assert_eq!(times(&["-T7"], Some("9")), (fixed(9), Mtime::Clamp(9)));
+    assert_eq!(times(&["-T7"], None), (fixed(7), MtimePolicy::All(7)));
+    assert_eq!(times(&["-T7", "--all-time"], None), (fixed(7), MtimePolicy::All(7)));
+    assert_eq!(times(&["-T7", "--mkfs-time"], None), (fixed(7), MtimePolicy::Keep));
+    assert_eq!(times(&["--mkfs-time"], None), (fixed(1_700_000_000), MtimePolicy::Keep));
+    assert_eq!(
+        times(&["--all-time"], None),
+        (fixed(1_700_000_000), MtimePolicy::All(1_700_000_000))
+    );
+    assert_eq!(times(&[], Some("9")), (fixed(9), MtimePolicy::Clamp(9)));
+    assert_eq!(times(&["-T7"], Some("9")), (fixed(9), MtimePolicy::Clamp(9)));
     let ignored = made(&["-T7", "--mkfs-time", "--ignore-mtime"]).unwrap();
     assert_eq!(ignored.directory.adjustments.compact_time, Some(CompactTime { seconds: 7 }));
 }
@@ -152,14 +156,14 @@ fn owners_xattrs_and_exclusions_reach_the_import() {
     let owners = request.directory.adjustments.owners;
     assert_eq!((owners.force_uid, owners.force_gid), (Some(0), Some(0)));
     assert_eq!((owners.uid_offset, owners.gid_offset), (5, 70000));
-    assert_eq!(request.directory.adjustments.xattrs, XattrChoice::None);
-    assert_eq!(request.directory.adjustments.overlay, Overlay::Strip);
+    assert_eq!(request.directory.adjustments.xattrs, XattrFilter::None);
+    assert_eq!(request.directory.adjustments.overlay, OverlayPolicy::Strip);
     assert!(request.directory.exclusions.excludes(b"proc"));
     assert!(request.directory.exclusions.excludes(b"tmp/x"));
     assert!(!request.directory.exclusions.excludes(b"var/tmp"));
-    assert_eq!(request.directory.hard_links, HardLinks::Separate);
+    assert_eq!(request.directory.hard_links, HardLinkPolicy::Separate);
     assert_eq!(request.machine.jobs, Some(3));
-    assert_eq!(request.options.placement, Placement::NewFile { offset: 512 });
+    assert_eq!(request.options.output_mode, OutputMode::NewFile { offset: 512 });
     assert_eq!(request.options.xattr_prefixes, [b"trusted.overlay.".to_vec()]);
 }
 
@@ -167,15 +171,15 @@ fn owners_xattrs_and_exclusions_reach_the_import() {
 fn archives_come_from_standard_input_unless_they_are_named() {
     let tar = |words: &[&str]| {
         let words = [&["mkfs.erofs", "--tar=f", "image"], words].concat();
-        request(&MkfsArguments::try_parse_from(words).unwrap(), &quiet_surroundings())
+        request(&MkfsArguments::try_parse_from(words).unwrap(), &test_environment())
     };
     let found = tar(&[]).unwrap();
     assert_eq!((found.kind, found.sources), (SourceKind::Tar, vec![PathBuf::from("-")]));
     assert_eq!(tar(&["-"]).unwrap().sources, [PathBuf::from("-")]);
-    assert_eq!(tar(&["a.tar", "--aufs"]).unwrap().tar.whiteouts, Whiteouts::ToOverlay);
+    assert_eq!(tar(&["a.tar", "--aufs"]).unwrap().tar.whiteouts, WhiteoutPolicy::ToOverlay);
     assert_eq!(tar(&["a.tar", "--ungzip"]).unwrap().tar.compression, Some(Compression::Gzip));
     assert_eq!(tar(&["a.tar", "--unxz"]).unwrap().tar.compression, Some(Compression::Xz));
-    assert_eq!(tar(&["a.tar"]).unwrap().tar.contents, Contents::Taken);
+    assert_eq!(tar(&["a.tar"]).unwrap().tar.contents, TarContentMode::Copy);
     assert!(tar(&["a.tar", "b.tar"]).unwrap_err().contains("ferrofs build"));
     assert!(tar(&["a.tar", "--exclude-path=x"]).unwrap_err().contains("--exclude-path"));
 }
@@ -183,7 +187,7 @@ fn archives_come_from_standard_input_unless_they_are_named() {
 #[test]
 fn archives_may_keep_their_contents_or_have_none() {
     for (way, contents, block_bytes) in
-        [("i", Contents::Referred, 512), ("headerball", Contents::Absent, 4096)]
+        [("i", TarContentMode::Index, 512), ("headerball", TarContentMode::HeadersOnly, 4096)]
     {
         let tar = format!("--tar={way}");
         let request = made(&[&tar, "-Elegacy-compress"]).unwrap();
@@ -203,7 +207,7 @@ fn archives_may_keep_their_contents_or_have_none() {
 #[test]
 fn several_images_are_layers() {
     let request = made(&["--clean=data", "-b512", "--aufs", "more"]).unwrap();
-    let layering = Layering { data: LayerData::Taken, has_block_size: true, is_aufs: true };
+    let layering = LayerOptions { data: LayerData::Taken, has_block_size: true, is_aufs: true };
     assert_eq!(request.kind, SourceKind::DirectoryOrImages(layering));
     assert_eq!(request.sources, ["image", "dir"].map(PathBuf::from));
     assert_eq!(request.image, PathBuf::from("more"));
@@ -212,7 +216,7 @@ fn several_images_are_layers() {
 #[test]
 fn a_blob_is_for_chunks() {
     let options = options(&["--chunksize=4096", "--blobdev=blob"]);
-    assert_eq!(options.blob, Some(Blob::NewFile("blob".into())));
+    assert_eq!(options.blob, Some(BlobOutput::NewFile("blob".into())));
     assert!(made(&["--blobdev=blob"]).map(|_| ()).unwrap_err().contains("--chunksize"));
     let words = ["--chunksize=4096", "--blobdev=blob", "-Eforce-inode-blockmap"];
     assert!(made(&words).map(|_| ()).unwrap_err().contains("names no device"));
@@ -248,7 +252,7 @@ fn what_would_be_ignored_or_is_wrong_is_refused_by_name() {
 }
 
 /// The text of `mkfs.erofs --help` of erofs-utils 1.9.4, one option a line, as far as options go.
-const THEIRS: &str = "-V --version -h --help -b# -d<0-9> -x# -zX -C# -EX -L -m# -T# --all-time --mkfs-time -UX \
+const UPSTREAM_OPTIONS: &str = "-V --version -h --help -b# -d<0-9> -x# -zX -C# -EX -L -m# -T# --all-time --mkfs-time -UX \
     --zD --MZ --all-root --async-queue-limit=# --blobdev=X --chunksize=# --clean=X --incremental=X \
     --compress-hints=X --dsunit=# --exclude-path=X --exclude-regex=X --file-contexts=X --force-uid=# \
     --force-gid=# --fsalignblks=# --uid-offset=# --gid-offset=# --hard-dereference --ignore-mtime \
@@ -260,7 +264,7 @@ const THEIRS: &str = "-V --version -h --help -b# -d<0-9> -x# -zX -C# -EX -L -m# 
 fn every_option_of_theirs_is_honoured_or_refused_by_name() {
     use clap::CommandFactory;
     let command = MkfsArguments::command();
-    for option in THEIRS.split_whitespace() {
+    for option in UPSTREAM_OPTIONS.split_whitespace() {
         let is_known = match option.strip_prefix("--") {
             Some(long) => {
                 let name = long.split('=').next().unwrap_or(long);
@@ -279,7 +283,7 @@ fn every_option_of_theirs_is_honoured_or_refused_by_name() {
         let given = option.split('=').next().unwrap_or(option);
         let words = ["mkfs.erofs", &format!("{given}=1"), "image", "dir"];
         let error = MkfsArguments::try_parse_from(words).unwrap_err();
-        let message = crate::names::mkfs::refusal(&error).unwrap_or_default();
+        let message = crate::applets::mkfs::refusal(&error).unwrap_or_default();
         assert!(message.starts_with(given), "{given}: {message}");
     }
 }
@@ -290,8 +294,10 @@ fn their_help_has_no_option_that_is_not_listed_here() {
     let Some(program) = std::env::var_os("FERROFS_MKFS") else { return };
     let output = std::process::Command::new(program).arg("--help").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let listed: Vec<&str> =
-        THEIRS.split_whitespace().map(|word| word.split(['=', '#', '<']).next().unwrap()).collect();
+    let listed: Vec<&str> = UPSTREAM_OPTIONS
+        .split_whitespace()
+        .map(|word| word.split(['=', '#', '<']).next().unwrap())
+        .collect();
     let mut seen = 0;
     for line in text.lines() {
         for word in line.split([' ', ',']).filter(|word| word.starts_with('-')).take(2) {

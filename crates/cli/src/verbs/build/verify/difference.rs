@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::name::escaped;
+use crate::escape::escape;
 
 /// What differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl Difference {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.path.is_empty() {
-            write!(f, "{}: ", escaped(&self.path))?;
+            write!(f, "{}: ", escape(&self.path))?;
         }
         if let Some(offset) = self.offset {
             write!(f, "byte {offset}: ")?;

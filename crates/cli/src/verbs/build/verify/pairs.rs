@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ferrofs_builder::tree::{NodeId, Tree};
-use ferrofs_image::{FileType, Image, Inode, Nid, Visit, Walk};
+use ferrofs_image::{FileType, Image, Inode, Nid, TreeWalk, WalkEvent};
 
 use super::Difference;
 
@@ -23,7 +23,7 @@ const PARTS_MAX: u64 = 4096;
 
 /// An inode of the tree, and the one that has its name in the image.
 #[derive(Clone, Debug)]
-pub(super) struct Pair {
+pub(super) struct InodePair {
     /// Without a slash before it; empty for the root.
     pub(super) path: Vec<u8>,
     pub(super) node: NodeId,
@@ -34,28 +34,28 @@ pub(super) struct Pair {
 
 /// What is compared at a time.
 pub(super) enum Item {
-    Inodes(Vec<Pair>),
-    Part { pair: Arc<Pair>, range: Range<u64> },
+    Inodes(Vec<InodePair>),
+    Part { pair: Arc<InodePair>, range: Range<u64> },
 }
 
 /// Pairs in the order of the tree; the first name of each inode only.
-pub(super) struct Pairs<'a> {
+pub(super) struct InodePairs<'a> {
     tree: &'a Tree,
     source: SourceWalk<'a>,
-    image: Walk<'a>,
+    image: TreeWalk<'a>,
     /// How many links each inode must have.
     links: Vec<u32>,
-    /// What each inode of the tree is in the image, once it was met.
-    met: Vec<Option<Nid>>,
+    /// What each inode of the tree is in the image, once it was seen.
+    seen_nids: Vec<Option<Nid>>,
     /// What is left of a large file.
-    large: Option<(Arc<Pair>, u64)>,
-    next: Option<Pair>,
+    large_file: Option<(Arc<InodePair>, u64)>,
+    next: Option<InodePair>,
     /// What ended the walk.
     difference: Option<Difference>,
-    is_over: bool,
+    is_finished: bool,
 }
 
-impl<'a> Pairs<'a> {
+impl<'a> InodePairs<'a> {
     pub(super) fn new(image: &'a Image, tree: &'a Tree) -> Result<Self, Difference> {
         let walk = image.walk(b"/").map_err(|error| {
             Difference::new(b"", format!("the image cannot be listed: {error}"))
@@ -65,21 +65,21 @@ impl<'a> Pairs<'a> {
             source: SourceWalk::new(tree),
             image: walk,
             links: links(tree),
-            met: vec![None; tree.len()],
-            large: None,
+            seen_nids: vec![None; tree.len()],
+            large_file: None,
             next: None,
             difference: None,
-            is_over: false,
+            is_finished: false,
         })
     }
 
     /// The next pair; none for a further name of an inode that was paired already.
-    fn pair(&mut self) -> Result<Option<Option<Pair>>, Difference> {
+    fn pair(&mut self) -> Result<Option<Option<InodePair>>, Difference> {
         let image = loop {
             match self.image.next() {
-                Some(Visit::Leave(_)) => {}
-                Some(Visit::Enter(node) | Visit::Leaf(node)) => break Some(node),
-                Some(Visit::Problem(problem)) => {
+                Some(WalkEvent::Leave(_)) => {}
+                Some(WalkEvent::Enter(node) | WalkEvent::Leaf(node)) => break Some(node),
+                Some(WalkEvent::Problem(problem)) => {
                     let path = problem.path.strip_prefix(b"/").unwrap_or(&problem.path);
                     return Err(Difference::new(path, problem.error.to_string()));
                 }
@@ -99,7 +99,7 @@ impl<'a> Pairs<'a> {
             return Err(if is_more { unexpected(&image.path) } else { missing(&path) });
         }
         let nid = image.inode.nid();
-        let slot = self.met.get_mut(node.index());
+        let slot = self.seen_nids.get_mut(node.index());
         match slot {
             Some(known @ None) => *known = Some(nid),
             Some(Some(known)) if *known == nid => return Ok(Some(None)),
@@ -109,29 +109,29 @@ impl<'a> Pairs<'a> {
             }
         }
         let names = self.links.get(node.index()).copied().unwrap_or(0);
-        Ok(Some(Some(Pair { path, node, inode: image.inode, names })))
+        Ok(Some(Some(InodePair { path, node, inode: image.inode, names })))
     }
 
     fn part(&mut self) -> Option<Item> {
         if let Some(pair) = self.next.take() {
-            self.large = Some((Arc::new(pair), 0));
+            self.large_file = Some((Arc::new(pair), 0));
         }
-        let (pair, start) = self.large.take()?;
+        let (pair, start) = self.large_file.take()?;
         let size = pair.inode.size();
         let bytes = (size / PARTS_MAX).max(PART_BYTES);
         let end = size.min(start.saturating_add(bytes));
-        self.large = (end < size).then(|| (Arc::clone(&pair), end));
+        self.large_file = (end < size).then(|| (Arc::clone(&pair), end));
         Some(Item::Part { pair, range: start..end })
     }
 
-    fn is_large(&self, pair: &Pair) -> bool {
+    fn is_large(&self, pair: &InodePair) -> bool {
         pair.inode.file_type() == FileType::Regular
             && pair.inode.size() >= LARGE_BYTES
             && self.tree.node(pair.node).content().is_some()
     }
 }
 
-impl Iterator for Pairs<'_> {
+impl Iterator for InodePairs<'_> {
     type Item = Result<Item, Difference>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -139,7 +139,7 @@ impl Iterator for Pairs<'_> {
             return Some(Ok(part));
         }
         let (mut pairs, mut bytes) = (Vec::new(), 0u64);
-        while bytes < BATCH_BYTES && self.next.is_none() && !self.is_over {
+        while bytes < BATCH_BYTES && self.next.is_none() && !self.is_finished {
             match self.pair() {
                 Ok(Some(Some(pair))) if self.is_large(&pair) => self.next = Some(pair),
                 Ok(Some(Some(pair))) => {
@@ -149,9 +149,9 @@ impl Iterator for Pairs<'_> {
                     pairs.push(pair);
                 }
                 Ok(Some(None)) => {}
-                Ok(None) => self.is_over = true,
+                Ok(None) => self.is_finished = true,
                 Err(difference) => {
-                    self.is_over = true;
+                    self.is_finished = true;
                     self.difference = Some(difference);
                 }
             }
@@ -207,12 +207,12 @@ struct SourceWalk<'a> {
     /// What is left of each directory on the way down, and the bytes of its path.
     open: Vec<(Entries<'a>, usize)>,
     path: Vec<u8>,
-    is_begun: bool,
+    is_started: bool,
 }
 
 impl<'a> SourceWalk<'a> {
     fn new(tree: &'a Tree) -> Self {
-        Self { tree, open: Vec::new(), path: Vec::new(), is_begun: false }
+        Self { tree, open: Vec::new(), path: Vec::new(), is_started: false }
     }
 
     fn enter(&mut self, id: NodeId) {
@@ -226,8 +226,8 @@ impl Iterator for SourceWalk<'_> {
     type Item = (Vec<u8>, NodeId);
 
     fn next(&mut self) -> Option<Self::Item> {
-        if !self.is_begun {
-            self.is_begun = true;
+        if !self.is_started {
+            self.is_started = true;
             self.enter(Tree::ROOT);
             return Some((Vec::new(), Tree::ROOT));
         }

@@ -1,4 +1,4 @@
-//! An image that differs from its source is told from one that does not.
+//! An image that differs from its source is message from one that does not.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use ferrofs_builder::import::{DirectoryOptions, from_directory};
 use ferrofs_builder::tree::{Metadata, NodeId};
-use ferrofs_builder::{NoWatch, Options};
+use ferrofs_builder::{BuildOptions, NoopObserver};
 use tempfile::TempDir;
 
 use super::*;
@@ -34,7 +34,13 @@ impl Fixture {
             folder,
             resources: Resources::of_machine(&MachineArguments::default()).unwrap(),
         };
-        ferrofs_builder::build(&this.tree(), &Options::default(), &this.image(), &NoWatch).unwrap();
+        ferrofs_builder::build(
+            &this.tree(),
+            &BuildOptions::default(),
+            &this.image(),
+            &NoopObserver,
+        )
+        .unwrap();
         this
     }
 
@@ -43,20 +49,26 @@ impl Fixture {
     }
 
     fn tree(&self) -> Tree {
-        from_directory(&self.folder.path().join("tree"), &DirectoryOptions::default(), &NoWatch)
-            .unwrap()
+        from_directory(
+            &self.folder.path().join("tree"),
+            &DirectoryOptions::default(),
+            &NoopObserver,
+        )
+        .unwrap()
     }
 
     /// Compares the image with `tree`.
-    fn verify(&self, tree: &Tree) -> Result<Tally, String> {
-        let verifier = Verifier { tree, offset: 0, devices: Some(&[]), resources: &self.resources };
+    fn verify(&self, tree: &Tree) -> Result<VerifyCounters, String> {
+        let verifier =
+            ImageVerifier { tree, offset: 0, devices: Some(&[]), resources: &self.resources };
         let (image, blob) = (self.image(), None);
-        let verified = verifier.verify(Place { image: &image, blob }, &|| false, &mut |_| ());
+        let verified =
+            verifier.verify(UnpublishedImage { image: &image, blob }, &|| false, &mut |_| ());
         verified.map_err(|difference| difference.to_string())
     }
 
-    /// What is told if the source had been another one.
-    fn told(&self, change: impl FnOnce(&mut Tree)) -> String {
+    /// What is message if the source had been another one.
+    fn message(&self, change: impl FnOnce(&mut Tree)) -> String {
         let mut tree = self.tree();
         change(&mut tree);
         self.verify(&tree).unwrap_err()
@@ -83,60 +95,61 @@ fn metadata<'t>(tree: &'t mut Tree, path: &[u8]) -> &'t mut Metadata {
 #[test]
 fn an_image_of_its_source_is_accepted() {
     let fixture = Fixture::new();
-    let tally = fixture.verify(&fixture.tree()).unwrap();
+    let counters = fixture.verify(&fixture.tree()).unwrap();
     // The root, a, b, small, a.b, large, hole, link; a hard link is no inode.
-    assert_eq!(tally, Tally { inodes: 8, bytes: 10 + 5000 + (5 << 20) + (6 << 20) });
+    assert_eq!(counters, VerifyCounters { inodes: 8, bytes: 10 + 5000 + (5 << 20) + (6 << 20) });
 }
 
 #[test]
 fn metadata_that_differs_is_named() {
     let fixture = Fixture::new();
-    let told = |path: &'static [u8], change: fn(&mut Metadata)| {
-        fixture.told(|tree| change(metadata(tree, path)))
+    let message = |path: &'static [u8], change: fn(&mut Metadata)| {
+        fixture.message(|tree| change(metadata(tree, path)))
     };
-    let mode = told(b"a.b", |metadata| metadata.permissions = 0o644);
+    let mode = message(b"a.b", |metadata| metadata.permissions = 0o644);
     assert_eq!(mode, "a.b: the mode is 0640 in the image and 0644 in the source");
-    assert!(told(b"a/b", |metadata| metadata.uid += 1).starts_with("a/b: the owner is "));
-    assert!(told(b"link", |metadata| metadata.gid += 1).starts_with("link: the group is "));
-    let time = told(b"a/b/small", |metadata| metadata.mtime.nanoseconds ^= 1);
+    assert!(message(b"a/b", |metadata| metadata.uid += 1).starts_with("a/b: the owner is "));
+    assert!(message(b"link", |metadata| metadata.gid += 1).starts_with("link: the group is "));
+    let time = message(b"a/b/small", |metadata| metadata.mtime.nanoseconds ^= 1);
     assert!(time.starts_with("a/b/small: the time is "), "{time}");
-    let xattr = told(b"hole", |metadata| {
+    let xattr = message(b"hole", |metadata| {
         metadata.xattrs.insert(b"user.x".as_slice().into(), b"y".as_slice().into());
     });
     assert_eq!(xattr, "hole: its extended attribute user.x is another");
-    let root = told(b"", |metadata| metadata.permissions ^= 0o001);
+    let root = message(b"", |metadata| metadata.permissions ^= 0o001);
     assert!(root.starts_with("the mode is "), "{root}");
 }
 
 #[test]
 fn names_types_and_links_that_differ_are_named() {
     let fixture = Fixture::new();
-    let missing = fixture.told(|tree| {
+    let missing = fixture.message(|tree| {
         let metadata = tree.node(Tree::ROOT).metadata.clone();
-        let added = tree.add(Node { metadata, kind: Kind::Fifo }).unwrap();
+        let added = tree.add(Node { metadata, kind: NodeKind::Fifo }).unwrap();
         let inside = find(tree, b"a");
         tree.link(inside, b"c", added).unwrap();
     });
     assert!(missing.starts_with("a/c: it is not in the image"), "{missing}");
-    let unexpected = fixture.told(|tree| {
-        let Kind::Directory(entries) = &mut tree.node_mut(Tree::ROOT).kind else { panic!() };
+    let unexpected = fixture.message(|tree| {
+        let NodeKind::Directory(entries) = &mut tree.node_mut(Tree::ROOT).kind else { panic!() };
         entries.remove(b"hole".as_slice());
     });
     assert!(unexpected.starts_with("hole: it is in the image"), "{unexpected}");
-    let kind = fixture.told(|tree| {
+    let kind = fixture.message(|tree| {
         let link = find(tree, b"link");
-        tree.node_mut(link).kind = Kind::Fifo;
+        tree.node_mut(link).kind = NodeKind::Fifo;
     });
     assert!(kind.starts_with("link: the type is symlink"), "{kind}");
-    let target = fixture.told(|tree| {
+    let target = fixture.message(|tree| {
         let link = find(tree, b"link");
-        tree.node_mut(link).kind = Kind::Symlink(b"elsewherf".as_slice().into());
+        tree.node_mut(link).kind = NodeKind::Symlink(b"elsewherf".as_slice().into());
     });
     assert_eq!(target, "link: it leads elsewhere in the image");
-    let separate = fixture.told(|tree| {
+    let separate = fixture.message(|tree| {
         let linked = find(tree, b"linked");
         let content = tree.node(linked).content().unwrap().clone();
-        let node = Node { metadata: tree.node(linked).metadata.clone(), kind: Kind::File(content) };
+        let node =
+            Node { metadata: tree.node(linked).metadata.clone(), kind: NodeKind::File(content) };
         let copy = tree.add(node).unwrap();
         tree.link(Tree::ROOT, b"linked", copy).unwrap();
     });
@@ -156,9 +169,9 @@ fn a_byte_that_differs_is_named_with_its_place() {
         fs::File::open(&source).unwrap().read_exact_at(&mut before, offset).unwrap();
         file.write_all_at(&[before[0] ^ 0x55], offset).unwrap();
         file.set_modified(times.modified().unwrap()).unwrap();
-        let told = fixture.verify(&fixture.tree()).unwrap_err();
+        let message = fixture.verify(&fixture.tree()).unwrap_err();
         assert_eq!(
-            told,
+            message,
             format!("{path}: byte {offset}: the image has other bytes than the source")
         );
         file.write_all_at(&before, offset).unwrap();
@@ -174,8 +187,8 @@ fn damage_of_the_image_is_named() {
     fs::write(fixture.image(), &image[..image.len() - 4096]).unwrap();
     assert!(!fixture.verify(&fixture.tree()).unwrap_err().is_empty());
     fs::write(fixture.image(), vec![0; image.len()]).unwrap();
-    let told = fixture.verify(&fixture.tree()).unwrap_err();
-    assert!(told.starts_with("the image cannot be opened: "), "{told}");
+    let message = fixture.verify(&fixture.tree()).unwrap_err();
+    assert!(message.starts_with("the image cannot be opened: "), "{message}");
 }
 
 #[test]
@@ -183,8 +196,8 @@ fn whoever_wants_an_end_gets_it() {
     let fixture = Fixture::new();
     let tree = fixture.tree();
     let (devices, resources) = (Some(&[][..]), &fixture.resources);
-    let verifier = Verifier { tree: &tree, offset: 0, devices, resources };
-    let place = Place { image: &fixture.image(), blob: None };
+    let verifier = ImageVerifier { tree: &tree, offset: 0, devices, resources };
+    let place = UnpublishedImage { image: &fixture.image(), blob: None };
     let ended = verifier.verify(place, &|| true, &mut |_| ());
     assert_eq!(ended.unwrap_err().to_string(), "stopped");
 }

@@ -2,17 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use ferrofs_mount::stats::WorkerRow;
+use ferrofs_mount::stats::WorkerRecord;
 
 use super::*;
 
 fn stats() -> MountStats {
-    let mut summary = Summary { uptime_ns: 1_500_000_000, ..Summary::default() };
-    summary.operations[Kind::Read.place()].time =
-        Quantiles { count: 3, sum_ns: 30_000, p50_ns: 9000, ..Quantiles::default() };
-    summary.operations[Kind::Read.place()].bytes = 4096;
+    let mut summary = StatsSummary { uptime_ns: 1_500_000_000, ..StatsSummary::default() };
+    summary.operations[OperationKind::Read.index()].time =
+        LatencyQuantiles { count: 3, sum_ns: 30_000, p50_ns: 9000, ..LatencyQuantiles::default() };
+    summary.operations[OperationKind::Read.index()].bytes = 4096;
     summary.cpu.throttled = u64::MAX;
-    let worker = |cpu| WorkerRow { cpu, rung: 2, is_serving: 1, ..WorkerRow::default() };
+    let worker =
+        |cpu| WorkerRecord { cpu, priority_level: 2, is_serving: 1, ..WorkerRecord::default() };
     let workers = vec![worker(0), worker(5), worker(5), worker(u64::MAX)];
     MountStats { mount: None, release: "1.0\"\n\x1b".to_owned(), summary, workers }
 }

@@ -6,14 +6,13 @@ use std::ffi::{c_int, c_long};
 
 use libc::*;
 
-use super::program::{Answer, Condition, Rule};
+use super::program::{ArgumentCondition, SeccompAction, SyscallRule};
 
 /// Allowed with any arguments, frequent ones first.
-const ALLOWED: &[&[c_long]] =
-    &[READING, WRITING, WAITING, MEMORY, THREADS, SIGNALS, ASKING, OLDER, ENDING];
+const ALLOWED: &[&[c_long]] = &[READ, WRITE, WAIT, MEMORY, THREADS, SIGNALS, QUERIES, LEGACY, EXIT];
 
 /// The image, requests from the FUSE device, files of `/proc` and `/sys`. `openat` is conditional.
-const READING: &[c_long] = &[
+const READ: &[c_long] = &[
     SYS_read,
     SYS_readv,
     SYS_pread64,
@@ -31,14 +30,14 @@ const READING: &[c_long] = &[
 ];
 
 /// Answers to the FUSE device, lines of the log: only through descriptors that are open already.
-const WRITING: &[c_long] = &[SYS_write, SYS_writev];
+const WRITE: &[c_long] = &[SYS_write, SYS_writev];
 
 /// Allocators, the arena, its return under pressure. `mmap` and `mprotect` are conditional.
 const MEMORY: &[c_long] =
     &[SYS_brk, SYS_munmap, SYS_mremap, SYS_madvise, SYS_mincore, SYS_getrandom];
 
 /// Locks, sleepers, requests.
-const WAITING: &[c_long] = &[
+const WAIT: &[c_long] = &[
     SYS_futex,
     SYS_ppoll,
     SYS_epoll_create1,
@@ -80,7 +79,7 @@ const SIGNALS: &[c_long] = &[
 ];
 
 /// Clocks, identities, figures of this process, and whether a file is there.
-const ASKING: &[c_long] = &[
+const QUERIES: &[c_long] = &[
     SYS_clock_gettime,
     SYS_clock_getres,
     SYS_gettimeofday,
@@ -99,18 +98,18 @@ const ASKING: &[c_long] = &[
     SYS_faccessat2,
 ];
 
-const ENDING: &[c_long] = &[SYS_exit, SYS_exit_group];
+const EXIT: &[c_long] = &[SYS_exit, SYS_exit_group];
 
 /// What other architectures do by newer calls.
 #[cfg(target_arch = "x86_64")]
-const OLDER: &[c_long] =
+const LEGACY: &[c_long] =
     &[SYS_poll, SYS_epoll_wait, SYS_access, SYS_readlink, SYS_stat, SYS_lstat, SYS_time];
 #[cfg(not(target_arch = "x86_64"))]
-const OLDER: &[c_long] = &[];
+const LEGACY: &[c_long] = &[];
 
 /// Starting programs, other processes, mounts, users, namespaces, the kernel's code, and files by
 /// handle.
-const ENDS: &[c_long] = &[
+const KILLED: &[c_long] = &[
     SYS_execve,
     SYS_execveat,
     SYS_ptrace,
@@ -149,26 +148,26 @@ const ENDS: &[c_long] = &[
 
 /// Calls whose arguments lie in memory, where a filter cannot see them; C libraries have others for
 /// kernels without these.
-const ABSENT: &[c_long] = &[SYS_clone3, SYS_openat2];
+const NO_SYS: &[c_long] = &[SYS_clone3, SYS_openat2];
 
 /// The rules, of a process with this number.
-pub(super) fn rules(may_unmount: bool, process: u32) -> Vec<Rule> {
-    let every = |calls: &[c_long], answer| -> Vec<Rule> {
-        calls.iter().map(|&call| Rule { call, answer, conditions: Vec::new() }).collect()
+pub(super) fn rules(may_unmount: bool, process: u32) -> Vec<SyscallRule> {
+    let every = |calls: &[c_long], action| -> Vec<SyscallRule> {
+        calls.iter().map(|&call| SyscallRule { call, action, conditions: Vec::new() }).collect()
     };
-    let mut rules = every(&ALLOWED.concat(), Answer::Allow);
+    let mut rules = every(&ALLOWED.concat(), SeccompAction::Allow);
     rules.extend(conditional(process));
     if may_unmount {
-        rules.extend(every(&[SYS_umount2], Answer::Allow));
+        rules.extend(every(&[SYS_umount2], SeccompAction::Allow));
     }
-    rules.extend(every(ABSENT, Answer::Absent));
-    rules.extend(every(ENDS, Answer::End));
+    rules.extend(every(NO_SYS, SeccompAction::NoSys));
+    rules.extend(every(KILLED, SeccompAction::KillProcess));
     rules
 }
 
 /// Calls that are allowed with certain arguments.
-fn conditional(process: u32) -> Vec<Rule> {
-    let allow = |call, conditions| Rule { call, answer: Answer::Allow, conditions };
+fn conditional(process: u32) -> Vec<SyscallRule> {
+    let allow = |call, conditions| SyscallRule { call, action: SeccompAction::Allow, conditions };
     // O_DIRECTORY is a part of O_TMPFILE, and wanted.
     let writing = O_ACCMODE | O_CREAT | O_TRUNC | (O_TMPFILE & !O_DIRECTORY);
     let names = [PR_SET_NAME, PR_GET_NAME, PR_SET_VMA];
@@ -192,21 +191,21 @@ fn conditional(process: u32) -> Vec<Rule> {
 }
 
 /// An int without these bits.
-fn has_none_of(argument: u8, bits: c_int) -> Condition {
-    Condition { argument, mask: u64::from(bits.cast_unsigned()), value: 0 }
+fn has_none_of(argument: u8, bits: c_int) -> ArgumentCondition {
+    ArgumentCondition { argument, mask: u64::from(bits.cast_unsigned()), value: 0 }
 }
 
 /// An int, of which the kernel ignores the upper half of the register.
-fn is(argument: u8, value: u32) -> Condition {
-    Condition { argument, mask: u64::from(u32::MAX), value: u64::from(value) }
+fn is(argument: u8, value: u32) -> ArgumentCondition {
+    ArgumentCondition { argument, mask: u64::from(u32::MAX), value: u64::from(value) }
 }
 
-fn is_null(argument: u8) -> Condition {
-    Condition { argument, mask: u64::MAX, value: 0 }
+fn is_null(argument: u8) -> ArgumentCondition {
+    ArgumentCondition { argument, mask: u64::MAX, value: 0 }
 }
 
 /// A thread of this process, in its namespaces.
-fn is_a_thread() -> Condition {
+fn is_a_thread() -> ArgumentCondition {
     let namespaces = CLONE_NEWNS
         | CLONE_NEWCGROUP
         | CLONE_NEWUTS
@@ -215,7 +214,7 @@ fn is_a_thread() -> Condition {
         | CLONE_NEWPID
         | CLONE_NEWNET;
     let mask = u64::from((CLONE_THREAD | namespaces).cast_unsigned());
-    Condition { argument: 0, mask, value: u64::from(CLONE_THREAD.cast_unsigned()) }
+    ArgumentCondition { argument: 0, mask, value: u64::from(CLONE_THREAD.cast_unsigned()) }
 }
 
 #[cfg(test)]

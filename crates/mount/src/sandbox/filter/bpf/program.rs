@@ -5,32 +5,32 @@ use std::ffi::c_long;
 
 /// What the kernel does about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum SeccompAction {
     /// The call is made.
     Allow,
     /// It fails with `EPERM`.
-    Refuse,
+    Deny,
     /// It fails with `ENOSYS`, as on a kernel that is older than it.
-    Absent,
+    NoSys,
     /// The process ends by `SIGSYS`.
-    End,
+    KillProcess,
 }
 
-impl Answer {
+impl SeccompAction {
     fn code(self) -> u32 {
         let errno = |number: i32| libc::SECCOMP_RET_ERRNO | number.unsigned_abs();
         match self {
             Self::Allow => libc::SECCOMP_RET_ALLOW,
-            Self::Refuse => errno(libc::EPERM),
-            Self::Absent => errno(libc::ENOSYS),
-            Self::End => libc::SECCOMP_RET_KILL_PROCESS,
+            Self::Deny => errno(libc::EPERM),
+            Self::NoSys => errno(libc::ENOSYS),
+            Self::KillProcess => libc::SECCOMP_RET_KILL_PROCESS,
         }
     }
 }
 
 /// What must hold of one argument: of its bits in `mask`, exactly those of `value` are set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Condition {
+pub(super) struct ArgumentCondition {
     /// 0 to 5.
     pub(super) argument: u8,
     pub(super) mask: u64,
@@ -39,17 +39,17 @@ pub(super) struct Condition {
 
 /// What is answered to a call: always, or if any of the conditions holds; if none does, it is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Rule {
+pub(super) struct SyscallRule {
     pub(super) call: c_long,
-    pub(super) answer: Answer,
+    pub(super) action: SeccompAction,
     /// Empty: always.
-    pub(super) conditions: Vec<Condition>,
+    pub(super) conditions: Vec<ArgumentCondition>,
 }
 
 /// The kernel's `struct sock_filter`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Instruction {
+pub(super) struct SockFilter {
     code: u16,
     if_true: u8,
     if_false: u8,
@@ -85,16 +85,16 @@ const INSTRUCTIONS_MAX: usize = 4096;
 /// A program that answers as its rules say; a call without a rule is refused, and one by another
 /// architecture's numbers ends the process, since its numbers mean other calls.
 #[derive(Debug)]
-pub(super) struct Program(Vec<Instruction>);
+pub(super) struct BpfProgram(Vec<SockFilter>);
 
-impl Program {
+impl BpfProgram {
     /// The rules are tried in their order, so those of frequent calls come first: kernels before 5.11 do
     /// not remember answers. `None` if the rules cannot be said in a program.
-    pub(super) fn new(rules: &[Rule]) -> Option<Self> {
+    pub(super) fn new(rules: &[SyscallRule]) -> Option<Self> {
         let mut program = vec![
             load(ARCHITECTURE),
-            Instruction { code: JUMP_IF_EQUAL, if_true: 1, if_false: 0, operand: OWN_ARCHITECTURE },
-            answer(Answer::End),
+            SockFilter { code: JUMP_IF_EQUAL, if_true: 1, if_false: 0, operand: OWN_ARCHITECTURE },
+            action(SeccompAction::KillProcess),
             load(CALL),
         ];
         for rule in rules {
@@ -102,34 +102,34 @@ impl Program {
             program.push(skip_unless_equal(u32::try_from(rule.call).ok()?, body.len())?);
             program.extend(body);
         }
-        program.push(answer(Answer::Refuse));
+        program.push(action(SeccompAction::Deny));
         (program.len() <= INSTRUCTIONS_MAX).then_some(Self(program))
     }
 
-    pub(super) fn instructions(&self) -> &[Instruction] {
+    pub(super) fn instructions(&self) -> &[SockFilter] {
         &self.0
     }
 }
 
 /// What follows once the call's number has matched: it always answers.
-fn body(rule: &Rule) -> Option<Vec<Instruction>> {
+fn body(rule: &SyscallRule) -> Option<Vec<SockFilter>> {
     let mut body = Vec::new();
     for condition in &rule.conditions {
-        body.extend(tested(condition, rule.answer)?);
+        body.extend(tested(condition, rule.action)?);
     }
-    body.push(answer(if rule.conditions.is_empty() { rule.answer } else { Answer::Refuse }));
+    body.push(action(if rule.conditions.is_empty() { rule.action } else { SeccompAction::Deny }));
     Some(body)
 }
 
 /// Answers if the condition holds, and goes on behind itself if not. A half that no bit of the mask lies in
 /// is not looked at.
-fn tested(condition: &Condition, then: Answer) -> Option<Vec<Instruction>> {
+fn tested(condition: &ArgumentCondition, then: SeccompAction) -> Option<Vec<SockFilter>> {
     let place = ARGUMENTS + 8 * u32::from(condition.argument);
     let [[low_mask, high_mask], [low, high]] = [condition.mask, condition.value].map(halves);
-    let mut steps = vec![answer(then)];
+    let mut steps = vec![action(then)];
     for (place, mask, value) in [(place, low_mask, low), (place + 4, high_mask, high)] {
         if mask != 0 {
-            let masked = Instruction { code: AND, if_true: 0, if_false: 0, operand: mask };
+            let masked = SockFilter { code: AND, if_true: 0, if_false: 0, operand: mask };
             let compared = skip_unless_equal(value, steps.len())?;
             steps.splice(0..0, [load(place), masked, compared]);
         }
@@ -143,18 +143,18 @@ fn halves(word: u64) -> [u32; 2] {
     [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h])]
 }
 
-fn load(place: u32) -> Instruction {
-    Instruction { code: LOAD, if_true: 0, if_false: 0, operand: place }
+fn load(place: u32) -> SockFilter {
+    SockFilter { code: LOAD, if_true: 0, if_false: 0, operand: place }
 }
 
-fn answer(answer: Answer) -> Instruction {
-    Instruction { code: RETURN, if_true: 0, if_false: 0, operand: answer.code() }
+fn action(action: SeccompAction) -> SockFilter {
+    SockFilter { code: RETURN, if_true: 0, if_false: 0, operand: action.code() }
 }
 
 /// Goes on if equal; otherwise skips so many instructions. `None` if those are too many for a jump.
-fn skip_unless_equal(operand: u32, skipped: usize) -> Option<Instruction> {
+fn skip_unless_equal(operand: u32, skipped: usize) -> Option<SockFilter> {
     let if_false = u8::try_from(skipped).ok()?;
-    Some(Instruction { code: JUMP_IF_EQUAL, if_true: 0, if_false, operand })
+    Some(SockFilter { code: JUMP_IF_EQUAL, if_true: 0, if_false, operand })
 }
 
 #[cfg(test)]

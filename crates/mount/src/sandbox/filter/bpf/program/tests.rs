@@ -1,15 +1,15 @@
 //! Programs are run by a small interpreter, and compared with what their rules say word by word.
 
 use super::{
-    AND, ARCHITECTURE, ARGUMENTS, Answer, CALL, Condition, Instruction, JUMP_IF_EQUAL, LOAD,
-    OWN_ARCHITECTURE, Program, RETURN, Rule,
+    AND, ARCHITECTURE, ARGUMENTS, ArgumentCondition, BpfProgram, CALL, JUMP_IF_EQUAL, LOAD,
+    OWN_ARCHITECTURE, RETURN, SeccompAction, SockFilter, SyscallRule,
 };
 
 /// What a program answers; the kernel's `struct seccomp_data` by fields.
-fn run(program: &Program, architecture: u32, (call, arguments): (i64, [u64; 6])) -> u32 {
+fn run(program: &BpfProgram, architecture: u32, (call, arguments): (i64, [u64; 6])) -> u32 {
     let (mut next, mut word) = (0, 0);
     loop {
-        let Instruction { code, if_true, if_false, operand } = program.instructions()[next];
+        let SockFilter { code, if_true, if_false, operand } = program.instructions()[next];
         next += 1;
         match code {
             LOAD => word = loaded(operand, architecture, (call, arguments)),
@@ -35,39 +35,54 @@ fn loaded(place: u32, architecture: u32, (call, arguments): (i64, [u64; 6])) -> 
 }
 
 /// What is answered to a call of this architecture.
-pub(in super::super) fn answer_of(program: &Program, call: (i64, [u64; 6])) -> Answer {
+pub(in super::super) fn answer_of(program: &BpfProgram, call: (i64, [u64; 6])) -> SeccompAction {
     let code = run(program, OWN_ARCHITECTURE, call);
-    let answers = [Answer::Allow, Answer::Refuse, Answer::Absent, Answer::End];
-    answers.into_iter().find(|answer| answer.code() == code).unwrap()
+    let answers = [
+        SeccompAction::Allow,
+        SeccompAction::Deny,
+        SeccompAction::NoSys,
+        SeccompAction::KillProcess,
+    ];
+    answers.into_iter().find(|action| action.code() == code).unwrap()
 }
 
 /// The same, without a program.
-fn expected(rules: &[Rule], (call, arguments): (i64, [u64; 6])) -> Answer {
-    let Some(rule) = rules.iter().find(|rule| rule.call == call) else { return Answer::Refuse };
-    let holds = |condition: &Condition| {
+fn expected(rules: &[SyscallRule], (call, arguments): (i64, [u64; 6])) -> SeccompAction {
+    let Some(rule) = rules.iter().find(|rule| rule.call == call) else {
+        return SeccompAction::Deny;
+    };
+    let holds = |condition: &ArgumentCondition| {
         arguments[usize::from(condition.argument)] & condition.mask == condition.value
     };
     if rule.conditions.is_empty() || rule.conditions.iter().any(holds) {
-        rule.answer
+        rule.action
     } else {
-        Answer::Refuse
+        SeccompAction::Deny
     }
 }
 
 #[test]
 fn a_program_answers_as_its_rules_say() {
     const LOW: u64 = 0xffff_ffff;
-    let test = |argument, mask, value| Condition { argument, mask, value };
-    let rule = |call, answer, conditions| Rule { call, answer, conditions };
+    let test = |argument, mask, value| ArgumentCondition { argument, mask, value };
+    let rule = |call, action, conditions| SyscallRule { call, action, conditions };
     let rules = [
-        rule(3, Answer::Allow, vec![]),
-        rule(0, Answer::Allow, vec![test(0, LOW, 7)]),
-        rule(9, Answer::Allow, vec![test(5, u64::MAX, 0), test(1, 0xff00_0000_0000, 1 << 40)]),
-        rule(4, Answer::End, vec![]),
-        rule(5, Answer::Absent, vec![]),
-        rule(6, Answer::Allow, vec![test(2, 0b110, 0b100), test(2, LOW, 1), test(3, LOW, 0)]),
+        rule(3, SeccompAction::Allow, vec![]),
+        rule(0, SeccompAction::Allow, vec![test(0, LOW, 7)]),
+        rule(
+            9,
+            SeccompAction::Allow,
+            vec![test(5, u64::MAX, 0), test(1, 0xff00_0000_0000, 1 << 40)],
+        ),
+        rule(4, SeccompAction::KillProcess, vec![]),
+        rule(5, SeccompAction::NoSys, vec![]),
+        rule(
+            6,
+            SeccompAction::Allow,
+            vec![test(2, 0b110, 0b100), test(2, LOW, 1), test(3, LOW, 0)],
+        ),
     ];
-    let program = Program::new(&rules).unwrap();
+    let program = BpfProgram::new(&rules).unwrap();
     let words = [0, 1, 2, 4, 6, 7, 8, 1 << 32, (1 << 32) | 7, 1 << 40, 3 << 40, 1 << 50, u64::MAX];
     let mut allowed = 0;
     for call in 0..12 {
@@ -76,10 +91,10 @@ fn a_program_answers_as_its_rules_say() {
                 for rest in [0, 5, u64::MAX] {
                     let mut arguments = [rest; 6];
                     arguments[argument] = word;
-                    let answer = expected(&rules, (call, arguments));
+                    let action = expected(&rules, (call, arguments));
                     let code = run(&program, OWN_ARCHITECTURE, (call, arguments));
-                    assert_eq!(code, answer.code(), "call {call}, {arguments:x?}");
-                    allowed += usize::from(answer == Answer::Allow);
+                    assert_eq!(code, action.code(), "call {call}, {arguments:x?}");
+                    allowed += usize::from(action == SeccompAction::Allow);
                 }
             }
         }
@@ -89,8 +104,8 @@ fn a_program_answers_as_its_rules_say() {
 
 #[test]
 fn numbers_of_another_architecture_end_the_process() {
-    let rules = [Rule { call: 3, answer: Answer::Allow, conditions: Vec::new() }];
-    let program = Program::new(&rules).unwrap();
+    let rules = [SyscallRule { call: 3, action: SeccompAction::Allow, conditions: Vec::new() }];
+    let program = BpfProgram::new(&rules).unwrap();
     // 32-bit x86 and ARM.
     for other in [0x4000_0003, 0x4000_0028, 0] {
         assert_eq!(run(&program, other, (3, [0; 6])), libc::SECCOMP_RET_KILL_PROCESS);
@@ -101,12 +116,12 @@ fn numbers_of_another_architecture_end_the_process() {
 #[test]
 fn rules_that_no_program_can_say_are_told_apart() {
     let rule = |call, count| {
-        let test = Condition { argument: 0, mask: u64::MAX, value: 1 };
-        Rule { call, answer: Answer::Allow, conditions: vec![test; count] }
+        let test = ArgumentCondition { argument: 0, mask: u64::MAX, value: 1 };
+        SyscallRule { call, action: SeccompAction::Allow, conditions: vec![test; count] }
     };
-    assert!(Program::new(&[rule(-1, 0)]).is_none(), "a number that no call has");
-    assert!(Program::new(&[rule(1, 36)]).is_some());
-    assert!(Program::new(&[rule(1, 37)]).is_none(), "too far for a jump");
+    assert!(BpfProgram::new(&[rule(-1, 0)]).is_none(), "a number that no call has");
+    assert!(BpfProgram::new(&[rule(1, 36)]).is_some());
+    assert!(BpfProgram::new(&[rule(1, 37)]).is_none(), "too far for a jump");
     let many: Vec<_> = (0..3000).map(|call| rule(call, 0)).collect();
-    assert!(Program::new(&many).is_none(), "too long for the kernel");
+    assert!(BpfProgram::new(&many).is_none(), "too long for the kernel");
 }

@@ -1,0 +1,105 @@
+//! The command line of dump.erofs, of erofs-utils: for scripts that call it. It describes only; `verbs::dump` does the
+//! work. Called by `applets`, and by `xtask` for the manual.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{ArgAction, Parser};
+
+use crate::amount::parse_number;
+use crate::help;
+
+/// Show how an EROFS image, or something in it, is laid out.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "dump.erofs", version = concat!("(ferrofs) ", env!("CARGO_PKG_VERSION")))]
+#[command(after_help = help::DUMP_EROFS, max_term_width = 100, infer_long_args = true, args_override_self = true)]
+#[command(disable_version_flag = true)]
+#[command(group = clap::ArgGroup::new("inode").args(["nid", "path"]))]
+pub(crate) struct DumpArguments {
+    /// The image file
+    pub(crate) image: PathBuf,
+
+    /// Count files, sizes and types of the whole image
+    #[arg(short = 'S')]
+    pub(crate) statistics: bool,
+
+    /// Show the superblock, as by default
+    #[arg(short = 's')]
+    pub(crate) superblock: bool,
+
+    /// Show where the extents of the inode lie
+    #[arg(short = 'e', requires = "inode")]
+    pub(crate) extents: bool,
+
+    /// Show what udev wants to know, as KEY=VALUE
+    #[arg(long)]
+    pub(crate) blkid_udev: bool,
+
+    /// An extra device of the image; give all of them, in the order of its device table
+    #[arg(long = "device", value_name = "FILE")]
+    pub(crate) devices: Vec<PathBuf>,
+
+    /// Show what is in the directory
+    #[arg(long, requires = "inode")]
+    pub(crate) ls: bool,
+
+    /// Write what is in the file to standard output, and nothing else
+    #[arg(long, requires = "inode")]
+    pub(crate) cat: bool,
+
+    /// Show the inode with this number
+    #[arg(long, value_name = "NID", value_parser = parse_number)]
+    pub(crate) nid: Option<u64>,
+
+    /// The image begins at this byte of IMAGE
+    #[arg(long, value_name = "BYTES", value_parser = parse_number, default_value = "0")]
+    pub(crate) offset: u64,
+
+    /// Show the inode at this path
+    #[arg(long, value_name = "PATH")]
+    pub(crate) path: Option<OsString>,
+
+    /// Print the version
+    #[arg(short = 'V', long, action = ArgAction::Version)]
+    version: Option<bool>,
+}
+
+impl DumpArguments {
+    /// Whether an inode is to be shown.
+    pub(crate) fn shows_inode(&self) -> bool {
+        self.nid.is_some() || self.path.is_some()
+    }
+
+    /// Whether the superblock is to be shown: when asked for, or when nothing else is.
+    pub(crate) fn shows_superblock(&self) -> bool {
+        self.superblock || !(self.statistics || self.blkid_udev || self.shows_inode())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dump(words: &[&str]) -> Result<DumpArguments, clap::Error> {
+        DumpArguments::try_parse_from([&["dump.erofs"], words].concat())
+    }
+
+    #[test]
+    fn the_superblock_is_shown_unless_something_else_is() {
+        assert!(dump(&["image"]).unwrap().shows_superblock());
+        assert!(dump(&["image", "-s", "--path=/"]).unwrap().shows_superblock());
+        for other in ["--path=/", "--nid=36", "-S", "--blkid-udev"] {
+            assert!(!dump(&["image", other]).unwrap().shows_superblock(), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_belongs_to_an_inode_needs_one() {
+        for option in ["-e", "--ls", "--cat"] {
+            dump(&["image", option]).unwrap_err();
+            dump(&["image", option, "--nid=36"]).unwrap();
+            dump(&["image", option, "--path=/"]).unwrap();
+        }
+        dump(&["image", "--nid=36", "--path=/"]).unwrap_err();
+    }
+}

@@ -1,0 +1,234 @@
+//! The command line of fsck.erofs, of erofs-utils: for scripts that call it. It describes only; `verbs::fsck` does the
+//! work. Called by `applets`, and by `xtask` for the manual.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::parser::ValueSource;
+use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
+
+use crate::amount::parse_number;
+use crate::help;
+
+/// From this level on, success is told, too.
+const VERBOSE_LEVEL: u8 = 3;
+
+/// Check an EROFS image, or unpack it.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "fsck.erofs", version = concat!("(ferrofs) ", env!("CARGO_PKG_VERSION")))]
+#[command(after_help = help::FSCK_EROFS, max_term_width = 100, infer_long_args = true, args_override_self = true)]
+#[command(disable_version_flag = true)]
+pub(crate) struct FsckArguments {
+    /// The image file
+    pub(crate) image: PathBuf,
+
+    /// What to tell: 0 to 2 errors only, from 3 on what was done, too
+    #[arg(short = 'd', value_name = "LEVEL", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=9))]
+    level: u8,
+
+    /// Print the compression ratio of all files
+    #[arg(short = 'p')]
+    pub(crate) ratio: bool,
+
+    /// An extra device of the image; give all of them, in the order of its device table
+    #[arg(long = "device", value_name = "FILE")]
+    pub(crate) devices: Vec<PathBuf>,
+
+    /// Read all data, as is always done; with DIR, unpack the image there
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    extract: Option<Option<PathBuf>>,
+
+    /// The image begins at this byte of IMAGE
+    #[arg(long, value_name = "BYTES", value_parser = parse_number, default_value = "0")]
+    pub(crate) offset: u64,
+
+    /// Check or unpack only what has this inode number, and what is below it
+    #[arg(long, value_name = "NID", value_parser = parse_number, conflicts_with = "path")]
+    pub(crate) nid: Option<u64>,
+
+    /// Check or unpack only this path, and what is below it
+    #[arg(long, value_name = "PATH")]
+    pub(crate) path: Option<OsString>,
+
+    /// Read the image even if the checksum of its superblock is wrong
+    #[arg(long)]
+    pub(crate) no_sbcrc: bool,
+
+    /// Unpack extended attributes, too
+    #[arg(long, overrides_with = "no_xattrs")]
+    xattrs: bool,
+
+    /// Unpack no extended attributes, as by default
+    #[arg(long, overrides_with = "xattrs")]
+    no_xattrs: bool,
+
+    /// Nothing is ever repaired, as the image cannot be written: no effect
+    #[arg(short = 'a', short_aliases = ['A', 'y'])]
+    repair: bool,
+
+    /// Unpack into / even
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Replace files that exist
+    #[arg(long)]
+    pub(crate) overwrite: bool,
+
+    /// As --preserve-owner --preserve-perms
+    #[arg(long)]
+    preserve: bool,
+
+    /// As --no-preserve-owner --no-preserve-perms
+    #[arg(long)]
+    no_preserve: bool,
+
+    /// Keep the image's owners, as root does by default
+    #[arg(long)]
+    preserve_owner: bool,
+
+    /// Everything belongs to whoever runs this, as by default for others than root
+    #[arg(long)]
+    no_preserve_owner: bool,
+
+    /// Keep the image's permissions, as root does by default
+    #[arg(long)]
+    preserve_perms: bool,
+
+    /// Take the umask from permissions, as by default for others than root
+    #[arg(long)]
+    no_preserve_perms: bool,
+
+    /// Print the version
+    #[arg(short = 'V', long, action = ArgAction::Version)]
+    version: Option<bool>,
+
+    /// Whether owners are kept; `None` where it depends on who runs this
+    #[arg(skip)]
+    pub(crate) preserves_owner: Option<bool>,
+
+    /// Whether permissions are kept in full; `None` where it depends on who runs this
+    #[arg(skip)]
+    pub(crate) preserves_permissions: Option<bool>,
+}
+
+impl FsckArguments {
+    /// Reads a command line.
+    pub(crate) fn read(words: &[OsString]) -> Result<Self, clap::Error> {
+        let matches = Self::command().try_get_matches_from(words)?;
+        let owner = [
+            ("preserve", true),
+            ("preserve_owner", true),
+            ("no_preserve", false),
+            ("no_preserve_owner", false),
+        ];
+        let permissions = [
+            ("preserve", true),
+            ("preserve_perms", true),
+            ("no_preserve", false),
+            ("no_preserve_perms", false),
+        ];
+        Ok(Self {
+            preserves_owner: last_given(&matches, owner),
+            preserves_permissions: last_given(&matches, permissions),
+            ..Self::from_arg_matches(&matches)?
+        })
+    }
+
+    /// The directory to unpack into.
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        self.extract.as_ref()?.as_deref()
+    }
+
+    /// Whether success is to be told.
+    pub(crate) fn is_verbose(&self) -> bool {
+        self.level >= VERBOSE_LEVEL
+    }
+
+    /// Whether extended attributes are unpacked.
+    pub(crate) fn has_xattrs(&self) -> bool {
+        self.xattrs
+    }
+
+    /// An option that only counts with a directory to unpack into, if it was given without one.
+    pub(crate) fn extract_only_option(&self) -> Option<&'static str> {
+        let given = [
+            (self.force, "--force"),
+            (self.overwrite, "--overwrite"),
+            (self.preserve, "--preserve"),
+            (self.no_preserve, "--no-preserve"),
+            (self.preserve_owner, "--preserve-owner"),
+            (self.no_preserve_owner, "--no-preserve-owner"),
+            (self.preserve_perms, "--preserve-perms"),
+            (self.no_preserve_perms, "--no-preserve-perms"),
+        ];
+        let is_check = self.directory().is_none();
+        given.iter().find(|(is_given, _)| is_check && *is_given).map(|(_, name)| *name)
+    }
+}
+
+/// What the last of these flags on the command line says, if there is any.
+fn last_given(matches: &ArgMatches, flags: [(&str, bool); 4]) -> Option<bool> {
+    let is_typed = |flag| matches.value_source(flag) == Some(ValueSource::CommandLine);
+    let places = flags.into_iter().filter(|(flag, _)| is_typed(flag));
+    let places = places.filter_map(|(flag, says)| Some((matches.index_of(flag)?, says)));
+    places.max().map(|(_, says)| says)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fsck(words: &[&str]) -> FsckArguments {
+        try_fsck(words).unwrap()
+    }
+
+    fn try_fsck(words: &[&str]) -> Result<FsckArguments, clap::Error> {
+        let words: Vec<OsString> = ["fsck.erofs"].iter().chain(words).map(OsString::from).collect();
+        FsckArguments::read(&words)
+    }
+
+    #[test]
+    fn a_directory_needs_an_equals_sign_and_may_stand_anywhere() {
+        assert_eq!(fsck(&["image", "--extract=dir"]).directory(), Some(Path::new("dir")));
+        assert_eq!(fsck(&["--extract", "image"]).directory(), None);
+        assert_eq!(fsck(&["--extract", "image"]).image, Path::new("image"));
+        assert_eq!(fsck(&["image"]).directory(), None);
+    }
+
+    #[test]
+    fn the_last_word_about_owners_and_permissions_counts() {
+        let kept = |words: &[&str]| {
+            let typed = fsck(&[words, &["--extract=dir", "image"]].concat());
+            (typed.preserves_owner, typed.preserves_permissions)
+        };
+        assert_eq!(kept(&[]), (None, None));
+        assert_eq!(kept(&["--preserve"]), (Some(true), Some(true)));
+        assert_eq!(kept(&["--no-preserve"]), (Some(false), Some(false)));
+        assert_eq!(kept(&["--preserve-owner", "--no-preserve-owner"]), (Some(false), None));
+        assert_eq!(kept(&["--no-preserve", "--preserve-perms"]), (Some(false), Some(true)));
+        assert_eq!(kept(&["--preserve-perms", "--no-preserve"]), (Some(false), Some(false)));
+        assert_eq!(kept(&["--no-preserve", "--preserve"]), (Some(true), Some(true)));
+    }
+
+    #[test]
+    fn options_for_unpacking_alone_are_noticed() {
+        assert_eq!(fsck(&["--overwrite", "image"]).extract_only_option(), Some("--overwrite"));
+        assert_eq!(fsck(&["--extract", "--force", "image"]).extract_only_option(), Some("--force"));
+        assert_eq!(fsck(&["--extract=dir", "--force", "image"]).extract_only_option(), None);
+    }
+
+    #[test]
+    fn options_of_every_fsck_change_nothing() {
+        let typed = fsck(&["-a", "-A", "-y", "-p", "-d3", "--offset=0x400", "image"]);
+        assert!(typed.ratio && typed.is_verbose());
+        assert_eq!(typed.offset, 1024);
+    }
+
+    #[test]
+    fn what_is_not_supported_is_refused() {
+        for word in ["--xattr-inode-digest", "--frobnicate", "-n", "-d10", "--nid=x"] {
+            try_fsck(&[word, "image"]).unwrap_err();
+        }
+    }
+}

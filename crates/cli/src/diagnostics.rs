@@ -1,0 +1,52 @@
+//! Diagnostics as programs get them: a list in the summary of a verb, of bounded length.
+
+use ferrofs_image::Nid;
+use serde::Serialize;
+
+use crate::escape::JsonBytes;
+
+/// Diagnostics listed in a summary; further ones are only counted. They are printed all the same.
+const LISTED_MAX: usize = 10_000;
+
+/// A problem in JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct JsonDiagnostic {
+    /// The path in the image; empty for the image as a whole.
+    path: JsonBytes,
+    error: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nid: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u64>,
+}
+
+/// All problems of a run.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct DiagnosticList {
+    problems: Vec<JsonDiagnostic>,
+    problems_not_listed: u64,
+}
+
+impl JsonDiagnostic {
+    pub(crate) fn new(path: &[u8], error: &impl std::fmt::Display) -> Self {
+        Self { path: JsonBytes::from(path), error: error.to_string(), nid: None, offset: None }
+    }
+
+    pub(crate) fn of_image(path: &[u8], error: &ferrofs_image::Error) -> Self {
+        Self::new(path, error).at(error.nid(), error.offset())
+    }
+
+    pub(crate) fn at(self, nid: Option<Nid>, offset: Option<u64>) -> Self {
+        Self { nid: nid.map(Nid::raw), offset, ..self }
+    }
+}
+
+impl DiagnosticList {
+    pub(crate) fn add(&mut self, problem: JsonDiagnostic) {
+        if self.problems.len() < LISTED_MAX {
+            self.problems.push(problem);
+        } else {
+            self.problems_not_listed += 1;
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Small images made for one test: plain files, directories and hard links, no compression. The
+//! layout is that of docs/format.md: block 0 has the superblock, inodes come next, then everything
+//! else, each in blocks of its own.
+
+use std::sync::Arc;
+
+use ferrofs_image::{Image, ImageSource, OpenOptions};
+
+const BLOCK: usize = 4096;
+const INODE: usize = 64;
+
+/// What an inode is.
+#[derive(Clone, Debug)]
+enum FixtureContent {
+    File(Vec<u8>),
+    /// A file of so many bytes whose blocks lie behind the end of the image.
+    Unreadable(u64),
+    Directory(Vec<(String, usize)>),
+}
+
+/// A tree in memory; inodes are known by number, the root is 0.
+#[derive(Debug)]
+pub(super) struct ImageFixture {
+    inodes: Vec<(FixtureContent, u32)>,
+}
+
+impl ImageFixture {
+    pub(super) fn new() -> Self {
+        Self { inodes: vec![(FixtureContent::Directory(Vec::new()), 0)] }
+    }
+
+    pub(super) fn directory(&mut self, parent: usize, name: &str) -> usize {
+        self.inode(FixtureContent::Directory(Vec::new()), parent, name)
+    }
+
+    pub(super) fn file(&mut self, parent: usize, name: &str, bytes: &[u8]) -> usize {
+        self.inode(FixtureContent::File(bytes.to_vec()), parent, name)
+    }
+
+    pub(super) fn unreadable(&mut self, parent: usize, name: &str, bytes: u64) -> usize {
+        self.inode(FixtureContent::Unreadable(bytes), parent, name)
+    }
+
+    fn inode(&mut self, content: FixtureContent, parent: usize, name: &str) -> usize {
+        self.inodes.push((content, 0));
+        self.link(parent, name, self.inodes.len() - 1);
+        self.inodes.len() - 1
+    }
+
+    /// Gives an inode one more name.
+    pub(super) fn link(&mut self, parent: usize, name: &str, inode: usize) {
+        let FixtureContent::Directory(entries) = &mut self.inodes[parent].0 else {
+            panic!("{parent}")
+        };
+        entries.push((name.to_owned(), inode));
+        self.inodes[inode].1 += 1;
+    }
+
+    pub(super) fn open(&self) -> Image {
+        self.open_as(|bytes| Arc::new(bytes))
+    }
+
+    pub(super) fn open_as(&self, source: impl FnOnce(Vec<u8>) -> Arc<dyn ImageSource>) -> Image {
+        OpenOptions::new().open_sources(source(self.bytes()), Vec::new()).unwrap()
+    }
+
+    fn parents(&self) -> Vec<usize> {
+        let mut parents = vec![0; self.inodes.len()];
+        for (number, (content, _)) in self.inodes.iter().enumerate() {
+            if let FixtureContent::Directory(entries) = content {
+                entries.iter().for_each(|(_, child)| parents[*child] = number);
+            }
+        }
+        parents
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let parents = self.parents();
+        let inode_blocks = (self.inodes.len() * INODE).div_ceil(BLOCK);
+        let mut image = vec![0; (1 + inode_blocks) * BLOCK];
+        for (number, (content, names)) in self.inodes.iter().enumerate() {
+            let start = u32::try_from(image.len() / BLOCK).unwrap();
+            let (data, size, start) = match content {
+                FixtureContent::File(bytes) => (bytes.clone(), bytes.len() as u64, start),
+                FixtureContent::Unreadable(bytes) => (Vec::new(), *bytes, 1 << 24),
+                FixtureContent::Directory(entries) => {
+                    let data = directory_blocks(entries, number, parents[number], &self.inodes);
+                    let size = data.len() as u64;
+                    (data, size, start)
+                }
+            };
+            let is_directory = matches!(content, FixtureContent::Directory(_));
+            let at = BLOCK + number * INODE;
+            let inode = &mut image[at..at + INODE];
+            inode[0] = 1;
+            let mode: u16 = if is_directory { 0o040_755 } else { 0o100_640 };
+            inode[4..6].copy_from_slice(&mode.to_le_bytes());
+            inode[8..16].copy_from_slice(&size.to_le_bytes());
+            inode[16..20].copy_from_slice(&start.to_le_bytes());
+            let mtime = 1_000_000_000 + number as u64;
+            inode[32..40].copy_from_slice(&mtime.to_le_bytes());
+            let nlink = if is_directory { 2 } else { *names };
+            inode[44..48].copy_from_slice(&nlink.to_le_bytes());
+            let length = image.len() + data.len();
+            image.extend_from_slice(&data);
+            image.resize(length.next_multiple_of(BLOCK), 0);
+        }
+        let blocks = u32::try_from(image.len() / BLOCK).unwrap();
+        let sb = &mut image[1024..1024 + 128];
+        sb[..4].copy_from_slice(&0xE0F5_E1E2u32.to_le_bytes());
+        sb[12] = 12;
+        sb[16..24].copy_from_slice(&(self.inodes.len() as u64).to_le_bytes());
+        sb[36..40].copy_from_slice(&blocks.to_le_bytes());
+        sb[40..44].copy_from_slice(&1u32.to_le_bytes());
+        image
+    }
+}
+
+/// Entries in order, in as many blocks as they need.
+fn directory_blocks(
+    entries: &[(String, usize)],
+    own: usize,
+    parent: usize,
+    inodes: &[(FixtureContent, u32)],
+) -> Vec<u8> {
+    let mut all: Vec<(&str, usize)> = vec![(".", own), ("..", parent)];
+    all.extend(entries.iter().map(|(name, inode)| (name.as_str(), *inode)));
+    all.sort_unstable();
+    let mut blocks = Vec::new();
+    while !all.is_empty() {
+        let mut room = BLOCK;
+        let fits = |(name, _): &&(&str, usize)| {
+            let left = room.checked_sub(12 + name.len());
+            room = left.unwrap_or(0);
+            left.is_some()
+        };
+        let count = all.iter().take_while(fits).count();
+        let (mut heads, mut names) = (Vec::new(), Vec::new());
+        for (name, inode) in all.drain(..count) {
+            let kind = if matches!(inodes[inode].0, FixtureContent::Directory(_)) { 2 } else { 1 };
+            let offset = u16::try_from(count * 12 + names.len()).unwrap();
+            // An inode takes two slots of 32 bytes.
+            heads.extend_from_slice(&(inode as u64 * 2).to_le_bytes());
+            heads.extend_from_slice(&offset.to_le_bytes());
+            heads.extend_from_slice(&[kind, 0]);
+            names.extend_from_slice(name.as_bytes());
+        }
+        heads.extend(names);
+        heads.resize(BLOCK, 0);
+        blocks.extend(heads);
+    }
+    blocks
+}

@@ -1,0 +1,300 @@
+//! Decode slots: how many threads decode at the same time, and what each of them needs for it. A slot holds
+//! contexts and buffers, which stay warm from one acquisition to the next, so that a read allocates nothing
+//! once the image is warm.
+//!
+//! More threads than decode slots gain nothing (there is a CPU for each slot) and would cost memory, so they
+//! wait here, where they hold nothing that somebody else could wait for. The rules that keep waiting
+//! from going round in a circle:
+//!
+//! * who holds a [`FillPermit`](ferrofs_workers::single_flight::FillPermit) has a slot, and waits for no other permit;
+//! * who waits for a permit holds no permit;
+//! * what waits for a slot holds neither.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+
+use ferrofs_codec::{Decoder, DecoderSettings};
+use ferrofs_workers::memory::{AllocPolicy, Buffer, Charge};
+
+use super::counters::DecodeCounters;
+use super::window::InputWindow;
+use crate::cluster::Cluster;
+use crate::error::{ErrorKind, Result};
+use crate::memory::MemoryPool;
+
+/// Leases in a row after which a thread is taken for the only one that reads.
+const SOLE_READER_ACQUISITIONS: u64 = 64;
+
+/// Longer buffers than this are given back after each use: they are too large a part of a small
+/// budget to lie idle.
+const KEPT_OUTPUT_BYTES: usize = 1 << 20;
+
+thread_local! {
+    /// Slots that this thread holds, of all images together.
+    static HELD: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Contexts and buffers of one slot.
+#[derive(Debug, Default)]
+pub(crate) struct DecodeContext {
+    pub(crate) decoder: LazyDecoder,
+    pub(crate) window: InputWindow,
+    /// What was done in it since it was acquired.
+    pub(crate) counters: DecodeCounters,
+    output: Option<Buffer>,
+}
+
+impl DecodeContext {
+    /// A buffer of `bytes` bytes, the last one again if that is long enough.
+    pub(crate) fn take_output(&mut self, memory: &MemoryPool, bytes: usize) -> Result<Buffer> {
+        match self.output.take() {
+            Some(buffer) if buffer.len() >= bytes => Ok(buffer),
+            smaller => {
+                // Given back first: nobody waits for memory with memory in its hands.
+                drop(smaller);
+                memory.buffer(bytes, AllocPolicy::MustSucceed)
+            }
+        }
+    }
+
+    /// Counts a cluster that was decoded; one that is stored as it is was only copied.
+    pub(crate) fn count(&mut self, cluster: &Cluster, bytes: usize) {
+        if cluster.is_compressed() {
+            self.counters.decoded(bytes);
+        }
+    }
+
+    /// Keeps a buffer for the next time.
+    pub(crate) fn keep_output(&mut self, buffer: Buffer) {
+        if buffer.len() <= KEPT_OUTPUT_BYTES {
+            self.output = Some(buffer);
+        }
+    }
+}
+
+/// The decoder, made when the first compressed extent is read.
+#[derive(Debug, Default)]
+pub(crate) struct LazyDecoder(Option<(Decoder, Charge)>);
+
+impl LazyDecoder {
+    /// The decoder for `settings`. `policy` says whether memory for it may be waited for.
+    pub(crate) fn get_or_create(
+        &mut self,
+        settings: &DecoderSettings,
+        memory: &MemoryPool,
+        policy: AllocPolicy,
+    ) -> Result<&mut Decoder> {
+        if self.0.is_none() {
+            let bytes = u64::try_from(settings.memory_bytes_max()).unwrap_or(u64::MAX);
+            let charge = memory.budget().charge(bytes, policy)?;
+            self.0 = Some((Decoder::new(settings).map_err(ErrorKind::Decode)?, charge));
+        }
+        let made = self.0.as_mut().map(|(decoder, _)| decoder);
+        made.ok_or_else(|| ErrorKind::OutOfMemory { bytes: 0 }.into())
+    }
+}
+
+/// All decode slots of an image.
+#[derive(Debug)]
+pub(crate) struct ContextPool {
+    state: Mutex<ContextPoolState>,
+    released: Condvar,
+    most: usize,
+}
+
+#[derive(Debug, Default)]
+struct ContextPoolState {
+    idle: Vec<DecodeContext>,
+    in_use: usize,
+    waiting: usize,
+    acquisitions: u64,
+    /// Leases in a row by the thread that took the last one.
+    consecutive: u64,
+    last: Option<ThreadId>,
+    counters: DecodeCounters,
+}
+
+impl ContextPool {
+    /// `most` decode slots, at least one.
+    pub(crate) fn new(most: usize) -> Self {
+        Self { state: Mutex::default(), released: Condvar::new(), most: most.max(1) }
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.most
+    }
+
+    /// Takes a slot, and waits for one if all are taken. The caller holds no permit.
+    ///
+    /// A thread that holds a slot gets another one at once, beyond the count: it reads something while
+    /// it reads, such as the metadata that leads to a cluster, or another file for whoever takes in
+    /// the pieces of the first.
+    pub(crate) fn acquire(&self) -> DecodeSlot<'_> {
+        let mut state = self.lock();
+        while state.in_use >= self.most && HELD.get() == 0 {
+            state.waiting = state.waiting.saturating_add(1);
+            state = self.released.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.waiting = state.waiting.saturating_sub(1);
+        }
+        self.grant(state)
+    }
+
+    /// Takes a slot if one is free now: what best effort does, and a worker, which its submitter can do
+    /// without.
+    pub(crate) fn try_acquire(&self) -> Option<DecodeSlot<'_>> {
+        let state = self.lock();
+        (state.in_use < self.most).then(|| self.grant(state))
+    }
+
+    /// Takes a slot at once, beyond the count: for workers whose readers only wait. There are no more
+    /// of them than CPUs.
+    pub(crate) fn acquire_over_limit(&self) -> DecodeSlot<'_> {
+        self.grant(self.lock())
+    }
+
+    fn grant(&self, mut state: MutexGuard<'_, ContextPoolState>) -> DecodeSlot<'_> {
+        state.in_use = state.in_use.saturating_add(1);
+        state.acquisitions = state.acquisitions.wrapping_add(1);
+        let thread = Some(std::thread::current().id());
+        let before = std::mem::replace(&mut state.last, thread);
+        state.consecutive = if before == thread { state.consecutive.saturating_add(1) } else { 0 };
+        HELD.set(HELD.get().saturating_add(1));
+        DecodeSlot {
+            decode_slots: self,
+            context: state.idle.pop().unwrap_or_default(),
+            not_send: PhantomData,
+        }
+    }
+
+    /// Whether others read beside the caller, who has a slot, or did a moment ago: what it decodes may
+    /// be wanted again soon.
+    pub(crate) fn is_contended(&self) -> bool {
+        let state = self.lock();
+        state.in_use > 1 || state.waiting > 0 || state.consecutive < SOLE_READER_ACQUISITIONS
+    }
+
+    /// Whether anybody has a slot now.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.lock().in_use > 0
+    }
+
+    /// How often a slot was taken.
+    pub(crate) fn acquisitions(&self) -> u64 {
+        self.lock().acquisitions
+    }
+
+    /// What was done in all decode slots, up to those that are in use.
+    pub(crate) fn counters(&self) -> DecodeCounters {
+        self.lock().counters
+    }
+
+    /// Adds what was done without a slot.
+    pub(crate) fn add(&self, counters: &DecodeCounters) {
+        self.lock().counters.merge(counters);
+    }
+
+    /// Gives the memory of idle decode slots back.
+    pub(crate) fn shed(&self) {
+        let idle = std::mem::take(&mut self.lock().idle);
+        drop(idle);
+    }
+
+    /// No step between two statements that belong together can panic.
+    fn lock(&self) -> MutexGuard<'_, ContextPoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A slot in use; it is free again on drop.
+#[derive(Debug)]
+pub(crate) struct DecodeSlot<'a> {
+    decode_slots: &'a ContextPool,
+    context: DecodeContext,
+    /// It counts for the thread that took it, so it stays there.
+    not_send: PhantomData<*const ()>,
+}
+
+impl Deref for DecodeSlot<'_> {
+    type Target = DecodeContext;
+
+    fn deref(&self) -> &DecodeContext {
+        &self.context
+    }
+}
+
+impl DerefMut for DecodeSlot<'_> {
+    fn deref_mut(&mut self) -> &mut DecodeContext {
+        &mut self.context
+    }
+}
+
+impl Drop for DecodeSlot<'_> {
+    fn drop(&mut self) {
+        HELD.set(HELD.get().saturating_sub(1));
+        let mut context = std::mem::take(&mut self.context);
+        let mut state = self.decode_slots.lock();
+        state.in_use = state.in_use.saturating_sub(1);
+        state.counters.merge(&std::mem::take(&mut context.counters));
+        let is_awaited = state.waiting > 0;
+        // A slot that was taken beyond the count is not kept.
+        let surplus = if state.idle.len() < self.decode_slots.most {
+            state.idle.push(context);
+            None
+        } else {
+            Some(context)
+        };
+        drop(state);
+        drop(surplus);
+        if is_awaited {
+            self.decode_slots.released.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_context_comes_back_with_what_was_left_in_it() {
+        let memory = MemoryPool::new(MemoryPool::MIN_BYTES).unwrap();
+        let decode_slots = ContextPool::new(1);
+        let mut buffer = memory.buffer(4096, AllocPolicy::MustSucceed).unwrap();
+        buffer[0] = 9;
+        decode_slots.acquire().keep_output(buffer);
+        assert!(decode_slots.acquire().take_output(&memory, 100).unwrap()[0] == 9);
+    }
+
+    #[test]
+    fn no_more_threads_decode_than_there_are_decode_slots() {
+        let decode_slots = ContextPool::new(2);
+        let (inside, peak) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let slot = decode_slots.acquire();
+                        let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
+                        peak.fetch_max(now, Ordering::SeqCst);
+                        std::thread::yield_now();
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        drop(slot);
+                    }
+                });
+            }
+        });
+        assert!((1..=2).contains(&peak.into_inner()));
+        let held = (decode_slots.acquire(), decode_slots.acquire());
+        assert!(decode_slots.try_acquire().is_none());
+        let beyond = decode_slots.acquire();
+        drop((held, beyond));
+        assert!(decode_slots.try_acquire().is_some());
+        assert!(decode_slots.lock().idle.len() <= 2);
+    }
+}

@@ -1,0 +1,98 @@
+//! Data that is in the page cache before it is asked for, and what the kernel is not asked for at all.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use ferrofs_mount::image::{FileType, Image, WalkEvent};
+use ferrofs_mount::stats::{OperationKind, StatsSummary, query};
+use rustix::fs::{Advice, fadvise};
+
+use crate::mounted::Mounted;
+
+fn summary_of(mounted: &Mounted) -> StatsSummary {
+    query(mounted.path()).unwrap().summary
+}
+
+/// Every path of the image with its bytes, read without a mount.
+fn expected_files(image: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(image);
+    let image = Image::open(path).unwrap();
+    let mut files = Vec::new();
+    for visit in image.walk(b"/").unwrap() {
+        if let WalkEvent::Leaf(node) = visit
+            && node.inode.file_type() == FileType::Regular
+        {
+            let mut bytes = vec![0; usize::try_from(node.inode.size()).unwrap()];
+            image.read_at(&node.inode, 0, &mut bytes).unwrap();
+            files.push((node.path.clone(), bytes));
+        }
+    }
+    files
+}
+
+/// What is stored unasked must be what would have been answered: every byte is compared, several times over since
+/// what is predicted depends on who is faster.
+#[test]
+fn files_read_in_order_are_right_and_not_all_asked_for() {
+    let expected_files = expected_files("demo.erofs");
+    let (mut requested, mut stores) = (0, 0);
+    for _ in 0..5 {
+        let Some(mounted) = Mounted::of("demo.erofs") else { return };
+        // The kernel has to know inodes before it can be given pages of them.
+        drop(mounted.walked());
+        for (path, bytes) in &expected_files {
+            let path = String::from_utf8_lossy(path);
+            let read = fs::read(mounted.path().join(path.trim_start_matches('/'))).unwrap();
+            assert!(read == *bytes, "{path}");
+        }
+        let summary = summary_of(&mounted);
+        requested += summary.operation(OperationKind::Read).time.count;
+        stores += summary.session.stores;
+    }
+    assert!(stores > 0);
+    let files = u64::try_from(expected_files.iter().filter(|(_, bytes)| !bytes.is_empty()).count())
+        .unwrap();
+    assert!(requested < 5 * files, "{requested} requests for 5 times {files} files");
+}
+
+/// One page of a cluster brings its neighbours along, and they have the right bytes.
+#[test]
+fn random_reads_of_a_page_bring_the_rest_of_its_cluster() {
+    let Some(mounted) = Mounted::of("demo.erofs") else { return };
+    let expected_files = expected_files("demo.erofs");
+    let (path, bytes) = expected_files.iter().max_by_key(|(_, bytes)| bytes.len()).unwrap();
+    let path = String::from_utf8_lossy(path);
+    let file = File::open(mounted.path().join(path.trim_start_matches('/'))).unwrap();
+    fadvise(&file, 0, None, Advice::Random).unwrap();
+    let pages = bytes.chunks(4096).count();
+    // Each once, far apart from each other.
+    for number in 0..pages {
+        let page = number * 7 % pages;
+        let wanted = bytes.chunks(4096).nth(page).unwrap();
+        let mut read = vec![0; wanted.len()];
+        file.read_exact_at(&mut read, u64::try_from(page * 4096).unwrap()).unwrap();
+        assert!(read == wanted, "page {page}");
+    }
+    let requested = summary_of(&mounted).operation(OperationKind::Read).time.count;
+    assert!(requested < u64::try_from(pages).unwrap(), "{requested} requests for {pages} pages");
+}
+
+#[test]
+fn nothing_is_opened_and_what_is_known_is_not_asked_for_again() {
+    let Some(mounted) = Mounted::of("demo.erofs") else { return };
+    mounted.read_all();
+    let first = summary_of(&mounted);
+    assert!(first.operation(OperationKind::Open).time.count <= 2);
+    mounted.read_all();
+    let second = summary_of(&mounted);
+    for kind in [
+        OperationKind::Open,
+        OperationKind::Read,
+        OperationKind::Lookup,
+        OperationKind::ReadDirPlus,
+    ] {
+        let more = second.operation(kind).time.count - first.operation(kind).time.count;
+        assert!(more <= 1, "{more} more of {kind:?}");
+    }
+}

@@ -1,0 +1,391 @@
+//! SingleFlight on one thread: every answer, every end, and what is kept.
+#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::table::ENTRY_OVERHEAD_BYTES;
+use super::*;
+
+/// A value that says what it is, and stats how many there are.
+#[derive(Debug, Clone)]
+struct Front(Arc<Content>);
+
+#[derive(Debug)]
+struct Content {
+    length: usize,
+    weight: u64,
+    /// Asked when it ends: the lock must be free.
+    home: Option<SingleFlight<u32, Front>>,
+    ended: Arc<AtomicUsize>,
+}
+
+impl Drop for Content {
+    fn drop(&mut self) {
+        if let Some(home) = &self.home {
+            // With the lock held this would never return.
+            assert!(home.weight_bytes() < u64::MAX);
+        }
+        self.ended.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl CacheValue for Front {
+    fn length(&self) -> usize {
+        self.0.length
+    }
+
+    fn weight_bytes(&self) -> u64 {
+        self.0.weight
+    }
+}
+
+fn front(length: usize, weight: u64) -> Front {
+    Front(Arc::new(Content { length, weight, home: None, ended: Arc::default() }))
+}
+
+const MANY: u64 = 1 << 20;
+
+fn demand(single_flight: &SingleFlight<u32, Front>, key: u32, length: usize) -> Lookup<u32, Front> {
+    single_flight.lookup(key, length, Urgency::Demand)
+}
+
+fn prefetch(
+    single_flight: &SingleFlight<u32, Front>,
+    key: u32,
+    length: usize,
+) -> Lookup<u32, Front> {
+    single_flight.lookup(key, length, Urgency::Prefetch)
+}
+
+fn mine(lookup: Lookup<u32, Front>) -> FillPermit<u32, Front> {
+    match lookup {
+        Lookup::Miss(permit) => permit,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A prefetch that lies in a queue.
+fn queued(
+    single_flight: &SingleFlight<u32, Front>,
+    key: u32,
+    length: usize,
+) -> FillPermit<u32, Front> {
+    let mut permit = mine(prefetch(single_flight, key, length));
+    drop(permit.enqueue());
+    permit
+}
+
+fn pending(lookup: Lookup<u32, Front>) -> Waiter<u32, Front> {
+    match lookup {
+        Lookup::Pending(waiter) => waiter,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn ready(lookup: Lookup<u32, Front>) -> usize {
+    match lookup {
+        Lookup::Hit(value) => value.length(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn put(single_flight: &SingleFlight<u32, Front>, key: u32, length: usize, weight: u64) {
+    let mut permit = mine(demand(single_flight, key, length));
+    assert!(permit.begin());
+    permit.publish(front(length, weight));
+}
+
+#[test]
+fn what_one_published_the_next_finds_ready() {
+    let single_flight = SingleFlight::new(MANY);
+    put(&single_flight, 1, 10, 100);
+    assert_eq!(ready(demand(&single_flight, 1, 10)), 10);
+    assert_eq!(ready(prefetch(&single_flight, 1, 4)), 10, "a longer one serves a shorter lookup");
+    assert_eq!(single_flight.weight_bytes(), 100 + ENTRY_OVERHEAD_BYTES);
+    let stats = single_flight.stats();
+    assert_eq!((stats.hits, stats.computed, stats.waited), (1, 1, 0));
+}
+
+#[test]
+fn a_demand_takes_over_what_lies_in_a_queue_and_the_old_ticket_is_void() {
+    let single_flight = SingleFlight::new(MANY);
+    let mut old = queued(&single_flight, 1, 10);
+    let mut new = mine(demand(&single_flight, 1, 6));
+    assert!(!old.begin());
+    assert_eq!(new.length(), 10, "as long as the longer of the two");
+    assert!(new.begin() && new.begin() && new.is_demanded());
+    drop(old);
+    let second = pending(demand(&single_flight, 1, 6));
+    new.publish(front(10, 0));
+    assert_eq!(second.wait().unwrap().length(), 10);
+    let stats = single_flight.stats();
+    assert_eq!((stats.taken_over, stats.abandoned, stats.computed), (1, 0, 1));
+    assert_eq!((stats.prefetched, stats.prefetch_dropped), (0, 0));
+}
+
+#[test]
+fn a_void_ticket_publishes_and_finishes_nothing() {
+    let single_flight = SingleFlight::new(MANY);
+    let mut old = mine(prefetch(&single_flight, 1, 10));
+    let older_waiter = old.enqueue();
+    let new = mine(demand(&single_flight, 1, 10));
+    old.publish(front(10, 0));
+    let waiter = older_waiter.try_wait().unwrap_err();
+    assert!(matches!(demand(&single_flight, 1, 10), Lookup::Pending(_)));
+    let other = queued(&single_flight, 2, 1);
+    let newer = mine(demand(&single_flight, 2, 1));
+    assert!(other.finish_unless_waited().is_none());
+    assert!(matches!(demand(&single_flight, 2, 1), Lookup::Pending(_)), "the newer one is at it");
+    new.publish(front(10, 0));
+    assert_eq!(waiter.wait().unwrap().length(), 10, "whoever computed it");
+    drop(newer);
+}
+
+#[test]
+fn a_demand_joins_and_upgrades_what_runs_and_a_prefetch_leaves_it_alone() {
+    let single_flight = SingleFlight::new(MANY);
+    let mut permit = mine(prefetch(&single_flight, 1, 10));
+    assert!(permit.begin());
+    let idle = pending(prefetch(&single_flight, 1, 10));
+    assert!(!permit.is_demanded() && !permit.is_waited_for());
+    let waiter = pending(demand(&single_flight, 1, 10));
+    assert!(permit.is_demanded() && permit.is_waited_for());
+    let late = pending(demand(&single_flight, 1, 10));
+    permit.publish(front(10, 0));
+    assert_eq!(waiter.wait().unwrap().length(), 10);
+    assert_eq!(late.try_wait().unwrap().unwrap().length(), 10);
+    assert_eq!(idle.wait().unwrap().length(), 10);
+    let stats = single_flight.stats();
+    assert_eq!((stats.upgraded, stats.waited, stats.prefetch_used), (1, 2, 1));
+}
+
+#[test]
+fn what_ends_without_a_value_is_forgotten_and_the_next_one_computes() {
+    let single_flight = SingleFlight::new(MANY);
+    for urgency in [Urgency::Prefetch, Urgency::Demand] {
+        let mut permit = mine(single_flight.lookup(1, 10, urgency));
+        assert!(permit.begin());
+        let waiter = pending(demand(&single_flight, 1, 10));
+        drop(permit);
+        assert!(waiter.wait().is_none());
+        assert_eq!(single_flight.keys(), 0);
+    }
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut permit = mine(demand(&single_flight, 1, 10));
+        assert!(permit.begin());
+        panic!("on purpose");
+    }));
+    assert!(panicked.is_err());
+    put(&single_flight, 1, 10, 0);
+    let stats = single_flight.stats();
+    assert_eq!((stats.abandoned, stats.prefetch_dropped, stats.computed), (3, 1, 1));
+}
+
+#[test]
+fn a_longer_claim_waits_for_the_shorter_one_and_is_then_its_own() {
+    let single_flight = SingleFlight::new(MANY);
+    let mut short = mine(demand(&single_flight, 1, 4));
+    assert!(short.begin());
+    let waiter = pending(demand(&single_flight, 1, 9));
+    short.publish(front(4, 50));
+    assert!(waiter.wait().is_none(), "too short is as good as gone");
+    let long = mine(demand(&single_flight, 1, 9));
+    assert_eq!(ready(demand(&single_flight, 1, 3)), 4, "the shorter one serves meanwhile");
+    long.publish(front(9, 70));
+    assert_eq!(ready(demand(&single_flight, 1, 3)), 9);
+    assert_eq!(single_flight.weight_bytes(), 70 + ENTRY_OVERHEAD_BYTES, "one value a key");
+}
+
+#[test]
+fn a_shorter_value_never_replaces_a_longer_one() {
+    let single_flight = SingleFlight::new(MANY);
+    put(&single_flight, 1, 9, 0);
+    let permit = mine(demand(&single_flight, 1, 20));
+    permit.publish(front(5, 0));
+    assert_eq!(ready(demand(&single_flight, 1, 9)), 9);
+}
+
+#[test]
+fn one_who_waits_takes_over_what_is_still_queued() {
+    let single_flight = SingleFlight::new(MANY);
+    let mut queued = mine(demand(&single_flight, 1, 10));
+    let own = queued.enqueue();
+    let mut taken = own.take_over().unwrap();
+    assert!(!queued.begin() && taken.begin());
+    let waiter = pending(demand(&single_flight, 1, 10)).take_over().unwrap_err();
+    taken.publish(front(10, 0));
+    let waiter = waiter.take_over().unwrap_err();
+    assert_eq!(waiter.wait().unwrap().length(), 10);
+    assert_eq!(single_flight.stats().taken_over, 1);
+}
+
+#[test]
+fn a_ticket_in_the_hand_is_not_taken_over_and_one_that_was_taken_may_be_handed_out_again() {
+    let single_flight = SingleFlight::new(MANY);
+    let first = mine(demand(&single_flight, 1, 10));
+    drop(pending(demand(&single_flight, 1, 10)).take_over().unwrap_err());
+    drop(first);
+    let mut second = queued(&single_flight, 1, 10);
+    let mut third = mine(demand(&single_flight, 1, 10));
+    drop(pending(demand(&single_flight, 1, 10)));
+    let waiter = third.enqueue();
+    let mut fourth = mine(demand(&single_flight, 1, 10));
+    assert!(!second.begin() && !third.begin() && fourth.begin());
+    fourth.publish(front(10, 0));
+    assert_eq!(waiter.wait().unwrap().length(), 10);
+    assert_eq!(single_flight.stats().taken_over, 2);
+}
+
+#[test]
+fn a_waiter_of_an_earlier_flight_takes_nothing_over_from_a_later_one() {
+    let single_flight = SingleFlight::new(MANY);
+    let mut first = mine(demand(&single_flight, 1, 10));
+    let waiter = first.enqueue();
+    drop(first);
+    let mut second = mine(demand(&single_flight, 1, 10));
+    drop(second.enqueue());
+    assert!(waiter.take_over().unwrap_err().wait().is_none());
+    assert!(second.begin());
+}
+
+#[test]
+fn who_decoded_for_himself_publishes_only_for_those_who_wait() {
+    let single_flight = SingleFlight::new(MANY);
+    let mut permit = mine(demand(&single_flight, 1, 10));
+    assert!(permit.begin());
+    let idle = pending(prefetch(&single_flight, 1, 10));
+    let left = pending(demand(&single_flight, 1, 10));
+    drop(left);
+    assert!(permit.finish_unless_waited().is_none(), "who left does not count");
+    assert!(idle.wait().is_none(), "but nobody sleeps for ever");
+    assert_eq!(single_flight.keys(), 0);
+    let mut permit = mine(demand(&single_flight, 1, 10));
+    assert!(permit.begin());
+    let waiter = pending(demand(&single_flight, 1, 10));
+    let permit = permit.finish_unless_waited().unwrap();
+    permit.publish(front(10, 0));
+    assert_eq!(waiter.wait().unwrap().length(), 10);
+    assert_eq!(single_flight.stats().computed, 2);
+}
+
+#[test]
+fn the_least_recently_used_go_first_and_evicted_values_end_outside_of_the_lock() {
+    let single_flight = SingleFlight::new(3 * (100 + ENTRY_OVERHEAD_BYTES));
+    let ended = Arc::new(AtomicUsize::new(0));
+    for key in 0..4 {
+        if key == 3 {
+            assert_eq!(ready(demand(&single_flight, 0, 1)), 1);
+        }
+        let home = Some(single_flight.clone());
+        let content = Content { length: 1, weight: 100, home, ended: Arc::clone(&ended) };
+        mine(demand(&single_flight, key, 1)).publish(Front(Arc::new(content)));
+    }
+    assert_eq!(ended.load(Ordering::SeqCst), 1);
+    drop(mine(demand(&single_flight, 1, 1)));
+    assert_eq!(single_flight.evict(1), 100);
+    drop(mine(demand(&single_flight, 2, 1)));
+    assert_eq!(ready(demand(&single_flight, 0, 1)), 1);
+    single_flight.set_capacity(0);
+    assert_eq!((single_flight.weight_bytes(), single_flight.keys()), (0, 0));
+    assert_eq!(ended.load(Ordering::SeqCst), 4);
+    assert_eq!(single_flight.evict(u64::MAX), 0);
+}
+
+#[test]
+fn a_value_heavier_than_everything_serves_those_who_wait_and_is_not_kept() {
+    let single_flight = SingleFlight::new(1000);
+    put(&single_flight, 1, 5, 100);
+    let mut permit = mine(demand(&single_flight, 1, 10));
+    assert!(permit.begin());
+    let waiter = pending(demand(&single_flight, 1, 10));
+    permit.publish(front(10, u64::MAX));
+    assert_eq!(waiter.wait().unwrap().length(), 10);
+    assert_eq!(ready(demand(&single_flight, 1, 5)), 5, "what was there stays");
+    drop(mine(demand(&single_flight, 1, 10)));
+}
+
+#[test]
+fn values_of_no_weight_are_bounded_too() {
+    let single_flight = SingleFlight::new(10 * ENTRY_OVERHEAD_BYTES);
+    for key in 0..1000 {
+        put(&single_flight, key, 0, 0);
+    }
+    assert_eq!(
+        (single_flight.keys(), single_flight.weight_bytes()),
+        (10, 10 * ENTRY_OVERHEAD_BYTES)
+    );
+    assert_eq!(ready(demand(&single_flight, 999, 0)), 0);
+}
+
+#[test]
+fn prefetches_are_counted_by_what_became_of_them() {
+    let single_flight = SingleFlight::new(MANY);
+    for key in 0..4 {
+        let mut permit = mine(prefetch(&single_flight, key, 1));
+        assert!(permit.begin());
+        if key != 3 {
+            permit.publish(front(1, 0));
+        }
+    }
+    assert_eq!(ready(demand(&single_flight, 0, 1)), 1);
+    assert_eq!(ready(demand(&single_flight, 0, 1)), 1);
+    assert_eq!(ready(prefetch(&single_flight, 1, 1)), 1);
+    single_flight.evict(u64::MAX);
+    let stats = single_flight.stats();
+    assert_eq!((stats.prefetched, stats.prefetch_used), (3, 1));
+    assert_eq!((stats.prefetch_wasted, stats.prefetch_dropped), (2, 1));
+    single_flight.set_capacity(0);
+    mine(prefetch(&single_flight, 9, 1)).publish(front(1, 0));
+    assert_eq!(single_flight.stats().prefetch_wasted, 3, "never kept is wasted");
+}
+
+#[test]
+fn best_effort_leaves_what_was_prefetched_and_not_used() {
+    let single_flight = SingleFlight::new(MANY);
+    put(&single_flight, 1, 1, 100);
+    for key in [2, 3] {
+        mine(prefetch(&single_flight, key, 1)).publish(front(1, 100));
+    }
+    let each = 100 + ENTRY_OVERHEAD_BYTES;
+    assert_eq!(single_flight.evict_used(u64::MAX, 2 * each), 100, "the one that was demanded");
+    assert_eq!(
+        (single_flight.weight_bytes(), single_flight.evict_used(1, 2 * each)),
+        (2 * each, 0)
+    );
+    assert_eq!(ready(demand(&single_flight, 2, 1)), 1);
+    assert_eq!(
+        single_flight.evict_used(u64::MAX, each),
+        200,
+        "one too many, and one that was used"
+    );
+    assert_eq!(single_flight.evict(u64::MAX), 0);
+}
+
+#[test]
+fn a_budget_asks_the_cache_and_does_not_keep_it() {
+    use crate::memory::{AllocPolicy, Budget};
+    let budget = Budget::new(100);
+    let single_flight: SingleFlight<u32, Front> = SingleFlight::new(MANY);
+    let registration = budget.register_reclaimer(single_flight.reclaimer()).unwrap();
+    put(&single_flight, 1, 1, 10);
+    let held = budget.charge(100, AllocPolicy::MayFail).unwrap();
+    // Nothing of the value is charged here: what stats is that it was asked for.
+    let charge = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while single_flight.weight_bytes() != 0 {
+                std::thread::yield_now();
+            }
+            drop(held);
+        });
+        budget.charge(1, AllocPolicy::MustSucceed).unwrap()
+    });
+    assert_eq!(single_flight.keys(), 0);
+    drop(charge);
+    let ended = Arc::new(AtomicUsize::new(0));
+    let content = Content { length: 1, weight: 1, home: None, ended: Arc::clone(&ended) };
+    mine(demand(&single_flight, 2, 1)).publish(Front(Arc::new(content)));
+    drop(single_flight);
+    assert_eq!(ended.load(Ordering::SeqCst), 1, "the reclaimer does not keep it");
+    drop(registration);
+}
