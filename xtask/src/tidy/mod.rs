@@ -3,6 +3,7 @@
 //! text, and reports into a `Report`. It never changes a file. Called by `main`.
 
 mod arrow;
+mod circle;
 mod dependency;
 mod finding;
 mod length;
@@ -63,6 +64,7 @@ fn inspect(root: &Path) -> Result<Outcome, Box<dyn Error>> {
     }
     link::check(&tree, &mut report);
     trust::check(&tree.files, &mut report);
+    circle::check(&tree.files, &mut report);
     arrow::check(&manifests, &mut report);
     dependency::check(&manifests, tree.text("docs/dependencies.md"), &mut report);
     Ok(Outcome { report, files: tree.files.len() })
