@@ -31,6 +31,7 @@ mod mkfs;
 #[allow(dead_code, reason = "only their description matters here")]
 mod mount_fuse;
 
+mod api;
 mod pages;
 mod tidy;
 
@@ -42,6 +43,7 @@ usage: cargo run -p xtask -- CHORE
 
 chores:
   tidy             check the rules that the compiler and clippy cannot see
+  api [--check]    write the public items of each library into docs/api, or compare them
   man DIR          write the manual pages of the command into DIR
   completions DIR  write its completions for bash, fish and zsh into DIR
   help             print this text
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match Chore::parse(&words) {
         Ok(Chore::Tidy) => tidy::run(),
+        Ok(Chore::Api(mode)) => api::run(mode),
         Ok(Chore::Man(dir)) => pages::outcome(pages::write_manual(&dir)),
         Ok(Chore::Completions(dir)) => pages::outcome(pages::write_completions(&dir)),
         Ok(Chore::Help) => {
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
 #[derive(Debug, PartialEq, Eq)]
 enum Chore {
     Tidy,
+    Api(api::Mode),
     Man(PathBuf),
     Completions(PathBuf),
     Help,
@@ -79,10 +83,14 @@ impl Chore {
             [] => Err("no chore given".to_owned()),
             [only] => match only.as_str() {
                 "tidy" => Ok(Self::Tidy),
+                "api" => Ok(Self::Api(api::Mode::Write)),
                 "help" | "--help" | "-h" => Ok(Self::Help),
                 "man" | "completions" => Err(format!("{only} needs a directory")),
                 other => Err(format!("unknown chore {other}")),
             },
+            [chore, option] if chore == "api" && option == "--check" => {
+                Ok(Self::Api(api::Mode::Check))
+            }
             [chore, dir] if chore == "man" => Ok(Self::Man(dir.into())),
             [chore, dir] if chore == "completions" => Ok(Self::Completions(dir.into())),
             [_, extra, ..] => Err(format!("unexpected word {extra}")),
@@ -103,6 +111,8 @@ mod tests {
     fn known_chores_are_recognised() {
         assert_eq!(parse(&["tidy"]), Ok(Chore::Tidy));
         assert_eq!(parse(&["help"]), Ok(Chore::Help));
+        assert_eq!(parse(&["api"]), Ok(Chore::Api(super::api::Mode::Write)));
+        assert_eq!(parse(&["api", "--check"]), Ok(Chore::Api(super::api::Mode::Check)));
         assert_eq!(parse(&["man", "out"]), Ok(Chore::Man("out".into())));
         assert_eq!(parse(&["completions", "out"]), Ok(Chore::Completions("out".into())));
     }

@@ -1,0 +1,139 @@
+//! The public items of each library crate, kept as text in `docs/api`, so that a change of the surface
+//! is seen in review. It asks rustdoc for its JSON and lets the `public-api` crate read it; nothing of
+//! the project is run. Called by `main`.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::{env, fs};
+
+/// The crates that others can depend on.
+const CRATES: [&str; 8] = [
+    "ferrofs-builder",
+    "ferrofs-codec",
+    "ferrofs-extract",
+    "ferrofs-fuse",
+    "ferrofs-image",
+    "ferrofs-mount",
+    "ferrofs-ondisk",
+    "ferrofs-workers",
+];
+
+/// The version of rustdoc's JSON that the pinned `public-api` reads. A compiler that writes another one
+/// needs another `public-api`; the check then says so and passes, since nothing can be compared.
+const JSON_FORMAT: u64 = 57;
+
+/// Whether the texts are compared or written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Check,
+    Write,
+}
+
+/// Compares the public items of every crate with its text, or writes the texts.
+pub(crate) fn run(mode: Mode) -> ExitCode {
+    match run_all(mode) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask api: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_all(mode: Mode) -> Result<bool, Box<dyn Error>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    let mut is_same = true;
+    for name in CRATES {
+        let json = rustdoc_json(root, name)?;
+        let format = json_format(&json)?;
+        if format != JSON_FORMAT {
+            println!(
+                "api: skipped: rustdoc writes JSON format {format}, this check reads {JSON_FORMAT}"
+            );
+            return Ok(true);
+        }
+        let items = public_items(&json)?;
+        let path = root.join("docs/api").join(format!("{name}.txt"));
+        match mode {
+            Mode::Write => {
+                fs::create_dir_all(root.join("docs/api"))?;
+                fs::write(&path, items)?;
+            }
+            Mode::Check => {
+                let kept = fs::read_to_string(&path)
+                    .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+                for line in differences(&kept, &items) {
+                    println!("{name}: {line}");
+                    is_same = false;
+                }
+            }
+        }
+    }
+    if !is_same {
+        println!("api: if this is intended, run `cargo run -p xtask -- api` and commit docs/api");
+    }
+    Ok(is_same)
+}
+
+/// Has rustdoc describe a crate; the path of the JSON.
+fn rustdoc_json(root: &Path, name: &str) -> Result<PathBuf, Box<dyn Error>> {
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    // JSON is an unstable output; the variable lets a stable compiler write it.
+    let status = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["rustdoc", "--quiet", "--lib", "--package", name, "--"])
+        .args(["-Z", "unstable-options", "--output-format", "json", "--cap-lints", "allow"])
+        .env("RUSTC_BOOTSTRAP", "1")
+        .current_dir(root)
+        .status()?;
+    if !status.success() {
+        return Err(format!("rustdoc failed for {name}: {status}").into());
+    }
+    Ok(target.join("doc").join(format!("{}.json", name.replace('-', "_"))))
+}
+
+fn json_format(path: &Path) -> Result<u64, Box<dyn Error>> {
+    let value: serde_json::Value = serde_json::from_str(&fs::read_to_string(path)?)?;
+    value["format_version"].as_u64().ok_or_else(|| "rustdoc's JSON has no format_version".into())
+}
+
+/// One line an item. Implementations that the compiler derives are left out: they follow from the type.
+fn public_items(path: &Path) -> Result<String, Box<dyn Error>> {
+    let api = public_api::Builder::from_rustdoc_json(path)
+        .omit_blanket_impls(true)
+        .omit_auto_trait_impls(true)
+        .omit_auto_derived_impls(true)
+        .build()?;
+    let mut text = String::new();
+    for item in api.items() {
+        text.push_str(&item.to_string());
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// Lines that only one of two texts has, marked `-` for kept and `+` for new.
+fn differences(kept: &str, now: &str) -> Vec<String> {
+    let gone = kept.lines().filter(|line| !now.lines().any(|other| other == *line));
+    let new = now.lines().filter(|line| !kept.lines().any(|other| other == *line));
+    gone.map(|line| format!("- {line}")).chain(new.map(|line| format!("+ {line}"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::differences;
+
+    #[test]
+    fn an_item_that_is_gone_and_one_that_is_new_are_named() {
+        assert_eq!(
+            differences("pub fn a()\npub fn b()\n", "pub fn b()\npub fn c()\n"),
+            ["- pub fn a()", "+ pub fn c()"]
+        );
+    }
+
+    #[test]
+    fn equal_texts_do_not_differ() {
+        assert_eq!(differences("pub fn a()\n", "pub fn a()\n"), Vec::<String>::new());
+    }
+}
