@@ -10,8 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-use super::finding::Report;
-use super::source::{Kind, SourceFile};
+use super::tree::{Kind, Report, SourceFile};
 
 /// A module by its names from the crate's root, which is empty.
 type Module = Vec<String>;
@@ -297,8 +296,7 @@ fn reachable<'a>(
 #[cfg(test)]
 mod tests {
     use super::check;
-    use crate::tidy::finding::Report;
-    use crate::tidy::source::SourceFile;
+    use crate::tidy::tree::{Report, SourceFile};
 
     fn messages(files: &[(&str, &str)]) -> Vec<String> {
         let files: Vec<SourceFile> =

@@ -4,8 +4,7 @@
 
 use proc_macro2::{TokenStream, TokenTree};
 
-use super::finding::Report;
-use super::source::{Kind, SourceFile};
+use super::tree::{Kind, Report, SourceFile};
 
 const PAGE: &str = "docs/trust.md";
 
@@ -59,8 +58,7 @@ fn names_unsafe(lints: TokenStream) -> bool {
 #[cfg(test)]
 mod tests {
     use super::check;
-    use crate::tidy::finding::Report;
-    use crate::tidy::source::SourceFile;
+    use crate::tidy::tree::{Report, SourceFile};
 
     const ALLOWING: &str = "//! Calls C.\n#![allow(\n    unsafe_code,\n    reason = \"C\"\n)]\n";
 

@@ -1,10 +1,10 @@
 //! The files that tidy looks at: what git knows or would not ignore, or, where git is missing,
-//! what a walk finds. It reads text and judges nothing. Called by `tidy`; checks get its values.
+//! what a walk finds; and the report that checks add their findings to. Called by `tidy`.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{fs, io};
+use std::{fmt, fs, io};
 
 /// Folders that a walk leaves out, because git would: build output and fuzzing state.
 const LEFT_OUT: [&str; 5] = [".git", "target", "corpus", "artifacts", "coverage"];
@@ -129,9 +129,48 @@ fn below(root: &Path, path: &Path) -> Option<String> {
     Some(path.strip_prefix(root).ok()?.to_str()?.replace('\\', "/"))
 }
 
+/// A rule broken at a line of a file; lines count from 1.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Finding {
+    pub(crate) path: String,
+    pub(crate) line: usize,
+    pub(crate) message: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}:{}: {}", self.path, self.line, self.message)
+    }
+}
+
+/// All findings of a run, in the order in which the checks made them.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    findings: Vec<Finding>,
+}
+
+impl Report {
+    pub(crate) fn add(&mut self, path: &str, line: usize, message: impl Into<String>) {
+        self.findings.push(Finding { path: path.to_owned(), line, message: message.into() });
+    }
+
+    /// The findings by path and line, each once.
+    pub(crate) fn into_sorted(mut self) -> Vec<Finding> {
+        self.findings.sort();
+        self.findings.dedup();
+        self.findings
+    }
+
+    /// The lines found, for tests of one check on one file.
+    #[cfg(test)]
+    pub(crate) fn lines(self) -> Vec<usize> {
+        self.into_sorted().into_iter().map(|finding| finding.line).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Kind, Tree, walked_paths};
+    use super::{Kind, Report, Tree, walked_paths};
     use std::fs;
 
     #[test]
@@ -161,5 +200,16 @@ mod tests {
         assert_eq!(tree.paths, ["a.md", "image.erofs"]);
         assert_eq!(tree.text("a.md"), Some("# A\n"));
         assert_eq!(tree.text("image.erofs"), None);
+    }
+
+    #[test]
+    fn findings_come_out_by_place_and_once() {
+        let mut report = Report::default();
+        report.add("b.rs", 1, "late");
+        report.add("a.rs", 9, "second");
+        report.add("a.rs", 2, "first");
+        report.add("a.rs", 2, "first");
+        let printed: Vec<String> = report.into_sorted().iter().map(ToString::to_string).collect();
+        assert_eq!(printed, ["a.rs:2: first", "a.rs:9: second", "b.rs:1: late"]);
     }
 }

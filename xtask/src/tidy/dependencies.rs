@@ -1,5 +1,6 @@
-//! What each crate asks for, as cargo understands its manifest. It reads and judges nothing;
-//! the checks of arrows and of docs/dependencies.md use it. Called by `tidy`.
+//! Every crate from outside has a row or heading in docs/dependencies.md that names it in backticks. What it
+//! says is for people to judge. Which crate of the project may depend on which is checked by cargo-deny
+//! (`deny.toml`). Called by `tidy`.
 
 use std::error::Error;
 use std::path::Path;
@@ -7,23 +8,15 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use super::tree::Report;
+
 /// The manifests that cargo is asked about: the workspace, and the fuzz targets beside it.
 const ROOTS: [&str; 2] = ["Cargo.toml", "fuzz/Cargo.toml"];
-
-/// Which build needs a dependency.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Need {
-    /// The crate itself or its build script.
-    Build,
-    /// Only its tests, examples and benches.
-    Tests,
-}
 
 /// A dependency of a crate, under its own name rather than one given to it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Dependency {
     pub(crate) name: String,
-    pub(crate) need: Need,
     /// Whether it is a crate of this project.
     pub(crate) is_internal: bool,
     /// The line of the manifest that names it, or 1.
@@ -74,9 +67,8 @@ fn parse(package: &Value, root: &Path) -> Manifest {
 
 fn dependency(entry: &Value, source: &str) -> Dependency {
     let name = text(entry, "name").to_owned();
-    let need = if text(entry, "kind") == "dev" { Need::Tests } else { Need::Build };
     let is_internal = entry["path"].is_string();
-    Dependency { line: line_of(source, &name), name, need, is_internal }
+    Dependency { line: line_of(source, &name), name, is_internal }
 }
 
 fn text<'value>(value: &'value Value, key: &str) -> &'value str {
@@ -90,14 +82,41 @@ fn line_of(source: &str, name: &str) -> usize {
     source.lines().position(names_it).map_or(1, |index| index + 1)
 }
 
+/// Reports each crate from outside that the page does not explain.
+pub(crate) fn check(manifests: &[Manifest], page: Option<&str>, report: &mut Report) {
+    let page = page.unwrap_or_default();
+    for manifest in manifests {
+        for dependency in manifest.dependencies.iter().filter(|found| !found.is_internal) {
+            let name = &dependency.name;
+            if !is_explained(page, name) {
+                let message = format!("`{name}` has no paragraph in docs/dependencies.md");
+                report.add(&manifest.path, dependency.line, message);
+            }
+        }
+    }
+}
+
+/// Whether a heading, or the first cell of a table row, names the crate.
+fn is_explained(page: &str, name: &str) -> bool {
+    let quoted = format!("`{name}`");
+    page.lines().any(|line| {
+        let place = match line.strip_prefix('|') {
+            Some(row) => row.split('|').next(),
+            None => line.strip_prefix('#'),
+        };
+        place.is_some_and(|place| place.contains(&quoted))
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Dependency, Need, line_of, parse};
+    use super::{Dependency, Manifest, check, line_of, parse};
+    use crate::tidy::tree::Report;
     use serde_json::json;
     use std::path::Path;
 
     #[test]
-    fn a_package_is_read_with_its_three_kinds_of_dependency() {
+    fn a_package_is_read_with_its_dependencies_of_every_kind() {
         let package = json!({
             "name": "ferrofs-image",
             "manifest_path": "/checkout/crates/image/Cargo.toml",
@@ -108,21 +127,13 @@ mod tests {
             ],
         });
         let manifest = parse(&package, Path::new("/checkout"));
-        let one = |name: &str, need, is_internal| Dependency {
-            name: name.to_owned(),
-            need,
-            is_internal,
-            line: 1,
-        };
+        let one =
+            |name: &str, is_internal| Dependency { name: name.to_owned(), is_internal, line: 1 };
         assert_eq!(manifest.name, "ferrofs-image");
         assert_eq!(manifest.path, "crates/image/Cargo.toml");
         assert_eq!(
             manifest.dependencies,
-            [
-                one("ferrofs-codec", Need::Build, true),
-                one("cc", Need::Build, false),
-                one("proptest", Need::Tests, false),
-            ]
+            [one("ferrofs-codec", true), one("cc", false), one("proptest", false),]
         );
     }
 
@@ -131,5 +142,36 @@ mod tests {
         let source = "[dependencies]\nserde_json = \"1\"\nserde.workspace = true\n";
         assert_eq!(line_of(source, "serde"), 3);
         assert_eq!(line_of(source, "absent"), 1);
+    }
+
+    fn findings(name: &str, is_internal: bool, page: Option<&str>) -> usize {
+        let dependency = Dependency { name: name.to_owned(), is_internal, line: 3 };
+        let manifest = Manifest {
+            path: "Cargo.toml".to_owned(),
+            name: "ferrofs".to_owned(),
+            dependencies: vec![dependency],
+        };
+        let mut report = Report::default();
+        check(&[manifest], page, &mut report);
+        report.lines().len()
+    }
+
+    #[test]
+    fn a_heading_or_a_first_cell_explains_a_crate() {
+        assert_eq!(findings("clap", false, Some("## `clap`\nParses.\n")), 0);
+        assert_eq!(findings("clap", false, Some("| `clap` 4 | parses |\n")), 0);
+    }
+
+    #[test]
+    fn a_mention_elsewhere_explains_nothing() {
+        assert_eq!(findings("clap", false, Some("| `lexopt` | rather than `clap` |\n")), 1);
+        assert_eq!(findings("clap", false, Some("We like `clap`.\n")), 1);
+        assert_eq!(findings("clap", false, Some("## `clap_derive`\n")), 1);
+        assert_eq!(findings("clap", false, None), 1);
+    }
+
+    #[test]
+    fn our_own_crates_need_no_paragraph() {
+        assert_eq!(findings("ferrofs-image", true, None), 0);
     }
 }
