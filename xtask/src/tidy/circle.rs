@@ -76,7 +76,7 @@ fn read(tokens: &[TokenTree], uses: &mut FileUses) {
     while let Some(token) = tokens.get(at) {
         match token {
             TokenTree::Punct(mark) if mark.as_char() == '#' => {
-                let is_for_tests = matches!(tokens.get(at + 1), Some(TokenTree::Group(group)) if names_tests(group.stream()));
+                let is_for_tests = matches!(tokens.get(at + 1), Some(TokenTree::Group(group)) if names_tests(&group.stream()));
                 at += 2;
                 if is_for_tests {
                     at = after_item(tokens, at);
@@ -125,7 +125,7 @@ fn is_mark(token: &TokenTree, mark: char) -> bool {
 }
 
 /// Whether an attribute's content is a `cfg` of tests or models.
-fn names_tests(attribute: TokenStream) -> bool {
+fn names_tests(attribute: &TokenStream) -> bool {
     let text = attribute.to_string().replace(' ', "");
     text.starts_with("cfg(")
         && !text.contains("not(")
