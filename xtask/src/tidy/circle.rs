@@ -177,7 +177,7 @@ fn expand(tree: &[TokenTree], before: &[String]) -> Vec<(Module, String)> {
             let name = tree.get(at + 1).map(ToString::to_string).unwrap_or_default();
             vec![(path, name)]
         }
-        _ if path.len() > before.len() || !path.is_empty() && at == 0 && tree.first().is_some() => {
+        _ if path.len() > before.len() => {
             let name = path.last().cloned().unwrap_or_default();
             vec![(path, name)]
         }
