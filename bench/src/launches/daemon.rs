@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
+use ferrofs_fuse::SessionEvent;
+use ferrofs_fuse::attach::{AttachOptions, Attachment, attach};
 use ferrofs_image::{DecodeWorkers, MemoryPool, OpenOptions, SyncDecompress};
-use ferrofs_mount::fuse::SessionEvent;
-use ferrofs_mount::fuse::attach::{AttachOptions, Attachment, attach};
 use ferrofs_mount::{MountLogEvent, MountSettings, NegotiatedMount, ServedMount};
 use ferrofs_workers::cpus::AvailableCpus;
 use ferrofs_workers::percpu;

@@ -25,8 +25,6 @@ mod serve;
 mod settings;
 pub mod stats;
 
-pub use ferrofs_fuse as fuse;
-pub use ferrofs_image as image;
 pub use log_event::MountLogEvent;
 pub use serve::{NegotiatedMount, ServedMount};
 pub use settings::MountSettings;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ferrofs_image::workers::priority::PriorityRequest;
+use ferrofs_workers::priority::PriorityRequest;
 
 /// How a mount behaves.
 #[derive(Clone, Copy, Debug)]

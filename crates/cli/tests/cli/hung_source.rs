@@ -5,8 +5,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use ferrofs_mount::fuse::attach::{AttachOptions, Attachment, attach};
-use ferrofs_mount::fuse::{
+use ferrofs_fuse::attach::{AttachOptions, Attachment, attach};
+use ferrofs_fuse::{
     Capabilities, Entry, Errno, FileSystem, InitRequest, NegotiatedSession, NodeAttributes,
     Operation, Reply, Request, Session, SessionOptions,
 };

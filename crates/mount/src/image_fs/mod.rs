@@ -22,8 +22,8 @@ use ferrofs_fuse::{
     Entry, Errno, FileSystem, InitParameters, NodeAttributes, Notifier, Operation, Reply,
     ReplyOutcome, Request, Statfs,
 };
-use ferrofs_image::workers::priority::{self, PriorityLevel};
 use ferrofs_image::{Error, ErrorKind, FileType, Image, Inode, Nid};
+use ferrofs_workers::priority::{self, PriorityLevel};
 
 use crate::log_event::MountLogEvent;
 use crate::node::NodeMap;

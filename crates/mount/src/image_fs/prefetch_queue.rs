@@ -7,8 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-use ferrofs_image::workers::priority::{self, PriorityLevel, PriorityRequest};
 use ferrofs_image::{FileType, Nid, OpenFile, ReadOutcome};
+use ferrofs_workers::priority::{self, PriorityLevel, PriorityRequest};
 
 use super::ImageFs;
 

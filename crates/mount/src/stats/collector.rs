@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use ferrofs_fuse::{Errno, InitParameters, SessionStats};
-use ferrofs_image::workers::counters::HistogramSnapshot;
-use ferrofs_image::workers::cpus::CpuThrottling;
-use ferrofs_image::workers::percpu::PerCpuStats;
-use ferrofs_image::workers::priority::PriorityLevel;
-use ferrofs_image::workers::single_flight::SingleFlightStats;
-use ferrofs_image::workers::unbound::WorkerStats;
 use ferrofs_image::{Image, ImageStats};
+use ferrofs_workers::counters::HistogramSnapshot;
+use ferrofs_workers::cpus::CpuThrottling;
+use ferrofs_workers::percpu::PerCpuStats;
+use ferrofs_workers::priority::PriorityLevel;
+use ferrofs_workers::single_flight::SingleFlightStats;
+use ferrofs_workers::unbound::WorkerStats;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::kind::OperationKind;

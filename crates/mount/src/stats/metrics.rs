@@ -1,5 +1,5 @@
 //! What a mount counts while it serves. Each group of listeners has numbers of its own (see
-//! [`Sharded`](ferrofs_image::workers::counters::Sharded)), so that counting makes nobody wait. Written by `image_fs`,
+//! [`Sharded`](ferrofs_workers::counters::Sharded)), so that counting makes nobody wait. Written by `image_fs`,
 //! read by `collector`.
 //!
 //! It takes 2.6 KiB for each kind of operation that was ever asked for and a group, of which there is one a listener
@@ -10,8 +10,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use ferrofs_fuse::{Errno, ReplyOutcome};
-use ferrofs_image::workers::counters::{Histogram, HistogramSnapshot, Sharded};
-use ferrofs_image::workers::cpus::CpuThrottling;
+use ferrofs_workers::counters::{Histogram, HistogramSnapshot, Sharded};
+use ferrofs_workers::cpus::CpuThrottling;
 
 use super::kind::OperationKind;
 use super::log_events::LogEventCounters;

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::thread;
 
-use ferrofs_image::workers::cpus::AvailableCpus;
-use ferrofs_image::workers::memory::{Pressure, PressureSettings};
-use ferrofs_image::workers::percpu::PerCpuSettings;
-use ferrofs_image::workers::priority::{self, PriorityRequest};
 use ferrofs_image::{
     DecodeWorkers, FileType, Image, MemoryPool, OpenOptions, SyncDecompress, WalkEvent,
 };
 use ferrofs_mount::sandbox::{FilterState, Sandbox, StandardStreams};
+use ferrofs_workers::cpus::AvailableCpus;
+use ferrofs_workers::memory::{Pressure, PressureSettings};
+use ferrofs_workers::percpu::PerCpuSettings;
+use ferrofs_workers::priority::{self, PriorityRequest};
 
 use crate::{in_a_process, outcome_in_a_process};
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ferrofs_mount::image::{MemoryPool, OpenOptions};
+use ferrofs_image::{MemoryPool, OpenOptions};
 
 use crate::mounted::Mounted;
 

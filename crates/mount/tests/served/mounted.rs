@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 
-use ferrofs_mount::image::OpenOptions;
+use ferrofs_image::OpenOptions;
 use ferrofs_mount::{MountSettings, NegotiatedMount, ServedMount};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use ferrofs_mount::image::{FileType, Image, WalkEvent};
+use ferrofs_image::{FileType, Image, WalkEvent};
 use ferrofs_mount::stats::{OperationKind, StatsSummary, query};
 use rustix::fs::{Advice, fadvise};
 

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, anyhow};
-use ferrofs_mount::fuse::SessionEvent;
-use ferrofs_mount::fuse::attach::{Attachment, DetachOutcome, MountMethod, attach};
+use ferrofs_fuse::SessionEvent;
+use ferrofs_fuse::attach::{Attachment, DetachOutcome, MountMethod, attach};
 use ferrofs_mount::sandbox::{Sandbox, SandboxStatus, StandardStreams};
 use ferrofs_mount::{MountLogEvent, MountSettings, NegotiatedMount, ServedMount};
 

@@ -4,9 +4,9 @@
 use std::fmt::{self, Display, Write as _};
 use std::io::{self, Write};
 
+use ferrofs_fuse::attach::Attachment;
 use ferrofs_image::workers::percpu::PerCpuStats;
 use ferrofs_mount::ServedMount;
-use ferrofs_mount::fuse::attach::Attachment;
 use ferrofs_mount::sandbox::SandboxStatus;
 use serde::Serialize;
 

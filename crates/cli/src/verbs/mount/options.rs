@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ferrofs_mount::fuse::attach::{OptionMatch, RejectedOption};
+use ferrofs_fuse::attach::{OptionMatch, RejectedOption};
 
 use super::request::MountRequest;
 use crate::amount::{parse_bytes, parse_cpus, parse_jobs};

@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use ferrofs_fuse::attach::{AttachOptions, MountAccess};
 use ferrofs_mount::MountSettings;
-use ferrofs_mount::fuse::attach::{AttachOptions, MountAccess};
 
 use super::log::LogTarget;
 use super::options;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use ferrofs_mount::fuse::Capabilities;
+use ferrofs_fuse::Capabilities;
 use ferrofs_mount::stats::{
     CacheRecord, CpuRecord, DecodeRecord, LatencyQuantiles, MemoryRecord, MountStats,
     OperationKind, OperationRecord, PrefetchRecord, SessionRecord, StatsSummary, WorkerRecord,

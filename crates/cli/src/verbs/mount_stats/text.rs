@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use ferrofs_mount::fuse::Capabilities;
+use ferrofs_fuse::Capabilities;
 use ferrofs_mount::stats::{
     LatencyQuantiles, MountStats, OperationKind, StatsSummary, WorkerRecord, known,
 };
