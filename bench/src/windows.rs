@@ -8,11 +8,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use ferrofs_image::codec::{
+use ferrofs_codec::{
     DecodeMode, Decoder, DecoderSettings, LZ4_WINDOW_PAGE_BYTES, Lz4Part, Padding, lz4_window_pages,
 };
-use ferrofs_image::ondisk::compression::AlgorithmId;
 use ferrofs_image::{FileExtent, FileType, Image, Inode, WalkEvent};
+use ferrofs_ondisk::compression::AlgorithmId;
 
 use crate::arguments::WindowsArguments;
 use crate::plot::Plot;

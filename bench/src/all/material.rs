@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use ferrofs_builder::import::{DirectoryOptions, UnreadablePolicy, from_directory};
 use ferrofs_builder::{Algorithms, BuildOptions, NoopObserver, build};
-use ferrofs_image::codec::Method;
+use ferrofs_codec::Method;
 
 use super::AllArguments;
 use crate::interruption;

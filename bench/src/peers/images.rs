@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use ferrofs_image::ondisk::compression::AlgorithmId;
 use ferrofs_image::{FileType, Image, Inode, WalkEvent};
+use ferrofs_ondisk::compression::AlgorithmId;
 
 /// Of the largest file, so many extents tell how an image is compressed.
 const EXTENTS: usize = 256;

@@ -2,11 +2,11 @@
 //! the whole process, so it is set before the image is opened.
 
 use anyhow::{Context, anyhow, bail};
-use ferrofs_image::workers::cpus::{AvailableCpus, CpuSet};
-use ferrofs_image::workers::percpu::PerCpuSettings;
-use ferrofs_image::workers::priority::PriorityRequest;
-use ferrofs_image::workers::workqueue::WorkQueueStats as Queue;
 use ferrofs_image::{DecodeWorkers, Image, MemoryPool};
+use ferrofs_workers::cpus::{AvailableCpus, CpuSet};
+use ferrofs_workers::percpu::PerCpuSettings;
+use ferrofs_workers::priority::PriorityRequest;
+use ferrofs_workers::workqueue::WorkQueueStats as Queue;
 
 use crate::amount::human_bytes;
 use crate::arguments::{MachineArguments, ReserveArguments, WorkArguments};

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::anyhow;
-use ferrofs_image::ondisk::DeviceSlot;
 use ferrofs_image::{Image, OpenOptions};
+use ferrofs_ondisk::DeviceSlot;
 
 use crate::amount::counted;
 use crate::arguments::ReadArguments;

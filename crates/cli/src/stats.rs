@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use ferrofs_image::ImageStats;
-use ferrofs_image::workers::counters::HistogramSnapshot;
-use ferrofs_image::workers::workqueue::WorkQueueStats as Queue;
+use ferrofs_workers::counters::HistogramSnapshot;
+use ferrofs_workers::workqueue::WorkQueueStats as Queue;
 use serde::Serialize;
 
 use crate::amount::{grouped, human_bytes};

@@ -1,7 +1,7 @@
 //! What to do about an error, where a user can do something.
 
 use ferrofs_image::ErrorKind;
-use ferrofs_image::ondisk;
+use ferrofs_ondisk as ondisk;
 
 /// The way out of an error of the image, beginning with a semicolon; empty if there is none.
 pub(crate) fn for_image_error(error: &ferrofs_image::Error) -> &'static str {

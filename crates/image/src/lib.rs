@@ -75,10 +75,6 @@ mod xattr;
 pub use dir::{DirEntry, DirEntryRef, ReadDir};
 pub use engine::DecodeWorkers;
 pub use error::{Error, ErrorKind, Result};
-pub use ferrofs_codec as codec;
-pub use ferrofs_ondisk as ondisk;
-pub use ferrofs_ondisk::{DataLayout, FileType, Nid, Superblock, Timestamp};
-pub use ferrofs_workers as workers;
 pub use file::OpenFile;
 pub use image::Image;
 pub use inode::Inode;
@@ -92,3 +88,17 @@ pub use stats::ImageStats;
 pub use verify::{VerifyEvent, VerifyProgress, VerifySummary};
 pub use walk::{PathError, TreeWalk, WalkEntry, WalkEvent};
 pub use xattr::Xattr;
+
+// The types of other crates that signatures of this one use. Whoever needs more of those crates depends on them.
+pub use ferrofs_codec::Error as DecodeError;
+pub use ferrofs_ondisk::compression::{AlgorithmId, CompressionConfig};
+pub use ferrofs_ondisk::{
+    DataLayout, DeviceSlot, ErrorKind as FormatErrorKind, FileType, Nid, Superblock, Timestamp,
+};
+pub use ferrofs_workers::Error as WorkersError;
+pub use ferrofs_workers::counters::HistogramSnapshot;
+pub use ferrofs_workers::memory::{
+    AllocPolicy, Budget, BudgetStats, Buffer, BufferPoolStats, PagePoolStats,
+};
+pub use ferrofs_workers::percpu::{PerCpuPool, PerCpuSettings, PerCpuStats};
+pub use ferrofs_workers::single_flight::SingleFlightStats;

@@ -3,8 +3,8 @@
 use std::error::Error;
 
 use ferrofs_fuzz::MapCase;
-use ferrofs_image::ondisk::compression::AlgorithmId;
-use ferrofs_image::ondisk::{DiskInode, Payload, TimeBase};
+use ferrofs_ondisk::compression::AlgorithmId;
+use ferrofs_ondisk::{DiskInode, Payload, TimeBase};
 use ferrofs_image::{FileType, Image};
 
 use crate::index::{self, Index};

@@ -1,12 +1,12 @@
 //! The index of a compressed file of a sound image, read from front to back: where its extents are.
 
 use ferrofs_image::DataLayout;
-use ferrofs_image::ondisk::compression::AlgorithmId;
-use ferrofs_image::ondisk::zmap::{
+use ferrofs_ondisk::compression::AlgorithmId;
+use ferrofs_ondisk::zmap::{
     CompactIndex, ExtentRecord, ExtentTable, FullIndex, HeadKind, IndexHeader, Lcluster, MapHeader,
     Pack, TailPcluster, header_offset,
 };
-use ferrofs_image::ondisk::{BlockSize, DiskInode};
+use ferrofs_ondisk::{BlockSize, DiskInode};
 
 /// An extent that has a pcluster of its own among the data.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::fs;
 
 use ferrofs_image::Image;
-use ferrofs_image::ondisk::Compat;
+use ferrofs_ondisk::Compat;
 use ferrofs_ondisk::DataLayout;
 use ferrofs_ondisk::compression::AlgorithmId;
 use tempfile::TempDir;

@@ -10,7 +10,7 @@ use ferrofs_extract::{
     SkippedMetadata, extract, measure,
 };
 use ferrofs_image::Image;
-use ferrofs_image::workers::workqueue::WorkQueueStats as Queue;
+use ferrofs_workers::workqueue::WorkQueueStats as Queue;
 use serde::Serialize;
 
 use crate::amount::{counted, human_bytes};

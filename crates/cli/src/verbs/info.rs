@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
-use ferrofs_image::ondisk::compression::CompressionConfig;
-use ferrofs_image::ondisk::{Compat, DeviceSlot};
 use ferrofs_image::{Image, Nid, Timestamp};
+use ferrofs_ondisk::compression::CompressionConfig;
+use ferrofs_ondisk::{Compat, DeviceSlot};
 use serde::Serialize;
 
 use crate::amount::{grouped, human_bytes};

@@ -5,11 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferrofs_image::workers::memory::{AllocPolicy, Budget, FaultPlan};
 use ferrofs_image::{
     DecodeWorkers, Error, ErrorKind, Image, ImageSource, MemoryPool, Nid, OpenOptions,
     SyncDecompress, VerifyEvent, WalkEvent,
 };
+use ferrofs_workers::memory::{AllocPolicy, Budget, FaultPlan};
 
 use crate::sources::{
     CorpusImage, FaultySource, SourceFault, Watchdog, is_injected_panic, own_workers, whole,

@@ -1,9 +1,9 @@
 //! Reading where memory is short: best effort drops out without a trace, who must succeed does, and long
 //! LZ4 extents go through a window of frames.
 
-use ferrofs_image::codec;
-use ferrofs_image::workers::memory::{AllocPolicy, Budget, Charge, Pressure, PressureSettings};
+use ferrofs_codec as codec;
 use ferrofs_image::{Error, ErrorKind, Image, MemoryPool, OpenOptions};
+use ferrofs_workers::memory::{AllocPolicy, Budget, Charge, Pressure, PressureSettings};
 
 use crate::lz4_image::{Lz4Block, Lz4Image, XorshiftRng};
 use crate::sources::{CorpusImage, Watchdog, files_of, own_workers, wait_until};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ferrofs_image::workers::cpus::CpuSet;
 use ferrofs_image::{DecodeWorkers, Image, ImageSource, OpenOptions, SyncDecompress};
+use ferrofs_workers::cpus::CpuSet;
 
 use crate::lz4_image::Lz4Image;
 use crate::sources::{CorpusImage, RecordingSource, Watchdog, own_workers, wait_until};

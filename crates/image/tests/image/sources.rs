@@ -9,12 +9,12 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ferrofs_image::workers::percpu::PerCpuSettings;
-use ferrofs_image::workers::priority::PriorityRequest;
 use ferrofs_image::{
     DecodeWorkers, Error, FilePiece, FileType, Image, ImageSource, Inode, Nid, OpenOptions,
     WalkEvent,
 };
+use ferrofs_workers::percpu::PerCpuSettings;
+use ferrofs_workers::priority::PriorityRequest;
 
 use crate::manifest::ImageSet;
 

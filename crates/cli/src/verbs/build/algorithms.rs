@@ -2,7 +2,7 @@
 //! colons between them. The first is that of all files.
 
 use ferrofs_builder::{Algorithms, BuildOptions};
-use ferrofs_image::codec::Method;
+use ferrofs_codec::Method;
 
 use super::request::parse_u32;
 use crate::amount::parse_bytes;

@@ -265,7 +265,7 @@ fn as_bytes(words: &[OsString]) -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use ferrofs_image::codec::Method;
+    use ferrofs_codec::Method;
 
     use super::*;
     use crate::arguments::{Arguments, Verb};

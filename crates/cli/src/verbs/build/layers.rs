@@ -14,10 +14,10 @@ use ferrofs_builder::tree::{
     SourceExtent, Tree,
 };
 use ferrofs_builder::{Error, ErrorKind, Result};
-use ferrofs_image::ondisk::BlockSize;
 use ferrofs_image::{
     DataLayout, ExtentStorage, FileExtent, FileType, Image, Inode, Nid, OpenOptions, WalkEvent,
 };
+use ferrofs_ondisk::BlockSize;
 
 use super::request::{LayerData, LayerOptions};
 use crate::resources::Resources;

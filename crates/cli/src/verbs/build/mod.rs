@@ -21,7 +21,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, anyhow, bail};
 use ferrofs_builder::tree::Tree;
 use ferrofs_builder::{BlobOutput, BuildOptions, ErrorKind, OutputMode};
-use ferrofs_image::workers::memory::set_mmap_threshold;
+use ferrofs_workers::memory::set_mmap_threshold;
 
 use super::demo::stop::StopRequest;
 use crate::applets::mkfs::MkfsArguments;

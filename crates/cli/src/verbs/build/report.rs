@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ferrofs_builder::{BuildOptions, BuildPhase, BuildReport};
-use ferrofs_image::ondisk::compression::AlgorithmId;
+use ferrofs_ondisk::compression::AlgorithmId;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 

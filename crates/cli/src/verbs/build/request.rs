@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use ferrofs_builder::import::adjust::Adjustments;
 use ferrofs_builder::import::{DirectoryOptions, TarImportOptions};
 use ferrofs_builder::{BuildOptions, CompressionHints, OutputMode, SuperblockTime};
-use ferrofs_image::ondisk::BlockSize;
+use ferrofs_ondisk::BlockSize;
 
 use super::algorithms::{self, AlgorithmContext};
 use crate::arguments::{MachineArguments, ProgressStyle};

@@ -11,9 +11,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use ferrofs_builder::tree::{Content, Node, NodeKind, Tree};
-use ferrofs_image::ondisk::xattr::split_name;
-use ferrofs_image::workers::jobs::OrderedPipeline;
 use ferrofs_image::{FilePiece, Image, OpenOptions};
+use ferrofs_ondisk::xattr::split_name;
+use ferrofs_workers::jobs::OrderedPipeline;
 
 use crate::resources::Resources;
 use buffered_source::BufferedSource;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use ferrofs_image::workers::cpus::AvailableCpus;
+use ferrofs_workers::cpus::AvailableCpus;
 
 use super::kernel_mount::KernelMount;
 use super::own_mount::{DaemonMount, MountAttempt};

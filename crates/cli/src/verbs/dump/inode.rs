@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::ops::ControlFlow;
 
 use anyhow::anyhow;
-use ferrofs_image::ondisk::DataLayout;
 use ferrofs_image::{ExtentStorage, FileExtent, FilePiece, FileType, Image, Inode};
+use ferrofs_ondisk::DataLayout;
 
 use crate::escape::escape;
 use crate::inode_text::mode_text;

@@ -2,9 +2,9 @@
 
 use std::io::{self, Write};
 
-use ferrofs_image::ondisk::compression::AlgorithmId;
-use ferrofs_image::ondisk::{Compat, Incompat};
 use ferrofs_image::{Image, Nid};
+use ferrofs_ondisk::compression::AlgorithmId;
+use ferrofs_ondisk::{Compat, Incompat};
 
 use crate::output::Output;
 use crate::timestamp;

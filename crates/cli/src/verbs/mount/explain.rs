@@ -5,9 +5,9 @@ use std::fmt::{self, Display, Write as _};
 use std::io::{self, Write};
 
 use ferrofs_fuse::attach::Attachment;
-use ferrofs_image::workers::percpu::PerCpuStats;
 use ferrofs_mount::ServedMount;
 use ferrofs_mount::sandbox::SandboxStatus;
+use ferrofs_workers::percpu::PerCpuStats;
 use serde::Serialize;
 
 use super::log::Log;

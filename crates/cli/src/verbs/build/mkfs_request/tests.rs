@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use ferrofs_builder::{OutputMode, SuperblockTime};
-use ferrofs_image::codec::Method;
+use ferrofs_codec::Method;
 
 use super::*;
 use crate::verbs::build::request::tests::test_environment;
