@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError, TryLockError};
 use crate::error::Result;
 use crate::image::Image;
 use crate::inode::Inode;
+use crate::open_file::ReadaheadState;
 use crate::read::ReadOutcome;
-use crate::readahead::ReadaheadState;
 
 /// An open file with readahead. It may be read from many threads; those that go through it in order,
 /// one behind the other, are taken for one reader.

@@ -5,7 +5,7 @@ use ferrofs_ondisk::{DataLayout, FileType, Nid, Payload, TimeBase, Timestamp};
 
 use crate::error::{Error, ErrorContext, ErrorKind, Result, address, parsed};
 use crate::image::ImageInner;
-use crate::meta::AddressSpace;
+use crate::inner::AddressSpace;
 
 /// An inode of an image: what it is, and where its data is to be found.
 ///

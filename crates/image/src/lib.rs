@@ -48,32 +48,32 @@
 )]
 
 mod cache;
-mod cluster;
 mod devices;
 mod dir;
 mod engine;
 mod error;
+mod extent;
 mod file;
+mod idle_reclaimer;
 mod image;
+mod inner;
 mod inode;
 mod map;
 mod memory;
-mod meta;
 mod nid_set;
 mod open;
+mod open_file;
 mod pieces;
 mod plan;
 mod ranges;
 mod read;
-mod readahead;
 mod source;
-mod stats;
 mod verify;
 mod walk;
 mod xattr;
 
 pub use dir::{DirEntry, DirEntryRef, ReadDir};
-pub use engine::DecodeWorkers;
+pub use engine::{DecodeWorkers, ImageStats};
 pub use error::{Error, ErrorKind, Result};
 pub use file::OpenFile;
 pub use image::Image;
@@ -84,7 +84,6 @@ pub use pieces::FilePiece;
 pub use ranges::{ExtentLocation, ExtentStorage, FileExtent, FileExtents};
 pub use read::{ReadOutcome, SyncDecompress};
 pub use source::{FileSource, ImageSource};
-pub use stats::ImageStats;
 pub use verify::{VerifyEvent, VerifyProgress, VerifySummary};
 pub use walk::{PathError, TreeWalk, WalkEntry, WalkEvent};
 pub use xattr::Xattr;

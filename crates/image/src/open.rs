@@ -12,12 +12,13 @@ use ferrofs_ondisk::{
 use ferrofs_workers::single_flight::SingleFlight;
 
 use crate::devices::Devices;
-use crate::engine::{self, ContextPool, DecodeTimer, DecodeWorkers, Engine, IdleReclaimer};
+use crate::engine::{self, ContextPool, DecodeTimer, DecodeWorkers, Engine};
 use crate::error::{Error, ErrorKind, Result, parsed};
+use crate::idle_reclaimer::IdleReclaimer;
 use crate::image::{Image, ImageInner};
+use crate::inner;
 use crate::inode::Inode;
 use crate::memory::MemoryPool;
-use crate::meta;
 use crate::read::SyncDecompress;
 use crate::source::{self, FileSource, ImageSource, read_exact, read_up_to};
 use crate::xattr::XattrPrefixTable;
@@ -167,7 +168,7 @@ impl OpenOptions {
         let slots = device_slots(&*primary, &sb)?;
         let devices = Devices::new(primary, &slots, devices, sb.block_size)?;
         let engine = self.engine(devices, &sb, &compression)?;
-        let metadata_cache = meta::metadata_cache(&engine.memory)?;
+        let metadata_cache = inner::metadata_cache(&engine.memory)?;
         let shed = Arc::downgrade(&engine);
         let reclaimer = engine.memory.budget().register_reclaimer(move |bytes| {
             shed.upgrade().map_or(0, |engine| engine.shed(bytes))

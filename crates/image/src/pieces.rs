@@ -7,9 +7,9 @@ use std::ops::Range;
 
 use ferrofs_workers::memory::AllocPolicy;
 
-use crate::cluster::{Cluster, ClusterPlace};
 use crate::engine::{DecodeSlot, InputRequest, InputWindow};
 use crate::error::{Error, ErrorContext, ErrorKind, address};
+use crate::extent::{Cluster, ClusterPlace};
 use crate::image::ImageInner;
 use crate::inode::Inode;
 use crate::map::{Data, ExtentMap, MappedExtent};

@@ -3,12 +3,12 @@
 
 use std::ops::Range;
 
-use crate::cluster::{Cluster, ClusterPlace, Coding};
 use crate::error::{ErrorContext, Result, address};
+use crate::extent::{Cluster, ClusterPlace, Coding};
 use crate::image::ImageInner;
+use crate::inner::AddressSpace;
 use crate::inode::Inode;
 use crate::map::{Data, ExtentMap, MappedExtent};
-use crate::meta::AddressSpace;
 use crate::source::outside;
 
 use ferrofs_ondisk::Nid;

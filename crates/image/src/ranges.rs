@@ -4,8 +4,8 @@
 
 use ferrofs_ondisk::compression::AlgorithmId;
 
-use crate::cluster::Coding;
 use crate::error::{Error, ErrorKind, Result};
+use crate::extent::Coding;
 use crate::image::ImageInner;
 use crate::inode::Inode;
 use crate::map::{Data, ExtentMap, MappedExtent};

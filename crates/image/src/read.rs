@@ -6,15 +6,15 @@ use ferrofs_ondisk::{FileType, Nid};
 use ferrofs_workers::memory::AllocPolicy;
 use ferrofs_workers::single_flight::{Lookup, Urgency};
 
-use crate::cluster::{Cluster, ClusterPlace, Coding};
 use crate::engine::{
     BATCH_MIN_BYTES, ClusterPermit, DecodeBatch, DecodeCounters, DecodeSlot, DecodedCluster,
     run_lengths,
 };
 use crate::error::{Error, ErrorContext, ErrorKind, Result, address};
+use crate::extent::{Cluster, ClusterPlace, Coding};
 use crate::image::ImageInner;
+use crate::inner::MetaBytes;
 use crate::inode::Inode;
-use crate::meta::MetaBytes;
 use crate::plan::{Origin, ReadPlan, ReadSegment};
 
 /// Who decodes what a read needs. The names are those of Linux's `sync_decompress`.
@@ -486,7 +486,7 @@ const TARGET_MAX: usize = 4096;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::ClusterId;
+    use crate::extent::ClusterId;
     use crate::image::Image;
     use crate::open::OpenOptions;
     use crate::walk::WalkEvent;

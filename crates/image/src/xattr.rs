@@ -11,8 +11,8 @@ use ferrofs_ondisk::xattr::{
 
 use crate::error::{Error, ErrorContext, ErrorKind, Result, address, parsed};
 use crate::image::ImageInner;
+use crate::inner::AddressSpace;
 use crate::inode::Inode;
-use crate::meta::AddressSpace;
 use crate::source;
 
 /// An extended attribute.
@@ -186,7 +186,7 @@ impl ImageInner {
     }
 
     /// The bytes of a shared entry, and where they lie.
-    fn shared_entry(&self, id: u32) -> Result<(crate::meta::MetaBytes, u64)> {
+    fn shared_entry(&self, id: u32) -> Result<(crate::inner::MetaBytes, u64)> {
         let area = address(self.sb.block_size.offset_of(u64::from(self.sb.xattr_block)))?;
         let at = address(area.checked_add(u64::from(id).saturating_mul(4)))?;
         let space = if self.sb.compat.has(Compat::SHARED_EA_IN_METABOX) {

@@ -7,7 +7,7 @@ use ferrofs_workers::priority::PriorityRequest;
 use ferrofs_workers::single_flight::{Lookup, Urgency};
 
 use super::{ClusterPermit, DecodeBatch, DecodeWorkers};
-use crate::cluster::Cluster;
+use crate::extent::Cluster;
 use crate::image::{Image, ImageInner};
 use crate::inode::Inode;
 use crate::memory::MemoryPool;

@@ -21,8 +21,8 @@ use ferrofs_workers::memory::{AllocPolicy, Buffer, Charge};
 
 use super::counters::DecodeCounters;
 use super::window::InputWindow;
-use crate::cluster::Cluster;
 use crate::error::{ErrorKind, Result};
+use crate::extent::Cluster;
 use crate::memory::MemoryPool;
 
 /// Leases in a row after which a thread is taken for the only one that reads.

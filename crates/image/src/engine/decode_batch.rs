@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ferrofs_workers::memory::{AllocPolicy, Buffer};
 
 use super::{ClusterPermit, ClusterWaiter, DecodeSlot, DecodedCluster, Engine};
-use crate::cluster::{Cluster, ClusterPlace};
 use crate::error::Result;
+use crate::extent::{Cluster, ClusterPlace};
 
 /// The most that one read of the source brings for a batch, in bytes.
 const RUN_MAX_BYTES: u64 = 1 << 20;
@@ -210,8 +210,8 @@ mod tests {
     use ferrofs_ondisk::compression::AlgorithmId;
 
     use super::*;
-    use crate::cluster::{ClusterId, Coding};
-    use crate::meta::AddressSpace;
+    use crate::extent::{ClusterId, Coding};
+    use crate::inner::AddressSpace;
 
     fn cluster(place: ClusterPlace, encoded_bytes: u32) -> Cluster {
         let coding = Coding::Compressed(AlgorithmId::Lz4);

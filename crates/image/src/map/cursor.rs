@@ -3,8 +3,8 @@
 
 use crate::error::Result;
 use crate::image::ImageInner;
+use crate::inner::{AddressSpace, MetaBytes};
 use crate::inode::Inode;
-use crate::meta::{AddressSpace, MetaBytes};
 
 /// How much is fetched at once; entries are aligned to their size, which divides it.
 const SPAN_BYTES: u64 = 4096;

@@ -8,8 +8,8 @@ use ferrofs_ondisk::{BlockSize, DataLayout};
 
 use super::cursor::MetaCursor;
 use super::{Data, MappedExtent, checked, plain};
-use crate::cluster::{Cluster, ClusterId, ClusterPlace, Coding};
 use crate::error::{Error, ErrorKind, Result, address, parsed};
+use crate::extent::{Cluster, ClusterId, ClusterPlace, Coding};
 use crate::image::ImageInner;
 use crate::inode::Inode;
 

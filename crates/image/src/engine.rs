@@ -8,8 +8,8 @@ mod counters;
 mod decode_batch;
 mod decode_timer;
 mod decoded;
-mod idle_reclaimer;
 mod reserve;
+mod stats;
 mod window;
 mod workers;
 
@@ -24,13 +24,13 @@ pub(crate) use counters::DecodeCounters;
 pub(crate) use decode_batch::{BATCH_MIN_BYTES, DecodeBatch, GenerationToken, run_lengths};
 pub(crate) use decode_timer::DecodeTimer;
 pub(crate) use decoded::DecodedCluster;
-pub(crate) use idle_reclaimer::IdleReclaimer;
+pub use stats::ImageStats;
 pub(crate) use window::{InputRequest, InputWindow};
 pub use workers::DecodeWorkers;
 
-use crate::cluster::{Cluster, ClusterId, ClusterPlace, Coding};
 use crate::devices::Devices;
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
+use crate::extent::{Cluster, ClusterId, ClusterPlace, Coding};
 use crate::memory::MemoryPool;
 
 /// Extents up to this length are decoded whole, in bytes, unless a reserve is too small for them: a window would

@@ -5,8 +5,8 @@ use ferrofs_ondisk::zmap::{ExtentRecord, ExtentTable};
 
 use super::cursor::MetaCursor;
 use super::{Data, MappedExtent, checked, plain};
-use crate::cluster::{Cluster, ClusterId, ClusterPlace, Coding};
 use crate::error::{Error, ErrorKind, Result, address, parsed};
+use crate::extent::{Cluster, ClusterId, ClusterPlace, Coding};
 use crate::image::ImageInner;
 use crate::inode::Inode;
 

@@ -1,6 +1,6 @@
 //! Verifying a whole image: all metadata, and every byte of every file.
 
-mod batch;
+mod batches;
 mod link_counts;
 
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::inode::Inode;
 use crate::map::ExtentMap;
 use crate::pieces::FilePiece;
 use crate::walk::{PathError, TreeWalk, WalkEntry};
-use batch::{ContinuityCheck, FilePart, VerifyBatch, VerifyBatches};
+use batches::{ContinuityCheck, FilePart, VerifyBatch, VerifyBatches};
 use link_counts::LinkCounts;
 
 /// What a verification reports on its way.

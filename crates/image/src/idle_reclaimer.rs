@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use ferrofs_workers::memory::trim_heap;
 
-use super::Engine;
-use crate::meta::MetadataCache;
+use crate::engine::Engine;
+use crate::inner::MetadataCache;
 
 /// How often it looks. Twice nothing new, and it gives back: so within eight seconds of the last read.
 const LOOK: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(4) };

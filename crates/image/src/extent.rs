@@ -3,7 +3,7 @@
 
 use ferrofs_ondisk::compression::AlgorithmId;
 
-use crate::meta::AddressSpace;
+use crate::inner::AddressSpace;
 
 /// Which bytes a cluster decodes from, and how: the same identity yields the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,7 +5,7 @@ use ferrofs_workers::memory::{BudgetStats, BufferPoolStats, PagePoolStats};
 use ferrofs_workers::percpu::PerCpuStats;
 use ferrofs_workers::single_flight::SingleFlightStats;
 
-use crate::engine::{DecodeCounters, Engine};
+use super::{DecodeCounters, Engine};
 
 /// What was done since the image was opened. Numbers of one moment need not add up while threads read.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@
 
 mod chunk;
 mod cursor;
-mod extents;
+mod extent_table;
 mod flat;
 mod lcluster;
 
@@ -13,8 +13,8 @@ use ferrofs_ondisk::compression::{EXTENT_MAX_BYTES, PCLUSTER_MAX_BYTES};
 use ferrofs_ondisk::zmap::{MAP_HEADER_BYTES, MapHeader, header_offset};
 use ferrofs_ondisk::{DataLayout, Payload};
 
-use crate::cluster::{Cluster, Coding};
 use crate::error::{Error, ErrorContext, ErrorKind, Result, address, parsed};
+use crate::extent::{Cluster, Coding};
 use crate::image::ImageInner;
 use crate::inode::Inode;
 use cursor::MetaCursor;
@@ -98,7 +98,7 @@ enum MapForm {
     FlatMap(flat::FlatMap),
     ChunkMap(chunk::ChunkMap),
     LclusterMap(Box<lcluster::LclusterMap>),
-    ExtentTableMap(extents::ExtentTableMap),
+    ExtentTableMap(extent_table::ExtentTableMap),
     WholeFragment(u64),
 }
 
@@ -173,9 +173,9 @@ impl MapForm {
                 let index = lcluster::LclusterMap::new(inner, inode, index, header_at)?;
                 Ok(Self::LclusterMap(Box::new(index)))
             }
-            MapHeader::Extents(table) => {
-                Ok(Self::ExtentTableMap(extents::ExtentTableMap::new(inode, table, header_at)?))
-            }
+            MapHeader::Extents(table) => Ok(Self::ExtentTableMap(
+                extent_table::ExtentTableMap::new(inode, table, header_at)?,
+            )),
         }
     }
 }

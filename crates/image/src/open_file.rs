@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ferrofs_workers::single_flight::{Lookup, Urgency};
 
-use crate::cluster::ClusterPlace;
 use crate::engine::{BATCH_MIN_BYTES, DecodeBatch, GenerationToken};
 use crate::error::Result;
+use crate::extent::ClusterPlace;
 use crate::image::ImageInner;
 use crate::inode::Inode;
 use crate::plan::{Origin, ReadPlan};
