@@ -148,7 +148,7 @@ impl Bounce<'_> {
 
     /// Decodes the extent if it is one of LZ4, and compares it with what the engine reads.
     fn decode_extent(&mut self, file: &Inode, range: &FileExtent) -> Result<()> {
-        let Some(place) = range.place.filter(|place| place.algorithm == Some(AlgorithmId::Lz4))
+        let Some(place) = range.location.filter(|place| place.algorithm == Some(AlgorithmId::Lz4))
         else {
             return Ok(());
         };

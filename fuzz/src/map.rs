@@ -6,7 +6,7 @@
 use ferrofs_ondisk::zmap::{CompactIndex, MAP_HEADER_BYTES, MapHeader, Pack};
 use ferrofs_ondisk::{BlockSize, DataLayout};
 
-use ferrofs_image::{Image, Inode};
+use ferrofs_image::{Image, Inode, VerifyOptions};
 
 use crate::map_image::MapCase;
 use crate::reading::{self, Trust};
@@ -56,7 +56,7 @@ fn read(case: &MapCase, layout: u16) {
 /// Whether the index is sound, as far as there is time to find out.
 fn trust(image: &Image, file: &Inode) -> Trust {
     let is_small = file.size() <= VERIFIED_MAX_BYTES;
-    let is_sound = is_small && image.verify(None, &mut |_| {}).problems == 0;
+    let is_sound = is_small && image.verify(&VerifyOptions::new(), &mut |_| {}).unwrap().problems == 0;
     if is_sound { Trust::Sound } else { Trust::Doubtful }
 }
 

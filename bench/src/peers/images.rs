@@ -55,7 +55,7 @@ impl Pictured {
         let (mut algorithm, mut cluster_bytes) = (None, 0);
         if let Some((_, inode)) = &largest {
             for range in image.file_extents(inode, 0)?.take(EXTENTS) {
-                let Some(place) = range?.place else { continue };
+                let Some(place) = range?.location else { continue };
                 if place.algorithm.is_some() {
                     algorithm = place.algorithm;
                     cluster_bytes = place.bytes.max(cluster_bytes);

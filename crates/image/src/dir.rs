@@ -1,4 +1,4 @@
-//! Directories: listing, and looking names up (docs/format.md F16 to F19).
+//! Directories and symlinks: listing, looking names up, following paths (docs/format.md F16 to F19).
 
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
@@ -6,14 +6,18 @@ use std::ops::{ControlFlow, Range};
 use ferrofs_ondisk::dirent::DirBlock;
 use ferrofs_ondisk::{FileType, Nid};
 
-use crate::error::{ErrorContext, Result, parsed};
-use crate::image::ImageInner;
+use crate::error::{Error, ErrorContext, ErrorKind, Result, parsed};
+use crate::extent::DataLocation;
+use crate::inner::ImageInner;
 use crate::inode::Inode;
-use crate::map::{Data, ExtentMap};
+use crate::map::ExtentMap;
 use crate::source;
 
 /// Bytes of an entry without its name; places in a directory are counted in them.
 const ENTRY_BYTES: u64 = 12;
+
+/// The longest symlink target, in bytes: Linux's `PATH_MAX`.
+const TARGET_MAX: usize = 4096;
 
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -216,6 +220,19 @@ impl ImageInner {
         Ok(Some(here))
     }
 
+    /// The target of a symlink.
+    pub(crate) fn read_link(&self, link: &Inode) -> Result<Vec<u8>> {
+        link.require(FileType::Symlink)?;
+        let bad = || {
+            let kind = ErrorKind::SymlinkTarget(link.size());
+            Error::new(kind).in_inode(link.nid()).at(link.offset())
+        };
+        let size = usize::try_from(link.size()).ok().filter(|size| (1..=TARGET_MAX).contains(size));
+        let mut target = source::zeroed(size.ok_or_else(bad)?)?;
+        self.read_at(link, 0, &mut target)?;
+        if target.contains(&0) { Err(bad()) } else { Ok(target) }
+    }
+
     /// The block of a directory that starts at byte `start` of it.
     fn dir_block(&self, dir: &Inode, start: u64) -> Range<u64> {
         let end = start.saturating_add(u64::from(self.sb.block_size.bytes()));
@@ -234,10 +251,8 @@ impl ImageInner {
     /// its place in the decoded file.
     fn dir_place(&self, dir: &Inode, at: u64) -> u64 {
         let extent = ExtentMap::new(self, dir).and_then(|mut map| map.extent_at(at));
-        match extent.map(|extent| (extent.data, extent.start)) {
-            Ok((Data::Raw { offset, .. } | Data::Inline { offset }, start)) => {
-                offset.saturating_add(at.saturating_sub(start))
-            }
+        match extent.and_then(|extent| extent.location.advance(at.saturating_sub(extent.start))) {
+            Ok(DataLocation::Stored(address)) => address.offset(),
             _ => at,
         }
     }

@@ -2,51 +2,103 @@
 //!
 //! The engine is what travels to other threads: it owns all that decoding touches, and knows no tree,
 //! no inode and no metadata. Clusters that lie among the metadata are fetched by the caller.
+//!
+//! What a reserve holds is resident, so that no decoder waits for the system's reclaim. A cache of decoded clusters
+//! that only grew would use the reserve up and then map more: so the clusters that were kept longest make room before
+//! anything is mapped beyond the reserve.
 
 mod context_pool;
-mod counters;
-mod decode_batch;
-mod decode_timer;
-mod decoded;
-mod reserve;
 mod stats;
-mod window;
 mod workers;
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ferrofs_codec::{Algorithm, DecodeMode, DecoderSettings, Lz4Part, Padding, lz4_window_pages};
 use ferrofs_ondisk::Superblock;
 use ferrofs_ondisk::compression::{AlgorithmId, CompressionConfig};
-use ferrofs_workers::memory::{AllocPolicy, Frame};
-use ferrofs_workers::single_flight::{FillPermit, Lookup, SingleFlight, Urgency, Waiter};
+use ferrofs_workers::memory::{AllocPolicy, Buffer, Frame};
+use ferrofs_workers::single_flight::{
+    CacheValue, FillPermit, Lookup, SingleFlight, Urgency, Waiter,
+};
 
-pub(crate) use context_pool::{ContextPool, DecodeContext, DecodeSlot};
-pub(crate) use counters::DecodeCounters;
-pub(crate) use decode_batch::{BATCH_MIN_BYTES, DecodeBatch, GenerationToken, run_lengths};
-pub(crate) use decode_timer::DecodeTimer;
-pub(crate) use decoded::DecodedCluster;
+pub(crate) use context_pool::{ContextPool, DecodeSlot, InputRequest, InputWindow};
 pub use stats::ImageStats;
-pub(crate) use window::{InputRequest, InputWindow};
-pub use workers::DecodeWorkers;
+pub(crate) use stats::{DecodeCounters, DecodeTimer};
+pub(crate) use workers::{
+    BATCH_MIN_BYTES, BatchPurpose, DecodeBatch, GenerationToken, run_lengths,
+};
+pub use workers::{DecodeWorkers, SyncDecompress};
 
-use crate::devices::Devices;
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
-use crate::extent::{Cluster, ClusterId, ClusterPlace, Coding};
+use crate::extent::{Address, Cluster, ClusterId, Coding};
 use crate::memory::MemoryPool;
+use crate::source::Devices;
+use context_pool::{DecodeContext, LazyDecoder};
 
 /// Extents up to this length are decoded whole, in bytes, unless a reserve is too small for them: a window would
 /// save little.
 const WINDOW_EXTENT_BYTES: u64 = 128 << 10;
 
-/// Looks before a thread sleeps, about a microsecond apart.
-const LOOKS: u32 = 30;
-/// Pauses between two looks.
-const PAUSES_A_LOOK: u32 = 32;
+/// What the frames of the longest LZ4 window come to, in bytes.
+const WINDOW_BYTES: u64 = 17 * MemoryPool::PAGE_BYTES;
+const _: () = assert!(lz4_window_pages(u16::MAX, usize::MAX) == 17);
+
+/// How often a waiter polls before it sleeps, about a microsecond apart.
+const POLLS: u32 = 30;
+/// Spin-loop hints between two polls.
+const SPINS_A_POLL: u32 = 32;
 
 /// A claim on the decoded bytes of a cluster that this thread has to see through.
 pub(crate) type ClusterPermit = FillPermit<ClusterId, DecodedCluster>;
 
 /// One who waits for the decoded bytes of a cluster.
 pub(crate) type ClusterWaiter = Waiter<ClusterId, DecodedCluster>;
+
+/// Decoded bytes from the front of a cluster. Clones share them; the last one gives the buffer back.
+#[derive(Clone, Debug)]
+pub(crate) struct DecodedCluster(Arc<DecodedInner>);
+
+#[derive(Debug)]
+struct DecodedInner {
+    buffer: Buffer,
+    /// Bytes of it that readers got, those twice counted that were read twice.
+    served: AtomicUsize,
+}
+
+impl DecodedCluster {
+    /// Notes that readers got so many bytes; true once that is as much as there is.
+    pub(crate) fn record_served(&self, bytes: usize) -> bool {
+        // A count that orders nothing: relaxed.
+        let served = self.0.served.fetch_add(bytes, Ordering::Relaxed);
+        served.saturating_add(bytes) >= self.len()
+    }
+}
+
+impl From<Buffer> for DecodedCluster {
+    fn from(buffer: Buffer) -> Self {
+        Self(Arc::new(DecodedInner { buffer, served: AtomicUsize::new(0) }))
+    }
+}
+
+impl Deref for DecodedCluster {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0.buffer
+    }
+}
+
+impl CacheValue for DecodedCluster {
+    fn length(&self) -> usize {
+        self.0.buffer.len()
+    }
+
+    fn weight_bytes(&self) -> u64 {
+        self.0.buffer.resident_bytes()
+    }
+}
 
 /// Fetches and decodes.
 #[derive(Debug)]
@@ -85,65 +137,68 @@ impl Engine {
         input: &[u8],
         output: &mut [u8],
     ) -> Result<()> {
-        let decoder = (&mut context.decoder, AllocPolicy::MustSucceed);
-        self.decode_with(decoder, cluster, input, output)?;
+        let policy = AllocPolicy::MustSucceed;
+        self.decode_with(&mut context.decoder, cluster, input, output, policy)?;
         context.count(cluster, output.len());
         Ok(())
     }
 
     fn decode_with(
         &self,
-        (lazy_decoder, policy): (&mut context_pool::LazyDecoder, AllocPolicy),
+        decoder: &mut LazyDecoder,
         cluster: &Cluster,
         input: &[u8],
         output: &mut [u8],
+        policy: AllocPolicy,
     ) -> Result<()> {
         match cluster.id.coding {
             Coding::Plain { wrapped_bytes } => unwrap_plain(input, wrapped_bytes, output),
             Coding::Compressed(algorithm) => {
-                let decoder = lazy_decoder.get_or_create(&self.settings, &self.memory, policy)?;
+                let decoder = decoder.get_or_create(&self.settings, &self.memory, policy)?;
                 let is_whole = u64::try_from(output.len()) == Ok(cluster.decoded_bytes);
-                let want = if is_whole && !cluster.is_partial {
+                let mode = if is_whole && !cluster.is_partial {
                     DecodeMode::Whole
                 } else {
                     DecodeMode::Prefix
                 };
                 let algorithm = codec_of(algorithm);
-                let decode = || decoder.decode(algorithm, self.padding, input, output, want);
-                let decoded = self.decode_timer.of(decode);
+                let decode = || decoder.decode(algorithm, self.padding, input, output, mode);
+                let decoded = self.decode_timer.time(decode);
                 decoded.map_err(|error| Error::new(ErrorKind::Decode(error)))
             }
         }
-        .at(cluster.id.place.offset())
+        .at(cluster.id.address.offset())
     }
 
     /// Fetches and decodes the front of a cluster that lies among the data into `output`. `run_bytes` is
-    /// how far the clusters reach that come next, as in [`InputRequest`].
+    /// how far the clusters reach that are needed next, as in [`InputRequest`].
     pub(crate) fn decode_data(
         &self,
         context: &mut DecodeContext,
-        (cluster, run_bytes): (&Cluster, usize),
+        cluster: &Cluster,
+        run_bytes: usize,
         output: &mut [u8],
         policy: AllocPolicy,
     ) -> Result<()> {
-        let wanted = input_request(cluster, run_bytes)?;
-        let input = context.window.get(&self.devices, &self.memory, wanted, policy)?;
-        self.decode_with((&mut context.decoder, policy), cluster, input, output)?;
+        let request = input_request(cluster, run_bytes)?;
+        let input = context.window.get(&self.devices, &self.memory, request, policy)?;
+        self.decode_with(&mut context.decoder, cluster, input, output, policy)?;
         context.count(cluster, output.len());
         Ok(())
     }
 
-    /// Has what decoding needs beside the output: the bytes of a cluster among the data, and a decoder.
-    /// It is asked for before the output: who has that waits for no more memory, and gives it back.
+    /// Gets what decoding needs beside the output: the bytes of a cluster among the data, and a decoder.
+    /// Called before the output is allocated: a thread that has its output waits for no more memory.
     pub(crate) fn prepare(
         &self,
         context: &mut DecodeContext,
-        (cluster, run_bytes): (&Cluster, usize),
+        cluster: &Cluster,
+        run_bytes: usize,
         policy: AllocPolicy,
     ) -> Result<()> {
-        if let ClusterPlace::Data(_) = cluster.id.place {
-            let wanted = input_request(cluster, run_bytes)?;
-            context.window.get(&self.devices, &self.memory, wanted, policy)?;
+        if cluster.is_data() {
+            let request = input_request(cluster, run_bytes)?;
+            context.window.get(&self.devices, &self.memory, request, policy)?;
         }
         if cluster.is_compressed() {
             context.decoder.get_or_create(&self.settings, &self.memory, policy)?;
@@ -151,32 +206,31 @@ impl Engine {
         Ok(())
     }
 
-    /// The decoded bytes of a cluster among the data, shared with everybody who asks for them.
+    /// The decoded bytes of a cluster among the data, shared with all readers that want them.
     pub(crate) fn shared_data(
         &self,
         slot: &mut DecodeSlot<'_>,
         cluster: &Cluster,
     ) -> Result<DecodedCluster> {
         self.shared(slot, cluster, |slot, output| {
-            self.decode_data(slot, (cluster, 0), output, AllocPolicy::MustSucceed)
+            self.decode_data(slot, cluster, 0, output, AllocPolicy::MustSucceed)
         })
     }
 
-    /// The decoded bytes of a cluster: from the cache, from another thread that is at it, or by
-    /// `decode` here. A failure of another thread is not ours: then it is done here.
+    /// The decoded bytes of a cluster: from the cache, from another thread that decodes it now, or by
+    /// `decode` here. If another thread fails, this one decodes.
     pub(crate) fn shared(
         &self,
         slot: &mut DecodeSlot<'_>,
         cluster: &Cluster,
         decode: impl Fn(&mut DecodeSlot<'_>, &mut [u8]) -> Result<()>,
     ) -> Result<DecodedCluster> {
-        let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
         loop {
-            match self.clusters.lookup(cluster.id, bytes, Urgency::Demand) {
+            match self.clusters.lookup(cluster.id, cluster.decoded_length(), Urgency::Demand) {
                 Lookup::Hit(decoded) => return Ok(decoded),
                 Lookup::Miss(mut permit) => {
                     if permit.begin() {
-                        return self.fill_cluster(slot, permit, (cluster, 0), decode);
+                        return self.fill_cluster(slot, permit, cluster, 0, decode);
                     }
                 }
                 Lookup::Pending(waiter) => {
@@ -188,40 +242,40 @@ impl Engine {
         }
     }
 
-    /// Waits for what another thread decodes; none if it had no luck, and then it is to be claimed
-    /// again. It looks for as long as LZ4 takes for a cluster before it sleeps: to be woken takes as long.
+    /// Waits for a cluster that another thread decodes. `None` if that thread failed: then the cluster is to be
+    /// looked up again. It polls for as long as LZ4 takes for a cluster before it sleeps, as a wake-up takes as long.
     pub(crate) fn wait_for(&self, mut waiter: ClusterWaiter) -> Option<DecodedCluster> {
         if self.workers.parallelism() > 1 {
-            for _ in 0..LOOKS {
+            for _ in 0..POLLS {
                 match waiter.try_wait() {
                     Ok(decoded) => return decoded,
                     Err(still) => waiter = still,
                 }
-                (0..PAUSES_A_LOOK).for_each(|_| std::hint::spin_loop());
+                (0..SPINS_A_POLL).for_each(|_| std::hint::spin_loop());
             }
         }
         waiter.wait()
     }
 
-    /// Decodes what was claimed and begun, and tells everybody.
+    /// Decodes a cluster whose fill has begun, and publishes it.
     pub(crate) fn fill_cluster(
         &self,
         slot: &mut DecodeSlot<'_>,
         permit: ClusterPermit,
-        (cluster, run_bytes): (&Cluster, usize),
+        cluster: &Cluster,
+        run_bytes: usize,
         decode: impl FnOnce(&mut DecodeSlot<'_>, &mut [u8]) -> Result<()>,
     ) -> Result<DecodedCluster> {
-        self.prepare(slot, (cluster, run_bytes), AllocPolicy::MustSucceed)?;
-        let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
-        let mut output = self.demand_buffer(bytes)?;
+        self.prepare(slot, cluster, run_bytes, AllocPolicy::MustSucceed)?;
+        let mut output = self.demand_buffer(cluster.decoded_length())?;
         decode(slot, &mut output)?;
         let decoded = DecodedCluster::from(output);
         permit.publish(decoded.clone());
         Ok(decoded)
     }
 
-    /// Whether a part of an LZ4 extent that ends at `end` should go through a window: where the whole
-    /// extent could only be had by waiting for memory, or is more than a reserve is for.
+    /// Whether a part of an LZ4 extent should be decoded through a window: where the whole extent could only be
+    /// had by waiting for memory, or is more than one reader's share of a reserve.
     pub(crate) fn prefers_window(&self, cluster: &Cluster) -> bool {
         let bytes = cluster.decoded_bytes;
         if cluster.id.coding != Coding::Compressed(AlgorithmId::Lz4) {
@@ -238,45 +292,80 @@ impl Engine {
         !has_room
     }
 
-    /// Memory that comes back as soon as somebody asks for it: idle buffers and the cache. A cluster
-    /// that went through a window for their sake would be decoded again for the next read of it.
+    /// Memory that a demand gets back at once: idle buffers and the cache. A cluster that went through a window to
+    /// spare them would be decoded again for the next read of it.
     fn reclaimable_bytes(&self) -> u64 {
         self.memory.buffers().idle_bytes().saturating_add(self.clusters.weight_bytes())
     }
 
     /// Decodes the part of an LZ4 cluster from byte `skip` on through a window of at most 17 frames,
-    /// however long the extent is. The whole is not kept, and nobody is told.
+    /// however long the extent is. The whole is not kept, and nothing is published.
     pub(crate) fn decode_window(
         &self,
         context: &mut DecodeContext,
-        (cluster, skip): (&Cluster, usize),
+        cluster: &Cluster,
+        skip: usize,
         output: &mut [u8],
     ) -> Result<()> {
-        let ClusterPlace::Data(offset) = cluster.id.place else {
-            return Err(Error::new(ErrorKind::AddressOverflow).at(cluster.id.place.offset()));
-        };
-        let bytes = usize::try_from(cluster.id.encoded_bytes).unwrap_or(usize::MAX);
+        let run_bytes = cluster.encoded_length();
         let end = skip.saturating_add(output.len());
         let distance = self.settings.lz4_max_distance.unwrap_or(u16::MAX);
-        let whole = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
-        let (padding, want) = (self.padding, DecodeMode::Prefix);
-        let part = Lz4Part { padding, extent_bytes: whole, skip_bytes: skip, want };
+        let part = Lz4Part {
+            padding: self.padding,
+            extent_bytes: cluster.decoded_length(),
+            skip_bytes: skip,
+            want: DecodeMode::Prefix,
+        };
         let policy = AllocPolicy::MustSucceed;
-        self.prepare(context, (cluster, bytes), policy)?;
+        self.prepare(context, cluster, run_bytes, policy)?;
         let mut list = self.memory.request_list();
         let mut frames: Vec<Frame> = Vec::new();
         for _ in 0..lz4_window_pages(distance, end) {
             frames.push(list.allocate(policy)?);
         }
-        let wanted = InputRequest { device: 0, offset, bytes, run_bytes: bytes };
-        let input = context.window.get(&self.devices, &self.memory, wanted, policy)?;
+        let request = input_request(cluster, run_bytes)?;
+        let input = context.window.get(&self.devices, &self.memory, request, policy)?;
         let decoder = context.decoder.get_or_create(&self.settings, &self.memory, policy)?;
         let decode = || decoder.decode_lz4_part(input, part, output, &mut frames);
-        let decoded = self.decode_timer.of(decode);
-        decoded.map_err(|error| Error::new(ErrorKind::Decode(error))).at(offset)?;
+        let decoded = self.decode_timer.time(decode);
+        let failed = |error| Error::new(ErrorKind::Decode(error));
+        decoded.map_err(failed).at(cluster.id.address.offset())?;
         context.counters.windowed = context.counters.windowed.wrapping_add(1);
         context.counters.decoded(end);
         Ok(())
+    }
+
+    /// Memory that a reader waits for: from the reserve, then from kept clusters, then from the system.
+    pub(crate) fn demand_buffer(&self, bytes: usize) -> Result<Buffer> {
+        Ok(self.memory.buffers().lease_from_reserve(bytes, |wanted| self.clusters.evict(wanted))?)
+    }
+
+    /// Whether an extent of `bytes` bytes is more than one reader's share of a reserve, and more than the window
+    /// that would take its place.
+    fn exceeds_reserve_share(&self, bytes: u64) -> bool {
+        self.memory.reserve_share().is_some_and(|share| bytes > share.max(WINDOW_BYTES))
+    }
+
+    /// Memory for a prefetch, as far as it takes none from others: idle buffers, then kept clusters. Without a
+    /// reserve also free bytes of the budget; with one nothing is mapped beyond it, and one reader's share stays
+    /// for demands.
+    pub(crate) fn best_effort_buffer(&self, bytes: usize) -> Option<Buffer> {
+        let Some(share) = self.memory.reserve_share() else {
+            // First, so that a refusal means that there is no room, and makes the windows of readahead smaller.
+            self.memory.preallocate(bytes, 1);
+            return self.memory.buffer(bytes, AllocPolicy::MayFail).ok();
+        };
+        let buffers = self.memory.buffers();
+        let wanted = share.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX));
+        // Short blocks would serve little else.
+        let length = bytes.max(MemoryPool::PREFAULT_BYTES);
+        while buffers.idle_bytes() < wanted && buffers.grow_reserve(length) {}
+        let lacking = wanted.saturating_sub(buffers.idle_bytes());
+        if lacking > 0 && self.clusters.weight_bytes() >= lacking {
+            // One half is for clusters that were prefetched for any reader and are not read yet.
+            self.clusters.evict_used(lacking, self.memory.reserved_bytes() / 2);
+        }
+        buffers.lease_above_watermark(bytes, share).ok()
     }
 
     /// A number that changes while something is read.
@@ -285,11 +374,11 @@ impl Engine {
         self.decode_slots.acquisitions().wrapping_add(cache.hits).wrapping_add(cache.prefetched)
     }
 
-    /// Gives memory back that is only kept to be faster.
-    pub(crate) fn shed(&self, bytes: u64) -> u64 {
+    /// Frees up to `bytes` bytes that are only kept for speed; returns how many came back.
+    pub(crate) fn shrink(&self, bytes: u64) -> u64 {
         let buffers = self.memory.buffers();
         let before = self.memory.budget().used_bytes();
-        self.decode_slots.shed();
+        self.decode_slots.shrink();
         self.clusters.evict(bytes);
         buffers.release_idle(bytes);
         before.saturating_sub(self.memory.budget().used_bytes())
@@ -298,11 +387,12 @@ impl Engine {
 
 /// What is to be read for a cluster among the data.
 fn input_request(cluster: &Cluster, run_bytes: usize) -> Result<InputRequest> {
-    let ClusterPlace::Data(offset) = cluster.id.place else {
-        return Err(Error::new(ErrorKind::AddressOverflow).at(cluster.id.place.offset()));
-    };
-    let bytes = usize::try_from(cluster.id.encoded_bytes).unwrap_or(usize::MAX);
-    Ok(InputRequest { device: 0, offset, bytes, run_bytes })
+    match cluster.id.address {
+        Address::Data { device, offset } => {
+            Ok(InputRequest { device, offset, bytes: cluster.encoded_length(), run_bytes })
+        }
+        Address::Metadata { offset, .. } => Err(Error::new(ErrorKind::AddressOverflow).at(offset)),
+    }
 }
 
 fn codec_of(algorithm: AlgorithmId) -> Algorithm {
@@ -333,9 +423,6 @@ fn unwrap_plain(input: &[u8], wrapped_bytes: u32, output: &mut [u8]) -> Result<(
         _ => Err(too_long.into()),
     }
 }
-
-#[cfg(test)]
-mod batch_tests;
 
 #[cfg(test)]
 mod tests {

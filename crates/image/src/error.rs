@@ -150,6 +150,8 @@ pub enum ErrorKind {
     XattrPrefixTable,
     /// A source panicked while it was read.
     Panicked,
+    /// The caller's token was cancelled.
+    Cancelled,
     /// A memory limit that is too low to read every image.
     MemoryLimit {
         /// The limit that was asked for.
@@ -266,6 +268,7 @@ impl fmt::Display for ErrorKind {
             | Self::UnknownDevice(_)
             | Self::AddressOverflow
             | Self::Panicked
+            | Self::Cancelled
             | Self::MemoryLimit { .. }
             | Self::Workers(_)
             | Self::OutOfMemory { .. } => self.describe_image(f),
@@ -302,6 +305,7 @@ impl ErrorKind {
             Self::UnknownDevice(id) => write!(f, "device {id} is not in the device table"),
             Self::AddressOverflow => f.write_str("an address does not fit 64 bits"),
             Self::Panicked => f.write_str("the source of the image panicked"),
+            Self::Cancelled => f.write_str("cancelled"),
             Self::MemoryLimit { bytes, least } => {
                 write!(f, "a memory limit of {bytes} bytes is below the least, which is {least}")
             }

@@ -1,35 +1,68 @@
-//! A pcluster as the maps describe it: where its bytes are, how they are coded, how far they
-//! reach.
+//! Where the bytes of a file are. This is the one model of it: extent maps answer with a [`MappedExtent`],
+//! reads carry its [`DataLocation`] out, and users see it as a [`FileExtent`].
 
+use std::ops::Range;
+
+use ferrofs_ondisk::Nid;
 use ferrofs_ondisk::compression::AlgorithmId;
 
-use crate::inner::AddressSpace;
+use crate::error::{Result, address};
+
+/// A space of bytes that holds metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum AddressSpace {
+    /// The image.
+    Image,
+    /// The decoded metabox file.
+    Metabox,
+}
+
+impl AddressSpace {
+    /// The space that holds the inode with this number.
+    pub(crate) fn of(nid: Nid) -> Self {
+        if nid.is_in_metabox() { Self::Metabox } else { Self::Image }
+    }
+}
+
+/// Where stored bytes start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Address {
+    /// Among the data of a device; device 0 is the unified address space.
+    Data { device: u16, offset: u64 },
+    /// Among the metadata, which is read through a cache.
+    Metadata { space: AddressSpace, offset: u64 },
+}
+
+impl Address {
+    /// A byte of the unified address space.
+    pub(crate) fn unified(offset: u64) -> Self {
+        Self::Data { device: 0, offset }
+    }
+
+    /// The byte in its device or space, for messages, too.
+    pub(crate) fn offset(self) -> u64 {
+        match self {
+            Self::Data { offset, .. } | Self::Metadata { offset, .. } => offset,
+        }
+    }
+
+    /// The address `bytes` bytes further on.
+    pub(crate) fn advance(self, bytes: u64) -> Result<Self> {
+        let offset = address(self.offset().checked_add(bytes))?;
+        Ok(match self {
+            Self::Data { device, .. } => Self::Data { device, offset },
+            Self::Metadata { space, .. } => Self::Metadata { space, offset },
+        })
+    }
+}
 
 /// Which bytes a cluster decodes from, and how: the same identity yields the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClusterId {
-    pub(crate) place: ClusterPlace,
+    pub(crate) address: Address,
     /// Bytes in the image, at most 1 MiB.
     pub(crate) encoded_bytes: u32,
     pub(crate) coding: Coding,
-}
-
-/// Where a cluster lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum ClusterPlace {
-    /// Among the data, at this byte of the unified address space.
-    Data(u64),
-    /// Behind an index, in this space of metadata.
-    MetaBytes(AddressSpace, u64),
-}
-
-impl ClusterPlace {
-    /// The byte where it starts, for messages.
-    pub(crate) fn offset(self) -> u64 {
-        match self {
-            Self::Data(offset) | Self::MetaBytes(_, offset) => offset,
-        }
-    }
 }
 
 /// How a cluster is coded.
@@ -46,7 +79,7 @@ pub(crate) enum Coding {
     Compressed(AlgorithmId),
 }
 
-/// A cluster in the role that it plays for one extent.
+/// A pcluster in the role that it plays for one extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cluster {
     pub(crate) id: ClusterId,
@@ -61,4 +94,158 @@ impl Cluster {
     pub(crate) fn is_compressed(&self) -> bool {
         matches!(self.id.coding, Coding::Compressed(_))
     }
+
+    /// Whether it lies among the data, and not behind an index among the metadata.
+    pub(crate) fn is_data(&self) -> bool {
+        matches!(self.id.address, Address::Data { .. })
+    }
+
+    /// Bytes of the extent, as the length of a buffer.
+    pub(crate) fn decoded_length(&self) -> usize {
+        usize::try_from(self.decoded_bytes).unwrap_or(usize::MAX)
+    }
+
+    /// Bytes in the image, as the length of a buffer.
+    pub(crate) fn encoded_length(&self) -> usize {
+        usize::try_from(self.id.encoded_bytes).unwrap_or(usize::MAX)
+    }
+
+    /// Its bytes in the unified address space, if it lies among the data.
+    pub(crate) fn data_range(&self) -> Option<Range<u64>> {
+        match self.id.address {
+            Address::Data { offset, .. } => {
+                Some(offset..offset.saturating_add(u64::from(self.id.encoded_bytes)))
+            }
+            Address::Metadata { .. } => None,
+        }
+    }
+}
+
+/// Where the bytes of an extent are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DataLocation {
+    /// Nowhere: they are zeros.
+    Hole,
+    /// Stored as they are, from this address on.
+    Stored(Address),
+    /// In a cluster, from the first byte that it decodes to.
+    Cluster(Cluster),
+    /// In the packed file, from this byte on. Reading resolves it to one of the others.
+    Fragment { offset: u64 },
+}
+
+impl DataLocation {
+    /// Where the bytes from `skip` on are. A cluster stays as it is, as it is decoded from its start.
+    pub(crate) fn advance(self, skip: u64) -> Result<Self> {
+        Ok(match self {
+            Self::Hole | Self::Cluster(_) => self,
+            Self::Stored(at) => Self::Stored(at.advance(skip)?),
+            Self::Fragment { offset } => {
+                Self::Fragment { offset: address(offset.checked_add(skip))? }
+            }
+        })
+    }
+}
+
+/// A part of a file whose bytes are stored in one way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MappedExtent {
+    /// Where it starts in the file.
+    pub(crate) start: u64,
+    /// How many bytes it has; never 0.
+    pub(crate) length: u64,
+    pub(crate) location: DataLocation,
+}
+
+impl MappedExtent {
+    /// Where it ends in the file.
+    pub(crate) fn end(&self) -> u64 {
+        self.start.saturating_add(self.length)
+    }
+
+    /// Whether it holds byte `offset` of the file.
+    pub(crate) fn contains(&self, offset: u64) -> bool {
+        self.start <= offset && offset < self.end()
+    }
+
+    /// Whether its bytes can only be had by taking the whole cluster.
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.location, DataLocation::Cluster(_))
+    }
+
+    /// The part from byte `at` of the file, which it holds, to `end` or its own end. Not for clusters.
+    pub(crate) fn cut(&self, at: u64, end: u64) -> Result<Self> {
+        let location = self.location.advance(at.saturating_sub(self.start))?;
+        Ok(Self { start: at, length: self.end().min(end).saturating_sub(at), location })
+    }
+}
+
+/// A range of a file that is stored in one way, as [`Image::file_extents`](crate::Image::file_extents) reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileExtent {
+    /// Its first byte in the file.
+    pub start: u64,
+    /// The byte behind its last one; always greater than `start`.
+    pub end: u64,
+    /// How it is stored.
+    pub storage: ExtentStorage,
+    /// Where the extent lies that the range belongs to: from the extent's first byte on, also where the
+    /// range begins further on. `None` for a hole.
+    pub location: Option<ExtentLocation>,
+}
+
+impl FileExtent {
+    /// The range of `extent` from byte `start` to byte `end` of the file.
+    pub(crate) fn new(extent: &MappedExtent, start: u64, end: u64) -> Self {
+        let stored = |at: Address, bytes, algorithm| {
+            let device = match at {
+                Address::Data { device, .. } => device,
+                Address::Metadata { .. } => 0,
+            };
+            Some(ExtentLocation { device, offset: at.offset(), bytes, algorithm })
+        };
+        let (storage, location) = match extent.location {
+            DataLocation::Hole => (ExtentStorage::Hole, None),
+            DataLocation::Stored(at) => (ExtentStorage::Plain, stored(at, extent.length, None)),
+            DataLocation::Cluster(Cluster { id, .. }) => {
+                let algorithm = match id.coding {
+                    Coding::Plain { .. } => None,
+                    Coding::Compressed(algorithm) => Some(algorithm),
+                };
+                (ExtentStorage::Cluster, stored(id.address, id.encoded_bytes.into(), algorithm))
+            }
+            DataLocation::Fragment { offset } => {
+                (ExtentStorage::Fragment, stored(Address::unified(offset), extent.length, None))
+            }
+        };
+        Self { start, end, storage, location }
+    }
+}
+
+/// Where an extent lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtentLocation {
+    /// The device: 0 is the image with its unified address space.
+    pub device: u16,
+    /// Its first byte: of the device; for [`ExtentStorage::Fragment`] of the packed file; for what lies in the
+    /// metabox, of the metabox file.
+    pub offset: u64,
+    /// How many bytes it takes there.
+    pub bytes: u64,
+    /// How it is compressed, if it is.
+    pub algorithm: Option<AlgorithmId>,
+}
+
+/// How a range of a file is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExtentStorage {
+    /// Not at all: its bytes are zeros.
+    Hole,
+    /// As it is: any part of it can be read for itself.
+    Plain,
+    /// In one cluster, which must be decoded whole or up to the byte that is wanted.
+    Cluster,
+    /// In the packed file, together with other files. What the packed file has as a hole counts as
+    /// data here.
+    Fragment,
 }

@@ -1,35 +1,57 @@
-//! Gives memory back after a burst: what decode slots, buffers and both caches keep to be faster goes when
-//! nothing was read for a while. It owns one thread, which lives only while there is something to give
-//! back; it starts when something is read for readers who may come back.
+//! Frees memory after a burst: what is only kept for speed is freed when nobody has read for a while.
+//!
+//! The reclaimer owns one thread, which lives only while there may be something to free; a read starts it. It knows
+//! neither the engine nor the caches: two closures say whether there is activity, and free the memory.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ferrofs_workers::memory::trim_heap;
 
-use crate::engine::Engine;
-use crate::inner::MetadataCache;
+/// How often the thread checks. Two checks without activity, and it frees: so within eight seconds of the last read.
+const CHECK_INTERVAL: Duration =
+    if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(4) };
 
-/// How often it looks. Twice nothing new, and it gives back: so within eight seconds of the last read.
-const LOOK: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(4) };
+/// What the owner of the memory did up to now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Activity {
+    /// A number that changes with every use.
+    pub(crate) uses: u64,
+    /// It is in use at this moment.
+    pub(crate) is_busy: bool,
+}
 
-/// Gives an engine's memory back when nobody reads.
-#[derive(Debug, Default)]
+/// Frees memory when nobody has read for a while.
+#[derive(Debug)]
 pub(crate) struct IdleReclaimer {
-    /// Nobody is to look: the program ends soon.
-    is_off: bool,
+    /// None: it never frees anything, as the program ends soon.
+    hooks: Option<ReclaimHooks>,
     state: Arc<Mutex<ReclaimerState>>,
-    quit: Arc<StopSignal>,
+    stop: Arc<StopSignal>,
+}
+
+#[derive(Clone)]
+struct ReclaimHooks {
+    /// None: the owner is gone, and the thread ends.
+    activity: Arc<dyn Fn() -> Option<Activity> + Send + Sync>,
+    reclaim: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl fmt::Debug for ReclaimHooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReclaimHooks").finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
 struct ReclaimerState {
     thread: Option<JoinHandle<()>>,
-    /// The thread will look once more at least.
-    is_looking: bool,
-    /// Somebody began to read since the last look.
-    was_asked: bool,
+    /// The thread will check once more at least.
+    is_running: bool,
+    /// A read began since the last check.
+    was_woken: bool,
 }
 
 #[derive(Debug, Default)]
@@ -53,38 +75,44 @@ impl StopSignal {
 }
 
 impl IdleReclaimer {
-    /// One that gives nothing back.
-    pub(crate) fn off() -> Self {
-        let mut idle_reclaimer = Self::default();
-        idle_reclaimer.is_off = true;
-        idle_reclaimer
+    /// A reclaimer that calls `reclaim` when `activity` has reported the same twice. Neither closure may keep its
+    /// owner alive. Both are called on a thread of the reclaimer, with no lock held.
+    pub(crate) fn new(
+        activity: impl Fn() -> Option<Activity> + Send + Sync + 'static,
+        reclaim: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
+        let hooks = ReclaimHooks { activity: Arc::new(activity), reclaim: Arc::new(reclaim) };
+        Self { hooks: Some(hooks), state: Arc::default(), stop: Arc::default() }
     }
 
-    /// Sees to it that somebody looks. Without a thread to be had memory is kept until it is wanted.
-    pub(crate) fn wake(&self, engine: &Arc<Engine>, metadata_cache: &Arc<MetadataCache>) {
-        if self.is_off {
-            return;
-        }
+    /// One that never frees anything.
+    pub(crate) fn disabled() -> Self {
+        Self { hooks: None, state: Arc::default(), stop: Arc::default() }
+    }
+
+    /// To be called when memory is used: the thread then checks until it has freed. If no thread can be started,
+    /// memory is kept until it is needed elsewhere.
+    pub(crate) fn wake(&self) {
+        let Some(hooks) = &self.hooks else { return };
         let mut state = lock(&self.state);
-        state.was_asked = true;
-        if state.is_looking {
+        state.was_woken = true;
+        if state.is_running {
             return;
         }
         if let Some(ended) = state.thread.take() {
             ended.join().ok();
         }
-        let (engine, metadata_cache) = (Arc::downgrade(engine), Arc::downgrade(metadata_cache));
-        let quit = Arc::clone(&self.quit);
+        let (hooks, stop) = (hooks.clone(), Arc::clone(&self.stop));
         let shared = Arc::clone(&self.state);
         let named = std::thread::Builder::new().name("erofs_reclaimer".to_owned());
-        state.thread = named.spawn(move || keep((&engine, &metadata_cache), &quit, &shared)).ok();
-        state.is_looking = state.thread.is_some();
+        state.thread = named.spawn(move || run(&hooks, &stop, &shared)).ok();
+        state.is_running = state.thread.is_some();
     }
 }
 
 impl Drop for IdleReclaimer {
     fn drop(&mut self) {
-        self.quit.set();
+        self.stop.set();
         // The thread takes the lock once more.
         let thread = lock(&self.state).thread.take();
         if let Some(thread) = thread {
@@ -97,26 +125,18 @@ fn lock(state: &Mutex<ReclaimerState>) -> MutexGuard<'_, ReclaimerState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the thread does: ends when it has given back everything, or when the engine is gone.
-fn keep(
-    (engine, metadata_cache): (&Weak<Engine>, &Weak<MetadataCache>),
-    quit: &StopSignal,
-    state: &Mutex<ReclaimerState>,
-) {
+/// What the thread does: ends when it has freed everything, or when the owner is gone.
+fn run(hooks: &ReclaimHooks, stop: &StopSignal, state: &Mutex<ReclaimerState>) {
     let mut last = None;
-    while !quit.wait(LOOK) {
-        let Some(engine) = engine.upgrade() else { return };
-        let now = engine.activity();
-        let was_asked = std::mem::take(&mut lock(state).was_asked);
-        let is_idle = !was_asked && last == Some(now) && !engine.decode_slots.is_in_use();
+    while !stop.wait(CHECK_INTERVAL) {
+        let Some(now) = (hooks.activity)() else { return };
+        let was_woken = std::mem::take(&mut lock(state).was_woken);
+        let is_idle = !was_woken && last == Some(now.uses) && !now.is_busy;
         if is_idle {
-            engine.shed(u64::MAX);
-            if let Some(metadata_cache) = metadata_cache.upgrade() {
-                metadata_cache.shed();
-            }
+            (hooks.reclaim)();
             trim_heap();
         }
-        last = Some(now);
+        last = Some(now.uses);
         if lock(state).ends(is_idle) {
             return;
         }
@@ -124,11 +144,10 @@ fn keep(
 }
 
 impl ReclaimerState {
-    /// Whether the thread ends now. Who began to read meanwhile saw that somebody looks, and relies on
-    /// it.
+    /// Whether the thread ends now. A read that began meanwhile saw that the thread runs, and relies on it.
     fn ends(&mut self, is_idle: bool) -> bool {
-        let ends = is_idle && !self.was_asked;
-        self.is_looking = !ends;
+        let ends = is_idle && !self.was_woken;
+        self.is_running = !ends;
         ends
     }
 }
@@ -193,11 +212,11 @@ mod tests {
 
     #[test]
     fn a_read_during_reclaim_keeps_the_reclaimer_running() {
-        let mut state = ReclaimerState { thread: None, is_looking: true, was_asked: true };
-        assert!(!state.ends(true) && state.is_looking, "somebody relies on it");
-        state.was_asked = false;
-        assert!(!state.ends(false) && state.is_looking, "somebody reads");
-        assert!(state.ends(true) && !state.is_looking);
+        let mut state = ReclaimerState { thread: None, is_running: true, was_woken: true };
+        assert!(!state.ends(true) && state.is_running, "somebody relies on it");
+        state.was_woken = false;
+        assert!(!state.ends(false) && state.is_running, "somebody reads");
+        assert!(state.ends(true) && !state.is_running);
     }
 
     #[test]

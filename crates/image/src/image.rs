@@ -1,30 +1,24 @@
 //! The image: the one handle that library users hold.
 
 use std::ops::{ControlFlow, Range};
-use std::path::Path;
 use std::sync::Arc;
 
 use ferrofs_ondisk::compression::CompressionConfig;
 use ferrofs_ondisk::{DeviceSlot, FileType, Nid, Superblock};
 use ferrofs_workers::memory::Buffer;
-use ferrofs_workers::memory::ReclaimerRegistration;
 
 use crate::dir::{DirEntryRef, ReadDir};
-use crate::engine::Engine;
 use crate::engine::ImageStats;
 use crate::error::{Error, Result};
-use crate::file::OpenFile;
-use crate::idle_reclaimer::IdleReclaimer;
-use crate::inner::MetadataCache;
+use crate::inner::ImageInner;
 use crate::inode::Inode;
+use crate::map::FileExtents;
 use crate::memory::MemoryPool;
-use crate::open::OpenOptions;
+use crate::open_file::OpenFile;
 use crate::pieces::FilePiece;
-use crate::ranges::FileExtents;
-use crate::read::SyncDecompress;
-use crate::verify::{VerifyEvent, VerifySummary};
+use crate::verify::{self, VerifyEvent, VerifyOptions, VerifySummary};
 use crate::walk::TreeWalk;
-use crate::xattr::{Xattr, XattrPrefixTable};
+use crate::xattr::Xattr;
 
 /// An open image.
 ///
@@ -35,44 +29,9 @@ pub struct Image {
     inner: Arc<ImageInner>,
 }
 
-/// What all handles of an image share.
-#[derive(Debug)]
-pub(crate) struct ImageInner {
-    pub(crate) sb: Superblock,
-    pub(crate) compression: CompressionConfig,
-    pub(crate) slots: Vec<DeviceSlot>,
-    /// Before the engine that it looks after.
-    pub(crate) idle_reclaimer: IdleReclaimer,
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) metadata_cache: Arc<MetadataCache>,
-    pub(crate) mode: SyncDecompress,
-    /// Whoever reads keeps what it gets.
-    pub(crate) caller_caches: bool,
-    pub(crate) metabox: Option<Inode>,
-    pub(crate) packed: Option<Inode>,
-    pub(crate) prefixes: XattrPrefixTable,
-    /// Lets others have what the engine only keeps to be faster.
-    pub(crate) _reclaimer: ReclaimerRegistration,
-}
-
-impl ImageInner {
-    /// Somebody reads: what that leaves behind is given back once nobody does.
-    pub(crate) fn wake_idle_reclaimer(&self) {
-        self.idle_reclaimer.wake(&self.engine, &self.metadata_cache);
-    }
-}
-
 impl Image {
     pub(crate) fn new(inner: ImageInner) -> Self {
         Self { inner: Arc::new(inner) }
-    }
-
-    /// Opens the image at `path`; [`OpenOptions`] has more ways.
-    ///
-    /// # Errors
-    /// As [`OpenOptions::open`].
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        OpenOptions::new().open(path)
     }
 
     /// The superblock.
@@ -90,7 +49,7 @@ impl Image {
     /// The device table.
     #[must_use]
     pub fn device_slots(&self) -> &[DeviceSlot] {
-        &self.inner.slots
+        &self.inner.device_slots
     }
 
     /// Bytes of the image's file, from the image's start on.
@@ -250,7 +209,7 @@ impl Image {
     /// It is no regular file.
     pub fn open_file(&self, file: &Inode) -> Result<OpenFile> {
         file.require(FileType::Regular)?;
-        Ok(OpenFile::new(self.clone(), file.clone()))
+        Ok(OpenFile::new(Arc::clone(&self.inner), file.clone()))
     }
 
     /// The memory that reading takes.
@@ -296,37 +255,29 @@ impl Image {
         ImageStats::of(&self.inner.engine)
     }
 
+    #[cfg(test)]
     pub(crate) fn inner(&self) -> &ImageInner {
         &self.inner
     }
 
-    /// Reads all metadata and every byte of every file, and reports what is wrong, in the order of
-    /// the tree. It uses at most `max_threads` threads, this one among them, and without a number one
-    /// for each granted CPU; no more than there are [decode slots](Image::decode_slots). Events come on this thread.
+    /// Reads all metadata and every byte of every file, or of what [`VerifyOptions`] says, and reports what is wrong,
+    /// in the order of the tree. Events come on this thread.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) once the token of the options is cancelled. What is wrong
+    /// with the image is no error here, but an event.
     pub fn verify(
         &self,
-        max_threads: Option<usize>,
+        options: &VerifyOptions,
         on_event: &mut dyn FnMut(VerifyEvent),
-    ) -> VerifySummary {
+    ) -> Result<VerifySummary> {
         self.inner.wake_idle_reclaimer();
-        crate::verify::verify(&self.inner, b"/", max_threads, on_event)
-    }
-
-    /// The same for what `path` names and everything below it. Link counts are not compared there, as
-    /// other names may lie elsewhere.
-    pub fn verify_below(
-        &self,
-        path: &[u8],
-        max_threads: Option<usize>,
-        on_event: &mut dyn FnMut(VerifyEvent),
-    ) -> VerifySummary {
-        self.inner.wake_idle_reclaimer();
-        crate::verify::verify(&self.inner, path, max_threads, on_event)
+        verify::verify(&self.inner, options, on_event)
     }
 
     /// What is wrong with the image as a whole: it, or a device, is shorter than it says.
     #[must_use]
     pub fn truncation(&self) -> Option<Error> {
-        crate::verify::truncation(&self.inner)
+        verify::truncation(&self.inner)
     }
 }

@@ -1,17 +1,27 @@
-//! Metadata bytes: inodes, xattrs, indexes and tails, read through a cache of windows.
+//! What all handles of an image share, and its metadata.
 //!
-//! Two spaces hold metadata: the image itself, and the decoded metabox file (docs/format.md F9).
-//! Both are read in aligned windows, so that the thousand small structures of a walk cost few
-//! reads of the source.
+//! [`ImageInner`] lies below all files that add methods to it: maps, reads, directories, xattrs. Metadata (inodes,
+//! xattrs, indexes, tails) is read here. Two spaces hold it: the image itself, and the decoded metabox file
+//! (docs/format.md F9). Both are read in aligned windows through a bounded cache, so that the thousand small
+//! structures of a walk cost few reads of the source.
+//!
+//! The metabox is a file, so a window of it is read by [`ImageInner::read_at`], the one call from here upwards.
 
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::ops::{Deref, Range};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ferrofs_workers::memory::{AllocPolicy, Charge};
+use ferrofs_ondisk as ondisk;
+use ferrofs_ondisk::compression::CompressionConfig;
+use ferrofs_ondisk::{DeviceSlot, Nid, Superblock, TimeBase};
+use ferrofs_workers::memory::{AllocPolicy, Charge, ReclaimerRegistration};
+use foldhash::fast::RandomState;
 
-use crate::cache::{LruCache, SharedBytes};
-use crate::error::{Error, ErrorContext, ErrorKind, Result, address};
-use crate::image::ImageInner;
+use crate::engine::{Engine, SyncDecompress};
+use crate::error::{Error, ErrorContext, ErrorKind, Result, address, parsed};
+use crate::extent::AddressSpace;
+use crate::idle_reclaimer::IdleReclaimer;
 use crate::inode::Inode;
 use crate::memory::MemoryPool;
 use crate::source::{self, outside};
@@ -23,56 +33,82 @@ const KEPT_BYTES: u64 = 4 << 20;
 /// What is left of them when nobody has read for a while: directories that are looked at now and then.
 const IDLE_BYTES: usize = 256 << 10;
 
-/// Where metadata lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum AddressSpace {
-    /// In the image.
-    Image,
-    /// In the decoded metabox file.
-    Metabox,
-}
+/// The least that a value counts, in bytes: it bounds how many there are, and so how long it takes to find
+/// the one that is dropped. Looking for it then is cheaper than keeping an order, which every hit would pay for.
+const LEAST_BYTES: usize = 4 << 10;
 
-/// The windows of both spaces. Their bytes are charged as a whole.
+/// Where the superblock says from which block nids count; a nid without a place is its fault or the
+/// nid's own.
+const META_BLOCK_FIELD: u64 = ondisk::SUPERBLOCK_OFFSET | 40;
+
+/// Bytes that the cache shares with its users.
+type SharedBytes = Arc<Vec<u8>>;
+
+/// What all handles of an image share.
 #[derive(Debug)]
-pub(crate) struct MetadataCache {
-    cache: LruCache<(AddressSpace, u64)>,
-    _charge: Charge,
+pub(crate) struct ImageInner {
+    pub(crate) sb: Superblock,
+    pub(crate) compression: CompressionConfig,
+    pub(crate) device_slots: Vec<DeviceSlot>,
+    /// Declared before the engine, so that its thread has ended when the engine is dropped.
+    pub(crate) idle_reclaimer: IdleReclaimer,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) metadata_cache: Arc<MetadataCache>,
+    pub(crate) mode: SyncDecompress,
+    /// The caller caches what it reads.
+    pub(crate) caller_caches: bool,
+    pub(crate) metabox: Option<Inode>,
+    pub(crate) packed: Option<Inode>,
+    /// The table of long prefixes of xattr names.
+    pub(crate) xattr_prefixes: Vec<XattrPrefix>,
+    /// Frees what the engine only keeps for speed when others need the memory.
+    pub(crate) _reclaimer: ReclaimerRegistration,
 }
 
-impl MetadataCache {
-    /// Keeps what was used last, and no more than is left while nobody reads.
-    pub(crate) fn shed(&self) {
-        self.cache.shed(IDLE_BYTES);
-    }
-}
-
-/// A cache of at most an eighth of the memory.
-pub(crate) fn metadata_cache(memory: &MemoryPool) -> Result<Arc<MetadataCache>> {
-    let bytes = KEPT_BYTES.min(memory.budget().limit_bytes() / 8);
-    let charge = memory.budget().charge(bytes, AllocPolicy::MustSucceed)?;
-    let cache = LruCache::new(usize::try_from(bytes).unwrap_or(usize::MAX));
-    Ok(Arc::new(MetadataCache { cache, _charge: charge }))
-}
-
-/// Some bytes of metadata.
-#[derive(Clone, Debug)]
-pub(crate) struct MetaBytes {
-    bytes: SharedBytes,
-    range: Range<usize>,
-}
-
-impl Deref for MetaBytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        self.bytes.get(self.range.clone()).unwrap_or_default()
-    }
+/// A long prefix of xattr names.
+#[derive(Debug)]
+pub(crate) struct XattrPrefix {
+    pub(crate) base: u8,
+    pub(crate) infix: Vec<u8>,
 }
 
 impl ImageInner {
+    /// To be called by every read: what it leaves behind is given back once nobody reads.
+    pub(crate) fn wake_idle_reclaimer(&self) {
+        self.idle_reclaimer.wake();
+    }
+
+    /// Reads the inode with this number.
+    pub(crate) fn inode(&self, nid: Nid) -> Result<Inode> {
+        self.load_inode(nid).in_inode(nid)
+    }
+
+    fn load_inode(&self, nid: Nid) -> Result<Inode> {
+        let space = AddressSpace::of(nid);
+        let offset = address(self.inode_offset(space, nid)).at(META_BLOCK_FIELD)?;
+        let bytes = self.metadata_up_to(space, offset, ondisk::DiskInode::MAX_BYTES).at(offset)?;
+        let base = TimeBase { epoch: self.sb.epoch, fixed_nsec: self.sb.fixed_nsec };
+        let disk = parsed(ondisk::DiskInode::parse(&bytes, base), offset)?;
+        Ok(Inode::new(nid, offset, disk))
+    }
+
+    /// In the image nids count from the metadata area, in the metabox from its first byte.
+    fn inode_offset(&self, space: AddressSpace, nid: Nid) -> Option<u64> {
+        let offset = nid.byte_offset()?;
+        match space {
+            AddressSpace::Image => offset.checked_add_signed(self.sb.meta_offset()?),
+            AddressSpace::Metabox => Some(offset),
+        }
+    }
+
     /// The `bytes` bytes of metadata at `offset`. Callers bound `bytes` by the format.
-    pub(crate) fn meta(&self, space: AddressSpace, offset: u64, bytes: usize) -> Result<MetaBytes> {
-        let found = self.meta_up_to(space, offset, bytes)?;
+    pub(crate) fn metadata(
+        &self,
+        space: AddressSpace,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<MetaBytes> {
+        let found = self.metadata_up_to(space, offset, bytes)?;
         if found.len() == bytes {
             return Ok(found);
         }
@@ -84,7 +120,7 @@ impl ImageInner {
     }
 
     /// The same, but fewer bytes where the space ends.
-    pub(crate) fn meta_up_to(
+    pub(crate) fn metadata_up_to(
         &self,
         space: AddressSpace,
         offset: u64,
@@ -99,11 +135,11 @@ impl ImageInner {
             let end = end.min(window.len());
             return Ok(MetaBytes { bytes: window, range: start.min(end)..end });
         }
-        self.meta_across(space, offset, bytes)
+        self.metadata_across(space, offset, bytes)
     }
 
     /// Joins several windows.
-    fn meta_across(&self, space: AddressSpace, offset: u64, bytes: usize) -> Result<MetaBytes> {
+    fn metadata_across(&self, space: AddressSpace, offset: u64, bytes: usize) -> Result<MetaBytes> {
         let mut joined = source::zeroed(bytes)?;
         let mut filled = 0usize;
         while let Some(target) = joined.get_mut(filled..).filter(|rest| !rest.is_empty()) {
@@ -131,7 +167,7 @@ impl ImageInner {
         if let Some(window) = self.metadata_cache.cache.get(&key, 0) {
             return Ok(window);
         }
-        // MetadataCache that others make room for leave holes in the heap.
+        // Windows that are evicted leave holes in the heap.
         self.wake_idle_reclaimer();
         let offset = address(index.checked_mul(WINDOW_BYTES))?;
         let mut bytes = source::zeroed(window_bytes())?;
@@ -154,18 +190,167 @@ impl ImageInner {
     pub(crate) fn metabox(&self) -> Result<&Inode> {
         self.metabox.as_ref().ok_or_else(|| Error::new(ErrorKind::NoMetabox))
     }
+
+    /// The packed inode, for a fragment of `inode`. It has no fragments itself, and neither has the
+    /// metabox, in which its own map may lie.
+    pub(crate) fn packed_for(&self, inode: &Inode) -> Result<&Inode> {
+        let is_special = |special: &Option<Inode>| {
+            special.as_ref().is_some_and(|special| special.nid() == inode.nid())
+        };
+        let may_have = !is_special(&self.packed) && !is_special(&self.metabox);
+        let packed = self.packed.as_ref().filter(|_| may_have);
+        packed.ok_or_else(|| Error::new(ErrorKind::NoPackedInode).at(inode.end()))
+    }
+
+    /// Whether it is the packed inode, whose clusters are those of many files.
+    pub(crate) fn is_packed(&self, nid: Nid) -> bool {
+        self.packed.as_ref().is_some_and(|packed| packed.nid() == nid)
+    }
+}
+
+/// The windows of both spaces. Their bytes are charged as a whole.
+#[derive(Debug)]
+pub(crate) struct MetadataCache {
+    cache: LruCache<(AddressSpace, u64)>,
+    _charge: Charge,
+}
+
+impl MetadataCache {
+    /// A cache of at most an eighth of the memory.
+    pub(crate) fn new(memory: &MemoryPool) -> Result<Self> {
+        let bytes = KEPT_BYTES.min(memory.budget().limit_bytes() / 8);
+        let charge = memory.budget().charge(bytes, AllocPolicy::MustSucceed)?;
+        let cache = LruCache::new(usize::try_from(bytes).unwrap_or(usize::MAX));
+        Ok(Self { cache, _charge: charge })
+    }
+
+    /// Keeps what was used last, and no more than is left while nobody reads.
+    pub(crate) fn shrink(&self) {
+        self.cache.shrink(IDLE_BYTES);
+    }
+}
+
+/// Some bytes of metadata.
+#[derive(Clone, Debug)]
+pub(crate) struct MetaBytes {
+    bytes: SharedBytes,
+    range: Range<usize>,
+}
+
+impl Deref for MetaBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes.get(self.range.clone()).unwrap_or_default()
+    }
+}
+
+/// A bounded cache of byte slices.
+#[derive(Debug)]
+struct LruCache<K> {
+    state: Mutex<LruState<K>>,
+    budget_bytes: usize,
+}
+
+#[derive(Debug)]
+struct LruState<K> {
+    /// Each with the time of its last use.
+    entries: HashMap<K, (SharedBytes, u64), RandomState>,
+    used_bytes: usize,
+    clock: u64,
+}
+
+impl<K: Copy + Eq + Hash> LruCache<K> {
+    /// A cache for `budget_bytes` bytes of values. One value may exceed it alone.
+    fn new(budget_bytes: usize) -> Self {
+        let state = LruState { entries: HashMap::default(), used_bytes: 0, clock: 0 };
+        Self { state: Mutex::new(state), budget_bytes }
+    }
+
+    /// The value under `key`, if it has at least `bytes` bytes.
+    fn get(&self, key: &K, bytes: usize) -> Option<SharedBytes> {
+        let mut state = self.lock();
+        let now = state.tick();
+        let (value, used) = state.entries.get_mut(key)?;
+        if value.len() < bytes {
+            return None;
+        }
+        *used = now;
+        Some(Arc::clone(value))
+    }
+
+    /// Keeps `value` under `key`, in place of a shorter one, and drops others to make room.
+    fn put(&self, key: K, value: &SharedBytes) {
+        let mut state = self.lock();
+        if state.entries.get(&key).is_some_and(|(old, _)| old.len() >= value.len()) {
+            return;
+        }
+        state.remove(&key);
+        let room = self.budget_bytes.saturating_sub(weight(value));
+        while state.used_bytes > room && state.remove_oldest() {}
+        let now = state.tick();
+        state.used_bytes = state.used_bytes.saturating_add(weight(value));
+        state.entries.insert(key, (Arc::clone(value), now));
+    }
+
+    /// Drops what was used least recently, until no more than `most_bytes` are left.
+    fn shrink(&self, most_bytes: usize) {
+        let mut state = self.lock();
+        while state.used_bytes > most_bytes && state.remove_oldest() {}
+        state.entries.shrink_to_fit();
+    }
+
+    /// What all values count.
+    #[cfg(test)]
+    fn used_bytes(&self) -> usize {
+        self.lock().used_bytes
+    }
+
+    /// A panic while the lock was held cannot leave a half-made change behind: no step in between
+    /// can panic.
+    fn lock(&self) -> MutexGuard<'_, LruState<K>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Copy + Eq + Hash> LruState<K> {
+    fn tick(&mut self) -> u64 {
+        self.clock = self.clock.wrapping_add(1);
+        self.clock
+    }
+
+    fn remove(&mut self, key: &K) {
+        if let Some((value, _)) = self.entries.remove(key) {
+            self.used_bytes = self.used_bytes.saturating_sub(weight(&value));
+        }
+    }
+
+    /// False if there is none.
+    fn remove_oldest(&mut self) -> bool {
+        let oldest = self.entries.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| *key);
+        oldest.inspect(|key| self.remove(key)).is_some()
+    }
+}
+
+fn weight(value: &SharedBytes) -> usize {
+    value.len().max(LEAST_BYTES)
 }
 
 fn window_bytes() -> usize {
     usize::try_from(WINDOW_BYTES).unwrap_or(usize::MAX)
 }
-
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
     use crate::image::Image;
+
+    const K: usize = 1 << 10;
+
+    fn value(byte: u8, bytes: usize) -> SharedBytes {
+        Arc::new(vec![byte; bytes])
+    }
 
     #[test]
     fn windows_go_back_when_nobody_reads_but_for_the_last_ones() {
@@ -184,5 +369,52 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(cache.get(&far(98), 0).is_some() && cache.get(&far(1), 0).is_none());
+    }
+
+    #[test]
+    fn the_least_recently_used_value_goes_first() {
+        let cache = LruCache::new(20 * K);
+        cache.put(1, &value(1, 10 * K));
+        cache.put(2, &value(2, 10 * K));
+        assert!(cache.get(&1, 10).is_some());
+        cache.put(3, &value(3, 10 * K));
+        assert!(cache.get(&2, 0).is_none());
+        assert!(cache.get(&1, 0).is_some() && cache.get(&3, 0).is_some());
+        assert_eq!(cache.used_bytes(), 20 * K);
+        cache.shrink(15 * K);
+        assert!(cache.get(&1, 0).is_none() && cache.get(&3, 0).is_some());
+        cache.shrink(0);
+        assert!(cache.get(&3, 0).is_none());
+        assert_eq!(cache.used_bytes(), 0);
+        assert_eq!(cache.lock().entries.len(), 0);
+    }
+
+    #[test]
+    fn a_longer_value_replaces_a_shorter_one_and_never_the_other_way() {
+        let cache = LruCache::new(100 * K);
+        cache.put(1, &value(1, 10 * K));
+        assert!(cache.get(&1, 10 * K + 1).is_none());
+        cache.put(1, &value(2, 20 * K));
+        cache.put(1, &value(3, 5 * K));
+        assert_eq!(cache.get(&1, 11 * K).map(|value| value[0]), Some(2));
+        assert_eq!(cache.used_bytes(), 20 * K);
+    }
+
+    #[test]
+    fn a_value_over_the_budget_stands_alone() {
+        let cache = LruCache::new(10 * K);
+        cache.put(1, &value(1, 5 * K));
+        cache.put(2, &value(2, 50 * K));
+        assert!(cache.get(&1, 0).is_none());
+        assert!(cache.get(&2, 50 * K).is_some());
+        cache.put(3, &value(3, 1));
+        assert!(cache.get(&2, 0).is_none());
+    }
+
+    #[test]
+    fn empty_values_are_bounded_too() {
+        let cache = LruCache::new(40 * K);
+        (0..1000).for_each(|key| cache.put(key, &value(0, 0)));
+        assert_eq!(cache.lock().entries.len(), 10);
     }
 }

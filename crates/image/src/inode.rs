@@ -1,11 +1,10 @@
 //! An inode with its number and its place.
 
 use ferrofs_ondisk as ondisk;
-use ferrofs_ondisk::{DataLayout, FileType, Nid, Payload, TimeBase, Timestamp};
+use ferrofs_ondisk::{DataLayout, FileType, Nid, Payload, Timestamp};
 
-use crate::error::{Error, ErrorContext, ErrorKind, Result, address, parsed};
-use crate::image::ImageInner;
-use crate::inner::AddressSpace;
+use crate::error::{Error, ErrorKind, Result};
+use crate::extent::AddressSpace;
 
 /// An inode of an image: what it is, and where its data is to be found.
 ///
@@ -18,6 +17,10 @@ pub struct Inode {
 }
 
 impl Inode {
+    pub(crate) fn new(nid: Nid, offset: u64, disk: ondisk::DiskInode) -> Self {
+        Self { nid, offset, disk }
+    }
+
     /// Its number.
     #[must_use]
     pub fn nid(&self) -> Nid {
@@ -120,9 +123,9 @@ impl Inode {
         self.disk.xattr_bytes != 0
     }
 
-    /// Where it lies: the space, and the byte in it.
-    pub(crate) fn place(&self) -> (AddressSpace, u64) {
-        (space_of(self.nid), self.offset)
+    /// The space that holds it, with its xattrs and its inline data or index.
+    pub(crate) fn space(&self) -> AddressSpace {
+        AddressSpace::of(self.nid)
     }
 
     /// Where its xattr body starts.
@@ -142,38 +145,5 @@ impl Inode {
             return Ok(());
         }
         Err(Error::new(ErrorKind::WrongType { wanted, found }).in_inode(self.nid).at(self.offset))
-    }
-}
-
-/// Where the superblock says from which block nids count; a nid without a place is its fault or the
-/// nid's own.
-const META_BLOCK_FIELD: u64 = ondisk::SUPERBLOCK_OFFSET | 40;
-
-fn space_of(nid: Nid) -> AddressSpace {
-    if nid.is_in_metabox() { AddressSpace::Metabox } else { AddressSpace::Image }
-}
-
-impl ImageInner {
-    /// Reads the inode with this number.
-    pub(crate) fn inode(&self, nid: Nid) -> Result<Inode> {
-        self.load_inode(nid).in_inode(nid)
-    }
-
-    fn load_inode(&self, nid: Nid) -> Result<Inode> {
-        let space = space_of(nid);
-        let offset = address(self.inode_offset(space, nid)).at(META_BLOCK_FIELD)?;
-        let bytes = self.meta_up_to(space, offset, ondisk::DiskInode::MAX_BYTES).at(offset)?;
-        let base = TimeBase { epoch: self.sb.epoch, fixed_nsec: self.sb.fixed_nsec };
-        let disk = parsed(ondisk::DiskInode::parse(&bytes, base), offset)?;
-        Ok(Inode { nid, offset, disk })
-    }
-
-    /// In the image nids count from the metadata area, in the metabox from its first byte.
-    fn inode_offset(&self, space: AddressSpace, nid: Nid) -> Option<u64> {
-        let offset = nid.byte_offset()?;
-        match space {
-            AddressSpace::Image => offset.checked_add_signed(self.sb.meta_offset()?),
-            AddressSpace::Metabox => Some(offset),
-        }
     }
 }

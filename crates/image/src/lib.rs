@@ -47,25 +47,19 @@
     )
 )]
 
-mod cache;
-mod devices;
 mod dir;
 mod engine;
 mod error;
 mod extent;
-mod file;
 mod idle_reclaimer;
 mod image;
 mod inner;
 mod inode;
 mod map;
 mod memory;
-mod nid_set;
 mod open;
 mod open_file;
 mod pieces;
-mod plan;
-mod ranges;
 mod read;
 mod source;
 mod verify;
@@ -73,31 +67,32 @@ mod walk;
 mod xattr;
 
 pub use dir::{DirEntry, DirEntryRef, ReadDir};
-pub use engine::{DecodeWorkers, ImageStats};
+pub use engine::{DecodeWorkers, ImageStats, SyncDecompress};
 pub use error::{Error, ErrorKind, Result};
-pub use file::OpenFile;
+pub use extent::{ExtentLocation, ExtentStorage, FileExtent};
 pub use image::Image;
 pub use inode::Inode;
+pub use map::FileExtents;
 pub use memory::MemoryPool;
 pub use open::OpenOptions;
+pub use open_file::OpenFile;
 pub use pieces::FilePiece;
-pub use ranges::{ExtentLocation, ExtentStorage, FileExtent, FileExtents};
-pub use read::{ReadOutcome, SyncDecompress};
+pub use read::ReadOutcome;
 pub use source::{FileSource, ImageSource};
-pub use verify::{VerifyEvent, VerifyProgress, VerifySummary};
+pub use verify::{VerifyEvent, VerifyOptions, VerifyProgress, VerifySummary};
 pub use walk::{PathError, TreeWalk, WalkEntry, WalkEvent};
 pub use xattr::Xattr;
 
-// The types of other crates that signatures of this one use. Whoever needs more of those crates depends on them.
+// Types of other crates that signatures here use.
 pub use ferrofs_codec::Error as DecodeError;
 pub use ferrofs_ondisk::compression::{AlgorithmId, CompressionConfig};
 pub use ferrofs_ondisk::{
     DataLayout, DeviceSlot, ErrorKind as FormatErrorKind, FileType, Nid, Superblock, Timestamp,
 };
-pub use ferrofs_workers::Error as WorkersError;
 pub use ferrofs_workers::counters::HistogramSnapshot;
 pub use ferrofs_workers::memory::{
     AllocPolicy, Budget, BudgetStats, Buffer, BufferPoolStats, PagePoolStats,
 };
 pub use ferrofs_workers::percpu::{PerCpuPool, PerCpuSettings, PerCpuStats};
 pub use ferrofs_workers::single_flight::SingleFlightStats;
+pub use ferrofs_workers::{CancelToken, Error as WorkersError};

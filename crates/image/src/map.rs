@@ -1,164 +1,98 @@
 //! From a byte of a file to the extent that holds it.
 //!
-//! A [`ExtentMap`] is made for one inode and asked for extents, in any order; asking in ascending order
-//! is the cheap one. It reads metadata only, never data.
+//! An [`ExtentMap`] is made for one inode and asked for extents, in any order; asking in ascending order
+//! is the cheap one. It reads metadata only, never data. [`FileExtents`] shows it to users.
 
-mod chunk;
-mod cursor;
 mod extent_table;
-mod flat;
 mod lcluster;
 
+use ferrofs_ondisk::chunk::ChunkFormat;
 use ferrofs_ondisk::compression::{EXTENT_MAX_BYTES, PCLUSTER_MAX_BYTES};
 use ferrofs_ondisk::zmap::{MAP_HEADER_BYTES, MapHeader, header_offset};
 use ferrofs_ondisk::{DataLayout, Payload};
 
 use crate::error::{Error, ErrorContext, ErrorKind, Result, address, parsed};
-use crate::extent::{Cluster, Coding};
-use crate::image::ImageInner;
+use crate::extent::{
+    Address, AddressSpace, Cluster, Coding, DataLocation, FileExtent, MappedExtent,
+};
+use crate::inner::{ImageInner, MetaBytes};
 use crate::inode::Inode;
-use cursor::MetaCursor;
-
-/// A piece of a file whose bytes are stored in one way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MappedExtent {
-    /// Where it starts in the file.
-    pub(crate) start: u64,
-    /// How many bytes it has; never 0.
-    pub(crate) length: u64,
-    pub(crate) data: Data,
-}
-
-impl MappedExtent {
-    /// Where it ends in the file.
-    pub(crate) fn end(&self) -> u64 {
-        self.start.saturating_add(self.length)
-    }
-
-    /// Whether it holds byte `offset` of the file.
-    pub(crate) fn contains(&self, offset: u64) -> bool {
-        self.start <= offset && offset < self.end()
-    }
-
-    /// Whether its bytes can only be had by taking the whole cluster.
-    pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.data, Data::Cluster(_))
-    }
-
-    /// The part from byte `at` of the file, which it holds, to `end` or its own end. Not for clusters.
-    pub(crate) fn cut(&self, at: u64, end: u64) -> Result<Self> {
-        let skip = at.saturating_sub(self.start);
-        let moved = |offset: u64| address(offset.checked_add(skip));
-        let data = match self.data {
-            Data::Raw { device, offset } => Data::Raw { device, offset: moved(offset)? },
-            Data::Inline { offset } => Data::Inline { offset: moved(offset)? },
-            Data::Fragment { offset } => Data::Fragment { offset: moved(offset)? },
-            Data::Hole | Data::Cluster(_) => self.data,
-        };
-        Ok(Self { start: at, length: self.end().min(end).saturating_sub(at), data })
-    }
-}
-
-/// Where the bytes of an extent are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Data {
-    /// Nowhere: they are zeros.
-    Hole,
-    /// On a device, as they are.
-    Raw {
-        /// The device; 0 is the unified address space.
-        device: u16,
-        /// The byte of the device.
-        offset: u64,
-    },
-    /// In the inode's own space of metadata, as they are.
-    Inline {
-        /// The byte of the space.
-        offset: u64,
-    },
-    /// In a cluster.
-    Cluster(Cluster),
-    /// In the packed inode.
-    Fragment {
-        /// The byte of the packed file.
-        offset: u64,
-    },
-}
+use extent_table::ExtentTableMap;
+use lcluster::LclusterMap;
 
 /// The map of one inode.
 #[derive(Debug)]
 pub(crate) struct ExtentMap<'a> {
     inner: &'a ImageInner,
     inode: &'a Inode,
-    form: MapForm,
+    kind: MapKind,
 }
 
 #[derive(Debug)]
-enum MapForm {
-    FlatMap(flat::FlatMap),
-    ChunkMap(chunk::ChunkMap),
-    LclusterMap(Box<lcluster::LclusterMap>),
-    ExtentTableMap(extent_table::ExtentTableMap),
+enum MapKind {
+    Flat(FlatMap),
+    Chunks(ChunkMap),
+    Lclusters(Box<LclusterMap>),
+    ExtentTable(ExtentTableMap),
     WholeFragment(u64),
 }
 
 impl<'a> ExtentMap<'a> {
     /// Prepares the map of `inode`.
     pub(crate) fn new(inner: &'a ImageInner, inode: &'a Inode) -> Result<Self> {
-        let form = MapForm::of(inner, inode).in_inode(inode.nid()).at(inode.end())?;
-        Ok(Self { inner, inode, form })
+        let kind = MapKind::of(inner, inode).in_inode(inode.nid()).at(inode.end())?;
+        Ok(Self { inner, inode, kind })
     }
 
     /// The extent that holds byte `offset` of the file, which lies below its size. The extent
     /// contains that byte and ends within the file.
     pub(crate) fn extent_at(&mut self, offset: u64) -> Result<MappedExtent> {
-        let found = match &mut self.form {
-            MapForm::FlatMap(flat) => flat.extent_at(offset),
-            MapForm::ChunkMap(chunks) => chunks.extent_at(self.inner, offset),
-            MapForm::LclusterMap(index) => index.extent_at(self.inner, offset),
-            MapForm::ExtentTableMap(extents) => extents.extent_at(self.inner, offset),
-            MapForm::WholeFragment(place) => Ok(MappedExtent {
+        let found = match &mut self.kind {
+            MapKind::Flat(flat) => flat.extent_at(offset),
+            MapKind::Chunks(chunks) => chunks.extent_at(self.inner, offset),
+            MapKind::Lclusters(index) => index.extent_at(self.inner, offset),
+            MapKind::ExtentTable(extents) => extents.extent_at(self.inner, offset),
+            MapKind::WholeFragment(place) => Ok(MappedExtent {
                 start: 0,
                 length: self.inode.size(),
-                data: Data::Fragment { offset: *place },
+                location: DataLocation::Fragment { offset: *place },
             }),
         };
         // Distances of an index may contradict each other. Readers go on from the end of what they
         // got, so an extent that does not hold the byte would keep them here for ever.
         let found = found.and_then(|extent| {
-            let holds = extent.start <= offset && offset < extent.end();
-            if holds { Ok(extent) } else { Err(ErrorKind::WrongExtent { offset }.into()) }
+            if extent.contains(offset) {
+                Ok(extent)
+            } else {
+                Err(ErrorKind::WrongExtent { offset }.into())
+            }
         });
         found.in_inode(self.inode.nid()).at(self.inode.end())
     }
-}
 
-impl ExtentMap<'_> {
     /// Checks that every entry of an index leads to the extent that holds it, so that reading
     /// from any byte on finds what reading from the first one finds.
     pub(crate) fn check(&mut self) -> Result<()> {
-        let checked = match &mut self.form {
-            MapForm::LclusterMap(index) => index.check(self.inner),
-            MapForm::ExtentTableMap(extents) => extents.check(self.inner),
+        let checked = match &mut self.kind {
+            MapKind::Lclusters(index) => index.check(self.inner),
+            MapKind::ExtentTable(extents) => extents.check(self.inner),
             // The others are found by computation, whichever byte is asked for.
-            MapForm::FlatMap(_) | MapForm::ChunkMap(_) | MapForm::WholeFragment(_) => Ok(()),
+            MapKind::Flat(_) | MapKind::Chunks(_) | MapKind::WholeFragment(_) => Ok(()),
         };
         checked.in_inode(self.inode.nid()).at(self.inode.end())
     }
 }
 
-impl MapForm {
+impl MapKind {
     fn of(inner: &ImageInner, inode: &Inode) -> Result<Self> {
         match (inode.layout(), inode.disk.payload) {
             (DataLayout::Chunk, Payload::Chunks(format)) => {
-                Ok(Self::ChunkMap(chunk::ChunkMap::new(inner, inode, format)?))
+                Ok(Self::Chunks(ChunkMap::new(inner, inode, format)?))
             }
             (DataLayout::CompressedFull | DataLayout::CompressedCompact, _) => {
                 Self::compressed(inner, inode)
             }
-            (layout, payload) => {
-                Ok(Self::FlatMap(flat::FlatMap::new(inner, inode, layout, payload)?))
-            }
+            (layout, payload) => Ok(Self::Flat(FlatMap::new(inner, inode, layout, payload)?)),
         }
     }
 
@@ -170,20 +104,164 @@ impl MapForm {
         match parsed(header, header_at)? {
             MapHeader::WholeFragment(offset) => Ok(Self::WholeFragment(offset)),
             MapHeader::Index(index) => {
-                let index = lcluster::LclusterMap::new(inner, inode, index, header_at)?;
-                Ok(Self::LclusterMap(Box::new(index)))
+                let index = LclusterMap::new(inner, inode, index, header_at)?;
+                Ok(Self::Lclusters(Box::new(index)))
             }
-            MapHeader::Extents(table) => Ok(Self::ExtentTableMap(
-                extent_table::ExtentTableMap::new(inode, table, header_at)?,
-            )),
+            MapHeader::Extents(table) => {
+                Ok(Self::ExtentTable(ExtentTableMap::new(inode, table, header_at)?))
+            }
         }
+    }
+}
+
+/// The ranges of a file in order, without gaps, up to its end. Neighbours may be stored in the same
+/// way. After an error there are no more.
+#[derive(Debug)]
+pub struct FileExtents<'a> {
+    map: ExtentMap<'a>,
+    inode: &'a Inode,
+    at: u64,
+    end: u64,
+    is_first: bool,
+}
+
+impl<'a> FileExtents<'a> {
+    /// The ranges of `inode` from byte `offset` on; the first one begins there.
+    pub(crate) fn new(inner: &'a ImageInner, inode: &'a Inode, offset: u64) -> Result<Self> {
+        let map = ExtentMap::new(inner, inode)?;
+        Ok(Self { map, inode, at: offset, end: inode.size(), is_first: true })
+    }
+
+    fn step(&mut self) -> Result<FileExtent> {
+        let extent = self.map.extent_at(self.at)?;
+        // The first offset may lie anywhere in an extent; a damaged index may lead into the middle of
+        // what has been handed out later on, too.
+        if extent.start != self.at && !self.is_first {
+            let error = Error::new(ErrorKind::WrongExtent { offset: self.at });
+            return Err(error.in_inode(self.inode.nid()).at(self.inode.end()));
+        }
+        // The map has checked that the extent holds the byte, so this is ahead of it.
+        let end = extent.end().min(self.end);
+        Ok(FileExtent::new(&extent, self.at, end))
+    }
+}
+
+impl Iterator for FileExtents<'_> {
+    type Item = Result<FileExtent>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at >= self.end {
+            return None;
+        }
+        let found = self.step();
+        self.at = found.as_ref().map_or(self.end, |range| range.end);
+        self.is_first = false;
+        Some(found)
+    }
+}
+
+/// A flat file: whole blocks in a row, and maybe a tail behind the inode (docs/format.md F10, F14).
+#[derive(Debug)]
+struct FlatMap {
+    size: u64,
+    /// Where the tail starts in the file; the file's size if it has none.
+    tail_start: u64,
+    blocks: DataLocation,
+    tail: DataLocation,
+}
+
+impl FlatMap {
+    fn new(
+        inner: &ImageInner,
+        inode: &Inode,
+        layout: DataLayout,
+        payload: Payload,
+    ) -> Result<Self> {
+        let block_size = inner.sb.block_size;
+        let size = inode.size();
+        let is_inline = layout == DataLayout::FlatInline;
+        let tail_start = if is_inline { block_size.floor(size.saturating_sub(1)) } else { size };
+        let tail =
+            DataLocation::Stored(Address::Metadata { space: inode.space(), offset: inode.end() });
+        let tail_bytes = size.saturating_sub(tail_start);
+        let room =
+            u64::from(block_size.bytes()).saturating_sub(u64::from(block_size.within(inode.end())));
+        if tail_bytes > room {
+            return Err(Error::new(ErrorKind::InlineData).at(inode.end()));
+        }
+        let blocks = match payload {
+            Payload::StartBlock(Some(block)) => {
+                let offset = address(block_size.offset_of(block))?;
+                DataLocation::Stored(Address::unified(offset))
+            }
+            // With a tail a null address means "no blocks": none may be needed then.
+            _ if is_inline && tail_start > 0 => return Err(ErrorKind::AddressOverflow.into()),
+            _ => DataLocation::Hole,
+        };
+        Ok(Self { size, tail_start, blocks, tail })
+    }
+
+    fn extent_at(&self, offset: u64) -> Result<MappedExtent> {
+        let (start, end, location) = if offset < self.tail_start {
+            (0, self.tail_start, self.blocks)
+        } else {
+            (self.tail_start, self.size, self.tail)
+        };
+        Ok(MappedExtent { start, length: end.saturating_sub(start), location })
+    }
+}
+
+/// A chunk-based file: one extent a chunk (docs/format.md F8, F10).
+#[derive(Debug)]
+struct ChunkMap {
+    cursor: MetaCursor,
+    size: u64,
+    format: ChunkFormat,
+    chunk_bytes: u64,
+    /// Where the array starts.
+    array: u64,
+}
+
+impl ChunkMap {
+    fn new(inner: &ImageInner, inode: &Inode, format: ChunkFormat) -> Result<Self> {
+        let unit = u64::from(format.entry_bytes());
+        let array = address(inode.end().checked_next_multiple_of(unit))?;
+        Ok(Self {
+            cursor: MetaCursor::new(inode),
+            size: inode.size(),
+            format,
+            chunk_bytes: format.chunk_bytes(inner.sb.block_size),
+            array,
+        })
+    }
+
+    fn extent_at(&mut self, inner: &ImageInner, offset: u64) -> Result<MappedExtent> {
+        let number = address(offset.checked_div(self.chunk_bytes))?;
+        let entry_bytes = u64::from(self.format.entry_bytes());
+        let entry_at = address(
+            number.checked_mul(entry_bytes).and_then(|before| self.array.checked_add(before)),
+        )?;
+        let entry = self.cursor.bytes(inner, entry_at, entry_bytes)?;
+        let location = match parsed(self.format.entry(entry), entry_at)? {
+            None => DataLocation::Hole,
+            Some(place) => {
+                let offset = address(inner.sb.block_size.offset_of(place.block)).at(entry_at)?;
+                DataLocation::Stored(Address::Data { device: place.device, offset })
+            }
+        };
+        let start = address(number.checked_mul(self.chunk_bytes))?;
+        Ok(MappedExtent {
+            start,
+            length: self.chunk_bytes.min(self.size.saturating_sub(start)),
+            location,
+        })
     }
 }
 
 /// Checks a cluster against the limits of the format and the declarations of the superblock.
 fn checked(inner: &ImageInner, cluster: Cluster) -> Result<Cluster> {
     let (decoded, encoded) = (cluster.decoded_bytes, u64::from(cluster.id.encoded_bytes));
-    let place = cluster.id.place.offset();
+    let place = cluster.id.address.offset();
     if decoded > EXTENT_MAX_BYTES || encoded > u64::from(PCLUSTER_MAX_BYTES) {
         return Err(Error::new(ErrorKind::ExtentTooLong { decoded, encoded }).at(place));
     }
@@ -204,4 +282,47 @@ fn plain(inner: &ImageInner, is_interlaced: bool, start: u64) -> Coding {
     let wrapped_bytes =
         if is_interlaced { block.bytes().saturating_sub(block.within(start)) } else { 0 };
     Coding::Plain { wrapped_bytes }
+}
+
+/// How much is fetched at once; entries are aligned to their size, which divides it.
+const SPAN_BYTES: u64 = 4096;
+
+/// A view on an inode's space of metadata.
+#[derive(Debug)]
+pub(super) struct MetaCursor {
+    space: AddressSpace,
+    start: u64,
+    span: Option<MetaBytes>,
+}
+
+impl MetaCursor {
+    pub(super) fn new(inode: &Inode) -> Self {
+        Self { space: inode.space(), start: 0, span: None }
+    }
+
+    /// The space that it reads.
+    pub(super) fn space(&self) -> AddressSpace {
+        self.space
+    }
+
+    /// The `bytes` bytes at `offset`, at most [`SPAN_BYTES`].
+    pub(super) fn bytes(&mut self, inner: &ImageInner, offset: u64, bytes: u64) -> Result<&[u8]> {
+        let wanted = usize::try_from(bytes).unwrap_or(usize::MAX);
+        if self.within(offset, wanted).is_none() {
+            self.start = offset & !SPAN_BYTES.wrapping_sub(1);
+            let span = usize::try_from(SPAN_BYTES).unwrap_or(usize::MAX);
+            self.span = Some(inner.metadata_up_to(self.space, self.start, span)?);
+        }
+        if self.within(offset, wanted).is_none() {
+            // Past the end of the space, or across two spans.
+            self.start = offset;
+            self.span = Some(inner.metadata(self.space, offset, wanted)?);
+        }
+        Ok(self.within(offset, wanted).unwrap_or_default())
+    }
+
+    fn within(&self, offset: u64, bytes: usize) -> Option<&[u8]> {
+        let start = usize::try_from(offset.checked_sub(self.start)?).ok()?;
+        self.span.as_deref()?.get(start..start.checked_add(bytes)?)
+    }
 }

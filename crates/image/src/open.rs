@@ -11,20 +11,18 @@ use ferrofs_ondisk::{
 
 use ferrofs_workers::single_flight::SingleFlight;
 
-use crate::devices::Devices;
-use crate::engine::{self, ContextPool, DecodeTimer, DecodeWorkers, Engine};
+use crate::engine::{self, ContextPool, DecodeTimer, DecodeWorkers, Engine, SyncDecompress};
 use crate::error::{Error, ErrorKind, Result, parsed};
-use crate::idle_reclaimer::IdleReclaimer;
-use crate::image::{Image, ImageInner};
-use crate::inner;
+use crate::idle_reclaimer::{Activity, IdleReclaimer};
+use crate::image::Image;
+use crate::inner::{ImageInner, MetadataCache};
 use crate::inode::Inode;
 use crate::memory::MemoryPool;
-use crate::read::SyncDecompress;
-use crate::source::{self, FileSource, ImageSource, read_exact, read_up_to};
-use crate::xattr::XattrPrefixTable;
+use crate::source::{self, Devices, FileSource, ImageSource, read_exact, read_up_to};
+use crate::xattr;
 
 /// Bytes that a slot uses beside its contexts and the output, about: its window and frames.
-const STATION_BYTES: u64 = 1280 << 10;
+const SLOT_BYTES: u64 = 1280 << 10;
 /// Decoded bytes of the metabox for each byte of the image.
 const METABOX_MAX_RATIO: u64 = 1024;
 /// The superblock with its first extension slot: all that has a meaning.
@@ -43,6 +41,7 @@ const FRONT_BYTES: usize = 144;
 /// # }
 /// ```
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct OpenOptions {
     offset: u64,
     devices: Vec<PathBuf>,
@@ -53,6 +52,16 @@ pub struct OpenOptions {
     workers: Option<DecodeWorkers>,
     sync_decompress: SyncDecompress,
     caller_caches: bool,
+}
+
+impl Image {
+    /// Opens the image at `path`; [`OpenOptions`] has more ways.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        OpenOptions::new().open(path)
+    }
 }
 
 impl OpenOptions {
@@ -165,22 +174,22 @@ impl OpenOptions {
             verify_checksum(&*primary, &sb)?;
         }
         let compression = compression(&*primary, &sb)?;
-        let slots = device_slots(&*primary, &sb)?;
-        let devices = Devices::new(primary, &slots, devices, sb.block_size)?;
+        let device_slots = device_slots(&*primary, &sb)?;
+        let devices = Devices::new(primary, &device_slots, devices, sb.block_size)?;
         let engine = self.engine(devices, &sb, &compression)?;
-        let metadata_cache = inner::metadata_cache(&engine.memory)?;
-        let shed = Arc::downgrade(&engine);
+        let metadata_cache = Arc::new(MetadataCache::new(&engine.memory)?);
+        let shrunk = Arc::downgrade(&engine);
         let reclaimer = engine.memory.budget().register_reclaimer(move |bytes| {
-            shed.upgrade().map_or(0, |engine| engine.shed(bytes))
+            shrunk.upgrade().map_or(0, |engine| engine.shrink(bytes))
         })?;
         let mut inner = ImageInner {
             sb,
             compression,
-            slots,
+            device_slots,
             idle_reclaimer: if self.retain_memory {
-                IdleReclaimer::off()
+                IdleReclaimer::disabled()
             } else {
-                IdleReclaimer::default()
+                idle_reclaimer(&engine, &metadata_cache)
             },
             engine,
             metadata_cache,
@@ -188,13 +197,13 @@ impl OpenOptions {
             caller_caches: self.caller_caches,
             metabox: None,
             packed: None,
-            prefixes: XattrPrefixTable::default(),
+            xattr_prefixes: Vec::new(),
             _reclaimer: reclaimer,
         };
         inner.metabox = special(&inner, inner.sb.metabox, "metabox")?;
         bound_metabox(&inner)?;
         inner.packed = special(&inner, inner.sb.packed, "packed")?;
-        inner.prefixes = XattrPrefixTable::read(&inner)?;
+        inner.xattr_prefixes = xattr::read_prefixes(&inner)?;
         Ok(Image::new(inner))
     }
 
@@ -209,7 +218,7 @@ impl OpenOptions {
         let settings = engine::settings(compression);
         let limit = memory.budget().limit_bytes();
         let slot = u64::try_from(settings.memory_bytes_max()).unwrap_or(u64::MAX);
-        let affordable = (limit / 3).checked_div(slot.saturating_add(STATION_BYTES)).unwrap_or(1);
+        let affordable = (limit / 3).checked_div(slot.saturating_add(SLOT_BYTES)).unwrap_or(1);
         let useful = workers.parallelism().saturating_mul(2);
         let decode_slots = useful.min(usize::try_from(affordable).unwrap_or(usize::MAX));
         Ok(Arc::new(Engine {
@@ -223,6 +232,27 @@ impl OpenOptions {
             padding: engine::padding(sb),
         }))
     }
+}
+
+/// Frees what the engine and the metadata cache keep when nobody has read for a while.
+fn idle_reclaimer(engine: &Arc<Engine>, metadata_cache: &Arc<MetadataCache>) -> IdleReclaimer {
+    let (used, kept) = (Arc::downgrade(engine), Arc::downgrade(engine));
+    let metadata_cache = Arc::downgrade(metadata_cache);
+    let activity = move || {
+        used.upgrade().map(|engine| Activity {
+            uses: engine.activity(),
+            is_busy: engine.decode_slots.is_in_use(),
+        })
+    };
+    let reclaim = move || {
+        if let Some(engine) = kept.upgrade() {
+            engine.shrink(u64::MAX);
+        }
+        if let Some(metadata_cache) = metadata_cache.upgrade() {
+            metadata_cache.shrink();
+        }
+    };
+    IdleReclaimer::new(activity, reclaim)
 }
 
 fn verify_checksum(primary: &dyn ImageSource, sb: &Superblock) -> Result<()> {
@@ -279,7 +309,7 @@ fn bound_metabox(inner: &ImageInner) -> Result<()> {
         return Ok(());
     }
     let kind = ErrorKind::MetaboxSize { bytes: metabox.size(), length };
-    Err(Error::new(kind).in_inode(metabox.nid()).at(metabox.place().1))
+    Err(Error::new(kind).in_inode(metabox.nid()).at(metabox.offset()))
 }
 
 /// Loads the packed inode or the metabox inode, which are regular files.
@@ -291,7 +321,7 @@ fn special(
     let Some(nid) = nid else { return Ok(None) };
     let inode = inner.inode(nid)?;
     if inode.file_type() != FileType::Regular {
-        return Err(Error::new(ErrorKind::SpecialInode(name)).in_inode(nid).at(inode.place().1));
+        return Err(Error::new(ErrorKind::SpecialInode(name)).in_inode(nid).at(inode.offset()));
     }
     Ok(Some(inode))
 }

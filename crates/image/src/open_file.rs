@@ -1,22 +1,23 @@
-//! Readahead: which bytes a sequential reader will want next, and having them decoded in time.
+//! An open file with readahead: it reads like an image, and has the clusters that a sequential reader needs next
+//! decoded in time.
 //!
-//! The window starts small, doubles while the reader goes on in order and what was fetched is used, and
-//! shrinks when best effort is refused, since memory or decode slots are short then. A jump gives up what
-//! nobody has begun and starts anew. All of it is best effort: it takes no memory that is not at hand,
-//! waits for nothing, and leaves no trace where it fails.
+//! The readahead window starts small, doubles while the reader goes on in order, and shrinks when memory for a prefetch
+//! is refused. A jump cancels what no worker has begun and starts anew. All of it is best effort: it takes no memory
+//! from others, waits for nothing, and leaves no trace where it fails.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
+use ferrofs_ondisk::compression::AlgorithmId;
 use ferrofs_workers::single_flight::{Lookup, Urgency};
 
-use crate::engine::{BATCH_MIN_BYTES, DecodeBatch, GenerationToken};
+use crate::engine::{BATCH_MIN_BYTES, BatchPurpose, DecodeBatch, Engine, GenerationToken};
 use crate::error::Result;
-use crate::extent::ClusterPlace;
-use crate::image::ImageInner;
+use crate::extent::{Address, Coding, DataLocation};
+use crate::inner::ImageInner;
 use crate::inode::Inode;
-use crate::plan::{Origin, ReadPlan};
+use crate::read::{ReadOutcome, ReadPlan};
 
 /// The first window of a reader, in bytes of the file.
 const FIRST_BYTES: u64 = 128 << 10;
@@ -26,16 +27,77 @@ const LARGEST_BYTES: u64 = 8 << 20;
 /// The share of the memory that one reader's window may be.
 const MEMORY_SHARE: u64 = 8;
 
-/// What is known of a reader.
+/// An open file with readahead. It may be read from many threads; those that go through it in order,
+/// one behind the other, are taken for one reader.
 #[derive(Debug)]
-pub(crate) struct ReadaheadState {
+pub struct OpenFile {
+    image: Arc<ImageInner>,
+    inode: Inode,
+    ahead: Mutex<ReadaheadState>,
+}
+
+impl OpenFile {
+    pub(crate) fn new(image: Arc<ImageInner>, inode: Inode) -> Self {
+        Self { image, inode, ahead: Mutex::new(ReadaheadState::new()) }
+    }
+
+    /// Its inode.
+    #[must_use]
+    pub fn inode(&self) -> &Inode {
+        &self.inode
+    }
+
+    /// Reads as [`Image::read_at`](crate::Image::read_at), and has the clusters that come next decoded by the workers of other
+    /// CPUs if the reader has gone through the file in order so far. They give way when memory is
+    /// short, and are cancelled when the reader goes elsewhere.
+    ///
+    /// # Errors
+    /// As [`Image::read_at`](crate::Image::read_at); a failure of readahead never fails a read.
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        // Before the read: the workers decode what comes next while this thread decodes what it needs.
+        Ok(self.read_with_outcome(offset, buffer)?.bytes)
+    }
+
+    /// The same, and reports whether anything had to be decoded for it.
+    ///
+    /// # Errors
+    /// As [`OpenFile::read_at`].
+    pub fn read_with_outcome(&self, offset: u64, buffer: &mut [u8]) -> Result<ReadOutcome> {
+        self.read_ahead(offset, buffer.len());
+        self.image.read_in_mode(&self.inode, offset, buffer, self.image.mode)
+    }
+
+    fn read_ahead(&self, offset: u64, bytes: usize) {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        // If another reader plans readahead now, that is enough, and this one does not wait.
+        let mut ahead = match self.ahead.try_lock() {
+            Ok(ahead) => ahead,
+            // A source panicked while the metadata was read; the state is a guess in any case.
+            Err(TryLockError::Poisoned(left)) => left.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        if let Some(range) = ahead.advance(offset, bytes, self.inode.size()) {
+            ahead.prefetch(&self.image, &self.inode, range);
+        }
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        self.ahead.get_mut().unwrap_or_else(PoisonError::into_inner).cancel();
+    }
+}
+
+/// What is known of a reader, as in Linux's `struct file_ra_state`.
+#[derive(Debug)]
+struct ReadaheadState {
     /// Where the next read starts if the reader goes on in order.
     next: u64,
     /// Bytes to keep ahead of the reader; 0 for one that has just jumped.
     window: u64,
     /// Up to where clusters have been requested.
     requested_until: u64,
-    /// Changes when what was asked for is not wanted any more.
+    /// Changes when prefetches are cancelled.
     generation: Arc<AtomicU64>,
     /// Refusals that had been counted when the window was last looked at.
     refusals: u64,
@@ -44,13 +106,13 @@ pub(crate) struct ReadaheadState {
 }
 
 impl ReadaheadState {
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         let generation = Arc::new(AtomicU64::new(0));
         Self { next: 0, window: 0, requested_until: 0, generation, refusals: 0, turn: 0 }
     }
 
-    /// Notes a read; answers which bytes of the file are to be requested.
-    pub(crate) fn advance(&mut self, offset: u64, bytes: u64, size: u64) -> Option<Range<u64>> {
+    /// Records a read; returns which bytes of the file to prefetch.
+    fn advance(&mut self, offset: u64, bytes: u64, size: u64) -> Option<Range<u64>> {
         let end = offset.saturating_add(bytes).min(size);
         // Several threads that share the work on a file come a little early or late.
         let slack = self.window.max(bytes);
@@ -84,75 +146,74 @@ impl ReadaheadState {
 
     /// Whether something behind this byte was requested.
     #[cfg(test)]
-    pub(crate) fn is_ahead_of(&self, offset: u64) -> bool {
+    fn is_ahead_of(&self, offset: u64) -> bool {
         self.requested_until > offset
     }
 
-    /// Nothing that was requested is wanted any more.
-    pub(crate) fn cancel(&mut self) {
+    /// Cancels all prefetches that have not begun.
+    fn cancel(&mut self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
         (self.next, self.window, self.requested_until) = (0, 0, 0);
     }
 
-    /// Asks for the clusters of a range. What fails here fails the read that needs it, later and with
-    /// a better message, or nobody.
-    pub(crate) fn prefetch(&mut self, inner: &ImageInner, inode: &Inode, range: Range<u64>) {
-        if inner.engine.workers.is_empty() || !inner.may_offload(inode) {
+    /// Has the clusters of a range decoded. A failure here fails the read that needs the range, later and with
+    /// a better message, or none.
+    fn prefetch(&mut self, image: &ImageInner, inode: &Inode, range: Range<u64>) {
+        if image.engine.workers.is_empty() || !image.has_readahead(inode) {
             return;
         }
-        self.shrink_if_refused(inner);
-        let cpus = u64::try_from(inner.engine.workers.parallelism()).unwrap_or(1);
-        let memory = &inner.engine.memory;
+        self.shrink_if_refused(image);
+        let cpus = u64::try_from(image.engine.workers.parallelism()).unwrap_or(1);
+        let memory = &image.engine.memory;
         let most = memory.budget().limit_bytes() / MEMORY_SHARE;
-        // More of a reserve would push out what was decoded ahead before it is read.
+        // More of a reserve would evict prefetched clusters before they are read.
         let most = most.min(memory.reserve_share().unwrap_or(u64::MAX));
         let most = most.min(cpus.saturating_mul(LARGEST_BYTES_A_CPU)).max(FIRST_BYTES);
         self.window = self.window.min(most);
-        self.try_prefetch(inner, inode, range).ok();
+        self.try_prefetch(image, inode, range).ok();
     }
 
-    /// Best effort was refused since the last time: half a window is more than there is room for.
-    fn shrink_if_refused(&mut self, inner: &ImageInner) {
-        let refusals = inner.engine.memory.buffers().stats().refused;
+    /// Memory for a prefetch was refused since the last time: half a window is more than there is room for.
+    fn shrink_if_refused(&mut self, image: &ImageInner) {
+        let refusals = image.engine.memory.buffers().stats().refused;
         if refusals > self.refusals {
             self.window = (self.window / 4).max(FIRST_BYTES);
         }
         self.refusals = refusals;
     }
 
-    fn try_prefetch(&mut self, inner: &ImageInner, inode: &Inode, range: Range<u64>) -> Result<()> {
-        let engine = &inner.engine;
+    fn try_prefetch(&mut self, image: &ImageInner, inode: &Inode, range: Range<u64>) -> Result<()> {
+        let engine = &image.engine;
+        let token = GenerationToken::new(&self.generation);
+        let new_batch = || DecodeBatch::new(engine, BatchPurpose::Prefetch(token.clone()));
         let mut at = range.start;
-        let mut batch =
-            DecodeBatch::new(engine, Some(GenerationToken::of_generation(&self.generation)), false);
+        let mut batch = new_batch();
         while at < range.end {
             let bytes = usize::try_from(range.end.saturating_sub(at)).unwrap_or(usize::MAX);
-            let plan = ReadPlan::build(inner, inode, at, bytes)?;
-            for part in &plan.parts {
-                match part.origin {
-                    Origin::Raw { device, offset } => {
-                        engine.devices.will_need(device, offset, part.target.len());
+            let plan = ReadPlan::build(image, inode, at, bytes)?;
+            for segment in &plan.segments {
+                match segment.location {
+                    DataLocation::Stored(Address::Data { device, offset }) => {
+                        engine.devices.will_need(device, offset, segment.target.len());
                     }
-                    Origin::Cluster { cluster, .. }
-                        if is_data(cluster.id.place) && inner.offloads(&cluster) =>
+                    DataLocation::Cluster(cluster)
+                        if cluster.is_data() && image.offloads(cluster.id.coding) =>
                     {
-                        let bytes = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
-                        let claim = engine.clusters.lookup(cluster.id, bytes, Urgency::Prefetch);
-                        if let Lookup::Miss(permit) = claim {
-                            // Dropped without it: nobody will know. The reader maps it, who may: a
-                            // worker's best effort maps nothing.
+                        let bytes = cluster.decoded_length();
+                        let found = engine.clusters.lookup(cluster.id, bytes, Urgency::Prefetch);
+                        if let Lookup::Miss(permit) = found {
+                            // Without memory the permit is dropped, and nothing has happened. The reader maps the
+                            // buffer, as a worker's best effort maps nothing.
                             let output = engine.best_effort_buffer(bytes);
                             let Some(output) = output else { return Ok(()) };
                             drop(batch.add(cluster, permit, Some(output)));
                         }
                     }
-                    Origin::Hole | Origin::MetaBytes { .. } | Origin::Cluster { .. } => {}
+                    _ => {}
                 }
                 if batch.decoded_bytes() >= BATCH_MIN_BYTES {
-                    let token = Some(GenerationToken::of_generation(&self.generation));
-                    let full =
-                        std::mem::replace(&mut batch, DecodeBatch::new(engine, token, false));
-                    self.dispatch(inner, full);
+                    let full = std::mem::replace(&mut batch, new_batch());
+                    self.dispatch(engine, full);
                 }
             }
             if plan.length == 0 {
@@ -161,29 +222,66 @@ impl ReadaheadState {
             at = at.saturating_add(u64::try_from(plan.length).unwrap_or(u64::MAX));
         }
         if !batch.is_empty() {
-            self.dispatch(inner, batch);
+            self.dispatch(engine, batch);
         }
         Ok(())
     }
 
-    /// Sends a batch, with something at hand for the bytes that it will read: the slot of its worker
-    /// may have no buffer yet, or a shorter one.
-    fn dispatch(&mut self, inner: &ImageInner, batch: DecodeBatch) {
-        let engine = &inner.engine;
-        let decode_slots = engine.workers.parallelism();
-        engine.memory.preallocate(batch.encoded_bytes(), decode_slots);
+    /// Dispatches a batch, after it has preallocated buffers for the bytes that it will read: the context of its
+    /// worker may have no buffer yet, or a shorter one.
+    fn dispatch(&mut self, engine: &Engine, batch: DecodeBatch) {
+        engine.memory.preallocate(batch.encoded_bytes(), engine.workers.parallelism());
         batch.dispatch(self.turn);
         self.turn = self.turn.wrapping_add(1);
     }
 }
 
-fn is_data(place: ClusterPlace) -> bool {
-    matches!(place, ClusterPlace::Data(_))
+impl ImageInner {
+    /// Whether readahead can do anything for a file: hint the device about plain data, or offload clusters.
+    fn has_readahead(&self, inode: &Inode) -> bool {
+        let plain = Coding::Plain { wrapped_bytes: 0 };
+        let declared = AlgorithmId::ALL.into_iter().filter(|one| self.compression.has(*one));
+        let mut codings = declared.map(Coding::Compressed).chain([plain]);
+        !inode.layout().is_compressed() || codings.any(|coding| self.offloads(coding))
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    use ferrofs_ondisk::FileType;
+
     use super::*;
+    use crate::image::Image;
+    use crate::open::OpenOptions;
+    use crate::walk::WalkEvent;
+
+    fn path(name: &str) -> String {
+        format!("{}/../../tests/data/{name}.erofs", env!("CARGO_MANIFEST_DIR"))
+    }
+
+    #[test]
+    fn a_panic_on_the_way_does_not_end_readahead() {
+        let image = Image::open(path("lz4")).unwrap();
+        let is_large = |visit| match visit {
+            WalkEvent::Leaf(node) if node.inode.file_type() == FileType::Regular => {
+                Some(node.inode).filter(|inode| inode.size() > 60_000)
+            }
+            _ => None,
+        };
+        let inode = image.walk(b"/").unwrap().find_map(is_large).unwrap();
+        let mut file = image.open_file(&inode).unwrap();
+        let panic = || {
+            let _ahead = file.ahead.lock();
+            resume_unwind(Box::new("on purpose"));
+        };
+        assert!(catch_unwind(AssertUnwindSafe(panic)).is_err());
+        assert!(file.ahead.is_poisoned());
+        file.read_at(0, &mut [0; 4096]).unwrap();
+        file.ahead.clear_poison();
+        assert!(file.ahead.get_mut().unwrap().is_ahead_of(4096));
+    }
 
     const SIZE: u64 = 1 << 30;
 
@@ -206,7 +304,7 @@ mod tests {
     fn a_jump_gives_up_what_was_asked_for() {
         let mut ahead = ReadaheadState::new();
         assert!(ahead.advance(0, 4096, SIZE).is_some());
-        let token = GenerationToken::of_generation(&ahead.generation);
+        let token = GenerationToken::new(&ahead.generation);
         assert!(ahead.advance(SIZE / 2, 4096, SIZE).is_none());
         assert!(token.is_stale());
         assert_eq!(ahead.window, 0);
@@ -222,5 +320,26 @@ mod tests {
                 assert!(range.end <= 1_000_000);
             }
         }
+    }
+
+    #[test]
+    fn nothing_is_planned_ahead_where_nothing_is_offloaded() {
+        let kept = OpenOptions::new().caller_caches(true);
+        let looks = |name, options: &OpenOptions| {
+            let image = options.open(path(name)).unwrap();
+            let files = image.walk(b"/").unwrap().filter_map(|visit| match visit {
+                WalkEvent::Leaf(node) if node.inode.layout().is_compressed() => Some(node.inode),
+                _ => None,
+            });
+            let looks: Vec<bool> = files.map(|file| image.inner().has_readahead(&file)).collect();
+            assert!(!looks.is_empty(), "{name}");
+            looks
+        };
+        assert!(looks("lz4", &kept).iter().all(|looks| !looks));
+        assert!(looks("lz4", &OpenOptions::new()).iter().all(|looks| *looks));
+        assert!(looks("zstd-64k-fragments", &kept).iter().all(|looks| *looks));
+        let image = kept.open(path("lz4")).unwrap();
+        let root = image.root().unwrap();
+        assert!(!root.layout().is_compressed() && image.inner().has_readahead(&root));
     }
 }

@@ -9,10 +9,10 @@ use ferrofs_workers::memory::AllocPolicy;
 
 use crate::engine::{DecodeSlot, InputRequest, InputWindow};
 use crate::error::{Error, ErrorContext, ErrorKind, address};
-use crate::extent::{Cluster, ClusterPlace};
-use crate::image::ImageInner;
+use crate::extent::{Address, Cluster, DataLocation, MappedExtent};
+use crate::inner::ImageInner;
 use crate::inode::Inode;
-use crate::map::{Data, ExtentMap, MappedExtent};
+use crate::map::ExtentMap;
 use crate::source::{self, outside};
 
 /// A piece of a file.
@@ -92,39 +92,39 @@ impl PieceReader<'_> {
     ) -> Result<(), E> {
         let offset = extent.start;
         let engine = &self.inner.engine;
-        match extent.data {
-            Data::Hole => sink(FilePiece::Hole { offset, length: extent.length }),
-            Data::Raw { device, offset: from } => {
+        match extent.location {
+            DataLocation::Hole => sink(FilePiece::Hole { offset, length: extent.length }),
+            DataLocation::Stored(Address::Data { device, offset: from }) => {
                 for part in parts(extent.start..extent.end()) {
                     let from = address(from.checked_add(part.start.saturating_sub(offset)))?;
                     let bytes = length(&part);
                     slot.counters.served_raw(bytes);
-                    let wanted = InputRequest { device, offset: from, bytes, run_bytes: 0 };
+                    let request = InputRequest { device, offset: from, bytes, run_bytes: 0 };
                     let (devices, memory) = (&engine.devices, &engine.memory);
-                    let bytes = slot.window.get(devices, memory, wanted, AllocPolicy::MustSucceed);
+                    let bytes = slot.window.get(devices, memory, request, AllocPolicy::MustSucceed);
                     let bytes = bytes.in_inode(self.inode.nid())?;
                     sink(FilePiece::Data { offset: part.start, bytes })?;
                 }
                 Ok(())
             }
-            Data::Inline { offset: from } => {
+            DataLocation::Stored(Address::Metadata { space, offset: from }) => {
                 // At most a block, as the map has checked.
                 let count = length(&(0..extent.length));
                 slot.counters.served_raw(count);
-                let bytes = self.inner.meta(self.inode.place().0, from, count);
+                let bytes = self.inner.metadata(space, from, count);
                 sink(FilePiece::Data { offset, bytes: &bytes.in_inode(self.inode.nid())? })
             }
-            Data::Cluster(cluster) if cluster.is_partial && is_data(&cluster) => {
+            DataLocation::Cluster(cluster) if cluster.is_partial && cluster.is_data() => {
                 // Other files have the rest of it.
                 let shared = engine.shared_data(slot, &cluster).in_inode(self.inode.nid())?;
                 let bytes = address(shared.get(..length(&(0..extent.length))))?;
                 slot.counters.served(bytes.len());
                 sink(FilePiece::Data { offset, bytes })
             }
-            Data::Cluster(cluster) => {
+            DataLocation::Cluster(cluster) => {
                 self.cluster(slot, &cluster, |bytes| sink(FilePiece::Data { offset, bytes }))
             }
-            Data::Fragment { offset: from } => {
+            DataLocation::Fragment { offset: from } => {
                 let packed = self.inner.packed_for(self.inode).in_inode(self.inode.nid())?;
                 let end = from.checked_add(extent.length).filter(|end| *end <= packed.size());
                 let end = end.ok_or_else(|| {
@@ -144,14 +144,14 @@ impl PieceReader<'_> {
         sink: impl FnOnce(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let engine = &self.inner.engine;
-        let count = usize::try_from(cluster.decoded_bytes).unwrap_or(usize::MAX);
-        let prepared = engine.prepare(slot, (cluster, 0), AllocPolicy::MustSucceed);
+        let count = cluster.decoded_length();
+        let prepared = engine.prepare(slot, cluster, 0, AllocPolicy::MustSucceed);
         prepared.in_inode(self.inode.nid())?;
         let output = slot.take_output(&engine.memory, count);
         let mut output = output.in_inode(self.inode.nid())?;
         let target = output.get_mut(..count).unwrap_or_default();
-        let decoded = if is_data(cluster) {
-            engine.decode_data(slot, (cluster, 0), target, AllocPolicy::MustSucceed)
+        let decoded = if cluster.is_data() {
+            engine.decode_data(slot, cluster, 0, target, AllocPolicy::MustSucceed)
         } else {
             self.inner
                 .encoded_metadata(cluster)
@@ -163,11 +163,6 @@ impl PieceReader<'_> {
         slot.keep_output(output);
         taken
     }
-}
-
-/// Whether a cluster lies among the data.
-fn is_data(cluster: &Cluster) -> bool {
-    matches!(cluster.id.place, ClusterPlace::Data(_))
 }
 
 /// A range of the packed file.
@@ -192,15 +187,15 @@ impl FragmentReader<'_> {
             let extent = map.extent_at(at)?;
             let end = extent.end().min(range.end);
             let place = offset.saturating_add(at.saturating_sub(range.start));
-            match extent.data {
+            match extent.location {
                 // Never piece by piece: a hole may be as long as a number can say.
-                Data::Hole => {
+                DataLocation::Hole => {
                     sink(FilePiece::Hole { offset: place, length: end.saturating_sub(at) })?;
                     at = end;
                 }
-                Data::Cluster(cluster) => {
+                DataLocation::Cluster(cluster) => {
                     let part = length(&(extent.start..at))..length(&(extent.start..end));
-                    let mut hand_out = |decoded: &[u8]| {
+                    let mut pass = |decoded: &[u8]| {
                         let bytes = address(decoded.get(part.clone()))?;
                         sink(FilePiece::Data { offset: place, bytes })
                     };
@@ -208,9 +203,9 @@ impl FragmentReader<'_> {
                     if cluster.is_compressed() {
                         let shared = inner.shared_cluster(slot, &cluster).in_inode(packed.nid())?;
                         slot.counters.served(part.len());
-                        hand_out(&shared)?;
+                        pass(&shared)?;
                     } else {
-                        PieceReader { inner, inode: packed }.cluster(slot, &cluster, hand_out)?;
+                        PieceReader { inner, inode: packed }.cluster(slot, &cluster, pass)?;
                     }
                     at = end;
                 }

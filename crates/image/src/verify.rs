@@ -1,22 +1,31 @@
-//! Verifying a whole image: all metadata, and every byte of every file.
+//! Verifying a whole image: all metadata, every byte of every file, and the link counts.
 
 mod batches;
-mod link_counts;
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ferrofs_ondisk::FileType;
+use ferrofs_ondisk::{FileType, Nid};
+use ferrofs_workers::CancelToken;
 use ferrofs_workers::jobs::{HelperBudget, OrderedPipeline};
+use ferrofs_workers::memory::{AllocPolicy, Charge};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::image::ImageInner;
+use crate::inner::ImageInner;
 use crate::inode::Inode;
 use crate::map::ExtentMap;
+use crate::memory::MemoryPool;
 use crate::pieces::FilePiece;
-use crate::walk::{PathError, TreeWalk, WalkEntry};
+use crate::walk::{NidSet, PathError, TreeWalk, WalkEntry};
 use batches::{ContinuityCheck, FilePart, VerifyBatch, VerifyBatches};
-use link_counts::LinkCounts;
+
+/// What an inode with several names takes beside its path, in bytes, about.
+const SEEN_BYTES: u64 = 128;
+/// Memory is charged in steps of so many bytes.
+const STEP_BYTES: u64 = 256 << 10;
+/// The share of the memory that names may take which are kept for a later report.
+const NAMES_SHARE: u64 = 16;
 
 /// What a verification reports on its way.
 #[derive(Debug)]
@@ -47,140 +56,208 @@ pub struct VerifySummary {
     pub problems: u64,
 }
 
-/// Verifies what `path` names and everything below, with at most `max_threads` threads, this one among
-/// them; without a number, with one for each granted CPU. Events come on this thread, problems in the
-/// order of the walk.
+/// What to verify, and how.
+///
+/// ```no_run
+/// # fn main() -> Result<(), ferrofs_image::Error> {
+/// let image = ferrofs_image::Image::open("app.erofs")?;
+/// let options = ferrofs_image::VerifyOptions::new().path("/usr").max_threads(2);
+/// let summary = image.verify(&options, &mut |_| {})?;
+/// println!("{} inodes, {} problems", summary.inodes, summary.problems);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct VerifyOptions {
+    path: Vec<u8>,
+    max_threads: Option<usize>,
+    cancel: CancelToken,
+}
+
+impl Default for VerifyOptions {
+    fn default() -> Self {
+        Self { path: b"/".to_vec(), max_threads: None, cancel: CancelToken::new() }
+    }
+}
+
+impl VerifyOptions {
+    /// The whole image, with a thread for each available CPU.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Verifies only what this path names, and everything below it. Link counts are compared only for the whole
+    /// image, as other names may lie elsewhere.
+    #[must_use]
+    pub fn path(mut self, path: impl Into<Vec<u8>>) -> Self {
+        self.path = path.into();
+        self
+    }
+
+    /// Uses at most so many threads, the calling one among them, and no more than there are
+    /// [decode slots](crate::Image::decode_slots).
+    #[must_use]
+    pub fn max_threads(mut self, threads: usize) -> Self {
+        self.max_threads = Some(threads);
+        self
+    }
+
+    /// Ends soon after this token is cancelled.
+    #[must_use]
+    pub fn cancel(mut self, token: &CancelToken) -> Self {
+        self.cancel = token.clone();
+        self
+    }
+}
+
+/// Verifies what the options name. Events come on this thread, problems in the order of the walk.
 pub(crate) fn verify(
     inner: &ImageInner,
-    path: &[u8],
-    max_threads: Option<usize>,
+    options: &VerifyOptions,
     on_event: &mut dyn FnMut(VerifyEvent),
-) -> VerifySummary {
+) -> Result<VerifySummary> {
     let mut report = VerifyReport { on_event, progress: VerifyProgress::default(), problems: 0 };
     if let Some(error) = truncation(inner) {
         report.problem(Vec::new(), error);
     }
-    let begun = TreeWalk::new(inner, path).and_then(|walk| {
-        LinkCounts::new(&inner.engine.memory).map(|link_counts| (walk, link_counts))
-    });
-    match begun {
-        Ok((walk, link_counts)) => {
-            let link_counts = verify_tree(inner, max_threads, (walk, link_counts), &mut report);
+    let walk = TreeWalk::new(inner, &options.path);
+    match walk.and_then(|walk| Ok((walk, LinkCounts::new(&inner.engine.memory)?))) {
+        Ok((walk, mut link_counts)) => {
+            let batches = VerifyBatches::new(walk, &mut link_counts);
+            verify_batches(inner, options, batches, &mut report)?;
             // Below another path than the root not all names of an inode need to be met.
-            if path == b"/" {
+            if options.path == b"/" {
                 link_counts.wrong_counts().for_each(|problem| {
                     report.problem(problem.path, problem.error);
                 });
             }
         }
-        Err(error) => report.problem(path.to_vec(), error),
+        Err(error) => report.problem(options.path.clone(), error),
     }
     let VerifyProgress { inodes, bytes } = report.progress;
-    VerifySummary { inodes, bytes, problems: report.problems }
+    Ok(VerifySummary { inodes, bytes, problems: report.problems })
 }
 
-fn verify_tree<'a>(
-    inner: &'a ImageInner,
-    max_threads: Option<usize>,
-    (walk, mut link_counts): (TreeWalk<'a>, LinkCounts),
+fn verify_batches(
+    inner: &ImageInner,
+    options: &VerifyOptions,
+    batches: VerifyBatches<'_>,
     report: &mut VerifyReport<'_>,
-) -> LinkCounts {
-    let threads = max_threads.unwrap_or_else(|| HelperBudget::process().total());
+) -> Result<()> {
+    let inspector = Inspector { inner, cancel: &options.cancel };
+    let threads = options.max_threads.unwrap_or_else(|| HelperBudget::process().total());
     let mut continuity = ContinuityCheck::default();
-    let run =
-        OrderedPipeline::new().max_threads(threads.min(inner.engine.decode_slots.count())).run(
-            VerifyBatches::new(walk, &mut link_counts),
-            || (),
-            |(), batch| Ok::<_, std::convert::Infallible>(inspect(inner, batch)),
-            |found| {
-                report.commit(found, &mut continuity);
-                Ok(())
-            },
-        );
-    match run {
-        Ok(_) => link_counts,
-        Err(never) => match never {},
-    }
+    OrderedPipeline::new().max_threads(threads.min(inner.engine.decode_slots.count())).run(
+        batches,
+        || (),
+        |(), batch| inspector.inspect(batch),
+        |found| {
+            // What was read while the token was cancelled may be cut short, and is not reported.
+            inspector.check_cancelled()?;
+            report.commit(found, &mut continuity);
+            Ok(())
+        },
+    )?;
+    Ok(())
 }
 
 /// What was found in a batch.
 enum BatchResult {
     Inodes { inodes: u64, bytes: u64, problems: Vec<PathError> },
-    FilePart { part: FilePart, read: Result<Range<u64>>, others: Vec<Error> },
+    Part { part: FilePart, read: Result<Range<u64>>, others: Vec<Error> },
 }
 
-/// Verifies a batch, on any thread. A source that panics is a problem like any other.
-fn inspect(inner: &ImageInner, batch: VerifyBatch) -> BatchResult {
-    match batch {
-        VerifyBatch::Inodes(batch) => {
-            let (mut inodes, mut bytes, mut problems) = (0u64, 0u64, Vec::new());
-            for one in batch {
-                let node = match one {
-                    Ok(node) => node,
-                    Err(problem) => {
-                        problems.push(problem);
-                        continue;
-                    }
+/// Verifies batches, on any thread. A source that panics is a problem like any other.
+struct Inspector<'a> {
+    inner: &'a ImageInner,
+    cancel: &'a CancelToken,
+}
+
+impl Inspector<'_> {
+    fn check_cancelled(&self) -> Result<()> {
+        if self.cancel.is_cancelled() { Err(ErrorKind::Cancelled.into()) } else { Ok(()) }
+    }
+
+    fn inspect(&self, batch: VerifyBatch) -> Result<BatchResult> {
+        match batch {
+            VerifyBatch::Inodes(batch) => self.inspect_inodes(batch),
+            VerifyBatch::Part(part) => {
+                self.check_cancelled()?;
+                let WalkEntry { inode, .. } = &*part.node;
+                let mut others = Vec::new();
+                let sound = if part.is_first() {
+                    others.extend(catch(|| self.inner.check_xattrs(inode)).err());
+                    catch(|| ExtentMap::new(self.inner, inode)?.check())
+                } else {
+                    Ok(())
                 };
-                inodes = inodes.saturating_add(1);
-                match contained(|| contents(inner, &node.inode)) {
-                    Ok(read) => bytes = bytes.saturating_add(read),
-                    Err(error) => problems.push(PathError { path: node.path.clone(), error }),
-                }
-                if let Err(error) = contained(|| inner.check_xattrs(&node.inode)) {
-                    problems.push(PathError { path: node.path, error });
-                }
+                let range = part.range.clone();
+                let read = sound.and_then(|()| catch(|| self.read_through(inode, range)));
+                Ok(BatchResult::Part { part, read, others })
             }
-            BatchResult::Inodes { inodes, bytes, problems }
         }
-        VerifyBatch::FilePart(part) => {
-            let WalkEntry { inode, .. } = &*part.node;
-            let mut others = Vec::new();
-            let sound = if part.is_first() {
-                others.extend(contained(|| inner.check_xattrs(inode)).err());
-                contained(|| ExtentMap::new(inner, inode)?.check())
-            } else {
-                Ok(())
+    }
+
+    fn inspect_inodes(
+        &self,
+        batch: Vec<std::result::Result<WalkEntry, PathError>>,
+    ) -> Result<BatchResult> {
+        let (mut inodes, mut bytes, mut problems) = (0u64, 0u64, Vec::new());
+        for one in batch {
+            self.check_cancelled()?;
+            let node = match one {
+                Ok(node) => node,
+                Err(problem) => {
+                    problems.push(problem);
+                    continue;
+                }
             };
-            let range = part.range.clone();
-            let read = sound.and_then(|()| contained(|| read_through(inner, inode, range)));
-            BatchResult::FilePart { part, read, others }
+            inodes = inodes.saturating_add(1);
+            match catch(|| self.read_contents(&node.inode)) {
+                Ok(read) => bytes = bytes.saturating_add(read),
+                Err(error) => problems.push(PathError { path: node.path.clone(), error }),
+            }
+            if let Err(error) = catch(|| self.inner.check_xattrs(&node.inode)) {
+                problems.push(PathError { path: node.path, error });
+            }
         }
+        Ok(BatchResult::Inodes { inodes, bytes, problems })
+    }
+
+    /// Reads the contents of an inode; returns how many bytes a file has.
+    fn read_contents(&self, inode: &Inode) -> Result<u64> {
+        match inode.file_type() {
+            FileType::Regular => {
+                ExtentMap::new(self.inner, inode)?.check()?;
+                self.read_through(inode, 0..inode.size())?;
+                Ok(inode.size())
+            }
+            FileType::Symlink => self.inner.read_link(inode).map(|_| 0),
+            // Only other names of it can be counted, and a directory has one of them.
+            FileType::Directory if inode.nlink() == 0 => {
+                let error = Error::new(ErrorKind::LinkCount { nlink: 0, names: 1 });
+                Err(error.in_inode(inode.nid()).at(inode.offset()))
+            }
+            _ => Ok(0),
+        }
+    }
+
+    /// Reads a range of a file, and does nothing with it.
+    fn read_through(&self, inode: &Inode, range: Range<u64>) -> Result<Range<u64>> {
+        self.inner.for_each_piece_in(inode, range, &mut |_: FilePiece<'_>| self.check_cancelled())
     }
 }
 
-fn contained<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    // What a panic leaves half done is dropped here: a slot, a permit.
+fn catch<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    // What a panic leaves half done is dropped here: a decode slot, a permit.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(ErrorKind::Panicked.into()))
-}
-
-/// Reads the contents of an inode; answers how many bytes a file has.
-fn contents(inner: &ImageInner, inode: &Inode) -> Result<u64> {
-    match inode.file_type() {
-        FileType::Regular => {
-            ExtentMap::new(inner, inode)?.check()?;
-            read_through(inner, inode, 0..inode.size())?;
-            Ok(inode.size())
-        }
-        FileType::Symlink => inner.read_link(inode).map(|_| 0),
-        // Only other names of it can be counted, and a directory has one of them.
-        FileType::Directory if inode.nlink() == 0 => {
-            let error = Error::new(ErrorKind::LinkCount { nlink: 0, names: 1 });
-            Err(error.in_inode(inode.nid()).at(inode.place().1))
-        }
-        _ => Ok(0),
-    }
-}
-
-/// Reads a range of a file, and nothing is done with it.
-fn read_through(inner: &ImageInner, inode: &Inode, range: Range<u64>) -> Result<Range<u64>> {
-    inner.for_each_piece_in(inode, range, &mut |_: FilePiece<'_>| Ok::<(), Error>(()))
 }
 
 /// The image, or a device that was given, is shorter than it says.
 pub(crate) fn truncation(inner: &ImageInner) -> Option<Error> {
     let whole = inner.engine.devices.primary().length();
-    let slots = inner.slots.iter().zip(inner.engine.devices.given_lengths());
+    let slots = inner.device_slots.iter().zip(inner.engine.devices.given_lengths());
     let devices = slots.map(|(slot, given)| match given {
         Some(length) => (slot.blocks, length),
         // A device that was not given has to lie behind the image.
@@ -196,7 +273,7 @@ pub(crate) fn truncation(inner: &ImageInner) -> Option<Error> {
     None
 }
 
-/// Tells the caller.
+/// Reports to the caller.
 struct VerifyReport<'a> {
     on_event: &'a mut dyn FnMut(VerifyEvent),
     progress: VerifyProgress,
@@ -218,7 +295,7 @@ impl VerifyReport<'_> {
                     .into_iter()
                     .for_each(|PathError { path, error }| self.problem(path, error));
             }
-            BatchResult::FilePart { part, read, others } => {
+            BatchResult::Part { part, read, others } => {
                 if let Ok(covered) = &read {
                     let bytes = covered.end.saturating_sub(covered.start);
                     self.progress.bytes = self.progress.bytes.saturating_add(bytes);
@@ -233,5 +310,91 @@ impl VerifyReport<'_> {
             }
         }
         (self.on_event)(VerifyEvent::Progress(self.progress));
+    }
+}
+
+/// How often an inode has been met that has, or should have, another number of names than one.
+#[derive(Debug)]
+struct NamedInode {
+    nlink: u32,
+    names: u64,
+    offset: u64,
+    /// A name to report a wrong count under; empty once that would take too much memory.
+    path: Vec<u8>,
+}
+
+/// Inodes that are no directories, as they are met.
+#[derive(Debug)]
+struct LinkCounts {
+    met: NidSet,
+    seen: HashMap<Nid, NamedInode>,
+    charge: Charge,
+    used_bytes: u64,
+    /// Bytes that kept names may still take.
+    names_left: usize,
+}
+
+impl LinkCounts {
+    fn new(memory: &MemoryPool) -> Result<Self> {
+        let names = memory.budget().limit_bytes() / NAMES_SHARE;
+        Ok(Self {
+            met: NidSet::default(),
+            seen: HashMap::new(),
+            charge: memory.budget().charge(STEP_BYTES, AllocPolicy::MustSucceed)?,
+            used_bytes: 0,
+            names_left: usize::try_from(names).unwrap_or(usize::MAX),
+        })
+    }
+
+    /// Counts one more name; whether the inode is met for the first time.
+    ///
+    /// # Errors
+    /// There is no memory to remember more.
+    fn meet(&mut self, node: &WalkEntry) -> Result<bool> {
+        let (nid, nlink) = (node.inode.nid(), node.inode.nlink());
+        let is_new = self.met.insert(nid);
+        self.charge_for(self.met.bytes().saturating_add(self.used_bytes))?;
+        if is_new && nlink == 1 {
+            return Ok(true);
+        }
+        let fits = node.path.len() <= self.names_left;
+        let known = self.seen.len();
+        let seen = self.seen.entry(nid).or_insert_with(|| NamedInode {
+            nlink,
+            // One with a single link was met before without being noted.
+            names: u64::from(!is_new),
+            offset: node.inode.offset(),
+            path: Vec::new(),
+        });
+        seen.names = seen.names.saturating_add(1);
+        let mut more = 0;
+        if seen.path.is_empty() && fits {
+            seen.path.clone_from(&node.path);
+            self.names_left = self.names_left.saturating_sub(node.path.len());
+            more = node.path.len();
+        }
+        if self.seen.len() > known {
+            self.used_bytes = self.used_bytes.saturating_add(SEEN_BYTES);
+        }
+        self.used_bytes = self.used_bytes.saturating_add(u64::try_from(more).unwrap_or(u64::MAX));
+        Ok(is_new)
+    }
+
+    fn charge_for(&mut self, bytes: u64) -> Result<()> {
+        while self.charge.bytes() < bytes {
+            self.charge.grow(STEP_BYTES, AllocPolicy::MustSucceed)?;
+        }
+        Ok(())
+    }
+
+    /// The inodes with another number of names than they say, by their paths.
+    fn wrong_counts(self) -> impl Iterator<Item = PathError> {
+        let mut wrong: Vec<_> =
+            self.seen.into_iter().filter(|(_, seen)| u64::from(seen.nlink) != seen.names).collect();
+        wrong.sort_by(|(_, a), (_, b)| a.path.cmp(&b.path));
+        wrong.into_iter().map(|(nid, seen)| {
+            let kind = ErrorKind::LinkCount { nlink: seen.nlink, names: seen.names };
+            PathError { path: seen.path, error: Error::new(kind).in_inode(nid).at(seen.offset) }
+        })
     }
 }

@@ -3,7 +3,7 @@
 //! Verifying and extracting share this walk, and with it the checks of what a tree may look like:
 //! names that stay in their directory, entries in order, no directory reached twice.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 
 use ferrofs_ondisk::dirent::check_name;
@@ -11,9 +11,8 @@ use ferrofs_ondisk::{FileType, Nid};
 
 use crate::dir::{DirEntry, RawEntries};
 use crate::error::{Error, ErrorKind, Result};
-use crate::image::ImageInner;
+use crate::inner::ImageInner;
 use crate::inode::Inode;
-use crate::nid_set::NidSet;
 
 /// The longest path that is followed: sixteen times what one system call takes.
 const PATH_MAX_BYTES: usize = 64 << 10;
@@ -21,6 +20,9 @@ const PATH_MAX_BYTES: usize = 64 << 10;
 /// Names out of order after which a directory is given up: its blocks may repeat each other, as many
 /// as a number can say.
 const DISORDER_MAX: u32 = 64;
+
+/// Inode slots of a page of the set: eight words of bits.
+const PAGE_BITS: u32 = 9;
 
 /// A file, directory or other inode under one of its names.
 #[derive(Clone, Debug)]
@@ -267,7 +269,7 @@ impl DirLevel<'_> {
 
 /// An error in what `inode` says.
 fn broken(kind: ErrorKind, inode: &Inode) -> Error {
-    Error::new(kind).in_inode(inode.nid()).at(inode.place().1)
+    Error::new(kind).in_inode(inode.nid()).at(inode.offset())
 }
 
 fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
@@ -290,8 +292,37 @@ fn normalized(path: &[u8]) -> Vec<u8> {
     [b"/", &*parts.join(&b'/')].concat()
 }
 
+/// A set of inode numbers that is small where they lie close together, as those of a tree do: a bit an
+/// inode slot. A million inodes in a row take some 200 KiB.
+#[derive(Debug, Default)]
+pub(crate) struct NidSet {
+    pages: HashMap<u64, [u64; 8]>,
+}
+
+impl NidSet {
+    /// Adds a number; false if it was there.
+    pub(crate) fn insert(&mut self, nid: Nid) -> bool {
+        let raw = nid.raw();
+        let page = self.pages.entry(raw >> PAGE_BITS).or_default();
+        let word = usize::try_from((raw >> 6) & 7).ok().and_then(|word| page.get_mut(word));
+        let bit = 1u64 << (raw & 63);
+        let Some(word) = word else { return false };
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        is_new
+    }
+
+    /// Bytes that it takes, about.
+    pub(crate) fn bytes(&self) -> u64 {
+        const PAGE_BYTES: u64 = 80;
+        u64::try_from(self.pages.capacity()).unwrap_or(u64::MAX).saturating_mul(PAGE_BYTES)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
@@ -301,5 +332,23 @@ mod tests {
         assert_eq!(normalized(b""), b"/");
         assert_eq!(normalized(b"a//b/./../c/"), b"/a/c");
         assert_eq!(normalized(b"../.."), b"/");
+    }
+
+    #[test]
+    fn it_is_a_set() {
+        let (mut set, mut truth) = (NidSet::default(), HashSet::new());
+        let mut number = 1u64;
+        for step in 0..20_000u64 {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(step);
+            let nid = Nid::new(if step % 2 == 0 { number % 5_000 } else { number >> (step % 60) });
+            assert_eq!(set.insert(nid), truth.insert(nid), "{nid}");
+        }
+    }
+
+    #[test]
+    fn numbers_in_a_row_take_little() {
+        let mut set = NidSet::default();
+        (0..1_000_000).for_each(|raw| assert!(set.insert(Nid::new(raw))));
+        assert!(set.bytes() < 512 << 10, "{}", set.bytes());
     }
 }

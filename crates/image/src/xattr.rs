@@ -10,8 +10,8 @@ use ferrofs_ondisk::xattr::{
 };
 
 use crate::error::{Error, ErrorContext, ErrorKind, Result, address, parsed};
-use crate::image::ImageInner;
-use crate::inner::AddressSpace;
+use crate::extent::AddressSpace;
+use crate::inner::{ImageInner, MetaBytes, XattrPrefix};
 use crate::inode::Inode;
 use crate::source;
 
@@ -27,39 +27,23 @@ pub struct Xattr {
 /// Takes the full name and the value of an attribute.
 type XattrVisitor<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
-/// The image's table of long prefixes.
-#[derive(Debug, Default)]
-pub(crate) struct XattrPrefixTable(Vec<XattrPrefix>);
-
-#[derive(Debug)]
-struct XattrPrefix {
-    base: u8,
-    infix: Vec<u8>,
-}
-
-impl XattrPrefixTable {
-    /// Reads the table, which lies in the image, the metabox or the packed inode (F22).
-    pub(crate) fn read(inner: &ImageInner) -> Result<Self> {
-        let mut at = u64::from(inner.sb.xattr_prefix_start).saturating_mul(4);
-        let mut table = Vec::new();
-        for _ in 0..inner.sb.xattr_prefix_count {
-            at = at.saturating_add(3) & !3;
-            let mut length = [0u8; 2];
-            read_table(inner, at, &mut length)?;
-            let length = u16::from_le_bytes(length);
-            let item_at = at.saturating_add(2);
-            let mut item = source::zeroed(usize::from(length))?;
-            read_table(inner, item_at, &mut item)?;
-            let prefix = parsed(LongPrefix::parse(&item), item_at)?;
-            table.push(XattrPrefix { base: prefix.base, infix: prefix.infix.to_vec() });
-            at = item_at.saturating_add(u64::from(length));
-        }
-        Ok(Self(table))
+/// Reads the table of long prefixes, which lies in the image, the metabox or the packed inode (F22).
+pub(crate) fn read_prefixes(inner: &ImageInner) -> Result<Vec<XattrPrefix>> {
+    let mut at = u64::from(inner.sb.xattr_prefix_start).saturating_mul(4);
+    let mut table = Vec::new();
+    for _ in 0..inner.sb.xattr_prefix_count {
+        at = at.saturating_add(3) & !3;
+        let mut length = [0u8; 2];
+        read_table(inner, at, &mut length)?;
+        let length = u16::from_le_bytes(length);
+        let item_at = at.saturating_add(2);
+        let mut item = source::zeroed(usize::from(length))?;
+        read_table(inner, item_at, &mut item)?;
+        let prefix = parsed(LongPrefix::parse(&item), item_at)?;
+        table.push(XattrPrefix { base: prefix.base, infix: prefix.infix.to_vec() });
+        at = item_at.saturating_add(u64::from(length));
     }
-
-    fn get(&self, id: u8) -> Result<&XattrPrefix> {
-        self.0.get(usize::from(id)).ok_or_else(|| ErrorKind::UnknownPrefix(id).into())
-    }
+    Ok(table)
 }
 
 fn read_table(inner: &ImageInner, at: u64, buffer: &mut [u8]) -> Result<()> {
@@ -121,8 +105,7 @@ impl ImageInner {
         else {
             return Ok(false);
         };
-        let (space, _) = inode.place();
-        let header = self.meta(space, inode.xattr_start(), BODY_HEADER_BYTES);
+        let header = self.metadata(inode.space(), inode.xattr_start(), BODY_HEADER_BYTES);
         let header = header.in_inode(inode.nid())?;
         let filter = parsed(XattrIbody::filter_of(&header), inode.xattr_start())?;
         Ok(filter & filter_bit(prefix, suffix) != 0)
@@ -140,7 +123,7 @@ impl ImageInner {
         let start = inode.xattr_start();
         // At most 256 KiB: the count that it comes from has 16 bits.
         let bytes = usize::try_from(inode.disk.xattr_bytes).unwrap_or(usize::MAX);
-        let bytes = self.meta(inode.place().0, start, bytes)?;
+        let bytes = self.metadata(inode.space(), start, bytes)?;
         let body = parsed(XattrIbody::parse(&bytes), start)?;
         for id in body.shared_ids() {
             let (entry, at) = self.shared_entry(id)?;
@@ -177,7 +160,8 @@ impl ImageInner {
         let (base, infix) = match entry.index {
             NameIndex::Short(index) => (index, &[][..]),
             NameIndex::Long(id) => {
-                let prefix = self.prefixes.get(id)?;
+                let prefix =
+                    self.xattr_prefixes.get(usize::from(id)).ok_or(ErrorKind::UnknownPrefix(id))?;
                 (prefix.base, &*prefix.infix)
             }
         };
@@ -186,7 +170,7 @@ impl ImageInner {
     }
 
     /// The bytes of a shared entry, and where they lie.
-    fn shared_entry(&self, id: u32) -> Result<(crate::inner::MetaBytes, u64)> {
+    fn shared_entry(&self, id: u32) -> Result<(MetaBytes, u64)> {
         let area = address(self.sb.block_size.offset_of(u64::from(self.sb.xattr_block)))?;
         let at = address(area.checked_add(u64::from(id).saturating_mul(4)))?;
         let space = if self.sb.compat.has(Compat::SHARED_EA_IN_METABOX) {
@@ -194,8 +178,8 @@ impl ImageInner {
         } else {
             AddressSpace::Image
         };
-        let header = self.meta(space, at, ENTRY_HEADER_BYTES)?;
+        let header = self.metadata(space, at, ENTRY_HEADER_BYTES)?;
         let bytes = parsed(XattrEntry::size_of(&header), at)?;
-        Ok((self.meta(space, at, bytes)?, at))
+        Ok((self.metadata(space, at, bytes)?, at))
     }
 }

@@ -141,7 +141,7 @@ impl BuiltImage {
             let in_packed = |storage| storage == ExtentStorage::Fragment;
             let stored = ranges.iter().filter(|range| !in_packed(range.storage));
             all.extend(stored.filter_map(|range| {
-                range.place.map(|place| place.offset..place.offset + place.bytes)
+                range.location.map(|place| place.offset..place.offset + place.bytes)
             }));
             if inode.layout().is_compressed() {
                 all.extend(self.index_ranges(&inode, ranges.len() as u64));
@@ -217,7 +217,8 @@ fn extents_that_start_at_one_place_have_one_length() {
         let mut shared = 0;
         for inode in built.inodes() {
             for range in built.image.file_extents(&inode, 0).unwrap().map(Result::unwrap) {
-                let Some(place) = range.place.filter(|_| range.storage == ExtentStorage::Cluster)
+                let Some(place) =
+                    range.location.filter(|_| range.storage == ExtentStorage::Cluster)
                 else {
                     continue;
                 };

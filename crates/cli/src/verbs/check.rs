@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Instant;
 
 use ferrofs_extract::{Selection, measure};
-use ferrofs_image::VerifyEvent;
+use ferrofs_image::{VerifyEvent, VerifyOptions};
 use serde::Serialize;
 
 use crate::amount::{counted, human_bytes};
@@ -43,7 +43,8 @@ pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<CommandStatus> {
     let mut progress = ProgressDisplay::new(arguments.progress.progress, "check", whole);
     let (mut problems, mut done) = (DiagnosticList::default(), WorkAmount::default());
     let started = Instant::now();
-    let summary = image.verify_below(below, Some(resources.threads), &mut |event| match event {
+    let options = VerifyOptions::new().path(below).max_threads(resources.threads);
+    let summary = image.verify(&options, &mut |event| match event {
         VerifyEvent::Progress(now) => {
             done = WorkAmount { entries: now.inodes, bytes: now.bytes };
             progress.update(done);
@@ -53,7 +54,7 @@ pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<CommandStatus> {
             progress.print_path_message(shown, &problem.error);
             problems.add(JsonDiagnostic::of_image(&problem.path, &problem.error));
         }
-    });
+    })?;
     progress.finish(done);
     let report = CheckReport {
         image: path.into(),

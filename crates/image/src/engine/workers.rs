@@ -1,10 +1,43 @@
-//! The per-CPU workers that decode: one set for the process, started by the first read that can use
-//! it, and there until the process ends. An image may have a set of its own instead.
+//! Decoding on other threads: the per-CPU workers, and the batches of clusters that they decode for a reader that
+//! has several to wait for, or ahead of one.
+//!
+//! One set of workers serves the process. The first read that can use it starts it, and it stays until the process
+//! ends. An image may have a set of its own instead.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use ferrofs_workers::cpus::{self, AvailableCpus, CpuSet};
+use ferrofs_workers::memory::{AllocPolicy, Buffer};
 use ferrofs_workers::percpu::{PerCpuPool, PerCpuSettings, PerCpuStats};
+
+use super::{ClusterPermit, ClusterWaiter, DecodeSlot, DecodedCluster, Engine};
+use crate::error::Result;
+use crate::extent::Cluster;
+
+/// The most that one read of the source brings for a batch, in bytes.
+const RUN_MAX_BYTES: u64 = 1 << 20;
+
+/// Decoded bytes for which waking a worker pays: a wake-up costs some microseconds, and LZ4
+/// decodes this in some tens of them.
+pub(crate) const BATCH_MIN_BYTES: u64 = 96 << 10;
+
+/// Who decodes what a read needs. The names are those of Linux's `sync_decompress`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SyncDecompress {
+    /// The reader decodes. Where several clusters are needed, the workers of other CPUs help it.
+    #[default]
+    Auto,
+    /// The reader decodes what is asked for in reads of at most 12,288 bytes; larger ones are decoded
+    /// by workers while the reader waits.
+    ForceOn,
+    /// Workers decode, always. Two exceptions, which are decoded by the reader: clusters among the
+    /// metadata, which are shorter than a block, and the part of a long LZ4 extent for which there is
+    /// no memory but that of a window. Without workers ([`DecodeWorkers::none`]) this is `Auto`.
+    ///
+    /// [`DecodeWorkers::none`]: crate::DecodeWorkers::none
+    ForceOff,
+}
 
 /// Workers on which an image decodes. Clones are handles of one set.
 #[derive(Clone, Debug)]
@@ -86,5 +119,335 @@ impl DecodeWorkers {
         let others = || self.0.cpus.iter().copied().filter(|cpu| *cpu != own);
         let place = turn.checked_rem(others().count()).unwrap_or(0);
         self.0.pool.submit_to(others().nth(place).unwrap_or(own), work);
+    }
+}
+
+/// Cancels prefetches: stale once the generation of its readahead has changed.
+#[derive(Clone, Debug)]
+pub(crate) struct GenerationToken {
+    current: Arc<AtomicU64>,
+    created_in: u64,
+}
+
+impl GenerationToken {
+    /// A token of the current generation.
+    pub(crate) fn new(generation: &Arc<AtomicU64>) -> Self {
+        Self { current: Arc::clone(generation), created_in: generation.load(Ordering::Relaxed) }
+    }
+
+    pub(crate) fn is_stale(&self) -> bool {
+        // A hint, which orders nothing: a prefetch that runs all the same is only useless.
+        self.current.load(Ordering::Relaxed) != self.created_in
+    }
+}
+
+/// What a batch is decoded for.
+#[derive(Clone, Debug)]
+pub(crate) enum BatchPurpose {
+    /// A reader that decodes, too, and takes back what no worker has begun.
+    Assist,
+    /// A reader that does not decode, and waits for this alone.
+    Replace,
+    /// Readahead, until the token is stale.
+    Prefetch(GenerationToken),
+}
+
+/// A cluster of a batch.
+#[derive(Debug)]
+struct DecodeTask {
+    cluster: Cluster,
+    permit: ClusterPermit,
+    /// A buffer that was at hand; without it the worker allocates one.
+    output: Option<Buffer>,
+}
+
+/// Clusters on their way to a worker, with the permits to fill them. It owns all that it touches. What it does not
+/// decode, for whatever reason, is free again for the next lookup: nothing is remembered.
+#[derive(Debug)]
+pub(crate) struct DecodeBatch {
+    engine: Arc<Engine>,
+    tasks: Vec<DecodeTask>,
+    purpose: BatchPurpose,
+}
+
+impl DecodeBatch {
+    pub(crate) fn new(engine: &Arc<Engine>, purpose: BatchPurpose) -> Self {
+        Self { engine: Arc::clone(engine), tasks: Vec::new(), purpose }
+    }
+
+    /// Adds a cluster, behind the ones before it in the image where that can be; returns a waiter for it.
+    pub(crate) fn add(
+        &mut self,
+        cluster: Cluster,
+        mut permit: ClusterPermit,
+        output: Option<Buffer>,
+    ) -> ClusterWaiter {
+        let waiter = permit.enqueue();
+        // Begun, so that other readers wait as this one does, and do not decode.
+        if !self.is_replacement() || permit.begin() {
+            self.tasks.push(DecodeTask { cluster, permit, output });
+        }
+        waiter
+    }
+
+    fn is_replacement(&self) -> bool {
+        matches!(self.purpose, BatchPurpose::Replace)
+    }
+
+    /// Decoded bytes of its clusters.
+    pub(crate) fn decoded_bytes(&self) -> u64 {
+        let sum = |sum: u64, task: &DecodeTask| sum.saturating_add(task.cluster.decoded_bytes);
+        self.tasks.iter().fold(0, sum)
+    }
+
+    /// The most bytes that one of its reads of the source brings.
+    pub(crate) fn encoded_bytes(&self) -> usize {
+        run_lengths(&self.clusters()).into_iter().max().unwrap_or(0)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    fn clusters(&self) -> Vec<Cluster> {
+        self.tasks.iter().map(|task| task.cluster).collect()
+    }
+
+    /// Submits it to a worker of another CPU; `turn` spreads several batches over the CPUs.
+    pub(crate) fn dispatch(self, turn: usize) {
+        let workers = self.engine.workers.clone();
+        workers.submit_to_other_cpu(turn, move || self.run());
+    }
+
+    /// Decodes the clusters that are still wanted and that no reader has taken back.
+    fn run(self) {
+        let is_replacement = self.is_replacement();
+        let run_lengths = run_lengths(&self.clusters());
+        let Self { engine, tasks, purpose } = self;
+        // What its reader waits for is not left undone, and readers with a slot may wait for it, too.
+        let slot = if is_replacement {
+            Some(engine.decode_slots.acquire_over_limit())
+        } else {
+            engine.decode_slots.try_acquire()
+        };
+        let Some(mut slot) = slot else { return };
+        let is_stale = || matches!(&purpose, BatchPurpose::Prefetch(token) if token.is_stale());
+        for (mut task, run_bytes) in tasks.into_iter().zip(run_lengths) {
+            if is_stale() && !task.permit.is_demanded() {
+                continue;
+            }
+            // Its reader decodes the part that it wants through a window, and need not wait for memory
+            // for the whole.
+            if task.permit.is_demanded() && engine.prefers_window(&task.cluster) {
+                continue;
+            }
+            if is_replacement || task.permit.begin() {
+                task.run(&engine, &mut slot, run_bytes);
+            }
+        }
+    }
+}
+
+impl DecodeTask {
+    /// Decodes and publishes the cluster. A failure publishes nothing: a reader that wants it will see.
+    fn run(mut self, engine: &Engine, slot: &mut DecodeSlot<'_>, run_bytes: usize) {
+        let Ok(decoded) = self.decode(engine, slot, run_bytes) else { return };
+        let compressed = u64::from(self.cluster.is_compressed());
+        slot.counters.on_workers = slot.counters.on_workers.wrapping_add(compressed);
+        // Before its reader goes on, so that the reader finds it counted.
+        engine.decode_slots.add(&std::mem::take(&mut slot.counters));
+        self.permit.publish(decoded);
+    }
+
+    /// Decodes the cluster with the memory that its urgency allows: a reader may have begun to wait before the
+    /// fill began, or since.
+    fn decode(
+        &mut self,
+        engine: &Engine,
+        slot: &mut DecodeSlot<'_>,
+        run_bytes: usize,
+    ) -> Result<DecodedCluster> {
+        let Self { cluster, permit, output } = self;
+        let mut attempt = |policy| {
+            let mut buffer = match output.take() {
+                Some(buffer) => buffer,
+                None => {
+                    engine.prepare(slot, cluster, run_bytes, policy)?;
+                    let bytes = cluster.decoded_length();
+                    match policy {
+                        AllocPolicy::MustSucceed => engine.demand_buffer(bytes)?,
+                        AllocPolicy::MayFail => engine.memory.buffer(bytes, policy)?,
+                    }
+                }
+            };
+            engine.decode_data(slot, cluster, run_bytes, &mut buffer, policy)?;
+            Ok(DecodedCluster::from(buffer))
+        };
+        if permit.is_demanded() {
+            return attempt(AllocPolicy::MustSucceed);
+        }
+        match attempt(AllocPolicy::MayFail) {
+            Err(error) if error.is_about_now() && permit.is_demanded() => {
+                attempt(AllocPolicy::MustSucceed)
+            }
+            other => other,
+        }
+    }
+}
+
+/// For each cluster how far those reach that lie behind it without a gap, in bytes from its start; 0 where it
+/// does not lie among the data, or is longer than what is read at a time.
+pub(crate) fn run_lengths(clusters: &[Cluster]) -> Vec<usize> {
+    let mut run_lengths = Vec::with_capacity(clusters.len());
+    // The run of the cluster before ends here: that of the next one ends no earlier.
+    let (mut next, mut end) = (0, 0);
+    for (number, cluster) in clusters.iter().enumerate() {
+        let is_short = u64::from(cluster.id.encoded_bytes) <= RUN_MAX_BYTES;
+        let Some(own) = cluster.data_range().filter(|_| is_short) else {
+            run_lengths.push(0);
+            continue;
+        };
+        if next <= number {
+            (next, end) = (number.saturating_add(1), own.end);
+        }
+        while let Some(more) = clusters.get(next).and_then(Cluster::data_range)
+            && more.start == end
+            && more.end.saturating_sub(own.start) <= RUN_MAX_BYTES
+        {
+            (next, end) = (next.saturating_add(1), more.end);
+        }
+        run_lengths.push(usize::try_from(end.saturating_sub(own.start)).unwrap_or(0));
+    }
+    run_lengths
+}
+
+#[cfg(test)]
+mod tests {
+    use ferrofs_ondisk::FileType;
+    use ferrofs_ondisk::compression::AlgorithmId;
+    use ferrofs_workers::memory::{Pressure, PressureSettings};
+    use ferrofs_workers::priority::PriorityRequest;
+    use ferrofs_workers::single_flight::{Lookup, Urgency};
+
+    use super::*;
+    use crate::extent::{Address, AddressSpace, ClusterId, Coding};
+    use crate::image::Image;
+    use crate::inner::ImageInner;
+    use crate::inode::Inode;
+    use crate::memory::MemoryPool;
+    use crate::open::OpenOptions;
+    use crate::read::ReadPlan;
+    use crate::walk::WalkEvent;
+
+    fn cluster(address: Address, encoded_bytes: u32) -> Cluster {
+        let coding = Coding::Compressed(AlgorithmId::Lz4);
+        let id = ClusterId { address, encoded_bytes, coding };
+        Cluster { id, decoded_bytes: 10, is_partial: false }
+    }
+
+    #[test]
+    fn a_run_ends_at_a_gap_at_metadata_and_at_a_mebibyte() {
+        let data = |offset, bytes| cluster(Address::unified(offset), bytes);
+        let apart = [data(0, 10), data(10, 5), data(16, 4), data(20, 6)];
+        assert_eq!(run_lengths(&apart), [15, 5, 10, 6]);
+        let backwards = [data(10, 5), data(5, 5), data(10, 5), data(10, 5)];
+        assert_eq!(run_lengths(&backwards), [5, 10, 5, 5]);
+        let meta = cluster(Address::Metadata { space: AddressSpace::Image, offset: 10 }, 5);
+        assert_eq!(run_lengths(&[data(0, 10), meta, data(10, 5)]), [10, 0, 5]);
+        let half = 1 << 19;
+        let long = [data(0, half), data(half.into(), half), data(1 << 20, half)];
+        assert_eq!(run_lengths(&long), [1 << 20, 1 << 20, 1 << 19]);
+        assert_eq!(run_lengths(&[data(0, (1 << 20) + 1), data((1 << 20) + 1, 1)]), [0, 1]);
+        assert_eq!(run_lengths(&[]), [0; 0]);
+    }
+
+    /// An image with several clusters a file, and memory of which best effort gets nothing.
+    fn image() -> (Image, Pressure, tempfile::TempDir) {
+        let memory = MemoryPool::new(MemoryPool::MIN_BYTES).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("memory");
+        std::fs::write(&file, "some avg10=99.00 avg60=99.00 avg300=99.00 total=1\n").unwrap();
+        let mut settings = PressureSettings::default();
+        settings.cgroup_of_process = dir.path().join("none");
+        settings.system_pressure = file;
+        let pressure = Pressure::new(memory.budget(), settings);
+        assert!(pressure.look());
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/lz4.erofs");
+        let workers =
+            DecodeWorkers::new(PerCpuSettings::new("chain").priority(PriorityRequest::Normal));
+        let options = OpenOptions::new().memory(&memory).workers(&workers);
+        (options.open(path).unwrap(), pressure, dir)
+    }
+
+    /// A file with its clusters, each with the byte of the file where it starts.
+    fn file(image: &Image) -> (Inode, Vec<(Cluster, u64)>) {
+        let files = image.walk(b"/").unwrap().filter_map(|visit| match visit {
+            WalkEvent::Leaf(node) if node.inode.file_type() == FileType::Regular => {
+                Some(node.inode)
+            }
+            _ => None,
+        });
+        let planned = files.map(|inode| {
+            let bytes = usize::try_from(inode.size()).unwrap();
+            let plan = ReadPlan::build(image.inner(), &inode, 0, bytes).unwrap();
+            let clusters = plan.segments.iter().filter(|segment| segment.skip == 0);
+            let clusters = clusters
+                .filter_map(|segment| Some((*segment.cluster()?, segment.target.start as u64)));
+            (inode, clusters.collect::<Vec<_>>())
+        });
+        planned.max_by_key(|(_, clusters)| clusters.len()).unwrap()
+    }
+
+    fn permit(inner: &ImageInner, cluster: &Cluster, urgency: Urgency) -> ClusterPermit {
+        let bytes = usize::try_from(cluster.decoded_bytes).unwrap();
+        match inner.engine.clusters.lookup(cluster.id, bytes, urgency) {
+            Lookup::Miss(permit) => permit,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The bytes of a cluster, by an image for which memory is not short.
+    fn expected(inode: &Inode, (cluster, start): (Cluster, u64)) -> Vec<u8> {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/lz4.erofs");
+        let mut bytes = vec![0u8; usize::try_from(cluster.decoded_bytes).unwrap()];
+        let image = Image::open(path).unwrap();
+        let count = image.read_at(inode, start, &mut bytes).unwrap();
+        assert_eq!(count, bytes.len());
+        bytes
+    }
+
+    // A-R2, and catalogue 2 and 16: the regression of Linux 6.12. The clusters that nobody waits for get no
+    // memory; the one in the same batch that somebody waits for is decoded, before, between or behind them.
+    #[test]
+    fn a_cluster_that_got_no_memory_fails_no_other_of_its_batch() {
+        for demanded in 0..3 {
+            let (image, _pressure, _dir) = image();
+            let inner = image.inner();
+            let (inode, clusters) = file(&image);
+            assert!(clusters.len() >= 3);
+            let mut batch = DecodeBatch::new(&inner.engine, BatchPurpose::Assist);
+            let mut waiter = None;
+            for (number, (cluster, _)) in clusters[..3].iter().enumerate() {
+                let is_demanded = number == demanded;
+                let urgency = if is_demanded { Urgency::Demand } else { Urgency::Prefetch };
+                let waiting = batch.add(*cluster, permit(inner, cluster, urgency), None);
+                waiter = if is_demanded { Some(waiting) } else { waiter };
+            }
+            batch.dispatch(0);
+            let decoded = waiter.unwrap().wait().expect("what somebody waits for is decoded");
+            assert!(*decoded == *expected(&inode, clusters[demanded]));
+            while inner.engine.clusters.stats().prefetch_dropped < 2 {
+                std::thread::yield_now();
+            }
+            let counts = inner.engine.clusters.stats();
+            assert_eq!((counts.abandoned, counts.computed), (2, 1), "{counts:?}");
+            // Nothing is remembered: they are there when somebody wants them.
+            for (cluster, start) in &clusters[..3] {
+                let expected = expected(&inode, (*cluster, *start));
+                let mut bytes = vec![0u8; expected.len()];
+                assert_eq!(image.read_at(&inode, *start, &mut bytes).unwrap(), bytes.len());
+                assert!(bytes == expected);
+            }
+        }
     }
 }

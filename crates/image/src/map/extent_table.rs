@@ -3,11 +3,10 @@
 
 use ferrofs_ondisk::zmap::{ExtentRecord, ExtentTable};
 
-use super::cursor::MetaCursor;
-use super::{Data, MappedExtent, checked, plain};
+use super::{MetaCursor, checked, plain};
 use crate::error::{Error, ErrorKind, Result, address, parsed};
-use crate::extent::{Cluster, ClusterId, ClusterPlace, Coding};
-use crate::image::ImageInner;
+use crate::extent::{Address, Cluster, ClusterId, Coding, DataLocation, MappedExtent};
+use crate::inner::ImageInner;
 use crate::inode::Inode;
 
 /// The extent table of one file.
@@ -68,21 +67,26 @@ impl ExtentTableMap {
 
     fn extent(&self, inner: &ImageInner, placed: &PlacedRecord) -> Result<MappedExtent> {
         let length = placed.end.saturating_sub(placed.start);
-        let data = self.data(inner, placed, length)?;
-        Ok(MappedExtent { start: placed.start, length, data })
+        let location = self.location(inner, placed, length)?;
+        Ok(MappedExtent { start: placed.start, length, location })
     }
 
-    fn data(&self, inner: &ImageInner, placed: &PlacedRecord, decoded_bytes: u64) -> Result<Data> {
+    fn location(
+        &self,
+        inner: &ImageInner,
+        placed: &PlacedRecord,
+        decoded_bytes: u64,
+    ) -> Result<DataLocation> {
         let record = &placed.record;
         if placed.is_last && self.table.has_fragment {
             let high = if self.table.has_physical_starts() { record.physical << 32 } else { 0 };
-            return Ok(Data::Fragment { offset: u64::from(record.length.raw()) | high });
+            return Ok(DataLocation::Fragment { offset: u64::from(record.length.raw()) | high });
         }
         let encoded_bytes = record.length.bytes();
         if encoded_bytes == 0 {
-            return Ok(Data::Hole);
+            return Ok(DataLocation::Hole);
         }
-        let place = ClusterPlace::Data(record.physical);
+        let at = Address::unified(record.physical);
         let coding = match parsed(record.length.algorithm(), record.physical)? {
             Some(algorithm) => Coding::Compressed(algorithm),
             None => {
@@ -91,9 +95,9 @@ impl ExtentTableMap {
                 plain(inner, self.table.is_interlaced && whole_blocks, placed.start)
             }
         };
-        let id = ClusterId { place, encoded_bytes, coding };
+        let id = ClusterId { address: at, encoded_bytes, coding };
         let is_partial = record.length.is_partial();
-        Ok(Data::Cluster(checked(inner, Cluster { id, decoded_bytes, is_partial })?))
+        Ok(DataLocation::Cluster(checked(inner, Cluster { id, decoded_bytes, is_partial })?))
     }
 
     /// Records of 4 and 8 bytes: one for each lcluster.
@@ -158,7 +162,7 @@ impl ExtentTableMap {
         if end == 0 || end > self.size {
             return Err(ErrorKind::ExtentOrder.into());
         }
-        Ok(MappedExtent { start: 0, length: end, data: Data::Hole })
+        Ok(MappedExtent { start: 0, length: end, location: DataLocation::Hole })
     }
 
     fn record(&mut self, inner: &ImageInner, number: u64) -> Result<ExtentRecord> {

@@ -6,11 +6,10 @@ use ferrofs_ondisk::zmap::{
 };
 use ferrofs_ondisk::{BlockSize, DataLayout};
 
-use super::cursor::MetaCursor;
-use super::{Data, MappedExtent, checked, plain};
+use super::{MetaCursor, checked, plain};
 use crate::error::{Error, ErrorKind, Result, address, parsed};
-use crate::extent::{Cluster, ClusterId, ClusterPlace, Coding};
-use crate::image::ImageInner;
+use crate::extent::{Address, Cluster, ClusterId, Coding, DataLocation, MappedExtent};
+use crate::inner::ImageInner;
 use crate::inode::Inode;
 
 /// The index of one file.
@@ -27,14 +26,14 @@ pub(super) struct LclusterMap {
 struct LclusterIndex {
     cursor: MetaCursor,
     header: IndexHeader,
-    form: IndexForm,
+    form: IndexFormat,
     /// The head behind the last extent that was found, and where it starts: sequential readers want
     /// it next.
     next: Option<(u64, FoundHead)>,
 }
 
 #[derive(Debug)]
-enum IndexForm {
+enum IndexFormat {
     Full(FullIndex),
     Compact(CompactIndex),
 }
@@ -63,7 +62,7 @@ struct FoundHead {
 /// Where an extent's bytes are, and how many.
 #[derive(Clone, Copy)]
 struct StoredCluster {
-    place: ClusterPlace,
+    at: Address,
     encoded_bytes: u32,
     decoded_bytes: u64,
 }
@@ -76,11 +75,11 @@ impl LclusterMap {
         header_at: u64,
     ) -> Result<Self> {
         let form = match inode.layout() {
-            DataLayout::CompressedFull => IndexForm::Full(address(FullIndex::new(header_at))?),
+            DataLayout::CompressedFull => IndexFormat::Full(address(FullIndex::new(header_at))?),
             _ => {
                 let blocks = inner.sb.block_size.count(inode.size());
                 let index = parsed(CompactIndex::new(header_at, blocks, &header), header_at)?;
-                IndexForm::Compact(address(index)?)
+                IndexFormat::Compact(address(index)?)
             }
         };
         let mut entries =
@@ -97,43 +96,43 @@ impl LclusterMap {
             return Ok(MappedExtent {
                 start: 0,
                 length: self.size,
-                data: Data::Fragment { offset },
+                location: DataLocation::Fragment { offset },
             });
         }
         let found = self.entries.head_of(inner, offset)?;
         let start = self.entries.start(found)?;
         let end = self.entries.end(inner, found, self.size)?;
         let length = end.saturating_sub(start);
-        let data = match self.tail.filter(|tail| tail.lcn == found.lcn) {
+        let location = match self.tail.filter(|tail| tail.lcn == found.lcn) {
             Some(TailExtent { place: TailPlace::Fragment { offset }, .. }) => {
-                Data::Fragment { offset }
+                DataLocation::Fragment { offset }
             }
             Some(TailExtent { place: TailPlace::Inline { offset, bytes }, .. }) => {
-                let place = ClusterPlace::MetaBytes(self.entries.cursor.space(), offset);
+                let at = Address::Metadata { space: self.entries.cursor.space(), offset };
                 let encoded_bytes = u32::from(bytes);
-                let stored = StoredCluster { place, encoded_bytes, decoded_bytes: length };
+                let stored = StoredCluster { at, encoded_bytes, decoded_bytes: length };
                 self.cluster(inner, found, stored)?
             }
             None => match self.entries.blocks(inner, found, self.size)? {
-                0 => Data::Hole,
+                0 => DataLocation::Hole,
                 blocks => {
                     let block_size = inner.sb.block_size;
                     let place = address(block_size.offset_of(found.head.block))?;
-                    let place = ClusterPlace::Data(place);
+                    let at = Address::unified(place);
                     let encoded_bytes = address(blocks.checked_mul(block_size.bytes()))?;
-                    let stored = StoredCluster { place, encoded_bytes, decoded_bytes: length };
+                    let stored = StoredCluster { at, encoded_bytes, decoded_bytes: length };
                     self.cluster(inner, found, stored)?
                 }
             },
         };
-        Ok(MappedExtent { start, length, data })
+        Ok(MappedExtent { start, length, location })
     }
 
     /// Checks that the distances of all entries stay between the head before them and the head
     /// behind them.
     pub(super) fn check(&mut self, inner: &ImageInner) -> Result<()> {
         let mut head = None;
-        let mut run_bytes = 0;
+        let mut reached = 0;
         let lclusters = match self.tail {
             Some(TailExtent { lcn: 0, place: TailPlace::Fragment { .. } }) => 0,
             _ => self.entries.count(self.size),
@@ -141,7 +140,7 @@ impl LclusterMap {
         for lcn in 0..lclusters {
             let (back, forward) = self.entries.distances(inner, lcn)?;
             match back {
-                None if run_bytes > lcn => {
+                None if reached > lcn => {
                     return Err(ErrorKind::LookBack { lcluster: lcn }.into());
                 }
                 None => head = Some(lcn),
@@ -151,7 +150,7 @@ impl LclusterMap {
                     if head.is_none() || leads_to < head {
                         return Err(ErrorKind::LookBack { lcluster: lcn }.into());
                     }
-                    run_bytes = run_bytes.max(lcn.saturating_add(forward));
+                    reached = reached.max(lcn.saturating_add(forward));
                 }
             }
         }
@@ -159,16 +158,21 @@ impl LclusterMap {
     }
 
     /// The cluster of the extent that `found` starts, checked.
-    fn cluster(&self, inner: &ImageInner, found: FoundHead, stored: StoredCluster) -> Result<Data> {
+    fn cluster(
+        &self,
+        inner: &ImageInner,
+        found: FoundHead,
+        stored: StoredCluster,
+    ) -> Result<DataLocation> {
         let header = &self.entries.header;
-        let StoredCluster { place, encoded_bytes, decoded_bytes } = stored;
-        let coding = match parsed(header.algorithm(found.head.kind), place.offset())? {
+        let StoredCluster { at, encoded_bytes, decoded_bytes } = stored;
+        let coding = match parsed(header.algorithm(found.head.kind), at.offset())? {
             None => plain(inner, header.is_interlaced, self.entries.start(found)?),
             Some(algorithm) => Coding::Compressed(algorithm),
         };
-        let id = ClusterId { place, encoded_bytes, coding };
+        let id = ClusterId { address: at, encoded_bytes, coding };
         let is_partial = found.head.is_partial;
-        Ok(Data::Cluster(checked(inner, Cluster { id, decoded_bytes, is_partial })?))
+        Ok(DataLocation::Cluster(checked(inner, Cluster { id, decoded_bytes, is_partial })?))
     }
 }
 
@@ -176,12 +180,12 @@ impl LclusterIndex {
     /// Where the entry of `lcn` lies, and how many bytes have to be fetched for it.
     fn entry(&mut self, inner: &ImageInner, lcn: u64) -> Result<Lcluster> {
         match &self.form {
-            IndexForm::Full(index) => {
+            IndexFormat::Full(index) => {
                 let at = address(index.entry_offset(lcn))?;
                 let bytes = self.cursor.bytes(inner, at, FullIndex::ENTRY_BYTES)?;
                 parsed(FullIndex::entry(bytes, &self.header), at)
             }
-            IndexForm::Compact(index) => {
+            IndexFormat::Compact(index) => {
                 let span = index.span(lcn).ok_or_else(|| past_index(lcn))?;
                 let bytes = self.cursor.bytes(inner, span.offset, u64::from(span.bytes))?;
                 let pack = Pack::new(bytes, &self.header);
@@ -194,7 +198,7 @@ impl LclusterIndex {
     /// with it, 0 where it follows from the entries behind it.
     fn distances(&mut self, inner: &ImageInner, lcn: u64) -> Result<(Option<u16>, u64)> {
         match &self.form {
-            IndexForm::Full(index) => {
+            IndexFormat::Full(index) => {
                 let at = address(index.entry_offset(lcn))?;
                 let bytes = self.cursor.bytes(inner, at, FullIndex::ENTRY_BYTES)?;
                 match parsed(FullIndex::entry(bytes, &self.header), at)? {
@@ -204,7 +208,7 @@ impl LclusterIndex {
                     }
                 }
             }
-            IndexForm::Compact(index) => {
+            IndexFormat::Compact(index) => {
                 let span = index.span(lcn).ok_or_else(|| past_index(lcn))?;
                 let bytes = self.cursor.bytes(inner, span.offset, u64::from(span.bytes))?;
                 let pack = parsed(Pack::new(bytes, &self.header), span.offset)?;
@@ -220,12 +224,12 @@ impl LclusterIndex {
     /// always write.
     fn forward(&mut self, inner: &ImageInner, lcn: u64) -> Result<u64> {
         let distance = match &self.form {
-            IndexForm::Full(index) => {
+            IndexFormat::Full(index) => {
                 let at = address(index.entry_offset(lcn))?;
                 let bytes = self.cursor.bytes(inner, at, FullIndex::ENTRY_BYTES)?;
                 parsed(FullIndex::forward(bytes), at)?
             }
-            IndexForm::Compact(index) => {
+            IndexFormat::Compact(index) => {
                 let span = index.span(lcn).ok_or_else(|| past_index(lcn))?;
                 let bytes = self.cursor.bytes(inner, span.offset, u64::from(span.bytes))?;
                 let pack = Pack::new(bytes, &self.header);
@@ -319,8 +323,8 @@ impl LclusterIndex {
             // Only full indexes have room for the high half of the offset (F41).
             TailPcluster::Fragment(low) => {
                 let high = match self.form {
-                    IndexForm::Full(_) => found.head.block,
-                    IndexForm::Compact(_) => 0,
+                    IndexFormat::Full(_) => found.head.block,
+                    IndexFormat::Compact(_) => 0,
                 };
                 TailPlace::Fragment { offset: u64::from(low) | high << 32 }
             }
@@ -332,8 +336,10 @@ impl LclusterIndex {
     /// Where the index ends whose last lcluster is `lcn`: behind that entry, or behind its pack.
     fn behind(&self, lcn: u64) -> Option<u64> {
         match &self.form {
-            IndexForm::Full(index) => index.entry_offset(lcn)?.checked_add(FullIndex::ENTRY_BYTES),
-            IndexForm::Compact(index) => index.span(lcn)?.end(),
+            IndexFormat::Full(index) => {
+                index.entry_offset(lcn)?.checked_add(FullIndex::ENTRY_BYTES)
+            }
+            IndexFormat::Compact(index) => index.span(lcn)?.end(),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ferrofs_ondisk::FileType;
 
-use super::link_counts::LinkCounts;
+use super::LinkCounts;
 use crate::error::{Error, ErrorKind};
 use crate::walk::{PathError, TreeWalk, WalkEntry, WalkEvent};
 
@@ -32,7 +32,7 @@ pub(super) enum VerifyBatch {
     /// Inodes to verify, and what the walk found to be wrong on its way, in their order.
     Inodes(Vec<Result<WalkEntry, PathError>>),
     /// A part of a file.
-    FilePart(FilePart),
+    Part(FilePart),
 }
 
 /// A part of a large file.
@@ -119,7 +119,7 @@ impl Iterator for VerifyBatches<'_> {
 
     fn next(&mut self) -> Option<VerifyBatch> {
         if let Some(part) = self.part() {
-            return Some(VerifyBatch::FilePart(part));
+            return Some(VerifyBatch::Part(part));
         }
         let (mut inodes, mut bytes, mut paths) = (Vec::new(), 0u64, 0usize);
         while bytes < BATCH_BYTES && paths < PATHS_BYTES && self.next.is_none() && !self.is_over {
@@ -147,7 +147,7 @@ impl Iterator for VerifyBatches<'_> {
             inodes.push(found);
         }
         if inodes.is_empty() {
-            self.part().map(VerifyBatch::FilePart)
+            self.part().map(VerifyBatch::Part)
         } else {
             Some(VerifyBatch::Inodes(inodes))
         }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ferrofs_image::{Image, ImageSource, OpenOptions, VerifyEvent};
+use ferrofs_image::{Image, ImageSource, OpenOptions, VerifyEvent, VerifyOptions};
 use serde::Deserialize;
 
 use crate::manifest::{ImageSet, beside};
@@ -27,11 +27,13 @@ fn problems(image: Result<Image, ferrofs_image::Error>) -> Vec<ferrofs_image::Er
         Err(error) => vec![error],
         Ok(image) => {
             let mut found = Vec::new();
-            image.verify(None, &mut |event| {
-                if let VerifyEvent::Problem(problem) = event {
-                    found.push(problem.error);
-                }
-            });
+            image
+                .verify(&VerifyOptions::new(), &mut |event| {
+                    if let VerifyEvent::Problem(problem) = event {
+                        found.push(problem.error);
+                    }
+                })
+                .unwrap();
             found
         }
     }

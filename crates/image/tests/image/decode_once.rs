@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ferrofs_image::{Image, MemoryPool, OpenOptions};
+use ferrofs_image::{Image, MemoryPool, OpenOptions, VerifyOptions};
 
 use crate::lz4_image::{Lz4Block, Lz4Image, XorshiftRng};
 use crate::sources::{CorpusImage, Watchdog};
@@ -144,7 +144,10 @@ fn readers_in_every_way_get_a_cluster_of_many_files_from_one_decoder() {
         assert_eq!(file.read_at(0, &mut buffer).unwrap(), expected.len());
         assert!(buffer == *expected, "nid {nid}");
     }
-    assert_eq!(image.verify(Some(2), &mut |_| {}).problems, 0);
+    assert_eq!(
+        image.verify(&VerifyOptions::new().max_threads(2), &mut |_| {}).unwrap().problems,
+        0
+    );
     // What lies among the metadata is not counted as shared: it belongs to one file.
     let decoded = image.stats().clusters_decoded;
     let distinct = distinct(&corpus);

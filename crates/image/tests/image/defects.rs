@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use ferrofs_image::{ErrorKind, FilePiece, FileType, Image, ImageSource, OpenOptions, VerifyEvent};
+use ferrofs_image::{
+    ErrorKind, FilePiece, FileType, Image, ImageSource, OpenOptions, VerifyEvent, VerifyOptions,
+};
 
 use crate::manifest::ImageSet;
 
@@ -23,11 +25,13 @@ fn open_unchecked(bytes: Vec<u8>) -> Image {
 
 fn kinds(image: &Image) -> Vec<String> {
     let mut kinds = Vec::new();
-    image.verify(None, &mut |event| {
-        if let VerifyEvent::Problem(problem) = event {
-            kinds.push(format!("{:?}", problem.error.kind()));
-        }
-    });
+    image
+        .verify(&VerifyOptions::new(), &mut |event| {
+            if let VerifyEvent::Problem(problem) = event {
+                kinds.push(format!("{:?}", problem.error.kind()));
+            }
+        })
+        .unwrap();
     kinds
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ferrofs_image::{
     DecodeWorkers, Error, ErrorKind, Image, ImageSource, MemoryPool, Nid, OpenOptions,
-    SyncDecompress, VerifyEvent, WalkEvent,
+    SyncDecompress, VerifyEvent, VerifyOptions, WalkEvent,
 };
 use ferrofs_workers::memory::{AllocPolicy, Budget, FaultPlan};
 
@@ -81,12 +81,11 @@ impl FaultRun {
     fn verify(&mut self, image: &Image) {
         let mut problems = Vec::new();
         self.of(|| {
-            image.verify(Some(2), &mut |event| {
+            image.verify(&VerifyOptions::new().max_threads(2), &mut |event| {
                 if let VerifyEvent::Problem(problem) = event {
                     problems.push(problem.error);
                 }
-            });
-            Ok(())
+            })
         });
         // Names that were not found are names that are missing.
         let is_cut = !problems.is_empty() || self.panics > 0;
@@ -107,7 +106,11 @@ impl FaultRun {
 fn assert_sound(image: &Image, corpus: &CorpusImage, context: &str) {
     corpus.read_all(image, 30_000).unwrap_or_else(|error| panic!("{context}: {error}"));
     let mut problems = Vec::new();
-    image.verify(Some(2), &mut |event| problems.push(format!("{event:?}")));
+    image
+        .verify(&VerifyOptions::new().max_threads(2), &mut |event| {
+            problems.push(format!("{event:?}"))
+        })
+        .unwrap();
     problems.retain(|event| event.contains("Problem"));
     assert!(problems.is_empty(), "{context}: {problems:?}");
 }

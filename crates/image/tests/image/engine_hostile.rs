@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use ferrofs_image::{Error, ErrorKind, Image, ImageSource, OpenOptions, VerifyEvent};
+use ferrofs_image::{
+    Error, ErrorKind, Image, ImageSource, OpenOptions, VerifyEvent, VerifyOptions,
+};
 
 use crate::sources::{CorpusImage, Watchdog, own_workers};
 
@@ -37,11 +39,13 @@ fn problems(bytes: Vec<u8>) -> Vec<Error> {
         Err(error) => return vec![error],
     };
     let mut found = Vec::new();
-    image.verify(Some(2), &mut |event| {
-        if let VerifyEvent::Problem(problem) = event {
-            found.push(problem.error);
-        }
-    });
+    image
+        .verify(&VerifyOptions::new().max_threads(2), &mut |event| {
+            if let VerifyEvent::Problem(problem) = event {
+                found.push(problem.error);
+            }
+        })
+        .unwrap();
     for nid in [image.superblock().packed, image.superblock().metabox].into_iter().flatten() {
         let inode = image.inode(nid).unwrap();
         let mut buffer = vec![0u8; 100_000];
@@ -124,11 +128,13 @@ fn a_file_that_is_one_endless_hole_is_verified_soon() {
         for threads in [1, 2] {
             let image = open(hole(size)).unwrap();
             let mut problems = Vec::new();
-            let summary = image.verify(Some(threads), &mut |event| {
-                if let VerifyEvent::Problem(problem) = event {
-                    problems.push(problem.error.to_string());
-                }
-            });
+            let summary = image
+                .verify(&VerifyOptions::new().max_threads(threads), &mut |event| {
+                    if let VerifyEvent::Problem(problem) = event {
+                        problems.push(problem.error.to_string());
+                    }
+                })
+                .unwrap();
             assert_eq!(problems, [""; 0], "{size}");
             assert_eq!((summary.inodes, summary.bytes), (2, size));
             let inode = image.resolve(b"/f").unwrap().unwrap();

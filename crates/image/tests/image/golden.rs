@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use ferrofs_image::{Error, FilePiece, FileType, Image, Inode, WalkEntry, WalkEvent};
+use ferrofs_image::{
+    Error, FilePiece, FileType, Image, Inode, VerifyOptions, WalkEntry, WalkEvent,
+};
 use sha2::{Digest, Sha256};
 
 use crate::manifest::{ExpectedEntry, ImageSet, decoded, hex, unhex};
@@ -137,12 +139,14 @@ fn every_image_passes_verification() {
         for listed in &set.manifest.images {
             let image = set.open(listed);
             let mut problems = Vec::new();
-            let summary = image.verify(Some(2), &mut |event| {
-                if let ferrofs_image::VerifyEvent::Problem(problem) = event {
-                    let path = String::from_utf8_lossy(&problem.path).into_owned();
-                    problems.push(format!("{path}: {}", problem.error));
-                }
-            });
+            let summary = image
+                .verify(&VerifyOptions::new().max_threads(2), &mut |event| {
+                    if let ferrofs_image::VerifyEvent::Problem(problem) = event {
+                        let path = String::from_utf8_lossy(&problem.path).into_owned();
+                        problems.push(format!("{path}: {}", problem.error));
+                    }
+                })
+                .unwrap();
             assert!(problems.is_empty(), "{}: {}", listed.name, problems.join("\n"));
             assert_eq!(summary.problems, 0);
             assert!(summary.inodes > 0);

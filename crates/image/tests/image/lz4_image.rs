@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use ferrofs_image::{Image, ImageSource, Inode, OpenOptions};
+use ferrofs_image::{Image, ImageSource, Inode, OpenOptions, VerifyOptions};
 
 const BLOCK: usize = 4096;
 /// Where the inodes lie.
@@ -223,6 +223,9 @@ fn a_written_image_is_read_as_it_was_meant() {
         assert_eq!(image.read_at(&inode, 0, &mut bytes).unwrap(), text.len());
         assert!(bytes == *text);
     }
-    assert_eq!(image.verify(Some(1), &mut |_| {}).problems, 0);
+    assert_eq!(
+        image.verify(&VerifyOptions::new().max_threads(1), &mut |_| {}).unwrap().problems,
+        0
+    );
     assert_eq!(image.stats().clusters_decoded, 8);
 }

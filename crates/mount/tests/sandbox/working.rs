@@ -7,7 +7,8 @@ use std::sync::Barrier;
 use std::thread;
 
 use ferrofs_image::{
-    DecodeWorkers, FileType, Image, MemoryPool, OpenOptions, SyncDecompress, WalkEvent,
+    DecodeWorkers, FileType, Image, MemoryPool, OpenOptions, SyncDecompress, VerifyOptions,
+    WalkEvent,
 };
 use ferrofs_mount::sandbox::{FilterState, Sandbox, StandardStreams};
 use ferrofs_workers::cpus::AvailableCpus;
@@ -65,7 +66,7 @@ fn threads_that_start_in_the_sandbox_decode_every_codec() {
         assert!(workers.snapshot().workers.is_empty(), "they start when they are needed");
         enter();
         for (name, image) in names.iter().zip(&images) {
-            let summary = image.verify(None, &mut |_| ());
+            let summary = image.verify(&VerifyOptions::new(), &mut |_| ()).unwrap();
             assert_eq!(summary.problems, 0, "{name}");
             let counts: Vec<u64> = thread::scope(|scope| {
                 let readers: Vec<_> = (0..6).map(|_| scope.spawn(|| read_all(image))).collect();

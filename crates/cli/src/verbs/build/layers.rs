@@ -217,7 +217,7 @@ impl LayerImage {
         };
         let mut parts: Vec<SourceExtent> = Vec::new();
         for range in self.image.file_extents(inode, 0).map_err(unreadable)? {
-            let FileExtent { start, end, storage, place } = range.map_err(unreadable)?;
+            let FileExtent { start, end, storage, location } = range.map_err(unreadable)?;
             let place = match storage {
                 ExtentStorage::Hole => continue,
                 ExtentStorage::Cluster | ExtentStorage::Fragment => {
@@ -226,7 +226,7 @@ impl LayerImage {
                     ));
                 }
                 ExtentStorage::Plain => {
-                    place.filter(|place| start < inline_from && place.device == self.of_image)
+                    location.filter(|place| start < inline_from && place.device == self.of_image)
                 }
             };
             let place =

@@ -151,10 +151,10 @@ fn show_extent(output: &mut Output, number: u64, range: &FileExtent) -> io::Resu
     let (start, end) = (range.start, range.end);
     write!(output, "{number:>4}: {start:>8}..{end:>8} | {:>7} : ", end - start)?;
     // What has no place in the image is shown as nothing at its start.
-    let place = range.place.filter(|_| range.storage != ExtentStorage::Fragment);
+    let place = range.location.filter(|_| range.storage != ExtentStorage::Fragment);
     let (first, bytes) = place.map_or((0, 0), |place| (place.offset, place.bytes));
     write!(output, "{first:>10}..{:>10} | {bytes:>7}", first.saturating_add(bytes))?;
-    match (range.storage, range.place) {
+    match (range.storage, range.location) {
         (ExtentStorage::Hole, _) => write!(output, "  # hole")?,
         (ExtentStorage::Fragment, Some(place)) => {
             write!(output, "  # packed file {}", place.offset)?
