@@ -3,13 +3,12 @@
 
 use std::path::Path;
 
-use crate::data::DataMap;
-use crate::fragments::PackedFile;
+use crate::BlockSink;
+use crate::data_map::DataMap;
 use crate::image_file::ImageWriter;
 use crate::metadata::MetadataWriter;
-use crate::observer::{BuildObserver, BuildPhase};
-use crate::output::BlockSink;
-use crate::report::BuildReport;
+use crate::packed_file::PackedFile;
+use crate::report::{BuildObserver, BuildPhase, BuildReport};
 use crate::superblock::SuperblockArea;
 use crate::tree::{Device, Tree};
 use crate::{BlobOutput, BuildOptions, Error, ErrorKind, OutputMode, Result};
@@ -128,7 +127,11 @@ fn report(
 }
 
 #[cfg(test)]
+mod device_tests;
+#[cfg(test)]
 mod option_tests;
+#[cfg(test)]
+mod special_tests;
 #[cfg(test)]
 pub(crate) mod tests;
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use ferrofs_ondisk::BlockSize;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 
-use crate::output::BlockSink;
+use crate::BlockSink;
 use crate::{BuildObserver, Error, ErrorKind, OutputMode, Result};
 
 /// Bytes that are collected before they are written: few enough system calls, and small enough to stay

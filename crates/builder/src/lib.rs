@@ -7,42 +7,34 @@
 //! compares with a reader, as the command's `--verify` does.
 
 mod build;
-mod chunks;
 mod compress;
-mod data;
+mod data_map;
 mod dedupe;
-mod digests;
+mod digest;
 mod error;
-mod flat;
-mod fragments;
-mod hints;
 mod image_file;
 pub mod import;
 mod metadata;
-mod observer;
-mod option_rules;
 mod options;
-mod order;
-mod output;
-mod references;
-mod rendered;
+mod packed_file;
 mod report;
-mod segment;
+mod split;
 mod superblock;
+#[cfg(test)]
+mod test_source;
 pub mod tree;
 mod write_data;
 
 pub use build::build;
-pub use data::{
-    CompressedData, DataExtent, DataMap, FileData, InlineExtent, InternalFile, PackedFragment,
+pub use data_map::{
+    BlockSink, CompressedData, DataExtent, DataMap, FileData, InlineExtent, InternalFile,
+    PackedFragment,
 };
-pub use digests::add_digests;
+pub use digest::add_digests;
 pub use error::{Error, ErrorKind, Result};
-pub use hints::{CompressionHint, CompressionHints};
-pub use observer::{BuildObserver, BuildPhase, NoopObserver};
+pub use options::hints::{CompressionHint, CompressionHints};
 pub use options::{
     Algorithms, BlobOutput, BuildOptions, Deduplication, FragmentSharing, Fragments, IndexForm,
     OutputMode, SuperblockTime,
 };
-pub use output::BlockSink;
-pub use report::{AlgorithmStats, BuildReport};
+pub use report::{AlgorithmStats, BuildObserver, BuildPhase, BuildReport, NoopObserver};

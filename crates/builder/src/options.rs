@@ -1,5 +1,8 @@
 //! What a build is asked for. Checked by the build before it writes anything: see `option_rules.rs`.
 
+pub(crate) mod hints;
+pub(crate) mod validate;
+
 use std::path::PathBuf;
 
 use ferrofs_codec::Method;

@@ -1,12 +1,14 @@
 //! What a build made, in numbers.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use ferrofs_ondisk::BlockSize;
 use ferrofs_ondisk::chunk::ChunkAddress;
 use ferrofs_ondisk::compression::AlgorithmId;
 
-use crate::data::{CompressedData, DataMap, FileData};
+use crate::Error;
+use crate::data_map::{CompressedData, DataMap, FileData};
 
 /// What a build made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -131,12 +133,61 @@ impl BuildReport {
     }
 }
 
+/// Listens to a build. Every method may be called from any thread of it, and must not wait.
+pub trait BuildObserver: Sync {
+    /// So many bytes of the source have been taken into the image since the last call.
+    fn bytes_done(&self, _bytes: u64) {}
+
+    /// What the build does from now on.
+    fn phase(&self, _phase: BuildPhase) {}
+
+    /// Asked again and again: `true` ends the build with
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and nothing is left behind.
+    fn should_stop(&self) -> bool {
+        false
+    }
+
+    /// Looks at the whole image before it gets its name, and at its blob if there is one, by paths of the
+    /// host that hold only for this call; says why it must not get it, which ends the build with
+    /// [`ErrorKind::Rejected`](crate::ErrorKind::Rejected). Called once, by the thread that builds.
+    ///
+    /// # Errors
+    /// The image is not what it should be.
+    fn inspect(&self, _image: &Path, _blob: Option<&Path>) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Something is not as it should be, and the build goes on.
+    fn warn(&self, _warning: Error) {}
+}
+
+/// What a build does, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BuildPhase {
+    /// The source is listed.
+    Import,
+    /// Equal runs are looked for.
+    Deduplicate,
+    /// Contents are read, encoded and written.
+    Data,
+    /// Inodes and directories are written.
+    Metadata,
+    /// The image is on its way to stable storage, and gets its name.
+    Publish,
+}
+
+/// Listens to nothing and lets the build run to its end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoopObserver;
+
+impl BuildObserver for NoopObserver {}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use ferrofs_ondisk::chunk::{ChunkFormat, ChunkTable};
 
-    use crate::data::{DataExtent, InternalFile, PackedFragment};
+    use crate::data_map::{DataExtent, InternalFile, PackedFragment};
 
     fn block_size() -> BlockSize {
         BlockSize::from_bits(12).unwrap()

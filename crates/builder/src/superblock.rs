@@ -1,12 +1,13 @@
 //! The front of an image: superblock, configuration records, tables of long prefixes and of devices.
 
-use ferrofs_codec::{Algorithm, Method};
+use ferrofs_codec::Method;
 use ferrofs_ondisk::compression::{AlgorithmId, CompressionConfig};
 use ferrofs_ondisk::{Compat, DeviceSlot, Incompat, SUPERBLOCK_OFFSET, Superblock, seal_checksum};
 
+use crate::compress::profiles::disk_algorithm;
 use crate::metadata::{Features, MetadataWriter, SuperblockTimes, WrittenMetadata};
 use crate::tree::Device;
-use crate::{Algorithms, BuildOptions, Error, ErrorKind, Result};
+use crate::{BuildOptions, Error, ErrorKind, Result};
 
 /// The largest window of DEFLATE, which its encoder uses, as a shift.
 const DEFLATE_WINDOW_BITS: u8 = 15;
@@ -192,16 +193,11 @@ fn superblock_bytes(options: &BuildOptions) -> u16 {
     Superblock::new(options.block_size).bytes + slot
 }
 
-/// The algorithm of files that no hint names.
-pub(crate) fn default_algorithm(algorithms: &Algorithms) -> Option<AlgorithmId> {
-    algorithms.methods.get(algorithms.default).map(|method| on_disk(method.algorithm()))
-}
-
 /// What the superblock declares of the algorithms of `options` that are `used`: the largest of each parameter.
 fn compression(options: &BuildOptions, used: impl Fn(AlgorithmId) -> bool) -> CompressionConfig {
     let mut declared = CompressionConfig::default();
     for method in options.algorithms.iter().flat_map(|algorithms| &algorithms.methods) {
-        if !used(on_disk(method.algorithm())) {
+        if !used(disk_algorithm(method.algorithm())) {
             continue;
         }
         match *method {
@@ -219,15 +215,6 @@ fn compression(options: &BuildOptions, used: impl Fn(AlgorithmId) -> bool) -> Co
         }
     }
     declared
-}
-
-fn on_disk(algorithm: Algorithm) -> AlgorithmId {
-    match algorithm {
-        Algorithm::Lz4 => AlgorithmId::Lz4,
-        Algorithm::Lzma => AlgorithmId::Lzma,
-        Algorithm::Deflate => AlgorithmId::Deflate,
-        Algorithm::Zstd => AlgorithmId::Zstd,
-    }
 }
 
 fn max_pcluster_blocks(options: &BuildOptions) -> u16 {

@@ -4,41 +4,36 @@
 //! commits what comes back in the order in which it was sent, so that the bytes depend on the tree and the
 //! options only. TaskSource on their way, and so the memory, are bounded by [`BuildOptions::memory_bytes`].
 
-mod aligned;
+pub(crate) mod chunk_tables;
 mod commit;
-mod copies;
-mod growing;
-mod stream;
+mod file_builder;
 #[cfg(test)]
 mod tests;
 mod window;
 
 use std::cell::RefCell;
 
+use commit::{CommitParams, Committer};
 use ferrofs_workers::cpus::AvailableCpus;
 use ferrofs_workers::workqueue::{
     ActiveWorkers, DispatchPolicy, RequestOutcome, WorkQueue, WorkQueueSettings,
 };
 
-use crate::chunks::{ChunkTableBudget, ChunkTableParams};
+use window::ReorderBuffer;
+
 use crate::compress::profiles::CompressionProfiles;
 use crate::compress::worker::{DataWorker, TaskBatch};
-use crate::data::{FileData, InternalFile};
+use crate::data_map::{FileData, InternalFile};
 use crate::dedupe::{DedupeOptions, DedupePiece, DedupePlan};
-use crate::fragments::PackedFile;
-use crate::observer::{BuildObserver, BuildPhase};
-use crate::order::files_in_order;
-use crate::references::DeviceReferences;
-use crate::segment::{
-    FileCompression, FilePieces, FileSet, SEGMENT_BYTES, StorageMode, StorageModes, TaskSource,
-    TaskSplitter,
+use crate::packed_file::PackedFile;
+use crate::report::{BuildObserver, BuildPhase};
+use crate::split::{
+    ByteGenerator, FileCompression, FilePieces, FileSet, GeneratedFile, SEGMENT_BYTES, StorageMode,
+    StorageModes, TaskSource, TaskSplitter,
 };
-use crate::tree::{Content, Tree};
+use crate::tree::{Content, Tree, files_in_order};
+use crate::write_data::chunk_tables::{ChunkTableBudget, ChunkTableParams, DeviceReferences};
 use crate::{BlockSink, BuildOptions, DataMap, Deduplication, Error, ErrorKind, Result};
-use commit::{CommitParams, Committer};
-pub(crate) use stream::ByteGenerator;
-use stream::GeneratedFile;
-use window::ReorderBuffer;
 
 /// TaskSource on their way at most: what a slow one can hold up.
 const ITEMS_MAX: usize = 256;

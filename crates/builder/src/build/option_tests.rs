@@ -10,8 +10,8 @@ use tempfile::TempDir;
 
 use super::tests::{all_kinds_tree, facts_of_image, facts_of_tree};
 use super::*;
-use crate::metadata::sample::{file, metadata};
-use crate::observer::NoopObserver;
+use crate::report::NoopObserver;
+use crate::test_source::{file, metadata};
 use crate::{Algorithms, CompressionHints, Deduplication, Fragments, add_digests};
 use ferrofs_codec::Method;
 

@@ -1,8 +1,5 @@
 //! Images built from a tree of everything are read back, and what must not be written is not.
 
-mod devices;
-mod special;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -12,11 +9,11 @@ use ferrofs_ondisk::BlockSize;
 use tempfile::TempDir;
 
 use super::*;
-use crate::data::{CompressedData, DataExtent, FileData, InlineExtent, PackedFragment};
-use crate::fragments::PackedFile;
-use crate::metadata::sample::{file, metadata, node};
-use crate::observer::NoopObserver;
-use crate::rendered::memory_content;
+use crate::data_map::{CompressedData, DataExtent, FileData, InlineExtent, PackedFragment};
+use crate::packed_file::PackedFile;
+use crate::report::NoopObserver;
+use crate::test_source::{file, metadata, node};
+use crate::tree::memory_content;
 use crate::tree::{Node, NodeId, NodeKind, Timestamp};
 use crate::{FragmentSharing, IndexForm, OutputMode, SuperblockTime};
 
@@ -24,9 +21,9 @@ use crate::{FragmentSharing, IndexForm, OutputMode, SuperblockTime};
 pub(crate) fn flat_only(
     tree: &Tree,
     options: &BuildOptions,
-    _packed_front: &[u8],
+    _packed_prefix: &[u8],
     sink: &mut dyn BlockSink,
-    _watch: &dyn BuildObserver,
+    _observer: &dyn BuildObserver,
 ) -> Result<(DataMap, PackedFile)> {
     let block = options.block_size.bytes() as usize;
     map_files(tree, |mut bytes| {
@@ -45,9 +42,9 @@ pub(crate) fn flat_only(
 fn plain_pclusters(
     tree: &Tree,
     options: &BuildOptions,
-    _packed_front: &[u8],
+    _packed_prefix: &[u8],
     sink: &mut dyn BlockSink,
-    _watch: &dyn BuildObserver,
+    _observer: &dyn BuildObserver,
 ) -> Result<(DataMap, PackedFile)> {
     map_files(tree, |bytes| {
         if bytes.is_empty() {
@@ -79,7 +76,7 @@ fn fragments(
     options: &BuildOptions,
     packed_front: &[u8],
     sink: &mut dyn BlockSink,
-    _watch: &dyn BuildObserver,
+    _observer: &dyn BuildObserver,
 ) -> Result<(DataMap, PackedFile)> {
     let block = options.block_size.bytes();
     let mut packed = packed_front.to_vec();
@@ -175,7 +172,7 @@ pub(crate) fn all_kinds_tree() -> Tree {
     tree
 }
 
-fn add_owners(add: &mut impl FnMut(NodeId, &[u8], Node) -> NodeId, parent: NodeId) {
+pub(super) fn add_owners(add: &mut impl FnMut(NodeId, &[u8], Node) -> NodeId, parent: NodeId) {
     let owners = [(0, 0), (65535, 65535), (65536, 1), (1, 4_294_967_294)];
     for (number, (uid, gid)) in owners.into_iter().enumerate() {
         let mut child = file(b"owned");
@@ -190,7 +187,7 @@ fn add_owners(add: &mut impl FnMut(NodeId, &[u8], Node) -> NodeId, parent: NodeI
     }
 }
 
-fn add_xattrs(add: &mut impl FnMut(NodeId, &[u8], Node) -> NodeId, parent: NodeId) {
+pub(super) fn add_xattrs(add: &mut impl FnMut(NodeId, &[u8], Node) -> NodeId, parent: NodeId) {
     let mut with = |name: &str, xattrs: &[(&str, &[u8])]| {
         let mut child = file(&[b'a'; 333]);
         for (key, value) in xattrs {
@@ -267,7 +264,7 @@ pub(crate) fn facts_of_image(path: &Path) -> BTreeMap<Vec<u8>, NodeFacts> {
     facts_of(&Image::open(path).unwrap())
 }
 
-fn facts_of(image: &Image) -> BTreeMap<Vec<u8>, NodeFacts> {
+pub(super) fn facts_of(image: &Image) -> BTreeMap<Vec<u8>, NodeFacts> {
     let mut all = BTreeMap::new();
     for visit in image.walk(b"/").unwrap() {
         let node = match visit {
@@ -302,7 +299,7 @@ fn facts_of(image: &Image) -> BTreeMap<Vec<u8>, NodeFacts> {
     all
 }
 
-fn block_size(bits: u8) -> BlockSize {
+pub(super) fn block_size(bits: u8) -> BlockSize {
     BlockSize::from_bits(bits).unwrap()
 }
 
@@ -330,7 +327,7 @@ pub(crate) fn build_here(
     path
 }
 
-fn check_all_kinds(options: &BuildOptions, data: WriteData) {
+pub(super) fn check_all_kinds(options: &BuildOptions, data: WriteData) {
     check(&all_kinds_tree(), options, data);
 }
 

@@ -14,10 +14,10 @@ use tempfile::TempDir;
 
 use super::tests::*;
 use super::*;
-use crate::compress::memory_store::sparse_content;
-use crate::data::{CompressedData, DataExtent, FileData};
-use crate::fragments::PackedFile;
-use crate::metadata::sample::{file, metadata, node};
+use crate::data_map::{CompressedData, DataExtent, FileData};
+use crate::packed_file::PackedFile;
+use crate::test_source::sparse_content;
+use crate::test_source::{file, metadata, node};
 use crate::tree::{Node, NodeKind, Timestamp};
 use crate::{Algorithms, Deduplication, FragmentSharing, Fragments, SuperblockTime};
 

@@ -3,13 +3,11 @@
 
 use ferrofs_workers::workqueue::{Handler, NoHandler};
 
-use super::digest::{Sha256Digest, Sha256Hasher};
-use super::output::{BatchOutput, StoredForm, TaskOutput};
-use super::profiles::CompressionProfiles;
-use super::{RangeCompressor, RangeInput};
-use crate::flat::{store_chunks, store_flat};
-use crate::segment::{EncodeConstraints, RangeTask, SEGMENT_BYTES, TaskKind};
-use crate::tree::{Content, ContentReader};
+use crate::compress::output::{BatchOutput, StoredForm, TaskOutput, store_chunks, store_flat};
+use crate::compress::profiles::CompressionProfiles;
+use crate::compress::{RangeCompressor, RangeInput};
+use crate::digest::Sha256Digest;
+use crate::split::{EncodeConstraints, RangeTask, SEGMENT_BYTES, TaskKind};
 use crate::{Error, ErrorKind, Result};
 
 /// What a slot of the queue holds: tasks, then what became of them.
@@ -52,7 +50,9 @@ impl DataWorker {
         let before = output.bytes.len();
         let done = match task.kind {
             TaskKind::Skip | TaskKind::Pack | TaskKind::Copy { .. } => Ok(StoredForm::Unread),
-            TaskKind::Hash => hash(&task.content, &mut self.buffer).map(StoredForm::Hashed),
+            TaskKind::Hash => {
+                Sha256Digest::of_file(&task.content, &mut self.buffer).map(StoredForm::Hashed)
+            }
             kind => self.read_and(kind, task, output),
         };
         let form = done.map_err(|error| error.at(task.content.source().name()))?;
@@ -74,7 +74,8 @@ impl DataWorker {
         let buffer = self.buffer.get_mut(..bytes).unwrap_or_default();
         if !buffer.is_empty() {
             let mut reader = task.content.source().open()?;
-            read(reader.as_mut(), task.start, buffer)?;
+            let read = reader.read_exact_at(task.start, buffer);
+            read.map_err(|error| error.at_byte(task.start))?;
             if task.ends_file() {
                 reader.check_unchanged()?;
             }
@@ -105,30 +106,6 @@ impl DataWorker {
         let constraints = EncodeConstraints { may_end_apart: true, may_be_flat: false };
         self.work(&RangeTask { kind: TaskKind::Encode(constraints), ..task.clone() }, output)
     }
-}
-
-fn read(reader: &mut dyn ContentReader, offset: u64, buffer: &mut [u8]) -> Result<()> {
-    reader.read_exact_at(offset, buffer).map_err(|error| error.at_byte(offset))
-}
-
-/// The digest of all of a file, however long.
-pub(crate) fn hash(content: &Content, buffer: &mut Vec<u8>) -> Result<Sha256Digest> {
-    let mut reader = content.source().open()?;
-    let mut hasher = Sha256Hasher::default();
-    let mut at = 0;
-    while at < content.bytes() {
-        let bytes = (content.bytes() - at).min(SEGMENT_BYTES);
-        let count = usize::try_from(bytes).unwrap_or(usize::MAX);
-        if buffer.len() < count {
-            buffer.resize(count, 0);
-        }
-        let buffer = buffer.get_mut(..count).unwrap_or_default();
-        read(reader.as_mut(), at, buffer)?;
-        hasher.add(buffer);
-        at += bytes;
-    }
-    reader.check_unchanged()?;
-    Ok(hasher.finish())
 }
 
 impl Handler for DataWorker {

@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ferrofs_ondisk::xattr::{
-    LongPrefix, NameIndex, XattrEntry, filter_of_names, prefix_text, split_long_name, split_name,
-    write_body, write_entry,
+    LongPrefix, NameIndex, XattrEntry, filter_of_names, split_long_name, split_name, write_body,
+    write_entry,
 };
 
+use crate::options::validate::{long_prefix, prefix_of_digest};
 use crate::tree::{NodeId, Tree};
 use crate::{BuildOptions, Error, ErrorKind, Result};
 
@@ -15,8 +16,6 @@ use crate::{BuildOptions, Error, ErrorKind, Result};
 const SHARED_MAX: usize = 255;
 /// The unit of ids of shared entries.
 const ID_UNIT_BYTES: u32 = 4;
-/// All predefined prefixes have numbers up to this.
-const PREDEFINED_MAX: u8 = 6;
 
 type XattrMap = BTreeMap<Box<[u8]>, Box<[u8]>>;
 /// A full name and a value.
@@ -52,27 +51,6 @@ struct XattrBody<'t> {
 
 /// The shortest body that the format allows: a header and an entry (docs/format.md F12).
 const BODY_BYTES_MIN: u32 = 16;
-
-/// The long prefix that stands for all of `name`, which may begin with no predefined prefix; `None` if it is nothing
-/// but one.
-pub(crate) fn prefix_of_digest(name: &[u8]) -> Option<LongPrefix<'_>> {
-    match long_prefix(name) {
-        Some(prefix) => Some(prefix).filter(|prefix| !prefix.infix.is_empty()),
-        // An ACL has a name without anything behind it.
-        None if split_name(name).is_some() || name.is_empty() => None,
-        None => Some(LongPrefix { base: 0, infix: name }),
-    }
-}
-
-/// The long prefix that `text` says; `None` if it does not start with a predefined one.
-pub(crate) fn long_prefix(text: &[u8]) -> Option<LongPrefix<'_>> {
-    (1..=PREDEFINED_MAX).find_map(|base| {
-        // The two ACL names are complete; nothing follows them.
-        let predefined = prefix_text(base).ok()??;
-        let infix = text.strip_prefix(predefined.as_bytes())?;
-        predefined.ends_with('.').then_some(LongPrefix { base, infix })
-    })
-}
 
 impl<'t> XattrPlan<'t> {
     /// Plans the xattrs of the inodes `order`, each of which comes once.

@@ -7,11 +7,11 @@ use ferrofs_ondisk::BlockSize;
 use ferrofs_ondisk::compression::AlgorithmId;
 use proptest::prelude::*;
 
-use super::growing::is_representable;
+use super::file_builder::is_representable;
 use super::*;
-use crate::compress::memory_store::{content, shrunk_content, sparse_content};
-use crate::data::{CompressedData, InlineExtent};
-use crate::rendered::memory_content;
+use crate::data_map::{CompressedData, InlineExtent};
+use crate::test_source::{content, shrunk_content, sparse_content};
+use crate::tree::memory_content;
 use crate::{Algorithms, Fragments};
 
 /// An image in memory, of which the first block is taken.

@@ -1,0 +1,216 @@
+//! Equal runs over all files of an image: found in parallel, settled in data order.
+//!
+//! 1. [`scan`]: every file is read once and cut into [`grain`]s by content.
+//! 2. [`candidate`]: chunks with equal digests that follow one another make candidates, with the first
+//!    chunks [`seen`] as their sources.
+//! 3. [`comparison`]: the bytes of both sides are read again and compared, so that a digest never
+//!    decides; what is equal is extended to its full length.
+//! 4. [`choice`]: runs that save more than their cuts cost become copies.
+//!
+//! The plan depends on the bytes of the files and the settings only, not on the number of threads, nor
+//! on what the host says of holes.
+
+mod chunker;
+mod fingerprint_index;
+mod match_finder;
+mod match_selector;
+mod match_verifier;
+mod ranges;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use chunker::{BITS_MAX, BITS_MIN, CHUNK_HASH, CdcParams, ChunkHash, ChunkScan};
+use ferrofs_workers::jobs::OrderedPipeline;
+use fingerprint_index::{CHUNK_ENTRY_BYTES, FingerprintIndex};
+use match_finder::{MatchFinder, MatchThresholds};
+use match_selector::{MatchSelector, SplitCosts};
+use match_verifier::MatchVerifier;
+use ranges::{ConcatenatedFiles, DuplicateRange};
+
+use crate::Result;
+use crate::tree::Content;
+
+/// What equal runs are looked for with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DedupeOptions {
+    /// Block size in bytes.
+    pub(crate) block_bytes: u32,
+    /// Bytes of the largest pcluster, a block at least.
+    pub(crate) pcluster_bytes: u32,
+    /// Threads at most; none: as many as CPUs are granted.
+    pub(crate) jobs: Option<usize>,
+    /// Memory in bytes that the search takes at most, apart from buffers (under 1 MiB a thread), the
+    /// readers' own and 50 bytes a file. With less of it runs are found less well: for the full search
+    /// 1/40 of the files' bytes is enough.
+    pub(crate) memory_bytes: u64,
+}
+
+/// A part of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DedupePiece {
+    /// AlgorithmStats where the file is, from a new extent on.
+    Own {
+        /// Its length; not 0.
+        bytes: u64,
+    },
+    /// The same bytes as an earlier range, all of which is [`DedupePiece::Own`], one or several.
+    Copy {
+        /// The file that holds the range: an earlier one, or the same.
+        of: usize,
+        /// Where it starts there, which is where one of the pieces starts.
+        offset: u64,
+        /// The length of both; not 0.
+        bytes: u64,
+    },
+}
+
+/// What of which file is stored, and what is a copy.
+///
+/// In front of another piece of its file, a piece of compressed storage is two blocks long at least.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct DedupePlan {
+    pieces: Vec<DedupePiece>,
+    /// Where the pieces of each file end.
+    ends: Vec<usize>,
+}
+
+impl DedupePlan {
+    /// The plan for `files`, which come in data order.
+    ///
+    /// # Errors
+    /// A file that cannot be read or changed; [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) if
+    /// `should_stop` said so; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for more than
+    /// 2^64 bytes.
+    pub(crate) fn find(
+        files: &[&Content],
+        settings: &DedupeOptions,
+        should_stop: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Self> {
+        let ordered = match settings.jobs {
+            Some(jobs) => OrderedPipeline::new().max_threads(jobs),
+            None => OrderedPipeline::new(),
+        };
+        DedupeSearch { settings, ordered, digest: CHUNK_HASH, should_stop }.run(files)
+    }
+
+    /// The pieces of `file`, in order and without gaps; none for an empty file.
+    pub(crate) fn pieces(&self, file: usize) -> &[DedupePiece] {
+        let start = file.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.pieces[start..self.ends[file]]
+    }
+
+    /// How many bytes of the files are copies.
+    #[cfg(test)]
+    fn saved_bytes(&self) -> u64 {
+        let copied = |piece: &DedupePiece| match *piece {
+            DedupePiece::Own { .. } => 0,
+            DedupePiece::Copy { bytes, .. } => bytes,
+        };
+        self.pieces.iter().map(copied).sum()
+    }
+
+    /// The plan for `copies` and `cuts`, both in the order of their places.
+    fn new(
+        concat: &ConcatenatedFiles<'_>,
+        copies: &[DuplicateRange],
+        cuts: &BTreeSet<u64>,
+    ) -> Self {
+        let mut plan = Self { pieces: Vec::new(), ends: Vec::new() };
+        let mut copies = copies.iter().peekable();
+        for file in 0..concat.len() {
+            let places = concat.range(file);
+            let mut place = places.start;
+            while let Some(copy) = copies.next_if(|copy| copy.target < places.end) {
+                plan.push_own(place, copy.target, cuts);
+                let of = concat.file_at(copy.source);
+                let offset = copy.source - concat.range(of).start;
+                plan.pieces.push(DedupePiece::Copy { of, offset, bytes: copy.bytes });
+                place = copy.target + copy.bytes;
+            }
+            plan.push_own(place, places.end, cuts);
+            plan.ends.push(plan.pieces.len());
+        }
+        plan
+    }
+
+    fn push_own(&mut self, start: u64, end: u64, cuts: &BTreeSet<u64>) {
+        let mut place = start;
+        let inner = if start < end { Some(cuts.range(start + 1..end)) } else { None };
+        for &cut in inner.into_iter().flatten() {
+            self.pieces.push(DedupePiece::Own { bytes: cut - place });
+            place = cut;
+        }
+        if place < end {
+            self.pieces.push(DedupePiece::Own { bytes: end - place });
+        }
+    }
+}
+
+/// A search, with what only tests change.
+struct DedupeSearch<'a> {
+    settings: &'a DedupeOptions,
+    ordered: OrderedPipeline<'a>,
+    digest: ChunkHash,
+    should_stop: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl DedupeSearch<'_> {
+    fn run(&self, files: &[&Content]) -> Result<DedupePlan> {
+        let concat = ConcatenatedFiles::new(files)?;
+        let limits = DedupeLimits::new(self.settings, concat.bytes());
+        let index = FingerprintIndex::new(limits.chunks, limits.chunks_max);
+        let mut candidates = MatchFinder::new(&concat, limits.thresholds, index);
+        let should_stop = self.should_stop;
+        let scan = ChunkScan { concat: &concat, cdc: limits.cdc, digest: self.digest, should_stop };
+        scan.run(&self.ordered, |chunks| {
+            chunks.iter().for_each(|&chunk| candidates.push(chunk));
+            Ok(())
+        })?;
+        let candidates = candidates.into_found();
+        let extension_bytes = limits.cdc.longest() as u64 * 2;
+        let comparison = MatchVerifier { concat: &concat, extension_bytes, should_stop };
+        let runs = comparison.run(&self.ordered, &candidates)?;
+        let mut choice = MatchSelector::new(&concat, limits.costs);
+        runs.into_iter().for_each(|run| choice.push(run));
+        let (copies, cuts) = choice.into_parts();
+        Ok(DedupePlan::new(&concat, &copies, &cuts))
+    }
+}
+
+/// Bytes that a candidate takes until it is a piece: itself, the run it becomes, the copy, its cut and
+/// the piece.
+const CANDIDATE_BYTES: u64 = 192;
+
+/// What follows from the settings and the number of bytes.
+#[derive(Debug)]
+struct DedupeLimits {
+    cdc: CdcParams,
+    costs: SplitCosts,
+    thresholds: MatchThresholds,
+    /// How many chunks there will be, or a little more.
+    chunks: usize,
+    chunks_max: usize,
+}
+
+impl DedupeLimits {
+    fn new(settings: &DedupeOptions, bytes: u64) -> Self {
+        // Three quarters for the chunks, the rest for what is found.
+        let chunks_max = settings.memory_bytes / 4 * 3 / CHUNK_ENTRY_BYTES;
+        let count_max = saturated(settings.memory_bytes / 4 / CANDIDATE_BYTES);
+        let bits = (BITS_MIN..BITS_MAX).find(|bits| bytes >> (bits + 1) <= chunks_max);
+        let bits = bits.unwrap_or(BITS_MAX);
+        let costs = SplitCosts::of_compression(settings.block_bytes, settings.pcluster_bytes);
+        let average = 2_u64 << bits;
+        let cdc = CdcParams { bits };
+        let thresholds = MatchThresholds { bytes_min: costs.piece_bytes_min, count_max };
+        let chunks = saturated(bytes / average + bytes / average / 16);
+        Self { cdc, costs, thresholds, chunks, chunks_max: saturated(chunks_max) }
+    }
+}
+
+/// A number of bytes or things that memory is bounded by.
+fn saturated(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,196 @@
+//! MatchFinder: ranges that are equal by the digests of their chunks, found in one walk in data order.
+//!
+//! Nothing here has seen the bytes of two ranges side by side; that is the comparison's part.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::dedupe::chunker::CdcChunk;
+use crate::dedupe::fingerprint_index::FingerprintIndex;
+use crate::dedupe::ranges::ConcatenatedFiles;
+
+/// A range that seems to be equal to an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MatchCandidate {
+    /// Where the later range starts.
+    pub(super) target: u64,
+    /// Where the earlier one starts. It may run into the later one.
+    pub(super) source: u64,
+    /// Their length.
+    pub(super) bytes: u64,
+    /// Whether they are to be extended in front, as far as they are equal there.
+    pub(super) backwards: bool,
+    /// Whether they are to be extended behind.
+    pub(super) forwards: bool,
+}
+
+/// What makes a candidate thresholds a comparison.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MatchThresholds {
+    /// Shorter runs are of no use, unless they are whole files.
+    pub(super) bytes_min: u64,
+    /// MatchFinder that are kept at most.
+    pub(super) count_max: usize,
+}
+
+/// Takes the chunks in order, and collects candidates.
+#[derive(Debug)]
+pub(super) struct MatchFinder<'a> {
+    concat: &'a ConcatenatedFiles<'a>,
+    thresholds: MatchThresholds,
+    fingerprints: FingerprintIndex,
+    /// The first file with that many bytes and that digest of its digests.
+    wholes: HashMap<(u64, u64), usize>,
+    found: Vec<MatchCandidate>,
+    /// The place of the next chunk.
+    place: u64,
+    file: CurrentFile,
+    run: Option<OpenMatch>,
+    /// The length of the last chunk; 0 at the start of a file.
+    last_bytes: u32,
+}
+
+/// The file that chunks come from now.
+#[derive(Debug, Default)]
+struct CurrentFile {
+    number: usize,
+    places: Range<u64>,
+    digest: u64,
+    /// How many candidates there were before it.
+    found_before: usize,
+}
+
+/// A run that may go on.
+#[derive(Debug)]
+struct OpenMatch {
+    target: u64,
+    source: u64,
+    /// The chunk of the source that comes next.
+    next: usize,
+    /// Where the source's file ends.
+    source_end: u64,
+    /// Bytes of the chunk in front, by which the run may grow.
+    slack: u32,
+}
+
+impl<'a> MatchFinder<'a> {
+    pub(super) fn new(
+        concat: &'a ConcatenatedFiles<'a>,
+        thresholds: MatchThresholds,
+        fingerprints: FingerprintIndex,
+    ) -> Self {
+        Self {
+            concat,
+            thresholds,
+            fingerprints,
+            wholes: HashMap::new(),
+            found: Vec::new(),
+            place: 0,
+            file: CurrentFile::default(),
+            run: None,
+            last_bytes: 0,
+        }
+    }
+
+    /// Takes the next chunk.
+    pub(super) fn push(&mut self, chunk: CdcChunk) {
+        if self.place == self.file.places.end {
+            self.open_file();
+        }
+        let continues =
+            self.run.as_mut().is_some_and(|run| run.continues(&self.fingerprints, chunk));
+        if continues {
+            self.fingerprints.push(chunk.bytes, chunk.digest, false);
+        } else {
+            self.close_run(chunk.bytes);
+            let first = self.fingerprints.first(chunk.digest);
+            self.open_run(first, chunk);
+            self.fingerprints.push(chunk.bytes, chunk.digest, first.is_none());
+        }
+        self.file.digest = xxh3_64_with_seed(&chunk.digest.to_le_bytes(), self.file.digest);
+        self.last_bytes = chunk.bytes;
+        self.place += u64::from(chunk.bytes);
+        if self.place == self.file.places.end {
+            self.close_run(0);
+            self.close_file();
+        }
+    }
+
+    /// All candidates, by their targets, which do not overlap.
+    pub(super) fn into_found(self) -> Vec<MatchCandidate> {
+        self.found
+    }
+
+    fn open_file(&mut self) {
+        let number = self.concat.file_at(self.place);
+        let places = self.concat.range(number);
+        self.file = CurrentFile { number, places, digest: 0, found_before: self.found.len() };
+        self.last_bytes = 0;
+    }
+
+    /// A file that is equal as a whole is one candidate, whatever its parts are equal to.
+    fn close_file(&mut self) {
+        let CurrentFile { number, places, digest, found_before } = &self.file;
+        let bytes = places.end - places.start;
+        let first = *self.wholes.entry((bytes, *digest)).or_insert(*number);
+        if first != *number {
+            self.found.truncate(*found_before);
+            self.found.push(MatchCandidate {
+                target: places.start,
+                source: self.concat.range(first).start,
+                bytes,
+                backwards: false,
+                forwards: false,
+            });
+        }
+    }
+
+    fn open_run(&mut self, first: Option<usize>, chunk: CdcChunk) {
+        self.run = first.and_then(|index| {
+            let source = self.fingerprints.places(index)?;
+            // A digest without the length could be taken for that of another length.
+            (source.end - source.start == u64::from(chunk.bytes)).then(|| OpenMatch {
+                target: self.place,
+                source: source.start,
+                next: index + 1,
+                source_end: self.concat.range(self.concat.file_at(source.start)).end,
+                slack: self.last_bytes,
+            })
+        });
+    }
+
+    /// Ends the run in front of `place`; `slack` is the length of the chunk there, if it has one.
+    fn close_run(&mut self, slack: u32) {
+        let Some(run) = self.run.take() else {
+            return;
+        };
+        let bytes = self.place - run.target;
+        let slack = u64::from(run.slack) + u64::from(slack);
+        if bytes + slack >= self.thresholds.bytes_min
+            && self.found.len() < self.thresholds.count_max
+        {
+            self.found.push(MatchCandidate {
+                target: run.target,
+                source: run.source,
+                bytes,
+                backwards: true,
+                forwards: true,
+            });
+        }
+    }
+}
+
+impl OpenMatch {
+    /// Whether `chunk` is what comes next in the source.
+    fn continues(&mut self, fingerprints: &FingerprintIndex, chunk: CdcChunk) -> bool {
+        let is_next = fingerprints.has(self.next, chunk.digest)
+            && fingerprints.places(self.next).is_some_and(|places| {
+                places.start < self.source_end
+                    && places.end - places.start == u64::from(chunk.bytes)
+            });
+        self.next += usize::from(is_next);
+        is_next
+    }
+}

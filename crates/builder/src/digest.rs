@@ -1,0 +1,93 @@
+//! SHA-256 of ranges and files: equal digests are taken for equal bytes, as nobody can make them collide.
+
+use sha2::{Digest as _, Sha256};
+
+use crate::report::BuildObserver;
+use crate::split::SEGMENT_BYTES;
+use crate::tree::{Content, NodeId, Tree};
+use crate::{Error, ErrorKind, Result};
+
+/// The SHA-256 of a run of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Sha256Digest([u8; 32]);
+
+impl Sha256Digest {
+    /// The digest of `bytes`.
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+
+    /// The digest of all of a file, however long, read through `buffer`.
+    ///
+    /// # Errors
+    /// A source that cannot be read or has changed.
+    pub(crate) fn of_file(content: &Content, buffer: &mut Vec<u8>) -> Result<Self> {
+        let mut reader = content.source().open()?;
+        let mut hasher = Sha256::new();
+        let mut at = 0;
+        while at < content.bytes() {
+            let bytes = (content.bytes() - at).min(SEGMENT_BYTES);
+            let count = usize::try_from(bytes).unwrap_or(usize::MAX);
+            if buffer.len() < count {
+                buffer.resize(count, 0);
+            }
+            let buffer = buffer.get_mut(..count).unwrap_or_default();
+            reader.read_exact_at(at, buffer).map_err(|error| error.at_byte(at))?;
+            hasher.update(&*buffer);
+            at += bytes;
+        }
+        reader.check_unchanged()?;
+        Ok(Self(hasher.finalize().into()))
+    }
+
+    /// Its bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// What stands before the 32 bytes of a digest.
+const DIGEST_PREFIX: &[u8] = b"sha256:";
+
+/// Gives every regular file that is not empty the xattr `name`: `sha256:` and the 32 bytes of the SHA-256 of its
+/// content, as `--xattr-inode-digest` of mkfs.erofs has it. [`BuildOptions::digest_xattr`](crate::BuildOptions::digest_xattr)
+/// must have the same name.
+///
+/// # Errors
+/// A file that cannot be read or has changed, with its path; [`ErrorKind::Cancelled`] if `observer` said so.
+pub fn add_digests(tree: &mut Tree, name: &[u8], observer: &dyn BuildObserver) -> Result<()> {
+    let mut buffer = Vec::new();
+    let mut digests: Vec<(NodeId, Box<[u8]>)> = Vec::new();
+    for (id, node) in tree.nodes() {
+        let Some(content) = node.content().filter(|content| content.bytes() > 0) else { continue };
+        if observer.should_stop() {
+            return Err(Error::new(ErrorKind::Cancelled));
+        }
+        let digest = Sha256Digest::of_file(content, &mut buffer);
+        let digest = digest.map_err(|error| error.at(content.source().name()))?;
+        digests.push((id, [DIGEST_PREFIX, digest.bytes()].concat().into()));
+    }
+    for (id, value) in digests {
+        tree.node_mut(id).metadata.xattrs.insert(name.into(), value);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::NoopObserver;
+    use crate::test_source::{file, metadata};
+
+    #[test]
+    fn files_that_are_not_empty_get_their_digest() {
+        let mut tree = Tree::new(metadata());
+        let (some, none) = (tree.add(file(b"abc")).unwrap(), tree.add(file(b"")).unwrap());
+        add_digests(&mut tree, b"erofs.fingerprint.v1", &NoopObserver).unwrap();
+        let found = |id| tree.node(id).metadata.xattrs.get(&b"erofs.fingerprint.v1"[..]);
+        let value = found(some).unwrap();
+        assert_eq!((&value[..7], value.len()), (DIGEST_PREFIX, 39));
+        assert_eq!(value[7..11], [0xba, 0x78, 0x16, 0xbf]);
+        assert_eq!((found(none), found(Tree::ROOT)), (None, None));
+    }
+}

@@ -1,0 +1,360 @@
+//! Everything of an image but the contents of its regular files: inodes, directories, xattrs, indexes.
+//!
+//! [`MetadataWriter`] is made before the data is written, since the root lies in the head of the image, in front
+//! of the data; [`MetadataWriter::write`] does the rest behind it:
+//!
+//! ```text
+//! head: superblock, configuration records, long prefixes, root, and whatever else fits its last block
+//! data: as the data path appended it
+//! area: shared xattrs, inodes
+//! whole blocks of directories and of long symlinks
+//! data of the packed inode, which compressed directories are a part of
+//! data of the metabox, if the inodes lie in it and not in the area
+//! the inodes of these two, if the head has no room for them
+//! ```
+//!
+//! Nids count from the start of the image (`meta_blkaddr` is 0), so that none is 0 and the root's is small;
+//! for the same reason the root never lies in the metabox.
+
+mod allocator;
+mod directory;
+mod index;
+mod inode;
+mod inode_order;
+mod placement;
+mod time_base;
+mod xattrs;
+
+use ferrofs_ondisk::Nid;
+
+use crate::data_map::{CompressedData, DataMap, FileData, InternalFile, PackedFragment};
+use crate::image_file::ImageWriter;
+use crate::metadata::allocator::{InodeAllocator, SLOT_BYTES};
+use crate::metadata::directory::Directories;
+use crate::metadata::inode::{InodeRecords, InodeTail};
+use crate::metadata::inode_order::path_of;
+use crate::metadata::placement::{AreaItem, InodePlacement, MetaboxGenerator, MetadataArea};
+use crate::metadata::xattrs::XattrPlan;
+use crate::packed_file::PackedFile;
+use crate::report::{BuildObserver, BuildPhase};
+use crate::split::ByteGenerator;
+use crate::tree::{Node, NodeId, NodeKind, Tree, memory_content};
+use crate::write_data::{write_metabox, write_packed};
+use crate::{BuildOptions, Error, ErrorKind, Result};
+
+pub(crate) use self::inode::Features;
+pub(crate) use self::inode_order::InodeOrder;
+pub(crate) use self::time_base::SuperblockTimes;
+
+/// Inodes that are handled between two looks at whether to stop.
+const CANCEL_CHECK_INODES: usize = 1024;
+
+/// A tree that has been looked through, and the head of its image.
+#[derive(Debug)]
+pub(crate) struct MetadataWriter<'t> {
+    tree: &'t Tree,
+    options: &'t BuildOptions,
+    pub(crate) inode_order: InodeOrder,
+    xattrs: XattrPlan<'t>,
+    pub(crate) times: SuperblockTimes,
+    layout: InodeAllocator,
+    root_at: u64,
+    /// Bytes of the head: whole blocks.
+    pub(crate) head_bytes: u64,
+}
+
+/// What the superblock says of the metadata.
+#[derive(Debug)]
+pub(crate) struct WrittenMetadata {
+    /// The head, but for what lies in front of the root.
+    pub(crate) head: Vec<u8>,
+    pub(crate) features: Features,
+    pub(crate) root: Nid,
+    pub(crate) packed: Option<Nid>,
+    pub(crate) metabox: Option<Nid>,
+    pub(crate) xattr_block: u32,
+    pub(crate) inodes: u64,
+}
+
+impl<'t> MetadataWriter<'t> {
+    /// Looks through `tree`.
+    ///
+    /// # Errors
+    /// Whatever an image cannot hold, with the path.
+    pub(crate) fn new(tree: &'t Tree, options: &'t BuildOptions) -> Result<Self> {
+        let inode_order = InodeOrder::new(tree)?;
+        let xattrs = XattrPlan::new(tree, &inode_order.order, options)
+            .map_err(|(id, error)| error.at(path_of(tree, id)))?;
+        let of_inodes = inode_order.order.iter().map(|id| tree.node(*id).metadata.mtime);
+        let times = SuperblockTimes::choose(options.time, options.wide, of_inodes);
+        let layout = InodeAllocator::new(options.block_size, 0);
+        Ok(Self { tree, options, inode_order, xattrs, times, layout, root_at: 0, head_bytes: 0 })
+    }
+
+    /// Places the root behind the first `front_bytes` of the image, which belong to others, and settles how
+    /// long the head is.
+    ///
+    /// # Errors
+    /// What an image cannot say of its root.
+    pub(crate) fn place_root(&mut self, front_bytes: u64) -> Result<()> {
+        let mut data = DataMap::default();
+        if self.options.compress_directories {
+            // How much it takes does not depend on where its fragment lies.
+            data.files.push(Some(packed_directory(0, 0)));
+        }
+        let records = InodeRecords { prepared: self, data: &data };
+        let inode_extent = records.inode_extent(&records.record(0, 0)?)?;
+        self.layout = InodeAllocator::new(self.options.block_size, front_bytes);
+        self.root_at = self.layout.place(inode_extent);
+        let block = u64::from(self.options.block_size.bytes());
+        self.head_bytes = self.layout.end().next_multiple_of(block);
+        Ok(())
+    }
+
+    /// The table of long xattr prefixes, and how many there are.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`] for a prefix that is too long.
+    pub(crate) fn prefixes(&self) -> Result<(Vec<u8>, u8)> {
+        Ok((self.xattrs.prefix_table()?, self.xattrs.prefix_count()))
+    }
+
+    /// How many devices there are beside the image.
+    ///
+    /// # Errors
+    /// More than 16 bits count.
+    pub(crate) fn devices(&self) -> Result<u16> {
+        let count = self.tree.devices().len() + usize::from(self.options.blob.is_some());
+        u16::try_from(count)
+            .map_err(|_| Error::new(ErrorKind::Unsupported("more than 65,535 devices".to_owned())))
+    }
+
+    /// The number of the long prefix that marks digests of files.
+    pub(crate) fn digest_prefix(&self) -> Option<u8> {
+        self.xattrs.digest_prefix()
+    }
+
+    /// Whether any inode has an xattr.
+    pub(crate) fn has_xattrs(&self) -> bool {
+        self.xattrs.has_any()
+    }
+
+    /// Writes all metadata behind the data, which lies as `data` says, and the packed inode. `data` comes to
+    /// say where that lies, too, and where compressed directories do.
+    ///
+    /// # Errors
+    /// The host's, and whatever an image cannot hold.
+    pub(crate) fn write(
+        &mut self,
+        (data, packed): (&mut DataMap, PackedFile),
+        image: &mut ImageWriter,
+        observer: &dyn BuildObserver,
+    ) -> Result<WrittenMetadata> {
+        image.fill_block()?;
+        if self.options.compress_directories {
+            self.pack_directories(data, packed.bytes())?;
+        }
+        let block_size = self.options.block_size;
+        let mut rest = std::mem::replace(&mut self.layout, InodeAllocator::new(block_size, 0));
+        rest.resume_at(image.bytes());
+        // What the head has left over is kept for the special files, if there will be any.
+        let area = match self.has_special_files(&packed) {
+            true => InodeAllocator::new(block_size, image.bytes()),
+            false => std::mem::replace(&mut rest, InodeAllocator::new(block_size, 0)),
+        };
+        let records = InodeRecords { prepared: self, data };
+        let mut placement = records.place(area, observer)?;
+        // A head is the superblock, at most 33 KiB of long prefixes, and a root.
+        let head = vec![0; usize::try_from(self.head_bytes).unwrap_or(0)];
+        let head = records.write_area(&placement, MetadataArea::new(image, head), observer)?;
+        records.write_blocks(&placement, image, observer)?;
+        data.packed = self.write_packed(&placement, packed, image, observer)?;
+        let metabox = self.write_metabox(&placement, data, image, observer)?;
+        rest.resume_at(image.bytes());
+        let records = InodeRecords { prepared: self, data };
+        let files = [data.packed.as_ref(), metabox.as_ref()];
+        let (head, nids) = records.write_special(
+            files,
+            (rest, &mut placement.features),
+            MetadataArea::new(image, head),
+        )?;
+        let [packed, metabox] = nids;
+        let block = u64::from(block_size.bytes());
+        let xattr_block = u32::try_from(placement.shared_at / block).map_err(|_| {
+            let what = "shared xattrs behind 2^32 blocks: share none, or use larger blocks";
+            Error::new(ErrorKind::Unsupported(what.to_owned()))
+        })?;
+        Ok(WrittenMetadata {
+            head,
+            features: placement.features,
+            root: Nid::new(self.root_at / SLOT_BYTES),
+            packed,
+            metabox,
+            xattr_block,
+            inodes: self.inode_order.order.len() as u64,
+        })
+    }
+
+    fn has_special_files(&self, packed: &PackedFile) -> bool {
+        let options = self.options;
+        let has_metabox = options.metabox_pcluster_bytes.is_some();
+        packed.bytes() > 0 || options.compress_directories || has_metabox
+    }
+
+    /// Gives every directory its place in the packed inode, in which the ends of files take `at` bytes.
+    fn pack_directories(&self, data: &mut DataMap, mut at: u64) -> Result<()> {
+        data.files.resize(self.tree.len(), None);
+        for &id in &self.inode_order.order {
+            if !matches!(self.node(id).kind, NodeKind::Directory(_)) {
+                continue;
+            }
+            let bytes = self.directories().bytes(id)?;
+            if let Some(place) = data.files.get_mut(id.index()) {
+                *place = Some(packed_directory(bytes, at));
+            }
+            // Names are in memory, so that these sums are far from their end.
+            at = at.saturating_add(bytes);
+        }
+        Ok(())
+    }
+
+    /// Writes the data of the packed inode, if there is any; directories lie behind what files have in it.
+    fn write_packed(
+        &self,
+        placement: &InodePlacement,
+        mut packed: PackedFile,
+        image: &mut ImageWriter,
+        observer: &dyn BuildObserver,
+    ) -> Result<Option<InternalFile>> {
+        if self.options.compress_directories {
+            let mut all = Vec::new();
+            for (number, id) in self.inode_order.order.iter().enumerate() {
+                check_cancelled(number, observer)?;
+                if matches!(self.node(*id).kind, NodeKind::Directory(_)) {
+                    all.extend(self.directories().render(*id, &|id| placement.nid(id))?);
+                }
+            }
+            let bytes = all.len() as u64;
+            packed.add_file(&memory_content("the directories", 0, all, bytes), None)?;
+        }
+        let Some(content) = packed.take_content() else { return Ok(None) };
+        observer.phase(BuildPhase::Data);
+        let written = write_packed(&content, self.options, image, observer)?;
+        observer.phase(BuildPhase::Metadata);
+        Ok(Some(written))
+    }
+
+    /// Writes the data of the metabox, if inodes lie in it.
+    fn write_metabox(
+        &self,
+        placement: &InodePlacement,
+        data: &DataMap,
+        image: &mut ImageWriter,
+        observer: &dyn BuildObserver,
+    ) -> Result<Option<InternalFile>> {
+        if placement.metabox_bytes == 0 {
+            return Ok(None);
+        }
+        let mut bytes =
+            MetaboxGenerator::new(InodeRecords { prepared: self, data }, placement, observer);
+        let mut next = |count| bytes.next(count);
+        let made = (placement.metabox_bytes, &mut next as ByteGenerator<'_>);
+        write_metabox(made, self.options, image, observer).map(Some)
+    }
+
+    fn directories(&self) -> Directories<'_> {
+        let options = self.options;
+        Directories::new(self.tree, &self.inode_order, options.block_size, options.omit_dot)
+    }
+
+    fn node(&self, id: NodeId) -> &'t Node {
+        self.tree.node(id)
+    }
+}
+
+/// A directory of `bytes` bytes at byte `offset` of the packed inode.
+fn packed_directory(bytes: u64, offset: u64) -> FileData {
+    let fragment = Some(PackedFragment { bytes, offset });
+    FileData::Compressed(CompressedData { fragment, ..CompressedData::default() })
+}
+
+impl InodeRecords<'_, '_> {
+    /// Writes what lies in the area. Returns the head.
+    fn write_area(
+        &self,
+        placement: &InodePlacement,
+        mut area: MetadataArea<'_>,
+        observer: &dyn BuildObserver,
+    ) -> Result<Vec<u8>> {
+        for (count, (start, item)) in placement.area.iter().enumerate() {
+            check_cancelled(count, observer)?;
+            match item {
+                AreaItem::Inode(number) => area.put(*start, &self.render(*number, placement)?)?,
+                AreaItem::SharedXattrs => area.put(*start, &self.prepared.xattrs.shared)?,
+            }
+        }
+        area.end(self.block_size().offset_of(placement.area_end_block).ok_or_else(too_large)?)
+    }
+
+    /// The bytes of an inode with what stands behind it.
+    fn render(&self, number: usize, placement: &InodePlacement) -> Result<Vec<u8>> {
+        let prepared = self.prepared;
+        let Some(&id) = prepared.inode_order.order.get(number) else { return Ok(Vec::new()) };
+        let record = self.record(number, placement.block(id))?;
+        let shared_at = self.block_size().within(placement.shared_at);
+        let xattrs = prepared.xattrs.body_of_node(id, shared_at)?;
+        let directory_tail = match record.tail {
+            InodeTail::DirectoryTail(bytes) => {
+                let mut all = prepared.directories().render(id, &|id| placement.nid(id))?;
+                all.split_off(all.len().saturating_sub(bytes as usize))
+            }
+            _ => Vec::new(),
+        };
+        let memory_content = record.render(prepared.times.base, &xattrs, &directory_tail);
+        memory_content.map_err(|error| error.at(path_of(prepared.tree, id)))
+    }
+
+    /// Writes the whole blocks of directories and of long symlinks.
+    fn write_blocks(
+        &self,
+        placement: &InodePlacement,
+        image: &mut ImageWriter,
+        observer: &dyn BuildObserver,
+    ) -> Result<()> {
+        for (number, &id) in self.prepared.inode_order.order.iter().enumerate() {
+            check_cancelled(number, observer)?;
+            let kind = &self.prepared.node(id).kind;
+            if !matches!(kind, NodeKind::Directory(_) | NodeKind::Symlink(_)) {
+                continue;
+            }
+            let record = self.record(number, placement.block(id))?;
+            let blocks = self.own_blocks(&record);
+            if blocks == 0 {
+                continue;
+            }
+            let whole = blocks.saturating_mul(u64::from(self.block_size().bytes()));
+            let whole = usize::try_from(whole).map_err(|_| too_large())?;
+            match kind {
+                NodeKind::Symlink(target) => image.write(target)?,
+                _ => {
+                    let bytes = self.prepared.directories().render(id, &|id| placement.nid(id))?;
+                    image.write(bytes.get(..whole).unwrap_or(&bytes))?;
+                }
+            }
+            image.fill_block()?;
+        }
+        Ok(())
+    }
+}
+
+fn check_cancelled(count: usize, observer: &dyn BuildObserver) -> Result<()> {
+    if count.is_multiple_of(CANCEL_CHECK_INODES) && observer.should_stop() {
+        return Err(Error::new(ErrorKind::Cancelled));
+    }
+    Ok(())
+}
+
+#[cold]
+fn too_large() -> Error {
+    Error::new(ErrorKind::Unsupported("an image of 2^64 bytes or more".to_owned()))
+}

@@ -1,0 +1,151 @@
+//! Every inode of a tree that has a name, once: the order in which inodes and their data lie in the image,
+//! how many names each has, and where directories hang.
+
+use std::path::PathBuf;
+
+use crate::tree::{NodeId, NodeKind, Tree};
+use crate::{Error, ErrorKind, Result};
+
+/// Which inodes an image gets.
+#[derive(Debug)]
+pub(crate) struct InodeOrder {
+    /// In depth-first order of names, each where its first name is. The root comes first.
+    pub(crate) order: Vec<NodeId>,
+    /// By the index of the node: names, and for directories what Linux counts. 0: it has no name.
+    links: Vec<u32>,
+    /// By the index of the node: the directory that a directory lies in. The root lies in itself.
+    parents: Vec<NodeId>,
+}
+
+impl InodeOrder {
+    /// Lists what has a name in `tree`.
+    ///
+    /// # Errors
+    /// A directory with two names, which also is what a tree with a cycle has, and a symlink to nowhere
+    /// or farther than Linux follows.
+    pub(crate) fn new(tree: &Tree) -> Result<Self> {
+        let mut inode_order = Self {
+            order: Vec::with_capacity(tree.len()),
+            links: vec![0; tree.len()],
+            parents: vec![Tree::ROOT; tree.len()],
+        };
+        tree.walk(|path, id| inode_order.note(tree, id).map_err(|error| error.at(path_buf(path))))?;
+        inode_order.note_parents(tree);
+        Ok(inode_order)
+    }
+
+    /// Names of `id`; for directories two and one more for each directory in it.
+    pub(crate) fn links(&self, id: NodeId) -> u32 {
+        self.links.get(id.index()).copied().unwrap_or(0)
+    }
+
+    /// The directory that the directory `id` lies in.
+    pub(crate) fn parent(&self, id: NodeId) -> NodeId {
+        self.parents.get(id.index()).copied().unwrap_or(Tree::ROOT)
+    }
+
+    fn note(&mut self, tree: &Tree, id: NodeId) -> Result<()> {
+        let node = tree.node(id);
+        let Some(links) = self.links.get_mut(id.index()) else { return Ok(()) };
+        let is_directory = node.entries().is_some();
+        if is_directory && *links > 0 {
+            return Err(unsupported("a directory with two names"));
+        }
+        if *links == 0 {
+            self.order.push(id);
+        }
+        *links = links.checked_add(1).ok_or_else(|| unsupported("an inode with 2^32 names"))?;
+        match &node.kind {
+            NodeKind::Symlink(target) if target.is_empty() => {
+                Err(unsupported("a symlink without a target"))
+            }
+            NodeKind::Symlink(target) if target.len() > TARGET_MAX_BYTES => {
+                Err(unsupported("a symlink with a target of more than 4,095 bytes"))
+            }
+            NodeKind::Symlink(target) if target.contains(&0) => {
+                Err(unsupported("a symlink with a NUL in its target"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn note_parents(&mut self, tree: &Tree) {
+        for &id in &self.order {
+            let Some(entries) = tree.node(id).entries() else { continue };
+            let mut directories = 0u32;
+            for child in entries.values().filter(|child| tree.node(**child).entries().is_some()) {
+                directories = directories.saturating_add(1);
+                if let Some(parent) = self.parents.get_mut(child.index()) {
+                    *parent = id;
+                }
+            }
+            if let Some(links) = self.links.get_mut(id.index()) {
+                *links = directories.saturating_add(2);
+            }
+        }
+    }
+}
+
+/// The longest target that Linux follows: a path of 4,096 bytes with its NUL.
+const TARGET_MAX_BYTES: usize = 4095;
+
+/// A name of `id` in `tree`, for messages; empty for the root.
+pub(crate) fn path_of(tree: &Tree, id: NodeId) -> PathBuf {
+    let found: Result<(), PathBuf> =
+        tree.walk(|path, node| if node == id { Err(path_buf(path)) } else { Ok(()) });
+    found.err().unwrap_or_default()
+}
+
+fn path_buf(path: &[u8]) -> PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+    PathBuf::from(std::ffi::OsStr::from_bytes(if path.is_empty() { b"/" } else { path }))
+}
+
+fn unsupported(what: &str) -> Error {
+    Error::new(ErrorKind::Unsupported(what.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_source::{metadata, node};
+    use crate::tree::Node;
+
+    #[test]
+    fn an_inode_comes_once_and_counts_its_names() {
+        let mut tree = Tree::new(metadata());
+        let file = tree.add(node(NodeKind::Fifo)).unwrap();
+        let directory = tree.add(Node::directory(metadata())).unwrap();
+        let nameless = tree.add(node(NodeKind::Socket)).unwrap();
+        tree.link(Tree::ROOT, b"z", file).unwrap();
+        tree.link(Tree::ROOT, b"a", directory).unwrap();
+        tree.link(directory, b"link", file).unwrap();
+        let inode_order = InodeOrder::new(&tree).unwrap();
+        assert_eq!(inode_order.order, [Tree::ROOT, directory, file]);
+        assert_eq!(inode_order.links(Tree::ROOT), 3);
+        assert_eq!((inode_order.links(directory), inode_order.links(file)), (2, 2));
+        assert_eq!(inode_order.links(nameless), 0);
+        assert_eq!(inode_order.parent(directory), Tree::ROOT);
+    }
+
+    #[test]
+    fn a_directory_in_itself_is_refused_with_its_path() {
+        let mut tree = Tree::new(metadata());
+        let outer = tree.add(Node::directory(metadata())).unwrap();
+        tree.link(Tree::ROOT, b"outer", outer).unwrap();
+        tree.link(outer, b"again", outer).unwrap();
+        let error = InodeOrder::new(&tree).unwrap_err();
+        assert_eq!(error.to_string(), "outer/again: a directory with two names");
+    }
+
+    #[test]
+    fn a_symlink_that_leads_nowhere_is_refused() {
+        let targets: [&[u8]; 3] = [b"", &[b'x'; 4096], b"a\0b"];
+        for target in targets {
+            let mut tree = Tree::new(metadata());
+            let link = tree.add(node(NodeKind::Symlink(target.into()))).unwrap();
+            tree.link(Tree::ROOT, b"link", link).unwrap();
+            InodeOrder::new(&tree).unwrap_err();
+        }
+    }
+}

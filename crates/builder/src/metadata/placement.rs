@@ -1,0 +1,254 @@
+//! Where every inode lies, once its inode_extent is known: in the area behind the data, or in the metabox.
+
+use ferrofs_ondisk::Nid;
+
+use crate::Result;
+use crate::data_map::InternalFile;
+use crate::image_file::ImageWriter;
+use crate::metadata::allocator::{InodeAllocator, InodeExtent, SLOT_BYTES};
+use crate::metadata::check_cancelled;
+use crate::metadata::inode::{Features, InodeRecords};
+use crate::report::BuildObserver;
+use crate::tree::{NodeId, Tree};
+
+/// Where everything lies but the special files, which come last.
+#[derive(Debug)]
+pub(super) struct InodePlacement {
+    /// By the index of the node.
+    places: Vec<InodeAddress>,
+    has_metabox: bool,
+    /// What lies in the area, and the root, each with its first byte in the image; in that order.
+    pub(super) area: Vec<(u64, AreaItem)>,
+    /// The first block behind the area.
+    pub(super) area_end_block: u64,
+    /// Byte of the image.
+    pub(super) shared_at: u64,
+    /// Numbers of the inodes in the metabox, each with its first byte in it; in that order.
+    pub(super) metabox: Vec<(u64, usize)>,
+    pub(super) metabox_bytes: u64,
+    pub(super) features: Features,
+}
+
+/// Where an inode lies.
+#[derive(Clone, Copy, Debug, Default)]
+struct InodeAddress {
+    /// Its first byte, in the image or in the metabox.
+    start: u64,
+    /// Its first block of those behind the area, counted from the first of them.
+    block: u64,
+}
+
+/// What is written into the area.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum AreaItem {
+    /// The inode with this number in the order.
+    Inode(usize),
+    SharedXattrs,
+}
+
+impl InodeRecords<'_, '_> {
+    /// Finds a place for every inode but the root, which has one. The area is laid out by `layout`.
+    ///
+    /// # Errors
+    /// What an inode cannot say, or no block can hold, with its path.
+    pub(super) fn place(
+        &self,
+        mut layout: InodeAllocator,
+        observer: &dyn BuildObserver,
+    ) -> Result<InodePlacement> {
+        let prepared = self.prepared;
+        let has_metabox = prepared.options.metabox_pcluster_bytes.is_some();
+        let mut metabox = has_metabox.then(|| InodeAllocator::new(self.block_size(), 0));
+        let mut placement = InodePlacement {
+            places: vec![InodeAddress::default(); prepared.tree.len()],
+            has_metabox,
+            area: Vec::new(),
+            area_end_block: 0,
+            shared_at: 0,
+            metabox: Vec::new(),
+            metabox_bytes: 0,
+            features: Features::default(),
+        };
+        let shared = InodeExtent { core_bytes: prepared.xattrs.shared.len() as u64, tail: 0 };
+        if shared.core_bytes > 0 {
+            placement.shared_at = layout.place(shared);
+            placement.area.push((placement.shared_at, AreaItem::SharedXattrs));
+        }
+        let mut blocks = 0;
+        for (number, id) in prepared.inode_order.order.iter().enumerate() {
+            check_cancelled(number, observer)?;
+            let record = self.record(number, 0)?;
+            placement.features.add(&record);
+            let start = match &mut metabox {
+                _ if number == 0 => prepared.root_at,
+                Some(metabox) => metabox.place(self.inode_extent(&record)?),
+                None => layout.place(self.inode_extent(&record)?),
+            };
+            match has_metabox && number > 0 {
+                true => placement.metabox.push((start, number)),
+                false => placement.area.push((start, AreaItem::Inode(number))),
+            }
+            if let Some(place) = placement.places.get_mut(id.index()) {
+                *place = InodeAddress { start, block: blocks };
+            }
+            blocks += self.own_blocks(&record);
+        }
+        placement.area.sort_unstable_by_key(|(start, _)| *start);
+        placement.metabox.sort_unstable_by_key(|(start, _)| *start);
+        placement.area_end_block = self.block_size().count(layout.end());
+        placement.metabox_bytes = metabox.map_or(0, |layout| layout.end());
+        Ok(placement)
+    }
+}
+
+impl InodePlacement {
+    /// The nid of an inode.
+    pub(super) fn nid(&self, id: NodeId) -> Nid {
+        let slot = self.places.get(id.index()).map_or(0, |place| place.start) / SLOT_BYTES;
+        match self.has_metabox && id != Tree::ROOT {
+            true => Nid::in_metabox(slot),
+            false => Nid::new(slot),
+        }
+    }
+
+    /// The first block of an inode's own blocks.
+    pub(super) fn block(&self, id: NodeId) -> u64 {
+        let block = self.places.get(id.index()).map_or(0, |place| place.block);
+        self.area_end_block.saturating_add(block)
+    }
+}
+
+impl InodeRecords<'_, '_> {
+    /// Writes the inodes of those of `files` that there are, where `layout` has room. Returns the head, and
+    /// the nid of each.
+    ///
+    /// # Errors
+    /// What an inode cannot say, and the host's.
+    pub(super) fn write_special(
+        &self,
+        files: [Option<&InternalFile>; 2],
+        (mut layout, features): (InodeAllocator, &mut Features),
+        mut area: MetadataArea<'_>,
+    ) -> Result<(Vec<u8>, [Option<Nid>; 2])> {
+        let mut inodes = Vec::new();
+        let mut nids = [None; 2];
+        for ((number, file), nid) in files.into_iter().enumerate().zip(&mut nids) {
+            let Some(file) = file else { continue };
+            let record = self.special(number, file)?;
+            features.add(&record);
+            let start = layout.place(self.inode_extent(&record)?);
+            inodes.push((start, record.render(self.prepared.times.base, &[], &[])?));
+            *nid = Some(Nid::new(start / SLOT_BYTES));
+        }
+        inodes.sort_unstable_by_key(|(start, _)| *start);
+        for (start, bytes) in inodes {
+            area.put(start, &bytes)?;
+        }
+        Ok((area.finish_block()?, nids))
+    }
+}
+
+/// Takes inodes in the order of their places.
+#[derive(Debug)]
+pub(crate) struct MetadataArea<'i> {
+    image: &'i mut ImageWriter,
+    head: Vec<u8>,
+}
+
+impl<'i> MetadataArea<'i> {
+    /// A area at the end of `image`, whose `head` is kept for the end of the build.
+    pub(crate) fn new(image: &'i mut ImageWriter, head: Vec<u8>) -> Self {
+        Self { image, head }
+    }
+
+    /// Writes `bytes` at byte `start` of the image: in the head, or behind all that came before.
+    ///
+    /// # Errors
+    /// As the host answers.
+    ///
+    /// # Panics
+    /// If two inodes overlap, which only a wrong layout makes.
+    pub(crate) fn put(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
+        let in_head = usize::try_from(start).ok().filter(|start| *start < self.head.len());
+        if let Some(start) = in_head {
+            let place = self.head.get_mut(start..start.saturating_add(bytes.len()));
+            place.expect("an inode of the head ends in it").copy_from_slice(bytes);
+            return Ok(());
+        }
+        self.fill_to(start)?;
+        self.image.write(bytes)
+    }
+
+    /// Ends the area at byte `end` of the image. Returns the head.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub(crate) fn end(mut self, end: u64) -> Result<Vec<u8>> {
+        self.fill_to(end)?;
+        Ok(self.head)
+    }
+
+    /// Ends the area with its last block. Returns the head.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub(crate) fn finish_block(self) -> Result<Vec<u8>> {
+        self.image.fill_block()?;
+        Ok(self.head)
+    }
+
+    fn fill_to(&mut self, start: u64) -> Result<()> {
+        let at = self.image.bytes();
+        assert!(at <= start, "what ends at byte {at} overlaps what starts at byte {start}");
+        self.image.write_zeros(start - at)
+    }
+}
+
+/// Makes the bytes of the metabox from the first to the last.
+pub(super) struct MetaboxGenerator<'a, 't> {
+    records: InodeRecords<'a, 't>,
+    placement: &'a InodePlacement,
+    observer: &'a dyn BuildObserver,
+    /// How many inodes were made.
+    inodes: usize,
+    /// How many bytes were handed out.
+    handed_out: u64,
+    /// What was made and not handed out.
+    made: Vec<u8>,
+}
+
+impl<'a, 't> MetaboxGenerator<'a, 't> {
+    /// The inodes of `placement` as `records` say them.
+    pub(super) fn new(
+        records: InodeRecords<'a, 't>,
+        placement: &'a InodePlacement,
+        observer: &'a dyn BuildObserver,
+    ) -> Self {
+        Self { records, placement, observer, inodes: 0, handed_out: 0, made: Vec::new() }
+    }
+
+    /// The next `count` bytes.
+    ///
+    /// # Errors
+    /// What an inode cannot say, with its path.
+    ///
+    /// # Panics
+    /// If two inodes overlap, which only a wrong layout makes.
+    pub(super) fn next(&mut self, count: usize) -> Result<Vec<u8>> {
+        while self.made.len() < count {
+            let Some(&(start, number)) = self.placement.metabox.get(self.inodes) else {
+                self.made.resize(count, 0);
+                break;
+            };
+            check_cancelled(self.inodes, self.observer)?;
+            self.inodes += 1;
+            let start = usize::try_from(start - self.handed_out).unwrap_or(usize::MAX);
+            assert!(self.made.len() <= start, "inode {number} starts in the one before it");
+            self.made.resize(start, 0);
+            self.made.extend(self.records.render(number, self.placement)?);
+        }
+        let rest = self.made.split_off(count);
+        self.handed_out += count as u64;
+        Ok(std::mem::replace(&mut self.made, rest))
+    }
+}

@@ -1,0 +1,413 @@
+//! Cuts files into tasks and bundles tasks into items of work. The cuts lie at fixed offsets of the
+//! files, so that what comes out never depends on who works on what; it reads nothing but where holes
+//! are.
+
+use std::collections::VecDeque;
+
+use crate::dedupe::DedupePiece;
+use crate::tree::{Content, memory_content};
+use crate::{Error, ErrorKind, FragmentSharing, Result};
+
+/// A file is cut at multiples of this: long enough that what the cut costs (half a block, and the
+/// history of the encoder) is nothing, short enough for many workers and a bounded memory.
+pub(crate) const SEGMENT_BYTES: u64 = 8 << 20;
+/// Small tasks are bundled up to so many bytes, so that handing over costs nothing beside the work.
+const ITEM_BYTES: u64 = 1 << 20;
+/// A bundle of tiny files has an end, too.
+const ITEM_TASKS: usize = 256;
+
+/// What deduplication found.
+pub(crate) trait FilePieces {
+    /// The pieces of a file, by its place in the data order.
+    fn pieces(&self, file: usize) -> &[DedupePiece];
+}
+
+/// What hands out items of work, in the order in which they are to be committed.
+pub(crate) trait TaskSource {
+    /// Puts the next item of work into `tasks`, which is empty. Returns the bytes of it that are to be
+    /// read; `None` when there is no further one.
+    ///
+    /// # Errors
+    /// Whatever the making of tasks meets.
+    fn next_item(&mut self, tasks: &mut Vec<RangeTask>) -> Result<Option<u64>>;
+}
+
+/// How files are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StorageMode {
+    /// Compressed, or flat where that gains nothing.
+    Compressed,
+    /// As they are; files of nothing but holes have no data at all if the flag says so.
+    Flat {
+        /// Whether the format has such files (48BIT).
+        holes: bool,
+    },
+    /// In chunks of so many bytes: a power of two.
+    Chunks(usize),
+    /// As a whole in the packed inode.
+    Packed,
+}
+
+/// How one file is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileCompression {
+    /// As the options say, and where it is compressed, by the profile with this number.
+    Profile(usize),
+    /// It is not compressed.
+    Uncompressed,
+}
+
+impl Default for FileCompression {
+    fn default() -> Self {
+        Self::Profile(0)
+    }
+}
+
+/// FileSet that are to be stored, in data order, and what is known of them.
+#[derive(Clone, Copy)]
+pub(crate) struct FileSet<'f> {
+    /// Their contents.
+    pub(crate) contents: &'f [Content],
+    /// By file; none stands for the default for all.
+    pub(crate) compressions: &'f [FileCompression],
+    /// What deduplication found.
+    pub(crate) pieces: Option<&'f dyn FilePieces>,
+}
+
+/// A range of one file and what is to be done with it.
+#[derive(Clone, Debug)]
+pub(crate) struct RangeTask {
+    /// The file's place in the data order.
+    pub(crate) file: usize,
+    /// Its content.
+    pub(crate) content: Content,
+    /// Where the range starts.
+    pub(crate) start: u64,
+    /// How long it is.
+    pub(crate) bytes: u64,
+    /// The number of the profile by which it is encoded.
+    pub(crate) profile: usize,
+    /// What is to be done.
+    pub(crate) kind: TaskKind,
+}
+
+/// What is to be done with a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TaskKind {
+    /// Read and encode it.
+    Encode(EncodeConstraints),
+    /// Read it: whole blocks go to the image as they are.
+    StoreFlat,
+    /// Nothing: it is a hole, of a chunk-based file or of everything.
+    Skip,
+    /// Read it, find zeros, hash the rest chunk by chunk.
+    Chunk(usize),
+    /// Read and hash it, all of the file.
+    Hash,
+    /// Nothing: all of the file goes to the packed inode, and no other file has this size.
+    Pack,
+    /// Nothing: an earlier place has it.
+    Copy {
+        /// The file that has it.
+        of: usize,
+        /// Where in it.
+        offset: u64,
+    },
+}
+
+/// What the encoding of a range may end in: for one that is not cut yet, in nothing of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct EncodeConstraints {
+    /// Inline behind the inode, or in the packed inode.
+    pub(crate) may_end_apart: bool,
+    /// Flat, where nothing is gained.
+    pub(crate) may_be_flat: bool,
+}
+
+impl RangeTask {
+    /// Where the range ends.
+    pub(crate) fn end(&self) -> u64 {
+        self.start.saturating_add(self.bytes)
+    }
+
+    /// Whether it is the last of its file.
+    pub(crate) fn ends_file(&self) -> bool {
+        self.end() == self.content.bytes()
+    }
+
+    /// How many of its bytes lie before the next cut.
+    fn first_segment(&self) -> u64 {
+        self.bytes.min(SEGMENT_BYTES - self.start % SEGMENT_BYTES)
+    }
+
+    /// Whether somebody must read for it.
+    pub(crate) fn is_read(&self) -> bool {
+        !matches!(self.kind, TaskKind::Skip | TaskKind::Pack | TaskKind::Copy { .. })
+    }
+}
+
+/// How files are stored that are to be compressed, and those that are not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StorageModes {
+    pub(crate) usual: StorageMode,
+    pub(crate) uncompressed: StorageMode,
+}
+
+/// Cuts files, one after another.
+pub(crate) struct TaskSplitter<'f> {
+    files: FileSet<'f>,
+    modes: StorageModes,
+    /// By file: the end of what others copy from it into their middle.
+    copied_until: Vec<u64>,
+    /// Sizes of files that come more than once.
+    duplicate_sizes: Vec<u64>,
+    next: usize,
+    ready: VecDeque<RangeTask>,
+}
+
+impl<'f> TaskSplitter<'f> {
+    /// Will cut these files in order.
+    pub(crate) fn new(
+        files: FileSet<'f>,
+        modes: StorageModes,
+        sharing: FragmentSharing,
+    ) -> Result<Self> {
+        let copied_until = match files.pieces {
+            Some(pieces) => copied_until(files.contents, pieces)?,
+            None => Vec::new(),
+        };
+        let compares = modes.usual == StorageMode::Packed && sharing != FragmentSharing::Off;
+        let duplicate_sizes = if compares { duplicate_sizes(files.contents) } else { Vec::new() };
+        let ready = VecDeque::new();
+        Ok(Self { files, modes, copied_until, duplicate_sizes, next: 0, ready })
+    }
+
+    fn split_next_file(&mut self) -> Result<()> {
+        let file = self.next;
+        self.next += 1;
+        let Some(content) = self.files.contents.get(file) else { return Ok(()) };
+        let bytes = content.bytes();
+        let (mode, profile) = match self.files.compressions.get(file).copied().unwrap_or_default() {
+            FileCompression::Profile(profile) => (self.modes.usual, profile),
+            FileCompression::Uncompressed => (self.modes.uncompressed, 0),
+        };
+        let mut add = |start, bytes, kind| {
+            let content = content.clone();
+            self.ready.push_back(RangeTask { file, content, start, bytes, profile, kind });
+        };
+        match mode {
+            _ if bytes == 0 => add(0, 0, TaskKind::StoreFlat),
+            StorageMode::Packed if self.duplicate_sizes.binary_search(&bytes).is_ok() => {
+                add(0, bytes, TaskKind::Hash);
+            }
+            StorageMode::Packed => add(0, bytes, TaskKind::Pack),
+            StorageMode::Flat { holes: true } if content.source().data_ranges()?.is_empty() => {
+                add(0, bytes, TaskKind::Skip);
+            }
+            StorageMode::Flat { .. } => add(0, bytes, TaskKind::StoreFlat),
+            StorageMode::Chunks(chunk) => self.split_chunks(file, content, chunk)?,
+            StorageMode::Compressed => self.split_pieces(file, content, profile),
+        }
+        Ok(())
+    }
+
+    /// The first segment of the first range, and what its encoding may end in. A range is cut only now: a
+    /// source may say that it has 2^63 bytes, and hold none.
+    fn split_range(&mut self) -> Option<RangeTask> {
+        let range = self.ready.front_mut()?;
+        let is_cut =
+            matches!(range.kind, TaskKind::Encode(_) | TaskKind::StoreFlat | TaskKind::Chunk(_));
+        let first = range.first_segment();
+        let mut task = if is_cut && first < range.bytes {
+            let task = RangeTask { bytes: first, ..range.clone() };
+            range.start += first;
+            range.bytes -= first;
+            task
+        } else {
+            self.ready.pop_front()?
+        };
+        if let TaskKind::Encode(constraints) = &mut task.kind {
+            let copied_until = self.copied_until.get(task.file).copied().unwrap_or(0);
+            constraints.may_end_apart = copied_until <= task.start;
+            let is_whole = task.start == 0 && task.bytes == task.content.bytes();
+            constraints.may_be_flat = is_whole && copied_until == 0;
+        }
+        Some(task)
+    }
+
+    fn split_pieces(&mut self, file: usize, content: &Content, profile: usize) {
+        let whole = [DedupePiece::Own { bytes: content.bytes() }];
+        let pieces = self.files.pieces.map_or(&whole[..], |pieces| pieces.pieces(file));
+        let mut start = 0;
+        for &piece in pieces {
+            let (bytes, kind) = match piece {
+                DedupePiece::Own { bytes } => {
+                    (bytes, TaskKind::Encode(EncodeConstraints::default()))
+                }
+                DedupePiece::Copy { of, offset, bytes } => (bytes, TaskKind::Copy { of, offset }),
+            };
+            let content = content.clone();
+            self.ready.push_back(RangeTask { file, content, start, bytes, profile, kind });
+            start += bytes;
+        }
+    }
+
+    /// Holes are skipped in whole chunks; a small file is not worth asking where it has any.
+    fn split_chunks(&mut self, file: usize, content: &Content, chunk: usize) -> Result<()> {
+        let bytes = content.bytes();
+        let everything = std::iter::once(0..bytes).collect();
+        let ranges = if bytes > ITEM_BYTES { content.source().data_ranges()? } else { everything };
+        let ready = &mut self.ready;
+        let mut add = |start: u64, end: u64, kind| {
+            if end > start {
+                let bytes = end - start;
+                let content = content.clone();
+                ready.push_back(RangeTask { file, content, start, bytes, profile: 0, kind });
+            }
+        };
+        let (of_chunk, chunk) = (TaskKind::Chunk(chunk), chunk as u64);
+        let mut at = 0;
+        for range in ranges {
+            let start = (range.start & !(chunk - 1)).clamp(at, bytes);
+            let end =
+                range.end.checked_next_multiple_of(chunk).unwrap_or(bytes).clamp(start, bytes);
+            add(at, start, TaskKind::Skip);
+            add(start, end, of_chunk);
+            at = end;
+        }
+        add(at, bytes, TaskKind::Skip);
+        Ok(())
+    }
+}
+
+impl TaskSource for TaskSplitter<'_> {
+    fn next_item(&mut self, tasks: &mut Vec<RangeTask>) -> Result<Option<u64>> {
+        let mut bytes = 0_u64;
+        while tasks.len() < ITEM_TASKS {
+            while self.ready.is_empty() && self.next < self.files.contents.len() {
+                self.split_next_file()?;
+            }
+            let Some(range) = self.ready.front() else { break };
+            let more = match range.kind {
+                TaskKind::Hash => range.bytes.min(SEGMENT_BYTES),
+                _ if range.is_read() => range.first_segment(),
+                _ => 0,
+            };
+            if bytes > 0 && bytes + more > ITEM_BYTES {
+                break;
+            }
+            bytes += more;
+            tasks.extend(self.split_range());
+        }
+        Ok(if tasks.is_empty() { None } else { Some(bytes) })
+    }
+}
+
+/// By file: the end of what is copied from it to a place where the end of a file cannot be. Checks, too,
+/// that the pieces of each file cover it.
+fn copied_until(files: &[Content], pieces: &dyn FilePieces) -> Result<Vec<u64>> {
+    let mut until = vec![0_u64; files.len()];
+    for (file, content) in files.iter().enumerate() {
+        let mut at = 0_u64;
+        for &piece in pieces.pieces(file) {
+            let (DedupePiece::Own { bytes } | DedupePiece::Copy { bytes, .. }) = piece;
+            let end = at.checked_add(bytes).filter(|end| bytes > 0 && *end <= content.bytes());
+            at = end.ok_or_else(|| uncovered(content))?;
+            let DedupePiece::Copy { of, offset, bytes } = piece else { continue };
+            if of > file || at == content.bytes() {
+                continue;
+            }
+            if let Some(until) = until.get_mut(of) {
+                *until = (*until).max(offset.saturating_add(bytes));
+            }
+        }
+        if at != content.bytes() {
+            return Err(uncovered(content));
+        }
+    }
+    Ok(until)
+}
+
+fn uncovered(content: &Content) -> Error {
+    let kind = ErrorKind::Internal("the pieces of a file do not add up to it");
+    Error::new(kind).at(content.source().name())
+}
+
+fn duplicate_sizes(files: &[Content]) -> Vec<u64> {
+    let mut sizes: Vec<u64> = files.iter().map(Content::bytes).collect();
+    sizes.sort_unstable();
+    let duplicates = sizes.windows(2).filter_map(|pair| match pair {
+        [one, other] if one == other => Some(*one),
+        _ => None,
+    });
+    let mut duplicates: Vec<u64> = duplicates.collect();
+    duplicates.dedup();
+    duplicates
+}
+
+/// Makes the next bytes of a file, as many as it is asked for.
+pub(crate) type ByteGenerator<'m> = &'m mut dyn FnMut(usize) -> Result<Vec<u8>>;
+
+/// Hands out the segments of one file, each of which is made then.
+pub(super) struct GeneratedFile<'m> {
+    name: &'static str,
+    bytes: u64,
+    at: u64,
+    make: ByteGenerator<'m>,
+    is_compressed: bool,
+}
+
+impl<'m> GeneratedFile<'m> {
+    /// A file of `bytes` bytes that `make` makes, and that messages call `name`.
+    pub(super) fn new(
+        name: &'static str,
+        bytes: u64,
+        make: ByteGenerator<'m>,
+        is_compressed: bool,
+    ) -> Self {
+        Self { name, bytes, at: 0, make, is_compressed }
+    }
+}
+
+impl TaskSource for GeneratedFile<'_> {
+    fn next_item(&mut self, tasks: &mut Vec<RangeTask>) -> Result<Option<u64>> {
+        let (start, bytes) = (self.at, SEGMENT_BYTES.min(self.bytes - self.at));
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let part = (self.make)(usize::try_from(bytes).unwrap_or(usize::MAX))?;
+        let may_be_flat = bytes == self.bytes;
+        let kind = match self.is_compressed {
+            true => TaskKind::Encode(EncodeConstraints { may_end_apart: true, may_be_flat }),
+            false => TaskKind::StoreFlat,
+        };
+        let content = memory_content(self.name, start, part, self.bytes);
+        tasks.push(RangeTask { file: 0, content, start, bytes, profile: 0, kind });
+        self.at += bytes;
+        Ok(Some(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_source::shrunk_content;
+
+    #[test]
+    fn a_source_that_claims_everything_is_cut_no_faster_than_it_is_worked_on() {
+        let bytes = u64::MAX >> 1;
+        let huge = [shrunk_content("huge", &[], bytes)];
+        let files = FileSet { contents: &huge, compressions: &[], pieces: None };
+        for usual in [StorageMode::Compressed, StorageMode::Flat { holes: false }] {
+            let modes = StorageModes { usual, uncompressed: usual };
+            let mut splitter = TaskSplitter::new(files, modes, FragmentSharing::Off).unwrap();
+            for number in 0..3 {
+                let mut tasks = Vec::new();
+                assert_eq!(splitter.next_item(&mut tasks).unwrap(), Some(SEGMENT_BYTES));
+                let [task] = &tasks[..] else { panic!("{tasks:?}") };
+                assert_eq!((task.start, task.bytes), (number * SEGMENT_BYTES, SEGMENT_BYTES));
+            }
+            assert_eq!(splitter.ready.len(), 1);
+        }
+    }
+}
