@@ -16,9 +16,6 @@ mod arguments;
 #[path = "../../crates/cli/src/applets/dump.rs"]
 #[allow(dead_code, reason = "only their description matters here")]
 mod dump;
-#[path = "../../crates/cli/src/applets/erofsfuse.rs"]
-#[allow(dead_code, reason = "only their description matters here")]
-mod erofsfuse;
 #[path = "../../crates/cli/src/applets/fsck.rs"]
 #[allow(dead_code, reason = "only their description matters here")]
 mod fsck;
@@ -27,9 +24,9 @@ mod help;
 #[path = "../../crates/cli/src/applets/mkfs.rs"]
 #[allow(dead_code, reason = "only their description matters here")]
 mod mkfs;
-#[path = "../../crates/cli/src/applets/mount_fuse.rs"]
+#[path = "../../crates/cli/src/applets/mount.rs"]
 #[allow(dead_code, reason = "only their description matters here")]
-mod mount_fuse;
+mod mount;
 
 mod api;
 mod pages;

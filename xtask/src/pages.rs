@@ -11,10 +11,9 @@ use clap_complete::aot::{Shell, generate_to};
 
 use crate::arguments::Arguments;
 use crate::dump::DumpArguments;
-use crate::erofsfuse::ErofsfuseArguments;
 use crate::fsck::FsckArguments;
 use crate::mkfs::MkfsArguments;
-use crate::mount_fuse::MountFuseArguments;
+use crate::mount::{ErofsfuseArguments, MountFuseArguments};
 
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];
 

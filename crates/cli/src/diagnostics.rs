@@ -1,9 +1,9 @@
 //! Diagnostics as programs get them: a list in the summary of a verb, of bounded length.
 
-use ferrofs_image::Nid;
+use ferrofs_image::{ErrorKind, Nid};
 use serde::Serialize;
 
-use crate::escape::JsonBytes;
+use crate::output::JsonBytes;
 
 /// Diagnostics listed in a summary; further ones are only counted. They are printed all the same.
 const LISTED_MAX: usize = 10_000;
@@ -48,5 +48,35 @@ impl DiagnosticList {
         } else {
             self.problems_not_listed += 1;
         }
+    }
+}
+
+/// The way out of an error of the image, beginning with a semicolon; empty if there is none.
+pub(crate) fn for_image_error(error: &ferrofs_image::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::Checksum { .. } => "; --no-checksum reads it nevertheless",
+        ErrorKind::DeviceCount { .. } => {
+            "; name each device with --device=FILE, in the order of the device table"
+        }
+        ErrorKind::Format(ferrofs_ondisk::ErrorKind::BadMagic(_)) => {
+            "; this is no EROFS image, or it begins further on: see --offset"
+        }
+        ErrorKind::Format(ferrofs_ondisk::ErrorKind::UnknownIncompat(_)) => {
+            "; a newer ferrofs may know them"
+        }
+        _ => "",
+    }
+}
+
+/// The way out of an error of an extraction; empty if there is none.
+pub(crate) fn for_extract_error(error: &ferrofs_extract::Error) -> &'static str {
+    match error.kind() {
+        ferrofs_extract::ErrorKind::Image(error) => for_image_error(error),
+        ferrofs_extract::ErrorKind::NotEmpty => {
+            "; give another directory, or replace what is in it with --overwrite"
+        }
+        ferrofs_extract::ErrorKind::DirectoryInTheWay => "; remove it, or use another DEST",
+        ferrofs_extract::ErrorKind::NothingMatches => "; `ferrofs ls -R IMAGE` shows what there is",
+        _ => "",
     }
 }

@@ -4,21 +4,21 @@
 mod amount;
 mod applets;
 mod arguments;
+mod build;
+mod demo;
 mod diagnostics;
-mod escape;
+mod dump;
 mod exit_status;
 mod help;
-mod inode_text;
+mod metadata_text;
+mod mount;
 mod output;
 mod progress;
+mod read_stats;
 mod resources;
+mod signals;
 mod source;
 mod stats;
-mod stderr;
-mod stored_size;
-mod suggestion;
-mod tar_output;
-mod timestamp;
 mod verbs;
 
 use std::process::ExitCode;
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         // Whoever read our output has seen enough of it.
         Err(error) if output::is_broken_pipe(&error) => CommandStatus::Success.into(),
         Err(error) => {
-            stderr::print_message(format_args!("{error:#}"));
+            output::print_message(format_args!("{error:#}"));
             CommandStatus::Failure.into()
         }
     }

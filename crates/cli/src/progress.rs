@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::amount::{counted, human_bytes};
 use crate::arguments::ProgressStyle;
-use crate::stderr;
+use crate::output;
 
 /// What an entry counts, in bytes: creating one takes about as long as writing these.
 const ENTRY_BYTES: u64 = 8192;
@@ -108,8 +108,8 @@ impl ProgressDisplay {
     /// Says what is wrong at a path without disturbing a bar.
     pub(crate) fn print_path_message(&self, path: &[u8], text: impl Display) {
         match &self.form {
-            ProgressSink::Bar(bar) => bar.suspend(|| stderr::print_path_message(path, text)),
-            _ => stderr::print_path_message(path, text),
+            ProgressSink::Bar(bar) => bar.suspend(|| output::print_path_message(path, text)),
+            _ => output::print_path_message(path, text),
         }
     }
 
@@ -131,7 +131,7 @@ impl ProgressDisplay {
                 bar.set_message(amount);
                 bar.set_position(done.units().min(self.total.units()));
             }
-            ProgressSink::Text => stderr::line(format_args!(
+            ProgressSink::Text => output::print_line(format_args!(
                 "{} {}%, {amount}{}",
                 self.verb,
                 self.percent(done),
@@ -153,7 +153,7 @@ impl ProgressDisplay {
             eta_s: self.eta(done),
         };
         // A structure of numbers and plain strings always has a JSON form.
-        stderr::line(serde_json::to_string(&line).unwrap_or_default());
+        output::print_line(serde_json::to_string(&line).unwrap_or_default());
     }
 
     fn percent(&self, done: WorkAmount) -> u64 {

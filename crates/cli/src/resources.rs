@@ -10,7 +10,7 @@ use ferrofs_workers::workqueue::WorkQueueStats as Queue;
 
 use crate::amount::human_bytes;
 use crate::arguments::{MachineArguments, ReserveArguments, WorkArguments};
-use crate::stats::StatsReport;
+use crate::read_stats::StatsReport;
 
 /// What the process takes beside its budget, in bytes: code, stacks, what the walk remembers, and what
 /// the system counts in larger steps than we do.

@@ -8,10 +8,9 @@ use ferrofs_ondisk::DeviceSlot;
 
 use crate::amount::counted;
 use crate::arguments::ReadArguments;
-use crate::escape::escape;
+use crate::diagnostics;
+use crate::output::{self, escape};
 use crate::resources::Resources;
-use crate::stderr;
-use crate::suggestion;
 
 /// Opens an image for a look at it.
 pub(crate) fn open(path: &Path, read: &ReadArguments) -> anyhow::Result<Image> {
@@ -53,11 +52,11 @@ fn open_with(path: &Path, read: &ReadArguments, options: OpenOptions) -> anyhow:
     let options = options.offset(read.offset).ignore_checksum(read.no_checksum);
     let options = read.devices.iter().fold(options, OpenOptions::device);
     let image = options.open(path).map_err(|error| {
-        let suggestion = suggestion::for_image_error(&error);
+        let suggestion = diagnostics::for_image_error(&error);
         anyhow!("{}: {error}{suggestion}", escape(path.as_os_str().as_encoded_bytes()))
     })?;
     if read.devices.is_empty() && lacks_devices(&image) && !read.quiet {
-        stderr::print_message(format_args!(
+        output::print_message(format_args!(
             "{} in the device table, but none was given with --device=FILE",
             counted(image.device_slots().len() as u64, "device is", "devices are")
         ));

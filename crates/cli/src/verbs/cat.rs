@@ -1,39 +1,18 @@
 //! `ferrofs cat`: writes files to standard output.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use ferrofs_image::{FileType, Image};
 
 use crate::arguments::CatArguments;
 use crate::exit_status::CommandStatus;
-use crate::output::Output;
+use crate::output::{self, CopyError, Output};
 use crate::resources::Resources;
-use crate::source;
-use crate::stats;
-use crate::stderr;
+use crate::{read_stats, source};
 
 /// Read and written at a time.
 const BUFFER_BYTES: usize = 256 << 10;
-
-/// Why a file was not written.
-#[derive(Debug)]
-pub(super) enum ReadError {
-    Image(ferrofs_image::Error),
-    Output(io::Error),
-}
-
-impl From<ferrofs_image::Error> for ReadError {
-    fn from(error: ferrofs_image::Error) -> Self {
-        Self::Image(error)
-    }
-}
-
-impl From<io::Error> for ReadError {
-    fn from(error: io::Error) -> Self {
-        Self::Output(error)
-    }
-}
 
 /// Writes each file; one that is missing or bad does not keep the others back.
 pub(crate) fn run(arguments: &CatArguments) -> anyhow::Result<CommandStatus> {
@@ -46,18 +25,18 @@ pub(crate) fn run(arguments: &CatArguments) -> anyhow::Result<CommandStatus> {
         match write(&image, path.as_bytes(), (&mut buffer, &resources), &mut output) {
             Ok(None) => {}
             Ok(Some(refusal)) => {
-                stderr::print_path_message(path.as_bytes(), refusal);
+                output::print_path_message(path.as_bytes(), refusal);
                 outcome = CommandStatus::Failure;
             }
-            Err(ReadError::Image(error)) => {
-                stderr::print_path_message(path.as_bytes(), error);
+            Err(CopyError::Image(error)) => {
+                output::print_path_message(path.as_bytes(), error);
                 outcome = CommandStatus::Failure;
             }
-            Err(ReadError::Output(error)) => return Err(error.into()),
+            Err(CopyError::Output(error)) => return Err(error.into()),
         }
     }
     output.flush()?;
-    stats::print_stats(resources.stats(&image, None).as_ref());
+    read_stats::print_stats(resources.stats(&image, None).as_ref());
     Ok(outcome)
 }
 
@@ -67,7 +46,7 @@ fn write(
     path: &[u8],
     (buffer, resources): (&mut [u8], &Resources),
     output: &mut Output,
-) -> Result<Option<String>, ReadError> {
+) -> Result<Option<String>, CopyError> {
     let Some(inode) = image.resolve(path)? else {
         return Ok(Some("no such path in the image".to_owned()));
     };

@@ -11,13 +11,12 @@ use serde::Serialize;
 use crate::amount::{counted, human_bytes};
 use crate::arguments::CheckArguments;
 use crate::diagnostics::{DiagnosticList, JsonDiagnostic};
-use crate::escape::JsonBytes;
 use crate::exit_status::CommandStatus;
-use crate::output::Output;
+use crate::output::{JsonBytes, Output};
 use crate::progress::{ProgressDisplay, WorkAmount};
+use crate::read_stats::{self, StatsReport};
 use crate::resources::Resources;
 use crate::source;
-use crate::stats::{self, StatsReport};
 
 #[derive(Serialize)]
 struct CheckReport {
@@ -73,7 +72,7 @@ pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<CommandStatus> {
         show(&mut output, &report)?;
     }
     output.flush()?;
-    stats::print_stats(report.stats.as_ref().filter(|_| !arguments.json));
+    read_stats::print_stats(report.stats.as_ref().filter(|_| !arguments.json));
     Ok(CommandStatus::from_failures(summary.problems))
 }
 

@@ -15,16 +15,13 @@ use serde::Serialize;
 
 use crate::amount::{counted, human_bytes};
 use crate::arguments::ExtractArguments;
-use crate::diagnostics::{DiagnosticList, JsonDiagnostic};
-use crate::escape::{JsonBytes, escape};
+use crate::diagnostics::{self, DiagnosticList, JsonDiagnostic};
 use crate::exit_status::CommandStatus;
-use crate::output::Output;
+use crate::output::{self, JsonBytes, Output, escape};
 use crate::progress::{ProgressDisplay, WorkAmount};
+use crate::read_stats::{self, StatsReport};
 use crate::resources::Resources;
 use crate::source;
-use crate::stats::{self, StatsReport};
-use crate::stderr;
-use crate::suggestion;
 
 #[derive(Serialize)]
 struct ExtractReport {
@@ -64,7 +61,7 @@ pub(crate) fn run(arguments: &ExtractArguments) -> anyhow::Result<CommandStatus>
     let selection = match Selection::new(paths) {
         Ok(selection) => selection,
         Err(error) => {
-            stderr::print_path_message(error.path(), error.kind());
+            output::print_path_message(error.path(), error.kind());
             return Ok(CommandStatus::UsageError);
         }
     };
@@ -90,7 +87,7 @@ pub(crate) fn run(arguments: &ExtractArguments) -> anyhow::Result<CommandStatus>
     let report =
         ExtractReport { stats, ..report(arguments, &summary, problems, started.elapsed()) };
     conclude(arguments, &report)?;
-    stats::print_stats(report.stats.as_ref().filter(|_| !arguments.json));
+    read_stats::print_stats(report.stats.as_ref().filter(|_| !arguments.json));
     Ok(CommandStatus::from_failures(summary.failures))
 }
 
@@ -110,7 +107,7 @@ fn extract_all(
             progress.update(done);
         }
         ExtractEvent::Failed(error) => {
-            let suggestion = suggestion::for_extract_error(&error);
+            let suggestion = diagnostics::for_extract_error(&error);
             progress.print_path_message(
                 &place(arguments, &error),
                 format_args!("{}{suggestion}", error.reason()),
@@ -122,7 +119,7 @@ fn extract_all(
     });
     progress.finish(done);
     result.map(|summary| (summary, queue)).map_err(|error| {
-        let suggestion = suggestion::for_extract_error(&error);
+        let suggestion = diagnostics::for_extract_error(&error);
         anyhow!("{}: {}{suggestion}", escape(&place(arguments, &error)), error.reason())
     })
 }
@@ -164,7 +161,7 @@ pub(crate) fn json_diagnostic(error: &ferrofs_extract::Error) -> JsonDiagnostic 
 pub(crate) fn print_withheld(withheld: &SkippedMetadata) {
     let say = |count, one, many, why: &str| {
         if count > 0 {
-            stderr::print_message(format_args!("{} {why}", counted(count, one, many)));
+            output::print_message(format_args!("{} {why}", counted(count, one, many)));
         }
     };
     let entry = ("entry", "entries");

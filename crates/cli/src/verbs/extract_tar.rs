@@ -15,19 +15,16 @@ use ferrofs_image::Image;
 use serde::Serialize;
 
 use super::extract::json_diagnostic;
+use super::tar_output::{TarOutput, TarOutputError};
 use crate::amount::{counted, human_bytes};
 use crate::arguments::ExtractArguments;
-use crate::diagnostics::DiagnosticList;
-use crate::escape::{JsonBytes, escape};
+use crate::diagnostics::{self, DiagnosticList};
 use crate::exit_status::CommandStatus;
-use crate::output::Output;
+use crate::output::{self, JsonBytes, Output, escape};
 use crate::progress::{ProgressDisplay, WorkAmount};
+use crate::read_stats::{self, StatsReport};
 use crate::resources::Resources;
 use crate::source;
-use crate::stats::{self, StatsReport};
-use crate::stderr;
-use crate::suggestion;
-use crate::tar_output::{TarOutput, TarOutputError};
 
 #[derive(Serialize)]
 struct TarReport {
@@ -58,7 +55,7 @@ pub(crate) fn run(arguments: &ExtractArguments, path: &Path) -> anyhow::Result<C
     let selection = match Selection::new(operands.map(OsStrExt::as_bytes)) {
         Ok(selection) => selection,
         Err(error) => {
-            stderr::print_path_message(error.path(), error.kind());
+            output::print_path_message(error.path(), error.kind());
             return Ok(CommandStatus::UsageError);
         }
     };
@@ -67,7 +64,7 @@ pub(crate) fn run(arguments: &ExtractArguments, path: &Path) -> anyhow::Result<C
     let mut file = match TarOutput::create(path, &arguments.image) {
         Ok(file) => file,
         Err(refusal) => {
-            stderr::print_path_message(path.as_os_str().as_bytes(), &refusal);
+            output::print_path_message(path.as_os_str().as_bytes(), &refusal);
             let is_misuse = !matches!(refusal, TarOutputError::Io(_));
             return Ok(if is_misuse { CommandStatus::UsageError } else { CommandStatus::Failure });
         }
@@ -88,13 +85,13 @@ pub(crate) fn run(arguments: &ExtractArguments, path: &Path) -> anyhow::Result<C
     let sockets = summary.skipped.special;
     if sockets > 0 && !arguments.read.quiet {
         let sockets = counted(sockets, "socket", "sockets");
-        stderr::print_message(format_args!("{sockets} left out: no tar can hold them"));
+        output::print_message(format_args!("{sockets} left out: no tar can hold them"));
     }
     let stats = resources.stats(&image, None);
     let report =
         TarReport { stats, ..report(arguments, path, &summary, problems, started.elapsed()) };
     conclude(arguments, &report, is_stream)?;
-    stats::print_stats(report.stats.as_ref().filter(|_| !arguments.json));
+    read_stats::print_stats(report.stats.as_ref().filter(|_| !arguments.json));
     Ok(CommandStatus::from_failures(summary.failures))
 }
 
@@ -116,7 +113,7 @@ fn write_all(
             progress.update(done);
         }
         ExtractEvent::Failed(error) => {
-            let suggestion = suggestion::for_extract_error(&error);
+            let suggestion = diagnostics::for_extract_error(&error);
             let path = if error.path().is_empty() { image_path } else { error.path() };
             progress.print_path_message(path, format_args!("{}{suggestion}", error.reason()));
             problems.add(json_diagnostic(&error));
@@ -131,7 +128,7 @@ fn write_all(
             _ if error.path().is_empty() => image_path,
             _ => error.path(),
         };
-        anyhow!("{}: {}{}", escape(path), error.reason(), suggestion::for_extract_error(&error))
+        anyhow!("{}: {}{}", escape(path), error.reason(), diagnostics::for_extract_error(&error))
     })
 }
 
@@ -143,7 +140,7 @@ fn conclude(
 ) -> anyhow::Result<()> {
     if is_stream {
         if arguments.json {
-            stderr::line(serde_json::to_string(report)?);
+            output::print_line(serde_json::to_string(report)?);
         }
         return Ok(());
     }

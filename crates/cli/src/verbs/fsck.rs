@@ -9,7 +9,6 @@ use anyhow::{anyhow, bail};
 use ferrofs_image::{FileType, Image, WalkEvent};
 use rustix::fs::Mode;
 
-use super::found_inode::FoundInode;
 use super::{check, extract};
 use crate::applets::fsck::FsckArguments;
 use crate::arguments::{
@@ -17,15 +16,14 @@ use crate::arguments::{
     ReadArguments, WorkArguments,
 };
 use crate::exit_status::CommandStatus;
-use crate::output::Output;
+use crate::metadata_text::{FoundInode, format_percent, stored_bytes};
+use crate::output::{self, Output};
 use crate::source;
-use crate::stderr;
-use crate::stored_size::{format_percent, stored_bytes};
 
 /// Checks or unpacks.
 pub(crate) fn run(arguments: &FsckArguments) -> anyhow::Result<CommandStatus> {
     if let Some(option) = arguments.extract_only_option() {
-        stderr::print_message(format_args!("{option} needs --extract=DIR"));
+        output::print_message(format_args!("{option} needs --extract=DIR"));
         return Ok(CommandStatus::Failure);
     }
     let read = read(arguments);

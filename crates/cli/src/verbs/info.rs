@@ -3,19 +3,17 @@
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
-use ferrofs_image::{Image, Nid, Timestamp};
+use ferrofs_image::{Image, Nid};
 use ferrofs_ondisk::compression::CompressionConfig;
 use ferrofs_ondisk::{Compat, DeviceSlot};
 use serde::Serialize;
 
 use crate::amount::{grouped, human_bytes};
 use crate::arguments::InfoArguments;
-use crate::escape::JsonBytes;
 use crate::exit_status::CommandStatus;
-use crate::inode_text::JsonTime;
-use crate::output::Output;
+use crate::metadata_text::{self, JsonTime, build_time, format_uuid};
+use crate::output::{JsonBytes, Output};
 use crate::source;
-use crate::timestamp;
 
 #[derive(Serialize)]
 struct InfoReport {
@@ -87,9 +85,9 @@ fn report(arguments: &InfoArguments, image: &Image) -> InfoReport {
         blocks: sb.blocks,
         inodes: sb.inodes,
         label: sb.label_text().into(),
-        uuid: uuid_text(sb.uuid),
+        uuid: format_uuid(sb.uuid),
         checksum: checksum(arguments, image),
-        built: built(image).into(),
+        built: build_time(image).into(),
         epoch: sb.epoch,
         fixed_nanoseconds: sb.fixed_nsec,
         compatible_features: sb.compat.names(),
@@ -115,12 +113,6 @@ fn checksum(arguments: &InfoArguments, image: &Image) -> &'static str {
     }
 }
 
-pub(super) fn built(image: &Image) -> Timestamp {
-    let sb = image.superblock();
-    let seconds = sb.epoch.saturating_add(sb.build_time.into());
-    Timestamp { seconds, nanoseconds: sb.fixed_nsec }
-}
-
 fn show(output: &mut Output, report: &InfoReport, image: &Image) -> io::Result<()> {
     show_name(output, "image", &report.image)?;
     if report.offset > 0 {
@@ -137,7 +129,7 @@ fn show(output: &mut Output, report: &InfoReport, image: &Image) -> io::Result<(
     writeln!(output, "inodes:           {}", grouped(report.inodes))?;
     show_name(output, "label", &report.label)?;
     writeln!(output, "uuid:             {}", report.uuid)?;
-    writeln!(output, "built:            {}", timestamp::format_exact(built(image)))?;
+    writeln!(output, "built:            {}", metadata_text::format_exact(build_time(image)))?;
     writeln!(output, "checksum:         {}", report.checksum)?;
     writeln!(output, "compatible:       {}", listed(&report.compatible_features))?;
     writeln!(output, "incompatible:     {}", listed(&report.incompatible_features))?;
@@ -185,12 +177,6 @@ fn compression_text(compression: &CompressionConfig) -> String {
         compression.zstd_window_log.map(|log| format!("zstd (window 2^{log})")),
     ];
     listed(&parts.into_iter().flatten().collect::<Vec<_>>())
-}
-
-pub(super) fn uuid_text(uuid: [u8; 16]) -> String {
-    let digits = crate::escape::hex(&uuid);
-    let parts = [(0, 8), (8, 12), (12, 16), (16, 20), (20, 32)];
-    parts.map(|(from, to)| &digits[from..to]).join("-")
 }
 
 /// What the image says about compression. Where it says nothing, its files are taken for LZ4 if they

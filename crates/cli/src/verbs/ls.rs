@@ -7,11 +7,9 @@ use ferrofs_image::{FileType, Image, Inode, WalkEvent};
 
 use crate::arguments::LsArguments;
 use crate::exit_status::CommandStatus;
-use crate::inode_text::{JsonInode, mode_text};
-use crate::output::Output;
+use crate::metadata_text::{self, JsonInode, mode_text};
+use crate::output::{self, Output};
 use crate::source;
-use crate::stderr;
-use crate::timestamp;
 
 /// Lists each path.
 pub(crate) fn run(arguments: &LsArguments) -> anyhow::Result<CommandStatus> {
@@ -133,7 +131,7 @@ impl Lister<'_> {
             Some((major, minor)) => format!("{major}, {minor}"),
             None => inode.size().to_string(),
         };
-        let (mode, time) = (mode_text(inode), timestamp::format_seconds(inode.mtime()));
+        let (mode, time) = (mode_text(inode), metadata_text::format_seconds(inode.mtime()));
         let (nlink, uid, gid) = (inode.nlink(), inode.uid(), inode.gid());
         write!(self.output, "{mode} {nlink:>3} {uid:>5} {gid:>5} {size:>11} {time} ")?;
         self.output.name(name)?;
@@ -159,7 +157,7 @@ impl Lister<'_> {
     }
 
     fn print_message(&mut self, path: &[u8], what: impl std::fmt::Display) {
-        stderr::print_path_message(path, what);
+        output::print_path_message(path, what);
         self.outcome = CommandStatus::Failure;
     }
 }

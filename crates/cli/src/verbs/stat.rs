@@ -8,13 +8,10 @@ use ferrofs_image::{FileType, Image, Inode, Xattr};
 use serde::Serialize;
 
 use crate::arguments::StatArguments;
-use crate::escape::{JsonBytes, escape};
 use crate::exit_status::CommandStatus;
-use crate::inode_text::{JsonInode, mode_text};
-use crate::output::Output;
+use crate::metadata_text::{self, JsonInode, mode_text};
+use crate::output::{self, JsonBytes, Output, escape};
 use crate::source;
-use crate::stderr;
-use crate::timestamp;
 
 #[derive(Serialize)]
 struct StatReport {
@@ -53,11 +50,11 @@ pub(crate) fn run(arguments: &StatArguments) -> anyhow::Result<CommandStatus> {
                 show(&mut output, path, &details).context("cannot write")?;
             }
             Ok(None) => {
-                stderr::print_path_message(path, "no such path in the image");
+                output::print_path_message(path, "no such path in the image");
                 outcome = CommandStatus::Failure;
             }
             Err(error) => {
-                stderr::print_path_message(path, error);
+                output::print_path_message(path, error);
                 outcome = CommandStatus::Failure;
             }
         }
@@ -108,7 +105,7 @@ fn show(output: &mut Output, path: &[u8], details: &InodeDetails) -> io::Result<
     writeln!(output, "  mode: {:04o} ({})", inode.mode() & 0o7777, mode_text(inode))?;
     writeln!(output, " owner: uid {}, gid {}", inode.uid(), inode.gid())?;
     writeln!(output, " links: {}", inode.nlink())?;
-    writeln!(output, " mtime: {}", timestamp::format_exact(inode.mtime()))?;
+    writeln!(output, " mtime: {}", metadata_text::format_exact(inode.mtime()))?;
     for xattr in &details.xattrs {
         // Values are often binary, so they are escaped for programs, too.
         let (name, value) = (escape(&xattr.name), escape(&xattr.value));

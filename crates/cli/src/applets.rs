@@ -1,0 +1,172 @@
+//! The applets that the command answers to. It knows which command line belongs to which name and makes a verb of it;
+//! it does nothing itself. Called by `main`.
+
+pub(crate) mod dump;
+pub(crate) mod fsck;
+pub(crate) mod mkfs;
+pub(crate) mod mount;
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+use dump::DumpArguments;
+use fsck::FsckArguments;
+use mkfs::MkfsArguments;
+use mount::{ErofsfuseArguments, MountFuseArguments};
+
+use crate::arguments::{Arguments, MountCaller, MountInvocation, Verb};
+use crate::output;
+
+/// What the process was started for.
+#[derive(Debug)]
+pub(crate) enum Invocation {
+    Verb(Verb),
+    Fsck(FsckArguments),
+    Dump(DumpArguments),
+    Mkfs(Box<MkfsArguments>),
+}
+
+/// What the process was started for; or, after wrong usage and requests for help, which have been
+/// answered then, its exit status.
+pub(crate) fn parse_command_line() -> Result<Invocation, ExitCode> {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    match ProgramName::of(&words, Path::is_file) {
+        ProgramName::Ferrofs => parse::<Arguments>(words).map(|typed| Invocation::Verb(typed.verb)),
+        ProgramName::Erofsfuse => {
+            parse::<ErofsfuseArguments>(words).map(|typed| Invocation::Verb(typed.into()))
+        }
+        ProgramName::MountFuse => {
+            parse::<MountFuseArguments>(words).map(|typed| Invocation::Verb(typed.into()))
+        }
+        ProgramName::MountTypeProgram => mount_type_program(words).map(Invocation::Verb),
+        ProgramName::Fsck => {
+            FsckArguments::read(&words).map(Invocation::Fsck).map_err(|answer| end(&answer, 1))
+        }
+        ProgramName::Dump => DumpArguments::try_parse_from(words)
+            .map(Invocation::Dump)
+            .map_err(|answer| end(&answer, 1)),
+        ProgramName::Mkfs => {
+            let typed = MkfsArguments::try_parse_from(words);
+            typed.map(Box::new).map(Invocation::Mkfs).map_err(|answer| end_mkfs(&answer))
+        }
+    }
+}
+
+/// Says what to do instead where an option of mkfs.erofs is not supported.
+fn end_mkfs(answer: &clap::Error) -> ExitCode {
+    match mkfs::refusal(answer) {
+        Some(refusal) => {
+            output::print_message(refusal);
+            ExitCode::from(1)
+        }
+        None => end(answer, 1),
+    }
+}
+
+/// Reads a command line of ours; wrong usage ends with 2.
+fn parse<A: Parser>(words: Vec<OsString>) -> Result<A, ExitCode> {
+    A::try_parse_from(words).map_err(|answer| end(&answer, 2))
+}
+
+/// Answers a request for help, or names what is wrong; then the exit status is `misuse`.
+fn end(answer: &clap::Error, misuse: u8) -> ExitCode {
+    // If nobody can be told, the status has to do.
+    answer.print().unwrap_or_default();
+    ExitCode::from(if answer.use_stderr() { misuse } else { 0 })
+}
+
+/// Which command line it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ProgramName {
+    /// Verbs.
+    Ferrofs,
+    /// That of erofs-utils.
+    Erofsfuse,
+    /// That of a helper of mount(8), for a type of its own.
+    MountFuse,
+    /// That of erofs-utils for checking and unpacking.
+    Fsck,
+    /// That of erofs-utils for looking at the layout.
+    Dump,
+    /// That of erofs-utils for building.
+    Mkfs,
+    /// `ferrofs IMAGE DIR -o …`: as mount.fuse(8) calls the program that a type names.
+    MountTypeProgram,
+}
+
+impl ProgramName {
+    fn of(words: &[OsString], is_file: impl Fn(&Path) -> bool) -> Self {
+        let called = words.first().and_then(|word| Path::new(word).file_name());
+        match called.and_then(OsStr::to_str) {
+            Some("erofsfuse") => return Self::Erofsfuse,
+            Some("fsck.erofs") => return Self::Fsck,
+            Some("dump.erofs") => return Self::Dump,
+            Some("mkfs.erofs") => return Self::Mkfs,
+            Some("mount.fuse.ferrofs" | "mount.ferrofs") => return Self::MountFuse,
+            _ => {}
+        }
+        let [_, image, _, ..] = words else { return Self::Ferrofs };
+        let is_verb = || {
+            Arguments::command().get_subcommands().any(|verb| verb.get_name() == image.as_os_str())
+        };
+        let has_options = || words.iter().any(|word| word == "-o");
+        let is_image = !image.as_encoded_bytes().starts_with(b"-")
+            && !is_verb()
+            && (is_file(Path::new(image)) || has_options());
+        if is_image { Self::MountTypeProgram } else { Self::Ferrofs }
+    }
+}
+
+fn mount_type_program(mut words: Vec<OsString>) -> Result<Verb, ExitCode> {
+    words.insert(1, "mount".into());
+    let mut verb = parse::<Arguments>(words)?.verb;
+    if let Verb::Mount(mount) = &mut verb {
+        mount.invocation =
+            MountInvocation { by: MountCaller::MountProgram, ..MountInvocation::default() };
+    }
+    Ok(verb)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(words: &[&str]) -> ProgramName {
+        let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+        ProgramName::of(&words, |path| path == Path::new("there"))
+    }
+
+    #[test]
+    fn the_first_word_tells_programs_apart() {
+        assert_eq!(name(&["ferrofs", "ls", "there"]), ProgramName::Ferrofs);
+        assert_eq!(name(&["/usr/bin/erofsfuse", "there", "dir"]), ProgramName::Erofsfuse);
+        assert_eq!(name(&["/sbin/mount.fuse.ferrofs", "there", "dir"]), ProgramName::MountFuse);
+        assert_eq!(name(&["/usr/sbin/fsck.erofs", "there"]), ProgramName::Fsck);
+        assert_eq!(name(&["dump.erofs", "there"]), ProgramName::Dump);
+        assert_eq!(name(&["./mkfs.erofs", "there", "dir"]), ProgramName::Mkfs);
+        assert_eq!(name(&["./mkfs.erofs", "there", "dir"]), ProgramName::Mkfs);
+        assert_eq!(name(&[]), ProgramName::Ferrofs);
+    }
+
+    #[test]
+    fn an_image_in_the_place_of_a_verb_is_mounted() {
+        assert_eq!(name(&["ferrofs", "there", "dir"]), ProgramName::MountTypeProgram);
+        assert_eq!(name(&["ferrofs", "gone", "dir", "-o", "ro"]), ProgramName::MountTypeProgram);
+        assert_eq!(name(&["ferrofs", "gone", "dir"]), ProgramName::Ferrofs);
+        assert_eq!(name(&["ferrofs", "there"]), ProgramName::Ferrofs);
+        assert_eq!(name(&["ferrofs", "--help", "there"]), ProgramName::Ferrofs);
+        assert_eq!(name(&["ferrofs", "check", "there", "-o", "ro"]), ProgramName::Ferrofs);
+    }
+
+    #[test]
+    fn each_command_line_is_described_soundly() {
+        ErofsfuseArguments::command().debug_assert();
+        MountFuseArguments::command().debug_assert();
+        FsckArguments::command().debug_assert();
+        DumpArguments::command().debug_assert();
+        MkfsArguments::command().debug_assert();
+        MkfsArguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,198 @@
+//! `ferrofs build`, and what mkfs.erofs is asked for: the library builds; here its options are made, its progress and its
+//! errors are reported, and the image compared with its source before it gets its name.
+
+mod algorithms;
+mod arguments;
+mod buffered_source;
+mod import;
+mod inode_pairs;
+mod mkfs;
+mod monitor;
+mod overlay;
+mod report;
+mod request;
+mod verify;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, anyhow, bail};
+use ferrofs_builder::tree::Tree;
+use ferrofs_builder::{BlobOutput, BuildOptions, ErrorKind, OutputMode};
+use ferrofs_workers::memory::set_mmap_threshold;
+use import::{ImportedTree, TargetState};
+use monitor::BuildMonitor;
+use report::BuildSummary;
+use request::{BuildEnvironment, BuildRequest, Verify};
+use verify::ImageVerifier;
+
+use crate::applets::mkfs::MkfsArguments;
+use crate::arguments::BuildArguments;
+use crate::exit_status::CommandStatus;
+use crate::output::{self, Output, escape};
+use crate::progress::{ProgressDisplay, WorkAmount};
+use crate::resources::Resources;
+use crate::signals::StopRequest;
+
+/// Of a file of hints: more than anybody writes.
+const HINTS_BYTES_MAX: u64 = 1 << 20;
+
+/// Builds as the verb.
+pub(crate) fn run(arguments: &BuildArguments) -> anyhow::Result<CommandStatus> {
+    match arguments::request(arguments, &environment(arguments.compression.hints.as_deref())?) {
+        Ok(request) => run_request(request),
+        Err(why) => {
+            output::print_message(why);
+            Ok(CommandStatus::UsageError)
+        }
+    }
+}
+
+/// Builds as mkfs.erofs.
+pub(crate) fn run_mkfs(arguments: &MkfsArguments) -> anyhow::Result<CommandStatus> {
+    if arguments.is_verbose() {
+        let mut output = Output::new();
+        writeln!(output, "mkfs.erofs (ferrofs) {}", env!("CARGO_PKG_VERSION"))?;
+        output.flush()?;
+    }
+    let environment = environment(arguments.compress_hints.as_deref())?;
+    let request = mkfs::request(arguments, &environment).map_err(|why| anyhow!(why))?;
+    run_request(request)
+}
+
+/// The clock, the environment, chance, and the file of hints.
+fn environment(hints: Option<&Path>) -> anyhow::Result<BuildEnvironment> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let mut random = [0; 16];
+    File::open("/dev/urandom")
+        .and_then(|mut source| source.read_exact(&mut random))
+        .context("/dev/urandom")?;
+    Ok(BuildEnvironment {
+        source_date_epoch: std::env::var_os("SOURCE_DATE_EPOCH"),
+        now: now.map_or(0, |now| now.as_secs()),
+        random,
+        hints: hints.map(read_hints).transpose()?,
+    })
+}
+
+/// Reads a file of hints.
+fn read_hints(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let read =
+        File::open(path).and_then(|file| file.take(HINTS_BYTES_MAX + 1).read_to_end(&mut text));
+    let name = escape(path.as_os_str().as_bytes());
+    read.with_context(|| format!("cannot read the hints {name}"))?;
+    if text.len() as u64 > HINTS_BYTES_MAX {
+        bail!("{name} has more than {HINTS_BYTES_MAX} bytes: too many for hints");
+    }
+    Ok(text)
+}
+
+fn run_request(mut request: BuildRequest) -> anyhow::Result<CommandStatus> {
+    // Before there are threads: buffers of a segment go from one to the next.
+    set_mmap_threshold();
+    let began = Instant::now();
+    let image = escape(request.image.as_os_str().as_bytes());
+    if !request.is_dry_run {
+        prepare_target(&mut request, &image)?;
+    }
+    let resources = Resources::of_machine(&request.machine)?;
+    request.options.jobs = Some(resources.threads);
+    if request.machine.memory.is_some() {
+        request.options.memory_bytes = resources.memory.budget().limit_bytes();
+    }
+    request.options.check().map_err(|error| anyhow!("{error}"))?;
+    let stop = StopRequest::watch()?;
+    let monitor = BuildMonitor::new(&stop, request.output.notices);
+    let imported = import::import(&mut request, &resources, &monitor);
+    let ImportedTree { mut tree, devices } =
+        imported.map_err(|error| with_suggestion(&error, &stop))?;
+    if devices.iter().flatten().any(|device| import::is_same_file(device, &request.image)) {
+        bail!("{image}: it would refer to itself; give it another name");
+    }
+    if let Some(name) = &request.options.digest_xattr {
+        ferrofs_builder::add_digests(&mut tree, name, &monitor)
+            .map_err(|error| with_suggestion(&error, &stop))?;
+    }
+    if request.is_dry_run {
+        let estimate = report::estimate(&tree, &request.options);
+        let estimate = estimate.map_err(|error| with_suggestion(&error, &stop))?;
+        report::print_estimate(&request, &estimate)?;
+        return Ok(CommandStatus::Success);
+    }
+    if request.verify == Verify::Yes && devices.is_none() {
+        request.verify = Verify::ButContents;
+    }
+    let verifier = ImageVerifier {
+        tree: &tree,
+        offset: request.options.output_mode.offset(),
+        devices: devices.as_deref(),
+        resources: &resources,
+    };
+    let is_verified = request.verify != Verify::No;
+    let progress =
+        ProgressDisplay::new(request.output.progress, "build", || work(&tree, is_verified));
+    let monitor = monitor.for_build(progress, is_verified.then_some(verifier));
+    let built = import::build(&request, &tree, &monitor);
+    let warnings = monitor.warnings();
+    let steps = monitor.finish();
+    let report = built.map_err(|error| match error.kind() {
+        ErrorKind::Rejected(why) if !stop.is_wanted() => {
+            anyhow!("{why}; {image} was not made")
+        }
+        _ => with_suggestion(&error, &stop),
+    })?;
+    let (options, took) = (&request.options, began.elapsed());
+    BuildSummary { request: &request, options, report: &report, warnings, steps, took }.print()?;
+    Ok(CommandStatus::Success)
+}
+
+/// Looks at what has the image's name.
+fn prepare_target(request: &mut BuildRequest, image: &str) -> anyhow::Result<()> {
+    let existing = import::existing(&request.image).map_err(|error| anyhow!("{image}: {error}"))?;
+    if existing != TargetState::Nothing && !request.replaces {
+        bail!("{image}: exists already; --force replaces it");
+    }
+    if existing == TargetState::BlockDevice {
+        let offset = request.options.output_mode.offset();
+        request.options =
+            BuildOptions { output_mode: OutputMode::InPlace { offset }, ..request.options.clone() };
+    }
+    let Some(BlobOutput::NewFile(path)) = &request.options.blob else { return Ok(()) };
+    let name = escape(path.as_os_str().as_bytes());
+    let existing = import::existing(path).map_err(|error| anyhow!("{name}: {error}"))?;
+    if *path == request.image || import::is_same_file(path, &request.image) {
+        bail!("{name}: the image and its blob cannot be one file");
+    }
+    if existing != TargetState::Nothing && !request.replaces {
+        bail!("{name}: exists already; --force replaces it");
+    }
+    if existing == TargetState::BlockDevice {
+        request.options.blob = Some(BlobOutput::InPlace(path.clone()));
+    }
+    Ok(())
+}
+
+/// All that is to be done.
+fn work(tree: &Tree, is_verified: bool) -> WorkAmount {
+    let bytes = report::content_bytes(tree);
+    match is_verified {
+        true => WorkAmount { entries: tree.len() as u64, bytes: bytes.saturating_mul(2) },
+        false => WorkAmount { entries: 0, bytes },
+    }
+}
+
+/// An error of the library, with what to do about it.
+fn with_suggestion(error: &ferrofs_builder::Error, stop: &StopRequest) -> anyhow::Error {
+    if let Err(ended) = stop.check() {
+        return ended;
+    }
+    let suggestion = match error.kind() {
+        ErrorKind::SourceChanged { .. } => "; build again when nobody writes there",
+        _ => "",
+    };
+    anyhow!("{error}{suggestion}")
+}

@@ -1,0 +1,386 @@
+//! From the command line of `ferrofs build` to a build.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use ferrofs_builder::import::adjust::{
+    Adjustments, ExcludePatterns, MtimePolicy, OverlayPolicy, OwnerOverrides, XattrFilter,
+};
+use ferrofs_builder::import::{
+    AccountFiles, DirectoryOptions, HardLinkPolicy, TarImportOptions, UnreadablePolicy,
+    WhiteoutPolicy,
+};
+use ferrofs_builder::tree::Timestamp;
+use ferrofs_builder::{
+    BlobOutput, BuildOptions, Deduplication, FragmentSharing, Fragments, IndexForm, SuperblockTime,
+};
+
+use super::algorithms;
+use super::request::{
+    BuildEnvironment, BuildRequest, CompressionSizes, OutputFormat, OutputOptions, SourceKind,
+    Verify, at_offset, file_time, image_time, parse_label, parse_u32, parse_uuid,
+};
+use crate::arguments::{
+    BuildArguments, BuildContent, FragmentChoice, SharingChoice, WhiteoutChoice,
+};
+
+/// Bytes of the largest pcluster, where nothing is said: what most compress with.
+const PCLUSTER_BYTES: u64 = 64 << 10;
+
+/// Makes a build of what was typed.
+///
+/// # Errors
+/// What is out of range or contradicts itself, in words that name the option.
+pub(crate) fn request(
+    typed: &BuildArguments,
+    environment: &BuildEnvironment,
+) -> Result<BuildRequest, String> {
+    let times = BuildTimes::of(typed, environment)?;
+    let mut options = compressed(typed, environment.hints.as_deref())?;
+    let layout = &typed.layout;
+    if let Some(text) = &layout.metabox {
+        algorithms::take_metabox(text, &mut options).map_err(|why| format!("--metabox: {why}"))?;
+    }
+    options.inline_data = !layout.no_inline_data;
+    options.chunk_bytes = layout.chunk_size;
+    options.wide = layout.wide;
+    options.blob = layout.blob.clone().map(BlobOutput::NewFile);
+    let label = layout.label.as_ref().map(|label| label.as_bytes());
+    options.label =
+        parse_label(label.unwrap_or_default()).map_err(|why| format!("--label: {why}"))?;
+    let uuid =
+        layout.uuid.as_deref().unwrap_or(if layout.reproducible { "clear" } else { "random" });
+    options.uuid = parse_uuid(uuid, environment).map_err(|why| format!("--uuid: {why}"))?;
+    options.time = times.image;
+    options.output_mode = at_offset(layout.offset);
+    options.xattr_share_above = Some(layout.xattr_share_above);
+    options.xattr_prefixes = as_bytes(&layout.xattr_prefix);
+    options.plain_xattr_prefixes = layout.plain_xattr_prefixes;
+    options.digest_xattr = layout.digest_xattr.as_ref().map(|name| name.as_bytes().to_vec());
+    options.root_xattr_bytes = parse_u32("attributes of the root", layout.root_xattr_room)?;
+    let block_bytes = layout.block_size;
+    options.data_alignment_blocks = blocks("--align-data", layout.align_data, block_bytes)?;
+    options.image_alignment_blocks = blocks("--align-image", layout.align_image, block_bytes)?;
+    let adjustments = adjustments(&typed.content, times)?;
+    Ok(BuildRequest {
+        image: typed.image.clone(),
+        sources: typed.sources.clone(),
+        kind: kind(typed)?,
+        directory: directory(typed, &adjustments)?,
+        tar: tar(typed, times),
+        tar_adjustments: adjustments,
+        options,
+        replaces: typed.force,
+        verify: if typed.no_verify { Verify::No } else { Verify::Yes },
+        is_dry_run: typed.dry_run,
+        machine: typed.machine.clone(),
+        output: OutputOptions {
+            form: match (typed.json, typed.quiet) {
+                (true, _) => OutputFormat::Json,
+                (_, true) => OutputFormat::Nothing,
+                _ => OutputFormat::Text,
+            },
+            progress: typed.progress.progress,
+            notices: !typed.quiet,
+        },
+    })
+}
+
+/// Times as the options and the environment give them.
+#[derive(Clone, Copy, Debug)]
+struct BuildTimes {
+    image: SuperblockTime,
+    files: MtimePolicy,
+    /// That of directories which no archive describes.
+    missing: i64,
+}
+
+impl BuildTimes {
+    fn of(typed: &BuildArguments, environment: &BuildEnvironment) -> Result<Self, String> {
+        let epoch = environment.epoch()?;
+        let is_reproducible = typed.layout.reproducible;
+        let image = match (typed.layout.time, epoch) {
+            (Some(time), _) | (None, Some(time)) => image_time(time)?,
+            _ if is_reproducible => SuperblockTime::Newest,
+            _ => image_time(environment.now)?,
+        };
+        let files = match (typed.content.mtime, epoch) {
+            (Some(time), _) => MtimePolicy::All(file_time(time)?),
+            (None, Some(time)) => MtimePolicy::Clamp(file_time(time)?),
+            _ => MtimePolicy::Keep,
+        };
+        let missing = match epoch {
+            Some(time) => file_time(time)?,
+            // What the clock says must not show.
+            None if is_reproducible => 0,
+            None => file_time(environment.now)?,
+        };
+        Ok(Self { image, files, missing })
+    }
+}
+
+/// How many blocks an alignment in bytes comes to; without one, 1.
+fn blocks(option: &str, bytes: Option<u64>, block_bytes: u64) -> Result<u32, String> {
+    let bytes = bytes.unwrap_or(block_bytes);
+    let blocks = bytes.checked_div(block_bytes).filter(|_| bytes.is_multiple_of(block_bytes));
+    let blocks = blocks.and_then(|blocks| u32::try_from(blocks).ok());
+    blocks.ok_or_else(|| format!("{option}: {bytes} bytes are no whole blocks of {block_bytes}"))
+}
+
+fn compressed(typed: &BuildArguments, hints: Option<&[u8]>) -> Result<BuildOptions, String> {
+    let compression = &typed.compression;
+    let sizes = CompressionSizes {
+        block_bytes: typed.layout.block_size,
+        pcluster_bytes: compression.pcluster,
+        pcluster_default: if compression.compress.is_some() { PCLUSTER_BYTES } else { 0 },
+        extent_bytes_max: compression.max_extent,
+        algorithms: compression.compress.as_deref(),
+        max_distance: compression.max_distance,
+        hints,
+        packed_pcluster_bytes: compression.fragments_pcluster,
+    };
+    let options = sizes.options("--compress")?;
+    let needs_compression = [
+        (compression.pcluster.is_some(), "--pcluster"),
+        (compression.hints.is_some(), "--hints"),
+        (compression.max_extent.is_some(), "--max-extent"),
+        (compression.max_distance != u16::MAX, "--max-distance"),
+        (compression.fragments.is_some(), "--fragments"),
+        (compression.inline_pclusters, "--inline-pclusters"),
+        (compression.full_indexes, "--full-indexes"),
+        (compression.compress_directories, "--compress-directories"),
+        (compression.dedupe && typed.layout.chunk_size.is_none(), "--dedupe"),
+    ];
+    if let (None, Some((_, option))) =
+        (&options.algorithms, needs_compression.iter().find(|(is_given, _)| *is_given))
+    {
+        return Err(format!("{option} needs --compress"));
+    }
+    Ok(BuildOptions {
+        index: if compression.full_indexes { IndexForm::Full } else { IndexForm::Compact },
+        inline_pclusters: compression.inline_pclusters,
+        compress_directories: compression.compress_directories,
+        fragments: match compression.fragments {
+            None => Fragments::None,
+            Some(FragmentChoice::Tails) => Fragments::Tails,
+            Some(FragmentChoice::All) => Fragments::All,
+        },
+        fragment_sharing: match compression.share_fragments {
+            None | Some(SharingChoice::Parts) => FragmentSharing::Parts,
+            Some(SharingChoice::Files) => FragmentSharing::Files,
+            Some(SharingChoice::Off) => FragmentSharing::Off,
+        },
+        deduplication: if compression.dedupe { Deduplication::On } else { Deduplication::Off },
+        ..options
+    })
+}
+
+fn adjustments(content: &BuildContent, times: BuildTimes) -> Result<Adjustments, String> {
+    let root = content.all_root.then_some(0);
+    Ok(Adjustments {
+        owners: OwnerOverrides {
+            force_uid: root.or(content.uid),
+            force_gid: root.or(content.gid),
+            uid_offset: content.uid_offset,
+            gid_offset: content.gid_offset,
+        },
+        mtime: times.files,
+        compact_time: None,
+        xattrs: xattrs(content),
+        overlay: if content.strip_overlay { OverlayPolicy::Strip } else { OverlayPolicy::Keep },
+    })
+}
+
+fn xattrs(content: &BuildContent) -> XattrFilter {
+    if content.no_xattrs {
+        return XattrFilter::None;
+    }
+    if content.xattr.is_empty() && content.no_xattr.is_empty() {
+        return XattrFilter::All;
+    }
+    XattrFilter::Named { include: as_bytes(&content.xattr), exclude: as_bytes(&content.no_xattr) }
+}
+
+fn directory(
+    typed: &BuildArguments,
+    adjustments: &Adjustments,
+) -> Result<DirectoryOptions, String> {
+    let content = &typed.content;
+    let exclusions = ExcludePatterns::new(as_bytes(&content.exclude), &content.exclude_regex);
+    Ok(DirectoryOptions {
+        exclusions: exclusions.map_err(|error| format!("--exclude-regex: {error}"))?,
+        adjustments: adjustments.clone(),
+        hard_links: match content.separate_hard_links {
+            true => HardLinkPolicy::Separate,
+            false => HardLinkPolicy::Joined,
+        },
+        unreadable: if typed.keep_going {
+            UnreadablePolicy::LeaveOut
+        } else {
+            UnreadablePolicy::Fail
+        },
+    })
+}
+
+fn tar(typed: &BuildArguments, times: BuildTimes) -> TarImportOptions {
+    TarImportOptions {
+        whiteouts: match typed.content.whiteouts {
+            WhiteoutChoice::Keep => WhiteoutPolicy::Keep,
+            WhiteoutChoice::Overlay => WhiteoutPolicy::ToOverlay,
+            WhiteoutChoice::Apply => WhiteoutPolicy::Apply,
+        },
+        // What this host calls a number must not show.
+        accounts: (!typed.layout.reproducible).then(AccountFiles::of_host),
+        missing_mtime: Timestamp { seconds: times.missing, nanoseconds: 0 },
+        ..TarImportOptions::default()
+    }
+}
+
+/// What the source must be, by the options that only one kind of source can honour.
+fn kind(typed: &BuildArguments) -> Result<SourceKind, String> {
+    let content = &typed.content;
+    let for_directories = [
+        (!content.exclude.is_empty(), "--exclude"),
+        (!content.exclude_regex.is_empty(), "--exclude-regex"),
+        (content.separate_hard_links, "--separate-hard-links"),
+        (typed.keep_going, "--keep-going"),
+    ];
+    let for_directories = for_directories.iter().find(|(is_given, _)| *is_given);
+    let is_tar = typed.sources.len() > 1
+        || typed.sources.iter().any(|source| source == Path::new("-"))
+        || content.whiteouts != WhiteoutChoice::Keep;
+    match (for_directories, is_tar) {
+        (Some((_, option)), true) => Err(format!("{option} is for a directory, not for archives")),
+        (Some(_), false) => Ok(SourceKind::Directory),
+        (None, true) => Ok(SourceKind::Tar),
+        (None, false) => Ok(SourceKind::AsFound),
+    }
+}
+
+fn as_bytes(words: &[OsString]) -> Vec<Vec<u8>> {
+    words.iter().map(|word| word.as_bytes().to_vec()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use ferrofs_codec::Method;
+
+    use super::*;
+    use crate::arguments::{Arguments, Verb};
+    use crate::build::request::tests::test_environment;
+
+    fn made_in(words: &[&str], epoch: Option<&str>) -> Result<BuildRequest, String> {
+        let words = [&["ferrofs", "build"], words, &["image"]].concat();
+        let words = if words.contains(&"a.tar") { words } else { [&words[..], &["tree"]].concat() };
+        let typed = Arguments::try_parse_from(words).map_err(|error| error.to_string())?.verb;
+        let Verb::Build(typed) = typed else { panic!("{typed:?}") };
+        let source_date_epoch = epoch.map(Into::into);
+        request(&typed, &BuildEnvironment { source_date_epoch, ..test_environment() })
+    }
+
+    fn made(words: &[&str]) -> Result<BuildRequest, String> {
+        made_in(words, None)
+    }
+
+    #[test]
+    fn a_plain_build_is_uncompressed_verified_and_replaces_nothing() {
+        let request = made(&[]).unwrap();
+        assert!(request.options.algorithms.is_none() && !request.replaces);
+        assert_eq!((request.verify, request.kind), (Verify::Yes, SourceKind::AsFound));
+        assert_eq!(request.options.time, SuperblockTime::Fixed(1_700_000_000));
+        assert_eq!(request.directory.adjustments, Adjustments::default());
+    }
+
+    #[test]
+    fn compression_is_spelled_out() {
+        let words = [
+            "-z",
+            "lz4hc,level=12",
+            "-C1m",
+            "--max-distance=16384",
+            "--fragments=all",
+            "--dedupe",
+            "--inline-pclusters",
+            "--full-indexes",
+            "--max-extent=128k",
+        ];
+        let options = made(&words).unwrap().options;
+        let methods = options.algorithms.unwrap().methods;
+        assert_eq!(methods, [Method::Lz4Hc { level: 12, max_distance: 16384 }]);
+        assert_eq!((options.pcluster_bytes, options.extent_bytes_max), (1 << 20, 128 << 10));
+        assert_eq!((options.fragments, options.index), (Fragments::All, IndexForm::Full));
+        assert_eq!(options.deduplication, Deduplication::On);
+        assert!(!options.wide && made(&["--48bit"]).unwrap().options.wide);
+        assert!(options.inline_pclusters);
+        let options = made(&["-zzstd", "--fragments"]).unwrap().options;
+        assert_eq!((options.fragments, options.pcluster_bytes), (Fragments::Tails, 65536));
+    }
+
+    #[test]
+    fn reproducible_images_show_nothing_of_where_and_when_they_were_built() {
+        let request = made(&["--reproducible"]).unwrap();
+        assert_eq!((request.options.uuid, request.options.time), ([0; 16], SuperblockTime::Newest));
+        assert_eq!(request.tar.missing_mtime.seconds, 0);
+        let request = made_in(&["--reproducible"], Some("9")).unwrap();
+        assert_eq!(request.options.time, SuperblockTime::Fixed(9));
+        assert_eq!(request.directory.adjustments.mtime, MtimePolicy::Clamp(9));
+        let given = ["--reproducible", "--time=5", "-U01234567-89ab-cdef-0123-456789abcdef"];
+        let request = made_in(&given, Some("9")).unwrap();
+        assert_eq!(request.options.time, SuperblockTime::Fixed(5));
+        assert_ne!(request.options.uuid, [0; 16]);
+    }
+
+    #[test]
+    fn content_is_chosen_and_changed() {
+        let words =
+            ["--uid=5", "--gid-offset=7", "--xattr=user.*", "--no-xattr=user.x", "--mtime=3"];
+        let adjustments = made(&words).unwrap().directory.adjustments;
+        assert_eq!((adjustments.owners.force_uid, adjustments.owners.gid_offset), (Some(5), 7));
+        assert_eq!(adjustments.mtime, MtimePolicy::All(3));
+        let include = vec![b"user.*".to_vec()];
+        let exclude = vec![b"user.x".to_vec()];
+        assert_eq!(adjustments.xattrs, XattrFilter::Named { include, exclude });
+        let request = made(&["--keep-going", "--exclude=proc"]).unwrap();
+        assert_eq!(request.kind, SourceKind::Directory);
+        assert_eq!(request.directory.unreadable, UnreadablePolicy::LeaveOut);
+        let request = made(&["out", "a.tar", "--whiteouts=apply"]).unwrap();
+        assert_eq!((request.kind, request.tar.whiteouts), (SourceKind::Tar, WhiteoutPolicy::Apply));
+    }
+
+    #[test]
+    fn directories_and_inodes_are_compressed_where_that_is_asked_for() {
+        let options = made(&["-zlz4"]).unwrap().options;
+        assert!(!options.compress_directories && options.metabox_pcluster_bytes.is_none());
+        let words = ["-zlz4", "--compress-directories", "--metabox=16k:zstd"];
+        let options = made(&words).unwrap().options;
+        assert!(options.compress_directories && options.algorithms.unwrap().methods.len() == 2);
+        let metabox = (options.metabox_pcluster_bytes, options.metabox_method);
+        assert_eq!(metabox, (Some(16 << 10), Some(1)));
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_named() {
+        for (words, part) in [
+            (&["--dedupe"][..], "--dedupe needs --compress"),
+            (&["--fragments"], "--fragments needs"),
+            (&["--compress-directories"], "--compress-directories needs"),
+            (&["--metabox=4k:lz4"], "--metabox: lz4: nothing is compressed"),
+            (&["--max-distance=4096"], "--max-distance needs"),
+            (&["--max-distance=4095", "-zlz4"], "4095"),
+            (&["--max-distance=65536", "-zlz4"], "65536"),
+            (&["-zfoo"], "--compress: no algorithm foo"),
+            (&["-b3000"], "512 to 65536"),
+            (&["-Uxyz"], "--uuid: xyz"),
+            (&["-Lsixteen-chars-xx"], "--label"),
+            (&["out", "a.tar", "--exclude=x"], "--exclude is for a directory"),
+            (&["--all-root", "--uid=3"], "cannot be used with"),
+            (&["--no-xattrs", "--xattr=x"], "cannot be used with"),
+            (&["--exclude-regex=("], "--exclude-regex"),
+        ] {
+            let message = made(words).map(|_| ()).unwrap_err();
+            assert!(message.contains(part), "{words:?}: {message}");
+        }
+    }
+}

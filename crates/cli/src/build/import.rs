@@ -1,0 +1,185 @@
+//! The calls of the library that builds: what is found at the sources becomes a tree, and the tree an image.
+
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use ferrofs_builder::import::{
+    Compression, TarContentMode, TarSource, from_directory, from_tar_layers,
+};
+use ferrofs_builder::tree::Tree;
+use ferrofs_builder::{BuildObserver, BuildOptions, BuildReport, Error, ErrorKind, OutputMode};
+
+use super::overlay::{self, LayeredTree};
+use super::request::{BuildRequest, LayerData, LayerOptions, SourceKind};
+use crate::resources::Resources;
+
+/// The tree of what a request names.
+#[derive(Debug)]
+pub(super) struct ImportedTree {
+    pub(super) tree: Tree,
+    /// Where the devices of the tree can be read; `None` if they cannot, as an archive that came through a pipe.
+    pub(super) devices: Option<Vec<PathBuf>>,
+}
+
+/// Reads what the request names, and settles what of its options depends on that.
+///
+/// # Errors
+/// As the library, with the path.
+pub(super) fn import(
+    request: &mut BuildRequest,
+    resources: &Resources,
+    observer: &dyn BuildObserver,
+) -> Result<ImportedTree, Error> {
+    if let SourceKind::DirectoryOrImages(layering) = request.kind {
+        let is_directory = match request.sources.as_slice() {
+            [source] => is_directory(source)?,
+            _ => false,
+        };
+        if !is_directory {
+            return import_images(request, layering, resources);
+        }
+        if layering.is_aufs {
+            let what = "--aufs is for archives and images of layers, not for a directory";
+            return Err(Error::new(ErrorKind::InvalidOptions(what.to_owned())));
+        }
+    }
+    let tree = import_tree(request, observer)?;
+    Ok(ImportedTree { tree, devices: archives(request) })
+}
+
+fn import_images(
+    request: &mut BuildRequest,
+    layering: LayerOptions,
+    resources: &Resources,
+) -> Result<ImportedTree, Error> {
+    let images = overlay::join(&request.sources, layering, resources)?;
+    let LayeredTree { mut tree, block_size, devices } = images;
+    request.directory.adjustments.apply(&mut tree)?;
+    let options = &mut request.options;
+    if layering.data == LayerData::Referred && options.block_size != block_size {
+        let bytes = block_size.bytes();
+        if layering.has_block_size {
+            let what =
+                format!("-b: the images have blocks of {bytes} bytes; --clean=data copies data");
+            return Err(Error::new(ErrorKind::InvalidOptions(what)));
+        }
+        options.block_size = block_size;
+        options.pcluster_bytes = options.pcluster_bytes.max(bytes);
+        options.extent_bytes_max = options.extent_bytes_max / bytes * bytes;
+    }
+    Ok(ImportedTree { tree, devices })
+}
+
+fn import_tree(request: &BuildRequest, observer: &dyn BuildObserver) -> Result<Tree, Error> {
+    let is_directory = match (request.kind, request.sources.as_slice()) {
+        (SourceKind::Directory | SourceKind::DirectoryOrImages(_), _) => true,
+        (SourceKind::AsFound, [source]) => is_directory(source)?,
+        _ => false,
+    };
+    if let (true, [source]) = (is_directory, request.sources.as_slice()) {
+        return from_directory(source, &request.directory, observer);
+    }
+    let sources = request.sources.iter().map(|source| tar_source(source));
+    let mut tree = from_tar_layers(sources.collect::<Result<_, _>>()?, &request.tar)?;
+    request.tar_adjustments.apply(&mut tree)?;
+    Ok(tree)
+}
+
+/// Where the archives are that the tree refers to.
+fn archives(request: &BuildRequest) -> Option<Vec<PathBuf>> {
+    if request.tar.contents != TarContentMode::Index {
+        return Some(Vec::new());
+    }
+    let place = |source: &PathBuf| match source.as_path() == Path::new("-") {
+        true => PathBuf::from("/proc/self/fd/0"),
+        false => source.clone(),
+    };
+    let places: Vec<_> = request.sources.iter().map(place).collect();
+    let is_file = |path: &PathBuf| fs::metadata(path).is_ok_and(|found| found.is_file());
+    let is_plain = matches!(request.tar.compression, None | Some(Compression::Plain));
+    (is_plain && places.iter().all(is_file)).then_some(places)
+}
+
+/// Builds the image under its name.
+///
+/// # Errors
+/// As the library.
+pub(super) fn build(
+    request: &BuildRequest,
+    tree: &Tree,
+    observer: &dyn BuildObserver,
+) -> Result<BuildReport, Error> {
+    ferrofs_builder::build(tree, &request.options, &request.image, observer)
+}
+
+/// Builds into a file of memory, to see what comes out.
+///
+/// # Errors
+/// As the library, and if there is no such memory.
+pub(super) fn build_in_memory(tree: &Tree, options: &BuildOptions) -> Result<BuildReport, Error> {
+    let failed = |errno: rustix::io::Errno| {
+        Error::new(ErrorKind::Output {
+            operation: "cannot make a file in memory",
+            source: errno.into(),
+        })
+    };
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let memory = rustix::fs::memfd_create("ferrofs-sample", flags).map_err(failed)?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&memory)));
+    let options = BuildOptions {
+        output_mode: OutputMode::InPlace { offset: 0 },
+        blob: None,
+        ..options.clone()
+    };
+    ferrofs_builder::build(tree, &options, &path, &ferrofs_builder::NoopObserver)
+}
+
+fn is_directory(path: &Path) -> Result<bool, Error> {
+    if path == Path::new("-") {
+        return Ok(false);
+    }
+    let found = fs::metadata(path).map_err(|source| {
+        Error::new(ErrorKind::Input { operation: "cannot look at the source", source }).at(path)
+    })?;
+    Ok(found.is_dir())
+}
+
+fn tar_source(path: &Path) -> Result<TarSource, Error> {
+    if path != Path::new("-") {
+        return Ok(TarSource::Path(path.to_owned()));
+    }
+    let name = PathBuf::from("standard input");
+    let file = io::stdin().as_fd().try_clone_to_owned().map_err(|source| {
+        Error::new(ErrorKind::Input { operation: "cannot read", source }).at(&name)
+    })?;
+    Ok(TarSource::File { name, file: file.into() })
+}
+
+/// What there is under the image's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TargetState {
+    Nothing,
+    File,
+    BlockDevice,
+}
+
+/// Whether two paths lead to one file that is there.
+pub(super) fn is_same_file(one: &Path, other: &Path) -> bool {
+    let identity = |path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    identity(one).is_some_and(|one| Some(one) == identity(other))
+}
+
+/// Looks at the image's name.
+///
+/// # Errors
+/// The host refuses to tell.
+pub(super) fn existing(image: &Path) -> io::Result<TargetState> {
+    match fs::metadata(image) {
+        Ok(found) if found.file_type().is_block_device() => Ok(TargetState::BlockDevice),
+        Ok(_) => Ok(TargetState::File),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(TargetState::Nothing),
+        Err(error) => Err(error),
+    }
+}

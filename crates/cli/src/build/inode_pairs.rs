@@ -1,0 +1,282 @@
+//! Walks through a tree and through its image at once, and pairs what has the same name: what is compared at a time. The
+//! walks go in the same order, so a name that one of them lacks shows where the other is ahead.
+
+use std::collections::btree_map;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use ferrofs_builder::tree::{NodeId, Tree};
+use ferrofs_image::{FileType, Image, Inode, Nid, TreeWalk, WalkEvent};
+
+use crate::output::escape;
+
+/// Work of a batch, in bytes to read: enough that handing it over costs little beside it.
+const BATCH_BYTES: u64 = 1 << 20;
+/// What an inode counts beside its contents, in bytes.
+const INODE_BYTES: u64 = 8 << 10;
+/// Files from here on are compared in parts.
+const LARGE_BYTES: u64 = 4 << 20;
+/// Bytes of a part at least.
+const PART_BYTES: u64 = 2 << 20;
+/// Parts of a file at most: a hole can make one as long as a number can say.
+const PARTS_MAX: u64 = 4096;
+
+/// An inode of the tree, and the one that has its name in the image.
+#[derive(Clone, Debug)]
+pub(super) struct InodePair {
+    /// Without a slash before it; empty for the root.
+    pub(super) path: Vec<u8>,
+    pub(super) node: NodeId,
+    pub(super) inode: Inode,
+    /// How many links it must have.
+    pub(super) names: u32,
+}
+
+/// What is compared at a time.
+pub(super) enum Item {
+    Inodes(Vec<InodePair>),
+    Part { pair: Arc<InodePair>, range: Range<u64> },
+}
+
+/// Pairs in the order of the tree; the first name of each inode only.
+pub(super) struct InodePairs<'a> {
+    tree: &'a Tree,
+    source: SourceWalk<'a>,
+    image: TreeWalk<'a>,
+    /// How many links each inode must have.
+    links: Vec<u32>,
+    /// What each inode of the tree is in the image, once it was seen.
+    seen_nids: Vec<Option<Nid>>,
+    /// What is left of a large file.
+    large_file: Option<(Arc<InodePair>, u64)>,
+    next: Option<InodePair>,
+    /// What ended the walk.
+    difference: Option<Difference>,
+    is_finished: bool,
+}
+
+impl<'a> InodePairs<'a> {
+    pub(super) fn new(image: &'a Image, tree: &'a Tree) -> Result<Self, Difference> {
+        let walk = image.walk(b"/").map_err(|error| {
+            Difference::new(b"", format!("the image cannot be listed: {error}"))
+        })?;
+        Ok(Self {
+            tree,
+            source: SourceWalk::new(tree),
+            image: walk,
+            links: links(tree),
+            seen_nids: vec![None; tree.len()],
+            large_file: None,
+            next: None,
+            difference: None,
+            is_finished: false,
+        })
+    }
+
+    /// The next pair; none for a further name of an inode that was paired already.
+    fn pair(&mut self) -> Result<Option<Option<InodePair>>, Difference> {
+        let image = loop {
+            match self.image.next() {
+                Some(WalkEvent::Leave(_)) => {}
+                Some(WalkEvent::Enter(node) | WalkEvent::Leaf(node)) => break Some(node),
+                Some(WalkEvent::Problem(problem)) => {
+                    let path = problem.path.strip_prefix(b"/").unwrap_or(&problem.path);
+                    return Err(Difference::new(path, problem.error.to_string()));
+                }
+                None => break None,
+            }
+        };
+        let (image, (path, node)) = match (image, self.source.next()) {
+            (Some(image), Some(source)) => (image, source),
+            (None, None) => return Ok(None),
+            (None, Some((path, _))) => return Err(missing(&path)),
+            (Some(image), None) => return Err(unexpected(&image.path)),
+        };
+        let found = image.path.strip_prefix(b"/").unwrap_or(&image.path);
+        if found != path {
+            // Names ascend in both, so the lesser one is what the other lacks.
+            let is_more = found.split(|byte| *byte == b'/').lt(path.split(|byte| *byte == b'/'));
+            return Err(if is_more { unexpected(&image.path) } else { missing(&path) });
+        }
+        let nid = image.inode.nid();
+        let slot = self.seen_nids.get_mut(node.index());
+        match slot {
+            Some(known @ None) => *known = Some(nid),
+            Some(Some(known)) if *known == nid => return Ok(Some(None)),
+            _ => {
+                let what = "it is no hard link to what it is one to in the source".to_owned();
+                return Err(Difference::new(&path, what));
+            }
+        }
+        let names = self.links.get(node.index()).copied().unwrap_or(0);
+        Ok(Some(Some(InodePair { path, node, inode: image.inode, names })))
+    }
+
+    fn part(&mut self) -> Option<Item> {
+        if let Some(pair) = self.next.take() {
+            self.large_file = Some((Arc::new(pair), 0));
+        }
+        let (pair, start) = self.large_file.take()?;
+        let size = pair.inode.size();
+        let bytes = (size / PARTS_MAX).max(PART_BYTES);
+        let end = size.min(start.saturating_add(bytes));
+        self.large_file = (end < size).then(|| (Arc::clone(&pair), end));
+        Some(Item::Part { pair, range: start..end })
+    }
+
+    fn is_large(&self, pair: &InodePair) -> bool {
+        pair.inode.file_type() == FileType::Regular
+            && pair.inode.size() >= LARGE_BYTES
+            && self.tree.node(pair.node).content().is_some()
+    }
+}
+
+impl Iterator for InodePairs<'_> {
+    type Item = Result<Item, Difference>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(part) = self.part() {
+            return Some(Ok(part));
+        }
+        let (mut pairs, mut bytes) = (Vec::new(), 0u64);
+        while bytes < BATCH_BYTES && self.next.is_none() && !self.is_finished {
+            match self.pair() {
+                Ok(Some(Some(pair))) if self.is_large(&pair) => self.next = Some(pair),
+                Ok(Some(Some(pair))) => {
+                    let is_file = pair.inode.file_type() == FileType::Regular;
+                    let size = if is_file { pair.inode.size() } else { 0 };
+                    bytes = bytes.saturating_add(size).saturating_add(INODE_BYTES);
+                    pairs.push(pair);
+                }
+                Ok(Some(None)) => {}
+                Ok(None) => self.is_finished = true,
+                Err(difference) => {
+                    self.is_finished = true;
+                    self.difference = Some(difference);
+                }
+            }
+        }
+        if !pairs.is_empty() {
+            return Some(Ok(Item::Inodes(pairs)));
+        }
+        // What came before it may differ, too, and was told first.
+        self.part().map(Ok).or_else(|| self.difference.take().map(Err))
+    }
+}
+
+/// What differs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Difference {
+    /// The path from the root, without a slash before it; empty for the root, or the image as a whole.
+    path: Vec<u8>,
+    /// The byte of the file.
+    offset: Option<u64>,
+    what: String,
+}
+
+impl Difference {
+    pub(super) fn new(path: &[u8], what: String) -> Self {
+        Self { path: path.to_vec(), offset: None, what }
+    }
+
+    pub(super) fn at(self, offset: u64) -> Self {
+        Self { offset: Some(offset), ..self }
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.path.is_empty() {
+            write!(f, "{}: ", escape(&self.path))?;
+        }
+        if let Some(offset) = self.offset {
+            write!(f, "byte {offset}: ")?;
+        }
+        f.write_str(&self.what)
+    }
+}
+
+fn missing(path: &[u8]) -> Difference {
+    Difference::new(path, "it is not in the image".to_owned())
+}
+
+fn unexpected(path: &[u8]) -> Difference {
+    let path = path.strip_prefix(b"/").unwrap_or(path);
+    Difference::new(path, "it is in the image and not in the source".to_owned())
+}
+
+/// How many links each inode must have: its names, or for a directory itself, its name and its subdirectories.
+fn links(tree: &Tree) -> Vec<u32> {
+    let mut links = vec![0u32; tree.len()];
+    let mut add = |id: NodeId| {
+        if let Some(count) = links.get_mut(id.index()) {
+            *count = count.saturating_add(1);
+        }
+    };
+    let mut open = vec![Tree::ROOT];
+    add(Tree::ROOT);
+    add(Tree::ROOT);
+    while let Some(directory) = open.pop() {
+        for &child in
+            tree.node(directory).entries().into_iter().flat_map(|entries| entries.values())
+        {
+            add(child);
+            if tree.node(child).entries().is_some() {
+                add(child);
+                add(directory);
+                open.push(child);
+            }
+        }
+    }
+    links
+}
+
+type Entries<'a> = btree_map::Iter<'a, Box<[u8]>, NodeId>;
+
+/// Every name of a tree in depth-first order, each directory's in byte order.
+struct SourceWalk<'a> {
+    tree: &'a Tree,
+    /// What is left of each directory on the way down, and the bytes of its path.
+    open: Vec<(Entries<'a>, usize)>,
+    path: Vec<u8>,
+    is_started: bool,
+}
+
+impl<'a> SourceWalk<'a> {
+    fn new(tree: &'a Tree) -> Self {
+        Self { tree, open: Vec::new(), path: Vec::new(), is_started: false }
+    }
+
+    fn enter(&mut self, id: NodeId) {
+        if let Some(entries) = self.tree.node(id).entries() {
+            self.open.push((entries.iter(), self.path.len()));
+        }
+    }
+}
+
+impl Iterator for SourceWalk<'_> {
+    type Item = (Vec<u8>, NodeId);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if !self.is_started {
+            self.is_started = true;
+            self.enter(Tree::ROOT);
+            return Some((Vec::new(), Tree::ROOT));
+        }
+        loop {
+            let (entries, above) = self.open.last_mut()?;
+            self.path.truncate(*above);
+            let Some((name, &id)) = entries.next() else {
+                self.open.pop();
+                continue;
+            };
+            if !self.path.is_empty() {
+                self.path.push(b'/');
+            }
+            self.path.extend_from_slice(name);
+            self.enter(id);
+            return Some((self.path.clone(), id));
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! The life of a mount, from the image to the end, in the order in which nothing is left behind if a step fails: what can
+//! be wrong with the image is found before anything is mounted, and the mount is answered for before anybody is told that
+//! it is ready. Called by the verb, in the process that serves.
+
+use std::fs::File;
+use std::io::Write;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use anyhow::{Context, anyhow};
+use ferrofs_fuse::SessionEvent;
+use ferrofs_fuse::attach::{Attachment, DetachOutcome, MountMethod, attach};
+use ferrofs_mount::sandbox::{Sandbox, SandboxStatus, StandardStreams};
+use ferrofs_mount::{MountLogEvent, MountSettings, NegotiatedMount, ServedMount};
+
+use super::daemonize::{self, ReadyNotifier};
+use super::explain::{Explanation, ExplanationInput, Readahead};
+use super::log::{Log, Severity};
+use super::request::MountRequest;
+use crate::arguments::{MountArguments, MountCaller};
+use crate::exit_status::CommandStatus;
+use crate::output::{self, escape};
+use crate::resources::Resources;
+use crate::signals::{MountEvent, SessionWaker, SignalHandlers, Signals};
+use crate::source;
+
+/// What a mount is besides what serves it.
+struct Daemon<'a> {
+    typed: &'a MountArguments,
+    request: &'a MountRequest,
+    resources: Resources,
+    log: Arc<Log>,
+    attachment: Attachment,
+    readahead: Readahead,
+    /// Standard output, if something is still to be printed.
+    output: Option<File>,
+}
+
+/// Mounts and serves until the mount ends. `notifier` is told when it is ready, and left in place if it never was.
+///
+/// # Errors
+/// The mount did not come about, or did not end well; nothing is left mounted unless the text says so.
+pub(super) fn run(
+    typed: &MountArguments,
+    request: &MountRequest,
+    notifier: &mut Option<ReadyNotifier>,
+) -> anyhow::Result<CommandStatus> {
+    let resources = Resources::with_reserve(&request.machine, &request.reserve)?;
+    let image = source::open_for_mount(&request.image, &request.read, &resources)?;
+    if typed.invocation.is_dry_run {
+        return Ok(CommandStatus::Success);
+    }
+    let is_foreground = notifier.is_none();
+    let log = Arc::new(Log::open(&request.log_target(), is_foreground)?);
+    let output = typed.explain.then(output).transpose()?;
+    let handlers = SignalHandlers::new(is_foreground)?;
+    let attachment =
+        attach(&request.directory, &request.attach).map_err(|error| anyhow!("{error}"))?;
+    let ready = negotiate(&attachment, request, &resources)?;
+    let asked = ready.init_parameters().max_readahead.1;
+    let readahead = Readahead::raise(attachment.directory(), asked);
+    if let Some(notifier) = notifier.as_ref() {
+        rustix::process::chdir("/").context("/")?;
+        notifier.outlive()?;
+    }
+    let mut daemon = Daemon { typed, request, resources, log, attachment, readahead, output };
+    let entered = daemon.enter_sandbox(&ready, &handlers, notifier.as_ref())?;
+    let (mut signals, waker) = handlers.listen()?;
+    let log = Arc::clone(&daemon.log);
+    let unmounted = waker.clone();
+    let served = ready.serve(image, move |notice| match notice {
+        MountLogEvent::Session(SessionEvent::Unmounted) => unmounted.wake_unmounted(),
+        _ => log.log(severity(notice), notice),
+    });
+    let served = served.map_err(|error| anyhow!("{error}"))?;
+    daemon.explain(&served, entered.as_ref(), notifier.as_ref())?;
+    let end = wait_elsewhere(served, waker)?;
+    daemon.notify_ready(notifier.take())?;
+    if daemon.wait(&mut signals) == MountEvent::Overdue {
+        // To let go of the image would mean to wait for those who read it.
+        let mut daemon = ManuallyDrop::new(daemon);
+        return Ok(daemon.exit_with_pending());
+    }
+    // It has rung.
+    end.join().ok();
+    daemon.end()
+}
+
+/// A thread that waits for the end of the session, and tells the one who waits for signals.
+fn wait_elsewhere(served: ServedMount, waker: SessionWaker) -> anyhow::Result<JoinHandle<()>> {
+    let waiting = std::thread::Builder::new().name("mount-end".to_owned()).spawn(move || {
+        served.join();
+        waker.wake_ended();
+    });
+    waiting.context("a thread cannot be started")
+}
+
+/// Standard output as a descriptor that outlives the stream.
+fn output() -> anyhow::Result<File> {
+    let output = std::io::stdout().as_fd().try_clone_to_owned().context("standard output")?;
+    Ok(File::from(output))
+}
+
+fn negotiate(
+    attachment: &Attachment,
+    request: &MountRequest,
+    resources: &Resources,
+) -> anyhow::Result<NegotiatedMount> {
+    let settings = MountSettings {
+        listeners: resources.listeners(),
+        reserve_share: resources.memory.reserve_share(),
+        ..request.settings
+    };
+    let device: OwnedFd = attachment.device().try_clone().context("/dev/fuse")?;
+    NegotiatedMount::new(device, &settings).map_err(|error| anyhow!("{error}"))
+}
+
+fn severity(notice: &MountLogEvent<'_>) -> Severity {
+    match notice {
+        MountLogEvent::Failed { .. } => Severity::Error,
+        _ => Severity::Warning,
+    }
+}
+
+impl Daemon<'_> {
+    /// Gives up what serving does not need.
+    fn enter_sandbox(
+        &self,
+        ready: &NegotiatedMount,
+        handlers: &SignalHandlers,
+        notifier: Option<&ReadyNotifier>,
+    ) -> anyhow::Result<Option<SandboxStatus>> {
+        if self.typed.no_sandbox {
+            if notifier.is_some() {
+                daemonize::close_streams()?;
+            }
+            return Ok(None);
+        }
+        let streams =
+            if notifier.is_some() { StandardStreams::None } else { StandardStreams::Errors };
+        let is_direct = matches!(self.attachment.method(), MountMethod::Direct);
+        let kept = self.attachment.descriptors().chain(ready.descriptors());
+        let kept = kept.chain(handlers.descriptors()).chain(self.log.descriptor());
+        let kept = kept.chain(notifier.map(ReadyNotifier::descriptor));
+        let kept = kept.chain(self.output.as_ref().map(AsFd::as_fd));
+        let sandbox = Sandbox::new().streams(streams).may_unmount(is_direct);
+        let sandbox = kept.fold(sandbox.may_raise_priority(true), Sandbox::keep);
+        let entered = sandbox.enter().context("the sandbox (--no-sandbox serves without it)")?;
+        Ok(Some(entered))
+    }
+
+    /// Prints what was asked for and granted, if that was wanted.
+    fn explain(
+        &mut self,
+        served: &ServedMount,
+        entered: Option<&SandboxStatus>,
+        notifier: Option<&ReadyNotifier>,
+    ) -> anyhow::Result<()> {
+        let Some(mut output) = self.output.take() else { return Ok(()) };
+        let temporary_fds = notifier.map(|notifier| notifier.descriptor().as_raw_fd());
+        let temporary_fds: Vec<u32> = temporary_fds
+            .into_iter()
+            .chain([output.as_raw_fd()])
+            .filter_map(|number| u32::try_from(number).ok())
+            .collect();
+        let explanation = Explanation::new(&ExplanationInput {
+            request: self.request,
+            resources: &self.resources,
+            attachment: &self.attachment,
+            served,
+            readahead: &self.readahead,
+            log: &self.log,
+            entered,
+            temporary_fds: &temporary_fds,
+        });
+        explanation.write(&mut output, self.typed.json).context("standard output")?;
+        output.flush().context("standard output")
+    }
+
+    fn notify_ready(&self, notifier: Option<ReadyNotifier>) -> anyhow::Result<()> {
+        match notifier {
+            Some(notifier) => notifier.ready(),
+            None => {
+                if self.is_verbose() {
+                    output::print_message(format_args!("mounted on {}", self.shown()));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Answers what the end was.
+    fn wait(&mut self, signals: &mut Signals) -> MountEvent {
+        let mut is_unmounting = false;
+        loop {
+            let signal = match signals.wait() {
+                MountEvent::Signal(signal) => signal,
+                end => return end,
+            };
+            // Further ones that came while it was unmounted mean the same.
+            if std::mem::replace(&mut is_unmounting, true) {
+                continue;
+            }
+            if self.is_verbose() {
+                self.log.log(Severity::Info, format_args!("{signal}: unmounting {}", self.shown()));
+            }
+            match self.attachment.detach() {
+                Ok(DetachOutcome::Lazily) => self.log.log(
+                    Severity::Warning,
+                    format_args!(
+                        "{} is still in use: it is served until its last user is done, or to a second signal",
+                        self.shown()
+                    ),
+                ),
+                Ok(_) => {}
+                Err(error) => self.log.log(
+                    Severity::Error,
+                    format_args!("{error}; a second signal ends the process nevertheless"),
+                ),
+            }
+            signals.next_one_ends_at_once();
+        }
+    }
+
+    /// It is unmounted, and some of its requests will not end: the process goes without them.
+    fn exit_with_pending(&mut self) -> CommandStatus {
+        let shown = self.shown();
+        let line = format_args!(
+            "{shown}: unmounted; requests still hang, most likely at the image's file"
+        );
+        self.log.log(Severity::Warning, line);
+        self.log.finish();
+        CommandStatus::Success
+    }
+
+    /// The session has ended: because the mount has, or because nobody can serve it any more.
+    fn end(&mut self) -> anyhow::Result<CommandStatus> {
+        let detached = self.attachment.detach();
+        let outcome = match detached {
+            Ok(DetachOutcome::Already) => CommandStatus::Success,
+            Ok(DetachOutcome::Clean | DetachOutcome::Lazily) => {
+                let shown = self.shown();
+                self.log.log(Severity::Error, format_args!("{shown}: /dev/fuse failed; unmounted"));
+                CommandStatus::Failure
+            }
+            Err(error) => {
+                self.log.log(Severity::Error, error);
+                CommandStatus::Failure
+            }
+        };
+        self.log.finish();
+        Ok(outcome)
+    }
+
+    fn shown(&self) -> String {
+        escape(self.attachment.directory().as_os_str().as_encoded_bytes())
+    }
+
+    /// Whether things that are as they should be are worth a line. Callers of erofsfuse expect silence.
+    fn is_verbose(&self) -> bool {
+        !self.request.read.quiet && self.typed.invocation.by != MountCaller::Erofsfuse
+    }
+}

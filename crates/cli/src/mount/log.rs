@@ -1,0 +1,292 @@
+//! Where a mount's messages go once it serves: standard error, the system's log, the end of a file, or nowhere. Opened
+//! before privileges are given up, and never opened again. Called by every thread of the mount; none waits for another
+//! here while something is written, and no more is written than somebody can read.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::{self, Display};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::anyhow;
+use ferrofs_image::Timestamp;
+
+use crate::metadata_text;
+use crate::output::{self, escape, escape_controls};
+
+/// Where the system's log listens.
+const SYSLOG: &str = "/dev/log";
+/// The part of the system that speaks: a daemon, as RFC 3164 numbers them.
+const FACILITY: u8 = 3;
+
+/// How grave a message is, as RFC 3164 numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Severity {
+    Error = 3,
+    Warning = 4,
+    Info = 6,
+}
+
+/// Where messages are to go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum LogTarget {
+    /// Wherever they can be seen.
+    Standard,
+    Stderr,
+    Syslog,
+    File(PathBuf),
+}
+
+impl LogTarget {
+    pub(super) fn of(typed: Option<&OsStr>) -> Self {
+        match typed {
+            None => Self::Standard,
+            Some(name) if name == "stderr" => Self::Stderr,
+            Some(name) if name == "syslog" => Self::Syslog,
+            Some(path) => Self::File(path.into()),
+        }
+    }
+}
+
+/// A log that is open.
+#[derive(Debug)]
+pub(super) struct Log {
+    sink: LogSink,
+    rate_limiter: Mutex<RateLimiter>,
+    began: Instant,
+}
+
+#[derive(Debug)]
+enum LogSink {
+    Nowhere,
+    Stderr,
+    Syslog(UnixDatagram),
+    File { file: File, path: OsString },
+}
+
+impl Log {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// The file cannot be written, or the system has no log.
+    pub(super) fn open(target: &LogTarget, is_foreground: bool) -> anyhow::Result<Self> {
+        let sink = match target {
+            LogTarget::Stderr => LogSink::Stderr,
+            LogTarget::Standard if is_foreground => LogSink::Stderr,
+            LogTarget::Standard => syslog().map_or(LogSink::Nowhere, LogSink::Syslog),
+            LogTarget::Syslog => LogSink::Syslog(
+                syslog().map_err(|error| anyhow!("--log syslog: {SYSLOG}: {error}"))?,
+            ),
+            LogTarget::File(path) => file(path)?,
+        };
+        Ok(Self { sink, rate_limiter: Mutex::new(RateLimiter::new()), began: Instant::now() })
+    }
+
+    /// The descriptor that it writes to, unless that is standard error.
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match &self.sink {
+            LogSink::Nowhere | LogSink::Stderr => None,
+            LogSink::Syslog(socket) => Some(socket.as_fd()),
+            LogSink::File { file, .. } => Some(file.as_fd()),
+        }
+    }
+
+    /// Says something, unless too much is being said.
+    pub(super) fn log(&self, severity: Severity, text: impl Display) {
+        let second = self.began.elapsed().as_secs();
+        let verdict =
+            self.rate_limiter.lock().unwrap_or_else(PoisonError::into_inner).admit(second);
+        if verdict.suppressed > 0 {
+            self.log_suppressed(verdict.suppressed);
+        }
+        if verdict.is_admitted {
+            self.sink.write(severity, &text.to_string());
+        }
+    }
+
+    /// Says how many messages were left out last.
+    pub(super) fn finish(&self) {
+        let suppressed =
+            self.rate_limiter.lock().unwrap_or_else(PoisonError::into_inner).suppressed();
+        if suppressed > 0 {
+            self.log_suppressed(suppressed);
+        }
+    }
+
+    fn log_suppressed(&self, count: u64) {
+        let lines = if count == 1 { "line was" } else { "lines were" };
+        self.sink.write(Severity::Warning, &format!("{count} more {lines} left out here"));
+    }
+}
+
+impl Display for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.sink {
+            LogSink::Nowhere => write!(f, "nowhere: there is no {SYSLOG}"),
+            LogSink::Stderr => f.write_str("standard error"),
+            LogSink::Syslog(_) => write!(f, "the system's log, {SYSLOG}"),
+            LogSink::File { path, .. } => write!(
+                f,
+                "the end of {}, a descriptor that can be written",
+                escape(path.as_encoded_bytes())
+            ),
+        }
+    }
+}
+
+impl LogSink {
+    fn write(&self, severity: Severity, text: &str) {
+        let text = escape_controls(text);
+        let pid = std::process::id();
+        // A log that cannot be written is nobody's fault who reads a file, and there is nobody to tell.
+        match self {
+            Self::Nowhere => {}
+            Self::Stderr => output::print_message(text),
+            Self::Syslog(socket) => {
+                let priority = FACILITY << 3 | severity as u8;
+                socket.send(format!("<{priority}>ferrofs[{pid}]: {text}").as_bytes()).ok();
+            }
+            Self::File { file, .. } => {
+                // In one piece, so that lines of several mounts do not mix.
+                let line = format!("{} ferrofs[{pid}]: {text}\n", now());
+                let mut file = file;
+                file.write_all(line.as_bytes()).ok();
+            }
+        }
+    }
+}
+
+fn syslog() -> std::io::Result<UnixDatagram> {
+    let socket = UnixDatagram::unbound()?;
+    // A log that has no room loses lines; it holds up no reader.
+    socket.set_nonblocking(true)?;
+    socket.connect(SYSLOG)?;
+    Ok(socket)
+}
+
+fn file(path: &Path) -> anyhow::Result<LogSink> {
+    let opened = OpenOptions::new().append(true).create(true).open(path);
+    let shown = || escape(path.as_os_str().as_encoded_bytes());
+    let file = opened.map_err(|error| anyhow!("--log {}: {error}", shown()))?;
+    Ok(LogSink::File { file, path: path.as_os_str().to_owned() })
+}
+
+fn now() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+    metadata_text::format_exact(Timestamp { seconds, nanoseconds: since.subsec_nanos() })
+}
+
+/// Lines a second; what matters is in the first ones.
+const LINES_PER_SECOND: u32 = 10;
+
+/// How much has been said of late.
+#[derive(Debug)]
+pub(super) struct RateLimiter {
+    second: u64,
+    said: u32,
+    suppressed: u64,
+}
+
+/// What becomes of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Admission {
+    pub(super) is_admitted: bool,
+    /// How many were left out since the last one that was admitted; told once.
+    pub(super) suppressed: u64,
+}
+
+impl RateLimiter {
+    pub(super) fn new() -> Self {
+        Self { second: 0, said: 0, suppressed: 0 }
+    }
+
+    /// Whether a message of this second may be said. Seconds never go back.
+    pub(super) fn admit(&mut self, second: u64) -> Admission {
+        if second != self.second {
+            self.second = second;
+            self.said = 0;
+        }
+        if self.said == LINES_PER_SECOND {
+            self.suppressed = self.suppressed.saturating_add(1);
+            return Admission { is_admitted: false, suppressed: 0 };
+        }
+        self.said += 1;
+        Admission { is_admitted: true, suppressed: self.suppressed() }
+    }
+
+    /// How many were left out and not told of yet.
+    pub(super) fn suppressed(&mut self) -> u64 {
+        std::mem::take(&mut self.suppressed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_says_where_messages_go() {
+        assert_eq!(LogTarget::of(None), LogTarget::Standard);
+        assert_eq!(LogTarget::of(Some("syslog".as_ref())), LogTarget::Syslog);
+        assert_eq!(LogTarget::of(Some("stderr".as_ref())), LogTarget::Stderr);
+        assert_eq!(LogTarget::of(Some("./syslog".as_ref())), LogTarget::File("./syslog".into()));
+    }
+
+    #[test]
+    fn a_file_gets_dated_lines_at_its_end_and_no_more_than_can_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        std::fs::write(&path, "before\n").unwrap();
+        let log = Log::open(&LogTarget::File(path.clone()), true).unwrap();
+        for number in 0..1000 {
+            log.log(Severity::Error, format_args!("message {number}\n\u{1b}[2J"));
+        }
+        log.finish();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "before");
+        assert!(lines[1].ends_with(": message 0\\n\\x1b[2J"), "{}", lines[1]);
+        assert!(lines[1].contains(" UTC ferrofs["), "{}", lines[1]);
+        // Lines of two seconds at most, and of however long a slow machine takes.
+        assert!(lines.len() < 500, "{} lines", lines.len());
+        assert!(lines.last().unwrap().contains("more lines were left out here"));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_is_named() {
+        let error = Log::open(&LogTarget::File("/no/such/log".into()), true).unwrap_err();
+        assert!(error.to_string().starts_with("--log /no/such/log: "), "{error}");
+    }
+}
+
+#[cfg(test)]
+mod rate_limiter_tests {
+    use super::*;
+
+    #[test]
+    fn each_second_has_its_lines_and_tells_of_those_before() {
+        let mut rate_limiter = RateLimiter::new();
+        for _ in 0..LINES_PER_SECOND {
+            assert_eq!(rate_limiter.admit(7), Admission { is_admitted: true, suppressed: 0 });
+        }
+        for _ in 0..3 {
+            assert_eq!(rate_limiter.admit(7), Admission { is_admitted: false, suppressed: 0 });
+        }
+        assert_eq!(rate_limiter.admit(8), Admission { is_admitted: true, suppressed: 3 });
+        assert_eq!(rate_limiter.admit(8), Admission { is_admitted: true, suppressed: 0 });
+        assert_eq!(rate_limiter.suppressed(), 0);
+    }
+
+    #[test]
+    fn what_was_left_out_last_can_be_asked_for() {
+        let mut rate_limiter = RateLimiter::new();
+        let admitted = (0..15).filter(|_| rate_limiter.admit(0).is_admitted).count();
+        assert_eq!(admitted, 10);
+        assert_eq!((rate_limiter.suppressed(), rate_limiter.suppressed()), (5, 0));
+    }
+}

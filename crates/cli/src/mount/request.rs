@@ -1,0 +1,479 @@
+//! The words of `-o`: what each one means for a mount, and which words look like one that nobody knows. It changes a
+//! request and looks at nothing else. Called by `request`.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use ferrofs_fuse::attach::{AttachOptions, MountAccess, OptionMatch, RejectedOption};
+use ferrofs_mount::MountSettings;
+
+use super::log::LogTarget;
+use crate::amount::{parse_bytes, parse_cpus, parse_jobs};
+use crate::arguments::{
+    MachineArguments, MountArguments, MountCaller, MountInvocation, ReadArguments, ReserveArguments,
+};
+use crate::output::escape;
+
+/// Every word that has a meaning of its own here, for those who mistype one.
+const OPTION_NAMES: [&str; 48] = [
+    "ro",
+    "rw",
+    "allow_other",
+    "auto_unmount",
+    "noauto_unmount",
+    "default_permissions",
+    "exec",
+    "noexec",
+    "suid",
+    "nosuid",
+    "dev",
+    "nodev",
+    "fsname",
+    "subtype",
+    "max_read",
+    "offset",
+    "device",
+    "no_checksum",
+    "memory",
+    "reserved_pages",
+    "prefault",
+    "jobs",
+    "cpus",
+    "nice",
+    "timeout",
+    "log",
+    "user_xattr",
+    "nouser_xattr",
+    "acl",
+    "noacl",
+    "atime",
+    "noatime",
+    "relatime",
+    "strictatime",
+    "diratime",
+    "nodiratime",
+    "nofail",
+    "_netdev",
+    "user",
+    "users",
+    "noauto",
+    "auto",
+    "nouser",
+    "kernel_cache",
+    "async_read",
+    "clone_fd",
+    "max_threads",
+    "nonempty",
+];
+
+/// How many letters may be wrong in a word that is suggested.
+const EDIT_DISTANCE_MAX: usize = 2;
+
+/// What libfuse has options for and is always so here: pages stay cached, reads are not kept in order, threads have
+/// channels of their own, reads are large.
+const ALWAYS_ON: [&[u8]; 4] = [b"kernel_cache", b"async_read", b"clone_fd", b"big_writes"];
+
+/// Why a word was not parsed.
+#[derive(Debug)]
+pub(super) enum MountOptionError {
+    /// Nobody knows it.
+    Unknown { word: OsString, similar: Vec<&'static str> },
+    /// It asks for what cannot be.
+    Impossible { word: OsString, why: &'static str },
+    /// Its value is not what it should be.
+    Value { word: OsString, why: String },
+    /// The mount says no.
+    Mount(RejectedOption),
+}
+
+impl fmt::Display for MountOptionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |word: &OsStr| escape(word.as_bytes());
+        match self {
+            Self::Unknown { word, similar } => {
+                write!(f, "-o {}: there is no such option", shown(word))?;
+                match similar.as_slice() {
+                    [] => f.write_str("; `ferrofs mount --help` lists them"),
+                    similar => write!(f, "; did you mean {}?", similar.join(" or ")),
+                }
+            }
+            Self::Impossible { word, why } => write!(f, "-o {}: {why}", shown(word)),
+            Self::Value { word, why } => write!(f, "-o {}: {why}", shown(word)),
+            Self::Mount(rejected) => write!(f, "{rejected}"),
+        }
+    }
+}
+
+impl From<RejectedOption> for MountOptionError {
+    fn from(rejected: RejectedOption) -> Self {
+        Self::Mount(rejected)
+    }
+}
+
+/// Takes all words of a list.
+pub(super) fn parse_list(
+    request: &mut MountRequest,
+    list: &OsStr,
+    invocation: MountInvocation,
+) -> Result<(), MountOptionError> {
+    for word in words(list) {
+        take(request, &word, invocation)?;
+    }
+    Ok(())
+}
+
+/// The words between the commas of a list. A backslash takes the next byte as it is; nothing between two commas is
+/// nothing, as mount(8) leaves lists like that.
+fn words(list: &OsStr) -> Vec<OsString> {
+    let mut words = vec![Vec::new()];
+    let mut bytes = list.as_bytes().iter().copied();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b',' => words.push(Vec::new()),
+            b'\\' => words.last_mut().into_iter().for_each(|word| word.extend(bytes.next())),
+            byte => words.last_mut().into_iter().for_each(|word| word.push(byte)),
+        }
+    }
+    words.into_iter().filter(|word| !word.is_empty()).map(OsString::from_vec).collect()
+}
+
+fn take(
+    request: &mut MountRequest,
+    word: &OsStr,
+    invocation: MountInvocation,
+) -> Result<(), MountOptionError> {
+    let bytes = word.as_bytes();
+    let parsed = match bytes.iter().position(|byte| *byte == b'=') {
+        Some(at) => parse_value(request, word, &bytes[..at], OsStr::from_bytes(&bytes[at + 1..]))?,
+        None => parse_flag(request, word, invocation)?,
+    };
+    if parsed == OptionMatch::Accepted
+        || request.attach.parse_option(word)? == OptionMatch::Accepted
+        || invocation.is_sloppy
+    {
+        return Ok(());
+    }
+    Err(MountOptionError::Unknown { word: word.to_owned(), similar: similar(bytes) })
+}
+
+fn parse_flag(
+    request: &mut MountRequest,
+    word: &OsStr,
+    invocation: MountInvocation,
+) -> Result<OptionMatch, MountOptionError> {
+    match word.as_bytes() {
+        b"rw" if invocation.by == MountCaller::Verb => {
+            let why = "nothing can be written to an EROFS image; leave it out";
+            return Err(MountOptionError::Impossible { word: word.to_owned(), why });
+        }
+        b"noauto_unmount" => request.attach.auto_unmount = false,
+        b"no_checksum" => request.read.no_checksum = true,
+        b"prefault" => request.reserve.prefault = true,
+        b"user_xattr" => request.settings.has_user_xattrs = true,
+        b"nouser_xattr" => request.settings.has_user_xattrs = false,
+        b"acl" => request.settings.has_acls = true,
+        b"noacl" => request.settings.has_acls = false,
+        name if ALWAYS_ON.contains(&name) => {}
+        _ => return Ok(OptionMatch::Unrecognized),
+    }
+    Ok(OptionMatch::Accepted)
+}
+
+fn parse_value(
+    request: &mut MountRequest,
+    word: &OsStr,
+    name: &[u8],
+    value: &OsStr,
+) -> Result<OptionMatch, MountOptionError> {
+    let refused = |why: String| MountOptionError::Value { word: word.to_owned(), why };
+    let text = || value.to_str().ok_or_else(|| refused("the value is no text".to_owned()));
+    match name {
+        b"uid" | b"gid" | b"umask" => {
+            let why = "owners and modes are those of the image, and the kernel judges by them";
+            return Err(MountOptionError::Impossible { word: word.to_owned(), why });
+        }
+        b"offset" | b"fsoffset" => {
+            request.read.offset = parse_bytes(text()?).map_err(refused)?;
+        }
+        b"device" if value.is_empty() => return Err(refused("a file is missing".to_owned())),
+        b"device" => request.read.devices.push(PathBuf::from(value)),
+        b"memory" => request.machine.memory = Some(parse_bytes(text()?).map_err(refused)?),
+        b"reserved_pages" => {
+            let pages = text()?.parse().map_err(|_| refused("not a number of pages".to_owned()))?;
+            request.reserve.reserved_pages = Some(pages);
+        }
+        b"jobs" | b"max_threads" => {
+            request.machine.jobs = Some(parse_jobs(text()?).map_err(refused)?);
+        }
+        // Commas part the words, so that ranges are all that fits; a backslash before each comma helps.
+        b"cpus" => request.machine.cpus = Some(parse_cpus(text()?).map_err(refused)?),
+        b"nice" => {
+            let nice = text()?.parse().ok().filter(|nice| (-20..=19).contains(nice));
+            let nice = nice.ok_or_else(|| refused("not a number from -20 to 19".to_owned()))?;
+            request.machine.nice = Some(nice);
+        }
+        b"timeout" => {
+            let seconds = text()?.parse();
+            let seconds = seconds.map_err(|_| refused("not a number of seconds".to_owned()))?;
+            request.settings.time_limit = time_limit(seconds);
+        }
+        b"log" if value.is_empty() => return Err(refused("a file is missing".to_owned())),
+        b"log" => request.log = Some(value.into()),
+        _ => return Ok(OptionMatch::Unrecognized),
+    }
+    Ok(OptionMatch::Accepted)
+}
+
+/// What a number of seconds means: 0 waits for ever.
+pub(super) fn time_limit(seconds: u64) -> Option<Duration> {
+    (seconds > 0).then(|| Duration::from_secs(seconds))
+}
+
+/// Words that somebody may have meant who wrote this one; the nearest ones only.
+fn similar(word: &[u8]) -> Vec<&'static str> {
+    let name = word.split(|byte| *byte == b'=').next().unwrap_or_default();
+    let spelled: Vec<_> =
+        OPTION_NAMES.iter().map(|known| (edit_distance(name, known.as_bytes()), *known)).collect();
+    // In a short word, few letters are left if two are wrong.
+    let most = EDIT_DISTANCE_MAX.min(name.len() / 2);
+    let least = spelled.iter().map(|(wrong, _)| *wrong).min().unwrap_or(0);
+    let is_near = |wrong: usize| wrong == least && wrong <= most;
+    spelled.into_iter().filter(|(wrong, _)| is_near(*wrong)).map(|(_, known)| known).collect()
+}
+
+/// How many letters have to be put in, left out or replaced to make one word of the other.
+fn edit_distance(one: &[u8], other: &[u8]) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (at, left) in one.iter().enumerate() {
+        let mut diagonal = at;
+        let mut before = at + 1;
+        for (right, above) in other.iter().zip(row.iter_mut().skip(1)) {
+            let replaced = diagonal + usize::from(left != right);
+            diagonal = *above;
+            before = replaced.min(before + 1).min(*above + 1);
+            *above = before;
+        }
+        if let Some(first) = row.first_mut() {
+            *first = at + 1;
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+/// What stands after `fuse.` in the type of our mounts.
+const SUBTYPE: &str = "ferrofs";
+
+/// What is to be mounted, where and how.
+#[derive(Clone, Debug)]
+pub(super) struct MountRequest {
+    pub(super) image: PathBuf,
+    pub(super) directory: PathBuf,
+    pub(super) attach: AttachOptions,
+    pub(super) read: ReadArguments,
+    pub(super) machine: MachineArguments,
+    pub(super) reserve: ReserveArguments,
+    pub(super) settings: MountSettings,
+    pub(super) log: Option<OsString>,
+}
+
+impl MountRequest {
+    /// Brings all arguments together.
+    ///
+    /// # Errors
+    /// What was typed makes no sense; the text says what.
+    pub(super) fn of(typed: &MountArguments) -> anyhow::Result<Self> {
+        let mut attach = AttachOptions::new(absolute(&typed.image)?, SUBTYPE);
+        if typed.allow_other {
+            attach.allow = MountAccess::Everybody;
+        }
+        let mut request = Self {
+            image: typed.image.clone(),
+            directory: typed.directory.clone(),
+            attach,
+            read: typed.read.clone(),
+            machine: typed.machine.clone(),
+            reserve: typed.reserve.clone(),
+            settings: MountSettings {
+                time_limit: time_limit(typed.timeout),
+                has_xattrs: !typed.no_xattrs,
+                has_acls: !typed.no_acl,
+                ..MountSettings::default()
+            },
+            log: typed.log.clone(),
+        };
+        for list in &typed.options {
+            if let Err(refused) = parse_list(&mut request, list, typed.invocation) {
+                bail!("{refused}");
+            }
+        }
+        if request.log_target() == LogTarget::Stderr && !typed.foreground {
+            bail!("--log stderr: it is gone in the background; add --foreground");
+        }
+        Ok(request)
+    }
+
+    /// Where messages are to go.
+    pub(super) fn log_target(&self) -> LogTarget {
+        LogTarget::of(self.log.as_deref())
+    }
+}
+
+/// A path that means the same everywhere, for `/proc/mounts`: whoever reads it there is somewhere else.
+fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
+    std::path::absolute(path).with_context(|| "IMAGE".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::MountArguments;
+
+    const BY_USER: MountInvocation =
+        MountInvocation { by: MountCaller::Verb, is_sloppy: false, is_dry_run: false };
+    const BY_MOUNT: MountInvocation = MountInvocation { by: MountCaller::MountProgram, ..BY_USER };
+
+    fn parsed(
+        list: impl AsRef<OsStr>,
+        invocation: MountInvocation,
+    ) -> Result<MountRequest, String> {
+        let mut request =
+            MountRequest::of(&MountArguments::new("image".into(), "dir".into())).unwrap();
+        match parse_list(&mut request, list.as_ref(), invocation) {
+            Ok(()) => Ok(request),
+            Err(refused) => Err(refused.to_string()),
+        }
+    }
+
+    #[test]
+    fn each_word_changes_what_it_names() {
+        let request = parsed(
+            "ro,offset=64k,device=a,device=b,memory=64m,jobs=2,nice=-5,timeout=0,log=x,noacl,nouser_xattr,\
+             no_checksum,noauto_unmount,fsname=n,max_read=65536,noexec,allow_other",
+            BY_USER,
+        );
+        let request = request.unwrap();
+        assert_eq!((request.read.offset, request.read.no_checksum), (65536, true));
+        assert_eq!(request.read.devices, [PathBuf::from("a"), PathBuf::from("b")]);
+        let machine = &request.machine;
+        assert_eq!(
+            (machine.memory, machine.jobs, machine.nice),
+            (Some(64 << 20), Some(2), Some(-5))
+        );
+        assert_eq!(request.settings.time_limit, None);
+        assert!(!request.settings.has_acls && !request.settings.has_user_xattrs);
+        assert_eq!(request.log.as_deref(), Some("x".as_ref()));
+        assert!(!request.attach.auto_unmount && !request.attach.exec);
+        assert_eq!((request.attach.source, request.attach.max_read), ("n".into(), Some(65536)));
+    }
+
+    #[test]
+    fn the_last_of_several_values_counts() {
+        let request = parsed("timeout=3,offset=1,timeout=5,offset=2,noacl,acl", BY_USER).unwrap();
+        assert_eq!(request.settings.time_limit, Some(Duration::from_secs(5)));
+        assert_eq!((request.read.offset, request.settings.has_acls), (2, true));
+    }
+
+    #[test]
+    fn words_of_fstab_and_of_libfuse_that_are_so_anyway_pass() {
+        for word in [
+            "nofail",
+            "_netdev",
+            "user",
+            "users",
+            "noauto",
+            "x-systemd.automount",
+            "x-y=1",
+            "noatime",
+            "atime",
+            "defaults",
+            "kernel_cache",
+            "clone_fd",
+            "async_read",
+            "nonempty",
+            "default_permissions",
+        ] {
+            parsed(word, BY_USER).unwrap();
+        }
+        assert_eq!(parsed("max_threads=3", BY_USER).unwrap().machine.jobs, Some(3));
+    }
+
+    #[test]
+    fn writing_is_refused_unless_mount_says_so_by_itself() {
+        assert!(parsed("rw", BY_USER).unwrap_err().starts_with("-o rw: nothing can be written"));
+        parsed("rw,dev,suid", BY_MOUNT).unwrap();
+        parsed("rw", MountInvocation { by: MountCaller::Erofsfuse, ..BY_USER }).unwrap();
+    }
+
+    #[test]
+    fn an_unknown_word_is_an_error_that_names_near_ones() {
+        let refused = parsed("ro,alow_other", BY_USER).unwrap_err();
+        assert_eq!(refused, "-o alow_other: there is no such option; did you mean allow_other?");
+        assert!(parsed("offsett=3", BY_USER).unwrap_err().contains("did you mean offset?"));
+        assert!(parsed("frobnicate", BY_USER).unwrap_err().contains("lists them"));
+        assert!(parsed("ro=1", BY_USER).is_err() && parsed("offset", BY_USER).is_err());
+        parsed("frobnicate,frob=0", MountInvocation { is_sloppy: true, ..BY_USER }).unwrap();
+    }
+
+    #[test]
+    fn wrong_values_are_refused_by_name() {
+        for word in [
+            "offset=x",
+            "memory=",
+            "jobs=0",
+            "cpus=a",
+            "nice=20",
+            "timeout=-1",
+            "device=",
+            "log=",
+            "max_read=x",
+            "allow_root",
+            "subtype=a/b",
+            "uid=0",
+        ] {
+            let refused = parsed(word, BY_USER).unwrap_err();
+            assert!(refused.contains(word), "{refused}");
+        }
+    }
+
+    #[test]
+    fn backslashes_keep_commas_together() {
+        let split = |list: &str| words(list.as_ref());
+        assert_eq!(split(r"fsname=a\,b,ro"), ["fsname=a,b", "ro"]);
+        assert_eq!(split(r"a\\,b"), [r"a\", "b"]);
+        assert_eq!(split(",a,,"), ["a"]);
+        assert_eq!(split(r"a\"), ["a"]);
+        assert_eq!(parsed(r"fsname=a\,b,cpus=0\,1", BY_USER).unwrap().attach.source, "a,b");
+        let bytes = OsString::from_vec(b"device=\xff\xfe".to_vec());
+        assert_eq!(
+            parsed(bytes, BY_USER).unwrap().read.devices[0].as_os_str().as_bytes(),
+            b"\xff\xfe"
+        );
+    }
+
+    #[test]
+    fn every_word_that_is_suggested_is_understood() {
+        for word in OPTION_NAMES {
+            let values = ["", "=1", "=a", "=0-1"].map(|value| format!("{word}{value}"));
+            assert!(values.iter().any(|word| parsed(word, BY_MOUNT).is_ok()), "{word}");
+        }
+    }
+
+    #[test]
+    fn distances_count_letters() {
+        for (one, other, wrong) in [
+            ("", "", 0),
+            ("", "ab", 2),
+            ("ab", "", 2),
+            ("abc", "abc", 0),
+            ("abc", "axc", 1),
+            ("abc", "bc", 1),
+            ("kitten", "sitting", 3),
+        ] {
+            assert_eq!(edit_distance(one.as_bytes(), other.as_bytes()), wrong, "{one} {other}");
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! The numbers of a mount for people: a table of operations, and a line or two for everything else.
+
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use ferrofs_fuse::Capabilities;
+use ferrofs_mount::stats::{
+    LatencyQuantiles, MountStats, OperationKind, StatsSummary, WorkerRecord, known,
+};
+
+use super::json::seconds;
+use crate::amount::{grouped, human_bytes};
+use crate::output::escape;
+
+/// Rows of workers that are shown.
+const WORKERS_SHOWN: usize = 64;
+/// Files that are shown.
+const FILES_SHOWN: usize = 8;
+
+#[derive(Debug)]
+pub(super) struct MountStatsText<'a> {
+    stats: &'a MountStats,
+    directory: &'a Path,
+}
+
+impl<'a> MountStatsText<'a> {
+    pub(super) fn new(stats: &'a MountStats, directory: &'a Path) -> Self {
+        Self { stats, directory }
+    }
+}
+
+impl fmt::Display for MountStatsText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let summary = &self.stats.summary;
+        self.head(f)?;
+        operations(f, summary)?;
+        decoding(f, summary)?;
+        memory(f, summary)?;
+        kernel(f, summary)?;
+        cpu(f, summary)?;
+        workers(f, self.stats)?;
+        notices(f, summary)?;
+        top_files(f, summary)
+    }
+}
+
+impl MountStatsText<'_> {
+    fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let summary = &self.stats.summary;
+        write!(f, "mount     {}", escape(self.directory.as_os_str().as_bytes()))?;
+        if let Some(mount) = &self.stats.mount {
+            write!(f, ": {}", escape(mount.source.as_bytes()))?;
+        }
+        let release = escape(self.stats.release.as_bytes());
+        let uptime = uptime(summary.uptime_ns);
+        writeln!(f, "; ferrofs {release}, process {}, up {uptime}", summary.pid)
+    }
+}
+
+fn operations(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
+    writeln!(
+        f,
+        "{:<13} {:>12} {:>7} {:>9} {:>9} {:>9} {:>9} {:>10}",
+        "operations", "count", "errors", "p50", "p99", "p999", "max", "bytes"
+    )?;
+    for kind in OperationKind::ALL {
+        let row = summary.operation(kind);
+        if row.time.count == 0 {
+            continue;
+        }
+        writeln!(
+            f,
+            "  {:<11} {:>12} {:>7} {:>9} {:>9} {:>9} {:>9} {:>10}",
+            kind.name(),
+            grouped(row.time.count),
+            grouped(row.errors),
+            time(row.time.p50_ns),
+            time(row.time.p99_ns),
+            time(row.time.p999_ns),
+            time(row.time.max_ns),
+            human_bytes(row.bytes)
+        )?;
+    }
+    Ok(())
+}
+
+fn decoding(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
+    let (clusters, cache, prefetch) = (&summary.clusters, &summary.cache, &summary.prefetch);
+    writeln!(
+        f,
+        "clusters  {} decoded, of them {} on workers and {} through a window; served {}",
+        grouped(clusters.decoded),
+        grouped(clusters.on_workers),
+        grouped(clusters.windowed),
+        grouped(clusters.served)
+    )?;
+    writeln!(f, "decoding  {}", LatencyText(&clusters.time))?;
+    writeln!(
+        f,
+        "bytes     {} decoded, {} served: {:.3} decoded for each served",
+        human_bytes(clusters.bytes_decoded),
+        human_bytes(clusters.bytes_served),
+        ratio(clusters.bytes_decoded, clusters.bytes_served)
+    )?;
+    writeln!(
+        f,
+        "cache     {} hits, {} computed, {} waits, {} taken over, {} without a result; holds {}",
+        grouped(cache.hits),
+        grouped(cache.computed),
+        grouped(cache.waits),
+        grouped(cache.taken_over),
+        grouped(cache.gone),
+        human_bytes(cache.bytes)
+    )?;
+    writeln!(
+        f,
+        "prefetch  {} done: {} used, {} wasted; {} dropped, {} joined",
+        grouped(prefetch.done),
+        grouped(prefetch.used),
+        grouped(prefetch.wasted),
+        grouped(prefetch.dropped),
+        grouped(prefetch.joined)
+    )
+}
+
+fn memory(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
+    let memory = &summary.memory;
+    writeln!(
+        f,
+        "memory    {} of {}, peak {}; {} refused, {} waits, {} given up",
+        human_bytes(memory.used),
+        human_bytes(memory.limit),
+        human_bytes(memory.peak),
+        grouped(memory.refused),
+        grouped(memory.waited),
+        grouped(memory.gave_up)
+    )?;
+    let bytes = |bytes| known(bytes).map_or_else(|| "unknown".to_owned(), human_bytes);
+    let threads = known(summary.session.threads);
+    let threads = threads.map_or_else(|| "unknown".to_owned(), grouped);
+    let (resident, peak) = (bytes(memory.resident), bytes(memory.resident_peak));
+    writeln!(f, "process   {resident} resident, peak {peak}; threads: {threads}")
+}
+
+fn kernel(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
+    let session = &summary.session;
+    writeln!(
+        f,
+        "kernel    protocol {}.{}: reads of {}, {} ahead, {} in the background",
+        session.protocol_major,
+        session.protocol_minor,
+        human_bytes(session.max_read),
+        human_bytes(session.max_readahead),
+        grouped(session.max_background)
+    )?;
+    let missing = Capabilities(session.requested & !session.granted).to_string();
+    writeln!(f, "granted   {}", Capabilities(session.granted))?;
+    writeln!(f, "refused   {}", if missing.is_empty() { "nothing" } else { &missing })?;
+    writeln!(
+        f,
+        "listeners {} and {} spare, {} free; {} interrupts; page cache: {} stored in {}",
+        grouped(session.listeners),
+        grouped(session.spares),
+        grouped(session.idle),
+        grouped(session.interrupts),
+        human_bytes(session.stored_bytes),
+        grouped(session.stores)
+    )
+}
+
+fn cpu(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
+    let cpu = &summary.cpu;
+    let of_us = |us| known(us).map(|us| time(us.saturating_mul(1000)));
+    match (known(cpu.throttled), of_us(cpu.throttled_us)) {
+        (Some(times), Some(long)) => {
+            write!(f, "cpu       throttled {} times, {long}", grouped(times))
+        }
+        (Some(times), None) => write!(f, "cpu       throttled {} times", grouped(times)),
+        (None, _) => f.write_str("cpu       throttling unknown"),
+    }?;
+    match of_us(cpu.stalled_us) {
+        Some(long) => {
+            let of_system = if cpu.is_stalled_of_system == 0 { "" } else { " of the system" };
+            writeln!(f, "; tasks{of_system} had to wait for a CPU for {long}")
+        }
+        None => writeln!(f),
+    }
+}
+
+fn workers(f: &mut fmt::Formatter<'_>, stats: &MountStats) -> fmt::Result {
+    let totals = &stats.summary.workers;
+    writeln!(
+        f,
+        "workers   {} items, {} inline, {} fallback, {} full, {} panics, {} threads refused",
+        grouped(totals.items),
+        grouped(totals.inline),
+        grouped(totals.fallback),
+        grouped(totals.full),
+        grouped(totals.panics),
+        grouped(totals.refused_threads)
+    )?;
+    writeln!(f, "queue     {}", LatencyText(&totals.wait))?;
+    for worker in stats.workers.iter().take(WORKERS_SHOWN) {
+        show_worker(f, worker)?;
+    }
+    match stats.workers.len().saturating_sub(WORKERS_SHOWN) {
+        0 => Ok(()),
+        more => writeln!(f, "  and {more} more: see --json"),
+    }
+}
+
+fn show_worker(f: &mut fmt::Formatter<'_>, worker: &WorkerRecord) -> fmt::Result {
+    let place = known(worker.cpu).map_or_else(|| "unbound".to_owned(), |cpu| format!("cpu {cpu}"));
+    let state = match (worker.is_serving != 0, known(worker.thread_id)) {
+        (true, Some(_)) => "serves",
+        (true, None) => "no thread",
+        (false, _) => "away",
+    };
+    writeln!(
+        f,
+        "  {place:<8} {:<9} {state:<9} {:>11} items, {} sleeps, {} wake-ups; queue {}",
+        worker.rung_name().unwrap_or("-"),
+        grouped(worker.items),
+        grouped(worker.sleeps),
+        grouped(worker.wake_ups),
+        LatencyText(&worker.wait)
+    )
+}
+
+fn notices(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
+    let notices = &summary.log_events;
+    let counts = [
+        (notices.failed, "failed"),
+        (notices.timed_out, "timed out"),
+        (notices.let_go, "let go"),
+        (notices.spares, "spare listeners"),
+        (notices.panicked, "panicked"),
+        (notices.malformed, "malformed"),
+        (notices.device_failed, "device failed"),
+        (notices.other, "other"),
+    ];
+    let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+    let counts: Vec<_> = counts.map(|(count, what)| format!("{} {what}", grouped(count))).collect();
+    writeln!(
+        f,
+        "notices   {}",
+        if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
+    )?;
+    match known(notices.last_age_ns) {
+        Some(age) => {
+            let text = escape(notice(&notices.last_text).as_bytes());
+            writeln!(f, "  last, {} ago: {text}", uptime(age))
+        }
+        None => Ok(()),
+    }
+}
+
+fn top_files(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
+    // Of what does not stand out, the sketch knows less than half.
+    let files = summary.top_files.iter().filter(|file| file.bytes / 2 > file.uncertain_bytes);
+    let files = files.take(FILES_SHOWN);
+    for (number, file) in files.enumerate() {
+        let key = if number == 0 { "top files" } else { "" };
+        write!(f, "{key:<9} inode {}: {}", file.ino, human_bytes(file.bytes))?;
+        match file.uncertain_bytes {
+            0 => writeln!(f)?,
+            bytes => writeln!(f, ", give or take {}", human_bytes(bytes))?,
+        }
+    }
+    Ok(())
+}
+
+/// Times in a line.
+struct LatencyText<'a>(&'a LatencyQuantiles);
+
+impl fmt::Display for LatencyText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LatencyQuantiles { count, p50_ns, p99_ns, p999_ns, max_ns, .. } = self.0;
+        if *count == 0 {
+            return f.write_str("none");
+        }
+        let [p50, p99, p999, max] = [p50_ns, p99_ns, p999_ns, max_ns].map(|ns| time(*ns));
+        write!(f, "p50 {p50}, p99 {p99}, p999 {p999}, max {max}")
+    }
+}
+
+/// The text of a notice, without the NULs behind it; not yet escaped.
+pub(super) fn notice(text: &[u8]) -> String {
+    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).into_owned()
+}
+
+/// 0 of nothing.
+#[allow(clippy::cast_precision_loss, reason = "a ratio to look at")]
+pub(super) fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+/// In the unit that keeps it short.
+fn time(nanoseconds: u64) -> String {
+    let seconds = seconds(nanoseconds);
+    match nanoseconds {
+        0..1_000 => format!("{nanoseconds} ns"),
+        1_000..1_000_000 => format!("{:.1} µs", seconds * 1e6),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", seconds * 1e3),
+        _ => format!("{seconds:.2} s"),
+    }
+}
+
+/// A long time, to the second, minute or hour.
+fn uptime(nanoseconds: u64) -> String {
+    let seconds = nanoseconds / 1_000_000_000;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_short() {
+        let times =
+            [(7, "7 ns"), (1_500, "1.5 µs"), (2_340_000, "2.3 ms"), (61_000_000_000, "61.00 s")];
+        for (nanoseconds, text) in times {
+            assert_eq!(time(nanoseconds), text);
+        }
+        assert_eq!(uptime(59_000_000_000), "59 s");
+        assert_eq!(uptime(3_725_000_000_000), "1 h 2 min");
+        assert_eq!(uptime(u64::MAX), "213503 d 23 h");
+    }
+
+    #[test]
+    fn whatever_the_numbers_are_they_can_be_shown() {
+        let worker = WorkerRecord {
+            cpu: u64::MAX,
+            priority_level: 99,
+            items: u64::MAX,
+            ..WorkerRecord::default()
+        };
+        let mut summary = StatsSummary { uptime_ns: u64::MAX, ..StatsSummary::default() };
+        summary.operations[4].time.count = u64::MAX;
+        summary.operations[4].bytes = u64::MAX;
+        summary.log_events.last_age_ns = 1;
+        summary.log_events.last_text[..9].copy_from_slice(b"\x1b[2Jlong\n");
+        summary.top_files[0].bytes = u64::MAX;
+        let workers = vec![worker; WORKERS_SHOWN + 3];
+        let release = "\x1b]0;x\x07".to_owned();
+        let stats = MountStats { mount: None, release, summary, workers };
+        let text = MountStatsText::new(&stats, Path::new("/m\x1b")).to_string();
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+        assert!(
+            text.contains("and 3 more") && text.contains("16.0 EiB") || text.contains("15.9 EiB")
+        );
+    }
+}
