@@ -5,27 +5,27 @@
 
 #[path = "../../src/baseline/mod.rs"]
 mod baseline;
-#[path = "../../../crates/workers/src/cache_padded.rs"]
-mod cache_padded;
-#[path = "../../../crates/workers/src/catch_panic.rs"]
-mod catch_panic;
-#[path = "../../../crates/workers/src/counters/mod.rs"]
-#[allow(dead_code, reason = "the pools of ferrofs-workers count with the rest")]
-pub mod counters;
-#[path = "../../../crates/workers/src/cpus/mod.rs"]
-pub mod cpus;
-#[path = "../../../crates/workers/src/error.rs"]
-mod error;
-#[path = "../../../crates/workers/src/jobs/mod.rs"]
-#[allow(dead_code, reason = "who is still being started is asked where memory is faulted in")]
-pub mod jobs;
-#[path = "../../../crates/workers/src/sys.rs"]
-#[allow(dead_code, reason = "no priority is asked of the system here")]
-mod sys;
-#[path = "../../../crates/workers/src/wake_event.rs"]
-mod wake_event;
-#[path = "../../../crates/workers/src/workqueue/mod.rs"]
-pub mod workqueue;
+// The sources name each other from the crate's root.
+use workers::{cache_padded, catch_panic, error, sys, wake_event};
+pub use workers::{counters, cpus, jobs, workqueue};
+
+/// The modules of ferrofs-workers that run in the model.
+#[path = "../../../crates/workers/src"]
+mod workers {
+    pub(crate) mod cache_padded;
+    #[allow(dead_code, reason = "the pools of ferrofs-workers end panics of their work")]
+    pub(crate) mod catch_panic;
+    #[allow(dead_code, reason = "the pools of ferrofs-workers count with the rest")]
+    pub mod counters;
+    pub mod cpus;
+    pub(crate) mod error;
+    #[allow(dead_code, reason = "memory is faulted in while helpers are being started")]
+    pub mod jobs;
+    #[allow(dead_code, reason = "no priority is asked of the system here")]
+    pub(crate) mod sys;
+    pub(crate) mod wake_event;
+    pub mod workqueue;
+}
 
 mod deflater;
 pub mod faults;

@@ -1,19 +1,51 @@
-//! A job over a range of numbers: it is cut into chunks by the rule in [`super::split`] and worked off
-//! by the caller and its helpers. This owns the settings and the order of the steps; the state of a
-//! running job is [`ChunkCursor`], its threads are a [`ThreadTeam`].
+//! Parallel work for the length of one call: a range split over the CPUs ([`ParallelFor`]), and parallel
+//! work whose results are committed in order ([`OrderedPipeline`]).
+//!
+//! The caller always takes part. Helper threads come from a budget ([`HelperBudget`]) that nobody waits
+//! for, and all of them have ended when the call returns. So a body may borrow from the caller and may start
+//! jobs of its own, and jobs cannot deadlock each other: a job without a helper is a loop on its caller.
+//!
+//! Bodies of one job must not wait for each other. The number of threads depends on what is free, and may be
+//! one.
+//!
+//! Helpers keep the priority that a new thread inherits from the caller. They are not put behind other work
+//! with `nice`: an unprivileged process could not raise them again for a caller that waits for the last
+//! chunk.
+//!
+//! docs/workers.md, protocols J and O.
+
+mod ordered;
+mod reorder_ring;
+mod split;
+mod thread_team;
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, loom))]
+mod ordered_loom_tests;
+#[cfg(all(test, not(loom)))]
+mod ordered_tests;
+#[cfg(all(test, not(loom)))]
+mod stress_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use std::ops::Range;
 
-use super::chunk_cursor::{ChunkCursor, Record};
-use super::helper_budget::{HelperBudget, HelperPlacement};
-use super::pending_starts::PendingStarts;
-use super::split::{CHUNKS_PER_THREAD, SplitParameters};
-use super::{ThreadTeam, chosen, thread_team};
-use crate::{Error, ErrorKind};
+use crate::cache_padded::CachePadded;
+use crate::catch_panic::TaskFailure;
+use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 
-/// A range of work, in units that the caller chooses: bytes, pages, blocks, indices.
+pub use ordered::{CallerRole, MAX_ITEMS_IN_FLIGHT, OrderedPipeline, PipelineReport};
+pub use thread_team::{HelperBudget, MAX_HELPERS};
+
+use split::{CHUNKS_PER_THREAD, Chunks, SplitParameters};
+pub(crate) use thread_team::PendingStarts;
+
+/// A loop over a range of numbers, run by several threads. The unit is the caller's: bytes, pages, blocks,
+/// indices.
 ///
-/// Without settings it is cut for all CPUs of the budget, into chunks of one unit or more.
+/// Without settings the range is split for all CPUs of the budget, into chunks of one unit or more.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +62,7 @@ use crate::{Error, ErrorKind};
 /// assert!(report.is_ok_and(|report| report.chunks >= 1));
 /// ```
 #[derive(Debug, Clone, Copy)]
-#[must_use = "a job does nothing until it is run"]
+#[must_use = "nothing runs until `run` is called"]
 pub struct ParallelFor<'h> {
     start: u64,
     end: u64,
@@ -38,28 +70,24 @@ pub struct ParallelFor<'h> {
     min_chunk_size: u64,
     max_threads: Option<usize>,
     chunks_per_thread: u64,
-    placement: HelperPlacement,
     helpers: Option<&'h HelperBudget>,
     pending_starts: Option<&'h PendingStarts>,
 }
 
-/// How a job was done.
+/// How a [`ParallelFor`] was executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ParallelForReport {
-    /// Threads that took part, the caller among them. A helper counts even if it came too late to
-    /// find a chunk.
+    /// Threads that took part, the caller included. A helper counts even if it found no chunk left.
     pub threads: usize,
     /// Calls of the body.
     pub chunks: u64,
-    /// Units between two boundaries; the size of the range where it was not cut.
+    /// Units between two boundaries; the size of the range if it was not split.
     pub chunk_size: u64,
-    /// HelperBudget that were bound to the CPUs of one node: [`HelperPlacement::ByNode`].
-    pub bound: usize,
 }
 
 impl<'h> ParallelFor<'h> {
-    /// A job over `range`. An empty range, also one that ends before it starts, calls nothing.
+    /// A loop over `range`. An empty range, or one that ends before it starts, calls the body never.
     pub const fn over(range: Range<u64>) -> Self {
         Self {
             start: range.start,
@@ -68,84 +96,64 @@ impl<'h> ParallelFor<'h> {
             min_chunk_size: 1,
             max_threads: None,
             chunks_per_thread: CHUNKS_PER_THREAD,
-            placement: HelperPlacement::Anywhere,
             helpers: None,
             pending_starts: None,
         }
     }
 
-    /// A job over the `size` units from `start` on.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidSetting`] if the range ends behind `u64::MAX`; the limit it names is the
-    /// largest size from there.
-    pub fn from_start(start: u64, size: u64) -> Result<Self, Error> {
-        let room = u64::MAX - start;
-        start.checked_add(size).map(|end| Self::over(start..end)).ok_or_else(|| {
-            Error::new(ErrorKind::InvalidSetting, "units of a job").with_amount(size, room)
-        })
-    }
-
-    /// The chunk_size is a multiple of `align` units, and so is every boundary between two chunks, counted
-    /// from 0. 0 counts as 1. 1 without this setting.
+    /// Makes the chunk size a multiple of `align` units, and so every boundary between two chunks, counted
+    /// from 0. 0 counts as 1. Default: 1.
     pub const fn align(mut self, align: u64) -> Self {
         self.align = align;
         self
     }
 
-    /// No chunk_size has fewer units than `min_chunk_size`; a range of less than two of them is not cut. The
-    /// first chunk and the last can be shorter. 0 counts as 1. 1 without this setting.
+    /// Sets the smallest chunk size in units; a range of less than two of these is not split. The first and
+    /// the last chunk can be shorter. 0 counts as 1. Default: 1.
     pub const fn min_chunk_size(mut self, min_chunk_size: u64) -> Self {
         self.min_chunk_size = min_chunk_size;
         self
     }
 
-    /// Threads at most, the caller among them. With 1 the range is not cut: the body is called once.
-    /// With 0, too, the caller is alone, but the range is cut as for one thread, into about four
-    /// chunks. Without this setting: the size of the budget, so a CPU each.
+    /// Sets the largest number of threads, the caller included. With 1 the range is not split: the body is
+    /// called once. With 0 the caller works alone, too, but on the range split as for one thread, into about
+    /// four chunks. Default: the size of the budget, which is one thread a CPU.
     pub const fn max_threads(mut self, max_threads: usize) -> Self {
         self.max_threads = Some(max_threads);
         self
     }
 
-    /// Chunks that each thread gets on the average, where `min_chunk_size` and `align` allow. 4 without
-    /// this setting, as in padata. With 32 a chunk that takes eight times as long as the others costs
-    /// at most 1.3 times the ideal, wherever it lies (docs/benchmarks.md). 0 counts as 1.
+    /// Sets the average number of chunks a thread, as far as `min_chunk_size` and `align` allow. With 32, a
+    /// chunk that takes eight times as long as the others costs at most 1.3 times the ideal, wherever it
+    /// lies (docs/benchmarks.md). 0 counts as 1. Default: 4, as in Linux' padata.
     pub const fn chunks_per_thread(mut self, chunks: u64) -> Self {
         self.chunks_per_thread = chunks;
         self
     }
 
-    /// Where helpers run. Without this setting: [`HelperPlacement::Anywhere`].
-    pub const fn placement(mut self, placement: HelperPlacement) -> Self {
-        self.placement = placement;
-        self
-    }
-
-    /// Takes helpers from this budget and not from that of the process.
+    /// Takes helpers from this budget instead of that of the process.
     pub const fn helpers(mut self, helpers: &'h HelperBudget) -> Self {
         self.helpers = Some(helpers);
         self
     }
 
-    /// Says in `pending_starts`, while it runs, whether some helper has not begun.
+    /// Counts in `pending_starts`, during the call, the helpers that have not begun.
     pub(crate) const fn report_pending_starts(mut self, pending_starts: &'h PendingStarts) -> Self {
         self.pending_starts = Some(pending_starts);
         self
     }
 
-    /// Calls `body` once for every chunk of the range, on this thread and on helpers, and returns
-    /// when all calls have returned.
+    /// Calls `body` once for every chunk of the range, on this thread and on helpers, and returns when all
+    /// calls have returned.
     ///
     /// # Errors
     ///
-    /// The first error in time. No chunk is begun after it; chunks that were begun are finished.
+    /// The first error in time. No chunk begins after it; chunks that have begun are finished.
     ///
     /// # Panics
     ///
-    /// With the panic of a body, once all threads are at rest; it stops the job as an error does,
-    /// and goes before one.
+    /// With the panic of a body, once all threads are at rest. A panic stops the loop as an error does, and
+    /// is reported before an error.
     pub fn run<E: Send>(
         &self,
         body: impl Fn(Range<u64>) -> Result<(), E> + Sync,
@@ -153,8 +161,8 @@ impl<'h> ParallelFor<'h> {
         self.run_with(|| (), |(), chunk| body(chunk))
     }
 
-    /// The same with a state of its own for every thread, made by `init` on that thread when it has
-    /// its first chunk, and dropped there.
+    /// The same with one state a thread: `init` makes it on that thread before its first chunk, and it is
+    /// dropped there.
     ///
     /// # Errors
     ///
@@ -168,85 +176,34 @@ impl<'h> ParallelFor<'h> {
         init: impl Fn() -> S + Sync,
         body: impl Fn(&mut S, Range<u64>) -> Result<(), E> + Sync,
     ) -> Result<ParallelForReport, E> {
-        let (report, chunk_cursor) = self.work_off(Record::Nothing, init, body)?;
-        match chunk_cursor.and_then(|chunk_cursor| chunk_cursor.take_failure()) {
-            None => Ok(report),
+        let helpers = or_process_budget(self.helpers);
+        let split = self.split(helpers);
+        let size = split.size();
+        if size == 0 {
+            return Ok(ParallelForReport { threads: 1, chunks: 0, chunk_size: 0 });
+        }
+        let wanted = split.threads();
+        if wanted == 1 {
+            body(&mut init(), split.whole())?;
+            return Ok(ParallelForReport { threads: 1, chunks: 1, chunk_size: size });
+        }
+        let tokens = helpers.map(|helpers| helpers.take(wanted.saturating_sub(1)));
+        let helper_count = tokens.as_ref().map_or(0, |tokens| tokens.len());
+        let chunks = split.chunks(helper_count as u64 + 1, self.chunks_per_thread);
+        let cursor = ChunkCursor::new(chunks);
+        let share = || take_chunks(&cursor, &init, &body);
+        let (threads, ()) = thread_team::run(tokens, self.pending_starts, share, |_| share());
+        match cursor.take_failure() {
+            None => Ok(ParallelForReport {
+                threads,
+                chunks: chunks.count(),
+                chunk_size: chunks.chunk_size(),
+            }),
             Some(failure) => Err(failure.into_error()),
         }
     }
 
-    /// The same as [`ParallelFor::run`], and if the job fails, `undo` is called on this thread for every chunk
-    /// whose body returned `Ok`, in ascending order, after all threads are at rest. Not for the chunk
-    /// that failed: its body cleans up after itself.
-    ///
-    /// # Errors
-    ///
-    /// As [`ParallelFor::run`], after the undo.
-    ///
-    /// # Panics
-    ///
-    /// As [`ParallelFor::run`], after the undo; and with a panic of `undo`.
-    pub fn run_or_undo<E: Send>(
-        &self,
-        body: impl Fn(Range<u64>) -> Result<(), E> + Sync,
-        undo: impl FnMut(Range<u64>),
-    ) -> Result<ParallelForReport, E> {
-        let (report, chunk_cursor) =
-            self.work_off(Record::Completed, || (), |(), chunk| body(chunk))?;
-        // A range that was not cut and failed has no completed chunk: it ended in the line above.
-        let Some(chunk_cursor) = chunk_cursor else {
-            return Ok(report);
-        };
-        match chunk_cursor.take_failure() {
-            None => Ok(report),
-            Some(failure) => {
-                chunk_cursor.completed().for_each(undo);
-                Err(failure.into_error())
-            }
-        }
-    }
-
-    /// Runs the job. Without chunk_cursor the range was empty or went through in one call.
-    fn work_off<S, E: Send>(
-        &self,
-        record: Record,
-        init: impl Fn() -> S + Sync,
-        body: impl Fn(&mut S, Range<u64>) -> Result<(), E> + Sync,
-    ) -> Result<(ParallelForReport, Option<ChunkCursor<E>>), E> {
-        let helpers = chosen(self.helpers);
-        let shape = self.shape(helpers);
-        let size = shape.size();
-        if size == 0 {
-            return Ok((
-                ParallelForReport { threads: 1, chunks: 0, chunk_size: 0, bound: 0 },
-                None,
-            ));
-        }
-        let wanted = shape.threads();
-        if wanted == 1 {
-            body(&mut init(), shape.whole())?;
-            return Ok((
-                ParallelForReport { threads: 1, chunks: 1, chunk_size: size, bound: 0 },
-                None,
-            ));
-        }
-        let tokens = helpers.map(|helpers| helpers.take(wanted.saturating_sub(1)));
-        let helping = tokens.as_ref().map_or(0, |tokens| tokens.len());
-        let chunks = shape.chunks(helping as u64 + 1, self.chunks_per_thread);
-        let chunk_cursor = ChunkCursor::new(chunks, record);
-        let share = || take_chunks(&chunk_cursor, &init, &body);
-        let (ThreadTeam { threads, bound }, ()) =
-            thread_team::run(tokens, self.placement, self.pending_starts, share, share);
-        let report = ParallelForReport {
-            threads,
-            chunks: chunks.count(),
-            chunk_size: chunks.chunk_size(),
-            bound,
-        };
-        Ok((report, Some(chunk_cursor)))
-    }
-
-    fn shape(&self, helpers: Option<&HelperBudget>) -> SplitParameters {
+    fn split(&self, helpers: Option<&HelperBudget>) -> SplitParameters {
         let all = || helpers.map_or(1, |helpers| helpers.total().max(1));
         SplitParameters {
             start: self.start,
@@ -258,18 +215,106 @@ impl<'h> ParallelFor<'h> {
     }
 }
 
-/// What every thread of a job does: chunk after chunk, until none is left.
-pub(super) fn take_chunks<S, E>(
-    chunk_cursor: &ChunkCursor<E>,
+/// The given budget, or that of the process. None only in a loom model, which has no process.
+fn or_process_budget(helpers: Option<&HelperBudget>) -> Option<&HelperBudget> {
+    #[cfg(not(loom))]
+    let helpers = helpers.or_else(|| Some(HelperBudget::process()));
+    helpers
+}
+
+/// What each thread of a [`ParallelFor`] does: chunk after chunk, until none is left.
+fn take_chunks<S, E>(
+    cursor: &ChunkCursor<E>,
     init: impl Fn() -> S,
     body: impl Fn(&mut S, Range<u64>) -> Result<(), E>,
 ) {
     let mut state = None;
-    while let Some((number, chunk)) = chunk_cursor.take() {
+    while let Some(chunk) = cursor.take() {
         let work = || body(state.get_or_insert_with(&init), chunk);
-        match super::task_failure::TaskFailure::catch(work) {
-            Ok(()) => chunk_cursor.complete(number),
-            Err(failure) => chunk_cursor.fail(failure),
+        if let Err(failure) = TaskFailure::catch(work) {
+            cursor.fail(failure);
+        }
+    }
+}
+
+/// What the threads of one running loop share: the number of the next chunk, and the first failure.
+/// docs/workers.md, protocol J.
+#[derive(Debug)]
+struct ChunkCursor<E> {
+    chunks: Chunks,
+    /// The number of the next chunk. At or above the number of chunks nothing is left: all were taken, or
+    /// the loop was stopped.
+    next: CachePadded<AtomicU64>,
+    failure: Mutex<Option<TaskFailure<E>>>,
+}
+
+impl<E> ChunkCursor<E> {
+    fn new(chunks: Chunks) -> Self {
+        Self { chunks, next: CachePadded(AtomicU64::new(0)), failure: Mutex::new(None) }
+    }
+
+    /// J1. Takes the next chunk; none if all are taken or the loop was stopped.
+    ///
+    /// A thread ends with its first "none", so `next` passes the number of chunks by at most the number of
+    /// threads and cannot wrap.
+    fn take(&self) -> Option<Range<u64>> {
+        // Relaxed: the number guards no data. Each goes out once, and none after J2, because all changes of
+        // this one word have a total order, the swap in `fail` included.
+        self.chunks.chunk(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// J2. Stops the loop: no chunk goes out after this. The first error stays; a panic replaces an error,
+    /// since an error must not hide a defect.
+    fn fail(&self, failure: TaskFailure<E>) {
+        // Relaxed: see `take`. The lock hands the failure over.
+        self.next.swap(self.chunks.count(), Ordering::Relaxed);
+        let mut first = lock(&self.failure);
+        match (&*first, &failure) {
+            (None, _) | (Some(TaskFailure::Error(_)), TaskFailure::Panic(_)) => {
+                *first = Some(failure);
+            }
+            (Some(_), _) => {}
+        }
+    }
+
+    /// J3. Takes the failure out, after every thread of the loop was joined.
+    fn take_failure(&self) -> Option<TaskFailure<E>> {
+        lock(&self.failure).take()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod cursor_tests {
+    use super::{ChunkCursor, TaskFailure};
+    use crate::jobs::split::{CHUNKS_PER_THREAD, SplitParameters};
+
+    fn cursor(size: u64) -> ChunkCursor<&'static str> {
+        let split =
+            SplitParameters { start: 0, end: size, align: 1, min_chunk_size: 1, max_threads: 2 };
+        ChunkCursor::new(split.chunks(2, CHUNKS_PER_THREAD))
+    }
+
+    #[test]
+    fn nothing_goes_out_after_a_failure() {
+        let cursor = cursor(8);
+        assert_eq!(cursor.take(), Some(0..1));
+        cursor.fail(TaskFailure::Error("first"));
+        assert_eq!((cursor.take(), cursor.take()), (None, None));
+    }
+
+    #[test]
+    fn the_first_error_stays_and_a_panic_replaces_it() {
+        let cursor = cursor(8);
+        cursor.fail(TaskFailure::Error("first"));
+        cursor.fail(TaskFailure::Error("second"));
+        cursor.fail(TaskFailure::Panic(Box::new(7_u32)));
+        cursor.fail(TaskFailure::Error("third"));
+        cursor.fail(TaskFailure::Panic(Box::new(8_u32)));
+        match cursor.take_failure() {
+            Some(TaskFailure::Panic(payload)) => {
+                assert_eq!(payload.downcast_ref::<u32>(), Some(&7));
+            }
+            other => panic!("{other:?}"),
         }
     }
 }

@@ -1,21 +1,19 @@
-//! Models of protocol J: the chunk_cursor of a running job, and the budget that helpers come from.
+//! Models of protocol J, the cursor of a running loop, and of the budget that helpers come from.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::sync::atomic::{AtomicU32 as Plain, Ordering as PlainOrdering};
 
-use super::chunk_cursor::{ChunkCursor, Record};
-use super::helper_budget::HelperBudget;
-use super::parallel_for::take_chunks;
-use super::pending_starts::PendingStarts;
 use super::split::{CHUNKS_PER_THREAD, SplitParameters};
-use super::task_failure::TaskFailure;
+use super::{ChunkCursor, HelperBudget, PendingStarts, take_chunks};
+use crate::catch_panic::TaskFailure;
 use crate::sync::{Arc, AtomicBool, Ordering, thread};
 
 const FAILS: u64 = 1;
 
-struct ParallelFor {
-    chunk_cursor: ChunkCursor<u64>,
+/// A running loop over chunks of one unit.
+struct RunningLoop {
+    cursor: ChunkCursor<u64>,
     /// Calls of the body for each chunk: what the model checks, unseen by loom.
     calls: Vec<Plain>,
     finished: Vec<Plain>,
@@ -23,15 +21,15 @@ struct ParallelFor {
     failed: AtomicBool,
 }
 
-impl ParallelFor {
+impl RunningLoop {
     fn new(size: u64) -> Arc<Self> {
-        let shape =
+        let split =
             SplitParameters { start: 0, end: size, align: 1, min_chunk_size: 1, max_threads: 3 };
-        let chunks = shape.chunks(3, CHUNKS_PER_THREAD);
+        let chunks = split.chunks(3, CHUNKS_PER_THREAD);
         assert_eq!(chunks.count(), size);
         let zeros = || (0..size).map(|_| Plain::new(0)).collect();
         Arc::new(Self {
-            chunk_cursor: ChunkCursor::new(chunks, Record::Completed),
+            cursor: ChunkCursor::new(chunks),
             calls: zeros(),
             finished: zeros(),
             failed: AtomicBool::new(false),
@@ -42,40 +40,37 @@ impl ParallelFor {
     fn work(&self) {
         loop {
             let had_failed = self.failed.load(Ordering::SeqCst);
-            let Some((number, chunk)) = self.chunk_cursor.take() else {
+            let Some(chunk) = self.cursor.take() else {
                 return;
             };
+            let number = chunk.start;
             assert!(!had_failed, "chunk {number} went out after the stop");
             let place = usize::try_from(number).unwrap();
             assert_eq!(chunk, number..number + 1);
             assert_eq!(self.calls[place].fetch_add(1, PlainOrdering::SeqCst), 0);
             if number == FAILS {
-                self.chunk_cursor.fail(TaskFailure::Error(number));
+                self.cursor.fail(TaskFailure::Error(number));
                 self.failed.store(true, Ordering::SeqCst);
             } else {
                 self.finished[place].store(1, PlainOrdering::SeqCst);
-                self.chunk_cursor.complete(number);
             }
         }
     }
 
-    /// After all threads were joined.
+    /// After all threads were joined: what was taken is finished, but for the chunk that failed.
     fn check(&self) {
-        let finished = |number: &u64| {
-            let place = usize::try_from(*number).unwrap();
-            self.finished[place].load(PlainOrdering::SeqCst) == 1
-        };
-        let expected: Vec<u64> = (0..self.calls.len() as u64).filter(finished).collect();
-        let recorded: Vec<u64> = self.chunk_cursor.completed().map(|chunk| chunk.start).collect();
-        assert_eq!(recorded, expected);
-        assert!(matches!(self.chunk_cursor.take_failure(), Some(TaskFailure::Error(FAILS))));
+        for (number, (calls, finished)) in (0..).zip(self.calls.iter().zip(&self.finished)) {
+            let taken = calls.load(PlainOrdering::SeqCst) == 1 && number != FAILS;
+            assert_eq!(finished.load(PlainOrdering::SeqCst), u32::from(taken));
+        }
+        assert!(matches!(self.cursor.take_failure(), Some(TaskFailure::Error(FAILS))));
     }
 }
 
 #[test]
 fn two_threads_take_each_piece_once_and_none_after_a_failure() {
     loom::model(|| {
-        let job = ParallelFor::new(3);
+        let job = RunningLoop::new(3);
         let helper = Arc::clone(&job);
         let helper = thread::spawn(move || helper.work());
         job.work();
@@ -89,7 +84,7 @@ fn three_threads_take_each_piece_once_and_none_after_a_failure() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
     model.check(|| {
-        let job = ParallelFor::new(3);
+        let job = RunningLoop::new(3);
         let helpers = [0, 1].map(|_| {
             let job = Arc::clone(&job);
             thread::spawn(move || job.work())
@@ -105,22 +100,21 @@ fn three_threads_take_each_piece_once_and_none_after_a_failure() {
 #[test]
 fn the_loop_that_ships_works_every_piece_off() {
     loom::model(|| {
-        let job = ParallelFor::new(3);
-        let work = |job: &ParallelFor| {
+        let job = RunningLoop::new(3);
+        let work = |job: &RunningLoop| {
             let count = |(): &mut (), chunk: std::ops::Range<u64>| {
                 let place = usize::try_from(chunk.start).unwrap();
                 job.calls[place].fetch_add(1, PlainOrdering::SeqCst);
                 Ok(())
             };
-            take_chunks(&job.chunk_cursor, || (), count);
+            take_chunks(&job.cursor, || (), count);
         };
         let helper = Arc::clone(&job);
         let helper = thread::spawn(move || work(&helper));
         work(&job);
         helper.join().unwrap();
         assert!(job.calls.iter().all(|calls| calls.load(PlainOrdering::SeqCst) == 1));
-        assert_eq!(job.chunk_cursor.completed().count(), 3);
-        assert!(job.chunk_cursor.take_failure().is_none());
+        assert!(job.cursor.take_failure().is_none());
     });
 }
 
@@ -147,15 +141,15 @@ fn no_helper_is_given_out_twice_and_all_come_back() {
 fn who_is_being_started_ends_with_the_last_of_them() {
     loom::model(|| {
         let starting = Arc::new(PendingStarts::default());
-        starting.expect(3);
+        starting.add(3);
         let helpers = [0; 2].map(|_| {
             let starting = Arc::clone(&starting);
             thread::spawn(move || {
-                drop(starting.one());
+                drop(starting.guard());
             })
         });
         assert!(starting.is_any(), "one was not given up yet");
-        starting.give_up(1);
+        starting.remove(1);
         helpers.into_iter().for_each(|helper| helper.join().unwrap());
         assert!(!starting.is_any());
     });

@@ -1,30 +1,37 @@
-//! Parallel work with commits in order: items are drawn from an iterator, worked on by all threads,
-//! and committed one by one in the order in which they were drawn. This owns the settings and the two
-//! loops, that of the caller and that of a helper; the items on their way are in a [`ReorderRing`].
+//! Parallel work with commits in order: items are drawn from an iterator, processed by all threads, and
+//! committed one by one in the order in which they were drawn. This file owns the settings and the two loops,
+//! that of the caller and that of a helper; the items in flight are in a [`ReorderRing`].
 //!
 //! docs/workers.md, protocol O.
 
-mod event_count;
-#[cfg(all(test, loom))]
-mod loom_tests;
-mod reorder_ring;
-#[cfg(all(test, not(loom)))]
-mod tests;
+use std::collections::VecDeque;
 
-use super::helper_budget::{HelperBudget, HelperPlacement};
-use super::task_failure::TaskFailure;
-use super::{ThreadTeam, chosen, thread_team};
-use reorder_ring::ReorderRing;
+use super::or_process_budget;
+use super::reorder_ring::ReorderRing;
+use super::thread_team::{self, HelperBudget};
+use crate::catch_panic::TaskFailure;
 
-/// The longest look-ahead. It bounds the slots that a run allocates; more items than this on their way
-/// would mean that the commit, and not the work, is what takes the time.
-pub const IN_FLIGHT_MAX: usize = 1 << 16;
+/// The most items in flight. It bounds the slots that a run allocates. More items in flight than this would
+/// mean that the commit takes the time, and not the work.
+pub const MAX_ITEMS_IN_FLIGHT: usize = 1 << 16;
 
-/// Items on their way for each thread, where nothing else is asked for: one that is worked on, one
-/// that is next, and two that are done while an earlier one still takes its time.
-const IN_FLIGHT_PER_THREAD: usize = 4;
+/// Items in flight a thread by default: one being processed, one ready to be processed, and two that are
+/// done and wait for an earlier one.
+const ITEMS_IN_FLIGHT_PER_THREAD: usize = 4;
 
-/// Work on items, with commits in order.
+/// What the calling thread does beside drawing items and committing results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum CallerRole {
+    /// It processes items, too, when it has nothing to commit and may draw no more.
+    #[default]
+    Works,
+    /// It sleeps instead, so that a commit never waits for an item that the caller is busy with. For items
+    /// that take long, under a tight bound. If no helper can be started, the caller works after all.
+    CommitsOnly,
+}
+
+/// A pipeline that processes items in parallel and commits the results in order.
 ///
 /// The result is that of a plain loop: `for item in items { commit(work(&mut state, item)?)? }`.
 ///
@@ -45,67 +52,91 @@ const IN_FLIGHT_PER_THREAD: usize = 4;
 /// assert!(report.is_ok_and(|report| report.items == 100));
 /// ```
 #[derive(Debug, Clone, Copy, Default)]
-#[must_use = "nothing is done until it is run"]
+#[must_use = "nothing runs until `run` is called"]
 pub struct OrderedPipeline<'h> {
     max_threads: Option<usize>,
     max_in_flight: Option<usize>,
+    max_in_flight_bytes: Option<u64>,
+    caller_role: CallerRole,
     helpers: Option<&'h HelperBudget>,
 }
 
-/// How an ordered run was done.
+/// How a pipeline was executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PipelineReport {
-    /// Threads that took part, the caller among them.
+    /// Threads that took part, the caller included.
     pub threads: usize,
     /// Items committed.
     pub items: u64,
 }
 
 impl<'h> OrderedPipeline<'h> {
-    /// All CPUs of the budget, and a look-ahead of four items a thread.
+    /// A pipeline that uses all CPUs of the budget, with four items in flight a thread.
     pub const fn new() -> Self {
-        Self { max_threads: None, max_in_flight: None, helpers: None }
+        Self {
+            max_threads: None,
+            max_in_flight: None,
+            max_in_flight_bytes: None,
+            caller_role: CallerRole::Works,
+            helpers: None,
+        }
     }
 
-    /// Threads at most, the caller among them. With 0 and 1 the caller is alone, and the run is a
-    /// plain loop.
+    /// Sets the largest number of threads that process items; a caller that works is one of them. 0 counts as
+    /// 1. With 1 and [`CallerRole::Works`] the run is a plain loop. Default: the size of the budget.
     pub const fn max_threads(mut self, max_threads: usize) -> Self {
         self.max_threads = Some(max_threads);
         self
     }
 
-    /// Items at most that are drawn and not yet committed: the bound of the memory that items and
-    /// results take. From 1 to [`IN_FLIGHT_MAX`]; what is outside counts as the nearer of the two.
-    /// No more threads than this can be of use, and with 1 the run is a plain loop.
+    /// Sets the most items in flight: drawn and not yet committed. This bounds the memory of items and
+    /// results, and the threads of use. From 1 to [`MAX_ITEMS_IN_FLIGHT`]; a number outside counts as the
+    /// nearer bound. With 1 the run is a plain loop. Default: four a thread.
     pub const fn max_in_flight(mut self, items: usize) -> Self {
         self.max_in_flight = Some(items);
         self
     }
 
-    /// Takes helpers from this budget and not from that of the process.
+    /// Sets the most bytes in flight, as [`run_with_cost`](Self::run_with_cost) counts them: the costs of all
+    /// items in flight sum up to this at most, except that one item alone may cost more. One further item may
+    /// have been drawn; it is held back until it fits, and is not counted. Default: no bound.
+    pub const fn max_in_flight_bytes(mut self, bytes: u64) -> Self {
+        self.max_in_flight_bytes = Some(bytes);
+        self
+    }
+
+    /// Sets what the calling thread does beside drawing and committing. Default: [`CallerRole::Works`].
+    pub const fn caller_role(mut self, role: CallerRole) -> Self {
+        self.caller_role = role;
+        self
+    }
+
+    /// Takes helpers from this budget instead of that of the process.
     pub const fn helpers(mut self, helpers: &'h HelperBudget) -> Self {
         self.helpers = Some(helpers);
         self
     }
 
-    /// Draws every item, works on it and commits what came out.
+    /// Draws every item, processes it and commits the result.
     ///
-    /// `items` and `commit` are called on this thread only; `work` on this thread and on helpers, with
-    /// a state that `init` makes on each thread when it has its first item. While the next commit is
-    /// not ready this thread draws items, and works on them when the look-ahead is full. The upper
+    /// `items` and `commit` are called on this thread only; `work` on helpers, and on this thread according
+    /// to its [`CallerRole`], with a state that `init` makes on each thread before its first item. The upper
     /// bound of `items.size_hint()` may save helpers.
+    ///
+    /// An iterator that can fail yields results, and `work` returns their errors, so that they take their
+    /// place in the order.
     ///
     /// # Errors
     ///
-    /// The error that a plain loop would have returned: the first in the order of the items, be it of
-    /// `work` or of `commit`. All items before it are committed. Items behind it may have been drawn
-    /// and worked on, within the look-ahead; they are dropped.
+    /// The error that a plain loop would have returned: the first in the order of the items, of `work` or of
+    /// `commit`. All items before it are committed. Items behind it may have been drawn and processed, within
+    /// the bounds; they are dropped.
     ///
     /// # Panics
     ///
-    /// With a panic of `work` at the place in the order where an error would be returned, and with one
-    /// of `items` or `commit` at once; in either case after all helpers are at rest.
+    /// With a panic of `work` at the place in the order where an error would be returned, and with one of
+    /// `items` or `commit` at once; in either case after all helpers have ended.
     pub fn run<T: Send, S, R: Send, E: Send>(
         &self,
         items: impl IntoIterator<Item = T>,
@@ -113,27 +144,75 @@ impl<'h> OrderedPipeline<'h> {
         work: impl Fn(&mut S, T) -> Result<R, E> + Sync,
         commit: impl FnMut(R) -> Result<(), E>,
     ) -> Result<PipelineReport, E> {
+        self.run_with_cost(items, |_| 0, init, work, commit)
+    }
+
+    /// The same with a cost for each item, in bytes, which
+    /// [`max_in_flight_bytes`](Self::max_in_flight_bytes) bounds. `cost` is called on this thread,
+    /// once at most for each item, when it is drawn.
+    ///
+    /// ```
+    /// use ferrofs_workers::jobs::OrderedPipeline;
+    ///
+    /// let files = [vec![1_u8; 3000], vec![2; 500], vec![3; 9000]];
+    /// let mut bytes = 0;
+    /// let pipeline = OrderedPipeline::new().max_in_flight_bytes(4096);
+    /// let report = pipeline.run_with_cost(
+    ///     files,
+    ///     |file| file.len() as u64,
+    ///     || (),
+    ///     |(), file| Ok::<_, std::convert::Infallible>(file.len()),
+    ///     |length| {
+    ///         bytes += length;
+    ///         Ok(())
+    ///     },
+    /// );
+    /// assert!(report.is_ok_and(|report| report.items == 3));
+    /// assert_eq!(bytes, 12_500);
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`OrderedPipeline::run`].
+    ///
+    /// # Panics
+    ///
+    /// As [`OrderedPipeline::run`].
+    pub fn run_with_cost<T: Send, S, R: Send, E: Send>(
+        &self,
+        items: impl IntoIterator<Item = T>,
+        cost: impl Fn(&T) -> u64,
+        init: impl Fn() -> S + Sync,
+        work: impl Fn(&mut S, T) -> Result<R, E> + Sync,
+        commit: impl FnMut(R) -> Result<(), E>,
+    ) -> Result<PipelineReport, E> {
         let items = items.into_iter();
-        let helpers = chosen(self.helpers);
+        let helpers = or_process_budget(self.helpers);
         let all = || helpers.map_or(1, HelperBudget::total);
         let max_threads = self.max_threads.unwrap_or_else(all).max(1);
         let max_in_flight = self
             .max_in_flight
-            .unwrap_or_else(|| max_threads.saturating_mul(IN_FLIGHT_PER_THREAD))
+            .unwrap_or_else(|| max_threads.saturating_mul(ITEMS_IN_FLIGHT_PER_THREAD))
             .min(items.size_hint().1.unwrap_or(usize::MAX))
-            .clamp(1, IN_FLIGHT_MAX);
-        let wanted = max_threads.min(max_in_flight) - 1;
+            .clamp(1, MAX_ITEMS_IN_FLIGHT);
+        let wanted = match self.caller_role {
+            _ if max_in_flight == 1 => 0,
+            CallerRole::Works => max_threads.min(max_in_flight) - 1,
+            CallerRole::CommitsOnly => max_threads.min(max_in_flight),
+        };
         let tokens = helpers.map(|helpers| helpers.take(wanted as u64));
         if tokens.as_ref().is_none_or(|tokens| tokens.len() == 0) {
             return run_alone(items, init, work, commit);
         }
-        let reorder_ring = ReorderRing::new(max_in_flight);
-        let perform = PipelineRun { reorder_ring: &reorder_ring, init: &init, work: &work };
-        let helper = || perform.as_helper();
-        let own = || perform.as_caller(items, commit);
-        let (ThreadTeam { threads, .. }, outcome) =
-            thread_team::run(tokens, HelperPlacement::Anywhere, None, helper, own);
-        outcome.map(|items| PipelineReport { threads, items })
+        let ring = ReorderRing::new(max_in_flight);
+        let run = PipelineRun { ring: &ring, init: &init, work: &work };
+        let bound = InFlightBytes::new(self.max_in_flight_bytes);
+        let own = |helpers| {
+            let role = if helpers == 0 { CallerRole::Works } else { self.caller_role };
+            run.as_caller(role, Source { items, cost, bound }, commit)
+        };
+        let (threads, items) = thread_team::run(tokens, None, || run.as_helper(), own);
+        items.map(|items| PipelineReport { threads, items })
     }
 }
 
@@ -153,76 +232,150 @@ fn run_alone<T, S, R, E>(
     Ok(report)
 }
 
+/// What the caller draws from: the items, their costs, and the bound of the costs in flight.
+pub(super) struct Source<I, C> {
+    pub(super) items: I,
+    pub(super) cost: C,
+    pub(super) bound: InFlightBytes,
+}
+
+/// The costs of the items in flight. Only the caller changes it, when it publishes and when it commits.
+#[derive(Debug)]
+pub(super) struct InFlightBytes {
+    max: Option<u64>,
+    sum: u64,
+    /// By item, oldest first; empty without a bound.
+    costs: VecDeque<u64>,
+}
+
+impl InFlightBytes {
+    pub(super) const fn new(max: Option<u64>) -> Self {
+        Self { max, sum: 0, costs: VecDeque::new() }
+    }
+
+    /// Whether an item of this cost may be published beside those in flight.
+    fn fits(&self, cost: u64) -> bool {
+        // An item alone always fits: otherwise one of more than the bound would never be processed.
+        self.max.is_none_or(|max| self.costs.is_empty() || self.sum.saturating_add(cost) <= max)
+    }
+
+    fn add(&mut self, cost: u64) {
+        if self.max.is_some() {
+            self.sum = self.sum.saturating_add(cost);
+            self.costs.push_back(cost);
+        }
+    }
+
+    fn remove_oldest(&mut self) {
+        self.sum = self.sum.saturating_sub(self.costs.pop_front().unwrap_or(0));
+    }
+}
+
 /// What the threads of a run have in common.
-struct PipelineRun<'r, T, R, E, I, W> {
-    reorder_ring: &'r ReorderRing<T, R, E>,
-    init: I,
-    work: W,
+pub(super) struct PipelineRun<'r, T, R, E, I, W> {
+    pub(super) ring: &'r ReorderRing<T, R, E>,
+    pub(super) init: I,
+    pub(super) work: W,
 }
 
 impl<T, R, E, I, W> PipelineRun<'_, T, R, E, I, W> {
-    /// Works on one item, if there is one to claim.
-    fn work_on_one<S>(&self, state: &mut Option<S>) -> bool
+    /// Processes one item, if there is one to claim.
+    fn process_one<S>(&self, state: &mut Option<S>) -> bool
     where
         I: Fn() -> S,
         W: Fn(&mut S, T) -> Result<R, E>,
     {
-        let Some((number, item)) = self.reorder_ring.claim() else {
+        let Some((number, item)) = self.ring.claim() else {
             return false;
         };
         let work = || (self.work)(state.get_or_insert_with(&self.init), item);
-        self.reorder_ring.finish(number, TaskFailure::catch(work));
+        self.ring.finish(number, TaskFailure::catch(work));
         true
     }
 
-    /// What a helper does until it is sent home.
-    fn as_helper<S>(&self)
+    /// What a helper does until the ring is closed.
+    pub(super) fn as_helper<S>(&self)
     where
         I: Fn() -> S,
         W: Fn(&mut S, T) -> Result<R, E>,
     {
         let mut state = None;
-        while self.work_on_one(&mut state) || self.reorder_ring.wait_for_work() {}
+        while self.process_one(&mut state) || self.ring.wait_for_work() {}
     }
 
-    /// What the caller does; the number of items committed.
-    fn as_caller<S>(
+    /// What the caller does. Returns the number of items committed. With [`CallerRole::CommitsOnly`] there is
+    /// at least one helper.
+    pub(super) fn as_caller<S, Items: Iterator<Item = T>, Cost: Fn(&T) -> u64>(
         &self,
-        items: impl Iterator<Item = T>,
+        role: CallerRole,
+        source: Source<Items, Cost>,
         mut commit: impl FnMut(R) -> Result<(), E>,
     ) -> Result<u64, E>
     where
         I: Fn() -> S,
         W: Fn(&mut S, T) -> Result<R, E>,
     {
-        // Closed at every way out, a panic of `items` or `commit` too: the helpers must go home.
-        let _closing = CloseOnDrop(self.reorder_ring);
-        let mut items = items.fuse();
-        let mut is_drawn_out = false;
+        // Closed at every way out, a panic of the iterator or of `commit` included: the helpers must end.
+        let _close = CloseOnDrop(self.ring);
+        let mut feeder = Feeder { ring: self.ring, source, held: None, is_exhausted: false };
         let mut state = None;
         let mut committed = 0;
         loop {
             // Commits first, since they make room; then items for the helpers; then work.
-            let outcome = match self.reorder_ring.take_next() {
-                Some(outcome) => outcome,
-                None if !is_drawn_out && self.reorder_ring.has_room() => {
-                    match items.next() {
-                        Some(item) => self.reorder_ring.publish(item),
-                        None => is_drawn_out = true,
-                    }
-                    continue;
-                }
-                None if self.work_on_one(&mut state) => continue,
-                None if self.reorder_ring.is_settled() => return Ok(committed),
-                None => self.reorder_ring.wait_for_next(),
+            let result = match self.ring.take_next() {
+                Some(result) => result,
+                None if feeder.feed() => continue,
+                None if role == CallerRole::Works && self.process_one(&mut state) => continue,
+                None if self.ring.is_settled() => return Ok(committed),
+                None => self.ring.wait_for_next(),
             };
-            commit(outcome.map_err(TaskFailure::into_error)?)?;
+            feeder.source.bound.remove_oldest();
+            commit(result.map_err(TaskFailure::into_error)?)?;
             committed += 1;
         }
     }
 }
 
-/// Closes the reorder_ring when it is dropped.
+/// The caller's end of the ring where items go in.
+struct Feeder<'r, T, R, E, Items, Cost> {
+    ring: &'r ReorderRing<T, R, E>,
+    source: Source<Items, Cost>,
+    /// An item that was drawn and does not fit yet, and its cost.
+    held: Option<(T, u64)>,
+    is_exhausted: bool,
+}
+
+impl<T, R, E, Items: Iterator<Item = T>, Cost: Fn(&T) -> u64> Feeder<'_, T, R, E, Items, Cost> {
+    /// Draws an item if there is room, and publishes it if it fits. Returns false if there is nothing to do
+    /// before the next commit.
+    fn feed(&mut self) -> bool {
+        if !self.ring.has_room() {
+            return false;
+        }
+        if self.held.is_none() && !self.is_exhausted {
+            match self.source.items.next() {
+                Some(item) => {
+                    let cost = (self.source.cost)(&item);
+                    self.held = Some((item, cost));
+                }
+                None => self.is_exhausted = true,
+            }
+        }
+        match self.held.take() {
+            Some((item, cost)) if self.source.bound.fits(cost) => {
+                self.source.bound.add(cost);
+                self.ring.publish(item);
+                true
+            }
+            held => {
+                self.held = held;
+                false
+            }
+        }
+    }
+}
+
+/// Closes the ring when it is dropped.
 struct CloseOnDrop<'r, T, R, E>(&'r ReorderRing<T, R, E>);
 
 impl<T, R, E> Drop for CloseOnDrop<'_, T, R, E> {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
-use super::PipelineRun;
+use super::ordered::{CallerRole, InFlightBytes, PipelineRun, Source};
 use super::reorder_ring::ReorderRing;
 use crate::sync::{Arc, thread};
 
@@ -11,28 +11,50 @@ type Doubled = ReorderRing<u64, u64, u64>;
 /// An item that fails when it is worked on.
 const BAD: u64 = 100;
 
-/// Runs the items through a ring with so many slots and helpers.
-fn run(
-    (slots, helpers): (usize, usize),
-    items: &[u64],
-    commit: impl FnMut(u64) -> Result<(), u64>,
-) -> Result<u64, u64> {
-    let work = |(): &mut (), item: u64| if item >= BAD { Err(item) } else { Ok(item * 2) };
-    let ring = Arc::new(Doubled::new(slots));
-    let helpers: Vec<_> = (0..helpers)
-        .map(|_| {
-            let ring = Arc::clone(&ring);
-            thread::spawn(move || {
-                PipelineRun { reorder_ring: &ring, init: || (), work }.as_helper()
-            })
-        })
-        .collect();
-    let perform = PipelineRun { reorder_ring: &ring, init: || (), work };
-    let outcome = perform.as_caller(items.iter().copied(), commit);
-    for helper in helpers {
-        helper.join().unwrap();
+/// What a model runs.
+#[derive(Clone, Copy)]
+struct Setup {
+    slots: usize,
+    helpers: usize,
+    role: CallerRole,
+    max_bytes: Option<u64>,
+}
+
+impl Setup {
+    const fn new(slots: usize, helpers: usize) -> Self {
+        Self { slots, helpers, role: CallerRole::Works, max_bytes: None }
     }
-    outcome
+
+    /// Runs the items, each of which costs as much as its number says.
+    fn run(self, items: &[u64], commit: impl FnMut(u64) -> Result<(), u64>) -> Result<u64, u64> {
+        let work = |(): &mut (), item: u64| if item >= BAD { Err(item) } else { Ok(item * 2) };
+        let ring = Arc::new(Doubled::new(self.slots));
+        let helpers: Vec<_> = (0..self.helpers)
+            .map(|_| {
+                let ring = Arc::clone(&ring);
+                thread::spawn(move || PipelineRun { ring: &ring, init: || (), work }.as_helper())
+            })
+            .collect();
+        let run = PipelineRun { ring: &ring, init: || (), work };
+        let (items, bound) = (items.iter().copied(), InFlightBytes::new(self.max_bytes));
+        let outcome =
+            run.as_caller(self.role, Source { items, cost: |item: &u64| *item, bound }, commit);
+        for helper in helpers {
+            helper.join().unwrap();
+        }
+        outcome
+    }
+
+    /// Runs the items and expects these commits.
+    fn expect(self, items: &[u64], outcome: Result<u64, u64>, commits: &[u64]) {
+        let mut committed = Vec::new();
+        let keep = |result| {
+            committed.push(result);
+            Ok(())
+        };
+        assert_eq!(self.run(items, keep), outcome);
+        assert_eq!(committed, commits);
+    }
 }
 
 fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
@@ -41,43 +63,56 @@ fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// Runs the items and expects these commits.
-fn expect(shape: (usize, usize), items: &[u64], outcome: Result<u64, u64>, commits: &[u64]) {
-    let mut committed = Vec::new();
-    let keep = |result| {
-        committed.push(result);
-        Ok(())
-    };
-    assert_eq!(run(shape, items, keep), outcome);
-    assert_eq!(committed, commits);
-}
-
 #[test]
 fn each_item_is_committed_once_and_in_order() {
-    bounded(3, || expect((2, 1), &[1, 2, 3], Ok(3), &[2, 4, 6]));
+    bounded(3, || Setup::new(2, 1).expect(&[1, 2, 3], Ok(3), &[2, 4, 6]));
 }
 
 #[test]
 fn a_single_slot_is_used_again_and_again() {
-    bounded(3, || expect((1, 1), &[1, 2, 3], Ok(3), &[2, 4, 6]));
+    bounded(3, || Setup::new(1, 1).expect(&[1, 2, 3], Ok(3), &[2, 4, 6]));
 }
 
 #[test]
 fn two_helpers_and_the_caller_lose_no_item_and_no_wake_up() {
-    bounded(2, || expect((2, 2), &[1, 2], Ok(2), &[2, 4]));
+    bounded(2, || Setup::new(2, 2).expect(&[1, 2], Ok(2), &[2, 4]));
 }
 
 #[test]
 fn the_first_error_in_the_order_of_the_items_is_returned() {
-    bounded(3, || expect((2, 1), &[1, BAD, BAD + 1], Err(BAD), &[2]));
+    bounded(3, || Setup::new(2, 1).expect(&[1, BAD, BAD + 1], Err(BAD), &[2]));
 }
 
 #[test]
 fn an_error_in_a_commit_sends_the_helper_home() {
-    bounded(3, || assert_eq!(run((2, 1), &[1, 2, 3], Err), Err(2)));
+    bounded(3, || assert_eq!(Setup::new(2, 1).run(&[1, 2, 3], Err), Err(2)));
 }
 
 #[test]
 fn without_items_the_helper_goes_home() {
-    loom::model(|| expect((1, 1), &[], Ok(0), &[]));
+    loom::model(|| Setup::new(1, 1).expect(&[], Ok(0), &[]));
+}
+
+#[test]
+fn a_caller_that_only_commits_waits_for_its_helper_and_loses_no_wake_up() {
+    let setup = Setup { role: CallerRole::CommitsOnly, ..Setup::new(2, 1) };
+    bounded(3, move || setup.expect(&[1, 2, 3], Ok(3), &[2, 4, 6]));
+}
+
+#[test]
+fn a_caller_that_only_commits_returns_the_first_error_of_two_helpers() {
+    let setup = Setup { role: CallerRole::CommitsOnly, ..Setup::new(2, 2) };
+    bounded(2, move || setup.expect(&[1, BAD], Err(BAD), &[2]));
+}
+
+#[test]
+fn an_item_that_does_not_fit_is_held_back_until_the_others_are_committed() {
+    let setup = Setup { max_bytes: Some(3), ..Setup::new(2, 1) };
+    bounded(3, move || setup.expect(&[2, 2, 9], Ok(3), &[4, 4, 18]));
+}
+
+#[test]
+fn a_bound_in_bytes_holds_for_a_caller_that_only_commits() {
+    let setup = Setup { role: CallerRole::CommitsOnly, max_bytes: Some(1), ..Setup::new(2, 1) };
+    bounded(3, move || setup.expect(&[2, 2, BAD], Err(BAD), &[4, 4]));
 }

@@ -1,4 +1,4 @@
-//! OrderedPipeline runs on real threads, beside the plain loop that they stand for.
+//! Ordered pipelines on real threads, compared with the plain loop.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -8,9 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::OrderedPipeline;
-use crate::jobs::count_latch::CountLatch;
-use crate::jobs::{HelperBudget, ParallelFor};
+use super::tests::CountLatch;
+use super::{CallerRole, HelperBudget, OrderedPipeline, ParallelFor};
 
 #[test]
 fn results_are_committed_in_the_order_of_the_items() {
@@ -45,7 +44,7 @@ fn results_are_committed_in_the_order_of_the_items() {
 }
 
 #[test]
-fn no_more_items_than_the_look_ahead_are_on_their_way() {
+fn no_more_items_than_max_in_flight_are_on_their_way() {
     let helpers = HelperBudget::new(3);
     for max_in_flight in [2, 3, 8] {
         let (drawn, committed, peak) = (Cell::new(0), Cell::new(0), Cell::new(0));
@@ -241,7 +240,7 @@ fn helpers_work_while_the_iterator_waits() {
 
 #[test]
 fn the_caller_works_while_a_helper_is_busy() {
-    // Item 0 ends when all others of the look-ahead are done: whoever has it, the other one works.
+    // Item 0 ends when all others in flight are done: whoever has it, the other one works.
     let helpers = HelperBudget::new(1);
     let done = CountLatch::default();
     let run = OrderedPipeline::new().max_threads(2).max_in_flight(4).helpers(&helpers);
@@ -321,4 +320,115 @@ fn what_was_not_committed_is_dropped() {
     let run = OrderedPipeline::new().max_threads(3).max_in_flight(8).helpers(&helpers);
     assert_eq!(run.run(items, || (), work, commit).unwrap_err(), "stop");
     assert_eq!(alive.into_inner(), 0);
+}
+
+/// Runs items of these costs under a bound of bytes; the peak of the costs in flight, and of the items.
+fn peak_in_flight(run: OrderedPipeline<'_>, costs: &[u64]) -> (u64, usize) {
+    let (bytes, items, peak) = (Cell::new(0), Cell::new(0), Cell::new((0, 0)));
+    let processed = CountLatch::default();
+    // What was published is processed before the next item is drawn, so the peak does not depend on the clock.
+    let source = costs.iter().copied().enumerate().inspect(|(_, cost)| {
+        bytes.set(bytes.get() + cost);
+        items.set(items.get() + 1);
+    });
+    let commit = |cost: u64| {
+        // All that is drawn is in flight, but for the one that is held back.
+        let (most_bytes, most_items) = peak.get();
+        peak.set((most_bytes.max(bytes.get()), most_items.max(items.get())));
+        bytes.set(bytes.get() - cost);
+        items.set(items.get() - 1);
+        Ok::<_, ()>(())
+    };
+    let work = |(): &mut (), (_, cost): (usize, u64)| {
+        processed.add_one();
+        Ok(cost)
+    };
+    let report = run.run_with_cost(source, |(_, cost)| *cost, || (), work, commit).unwrap();
+    assert_eq!((report.items, processed.into_inner()), (costs.len() as u64, costs.len()));
+    peak.get()
+}
+
+#[test]
+fn no_more_bytes_than_the_bound_are_in_flight_and_one_item_held_back() {
+    let helpers = HelperBudget::new(3);
+    for role in [CallerRole::Works, CallerRole::CommitsOnly] {
+        let run = OrderedPipeline::new().max_threads(3).max_in_flight(64).helpers(&helpers);
+        let run = run.caller_role(role).max_in_flight_bytes(100);
+        let costs: Vec<u64> = (0..500).map(|number| number * 7 % 41).collect();
+        let (bytes, _) = peak_in_flight(run, &costs);
+        assert!(bytes <= 100 + 40, "{bytes} bytes, and the largest item has 40");
+    }
+}
+
+#[test]
+fn an_item_above_the_bound_is_processed_alone() {
+    let helpers = HelperBudget::new(2);
+    let run = OrderedPipeline::new().max_threads(3).max_in_flight(8).helpers(&helpers);
+    let (_, items) = peak_in_flight(run.max_in_flight_bytes(10), &[1000; 50]);
+    assert!(items <= 2, "{items}: one in flight, one held back");
+    let (_, items) = peak_in_flight(run.max_in_flight_bytes(0), &[1; 50]);
+    assert!(items <= 2, "{items}: one in flight, one held back");
+}
+
+#[test]
+fn items_without_a_cost_are_bounded_by_their_number_alone() {
+    let helpers = HelperBudget::new(2);
+    let run = OrderedPipeline::new().max_threads(3).max_in_flight(8).helpers(&helpers);
+    let (_, items) = peak_in_flight(run.max_in_flight_bytes(0), &[0; 100]);
+    assert!(items <= 8);
+}
+
+#[test]
+fn a_caller_that_only_commits_processes_nothing() {
+    let helpers = HelperBudget::new(2);
+    let here = std::thread::current().id();
+    let run = OrderedPipeline::new().max_threads(2).max_in_flight(6).helpers(&helpers);
+    let mut committed = Vec::new();
+    let report = run.caller_role(CallerRole::CommitsOnly).run(
+        0..200_u32,
+        || (),
+        |(), item| {
+            assert_ne!(std::thread::current().id(), here);
+            Ok::<_, ()>(item)
+        },
+        |item| {
+            assert_eq!(std::thread::current().id(), here);
+            committed.push(item);
+            Ok(())
+        },
+    );
+    // Two that work, and the caller.
+    assert_eq!(report.unwrap().threads, 3);
+    assert_eq!(committed, (0..200).collect::<Vec<_>>());
+    assert_eq!(helpers.free(), 2);
+}
+
+#[test]
+fn a_caller_that_should_only_commit_works_if_there_is_no_helper() {
+    let none = HelperBudget::new(0);
+    let run = OrderedPipeline::new().max_threads(4).caller_role(CallerRole::CommitsOnly);
+    let report = run.helpers(&none).run(0..5, || (), |(), item: u8| Ok::<_, ()>(item), |_| Ok(()));
+    assert_eq!((report.unwrap().threads, report.unwrap().items), (1, 5));
+}
+
+#[test]
+fn an_error_of_the_iterator_comes_at_its_place_in_the_order() {
+    // The third item cannot be drawn; the second one fails when it is processed, later than that.
+    let helpers = HelperBudget::new(2);
+    let third_was_drawn = CountLatch::default();
+    let items = [Ok(1), Ok(2), Err("drawn")].into_iter().inspect(|item| {
+        if item.is_err() {
+            third_was_drawn.add_one();
+        }
+    });
+    let work = |(): &mut (), item: Result<u32, &'static str>| match item? {
+        2 => {
+            third_was_drawn.wait_for(1);
+            Err("processed")
+        }
+        item => Ok(item),
+    };
+    let run = OrderedPipeline::new().max_threads(2).max_in_flight(4).helpers(&helpers);
+    let run = run.caller_role(CallerRole::CommitsOnly);
+    assert_eq!(run.run(items, || (), work, |_| Ok(())), Err("processed"));
 }

@@ -1,37 +1,37 @@
-//! The rule that says how many threads a job wants and where its chunks end: plain arithmetic in
-//! `u64`, no thread and no state. [`ParallelFor`](super::ParallelFor) asks it once, [`ChunkCursor`](super::chunk_cursor) for
-//! every chunk.
+//! The rule that says how many threads a loop gets and where its chunks end: plain arithmetic in `u64`,
+//! without threads and without state. [`ParallelFor`](super::ParallelFor) uses it once a loop, its cursor once
+//! a chunk.
 //!
-//! It is padata's rule, number for number, so that what was tuned there stays tuned here:
+//! It is the rule of Linux' padata, number for number, so that its tuning applies here:
 //!
 //! ```text
-//! threads = min(max(size / max(min_chunk_size, align), 1), max_threads)   then as many as are granted
-//! chunk_size   = round up to align (max(size / (threads * 4), min_chunk_size, 1))
+//! threads    = min(max(size / max(min_chunk_size, align), 1), max_threads)   then as many as are free
+//! chunk_size = round up to align (max(size / (threads * 4), min_chunk_size, 1))
 //! a chunk ends at the next multiple of chunk_size above its start, or at the end of the range
 //! ```
 //!
-//! Boundaries are multiples of the chunk_size counted from 0, not from the start of the range: a range
-//! that starts anywhere is aligned after its first chunk. Where padata divides by zero (`align` 0)
-//! or cuts a count to 32 bits, this does neither.
+//! Boundaries are multiples of the chunk size counted from 0, not from the start of the range: a range that
+//! starts anywhere is aligned after its first chunk. padata divides by zero if `align` is 0, and cuts a count
+//! to 32 bits; this does neither.
 
 use std::ops::Range;
 
-/// Chunks that each thread gets on the average, so that a slow chunk leaves the others to the rest;
-/// padata's number.
+/// The average number of chunks a thread, so that other threads take over what a slow chunk delays. padata's
+/// number.
 pub(super) const CHUNKS_PER_THREAD: u64 = 4;
 
-/// What a job asks for, in the caller's unit.
+/// What a loop asks for, in the caller's unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SplitParameters {
     /// First unit.
     pub(super) start: u64,
     /// The unit behind the last; not below `start`.
     pub(super) end: u64,
-    /// The chunk_size is a multiple of this; 0 counts as 1.
+    /// The chunk size is a multiple of this; 0 counts as 1.
     pub(super) align: u64,
-    /// The chunk_size is never less than this; 0 counts as 1.
+    /// The chunk size is never less than this; 0 counts as 1.
     pub(super) min_chunk_size: u64,
-    /// Threads at most, the caller among them; 0 is the caller alone, in chunks.
+    /// The most threads, the caller included; 0 means the caller alone, on a split range.
     pub(super) max_threads: u64,
 }
 
@@ -41,17 +41,17 @@ impl SplitParameters {
         self.end.saturating_sub(self.start)
     }
 
-    /// Threads wanted, the caller among them. 1: the range is not worth cutting, or must not be. 0
-    /// only where `max_threads` is 0: the caller alone, and the range is cut.
+    /// Threads wanted, the caller included. 1: the range is not worth splitting, or must not be split. 0 only
+    /// if `max_threads` is 0: the caller alone, on a split range.
     pub(super) fn threads(&self) -> u64 {
         let useful = self.min_chunk_size.max(self.align).max(1);
         (self.size() / useful).max(1).min(self.max_threads)
     }
 
-    /// The chunks for so many threads, each of which gets so many on the average; 0 counts as 1.
+    /// The chunks for so many threads, with an average number of chunks a thread; 0 counts as 1.
     pub(super) fn chunks(&self, threads: u64, chunks_per_thread: u64) -> Chunks {
         let shares = threads.max(1).saturating_mul(chunks_per_thread.max(1));
-        // min_chunk_size comes before the rounding: rounded first, a chunk_size of min_chunk_size could miss align.
+        // The minimum comes before the rounding: rounded first, the minimum itself could miss align.
         let chunk_size = (self.size() / shares).max(self.min_chunk_size).max(1);
         // A multiple that u64 does not hold lies behind every end, and so does u64::MAX.
         let chunk_size = chunk_size.checked_next_multiple_of(self.align.max(1)).unwrap_or(u64::MAX);
@@ -64,7 +64,7 @@ impl SplitParameters {
     }
 }
 
-/// A range cut at the multiples of its chunk_size.
+/// A range split at the multiples of its chunk size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Chunks {
     start: u64,
@@ -91,13 +91,13 @@ impl Chunks {
         self.chunk_size
     }
 
-    /// Number of chunks. Less than twice the chunks that were asked for and 2 more, since a chunk_size
+    /// Number of chunks: less than twice the chunks that were asked for and 2 more, because the chunk size
     /// is at least `size / (threads * chunks_per_thread)`, rounded down, and not 0.
     pub(super) const fn count(&self) -> u64 {
         self.count
     }
 
-    /// The chunk of that number, counted from 0; none behind the last.
+    /// The chunk with this number, counted from 0; none behind the last.
     pub(super) fn chunk(&self, number: u64) -> Option<Range<u64>> {
         if number >= self.count {
             return None;
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!((shape.threads(), shape.whole()), (1, 0..10));
     }
 
-    // Regression 13: chunk_size 0, align 0, a count cut to 32 bits.
+    // Regression 13: chunk size 0, align 0, a count cut to 32 bits.
     #[test]
     fn zero_align_and_zero_chunk_count_as_one() {
         for (align, min_chunk_size) in [(0, 0), (0, 1), (1, 0)] {
@@ -212,7 +212,7 @@ mod tests {
             assert_eq!(shape.threads(), 4);
             assert_eq!(list(&shape.chunks(4, CHUNKS_PER_THREAD)), cut_one_by_one(3, 9, 1));
         }
-        // Rounded before min_chunk_size came in, this was 1 once, and then missed the alignment.
+        // Rounded before the minimum came in, this was 1 once, and then missed the alignment.
         let shape =
             SplitParameters { start: 0, end: 16, align: 8, min_chunk_size: 0, max_threads: 2 };
         assert_eq!(shape.chunks(2, CHUNKS_PER_THREAD).chunk_size(), 8);
@@ -269,7 +269,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 4096, failure_persistence: None, ..ProptestConfig::default() })]
 
-        // A-D1: disjoint, covering exactly, boundaries and chunk_size as the rule says.
+        // A-D1: disjoint, covering exactly, boundaries and chunk size as the rule says.
         #[test]
         fn pieces_cover_the_range_and_end_at_multiples_of_the_chunk(
             start in any_magnitude(),
@@ -301,7 +301,7 @@ mod tests {
             prop_assert_eq!(at, end);
         }
 
-        // Two threads or more never meet a chunk_size that does not fit, and it keeps to align.
+        // Two threads or more never meet a chunk size that does not fit into u64, and it keeps to align.
         #[test]
         fn a_shared_chunk_is_a_multiple_of_align(
             size in any_magnitude(),

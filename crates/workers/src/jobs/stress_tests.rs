@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{HelperBudget, OrderedPipeline, ParallelFor};
+use super::{CallerRole, HelperBudget, OrderedPipeline, ParallelFor};
 
 /// How long each of the two goes on.
 const LENGTH: Duration = Duration::from_secs(2);
@@ -47,38 +47,32 @@ fn place(number: u64) -> usize {
 }
 
 #[test]
-fn random_jobs_cover_their_ranges_or_undo_them() {
+fn random_jobs_cover_their_ranges_or_return_their_error() {
     let helpers = HelperBudget::new(3);
     let rounds = for_a_while(4, |random| {
         let (start, size) = (random.below(1000), random.below(2000));
         let bad = random.below(4000);
         let marks: Vec<AtomicU8> = (0..size).map(|_| AtomicU8::new(0)).collect();
-        let job = ParallelFor::from_start(start, size).unwrap();
+        let job = ParallelFor::over(start..start + size);
         let job = job.align(random.below(70)).min_chunk_size(random.below(90)).helpers(&helpers);
-        let outcome = job.max_threads(place(random.below(6))).run_or_undo(
-            |chunk| {
-                if chunk.contains(&bad) {
-                    return Err(bad);
-                }
-                // A job of its own marks the units.
-                ParallelFor::over(chunk).max_threads(2).helpers(&helpers).run(|chunk| {
-                    for unit in chunk {
-                        marks[place(unit - start)].fetch_add(1, Ordering::Relaxed);
-                    }
-                    Ok::<_, u64>(())
-                })?;
-                Ok(())
-            },
-            |chunk| {
+        let outcome = job.max_threads(place(random.below(6))).run(|chunk| {
+            if chunk.contains(&bad) {
+                return Err(bad);
+            }
+            // A job of its own marks the units.
+            ParallelFor::over(chunk).max_threads(2).helpers(&helpers).run(|chunk| {
                 for unit in chunk {
-                    marks[place(unit - start)].fetch_sub(1, Ordering::Relaxed);
+                    marks[place(unit - start)].fetch_add(1, Ordering::Relaxed);
                 }
-            },
-        );
+                Ok::<_, u64>(())
+            })?;
+            Ok(())
+        });
         let fails = (start..start + size).contains(&bad);
         assert_eq!(outcome.err(), fails.then_some(bad));
-        let expected = u8::from(!fails);
-        assert!(marks.iter().all(|mark| mark.load(Ordering::Relaxed) == expected));
+        let marks = marks.iter().map(|mark| mark.load(Ordering::Relaxed));
+        // No unit twice, and without a failure all of them once.
+        assert!(marks.into_iter().all(|mark| if fails { mark <= 1 } else { mark == 1 }));
     });
     assert_eq!(helpers.free(), 3);
     eprintln!("{rounds} jobs");
@@ -93,9 +87,12 @@ fn random_ordered_runs_end_as_their_plain_loops_do() {
         let bad = bad_work.min(bad_commit);
         let spin = random.below(4) * 50;
         let run = OrderedPipeline::new().max_threads(1 + place(random.below(4))).helpers(&helpers);
+        let role = [CallerRole::Works, CallerRole::CommitsOnly][place(random.below(2))];
+        let run = run.caller_role(role).max_in_flight_bytes(random.below(200));
         let mut committed = 0;
-        let outcome = run.max_in_flight(place(random.below(20))).run(
+        let outcome = run.max_in_flight(place(random.below(20))).run_with_cost(
             0..count,
+            |item| item % 17 * 3,
             || 0_u64,
             |state, item| {
                 for step in 0..(item % 5) * spin {

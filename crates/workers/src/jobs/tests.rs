@@ -5,15 +5,40 @@
 use std::convert::Infallible;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex};
 use std::thread::ThreadId;
+use std::time::Duration;
 
-use super::count_latch::CountLatch;
-use super::pending_starts::PendingStarts;
-use super::{HelperBudget, HelperPlacement, OrderedPipeline, ParallelFor};
-use crate::ErrorKind;
+use super::{HelperBudget, OrderedPipeline, ParallelFor, PendingStarts};
 use crate::cpus::CpuSet;
+
+/// Longer than anything here takes; a test that waits so long has failed.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A number that rises and that threads of a test wait for, so that a test does not depend on the clock.
+#[derive(Default)]
+pub(super) struct CountLatch {
+    count: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl CountLatch {
+    pub(super) fn add_one(&self) {
+        *self.count.lock().unwrap() += 1;
+        self.changed.notify_all();
+    }
+
+    pub(super) fn wait_for(&self, goal: usize) {
+        let count = self.count.lock().unwrap();
+        let waited = self.changed.wait_timeout_while(count, DEADLINE, |now| *now < goal);
+        assert!(!waited.unwrap().1.timed_out(), "{goal} were not reached");
+    }
+
+    pub(super) fn into_inner(self) -> usize {
+        self.count.into_inner().unwrap()
+    }
+}
 
 fn fine(outcome: Result<(), Infallible>) -> Result<(), Infallible> {
     outcome
@@ -50,10 +75,8 @@ fn the_rows_of_the_table_come_out_as_calls() {
     ];
     for (asked, max_threads, threads, chunk_size, calls, last) in rows {
         let [start, size, min_chunk_size, align] = asked;
-        let job = ParallelFor::from_start(start, size)
-            .unwrap()
-            .min_chunk_size(min_chunk_size)
-            .align(align);
+        let job =
+            ParallelFor::over(start..start + size).min_chunk_size(min_chunk_size).align(align);
         let (report, chunks) = run_and_sort(job.max_threads(max_threads).helpers(&helpers));
         assert_eq!(
             (report.threads, report.chunk_size, report.chunks),
@@ -201,117 +224,49 @@ fn an_error_stops_the_job_on_every_thread() {
     assert_eq!(inside.into_inner(), 2, "the job went on");
 }
 
-// A-D5: one thread, so the moment of the error is known and so is every chunk before it.
-#[test]
-fn undo_is_called_exactly_for_the_completed_pieces() {
-    let helpers = HelperBudget::new(0);
-    let undone = Mutex::new(Vec::new());
-    let job = ParallelFor::over(10..110).max_threads(0).helpers(&helpers);
-    let outcome = job.run_or_undo(
-        |chunk| if chunk.start == 75 { Err(chunk) } else { Ok(()) },
-        |chunk| undone.lock().unwrap().push(chunk),
-    );
-    assert_eq!(outcome, Err(75..100));
-    assert_eq!(undone.into_inner().unwrap(), [10..25, 25..50, 50..75]);
-}
-
-// A-D5, with helpers: what was finished by anyone is undone here, once, after all are at rest.
-#[test]
-fn undo_runs_on_the_caller_when_all_threads_are_at_rest() {
-    let helpers = HelperBudget::new(3);
-    let here = std::thread::current().id();
-    for bad in 0..16 {
-        let finished = Mutex::new(Vec::new());
-        let inside = AtomicUsize::new(0);
-        let mut undone = Vec::new();
-        let job = ParallelFor::over(0..16).max_threads(4).helpers(&helpers);
-        let outcome = job.run_or_undo(
-            |chunk| {
-                inside.fetch_add(1, Ordering::SeqCst);
-                let outcome = if chunk.start == bad { Err(bad) } else { Ok(()) };
-                if outcome.is_ok() {
-                    finished.lock().unwrap().push(chunk);
-                }
-                inside.fetch_sub(1, Ordering::SeqCst);
-                outcome
-            },
-            |chunk| {
-                assert_eq!(inside.load(Ordering::SeqCst), 0);
-                assert_eq!(std::thread::current().id(), here);
-                assert_eq!(helpers.free(), 3);
-                undone.push(chunk);
-            },
-        );
-        let mut finished = finished.into_inner().unwrap();
-        finished.sort_by_key(|chunk| chunk.start);
-        assert_eq!(outcome, Err(bad));
-        assert_eq!(undone, finished);
-    }
-}
-
-#[test]
-fn a_job_that_succeeds_undoes_nothing() {
-    let helpers = HelperBudget::new(1);
-    for size in [0, 1, 100] {
-        let job = ParallelFor::over(0..size).max_threads(2).helpers(&helpers);
-        let outcome = job.run_or_undo(|_| fine(Ok(())), |chunk| panic!("undid {chunk:?}"));
-        outcome.unwrap();
-    }
-}
-
-#[test]
-fn a_range_that_was_not_cut_and_failed_undoes_nothing() {
-    let job = ParallelFor::over(0..100).max_threads(1);
-    let outcome = job.run_or_undo(|_| Err("failed"), |chunk| panic!("undid {chunk:?}"));
-    assert_eq!(outcome, Err("failed"));
-}
-
 #[test]
 fn a_panic_in_a_helper_goes_on_in_the_caller_and_the_helpers_come_back() {
     let helpers = HelperBudget::new(3);
     let here = std::thread::current().id();
     let panicked = CountLatch::default();
-    let undone = AtomicUsize::new(0);
     let job = ParallelFor::over(0..4096).max_threads(4).helpers(&helpers);
     let caught = catch_unwind(AssertUnwindSafe(|| {
-        job.run_or_undo(
-            |_| {
-                if std::thread::current().id() == here {
-                    panicked.wait_for(1);
-                    return Err("goes behind a panic");
-                }
-                panicked.add_one();
-                std::panic::resume_unwind(Box::new("on purpose"));
-            },
-            |_| {
-                undone.fetch_add(1, Ordering::SeqCst);
-            },
-        )
+        job.run(|_| {
+            if std::thread::current().id() == here {
+                panicked.wait_for(1);
+                return Err("goes behind a panic");
+            }
+            panicked.add_one();
+            std::panic::resume_unwind(Box::new("on purpose"));
+        })
     }));
     let payload = caught.unwrap_err();
     assert_eq!(payload.downcast_ref::<&str>(), Some(&"on purpose"));
-    assert_eq!(undone.into_inner(), 0);
     assert_eq!(helpers.free(), 3);
 }
 
 #[test]
-fn a_panic_in_the_caller_undoes_what_was_completed_first() {
+fn a_panic_in_the_caller_comes_after_what_was_completed() {
     let helpers = HelperBudget::new(0);
-    let mut undone = Vec::new();
+    let completed = Mutex::new(Vec::new());
     let job = ParallelFor::over(0..100).max_threads(0).helpers(&helpers);
     let caught = catch_unwind(AssertUnwindSafe(|| {
-        job.run_or_undo(
-            |chunk| {
-                if chunk.start == 50 {
-                    std::panic::resume_unwind(Box::new(50_u32));
-                }
-                fine(Ok(()))
-            },
-            |chunk| undone.push(chunk),
-        )
+        job.run(|chunk| {
+            if chunk.start == 50 {
+                std::panic::resume_unwind(Box::new(50_u32));
+            }
+            completed.lock().unwrap().push(chunk);
+            fine(Ok(()))
+        })
     }));
     assert_eq!(caught.unwrap_err().downcast_ref::<u32>(), Some(&50));
-    assert_eq!(undone, [0..25, 25..50]);
+    assert_eq!(completed.into_inner().unwrap(), [0..25, 25..50]);
+}
+
+#[test]
+fn a_range_that_was_not_split_returns_its_error() {
+    let job = ParallelFor::over(0..100).max_threads(1);
+    assert_eq!(job.run(|_| Err("failed")), Err("failed"));
 }
 
 #[test]
@@ -384,49 +339,16 @@ fn helpers_are_named_after_their_work() {
 }
 
 #[test]
-fn helpers_are_bound_to_their_nodes_in_turn() {
-    let all: Vec<usize> = CpuSet::of_current_thread().iter().collect();
-    let (Some(first), Some(last)) = (all.first(), all.last()) else {
-        return;
-    };
-    if first == last {
-        eprintln!("skipped: one CPU makes no two nodes");
-        return;
-    }
-    let nodes = [*first, *last].map(|cpu| [cpu].into_iter().collect::<CpuSet>());
-    let helpers = HelperBudget::with_nodes(2, nodes.to_vec());
-    let before = CpuSet::of_current_thread();
-    let here = std::thread::current().id();
-    let seen = Mutex::new(Vec::new());
-    let all_inside = CountLatch::default();
-    let job =
-        ParallelFor::over(0..3).max_threads(3).placement(HelperPlacement::ByNode).helpers(&helpers);
-    let report = job.run(|_| {
-        all_inside.add_one();
-        all_inside.wait_for(3);
-        if std::thread::current().id() != here {
-            seen.lock().unwrap().push(CpuSet::of_current_thread());
-        }
-        fine(Ok(()))
-    });
-    assert_eq!((report.unwrap().threads, report.unwrap().bound), (3, 2));
-    let mut seen = seen.into_inner().unwrap();
-    seen.sort_by_key(|cpus| cpus.iter().next());
-    assert_eq!(seen, nodes);
-    assert_eq!(CpuSet::of_current_thread(), before, "the caller stays where it was");
-}
-
-#[test]
 fn a_pinned_callers_helpers_are_not_pinned_with_it() {
     let all = CpuSet::of_current_thread();
-    let granted = crate::cpus::AvailableCpus::fixed(all.clone());
+    let available = crate::cpus::AvailableCpus::fixed(all.clone());
     let cpu = all.iter().next().unwrap();
     // On a thread of its own, so that the test's thread keeps its CPUs.
     let seen = std::thread::scope(|scope| {
         let pinned = scope.spawn(|| {
             let one: CpuSet = [cpu].into_iter().collect();
             one.bind_current_thread().unwrap();
-            let helpers = HelperBudget::granted(&granted);
+            let helpers = HelperBudget::on(&available);
             let here = std::thread::current().id();
             let seen = Mutex::new(None);
             let both = CountLatch::default();
@@ -502,25 +424,16 @@ fn one_slow_piece_leaves_all_the_others_to_the_rest() {
 #[test]
 fn a_range_of_every_number_is_cut_and_covered() {
     let helpers = HelperBudget::new(3);
-    for job in [ParallelFor::over(0..u64::MAX), ParallelFor::from_start(1, u64::MAX - 1).unwrap()] {
+    for job in [ParallelFor::over(0..u64::MAX), ParallelFor::over(1..u64::MAX)] {
         let (report, chunks) = run_and_sort(job.max_threads(4).helpers(&helpers));
         assert_eq!(report.threads, 4);
         assert!(chunks.windows(2).all(|pair| pair[0].end == pair[1].start));
         assert_eq!(chunks.last().unwrap().end, u64::MAX);
         assert!((16..=18).contains(&chunks.len()));
     }
-    let job = ParallelFor::from_start(u64::MAX - 7, 7).unwrap().max_threads(4).helpers(&helpers);
+    let job = ParallelFor::over(u64::MAX - 7..u64::MAX).max_threads(4).helpers(&helpers);
     let (_, chunks) = run_and_sort(job);
     assert_eq!((chunks.len(), chunks[0].start, chunks[6].end), (7, u64::MAX - 7, u64::MAX));
-}
-
-#[test]
-fn a_range_that_ends_behind_the_last_number_is_refused() {
-    let error = ParallelFor::from_start(u64::MAX - 7, 8).map(|_| ()).unwrap_err();
-    assert_eq!(
-        (error.kind(), error.amount(), error.limit()),
-        (ErrorKind::InvalidSetting, Some(8), Some(7))
-    );
 }
 
 #[test]

@@ -1,64 +1,190 @@
-//! The threads of one job: the caller and as many helpers as it has tokens for, all gone when the
-//! call returns, so that what they work on may be borrowed. It knows nothing of chunks or items; it
-//! is called by [`ParallelFor`](super::ParallelFor) and [`OrderedPipeline`](super::OrderedPipeline).
+//! The threads of one parallel call: the budget that helpers come from, and the team of the caller and its
+//! helpers, which has ended when the call returns, so that the helpers may borrow from the caller.
 //!
-//! HelperBudget are threads of the standard library's scope, started for the job and ended with it:
-//! nothing here needs unsafe code, and no helper outlives what it borrows. What that costs is
-//! written down in docs/workers.md.
+//! Helpers are scoped threads of the standard library, started for one call and joined by it. This needs no
+//! unsafe code, and no helper outlives what it borrows. docs/workers.md says what a start costs.
+//!
+//! The budget counts and knows the CPUs. It never waits: a caller that wants more than is free gets less, so
+//! that jobs within jobs cannot deadlock each other.
+#![cfg_attr(loom, allow(dead_code, reason = "a model starts its threads itself"))]
 
-use super::helper_budget::{HelperPlacement, HelperTokens};
-use super::pending_starts::PendingStarts;
+use crate::cpus::{AvailableCpus, CpuSet};
+use crate::sync::{AtomicUsize, Ordering};
 
-/// Who took part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ThreadTeam {
-    /// Threads, the caller among them.
-    pub(super) threads: usize,
-    /// HelperBudget that were bound to the CPUs of one node.
-    pub(super) bound: usize,
+/// The most helpers that a budget holds: the most CPUs that Linux can be built for on x86-64. It bounds what
+/// a call may allocate for its threads.
+pub const MAX_HELPERS: usize = 8192;
+
+/// A budget of helper threads, shared by all calls that are given it.
+///
+/// Most callers use [`HelperBudget::process`], which is the default. A budget of one's own is for work that
+/// needs another number of threads, or that must not take helpers from the rest of the process.
+#[derive(Debug)]
+pub struct HelperBudget {
+    free: AtomicUsize,
+    total: usize,
+    /// The CPUs for helpers; none: wherever the system puts them.
+    cpus: Option<CpuSet>,
 }
 
-impl ThreadTeam {
-    /// A caller without helpers.
-    pub(super) const ALONE: Self = Self { threads: 1, bound: 0 };
+impl HelperBudget {
+    /// The budget of this process: one helper for each available CPU, at most as many as the CPU quota of its
+    /// control group pays for. Read from the system at the first call.
+    #[cfg(not(loom))]
+    pub fn process() -> &'static Self {
+        static PROCESS: std::sync::OnceLock<HelperBudget> = std::sync::OnceLock::new();
+        PROCESS.get_or_init(|| Self::on(&AvailableCpus::read()))
+    }
+
+    /// `total` helpers, at most [`MAX_HELPERS`], which run wherever the system puts them. With 0 every caller
+    /// works alone.
+    #[must_use]
+    pub fn new(total: usize) -> Self {
+        let total = total.min(MAX_HELPERS);
+        Self { free: AtomicUsize::new(total), total, cpus: None }
+    }
+
+    /// One helper for each of `available`, as far as its quota pays, on these CPUs.
+    pub(super) fn on(available: &AvailableCpus) -> Self {
+        let cpus = (!available.cpus().is_empty()).then(|| available.cpus().clone());
+        Self { cpus, ..Self::new(available.parallelism()) }
+    }
+
+    /// Helpers in the budget, busy or not.
+    #[must_use]
+    pub const fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Helpers that are free now. The number may be outdated when it is returned.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        // Relaxed: the number guards no data.
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// Takes `wanted` helpers, or as many as are free, or none. Never waits.
+    pub(super) fn take(&self, wanted: u64) -> HelperTokens<'_> {
+        let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
+        let rest = |free: usize| (wanted > 0 && free > 0).then(|| free.saturating_sub(wanted));
+        // Relaxed, both: the number guards no data. No helper is given out twice, because all changes of this
+        // one word have a total order.
+        let count = match self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest) {
+            Ok(free) => free.min(wanted),
+            Err(_) => 0,
+        };
+        HelperTokens { helpers: self, count }
+    }
 }
 
-/// Runs `own` on this thread and `helper` on one named thread for each token, and returns when all
-/// are done. A thread that cannot be started is a helper less. A panic of `own` or of a helper goes
-/// on here, when all are done. Until every helper runs, `pending_starts` says so, if somebody asked for it.
+/// Helpers taken from a budget; they go back when this is dropped.
+#[derive(Debug)]
+pub(super) struct HelperTokens<'h> {
+    helpers: &'h HelperBudget,
+    count: usize,
+}
+
+impl<'h> HelperTokens<'h> {
+    /// Helpers taken.
+    pub(super) const fn len(&self) -> usize {
+        self.count
+    }
+
+    /// One of them, to be owned by its thread: it goes back when that thread ends.
+    fn split(&mut self) -> Option<Self> {
+        self.count = self.count.checked_sub(1)?;
+        Some(Self { helpers: self.helpers, count: 1 })
+    }
+
+    /// The CPUs for the helpers of this budget.
+    fn cpus(&self) -> Option<&'h CpuSet> {
+        self.helpers.cpus.as_ref()
+    }
+}
+
+impl Drop for HelperTokens<'_> {
+    fn drop(&mut self) {
+        if self.count > 0 {
+            // Relaxed: see `take`.
+            self.helpers.free.fetch_add(self.count, Ordering::Relaxed);
+        }
+    }
+}
+
+/// How many helpers of a running call have not begun yet. It is a hint that may lag behind: a body chooses by
+/// it how it works, and no result depends on it. Relaxed throughout, for the same reason.
+///
+/// While helpers are being started, a body that faults memory in takes a way that does not block the start
+/// of threads (docs/workers.md, "Helpers").
+#[derive(Debug, Default)]
+pub(crate) struct PendingStarts(AtomicUsize);
+
+impl PendingStarts {
+    /// Whether some helper has not begun.
+    pub(crate) fn is_any(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+
+    /// Counts helpers that are going to be started.
+    pub(crate) fn add(&self, helpers: usize) {
+        self.0.fetch_add(helpers, Ordering::Relaxed);
+    }
+
+    /// Takes helpers back that are not started after all.
+    pub(super) fn remove(&self, helpers: usize) {
+        self.0.fetch_sub(helpers, Ordering::Relaxed);
+    }
+
+    /// One of the counted helpers, until this is dropped.
+    pub(super) fn guard(&self) -> PendingStart<'_> {
+        PendingStart(self)
+    }
+}
+
+/// A helper that has not begun. Its thread's closure owns this, so that a thread that never starts does not
+/// stay counted.
+#[derive(Debug)]
+#[must_use = "dropping it says that the helper has begun"]
+pub(super) struct PendingStart<'s>(&'s PendingStarts);
+
+impl Drop for PendingStart<'_> {
+    fn drop(&mut self) {
+        self.0.remove(1);
+    }
+}
+
+/// Runs `own` on this thread and `helper` on one named thread for each token, and returns the number of
+/// threads and the result of `own` when all have ended. `own` is told how many helpers were started: a thread
+/// that the system refuses is a helper less. A panic of a helper resumes here, when all have ended; a panic
+/// of `own` does, too. `pending_starts` counts the helpers that have not begun.
 #[cfg(not(loom))]
 pub(super) fn run<R>(
     tokens: Option<HelperTokens<'_>>,
-    placement: HelperPlacement,
     pending_starts: Option<&PendingStarts>,
     helper: impl Fn() + Sync,
-    own: impl FnOnce() -> R,
-) -> (ThreadTeam, R) {
-    use super::task_failure::TaskFailure;
-    use crate::sync::{AtomicUsize, Mutex, Ordering, lock, thread};
+    own: impl FnOnce(usize) -> R,
+) -> (usize, R) {
+    use crate::catch_panic::TaskFailure;
+    use crate::sync::{Mutex, lock, thread};
 
     let Some(mut tokens) = tokens.filter(|tokens| tokens.len() > 0) else {
-        return (ThreadTeam::ALONE, own());
+        return (1, own(0));
     };
-    let by_node = placement == HelperPlacement::ByNode && tokens.know_nodes();
-    let bound = AtomicUsize::new(0);
     if let Some(pending_starts) = pending_starts {
-        pending_starts.expect(tokens.len());
+        pending_starts.add(tokens.len());
     }
     let panicked = Mutex::new(None);
-    let (threads, outcome) = thread::scope(|scope| {
+    let (threads, result) = thread::scope(|scope| {
         let mut threads = 1;
         while let Some(token) = tokens.split() {
-            let cpus = tokens.next_cpus(placement);
-            let (bound, panicked, helper) = (&bound, &panicked, &helper);
-            let one = pending_starts.map(PendingStarts::one);
+            let cpus = tokens.cpus();
+            let (panicked, helper) = (&panicked, &helper);
+            let pending = pending_starts.map(PendingStarts::guard);
             let body = move || {
-                // Dropped with this closure: at the end, after a panic, and if it never starts.
+                // Dropped with this closure: at the end, after a panic, and if the thread never starts.
                 let _token = token;
-                drop(one);
-                if cpus.is_some_and(is_bound_to) && by_node {
-                    bound.fetch_add(1, Ordering::Relaxed); // read after the scope joined
-                }
+                drop(pending);
+                bind_to(cpus);
                 let end: Result<(), TaskFailure<()>> = TaskFailure::catch(|| {
                     helper();
                     Ok(())
@@ -73,37 +199,110 @@ pub(super) fn run<R>(
             }
             threads += 1;
         }
-        // What no thread could be started for goes back now.
+        // The tokens for which no thread could be started go back now.
         if let Some(pending_starts) = pending_starts {
-            pending_starts.give_up(tokens.len());
+            pending_starts.remove(tokens.len());
         }
         drop(tokens);
-        (threads, own())
+        (threads, own(threads - 1))
     });
     let panicked = lock(&panicked).take();
     if let Some(failure) = panicked {
         failure.into_error();
     }
-    (ThreadTeam { threads, bound: bound.into_inner() }, outcome)
+    (threads, result)
 }
 
-/// Lets this thread run on `cpus`; says whether it does. A new thread has its starter's CPUs, which
-/// may be one that the starter is pinned to.
+/// Lets this thread run on `cpus`. A new thread inherits the CPUs of the thread that starts it, which may be
+/// pinned to one. If the system refuses, the helper runs where the caller may.
 #[cfg(not(loom))]
-fn is_bound_to(cpus: &crate::cpus::CpuSet) -> bool {
-    crate::cpus::CpuSet::of_current_thread() == *cpus || cpus.bind_current_thread().is_ok()
+fn bind_to(cpus: Option<&CpuSet>) {
+    if let Some(cpus) = cpus
+        && CpuSet::of_current_thread() != *cpus
+    {
+        cpus.bind_current_thread().ok();
+    }
 }
 
-/// The same in a model: loom has no scoped threads, so the caller is alone. The models of this
-/// folder start threads of their own over `ChunkCursor` and `ReorderRing`.
+/// The same in a model: loom has no scoped threads, so the caller is alone. The models of this folder start
+/// their own threads over `ChunkCursor` and `ReorderRing`.
 #[cfg(loom)]
 pub(super) fn run<R>(
     tokens: Option<HelperTokens<'_>>,
-    _placement: HelperPlacement,
-    _starting: Option<&PendingStarts>,
+    _pending_starts: Option<&PendingStarts>,
     _helper: impl Fn() + Sync,
-    own: impl FnOnce() -> R,
-) -> (ThreadTeam, R) {
+    own: impl FnOnce(usize) -> R,
+) -> (usize, R) {
     drop(tokens);
-    (ThreadTeam::ALONE, own())
+    (1, own(0))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_for_more_than_there_is_gets_less() {
+        let helpers = HelperBudget::new(3);
+        let two = helpers.take(2);
+        let rest = helpers.take(u64::MAX);
+        let none = helpers.take(1);
+        assert_eq!((two.len(), rest.len(), none.len(), helpers.free()), (2, 1, 0, 0));
+        drop(two);
+        assert_eq!(helpers.free(), 2);
+        drop((rest, none));
+        assert_eq!(helpers.free(), 3);
+    }
+
+    #[test]
+    fn a_token_that_was_split_off_goes_back_by_itself() {
+        let helpers = HelperBudget::new(2);
+        let mut tokens = helpers.take(2);
+        let one = tokens.split().unwrap();
+        drop(tokens.split().unwrap());
+        assert!(tokens.split().is_none());
+        assert_eq!(helpers.free(), 1);
+        drop(tokens);
+        assert_eq!(helpers.free(), 1);
+        drop(one);
+        assert_eq!(helpers.free(), 2);
+    }
+
+    #[test]
+    fn helpers_run_on_the_available_cpus() {
+        let cpus: CpuSet = [0, 1].into_iter().collect();
+        let helpers = HelperBudget::on(&AvailableCpus::fixed(cpus.clone()));
+        assert_eq!((helpers.total(), helpers.take(1).cpus()), (2, Some(&cpus)));
+        let anywhere = HelperBudget::new(2);
+        assert_eq!(anywhere.take(1).cpus(), None);
+    }
+
+    #[test]
+    fn the_budget_of_the_process_is_one_helper_for_each_available_cpu() {
+        let available = AvailableCpus::read();
+        let process = HelperBudget::process();
+        assert_eq!(process.total(), available.parallelism().min(MAX_HELPERS));
+        assert_eq!(process.take(1).cpus(), Some(available.cpus()));
+        // The standard library reads the same mask and quota, but rounds the quota down.
+        let by_std = std::thread::available_parallelism().unwrap().get();
+        assert!((by_std..=by_std + 1).contains(&process.total()), "{by_std}");
+    }
+
+    #[test]
+    fn a_budget_is_bounded() {
+        assert_eq!(HelperBudget::new(usize::MAX).total(), MAX_HELPERS);
+    }
+
+    #[test]
+    fn no_start_is_pending_once_the_last_helper_begins_or_is_taken_back() {
+        let pending_starts = PendingStarts::default();
+        assert!(!pending_starts.is_any());
+        pending_starts.add(3);
+        let (one, other) = (pending_starts.guard(), pending_starts.guard());
+        drop(one);
+        pending_starts.remove(1);
+        assert!(pending_starts.is_any());
+        drop(other);
+        assert!(!pending_starts.is_any());
+    }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::mm;
 
-use crate::jobs::pending_starts::PendingStarts;
+use crate::jobs::PendingStarts;
 use crate::jobs::{ParallelFor, ParallelForReport};
 use crate::sync::{AtomicBool, Ordering, PlainAtomicU8, PlainAtomicU64};
 use crate::{Error, ErrorKind};

@@ -19,7 +19,7 @@ fn assert_shown(priority_level: PriorityLevel) {
         PriorityLevel::Nice => assert_eq!((policy, nice), (sys::POLICY_OTHER, -19)),
         PriorityLevel::Batch => assert_eq!((policy, priority), (sys::POLICY_BATCH, 0)),
         PriorityLevel::Normal => {
-            assert!(policy == sys::POLICY_OTHER && nice > -19, "{policy} {nice}")
+            assert!(policy == sys::POLICY_OTHER && nice > -19, "{policy} {nice}");
         }
     }
 }

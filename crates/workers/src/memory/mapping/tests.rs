@@ -81,7 +81,7 @@ fn while_threads_are_being_started_small_parts_are_touched() {
     for helpers in [0, 1] {
         let mapping = Mapping::anonymous(length, PageSize::Small).unwrap();
         let pending_starts = PendingStarts::default();
-        pending_starts.expect(helpers);
+        pending_starts.add(helpers);
         let mut parts = Vec::new();
         while let Some(&offset) = parts.last().or(Some(&0)).filter(|offset| **offset < length) {
             // SAFETY: this test holds the mapping and no slice of it.
