@@ -38,3 +38,7 @@ pub use options::{
     OutputMode, SuperblockTime,
 };
 pub use report::{AlgorithmStats, BuildObserver, BuildPhase, BuildReport, NoopObserver};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

@@ -64,3 +64,7 @@ pub use measure::measure;
 pub use options::{ExistingFiles, ExtractOptions, OwnerPolicy};
 pub use selection::Selection;
 pub use tar::{HolePolicy, WriteTarOptions, write_tar};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;
