@@ -108,7 +108,7 @@ fn assert_sound(image: &Image, corpus: &CorpusImage, context: &str) {
     let mut problems = Vec::new();
     image
         .verify(&VerifyOptions::new().max_threads(2), &mut |event| {
-            problems.push(format!("{event:?}"))
+            problems.push(format!("{event:?}"));
         })
         .unwrap();
     problems.retain(|event| event.contains("Problem"));

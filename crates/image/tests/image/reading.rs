@@ -5,51 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ferrofs_image::{
-    Error, ErrorKind, ExtentStorage, FileExtent, FilePiece, FileType, Image, ImageSource, Inode,
-    OpenOptions, WalkEvent,
+    CancelToken, Error, ErrorKind, ExtentStorage, FileExtent, FilePiece, Image, ImageSource, Inode,
+    OpenOptions, VerifyEvent, VerifyOptions,
 };
 
+use crate::lz4_image::XorshiftRng;
 use crate::manifest::ImageSet;
-
-/// A small generator of numbers that look random: no test here depends on how they look.
-struct XorshiftRng(u64);
-
-impl XorshiftRng {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit.max(1)
-    }
-}
-
-fn files(image: &Image) -> Vec<Inode> {
-    let visits = image.walk(b"/").unwrap();
-    let leaves = visits.filter_map(|visit| match visit {
-        WalkEvent::Leaf(node) if node.inode.file_type() == FileType::Regular => Some(node.inode),
-        _ => None,
-    });
-    leaves.collect()
-}
-
-fn whole(image: &Image, inode: &Inode) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    image
-        .for_each_piece(inode, |piece| {
-            match piece {
-                FilePiece::Data { bytes: part, .. } => bytes.extend_from_slice(part),
-                FilePiece::Hole { length, .. } => {
-                    bytes.resize(bytes.len() + usize::try_from(length).unwrap(), 0);
-                }
-            }
-            Ok::<_, Error>(())
-        })
-        .unwrap();
-    bytes
-}
+use crate::sources::{files_of, whole};
 
 fn check_ranges(image: &Image, inode: &Inode, numbers: &mut XorshiftRng, rounds: usize) {
-    let expected = whole(image, inode);
+    let expected = whole(image, inode).unwrap();
     for _ in 0..rounds {
         let offset = numbers.below(inode.size() + 2);
         let bound = if numbers.below(2) == 0 { 64 } else { 100_000 };
@@ -69,7 +34,7 @@ fn any_range_equals_the_same_range_of_the_whole() {
     for set in ImageSet::all() {
         for listed in &set.manifest.images {
             let image = set.open(listed);
-            for inode in files(&image) {
+            for inode in files_of(&image) {
                 check_ranges(&image, &inode, &mut numbers, 4);
             }
         }
@@ -109,8 +74,8 @@ fn a_file_in_ranges_is_the_whole_file() {
     for set in ImageSet::all() {
         for listed in &set.manifest.images {
             let image = set.open(listed);
-            for inode in files(&image) {
-                let expected = whole(&image, &inode);
+            for inode in files_of(&image) {
+                let expected = whole(&image, &inode).unwrap();
                 for step in [1_000, 4096, 70_001] {
                     assert!(in_ranges(&image, &inode, step) == expected, "nid {}", inode.nid());
                 }
@@ -129,7 +94,7 @@ fn many_threads_read_one_image_and_many_images_at_once() {
             scope.spawn(move || {
                 let mut numbers = XorshiftRng(seed);
                 for image in images {
-                    for inode in files(image) {
+                    for inode in files_of(image) {
                         check_ranges(image, &inode, &mut numbers, 1);
                     }
                 }
@@ -164,14 +129,15 @@ fn a_read_that_fails_is_an_error_and_never_wrong_bytes() {
     let listed = set.manifest.images.iter().find(|one| one.name == "lz4-ztail").unwrap();
     let bytes = std::fs::read(set.dir.join(&listed.file)).unwrap();
     let good = set.open(listed);
-    let expected: Vec<_> = files(&good).iter().map(|inode| whole(&good, inode)).collect();
+    let expected: Vec<_> =
+        files_of(&good).iter().map(|inode| whole(&good, inode).unwrap()).collect();
     for failing_read in 1.. {
         let left = AtomicU64::new(failing_read);
         let source = Arc::new(FailingSource { bytes: bytes.clone(), left });
         let opened = OpenOptions::new().open_sources(source.clone(), Vec::new());
         let mut failures = u64::from(opened.is_err());
         if let Ok(image) = opened {
-            for (inode, expected) in files(&good).iter().zip(&expected) {
+            for (inode, expected) in files_of(&good).iter().zip(&expected) {
                 let mut buffer = vec![0u8; expected.len()];
                 match image.read_at(inode, 0, &mut buffer) {
                     Ok(_) => assert!(buffer == *expected, "nid {}", inode.nid()),
@@ -195,7 +161,7 @@ fn a_read_that_fails_is_an_error_and_never_wrong_bytes() {
 }
 
 fn check_extents(image: &Image, inode: &Inode) -> usize {
-    let bytes = whole(image, inode);
+    let bytes = whole(image, inode).unwrap();
     let mut holes = 0;
     let mut at = 0;
     for range in image.file_extents(inode, 0).unwrap() {
@@ -225,9 +191,58 @@ fn extents_cover_a_file_and_holes_are_zeros() {
         for listed in &set.manifest.images {
             let image = set.open(listed);
             let found =
-                files(&image).iter().map(|inode| check_extents(&image, inode)).sum::<usize>();
+                files_of(&image).iter().map(|inode| check_extents(&image, inode)).sum::<usize>();
             holes += found;
         }
     }
     assert!(holes > 0, "some image has holes");
+}
+
+/// A source that cancels a token at its n-th read.
+#[derive(Debug)]
+struct CancellingSource {
+    bytes: Vec<u8>,
+    left: AtomicU64,
+    token: CancelToken,
+}
+
+impl ImageSource for CancellingSource {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.token.cancel();
+        }
+        self.bytes.read_at(offset, buffer)
+    }
+
+    fn length(&self) -> u64 {
+        ImageSource::length(&self.bytes)
+    }
+}
+
+#[test]
+fn a_cancelled_verification_ends_with_that_error_and_reports_no_problem() {
+    let set = ImageSet::corpus();
+    let listed = set.manifest.images.iter().find(|one| one.name == "lz4-ztail").unwrap();
+    let bytes = std::fs::read(set.dir.join(&listed.file)).unwrap();
+    let mut reads = 0;
+    loop {
+        reads += 1;
+        let token = CancelToken::new();
+        let left = AtomicU64::new(u64::MAX);
+        let source = CancellingSource { bytes: bytes.clone(), left, token: token.clone() };
+        let source = Arc::new(source);
+        let image = OpenOptions::new().open_sources(source.clone(), Vec::new()).unwrap();
+        source.left.store(reads, Ordering::Relaxed);
+        let options = VerifyOptions::new().max_threads(2).cancel(&token);
+        let summary = image.verify(&options, &mut |event| {
+            assert!(!matches!(event, VerifyEvent::Problem(_)), "{event:?}");
+        });
+        if !token.is_cancelled() {
+            assert_eq!(summary.unwrap().problems, 0);
+            break;
+        }
+        let error = summary.expect_err("it was cancelled while it read");
+        assert!(matches!(error.kind(), ErrorKind::Cancelled), "read {reads}: {error}");
+    }
+    assert!(reads > 2, "it was never cancelled on the way");
 }
