@@ -1,4 +1,5 @@
-//! Directories and symlinks: listing, looking names up, following paths (docs/format.md F16 to F19).
+//! Directories and symlinks: listing, looking names up, following paths (docs/format.md F16 to
+//! F19).
 
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
@@ -13,7 +14,7 @@ use crate::inode::Inode;
 use crate::map::ExtentMap;
 use crate::source;
 
-/// Bytes of an entry without its name; places in a directory are counted in them.
+/// Bytes of an entry without its name. Positions in a directory count in entries of this size.
 const ENTRY_BYTES: u64 = 12;
 
 /// The longest symlink target, in bytes: Linux's `PATH_MAX`.
@@ -24,8 +25,8 @@ const TARGET_MAX: usize = 4096;
 pub struct DirEntry {
     /// The inode it leads to.
     pub nid: Nid,
-    /// What the directory says the inode is; its mode decides. `None` if it does not say, or says
-    /// something unknown.
+    /// The file type that the directory holds for the inode; the mode of the inode decides. `None`
+    /// if the directory holds none, or an unknown one.
     pub type_hint: Option<FileType>,
     pub(crate) type_number: u8,
     /// Its name: bytes, 1 to 255 of them.
@@ -39,7 +40,7 @@ impl DirEntry {
     }
 }
 
-/// A directory's entries, one after the other. It ends after an error.
+/// The entries of a directory. The iterator ends after an error.
 #[derive(Debug)]
 pub struct ReadDir<'a> {
     entries: RawEntries<'a>,
@@ -53,16 +54,17 @@ impl Iterator for ReadDir<'_> {
     }
 }
 
-/// An entry as a listing sees it; its name is borrowed.
+/// An entry of a listing, with a borrowed name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirEntryRef<'a> {
     /// The inode it leads to.
     pub nid: Nid,
-    /// What the directory says the inode is.
+    /// The file type that the directory holds for the inode.
     pub type_hint: Option<FileType>,
-    /// Its name; `.` and `..` are entries, too. A directory without `.` is listed with it at the end.
+    /// Its name. `.` and `..` are listed, too; a directory that does not store `.` is listed with
+    /// it at the end.
     pub name: &'a [u8],
-    /// From where [`Image::list`](crate::Image::list) goes on behind it.
+    /// The position from which [`Image::list`](crate::Image::list) continues behind it.
     pub next: u64,
 }
 
@@ -96,7 +98,7 @@ impl Iterator for RawEntries<'_> {
 }
 
 impl RawEntries<'_> {
-    /// Leaves the rest out.
+    /// Ends the iterator.
     pub(crate) fn end(&mut self) {
         self.next = u64::MAX;
         self.loaded.clear();
@@ -138,7 +140,7 @@ impl ImageInner {
         while start < dir.size() {
             let range = self.dir_block(dir, start);
             let bytes = self.dir_bytes(dir, &range)?;
-            // Only a damaged block makes its place in the image worth finding.
+            // Only for a damaged block is it worth finding its place in the image.
             let failed = || self.dir_place(dir, start);
             let block = DirBlock::parse(&bytes);
             let block = block.or_else(|error| parsed(Err(error), failed())).in_inode(dir.nid())?;
@@ -247,8 +249,8 @@ impl ImageInner {
         Ok(bytes)
     }
 
-    /// Where byte `at` of a directory lies in the image, for messages; for a compressed directory
-    /// its place in the decoded file.
+    /// Where byte `at` of a directory lies in the image, for messages. For a compressed directory
+    /// it is the byte of the decoded file.
     fn dir_place(&self, dir: &Inode, at: u64) -> u64 {
         let extent = ExtentMap::new(self, dir).and_then(|mut map| map.extent_at(at));
         match extent.and_then(|extent| extent.location.advance(at.saturating_sub(extent.start))) {

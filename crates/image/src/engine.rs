@@ -1,10 +1,11 @@
-//! From a cluster's bytes in the image to the bytes of its extent: fetched, decoded once, shared.
+//! The engine: it fetches clusters and decodes them, once for all readers.
 //!
-//! The engine is what travels to other threads: it owns all that decoding touches, and knows no tree,
-//! no inode and no metadata. Clusters that lie among the metadata are fetched by the caller.
+//! It is the part of an image that other threads get: it owns all that decoding touches, and knows
+//! no tree, no inode and no metadata. The caller fetches clusters that lie among the metadata.
 //!
-//! What a reserve holds is resident, so that no decoder waits for the system's reclaim. A cache of decoded clusters
-//! that only grew would use the reserve up and then map more: so the clusters that were kept longest make room before
+//! Memory of a reserve is resident, so that no decoder waits for the reclaim of the system. A cache
+//! of decoded clusters that only grew would use the reserve up and then map more memory. So the
+//! clusters that were kept longest are evicted before anything is mapped beyond the reserve.
 //! anything is mapped beyond the reserve.
 
 mod context_pool;
@@ -37,11 +38,11 @@ use crate::memory::MemoryPool;
 use crate::source::Devices;
 use context_pool::{DecodeContext, LazyDecoder};
 
-/// Extents up to this length are decoded whole, in bytes, unless a reserve is too small for them: a window would
-/// save little.
+/// Extents up to this length, in bytes, are decoded as a whole unless a reserve is too small for
+/// them: a window would save little.
 const WINDOW_EXTENT_BYTES: u64 = 128 << 10;
 
-/// What the frames of the longest LZ4 window come to, in bytes.
+/// Bytes of the frames of the longest LZ4 window.
 const WINDOW_BYTES: u64 = 17 * MemoryPool::PAGE_BYTES;
 const _: () = assert!(lz4_window_pages(u16::MAX, usize::MAX) == 17);
 
@@ -50,27 +51,28 @@ const POLLS: u32 = 30;
 /// Spin-loop hints between two polls.
 const SPINS_A_POLL: u32 = 32;
 
-/// A claim on the decoded bytes of a cluster that this thread has to see through.
+/// The right, and the duty, to decode a cluster for the cache.
 pub(crate) type ClusterPermit = FillPermit<ClusterId, DecodedCluster>;
 
-/// One who waits for the decoded bytes of a cluster.
+/// Waits for a cluster that another thread decodes.
 pub(crate) type ClusterWaiter = Waiter<ClusterId, DecodedCluster>;
 
-/// Decoded bytes from the front of a cluster. Clones share them; the last one gives the buffer back.
+/// Decoded bytes from the front of a cluster. Clones share them; the buffer is freed with the last
+/// one.
 #[derive(Clone, Debug)]
 pub(crate) struct DecodedCluster(Arc<DecodedInner>);
 
 #[derive(Debug)]
 struct DecodedInner {
     buffer: Buffer,
-    /// Bytes of it that readers got, those twice counted that were read twice.
+    /// Bytes of it that were copied to readers. Bytes that were read twice count twice.
     served: AtomicUsize,
 }
 
 impl DecodedCluster {
-    /// Notes that readers got so many bytes; true once that is as much as there is.
+    /// Records that so many bytes were copied to a reader; true once all of them were.
     pub(crate) fn record_served(&self, bytes: usize) -> bool {
-        // A count that orders nothing: relaxed.
+        // Relaxed: a count that orders nothing.
         let served = self.0.served.fetch_add(bytes, Ordering::Relaxed);
         served.saturating_add(bytes) >= self.len()
     }
@@ -113,7 +115,7 @@ pub(crate) struct Engine {
     pub(crate) decode_timer: DecodeTimer,
 }
 
-/// The decoders that an image needs.
+/// The decoders that an image with these algorithms needs.
 pub(crate) fn settings(compression: &CompressionConfig) -> DecoderSettings {
     DecoderSettings {
         lz4_max_distance: compression.lz4_max_distance,
@@ -129,7 +131,7 @@ pub(crate) fn padding(sb: &Superblock) -> Padding {
 }
 
 impl Engine {
-    /// Decodes the front of `cluster`, as much as `output` holds, from its bytes in the image.
+    /// Decodes the front of `cluster`, as much as `output` holds, from its encoded bytes.
     pub(crate) fn decode(
         &self,
         context: &mut DecodeContext,
@@ -170,8 +172,8 @@ impl Engine {
         .at(cluster.id.address.offset())
     }
 
-    /// Fetches and decodes the front of a cluster that lies among the data into `output`. `run_bytes` is
-    /// how far the clusters reach that are needed next, as in [`InputRequest`].
+    /// Fetches and decodes the front of a cluster that lies among the data into `output`.
+    /// `run_bytes` is how far the clusters reach that are needed next, as in [`InputRequest`].
     pub(crate) fn decode_data(
         &self,
         context: &mut DecodeContext,
@@ -187,8 +189,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Gets what decoding needs beside the output: the bytes of a cluster among the data, and a decoder.
-    /// Called before the output is allocated: a thread that has its output waits for no more memory.
+    /// Gets what decoding needs beside the output: the bytes of a cluster among the data, and a
+    /// decoder. Called before the output is allocated: a thread that has its output waits for no
+    /// more memory.
     pub(crate) fn prepare(
         &self,
         context: &mut DecodeContext,
@@ -217,8 +220,8 @@ impl Engine {
         })
     }
 
-    /// The decoded bytes of a cluster: from the cache, from another thread that decodes it now, or by
-    /// `decode` here. If another thread fails, this one decodes.
+    /// The decoded bytes of a cluster: from the cache, from another thread that decodes it now, or
+    /// by `decode` here. If another thread fails, this one decodes.
     pub(crate) fn shared(
         &self,
         slot: &mut DecodeSlot<'_>,
@@ -242,8 +245,9 @@ impl Engine {
         }
     }
 
-    /// Waits for a cluster that another thread decodes. `None` if that thread failed: then the cluster is to be
-    /// looked up again. It polls for as long as LZ4 takes for a cluster before it sleeps, as a wake-up takes as long.
+    /// Waits for a cluster that another thread decodes. `None` if that thread failed: then the
+    /// cluster is to be looked up again. It polls for as long as LZ4 takes for a cluster before it
+    /// sleeps, as a wake-up takes as long.
     pub(crate) fn wait_for(&self, mut waiter: ClusterWaiter) -> Option<DecodedCluster> {
         if self.workers.parallelism() > 1 {
             for _ in 0..POLLS {
@@ -274,8 +278,8 @@ impl Engine {
         Ok(decoded)
     }
 
-    /// Whether a part of an LZ4 extent should be decoded through a window: where the whole extent could only be
-    /// had by waiting for memory, or is more than one reader's share of a reserve.
+    /// Whether a part of an LZ4 extent should be decoded through a window: where the whole extent
+    /// could only be had by waiting for memory, or is more than one reader's share of a reserve.
     pub(crate) fn prefers_window(&self, cluster: &Cluster) -> bool {
         let bytes = cluster.decoded_bytes;
         if cluster.id.coding != Coding::Compressed(AlgorithmId::Lz4) {
@@ -292,14 +296,14 @@ impl Engine {
         !has_room
     }
 
-    /// Memory that a demand gets back at once: idle buffers and the cache. A cluster that went through a window to
-    /// spare them would be decoded again for the next read of it.
+    /// Memory that a demand gets back at once: idle buffers and the cache. A cluster that went
+    /// through a window to spare them would be decoded again for the next read of it.
     fn reclaimable_bytes(&self) -> u64 {
         self.memory.buffers().idle_bytes().saturating_add(self.clusters.weight_bytes())
     }
 
-    /// Decodes the part of an LZ4 cluster from byte `skip` on through a window of at most 17 frames,
-    /// however long the extent is. The whole is not kept, and nothing is published.
+    /// Decodes the part of an LZ4 cluster from byte `skip` on through a window of at most 17
+    /// frames, however long the extent is. The whole is not kept, and nothing is published.
     pub(crate) fn decode_window(
         &self,
         context: &mut DecodeContext,
@@ -335,23 +339,25 @@ impl Engine {
         Ok(())
     }
 
-    /// Memory that a reader waits for: from the reserve, then from kept clusters, then from the system.
+    /// Memory that a reader waits for: from the reserve, then from kept clusters, then from the
+    /// system.
     pub(crate) fn demand_buffer(&self, bytes: usize) -> Result<Buffer> {
         Ok(self.memory.buffers().lease_from_reserve(bytes, |wanted| self.clusters.evict(wanted))?)
     }
 
-    /// Whether an extent of `bytes` bytes is more than one reader's share of a reserve, and more than the window
-    /// that would take its place.
+    /// Whether an extent of `bytes` bytes is more than one reader's share of a reserve, and more
+    /// than the window that would take its place.
     fn exceeds_reserve_share(&self, bytes: u64) -> bool {
         self.memory.reserve_share().is_some_and(|share| bytes > share.max(WINDOW_BYTES))
     }
 
-    /// Memory for a prefetch, as far as it takes none from others: idle buffers, then kept clusters. Without a
-    /// reserve also free bytes of the budget; with one nothing is mapped beyond it, and one reader's share stays
-    /// for demands.
+    /// Memory for a prefetch, as far as it takes none from others: idle buffers, then kept
+    /// clusters. Without a reserve also free bytes of the budget; with one nothing is mapped beyond
+    /// it, and one reader's share stays for demands.
     pub(crate) fn best_effort_buffer(&self, bytes: usize) -> Option<Buffer> {
         let Some(share) = self.memory.reserve_share() else {
-            // First, so that a refusal means that there is no room, and makes the windows of readahead smaller.
+            // First, so that a refusal means that there is no room, and makes the windows of
+            // readahead smaller.
             self.memory.preallocate(bytes, 1);
             return self.memory.buffer(bytes, AllocPolicy::MayFail).ok();
         };
@@ -385,7 +391,7 @@ impl Engine {
     }
 }
 
-/// What is to be read for a cluster among the data.
+/// The bytes to read for a cluster among the data.
 fn input_request(cluster: &Cluster, run_bytes: usize) -> Result<InputRequest> {
     match cluster.id.address {
         Address::Data { device, offset } => {
@@ -404,7 +410,7 @@ fn codec_of(algorithm: AlgorithmId) -> Algorithm {
     }
 }
 
-/// Copies a stored extent, whose first `wrapped_bytes` stand at the end of its cluster.
+/// Copies an uncompressed extent, whose first `wrapped_bytes` stand at the end of its cluster.
 fn unwrap_plain(input: &[u8], wrapped_bytes: u32, output: &mut [u8]) -> Result<()> {
     let wrapped = usize::try_from(wrapped_bytes).unwrap_or(usize::MAX);
     let split = wrapped.min(output.len());

@@ -1,4 +1,4 @@
-//! The one error of this crate: what went wrong, in which inode, and at which byte.
+//! The error of this crate: what went wrong, in which inode, and at which byte.
 
 use std::{fmt, io};
 
@@ -8,9 +8,9 @@ use ferrofs_ondisk::Nid;
 /// The result of working with an image.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong, with its place.
+/// What went wrong, and where.
 ///
-/// Callers match [`Error::kind`]; the place is data of its own, not part of the text.
+/// Callers match [`Error::kind`]; the inode and the byte are data, not part of the text.
 #[derive(Debug)]
 pub struct Error(Box<ErrorInner>);
 
@@ -31,16 +31,16 @@ pub enum ErrorKind {
     Format(ondisk::ErrorKind),
     /// A pcluster does not decode.
     Decode(ferrofs_codec::Error),
-    /// The superblock's checksum is another one than its bytes have.
+    /// The checksum of the superblock is wrong.
     Checksum {
-        /// What the superblock says.
+        /// The checksum that the superblock holds.
         stored: u32,
-        /// What its bytes have.
+        /// The checksum of its bytes.
         computed: u32,
     },
     /// Something lies past the end of the image or of a device.
     OutsideImage {
-        /// Where it would end.
+        /// Where it ends.
         end: u64,
         /// How many bytes there are.
         length: u64,
@@ -52,18 +52,18 @@ pub enum ErrorKind {
         /// Bytes that are there.
         length: u64,
     },
-    /// Another number of devices was given than the image's table has.
+    /// The number of devices that were given is not the one of the device table.
     DeviceCount {
         /// Devices in the table.
         table: u16,
         /// Devices that were given.
         given: usize,
     },
-    /// A chunk lies on a device that the table does not have.
+    /// A chunk lies on a device that is not in the device table.
     UnknownDevice(u16),
-    /// An address does not fit 64 bits.
+    /// An address does not fit in 64 bits.
     AddressOverflow,
-    /// The operation needs another kind of inode.
+    /// The operation needs an inode of another type.
     WrongType {
         /// What it needs.
         wanted: ondisk::FileType,
@@ -79,15 +79,15 @@ pub enum ErrorKind {
     },
     /// A directory's entries are not in strict byte order.
     DirectoryOrder,
-    /// A `.` or `..` entry is missing or leads elsewhere.
+    /// A `.` or `..` entry is missing or names another inode.
     DotEntry(&'static str),
     /// A directory was reached twice: it contains itself, or it has two names.
     DirectoryLoop,
-    /// A path is longer than anybody could use.
+    /// A path is longer than 64 KiB.
     PathTooLong,
-    /// An inode has another number of names than its link count says.
+    /// The link count of an inode differs from the number of names found.
     LinkCount {
-        /// The inode's count.
+        /// The link count.
         nlink: u32,
         /// Names that lead to it.
         names: u64,
@@ -96,7 +96,7 @@ pub enum ErrorKind {
     SymlinkTarget(u64),
     /// Inline data crosses the end of its block.
     InlineData,
-    /// The distances of an index lead nowhere.
+    /// A distance in an index leads to no extent.
     LookBack {
         /// The lcluster with the distance.
         lcluster: u64,
@@ -106,7 +106,7 @@ pub enum ErrorKind {
         /// The lcluster with the entry.
         lcluster: u64,
     },
-    /// The index leads a byte to an extent that does not hold it.
+    /// The index maps a byte to an extent that does not hold it.
     WrongExtent {
         /// The byte of the file.
         offset: u64,
@@ -129,22 +129,22 @@ pub enum ErrorKind {
     },
     /// An extent uses an algorithm that the superblock does not declare.
     UndeclaredAlgorithm(ondisk::compression::AlgorithmId),
-    /// A fragment, but no packed inode, or a fragment of the packed inode itself.
+    /// A fragment without a packed inode, or a fragment of the packed inode itself.
     NoPackedInode,
-    /// A nid in the metabox, but no metabox.
+    /// A nid in a metabox that the image does not have.
     NoMetabox,
-    /// A metabox that is out of proportion to its image.
+    /// A metabox that is too large for its image.
     MetaboxSize {
         /// Bytes of the metabox.
         bytes: u64,
         /// Bytes of the image.
         length: u64,
     },
-    /// A special inode that is no regular file.
+    /// A special inode that is not a regular file.
     SpecialInode(&'static str),
-    /// The name filter denies an attribute that is there.
+    /// The name filter excludes an attribute that is there.
     NameFilter,
-    /// A long xattr prefix that the table does not have.
+    /// A long xattr prefix that is not in the table.
     UnknownPrefix(u8),
     /// The table of long xattr prefixes names a hidden base or an item without a length.
     XattrPrefixTable,
@@ -152,16 +152,16 @@ pub enum ErrorKind {
     Panicked,
     /// The caller's token was cancelled.
     Cancelled,
-    /// A memory limit that is too low to read every image.
+    /// The memory limit is too low.
     MemoryLimit {
         /// The limit that was asked for.
         bytes: u64,
-        /// The lowest that is possible.
+        /// The lowest limit.
         least: u64,
     },
-    /// Threads or memory could not be had, for another reason than their number.
+    /// An error of the thread pools or of memory management, other than a lack of memory.
     Workers(ferrofs_workers::Error),
-    /// Memory for a buffer could not be had.
+    /// There is no memory for a buffer.
     OutOfMemory {
         /// Bytes of the buffer.
         bytes: u64,
@@ -181,7 +181,8 @@ impl Error {
         &self.0.kind
     }
 
-    /// Whether it is a refusal of best effort: about this moment, and to be forgotten.
+    /// Whether a best-effort request was refused. That holds for this moment only and is not
+    /// reported.
     pub(crate) fn is_about_now(&self) -> bool {
         let ErrorKind::Workers(error) = &self.0.kind else { return false };
         error.kind() == ferrofs_workers::ErrorKind::NotNow
@@ -193,21 +194,21 @@ impl Error {
         self.0.nid
     }
 
-    /// The byte in question: of the image, of the device that holds the data, or, for an inode in
-    /// the metabox, of the metabox file.
+    /// The byte in question: of the image, of the device that holds the data, or of the metabox
+    /// file if the inode lies there.
     #[must_use]
     pub fn offset(&self) -> Option<u64> {
         self.0.offset
     }
 
-    /// Adds the inode, unless a deeper one is known already.
+    /// Adds the inode, unless one is known already.
     #[must_use]
     pub(crate) fn in_inode(mut self, nid: Nid) -> Self {
         self.0.nid = self.0.nid.or(Some(nid));
         self
     }
 
-    /// Adds the byte, unless a more exact one is known already.
+    /// Adds the byte, unless one is known already: the first one is the most exact.
     #[must_use]
     pub(crate) fn at(mut self, offset: u64) -> Self {
         self.0.offset = self.0.offset.or(Some(offset));
@@ -291,7 +292,7 @@ impl ErrorKind {
             Self::Io(error) => write!(f, "{error}"),
             Self::Checksum { stored, computed } => write!(
                 f,
-                "superblock checksum is {stored:#010x} but its bytes have {computed:#010x}"
+                "superblock checksum is {stored:#010x}, but the checksum of its bytes is {computed:#010x}"
             ),
             Self::OutsideImage { end, length } => {
                 write!(f, "data up to byte {end} is needed but the image has {length}")
@@ -307,7 +308,7 @@ impl ErrorKind {
             Self::Panicked => f.write_str("the source of the image panicked"),
             Self::Cancelled => f.write_str("cancelled"),
             Self::MemoryLimit { bytes, least } => {
-                write!(f, "a memory limit of {bytes} bytes is below the least, which is {least}")
+                write!(f, "a memory limit of {bytes} bytes is too low; the lowest is {least}")
             }
             Self::Workers(error) => write!(f, "{error}"),
             Self::OutOfMemory { bytes } => write!(f, "no memory for a buffer of {bytes} bytes"),
@@ -318,19 +319,22 @@ impl ErrorKind {
     fn describe_data(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LookBack { lcluster } => {
-                write!(f, "a distance in the index at lcluster {lcluster} leads nowhere")
+                write!(f, "a distance in the index at lcluster {lcluster} leads to no extent")
             }
             Self::BlockCount { lcluster } => {
-                write!(f, "lcluster {lcluster} should carry its extent's block count")
+                write!(f, "lcluster {lcluster} should hold the block count of its extent")
             }
             Self::WrongExtent { offset } => {
-                write!(f, "the index leads byte {offset} of the file to an extent without it")
+                write!(
+                    f,
+                    "the index maps byte {offset} of the file to an extent that does not hold it"
+                )
             }
             Self::ExtentOrder => f.write_str("extent records are not in ascending order"),
             Self::ExtentTooLong { decoded, encoded } => {
                 write!(
                     f,
-                    "an extent of {encoded} bytes for {decoded} is more than the format allows"
+                    "an extent of {decoded} bytes in a pcluster of {encoded} is longer than the format allows"
                 )
             }
             Self::PlainTooLong { decoded, encoded } => {
@@ -348,31 +352,33 @@ impl ErrorKind {
         match self {
             Self::Format(kind) => write!(f, "{kind}"),
             Self::WrongType { wanted, found } => {
-                write!(f, "a {} was needed, this is a {}", wanted.name(), found.name())
+                write!(f, "expected a {}, found a {}", wanted.name(), found.name())
             }
             Self::TypeHint { hint, found } => {
                 write!(f, "the directory says {} but the inode is a {}", hint.name(), found.name())
             }
             Self::DirectoryOrder => f.write_str("directory entries are not in byte order"),
-            Self::DotEntry(name) => write!(f, "the entry {name:?} is missing or leads elsewhere"),
+            Self::DotEntry(name) => {
+                write!(f, "the entry {name:?} is missing or names another inode")
+            }
             Self::PathTooLong => f.write_str("the path of an entry is longer than 65536 bytes"),
-            Self::DirectoryLoop => f.write_str("a directory is reached by two names"),
+            Self::DirectoryLoop => f.write_str("a directory is reached twice"),
             Self::LinkCount { nlink, names } => {
-                write!(f, "the link count is {nlink} but {names} names lead here")
+                write!(f, "the link count is {nlink}, but {names} names were found")
             }
             Self::SymlinkTarget(bytes) => {
                 write!(f, "a symlink target of {bytes} bytes is empty, too long or holds a NUL")
             }
             Self::InlineData => f.write_str("inline data crosses the end of its block"),
-            Self::NoPackedInode => f.write_str("a fragment has no packed inode to lie in"),
+            Self::NoPackedInode => f.write_str("a fragment, but the image has no packed inode"),
             Self::NoMetabox => {
                 f.write_str("the nid lies in a metabox that the image does not have")
             }
             Self::MetaboxSize { bytes, length } => {
-                write!(f, "a metabox of {bytes} bytes is out of proportion to an image of {length}")
+                write!(f, "a metabox of {bytes} bytes is too large for an image of {length}")
             }
             Self::SpecialInode(what) => write!(f, "the {what} inode is not a regular file"),
-            Self::NameFilter => f.write_str("the name filter denies an xattr that is there"),
+            Self::NameFilter => f.write_str("the name filter excludes an xattr that is there"),
             Self::UnknownPrefix(id) => write!(f, "long xattr prefix {id} does not exist"),
             Self::XattrPrefixTable => f.write_str("the table of long xattr prefixes is damaged"),
             _ => Ok(()),
@@ -380,7 +386,7 @@ impl ErrorKind {
     }
 }
 
-/// Adds what the caller knows of the place to an error.
+/// Adds to an error what the caller knows of its place.
 pub(crate) trait ErrorContext<T> {
     /// Adds the inode.
     fn in_inode(self, nid: Nid) -> Result<T>;

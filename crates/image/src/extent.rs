@@ -1,5 +1,5 @@
-//! Where the bytes of a file are. This is the one model of it: extent maps answer with a [`MappedExtent`],
-//! reads carry its [`DataLocation`] out, and users see it as a [`FileExtent`].
+//! Where the bytes of a file are. This is the only model of it: extent maps return a
+//! [`MappedExtent`], reads follow its [`DataLocation`], and users see it as a [`FileExtent`].
 
 use std::ops::Range;
 
@@ -56,7 +56,8 @@ impl Address {
     }
 }
 
-/// Which bytes a cluster decodes from, and how: the same identity yields the same bytes.
+/// Which bytes a cluster decodes from, and how. The same id yields the same bytes, so it is the key
+/// of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClusterId {
     pub(crate) address: Address,
@@ -68,9 +69,9 @@ pub(crate) struct ClusterId {
 /// How a cluster is coded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Coding {
-    /// Stored as it is. The first `wrapped_bytes` of the extent stand at the cluster's end and
-    /// the others at its start: the interlaced form of an extent that starts inside a block. 0 is
-    /// the shifted form (docs/format.md F40).
+    /// Stored uncompressed. The first `wrapped_bytes` of the extent stand at the end of the cluster
+    /// and the others at its start: the interlaced form of an extent that starts inside a block. 0
+    /// is the shifted form (docs/format.md F40).
     Plain {
         /// Bytes at the end.
         wrapped_bytes: u32,
@@ -79,7 +80,7 @@ pub(crate) enum Coding {
     Compressed(AlgorithmId),
 }
 
-/// A pcluster in the role that it plays for one extent.
+/// A pcluster as one extent uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cluster {
     pub(crate) id: ClusterId,
@@ -124,9 +125,9 @@ impl Cluster {
 /// Where the bytes of an extent are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DataLocation {
-    /// Nowhere: they are zeros.
+    /// Not stored: they are zeros.
     Hole,
-    /// Stored as they are, from this address on.
+    /// Uncompressed, from this address on.
     Stored(Address),
     /// In a cluster, from the first byte that it decodes to.
     Cluster(Cluster),
@@ -135,7 +136,8 @@ pub(crate) enum DataLocation {
 }
 
 impl DataLocation {
-    /// Where the bytes from `skip` on are. A cluster stays as it is, as it is decoded from its start.
+    /// Where the bytes from `skip` on are. A cluster stays as it is, as it is decoded from its
+    /// start.
     pub(crate) fn advance(self, skip: u64) -> Result<Self> {
         Ok(match self {
             Self::Hole | Self::Cluster(_) => self,
@@ -168,19 +170,21 @@ impl MappedExtent {
         self.start <= offset && offset < self.end()
     }
 
-    /// Whether its bytes can only be had by taking the whole cluster.
+    /// Whether it can only be decoded as a whole.
     pub(crate) fn is_cluster(&self) -> bool {
         matches!(self.location, DataLocation::Cluster(_))
     }
 
-    /// The part from byte `at` of the file, which it holds, to `end` or its own end. Not for clusters.
+    /// The part from byte `at` of the file, which it holds, to `end` or its own end. Not for
+    /// clusters.
     pub(crate) fn cut(&self, at: u64, end: u64) -> Result<Self> {
         let location = self.location.advance(at.saturating_sub(self.start))?;
         Ok(Self { start: at, length: self.end().min(end).saturating_sub(at), location })
     }
 }
 
-/// A range of a file that is stored in one way, as [`Image::file_extents`](crate::Image::file_extents) reports it.
+/// A range of a file that is stored in one way, as
+/// [`Image::file_extents`](crate::Image::file_extents) reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileExtent {
     /// Its first byte in the file.
@@ -189,8 +193,8 @@ pub struct FileExtent {
     pub end: u64,
     /// How it is stored.
     pub storage: ExtentStorage,
-    /// Where the extent lies that the range belongs to: from the extent's first byte on, also where the
-    /// range begins further on. `None` for a hole.
+    /// Where the extent lies that the range is a part of, from the first byte of the extent on,
+    /// even if the range starts later. `None` for a hole.
     pub location: Option<ExtentLocation>,
 }
 
@@ -227,8 +231,8 @@ impl FileExtent {
 pub struct ExtentLocation {
     /// The device: 0 is the image with its unified address space.
     pub device: u16,
-    /// Its first byte: of the device; for [`ExtentStorage::Fragment`] of the packed file; for what lies in the
-    /// metabox, of the metabox file.
+    /// Its first byte: of the device; of the packed file for [`ExtentStorage::Fragment`]; of the
+    /// metabox file for what lies in the metabox.
     pub offset: u64,
     /// How many bytes it takes there.
     pub bytes: u64,
@@ -239,13 +243,13 @@ pub struct ExtentLocation {
 /// How a range of a file is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtentStorage {
-    /// Not at all: its bytes are zeros.
+    /// Not stored: its bytes are zeros.
     Hole,
-    /// As it is: any part of it can be read for itself.
+    /// Uncompressed: any part of it can be read alone.
     Plain,
-    /// In one cluster, which must be decoded whole or up to the byte that is wanted.
+    /// In a cluster, which must be decoded as a whole, or up to the byte that is needed.
     Cluster,
-    /// In the packed file, together with other files. What the packed file has as a hole counts as
-    /// data here.
+    /// In the packed file, together with other files. A hole of the packed file counts as data
+    /// here.
     Fragment,
 }

@@ -1,7 +1,9 @@
-//! Frees memory after a burst: what is only kept for speed is freed when nobody has read for a while.
+//! Frees memory after a burst: what is only kept for speed is freed when nobody has read for a
+//! while.
 //!
-//! The reclaimer owns one thread, which lives only while there may be something to free; a read starts it. It knows
-//! neither the engine nor the caches: two closures say whether there is activity, and free the memory.
+//! The reclaimer owns one thread, which lives only while there may be something to free; a read
+//! starts it. It knows neither the engine nor the caches: two closures say whether there is
+//! activity, and free the memory.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,11 +12,12 @@ use std::time::Duration;
 
 use ferrofs_workers::memory::trim_heap;
 
-/// How often the thread checks. Two checks without activity, and it frees: so within eight seconds of the last read.
+/// How often the thread checks. It frees memory after two checks without activity, so within eight
+/// seconds of the last read.
 const CHECK_INTERVAL: Duration =
     if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(4) };
 
-/// What the owner of the memory did up to now.
+/// How much the owner of the memory has used it up to now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Activity {
     /// A number that changes with every use.
@@ -26,7 +29,7 @@ pub(crate) struct Activity {
 /// Frees memory when nobody has read for a while.
 #[derive(Debug)]
 pub(crate) struct IdleReclaimer {
-    /// None: it never frees anything, as the program ends soon.
+    /// `None`: it never frees anything, as the program ends soon.
     hooks: Option<ReclaimHooks>,
     state: Arc<Mutex<ReclaimerState>>,
     stop: Arc<StopSignal>,
@@ -34,7 +37,7 @@ pub(crate) struct IdleReclaimer {
 
 #[derive(Clone)]
 struct ReclaimHooks {
-    /// None: the owner is gone, and the thread ends.
+    /// Returns `None` when the owner is gone; then the thread ends.
     activity: Arc<dyn Fn() -> Option<Activity> + Send + Sync>,
     reclaim: Arc<dyn Fn() + Send + Sync>,
 }
@@ -61,7 +64,7 @@ struct StopSignal {
 }
 
 impl StopSignal {
-    /// Sleeps until it is set, or for so long; whether it is set.
+    /// Sleeps until the signal is set, at most for `limit`. Returns whether it is set.
     fn wait(&self, limit: Duration) -> bool {
         let is_set = self.is_set.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(is_set, limit, |is_set| !*is_set);
@@ -75,8 +78,9 @@ impl StopSignal {
 }
 
 impl IdleReclaimer {
-    /// A reclaimer that calls `reclaim` when `activity` has reported the same twice. Neither closure may keep its
-    /// owner alive. Both are called on a thread of the reclaimer, with no lock held.
+    /// A reclaimer that calls `reclaim` after `activity` has reported the same use twice. The
+    /// closures must not keep the owner of the reclaimer alive. Both are called on the thread of
+    /// the reclaimer, with no lock held.
     pub(crate) fn new(
         activity: impl Fn() -> Option<Activity> + Send + Sync + 'static,
         reclaim: impl Fn() + Send + Sync + 'static,
@@ -90,8 +94,8 @@ impl IdleReclaimer {
         Self { hooks: None, state: Arc::default(), stop: Arc::default() }
     }
 
-    /// To be called when memory is used: the thread then checks until it has freed. If no thread can be started,
-    /// memory is kept until it is needed elsewhere.
+    /// To be called when memory is used. Starts the thread, which then checks until it has freed
+    /// memory. If no thread can be started, memory is kept until it is needed elsewhere.
     pub(crate) fn wake(&self) {
         let Some(hooks) = &self.hooks else { return };
         let mut state = lock(&self.state);
@@ -125,7 +129,7 @@ fn lock(state: &Mutex<ReclaimerState>) -> MutexGuard<'_, ReclaimerState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the thread does: ends when it has freed everything, or when the owner is gone.
+/// The thread: it ends when it has freed the memory, or when the owner is gone.
 fn run(hooks: &ReclaimHooks, stop: &StopSignal, state: &Mutex<ReclaimerState>) {
     let mut last = None;
     while !stop.wait(CHECK_INTERVAL) {
@@ -144,7 +148,8 @@ fn run(hooks: &ReclaimHooks, stop: &StopSignal, state: &Mutex<ReclaimerState>) {
 }
 
 impl ReclaimerState {
-    /// Whether the thread ends now. A read that began meanwhile saw that the thread runs, and relies on it.
+    /// Whether the thread ends now. If a read has begun since the check, it relies on the thread to
+    /// run on.
     fn ends(&mut self, is_idle: bool) -> bool {
         let ends = is_idle && !self.was_woken;
         self.is_running = !ends;
@@ -213,9 +218,9 @@ mod tests {
     #[test]
     fn a_read_during_reclaim_keeps_the_reclaimer_running() {
         let mut state = ReclaimerState { thread: None, is_running: true, was_woken: true };
-        assert!(!state.ends(true) && state.is_running, "somebody relies on it");
+        assert!(!state.ends(true) && state.is_running, "the read relies on it");
         state.was_woken = false;
-        assert!(!state.ends(false) && state.is_running, "somebody reads");
+        assert!(!state.ends(false) && state.is_running, "a read runs");
         assert!(state.ends(true) && !state.is_running);
     }
 

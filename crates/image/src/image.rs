@@ -1,4 +1,4 @@
-//! The image: the one handle that library users hold.
+//! [`Image`]: the handle that users of the library hold.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use crate::xattr::Xattr;
 
 /// An open image.
 ///
-/// A handle is cheap to clone and may be used from many threads at once; several images know
-/// nothing of each other. Nothing is ever written.
+/// A handle is cheap to clone and may be used from many threads at once. Several images share
+/// nothing but what their [`OpenOptions`](crate::OpenOptions) share. An image is never written to.
 #[derive(Clone, Debug)]
 pub struct Image {
     inner: Arc<ImageInner>,
@@ -52,7 +52,7 @@ impl Image {
         &self.inner.device_slots
     }
 
-    /// Bytes of the image's file, from the image's start on.
+    /// The length of the image file in bytes, from the start of the image on.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.inner.engine.devices.primary().length()
@@ -62,6 +62,7 @@ impl Image {
     ///
     /// # Errors
     /// Its inode is damaged.
+    /// Its inode is damaged.
     pub fn root(&self) -> Result<Inode> {
         self.inner.inode(self.inner.sb.root)
     }
@@ -69,24 +70,24 @@ impl Image {
     /// The inode with this number.
     ///
     /// # Errors
-    /// There is no sound inode at that place.
+    /// No valid inode lies there.
     pub fn inode(&self, nid: Nid) -> Result<Inode> {
         self.inner.inode(nid)
     }
 
-    /// The inode that `name` leads to in `dir`; `None` if there is no such name.
+    /// Looks `name` up in the directory `dir`; `None` if there is no such name.
     ///
     /// # Errors
-    /// `dir` is no directory, or it or the inode found is damaged.
+    /// `dir` is not a directory, or it or the inode found is damaged.
     pub fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<Inode>> {
         self.inner.lookup(dir, name)
     }
 
-    /// The inode at a path from the root. Symlinks are not followed; empty and `.` components
-    /// change nothing, and `..` goes up. `None` if a component does not exist or is no directory.
+    /// The inode at a path from the root. Symlinks are not followed; empty and `.` components are
+    /// skipped, and `..` goes up. `None` if a component does not exist or is not a directory.
     ///
     /// # Errors
-    /// Something on the way is damaged.
+    /// An inode or a directory on the path is damaged.
     pub fn resolve(&self, path: &[u8]) -> Result<Option<Inode>> {
         self.inner.resolve(path)
     }
@@ -94,17 +95,18 @@ impl Image {
     /// The entries of a directory without `.` and `..`, in the order of the image: by bytes.
     ///
     /// # Errors
-    /// `dir` is no directory. Damage shows when the entries are reached.
+    /// `dir` is not a directory. Damaged entries are reported by the iterator.
     pub fn read_dir(&self, dir: &Inode) -> Result<ReadDir<'_>> {
         self.inner.read_dir(dir)
     }
 
-    /// Hands the entries of a directory to `visit` until it breaks off, from a place on, in the order in which they
-    /// are stored, `.` and `..` among them. 0 is the first place; others come from [`DirEntryRef::next`], and lead to
-    /// the same entry in every listing.
+    /// Calls `visit` with each entry of a directory, `.` and `..` included, in the order in which
+    /// they are stored, until it breaks. `from` is the position to start at: 0 is the first entry;
+    /// [`DirEntryRef::next`] has the other positions, which are the same in every listing.
     ///
     /// # Errors
-    /// It is no directory, or a block of it is damaged; what comes before that has been handed out.
+    /// `dir` is not a directory, or a block of it is damaged; entries before that block have been
+    /// visited.
     pub fn list(
         &self,
         dir: &Inode,
@@ -117,8 +119,8 @@ impl Image {
     /// The target of a symlink.
     ///
     /// # Errors
-    /// `link` is no symlink, or its target is damaged, empty, longer than 4,096 bytes, or holds a
-    /// NUL.
+    /// `link` is not a symlink, or its target is damaged, empty, longer than 4,096 bytes, or holds
+    /// a NUL.
     pub fn read_link(&self, link: &Inode) -> Result<Vec<u8>> {
         self.inner.read_link(link)
     }
@@ -139,19 +141,20 @@ impl Image {
         self.inner.xattr(inode, name)
     }
 
-    /// Reads the bytes of a file from `offset` on; answers how many were read, which are fewer
-    /// than asked only at the end of the file. Directories and symlinks have bytes too.
+    /// Reads the bytes of a file from byte `offset` on. Returns how many were read, which are fewer
+    /// than asked for only at the end of the file. Directories and symlinks can be read, too.
     ///
     /// # Errors
-    /// The data cannot be read or is damaged; `buffer` may then hold anything.
+    /// The data cannot be read or is damaged. The contents of `buffer` are unspecified then.
     pub fn read_at(&self, file: &Inode, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         Ok(self.inner.read_in_mode(file, offset, buffer, self.inner.mode)?.bytes)
     }
 
-    /// Hands a whole file to `sink`, in order and without gaps.
+    /// Calls `sink` with a whole file piece by piece, in order and without gaps.
     ///
-    /// While `sink` runs its thread counts as one that reads: it may read from the image itself, but
-    /// must not wait for another thread that does, as there may be no [slot](Image::decode_slots) for that.
+    /// While `sink` runs, its thread holds a [decode slot](Image::decode_slots). It may read from
+    /// the image itself, but must not wait for another thread that reads, as no slot may be left
+    /// for that one.
     ///
     /// # Errors
     /// The data cannot be read or is damaged, or `sink` fails.
@@ -163,14 +166,16 @@ impl Image {
         self.for_each_piece_in(file, 0..file.size(), &mut sink).map(|_| ())
     }
 
-    /// Hands the part of a file that belongs to `range` to `sink`, in order and without gaps, and
-    /// answers which part that was.
+    /// Calls `sink` with the part of a file that belongs to `range`, in order and without gaps.
+    /// Returns which part that was.
     ///
-    /// A cluster belongs whole to the range in which it starts: it may reach behind the end of the
-    /// range, and one that reaches into the range from before it is left to the range before. All
-    /// else is cut where the range is. So ranges that cover a file hand each byte out once, and no
-    /// cluster is decoded twice. `sink` is called as by [`Image::for_each_piece`]. Whoever reads a file in ranges has to check that each answer begins
-    /// where the one before ends: the index of a damaged image can contradict itself.
+    /// A cluster belongs as a whole to the range in which it starts: it may end behind the range,
+    /// and a cluster that starts before the range is left out. All else is cut at the ends of the
+    /// range. So ranges that cover a file pass each byte on once, and no cluster is decoded twice.
+    /// `sink` is called as by [`Image::for_each_piece`].
+    ///
+    /// The caller has to check that each returned part begins where the one before ends, as the
+    /// index of a damaged image can contradict itself.
     ///
     /// # Errors
     /// The data cannot be read or is damaged, or `sink` fails.
@@ -184,12 +189,12 @@ impl Image {
         self.inner.for_each_piece_in(file, range, &mut sink)
     }
 
-    /// How a file is stored from byte `offset` on, range by range: what is data and what is a hole,
+    /// How a file is stored from byte `offset` on, extent by extent: what is data, what is a hole,
     /// and what can only be read as a whole. Reads metadata only. Directories and symlinks have
-    /// ranges too; from the end of a file on there are none.
+    /// extents, too. There are none from the end of a file on.
     ///
     /// # Errors
-    /// The map of the file is damaged. Damage further on shows when it is reached.
+    /// The map of the file is damaged. Damage further on is reported by the iterator.
     pub fn file_extents<'a>(&'a self, file: &'a Inode, offset: u64) -> Result<FileExtents<'a>> {
         FileExtents::new(&self.inner, file, offset)
     }
@@ -203,53 +208,56 @@ impl Image {
         TreeWalk::new(&self.inner, path)
     }
 
-    /// Opens a file for reading it in pieces, with readahead.
+    /// Opens a file for reads with readahead.
     ///
     /// # Errors
-    /// It is no regular file.
+    /// It is not a regular file.
     pub fn open_file(&self, file: &Inode) -> Result<OpenFile> {
         file.require(FileType::Regular)?;
         Ok(OpenFile::new(Arc::clone(&self.inner), file.clone()))
     }
 
-    /// The memory that reading takes.
+    /// The memory that reading uses.
     #[must_use]
     pub fn memory(&self) -> &MemoryPool {
         &self.inner.engine.memory
     }
 
-    /// Memory to read into, for somebody who waits for it. With a reserve ([`MemoryPool::with_reserve`]) the longest
-    /// unused of what is kept makes room before anything is taken from the system beyond it.
+    /// A buffer to read into, for a caller that waits for it. With a reserve
+    /// ([`MemoryPool::with_reserve`]) clusters that were kept longest are evicted before anything
+    /// is mapped beyond the reserve.
     ///
     /// # Errors
-    /// As [`MemoryPool::buffer`] that must succeed.
+    /// As [`MemoryPool::buffer`] with
+    /// [`AllocPolicy::MustSucceed`](crate::AllocPolicy::MustSucceed).
     pub fn demand_buffer(&self, bytes: usize) -> Result<Buffer> {
         self.inner.engine.demand_buffer(bytes)
     }
 
-    /// Memory for what may be wanted soon, as far as it takes none from anybody: what lies idle, or free bytes of the
-    /// budget; with a reserve nothing is mapped beyond that, and a [share](MemoryPool::reserve_share) stays for those who must
-    /// have memory. Best effort: whoever gets none does without.
+    /// A buffer for a prefetch, as far as it takes memory from nobody: idle buffers, or free bytes
+    /// of the budget. With a reserve nothing is mapped beyond it, and a
+    /// [share](MemoryPool::reserve_share) of it is left for demands. `None` if there is no such
+    /// memory: then do without the prefetch.
     #[must_use]
     pub fn best_effort_buffer(&self, bytes: usize) -> Option<Buffer> {
         self.inner.engine.best_effort_buffer(bytes)
     }
 
-    /// How many threads can read at a time; more of them wait. It is bounded by the CPUs, and where
-    /// memory is scarce by what the decoders of a thread need.
+    /// How many threads can decode at a time; others wait for a slot. The number depends on the
+    /// CPUs, and on memory where that is scarce.
     #[must_use]
     pub fn decode_slots(&self) -> usize {
         self.inner.engine.decode_slots.count()
     }
 
-    /// From now on the time of each run of a decoder is measured, which takes some 60 ns; see
+    /// Measures the time of each run of a decoder from now on. That takes about 60 ns a run; see
     /// [`ImageStats::decode_time`].
     pub fn measure_decoding(&self) {
         let engine = &self.inner.engine;
         engine.decode_timer.measure(engine.decode_slots.count());
     }
 
-    /// What reading came to so far.
+    /// What has been read and decoded so far.
     #[must_use]
     pub fn stats(&self) -> ImageStats {
         ImageStats::of(&self.inner.engine)
@@ -260,12 +268,13 @@ impl Image {
         &self.inner
     }
 
-    /// Reads all metadata and every byte of every file, or of what [`VerifyOptions`] says, and reports what is wrong,
-    /// in the order of the tree. Events come on this thread.
+    /// Verifies the image, or what [`VerifyOptions::path`] names: reads all metadata and every byte
+    /// of every file, and reports what is wrong in the order of the tree. `on_event` is called on
+    /// this thread.
     ///
     /// # Errors
-    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) once the token of the options is cancelled. What is wrong
-    /// with the image is no error here, but an event.
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) after the token of the options was
+    /// cancelled. Problems of the image are events, not errors.
     pub fn verify(
         &self,
         options: &VerifyOptions,
@@ -275,7 +284,7 @@ impl Image {
         verify::verify(&self.inner, options, on_event)
     }
 
-    /// What is wrong with the image as a whole: it, or a device, is shorter than it says.
+    /// An error if the image or a device is shorter than the superblock says.
     #[must_use]
     pub fn truncation(&self) -> Option<Error> {
         verify::truncation(&self.inner)

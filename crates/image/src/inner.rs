@@ -1,11 +1,12 @@
-//! What all handles of an image share, and its metadata.
+//! What all handles of an image share, and access to its metadata.
 //!
-//! [`ImageInner`] lies below all files that add methods to it: maps, reads, directories, xattrs. Metadata (inodes,
-//! xattrs, indexes, tails) is read here. Two spaces hold it: the image itself, and the decoded metabox file
-//! (docs/format.md F9). Both are read in aligned windows through a bounded cache, so that the thousand small
-//! structures of a walk cost few reads of the source.
+//! [`ImageInner`] lies below all files that add methods to it: maps, reads, directories, xattrs.
+//! Metadata (inodes, xattrs, indexes, tails) is read here. Two spaces hold it: the image itself,
+//! and the decoded metabox file (docs/format.md F9). Both are read in aligned windows through a
+//! bounded cache, so that the thousand small structures of a walk cost few reads of the source.
 //!
-//! The metabox is a file, so a window of it is read by [`ImageInner::read_at`], the one call from here upwards.
+//! The metabox is a file, so a window of it is read by [`ImageInner::read_at`], the one call from
+//! here upwards.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -30,18 +31,20 @@ use crate::source::{self, outside};
 const WINDOW_BYTES: u64 = 16 << 10;
 /// Bytes of all windows that are kept, where memory is not scarce.
 const KEPT_BYTES: u64 = 4 << 20;
-/// What is left of them when nobody has read for a while: directories that are looked at now and then.
+/// Bytes of windows that stay when nobody has read for a while: directories that are read now and
+/// then.
 const IDLE_BYTES: usize = 256 << 10;
 
-/// The least that a value counts, in bytes: it bounds how many there are, and so how long it takes to find
-/// the one that is dropped. Looking for it then is cheaper than keeping an order, which every hit would pay for.
+/// A value counts for at least so many bytes. That bounds how many values there are, and so how
+/// long it takes to find the least recently used one. To search then is cheaper than to keep an
+/// order, which every hit would pay for.
 const LEAST_BYTES: usize = 4 << 10;
 
-/// Where the superblock says from which block nids count; a nid without a place is its fault or the
-/// nid's own.
+/// Where the superblock holds the block from which nids count. If a nid leads to no address, that
+/// field or the nid is wrong.
 const META_BLOCK_FIELD: u64 = ondisk::SUPERBLOCK_OFFSET | 40;
 
-/// Bytes that the cache shares with its users.
+/// Bytes that the cache shares with readers: an eviction never takes them from a reader.
 type SharedBytes = Arc<Vec<u8>>;
 
 /// What all handles of an image share.
@@ -73,7 +76,7 @@ pub(crate) struct XattrPrefix {
 }
 
 impl ImageInner {
-    /// To be called by every read: what it leaves behind is given back once nobody reads.
+    /// To be called by every read, so that buffers and caches are freed once nobody reads.
     pub(crate) fn wake_idle_reclaimer(&self) {
         self.idle_reclaimer.wake();
     }
@@ -101,7 +104,7 @@ impl ImageInner {
         }
     }
 
-    /// The `bytes` bytes of metadata at `offset`. Callers bound `bytes` by the format.
+    /// The `bytes` bytes of metadata at `offset`. The format bounds `bytes`.
     pub(crate) fn metadata(
         &self,
         space: AddressSpace,
@@ -161,7 +164,7 @@ impl ImageInner {
         Ok(MetaBytes { bytes: Arc::new(joined), range: 0..filled })
     }
 
-    /// A window, shorter than the others at the end of its space and empty behind it.
+    /// A window of metadata. It is shorter at the end of its space and empty behind it.
     fn window(&self, space: AddressSpace, index: u64) -> Result<SharedBytes> {
         let key = (space, index);
         if let Some(window) = self.metadata_cache.cache.get(&key, 0) {
@@ -191,8 +194,8 @@ impl ImageInner {
         self.metabox.as_ref().ok_or_else(|| Error::new(ErrorKind::NoMetabox))
     }
 
-    /// The packed inode, for a fragment of `inode`. It has no fragments itself, and neither has the
-    /// metabox, in which its own map may lie.
+    /// The packed inode, for a fragment of `inode`. The packed inode has no fragments itself, and
+    /// neither has the metabox, which may hold the map of the packed inode.
     pub(crate) fn packed_for(&self, inode: &Inode) -> Result<&Inode> {
         let is_special = |special: &Option<Inode>| {
             special.as_ref().is_some_and(|special| special.nid() == inode.nid())
@@ -202,7 +205,7 @@ impl ImageInner {
         packed.ok_or_else(|| Error::new(ErrorKind::NoPackedInode).at(inode.end()))
     }
 
-    /// Whether it is the packed inode, whose clusters are those of many files.
+    /// Whether it is the packed inode. Many files share its clusters.
     pub(crate) fn is_packed(&self, nid: Nid) -> bool {
         self.packed.as_ref().is_some_and(|packed| packed.nid() == nid)
     }
@@ -224,7 +227,7 @@ impl MetadataCache {
         Ok(Self { cache, _charge: charge })
     }
 
-    /// Keeps what was used last, and no more than is left while nobody reads.
+    /// Drops windows until those are left that stay when nobody reads, the most recently used ones.
     pub(crate) fn shrink(&self) {
         self.cache.shrink(IDLE_BYTES);
     }
@@ -245,7 +248,7 @@ impl Deref for MetaBytes {
     }
 }
 
-/// A bounded cache of byte slices.
+/// A cache of byte slices that is bounded in bytes, and evicts the least recently used one.
 #[derive(Debug)]
 struct LruCache<K> {
     state: Mutex<LruState<K>>,
@@ -261,7 +264,7 @@ struct LruState<K> {
 }
 
 impl<K: Copy + Eq + Hash> LruCache<K> {
-    /// A cache for `budget_bytes` bytes of values. One value may exceed it alone.
+    /// A cache for `budget_bytes` bytes of values. A single value may be longer.
     fn new(budget_bytes: usize) -> Self {
         let state = LruState { entries: HashMap::default(), used_bytes: 0, clock: 0 };
         Self { state: Mutex::new(state), budget_bytes }
@@ -300,14 +303,13 @@ impl<K: Copy + Eq + Hash> LruCache<K> {
         state.entries.shrink_to_fit();
     }
 
-    /// What all values count.
+    /// Bytes that all values count for.
     #[cfg(test)]
     fn used_bytes(&self) -> usize {
         self.lock().used_bytes
     }
 
-    /// A panic while the lock was held cannot leave a half-made change behind: no step in between
-    /// can panic.
+    /// A poisoned lock is used all the same: no step that leaves the state inconsistent can panic.
     fn lock(&self) -> MutexGuard<'_, LruState<K>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -365,7 +367,7 @@ mod tests {
         image.inner().wake_idle_reclaimer();
         let began = Instant::now();
         while cache.used_bytes() > IDLE_BYTES {
-            assert!(began.elapsed() < Duration::from_secs(60), "never given back");
+            assert!(began.elapsed() < Duration::from_secs(60), "never freed");
             std::thread::yield_now();
         }
         assert!(cache.get(&far(98), 0).is_some() && cache.get(&far(1), 0).is_none());

@@ -1,4 +1,4 @@
-//! An inode with its number and its place.
+//! An inode with its number and its address.
 
 use ferrofs_ondisk as ondisk;
 use ferrofs_ondisk::{DataLayout, FileType, Nid, Payload, Timestamp};
@@ -6,9 +6,9 @@ use ferrofs_ondisk::{DataLayout, FileType, Nid, Payload, Timestamp};
 use crate::error::{Error, ErrorKind, Result};
 use crate::extent::AddressSpace;
 
-/// An inode of an image: what it is, and where its data is to be found.
+/// An inode of an image: what it is, and how its data is stored.
 ///
-/// It is a value: it stays valid as long as the image it came from is used with it.
+/// A value without a reference to the image. It must only be used with the image that it came from.
 #[derive(Clone, Debug)]
 pub struct Inode {
     nid: Nid,
@@ -21,13 +21,13 @@ impl Inode {
         Self { nid, offset, disk }
     }
 
-    /// Its number.
+    /// Its inode number.
     #[must_use]
     pub fn nid(&self) -> Nid {
         self.nid
     }
 
-    /// What it is.
+    /// Its type.
     #[must_use]
     pub fn file_type(&self) -> FileType {
         self.disk.file_type
@@ -39,37 +39,37 @@ impl Inode {
         self.disk.mode
     }
 
-    /// Bytes of its data; for a symlink, of its target.
+    /// The length of its data in bytes; for a symlink, of its target.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.disk.size
     }
 
-    /// Owner.
+    /// The user that owns it.
     #[must_use]
     pub fn uid(&self) -> u32 {
         self.disk.uid
     }
 
-    /// Group.
+    /// The group that owns it.
     #[must_use]
     pub fn gid(&self) -> u32 {
         self.disk.gid
     }
 
-    /// How many names it should have.
+    /// Its link count: how many names it should have.
     #[must_use]
     pub fn nlink(&self) -> u32 {
         self.disk.nlink
     }
 
-    /// Modification time; EROFS stores no other.
+    /// The modification time; EROFS stores no other time.
     #[must_use]
     pub fn mtime(&self) -> Timestamp {
         self.disk.mtime
     }
 
-    /// Major and minor number of a device.
+    /// Major and minor number of a device node; `None` for other inodes.
     #[must_use]
     pub fn device(&self) -> Option<(u32, u32)> {
         match self.disk.payload {
@@ -78,7 +78,7 @@ impl Inode {
         }
     }
 
-    /// Blocks that a compressed file takes in the image; `None` for others.
+    /// Blocks that a compressed file takes in the image; `None` for other inodes.
     #[must_use]
     pub fn compressed_blocks(&self) -> Option<u64> {
         match self.disk.payload {
@@ -99,7 +99,7 @@ impl Inode {
         self.disk.ino
     }
 
-    /// The byte where it lies: of the image, or of the metabox file if its nid is in there.
+    /// The byte where it starts: of the image, or of the metabox file if its nid lies there.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.offset
@@ -117,7 +117,7 @@ impl Inode {
         self.disk.xattr_bytes
     }
 
-    /// Whether there is an xattr body behind it.
+    /// Whether it has an xattr body.
     #[must_use]
     pub fn has_xattrs(&self) -> bool {
         self.disk.xattr_bytes != 0

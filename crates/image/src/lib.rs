@@ -21,13 +21,13 @@
 //! # }
 //! ```
 //!
-//! An [`Image`] is cheap to clone and may be used from many threads at once. Every image is taken
-//! for hostile: whatever its bytes are, the answer is data or an [`Error`] with the inode and the
-//! byte, in bounded memory, and never a panic.
+//! An [`Image`] is cheap to clone and may be used from many threads at once. An image may hold any
+//! bytes: the result is data, or an [`Error`] with the inode and the byte, in bounded memory and
+//! without a panic.
 //!
-//! The way of a read: [`Image::read_at`] asks the map of the inode for the extent that holds the
-//! byte, fetches the extent's cluster from the devices, and decodes it: straight into the caller's
-//! buffer where the request covers it whole, through a cache where it does not.
+//! How a read works: [`Image::read_at`] looks up the extent that holds the byte in the map of the
+//! inode, fetches the cluster of the extent from the devices, and decodes it: into the buffer of
+//! the caller if the read covers the whole extent, through a cache otherwise.
 #![deny(
     unsafe_code,
     clippy::arithmetic_side_effects,
@@ -43,7 +43,7 @@
         clippy::arithmetic_side_effects,
         clippy::as_conversions,
         clippy::assertions_on_result_states,
-        reason = "tests make their own numbers and say in one line what is refused"
+        reason = "tests use numbers of their own and check errors in one line"
     )
 )]
 
@@ -83,7 +83,8 @@ pub use verify::{VerifyEvent, VerifyOptions, VerifyProgress, VerifySummary};
 pub use walk::{PathError, TreeWalk, WalkEntry, WalkEvent};
 pub use xattr::Xattr;
 
-// Types of other crates that signatures here use.
+// Types of other crates that signatures of this one use. A program that needs more of those crates
+// depends on them itself.
 pub use ferrofs_codec::Error as DecodeError;
 pub use ferrofs_ondisk::compression::{AlgorithmId, CompressionConfig};
 pub use ferrofs_ondisk::{

@@ -1,7 +1,7 @@
 //! From a byte of a file to the extent that holds it.
 //!
-//! An [`ExtentMap`] is made for one inode and asked for extents, in any order; asking in ascending order
-//! is the cheap one. It reads metadata only, never data. [`FileExtents`] shows it to users.
+//! An [`ExtentMap`] belongs to one inode. It finds extents in any order; ascending order is the
+//! cheap one. It reads metadata only, never data. Users see it as [`FileExtents`].
 
 mod extent_table;
 mod lcluster;
@@ -44,8 +44,8 @@ impl<'a> ExtentMap<'a> {
         Ok(Self { inner, inode, kind })
     }
 
-    /// The extent that holds byte `offset` of the file, which lies below its size. The extent
-    /// contains that byte and ends within the file.
+    /// The extent that holds byte `offset` of the file, which must be below its size. The extent
+    /// ends within the file.
     pub(crate) fn extent_at(&mut self, offset: u64) -> Result<MappedExtent> {
         let found = match &mut self.kind {
             MapKind::Flat(flat) => flat.extent_at(offset),
@@ -58,8 +58,9 @@ impl<'a> ExtentMap<'a> {
                 location: DataLocation::Fragment { offset: *place },
             }),
         };
-        // Distances of an index may contradict each other. Readers go on from the end of what they
-        // got, so an extent that does not hold the byte would keep them here for ever.
+        // Distances of an index may contradict each other. Readers continue at the end of the
+        // extent that they got, so an extent that does not hold the byte would keep them here for
+        // ever.
         let found = found.and_then(|extent| {
             if extent.contains(offset) {
                 Ok(extent)
@@ -76,7 +77,7 @@ impl<'a> ExtentMap<'a> {
         let checked = match &mut self.kind {
             MapKind::Lclusters(index) => index.check(self.inner),
             MapKind::ExtentTable(extents) => extents.check(self.inner),
-            // The others are found by computation, whichever byte is asked for.
+            // The others are computed, for any byte.
             MapKind::Flat(_) | MapKind::Chunks(_) | MapKind::WholeFragment(_) => Ok(()),
         };
         checked.in_inode(self.inode.nid()).at(self.inode.end())
@@ -114,8 +115,8 @@ impl MapKind {
     }
 }
 
-/// The ranges of a file in order, without gaps, up to its end. Neighbours may be stored in the same
-/// way. After an error there are no more.
+/// The extents of a file in order, without gaps, up to its end. Neighbours may be stored in the
+/// same way. The iterator ends after an error.
 #[derive(Debug)]
 pub struct FileExtents<'a> {
     map: ExtentMap<'a>,
@@ -126,7 +127,7 @@ pub struct FileExtents<'a> {
 }
 
 impl<'a> FileExtents<'a> {
-    /// The ranges of `inode` from byte `offset` on; the first one begins there.
+    /// The extents of `inode` from byte `offset` on. The first one is cut to start there.
     pub(crate) fn new(inner: &'a ImageInner, inode: &'a Inode, offset: u64) -> Result<Self> {
         let map = ExtentMap::new(inner, inode)?;
         Ok(Self { map, inode, at: offset, end: inode.size(), is_first: true })
@@ -134,13 +135,13 @@ impl<'a> FileExtents<'a> {
 
     fn step(&mut self) -> Result<FileExtent> {
         let extent = self.map.extent_at(self.at)?;
-        // The first offset may lie anywhere in an extent; a damaged index may lead into the middle of
-        // what has been handed out later on, too.
+        // Only the first offset may lie inside an extent. A damaged index may lead back into an
+        // extent that was returned already.
         if extent.start != self.at && !self.is_first {
             let error = Error::new(ErrorKind::WrongExtent { offset: self.at });
             return Err(error.in_inode(self.inode.nid()).at(self.inode.end()));
         }
-        // The map has checked that the extent holds the byte, so this is ahead of it.
+        // Greater than `self.at`, as the map has checked that the extent holds that byte.
         let end = extent.end().min(self.end);
         Ok(FileExtent::new(&extent, self.at, end))
     }
@@ -164,7 +165,7 @@ impl Iterator for FileExtents<'_> {
 #[derive(Debug)]
 struct FlatMap {
     size: u64,
-    /// Where the tail starts in the file; the file's size if it has none.
+    /// Where the tail starts in the file; the size of the file if it has no tail.
     tail_start: u64,
     blocks: DataLocation,
     tail: DataLocation,
@@ -194,7 +195,7 @@ impl FlatMap {
                 let offset = address(block_size.offset_of(block))?;
                 DataLocation::Stored(Address::unified(offset))
             }
-            // With a tail a null address means "no blocks": none may be needed then.
+            // With a tail the null address means that there are no blocks.
             _ if is_inline && tail_start > 0 => return Err(ErrorKind::AddressOverflow.into()),
             _ => DataLocation::Hole,
         };
@@ -218,7 +219,7 @@ struct ChunkMap {
     size: u64,
     format: ChunkFormat,
     chunk_bytes: u64,
-    /// Where the array starts.
+    /// Where the array of chunk entries starts.
     array: u64,
 }
 
@@ -284,10 +285,11 @@ fn plain(inner: &ImageInner, is_interlaced: bool, start: u64) -> Coding {
     Coding::Plain { wrapped_bytes }
 }
 
-/// How much is fetched at once; entries are aligned to their size, which divides it.
+/// Bytes that are fetched at once. Entries are aligned to their size, which divides it.
 const SPAN_BYTES: u64 = 4096;
 
-/// A view on an inode's space of metadata.
+/// Reads small structures of one inode that lie close to each other, without a look-up in the
+/// metadata cache for each.
 #[derive(Debug)]
 pub(super) struct MetaCursor {
     space: AddressSpace,

@@ -1,5 +1,6 @@
-//! The memory of an image: one budget, and what is taken from it. It bounds; it decodes nothing and
-//! caches nothing. The engine takes from here, and so may whoever extracts.
+//! The memory of one or several images: a budget, and the buffers and frames that are charged to
+//! it. It bounds memory; it decodes nothing and caches nothing. The engine allocates here, and so
+//! do callers that extract.
 
 use ferrofs_workers::memory::{
     AllocPolicy, Budget, Buffer, BufferPool, BufferPoolStats, PagePool, PagePoolSettings,
@@ -8,59 +9,61 @@ use ferrofs_workers::memory::{
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes of memory for images: everything whose size an image or a caller decides is counted in it,
+/// Memory for images. Everything whose size an image or a caller decides is charged to its budget,
 /// and stays below the limit.
 ///
-/// Several images may share one. Clones are handles.
+/// Several images may share a pool. Clones are handles of the same pool.
 #[derive(Clone, Debug)]
 pub struct MemoryPool {
     budget: Budget,
     buffers: BufferPool,
     frames: PagePool,
-    /// Threads that read at a time on the reserve.
+    /// How many threads read at a time from the reserve.
     readers: u64,
 }
 
-/// The share of the limit that buffers may take which nobody uses.
+/// Idle buffers may take the limit divided by this.
 const IDLE_SHARE: u64 = 8;
 
 impl MemoryPool {
-    /// The smallest limit, in bytes: room for the longest extent of the format (12 MiB), its cluster
-    /// (1 MiB), the tables of a walk, and something to read the next one with.
+    /// The lowest limit, in bytes: room for the longest extent of the format (12 MiB), its cluster
+    /// (1 MiB), the tables of a walk, and a buffer to read into.
     pub const MIN_BYTES: u64 = 20 << 20;
 
-    /// The largest limit that is chosen by itself, in bytes.
+    /// The highest default limit, in bytes.
     const DEFAULT_LIMIT_BYTES: u64 = 256 << 20;
 
-    /// Frames of 4 KiB at most that decoding through a window takes, all requests together. The
-    /// address space for them costs nothing, the table 32 bytes a frame.
+    /// At most so many frames of 4 KiB for decoding through windows, all requests together. Their
+    /// address space costs nothing, the table 32 bytes a frame.
     const FRAMES: u32 = 4096;
 
-    /// What a reserve counts in.
+    /// Bytes of a page, the unit of a reserve.
     pub(crate) const PAGE_BYTES: u64 = 4096;
 
-    /// Bytes of one piece that is faulted in before it is wanted: what most extents fit in, and no more than
-    /// four times what a small one asks for.
+    /// Bytes of one block that is faulted in ahead: most extents fit in it, and it is at most four
+    /// times as long as the buffer of a small one.
     pub(crate) const PREFAULT_BYTES: usize = 64 << 10;
 
-    /// Memory of at most `limit_bytes`.
+    /// A pool of at most `limit_bytes` bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::MemoryLimit`] for fewer than [`MemoryPool::MIN_BYTES`]; [`ErrorKind::OutOfMemory`]
-    /// if the system has no address space.
+    /// [`ErrorKind::MemoryLimit`] below [`MemoryPool::MIN_BYTES`]; [`ErrorKind::OutOfMemory`] if
+    /// the system has no address space.
     pub fn new(limit_bytes: u64) -> Result<Self> {
         Self::with_budget(Budget::new(limit_bytes))
     }
 
-    /// The same with a reserve of `pages` pages of 4 KiB for decoding, and no more than those: what is given
-    /// back above goes to the system at once, and they stay when nobody reads. Nothing is in it yet;
-    /// [`prefault`](MemoryPool::prefault) fills it, or what is mapped first. From then on it goes round: clusters that
-    /// were kept longest make room before anything else is mapped, and LZ4 extents of more than a
-    /// [share](MemoryPool::reserve_share) of it are read through a window of frames, of which as many are reserved.
-    /// `readers` threads read at a time; 0 counts as 1.
+    /// A pool with a reserve of `pages` pages of 4 KiB for decoding. Memory of the reserve stays
+    /// resident when nobody reads; memory that is freed beyond it goes back to the system at once.
+    /// The reserve is empty at first; [`prefault`](MemoryPool::prefault) or the first reads fill
+    /// it. Once it is used up, clusters that were kept longest are evicted before anything else is
+    /// mapped, and LZ4 extents of more than a [share](MemoryPool::reserve_share) of it are read
+    /// through a window of frames, of which as many are reserved. `readers` is how many threads
+    /// read at a time; 0 counts as 1.
     ///
     /// # Errors
-    /// As [`MemoryPool::new`]; [`ErrorKind::MemoryLimit`] for a reserve of more than half of the limit.
+    /// As [`MemoryPool::new`]; also [`ErrorKind::MemoryLimit`] for a reserve of more than half of
+    /// the limit.
     pub fn with_reserve(limit_bytes: u64, pages: u32, readers: usize) -> Result<Self> {
         let bytes = u64::from(pages).saturating_mul(Self::PAGE_BYTES);
         if bytes > limit_bytes / 2 {
@@ -74,16 +77,16 @@ impl MemoryPool {
         Ok(memory)
     }
 
-    /// Faults the reserve in on up to `threads` threads, so that no reader pays for it; says how many bytes
-    /// came: fewer than the reserve where the system is short.
+    /// Faults the reserve in on up to `threads` threads, so that no reader has to. Returns how many
+    /// bytes were faulted in: fewer than the reserve if the system is short of memory.
     ///
     /// # Errors
-    /// None that is known.
+    /// Threads or memory could not be had.
     pub fn prefault(&self, threads: usize) -> Result<u64> {
         Ok(self.buffers.fill_reserve(Self::PREFAULT_BYTES, threads)?)
     }
 
-    /// Memory of a budget that is counted elsewhere too.
+    /// A pool on a budget that other users charge, too.
     ///
     /// # Errors
     /// As [`MemoryPool::new`].
@@ -103,7 +106,8 @@ impl MemoryPool {
         Ok(Self { budget, buffers, frames, readers: 1 })
     }
 
-    /// 256 MiB, or an eighth of what this machine or control group has, if that is less.
+    /// A pool of 256 MiB, or of an eighth of the memory of this machine or control group, if that
+    /// is less.
     ///
     /// # Errors
     /// As [`MemoryPool::new`].
@@ -118,21 +122,23 @@ impl MemoryPool {
         share.clamp(Self::MIN_BYTES, Self::DEFAULT_LIMIT_BYTES)
     }
 
-    /// Bytes that stay resident for decoding once they are: what [`with_reserve`](MemoryPool::with_reserve) said.
+    /// Bytes of the reserve, as given to [`with_reserve`](MemoryPool::with_reserve). They stay
+    /// resident once they are.
     #[must_use]
     pub fn reserved_bytes(&self) -> u64 {
         self.buffers.reserved_bytes()
     }
 
-    /// Bytes of the reserve that one request of a reader may take, and as much again what is decoded for it: all
-    /// readers then find room at a time. None without a reserve.
+    /// Bytes of the reserve that one request of a reader may take; the extent that is decoded for
+    /// it may take as many again. So all readers find room at the same time. `None` without a
+    /// reserve.
     #[must_use]
     pub fn reserve_share(&self) -> Option<u64> {
         let reserved = self.reserved_bytes();
         (reserved > 0).then(|| reserved.checked_div(self.readers.saturating_mul(2)).unwrap_or(0))
     }
 
-    /// How often buffers were used again, mapped and refused, and how long mapping them took.
+    /// How often buffers were reused, mapped and refused, and how long mapping took.
     #[must_use]
     pub fn buffer_stats(&self) -> BufferPoolStats {
         self.buffers.stats()
@@ -144,29 +150,29 @@ impl MemoryPool {
         self.frames.stats()
     }
 
-    /// Bytes of buffers that are resident and that nobody uses.
+    /// Bytes of idle buffers: resident and unused.
     #[must_use]
     pub fn idle_bytes(&self) -> u64 {
         self.buffers.idle_bytes()
     }
 
-    /// The one sum.
+    /// The budget that everything is charged to.
     #[must_use]
     pub fn budget(&self) -> &Budget {
         &self.budget
     }
 
-    /// A contiguous buffer of `bytes` bytes, whose contents are left from its last use.
+    /// A contiguous buffer of `bytes` bytes. Its contents are left from its last use.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfMemory`] at the limit, after waiting; under [`AllocPolicy::MayFail`] at once, and
-    /// for this moment only.
+    /// [`ErrorKind::OutOfMemory`] at the limit, after waiting. With [`AllocPolicy::MayFail`] the
+    /// request fails at once, with an error that holds only for this moment.
     pub fn buffer(&self, bytes: usize, policy: AllocPolicy) -> Result<Buffer> {
         Ok(self.buffers.lease(bytes, policy)?)
     }
 
-    /// Has up to `count` buffers of `bytes` bytes lie ready for best effort. With a reserve there are those in it, and
-    /// nothing is taken from the system that can be done without.
+    /// Maps up to `count` buffers of `bytes` bytes ahead, so that best effort finds them idle. With
+    /// a reserve it does nothing, as the reserve is there for that.
     pub(crate) fn preallocate(&self, bytes: usize, count: usize) {
         if self.reserved_bytes() == 0 {
             let _made: usize = self.buffers.preallocate(bytes, count);
@@ -188,7 +194,7 @@ impl MemoryPool {
         &self.frames
     }
 
-    /// Whether so much more could be had without taking it from anybody.
+    /// Whether so many bytes could be charged without taking them from others.
     pub(crate) fn has_room_for(&self, bytes: u64) -> bool {
         self.budget.used_bytes().saturating_add(bytes) <= self.budget.limit_bytes()
     }

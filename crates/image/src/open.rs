@@ -1,4 +1,5 @@
-//! Opening an image: superblock, checksum, configuration records, devices, prefixes.
+//! Opening an image: superblock, checksum, configuration records, devices, special inodes, xattr
+//! prefixes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,11 +22,12 @@ use crate::memory::MemoryPool;
 use crate::source::{self, Devices, FileSource, ImageSource, read_exact, read_up_to};
 use crate::xattr;
 
-/// Bytes that a slot uses beside its contexts and the output, about: its window and frames.
+/// About how many bytes a decode slot uses beside its decoder and the output: its input window and
+/// frames.
 const SLOT_BYTES: u64 = 1280 << 10;
-/// Decoded bytes of the metabox for each byte of the image.
+/// At most so many decoded bytes of the metabox for each byte of the image.
 const METABOX_MAX_RATIO: u64 = 1024;
-/// The superblock with its first extension slot: all that has a meaning.
+/// The superblock with its first extension slot: all bytes that have a meaning.
 const FRONT_BYTES: usize = 144;
 
 /// How to open an image.
@@ -55,7 +57,7 @@ pub struct OpenOptions {
 }
 
 impl Image {
-    /// Opens the image at `path`; [`OpenOptions`] has more ways.
+    /// Opens the image at `path`. [`OpenOptions`] opens it in other ways.
     ///
     /// # Errors
     /// As [`OpenOptions::open`].
@@ -78,64 +80,66 @@ impl OpenOptions {
         self
     }
 
-    /// Adds a device; all of them have to be named, in the order of the image's device table. An
-    /// image whose devices are appended to it needs none.
+    /// Adds a device. Either all devices are added, in the order of the device table of the image,
+    /// or none, if they are appended to the image.
     #[must_use]
     pub fn device(mut self, path: impl Into<PathBuf>) -> Self {
         self.devices.push(path.into());
         self
     }
 
-    /// Opens the image even if its superblock has another checksum than its bytes.
+    /// Opens the image even if the checksum of its superblock is wrong.
     #[must_use]
     pub fn ignore_checksum(mut self, yes: bool) -> Self {
         self.ignores_checksum = yes;
         self
     }
 
-    /// Takes memory from there; images can share it. Without this an image has
-    /// [`MemoryPool::with_default_limit`] for itself.
+    /// Takes memory from this pool, which several images can share. The default is a pool of its
+    /// own with the [default limit](MemoryPool::with_default_limit).
     #[must_use]
     pub fn memory(mut self, memory: &MemoryPool) -> Self {
         self.memory = Some(memory.clone());
         self
     }
 
-    /// Keeps decoded clusters that others may want in at most so many bytes of that memory, which
-    /// give way when memory is wanted for something else. Half of the memory without this; reading
-    /// every file once gains nothing from more than 8 MiB (docs/benchmarks.md).
+    /// Caches decoded clusters in at most so many bytes of the memory. They are evicted when the
+    /// memory is needed elsewhere. The default is half of the memory; a program that reads every
+    /// file once gains nothing from more than 8 MiB (docs/benchmarks.md).
     #[must_use]
     pub fn cache_limit_bytes(mut self, bytes: u64) -> Self {
         self.cache_limit_bytes = Some(bytes);
         self
     }
 
-    /// Keeps what reading was made faster with until somebody needs the memory, or the image is dropped.
-    /// Without this a thread gives it back within eight seconds of the last read. For programs that end
-    /// when they have read.
+    /// Keeps buffers and caches until their memory is needed elsewhere, or the image is dropped.
+    /// The default is that a thread frees them within eight seconds of the last read. For programs
+    /// that end when they have read.
     #[must_use]
     pub fn retain_memory(mut self, yes: bool) -> Self {
         self.retain_memory = yes;
         self
     }
 
-    /// Decodes on these workers and not on those of the process.
+    /// Decodes on these workers. The default is [`DecodeWorkers::global`].
     #[must_use]
     pub fn workers(mut self, workers: &DecodeWorkers) -> Self {
         self.workers = Some(workers.clone());
         self
     }
 
-    /// Who decodes what [`Image::read_at`] and [`OpenFile::read_at`](crate::OpenFile::read_at) need.
+    /// Which threads decode for [`Image::read_at`] and
+    /// [`OpenFile::read_at`](crate::OpenFile::read_at).
     #[must_use]
     pub fn sync_decompress(mut self, mode: SyncDecompress) -> Self {
         self.sync_decompress = mode;
         self
     }
 
-    /// Whoever reads keeps what it gets, as the kernel does that serves a mount from its page cache: it will
-    /// hardly ask for a byte twice. So what a read wants of a cluster in whole goes straight to it and is not
-    /// kept here beside, and a cluster that was wanted part by part is kept until all of it has been read.
+    /// The caller caches what it reads, as the kernel does for a mount, and will hardly read a byte
+    /// twice. Then an extent that is read as a whole is decoded straight into the buffer of the
+    /// caller and not cached here, and one that is read in parts is cached until all of it has been
+    /// read.
     #[must_use]
     pub fn caller_caches(mut self, yes: bool) -> Self {
         self.caller_caches = yes;
@@ -145,8 +149,9 @@ impl OpenOptions {
     /// Opens the image at `path`.
     ///
     /// # Errors
-    /// A file cannot be opened or read, or the superblock and what belongs to it (checksum,
-    /// configuration records, device table, special inodes, xattr prefixes) is damaged.
+    /// A file cannot be opened or read. The superblock, or what belongs to it, is damaged: the
+    /// checksum, configuration records, device table, special inodes, xattr prefixes. The memory
+    /// limit is too low.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Image> {
         let primary = Arc::new(FileSource::open(path.as_ref(), self.offset)?);
         let mut devices: Vec<Arc<dyn ImageSource>> = Vec::with_capacity(self.devices.len());
@@ -156,8 +161,8 @@ impl OpenOptions {
         self.open_sources(primary, devices)
     }
 
-    /// Opens an image from sources of the caller's own; the offset and paths given here do not
-    /// count.
+    /// Opens an image from sources of the caller. The offset and the paths of these options are
+    /// ignored.
     ///
     /// # Errors
     /// As [`OpenOptions::open`].
@@ -300,8 +305,8 @@ fn device_slots(primary: &dyn ImageSource, sb: &Superblock) -> Result<Vec<Device
     Ok(slots)
 }
 
-/// Holes make the metabox as long as a number can say, and then an index inside it too: a walk would
-/// not end. Real metadata compresses far less than the factor allowed here.
+/// Holes can make the metabox, and an index inside it, as long as a 64-bit number can say, and a
+/// walk would not end. Real metadata compresses far less than the factor allowed here.
 fn bound_metabox(inner: &ImageInner) -> Result<()> {
     let Some(metabox) = &inner.metabox else { return Ok(()) };
     let length = inner.engine.devices.primary().length();

@@ -1,9 +1,10 @@
-//! An open file with readahead: it reads like an image, and has the clusters that a sequential reader needs next
-//! decoded in time.
+//! An open file with readahead: the clusters that a sequential reader needs next are decoded ahead
+//! of it.
 //!
-//! The readahead window starts small, doubles while the reader goes on in order, and shrinks when memory for a prefetch
-//! is refused. A jump cancels what no worker has begun and starts anew. All of it is best effort: it takes no memory
-//! from others, waits for nothing, and leaves no trace where it fails.
+//! The readahead window starts small, doubles while the reader goes on in order, and shrinks when
+//! memory for a prefetch is refused. A jump cancels what no worker has begun, and the window starts
+//! anew. Readahead is best effort: it takes no memory from others, waits for nothing, and fails
+//! without a trace.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,11 +25,11 @@ const FIRST_BYTES: u64 = 128 << 10;
 /// The largest window, in bytes of the file for each CPU, and in all.
 const LARGEST_BYTES_A_CPU: u64 = 1 << 20;
 const LARGEST_BYTES: u64 = 8 << 20;
-/// The share of the memory that one reader's window may be.
+/// The window of a reader may be the memory limit divided by this.
 const MEMORY_SHARE: u64 = 8;
 
-/// An open file with readahead. It may be read from many threads; those that go through it in order,
-/// one behind the other, are taken for one reader.
+/// An open file with readahead. Many threads may read it; those that go through it in order, one
+/// behind the other, count as one reader.
 #[derive(Debug)]
 pub struct OpenFile {
     image: Arc<ImageInner>,
@@ -47,14 +48,15 @@ impl OpenFile {
         &self.inode
     }
 
-    /// Reads as [`Image::read_at`](crate::Image::read_at), and has the clusters that come next decoded by the workers of other
-    /// CPUs if the reader has gone through the file in order so far. They give way when memory is
-    /// short, and are cancelled when the reader goes elsewhere.
+    /// Reads as [`Image::read_at`](crate::Image::read_at). If the reader has gone through the file
+    /// in order so far, workers of other CPUs decode the clusters that come next. These prefetches
+    /// give way when memory is short, and are cancelled when the reader jumps.
     ///
     /// # Errors
     /// As [`Image::read_at`](crate::Image::read_at); a failure of readahead never fails a read.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        // Before the read: the workers decode what comes next while this thread decodes what it needs.
+        // Before the read, so that workers decode the next clusters while this thread decodes what
+        // it needs.
         Ok(self.read_with_outcome(offset, buffer)?.bytes)
     }
 
@@ -99,7 +101,7 @@ struct ReadaheadState {
     requested_until: u64,
     /// Changes when prefetches are cancelled.
     generation: Arc<AtomicU64>,
-    /// Refusals that had been counted when the window was last looked at.
+    /// How many requests for memory had been refused when the window was last adjusted.
     refusals: u64,
     /// Spreads batches over the CPUs.
     turn: usize,
@@ -114,7 +116,7 @@ impl ReadaheadState {
     /// Records a read; returns which bytes of the file to prefetch.
     fn advance(&mut self, offset: u64, bytes: u64, size: u64) -> Option<Range<u64>> {
         let end = offset.saturating_add(bytes).min(size);
-        // Several threads that share the work on a file come a little early or late.
+        // Threads that share the work on a file are a little early or late.
         let slack = self.window.max(bytes);
         let is_next = offset.abs_diff(self.next) <= slack && self.next > 0;
         let is_start = offset == 0;
@@ -156,8 +158,8 @@ impl ReadaheadState {
         (self.next, self.window, self.requested_until) = (0, 0, 0);
     }
 
-    /// Has the clusters of a range decoded. A failure here fails the read that needs the range, later and with
-    /// a better message, or none.
+    /// Has the clusters of a range decoded. A failure is ignored: it fails the read that needs the
+    /// range, later and with a better message.
     fn prefetch(&mut self, image: &ImageInner, inode: &Inode, range: Range<u64>) {
         if image.engine.workers.is_empty() || !image.has_readahead(inode) {
             return;
@@ -173,7 +175,8 @@ impl ReadaheadState {
         self.try_prefetch(image, inode, range).ok();
     }
 
-    /// Memory for a prefetch was refused since the last time: half a window is more than there is room for.
+    /// Memory for a prefetch was refused since the last time: half a window is more than there is
+    /// room for.
     fn shrink_if_refused(&mut self, image: &ImageInner) {
         let refusals = image.engine.memory.buffers().stats().refused;
         if refusals > self.refusals {
@@ -202,8 +205,9 @@ impl ReadaheadState {
                         let bytes = cluster.decoded_length();
                         let found = engine.clusters.lookup(cluster.id, bytes, Urgency::Prefetch);
                         if let Lookup::Miss(permit) = found {
-                            // Without memory the permit is dropped, and nothing has happened. The reader maps the
-                            // buffer, as a worker's best effort maps nothing.
+                            // Without memory the permit is dropped, and nothing has happened. The
+                            // reader maps the buffer, as a best-effort request of a worker maps
+                            // nothing.
                             let output = engine.best_effort_buffer(bytes);
                             let Some(output) = output else { return Ok(()) };
                             drop(batch.add(cluster, permit, Some(output)));
@@ -227,8 +231,8 @@ impl ReadaheadState {
         Ok(())
     }
 
-    /// Dispatches a batch, after it has preallocated buffers for the bytes that it will read: the context of its
-    /// worker may have no buffer yet, or a shorter one.
+    /// Dispatches a batch, after it has preallocated buffers for the bytes that it will read: the
+    /// context of its worker may have no buffer yet, or a shorter one.
     fn dispatch(&mut self, engine: &Engine, batch: DecodeBatch) {
         engine.memory.preallocate(batch.encoded_bytes(), engine.workers.parallelism());
         batch.dispatch(self.turn);
@@ -237,7 +241,8 @@ impl ReadaheadState {
 }
 
 impl ImageInner {
-    /// Whether readahead can do anything for a file: hint the device about plain data, or offload clusters.
+    /// Whether readahead can do anything for a file: pass a hint to the device, or offload
+    /// clusters.
     fn has_readahead(&self, inode: &Inode) -> bool {
         let plain = Coding::Plain { wrapped_bytes: 0 };
         let declared = AlgorithmId::ALL.into_iter().filter(|one| self.compression.has(*one));

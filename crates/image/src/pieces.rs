@@ -1,6 +1,6 @@
-//! A whole file, piece by piece in its order: what extracting and verifying read.
+//! Reading a whole file piece by piece, in order, for extraction and verification.
 //!
-//! Each cluster is decoded once, into a buffer that the next piece uses again; clusters of the
+//! Each cluster is decoded once, into a buffer that the next piece uses again. Clusters of the
 //! packed inode, which many files share, come from the cache.
 
 use std::ops::Range;
@@ -40,9 +40,9 @@ const RAW_PIECE_BYTES: u64 = 256 << 10;
 const _: () = assert!(RAW_PIECE_BYTES <= InputWindow::MAX_BYTES);
 
 impl ImageInner {
-    /// Hands the part of `inode` that belongs to `range` to `sink`, in order; answers which part that
-    /// is. A cluster belongs whole to the range in which it starts, so that cutting a file into ranges
-    /// makes nobody decode twice; all else is cut where the range is.
+    /// Calls `sink` with the part of `inode` that belongs to `range`, in order. Returns which part
+    /// that is. A cluster belongs as a whole to the range in which it starts, so that no cluster is
+    /// decoded twice when a file is read in ranges. All else is cut at the ends of the range.
     pub(crate) fn for_each_piece_in<E: From<Error>>(
         &self,
         inode: &Inode,
@@ -64,7 +64,7 @@ impl ImageInner {
             if !extent.contains(at) {
                 extent = map.extent_at(at)?;
             }
-            // A damaged index may lead into the middle of what has been handed out already.
+            // A damaged index may lead back into an extent that was passed on already.
             if extent.start != at && !(is_split && at == start && !extent.is_cluster()) {
                 let error = Error::new(ErrorKind::WrongExtent { offset: at });
                 return Err(error.in_inode(inode.nid()).at(inode.end()).into());
@@ -115,7 +115,7 @@ impl PieceReader<'_> {
                 sink(FilePiece::Data { offset, bytes: &bytes.in_inode(self.inode.nid())? })
             }
             DataLocation::Cluster(cluster) if cluster.is_partial && cluster.is_data() => {
-                // Other files have the rest of it.
+                // Other files use the rest of it.
                 let shared = engine.shared_data(slot, &cluster).in_inode(self.inode.nid())?;
                 let bytes = address(shared.get(..length(&(0..extent.length))))?;
                 slot.counters.served(bytes.len());
@@ -173,7 +173,7 @@ struct FragmentReader<'a> {
 }
 
 impl FragmentReader<'_> {
-    /// Hands the range to `sink` as bytes of a file from `offset` on.
+    /// Calls `sink` with the range, as bytes of a file from `offset` on.
     fn read<E: From<Error>>(
         self,
         slot: &mut DecodeSlot<'_>,
@@ -188,7 +188,7 @@ impl FragmentReader<'_> {
             let end = extent.end().min(range.end);
             let place = offset.saturating_add(at.saturating_sub(range.start));
             match extent.location {
-                // Never piece by piece: a hole may be as long as a number can say.
+                // Never cut: a hole may be as long as a 64-bit number can say.
                 DataLocation::Hole => {
                     sink(FilePiece::Hole { offset: place, length: end.saturating_sub(at) })?;
                     at = end;
@@ -199,7 +199,7 @@ impl FragmentReader<'_> {
                         let bytes = address(decoded.get(part.clone()))?;
                         sink(FilePiece::Data { offset: place, bytes })
                     };
-                    // What is only copied is as quick to have again as to keep.
+                    // To copy an uncompressed cluster again is as quick as to cache it.
                     if cluster.is_compressed() {
                         let shared = inner.shared_cluster(slot, &cluster).in_inode(packed.nid())?;
                         slot.counters.served(part.len());

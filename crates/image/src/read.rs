@@ -1,5 +1,6 @@
-//! Reading any range of a file. A plan says where its bytes are; then what is stored plainly is copied, and clusters
-//! come from the cache, from another thread that decodes them now, or are decoded here.
+//! Reading any range of a file. A plan says where its bytes are. Then uncompressed data is copied,
+//! and clusters come from the cache, from another thread that decodes them now, or are decoded
+//! here.
 //!
 //! Planning reads metadata only. No lock is held while anything is decoded.
 
@@ -29,19 +30,19 @@ const SEGMENTS_MAX: usize = 1024;
 /// threshold of Linux since 2026.
 const SMALL_READ_BYTES: usize = 12_288;
 
-/// What a read came to.
+/// What a read did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReadOutcome {
     /// Bytes read; fewer than asked for only at the end of the file.
     pub bytes: usize,
-    /// Bytes of the compressed extents in which they lie, decoded and in whole.
+    /// Decoded length of all compressed extents that hold those bytes.
     pub extent_bytes: u64,
-    /// Bytes of those extents that were not cached: 0 if the read waited for no decoder.
+    /// Decoded length of those extents that were not cached: 0 if the read waited for no decoder.
     pub missing_bytes: u64,
 }
 
-/// A range of a file, segment by segment, without gaps.
+/// Where the bytes of a range of a file are, segment by segment, without gaps.
 #[derive(Debug)]
 pub(crate) struct ReadPlan {
     pub(crate) segments: Vec<ReadSegment>,
@@ -49,16 +50,17 @@ pub(crate) struct ReadPlan {
     pub(crate) length: usize,
 }
 
-/// Some bytes of a read.
+/// A part of a read whose bytes are stored in one way.
 #[derive(Clone, Debug)]
 pub(crate) struct ReadSegment {
-    /// Where they go in the reader's buffer.
+    /// Where the bytes go in the buffer of the reader.
     pub(crate) target: Range<usize>,
-    /// Where they are: from their first byte on, or in a cluster. Never a fragment that lies in a packed file.
+    /// Where the bytes are: the first of them, or their cluster. Fragments are resolved to the
+    /// packed file.
     pub(crate) location: DataLocation,
-    /// Bytes of the cluster's extent before the segment.
+    /// Bytes of the extent before the segment.
     pub(crate) skip: usize,
-    /// Other files may have the same cluster.
+    /// Other files may share the cluster.
     is_shared: bool,
     /// The inode in whose map they were found.
     nid: Nid,
@@ -75,8 +77,8 @@ impl ReadSegment {
 }
 
 impl ReadPlan {
-    /// Plans to read the `bytes` bytes of `inode` from `offset` on, or the first of them. They lie
-    /// within the file.
+    /// Plans to read up to `bytes` bytes of `inode` from `offset` on. They must lie within the
+    /// file. A plan may cover fewer.
     pub(crate) fn build(
         inner: &ImageInner,
         inode: &Inode,
@@ -92,7 +94,7 @@ impl ReadPlan {
     fn extend(&mut self, inner: &ImageInner, inode: &Inode, range: Range<u64>) -> Result<()> {
         let mut map = ExtentMap::new(inner, inode)?;
         let mut at = range.start;
-        // A fragment that is cut off here ends the loop of its file, too.
+        // If the loop for a fragment ends here, so does the loop for its file.
         while at < range.end && self.segments.len() < SEGMENTS_MAX {
             let extent = map.extent_at(at)?;
             let end = extent.end().min(range.end);
@@ -120,7 +122,7 @@ impl ReadPlan {
                 let missing = || outside(start, length, packed.size()).in_inode(packed.nid());
                 return self.extend(inner, packed, start..end.ok_or_else(missing)?);
             }
-            // In the shifted form any part of the cluster can be read for itself.
+            // Any part of a cluster in the shifted form can be read alone.
             DataLocation::Cluster(Cluster { id, .. })
                 if id.coding == (Coding::Plain { wrapped_bytes: 0 })
                     && matches!(id.address, Address::Data { .. }) =>
@@ -149,18 +151,18 @@ impl ReadPlan {
 enum Pending {
     /// Wait for it now.
     Wait,
-    /// Leave the segment for later, when the cluster is decoded, mostly.
+    /// Leave the segment for later, when the cluster is mostly decoded.
     Defer,
 }
 
 impl ImageInner {
-    /// Reads the bytes of `inode` from `offset` on; fewer than asked only at its end. For what the
-    /// library reads itself.
+    /// Reads bytes of `inode` from `offset` on, for the library itself. Returns how many: fewer
+    /// than asked for only at the end of the file.
     pub(crate) fn read_at(&self, inode: &Inode, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         Ok(self.read_in_mode(inode, offset, buffer, SyncDecompress::Auto)?.bytes)
     }
 
-    /// The same for a read that a user has asked for.
+    /// The same for a read of a user.
     pub(crate) fn read_in_mode(
         &self,
         inode: &Inode,
@@ -191,7 +193,7 @@ impl ImageInner {
         Ok(outcome)
     }
 
-    /// Carries a plan out; returns how long the extents are that had to be decoded.
+    /// Carries a plan out. Returns the decoded length of the extents that had to be decoded.
     fn execute(&self, plan: &ReadPlan, target: &mut [u8], mode: SyncDecompress) -> Result<u64> {
         // Also for reads that decode nothing: their callers keep buffers.
         self.wake_idle_reclaimer();
@@ -244,13 +246,13 @@ impl ImageInner {
                 self.serve(segment, &decoded, target)?;
                 counters.served(target.len());
             }
-            // A plan has the bytes of the packed file in its place.
+            // The plan has resolved it to a segment of the packed file.
             DataLocation::Fragment { .. } => return Err(ErrorKind::NoPackedInode.into()),
         }
         Ok(true)
     }
 
-    /// Decodes clusters on this thread, with the help of workers where there are several.
+    /// Decodes clusters on this thread. Workers help if there are several.
     fn decode_here(
         &self,
         missing: &[&ReadSegment],
@@ -266,7 +268,8 @@ impl ImageInner {
         }
         let clusters: Vec<Cluster> =
             missing.iter().filter_map(|segment| segment.cluster().copied()).collect();
-        // First what no other thread decodes; then what others have begun, which is done by then, mostly.
+        // First the clusters that no other thread decodes; then the others, which are mostly done
+        // by then.
         let mut left = Vec::new();
         let run_lengths = run_lengths(&clusters);
         for (number, segment) in missing.iter().enumerate() {
@@ -288,8 +291,8 @@ impl ImageInner {
         Ok(())
     }
 
-    /// Dispatches all but the first share of the clusters to workers of other CPUs. The reader takes back whatever
-    /// they have not begun when it gets there.
+    /// Dispatches all but the first share of the clusters to workers of other CPUs. The reader
+    /// takes back whatever they have not begun when it gets there.
     fn dispatch_batches(&self, missing: &[&ReadSegment]) {
         let engine = &self.engine;
         let clusters: Vec<Cluster> = missing
@@ -320,16 +323,17 @@ impl ImageInner {
                 turn = turn.saturating_add(1);
             }
         }
-        // A rest that is not worth a wake-up is the reader's.
+        // A rest that is not worth a wake-up is left to the reader.
         if batch.decoded_bytes() >= BATCH_MIN_BYTES {
             batch.dispatch(turn);
         }
     }
 
-    /// Whether a worker is to decode a cluster of this coding for its reader, or ahead of it. The decoded bytes then
-    /// lie in memory of their own until they are copied, and a thread is woken: a third of what LZ4 takes, where a
-    /// reader would have decoded straight into its buffer. A caller that caches what it reads, as the kernel does,
-    /// asks for several parts of a file at a time, so LZ4 keeps other CPUs busy without that (docs/benchmarks.md).
+    /// Whether workers decode clusters of this coding for a reader, or ahead of one. Offloading
+    /// costs a buffer, a copy and a wake-up: a third of what LZ4 takes, where a reader would have
+    /// decoded straight into its buffer. A caller that caches what it reads, as the kernel does,
+    /// reads several parts of a file at the same time, so LZ4 keeps other CPUs busy without
+    /// offloading (docs/benchmarks.md).
     pub(crate) fn offloads(&self, coding: Coding) -> bool {
         let leaves_quick_ones = self.caller_caches && self.mode == SyncDecompress::Auto;
         let is_quick = match coding {
@@ -339,7 +343,8 @@ impl ImageInner {
         !(is_quick && leaves_quick_ones)
     }
 
-    /// Decodes what a segment needs; false if another thread decodes it and `pending` says not to wait.
+    /// Decodes what a segment needs; false if another thread decodes it and `pending` says not to
+    /// wait.
     fn decode_segment(
         &self,
         slot: &mut DecodeSlot<'_>,
@@ -374,8 +379,8 @@ impl ImageInner {
         }
     }
 
-    /// Copies bytes of a decoded extent to the reader. An extent that has been read in whole by a caller that caches
-    /// it will not be read again.
+    /// Copies bytes of a decoded extent to the reader. An extent that has been read in whole by a
+    /// caller that caches it will not be read again.
     fn serve(
         &self,
         segment: &ReadSegment,
@@ -393,8 +398,9 @@ impl ImageInner {
         Ok(())
     }
 
-    /// Decodes a cluster whose fill has begun: straight into the reader's buffer if the extent lies wholly in there
-    /// and no other reader will want it a moment later; else into memory of its own.
+    /// Decodes a cluster whose fill has begun: straight into the buffer of the reader if the whole
+    /// extent belongs there and no other reader will need it a moment later, else into a buffer of
+    /// its own.
     fn decode_permitted(
         &self,
         slot: &mut DecodeSlot<'_>,
@@ -433,7 +439,8 @@ impl ImageInner {
         let engine = &self.engine;
         let policy = AllocPolicy::MustSucceed;
         engine.decode_data(slot, cluster, run_bytes, target, policy)?;
-        // A reader that has come meanwhile gets a copy; or, without memory for it, looks the cluster up again.
+        // A reader that waits meanwhile gets a copy or, if there is no memory for it, looks the
+        // cluster up again.
         let bytes = u64::try_from(target.len()).unwrap_or(u64::MAX);
         if let Some(permit) = permit.finish_unless_waited()
             && engine.memory.has_room_for(bytes)
@@ -460,7 +467,7 @@ impl ImageInner {
         copy(&self.shared_cluster(slot, cluster)?, skip, target)
     }
 
-    /// The bytes of a cluster that lies among the metadata, as they are stored.
+    /// The encoded bytes of a cluster that lies among the metadata.
     pub(crate) fn encoded_metadata(&self, cluster: &Cluster) -> Result<MetaBytes> {
         match cluster.id.address {
             Address::Metadata { space, offset } => {
@@ -485,8 +492,8 @@ impl ImageInner {
             .shared(slot, cluster, |slot, output| self.engine.decode(slot, cluster, &input, output))
     }
 
-    /// Has workers decode what they can, and waits for it. Returns the segments that could not be had that way, for
-    /// whatever reason: the reader finds out by decoding them itself.
+    /// Has workers decode what they can, and waits. Returns the segments that they could not
+    /// decode, for whatever reason: the reader finds out when it decodes them itself.
     fn decode_on_workers<'p>(
         &self,
         missing: &[&'p ReadSegment],
@@ -552,7 +559,8 @@ mod tests {
         options.open(format!("{data}/{name}.erofs")).unwrap()
     }
 
-    /// Whether each kind of cluster is offloaded: stored, and by every algorithm in the order of their numbers.
+    /// Whether each kind of cluster is offloaded: stored, and by every algorithm in the order of
+    /// their numbers.
     fn offloaded(options: &OpenOptions) -> [bool; 5] {
         let image = open("lz4", options);
         let plain = Coding::Plain { wrapped_bytes: 0 };

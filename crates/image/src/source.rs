@@ -1,7 +1,8 @@
-//! Where the bytes of an image come from: sources, and the devices of an image as one address space.
+//! Where the bytes of an image come from: sources, and the devices of an image as one address
+//! space.
 //!
-//! A source is read by offset and never written. Files are not mapped: a file that shrinks while
-//! it is read must be an error, not a signal.
+//! A source is read by offset and never written to. Files are not mapped: if a file shrinks while
+//! it is read, that must be an error, not a signal.
 
 use std::fmt;
 use std::fs::File;
@@ -19,20 +20,21 @@ use crate::error::{Error, ErrorKind, Result, address};
 
 /// Bytes that can be read at any offset, from many threads at once.
 pub trait ImageSource: Send + Sync + fmt::Debug {
-    /// Reads into `buffer` from `offset`; fewer bytes than asked only at the end.
+    /// Reads into `buffer` from byte `offset` on. Returns fewer bytes than asked for only at the
+    /// end.
     ///
     /// # Errors
-    /// Whatever the medium reports.
+    /// Any error of the medium.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// How many bytes there are.
+    /// The length in bytes.
     fn length(&self) -> u64;
 
-    /// These bytes will be read soon. A hint; the default does nothing.
+    /// A hint that these bytes will be read soon. The default does nothing.
     fn will_need(&self, _offset: u64, _bytes: u64) {}
 }
 
-/// A file or block device, from some byte on.
+/// A file or block device as a source, from a byte of it on.
 #[derive(Debug)]
 pub struct FileSource {
     file: File,
@@ -50,7 +52,7 @@ impl FileSource {
         if file.metadata()?.is_dir() {
             return Err(io::Error::from(io::ErrorKind::IsADirectory));
         }
-        // Seeking finds the length of block devices too.
+        // Seeking finds the length of block devices, too.
         let end = file.seek(SeekFrom::End(0))?;
         Ok(Self { file, start, length: end.saturating_sub(start) })
     }
@@ -70,7 +72,7 @@ impl ImageSource for FileSource {
 
     fn will_need(&self, offset: u64, bytes: u64) {
         if let (Some(at), Some(bytes)) = (self.start.checked_add(offset), NonZeroU64::new(bytes)) {
-            // Only a hint: a file system that does not know it reads all the same.
+            // A hint: a file system may ignore it.
             rustix::fs::fadvise(&self.file, at, Some(bytes), Advice::WillNeed).ok();
         }
     }
@@ -111,7 +113,7 @@ struct ExtraDevice {
     unified: Option<Range<u64>>,
 }
 
-/// Where some bytes really are.
+/// An address, resolved to a source and a byte of it.
 #[derive(Debug)]
 pub(crate) struct ResolvedAddress<'a> {
     pub(crate) source: &'a dyn ImageSource,
@@ -119,8 +121,8 @@ pub(crate) struct ResolvedAddress<'a> {
 }
 
 impl Devices {
-    /// Joins the image with the sources of its devices; none at all is allowed too, and then data
-    /// on devices is looked for in the image itself, behind its own blocks (a flat device).
+    /// Joins the image with the sources of its devices. Without any, data on devices is looked up
+    /// in the image itself, behind its own blocks (a flat device).
     pub(crate) fn new(
         primary: Arc<dyn ImageSource>,
         slots: &[DeviceSlot],
@@ -145,9 +147,9 @@ impl Devices {
         Ok(Self { primary, extra })
     }
 
-    /// Finds byte `offset` of `device`; 0 is the image's own address space, in which devices may
-    /// have a place too. An id past the table is an error, also where a reader that masks it off
-    /// would find some other bytes.
+    /// Resolves byte `offset` of `device`. Device 0 is the unified address space, in which other
+    /// devices may have a range, too. An id past the table is an error, although a reader that
+    /// masks it would find other bytes.
     pub(crate) fn locate(&self, device: u16, offset: u64) -> Result<ResolvedAddress<'_>> {
         if device == 0 {
             return Ok(self.locate_unified(offset));
@@ -185,14 +187,14 @@ impl Devices {
         read_exact(place.source, place.offset, buffer)
     }
 
-    /// These bytes of `device` will be read soon.
+    /// Passes on the hint that these bytes of `device` will be read soon.
     pub(crate) fn will_need(&self, device: u16, offset: u64, bytes: usize) {
         if let Ok(place) = self.locate(device, offset) {
             place.source.will_need(place.offset, u64::try_from(bytes).unwrap_or(u64::MAX));
         }
     }
 
-    /// Whether all addresses lead into the image itself.
+    /// Whether the image has no other devices.
     pub(crate) fn is_one_source(&self) -> bool {
         self.extra.is_empty()
     }
@@ -202,13 +204,13 @@ impl Devices {
         &*self.primary
     }
 
-    /// The lengths of the devices that were given.
+    /// The length of each device; `None` for one that was not given.
     pub(crate) fn given_lengths(&self) -> impl Iterator<Item = Option<u64>> {
         self.extra.iter().map(|extra| extra.source.as_ref().map(|source| source.length()))
     }
 }
 
-/// Reads until `buffer` is full or the source ends; answers how many bytes were read.
+/// Reads until `buffer` is full or the source ends. Returns how many bytes were read.
 pub(crate) fn read_up_to(
     source: &dyn ImageSource,
     offset: u64,
@@ -243,7 +245,7 @@ pub(crate) fn outside(offset: u64, bytes: u64, length: u64) -> Error {
     Error::new(ErrorKind::OutsideImage { end, length }).at(offset)
 }
 
-/// A buffer of `bytes` zeros, or an error where memory cannot be had.
+/// A buffer of `bytes` zeros, or an error if there is no memory.
 pub(crate) fn zeroed(bytes: usize) -> Result<Vec<u8>> {
     let mut buffer = Vec::new();
     grow(&mut buffer, bytes)?;

@@ -20,11 +20,11 @@ use crate::pieces::FilePiece;
 use crate::walk::{NidSet, PathError, TreeWalk, WalkEntry};
 use batches::{ContinuityCheck, FilePart, VerifyBatch, VerifyBatches};
 
-/// What an inode with several names takes beside its path, in bytes, about.
+/// About how many bytes an inode with several names takes, beside its path.
 const SEEN_BYTES: u64 = 128;
 /// Memory is charged in steps of so many bytes.
 const STEP_BYTES: u64 = 256 << 10;
-/// The share of the memory that names may take which are kept for a later report.
+/// Names that are kept for a report may take the memory limit divided by this.
 const NAMES_SHARE: u64 = 16;
 
 /// What a verification reports on its way.
@@ -32,11 +32,11 @@ const NAMES_SHARE: u64 = 16;
 pub enum VerifyEvent {
     /// Something is wrong.
     Problem(PathError),
-    /// So much has been read.
+    /// How much has been read so far.
     Progress(VerifyProgress),
 }
 
-/// How far a verification is.
+/// How far a verification has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifyProgress {
     /// Inodes that have been read.
@@ -87,8 +87,8 @@ impl VerifyOptions {
         Self::default()
     }
 
-    /// Verifies only what this path names, and everything below it. Link counts are compared only for the whole
-    /// image, as other names may lie elsewhere.
+    /// Verifies only what this path names, and everything below it. Link counts are compared only
+    /// for the whole image, as other names may lie elsewhere.
     #[must_use]
     pub fn path(mut self, path: impl Into<Vec<u8>>) -> Self {
         self.path = path.into();
@@ -103,7 +103,7 @@ impl VerifyOptions {
         self
     }
 
-    /// Ends soon after this token is cancelled.
+    /// Stops soon after this token is cancelled.
     #[must_use]
     pub fn cancel(mut self, token: &CancelToken) -> Self {
         self.cancel = token.clone();
@@ -153,7 +153,8 @@ fn verify_batches(
         || (),
         |(), batch| inspector.inspect(batch),
         |found| {
-            // What was read while the token was cancelled may be cut short, and is not reported.
+            // A batch that was read while the token was cancelled may be incomplete, and is not
+            // reported.
             inspector.check_cancelled()?;
             report.commit(found, &mut continuity);
             Ok(())
@@ -234,7 +235,7 @@ impl Inspector<'_> {
                 Ok(inode.size())
             }
             FileType::Symlink => self.inner.read_link(inode).map(|_| 0),
-            // Only other names of it can be counted, and a directory has one of them.
+            // Its own name is one, and subdirectories are not counted.
             FileType::Directory if inode.nlink() == 0 => {
                 let error = Error::new(ErrorKind::LinkCount { nlink: 0, names: 1 });
                 Err(error.in_inode(inode.nid()).at(inode.offset()))
@@ -250,11 +251,11 @@ impl Inspector<'_> {
 }
 
 fn catch<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    // What a panic leaves half done is dropped here: a decode slot, a permit.
+    // A panic drops what it leaves unfinished: a decode slot, a permit.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(ErrorKind::Panicked.into()))
 }
 
-/// The image, or a device that was given, is shorter than it says.
+/// An error if the image, or a device that was given, is shorter than the superblock says.
 pub(crate) fn truncation(inner: &ImageInner) -> Option<Error> {
     let whole = inner.engine.devices.primary().length();
     let slots = inner.device_slots.iter().zip(inner.engine.devices.given_lengths());
@@ -313,17 +314,17 @@ impl VerifyReport<'_> {
     }
 }
 
-/// How often an inode has been met that has, or should have, another number of names than one.
+/// An inode with several names, or with a link count other than 1.
 #[derive(Debug)]
 struct NamedInode {
     nlink: u32,
     names: u64,
     offset: u64,
-    /// A name to report a wrong count under; empty once that would take too much memory.
+    /// A name to report a wrong count under. Empty if it would take too much memory.
     path: Vec<u8>,
 }
 
-/// Inodes that are no directories, as they are met.
+/// Names that the walk has found for each inode that is not a directory.
 #[derive(Debug)]
 struct LinkCounts {
     met: NidSet,
@@ -346,10 +347,10 @@ impl LinkCounts {
         })
     }
 
-    /// Counts one more name; whether the inode is met for the first time.
+    /// Counts a name. Returns whether it is the first one of its inode.
     ///
     /// # Errors
-    /// There is no memory to remember more.
+    /// There is no memory to record more.
     fn meet(&mut self, node: &WalkEntry) -> Result<bool> {
         let (nid, nlink) = (node.inode.nid(), node.inode.nlink());
         let is_new = self.met.insert(nid);
@@ -361,7 +362,7 @@ impl LinkCounts {
         let known = self.seen.len();
         let seen = self.seen.entry(nid).or_insert_with(|| NamedInode {
             nlink,
-            // One with a single link was met before without being noted.
+            // An inode with a link count of 1 is recorded only at its second name.
             names: u64::from(!is_new),
             offset: node.inode.offset(),
             path: Vec::new(),
@@ -387,7 +388,7 @@ impl LinkCounts {
         Ok(())
     }
 
-    /// The inodes with another number of names than they say, by their paths.
+    /// The inodes whose link count is wrong, by their paths.
     fn wrong_counts(self) -> impl Iterator<Item = PathError> {
         let mut wrong: Vec<_> =
             self.seen.into_iter().filter(|(_, seen)| u64::from(seen.nlink) != seen.names).collect();

@@ -1,7 +1,7 @@
-//! Walking a tree: every name once, every directory once, whatever the image says.
+//! Walking a tree: every name once, and every directory once, whatever the image holds.
 //!
-//! Verifying and extracting share this walk, and with it the checks of what a tree may look like:
-//! names that stay in their directory, entries in order, no directory reached twice.
+//! Verification and extraction share this walk, and so its checks of the tree: names are valid,
+//! entries are in order, no directory is reached twice.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -14,14 +14,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::inner::ImageInner;
 use crate::inode::Inode;
 
-/// The longest path that is followed: sixteen times what one system call takes.
+/// The longest path that is followed: sixteen times the longest path of a system call.
 const PATH_MAX_BYTES: usize = 64 << 10;
 
-/// Names out of order after which a directory is given up: its blocks may repeat each other, as many
-/// as a number can say.
+/// After so many names out of order the rest of a directory is skipped: its blocks may repeat each
+/// other, as often as a 64-bit number can say.
 const DISORDER_MAX: u32 = 64;
 
-/// Inode slots of a page of the set: eight words of bits.
+/// A page of the set has so many bits for inode slots: eight words.
 const PAGE_BITS: u32 = 9;
 
 /// A file, directory or other inode under one of its names.
@@ -33,7 +33,7 @@ pub struct WalkEntry {
     pub inode: Inode,
 }
 
-/// Something that is wrong at a path.
+/// An error with the path that it is about.
 #[derive(Debug)]
 pub struct PathError {
     /// The path from the root; empty for the image as a whole.
@@ -45,14 +45,14 @@ pub struct PathError {
 /// A step of a walk.
 #[derive(Debug)]
 pub enum WalkEvent {
-    /// A directory; what is below it follows.
+    /// A directory. What is below it follows.
     Enter(WalkEntry),
-    /// Anything else.
+    /// An inode that is not a directory.
     Leaf(WalkEntry),
-    /// A directory whose contents have all been visited.
+    /// A directory, after everything below it.
     Leave(WalkEntry),
-    /// Something is wrong. A name with a problem that is not followed by its own visit is left
-    /// out of the walk.
+    /// Something is wrong. If no other event follows for the same name, the walk leaves that name
+    /// out.
     Problem(PathError),
 }
 
@@ -64,7 +64,7 @@ pub struct TreeWalk<'a> {
     /// The path of the deepest directory. Only this one is kept: a path for each level would be
     /// memory that grows with the square of the depth.
     path: Vec<u8>,
-    /// Steps that are due before the walk goes on.
+    /// Events to return before the walk goes on.
     due: VecDeque<WalkEvent>,
     /// Directories that have been entered.
     entered: NidSet,
@@ -81,7 +81,7 @@ struct DirLevel<'a> {
     path_bytes: usize,
     entries: RawEntries<'a>,
     last_name: Box<[u8]>,
-    /// Names that did not ascend.
+    /// How many names were out of order.
     disorder: u32,
     saw_dot: bool,
     saw_dot_dot: bool,
@@ -108,15 +108,15 @@ impl<'a> TreeWalk<'a> {
         Ok(walk)
     }
 
-    /// Leaves out what is below the directory of the [`WalkEvent::Enter`] that has just been
-    /// returned; its [`WalkEvent::Leave`] still comes.
+    /// Skips what is below the directory of the [`WalkEvent::Enter`] that was returned last. Its
+    /// [`WalkEvent::Leave`] still comes.
     pub fn skip_children(&mut self) {
         if let Some((node, _)) = self.entering.take() {
             self.due.push_back(WalkEvent::Leave(node));
         }
     }
 
-    /// Adds the steps for an inode that was found under a sound name.
+    /// Adds the events for an inode that was found under a valid name.
     fn visit(&mut self, node: WalkEntry, parent: Nid) {
         if node.inode.file_type() != FileType::Directory {
             self.due.push_back(WalkEvent::Leaf(node));
@@ -154,7 +154,7 @@ impl<'a> TreeWalk<'a> {
         }
     }
 
-    /// Takes the next entry of the deepest directory, or closes it. False at the walk's end.
+    /// Takes the next entry of the deepest directory, or leaves it. False at the end of the walk.
     fn advance(&mut self) -> bool {
         let Some(level) = self.stack.last_mut() else { return false };
         match level.entries.next() {
@@ -174,7 +174,7 @@ impl<'a> TreeWalk<'a> {
                 }
             }
             Some(Err(error)) => {
-                // The names behind the damage cannot be known.
+                // The names behind the damage are unknown.
                 (level.saw_dot, level.saw_dot_dot) = (true, true);
                 self.report(self.path.clone(), error);
             }
@@ -200,7 +200,7 @@ impl<'a> TreeWalk<'a> {
         self.visit(WalkEntry { path, inode }, parent);
     }
 
-    /// Closes the deepest directory.
+    /// Leaves the deepest directory.
     fn ascend(&mut self) {
         let Some(level) = self.stack.pop() else { return };
         let missing = [(level.saw_dot, "."), (level.saw_dot_dot, "..")];
@@ -267,7 +267,7 @@ impl DirLevel<'_> {
     }
 }
 
-/// An error in what `inode` says.
+/// An error at the place of `inode`.
 fn broken(kind: ErrorKind, inode: &Inode) -> Error {
     Error::new(kind).in_inode(inode.nid()).at(inode.offset())
 }
@@ -292,8 +292,8 @@ fn normalized(path: &[u8]) -> Vec<u8> {
     [b"/", &*parts.join(&b'/')].concat()
 }
 
-/// A set of inode numbers that is small where they lie close together, as those of a tree do: a bit an
-/// inode slot. A million inodes in a row take some 200 KiB.
+/// A set of inode numbers that is small where they lie close together, as those of a tree do: a bit
+/// an inode slot. A million inodes in a row take some 200 KiB.
 #[derive(Debug, Default)]
 pub(crate) struct NidSet {
     pages: HashMap<u64, [u64; 8]>,
@@ -312,7 +312,7 @@ impl NidSet {
         is_new
     }
 
-    /// Bytes that it takes, about.
+    /// About how many bytes it takes.
     pub(crate) fn bytes(&self) -> u64 {
         const PAGE_BYTES: u64 = 80;
         u64::try_from(self.pages.capacity()).unwrap_or(u64::MAX).saturating_mul(PAGE_BYTES)

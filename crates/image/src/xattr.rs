@@ -24,10 +24,11 @@ pub struct Xattr {
     pub value: Vec<u8>,
 }
 
-/// Takes the full name and the value of an attribute.
+/// Called with the full name and the value of an attribute.
 type XattrVisitor<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
-/// Reads the table of long prefixes, which lies in the image, the metabox or the packed inode (F22).
+/// Reads the table of long prefixes, which lies in the image, the metabox or the packed inode
+/// (F22).
 pub(crate) fn read_prefixes(inner: &ImageInner) -> Result<Vec<XattrPrefix>> {
     let mut at = u64::from(inner.sb.xattr_prefix_start).saturating_mul(4);
     let mut table = Vec::new();
@@ -96,7 +97,7 @@ impl ImageInner {
         Ok(())
     }
 
-    /// Whether the name filter says for sure that `inode` has no such attribute.
+    /// Whether the name filter excludes that `inode` has such an attribute.
     fn filter_excludes(&self, inode: &Inode, name: &[u8]) -> Result<bool> {
         let is_trusted =
             self.sb.compat.has(Compat::XATTR_FILTER) && self.sb.xattr_filter_reserved == 0;
@@ -111,7 +112,7 @@ impl ImageInner {
         Ok(filter & filter_bit(prefix, suffix) != 0)
     }
 
-    /// Hands every visible attribute to `visit`, until it breaks off.
+    /// Calls `visit` with every visible attribute, until it breaks.
     fn each_xattr(&self, inode: &Inode, visit: &mut XattrVisitor<'_>) -> Result<()> {
         if !inode.has_xattrs() {
             return Ok(());

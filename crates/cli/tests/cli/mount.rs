@@ -153,7 +153,7 @@ fn what_is_missing_is_named_and_nothing_is_mounted() {
     let file = nid("/x")["nid"].as_u64().and_then(|nid| u16::try_from(nid).ok()).unwrap();
     let root = |nid: u16| dir.patched("plain.erofs", 1024 + 14, &nid.to_le_bytes());
     let rootless = |nid| mount(&root(nid), &point).arg("--no-checksum");
-    refused(rootless(file), 1, "", "the root: a directory was needed, this is a regular file");
+    refused(rootless(file), 1, "", "the root: expected a directory, found a regular file");
     refused(rootless(u16::MAX), 1, "", "the root: the structure needs 2 bytes and 0 are there");
     let on = |directory: &Path| ferrofs().arg("mount").arg(&image).arg(directory);
     refused(on(&dir.join("none")), 1, "cannot mount on ", "there is no such directory");

@@ -1,14 +1,15 @@
-//! Decode slots: how many threads decode at the same time, and the context that each of them needs for it: a
-//! decoder, a window on the input and an output buffer. They stay warm from one acquisition to the next, so that a
-//! read allocates nothing once the image is warm.
+//! Decode slots: how many threads decode at the same time, and the context that each of them needs
+//! for it: a decoder, a window on the input and an output buffer. They stay warm from one
+//! acquisition to the next, so that a read allocates nothing once the image is warm.
 //!
-//! More threads than decode slots gain nothing (there is a CPU for each slot) and would cost memory, so they
-//! wait here, where they hold nothing that somebody else could wait for. The rules that keep waiting
-//! from going round in a circle:
+//! More threads than decode slots would gain nothing, as there is a slot for each CPU, and would
+//! cost memory. So they wait here, where they hold nothing that another thread could wait for.
+//! Three rules prevent deadlock:
 //!
-//! * who holds a [`FillPermit`](ferrofs_workers::single_flight::FillPermit) has a slot, and waits for no other permit;
-//! * who waits for a permit holds no permit;
-//! * what waits for a slot holds neither.
+//! * A thread that holds a [`FillPermit`](ferrofs_workers::single_flight::FillPermit) holds a slot,
+//!   and waits for no other permit.
+//! * A thread that waits for a cluster holds no permit.
+//! * A thread that waits for a slot holds no slot and no permit.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -25,55 +26,55 @@ use crate::extent::Cluster;
 use crate::memory::MemoryPool;
 use crate::source::{Devices, outside, read_up_to};
 
-/// Leases in a row after which a thread is taken for the only one that reads.
+/// After so many acquisitions in a row a thread counts as the only one that reads.
 const SOLE_READER_ACQUISITIONS: u64 = 64;
 
-/// Longer buffers than this are given back after each use: they are too large a part of a small
-/// budget to lie idle.
+/// Longer buffers are freed after each use: they are too large a part of a small budget to lie
+/// idle.
 const KEPT_OUTPUT_BYTES: usize = 1 << 20;
 
-/// Bytes read ahead of a reader that goes through the image in order.
+/// Bytes to read for a reader that goes through the image in order.
 const AHEAD_BYTES: usize = 256 << 10;
 
-/// Bytes read for one that has just jumped.
+/// Bytes to read for a reader that has just jumped.
 const JUMP_BYTES: usize = 16 << 10;
 
 thread_local! {
-    /// Slots that this thread holds, of all images together.
+    /// Slots that this thread holds, of all images.
     static HELD: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Contexts and buffers of one slot.
+/// What a thread needs to decode. It belongs to one slot at a time.
 #[derive(Debug, Default)]
 pub(crate) struct DecodeContext {
     pub(crate) decoder: LazyDecoder,
     pub(crate) window: InputWindow,
-    /// What was done in it since it was acquired.
+    /// What was done since the slot was acquired.
     pub(crate) counters: DecodeCounters,
     output: Option<Buffer>,
 }
 
 impl DecodeContext {
-    /// A buffer of `bytes` bytes, the last one again if that is long enough.
+    /// A buffer of at least `bytes` bytes: the last one, if it is long enough.
     pub(crate) fn take_output(&mut self, memory: &MemoryPool, bytes: usize) -> Result<Buffer> {
         match self.output.take() {
             Some(buffer) if buffer.len() >= bytes => Ok(buffer),
             smaller => {
-                // Given back first: nobody waits for memory with memory in its hands.
+                // Freed first: no thread waits for memory while it holds some.
                 drop(smaller);
                 memory.buffer(bytes, AllocPolicy::MustSucceed)
             }
         }
     }
 
-    /// Counts a cluster that was decoded; one that is stored as it is was only copied.
+    /// Counts a cluster that was decoded. An uncompressed one was only copied, and does not count.
     pub(crate) fn count(&mut self, cluster: &Cluster, bytes: usize) {
         if cluster.is_compressed() {
             self.counters.decoded(bytes);
         }
     }
 
-    /// Keeps a buffer for the next time.
+    /// Keeps a buffer for the next use.
     pub(crate) fn keep_output(&mut self, buffer: Buffer) {
         if buffer.len() <= KEPT_OUTPUT_BYTES {
             self.output = Some(buffer);
@@ -81,12 +82,12 @@ impl DecodeContext {
     }
 }
 
-/// The decoder, made when the first compressed extent is read.
+/// A decoder that is created when the first compressed extent is read.
 #[derive(Debug, Default)]
 pub(crate) struct LazyDecoder(Option<(Decoder, Charge)>);
 
 impl LazyDecoder {
-    /// The decoder for `settings`. `policy` says whether memory for it may be waited for.
+    /// The decoder for `settings`. `policy` says whether to wait for its memory.
     pub(crate) fn get_or_create(
         &mut self,
         settings: &DecoderSettings,
@@ -103,7 +104,7 @@ impl LazyDecoder {
     }
 }
 
-/// All decode slots of an image.
+/// The decode slots of an image, with the contexts that no slot uses now.
 #[derive(Debug)]
 pub(crate) struct ContextPool {
     state: Mutex<ContextPoolState>,
@@ -117,14 +118,14 @@ struct ContextPoolState {
     in_use: usize,
     waiting: usize,
     acquisitions: u64,
-    /// Leases in a row by the thread that took the last one.
+    /// Acquisitions in a row by the thread that made the last one.
     consecutive: u64,
     last: Option<ThreadId>,
     counters: DecodeCounters,
 }
 
 impl ContextPool {
-    /// `most` decode slots, at least one.
+    /// A pool of `most` slots, at least one.
     pub(crate) fn new(most: usize) -> Self {
         Self { state: Mutex::default(), released: Condvar::new(), most: most.max(1) }
     }
@@ -134,10 +135,11 @@ impl ContextPool {
         self.most
     }
 
-    /// Takes a slot, and waits for one if all are taken. The caller holds no permit.
+    /// Acquires a slot, and waits if all are in use. The caller holds no permit.
     ///
-    /// A thread that holds a slot gets another one at once, beyond the count: it reads something while
-    /// it reads, such as the metadata that leads to a cluster, or another file for whoever takes in
+    /// A thread that holds a slot gets another one at once, beyond the limit, as it reads something
+    /// while it reads: the metadata that leads to a cluster, or another file in the `sink` of the
+    /// first one.
     /// the pieces of the first.
     pub(crate) fn acquire(&self) -> DecodeSlot<'_> {
         let mut state = self.lock();
@@ -149,15 +151,15 @@ impl ContextPool {
         self.grant(state)
     }
 
-    /// Takes a slot if one is free now: what best effort does, and a worker, which its submitter can do
-    /// without.
+    /// Acquires a slot if one is free now: for best effort, and for workers that their reader can
+    /// do without.
     pub(crate) fn try_acquire(&self) -> Option<DecodeSlot<'_>> {
         let state = self.lock();
         (state.in_use < self.most).then(|| self.grant(state))
     }
 
-    /// Takes a slot at once, beyond the count: for workers whose readers only wait. There are no more
-    /// of them than CPUs.
+    /// Acquires a slot at once, beyond the limit: for workers whose readers only wait. There are no
+    /// more of them than CPUs.
     pub(crate) fn acquire_over_limit(&self) -> DecodeSlot<'_> {
         self.grant(self.lock())
     }
@@ -176,24 +178,24 @@ impl ContextPool {
         }
     }
 
-    /// Whether others read beside the caller, who has a slot, or did a moment ago: what it decodes may
-    /// be wanted again soon.
+    /// Whether other threads read beside the caller, who holds a slot, or did a moment ago. What
+    /// the caller decodes may then be needed again soon.
     pub(crate) fn is_contended(&self) -> bool {
         let state = self.lock();
         state.in_use > 1 || state.waiting > 0 || state.consecutive < SOLE_READER_ACQUISITIONS
     }
 
-    /// Whether anybody has a slot now.
+    /// Whether any slot is in use.
     pub(crate) fn is_in_use(&self) -> bool {
         self.lock().in_use > 0
     }
 
-    /// How often a slot was taken.
+    /// How often a slot was acquired.
     pub(crate) fn acquisitions(&self) -> u64 {
         self.lock().acquisitions
     }
 
-    /// What was done in all decode slots, up to those that are in use.
+    /// What was done in all slots, but for those that are in use.
     pub(crate) fn counters(&self) -> DecodeCounters {
         self.lock().counters
     }
@@ -203,24 +205,24 @@ impl ContextPool {
         self.lock().counters.merge(counters);
     }
 
-    /// Gives the memory of idle decode slots back.
+    /// Frees the contexts that no slot uses.
     pub(crate) fn shrink(&self) {
         let idle = std::mem::take(&mut self.lock().idle);
         drop(idle);
     }
 
-    /// No step between two statements that belong together can panic.
+    /// A poisoned lock is used all the same: no step that leaves the state inconsistent can panic.
     fn lock(&self) -> MutexGuard<'_, ContextPoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A slot in use; it is free again on drop.
+/// A slot in use. It is released on drop.
 #[derive(Debug)]
 pub(crate) struct DecodeSlot<'a> {
     decode_slots: &'a ContextPool,
     context: DecodeContext,
-    /// It counts for the thread that took it, so it stays there.
+    /// It is counted for the thread that acquired it, so it must stay there.
     not_send: PhantomData<*const ()>,
 }
 
@@ -246,7 +248,7 @@ impl Drop for DecodeSlot<'_> {
         state.in_use = state.in_use.saturating_sub(1);
         state.counters.merge(&std::mem::take(&mut context.counters));
         let is_awaited = state.waiting > 0;
-        // A slot that was taken beyond the count is not kept.
+        // The context of a slot beyond the limit is not kept.
         let surplus = if state.idle.len() < self.decode_slots.most {
             state.idle.push(context);
             None
@@ -261,18 +263,18 @@ impl Drop for DecodeSlot<'_> {
     }
 }
 
-/// What a reader wants of a device, and what it will want next.
+/// Bytes of a device that a reader needs, and the bytes that it will need next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InputRequest {
     pub(crate) device: u16,
     pub(crate) offset: u64,
     pub(crate) bytes: usize,
-    /// How far behind `offset` the bytes are that will be asked for next, if that is known: then
-    /// exactly those come along. 0 if it is not.
+    /// How far the bytes reach that are needed next, from `offset` on, if that is known: then
+    /// exactly those are read together. 0 if it is not.
     pub(crate) run_bytes: usize,
 }
 
-/// A window on a device: neighbouring clusters come with one read, also those of the next file.
+/// A window on a device: one read brings neighbouring clusters, also those of the next file.
 #[derive(Debug, Default)]
 pub(crate) struct InputWindow {
     buffer: Option<Buffer>,
@@ -282,10 +284,10 @@ pub(crate) struct InputWindow {
 }
 
 impl InputWindow {
-    /// The most that [`InputWindow::get`] is meant for.
+    /// The longest request that [`InputWindow::get`] is meant for.
     pub(crate) const MAX_BYTES: u64 = 1 << 20;
 
-    /// The bytes that are wanted. `policy` says whether memory for them may be waited for.
+    /// The requested bytes. `policy` says whether to wait for memory.
     pub(crate) fn get(
         &mut self,
         devices: &Devices,
@@ -320,7 +322,7 @@ impl InputWindow {
         let buffer = match self.buffer.take() {
             Some(buffer) if buffer.len() >= length => buffer,
             smaller => {
-                // Given back first: nobody waits for memory with memory in its hands.
+                // Freed first: no thread waits for memory while it holds some.
                 drop(smaller);
                 memory.buffer(length.max(run_bytes), policy)?
             }
@@ -336,11 +338,11 @@ impl InputWindow {
         Ok(())
     }
 
-    /// How much is read for what is wanted.
+    /// How many bytes to read for a request.
     fn length_for(&self, devices: &Devices, wanted: InputRequest) -> usize {
         let InputRequest { device, offset, bytes, run_bytes } = wanted;
         if !devices.is_one_source() {
-            // Addresses of several devices must not run into each other.
+            // A read must not cross from one device into the next.
             return bytes;
         }
         if run_bytes > 0 {

@@ -1,8 +1,9 @@
-//! What reading an image came to, in numbers. Nothing is decided by them.
+//! Statistics of an image. Nothing is decided by them.
 //!
-//! Each decode slot counts for itself and adds its sum up when it is given back, under the lock that it takes
-//! anyway: shared counters would cost more than decoding a small cluster does. The times of decoders are not
-//! measured until a user asks for it once: reading the clock twice is 3 % of decoding a small LZ4 cluster.
+//! Each decode slot counts for itself and adds its counters to the sum when it is released, under
+//! the lock that it takes anyway: shared counters would cost more than decoding a small cluster
+//! does. The times of decoders are measured only after a user has asked for it: reading the clock
+//! twice is 3 % of decoding a small LZ4 cluster.
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -14,26 +15,27 @@ use ferrofs_workers::single_flight::SingleFlightStats;
 
 use super::Engine;
 
-/// What was done since the image was opened. Numbers of one moment need not add up while threads read.
+/// What was done since the image was opened. The numbers are not one snapshot: they need not add up
+/// while threads read.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ImageStats {
     /// Compressed clusters decoded: runs of a decoder that ended well.
     pub clusters_decoded: u64,
-    /// Bytes that they yielded.
+    /// Bytes that those runs produced.
     pub bytes_decoded: u64,
-    /// Those that went through a window of frames, since the whole extent had no room.
+    /// Runs that decoded through a window of frames, as there was no room for the whole extent.
     pub clusters_windowed: u64,
-    /// Those that ran on the per-CPU workers; the others ran on the thread that wanted them.
+    /// Runs on the per-CPU workers. The others ran on the thread that read.
     pub clusters_on_workers: u64,
-    /// How long each run of a decoder took, those that failed among them; none unless they are
+    /// How long each run of a decoder took, failed ones included; empty unless it is
     /// [measured](crate::Image::measure_decoding).
     pub decode_time: HistogramSnapshot,
-    /// Pieces of clusters that readers got, from wherever.
+    /// Parts of clusters that were copied to readers, cached or decoded.
     pub clusters_served: u64,
-    /// Bytes that readers got, holes left out.
+    /// Bytes that were copied to readers, without holes.
     pub bytes_served: u64,
-    /// How the cache of clusters was used, with prefetches used, dropped and wasted.
+    /// The cache of clusters: hits, misses, prefetches used, dropped and wasted.
     pub cache: SingleFlightStats,
     /// Bytes that the cache holds now.
     pub cached_bytes: u64,
@@ -49,7 +51,8 @@ pub struct ImageStats {
     pub buffers: BufferPoolStats,
     /// Frames by where they came from.
     pub frames: PagePoolStats,
-    /// The workers, with the times from handing over to start; all images of a process share them.
+    /// The workers, with the times from submission to start. All images of a process that use the
+    /// same workers share these.
     pub workers: PerCpuStats,
 }
 
@@ -78,8 +81,8 @@ impl ImageStats {
         }
     }
 
-    /// Bytes decoded for each byte that readers got. 1 is the least where everything is compressed;
-    /// bytes that are stored plainly bring it below.
+    /// Bytes decoded for each byte that was copied to a reader. If everything is compressed, 1 is
+    /// the least; uncompressed data lowers it.
     #[must_use]
     pub fn decoded_per_served(&self) -> f64 {
         if self.bytes_served == 0 { 0.0 } else { ratio(self.bytes_decoded, self.bytes_served) }
@@ -96,20 +99,20 @@ fn ratio(part: u64, whole: u64) -> f64 {
 pub(crate) struct DecodeCounters {
     /// Runs of a decoder that ended well.
     pub(crate) decoded: u64,
-    /// What they yielded.
+    /// Bytes that those runs produced.
     pub(crate) decoded_bytes: u64,
-    /// Those of them that decoded through a window of frames.
+    /// Runs that decoded through a window of frames.
     pub(crate) windowed: u64,
-    /// Those of them that ran on a worker.
+    /// Runs on a worker.
     pub(crate) on_workers: u64,
-    /// Pieces of clusters that readers got.
+    /// Parts of clusters that were copied to readers.
     pub(crate) served: u64,
-    /// Bytes that readers got, of clusters and of all else that is stored.
+    /// Bytes that were copied to readers, of clusters and of uncompressed data.
     pub(crate) served_bytes: u64,
 }
 
 impl DecodeCounters {
-    /// Adds what another one counted.
+    /// Adds other counters.
     pub(crate) fn merge(&mut self, other: &Self) {
         let pairs = [
             (&mut self.decoded, other.decoded),
@@ -124,19 +127,19 @@ impl DecodeCounters {
         }
     }
 
-    /// A decoder yielded so many bytes.
+    /// Counts a run of a decoder that produced so many bytes.
     pub(crate) fn decoded(&mut self, bytes: usize) {
         self.decoded = self.decoded.wrapping_add(1);
         self.decoded_bytes = self.decoded_bytes.wrapping_add(wide(bytes));
     }
 
-    /// A reader got so many bytes of a cluster.
+    /// Counts bytes of a cluster that were copied to a reader.
     pub(crate) fn served(&mut self, bytes: usize) {
         self.served = self.served.wrapping_add(1);
         self.served_raw(bytes);
     }
 
-    /// A reader got so many bytes that are stored as they are.
+    /// Counts uncompressed bytes that were copied to a reader.
     pub(crate) fn served_raw(&mut self, bytes: usize) {
         self.served_bytes = self.served_bytes.wrapping_add(wide(bytes));
     }
@@ -146,17 +149,18 @@ fn wide(bytes: usize) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
-/// The times, if they are measured.
+/// Times of decoders, if they are measured.
 #[derive(Debug, Default)]
 pub(crate) struct DecodeTimer(OnceLock<Sharded<Histogram>>);
 
 impl DecodeTimer {
-    /// From now on times are measured, on so many threads at the same moment: 2.5 KiB for each, 40 KiB at most.
+    /// Starts to measure, for up to so many threads at the same time: 2.5 KiB for each, 40 KiB at
+    /// most.
     pub(crate) fn measure(&self, threads: usize) {
         self.0.get_or_init(|| Sharded::new(threads, Histogram::new));
     }
 
-    /// Runs a decoder.
+    /// Runs a decoder, and records how long it took.
     pub(super) fn time<T>(&self, decode: impl FnOnce() -> T) -> T {
         let Some(times) = self.0.get() else { return decode() };
         let began = Instant::now();

@@ -1,8 +1,8 @@
-//! Decoding on other threads: the per-CPU workers, and the batches of clusters that they decode for a reader that
-//! has several to wait for, or ahead of one.
+//! Decoding on other threads: the per-CPU workers, and the batches of clusters that they decode for
+//! a reader that needs several, or ahead of one.
 //!
-//! One set of workers serves the process. The first read that can use it starts it, and it stays until the process
-//! ends. An image may have a set of its own instead.
+//! One set of workers serves the process. The first read that can use it starts it, and it lives
+//! until the process ends. An image may have a set of its own instead.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -22,45 +22,46 @@ const RUN_MAX_BYTES: u64 = 1 << 20;
 /// decodes this in some tens of them.
 pub(crate) const BATCH_MIN_BYTES: u64 = 96 << 10;
 
-/// Who decodes what a read needs. The names are those of Linux's `sync_decompress`.
+/// Which threads decode for a read. The names are those of Linux's `sync_decompress`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SyncDecompress {
-    /// The reader decodes. Where several clusters are needed, the workers of other CPUs help it.
+    /// The reader decodes. If it needs several clusters, the workers of other CPUs help.
     #[default]
     Auto,
-    /// The reader decodes what is asked for in reads of at most 12,288 bytes; larger ones are decoded
-    /// by workers while the reader waits.
+    /// The reader decodes for reads of at most 12,288 bytes. Workers decode for longer ones while
+    /// the reader waits.
     ForceOn,
-    /// Workers decode, always. Two exceptions, which are decoded by the reader: clusters among the
-    /// metadata, which are shorter than a block, and the part of a long LZ4 extent for which there is
-    /// no memory but that of a window. Without workers ([`DecodeWorkers::none`]) this is `Auto`.
+    /// Workers always decode, with two exceptions: the reader decodes clusters among the metadata,
+    /// which are shorter than a block, and the part of a long LZ4 extent for which only a window
+    /// has memory. Without workers ([`DecodeWorkers::none`]) this is `Auto`.
     ///
     /// [`DecodeWorkers::none`]: crate::DecodeWorkers::none
     ForceOff,
 }
 
-/// Workers on which an image decodes. Clones are handles of one set.
+/// Per-CPU workers that decode. Clones are handles of the same set.
 #[derive(Clone, Debug)]
 pub struct DecodeWorkers(Arc<WorkersInner>);
 
 #[derive(Debug)]
 struct WorkersInner {
     pool: PerCpuPool,
-    /// The CPUs that were granted when the set was made, as targets for work that is spread.
+    /// The CPUs that were available when the set was made: targets for batches.
     cpus: Box<[usize]>,
     parallelism: usize,
 }
 
 impl DecodeWorkers {
-    /// The set of the process: a worker `erofs_worker/N` for each granted CPU N, at raised priority
-    /// where the system allows. No thread exists before its first use; they stay until the end.
+    /// The set of the process: a worker `erofs_worker/N` for each available CPU N, at raised
+    /// priority if the system allows it. No thread exists before the first use; then they live
+    /// until the process ends.
     #[must_use]
     pub fn global() -> Self {
         static PROCESS: OnceLock<DecodeWorkers> = OnceLock::new();
         PROCESS.get_or_init(|| Self::new(PerCpuSettings::new("erofs_worker"))).clone()
     }
 
-    /// A set of its own, which ends with the last handle and image.
+    /// A new set, which ends with its last handle and image.
     #[must_use]
     pub fn new(settings: PerCpuSettings) -> Self {
         let granted = AvailableCpus::read();
@@ -71,7 +72,7 @@ impl DecodeWorkers {
         }))
     }
 
-    /// A set of its own on the first `most` of the granted CPUs, at least one.
+    /// A new set on the first `most` available CPUs, at least one.
     #[must_use]
     pub fn with_max_threads(most: usize, settings: PerCpuSettings) -> Self {
         let granted = AvailableCpus::read();
@@ -83,14 +84,14 @@ impl DecodeWorkers {
         }))
     }
 
-    /// No workers: everything is decoded on the threads that read.
+    /// No workers: the threads that read decode everything.
     #[must_use]
     pub fn none() -> Self {
         let pool = PerCpuPool::new(PerCpuSettings::new("erofs_worker"));
         Self(Arc::new(WorkersInner { pool, cpus: Box::default(), parallelism: 1 }))
     }
 
-    /// The pool, to look at and to steer.
+    /// The pool of the workers.
     #[must_use]
     pub fn pool(&self) -> &PerCpuPool {
         &self.0.pool
@@ -102,18 +103,18 @@ impl DecodeWorkers {
         self.0.pool.snapshot()
     }
 
-    /// Whether there is nobody but those who read.
+    /// Whether there are no workers.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.cpus.is_empty()
     }
 
-    /// How many threads can really run at a time.
+    /// How many threads can run at the same time.
     pub(crate) fn parallelism(&self) -> usize {
         self.0.parallelism
     }
 
-    /// Has `work` run on another CPU than the caller's where there is one; `turn` spreads several
-    /// pieces of work over them.
+    /// Submits `work` to a CPU other than the one of the caller, if there is one. `turn` spreads
+    /// several submissions over the CPUs.
     pub(crate) fn submit_to_other_cpu(&self, turn: usize, work: impl FnOnce() + Send + 'static) {
         let own = cpus::current();
         let others = || self.0.cpus.iter().copied().filter(|cpu| *cpu != own);
@@ -161,8 +162,9 @@ struct DecodeTask {
     output: Option<Buffer>,
 }
 
-/// Clusters on their way to a worker, with the permits to fill them. It owns all that it touches. What it does not
-/// decode, for whatever reason, is free again for the next lookup: nothing is remembered.
+/// Clusters on their way to a worker, with the permits to fill them. It owns all that it touches.
+/// What it does not decode, for whatever reason, is free again for the next lookup: nothing is
+/// remembered.
 #[derive(Debug)]
 pub(crate) struct DecodeBatch {
     engine: Arc<Engine>,
@@ -175,7 +177,8 @@ impl DecodeBatch {
         Self { engine: Arc::clone(engine), tasks: Vec::new(), purpose }
     }
 
-    /// Adds a cluster, behind the ones before it in the image where that can be; returns a waiter for it.
+    /// Adds a cluster, behind the ones before it in the image where that can be; returns a waiter
+    /// for it.
     pub(crate) fn add(
         &mut self,
         cluster: Cluster,
@@ -224,7 +227,8 @@ impl DecodeBatch {
         let is_replacement = self.is_replacement();
         let run_lengths = run_lengths(&self.clusters());
         let Self { engine, tasks, purpose } = self;
-        // What its reader waits for is not left undone, and readers with a slot may wait for it, too.
+        // A batch that its reader waits for must run, and readers that hold a slot may wait for it,
+        // too.
         let slot = if is_replacement {
             Some(engine.decode_slots.acquire_over_limit())
         } else {
@@ -236,8 +240,8 @@ impl DecodeBatch {
             if is_stale() && !task.permit.is_demanded() {
                 continue;
             }
-            // Its reader decodes the part that it wants through a window, and need not wait for memory
-            // for the whole.
+            // Its reader decodes the part that it needs through a window, and need not wait for
+            // memory for the whole.
             if task.permit.is_demanded() && engine.prefers_window(&task.cluster) {
                 continue;
             }
@@ -249,7 +253,8 @@ impl DecodeBatch {
 }
 
 impl DecodeTask {
-    /// Decodes and publishes the cluster. A failure publishes nothing: a reader that wants it will see.
+    /// Decodes and publishes the cluster. After a failure nothing is published, and a reader that
+    /// needs it decodes it itself.
     fn run(mut self, engine: &Engine, slot: &mut DecodeSlot<'_>, run_bytes: usize) {
         let Ok(decoded) = self.decode(engine, slot, run_bytes) else { return };
         let compressed = u64::from(self.cluster.is_compressed());
@@ -259,8 +264,8 @@ impl DecodeTask {
         self.permit.publish(decoded);
     }
 
-    /// Decodes the cluster with the memory that its urgency allows: a reader may have begun to wait before the
-    /// fill began, or since.
+    /// Decodes the cluster with the memory that its urgency allows: a reader may have begun to wait
+    /// before the fill began, or since.
     fn decode(
         &mut self,
         engine: &Engine,
@@ -295,11 +300,11 @@ impl DecodeTask {
     }
 }
 
-/// For each cluster how far those reach that lie behind it without a gap, in bytes from its start; 0 where it
-/// does not lie among the data, or is longer than what is read at a time.
+/// For each cluster the length of the contiguous run of clusters that starts with it, in bytes; 0
+/// if it does not lie among the data, or is longer than one read of the source.
 pub(crate) fn run_lengths(clusters: &[Cluster]) -> Vec<usize> {
     let mut run_lengths = Vec::with_capacity(clusters.len());
-    // The run of the cluster before ends here: that of the next one ends no earlier.
+    // Where the run of the cluster before ends: that of the next one ends no earlier.
     let (mut next, mut end) = (0, 0);
     for (number, cluster) in clusters.iter().enumerate() {
         let is_short = u64::from(cluster.id.encoded_bytes) <= RUN_MAX_BYTES;
@@ -416,8 +421,9 @@ mod tests {
         bytes
     }
 
-    // A-R2, and catalogue 2 and 16: the regression of Linux 6.12. The clusters that nobody waits for get no
-    // memory; the one in the same batch that somebody waits for is decoded, before, between or behind them.
+    // A-R2, and catalogue 2 and 16: the regression of Linux 6.12. The clusters that nobody waits
+    // for get no memory; the one in the same batch that somebody waits for is decoded, before,
+    // between or behind them.
     #[test]
     fn a_cluster_that_got_no_memory_fails_no_other_of_its_batch() {
         for demanded in 0..3 {
@@ -434,7 +440,7 @@ mod tests {
                 waiter = if is_demanded { Some(waiting) } else { waiter };
             }
             batch.dispatch(0);
-            let decoded = waiter.unwrap().wait().expect("what somebody waits for is decoded");
+            let decoded = waiter.unwrap().wait().expect("a demanded cluster is decoded");
             assert!(*decoded == *expected(&inode, clusters[demanded]));
             while inner.engine.clusters.stats().prefetch_dropped < 2 {
                 std::thread::yield_now();

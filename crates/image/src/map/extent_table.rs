@@ -17,8 +17,8 @@ pub(super) struct ExtentTableMap {
     /// Where the table starts.
     start: u64,
     size: u64,
-    /// A record number and where its data starts, for records that do not say: counting goes on
-    /// from here. For records with logical starts, the number to try first.
+    /// For records without physical starts: a record number and where its data starts, from where
+    /// counting continues. For records with logical starts: the number to try first.
     known: (u64, u64),
 }
 
@@ -49,7 +49,7 @@ impl ExtentTableMap {
         }
     }
 
-    /// Checks that records are in the order that the search relies on.
+    /// Checks that records are in the order that the search needs.
     pub(super) fn check(&mut self, inner: &ImageInner) -> Result<()> {
         if !self.table.has_logical_starts() {
             return Ok(());
@@ -140,7 +140,7 @@ impl ExtentTableMap {
                 high = middle;
             } else {
                 low = middle.saturating_add(1);
-                // Sequential readers want the record after the last one, and no other.
+                // A sequential reader needs exactly the record after the last one.
                 let next = (low < high).then_some(low).filter(|_| middle == self.known.0);
                 try_first = next;
             }

@@ -17,7 +17,7 @@ use crate::inode::Inode;
 pub(super) struct LclusterMap {
     entries: LclusterIndex,
     size: u64,
-    /// The last extent, if it has a place of its own.
+    /// The last extent, if it is stored inline or as a fragment.
     tail: Option<TailExtent>,
 }
 
@@ -27,8 +27,8 @@ struct LclusterIndex {
     cursor: MetaCursor,
     header: IndexHeader,
     form: IndexFormat,
-    /// The head behind the last extent that was found, and where it starts: sequential readers want
-    /// it next.
+    /// The head behind the last extent that was found, and where it starts: a sequential reader
+    /// needs it next.
     next: Option<(u64, FoundHead)>,
 }
 
@@ -52,14 +52,14 @@ enum TailPlace {
     Fragment { offset: u64 },
 }
 
-/// An extent's head and where it stands.
+/// The head of an extent, and its lcluster.
 #[derive(Clone, Copy, Debug)]
 struct FoundHead {
     lcn: u64,
     head: Head,
 }
 
-/// Where an extent's bytes are, and how many.
+/// Where the bytes of an extent are, and how many.
 #[derive(Clone, Copy)]
 struct StoredCluster {
     at: Address,
@@ -146,7 +146,7 @@ impl LclusterMap {
                 None => head = Some(lcn),
                 Some(back) => {
                     let leads_to = lcn.checked_sub(u64::from(back)).filter(|_| back != 0);
-                    // Long distances are capped and lead to an entry in between (F26).
+                    // Long distances are capped and lead to an entry on the way (F26).
                     if head.is_none() || leads_to < head {
                         return Err(ErrorKind::LookBack { lcluster: lcn }.into());
                     }
@@ -195,7 +195,7 @@ impl LclusterIndex {
     }
 
     /// The distance back of a NONHEAD, `None` for a head; and the distance forward that is stored
-    /// with it, 0 where it follows from the entries behind it.
+    /// with it, or 0 if it follows from the entries behind it.
     fn distances(&mut self, inner: &ImageInner, lcn: u64) -> Result<(Option<u16>, u64)> {
         match &self.form {
             IndexFormat::Full(index) => {
@@ -220,8 +220,8 @@ impl LclusterIndex {
         }
     }
 
-    /// How far the next head is from the NONHEAD `lcn`; at least 1, which old builders did not
-    /// always write.
+    /// How far the next head is from the NONHEAD `lcn`; at least 1, although some old builders
+    /// wrote 0.
     fn forward(&mut self, inner: &ImageInner, lcn: u64) -> Result<u64> {
         let distance = match &self.form {
             IndexFormat::Full(index) => {
@@ -254,7 +254,7 @@ impl LclusterIndex {
             Lcluster::NonHead { back, .. } => back,
         };
         loop {
-            // A distance of 0 would stay here for ever (F26).
+            // A distance of 0 would loop for ever (F26).
             let earlier = lcn.checked_sub(u64::from(back)).filter(|_| back != 0);
             lcn = earlier.ok_or_else(|| Error::new(ErrorKind::LookBack { lcluster: lcn }))?;
             match self.entry(inner, lcn)? {
@@ -333,7 +333,7 @@ impl LclusterIndex {
         Ok(TailExtent { lcn: found.lcn, place })
     }
 
-    /// Where the index ends whose last lcluster is `lcn`: behind that entry, or behind its pack.
+    /// Where the index ends if its last lcluster is `lcn`: behind that entry, or behind its pack.
     fn behind(&self, lcn: u64) -> Option<u64> {
         match &self.form {
             IndexFormat::Full(index) => {

@@ -1,5 +1,5 @@
-//! What is verified at a time: a few inodes together, so that handing them over costs little beside the
-//! work, or a part of a large file.
+//! The units of work of a verification: a few inodes together, so that submitting them costs little
+//! beside the work, or a part of a large file.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,11 +11,11 @@ use super::LinkCounts;
 use crate::error::{Error, ErrorKind};
 use crate::walk::{PathError, TreeWalk, WalkEntry, WalkEvent};
 
-/// Work of a batch, in bytes to read; LZ4 decodes this in half a millisecond. Files that follow each other
-/// have their fragments in the same clusters: the shorter the batches, the more often two threads want
-/// the same one at the same time.
+/// Bytes to read for a batch; LZ4 decodes this in half a millisecond. Files that follow each other
+/// have fragments in the same clusters: the shorter the batches, the more often two threads need
+/// the same cluster at the same time.
 const BATCH_BYTES: u64 = 1 << 20;
-/// What an inode counts beside its contents, in bytes.
+/// An inode counts for so many bytes, beside its contents.
 const INODE_BYTES: u64 = 8 << 10;
 /// Bytes of paths in a batch at most.
 const PATHS_BYTES: usize = 64 << 10;
@@ -23,13 +23,13 @@ const PATHS_BYTES: usize = 64 << 10;
 const LARGE_BYTES: u64 = 4 << 20;
 /// Bytes of a part at least.
 const PART_BYTES: u64 = 2 << 20;
-/// Parts of a file at most: a hole can make one as long as a number can say.
+/// At most so many parts of a file: a hole can make a file as long as a 64-bit number can say.
 const PARTS_MAX: u64 = 4096;
 
 /// Work for one thread at a time.
 #[derive(Debug)]
 pub(super) enum VerifyBatch {
-    /// Inodes to verify, and what the walk found to be wrong on its way, in their order.
+    /// Inodes to verify, and problems that the walk has found, in the order of the walk.
     Inodes(Vec<Result<WalkEntry, PathError>>),
     /// A part of a file.
     Part(FilePart),
@@ -43,7 +43,7 @@ pub(super) struct FilePart {
 }
 
 impl FilePart {
-    /// Whether what belongs to the file as a whole is verified with it.
+    /// Whether the xattrs and the index of the file are verified with it.
     pub(super) fn is_first(&self) -> bool {
         self.range.start == 0
     }
@@ -60,7 +60,7 @@ pub(super) struct VerifyBatches<'a> {
     link_counts: &'a mut LinkCounts,
     /// What is left of a large file.
     large: Option<FilePart>,
-    /// A large file that was met behind the inodes of the last batch.
+    /// A large file that the walk found behind the inodes of the last batch.
     next: Option<WalkEntry>,
     is_over: bool,
 }
@@ -70,7 +70,7 @@ impl<'a> VerifyBatches<'a> {
         Self { walk, link_counts, large: None, next: None, is_over: false }
     }
 
-    /// The next part of the large file that is at hand.
+    /// The next part of the large file, if there is one.
     fn part(&mut self) -> Option<FilePart> {
         if let Some(node) = self.next.take() {
             let range = 0..node.inode.size();
@@ -88,7 +88,7 @@ impl<'a> VerifyBatches<'a> {
         Some(part)
     }
 
-    /// The inode of a visit, if it has to be verified; a large file is put aside.
+    /// The inode of an event, if it has to be verified. A large file is put aside.
     fn inode(&mut self, visit: WalkEvent) -> Option<Result<WalkEntry, PathError>> {
         let node = match visit {
             WalkEvent::Enter(node) => return Some(Ok(node)),
@@ -100,7 +100,7 @@ impl<'a> VerifyBatches<'a> {
             Ok(true) => {}
             Ok(false) => return None,
             Err(error) => {
-                // What is left cannot be verified as a whole.
+                // Without memory the link counts of the rest cannot be verified.
                 self.is_over = true;
                 return Some(Err(PathError { path: node.path, error }));
             }
@@ -123,7 +123,7 @@ impl Iterator for VerifyBatches<'_> {
         }
         let (mut inodes, mut bytes, mut paths) = (Vec::new(), 0u64, 0usize);
         while bytes < BATCH_BYTES && paths < PATHS_BYTES && self.next.is_none() && !self.is_over {
-            // A source may panic here, too: then the walk is over, and nobody knows where it was.
+            // A source may panic here, too. Then the walk ends, as its position is unknown.
             let next = catch_unwind(AssertUnwindSafe(|| self.walk.next()));
             let next = next.unwrap_or_else(|_| {
                 self.is_over = true;
@@ -154,8 +154,8 @@ impl Iterator for VerifyBatches<'_> {
     }
 }
 
-/// Checks that the parts of a large file meet: the index of a damaged image can contradict itself from
-/// one place to the other.
+/// Checks that each part of a large file begins where the one before ends: the index of a damaged
+/// image can contradict itself.
 #[derive(Debug, Default)]
 pub(super) struct ContinuityCheck {
     next: u64,
@@ -163,8 +163,8 @@ pub(super) struct ContinuityCheck {
 }
 
 impl ContinuityCheck {
-    /// What is wrong with the file up to the part that was read; only the first fault is reported, as
-    /// by a reader that goes through it in one.
+    /// An error of the file, up to this part. Only the first one is reported, as by a reader that
+    /// reads the file in one go.
     pub(super) fn join(
         &mut self,
         part: &FilePart,

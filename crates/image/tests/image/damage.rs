@@ -1,4 +1,5 @@
-//! Damaged images: a value or an error, soon and in bounds, whatever the bytes are.
+//! Damaged images: whatever the bytes are, the result is a value or an error, in bounded time and
+//! memory.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ struct CorruptImage {
     expect: String,
 }
 
-/// Everything that verification says about an image, or why it does not open.
+/// Everything that verification reports about an image, or the error of opening it.
 fn problems(image: Result<Image, ferrofs_image::Error>) -> Vec<ferrofs_image::Error> {
     match image {
         Err(error) => vec![error],
@@ -64,7 +65,7 @@ fn the_corrupt_set_is_judged_as_it_should_be() {
     }
 }
 
-/// A good image with a mutation.
+/// A valid image with a mutation.
 fn mutated(bytes: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Result<Image, ferrofs_image::Error> {
     let mut bytes = bytes.to_vec();
     change(&mut bytes);
@@ -97,7 +98,7 @@ fn no_flipped_byte_of_metadata_does_harm() {
         let bytes = corpus(name);
         let mut at = 1024;
         while at < bytes.len() {
-            // The result is free; only a panic, an endless loop or a huge buffer would be wrong.
+            // Any result is right; only a panic, an endless loop or a huge buffer would be wrong.
             drop(problems(mutated(&bytes, |bytes| bytes[at] ^= 0xff)));
             at += 211;
         }
@@ -148,6 +149,6 @@ fn a_distance_forward_past_the_next_head_is_noticed() {
         let found = problems(mutated(&bytes, |bytes| bytes[at + 6] += 40));
         noticed += usize::from(!found.is_empty());
     }
-    // Behind the last head there is none to pass, and some data only looks like an entry.
+    // No head follows the last one, and some data only looks like an entry.
     assert!(noticed * 4 > victims.len() * 3, "{noticed} of {}", victims.len());
 }

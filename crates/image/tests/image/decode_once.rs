@@ -1,4 +1,4 @@
-//! Each cluster is decoded once, however many readers want it and however they cut it up.
+//! Each cluster is decoded once, however many readers need it and in whatever parts they read it.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use ferrofs_image::{Image, MemoryPool, OpenOptions, VerifyOptions};
 use crate::lz4_image::{Lz4Block, Lz4Image, XorshiftRng};
 use crate::sources::{CorpusImage, Watchdog};
 
-/// Decoded clusters may be so many hundredths of the distinct ones.
+/// The limit for decoded clusters, in percent of the distinct ones.
 const MOST: u64 = 105;
 
 /// Images whose files lie in clusters that they share with others.
@@ -22,7 +22,7 @@ const LARGE: [&str; 5] = [
     "48bit-zstd-short-records",
 ];
 
-/// How many clusters a reader that takes everything in one go decodes, file by file.
+/// How many clusters one reader decodes that reads each file as a whole.
 fn distinct(corpus: &CorpusImage) -> u64 {
     let image = corpus.open(&OpenOptions::new());
     corpus.read_all(&image, 1 << 20).unwrap();
@@ -111,7 +111,8 @@ fn sixty_four_readers_decode_clusters_longer_than_their_reads_once() {
     assert_once("written", &image, 7);
 }
 
-// The cache gives way before a window does: a window decodes the same again and again.
+// The cache is evicted before a window is used: a window would decode the same cluster again and
+// again.
 #[test]
 fn sequential_reads_decode_long_extents_once_in_the_smallest_memory() {
     let mut numbers = XorshiftRng(5);
@@ -148,7 +149,7 @@ fn readers_in_every_way_get_a_cluster_of_many_files_from_one_decoder() {
         image.verify(&VerifyOptions::new().max_threads(2), &mut |_| {}).unwrap().problems,
         0
     );
-    // What lies among the metadata is not counted as shared: it belongs to one file.
+    // Clusters among the metadata do not count as shared: each belongs to one file.
     let decoded = image.stats().clusters_decoded;
     let distinct = distinct(&corpus);
     assert!(decoded * 100 <= distinct * MOST, "{decoded} decoded, {distinct} are there");

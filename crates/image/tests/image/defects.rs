@@ -1,4 +1,4 @@
-//! What other readers of the format are known to get wrong. Each test is one such defect.
+//! Known defects of other readers of the format. Each test is one of them.
 
 use std::sync::Arc;
 

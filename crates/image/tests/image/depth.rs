@@ -1,4 +1,4 @@
-//! A tree that is deeper than anybody could use: bounded work, bounded memory, and it is said.
+//! A tree that is deeper than any path: work and memory are bounded, and the depth is reported.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! A medium that fails or panics at any of its reads, and memory that is refused at any request: each
-//! ends in the right bytes or in a named error, and nothing of it is remembered.
+//! A medium that fails or panics at any of its reads, and memory that is refused at any request:
+//! the result is the right bytes or a named error, and nothing of the fault is remembered.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -21,16 +21,16 @@ const OTHERS: [&str; 3] = ["lz4-b1024", "deflate-fragments", "zstd-16k-ztail"];
 
 const LIMIT_BYTES: u64 = 32 << 20;
 
-/// What came of everything that a user can do.
+/// The errors and panics of everything that a user can do.
 #[derive(Default)]
 struct FaultRun {
     errors: Vec<Error>,
-    /// Panics of the medium that came through to the caller.
+    /// Panics of the medium that reached the caller.
     panics: u64,
 }
 
 impl FaultRun {
-    /// Runs one thing that a user does.
+    /// Runs one call of a user.
     fn of<T>(&mut self, work: impl FnOnce() -> Result<T, Error>) -> Option<T> {
         match catch_unwind(AssertUnwindSafe(work)) {
             Ok(Ok(value)) => Some(value),
@@ -58,7 +58,7 @@ impl FaultRun {
         self.errors.append(&mut problems);
     }
 
-    /// Reads a file in one, piece by piece, and through readahead.
+    /// Reads a file as a whole, piece by piece, and through readahead.
     fn file(&mut self, image: &Image, (nid, expected): &(Nid, Vec<u8>)) {
         let Some(inode) = self.of(|| image.inode(*nid)) else { return };
         let mut buffer = vec![0u8; expected.len()];
@@ -87,7 +87,7 @@ impl FaultRun {
                 }
             })
         });
-        // Names that were not found are names that are missing.
+        // Names that the walk could not find are missing from the link counts.
         let is_cut = !problems.is_empty() || self.panics > 0;
         problems.retain(|error| !(is_cut && matches!(error.kind(), ErrorKind::LinkCount { .. })));
         self.errors.append(&mut problems);
@@ -120,7 +120,7 @@ fn options(workers: &DecodeWorkers, mode: SyncDecompress) -> OpenOptions {
     OpenOptions::new().memory(&memory).workers(workers).sync_decompress(mode)
 }
 
-/// Has every read of an image go wrong, one after the other, each in an image of its own.
+/// Makes each read of an image fail, each in an image of its own.
 fn every_read_goes_wrong(name: &str, fault: SourceFault, mode: SyncDecompress) {
     let corpus = CorpusImage::new(name);
     let workers = own_workers();
@@ -149,7 +149,7 @@ fn every_read_goes_wrong(name: &str, fault: SourceFault, mode: SyncDecompress) {
             SourceFault::Panic => matches!(error.kind(), ErrorKind::Panicked),
         };
         assert!(outcome.errors.iter().all(is_named), "{context}: {:?}", outcome.errors);
-        // None where it hit a worker, whose reader then did it itself, or what was only read ahead.
+        // None if it hit a worker, whose reader then decoded itself, or a prefetch.
         let ends = outcome.errors.len() as u64 + outcome.panics;
         assert!(ends <= 1, "{context}: {:?}, {} panics", outcome.errors, outcome.panics);
         came += ends;
@@ -209,8 +209,8 @@ fn any_read_of_the_medium_may_panic_on_a_worker() {
     }
 }
 
-/// Panics of the medium pile up in one image that keeps nothing decoded: what each of them leaked, a
-/// decode slot, a permit, memory, would be missing in the end.
+/// Many panics of the medium in one image that caches nothing: if a panic leaked a decode slot, a
+/// permit or memory, it would be missing in the end.
 fn panics_pile_up(name: &str, mode: SyncDecompress) {
     let corpus = CorpusImage::new(name);
     let source = Arc::new(FaultySource::new(&corpus.bytes, SourceFault::Panic));
@@ -224,7 +224,7 @@ fn panics_pile_up(name: &str, mode: SyncDecompress) {
     let fixed = memory.budget().used_bytes();
     let mut came = 0;
     for before in 0..24 {
-        // ContextPool give up what they read before, or there would be little left to read.
+        // Idle contexts drop the input that they have read, or there would be little left to read.
         drop(memory.budget().charge(LIMIT_BYTES - fixed, AllocPolicy::MustSucceed).unwrap());
         source.plan(before % 12);
         for file in &corpus.files {
@@ -241,7 +241,7 @@ fn panics_pile_up(name: &str, mode: SyncDecompress) {
     });
     assert_sound(&image, &corpus, name);
     drop(image);
-    // All of it can be had: nothing is charged for what is gone.
+    // All memory can be charged: nothing is charged for what is gone.
     drop(memory.budget().charge(LIMIT_BYTES - tables, AllocPolicy::MustSucceed).unwrap());
 }
 
@@ -254,7 +254,7 @@ fn panics_leave_no_slot_no_permit_and_no_memory_behind() {
     }
 }
 
-/// Refuses memory at every request, one after the other; answers how many errors there were.
+/// Refuses memory at every request, one after the other. Returns how many errors there were.
 fn every_request_is_refused(name: &str, count: u64, step: usize) -> usize {
     let corpus = CorpusImage::new(name);
     let workers = own_workers();
@@ -287,7 +287,7 @@ fn every_request_is_refused(name: &str, count: u64, step: usize) -> usize {
     errors
 }
 
-// A shortage that passes: whoever must succeed does.
+// A shortage that passes: requests that must succeed do.
 #[test]
 fn any_request_for_memory_may_be_refused_once() {
     let _watchdog = Watchdog::new("reading while memory is refused once");

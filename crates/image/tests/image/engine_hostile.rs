@@ -1,4 +1,4 @@
-//! Images that would have the engine go round in circles, or on for ever.
+//! Images that would make the engine loop, or read for ever.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn header(bytes: &[u8], nid: u64) -> usize {
     (at + size).next_multiple_of(8)
 }
 
-/// Everything that can be said of an image, or why it does not open.
+/// Everything that verification and reads report about an image, or the error of opening it.
 fn problems(bytes: Vec<u8>) -> Vec<Error> {
     let image = match open(bytes) {
         Ok(image) => image,

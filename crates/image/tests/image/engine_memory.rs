@@ -1,5 +1,5 @@
-//! Reading where memory is short: best effort drops out without a trace, who must succeed does, and long
-//! LZ4 extents go through a window of frames.
+//! Reading when memory is short: best effort is refused without a trace, demands succeed, and long
+//! LZ4 extents are decoded through a window of frames.
 
 use ferrofs_codec as codec;
 use ferrofs_image::{Error, ErrorKind, Image, MemoryPool, OpenOptions};
@@ -8,7 +8,8 @@ use ferrofs_workers::memory::{AllocPolicy, Budget, Charge, Pressure, PressureSet
 use crate::lz4_image::{Lz4Block, Lz4Image, XorshiftRng};
 use crate::sources::{CorpusImage, Watchdog, files_of, own_workers, wait_until};
 
-/// A watcher that finds the system short of memory, so that every request of best effort is refused.
+/// A watcher that finds the system short of memory, so that every request of best effort is
+/// refused.
 fn pressed(memory: &MemoryPool) -> (Pressure, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("memory");
@@ -36,7 +37,7 @@ fn bytes_are_right_where_every_request_of_best_effort_is_refused() {
         let count = file.read_at(number as u64 * 50_000, &mut buffer).unwrap();
         assert!(buffer[..count] == *part, "read {number}");
         if number == 0 {
-            // The reader is not so fast as to take everything back before a worker looks at it.
+            // The reader waits, so that it does not take everything back before a worker runs.
             wait_until("a prefetch is refused", || image.stats().cache.prefetch_dropped > 0);
         }
     }
@@ -46,14 +47,14 @@ fn bytes_are_right_where_every_request_of_best_effort_is_refused() {
     assert_eq!(stats.budget.gave_up, 0);
 }
 
-/// Charges everything but `rest` bytes and the `fixed` ones that an image takes as long as it is open.
-/// What was only kept to be faster is given back for it.
+/// Charges everything but `rest` bytes and the `fixed` ones that an open image takes. Memory that
+/// is only kept for speed is freed for it.
 fn all_but(memory: &MemoryPool, (fixed, rest): (u64, u64)) -> Charge {
     let budget = memory.budget();
     budget.charge(budget.limit_bytes() - fixed - rest, AllocPolicy::MustSucceed).unwrap()
 }
 
-// Two readers that had their output and waited for input would wait for each other.
+// Two readers that held their output while they waited for input would wait for each other.
 #[test]
 fn readers_that_need_more_than_there_is_take_turns() {
     let _watchdog = Watchdog::new("taking turns");
@@ -80,7 +81,8 @@ fn readers_that_need_more_than_there_is_take_turns() {
     }
 }
 
-/// Reads the end of an extent of more than 1 MiB with little memory; answers how many frames that took.
+/// Reads the end of an extent of more than 1 MiB with little memory. Returns how many frames that
+/// took.
 fn frames_for_the_tail(distance: u16) -> u64 {
     let reach = if distance == 0 { u16::MAX } else { distance };
     let mut written = Lz4Image::of_extents(reach, &[1], 3 << 20);
@@ -142,7 +144,7 @@ fn is_too_far(error: &Error) -> bool {
     matches!(error.kind(), codec::ErrorKind::DistanceTooFar { .. })
 }
 
-/// Has an image declare that LZ4 reaches back `distance` bytes.
+/// Makes an image declare that LZ4 reaches back `distance` bytes.
 fn declare(bytes: &mut [u8], distance: u16) {
     let has_records = bytes[1024 + 80] & 2 != 0;
     let extension = 16 * usize::from(bytes[1024 + 13]);
@@ -183,12 +185,12 @@ fn a_stream_that_reaches_farther_than_declared_is_refused() {
     }
 }
 
-// A-P6, through a window: a frame that is used again is never read for what is gone.
+// A-P6, through a window: a frame that is used again is never read for its old bytes.
 #[test]
 fn a_window_refuses_a_stream_that_reaches_out_of_it() {
     let mut numbers = XorshiftRng(3);
     let mut block = Lz4Block::new(&mut numbers, 300_000, 1000);
-    // Back to what the window has let go of.
+    // A match that reaches back to bytes that have left the window.
     block.encoded.truncate(block.encoded.len() - 14);
     block.text.truncate(block.text.len() - 13);
     block.sequence(b"far", 30_000, 5000);
@@ -210,7 +212,7 @@ fn a_window_refuses_a_stream_that_reaches_out_of_it() {
     both("through a window");
     drop(rest);
     both("whole again");
-    // A prefix that ends before it is sound, in a window.
+    // A prefix that ends before that match is valid, in a window, too.
     let _rest = all_but(&memory, (fixed, 250 << 10));
     let mut buffer = vec![0u8; 4096];
     assert_eq!(image.read_at(&inode, 200_000, &mut buffer).unwrap(), 4096);

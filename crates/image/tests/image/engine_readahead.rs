@@ -1,5 +1,5 @@
-//! A file with readahead reads like the image, in any order; what is fetched ahead is used, given up at a
-//! jump, and never missed.
+//! A file with readahead reads like the image, in any order. What is prefetched is used, cancelled
+//! at a jump, and never needed.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ fn what_is_read_ahead_of_a_sequential_reader_is_used() {
         let count = file.read_at((number as u64) << 16, &mut buffer).unwrap();
         assert!(buffer[..count] == *part, "read {number}");
         if number == 0 {
-            // The machine may be so busy that a reader who does not wait is always first.
+            // The machine may be so busy that a reader that does not wait is always first.
             let came = || image.stats().cache;
             wait_until("something is fetched", || came().prefetched > before.prefetched);
         }
@@ -58,11 +58,12 @@ fn what_is_read_ahead_of_a_sequential_reader_is_used() {
     let stats = image.stats();
     assert!(stats.cache.prefetch_used > 0, "{:?}", stats.cache);
     assert!(stats.clusters_on_workers > 0);
-    // What is fetched ahead is not decoded again.
+    // What is prefetched is not decoded again.
     assert!(stats.clusters_decoded <= 42, "{} decoded", stats.clusters_decoded);
 }
 
-/// Reads a file whose clusters follow each other, in pieces; answers how many clusters workers decoded.
+/// Reads a file whose clusters follow each other, in parts. Returns how many clusters workers
+/// decoded.
 fn on_workers(file: &OpenFile, image: &Image, text: &[u8]) -> u64 {
     let mut buffer = vec![0u8; 512 << 10];
     for (number, part) in text.chunks(512 << 10).enumerate() {
@@ -83,18 +84,19 @@ fn lz4_is_left_to_readers_that_keep_what_they_read() {
         (on_workers(&file, &image, text), image.stats().cache.prefetched)
     };
     assert_eq!(read(kept.clone()), (0, 0));
-    // Workers that are to decode have their work brought to them.
+    // With ForceOff everything is offloaded.
     let (forced, _) = read(kept.sync_decompress(SyncDecompress::ForceOff));
     assert!(forced > 0);
-    // For anybody else workers help, unless they come too late each time.
+    // For other callers workers help, unless they come too late each time.
     wait_until("workers help", || read(OpenOptions::new()).0 > 0);
 }
 
-/// A byte of the fifth extent of a gated file.
+/// A byte of the fifth extent of the file of `gated`.
 const HELD_UP: usize = 180_000;
 
-/// A file of extents of 40 KiB and a little more, whose fifth one and all behind it are held up; its
-/// second read asks for three of those in one batch, and a worker stands before the gate.
+/// A file of extents of a little more than 40 KiB, in which reads of the fifth extent and all
+/// behind it block. Its second read dispatches three of those in one batch, and a worker blocks in
+/// the source.
 fn gated() -> (Lz4Image, Arc<BlockingSource>, Image, OpenFile) {
     let written = Lz4Image::of_extents(65_535, &[20], 40 << 10);
     let range = written.clusters[0][4]..u64::MAX;
@@ -104,7 +106,7 @@ fn gated() -> (Lz4Image, Arc<BlockingSource>, Image, OpenFile) {
     let file = image.open_file(&Lz4Image::file(&image, 0)).unwrap();
     let mut buffer = vec![0u8; 8192];
     assert_eq!(file.read_at(0, &mut buffer[..4096]).unwrap(), 4096);
-    wait_until("the first four are there or with the reader", || {
+    wait_until("the first four are cached or being read", || {
         let cache = image.stats().cache;
         cache.prefetched + cache.prefetch_dropped + cache.taken_over >= 4
     });
@@ -122,26 +124,26 @@ fn assert_all_is_read(image: &Image, text: &[u8]) {
 }
 
 #[test]
-fn a_jump_gives_up_what_no_worker_has_begun() {
+fn a_jump_cancels_what_no_worker_has_begun() {
     let _watchdog = Watchdog::new("jumping while workers read ahead");
     let (written, gate, image, file) = gated();
     let before = image.stats().cache.prefetch_dropped;
-    // To the end, where nothing is to be read.
+    // A jump to the end, where there is nothing to read.
     let text = &written.texts[0];
     assert_eq!(file.read_at(text.len() as u64, &mut [0; 10]).unwrap(), 0);
     gate.open();
-    wait_until("the rest is given up", || image.stats().cache.prefetch_dropped >= before + 2);
+    wait_until("the rest is cancelled", || image.stats().cache.prefetch_dropped >= before + 2);
     assert_all_is_read(&image, text);
 }
 
 #[test]
-fn a_file_that_goes_gives_up_what_no_worker_has_begun() {
+fn dropping_a_file_cancels_what_no_worker_has_begun() {
     let _watchdog = Watchdog::new("dropping a file while workers read ahead");
     let (written, gate, image, file) = gated();
     let before = image.stats().cache.prefetch_dropped;
     drop(file);
     gate.open();
-    wait_until("the rest is given up", || image.stats().cache.prefetch_dropped >= before + 2);
+    wait_until("the rest is cancelled", || image.stats().cache.prefetch_dropped >= before + 2);
     assert_all_is_read(&image, &written.texts[0]);
 }
 
@@ -169,7 +171,7 @@ fn a_reader_joins_a_prefetch_that_runs() {
     assert_eq!(stats.cache.abandoned, before.cache.abandoned);
 }
 
-// A-R3, end to end: a demand takes over what lies behind another one in the worker's hands.
+// A-R3, end to end: a demand takes a cluster back that waits behind another one in a batch.
 #[test]
 fn a_reader_takes_over_what_a_worker_has_not_begun() {
     let _watchdog = Watchdog::new("taking over a prefetch");
@@ -183,7 +185,7 @@ fn a_reader_takes_over_what_a_worker_has_not_begun() {
             let count = image.read_at(&inode, at as u64, &mut buffer).unwrap();
             assert!(buffer[..count] == text[at..at + 5000]);
         });
-        // It comes to the gate itself, and does not wait for the worker.
+        // It reads the source itself, and does not wait for the worker.
         gate.wait_for(2);
         assert!(image.stats().cache.taken_over > before.cache.taken_over);
         gate.open();
@@ -192,7 +194,7 @@ fn a_reader_takes_over_what_a_worker_has_not_begun() {
     assert_all_is_read(&image, text);
 }
 
-// What fails ahead of a reader fails nobody.
+// A prefetch that fails fails no read.
 #[test]
 fn a_medium_that_fails_ahead_of_the_reader_fails_no_read() {
     let _watchdog = Watchdog::new("a medium that fails ahead of the reader");
@@ -205,10 +207,10 @@ fn a_medium_that_fails_ahead_of_the_reader_fails_no_read() {
         let mut buffer = vec![0u8; 4096];
         file.read_at(0, &mut buffer).unwrap();
         let cache = || image.stats().cache;
-        wait_until("the first three are there or with the reader", || {
+        wait_until("the first three are cached or being read", || {
             cache().prefetched + cache().prefetch_dropped + cache().taken_over >= 3
         });
-        // What this one reads is there; the next read of the medium is a worker's, ahead of it.
+        // The bytes of this read are cached; the next read of the medium is a prefetch of a worker.
         let dropped = cache().prefetch_dropped;
         source.plan(0);
         assert_eq!(file.read_at(4096, &mut buffer).unwrap(), 4096);

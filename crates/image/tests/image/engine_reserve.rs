@@ -1,4 +1,4 @@
-//! Reading with a reserve: once it is resident it goes round, and nothing more is taken from the system.
+//! Reading with a reserve: once it is resident, nothing more is taken from the system.
 
 use ferrofs_image::{Image, MemoryPool, OpenOptions, SyncDecompress};
 
@@ -21,7 +21,7 @@ fn read_through(image: &Image, written: &Lz4Image, number: usize) {
     }
 }
 
-// A cache that only grew would have all of the extents in memory of its own, up to half of the budget.
+// A cache that only grew would keep all extents, in up to half of the budget.
 #[test]
 fn what_was_kept_longest_makes_room_before_anything_is_mapped() {
     let _watchdog = Watchdog::new("a reserve that goes round");
@@ -65,7 +65,7 @@ fn best_effort_maps_no_more_than_the_reserve_and_leaves_a_share() {
     assert!((share..share + (64 << 10)).contains(&left), "{left}");
     drop(image.demand_buffer(4096).unwrap());
     assert_eq!(memory.buffer_stats().mapped, mapped, "what was left served who must have it");
-    // Without a reserve free bytes of the budget will do.
+    // Without a reserve free bytes of the budget are used.
     let free = MemoryPool::new(64 << 20).unwrap();
     let image = written.open(&OpenOptions::new().memory(&free));
     assert!(image.best_effort_buffer(4096).is_some());
@@ -123,7 +123,7 @@ fn a_reserve_that_was_faulted_in_serves_long_extents() {
     let resident = memory.budget().used_bytes() - before;
     assert!(
         resident <= 5 * RESERVED_BYTES,
-        "{resident}: a decode_slot's window more than the reserve"
+        "{resident}: more than the reserve and the window of a decode slot"
     );
 }
 

@@ -1,4 +1,4 @@
-//! Who decodes, on which thread, and what happens when the workers come and go or the image goes first.
+//! Which thread decodes, and what happens when CPUs come and go, or an image is dropped first.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,7 +19,7 @@ fn noted(mode: SyncDecompress) -> (Lz4Image, Arc<RecordingSource>, Image) {
     (written, noting, image)
 }
 
-/// Reads `count` bytes from the start; answers whether each read of data was a worker's.
+/// Reads `count` bytes from the start. Returns for each read of data whether a worker did it.
 fn readers(mode: SyncDecompress, count: usize) -> Vec<bool> {
     let (written, noting, image) = noted(mode);
     let inode = Lz4Image::file(&image, 0);
@@ -80,7 +80,7 @@ fn the_caller_decodes_nothing_when_forced_off() {
     }
 }
 
-// A-W5. Where there are several clusters the workers help, so that one is asked for here.
+// A-W5. Workers help if there are several clusters, so this reads one.
 #[test]
 fn the_caller_decodes_what_it_reads_when_nothing_is_forced() {
     for count in [1, 4096] {
@@ -89,7 +89,7 @@ fn the_caller_decodes_what_it_reads_when_nothing_is_forced() {
     assert!(readers(SyncDecompress::Auto, 100_000).contains(&false));
 }
 
-// A-W5, with every codec: what lies among the metadata is decoded where the metadata is read.
+// A-W5, with every codec: clusters among the metadata are decoded where the metadata is read.
 #[test]
 fn workers_decode_the_clusters_of_every_codec_when_forced_off() {
     let _watchdog = Watchdog::new("reading on workers");
@@ -132,7 +132,7 @@ fn readers_get_their_bytes_while_cpus_come_and_go() {
             });
         }
         for round in 0..200 {
-            // All of them now and then, so that work meets no worker at all.
+            // All of them now and then, so that no worker is left.
             let gone = if round % 4 == 0 { &cpus[..] } else { &cpus[round % cpus.len()..][..1] };
             let before = reads.load(Ordering::SeqCst);
             gone.iter().for_each(|cpu| workers.pool().take_offline(*cpu));
@@ -152,7 +152,7 @@ fn readers_get_their_bytes_while_cpus_come_and_go() {
     });
 }
 
-// A-W7, and catalogue 1: whoever runs last owns what it touches.
+// A-W7, and catalogue 1: a batch that outlives its image owns what it uses.
 #[test]
 fn an_image_may_go_while_workers_read_ahead_for_it() {
     let _watchdog = Watchdog::new("dropping an image with prefetches on their way");
@@ -161,7 +161,7 @@ fn an_image_may_go_while_workers_read_ahead_for_it() {
     let shared = own_workers();
     let mut asked = 0;
     for round in 0..200 {
-        // Every other image takes its workers along.
+        // The workers of every other image end with it.
         let options = OpenOptions::new();
         let options =
             if round % 2 == 0 { options.workers(&shared) } else { options.workers(&own_workers()) };
@@ -172,7 +172,7 @@ fn an_image_may_go_while_workers_read_ahead_for_it() {
         assert!(buffer == written.texts[0][..4096]);
         let cache = image.stats().cache;
         asked += cache.prefetched + cache.prefetch_dropped;
-        // The file first or the image first; both leave the batch alone.
+        // The file is dropped first, or the image; neither ends the batch.
         if round % 4 < 2 {
             drop(image);
             drop(file);
@@ -181,16 +181,16 @@ fn an_image_may_go_while_workers_read_ahead_for_it() {
             drop(image);
         }
     }
-    wait_until("everything was let go", || Arc::strong_count(&source) == 1);
-    // The rest was on its way when the image went.
+    wait_until("everything is dropped", || Arc::strong_count(&source) == 1);
+    // The other batches were queued when the image was dropped.
     assert!(asked < 200 * 30);
     assert_eq!(shared.snapshot().panics(), 0);
-    assert!(shared.snapshot().items() >= 100, "an batch for each image");
+    assert!(shared.snapshot().items() >= 100, "a batch for each image");
 }
 
-// Catalogue 12: decoding on a worker never reads through the image itself. An batch owns the engine,
-// which knows no inode and no metadata, so it cannot; a file whose map lies in the metabox shows it,
-// since decoding it would want the metabox.
+// Catalogue 12: a worker never reads through the image itself. A batch owns the engine, which knows
+// no inode and no metadata, so it cannot. A file whose map lies in the metabox shows it, since
+// reading its map would need the metabox.
 #[test]
 fn a_worker_reads_the_source_alone() {
     let _watchdog = Watchdog::new("reading what lies in the metabox on workers");
@@ -200,7 +200,11 @@ fn a_worker_reads_the_source_alone() {
         let image = corpus.open(&options.sync_decompress(SyncDecompress::ForceOff));
         corpus.read_all(&image, 1000).unwrap();
         let snapshot = image.stats().workers;
-        assert_eq!(snapshot.inline(), 0, "{name}: an batch that sends another one runs it itself");
+        assert_eq!(
+            snapshot.inline(),
+            0,
+            "{name}: a batch that dispatches another one runs it itself"
+        );
         assert_eq!(snapshot.panics(), 0, "{name}");
     }
 }

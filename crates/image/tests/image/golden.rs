@@ -21,7 +21,7 @@ fn kind(file_type: FileType) -> &'static str {
     }
 }
 
-/// The digest of a file, as pieces bring it.
+/// The digest of a file that is read piece by piece.
 pub(crate) fn digest(image: &Image, inode: &Inode) -> Result<String, Error> {
     let mut hash = Sha256::new();
     let mut expected = 0;

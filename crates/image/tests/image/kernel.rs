@@ -12,7 +12,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use crate::golden::digest;
 use crate::manifest::{ImageSet, ListedImage, hex};
 
-/// What both sides say about a path.
+/// What the kernel, or the library, reports about a path.
 #[derive(Debug, PartialEq, Eq)]
 struct InodeView {
     mode: u32,

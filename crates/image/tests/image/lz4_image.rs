@@ -1,7 +1,6 @@
-//! Writes small LZ4 images whose extents are as long as a test wants them, which no image of the
-//! corpus set has. It owns the layout of such an image and the plain text of its files; it encodes by
-//! making sequences up, and knows the text by carrying them out one byte at a time. The tests of the
-//! engine call it.
+//! Writes small LZ4 images with extents of any length, which no image of the corpus has. It owns
+//! the layout of such an image and the plain text of its files. It makes sequences up, and executes
+//! them one byte at a time to know the text. The tests of the engine call it.
 
 use std::sync::Arc;
 
@@ -32,7 +31,7 @@ impl XorshiftRng {
     }
 }
 
-/// An LZ4 block and what it says.
+/// An LZ4 block and its decoded text.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lz4Block {
     pub(crate) encoded: Vec<u8>,
@@ -40,8 +39,8 @@ pub(crate) struct Lz4Block {
 }
 
 impl Lz4Block {
-    /// A block of about `bytes` bytes whose matches reach back `most` bytes at most, and that far now
-    /// and then.
+    /// A block of about `bytes` bytes whose matches reach back `most` bytes at most, and that far
+    /// now and then.
     pub(crate) fn new(numbers: &mut XorshiftRng, bytes: usize, most: usize) -> Self {
         let mut block = Self::default();
         while block.text.len() < bytes {
@@ -67,7 +66,7 @@ impl Lz4Block {
         }
     }
 
-    /// The literals at the end that the format asks for.
+    /// The literals at the end that the format requires.
     pub(crate) fn end(&mut self) {
         self.token(13, 0);
         self.encoded.extend_from_slice(b"the last ones");
@@ -159,7 +158,7 @@ fn superblock(bytes: &mut [u8], distance: u16) {
     sb[84..86].copy_from_slice(&distance.to_le_bytes());
 }
 
-/// An extended inode with the layout that its type has here.
+/// An extended inode, with the layout that these images use for its type.
 fn inode(meta: &mut [u8], at: usize, (mode, size, start): (u16, u64, u32)) {
     let layout = u8::from(mode & 0o100_000 != 0);
     let inode = &mut meta[at..at + 64];
@@ -188,7 +187,7 @@ fn directory(nids: &[u64]) -> Vec<u8> {
     data
 }
 
-/// A file of encoded extents; answers where its clusters begin.
+/// A file of encoded extents. Returns where its clusters begin.
 fn file(bytes: &mut Vec<u8>, at: usize, blocks: &[Lz4Block]) -> Vec<u64> {
     let size: usize = blocks.iter().map(|block| block.text.len()).sum();
     inode(bytes, at, (0o100_644, size as u64, 0));

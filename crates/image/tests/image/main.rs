@@ -1,5 +1,5 @@
-//! The image library against images of other builders: their manifests, the kernel's view of
-//! them, the defects of other readers, and damage.
+//! Tests of the image library against images of other builders: their manifests, the view of the
+//! kernel, the defects of other readers, and damage.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! The sets of images with manifests: the one in `tests/data`, and a larger one where it is found.
+//! The sets of images with manifests: the one in `tests/data`, and a larger one if it is found.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -60,13 +60,13 @@ pub(crate) struct ExpectedEntry {
 }
 
 impl ImageSet {
-    /// The images that the project carries.
+    /// The images in the source tree.
     pub(crate) fn corpus() -> Self {
         let dir = workspace().join("tests/data");
         Self::load(&dir, "manifest.json").expect("tests/data has a manifest")
     }
 
-    /// A larger set, from `FERROFS_GOLDEN` or beside the checkout; `None` where there is none.
+    /// A larger set, from `FERROFS_GOLDEN` or beside the checkout; `None` if there is none.
     pub(crate) fn golden() -> Option<Self> {
         Self::load(&beside("FERROFS_GOLDEN", "golden"), "MANIFEST.json")
     }
@@ -123,7 +123,7 @@ pub(crate) fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Names that are no text stand in hexadecimal.
+/// Names that are not UTF-8 are in hexadecimal.
 pub(crate) fn decoded(text: &str) -> Vec<u8> {
     match text.strip_prefix("hex:") {
         Some(digits) => unhex(digits),

@@ -182,8 +182,8 @@ fn check_extents(image: &Image, inode: &Inode) -> usize {
     holes
 }
 
-/// They meet, end with the file, are holes only where there are zeros, and are the same from any byte
-/// on.
+/// Extents meet, end with the file, are holes only where there are zeros, and are the same from any
+/// byte on.
 #[test]
 fn extents_cover_a_file_and_holes_are_zeros() {
     let mut holes = 0;

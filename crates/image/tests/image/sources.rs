@@ -1,5 +1,5 @@
-//! What tests of the engine read from: the corpus images with their plain contents, media that fail,
-//! panic, note who reads or hold readers up, and a watchdog, so that a hang is a failure.
+//! What tests of the engine read from: the corpus images with their plain contents; sources that
+//! fail, panic, record who reads, or block; and a watchdog, so that a hang is a failure.
 
 use std::any::Any;
 use std::io;
@@ -53,7 +53,7 @@ impl Drop for Watchdog {
     }
 }
 
-/// Waits for something that other threads bring about.
+/// Waits for a condition that other threads make true.
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -70,12 +70,12 @@ pub(crate) fn own_workers() -> DecodeWorkers {
     DecodeWorkers::new(PerCpuSettings::new(WORKER).priority(PriorityRequest::Normal))
 }
 
-/// Whether this thread decodes for others; one that stands in for a worker counts, too.
+/// Whether this thread is a worker. One that stands in for a worker counts, too.
 pub(crate) fn is_worker() -> bool {
     std::thread::current().name().is_some_and(|name| name.starts_with(WORKER))
 }
 
-/// A corpus image and what its files hold.
+/// A corpus image and the contents of its files.
 pub(crate) struct CorpusImage {
     pub(crate) bytes: Vec<u8>,
     /// Every file of the tree once.
@@ -141,28 +141,28 @@ pub(crate) fn whole(image: &Image, inode: &Inode) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// What a medium does at the read that goes wrong.
+/// What a source does at the read that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SourceFault {
     Error,
     Panic,
 }
 
-/// What a panic of a medium carries.
+/// The payload of a panic of a source.
 #[derive(Debug)]
 pub(crate) struct InjectedPanic;
 
-/// Whether a panic was one of ours; another one is a failure.
+/// Whether a panic was injected; any other one is a failure.
 pub(crate) fn is_injected_panic(payload: &(dyn Any + Send)) -> bool {
     payload.is::<InjectedPanic>()
 }
 
-/// A medium of which one read goes wrong.
+/// A source of which one read fails.
 #[derive(Debug)]
 pub(crate) struct FaultySource {
     bytes: Vec<u8>,
     fault: SourceFault,
-    /// Reads before the one that goes wrong.
+    /// Reads before the one that fails.
     before: AtomicI64,
     has_come: AtomicBool,
 }
@@ -173,7 +173,7 @@ impl FaultySource {
         Self { bytes: bytes.to_vec(), fault, before, has_come: AtomicBool::new(false) }
     }
 
-    /// Has the read behind the next `before` ones go wrong.
+    /// Makes the read after the next `before` ones fail.
     pub(crate) fn plan(&self, before: i64) {
         self.has_come.store(false, Ordering::SeqCst);
         self.before.store(before, Ordering::SeqCst);
@@ -191,7 +191,7 @@ impl ImageSource for FaultySource {
             self.has_come.store(true, Ordering::SeqCst);
             match self.fault {
                 SourceFault::Error => return Err(io::Error::other("the medium failed")),
-                // As a panic, but without a message for every one of thousands.
+                // A panic, but without a message for each of thousands.
                 SourceFault::Panic => std::panic::resume_unwind(Box::new(InjectedPanic)),
             }
         }
@@ -203,7 +203,7 @@ impl ImageSource for FaultySource {
     }
 }
 
-/// A medium that notes whether a worker or somebody else reads what lies from some byte on.
+/// A source that records for each read from some byte on whether a worker did it.
 #[derive(Debug)]
 pub(crate) struct RecordingSource {
     pub(crate) bytes: Vec<u8>,
@@ -216,7 +216,7 @@ impl RecordingSource {
         Self { bytes, from, readers: Mutex::new(Vec::new()) }
     }
 
-    /// What was noted since the last time: true for each read by a worker.
+    /// What was recorded since the last call: true for each read by a worker.
     pub(crate) fn take(&self) -> Vec<bool> {
         std::mem::take(&mut self.readers.lock().unwrap())
     }
@@ -235,7 +235,7 @@ impl ImageSource for RecordingSource {
     }
 }
 
-/// A medium that holds up whoever reads from some range, wait_until it is opened.
+/// A source in which reads of some range block until it is opened.
 #[derive(Debug)]
 pub(crate) struct BlockingSource {
     bytes: Vec<u8>,
@@ -260,12 +260,12 @@ impl BlockingSource {
         self.changed.notify_all();
     }
 
-    /// Waits wait_until so many stand before it.
+    /// Waits until so many reads block.
     pub(crate) fn wait_for(&self, count: usize) {
         let state = self.state.lock().unwrap();
         let short = |state: &mut BlockingState| state.waiting < count;
         let waited = self.changed.wait_timeout_while(state, LIMIT, short).unwrap();
-        assert!(!waited.1.timed_out(), "nobody comes to the gate");
+        assert!(!waited.1.timed_out(), "no read blocks");
     }
 }
 
