@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use ferrofs_builder::import::{DirectoryOptions, UnreadablePolicy, from_directory};
 use ferrofs_builder::{Algorithms, BuildOptions, NoopObserver, build};
 use ferrofs_codec::Method;
+use ferrofs_workers::CancelToken;
 
 use super::AllArguments;
 use crate::interruption;
@@ -166,10 +167,11 @@ impl Material {
 fn build_image(source: &Path, path: &Path, max_distance: u16) -> Result<()> {
     let what = || format!("building an image of {}", source.display());
     let import = DirectoryOptions { unreadable: UnreadablePolicy::LeaveOut, ..Default::default() };
-    let tree = from_directory(source, &import, &NoopObserver).with_context(what)?;
+    let tree =
+        from_directory(source, &import, &NoopObserver, &CancelToken::new()).with_context(what)?;
     let algorithms = Algorithms { default: 0, methods: vec![Method::Lz4 { max_distance }] };
     let options = BuildOptions { algorithms: Some(algorithms), ..BuildOptions::default() };
-    build(&tree, &options, path, &NoopObserver).with_context(what)?;
+    build(&tree, &options, path, &NoopObserver, &CancelToken::new()).with_context(what)?;
     Ok(())
 }
 

@@ -3,7 +3,10 @@
 
 use std::path::Path;
 
+use ferrofs_workers::CancelToken;
+
 use crate::BlockSink;
+use crate::context::{BuildContext, BuildMemory};
 use crate::data_map::DataMap;
 use crate::image_file::ImageWriter;
 use crate::metadata::MetadataWriter;
@@ -14,60 +17,53 @@ use crate::tree::{Device, Tree};
 use crate::{BlobOutput, BuildOptions, Error, ErrorKind, OutputMode, Result};
 
 /// Builds an image of `tree` under the name `target`, which has what it had before until the image is whole.
+/// `cancel` ends the build early: every thread reads it between two steps of work.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidOptions`] before anything is written; whatever the source or the host refuses, with its
-/// path; what the format cannot hold; [`ErrorKind::Cancelled`] if `observer` said so. No error leaves anything
-/// behind, but in a target that is written in place, which then holds no image. Where a blob is replaced, the
-/// image that was there is removed first, as it would refer to what is not its own.
+/// path, the first in the order of the files; what the format cannot hold; [`ErrorKind::Cancelled`] once `cancel` is
+/// cancelled. No error leaves anything behind, but in a target that is written in place, which then holds no
+/// image. Where a blob is replaced, the image that was there is removed first, as it would refer to what is not
+/// its own.
 pub fn build(
     tree: &Tree,
     options: &BuildOptions,
     target: &Path,
     observer: &dyn BuildObserver,
+    cancel: &CancelToken,
 ) -> Result<BuildReport> {
-    build_with(tree, options, Target { path: target, observer }, crate::write_data::write_data)
-}
-
-/// Where a build goes and who listens.
-#[derive(Clone, Copy)]
-struct Target<'a> {
-    path: &'a Path,
-    observer: &'a dyn BuildObserver,
+    options.check()?;
+    let memory = BuildMemory::new(options, tree)?;
+    let context = BuildContext { options, memory: &memory, observer, cancel };
+    build_with(tree, &context, target, crate::write_data::write_data)
 }
 
 /// Puts the contents of a tree's files into a sink, but for what is to lie in the packed inode.
 ///
 /// The bytes are what the packed inode is to start with.
-type WriteData = fn(
-    &Tree,
-    &BuildOptions,
-    &[u8],
-    &mut dyn BlockSink,
-    &dyn BuildObserver,
-) -> Result<(DataMap, PackedFile)>;
+type WriteData =
+    fn(&Tree, &BuildContext<'_>, &[u8], &mut dyn BlockSink) -> Result<(DataMap, PackedFile)>;
 
 fn build_with(
     tree: &Tree,
-    options: &BuildOptions,
-    target: Target<'_>,
+    context: &BuildContext<'_>,
+    target: &Path,
     write_data: WriteData,
 ) -> Result<BuildReport> {
-    options.check()?;
-    let Target { path, observer } = target;
-    let mut metadata_writer = MetadataWriter::new(tree, options)?;
-    let superblock_area = SuperblockArea::plan(&metadata_writer, options)?;
-    metadata_writer.place_root(superblock_area.bytes())?;
+    let BuildContext { options, observer, .. } = *context;
     let block_size = options.block_size;
+    let mut metadata = MetadataWriter::new(tree, options)?;
+    let front = SuperblockArea::plan(&metadata, options)?;
+    metadata.place_root(front.bytes())?;
     let mut image =
-        ImageWriter::create(path, options.output_mode, block_size, metadata_writer.head_bytes)?;
+        ImageWriter::create(target, options.output_mode, block_size, metadata.head_bytes)?;
     let mut blob = create_blob(tree, options, &image)?;
     observer.phase(BuildPhase::Data);
     let sink = blob.as_mut().unwrap_or(&mut image);
-    let (mut data, packed) = write_data(tree, options, superblock_area.packed(), sink, observer)?;
+    let (mut data, packed) = write_data(tree, context, front.packed(), sink)?;
     observer.phase(BuildPhase::Metadata);
-    let mut written = metadata_writer.write((&mut data, packed), &mut image, observer)?;
-    let mut report = report(tree, options, &metadata_writer, &data);
+    let mut written = metadata.write(&mut data, packed, &mut image, context)?;
+    let mut report = report(tree, options, &metadata, &data);
     let unit = u64::from(options.image_alignment_blocks) * u64::from(block_size.bytes());
     image.write_zeros(image.bytes().next_multiple_of(unit) - image.bytes())?;
     report.bytes = image.bytes();
@@ -75,10 +71,8 @@ fn build_with(
     report.blob_bytes = blob.as_ref().map_or(0, ImageWriter::bytes);
     let of_blob = blob.as_ref().map(|blob| Device { tag: [0; 64], bytes: blob.bytes() });
     let devices = of_blob.as_ref().map_or(tree.devices(), std::slice::from_ref);
-    superblock_area.write(options, &mut written, (report.blocks, devices))?;
-    if observer.should_stop() {
-        return Err(Error::new(ErrorKind::Cancelled));
-    }
+    front.write(options, &mut written, report.blocks, devices)?;
+    context.check_cancelled()?;
     observer.phase(BuildPhase::Publish);
     image.publish(&written.head, blob, observer)?;
     Ok(report)
@@ -109,10 +103,10 @@ fn create_blob(
 fn report(
     tree: &Tree,
     options: &BuildOptions,
-    metadata_writer: &MetadataWriter<'_>,
+    metadata: &MetadataWriter<'_>,
     data: &DataMap,
 ) -> BuildReport {
-    let order = &metadata_writer.inode_order.order;
+    let order = &metadata.inode_order.order;
     let mut report = BuildReport {
         block_bytes: options.block_size.bytes(),
         inodes: order.len() as u64,
@@ -122,7 +116,7 @@ fn report(
         let content = tree.node(*id).content()?;
         Some((id.index(), content.bytes()))
     });
-    report.add_data(data, (options.block_size, u16::from(options.blob.is_some())), files);
+    report.add_data(data, options.block_size, u16::from(options.blob.is_some()), files);
     report
 }
 

@@ -101,7 +101,7 @@ impl RangeCompressor {
             output.extents.truncate(extents_before);
             let DataParams { block, inline_data, .. } = self.params;
             return Ok(match self.params.chunk {
-                Some(chunk) => store_chunks(part.bytes, (chunk, block), output),
+                Some(chunk) => store_chunks(part.bytes, chunk, block, output),
                 None => store_flat(part.bytes, block, inline_data, output),
             });
         }

@@ -7,7 +7,7 @@
 //!    decides; what is equal is extended to its full length.
 //! 4. [`choice`]: runs that save more than their cuts cost become copies.
 //!
-//! The plan depends on the bytes of the files and the settings only, not on the number of threads, nor
+//! The plan depends on the bytes of the files and the options only, not on the number of threads, nor
 //! on what the host says of holes.
 
 mod chunker;
@@ -22,6 +22,7 @@ mod tests;
 use std::collections::BTreeSet;
 
 use chunker::{BITS_MAX, BITS_MIN, CHUNK_HASH, CdcParams, ChunkHash, ChunkScan};
+use ferrofs_workers::CancelToken;
 use ferrofs_workers::jobs::OrderedPipeline;
 use fingerprint_index::{CHUNK_ENTRY_BYTES, FingerprintIndex};
 use match_finder::{MatchFinder, MatchThresholds};
@@ -81,18 +82,18 @@ impl DedupePlan {
     ///
     /// # Errors
     /// A file that cannot be read or changed; [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) if
-    /// `should_stop` said so; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for more than
+    /// `cancel` is cancelled; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for more than
     /// 2^64 bytes.
     pub(crate) fn find(
         files: &[&Content],
-        settings: &DedupeOptions,
-        should_stop: &(dyn Fn() -> bool + Sync),
+        options: &DedupeOptions,
+        cancel: &CancelToken,
     ) -> Result<Self> {
-        let ordered = match settings.jobs {
+        let ordered = match options.jobs {
             Some(jobs) => OrderedPipeline::new().max_threads(jobs),
             None => OrderedPipeline::new(),
         };
-        DedupeSearch { settings, ordered, digest: CHUNK_HASH, should_stop }.run(files)
+        DedupeSearch { options, ordered, digest: CHUNK_HASH, cancel }.run(files)
     }
 
     /// The pieces of `file`, in order and without gaps; none for an empty file.
@@ -150,27 +151,27 @@ impl DedupePlan {
 
 /// A search, with what only tests change.
 struct DedupeSearch<'a> {
-    settings: &'a DedupeOptions,
+    options: &'a DedupeOptions,
     ordered: OrderedPipeline<'a>,
     digest: ChunkHash,
-    should_stop: &'a (dyn Fn() -> bool + Sync),
+    cancel: &'a CancelToken,
 }
 
 impl DedupeSearch<'_> {
     fn run(&self, files: &[&Content]) -> Result<DedupePlan> {
         let concat = ConcatenatedFiles::new(files)?;
-        let limits = DedupeLimits::new(self.settings, concat.bytes());
+        let limits = DedupeLimits::new(self.options, concat.bytes());
         let index = FingerprintIndex::new(limits.chunks, limits.chunks_max);
         let mut candidates = MatchFinder::new(&concat, limits.thresholds, index);
-        let should_stop = self.should_stop;
-        let scan = ChunkScan { concat: &concat, cdc: limits.cdc, digest: self.digest, should_stop };
+        let cancel = self.cancel;
+        let scan = ChunkScan { concat: &concat, cdc: limits.cdc, digest: self.digest, cancel };
         scan.run(&self.ordered, |chunks| {
             chunks.iter().for_each(|&chunk| candidates.push(chunk));
             Ok(())
         })?;
         let candidates = candidates.into_found();
         let extension_bytes = limits.cdc.longest() as u64 * 2;
-        let comparison = MatchVerifier { concat: &concat, extension_bytes, should_stop };
+        let comparison = MatchVerifier { concat: &concat, extension_bytes, cancel };
         let runs = comparison.run(&self.ordered, &candidates)?;
         let mut choice = MatchSelector::new(&concat, limits.costs);
         runs.into_iter().for_each(|run| choice.push(run));
@@ -183,7 +184,7 @@ impl DedupeSearch<'_> {
 /// the piece.
 const CANDIDATE_BYTES: u64 = 192;
 
-/// What follows from the settings and the number of bytes.
+/// What follows from the options and the number of bytes.
 #[derive(Debug)]
 struct DedupeLimits {
     cdc: CdcParams,
@@ -195,13 +196,13 @@ struct DedupeLimits {
 }
 
 impl DedupeLimits {
-    fn new(settings: &DedupeOptions, bytes: u64) -> Self {
+    fn new(options: &DedupeOptions, bytes: u64) -> Self {
         // Three quarters for the chunks, the rest for what is found.
-        let chunks_max = settings.memory_bytes / 4 * 3 / CHUNK_ENTRY_BYTES;
-        let count_max = saturated(settings.memory_bytes / 4 / CANDIDATE_BYTES);
+        let chunks_max = options.memory_bytes / 4 * 3 / CHUNK_ENTRY_BYTES;
+        let count_max = saturated(options.memory_bytes / 4 / CANDIDATE_BYTES);
         let bits = (BITS_MIN..BITS_MAX).find(|bits| bytes >> (bits + 1) <= chunks_max);
         let bits = bits.unwrap_or(BITS_MAX);
-        let costs = SplitCosts::of_compression(settings.block_bytes, settings.pcluster_bytes);
+        let costs = SplitCosts::of_compression(options.block_bytes, options.pcluster_bytes);
         let average = 2_u64 << bits;
         let cdc = CdcParams { bits };
         let thresholds = MatchThresholds { bytes_min: costs.piece_bytes_min, count_max };

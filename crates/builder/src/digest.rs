@@ -1,11 +1,12 @@
 //! SHA-256 of ranges and files: equal digests are taken for equal bytes, as nobody can make them collide.
 
+use ferrofs_workers::CancelToken;
 use sha2::{Digest as _, Sha256};
 
-use crate::report::BuildObserver;
+use crate::Result;
+use crate::context::check_cancelled;
 use crate::split::SEGMENT_BYTES;
 use crate::tree::{Content, NodeId, Tree};
-use crate::{Error, ErrorKind, Result};
 
 /// The SHA-256 of a run of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,12 +21,17 @@ impl Sha256Digest {
     /// The digest of all of a file, however long, read through `buffer`.
     ///
     /// # Errors
-    /// A source that cannot be read or has changed.
-    pub(crate) fn of_file(content: &Content, buffer: &mut Vec<u8>) -> Result<Self> {
+    /// A source that cannot be read or has changed; [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
+    pub(crate) fn of_file(
+        content: &Content,
+        buffer: &mut Vec<u8>,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
         let mut reader = content.source().open()?;
         let mut hasher = Sha256::new();
         let mut at = 0;
         while at < content.bytes() {
+            check_cancelled(cancel)?;
             let bytes = (content.bytes() - at).min(SEGMENT_BYTES);
             let count = usize::try_from(bytes).unwrap_or(usize::MAX);
             if buffer.len() < count {
@@ -54,16 +60,13 @@ const DIGEST_PREFIX: &[u8] = b"sha256:";
 /// must have the same name.
 ///
 /// # Errors
-/// A file that cannot be read or has changed, with its path; [`ErrorKind::Cancelled`] if `observer` said so.
-pub fn add_digests(tree: &mut Tree, name: &[u8], observer: &dyn BuildObserver) -> Result<()> {
+/// A file that cannot be read or has changed, with its path; [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) once `cancel` is cancelled.
+pub fn add_digests(tree: &mut Tree, name: &[u8], cancel: &CancelToken) -> Result<()> {
     let mut buffer = Vec::new();
     let mut digests: Vec<(NodeId, Box<[u8]>)> = Vec::new();
     for (id, node) in tree.nodes() {
         let Some(content) = node.content().filter(|content| content.bytes() > 0) else { continue };
-        if observer.should_stop() {
-            return Err(Error::new(ErrorKind::Cancelled));
-        }
-        let digest = Sha256Digest::of_file(content, &mut buffer);
+        let digest = Sha256Digest::of_file(content, &mut buffer, cancel);
         let digest = digest.map_err(|error| error.at(content.source().name()))?;
         digests.push((id, [DIGEST_PREFIX, digest.bytes()].concat().into()));
     }
@@ -76,14 +79,13 @@ pub fn add_digests(tree: &mut Tree, name: &[u8], observer: &dyn BuildObserver) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::NoopObserver;
     use crate::test_source::{file, metadata};
 
     #[test]
     fn files_that_are_not_empty_get_their_digest() {
         let mut tree = Tree::new(metadata());
         let (some, none) = (tree.add(file(b"abc")).unwrap(), tree.add(file(b"")).unwrap());
-        add_digests(&mut tree, b"erofs.fingerprint.v1", &NoopObserver).unwrap();
+        add_digests(&mut tree, b"erofs.fingerprint.v1", &CancelToken::new()).unwrap();
         let found = |id| tree.node(id).metadata.xattrs.get(&b"erofs.fingerprint.v1"[..]);
         let value = found(some).unwrap();
         assert_eq!((&value[..7], value.len()), (DIGEST_PREFIX, 39));

@@ -36,6 +36,9 @@ pub(crate) struct ImageWriter {
     buffer: Vec<u8>,
     /// Bytes of the image in front of the buffer.
     written: u64,
+    /// Bytes of the head, once it may be in the file. Until the image is published, an image in place loses its
+    /// head again when this is dropped.
+    unpublished_head_bytes: u64,
 }
 
 /// Under which name the file can be seen while it is written.
@@ -77,7 +80,16 @@ impl ImageWriter {
             }
         };
         let buffer = Vec::with_capacity(BUFFER_BYTES);
-        let mut image = Self { file, name, target, base, block_size, buffer, written: head_bytes };
+        let image = Self {
+            file,
+            name,
+            target,
+            base,
+            block_size,
+            buffer,
+            written: head_bytes,
+            unpublished_head_bytes: 0,
+        };
         if matches!(image.name, NameState::InPlace) {
             image.invalidate_head(head_bytes)?;
         }
@@ -147,8 +159,9 @@ impl ImageWriter {
         if let Some(blob) = &mut blob {
             blob.finish_data()?;
         }
+        self.unpublished_head_bytes = head.len() as u64;
         self.write_at(head, 0)?;
-        self.inspect(head, blob.as_ref(), observer)?;
+        self.inspect(blob.as_ref(), observer)?;
         if let Some(blob) = blob {
             if blob.replaces() {
                 self.remove_previous()?;
@@ -193,6 +206,7 @@ impl ImageWriter {
     /// Makes the file durable, and then its name.
     fn name(mut self) -> Result<()> {
         self.sync()?;
+        self.unpublished_head_bytes = 0;
         match std::mem::replace(&mut self.name, NameState::Unnamed) {
             NameState::InPlace => return Ok(()),
             NameState::Temporary(part) => self.rename(&part)?,
@@ -202,18 +216,10 @@ impl ImageWriter {
     }
 
     /// Lets `observer` look at the whole image.
-    fn inspect(
-        &mut self,
-        head: &[u8],
-        blob: Option<&Self>,
-        observer: &dyn BuildObserver,
-    ) -> Result<()> {
+    fn inspect(&self, blob: Option<&Self>, observer: &dyn BuildObserver) -> Result<()> {
         let blob = blob.map(Self::path);
-        let Err(why) = observer.inspect(&self.path(), blob.as_deref()) else { return Ok(()) };
-        if matches!(self.name, NameState::InPlace) {
-            self.invalidate_head(head.len() as u64)?;
-        }
-        Err(Error::new(ErrorKind::Rejected(why)))
+        let inspected = observer.inspect(&self.path(), blob.as_deref());
+        inspected.map_err(|why| Error::new(ErrorKind::Rejected(why)))
     }
 
     /// Where the file can be opened now.
@@ -226,7 +232,7 @@ impl ImageWriter {
     }
 
     /// An image in place stops being one before its first byte is overwritten.
-    fn invalidate_head(&mut self, head_bytes: u64) -> Result<()> {
+    fn invalidate_head(&self, head_bytes: u64) -> Result<()> {
         let mut at = 0;
         while at < head_bytes {
             let zeros = zeros(head_bytes - at);
@@ -308,8 +314,13 @@ impl BlockSink for ImageWriter {
 
 impl Drop for ImageWriter {
     fn drop(&mut self) {
-        if let NameState::Temporary(part) = &self.name {
-            remove(part);
+        match &self.name {
+            NameState::Temporary(part) => remove(part),
+            NameState::InPlace if self.unpublished_head_bytes > 0 => {
+                // A failure is no second error: the first one is on its way already.
+                drop(self.invalidate_head(self.unpublished_head_bytes));
+            }
+            NameState::InPlace | NameState::Unnamed => {}
         }
     }
 }

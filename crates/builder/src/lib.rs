@@ -8,6 +8,7 @@
 
 mod build;
 mod compress;
+mod context;
 mod data_map;
 mod dedupe;
 mod digest;
@@ -38,7 +39,3 @@ pub use options::{
     OutputMode, SuperblockTime,
 };
 pub use report::{AlgorithmStats, BuildObserver, BuildPhase, BuildReport, NoopObserver};
-
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct ReadmeExamples;

@@ -27,6 +27,8 @@ mod xattrs;
 
 use ferrofs_ondisk::Nid;
 
+use crate::BuildPhase;
+use crate::context::BuildContext;
 use crate::data_map::{CompressedData, DataMap, FileData, InternalFile, PackedFragment};
 use crate::image_file::ImageWriter;
 use crate::metadata::allocator::{InodeAllocator, SLOT_BYTES};
@@ -36,8 +38,7 @@ use crate::metadata::inode_order::path_of;
 use crate::metadata::placement::{AreaItem, InodePlacement, MetaboxGenerator, MetadataArea};
 use crate::metadata::xattrs::XattrPlan;
 use crate::packed_file::PackedFile;
-use crate::report::{BuildObserver, BuildPhase};
-use crate::split::ByteGenerator;
+use crate::split::GeneratedFile;
 use crate::tree::{Node, NodeId, NodeKind, Tree, memory_content};
 use crate::write_data::{write_metabox, write_packed};
 use crate::{BuildOptions, Error, ErrorKind, Result};
@@ -46,7 +47,7 @@ pub(crate) use self::inode::Features;
 pub(crate) use self::inode_order::InodeOrder;
 pub(crate) use self::time_base::SuperblockTimes;
 
-/// Inodes that are handled between two looks at whether to stop.
+/// Inodes between two looks at the token that cancels the build.
 const CANCEL_CHECK_INODES: usize = 1024;
 
 /// A tree that has been looked through, and the head of its image.
@@ -146,9 +147,10 @@ impl<'t> MetadataWriter<'t> {
     /// The host's, and whatever an image cannot hold.
     pub(crate) fn write(
         &mut self,
-        (data, packed): (&mut DataMap, PackedFile),
+        data: &mut DataMap,
+        packed: PackedFile,
         image: &mut ImageWriter,
-        observer: &dyn BuildObserver,
+        context: &BuildContext<'_>,
     ) -> Result<WrittenMetadata> {
         image.fill_block()?;
         if self.options.compress_directories {
@@ -163,19 +165,20 @@ impl<'t> MetadataWriter<'t> {
             false => std::mem::replace(&mut rest, InodeAllocator::new(block_size, 0)),
         };
         let records = InodeRecords { prepared: self, data };
-        let mut placement = records.place(area, observer)?;
+        let mut placement = records.place(area, context)?;
         // A head is the superblock, at most 33 KiB of long prefixes, and a root.
         let head = vec![0; usize::try_from(self.head_bytes).unwrap_or(0)];
-        let head = records.write_area(&placement, MetadataArea::new(image, head), observer)?;
-        records.write_blocks(&placement, image, observer)?;
-        data.packed = self.write_packed(&placement, packed, image, observer)?;
-        let metabox = self.write_metabox(&placement, data, image, observer)?;
+        let head = records.write_area(&placement, MetadataArea::new(image, head), context)?;
+        records.write_blocks(&placement, image, context)?;
+        data.packed = self.write_packed(&placement, packed, image, context)?;
+        let metabox = self.write_metabox(&placement, data, image, context)?;
         rest.resume_at(image.bytes());
         let records = InodeRecords { prepared: self, data };
         let files = [data.packed.as_ref(), metabox.as_ref()];
         let (head, nids) = records.write_special(
             files,
-            (rest, &mut placement.features),
+            rest,
+            &mut placement.features,
             MetadataArea::new(image, head),
         )?;
         let [packed, metabox] = nids;
@@ -224,12 +227,12 @@ impl<'t> MetadataWriter<'t> {
         placement: &InodePlacement,
         mut packed: PackedFile,
         image: &mut ImageWriter,
-        observer: &dyn BuildObserver,
+        context: &BuildContext<'_>,
     ) -> Result<Option<InternalFile>> {
         if self.options.compress_directories {
             let mut all = Vec::new();
             for (number, id) in self.inode_order.order.iter().enumerate() {
-                check_cancelled(number, observer)?;
+                check_cancelled(number, context)?;
                 if matches!(self.node(*id).kind, NodeKind::Directory(_)) {
                     all.extend(self.directories().render(*id, &|id| placement.nid(id))?);
                 }
@@ -238,9 +241,9 @@ impl<'t> MetadataWriter<'t> {
             packed.add_file(&memory_content("the directories", 0, all, bytes), None)?;
         }
         let Some(content) = packed.take_content() else { return Ok(None) };
-        observer.phase(BuildPhase::Data);
-        let written = write_packed(&content, self.options, image, observer)?;
-        observer.phase(BuildPhase::Metadata);
+        context.observer.phase(BuildPhase::Data);
+        let written = write_packed(&content, context, image)?;
+        context.observer.phase(BuildPhase::Metadata);
         Ok(Some(written))
     }
 
@@ -250,16 +253,16 @@ impl<'t> MetadataWriter<'t> {
         placement: &InodePlacement,
         data: &DataMap,
         image: &mut ImageWriter,
-        observer: &dyn BuildObserver,
+        context: &BuildContext<'_>,
     ) -> Result<Option<InternalFile>> {
         if placement.metabox_bytes == 0 {
             return Ok(None);
         }
         let mut bytes =
-            MetaboxGenerator::new(InodeRecords { prepared: self, data }, placement, observer);
+            MetaboxGenerator::new(InodeRecords { prepared: self, data }, placement, context);
         let mut next = |count| bytes.next(count);
-        let made = (placement.metabox_bytes, &mut next as ByteGenerator<'_>);
-        write_metabox(made, self.options, image, observer).map(Some)
+        let file = GeneratedFile::new("the metabox", placement.metabox_bytes, &mut next);
+        write_metabox(file, context, image).map(Some)
     }
 
     fn directories(&self) -> Directories<'_> {
@@ -284,10 +287,10 @@ impl InodeRecords<'_, '_> {
         &self,
         placement: &InodePlacement,
         mut area: MetadataArea<'_>,
-        observer: &dyn BuildObserver,
+        context: &BuildContext<'_>,
     ) -> Result<Vec<u8>> {
         for (count, (start, item)) in placement.area.iter().enumerate() {
-            check_cancelled(count, observer)?;
+            check_cancelled(count, context)?;
             match item {
                 AreaItem::Inode(number) => area.put(*start, &self.render(*number, placement)?)?,
                 AreaItem::SharedXattrs => area.put(*start, &self.prepared.xattrs.shared)?,
@@ -319,10 +322,10 @@ impl InodeRecords<'_, '_> {
         &self,
         placement: &InodePlacement,
         image: &mut ImageWriter,
-        observer: &dyn BuildObserver,
+        context: &BuildContext<'_>,
     ) -> Result<()> {
         for (number, &id) in self.prepared.inode_order.order.iter().enumerate() {
-            check_cancelled(number, observer)?;
+            check_cancelled(number, context)?;
             let kind = &self.prepared.node(id).kind;
             if !matches!(kind, NodeKind::Directory(_) | NodeKind::Symlink(_)) {
                 continue;
@@ -347,11 +350,9 @@ impl InodeRecords<'_, '_> {
     }
 }
 
-fn check_cancelled(count: usize, observer: &dyn BuildObserver) -> Result<()> {
-    if count.is_multiple_of(CANCEL_CHECK_INODES) && observer.should_stop() {
-        return Err(Error::new(ErrorKind::Cancelled));
-    }
-    Ok(())
+/// Reads the token of the build for each of so many inodes.
+fn check_cancelled(number: usize, context: &BuildContext<'_>) -> Result<()> {
+    if number.is_multiple_of(CANCEL_CHECK_INODES) { context.check_cancelled() } else { Ok(()) }
 }
 
 #[cold]

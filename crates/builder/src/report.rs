@@ -62,7 +62,8 @@ impl BuildReport {
     pub(crate) fn add_data(
         &mut self,
         map: &DataMap,
-        (block_size, device): (BlockSize, u16),
+        block_size: BlockSize,
+        device: u16,
         files: impl Iterator<Item = (usize, u64)>,
     ) {
         // Data is written in this order, so a pcluster that lies below what has been seen is an old one.
@@ -74,7 +75,7 @@ impl BuildReport {
                     self.add_compressed(compressed, &mut seen);
                 }
                 Some(FileData::Flat { start_block, tail }) => {
-                    self.add_flat((bytes, *start_block), tail.len() as u64, &mut seen);
+                    self.add_flat(bytes, *start_block, tail.len() as u64, &mut seen);
                 }
                 Some(FileData::Chunks { format, places }) => {
                     let chunk = format.chunk_bytes(block_size);
@@ -97,13 +98,13 @@ impl BuildReport {
         match &packed.data {
             FileData::Compressed(compressed) => self.add_compressed(compressed, &mut 0),
             FileData::Flat { tail, .. } => {
-                self.add_flat((packed.bytes, None), tail.len() as u64, &mut 0);
+                self.add_flat(packed.bytes, None, tail.len() as u64, &mut 0);
             }
             FileData::Chunks { .. } | FileData::Hole => {}
         }
     }
 
-    fn add_flat(&mut self, (bytes, start): (u64, Option<u64>), tail_bytes: u64, seen: &mut u64) {
+    fn add_flat(&mut self, bytes: u64, start: Option<u64>, tail_bytes: u64, seen: &mut u64) {
         let block = u64::from(self.block_bytes).max(1);
         let out = (bytes - tail_bytes.min(bytes)).next_multiple_of(block);
         if let Some(address) = start.map(|start| start.saturating_mul(block)) {
@@ -138,14 +139,11 @@ pub trait BuildObserver: Sync {
     /// So many bytes of the source have been taken into the image since the last call.
     fn bytes_done(&self, _bytes: u64) {}
 
+    /// An import is about to read another directory of the source.
+    fn directory_started(&self) {}
+
     /// What the build does from now on.
     fn phase(&self, _phase: BuildPhase) {}
-
-    /// Asked again and again: `true` ends the build with
-    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and nothing is left behind.
-    fn should_stop(&self) -> bool {
-        false
-    }
 
     /// Looks at the whole image before it gets its name, and at its blob if there is one, by paths of the
     /// host that hold only for this call; says why it must not get it, which ends the build with
@@ -208,7 +206,7 @@ mod tests {
         let second = compressed(vec![extent(4096, 9000), extent(12288, 100)], None);
         let map = DataMap { files: vec![Some(first), Some(second)], packed: None };
         let mut report = BuildReport { block_bytes: 4096, ..BuildReport::default() };
-        report.add_data(&map, (block_size(), 0), [(0, 18000), (1, 9100)].into_iter());
+        report.add_data(&map, block_size(), 0, [(0, 18000), (1, 9100)].into_iter());
         let stored = AlgorithmStats { bytes_in: 18100, bytes_out: 12288, pclusters: 3 };
         assert_eq!(report.by_algorithm.get(&Some(AlgorithmId::Lz4)), Some(&stored));
         assert_eq!((report.deduplicated_bytes, report.content_bytes), (9000, 27100));
@@ -222,7 +220,7 @@ mod tests {
         let packed = Some(InternalFile { bytes: 1000, data });
         let map = DataMap { files: vec![Some(file.clone()), Some(file)], packed };
         let mut report = BuildReport { block_bytes: 4096, ..BuildReport::default() };
-        report.add_data(&map, (block_size(), 0), [(0, 700), (1, 700)].into_iter());
+        report.add_data(&map, block_size(), 0, [(0, 700), (1, 700)].into_iter());
         assert_eq!((report.packed_bytes, report.shared_fragment_bytes), (1000, 400));
         let stored = AlgorithmStats { bytes_in: 1000, bytes_out: 4096, pclusters: 1 };
         assert_eq!(report.by_algorithm.get(&Some(AlgorithmId::Lz4)), Some(&stored));
@@ -236,7 +234,7 @@ mod tests {
         let chunks = FileData::Chunks { format, places };
         let map = DataMap { files: vec![Some(chunks)], packed: None };
         let mut report = BuildReport { block_bytes: 4096, ..BuildReport::default() };
-        report.add_data(&map, (block_size(), 0), [(0, 20000)].into_iter());
+        report.add_data(&map, block_size(), 0, [(0, 20000)].into_iter());
         let stored = AlgorithmStats { bytes_in: 20000, bytes_out: 8192, pclusters: 0 };
         assert_eq!(report.by_algorithm.get(&None), Some(&stored));
         assert_eq!(report.external_bytes, 8192);
@@ -247,7 +245,7 @@ mod tests {
         let flat = FileData::Flat { start_block: Some(1), tail: [0; 10].into() };
         let map = DataMap { files: vec![None, Some(flat)], packed: None };
         let mut report = BuildReport { block_bytes: 4096, ..BuildReport::default() };
-        report.add_data(&map, (block_size(), 0), [(1, 4106)].into_iter());
+        report.add_data(&map, block_size(), 0, [(1, 4106)].into_iter());
         let stored = AlgorithmStats { bytes_in: 4106, bytes_out: 4106, pclusters: 0 };
         assert_eq!(report.by_algorithm.get(&None), Some(&stored));
     }

@@ -1,6 +1,5 @@
-//! Cuts files into tasks and bundles tasks into items of work. The cuts lie at fixed offsets of the
-//! files, so that what comes out never depends on who works on what; it reads nothing but where holes
-//! are.
+//! Splits files into tasks, and collects tasks into batches. Splits lie at fixed offsets of the files, so that
+//! the image never depends on which thread works on what. Of the files nothing is read but where holes are.
 
 use std::collections::VecDeque;
 
@@ -8,13 +7,13 @@ use crate::dedupe::DedupePiece;
 use crate::tree::{Content, memory_content};
 use crate::{Error, ErrorKind, FragmentSharing, Result};
 
-/// A file is cut at multiples of this: long enough that what the cut costs (half a block, and the
-/// history of the encoder) is nothing, short enough for many workers and a bounded memory.
+/// A file is split at multiples of this: long enough that what a split costs (half a block, and the history of
+/// the encoder) is nothing, short enough for many threads and a bounded memory.
 pub(crate) const SEGMENT_BYTES: u64 = 8 << 20;
-/// Small tasks are bundled up to so many bytes, so that handing over costs nothing beside the work.
-const ITEM_BYTES: u64 = 1 << 20;
-/// A bundle of tiny files has an end, too.
-const ITEM_TASKS: usize = 256;
+/// Small tasks are collected up to so many bytes, so that passing a batch to a thread costs nothing beside the work.
+const BATCH_BYTES: u64 = 1 << 20;
+/// Tasks of a batch at most: tiny files must not make it endless.
+const BATCH_TASKS_MAX: usize = 256;
 
 /// What deduplication found.
 pub(crate) trait FilePieces {
@@ -22,14 +21,14 @@ pub(crate) trait FilePieces {
     fn pieces(&self, file: usize) -> &[DedupePiece];
 }
 
-/// What hands out items of work, in the order in which they are to be committed.
+/// Makes batches of tasks, in the order in which they are to be committed.
 pub(crate) trait TaskSource {
-    /// Puts the next item of work into `tasks`, which is empty. Returns the bytes of it that are to be
-    /// read; `None` when there is no further one.
+    /// Puts the next batch into `tasks`, which is empty. Returns how many bytes of it will be read; `None` after
+    /// the last batch.
     ///
     /// # Errors
-    /// Whatever the making of tasks meets.
-    fn next_item(&mut self, tasks: &mut Vec<RangeTask>) -> Result<Option<u64>>;
+    /// A source that does not say where its holes are. The tasks before it are in `tasks`.
+    fn next_batch(&mut self, tasks: &mut Vec<RangeTask>) -> Result<Option<u64>>;
 }
 
 /// How files are stored.
@@ -63,7 +62,7 @@ impl Default for FileCompression {
     }
 }
 
-/// FileSet that are to be stored, in data order, and what is known of them.
+/// Files that are to be stored, in data order, and what is known of them.
 #[derive(Clone, Copy)]
 pub(crate) struct FileSet<'f> {
     /// Their contents.
@@ -256,7 +255,7 @@ impl<'f> TaskSplitter<'f> {
     fn split_chunks(&mut self, file: usize, content: &Content, chunk: usize) -> Result<()> {
         let bytes = content.bytes();
         let everything = std::iter::once(0..bytes).collect();
-        let ranges = if bytes > ITEM_BYTES { content.source().data_ranges()? } else { everything };
+        let ranges = if bytes > BATCH_BYTES { content.source().data_ranges()? } else { everything };
         let ready = &mut self.ready;
         let mut add = |start: u64, end: u64, kind| {
             if end > start {
@@ -281,9 +280,9 @@ impl<'f> TaskSplitter<'f> {
 }
 
 impl TaskSource for TaskSplitter<'_> {
-    fn next_item(&mut self, tasks: &mut Vec<RangeTask>) -> Result<Option<u64>> {
+    fn next_batch(&mut self, tasks: &mut Vec<RangeTask>) -> Result<Option<u64>> {
         let mut bytes = 0_u64;
-        while tasks.len() < ITEM_TASKS {
+        while tasks.len() < BATCH_TASKS_MAX {
             while self.ready.is_empty() && self.next < self.files.contents.len() {
                 self.split_next_file()?;
             }
@@ -293,7 +292,7 @@ impl TaskSource for TaskSplitter<'_> {
                 _ if range.is_read() => range.first_segment(),
                 _ => 0,
             };
-            if bytes > 0 && bytes + more > ITEM_BYTES {
+            if bytes > 0 && bytes + more > BATCH_BYTES {
                 break;
             }
             bytes += more;
@@ -349,28 +348,24 @@ fn duplicate_sizes(files: &[Content]) -> Vec<u64> {
 pub(crate) type ByteGenerator<'m> = &'m mut dyn FnMut(usize) -> Result<Vec<u8>>;
 
 /// Hands out the segments of one file, each of which is made then.
-pub(super) struct GeneratedFile<'m> {
+pub(crate) struct GeneratedFile<'m> {
     name: &'static str,
-    bytes: u64,
+    pub(crate) bytes: u64,
     at: u64,
     make: ByteGenerator<'m>,
-    is_compressed: bool,
+    /// It is encoded, not stored flat.
+    pub(crate) is_compressed: bool,
 }
 
 impl<'m> GeneratedFile<'m> {
     /// A file of `bytes` bytes that `make` makes, and that messages call `name`.
-    pub(super) fn new(
-        name: &'static str,
-        bytes: u64,
-        make: ByteGenerator<'m>,
-        is_compressed: bool,
-    ) -> Self {
-        Self { name, bytes, at: 0, make, is_compressed }
+    pub(crate) fn new(name: &'static str, bytes: u64, make: ByteGenerator<'m>) -> Self {
+        Self { name, bytes, at: 0, make, is_compressed: false }
     }
 }
 
 impl TaskSource for GeneratedFile<'_> {
-    fn next_item(&mut self, tasks: &mut Vec<RangeTask>) -> Result<Option<u64>> {
+    fn next_batch(&mut self, tasks: &mut Vec<RangeTask>) -> Result<Option<u64>> {
         let (start, bytes) = (self.at, SEGMENT_BYTES.min(self.bytes - self.at));
         if bytes == 0 {
             return Ok(None);
@@ -403,7 +398,7 @@ mod tests {
             let mut splitter = TaskSplitter::new(files, modes, FragmentSharing::Off).unwrap();
             for number in 0..3 {
                 let mut tasks = Vec::new();
-                assert_eq!(splitter.next_item(&mut tasks).unwrap(), Some(SEGMENT_BYTES));
+                assert_eq!(splitter.next_batch(&mut tasks).unwrap(), Some(SEGMENT_BYTES));
                 let [task] = &tasks[..] else { panic!("{tasks:?}") };
                 assert_eq!((task.start, task.bytes), (number * SEGMENT_BYTES, SEGMENT_BYTES));
             }

@@ -91,7 +91,8 @@ impl SuperblockArea {
         &self,
         options: &BuildOptions,
         written: &mut WrittenMetadata,
-        (blocks, devices): (u64, &[Device]),
+        blocks: u64,
+        devices: &[Device],
     ) -> Result<()> {
         let features = &written.features;
         let declared = compression(options, |algorithm| features.algorithms.contains(&algorithm));

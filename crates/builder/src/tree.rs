@@ -16,6 +16,13 @@ pub(crate) use content::memory_content;
 pub use content::{Content, ContentReader, ContentSource, Device, DeviceAddress, SourceExtent};
 pub use ferrofs_ondisk::Timestamp;
 
+/// What an inode takes: the node, and what a build keeps for it, such as its number, its place and its data.
+const NODE_BYTES: u64 = size_of::<Node>() as u64 + 200;
+/// What an entry of a map takes beside its key and value: its share of the map, and two allocations.
+const ENTRY_BYTES: u64 = 64;
+/// What a content takes: its source and its entry in the order of files.
+const CONTENT_BYTES: u64 = 160;
+
 /// A file tree. Node 0 is the root, which is a directory.
 #[derive(Debug)]
 pub struct Tree {
@@ -31,6 +38,13 @@ impl Tree {
     #[must_use]
     pub fn new(root: Metadata) -> Self {
         Self { nodes: vec![Node::directory(root)], devices: Vec::new() }
+    }
+
+    /// About what the tree takes in memory, with what a build keeps for each of its inodes. It depends on the
+    /// tree only, not on the allocator.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let bytes = self.nodes.iter().map(|node| NODE_BYTES + node.heap_bytes());
+        bytes.fold(0, u64::saturating_add)
     }
 
     /// Adds a device that contents lie on, and returns its number.
@@ -250,6 +264,26 @@ impl Node {
     #[must_use]
     pub fn directory(metadata: Metadata) -> Self {
         Self { metadata, kind: NodeKind::Directory(BTreeMap::new()) }
+    }
+
+    /// What it points to takes about this.
+    fn heap_bytes(&self) -> u64 {
+        let of_xattr = |(name, value): (&Box<[u8]>, &Box<[u8]>)| {
+            ENTRY_BYTES + (name.len() + value.len()) as u64
+        };
+        let xattrs: u64 = self.metadata.xattrs.iter().map(of_xattr).sum();
+        let of_kind = match &self.kind {
+            NodeKind::Directory(entries) => {
+                entries.keys().map(|name| ENTRY_BYTES + name.len() as u64).sum()
+            }
+            NodeKind::File(content) => {
+                let extents = content.extents().map_or(0, <[SourceExtent]>::len);
+                CONTENT_BYTES + (extents * size_of::<SourceExtent>()) as u64
+            }
+            NodeKind::Symlink(target) => target.len() as u64,
+            _ => 0,
+        };
+        xattrs + of_kind
     }
 
     /// The entries, if this is a directory.

@@ -1,63 +1,51 @@
-//! The data path: all regular files of a tree become bytes of the image and a map of where they lie.
+//! The data path: the regular files of a tree become bytes of the image, and a map of where they lie.
 //!
-//! The caller's thread cuts files into items, hands them to workers by the threaded workqueue, and
-//! commits what comes back in the order in which it was sent, so that the bytes depend on the tree and the
-//! options only. TaskSource on their way, and so the memory, are bounded by [`BuildOptions::memory_bytes`].
+//! This module owns the passes over data: files on external devices, all other files, the packed inode, the
+//! metabox. A pass splits files into tasks ([`crate::split`]), works on them in an ordered pipeline
+//! ([`pipeline`]) and commits the results in the order of the files ([`commit`]), so that the bytes depend on
+//! the tree and the options only.
 
 pub(crate) mod chunk_tables;
 mod commit;
 mod file_builder;
+mod pipeline;
 #[cfg(test)]
 mod tests;
-mod window;
-
-use std::cell::RefCell;
-
-use commit::{CommitParams, Committer};
-use ferrofs_workers::cpus::AvailableCpus;
-use ferrofs_workers::workqueue::{
-    ActiveWorkers, DispatchPolicy, RequestOutcome, WorkQueue, WorkQueueSettings,
-};
-
-use window::ReorderBuffer;
 
 use crate::compress::profiles::CompressionProfiles;
-use crate::compress::worker::{DataWorker, TaskBatch};
+use crate::context::{BuildContext, DataNeeds};
 use crate::data_map::{FileData, InternalFile};
 use crate::dedupe::{DedupeOptions, DedupePiece, DedupePlan};
 use crate::packed_file::PackedFile;
-use crate::report::{BuildObserver, BuildPhase};
 use crate::split::{
-    ByteGenerator, FileCompression, FilePieces, FileSet, GeneratedFile, SEGMENT_BYTES, StorageMode,
-    StorageModes, TaskSource, TaskSplitter,
+    FileCompression, FilePieces, FileSet, GeneratedFile, StorageMode, StorageModes, TaskSource,
+    TaskSplitter,
 };
-use crate::tree::{Content, Tree, files_in_order};
-use crate::write_data::chunk_tables::{ChunkTableBudget, ChunkTableParams, DeviceReferences};
-use crate::{BlockSink, BuildOptions, DataMap, Deduplication, Error, ErrorKind, Result};
-
-/// TaskSource on their way at most: what a slow one can hold up.
-const ITEMS_MAX: usize = 256;
-/// Slots of a worker: one that it works on, and one that is ready when it is done.
-const SLOTS: usize = 2;
-/// What a known pcluster takes in the table of all.
-const KNOWN_PCLUSTER_BYTES: u64 = 128;
+use crate::tree::{Content, Tree, files_in_order, memory_content};
+use crate::{
+    BlockSink, BuildPhase, DataMap, Deduplication, Error, ErrorKind, Fragments, NoopObserver,
+    Result,
+};
+use chunk_tables::{CHUNK_ENTRY_BYTES, ChunkTableBudget, ChunkTableParams, DeviceReferences};
+use commit::{CommitParams, CommittedFiles, Committer, INDEX_ENTRY_BYTES};
+use pipeline::DataPipeline;
 
 /// Writes the data of all regular files of `tree` to `sink`. What is to lie in the packed inode is gathered
 /// behind `packed_prefix`; [`write_packed`] writes it when all of it is there.
 ///
 /// # Errors
-/// Of all errors the first in the order of the files: a source that cannot be read or has changed, a sink
-/// that refuses to write, options that contradict each other, memory that is too small.
+/// The first in the order of the files: a source that cannot be read or has changed, a sink that refuses to
+/// write, memory that is too small; [`ErrorKind::Cancelled`].
 pub(crate) fn write_data(
     tree: &Tree,
-    options: &BuildOptions,
+    context: &BuildContext<'_>,
     packed_prefix: &[u8],
     sink: &mut dyn BlockSink,
-    observer: &dyn BuildObserver,
 ) -> Result<(DataMap, PackedFile)> {
+    let options = context.options;
     let profiles = CompressionProfiles::new(options)?;
     let has_hints = !options.hints.all().is_empty();
-    let mut map = map_device_files(tree, options, sink, observer)?;
+    let mut map = map_device_files(tree, context, &profiles, sink)?;
     let (mut nodes, mut contents, mut compressions) = (Vec::new(), Vec::new(), Vec::new());
     files_in_order(tree, |path, node, content| {
         if map.files.get(node.index()).is_some_and(Option::is_some) {
@@ -69,15 +57,15 @@ pub(crate) fn write_data(
             compressions.push(profiles.choose(options, path));
         }
     });
+    let mut files = FileSet { contents: &contents, compressions: &compressions, pieces: None };
     let plan = match StorageMode::of(options) {
-        StorageMode::Compressed => plan((&contents, &compressions), &profiles, options, observer)?,
+        StorageMode::Compressed => find_duplicates(files, &profiles, context)?,
         // Chunks are compared by themselves; what goes to the packed inode, there.
         StorageMode::Chunks(_) | StorageMode::Flat { .. } | StorageMode::Packed => None,
     };
-    let files =
-        FileSet { contents: &contents, compressions: &compressions, pieces: plan.as_deref() };
+    files.pieces = plan.as_deref();
     let packed = PackedFile::new(packed_prefix, options.fragment_sharing);
-    let (data, packed) = write_files((files, packed), options, sink, observer)?;
+    let (data, packed) = write_files(files, packed, context, sink)?;
     for (node, data) in nodes.into_iter().zip(data) {
         if let Some(place) = map.files.get_mut(node.index()) {
             *place = Some(data);
@@ -86,64 +74,109 @@ pub(crate) fn write_data(
     Ok((map, packed))
 }
 
-/// The data of those files that lie on devices already.
+/// The data of the files that lie on external devices. Their chunk tables stay charged.
 fn map_device_files(
     tree: &Tree,
-    options: &BuildOptions,
+    context: &BuildContext<'_>,
+    profiles: &CompressionProfiles,
     sink: &mut dyn BlockSink,
-    observer: &dyn BuildObserver,
 ) -> Result<DataMap> {
-    let params = chunk_table_params(options, options.block_size.bytes().into());
-    let mut references = DeviceReferences { devices: tree.devices(), params, sink };
-    let mut room = ChunkTableBudget::new(options.memory_bytes);
     let mut map = DataMap { files: vec![None; tree.len()], packed: None };
-    let mut referring = Vec::new();
+    let mut on_devices = Vec::new();
     files_in_order(tree, |_, node, content| {
-        if content.extents().is_some() {
-            referring.push((node, content));
+        if let Some(extents) = content.extents() {
+            on_devices.push((node, content, extents));
         }
     });
-    for (node, content) in referring {
-        let Some(parts) = content.extents() else { continue };
-        if observer.should_stop() {
-            return Err(Error::new(ErrorKind::Cancelled));
-        }
-        let data = references.refer(content, parts, &mut room);
+    if on_devices.is_empty() {
+        return Ok(map);
+    }
+    let params = ChunkTableParams::new(context.options, context.options.block_size.bytes().into());
+    let least_bytes = DataPipeline::least_bytes(profiles)?;
+    let needs = DataNeeds { chunk_table_bytes: u64::MAX, ..DataNeeds::default() };
+    let tables = context.memory.charge_tables(&needs, least_bytes)?;
+    let mut budget = ChunkTableBudget::new(tables.chunk_tables, context.memory.limit_bytes());
+    let mut references = DeviceReferences { devices: tree.devices(), params, sink };
+    for (node, content, extents) in on_devices {
+        context.check_cancelled()?;
+        let data = references.refer(content, extents, &mut budget);
         let data = data.map_err(|error| error.at(content.source().name()))?;
-        observer.bytes_done(data.as_ref().map_or(0, |_| content.bytes()));
+        context.observer.bytes_done(data.as_ref().map_or(0, |_| content.bytes()));
         if let Some(place) = map.files.get_mut(node.index()) {
             *place = data;
         }
     }
+    context.memory.keep(budget.into_used());
     Ok(map)
-}
-
-fn chunk_table_params(options: &BuildOptions, chunk_bytes: u64) -> ChunkTableParams {
-    ChunkTableParams {
-        block: options.block_size,
-        chunk_bytes,
-        force_indexes: options.force_chunk_indexes,
-        device: u16::from(options.blob.is_some()),
-    }
 }
 
 /// Writes the data of `files` in their order.
 pub(crate) fn write_files(
-    (files, packed): (FileSet<'_>, PackedFile),
-    options: &BuildOptions,
+    files: FileSet<'_>,
+    packed: PackedFile,
+    context: &BuildContext<'_>,
     sink: &mut dyn BlockSink,
-    observer: &dyn BuildObserver,
 ) -> Result<(Vec<FileData>, PackedFile)> {
+    let options = context.options;
     let modes = StorageModes {
         usual: StorageMode::of(options),
         uncompressed: StorageMode::uncompressed(options),
     };
-    let pipeline = DataPipeline::new(CompressionProfiles::new(options)?, options)?;
-    let params = commit_params(options, modes.uncompressed);
-    let mut committer = pipeline.committer(params, sink, copied(files), packed);
     let splitter = TaskSplitter::new(files, modes, options.fragment_sharing)?;
-    pipeline.run(splitter, &mut committer, observer)?;
-    Ok(committer.into_files())
+    let pass = DataPass { files, profiles: CompressionProfiles::new(options)?, packed, modes };
+    let committed = pass.run(splitter, context, sink)?;
+    context.memory.keep(committed.chunk_tables);
+    context.memory.keep(committed.packed_parts);
+    Ok((committed.files, committed.packed))
+}
+
+/// A pass over file data.
+struct DataPass<'f> {
+    files: FileSet<'f>,
+    profiles: CompressionProfiles,
+    /// What the packed inode holds before the pass.
+    packed: PackedFile,
+    modes: StorageModes,
+}
+
+impl DataPass<'_> {
+    /// Writes the files, in the tasks that `source` makes of them.
+    fn run(
+        self,
+        source: impl TaskSource,
+        context: &BuildContext<'_>,
+        sink: &mut dyn BlockSink,
+    ) -> Result<CommittedFiles> {
+        let params = CommitParams::new(context, self.modes.uncompressed);
+        let needs = self.needs(context, &params);
+        let threads_bytes = DataPipeline::least_bytes(&self.profiles)?;
+        let tables = context.memory.charge_tables(&needs, threads_bytes)?;
+        let pipeline = DataPipeline::new(self.profiles, context)?;
+        let copied = copied_files(self.files);
+        let reencoder = pipeline.worker(context);
+        let mut committer = Committer::new(params, tables, sink, reencoder, copied, self.packed);
+        pipeline.run(source, &mut committer, context)?;
+        Ok(committer.into_committed())
+    }
+
+    /// What the tables of the pass can grow to.
+    fn needs(&self, context: &BuildContext<'_>, params: &CommitParams) -> DataNeeds {
+        let contents = self.files.contents;
+        let sum = |count: &dyn Fn(u64) -> u64| {
+            contents.iter().map(|content| count(content.bytes())).fold(0, u64::saturating_add)
+        };
+        let entries =
+            params.table.map_or(0, |table| sum(&|bytes| bytes.div_ceil(table.chunk_bytes)));
+        let shares = self.profiles.params.shares_pclusters;
+        let packs = context.options.fragments != Fragments::None;
+        let largest = contents.iter().map(Content::bytes).max().unwrap_or(0);
+        DataNeeds {
+            packed_parts: if packs { contents.len() as u64 } else { 0 },
+            pclusters: if shares { sum(&|bytes| bytes.div_ceil(params.block)) } else { 0 },
+            index_bytes: (largest / params.block).saturating_mul(INDEX_ENTRY_BYTES),
+            chunk_table_bytes: entries.saturating_mul(CHUNK_ENTRY_BYTES),
+        }
+    }
 }
 
 /// Writes the data of the packed inode.
@@ -152,102 +185,98 @@ pub(crate) fn write_files(
 /// As [`write_data`].
 pub(crate) fn write_packed(
     content: &Content,
-    options: &BuildOptions,
+    context: &BuildContext<'_>,
     sink: &mut dyn BlockSink,
-    observer: &dyn BuildObserver,
 ) -> Result<InternalFile> {
-    let profiles = CompressionProfiles::new(options)?.of_packed(options);
+    let profiles = CompressionProfiles::new(context.options)?.of_packed(context.options);
     let whole = std::slice::from_ref(content);
+    let mut files = FileSet { contents: whole, compressions: &[], pieces: None };
     // Ends of files are compared as they are packed; whole files may have equal parts.
-    let plan = match StorageMode::of(options) {
-        StorageMode::Packed => plan((whole, &[]), &profiles, options, observer)?,
+    let plan = match StorageMode::of(context.options) {
+        StorageMode::Packed => find_duplicates(files, &profiles, context)?,
         _ => None,
     };
-    let files = FileSet { contents: whole, compressions: &[], pieces: plan.as_deref() };
+    files.pieces = plan.as_deref();
     let modes =
         StorageModes { usual: StorageMode::Compressed, uncompressed: StorageMode::Compressed };
-    let pipeline = DataPipeline::new(profiles, options)?;
-    let params = commit_params(options, modes.uncompressed);
-    let nothing = PackedFile::new(&[], options.fragment_sharing);
-    let committer = pipeline.committer(params, sink, copied(files), nothing);
-    let splitter = TaskSplitter::new(files, modes, options.fragment_sharing)?;
-    pipeline.write_special(content.bytes(), splitter, committer, observer)
+    let splitter = TaskSplitter::new(files, modes, context.options.fragment_sharing)?;
+    write_internal(files, profiles, splitter, context, sink)
 }
 
-/// Writes the data of the metabox, which has `bytes` bytes: `next` makes so many further ones as it is asked
-/// for.
+/// Writes the data of the metabox, which `file` makes.
 ///
 /// # Errors
-/// As [`write_data`], and those of `next`.
+/// As [`write_data`], and those of `file`.
 pub(crate) fn write_metabox(
-    (bytes, next): (u64, ByteGenerator<'_>),
-    options: &BuildOptions,
+    mut file: GeneratedFile<'_>,
+    context: &BuildContext<'_>,
     sink: &mut dyn BlockSink,
-    observer: &dyn BuildObserver,
 ) -> Result<InternalFile> {
-    let profiles = CompressionProfiles::new(options)?.of_metabox(options)?;
-    let stream = GeneratedFile::new("the metabox", bytes, next, profiles.count() > 0);
-    let pipeline = DataPipeline::new(profiles, options)?;
-    let params = commit_params(options, StorageMode::Compressed);
-    let nothing = PackedFile::new(&[], options.fragment_sharing);
-    let committer = pipeline.committer(params, sink, Vec::new(), nothing);
-    pipeline.write_special(bytes, stream, committer, observer)
+    let profiles = CompressionProfiles::new(context.options)?.of_metabox(context.options)?;
+    file.is_compressed = profiles.count() > 0;
+    let content = memory_content("the metabox", 0, Vec::new(), file.bytes);
+    let whole = std::slice::from_ref(&content);
+    let files = FileSet { contents: whole, compressions: &[], pieces: None };
+    write_internal(files, profiles, file, context, sink)
 }
 
-/// Of files that are stored in this way where they are not compressed.
-fn commit_params(options: &BuildOptions, uncompressed: StorageMode) -> CommitParams {
-    let table = match uncompressed {
-        StorageMode::Chunks(chunk_bytes) => Some(chunk_table_params(options, chunk_bytes as u64)),
-        _ => None,
-    };
-    let known = options.memory_bytes / 8 / KNOWN_PCLUSTER_BYTES;
-    let block = u64::from(options.block_size.bytes());
-    let alignment = match options.data_alignment_blocks {
-        0 | 1 => 0,
-        blocks => u64::from(blocks) * block,
-    };
-    let known_pclusters_max = usize::try_from(known).unwrap_or(usize::MAX);
-    let memory_bytes = options.memory_bytes;
-    CommitParams { block, table, memory_bytes, alignment, known_pclusters_max }
+/// Writes the one file of `files`, in the tasks that `source` makes of it. The observer is not called: the bytes
+/// of the packed inode were counted with their files, and those of the metabox are no file's.
+fn write_internal(
+    files: FileSet<'_>,
+    profiles: CompressionProfiles,
+    source: impl TaskSource,
+    context: &BuildContext<'_>,
+    sink: &mut dyn BlockSink,
+) -> Result<InternalFile> {
+    let context = BuildContext { observer: &NoopObserver, ..*context };
+    let packed = PackedFile::new(&[], context.options.fragment_sharing);
+    let modes =
+        StorageModes { usual: StorageMode::Compressed, uncompressed: StorageMode::Compressed };
+    let pass = DataPass { files, profiles, packed, modes };
+    let data = pass.run(source, &context, sink)?.files.pop();
+    let data = data.ok_or_else(|| Error::new(ErrorKind::Internal("a file that is not there")))?;
+    let bytes = files.contents.first().map_or(0, Content::bytes);
+    Ok(InternalFile { bytes, data })
 }
 
 /// Where `files` hold the same bytes, if that is asked for. Only files of the same profile share theirs: an index
 /// names two algorithms at most, and pclusters of one size go together best.
-fn plan(
-    (files, compressions): (&[Content], &[FileCompression]),
+fn find_duplicates(
+    files: FileSet<'_>,
     profiles: &CompressionProfiles,
-    options: &BuildOptions,
-    observer: &dyn BuildObserver,
+    context: &BuildContext<'_>,
 ) -> Result<Option<Box<dyn FilePieces>>> {
+    let options = context.options;
     if options.deduplication == Deduplication::Off || options.algorithms.is_none() {
         return Ok(None);
     }
-    observer.phase(BuildPhase::Deduplicate);
+    context.observer.phase(BuildPhase::Deduplicate);
+    let charge = context.memory.charge_dedupe()?;
     let find = |files: &[&Content], profile| {
-        // What is on its way to the image takes its share later, when the search has given back its own.
-        let settings = DedupeOptions {
+        let options = DedupeOptions {
             block_bytes: options.block_size.bytes(),
             pcluster_bytes: u32::try_from(profiles.pcluster(profile)).unwrap_or(u32::MAX),
             jobs: options.jobs,
-            memory_bytes: options.memory_bytes / 2,
+            memory_bytes: charge.bytes(),
         };
-        DedupePlan::find(files, &settings, &|| observer.should_stop())
+        DedupePlan::find(files, &options, context.cancel)
     };
-    let plan: Box<dyn FilePieces> = if compressions.is_empty() {
-        Box::new(find(&files.iter().collect::<Vec<_>>(), 0)?)
+    let plan: Box<dyn FilePieces> = if files.compressions.is_empty() {
+        Box::new(find(&files.contents.iter().collect::<Vec<_>>(), 0)?)
     } else {
-        let mut all = DedupePlanByProfile::without_copies(files);
+        let mut all = DedupePlanByProfile::without_copies(files.contents);
         for profile in 0..profiles.count() {
-            let is_it =
-                |file: &usize| compressions.get(*file) == Some(&FileCompression::Profile(profile));
-            let chosen: Vec<usize> = (0..files.len()).filter(is_it).collect();
-            let of_recipe: Vec<&Content> =
-                chosen.iter().filter_map(|file| files.get(*file)).collect();
-            all.take_over(&find(&of_recipe, profile)?, &chosen);
+            let profile_of = |file: &usize| files.compressions.get(*file);
+            let is_it = |file: &usize| profile_of(file) == Some(&FileCompression::Profile(profile));
+            let chosen: Vec<usize> = (0..files.contents.len()).filter(is_it).collect();
+            let of_profile: Vec<&Content> =
+                chosen.iter().filter_map(|file| files.contents.get(*file)).collect();
+            all.take_over(&find(&of_profile, profile)?, &chosen);
         }
         Box::new(all)
     };
-    observer.phase(BuildPhase::Data);
+    context.observer.phase(BuildPhase::Data);
     Ok(Some(plan))
 }
 
@@ -293,173 +322,16 @@ impl FilePieces for DedupePlanByProfile {
 }
 
 /// By file: whether others copy from it.
-fn copied(files: FileSet<'_>) -> Vec<bool> {
-    let mut copied = vec![false; files.pieces.map_or(0, |_| files.contents.len())];
-    for file in 0..copied.len() {
+fn copied_files(files: FileSet<'_>) -> Vec<bool> {
+    let mut is_copied = vec![false; files.pieces.map_or(0, |_| files.contents.len())];
+    for file in 0..is_copied.len() {
         for piece in files.pieces.map_or(&[][..], |pieces| pieces.pieces(file)) {
             if let DedupePiece::Copy { of, .. } = piece
-                && let Some(copied) = copied.get_mut(*of)
+                && let Some(copied) = is_copied.get_mut(*of)
             {
                 *copied = true;
             }
         }
     }
-    copied
-}
-
-/// Passes on who is asked, and not what is told: the packed inode's bytes were told with their files, and
-/// nobody waits for those of the metabox.
-struct CancelOnlyObserver<'w>(&'w dyn BuildObserver);
-
-impl BuildObserver for CancelOnlyObserver<'_> {
-    fn should_stop(&self) -> bool {
-        self.0.should_stop()
-    }
-}
-
-/// The workers, and how much may be on its way to them.
-#[derive(Debug)]
-struct DataPipeline {
-    profiles: CompressionProfiles,
-    workers: usize,
-    /// Workers that were asked for are used, however few CPUs there are.
-    active_workers: ActiveWorkers,
-    in_flight_bytes: u64,
-}
-
-impl DataPipeline {
-    /// As many workers as are asked for and fit into the memory.
-    fn new(profiles: CompressionProfiles, options: &BuildOptions) -> Result<Self> {
-        let each = SEGMENT_BYTES + profiles.memory_bytes()?;
-        // One item that is worked on, and one that waits to be committed.
-        let in_flight_min = 2 * (SEGMENT_BYTES + profiles.params.block as u64);
-        let least = each + in_flight_min;
-        let Some(spare) = options.memory_bytes.checked_sub(in_flight_min).filter(|&m| m >= each)
-        else {
-            let what = format!("{} bytes of memory: {least} are needed", options.memory_bytes);
-            return Err(Error::new(ErrorKind::InvalidOptions(what)));
-        };
-        let asked = options.jobs.unwrap_or_else(|| AvailableCpus::read().parallelism()).max(1);
-        let affordable = usize::try_from(spare / each).unwrap_or(usize::MAX);
-        let workers = asked.min(affordable);
-        let active_workers =
-            if options.jobs.is_some() { ActiveWorkers::All } else { ActiveWorkers::OnePerCpu };
-        // A segment for each worker, and half as many that wait: to be worked on, or to be committed, when each is 8 MiB
-        // where the data is incompressible.
-        let useful = (workers + workers.div_ceil(2) + 1) as u64 * SEGMENT_BYTES;
-        let in_flight_bytes = (options.memory_bytes - workers as u64 * each).min(useful);
-        Ok(Self { profiles, workers, active_workers, in_flight_bytes })
-    }
-
-    /// What commits the work of this pipeline, and gathers more for `packed`.
-    fn committer<'s>(
-        &self,
-        params: CommitParams,
-        sink: &'s mut dyn BlockSink,
-        is_copied: Vec<bool>,
-        packed: PackedFile,
-    ) -> Committer<'s> {
-        Committer::new(params, sink, DataWorker::new(self.profiles.clone()), is_copied, packed)
-    }
-
-    /// Writes the one file of `bytes` bytes that `items` make.
-    fn write_special(
-        &self,
-        bytes: u64,
-        items: impl TaskSource,
-        mut committer: Committer<'_>,
-        observer: &dyn BuildObserver,
-    ) -> Result<InternalFile> {
-        self.run(items, &mut committer, &CancelOnlyObserver(observer))?;
-        let data = committer.into_files().0.pop();
-        let data =
-            data.ok_or_else(|| Error::new(ErrorKind::Internal("a file that is not there")))?;
-        Ok(InternalFile { bytes, data })
-    }
-
-    /// Does all that `items` hand out.
-    fn run(
-        &self,
-        mut items: impl TaskSource,
-        committer: &mut Committer<'_>,
-        observer: &dyn BuildObserver,
-    ) -> Result<()> {
-        let window = RefCell::new(ReorderBuffer::new(self.workers + SLOTS));
-        let on_done = |item: &mut TaskBatch, outcome: RequestOutcome| {
-            window.borrow_mut().arrive(std::mem::take(item), outcome == RequestOutcome::Done);
-        };
-        let profiles = self.profiles.clone();
-        let make = move || DataWorker::for_queue(profiles.clone());
-        let queue = WorkQueue::new(&self.settings(), TaskBatch::default, make, on_done);
-        let mut queue = queue.map_err(|error| Error::new(ErrorKind::Workers(error)))?;
-        let mut next = next_item(&mut items, &window)?;
-        loop {
-            queue.collect();
-            commit_ready(&window, committer, observer)?;
-            let (on_way, bytes) = (window.borrow().len(), window.borrow().bytes());
-            match next.take() {
-                Some(mut item) if self.may_send(&item, on_way, bytes) => {
-                    let mut slot = queue.reserve();
-                    window.borrow_mut().send(&mut item);
-                    *slot.request() = item;
-                    slot.submit();
-                    next = next_item(&mut items, &window)?;
-                }
-                None if on_way == 0 => return Ok(()),
-                waiting => {
-                    next = waiting;
-                    queue.wait_for_one();
-                }
-            }
-        }
-    }
-
-    fn may_send(&self, item: &TaskBatch, on_way: usize, bytes: u64) -> bool {
-        on_way == 0 || on_way < ITEMS_MAX && bytes + item.bytes <= self.in_flight_bytes
-    }
-
-    fn settings(&self) -> WorkQueueSettings {
-        WorkQueueSettings {
-            name: "build".to_owned(),
-            workers: Some(self.workers),
-            slots: Some(SLOTS),
-            dispatch_policy: DispatchPolicy::RoundRobin,
-            active_workers: self.active_workers,
-            ..WorkQueueSettings::default()
-        }
-    }
-}
-
-/// The next item, if there is one.
-fn next_item(
-    items: &mut impl TaskSource,
-    window: &RefCell<ReorderBuffer>,
-) -> Result<Option<TaskBatch>> {
-    let mut item = window.borrow_mut().empty_item();
-    let Some(bytes) = items.next_item(&mut item.tasks)? else { return Ok(None) };
-    item.bytes = bytes;
-    Ok(Some(item))
-}
-
-/// Commits the items that are next.
-fn commit_ready(
-    window: &RefCell<ReorderBuffer>,
-    committer: &mut Committer<'_>,
-    observer: &dyn BuildObserver,
-) -> Result<()> {
-    loop {
-        if observer.should_stop() {
-            return Err(Error::new(ErrorKind::Cancelled));
-        }
-        if window.borrow().is_broken() {
-            return Err(Error::new(ErrorKind::Internal("a worker panicked")));
-        }
-        let Some(mut item) = window.borrow_mut().take_next() else { return Ok(()) };
-        committer.commit(&item.tasks, &item.output)?;
-        if let Some(error) = item.error.take() {
-            return Err(error);
-        }
-        observer.bytes_done(item.tasks.iter().map(|task| task.bytes).sum());
-        window.borrow_mut().recycle(item);
-    }
+    is_copied
 }

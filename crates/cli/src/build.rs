@@ -114,7 +114,7 @@ fn run_request(mut request: BuildRequest) -> anyhow::Result<CommandStatus> {
         bail!("{image}: it would refer to itself; give it another name");
     }
     if let Some(name) = &request.options.digest_xattr {
-        ferrofs_builder::add_digests(&mut tree, name, &monitor)
+        ferrofs_builder::add_digests(&mut tree, name, monitor.cancel_token())
             .map_err(|error| with_suggestion(&error, &stop))?;
     }
     if request.is_dry_run {

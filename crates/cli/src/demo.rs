@@ -28,7 +28,6 @@ use comparison::{Comparison, ComparisonResult};
 use credentials::Credentials;
 use ferrofs_extract::{ExtractEvent, ExtractOptions, ExtractSummary, Selection, extract, measure};
 use ferrofs_image::Image;
-use ferrofs_workers::CancelToken;
 use kernel_mount::KernelMount;
 use own_mount::{DaemonMount, MountAttempt};
 use reading_plan::ReadingPlan;
@@ -267,9 +266,11 @@ impl<'a> DemoRun<'a> {
     }
 
     fn unpack(&self, unpacked: &Path) -> anyhow::Result<TimedExtract> {
-        let token = CancelToken::new();
-        let options =
-            ExtractOptions::new().max_threads(Some(self.resources.threads)).cancel(&token);
+        let options = ExtractOptions {
+            max_threads: Some(self.resources.threads),
+            stop: Some(self.stop.flag()),
+            ..ExtractOptions::default()
+        };
         let style = self.arguments.progress.progress;
         let mut progress = ProgressDisplay::new(style, "unpack", || self.total);
         let mut done = WorkAmount::default();
@@ -278,9 +279,6 @@ impl<'a> DemoRun<'a> {
             ExtractEvent::Progress(now) => {
                 done = now.into();
                 progress.update(done);
-                if self.stop.is_wanted() {
-                    token.cancel();
-                }
             }
             // What fails because it is cut short is no failure.
             ExtractEvent::Failed(error) if !self.stop.is_wanted() => {

@@ -56,7 +56,3 @@ pub use method::Method;
 pub use padding::Padding;
 pub use settings::DecoderSettings;
 pub use want::DecodeMode;
-
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct ReadmeExamples;

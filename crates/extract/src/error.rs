@@ -78,8 +78,8 @@ pub enum ErrorKind {
     FirstNameLeftOut,
     /// The memory budget has no room.
     Memory(ferrofs_workers::Error),
-    /// The caller's [`CancelToken`](ferrofs_workers::CancelToken) was cancelled.
-    Cancelled,
+    /// The caller wanted it to end.
+    Stopped,
 }
 
 impl Error {
@@ -160,11 +160,6 @@ impl ErrorKind {
         }
     }
 
-    /// Whether a file that is not whole stays where it is.
-    pub(crate) fn leaves_incomplete_file(&self) -> bool {
-        matches!(self, Self::Output { operation, .. } if *operation == REMOVE_INCOMPLETE)
-    }
-
     /// Whether every further entry would fail as well.
     pub(crate) fn stops_everything(&self) -> bool {
         let Self::Output { operation, source } = self else { return false };
@@ -173,9 +168,6 @@ impl ErrorKind {
         *operation != SET_XATTR && matches!(code, Some(Errno::NOSPC | Errno::DQUOT | Errno::ROFS))
     }
 }
-
-/// The operation whose failure leaves a file that is not whole.
-pub(crate) const REMOVE_INCOMPLETE: &str = "cannot remove the partial file";
 
 /// The operation whose errors never stop an extraction.
 pub(crate) const SET_XATTR: &str = "cannot set an extended attribute";
@@ -214,7 +206,7 @@ impl fmt::Display for ErrorKind {
                 f.write_str("another name of a file that was left out of the tar")
             }
             Self::Memory(error) => error.fmt(f),
-            Self::Cancelled => f.write_str("cancelled"),
+            Self::Stopped => f.write_str("stopped"),
         }
     }
 }

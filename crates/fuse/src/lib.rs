@@ -39,7 +39,3 @@ pub use operation::{Operation, Request};
 pub use reply::{Reply, ReplyOutcome, SentReply, Statfs};
 pub use rustix::io::Errno;
 pub use session::{FileSystem, NegotiatedSession, Session, SessionOptions, SessionStats};
-
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct ReadmeExamples;

@@ -28,7 +28,3 @@ pub mod stats;
 pub use log_event::MountLogEvent;
 pub use serve::{NegotiatedMount, ServedMount};
 pub use settings::MountSettings;
-
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct ReadmeExamples;

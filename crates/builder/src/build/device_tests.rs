@@ -13,8 +13,8 @@ use tempfile::TempDir;
 use super::tests::*;
 use super::*;
 use crate::BlobOutput;
-use crate::NoopObserver;
 use crate::import::{TarContentMode, TarImportOptions, TarSource, from_tar};
+use crate::{NoopObserver, OutputMode};
 
 /// A folder with an image, its blob, and whatever else a test puts there.
 struct BlobDirectory(TempDir);
@@ -50,7 +50,9 @@ fn with_blob(blob: BlobOutput) -> BuildOptions {
 fn chunks_go_to_the_blob_and_nothing_else_does() {
     let (directory, tree) = (BlobDirectory::new(), all_kinds_tree());
     let options = with_blob(BlobOutput::NewFile(directory.path("blob")));
-    let report = build(&tree, &options, &directory.path("image"), &NoopObserver).unwrap();
+    let report =
+        build(&tree, &options, &directory.path("image"), &NoopObserver, &CancelToken::new())
+            .unwrap();
     assert_eq!(directory.names(), ["blob", "image"]);
     assert_eq!(directory.facts("blob"), facts_of_tree(&tree));
     assert_eq!(fs::metadata(directory.path("blob")).unwrap().len(), report.blob_bytes);
@@ -70,7 +72,7 @@ fn a_blob_in_place_is_overwritten_from_its_start() {
     fs::write(directory.path("blob"), vec![9; 1 << 20]).unwrap();
     fs::write(directory.path("image"), "former").unwrap();
     let options = with_blob(BlobOutput::InPlace(directory.path("blob")));
-    build(&tree, &options, &directory.path("image"), &NoopObserver).unwrap();
+    build(&tree, &options, &directory.path("image"), &NoopObserver, &CancelToken::new()).unwrap();
     assert_eq!(directory.facts("blob"), facts_of_tree(&tree));
     assert_eq!(fs::metadata(directory.path("blob")).unwrap().len(), 1 << 20);
 }
@@ -99,7 +101,7 @@ fn neither_gets_its_name_before_both_are_accepted() {
     }
     let options = with_blob(BlobOutput::NewFile(directory.path("blob")));
     let refusing = BlobInspector { directory: &directory, accepts: false };
-    build(&tree, &options, &directory.path("image"), &refusing).unwrap_err();
+    build(&tree, &options, &directory.path("image"), &refusing, &CancelToken::new()).unwrap_err();
     assert_eq!(fs::read(directory.path("image")).unwrap(), b"former");
     assert_eq!(fs::read(directory.path("blob")).unwrap(), b"former");
     build(
@@ -107,27 +109,68 @@ fn neither_gets_its_name_before_both_are_accepted() {
         &options,
         &directory.path("image"),
         &BlobInspector { directory: &directory, accepts: true },
+        &CancelToken::new(),
     )
     .unwrap();
     assert_eq!(directory.facts("blob"), facts_of_tree(&tree));
+}
+
+/// Keeps the blob from getting its name: what has it is a directory by then.
+struct BlobBlocker<'a>(&'a BlobDirectory);
+
+impl BuildObserver for BlobBlocker<'_> {
+    fn inspect(&self, _: &Path, _: Option<&Path>) -> std::result::Result<(), String> {
+        fs::create_dir_all(self.0.path("blob/full")).unwrap();
+        Ok(())
+    }
 }
 
 #[test]
 fn a_former_image_goes_before_its_blob_becomes_another() {
     let directory = BlobDirectory::new();
     fs::write(directory.path("image"), "former").unwrap();
-    // The blob cannot get its name: what has it is a directory by then.
-    struct ImageReplacer<'a>(&'a BlobDirectory);
-    impl BuildObserver for ImageReplacer<'_> {
-        fn inspect(&self, _: &Path, _: Option<&Path>) -> std::result::Result<(), String> {
-            fs::create_dir_all(self.0.path("blob/full")).unwrap();
-            Ok(())
+    let options = with_blob(BlobOutput::NewFile(directory.path("blob")));
+    let (tree, cancel) = (all_kinds_tree(), CancelToken::new());
+    let observer = BlobBlocker(&directory);
+    build(&tree, &options, &directory.path("image"), &observer, &cancel).unwrap_err();
+    assert_eq!(directory.names(), ["blob"]);
+}
+
+#[test]
+fn an_image_in_place_whose_blob_gets_no_name_is_no_image() {
+    let directory = BlobDirectory::new();
+    let image = directory.path("image");
+    fs::write(&image, vec![9; 1 << 20]).unwrap();
+    let options = BuildOptions {
+        output_mode: OutputMode::InPlace { offset: 0 },
+        ..with_blob(BlobOutput::NewFile(directory.path("blob")))
+    };
+    let (tree, cancel) = (all_kinds_tree(), CancelToken::new());
+    let error = build(&tree, &options, &image, &BlobBlocker(&directory), &cancel).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Output { .. }), "{error}");
+    assert!(fs::read(&image).unwrap()[..4096].iter().all(|byte| *byte == 0));
+    Image::open(&image).unwrap_err();
+}
+
+#[test]
+fn an_image_in_place_is_no_image_after_a_panic_of_the_observer() {
+    struct PanickingObserver;
+    impl BuildObserver for PanickingObserver {
+        fn inspect(&self, image: &Path, _: Option<&Path>) -> std::result::Result<(), String> {
+            Image::open(image).unwrap();
+            panic!("an observer that fails");
         }
     }
-    let options = with_blob(BlobOutput::NewFile(directory.path("blob")));
-    build(&all_kinds_tree(), &options, &directory.path("image"), &ImageReplacer(&directory))
-        .unwrap_err();
-    assert_eq!(directory.names(), ["blob"]);
+    let directory = BlobDirectory::new();
+    let image = directory.path("image");
+    fs::write(&image, "former").unwrap();
+    let options = BuildOptions { output_mode: OutputMode::InPlace { offset: 0 }, ..options(12) };
+    let tree = all_kinds_tree();
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        build(&tree, &options, &image, &PanickingObserver, &CancelToken::new())
+    }));
+    panicked.unwrap_err();
+    Image::open(&image).unwrap_err();
 }
 
 #[test]
@@ -136,11 +179,15 @@ fn a_blob_needs_chunks_and_data_of_its_own() {
     let blob = Some(BlobOutput::NewFile(directory.path("blob")));
     let mut tree = all_kinds_tree();
     let without_chunks = BuildOptions { blob: blob.clone(), ..options(12) };
-    let error = build(&tree, &without_chunks, &directory.path("image"), &NoopObserver).unwrap_err();
+    let error =
+        build(&tree, &without_chunks, &directory.path("image"), &NoopObserver, &CancelToken::new())
+            .unwrap_err();
     assert!(error.to_string().contains("without a size of chunks"), "{error}");
     tree.add_device(Device { tag: [0; 64], bytes: 5 }).unwrap();
     let options = with_blob(BlobOutput::NewFile(directory.path("blob")));
-    let error = build(&tree, &options, &directory.path("image"), &NoopObserver).unwrap_err();
+    let error =
+        build(&tree, &options, &directory.path("image"), &NoopObserver, &CancelToken::new())
+            .unwrap_err();
     assert!(error.to_string().contains("other devices"), "{error}");
     assert!(directory.names().is_empty());
 }
@@ -162,14 +209,17 @@ fn an_image_refers_to_the_contents_of_an_archive() {
         let referring =
             TarImportOptions { contents: TarContentMode::Index, ..TarImportOptions::default() };
         let tree = from_tar(TarSource::Path(directory.path("tar")), &referring).unwrap();
-        let report = build(&tree, &options(9), &directory.path("image"), &NoopObserver).unwrap();
+        let report =
+            build(&tree, &options(9), &directory.path("image"), &NoopObserver, &CancelToken::new())
+                .unwrap();
         assert_eq!(directory.facts("tar"), facts_of_tree(&tree), "{name}");
         assert!(report.external_bytes > 0, "{name}");
         // However it comes, the image is the same.
         let reader = Box::new(std::io::Cursor::new(bytes));
         let source = TarSource::Stream { name: "pipe".into(), reader };
         let piped = from_tar(source, &referring).unwrap();
-        build(&piped, &options(9), &directory.path("piped"), &NoopObserver).unwrap();
+        build(&piped, &options(9), &directory.path("piped"), &NoopObserver, &CancelToken::new())
+            .unwrap();
         let images = ["image", "piped"].map(|name| fs::read(directory.path(name)).unwrap());
         assert!(images[0] == images[1], "{name}");
     }
@@ -182,6 +232,7 @@ fn what_no_block_can_hold_of_an_archive_is_copied() {
     let referring =
         TarImportOptions { contents: TarContentMode::Index, ..TarImportOptions::default() };
     let tree = from_tar(TarSource::Path(directory.path("tar")), &referring).unwrap();
-    build(&tree, &options(12), &directory.path("image"), &NoopObserver).unwrap();
+    build(&tree, &options(12), &directory.path("image"), &NoopObserver, &CancelToken::new())
+        .unwrap();
     assert_eq!(directory.facts("tar"), facts_of_tree(&tree));
 }

@@ -63,7 +63,7 @@ impl BuiltImage {
     fn of(tree: &Tree, options: &BuildOptions) -> Self {
         let directory = TempDir::new().unwrap();
         let path = directory.path().join("image");
-        let report = build(tree, options, &path, &NoopObserver).unwrap();
+        let report = build(tree, options, &path, &NoopObserver, &CancelToken::new()).unwrap();
         let (found, mut wanted) = (facts_of_image(&path), facts_of_tree(tree));
         for facts in wanted.values_mut() {
             facts.xattrs.retain(|name, _| !name.starts_with(b"erofs."));
@@ -209,7 +209,7 @@ fn long_prefixes_lie_where_older_kernels_look() {
 fn digests_are_marked_and_the_root_has_room() {
     for (name, is_listed) in [("erofs.fingerprint.v1", false), ("trusted.erofs.fp", true)] {
         let mut tree = texts();
-        add_digests(&mut tree, name.as_bytes(), &NoopObserver).unwrap();
+        add_digests(&mut tree, name.as_bytes(), &CancelToken::new()).unwrap();
         let digest_xattr = Some(name.into());
         let options =
             BuildOptions { digest_xattr, root_xattr_bytes: 1001, ..BuildOptions::default() };

@@ -127,9 +127,8 @@ fn a_large_metabox_and_a_large_directory_are_read_back_and_the_same_for_any_numb
 fn fragments_of_directories_are_no_shared_ones() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("image");
-    let target = Target { path: &path, observer: &NoopObserver };
     let options = BuildOptions { compress_directories: true, ..compressed(12) };
-    let report = build_with(&all_kinds_tree(), &options, target, write_data).unwrap();
+    let report = build_at(&path, &all_kinds_tree(), &options, &NoopObserver, write_data).unwrap();
     assert!(report.packed_bytes > 0);
     assert_eq!(report.shared_fragment_bytes, 0);
 }

@@ -20,11 +20,11 @@ use crate::{FragmentSharing, IndexForm, OutputMode, SuperblockTime};
 /// A data path that stores everything as it is.
 pub(crate) fn flat_only(
     tree: &Tree,
-    options: &BuildOptions,
+    context: &BuildContext<'_>,
     _packed_prefix: &[u8],
     sink: &mut dyn BlockSink,
-    _observer: &dyn BuildObserver,
 ) -> Result<(DataMap, PackedFile)> {
+    let options = context.options;
     let block = options.block_size.bytes() as usize;
     map_files(tree, |mut bytes| {
         let rest = bytes.len() % block;
@@ -41,11 +41,11 @@ pub(crate) fn flat_only(
 /// A data path that cuts everything into plain pclusters of a block.
 fn plain_pclusters(
     tree: &Tree,
-    options: &BuildOptions,
+    context: &BuildContext<'_>,
     _packed_prefix: &[u8],
     sink: &mut dyn BlockSink,
-    _observer: &dyn BuildObserver,
 ) -> Result<(DataMap, PackedFile)> {
+    let options = context.options;
     map_files(tree, |bytes| {
         if bytes.is_empty() {
             return Ok(FileData::Flat { start_block: None, tail: Box::default() });
@@ -73,13 +73,13 @@ fn plain_pclusters(
 /// A data path that puts the end of each file, or all of it, into the packed inode.
 fn fragments(
     tree: &Tree,
-    options: &BuildOptions,
-    packed_front: &[u8],
+    context: &BuildContext<'_>,
+    packed_prefix: &[u8],
     sink: &mut dyn BlockSink,
-    _observer: &dyn BuildObserver,
 ) -> Result<(DataMap, PackedFile)> {
+    let options = context.options;
     let block = options.block_size.bytes();
-    let mut packed = packed_front.to_vec();
+    let mut packed = packed_prefix.to_vec();
     let (map, mut file) = map_files(tree, |mut bytes| {
         let mut data = CompressedData::default();
         if bytes.len() > 3 * block as usize {
@@ -107,10 +107,9 @@ fn fragments(
 
 fn failing(
     _: &Tree,
-    _: &BuildOptions,
+    _: &BuildContext<'_>,
     _: &[u8],
     sink: &mut dyn BlockSink,
-    _: &dyn BuildObserver,
 ) -> Result<(DataMap, PackedFile)> {
     sink.append(&vec![7; 100_000])?;
     Err(Error::new(ErrorKind::SourceChanged { how: "it is gone".to_owned() }))
@@ -313,6 +312,20 @@ pub(crate) fn options(bits: u8) -> BuildOptions {
     }
 }
 
+/// Builds as [`build`] does, with the contents that `data` writes.
+pub(super) fn build_at(
+    path: &Path,
+    tree: &Tree,
+    options: &BuildOptions,
+    observer: &dyn BuildObserver,
+    data: WriteData,
+) -> Result<BuildReport> {
+    options.check()?;
+    let (memory, cancel) = (BuildMemory::new(options, tree)?, CancelToken::new());
+    let context = BuildContext { options, memory: &memory, observer, cancel: &cancel };
+    build_with(tree, &context, path, data)
+}
+
 pub(crate) fn build_here(
     directory: &TempDir,
     tree: &Tree,
@@ -320,7 +333,7 @@ pub(crate) fn build_here(
     data: WriteData,
 ) -> std::path::PathBuf {
     let path = directory.path().join("image");
-    build_with(tree, options, Target { path: &path, observer: &NoopObserver }, data).unwrap();
+    build_at(&path, tree, options, &NoopObserver, data).unwrap();
     let names: Vec<_> =
         fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap()).collect();
     assert_eq!(names.len(), 1, "{names:?}");
@@ -427,8 +440,8 @@ fn a_build_that_fails_leaves_what_was_there() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("image");
     fs::write(&path, b"an older image").unwrap();
-    let target = Target { path: &path, observer: &NoopObserver };
-    let error = build_with(&all_kinds_tree(), &options(12), target, failing).unwrap_err();
+    let error =
+        build_at(&path, &all_kinds_tree(), &options(12), &NoopObserver, failing).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::SourceChanged { .. }));
     assert_eq!(fs::read(&path).unwrap(), b"an older image");
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
@@ -437,11 +450,11 @@ fn a_build_that_fails_leaves_what_was_there() {
 #[test]
 fn a_device_that_is_full_is_an_error_with_its_place() {
     let output_mode = OutputMode::InPlace { offset: 0 };
-    let target = Target { path: Path::new("/dev/full"), observer: &NoopObserver };
-    let error = build_with(
+    let error = build_at(
+        Path::new("/dev/full"),
         &all_kinds_tree(),
         &BuildOptions { output_mode, ..options(12) },
-        target,
+        &NoopObserver,
         flat_only,
     )
     .unwrap_err();
@@ -453,8 +466,9 @@ fn a_device_that_is_full_is_an_error_with_its_place() {
 
 #[test]
 fn a_device_under_the_images_name_is_not_replaced() {
-    let target = Target { path: Path::new("/dev/full"), observer: &NoopObserver };
-    let error = build_with(&all_kinds_tree(), &options(12), target, flat_only).unwrap_err();
+    let error =
+        build_at(Path::new("/dev/full"), &all_kinds_tree(), &options(12), &NoopObserver, flat_only)
+            .unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::InvalidOptions(_)), "{error}");
 }
 
@@ -464,28 +478,33 @@ fn a_link_is_followed_to_what_it_names() {
     let (real, link) = (directory.path().join("real"), directory.path().join("link"));
     fs::write(&real, b"old").unwrap();
     std::os::unix::fs::symlink("real", &link).unwrap();
-    let target = Target { path: &link, observer: &NoopObserver };
-    build_with(&all_kinds_tree(), &options(12), target, flat_only).unwrap();
+    build_at(&link, &all_kinds_tree(), &options(12), &NoopObserver, flat_only).unwrap();
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     Image::open(&real).unwrap();
 }
 
-struct CancelledObserver;
+/// Cancels the build at the beginning of a phase.
+struct CancellingObserver(BuildPhase, CancelToken);
 
-impl BuildObserver for CancelledObserver {
-    fn should_stop(&self) -> bool {
-        true
+impl BuildObserver for CancellingObserver {
+    fn phase(&self, phase: BuildPhase) {
+        if phase == self.0 {
+            self.1.cancel();
+        }
     }
 }
 
 #[test]
-fn a_build_that_is_told_to_stop_leaves_nothing() {
+fn a_cancelled_build_leaves_nothing() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("image");
-    let target = Target { path: &path, observer: &CancelledObserver };
-    let error = build_with(&all_kinds_tree(), &options(12), target, flat_only).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Cancelled));
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    for phase in [BuildPhase::Data, BuildPhase::Metadata] {
+        let observer = CancellingObserver(phase, CancelToken::new());
+        let error =
+            build(&all_kinds_tree(), &options(12), &path, &observer, &observer.1).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Cancelled));
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
 }
 
 /// Opens the whole image before it has its name, and accepts it or not.
@@ -514,9 +533,13 @@ fn an_image_that_is_not_accepted_gets_no_name() {
         (false, OutputMode::InPlace { offset: 0 }),
     ] {
         let observer = ImageInspector { accepts, inodes: Default::default() };
-        let target = Target { path: &path, observer: &observer };
-        let built =
-            build_with(&tree, &BuildOptions { output_mode, ..options(12) }, target, flat_only);
+        let built = build_at(
+            &path,
+            &tree,
+            &BuildOptions { output_mode, ..options(12) },
+            &observer,
+            flat_only,
+        );
         assert!(observer.inodes.into_inner() > 1);
         assert_eq!(built.is_ok(), accepts);
         if let Err(error) = built {
@@ -544,8 +567,7 @@ fn an_xattr_that_the_format_cannot_say_is_told_with_its_path() {
     tree.node_mut(id).metadata.xattrs.insert(b"bogus.name".as_slice().into(), Box::default());
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("image");
-    let target = Target { path: &path, observer: &NoopObserver };
-    let error = build_with(&tree, &options(12), target, flat_only).unwrap_err();
+    let error = build_at(&path, &tree, &options(12), &NoopObserver, flat_only).unwrap_err();
     let wanted = "fifo: the xattr bogus.name has a prefix that the format does not know";
     assert_eq!(error.to_string(), wanted);
 }
@@ -554,9 +576,8 @@ fn an_xattr_that_the_format_cannot_say_is_told_with_its_path() {
 fn owners_that_no_compact_inode_holds_are_told() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("image");
-    let target = Target { path: &path, observer: &NoopObserver };
     let options = BuildOptions { force_compact_inodes: true, ..options(12) };
-    let error = build_with(&all_kinds_tree(), &options, target, flat_only).unwrap_err();
+    let error = build_at(&path, &all_kinds_tree(), &options, &NoopObserver, flat_only).unwrap_err();
     assert!(error.path().ends_with("owner-2"), "{error}");
 }
 
@@ -565,8 +586,7 @@ fn the_report_counts_what_lies_in_the_image() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("image");
     let tree = all_kinds_tree();
-    let target = Target { path: &path, observer: &NoopObserver };
-    let report = build_with(&tree, &options(12), target, flat_only).unwrap();
+    let report = build_at(&path, &tree, &options(12), &NoopObserver, flat_only).unwrap();
     assert_eq!(report.bytes, fs::metadata(&path).unwrap().len());
     assert_eq!(report.inodes, tree.len() as u64);
     assert_eq!(report.blocks * 4096, report.bytes);

@@ -323,12 +323,11 @@ const FAR_BYTES: [u8; 2048] = [b'f'; 2048];
 /// A data path that says that every file lies far behind.
 fn far_away(
     tree: &Tree,
-    options: &BuildOptions,
-    _packed_front: &[u8],
+    context: &BuildContext<'_>,
+    _packed_prefix: &[u8],
     _sink: &mut dyn BlockSink,
-    _watch: &dyn BuildObserver,
 ) -> Result<(DataMap, PackedFile)> {
-    let address = options.block_size.offset_of(FAR).unwrap();
+    let address = context.options.block_size.offset_of(FAR).unwrap();
     let forms = [
         FileData::Flat { start_block: Some(FAR), tail: Box::default() },
         FileData::Compressed(CompressedData {

@@ -134,7 +134,8 @@ pub(crate) fn store_flat(
 /// Appends the chunks that are not all zeros, each from a block's start on.
 pub(crate) fn store_chunks(
     bytes: &[u8],
-    (chunk, block): (usize, usize),
+    chunk: usize,
+    block: usize,
     output: &mut BatchOutput,
 ) -> StoredForm {
     let lay = |chunk: &[u8]| {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use ferrofs_codec::{Algorithm, Method};
 use ferrofs_ondisk::compression::AlgorithmId;
-use ferrofs_ondisk::compression::{EXTENT_MAX_BYTES, PCLUSTER_MAX_BYTES};
 
 use crate::compress::RangeCompressor;
 use crate::split::{FileCompression, SEGMENT_BYTES, StorageMode};
@@ -29,7 +28,7 @@ struct CompressionProfile {
 impl CompressionProfiles {
     /// Those of the options and of their hints.
     pub(crate) fn new(options: &BuildOptions) -> Result<Self> {
-        let params = DataParams::new(options)?;
+        let params = DataParams::new(options);
         let Some(algorithms) = &options.algorithms else {
             return Ok(Self { params, all: Arc::default() });
         };
@@ -118,7 +117,7 @@ fn nth_method(algorithms: &Algorithms, number: usize) -> Result<Method> {
     algorithms.methods.get(number).copied().ok_or_else(missing)
 }
 
-/// The params for one kind of file.
+/// The parameters of one kind of file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataParams {
     /// Bytes of a block.
@@ -140,40 +139,19 @@ pub(crate) struct DataParams {
 }
 
 impl DataParams {
-    /// The params for regular files.
-    pub(crate) fn new(options: &BuildOptions) -> Result<Self> {
-        let block = options.block_size.bytes();
-        let refuse = |what: String| Err(Error::new(ErrorKind::InvalidOptions(what)));
-        let (pcluster, extent) = (options.pcluster_bytes, options.extent_bytes_max);
-        if options.algorithms.is_some() {
-            if !pcluster.is_multiple_of(block) || !(block..=PCLUSTER_MAX_BYTES).contains(&pcluster)
-            {
-                return refuse(format!(
-                    "a pcluster of {pcluster} bytes: it must have whole blocks, and 1 MiB at most"
-                ));
-            }
-            if u64::from(extent) > EXTENT_MAX_BYTES
-                || extent < block
-                || !extent.is_multiple_of(block)
-            {
-                return refuse(format!(
-                    "extents of {extent} bytes: they must have whole blocks, and 12 MiB at most"
-                ));
-            }
-        } else if options.fragments != Fragments::None {
-            return refuse("fragments need a compression algorithm".to_owned());
-        }
-        Ok(Self {
-            block: block as usize,
-            pcluster: pcluster as usize,
-            extent_max: extent as usize,
+    /// The parameters for regular files. The options have been checked.
+    pub(crate) fn new(options: &BuildOptions) -> Self {
+        Self {
+            block: options.block_size.bytes() as usize,
+            pcluster: options.pcluster_bytes as usize,
+            extent_max: options.extent_bytes_max as usize,
             inline_pclusters: options.inline_pclusters,
             chunk: options.chunk_bytes.map(chunk_in_segment),
             inline_data: options.inline_data,
             packs_tails: options.fragments == Fragments::Tails,
             shares_pclusters: options.fragments != Fragments::None
                 || options.deduplication == Deduplication::On,
-        })
+        }
     }
 
     /// The same for the packed inode, which holds what was shared already and packs nothing.

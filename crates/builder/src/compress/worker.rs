@@ -1,27 +1,26 @@
-//! A worker of the data path: reads the ranges of an item and turns them into its output. It owns its
-//! encoder and its read buffer; whatever goes wrong is a value in the item.
+//! What one thread of the data path does: it reads the ranges of a batch and turns them into its output. It owns
+//! encoders and a read buffer, and knows nothing of addresses in the image.
 
-use ferrofs_workers::workqueue::{Handler, NoHandler};
+use ferrofs_workers::CancelToken;
 
 use crate::compress::output::{BatchOutput, StoredForm, TaskOutput, store_chunks, store_flat};
 use crate::compress::profiles::CompressionProfiles;
 use crate::compress::{RangeCompressor, RangeInput};
+use crate::context::check_cancelled;
 use crate::digest::Sha256Digest;
 use crate::split::{EncodeConstraints, RangeTask, SEGMENT_BYTES, TaskKind};
 use crate::{Error, ErrorKind, Result};
 
-/// What a slot of the queue holds: tasks, then what became of them.
+/// Tasks on their way to a thread, then what became of them.
 #[derive(Debug, Default)]
 pub(crate) struct TaskBatch {
-    /// Its place in the order of all items.
-    pub(crate) number: u64,
-    /// Bytes that are read for it.
+    /// Bytes that are read for its tasks.
     pub(crate) bytes: u64,
     /// What is to be done.
     pub(crate) tasks: Vec<RangeTask>,
     /// What became of it.
     pub(crate) output: BatchOutput,
-    /// What went wrong with the first task that has no result.
+    /// What went wrong with the first task that has no result, or behind all of them.
     pub(crate) error: Option<Error>,
 }
 
@@ -31,18 +30,32 @@ pub(crate) struct DataWorker {
     /// By the number of the profile, made when the first file needs it.
     compressors: Vec<Option<RangeCompressor>>,
     buffer: Vec<u8>,
+    cancel: CancelToken,
 }
 
 impl DataWorker {
     /// Without an encoder until one is needed.
-    pub(crate) fn new(profiles: CompressionProfiles) -> Self {
+    pub(crate) fn new(profiles: CompressionProfiles, cancel: CancelToken) -> Self {
         let compressors = (0..profiles.count()).map(|_| None).collect();
-        Self { profiles, compressors, buffer: Vec::new() }
+        Self { profiles, compressors, buffer: Vec::new(), cancel }
     }
 
-    /// One of these for the queue, which asks for a result.
-    pub(crate) fn for_queue(profiles: CompressionProfiles) -> Result<Self, NoHandler> {
-        Ok(Self::new(profiles))
+    /// Does all tasks of a batch, up to the first that fails.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Cancelled`]. The error of a task is put into the batch, behind the results of those before it.
+    pub(crate) fn work_on(&mut self, batch: &mut TaskBatch) -> Result<()> {
+        let TaskBatch { tasks, output, error, bytes } = batch;
+        // Encoded or not, it is seldom more; growing by and by would copy it, and take twice the memory.
+        output.bytes.reserve_exact(usize::try_from(*bytes).unwrap_or(0));
+        for task in tasks.iter() {
+            check_cancelled(&self.cancel)?;
+            if let Err(failed) = self.work(task, output) {
+                *error = Some(failed);
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Does one task, behind what `output` holds.
@@ -51,7 +64,8 @@ impl DataWorker {
         let done = match task.kind {
             TaskKind::Skip | TaskKind::Pack | TaskKind::Copy { .. } => Ok(StoredForm::Unread),
             TaskKind::Hash => {
-                Sha256Digest::of_file(&task.content, &mut self.buffer).map(StoredForm::Hashed)
+                { Sha256Digest::of_file(&task.content, &mut self.buffer, &self.cancel) }
+                    .map(StoredForm::Hashed)
             }
             kind => self.read_and(kind, task, output),
         };
@@ -93,7 +107,7 @@ impl DataWorker {
                 let part = RangeInput { bytes: buffer, ends_file: task.ends_file(), constraints };
                 compressor.compress(part, output)
             }
-            TaskKind::Chunk(chunk) => Ok(store_chunks(buffer, (chunk, params.block), output)),
+            TaskKind::Chunk(chunk) => Ok(store_chunks(buffer, chunk, params.block, output)),
             _ => {
                 let may_inline = params.inline_data && task.ends_file();
                 Ok(store_flat(buffer, params.block, may_inline, output))
@@ -105,21 +119,5 @@ impl DataWorker {
     pub(crate) fn reencode(&mut self, task: &RangeTask, output: &mut BatchOutput) -> Result<()> {
         let constraints = EncodeConstraints { may_end_apart: true, may_be_flat: false };
         self.work(&RangeTask { kind: TaskKind::Encode(constraints), ..task.clone() }, output)
-    }
-}
-
-impl Handler for DataWorker {
-    type Request = TaskBatch;
-
-    fn handle(&mut self, item: &mut TaskBatch) {
-        let TaskBatch { tasks, output, error, bytes, .. } = item;
-        // EncodedRange or not, it is seldom more; growing by and by would copy it, and take twice the memory.
-        output.bytes.reserve_exact(usize::try_from(*bytes).unwrap_or(0));
-        for task in tasks.iter() {
-            if let Err(failed) = self.work(task, output) {
-                *error = Some(failed);
-                return;
-            }
-        }
     }
 }

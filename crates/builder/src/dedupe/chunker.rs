@@ -1,10 +1,12 @@
 //! The pass over all files: reads each byte once, in parallel, and hands on the chunks in order.
 
+use ferrofs_workers::CancelToken;
 use ferrofs_workers::jobs::OrderedPipeline;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::Result;
+use crate::context::check_cancelled;
 use crate::dedupe::ranges::ConcatenatedFiles;
-use crate::{Error, ErrorKind, Result};
 
 /// Bytes of a file that one thread reads in a row. Large files are cut there whatever the number of
 /// threads, so that the chunks depend on the files only.
@@ -33,8 +35,8 @@ pub(super) struct ChunkScan<'a> {
     pub(super) cdc: CdcParams,
     /// What they are compared by.
     pub(super) digest: ChunkHash,
-    /// Whether to end early.
-    pub(super) should_stop: &'a (dyn Fn() -> bool + Sync),
+    /// Ends the pass early.
+    pub(super) cancel: &'a CancelToken,
 }
 
 /// A part of a file.
@@ -73,9 +75,7 @@ impl ChunkScan<'_> {
     }
 
     fn read(&self, part: ScanRange, buffer: &mut [u8], chunks: &mut Vec<CdcChunk>) -> Result<()> {
-        if (self.should_stop)() {
-            return Err(Error::new(ErrorKind::Cancelled));
-        }
+        check_cancelled(self.cancel)?;
         let source = self.concat.content(part.file).source();
         self.read_open(part, buffer, chunks).map_err(|error| error.at(source.name()))
     }

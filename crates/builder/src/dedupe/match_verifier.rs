@@ -3,12 +3,14 @@
 //! A candidate whose bytes differ somewhere is kept up to there. One that may be extended is, in both
 //! directions, up to a limit or the ends of the two files.
 
+use ferrofs_workers::CancelToken;
 use ferrofs_workers::jobs::OrderedPipeline;
 
+use crate::context::check_cancelled;
 use crate::dedupe::match_finder::MatchCandidate;
 use crate::dedupe::ranges::{ConcatenatedFiles, DuplicateRange};
 use crate::tree::ContentReader;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
 /// Bytes that one thread compares in a row: longer candidates are shared out.
 const SHARE_BYTES: u64 = 8 << 20;
@@ -32,8 +34,8 @@ pub(super) struct MatchVerifier<'a> {
     /// How far a candidate is extended on each side. Beyond two of the longest chunks lies one in full,
     /// which is part of the candidate or of another one.
     pub(super) extension_bytes: u64,
-    /// Whether to end early.
-    pub(super) should_stop: &'a (dyn Fn() -> bool + Sync),
+    /// Ends the pass early.
+    pub(super) cancel: &'a CancelToken,
 }
 
 impl MatchVerifier<'_> {
@@ -52,9 +54,7 @@ impl MatchVerifier<'_> {
             batches(candidates),
             || CompareSides::new(self.concat, self.extension_bytes),
             |sides, batch| {
-                if (self.should_stop)() {
-                    return Err(Error::new(ErrorKind::Cancelled));
-                }
+                check_cancelled(self.cancel)?;
                 let runs = batch.iter().map(|&candidate| sides.compare(candidate));
                 let runs = runs.collect::<Result<Vec<_>>>()?;
                 sides.check_unchanged()?;

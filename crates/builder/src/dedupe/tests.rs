@@ -12,7 +12,7 @@ use crate::tree::{ContentReader, ContentSource};
 use crate::{Error, ErrorKind};
 
 const BLOCK: u32 = 4096;
-const SETTINGS: DedupeOptions =
+const OPTIONS: DedupeOptions =
     DedupeOptions { block_bytes: BLOCK, pcluster_bytes: BLOCK, jobs: None, memory_bytes: 64 << 20 };
 
 /// Bytes without any pattern.
@@ -104,20 +104,20 @@ impl FaultyFiles {
     }
 
     fn search(&self, threads: usize, digest: ChunkHash) -> Result<DedupePlan> {
-        let settings = DedupeOptions { memory_bytes: 64 << 20, ..SETTINGS };
-        self.search_with(&settings, threads, digest)
+        let options = DedupeOptions { memory_bytes: 64 << 20, ..OPTIONS };
+        self.search_with(&options, threads, digest)
     }
 
     fn search_with(
         &self,
-        settings: &DedupeOptions,
+        options: &DedupeOptions,
         threads: usize,
         digest: ChunkHash,
     ) -> Result<DedupePlan> {
         let contents: Vec<Content> = self.contents();
         let helpers = HelperBudget::new(threads);
         let ordered = OrderedPipeline::new().max_threads(threads).helpers(&helpers);
-        let search = DedupeSearch { settings, ordered, digest, should_stop: &|| false };
+        let search = DedupeSearch { options, ordered, digest, cancel: &CancelToken::new() };
         search.run(&contents.iter().collect::<Vec<_>>())
     }
 
@@ -333,8 +333,10 @@ fn a_source_that_fails_is_named() {
 #[test]
 fn a_search_that_is_asked_to_stop_stops() {
     let contents = FaultyFiles::new(vec![noise(1, 9000)]).contents();
-    let settings = DedupeOptions { jobs: Some(2), memory_bytes: 1 << 20, ..SETTINGS };
-    let error = DedupePlan::find(&[&contents[0]], &settings, &|| true).unwrap_err();
+    let options = DedupeOptions { jobs: Some(2), memory_bytes: 1 << 20, ..OPTIONS };
+    let cancel = CancelToken::new();
+    cancel.cancel();
+    let error = DedupePlan::find(&[&contents[0]], &options, &cancel).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Cancelled));
 }
 
@@ -344,8 +346,8 @@ fn little_memory_makes_a_worse_plan_but_a_right_one() {
     let files = FaultyFiles::new(vec![run.clone(), joined(&[b"front", &run])]);
     let mut saved = Vec::new();
     for memory_bytes in [0, 1000, 10_000, 1 << 20] {
-        let settings = DedupeOptions { memory_bytes, ..SETTINGS };
-        let plan = files.search_with(&settings, 2, CHUNK_HASH).unwrap();
+        let options = DedupeOptions { memory_bytes, ..OPTIONS };
+        let plan = files.search_with(&options, 2, CHUNK_HASH).unwrap();
         files.check(&plan);
         saved.push(plan.saved_bytes());
     }

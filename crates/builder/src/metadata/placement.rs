@@ -3,12 +3,12 @@
 use ferrofs_ondisk::Nid;
 
 use crate::Result;
+use crate::context::BuildContext;
 use crate::data_map::InternalFile;
 use crate::image_file::ImageWriter;
 use crate::metadata::allocator::{InodeAllocator, InodeExtent, SLOT_BYTES};
 use crate::metadata::check_cancelled;
 use crate::metadata::inode::{Features, InodeRecords};
-use crate::report::BuildObserver;
 use crate::tree::{NodeId, Tree};
 
 /// Where everything lies but the special files, which come last.
@@ -54,7 +54,7 @@ impl InodeRecords<'_, '_> {
     pub(super) fn place(
         &self,
         mut layout: InodeAllocator,
-        observer: &dyn BuildObserver,
+        context: &BuildContext<'_>,
     ) -> Result<InodePlacement> {
         let prepared = self.prepared;
         let has_metabox = prepared.options.metabox_pcluster_bytes.is_some();
@@ -76,7 +76,7 @@ impl InodeRecords<'_, '_> {
         }
         let mut blocks = 0;
         for (number, id) in prepared.inode_order.order.iter().enumerate() {
-            check_cancelled(number, observer)?;
+            check_cancelled(number, context)?;
             let record = self.record(number, 0)?;
             placement.features.add(&record);
             let start = match &mut metabox {
@@ -127,7 +127,8 @@ impl InodeRecords<'_, '_> {
     pub(super) fn write_special(
         &self,
         files: [Option<&InternalFile>; 2],
-        (mut layout, features): (InodeAllocator, &mut Features),
+        mut layout: InodeAllocator,
+        features: &mut Features,
         mut area: MetadataArea<'_>,
     ) -> Result<(Vec<u8>, [Option<Nid>; 2])> {
         let mut inodes = Vec::new();
@@ -208,7 +209,7 @@ impl<'i> MetadataArea<'i> {
 pub(super) struct MetaboxGenerator<'a, 't> {
     records: InodeRecords<'a, 't>,
     placement: &'a InodePlacement,
-    observer: &'a dyn BuildObserver,
+    context: &'a BuildContext<'a>,
     /// How many inodes were made.
     inodes: usize,
     /// How many bytes were handed out.
@@ -222,9 +223,9 @@ impl<'a, 't> MetaboxGenerator<'a, 't> {
     pub(super) fn new(
         records: InodeRecords<'a, 't>,
         placement: &'a InodePlacement,
-        observer: &'a dyn BuildObserver,
+        context: &'a BuildContext<'a>,
     ) -> Self {
-        Self { records, placement, observer, inodes: 0, handed_out: 0, made: Vec::new() }
+        Self { records, placement, context, inodes: 0, handed_out: 0, made: Vec::new() }
     }
 
     /// The next `count` bytes.
@@ -240,7 +241,7 @@ impl<'a, 't> MetaboxGenerator<'a, 't> {
                 self.made.resize(count, 0);
                 break;
             };
-            check_cancelled(self.inodes, self.observer)?;
+            check_cancelled(self.inodes, self.context)?;
             self.inodes += 1;
             let start = usize::try_from(start - self.handed_out).unwrap_or(usize::MAX);
             assert!(self.made.len() <= start, "inode {number} starts in the one before it");

@@ -6,10 +6,12 @@ use std::collections::HashMap;
 use ferrofs_ondisk::BlockSize;
 use ferrofs_ondisk::chunk::{ChunkAddress, ChunkFormat, ChunkTable};
 
+use ferrofs_workers::memory::Charge;
+
 use crate::data_map::FileData;
 use crate::digest::Sha256Digest;
 use crate::tree::{Content, Device, DeviceAddress, SourceExtent};
-use crate::{BlockSink, Error, ErrorKind, Result};
+use crate::{BlockSink, BuildOptions, Error, ErrorKind, Result};
 
 /// Read and appended at once, of extents that are copied: whole blocks of any size.
 const COPY_BYTES: u64 = 1 << 20;
@@ -147,7 +149,7 @@ fn continues(before: &SourceExtent, extent: &SourceExtent) -> bool {
 /// The longest chunk is so many times as long as a block, as a power of two (docs/format.md F10).
 pub(crate) const SHIFT_MAX: u32 = 31;
 /// What an entry of a table takes until the table is written.
-const ENTRY_BYTES: u64 = size_of::<Option<ChunkAddress>>() as u64;
+pub(crate) const CHUNK_ENTRY_BYTES: u64 = size_of::<Option<ChunkAddress>>() as u64;
 
 /// Which table of chunks an image is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,38 +164,63 @@ pub(crate) struct ChunkTableParams {
     pub(crate) device: u16,
 }
 
-/// How many entries all tables may have yet: they are in memory until the metadata is written, and a source
-/// that says it is huge and has nothing but holes would fill it.
+impl ChunkTableParams {
+    /// Of tables with chunks of `chunk_bytes`.
+    pub(crate) fn new(options: &BuildOptions, chunk_bytes: u64) -> Self {
+        Self {
+            block: options.block_size,
+            chunk_bytes,
+            force_indexes: options.force_chunk_indexes,
+            device: u16::from(options.blob.is_some()),
+        }
+    }
+}
+
+/// How many entries all tables may still get: they are in memory until the metadata is written, and a source
+/// that claims to be huge and has nothing but holes would fill it.
 #[derive(Debug)]
 pub(crate) struct ChunkTableBudget {
-    left: u64,
+    charge: Charge,
+    used: u64,
+    /// The memory of the build, for messages.
     memory_bytes: u64,
 }
 
 impl ChunkTableBudget {
-    /// Half of this memory is for tables.
-    pub(crate) fn new(memory_bytes: u64) -> Self {
-        Self { left: memory_bytes / 2 / ENTRY_BYTES, memory_bytes }
+    /// Tables of `charge` bytes at most, in a build that may take `memory_bytes`.
+    pub(crate) fn new(charge: Charge, memory_bytes: u64) -> Self {
+        Self { charge, used: 0, memory_bytes }
     }
 
-    /// Room for `entries` more.
+    /// Takes `entries` more.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the memory is too small for them.
     pub(crate) fn take(&mut self, entries: u64) -> Result<usize> {
-        let left = self.left.checked_sub(entries);
-        let (Some(left), Ok(count)) = (left, usize::try_from(entries)) else {
+        let used = self.used.saturating_add(entries);
+        let fits = used.saturating_mul(CHUNK_ENTRY_BYTES) <= self.charge.bytes();
+        let (true, Ok(count)) = (fits, usize::try_from(entries)) else {
             let bytes = self.memory_bytes;
             let what = format!(
-                "a table of {entries} chunks: the {bytes} bytes of memory have no budget for it; longer \
+                "a table of {entries} chunks: the {bytes} bytes of memory have no room for it; longer \
                  chunks or more memory do"
             );
             return Err(Error::new(ErrorKind::Unsupported(what)));
         };
-        self.left = left;
+        self.used = used;
         Ok(count)
     }
 
-    /// Entries that are not needed any more.
+    /// Gives back entries that are not needed any more.
     pub(crate) fn give_back(&mut self, entries: usize) {
-        self.left = self.left.saturating_add(entries as u64);
+        self.used = self.used.saturating_sub(entries as u64);
+    }
+
+    /// The charge for the entries that were taken and not given back.
+    pub(crate) fn into_used(mut self) -> Charge {
+        let used_bytes = self.used.saturating_mul(CHUNK_ENTRY_BYTES);
+        self.charge.shrink(self.charge.bytes().saturating_sub(used_bytes));
+        self.charge
     }
 }
 
@@ -267,6 +294,14 @@ fn merged(blocks: &[Option<u64>], chunk_blocks: u64) -> Option<Vec<Option<u64>>>
 }
 
 #[cfg(test)]
+fn budget(bytes: u64) -> ChunkTableBudget {
+    use ferrofs_workers::memory::{AllocPolicy, Budget};
+
+    let charge = Budget::new(bytes).charge(bytes, AllocPolicy::MayFail).unwrap();
+    ChunkTableBudget::new(charge, bytes)
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::test_source::content;
@@ -300,11 +335,7 @@ mod tests {
             ChunkTableParams { block, chunk_bytes: BLOCK, force_indexes: false, device: 0 };
         let mut sink = CopySink(vec![0; 5 * 512]);
         let mut references = DeviceReferences { devices: &devices, params, sink: &mut sink };
-        references.refer(
-            &content("f", &vec![7; bytes]),
-            extents,
-            &mut ChunkTableBudget::new(1 << 20),
-        )
+        references.refer(&content("f", &vec![7; bytes]), extents, &mut budget(1 << 20))
     }
 
     /// Blocks of a chunk, and device and block of each.
@@ -408,14 +439,16 @@ mod chunks_tests {
     }
 
     #[test]
-    fn tables_have_half_of_the_memory() {
-        let mut budget = ChunkTableBudget::new(20 * ENTRY_BYTES);
+    fn tables_take_no_more_than_they_are_charged_with() {
+        let mut budget = budget(10 * CHUNK_ENTRY_BYTES);
         assert_eq!(budget.take(6).unwrap(), 6);
         let error = budget.take(5).unwrap_err();
         assert!(error.to_string().contains("a table of 5 chunks"), "{error}");
         budget.give_back(1);
         assert_eq!(budget.take(5).unwrap(), 5);
         budget.take(u64::MAX).unwrap_err();
+        budget.give_back(3);
+        assert_eq!(budget.into_used().bytes(), 7 * CHUNK_ENTRY_BYTES);
     }
 
     #[test]

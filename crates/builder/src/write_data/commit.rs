@@ -4,19 +4,23 @@
 use std::collections::HashMap;
 
 use ferrofs_ondisk::compression::AlgorithmId;
+use ferrofs_workers::memory::Charge;
 
 use crate::compress::output::{BatchOutput, EncodedRange, PlacedExtent, StoredForm};
 use crate::compress::worker::DataWorker;
+use crate::context::{BuildContext, DataTables};
 use crate::data_map::{DataExtent, FileData, PackedFragment};
 use crate::digest::Sha256Digest;
 use crate::packed_file::PackedFile;
-use crate::split::{RangeTask, SEGMENT_BYTES, TaskKind};
+use crate::split::{RangeTask, SEGMENT_BYTES, StorageMode, TaskKind};
 use crate::write_data::chunk_tables::{ChunkStore, ChunkTableBudget, ChunkTableParams, table};
 use crate::write_data::file_builder::{
     CopySource, FileBuilder, ResolvedCopy, is_representable, representable_count,
 };
 use crate::{BlockSink, Error, ErrorKind, Result};
 
+/// Bytes of a block in an index, at least.
+pub(crate) const INDEX_ENTRY_BYTES: u64 = 2;
 /// How many extents of a copy are tried, one after another, to give what lies before it an end that an
 /// index can hold; then all of the copy is encoded anew.
 const REENCODE_ATTEMPTS_MAX: usize = 4;
@@ -28,12 +32,41 @@ pub(crate) struct CommitParams {
     pub(crate) block: u64,
     /// How chunks are indexed, for chunk-based files.
     pub(crate) table: Option<ChunkTableParams>,
-    /// What the build may take.
+    /// What the build may take, for messages.
     pub(crate) memory_bytes: u64,
     /// The data of each file starts at a multiple of so many bytes; 0 stands for any place.
     pub(crate) alignment: u64,
-    /// Of all pclusters so many are remembered, to find equal ones.
-    pub(crate) known_pclusters_max: usize,
+}
+
+impl CommitParams {
+    /// Of files that are stored in the mode `uncompressed` where they are not compressed.
+    pub(crate) fn new(context: &BuildContext<'_>, uncompressed: StorageMode) -> Self {
+        let options = context.options;
+        let table = match uncompressed {
+            StorageMode::Chunks(chunk_bytes) => {
+                Some(ChunkTableParams::new(options, chunk_bytes as u64))
+            }
+            _ => None,
+        };
+        let block = u64::from(options.block_size.bytes());
+        let alignment = match options.data_alignment_blocks {
+            0 | 1 => 0,
+            blocks => u64::from(blocks) * block,
+        };
+        Self { block, table, memory_bytes: context.memory.limit_bytes(), alignment }
+    }
+}
+
+/// What a pass has committed.
+pub(crate) struct CommittedFiles {
+    /// The data of all files, in their order.
+    pub(crate) files: Vec<FileData>,
+    /// What is to lie in the packed inode.
+    pub(crate) packed: PackedFile,
+    /// The charge for the chunk tables of the files.
+    pub(crate) chunk_tables: Charge,
+    /// The charge for the parts of the packed inode.
+    pub(crate) packed_parts: Charge,
 }
 
 /// Commits tasks in order.
@@ -50,6 +83,11 @@ pub(crate) struct Committer<'s> {
     starts: HashMap<usize, Vec<u64>>,
     chunks: ChunkStore,
     chunk_table_budget: ChunkTableBudget,
+    packed_parts: Charge,
+    index: Charge,
+    known_pclusters_max: usize,
+    /// For `pclusters`, as long as they are there.
+    _known_pclusters: Charge,
     pclusters: HashMap<(Sha256Digest, Option<AlgorithmId>), u64>,
     packed: PackedFile,
     files: Vec<FileData>,
@@ -60,11 +98,13 @@ impl<'s> Committer<'s> {
     /// with what `packed` holds.
     pub(crate) fn new(
         params: CommitParams,
+        tables: DataTables,
         sink: &'s mut dyn BlockSink,
         reencoder: DataWorker,
         is_copied: Vec<bool>,
         packed: PackedFile,
     ) -> Self {
+        let known_pclusters_max = tables.known_pclusters_max();
         Self {
             params,
             sink: AlignedSink::new(sink, params.alignment),
@@ -74,7 +114,11 @@ impl<'s> Committer<'s> {
             is_copied,
             starts: HashMap::new(),
             chunks: ChunkStore::default(),
-            chunk_table_budget: ChunkTableBudget::new(params.memory_bytes),
+            chunk_table_budget: ChunkTableBudget::new(tables.chunk_tables, params.memory_bytes),
+            packed_parts: tables.packed_parts,
+            index: tables.index,
+            known_pclusters_max,
+            _known_pclusters: tables.known_pclusters,
             pclusters: HashMap::new(),
             packed,
             files: Vec::new(),
@@ -98,9 +142,14 @@ impl<'s> Committer<'s> {
         Ok(())
     }
 
-    /// The data of all files, in order, and the packed inode.
-    pub(crate) fn into_files(self) -> (Vec<FileData>, PackedFile) {
-        (self.files, self.packed)
+    /// What was committed.
+    pub(crate) fn into_committed(self) -> CommittedFiles {
+        CommittedFiles {
+            files: self.files,
+            packed: self.packed,
+            chunk_tables: self.chunk_table_budget.into_used(),
+            packed_parts: self.packed_parts,
+        }
     }
 
     fn commit_unread(&mut self, task: &RangeTask) -> Result<()> {
@@ -189,10 +238,10 @@ impl<'s> Committer<'s> {
         self.place(task, (extents, encoded), bytes)
     }
 
-    /// The index of a file is made as a whole, of 2 bytes a block at least: half of the memory is for it.
+    /// The index of a file is made as a whole, of 2 bytes a block at least.
     fn check_index(&self, file_bytes: u64) -> Result<()> {
-        let memory_bytes = self.params.memory_bytes;
-        if file_bytes / self.params.block <= memory_bytes / 4 {
+        let Self { params: CommitParams { block, memory_bytes, .. }, .. } = self;
+        if (file_bytes / block).saturating_mul(INDEX_ENTRY_BYTES) <= self.index.bytes() {
             return Ok(());
         }
         let what = format!(
@@ -293,7 +342,7 @@ impl<'s> Committer<'s> {
         address: u64,
     ) {
         if let Some(digest) = digest
-            && self.pclusters.len() < self.params.known_pclusters_max
+            && self.pclusters.len() < self.known_pclusters_max
         {
             self.pclusters.entry((*digest, extent.algorithm)).or_insert(address);
         }

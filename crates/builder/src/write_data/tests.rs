@@ -1,18 +1,23 @@
 //! What the data path wrote is decoded again and compared byte by byte, whatever the options are.
 
+use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ferrofs_codec::{Algorithm, DecodeMode, Decoder, DecoderSettings as Decoders, Method, Padding};
 use ferrofs_ondisk::BlockSize;
 use ferrofs_ondisk::compression::AlgorithmId;
+use ferrofs_workers::CancelToken;
 use proptest::prelude::*;
 
 use super::file_builder::is_representable;
 use super::*;
+use crate::context::BuildMemory;
 use crate::data_map::{CompressedData, InlineExtent};
-use crate::test_source::{content, shrunk_content, sparse_content};
+use crate::test_source::{content, metadata, shrunk_content, sparse_content};
 use crate::tree::memory_content;
-use crate::{Algorithms, Fragments};
+use crate::tree::{ContentReader, ContentSource};
+use crate::{Algorithms, BuildObserver, BuildOptions};
 
 /// An image in memory, of which the first block is taken.
 struct MemorySink {
@@ -102,7 +107,40 @@ fn decode(pcluster: &[u8], algorithm: Option<AlgorithmId>, bytes: u64, partial: 
     output
 }
 
-/// What was written, and the params it was written by.
+/// The data path without a tree.
+struct TestPass<'o> {
+    options: &'o BuildOptions,
+    memory: BuildMemory,
+    cancel: CancelToken,
+}
+
+impl<'o> TestPass<'o> {
+    fn new(options: &'o BuildOptions) -> Result<Self> {
+        let memory = BuildMemory::new(options, &Tree::new(metadata()))?;
+        Ok(Self { options, memory, cancel: CancelToken::new() })
+    }
+
+    fn context<'c>(&'c self, observer: &'c dyn BuildObserver) -> BuildContext<'c> {
+        let Self { options, memory, cancel } = self;
+        BuildContext { options, memory, observer, cancel }
+    }
+
+    fn write(
+        &self,
+        files: FileSet<'_>,
+        observer: &dyn BuildObserver,
+        sink: &mut MemorySink,
+    ) -> Result<(Vec<FileData>, PackedFile)> {
+        let packed = PackedFile::new(&[], self.options.fragment_sharing);
+        write_files(files, packed, &self.context(observer), sink)
+    }
+
+    fn write_packed(&self, content: &Content, sink: &mut MemorySink) -> Result<InternalFile> {
+        write_packed(content, &self.context(&NoopObserver), sink)
+    }
+}
+
+/// What was written, and the options it was written by.
 struct WrittenFiles {
     options: BuildOptions,
     image: Vec<u8>,
@@ -117,14 +155,11 @@ impl WrittenFiles {
         options: BuildOptions,
     ) -> Result<Self> {
         let mut sink = MemorySink::new(options.block_size.bytes());
-        let observer = crate::NoopObserver;
         let files = FileSet { contents: files, compressions: &[], pieces };
-        let packed = PackedFile::new(&[], options.fragment_sharing);
-        let (files, mut packed) = write_files((files, packed), &options, &mut sink, &observer)?;
-        let packed = packed.take_content();
-        let packed = packed
-            .map(|packed| write_packed(&packed, &options, &mut sink, &observer))
-            .transpose()?;
+        let pass = TestPass::new(&options)?;
+        let (files, mut packed) = pass.write(files, &NoopObserver, &mut sink)?;
+        let packed = packed.take_content().map(|packed| pass.write_packed(&packed, &mut sink));
+        let packed = packed.transpose()?;
         Ok(Self { options, image: sink.bytes, files, packed })
     }
 
@@ -233,7 +268,7 @@ impl FilePieces for FixedPieces {
     }
 }
 
-/// FileSet of which the second and third hold parts of the first, with pieces that say so.
+/// Files of which the second and third hold parts of the first, with pieces that say so.
 fn with_copies(seed: u64, cuts: [usize; 4]) -> (Vec<Vec<u8>>, FixedPieces) {
     let first = bytes(seed, 200_000);
     let [start, own, between, end] = cuts;
@@ -320,7 +355,7 @@ proptest! {
 const LZ4: Method = Method::Lz4 { max_distance: 65535 };
 const ZSTD: Method = Method::Zstd { level: 3, window_log: 17 };
 
-/// FileSet of many sizes, one of them of several segments.
+/// Files of many sizes, one of them of several segments.
 fn many_files() -> Vec<Vec<u8>> {
     let mut files: Vec<_> =
         (0..300).map(|seed| bytes(seed, (seed * 97 % 30_000) as usize)).collect();
@@ -433,32 +468,61 @@ fn too_little_memory_is_refused_with_what_is_needed() {
     assert!(error.to_string().contains("are needed"), "{error}");
 }
 
-/// Counts the bytes that are done, and stops after some.
-struct ByteCounter(AtomicUsize);
+/// Counts the bytes that are done, and cancels after some.
+struct ByteCounter(AtomicUsize, CancelToken);
 
 impl BuildObserver for ByteCounter {
     fn bytes_done(&self, bytes: u64) {
-        self.0.fetch_add(usize::try_from(bytes).unwrap(), Ordering::Relaxed);
-    }
-
-    fn should_stop(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > 1_000_000
+        let bytes = usize::try_from(bytes).unwrap();
+        if self.0.fetch_add(bytes, Ordering::Relaxed) + bytes > 1_000_000 {
+            self.1.cancel();
+        }
     }
 }
 
 #[test]
-fn a_build_that_is_told_to_stop_stops() {
+fn a_cancelled_pass_ends_early() {
     let files = many_files();
-    let observer = ByteCounter(AtomicUsize::new(0));
-    let mut sink = MemorySink::new(4096);
     let options = options(Some(LZ4), 12, 16);
+    let pass = TestPass::new(&options).unwrap();
+    let observer = ByteCounter(AtomicUsize::new(0), pass.cancel.clone());
     let contents = contents(&files);
     let files_to_write = FileSet { contents: &contents, compressions: &[], pieces: None };
-    let packed = PackedFile::new(&[], options.fragment_sharing);
-    let error = write_files((files_to_write, packed), &options, &mut sink, &observer).unwrap_err();
+    let error = pass.write(files_to_write, &observer, &mut MemorySink::new(4096)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Cancelled));
     let total: usize = files.iter().map(Vec::len).sum();
     assert!(observer.0.load(Ordering::Relaxed) < total);
+}
+
+/// A file that does not say where its holes are.
+struct UnlistableFile;
+
+impl ContentSource for UnlistableFile {
+    fn name(&self) -> String {
+        "later".to_owned()
+    }
+
+    fn open(&self) -> Result<Box<dyn ContentReader>> {
+        Err(Error::new(ErrorKind::Internal("it is never read")))
+    }
+
+    fn data_ranges(&self) -> Result<Vec<Range<u64>>> {
+        let source = std::io::ErrorKind::Other.into();
+        let error = Error::new(ErrorKind::Input { operation: "cannot find holes", source });
+        Err(error.at(self.name()))
+    }
+}
+
+#[test]
+fn an_error_while_files_are_split_waits_for_those_of_earlier_files() {
+    let later = Content::new(Arc::new(UnlistableFile), 4 << 20);
+    let contents = [shrunk_content("earlier", &[1; 10], 5000), later];
+    for jobs in [1, 2, 3] {
+        let options = options(None, 12, 1);
+        let options = BuildOptions { jobs: Some(jobs), chunk_bytes: Some(4096), ..options };
+        let error = WrittenFiles::of(&contents, None, options).err().unwrap();
+        assert_eq!(error.path().to_str(), Some("earlier"), "{jobs} jobs: {error}");
+    }
 }
 
 #[test]

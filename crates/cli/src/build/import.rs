@@ -9,8 +9,10 @@ use ferrofs_builder::import::{
     Compression, TarContentMode, TarSource, from_directory, from_tar_layers,
 };
 use ferrofs_builder::tree::Tree;
-use ferrofs_builder::{BuildObserver, BuildOptions, BuildReport, Error, ErrorKind, OutputMode};
+use ferrofs_builder::{BuildOptions, BuildReport, Error, ErrorKind, NoopObserver, OutputMode};
+use ferrofs_workers::CancelToken;
 
+use super::monitor::BuildMonitor;
 use super::overlay::{self, LayeredTree};
 use super::request::{BuildRequest, LayerData, LayerOptions, SourceKind};
 use crate::resources::Resources;
@@ -30,7 +32,7 @@ pub(super) struct ImportedTree {
 pub(super) fn import(
     request: &mut BuildRequest,
     resources: &Resources,
-    observer: &dyn BuildObserver,
+    monitor: &BuildMonitor<'_>,
 ) -> Result<ImportedTree, Error> {
     if let SourceKind::DirectoryOrImages(layering) = request.kind {
         let is_directory = match request.sources.as_slice() {
@@ -45,7 +47,7 @@ pub(super) fn import(
             return Err(Error::new(ErrorKind::InvalidOptions(what.to_owned())));
         }
     }
-    let tree = import_tree(request, observer)?;
+    let tree = import_tree(request, monitor)?;
     Ok(ImportedTree { tree, devices: archives(request) })
 }
 
@@ -72,14 +74,14 @@ fn import_images(
     Ok(ImportedTree { tree, devices })
 }
 
-fn import_tree(request: &BuildRequest, observer: &dyn BuildObserver) -> Result<Tree, Error> {
+fn import_tree(request: &BuildRequest, monitor: &BuildMonitor<'_>) -> Result<Tree, Error> {
     let is_directory = match (request.kind, request.sources.as_slice()) {
         (SourceKind::Directory | SourceKind::DirectoryOrImages(_), _) => true,
         (SourceKind::AsFound, [source]) => is_directory(source)?,
         _ => false,
     };
     if let (true, [source]) = (is_directory, request.sources.as_slice()) {
-        return from_directory(source, &request.directory, observer);
+        return from_directory(source, &request.directory, monitor, monitor.cancel_token());
     }
     let sources = request.sources.iter().map(|source| tar_source(source));
     let mut tree = from_tar_layers(sources.collect::<Result<_, _>>()?, &request.tar)?;
@@ -109,9 +111,10 @@ fn archives(request: &BuildRequest) -> Option<Vec<PathBuf>> {
 pub(super) fn build(
     request: &BuildRequest,
     tree: &Tree,
-    observer: &dyn BuildObserver,
+    monitor: &BuildMonitor<'_>,
 ) -> Result<BuildReport, Error> {
-    ferrofs_builder::build(tree, &request.options, &request.image, observer)
+    let cancel = monitor.cancel_token();
+    ferrofs_builder::build(tree, &request.options, &request.image, monitor, cancel)
 }
 
 /// Builds into a file of memory, to see what comes out.
@@ -133,7 +136,7 @@ pub(super) fn build_in_memory(tree: &Tree, options: &BuildOptions) -> Result<Bui
         blob: None,
         ..options.clone()
     };
-    ferrofs_builder::build(tree, &options, &path, &ferrofs_builder::NoopObserver)
+    ferrofs_builder::build(tree, &options, &path, &NoopObserver, &CancelToken::new())
 }
 
 fn is_directory(path: &Path) -> Result<bool, Error> {

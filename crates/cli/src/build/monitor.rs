@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ferrofs_builder::{BuildObserver, BuildPhase, Error};
+use ferrofs_workers::CancelToken;
 
 use super::verify::{ImageVerifier, UnpublishedImage, VerifyCounters};
 use crate::progress::{ProgressDisplay, WorkAmount};
@@ -17,6 +18,7 @@ use crate::signals::StopRequest;
 #[derive(Debug)]
 pub(super) struct BuildMonitor<'a> {
     stop: &'a StopRequest,
+    cancel: CancelToken,
     /// Whether warnings are named.
     notices: bool,
     verifier: Option<ImageVerifier<'a>>,
@@ -42,6 +44,7 @@ impl<'a> BuildMonitor<'a> {
     pub(super) fn new(stop: &'a StopRequest, notices: bool) -> Self {
         Self {
             stop,
+            cancel: CancelToken::new(),
             notices,
             verifier: None,
             built_bytes: AtomicU64::new(0),
@@ -60,6 +63,18 @@ impl<'a> BuildMonitor<'a> {
         verifier: Option<ImageVerifier<'a>>,
     ) -> Self {
         Self { verifier, progress: Some(Mutex::new(progress)), ..self }
+    }
+
+    /// What cancels the library's work.
+    pub(super) fn cancel_token(&self) -> &CancelToken {
+        &self.cancel
+    }
+
+    /// Passes a signal on to the library.
+    fn cancel_if_wanted(&self) {
+        if self.stop.is_wanted() {
+            self.cancel.cancel();
+        }
     }
 
     /// How many warnings there were.
@@ -112,24 +127,26 @@ impl<'a> BuildMonitor<'a> {
 
 impl BuildObserver for BuildMonitor<'_> {
     fn bytes_done(&self, bytes: u64) {
+        self.cancel_if_wanted();
         self.built_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.show();
     }
 
     fn phase(&self, phase: BuildPhase) {
+        self.cancel_if_wanted();
         self.begin(BuildStep::Build(phase));
     }
 
-    fn should_stop(&self) -> bool {
-        self.stop.is_wanted()
+    fn directory_started(&self) {
+        self.cancel_if_wanted();
     }
 
     fn inspect(&self, image: &Path, blob: Option<&Path>) -> Result<(), String> {
         let Some(verifier) = &self.verifier else { return Ok(()) };
         self.begin(BuildStep::Verify);
         let place = UnpublishedImage { image, blob };
-        let verified =
-            verifier.verify(place, &|| self.should_stop(), &mut |counters| self.verified(counters));
+        let verified = verifier
+            .verify(place, &|| self.stop.is_wanted(), &mut |counters| self.verified(counters));
         self.begin(BuildStep::Build(BuildPhase::Publish));
         verified.map(|_| ()).map_err(|difference| difference.to_string())
     }

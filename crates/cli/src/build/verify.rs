@@ -382,6 +382,7 @@ mod tests {
     use ferrofs_builder::import::{DirectoryOptions, from_directory};
     use ferrofs_builder::tree::{Metadata, NodeId};
     use ferrofs_builder::{BuildOptions, NoopObserver};
+    use ferrofs_workers::CancelToken;
     use tempfile::TempDir;
 
     use super::*;
@@ -414,6 +415,7 @@ mod tests {
                 &BuildOptions::default(),
                 &this.image(),
                 &NoopObserver,
+                &CancelToken::new(),
             )
             .unwrap();
             this
@@ -428,6 +430,7 @@ mod tests {
                 &self.folder.path().join("tree"),
                 &DirectoryOptions::default(),
                 &NoopObserver,
+                &CancelToken::new(),
             )
             .unwrap()
         }

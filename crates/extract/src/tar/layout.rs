@@ -5,11 +5,9 @@ use std::io::Write;
 use std::ops::Range;
 
 use ferrofs_image::{ExtentStorage, FileExtent, Image, Inode};
-use ferrofs_workers::CancelToken;
 
 use super::header::pad;
-use crate::error::ErrorKind;
-use crate::options::HolePolicy;
+use super::options::HolePolicy;
 
 /// Shorter holes are written as zeros: a map and its records take about as much room.
 const HOLE_MIN_BYTES: u64 = 4096;
@@ -36,14 +34,9 @@ impl SparseLayout {
         image: &Image,
         inode: &Inode,
         holes: HolePolicy,
-        cancel: &CancelToken,
-    ) -> Result<Self, ErrorKind> {
+    ) -> ferrofs_image::Result<Self> {
         let mut found = LongHoles::default();
         for range in image.file_extents(inode, 0)? {
-            // A file can have millions of extents.
-            if cancel.is_cancelled() {
-                return Err(ErrorKind::Cancelled);
-            }
             let range = range?;
             probe(image, inode, range)?;
             if range.storage == ExtentStorage::Hole && holes == HolePolicy::Sparse {

@@ -12,6 +12,8 @@ pub use options::{DirectoryOptions, HardLinkPolicy, UnreadablePolicy};
 use std::path::Path;
 
 use crate::tree::Tree;
+use ferrofs_workers::CancelToken;
+
 use crate::{BuildObserver, BuildPhase, Result};
 
 /// The tree below the directory `source`, whose contents stay where they are: they are read when the
@@ -26,14 +28,15 @@ use crate::{BuildObserver, BuildPhase, Result};
 /// # Errors
 /// What cannot be listed, examined or opened, by its path, unless [`UnreadablePolicy::LeaveOut`]; an entry that
 /// is another one by the time it is opened; a name or a device number that the format cannot store;
-/// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
+/// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) once `cancel` is cancelled.
 pub fn from_directory(
     source: &Path,
     options: &DirectoryOptions,
     observer: &dyn BuildObserver,
+    cancel: &CancelToken,
 ) -> Result<Tree> {
     observer.phase(BuildPhase::Import);
-    let mut tree = walk::DirectoryWalk::new(source, options, observer)?.run()?;
+    let mut tree = walk::DirectoryWalk::new(source, options, observer, cancel)?.run()?;
     options.adjustments.apply(&mut tree)?;
     Ok(tree)
 }

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use ferrofs_workers::CancelToken;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
@@ -14,6 +15,7 @@ use rustix::io::Errno;
 use super::listing::{DirectoryListing, TypeHint};
 use super::options::{DirectoryOptions, HardLinkPolicy, UnreadablePolicy};
 use super::xattr_reader::{XattrReader, XattrValues, Xattrs};
+use crate::context::check_cancelled;
 use crate::import::adjust::XattrFilter;
 use crate::import::host_file::{
     DataRanges, FileFingerprint, HostFile, HostLocation, SourceDirectory, SourceRoot, changed,
@@ -38,6 +40,7 @@ pub(super) struct DirectoryWalk<'a> {
     root: Arc<SourceRoot>,
     options: &'a DirectoryOptions,
     observer: &'a dyn BuildObserver,
+    cancel: &'a CancelToken,
     tree: Tree,
     directories: Vec<SourceDirectory>,
     /// The inodes with several names by device and inode number.
@@ -84,6 +87,7 @@ impl<'a> DirectoryWalk<'a> {
         source: &Path,
         options: &'a DirectoryOptions,
         observer: &'a dyn BuildObserver,
+        cancel: &'a CancelToken,
     ) -> Result<Self> {
         let root = SourceRoot::open(source)
             .map_err(|errno| input("cannot open the directory", errno).at(source))?;
@@ -97,6 +101,7 @@ impl<'a> DirectoryWalk<'a> {
             root: Arc::new(root),
             options,
             observer,
+            cancel,
             tree: Tree::new(metadata(&status, Xattrs::new())),
             directories: Vec::new(),
             links: HashMap::new(),
@@ -133,9 +138,8 @@ impl<'a> DirectoryWalk<'a> {
 
     /// Walks into the subdirectory `name` of the innermost frame.
     fn descend(&mut self, name: &[u8]) -> Result<()> {
-        if self.observer.should_stop() {
-            return Err(Error::new(ErrorKind::Cancelled));
-        }
+        self.observer.directory_started();
+        check_cancelled(self.cancel)?;
         let reopened = self.reopen_innermost();
         push_part(&mut self.path, name);
         let result = match (reopened, self.frames.last()) {
@@ -482,7 +486,8 @@ mod tests {
     fn an_entry_that_vanished_after_the_listing_is_told_by_its_path() {
         let folder = tempfile::tempdir().unwrap();
         let options = DirectoryOptions::default();
-        let mut walk = DirectoryWalk::new(folder.path(), &options, &NoopObserver).unwrap();
+        let cancel = CancelToken::new();
+        let mut walk = DirectoryWalk::new(folder.path(), &options, &NoopObserver, &cancel).unwrap();
         let root = Arc::clone(&walk.root);
         let place = DirectoryPosition { node: Tree::ROOT, number: 0 };
         push_part(&mut walk.path, b"ghost");
@@ -498,7 +503,8 @@ mod tests {
         std::fs::create_dir(folder.path().join("dir")).unwrap();
         std::fs::create_dir(folder.path().join("other")).unwrap();
         let options = DirectoryOptions::default();
-        let mut walk = DirectoryWalk::new(folder.path(), &options, &NoopObserver).unwrap();
+        let cancel = CancelToken::new();
+        let mut walk = DirectoryWalk::new(folder.path(), &options, &NoopObserver, &cancel).unwrap();
         push_part(&mut walk.path, b"dir");
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let fd = walk.root.open_below(b"dir", flags).unwrap();

@@ -17,20 +17,25 @@ fn a_symlink_in_place_of_a_listed_directory_is_not_followed() {
     std::fs::write(fixture.folder.path().join("secret/key"), b"3").unwrap();
     let swap = || {
         if fixture.at("dir").is_symlink() {
-            return false;
+            return;
         }
         std::fs::rename(fixture.at("dir"), fixture.folder.path().join("moved")).unwrap();
         symlink("../secret", fixture.at("dir")).unwrap();
-        false
     };
     let observer = InterferingObserver::new(swap);
-    let error =
-        from_directory(&fixture.at(""), &DirectoryOptions::default(), &observer).unwrap_err();
+    let error = from_directory(
+        &fixture.at(""),
+        &DirectoryOptions::default(),
+        &observer,
+        &CancelToken::new(),
+    )
+    .unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::SourceChanged { .. }), "{error}");
     assert_eq!(error.path(), fixture.at("dir"));
     std::fs::remove_file(fixture.at("dir")).unwrap();
     std::fs::rename(fixture.folder.path().join("moved"), fixture.at("dir")).unwrap();
-    let tree = from_directory(&fixture.at(""), &leave_out(), &observer).unwrap();
+    let tree =
+        from_directory(&fixture.at(""), &leave_out(), &observer, &CancelToken::new()).unwrap();
     assert_eq!(paths(&tree), [b"other"]);
     assert_eq!(observer.warnings().len(), 1);
     assert!(observer.warnings()[0].contains("was a directory"), "{:?}", observer.warnings());
@@ -44,9 +49,8 @@ fn a_directory_that_vanishes_is_an_error_or_a_warning() {
         std::fs::create_dir_all(fixture.at("dir")).unwrap();
         let observer = InterferingObserver::new(|| {
             std::fs::remove_dir(fixture.at("dir")).unwrap();
-            false
         });
-        let result = from_directory(&fixture.at(""), &options, &observer);
+        let result = from_directory(&fixture.at(""), &options, &observer, &CancelToken::new());
         let message = format!(
             "{}: changed while it was read: it was listed and is gone",
             fixture.at("dir").display()
@@ -62,11 +66,12 @@ fn a_directory_that_vanishes_is_an_error_or_a_warning() {
 }
 
 #[test]
-fn a_walk_that_is_asked_to_stop_stops() {
+fn a_cancelled_walk_stops() {
     let fixture = SourceFixture::new();
     fixture.write("dir/file", b"1");
-    let observer = InterferingObserver::new(|| true);
-    let error = from_directory(&fixture.at(""), &leave_out(), &observer).unwrap_err();
+    let cancel = CancelToken::new();
+    let observer = InterferingObserver::new(|| cancel.cancel());
+    let error = from_directory(&fixture.at(""), &leave_out(), &observer, &cancel).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
 }
 
@@ -95,8 +100,9 @@ fn a_directory_that_may_not_be_listed_is_an_error_or_a_warning() {
     let error = fixture.import(&DirectoryOptions::default()).unwrap_err();
     assert_eq!(error.path(), fixture.at("shut"));
     assert!(matches!(error.kind(), ErrorKind::Input { .. }), "{error}");
-    let observer = InterferingObserver::new(|| false);
-    let tree = from_directory(&fixture.at(""), &leave_out(), &observer).unwrap();
+    let observer = InterferingObserver::new(|| ());
+    let tree =
+        from_directory(&fixture.at(""), &leave_out(), &observer, &CancelToken::new()).unwrap();
     assert_eq!(paths(&tree), [b"file"]);
     assert_eq!(observer.warnings().len(), 1);
     std::fs::set_permissions(fixture.at("shut"), PermissionsExt::from_mode(0o700)).unwrap();
@@ -115,8 +121,9 @@ fn a_file_that_may_not_be_read_is_an_error_or_a_warning() {
     let tree = fixture.tree();
     let error = node(&tree, "shut").content().unwrap().source().open().map(drop).unwrap_err();
     assert_eq!(error.path(), fixture.at("shut"));
-    let observer = InterferingObserver::new(|| false);
-    let tree = from_directory(&fixture.at(""), &leave_out(), &observer).unwrap();
+    let observer = InterferingObserver::new(|| ());
+    let tree =
+        from_directory(&fixture.at(""), &leave_out(), &observer, &CancelToken::new()).unwrap();
     assert_eq!(paths(&tree), [b"file"]);
     assert_eq!(observer.warnings().len(), 1);
 }
@@ -129,13 +136,15 @@ fn a_file_that_nobody_may_read_is_an_error_or_a_warning() {
         println!("skipped: no {}", folder.display());
         return;
     }
-    let tree = from_directory(folder, &DirectoryOptions::default(), &NoopObserver).unwrap();
+    let tree =
+        from_directory(folder, &DirectoryOptions::default(), &NoopObserver, &CancelToken::new())
+            .unwrap();
     let store = node(&tree, "drivers_probe").content().unwrap().source();
     let error = store.open().map(drop).unwrap_err();
     assert_eq!(error.path(), folder.join("drivers_probe"));
     assert!(matches!(error.kind(), ErrorKind::Input { .. }), "{error}");
-    let observer = InterferingObserver::new(|| false);
-    let tree = from_directory(folder, &leave_out(), &observer).unwrap();
+    let observer = InterferingObserver::new(|| ());
+    let tree = from_directory(folder, &leave_out(), &observer, &CancelToken::new()).unwrap();
     assert_eq!(tree.child(Tree::ROOT, b"drivers_probe"), None);
     assert!(tree.child(Tree::ROOT, b"drivers").is_some());
     assert!(observer.warnings().iter().any(|one| one.contains("drivers_probe: cannot open")));

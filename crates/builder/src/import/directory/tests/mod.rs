@@ -49,7 +49,7 @@ impl SourceFixture {
     }
 
     fn import(&self, options: &DirectoryOptions) -> Result<Tree> {
-        from_directory(&self.at(""), options, &NoopObserver)
+        from_directory(&self.at(""), options, &NoopObserver, &CancelToken::new())
     }
 
     fn tree(&self) -> Tree {
@@ -85,13 +85,13 @@ fn read(node: &Node) -> Vec<u8> {
     buffer
 }
 
-/// Collects warnings, and does something each time when the walk asks whether to stop.
+/// Collects warnings, and does something each time when the walk is about to read a directory.
 struct InterferingObserver<F> {
     action: Mutex<F>,
     warnings: Mutex<Vec<String>>,
 }
 
-impl<F: FnMut() -> bool + Send> InterferingObserver<F> {
+impl<F: FnMut() + Send> InterferingObserver<F> {
     fn new(action: F) -> Self {
         Self { action: Mutex::new(action), warnings: Mutex::new(Vec::new()) }
     }
@@ -101,9 +101,9 @@ impl<F: FnMut() -> bool + Send> InterferingObserver<F> {
     }
 }
 
-impl<F: FnMut() -> bool + Send> BuildObserver for InterferingObserver<F> {
-    fn should_stop(&self) -> bool {
-        (self.action.lock().unwrap())()
+impl<F: FnMut() + Send> BuildObserver for InterferingObserver<F> {
+    fn directory_started(&self) {
+        (self.action.lock().unwrap())();
     }
 
     fn warn(&self, warning: Error) {

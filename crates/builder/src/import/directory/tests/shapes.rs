@@ -44,7 +44,9 @@ fn a_symlink_to_the_source_is_followed() {
     fixture.write("file", b"1");
     let link = fixture.folder.path().join("link");
     symlink("source", &link).unwrap();
-    let tree = from_directory(&link, &DirectoryOptions::default(), &NoopObserver).unwrap();
+    let tree =
+        from_directory(&link, &DirectoryOptions::default(), &NoopObserver, &CancelToken::new())
+            .unwrap();
     assert_eq!(read(node(&tree, "file")), b"1");
 }
 
@@ -54,7 +56,9 @@ fn a_source_that_is_no_directory_is_refused_by_its_path() {
     fixture.write("file", b"1");
     for name in ["file", "missing"] {
         let path = fixture.at(name);
-        let error = from_directory(&path, &DirectoryOptions::default(), &NoopObserver).unwrap_err();
+        let error =
+            from_directory(&path, &DirectoryOptions::default(), &NoopObserver, &CancelToken::new())
+                .unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Input { .. }), "{error}");
         assert_eq!(error.path(), path);
     }
@@ -339,9 +343,14 @@ fn a_deep_tree_with_branches_holds_few_directories_open() {
             target.is_ok_and(|target| target.starts_with(&source))
         });
         most_open = most_open.max(of_source.count());
-        false
     });
-    let tree = from_directory(&fixture.at(""), &DirectoryOptions::default(), &observer).unwrap();
+    let tree = from_directory(
+        &fixture.at(""),
+        &DirectoryOptions::default(),
+        &observer,
+        &CancelToken::new(),
+    )
+    .unwrap();
     assert_eq!(tree.len(), 1 + 3 * LEVELS);
     let files = tree.nodes().filter(|(_, node)| node.content().is_some());
     assert_eq!(files.map(|(_, node)| read(node)).filter(|content| content == b"1").count(), LEVELS);

@@ -1,0 +1,217 @@
+//! What every step of a build is given: the options, the observer, the token that cancels it, and the memory
+//! that it may take.
+//!
+//! [`BuildMemory`] is the one budget of a build: each part is charged before it takes anything, in this order.
+//!
+//! 1. The tree, with what the metadata keeps for each of its inodes.
+//! 2. The search for duplicates: half of the budget at most, given back when the search is over.
+//! 3. The tables of a pass over file data ([`DataTables`]): packed parts, known pclusters, the largest index, chunk
+//!    tables.
+//! 4. Threads and batches in flight: what is left. The least that they need is kept free for them.
+//!
+//! Parts 1 to 3 can decide bytes of the image, so they depend on the tree and the options only. Part 4
+//! depends on the host. Not counted are the extents of files, 40 bytes each, which stay in memory until the
+//! metadata is written.
+
+use std::cell::RefCell;
+
+use ferrofs_workers::CancelToken;
+use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
+
+use crate::tree::Tree;
+use crate::{BuildObserver, BuildOptions, Error, ErrorKind, Result};
+
+/// The search for duplicates takes one part in so many of the budget at most.
+const DEDUPE_SHARE: u64 = 2;
+/// The same for known pclusters.
+const KNOWN_PCLUSTERS_SHARE: u64 = 8;
+/// Bytes of an entry in the table of known pclusters.
+const KNOWN_PCLUSTER_BYTES: u64 = 128;
+/// Bytes of a part of the packed inode: the part itself, and its entries in two tables of digests.
+const PACKED_PART_BYTES: u64 = 256;
+
+/// What every step of a build is given.
+#[derive(Clone, Copy)]
+pub(crate) struct BuildContext<'a> {
+    pub(crate) options: &'a BuildOptions,
+    pub(crate) memory: &'a BuildMemory,
+    pub(crate) observer: &'a dyn BuildObserver,
+    pub(crate) cancel: &'a CancelToken,
+}
+
+impl BuildContext<'_> {
+    /// # Errors
+    /// [`ErrorKind::Cancelled`] once the build is cancelled.
+    pub(crate) fn check_cancelled(&self) -> Result<()> {
+        check_cancelled(self.cancel)
+    }
+}
+
+/// # Errors
+/// [`ErrorKind::Cancelled`] once `cancel` is cancelled.
+pub(crate) fn check_cancelled(cancel: &CancelToken) -> Result<()> {
+    if cancel.is_cancelled() { Err(Error::new(ErrorKind::Cancelled)) } else { Ok(()) }
+}
+
+/// The memory budget of one build. The thread that builds makes all charges.
+#[derive(Debug)]
+pub(crate) struct BuildMemory {
+    budget: Budget,
+    /// Charges that last as long as the build.
+    kept: RefCell<Vec<Charge>>,
+}
+
+/// What the tables of a pass over file data can grow to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DataNeeds {
+    /// Parts of the packed inode.
+    pub(crate) packed_parts: u64,
+    /// Known pclusters.
+    pub(crate) pclusters: u64,
+    /// Bytes of the largest index.
+    pub(crate) index_bytes: u64,
+    /// Bytes of all chunk tables.
+    pub(crate) chunk_table_bytes: u64,
+}
+
+/// The charges for the tables of a pass over file data.
+#[derive(Debug)]
+pub(crate) struct DataTables {
+    pub(crate) packed_parts: Charge,
+    pub(crate) known_pclusters: Charge,
+    pub(crate) index: Charge,
+    pub(crate) chunk_tables: Charge,
+}
+
+impl BuildMemory {
+    /// The budget of `options`, charged with `tree`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidOptions`] if the tree takes more than all of it.
+    pub(crate) fn new(options: &BuildOptions, tree: &Tree) -> Result<Self> {
+        let memory = Self { budget: Budget::new(options.memory_bytes), kept: RefCell::default() };
+        let tree_bytes = tree.memory_bytes();
+        if tree_bytes > options.memory_bytes {
+            return Err(memory.too_little(tree_bytes));
+        }
+        memory.keep(memory.charge_up_to(tree_bytes)?);
+        Ok(memory)
+    }
+
+    /// All of the budget, in bytes.
+    pub(crate) fn limit_bytes(&self) -> u64 {
+        self.budget.limit_bytes()
+    }
+
+    /// Bytes that no part has been charged for.
+    pub(crate) fn available_bytes(&self) -> u64 {
+        self.limit_bytes().saturating_sub(self.budget.used_bytes())
+    }
+
+    /// Charges `bytes`, or all that is left if that is less.
+    pub(crate) fn charge_up_to(&self, bytes: u64) -> Result<Charge> {
+        let bytes = bytes.min(self.available_bytes());
+        let charge = self.budget.charge(bytes, AllocPolicy::MayFail);
+        charge.map_err(|error| Error::new(ErrorKind::Workers(error)))
+    }
+
+    /// Charges the search for duplicates.
+    pub(crate) fn charge_dedupe(&self) -> Result<Charge> {
+        self.charge_up_to(self.limit_bytes() / DEDUPE_SHARE)
+    }
+
+    /// Charges the tables of a pass that can come to need `needs`. `threads_bytes` are kept free.
+    pub(crate) fn charge_tables(
+        &self,
+        needs: &DataNeeds,
+        threads_bytes: u64,
+    ) -> Result<DataTables> {
+        let charge = |bytes: u64| {
+            let left = self.available_bytes().saturating_sub(threads_bytes);
+            self.charge_up_to(bytes.min(left))
+        };
+        let known_bytes = needs.pclusters.saturating_mul(KNOWN_PCLUSTER_BYTES);
+        Ok(DataTables {
+            packed_parts: charge(needs.packed_parts.saturating_mul(PACKED_PART_BYTES))?,
+            known_pclusters: charge(known_bytes.min(self.limit_bytes() / KNOWN_PCLUSTERS_SHARE))?,
+            index: charge(needs.index_bytes)?,
+            chunk_tables: charge(needs.chunk_table_bytes)?,
+        })
+    }
+
+    /// Lets `charge` last as long as the build.
+    pub(crate) fn keep(&self, charge: Charge) {
+        self.kept.borrow_mut().push(charge);
+    }
+
+    /// The error of a build that needs `more_bytes` than it has been charged for.
+    #[cold]
+    pub(crate) fn too_little(&self, more_bytes: u64) -> Error {
+        let (limit, needed) = (self.limit_bytes(), self.budget.used_bytes() + more_bytes);
+        let what = format!("{limit} bytes of memory: {needed} are needed");
+        Error::new(ErrorKind::InvalidOptions(what))
+    }
+}
+
+impl DataTables {
+    /// How many pclusters may be known.
+    pub(crate) fn known_pclusters_max(&self) -> usize {
+        let count = self.known_pclusters.bytes() / KNOWN_PCLUSTER_BYTES;
+        usize::try_from(count).unwrap_or(usize::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_source::{file, metadata};
+
+    fn memory(bytes: u64) -> BuildMemory {
+        let options = BuildOptions { memory_bytes: bytes, ..BuildOptions::default() };
+        BuildMemory::new(&options, &Tree::new(metadata())).unwrap()
+    }
+
+    #[test]
+    fn all_parts_together_never_pass_the_limit() {
+        let memory = memory(64 << 20);
+        let everything = DataNeeds {
+            packed_parts: u64::MAX,
+            pclusters: u64::MAX,
+            index_bytes: u64::MAX,
+            chunk_table_bytes: u64::MAX,
+        };
+        drop(memory.charge_dedupe().unwrap());
+        let tables = memory.charge_tables(&everything, 24 << 20).unwrap();
+        assert_eq!(memory.available_bytes(), 24 << 20);
+        let threads = memory.charge_up_to(u64::MAX).unwrap();
+        assert_eq!((threads.bytes(), memory.available_bytes()), (24 << 20, 0));
+        assert_eq!(tables.chunk_tables.bytes(), 0);
+        assert!(memory.budget.peak_bytes() <= memory.limit_bytes());
+    }
+
+    #[test]
+    fn a_part_takes_no_more_than_it_can_need() {
+        let memory = memory(64 << 20);
+        let before = memory.available_bytes();
+        let needs = DataNeeds { pclusters: 10, chunk_table_bytes: 1000, ..DataNeeds::default() };
+        let tables = memory.charge_tables(&needs, 0).unwrap();
+        assert_eq!(tables.known_pclusters_max(), 10);
+        assert_eq!(before - memory.available_bytes(), 10 * KNOWN_PCLUSTER_BYTES + 1000);
+    }
+
+    #[test]
+    fn a_tree_is_charged_and_one_that_is_too_large_is_refused() {
+        let mut tree = Tree::new(metadata());
+        for _ in 0..1000 {
+            tree.add(file(b"abc")).unwrap();
+        }
+        let build = |memory_bytes| {
+            let options = BuildOptions { memory_bytes, ..BuildOptions::default() };
+            BuildMemory::new(&options, &tree)
+        };
+        let memory = build(1 << 20).unwrap();
+        assert!((100_000..1 << 20).contains(&(memory.limit_bytes() - memory.available_bytes())));
+        let error = build(100_000).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::InvalidOptions(_)), "{error}");
+    }
+}
