@@ -1,9 +1,6 @@
-//! One way to the kernel: a descriptor of `/dev/fuse` that belongs to a mount. A request has to be answered through
-//! the way it came. It knows no meaning of what it carries. Used by all of the session.
-#![allow(
-    unsafe_code,
-    reason = "tying a descriptor to a mount is an ioctl, which no safe binding covers"
-)]
+//! A channel to the kernel: a descriptor of `/dev/fuse` that belongs to a mount. The reply to a request has to go
+//! through the channel that the request came from. Used by all of the session.
+#![allow(unsafe_code, reason = "rustix has no safe binding of FUSE_DEV_IOC_CLONE")]
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,11 +13,11 @@ use zerocopy::IntoBytes;
 
 use crate::wire::OutHeader;
 
-/// `FUSE_DEV_IOC_CLONE`: ties a fresh descriptor of the device to the mount of another one.
+/// `FUSE_DEV_IOC_CLONE`: attaches a new descriptor of the device to the mount of another one.
 const CLONE: rustix::ioctl::Opcode = opcode::read::<u32>(229, 0);
 const DEVICE: &str = "/dev/fuse";
 
-/// A descriptor of `/dev/fuse` that a mount listens to.
+/// A descriptor of `/dev/fuse`.
 #[derive(Debug)]
 pub(crate) struct Channel {
     device: OwnedFd,
@@ -31,35 +28,35 @@ impl Channel {
         Self { device }
     }
 
-    /// Another way to the same mount, with a queue of its own for requests in flight, so that answering takes no
-    /// lock that other listeners take.
+    /// Another channel of the same mount. It has its own queue of requests in flight, so its listener takes no lock
+    /// that other listeners take.
     ///
     /// # Errors
-    /// The device cannot be opened here, or the kernel is older than 4.2.
+    /// The device cannot be opened, or the kernel is older than 4.2.
     pub(crate) fn clone_channel(&self) -> Result<Self, Errno> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let device = rustix::fs::open(Path::new(DEVICE), flags, Mode::empty())?;
         let ours = std::os::fd::AsRawFd::as_raw_fd(&self.device).cast_unsigned();
-        // SAFETY: FUSE_DEV_IOC_CLONE is declared as reading one u32 from the pointer that it is given; `Setter` passes
-        // one to such a value and keeps it alive during the call. The kernel keeps no pointer.
+        // SAFETY: FUSE_DEV_IOC_CLONE reads one u32 from the pointer that it gets (fuse_dev_ioctl_clone). `Setter`
+        // passes a pointer to its u32, which lives until the call returns. The kernel keeps no pointer.
         unsafe { rustix::ioctl::ioctl(&device, Setter::<CLONE, u32>::new(ours))? };
         Ok(Self { device })
     }
 
-    /// Waits for a request; answers how many bytes it has.
+    /// Waits for a request and returns its length in bytes.
     ///
     /// # Errors
-    /// `NODEV` once the mount is gone. `INTR`, `AGAIN` and `NOENT` (a request that was taken back while it was
-    /// read) mean that there was nothing.
+    /// `NODEV` once the file system is unmounted. `INTR`, `AGAIN` and `NOENT` (a request that was interrupted while
+    /// it was read) mean that there is no request.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         rustix::io::read(&self.device, buffer)
     }
 
-    /// Answers a request with an errno, or with these parts one after the other.
+    /// Replies to a request with an errno, or with the concatenated `parts`.
     ///
     /// # Errors
-    /// `NOENT`: the kernel does not wait for it any more. `NODEV`: the mount is gone. Others: the reply is not
-    /// what the request allows.
+    /// `NOENT`: the request is not in flight any more. `NODEV`: the file system is unmounted. Others: the kernel does
+    /// not accept this reply to this request.
     pub(crate) fn reply(
         &self,
         unique: u64,
@@ -69,12 +66,12 @@ impl Channel {
         self.send(unique, errno.map_or(0, |errno| -errno.raw_os_error()), parts)
     }
 
-    /// Says something of its own accord.
+    /// Sends a notification: a message that replies to no request.
     ///
     /// # Errors
-    /// Whatever the kernel has against it.
-    pub(crate) fn notify(&self, what: i32, parts: &[&[u8]]) -> Result<(), Errno> {
-        self.send(0, what, parts)
+    /// The kernel's own.
+    pub(crate) fn notify(&self, code: i32, parts: &[&[u8]]) -> Result<(), Errno> {
+        self.send(0, code, parts)
     }
 
     fn send(&self, unique: u64, error: i32, parts: &[&[u8]]) -> Result<(), Errno> {
@@ -85,8 +82,8 @@ impl Channel {
         let mut slices = [IoSlice::new(&[]); MAX_PARTS + 1];
         let (first, rest) = slices.split_first_mut().ok_or(Errno::INVAL)?;
         *first = IoSlice::new(header.as_bytes());
-        let room = rest.get_mut(..parts.len()).ok_or(Errno::INVAL)?;
-        for (slice, part) in room.iter_mut().zip(parts) {
+        let rest = rest.get_mut(..parts.len()).ok_or(Errno::INVAL)?;
+        for (slice, part) in rest.iter_mut().zip(parts) {
             *slice = IoSlice::new(part);
         }
         let slices = slices.get(..=parts.len()).ok_or(Errno::INVAL)?;
@@ -100,7 +97,7 @@ impl Channel {
     }
 }
 
-/// How many parts a message has at most, its header not counted.
+/// The largest number of parts of a message, without its header.
 const MAX_PARTS: usize = 3;
 
 impl AsFd for Channel {

@@ -1,45 +1,46 @@
-//! What a session tells whoever runs it: things that ought to be in a log.
+//! What a session reports: events for a log, and the errors that prevent its start.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Something that happened to a request.
+use rustix::io::Errno;
+
+/// An event of a session that belongs in a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SessionEvent {
-    /// It took longer than the limit, and was answered with `EIO`.
+    /// A request exceeded the time limit; its caller got `EIO`.
     TimedOut {
-        /// The thread that asked; 0 if nobody waits, or it is out of sight.
+        /// The thread that made the request; 0 if there is none, or if it is in another PID namespace.
         pid: u32,
-        /// How long it had taken.
+        /// How long the request had been in flight.
         after: Duration,
     },
-    /// Whoever asked is being killed, and was let go while the request hangs.
+    /// The caller of a request that hangs is being killed; it got `EINTR`.
     Interrupted {
-        /// The thread that asked.
+        /// The thread that made the request; 0 if it is in another PID namespace.
         pid: u32,
-        /// How long it had waited.
+        /// How long the request had been in flight.
         after: Duration,
     },
-    /// Every listener has been at a request for a while, so one more was started.
+    /// All listeners were busy, so a spare one was started.
     SpareListenerStarted {
-        /// How many listeners there are now.
+        /// The number of listener threads now.
         listeners: usize,
     },
-    /// The file system panicked; the request was answered with `EIO`.
+    /// The file system panicked in a request; its caller got `EIO`.
     Panicked {
-        /// What it was about.
+        /// The node of the request.
         node: u64,
     },
-    /// A request was not what it says; it was answered with `EIO`.
+    /// The kernel sent a request that is shorter than its header or its operation requires; it got `EIO`.
     MalformedRequest,
-    /// The device failed in a way that no retry mends; the listener ended.
+    /// Reading from the device failed for good; the listener ended.
     DeviceFailed {
         /// Why.
-        errno: rustix::io::Errno,
+        errno: Errno,
     },
-    /// The mount is gone, and nobody waits for an answer any more. Told once, by the first listener that sees it;
-    /// the others end as soon as they are done.
+    /// The file system was unmounted and its last user is gone. The first listener that sees this reports it, once.
     Unmounted,
 }
 
@@ -47,22 +48,61 @@ impl fmt::Display for SessionEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TimedOut { pid, after } => {
-                write!(f, "a request of thread {pid} was given up after {after:?}; it gets EIO")
+                write!(f, "request of thread {pid} timed out after {after:?}; replied EIO")
             }
             Self::Interrupted { pid, after } => {
-                write!(f, "thread {pid} is being killed; its request was given up after {after:?}")
+                write!(
+                    f,
+                    "thread {pid} is being killed; its request was interrupted after {after:?}"
+                )
             }
             Self::SpareListenerStarted { listeners } => {
-                write!(f, "all listeners are busy for long; there are {listeners} now")
+                write!(f, "all listeners are busy; started a spare one, {listeners} in all")
             }
-            Self::Panicked { node } => {
-                write!(f, "a request about node {node} panicked; it gets EIO")
-            }
-            Self::MalformedRequest => {
-                f.write_str("a request of the kernel is not what it says; it gets EIO")
-            }
-            Self::Unmounted => f.write_str("the mount is gone"),
+            Self::Panicked { node } => write!(f, "request for node {node} panicked; replied EIO"),
+            Self::MalformedRequest => f.write_str("malformed request from the kernel; replied EIO"),
             Self::DeviceFailed { errno } => write!(f, "/dev/fuse: {errno}; a listener ended"),
+            Self::Unmounted => f.write_str("unmounted"),
         }
     }
 }
+
+/// Why a session could not start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// The kernel speaks a protocol older than 7.23.
+    OldKernel {
+        /// Its major version.
+        major: u32,
+        /// Its minor version.
+        minor: u32,
+    },
+    /// The first request was not FUSE_INIT.
+    Protocol,
+    /// The file system was unmounted before FUSE_INIT.
+    Unmounted,
+    /// The device failed.
+    Device(Errno),
+    /// A thread could not be started.
+    Thread(String),
+}
+
+impl fmt::Display for SessionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OldKernel { major, minor } => {
+                write!(
+                    f,
+                    "the kernel speaks FUSE {major}.{minor}; version 7.23 or newer is required (Linux 4.18)"
+                )
+            }
+            Self::Protocol => f.write_str("the kernel's first request is not FUSE_INIT"),
+            Self::Unmounted => f.write_str("unmounted before it was ready"),
+            Self::Device(errno) => write!(f, "/dev/fuse: {errno}"),
+            Self::Thread(cause) => write!(f, "cannot start a thread: {cause}"),
+        }
+    }
+}
+
+impl std::error::Error for SessionError {}

@@ -1,41 +1,67 @@
-//! FUSE for read-only file systems in user space: the protocol, the device, mounting, and sessions in which no reader
-//! can be hung by a file system that hangs.
+//! FUSE for read-only file systems: the protocol, the device, mounting, and sessions in which a request that hangs
+//! does not hang the others.
 //!
-//! A [`FileSystem`] answers [`Request`]s through [`Reply`]s, on several threads at a time. What it may rely on:
-//! every request is answered exactly once, also when it panics or forgets; a request that hangs holds up nobody
-//! else, is given up on when whoever waits for it is killed, and fails after a time limit; nodes need no state, and
-//! forgetting them needs no work. Whatever would change something is refused before it gets here.
+//! [`attach::attach`] mounts and returns the device. [`NegotiatedSession`] answers the kernel's FUSE_INIT on it, and
+//! [`NegotiatedSession::start`] starts the threads of a [`Session`]. They pass each [`Request`] to a [`FileSystem`],
+//! which answers through a [`Reply`].
 //!
-//! This is a crate of its own and not the one that most Rust file systems use because of those promises; see
-//! `docs/dependencies.md`.
+//! The crate guarantees to a file system:
+//!
+//! * Every request is answered exactly once. A [`Reply`] that is dropped, by a panic or by mistake, answers `EIO`.
+//! * A request that hangs blocks no other request. It fails after a time limit, and earlier if its caller is killed.
+//! * Node numbers need no state: FORGET needs no work.
+//! * Requests that would change something are refused with `EROFS` before the file system sees them.
+//!
+//! `docs/dependencies.md` says why this is not one of the existing FUSE crates.
+//!
+//! ```
+//! use ferrofs_fuse::{Errno, FileSystem, NodeAttributes, Operation, Reply, Request};
+//!
+//! /// An empty directory.
+//! struct Empty;
+//!
+//! impl FileSystem for Empty {
+//!     fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
+//!         match request.operation {
+//!             Operation::GetAttr => {
+//!                 let mode = 0o040_555;
+//!                 reply.attributes(&NodeAttributes { ino: 1, mode, links: 2, ..NodeAttributes::default() });
+//!             }
+//!             Operation::Lookup { .. } => reply.error(Errno::NOENT),
+//!             Operation::ReadDir { .. } => reply.bytes(&[]),
+//!             _ => reply.error(Errno::NOSYS),
+//!         }
+//!     }
+//! }
+//! ```
 
 pub mod attach;
-mod attributes;
-mod capability;
 mod channel;
-mod error;
 mod event;
-mod fatal;
-mod listener;
-mod listing;
-mod negotiate;
-mod notifier;
-mod operation;
+mod init;
 mod reply;
+mod request;
 mod request_slot;
 mod session;
-mod sync;
-mod watchdog;
 mod wire;
 
-pub use attributes::{Entry, NodeAttributes};
-pub use capability::Capabilities;
-pub use error::SessionError;
-pub use event::SessionEvent;
-pub use listing::{DirentBuffer, DirentName};
-pub use negotiate::{InitParameters, InitRequest};
-pub use notifier::Notifier;
-pub use operation::{Operation, Request};
-pub use reply::{Reply, ReplyOutcome, SentReply, Statfs};
+pub use event::{SessionError, SessionEvent};
+pub use init::{Capabilities, InitParameters, InitRequest};
+pub use reply::{
+    DirentBuffer, DirentName, Entry, NodeAttributes, Reply, ReplyOutcome, SentReply, Statfs,
+};
+pub use request::{Operation, Request};
 pub use rustix::io::Errno;
-pub use session::{FileSystem, NegotiatedSession, Session, SessionOptions, SessionStats};
+pub use session::{FileSystem, NegotiatedSession, Notifier, Session, SessionOptions, SessionStats};
+
+/// The atomics and the lock of protocol F (docs/workers.md); loom's own when a model runs.
+mod sync {
+    #[cfg(loom)]
+    pub(crate) use loom::sync::Mutex;
+    #[cfg(loom)]
+    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+    #[cfg(not(loom))]
+    pub(crate) use std::sync::Mutex;
+    #[cfg(not(loom))]
+    pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+}

@@ -1,5 +1,6 @@
-//! The answer to one request. It is given at most once, and a request that is dropped without one is answered with
-//! `EIO`, so that no reader waits for nothing. Made by `listener`, consumed by file systems.
+//! The reply to one request, and what it carries: attributes, entries, directory entries. A request gets at most one
+//! reply, and a [`Reply`] that is dropped unused sends `EIO`, so that no caller waits forever. Made by
+//! `session::listener`, used by file systems.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -7,12 +8,18 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use crate::attributes::{ATTRIBUTES_VALID_SECONDS, Entry, NodeAttributes};
 use crate::channel::Channel;
 use crate::request_slot::RequestSlot;
-use crate::wire::{AttrOut, GetxattrOut, IoctlOut, LseekOut, StatfsOut};
+use crate::wire::{
+    Attr, AttrOut, EntryOut, FuseDirent, GetxattrOut, IoctlOut, LseekOut, StatfsOut,
+};
 
-/// The right to answer a request.
+/// How long the kernel may cache attributes and entries, in seconds. They never change, so: forever.
+const VALID_SECONDS: u64 = 1 << 40;
+/// The longest name, in bytes.
+const NAME_MAX_BYTES: u32 = 255;
+
+/// The right to reply to one request.
 #[derive(Debug)]
 pub struct Reply<'a> {
     channel: &'a Channel,
@@ -23,114 +30,101 @@ pub struct Reply<'a> {
     outcome: Option<&'a ReplyOutcome>,
 }
 
-/// What became of a reply, for whoever counts: filled in when the reply is given.
+/// A cell that records the reply when it is sent.
 #[derive(Debug, Default)]
 pub struct ReplyOutcome(Cell<Option<SentReply>>);
 
-/// A reply that was given.
+/// A reply that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentReply {
-    /// The error, if it was one. `CANCELED` says that the session gave the request up before the file system was done.
+    /// The error, if it was one. `CANCELED` means that the session had already replied, after a timeout or an
+    /// interrupt.
     pub errno: Option<Errno>,
-    /// Bytes that it carried, its headers left out.
+    /// Bytes of the reply without its headers.
     pub bytes: usize,
-    /// From when the request was received until the kernel had the reply.
+    /// The time from reading the request to sending the reply.
     pub elapsed: Duration,
 }
 
 impl ReplyOutcome {
-    /// That of a reply which was given.
+    /// The outcome of a reply that was sent.
     #[must_use]
-    pub fn of(given: SentReply) -> Self {
-        Self(Cell::new(Some(given)))
+    pub fn of(sent: SentReply) -> Self {
+        Self(Cell::new(Some(sent)))
     }
 
-    /// What was replied; `None` before that.
+    /// The reply; `None` before it was sent.
     #[must_use]
     pub fn sent(&self) -> Option<SentReply> {
         self.0.get()
     }
 }
 
-/// Numbers of a file system, as `statfs` shows them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statfs {
-    /// Blocks of `block_bytes` in all; none of them are free.
-    pub blocks: u64,
-    /// Inodes that there are and that there could be.
-    pub files: u64,
-    /// Inodes that there could be.
-    pub free_files: u64,
-    /// What blocks are counted in.
-    pub block_bytes: u32,
-}
-
 impl<'a> Reply<'a> {
     pub(crate) fn new(
         channel: &'a Channel,
         slot: &'a RequestSlot,
-        (unique, received_at): (u64, Instant),
+        unique: u64,
+        received_at: Instant,
     ) -> Self {
         Self { channel, slot, unique, received_at, is_sent: false, outcome: None }
     }
 
-    /// The same reply, which tells `outcome` when it is given.
+    /// The same reply; it fills in `outcome` when it is sent.
     #[must_use]
     pub fn record_into(mut self, outcome: &'a ReplyOutcome) -> Self {
         self.outcome = Some(outcome);
         self
     }
 
-    /// Fails.
+    /// Replies with an error.
     pub fn error(mut self, errno: Errno) {
         self.send_once(Some(errno), &[]);
     }
 
-    /// A name's node, or that there is none.
+    /// Replies to LOOKUP: the node of the name, or that there is none.
     pub fn entry(mut self, entry: &Entry) {
-        self.send_once(None, &[entry.on_wire().as_bytes()]);
+        self.send_once(None, &[entry.to_wire().as_bytes()]);
     }
 
-    /// A node's attributes.
+    /// Replies to GETATTR.
     pub fn attributes(mut self, attributes: &NodeAttributes) {
-        let valid = AttrOut {
-            attr_valid: ATTRIBUTES_VALID_SECONDS,
-            attr: attributes.on_wire(),
-            ..AttrOut::default()
-        };
+        let valid =
+            AttrOut { attr_valid: VALID_SECONDS, attr: attributes.to_wire(), ..AttrOut::default() };
         self.send_once(None, &[valid.as_bytes()]);
     }
 
-    /// Bytes of a file, a target, a value, names, a listing: at most as many as were asked for.
+    /// Replies with bytes: of a file, a symlink target, an attribute, names or directory entries. At most as many as
+    /// were requested.
     pub fn bytes(mut self, bytes: &[u8]) {
         self.send_once(None, &[bytes]);
     }
 
-    /// How many bytes a value or the names have.
+    /// Replies to GETXATTR and LISTXATTR of size 0: how many bytes the value or the names have.
     pub fn length(mut self, bytes: u32) {
         self.send_once(None, &[GetxattrOut { size: bytes, padding: 0 }.as_bytes()]);
     }
 
-    /// Where the next data, or the next hole, begins.
+    /// Replies to LSEEK: the offset of the next data or hole.
     pub fn offset(mut self, offset: u64) {
         self.send_once(None, &[LseekOut { offset }.as_bytes()]);
     }
 
-    /// Numbers of the file system.
-    pub fn statfs(mut self, numbers: &Statfs) {
+    /// Replies to STATFS.
+    pub fn statfs(mut self, statfs: &Statfs) {
         let out = StatfsOut {
-            blocks: numbers.blocks,
-            files: numbers.files,
-            ffree: numbers.free_files,
-            bsize: numbers.block_bytes,
-            frsize: numbers.block_bytes,
-            namelen: 255,
+            blocks: statfs.blocks,
+            files: statfs.files,
+            ffree: statfs.free_files,
+            bsize: statfs.block_bytes,
+            frsize: statfs.block_bytes,
+            namelen: NAME_MAX_BYTES,
             ..StatfsOut::default()
         };
         self.send_once(None, &[out.as_bytes()]);
     }
 
-    /// The answer to a command: what `ioctl` returns, and its bytes.
+    /// Replies to IOCTL: the result of the call, and its output.
     pub fn ioctl(mut self, result: i32, bytes: &[u8]) {
         let out = IoctlOut { result, ..IoctlOut::default() };
         self.send_once(None, &[out.as_bytes(), bytes]);
@@ -153,7 +147,7 @@ impl<'a> Reply<'a> {
     fn send(&self, errno: Option<Errno>, parts: &[&[u8]]) {
         match self.channel.reply(self.unique, errno, parts) {
             Ok(()) | Err(Errno::NOENT | Errno::NODEV) => {}
-            // The kernel refuses what it did not ask for; whoever waits must not wait on.
+            // The kernel rejects a reply of the wrong size. The caller must not wait on.
             Err(_) => {
                 self.channel.reply(self.unique, Some(Errno::IO), &[]).ok();
             }
@@ -166,5 +160,198 @@ impl Drop for Reply<'_> {
         if !self.is_sent {
             self.send_once(Some(Errno::IO), &[]);
         }
+    }
+}
+
+/// The reply to STATFS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statfs {
+    /// The size in blocks of `block_bytes`; none is free.
+    pub blocks: u64,
+    /// The largest number of inodes.
+    pub files: u64,
+    /// How many of them are unused.
+    pub free_files: u64,
+    /// Bytes of a block.
+    pub block_bytes: u32,
+}
+
+/// The attributes of a node, as `stat` shows them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeAttributes {
+    /// The inode number.
+    pub ino: u64,
+    /// The size in bytes.
+    pub size: u64,
+    /// Allocated blocks of 512 bytes.
+    pub blocks: u64,
+    /// Type and permissions, as in `st_mode`.
+    pub mode: u32,
+    /// The number of hard links.
+    pub links: u32,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// The device of a device node, in the kernel's 32-bit encoding.
+    pub rdev: u32,
+    /// The preferred size of a read, in bytes.
+    pub block_bytes: u32,
+    /// Access, modification and change time, in seconds since 1970.
+    pub seconds: i64,
+    /// The nanoseconds of these times.
+    pub nanoseconds: u32,
+}
+
+impl NodeAttributes {
+    fn to_wire(&self) -> Attr {
+        // The kernel reads it as signed.
+        let seconds = self.seconds.cast_unsigned();
+        Attr {
+            ino: self.ino,
+            size: self.size,
+            blocks: self.blocks,
+            atime: seconds,
+            mtime: seconds,
+            ctime: seconds,
+            atimensec: self.nanoseconds,
+            mtimensec: self.nanoseconds,
+            ctimensec: self.nanoseconds,
+            mode: self.mode,
+            nlink: self.links,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: self.rdev,
+            blksize: self.block_bytes,
+            flags: 0,
+        }
+    }
+}
+
+/// The reply to LOOKUP. Names never change, so the kernel may cache it, also that a name does not exist.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// The node; 0 for a name that does not exist.
+    pub node: u64,
+    /// The attributes of the node, if there is one.
+    pub attributes: NodeAttributes,
+}
+
+impl Entry {
+    fn to_wire(&self) -> EntryOut {
+        EntryOut {
+            node: self.node,
+            entry_valid: VALID_SECONDS,
+            attr_valid: VALID_SECONDS,
+            attr: self.attributes.to_wire(),
+            ..EntryOut::default()
+        }
+    }
+}
+
+/// Directory entries in the form of READDIR and READDIRPLUS, in a buffer of a fixed size.
+#[derive(Debug)]
+pub struct DirentBuffer<'a> {
+    bytes: &'a mut Vec<u8>,
+    capacity: usize,
+    is_plus: bool,
+}
+
+/// One name of a directory.
+#[derive(Clone, Copy, Debug)]
+pub struct DirentName<'a> {
+    /// The inode number.
+    pub ino: u64,
+    /// The `offset` of a later request that continues after this name.
+    pub next: u64,
+    /// The file type, as in `d_type`; 0 if unknown.
+    pub file_type: u8,
+    /// The name, 1 to 255 bytes.
+    pub name: &'a [u8],
+}
+
+impl<'a> DirentBuffer<'a> {
+    /// An empty list for READDIR, or for READDIRPLUS. It clears `bytes` and writes at most `capacity` bytes into it.
+    pub fn new(bytes: &'a mut Vec<u8>, capacity: usize, is_plus: bool) -> Self {
+        bytes.clear();
+        Self { bytes, capacity, is_plus }
+    }
+
+    /// Whether entries carry attributes (READDIRPLUS).
+    #[must_use]
+    pub fn is_plus(&self) -> bool {
+        self.is_plus
+    }
+
+    /// Whether a name of `name_bytes` bytes still fits.
+    #[must_use]
+    pub fn fits(&self, name_bytes: usize) -> bool {
+        self.bytes.len().saturating_add(self.entry_bytes(name_bytes)) <= self.capacity
+    }
+
+    /// Adds a name. Returns `false`, and adds nothing, if it does not fit. `entry` matters to READDIRPLUS only;
+    /// without one the kernel looks the name up when it is needed.
+    pub fn push(&mut self, listed: &DirentName<'_>, entry: Option<&Entry>) -> bool {
+        if !self.fits(listed.name.len()) {
+            return false;
+        }
+        let end = self.bytes.len().saturating_add(self.entry_bytes(listed.name.len()));
+        if self.is_plus {
+            let entry = entry.map_or_else(EntryOut::default, Entry::to_wire);
+            self.bytes.extend_from_slice(entry.as_bytes());
+        }
+        let dirent = FuseDirent {
+            ino: listed.ino,
+            offset: listed.next,
+            name_bytes: u32::try_from(listed.name.len()).unwrap_or(0),
+            file_type: u32::from(listed.file_type),
+        };
+        self.bytes.extend_from_slice(dirent.as_bytes());
+        self.bytes.extend_from_slice(listed.name);
+        self.bytes.resize(end, 0);
+        true
+    }
+
+    /// The bytes of the reply. None means the end of the directory.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes
+    }
+
+    fn entry_bytes(&self, name_bytes: usize) -> usize {
+        let attributes = if self.is_plus { size_of::<EntryOut>() } else { 0 };
+        attributes + size_of::<FuseDirent>() + name_bytes.next_multiple_of(8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAME: DirentName<'static> =
+        DirentName { ino: 7, next: 1, file_type: 8, name: b"nine-char" };
+
+    #[test]
+    fn names_are_padded_and_a_name_that_does_not_fit_is_left_out() {
+        let mut bytes = vec![9; 3];
+        let mut listing = DirentBuffer::new(&mut bytes, 100, false);
+        assert!(listing.push(&NAME, None));
+        assert_eq!(listing.as_bytes().len(), 24 + 16);
+        assert!(listing.push(&NAME, None));
+        assert!(!listing.push(&NAME, None));
+        assert_eq!(listing.as_bytes().len(), 80);
+        assert_eq!(listing.as_bytes().get(24..34), Some(&b"nine-char\0"[..]));
+    }
+
+    #[test]
+    fn attributes_precede_a_name_and_may_be_absent() {
+        let mut bytes = Vec::new();
+        let mut listing = DirentBuffer::new(&mut bytes, 4096, true);
+        assert!(listing.push(&NAME, None));
+        let entry = Entry { node: 5, ..Entry::default() };
+        assert!(listing.push(&NAME, Some(&entry)));
+        assert_eq!(listing.as_bytes().len(), 2 * (128 + 40));
+        assert_eq!(listing.as_bytes().get(..8), Some(&0u64.to_ne_bytes()[..]));
+        assert_eq!(listing.as_bytes().get(168..176), Some(&5u64.to_ne_bytes()[..]));
     }
 }

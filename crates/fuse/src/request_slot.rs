@@ -1,35 +1,43 @@
-//! A request in flight: which one a listener is at, since when, and who may answer it. The listener that handles
-//! a request and the watchdog that gives up on it both want to; exactly one does (docs/workers.md, protocol F).
-//! Owned by `session`, used by `listener`, `reply` and `watchdog`.
+//! The request that one listener handles: its number, when it was read, and who may reply to it. The listener and the
+//! watchdog may both want to reply; exactly one does (docs/workers.md, protocol F). Owned by `session::state`, used by
+//! the listener, its [`Reply`](crate::Reply) and the watchdog.
 
-use crate::sync::{AtomicU64, Ordering};
+use std::sync::PoisonError;
 
-/// Set in a slot's word once somebody answers. Numbers of requests are even.
+use crate::sync::{AtomicU64, Mutex, Ordering};
+
+/// Set in a slot's word once somebody replies. The numbers of requests are even.
 const ANSWERED: u64 = 1;
 
-/// The place of one listener.
+/// The slot of one listener.
 #[derive(Debug)]
 pub(crate) struct RequestSlot {
-    /// The number of the request, with [`ANSWERED`] once it has an answer; 0 between requests.
+    /// The number of the request, with [`ANSWERED`] once it has a reply; 0 between requests.
     word: AtomicU64,
-    /// When the listener took it, in milliseconds of the session.
+    /// When the listener read it, in milliseconds of the session.
     since_ms: AtomicU64,
-    /// The request that is not wanted any more, and since when.
-    interrupted: AtomicU64,
-    interrupted_since_ms: AtomicU64,
-    /// Who asks: a thread number.
+    /// The thread that made it.
     pid: AtomicU64,
+    /// The last request that was interrupted here. A lock, since several listeners can read interrupts for this slot
+    /// at the same time, and a number must not be combined with the time of another one. Interrupts are rare.
+    interrupt: Mutex<Interrupt>,
 }
 
-/// What a slot holds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Interrupt {
+    unique: u64,
+    since_ms: u64,
+}
+
+/// A request in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InFlightRequest {
     pub(crate) unique: u64,
-    /// Whether somebody has answered it already.
+    /// Whether somebody has replied already.
     pub(crate) is_answered: bool,
-    /// When it was taken.
+    /// When the listener read it, in milliseconds of the session.
     pub(crate) since_ms: u64,
-    /// Since when it is not wanted any more.
+    /// When its interrupt was read, if there was one.
     pub(crate) interrupted_since_ms: Option<u64>,
     pub(crate) pid: u32,
 }
@@ -39,66 +47,75 @@ impl RequestSlot {
         Self {
             word: AtomicU64::new(0),
             since_ms: AtomicU64::new(0),
-            interrupted: AtomicU64::new(0),
-            interrupted_since_ms: AtomicU64::new(0),
             pid: AtomicU64::new(0),
+            interrupt: Mutex::new(Interrupt::default()),
         }
     }
 
-    /// F1: the listener has read a request. What belongs to it is written before its number can be seen.
-    pub(crate) fn begin(&self, unique: u64, pid: u32, now: u64) {
-        self.since_ms.store(now, Ordering::Relaxed);
+    /// F1: the listener has read a request. Its number becomes visible last.
+    pub(crate) fn begin(&self, unique: u64, pid: u32, now_ms: u64) {
+        self.since_ms.store(now_ms, Ordering::Relaxed);
         self.pid.store(u64::from(pid), Ordering::Relaxed);
-        // Release: with the load of `in_flight` and of `interrupt`.
+        // Release: pairs with the loads in `in_flight` and `interrupt`.
         self.word.store(unique, Ordering::Release);
     }
 
-    /// F2: whoever gets `true` answers, and nobody else.
+    /// F2: the caller that gets `true` replies, and nobody else does.
     pub(crate) fn claim(&self, unique: u64) -> bool {
-        // Numbers are never used twice, so the word cannot have come back to this one. Nothing is handed over
-        // with it: relaxed.
+        // Numbers are never used twice, so the word cannot have come back to this one. Relaxed: no data is published
+        // with it.
         self.word
             .compare_exchange(unique, unique | ANSWERED, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// F3: the listener is done with it. Answers whether somebody has answered.
+    /// F3: the listener is done with the request. Returns whether somebody has replied.
     pub(crate) fn end(&self, unique: u64) -> bool {
-        // Read and written in one step: an answer between two steps would be seen by nobody.
+        // One step, so that no claim can come between a load and a store.
         self.word.swap(0, Ordering::Relaxed) != unique
     }
 
-    /// F4: the kernel says that request `unique` is not wanted any more. `false`: it is not here.
-    pub(crate) fn interrupt(&self, unique: u64, now: u64) -> bool {
-        // Acquire: with `begin`.
-        if self.word.load(Ordering::Acquire) & !ANSWERED != unique {
+    /// F4: the kernel interrupts request `unique`. `false`: the request is not here. Of several interrupts of one
+    /// request the first one counts.
+    pub(crate) fn interrupt(&self, unique: u64, now_ms: u64) -> bool {
+        // Most slots hold another request: they are passed over without taking the lock.
+        if !self.holds(unique) {
             return false;
         }
-        self.interrupted_since_ms.store(now, Ordering::Relaxed);
-        // Release: with the load in `in_flight`.
-        self.interrupted.store(unique, Ordering::Release);
+        let mut interrupt = self.interrupt.lock().unwrap_or_else(PoisonError::into_inner);
+        // Checked again under the lock: if another thread has recorded an interrupt of a later request meanwhile, its
+        // unlock made the later number visible here, and this one is over.
+        if !self.holds(unique) {
+            return false;
+        }
+        if interrupt.unique != unique {
+            *interrupt = Interrupt { unique, since_ms: now_ms };
+        }
         true
     }
 
-    /// F5: what is here now. Its parts may belong to a later request than `unique` if that has been answered
-    /// meanwhile, and then claiming `unique` fails.
+    /// F5: the request that is here now. Its other parts may belong to a later request if `unique` was answered
+    /// meanwhile; then claiming `unique` fails.
     pub(crate) fn in_flight(&self) -> Option<InFlightRequest> {
-        // Acquire: with `begin`.
+        // Acquire: pairs with `begin`.
         let word = self.word.load(Ordering::Acquire);
         if word == 0 {
             return None;
         }
         let unique = word & !ANSWERED;
-        // Acquire: with `interrupt`.
-        let is_interrupted = self.interrupted.load(Ordering::Acquire) == unique;
-        let interrupted_since_ms = self.interrupted_since_ms.load(Ordering::Relaxed);
+        let interrupt = *self.interrupt.lock().unwrap_or_else(PoisonError::into_inner);
         Some(InFlightRequest {
             unique,
             is_answered: word & ANSWERED != 0,
             since_ms: self.since_ms.load(Ordering::Relaxed),
-            interrupted_since_ms: is_interrupted.then_some(interrupted_since_ms),
+            interrupted_since_ms: (interrupt.unique == unique).then_some(interrupt.since_ms),
             pid: u32::try_from(self.pid.load(Ordering::Relaxed)).unwrap_or(0),
         })
+    }
+
+    fn holds(&self, unique: u64) -> bool {
+        // Acquire: pairs with `begin`.
+        self.word.load(Ordering::Acquire) & !ANSWERED == unique
     }
 }
 
@@ -120,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_tells_that_nobody_answered() {
+    fn end_reports_that_nobody_replied() {
         let slot = RequestSlot::new();
         slot.begin(4, 0, 0);
         assert!(!slot.end(4));
@@ -142,7 +159,7 @@ mod tests {
         assert_eq!(slot.in_flight().unwrap().interrupted_since_ms, None);
     }
 
-    /// A stress test of protocol F: a listener and two who give up on it.
+    /// A stress test of protocol F: a listener, and two threads that reply in its place.
     #[test]
     fn each_of_many_requests_is_answered_once_under_stress() {
         const REQUESTS: u64 = 20_000;
@@ -183,7 +200,7 @@ mod loom_tests {
     use super::RequestSlot;
 
     #[test]
-    fn the_listener_and_the_watch_do_not_both_answer() {
+    fn the_listener_and_the_watchdog_do_not_both_reply() {
         loom::model(|| {
             let slot = Arc::new(RequestSlot::new());
             let answers = Arc::new(AtomicUsize::new(0));
@@ -227,6 +244,41 @@ mod loom_tests {
             }
             assert!(interrupter.join().unwrap());
             assert_eq!(slot.in_flight().unwrap().interrupted_since_ms, Some(9));
+        });
+    }
+
+    /// A listener that is slow to record the interrupt of an earlier request must not overwrite the interrupt of the
+    /// present one.
+    #[test]
+    fn two_interrupts_at_a_time_do_not_overwrite_each_other() {
+        loom::model(|| {
+            let slot = Arc::new(RequestSlot::new());
+            slot.begin(2, 5, 1);
+            let earlier = {
+                let slot = slot.clone();
+                loom::thread::spawn(move || slot.interrupt(2, 7))
+            };
+            slot.end(2);
+            slot.begin(4, 5, 8);
+            assert!(slot.interrupt(4, 9));
+            earlier.join().unwrap();
+            assert_eq!(slot.in_flight().unwrap().interrupted_since_ms, Some(9));
+        });
+    }
+
+    #[test]
+    fn the_first_of_two_interrupts_of_a_request_counts() {
+        loom::model(|| {
+            let slot = Arc::new(RequestSlot::new());
+            slot.begin(2, 5, 1);
+            let other = {
+                let slot = slot.clone();
+                loom::thread::spawn(move || slot.interrupt(2, 7))
+            };
+            assert!(slot.interrupt(2, 9));
+            let first = slot.in_flight().unwrap().interrupted_since_ms;
+            assert!(other.join().unwrap());
+            assert_eq!(slot.in_flight().unwrap().interrupted_since_ms, first);
         });
     }
 }

@@ -1,53 +1,156 @@
-//! A session: everything between the kernel's greeting and the end of the mount. Its listeners handle requests; its
-//! watchdog looks after requests that hang. Several threads, and each is named, owned and joined.
+//! A session: from FUSE_INIT to the end of the mount. It owns all its threads: listeners, which handle requests, and a
+//! watchdog, which looks for requests that hang.
+
+mod listener;
+mod state;
+mod watchdog;
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use crate::channel::Channel;
-use crate::error::SessionError;
-use crate::event::SessionEvent;
-use crate::listener::Listener;
-use crate::negotiate::{InitParameters, InitRequest, Negotiation, REQUEST_BYTES, negotiate};
-use crate::notifier::Notifier;
-use crate::operation::Request;
+use crate::event::{SessionError, SessionEvent};
+use crate::init::{InitParameters, InitRequest, Negotiation, REQUEST_BYTES, negotiate};
 use crate::reply::Reply;
-use crate::request_slot::RequestSlot;
-use crate::watchdog::{self, RequestWatchdog};
+use crate::request::Request;
+use listener::Listener;
+use state::{EventCallback, SessionState, lock, spawn_thread};
+use watchdog::RequestWatchdog;
 
-/// What answers requests. It is asked by several threads at a time.
+pub use state::{Notifier, SessionStats};
+
+/// What handles requests. Several threads call it at a time.
 pub trait FileSystem: Send + Sync + 'static {
-    /// Answers `request` through `reply`, and may go on with other work after that: the listener takes no further
-    /// request until this returns.
+    /// Handles `request` and replies to it. After the reply it may do other work: the listener reads its next request
+    /// when this returns.
     fn handle(&self, request: &Request<'_>, reply: Reply<'_>);
 
-    /// A listener begins, on the calling thread: the place for its priority, say.
+    /// Called once on each listener thread before its first request, for example to set its priority.
     fn listener_started(&self) {}
 }
 
 /// How a session runs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SessionOptions {
-    /// Threads that listen; one a CPU that is granted, and at least two.
+    /// The number of listener threads; at least two run.
     pub listeners: usize,
-    /// What is asked of the kernel.
+    /// What to request in FUSE_INIT.
     pub init_request: InitRequest,
-    /// After what time a request is answered with `EIO`; `None` waits for ever.
+    /// How long a request may take before its caller gets `EIO`; `None` is forever.
     pub time_limit: Option<Duration>,
 }
 
-/// A session that runs.
-pub struct Session {
-    shared: Arc<SessionState>,
+impl SessionOptions {
+    /// Two listeners and no time limit.
+    #[must_use]
+    pub fn new(init_request: InitRequest) -> Self {
+        Self { listeners: MIN_LISTENERS, init_request, time_limit: None }
+    }
+
+    /// Sets the number of listener threads; one for each available CPU serves well.
+    #[must_use]
+    pub fn listeners(mut self, threads: usize) -> Self {
+        self.listeners = threads;
+        self
+    }
+
+    /// Sets how long a request may take before its caller gets `EIO`; `None` is forever.
+    #[must_use]
+    pub fn time_limit(mut self, limit: Option<Duration>) -> Self {
+        self.time_limit = limit;
+        self
+    }
+}
+
+/// With a single listener a request that reads from the mount itself would hang.
+const MIN_LISTENERS: usize = 2;
+
+/// A session after FUSE_INIT: all its descriptors are open and no thread runs, so that the process can drop
+/// privileges before [`start`](Self::start).
+#[derive(Debug)]
+pub struct NegotiatedSession {
+    channels: Vec<Channel>,
     init_parameters: InitParameters,
-    threads: Vec<JoinHandle<()>>,
+    options: SessionOptions,
+}
+
+impl NegotiatedSession {
+    /// Replies to FUSE_INIT on the device of a mounted file system.
+    ///
+    /// # Errors
+    /// The kernel's protocol is too old, the file system is unmounted, or the device fails.
+    pub fn new(device: OwnedFd, options: &SessionOptions) -> Result<Self, SessionError> {
+        let first = Channel::new(device);
+        let init_parameters = negotiate_init(&first, &options.init_request)?;
+        let options =
+            SessionOptions { listeners: options.listeners.max(MIN_LISTENERS), ..*options };
+        Ok(Self { channels: clone_channels(first, options.listeners), init_parameters, options })
+    }
+
+    /// What kernel and daemon agreed on.
+    #[must_use]
+    pub fn init_parameters(&self) -> &InitParameters {
+        &self.init_parameters
+    }
+
+    /// The descriptors that the session needs.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.channels.iter().map(AsFd::as_fd)
+    }
+
+    /// Starts the threads of the session. They call `file_system` for each request and `on_event` for each event.
+    ///
+    /// # Errors
+    /// A thread cannot be started. Those that were started before have ended when this returns, and no request has
+    /// been read.
+    pub fn start(
+        self,
+        file_system: Arc<dyn FileSystem>,
+        on_event: impl Fn(&SessionEvent) + Send + Sync + 'static,
+    ) -> Result<Session, SessionError> {
+        self.start_with(file_system, Box::new(on_event), &mut spawn_thread)
+    }
+
+    fn start_with(
+        self,
+        file_system: Arc<dyn FileSystem>,
+        on_event: Box<EventCallback>,
+        spawn: &mut SpawnThread<'_>,
+    ) -> Result<Session, SessionError> {
+        let Self { channels, init_parameters, options } = self;
+        let state = SessionState::new(file_system, channels, options.listeners, on_event);
+        let state = Arc::new(state);
+        let mut session = Session { state, init_parameters, listeners: Vec::new(), watchdog: None };
+        match session.start_threads(options.time_limit, spawn) {
+            Ok(()) => {
+                session.state.signal_start();
+                Ok(session)
+            }
+            Err(error) => {
+                session.state.signal_end();
+                session.join();
+                Err(SessionError::Thread(error.to_string()))
+            }
+        }
+    }
+}
+
+/// Starts a thread with this name and this body. Tests let it fail.
+type SpawnThread<'a> =
+    dyn FnMut(String, Box<dyn FnOnce() + Send>) -> std::io::Result<JoinHandle<()>> + 'a;
+
+/// A running session.
+pub struct Session {
+    state: Arc<SessionState>,
+    init_parameters: InitParameters,
+    listeners: Vec<JoinHandle<()>>,
     watchdog: Option<JoinHandle<()>>,
 }
 
@@ -59,131 +162,23 @@ impl fmt::Debug for Session {
     }
 }
 
-type EventCallback = dyn Fn(&SessionEvent) + Send + Sync;
-
-/// Who listens now, in numbers that need not be of the same moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SessionStats {
-    /// Threads that always listen.
-    pub listeners: usize,
-    /// Threads that listen beside them because requests hang.
-    pub spares: usize,
-    /// How many of both wait for a request.
-    pub idle: usize,
-    /// Requests of which the kernel has said that they are not wanted any more.
-    pub interrupts: u64,
-}
-
-/// What its threads share.
-pub(crate) struct SessionState {
-    pub(crate) file_system: Arc<dyn FileSystem>,
-    channels: Vec<Channel>,
-    /// One a listener, spare ones included.
-    pub(crate) slots: Vec<RequestSlot>,
-    /// Which slots no listener has.
-    unused_slots: Mutex<Vec<usize>>,
-    /// Listeners that wait for a request.
-    pub(crate) idle: IdleListeners,
-    interrupts: AtomicU64,
-    is_unmounted: AtomicBool,
-    started_at: Instant,
-    report_event: Box<EventCallback>,
-    ended: Mutex<bool>,
-    end: Condvar,
-    spares: Mutex<Vec<JoinHandle<()>>>,
-}
-
-/// How many listeners wait for a request.
-#[derive(Debug, Default)]
-pub(crate) struct IdleListeners(AtomicUsize);
-
-impl IdleListeners {
-    pub(crate) fn enter(&self) {
-        // A number to decide by, which orders nothing: relaxed, here and below.
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Answers how many are left.
-    pub(crate) fn leave(&self) -> usize {
-        self.0.fetch_sub(1, Ordering::Relaxed).saturating_sub(1)
-    }
-
-    pub(crate) fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// A mount whose session has been negotiated: everything is open that a session needs, and no thread runs, so that a
-/// process may give away rights in between.
-#[derive(Debug)]
-pub struct NegotiatedSession {
-    channels: Vec<Channel>,
-    init_parameters: InitParameters,
-    options: SessionOptions,
-}
-
-impl NegotiatedSession {
-    /// Greets the kernel on a device that is mounted already.
-    ///
-    /// # Errors
-    /// The kernel's protocol, or the device.
-    pub fn new(device: OwnedFd, options: &SessionOptions) -> Result<Self, SessionError> {
-        let first = Channel::new(device);
-        let init_parameters = negotiate_init(&first, &options.init_request)?;
-        let options = SessionOptions { listeners: options.listeners.max(2), ..*options };
-        Ok(Self { channels: channels(first, options.listeners), init_parameters, options })
-    }
-
-    /// What kernel and daemon agreed on.
-    #[must_use]
-    pub fn init_parameters(&self) -> &InitParameters {
-        &self.init_parameters
-    }
-
-    /// The descriptors that the session will use.
-    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.channels.iter().map(AsFd::as_fd)
-    }
-
-    /// Starts to serve.
-    ///
-    /// # Errors
-    /// A thread cannot be started.
-    pub fn start(
-        self,
-        file_system: Arc<dyn FileSystem>,
-        report_event: impl Fn(&SessionEvent) + Send + Sync + 'static,
-    ) -> Result<Session, SessionError> {
-        let Self { channels, init_parameters, options } = self;
-        let listeners = options.listeners;
-        let slots = listeners + watchdog::MAX_SPARE_LISTENERS;
-        let shared = Arc::new(SessionState {
-            file_system,
-            channels,
-            slots: (0..slots).map(|_| RequestSlot::new()).collect(),
-            unused_slots: Mutex::new((listeners..slots).rev().collect()),
-            idle: IdleListeners::default(),
-            interrupts: AtomicU64::new(0),
-            is_unmounted: AtomicBool::new(false),
-            started_at: Instant::now(),
-            report_event: Box::new(report_event),
-            ended: Mutex::new(false),
-            end: Condvar::new(),
-            spares: Mutex::default(),
-        });
-        let mut session = Session { shared, init_parameters, threads: Vec::new(), watchdog: None };
-        for index in 0..listeners {
-            session.threads.push(session.shared.start_listener(index, false)?);
-        }
-        session.watchdog = Some(session.start_watchdog(options.time_limit)?);
-        Ok(session)
-    }
-}
-
 impl Session {
-    fn start_watchdog(&self, limit: Option<Duration>) -> Result<JoinHandle<()>, SessionError> {
-        let watchdog = RequestWatchdog::new(Arc::clone(&self.shared), limit);
-        spawn("fuse-watchdog".to_owned(), move || watchdog.run())
+    /// The listeners wait in [`SessionState::wait_for_start`], so that all threads can still be ended if one of them
+    /// cannot be started: a thread that reads from the device cannot be woken.
+    fn start_threads(
+        &mut self,
+        time_limit: Option<Duration>,
+        spawn: &mut SpawnThread<'_>,
+    ) -> std::io::Result<()> {
+        for index in 0..self.state.listeners() {
+            let listener = Listener { state: Arc::clone(&self.state), index, is_spare: false };
+            let thread = spawn(listener.thread_name(), Box::new(move || listener.run()))?;
+            self.listeners.push(thread);
+        }
+        let watchdog = RequestWatchdog::new(Arc::clone(&self.state), time_limit);
+        let thread = spawn("fuse-watchdog".to_owned(), Box::new(move || watchdog.run()))?;
+        self.watchdog = Some(thread);
+        Ok(())
     }
 
     /// What kernel and daemon agreed on.
@@ -192,167 +187,47 @@ impl Session {
         &self.init_parameters
     }
 
-    /// How many queues for requests in flight the listeners have between them: one each where the device could be
-    /// opened once more for each.
+    /// The number of channels: one for each listener, or a single one where the device cannot be cloned. Each has
+    /// its own queue of requests in flight in the kernel.
     #[must_use]
     pub fn channels(&self) -> usize {
-        self.shared.channels.len()
+        self.state.channels.len()
     }
 
-    /// How many threads listen when nothing hangs.
+    /// The number of permanent listener threads.
     #[must_use]
     pub fn listeners(&self) -> usize {
-        self.threads.len()
+        self.listeners.len()
     }
 
-    /// What can tell the kernel things.
+    /// A handle for notifications to the kernel.
     #[must_use]
     pub fn notifier(&self) -> Notifier {
-        Notifier::new(&self.shared)
+        Notifier::new(&self.state)
     }
 
-    /// Waits for the end of the mount.
+    /// Waits until the file system is unmounted and all threads have ended.
     pub fn join(mut self) {
-        for thread in self.threads.drain(..) {
+        for thread in self.listeners.drain(..) {
             thread.join().ok();
         }
-        self.shared.signal_end();
+        self.state.signal_end();
         if let Some(watchdog) = self.watchdog.take() {
             watchdog.join().ok();
         }
-        let spares = std::mem::take(&mut *lock(&self.shared.spares));
+        let spares = std::mem::take(&mut *lock(&self.state.spares));
         for spare in spares {
             spare.join().ok();
         }
     }
 }
 
-impl SessionState {
-    /// The channel and the slot of a listener. Spare listeners share the first channel.
-    pub(crate) fn channel_and_slot(&self, index: usize) -> Option<(&Channel, &RequestSlot)> {
-        let channel = self.channels.get(index).or(self.channels.first())?;
-        Some((channel, self.slots.get(index)?))
-    }
-
-    /// Milliseconds of the session.
-    pub(crate) fn now_ms(&self) -> u64 {
-        self.millis_at(Instant::now())
-    }
-
-    /// The same of a moment that was looked up already.
-    pub(crate) fn millis_at(&self, moment: Instant) -> u64 {
-        let time = moment.saturating_duration_since(self.started_at);
-        u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-    }
-
-    pub(crate) fn report_event(&self, event: &SessionEvent) {
-        (self.report_event)(event);
-    }
-
-    pub(crate) fn start_listener(
-        self: &Arc<Self>,
-        index: usize,
-        is_spare: bool,
-    ) -> Result<JoinHandle<()>, SessionError> {
-        let listener = Listener { shared: Arc::clone(self), index, is_spare };
-        spawn(format!("fuse-{index}"), move || listener.run())
-    }
-
-    /// Starts one more listener, if there is a slot for it.
-    pub(crate) fn start_spare_listener(self: &Arc<Self>) {
-        let Some(index) = lock(&self.unused_slots).pop() else { return };
-        match self.start_listener(index, true) {
-            Ok(thread) => {
-                let mut spares = lock(&self.spares);
-                spares.retain(|spare| !spare.is_finished());
-                spares.push(thread);
-                let listeners = self.channels.len().max(2).saturating_add(spares.len());
-                drop(spares);
-                self.report_event(&SessionEvent::SpareListenerStarted { listeners });
-            }
-            Err(_) => lock(&self.unused_slots).push(index),
-        }
-    }
-
-    pub(crate) fn listener_ended(&self, index: usize, is_spare: bool) {
-        if is_spare {
-            lock(&self.unused_slots).push(index);
-        }
-    }
-
-    /// The request `of` is not wanted any more.
-    pub(crate) fn interrupt(&self, unique: u64, of: u64) {
-        // A number to look at: relaxed.
-        self.interrupts.fetch_add(1, Ordering::Relaxed);
-        let now = self.now_ms();
-        if self.slots.iter().any(|slot| slot.interrupt(of, now)) {
-            return;
-        }
-        // Either it has been answered, and then nobody waits for this, or a listener has just read it and not said
-        // so: then the kernel is to ask again, on whichever channel it was.
-        for channel in &self.channels {
-            channel.reply(unique, Some(Errno::AGAIN), &[]).ok();
-        }
-    }
-
-    pub(crate) fn stats(&self) -> SessionStats {
-        let is_spare = |spare: &&JoinHandle<()>| !spare.is_finished();
-        let spares = lock(&self.spares).iter().filter(is_spare).count();
-        SessionStats {
-            listeners: self.slots.len().saturating_sub(watchdog::MAX_SPARE_LISTENERS),
-            spares,
-            idle: self.idle.count(),
-            interrupts: self.interrupts.load(Ordering::Relaxed),
-        }
-    }
-
-    pub(crate) fn first_channel(&self) -> Option<&Channel> {
-        self.channels.first()
-    }
-
-    /// A listener has seen that the mount is gone.
-    pub(crate) fn mark_unmounted(&self) {
-        // Nothing is handed over with it: relaxed.
-        if !self.is_unmounted.swap(true, Ordering::Relaxed) {
-            self.report_event(&SessionEvent::Unmounted);
-        }
-    }
-
-    fn signal_end(&self) {
-        *lock(&self.ended) = true;
-        self.end.notify_all();
-    }
-
-    /// Waits until the session ends, but not longer than this. Answers whether it ended.
-    pub(crate) fn wait_for_end(&self, time: Duration) -> bool {
-        let ended = lock(&self.ended);
-        if *ended {
-            return true;
-        }
-        *self.end.wait_timeout(ended, time).unwrap_or_else(PoisonError::into_inner).0
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn spawn(
-    name: String,
-    body: impl FnOnce() + Send + 'static,
-) -> Result<JoinHandle<()>, SessionError> {
-    std::thread::Builder::new()
-        .name(name)
-        .spawn(body)
-        .map_err(|error| SessionError::Thread(error.to_string()))
-}
-
-/// One channel a listener where the device may be opened again; all of them share the first one elsewhere.
-fn channels(first: Channel, listeners: usize) -> Vec<Channel> {
+/// One channel for each listener where the device can be opened again, else one for all.
+fn clone_channels(first: Channel, listeners: usize) -> Vec<Channel> {
     let mut channels = vec![first];
     while channels.len() < listeners {
         match channels.first().map(Channel::clone_channel) {
-            Some(Ok(clone_channel)) => channels.push(clone_channel),
+            Some(Ok(channel)) => channels.push(channel),
             _ => {
                 channels.truncate(1);
                 break;

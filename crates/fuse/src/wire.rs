@@ -1,5 +1,5 @@
-//! Structures and numbers of the FUSE protocol, as `include/uapi/linux/fuse.h` (version 7.45) lays them out.
-//! What only writing file systems need is left out. Nothing here does anything.
+//! Structures and numbers of the FUSE protocol, as in `include/uapi/linux/fuse.h` (version 7.45), without those that
+//! only writable file systems need.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -9,7 +9,7 @@ pub(crate) const MINOR: u32 = 45;
 /// The oldest minor version whose replies have the forms used here (Linux 4.18 speaks 7.27).
 pub(crate) const OLDEST_MINOR: u32 = 23;
 
-/// What operations are called on the wire.
+/// Numbers of operations.
 pub(crate) mod opcode {
     pub(crate) const LOOKUP: u32 = 1;
     pub(crate) const FORGET: u32 = 2;
@@ -51,7 +51,7 @@ pub(crate) mod opcode {
     pub(crate) const TMPFILE: u32 = 51;
 }
 
-/// What the daemon says without being asked.
+/// Numbers of notifications.
 pub(crate) mod notification {
     pub(crate) const STORE: i32 = 4;
 }
@@ -71,12 +71,12 @@ pub(crate) struct InHeader {
     pub(crate) padding: u16,
 }
 
-/// Before each reply, and each notification (whose `unique` is 0).
+/// Before each reply, and before each notification, where `unique` is 0.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
 pub(crate) struct OutHeader {
     pub(crate) len: u32,
-    /// A negative errno, or 0; what a notification is.
+    /// A negative errno, or 0; in a notification, its number.
     pub(crate) error: i32,
     pub(crate) unique: u64,
 }
@@ -241,7 +241,7 @@ pub(crate) struct InterruptIn {
     pub(crate) unique: u64,
 }
 
-/// Before each name of a listing; the name follows and is padded to eight bytes.
+/// A directory entry; its name follows, padded to eight bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
 pub(crate) struct FuseDirent {
@@ -251,7 +251,7 @@ pub(crate) struct FuseDirent {
     pub(crate) file_type: u32,
 }
 
-/// Behind the header of a `STORE` notification.
+/// After the header of a `STORE` notification.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
 pub(crate) struct StoreOut {

@@ -1,5 +1,25 @@
-//! EROFS images as FUSE mounts. [`NegotiatedMount`] takes a mounted device and greets the kernel; [`NegotiatedMount::serve`] answers it from
-//! an image until the mount ends. In between, the process may enter its [`sandbox`]. It knows no structure of the format: it asks `image` and speaks through `fuse`.
+//! EROFS images as FUSE mounts.
+//!
+//! [`NegotiatedMount::new`] replies to FUSE_INIT on a mounted device, and [`NegotiatedMount::serve`] serves an image on
+//! it until the file system is unmounted. Between both calls the process may enter its [`sandbox`]. The numbers of a
+//! running mount are read by [`stats::query`]. The crate knows neither the format nor the protocol: `ferrofs-image` and
+//! `ferrofs-fuse` do.
+//!
+//! ```no_run
+//! use ferrofs_fuse::attach::{AttachOptions, attach};
+//! use ferrofs_image::Image;
+//! use ferrofs_mount::{MountSettings, NegotiatedMount};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let image = Image::open("rootfs.erofs")?;
+//! let attachment = attach("/mnt".as_ref(), &AttachOptions::new("rootfs.erofs", "ferrofs"))?;
+//! let device = attachment.device().try_clone()?;
+//! let settings = MountSettings::default().listeners(4);
+//! let mount = NegotiatedMount::new(device, &settings)?.serve(image, |event| eprintln!("{event}"))?;
+//! mount.join();
+//! # Ok(())
+//! # }
+//! ```
 #![deny(
     unsafe_code,
     clippy::indexing_slicing,
@@ -13,18 +33,15 @@
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
         clippy::assertions_on_result_states,
-        reason = "tests make their own numbers and say in one line what is refused"
+        reason = "tests make their own numbers and check errors in one line"
     )
 )]
 
 mod image_fs;
-mod log_event;
-mod node;
 pub mod sandbox;
 mod serve;
 mod settings;
 pub mod stats;
 
-pub use log_event::MountLogEvent;
 pub use serve::{NegotiatedMount, ServedMount};
-pub use settings::MountSettings;
+pub use settings::{MountLogEvent, MountSettings};

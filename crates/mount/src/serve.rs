@@ -1,4 +1,4 @@
-//! A mount that is being served: from the mounted device to the end of the mount.
+//! Serving a mount: FUSE_INIT, then the session. Called by the command.
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -11,26 +11,19 @@ use ferrofs_fuse::{
 use ferrofs_image::Image;
 
 use crate::image_fs::ImageFs;
-use crate::log_event::MountLogEvent;
-use crate::settings::MountSettings;
+use crate::settings::{LogCallback, MountLogEvent, MountSettings};
 use crate::stats::MountMetrics;
 
-/// The largest read: what Linux grants at most without a system-wide setting.
+/// The largest read, in bytes: the most that Linux grants without a system-wide setting.
 const MAX_READ_BYTES: u32 = 1 << 20;
-/// How many reads of the largest size the kernel may have under way for one who reads in order; it lowers that to the
-/// limit of the mount's backing device info. Two CPUs decode for two reads. With more, page faults of programs that
-/// start wait for what lies far around them, and files are read no faster.
+/// How many reads of the largest size the kernel may have in flight for a sequential reader; it lowers that to the
+/// limit of the mount's backing device info. Two CPUs decode for two reads. With more, page faults of starting
+/// programs wait for distant data, and files are read no faster.
 const READS_AHEAD: u32 = 2;
-/// The largest read where the reserve is small, in bytes: shorter ones cost more requests than they save memory.
+/// The largest read where the memory reserve is small, in bytes: shorter reads cost more requests than they save memory.
 const MIN_READ_BYTES: u32 = 64 << 10;
 
-/// A mount that is being served.
-pub struct ServedMount {
-    session: Session,
-    file_system: Arc<ImageFs>,
-}
-
-/// A mount whose session has been negotiated; no thread runs yet, so that the process can enter its sandbox.
+/// A mount after FUSE_INIT. No thread runs yet, so the process can enter its sandbox.
 #[derive(Debug)]
 pub struct NegotiatedMount {
     negotiated: NegotiatedSession,
@@ -38,16 +31,14 @@ pub struct NegotiatedMount {
 }
 
 impl NegotiatedMount {
-    /// Greets the kernel on `device`, which is mounted already.
+    /// Replies to FUSE_INIT on the `device` of a mounted file system.
     ///
     /// # Errors
-    /// The kernel's protocol, or the device.
+    /// The kernel's protocol is too old, the file system is unmounted, or the device fails.
     pub fn new(device: OwnedFd, settings: &MountSettings) -> Result<Self, SessionError> {
-        let options = SessionOptions {
-            listeners: settings.listeners,
-            init_request: init_request(settings),
-            time_limit: settings.time_limit,
-        };
+        let options = SessionOptions::new(init_request(settings))
+            .listeners(settings.listeners)
+            .time_limit(settings.time_limit);
         Ok(Self { negotiated: NegotiatedSession::new(device, &options)?, settings: *settings })
     }
 
@@ -62,7 +53,7 @@ impl NegotiatedMount {
         self.negotiated.descriptors()
     }
 
-    /// Answers the kernel from `image`.
+    /// Starts to serve `image`, and calls `on_event` for each event.
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -73,20 +64,20 @@ impl NegotiatedMount {
     ) -> Result<ServedMount, SessionError> {
         image.measure_decoding();
         let metrics = Arc::new(MountMetrics::new(self.settings.listeners));
-        let on_event: Arc<dyn Fn(&MountLogEvent<'_>) + Send + Sync> = Arc::new({
+        let on_event: Arc<LogCallback> = Arc::new({
             let metrics = Arc::clone(&metrics);
             move |event: &MountLogEvent<'_>| {
                 metrics.record_event(event);
                 on_event(event);
             }
         });
-        let (settings, init_parameters) = (&self.settings, *self.negotiated.init_parameters());
+        let init_parameters = *self.negotiated.init_parameters();
         let file_system =
-            ImageFs::new(image, settings, init_parameters, metrics, Arc::clone(&on_event));
+            ImageFs::new(image, self.settings, init_parameters, metrics, Arc::clone(&on_event));
         let session = self.negotiated.start(Arc::clone(&file_system) as _, move |event| {
             on_event(&MountLogEvent::Session(event));
         })?;
-        file_system.begin(session.notifier());
+        file_system.set_notifier(session.notifier());
         Ok(ServedMount { session, file_system })
     }
 }
@@ -107,19 +98,23 @@ fn init_request(settings: &MountSettings) -> InitRequest {
     }
     let max_read = max_read(settings);
     let listeners = u16::try_from(settings.listeners).unwrap_or(u16::MAX);
-    InitRequest {
-        capabilities,
-        max_read,
-        max_readahead: max_read.saturating_mul(READS_AHEAD),
-        max_background: listeners.saturating_mul(8).clamp(16, 256),
-    }
+    InitRequest::new(capabilities)
+        .max_read(max_read)
+        .max_readahead(max_read.saturating_mul(READS_AHEAD))
+        .max_background(listeners.saturating_mul(8).clamp(16, 256))
 }
 
-/// The largest read, in bytes: a power of two that fits into a listener's share of the reserve.
+/// The largest read, in bytes: the largest power of two that fits in a listener's share of the memory reserve.
 fn max_read(settings: &MountSettings) -> u32 {
     let Some(share) = settings.reserve_share else { return MAX_READ_BYTES };
     let share = u32::try_from(share).unwrap_or(u32::MAX).clamp(MIN_READ_BYTES, MAX_READ_BYTES);
     1 << share.ilog2()
+}
+
+/// A mount that is being served.
+pub struct ServedMount {
+    session: Session,
+    file_system: Arc<ImageFs>,
 }
 
 impl fmt::Debug for ServedMount {
@@ -135,16 +130,16 @@ impl ServedMount {
         self.session.init_parameters()
     }
 
-    /// The session.
+    /// The session of the mount.
     #[must_use]
     pub fn session(&self) -> &Session {
         &self.session
     }
 
-    /// Waits for the end of the mount.
+    /// Waits until the file system is unmounted and all threads have ended.
     pub fn join(self) {
         self.session.join();
-        self.file_system.end();
+        self.file_system.shut_down();
     }
 }
 
@@ -154,7 +149,7 @@ mod tests {
     use crate::settings::MountSettings;
 
     fn with_share(reserve_share: Option<u64>) -> MountSettings {
-        MountSettings { reserve_share, ..MountSettings::default() }
+        MountSettings::default().reserve_share(reserve_share)
     }
 
     #[test]
@@ -170,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_asked_for_that_and_for_twice_as_much_ahead() {
+    fn readahead_is_twice_the_largest_read() {
         let init_request = init_request(&with_share(Some(256 << 10)));
         assert_eq!((init_request.max_read, init_request.max_readahead), (256 << 10, 512 << 10));
     }

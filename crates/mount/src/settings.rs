@@ -1,32 +1,37 @@
-//! How a mount behaves; what can be chosen, with what is best where nothing is.
+//! What a caller chooses for a mount, and the events that it gets for its log. Used by `serve` and `image_fs`.
 
+use std::fmt;
 use std::time::Duration;
 
+use ferrofs_fuse::SessionEvent;
+use ferrofs_image::{Error, Nid};
 use ferrofs_workers::priority::PriorityRequest;
 
 /// How a mount behaves.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct MountSettings {
-    /// Threads that listen to the kernel.
+    /// The number of threads that read requests from the kernel.
     pub listeners: usize,
-    /// The priority of listeners, who decode most of what is waited for, and of those who store what lies around it.
+    /// The priority of listeners, which do most of the decoding that a caller waits for, and of prefetch threads.
     pub priority: PriorityRequest,
-    /// After what time a request fails with `EIO`; `None` waits for ever.
+    /// How long a request may take before its caller gets `EIO`; `None` is forever.
     pub time_limit: Option<Duration>,
-    /// Bytes of a reserve that one read should take; none without a reserve. Longer reads come in pieces, though never
-    /// in shorter ones than 64 KiB.
+    /// How many bytes of the memory reserve one read should take; `None` without a reserve. Larger reads are split,
+    /// but not below 64 KiB.
     pub reserve_share: Option<u64>,
-    /// Whether extended attributes are shown at all.
+    /// Whether extended attributes are shown.
     pub has_xattrs: bool,
-    /// Whether those of `user.` are, too.
+    /// Whether those of `user.` are shown, too.
     pub has_user_xattrs: bool,
-    /// Whether access control lists are shown, and obeyed by the kernel.
+    /// Whether POSIX access control lists are shown, and enforced by the kernel.
     pub has_acls: bool,
-    /// Whether the rest of a cluster that a small read had decoded goes to the kernel's page cache.
+    /// Whether the data around a small read goes to the kernel's page cache, too.
     pub readaround: bool,
 }
 
 impl Default for MountSettings {
+    /// Two listeners at raised priority, a time limit of two minutes, everything shown.
     fn default() -> Self {
         Self {
             listeners: 2,
@@ -40,3 +45,91 @@ impl Default for MountSettings {
         }
     }
 }
+
+impl MountSettings {
+    /// Sets the number of threads that read requests from the kernel.
+    #[must_use]
+    pub fn listeners(mut self, threads: usize) -> Self {
+        self.listeners = threads;
+        self
+    }
+
+    /// Sets the priority of listeners and prefetch threads.
+    #[must_use]
+    pub fn priority(mut self, priority: PriorityRequest) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Sets how long a request may take before its caller gets `EIO`; `None` is forever.
+    #[must_use]
+    pub fn time_limit(mut self, limit: Option<Duration>) -> Self {
+        self.time_limit = limit;
+        self
+    }
+
+    /// Sets how many bytes of the memory reserve one read should take; `None` without a reserve.
+    #[must_use]
+    pub fn reserve_share(mut self, bytes: Option<u64>) -> Self {
+        self.reserve_share = bytes;
+        self
+    }
+
+    /// Sets whether extended attributes are shown.
+    #[must_use]
+    pub fn xattrs(mut self, yes: bool) -> Self {
+        self.has_xattrs = yes;
+        self
+    }
+
+    /// Sets whether extended attributes of `user.` are shown.
+    #[must_use]
+    pub fn user_xattrs(mut self, yes: bool) -> Self {
+        self.has_user_xattrs = yes;
+        self
+    }
+
+    /// Sets whether POSIX access control lists are shown, and enforced by the kernel.
+    #[must_use]
+    pub fn acls(mut self, yes: bool) -> Self {
+        self.has_acls = yes;
+        self
+    }
+
+    /// Sets whether the data around a small read goes to the kernel's page cache, too.
+    #[must_use]
+    pub fn readaround(mut self, yes: bool) -> Self {
+        self.readaround = yes;
+        self
+    }
+}
+
+/// An event of a mount that belongs in a log.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum MountLogEvent<'a> {
+    /// A request failed because of the image or its storage.
+    Failed {
+        /// The inode of the request.
+        nid: Nid,
+        /// What was to be read.
+        what: &'static str,
+        /// Why it failed.
+        error: &'a Error,
+    },
+    /// An event of the session.
+    Session(&'a SessionEvent),
+}
+
+impl fmt::Display for MountLogEvent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed { nid, what, error } => {
+                write!(f, "cannot read {what} of nid {}: {error}", nid.raw())
+            }
+            Self::Session(event) => write!(f, "{event}"),
+        }
+    }
+}
+
+pub(crate) type LogCallback = dyn Fn(&MountLogEvent<'_>) + Send + Sync;

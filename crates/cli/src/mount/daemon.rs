@@ -13,7 +13,7 @@ use anyhow::{Context, anyhow};
 use ferrofs_fuse::SessionEvent;
 use ferrofs_fuse::attach::{Attachment, DetachOutcome, MountMethod, attach};
 use ferrofs_mount::sandbox::{Sandbox, SandboxStatus, StandardStreams};
-use ferrofs_mount::{MountLogEvent, MountSettings, NegotiatedMount, ServedMount};
+use ferrofs_mount::{MountLogEvent, NegotiatedMount, ServedMount};
 
 use super::daemonize::{self, ReadyNotifier};
 use super::explain::{Explanation, ExplanationInput, Readahead};
@@ -59,7 +59,7 @@ pub(super) fn run(
     let attachment =
         attach(&request.directory, &request.attach).map_err(|error| anyhow!("{error}"))?;
     let ready = negotiate(&attachment, request, &resources)?;
-    let asked = ready.init_parameters().max_readahead.1;
+    let asked = ready.init_parameters().requested_readahead;
     let readahead = Readahead::raise(attachment.directory(), asked);
     if let Some(notifier) = notifier.as_ref() {
         rustix::process::chdir("/").context("/")?;
@@ -108,11 +108,10 @@ fn negotiate(
     request: &MountRequest,
     resources: &Resources,
 ) -> anyhow::Result<NegotiatedMount> {
-    let settings = MountSettings {
-        listeners: resources.listeners(),
-        reserve_share: resources.memory.reserve_share(),
-        ..request.settings
-    };
+    let settings = request
+        .settings
+        .listeners(resources.listeners())
+        .reserve_share(resources.memory.reserve_share());
     let device: OwnedFd = attachment.device().try_clone().context("/dev/fuse")?;
     NegotiatedMount::new(device, &settings).map_err(|error| anyhow!("{error}"))
 }

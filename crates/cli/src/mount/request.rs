@@ -297,12 +297,10 @@ impl MountRequest {
             read: typed.read.clone(),
             machine: typed.machine.clone(),
             reserve: typed.reserve.clone(),
-            settings: MountSettings {
-                time_limit: time_limit(typed.timeout),
-                has_xattrs: !typed.no_xattrs,
-                has_acls: !typed.no_acl,
-                ..MountSettings::default()
-            },
+            settings: MountSettings::default()
+                .time_limit(time_limit(typed.timeout))
+                .xattrs(!typed.no_xattrs)
+                .acls(!typed.no_acl),
             log: typed.log.clone(),
         };
         for list in &typed.options {

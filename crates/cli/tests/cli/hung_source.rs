@@ -102,14 +102,12 @@ impl Mounted {
         let source = Source { bytes: fs::read(data(image)).unwrap(), gate: Arc::clone(&gate) };
         let attachment = attach(point.path(), &AttachOptions::new("test", "test")).unwrap();
         // What is not asked for is not read: no page more, and none ahead.
-        let init_request = InitRequest {
-            capabilities: Capabilities::NO_OPEN_SUPPORT,
-            max_read: 4096,
-            max_readahead: 0,
-            max_background: 64,
-        };
+        let init_request = InitRequest::new(Capabilities::NO_OPEN_SUPPORT)
+            .max_read(4096)
+            .max_readahead(0)
+            .max_background(64);
         // More than the daemon can occupy.
-        let options = SessionOptions { listeners: 32, init_request, time_limit: None };
+        let options = SessionOptions::new(init_request).listeners(32);
         let negotiated =
             NegotiatedSession::new(attachment.device().try_clone().unwrap(), &options).unwrap();
         let session = negotiated.start(Arc::new(source), |_| {}).unwrap();

@@ -1,36 +1,54 @@
-//! The direct way: `mount(2)` and `umount2(2)` by this process itself. It never follows a name twice:
-//! both calls take the path of an open descriptor. `attach` and `Attachment::detach` call it.
+//! The device, and the direct way to mount: `mount(2)` and `umount2(2)` by this process. Both calls get the path of an
+//! open descriptor, so that a renamed directory makes no difference. Called by `attach`.
 
 use std::ffi::CString;
 use std::fmt::Write as _;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
-use rustix::io::Errno;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::mount::{MountFlags, UnmountFlags, unmount as umount2};
 use rustix::process::{getgid, getuid};
 
-use super::directory::{MountDirectory, proc_path};
+use super::error::{AttachError, DEVICE, no_device};
+use super::mount_table::{MountDirectory, proc_path};
 use super::options::{AttachOptions, MountAccess};
-use super::{AttachError, DirectMountRefusal, device};
 
-/// The type of the root inode, as the kernel wants it told: a directory.
+/// The type of the root inode, in octal as the kernel expects it: a directory.
 const ROOT_MODE: &str = "40000";
 
-/// What came of trying.
+/// The first descriptor that is not a standard stream.
+const FIRST_FREE: i32 = 3;
+
+/// The result of an attempt to mount.
 #[derive(Debug)]
 pub(super) enum DirectMount {
     /// It is mounted.
     Mounted(OwnedFd),
-    /// This process may not; another way may be open.
+    /// This process is not permitted to; fusermount3 may be.
     Refused(DirectMountRefusal),
 }
 
+/// Why this process cannot mount.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum DirectMountRefusal {
+    /// It is not permitted to open the device.
+    Device(Errno),
+    /// It is not permitted to call `mount(2)`.
+    Mount(Errno),
+}
+
+/// Mounts.
+///
+/// # Errors
+/// fusermount3 would fail for the same reason.
 pub(super) fn mount(
     directory: &MountDirectory,
     options: &AttachOptions,
 ) -> Result<DirectMount, AttachError> {
-    let device = match device::open_device()? {
+    let device = match open_device()? {
         Ok(device) => device,
         Err(refusal) => return Ok(DirectMount::Refused(refusal)),
     };
@@ -45,11 +63,11 @@ pub(super) fn mount(
     );
     match mounted {
         Ok(()) => Ok(DirectMount::Mounted(device)),
-        // Security modules answer EACCES where capabilities answer EPERM.
+        // A security module returns EACCES where a capability check returns EPERM.
         Err(cause @ (Errno::PERM | Errno::ACCESS)) => {
             Ok(DirectMount::Refused(DirectMountRefusal::Mount(cause)))
         }
-        Err(Errno::NODEV) => Err(device::no_device()),
+        Err(Errno::NODEV) => Err(no_device()),
         Err(Errno::NOSPC) => Err(AttachError::NamespaceFull),
         Err(Errno::INVAL) if is_unmapped() => Err(AttachError::UnmappedUser),
         Err(cause) => {
@@ -87,7 +105,7 @@ fn data(device: &OwnedFd, options: &AttachOptions) -> Result<CString, AttachErro
         .map_err(|_| AttachError::System { what: "write the mount options", cause: Errno::INVAL })
 }
 
-/// Whether the user or the group of this process has no number in its user namespace.
+/// Whether the user or the group of this process is not mapped in its user namespace.
 fn is_unmapped() -> bool {
     let is_missing = |map: &str, id: u32| {
         std::fs::read_to_string(map).is_ok_and(|text| {
@@ -103,14 +121,50 @@ fn is_unmapped() -> bool {
         || is_missing("/proc/self/gid_map", getgid().as_raw())
 }
 
-/// Unmounts exactly the mount whose root is open here. Through a descriptor only a lazy unmount is
-/// possible, since the descriptor itself keeps the mount busy; if it is the only one, the file system
-/// ends as it is closed.
-pub(super) fn unmount(root: OwnedFd, place: &Path) -> Result<(), AttachError> {
+/// Unmounts the mount whose root is open here. Only a lazy unmount is possible, since the descriptor itself keeps the
+/// mount busy. If nothing else does, the file system ends when the descriptor is closed.
+pub(super) fn unmount(root: OwnedFd, mount_point: &Path) -> Result<(), AttachError> {
     let unmounted = umount2(proc_path(&root), UnmountFlags::DETACH);
     drop(root);
     unmounted.map_err(|cause| AttachError::StillMounted {
-        directory: place.to_path_buf(),
+        directory: mount_point.to_path_buf(),
         message: cause.to_string(),
     })
+}
+
+/// Opens the device. After a refusal fusermount3 may still succeed, after an error it cannot.
+fn open_device() -> Result<Result<OwnedFd, DirectMountRefusal>, AttachError> {
+    match open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(device) => Ok(Ok(device)),
+        Err(cause @ (Errno::ACCESS | Errno::PERM)) => Ok(Err(DirectMountRefusal::Device(cause))),
+        Err(Errno::NOENT | Errno::NODEV | Errno::NXIO) => Err(no_device()),
+        Err(cause) => Err(AttachError::System { what: "open /dev/fuse", cause }),
+    }
+}
+
+/// Moves the device off descriptors 0 to 2, where a message printed by accident would reach the kernel as a reply. They
+/// are free only in a process that was started with its standard streams closed.
+pub(super) fn above_standard_streams(device: OwnedFd) -> Result<OwnedFd, AttachError> {
+    if device.as_raw_fd() >= FIRST_FREE {
+        return Ok(device);
+    }
+    fcntl_dupfd_cloexec(&device, FIRST_FREE).map_err(|cause| AttachError::System {
+        what: "move the device to another descriptor",
+        cause,
+    })
+}
+
+/// Whether the kernel still has the file system of the device. `poll` reports an error once it has not, and before
+/// anything is mounted.
+pub(super) fn is_connected(device: &OwnedFd) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(device.as_fd(), PollFlags::empty())];
+    loop {
+        match poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            Err(Errno::INTR) => {}
+            Ok(0) => return true,
+            Ok(_) => return !polled.iter().any(|device| device.revents().contains(PollFlags::ERR)),
+            // The kernel is out of memory. Assuming that it has costs a look into the mount table.
+            Err(_) => return true,
+        }
+    }
 }

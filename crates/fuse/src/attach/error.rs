@@ -1,5 +1,5 @@
-//! Why mounting or unmounting failed: one variant for each thing that can be missing, and in its message
-//! the way out. It decides nothing. All of `attach` returns it.
+//! Errors of mounting and unmounting: one variant for each cause, with a remedy in its message. Returned by all of
+//! `attach`.
 
 use std::fmt;
 use std::io;
@@ -11,106 +11,108 @@ use rustix::io::Errno;
 
 use super::options::RejectedOption;
 
+pub(super) const DEVICE: &str = "/dev/fuse";
+
 /// Why mounting or unmounting failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// An option cannot be had.
+    /// An option was rejected.
     Option(RejectedOption),
-    /// There is no such directory.
+    /// The directory does not exist.
     DirectoryMissing {
         /// As it was given.
         directory: PathBuf,
     },
-    /// It is something else, or something on the way to it is.
+    /// It, or a part of its path, is not a directory.
     NotADirectory {
         /// As it was given.
         directory: PathBuf,
     },
-    /// It lies in `/proc`, which mounting itself needs.
+    /// It is in `/proc`, which mounting itself needs.
     InProc {
         /// As it was given.
         directory: PathBuf,
     },
-    /// It could not be opened.
+    /// It cannot be opened.
     DirectoryUnusable {
         /// As it was given.
         directory: PathBuf,
         /// What the kernel answered.
         cause: Errno,
     },
-    /// This user may not mount there.
+    /// This user is not permitted to mount there.
     DirectoryNotPermitted {
         /// Absolute, without symlinks.
         directory: PathBuf,
-        /// What `fusermount3` said.
+        /// The messages of `fusermount3`.
         message: String,
     },
-    /// A FUSE mount lies there whose server has died.
+    /// A FUSE file system whose server has died is mounted there.
     Stale {
         /// As it was given.
         directory: PathBuf,
     },
-    /// The directory was moved or mounted over while it was being mounted on.
+    /// The directory was moved or mounted over during the mount.
     Moved {
         /// Where it was.
         directory: PathBuf,
     },
-    /// There is no FUSE here.
+    /// There is no FUSE.
     NoDevice {
-        /// Whether `/dev/fuse` is there, though dead.
+        /// Whether `/dev/fuse` exists.
         has_node: bool,
-        /// Whether the kernel has FUSE, so that only the device is missing.
+        /// Whether the kernel has FUSE.
         is_known: bool,
     },
-    /// The device may not be opened.
+    /// Opening the device is not permitted.
     DeviceNotPermitted {
-        /// EACCES by its mode, EPERM by a container's rules.
+        /// EACCES by its mode, EPERM by the device rules of a container.
         cause: Errno,
     },
-    /// `mount(2)` is not permitted, and nobody is there to do it for us.
+    /// `mount(2)` is not permitted, and there is no `fusermount3`.
     NoFusermount {
         /// What the kernel answered.
         cause: Errno,
-        /// Where it would have been found.
+        /// The directories that were searched.
         looked_in: Vec<PathBuf>,
     },
-    /// `fusermount3` is there and not allowed to mount.
+    /// `fusermount3` exists but is not permitted to mount.
     NotPrivileged {
         /// The program.
         program: PathBuf,
-        /// What it said.
+        /// Its messages.
         message: String,
     },
-    /// `/etc/fuse.conf` does not let users mount for everybody.
+    /// `/etc/fuse.conf` does not permit `allow_other`.
     AllowOtherForbidden {
-        /// What `fusermount3` said.
+        /// The messages of `fusermount3`.
         message: String,
     },
-    /// Too many FUSE mounts by `/etc/fuse.conf`.
+    /// The limit on FUSE mounts in `/etc/fuse.conf` is reached.
     MountLimit {
-        /// What `fusermount3` said.
+        /// The messages of `fusermount3`.
         message: String,
     },
-    /// Too many mounts by the sysctl `fs.mount-max`.
+    /// The limit on mounts of the sysctl `fs.mount-max` is reached.
     NamespaceFull,
-    /// `fusermount3` refused for another reason.
+    /// `fusermount3` failed for another reason.
     FusermountRefused {
         /// The program.
         program: PathBuf,
-        /// What it said.
+        /// Its messages.
         message: String,
-        /// How it ended, if that is known.
+        /// Its exit status, if known.
         status: Option<ExitStatus>,
     },
-    /// `fusermount3` did not answer in time, and was ended.
+    /// `fusermount3` did not finish in time and was killed.
     FusermountHung {
         /// The program.
         program: PathBuf,
-        /// How long it had.
+        /// The time limit.
         limit: Duration,
     },
-    /// The user or group of this process has no number in its user namespace.
+    /// The user or the group of this process is not mapped in its user namespace.
     UnmappedUser,
     /// `/proc` is not mounted.
     NoProc,
@@ -118,26 +120,26 @@ pub enum AttachError {
     KernelRefused {
         /// Absolute, without symlinks.
         directory: PathBuf,
-        /// What it answered.
+        /// The error of the kernel.
         cause: Errno,
     },
-    /// Something else is mounted on top, which is not ours to unmount.
+    /// Something else is mounted on top.
     Covered {
-        /// Where the mount lies.
+        /// The mount point.
         directory: PathBuf,
     },
-    /// Unmounting did not work.
+    /// Unmounting failed.
     StillMounted {
-        /// Where the mount lies.
+        /// The mount point.
         directory: PathBuf,
-        /// Why, by whoever tried.
+        /// Why.
         message: String,
     },
-    /// The system refused something that it always grants but under stress.
+    /// A system call failed that fails only when the system is short of resources.
     System {
-        /// What was wanted, as in "open a socket".
+        /// The operation, such as "open a socket".
         what: &'static str,
-        /// What it answered.
+        /// The error.
         cause: Errno,
     },
 }
@@ -164,13 +166,13 @@ impl fmt::Display for AttachError {
             | Self::FusermountHung { .. } => self.fmt_fusermount(f),
             Self::Option(rejected) => rejected.fmt(f),
             Self::NamespaceFull => {
-                f.write_str("too many mounts in this mount namespace: unmount some, or raise the sysctl fs.mount-max")
+                f.write_str("cannot mount: too many mounts in this mount namespace: unmount some, or raise the sysctl fs.mount-max")
             }
             Self::UnmappedUser => f.write_str(
-                "cannot mount: the user or group of this process has no number in its user namespace: map it, as \
+                "cannot mount: the user or the group of this process is not mapped in its user namespace: map it, as \
                  `unshare --map-root-user --mount` does",
             ),
-            Self::NoProc => f.write_str("cannot mount: /proc is not mounted here: `mount -t proc proc /proc`"),
+            Self::NoProc => f.write_str("cannot mount: /proc is not mounted: `mount -t proc proc /proc`"),
             Self::System { what, cause } => write!(f, "cannot {what}: {cause}"),
         }
     }
@@ -186,27 +188,27 @@ impl AttachError {
                 )
             }
             Self::NotADirectory { directory } => {
-                write!(f, "cannot mount on {directory:?}: it is not a directory")
+                write!(f, "cannot mount on {directory:?}: not a directory")
             }
             Self::InProc { directory } => {
-                write!(f, "cannot mount on {directory:?}: nothing can be served in /proc")
+                write!(f, "cannot mount on {directory:?}: it is in /proc, which mounting needs")
             }
             Self::DirectoryUnusable { directory, cause } => {
                 write!(f, "cannot mount on {directory:?}: {cause}")
             }
             Self::DirectoryNotPermitted { directory, message } => write!(
                 f,
-                "cannot mount on {directory:?}: this user may not: take a directory of your own ({message})"
+                "cannot mount on {directory:?}: not permitted to this user: use a directory that you own ({message})"
             ),
             Self::Stale { directory } => write!(
                 f,
-                "cannot mount on {directory:?}: a FUSE mount lies there whose server has died: \
+                "cannot mount on {directory:?}: a FUSE file system whose server has died is mounted there: \
                  `fusermount3 -u {directory:?}`, or as root `umount {directory:?}`"
             ),
             Self::Moved { directory } => {
                 write!(
                     f,
-                    "cannot mount on {directory:?}: somebody moved it, or mounted over it, at the same time"
+                    "cannot mount on {directory:?}: the directory was moved or mounted over at the same time"
                 )
             }
             Self::KernelRefused { directory, cause } => {
@@ -215,7 +217,7 @@ impl AttachError {
             Self::Covered { directory } => {
                 write!(
                     f,
-                    "cannot unmount {directory:?}: something else is mounted on top of it: unmount that first"
+                    "cannot unmount {directory:?}: another file system is mounted on top: unmount that first"
                 )
             }
             Self::StillMounted { directory, message } => write!(
@@ -236,12 +238,12 @@ impl AttachError {
                 f.write_str("cannot mount: this kernel has no FUSE, or its module is not loaded: as root `modprobe fuse`")
             }
             Self::DeviceNotPermitted { cause: Errno::PERM } => f.write_str(
-                "cannot mount: opening /dev/fuse is forbidden by this container's device rules: start it with \
+                "cannot mount: the device rules of this container forbid opening /dev/fuse: start it with \
                  `--device /dev/fuse`",
             ),
             Self::DeviceNotPermitted { cause } => write!(
                 f,
-                "cannot mount: opening /dev/fuse: {cause}: as root `chmod 666 /dev/fuse`, or add this user to the \
+                "cannot mount: cannot open /dev/fuse: {cause}: as root `chmod 666 /dev/fuse`, or add this user to the \
                  device's group"
             ),
             _ => Ok(()),
@@ -253,22 +255,22 @@ impl AttachError {
             Self::NoFusermount { cause, looked_in } => {
                 write!(
                     f,
-                    "cannot mount: mount(2): {cause}; and there is neither fusermount3 nor fusermount in {}: install \
-                     the package fuse3, or run this as root or under `unshare --map-root-user --mount`",
+                    "cannot mount: mount(2): {cause}; and neither fusermount3 nor fusermount is in {}: install the \
+                     package fuse3, or run this as root or under `unshare --map-root-user --mount`",
                     PathList(looked_in)
                 )
             }
             Self::NotPrivileged { program, message } => write!(
                 f,
-                "cannot mount: {} is not allowed to: it is not set-user-ID root, or this container lacks \
-                 CAP_SYS_ADMIN, or this process has given up gaining privileges ({message}); it may work under \
+                "cannot mount: {} is not permitted to mount: it is not set-user-ID root, or this container lacks \
+                 CAP_SYS_ADMIN, or this process has set \"no new privileges\" ({message}); it may work under \
                  `unshare --map-root-user --mount`",
                 program.display()
             ),
             Self::AllowOtherForbidden { message } => write!(
                 f,
-                "cannot mount for other users: as root put the line user_allow_other into /etc/fuse.conf, or leave \
-                 out allow_other ({message})"
+                "cannot mount for other users: as root add the line user_allow_other to /etc/fuse.conf, or omit \
+                 allow_other ({message})"
             ),
             Self::MountLimit { message } => {
                 write!(
@@ -289,7 +291,7 @@ impl AttachError {
             Self::FusermountHung { program, limit } => {
                 write!(
                     f,
-                    "cannot mount: {} did not answer within {} s",
+                    "cannot mount: {} did not finish within {} s",
                     program.display(),
                     limit.as_secs()
                 )
@@ -301,7 +303,13 @@ impl AttachError {
 
 impl std::error::Error for AttachError {}
 
-/// Directories as a list.
+impl From<RejectedOption> for AttachError {
+    fn from(rejected: RejectedOption) -> Self {
+        Self::Option(rejected)
+    }
+}
+
+/// Shows directories separated by commas.
 struct PathList<'a>(&'a [PathBuf]);
 
 impl fmt::Display for PathList<'_> {
@@ -323,7 +331,18 @@ pub(super) fn proc_unreadable(source: &io::Error) -> AttachError {
     }
 }
 
-/// The number behind an error of the standard library; EIO where there is none.
+/// The errno of an error of the standard library; EIO if it has none.
 pub(super) fn errno(source: &io::Error) -> Errno {
     Errno::from_io_error(source).unwrap_or(Errno::IO)
+}
+
+/// The error for a device that does not exist.
+pub(super) fn no_device() -> AttachError {
+    AttachError::NoDevice { has_node: Path::new(DEVICE).exists(), is_known: kernel_knows_fuse() }
+}
+
+/// Whether this kernel has FUSE, built in or as a loaded module.
+fn kernel_knows_fuse() -> bool {
+    std::fs::read_to_string("/proc/filesystems")
+        .is_ok_and(|list| list.lines().any(|line| line == "nodev\tfuse"))
 }

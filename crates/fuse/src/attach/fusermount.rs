@@ -1,13 +1,14 @@
-//! The way through `fusermount3`: finding it, having it mount, receiving the device, and understanding
-//! what it says. It waits for it no longer than `TIME_LIMIT` and leaves no zombie. `attach` calls it
-//! where this process may not mount by itself.
+//! Mounting and unmounting by `fusermount3`: finding the program, running it, receiving the device, and turning its
+//! messages into errors. It waits no longer than `TIME_LIMIT` and leaves no zombie. Called by `attach` where this
+//! process is not permitted to mount by itself.
 
 use std::ffi::{OsStr, OsString};
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -17,28 +18,27 @@ use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-use super::directory::MountDirectory;
-use super::error::errno;
+use super::error::{AttachError, errno, no_device};
+use super::mount_table::MountDirectory;
 use super::options::{AttachOptions, MountAccess};
-use super::{AttachError, device};
 
-/// How long it may take, all in all. It does a handful of system calls; a host file system that hangs
-/// under the directory is what can hold it up.
+/// How long it may run. It makes a handful of system calls; only a file system that hangs under the directory can
+/// delay it.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a killed process may take to vanish.
+/// How long a killed process may take to end.
 const KILL_LIMIT: Duration = Duration::from_secs(1);
 
-/// What is kept of its messages, in bytes; it writes a line or two.
+/// Bytes of its messages that are kept; it writes a line or two.
 const MESSAGE_BYTES: usize = 4096;
 
-/// Its names: of libfuse 3, and of libfuse 2, whose protocol is the same.
+/// Its name in libfuse 3, and in libfuse 2, whose protocol is the same.
 const NAMES: [&str; 2] = ["fusermount3", "fusermount"];
 
-/// Where it is looked for besides PATH.
+/// Directories to search after those of PATH.
 const USUAL_PLACES: [&str; 2] = ["/usr/bin", "/bin"];
 
-/// The program that was found.
+/// The program.
 #[derive(Debug)]
 pub(super) struct Fusermount {
     path: PathBuf,
@@ -59,14 +59,14 @@ impl Fusermount {
         self.path
     }
 
-    /// Has it mount, and returns the device.
+    /// Runs it to mount, and returns the device.
     pub(super) fn mount(
         &self,
         directory: &MountDirectory,
         options: &AttachOptions,
     ) -> Result<OwnedFd, AttachError> {
-        // It sends the device to a socket whose number is in the environment. As that is its standard
-        // input, nothing need be inherited by number.
+        // It sends the device to a socket whose number is in the environment. The socket is its standard input, so no
+        // other descriptor has to be inherited.
         let (ours, theirs) = socket_pair()?;
         let mut command = Command::new(&self.path);
         command.arg("-o").arg(option_string(options)).arg("--").arg(directory.path());
@@ -74,13 +74,13 @@ impl Fusermount {
         let mut running = HelperProcess::start(command, Instant::now() + TIME_LIMIT)
             .map_err(|source| self.spawn_error(&source))?;
         let received = receive(&ours, running.deadline);
-        // A device that nobody took off the socket would keep what was mounted alive.
+        // A device that was not taken off the socket would keep the mount alive.
         drop(ours);
         let ended = running.finish();
         match received {
             Ok(Some(device)) => return Ok(device),
             Ok(None) if ended.status.is_some_and(|status| status.code().is_some()) => {}
-            // It was stopped in the middle.
+            // It was killed while it was mounting.
             Ok(None) | Err(_) => self.remove_stale_mount(directory, &ended),
         }
         Err(match received {
@@ -99,21 +99,20 @@ impl Fusermount {
         AttachError::FusermountRefused { program: self.path.clone(), message, status: None }
     }
 
-    /// Unmounts what it may have mounted before it was ended. The mount is dead then, as nobody has its
-    /// device, and `MountDirectory::open` has seen that none was there before.
+    /// Unmounts what it may have mounted before it was killed. Such a mount is dead, as nobody has its device, and
+    /// `MountDirectory::open` has checked that there was no dead mount before.
     fn remove_stale_mount(&self, directory: &MountDirectory, ended: &HelperExit) {
-        // A process that cannot even be killed may have the device; to ask its mount would not end.
+        // A process that cannot be killed may still have the device; a request to its mount would hang.
         let is_stale =
             || matches!(MountDirectory::open(directory.path()), Err(AttachError::Stale { .. }));
         if ended.is_gone && is_stale() {
-            // The error on its way out says more than this one could.
+            // The error that is being returned is the more useful one.
             drop(unmount(&self.path, directory.path()));
         }
     }
 }
 
-/// Where `fusermount3` is looked for. Relative directories of PATH are left out: what lies in the working
-/// directory is nobody's choice.
+/// The directories to search for `fusermount3`: those of PATH, without relative ones, and the usual ones.
 pub(super) fn search_path() -> Vec<PathBuf> {
     let mut search_path: Vec<PathBuf> = Vec::new();
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -125,7 +124,7 @@ pub(super) fn search_path() -> Vec<PathBuf> {
     search_path
 }
 
-/// Has `fusermount3` unmount, lazily, so that nobody can be in the way. Returns what it said.
+/// Runs `fusermount3` to unmount lazily. Returns its messages.
 pub(super) fn unmount(program: &Path, directory: &Path) -> String {
     let mut command = Command::new(program);
     command.arg("-u").arg("-z").arg("--").arg(directory).stdin(Stdio::null()).stdout(Stdio::null());
@@ -135,7 +134,7 @@ pub(super) fn unmount(program: &Path, directory: &Path) -> String {
     }
 }
 
-/// The list of options in its language: commas part, backslashes escape in the two names.
+/// The options in its syntax: separated by commas; in the source, backslashes escape commas and backslashes.
 fn option_string(options: &AttachOptions) -> OsString {
     let mut option_string = String::from("ro");
     for (off, on, is_on) in [
@@ -169,7 +168,7 @@ fn option_string(options: &AttachOptions) -> OsString {
     OsString::from_vec(option_string)
 }
 
-/// Turns its messages into an error that names the way out.
+/// Turns its messages into an error with a remedy.
 fn classify_error(program: &Path, directory: &Path, ended: HelperExit) -> AttachError {
     let HelperExit { message, status, is_gone: _ } = ended;
     let says = |option_string: &str| message.contains(option_string);
@@ -179,7 +178,7 @@ fn classify_error(program: &Path, directory: &Path, ended: HelperExit) -> Attach
     } else if says("too many FUSE filesystems") {
         AttachError::MountLimit { message }
     } else if says("device not found") {
-        device::no_device()
+        no_device()
     } else if says("failed to open /dev/fuse: Permission denied") {
         AttachError::DeviceNotPermitted { cause: Errno::ACCESS }
     } else if says("failed to open /dev/fuse: Operation not permitted") {
@@ -200,7 +199,7 @@ fn classify_error(program: &Path, directory: &Path, ended: HelperExit) -> Attach
     }
 }
 
-/// Receives one descriptor; nothing if the other side is closed.
+/// Receives one descriptor; `None` if the other side is closed.
 fn receive(socket: &UnixStream, deadline: Instant) -> Result<Option<OwnedFd>, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     loop {
@@ -228,7 +227,7 @@ fn receive(socket: &UnixStream, deadline: Instant) -> Result<Option<OwnedFd>, Er
 }
 
 /// A pair of connected sockets, closed on exec.
-pub(super) fn socket_pair() -> Result<(UnixStream, OwnedFd), AttachError> {
+fn socket_pair() -> Result<(UnixStream, OwnedFd), AttachError> {
     let (ours, theirs) = UnixStream::pair().map_err(|source| AttachError::System {
         what: "make a pair of sockets",
         cause: errno(&source),
@@ -240,7 +239,7 @@ fn time_left(deadline: Instant) -> Option<Duration> {
     deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
 }
 
-/// A program that runs, and where its messages come in.
+/// A running program, and the socket of its messages.
 #[derive(Debug)]
 struct HelperProcess {
     child: Child,
@@ -251,9 +250,9 @@ struct HelperProcess {
 /// How a program ended.
 #[derive(Debug)]
 struct HelperExit {
-    /// Its messages, in one line.
+    /// Its messages, as one line.
     message: String,
-    /// Nothing if it had to be killed, or somebody else reaped it.
+    /// `None` if it had to be killed, or was reaped by somebody else.
     status: Option<ExitStatus>,
     /// Whether it has closed its files.
     is_gone: bool,
@@ -263,37 +262,37 @@ impl HelperProcess {
     fn start(mut command: Command, deadline: Instant) -> std::io::Result<Self> {
         let (messages, theirs) = UnixStream::pair()?;
         let child = command.stderr(OwnedFd::from(theirs)).spawn()?;
-        // The command holds the other ends until here; only now can they be seen to close.
+        // The command holds the other ends of the sockets. Without it their closing can be seen.
         drop(command);
         Ok(Self { child, messages, deadline })
     }
 
-    /// Waits for its end, kills it if that is late, and reaps it.
+    /// Waits for its end, kills it after the deadline, and reaps it.
     fn finish(&mut self) -> HelperExit {
         let mut message = Vec::new();
         if read_to_end(&self.messages, &mut message, self.deadline) {
             let status = self.child.wait().ok();
             return HelperExit { message: one_line(&message), status, is_gone: true };
         }
-        // Its real user is ours, so we may, even though it runs as root.
+        // Permitted, although it runs as root: its real user is ours.
         let is_gone = self.child.kill().is_ok()
             && read_to_end(&self.messages, &mut message, Instant::now() + KILL_LIMIT);
         if is_gone {
-            // A process that has closed its files is about to end: this does not wait for long.
+            // A process that has closed its files is about to end, so this wait is short.
             drop(self.child.wait());
         }
         HelperExit { message: one_line(&message), status: None, is_gone }
     }
 }
 
-/// Reads until the other side closes: true. Or until the deadline: false. Keeps what is worth it. Waiting and reading
-/// is all that it does, which no sandbox forbids.
-pub(super) fn read_to_end(socket: &UnixStream, kept: &mut Vec<u8>, deadline: Instant) -> bool {
+/// Reads until the other side closes (`true`) or until the deadline (`false`), and keeps at most `MESSAGE_BYTES`. It
+/// only polls and reads, which the sandbox allows.
+fn read_to_end(socket: &UnixStream, kept: &mut Vec<u8>, deadline: Instant) -> bool {
     let mut piece = [0; 512];
     while let Some(left) = time_left(deadline) {
         let left = Timespec::try_from(left).ok();
-        let mut asked = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
-        match poll(&mut asked, left.as_ref()) {
+        let mut polled = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
+        match poll(&mut polled, left.as_ref()) {
             Ok(0) | Err(Errno::INTR) => continue,
             Ok(_) => {}
             Err(_) => return false,
@@ -312,7 +311,7 @@ pub(super) fn read_to_end(socket: &UnixStream, kept: &mut Vec<u8>, deadline: Ins
 }
 
 /// Messages as one line without control characters.
-pub(super) fn one_line(message: &[u8]) -> String {
+fn one_line(message: &[u8]) -> String {
     let text = OsStr::from_bytes(message).to_string_lossy();
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     lines
@@ -320,6 +319,74 @@ pub(super) fn one_line(message: &[u8]) -> String {
         .chars()
         .map(|character| if character.is_control() { '?' } else { character })
         .collect()
+}
+
+const SHELL: &str = "/bin/sh";
+
+/// Unmounts at an empty line, and at the end of the input because we are dead. At any other line it exits: the directory
+/// belongs to somebody else by now.
+const SCRIPT: &str =
+    r#"trap '' HUP INT QUIT TERM; read -r line; [ -z "$line" ] && exec "$1" -u -z -- "$2""#;
+const UNMOUNT: &[u8] = b"\n";
+const CANCEL: &[u8] = b"cancel\n";
+
+/// A process that waits to unmount for us. It is started while privileges can still be gained, and runs
+/// `fusermount3 -u` once we tell it to or are dead. It never mounts. An attachment owns it.
+///
+/// `fusermount3` can wait by itself (`auto_unmount`). But before version 3.15 it leaves mounts without `allow_other` in
+/// place, since it has no access to them; in every version it requires that the device be closed first; and it does
+/// not report the outcome. So a shell waits for the end of its standard input and then executes `fusermount3`. It
+/// ignores the signals that end a process group, since one of them may be what ends us.
+///
+/// Once it is started, only reading, writing and waiting are needed, so a sandbox has to allow nothing for it.
+#[derive(Debug)]
+pub(super) struct Unmounter {
+    child: Child,
+    socket: UnixStream,
+}
+
+impl Unmounter {
+    pub(super) fn start(fusermount: &Path, directory: &Path) -> Result<Self, AttachError> {
+        let (socket, theirs) = socket_pair()?;
+        let system = |source: &std::io::Error| AttachError::System {
+            what: "start the process that unmounts later",
+            cause: errno(source),
+        };
+        let output = theirs.try_clone().map_err(|source| system(&source))?;
+        let messages = theirs.try_clone().map_err(|source| system(&source))?;
+        let mut command = Command::new(SHELL);
+        command.args(["-c", SCRIPT, "ferrofs-unmounter"]).arg(fusermount).arg(directory);
+        // It must not keep a directory busy, and not depend on settings of the user's shell.
+        command.current_dir("/").env_clear().process_group(0);
+        command.stdin(theirs).stdout(output).stderr(messages);
+        let child = command.spawn().map_err(|source| system(&source))?;
+        Ok(Self { child, socket })
+    }
+
+    /// The socket that it waits on.
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Lets it unmount now. Returns the messages of `fusermount3`: none if it succeeded.
+    pub(super) fn unmount(mut self) -> String {
+        let mut message = Vec::new();
+        let is_sent = rustix::io::write(&self.socket, UNMOUNT).is_ok();
+        if is_sent && read_to_end(&self.socket, &mut message, Instant::now() + TIME_LIMIT) {
+            // It has closed its files, so it is about to end. If we forked after its start it is not our child.
+            drop(self.child.wait());
+        }
+        one_line(&message)
+    }
+
+    /// Lets it exit without unmounting, since the directory belongs to somebody else by now.
+    pub(super) fn cancel(mut self) {
+        // If the write fails, it finds no mount of ours, and nobody reads its message.
+        let is_sent = rustix::io::write(&self.socket, CANCEL).is_ok();
+        if is_sent && read_to_end(&self.socket, &mut Vec::new(), Instant::now() + TIME_LIMIT) {
+            drop(self.child.wait());
+        }
+    }
 }
 
 #[cfg(test)]
@@ -334,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn its_words_become_errors_that_name_the_way_out() {
+    fn messages_become_errors_with_a_remedy() {
         // As libfuse 2.9 to 3.18 write them.
         let option_string = [
             (
@@ -363,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn commas_and_backslashes_of_a_name_do_not_part_words() {
+    fn commas_and_backslashes_of_a_name_are_escaped() {
         let mut options =
             AttachOptions::new(OsString::from_vec(b"a,b\\c\xFF\n d".to_vec()), "ferrofs");
         options.max_read = Some(131_072);
@@ -373,12 +440,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_becomes_one_line_without_control_characters() {
+    fn messages_become_one_line_without_control_characters() {
         assert_eq!(one_line(b"fusermount3: a\x1b[1m\n\n b\n"), "fusermount3: a?[1m; b");
     }
 
     #[test]
-    fn a_program_that_hangs_is_ended_and_reaped() {
+    fn a_program_that_hangs_is_killed_and_reaped() {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "echo stuck >&2; exec sleep 1000"]).stdin(Stdio::null());
         let mut running =
@@ -391,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_closes_without_a_descriptor_is_told_from_silence() {
+    fn a_closed_socket_is_not_a_timeout() {
         let (ours, theirs) = socket_pair().expect("sockets");
         let silence = receive(&ours, Instant::now() + Duration::from_millis(20));
         assert_eq!(silence.expect_err("nobody wrote"), Errno::AGAIN);

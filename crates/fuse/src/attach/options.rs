@@ -1,5 +1,5 @@
-//! How to mount: what the caller wants, and the words of `mount -o` for it. It refuses by name what a
-//! read-only FUSE mount cannot be; it never reads the command line itself.
+//! Options of a mount, and their form in `mount -o`. Options that a read-only FUSE mount cannot have are rejected by
+//! name. Used by `attach`, and by commands that parse `-o`.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -7,44 +7,43 @@ use std::os::unix::ffi::OsStrExt;
 
 use rustix::process::geteuid;
 
-use super::AttachError;
-
-/// Who may enter the mount.
+/// Who has access to the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MountAccess {
-    /// Only the user who mounts, not even root.
+    /// Only the user who mounts; not even root.
     #[default]
     Owner,
-    /// Everybody, as far as modes and owners of the files permit (`allow_other`).
+    /// All users, as far as modes and owners of the files permit (`allow_other`).
     Everybody,
 }
 
 /// How to mount. The mount is always read-only.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AttachOptions {
-    /// What stands for the device in `/proc/mounts` (`fsname`): any bytes but NUL, not none.
+    /// The source in `/proc/mounts` (`fsname`): at least one byte, no NUL.
     pub source: OsString,
-    /// What stands after `fuse.` in the type: 1 to 64 letters, digits, `-`, `_` or `.`.
+    /// The type after `fuse.`: 1 to 64 letters, digits, `-`, `_` or `.`.
     pub subtype: String,
-    /// Who may enter.
+    /// Who has access.
     pub allow: MountAccess,
-    /// Whether set-user-ID bits have effect; only root may want it.
+    /// Whether set-user-ID bits have effect; permitted to root only.
     pub suid: bool,
-    /// Whether device nodes work; only root may want it.
+    /// Whether device nodes work; permitted to root only.
     pub dev: bool,
-    /// Whether programs may be started.
+    /// Whether programs can be executed.
     pub exec: bool,
-    /// Whether the kernel compares modes and owners with who asks.
+    /// Whether the kernel checks permissions.
     pub default_permissions: bool,
-    /// Bytes of one read request at most; the kernel takes less than 4,096 for 4,096.
+    /// The largest read request, in bytes; the kernel raises values below 4,096 to it.
     pub max_read: Option<u32>,
-    /// Whether a mount made by `fusermount3` goes away with this process however it ends.
+    /// Whether a mount made by `fusermount3` is unmounted when this process ends in any way.
     pub auto_unmount: bool,
 }
 
 impl AttachOptions {
-    /// The defaults: for the owner alone, programs run, set-user-ID bits and device nodes do not, the
-    /// kernel checks permissions, and the mount goes away with the process.
+    /// The defaults: access for the owner only, programs can be executed, set-user-ID bits and device nodes have no
+    /// effect, the kernel checks permissions, and the mount ends with the process.
     #[must_use]
     pub fn new(source: impl Into<OsString>, subtype: impl Into<String>) -> Self {
         Self {
@@ -60,11 +59,46 @@ impl AttachOptions {
         }
     }
 
-    /// Takes one word of a list as `mount -o` has it, between two commas.
+    /// Sets who has access.
+    #[must_use]
+    pub fn allow(mut self, access: MountAccess) -> Self {
+        self.allow = access;
+        self
+    }
+
+    /// Sets whether device nodes work.
+    #[must_use]
+    pub fn dev(mut self, yes: bool) -> Self {
+        self.dev = yes;
+        self
+    }
+
+    /// Sets whether set-user-ID bits have effect.
+    #[must_use]
+    pub fn suid(mut self, yes: bool) -> Self {
+        self.suid = yes;
+        self
+    }
+
+    /// Sets whether programs can be executed.
+    #[must_use]
+    pub fn exec(mut self, yes: bool) -> Self {
+        self.exec = yes;
+        self
+    }
+
+    /// Sets the largest read request, in bytes.
+    #[must_use]
+    pub fn max_read(mut self, bytes: u32) -> Self {
+        self.max_read = Some(bytes);
+        self
+    }
+
+    /// Applies one option of `mount -o`: the text between two commas.
     ///
     /// # Errors
     ///
-    /// The word means something that this mount cannot be, or its value is not sound.
+    /// The option contradicts a read-only FUSE mount, or its value is invalid.
     pub fn parse_option(&mut self, word: &OsStr) -> Result<OptionMatch, RejectedOption> {
         let bytes = word.as_bytes();
         let mut parts = bytes.splitn(2, |byte| *byte == b'=');
@@ -89,23 +123,23 @@ impl AttachOptions {
             b"allow_root" => {
                 return Err(RejectedOption::new(
                     word,
-                    "the kernel has no such thing: allow_other it is, or nobody",
+                    "the kernel does not have it; use allow_other",
                 ));
             }
             b"sync" | b"dirsync" | b"mand" => {
                 return Err(RejectedOption::new(
                     word,
-                    "it is about writing, and nothing is ever written",
+                    "it concerns writing, and the mount is read-only",
                 ));
             }
             b"remount" | b"bind" | b"rbind" | b"move" => {
                 return Err(RejectedOption::new(
                     word,
-                    "it changes a mount that exists; mount(8) does that by itself",
+                    "it changes an existing mount, which mount(8) does by itself",
                 ));
             }
             b"blkdev" => {
-                return Err(RejectedOption::new(word, "the mount is none of a block device"));
+                return Err(RejectedOption::new(word, "the mount has no block device"));
             }
             name if is_ignored_option(name) => {}
             _ => return Ok(OptionMatch::Unrecognized),
@@ -129,15 +163,15 @@ impl AttachOptions {
             }
             b"max_read" => {
                 let bytes = std::str::from_utf8(value).ok().and_then(|value| value.parse().ok());
-                self.max_read = Some(
-                    bytes.ok_or_else(|| RejectedOption::new(word, "it wants a number of bytes"))?,
-                );
+                self.max_read = Some(bytes.ok_or_else(|| {
+                    RejectedOption::new(word, "the value must be a number of bytes")
+                })?);
             }
             b"fd" | b"rootmode" | b"user_id" | b"group_id" => {
-                return Err(RejectedOption::new(word, "the mount itself says that to the kernel"));
+                return Err(RejectedOption::new(word, "it is set by the mount itself"));
             }
             b"blksize" => {
-                return Err(RejectedOption::new(word, "only a mount of a block device has it"));
+                return Err(RejectedOption::new(word, "it is for mounts of a block device"));
             }
             b"comment" => {}
             name if name.starts_with(b"x-") => {}
@@ -146,27 +180,22 @@ impl AttachOptions {
         Ok(OptionMatch::Accepted)
     }
 
-    pub(super) fn check(&self) -> Result<(), AttachError> {
+    /// Checks what depends on several options or on the user.
+    pub(super) fn check(&self) -> Result<(), RejectedOption> {
         if self.source.is_empty() || self.source.as_bytes().contains(&0) {
-            return Err(AttachError::Option(RejectedOption::new(
+            return Err(RejectedOption::new(
                 &self.source,
-                "the source's name must have bytes, and no NUL",
-            )));
+                "the source must not be empty or contain NUL",
+            ));
         }
         if !is_valid_subtype(&self.subtype) {
-            return Err(AttachError::Option(RejectedOption::new(
-                self.subtype.as_ref(),
-                SUBTYPE_RULE,
-            )));
+            return Err(RejectedOption::new(self.subtype.as_ref(), SUBTYPE_RULE));
         }
         // `fusermount3` drops these without an error, and the kernel ignores them in a user namespace.
         if !geteuid().is_root() {
-            for (wanted, option) in [(self.suid, "suid"), (self.dev, "dev")] {
-                if wanted {
-                    return Err(AttachError::Option(RejectedOption::new(
-                        option.as_ref(),
-                        "only root may have it",
-                    )));
+            for (is_set, option) in [(self.suid, "suid"), (self.dev, "dev")] {
+                if is_set {
+                    return Err(RejectedOption::new(option.as_ref(), "permitted to root only"));
                 }
             }
         }
@@ -174,16 +203,16 @@ impl AttachOptions {
     }
 }
 
-/// What became of a word.
+/// Whether an option belongs to [`AttachOptions`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OptionMatch {
-    /// It is taken, or says what is so anyway.
+    /// It was applied, or has no effect on a read-only mount.
     Accepted,
-    /// It is no word for mounting; the caller may know it.
+    /// It is not an option of mounting; the caller may know it.
     Unrecognized,
 }
 
-/// A word that was understood and refused.
+/// An option that this mount cannot have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RejectedOption {
     word: OsString,
@@ -206,7 +235,7 @@ impl std::error::Error for RejectedOption {}
 
 const SUBTYPE_RULE: &str = "a subtype is 1 to 64 letters, digits, dashes, underscores or dots";
 
-/// Longest subtype; the kernel's own limit is a page for all of the type's name.
+/// The longest subtype, in bytes; the kernel limits the whole type to a page.
 const SUBTYPE_BYTES: usize = 64;
 
 fn is_valid_subtype(subtype: &str) -> bool {
@@ -216,8 +245,8 @@ fn is_valid_subtype(subtype: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
 }
 
-/// Words that leave a read-only mount as it is: times of access are not kept, mount(8) passes `rw`
-/// whenever nobody wrote `ro`, and words of /etc/fstab are for mount(8) itself.
+/// Options without effect on a read-only mount: access times are not kept, mount(8) passes `rw` unless `ro` is given, and
+/// others of /etc/fstab are for mount(8) itself.
 fn is_ignored_option(name: &[u8]) -> bool {
     const WORDS: [&[u8]; 28] = [
         b"ro",
@@ -261,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn words_change_what_they_name() {
+    fn options_change_their_fields() {
         let mut taken = options();
         for word in [
             "noexec",
@@ -284,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mount_passes_by_itself_changes_nothing() {
+    fn options_that_mount_adds_change_nothing() {
         let mut taken = options();
         for word in
             ["rw", "ro", "relatime", "x-systemd.automount", "x-gvfs-name=a", "_netdev", "comment=a"]
@@ -295,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_name() {
+    fn impossible_options_are_rejected_by_name() {
         for word in [
             "allow_root",
             "fd=3",
@@ -313,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_for_mounting_is_left_to_the_caller() {
+    fn other_options_are_left_to_the_caller() {
         let mut taken = options();
         for word in ["offset=4096", "device=b", "context=system_u", "max_reads", "suid=1", ""] {
             assert_eq!(taken.parse_option(word.as_ref()), Ok(OptionMatch::Unrecognized), "{word}");
@@ -322,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_no_table_can_show_are_refused() {
+    fn sources_and_types_that_the_mount_table_cannot_show_are_rejected() {
         assert!(AttachOptions::new("", "ferrofs").check().is_err());
         assert!(AttachOptions::new("a\0b", "ferrofs").check().is_err());
         assert!(AttachOptions::new("a", "fer rofs").check().is_err());

@@ -1,8 +1,8 @@
-//! Sessions against a kernel that is played by the test, over a socket that keeps messages apart as the device does.
+//! Sessions against a fake kernel at the other end of a socket, which keeps message boundaries as the device does.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
-    reason = "a test ends where something is not as it should be"
+    reason = "a test stops at the first unexpected value"
 )]
 
 use std::os::fd::OwnedFd;
@@ -16,17 +16,16 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socke
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{FileSystem, NegotiatedSession, Session, SessionOptions};
-use crate::capability::Capabilities;
-use crate::event::SessionEvent;
-use crate::negotiate::InitRequest;
-use crate::operation::{Operation, Request};
+use crate::event::{SessionError, SessionEvent};
+use crate::init::{Capabilities, InitRequest};
 use crate::reply::Reply;
+use crate::request::{Operation, Request};
 use crate::wire::{GetxattrIn, InHeader, InitIn, InitInMore, InterruptIn, OutHeader, opcode};
 
-/// How long an answer may take that comes at all.
+/// How long to wait for an expected reply.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A gate that requests can be held up at.
+/// A gate that holds requests until it is opened.
 #[derive(Debug, Default)]
 struct RequestGate {
     is_open: Mutex<bool>,
@@ -49,7 +48,7 @@ impl RequestGate {
     }
 }
 
-/// Looking a name up does what the name says.
+/// The name of a lookup says what happens in it.
 struct TestFileSystem {
     gate: Arc<RequestGate>,
 }
@@ -71,7 +70,7 @@ impl FileSystem for TestFileSystem {
     }
 }
 
-/// The kernel's end.
+/// The kernel's end of the device.
 struct FakeKernel {
     socket: OwnedFd,
     gate: Arc<RequestGate>,
@@ -81,30 +80,34 @@ struct FakeKernel {
 
 impl FakeKernel {
     fn start(time_limit: Option<Duration>) -> Self {
-        let (socket, device) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-                .unwrap();
-        let gate = Arc::new(RequestGate::default());
-        let events = Arc::new(Mutex::new(Vec::new()));
-        let mut kernel = Self { socket, gate, events, session: None };
-        let init = InitIn { major: 7, minor: 45, max_readahead: 131_072, flags: 1 };
-        let body = [init.as_bytes(), InitInMore::default().as_bytes()].concat();
-        kernel.send(opcode::INIT, 2, 0, &body);
-        let init_request = InitRequest {
-            capabilities: Capabilities::ASYNC_READ,
-            max_read: 1 << 20,
-            max_readahead: 1 << 20,
-            max_background: 16,
-        };
-        let options = SessionOptions { listeners: 2, init_request, time_limit };
-        let negotiated = NegotiatedSession::new(device, &options).unwrap();
-        assert_eq!(kernel.receive(), (2, 0, 64));
-        assert!(negotiated.init_parameters().granted.contains(Capabilities::ASYNC_READ));
+        Self::start_with(2, time_limit)
+    }
+
+    fn start_with(listeners: usize, time_limit: Option<Duration>) -> Self {
+        let (mut kernel, negotiated) = Self::negotiate(listeners, time_limit);
         let file_system = Arc::new(TestFileSystem { gate: Arc::clone(&kernel.gate) });
         let events = Arc::clone(&kernel.events);
         let on_event = move |event: &SessionEvent| events.lock().unwrap().push(event.clone());
         kernel.session = Some(negotiated.start(file_system, on_event).unwrap());
         kernel
+    }
+
+    fn negotiate(listeners: usize, time_limit: Option<Duration>) -> (Self, NegotiatedSession) {
+        let (socket, device) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .unwrap();
+        let gate = Arc::new(RequestGate::default());
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let kernel = Self { socket, gate, events, session: None };
+        let init = InitIn { major: 7, minor: 45, max_readahead: 131_072, flags: 1 };
+        let body = [init.as_bytes(), InitInMore::default().as_bytes()].concat();
+        kernel.send(opcode::INIT, 2, 0, &body);
+        let init_request = InitRequest::new(Capabilities::ASYNC_READ).max_read(1 << 20);
+        let options = SessionOptions::new(init_request).listeners(listeners).time_limit(time_limit);
+        let negotiated = NegotiatedSession::new(device, &options).unwrap();
+        assert_eq!(kernel.receive(), (2, 0, 64));
+        assert!(negotiated.init_parameters().granted.contains(Capabilities::ASYNC_READ));
+        (kernel, negotiated)
     }
 
     fn send(&self, opcode: u32, unique: u64, pid: u32, body: &[u8]) {
@@ -130,9 +133,9 @@ impl FakeKernel {
         self.send(opcode::INTERRUPT, of | 1, 0, InterruptIn { unique: of }.as_bytes());
     }
 
-    /// The next message: number, error, bytes behind the header.
+    /// The next reply: number, error, bytes after the header.
     fn receive(&self) -> (u64, i32, usize) {
-        self.receive_within(ANSWER_TIMEOUT).expect("an answer comes")
+        self.receive_within(ANSWER_TIMEOUT).expect("a reply comes")
     }
 
     fn receive_within(&self, time: Duration) -> Option<(u64, i32, usize)> {
@@ -156,7 +159,7 @@ impl FakeKernel {
         }
     }
 
-    /// An answer may come before the line in the log.
+    /// The reply may come before the event is reported.
     fn wait_for_event(&self, init_request: impl Fn(&SessionEvent) -> bool) {
         let began = Instant::now();
         while !self.events.lock().unwrap().iter().any(&init_request) {
@@ -184,7 +187,7 @@ const EROFS: i32 = -30;
 const ENOSYS: i32 = -38;
 
 #[test]
-fn requests_are_answered_by_the_file_system_or_before_it_sees_them() {
+fn requests_are_answered_by_the_file_system_or_before_it() {
     let kernel = FakeKernel::start(None);
     kernel.look_up(4, 0, b"nothing");
     assert_eq!(kernel.receive(), (4, ENOENT, 0));
@@ -200,7 +203,7 @@ fn requests_are_answered_by_the_file_system_or_before_it_sees_them() {
 }
 
 #[test]
-fn what_panics_or_is_forgotten_gets_an_answer_and_the_session_goes_on() {
+fn a_request_that_panics_or_drops_its_reply_gets_eio() {
     let kernel = FakeKernel::start(None);
     for unique in [4, 8, 12, 16] {
         kernel.look_up(unique, 0, b"panic");
@@ -220,25 +223,25 @@ fn a_malformed_request_fails_alone() {
     assert_eq!(kernel.receive(), (6, ENOENT, 0));
 }
 
-/// Whoever asks from another PID namespace cannot be looked at, and is let go when the kernel says that a signal came.
+/// Of a caller in another PID namespace it is unknown whether the signal is fatal.
 #[test]
-fn whoever_is_interrupted_while_a_request_hangs_is_let_go() {
+fn an_interrupted_request_that_hangs_gets_eintr() {
     let kernel = FakeKernel::start(None);
     kernel.look_up(4, 0, b"hang");
     kernel.wait_until_held(1);
     kernel.interrupt(4);
     assert_eq!(kernel.receive(), (4, EINTR, 0));
     kernel.wait_for_event(|event| matches!(event, SessionEvent::Interrupted { .. }));
-    // What the file system says at last is said to nobody.
+    // The late reply of the file system is dropped.
     kernel.gate.open();
     kernel.look_up(6, 0, b"nothing");
     assert_eq!(kernel.receive(), (6, ENOENT, 0));
 }
 
 #[test]
-fn a_signal_that_does_not_kill_changes_nothing() {
+fn a_signal_that_is_not_fatal_changes_nothing() {
     let kernel = FakeKernel::start(None);
-    // This very process, which nobody kills.
+    // This process, which is not being killed.
     kernel.look_up(4, std::process::id(), b"hang");
     kernel.wait_until_held(1);
     kernel.interrupt(4);
@@ -248,7 +251,7 @@ fn a_signal_that_does_not_kill_changes_nothing() {
 }
 
 #[test]
-fn while_every_listener_hangs_others_are_served_and_interrupts_are_heard() {
+fn while_all_listeners_hang_spare_ones_serve_requests_and_interrupts() {
     let kernel = FakeKernel::start(None);
     for unique in [4, 6, 8] {
         kernel.look_up(unique, 0, b"hang");
@@ -277,7 +280,7 @@ fn a_request_over_the_time_limit_fails() {
 }
 
 #[test]
-fn the_end_of_a_mount_is_told_once_and_does_not_wait_for_what_hangs() {
+fn the_end_of_a_mount_is_reported_once_while_a_request_hangs() {
     let kernel = FakeKernel::start(None);
     kernel.look_up(4, 0, b"hang");
     kernel.wait_until_held(1);
@@ -289,9 +292,42 @@ fn the_end_of_a_mount_is_told_once_and_does_not_wait_for_what_hangs() {
 }
 
 #[test]
-fn an_interrupt_of_a_request_that_is_not_there_is_to_be_asked_again() {
+fn an_interrupt_of_an_unknown_request_gets_eagain() {
     const EAGAIN: i32 = -11;
     let kernel = FakeKernel::start(None);
     kernel.interrupt(44);
     assert_eq!(kernel.receive(), (45, EAGAIN, 0));
+}
+
+#[test]
+fn the_event_of_a_spare_listener_counts_listeners_and_not_channels() {
+    // A socket cannot be cloned, so the three listeners share one channel.
+    let kernel = FakeKernel::start_with(3, None);
+    assert_eq!(kernel.session.as_ref().unwrap().channels(), 1);
+    for unique in [4, 6, 8] {
+        kernel.look_up(unique, 0, b"hang");
+    }
+    kernel.wait_for_event(|event| matches!(event, SessionEvent::SpareListenerStarted { .. }));
+    let first = kernel.events.lock().unwrap()[0].clone();
+    assert_eq!(first, SessionEvent::SpareListenerStarted { listeners: 4 });
+}
+
+#[test]
+fn threads_that_were_started_before_one_failed_have_ended() {
+    let (kernel, negotiated) = FakeKernel::negotiate(4, None);
+    let file_system: Arc<dyn FileSystem> =
+        Arc::new(TestFileSystem { gate: Arc::clone(&kernel.gate) });
+    let mut started = 0;
+    let mut spawn = |name, body| {
+        if started == 3 {
+            return Err(std::io::Error::from(std::io::ErrorKind::WouldBlock));
+        }
+        started += 1;
+        super::spawn_thread(name, body)
+    };
+    let error =
+        negotiated.start_with(Arc::clone(&file_system), Box::new(|_| {}), &mut spawn).unwrap_err();
+    assert!(matches!(error, SessionError::Thread(_)), "{error}");
+    // Each listener owns a reference through the state of the session until it ends.
+    assert_eq!((started, Arc::strong_count(&file_system)), (3, 1));
 }

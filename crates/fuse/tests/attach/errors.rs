@@ -81,7 +81,7 @@ fn what_only_root_may_have_is_refused_to_others() {
         assert!(!line.contains("nosuid") && line.contains("nodev"), "{line}");
     } else {
         let error = attach(folder.path(), &wanted).expect_err("only root may");
-        assert_eq!(error.to_string(), "mount option \"suid\": only root may have it");
+        assert_eq!(error.to_string(), "mount option \"suid\": permitted to root only");
     }
 }
 

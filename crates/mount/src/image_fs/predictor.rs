@@ -1,19 +1,19 @@
-//! Which files will be read next: those that follow, in the order in which the kernel was shown them, the ones that are
-//! being read. A table of a fixed size, not one that grows with the image; what is forgotten is merely not predicted.
-//! It reads nothing itself. Asked by `read`, told by `listing` and `lookup`; what it says goes to `push`.
+//! Predicts which files will be read next: after files that were read in the order in which a directory listed them, the
+//! next ones of that order. The table has a fixed size; a file that it has forgotten is not predicted. It reads nothing
+//! itself. `readdir` and lookups fill it, `read` queries it.
 
 use std::sync::{Mutex, PoisonError};
 
 use ferrofs_image::Nid;
 
-/// How many files are remembered: those that were shown last.
+/// Files in the table: those that were listed last.
 const FILES: usize = 1 << 14;
-/// Files that are predicted at a time, once a reader has gone on in order for a while.
+/// The largest number of files of one prediction, after a long run of reads in order.
 const MAX_PREDICTED: usize = 32;
-/// How far a predictor looks over files that are done already.
+/// How many files a prediction looks at, including those that were read or predicted already.
 const MAX_STEPS: usize = 96;
 
-/// The kernel knows the inode, so that its pages can be given to it.
+/// The kernel knows the inode, so its pages can be stored.
 const KNOWN: u8 = 1;
 /// The file was read.
 const READ: u8 = 2;
@@ -21,39 +21,45 @@ const READ: u8 = 2;
 const PREDICTED: u8 = 4;
 const DONE: u8 = READ | PREDICTED;
 
-/// What is known of the order of files.
+/// The predictor of a mount.
 #[derive(Debug, Default)]
 pub(super) struct ReadPredictor {
     table: Mutex<PredictorTable>,
 }
 
-/// The files in the order in which they were shown; the oldest make room. Both parts are empty until a directory is
+/// A ring of the files in the order in which they were listed, and an index of it. Both are empty until a directory is
 /// listed.
 #[derive(Debug, Default)]
 struct PredictorTable {
     ring: Vec<ListedFile>,
-    /// How many were shown in all; the last one is at this place of the ring, less one.
-    shown: usize,
-    /// Where in the ring a file may be: a few places for each of the numbers that fall together.
+    /// How many files were listed so far. The next one goes to this position of the ring, modulo its length.
+    listed: usize,
+    /// For each bucket of inode numbers, positions in the ring at which its files may be: a set-associative cache.
     index: Vec<[u16; WAYS]>,
 }
 
+/// Positions in a bucket.
 const WAYS: usize = 4;
+const BUCKETS: usize = FILES / WAYS;
+/// Bits of a hash that select its bucket.
+const BUCKET_BITS: u32 = BUCKETS.ilog2();
+// The hash selects every bucket and no other, and positions fit in the index.
+const _: () = assert!(BUCKETS == 1 << BUCKET_BITS && FILES <= 1 << u16::BITS);
 
-/// A file that was shown.
+/// A file that was listed.
 #[derive(Clone, Copy, Debug)]
 struct ListedFile {
     nid: Nid,
     state: u8,
-    /// How many files in a row were read or predicted up to this one.
+    /// The length of the run of files in order, up to this one, that were read or predicted.
     run: u8,
 }
 
-/// Stands for no inode: none can lie there.
+/// Not a valid inode number.
 const NO_FILE: Nid = Nid::new(u64::MAX);
 
 impl ReadPredictor {
-    /// Regular files are shown in this order, each with whether the kernel knows it now.
+    /// Regular files are listed in this order, each with whether the kernel knows it now.
     pub(super) fn record_listing(&self, files: &[(Nid, bool)]) {
         if files.is_empty() {
             return;
@@ -61,25 +67,25 @@ impl ReadPredictor {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         if table.ring.is_empty() {
             table.ring = vec![ListedFile { nid: NO_FILE, state: 0, run: 0 }; FILES];
-            table.index = vec![[0; WAYS]; FILES / WAYS];
+            table.index = vec![[0; WAYS]; BUCKETS];
         }
         for (nid, is_known) in files {
             table.insert(*nid, *is_known);
         }
     }
 
-    /// The kernel knows this file now.
+    /// The kernel knows this file from now on.
     pub(super) fn mark_known(&self, nid: Nid) {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = table.place(nid)
-            && let Some(listed) = table.ring.get_mut(place)
+        if let Some(position) = table.position(nid)
+            && let Some(entry) = table.ring.get_mut(position)
         {
-            listed.state |= KNOWN;
+            entry.state |= KNOWN;
         }
     }
 
-    /// A file is being read from its start; answers which ones to get ready. One in their middle is left out: when
-    /// it is asked for, the reader is seen to go on, with the other half still before it.
+    /// A file is read from its start. Returns the files to prefetch. One in their middle is left out: its read shows that
+    /// the reader continues, while the other half is still ahead.
     pub(super) fn on_read(&self, nid: Nid) -> Vec<Nid> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         table.on_read(nid).unwrap_or_default()
@@ -88,35 +94,36 @@ impl ReadPredictor {
 
 impl PredictorTable {
     fn insert(&mut self, nid: Nid, is_known: bool) {
-        let place = self.shown % FILES;
-        self.shown = self.shown.wrapping_add(1);
+        let position = self.listed % FILES;
+        self.listed = self.listed.wrapping_add(1);
         let state = if is_known { KNOWN } else { 0 };
-        let Some(listed) = self.ring.get_mut(place) else { return };
-        *listed = ListedFile { nid, state, run: 0 };
+        let Some(entry) = self.ring.get_mut(position) else { return };
+        *entry = ListedFile { nid, state, run: 0 };
         if let Some(ways) = self.index.get_mut(bucket(nid)) {
             ways.rotate_right(1);
-            ways[0] = u16::try_from(place).unwrap_or(0);
+            ways[0] = u16::try_from(position).unwrap_or(0);
         }
     }
 
-    /// Where a file is in the ring; the latest place, if it was shown more than once.
-    fn place(&self, nid: Nid) -> Option<usize> {
-        let is_here = |place: &usize| self.ring.get(*place).is_some_and(|listed| listed.nid == nid);
-        self.index.get(bucket(nid))?.iter().map(|place| usize::from(*place)).find(is_here)
+    /// The position of a file in the ring; the latest one if it was listed more than once.
+    fn position(&self, nid: Nid) -> Option<usize> {
+        let is_here =
+            |position: &usize| self.ring.get(*position).is_some_and(|entry| entry.nid == nid);
+        self.index.get(bucket(nid))?.iter().map(|position| usize::from(*position)).find(is_here)
     }
 
     fn on_read(&mut self, nid: Nid) -> Option<Vec<Nid>> {
-        let place = self.place(nid)?;
-        let before = place.checked_add(FILES)?.checked_sub(1)? % FILES;
-        let before = self.ring.get(before).filter(|listed| listed.state & DONE != 0);
-        let run = before.map_or(0, |listed| listed.run.saturating_add(1));
-        let listed = self.ring.get_mut(place)?;
-        let was_read = listed.state & READ != 0;
-        listed.state |= READ;
-        listed.run = run;
-        // The kernel has let go of what it had, most likely of what follows, too.
+        let position = self.position(nid)?;
+        let before = position.checked_add(FILES)?.checked_sub(1)? % FILES;
+        let before = self.ring.get(before).filter(|entry| entry.state & DONE != 0);
+        let run = before.map_or(0, |entry| entry.run.saturating_add(1));
+        let entry = self.ring.get_mut(position)?;
+        let was_read = entry.state & READ != 0;
+        entry.state |= READ;
+        entry.run = run;
+        // The kernel has dropped its pages, and most likely those of the next files, too.
         if was_read {
-            self.clear_done(place);
+            self.clear_done(position);
         }
         if run == 0 {
             return None;
@@ -124,38 +131,38 @@ impl PredictorTable {
         let most = 4usize
             .checked_shl(u32::from(run))
             .map_or(MAX_PREDICTED, |most| most.min(MAX_PREDICTED));
-        let mut predicted = self.predict(place, run, most);
+        let mut predicted = self.predict(position, run, most);
         if predicted.len() > 1 {
             let left_out = predicted.remove(predicted.len() / 2);
             self.ring.get_mut(left_out)?.state &= !PREDICTED;
         }
-        let nid_at = |place: usize| self.ring.get(place).map(|listed| listed.nid);
+        let nid_at = |position: usize| self.ring.get(position).map(|entry| entry.nid);
         Some(predicted.into_iter().filter_map(nid_at).collect())
     }
 
-    fn clear_done(&mut self, place: usize) {
+    fn clear_done(&mut self, position: usize) {
         for step in 1..=MAX_STEPS {
-            if let Some(listed) = self.ring.get_mut(place.saturating_add(step) % FILES) {
-                listed.state &= !DONE;
+            if let Some(entry) = self.ring.get_mut(position.saturating_add(step) % FILES) {
+                entry.state &= !DONE;
             }
         }
     }
 
-    /// Places of files to get ready.
-    fn predict(&mut self, place: usize, mut run: u8, most: usize) -> Vec<usize> {
+    /// Positions of the files to prefetch.
+    fn predict(&mut self, position: usize, mut run: u8, most: usize) -> Vec<usize> {
         let mut found = Vec::new();
         for step in 1..=MAX_STEPS {
-            let at = place.saturating_add(step) % FILES;
-            // What lies behind the last one was shown long ago.
-            let is_end = at == self.shown % FILES;
-            let Some(listed) = self.ring.get_mut(at).filter(|_| !is_end) else { break };
-            run = run.max(listed.run).saturating_add(1);
-            if listed.state & DONE == 0 {
-                if listed.state & KNOWN == 0 || found.len() >= most {
+            let at = position.saturating_add(step) % FILES;
+            // The files after the last one were listed long ago.
+            let is_end = at == self.listed % FILES;
+            let Some(entry) = self.ring.get_mut(at).filter(|_| !is_end) else { break };
+            run = run.max(entry.run).saturating_add(1);
+            if entry.state & DONE == 0 {
+                if entry.state & KNOWN == 0 || found.len() >= most {
                     break;
                 }
-                listed.state |= PREDICTED;
-                listed.run = run;
+                entry.state |= PREDICTED;
+                entry.run = run;
                 found.push(at);
             }
         }
@@ -163,10 +170,10 @@ impl PredictorTable {
     }
 }
 
-/// Where the index looks for a file.
+/// The bucket of a file in the index.
 fn bucket(nid: Nid) -> usize {
-    // Fibonacci hashing: the upper bits of the product.
-    let mixed = nid.raw().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 52;
+    // Fibonacci hashing: the upper bits of the product with 2^64 divided by the golden ratio.
+    let mixed = nid.raw().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - BUCKET_BITS);
     usize::try_from(mixed).unwrap_or(0)
 }
 
@@ -186,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn one_file_says_nothing_and_two_in_a_row_do() {
+    fn two_files_in_order_start_a_prediction() {
         let predictor = shown(100);
         assert!(predictor.on_read(Nid::new(10)).is_empty());
         assert!(predictor.on_read(Nid::new(20)).is_empty());
@@ -194,9 +201,9 @@ mod tests {
         assert_eq!(raw(&predicted), [12, 13, 14, 15, 17, 18, 19]);
     }
 
-    /// The one that was left out is the signal to go on; nothing is predicted twice.
+    /// The read of the file that was left out continues the prediction. No file is predicted twice.
     #[test]
-    fn a_reader_that_goes_on_meets_files_in_time() {
+    fn a_reader_in_order_requests_few_files() {
         let predictor = shown(200);
         let mut ready = std::collections::BTreeSet::new();
         let mut asked = 0;
@@ -226,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_were_never_shown_say_nothing() {
+    fn files_that_were_never_listed_predict_nothing() {
         let predictor = ReadPredictor::default();
         assert!(predictor.on_read(Nid::new(1)).is_empty());
         let predictor = shown(5);
@@ -234,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_again_is_predicted_again() {
+    fn files_that_are_read_again_are_predicted_again() {
         let predictor = shown(100);
         for number in 1..=60 {
             predictor.on_read(Nid::new(number));
@@ -243,11 +250,18 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_overflows_forgets_the_oldest() {
+    fn a_full_table_forgets_the_oldest_files() {
         let predictor = shown(40_000);
         predictor.on_read(Nid::new(1));
         assert!(predictor.on_read(Nid::new(2)).is_empty());
         predictor.on_read(Nid::new(39_000));
         assert_eq!(predictor.on_read(Nid::new(39_001)).len(), 7);
+    }
+
+    #[test]
+    fn every_bucket_is_used() {
+        let used: std::collections::BTreeSet<_> =
+            (0..64 * BUCKETS as u64).map(|raw| bucket(Nid::new(raw))).collect();
+        assert_eq!(used, (0..BUCKETS).collect());
     }
 }

@@ -1,118 +1,121 @@
-//! Gets files ready that will be read next: decodes them and puts them into the kernel's page cache, where a reader
-//! finds them without asking anybody. It is best effort: what has no memory, or no time, is left to be asked for.
-//! Told by `read` what `predictor` predicts; its threads run the xattr scan, too.
+//! A bounded queue of tasks that make later reads faster, and its threads. It knows no file system: a closure runs the
+//! tasks. Best effort: a task that finds the queue full is dropped. Used by `image_fs`.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use ferrofs_image::{FileType, Nid, OpenFile, ReadOutcome};
+use ferrofs_image::{Nid, OpenFile, ReadOutcome};
 use ferrofs_workers::priority::{self, PriorityLevel, PriorityRequest};
 
-use super::ImageFs;
-
-/// Longer files are left to the kernel's readahead, and to ours.
-const MAX_BYTES: u64 = 256 << 10;
-/// Files that a thread takes at a time.
+/// Files of one task.
 const BATCH_FILES: usize = 4;
-/// Batches that may wait; not_empty than this are behind the reader already.
-const MAX_WAITING: usize = 64;
+/// The largest number of queued tasks. The reader has passed the files of older ones already.
+const MAX_QUEUED: usize = 64;
 
-/// Threads that get files ready.
+/// A task for a prefetch thread.
+#[derive(Debug)]
+pub(super) enum PrefetchTask {
+    /// Store these small files in the page cache.
+    Files(Vec<Nid>),
+    /// Store what is around a read.
+    Readaround {
+        /// The file.
+        file: Arc<OpenFile>,
+        /// The offset of the read.
+        offset: u64,
+        /// What it read.
+        read: ReadOutcome,
+    },
+    /// Search the image for extended attributes.
+    XattrScan,
+}
+
+type RunTask = dyn Fn(PrefetchTask) + Send + Sync;
+
+/// The queue.
 #[derive(Debug)]
 pub(super) struct PrefetchQueue {
-    queue: Arc<TaskQueue>,
+    tasks: Arc<TaskQueue>,
     max_threads: usize,
-    /// That of the listeners: what is stored too late is asked for meanwhile, which costs a listener not_empty.
+    /// As of the listeners: a store that comes too late is requested meanwhile, which costs a listener more.
     priority: PriorityRequest,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-#[derive(Debug, Default)]
 struct TaskQueue {
+    run: Box<RunTask>,
     state: Mutex<TaskQueueState>,
-    not_empty: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct TaskQueueState {
     tasks: VecDeque<PrefetchTask>,
-    is_shutdown: bool,
-}
-
-/// What a thread takes at a time.
-#[derive(Debug)]
-enum PrefetchTask {
-    Files(Vec<Nid>),
-    Readaround(Arc<OpenFile>, u64, ReadOutcome),
-    XattrScan,
+    /// Threads that wait for a task. One that was woken counts until it has taken its task.
+    idle_threads: usize,
+    is_shut_down: bool,
 }
 
 impl PrefetchQueue {
-    /// None is started before there is something to do.
-    pub(super) fn new(max_threads: usize, priority: PriorityRequest) -> Self {
-        Self { queue: Arc::default(), max_threads, priority, threads: Mutex::default() }
+    /// A queue whose threads run each task with `run`. It starts at most `max_threads` threads, and none before the
+    /// first task.
+    pub(super) fn new(
+        max_threads: usize,
+        priority: PriorityRequest,
+        run: impl Fn(PrefetchTask) + Send + Sync + 'static,
+    ) -> Self {
+        let tasks =
+            TaskQueue { run: Box::new(run), state: Mutex::default(), changed: Condvar::new() };
+        Self { tasks: Arc::new(tasks), max_threads, priority, threads: Mutex::default() }
     }
 
-    /// Has these files got ready, the first ones first.
-    pub(super) fn push(&self, files: &[Nid], image_fs: &Weak<ImageFs>) {
-        for task in files.chunks(BATCH_FILES) {
-            self.enqueue(PrefetchTask::Files(task.to_vec()), image_fs);
+    /// Queues files, the first ones first.
+    pub(super) fn push_files(&self, files: &[Nid]) {
+        for batch in files.chunks(BATCH_FILES) {
+            self.push(PrefetchTask::Files(batch.to_vec()));
         }
     }
 
-    /// Has stored what lies around a read.
-    pub(super) fn store_readaround(
-        &self,
-        file: Arc<OpenFile>,
-        offset: u64,
-        read: ReadOutcome,
-        image_fs: &Weak<ImageFs>,
-    ) {
-        self.enqueue(PrefetchTask::Readaround(file, offset, read), image_fs);
-    }
-
-    /// Has the xattr scan run.
-    pub(super) fn scan_xattrs(&self, image_fs: &Weak<ImageFs>) {
-        self.enqueue(PrefetchTask::XattrScan, image_fs);
-    }
-
-    /// What comes when too much waits is left out, but for the xattr scan, which is asked for once.
-    fn enqueue(&self, task: PrefetchTask, image_fs: &Weak<ImageFs>) {
-        self.start_threads(image_fs);
-        let mut state = self.queue.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.tasks.len() < MAX_WAITING || matches!(task, PrefetchTask::XattrScan) {
-            state.tasks.push_back(task);
-            drop(state);
-            self.queue.not_empty.notify_one();
+    /// Queues a task. A full queue drops it, except for the xattr scan, which is queued only once.
+    pub(super) fn push(&self, task: PrefetchTask) {
+        let mut state = self.tasks.lock();
+        if state.tasks.len() >= MAX_QUEUED && !matches!(task, PrefetchTask::XattrScan) {
+            return;
+        }
+        state.tasks.push_back(task);
+        let needs_thread = state.tasks.len() > state.idle_threads;
+        drop(state);
+        self.tasks.changed.notify_one();
+        if needs_thread {
+            self.start_thread();
         }
     }
 
-    fn start_threads(&self, image_fs: &Weak<ImageFs>) {
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        while threads.len() < self.max_threads {
-            let (queue, priority) = (Arc::clone(&self.queue), self.priority);
-            let image_fs = Weak::clone(image_fs);
-            let name = format!("prefetch/{}", threads.len());
-            let thread = std::thread::Builder::new().name(name);
-            let run = move || {
-                let _reached: PriorityLevel = priority::apply(priority);
-                queue.run(&image_fs);
-            };
-            match thread.spawn(run) {
-                Ok(thread) => threads.push(thread),
-                Err(_) => return,
-            }
+    /// If no thread can be started, the tasks wait for the next attempt, or for a thread that is busy.
+    fn start_thread(&self) {
+        let mut threads = lock(&self.threads);
+        if threads.len() >= self.max_threads {
+            return;
+        }
+        let (tasks, priority) = (Arc::clone(&self.tasks), self.priority);
+        let thread = std::thread::Builder::new().name(format!("prefetch/{}", threads.len()));
+        let body = move || {
+            let _reached: PriorityLevel = priority::apply(priority);
+            tasks.run_until_shut_down();
+        };
+        if let Ok(thread) = thread.spawn(body) {
+            threads.push(thread);
         }
     }
 
-    /// Ends the threads.
+    /// Ends the threads, each after its present task.
     pub(super) fn shut_down(&self) {
-        self.queue.state.lock().unwrap_or_else(PoisonError::into_inner).is_shutdown = true;
-        self.queue.not_empty.notify_all();
-        let threads =
-            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        self.tasks.lock().is_shut_down = true;
+        self.tasks.changed.notify_all();
+        let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {
             thread.join().ok();
         }
@@ -120,60 +123,111 @@ impl PrefetchQueue {
 }
 
 impl TaskQueue {
-    fn run(&self, image_fs: &Weak<ImageFs>) {
+    fn run_until_shut_down(&self) {
         while let Some(task) = self.pop() {
-            let Some(image_fs) = image_fs.upgrade() else { return };
-            // A panic costs what it was about to get ready, and no thread.
-            let done = catch_unwind(AssertUnwindSafe(|| image_fs.run_task(task)));
-            drop(done);
+            // A panic loses its task, but no thread.
+            catch_unwind(AssertUnwindSafe(|| (self.run)(task))).ok();
         }
     }
 
+    /// Waits for a task; `None` once the queue is shut down.
     fn pop(&self) -> Option<PrefetchTask> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         loop {
-            if state.is_shutdown {
+            if state.is_shut_down {
                 return None;
             }
             if let Some(task) = state.tasks.pop_front() {
                 return Some(task);
             }
-            state = self.not_empty.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle_threads = state.idle_threads.saturating_add(1);
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle_threads = state.idle_threads.saturating_sub(1);
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TaskQueueState> {
+        lock(&self.state)
     }
 }
 
-impl ImageFs {
-    fn run_task(&self, task: PrefetchTask) {
-        match task {
-            PrefetchTask::Files(files) => files.into_iter().for_each(|nid| self.prefetch_file(nid)),
-            PrefetchTask::Readaround(file, offset, read) => {
-                self.store_readaround_now(&file, offset, read)
-            }
-            PrefetchTask::XattrScan => self.xattr_scan.run(&self.image),
+impl fmt::Debug for TaskQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TaskQueue").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+
+    /// A queue whose tasks report that they run, and then wait for a message.
+    fn queue(max_threads: usize) -> (PrefetchQueue, Receiver<()>, Sender<()>) {
+        let (report, started) = channel();
+        let (release, gate) = channel();
+        let gate = Mutex::new(gate);
+        let queue = PrefetchQueue::new(max_threads, PriorityRequest::Normal, move |_| {
+            report.send(()).unwrap();
+            lock(&gate).recv().unwrap();
+        });
+        (queue, started, release)
+    }
+
+    fn threads(queue: &PrefetchQueue) -> usize {
+        lock(&queue.threads).len()
+    }
+
+    fn wait_until_idle(queue: &PrefetchQueue, threads: usize) {
+        while queue.tasks.lock().idle_threads < threads {
+            std::thread::yield_now();
         }
     }
 
-    /// Whatever fails here is said by the read that needs it.
-    fn prefetch_file(&self, nid: Nid) {
-        let Ok(inode) = self.image.inode(nid) else { return };
-        if inode.file_type() != FileType::Regular || !(1..=MAX_BYTES).contains(&inode.size()) {
-            return;
-        }
-        let Ok(bytes) = usize::try_from(inode.size()) else { return };
-        let Some(mut buffer) = self.image.best_effort_buffer(bytes) else { return };
-        let Some(target) = buffer.get_mut(..bytes) else { return };
-        if self.image.read_at(&inode, 0, target).is_ok_and(|count| count == bytes) {
-            self.store(self.nodes.node(nid), 0, target);
-        }
+    #[test]
+    fn an_xattr_scan_starts_one_thread() {
+        let (queue, started, release) = queue(8);
+        assert_eq!(threads(&queue), 0);
+        queue.push(PrefetchTask::XattrScan);
+        started.recv().unwrap();
+        assert_eq!(threads(&queue), 1);
+        release.send(()).unwrap();
+        wait_until_idle(&queue, 1);
+        queue.push_files(&[Nid::new(1)]);
+        started.recv().unwrap();
+        assert_eq!(threads(&queue), 1, "the idle thread takes the task");
+        release.send(()).unwrap();
+        queue.shut_down();
     }
 
-    /// Gives the kernel bytes of a file; it may not want them.
-    pub(super) fn store(&self, node: u64, offset: u64, bytes: &[u8]) {
-        let Some(notifier) = self.notifier.get() else { return };
-        // What the kernel has no memory for, or has forgotten, is asked for when it is wanted.
-        if notifier.store(node, offset, bytes).is_ok() {
-            self.metrics.record_store(bytes.len());
+    #[test]
+    fn busy_threads_get_help_up_to_the_limit() {
+        let (queue, started, release) = queue(2);
+        for number in 1..=3 {
+            queue.push_files(&[Nid::new(number)]);
         }
+        assert_eq!(threads(&queue), 2);
+        for _ in 0..3 {
+            started.recv().unwrap();
+            release.send(()).unwrap();
+        }
+        queue.shut_down();
+    }
+
+    #[test]
+    fn a_full_queue_drops_files_but_not_the_xattr_scan() {
+        let (queue, started, release) = queue(0);
+        for _ in 0..2 * MAX_QUEUED {
+            queue.push_files(&[Nid::new(1)]);
+        }
+        queue.push(PrefetchTask::XattrScan);
+        assert_eq!(queue.tasks.lock().tasks.len(), MAX_QUEUED + 1);
+        drop((started, release));
+        queue.shut_down();
     }
 }

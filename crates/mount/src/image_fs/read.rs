@@ -1,11 +1,26 @@
-//! Bytes of files.
+//! READ: bytes of a file, and afterwards the data that the reader will want next. That is the data around a small read,
+//! and the files that are predicted to follow (`predictor`). It goes to the kernel's page cache.
+//!
+//! A cluster that is decoded for one page holds many other pages, and random reads will want those, too. Linux's own
+//! EROFS keeps them in the page cache as well.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use ferrofs_fuse::{Errno, Reply};
-use ferrofs_image::{ErrorKind, OpenFile, ReadOutcome};
+use ferrofs_fuse::{Errno, Notifier, Reply};
+use ferrofs_image::{ErrorKind, FileType, Nid, OpenFile, ReadOutcome};
 
+use super::prefetch_queue::PrefetchTask;
 use super::{FsResult, ImageFs};
+
+/// A larger read belongs to a sequential reader, which readahead serves.
+const SMALL_READ_BYTES: usize = 16 << 10;
+/// The size of a readaround, in bytes of the file: that of the decoded extents, within these limits.
+const MIN_READAROUND_BYTES: u64 = 32 << 10;
+const MAX_READAROUND_BYTES: u64 = 128 << 10;
+/// The largest file that is prefetched, in bytes. Larger ones are left to readahead.
+const MAX_PREFETCH_BYTES: u64 = 256 << 10;
 
 impl ImageFs {
     pub(super) fn read(&self, node: u64, offset: u64, size: u32, reply: Reply<'_>) {
@@ -47,23 +62,13 @@ impl ImageFs {
             Err(error) => {
                 self.failed(file.inode().nid(), "data", &error);
                 let is_memory = matches!(error.kind(), ErrorKind::OutOfMemory { .. });
-                // What Linux says of pages that cannot be read.
+                // Linux reports a page that cannot be read as EIO.
                 Err((reply, if is_memory { Errno::NOMEM } else { Errno::IO }))
             }
         }
     }
 
-    /// What is done once the reader has its bytes, for what it will want next.
-    fn after_read(&self, file: &Arc<OpenFile>, offset: u64, read: ReadOutcome) {
-        if !self.settings.readaround {
-            return;
-        }
-        if offset == 0 {
-            self.prefetch_queue.push(&self.predictor.on_read(file.inode().nid()), &self.self_ref);
-        }
-        self.store_readaround(file, offset, read);
-    }
-
+    /// The open file of a node, from the cache if it was read recently.
     fn file(&self, node: u64) -> FsResult<Arc<OpenFile>> {
         if let Some(file) = self.files.get(node) {
             return Ok(file);
@@ -74,5 +79,154 @@ impl ImageFs {
         let file = Arc::new(file);
         self.files.put(node, Arc::clone(&file));
         Ok(file)
+    }
+
+    /// Prepares the next reads, once the reader has its bytes.
+    fn after_read(&self, file: &Arc<OpenFile>, offset: u64, read: ReadOutcome) {
+        if !self.settings.readaround {
+            return;
+        }
+        if offset == 0 {
+            self.prefetch_queue.push_files(&self.predictor.on_read(file.inode().nid()));
+        }
+        if read.extent_bytes == 0 || read.bytes > SMALL_READ_BYTES {
+            return;
+        }
+        // A store waits for pages that are being read, so another listener must be there to reply to those reads.
+        if self.notifier.get().is_some_and(Notifier::has_idle_listener) {
+            self.store_readaround(file, offset, read);
+        } else {
+            self.prefetch_queue.push(PrefetchTask::Readaround {
+                file: Arc::clone(file),
+                offset,
+                read,
+            });
+        }
+    }
+
+    /// Stores what is around a read.
+    pub(super) fn store_readaround(&self, file: &OpenFile, offset: u64, read: ReadOutcome) {
+        let range = readaround(offset, read.extent_bytes, file.inode().size());
+        let length = range.end.saturating_sub(range.start);
+        let Ok(bytes) = usize::try_from(length) else { return };
+        let Some(mut buffer) = self.image.best_effort_buffer(bytes) else { return };
+        let end = offset.saturating_add(u64::try_from(read.bytes).unwrap_or(u64::MAX));
+        // The kernel has the bytes of the read itself already.
+        for part in [range.start..offset, end..range.end] {
+            let length = usize::try_from(part.end.saturating_sub(part.start)).unwrap_or(0);
+            let Some(target) = buffer.get_mut(..length).filter(|target| !target.is_empty()) else {
+                continue;
+            };
+            if self.image.read_at(file.inode(), part.start, target).is_ok_and(|read| read == length)
+            {
+                self.store(self.nodes.node(file.inode().nid()), part.start, target);
+            }
+        }
+    }
+
+    /// Stores a whole file, if it is small. An error is ignored here: the read that needs the file reports it.
+    pub(super) fn prefetch_file(&self, nid: Nid) {
+        let Ok(inode) = self.image.inode(nid) else { return };
+        if inode.file_type() != FileType::Regular
+            || !(1..=MAX_PREFETCH_BYTES).contains(&inode.size())
+        {
+            return;
+        }
+        let Ok(bytes) = usize::try_from(inode.size()) else { return };
+        let Some(mut buffer) = self.image.best_effort_buffer(bytes) else { return };
+        let Some(target) = buffer.get_mut(..bytes) else { return };
+        if self.image.read_at(&inode, 0, target).is_ok_and(|count| count == bytes) {
+            self.store(self.nodes.node(nid), 0, target);
+        }
+    }
+
+    /// Stores bytes of a file in the kernel's page cache. The kernel may be out of memory, or have forgotten the node;
+    /// then it requests the bytes when they are needed.
+    fn store(&self, node: u64, offset: u64, bytes: &[u8]) {
+        let Some(notifier) = self.notifier.get() else { return };
+        if notifier.store(node, offset, bytes).is_ok() {
+            self.metrics.record_store(bytes.len());
+        }
+    }
+}
+
+/// An aligned range around a byte, within the file.
+fn readaround(offset: u64, extent_bytes: u64, size: u64) -> Range<u64> {
+    let bytes = extent_bytes.checked_next_power_of_two().unwrap_or(MAX_READAROUND_BYTES);
+    let bytes = bytes.clamp(MIN_READAROUND_BYTES, MAX_READAROUND_BYTES);
+    let start = offset & !(bytes.saturating_sub(1));
+    start..start.saturating_add(bytes).min(size)
+}
+
+/// Shards of the file cache, each with its own lock, so that listeners do not wait for each other.
+const SHARDS: usize = 8;
+/// The same as the divisor of node numbers.
+const SHARDS_U64: u64 = SHARDS as u64;
+/// Files in a shard.
+const FILES_PER_SHARD: usize = 16;
+
+/// Most recently read first, each with its node.
+type FileShard = VecDeque<(u64, Arc<OpenFile>)>;
+
+/// Recently read files. They keep the state of readahead between reads, since FUSE needs no OPEN here. A file that
+/// leaves this bounded cache is opened in the image again.
+#[derive(Debug)]
+pub(super) struct RecentFiles {
+    shards: [Mutex<FileShard>; SHARDS],
+}
+
+impl RecentFiles {
+    pub(super) fn new() -> Self {
+        Self { shards: std::array::from_fn(|_| Mutex::default()) }
+    }
+
+    /// The file of a node, if it was read recently.
+    fn get(&self, node: u64) -> Option<Arc<OpenFile>> {
+        let mut files = self.shard(node)?.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = files.iter().position(|(of, _)| *of == node)?;
+        let found = files.remove(index)?;
+        let file = Arc::clone(&found.1);
+        files.push_front(found);
+        Some(file)
+    }
+
+    /// Adds a file, and removes the least recently read one of a full shard.
+    fn put(&self, node: u64, file: Arc<OpenFile>) {
+        let Some(shard) = self.shard(node) else { return };
+        let mut files = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        files.push_front((node, file));
+        let removed = if files.len() > FILES_PER_SHARD { files.pop_back() } else { None };
+        drop(files);
+        // Without the lock, since it may drop what was read ahead.
+        drop(removed);
+    }
+
+    fn shard(&self, node: u64) -> Option<&Mutex<FileShard>> {
+        self.shards.get(shard_index(node))
+    }
+}
+
+/// Neighbours differ in their low bits.
+fn shard_index(node: u64) -> usize {
+    usize::try_from(node % SHARDS_U64).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SHARDS, readaround, shard_index};
+
+    #[test]
+    fn a_readaround_is_aligned_and_within_the_file() {
+        assert_eq!(readaround(4096, 9_000, 1 << 20), 0..32_768);
+        assert_eq!(readaround(200_000, 100_000, 1 << 20), 131_072..262_144);
+        assert_eq!(readaround(200_000, 100_000, 201_000), 131_072..201_000);
+        assert_eq!(readaround(200_000, u64::MAX, 1 << 20), 131_072..262_144);
+    }
+
+    #[test]
+    fn neighbouring_nodes_use_every_shard() {
+        let used: std::collections::BTreeSet<_> =
+            (1000..1000 + SHARDS as u64).map(shard_index).collect();
+        assert_eq!(used, (0..SHARDS).collect());
     }
 }

@@ -22,7 +22,7 @@ use super::record::{
     StatsRequest, StatsSummary, TopFileRecord, UNKNOWN, VERSION, WORKERS_A_PAGE, WorkerRecord,
     WorkersRecord,
 };
-use crate::node::NodeMap;
+use crate::image_fs::NodeMap;
 use crate::settings::MountSettings;
 
 /// What the numbers are taken from.
@@ -126,9 +126,7 @@ impl StatsCollector<'_> {
             requested: init_parameters.requested.0,
             granted: init_parameters.granted.0,
             max_read: u64::from(init_parameters.max_read),
-            max_readahead: u64::from(
-                init_parameters.max_readahead.0.min(init_parameters.max_readahead.1),
-            ),
+            max_readahead: u64::from(init_parameters.max_readahead()),
             max_background: u64::from(init_parameters.max_background),
             listeners: to_u64(session.listeners),
             spares: to_u64(session.spares),

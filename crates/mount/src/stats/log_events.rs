@@ -7,7 +7,7 @@ use std::time::Instant;
 use ferrofs_fuse::SessionEvent;
 
 use super::record::{self, EVENT_TEXT_BYTES};
-use crate::log_event::MountLogEvent;
+use crate::settings::MountLogEvent;
 
 /// LogEventCounters so far.
 #[derive(Debug, Default)]
@@ -88,7 +88,7 @@ mod tests {
         log_events.add(&MountLogEvent::Session(&slow));
         let read = log_events.read();
         assert_eq!((read.malformed, read.timed_out, read.failed), (1, 1, 0));
-        assert!(read.last_text.starts_with(b"a request of thread 7 was given up"));
+        assert!(read.last_text.starts_with(b"request of thread 7 timed out after 1s"));
         assert!(record::known(read.last_age_ns).is_some());
     }
 

@@ -17,7 +17,7 @@ use super::kind::OperationKind;
 use super::log_events::LogEventCounters;
 use super::record;
 use super::top_files::{FileCount, TopFilesSketch};
-use crate::log_event::MountLogEvent;
+use crate::settings::MountLogEvent;
 
 /// The metrics of a mount.
 #[derive(Debug)]

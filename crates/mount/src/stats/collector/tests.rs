@@ -6,13 +6,14 @@ use ferrofs_image::Nid;
 use super::*;
 use crate::stats::record;
 
-const TERMS: InitParameters = InitParameters {
+const INIT_PARAMETERS: InitParameters = InitParameters {
     protocol: (7, 45),
     offered: Capabilities::ASYNC_READ,
     requested: Capabilities::ASYNC_READ.union(Capabilities::MAX_PAGES),
     granted: Capabilities::ASYNC_READ,
     max_read: 131_072,
-    max_readahead: (131_072, 1 << 23),
+    offered_readahead: 131_072,
+    requested_readahead: 1 << 23,
     max_background: 16,
 };
 
@@ -30,7 +31,7 @@ fn query(question: &[u8], image: &Image) -> Result<Vec<u8>, Errno> {
         nodes: &nodes,
         settings: &settings,
         metrics: &metrics,
-        init_parameters: TERMS,
+        init_parameters: INIT_PARAMETERS,
         session: None,
     };
     respond(question, &collector)

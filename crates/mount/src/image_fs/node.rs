@@ -1,14 +1,14 @@
-//! Which node of the kernel is which inode of the image. Both are numbers of 64 bits, and one follows from the
-//! other, so that nothing has to be remembered for an inode and nothing forgotten.
+//! Node numbers of FUSE and inode numbers of the image. Both have 64 bits, and each can be computed from the other, so no
+//! table of inodes is needed, and FORGET needs no work.
 
 use ferrofs_image::Nid;
 
-/// The kernel's number of the root.
+/// The node number of the root.
 const ROOT: u64 = 1;
-/// Stands for nid 0, since node 0 means that there is none; no inode can lie at the end of the address space.
+/// The node number of nid 0, since node 0 means "none". No inode can be at the end of the address space.
 const NID_ZERO: u64 = u64::MAX;
 
-/// The way from inodes to nodes and back: the root's number and 1 change places.
+/// The mapping between both: the nid of the root and 1 are exchanged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeMap {
     root: u64,
@@ -20,7 +20,7 @@ impl NodeMap {
         Self { root: root.raw(), has_metabox }
     }
 
-    /// The kernel's number of an inode; never 0.
+    /// The node number of an inode; never 0.
     pub(crate) fn node(&self, nid: Nid) -> u64 {
         match self.swap_root(nid.raw()) {
             0 => NID_ZERO,
@@ -33,8 +33,8 @@ impl NodeMap {
         Nid::new(self.swap_root(if node == NID_ZERO { 0 } else { node }))
     }
 
-    /// The inode number that `stat` shows, which is the one of Linux: bit 63 of a nid, which says that it lies in
-    /// the metabox, goes to bit 31, and what is above moves up.
+    /// The inode number for `stat`, computed as Linux does: bit 63 of a nid, which means that the inode is in the metabox,
+    /// becomes bit 31, and the bits from 31 on move up by one.
     pub(crate) fn ino(&self, nid: Nid) -> u64 {
         const LOW: u64 = (1 << 31) - 1;
         const HIGH: u64 = !0 << 32;

@@ -1,4 +1,4 @@
-//! Entries of directories, with attributes where the kernel wants them.
+//! READDIR and READDIRPLUS. The next page of a long directory is prepared before it is requested.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -10,37 +10,38 @@ use ferrofs_image::{DirEntryRef, FileType, Inode, Nid};
 
 use super::{FsResult, ImageFs};
 
-/// The longest answer; C libraries ask for 32 KiB at a time.
-const ROOM_BYTES: u32 = 64 << 10;
-/// Answers that are readdir_cache before they are asked for, at most.
+/// The largest page, in bytes; C libraries request 32 KiB.
+const MAX_PAGE_BYTES: u32 = 64 << 10;
+/// The largest number of prepared pages.
 const MAX_PAGES: usize = 8;
 
-/// A directory of at most so many bytes, some three hundred names, is listed with all attributes at once: it is one
-/// request in any case.
+/// A directory of at most this size, some three hundred names, is always listed with all attributes: it takes one request
+/// in any case.
 const SMALL_DIRECTORY_BYTES: u64 = 8192;
 
-/// What is asked for.
+/// A request for a page of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ReaddirKey {
-    node: u64,
-    offset: u64,
-    room: u32,
-    is_plus: bool,
+pub(super) struct ReaddirKey {
+    pub(super) node: u64,
+    pub(super) offset: u64,
+    /// The size of the page, in bytes.
+    pub(super) size: u32,
+    /// READDIRPLUS.
+    pub(super) is_plus: bool,
 }
 
-/// An answer.
+/// A page of a directory.
 #[derive(Debug)]
 struct ReaddirPage {
     key: ReaddirKey,
     bytes: Vec<u8>,
-    /// The regular files in it, each with whether the kernel will know it.
+    /// Its regular files, each with whether the kernel will know the inode.
     files: Vec<(Nid, bool)>,
-    /// Where the next one starts, if there was no room for all.
+    /// The offset of the next page, if this one is full.
     next: Option<u64>,
 }
 
-/// Answers that will be asked for next: whoever lists a long directory goes on, and finds the next part made while it
-/// was at the last one.
+/// Prepared pages. A caller that lists a long directory requests the next page soon.
 #[derive(Debug, Default)]
 pub(super) struct ReaddirCache(Mutex<VecDeque<ReaddirPage>>);
 
@@ -54,27 +55,21 @@ impl ReaddirCache {
     fn put(&self, page: ReaddirPage) {
         let mut pages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pages.push_back(page);
-        let gone = if pages.len() > MAX_PAGES { pages.pop_front() } else { None };
+        let removed = if pages.len() > MAX_PAGES { pages.pop_front() } else { None };
         drop(pages);
-        drop(gone);
+        drop(removed);
     }
 }
 
 impl ImageFs {
-    pub(super) fn read_dir(
-        &self,
-        node: u64,
-        (offset, size): (u64, u32),
-        is_plus: bool,
-        reply: Reply<'_>,
-    ) {
-        let key = ReaddirKey { node, offset, room: size.min(ROOM_BYTES), is_plus };
+    pub(super) fn read_dir(&self, key: ReaddirKey, reply: Reply<'_>) {
+        let key = ReaddirKey { size: key.size.min(MAX_PAGE_BYTES), ..key };
         let page = self.readdir_cache.take(&key).map_or_else(|| self.page(key), Ok);
         let page = match page {
             Ok(page) => page,
             Err(errno) => return reply.error(errno),
         };
-        // Before the kernel knows of them, so that reading them is understood.
+        // Before the reply, so that the first read finds the files in the predictor.
         self.predictor.record_listing(&page.files);
         reply.bytes(&page.bytes);
         if let Some(offset) = page.next
@@ -84,7 +79,7 @@ impl ImageFs {
         }
     }
 
-    /// Somebody wants more of an inode than its name.
+    /// The kernel has looked an inode up, so a caller needs more than its name.
     pub(super) fn note_lookup(&self, inode: &Inode) {
         if inode.file_type() != FileType::Directory {
             self.attribute_interest.raise();
@@ -92,15 +87,15 @@ impl ImageFs {
         }
     }
 
-    /// What can be read of a directory is listed; an error comes when nothing is left before it.
+    /// Lists the readable part of a directory. An error is returned only if no entry comes before it.
     fn page(&self, key: ReaddirKey) -> FsResult<ReaddirPage> {
         let dir = self.inode(key.node)?;
         let with_files = key.is_plus
             && (dir.size() <= SMALL_DIRECTORY_BYTES || self.attribute_interest.is_raised());
         let mut page = ReaddirPage { key, bytes: Vec::new(), files: Vec::new(), next: None };
-        let room = usize::try_from(key.room).unwrap_or(0);
-        page.bytes.reserve_exact(room);
-        let mut listing = DirentBuffer::new(&mut page.bytes, room, key.is_plus);
+        let size = usize::try_from(key.size).unwrap_or(0);
+        page.bytes.reserve_exact(size);
+        let mut listing = DirentBuffer::new(&mut page.bytes, size, key.is_plus);
         let mut last = key.offset;
         let listed = self.image.list(&dir, key.offset, &mut |entry| {
             if !self.add(entry, with_files, &mut listing) {
@@ -119,7 +114,7 @@ impl ImageFs {
         }
     }
 
-    /// `false` if there is no room.
+    /// Returns `false` if the entry does not fit.
     fn add(
         &self,
         entry: &DirEntryRef<'_>,
@@ -137,7 +132,7 @@ impl ImageFs {
         };
         let is_dot = matches!(entry.name, b"." | b"..");
         let is_wanted = with_files || entry.type_hint == Some(FileType::Directory);
-        // An inode that cannot be read is listed all the same; looking it up says what is wrong.
+        // An inode that cannot be read is listed without attributes; its lookup reports the error.
         let inode = (listing.is_plus() && is_wanted && !is_dot)
             .then(|| self.image.inode(entry.nid).ok())
             .flatten();
@@ -145,18 +140,18 @@ impl ImageFs {
     }
 }
 
-/// Whether those who list directories want more than names. Attributes in a listing cost the kernel an inode each,
-/// and save a request each where somebody looks at them: `ls -l` does, `find` does not. So they are in what is
-/// listed after somebody has asked for those of a file, and no more once nobody has for long.
+/// Whether callers that list directories use attributes. Attributes in a listing cost the kernel one inode each, and
+/// save one request each if they are used: `ls -l` uses them, `find` does not. So listings have them for a while after
+/// the attributes of a file were requested.
 #[derive(Debug, Default)]
 pub(super) struct AttributeInterest(AtomicU32);
 
-/// Listings that have attributes after one was asked for.
+/// Listings that have attributes after a request for some.
 const INTEREST_LISTINGS: u32 = 256;
 
 impl AttributeInterest {
     fn raise(&self) {
-        // A guess, which orders nothing: relaxed, here and below.
+        // Relaxed, here and below: a heuristic, which publishes nothing.
         self.0.store(INTEREST_LISTINGS, Ordering::Relaxed);
     }
 

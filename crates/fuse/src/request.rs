@@ -1,5 +1,5 @@
-//! Requests as values: the bytes of a request, checked and taken apart. It copies nothing and decides nothing.
-//! Called by `listener`.
+//! Requests of the kernel: the bytes of one request, checked and parsed. It copies nothing. Called by
+//! `session::listener`.
 
 use std::ffi::CStr;
 
@@ -11,19 +11,19 @@ use crate::wire::{self, InHeader, opcode};
 /// A request of the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Names the request as long as it is not answered; even, and never 0.
+    /// The number of the request while it is in flight; even, and never 0.
     pub unique: u64,
-    /// The node it is about; 1 is the root.
+    /// The node; 1 is the root.
     pub node: u64,
-    /// Who asks, as seen from the namespace of the mount; 0 where the kernel asks for itself.
+    /// The user of the caller, in the user namespace of the mount; 0 for a request of the kernel itself.
     pub uid: u32,
-    /// The thread that asks; 0 for one of another PID namespace, and where nobody waits.
+    /// The thread of the caller; 0 if it is in another PID namespace, and for a request that nobody waits for.
     pub pid: u32,
-    /// What is wanted.
+    /// The operation.
     pub operation: Operation<'a>,
 }
 
-/// What a request wants.
+/// The operation of a request, with its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation<'a> {
     /// The entry of this name in the directory `node`: [`Reply::entry`](crate::Reply::entry).
@@ -35,82 +35,83 @@ pub enum Operation<'a> {
     GetAttr,
     /// The target of a symlink: [`Reply::bytes`](crate::Reply::bytes).
     ReadLink,
-    /// Opening a file; `ENOSYS` says that no file needs it, if the kernel knows of that.
+    /// Opening a file. The reply `ENOSYS` means that no file needs it, with
+    /// [`Capabilities::NO_OPEN_SUPPORT`](crate::Capabilities::NO_OPEN_SUPPORT).
     Open,
-    /// Bytes of a file, fewer only at its end: [`Reply::bytes`](crate::Reply::bytes).
+    /// Bytes of a file; fewer than `size` only at its end: [`Reply::bytes`](crate::Reply::bytes).
     Read {
         /// The first byte.
         offset: u64,
         /// How many bytes.
         size: u32,
     },
-    /// Numbers of the whole file system: [`Reply::statfs`](crate::Reply::statfs).
+    /// The size of the file system: [`Reply::statfs`](crate::Reply::statfs).
     Statfs,
-    /// The value of an attribute, or its length if `size` is 0.
+    /// The value of an extended attribute ([`Reply::bytes`](crate::Reply::bytes)), or its length if `size` is 0
+    /// ([`Reply::length`](crate::Reply::length)).
     GetXattr {
         /// Its full name.
         name: &'a [u8],
-        /// The room that the caller has.
+        /// The size of the caller's buffer.
         size: u32,
     },
-    /// The names of all attributes, each with a NUL behind it, or their length if `size` is 0.
+    /// The names of all extended attributes, each followed by NUL, or their length if `size` is 0.
     ListXattr {
-        /// The room that the caller has.
+        /// The size of the caller's buffer.
         size: u32,
     },
     /// Opening a directory; `ENOSYS` as for files.
     OpenDir,
     /// Entries of a directory: [`Reply::bytes`](crate::Reply::bytes) of a [`DirentBuffer`](crate::DirentBuffer).
     ReadDir {
-        /// Behind which entry to go on; 0 starts.
+        /// Where to continue: [`DirentName::next`](crate::DirentName::next) of an entry; 0 at the start.
         offset: u64,
-        /// The room for entries.
+        /// The size of the buffer for entries.
         size: u32,
     },
-    /// The same with attributes.
+    /// The same, with attributes.
     ReadDirPlus {
-        /// Behind which entry to go on; 0 starts.
+        /// Where to continue: [`DirentName::next`](crate::DirentName::next) of an entry; 0 at the start.
         offset: u64,
-        /// The room for entries.
+        /// The size of the buffer for entries.
         size: u32,
     },
     /// The next data or hole: [`Reply::offset`](crate::Reply::offset).
     Lseek {
-        /// From where on.
+        /// Where to start.
         offset: u64,
-        /// What is looked for: 3 data, 4 a hole.
+        /// What to look for: 3 for data (`SEEK_DATA`), 4 for a hole (`SEEK_HOLE`).
         whence: u32,
     },
     /// A command on an open file or directory: [`Reply::ioctl`](crate::Reply::ioctl).
     Ioctl {
-        /// What is asked for.
+        /// The number of the command.
         command: u32,
-        /// The caller's bytes.
+        /// The input of the command.
         input: &'a [u8],
-        /// The room for an answer.
+        /// The size of the buffer for its output.
         out_size: u32,
     },
 }
 
-/// What the bytes of a request turned out to be.
+/// A message of the kernel, by what has to be done for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum IncomingMessage<'a> {
-    /// For the file system.
+    /// The file system handles it.
     Request(Request<'a>),
-    /// The request of this number is not wanted any more.
+    /// The caller of request `of` received a signal.
     Interrupt { unique: u64, of: u64 },
-    /// Nothing to do, and no reply.
+    /// Nothing to do; the kernel expects no reply.
     NoReply,
-    /// Answered without looking: an errno, or success for `None`.
+    /// A reply that needs no file system: an errno, or success for `None`.
     ImmediateReply { unique: u64, errno: Option<Errno> },
 }
 
 impl<'a> IncomingMessage<'a> {
-    /// Takes the bytes apart that one read of the device has returned.
+    /// Parses the bytes of one read of the device.
     ///
     /// # Errors
-    /// `EIO` with the request's number where the request is shorter than it says, or than its operation needs:
-    /// the kernel does not speak our protocol.
+    /// The request is shorter than its header or its operation requires.
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, MalformedRequest> {
         let (header, body) =
             read_prefix::<InHeader>(bytes).ok_or(MalformedRequest { unique: 0 })?;
@@ -124,12 +125,11 @@ impl<'a> IncomingMessage<'a> {
                     .unique;
                 return Ok(Self::Interrupt { unique, of });
             }
-            // Nothing is open, nothing is dirty.
+            // Nothing is open and nothing is dirty.
             opcode::RELEASE | opcode::RELEASEDIR | opcode::DESTROY => {
                 return Ok(Self::ImmediateReply { unique, errno: None });
             }
-            // Linux says so of its own read-only file systems, which have nothing to write out; without an answer it
-            // would report success.
+            // What Linux replies for its own read-only file systems. Without a reply it would report success.
             opcode::FSYNC | opcode::FSYNCDIR => {
                 return Ok(Self::ImmediateReply { unique, errno: Some(Errno::INVAL) });
             }
@@ -138,7 +138,7 @@ impl<'a> IncomingMessage<'a> {
             }
             code => match parse_operation(code, body).ok_or(MalformedRequest { unique })? {
                 Some(operation) => operation,
-                // The kernel remembers it and does without: FLUSH, ACCESS, POLL, BMAP, STATX, ...
+                // FLUSH, ACCESS, POLL, BMAP, STATX, ...: after ENOSYS the kernel sends them no more.
                 None => return Ok(Self::ImmediateReply { unique, errno: Some(Errno::NOSYS) }),
             },
         };
@@ -147,15 +147,14 @@ impl<'a> IncomingMessage<'a> {
     }
 }
 
-/// A request that is not what it says.
+/// A request that is too short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MalformedRequest {
-    /// Its number; 0 if not even that is known.
+    /// Its number; 0 if the header is cut, too.
     pub(crate) unique: u64,
 }
 
-/// Whether somebody wants to change something. The mount is read-only, so the kernel refuses nearly all of this
-/// by itself.
+/// Whether an operation changes the file system. The mount is read-only, so the kernel refuses most of them itself.
 fn is_write_operation(code: u32) -> bool {
     matches!(
         code,
@@ -178,7 +177,7 @@ fn is_write_operation(code: u32) -> bool {
     )
 }
 
-/// `None` where bytes are missing, `Some(None)` for what nobody here answers.
+/// `None` if the body is too short, `Some(None)` for an operation that is not supported.
 fn parse_operation(code: u32, body: &[u8]) -> Option<Option<Operation<'_>>> {
     let operation = match code {
         opcode::LOOKUP => Operation::Lookup { name: parse_name(body)? },
@@ -224,7 +223,7 @@ fn parse_name(bytes: &[u8]) -> Option<&[u8]> {
     CStr::from_bytes_until_nul(bytes).ok().map(CStr::to_bytes)
 }
 
-/// The structure at the front, and what follows it.
+/// The structure at the start of `bytes`, and the bytes after it.
 pub(crate) fn read_prefix<T: FromBytes + KnownLayout + Immutable + Copy>(
     bytes: &[u8],
 ) -> Option<(T, &[u8])> {
@@ -275,23 +274,48 @@ mod tests {
         assert_eq!(IncomingMessage::parse(&bytes).err(), Some(MalformedRequest { unique: 6 }));
     }
 
+    /// The shortest body with which a request of this operation can be parsed, if it consists of zeros.
+    fn body_bytes(code: u32) -> usize {
+        match code {
+            opcode::LOOKUP => 1,
+            opcode::READ | opcode::READDIR | opcode::READDIRPLUS => size_of::<wire::ReadIn>(),
+            opcode::GETXATTR => size_of::<wire::GetxattrIn>() + 1,
+            opcode::LISTXATTR => size_of::<wire::GetxattrIn>(),
+            opcode::LSEEK => size_of::<wire::LseekIn>(),
+            opcode::IOCTL => size_of::<wire::IoctlIn>(),
+            opcode::INTERRUPT => size_of::<wire::InterruptIn>(),
+            _ => 0,
+        }
+    }
+
     #[test]
-    fn every_request_may_be_cut_anywhere() {
-        let read = [0u8; 40];
+    fn a_request_that_is_cut_is_malformed_and_a_longer_one_is_parsed_alike() {
+        let header_bytes = size_of::<InHeader>();
         for code in 0..60 {
-            let whole = request(code, &read);
-            for length in 0..whole.len() {
-                let shorter = whole.get(..length).unwrap();
-                match IncomingMessage::parse(shorter) {
-                    Ok(_) | Err(MalformedRequest { unique: 0 | 6 }) => {}
-                    Err(other) => panic!("{other:?}"),
+            let whole = request(code, &[0; 40]);
+            let shortest = header_bytes + body_bytes(code);
+            let expected = format!("{:?}", IncomingMessage::parse(&whole[..shortest]).unwrap());
+            for length in 0..=whole.len() {
+                match IncomingMessage::parse(&whole[..length]) {
+                    Err(MalformedRequest { unique: 0 }) => assert!(length < header_bytes),
+                    Err(MalformedRequest { unique }) => {
+                        assert_eq!(unique, 6, "operation {code} of {length} bytes");
+                        assert!(
+                            (header_bytes..shortest).contains(&length),
+                            "operation {code}, {length}"
+                        );
+                    }
+                    Ok(message) => {
+                        assert!(length >= shortest, "operation {code} of {length} bytes");
+                        assert_eq!(format!("{message:?}"), expected, "operation {code}");
+                    }
                 }
             }
         }
     }
 
     #[test]
-    fn an_ioctl_has_no_more_input_than_it_brought() {
+    fn an_ioctl_with_less_input_than_it_declares_is_malformed() {
         let ioctl =
             wire::IoctlIn { handle: 0, flags: 0, command: 7, argument: 0, in_size: 4, out_size: 9 };
         let bytes = request(opcode::IOCTL, &[ioctl.as_bytes(), b"abcd"].concat());
@@ -302,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_changes_something_is_refused() {
+    fn operations_that_write_get_erofs() {
         for code in [opcode::WRITE, opcode::UNLINK, opcode::SETATTR, opcode::TMPFILE] {
             match IncomingMessage::parse(&request(code, &[])) {
                 Ok(IncomingMessage::ImmediateReply { unique: 6, errno: Some(Errno::ROFS) }) => {}
@@ -312,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_nothing_to_write_out() {
+    fn fsync_is_refused_as_linux_does() {
         for code in [opcode::FSYNC, opcode::FSYNCDIR] {
             match IncomingMessage::parse(&request(code, &[0; 16])) {
                 Ok(IncomingMessage::ImmediateReply { unique: 6, errno: Some(Errno::INVAL) }) => {}
@@ -322,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_is_no_error_of_the_session() {
+    fn an_unknown_operation_gets_enosys() {
         match IncomingMessage::parse(&request(4000, &[])) {
             Ok(IncomingMessage::ImmediateReply { unique: 6, errno: Some(Errno::NOSYS) }) => {}
             other => panic!("{other:?}"),

@@ -1,19 +1,15 @@
-//! An image as a file system that the kernel asks. One module an operation; what they share is here: which inode is
-//! meant, what an error of the image is to the kernel, and what its attributes are.
+//! An image as a FUSE file system: dispatch of the requests, and those that need no module of their own. Called by the
+//! listeners of the session.
 #![deny(
     clippy::arithmetic_side_effects,
     reason = "numbers come from the kernel and from the image"
 )]
 
-mod files;
-mod ioctl;
-mod listing;
+mod node;
 mod predictor;
 mod prefetch_queue;
 mod read;
-mod readaround;
-mod seek;
-mod xattr_scan;
+mod readdir;
 mod xattrs;
 
 use std::sync::{Arc, OnceLock, Weak};
@@ -22,25 +18,25 @@ use ferrofs_fuse::{
     Entry, Errno, FileSystem, InitParameters, NodeAttributes, Notifier, Operation, Reply,
     ReplyOutcome, Request, Statfs,
 };
-use ferrofs_image::{Error, ErrorKind, FileType, Image, Inode, Nid};
+use ferrofs_image::{Error, ErrorKind, ExtentStorage, FileType, Image, Inode, Nid};
 use ferrofs_workers::priority::{self, PriorityLevel};
 
-use crate::log_event::MountLogEvent;
-use crate::node::NodeMap;
-use crate::settings::MountSettings;
-use crate::stats::{MountMetrics, OperationKind};
-use files::RecentFiles;
-use listing::{AttributeInterest, ReaddirCache};
+use crate::settings::{LogCallback, MountLogEvent, MountSettings};
+use crate::stats::{MountMetrics, OperationKind, StatsCollector, is_stats_ioctl, respond};
 use predictor::ReadPredictor;
-use prefetch_queue::PrefetchQueue;
-use xattr_scan::XattrScan;
+use prefetch_queue::{PrefetchQueue, PrefetchTask};
+use read::RecentFiles;
+use readdir::{AttributeInterest, ReaddirCache, ReaddirKey};
+use xattrs::XattrScan;
 
-/// The longest name. FUSE asks for longer ones, too.
-const NAME_BYTES: usize = 255;
+pub(crate) use node::NodeMap;
 
-type LogCallback = dyn Fn(&MountLogEvent<'_>) + Send + Sync;
+/// The longest name, in bytes. FUSE requests longer ones, too.
+const NAME_MAX_BYTES: usize = 255;
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
 
-/// Answers requests from an image.
+/// The file system of an image.
 pub(crate) struct ImageFs {
     image: Image,
     nodes: NodeMap,
@@ -51,37 +47,42 @@ pub(crate) struct ImageFs {
     attribute_interest: AttributeInterest,
     readdir_cache: ReaddirCache,
     xattr_scan: XattrScan,
-    self_ref: Weak<Self>,
     notifier: OnceLock<Notifier>,
     init_parameters: InitParameters,
     metrics: Arc<MountMetrics>,
     on_event: Arc<LogCallback>,
 }
 
-/// A request that was answered with an error.
+/// The result of an operation, or the errno to reply.
 type FsResult<T> = Result<T, Errno>;
 
 impl ImageFs {
     pub(crate) fn new(
         image: Image,
-        settings: &MountSettings,
+        settings: MountSettings,
         init_parameters: InitParameters,
         metrics: Arc<MountMetrics>,
         on_event: Arc<LogCallback>,
     ) -> Arc<Self> {
         let sb = image.superblock();
         let nodes = NodeMap::new(sb.root, sb.metabox.is_some());
-        Arc::new_cyclic(|self_ref| Self {
+        Arc::new_cyclic(|self_ref: &Weak<Self>| Self {
             nodes,
             image,
-            settings: *settings,
+            settings,
             files: RecentFiles::new(),
             predictor: ReadPredictor::default(),
-            prefetch_queue: PrefetchQueue::new(settings.listeners, settings.priority),
+            prefetch_queue: PrefetchQueue::new(settings.listeners, settings.priority, {
+                let image_fs = Weak::clone(self_ref);
+                move |task| {
+                    if let Some(image_fs) = image_fs.upgrade() {
+                        image_fs.run_task(task);
+                    }
+                }
+            }),
             attribute_interest: AttributeInterest::default(),
             readdir_cache: ReaddirCache::default(),
             xattr_scan: XattrScan::default(),
-            self_ref: Weak::clone(self_ref),
             notifier: OnceLock::new(),
             init_parameters,
             metrics,
@@ -89,13 +90,13 @@ impl ImageFs {
         })
     }
 
-    /// The mount is over.
-    pub(crate) fn end(&self) {
+    /// Ends the prefetch threads, after the session has ended.
+    pub(crate) fn shut_down(&self) {
         self.prefetch_queue.shut_down();
     }
 
-    /// From here on the kernel can be told things.
-    pub(crate) fn begin(&self, notifier: Notifier) {
+    /// Stores in the page cache are possible from here on.
+    pub(crate) fn set_notifier(&self, notifier: Notifier) {
         self.notifier.set(notifier).ok();
     }
 
@@ -104,10 +105,10 @@ impl ImageFs {
         self.image.inode(nid).map_err(|error| self.failed(nid, "the inode", &error))
     }
 
-    /// Tells the log, and answers what the kernel is told.
+    /// Reports a failure, and returns the errno to reply.
     fn failed(&self, nid: Nid, what: &'static str, error: &Error) -> Errno {
         let errno = errno(error);
-        // Asking a file for entries and the like is the caller's fault.
+        // The caller's mistake, such as a lookup in a file.
         if errno != Errno::NOTDIR && errno != Errno::INVAL {
             (self.on_event)(&MountLogEvent::Failed { nid, what, error });
         }
@@ -140,7 +141,7 @@ impl ImageFs {
     }
 
     fn lookup(&self, node: u64, name: &[u8]) -> FsResult<Entry> {
-        if name.len() > NAME_BYTES {
+        if name.len() > NAME_MAX_BYTES {
             return Err(Errno::NAMETOOLONG);
         }
         let dir = self.inode(node)?;
@@ -164,10 +165,65 @@ impl ImageFs {
         let extra = self.image.device_slots().iter().map(|slot| slot.blocks);
         Statfs {
             blocks: extra.fold(sb.blocks, u64::saturating_add),
-            // As Linux's EROFS: nothing bounds them, so that nobody takes the mount for one that ran out of them.
+            // As Linux's EROFS does: there is no limit, and no tool reports that the file system has run out of inodes.
             files: u64::MAX,
             free_files: u64::MAX.saturating_sub(sb.inodes),
             block_bytes: sb.block_size.bytes(),
+        }
+    }
+}
+
+impl ImageFs {
+    /// LSEEK with `SEEK_DATA` or `SEEK_HOLE`.
+    fn seek(&self, node: u64, offset: u64, whence: u32) -> FsResult<u64> {
+        let inode = self.inode(node)?;
+        if !matches!(whence, SEEK_DATA | SEEK_HOLE) {
+            return Err(Errno::INVAL);
+        }
+        if offset >= inode.size() {
+            return Err(Errno::NXIO);
+        }
+        let failed = |error| self.failed(inode.nid(), "the extents", &error);
+        for range in self.image.file_extents(&inode, offset).map_err(failed)? {
+            let range = range.map_err(failed)?;
+            if (range.storage == ExtentStorage::Hole) == (whence == SEEK_HOLE) {
+                return Ok(range.start);
+            }
+        }
+        // Every file has a hole after its last byte.
+        if whence == SEEK_HOLE { Ok(inode.size()) } else { Err(Errno::NXIO) }
+    }
+
+    /// IOCTL on a file or directory. The only command is that of `ferrofs stats`.
+    fn ioctl(&self, command: u32, input: &[u8], out_size: u32, reply: Reply<'_>) {
+        if !is_stats_ioctl(command) {
+            return reply.error(Errno::NOTTY);
+        }
+        let collector = StatsCollector {
+            image: &self.image,
+            nodes: &self.nodes,
+            settings: &self.settings,
+            metrics: &self.metrics,
+            init_parameters: self.init_parameters,
+            session: self.notifier.get().map(Notifier::stats),
+        };
+        match respond(input, &collector) {
+            Ok(page) => {
+                let length = usize::try_from(out_size).unwrap_or(usize::MAX).min(page.len());
+                reply.ioctl(0, page.get(..length).unwrap_or_default());
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    /// Runs on a prefetch thread.
+    fn run_task(&self, task: PrefetchTask) {
+        match task {
+            PrefetchTask::Files(files) => files.into_iter().for_each(|nid| self.prefetch_file(nid)),
+            PrefetchTask::Readaround { file, offset, read } => {
+                self.store_readaround(&file, offset, read);
+            }
+            PrefetchTask::XattrScan => self.xattr_scan.run(&self.image),
         }
     }
 }
@@ -179,13 +235,13 @@ impl FileSystem for ImageFs {
 
     fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
         let outcome = ReplyOutcome::default();
-        self.answer(request, reply.record_into(&outcome));
+        self.dispatch(request, reply.record_into(&outcome));
         self.metrics.record_reply(OperationKind::of(&request.operation), request.node, &outcome);
     }
 }
 
 impl ImageFs {
-    fn answer(&self, request: &Request<'_>, reply: Reply<'_>) {
+    fn dispatch(&self, request: &Request<'_>, reply: Reply<'_>) {
         let node = request.node;
         match request.operation {
             Operation::Lookup { name } => match self.lookup(node, name) {
@@ -200,30 +256,30 @@ impl ImageFs {
                 Ok(target) => reply.bytes(&target),
                 Err(errno) => reply.error(errno),
             },
-            // No file and no directory needs opening, and the kernel keeps what it has read of them.
+            // Files and directories need no OPEN, and the kernel caches them.
             Operation::Open | Operation::OpenDir => reply.error(Errno::NOSYS),
             Operation::Read { offset, size } => self.read(node, offset, size, reply),
             Operation::Statfs => reply.statfs(&self.statfs()),
             Operation::GetXattr { name, size } => self.get_xattr(node, name, size, reply),
             Operation::ListXattr { size } => self.list_xattrs(request, size, reply),
             Operation::ReadDir { offset, size } => {
-                self.read_dir(node, (offset, size), false, reply);
+                self.read_dir(ReaddirKey { node, offset, size, is_plus: false }, reply);
             }
             Operation::ReadDirPlus { offset, size } => {
-                self.read_dir(node, (offset, size), true, reply);
+                self.read_dir(ReaddirKey { node, offset, size, is_plus: true }, reply);
             }
             Operation::Lseek { offset, whence } => match self.seek(node, offset, whence) {
                 Ok(found) => reply.offset(found),
                 Err(errno) => reply.error(errno),
             },
             Operation::Ioctl { command, input, out_size } => {
-                self.ioctl((command, input), out_size, reply);
+                self.ioctl(command, input, out_size, reply);
             }
         }
     }
 }
 
-/// What an error of the image is to the kernel.
+/// The errno for an error of the image.
 fn errno(error: &Error) -> Errno {
     match error.kind() {
         ErrorKind::Io(_) => Errno::IO,

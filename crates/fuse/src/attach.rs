@@ -1,0 +1,237 @@
+//! Mounting and unmounting: [`attach`] takes a directory and returns an open `/dev/fuse`. This module never reads from
+//! the device, and never touches a mount of somebody else. Called before a session starts and after it has ended.
+//!
+//! There are two methods, tried in this order:
+//!
+//! 1. *Direct*: this process opens the device and calls `mount(2)`. Permitted to root, also of a user namespace that
+//!    owns its mount namespace.
+//! 2. *fusermount3*, which is set-user-ID root. It mounts and sends the device back.
+//!
+//! A process that has set "no new privileges" gains nothing by running `fusermount3`. So the process that unmounts is
+//! started beforehand: see `fusermount::Unmounter`.
+
+mod direct;
+mod error;
+mod fusermount;
+mod mount_table;
+mod options;
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+pub use error::AttachError;
+pub use options::{AttachOptions, MountAccess, OptionMatch, RejectedOption};
+
+use direct::{DirectMount, DirectMountRefusal};
+use fusermount::{Fusermount, Unmounter};
+use mount_table::{MountDirectory, MountIdentity, MountTable};
+
+/// Mounts a FUSE file system on `directory`, read-only. When this returns, FUSE_INIT can be read from the device. Until
+/// it has a reply, processes that use the directory wait.
+///
+/// It starts other programs if this process is not permitted to mount, so call it before entering a sandbox.
+///
+/// # Errors
+///
+/// [`AttachError`] has one variant for each cause. Nothing is left mounted then.
+pub fn attach(directory: &Path, options: &AttachOptions) -> Result<Attachment, AttachError> {
+    options.check()?;
+    let directory = MountDirectory::open(directory)?;
+    let refusal = match direct::mount(&directory, options)? {
+        DirectMount::Mounted(device) => {
+            return Attachment::new(device, MountMethod::Direct, &directory, options);
+        }
+        DirectMount::Refused(refusal) => refusal,
+    };
+    let Some(fusermount) = Fusermount::find() else {
+        return Err(match refusal {
+            DirectMountRefusal::Device(cause) => AttachError::DeviceNotPermitted { cause },
+            DirectMountRefusal::Mount(cause) => {
+                AttachError::NoFusermount { cause, looked_in: fusermount::search_path() }
+            }
+        });
+    };
+    let device = fusermount.mount(&directory, options)?;
+    Attachment::new(device, MountMethod::Fusermount(fusermount.into_path()), &directory, options)
+}
+
+/// How a file system was mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MountMethod {
+    /// This process called `mount(2)`.
+    Direct,
+    /// This program, a `fusermount3`, mounted.
+    Fusermount(PathBuf),
+}
+
+impl fmt::Display for MountMethod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Direct => f.write_str("mount(2)"),
+            Self::Fusermount(program) => write!(f, "{}", program.display()),
+        }
+    }
+}
+
+/// The result of unmounting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DetachOutcome {
+    /// It was not in use: the kernel has ended the file system.
+    Clean,
+    /// The directory is free, but the file system is still in use: by open files, working directories, or another mount
+    /// namespace. It needs its server until they are done.
+    Lazily,
+    /// Somebody else had unmounted it.
+    Already,
+}
+
+/// A mounted file system: the device, and what is needed to unmount. Dropping it unmounts as [`Attachment::detach`] does,
+/// but ignores errors.
+#[derive(Debug)]
+pub struct Attachment {
+    device: OwnedFd,
+    method: MountMethod,
+    directory: PathBuf,
+    identity: MountIdentity,
+    unmounter: Option<Unmounter>,
+    is_detached: bool,
+}
+
+impl Attachment {
+    fn new(
+        device: OwnedFd,
+        method: MountMethod,
+        directory: &MountDirectory,
+        options: &AttachOptions,
+    ) -> Result<Self, AttachError> {
+        let device = direct::above_standard_streams(device)?;
+        // If the mount is not found where it was made, somebody has moved the directory. Closing the device, which an
+        // error does, ends the file system.
+        let identity = MountIdentity::of_new_mount(directory, options)?;
+        let unmounter = match &method {
+            MountMethod::Fusermount(program) if options.auto_unmount => {
+                Unmounter::start(program, directory.path()).ok()
+            }
+            MountMethod::Fusermount(_) | MountMethod::Direct => None,
+        };
+        Ok(Self {
+            device,
+            method,
+            directory: directory.path().to_path_buf(),
+            identity,
+            unmounter,
+            is_detached: false,
+        })
+    }
+
+    /// The open device: read and write, close-on-exec, blocking.
+    #[must_use]
+    pub fn device(&self) -> &OwnedFd {
+        &self.device
+    }
+
+    /// The descriptors that must stay open until the end.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let unmounter = self.unmounter.as_ref().map(Unmounter::descriptor);
+        [self.device.as_fd()].into_iter().chain(unmounter)
+    }
+
+    /// How the file system was mounted.
+    #[must_use]
+    pub fn method(&self) -> &MountMethod {
+        &self.method
+    }
+
+    /// The directory at the time of mounting: absolute, without symlinks.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Whether the file system is unmounted when this process ends in any way, SIGKILL included.
+    #[must_use]
+    pub fn unmounts_if_killed(&self) -> bool {
+        self.unmounter.is_some()
+    }
+
+    /// Whether the kernel still has the file system, possibly only because it is in use after an unmount.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        direct::is_connected(&self.device)
+    }
+
+    /// Unmounts at once, even if the file system is in use. This sends no request to the file system, so it may be called
+    /// before, while and after a session serves it. After success, further calls return [`DetachOutcome::Already`].
+    ///
+    /// # Errors
+    ///
+    /// [`AttachError::Covered`] if something else is mounted on top, [`AttachError::StillMounted`] if unmounting failed.
+    /// It may be called again after either.
+    pub fn detach(&mut self) -> Result<DetachOutcome, AttachError> {
+        if self.is_detached {
+            return Ok(DetachOutcome::Already);
+        }
+        let Some(mount_point) = self.mount_point()? else { return Ok(self.already_detached()) };
+        let root = self.identity.open_topmost(&mount_point)?;
+        // The identity means something only while the device is connected.
+        if !self.is_connected() {
+            return Ok(self.already_detached());
+        }
+        match &self.method {
+            MountMethod::Direct => direct::unmount(root, &mount_point)?,
+            MountMethod::Fusermount(program) => {
+                let program = program.clone();
+                drop(root);
+                self.unmount_by(&program, &mount_point)?;
+            }
+        }
+        self.is_detached = true;
+        Ok(if self.is_connected() { DetachOutcome::Lazily } else { DetachOutcome::Clean })
+    }
+
+    /// The present mount point; `None` if the mount is not in this mount namespace any more.
+    fn mount_point(&self) -> Result<Option<PathBuf>, AttachError> {
+        if !self.is_connected() {
+            return Ok(None);
+        }
+        let mount_point = MountTable::read()?.mount_point_of(&self.identity);
+        Ok(mount_point.filter(|_| self.is_connected()))
+    }
+
+    fn already_detached(&mut self) -> DetachOutcome {
+        if let Some(unmounter) = self.unmounter.take() {
+            unmounter.cancel();
+        }
+        self.is_detached = true;
+        DetachOutcome::Already
+    }
+
+    fn unmount_by(&mut self, program: &Path, mount_point: &Path) -> Result<(), AttachError> {
+        let mut message = self.unmounter.take().map(Unmounter::unmount).unwrap_or_default();
+        if self.mount_point()?.is_none() {
+            return Ok(());
+        }
+        // The unmounter knew an old name of the directory, or was killed, or never started. Running fusermount3 now
+        // gains nothing with "no new privileges", and in a sandbox it may end this process. An error of the query means
+        // that there is a sandbox.
+        if rustix::thread::no_new_privs() == Ok(false) {
+            if !message.is_empty() {
+                message.push_str("; ");
+            }
+            message.push_str(&fusermount::unmount(program, mount_point));
+            if self.mount_point()?.is_none() {
+                return Ok(());
+            }
+        }
+        Err(AttachError::StillMounted { directory: mount_point.to_path_buf(), message })
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        // Nobody can handle an error here, and the kernel ends the file system when the device is closed.
+        drop(self.detach());
+    }
+}

@@ -1,0 +1,242 @@
+//! Where to mount, and the mount table of this process. A directory is held by a descriptor, so that what was checked is
+//! what is mounted on even if it is renamed meanwhile. A mount has an identity by which it is found again. Nothing here
+//! changes a mount. Called by `attach`.
+
+use std::ffi::OsString;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, PROC_SUPER_MAGIC, fstatfs, open, readlink};
+use rustix::io::Errno;
+use rustix::process::getuid;
+
+use super::error::{AttachError, proc_unreadable};
+use super::options::AttachOptions;
+
+/// An open directory and its path without symlinks.
+#[derive(Debug)]
+pub(super) struct MountDirectory {
+    handle: OwnedFd,
+    path: PathBuf,
+}
+
+impl MountDirectory {
+    pub(super) fn open(given: &Path) -> Result<Self, AttachError> {
+        // O_PATH sends no request to a file system that may be mounted there.
+        let handle = open(given, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|cause| open_error(given, cause))?;
+        // Attributes may come from a cache although the server has died; the result of statfs does not.
+        match fstatfs(&handle) {
+            Err(Errno::NOTCONN) => {
+                return Err(AttachError::Stale { directory: given.to_path_buf() });
+            }
+            // This process reads /proc to find the mount, and would wait for its own reply.
+            Ok(found) if found.f_type == PROC_SUPER_MAGIC => {
+                return Err(AttachError::InProc { directory: given.to_path_buf() });
+            }
+            Ok(_) | Err(_) => {}
+        }
+        let path = readlink(proc_path(&handle), Vec::new()).map_err(|cause| match cause {
+            Errno::NOENT => AttachError::NoProc,
+            cause => open_error(given, cause),
+        })?;
+        let path = PathBuf::from(OsString::from_vec(path.into_bytes()));
+        if !path.is_absolute() {
+            return Err(AttachError::DirectoryUnusable {
+                directory: given.to_path_buf(),
+                cause: Errno::NOENT,
+            });
+        }
+        Ok(Self { handle, path })
+    }
+
+    /// Its absolute path without symlinks at the time of opening.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A path that leads to this directory whatever its name is now.
+    pub(super) fn exact_path(&self) -> String {
+        proc_path(&self.handle)
+    }
+}
+
+/// The path of an open file of this process in `/proc`.
+pub(super) fn proc_path(handle: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", handle.as_raw_fd())
+}
+
+fn open_error(given: &Path, cause: Errno) -> AttachError {
+    let directory = given.to_path_buf();
+    match cause {
+        Errno::NOENT => AttachError::DirectoryMissing { directory },
+        Errno::NOTDIR => AttachError::NotADirectory { directory },
+        Errno::NOTCONN => AttachError::Stale { directory },
+        cause => AttachError::DirectoryUnusable { directory, cause },
+    }
+}
+
+/// The identity of a mount as long as its file system exists. The kernel reuses the ID of a mount as soon as it is free,
+/// so the device number of the file system is compared, too. That number is ours while our device is connected, and
+/// means nothing afterwards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct MountIdentity {
+    id: Vec<u8>,
+    device: Vec<u8>,
+}
+
+impl MountIdentity {
+    /// The identity of the file system that was just mounted on `directory`.
+    pub(super) fn of_new_mount(
+        directory: &MountDirectory,
+        options: &AttachOptions,
+    ) -> Result<Self, AttachError> {
+        let moved = || AttachError::Moved { directory: directory.path().to_path_buf() };
+        let root = open_root(directory.path()).map_err(|_| moved())?;
+        let id = mount_id(&root)?;
+        let table = MountTable::read()?;
+        let mount = table.mounts().find(|mount| mount.id == id).ok_or_else(moved)?;
+        // If somebody put another mount under the name of our directory, its owner is another user.
+        let file_system_type = format!("fuse.{}", options.subtype);
+        let owner = format!("user_id={}", getuid().as_raw());
+        let is_ours = mount.file_system_type == file_system_type.as_bytes()
+            && mount.options.split(|byte| *byte == b',').any(|option| option == owner.as_bytes());
+        if is_ours { Ok(Self { id, device: mount.device.to_vec() }) } else { Err(moved()) }
+    }
+
+    /// Opens the root of this mount if it is the topmost mount at `mount_point`. While the root is open the kernel does
+    /// not reuse the ID, so the table is read again.
+    pub(super) fn open_topmost(&self, mount_point: &Path) -> Result<OwnedFd, AttachError> {
+        let covered = || AttachError::Covered { directory: mount_point.to_path_buf() };
+        let root = open_root(mount_point).map_err(|_| covered())?;
+        let is_ours =
+            mount_id(&root)? == self.id && MountTable::read()?.mount_point_of(self).is_some();
+        if is_ours { Ok(root) } else { Err(covered()) }
+    }
+}
+
+/// Opens the root of what is mounted at a path. O_PATH sends no request to it.
+fn open_root(path: &Path) -> Result<OwnedFd, Errno> {
+    open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// The ID of the mount of an open file, in digits. `statx` has it only since Linux 5.8, and sends a request to the file
+/// system.
+fn mount_id(file: &OwnedFd) -> Result<Vec<u8>, AttachError> {
+    let path = format!("/proc/self/fdinfo/{}", file.as_raw_fd());
+    let info = std::fs::read(path).map_err(|source| proc_unreadable(&source))?;
+    let id = info.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"mnt_id:"));
+    id.map(|id| id.trim_ascii().to_vec()).ok_or(AttachError::NoProc)
+}
+
+/// `/proc/self/mountinfo` at one moment.
+#[derive(Debug)]
+pub(super) struct MountTable {
+    text: Vec<u8>,
+}
+
+/// One line of the table, with the kernel's escapes.
+#[derive(Debug, PartialEq, Eq)]
+struct MountInfoLine<'a> {
+    id: &'a [u8],
+    device: &'a [u8],
+    mount_point: &'a [u8],
+    file_system_type: &'a [u8],
+    options: &'a [u8],
+}
+
+impl MountTable {
+    pub(super) fn read() -> Result<Self, AttachError> {
+        let text =
+            std::fs::read("/proc/self/mountinfo").map_err(|source| proc_unreadable(&source))?;
+        Ok(Self { text })
+    }
+
+    /// The present mount point; `None` if the mount is not in this mount namespace any more.
+    pub(super) fn mount_point_of(&self, identity: &MountIdentity) -> Option<PathBuf> {
+        self.mounts()
+            .find(|mount| mount.id == identity.id && mount.device == identity.device)
+            .map(|mount| PathBuf::from(OsString::from_vec(unescape(mount.mount_point))))
+    }
+
+    fn mounts(&self) -> impl Iterator<Item = MountInfoLine<'_>> {
+        self.text.split(|byte| *byte == b'\n').filter_map(parse)
+    }
+}
+
+/// Parses `id parent major:minor root mount-point options [tag...] - type source options`.
+fn parse(line: &[u8]) -> Option<MountInfoLine<'_>> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let id = fields.next()?;
+    let device = fields.nth(1)?;
+    let mount_point = fields.nth(1)?;
+    fields.by_ref().find(|field| *field == b"-")?;
+    let file_system_type = fields.next()?;
+    let options = fields.nth(1)?;
+    Some(MountInfoLine { id, device, mount_point, file_system_type, options })
+}
+
+/// Undoes the kernel's escapes: a backslash and three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, after)) = rest.split_first() {
+        match after.first_chunk::<3>().and_then(|digits| octal(*digits)).filter(|_| *first == b'\\')
+        {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = after.get(3..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    bytes
+}
+
+fn octal(digits: [u8; 3]) -> Option<u8> {
+    let text = std::str::from_utf8(&digits).ok()?;
+    u8::from_str_radix(text, 8).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_with_tags_and_escapes_is_parsed() {
+        let line = b"87 63 0:41 / /mnt/a\\040b rw,nosuid shared:7 master:2 - fuse.ferrofs an\\040image ro,user_id=0";
+        let mount = parse(line).expect("a sound line");
+        assert_eq!(mount.id, b"87");
+        assert_eq!(mount.device, b"0:41");
+        assert_eq!(unescape(mount.mount_point), b"/mnt/a b");
+        assert_eq!(mount.file_system_type, b"fuse.ferrofs");
+        assert_eq!(mount.options, b"ro,user_id=0");
+    }
+
+    #[test]
+    fn a_line_that_ends_early_is_skipped() {
+        assert_eq!(parse(b""), None);
+        assert_eq!(parse(b"87 63 0:41 / /mnt rw"), None);
+        assert_eq!(parse(b"87 63 0:41 / /mnt rw - fuse.ferrofs"), None);
+    }
+
+    #[test]
+    fn a_mount_with_the_same_number_and_another_device_is_not_ours() {
+        let table = MountTable { text: b"87 63 0:41 / /mnt rw - fuse.ferrofs x ro\n".to_vec() };
+        let identity =
+            |device: &[u8]| MountIdentity { id: b"87".to_vec(), device: device.to_vec() };
+        assert_eq!(table.mount_point_of(&identity(b"0:41")), Some(PathBuf::from("/mnt")));
+        assert_eq!(table.mount_point_of(&identity(b"0:42")), None);
+    }
+
+    #[test]
+    fn backslashes_that_escape_nothing_stay() {
+        assert_eq!(unescape(b"a\\"), b"a\\");
+        assert_eq!(unescape(b"\\9\\134\\7"), b"\\9\\\\7");
+        assert_eq!(unescape(b"\\777"), b"\\777");
+    }
+}

@@ -1,0 +1,97 @@
+//! A thread that reads requests from its channel and passes them to the file system, one at a time. Started by
+//! `session`, and by the watchdog for spare listeners.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::io::Errno;
+
+use super::state::{SessionState, lock};
+use crate::channel::Channel;
+use crate::event::SessionEvent;
+use crate::init::REQUEST_BYTES;
+use crate::reply::Reply;
+use crate::request::{IncomingMessage, MalformedRequest, Request};
+use crate::request_slot::RequestSlot;
+
+/// A listener thread.
+pub(super) struct Listener {
+    pub(super) state: Arc<SessionState>,
+    /// Index of its channel and of its slot.
+    pub(super) index: usize,
+    /// Whether it ends once another listener is idle.
+    pub(super) is_spare: bool,
+}
+
+/// Whether a listener reads another request.
+#[derive(PartialEq, Eq)]
+enum ListenerAction {
+    Continue,
+    End,
+}
+
+impl Listener {
+    pub(super) fn thread_name(&self) -> String {
+        format!("fuse-{}", self.index)
+    }
+
+    /// Serves until the file system is unmounted.
+    pub(super) fn run(self) {
+        if !self.state.wait_for_start() {
+            return;
+        }
+        let Some((channel, slot)) = self.state.channel_and_slot(self.index) else { return };
+        self.state.file_system.listener_started();
+        let mut buffer = vec![0; REQUEST_BYTES];
+        while self.serve(channel, slot, &mut buffer) == ListenerAction::Continue {}
+        if self.is_spare {
+            lock(&self.state.unused_slots).push(self.index);
+        }
+    }
+
+    fn serve(&self, channel: &Channel, slot: &RequestSlot, buffer: &mut [u8]) -> ListenerAction {
+        self.state.idle.enter();
+        let received = channel.receive(buffer);
+        let still_idle = self.state.idle.leave();
+        let length = match received {
+            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => return ListenerAction::Continue,
+            Ok(0) | Err(Errno::NODEV) => {
+                self.state.mark_unmounted();
+                return ListenerAction::End;
+            }
+            Ok(length) => length,
+            Err(errno) => {
+                self.state.report_event(&SessionEvent::DeviceFailed { errno });
+                return ListenerAction::End;
+            }
+        };
+        let request = buffer.get(..length).unwrap_or_default();
+        match IncomingMessage::parse(request) {
+            Ok(IncomingMessage::NoReply) => {}
+            Ok(IncomingMessage::ImmediateReply { unique, errno }) => {
+                channel.reply(unique, errno, &[]).ok();
+            }
+            Ok(IncomingMessage::Interrupt { unique, of }) => self.state.interrupt(unique, of),
+            Ok(IncomingMessage::Request(request)) => self.handle(channel, slot, &request),
+            Err(MalformedRequest { unique }) => {
+                self.state.report_event(&SessionEvent::MalformedRequest);
+                channel.reply(unique, Some(Errno::IO), &[]).ok();
+            }
+        }
+        if self.is_spare && still_idle > 0 { ListenerAction::End } else { ListenerAction::Continue }
+    }
+
+    fn handle(&self, channel: &Channel, slot: &RequestSlot, request: &Request<'_>) {
+        let received_at = Instant::now();
+        slot.begin(request.unique, request.pid, self.state.millis_at(received_at));
+        let reply = Reply::new(channel, slot, request.unique, received_at);
+        let file_system = &self.state.file_system;
+        // A panic drops the reply, which then sends EIO.
+        let handled = catch_unwind(AssertUnwindSafe(|| file_system.handle(request, reply)));
+        slot.end(request.unique);
+        if handled.is_err() {
+            self.state.report_event(&SessionEvent::Panicked { node: request.node });
+        }
+    }
+}

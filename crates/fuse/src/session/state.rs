@@ -1,0 +1,266 @@
+//! What the threads of a session share, and the handle by which a file system reaches it. It starts no thread.
+//! Used by `session`, its listeners and its watchdog.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use super::FileSystem;
+use crate::channel::Channel;
+use crate::event::SessionEvent;
+use crate::request_slot::RequestSlot;
+use crate::wire::{StoreOut, notification};
+
+/// How many listeners may be started in addition to the permanent ones.
+pub(super) const MAX_SPARE_LISTENERS: usize = 64;
+
+pub(super) type EventCallback = dyn Fn(&SessionEvent) + Send + Sync;
+
+/// The listeners of a session. The numbers need not be of the same moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionStats {
+    /// Permanent listener threads.
+    pub listeners: usize,
+    /// Spare listener threads, which run while requests hang.
+    pub spares: usize,
+    /// Listeners of both kinds that wait for a request.
+    pub idle: usize,
+    /// FUSE_INTERRUPT messages so far.
+    pub interrupts: u64,
+}
+
+/// The phases of a session, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SessionPhase {
+    /// Threads are being started; they wait.
+    Starting,
+    /// All threads have been started.
+    Running,
+    /// The permanent listeners have ended, or not all threads could be started.
+    Ended,
+}
+
+/// What the threads of a session share.
+pub(crate) struct SessionState {
+    pub(super) file_system: Arc<dyn FileSystem>,
+    pub(super) channels: Vec<Channel>,
+    /// One for each listener, spare ones included.
+    pub(super) slots: Vec<RequestSlot>,
+    /// Indices of the slots that belong to no listener.
+    pub(super) unused_slots: Mutex<Vec<usize>>,
+    /// Spare listener threads, ended ones included.
+    pub(super) spares: Mutex<Vec<JoinHandle<()>>>,
+    pub(super) idle: IdleListeners,
+    interrupts: AtomicU64,
+    is_unmounted: AtomicBool,
+    started_at: Instant,
+    on_event: Box<EventCallback>,
+    phase: Mutex<SessionPhase>,
+    phase_changed: Condvar,
+}
+
+/// How many listeners wait for a request.
+#[derive(Debug, Default)]
+pub(crate) struct IdleListeners(AtomicUsize);
+
+impl IdleListeners {
+    pub(crate) fn enter(&self) {
+        // Relaxed, here and below: the number decides, but publishes nothing.
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns how many are left.
+    pub(crate) fn leave(&self) -> usize {
+        self.0.fetch_sub(1, Ordering::Relaxed).saturating_sub(1)
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl SessionState {
+    pub(super) fn new(
+        file_system: Arc<dyn FileSystem>,
+        channels: Vec<Channel>,
+        listeners: usize,
+        on_event: Box<EventCallback>,
+    ) -> Self {
+        let slots = listeners + MAX_SPARE_LISTENERS;
+        Self {
+            file_system,
+            channels,
+            slots: (0..slots).map(|_| RequestSlot::new()).collect(),
+            unused_slots: Mutex::new((listeners..slots).rev().collect()),
+            spares: Mutex::default(),
+            idle: IdleListeners::default(),
+            interrupts: AtomicU64::new(0),
+            is_unmounted: AtomicBool::new(false),
+            started_at: Instant::now(),
+            on_event,
+            phase: Mutex::new(SessionPhase::Starting),
+            phase_changed: Condvar::new(),
+        }
+    }
+
+    /// The number of permanent listeners.
+    pub(super) fn listeners(&self) -> usize {
+        self.slots.len().saturating_sub(MAX_SPARE_LISTENERS)
+    }
+
+    /// The channel and the slot of a listener. Spare listeners use the first channel.
+    pub(super) fn channel_and_slot(&self, index: usize) -> Option<(&Channel, &RequestSlot)> {
+        let channel = self.channels.get(index).or(self.channels.first())?;
+        Some((channel, self.slots.get(index)?))
+    }
+
+    /// Milliseconds since the session started.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.millis_at(Instant::now())
+    }
+
+    /// Milliseconds from the start of the session to `moment`.
+    pub(super) fn millis_at(&self, moment: Instant) -> u64 {
+        let time = moment.saturating_duration_since(self.started_at);
+        u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn report_event(&self, event: &SessionEvent) {
+        (self.on_event)(event);
+    }
+
+    /// Records that the caller of request `of` received a signal.
+    pub(super) fn interrupt(&self, unique: u64, of: u64) {
+        // Relaxed: a statistic.
+        self.interrupts.fetch_add(1, Ordering::Relaxed);
+        let now = self.now_ms();
+        if self.slots.iter().any(|slot| slot.interrupt(of, now)) {
+            return;
+        }
+        // Either the request has been answered, and the kernel drops this reply, or a listener has just read it and not
+        // yet called `begin`. In the second case EAGAIN makes the kernel repeat the interrupt. It is not known which
+        // channel has the request, so the reply goes to all.
+        for channel in &self.channels {
+            channel.reply(unique, Some(Errno::AGAIN), &[]).ok();
+        }
+    }
+
+    pub(super) fn stats(&self) -> SessionStats {
+        let is_alive = |spare: &&JoinHandle<()>| !spare.is_finished();
+        let spares = lock(&self.spares).iter().filter(is_alive).count();
+        SessionStats {
+            listeners: self.listeners(),
+            spares,
+            idle: self.idle.count(),
+            interrupts: self.interrupts.load(Ordering::Relaxed),
+        }
+    }
+
+    /// A listener has seen that the file system is unmounted.
+    pub(super) fn mark_unmounted(&self) {
+        // Relaxed: nothing is published with it.
+        if !self.is_unmounted.swap(true, Ordering::Relaxed) {
+            self.report_event(&SessionEvent::Unmounted);
+        }
+    }
+
+    /// Lets the threads run that wait in [`wait_for_start`](Self::wait_for_start).
+    pub(super) fn signal_start(&self) {
+        self.enter_phase(SessionPhase::Running);
+    }
+
+    /// Lets all threads end that do not read from the device.
+    pub(super) fn signal_end(&self) {
+        self.enter_phase(SessionPhase::Ended);
+    }
+
+    fn enter_phase(&self, phase: SessionPhase) {
+        *lock(&self.phase) = phase;
+        self.phase_changed.notify_all();
+    }
+
+    /// Waits until all threads have been started. `false`: they have not, and this one has to end.
+    pub(super) fn wait_for_start(&self) -> bool {
+        let mut phase = lock(&self.phase);
+        while *phase == SessionPhase::Starting {
+            phase = self.phase_changed.wait(phase).unwrap_or_else(PoisonError::into_inner);
+        }
+        *phase == SessionPhase::Running
+    }
+
+    /// Waits until the session ends, but not longer than `time`. Returns whether it has ended.
+    pub(super) fn wait_for_end(&self, time: Duration) -> bool {
+        let phase = lock(&self.phase);
+        let is_running = |phase: &mut SessionPhase| *phase != SessionPhase::Ended;
+        let waited = self.phase_changed.wait_timeout_while(phase, time, is_running);
+        let (phase, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        *phase == SessionPhase::Ended
+    }
+}
+
+/// Starts a thread.
+///
+/// # Errors
+/// The system refuses another thread.
+pub(super) fn spawn_thread(
+    name: String,
+    body: Box<dyn FnOnce() + Send>,
+) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name).spawn(body)
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sends notifications to the kernel. It keeps no reference to the session, since the file system that the session
+/// owns may own a notifier.
+#[derive(Clone)]
+pub struct Notifier {
+    state: Weak<SessionState>,
+}
+
+impl std::fmt::Debug for Notifier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Notifier").finish_non_exhaustive()
+    }
+}
+
+impl Notifier {
+    pub(super) fn new(state: &Arc<SessionState>) -> Self {
+        Self { state: Arc::downgrade(state) }
+    }
+
+    /// Whether at least one listener waits for a request, so that the calling one may block without stopping the
+    /// session.
+    #[must_use]
+    pub fn has_idle_listener(&self) -> bool {
+        self.state.upgrade().is_some_and(|state| state.idle.count() > 0)
+    }
+
+    /// The listeners now: none once the session is over.
+    #[must_use]
+    pub fn stats(&self) -> SessionStats {
+        self.state.upgrade().map(|state| state.stats()).unwrap_or_default()
+    }
+
+    /// Stores bytes of a file in the kernel's page cache (FUSE_NOTIFY_STORE). `offset` is a multiple of the page size,
+    /// and `bytes` has whole pages or reaches the end of the file.
+    ///
+    /// The kernel waits for pages that are being read. So a listener may call this only while another listener is
+    /// idle, and not for pages of a request to which it has yet to reply.
+    ///
+    /// # Errors
+    /// `NOENT`: the kernel has forgotten the node. `NOMEM`: it has no free pages. `NODEV`: the session is over.
+    pub fn store(&self, node: u64, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let size = u32::try_from(bytes.len()).map_err(|_| Errno::INVAL)?;
+        let head = StoreOut { node, offset, size, padding: 0 };
+        let state = self.state.upgrade().ok_or(Errno::NODEV)?;
+        let channel = state.channels.first().ok_or(Errno::NODEV)?;
+        channel.notify(notification::STORE, &[head.as_bytes(), bytes])
+    }
+}

@@ -1,0 +1,150 @@
+//! The thread that looks for requests that hang, most likely because the storage of the image does. It replies `EINTR`
+//! to callers that are being killed and `EIO` to requests over the time limit. While all listeners are busy it starts
+//! spare ones, so that the kernel's requests are always read. Started by `session`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::listener::Listener;
+use super::state::{SessionState, lock, spawn_thread};
+use crate::event::SessionEvent;
+use crate::request_slot::{InFlightRequest, RequestSlot};
+
+/// How often it scans the slots. Two wake-ups a second have no measurable cost.
+const SCAN_PERIOD: Duration = Duration::from_millis(500);
+/// How long a request takes before its listener counts as busy, in milliseconds.
+const BUSY_MS: u64 = 250;
+/// How long a caller that is being killed waits for a reply, in milliseconds; a running decoder is done by then.
+const KILL_GRACE_MS: u64 = 500;
+/// The same where it is unknown whether the caller's signal is fatal.
+const UNKNOWN_GRACE_MS: u64 = 2_000;
+
+/// The bit of `SIGKILL` in a mask of signals. The kernel sets it for every signal that ends a process.
+const SIGKILL_BIT: u64 = 1 << 8;
+
+pub(super) struct RequestWatchdog {
+    state: Arc<SessionState>,
+    limit_ms: Option<u64>,
+}
+
+impl RequestWatchdog {
+    pub(super) fn new(state: Arc<SessionState>, time_limit: Option<Duration>) -> Self {
+        let limit_ms = time_limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
+        Self { state, limit_ms }
+    }
+
+    /// Scans until the session ends.
+    pub(super) fn run(self) {
+        while !self.state.wait_for_end(SCAN_PERIOD) {
+            self.scan();
+        }
+    }
+
+    fn scan(&self) {
+        let now_ms = self.state.now_ms();
+        let mut hanging = 0_usize;
+        for (index, slot) in self.state.slots.iter().enumerate() {
+            let Some(request) = slot.in_flight() else { continue };
+            hanging += usize::from(now_ms.saturating_sub(request.since_ms) > BUSY_MS);
+            if !request.is_answered {
+                self.check(index, slot, &request, now_ms);
+            }
+        }
+        if self.state.idle.count() == 0 {
+            // One for each request that hangs: the next requests will soon hang on the same storage, and with fewer
+            // listeners callers would wait for another scan.
+            (0..hanging).for_each(|_| self.start_spare_listener());
+        }
+    }
+
+    fn check(&self, index: usize, slot: &RequestSlot, request: &InFlightRequest, now_ms: u64) {
+        let waited = now_ms.saturating_sub(request.since_ms);
+        let (pid, after) = (request.pid, Duration::from_millis(waited));
+        if self.limit_ms.is_some_and(|limit| waited >= limit) {
+            if self.reply(index, slot, request.unique, Errno::IO) {
+                self.state.report_event(&SessionEvent::TimedOut { pid, after });
+            }
+        } else if should_interrupt(request, now_ms)
+            && self.reply(index, slot, request.unique, Errno::INTR)
+        {
+            self.state.report_event(&SessionEvent::Interrupted { pid, after });
+        }
+    }
+
+    /// Returns whether it was the watchdog that replied.
+    fn reply(&self, index: usize, slot: &RequestSlot, unique: u64, errno: Errno) -> bool {
+        let Some((channel, _)) = self.state.channel_and_slot(index) else { return false };
+        slot.claim(unique) && channel.reply(unique, Some(errno), &[]).is_ok()
+    }
+
+    /// Starts one more listener, if there is an unused slot.
+    fn start_spare_listener(&self) {
+        let Some(index) = lock(&self.state.unused_slots).pop() else { return };
+        let listener = Listener { state: Arc::clone(&self.state), index, is_spare: true };
+        match spawn_thread(listener.thread_name(), Box::new(move || listener.run())) {
+            Ok(thread) => {
+                let mut spares = lock(&self.state.spares);
+                spares.retain(|spare| !spare.is_finished());
+                spares.push(thread);
+                let listeners = self.state.listeners().saturating_add(spares.len());
+                drop(spares);
+                self.state.report_event(&SessionEvent::SpareListenerStarted { listeners });
+            }
+            Err(_) => lock(&self.state.unused_slots).push(index),
+        }
+    }
+}
+
+fn should_interrupt(request: &InFlightRequest, now_ms: u64) -> bool {
+    let Some(since_ms) = request.interrupted_since_ms else { return false };
+    let waited = now_ms.saturating_sub(since_ms);
+    // Programs do not expect a read of a file to fail because of a signal that they handle.
+    waited >= KILL_GRACE_MS
+        && match has_pending_sigkill(request.pid) {
+            Some(is_pending) => is_pending,
+            None => waited >= UNKNOWN_GRACE_MS,
+        }
+}
+
+/// Whether a fatal signal of the thread is pending. `None` if that is unknown: the thread is in another PID namespace,
+/// or `/proc` does not show it.
+fn has_pending_sigkill(thread: u32) -> Option<bool> {
+    if thread == 0 {
+        return None;
+    }
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    has_sigkill(&status)
+}
+
+fn has_sigkill(status: &str) -> Option<bool> {
+    let [own, shared] = ["SigPnd:", "ShdPnd:"].map(|field| signal_mask(status, field));
+    Some((own? | shared?) & SIGKILL_BIT != 0)
+}
+
+fn signal_mask(status: &str, field: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{has_pending_sigkill, has_sigkill};
+
+    #[test]
+    fn only_sigkill_is_fatal() {
+        let status =
+            |own: &str, shared: &str| format!("Name:\tcat\nSigPnd:\t{own}\nShdPnd:\t{shared}\n");
+        assert_eq!(has_sigkill(&status("0000000000000000", "0000000000004000")), Some(false));
+        assert_eq!(has_sigkill(&status("0000000000000100", "0000000000000000")), Some(true));
+        assert_eq!(has_sigkill(&status("0000000000000000", "0000000000000102")), Some(true));
+        assert_eq!(has_sigkill("Name:\tcat\n"), None);
+    }
+
+    #[test]
+    fn a_thread_of_another_namespace_is_unknown() {
+        assert_eq!(has_pending_sigkill(0), None);
+        assert_eq!(has_pending_sigkill(std::process::id()), Some(false));
+    }
+}
