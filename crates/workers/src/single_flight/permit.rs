@@ -3,7 +3,7 @@
 
 use std::hash::Hash;
 
-use super::cache::{CacheValue, SingleFlightInner};
+use super::{CacheValue, SingleFlightInner};
 use super::table::{CompletedFill, FilledValue, FinishResult, PermitState};
 use super::waiter::Waiter;
 use crate::sync::{PlainArc, lock};

@@ -7,7 +7,7 @@ use std::hash::Hash;
 
 use foldhash::fast::RandomState;
 
-use super::cache::Urgency;
+use super::Urgency;
 use super::in_flight::InFlightEntry;
 use super::lru::{LruIndex, LruList};
 use super::stats::SingleFlightStats;

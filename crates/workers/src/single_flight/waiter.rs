@@ -3,7 +3,7 @@
 
 use std::hash::Hash;
 
-use super::cache::{CacheValue, SingleFlightInner};
+use super::{CacheValue, SingleFlightInner};
 use super::permit::FillPermit;
 use super::table::WaitHandle;
 use crate::sync::{PlainArc, lock};

@@ -1,11 +1,35 @@
-//! Times in nanoseconds, kept in buckets that are an eighth of a power of two wide: 2.5 KiB hold
-//! everything from one nanosecond to 18 minutes with an error of 12.5 % at most.
+//! Counters and histograms that the mechanisms of this crate keep while they work. Most numbers have
+//! one writer and any number of readers. Counting is cheap enough to be always on: nothing here locks,
+//! and nothing allocates after it is made.
 
 use std::time::Duration;
 
-use crate::sync::{Ordering, PlainAtomicU64};
+use crate::cache_padded::CachePadded;
+use crate::sync::{Ordering, PlainAtomicU64, thread_local};
 
-/// Buckets a power of two, as a power of two.
+/// A number that goes up. It orders nothing: a reader sees some recent value. A counter whose writer is
+/// busy should have a cache line of its own.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(PlainAtomicU64);
+
+impl Counter {
+    /// Adds for the only thread that ever adds: no locked instruction.
+    pub(crate) fn add(&self, amount: u64) {
+        let sum = self.0.load(Ordering::Relaxed).wrapping_add(amount);
+        self.0.store(sum, Ordering::Relaxed);
+    }
+
+    /// Adds while other threads may add, too.
+    pub(crate) fn add_shared(&self, amount: u64) {
+        self.0.fetch_add(amount, Ordering::Relaxed);
+    }
+
+    pub(crate) fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Each power of two has two to this power buckets.
 const FINE_BITS: u32 = 3;
 /// The highest power of two that has buckets of its local; 2^40 ns are 18 minutes.
 const HIGHEST_POWER: u32 = 40;
@@ -13,7 +37,7 @@ const HIGHEST_POWER: u32 = 40;
 const BUCKETS: usize = ((HIGHEST_POWER - FINE_BITS + 2) << FINE_BITS) as usize;
 
 /// A histogram that any thread may add to: about 15 ns, more where several do at once (see
-/// [`Sharded`](super::Sharded)).
+/// [`Sharded`](Sharded)).
 #[derive(Debug)]
 pub struct Histogram {
     buckets: Box<[PlainAtomicU64]>,
@@ -38,7 +62,7 @@ impl Histogram {
         }
     }
 
-    /// Adds one time. Relaxed throughout: the numbers order nothing.
+    /// Records one time. Relaxed throughout: the numbers order nothing.
     pub fn record(&self, time: Duration) {
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         if let Some(bucket) = self.buckets.get(bucket_of(nanoseconds)) {
@@ -50,7 +74,7 @@ impl Histogram {
         }
     }
 
-    /// What was recorded until about now.
+    /// What has been recorded so far.
     #[must_use]
     pub fn snapshot(&self) -> HistogramSnapshot {
         HistogramSnapshot {
@@ -83,7 +107,7 @@ fn longest_in(bucket: usize) -> u64 {
     ((1 << FINE_BITS) + fine) * width + (width - 1)
 }
 
-/// Times that were recorded: how many, how long, and their distribution.
+/// The recorded times of a histogram: their number, sum and distribution.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HistogramSnapshot {
     buckets: Vec<u64>,
@@ -98,26 +122,26 @@ impl HistogramSnapshot {
         self.buckets.iter().sum()
     }
 
-    /// All of them together.
+    /// Their sum.
     #[must_use]
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum)
     }
 
-    /// The longest of them, exact.
+    /// The longest time, exact.
     #[must_use]
     pub fn longest(&self) -> Duration {
         Duration::from_nanos(self.longest)
     }
 
-    /// Their average; zero when there are none.
+    /// Their average; zero if there are none.
     #[must_use]
     pub fn average(&self) -> Duration {
         Duration::from_nanos(self.sum.checked_div(self.count()).unwrap_or(0))
     }
 
-    /// The time that `share` of them (0.0 to 1.0) do not exceed, 12.5 % too long at most; zero when
-    /// there are none.
+    /// The time that `share` of them (0.0 to 1.0) do not exceed, at most 12.5 % too long; zero if there
+    /// are none.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Duration {
         let count = self.count();
@@ -152,13 +176,57 @@ impl HistogramSnapshot {
     }
 }
 
+/// More shards than this would take memory for threads that seldom write at the same moment.
+const SHARDS_MAX: usize = 16;
+
+/// How many threads have a number.
+static THREADS: PlainAtomicU64 = PlainAtomicU64::new(0);
+
+thread_local! {
+    static NUMBER: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// One `T` for each group of threads, so that threads that write at the same moment write to different
+/// cache lines.
+///
+/// Which one belongs to a thread follows from a number that the thread has for life. Two threads may
+/// share one, so a `T` must allow several writers.
+#[derive(Debug)]
+pub struct Sharded<T> {
+    shards: Box<[CachePadded<T>]>,
+}
+
+impl<T> Sharded<T> {
+    /// For `threads` that may write at the same moment: as many shards, rounded up to a power of two,
+    /// but at most 16.
+    #[must_use]
+    pub fn new(threads: usize, mut make: impl FnMut() -> T) -> Self {
+        let shards = threads.clamp(1, SHARDS_MAX).next_power_of_two();
+        Self { shards: (0..shards).map(|_| CachePadded(make())).collect() }
+    }
+
+    /// The shard of the calling thread, which is always the same.
+    #[must_use]
+    pub fn local(&self) -> &T {
+        // A power of two, so that this is no division; the mask fits, as it is that of a length.
+        let mask = self.shards.len() - 1;
+        let number = usize::try_from(NUMBER.with(|number| *number) & mask as u64);
+        &self.shards[number.unwrap_or(0)]
+    }
+
+    /// All shards.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.shards.iter().map(|shard| &shard.0)
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::time::Duration;
 
     use proptest::prelude::*;
 
-    use super::{BUCKETS, Histogram, HistogramSnapshot, bucket_of, longest_in};
+    use super::{BUCKETS, Histogram, HistogramSnapshot, Sharded, bucket_of, longest_in};
 
     #[test]
     fn an_empty_histogram_answers_zero() {
@@ -200,6 +268,41 @@ mod tests {
         both.merge(&one.snapshot());
         both.merge(&two.snapshot());
         assert_eq!((both.count(), both.longest().as_nanos(), both.sum().as_nanos()), (2, 700, 705));
+    }
+
+    #[test]
+    fn a_thread_always_has_the_same_shard_and_threads_in_a_row_have_different_ones() {
+        let spread = Sharded::new(4, || ());
+        assert!(std::ptr::eq(spread.local(), spread.local()));
+        let spread = Sharded::new(2, || 0_u64);
+        let place = |local: &u64| spread.iter().position(|one| std::ptr::eq(one, local));
+        let places = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..64).map(|_| scope.spawn(|| place(spread.local()))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert!(places.contains(&Some(0)) && places.contains(&Some(1)), "{places:?}");
+    }
+
+    #[test]
+    fn there_are_as_many_shards_as_threads_within_bounds() {
+        for (threads, shards) in [(0, 1), (1, 1), (3, 4), (16, 16), (1000, 16)] {
+            assert_eq!(Sharded::new(threads, || ()).iter().count(), shards);
+        }
+    }
+
+    #[test]
+    fn nothing_is_lost_between_shards() {
+        let spread = Sharded::new(4, Histogram::new);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    (0..1000).for_each(|n| spread.local().record(Duration::from_nanos(n)))
+                });
+            }
+        });
+        let mut all = HistogramSnapshot::default();
+        spread.iter().for_each(|one| all.merge(&one.snapshot()));
+        assert_eq!((all.count(), all.longest()), (8000, Duration::from_nanos(999)));
     }
 
     proptest! {

@@ -1,16 +1,27 @@
-//! The cache of claimed values, as its users see it. It owns the one lock; what happens under it is the
-//! table's. Readers lookup, reclaimers evict.
+//! Values that many threads want are computed by one of them. It owns the kept values, their order and
+//! who computes what; it computes nothing, never sees a failure, and knows nothing of what a value is. A
+//! reader of clusters single_flight here before it decodes.
 //!
-//! One lock and not several: the order by last use is then exact, which stats where a cache holds a few
-//! values of megabytes, and the section is a look-up, a relinking and the clone of a handle, each in
-//! constant time. Whoever single_flight copies or decodes kilobytes next, which takes longer.
+//! A lookup is answered by [`Lookup::Hit`], [`Lookup::Miss`] or [`Lookup::Pending`]. What lies in a
+//! queue may be taken over, what runs may be upgraded from prefetch to demand, and what ends without a value
+//! is forgotten: whoever waited single_flight again.
+//!
+//! docs/workers.md, protocol K.
+
+mod in_flight;
+mod lru;
+mod permit;
+mod stats;
+mod table;
+mod waiter;
+
+pub use permit::FillPermit;
+pub use stats::SingleFlightStats;
+pub use waiter::Waiter;
 
 use std::hash::Hash;
 
-use super::permit::FillPermit;
-use super::stats::SingleFlightStats;
-use super::table::{CacheTable, TableLookup};
-use super::waiter::Waiter;
+use table::{CacheTable, TableLookup};
 use crate::sync::{Mutex, PlainArc, lock};
 
 /// What is computed once: a handle, whose clones share one content. A clone is made under the lock and
@@ -50,13 +61,13 @@ pub struct SingleFlight<K: Copy + Eq + Hash, V: CacheValue> {
 }
 
 /// What handles, permits and waiters share.
-pub(super) struct SingleFlightInner<K, V> {
-    pub(super) table: Mutex<CacheTable<K, V>>,
+struct SingleFlightInner<K, V> {
+    table: Mutex<CacheTable<K, V>>,
 }
 
 impl<K: Copy + Eq + Hash, V: CacheValue> SingleFlightInner<K, V> {
     /// Drops what is above the capacity, each outside of the lock.
-    pub(super) fn evict_excess(&self) {
+    fn evict_excess(&self) {
         loop {
             let mut table = lock(&self.table);
             let capacity = table.capacity();
@@ -168,7 +179,7 @@ impl<K: Copy + Eq + Hash, V: CacheValue> SingleFlight<K, V> {
 
     /// Keys that are known, kept or on their way.
     #[cfg(all(test, not(loom)))]
-    pub(super) fn keys(&self) -> usize {
+    fn keys(&self) -> usize {
         lock(&self.inner.table).keys()
     }
 }
@@ -184,3 +195,10 @@ impl<K: Copy + Eq + Hash, V: CacheValue> std::fmt::Debug for SingleFlight<K, V> 
         f.debug_struct("SingleFlight").field("stats", &self.stats()).finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod stress_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,7 +1,7 @@
 //! What is granted, from fixtures and from the system that runs the tests.
 #![allow(clippy::unwrap_used, reason = "a test ends where its world is not as it must be")]
 
-use super::super::fake_root::FakeRoot;
+use super::fake_root::FakeRoot;
 use super::*;
 
 const MOUNT: (&str, &str) =
