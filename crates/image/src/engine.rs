@@ -55,7 +55,7 @@ const SPINS_A_POLL: u32 = 32;
 pub(crate) type ClusterPermit = FillPermit<ClusterId, DecodedCluster>;
 
 /// Waits for a cluster that another thread decodes.
-pub(crate) type ClusterWaiter = Waiter<ClusterId, DecodedCluster>;
+pub(crate) type ClusterWaiter = Waiter<DecodedCluster>;
 
 /// Decoded bytes from the front of a cluster. Clones share them; the buffer is freed with the last
 /// one.

@@ -36,7 +36,6 @@ pub fn is_bound_to(cpu: usize) -> bool {
 
 use std::path::Path;
 
-
 /// CPUs in a quota are counted in thousandths.
 const MILLI: u64 = 1000;
 

@@ -1,61 +1,88 @@
-//! Values that many threads want are computed by one of them. It owns the kept values, their order and
-//! who computes what; it computes nothing, never sees a failure, and knows nothing of what a value is. A
-//! reader of clusters single_flight here before it decodes.
+//! A bounded cache in which each missing value is computed by exactly one of the threads that want it
+//! (single flight). It owns the cached values and the right to compute one; it never computes a value
+//! and never sees why a computation failed. Readers of compressed clusters look up here before they
+//! decode.
 //!
-//! A lookup is answered by [`Lookup::Hit`], [`Lookup::Miss`] or [`Lookup::Pending`]. What lies in a
-//! queue may be taken over, what runs may be upgraded from prefetch to demand, and what ends without a value
-//! is forgotten: whoever waited single_flight again.
+//! A lookup ends in one of three ways: [`Lookup::Hit`], [`Lookup::Miss`] or [`Lookup::Pending`]. A
+//! demand may take a fill over while its permit is queued, and upgrades a prefetch that is running. A
+//! fill that ends without a value leaves no trace: those who waited for it look up again.
+//!
+//! One lock guards the table. A lookup under it is a hash lookup, a list operation and the clone of a
+//! handle, each in constant time; the caller copies or decodes kilobytes next, which takes longer. With
+//! one lock the LRU order is exact, which matters where a cache holds a few values of megabytes.
 //!
 //! docs/workers.md, protocol K.
 
-mod in_flight;
-mod lru;
-mod permit;
-mod stats;
-mod table;
-mod waiter;
-
-pub use permit::FillPermit;
-pub use stats::SingleFlightStats;
-pub use waiter::Waiter;
-
+use std::fmt;
 use std::hash::Hash;
 
-use table::{CacheTable, TableLookup};
-use crate::sync::{Mutex, PlainArc, lock};
+mod table;
 
-/// What is computed once: a handle, whose clones share one content. A clone is made under the lock and
-/// must be cheap; the other two and the drop run outside of it.
+use crate::sync::{Mutex, PlainArc, lock};
+use table::{
+    CacheTable, CompletedFill, FilledValue, FinishResult, PermitState, TableLookup, WaitHandle,
+};
+
+/// A value that is computed once. It is a handle: its clones share one content.
+///
+/// A clone is made under the cache's lock and must be cheap. The other methods and the drop run outside
+/// of the lock.
 pub trait CacheValue: Clone + Send + Sync + 'static {
-    /// How far it reaches from its start: a longer one serves shorter single_flight.
+    /// The length of the content. A longer value serves lookups of a shorter length.
     fn length(&self) -> usize;
 
-    /// What it takes of the cache's capacity, in bytes; the same whenever it is asked.
+    /// What the value takes of the cache's capacity, in bytes. It must not change.
     fn weight_bytes(&self) -> u64;
 }
 
-/// Who wants it.
+/// Whether somebody waits for the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Urgency {
     /// Somebody waits for it.
     Demand,
-    /// Somebody may want it soon; who finds it ready or on its way has nothing to do.
+    /// Somebody may want it soon. There is nothing to do if it is cached or in flight.
     Prefetch,
 }
 
 /// The answer to a lookup.
 #[derive(Debug)]
 pub enum Lookup<K: Copy + Eq + Hash, V: CacheValue> {
-    /// Here it is.
+    /// The cached value.
     Hit(V),
-    /// The claimer computes it, or hands the permit to somebody who does.
+    /// The caller computes the value, or gives the permit to a thread that does.
     Miss(FillPermit<K, V>),
-    /// Somebody else computes it.
-    Pending(Waiter<K, V>),
+    /// Another thread computes the value.
+    Pending(Waiter<V>),
 }
 
-/// A bounded cache in which each value is computed by one of those who want it. Clones are handles of
-/// one cache.
+/// What a [`SingleFlight`] has counted since it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct SingleFlightStats {
+    /// Demands that found a cached value.
+    pub hits: u64,
+    /// Demands that joined a running fill and had to wait.
+    pub waited: u64,
+    /// Values that were computed: published, or used by the thread that computed it and nobody else.
+    pub computed: u64,
+    /// Fills that ended without a value: a failure, a panic, or a prefetch that got no memory.
+    pub abandoned: u64,
+    /// Queued fills that a demand took over.
+    pub taken_over: u64,
+    /// Prefetches in flight that a demand joined.
+    pub upgraded: u64,
+    /// Values computed by prefetches, upgraded ones included.
+    pub prefetched: u64,
+    /// Of `prefetched`: those that a demand joined or found.
+    pub prefetch_used: u64,
+    /// Of `prefetched`: those that were dropped before any demand.
+    pub prefetch_wasted: u64,
+    /// Prefetches that ended without a value.
+    pub prefetch_dropped: u64,
+}
+
+/// A bounded cache in which each value is computed by one of the threads that want it. Clones are
+/// handles of one cache.
 pub struct SingleFlight<K: Copy + Eq + Hash, V: CacheValue> {
     inner: PlainArc<SingleFlightInner<K, V>>,
 }
@@ -66,7 +93,7 @@ struct SingleFlightInner<K, V> {
 }
 
 impl<K: Copy + Eq + Hash, V: CacheValue> SingleFlightInner<K, V> {
-    /// Drops what is above the capacity, each outside of the lock.
+    /// Drops what is above the capacity, each value outside of the lock.
     fn evict_excess(&self) {
         loop {
             let mut table = lock(&self.table);
@@ -80,104 +107,88 @@ impl<K: Copy + Eq + Hash, V: CacheValue> SingleFlightInner<K, V> {
     }
 
     fn evict(&self, bytes: u64, evict: impl Fn(&mut CacheTable<K, V>) -> Option<(V, u64)>) -> u64 {
-        let mut gone = 0_u64;
-        while gone < bytes {
-            // The guard ends with this statement; the value does not.
+        let mut evicted_bytes = 0_u64;
+        while evicted_bytes < bytes {
+            // The guard ends with this statement, before the value is dropped.
             let evicted = evict(&mut *lock(&self.table));
             let Some((value, weight)) = evicted else { break };
             drop(value);
-            gone = gone.saturating_add(weight);
+            evicted_bytes = evicted_bytes.saturating_add(weight);
         }
-        gone
+        evicted_bytes
     }
 }
 
 impl<K: Copy + Eq + Hash, V: CacheValue> SingleFlight<K, V> {
-    /// An empty cache that keeps values of `capacity_bytes` together, by weight and 128 bytes each.
+    /// An empty cache. The weights of its values, and 128 bytes for each of them, stay within
+    /// `capacity_bytes`.
     #[must_use]
     pub fn new(capacity_bytes: u64) -> Self {
         let table = Mutex::new(CacheTable::new(capacity_bytes));
         Self { inner: PlainArc::new(SingleFlightInner { table }) }
     }
 
-    /// SingleFlight the value of `key`, of at least `length`.
+    /// Looks up the value of `key`, of at least `length`.
     ///
-    /// A demand takes over what lies in a queue, and joins what somebody is at: a prefetch that runs is
-    /// demanded from then on. A prefetch leaves both alone. Who single_flight more than a running in_flight will
-    /// have waits for it too, and single_flight again.
+    /// A demand takes over a queued fill and joins a running one; a prefetch that it joins counts as
+    /// demanded from then on. A prefetch changes neither. A lookup that is longer than a running fill
+    /// waits for it, too, and looks up again.
     pub fn lookup(&self, key: K, length: usize, urgency: Urgency) -> Lookup<K, V> {
         // The guard ends with this statement.
         let answer = lock(&self.inner.table).lookup(key, length, urgency);
-        let inner = || PlainArc::clone(&self.inner);
         match answer {
             TableLookup::Hit(value) => Lookup::Hit(value),
-            TableLookup::Miss(right) => Lookup::Miss(FillPermit::new(inner(), key, right)),
-            TableLookup::Pending(wait_handle) => Lookup::Pending(match urgency {
-                Urgency::Demand => Waiter::counted(inner(), key, wait_handle),
-                Urgency::Prefetch => Waiter::uncounted(inner(), key, wait_handle),
-            }),
+            TableLookup::Miss(state) => {
+                Lookup::Miss(FillPermit::new(PlainArc::clone(&self.inner), key, state))
+            }
+            TableLookup::Pending(handle) => {
+                Lookup::Pending(Waiter { handle, is_counted: urgency == Urgency::Demand })
+            }
         }
     }
 
-    /// The value of `key` if one of at least `length` is kept: a demand that computes nothing and joins
-    /// nobody.
+    /// The value of `key` if one of at least `length` is cached. It counts as a demand, but computes
+    /// nothing and joins nobody.
     #[must_use]
     pub fn get(&self, key: K, length: usize) -> Option<V> {
-        lock(&self.inner.table).serve(key, length, Urgency::Demand)
+        lock(&self.inner.table).get(key, length, Urgency::Demand)
     }
 
-    /// Keeps the value of `key` no longer; those who hold it still have it, and one that is on its way comes all
-    /// the same.
+    /// Removes the value of `key` from the cache. Threads that hold it keep it, and a fill in flight
+    /// goes on.
     pub fn invalidate(&self, key: K) {
-        // The guard ends with this statement; the value is dropped after it.
-        let forgotten = lock(&self.inner.table).invalidate(key);
-        drop(forgotten);
+        // The guard ends with this statement, before the value is dropped.
+        let removed = lock(&self.inner.table).invalidate(key);
+        drop(removed);
     }
 
-    /// Drops values, those first that were used longest ago, until `bytes` of weight went or none is
-    /// left; says how much went. A value that somebody still holds goes with its last holder. It waits
-    /// for nobody.
+    /// Drops the values that were used least recently until their weights reach `bytes` or the cache is
+    /// empty, and returns the sum of their weights. A value that somebody holds is freed by its last
+    /// holder. It never waits.
     pub fn evict(&self, bytes: u64) -> u64 {
         self.inner.evict(bytes, |table| table.evict_above(0))
     }
 
-    /// The same for best effort: what was prefetched and not used yet goes only while more than `unused` bytes of
-    /// weight are kept, so that who decodes ahead does not push out what was decoded ahead.
-    pub fn evict_used(&self, bytes: u64, unused: u64) -> u64 {
-        self.inner.evict(bytes, |table| table.evict_used(unused))
+    /// Like [`evict`](Self::evict), for best-effort work: prefetched values that nobody has used yet are
+    /// dropped only while the cache holds more than `unused_bytes`. So prefetching does not evict its
+    /// own results.
+    pub fn evict_used(&self, bytes: u64, unused_bytes: u64) -> u64 {
+        self.inner.evict(bytes, |table| table.evict_used(unused_bytes))
     }
 
-    /// What [`Budget::register_reclaimer`](crate::memory::Budget::register_reclaimer) takes: sheds while
-    /// this cache exists, and does not keep it.
-    pub fn reclaimer(&self) -> impl Fn(u64) -> u64 + Send + Sync + 'static + use<K, V>
-    where
-        K: Send + 'static,
-    {
-        let weak = PlainArc::downgrade(&self.inner);
-        move |bytes| {
-            weak.upgrade().map_or(0, |inner| inner.evict(bytes, |table| table.evict_above(0)))
-        }
-    }
-
-    /// Changes the capacity; what is above goes.
-    pub fn set_capacity(&self, capacity_bytes: u64) {
-        lock(&self.inner.table).set_capacity(capacity_bytes);
-        self.inner.evict_excess();
-    }
-
-    /// The weight of what is kept, 128 bytes a value included.
+    /// The weight of all cached values, 128 bytes a value included.
     #[must_use]
     pub fn weight_bytes(&self) -> u64 {
         lock(&self.inner.table).weight()
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     #[must_use]
     pub fn stats(&self) -> SingleFlightStats {
         lock(&self.inner.table).stats()
     }
 
-    /// Keys that are known, kept or on their way.
+    /// The number of keys in the table, cached or in flight.
     #[cfg(all(test, not(loom)))]
     fn keys(&self) -> usize {
         lock(&self.inner.table).keys()
@@ -190,9 +201,176 @@ impl<K: Copy + Eq + Hash, V: CacheValue> Clone for SingleFlight<K, V> {
     }
 }
 
-impl<K: Copy + Eq + Hash, V: CacheValue> std::fmt::Debug for SingleFlight<K, V> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl<K: Copy + Eq + Hash, V: CacheValue> fmt::Debug for SingleFlight<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SingleFlight").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+/// The right to compute the value of one key. A permit that is dropped without a value, also by a
+/// panic, wakes all waiters, and nothing is cached.
+#[must_use = "dropping a permit makes all waiters look up again"]
+pub struct FillPermit<K: Copy + Eq + Hash, V: CacheValue> {
+    inner: PlainArc<SingleFlightInner<K, V>>,
+    key: K,
+    state: PermitState<V>,
+    /// It has been in a queue, where demands may take the fill over.
+    was_enqueued: bool,
+    is_over: bool,
+}
+
+impl<K: Copy + Eq + Hash, V: CacheValue> FillPermit<K, V> {
+    fn new(inner: PlainArc<SingleFlightInner<K, V>>, key: K, state: PermitState<V>) -> Self {
+        Self { inner, key, state, was_enqueued: false, is_over: false }
+    }
+
+    /// Starts the computation: from now on nobody takes the fill over. False if somebody took it over
+    /// while the permit was queued; then the permit is void and there is nothing to compute. A permit
+    /// that was never [enqueued](Self::enqueue) is never void.
+    #[must_use = "a void permit must not compute"]
+    pub fn begin(&mut self) -> bool {
+        // K5. Nobody takes over what was never queued.
+        !self.was_enqueued || lock(&self.inner.table).begin(self.key, self.state.number)
+    }
+
+    /// The key whose value is wanted.
+    #[must_use]
+    pub fn key(&self) -> K {
+        self.key
+    }
+
+    /// The length to compute: that of the lookup, or more where a longer prefetch was taken over.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.state.length
+    }
+
+    /// Whether the value is demanded. A thread that allocates for it asks right before: memory for a
+    /// demanded value must succeed, memory for a prefetch may fail. A demand may join at any time; once
+    /// true, the answer stays true.
+    #[must_use]
+    pub fn is_demanded(&self) -> bool {
+        // A fill that nobody else knows of belongs to a demand.
+        self.state.in_flight.as_ref().is_none_or(|in_flight| in_flight.is_demanded())
+    }
+
+    /// Whether another thread waits for the value. Only a hint: one may come at any time.
+    #[must_use]
+    pub fn is_waited_for(&self) -> bool {
+        lock(&self.inner.table).is_waited_for(self.key, self.state.number)
+    }
+
+    /// Marks the fill as queued, so that demands may take it over until it begins, and returns a waiter
+    /// for the value. The caller of a prefetch drops that waiter.
+    ///
+    /// A permit must be enqueued before it goes into a queue, and nobody may wait while holding an
+    /// unqueued permit. Otherwise nobody could help: a worker that waits for something behind it in its
+    /// own queue waits for ever.
+    pub fn enqueue(&mut self) -> Waiter<V> {
+        self.was_enqueued = true;
+        let handle = lock(&self.inner.table).enqueue(self.key, &self.state);
+        Waiter { handle, is_counted: true }
+    }
+
+    /// Gives the value to all waiters and caches it if the capacity allows. The value of a void permit
+    /// is dropped.
+    pub fn publish(mut self, value: V) {
+        let (weight, length) = (value.weight_bytes(), value.length());
+        let copy = value.clone();
+        self.end(Some(FilledValue { value, weight, length }), Some(copy));
+    }
+
+    /// Ends the fill without a value, for a caller that computed straight into its own memory. If
+    /// somebody else waits, the permit comes back, and the caller publishes a copy.
+    #[must_use = "somebody waits for the permit that comes back"]
+    pub fn finish_unless_waited(mut self) -> Option<Self> {
+        // The guard ends with this statement.
+        let finish = lock(&self.inner.table).finish_unless_waited(self.key, self.state.number);
+        if matches!(finish, FinishResult::Waited) {
+            return Some(self);
+        }
+        self.is_over = true;
+        if let FinishResult::Over(Some(in_flight)) = finish {
+            // A prefetch may wait without being counted: it looks up again.
+            in_flight.end(None);
+        }
+        None
+    }
+
+    fn end(&mut self, filled: Option<FilledValue<V>>, value: Option<V>) {
+        self.is_over = true;
+        let ended = lock(&self.inner.table).end(self.key, self.state.number, filled);
+        let Some(CompletedFill { in_flight, replaced, is_above_capacity }) = ended else { return };
+        if let Some(in_flight) = in_flight {
+            in_flight.end(value);
+        }
+        // Outside of the lock: the drop of a value runs foreign code.
+        drop(replaced);
+        if is_above_capacity {
+            self.inner.evict_excess();
+        }
+    }
+}
+
+impl<K: Copy + Eq + Hash, V: CacheValue> Drop for FillPermit<K, V> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.end(None, None);
+        }
+    }
+}
+
+impl<K: Copy + Eq + Hash, V: CacheValue> fmt::Debug for FillPermit<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FillPermit").field("number", &self.state.number).finish_non_exhaustive()
+    }
+}
+
+/// Waits for one fill. Dropping it stops waiting.
+#[must_use = "dropping a waiter stops waiting"]
+pub struct Waiter<V: CacheValue> {
+    handle: WaitHandle<V>,
+    /// False for a prefetch, for whose sake nothing is published.
+    is_counted: bool,
+}
+
+impl<V: CacheValue> Waiter<V> {
+    /// Sleeps until the fill is over. None if it ended without a value, or with one that is too short:
+    /// then look up again.
+    #[must_use = "on none, look up again"]
+    pub fn wait(self) -> Option<V> {
+        let value = self.handle.in_flight.wait();
+        self.long_enough(value)
+    }
+
+    /// Like [`wait`](Self::wait), without sleeping.
+    ///
+    /// # Errors
+    ///
+    /// The waiter itself, while the fill is not over.
+    pub fn try_wait(self) -> Result<Option<V>, Self> {
+        match self.handle.in_flight.outcome() {
+            Some(value) => Ok(self.long_enough(value)),
+            None => Err(self),
+        }
+    }
+
+    fn long_enough(&self, value: Option<V>) -> Option<V> {
+        value.filter(|value| value.length() >= self.handle.length)
+    }
+}
+
+impl<V: CacheValue> Drop for Waiter<V> {
+    fn drop(&mut self) {
+        if self.is_counted {
+            self.handle.in_flight.remove_waiter();
+        }
+    }
+}
+
+impl<V: CacheValue> fmt::Debug for Waiter<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiter").field("length", &self.handle.length).finish_non_exhaustive()
     }
 }
 

@@ -122,10 +122,12 @@ fn a_queued_flight_is_begun_or_taken_over() {
         let waiter = permit.enqueue();
         let other = Arc::clone(&inner);
         let thread = thread::spawn(move || compute(permit, &other.1).is_some());
-        let is_taken = match waiter.take_over() {
-            Ok(permit) => compute(permit, &inner.1).is_some(),
-            Err(waiter) => waiter.wait().is_none(),
+        let is_taken = match lookup(&inner.0, 1, Urgency::Demand) {
+            Lookup::Miss(permit) => compute(permit, &inner.1).is_some(),
+            Lookup::Pending(second) => second.wait().is_none(),
+            Lookup::Hit(_) => false,
         };
+        assert_eq!(waiter.wait().is_some(), inner.0.stats().computed == 1);
         assert_ne!(thread.join().unwrap(), is_taken);
         let stats = inner.0.stats();
         assert_eq!(stats.taken_over, u64::from(is_taken));

@@ -1,6 +1,5 @@
-//! A second and a half of single_flight at random on eight threads, with prefetches, failures, panics, permits
-//! that travel, others that are taken over, and a cache that is evict meanwhile: every reader gets the
-//! right value.
+//! A second and a half of random lookups on eight threads, with prefetches, failures, panics, permits that
+//! are queued, fills that are taken over, and evictions: every reader gets the right value.
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
 use std::collections::VecDeque;
@@ -46,7 +45,7 @@ struct OnPurpose;
 
 struct Bed {
     single_flight: SingleFlight<u64, Front>,
-    /// Tickets that were handed out and wait for whoever has a moment.
+    /// Permits that were enqueued.
     queue: Mutex<VecDeque<FillPermit<u64, Front>>>,
     begun: AtomicU64,
     reads: AtomicU64,
@@ -60,10 +59,10 @@ impl Bed {
                 Lookup::Miss(mut permit) if random.below(3) == 0 => {
                     let waiter = permit.enqueue();
                     self.queue.lock().unwrap().push_back(permit);
-                    self.wait(waiter, random)
+                    self.wait(waiter, key, length, random)
                 }
                 Lookup::Miss(permit) => self.compute(permit, random),
-                Lookup::Pending(waiter) => self.wait(waiter, random),
+                Lookup::Pending(waiter) => self.wait(waiter, key, length, random),
             };
             if let Some(Front(content)) = value {
                 assert!(content.len() >= length && content.iter().all(|said| *said == key));
@@ -73,11 +72,18 @@ impl Bed {
         }
     }
 
-    /// Helps before it sleeps: with its own in_flight, or with whatever is queued.
-    fn wait(&self, waiter: Waiter<u64, Front>, random: &mut Random) -> Option<Front> {
-        match waiter.take_over() {
-            Ok(permit) => self.compute(permit, random),
-            Err(waiter) => waiter.wait(),
+    /// Takes over what it waits for if nobody has begun it; otherwise it sleeps.
+    fn wait(
+        &self,
+        waiter: Waiter<Front>,
+        key: u64,
+        length: usize,
+        random: &mut Random,
+    ) -> Option<Front> {
+        match self.single_flight.lookup(key, length, Urgency::Demand) {
+            Lookup::Hit(value) => Some(value),
+            Lookup::Miss(permit) => self.compute(permit, random),
+            Lookup::Pending(_) => waiter.wait(),
         }
     }
 

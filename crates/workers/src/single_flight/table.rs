@@ -1,94 +1,87 @@
-//! Which values are kept and which are on their way. It owns both tables and the stats, all under the
-//! one lock of `SingleFlight`; it never runs code of a value but its clone: what goes is handed out, to be
-//! dropped when the lock is free. `SingleFlight`, `FillPermit` and `Waiter` call it.
+//! The table of a single-flight cache: cached values, fills in flight, their LRU order and counters, all
+//! under the one lock of `SingleFlight`. It runs no foreign code but the clone of a value: a value that
+//! leaves the table is returned, so that the caller drops it outside of the lock.
 
 use std::collections::{HashMap, hash_map};
 use std::hash::Hash;
 
 use foldhash::fast::RandomState;
 
-use super::Urgency;
-use super::in_flight::InFlightEntry;
-use super::lru::{LruIndex, LruList};
-use super::stats::SingleFlightStats;
-use crate::sync::PlainArc;
+use super::{SingleFlightStats, Urgency};
+use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, Ordering, PlainArc, lock};
 
-/// What a kept value costs beside its own weight: its places in the tables. It also bounds how many
-/// values of no weight are kept.
+/// What a cached value costs beside its own weight: its entries in the tables. It also bounds the
+/// number of cached values of no weight.
 pub(super) const ENTRY_OVERHEAD_BYTES: u64 = 128;
 
-/// Both tables.
+/// The table under the lock.
 #[derive(Debug)]
 pub(super) struct CacheTable<K, V> {
-    slots: HashMap<K, KeyState<V>, RandomState>,
-    kept: LruList<CachedEntry<K, V>>,
+    keys: HashMap<K, KeyState<V>, RandomState>,
+    cached: LruList<CachedEntry<K, V>>,
     weight: u64,
     capacity: u64,
-    /// The next permit's or in_flight's number. Never used twice, so that an old permit is known as one.
+    /// The number of the next permit. Numbers are never used twice, so that an old permit is void.
     next_number: u64,
     stats: SingleFlightStats,
 }
 
-/// What is known of one key; a slot has one of the two at least.
+/// What is known of one key: at least one of the two.
 #[derive(Debug)]
 struct KeyState<V> {
-    kept: Option<LruIndex>,
-    entry: Option<PendingFill<V>>,
+    cached: Option<LruIndex>,
+    fill: Option<PendingFill<V>>,
 }
 
-/// A value to serve.
+/// A cached value.
 #[derive(Debug)]
 struct CachedEntry<K, V> {
     key: K,
     value: V,
     weight: u64,
     length: usize,
-    /// Came by prefetch, and nobody has demanded it yet.
+    /// A prefetch computed it, and no demand has found it yet.
     is_unused: bool,
 }
 
-/// How far a in_flight is.
+/// How far a fill is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FillPhase {
-    /// Its permit lies in a queue: a demand may take it over.
+    /// Its permit is in a queue: a demand may take the fill over.
     Queued,
-    /// Its permit is in the hands of one who computes, or is about to decide where.
+    /// The holder of its permit computes, or is about to enqueue it.
     Running,
 }
 
-/// A in_flight that is not over.
+/// A fill that is not over.
 #[derive(Debug)]
 struct PendingFill<V> {
-    /// None while its owner, who came with a demand, is the only one who knows of it: most demands end
-    /// before anybody joins.
+    /// None while the demand that owns the fill is the only one that knows of it. Most fills end before
+    /// anybody joins, and then cost no allocation.
     in_flight: Option<PlainArc<InFlightEntry<V>>>,
-    /// Stays when the in_flight is taken over.
-    number: u64,
-    /// The permit that may compute.
+    /// The number of the permit that may compute.
     owner: u64,
     phase: FillPhase,
-    /// What the value will have.
+    /// The length of the value to come.
     length: usize,
-    /// What it began as.
+    /// The urgency that it began with.
     urgency: Urgency,
 }
 
-/// A right to compute.
+/// The table's part of a permit.
 #[derive(Debug)]
 pub(super) struct PermitState<V> {
-    /// None while only a demand's owner knows of it.
+    /// None while only the demand that owns the fill knows of it.
     pub(super) in_flight: Option<PlainArc<InFlightEntry<V>>>,
-    /// The permit's number.
-    pub(super) permit: u64,
+    pub(super) number: u64,
     pub(super) length: usize,
 }
 
-/// A place among those who wait.
+/// The table's part of a waiter.
 #[derive(Debug)]
 pub(super) struct WaitHandle<V> {
     pub(super) in_flight: PlainArc<InFlightEntry<V>>,
-    /// The in_flight's number.
-    pub(super) number: u64,
+    /// The length that the waiter wants.
     pub(super) length: usize,
 }
 
@@ -100,7 +93,7 @@ pub(super) enum TableLookup<V> {
     Pending(WaitHandle<V>),
 }
 
-/// A value on its way into the table, measured outside of the lock.
+/// A computed value, measured outside of the lock.
 #[derive(Debug)]
 pub(super) struct FilledValue<V> {
     pub(super) value: V,
@@ -108,22 +101,32 @@ pub(super) struct FilledValue<V> {
     pub(super) length: usize,
 }
 
-/// The answer to one who would finish without publishing.
+/// The answer to `finish_unless_waited`.
 #[derive(Debug)]
 pub(super) enum FinishResult<V> {
-    /// It is over; here is its in_flight, if others knew of it.
+    /// The fill is over. Its in-flight entry, if others know of it.
     Over(Option<PlainArc<InFlightEntry<V>>>),
     /// Somebody waits.
     Waited,
-    /// The in_flight was another's already.
+    /// The permit was void.
     Void,
+}
+
+/// A fill that has left the table.
+#[derive(Debug)]
+pub(super) struct CompletedFill<V> {
+    /// None if only its owner knew of it: then nobody waits.
+    pub(super) in_flight: Option<PlainArc<InFlightEntry<V>>>,
+    /// The value that was replaced, or that was not cached.
+    pub(super) replaced: Option<V>,
+    pub(super) is_above_capacity: bool,
 }
 
 impl<K: Copy + Eq + Hash, V: Clone> CacheTable<K, V> {
     pub(super) fn new(capacity: u64) -> Self {
         Self {
-            slots: HashMap::default(),
-            kept: LruList::new(),
+            keys: HashMap::default(),
+            cached: LruList::new(),
             weight: 0,
             capacity,
             next_number: 0,
@@ -133,207 +136,194 @@ impl<K: Copy + Eq + Hash, V: Clone> CacheTable<K, V> {
 
     /// K1 to K4.
     pub(super) fn lookup(&mut self, key: K, length: usize, urgency: Urgency) -> TableLookup<V> {
-        let number = self.next();
-        let Self { slots, kept, stats, .. } = self;
-        let slot = slots.entry(key).or_insert(KeyState { kept: None, entry: None });
-        // K1. What is kept and long enough.
-        if let Some(value) = slot.kept.and_then(|place| serve(kept, stats, place, length, urgency))
-        {
+        let number = self.next_number();
+        let Self { keys, cached, stats, .. } = self;
+        let state = keys.entry(key).or_insert(KeyState { cached: None, fill: None });
+        // K1. A cached value that is long enough.
+        let hit = state.cached.and_then(|index| get(cached, stats, index, length, urgency));
+        if let Some(value) = hit {
             return TableLookup::Hit(value);
         }
-        match (&mut slot.entry, urgency) {
-            // K2. Nobody is at it.
+        match (&mut state.fill, urgency) {
+            // K2. Nobody computes it.
             (None, _) => {
-                // A prefetch looks at it without the lock, to see whether it is demanded.
+                // The holder of a prefetch's permit looks without the lock whether it is demanded.
                 let is_prefetch = urgency == Urgency::Prefetch;
                 let in_flight = is_prefetch.then(|| PlainArc::new(InFlightEntry::new(false)));
-                let inner = in_flight.clone();
-                let (phase, owner) = (FillPhase::Running, number);
-                slot.entry =
-                    Some(PendingFill { in_flight: inner, number, owner, phase, length, urgency });
-                TableLookup::Miss(PermitState { in_flight, permit: number, length })
+                state.fill = Some(PendingFill {
+                    in_flight: in_flight.clone(),
+                    owner: number,
+                    phase: FillPhase::Running,
+                    length,
+                    urgency,
+                });
+                TableLookup::Miss(PermitState { in_flight, number, length })
             }
-            // K3. It lies in a queue.
-            (Some(entry), Urgency::Demand) if entry.phase == FillPhase::Queued => {
+            // K3. Its permit is in a queue.
+            (Some(fill), Urgency::Demand) if fill.phase == FillPhase::Queued => {
                 stats.taken_over += 1;
-                TableLookup::Miss(entry.transfer_to(number, length))
+                TableLookup::Miss(fill.transfer_to(number, length))
             }
-            // K4. Somebody is at it.
-            (Some(entry), Urgency::Demand) => {
+            // K4. Somebody computes it.
+            (Some(fill), Urgency::Demand) => {
                 stats.waited += 1;
-                let in_flight = entry.joined();
+                let in_flight = fill.in_flight();
                 let is_new = in_flight.demand();
                 stats.upgraded += u64::from(is_new);
                 in_flight.add_waiter();
-                TableLookup::Pending(entry.wait_handle(length))
+                TableLookup::Pending(fill.wait_handle(length))
             }
-            (Some(entry), Urgency::Prefetch) => TableLookup::Pending(entry.wait_handle(length)),
+            (Some(fill), Urgency::Prefetch) => TableLookup::Pending(fill.wait_handle(length)),
         }
     }
 
     /// K1.
-    pub(super) fn serve(&mut self, key: K, length: usize, urgency: Urgency) -> Option<V> {
-        let place = self.slots.get(&key)?.kept?;
-        serve(&mut self.kept, &mut self.stats, place, length, urgency)
+    pub(super) fn get(&mut self, key: K, length: usize, urgency: Urgency) -> Option<V> {
+        let index = self.keys.get(&key)?.cached?;
+        get(&mut self.cached, &mut self.stats, index, length, urgency)
     }
 
-    /// K3 for one who waits: none when somebody has begun, or it is over.
-    pub(super) fn take_over(
-        &mut self,
-        key: K,
-        in_flight: u64,
-        length: usize,
-    ) -> Option<PermitState<V>> {
-        let number = self.next();
-        let entry = self.slots.get_mut(&key)?.entry.as_mut()?;
-        if entry.number != in_flight || entry.phase != FillPhase::Queued {
-            return None;
-        }
-        self.stats.taken_over += 1;
-        Some(entry.transfer_to(number, length))
-    }
-
-    /// K5. Whether this permit is still the in_flight's; then nobody takes it over from now on.
-    pub(super) fn begin(&mut self, key: K, permit: u64) -> bool {
-        let Some(entry) = self.pending_fill_of(key, permit) else { return false };
-        entry.phase = FillPhase::Running;
+    /// K5. Whether this permit still owns the fill; then nobody takes it over from now on.
+    pub(super) fn begin(&mut self, key: K, number: u64) -> bool {
+        let Some(fill) = self.fill_of(key, number) else { return false };
+        fill.phase = FillPhase::Running;
         true
     }
 
-    /// K5. The permit goes into a queue, and its holder will wait. Of a void permit, whose in_flight may be
-    /// over, somebody waits for `in_flight`.
-    pub(super) fn enqueue(&mut self, key: K, right: &PermitState<V>) -> WaitHandle<V> {
-        let length = right.length;
-        if let Some(entry) = self.pending_fill_of(key, right.permit) {
-            entry.phase = FillPhase::Queued;
-            entry.joined().add_waiter();
-            return entry.wait_handle(length);
+    /// K5. The permit goes into a queue, and its holder waits. The handle of a void permit waits for
+    /// the fill that it once owned, which may be over.
+    pub(super) fn enqueue(&mut self, key: K, permit: &PermitState<V>) -> WaitHandle<V> {
+        let length = permit.length;
+        if let Some(fill) = self.fill_of(key, permit.number) {
+            fill.phase = FillPhase::Queued;
+            fill.in_flight().add_waiter();
+            return fill.wait_handle(length);
         }
-        let gone = || PlainArc::new(InFlightEntry::over());
-        let in_flight = right.in_flight.clone().unwrap_or_else(gone);
+        let abandoned = || PlainArc::new(InFlightEntry::abandoned());
+        let in_flight = permit.in_flight.clone().unwrap_or_else(abandoned);
         in_flight.add_waiter();
-        // No in_flight has the number 0, so nothing is taken over.
-        WaitHandle { in_flight, number: 0, length }
+        WaitHandle { in_flight, length }
     }
 
-    /// Whether somebody waits for a permit's in_flight.
-    pub(super) fn is_waited_for(&mut self, key: K, permit: u64) -> bool {
-        self.pending_fill_of(key, permit).is_some_and(|entry| entry.is_waited_for())
+    /// Whether somebody waits for the fill of a permit.
+    pub(super) fn is_waited_for(&mut self, key: K, number: u64) -> bool {
+        self.fill_of(key, number).is_some_and(|fill| fill.is_waited_for())
     }
 
-    /// K8. Ends the in_flight if nobody waits for it.
-    pub(super) fn finish_unless_waited(&mut self, key: K, permit: u64) -> FinishResult<V> {
-        let hash_map::Entry::Occupied(slot) = self.slots.entry(key) else {
+    /// K8. Ends the fill if nobody waits for it.
+    pub(super) fn finish_unless_waited(&mut self, key: K, number: u64) -> FinishResult<V> {
+        let hash_map::Entry::Occupied(state) = self.keys.entry(key) else {
             return FinishResult::Void;
         };
-        let pending_fill_of = slot.get().entry.as_ref().filter(|entry| entry.owner == permit);
-        match pending_fill_of.map(PendingFill::is_waited_for) {
+        let fill = state.get().fill.as_ref().filter(|fill| fill.owner == number);
+        match fill.map(PendingFill::is_waited_for) {
             None => FinishResult::Void,
             Some(true) => FinishResult::Waited,
             Some(false) => {
-                let entry = take_entry(slot, permit);
-                FinishResult::Over(entry.and_then(|entry| {
-                    self.stats.end(&entry, true);
-                    entry.in_flight
+                let fill = take_fill(state, number);
+                FinishResult::Over(fill.and_then(|fill| {
+                    self.stats.end(&fill, true);
+                    fill.in_flight
                 }))
             }
         }
     }
 
-    /// K7, the first half: the in_flight leaves the table. What a value replaces is the caller's to drop,
-    /// outside of the lock; none when the permit was void.
+    /// K7, the first half: the fill leaves the table, and its value goes in. None if the permit was
+    /// void.
     pub(super) fn end(
         &mut self,
         key: K,
-        permit: u64,
+        number: u64,
         filled: Option<FilledValue<V>>,
     ) -> Option<CompletedFill<V>> {
-        let entry = match (self.slots.entry(key), &filled) {
+        let fill = match (self.keys.entry(key), &filled) {
             (hash_map::Entry::Vacant(_), _) => None,
-            (hash_map::Entry::Occupied(slot), None) => take_entry(slot, permit),
-            (hash_map::Entry::Occupied(mut slot), Some(_)) => {
-                slot.get_mut().entry.take_if(|entry| entry.owner == permit)
+            (hash_map::Entry::Occupied(state), None) => take_fill(state, number),
+            (hash_map::Entry::Occupied(mut state), Some(_)) => {
+                state.get_mut().fill.take_if(|fill| fill.owner == number)
             }
         }?;
-        let (is_used, is_prefetch) = self.stats.end(&entry, filled.is_some());
-        let mut left = None;
+        let (is_used, is_prefetch) = self.stats.end(&fill, filled.is_some());
+        let mut replaced = None;
         if let Some(filled) = filled {
-            left = self.keep(key, filled, is_prefetch && !is_used);
-            self.forget_if_empty(key);
+            replaced = self.insert(key, filled, is_prefetch && !is_used);
+            self.remove_if_empty(key);
         }
         let is_above_capacity = self.weight > self.capacity;
-        Some(CompletedFill { in_flight: entry.in_flight, left, is_above_capacity })
+        Some(CompletedFill { in_flight: fill.in_flight, replaced, is_above_capacity })
     }
 
-    /// Keeps a value, unless it is heavier than everything may be, or a longer one is there; what is
-    /// not kept comes back.
-    fn keep(&mut self, key: K, filled: FilledValue<V>, is_unused: bool) -> Option<V> {
-        let slot = self.slots.get_mut(&key)?;
+    /// Caches a value, unless it is heavier than the capacity or a longer one is cached. Returns the
+    /// value that was replaced or not cached.
+    fn insert(&mut self, key: K, filled: FilledValue<V>, is_unused: bool) -> Option<V> {
+        let state = self.keys.get_mut(&key)?;
         let weight = filled.weight.saturating_add(ENTRY_OVERHEAD_BYTES);
-        let old = slot.kept.and_then(|place| self.kept.peek(place));
+        let old = state.cached.and_then(|index| self.cached.peek(index));
         if weight > self.capacity || old.is_some_and(|old| old.length > filled.length) {
             self.stats.prefetch_wasted += u64::from(is_unused);
             return Some(filled.value);
         }
         let FilledValue { value, length, .. } = filled;
-        let place = self.kept.insert(CachedEntry { key, value, weight, length, is_unused });
-        let old = slot.kept.replace(place);
+        let index = self.cached.insert(CachedEntry { key, value, weight, length, is_unused });
+        let old = state.cached.replace(index);
         self.weight += weight;
-        old.and_then(|place| self.remove(place))
+        old.and_then(|index| self.remove(index))
     }
 
-    /// The value used longest ago, while more is kept than `most` bytes; with its own weight.
-    pub(super) fn evict_above(&mut self, most: u64) -> Option<(V, u64)> {
-        if self.weight <= most {
+    /// The least recently used value with its own weight, while the cache holds more than `bytes`.
+    pub(super) fn evict_above(&mut self, bytes: u64) -> Option<(V, u64)> {
+        if self.weight <= bytes {
             return None;
         }
-        let place = self.kept.oldest()?;
-        let CachedEntry { key, weight, .. } = self.kept.peek(place)?;
+        let index = self.cached.oldest()?;
+        let CachedEntry { key, weight, .. } = self.cached.peek(index)?;
         let (key, weight) = (*key, weight.saturating_sub(ENTRY_OVERHEAD_BYTES));
-        if let Some(slot) = self.slots.get_mut(&key) {
-            slot.kept = None;
+        if let Some(state) = self.keys.get_mut(&key) {
+            state.cached = None;
         }
-        self.forget_if_empty(key);
-        self.remove(place).map(|value| (value, weight))
+        self.remove_if_empty(key);
+        self.remove(index).map(|value| (value, weight))
     }
 
-    /// The same; but of values that were prefetched and not used yet at least `unused` bytes stay.
-    pub(super) fn evict_used(&mut self, unused: u64) -> Option<(V, u64)> {
-        let oldest = self.kept.peek(self.kept.oldest()?)?;
-        let most = if oldest.is_unused { unused } else { 0 };
-        self.evict_above(most)
+    /// The same, but a prefetched value that nobody has used only while the cache holds more than
+    /// `unused_bytes`.
+    pub(super) fn evict_used(&mut self, unused_bytes: u64) -> Option<(V, u64)> {
+        let oldest = self.cached.peek(self.cached.oldest()?)?;
+        let bytes = if oldest.is_unused { unused_bytes } else { 0 };
+        self.evict_above(bytes)
     }
 
-    /// The value kept for `key`, which is not kept any more.
+    /// Removes the cached value of `key`.
     pub(super) fn invalidate(&mut self, key: K) -> Option<V> {
-        let place = self.slots.get_mut(&key)?.kept.take()?;
-        self.forget_if_empty(key);
-        self.remove(place)
+        let index = self.keys.get_mut(&key)?.cached.take()?;
+        self.remove_if_empty(key);
+        self.remove(index)
     }
 
-    fn remove(&mut self, place: LruIndex) -> Option<V> {
-        let kept = self.kept.remove(place)?;
-        self.weight -= kept.weight;
-        self.stats.prefetch_wasted += u64::from(kept.is_unused);
-        Some(kept.value)
+    fn remove(&mut self, index: LruIndex) -> Option<V> {
+        let entry = self.cached.remove(index)?;
+        self.weight -= entry.weight;
+        self.stats.prefetch_wasted += u64::from(entry.is_unused);
+        Some(entry.value)
     }
 
-    fn forget_if_empty(&mut self, key: K) {
-        if let hash_map::Entry::Occupied(slot) = self.slots.entry(key)
-            && slot.get().kept.is_none()
-            && slot.get().entry.is_none()
+    fn remove_if_empty(&mut self, key: K) {
+        if let hash_map::Entry::Occupied(state) = self.keys.entry(key)
+            && state.get().cached.is_none()
+            && state.get().fill.is_none()
         {
-            slot.remove();
+            state.remove();
         }
     }
 
-    /// The in_flight of a permit, if it is still that permit's.
-    fn pending_fill_of(&mut self, key: K, permit: u64) -> Option<&mut PendingFill<V>> {
-        let entry = self.slots.get_mut(&key)?.entry.as_mut()?;
-        (entry.owner == permit).then_some(entry)
+    /// The fill of a permit, if the permit still owns it.
+    fn fill_of(&mut self, key: K, number: u64) -> Option<&mut PendingFill<V>> {
+        let fill = self.keys.get_mut(&key)?.fill.as_mut()?;
+        (fill.owner == number).then_some(fill)
     }
 
-    fn next(&mut self) -> u64 {
+    fn next_number(&mut self) -> u64 {
         self.next_number += 1;
         self.next_number
     }
@@ -346,68 +336,54 @@ impl<K: Copy + Eq + Hash, V: Clone> CacheTable<K, V> {
         self.capacity
     }
 
-    pub(super) fn set_capacity(&mut self, capacity: u64) {
-        self.capacity = capacity;
-    }
-
     pub(super) fn stats(&self) -> SingleFlightStats {
         self.stats
     }
 
-    /// Keys that are known, kept or on their way.
+    /// The number of keys, cached or in flight.
     #[cfg(all(test, not(loom)))]
     pub(super) fn keys(&self) -> usize {
-        self.slots.len()
+        self.keys.len()
     }
 }
 
-/// A in_flight that has left the table.
-#[derive(Debug)]
-pub(super) struct CompletedFill<V> {
-    /// None if only its owner knew of it: then nobody waits.
-    pub(super) in_flight: Option<PlainArc<InFlightEntry<V>>>,
-    /// What was replaced, or not kept.
-    pub(super) left: Option<V>,
-    /// More is kept than may be.
-    pub(super) is_above_capacity: bool,
-}
-
-/// K1: what is kept in this place, if it is long enough.
-fn serve<K, V: Clone>(
-    kept: &mut LruList<CachedEntry<K, V>>,
+/// K1: the value at `index`, if it is long enough.
+fn get<K, V: Clone>(
+    cached: &mut LruList<CachedEntry<K, V>>,
     stats: &mut SingleFlightStats,
-    place: LruIndex,
+    index: LruIndex,
     length: usize,
     urgency: Urgency,
 ) -> Option<V> {
-    if kept.peek(place)?.length < length {
+    if cached.peek(index)?.length < length {
         return None;
     }
-    let kept = kept.touch(place)?;
+    let entry = cached.touch(index)?;
     if urgency == Urgency::Demand {
         stats.hits += 1;
-        stats.prefetch_used += u64::from(std::mem::take(&mut kept.is_unused));
+        stats.prefetch_used += u64::from(std::mem::take(&mut entry.is_unused));
     }
-    Some(kept.value.clone())
+    Some(entry.value.clone())
 }
 
-/// Takes a permit's in_flight out of the table, if it is still that permit's, with the slot if nothing is left.
-fn take_entry<K, V>(
-    mut slot: hash_map::OccupiedEntry<'_, K, KeyState<V>>,
-    permit: u64,
+/// Takes the fill of a permit out of the table, if the permit still owns it, and removes a key of which
+/// nothing is left.
+fn take_fill<K, V>(
+    mut state: hash_map::OccupiedEntry<'_, K, KeyState<V>>,
+    number: u64,
 ) -> Option<PendingFill<V>> {
-    let entry = slot.get_mut().entry.take_if(|entry| entry.owner == permit);
-    if slot.get().kept.is_none() && slot.get().entry.is_none() {
-        slot.remove();
+    let fill = state.get_mut().fill.take_if(|fill| fill.owner == number);
+    if state.get().cached.is_none() && state.get().fill.is_none() {
+        state.remove();
     }
-    entry
+    fill
 }
 
 impl SingleFlightStats {
-    /// Counts the end of a in_flight; answers whether it was demanded, and whether it began as a prefetch.
-    fn end<V: Clone>(&mut self, entry: &PendingFill<V>, is_computed: bool) -> (bool, bool) {
-        let is_prefetch = entry.urgency == Urgency::Prefetch;
-        let is_used = entry.is_demanded();
+    /// Counts the end of a fill. Returns whether it was demanded, and whether it began as a prefetch.
+    fn end<V: Clone>(&mut self, fill: &PendingFill<V>, is_computed: bool) -> (bool, bool) {
+        let is_prefetch = fill.urgency == Urgency::Prefetch;
+        let is_used = fill.is_demanded();
         if is_computed {
             self.computed += 1;
             self.prefetched += u64::from(is_prefetch);
@@ -421,9 +397,9 @@ impl SingleFlightStats {
 }
 
 impl<V: Clone> PendingFill<V> {
-    /// The in_flight, from now on known to more than its owner.
-    fn joined(&mut self) -> &PlainArc<InFlightEntry<V>> {
-        // Without one it is a demand's.
+    /// The in-flight entry, which others than the owner know from now on.
+    fn in_flight(&mut self) -> &PlainArc<InFlightEntry<V>> {
+        // A fill without an entry belongs to a demand.
         self.in_flight.get_or_insert_with(|| PlainArc::new(InFlightEntry::new(true)))
     }
 
@@ -435,21 +411,258 @@ impl<V: Clone> PendingFill<V> {
         self.in_flight.as_ref().is_some_and(|in_flight| in_flight.is_waited_for())
     }
 
-    /// A new owner, out of the queue: two demands never take a in_flight from each other's hands, which
-    /// might go on for ever.
-    fn transfer_to(&mut self, permit: u64, length: usize) -> PermitState<V> {
-        self.owner = permit;
+    /// K3. Makes a new permit the owner. The fill is running then: two demands that could take a fill
+    /// from each other might do so for ever.
+    fn transfer_to(&mut self, number: u64, length: usize) -> PermitState<V> {
+        self.owner = number;
         self.phase = FillPhase::Running;
         self.length = self.length.max(length);
         self.urgency = Urgency::Demand;
         if let Some(in_flight) = &self.in_flight {
             in_flight.demand();
         }
-        PermitState { in_flight: self.in_flight.clone(), permit, length: self.length }
+        PermitState { in_flight: self.in_flight.clone(), number, length: self.length }
     }
 
     fn wait_handle(&mut self, length: usize) -> WaitHandle<V> {
-        let in_flight = PlainArc::clone(self.joined());
-        WaitHandle { in_flight, number: self.number, length }
+        WaitHandle { in_flight: PlainArc::clone(self.in_flight()), length }
+    }
+}
+
+/// What a fill came to.
+#[derive(Debug)]
+enum FillOutcome<V> {
+    Pending,
+    /// No value. Nobody remembers why: those who still want one look up again.
+    Abandoned,
+    Value(V),
+}
+
+/// The part of a fill outside of the table's lock: its outcome, on which waiters sleep.
+#[derive(Debug)]
+pub(super) struct InFlightEntry<V> {
+    outcome: Mutex<FillOutcome<V>>,
+    /// One for each entry, so that the end of one fill wakes nobody else's waiters.
+    over: Condvar,
+    /// Whether a demand wants it. Only ever set.
+    is_demanded: AtomicBool,
+    /// Demands that wait or are about to. It grows under the table's lock only.
+    waiters: AtomicUsize,
+}
+
+impl<V: Clone> InFlightEntry<V> {
+    fn new(is_demanded: bool) -> Self {
+        Self {
+            outcome: Mutex::new(FillOutcome::Pending),
+            over: Condvar::new(),
+            is_demanded: AtomicBool::new(is_demanded),
+            waiters: AtomicUsize::new(0),
+        }
+    }
+
+    /// The entry of a fill that has ended without a value.
+    fn abandoned() -> Self {
+        let entry = Self::new(false);
+        *lock(&entry.outcome) = FillOutcome::Abandoned;
+        entry
+    }
+
+    /// K4. Records that a demand wants it; returns whether that is new.
+    fn demand(&self) -> bool {
+        // Relaxed: it guards no data, and a worker that looked a moment too early is the case of K9.
+        !self.is_demanded.swap(true, Ordering::Relaxed)
+    }
+
+    pub(super) fn is_demanded(&self) -> bool {
+        self.is_demanded.load(Ordering::Relaxed)
+    }
+
+    fn add_waiter(&self) {
+        // Relaxed: the table's lock orders it before the look of K8.
+        self.waiters.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn remove_waiter(&self) {
+        // Relaxed: seen late, it costs one copy that nobody takes.
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.waiters.load(Ordering::Relaxed) != 0
+    }
+
+    /// K7, the second half. Sets the outcome and wakes all waiters.
+    pub(super) fn end(&self, value: Option<V>) {
+        let mut outcome = lock(&self.outcome);
+        *outcome = value.map_or(FillOutcome::Abandoned, FillOutcome::Value);
+        drop(outcome);
+        self.over.notify_all();
+    }
+
+    /// The outcome, once there is one: the value, or none if the fill was abandoned.
+    pub(super) fn outcome(&self) -> Option<Option<V>> {
+        match &*lock(&self.outcome) {
+            FillOutcome::Pending => None,
+            FillOutcome::Abandoned => Some(None),
+            FillOutcome::Value(value) => Some(Some(value.clone())),
+        }
+    }
+
+    /// K6. Sleeps until there is an outcome.
+    pub(super) fn wait(&self) -> Option<V> {
+        let mut outcome = lock(&self.outcome);
+        loop {
+            match &*outcome {
+                FillOutcome::Pending => {}
+                FillOutcome::Abandoned => return None,
+                FillOutcome::Value(value) => return Some(value.clone()),
+            }
+            outcome = self.over.wait(outcome).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+    }
+}
+
+/// The index of no node.
+const NONE: usize = usize::MAX;
+
+#[derive(Debug)]
+struct LruNode<T> {
+    /// None in a free node.
+    value: Option<T>,
+    newer: usize,
+    /// The next older node; of a free node, the next free one.
+    older: usize,
+}
+
+/// A list by last use. Each operation takes constant time. It is a slab whose nodes are linked by index,
+/// so that there is no unsafe code.
+#[derive(Debug)]
+struct LruList<T> {
+    nodes: Vec<LruNode<T>>,
+    newest: usize,
+    oldest: usize,
+    free: usize,
+}
+
+/// The index of a value, until it is removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct LruIndex(usize);
+
+impl<T> LruList<T> {
+    fn new() -> Self {
+        Self { nodes: Vec::new(), newest: NONE, oldest: NONE, free: NONE }
+    }
+
+    /// Inserts a value as the most recently used.
+    fn insert(&mut self, value: T) -> LruIndex {
+        let node = LruNode { value: Some(value), newer: NONE, older: NONE };
+        let index = self.free;
+        let index = match self.nodes.get_mut(index) {
+            Some(free) => {
+                self.free = free.older;
+                *free = node;
+                index
+            }
+            None => {
+                self.nodes.push(node);
+                self.nodes.len() - 1
+            }
+        };
+        self.link(index);
+        LruIndex(index)
+    }
+
+    /// Makes a value the most recently used.
+    fn touch(&mut self, LruIndex(index): LruIndex) -> Option<&mut T> {
+        if self.newest != index {
+            self.unlink(index);
+            self.link(index);
+        }
+        self.nodes.get_mut(index)?.value.as_mut()
+    }
+
+    /// A value, without a change of the order.
+    fn peek(&self, LruIndex(index): LruIndex) -> Option<&T> {
+        self.nodes.get(index)?.value.as_ref()
+    }
+
+    /// Removes a value.
+    fn remove(&mut self, LruIndex(index): LruIndex) -> Option<T> {
+        let value = self.nodes.get_mut(index)?.value.take()?;
+        self.unlink(index);
+        self.nodes[index].older = self.free;
+        self.free = index;
+        Some(value)
+    }
+
+    /// The least recently used.
+    fn oldest(&self) -> Option<LruIndex> {
+        (self.oldest != NONE).then_some(LruIndex(self.oldest))
+    }
+
+    fn link(&mut self, index: usize) {
+        let older = std::mem::replace(&mut self.newest, index);
+        self.nodes[index].newer = NONE;
+        self.nodes[index].older = older;
+        match self.nodes.get_mut(older) {
+            Some(older) => older.newer = index,
+            None => self.oldest = index,
+        }
+    }
+
+    fn unlink(&mut self, index: usize) {
+        let LruNode { newer, older, .. } = self.nodes[index];
+        match self.nodes.get_mut(newer) {
+            Some(newer) => newer.older = older,
+            None => self.newest = older,
+        }
+        match self.nodes.get_mut(older) {
+            Some(older) => older.newer = newer,
+            None => self.oldest = newer,
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
+    use proptest::prelude::*;
+
+    use super::{LruIndex, LruList};
+
+    proptest! {
+        /// Its simple twin is a vector, oldest first.
+        #[test]
+        fn any_sequence_of_steps_ends_as_in_a_vector(steps in prop::collection::vec((0..4_u8, 0..9_usize), 0..200)) {
+            let mut list = LruList::new();
+            let mut twin: Vec<(LruIndex, usize)> = Vec::new();
+            for (number, (step, which)) in steps.into_iter().enumerate() {
+                match step {
+                    0 => twin.push((list.insert(number), number)),
+                    _ if twin.is_empty() => prop_assert!(list.oldest().is_none()),
+                    1 => {
+                        let used = twin.remove(which % twin.len());
+                        prop_assert_eq!(*list.touch(used.0).unwrap(), used.1);
+                        twin.push(used);
+                    }
+                    2 => {
+                        let gone = twin.remove(which % twin.len());
+                        prop_assert_eq!(list.remove(gone.0), Some(gone.1));
+                        prop_assert_eq!(list.peek(gone.0), None);
+                    }
+                    _ => {
+                        let (oldest, value) = twin.remove(0);
+                        prop_assert_eq!(list.oldest(), Some(oldest));
+                        prop_assert_eq!(list.remove(oldest), Some(value));
+                    }
+                }
+            }
+            for (index, value) in twin {
+                prop_assert_eq!(list.oldest(), Some(index));
+                prop_assert_eq!(list.remove(index), Some(value));
+            }
+            prop_assert!(list.oldest().is_none());
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! SingleFlight on one thread: every answer, every end, and what is kept.
+//! The single-flight cache on one thread: every answer, every end, and what is cached.
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::table::ENTRY_OVERHEAD_BYTES;
 use super::*;
 
-/// A value that says what it is, and stats how many there are.
+/// A value whose drop is counted.
 #[derive(Debug, Clone)]
 struct Front(Arc<Content>);
 
@@ -15,7 +15,7 @@ struct Front(Arc<Content>);
 struct Content {
     length: usize,
     weight: u64,
-    /// Asked when it ends: the lock must be free.
+    /// Called by the drop: the lock must be free.
     home: Option<SingleFlight<u32, Front>>,
     ended: Arc<AtomicUsize>,
 }
@@ -76,7 +76,7 @@ fn queued(
     permit
 }
 
-fn pending(lookup: Lookup<u32, Front>) -> Waiter<u32, Front> {
+fn pending(lookup: Lookup<u32, Front>) -> Waiter<Front> {
     match lookup {
         Lookup::Pending(waiter) => waiter,
         other => panic!("{other:?}"),
@@ -108,7 +108,7 @@ fn what_one_published_the_next_finds_ready() {
 }
 
 #[test]
-fn a_demand_takes_over_what_lies_in_a_queue_and_the_old_ticket_is_void() {
+fn a_demand_takes_over_what_lies_in_a_queue_and_the_old_permit_is_void() {
     let single_flight = SingleFlight::new(MANY);
     let mut old = queued(&single_flight, 1, 10);
     let mut new = mine(demand(&single_flight, 1, 6));
@@ -125,7 +125,7 @@ fn a_demand_takes_over_what_lies_in_a_queue_and_the_old_ticket_is_void() {
 }
 
 #[test]
-fn a_void_ticket_publishes_and_finishes_nothing() {
+fn a_void_permit_publishes_and_finishes_nothing() {
     let single_flight = SingleFlight::new(MANY);
     let mut old = mine(prefetch(&single_flight, 1, 10));
     let older_waiter = old.enqueue();
@@ -207,24 +207,24 @@ fn a_shorter_value_never_replaces_a_longer_one() {
 }
 
 #[test]
-fn one_who_waits_takes_over_what_is_still_queued() {
+fn a_demand_takes_over_what_is_still_queued_and_all_waiters_get_its_value() {
     let single_flight = SingleFlight::new(MANY);
     let mut queued = mine(demand(&single_flight, 1, 10));
     let own = queued.enqueue();
-    let mut taken = own.take_over().unwrap();
+    let mut taken = mine(demand(&single_flight, 1, 10));
     assert!(!queued.begin() && taken.begin());
-    let waiter = pending(demand(&single_flight, 1, 10)).take_over().unwrap_err();
+    let waiter = pending(demand(&single_flight, 1, 10));
     taken.publish(front(10, 0));
-    let waiter = waiter.take_over().unwrap_err();
     assert_eq!(waiter.wait().unwrap().length(), 10);
+    assert_eq!(own.wait().unwrap().length(), 10);
     assert_eq!(single_flight.stats().taken_over, 1);
 }
 
 #[test]
-fn a_ticket_in_the_hand_is_not_taken_over_and_one_that_was_taken_may_be_handed_out_again() {
+fn a_running_fill_is_not_taken_over_and_one_that_was_may_be_enqueued_again() {
     let single_flight = SingleFlight::new(MANY);
     let first = mine(demand(&single_flight, 1, 10));
-    drop(pending(demand(&single_flight, 1, 10)).take_over().unwrap_err());
+    drop(pending(demand(&single_flight, 1, 10)));
     drop(first);
     let mut second = queued(&single_flight, 1, 10);
     let mut third = mine(demand(&single_flight, 1, 10));
@@ -238,14 +238,14 @@ fn a_ticket_in_the_hand_is_not_taken_over_and_one_that_was_taken_may_be_handed_o
 }
 
 #[test]
-fn a_waiter_of_an_earlier_flight_takes_nothing_over_from_a_later_one() {
+fn a_waiter_of_an_earlier_fill_gets_nothing_from_a_later_one() {
     let single_flight = SingleFlight::new(MANY);
     let mut first = mine(demand(&single_flight, 1, 10));
     let waiter = first.enqueue();
     drop(first);
     let mut second = mine(demand(&single_flight, 1, 10));
     drop(second.enqueue());
-    assert!(waiter.take_over().unwrap_err().wait().is_none());
+    assert!(waiter.wait().is_none());
     assert!(second.begin());
 }
 
@@ -286,7 +286,7 @@ fn the_least_recently_used_go_first_and_evicted_values_end_outside_of_the_lock()
     assert_eq!(single_flight.evict(1), 100);
     drop(mine(demand(&single_flight, 2, 1)));
     assert_eq!(ready(demand(&single_flight, 0, 1)), 1);
-    single_flight.set_capacity(0);
+    assert_eq!(single_flight.evict(u64::MAX), 200);
     assert_eq!((single_flight.weight_bytes(), single_flight.keys()), (0, 0));
     assert_eq!(ended.load(Ordering::SeqCst), 4);
     assert_eq!(single_flight.evict(u64::MAX), 0);
@@ -335,8 +335,7 @@ fn prefetches_are_counted_by_what_became_of_them() {
     let stats = single_flight.stats();
     assert_eq!((stats.prefetched, stats.prefetch_used), (3, 1));
     assert_eq!((stats.prefetch_wasted, stats.prefetch_dropped), (2, 1));
-    single_flight.set_capacity(0);
-    mine(prefetch(&single_flight, 9, 1)).publish(front(1, 0));
+    mine(prefetch(&single_flight, 9, 1)).publish(front(1, u64::MAX));
     assert_eq!(single_flight.stats().prefetch_wasted, 3, "never kept is wasted");
 }
 
@@ -367,10 +366,15 @@ fn a_budget_asks_the_cache_and_does_not_keep_it() {
     use crate::memory::{AllocPolicy, Budget};
     let budget = Budget::new(100);
     let single_flight: SingleFlight<u32, Front> = SingleFlight::new(MANY);
-    let registration = budget.register_reclaimer(single_flight.reclaimer()).unwrap();
+    let registration = budget
+        .register_reclaimer({
+            let cache = single_flight.clone();
+            move |bytes| cache.evict(bytes)
+        })
+        .unwrap();
     put(&single_flight, 1, 1, 10);
     let held = budget.charge(100, AllocPolicy::MayFail).unwrap();
-    // Nothing of the value is charged here: what stats is that it was asked for.
+    // Nothing of the value is charged here: what counts is that the reclaimer was called.
     let charge = std::thread::scope(|scope| {
         scope.spawn(|| {
             while single_flight.weight_bytes() != 0 {
@@ -386,6 +390,7 @@ fn a_budget_asks_the_cache_and_does_not_keep_it() {
     let content = Content { length: 1, weight: 1, home: None, ended: Arc::clone(&ended) };
     mine(demand(&single_flight, 2, 1)).publish(Front(Arc::new(content)));
     drop(single_flight);
-    assert_eq!(ended.load(Ordering::SeqCst), 1, "the reclaimer does not keep it");
+    assert_eq!(ended.load(Ordering::SeqCst), 0, "the reclaimer has a handle");
     drop(registration);
+    assert_eq!(ended.load(Ordering::SeqCst), 1, "and ends with its registration");
 }
