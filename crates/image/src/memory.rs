@@ -73,7 +73,7 @@ impl MemoryPool {
         let mut memory = Self::of(Budget::new(limit_bytes), pages.min(Self::FRAMES))?;
         memory.readers = u64::try_from(readers).unwrap_or(u64::MAX).max(1);
         memory.buffers.set_max_idle(bytes);
-        memory.buffers.reserve(bytes);
+        memory.buffers.set_reserve(bytes);
         Ok(memory)
     }
 

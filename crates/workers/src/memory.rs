@@ -1,49 +1,55 @@
-//! Memory under one budget: frames from a bounded reserve, scratch that grows and stays, and the
-//! difference between memory that may fail and memory that must come. It owns no memory of its own
-//! and knows nothing of what is decoded into it.
+//! Memory under one budget. It owns the rules: what is counted, who waits, who may be refused. It never
+//! knows what the memory holds. Decoders, caches and tables of an image take their memory here.
 //!
-//! [`Budget`] is the one sum. [`PagePool`] leases frames, [`RequestFrameList`] stands in front of it for one
-//! request, [`Scratch`] belongs to one worker, [`BufferPool`] to all of them, and [`AllocPolicy`] says with every request what its caller
-//! accepts. [`Pressure`] makes best effort give way before the system is short. [`Mapping`] is bare
-//! memory, for those who charge it themselves. docs/memory.md writes the budget out as a sum and
-//! numbers the protocols.
+//! * [`Budget`] counts bytes against one limit; a [`Charge`] is a part of it.
+//! * [`PagePool`] leases frames of 4 KiB, and a [`RequestFrameList`] keeps those of one request.
+//! * [`BufferPool`] leases contiguous buffers that threads share.
+//! * [`AllocPolicy`] says with each request what its caller accepts when memory is short.
+//! * [`Mapping`] is anonymous memory for callers that charge it themselves.
+//!
+//! docs/memory.md writes the budget out as a sum; docs/workers.md numbers the protocols.
 
-mod alloc_policy;
 mod arena;
 mod block;
 mod budget;
 mod buffer_pool;
-mod cgroup;
-mod fault_injection;
-mod frame;
+
 mod frame_stack;
-mod frame_stats;
-mod heap;
 mod mapping;
 mod page_pool;
-mod prefault;
-mod pressure;
-mod reclaim;
-mod request_frames;
-mod scratch;
+mod process;
 mod system_memory;
-mod wait_deadline;
 mod wait_queue;
 
-pub use alloc_policy::AllocPolicy;
 pub use budget::{Budget, BudgetStats, Charge, DEFAULT_STALL, ReclaimerRegistration};
 pub use buffer_pool::{Buffer, BufferPool, BufferPoolStats};
-pub use cgroup::available_memory_bytes;
-pub use fault_injection::FaultPlan;
-pub use frame::Frame;
-pub use frame_stats::PagePoolStats;
-pub use heap::{set_mmap_threshold, trim_heap};
-pub use mapping::{LockState, Mapping, PageSize, PopulateMethod};
-pub use page_pool::{FRAMES_MAX, PagePool, PagePoolSettings};
-pub use prefault::PrefaultReport;
-pub use pressure::{Pressure, PressureSettings};
-pub use request_frames::RequestFrameList;
-pub use scratch::{BLOCKS_MAX, Scratch, ScratchGuard};
+pub use mapping::{Mapping, PageSize, PopulateMethod, PrefaultReport};
+pub use page_pool::{
+    FRAMES_MAX, Frame, PagePool, PagePoolSettings, PagePoolStats, RequestFrameList,
+};
+pub use process::{available_memory_bytes, set_mmap_threshold, trim_heap};
+pub use system_memory::FaultPlan;
 
 /// Bytes of a frame.
 pub const FRAME_BYTES: usize = 4096;
+
+/// What a caller accepts when memory is short.
+///
+/// In Linux, the field of the same purpose in EROFS is called `besteffort` and means "must succeed".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AllocPolicy {
+    /// For readahead and prefetch: memory that is available now, or
+    /// [`ErrorKind::NotNow`](crate::ErrorKind::NotNow).
+    ///
+    /// A request never faults a page in, never maps, never waits for a lock, a frame or a context, and
+    /// makes no system call. It is refused while anybody waits for memory. A refusal is about this
+    /// moment and must not be remembered.
+    MayFail,
+    /// For work that somebody waits for: a demanded read, an extraction.
+    ///
+    /// A request may map and fault in. It calls the registered reclaimers, waits until memory comes
+    /// back, and tries again after a refusal by the system. It fails with
+    /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) only at the hard limit, and never
+    /// aborts.
+    MustSucceed,
+}

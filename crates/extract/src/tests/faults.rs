@@ -151,7 +151,7 @@ fn memory_that_ends_at_any_point_is_a_named_failure_and_no_wrong_byte() {
             let memory = MemoryPool::with_budget(budget.clone()).unwrap();
             let options = OpenOptions::new().memory(&memory);
             let image = options.open_sources(Arc::new(bytes.clone()), Vec::new()).unwrap();
-            budget.inject_failures(FaultPlan { after, count: u64::MAX });
+            budget.inject_failures(FaultPlan { after, count: u64::MAX, ..FaultPlan::default() });
             let folder = new_folder();
             let extracted = extract_with_watchdog(&image, folder.path(), workers);
             let refused = budget.injected_failures();

@@ -330,7 +330,6 @@ pub(crate) fn run_lengths(clusters: &[Cluster]) -> Vec<usize> {
 mod tests {
     use ferrofs_ondisk::FileType;
     use ferrofs_ondisk::compression::AlgorithmId;
-    use ferrofs_workers::memory::{Pressure, PressureSettings};
     use ferrofs_workers::priority::PriorityRequest;
     use ferrofs_workers::single_flight::{Lookup, Urgency};
 
@@ -367,21 +366,13 @@ mod tests {
     }
 
     /// An image with several clusters a file, and memory of which best effort gets nothing.
-    fn image() -> (Image, Pressure, tempfile::TempDir) {
+    fn image() -> Image {
         let memory = MemoryPool::new(MemoryPool::MIN_BYTES).unwrap();
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("memory");
-        std::fs::write(&file, "some avg10=99.00 avg60=99.00 avg300=99.00 total=1\n").unwrap();
-        let mut settings = PressureSettings::default();
-        settings.cgroup_of_process = dir.path().join("none");
-        settings.system_pressure = file;
-        let pressure = Pressure::new(memory.budget(), settings);
-        assert!(pressure.look());
+        memory.budget().refuse_best_effort(true);
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/lz4.erofs");
         let workers =
             DecodeWorkers::new(PerCpuSettings::new("chain").priority(PriorityRequest::Normal));
-        let options = OpenOptions::new().memory(&memory).workers(&workers);
-        (options.open(path).unwrap(), pressure, dir)
+        OpenOptions::new().memory(&memory).workers(&workers).open(path).unwrap()
     }
 
     /// A file with its clusters, each with the byte of the file where it starts.
@@ -427,7 +418,7 @@ mod tests {
     #[test]
     fn a_cluster_that_got_no_memory_fails_no_other_of_its_batch() {
         for demanded in 0..3 {
-            let (image, _pressure, _dir) = image();
+            let image = image();
             let inner = image.inner();
             let (inode, clusters) = file(&image);
             assert!(clusters.len() >= 3);

@@ -263,7 +263,7 @@ fn every_request_is_refused(name: &str, count: u64, step: usize) -> usize {
         let budget = Budget::with_stall(LIMIT_BYTES, Duration::from_millis(1));
         let memory = MemoryPool::with_budget(budget.clone()).unwrap();
         let options = OpenOptions::new().memory(&memory).workers(&workers);
-        budget.inject_failures(FaultPlan { after, count });
+        budget.inject_failures(FaultPlan { after, count, ..FaultPlan::default() });
         let mut outcome = FaultRun::default();
         let opened =
             outcome.of(|| options.open_sources(Arc::new(corpus.bytes.clone()), Vec::new()));

@@ -3,24 +3,10 @@
 
 use ferrofs_codec as codec;
 use ferrofs_image::{Error, ErrorKind, Image, MemoryPool, OpenOptions};
-use ferrofs_workers::memory::{AllocPolicy, Budget, Charge, Pressure, PressureSettings};
+use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
 
 use crate::lz4_image::{Lz4Block, Lz4Image, XorshiftRng};
 use crate::sources::{CorpusImage, Watchdog, files_of, own_workers, wait_until};
-
-/// A watcher that finds the system short of memory, so that every request of best effort is
-/// refused.
-fn pressed(memory: &MemoryPool) -> (Pressure, tempfile::TempDir) {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("memory");
-    std::fs::write(&file, "some avg10=99.00 avg60=99.00 avg300=99.00 total=1\n").unwrap();
-    let mut settings = PressureSettings::default();
-    settings.cgroup_of_process = dir.path().join("none");
-    settings.system_pressure = file;
-    let pressure = Pressure::new(memory.budget(), settings);
-    assert!(pressure.look());
-    (pressure, dir)
-}
 
 // A-R1.
 #[test]
@@ -28,7 +14,7 @@ fn bytes_are_right_where_every_request_of_best_effort_is_refused() {
     let _watchdog = Watchdog::new("reading without best effort");
     let written = Lz4Image::of_extents(65_535, &[40], 60_000);
     let memory = MemoryPool::new(64 << 20).unwrap();
-    let _pressure = pressed(&memory);
+    memory.budget().refuse_best_effort(true);
     let image = written.open(&OpenOptions::new().memory(&memory).workers(&own_workers()));
     let file = image.open_file(&Lz4Image::file(&image, 0)).unwrap();
     let text = &written.texts[0];

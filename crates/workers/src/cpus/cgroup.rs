@@ -162,4 +162,5 @@ fn cpus_of(group: &Path) -> Option<CpuSet> {
 }
 
 #[cfg(all(test, not(loom)))]
+#[path = "cgroup_tests.rs"]
 mod tests;

@@ -1,42 +1,39 @@
-//! Frames of 4 KiB from one arena. It owns the arena, which frame is where, and what of it is charged
-//! to the budget; it never holds more idle frames than its reserve may, and never looks at which CPU
-//! asks. Decoders lease bounce pages here, through a `RequestFrameList` or directly.
+//! Frames of 4 KiB from one arena. It owns the arena, knows where each frame is, and charges resident
+//! frames to the budget. It never holds more idle frames than its reserve allows. Decoders lease the
+//! frames of a window here, through a `RequestFrameList` or directly.
 //!
-//! docs/memory.md, protocol F, and protocol B for those who wait.
+//! docs/workers.md, protocol F, and protocol B for requests that wait.
 
+use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::time::Instant;
 
-use super::alloc_policy::AllocPolicy;
+use super::AllocPolicy;
 use super::arena::Arena;
 use super::budget::{Budget, Charge};
-use super::frame::Frame;
-use super::frame_stack::{FrameKey, FrameLinks, FrameStack};
-use super::frame_stats::{FrameSource, PagePoolStats};
-use super::mapping::{LockState, PageSize};
-use super::request_frames::RequestFrameList;
+use super::frame_stack::{FrameKey, FrameLinks, FrameSource, FrameStack};
+use super::mapping::PageSize;
 use super::wait_queue::WaitPriority;
 use crate::sync::{Arc, AtomicU32, Ordering, PlainAtomicU64};
 use crate::{Error, ErrorKind};
 
 /// Frames in the largest arena: 64 GiB of 4 KiB each.
 pub const FRAMES_MAX: u32 = 1 << 24;
-/// Frames notify_waiters to the system in one go: what is sorted on the stack to find neighbours.
+/// Frames that are returned to the system in one go: they are sorted on the stack to find neighbours.
 const RETURN_BATCH: usize = 64;
 
 /// How a [`PagePool`] is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct PagePoolSettings {
-    /// Frames in the arena, 1 to [`FRAMES_MAX`]: the most that can be leased at a time. Address space
-    /// only; memory comes with use.
+    /// Frames in the arena, 1 to [`FRAMES_MAX`]: the most that can be leased at a time. They take
+    /// address space; memory comes with use.
     pub frames: u32,
     /// The most idle frames that stay resident, at most `frames`. 0, the default, keeps none.
     pub reserved_frames: u32,
-    /// Whether the reserve is full from the start; otherwise it fills with the first frames released.
+    /// Whether the reserve is full from the start. Otherwise it fills with the first frames released.
     pub prefill: bool,
-    /// Whether resident frames are locked against swapping; a refusal is reported and tolerated.
-    pub lock: bool,
-    /// Which pages the arena is made of.
+    /// The pages that the arena is made of.
     pub pages: PageSize,
 }
 
@@ -46,6 +43,18 @@ impl PagePoolSettings {
     #[must_use]
     pub fn new(frames: u32, reserved_frames: u32) -> Self {
         Self { frames, reserved_frames, ..Self::default() }
+    }
+
+    /// Whether the reserve is full from the start.
+    #[must_use]
+    pub fn prefill(self, prefill: bool) -> Self {
+        Self { prefill, ..self }
+    }
+
+    /// The pages that the arena is made of.
+    #[must_use]
+    pub fn pages(self, pages: PageSize) -> Self {
+        Self { pages, ..self }
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -61,33 +70,72 @@ impl PagePoolSettings {
     }
 }
 
+/// What a page pool has counted since it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct PagePoolStats {
+    /// Leases from request lists.
+    pub from_list: u64,
+    /// Leases from the reserve.
+    pub from_reserve: u64,
+    /// Leases of frames that were faulted in for it.
+    pub from_system: u64,
+    /// Nanoseconds that faulting these in took, all threads together, waiting for the system's memory
+    /// included.
+    pub faulting_nanos: u64,
+    /// Frames returned to the system.
+    pub returned: u64,
+    /// Calls to return frames that the system refused; the frames are vacant all the same.
+    pub refused_returns: u64,
+}
+
+impl PagePoolStats {
+    /// All leases.
+    #[must_use]
+    pub fn leases(&self) -> u64 {
+        self.from_list + self.from_reserve + self.from_system
+    }
+}
+
 /// A pool of frames. Clones are handles of one pool, which lives until the last frame is back.
+///
+/// ```
+/// use ferrofs_workers::memory::{AllocPolicy, Budget, PagePool, PagePoolSettings};
+///
+/// let budget = Budget::new(1 << 20);
+/// let pool = PagePool::new(&budget, PagePoolSettings::new(64, 4))?;
+/// let mut list = pool.request_list();
+/// let mut frame = list.allocate(AllocPolicy::MustSucceed)?;
+/// frame.fill(1);
+/// list.put(frame);
+/// // The list's own frame comes back, without a look at the pool.
+/// assert_eq!(list.allocate(AllocPolicy::MayFail)?[0], 1);
+/// # Ok::<(), ferrofs_workers::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct PagePool {
     pool: Arc<PagePoolInner>,
 }
 
 impl PagePool {
-    /// Maps the arena and, if asked, fills the reserve. The slots (32 bytes a frame) are charged to
-    /// the budget now, a frame while it is resident.
+    /// Maps the arena and, if asked, fills the reserve. The links (32 bytes a frame) are charged to the
+    /// budget now, each frame while it is resident.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::InvalidSetting`] for numbers out of range; [`ErrorKind::OutOfMemory`] and
-    /// [`ErrorKind::System`] when the arena, the links or the prefilled frames cannot be had, and
+    /// [`ErrorKind::System`] when the system refuses the arena, the links or the prefilled frames;
     /// [`ErrorKind::NotNow`] when the budget has no room for them.
     pub fn new(budget: &Budget, settings: PagePoolSettings) -> Result<Self, Error> {
         settings.check()?;
         let tables = budget.charge(FrameLinks::bytes_for(settings.frames), AllocPolicy::MayFail)?;
         let (links, vacant) = FrameLinks::with_stack(settings.frames)?;
-        let mut arena = Arena::new(budget.system(), settings.frames, settings.pages)?;
-        if settings.lock {
-            arena.lock();
-        }
+        let arena = Arena::new(budget.system(), &links, settings.frames, settings.pages)?;
+        let reserve = FrameStack::new(&links);
         let mut pool = PagePoolInner {
             arena,
             links,
-            reserve: FrameStack::new(),
+            reserve,
             vacant,
             settings,
             budget: budget.clone(),
@@ -103,20 +151,19 @@ impl PagePool {
         Ok(Self { pool: Arc::new(pool) })
     }
 
-    /// Leases one frame: from the reserve, then from the system. Under [`AllocPolicy::MustSucceed`] the
-    /// frame is resident when this returns, so that what it costs is paid here. Who needs several
-    /// before it can give one back takes them from one [`RequestFrameList`], which may pass those who wait
-    /// for its frames.
+    /// Leases one frame, from the reserve or else from the system. Under [`AllocPolicy::MustSucceed`]
+    /// the frame is resident when this returns, so that its cost is paid here. A caller that needs
+    /// several frames before it can give one back takes them from one [`RequestFrameList`], which may
+    /// pass requests that wait for its frames.
     ///
     /// # Errors
     ///
-    /// Under [`AllocPolicy::MayFail`] [`ErrorKind::NotNow`] when the reserve is empty, when somebody waits,
-    /// or when the system is short of memory. Under [`AllocPolicy::MustSucceed`]
-    /// [`ErrorKind::OutOfMemory`] when reclaiming and waiting did not help, with the system's error
-    /// number if it was the system that refused.
+    /// Under [`AllocPolicy::MayFail`] [`ErrorKind::NotNow`] when the reserve is empty or somebody waits.
+    /// Under [`AllocPolicy::MustSucceed`] [`ErrorKind::OutOfMemory`] when reclaiming and waiting did not
+    /// help, with the system's error number if it was the system that refused.
     pub fn allocate(&self, policy: AllocPolicy) -> Result<Frame, Error> {
         let key = self.pool.allocate(policy, WaitPriority::Normal)?;
-        Ok(Frame::new(Arc::clone(&self.pool), key))
+        Ok(Frame { pool: Arc::clone(&self.pool), key: Some(key) })
     }
 
     /// A list in front of the pool for one request or one worker.
@@ -125,15 +172,15 @@ impl PagePool {
         RequestFrameList::new(Arc::clone(&self.pool))
     }
 
-    /// Idle frames that are resident now: never more than asked for in the settings.
+    /// Idle frames that are resident now; never more than the settings allow.
     #[must_use]
     pub fn reserved_frames(&self) -> u32 {
         self.pool.reserve.len(&self.pool.links)
     }
 
     /// Frames that are neither resident nor leased.
-    #[must_use]
-    pub fn vacant_frames(&self) -> u32 {
+    #[cfg(test)]
+    pub(super) fn vacant_frames(&self) -> u32 {
         self.pool.vacant.len(&self.pool.links)
     }
 
@@ -143,14 +190,7 @@ impl PagePool {
         self.pool.settings
     }
 
-    /// Whether resident frames are locked.
-    #[must_use]
-    pub fn locked(&self) -> LockState {
-        self.pool.arena.locked()
-    }
-
-    /// Where frames came from and went to so far. It takes as many steps as there are frames: for
-    /// reports, not for hot paths.
+    /// The counters so far. It takes as many steps as there are frames: for reports, not for hot paths.
     #[must_use]
     pub fn stats(&self) -> PagePoolStats {
         let PagePoolInner { links, faulting_nanos, returned, refused_returns, .. } = &*self.pool;
@@ -164,23 +204,23 @@ impl PagePool {
         }
     }
 
-    /// Gives idle frames of the reserve back to the system until `frames` are left; says how many it
-    /// gave. A reclaimer may call it.
+    /// Returns idle frames of the reserve to the system until `frames` are left, and says how many. A
+    /// reclaimer may call it.
     pub fn shrink_to_frames(&self, frames: u32) -> u32 {
-        let mut given = 0;
+        let mut returned = 0;
         loop {
             let mut batch = [const { None }; RETURN_BATCH];
             let excess = self.reserved_frames().saturating_sub(frames) as usize;
             let mut count = 0;
-            for place in batch.iter_mut().take(excess) {
-                *place = self.pool.reserve.pop(&self.pool.links);
-                count += usize::from(place.is_some());
+            for slot in batch.iter_mut().take(excess) {
+                *slot = self.pool.reserve.pop(&self.pool.links);
+                count += usize::from(slot.is_some());
             }
             if count == 0 {
-                return given;
+                return returned;
             }
             self.pool.return_to_system(&mut batch[..count]);
-            given += u32::try_from(count).unwrap_or(u32::MAX);
+            returned += u32::try_from(count).unwrap_or(u32::MAX);
         }
     }
 
@@ -192,7 +232,7 @@ impl PagePool {
 
 /// What the handles and the frames share.
 #[derive(Debug)]
-pub(super) struct PagePoolInner {
+struct PagePoolInner {
     arena: Arena,
     links: FrameLinks,
     /// Idle and resident, charged.
@@ -201,36 +241,22 @@ pub(super) struct PagePoolInner {
     vacant: FrameStack,
     settings: PagePoolSettings,
     budget: Budget,
-    /// How many wait for a frame.
+    /// How many requests wait for a frame.
     waiting: AtomicU32,
     /// The charge for the links.
     _tables: Charge,
-    /// What faulting frames in took.
     faulting_nanos: PlainAtomicU64,
-    /// Frames given back to the system, and calls for it that the system refused.
     returned: PlainAtomicU64,
     refused_returns: PlainAtomicU64,
 }
 
 impl PagePoolInner {
-    pub(super) fn arena(&self) -> &Arena {
-        &self.arena
-    }
-
-    pub(super) fn links(&self) -> &FrameLinks {
-        &self.links
-    }
-
     /// A frame from the reserve or from the system.
-    pub(super) fn allocate(
-        &self,
-        policy: AllocPolicy,
-        priority: WaitPriority,
-    ) -> Result<FrameKey, Error> {
+    fn allocate(&self, policy: AllocPolicy, priority: WaitPriority) -> Result<FrameKey, Error> {
         let is_allowed = match policy {
             AllocPolicy::MayFail => !self.budget.best_effort_yields(),
-            // Who waits for bytes is not helped by a frame that stays charged: only who waits for a
-            // frame goes first. Relaxed: a newcomer that looks too early passes once.
+            // A frame that stays charged does not help a request that waits for bytes: only those that
+            // wait for a frame go first. Relaxed: a request that looks too early passes once.
             AllocPolicy::MustSucceed => self.waiting.load(Ordering::Relaxed) == 0,
         };
         if is_allowed && let Some(key) = self.reserve.pop(&self.links) {
@@ -238,14 +264,14 @@ impl PagePoolInner {
         }
         match policy {
             AllocPolicy::MayFail => Err(self.budget.refuse("a frame of the page pool")),
-            AllocPolicy::MustSucceed => self.take_from_system(priority),
+            AllocPolicy::MustSucceed => self.allocate_from_system(priority),
         }
     }
 
-    /// A frame that must come: vacant memory faulted in, or, while that cannot be had, whatever
-    /// comes back.
+    /// A frame that must come: vacant memory that is faulted in, or, while that fails, whatever comes
+    /// back.
     #[cold]
-    fn take_from_system(&self, priority: WaitPriority) -> Result<FrameKey, Error> {
+    fn allocate_from_system(&self, priority: WaitPriority) -> Result<FrameKey, Error> {
         if self.budget.has_no_waiters()
             && let Ok(key) = PendingFrame::new(self).attempt()
         {
@@ -255,8 +281,8 @@ impl PagePoolInner {
         let mut pending = PendingFrame::new(self);
         let mut refusal = Error::new(ErrorKind::OutOfMemory, "a frame of the page pool")
             .with_amount(1, self.settings.frames.into());
-        let taken = self.budget.wait_for(Arena::stride() as u64, priority, || {
-            // Somebody else's frame may come back first.
+        let key = self.budget.wait_for(Arena::stride() as u64, priority, || {
+            // Another holder's frame may come back first.
             if let Some(key) = self.reserve.pop(&self.links) {
                 return Some(self.count(FrameSource::Reserve, key));
             }
@@ -268,24 +294,24 @@ impl PagePoolInner {
                 }
             }
         });
-        taken.ok_or(refusal)
+        key.ok_or(refusal)
     }
 
-    fn count(&self, origin: FrameSource, key: FrameKey) -> FrameKey {
-        self.links.count(&key, origin);
+    fn count(&self, source: FrameSource, key: FrameKey) -> FrameKey {
+        self.links.count(&key, source);
         key
     }
 
     /// Takes a frame back: to the reserve while that has room, otherwise to the system.
-    pub(super) fn release(&self, key: FrameKey) {
+    fn release(&self, key: FrameKey) {
         match self.reserve.push(&self.links, key, self.settings.reserved_frames) {
             Ok(()) => self.budget.notify_waiters(),
             Err(key) => self.return_to_system(&mut [Some(key)]),
         }
     }
 
-    /// Takes a chain of frames back; neighbours among those that go to the system go together.
-    pub(super) fn release_chain(&self, mut chain: Option<FrameKey>) {
+    /// Takes a chain of frames back. Neighbours among those that go to the system go together.
+    fn release_chain(&self, mut chain: Option<FrameKey>) {
         let mut excess = [const { None }; RETURN_BATCH];
         let mut count = 0;
         while let Some(first) = chain {
@@ -306,7 +332,8 @@ impl PagePoolInner {
         self.budget.notify_waiters();
     }
 
-    /// Gives frames back to the system and the budget. They are owned, so nobody can be using them.
+    /// Returns frames to the system and their bytes to the budget. The caller owns them, so nobody uses
+    /// them.
     fn return_to_system(&self, keys: &mut [Option<FrameKey>]) {
         keys.sort_unstable_by_key(|key| key.as_ref().map(FrameKey::index));
         let are_neighbours = |left: &Option<FrameKey>, right: &Option<FrameKey>| match (left, right)
@@ -338,7 +365,7 @@ impl PagePoolInner {
         let mut charge = self.budget.charge(length, AllocPolicy::MayFail)?;
         self.arena.populate_first(self.budget.system(), length)?;
         for _ in 0..self.settings.reserved_frames {
-            // In order from 0: nothing was taken yet.
+            // In order from 0: no frame has been popped yet.
             let Some(key) = self.vacant.pop(&self.links) else { break };
             if self.reserve.push(&self.links, key, self.settings.reserved_frames).is_err() {
                 break;
@@ -351,13 +378,13 @@ impl PagePoolInner {
 
 impl Drop for PagePoolInner {
     fn drop(&mut self) {
-        // Every frame and list holds the pool, so all that is still charged lies in the reserve.
+        // Every frame and list holds the pool, so all frames that are still charged are in the reserve.
         let idle = u64::from(self.reserve.len(&self.links));
         self.budget.uncharge(idle * Arena::stride() as u64);
     }
 }
 
-/// Somebody waits for a frame of this pool.
+/// Counts a request that waits for a frame.
 struct WaitingGuard<'pool>(&'pool AtomicU32);
 
 impl<'pool> WaitingGuard<'pool> {
@@ -373,8 +400,8 @@ impl Drop for WaitingGuard<'_> {
     }
 }
 
-/// A vacant frame on its way to being resident. What it has got so far it keeps between attempts, and
-/// gives back when dropped.
+/// A vacant frame on its way to being resident. What it has between two attempts it keeps, and gives
+/// back when dropped.
 struct PendingFrame<'pool> {
     pool: &'pool PagePoolInner,
     key: Option<FrameKey>,
@@ -386,7 +413,7 @@ impl<'pool> PendingFrame<'pool> {
         Self { pool, key: None, is_charged: false }
     }
 
-    /// Goes on from where the last attempt ended. The error is what the system said, if it was asked.
+    /// Goes on from where the last attempt ended. The error is the system's, if it was asked.
     fn attempt(&mut self) -> Result<FrameKey, Option<Error>> {
         let pool = self.pool;
         let mut key = self.key.take().or_else(|| pool.vacant.pop(&pool.links)).ok_or(None)?;
@@ -427,7 +454,177 @@ impl Drop for PendingFrame<'_> {
     }
 }
 
+/// 4096 bytes on lease from a [`PagePool`], which takes them back on drop.
+///
+/// The bytes are whatever the last holder left: nothing is cleared. A frame that several parts of an
+/// output need is shared by reference (or in an `Arc`), and so given back once.
+pub struct Frame {
+    pool: Arc<PagePoolInner>,
+    /// Taken out only when the lease ends.
+    key: Option<FrameKey>,
+}
+
+impl Frame {
+    /// The number of the frame in its arena. The same number at another time means the same memory.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.key.as_ref().map_or(u32::MAX, FrameKey::index)
+    }
+}
+
+impl Deref for Frame {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.key.as_ref().map_or(&[], |key| self.pool.arena.bytes(key))
+    }
+}
+
+impl DerefMut for Frame {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match &mut self.key {
+            Some(key) => self.pool.arena.bytes_mut(key),
+            None => &mut [],
+        }
+    }
+}
+
+impl AsMut<[u8]> for Frame {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.pool.release(key);
+        }
+    }
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frame").field("number", &self.number()).finish_non_exhaustive()
+    }
+}
+
+/// The private frames of one request or one worker, in front of the pool: last in, first out. For the
+/// pool they are leased. Dropping the list gives them back to the pool.
+#[derive(Debug)]
+pub struct RequestFrameList {
+    pool: Arc<PagePoolInner>,
+    /// The frames, chained through the pool's links, so that putting one here allocates nothing.
+    first: Option<FrameKey>,
+    length: u32,
+    /// A holder once frames were allocated, until the release. The list does not know where they are
+    /// now, so one list should serve one request.
+    priority: WaitPriority,
+}
+
+impl RequestFrameList {
+    fn new(pool: Arc<PagePoolInner>) -> Self {
+        Self { pool, first: None, length: 0, priority: WaitPriority::Normal }
+    }
+
+    /// Leases one frame: from this list, then from the reserve, then from the system.
+    ///
+    /// # Errors
+    ///
+    /// As [`PagePool::allocate`]; never while a frame is on the list.
+    pub fn allocate(&mut self, policy: AllocPolicy) -> Result<Frame, Error> {
+        let key = match self.first.take() {
+            Some(first) => {
+                let (key, rest) = self.pool.links.unchain(first);
+                self.first = rest;
+                self.length -= 1;
+                self.pool.count(FrameSource::List, key)
+            }
+            None => self.pool.allocate(policy, self.priority)?,
+        };
+        self.priority = WaitPriority::Holder;
+        Ok(Frame { pool: Arc::clone(&self.pool), key: Some(key) })
+    }
+
+    /// Puts a frame on the list. A frame of another pool goes back to that pool.
+    pub fn put(&mut self, mut frame: Frame) {
+        if Arc::ptr_eq(&frame.pool, &self.pool)
+            && let Some(key) = frame.key.take()
+        {
+            self.first = Some(self.pool.links.chain(key, self.first.take()));
+            self.length += 1;
+        }
+    }
+
+    /// Frames on the list.
+    #[must_use]
+    pub fn length(&self) -> u32 {
+        self.length
+    }
+
+    /// Gives all frames on the list back to the pool. The reserve keeps what it has room for;
+    /// neighbours among the rest go to the system together.
+    pub fn release(&mut self) {
+        self.length = 0;
+        self.priority = WaitPriority::Normal;
+        self.pool.release_chain(self.first.take());
+    }
+}
+
+impl Drop for RequestFrameList {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// The pool's own step between the stacks and the room, with a real arena.
 #[cfg(all(test, loom))]
-mod loom_tests;
+mod loom_tests {
+    #![allow(
+        clippy::unwrap_used,
+        clippy::assertions_on_result_states,
+        reason = "a test may fail where it stands"
+    )]
+
+    use std::time::Duration;
+
+    use super::*;
+    use crate::sync::thread;
+
+    #[test]
+    fn a_frame_released_to_the_reserve_reaches_the_one_who_waits() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(2);
+        model.check(|| {
+            let budget = Budget::with_stall(1 << 20, Duration::from_secs(3600));
+            let pool = PagePool::new(&budget, PagePoolSettings::new(1, 1)).unwrap();
+            let held = pool.allocate(AllocPolicy::MustSucceed).unwrap();
+            let own = pool.clone();
+            let waiter =
+                thread::spawn(move || drop(own.allocate(AllocPolicy::MustSucceed).unwrap()));
+            drop(held);
+            waiter.join().unwrap();
+            assert_eq!(pool.reserved_frames(), 1);
+        });
+    }
+
+    #[test]
+    fn a_frame_returned_to_the_system_reaches_the_one_who_waits() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(2);
+        model.check(|| {
+            let budget = Budget::with_stall(1 << 20, Duration::from_secs(3600));
+            let pool = PagePool::new(&budget, PagePoolSettings::new(1, 0)).unwrap();
+            let held = pool.allocate(AllocPolicy::MustSucceed).unwrap();
+            let own = pool.clone();
+            let waiter =
+                thread::spawn(move || drop(own.allocate(AllocPolicy::MustSucceed).unwrap()));
+            drop(held);
+            waiter.join().unwrap();
+            assert_eq!((pool.reserved_frames(), pool.vacant_frames()), (0, 1));
+        });
+    }
+}
 #[cfg(all(test, not(loom)))]
+#[path = "page_pool_tests.rs"]
 mod tests;

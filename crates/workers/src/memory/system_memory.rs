@@ -1,157 +1,176 @@
-//! Where memory really comes from: mapping, growing and faulting in, each counted, and each able to
-//! fail on demand in tests. It owns no memory. `PagePool` and `Scratch` ask it through their budget.
+//! The system as a source of memory: calls that map, resize and fault in, counted, and made to fail on
+//! demand for tests. It owns no memory. `Budget` has one; everything that maps goes through it.
 
 use std::time::Duration;
 
-use super::fault_injection::FaultInjector;
-use super::mapping::{Mapping, PageSize, PopulateMethod};
-use super::prefault::PrefaultReport;
-use crate::Error;
+use rustix::io::Errno;
+
+use super::mapping::{Mapping, PageSize, PopulateMethod, PrefaultReport};
 use crate::jobs::ParallelFor;
 use crate::sync::{Ordering, PlainAtomicU64};
+use crate::{Error, ErrorKind};
 
-/// The system as a source of memory.
+/// Which requests of a budget fail on purpose (fault injection).
+///
+/// A request is one attempt to take bytes from the budget, one call that maps memory, or one that faults
+/// it in. A caller that must succeed tries again after a wait, which is one more request. So `count: 1`
+/// is a shortage that passes: [`MustSucceed`](super::AllocPolicy::MustSucceed) survives it.
+/// `count: u64::MAX` is one that stays: it ends in [`OutOfMemory`](crate::ErrorKind::OutOfMemory) after
+/// the budget's stall time, which tests make short.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FaultPlan {
+    /// Requests that pass first.
+    pub after: u64,
+    /// Requests in a row that fail then; 0 ends the plan.
+    pub count: u64,
+    /// Whether only calls to the system count; attempts to take bytes pass then.
+    pub system_calls_only: bool,
+}
+
+/// Calls to the system for memory.
 #[derive(Debug)]
 pub(crate) struct SystemMemory {
     maps: PlainAtomicU64,
     populations: PlainAtomicU64,
     pub(super) fault_injector: FaultInjector,
-    #[cfg(test)]
-    pub(super) failures: failures::Failures,
 }
 
 impl SystemMemory {
     pub(super) fn new() -> Self {
-        Self {
-            maps: PlainAtomicU64::new(0),
-            populations: PlainAtomicU64::new(0),
-            fault_injector: FaultInjector::new(),
-            #[cfg(test)]
-            failures: failures::Failures::new(),
-        }
+        let zero = || PlainAtomicU64::new(0);
+        Self { maps: zero(), populations: zero(), fault_injector: FaultInjector::new() }
     }
 
-    /// Maps `length` bytes, size_class up to whole pages, none of them resident.
+    /// Maps `length` bytes, rounded up to whole pages, none of them resident.
     pub(super) fn map(&self, length: usize, pages: PageSize) -> Result<Mapping, Error> {
         self.maps.fetch_add(1, Ordering::Relaxed);
-        self.fault_injector.before("mapping memory")?;
-        #[cfg(test)]
-        self.failures.before_map()?;
+        self.fault_injector.check("mapping memory")?;
         Mapping::anonymous(length, pages)
     }
 
-    /// Changes the length of a mapping, which may move it. On an error it is as it was.
-    pub(super) fn resize(&self, mapping: &mut Mapping, length: usize) -> Result<(), Error> {
-        self.maps.fetch_add(1, Ordering::Relaxed);
-        self.fault_injector.before("mapping memory")?;
-        #[cfg(test)]
-        self.failures.before_map()?;
-        mapping.resize(length)
-    }
-
-    /// Faults `length` bytes from `offset` in, for writing, without changing them.
+    /// Faults in `length` bytes from `offset`, for writing, without changing them.
     pub(super) fn populate(
         &self,
         mapping: &Mapping,
         offset: usize,
         length: usize,
     ) -> Result<PopulateMethod, Error> {
-        self.populations.fetch_add(1, Ordering::Relaxed);
-        self.fault_injector.before("faulting memory in")?;
-        #[cfg(test)]
-        self.failures.before_populate()?;
+        self.before_populate()?;
         mapping.populate_range(offset, length)
     }
 
-    /// Faults in what `job` is over, piece by piece; says how long all threads together took.
+    /// Faults in the range of `job`, piece by piece, and returns the time that all threads together took.
     pub(super) fn populate_by(
         &self,
         mapping: &mut Mapping,
         job: ParallelFor<'_>,
     ) -> Result<Duration, Error> {
-        self.populations.fetch_add(1, Ordering::Relaxed);
-        self.fault_injector.before("faulting memory in")?;
-        #[cfg(test)]
-        self.failures.before_populate()?;
-        mapping.populate_by(job).map(|populating| populating.taken)
+        self.before_populate()?;
+        mapping.populate_by(job).map(|report| report.taken)
     }
 
-    /// Faults the first `length` bytes in, on as many threads as that is worth.
+    /// Faults in the first `length` bytes, on as many threads as that is worth.
     pub(super) fn prefault(
         &self,
         mapping: &mut Mapping,
         length: u64,
     ) -> Result<PrefaultReport, Error> {
-        self.populations.fetch_add(1, Ordering::Relaxed);
-        self.fault_injector.before("faulting memory in")?;
-        #[cfg(test)]
-        self.failures.before_populate()?;
+        self.before_populate()?;
         mapping.prefault_first(length)
     }
 
-    /// Calls that mapped or grew a mapping.
+    fn before_populate(&self) -> Result<(), Error> {
+        self.populations.fetch_add(1, Ordering::Relaxed);
+        self.fault_injector.check("faulting memory in")
+    }
+
+    /// Calls that mapped memory.
     pub(super) fn maps(&self) -> u64 {
         self.maps.load(Ordering::Relaxed)
     }
 
-    /// Calls that faulted pages in.
+    /// Calls that faulted memory in.
     pub(super) fn populations(&self) -> u64 {
         self.populations.load(Ordering::Relaxed)
     }
 }
 
-/// FaultPlan that tests ask for.
-#[cfg(test)]
-pub(super) mod failures {
-    use rustix::io::Errno;
+/// The fault plan of one budget.
+#[derive(Debug)]
+pub(super) struct FaultInjector {
+    /// Requests that still pass.
+    after: PlainAtomicU64,
+    /// Requests that still fail; 0 without a plan.
+    left: PlainAtomicU64,
+    /// Requests that failed by this plan.
+    injected: PlainAtomicU64,
+    /// Not 0 while attempts to take bytes pass.
+    system_calls_only: PlainAtomicU64,
+    /// Not 0 while requests that may fail are refused.
+    refuses_best_effort: PlainAtomicU64,
+}
 
-    use crate::sync::{AtomicU32, Ordering};
-    use crate::{Error, ErrorKind};
-
-    /// "After so many calls, fail so many": skip in the high half, failures in the low half.
-    #[derive(Debug)]
-    pub(crate) struct Failures {
-        maps: [AtomicU32; 2],
-        populations: [AtomicU32; 2],
+impl FaultInjector {
+    fn new() -> Self {
+        let zero = || PlainAtomicU64::new(0);
+        Self {
+            after: zero(),
+            left: zero(),
+            injected: zero(),
+            system_calls_only: zero(),
+            refuses_best_effort: zero(),
+        }
     }
 
-    impl Failures {
-        pub(super) fn new() -> Self {
-            let none = || [AtomicU32::new(0), AtomicU32::new(0)];
-            Self { maps: none(), populations: none() }
-        }
+    pub(super) fn plan(&self, plan: FaultPlan) {
+        // No request fails while the plan changes.
+        self.left.store(0, Ordering::SeqCst);
+        self.after.store(plan.after, Ordering::SeqCst);
+        self.injected.store(0, Ordering::SeqCst);
+        self.system_calls_only.store(u64::from(plan.system_calls_only), Ordering::SeqCst);
+        self.left.store(plan.count, Ordering::SeqCst);
+    }
 
-        /// The mapping after the next `skipped` ones fails, `count` times in a row.
-        #[cfg(not(loom))]
-        pub(crate) fn refuse_maps(&self, skipped: u32, count: u32) {
-            self.maps[0].store(skipped, Ordering::SeqCst);
-            self.maps[1].store(count, Ordering::SeqCst);
-        }
+    pub(super) fn refuse_best_effort(&self, refuses: bool) {
+        self.refuses_best_effort.store(u64::from(refuses), Ordering::SeqCst);
+    }
 
-        /// The same for faulting in.
-        #[cfg(not(loom))]
-        pub(crate) fn refuse_populations(&self, skipped: u32, count: u32) {
-            self.populations[0].store(skipped, Ordering::SeqCst);
-            self.populations[1].store(count, Ordering::SeqCst);
-        }
+    /// Whether requests that may fail are refused by plan.
+    pub(super) fn refuses_best_effort(&self) -> bool {
+        // Relaxed, here and below: a test makes its plan before it gives work to other threads.
+        self.refuses_best_effort.load(Ordering::Relaxed) != 0
+    }
 
-        pub(super) fn before_map(&self) -> Result<(), Error> {
-            Self::before(&self.maps, "mapping memory")
-        }
+    pub(super) fn injected(&self) -> u64 {
+        self.injected.load(Ordering::SeqCst)
+    }
 
-        pub(super) fn before_populate(&self) -> Result<(), Error> {
-            Self::before(&self.populations, "faulting memory in")
-        }
+    /// Whether the attempt to take bytes that the caller is about to make fails.
+    pub(super) fn fails_next_charge(&self) -> bool {
+        self.left.load(Ordering::Relaxed) != 0
+            && self.system_calls_only.load(Ordering::Relaxed) == 0
+            && self.fails_by_plan()
+    }
 
-        fn before(plan: &[AtomicU32; 2], what: &'static str) -> Result<(), Error> {
-            let lower = |left: u32| left.checked_sub(1);
-            let one_less = |word: &AtomicU32| {
-                word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, lower).is_ok()
-            };
-            if one_less(&plan[0]) || !one_less(&plan[1]) {
-                return Ok(());
-            }
-            Err(Error::new(ErrorKind::OutOfMemory, what).with_errno(Errno::NOMEM))
+    /// The error of the call to the system that the caller is about to make, if that fails.
+    fn check(&self, what: &'static str) -> Result<(), Error> {
+        if self.left.load(Ordering::Relaxed) != 0 && self.fails_by_plan() {
+            return Err(Error::new(ErrorKind::OutOfMemory, what).with_errno(Errno::NOMEM));
         }
+        Ok(())
+    }
+
+    #[cold]
+    fn fails_by_plan(&self) -> bool {
+        let decrement = |word: &PlainAtomicU64| {
+            let less = |left: u64| left.checked_sub(1);
+            word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok()
+        };
+        let fails = !decrement(&self.after) && decrement(&self.left);
+        if fails {
+            self.injected.fetch_add(1, Ordering::SeqCst);
+        }
+        fails
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::memory::FRAME_BYTES;
+use crate::memory::{FRAME_BYTES, FaultPlan};
 
 const SHORT: Duration = Duration::from_millis(60);
 
@@ -221,16 +221,16 @@ fn best_effort_never_asks_the_system() {
 }
 
 #[test]
-fn best_effort_gives_way_under_pressure_and_demand_does_not() {
+fn refused_best_effort_gets_no_frame_and_demand_does() {
     let (budget, pool) = pool_of(64, 8);
     drop(take_many(&pool, 2));
-    budget.set_pressed(true);
+    budget.refuse_best_effort(true);
     assert_eq!(pool.allocate(AllocPolicy::MayFail).unwrap_err().kind(), ErrorKind::NotNow);
     assert_eq!(budget.charge(1, AllocPolicy::MayFail).unwrap_err().kind(), ErrorKind::NotNow);
     let mut list = pool.request_list();
     list.put(pool.allocate(AllocPolicy::MustSucceed).unwrap());
     drop(list.allocate(AllocPolicy::MayFail).unwrap());
-    budget.set_pressed(false);
+    budget.refuse_best_effort(false);
     drop(pool.allocate(AllocPolicy::MayFail).unwrap());
 }
 
@@ -239,9 +239,14 @@ fn best_effort_gives_way_under_pressure_and_demand_does_not() {
 fn a_system_that_refuses_a_few_times_is_asked_again() {
     let (budget, pool) = pool_of(64, 0);
     for failures in [1, 2, 5] {
-        budget.system().failures.refuse_populations(0, failures);
+        budget.inject_failures(FaultPlan {
+            count: failures,
+            system_calls_only: true,
+            ..FaultPlan::default()
+        });
         let mut frame = pool.allocate(AllocPolicy::MustSucceed).unwrap();
         frame.fill(1);
+        assert_eq!(budget.injected_failures(), failures);
     }
     assert_eq!((budget.stats().waited, budget.stats().gave_up), (3, 0));
     assert_eq!((pool.vacant_frames(), frame_bytes(&budget, &pool)), (64, 0));
@@ -252,11 +257,15 @@ fn a_system_that_refuses_a_few_times_is_asked_again() {
 fn at_a_hard_limit_the_answer_is_out_of_memory_and_nothing_is_lost() {
     let budget = Budget::with_stall(3 * 4096 + FrameLinks::bytes_for(4), SHORT);
     let pool = PagePool::new(&budget, PagePoolSettings::new(4, 0)).unwrap();
-    budget.system().failures.refuse_populations(0, u32::MAX);
+    budget.inject_failures(FaultPlan {
+        count: u64::MAX,
+        system_calls_only: true,
+        ..FaultPlan::default()
+    });
     let error = pool.allocate(AllocPolicy::MustSucceed).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory);
     assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOMEM.raw_os_error()));
-    budget.system().failures.refuse_populations(0, 0);
+    budget.inject_failures(FaultPlan::default());
     assert_eq!((pool.vacant_frames(), frame_bytes(&budget, &pool)), (4, 0));
 
     // The budget has room for three of the four.
@@ -317,8 +326,7 @@ fn a_frame_outlives_every_handle_and_gives_its_bytes_back() {
     assert_eq!(frame.len(), FRAME_BYTES);
     drop(pool);
     frame.fill(9);
-    frame.clear();
-    assert!(frame.iter().all(|byte| *byte == 0));
+    assert!(frame.iter().all(|byte| *byte == 9));
     assert!(budget.used_bytes() > 0);
     drop(frame);
     assert_eq!(budget.used_bytes(), 0);
@@ -350,30 +358,23 @@ fn settings_out_of_range_are_errors() {
 #[test]
 fn a_pool_that_cannot_be_made_leaves_nothing_behind() {
     let budget = Budget::new(1 << 20);
-    let prefilled = PagePoolSettings { prefill: true, ..PagePoolSettings::new(512, 8) };
-    budget.system().failures.refuse_maps(0, 1);
-    assert_eq!(PagePool::new(&budget, prefilled).unwrap_err().kind(), ErrorKind::OutOfMemory);
-    budget.system().failures.refuse_populations(0, 1);
-    assert_eq!(PagePool::new(&budget, prefilled).unwrap_err().kind(), ErrorKind::OutOfMemory);
-    let too_many = PagePoolSettings { prefill: true, ..PagePoolSettings::new(512, 512) };
+    let prefilled = PagePoolSettings::new(512, 8).prefill(true);
+    // The links' bytes, the arena, the reserve's bytes, faulting it in.
+    for (after, kind) in [
+        (0, ErrorKind::NotNow),
+        (1, ErrorKind::OutOfMemory),
+        (2, ErrorKind::NotNow),
+        (3, ErrorKind::OutOfMemory),
+    ] {
+        budget.inject_failures(FaultPlan { after, count: 1, ..FaultPlan::default() });
+        assert_eq!(PagePool::new(&budget, prefilled).unwrap_err().kind(), kind, "{after}");
+        assert_eq!((budget.injected_failures(), budget.used_bytes()), (1, 0), "{after}");
+    }
+    let too_many = PagePoolSettings::new(512, 512).prefill(true);
     assert!(PagePool::new(&budget, too_many).is_err());
     assert_eq!(budget.used_bytes(), 0);
     PagePool::new(&budget, prefilled).unwrap();
     assert_eq!(budget.used_bytes(), 0);
-}
-
-#[test]
-fn locking_is_reported_and_a_locked_pool_still_returns_frames() {
-    let budget = Budget::new(1 << 30);
-    let settings = PagePoolSettings { lock: true, ..PagePoolSettings::new(64, 4) };
-    let pool = PagePool::new(&budget, settings).unwrap();
-    println!("{:?}", pool.locked());
-    assert_ne!(pool.locked(), LockState::NotRequested);
-    drop(take_many(&pool, 32));
-    assert_eq!(pool.reserved_frames(), 4);
-    if pool.stats().refused_returns == 0 {
-        assert_eq!(pool.arena().resident_pages(), 4);
-    }
 }
 
 /// A-P2 and the stress: four threads at the very edge of the arena, both policies, every frame

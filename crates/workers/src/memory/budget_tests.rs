@@ -68,7 +68,7 @@ fn a_sum_that_overflows_is_refused() {
 }
 
 #[test]
-fn charges_grow_shrink_split_and_merge_without_losing_a_byte() {
+fn charges_grow_shrink_and_split_without_losing_a_byte() {
     let budget = Budget::new(100);
     let mut charge = budget.charge(50, AllocPolicy::MayFail).unwrap();
     charge.grow(20, AllocPolicy::MayFail).unwrap();
@@ -78,11 +78,8 @@ fn charges_grow_shrink_split_and_merge_without_losing_a_byte() {
     let part = charge.split(25).unwrap();
     assert!(charge.split(36).is_none());
     assert_eq!((charge.bytes(), part.bytes(), budget.used_bytes()), (35, 25, 60));
-    assert!(charge.merge(part).is_none());
-    assert_eq!((charge.bytes(), budget.used_bytes()), (60, 60));
-    let other = Budget::new(10);
-    let foreign = charge.merge(other.charge(7, AllocPolicy::MayFail).unwrap());
-    assert_eq!((foreign.map(|charge| charge.bytes()), other.used_bytes()), (Some(7), 0));
+    drop(part);
+    assert_eq!((charge.bytes(), budget.used_bytes()), (35, 35));
     charge.shrink(u64::MAX);
     assert_eq!((charge.bytes(), budget.used_bytes()), (0, 0));
 }
