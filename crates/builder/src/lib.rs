@@ -33,9 +33,14 @@ pub use data_map::{
 };
 pub use digest::add_digests;
 pub use error::{Error, ErrorKind, Result};
+pub use ferrofs_workers::CancelToken;
 pub use options::hints::{CompressionHint, CompressionHints};
 pub use options::{
     Algorithms, BlobOutput, BuildOptions, Deduplication, FragmentSharing, Fragments, IndexForm,
     OutputMode, SuperblockTime,
 };
 pub use report::{AlgorithmStats, BuildObserver, BuildPhase, BuildReport, NoopObserver};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

@@ -28,6 +28,7 @@ use comparison::{Comparison, ComparisonResult};
 use credentials::Credentials;
 use ferrofs_extract::{ExtractEvent, ExtractOptions, ExtractSummary, Selection, extract, measure};
 use ferrofs_image::Image;
+use ferrofs_workers::CancelToken;
 use kernel_mount::KernelMount;
 use own_mount::{DaemonMount, MountAttempt};
 use reading_plan::ReadingPlan;
@@ -266,11 +267,9 @@ impl<'a> DemoRun<'a> {
     }
 
     fn unpack(&self, unpacked: &Path) -> anyhow::Result<TimedExtract> {
-        let options = ExtractOptions {
-            max_threads: Some(self.resources.threads),
-            stop: Some(self.stop.flag()),
-            ..ExtractOptions::default()
-        };
+        let token = CancelToken::new();
+        let options =
+            ExtractOptions::new().max_threads(Some(self.resources.threads)).cancel(&token);
         let style = self.arguments.progress.progress;
         let mut progress = ProgressDisplay::new(style, "unpack", || self.total);
         let mut done = WorkAmount::default();
@@ -279,6 +278,9 @@ impl<'a> DemoRun<'a> {
             ExtractEvent::Progress(now) => {
                 done = now.into();
                 progress.update(done);
+                if self.stop.is_wanted() {
+                    token.cancel();
+                }
             }
             // What fails because it is cut short is no failure.
             ExtractEvent::Failed(error) if !self.stop.is_wanted() => {

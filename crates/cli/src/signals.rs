@@ -225,11 +225,6 @@ impl StopRequest {
         Ok(this)
     }
 
-    /// What becomes true.
-    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.is_wanted)
-    }
-
     pub(crate) fn is_wanted(&self) -> bool {
         self.is_wanted.load(Ordering::SeqCst)
     }

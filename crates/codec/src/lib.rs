@@ -56,3 +56,7 @@ pub use method::Method;
 pub use padding::Padding;
 pub use settings::DecoderSettings;
 pub use want::DecodeMode;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

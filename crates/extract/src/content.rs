@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use ferrofs_image::{FilePiece, Image, Inode};
+use ferrofs_workers::CancelToken;
 use ferrofs_workers::memory::{AllocPolicy, Buffer};
 
 use crate::error::ErrorKind;
@@ -32,6 +33,8 @@ const _: () = assert!(DIRECT_BYTES < COLLECTED_BYTES);
 pub(crate) struct FileContent<'a> {
     pub(crate) image: &'a Image,
     pub(crate) inode: &'a Inode,
+    /// Read before each piece: a file can take hours.
+    pub(crate) cancel: &'a CancelToken,
 }
 
 /// Collects the data of one file after the other.
@@ -54,7 +57,7 @@ impl ContentWriter {
     /// Fills the new, empty `file`, and counts what was delivered.
     pub(crate) fn write(
         &mut self,
-        FileContent { image, inode }: FileContent<'_>,
+        FileContent { image, inode, cancel }: FileContent<'_>,
         file: &File,
         counted: &mut ExtractSummary,
     ) -> Result<(), ErrorKind> {
@@ -62,7 +65,7 @@ impl ContentWriter {
         if size > SIZE_FIRST_BYTES {
             set_size(file, size)?;
         }
-        let mut part = ExtentWriter::new(self.buffer(image)?, file, counted);
+        let mut part = ExtentWriter::new(self.buffer(image)?, file, cancel, counted);
         image.for_each_piece::<ErrorKind>(inode, |piece| part.add(piece, size))?;
         let data_end = part.finish()?;
         let position = part.position.unwrap_or(0);
@@ -76,13 +79,13 @@ impl ContentWriter {
     /// answers which part that was.
     pub(crate) fn write_range(
         &mut self,
-        FileContent { image, inode }: FileContent<'_>,
+        FileContent { image, inode, cancel }: FileContent<'_>,
         range: Range<u64>,
         file: &File,
         counted: &mut ExtractSummary,
     ) -> Result<Range<u64>, ErrorKind> {
         let size = inode.size();
-        let mut part = ExtentWriter::new(self.buffer(image)?, file, counted);
+        let mut part = ExtentWriter::new(self.buffer(image)?, file, cancel, counted);
         let covered =
             image.for_each_piece_in::<ErrorKind>(inode, range, |piece| part.add(piece, size))?;
         part.finish()?;
@@ -101,6 +104,7 @@ struct ExtentWriter<'a> {
     /// How much of the buffer is in use.
     filled: usize,
     file: &'a File,
+    cancel: &'a CancelToken,
     counted: &'a mut ExtractSummary,
     /// Where the next piece has to start; nothing before the first one.
     position: Option<u64>,
@@ -109,11 +113,19 @@ struct ExtentWriter<'a> {
 }
 
 impl<'a> ExtentWriter<'a> {
-    fn new(buffer: &'a mut [u8], file: &'a File, counted: &'a mut ExtractSummary) -> Self {
-        Self { buffer, filled: 0, file, counted, position: None, data_end: 0 }
+    fn new(
+        buffer: &'a mut [u8],
+        file: &'a File,
+        cancel: &'a CancelToken,
+        counted: &'a mut ExtractSummary,
+    ) -> Self {
+        Self { buffer, filled: 0, file, cancel, counted, position: None, data_end: 0 }
     }
 
     fn add(&mut self, piece: FilePiece<'_>, size: u64) -> Result<(), ErrorKind> {
+        if self.cancel.is_cancelled() {
+            return Err(ErrorKind::Cancelled);
+        }
         let (FilePiece::Data { offset, .. } | FilePiece::Hole { offset, .. }) = piece;
         let position = *self.position.get_or_insert(offset);
         if offset != position {

@@ -3,10 +3,10 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ferrofs_image::{FileType, Image, Inode, WalkEntry, Xattr};
+use ferrofs_workers::CancelToken;
 use rustix::fs::Stat;
 
 use crate::content::{ContentWriter, FileContent};
@@ -28,15 +28,15 @@ pub(crate) struct ExtractContext {
     skip_xattrs: bool,
     /// Nothing further can succeed: what has not begun is left undone.
     should_stop: AtomicBool,
-    /// Whoever asked for all this may want it no more.
-    stop: Option<Arc<AtomicBool>>,
+    /// Set by the caller of the extraction.
+    pub(crate) cancel: CancelToken,
 }
 
 impl ExtractContext {
     pub(crate) fn new(image: Image, policy: MetadataPolicy, options: &ExtractOptions) -> Self {
-        let (existing, stop) = (options.existing, options.stop.clone());
+        let (existing, cancel) = (options.existing, options.cancel.clone());
         let skip_xattrs = options.skip_xattrs;
-        Self { image, policy, existing, skip_xattrs, should_stop: AtomicBool::new(false), stop }
+        Self { image, policy, existing, skip_xattrs, should_stop: AtomicBool::new(false), cancel }
     }
 
     /// Looks at an error, and stops everything if nothing further can succeed after it.
@@ -56,10 +56,9 @@ impl ExtractContext {
         self.should_stop.load(Ordering::Relaxed) || self.is_cancelled()
     }
 
-    /// Whether the caller wants it to end.
+    /// Whether the caller has cancelled the extraction.
     pub(crate) fn is_cancelled(&self) -> bool {
-        // Pairs with nothing, as above.
-        self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
+        self.cancel.is_cancelled()
     }
 
     /// Where the entry `path` is made.
@@ -134,7 +133,8 @@ impl EntryWriter<'_> {
         let file = place.create_file(first_mode(inode))?;
         let partial = IncompleteFile::new(place);
         let counted = &mut self.report.counted;
-        let contents = FileContent { image: &self.context.image, inode };
+        let (image, cancel) = (&self.context.image, &self.context.cancel);
+        let contents = FileContent { image, inode, cancel };
         let written = MetadataTarget::Open(file.as_fd())
             .stat()
             .and_then(|stat| self.content.write(contents, &file, counted).map(|()| stat));

@@ -78,8 +78,8 @@ pub enum ErrorKind {
     FirstNameLeftOut,
     /// The memory budget has no room.
     Memory(ferrofs_workers::Error),
-    /// The caller wanted it to end.
-    Stopped,
+    /// The caller's [`CancelToken`](ferrofs_workers::CancelToken) was cancelled.
+    Cancelled,
 }
 
 impl Error {
@@ -160,6 +160,11 @@ impl ErrorKind {
         }
     }
 
+    /// Whether a file that is not whole stays where it is.
+    pub(crate) fn leaves_incomplete_file(&self) -> bool {
+        matches!(self, Self::Output { operation, .. } if *operation == REMOVE_INCOMPLETE)
+    }
+
     /// Whether every further entry would fail as well.
     pub(crate) fn stops_everything(&self) -> bool {
         let Self::Output { operation, source } = self else { return false };
@@ -168,6 +173,9 @@ impl ErrorKind {
         *operation != SET_XATTR && matches!(code, Some(Errno::NOSPC | Errno::DQUOT | Errno::ROFS))
     }
 }
+
+/// The operation whose failure leaves a file that is not whole.
+pub(crate) const REMOVE_INCOMPLETE: &str = "cannot remove the partial file";
 
 /// The operation whose errors never stop an extraction.
 pub(crate) const SET_XATTR: &str = "cannot set an extended attribute";
@@ -206,7 +214,7 @@ impl fmt::Display for ErrorKind {
                 f.write_str("another name of a file that was left out of the tar")
             }
             Self::Memory(error) => error.fmt(f),
-            Self::Stopped => f.write_str("stopped"),
+            Self::Cancelled => f.write_str("cancelled"),
         }
     }
 }

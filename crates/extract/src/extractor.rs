@@ -41,9 +41,11 @@ const OWNER_ALL: u32 = 0o700;
 ///
 /// # Errors
 /// Only what makes all further work pointless: the destination cannot be used, or is not empty
-/// under [`ExistingFiles::Refuse`](crate::ExistingFiles::Refuse); the root cannot be read; the host has no space
-/// left; the memory does not suffice for what is to be remembered; [`ExtractOptions::stop`] wants it to end. Then no file is
-/// left half written.
+/// under [`ExistingFiles::Refuse`](crate::ExistingFiles::Refuse); the root cannot be read; the host
+/// has no space left; the table of inodes with several names does not fit into the memory budget;
+/// [`ExtractOptions::cancel`] was cancelled ([`ErrorKind::Cancelled`]). Every file that is not whole
+/// has been removed when this returns; one that could not be removed is an
+/// [`ExtractEvent::Failed`].
 pub fn extract(
     image: &Image,
     destination: &Path,
@@ -86,8 +88,8 @@ pub(crate) fn extract_with(
     };
     let ended = extractor.run(walk);
     if ended.is_err() {
-        // The pool is dropped next: what runs ends soon, and what waits is dropped undone.
         extractor.context.stop();
+        extractor.abandon();
     }
     ended.map(|()| extractor.reporter.summary)
 }
@@ -290,6 +292,29 @@ impl Extractor<'_> {
         if self.links.is_full() || self.stack.is_deep() { self.drain() } else { Ok(()) }
     }
 
+    /// After an error that ends everything: waits for what runs, which ends soon, and reports the
+    /// files that are not whole and could not be removed. What waits is dropped undone.
+    fn abandon(&mut self) {
+        self.pool.wait();
+        let finished = self.pool.finished();
+        self.report_incomplete_files(finished);
+    }
+
+    fn report_incomplete_files(&mut self, finished: Vec<Completion>) {
+        for (request, _) in finished {
+            let (ExtractRequest::Batch(EntryBatch { report, .. }) | ExtractRequest::Ended(report)) =
+                request
+            else {
+                continue;
+            };
+            for error in report.failures {
+                if error.kind().leaves_incomplete_file() {
+                    self.reporter.fail(error);
+                }
+            }
+        }
+    }
+
     /// Until nothing is left to do.
     fn drain(&mut self) -> Result<()> {
         loop {
@@ -306,9 +331,10 @@ impl Extractor<'_> {
         let mut is_any = false;
         loop {
             let finished = self.pool.finished();
-            // Asked only now: what was cut short for this reason has not failed.
+            // Read after `finished`: an entry that was cut short by the cancellation has not failed.
             if self.context.is_cancelled() {
-                return Err(Error::new(ErrorKind::Stopped, b""));
+                self.report_incomplete_files(finished);
+                return Err(Error::new(ErrorKind::Cancelled, b""));
             }
             if finished.is_empty() {
                 return Ok(is_any);

@@ -176,7 +176,8 @@ impl FileSegment {
             return;
         }
         let counted = &mut self.report.counted;
-        let contents = FileContent { image: &context.image, inode: &node.inode };
+        let (image, cancel) = (&context.image, &context.cancel);
+        let contents = FileContent { image, inode: &node.inode, cancel };
         let written = content.write_range(contents, self.range.clone(), file, counted);
         match written {
             Ok(covered) => self.file.state().covered.push(covered),

@@ -61,6 +61,10 @@ pub use error::{Error, ErrorKind, Reason, Result};
 pub use event::{ExtractEvent, ExtractProgress, ExtractSummary, SkippedMetadata};
 pub use extractor::extract;
 pub use measure::measure;
-pub use options::{ExistingFiles, ExtractOptions, OwnerPolicy};
+pub use options::{ExistingFiles, ExtractOptions, HolePolicy, OwnerPolicy, WriteTarOptions};
 pub use selection::Selection;
-pub use tar::{HolePolicy, WriteTarOptions, write_tar};
+pub use tar::write_tar;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

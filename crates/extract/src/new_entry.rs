@@ -8,7 +8,7 @@ use ferrofs_image::{FileType, Inode};
 use rustix::fs::{AtFlags, Mode, OFlags, makedev};
 use rustix::io::Errno;
 
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, REMOVE_INCOMPLETE};
 use crate::options::ExistingFiles;
 
 /// Where an entry is created.
@@ -77,7 +77,7 @@ impl NewEntry<'_> {
     pub(crate) fn remove(self) -> Result<(), ErrorKind> {
         match rustix::fs::unlinkat(self.directory, self.name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(ErrorKind::output("cannot remove the partial file")(errno)),
+            Err(errno) => Err(ErrorKind::output(REMOVE_INCOMPLETE)(errno)),
         }
     }
 

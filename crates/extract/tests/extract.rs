@@ -5,14 +5,13 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use ferrofs_extract::{
     Error, ErrorKind, ExistingFiles, ExtractEvent, ExtractOptions, ExtractSummary, Selection,
 };
 use ferrofs_extract::{extract, measure};
 use ferrofs_image::Image;
+use ferrofs_workers::CancelToken;
 use tempfile::TempDir;
 
 fn open(name: &str) -> Image {
@@ -54,7 +53,7 @@ fn directories_swapped_for_symlinks_meanwhile_lead_nowhere() {
     fs::create_dir(&outside).unwrap();
     for (name, existing) in [("new", ExistingFiles::Refuse), ("old", ExistingFiles::Replace)] {
         let tree = folder.path().join(name);
-        let options = ExtractOptions { existing, ..ExtractOptions::default() };
+        let options = ExtractOptions::new().existing(existing);
         let mut events = 0;
         extract(&open("lz4.erofs"), &tree, &options, &mut |event| {
             if matches!(event, ExtractEvent::Progress(_)) {
@@ -88,25 +87,24 @@ fn hard_links_to_a_file_that_was_swapped_become_copies() {
 }
 
 #[test]
-fn an_extraction_that_nobody_wants_any_more_ends_and_leaves_whole_files() {
+fn a_cancelled_extraction_ends_and_leaves_whole_files() {
     let folder = TempDir::new().unwrap();
     let whole = folder.path().join("whole");
     let (summary, _) = run("demo.erofs", &whole, &ExtractOptions::default());
     // Several threads may be done with everything before the first of them is heard of.
     for (max_threads, most) in [(Some(1), summary.unwrap().files - 1), (None, u64::MAX)] {
         let tree = folder.path().join(format!("{max_threads:?}"));
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopper = Some(Arc::clone(&stop));
-        let options = ExtractOptions { stop: stopper, max_threads, ..ExtractOptions::default() };
+        let token = CancelToken::new();
+        let options = ExtractOptions::new().cancel(&token).max_threads(max_threads);
         let mut failures = 0;
         let error = extract(&open("demo.erofs"), &tree, &options, &mut |event| match event {
-            ExtractEvent::Progress(_) => stop.store(true, Ordering::Relaxed),
+            ExtractEvent::Progress(_) => token.cancel(),
             ExtractEvent::Failed(_) => failures += 1,
             _ => {}
         })
         .unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Stopped), "{error}");
-        assert_eq!((failures, error.to_string().as_str()), (0, "stopped"));
+        assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+        assert_eq!((failures, error.to_string().as_str()), (0, "cancelled"));
         let files = files(&tree);
         assert!(files.len() as u64 <= most, "{}", files.len());
         for file in files {

@@ -15,6 +15,7 @@ use ferrofs_extract::{
     write_tar,
 };
 use ferrofs_image::{FilePiece, FileType, Image, ImageSource, OpenOptions, WalkEvent};
+use ferrofs_workers::CancelToken;
 use ferrofs_workers::memory::Budget;
 
 fn data(name: &str) -> PathBuf {
@@ -50,7 +51,7 @@ fn sound(image: &Image, options: &WriteTarOptions) -> (Vec<u8>, ExtractSummary) 
 }
 
 fn threads(count: usize) -> WriteTarOptions {
-    WriteTarOptions { max_threads: Some(count), ..WriteTarOptions::default() }
+    WriteTarOptions::new().max_threads(Some(count))
 }
 
 /// A member's type, target and contents.
@@ -128,7 +129,7 @@ fn compare(image: &Image, bytes: &[u8], summary: &ExtractSummary) {
 fn another_library_finds_every_entry_with_its_contents() {
     for name in ["plain.erofs", "lz4.erofs", "demo.erofs", "compact.erofs", "mz-lz4.erofs"] {
         let image = open(name);
-        let options = WriteTarOptions { holes: HolePolicy::Zeros, ..WriteTarOptions::default() };
+        let options = WriteTarOptions::new().holes(HolePolicy::Zeros);
         let (bytes, summary) = sound(&image, &options);
         compare(&image, &bytes, &summary);
     }
@@ -191,7 +192,7 @@ fn the_bytes_do_not_depend_on_threads_or_memory() {
         assert!(alone.len().is_multiple_of(10_240) && alone.ends_with(&[0; 1024]), "{name}");
         for count in [1, 2, 5] {
             let budget = Budget::new(16 << 20);
-            let options = WriteTarOptions { budget: Some(budget.clone()), ..threads(count) };
+            let options = threads(count).budget(&budget);
             let (again, counted) = sound(&image, &options);
             assert!(again == alone, "{name} with {count} threads");
             assert_eq!(counted, summary);
@@ -202,7 +203,7 @@ fn the_bytes_do_not_depend_on_threads_or_memory() {
 
 #[test]
 fn a_budget_without_room_is_a_named_error() {
-    let options = WriteTarOptions { budget: Some(Budget::new(1 << 20)), ..threads(2) };
+    let options = threads(2).budget(&Budget::new(1 << 20));
     let TarRun { bytes, summary, .. } = written(&open("plain.erofs"), &options);
     assert!(matches!(summary.unwrap_err().kind(), ErrorKind::Memory(_)));
     assert!(bytes.is_empty());
@@ -211,15 +212,13 @@ fn a_budget_without_room_is_a_named_error() {
 #[test]
 fn what_is_remembered_of_names_is_charged() {
     // Room for a segment, and for nothing else.
-    let budget = || Some(Budget::with_stall(2 << 20, Duration::from_millis(10)));
+    let budget = || Budget::with_stall(2 << 20, Duration::from_millis(10));
     let image = open("lz4.erofs");
     assert!(sound(&image, &threads(1)).1.hard_links > 0);
-    let ended = written(&image, &WriteTarOptions { budget: budget(), ..threads(1) }).summary;
+    let ended = written(&image, &threads(1).budget(&budget())).summary;
     assert!(matches!(ended.unwrap_err().kind(), ErrorKind::Memory(_)));
     let selection = Selection::new(["no-such-name"]).unwrap();
-    written(&image, &WriteTarOptions { selection, budget: budget(), ..threads(1) })
-        .summary
-        .unwrap();
+    written(&image, &threads(1).budget(&budget()).selection(selection)).summary.unwrap();
 }
 
 #[test]
@@ -231,8 +230,7 @@ fn a_selection_comes_with_the_directories_above_it_but_for_the_root() {
     });
     let path = String::from_utf8(file.unwrap().0.clone()).unwrap();
     let selection = Selection::new([&path]).unwrap();
-    let (bytes, summary) =
-        sound(&image, &WriteTarOptions { selection, ..WriteTarOptions::default() });
+    let (bytes, summary) = sound(&image, &WriteTarOptions::new().selection(selection));
     let found: Vec<_> =
         members(&bytes).into_keys().map(|path| String::from_utf8(path).unwrap()).collect();
     let slashes: Vec<_> = path.match_indices('/').map(|(at, _)| path[..=at].to_owned()).collect();
@@ -243,7 +241,7 @@ fn a_selection_comes_with_the_directories_above_it_but_for_the_root() {
 #[test]
 fn a_path_that_is_not_there_fails_and_the_tar_is_whole() {
     let selection = Selection::new(["no/such"]).unwrap();
-    let options = WriteTarOptions { selection, ..WriteTarOptions::default() };
+    let options = WriteTarOptions::new().selection(selection);
     let TarRun { bytes, summary, failures } = written(&open("plain.erofs"), &options);
     assert!(matches!(failures[0].kind(), ErrorKind::NothingMatches));
     assert_eq!((bytes, summary.unwrap().failures), (vec![0; 10_240], 1));
@@ -282,6 +280,62 @@ fn an_output_that_fails_ends_it_with_a_named_error() {
                 assert_eq!((*operation, source.kind()), ("cannot write the tar", error));
             }
         }
+    }
+}
+
+/// Cancels when so many bytes have been written.
+struct CancellingWriter {
+    bytes: Vec<u8>,
+    after: usize,
+    token: CancelToken,
+}
+
+impl Write for CancellingWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = bytes.len().min(512);
+        self.bytes.extend_from_slice(&bytes[..count]);
+        if self.bytes.len() > self.after {
+            self.token.cancel();
+        }
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_cancelled_tar_ends_with_an_error_and_without_an_end_marker() {
+    let image = open("demo.erofs");
+    let (whole, _) = sound(&image, &threads(1));
+    for after in [0, 512, whole.len() / 2] {
+        for count in [1, 3] {
+            let token = CancelToken::new();
+            let mut out = CancellingWriter { bytes: Vec::new(), after, token: token.clone() };
+            let options = threads(count).cancel(&token);
+            let mut failures = 0;
+            let error = write_tar(&image, &mut out, &options, &mut |event| {
+                failures += u64::from(matches!(event, ExtractEvent::Failed(_)));
+            })
+            .unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+            assert_eq!(failures, 0);
+            // The segment that was being written is the last one.
+            assert!(out.bytes.len() <= after + (2 << 20) && out.bytes.len() < whole.len() - 1024);
+            assert!(whole.starts_with(&out.bytes));
+        }
+    }
+}
+
+#[test]
+fn a_tar_that_is_cancelled_before_it_begins_is_empty() {
+    let token = CancelToken::new();
+    token.cancel();
+    for count in [1, 3] {
+        let run = written(&open("plain.erofs"), &threads(count).cancel(&token));
+        assert!(matches!(run.summary.unwrap_err().kind(), ErrorKind::Cancelled));
+        assert_eq!((run.bytes.len(), run.failures.len()), (0, 0));
     }
 }
 

@@ -65,3 +65,7 @@ mod sync {
     #[cfg(not(loom))]
     pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

@@ -97,3 +97,7 @@ pub use ferrofs_workers::memory::{
 pub use ferrofs_workers::percpu::{PerCpuPool, PerCpuSettings, PerCpuStats};
 pub use ferrofs_workers::single_flight::SingleFlightStats;
 pub use ferrofs_workers::{CancelToken, Error as WorkersError};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

@@ -45,3 +45,7 @@ pub mod stats;
 
 pub use serve::{NegotiatedMount, ServedMount};
 pub use settings::{MountLogEvent, MountSettings};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

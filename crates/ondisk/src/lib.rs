@@ -57,3 +57,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use feature::{Compat, Incompat};
 pub use inode::{DataLayout, DiskInode, FileType, InodeForm, Payload, TimeBase, Timestamp};
 pub use superblock::{SUPERBLOCK_OFFSET, Superblock};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

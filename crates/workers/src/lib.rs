@@ -36,3 +36,7 @@ pub mod workqueue;
 
 pub use cancel::CancelToken;
 pub use error::{Error, ErrorKind};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use super::record::{FileContents, FileRecord, Xattrs};
 
 /// The image.
-pub(super) const IMAGE: &[u8] = include_bytes!("../../../../tests/data/demo.erofs");
-const MANIFEST: &str = include_str!("../../../../tests/data/manifest.json");
+pub(super) const IMAGE: &[u8] = include_bytes!("../../data/demo.erofs");
+const MANIFEST: &str = include_str!("../../data/manifest.json");
 /// The name of the image's tree in the manifest.
 const TREE: &str = "demo";
 

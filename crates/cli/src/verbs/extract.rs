@@ -67,16 +67,14 @@ pub(crate) fn run(arguments: &ExtractArguments) -> anyhow::Result<CommandStatus>
     };
     let resources = Resources::of(&arguments.work)?;
     let image = source::open_for_work(&arguments.image, &arguments.read, &resources)?;
-    let options = ExtractOptions {
-        existing: existing(arguments),
-        owners: owners(arguments),
-        selection,
-        source_directory: arguments.part.from.clone(),
-        umask: arguments.part.masked_permissions,
-        skip_xattrs: arguments.part.omits_xattrs,
-        max_threads: Some(resources.threads),
-        ..ExtractOptions::default()
-    };
+    let options = ExtractOptions::new()
+        .existing(existing(arguments))
+        .owners(owners(arguments))
+        .selection(selection)
+        .source_directory(arguments.part.from.clone())
+        .umask(arguments.part.masked_permissions)
+        .skip_xattrs(arguments.part.omits_xattrs)
+        .max_threads(Some(resources.threads));
     let mut problems = DiagnosticList::default();
     let started = Instant::now();
     let (summary, queue) = extract_all(arguments, &image, &options, &mut problems)?;

@@ -69,12 +69,11 @@ pub(crate) fn run(arguments: &ExtractArguments, path: &Path) -> anyhow::Result<C
             return Ok(if is_misuse { CommandStatus::UsageError } else { CommandStatus::Failure });
         }
     };
-    let options = WriteTarOptions {
-        selection,
-        holes: if arguments.no_sparse { HolePolicy::Zeros } else { HolePolicy::Sparse },
-        max_threads: Some(resources.threads.min(image.decode_slots())),
-        budget: Some(image.memory().budget().clone()),
-    };
+    let options = WriteTarOptions::new()
+        .selection(selection)
+        .holes(if arguments.no_sparse { HolePolicy::Zeros } else { HolePolicy::Sparse })
+        .max_threads(Some(resources.threads.min(image.decode_slots())))
+        .budget(image.memory().budget());
     let mut problems = DiagnosticList::default();
     let started = Instant::now();
     let summary = write_all(arguments, &image, (&mut file, path), &options, &mut problems)?;

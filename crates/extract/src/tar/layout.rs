@@ -5,9 +5,11 @@ use std::io::Write;
 use std::ops::Range;
 
 use ferrofs_image::{ExtentStorage, FileExtent, Image, Inode};
+use ferrofs_workers::CancelToken;
 
 use super::header::pad;
-use super::options::HolePolicy;
+use crate::error::ErrorKind;
+use crate::options::HolePolicy;
 
 /// Shorter holes are written as zeros: a map and its records take about as much room.
 const HOLE_MIN_BYTES: u64 = 4096;
@@ -34,9 +36,14 @@ impl SparseLayout {
         image: &Image,
         inode: &Inode,
         holes: HolePolicy,
-    ) -> ferrofs_image::Result<Self> {
+        cancel: &CancelToken,
+    ) -> Result<Self, ErrorKind> {
         let mut found = LongHoles::default();
         for range in image.file_extents(inode, 0)? {
+            // A file can have millions of extents.
+            if cancel.is_cancelled() {
+                return Err(ErrorKind::Cancelled);
+            }
             let range = range?;
             probe(image, inode, range)?;
             if range.storage == ExtentStorage::Hole && holes == HolePolicy::Sparse {

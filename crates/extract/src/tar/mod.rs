@@ -8,7 +8,6 @@
 mod catch_panic;
 mod header;
 mod layout;
-mod options;
 mod pax;
 mod planner;
 mod render;
@@ -19,13 +18,13 @@ use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 
 use ferrofs_image::Image;
+use ferrofs_workers::CancelToken;
 use ferrofs_workers::jobs::{HelperBudget, OrderedPipeline};
 use ferrofs_workers::memory::{AllocPolicy, Charge};
 
-pub use options::{HolePolicy, WriteTarOptions};
-
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{ExtractEvent, ExtractSummary};
+use crate::options::WriteTarOptions;
 use planner::TarPlanner;
 use render::Renderer;
 use segment::SEGMENT_MAX_BYTES;
@@ -49,9 +48,10 @@ const BUDGET_SHARE: u64 = 4;
 /// size ([`ErrorKind::ZeroFilled`]).
 ///
 /// # Errors
-/// Only what makes all further work pointless: `out` fails, whatever with; the root cannot be read; or
-/// there is no memory. What has been written by then has no end marker and is no complete tar, but
-/// some programs do not mind: it should be removed.
+/// Only what makes all further work pointless: `out` fails, whatever with; the root cannot be read;
+/// the memory budget has no room; or [`WriteTarOptions::cancel`] was cancelled
+/// ([`ErrorKind::Cancelled`]). What has been written by then has no end marker and is no complete tar,
+/// but some programs accept it: the caller should remove it. A blocked `out` delays a cancellation.
 pub fn write_tar(
     image: &Image,
     out: &mut dyn Write,
@@ -67,21 +67,33 @@ pub fn write_tar(
     if let Some(error) = image.truncation() {
         stream.fail(Error::new(error.into(), b""));
     }
-    let renderer = Renderer { image, holes: options.holes, budget: options.budget.as_ref() };
+    let renderer = Renderer {
+        image,
+        holes: options.holes,
+        budget: options.budget.as_ref(),
+        cancel: &options.cancel,
+    };
     let buffers = SegmentBuffers::default();
     OrderedPipeline::new().max_threads(threads).max_in_flight(segments).run(
         &mut planner,
         || (),
         |(), segment| renderer.render(segment?, buffers.take()),
         |rendered| {
+            check_cancelled(&options.cancel)?;
             buffers.recycle(stream.write(rendered)?);
             Ok(())
         },
     )?;
+    check_cancelled(&options.cancel)?;
     for pattern in planner.unmatched() {
         stream.fail(Error::new(ErrorKind::NothingMatches, pattern));
     }
     stream.end()
+}
+
+/// The error of a cancelled token.
+fn check_cancelled(token: &CancelToken) -> Result<()> {
+    if token.is_cancelled() { Err(Error::new(ErrorKind::Cancelled, b"")) } else { Ok(()) }
 }
 
 /// How many segments may be on their way, and the bytes that are charged for them: all at once, before

@@ -8,17 +8,18 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ferrofs_image::{ExtentStorage, FileType, Image, Inode, Nid, TreeWalk, WalkEntry, WalkEvent};
-use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
+use ferrofs_workers::memory::{AllocPolicy, Charge};
 
 use super::catch_panic::catch_panic;
+use super::check_cancelled;
 use super::layout::SparseLayout;
-use super::options::{HolePolicy, WriteTarOptions};
 use super::segment::{
     CONTENTS_MAX_BYTES, LONG_BYTES, LongFile, SEGMENT_BYTES, TarFilePart, TarItem, TarSegment,
 };
 use crate::error::{Error, ErrorKind};
 use crate::hard_links::{KNOWN_BYTES, STEP_BYTES};
-use crate::selection::{MatchedPatterns, Selection, SelectionMatch};
+use crate::options::WriteTarOptions;
+use crate::selection::{MatchedPatterns, SelectionMatch};
 
 /// What an entry counts beside its contents and its path: headers, and the inode in memory.
 const ENTRY_BYTES: u64 = 2048;
@@ -27,9 +28,8 @@ const ENTRY_BYTES: u64 = 2048;
 pub(super) struct TarPlanner<'a> {
     image: &'a Image,
     walk: TreeWalk<'a>,
-    selection: &'a Selection,
     matches: MatchedPatterns,
-    holes: HolePolicy,
+    options: &'a WriteTarOptions,
     /// Directories above what may be selected, from the outermost, which are written when something in
     /// them is. The root is not among them: it is written only if it is selected itself.
     ancestors: Vec<WalkEntry>,
@@ -37,7 +37,6 @@ pub(super) struct TarPlanner<'a> {
     /// What `links` takes, in bytes, and what of it is charged.
     links_bytes: u64,
     links_charge: Option<Charge>,
-    budget: Option<&'a Budget>,
     batch: Vec<TarItem>,
     batch_bytes: u64,
     /// A file of which parts are still to come.
@@ -69,14 +68,12 @@ impl<'a> TarPlanner<'a> {
         Self {
             image,
             walk,
-            selection: &options.selection,
             matches: options.selection.matches(),
-            holes: options.holes,
+            options,
             ancestors: Vec::new(),
             links: HashMap::new(),
             links_bytes: 0,
             links_charge: None,
-            budget: options.budget.as_ref(),
             batch: Vec::new(),
             batch_bytes: 0,
             long: None,
@@ -87,11 +84,12 @@ impl<'a> TarPlanner<'a> {
 
     /// The patterns that have selected nothing; to be asked at the end.
     pub(super) fn unmatched(&self) -> impl Iterator<Item = &[u8]> {
-        self.selection.unmatched(&self.matches)
+        self.options.selection.unmatched(&self.matches)
     }
 
     /// Takes one step of the walk.
     fn step(&mut self) -> Result<(), Error> {
+        check_cancelled(&self.options.cancel)?;
         let visit = catch_panic(|| Ok(self.walk.next())).map_err(|kind| Error::new(kind, b""))?;
         match visit {
             None => self.is_over = true,
@@ -118,7 +116,7 @@ impl<'a> TarPlanner<'a> {
 
     /// Sees to it that what is remembered of links is charged.
     fn settle_charge(&mut self) -> Result<(), Error> {
-        let Some(budget) = self.budget else { return Ok(()) };
+        let Some(budget) = &self.options.budget else { return Ok(()) };
         while self.links_charge.as_ref().map_or(0, Charge::bytes) < self.links_bytes {
             let charged = match &mut self.links_charge {
                 Some(charge) => charge.grow(STEP_BYTES, AllocPolicy::MustSucceed),
@@ -132,7 +130,7 @@ impl<'a> TarPlanner<'a> {
     }
 
     fn classify(&mut self, path: &[u8]) -> SelectionMatch {
-        self.selection.classify(path, &mut self.matches)
+        self.options.selection.classify(path, &mut self.matches)
     }
 
     fn enter(&mut self, node: WalkEntry) {
@@ -155,7 +153,9 @@ impl<'a> TarPlanner<'a> {
         if !is_regular || node.inode.size() <= LONG_BYTES {
             return self.entry(node);
         }
-        match catch_panic(|| Ok(SparseLayout::of(self.image, &node.inode, self.holes)?)) {
+        match catch_panic(|| {
+            SparseLayout::of(self.image, &node.inode, self.options.holes, &self.options.cancel)
+        }) {
             Ok(layout) => {
                 self.add_ancestors();
                 let file = Arc::new(LongFile { node, layout });

@@ -5,16 +5,18 @@
 use std::ops::Range;
 
 use ferrofs_image::{FileType, Image, Inode, Nid, WalkEntry, Xattr};
+use ferrofs_workers::CancelToken;
 use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
 
 use super::catch_panic::catch_panic;
+use super::check_cancelled;
 use super::header::{self, MemberHeader, TypeFlag};
 use super::layout::SparseLayout;
-use super::options::HolePolicy;
 use super::segment::{SEGMENT_MAX_BYTES, TarFilePart, TarItem, TarSegment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::ExtractSummary;
 use crate::metadata::permissions;
+use crate::options::HolePolicy;
 
 /// A segment as bytes.
 #[derive(Debug, Default)]
@@ -51,18 +53,20 @@ pub(super) struct Renderer<'a> {
     pub(super) image: &'a Image,
     pub(super) holes: HolePolicy,
     pub(super) budget: Option<&'a Budget>,
+    pub(super) cancel: &'a CancelToken,
 }
 
 impl Renderer<'_> {
     /// Renders a segment into `buffer`, which is empty.
     ///
     /// # Errors
-    /// Only want of memory: the stream cannot go on.
+    /// No memory, or a cancelled token: the stream cannot go on.
     pub(super) fn render(self, segment: TarSegment, buffer: Vec<u8>) -> Result<RenderedSegment> {
         let mut rendered = RenderedSegment { bytes: buffer, ..RenderedSegment::default() };
         match segment {
             TarSegment::Members(items) => {
                 for item in items {
+                    check_cancelled(self.cancel)?;
                     self.item(item, &mut rendered)?;
                     rendered.charge_surplus(self.budget)?;
                 }
@@ -121,14 +125,15 @@ impl Renderer<'_> {
 
     /// A file that is whole here.
     fn file(self, node: &WalkEntry, rendered: &mut RenderedSegment) -> Result<()> {
-        let layout =
-            match catch_panic(|| Ok(SparseLayout::of(self.image, &node.inode, self.holes)?)) {
-                Ok(layout) => layout,
-                Err(kind) => {
-                    rendered.leave_out(node, kind);
-                    return Ok(());
-                }
-            };
+        let layout = match catch_panic(|| {
+            SparseLayout::of(self.image, &node.inode, self.holes, self.cancel)
+        }) {
+            Ok(layout) => layout,
+            Err(kind) => {
+                rendered.leave_out(node, kind);
+                return Ok(());
+            }
+        };
         self.whole(node, &layout, layout.ranges(), rendered)
     }
 
@@ -168,6 +173,7 @@ impl Renderer<'_> {
             rendered.count_file(layout);
         }
         for range in &part.ranges {
+            check_cancelled(self.cancel)?;
             if let Err(kind) = self.read(&node.inode, range, rendered)? {
                 rendered.events.push(SegmentEvent::Zeros(kind, range.end - range.start));
             }

@@ -70,7 +70,7 @@ fn open_faulty(bytes: &[u8], fault: Fault, nth: u64) -> (Image, Arc<FaultInjecti
     (image, source)
 }
 
-fn golden(name: &str) -> Vec<u8> {
+pub(super) fn golden(name: &str) -> Vec<u8> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data");
     fs::read(folder.join(name)).unwrap()
 }
@@ -173,11 +173,11 @@ fn memory_that_ends_at_any_point_is_a_named_failure_and_no_wrong_byte() {
 }
 
 /// Runs a hook once, at a read.
-struct HookedSource<F> {
-    bytes: Vec<u8>,
-    reads: AtomicU64,
-    at_read: u64,
-    hook: F,
+pub(super) struct HookedSource<F> {
+    pub(super) bytes: Vec<u8>,
+    pub(super) reads: AtomicU64,
+    pub(super) at_read: u64,
+    pub(super) hook: F,
 }
 
 impl<F> std::fmt::Debug for HookedSource<F> {

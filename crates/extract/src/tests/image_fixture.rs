@@ -74,7 +74,7 @@ impl ImageFixture {
         parents
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    pub(super) fn bytes(&self) -> Vec<u8> {
         let parents = self.parents();
         let inode_blocks = (self.inodes.len() * INODE).div_ceil(BLOCK);
         let mut image = vec![0; (1 + inode_blocks) * BLOCK];

@@ -2,6 +2,7 @@
 //! whatever fails on the way. These tests choose the number of threads themselves, and cut files into
 //! segments of 8 KiB.
 
+mod cancel;
 mod faults;
 mod image_fixture;
 mod parallel;
@@ -45,6 +46,15 @@ impl ExtractRun {
 
 /// Extracts with so many threads beside the caller's, and panics if that takes too long.
 fn extract_with_watchdog(image: &Image, destination: &Path, workers: usize) -> ExtractRun {
+    extract_with_options(image, destination, workers, ExtractOptions::new())
+}
+
+fn extract_with_options(
+    image: &Image,
+    destination: &Path,
+    workers: usize,
+    options: ExtractOptions,
+) -> ExtractRun {
     let (image, destination) = (image.clone(), destination.to_owned());
     with_watchdog(move || {
         let mut failures = Vec::new();
@@ -54,7 +64,6 @@ fn extract_with_watchdog(image: &Image, destination: &Path, workers: usize) -> E
                 failures.push(error);
             }
         };
-        let options = ExtractOptions::default();
         let result = extract_with(&image, &destination, &options, threads, on_event);
         ExtractRun { result, failures }
     })
