@@ -8,6 +8,9 @@ use ferrofs_ondisk::compression::AlgorithmId;
 
 use crate::error::{Result, address};
 
+/// The most that one read of the source brings for a batch, in bytes.
+const RUN_MAX_BYTES: u64 = 1 << 20;
+
 /// A space of bytes that holds metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum AddressSpace {
@@ -120,6 +123,32 @@ impl Cluster {
             Address::Metadata { .. } => None,
         }
     }
+}
+
+/// For each cluster the length of the contiguous run of clusters that starts with it, in bytes; 0
+/// if it does not lie among the data, or is longer than one read of the source.
+pub(crate) fn run_lengths(clusters: &[Cluster]) -> Vec<usize> {
+    let mut run_lengths = Vec::with_capacity(clusters.len());
+    // Where the run of the cluster before ends: that of the next one ends no earlier.
+    let (mut next, mut end) = (0, 0);
+    for (number, cluster) in clusters.iter().enumerate() {
+        let is_short = u64::from(cluster.id.encoded_bytes) <= RUN_MAX_BYTES;
+        let Some(own) = cluster.data_range().filter(|_| is_short) else {
+            run_lengths.push(0);
+            continue;
+        };
+        if next <= number {
+            (next, end) = (number.saturating_add(1), own.end);
+        }
+        while let Some(more) = clusters.get(next).and_then(Cluster::data_range)
+            && more.start == end
+            && more.end.saturating_sub(own.start) <= RUN_MAX_BYTES
+        {
+            (next, end) = (next.saturating_add(1), more.end);
+        }
+        run_lengths.push(usize::try_from(end.saturating_sub(own.start)).unwrap_or(0));
+    }
+    run_lengths
 }
 
 /// Where the bytes of an extent are.
@@ -252,4 +281,31 @@ pub enum ExtentStorage {
     /// In the packed file, together with other files. A hole of the packed file counts as data
     /// here.
     Fragment,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster(address: Address, encoded_bytes: u32) -> Cluster {
+        let coding = Coding::Compressed(AlgorithmId::Lz4);
+        let id = ClusterId { address, encoded_bytes, coding };
+        Cluster { id, decoded_bytes: 10, is_partial: false }
+    }
+
+    #[test]
+    fn a_run_ends_at_a_gap_at_metadata_and_at_a_mebibyte() {
+        let data = |offset, bytes| cluster(Address::unified(offset), bytes);
+        let apart = [data(0, 10), data(10, 5), data(16, 4), data(20, 6)];
+        assert_eq!(run_lengths(&apart), [15, 5, 10, 6]);
+        let backwards = [data(10, 5), data(5, 5), data(10, 5), data(10, 5)];
+        assert_eq!(run_lengths(&backwards), [5, 10, 5, 5]);
+        let meta = cluster(Address::Metadata { space: AddressSpace::Image, offset: 10 }, 5);
+        assert_eq!(run_lengths(&[data(0, 10), meta, data(10, 5)]), [10, 0, 5]);
+        let half = 1 << 19;
+        let long = [data(0, half), data(half.into(), half), data(1 << 20, half)];
+        assert_eq!(run_lengths(&long), [1 << 20, 1 << 20, 1 << 19]);
+        assert_eq!(run_lengths(&[data(0, (1 << 20) + 1), data((1 << 20) + 1, 1)]), [0, 1]);
+        assert_eq!(run_lengths(&[]), [0; 0]);
+    }
 }

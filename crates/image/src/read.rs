@@ -13,10 +13,10 @@ use ferrofs_workers::single_flight::{Lookup, Urgency};
 
 use crate::engine::{
     BATCH_MIN_BYTES, BatchPurpose, ClusterPermit, DecodeBatch, DecodeCounters, DecodeSlot,
-    DecodedCluster, SyncDecompress, run_lengths,
+    DecodedCluster, SyncDecompress,
 };
 use crate::error::{Error, ErrorContext, ErrorKind, Result, address};
-use crate::extent::{Address, Cluster, Coding, DataLocation, MappedExtent};
+use crate::extent::{Address, Cluster, Coding, DataLocation, MappedExtent, run_lengths};
 use crate::inner::{ImageInner, MetaBytes};
 use crate::inode::Inode;
 use crate::map::ExtentMap;

@@ -20,7 +20,6 @@ use std::thread::ThreadId;
 use ferrofs_codec::{Decoder, DecoderSettings};
 use ferrofs_workers::memory::{AllocPolicy, Buffer, Charge};
 
-use super::stats::DecodeCounters;
 use crate::error::{ErrorKind, Result};
 use crate::extent::Cluster;
 use crate::memory::MemoryPool;
@@ -102,6 +101,63 @@ impl LazyDecoder {
         let made = self.0.as_mut().map(|(decoder, _)| decoder);
         made.ok_or_else(|| ErrorKind::OutOfMemory { bytes: 0 }.into())
     }
+}
+
+/// What was read and decoded. Each slot counts for itself and adds its counters to the sum when it
+/// is released, under the lock that it takes anyway: shared counters would cost more than decoding
+/// a small cluster does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DecodeCounters {
+    /// Runs of a decoder that ended well.
+    pub(crate) decoded: u64,
+    /// Bytes that those runs produced.
+    pub(crate) decoded_bytes: u64,
+    /// Runs that decoded through a window of frames.
+    pub(crate) windowed: u64,
+    /// Runs on a worker.
+    pub(crate) on_workers: u64,
+    /// Parts of clusters that were copied to readers.
+    pub(crate) served: u64,
+    /// Bytes that were copied to readers, of clusters and of uncompressed data.
+    pub(crate) served_bytes: u64,
+}
+
+impl DecodeCounters {
+    /// Adds other counters.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        let pairs = [
+            (&mut self.decoded, other.decoded),
+            (&mut self.decoded_bytes, other.decoded_bytes),
+            (&mut self.windowed, other.windowed),
+            (&mut self.on_workers, other.on_workers),
+            (&mut self.served, other.served),
+            (&mut self.served_bytes, other.served_bytes),
+        ];
+        for (sum, more) in pairs {
+            *sum = sum.wrapping_add(more);
+        }
+    }
+
+    /// Counts a run of a decoder that produced so many bytes.
+    pub(crate) fn decoded(&mut self, bytes: usize) {
+        self.decoded = self.decoded.wrapping_add(1);
+        self.decoded_bytes = self.decoded_bytes.wrapping_add(wide(bytes));
+    }
+
+    /// Counts bytes of a cluster that were copied to a reader.
+    pub(crate) fn served(&mut self, bytes: usize) {
+        self.served = self.served.wrapping_add(1);
+        self.served_raw(bytes);
+    }
+
+    /// Counts uncompressed bytes that were copied to a reader.
+    pub(crate) fn served_raw(&mut self, bytes: usize) {
+        self.served_bytes = self.served_bytes.wrapping_add(wide(bytes));
+    }
+}
+
+fn wide(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 /// The decode slots of an image, with the contexts that no slot uses now.

@@ -1,19 +1,11 @@
-//! Statistics of an image. Nothing is decided by them.
-//!
-//! Each decode slot counts for itself and adds its counters to the sum when it is released, under
-//! the lock that it takes anyway: shared counters would cost more than decoding a small cluster
-//! does. The times of decoders are measured only after a user has asked for it: reading the clock
-//! twice is 3 % of decoding a small LZ4 cluster.
+//! Statistics of an image, for its users. Nothing is decided by them.
 
-use std::sync::OnceLock;
-use std::time::Instant;
-
-use ferrofs_workers::counters::{Histogram, HistogramSnapshot, Sharded};
+use ferrofs_workers::counters::HistogramSnapshot;
 use ferrofs_workers::memory::{BudgetStats, BufferPoolStats, PagePoolStats};
 use ferrofs_workers::percpu::PerCpuStats;
 use ferrofs_workers::single_flight::SingleFlightStats;
 
-use super::Engine;
+use super::{DecodeCounters, Engine};
 
 /// What was done since the image was opened. The numbers are not one snapshot: they need not add up
 /// while threads read.
@@ -92,88 +84,4 @@ impl ImageStats {
 #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "a ratio to look at")]
 fn ratio(part: u64, whole: u64) -> f64 {
     part as f64 / whole as f64
-}
-
-/// What was read and decoded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DecodeCounters {
-    /// Runs of a decoder that ended well.
-    pub(crate) decoded: u64,
-    /// Bytes that those runs produced.
-    pub(crate) decoded_bytes: u64,
-    /// Runs that decoded through a window of frames.
-    pub(crate) windowed: u64,
-    /// Runs on a worker.
-    pub(crate) on_workers: u64,
-    /// Parts of clusters that were copied to readers.
-    pub(crate) served: u64,
-    /// Bytes that were copied to readers, of clusters and of uncompressed data.
-    pub(crate) served_bytes: u64,
-}
-
-impl DecodeCounters {
-    /// Adds other counters.
-    pub(crate) fn merge(&mut self, other: &Self) {
-        let pairs = [
-            (&mut self.decoded, other.decoded),
-            (&mut self.decoded_bytes, other.decoded_bytes),
-            (&mut self.windowed, other.windowed),
-            (&mut self.on_workers, other.on_workers),
-            (&mut self.served, other.served),
-            (&mut self.served_bytes, other.served_bytes),
-        ];
-        for (sum, more) in pairs {
-            *sum = sum.wrapping_add(more);
-        }
-    }
-
-    /// Counts a run of a decoder that produced so many bytes.
-    pub(crate) fn decoded(&mut self, bytes: usize) {
-        self.decoded = self.decoded.wrapping_add(1);
-        self.decoded_bytes = self.decoded_bytes.wrapping_add(wide(bytes));
-    }
-
-    /// Counts bytes of a cluster that were copied to a reader.
-    pub(crate) fn served(&mut self, bytes: usize) {
-        self.served = self.served.wrapping_add(1);
-        self.served_raw(bytes);
-    }
-
-    /// Counts uncompressed bytes that were copied to a reader.
-    pub(crate) fn served_raw(&mut self, bytes: usize) {
-        self.served_bytes = self.served_bytes.wrapping_add(wide(bytes));
-    }
-}
-
-fn wide(bytes: usize) -> u64 {
-    u64::try_from(bytes).unwrap_or(u64::MAX)
-}
-
-/// Times of decoders, if they are measured.
-#[derive(Debug, Default)]
-pub(crate) struct DecodeTimer(OnceLock<Sharded<Histogram>>);
-
-impl DecodeTimer {
-    /// Starts to measure, for up to so many threads at the same time: 2.5 KiB for each, 40 KiB at
-    /// most.
-    pub(crate) fn measure(&self, threads: usize) {
-        self.0.get_or_init(|| Sharded::new(threads, Histogram::new));
-    }
-
-    /// Runs a decoder, and records how long it took.
-    pub(super) fn time<T>(&self, decode: impl FnOnce() -> T) -> T {
-        let Some(times) = self.0.get() else { return decode() };
-        let began = Instant::now();
-        let decoded = decode();
-        times.local().record(began.elapsed());
-        decoded
-    }
-
-    pub(crate) fn all(&self) -> HistogramSnapshot {
-        let mut all = HistogramSnapshot::default();
-        if let Some(times) = self.0.get() {
-            times.iter().for_each(|one| all.merge(&one.snapshot()));
-        }
-        all
-    }
 }

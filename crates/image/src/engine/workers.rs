@@ -13,10 +13,7 @@ use ferrofs_workers::percpu::{PerCpuPool, PerCpuSettings, PerCpuStats};
 
 use super::{ClusterPermit, ClusterWaiter, DecodeSlot, DecodedCluster, Engine};
 use crate::error::Result;
-use crate::extent::Cluster;
-
-/// The most that one read of the source brings for a batch, in bytes.
-const RUN_MAX_BYTES: u64 = 1 << 20;
+use crate::extent::{Cluster, run_lengths};
 
 /// Decoded bytes for which waking a worker pays: a wake-up costs some microseconds, and LZ4
 /// decodes this in some tens of them.
@@ -300,41 +297,13 @@ impl DecodeTask {
     }
 }
 
-/// For each cluster the length of the contiguous run of clusters that starts with it, in bytes; 0
-/// if it does not lie among the data, or is longer than one read of the source.
-pub(crate) fn run_lengths(clusters: &[Cluster]) -> Vec<usize> {
-    let mut run_lengths = Vec::with_capacity(clusters.len());
-    // Where the run of the cluster before ends: that of the next one ends no earlier.
-    let (mut next, mut end) = (0, 0);
-    for (number, cluster) in clusters.iter().enumerate() {
-        let is_short = u64::from(cluster.id.encoded_bytes) <= RUN_MAX_BYTES;
-        let Some(own) = cluster.data_range().filter(|_| is_short) else {
-            run_lengths.push(0);
-            continue;
-        };
-        if next <= number {
-            (next, end) = (number.saturating_add(1), own.end);
-        }
-        while let Some(more) = clusters.get(next).and_then(Cluster::data_range)
-            && more.start == end
-            && more.end.saturating_sub(own.start) <= RUN_MAX_BYTES
-        {
-            (next, end) = (next.saturating_add(1), more.end);
-        }
-        run_lengths.push(usize::try_from(end.saturating_sub(own.start)).unwrap_or(0));
-    }
-    run_lengths
-}
-
 #[cfg(test)]
 mod tests {
     use ferrofs_ondisk::FileType;
-    use ferrofs_ondisk::compression::AlgorithmId;
     use ferrofs_workers::priority::PriorityRequest;
     use ferrofs_workers::single_flight::{Lookup, Urgency};
 
     use super::*;
-    use crate::extent::{Address, AddressSpace, ClusterId, Coding};
     use crate::image::Image;
     use crate::inner::ImageInner;
     use crate::inode::Inode;
@@ -342,28 +311,6 @@ mod tests {
     use crate::open::OpenOptions;
     use crate::read::ReadPlan;
     use crate::walk::WalkEvent;
-
-    fn cluster(address: Address, encoded_bytes: u32) -> Cluster {
-        let coding = Coding::Compressed(AlgorithmId::Lz4);
-        let id = ClusterId { address, encoded_bytes, coding };
-        Cluster { id, decoded_bytes: 10, is_partial: false }
-    }
-
-    #[test]
-    fn a_run_ends_at_a_gap_at_metadata_and_at_a_mebibyte() {
-        let data = |offset, bytes| cluster(Address::unified(offset), bytes);
-        let apart = [data(0, 10), data(10, 5), data(16, 4), data(20, 6)];
-        assert_eq!(run_lengths(&apart), [15, 5, 10, 6]);
-        let backwards = [data(10, 5), data(5, 5), data(10, 5), data(10, 5)];
-        assert_eq!(run_lengths(&backwards), [5, 10, 5, 5]);
-        let meta = cluster(Address::Metadata { space: AddressSpace::Image, offset: 10 }, 5);
-        assert_eq!(run_lengths(&[data(0, 10), meta, data(10, 5)]), [10, 0, 5]);
-        let half = 1 << 19;
-        let long = [data(0, half), data(half.into(), half), data(1 << 20, half)];
-        assert_eq!(run_lengths(&long), [1 << 20, 1 << 20, 1 << 19]);
-        assert_eq!(run_lengths(&[data(0, (1 << 20) + 1), data((1 << 20) + 1, 1)]), [0, 1]);
-        assert_eq!(run_lengths(&[]), [0; 0]);
-    }
 
     /// An image with several clusters a file, and memory of which best effort gets nothing.
     fn image() -> Image {
@@ -403,7 +350,7 @@ mod tests {
     }
 
     /// The bytes of a cluster, by an image for which memory is not short.
-    fn expected(inode: &Inode, (cluster, start): (Cluster, u64)) -> Vec<u8> {
+    fn expected(inode: &Inode, cluster: &Cluster, start: u64) -> Vec<u8> {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/lz4.erofs");
         let mut bytes = vec![0u8; usize::try_from(cluster.decoded_bytes).unwrap()];
         let image = Image::open(path).unwrap();
@@ -432,7 +379,7 @@ mod tests {
             }
             batch.dispatch(0);
             let decoded = waiter.unwrap().wait().expect("a demanded cluster is decoded");
-            assert!(*decoded == *expected(&inode, clusters[demanded]));
+            assert!(*decoded == *expected(&inode, &clusters[demanded].0, clusters[demanded].1));
             while inner.engine.clusters.stats().prefetch_dropped < 2 {
                 std::thread::yield_now();
             }
@@ -440,7 +387,7 @@ mod tests {
             assert_eq!((counts.abandoned, counts.computed), (2, 1), "{counts:?}");
             // Nothing is remembered: they are there when somebody wants them.
             for (cluster, start) in &clusters[..3] {
-                let expected = expected(&inode, (*cluster, *start));
+                let expected = expected(&inode, cluster, *start);
                 let mut bytes = vec![0u8; expected.len()];
                 assert_eq!(image.read_at(&inode, *start, &mut bytes).unwrap(), bytes.len());
                 assert!(bytes == expected);

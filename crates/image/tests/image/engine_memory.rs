@@ -35,7 +35,7 @@ fn bytes_are_right_where_every_request_of_best_effort_is_refused() {
 
 /// Charges everything but `rest` bytes and the `fixed` ones that an open image takes. Memory that
 /// is only kept for speed is freed for it.
-fn all_but(memory: &MemoryPool, (fixed, rest): (u64, u64)) -> Charge {
+fn all_but(memory: &MemoryPool, fixed: u64, rest: u64) -> Charge {
     let budget = memory.budget();
     budget.charge(budget.limit_bytes() - fixed - rest, AllocPolicy::MustSucceed).unwrap()
 }
@@ -51,7 +51,7 @@ fn readers_that_need_more_than_there_is_take_turns() {
         let memory = MemoryPool::with_budget(Budget::with_stall(64 << 20, stall)).unwrap();
         let image = written.open(&OpenOptions::new().memory(&memory).retain_memory(true));
         // Room for two outputs, and for the input of none.
-        let _rest = all_but(&memory, (memory.budget().used_bytes(), 2 * bytes as u64 + 4096));
+        let _rest = all_but(&memory, memory.budget().used_bytes(), 2 * bytes as u64 + 4096);
         let begin = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
             for number in 0..2 {
@@ -79,7 +79,7 @@ fn frames_for_the_tail(distance: u16) -> u64 {
     let inode = Lz4Image::file(&image, 0);
     let text = &written.texts[0];
     let mut buffer = vec![0u8; 4096];
-    let _rest = all_but(&memory, (fixed, 700 << 10));
+    let _rest = all_but(&memory, fixed, 700 << 10);
     let at = text.len() - 4096;
     assert_eq!(image.read_at(&inode, at as u64, &mut buffer).unwrap(), 4096);
     assert!(buffer == text[at..]);
@@ -113,7 +113,7 @@ fn any_part_of_a_long_extent_is_the_same_through_a_window() {
     let image = written.open(&OpenOptions::new().memory(&memory).cache_limit_bytes(0));
     let fixed = memory.budget().used_bytes();
     let (inode, text) = (Lz4Image::file(&image, 0), &written.texts[0]);
-    let _rest = all_but(&memory, (fixed, 400 << 10));
+    let _rest = all_but(&memory, fixed, 400 << 10);
     let mut numbers = XorshiftRng(7);
     for _ in 0..60 {
         let at = numbers.index(text.len());
@@ -194,12 +194,12 @@ fn a_window_refuses_a_stream_that_reaches_out_of_it() {
         assert_eq!(error.nid(), Some(inode.nid()));
     };
     both("whole");
-    let rest = all_but(&memory, (fixed, 250 << 10));
+    let rest = all_but(&memory, fixed, 250 << 10);
     both("through a window");
     drop(rest);
     both("whole again");
     // A prefix that ends before that match is valid, in a window, too.
-    let _rest = all_but(&memory, (fixed, 250 << 10));
+    let _rest = all_but(&memory, fixed, 250 << 10);
     let mut buffer = vec![0u8; 4096];
     assert_eq!(image.read_at(&inode, 200_000, &mut buffer).unwrap(), 4096);
     assert!(buffer == text[200_000..204_096]);

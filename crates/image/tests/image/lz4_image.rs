@@ -112,7 +112,7 @@ impl Lz4Image {
             .collect();
         let directory = directory(&nids);
         let block = u32::try_from(directory_at / BLOCK).unwrap();
-        inode(&mut bytes[META..], 0, (0o040_755, directory.len() as u64, block));
+        inode(&mut bytes[META..], 0, 0o040_755, directory.len() as u64, block);
         bytes[directory_at..directory_at + directory.len()].copy_from_slice(&directory);
         let mut clusters = Vec::new();
         for (blocks, nid) in files.iter().zip(&nids) {
@@ -159,7 +159,7 @@ fn superblock(bytes: &mut [u8], distance: u16) {
 }
 
 /// An extended inode, with the layout that these images use for its type.
-fn inode(meta: &mut [u8], at: usize, (mode, size, start): (u16, u64, u32)) {
+fn inode(meta: &mut [u8], at: usize, mode: u16, size: u64, start: u32) {
     let layout = u8::from(mode & 0o100_000 != 0);
     let inode = &mut meta[at..at + 64];
     inode[0] = 1 | layout << 1;
@@ -190,7 +190,7 @@ fn directory(nids: &[u64]) -> Vec<u8> {
 /// A file of encoded extents. Returns where its clusters begin.
 fn file(bytes: &mut Vec<u8>, at: usize, blocks: &[Lz4Block]) -> Vec<u64> {
     let size: usize = blocks.iter().map(|block| block.text.len()).sum();
-    inode(bytes, at, (0o100_644, size as u64, 0));
+    inode(bytes, at, 0o100_644, size as u64, 0);
     let header = at + 64;
     bytes[header..header + 4].copy_from_slice(&u32::try_from(blocks.len()).unwrap().to_le_bytes());
     // Encoded extents in records of 16 bytes.
