@@ -38,6 +38,7 @@ pub enum VerifyEvent {
 
 /// How far a verification has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VerifyProgress {
     /// Inodes that have been read.
     pub inodes: u64,
@@ -47,6 +48,7 @@ pub struct VerifyProgress {
 
 /// What a verification found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VerifySummary {
     /// Inodes that have been read.
     pub inodes: u64,
@@ -68,6 +70,7 @@ pub struct VerifySummary {
 /// # }
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct VerifyOptions {
     path: Vec<u8>,
     max_threads: Option<usize>,
