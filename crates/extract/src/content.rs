@@ -1,8 +1,8 @@
 //! The contents of a regular file: data where the image has data, holes where it has holes.
 //!
-//! An image delivers pieces as they were compressed, a few kilobytes each and at any offset; short
-//! ones are collected so that the host gets long writes. Called by `entry_writer` for whole files and
-//! by `large_file` for parts of one; it knows nothing of names and metadata.
+//! An image delivers pieces as they were compressed, a few kilobytes each and at any offset. Short
+//! pieces are collected, so that the host gets long writes. Called by `entry_writer` for whole
+//! files and by `large_file` for segments; it knows nothing of names and metadata.
 
 use std::fs::File;
 use std::ops::Range;
@@ -15,29 +15,29 @@ use ferrofs_workers::memory::{AllocPolicy, Buffer};
 use crate::error::ErrorKind;
 use crate::event::ExtractSummary;
 
-/// Larger files get their size before their contents, so that one that is too large for the host
+/// Larger files get their size before their contents, so that a file that is too large for the host
 /// fails at once.
 const SIZE_FIRST_BYTES: u64 = 1 << 32;
 
-/// Data is written when this much has been collected: enough to make the cost of a call vanish,
-/// and little enough to stay in the cache of a CPU. It is also all the memory that a writer keeps.
+/// Data is written when this much has been collected: enough that the cost of a system call does
+/// not matter, and little enough to stay in the cache of a CPU. A writer keeps no other memory.
 const COLLECTED_BYTES: usize = 256 << 10;
 
-/// Pieces from this length on are written as they come: a call costs less than copying them.
+/// Pieces of at least this length are written directly: a system call costs less than a copy.
 const DIRECT_BYTES: usize = 32 << 10;
 
 const _: () = assert!(DIRECT_BYTES < COLLECTED_BYTES);
 
-/// What is to be written.
+/// A file to write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileContent<'a> {
     pub(crate) image: &'a Image,
     pub(crate) inode: &'a Inode,
-    /// Read before each piece: a file can take hours.
+    /// Checked before each piece: a file can take hours.
     pub(crate) cancel: &'a CancelToken,
 }
 
-/// Collects the data of one file after the other.
+/// Collects and writes the data of one file after the other.
 #[derive(Debug, Default)]
 pub(crate) struct ContentWriter {
     /// Taken from the image's memory with the first file, and kept.
@@ -45,7 +45,8 @@ pub(crate) struct ContentWriter {
 }
 
 impl ContentWriter {
-    /// The buffer; had before a file is read, so that nobody waits for it with more in its hands.
+    /// The buffer. It is allocated before a file is read: a thread that holds other memory must not
+    /// wait for it.
     fn buffer(&mut self, image: &Image) -> Result<&mut Buffer, ErrorKind> {
         let buffer = match self.buffer.take() {
             Some(buffer) => buffer,
@@ -54,7 +55,7 @@ impl ContentWriter {
         Ok(self.buffer.insert(buffer))
     }
 
-    /// Fills the new, empty `file`, and counts what was delivered.
+    /// Fills the new, empty `file`, and adds the bytes to `counted`.
     pub(crate) fn write(
         &mut self,
         FileContent { image, inode, cancel }: FileContent<'_>,
@@ -75,8 +76,8 @@ impl ContentWriter {
         if data_end < size { set_size(file, size) } else { Ok(()) }
     }
 
-    /// Writes the part that belongs to `range`, into a file that has its size already;
-    /// answers which part that was.
+    /// Writes the pieces that belong to `range` into a file that has its size already. Returns the
+    /// range that these pieces cover.
     pub(crate) fn write_range(
         &mut self,
         FileContent { image, inode, cancel }: FileContent<'_>,
@@ -106,9 +107,9 @@ struct ExtentWriter<'a> {
     file: &'a File,
     cancel: &'a CancelToken,
     counted: &'a mut ExtractSummary,
-    /// Where the next piece has to start; nothing before the first one.
+    /// The offset at which the next piece must start; `None` before the first piece.
     position: Option<u64>,
-    /// Where the collected bytes end.
+    /// The offset at which the collected bytes end.
     data_end: u64,
 }
 
@@ -156,13 +157,13 @@ impl<'a> ExtentWriter<'a> {
         if is_direct {
             return self.file.write_all_at(bytes, offset).map_err(write_failed);
         }
-        // It fits: it is shorter than the buffer, and what was in there has been written.
+        // The piece fits: it is shorter than the buffer, which was flushed if it was too full.
         self.buffer[self.filled..][..bytes.len()].copy_from_slice(bytes);
         self.filled += bytes.len();
         Ok(())
     }
 
-    /// Writes what has been collected.
+    /// Writes the collected bytes.
     fn flush(&mut self) -> Result<(), ErrorKind> {
         let filled = std::mem::take(&mut self.filled);
         if filled == 0 {
@@ -172,14 +173,14 @@ impl<'a> ExtentWriter<'a> {
         self.file.write_all_at(&self.buffer[..filled], start).map_err(write_failed)
     }
 
-    /// Writes the rest; answers where the data ends.
+    /// Writes the rest. Returns the offset at which the data ends.
     fn finish(&mut self) -> Result<u64, ErrorKind> {
         self.flush()?;
         Ok(self.data_end)
     }
 }
 
-/// Gives a file its size; what is not written in it stays a hole.
+/// Sets the size of a file. Ranges that are not written stay holes.
 pub(crate) fn set_size(file: &File, size: u64) -> Result<(), ErrorKind> {
     rustix::fs::ftruncate(file, size).map_err(ErrorKind::output("cannot give the file its size"))
 }

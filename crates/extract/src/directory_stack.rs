@@ -1,18 +1,20 @@
-//! The directories between the destination and the entry being extracted.
+//! The destination, and the directories between it and the entry being extracted.
 //!
-//! Each level is reached from the one above by a single name, without following a symlink, so no
-//! path string of the image ever meets the host as a whole. A level is created when something is
-//! first needed in it. Only the deepest levels keep their file descriptors; the others are found
-//! again from the destination, name by name, and must still be the same directories.
+//! Each level is opened from the one above by a single name, without following a symlink: the host
+//! never resolves a whole path of the image. A level is created when the first entry in it is
+//! needed. Only the deepest levels keep their file descriptors. The others are opened again from
+//! the destination, name by name, and must still be the same directories.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::directory::{FileId, OpenDirectory};
 use crate::error::{Error, ErrorKind};
+use crate::host_entry::{FileId, OpenDirectory};
 use crate::options::ExistingFiles;
 
 /// How many levels keep a file descriptor. Real trees are rarely deeper, and the usual limit of a
@@ -24,12 +26,12 @@ const WORKING_MODE: Mode = Mode::RWXU;
 
 #[derive(Debug)]
 enum LevelState {
-    /// Nothing was needed in it yet.
+    /// Not created: no entry in it was needed yet.
     Pending,
     Open(Arc<OpenDirectory>),
     /// Created, but without a descriptor.
     Closed(FileId),
-    /// Could not be created; this has been reported.
+    /// Could not be created; the failure has been reported.
     Broken,
 }
 
@@ -42,7 +44,7 @@ struct StackLevel {
 /// Why nothing can be created in the deepest directory.
 #[derive(Debug)]
 pub(crate) enum DirectoryFailure {
-    /// It or one above it just failed.
+    /// It or a directory above it has just failed.
     Now(Error),
     /// It failed earlier, and the failure was reported then.
     Before,
@@ -51,15 +53,15 @@ pub(crate) enum DirectoryFailure {
 /// The destination and the directories below it, down to the current one.
 #[derive(Debug)]
 pub(crate) struct DirectoryStack {
-    /// For searching; it outlives the walk.
+    /// For lookups; it stays open after the walk.
     destination: OwnedFd,
-    /// The same for making entries in it.
+    /// The same directory for creating entries in it.
     root: Option<Arc<OpenDirectory>>,
     existing: ExistingFiles,
     levels: Vec<StackLevel>,
-    /// How many levels from the destination on have given up their descriptors.
+    /// How many levels, counted from the destination, have closed their descriptors.
     closed: usize,
-    /// Path of the deepest level: empty for the destination, else with a leading slash.
+    /// Path of the deepest level: empty for the destination, otherwise with a leading slash.
     path: Vec<u8>,
 }
 
@@ -89,7 +91,7 @@ impl DirectoryStack {
         self.levels.push(StackLevel { name: name.into(), state: LevelState::Pending });
     }
 
-    /// Goes up again, or out of the destination; hands over the directory if it is open.
+    /// Leaves the deepest level, or the destination itself. Returns the directory if it is open.
     pub(crate) fn pop(&mut self) -> Option<Arc<OpenDirectory>> {
         let Some(level) = self.levels.pop() else { return self.root.take() };
         self.path.truncate(self.path.len().saturating_sub(level.name.len() + 1));
@@ -103,7 +105,7 @@ impl DirectoryStack {
         !matches!(state, Some(LevelState::Pending | LevelState::Broken))
     }
 
-    /// The deepest level, created if that has not been done; an entry can be made in it now.
+    /// The deepest level, ready for new entries; it is created if necessary.
     pub(crate) fn ready(&mut self) -> Result<&Arc<OpenDirectory>, DirectoryFailure> {
         let pending = |level: &StackLevel| matches!(level.state, LevelState::Pending);
         let mut first = self.levels.len();
@@ -124,7 +126,8 @@ impl DirectoryStack {
         self.top().ok_or(DirectoryFailure::Before)
     }
 
-    /// The directory that holds `path`, searched from the destination; for looking up only.
+    /// The directory that holds `path`, opened from the destination for lookups only, and the last
+    /// name of `path`.
     pub(crate) fn parent_of<'p>(&self, path: &'p [u8]) -> Result<(OwnedFd, &'p [u8]), ErrorKind> {
         let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
         let last = names.next_back().filter(|name| is_safe(name)).ok_or(ErrorKind::UnsafeName)?;
@@ -136,7 +139,7 @@ impl DirectoryStack {
         Ok((current, last))
     }
 
-    /// The directory `path`, searched from the destination.
+    /// Opens the directory `path` from the destination.
     pub(crate) fn open(&self, path: &[u8]) -> Result<OwnedFd, ErrorKind> {
         if path == b"/" {
             return self.destination.try_clone().map_err(clone_failed);
@@ -145,13 +148,13 @@ impl DirectoryStack {
         open_directory(parent.as_fd(), name)
     }
 
-    /// The deepest level, if an entry can be made in it at once.
+    /// The deepest level, if it is open.
     pub(crate) fn top(&self) -> Option<&Arc<OpenDirectory>> {
         self.directory(self.levels.len())
     }
 
-    /// Whether far levels could not give up their descriptors, as entries are still being made in
-    /// them: nothing is to be created before some of these are done.
+    /// Whether too many levels are open, because entries are still being written in outer ones. The
+    /// caller waits for these before it creates anything.
     pub(crate) fn is_deep(&self) -> bool {
         self.levels.len() - self.closed > 2 * OPEN_LEVELS_MAX
     }
@@ -200,7 +203,7 @@ impl DirectoryStack {
         Ok(())
     }
 
-    /// A level that is open already stays what it is: somebody may hold it.
+    /// Opens a closed level. An open one is kept: a task may hold it.
     fn set_open(&mut self, index: usize, directory: OpenDirectory) {
         if matches!(self.levels[index].state, LevelState::Closed(_)) {
             self.levels[index].state = LevelState::Open(Arc::new(directory));
@@ -215,13 +218,14 @@ impl DirectoryStack {
         Ok(())
     }
 
-    /// Closes the levels that are far above `index`, down to the first that somebody holds: a second
-    /// holder, found again later, would complete it too early.
+    /// Closes the levels that are far above `index`, down to the first that a task holds. A level
+    /// that was closed and opened again would have two holders, and one of them would complete it
+    /// too early.
     fn close_outer_levels(&mut self, index: usize) {
         while self.closed + OPEN_LEVELS_MAX <= index {
             let level = &mut self.levels[self.closed];
             if let LevelState::Open(directory) = &level.state {
-                // Only the walk makes holders, so one cannot come up meanwhile.
+                // Only the walk makes holders, so the count cannot grow meanwhile.
                 if Arc::strong_count(directory) > 1 {
                     return;
                 }
@@ -231,7 +235,7 @@ impl DirectoryStack {
         }
     }
 
-    /// Gives a level up, so that this is said only once.
+    /// Marks a level as broken, so that its failure is reported once.
     fn fail_level(&mut self, index: usize, kind: ErrorKind) -> DirectoryFailure {
         self.levels[index].state = LevelState::Broken;
         let mut path = Vec::new();
@@ -243,10 +247,10 @@ impl DirectoryStack {
     }
 }
 
-/// Makes a directory that is about to be filled usable, and rid of what its children would inherit.
+/// Makes a directory writable for its owner, and removes ACLs that new entries would inherit.
 pub(crate) fn prepare(fd: BorrowedFd<'_>) -> Result<(), ErrorKind> {
     match rustix::fs::fchmod(fd, WORKING_MODE) {
-        // Somebody else's directory: whatever is not allowed in it will say so by itself.
+        // PERM: another user's directory. An operation in it that is not allowed fails by itself.
         Ok(()) | Err(Errno::PERM) => {}
         Err(errno) => return Err(ErrorKind::output("cannot prepare directory")(errno)),
     }
@@ -311,9 +315,39 @@ fn clone_failed(source: std::io::Error) -> ErrorKind {
     ErrorKind::Output { operation: "cannot open directory", source }
 }
 
-/// Whether a name denotes an entry of its directory and nothing else.
+/// Whether a name can only denote an entry of its directory.
 fn is_safe(name: &[u8]) -> bool {
     !name.is_empty() && name != b"." && name != b".." && !name.iter().any(|b| matches!(b, b'/' | 0))
+}
+
+/// Opens the destination, which is created if it is missing. Only here the host resolves a whole
+/// path: the caller chose it, symlinks in it included.
+pub(crate) fn open_destination(path: &Path, existing: ExistingFiles) -> Result<OwnedFd, Error> {
+    try_open(path, existing).map_err(|kind| Error::new(kind, path.as_os_str().as_bytes()))
+}
+
+fn try_open(path: &Path, existing: ExistingFiles) -> Result<OwnedFd, ErrorKind> {
+    let create_failed = |source| ErrorKind::Output { operation: "cannot create", source };
+    std::fs::create_dir_all(path).map_err(create_failed)?;
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags, Mode::empty())
+        .map_err(ErrorKind::output("cannot open directory"))?;
+    if existing == ExistingFiles::Refuse && !is_empty(&fd)? {
+        return Err(ErrorKind::NotEmpty);
+    }
+    prepare(fd.as_fd())?;
+    Ok(fd)
+}
+
+fn is_empty(fd: &OwnedFd) -> Result<bool, ErrorKind> {
+    let failed = ErrorKind::output("cannot list directory");
+    for entry in Dir::read_from(fd).map_err(&failed)? {
+        let entry = entry.map_err(&failed)?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 #[cfg(test)]

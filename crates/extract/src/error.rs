@@ -1,80 +1,79 @@
-//! The one error of this crate: what went wrong, and at which path.
+//! The error type of this crate: the kind, the path and the inode as data.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::{fmt, io};
 
 use ferrofs_image::{Inode, Nid};
 use rustix::io::Errno;
 
-/// The result of an extraction or of a part of it.
+/// A result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, with its path.
+/// An error: its kind, the path and the inode.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
     path: Vec<u8>,
-    /// The inode that was being written, and the byte where it lies.
+    /// The inode that was being extracted, and its offset in the image.
     inode: Option<(Nid, u64)>,
 }
 
-/// What went wrong.
+/// What kind of error it is.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The image could not be read.
     Image(ferrofs_image::Error),
-    /// The host refused an operation.
+    /// An operation of the host failed.
     Output {
-        /// What was tried, as in "cannot create file".
+        /// The operation, as in "cannot create file".
         operation: &'static str,
-        /// What the host answered.
+        /// The error of the host.
         source: io::Error,
     },
-    /// The destination has entries already, and they must not be replaced.
+    /// The destination is not empty, and its entries must not be replaced.
     NotEmpty,
-    /// Something with this name exists already, and it must not be replaced.
+    /// An entry with this name exists already and must not be replaced.
     Exists,
-    /// A directory stands where something else belongs; directories are never removed.
+    /// A directory exists under this name; directories are never removed.
     DirectoryInTheWay,
     /// A name that could lead out of its directory.
     UnsafeName,
-    /// What was created a moment ago is not there any more, or is something else.
+    /// Another process has replaced an entry that the extraction created.
     Replaced,
-    /// The contents of a file ended before its size.
+    /// The contents of a file end before its size.
     Short {
         /// Bytes that the image delivered.
         delivered: u64,
         /// The size of the file.
         size: u64,
     },
-    /// The parts of a file do not meet: its index contradicts itself.
+    /// The segments of a file do not meet: the index of the file contradicts itself.
     Torn {
-        /// Where a part ends.
+        /// The offset at which a segment ends.
         end: u64,
-        /// Where the next one starts.
+        /// The offset at which the next one starts.
         start: u64,
     },
-    /// The thread that worked on it panicked. That is a mistake in this library, or in a source of
-    /// the caller's own; everything else is still extracted.
-    WorkerPanicked,
-    /// Threads could not be arranged for.
+    /// The code that worked on it panicked: a defect of this library, or of the caller's own image
+    /// source. Everything else is still extracted.
+    Panicked,
+    /// The threads could not be created.
     Threads(ferrofs_workers::Error),
     /// A path to extract is not a well-formed pattern.
     Pattern(globset::Error),
     /// A path to extract names nothing in the image.
     NothingMatches,
-    /// Reading the image panicked: its source, or a defect of this program.
-    Panicked,
     /// A file of a tar could not be read in full after its header was written.
     ZeroFilled {
-        /// Why its first bytes that are missing could not be read.
+        /// Why the first missing bytes could not be read.
         source: Box<ErrorKind>,
         /// How many of its bytes are zeros instead.
         zeros: u64,
         /// The size of the file.
         size: u64,
     },
-    /// The file that this is another name of was left out of the tar.
+    /// The first name of this hard link was left out of the tar.
     FirstNameLeftOut,
     /// The memory budget has no room.
     Memory(ferrofs_workers::Error),
@@ -82,31 +81,37 @@ pub enum ErrorKind {
     Cancelled,
 }
 
+/// Runs `read` and turns a panic into an error: for threads where nothing else catches panics.
+pub(crate) fn catch_panic<T>(read: impl FnOnce() -> Result<T, ErrorKind>) -> Result<T, ErrorKind> {
+    // The state of what was being read is not used again.
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or(Err(ErrorKind::Panicked))
+}
+
 impl Error {
     pub(crate) fn new(kind: ErrorKind, path: &[u8]) -> Self {
         Self { kind, path: path.to_vec(), inode: None }
     }
 
-    /// The same, about an inode of the image.
+    /// The same error with an inode.
     pub(crate) fn about(mut self, inode: &Inode) -> Self {
         self.inode = Some((inode.nid(), inode.offset()));
         self
     }
 
-    /// What went wrong.
+    /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> &ErrorKind {
         &self.kind
     }
 
-    /// The path it concerns: inside the image, with a leading `/`; or the destination's; or a
+    /// The path of the error: a path in the image, with a leading `/`; the destination; or a
     /// pattern as it was given. It is empty for the image as a whole.
     #[must_use]
     pub fn path(&self) -> &[u8] {
         &self.path
     }
 
-    /// The inode in question.
+    /// The inode of the error, if there is one.
     #[must_use]
     pub fn nid(&self) -> Option<Nid> {
         match self.kind.in_image() {
@@ -115,7 +120,7 @@ impl Error {
         }
     }
 
-    /// The byte in question: of the image's data, or where the inode lies.
+    /// The offset in the image: of the damaged bytes, or of the inode.
     #[must_use]
     pub fn offset(&self) -> Option<u64> {
         match self.kind.in_image() {
@@ -124,7 +129,7 @@ impl Error {
         }
     }
 
-    /// What went wrong and with which inode: the message without the path.
+    /// The message with the inode and without the path.
     #[must_use]
     pub fn reason(&self) -> Reason<'_> {
         Reason(self)
@@ -140,7 +145,7 @@ impl fmt::Display for Reason<'_> {
         let Error { kind, inode, .. } = self.0;
         match (kind.in_image(), inode) {
             (None, Some((nid, offset))) => write!(f, "{kind} (nid {nid}, byte {offset})"),
-            // Errors of the image say their place themselves.
+            // Errors of the image contain their own place.
             _ => kind.fmt(f),
         }
     }
@@ -151,7 +156,7 @@ impl ErrorKind {
         move |errno| Self::Output { operation, source: errno.into() }
     }
 
-    /// The error of the image that it comes from.
+    /// The underlying error of the image.
     fn in_image(&self) -> Option<&ferrofs_image::Error> {
         match self {
             Self::Image(error) => Some(error),
@@ -192,26 +197,25 @@ impl fmt::Display for ErrorKind {
             Self::Image(error) => error.fmt(f),
             Self::Output { operation, source } => write!(f, "{operation}: {source}"),
             Self::NotEmpty => f.write_str("the destination is not empty"),
-            Self::Exists => f.write_str("exists already"),
+            Self::Exists => f.write_str("it exists already"),
             Self::DirectoryInTheWay => f.write_str("a directory is in the way"),
             Self::UnsafeName => f.write_str("the name could lead out of its directory"),
-            Self::Replaced => f.write_str("was replaced by somebody else while it was extracted"),
+            Self::Replaced => f.write_str("another process replaced it during the extraction"),
             Self::Short { delivered, size } => {
                 write!(f, "its contents end after {delivered} of {size} bytes")
             }
             Self::Torn { end, start } => {
                 write!(f, "its index contradicts itself: byte {start} follows byte {end}")
             }
-            Self::WorkerPanicked => f.write_str("the thread that worked on it panicked"),
-            Self::Threads(error) => write!(f, "cannot arrange for threads: {error}"),
+            Self::Panicked => f.write_str("the code that worked on it panicked"),
+            Self::Threads(error) => write!(f, "cannot create threads: {error}"),
             Self::Pattern(error) => write!(f, "not a pattern: {error}"),
             Self::NothingMatches => f.write_str("nothing in the image matches"),
-            Self::Panicked => f.write_str("reading it panicked"),
             Self::ZeroFilled { source, zeros, size } => {
                 write!(f, "{source}; {zeros} of its {size} bytes are zeros in the tar")
             }
             Self::FirstNameLeftOut => {
-                f.write_str("another name of a file that was left out of the tar")
+                f.write_str("the first name of this hard link was left out of the tar")
             }
             Self::Memory(error) => error.fmt(f),
             Self::Cancelled => f.write_str("cancelled"),

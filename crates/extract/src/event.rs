@@ -1,32 +1,32 @@
-//! What an extraction reports while it runs, and what it counted at its end.
+//! The events of an extraction, its summary, and the reporter that passes both to the caller.
 
 use ferrofs_workers::workqueue::WorkQueueStats;
 
-use crate::Error;
+use crate::error::{Error, Result};
 
-/// Something that happened.
+/// An event of an extraction.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ExtractEvent {
-    /// An entry, or a part of its metadata, could not be extracted. The rest goes on.
+    /// An entry, or a part of its metadata, could not be extracted. The extraction continues.
     Failed(Error),
-    /// More has been written. It comes for each entry and for each part of a large file, in the
-    /// order in which the threads come back with what they were given: some entries at once.
+    /// More has been written. There is one event for each entry and each segment of a large file,
+    /// in the order in which the threads return their batches.
     Progress(ExtractProgress),
-    /// How the threads got their work; once, when everything is done.
+    /// Counters of the work queue; once, at the end.
     Queue(Box<WorkQueueStats>),
 }
 
-/// How far an extraction has come.
+/// The progress of an extraction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExtractProgress {
-    /// Entries dealt with: extracted, failed or skipped.
+    /// Entries that were extracted, failed or skipped.
     pub entries: u64,
     /// Bytes of file contents, holes included.
     pub bytes: u64,
 }
 
-/// What was extracted, and what was not.
+/// Counts of what was extracted, failed and skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExtractSummary {
     /// Regular files, each hard-linked one once.
@@ -37,7 +37,7 @@ pub struct ExtractSummary {
     pub symlinks: u64,
     /// Device nodes, FIFOs and sockets.
     pub special: u64,
-    /// Further names of files that were extracted already.
+    /// Hard links: further names of files.
     pub hard_links: u64,
     /// Bytes of file contents, holes included.
     pub bytes: u64,
@@ -45,18 +45,18 @@ pub struct ExtractSummary {
     pub hole_bytes: u64,
     /// How many [`ExtractEvent::Failed`] there were.
     pub failures: u64,
-    /// What the caller's rights or the host's file system did not allow.
+    /// Metadata and entries that the caller's privileges or the host's file system did not allow.
     pub skipped: SkippedMetadata,
 }
 
 impl ExtractSummary {
-    /// All names that were extracted.
+    /// The number of names that were extracted.
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.files + self.directories + self.symlinks + self.special + self.hard_links
     }
 
-    /// Adds what another thread has counted.
+    /// Adds the counts of another thread.
     pub(crate) fn add(&mut self, other: &Self) {
         let Self { files, directories, symlinks, special, hard_links, .. } = other;
         self.files += files;
@@ -71,28 +71,28 @@ impl ExtractSummary {
     }
 }
 
-/// What could not be kept, and is no failure: the caller lacks the right, or the host's file system
-/// lacks the feature.
+/// Counts of what was skipped and is no failure: the caller lacks the privilege, or the host's file
+/// system lacks the feature.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SkippedMetadata {
-    /// Entries whose owner or group is not the image's.
+    /// Entries whose owner or group could not be set.
     pub owners: u64,
-    /// Files that lost set-user-id or set-group-id since they have another owner.
+    /// Files without their set-user-id or set-group-id bit, because their owner could not be set.
     pub set_id_bits: u64,
     /// Device nodes, FIFOs and sockets that were not created.
     pub special: u64,
-    /// Extended attributes that need a right the caller has not.
+    /// Extended attributes for which the caller lacks the privilege.
     pub xattrs_denied: u64,
-    /// Extended attributes that the host's file system does not take.
+    /// Extended attributes that the host's file system does not support.
     pub xattrs_unsupported: u64,
     /// Entries whose time the host's file system cannot hold.
     pub times: u64,
-    /// Hard links that became copies.
+    /// Hard links that were written as copies.
     pub copied_links: u64,
 }
 
 impl SkippedMetadata {
-    /// Whether everything was kept.
+    /// Whether nothing was skipped.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -106,5 +106,84 @@ impl SkippedMetadata {
         self.xattrs_unsupported += other.xattrs_unsupported;
         self.times += other.times;
         self.copied_links += other.copied_links;
+    }
+}
+
+/// The result of a task: counts and failures.
+#[derive(Debug, Default)]
+pub(crate) struct TaskReport {
+    /// Counts without failures, which are listed below.
+    pub(crate) counted: ExtractSummary,
+    pub(crate) failures: Vec<Error>,
+}
+
+/// Counts, and calls back for each event.
+pub(crate) struct Reporter<'a> {
+    pub(crate) summary: ExtractSummary,
+    entries: u64,
+    on_event: &'a mut dyn FnMut(ExtractEvent),
+}
+
+impl<'a> Reporter<'a> {
+    pub(crate) fn new(on_event: &'a mut dyn FnMut(ExtractEvent)) -> Self {
+        Self { summary: ExtractSummary::default(), entries: 0, on_event }
+    }
+
+    /// Reports a failure.
+    pub(crate) fn fail(&mut self, error: Error) {
+        self.summary.failures += 1;
+        (self.on_event)(ExtractEvent::Failed(error));
+    }
+
+    /// Reports the counters of the work queue.
+    pub(crate) fn queue(&mut self, snapshot: WorkQueueStats) {
+        (self.on_event)(ExtractEvent::Queue(Box::new(snapshot)));
+    }
+
+    /// Reports a failure, or returns it if no further entry can succeed.
+    pub(crate) fn fail_or_stop(&mut self, error: Error) -> Result<()> {
+        if error.kind().stops_everything() {
+            return Err(error);
+        }
+        self.fail(error);
+        Ok(())
+    }
+
+    /// Adds the result of a batch. `progress_marks` has the bytes that were delivered when each
+    /// entry was done. An error after which no further entry can succeed is returned when
+    /// everything else has been added.
+    pub(crate) fn record_batch(
+        &mut self,
+        report: TaskReport,
+        progress_marks: &[u64],
+    ) -> Result<()> {
+        let TaskReport { counted, failures } = report;
+        let before = self.summary.bytes;
+        for mark in progress_marks {
+            self.summary.bytes = before.saturating_add(*mark);
+            self.entry();
+        }
+        self.summary.bytes = before;
+        self.summary.add(&counted);
+        if progress_marks.is_empty() {
+            self.progress();
+        }
+        let mut result = Ok(());
+        for error in failures {
+            let failed = self.fail_or_stop(error);
+            result = result.and(failed);
+        }
+        result
+    }
+
+    /// Counts one more entry.
+    pub(crate) fn entry(&mut self) {
+        self.entries += 1;
+        self.progress();
+    }
+
+    fn progress(&mut self) {
+        let progress = ExtractProgress { entries: self.entries, bytes: self.summary.bytes };
+        (self.on_event)(ExtractEvent::Progress(progress));
     }
 }

@@ -1,8 +1,7 @@
-//! The walk through an image that has written what it meets: decides what is selected, keeps the
-//! directories of the host in step with those of the image, makes links, and hands everything else to
-//! the pool. Directories are made in the order of the walk, each before anything in it.
+//! The walk of an extraction. It decides what is selected, creates the directories, makes the
+//! links, and gives everything else to the pool. Directories are created in the order of the walk,
+//! each before the entries in it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,41 +9,36 @@ use ferrofs_image::{FileType, Image, TreeWalk, WalkEntry, WalkEvent};
 use ferrofs_workers::workqueue::RequestOutcome;
 use rustix::fs::Mode;
 
-use crate::batch::{EntryBatch, EntryTask, FirstNameResult};
-use crate::credentials::Credentials;
-use crate::destination;
-use crate::directory::FinalMetadata;
-use crate::directory_stack::{DirectoryFailure, DirectoryStack};
-use crate::entry_writer::{ExtractContext, link};
-use crate::error::{Error, ErrorKind, Result};
-use crate::event::{ExtractEvent, ExtractSummary};
-use crate::hard_links::{LinkAction, LinkTable, PendingName};
+use crate::directory_stack::{DirectoryFailure, DirectoryStack, open_destination};
+use crate::entry_writer::{EntryBatch, EntryTask, ExtractContext};
+use crate::error::{Error, ErrorKind, Result, catch_panic};
+use crate::event::{ExtractEvent, ExtractSummary, Reporter};
+use crate::host_entry::FinalMetadata;
 use crate::large_file::{LargeFile, is_large};
-use crate::metadata::{MetadataPolicy, permissions};
+use crate::links::{FirstNameResult, LinkAction, LinkTable, PendingName, link};
+use crate::metadata::{Credentials, MetadataPolicy, permissions};
 use crate::options::ExtractOptions;
-use crate::pool::{Completion, ExtractPool, ThreadLimit};
-use crate::reporter::Reporter;
+use crate::pool::{Completion, ExtractPool, ExtractRequest, ThreadLimit, end_segment};
 use crate::selection::{MatchedPatterns, Selection, SelectionMatch};
-use crate::worker::{self, ExtractRequest};
 
-/// Permission of an owner to look things up in a directory.
+/// Permission of the owner to look up names in a directory.
 const OWNER_SEARCH: u32 = 0o100;
-/// What an owner needs to fill a directory.
+/// Permissions that the owner needs to fill a directory.
 const OWNER_ALL: u32 = 0o700;
 
 /// Extracts `image` into the directory `destination`, which is created if it is missing.
 ///
-/// Whatever fails is passed to `on_event` and counted; the rest is extracted. The destination
-/// itself gets the owner, mode, times and attributes of the image's root. Events come on the caller's
-/// thread. With several threads failures come in an order that may differ from run to run; what is
-/// written and counted does not.
+/// An entry that fails is passed to `on_event` and counted; the rest is extracted. The destination
+/// gets the owner, mode, times and attributes of the image's root. `on_event` is called on the
+/// caller's thread. With several threads the order of the failures may differ from run to run; the
+/// files and the summary do not.
 ///
 /// # Errors
-/// Only what makes all further work pointless: the destination cannot be used, or is not empty
-/// under [`ExistingFiles::Refuse`](crate::ExistingFiles::Refuse); the root cannot be read; the host
-/// has no space left; the table of inodes with several names does not fit into the memory budget;
-/// [`ExtractOptions::cancel`] was cancelled ([`ErrorKind::Cancelled`]). Every file that is not whole
-/// has been removed when this returns; one that could not be removed is an
+/// Only errors after which nothing can be extracted: the destination cannot be used, or is not
+/// empty under [`ExistingFiles::Refuse`](crate::ExistingFiles::Refuse); the root cannot be read;
+/// the host has no space left; the table of inodes with several names does not fit into the memory
+/// budget; [`ExtractOptions::cancel`] was cancelled ([`ErrorKind::Cancelled`]). Every file that is
+/// not whole has been removed when this returns; one that could not be removed is an
 /// [`ExtractEvent::Failed`].
 pub fn extract(
     image: &Image,
@@ -52,12 +46,12 @@ pub fn extract(
     options: &ExtractOptions,
     on_event: &mut dyn FnMut(ExtractEvent),
 ) -> Result<ExtractSummary> {
-    // More threads than can read at a time would only wait for each other.
+    // More threads than decode slots would only wait for each other.
     let most = options.max_threads.unwrap_or(usize::MAX).min(image.decode_slots());
     extract_with(image, destination, options, ThreadLimit::at_most(Some(most)), on_event)
 }
 
-/// The same with a given number of threads.
+/// As [`extract`], with a given number of threads.
 pub(crate) fn extract_with(
     image: &Image,
     destination: &Path,
@@ -67,19 +61,18 @@ pub(crate) fn extract_with(
 ) -> Result<ExtractSummary> {
     let source: &[u8] =
         if options.source_directory.is_empty() { b"/" } else { &options.source_directory };
-    let walk = catch_panic(|| image.walk(source))?;
-    let walk = walk.map_err(|error| Error::new(error.into(), source))?;
-    let opened = destination::open(destination, options.existing)?;
+    let walk = catch_panic(|| Ok(image.walk(source)?)).map_err(|kind| Error::new(kind, source))?;
+    let opened = open_destination(destination, options.existing)?;
     let credentials = Credentials::current();
     let masked = options.umask;
     let policy = MetadataPolicy { credentials, owners: options.owners, masked };
     let context = Arc::new(ExtractContext::new(image.clone(), policy, options));
-    let in_whole = |kind| Error::new(kind, b"");
+    let without_path = |kind| Error::new(kind, b"");
     let mut extractor = Extractor {
-        pool: ExtractPool::new(&context, threads).map_err(in_whole)?,
-        stack: DirectoryStack::new(opened, options.existing).map_err(in_whole)?,
+        pool: ExtractPool::new(&context, threads).map_err(without_path)?,
+        stack: DirectoryStack::new(opened, options.existing).map_err(without_path)?,
         reporter: Reporter::new(on_event),
-        links: LinkTable::new(image).map_err(in_whole)?,
+        links: LinkTable::new(image),
         selection: &options.selection,
         matches: options.selection.matches(),
         deferred_modes: Vec::new(),
@@ -102,11 +95,11 @@ struct Extractor<'a> {
     links: LinkTable,
     selection: &'a Selection,
     matches: MatchedPatterns,
-    /// Directories that their owner may not search, and their permissions. An ordinary user could
-    /// not make hard links to the files in them any more, so they get these at the very end.
+    /// Directories that their owner may not search, with their final permissions. They are set at
+    /// the very end: until then, hard links to files in these directories may be needed.
     deferred_modes: Vec<(Vec<u8>, u32)>,
-    /// How many bytes of each path lie above the directory that becomes the destination; not known
-    /// before that one has been met.
+    /// The length of the path of [`ExtractOptions::source_directory`], which is cut off all paths;
+    /// known from the first event of the walk on.
     above_bytes: Option<usize>,
 }
 
@@ -115,8 +108,8 @@ impl Extractor<'_> {
         if let Some(error) = self.context.image.truncation() {
             self.reporter.fail(Error::new(error.into(), b""));
         }
-        while let Some(visit) = catch_panic(|| walk.next())? {
-            match self.below(visit) {
+        while let Some(visit) = next_event(&mut walk)? {
+            match self.relative(visit) {
                 WalkEvent::Enter(node) => {
                     if !self.enter(&node)? {
                         walk.skip_children();
@@ -137,8 +130,8 @@ impl Extractor<'_> {
         Ok(())
     }
 
-    /// The visit with a path that counts from the directory that becomes the destination.
-    fn below(&mut self, mut visit: WalkEvent) -> WalkEvent {
+    /// The event with a path that counts from the source directory.
+    fn relative(&mut self, mut visit: WalkEvent) -> WalkEvent {
         let path = match &mut visit {
             WalkEvent::Enter(node) | WalkEvent::Leaf(node) | WalkEvent::Leave(node) => {
                 &mut node.path
@@ -156,7 +149,7 @@ impl Extractor<'_> {
         visit
     }
 
-    /// Goes into a directory; `false` if nothing in it is to be visited.
+    /// Enters a directory; `false` if its entries are skipped.
     fn enter(&mut self, node: &WalkEntry) -> Result<bool> {
         let selection_match = self.selection.classify(&node.path, &mut self.matches);
         if selection_match == SelectionMatch::Outside {
@@ -175,9 +168,9 @@ impl Extractor<'_> {
         }
         self.wait_for_capacity()?;
         let made = self.stack.ready().map(|_| ());
-        if let Err(blocked) = made {
+        if let Err(failure) = made {
             self.stack.pop();
-            self.blocked(blocked)?;
+            self.directory_failed(failure)?;
             return Ok(false);
         }
         Ok(true)
@@ -193,7 +186,7 @@ impl Extractor<'_> {
         self.wait_for_capacity()?;
         match self.stack.ready().map(Arc::clone) {
             Ok(directory) => self.lookup(PendingName { node, directory }),
-            Err(blocked) => self.blocked(blocked),
+            Err(failure) => self.directory_failed(failure),
         }
     }
 
@@ -203,10 +196,10 @@ impl Extractor<'_> {
         }
         let mut left = None;
         if self.stack.is_created() {
-            // It may have to be found again.
+            // It may have been closed meanwhile.
             let ready = self.stack.ready().map(|_| ());
-            if let Err(blocked) = ready {
-                self.blocked(blocked)?;
+            if let Err(failure) = ready {
+                self.directory_failed(failure)?;
                 self.reporter.entry();
             } else {
                 let policy = self.context.policy;
@@ -218,7 +211,7 @@ impl Extractor<'_> {
                 left = Some(FinalMetadata { node, mode });
             }
         }
-        // The walk lets go of it before the task does, so that somebody is the last.
+        // The walk releases it before the task does, so the task is the last holder.
         let directory = self.stack.pop();
         if let (Some(directory), Some(left)) = (directory, left) {
             directory.leave(left);
@@ -227,7 +220,7 @@ impl Extractor<'_> {
         Ok(())
     }
 
-    /// Writes a name, links it, or parks it.
+    /// Writes a name, links it, or lets it wait.
     fn lookup(&mut self, name: PendingName) -> Result<()> {
         let (name, first) = match self.links.lookup(name) {
             LinkAction::Wait => return Ok(()),
@@ -252,7 +245,7 @@ impl Extractor<'_> {
         Ok(())
     }
 
-    /// Hands an entry to the pool.
+    /// Gives an entry to the pool.
     fn write(&mut self, PendingName { node, directory }: PendingName) -> Result<()> {
         let inode = &node.inode;
         let is_cut = inode.file_type() == FileType::Regular && is_large(inode.size());
@@ -262,7 +255,7 @@ impl Extractor<'_> {
         }
         match LargeFile::create(&self.context, &node, &directory) {
             Ok(file) => {
-                // The file holds it from here on, and is not the last one yet.
+                // The file holds the directory from here on.
                 drop(directory);
                 for segment in LargeFile::segments(file) {
                     self.pool.submit(ExtractRequest::Segment(segment));
@@ -278,7 +271,7 @@ impl Extractor<'_> {
         Ok(())
     }
 
-    /// What waited for a file is met again.
+    /// The first name is written or has failed: the names that waited for it are looked up again.
     fn resolve(&mut self, first_names: FirstNameResult) -> Result<()> {
         for name in self.links.resolve(first_names) {
             self.lookup(name)?;
@@ -286,14 +279,14 @@ impl Extractor<'_> {
         Ok(())
     }
 
-    /// Waits until a name can wait or an entry can be created again.
+    /// Waits while too many names wait or too many levels are open.
     fn wait_for_capacity(&mut self) -> Result<()> {
         self.links.settle_charge().map_err(|kind| Error::new(kind, b""))?;
         if self.links.is_full() || self.stack.is_deep() { self.drain() } else { Ok(()) }
     }
 
-    /// After an error that ends everything: waits for what runs, which ends soon, and reports the
-    /// files that are not whole and could not be removed. What waits is dropped undone.
+    /// After an error that ends everything: waits for the tasks in flight, which end soon, and
+    /// reports the files that are not whole and could not be removed.
     fn abandon(&mut self) {
         self.pool.wait();
         let finished = self.pool.finished();
@@ -301,7 +294,7 @@ impl Extractor<'_> {
     }
 
     fn report_incomplete_files(&mut self, finished: Vec<Completion>) {
-        for (request, _) in finished {
+        for Completion { request, .. } in finished {
             let (ExtractRequest::Batch(EntryBatch { report, .. }) | ExtractRequest::Ended(report)) =
                 request
             else {
@@ -315,7 +308,7 @@ impl Extractor<'_> {
         }
     }
 
-    /// Until nothing is left to do.
+    /// Waits until nothing is left to do.
     fn drain(&mut self) -> Result<()> {
         loop {
             self.pool.flush();
@@ -326,12 +319,13 @@ impl Extractor<'_> {
         }
     }
 
-    /// Takes back what has been done; `false` if that was nothing.
+    /// Handles the requests that have come back; `false` if there were none.
     fn collect_completed(&mut self) -> Result<bool> {
         let mut is_any = false;
         loop {
             let finished = self.pool.finished();
-            // Read after `finished`: an entry that was cut short by the cancellation has not failed.
+            // Read after `finished`: an entry that was cut short by the cancellation has not
+            // failed.
             if self.context.is_cancelled() {
                 self.report_incomplete_files(finished);
                 return Err(Error::new(ErrorKind::Cancelled, b""));
@@ -346,7 +340,8 @@ impl Extractor<'_> {
         }
     }
 
-    fn complete_request(&mut self, (request, outcome): Completion) -> Result<()> {
+    fn complete_request(&mut self, completion: Completion) -> Result<()> {
+        let Completion { request, outcome } = completion;
         let is_whole = outcome == RequestOutcome::Done;
         match request {
             ExtractRequest::Batch(mut batch) if !is_whole => {
@@ -356,16 +351,14 @@ impl Extractor<'_> {
             ExtractRequest::Batch(batch) => self.complete_batch(batch)?,
             ExtractRequest::Segment(segment) => {
                 segment.mark_panicked();
-                match worker::end(segment) {
+                match end_segment(segment) {
                     ExtractRequest::Ended(report) => self.reporter.record_batch(report, &[])?,
                     request => self.pool.submit(request),
                 }
             }
             ExtractRequest::Ended(report) => self.reporter.record_batch(report, &[])?,
             ExtractRequest::Nothing if is_whole => {}
-            ExtractRequest::Nothing => {
-                self.reporter.fail(Error::new(ErrorKind::WorkerPanicked, b""))
-            }
+            ExtractRequest::Nothing => self.reporter.fail(Error::new(ErrorKind::Panicked, b"")),
         }
         Ok(())
     }
@@ -388,15 +381,15 @@ impl Extractor<'_> {
         self.reporter.fail_or_stop(Error::new(kind, &node.path).about(&node.inode))
     }
 
-    fn blocked(&mut self, blocked: DirectoryFailure) -> Result<()> {
-        match blocked {
+    fn directory_failed(&mut self, failure: DirectoryFailure) -> Result<()> {
+        match failure {
             DirectoryFailure::Now(error) => self.reporter.fail_or_stop(error),
             DirectoryFailure::Before => Ok(()),
         }
     }
 
     fn apply_deferred_modes(&mut self) {
-        // Children come before their parents, so each can still be reached.
+        // Children come before their parents, so each path can still be searched.
         for (path, mode) in std::mem::take(&mut self.deferred_modes) {
             if let Err(kind) = self.apply_deferred_mode(&path, mode) {
                 self.reporter.fail(Error::new(kind, &path));
@@ -411,13 +404,13 @@ impl Extractor<'_> {
     }
 }
 
-/// Reads the image on the caller's thread: a source that panics is an error here as it is on others.
-fn catch_panic<T>(read: impl FnOnce() -> T) -> Result<T> {
-    // What was being read is not looked at again.
-    catch_unwind(AssertUnwindSafe(read)).map_err(|_| Error::new(ErrorKind::WorkerPanicked, b""))
+/// The next step of the walk. It reads the image on the caller's thread, where no pool catches a
+/// panic.
+fn next_event(walk: &mut TreeWalk<'_>) -> Result<Option<WalkEvent>> {
+    catch_panic(|| Ok(walk.next())).map_err(|kind| Error::new(kind, b""))
 }
 
-/// The permissions that a complete directory gets at first, if `last` are those it ends with.
+/// The permissions that a complete directory gets at first, if `last` are the final ones.
 fn first_mode(credentials: Credentials, last: u32) -> u32 {
     let needs_search = !credentials.is_root() && last & OWNER_SEARCH == 0;
     if needs_search { last | OWNER_ALL } else { last }

@@ -1,6 +1,6 @@
-//! A large file, cut into segments that several threads write at once, each at its place. Whoever
-//! ends the last segment sees whether they fit together and passes the file on to be completed, or
-//! removes it. A file that nobody passed on does not stay. WrittenId by `extractor`.
+//! A large file, which several threads write in segments at the same time. The thread that ends the
+//! last segment checks that the segments meet, and returns a batch that completes the file, or
+//! removes it. A file that is dropped before that is removed, too. Created by `extractor`.
 
 use std::fs::File;
 use std::ops::Range;
@@ -10,24 +10,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ferrofs_image::WalkEntry;
 use rustix::fs::Stat;
 
-use crate::batch::{EntryBatch, EntryTask, FirstNameResult};
 use crate::content::{ContentWriter, FileContent, set_size};
-use crate::directory::OpenDirectory;
-use crate::entry_writer::{EntryWriter, ExtractContext, TaskReport, first_mode};
+use crate::entry_writer::{EntryBatch, EntryTask, EntryWriter, ExtractContext, first_mode};
 use crate::error::ErrorKind;
+use crate::event::TaskReport;
+use crate::host_entry::{IncompleteFile, OpenDirectory};
+use crate::links::FirstNameResult;
 use crate::metadata::MetadataTarget;
-use crate::new_entry::IncompleteFile;
 
-/// The least length of a segment: LZ4 takes a millisecond for it, the slowest codec twenty. Longer
-/// ones leave threads idle at the end, shorter ones spend their time on beginning.
-/// In tests they are short, so that clusters reach across several.
+/// The minimum length of a segment: LZ4 takes a millisecond for it, the slowest codec twenty.
+/// Longer segments leave threads idle at the end of a file; shorter ones spend their time on
+/// overhead. They are short in tests, so that a cluster reaches across several.
 const SEGMENT_BYTES: u64 = if cfg!(test) { 8 << 10 } else { 2 << 20 };
 
-/// No file has more segments, so that one that is all hole does not have a number of them that only
-/// its size decides.
+/// The most segments of a file: a file that is one hole can have any size.
 const SEGMENTS_MAX: u64 = 1024;
 
-/// Files from this size on are cut.
+/// The minimum size of a file that is written in segments.
 const LARGE_BYTES: u64 = 2 * SEGMENT_BYTES;
 
 /// A file that is being written in segments.
@@ -36,16 +35,16 @@ pub(crate) struct LargeFile {
     context: Arc<ExtractContext>,
     node: WalkEntry,
     directory: Arc<OpenDirectory>,
-    /// Taken when the file is passed on.
+    /// `None` once the file is complete or removed.
     file: Option<(File, Box<Stat>)>,
     state: Mutex<LargeFileState>,
 }
 
 #[derive(Debug, Default)]
 struct LargeFileState {
-    /// What each segment has covered, in no order.
+    /// The ranges that the segments have covered, in no order.
     covered: Vec<Range<u64>>,
-    /// What went wrong first in the order of the file, and the start of that segment.
+    /// The failure of the first segment, in the order of the file, and the start of that segment.
     failure: Option<(u64, ErrorKind)>,
 }
 
@@ -55,7 +54,7 @@ impl LargeFileState {
     }
 }
 
-/// A part of a large file, and what came of it.
+/// A segment of a large file, and its result.
 #[derive(Debug)]
 pub(crate) struct FileSegment {
     file: Arc<LargeFile>,
@@ -63,13 +62,13 @@ pub(crate) struct FileSegment {
     pub(crate) report: TaskReport,
 }
 
-/// Whether a file of this size is cut.
+/// Whether a file of this size is written in segments.
 pub(crate) fn is_large(size: u64) -> bool {
     size >= LARGE_BYTES
 }
 
 impl LargeFile {
-    /// Creates the file, as large as it will be.
+    /// Creates the file with its final size.
     pub(crate) fn create(
         context: &Arc<ExtractContext>,
         node: &WalkEntry,
@@ -97,7 +96,7 @@ impl LargeFile {
         }
     }
 
-    /// All of its segments; each holds the file.
+    /// All segments of the file; each holds the file.
     pub(crate) fn segments(file: Arc<Self>) -> impl Iterator<Item = FileSegment> {
         let size = file.node.inode.size();
         let length = SEGMENT_BYTES.max(size.div_ceil(SEGMENTS_MAX));
@@ -106,18 +105,18 @@ impl LargeFile {
         std::iter::from_fn(move || {
             let range = at..size.min(at.saturating_add(length));
             at = range.end;
-            // The last one takes the file itself: nobody else may be left to complete it.
+            // The last segment takes the file itself, so that only segments hold it.
             let holder = if at < size { file.clone() } else { file.take() };
             holder.map(|file| FileSegment { file, range, report: TaskReport::default() })
         })
     }
 
     fn state(&self) -> MutexGuard<'_, LargeFileState> {
-        // Nothing in between two changes can panic.
+        // No panic can happen between two changes of the state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes a whole file on; one that is not whole is removed.
+    /// The batch that completes a whole file; a file that is not whole is removed.
     fn into_finish_batch(mut self, report: TaskReport) -> EntryBatch {
         let state = std::mem::take(&mut *self.state());
         let failure = state.failure.map(|(_, kind)| kind);
@@ -146,13 +145,13 @@ impl LargeFile {
 impl Drop for LargeFile {
     fn drop(&mut self) {
         if self.file.take().is_some() {
-            // The extraction is given up, and has said why.
+            // The extraction has ended with an error, which has been reported.
             self.context.place(&self.directory, &self.node.path).remove().ok();
         }
     }
 }
 
-/// Segments that do not meet, or do not make up the file.
+/// The error of segments that do not meet or do not cover the file.
 fn coverage_error(mut covered: Vec<Range<u64>>, node: &WalkEntry) -> Option<ErrorKind> {
     covered.sort_by_key(|range| (range.start, range.end));
     let size = node.inode.size();
@@ -167,11 +166,11 @@ fn coverage_error(mut covered: Vec<Range<u64>>, node: &WalkEntry) -> Option<Erro
 }
 
 impl FileSegment {
-    /// Writes it, unless that has become pointless.
+    /// Writes the segment, unless the file has failed or everything stops.
     pub(crate) fn write(&mut self, content: &mut ContentWriter) {
         let LargeFile { context, node, file, .. } = &*self.file;
         let Some((file, _)) = file else { return };
-        // The first failure is told, so that it does not depend on threads which that is.
+        // The first failure in the order of the file is reported, whatever the threads do.
         if context.should_stop() || self.file.state().has_failed_before(self.range.start) {
             return;
         }
@@ -195,12 +194,12 @@ impl FileSegment {
         }
     }
 
-    /// A thread panicked while it wrote this one.
+    /// A thread panicked while it wrote this segment.
     pub(crate) fn mark_panicked(&self) {
-        self.fail(ErrorKind::WorkerPanicked);
+        self.fail(ErrorKind::Panicked);
     }
 
-    /// Lets go of the file; answers what is left to do if this was the last segment.
+    /// Releases the file. The last segment returns the batch that completes it.
     pub(crate) fn end(self) -> SegmentEnd {
         let Self { file, report, .. } = self;
         match Arc::into_inner(file) {
@@ -210,11 +209,11 @@ impl FileSegment {
     }
 }
 
-/// What is left when a segment has ended.
+/// The result of a segment.
 #[derive(Debug)]
 pub(crate) enum SegmentEnd {
-    /// Others are still being written.
+    /// Other segments of the file are still being written.
     OneOfMany(TaskReport),
-    /// The file is to be completed.
+    /// It was the last segment; the batch completes the file.
     Last(EntryBatch),
 }

@@ -1,18 +1,19 @@
-//! Unpacks an EROFS image into a directory of the host.
+//! Extracts an EROFS image to a directory of the host, or writes it as a tar.
 //!
-//! [`extract`] writes everything an image holds, or the part that a [`Selection`] names, below one
-//! directory: contents with their holes, symlinks, hard links, device nodes, FIFOs and sockets,
-//! owners, modes, times in nanoseconds and extended attributes. What the caller's rights or the
-//! host's file system do not allow is counted in [`SkippedMetadata`] and left out.
+//! [`extract`] writes an image, or the part that a [`Selection`] names, below one directory:
+//! contents with their holes, symlinks, hard links, device nodes, FIFOs and sockets, owners, modes,
+//! times in nanoseconds and extended attributes. Metadata that the caller's privileges or the
+//! host's file system do not allow is skipped and counted in [`SkippedMetadata`]. [`write_tar`]
+//! writes the same entries to a stream.
 //!
-//! Nothing is ever written outside of that directory, whatever the image says and whoever changes
-//! the directory meanwhile: each step goes from a directory's file descriptor to one name in it,
-//! and follows no symlink. An entry that fails becomes an [`ExtractEvent::Failed`] and leaves no partial
-//! file behind; everything else is still extracted.
+//! Nothing is written outside the destination, whatever the image contains and whoever changes the
+//! destination meanwhile: each system call takes a directory descriptor and one name, and follows
+//! no symlink. An entry that fails becomes an [`ExtractEvent::Failed`] and leaves no partial file
+//! behind; everything else is still extracted. A cancelled extraction leaves whole files only.
 //!
-//! The caller's thread walks through the image and makes directories and links; it and further
-//! threads, as many as CPUs are granted, write everything else: batches of small entries, segments of
-//! large ones. Each thread keeps one buffer of 256 KiB. [`ExtractOptions::max_threads`] says how many.
+//! The caller's thread walks the image and makes directories and links. It and the worker threads
+//! write everything else: batches of small entries, and segments of large files. Each thread keeps
+//! one buffer of 256 KiB. [`ExtractOptions::max_threads`] limits the number of threads.
 //!
 //! This crate knows nothing of the format, prints nothing and reads no environment.
 //!
@@ -33,36 +34,28 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod batch;
 mod content;
-mod credentials;
-mod destination;
-mod directory;
 mod directory_stack;
 mod entry_writer;
 mod error;
 mod event;
 mod extractor;
-mod hard_links;
+mod host_entry;
 mod large_file;
-mod measure;
+mod links;
 mod metadata;
-mod new_entry;
 mod options;
 mod pool;
-mod reporter;
 mod selection;
 mod tar;
 #[cfg(test)]
 mod tests;
-mod worker;
 
 pub use error::{Error, ErrorKind, Reason, Result};
 pub use event::{ExtractEvent, ExtractProgress, ExtractSummary, SkippedMetadata};
 pub use extractor::extract;
-pub use measure::measure;
 pub use options::{ExistingFiles, ExtractOptions, HolePolicy, OwnerPolicy, WriteTarOptions};
-pub use selection::Selection;
+pub use selection::{Selection, measure};
 pub use tar::write_tar;
 
 #[cfg(doctest)]

@@ -1,6 +1,6 @@
-//! Owner, mode, extended attributes and times of an entry that exists, in the order in which they
-//! do not undo each other: a change of owner drops set-id bits and capabilities, a change of mode
-//! an ACL, and ordinary users may set attributes of a file only while they may write it.
+//! Sets owner, mode, extended attributes and times of an entry, in the order in which none undoes
+//! another: a change of owner drops set-id bits and capabilities, a change of mode changes an ACL,
+//! and ordinary users may set attributes of a file only while they may write it.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -9,12 +9,11 @@ use ferrofs_image::{FileType, Inode, Xattr};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use crate::credentials::Credentials;
 use crate::error::{ErrorKind, SET_XATTR};
 use crate::event::SkippedMetadata;
 use crate::options::OwnerPolicy;
 
-/// The times that every file system can keep, to the second.
+/// The times, in seconds, that every file system can store.
 const COMMON_SECONDS: Range<i64> = 0..1 << 31;
 
 const SET_UID: u32 = 0o4000;
@@ -41,23 +40,23 @@ impl MetadataTarget<'_> {
     }
 }
 
-/// What the image says about an entry.
+/// The metadata of an entry in the image.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewMetadata<'a> {
     pub(crate) inode: &'a Inode,
     pub(crate) xattrs: &'a [Xattr],
-    /// Permission bits to set; a directory may get its own later.
+    /// Permission bits to set; the final ones of a directory may be set later.
     pub(crate) mode: u32,
-    /// What the entry was like when it was made: what is right already is not set.
+    /// The status of the new entry: values that are right already are not set.
     pub(crate) stat: &'a Stat,
 }
 
-/// Whose rights the metadata is set with.
+/// Which owners and permissions are set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MetadataPolicy {
     pub(crate) credentials: Credentials,
     pub(crate) owners: OwnerPolicy,
-    /// Permission bits that nothing gets.
+    /// Permission bits that no entry gets.
     pub(crate) masked: u32,
 }
 
@@ -68,12 +67,12 @@ struct AppliedOwner {
 }
 
 impl MetadataPolicy {
-    /// What is left of the permissions `mode`.
+    /// `mode` without the masked bits.
     pub(crate) fn unmasked(self, mode: u32) -> u32 {
         mode & !self.masked
     }
 
-    /// Sets everything that can be set and returns what went wrong.
+    /// Sets all metadata that can be set, and returns the failures.
     pub(crate) fn apply(
         self,
         target: MetadataTarget<'_>,
@@ -146,7 +145,8 @@ fn change_owner(target: MetadataTarget<'_>, inode: &Inode) -> rustix::io::Result
     }
 }
 
-/// A set-id bit lends the rights of the owner in the image; it must not lend those of another.
+/// Clears set-id bits whose owner could not be set: they must not grant the rights of another
+/// owner.
 fn clear_foreign_set_id(
     mode: u32,
     inode: &Inode,
@@ -172,8 +172,8 @@ fn set_mode(target: MetadataTarget<'_>, mode: u32) -> Result<(), ErrorKind> {
         MetadataTarget::Open(fd) => return rustix::fs::fchmod(fd, mode).map_err(failed),
         MetadataTarget::Named(directory, name) => (directory, name),
     };
-    // No call changes the mode of a name without following symlinks on every kernel, so the entry
-    // is pinned, looked at, and changed through its descriptor.
+    // Not every kernel can change the mode of a name without following symlinks. So the entry is
+    // opened with O_PATH, checked, and changed through its descriptor.
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let pinned = rustix::fs::openat(directory, name, flags, Mode::empty()).map_err(&failed)?;
     let stat = rustix::fs::fstat(&pinned).map_err(&failed)?;
@@ -222,7 +222,7 @@ fn set_times(
         }
     };
     set.map_err(ErrorKind::output("cannot set the time"))?;
-    // File systems without room for a time take the nearest one they have, and say nothing.
+    // A file system that cannot store a time stores the nearest one, without an error.
     if !COMMON_SECONDS.contains(&mtime.seconds) && target.stat()?.st_mtime != mtime.seconds {
         skipped.times += 1;
     }
@@ -233,7 +233,41 @@ fn is_acl(xattr: &Xattr) -> bool {
     xattr.name.starts_with(b"system.posix_acl_")
 }
 
-/// A path to an open file, for calls that take no descriptor.
+/// A path to an open file, for system calls that take no descriptor.
 fn descriptor_path(fd: BorrowedFd<'_>) -> Vec<u8> {
     format!("/proc/self/fd/{}", fd.as_raw_fd()).into_bytes()
+}
+
+/// The effective user and group of the caller, who owns new entries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Credentials {
+    uid: u32,
+    gid: u32,
+}
+
+impl Credentials {
+    pub(crate) fn current() -> Self {
+        Self { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
+    }
+
+    pub(crate) fn is_root(self) -> bool {
+        self.uid == 0
+    }
+
+    /// Whether owners are set at all.
+    pub(crate) fn sets_owners(self, owners: OwnerPolicy) -> bool {
+        match owners {
+            OwnerPolicy::IfRoot => self.is_root(),
+            OwnerPolicy::Image => true,
+            OwnerPolicy::Caller => false,
+        }
+    }
+
+    pub(crate) fn is_user_of(self, inode: &Inode) -> bool {
+        self.uid == inode.uid()
+    }
+
+    pub(crate) fn is_group_of(self, inode: &Inode) -> bool {
+        self.gid == inode.gid()
+    }
 }

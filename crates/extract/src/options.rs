@@ -39,8 +39,8 @@ pub struct ExtractOptions {
 }
 
 impl ExtractOptions {
-    /// The defaults: into an empty directory, everything, with the owners of the image if the caller
-    /// is root.
+    /// The defaults: into an empty directory, everything, with the owners of the image if the
+    /// caller is root.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -201,8 +201,8 @@ impl WriteTarOptions {
 /// How the holes of files are written to a tar.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HolePolicy {
-    /// A map of the data takes the place of holes of 4 KiB and more (GNU.sparse 1.0), which GNU tar,
-    /// libarchive, Go and Python know.
+    /// A map of the data takes the place of holes of 4 KiB and more (GNU.sparse 1.0), which GNU
+    /// tar, libarchive, Go and Python know.
     #[default]
     Sparse,
     /// Holes are written as zeros, for readers that know plain PAX only.

@@ -1,6 +1,6 @@
-//! The threads of an extraction, the caller's among them: collects tasks into batches, hands these
-//! over, and brings back what came of them. It decides how many threads there are and how much is
-//! under way at once; it never looks into a task. Called by `extractor`.
+//! The threads of an extraction, the caller's included. The pool collects tasks into batches,
+//! submits them to the work queue and returns the results. It owns the number of threads and the
+//! bounds of what is in flight, and never looks into a task. Called by `extractor`.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,34 +8,35 @@ use std::sync::Arc;
 
 use ferrofs_workers::cpus::AvailableCpus;
 use ferrofs_workers::workqueue::{
-    ActiveWorkers, RequestOutcome, WorkQueue, WorkQueueSettings, WorkQueueStats,
+    ActiveWorkers, Handler, RequestOutcome, WorkQueue, WorkQueueSettings, WorkQueueStats,
 };
 use rustix::process::{Resource, getrlimit};
 
-use crate::batch::{EntryBatch, EntryTask};
-use crate::entry_writer::ExtractContext;
+use crate::content::ContentWriter;
+use crate::entry_writer::{EntryBatch, EntryTask, ExtractContext};
 use crate::error::ErrorKind;
-use crate::worker::{ExtractRequest, ExtractWorker};
+use crate::event::TaskReport;
+use crate::large_file::{FileSegment, SegmentEnd};
 
-/// What a batch costs when it is full, in bytes that are decoded and written: half a millisecond with
-/// the fastest codec, ten times what it takes to wake a thread.
+/// The cost of a full batch, in bytes that are decoded and written: half a millisecond with the
+/// fastest codec, ten times as long as waking a thread.
 const BATCH_COST_BYTES: u64 = 512 << 10;
 
-/// Requests that lie ready for each worker, so that it need not sleep while the caller's thread is
-/// busy with one of its own, be it a segment of a large file, or has to wait for a CPU.
+/// Requests in the queue for each worker, so that it has work while the caller's thread handles a
+/// request itself or waits for a CPU.
 const SLOTS: usize = 8;
 
-/// Directories that the tasks of one batch may hold open.
+/// The most directories that the tasks of one batch hold open.
 const DIRECTORIES_MAX: u64 = 16;
 
-/// More threads than this have nothing to do: one thread hands out the work.
+/// The most threads: a single thread submits the work, and cannot keep more of them busy.
 const THREADS_MAX: usize = 64;
 
-/// Descriptors that are kept free for all that is no directory of a batch: levels of the tree, files
-/// that are being written, the image, and whatever the program has open.
+/// Descriptors that batches leave free: for levels of the tree, files that are being written, the
+/// image, and the rest of the program.
 const OTHER_DESCRIPTORS: u64 = 512;
 
-/// Which threads there are beside the caller's.
+/// The number of threads beside the caller's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThreadLimit {
     workers: usize,
@@ -43,9 +44,9 @@ pub(crate) struct ThreadLimit {
 }
 
 impl ThreadLimit {
-    /// As many as are granted and allowed, in all.
+    /// As many threads as there are available CPUs, but at most `allowed`, the caller's included.
     pub(crate) fn at_most(allowed: Option<usize>) -> Self {
-        // One thread needs no look at what the system grants.
+        // One thread is possible everywhere.
         let granted = match allowed {
             Some(0 | 1) => 1,
             _ => AvailableCpus::read().parallelism(),
@@ -54,22 +55,25 @@ impl ThreadLimit {
         Self { workers: threads - 1, active_workers: ActiveWorkers::OnePerCpu }
     }
 
-    /// So many workers, whatever the system grants.
+    /// Exactly this many workers, whatever CPUs are available.
     #[cfg(test)]
     pub(crate) fn exactly(workers: usize) -> Self {
         Self { workers, active_workers: ActiveWorkers::All }
     }
 }
 
-/// What came back: a request, and whether it was handled to its end.
-pub(crate) type Completion = (ExtractRequest, RequestOutcome);
+/// A request that came back, and whether it was handled without a panic.
+pub(crate) struct Completion {
+    pub(crate) request: ExtractRequest,
+    pub(crate) outcome: RequestOutcome,
+}
 
 type OnDone = Box<dyn FnMut(&mut ExtractRequest, RequestOutcome)>;
 
-/// The threads, and the batch that is being filled.
+/// The work queue, and the batch that is being filled.
 pub(crate) struct ExtractPool {
     queue: WorkQueue<ExtractWorker, OnDone>,
-    /// What the queue has called back for.
+    /// Requests that have come back.
     completed: Rc<Cell<Vec<Completion>>>,
     workers: usize,
     batch: EntryBatch,
@@ -79,7 +83,7 @@ pub(crate) struct ExtractPool {
 }
 
 impl ExtractPool {
-    /// Makes a pool; its threads start with their first request.
+    /// Creates a pool. Each thread starts with its first request.
     pub(crate) fn new(
         context: &Arc<ExtractContext>,
         threads: ThreadLimit,
@@ -88,7 +92,7 @@ impl ExtractPool {
         let inner = Rc::clone(&completed);
         let on_done = move |request: &mut ExtractRequest, outcome| {
             let mut finished = inner.take();
-            finished.push((std::mem::take(request), outcome));
+            finished.push(Completion { request: std::mem::take(request), outcome });
             inner.set(finished);
         };
         let settings = WorkQueueSettings {
@@ -96,7 +100,7 @@ impl ExtractPool {
             workers: Some(threads.workers),
             slots: Some(SLOTS),
             active_workers: threads.active_workers,
-            // Counted already, with the caller's.
+            // The workers and the caller's thread.
             cpus: Some(threads.workers + 1),
             ..WorkQueueSettings::default()
         };
@@ -116,12 +120,12 @@ impl ExtractPool {
         })
     }
 
-    /// Whether there is a thread beside the caller's.
+    /// Whether the caller's thread is the only one.
     pub(crate) fn is_single_threaded(&self) -> bool {
         self.workers == 0
     }
 
-    /// Adds a task to the batch, and hands that over when it is full.
+    /// Adds a task to the batch, and submits the batch when it is full.
     pub(crate) fn add(&mut self, task: EntryTask) {
         let last = self.batch.tasks.last().and_then(EntryTask::directory);
         let same = match (last, task.directory()) {
@@ -136,7 +140,7 @@ impl ExtractPool {
         }
     }
 
-    /// Hands over what there is.
+    /// Submits the batch, even if it is not full.
     pub(crate) fn flush(&mut self) {
         (self.cost, self.directories) = (0, 0);
         let batch = std::mem::take(&mut self.batch);
@@ -145,7 +149,7 @@ impl ExtractPool {
         }
     }
 
-    /// Hands over a request: to a worker that has room for it, or else it is handled here and now.
+    /// Submits a request. If no worker has a free slot, the caller's thread handles it now.
     pub(crate) fn submit(&mut self, request: ExtractRequest) {
         let mut slot = self.queue.reserve_or_inline();
         *slot.request() = request;
@@ -153,26 +157,76 @@ impl ExtractPool {
         self.queue.collect();
     }
 
-    /// What has come back since the last time.
+    /// The requests that have come back since the last call.
     pub(crate) fn finished(&mut self) -> Vec<Completion> {
         self.completed.take()
     }
 
-    /// What the queue has counted.
+    /// The counters of the work queue.
     pub(crate) fn snapshot(&self) -> WorkQueueStats {
         self.queue.snapshot()
     }
 
-    /// Until everything that was handed over has come back.
+    /// Waits until every submitted request has come back.
     pub(crate) fn wait(&mut self) {
         self.queue.wait();
     }
 }
 
-/// How many directories a batch may hold, so that all batches together leave enough descriptors.
+/// The most directories that a batch holds, so that all batches leave [`OTHER_DESCRIPTORS`].
 fn directories_max(workers: usize) -> u64 {
     let batches = (workers * SLOTS + 1) as u64;
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let free = descriptors.saturating_sub(OTHER_DESCRIPTORS);
     (free / batches).clamp(1, DIRECTORIES_MAX)
+}
+
+/// A request, and afterwards its result.
+#[derive(Debug, Default)]
+pub(crate) enum ExtractRequest {
+    #[default]
+    Nothing,
+    Batch(EntryBatch),
+    Segment(FileSegment),
+    /// The result of a segment; others of its file are still being written.
+    Ended(TaskReport),
+}
+
+/// A thread of an extraction; it keeps one buffer of 256 KiB between requests.
+#[derive(Debug)]
+pub(crate) struct ExtractWorker {
+    context: Arc<ExtractContext>,
+    content: ContentWriter,
+}
+
+impl ExtractWorker {
+    pub(crate) fn new(context: Arc<ExtractContext>) -> Self {
+        Self { context, content: ContentWriter::default() }
+    }
+}
+
+impl Handler for ExtractWorker {
+    type Request = ExtractRequest;
+
+    fn handle(&mut self, request: &mut ExtractRequest) {
+        if let ExtractRequest::Segment(segment) = request {
+            segment.write(&mut self.content);
+        }
+        // From here on a panic belongs to the batch.
+        *request = match std::mem::take(request) {
+            ExtractRequest::Segment(segment) => end_segment(segment),
+            other => other,
+        };
+        if let ExtractRequest::Batch(batch) = request {
+            batch.run(&self.context, &mut self.content);
+        }
+    }
+}
+
+/// Ends a segment; the result of the last one is the batch that completes the file.
+pub(crate) fn end_segment(segment: FileSegment) -> ExtractRequest {
+    match segment.end() {
+        SegmentEnd::OneOfMany(report) => ExtractRequest::Ended(report),
+        SegmentEnd::Last(batch) => ExtractRequest::Batch(batch),
+    }
 }

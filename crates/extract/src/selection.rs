@@ -1,18 +1,21 @@
 //! Which part of an image to extract: paths and patterns, matched name by name.
 //!
-//! A path selects itself and everything below. In a pattern `*`, `?`, `[…]` and `{…}` match within
-//! one name, and a name of `**` stands for any number of directories. What is selected already
-//! decides which directories need to be read at all.
+//! A path selects itself and everything below it. In a pattern, `*`, `?`, `[…]` and `{…}` match
+//! within one name, and the name `**` matches any number of directories. Directories that can
+//! contain nothing selected are not read.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use ferrofs_image::{FileType, Image, Inode, WalkEvent};
 use globset::{GlobBuilder, GlobMatcher};
 
 use crate::error::{Error, ErrorKind};
+use crate::event::ExtractProgress;
 
-/// Paths and patterns; with none of them, everything is selected.
+/// Paths and patterns. Without any, everything is selected.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     patterns: Vec<SelectionPattern>,
@@ -21,7 +24,7 @@ pub struct Selection {
 #[derive(Clone, Debug)]
 struct SelectionPattern {
     given: Vec<u8>,
-    /// The names as they were given: a name with a bracket in it can be written as it is.
+    /// The names as they were given: a name with a bracket in it needs no escape.
     names: Vec<Vec<u8>>,
     parts: Vec<PatternPart>,
 }
@@ -33,14 +36,14 @@ enum PatternPart {
     AnyDirectories,
 }
 
-/// What a selection says about a path.
+/// How a selection matches a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SelectionMatch {
-    /// Neither it nor anything below.
+    /// Neither the path nor anything below it is selected.
     Outside,
-    /// Something below may be selected.
+    /// Something below the path may be selected.
     Ancestor,
-    /// It is selected, and everything below.
+    /// The path and everything below it are selected.
     Inside,
 }
 
@@ -51,8 +54,7 @@ pub(crate) struct MatchedPatterns {
 }
 
 impl Selection {
-    /// Selects what the paths and patterns name; they count from the root, with or without a
-    /// leading slash.
+    /// Selects paths and patterns. They count from the root, with or without a leading slash.
     ///
     /// # Errors
     /// [`ErrorKind::Pattern`] for a malformed pattern.
@@ -61,12 +63,12 @@ impl Selection {
         Ok(Self { patterns: patterns.collect::<Result<_, _>>()? })
     }
 
-    /// A fresh record of what the patterns select.
+    /// A record of the patterns that have matched, for one walk.
     pub(crate) fn matches(&self) -> MatchedPatterns {
         MatchedPatterns { seen: vec![false; self.patterns.len()] }
     }
 
-    /// Judges the absolute path of an entry.
+    /// Classifies the absolute path of an entry.
     pub(crate) fn classify(&self, path: &[u8], matches: &mut MatchedPatterns) -> SelectionMatch {
         if self.patterns.is_empty() {
             return SelectionMatch::Inside;
@@ -113,8 +115,8 @@ impl SelectionPattern {
         }
     }
 
-    /// Follows all ways through the pattern at once: place `i` is live if the names so far can be
-    /// matched by the first `i` parts.
+    /// Follows all states of the pattern at once, as a nondeterministic automaton: state `i` is
+    /// live if the first `i` parts can match the names so far.
     fn classify_as_pattern(&self, names: &[&[u8]]) -> SelectionMatch {
         let end = self.parts.len();
         let mut live = vec![false; end + 1];
@@ -177,6 +179,42 @@ impl PatternPart {
 
 fn names_of(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".")
+}
+
+/// Counts what [`extract`](crate::extract) would write, for a progress display. It reads metadata
+/// only.
+///
+/// Damaged names and directories that cannot be read are not counted, so the result is an estimate
+/// for damaged images.
+#[must_use]
+pub fn measure(image: &Image, selection: &Selection) -> ExtractProgress {
+    let mut total = ExtractProgress::default();
+    let mut linked = HashSet::new();
+    let mut matches = selection.matches();
+    let Ok(mut walk) = image.walk(b"/") else { return total };
+    while let Some(visit) = walk.next() {
+        let (WalkEvent::Enter(node) | WalkEvent::Leaf(node)) = &visit else { continue };
+        match selection.classify(&node.path, &mut matches) {
+            SelectionMatch::Outside if matches!(visit, WalkEvent::Enter(_)) => walk.skip_children(),
+            SelectionMatch::Inside => {
+                total.entries += 1;
+                total.bytes = total.bytes.saturating_add(new_bytes(&node.inode, &mut linked));
+            }
+            _ => {}
+        }
+    }
+    total
+}
+
+/// The size of a regular file; 0 for anything else.
+pub(crate) fn data_bytes(inode: &Inode) -> u64 {
+    if inode.file_type() == FileType::Regular { inode.size() } else { 0 }
+}
+
+/// The size of a regular file that has not been counted under another name.
+fn new_bytes(inode: &Inode, linked: &mut HashSet<ferrofs_image::Nid>) -> u64 {
+    let is_new = inode.nlink() < 2 || linked.insert(inode.nid());
+    if is_new { data_bytes(inode) } else { 0 }
 }
 
 #[cfg(test)]

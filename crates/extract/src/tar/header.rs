@@ -1,14 +1,16 @@
-//! The headers of a tar: a ustar block for each member, and before it the PAX records of what does
-//! not fit into one. It knows nothing of images and writes to memory only; `render` calls it.
+//! The headers of a tar: a ustar block for each member, and before it the PAX records of the values
+//! that do not fit into the block. It writes to memory only. Called by `render`.
 //!
-//! Everything is determined by the member, so that the same tree gives the same bytes.
+//! The bytes depend on the member alone, so the same tree gives the same bytes.
 
-use super::pax::PaxRecordWriter;
+use std::io::Write;
 
-/// Bytes of a block; everything in a tar begins at a multiple of it.
+use ferrofs_image::{Timestamp, Xattr};
+
+/// Bytes of a block. Headers and contents begin at a multiple of it.
 pub(super) const BLOCK_BYTES: usize = 512;
 
-/// What a member is; the value is its type in the header.
+/// The type of a member, as its header stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum TypeFlag {
@@ -19,17 +21,17 @@ pub(super) enum TypeFlag {
     BlockDevice = b'4',
     Directory = b'5',
     Fifo = b'6',
-    /// The PAX records of the member behind it.
+    /// The PAX records of the next member.
     Extended = b'x',
 }
 
 /// A member of a tar, without its content.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MemberHeader<'a> {
-    /// The path: relative, and with a slash at its end if it is a directory.
+    /// The relative path; that of a directory ends with a slash.
     pub(super) path: &'a [u8],
     pub(super) kind: TypeFlag,
-    /// Where a symlink leads, or the member that a hard link is another name of.
+    /// The target of a symlink, or the path of the first name of a hard link.
     pub(super) target: &'a [u8],
     /// The lower 12 bits of a mode.
     pub(super) mode: u32,
@@ -37,31 +39,50 @@ pub(super) struct MemberHeader<'a> {
     pub(super) gid: u32,
     /// Bytes of content that follow, without padding.
     pub(super) bytes: u64,
-    /// Seconds since 1970, and nanoseconds after them.
-    pub(super) mtime: (i64, u32),
+    pub(super) mtime: Timestamp,
     /// Major and minor number of a device.
     pub(super) device: (u32, u32),
     /// Names and values.
-    pub(super) xattrs: &'a [ferrofs_image::Xattr],
-    /// The size of a file whose content is a map of its data, and the data.
+    pub(super) xattrs: &'a [Xattr],
+    /// The size of a sparse file, whose content is a map and the data.
     pub(super) sparse_size: Option<u64>,
 }
 
-/// Fields of a ustar header, by where they begin and how long they are.
+/// A field of a ustar header.
+#[derive(Clone, Copy, Debug)]
+struct Field {
+    start: usize,
+    bytes: usize,
+}
+
+impl Field {
+    const fn new(start: usize, bytes: usize) -> Self {
+        Self { start, bytes }
+    }
+
+    /// The largest number that the field holds: octal digits and a NUL.
+    const fn max_number(self) -> u64 {
+        (1 << (3 * (self.bytes - 1))) - 1
+    }
+}
+
+/// The fields of a ustar header.
 mod field {
-    pub(super) const NAME: (usize, usize) = (0, 100);
-    pub(super) const MODE: (usize, usize) = (100, 8);
-    pub(super) const UID: (usize, usize) = (108, 8);
-    pub(super) const GID: (usize, usize) = (116, 8);
-    pub(super) const SIZE: (usize, usize) = (124, 12);
-    pub(super) const MTIME: (usize, usize) = (136, 12);
-    pub(super) const CHECKSUM: (usize, usize) = (148, 8);
-    pub(super) const KIND: (usize, usize) = (156, 1);
-    pub(super) const TARGET: (usize, usize) = (157, 100);
-    pub(super) const MAGIC: (usize, usize) = (257, 8);
-    pub(super) const MAJOR: (usize, usize) = (329, 8);
-    pub(super) const MINOR: (usize, usize) = (337, 8);
-    pub(super) const PREFIX: (usize, usize) = (345, 155);
+    use super::Field;
+
+    pub(super) const NAME: Field = Field::new(0, 100);
+    pub(super) const MODE: Field = Field::new(100, 8);
+    pub(super) const UID: Field = Field::new(108, 8);
+    pub(super) const GID: Field = Field::new(116, 8);
+    pub(super) const SIZE: Field = Field::new(124, 12);
+    pub(super) const MTIME: Field = Field::new(136, 12);
+    pub(super) const CHECKSUM: Field = Field::new(148, 8);
+    pub(super) const KIND: Field = Field::new(156, 1);
+    pub(super) const TARGET: Field = Field::new(157, 100);
+    pub(super) const MAGIC: Field = Field::new(257, 8);
+    pub(super) const MAJOR: Field = Field::new(329, 8);
+    pub(super) const MINOR: Field = Field::new(337, 8);
+    pub(super) const PREFIX: Field = Field::new(345, 155);
 }
 
 /// Appends the headers of `member`.
@@ -88,26 +109,26 @@ pub(super) fn write(out: &mut Vec<u8>, member: &MemberHeader<'_>) {
     block.number(field::UID, u64::from(member.uid));
     block.number(field::GID, u64::from(member.gid));
     block.number(field::SIZE, member.bytes);
-    block.number(field::MTIME, u64::try_from(member.mtime.0).unwrap_or(0));
+    block.number(field::MTIME, u64::try_from(member.mtime.seconds).unwrap_or(0));
     block.text(field::TARGET, member.target);
     block.number(field::MAJOR, u64::from(member.device.0));
     block.number(field::MINOR, u64::from(member.device.1));
     out.extend_from_slice(&block.finished());
 }
 
-/// Fills the last block with zeros. `out` begins at a block.
+/// Pads `out`, which begins at a block, with zeros to the end of its last block.
 pub(super) fn pad(out: &mut Vec<u8>) {
     out.resize(out.len().next_multiple_of(BLOCK_BYTES), 0);
 }
 
-/// What the ustar header of `member` has no field_bytes for.
+/// The PAX records of the values that do not fit into the ustar header.
 fn records_of(member: &MemberHeader<'_>) -> PaxRecordWriter {
     let mut records = PaxRecordWriter::default();
     let fits_path = split(member.path).is_some();
-    let fits_target = member.target.len() <= field::TARGET.1;
+    let fits_target = member.target.len() <= field::TARGET.bytes;
     let has_path = !fits_path || member.sparse_size.is_some();
-    // Records are UTF-8 unless they say otherwise, and some readers change the normal form of it. So
-    // texts that fit stay in the header, where bytes are just bytes, and the others say it.
+    // Records are UTF-8 by default, and some readers normalize it. So texts that fit stay in the
+    // header, which has no encoding, and records of other bytes get `hdrcharset`.
     if (has_path && !member.path.is_ascii()) || (!fits_target && !member.target.is_ascii()) {
         records.add(b"hdrcharset", b"BINARY");
     }
@@ -124,45 +145,40 @@ fn records_of(member: &MemberHeader<'_>) -> PaxRecordWriter {
     if !fits_target {
         records.add(b"linkpath", member.target);
     }
-    records.add_large(b"size", member.bytes, field_bytes(field::SIZE));
-    records.add_large(b"uid", u64::from(member.uid), field_bytes(field::UID));
-    records.add_large(b"gid", u64::from(member.gid), field_bytes(field::GID));
-    records.add_large(b"SCHILY.devmajor", u64::from(member.device.0), field_bytes(field::MAJOR));
-    records.add_large(b"SCHILY.devminor", u64::from(member.device.1), field_bytes(field::MINOR));
-    records.add_time(b"mtime", member.mtime, field_bytes(field::MTIME));
+    records.add_large(b"size", member.bytes, field::SIZE.max_number());
+    records.add_large(b"uid", u64::from(member.uid), field::UID.max_number());
+    records.add_large(b"gid", u64::from(member.gid), field::GID.max_number());
+    records.add_large(b"SCHILY.devmajor", u64::from(member.device.0), field::MAJOR.max_number());
+    records.add_large(b"SCHILY.devminor", u64::from(member.device.1), field::MINOR.max_number());
+    records.add_time(b"mtime", member.mtime, field::MTIME.max_number());
     for xattr in member.xattrs {
         records.add_xattr(&xattr.name, &xattr.value);
     }
     records
 }
 
-/// The largest number that a field of octal digits and a NUL holds.
-const fn field_bytes((_, bytes): (usize, usize)) -> u64 {
-    (1 << (3 * (bytes - 1))) - 1
-}
-
-/// A name for a header that readers take to be of a file of its own if they know nothing of PAX:
-/// `folder` and the last name of `path`, in printable characters, and as long as there is field_bytes.
+/// The name of a header that readers without PAX take for a file of its own: `folder` and the last
+/// name of `path`, in printable characters, cut to the length of the field.
 fn pax_header_path(path: &[u8], folder: &[u8]) -> Vec<u8> {
     let path = path.strip_suffix(b"/").unwrap_or(path);
     let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     let shown = last.iter().map(|byte| if byte.is_ascii_graphic() { *byte } else { b'_' });
-    folder.iter().copied().chain(shown).take(field::NAME.1).collect()
+    folder.iter().copied().chain(shown).take(field::NAME.bytes).collect()
 }
 
-/// Where to cut a path into the fields for its prefix and its name: the prefix ends there, and a slash
-/// follows. 0 is a path that fits the name alone; none is one that does not fit.
+/// The offset of the slash at which a path is split into the fields for its prefix and its name; 0
+/// if the path fits the name field, `None` if it fits neither.
 fn split(path: &[u8]) -> Option<usize> {
-    if path.len() <= field::NAME.1 {
+    if path.len() <= field::NAME.bytes {
         return Some(0);
     }
     // The slash itself is not stored, and the name must not be empty.
-    let earliest = path.len() - field::NAME.1 - 1;
-    let latest = field::PREFIX.1.min(path.len() - 2);
+    let earliest = path.len() - field::NAME.bytes - 1;
+    let latest = field::PREFIX.bytes.min(path.len() - 2);
     (earliest.max(1)..=latest).find(|at| path[*at] == b'/')
 }
 
-/// A header block in the making.
+/// A header block that is being filled.
 struct HeaderBlock([u8; BLOCK_BYTES]);
 
 impl HeaderBlock {
@@ -174,7 +190,7 @@ impl HeaderBlock {
                 block.text(field::PREFIX, &path[..at]);
                 block.text(field::NAME, &path[at + 1..]);
             }
-            // A record has the whole of it.
+            // A PAX record holds the whole path.
             None => block.text(field::NAME, path),
         }
         for number in [field::MODE, field::UID, field::GID, field::SIZE, field::MTIME] {
@@ -187,17 +203,17 @@ impl HeaderBlock {
         block
     }
 
-    /// Writes as much of `text` as there is field_bytes for.
-    fn text(&mut self, (start, bytes): (usize, usize), text: &[u8]) {
-        let count = text.len().min(bytes);
-        self.0[start..start + count].copy_from_slice(&text[..count]);
+    /// Writes `text`, cut to the length of the field.
+    fn text(&mut self, field: Field, text: &[u8]) {
+        let count = text.len().min(field.bytes);
+        self.0[field.start..field.start + count].copy_from_slice(&text[..count]);
     }
 
-    /// Writes octal digits, and 0 for a number without field_bytes, which a record has.
-    fn number(&mut self, (start, bytes): (usize, usize), number: u64) {
-        let number = if number <= field_bytes((start, bytes)) { number } else { 0 };
+    /// Writes octal digits, or 0 for a number that is too large and has a PAX record.
+    fn number(&mut self, field: Field, number: u64) {
+        let number = if number <= field.max_number() { number } else { 0 };
         let mut rest = number;
-        for place in self.0[start..start + bytes - 1].iter_mut().rev() {
+        for place in self.0[field.start..field.start + field.bytes - 1].iter_mut().rev() {
             *place = b'0' + (rest & 7) as u8;
             rest >>= 3;
         }
@@ -206,12 +222,91 @@ impl HeaderBlock {
     fn finished(mut self) -> [u8; BLOCK_BYTES] {
         self.text(field::CHECKSUM, b"        ");
         let sum = self.0.iter().map(|byte| u64::from(*byte)).sum();
-        // Six digits, a NUL and a space, as everybody writes it.
-        let (start, bytes) = field::CHECKSUM;
-        self.number((start, bytes - 1), sum);
+        // Six digits, a NUL and a space, as all tars write it.
+        let Field { start, bytes } = field::CHECKSUM;
+        self.number(Field::new(start, bytes - 1), sum);
         self.0[start + bytes - 2] = 0;
         self.0
     }
+}
+
+/// PAX records `LENGTH KEY=VALUE`, where the length counts itself; in the order in which they are
+/// added.
+#[derive(Debug, Default)]
+pub(super) struct PaxRecordWriter {
+    bytes: Vec<u8>,
+}
+
+impl PaxRecordWriter {
+    /// All records as they are stored.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Adds a record.
+    pub(super) fn add(&mut self, key: &[u8], value: &[u8]) {
+        let rest = b" =\n".len() + key.len() + value.len();
+        let mut length = rest + digits(rest);
+        // The digits of the length may make the length one digit longer.
+        length = rest + digits(length);
+        self.bytes.extend_from_slice(length.to_string().as_bytes());
+        self.bytes.push(b' ');
+        self.bytes.extend_from_slice(key);
+        self.bytes.push(b'=');
+        self.bytes.extend_from_slice(value);
+        self.bytes.push(b'\n');
+    }
+
+    /// Adds a decimal number.
+    pub(super) fn add_number(&mut self, key: &[u8], number: u64) {
+        self.add(key, number.to_string().as_bytes());
+    }
+
+    /// Adds a number that is larger than `limit`, the maximum of its field.
+    pub(super) fn add_large(&mut self, key: &[u8], number: u64, limit: u64) {
+        if number > limit {
+            self.add_number(key, number);
+        }
+    }
+
+    /// Adds a time that is not a whole number of seconds from 0 to `limit`. The fraction counts
+    /// from zero outwards, as in any decimal number: a nanosecond before 1970 is `-0.000000001`.
+    pub(super) fn add_time(&mut self, key: &[u8], time: Timestamp, limit: u64) {
+        let Timestamp { seconds, nanoseconds } = time;
+        if nanoseconds == 0 && u64::try_from(seconds).is_ok_and(|seconds| seconds <= limit) {
+            return;
+        }
+        let total = i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
+        let (whole, part) =
+            (total.unsigned_abs() / 1_000_000_000, total.unsigned_abs() % 1_000_000_000);
+        let sign = if total < 0 { "-" } else { "" };
+        let text = match part {
+            0 => format!("{sign}{whole}"),
+            part => {
+                let part = format!("{part:09}");
+                format!("{sign}{whole}.{}", part.trim_end_matches('0'))
+            }
+        };
+        self.add(key, text.as_bytes());
+    }
+
+    /// Adds an extended attribute. `=` and `%` in its name are escaped as by GNU tar, since the
+    /// first `=` ends a key.
+    pub(super) fn add_xattr(&mut self, name: &[u8], value: &[u8]) {
+        let mut key = b"SCHILY.xattr.".to_vec();
+        for byte in name {
+            match byte {
+                b'=' | b'%' => write!(key, "%{byte:02X}").unwrap_or_default(),
+                _ => key.push(*byte),
+            }
+        }
+        self.add(&key, value);
+    }
+}
+
+/// The number of decimal digits.
+fn digits(number: usize) -> usize {
+    number.checked_ilog10().unwrap_or(0) as usize + 1
 }
 
 #[cfg(test)]
@@ -226,7 +321,7 @@ mod tests {
         uid: 0,
         gid: 0,
         bytes: 0,
-        mtime: (0, 0),
+        mtime: Timestamp { seconds: 0, nanoseconds: 0 },
         device: (0, 0),
         xattrs: &[],
         sparse_size: None,
@@ -263,7 +358,7 @@ mod tests {
             target: &b"t".repeat(100),
             uid: 0o7_777_777,
             bytes: 0o77_777_777_777,
-            mtime: (0o77_777_777_777, 0),
+            mtime: Timestamp { seconds: 0o77_777_777_777, nanoseconds: 0 },
             ..PLAIN
         };
         let out = written(&member);
@@ -292,7 +387,7 @@ mod tests {
     #[test]
     fn times_before_1970_and_parts_of_a_second_have_a_record() {
         let time = |seconds, nanoseconds| {
-            records(&MemberHeader { mtime: (seconds, nanoseconds), ..PLAIN })
+            records(&MemberHeader { mtime: Timestamp { seconds, nanoseconds }, ..PLAIN })
         };
         assert_eq!(time(7, 0), "");
         assert_eq!(time(7, 500_000_000), "mtime=7.5");
@@ -339,7 +434,7 @@ mod tests {
 
     #[test]
     fn the_tar_crate_agrees_with_every_field() {
-        let xattrs = [ferrofs_image::Xattr { name: b"user.a".to_vec(), value: b"1 2".to_vec() }];
+        let xattrs = [Xattr { name: b"user.a".to_vec(), value: b"1 2".to_vec() }];
         let member = MemberHeader {
             path: b"dir/name",
             kind: TypeFlag::CharDevice,
@@ -347,7 +442,7 @@ mod tests {
             mode: 0o4755,
             uid: 1000,
             gid: 7,
-            mtime: (1234, 5),
+            mtime: Timestamp { seconds: 1234, nanoseconds: 5 },
             device: (8, 1),
             xattrs: &xattrs,
             ..PLAIN
@@ -372,5 +467,24 @@ mod tests {
         let mut block = header.clone();
         block.set_cksum();
         assert_eq!(block.cksum().unwrap(), header.cksum().unwrap());
+    }
+
+    #[test]
+    fn a_record_counts_itself() {
+        for value in 0..1200 {
+            let mut records = PaxRecordWriter::default();
+            records.add(b"k", &b"v".repeat(value));
+            let text = records.bytes();
+            let space = text.iter().position(|byte| *byte == b' ').unwrap();
+            let length: usize = std::str::from_utf8(&text[..space]).unwrap().parse().unwrap();
+            assert_eq!(length, text.len());
+        }
+    }
+
+    #[test]
+    fn the_name_of_an_attribute_cannot_end_its_key() {
+        let mut records = PaxRecordWriter::default();
+        records.add_xattr(b"user.a=b%", b"=");
+        assert_eq!(records.bytes(), b"32 SCHILY.xattr.user.a%3Db%25==\n");
     }
 }

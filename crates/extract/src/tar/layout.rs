@@ -1,5 +1,6 @@
-//! Which ranges of a file are stored in a tar: all of it, or its data without the holes, with a map
-//! before it (GNU.sparse 1.0). It reads metadata only; the planner and the renderer call it.
+//! The ranges of a file that a tar stores: the whole file, or the data without the holes behind a
+//! map of it (GNU.sparse 1.0). It reads metadata and single bytes. Called by the planner and the
+//! renderer.
 
 use std::io::Write;
 use std::ops::Range;
@@ -11,14 +12,14 @@ use super::header::pad;
 use crate::error::ErrorKind;
 use crate::options::HolePolicy;
 
-/// Shorter holes are written as zeros: a map and its records take about as much room.
+/// Shorter holes are written as zeros: a map and its records take about as many bytes.
 const HOLE_MIN_BYTES: u64 = 4096;
 
-/// The most holes of a map; where there are more the shorter ones are written as zeros. This is what
-/// bounds the memory that a file takes, whose map itself may be as large as the image.
+/// The most holes of a map; of more holes the shortest ones are written as zeros. This bounds the
+/// memory of a file: its index may be as large as the image.
 const HOLES_MAX: usize = 4096;
 
-/// Ranges up to this length are not probed: a read each would cost more than zeros in their place.
+/// Shorter ranges are not probed: a read would cost more than zeros in their place.
 const PROBED_MIN_BYTES: u64 = 1 << 20;
 
 /// The ranges of a file that are stored.
@@ -30,8 +31,8 @@ pub(super) struct SparseLayout {
 }
 
 impl SparseLayout {
-    /// The layout of `inode`. The map of the file is looked at in any case: one that is damaged is
-    /// better known before the file's header is out.
+    /// The layout of `inode`. It reads the whole index of the file with any [`HolePolicy`]: damage
+    /// must be found before the header is written.
     pub(super) fn of(
         image: &Image,
         inode: &Inode,
@@ -53,7 +54,7 @@ impl SparseLayout {
         Ok(Self::around(inode.size(), found.finished()))
     }
 
-    /// What `holes` leave of a file.
+    /// The ranges of a file around `holes`.
     fn around(size: u64, holes: Vec<Range<u64>>) -> Self {
         let mut ranges = Vec::with_capacity(holes.len() + 1);
         let mut at = 0;
@@ -90,14 +91,14 @@ impl SparseLayout {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// The map that precedes the data of a sparse file: how many ranges, and for each where it begins
-    /// and how long it is, a number a line, filled up to a block.
+    /// The map that precedes the data of a sparse file: the number of ranges, then the start and
+    /// the length of each, one number a line, padded to a block.
     pub(super) fn map(&self) -> Vec<u8> {
-        // A hole at the end is said by an empty range behind it.
+        // An empty range at the end of the file stands for a hole before it.
         let ends_in_hole = self.ranges.last().is_none_or(|range| range.end < self.size);
         let end = ends_in_hole.then_some(self.size..self.size);
         let mut map = Vec::new();
-        // Memory takes what is written to it.
+        // A write to memory cannot fail.
         let mut line = |number: u64| writeln!(map, "{number}").unwrap_or_default();
         line(self.ranges.len() as u64 + u64::from(ends_in_hole));
         for range in self.ranges.iter().chain(&end) {
@@ -109,8 +110,8 @@ impl SparseLayout {
     }
 }
 
-/// Reads the last byte of a range that is longer than what its description in the image costs. The size
-/// of a damaged file may be any number; once it is promised in a header, as many bytes must follow.
+/// Reads the last byte of a range that can be much longer than its entry in the index. A damaged
+/// file may have any size, and a header with that size must be followed by as many bytes.
 fn probe(image: &Image, inode: &Inode, range: FileExtent) -> ferrofs_image::Result<()> {
     let is_free = matches!(range.storage, ExtentStorage::Plain | ExtentStorage::Fragment);
     if is_free && range.end - range.start > PROBED_MIN_BYTES {
@@ -123,7 +124,7 @@ fn probe(image: &Image, inode: &Inode, range: FileExtent) -> ferrofs_image::Resu
 #[derive(Debug)]
 struct LongHoles {
     holes: Vec<Range<u64>>,
-    /// The hole that may go on.
+    /// The last hole; the next one may extend it.
     last: Range<u64>,
     min_bytes: u64,
 }

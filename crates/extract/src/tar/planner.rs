@@ -1,27 +1,21 @@
-//! What to write, in which order, in which segments: an iterator over the walk. It reads metadata,
-//! never data, and decides everything that must not depend on threads: which names are hard links,
-//! where the stream is cut. Called on one thread, by `OrderedPipeline` through [`super::write_tar`].
+//! The entries of a tar in their order, cut into segments: an iterator over the walk. It reads
+//! metadata, never data, and decides everything that must not depend on the threads: which names
+//! are hard links, and where a segment ends. Called on one thread, by `OrderedPipeline` in
+//! [`super::write_tar`].
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry as Place;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ferrofs_image::{ExtentStorage, FileType, Image, Inode, Nid, TreeWalk, WalkEntry, WalkEvent};
-use ferrofs_workers::memory::{AllocPolicy, Charge};
+use ferrofs_image::{ExtentStorage, FileType, Image, Inode, TreeWalk, WalkEntry, WalkEvent};
 
-use super::catch_panic::catch_panic;
 use super::check_cancelled;
 use super::layout::SparseLayout;
-use super::segment::{
-    CONTENTS_MAX_BYTES, LONG_BYTES, LongFile, SEGMENT_BYTES, TarFilePart, TarItem, TarSegment,
-};
-use crate::error::{Error, ErrorKind};
-use crate::hard_links::{KNOWN_BYTES, STEP_BYTES};
+use crate::error::{Error, ErrorKind, catch_panic};
+use crate::links::InodeTable;
 use crate::options::WriteTarOptions;
-use crate::selection::{MatchedPatterns, SelectionMatch};
+use crate::selection::{MatchedPatterns, SelectionMatch, data_bytes};
 
-/// What an entry counts beside its contents and its path: headers, and the inode in memory.
+/// The bytes of an entry without its contents and its path: headers, and the inode in memory.
 const ENTRY_BYTES: u64 = 2048;
 
 /// The plan of a stream, segment by segment.
@@ -30,34 +24,26 @@ pub(super) struct TarPlanner<'a> {
     walk: TreeWalk<'a>,
     matches: MatchedPatterns,
     options: &'a WriteTarOptions,
-    /// Directories above what may be selected, from the outermost, which are written when something in
-    /// them is. The root is not among them: it is written only if it is selected itself.
+    /// Directories above entries that may be selected, the outermost first. They are written before
+    /// the first selected entry in them. The root is not among them: it is written only if it is
+    /// selected.
     ancestors: Vec<WalkEntry>,
-    links: HashMap<Nid, LinkSource>,
-    /// What `links` takes, in bytes, and what of it is charged.
-    links_bytes: u64,
-    links_charge: Option<Charge>,
+    /// The path of the first name of each inode that may have more.
+    links: InodeTable<Vec<u8>>,
     batch: Vec<TarItem>,
     batch_bytes: u64,
-    /// A file of which parts are still to come.
+    /// The long file that is being cut into parts.
     long: Option<PartCursor>,
-    /// A file that comes when the batch before it is out.
+    /// The long file that follows the current batch.
     next_long: Option<PartCursor>,
     is_over: bool,
 }
 
-/// The name under which an inode was written, and how many more it should have.
-#[derive(Debug)]
-struct LinkSource {
-    path: Vec<u8>,
-    names_left: u32,
-}
-
-/// The parts of a file that are left.
+/// The remaining parts of a long file.
 #[derive(Debug)]
 struct PartCursor {
     file: Arc<LongFile>,
-    /// The range of the layout that is next, and the byte of the file where it goes on.
+    /// The index of the next range of the layout, and the next byte of the file.
     range: usize,
     at: u64,
     is_first: bool,
@@ -71,9 +57,7 @@ impl<'a> TarPlanner<'a> {
             matches: options.selection.matches(),
             options,
             ancestors: Vec::new(),
-            links: HashMap::new(),
-            links_bytes: 0,
-            links_charge: None,
+            links: InodeTable::new(options.budget.as_ref()),
             batch: Vec::new(),
             batch_bytes: 0,
             long: None,
@@ -82,7 +66,7 @@ impl<'a> TarPlanner<'a> {
         }
     }
 
-    /// The patterns that have selected nothing; to be asked at the end.
+    /// The patterns that have selected nothing; complete when the iterator has ended.
     pub(super) fn unmatched(&self) -> impl Iterator<Item = &[u8]> {
         self.options.selection.unmatched(&self.matches)
     }
@@ -111,22 +95,7 @@ impl<'a> TarPlanner<'a> {
                 }
             }
         }
-        self.settle_charge()
-    }
-
-    /// Sees to it that what is remembered of links is charged.
-    fn settle_charge(&mut self) -> Result<(), Error> {
-        let Some(budget) = &self.options.budget else { return Ok(()) };
-        while self.links_charge.as_ref().map_or(0, Charge::bytes) < self.links_bytes {
-            let charged = match &mut self.links_charge {
-                Some(charge) => charge.grow(STEP_BYTES, AllocPolicy::MustSucceed),
-                none => budget
-                    .charge(STEP_BYTES, AllocPolicy::MustSucceed)
-                    .map(|charge| *none = Some(charge)),
-            };
-            charged.map_err(|error| Error::new(ErrorKind::Memory(error), b""))?;
-        }
-        Ok(())
+        self.links.settle_charge().map_err(|kind| Error::new(kind, b""))
     }
 
     fn classify(&mut self, path: &[u8]) -> SelectionMatch {
@@ -142,7 +111,7 @@ impl<'a> TarPlanner<'a> {
         }
     }
 
-    /// Plans something that is not a directory.
+    /// Adds an entry that is not a directory.
     fn leaf(&mut self, node: WalkEntry) {
         if let Some(first) = self.first_name(&node) {
             self.add_ancestors();
@@ -167,39 +136,26 @@ impl<'a> TarPlanner<'a> {
 
     fn entry(&mut self, node: WalkEntry) {
         self.add_ancestors();
-        let contents =
-            if node.inode.file_type() == FileType::Regular { node.inode.size() } else { 0 };
-        let bytes = path_bytes(&node).saturating_add(contents);
+        let bytes = path_bytes(&node).saturating_add(data_bytes(&node.inode));
         self.add(TarItem::Entry(node), bytes);
     }
 
-    /// The first name of an inode that was planned before; otherwise this is the first.
+    /// The first name of the inode, if `node` is a further one.
     fn first_name(&mut self, node: &WalkEntry) -> Option<Vec<u8>> {
         let inode = &node.inode;
         if inode.nlink() < 2 {
             return None;
         }
-        match self.links.entry(inode.nid()) {
-            Place::Vacant(place) => {
-                let names_left = inode.nlink() - 1;
-                place.insert(LinkSource { path: node.path.clone(), names_left });
-                self.links_bytes = self.links_bytes.saturating_add(known_bytes(&node.path));
-                None
-            }
-            Place::Occupied(mut place) => {
-                place.get_mut().names_left -= 1;
-                // Inodes whose names are all known are forgotten.
-                if place.get().names_left > 0 {
-                    return Some(place.get().path.clone());
-                }
-                let path = place.remove().path;
-                self.links_bytes = self.links_bytes.saturating_sub(known_bytes(&path));
-                Some(path)
-            }
+        let first = self.links.get(inode.nid()).cloned();
+        if first.is_some() {
+            self.links.count_name(inode.nid());
+        } else {
+            self.links.insert(inode, node.path.clone(), node.path.len());
         }
+        first
     }
 
-    /// Plans the directories above what is selected.
+    /// Adds the directories above a selected entry.
     fn add_ancestors(&mut self) {
         for node in std::mem::take(&mut self.ancestors) {
             let bytes = path_bytes(&node);
@@ -236,7 +192,7 @@ impl<'a> TarPlanner<'a> {
 }
 
 impl Iterator for TarPlanner<'_> {
-    /// An error is the last item: nothing behind it could be right.
+    /// An error is the last item: no complete tar is possible after it.
     type Item = Result<TarSegment, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -268,31 +224,83 @@ impl PartCursor {
     }
 }
 
-/// Where to end a part of `range` in a segment that has `used` bytes: not within a cluster, which
-/// would be decoded twice, unless the cluster would make the segment too long. Always behind the start
-/// of the range.
+/// The end of a part that begins with `range`, in a segment that has `used` bytes. It does not lie
+/// within a cluster, which would be decoded twice, unless the cluster would make the segment too
+/// long. It is always after the start of the range.
 fn cut(image: &Image, inode: &Inode, range: Range<u64>, used: u64) -> u64 {
     let wanted = range.end.min(range.start.saturating_add(SEGMENT_BYTES.saturating_sub(used)));
     if wanted == range.end {
         return wanted;
     }
     let limit = range.end.min(range.start.saturating_add(CONTENTS_MAX_BYTES.saturating_sub(used)));
-    // The one that holds the last byte before the cut.
+    // The extent that holds the last byte before the end.
     let holder = catch_panic(|| Ok(image.file_extents(inode, wanted - 1)?.next().transpose()?));
     match holder {
         Ok(Some(found)) if found.storage == ExtentStorage::Cluster && found.end <= limit => {
             found.end
         }
-        // Damage shows to who reads there.
+        // The renderer will report an error there.
         _ => wanted,
     }
 }
 
-/// What an inode with several names takes, in bytes, about.
-fn known_bytes(path: &[u8]) -> u64 {
-    KNOWN_BYTES.saturating_add(path.len() as u64)
-}
-
 fn path_bytes(node: &WalkEntry) -> u64 {
     ENTRY_BYTES.saturating_add((node.path.len() as u64).saturating_mul(2))
+}
+
+/// The target size of a segment: large enough that passing it to a thread costs little beside the
+/// work in it, and small enough that several for each thread fit into a small budget.
+pub(super) const SEGMENT_BYTES: u64 = 1 << 20;
+
+/// The charge of a segment: headers, or a cluster that stays whole, may make it longer than
+/// [`SEGMENT_BYTES`]. Only hostile images need more, whose attributes may take 16 MiB for one file;
+/// that is charged when it is read.
+pub(super) const SEGMENT_MAX_BYTES: u64 = 2 << 20;
+
+/// The most contents of a segment; the rest is for headers and a map.
+pub(super) const CONTENTS_MAX_BYTES: u64 = SEGMENT_MAX_BYTES - (256 << 10);
+
+/// Longer files have segments of their own. Shorter files share segments, which stay below the
+/// maximum with each of them.
+pub(super) const LONG_BYTES: u64 = 512 << 10;
+
+/// A segment of the stream.
+#[derive(Debug)]
+pub(super) enum TarSegment {
+    /// Whole members.
+    Members(Vec<TarItem>),
+    /// A part of a long file.
+    Part(TarFilePart),
+}
+
+/// An item of a segment, in the order of the walk.
+#[derive(Debug)]
+pub(super) enum TarItem {
+    /// An inode under its first name.
+    Entry(WalkEntry),
+    /// A further name of an inode, and the first name.
+    Link(WalkEntry, Vec<u8>),
+    /// An inode that is left out, and the reason.
+    LeftOut(WalkEntry, ErrorKind),
+    /// A failure that is reported at this place.
+    Failed(Error),
+}
+
+/// A part of a long file.
+#[derive(Debug)]
+pub(super) struct TarFilePart {
+    pub(super) file: Arc<LongFile>,
+    /// Ranges of the file, in order.
+    pub(super) ranges: Vec<Range<u64>>,
+    /// The headers come before this part.
+    pub(super) is_first: bool,
+    /// The padding comes after this part.
+    pub(super) is_last: bool,
+}
+
+/// A file that is written in parts.
+#[derive(Debug)]
+pub(super) struct LongFile {
+    pub(super) node: WalkEntry,
+    pub(super) layout: SparseLayout,
 }

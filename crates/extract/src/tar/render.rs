@@ -1,49 +1,50 @@
-//! From a segment of the planner to the bytes of the stream. It reads the image and writes to memory
-//! only; it runs on any thread and knows of no other segment, so that what it makes depends on the
-//! segment alone. `stream` puts the pieces together.
+//! From segments of the planner to the stream. [`Renderer`] turns a segment into bytes in memory,
+//! on any thread; its result depends on the segment alone. [`TarStream`] writes the results in
+//! their order on the caller's thread, and alone calls back.
 
+use std::collections::HashSet;
+use std::io::Write;
 use std::ops::Range;
 
 use ferrofs_image::{FileType, Image, Inode, Nid, WalkEntry, Xattr};
 use ferrofs_workers::CancelToken;
 use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
 
-use super::catch_panic::catch_panic;
 use super::check_cancelled;
 use super::header::{self, MemberHeader, TypeFlag};
 use super::layout::SparseLayout;
-use super::segment::{SEGMENT_MAX_BYTES, TarFilePart, TarItem, TarSegment};
-use crate::error::{Error, ErrorKind, Result};
-use crate::event::ExtractSummary;
+use super::planner::{SEGMENT_MAX_BYTES, TarFilePart, TarItem, TarSegment};
+use crate::error::{Error, ErrorKind, Result, catch_panic};
+use crate::event::{ExtractEvent, ExtractProgress, ExtractSummary};
 use crate::metadata::permissions;
 use crate::options::HolePolicy;
 
-/// A segment as bytes.
+/// The bytes of a segment.
 #[derive(Debug, Default)]
 pub(super) struct RenderedSegment {
     pub(super) bytes: Vec<u8>,
-    /// What happened, in the order of the bytes.
+    /// Events in the order of the bytes.
     pub(super) events: Vec<SegmentEvent>,
-    /// What the bytes hold, but for links.
+    /// Counts of the members without links.
     pub(super) counts: ExtractSummary,
-    /// Entries that are dealt with: written, failed or skipped.
+    /// Entries that were written, failed or skipped.
     pub(super) entries: u64,
     /// The long file that ends here.
     pub(super) ended: Option<WalkEntry>,
-    /// For what is beyond the charge of every segment.
+    /// The charge for memory beyond the charge of every segment.
     pub(super) surplus: Option<Charge>,
 }
 
-/// Something that the stream has to know about a segment.
+/// Something in a segment that the stream reports or decides.
 #[derive(Debug)]
 pub(super) enum SegmentEvent {
-    /// Something failed; the member is there.
+    /// A failure; the member is written all the same.
     Failed(Error),
-    /// A member is not there.
+    /// A member is left out.
     LeftOut(Nid, Error),
-    /// These bytes are another name of an inode: to be dropped if that was left out.
+    /// These bytes are a hard link. The stream drops them if the inode was left out.
     Link(WalkEntry, Range<usize>),
-    /// So many bytes of a long file are zeros.
+    /// This many bytes of a long file are zeros, and the reason.
     Zeros(ErrorKind, u64),
 }
 
@@ -123,7 +124,7 @@ impl Renderer<'_> {
         }
     }
 
-    /// A file that is whole here.
+    /// A whole file.
     fn file(self, node: &WalkEntry, rendered: &mut RenderedSegment) -> Result<()> {
         let layout = match catch_panic(|| {
             SparseLayout::of(self.image, &node.inode, self.holes, self.cancel)
@@ -137,7 +138,7 @@ impl Renderer<'_> {
         self.whole(node, &layout, layout.ranges(), rendered)
     }
 
-    /// Headers, contents and padding, or nothing of them.
+    /// Headers, contents and padding, or nothing if a read fails.
     fn whole(
         self,
         node: &WalkEntry,
@@ -160,8 +161,8 @@ impl Renderer<'_> {
         Ok(())
     }
 
-    /// A part of a long file. Once its headers are out, what cannot be read is zeros: nobody can take
-    /// back what is written, and its size is promised.
+    /// A part of a long file. Bytes that cannot be read become zeros: the header with the size may
+    /// have been written.
     fn part(self, part: &TarFilePart, rendered: &mut RenderedSegment) -> Result<()> {
         let (node, layout) = (&part.file.node, &part.file.layout);
         rendered.entries = u64::from(part.is_last);
@@ -179,7 +180,7 @@ impl Renderer<'_> {
             }
         }
         if part.is_last {
-            // Parts begin at any byte, so only the size of all of them tells.
+            // Parts begin at any byte, so the padding follows from the size of the file.
             let over = layout.stored_bytes() % header::BLOCK_BYTES as u64;
             let over = usize::try_from(over).unwrap_or(0);
             let padding = over.next_multiple_of(header::BLOCK_BYTES) - over;
@@ -189,7 +190,7 @@ impl Renderer<'_> {
         Ok(())
     }
 
-    /// The headers of a regular file, and its map if it has one.
+    /// The headers of a regular file, and its map if it is sparse.
     fn file_headers(self, node: &WalkEntry, layout: &SparseLayout, rendered: &mut RenderedSegment) {
         let mut member = MemberHeader { bytes: layout.stored_bytes(), ..member(node) };
         if !layout.is_sparse() {
@@ -202,7 +203,7 @@ impl Renderer<'_> {
         rendered.bytes.extend_from_slice(&map);
     }
 
-    /// Headers with all attributes; a member whose attributes cannot be read has none.
+    /// Headers with all extended attributes, or with none if they cannot be read.
     fn headers(self, node: &WalkEntry, member: MemberHeader<'_>, rendered: &mut RenderedSegment) {
         let inode = &node.inode;
         let xattrs = if inode.has_xattrs() {
@@ -217,7 +218,7 @@ impl Renderer<'_> {
         rendered.write_header(node, &member, &xattrs);
     }
 
-    /// Appends a range of a file, or as many zeros and why.
+    /// Appends a range of a file. If it cannot be read, appends zeros and returns the reason.
     fn read(
         self,
         inode: &Inode,
@@ -226,7 +227,7 @@ impl Renderer<'_> {
     ) -> Result<Result<(), ErrorKind>> {
         let bytes = &mut rendered.bytes;
         let start = bytes.len();
-        // A segment's ranges are bounded by its size.
+        // The size of a segment bounds its ranges.
         let count = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
         bytes.try_reserve(count).map_err(|_| out_of_memory())?;
         bytes.resize(start + count, 0);
@@ -245,8 +246,8 @@ impl Renderer<'_> {
 }
 
 impl RenderedSegment {
-    /// Charges what no plan can know: attributes are read here, and a few bytes of a hostile image are
-    /// many of them.
+    /// Charges the bytes beyond the charge of the segment: the planner does not know the size of
+    /// attributes, and a few bytes of a hostile image can be many attributes.
     fn charge_surplus(&mut self, budget: Option<&Budget>) -> Result<()> {
         let charged = self.surplus.as_ref().map_or(0, Charge::bytes);
         let more = (self.bytes.len() as u64).saturating_sub(SEGMENT_MAX_BYTES + charged);
@@ -288,10 +289,9 @@ fn relative(path: &[u8]) -> &[u8] {
     path.strip_prefix(b"/").unwrap_or(path)
 }
 
-/// What the inode says; path, target, attributes and contents are to be filled in.
+/// The header of an inode, without path, target, attributes and contents.
 fn member(node: &WalkEntry) -> MemberHeader<'static> {
     let inode = &node.inode;
-    let mtime = inode.mtime();
     MemberHeader {
         path: b"",
         kind: match inode.file_type() {
@@ -307,7 +307,7 @@ fn member(node: &WalkEntry) -> MemberHeader<'static> {
         uid: inode.uid(),
         gid: inode.gid(),
         bytes: 0,
-        mtime: (mtime.seconds, mtime.nanoseconds),
+        mtime: inode.mtime(),
         device: inode.device().unwrap_or((0, 0)),
         xattrs: &[],
         sparse_size: None,
@@ -320,11 +320,128 @@ fn out_of_memory() -> Error {
     Error::new(ErrorKind::Output { operation: "cannot collect the tar", source }, b"")
 }
 
+/// The size of a tar is a multiple of this, the record of tape drives, which programs still expect.
+const RECORD_BYTES: u64 = 10_240;
+/// Two blocks of zeros end a tar.
+const END_BYTES: u64 = 1024;
+/// Longer than the end and its padding.
+static ZEROS: [u8; 16_384] = [0; 16_384];
+
+/// A tar that is being written.
+pub(super) struct TarStream<'a> {
+    out: &'a mut dyn Write,
+    on_event: &'a mut dyn FnMut(ExtractEvent),
+    summary: ExtractSummary,
+    entries: u64,
+    /// Bytes that were written.
+    position: u64,
+    /// Inodes that were left out; hard links to them are left out, too.
+    left_out: HashSet<Nid>,
+    /// Why bytes of the current long file are zeros, and their number.
+    damage: Option<(ErrorKind, u64)>,
+}
+
+impl<'a> TarStream<'a> {
+    pub(super) fn new(out: &'a mut dyn Write, on_event: &'a mut dyn FnMut(ExtractEvent)) -> Self {
+        Self {
+            out,
+            on_event,
+            summary: ExtractSummary::default(),
+            entries: 0,
+            position: 0,
+            left_out: HashSet::new(),
+            damage: None,
+        }
+    }
+
+    /// Reports a failure.
+    pub(super) fn fail(&mut self, error: Error) {
+        self.summary.failures += 1;
+        (self.on_event)(ExtractEvent::Failed(error));
+    }
+
+    /// Writes the next segment and returns its buffer.
+    pub(super) fn write(&mut self, segment: RenderedSegment) -> Result<Vec<u8>> {
+        let RenderedSegment { bytes, events, counts, entries, ended, surplus: _until_written } =
+            segment;
+        let mut written = 0;
+        for event in events {
+            match event {
+                SegmentEvent::Failed(error) => self.fail(error),
+                SegmentEvent::LeftOut(nid, error) => {
+                    self.left_out.insert(nid);
+                    self.fail(error);
+                }
+                SegmentEvent::Link(node, _) if !self.left_out.contains(&node.inode.nid()) => {
+                    self.summary.hard_links += 1;
+                }
+                SegmentEvent::Link(node, range) => {
+                    self.write_bytes(&bytes[written..range.start])?;
+                    written = range.end;
+                    let error = Error::new(ErrorKind::FirstNameLeftOut, &node.path);
+                    self.fail(error.about(&node.inode));
+                }
+                SegmentEvent::Zeros(kind, zeros) => match &mut self.damage {
+                    Some((_, sum)) => *sum = sum.saturating_add(zeros),
+                    none => *none = Some((kind, zeros)),
+                },
+            }
+        }
+        self.write_bytes(&bytes[written..])?;
+        if let Some(node) = ended {
+            self.end_file(&node);
+        }
+        self.count(&counts);
+        self.entries += entries;
+        let progress = ExtractProgress { entries: self.entries, bytes: self.summary.bytes };
+        (self.on_event)(ExtractEvent::Progress(progress));
+        Ok(bytes)
+    }
+
+    /// Writes the end of the tar.
+    pub(super) fn end(mut self) -> Result<ExtractSummary> {
+        let end = self.position.saturating_add(END_BYTES).next_multiple_of(RECORD_BYTES);
+        let count = usize::try_from(end - self.position).unwrap_or(0);
+        self.write_bytes(&ZEROS[..count.min(ZEROS.len())])?;
+        self.out.flush().map_err(write_failed)?;
+        Ok(self.summary)
+    }
+
+    /// Reports, once, the failures of a long file that is complete.
+    fn end_file(&mut self, node: &WalkEntry) {
+        if let Some((source, zeros)) = self.damage.take() {
+            let size = node.inode.size();
+            let kind = ErrorKind::ZeroFilled { source: Box::new(source), zeros, size };
+            self.fail(Error::new(kind, &node.path).about(&node.inode));
+        }
+    }
+
+    fn count(&mut self, more: &ExtractSummary) {
+        let sum = &mut self.summary;
+        sum.files += more.files;
+        sum.directories += more.directories;
+        sum.symlinks += more.symlinks;
+        sum.special += more.special;
+        sum.skipped.special += more.skipped.special;
+        sum.bytes = sum.bytes.saturating_add(more.bytes);
+        sum.hole_bytes = sum.hole_bytes.saturating_add(more.hole_bytes);
+    }
+
+    fn write_bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        self.out.write_all(bytes).map_err(write_failed)?;
+        self.position = self.position.saturating_add(bytes.len() as u64);
+        Ok(())
+    }
+}
+
+fn write_failed(source: std::io::Error) -> Error {
+    Error::new(ErrorKind::Output { operation: "cannot write the tar", source }, b"")
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn what_a_segment_has_beyond_its_charge_is_charged() {
@@ -339,5 +456,39 @@ mod tests {
             assert_eq!(rendered.charge_surplus(Some(&budget)).is_ok(), fits);
             assert_eq!(budget.used_bytes(), if fits { limit } else { 0 });
         }
+    }
+
+    #[test]
+    fn a_long_file_with_bad_parts_is_reported_once_with_all_its_zeros() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data");
+        let image = Image::open(folder.join("plain.erofs")).unwrap();
+        let node = WalkEntry { path: b"/long".to_vec(), inode: image.root().unwrap() };
+        let (mut out, mut failures) = (Vec::new(), Vec::new());
+        let mut on_event = |event| {
+            if let ExtractEvent::Failed(error) = event {
+                failures.push(error.to_string());
+            }
+        };
+        let mut stream = TarStream::new(&mut out, &mut on_event);
+        for (zeros, ended) in [(7, None), (5, None), (0, Some(node))] {
+            let events = if zeros > 0 {
+                vec![SegmentEvent::Zeros(ErrorKind::Panicked, zeros)]
+            } else {
+                Vec::new()
+            };
+            let part = RenderedSegment {
+                bytes: vec![1; 512],
+                events,
+                ended,
+                ..RenderedSegment::default()
+            };
+            assert_eq!(stream.write(part).unwrap().len(), 512);
+        }
+        assert_eq!(stream.end().unwrap().failures, 1);
+        assert_eq!((out.len(), failures.len()), (10_240, 1));
+        assert!(
+            failures[0].starts_with("/long: the code that worked on it panicked; 12 of its "),
+            "{failures:?}"
+        );
     }
 }

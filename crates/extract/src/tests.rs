@@ -1,14 +1,102 @@
-//! Several threads extract what one does: trees, summaries and failures are the same.
+//! Extraction by several threads: it does what one thread does, whatever the tree looks like and
+//! whatever fails on the way. These tests choose the number of threads themselves, and cut files
+//! into segments of 8 KiB.
 
 use std::fs;
 use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use ferrofs_image::Image;
+use tempfile::TempDir;
 
-use super::image_fixture::ImageFixture;
-use super::tree::{assert_same, snapshot_tree};
-use super::{extract_with_watchdog, golden_images, new_folder};
-use crate::{ErrorKind, ExtractSummary};
+use self::fixture::{ImageFixture, assert_same, snapshot_tree};
+use crate::extractor::extract_with;
+use crate::pool::ThreadLimit;
+use crate::{Error, ErrorKind, ExtractEvent, ExtractOptions, ExtractSummary, Result};
+
+mod faults;
+mod fixture;
+
+/// An extraction that takes longer hangs. The slowest one here takes a second.
+const WATCHDOG: Duration = Duration::from_secs(120);
+
+/// What came of an extraction.
+#[derive(Debug)]
+struct ExtractRun {
+    result: Result<ExtractSummary>,
+    failures: Vec<Error>,
+}
+
+impl ExtractRun {
+    /// All errors.
+    fn errors(&self) -> impl Iterator<Item = &Error> {
+        self.failures.iter().chain(self.result.as_ref().err())
+    }
+
+    /// The paths of all errors, in an order that does not depend on threads.
+    fn failed_paths(&self) -> Vec<String> {
+        let path = |error: &Error| String::from_utf8_lossy(error.path()).into_owned();
+        let mut paths: Vec<String> = self.errors().map(path).collect();
+        paths.sort();
+        paths
+    }
+}
+
+/// Extracts with so many threads beside the caller's, and panics if that takes too long.
+fn extract_with_watchdog(image: &Image, destination: &Path, workers: usize) -> ExtractRun {
+    extract_with_options(image, destination, workers, ExtractOptions::new())
+}
+
+fn extract_with_options(
+    image: &Image,
+    destination: &Path,
+    workers: usize,
+    options: ExtractOptions,
+) -> ExtractRun {
+    let (image, destination) = (image.clone(), destination.to_owned());
+    with_watchdog(move || {
+        let mut failures = Vec::new();
+        let threads = ThreadLimit::exactly(workers);
+        let on_event = &mut |event| {
+            if let ExtractEvent::Failed(error) = event {
+                failures.push(error);
+            }
+        };
+        let result = extract_with(&image, &destination, &options, threads, on_event);
+        ExtractRun { result, failures }
+    })
+}
+
+/// Runs something on a thread of its own and panics if it does not end.
+fn with_watchdog<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    let thread = std::thread::Builder::new().spawn(move || sender.send(work()).ok()).unwrap();
+    let result = receiver.recv_timeout(WATCHDOG).expect("the extraction hangs or panicked");
+    thread.join().unwrap();
+    result
+}
+
+/// A folder for one test, in memory where the host has such a place: hundreds of trees are written.
+fn new_folder() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| TempDir::new()).unwrap()
+}
+
+/// The images of tests/data that open without devices or offsets.
+fn golden_images() -> Vec<(String, Image)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data");
+    let mut images: Vec<(String, Image)> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "erofs"))
+        .filter_map(|path| {
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            Some((name, Image::open(path).ok()?))
+        })
+        .collect();
+    images.sort_by(|(a, _), (b, _)| a.cmp(b));
+    images
+}
 
 /// Extracts with one, two and four threads, compares, and answers the summary.
 fn assert_threads_agree(image: &Image, about: &str) -> ExtractSummary {
@@ -67,8 +155,8 @@ fn a_deep_tree_with_files_on_every_level_is_written_with_few_descriptors() {
     assert_eq!((summary.files, summary.directories), (800, 401));
 }
 
-/// The first name may still be written when the others come, in other directories, more of them than
-/// can wait.
+/// The first name may still be written when the others come, in other directories, more of them
+/// than can wait.
 #[test]
 fn names_of_one_file_in_many_directories_are_links_to_it() {
     let mut made = ImageFixture::new();
@@ -104,7 +192,7 @@ fn names_of_a_file_that_cannot_be_read_fail_each_for_itself() {
     assert_threads_agree(&image, "broken links");
     let extracted = extract_with_watchdog(&image, folder.path(), 3);
     assert_eq!(extracted.failures.len(), 101);
-    let is_image = |error: &crate::Error| matches!(error.kind(), ErrorKind::Image(_));
+    let is_image = |error: &Error| matches!(error.kind(), ErrorKind::Image(_));
     assert!(extracted.failures.iter().all(is_image));
     assert_eq!(extracted.result.unwrap().files, 100);
 }

@@ -1,17 +1,23 @@
-//! A name in an open directory, and the entries that can be created there. A name that is taken is
-//! an error, or its owner is removed first; nothing here follows a symlink.
+//! Entries of the host: a name in an open directory, what can be created under it, and the open
+//! directory itself. If the name exists, that is an error, or the old entry is removed first.
+//! Nothing here follows a symlink.
+//!
+//! Every task holds the directory that it writes into. The last holder of a directory that the walk
+//! has left sets its metadata: no thread waits for another, and nothing is created in a complete
+//! directory.
 
 use std::fs::File;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
 
-use ferrofs_image::{FileType, Inode};
-use rustix::fs::{AtFlags, Mode, OFlags, makedev};
+use ferrofs_image::{FileType, Inode, WalkEntry};
+use rustix::fs::{AtFlags, Mode, OFlags, Stat, makedev};
 use rustix::io::Errno;
 
 use crate::error::{ErrorKind, REMOVE_INCOMPLETE};
 use crate::options::ExistingFiles;
 
-/// Where an entry is created.
+/// The place of a new entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewEntry<'a> {
     pub(crate) directory: BorrowedFd<'a>,
@@ -57,13 +63,18 @@ impl NewEntry<'_> {
         }
     }
 
-    /// Creates a further name for `from`.
-    pub(crate) fn create_link(self, from: (BorrowedFd<'_>, &[u8])) -> Result<(), LinkError> {
+    /// Creates a further name of the file `first_name`.
+    pub(crate) fn create_link(
+        self,
+        first_directory: BorrowedFd<'_>,
+        first_name: &[u8],
+    ) -> Result<(), LinkError> {
         let made = self.create(|| {
-            rustix::fs::linkat(from.0, from.1, self.directory, self.name, AtFlags::empty())
+            let (directory, name) = (self.directory, self.name);
+            rustix::fs::linkat(first_directory, first_name, directory, name, AtFlags::empty())
         });
         match made.map_err(LinkError::Failed)? {
-            // The first four: no more or no hard links here. ACCESS: not to another's file.
+            // ACCESS: the file belongs to another user. The others: no hard link is possible here.
             Err(Errno::MLINK | Errno::PERM | Errno::OPNOTSUPP | Errno::XDEV | Errno::ACCESS) => {
                 Err(LinkError::Copy)
             }
@@ -73,7 +84,7 @@ impl NewEntry<'_> {
         }
     }
 
-    /// Removes what was created under this name.
+    /// Removes the entry that was created under this name.
     pub(crate) fn remove(self) -> Result<(), ErrorKind> {
         match rustix::fs::unlinkat(self.directory, self.name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -107,12 +118,13 @@ impl NewEntry<'_> {
 /// Why a hard link was not created.
 #[derive(Debug)]
 pub(crate) enum LinkError {
-    /// The host has no hard link for this; a copy does.
+    /// The host allows no hard link here; the caller writes a copy.
     Copy,
     Failed(ErrorKind),
 }
 
-/// A file that is not whole yet: unless it is kept, it does not stay, not even after a panic.
+/// A file that is not whole yet. It is removed when this is dropped, after a panic too, unless it
+/// is kept.
 #[derive(Debug)]
 pub(crate) struct IncompleteFile<'a> {
     place: NewEntry<'a>,
@@ -124,12 +136,12 @@ impl<'a> IncompleteFile<'a> {
         Self { place, is_decided: false }
     }
 
-    /// It is whole.
+    /// Keeps the file: it is whole.
     pub(crate) fn keep(mut self) {
         self.is_decided = true;
     }
 
-    /// It never will be.
+    /// Removes the file.
     pub(crate) fn remove(mut self) -> Result<(), ErrorKind> {
         self.is_decided = true;
         self.place.remove()
@@ -139,8 +151,73 @@ impl<'a> IncompleteFile<'a> {
 impl Drop for IncompleteFile<'_> {
     fn drop(&mut self) {
         if !self.is_decided {
-            // Who unwinds cannot be told; the failure that led here is.
+            // A panic is unwinding, and is reported; this second failure cannot be.
             self.place.remove().ok();
         }
     }
+}
+
+/// The identity of a file of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Self { device: stat.st_dev, inode: stat.st_ino }
+    }
+}
+
+/// An open directory.
+#[derive(Debug)]
+pub(crate) struct OpenDirectory {
+    fd: OwnedFd,
+    /// Its status when it was opened.
+    stat: Stat,
+    left: OnceLock<FinalMetadata>,
+}
+
+/// The metadata that a directory gets when all its entries have been written.
+#[derive(Debug)]
+pub(crate) struct FinalMetadata {
+    pub(crate) node: WalkEntry,
+    /// The permissions; the final ones may be set later.
+    pub(crate) mode: u32,
+}
+
+impl OpenDirectory {
+    pub(crate) fn new(fd: OwnedFd, stat: Stat) -> Self {
+        Self { fd, stat, left: OnceLock::new() }
+    }
+
+    pub(crate) fn file_id(&self) -> FileId {
+        FileId::of(&self.stat)
+    }
+
+    pub(crate) fn stat(&self) -> &Stat {
+        &self.stat
+    }
+
+    /// Called by the walk, once, when it leaves the directory: there will be no further holder.
+    pub(crate) fn leave(&self, left: FinalMetadata) {
+        // A second value would be the same: a walk enters no directory twice.
+        self.left.get_or_init(|| left);
+    }
+
+    pub(crate) fn left(&self) -> Option<&FinalMetadata> {
+        self.left.get()
+    }
+}
+
+impl AsFd for OpenDirectory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Releases a directory. Returns it if this was the last holder and its metadata is to be set.
+pub(crate) fn release(directory: Arc<OpenDirectory>) -> Option<OpenDirectory> {
+    Arc::into_inner(directory).filter(|directory| directory.left.get().is_some())
 }
