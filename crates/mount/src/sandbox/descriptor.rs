@@ -1,40 +1,40 @@
-//! The descriptors of the process: which there are, what may be done with them, and replacing those
-//! that are not wanted. It reads `/proc/self`, and never closes a number. Called by
-//! [`super::Sandbox::enter`].
+//! The descriptors of the process: which are open, with which access mode, and replacing those that are not needed. It
+//! reads `/proc/self` and never closes a number. Used by [`super::Sandbox::enter`].
+#![allow(unsafe_code, reason = "a descriptor of an unknown owner is known by its number only")]
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
 use rustix::fs::{FileType, Mode, OFlags};
-
-use super::replace::replace;
+use rustix::io::{DupFlags, dup3};
 
 const DIRECTORY: &str = "/proc/self/fd";
-/// Standard input, output, error: [`StandardStreams`] decides about these.
+/// Standard input, output and error; see [`StandardStreams`].
 const STREAMS: u32 = 3;
 
-/// What becomes of the standard streams.
+/// What happens to the standard streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum StandardStreams {
-    /// All three become `/dev/null` opened for reading: what is written to them is lost without harm.
+    /// All three become `/dev/null`, opened for reading.
     #[default]
     None,
-    /// Standard error stays, as the log of a daemon in the foreground.
+    /// Standard error stays open, as the log of a foreground daemon.
     Errors,
 }
 
-/// What an open descriptor allows.
+/// The access mode of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DescriptorAccess {
-    /// Reading.
+    /// Read.
     Read,
-    /// Writing.
+    /// Write.
     Write,
-    /// Both.
+    /// Read and write.
     ReadWrite,
-    /// Neither; it names a place (`O_PATH`).
+    /// Neither (`O_PATH`).
     Place,
 }
 
@@ -52,7 +52,7 @@ impl DescriptorAccess {
         }
     }
 
-    /// Whether anything can be written.
+    /// Whether it can be written to.
     #[must_use]
     pub fn is_writable(self) -> bool {
         matches!(self, Self::Write | Self::ReadWrite)
@@ -75,25 +75,25 @@ impl fmt::Display for DescriptorAccess {
 pub struct OpenDescriptor {
     /// Its number.
     pub number: u32,
-    /// What it allows.
+    /// Its access mode.
     pub access: DescriptorAccess,
-    /// What the system calls it: a path, or words such as `socket:[4711]`.
+    /// Its target in `/proc/self/fd`: a path, or a text such as `socket:[4711]`.
     pub target: PathBuf,
 }
 
-/// All open descriptors, by number.
+/// The open descriptors, by number.
 pub(super) fn list() -> io::Result<Vec<OpenDescriptor>> {
     let mut found = Vec::new();
     for number in numbers()? {
-        // One that is gone again was the directory's own.
+        // The descriptor of the listing itself is closed by now.
         let Ok(target) = std::fs::read_link(link(number)) else { continue };
         found.push(OpenDescriptor { number, access: access(number)?, target });
     }
     Ok(found)
 }
 
-/// Replaces all that are neither kept, nor a stream that stays, nor a file opened for reading, and
-/// says how many those were beside the streams.
+/// Replaces all descriptors except those in `kept`, streams that stay, and files opened for reading. Returns how many
+/// were replaced, without the streams.
 pub(super) fn replace_all_but(
     kept: &[BorrowedFd<'_>],
     streams: StandardStreams,
@@ -118,7 +118,7 @@ pub(super) fn replace_all_but(
     Ok(replaced)
 }
 
-/// The numbers that are open, and that of the descriptor through which they were listed.
+/// The open numbers, including that of the listing itself.
 fn numbers() -> io::Result<Vec<u32>> {
     let mut numbers = Vec::new();
     for entry in std::fs::read_dir(DIRECTORY)? {
@@ -154,4 +154,18 @@ fn link(number: u32) -> PathBuf {
 
 fn unreadable() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "unexpected text in /proc/self")
+}
+
+/// Makes `number` a descriptor of the file of `replacement`, and closes what was open there.
+///
+/// # Errors
+///
+/// As `dup3`.
+fn replace(number: RawFd, replacement: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: dup3 below is the only use, and leaves the number open. ManuallyDrop keeps it open afterwards, so it still
+    // belongs to its owner, who now sees another file. Memory safety does not depend on that file: no descriptor of this
+    // project is mapped, since images are read (docs/trust.md). The number is not -1, as `numbers` parses it as unsigned.
+    let mut borrowed = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(number) });
+    dup3(replacement, &mut borrowed, DupFlags::CLOEXEC)?;
+    Ok(())
 }

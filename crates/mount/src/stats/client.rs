@@ -1,17 +1,18 @@
-//! Asks a mount for its numbers. Whoever answers may be another version of the program, or nobody that we know: every
-//! byte of an answer is checked, and nothing is allocated by what it says. Called by the command.
+//! Reads the statistics of a mount. Its server may be another version of the program, or any other FUSE daemon: every byte
+//! of a response is checked, and no allocation depends on a number in it. Called by the command.
 
 use std::error::Error;
-use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::ioctl::{IoctlBuffer, send_ioctl};
-use super::mount_entry::MountEntry;
 use super::record::{
     IOCTL_BYTES, REQUEST_MAGIC, RESPONSE_MAGIC, StatsHeader, StatsRequest, StatsSummary, VERSION,
     WorkerRecord,
@@ -192,5 +193,233 @@ fn release(header: &StatsHeader) -> String {
     String::from_utf8_lossy(text).into_owned()
 }
 
+/// A mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountEntry {
+    /// Where it is.
+    pub point: PathBuf,
+    /// The type of its file system, such as `fuse.ferrofs`.
+    pub kind: String,
+    /// What it shows: the image, where nobody said else.
+    pub source: OsString,
+    /// Whose mount it is, where it says so.
+    pub user_id: Option<u32>,
+}
+
+impl MountEntry {
+    /// That of an open file; `None` where there is no `/proc` to query.
+    pub(super) fn of(file: BorrowedFd<'_>) -> Option<Self> {
+        let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
+        let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim();
+        let mounts = fs::read("/proc/self/mountinfo").ok()?;
+        Self::find(&mounts, id)
+    }
+
+    /// Whether a FUSE daemon serves it.
+    pub(super) fn is_fuse(&self) -> bool {
+        self.kind == "fuse" || self.kind == "fuseblk" || self.kind.starts_with("fuse.")
+    }
+
+    fn find(mounts: &[u8], id: &str) -> Option<Self> {
+        let mut lines = mounts.split(|byte| *byte == b'\n');
+        lines.find_map(|line| Self::parse(line, id))
+    }
+
+    /// `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [FIELDS...] - KIND SOURCE OPTIONS`.
+    fn parse(line: &[u8], id: &str) -> Option<Self> {
+        let mut fields = line.split(|byte| *byte == b' ');
+        if fields.next()? != id.as_bytes() {
+            return None;
+        }
+        let point = unescaped(fields.nth(3)?);
+        let mut of_file_system = fields.skip_while(|field| *field != b"-").skip(1);
+        let kind = String::from_utf8_lossy(of_file_system.next()?).into_owned();
+        let source = unescaped(of_file_system.next()?);
+        let options = of_file_system.next().unwrap_or_default();
+        let user =
+            options.split(|byte| *byte == b',').find_map(|one| one.strip_prefix(b"user_id="));
+        let user_id = user.and_then(|id| std::str::from_utf8(id).ok()?.parse().ok());
+        let (point, source) = (OsString::from_vec(point), OsString::from_vec(source));
+        Some(Self { point: PathBuf::from(point), kind, source, user_id })
+    }
+}
+
+/// Undoes the kernel's escapes: a backslash and three octal digits for a byte.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, others)) = rest.split_first() {
+        let escaped = (*first == b'\\').then(|| others.split_at_checked(3)).flatten();
+        let byte = escaped.and_then(|(digits, behind)| {
+            let digits = std::str::from_utf8(digits).ok()?;
+            Some((u8::from_str_radix(digits, 8).ok()?, behind))
+        });
+        let (byte, behind) = byte.unwrap_or((*first, others));
+        bytes.push(byte);
+        rest = behind;
+    }
+    bytes
+}
+
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::fs::File;
+
+    use proptest::prelude::*;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::stats::record::UNKNOWN;
+
+    fn header(bytes: usize) -> StatsHeader {
+        let mut release = [0; 16];
+        release[..5].copy_from_slice(b"9.8.7");
+        StatsHeader {
+            magic: RESPONSE_MAGIC,
+            version: VERSION,
+            bytes: u32::try_from(size_of::<StatsHeader>() + bytes).unwrap(),
+            workers: 2,
+            worker_bytes: u32::try_from(size_of::<WorkerRecord>()).unwrap(),
+            release,
+        }
+    }
+
+    fn page(header: &StatsHeader, body: &[u8]) -> Vec<u8> {
+        let mut page = [header.as_bytes(), body].concat();
+        page.resize(IOCTL_BYTES, 0);
+        page
+    }
+
+    #[test]
+    fn a_record_comes_back_as_it_went() {
+        let mut summary = StatsSummary { pid: 77, uptime_ns: 5, ..StatsSummary::default() };
+        summary.operations[4].time.p99_ns = 123;
+        summary.top_files[15].nid = 9;
+        summary.log_events.last_text[199] = b'x';
+        let header = header(size_of::<StatsSummary>());
+        let (read, body) = parse(&page(&header, summary.as_bytes()), None).unwrap();
+        assert_eq!(read, header);
+        assert_eq!(release(&read), "9.8.7");
+        assert_eq!(read_zero_extended::<StatsSummary>(&body), summary);
+    }
+
+    #[test]
+    fn a_shorter_record_has_zeros_for_what_it_lacks() {
+        let row = WorkerRecord { cpu: 3, items: 4, rebound: 5, ..WorkerRecord::default() };
+        let short = &row.as_bytes()[..5 * 8];
+        assert_eq!(read_zero_extended::<WorkerRecord>(short), WorkerRecord { rebound: 0, ..row });
+    }
+
+    #[test]
+    fn longer_rows_of_workers_are_read_as_far_as_they_are_known() {
+        let row = WorkerRecord { cpu: 3, items: 4, ..WorkerRecord::default() };
+        let mut long = header(0);
+        long.worker_bytes += 8;
+        let bytes = [row.as_bytes(), &[7; 8], row.as_bytes(), &[7; 8], &[1, 2]].concat();
+        assert_eq!(worker_rows(&long, &bytes), Some(vec![row, row]));
+        long.worker_bytes = 0;
+        assert_eq!(worker_rows(&long, &bytes), None);
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let other = StatsHeader { version: VERSION + 1, ..header(0) };
+        let refused = parse(&page(&other, &[]), None).err().unwrap();
+        let named = StatsError::OtherVersion { release: "9.8.7".to_owned(), version: VERSION + 1 };
+        assert_eq!(refused, named);
+        assert!(refused.to_string().contains("9.8.7"));
+    }
+
+    #[test]
+    fn a_question_that_came_back_unanswered_is_no_answer() {
+        let question = StatsRequest { magic: REQUEST_MAGIC, version: VERSION, page: 0 };
+        let mut bytes = [0; IOCTL_BYTES];
+        question.write_to_prefix(&mut bytes).unwrap();
+        let refused = parse(&bytes, Some("fuse.other".to_owned())).err();
+        assert_eq!(refused, Some(StatsError::NotFerrofs(Some("fuse.other".to_owned()))));
+    }
+
+    #[test]
+    fn lengths_that_cannot_be_are_refused() {
+        for bytes in [0, 39, 4097, u32::MAX] {
+            let odd = StatsHeader { bytes, ..header(0) };
+            assert_eq!(parse(&page(&odd, &[]), None).err(), Some(StatsError::Malformed), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn unknown_numbers_are_no_numbers() {
+        assert_eq!(crate::stats::known(UNKNOWN), None);
+        assert_eq!(crate::stats::known(0), Some(0));
+    }
+
+    #[test]
+    fn directories_of_other_file_systems_are_named_by_their_type() {
+        let dir = TempDir::new().unwrap();
+        match query(dir.path()) {
+            Err(StatsError::NotFerrofs(Some(kind))) => assert!(!kind.is_empty()),
+            other => panic!("{other:?}"),
+        }
+        let refused = query(Path::new("/proc")).err();
+        assert_eq!(refused, Some(StatsError::NotFerrofs(Some("proc".to_owned()))));
+        assert_eq!(refused.unwrap().to_string(), "not a mount of ferrofs, but of proc");
+    }
+
+    #[test]
+    fn files_and_names_that_are_not_there_cannot_be_asked() {
+        let dir = TempDir::new().unwrap();
+        fs::write(dir.path().join("file"), b"x").unwrap();
+        assert_eq!(query(&dir.path().join("file")).err(), Some(StatsError::Open(Errno::NOTDIR)));
+        assert_eq!(query(&dir.path().join("none")).err(), Some(StatsError::Open(Errno::NOENT)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_an_answer_or_an_error(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), seems_ours: bool) {
+            if seems_ours && bytes.len() >= 12 {
+                bytes[..8].copy_from_slice(&RESPONSE_MAGIC);
+                bytes[8..12].copy_from_slice(&VERSION.to_ne_bytes());
+            }
+            if let Ok((header, body)) = parse(&bytes, None) {
+                let rows = worker_rows(&header, &body).unwrap_or_default();
+                prop_assert!(rows.len() <= bytes.len());
+                let _summary: StatsSummary = read_zero_extended(&body);
+            }
+        }
+    }
+
+    const MOUNTS: &[u8] = b"\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+97 22 0:51 / /mnt/a\\040b rw,nosuid,nodev shared:7 master:2 - fuse.ferrofs /im\\134ages/\xff.erofs ro,user_id=1000,group_id=100
+98 22 0:52 / /x rw - fuse sshfs
+99 22
+";
+
+    #[test]
+    fn a_mount_is_found_by_its_number_with_its_names_as_they_are() {
+        let entry = MountEntry::find(MOUNTS, "97").unwrap();
+        assert_eq!(entry.point, Path::new("/mnt/a b"));
+        assert_eq!(entry.source.into_vec(), b"/im\\ages/\xff.erofs");
+        assert_eq!((entry.kind.as_str(), entry.user_id), ("fuse.ferrofs", Some(1000)));
+        let plain = MountEntry::find(MOUNTS, "98").unwrap();
+        assert!(plain.is_fuse() && plain.user_id.is_none());
+        assert!(!MountEntry::find(MOUNTS, "22").unwrap().is_fuse());
+        assert_eq!(MountEntry::find(MOUNTS, "99"), None);
+        assert_eq!(MountEntry::find(MOUNTS, "9"), None);
+    }
+
+    #[test]
+    fn escapes_that_are_none_stay_as_they_are() {
+        for (field, bytes) in
+            [("a\\04", "a\\04"), ("\\", "\\"), ("\\999x", "\\999x"), ("\\011", "\t")]
+        {
+            assert_eq!(unescaped(field.as_bytes()), bytes.as_bytes());
+        }
+    }
+
+    #[test]
+    fn the_root_directory_lies_on_a_mount() {
+        let root = File::open("/").unwrap();
+        assert_eq!(MountEntry::of(root.as_fd()).unwrap().point, Path::new("/"));
+    }
+}

@@ -156,7 +156,7 @@ fn entering_twice_is_an_error_at_the_first_step() {
         let error = Sandbox::new().streams(StandardStreams::Errors).enter().unwrap_err();
         assert_eq!(error.step, SandboxStep::NoNewPrivileges);
         assert_eq!(error.source.kind(), ErrorKind::PermissionDenied);
-        assert_eq!(error.to_string(), "cannot refuse new privileges");
+        assert_eq!(error.to_string(), "cannot set \"no new privileges\"");
     });
 }
 

@@ -1,29 +1,28 @@
-//! What holds after [`super::Sandbox::enter`], as the system says, not as it was asked for. Printed by
-//! `--explain` and `ferrofs stats`.
+//! The state of the process in the sandbox, read from the kernel. Printed by `--explain`.
 
 use std::{fmt, io};
 
 use rustix::thread::CapabilitySet;
 
-use super::{FilterState, OpenDescriptor};
+use super::descriptor::OpenDescriptor;
 
-/// What the process still has.
+/// The privileges of the process in the sandbox, as the kernel reports them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxStatus {
-    /// Whether no thread can gain privileges by starting a program.
+    /// Whether no thread can gain privileges by executing a program.
     pub no_new_privileges: bool,
     /// Whether system calls are filtered.
     pub filter: FilterState,
-    /// The capabilities that any thread has or can take.
+    /// The capabilities that any thread has or can raise.
     pub capabilities: CapabilitySet,
-    /// The descriptors that are open, by number.
+    /// The open descriptors, by number.
     pub descriptors: Vec<OpenDescriptor>,
-    /// How many others there were: all are `/dev/null` now.
+    /// How many descriptors were replaced by `/dev/null`.
     pub replaced: usize,
 }
 
 impl fmt::Display for SandboxStatus {
-    /// Several lines, each ended.
+    /// Several lines, each with a line feed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let holds = if self.no_new_privileges { "none" } else { "possible" };
         writeln!(f, "new privileges  {holds}")?;
@@ -49,7 +48,7 @@ impl fmt::Display for SandboxStatus {
     }
 }
 
-/// What the threads of the process have, taken together.
+/// The privileges of all threads together.
 #[derive(Debug)]
 pub(super) struct ThreadPrivileges {
     pub(super) no_new_privileges: bool,
@@ -62,7 +61,7 @@ impl ThreadPrivileges {
         for entry in std::fs::read_dir("/proc/self/task")? {
             match std::fs::read_to_string(entry?.path().join("status")) {
                 Ok(text) => all.add(&text).ok_or(io::ErrorKind::InvalidData)?,
-                // A thread that has ended meanwhile.
+                // The thread has ended.
                 Err(error) if is_gone(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -88,4 +87,31 @@ fn is_gone(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let gone = [Errno::NOENT, Errno::SRCH];
     gone.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// Whether system calls are filtered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FilterState {
+    /// They are filtered.
+    On {
+        /// The number of allowed calls, some of them with certain arguments only.
+        calls: usize,
+    },
+    /// They are not filtered, as requested.
+    Off,
+    /// They are not filtered, although that was requested.
+    Unavailable {
+        /// Why not.
+        reason: String,
+    },
+}
+
+impl fmt::Display for FilterState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::On { calls } => write!(f, "filtered, {calls} allowed"),
+            Self::Off => write!(f, "not filtered"),
+            Self::Unavailable { reason } => write!(f, "not filtered: {reason}"),
+        }
+    }
 }
