@@ -340,7 +340,7 @@ impl From<&WorkerRecord> for JsonWorker {
         Self {
             cpu: known(worker.cpu),
             thread_id: known(worker.thread_id),
-            priority: worker.rung_name(),
+            priority: worker.priority_name(),
             is_serving: worker.is_serving != 0,
             items: worker.items,
             inline: worker.inline,

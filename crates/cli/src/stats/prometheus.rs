@@ -253,7 +253,7 @@ fn workers(page: &mut MetricsPage, stats: &MountStats) {
         "Whether it takes work, and at what priority.",
     );
     for (cpu, worker) in &by_cpu {
-        let priority = worker.rung_name().unwrap_or("unknown").to_owned();
+        let priority = worker.priority_name().unwrap_or("unknown").to_owned();
         let is_serving = u64::from(worker.is_serving != 0);
         page.sample("", &[label(cpu), ("priority", priority)], float(is_serving));
     }

@@ -220,7 +220,7 @@ fn show_worker(f: &mut fmt::Formatter<'_>, worker: &WorkerRecord) -> fmt::Result
     writeln!(
         f,
         "  {place:<8} {:<9} {state:<9} {:>11} items, {} sleeps, {} wake-ups; queue {}",
-        worker.rung_name().unwrap_or("-"),
+        worker.priority_name().unwrap_or("-"),
         grouped(worker.items),
         grouped(worker.sleeps),
         grouped(worker.wake_ups),

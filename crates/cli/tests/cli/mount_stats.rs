@@ -141,14 +141,14 @@ fn stats_of_a_mount_come_for_prometheus() {
 fn a_mount_of_somebody_else_is_named_with_a_way_to_ask() {
     let Some(mounted) = Mounted::with(4242, "") else { return };
     let ended = ferrofs().arg("stats").arg(mounted.path()).ends_with(1);
-    assert!(ended.stderr.contains("the mount is for user 4242 only"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("only user 4242 has access to the mount"), "{}", ended.stderr);
     assert!(ended.stderr.contains("sudo -u '#4242' ferrofs stats"), "{}", ended.stderr);
 }
 
 #[test]
 fn what_is_no_mount_of_ours_is_said_to_be_none() {
     let ended = ferrofs().args(["stats", "/proc"]).ends_with(1);
-    assert_eq!(ended.stderr, "ferrofs: /proc: not a mount of ferrofs, but of proc\n");
+    assert_eq!(ended.stderr, "ferrofs: /proc: not a mount of ferrofs but of proc\n");
     let dir = Dir::new();
     let ended = ferrofs().arg("stats").arg(dir.join("none")).ends_with(1);
     assert!(ended.stderr.contains("No such file or directory"), "{}", ended.stderr);

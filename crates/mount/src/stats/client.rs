@@ -18,44 +18,44 @@ use super::record::{
     WorkerRecord,
 };
 
-/// The most workers that are asked for: twice as many as Linux has CPUs at most.
+/// The largest number of workers that are requested: twice the largest number of CPUs of Linux.
 const WORKERS_MAX: usize = 16_384;
 
-/// What a mount says of itself.
+/// The statistics of a mount.
 #[derive(Clone, Debug)]
 pub struct MountStats {
-    /// The mount, where `/proc` tells.
+    /// The mount, if `/proc` shows it.
     pub mount: Option<MountEntry>,
-    /// The version of the program that serves it.
+    /// The version of the program that serves the mount. Not trusted: escape it before printing.
     pub release: String,
-    /// Its numbers.
+    /// Everything except the single workers.
     pub summary: StatsSummary,
-    /// Its workers, those of the CPUs first.
+    /// The workers, those of the CPUs first.
     pub workers: Vec<WorkerRecord>,
 }
 
-/// Why there are no numbers.
+/// Why there are no statistics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StatsError {
     /// The directory cannot be opened.
     Open(Errno),
-    /// It lies on another file system: its type, if known.
+    /// It is on another file system: its type, if known.
     NotFerrofs(Option<String>),
-    /// The mount is there, and nobody serves it any more.
+    /// The process that served the mount has ended.
     Disconnected,
-    /// The mount is for somebody else: the user, if known.
+    /// The mount belongs to another user, if known which.
     PermissionDenied(Option<u32>),
-    /// The program that serves the mount speaks another version of the record.
+    /// The program that serves the mount has another version of the record.
     OtherVersion {
-        /// What it calls itself.
+        /// Its version.
         release: String,
-        /// The version that it speaks.
+        /// The version of its record.
         version: u32,
     },
-    /// It says that it is one of ours, and then makes no sense.
+    /// The response is malformed.
     Malformed,
-    /// The question failed.
+    /// The ioctl failed.
     System(Errno),
 }
 
@@ -63,28 +63,33 @@ impl fmt::Display for StatsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Open(errno) | Self::System(errno) => write!(f, "{errno}"),
-            Self::NotFerrofs(Some(kind)) => write!(f, "not a mount of ferrofs, but of {kind}"),
+            Self::NotFerrofs(Some(kind)) => write!(f, "not a mount of ferrofs but of {kind}"),
             Self::NotFerrofs(None) => f.write_str("not a mount of ferrofs"),
-            Self::Disconnected => f.write_str("the mount is there, but its process has ended"),
-            Self::PermissionDenied(Some(user)) => write!(f, "the mount is for user {user} only"),
-            Self::PermissionDenied(None) => f.write_str("the mount is for another user"),
+            Self::Disconnected => f.write_str("the process that served the mount has ended"),
+            Self::PermissionDenied(Some(user)) => {
+                write!(f, "only user {user} has access to the mount")
+            }
+            Self::PermissionDenied(None) => {
+                f.write_str("only another user has access to the mount")
+            }
             Self::OtherVersion { release, version } => write!(
                 f,
-                "the mount is served by version {release}, whose numbers have form {version} (here: {VERSION})"
+                "the mount is served by version {release}, whose statistics have format {version} (expected: {VERSION})"
             ),
-            Self::Malformed => f.write_str("the answer of the mount makes no sense"),
+            Self::Malformed => f.write_str("malformed response from the mount"),
         }
     }
 }
 
 impl Error for StatsError {}
 
-/// Asks the mount on which `directory` lies.
+/// Reads the statistics of the mount of `directory`.
 ///
 /// # Errors
 /// See [`StatsError`].
 pub fn query(directory: &Path) -> Result<MountStats, StatsError> {
-    // Without opening it, so that a mount whose process has ended, or that is for others, can still be named.
+    // O_PATH does not open the directory in the file system, so that a mount whose process has ended, or that belongs to
+    // another user, can still be identified.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mount_point = match rustix::fs::open(directory, flags, Mode::empty()) {
         Err(Errno::NOTCONN) => return Err(StatsError::Disconnected),
@@ -134,7 +139,7 @@ impl StatsClient {
         while workers.len() < count {
             page = u32::saturating_add(page, 1);
             let (header, rows) = self.page(page)?;
-            let Some(rows) = worker_rows(&header, &rows).filter(|rows| !rows.is_empty()) else {
+            let Some(rows) = worker_records(&header, &rows).filter(|rows| !rows.is_empty()) else {
                 break;
             };
             workers.extend(rows);
@@ -155,7 +160,7 @@ impl StatsClient {
     }
 }
 
-/// Takes a page apart: its header, and what follows as far as the header says.
+/// Splits a page into its header and the body, whose length is in the header.
 fn parse(bytes: &[u8], kind: Option<String>) -> Result<(StatsHeader, Vec<u8>), StatsError> {
     let (header, body) = StatsHeader::read_from_prefix(bytes).map_err(|_| StatsError::Malformed)?;
     if header.magic != RESPONSE_MAGIC {
@@ -172,7 +177,7 @@ fn parse(bytes: &[u8], kind: Option<String>) -> Result<(StatsHeader, Vec<u8>), S
     Ok((header, body.ok_or(StatsError::Malformed)?.to_vec()))
 }
 
-/// A structure from bytes that may be fewer, or more, than it has.
+/// Reads a structure. Missing bytes are zeros, further ones are ignored.
 fn read_zero_extended<T: FromBytes + IntoBytes + KnownLayout + Immutable>(bytes: &[u8]) -> T {
     let mut whole = T::new_zeroed();
     for (to, from) in whole.as_mut_bytes().iter_mut().zip(bytes) {
@@ -181,33 +186,33 @@ fn read_zero_extended<T: FromBytes + IntoBytes + KnownLayout + Immutable>(bytes:
     whole
 }
 
-/// The workers of a page. `None` if the rows have no length.
-fn worker_rows(header: &StatsHeader, bytes: &[u8]) -> Option<Vec<WorkerRecord>> {
+/// The workers of a page. `None` if their records have no length.
+fn worker_records(header: &StatsHeader, bytes: &[u8]) -> Option<Vec<WorkerRecord>> {
     let length = usize::try_from(header.worker_bytes).ok().filter(|length| *length > 0)?;
     Some(bytes.chunks_exact(length).map(read_zero_extended::<WorkerRecord>).collect())
 }
 
-/// Text of the daemon: whoever prints it has to make it harmless first.
+/// The program's version. Not trusted: escape it before printing.
 fn release(header: &StatsHeader) -> String {
     let text = header.release.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// A mount.
+/// A mount in `/proc/self/mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
-    /// Where it is.
+    /// The mount point.
     pub point: PathBuf,
     /// The type of its file system, such as `fuse.ferrofs`.
     pub kind: String,
-    /// What it shows: the image, where nobody said else.
+    /// The source: the path of the image, unless it was set otherwise.
     pub source: OsString,
-    /// Whose mount it is, where it says so.
+    /// The user that mounted, if the options say so.
     pub user_id: Option<u32>,
 }
 
 impl MountEntry {
-    /// That of an open file; `None` where there is no `/proc` to query.
+    /// The mount of an open file; `None` if `/proc` does not show it.
     pub(super) fn of(file: BorrowedFd<'_>) -> Option<Self> {
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
         let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim();
@@ -231,10 +236,10 @@ impl MountEntry {
         if fields.next()? != id.as_bytes() {
             return None;
         }
-        let point = unescaped(fields.nth(3)?);
+        let point = unescape(fields.nth(3)?);
         let mut of_file_system = fields.skip_while(|field| *field != b"-").skip(1);
         let kind = String::from_utf8_lossy(of_file_system.next()?).into_owned();
-        let source = unescaped(of_file_system.next()?);
+        let source = unescape(of_file_system.next()?);
         let options = of_file_system.next().unwrap_or_default();
         let user =
             options.split(|byte| *byte == b',').find_map(|one| one.strip_prefix(b"user_id="));
@@ -245,7 +250,7 @@ impl MountEntry {
 }
 
 /// Undoes the kernel's escapes: a backslash and three octal digits for a byte.
-fn unescaped(field: &[u8]) -> Vec<u8> {
+fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((first, others)) = rest.split_first() {
@@ -291,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_comes_back_as_it_went() {
+    fn a_record_is_read_as_it_was_written() {
         let mut summary = StatsSummary { pid: 77, uptime_ns: 5, ..StatsSummary::default() };
         summary.operations[4].time.p99_ns = 123;
         summary.top_files[15].nid = 9;
@@ -304,21 +309,21 @@ mod tests {
     }
 
     #[test]
-    fn a_shorter_record_has_zeros_for_what_it_lacks() {
+    fn a_shorter_record_is_extended_with_zeros() {
         let row = WorkerRecord { cpu: 3, items: 4, rebound: 5, ..WorkerRecord::default() };
         let short = &row.as_bytes()[..5 * 8];
         assert_eq!(read_zero_extended::<WorkerRecord>(short), WorkerRecord { rebound: 0, ..row });
     }
 
     #[test]
-    fn longer_rows_of_workers_are_read_as_far_as_they_are_known() {
+    fn longer_worker_records_are_truncated() {
         let row = WorkerRecord { cpu: 3, items: 4, ..WorkerRecord::default() };
         let mut long = header(0);
         long.worker_bytes += 8;
         let bytes = [row.as_bytes(), &[7; 8], row.as_bytes(), &[7; 8], &[1, 2]].concat();
-        assert_eq!(worker_rows(&long, &bytes), Some(vec![row, row]));
+        assert_eq!(worker_records(&long, &bytes), Some(vec![row, row]));
         long.worker_bytes = 0;
-        assert_eq!(worker_rows(&long, &bytes), None);
+        assert_eq!(worker_records(&long, &bytes), None);
     }
 
     #[test]
@@ -331,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_that_came_back_unanswered_is_no_answer() {
+    fn a_request_that_comes_back_is_not_a_response() {
         let question = StatsRequest { magic: REQUEST_MAGIC, version: VERSION, page: 0 };
         let mut bytes = [0; IOCTL_BYTES];
         question.write_to_prefix(&mut bytes).unwrap();
@@ -340,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_cannot_be_are_refused() {
+    fn impossible_lengths_are_rejected() {
         for bytes in [0, 39, 4097, u32::MAX] {
             let odd = StatsHeader { bytes, ..header(0) };
             assert_eq!(parse(&page(&odd, &[]), None).err(), Some(StatsError::Malformed), "{bytes}");
@@ -348,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_numbers_are_no_numbers() {
+    fn unknown_values_are_none() {
         assert_eq!(crate::stats::known(UNKNOWN), None);
         assert_eq!(crate::stats::known(0), Some(0));
     }
@@ -362,11 +367,11 @@ mod tests {
         }
         let refused = query(Path::new("/proc")).err();
         assert_eq!(refused, Some(StatsError::NotFerrofs(Some("proc".to_owned()))));
-        assert_eq!(refused.unwrap().to_string(), "not a mount of ferrofs, but of proc");
+        assert_eq!(refused.unwrap().to_string(), "not a mount of ferrofs but of proc");
     }
 
     #[test]
-    fn files_and_names_that_are_not_there_cannot_be_asked() {
+    fn files_and_missing_directories_are_rejected() {
         let dir = TempDir::new().unwrap();
         fs::write(dir.path().join("file"), b"x").unwrap();
         assert_eq!(query(&dir.path().join("file")).err(), Some(StatsError::Open(Errno::NOTDIR)));
@@ -375,13 +380,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_an_answer_or_an_error(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), seems_ours: bool) {
+        fn any_bytes_are_a_response_or_an_error(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), seems_ours: bool) {
             if seems_ours && bytes.len() >= 12 {
                 bytes[..8].copy_from_slice(&RESPONSE_MAGIC);
                 bytes[8..12].copy_from_slice(&VERSION.to_ne_bytes());
             }
             if let Ok((header, body)) = parse(&bytes, None) {
-                let rows = worker_rows(&header, &body).unwrap_or_default();
+                let rows = worker_records(&header, &body).unwrap_or_default();
                 prop_assert!(rows.len() <= bytes.len());
                 let _summary: StatsSummary = read_zero_extended(&body);
             }
@@ -396,7 +401,7 @@ mod tests {
 ";
 
     #[test]
-    fn a_mount_is_found_by_its_number_with_its_names_as_they_are() {
+    fn a_mount_is_found_by_its_id_with_unescaped_names() {
         let entry = MountEntry::find(MOUNTS, "97").unwrap();
         assert_eq!(entry.point, Path::new("/mnt/a b"));
         assert_eq!(entry.source.into_vec(), b"/im\\ages/\xff.erofs");
@@ -409,16 +414,16 @@ mod tests {
     }
 
     #[test]
-    fn escapes_that_are_none_stay_as_they_are() {
+    fn a_backslash_without_three_digits_stays() {
         for (field, bytes) in
             [("a\\04", "a\\04"), ("\\", "\\"), ("\\999x", "\\999x"), ("\\011", "\t")]
         {
-            assert_eq!(unescaped(field.as_bytes()), bytes.as_bytes());
+            assert_eq!(unescape(field.as_bytes()), bytes.as_bytes());
         }
     }
 
     #[test]
-    fn the_root_directory_lies_on_a_mount() {
+    fn the_root_directory_is_on_a_mount() {
         let root = File::open("/").unwrap();
         assert_eq!(MountEntry::of(root.as_fd()).unwrap().point, Path::new("/"));
     }

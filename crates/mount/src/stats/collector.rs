@@ -21,7 +21,7 @@ use ferrofs_workers::unbound::WorkerStats;
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// What the numbers are taken from.
+/// The sources of the values.
 #[derive(Debug)]
 pub(crate) struct StatsCollector<'a> {
     pub(crate) image: &'a Image,
@@ -29,14 +29,14 @@ pub(crate) struct StatsCollector<'a> {
     pub(crate) settings: &'a MountSettings,
     pub(crate) metrics: &'a MountMetrics,
     pub(crate) init_parameters: InitParameters,
-    /// Not there before the session has begun.
+    /// `None` before the session has started.
     pub(crate) session: Option<SessionStats>,
 }
 
-/// The page that a question asks for. Who speaks another version gets a header, which says so.
+/// The page that a request asks for. A request of another version gets a header with this one's version only.
 ///
 /// # Errors
-/// `INVAL`: this is no question.
+/// `INVAL`: the bytes are not a request for statistics.
 pub(crate) fn respond(question: &[u8], collector: &StatsCollector<'_>) -> Result<Vec<u8>, Errno> {
     let (question, _) = StatsRequest::read_from_prefix(question).map_err(|_| Errno::INVAL)?;
     if question.magic != REQUEST_MAGIC {
@@ -206,7 +206,7 @@ fn totals(workers: &PerCpuStats) -> WorkersRecord {
     }
 }
 
-/// Those of the CPUs, and then those that are bound to none; each with whether it takes work.
+/// The workers of the CPUs, then the unbound ones; each with whether it accepts work.
 fn worker_threads(workers: &PerCpuStats) -> impl Iterator<Item = (&WorkerStats, bool)> {
     let serves = |cpu: Option<usize>| cpu.is_some_and(|cpu| workers.serving.contains(cpu));
     let bound = workers.workers.iter().map(move |worker| (worker, serves(worker.cpu)));
@@ -230,7 +230,7 @@ fn worker_record(worker: &WorkerStats, is_serving: bool) -> WorkerRecord {
     }
 }
 
-/// As [`WorkerRecord::priority_level`] has it.
+/// The number of a level in [`WorkerRecord::priority_level`].
 fn priority_level(priority_level: PriorityLevel) -> u64 {
     match priority_level {
         PriorityLevel::RealTime => 1,
@@ -272,7 +272,7 @@ fn to_u32(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// From `/proc/self/status`.
+/// Values of `/proc/self/status`; [`UNKNOWN`] for a line that is missing or malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProcessStatus {
     pub(super) resident_bytes: u64,

@@ -1,7 +1,7 @@
-//! The ioctl by which a mount is asked for its numbers: its number, which the daemon compares, and the call, which the
-//! client makes. The kernel passes it on to the daemon of a FUSE mount with the caller's bytes, and back with the
-//! reply's; it looks at neither.
-#![allow(unsafe_code, reason = "an ioctl of our own making is covered by no safe binding")]
+//! The ioctl that reads the statistics of a mount: its number, which the daemon compares, and the call, which the client
+//! makes. The kernel passes the caller's bytes to the daemon of a FUSE mount, and the bytes of the reply back. Separate,
+//! since it has unsafe code.
+#![allow(unsafe_code, reason = "rustix has no safe binding of this project's own ioctl")]
 
 use std::os::fd::BorrowedFd;
 
@@ -10,27 +10,27 @@ use rustix::ioctl::{Opcode, Updater, opcode};
 
 use super::record::IOCTL_BYTES;
 
-/// What a question becomes an answer in.
+/// The argument of the ioctl: a request, which the response overwrites.
 pub(super) type IoctlBuffer = [u8; IOCTL_BYTES];
 
-/// "F" for the group, as in the name of the program.
+/// The group is "F".
 const OPCODE: Opcode = opcode::read_write::<IoctlBuffer>(b'F', 0xe0);
-/// Of an ioctl's number: the bits that say how many bytes it has. Another version of the program may have others.
+/// The bits of an ioctl's number that are the size of its argument, which may differ in other versions of the program.
 const SIZE_MASK: u32 = 0x3fff << 16;
 
-/// Whether an ioctl's number is that of a question, of whatever length.
+/// Whether `command` is this ioctl, with an argument of any size.
 pub(crate) fn is_stats_ioctl(command: u32) -> bool {
     command & !SIZE_MASK == OPCODE & !SIZE_MASK
 }
 
-/// Sends a question; it is replaced by the answer, as far as that reaches.
+/// Sends a request. The response overwrites it.
 ///
 /// # Errors
-/// `NOTTY` and `NOSYS` where nobody knows the question; whatever the kernel or the daemon says else.
+/// `NOTTY` and `NOSYS`: the file system does not know this ioctl. Others come from the kernel or the daemon.
 pub(super) fn send_ioctl(directory: BorrowedFd<'_>, bytes: &mut IoctlBuffer) -> Result<(), Errno> {
-    // SAFETY: the opcode says that it reads and writes `size_of::<IoctlBuffer>()` bytes, for which the kernel holds the
-    // daemon of a FUSE mount to account (fuse_do_ioctl makes its list of memory from the opcode alone unless the
-    // file is a CUSE device, and `directory` is a directory: `client` opens it as that). No other file system knows
+    // SAFETY: the opcode declares that `size_of::<IoctlBuffer>()` bytes are read and written. For a FUSE mount the kernel
+    // accesses no other memory: fuse_do_ioctl derives the range from the opcode alone, unless the file is a CUSE device,
+    // and `directory` is a directory (`client::open_directory` opens it with O_DIRECTORY). No other file system knows
     // this opcode. Any bytes are a valid `IoctlBuffer`, and the kernel keeps no pointer.
     unsafe { rustix::ioctl::ioctl(directory, Updater::<OPCODE, IoctlBuffer>::new(bytes)) }
 }
@@ -40,7 +40,7 @@ mod tests {
     use super::{OPCODE, is_stats_ioctl};
 
     #[test]
-    fn a_question_is_known_whatever_its_length() {
+    fn the_ioctl_is_recognized_with_any_size() {
         let ours = OPCODE;
         assert!(is_stats_ioctl(ours));
         assert!(is_stats_ioctl(ours ^ 64 << 16));

@@ -1,9 +1,8 @@
-//! What a mount counts while it serves. Each group of listeners has numbers of its own (see
-//! [`Sharded`](ferrofs_workers::counters::Sharded)), so that counting makes nobody wait. Written by `image_fs`,
-//! read by `collector`.
+//! Metrics of a running mount. They are sharded by thread ([`Sharded`](ferrofs_workers::counters::Sharded)), so that threads
+//! do not wait for each other. Written by `image_fs`, read by `collector`.
 //!
-//! It takes 2.6 KiB for each kind of operation that was ever asked for and a group, of which there is one a listener
-//! and 16 at most: 550 KiB in all on a large machine, 70 KiB on two CPUs.
+//! Memory: 2.6 KiB for each shard and each kind of operation that has occurred. There is one shard for each listener, at
+//! most 16: in all 550 KiB on a large machine, 70 KiB on two CPUs.
 
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,13 +20,13 @@ use crate::settings::MountLogEvent;
 #[derive(Debug)]
 pub(crate) struct MountMetrics {
     began: Instant,
-    /// What the system had counted by then.
+    /// What the system had counted when the mount started.
     throttled_before: CpuThrottling,
     shards: Sharded<MetricsShard>,
     log_events: LogEventCounters,
 }
 
-/// What a group of listeners counts. All of it is relaxed: the numbers order nothing.
+/// The metrics of some of the threads. All accesses are relaxed: the values publish nothing.
 #[derive(Debug, Default)]
 struct MetricsShard {
     operations: [OperationMetrics; OperationKind::ALL.len()],
@@ -43,7 +42,7 @@ struct OperationMetrics {
     bytes: AtomicU64,
 }
 
-/// What the metrics of one kind of operation say.
+/// The values of one kind of operation.
 #[derive(Debug, Default)]
 pub(super) struct OperationTimes {
     pub(super) times: HistogramSnapshot,
@@ -52,7 +51,7 @@ pub(super) struct OperationTimes {
 }
 
 impl MountMetrics {
-    /// For so many listeners.
+    /// Metrics for this number of listeners.
     pub(crate) fn new(listeners: usize) -> Self {
         let shards = Sharded::new(listeners, MetricsShard::default);
         let throttled_before = CpuThrottling::read();
@@ -64,7 +63,7 @@ impl MountMetrics {
         }
     }
 
-    /// A request has been answered. One that nobody has answered by now panicked, and is counted as that.
+    /// Records the reply to a request. A request without a reply panicked, and is counted as an event.
     pub(crate) fn record_reply(&self, kind: OperationKind, node: u64, outcome: &ReplyOutcome) {
         let Some(sent) = outcome.sent() else { return };
         let shard = self.shards.local();
@@ -75,7 +74,7 @@ impl MountMetrics {
         }
         let bytes = u64::try_from(sent.bytes).unwrap_or(0);
         meter.bytes.fetch_add(bytes, Ordering::Relaxed);
-        // Whoever asks for the numbers at this moment is not waited for.
+        // A read is not recorded while the statistics are being collected, so that no listener waits.
         if kind == OperationKind::Read
             && let Ok(mut files) = shard.top_files.try_lock()
         {
@@ -83,14 +82,14 @@ impl MountMetrics {
         }
     }
 
-    /// So many bytes were put into the kernel's page cache unasked.
+    /// Records a store in the kernel's page cache.
     pub(crate) fn record_store(&self, bytes: usize) {
         let shard = self.shards.local();
         shard.stores.fetch_add(1, Ordering::Relaxed);
         shard.stored_bytes.fetch_add(u64::try_from(bytes).unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Something was told to the log.
+    /// Records an event for the log.
     pub(crate) fn record_event(&self, event: &MountLogEvent<'_>) {
         self.log_events.add(event);
     }
@@ -119,7 +118,7 @@ impl MountMetrics {
         all
     }
 
-    /// How often bytes were put into the page cache, and how many.
+    /// The number of stores in the page cache, and their bytes.
     pub(super) fn stores(&self) -> (u64, u64) {
         self.shards.iter().fold((0, 0), |(stores, bytes): (u64, u64), shard| {
             let more = (&shard.stores, &shard.stored_bytes);
@@ -130,7 +129,7 @@ impl MountMetrics {
         })
     }
 
-    /// The most read files, by node.
+    /// The most read files.
     pub(super) fn top_files(&self) -> Vec<FileCount> {
         let copy = |shard: &MetricsShard| {
             shard.top_files.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -139,8 +138,8 @@ impl MountMetrics {
     }
 }
 
-/// Whether an error says that something is broken. The others are answers: what was asked for is not there, or is not
-/// done here.
+/// Whether an errno means that something is broken. The others are results: something does not exist or is not
+/// supported.
 fn is_failure(errno: Errno) -> bool {
     !matches!(
         errno,
@@ -155,13 +154,13 @@ fn is_failure(errno: Errno) -> bool {
     )
 }
 
-/// LogEventCounters so far.
+/// Events for the log, counted by kind, and the last one.
 #[derive(Debug, Default)]
 pub(super) struct LogEventCounters(Mutex<LogEventState>);
 
 #[derive(Debug, Default)]
 struct LogEventState {
-    /// Without the age.
+    /// The age of the last event is not set here.
     counts: record::LogEventRecord,
     last: Option<Instant>,
 }
@@ -169,7 +168,7 @@ struct LogEventState {
 impl LogEventCounters {
     pub(super) fn add(&self, event: &MountLogEvent<'_>) {
         let mut text = TruncatedText { bytes: [0; EVENT_TEXT_BYTES], length: 0 };
-        // It fails where the text is cut.
+        // An error means that the text was truncated.
         write!(text, "{event}").unwrap_or_default();
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = place(&mut state.counts, event);
@@ -201,7 +200,7 @@ fn place<'a>(counts: &'a mut record::LogEventRecord, event: &MountLogEvent<'_>) 
     }
 }
 
-/// The front of a text, cut between two characters.
+/// A text that is truncated between two characters.
 struct TruncatedText {
     bytes: [u8; EVENT_TEXT_BYTES],
     length: usize,
@@ -219,26 +218,28 @@ impl Write for TruncatedText {
     }
 }
 
-/// Places in a table: twice as many as are shown, so that what is shown has settled.
+/// Entries of a sketch: twice as many as are shown, so that those that are shown are stable.
 const ENTRIES: usize = 32;
 
-/// A file with what is known of it.
+/// A file and what was read of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FileCount {
     pub(super) node: u64,
-    /// 0: nobody has this place.
+    /// 0 for an unused entry.
     pub(super) bytes: u64,
     pub(super) uncertain_bytes: u64,
 }
 
-/// A table.
+/// A sketch of the most read files: the space-saving algorithm of Metwally, Agrawal and El Abbadi. It needs one pass and a
+/// table of fixed size. A file that is not in the table replaces the one with the fewest bytes, and inherits these bytes as
+/// its uncertainty.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TopFilesSketch {
     entries: [FileCount; ENTRIES],
 }
 
 impl TopFilesSketch {
-    /// So many bytes of a file were read.
+    /// Records that bytes of a file were read.
     pub(super) fn read(&mut self, node: u64, bytes: u64) {
         if bytes == 0 {
             return;
@@ -252,12 +253,12 @@ impl TopFilesSketch {
         }
     }
 
-    /// What a file can have that is not in the table.
+    /// The most bytes that a file outside of the table can have.
     fn min_bytes(&self) -> u64 {
         self.entries.iter().map(|one| one.bytes).min().unwrap_or(0)
     }
 
-    /// The files of several tables, those first of which most was read for certain.
+    /// Merges several sketches. The files with the largest certain number of bytes come first.
     pub(super) fn merged(tables: &[Self]) -> Vec<FileCount> {
         let mut all: Vec<FileCount> = Vec::new();
         for counted in tables.iter().flat_map(|table| &table.entries).filter(|one| one.bytes > 0) {
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_something_is_not_there_are_no_errors() {
+    fn replies_that_something_does_not_exist_are_not_errors() {
         let metrics = MountMetrics::new(1);
         for errno in [Errno::NODATA, Errno::NOSYS, Errno::NXIO, Errno::NOTTY] {
             metrics.record_reply(OperationKind::GetXattr, 1, &sent(Some(errno), 0, Duration::ZERO));
@@ -317,14 +318,14 @@ mod tests {
     }
 
     #[test]
-    fn a_request_without_an_answer_is_not_counted() {
+    fn a_request_without_a_reply_is_not_counted() {
         let metrics = MountMetrics::new(1);
         metrics.record_reply(OperationKind::Read, 1, &ReplyOutcome::default());
         assert_eq!(metrics.operation(OperationKind::Read).times.count(), 0);
     }
 
     #[test]
-    fn nothing_is_lost_between_listeners() {
+    fn no_count_is_lost_between_threads() {
         const EACH: usize = 5000;
         let metrics = MountMetrics::new(4);
         std::thread::scope(|scope| {
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn notices_are_counted_by_kind_and_the_last_one_is_kept() {
+    fn events_are_counted_by_kind_and_the_last_one_is_kept() {
         let log_events = LogEventCounters::default();
         assert_eq!(log_events.read(), record::LogEventRecord::default());
         log_events.add(&MountLogEvent::Session(&SessionEvent::MalformedRequest));
@@ -369,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_out_is_found_among_many() {
+    fn the_most_read_files_are_found_among_many() {
         let mut tables = [TopFilesSketch::default(), TopFilesSketch::default()];
         for round in 0..1000_u64 {
             for table in &mut tables {

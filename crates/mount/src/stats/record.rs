@@ -1,37 +1,36 @@
-//! What travels from the daemon to whoever asks: structures of plain numbers in the byte order of the machine, which
-//! both run on. Nothing here does anything.
+//! The record: structures of plain numbers, in the byte order of the machine on which daemon and client run.
 //!
-//! An answer is a [`StatsHeader`] and, on page 0, a [`StatsSummary`]; on the pages from 1 on, [`WorkerRecord`]s. A structure of the
-//! same version may only grow, at its end: who asks takes what is missing for zeros and passes over what it does not
-//! know. Whatever else changes needs another version.
+//! A response is a [`StatsHeader`] and, on page 0, a [`StatsSummary`]; on the pages from 1 on, [`WorkerRecord`]s. Within a
+//! version a structure may only grow at its end: a client takes missing bytes for zeros and ignores further ones. Any other
+//! change needs a new version.
 
 use ferrofs_fuse::Operation;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Of the structures.
+/// The version of the structures.
 pub(crate) const VERSION: u32 = 1;
-/// The first bytes of a question.
+/// The first bytes of a request.
 pub(crate) const REQUEST_MAGIC: [u8; 8] = *b"ferrofs?";
-/// The first bytes of an answer. They are others, so that a question which nobody answered is no answer.
+/// The first bytes of a response. They differ, so that a request that comes back is not a response.
 pub(crate) const RESPONSE_MAGIC: [u8; 8] = *b"ferrofs!";
-/// Bytes that a question and an answer have room for.
+/// The size of the buffer of request and response, in bytes.
 pub(crate) const IOCTL_BYTES: usize = 4096;
-/// Rows for operations; more than there are, so that there can be more.
+/// Records of operations: more than there are kinds, so that kinds can be added.
 const OPERATIONS: usize = 16;
-/// Files that are named.
+/// Records of files.
 pub(crate) const TOP_FILES: usize = 16;
-/// Bytes of the last notice.
+/// The longest text of an event, in bytes.
 pub(crate) const EVENT_TEXT_BYTES: usize = 200;
-/// Stands for a number that is not known.
+/// The value of a number that is unknown.
 pub(crate) const UNKNOWN: u64 = u64::MAX;
 
-/// A number that may be unknown.
+/// The value of a number; `None` if it is unknown.
 #[must_use]
 pub const fn known(number: u64) -> Option<u64> {
     if number == UNKNOWN { None } else { Some(number) }
 }
 
-/// What is asked for.
+/// A request for a page.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
 pub(crate) struct StatsRequest {
@@ -41,7 +40,7 @@ pub(crate) struct StatsRequest {
     pub(crate) page: u32,
 }
 
-/// Before each page.
+/// The start of each page.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq)]
 pub(crate) struct StatsHeader {
@@ -50,140 +49,139 @@ pub(crate) struct StatsHeader {
     pub(crate) version: u32,
     /// Bytes of the page, this header included.
     pub(crate) bytes: u32,
-    /// Workers on all pages together.
+    /// The number of workers on all pages.
     pub(crate) workers: u32,
-    /// Bytes of a row of a worker.
+    /// Bytes of a worker's record.
     pub(crate) worker_bytes: u32,
-    /// The version of the program, with NULs behind it.
+    /// The version of the program, followed by NUL bytes.
     pub(crate) release: [u8; 16],
 }
 
-/// Times in nanoseconds: their number, their sum, and what the given share of them does not exceed.
+/// Latencies in nanoseconds: their number, sum and quantiles.
 #[repr(C)]
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
 pub struct LatencyQuantiles {
-    /// How many.
+    /// Their number.
     pub count: u64,
-    /// All of them together.
+    /// Their sum.
     pub sum_ns: u64,
-    /// Half of them; up to 12.5 % too long, as are the next two.
+    /// The median; up to 12.5 % too large, as are the next two.
     pub p50_ns: u64,
-    /// 99 of 100.
+    /// The 99th percentile.
     pub p99_ns: u64,
-    /// 999 of 1,000.
+    /// The 99.9th percentile.
     pub p999_ns: u64,
-    /// All of them, exactly.
+    /// The maximum, exact.
     pub max_ns: u64,
 }
 
-/// One kind of operation, from when a listener has the request until the kernel has the reply.
+/// One kind of operation. Its time is from reading the request to sending the reply.
 #[repr(C)]
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
 pub struct OperationRecord {
-    /// Replies that said that something is broken: not those that a name, an attribute or data is not there.
+    /// Replies that something is broken; not those that a name, an attribute or data does not exist.
     pub errors: u64,
-    /// Bytes that the replies carried.
+    /// Bytes of the replies.
     pub bytes: u64,
-    /// How many there were, and how long they took.
+    /// Their number and latencies.
     pub time: LatencyQuantiles,
 }
 
-/// What was decoded.
+/// Decoding of clusters.
 #[repr(C)]
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
 pub struct DecodeRecord {
-    /// Runs of a decoder that ended well.
+    /// Clusters that were decoded.
     pub decoded: u64,
-    /// Those of them that went through a window, since the whole had no room.
+    /// Those that were decoded through a window, because there was no memory for the whole cluster.
     pub windowed: u64,
-    /// Those of them that ran on the workers.
+    /// Those that were decoded by workers.
     pub on_workers: u64,
-    /// Pieces of clusters that readers got.
+    /// Parts of clusters that readers got.
     pub served: u64,
-    /// Bytes that decoders yielded.
+    /// Bytes that were decoded.
     pub bytes_decoded: u64,
-    /// Bytes that readers got, holes left out.
+    /// Bytes that readers got, without holes.
     pub bytes_served: u64,
-    /// How long each run of a decoder took.
+    /// The time to decode a cluster.
     pub time: LatencyQuantiles,
 }
 
-/// How the cache of decoded clusters was used.
+/// The cache of decoded clusters.
 #[repr(C)]
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
 pub struct CacheRecord {
-    /// Demands that found the cluster kept.
+    /// Lookups that found the cluster.
     pub hits: u64,
-    /// Demands that met another thread which decodes it, and waited.
+    /// Lookups that waited for another thread that was decoding it.
     pub waits: u64,
-    /// Clusters that were decoded: the misses, and prefetches.
+    /// Clusters that were decoded: misses and prefetches.
     pub computed: u64,
-    /// Claims on a cluster that ended without its bytes: prefetches that gave way, clusters taken back from a queue,
-    /// failures.
+    /// Lookups that ended without the cluster: prefetches that were dropped, clusters taken back from a queue, failures.
     pub gone: u64,
-    /// Clusters that were queued for a worker when a reader came and did it itself.
+    /// Clusters that were queued for a worker when a reader decoded them itself.
     pub taken_over: u64,
-    /// Bytes that it holds.
+    /// Bytes in the cache.
     pub bytes: u64,
 }
 
-/// What readahead of our own came to.
+/// Readahead of decoded clusters.
 #[repr(C)]
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
 pub struct PrefetchRecord {
-    /// Clusters that were decoded before anybody asked.
+    /// Clusters that were decoded before a read.
     pub done: u64,
-    /// Those of them that somebody asked for.
+    /// Those that were read later.
     pub used: u64,
-    /// Those of them that nobody asked for before they went.
+    /// Those that left the cache unread.
     pub wasted: u64,
-    /// Prefetches that gave way.
+    /// Prefetches that were dropped.
     pub dropped: u64,
-    /// Prefetches on their way that a reader joined.
+    /// Prefetches in flight that a reader joined.
     pub joined: u64,
 }
 
-/// Memory, in bytes unless it says else.
+/// Memory, in bytes unless stated otherwise.
 #[repr(C)]
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
 pub struct MemoryRecord {
-    /// What the budget counts now.
+    /// Used bytes of the budget.
     pub used: u64,
-    /// The most that it ever counted.
+    /// The largest value so far.
     pub peak: u64,
-    /// The most that it may.
+    /// The limit of the budget.
     pub limit: u64,
-    /// What the system counts for the process (`VmRSS`); [`known`].
+    /// Resident memory of the process (`VmRSS`); see [`known`].
     pub resident: u64,
-    /// The most that it ever counted (`VmHWM`); [`known`].
+    /// Its largest value so far (`VmHWM`); see [`known`].
     pub resident_peak: u64,
-    /// Requests of best effort that were refused, a number.
+    /// The number of best-effort requests that were refused.
     pub refused: u64,
-    /// Requests that had to wait, a number.
+    /// The number of requests that waited.
     pub waited: u64,
-    /// Requests that failed after waiting, a number.
+    /// The number of requests that failed after waiting.
     pub gave_up: u64,
 }
 
-/// Kernel and daemon.
+/// The FUSE session.
 #[repr(C)]
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
 pub struct SessionRecord {
-    /// The kernel's protocol.
+    /// The major version of the kernel's protocol.
     pub protocol_major: u64,
     /// Its minor version.
     pub protocol_minor: u64,
@@ -191,91 +189,91 @@ pub struct SessionRecord {
     pub requested: u64,
     /// ... and what was granted.
     pub granted: u64,
-    /// Bytes of the largest read.
+    /// The largest read, in bytes.
     pub max_read: u64,
-    /// Bytes that the kernel may read ahead.
+    /// The largest readahead of the kernel, in bytes.
     pub max_readahead: u64,
-    /// Requests that nobody waits for, at a time.
+    /// The largest number of background requests in flight.
     pub max_background: u64,
-    /// Threads that always listen.
+    /// Permanent listener threads.
     pub listeners: u64,
-    /// Threads that listen beside them because requests hang.
+    /// Spare listener threads.
     pub spares: u64,
-    /// How many of both wait for a request.
+    /// Listeners of both kinds that wait for a request.
     pub idle: u64,
-    /// Requests that the kernel did not want any more.
+    /// FUSE_INTERRUPT messages.
     pub interrupts: u64,
-    /// After what time a request fails; [`known`], for never.
+    /// The time limit of a request; see [`known`], unknown means none.
     pub time_limit_ms: u64,
-    /// Bytes that were put into the kernel's page cache unasked.
+    /// Bytes stored in the kernel's page cache.
     pub stored_bytes: u64,
-    /// How often that was done.
+    /// The number of these stores.
     pub stores: u64,
-    /// Threads of the process; [`known`].
+    /// Threads of the process; see [`known`].
     pub threads: u64,
 }
 
-/// CPU time that was denied since the mount began.
+/// CPU time that the daemon did not get since the mount started.
 #[repr(C)]
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
 pub struct CpuRecord {
-    /// How often control groups had used up their quota; [`known`].
+    /// How often the quota of a control group was exhausted; see [`known`].
     pub throttled: u64,
-    /// How long CPUs stood still for that; [`known`].
+    /// How long; see [`known`].
     pub throttled_us: u64,
-    /// How long some task was ready and had no CPU (pressure stall information); [`known`].
+    /// How long some task was runnable without a CPU (pressure stall information); see [`known`].
     pub stalled_us: u64,
-    /// Whether that was some task of the whole system and not only of the daemon's group: 0 or 1.
+    /// 1 if that is of the whole system, 0 if it is of the daemon's control group.
     pub is_stalled_of_system: u64,
 }
 
-/// All workers together.
+/// The sums over all workers.
 #[repr(C)]
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
 pub struct WorkersRecord {
-    /// Items that ran out of a queue.
+    /// Items that were taken from a queue.
     pub items: u64,
-    /// Items that ran on their submitter.
+    /// Items that ran on the submitting thread.
     pub inline: u64,
-    /// Items that had no worker and went to the fallback.
+    /// Items without a worker, which went to the fallback.
     pub fallback: u64,
-    /// Items that ran on their submitter because too many waited.
+    /// Items that ran on the submitting thread because the queue was full.
     pub full: u64,
     /// Items that panicked.
     pub panics: u64,
-    /// Workers that the system refused a thread.
+    /// Workers whose thread could not be started.
     pub refused_threads: u64,
-    /// From handing over to start.
+    /// The time from submission to start.
     pub wait: LatencyQuantiles,
 }
 
-/// What was told to the log, by kind.
+/// Events for the log, by kind.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq)]
 pub struct LogEventRecord {
-    /// Requests that failed because of the image or its file.
+    /// Requests that failed because of the image or its storage.
     pub failed: u64,
-    /// Requests that took longer than the limit.
+    /// Requests that exceeded the time limit.
     pub timed_out: u64,
-    /// Readers that were killed and let go while their request hung.
+    /// Requests that hung when their caller was killed, and were interrupted.
     pub let_go: u64,
     /// Spare listeners that were started.
     pub spares: u64,
     /// Requests that panicked.
     pub panicked: u64,
-    /// Requests that were not what they say.
+    /// Malformed requests.
     pub malformed: u64,
-    /// Listeners that the device failed.
+    /// Listeners that ended because the device failed.
     pub device_failed: u64,
     /// All others.
     pub other: u64,
-    /// How long ago the last one was; [`known`].
+    /// The age of the last one; see [`known`].
     pub last_age_ns: u64,
-    /// Its text, with NULs behind it; cut where it is longer.
+    /// Its text, truncated, followed by NUL bytes.
     pub last_text: [u8; EVENT_TEXT_BYTES],
 }
 
@@ -296,57 +294,57 @@ impl Default for LogEventRecord {
     }
 }
 
-/// A file of which much was read. The sketch that finds them is of fixed size, so numbers of files are nearly exact
-/// only for those that stand out.
+/// One of the most read files. They are found by a sketch of fixed size, so the numbers are nearly exact only for files
+/// with a large share.
 #[repr(C)]
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
 pub struct TopFileRecord {
-    /// Its inode in the image.
+    /// Its inode number in the image.
     pub nid: u64,
-    /// The inode number that `stat` and `find -inum` know it by.
+    /// Its inode number for `stat` and `find -inum`.
     pub ino: u64,
-    /// About how many bytes were read of it; 0 for a row without a file.
+    /// Bytes that were read of it, approximately; 0 in an unused record.
     pub bytes: u64,
-    /// How far off that may be.
+    /// The error bound of that.
     pub uncertain_bytes: u64,
 }
 
-/// Everything but the single workers.
+/// Everything except the single workers.
 #[repr(C)]
 #[derive(
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
 pub struct StatsSummary {
-    /// The daemon, as it sees itself.
+    /// The process ID of the daemon, in its own PID namespace.
     pub pid: u64,
-    /// How long the mount has been there.
+    /// The age of the mount.
     pub uptime_ns: u64,
     /// By [`OperationKind::index`].
     pub operations: [OperationRecord; OPERATIONS],
-    /// What was decoded.
+    /// Decoding of clusters.
     pub clusters: DecodeRecord,
-    /// Decoded clusters that are kept.
+    /// The cache of decoded clusters.
     pub cache: CacheRecord,
     /// Readahead.
     pub prefetch: PrefetchRecord,
     /// Memory.
     pub memory: MemoryRecord,
-    /// Kernel and daemon.
+    /// The FUSE session.
     pub session: SessionRecord,
-    /// CPU time that was denied.
+    /// CPU time that the daemon did not get.
     pub cpu: CpuRecord,
-    /// All workers together.
+    /// The sums over all workers.
     pub workers: WorkersRecord,
-    /// What went to the log.
+    /// Events for the log.
     pub log_events: LogEventRecord,
-    /// The most read files, the most read first.
+    /// The most read files, in descending order.
     pub top_files: [TopFileRecord; TOP_FILES],
 }
 
 impl StatsSummary {
-    /// The numbers of one kind of operation.
+    /// The record of one kind of operation.
     #[must_use]
     pub fn operation(&self, kind: OperationKind) -> OperationRecord {
         self.operations.get(kind.index()).copied().unwrap_or_default()
@@ -359,36 +357,36 @@ impl StatsSummary {
     Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Eq,
 )]
 pub struct WorkerRecord {
-    /// Its CPU; [`known`], for a thread that is bound to none.
+    /// Its CPU; see [`known`], unknown for an unbound thread.
     pub cpu: u64,
-    /// Its thread; [`known`], for one that has none now.
+    /// Its thread ID; see [`known`], unknown without a thread.
     pub thread_id: u64,
-    /// The priority_level of priority that it reached: 1 real time, 2 nice -19, 3 normal, 4 batch, 0 unknown.
+    /// The priority that it reached: 1 real time, 2 nice -19, 3 normal, 4 batch, 0 unknown.
     pub priority_level: u64,
-    /// Whether it takes work now: 0 or 1.
+    /// 1 if it accepts work, else 0.
     pub is_serving: u64,
-    /// Items that it ran out of its queue.
+    /// Items that it took from its queue.
     pub items: u64,
     /// Items that its own items submitted.
     pub inline: u64,
     /// Items that panicked.
     pub panics: u64,
-    /// How often it went to sleep.
+    /// How often it slept.
     pub sleeps: u64,
     /// How often it was woken by a system call.
     pub wake_ups: u64,
-    /// Items that it handed over when its CPU went away.
+    /// Items that it handed over when its CPU went offline.
     pub handed_over: u64,
-    /// How often it found itself off its CPU.
+    /// How often it was found on another CPU and bound again.
     pub rebound: u64,
-    /// From handing over to start.
+    /// The time from submission to start.
     pub wait: LatencyQuantiles,
 }
 
 impl WorkerRecord {
-    /// The priority_level in words; none where it is unknown.
+    /// The name of the priority; `None` if it is unknown.
     #[must_use]
-    pub const fn rung_name(&self) -> Option<&'static str> {
+    pub const fn priority_name(&self) -> Option<&'static str> {
         match self.priority_level {
             1 => Some("fifo 1"),
             2 => Some("nice -19"),
@@ -399,17 +397,16 @@ impl WorkerRecord {
     }
 }
 
-/// Rows of workers on a page.
+/// Records of workers on a page.
 pub(crate) const WORKERS_A_PAGE: usize =
     (IOCTL_BYTES - size_of::<StatsHeader>()) / size_of::<WorkerRecord>();
 
 const _: () = assert!(size_of::<StatsHeader>() + size_of::<StatsSummary>() <= IOCTL_BYTES);
-/// Who changes these has thought of [`VERSION`]: a structure within a structure cannot grow without a new one, nor can
-/// what stands before the end.
+/// A change of these sizes needs a new [`VERSION`], unless a field was added at the end of the summary.
 const _: () = assert!(size_of::<StatsHeader>() == 40 && size_of::<StatsSummary>() == 2320);
 const _: () = assert!(OperationKind::ALL.len() <= OPERATIONS);
 
-/// What was asked of the mount.
+/// The kind of an operation. The order is that of the record and must not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationKind {
     /// A name in a directory.
@@ -418,11 +415,11 @@ pub enum OperationKind {
     GetAttr,
     /// The target of a symlink.
     ReadLink,
-    /// Opening a file; asked once in the life of a mount where the kernel knows that no file needs it.
+    /// Opening a file; the kernel requests it once if it knows that files need no OPEN.
     Open,
     /// Bytes of a file.
     Read,
-    /// Numbers of the file system.
+    /// The size of the file system.
     Statfs,
     /// An extended attribute.
     GetXattr,
@@ -430,13 +427,13 @@ pub enum OperationKind {
     ListXattr,
     /// Opening a directory; as for files.
     OpenDir,
-    /// Names of a directory.
+    /// Entries of a directory.
     ReadDir,
-    /// Names of a directory with attributes.
+    /// Entries of a directory with attributes.
     ReadDirPlus,
-    /// Where data or a hole begins.
+    /// The next data or hole.
     Lseek,
-    /// A question such as that for these numbers.
+    /// An ioctl, such as that for these statistics.
     Ioctl,
 }
 
@@ -478,7 +475,7 @@ impl OperationKind {
         }
     }
 
-    /// Where its row stands in the record.
+    /// The index of its record.
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize
@@ -508,7 +505,7 @@ mod tests {
     use super::OperationKind;
 
     #[test]
-    fn every_kind_stands_at_its_place() {
+    fn every_kind_is_at_its_index() {
         for (index, kind) in OperationKind::ALL.into_iter().enumerate() {
             assert_eq!(kind.index(), index, "{}", kind.name());
         }
