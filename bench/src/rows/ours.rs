@@ -70,13 +70,14 @@ impl Ours {
             Submitter::Works => ActiveWorkers::OnePerCpu,
             Submitter::Waits => ActiveWorkers::All,
         };
-        let settings = WorkQueueSettings {
-            workers: Some(crew.workers),
-            slots: Some(crew.slots),
-            dispatch_policy,
-            active_workers,
-            cpus,
-            ..WorkQueueSettings::default()
+        let settings = WorkQueueSettings::new("queue")
+            .workers(crew.workers)
+            .slots(crew.slots)
+            .dispatch_policy(dispatch_policy)
+            .active_workers(active_workers);
+        let settings = match cpus {
+            Some(cpus) => settings.cpus(cpus),
+            None => settings,
         };
         let tally = Rc::new(Cell::new(Tally::default()));
         let (counted, own_pages) = (Rc::clone(&tally), Arc::clone(pages));

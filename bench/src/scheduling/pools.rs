@@ -63,7 +63,7 @@ impl Pools {
     /// Items of the per-CPU pools that no worker of a CPU ran: what was measured of these is the
     /// fallback.
     pub(crate) fn fallbacks(&self) -> u64 {
-        [&self.normal, &self.raised].into_iter().map(|pool| pool.snapshot().fallback).sum()
+        [&self.normal, &self.raised].into_iter().map(|pool| pool.stats().fallback).sum()
     }
 
     /// The priority at which that pool runs an item, as the system says.

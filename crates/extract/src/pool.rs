@@ -95,15 +95,12 @@ impl ExtractPool {
             finished.push(Completion { request: std::mem::take(request), outcome });
             inner.set(finished);
         };
-        let settings = WorkQueueSettings {
-            name: "extract".to_owned(),
-            workers: Some(threads.workers),
-            slots: Some(SLOTS),
-            active_workers: threads.active_workers,
+        let settings = WorkQueueSettings::new("extract")
+            .workers(threads.workers)
+            .slots(SLOTS)
+            .active_workers(threads.active_workers)
             // The workers and the caller's thread.
-            cpus: Some(threads.workers + 1),
-            ..WorkQueueSettings::default()
-        };
+            .cpus(threads.workers + 1);
         let context = Arc::clone(context);
         let make = move || Ok(ExtractWorker::new(Arc::clone(&context)));
         let on_done: OnDone = Box::new(on_done);
@@ -164,7 +161,7 @@ impl ExtractPool {
 
     /// The counters of the work queue.
     pub(crate) fn snapshot(&self) -> WorkQueueStats {
-        self.queue.snapshot()
+        self.queue.stats()
     }
 
     /// Waits until every submitted request has come back.

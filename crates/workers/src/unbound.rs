@@ -1,61 +1,72 @@
-//! The unbound pool itself: the queue, who waits for it, and when another thread is started.
+//! The unbound pool: threads at normal priority that the system places where it likes, and one queue. Threads
+//! are started one by one as work waits, and never more than the system runs at once. The per-CPU workers fall
+//! back on this pool, and the benchmark of latency compares them with it.
+//!
+//! docs/workers.md, protocol U.
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod worker;
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::current_pool::{self, CurrentPoolGuard};
-use super::spawner::{ThreadSpawner, thread_name};
-use super::thread_info::ThreadInfo;
-use super::work_item::WorkItem;
-use super::worker_counters::{WorkerCounters, WorkerStats};
 use crate::catch_panic::{CallOutcome, catch_panic};
 use crate::counters::Counter;
 use crate::cpus::{AvailableCpus, CPUS_MAX, CpuSet};
 use crate::priority::PriorityRequest;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock};
-use crate::thread::{OwnedThread, ThreadOptions, ThreadPlacement};
+use crate::thread::{
+    OwnedThread, ThreadInfo, ThreadOptions, ThreadPlacement, ThreadSpawner, thread_name,
+};
 
-/// Items that may wait for each thread, as in an inbox of a CPU and for the same reason: more of them
-/// keep no thread busier. Who meets the limit runs the work itself.
-pub(super) const ITEMS_MAX_PER_THREAD: usize = 256;
+pub use worker::WorkerStats;
+pub(crate) use worker::{
+    CurrentPoolGuard, WorkItem, WorkerCounters, current_counters, is_pool_thread,
+};
 
-/// How an unbound pool is to be.
+/// The most items that wait for each thread, as in the inbox of a CPU and for the same reason: more of them keep
+/// no thread busier. A submitter that meets the limit runs the work itself.
+pub(super) const MAX_ITEMS_PER_THREAD: usize = 256;
+
+/// How an unbound pool is made.
 #[derive(Debug, Clone)]
+#[must_use]
 pub struct UnboundSettings {
     name: String,
-    threads_max: Option<usize>,
+    max_threads: Option<usize>,
     pub(crate) spawner: ThreadSpawner,
 }
 
 impl UnboundSettings {
     /// As many threads as the system runs at once, with names that begin with `name`.
-    #[must_use]
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), threads_max: None, spawner: ThreadSpawner::default() }
+        Self { name: name.to_owned(), max_threads: None, spawner: ThreadSpawner::default() }
     }
 
-    /// At most this many threads: from 1 to [`CPUS_MAX`], the nearest of them otherwise.
-    #[must_use]
-    pub fn threads_max(mut self, threads: usize) -> Self {
-        self.threads_max = Some(threads.clamp(1, CPUS_MAX));
+    /// Sets the largest number of threads, from 1 to [`CPUS_MAX`]; a number outside counts as the nearer bound.
+    pub fn max_threads(mut self, threads: usize) -> Self {
+        self.max_threads = Some(threads.clamp(1, CPUS_MAX));
         self
     }
 }
 
-/// What became of submitted work.
+/// Who runs submitted work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SubmitOutcome {
-    /// A thread of the pool runs it.
+    /// A thread of the pool.
     Queued,
-    /// The submitter has run it: it is one of the pool's threads itself, or the queue is full, or no
-    /// thread is to be had.
+    /// The submitter has run it: it is one of the pool's threads itself, or the queue is full, or the system gives
+    /// no thread.
     Inline,
 }
 
 /// Threads bound to no CPU, and a queue. No thread exists before work waits for it.
 ///
-/// Dropping the pool runs all work that was submitted and ends the threads. On one of its own threads
-/// dropping does not wait for that.
+/// Dropping the pool runs all work that was submitted and ends the threads. On one of its own threads, dropping
+/// does not wait for that.
 #[derive(Debug)]
 pub struct UnboundPool {
     shared: Arc<UnboundShared>,
@@ -64,7 +75,7 @@ pub struct UnboundPool {
 #[derive(Debug)]
 struct UnboundShared {
     name: String,
-    threads_max: usize,
+    max_threads: usize,
     spawner: ThreadSpawner,
     state: Mutex<UnboundState>,
     work_available: Condvar,
@@ -76,7 +87,7 @@ struct UnboundShared {
 #[derive(Debug, Default)]
 struct UnboundState {
     queue: VecDeque<WorkItem>,
-    /// Threads that exist or are about to; they only go when the pool is closing.
+    /// Threads that exist or are about to; they only end when the pool is closing.
     threads: usize,
     /// Those of them that have not looked at the queue yet.
     starting: usize,
@@ -84,14 +95,21 @@ struct UnboundState {
     idle: usize,
     is_closing: bool,
     owned: Vec<OwnedThread>,
-    workers: Vec<(Arc<WorkerCounters>, ThreadInfo)>,
+    workers: Vec<UnboundWorker>,
+}
+
+/// A thread that runs work.
+#[derive(Debug, Clone)]
+struct UnboundWorker {
+    counters: Arc<WorkerCounters>,
+    thread: ThreadInfo,
 }
 
 impl UnboundState {
-    /// U2. Whether more waits than threads are free for; a sleeper which is being woken still counts
-    /// as idle, and the item that it was woken for still counts as waiting.
-    fn is_short_of_threads(&self, threads_max: usize) -> bool {
-        self.queue.len() > self.idle + self.starting && self.threads < threads_max
+    /// U2. Whether more items wait than threads are free for. A sleeper that is being woken still counts as idle,
+    /// and the item that it was woken for still counts as waiting.
+    fn is_short_of_threads(&self, max_threads: usize) -> bool {
+        self.queue.len() > self.idle + self.starting && self.threads < max_threads
     }
 }
 
@@ -99,11 +117,11 @@ impl UnboundPool {
     /// A pool without threads.
     #[must_use]
     pub fn new(settings: UnboundSettings) -> Self {
-        let threads_max =
-            settings.threads_max.unwrap_or_else(|| AvailableCpus::read().parallelism());
+        let max_threads =
+            settings.max_threads.unwrap_or_else(|| AvailableCpus::read().parallelism());
         let shared = UnboundShared {
             name: settings.name,
-            threads_max,
+            max_threads,
             spawner: settings.spawner,
             state: Mutex::new(UnboundState::default()),
             work_available: Condvar::new(),
@@ -114,27 +132,25 @@ impl UnboundPool {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Has `work` run on one of the pool's threads. It never fails and never waits for a thread, but
-    /// the work may run on the caller before this returns: so hold no lock that it takes. A panic of
-    /// the work ends with the work.
+    /// Runs `work` on one of the pool's threads. This never fails and never waits for a thread, but the work may
+    /// run on the caller before this returns: so hold no lock that it takes. A panic of the work ends with the
+    /// work.
     pub fn submit(&self, work: impl FnOnce() + Send + 'static) -> SubmitOutcome {
-        if let Some(counters) = current_pool::current_counters(self.id()) {
+        if let Some(counters) = current_counters(self.id()) {
             run_nested(&counters, work);
             return SubmitOutcome::Inline;
         }
         self.enqueue(WorkItem::new(work, Instant::now()))
     }
 
-    /// What its threads did, until about now.
+    /// What its threads have counted. It stops nobody, so the numbers need not add up while work goes on.
     #[must_use]
-    pub fn snapshot(&self) -> UnboundStats {
+    pub fn stats(&self) -> UnboundStats {
         let shared = &self.shared;
         let workers = lock(&shared.state).workers.clone();
+        let stats = |worker: &UnboundWorker| worker.counters.stats(None, Some(worker.thread));
         UnboundStats {
-            threads: workers
-                .iter()
-                .map(|(counters, thread_info)| counters.snapshot(None, Some(*thread_info)))
-                .collect(),
+            threads: workers.iter().map(stats).collect(),
             inline: shared.inline.value(),
             inline_panics: shared.inline_panics.value(),
             refused_threads: shared.refused_threads.value(),
@@ -143,28 +159,28 @@ impl UnboundPool {
 
     /// How many of its threads sleep.
     #[cfg(all(test, not(loom)))]
-    pub(super) fn idle_threads(&self) -> usize {
+    fn idle_threads(&self) -> usize {
         lock(&self.shared.state).idle
     }
 
-    /// Who the pool is, for [`super::is_pool_thread`]. Unique as long as any of its threads lives.
+    /// The identity of the pool, for [`is_pool_thread`]. Unique as long as any of its threads lives.
     pub(crate) fn id(&self) -> usize {
         std::ptr::from_ref(&*self.shared).addr()
     }
 
-    /// U1. Queues work, or runs it on the caller. Unlike [`UnboundPool::submit`] this may be called
-    /// on the pool's own threads to have the work run by another one.
+    /// U1. Queues work, or runs it on the caller. Unlike [`UnboundPool::submit`] this may be called on the pool's
+    /// own threads, to have the work run by another one.
     pub(crate) fn enqueue(&self, work: WorkItem) -> SubmitOutcome {
         let shared = &self.shared;
         let mut state = lock(&shared.state);
-        let has_room = state.queue.len() < shared.threads_max.saturating_mul(ITEMS_MAX_PER_THREAD);
+        let has_room = state.queue.len() < shared.max_threads.saturating_mul(MAX_ITEMS_PER_THREAD);
         if state.is_closing || !has_room || state.queue.try_reserve(1).is_err() {
             drop(state);
             shared.run_inline(work);
             return SubmitOutcome::Inline;
         }
         state.queue.push_back(work);
-        let is_short = state.is_short_of_threads(shared.threads_max);
+        let is_short = state.is_short_of_threads(shared.max_threads);
         if is_short {
             state.threads += 1;
             state.starting += 1;
@@ -177,28 +193,24 @@ impl UnboundPool {
         if is_short { UnboundShared::spawn_thread(shared, index) } else { SubmitOutcome::Queued }
     }
 
-    /// Lets its threads run on these CPUs: a thread that was started under another mask would keep
-    /// that.
+    /// Lets its threads run on these CPUs: a thread that was started under another mask would keep that.
     pub(crate) fn bind_to(&self, cpus: &CpuSet) {
         let state = lock(&self.shared.state);
-        // Before the pool is closing no thread ends, so that a number is not another thread's.
+        // Before the pool is closing no thread ends, so no number belongs to another thread.
         if !state.is_closing {
-            state.workers.iter().for_each(|(_, thread_info)| {
-                let _is_bound: bool = thread_info.bind_to(cpus);
+            state.workers.iter().for_each(|worker| {
+                let _is_bound: bool = worker.thread.bind_to(cpus);
             });
         }
     }
 
-    /// U6. No new work; what waits is run; the threads end. WaitHistogram for that, except on a thread of
-    /// the pool, which lets them end by themselves.
+    /// U6. Refuses new work, runs what waits, and ends the threads. Waits for that, except on a thread of the
+    /// pool, which lets them end by themselves.
     pub(crate) fn shut_down(&self) {
         let mut state = lock(&self.shared.state);
         state.is_closing = true;
-        let owned = if current_pool::is_pool_thread(self.id()) {
-            Vec::new()
-        } else {
-            std::mem::take(&mut state.owned)
-        };
+        let owned =
+            if is_pool_thread(self.id()) { Vec::new() } else { std::mem::take(&mut state.owned) };
         drop(state);
         self.shared.work_available.notify_all();
         owned.into_iter().for_each(OwnedThread::join);
@@ -220,13 +232,13 @@ pub(crate) fn run_nested(counters: &WorkerCounters, work: impl FnOnce()) {
 }
 
 impl UnboundShared {
-    /// U3. Starts one thread, outside of the lock. Where none is to be had and there is no other, all
-    /// that waits is run here: nobody else would.
+    /// U3. Starts one thread, outside of the lock. If the system gives none and there is no other, everything that
+    /// waits runs here, because nobody else would run it.
     fn spawn_thread(this: &Arc<Self>, index: usize) -> SubmitOutcome {
         let name = thread_name(&this.name, &format!("/u{}", index - 1));
-        let start = ThreadOptions { name, cpu: None, priority: PriorityRequest::Normal };
+        let options = ThreadOptions { name, cpu: None, priority: PriorityRequest::Normal };
         let shared = Arc::clone(this);
-        match this.spawner.start(start, move |placement| Self::serve(&shared, placement)) {
+        match this.spawner.start(options, move |placement| Self::serve(&shared, placement)) {
             Ok(owned) => {
                 lock(&this.state).owned.push(owned);
                 SubmitOutcome::Queued
@@ -260,12 +272,11 @@ impl UnboundShared {
     /// U4. The life of a thread.
     fn serve(this: &Arc<Self>, placement: ThreadPlacement) {
         let counters = Arc::new(WorkerCounters::new());
-        let _membership =
-            CurrentPoolGuard::new(std::ptr::from_ref(&**this).addr(), Arc::clone(&counters));
+        let id = std::ptr::from_ref(&**this).addr();
+        let _pool = CurrentPoolGuard::new(id, Arc::clone(&counters));
+        let thread = ThreadInfo::of_current_thread(placement.priority_level);
         let mut state = lock(&this.state);
-        state
-            .workers
-            .push((Arc::clone(&counters), ThreadInfo::of_current_thread(placement.priority_level)));
+        state.workers.push(UnboundWorker { counters: Arc::clone(&counters), thread });
         state.starting -= 1;
         loop {
             if let Some(work) = state.queue.pop_front() {
@@ -281,7 +292,7 @@ impl UnboundShared {
         }
     }
 
-    /// U5. Between the look at the queue and falling asleep the lock is held, so no item is missed.
+    /// U5. The lock is held between the look at the queue and falling asleep, so no item is missed.
     fn sleep<'a>(
         &'a self,
         mut state: MutexGuard<'a, UnboundState>,
@@ -294,7 +305,7 @@ impl UnboundShared {
     }
 }
 
-/// What an unbound pool did, until about now.
+/// What an unbound pool has counted.
 #[derive(Debug, Clone)]
 pub struct UnboundStats {
     /// One for every thread that was ever started.

@@ -1,38 +1,123 @@
-//! The submitter's end: hands out slots, fills queues, collects what is finished, helps and waits.
-//! docs/workers.md, protocol Q, steps Q1 to Q4 and Q10 to Q13.
+//! The threaded work queue: requests from one submitter to many workers, without a lock, a contended cache line
+//! or an allocation once it runs.
+//!
+//! Slots are allocated once and reused. Each worker has a few slots of its own, and two words: the submitter
+//! turns a slot's bit in one of them when it has filled the slot, and the worker turns the bit in the other when
+//! it is done. Equal bits mean that the slot is the submitter's. A wake-up costs a system call only if the
+//! worker sleeps. There is one submitter by type: every step takes `&mut self`. The submitter works, too: it
+//! handles the next request itself if all workers that have a CPU are busy, and while it waits for all of them
+//! it handles what nobody has begun.
+//!
+//! ```
+//! use ferrofs_workers::workqueue::{Handler, RequestOutcome, WorkQueue, WorkQueueSettings};
+//!
+//! struct Square;
+//! impl Handler for Square {
+//!     type Request = u64;
+//!     fn handle(&mut self, request: &mut u64) {
+//!         *request *= *request;
+//!     }
+//! }
+//!
+//! let mut sum = 0;
+//! let on_done = |request: &mut u64, outcome| {
+//!     assert_eq!(outcome, RequestOutcome::Done);
+//!     sum += *request;
+//! };
+//! let settings = WorkQueueSettings::new("square");
+//! let mut queue = WorkQueue::new(&settings, || 0, || Ok(Square), on_done)?;
+//! for number in 1..=10 {
+//!     let mut slot = queue.reserve_or_inline();
+//!     *slot.request() = number;
+//!     slot.submit();
+//! }
+//! queue.wait();
+//! drop(queue);
+//! assert_eq!(sum, 385);
+//! # Ok::<(), ferrofs_workers::Error>(())
+//! ```
+//!
+//! docs/workers.md, protocol Q, steps Q1 to Q4 and Q10 to Q14.
 
-use super::handler_cell::{HandlerCell, MakeHandler};
-use super::request::{Handler, NoHandler, RequestOutcome};
-use super::reserved_slot::ReservedSlot;
-use super::settings::{DispatchPolicy, ResolvedSettings, WorkQueueSettings};
-use super::stats::{WorkQueueStats, WorkerQueueStats};
-use super::submitter_end::{SubmitterEnd, WorkerThread};
-use super::worker::Worker;
-use super::worker_queue::{SlotBody, WorkerQueue};
-use super::worker_selector::WorkerSelector;
+#[cfg(all(test, loom))]
+mod loom_tests;
+mod settings;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod worker;
+mod worker_queue;
+
 use crate::Error;
 use crate::cache_padded::CachePadded;
-use crate::counters::Counter;
+use crate::counters::{Counter, HistogramSnapshot};
 use crate::sync::{Arc, Instant, PlainArc, pause};
-use crate::thread::{ThreadOptions, start};
+use crate::thread::{OwnedThread, ThreadOptions, start};
 use crate::wake_event::WakeEvent;
 
-/// Requests that wake nobody are timed once in this many, so that two looks at the clock do not
-/// become part of what a short request costs. Requests that wake a worker are always timed.
+pub use settings::{ActiveWorkers, DispatchPolicy, WorkQueueSettings};
+
+use settings::ResolvedSettings;
+use worker::{AdaptiveSpin, HandlerCell, Worker};
+use worker_queue::{QueueCounters, SlotBody, SubmitterEnd};
+
+/// Requests that wake nobody are timed once in this many, so that reading the clock twice does not become part
+/// of the cost of a short request. Requests that wake a worker are always timed.
 const TIMED_ONE_IN: u64 = 16;
 
-/// Preallocated requests from one submitter to many workers. See the [module](super).
+/// Handles requests on one thread. Every worker makes one of its own, on its own thread, at its first request,
+/// and the submitter makes one when it first handles a request itself: codec contexts and scratch memory belong
+/// here.
+pub trait Handler {
+    /// What a slot holds; made once for each slot and reused.
+    type Request: Send + 'static;
+
+    /// Handles one request and leaves the result in it. A panic ends this request only
+    /// ([`RequestOutcome::Panicked`]); the handler is then dropped and a new one made.
+    fn handle(&mut self, request: &mut Self::Request);
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestOutcome {
+    /// The handler returned.
+    Done,
+    /// The handler panicked; the request holds whatever it had reached.
+    Panicked,
+    /// No handler could be made, so nobody looked at the request; the next request tries again.
+    NoHandler,
+}
+
+/// Says that no handler could be made. The function that makes handlers reports the reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoHandler;
+
+/// Preallocated requests from one submitter to many workers. See the [module](self).
 pub struct WorkQueue<H: Handler, D> {
-    plan: ResolvedSettings,
-    submitter_ends: Vec<SubmitterEnd<H::Request>>,
+    settings: ResolvedSettings,
+    workers: Vec<QueueWorker<H::Request>>,
     selector: WorkerSelector,
     /// A slot that no worker sees, for requests that the submitter handles itself.
     inline_slot: SlotBody<H::Request>,
-    handler_cell: HandlerCell<H>,
-    make: PlainArc<MakeHandler<H>>,
+    handler: HandlerCell<H>,
     finished: Arc<CachePadded<WakeEvent>>,
     on_done: D,
     counters: SubmitterCounters,
+}
+
+/// A worker as the submitter sees it.
+#[derive(Debug)]
+struct QueueWorker<R> {
+    end: SubmitterEnd<R>,
+    thread: WorkerThread,
+}
+
+/// The thread of a worker, which starts with the worker's first request.
+#[derive(Debug)]
+enum WorkerThread {
+    NotStarted,
+    Running(#[expect(dead_code, reason = "joined when dropped")] OwnedThread),
+    /// The system gave none; the worker is not used again.
+    Refused,
 }
 
 #[derive(Debug, Default)]
@@ -46,10 +131,10 @@ struct SubmitterCounters {
     refused: Counter,
 }
 
-/// Where a slot lies: a queue and a bit, or the submitter's inline slot.
+/// Where a slot is: a worker and the number of its slot, or the submitter's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SlotLocation {
-    WorkerQueue { queue_index: usize, slot: usize },
+enum SlotLocation {
+    Worker { worker: usize, slot: usize },
     Inline,
 }
 
@@ -60,75 +145,70 @@ where
 {
     /// A queue without threads yet: each worker starts with its first request.
     ///
-    /// `request` makes the content of a slot, once for each. `make` makes a handler, on the thread
-    /// that will use it. `on_done` is called exactly once for each request that was submitted and
-    /// waited for, on the thread that holds the queue, in no particular order.
+    /// `request` makes the content of a slot, once for each. `make` makes a handler, on the thread that will use
+    /// it. `on_done` is called exactly once for each request that was submitted and waited for, on the thread
+    /// that holds the queue, in no particular order.
     ///
     /// # Errors
     ///
-    /// `InvalidSetting` when a number of `settings` is outside its range.
+    /// [`InvalidSetting`](crate::ErrorKind::InvalidSetting) if a number of `settings` is outside its range.
     pub fn new(
         settings: &WorkQueueSettings,
         mut request: impl FnMut() -> H::Request,
         make: impl Fn() -> Result<H, NoHandler> + Send + Sync + 'static,
         on_done: D,
     ) -> Result<Self, Error> {
-        let plan = settings.plan()?;
-        let submitter_ends = (0..plan.workers)
-            .map(|_| SubmitterEnd::new(WorkerQueue::new(plan.slots, &mut request)));
+        let settings = settings.resolve()?;
+        let worker = |_| QueueWorker {
+            end: SubmitterEnd::new(settings.slots, &mut request),
+            thread: WorkerThread::NotStarted,
+        };
         Ok(Self {
-            submitter_ends: submitter_ends.collect(),
+            workers: (0..settings.workers).map(worker).collect(),
             selector: WorkerSelector::new(),
             inline_slot: SlotBody::new(request()),
-            handler_cell: HandlerCell::empty(),
-            make: PlainArc::new(make),
+            handler: HandlerCell::new(PlainArc::new(make)),
             finished: Arc::new(CachePadded(WakeEvent::new())),
             on_done,
             counters: SubmitterCounters::default(),
-            plan,
+            settings,
         })
     }
 
-    /// A free slot of any worker; `None` exactly when every slot is on its way. It never waits.
+    /// A free slot of any worker. Waits until there is one.
     ///
-    /// A queue without workers (none asked for, or the system gives no thread) hands out the
-    /// submitter's inline slot, whose request is handled when it is submitted.
-    pub fn try_reserve(&mut self) -> Option<ReservedSlot<'_, H, D>> {
-        let location = self.find(self.submitter_ends.len()).or_else(|| self.own_if_alone())?;
-        Some(ReservedSlot::new(self, location))
-    }
-
-    /// The same, but waits until a slot is free.
+    /// A queue without workers (none asked for, or the system gives no thread) gives the submitter's own slot,
+    /// whose request is handled when it is submitted.
     pub fn reserve(&mut self) -> ReservedSlot<'_, H, D> {
         let location = loop {
-            let found = self.find(self.submitter_ends.len()).or_else(|| self.own_if_alone());
+            let found = self.find(self.workers.len()).or_else(|| self.inline_if_alone());
             match found {
                 Some(location) => break location,
                 None => self.wait_for_any(),
             }
         };
-        ReservedSlot::new(self, location)
+        ReservedSlot { queue: self, location }
     }
 
-    /// A slot of a worker that has a CPU for it, or the submitter's inline slot: its request is handled when
-    /// it is submitted, so a submitter that is ahead of its workers works instead of waiting.
+    /// A free slot of an active worker, or else the submitter's own, whose request is handled when it is
+    /// submitted. So a submitter that is ahead of its workers works instead of waiting. Never waits.
     pub fn reserve_or_inline(&mut self) -> ReservedSlot<'_, H, D> {
-        let location = self.find(self.plan.active).unwrap_or(SlotLocation::Inline);
-        ReservedSlot::new(self, location)
+        let location = self.find(self.settings.active).unwrap_or(SlotLocation::Inline);
+        ReservedSlot { queue: self, location }
     }
 
-    /// Calls back for every request that is finished and was not collected yet.
+    /// Calls back for every request that is finished and not collected yet.
     pub fn collect(&mut self) {
-        for queue_index in 0..self.submitter_ends.len() {
-            self.collect_queue(queue_index);
+        for worker in 0..self.workers.len() {
+            self.collect_from(worker);
         }
     }
 
-    /// Until every submitted request is finished and called back for. The submitter handles what
-    /// nobody has begun, then sleeps until the rest is done.
+    /// Waits until every submitted request is finished and called back for. The submitter handles what nobody
+    /// has begun, then sleeps until the rest is done.
     pub fn wait(&mut self) {
-        for queue_index in (0..self.submitter_ends.len()).rev() {
-            self.help(queue_index);
+        for worker in (0..self.workers.len()).rev() {
+            self.help(worker);
         }
         self.collect();
         while self.has_pending() {
@@ -137,9 +217,9 @@ where
         }
     }
 
-    /// Until another submitted request, or several, are finished and called back for; at once if
-    /// none is on its way. The submitter sleeps meanwhile: a request that it handled itself would keep
-    /// it from what finishes next, and take a handler's memory once more.
+    /// Waits until at least one more submitted request is finished and called back for; returns at once if none
+    /// is pending. The submitter sleeps meanwhile and handles nothing: a request of its own would delay what
+    /// finishes next, and take the memory of one more handler.
     pub fn wait_for_one(&mut self) {
         if self.has_pending() {
             self.wait_for_any();
@@ -150,17 +230,12 @@ where
     /// How many slots the workers have, all together.
     #[must_use]
     pub const fn capacity(&self) -> usize {
-        self.plan.workers * self.plan.slots
+        self.settings.workers * self.settings.slots
     }
 
     /// What was counted until now.
     #[must_use]
-    pub fn snapshot(&self) -> WorkQueueStats {
-        let workers = self
-            .submitter_ends
-            .iter()
-            .map(|end| WorkerQueueStats::of(&end.queue().counters))
-            .collect();
+    pub fn stats(&self) -> WorkQueueStats {
         WorkQueueStats {
             submitted: self.counters.submitted.value(),
             handled_inline: self.counters.inline.value(),
@@ -169,60 +244,59 @@ where
             wake_calls: self.counters.wakes.value(),
             waits: self.counters.waits.value(),
             refused_threads: self.counters.refused.value(),
-            workers,
+            workers: self
+                .workers
+                .iter()
+                .map(|one| WorkerQueueStats::of(one.end.counters()))
+                .collect(),
         }
     }
 
-    /// The request in a slot that was handed out.
-    pub(super) fn request(&mut self, location: SlotLocation) -> &mut H::Request {
-        &mut body(&mut self.inline_slot, &mut self.submitter_ends, location).request
-    }
-
     /// Q1 to Q4, or here and now.
-    pub(super) fn submit(&mut self, location: SlotLocation) {
+    fn submit(&mut self, location: SlotLocation) {
         let count = self.counters.submitted.value();
         self.counters.submitted.add(1);
         match location {
             SlotLocation::Inline => self.handle_own(),
-            SlotLocation::WorkerQueue { queue_index, slot } => {
-                self.publish(queue_index, slot, count.is_multiple_of(TIMED_ONE_IN));
+            SlotLocation::Worker { worker, slot } => {
+                self.publish(worker, slot, count.is_multiple_of(TIMED_ONE_IN));
             }
         }
     }
 
-    fn publish(&mut self, queue_index: usize, slot: usize, is_timed: bool) {
-        let end = &mut self.submitter_ends[queue_index];
-        let is_timed = is_timed || end.queue().is_idle();
+    fn publish(&mut self, worker: usize, slot: usize, is_timed: bool) {
+        let end = &mut self.workers[worker].end;
+        let is_timed = is_timed || end.is_worker_idle();
         end.body(slot).submitted = is_timed.then(Instant::now);
         if end.publish(slot) {
             self.counters.wakes.add(1);
         }
-        if self.plan.dispatch_policy == DispatchPolicy::RoundRobin {
-            self.selector.fill(queue_index + 1);
+        if self.settings.dispatch_policy == DispatchPolicy::RoundRobin {
+            self.selector.select(worker + 1);
         }
     }
 
     fn handle_own(&mut self) {
         self.counters.inline.add(1);
-        self.handle_inline(SlotLocation::Inline);
+        self.handle_here(SlotLocation::Inline);
         self.call_back(SlotLocation::Inline);
     }
 
-    /// Q1. A free slot of the first `queues` queues: of the one that is being filled, of the next one that is gone
-    /// round, of one more, or of any.
-    fn find(&mut self, queues: usize) -> Option<SlotLocation> {
-        let current = self.selector.current(queues);
-        if queues == 0 {
+    /// Q1. A free slot of the first `count` workers: of the selected one, of the next one in use, of one more, or
+    /// of any.
+    fn find(&mut self, count: usize) -> Option<SlotLocation> {
+        let current = self.selector.current(count);
+        if count == 0 {
             return None;
         }
-        if let Some(location) = self.fill_in(current) {
+        if let Some(location) = self.find_at(current) {
             return Some(location);
         }
-        if self.plan.dispatch_policy == DispatchPolicy::FillFirst {
-            let next = self.selector.next(queues);
-            let was_idle = self.submitter_ends[next].queue().is_idle();
+        if self.settings.dispatch_policy == DispatchPolicy::FillFirst {
+            let next = self.selector.next(count);
+            let was_idle = self.workers[next].end.is_worker_idle();
             if next != current
-                && let Some(location) = self.fill_in(next)
+                && let Some(location) = self.find_at(next)
             {
                 if was_idle {
                     self.selector.shrink();
@@ -230,47 +304,45 @@ where
                 return Some(location);
             }
             if let Some(location) =
-                self.selector.grow(queues).and_then(|queue_index| self.fill_in(queue_index))
+                self.selector.grow(count).and_then(|worker| self.find_at(worker))
             {
                 return Some(location);
             }
         }
-        (1..queues).find_map(|step| self.fill_in((current + step) % queues))
+        (1..count).find_map(|step| self.find_at((current + step) % count))
     }
 
-    fn fill_in(&mut self, queue_index: usize) -> Option<SlotLocation> {
-        let slot = self.find_in(queue_index)?;
-        self.selector.fill(queue_index);
-        Some(SlotLocation::WorkerQueue { queue_index, slot })
-    }
-
-    fn find_in(&mut self, queue_index: usize) -> Option<usize> {
-        if self.submitter_ends[queue_index].free_slot().is_none() {
-            self.collect_queue(queue_index);
+    /// A free slot of this worker, which is then the selected one. Starts its thread if that was not tried yet.
+    fn find_at(&mut self, worker: usize) -> Option<SlotLocation> {
+        if self.workers[worker].end.free_slot().is_none() {
+            self.collect_from(worker);
         }
-        let slot = self.submitter_ends[queue_index].free_slot()?;
-        self.has_worker(queue_index).then_some(slot)
-    }
-
-    /// Starts the queue's worker if that was not tried yet.
-    fn has_worker(&mut self, queue_index: usize) -> bool {
-        if matches!(self.submitter_ends[queue_index].thread, WorkerThread::NotStarted) {
-            self.submitter_ends[queue_index].thread = self.start(queue_index);
+        let slot = self.workers[worker].end.free_slot()?;
+        if matches!(self.workers[worker].thread, WorkerThread::NotStarted) {
+            self.workers[worker].thread = self.start(worker);
         }
-        matches!(self.submitter_ends[queue_index].thread, WorkerThread::Running(_))
+        if !matches!(self.workers[worker].thread, WorkerThread::Running(_)) {
+            return None;
+        }
+        self.selector.select(worker);
+        Some(SlotLocation::Worker { worker, slot })
     }
 
     #[cold]
-    fn start(&mut self, queue_index: usize) -> WorkerThread {
-        let worker = Worker {
-            queue: Arc::clone(self.submitter_ends[queue_index].queue()),
-            finished: Arc::clone(&self.finished),
-            make: PlainArc::clone(&self.make),
-            spin: self.plan.spin,
+    fn start(&mut self, worker: usize) -> WorkerThread {
+        let Some(end) = self.workers[worker].end.take_worker_end() else {
+            return WorkerThread::Refused;
         };
-        let name = format!("{}/{queue_index}", self.plan.name);
-        let how = ThreadOptions { name, cpu: None, priority: self.plan.priority };
-        match start(how, move |_| worker.run()) {
+        let finished = Arc::clone(&self.finished);
+        let make = self.handler.make();
+        let spin = AdaptiveSpin::new(self.settings.worker_spins);
+        let body = move |_| {
+            // The handler is made and dropped on the worker's thread, so it need not be Send.
+            Worker { end, finished, handler: HandlerCell::new(make), spin }.run();
+        };
+        let name = format!("{}/{worker}", self.settings.name);
+        let options = ThreadOptions { name, cpu: None, priority: self.settings.priority };
+        match start(options, body) {
             Ok(thread) => WorkerThread::Running(thread),
             Err(_no_thread) => {
                 self.counters.refused.add(1);
@@ -279,56 +351,55 @@ where
         }
     }
 
-    fn own_if_alone(&self) -> Option<SlotLocation> {
-        let is_alone =
-            self.submitter_ends.iter().all(|end| matches!(end.thread, WorkerThread::Refused));
+    fn inline_if_alone(&self) -> Option<SlotLocation> {
+        let is_alone = self.workers.iter().all(|one| matches!(one.thread, WorkerThread::Refused));
         is_alone.then_some(SlotLocation::Inline)
     }
 
-    /// Calls back for what is finished. A callback that panics leaves the rest of its queue's
-    /// finished requests without one, and the queue whole.
-    fn collect_queue(&mut self, queue_index: usize) {
-        let mut finished = self.submitter_ends[queue_index].finished();
+    /// Calls back for what is finished. A callback that panics leaves the rest of its worker's finished requests
+    /// without one, and the queue whole.
+    fn collect_from(&mut self, worker: usize) {
+        let mut finished = self.workers[worker].end.finished();
         while finished != 0 {
             let slot = finished.trailing_zeros() as usize;
             finished &= finished - 1;
-            self.call_back(SlotLocation::WorkerQueue { queue_index, slot });
+            self.call_back(SlotLocation::Worker { worker, slot });
         }
     }
 
-    /// Handles what the queue's worker has not begun.
-    fn help(&mut self, queue_index: usize) {
-        let mut candidates = self.submitter_ends[queue_index].pending();
+    /// Handles what the worker has not begun.
+    fn help(&mut self, worker: usize) {
+        let mut candidates = self.workers[worker].end.pending();
         while candidates != 0 {
             // The worker goes up from the lowest slot, so the highest is the least likely to clash.
             let slot = candidates.ilog2() as usize;
             candidates &= !(1 << slot);
-            if self.submitter_ends[queue_index].reclaim(slot) {
+            if self.workers[worker].end.reclaim(slot) {
                 self.counters.helped.add(1);
-                let location = SlotLocation::WorkerQueue { queue_index, slot };
-                self.handle_inline(location);
+                let location = SlotLocation::Worker { worker, slot };
+                self.handle_here(location);
                 self.call_back(location);
             }
         }
     }
 
-    fn handle_inline(&mut self, location: SlotLocation) {
-        let body = body(&mut self.inline_slot, &mut self.submitter_ends, location);
-        self.handler_cell.handle(&*self.make, body);
+    fn handle_here(&mut self, location: SlotLocation) {
+        let body = body(&mut self.inline_slot, &mut self.workers, location);
+        self.handler.handle(body);
         if body.outcome == RequestOutcome::Panicked {
             self.counters.panics.add(1);
         }
     }
 
     fn call_back(&mut self, location: SlotLocation) {
-        let body = body(&mut self.inline_slot, &mut self.submitter_ends, location);
+        let body = body(&mut self.inline_slot, &mut self.workers, location);
         (self.on_done)(&mut body.request, body.outcome);
     }
 
     /// Q13. Spins, then sleeps, until a worker has finished something.
     fn wait_for_any(&mut self) {
         self.counters.waits.add(1);
-        for _ in 0..self.plan.submitter_spin {
+        for _ in 0..self.settings.submitter_spins {
             if self.has_finished() {
                 return;
             }
@@ -341,46 +412,202 @@ where
     }
 
     fn has_finished(&self) -> bool {
-        self.submitter_ends.iter().any(SubmitterEnd::has_finished)
+        self.workers.iter().any(|one| one.end.has_finished())
     }
 
     fn has_pending(&self) -> bool {
-        self.submitter_ends.iter().any(|end| end.pending() != 0)
+        self.workers.iter().any(|one| one.end.pending() != 0)
     }
 }
 
 /// The body at `location`; a function of two fields, so that the others stay free to use.
 fn body<'q, R>(
     inline_slot: &'q mut SlotBody<R>,
-    submitter_ends: &'q mut [SubmitterEnd<R>],
+    workers: &'q mut [QueueWorker<R>],
     location: SlotLocation,
 ) -> &'q mut SlotBody<R> {
     match location {
         SlotLocation::Inline => inline_slot,
-        SlotLocation::WorkerQueue { queue_index, slot } => submitter_ends[queue_index].body(slot),
+        SlotLocation::Worker { worker, slot } => workers[worker].end.body(slot),
     }
 }
 
 impl<H: Handler, D> Drop for WorkQueue<H, D> {
-    /// Q14. Requests that nobody has begun are dropped unhandled, those that run end, and every
-    /// worker is joined. Nothing is called back: `wait` comes before, where results matter.
+    /// Q14. Requests that nobody has begun are dropped unhandled, those that run end, and every worker is joined.
+    /// Nothing is called back: call `wait` before, if results matter.
     fn drop(&mut self) {
-        for end in &self.submitter_ends {
-            for slot in 0..self.plan.slots {
-                end.queue().claim(slot);
-            }
-            end.queue().shut_down();
-        }
-        // The threads are joined when the submitter_ends are dropped, all of them told to shut_down before.
+        // The threads are joined when `workers` is dropped, after all of them were told to end.
+        self.workers.iter().for_each(|one| one.end.shut_down());
     }
 }
 
 impl<H: Handler, D> std::fmt::Debug for WorkQueue<H, D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let pending: u32 = self.submitter_ends.iter().map(|end| end.pending().count_ones()).sum();
+        let pending: u32 = self.workers.iter().map(|one| one.end.pending().count_ones()).sum();
         f.debug_struct("WorkQueue")
-            .field("plan", &self.plan)
+            .field("settings", &self.settings)
             .field("pending", &pending)
             .finish_non_exhaustive()
+    }
+}
+
+/// A free slot of a [`WorkQueue`], to be filled and submitted. The queue can do nothing else meanwhile. Dropping
+/// it leaves the slot free.
+#[must_use = "a slot that is dropped stays free, and its request is not handled"]
+pub struct ReservedSlot<'q, H: Handler, D> {
+    queue: &'q mut WorkQueue<H, D>,
+    location: SlotLocation,
+}
+
+impl<H, D> ReservedSlot<'_, H, D>
+where
+    H: Handler + 'static,
+    D: FnMut(&mut H::Request, RequestOutcome),
+{
+    /// The request to fill in; it holds what the last use of the slot left.
+    pub fn request(&mut self) -> &mut H::Request {
+        &mut body(&mut self.queue.inline_slot, &mut self.queue.workers, self.location).request
+    }
+
+    /// Whether the submitter will handle the request itself, within [`submit`](Self::submit).
+    #[must_use]
+    pub fn is_inline(&self) -> bool {
+        self.location == SlotLocation::Inline
+    }
+
+    /// Hands the request over. From then on whoever handles it owns its content, until the queue calls back.
+    pub fn submit(self) {
+        self.queue.submit(self.location);
+    }
+}
+
+impl<H: Handler, D> std::fmt::Debug for ReservedSlot<'_, H, D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReservedSlot").field("location", &self.location).finish_non_exhaustive()
+    }
+}
+
+/// Which workers the submitter cycles through, so that no more of them are kept awake than one submitter can
+/// feed. With one worker more than that, each is asleep by the time its turn comes, and waking it costs the
+/// submitter more than the request. Step Q1.
+#[derive(Debug)]
+struct WorkerSelector {
+    current: usize,
+    /// How many workers are in use, at least 1.
+    used: usize,
+}
+
+impl WorkerSelector {
+    const fn new() -> Self {
+        Self { current: 0, used: 1 }
+    }
+
+    /// The selected worker, among the first `count`.
+    fn current(&self, count: usize) -> usize {
+        if self.current < count { self.current } else { 0 }
+    }
+
+    /// The worker after that one.
+    fn next(&self, count: usize) -> usize {
+        let next = self.current(count) + 1;
+        if next < self.used.min(count) { next } else { 0 }
+    }
+
+    /// Selects the worker whose slots are filled from now on.
+    fn select(&mut self, worker: usize) {
+        self.current = worker;
+    }
+
+    /// A worker was asleep when its turn came: one worker fewer from now on.
+    fn shrink(&mut self) {
+        self.used = self.used.saturating_sub(1).max(1);
+    }
+
+    /// The workers that were looked at are full: one worker more, if there are so many.
+    fn grow(&mut self, count: usize) -> Option<usize> {
+        let worker = self.used;
+        (worker < count).then(|| {
+            self.used += 1;
+            worker
+        })
+    }
+}
+
+/// What a queue has counted since it was made.
+#[derive(Debug, Clone, Default)]
+pub struct WorkQueueStats {
+    /// Requests submitted.
+    pub submitted: u64,
+    /// Of these, handled by the submitter when it submitted them.
+    pub handled_inline: u64,
+    /// Of these, handled by the submitter while it waited.
+    pub handled_helping: u64,
+    /// Handlers that panicked on the submitter.
+    pub panics_on_submitter: u64,
+    /// System calls that woke a worker.
+    pub wake_calls: u64,
+    /// Times that the submitter had nothing to do but to spin or sleep.
+    pub waits: u64,
+    /// Workers for which the system gave no thread.
+    pub refused_threads: u64,
+    /// One for each worker.
+    pub workers: Vec<WorkerQueueStats>,
+}
+
+/// What one worker has counted.
+#[derive(Debug, Clone, Default)]
+pub struct WorkerQueueStats {
+    /// Requests handled.
+    pub handled: u64,
+    /// Handlers that panicked.
+    pub panics: u64,
+    /// Times that the worker slept.
+    pub sleeps: u64,
+    /// From submission to start: every request that woke the worker, one in 16 of the others.
+    pub start_delay: HistogramSnapshot,
+}
+
+impl WorkerQueueStats {
+    fn of(counters: &QueueCounters) -> Self {
+        Self {
+            handled: counters.handled.value(),
+            panics: counters.panics.value(),
+            sleeps: counters.sleeps.value(),
+            start_delay: counters.start_delay.snapshot(),
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod selector_tests {
+    use super::WorkerSelector;
+
+    #[test]
+    fn it_grows_while_workers_are_full_and_cycles_through_those_in_use() {
+        let mut selector = WorkerSelector::new();
+        assert_eq!((selector.current(4), selector.next(4)), (0, 0));
+        assert_eq!(selector.grow(4), Some(1));
+        assert_eq!(selector.grow(4), Some(2));
+        let mut cycle = Vec::new();
+        for _ in 0..4 {
+            cycle.push(selector.next(4));
+            selector.select(selector.next(4));
+        }
+        assert_eq!(cycle, [1, 2, 0, 1]);
+        assert_eq!(selector.grow(3), None);
+    }
+
+    #[test]
+    fn it_never_shrinks_to_nothing_and_never_leaves_the_workers_that_it_is_asked_for() {
+        let mut selector = WorkerSelector::new();
+        assert_eq!(selector.grow(2), Some(1));
+        selector.select(1);
+        assert_eq!(selector.current(1), 0);
+        assert_eq!(selector.next(1), 0);
+        for _ in 0..3 {
+            selector.shrink();
+        }
+        assert_eq!((selector.current(2), selector.next(2)), (1, 0));
+        assert_eq!(selector.grow(2), Some(1));
     }
 }

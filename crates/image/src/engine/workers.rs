@@ -97,7 +97,7 @@ impl DecodeWorkers {
     /// What the workers did.
     #[must_use]
     pub fn snapshot(&self) -> PerCpuStats {
-        self.0.pool.snapshot()
+        self.0.pool.stats()
     }
 
     /// Whether there are no workers.

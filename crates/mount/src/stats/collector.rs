@@ -224,7 +224,7 @@ fn worker_record(worker: &WorkerStats, is_serving: bool) -> WorkerRecord {
         panics: worker.panics,
         sleeps: worker.sleeps,
         wake_ups: worker.wake_ups,
-        handed_over: worker.handed_over,
+        handed_over: worker.requeued,
         rebound: worker.rebound,
         wait: quantiles(&worker.waits),
     }

@@ -1,27 +1,34 @@
-//! The inbox of a slot: a list that any thread may push to and that is taken as a whole. It can be
-//! closed, and then it gives back what it is offered. It knows nothing of threads and never waits.
+//! What submitters and the worker of a CPU share: an inbox, which is a list that any thread may push to and that
+//! is taken as a whole, and the event on which the worker sleeps. An inbox can be closed, and then it gives back
+//! what is pushed. It knows nothing of threads and never waits.
 //!
-//! docs/workers.md, protocol P. Pushed to by submitters, taken by the slot's worker, opened and
-//! closed by the registry. An inbox lives as long as its pool, and nobody reads an item which is still
-//! in the list: so neither a grace period nor any other reclamation scheme is needed.
+//! docs/workers.md, steps P1 to P11. Submitters push, the CPU's worker takes, the registry opens and closes. An
+//! inbox lives as long as its pool, and nobody reads an item that is still in the list: so neither a grace period
+//! nor any other reclamation scheme is needed.
 #![allow(unsafe_code, reason = "an intrusive list of boxes behind one atomic pointer")]
 
 #[cfg(all(test, loom))]
+#[path = "inbox_loom_tests.rs"]
 mod loom_tests;
 #[cfg(all(test, not(loom)))]
+#[path = "inbox_tests.rs"]
 mod tests;
 
 use std::ptr;
 
-use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
+use crate::cache_padded::CachePadded;
+use crate::counters::Counter;
+use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use crate::unbound::WorkItem;
+use crate::wake_event::WakeEvent;
 
-/// Items that may wait in one inbox. Decoding the smallest unit takes some microseconds, so that this
-/// many are a millisecond of work: a longer queue keeps no worker busier, it only lets work grow old
-/// and hold its memory. Who meets the limit runs the work itself.
+/// The most items that wait in one inbox. Decoding the smallest unit takes some microseconds, so this many are a
+/// millisecond of work. A longer queue keeps no worker busier; it only delays work and holds its memory. A
+/// submitter that meets the limit runs the work itself.
 #[cfg(not(loom))]
-pub(crate) const ITEMS_MAX: usize = 256;
+pub(crate) const MAX_ITEMS: usize = 256;
 #[cfg(loom)]
-pub(crate) const ITEMS_MAX: usize = 3;
+pub(crate) const MAX_ITEMS: usize = 3;
 
 /// One item and the one that was pushed before it.
 struct Node<T> {
@@ -29,33 +36,33 @@ struct Node<T> {
     earlier: *mut Node<T>,
 }
 
-/// The head of a closed inbox. No node lies there: a node has the alignment of a pointer at least, so
-/// its address is even.
+/// The head of a closed inbox. No node has this address: a node has the alignment of a pointer at least, so its
+/// address is even.
 fn closed<T>() -> *mut Node<T> {
     ptr::without_provenance_mut(1)
 }
 
-/// Why an item was given back.
+/// Why an item was not pushed. It comes back in the error.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PushError<T> {
     /// Nobody serves this inbox.
     Closed(T),
-    /// [`ITEMS_MAX`] items wait already.
+    /// [`MAX_ITEMS`] items wait already.
     Full(T),
 }
 
-/// What a worker found.
+/// What a worker takes out of an inbox.
 #[derive(Debug)]
 pub(crate) enum TakeResult<T> {
     /// Everything that was there, oldest first; at least one item.
     Items(ItemBatch<T>),
-    /// Nothing.
-    Nothing,
-    /// The inbox is closed: the worker's time is over.
+    /// There is nothing.
+    Empty,
+    /// The inbox is closed: the worker must end.
     Closed,
 }
 
-/// A list of items with a door.
+/// A list of items that can be closed.
 #[derive(Debug)]
 pub(crate) struct Inbox<T> {
     /// Null (open and empty), [`closed`], or the newest node.
@@ -83,8 +90,8 @@ impl<T> Inbox<T> {
         if self.head.load(Ordering::Relaxed) == closed() {
             return Err(PushError::Closed(item));
         }
-        // P2. A place is reserved. Relaxed: the number guards no memory.
-        if self.items.fetch_add(1, Ordering::Relaxed) >= ITEMS_MAX {
+        // P2. Reserves a place. Relaxed: the number guards no memory.
+        if self.items.fetch_add(1, Ordering::Relaxed) >= MAX_ITEMS {
             self.items.fetch_sub(1, Ordering::Relaxed);
             return Err(PushError::Full(item));
         }
@@ -118,7 +125,7 @@ impl<T> Inbox<T> {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             if head.is_null() {
-                return TakeResult::Nothing;
+                return TakeResult::Empty;
             }
             if head == closed() {
                 return TakeResult::Closed;
@@ -223,5 +230,78 @@ impl<T> Drop for ItemBatch<T> {
 impl<T> std::fmt::Debug for ItemBatch<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ItemBatch").field("left", &self.left).finish_non_exhaustive()
+    }
+}
+
+/// What submitters touch of a CPU: its inbox and the event on which its worker sleeps. There is one for every CPU
+/// number that the machine may ever have, as long as the pool lives, whether a worker serves it or not.
+#[derive(Debug)]
+pub(crate) struct CpuQueue {
+    /// Written by every submitter.
+    pub(crate) inbox: CachePadded<Inbox<WorkItem>>,
+    /// Read by submitters; written when the worker goes to sleep or is woken.
+    doorbell: CachePadded<Doorbell>,
+}
+
+#[derive(Debug)]
+struct Doorbell {
+    event: WakeEvent,
+    is_leaving: AtomicBool,
+    wake_ups: Counter,
+}
+
+impl CpuQueue {
+    pub(crate) fn new() -> Self {
+        let doorbell = Doorbell {
+            event: WakeEvent::new(),
+            is_leaving: AtomicBool::new(false),
+            wake_ups: Counter::default(),
+        };
+        Self { inbox: CachePadded(Inbox::new()), doorbell: CachePadded(doorbell) }
+    }
+
+    /// P10. Queues work for the CPU's worker, or gives it back.
+    ///
+    /// After the push this touches the queue and nothing else: the work may have run by then, and all that it
+    /// owned may be freed. The queue lives as long as the pool that the caller holds.
+    pub(crate) fn submit(&self, work: WorkItem) -> Result<(), PushError<WorkItem>> {
+        self.inbox.push(work)?;
+        self.ring();
+        Ok(())
+    }
+
+    /// Opens the inbox. The registry has set the phase in which a worker takes.
+    pub(crate) fn open(&self) {
+        // Relaxed, here and below: only a hint for how soon the worker looks at its inbox again.
+        self.doorbell.is_leaving.store(false, Ordering::Relaxed);
+        let is_opened = self.inbox.open();
+        debug_assert!(is_opened, "CpuQueue::open: a CPU has one worker at a time");
+    }
+
+    /// Closes the inbox and tells the worker. Returns what waited.
+    pub(crate) fn close(&self) -> ItemBatch<WorkItem> {
+        self.doorbell.is_leaving.store(true, Ordering::Relaxed);
+        let rest = self.inbox.close();
+        self.ring();
+        rest
+    }
+
+    /// Whether the worker should look at its inbox before the next item.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.doorbell.is_leaving.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn event(&self) -> &WakeEvent {
+        &self.doorbell.event
+    }
+
+    pub(crate) fn wake_ups(&self) -> u64 {
+        self.doorbell.wake_ups.value()
+    }
+
+    fn ring(&self) {
+        if self.doorbell.event.set() {
+            self.doorbell.wake_ups.add_shared(1);
+        }
     }
 }

@@ -60,7 +60,7 @@ fn values(batch: super::ItemBatch<Item>) -> Vec<usize> {
 fn take_all(inbox: &Inbox<Item>) -> Vec<usize> {
     match inbox.take() {
         TakeResult::Items(batch) => values(batch),
-        TakeResult::Nothing | TakeResult::Closed => Vec::new(),
+        TakeResult::Empty | TakeResult::Closed => Vec::new(),
     }
 }
 
@@ -100,7 +100,7 @@ fn two_pushers_and_a_taker_lose_nothing() {
         pushed.sort_unstable();
         seen.sort_unstable();
         assert_eq!(seen, pushed);
-        assert!(pushed.len() >= super::ITEMS_MAX);
+        assert!(pushed.len() >= super::MAX_ITEMS);
         assert_eq!(alive.load(Ordering::Relaxed), 0);
     });
 }
@@ -178,13 +178,13 @@ fn serve(inbox: &Inbox<Item>, event: &WakeEvent) -> Vec<usize> {
                 continue;
             }
             TakeResult::Closed => return seen,
-            TakeResult::Nothing => {}
+            TakeResult::Empty => {}
         }
         event.clear();
         match inbox.take() {
             TakeResult::Items(batch) => seen.extend(values(batch)),
             TakeResult::Closed => return seen,
-            TakeResult::Nothing => {
+            TakeResult::Empty => {
                 let _: bool = event.wait();
             }
         }

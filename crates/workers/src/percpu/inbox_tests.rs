@@ -4,12 +4,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::{ITEMS_MAX, Inbox, PushError, TakeResult};
+use super::{Inbox, MAX_ITEMS, PushError, TakeResult};
 
 fn taken<T>(inbox: &Inbox<T>) -> Vec<T> {
     match inbox.take() {
         TakeResult::Items(batch) => batch.collect(),
-        TakeResult::Nothing | TakeResult::Closed => Vec::new(),
+        TakeResult::Empty | TakeResult::Closed => Vec::new(),
     }
 }
 
@@ -21,7 +21,7 @@ fn items_come_out_in_the_order_they_went_in() {
         inbox.push(item).unwrap();
     }
     assert_eq!(taken(&inbox), (0..10).collect::<Vec<_>>());
-    assert!(matches!(inbox.take(), TakeResult::Nothing));
+    assert!(matches!(inbox.take(), TakeResult::Empty));
 }
 
 #[test]
@@ -38,11 +38,11 @@ fn a_closed_inbox_gives_the_item_back() {
 fn a_full_inbox_gives_the_item_back_until_it_is_taken() {
     let inbox = Inbox::new();
     assert!(inbox.open());
-    for item in 0..ITEMS_MAX {
+    for item in 0..MAX_ITEMS {
         inbox.push(item).unwrap();
     }
     assert_eq!(inbox.push(9999), Err(PushError::Full(9999)));
-    assert_eq!(taken(&inbox).len(), ITEMS_MAX);
+    assert_eq!(taken(&inbox).len(), MAX_ITEMS);
     assert_eq!(inbox.push(1), Ok(()));
 }
 
@@ -57,8 +57,8 @@ fn closing_returns_what_was_queued_and_opening_starts_empty() {
     assert_eq!(left.collect::<Vec<_>>(), ["one", "two"]);
     assert_eq!(inbox.close().len(), 0);
     assert!(inbox.open());
-    assert!(matches!(inbox.take(), TakeResult::Nothing));
-    for _ in 0..ITEMS_MAX {
+    assert!(matches!(inbox.take(), TakeResult::Empty));
+    for _ in 0..MAX_ITEMS {
         inbox.push("again").unwrap();
     }
 }

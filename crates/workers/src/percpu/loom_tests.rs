@@ -71,7 +71,7 @@ fn work_submitted_while_its_cpu_goes_runs_once() {
             })
         };
         pool.take_offline(cpu());
-        assert!(pool.snapshot().serving.is_empty());
+        assert!(pool.stats().serving.is_empty());
         other.join().unwrap();
         drop(pool);
         assert_eq!(ran.load(Ordering::Relaxed), 1);
@@ -90,6 +90,6 @@ fn a_cpu_that_goes_and_comes_at_once_is_settled_by_the_last_word() {
         pool.bring_online(cpu());
         other.join().unwrap();
         pool.bring_online(cpu());
-        assert_eq!(pool.snapshot().serving, CpuSet::from_iter([cpu()]));
+        assert_eq!(pool.stats().serving, CpuSet::from_iter([cpu()]));
     });
 }

@@ -85,7 +85,7 @@ fn an_unused_pool_has_started_nothing() {
     pool.refresh();
     pool.take_offline(0);
     pool.bring_online(0);
-    let snapshot = pool.snapshot();
+    let snapshot = pool.stats();
     assert!(snapshot.workers.is_empty() && snapshot.serving.is_empty());
     assert!(snapshot.unbound.threads.is_empty());
     assert_eq!(snapshot.refreshes, 0);
@@ -101,7 +101,7 @@ fn work_runs_on_the_cpu_that_it_was_submitted_to() {
         assert_eq!(pool.submit_to(cpu, work), DispatchTarget::Cpu(cpu));
         assert_eq!(told.recv().unwrap(), (cpu, true));
     }
-    let snapshot = pool.snapshot();
+    let snapshot = pool.stats();
     assert_eq!(snapshot.serving, CpuSet::of_process());
     assert!(
         snapshot.workers.iter().all(|worker| worker.items == 1 && worker.priority_level.is_some())
@@ -133,7 +133,7 @@ fn a_cpu_that_does_not_exist_is_one_without_a_worker() {
         DispatchTarget::Fallback
     );
     told.recv().unwrap();
-    assert_eq!(pool.snapshot().fallback, 1);
+    assert_eq!(pool.stats().fallback, 1);
 }
 
 // A-W1: concurrent first uses start each worker once.
@@ -151,7 +151,7 @@ fn first_uses_at_the_same_time_start_the_workers_once() {
                 });
             }
         });
-        let snapshot = pool.snapshot();
+        let snapshot = pool.stats();
         assert_eq!(snapshot.refreshes, 1);
         assert_eq!(snapshot.workers.len(), granted().len());
     }
@@ -175,7 +175,7 @@ fn what_an_item_submits_runs_inside_of_it() {
         tell.send((went, receive.try_recv() == Ok(std::thread::current().id()))).unwrap();
     });
     assert_eq!(told.recv_timeout(DEADLINE).unwrap(), (DispatchTarget::Inline, true));
-    assert_eq!(pool.snapshot().inline(), 2);
+    assert_eq!(pool.stats().inline(), 2);
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn what_an_item_on_the_fallback_submits_runs_inside_of_it_too() {
 fn a_panic_stops_at_the_edge_of_its_item() {
     let pool = on_every_cpu();
     let cpu = granted()[0];
-    let thread_of = |pool: &PerCpuPool| pool.snapshot().workers[0].thread_id;
+    let thread_of = |pool: &PerCpuPool| pool.stats().workers[0].thread_id;
     pool.start();
     let before = thread_of(&pool);
     for _ in 0..10 {
@@ -202,7 +202,7 @@ fn a_panic_stops_at_the_edge_of_its_item() {
     let (tell, told) = mpsc::channel();
     pool.submit_to(cpu, move || tell.send(()).unwrap());
     told.recv().unwrap();
-    assert_eq!(pool.snapshot().panics(), 10);
+    assert_eq!(pool.stats().panics(), 10);
     assert_eq!(thread_of(&pool), before);
 }
 
@@ -218,16 +218,16 @@ fn a_full_inbox_makes_the_submitter_run_the_work() {
             ran.fetch_add(1, Ordering::Relaxed);
         })
     };
-    for _ in 0..inbox::ITEMS_MAX {
+    for _ in 0..inbox::MAX_ITEMS {
         assert_eq!(submit(), DispatchTarget::Cpu(cpu));
     }
     assert_eq!((submit(), ran.load(Ordering::Relaxed)), (DispatchTarget::Inline, 1));
     assert_eq!(pool.submit_to(cpu, || panic!("an item")), DispatchTarget::Inline);
-    let snapshot = pool.snapshot();
+    let snapshot = pool.stats();
     assert_eq!((snapshot.full, snapshot.full_panics), (2, 1));
     drop(release);
     drop(pool);
-    assert_eq!(ran.load(Ordering::Relaxed), inbox::ITEMS_MAX + 1);
+    assert_eq!(ran.load(Ordering::Relaxed), inbox::MAX_ITEMS + 1);
 }
 
 // Regression catalogue 10: following the CPUs is part of every build and shows at runtime.
@@ -238,13 +238,13 @@ fn a_withdrawn_cpu_loses_its_worker_until_it_is_restored() {
     pool.start();
     for round in 1..=5 {
         pool.take_offline(cpu);
-        assert!(!pool.snapshot().serving.contains(cpu));
-        assert_eq!(pool.snapshot().workers[0].thread_id, None);
+        assert!(!pool.stats().serving.contains(cpu));
+        assert_eq!(pool.stats().workers[0].thread_id, None);
         assert_eq!(pool.submit_to(cpu, || ()), DispatchTarget::Fallback);
         pool.bring_online(cpu);
-        assert_eq!(pool.snapshot().serving, CpuSet::of_process());
+        assert_eq!(pool.stats().serving, CpuSet::of_process());
         assert_eq!(pool.submit_to(cpu, || ()), DispatchTarget::Cpu(cpu));
-        assert_eq!(pool.snapshot().fallback, round);
+        assert_eq!(pool.stats().fallback, round);
     }
 }
 
@@ -266,7 +266,7 @@ fn what_waits_for_a_withdrawn_cpu_goes_to_the_fallback() {
     let mut ran: Vec<i32> = (0..100).map(|_| told.recv_timeout(DEADLINE).unwrap()).collect();
     ran.sort_unstable();
     assert_eq!(ran, (0..100).collect::<Vec<_>>());
-    assert_eq!(pool.snapshot().handed_over, 100);
+    assert_eq!(pool.stats().requeued, 100);
     assert!(!withdrawing.is_finished());
     drop(release);
     withdrawing.join().unwrap();
@@ -286,7 +286,7 @@ fn a_worker_that_withdraws_its_own_cpu_does_not_wait_for_itself() {
     });
     told.recv_timeout(DEADLINE).unwrap();
     pool.refresh();
-    assert_eq!(pool.snapshot().serving, CpuSet::of_process());
+    assert_eq!(pool.stats().serving, CpuSet::of_process());
 }
 
 // A-W3: under load, with CPUs that go and come 200 times, as many items run as were submitted, with
@@ -332,7 +332,7 @@ fn nothing_is_lost_while_cpus_come_and_go_under_load() {
         is_done.store(true, Ordering::Relaxed);
         load.into_iter().map(|load| load.join().unwrap()).collect::<Vec<_>>()
     });
-    let snapshot = pool.snapshot();
+    let snapshot = pool.stats();
     drop(pool);
     let count: u64 = submitted.iter().map(|load| load.0).sum();
     let expected = submitted.iter().fold(0_u64, |sum, load| sum.wrapping_add(load.1));
@@ -356,7 +356,7 @@ fn refused_threads_change_no_output() {
             faults.set(cpus.iter().copied().take(refused).collect(), is_fallback_refused);
             let pool = PerCpuPool::new(settings);
             assert_eq!(run_load(&pool, 2, 500, &cpus), expected);
-            let snapshot = pool.snapshot();
+            let snapshot = pool.stats();
             assert_eq!(snapshot.serving.len(), cpus.len() - refused);
             assert!(snapshot.refused_threads >= refused as u64);
             if is_fallback_refused {
@@ -378,16 +378,16 @@ fn workers_that_were_refused_come_when_they_can_be_had() {
     let pool = PerCpuPool::new(settings);
     let cpu = granted()[0];
     assert_eq!(pool.submit_to(cpu, || ()), DispatchTarget::Inline);
-    assert!(pool.snapshot().serving.is_empty());
+    assert!(pool.stats().serving.is_empty());
     faults.set(CpuSet::new(), false);
     wait_until("the workers come", || pool.submit_to(cpu, || ()) == DispatchTarget::Cpu(cpu));
     pool.refresh();
-    assert_eq!(pool.snapshot().serving, CpuSet::of_process());
+    assert_eq!(pool.stats().serving, CpuSet::of_process());
 }
 
 /// Lets the first worker run on every granted CPU, as `taskset -a` does.
 fn widen_first_worker(pool: &PerCpuPool) {
-    let thread = pool.snapshot().workers[0].thread_id.and_then(rustix::process::Pid::from_raw);
+    let thread = pool.stats().workers[0].thread_id.and_then(rustix::process::Pid::from_raw);
     let mut mask = rustix::thread::CpuSet::new();
     granted().iter().for_each(|&cpu| mask.set(cpu));
     rustix::thread::sched_setaffinity(thread, &mask).unwrap();
@@ -403,7 +403,7 @@ fn a_refresh_brings_a_worker_back_to_its_cpu() {
     pool.start();
     widen_first_worker(&pool);
     pool.refresh();
-    assert_eq!(pool.snapshot().rebound, 1);
+    assert_eq!(pool.stats().rebound, 1);
     let (tell, told) = mpsc::channel();
     let cpu = granted()[0];
     pool.submit_to(cpu, move || tell.send(cpus::is_bound_to(cpu)).unwrap());
@@ -422,7 +422,7 @@ fn a_worker_that_was_moved_off_its_cpu_goes_back() {
     widen_first_worker(&pool);
     wait_until("it goes back", || {
         pool.submit_to(cpus[0], || ());
-        pool.snapshot().workers[0].rebound == 1
+        pool.stats().workers[0].rebound == 1
     });
     let (tell, told) = mpsc::channel();
     let cpu = cpus[0];
@@ -491,14 +491,14 @@ fn an_item_may_drop_the_last_handle_of_its_pool() {
 fn without_chosen_cpus_there_are_as_many_workers_as_run_at_once() {
     let pool = PerCpuPool::new(settings());
     pool.start();
-    assert_eq!(pool.snapshot().serving.len(), AvailableCpus::read().parallelism());
+    assert_eq!(pool.stats().serving.len(), AvailableCpus::read().parallelism());
 }
 
 #[test]
 fn chosen_cpus_that_are_not_granted_have_no_worker() {
     let pool = PerCpuPool::new(settings().cpus(CpuSet::from_iter([60_000])));
     pool.start();
-    assert!(pool.snapshot().serving.is_empty());
+    assert!(pool.stats().serving.is_empty());
     let went = pool.submit(|| ());
     assert_eq!(went, DispatchTarget::Fallback);
 }

@@ -8,7 +8,7 @@ use super::{SubmitOutcome, UnboundPool, UnboundSettings};
 use crate::wake_event::WakeEvent;
 
 fn pool(threads: usize) -> UnboundPool {
-    UnboundPool::new(UnboundSettings::new("model").threads_max(threads))
+    UnboundPool::new(UnboundSettings::new("model").max_threads(threads))
 }
 
 fn submit(pool: &UnboundPool, ran: &Arc<AtomicUsize>) {

@@ -9,7 +9,7 @@ use super::{SubmitOutcome, UnboundPool, UnboundSettings, thread_name};
 use crate::cpus::CpuSet;
 
 fn pool(threads: usize) -> UnboundPool {
-    UnboundPool::new(UnboundSettings::new("spare").threads_max(threads))
+    UnboundPool::new(UnboundSettings::new("spare").max_threads(threads))
 }
 
 /// Keeps a pool's only thread busy until the returned sender is dropped.
@@ -28,7 +28,7 @@ fn block(pool: &UnboundPool) -> mpsc::Sender<()> {
 #[test]
 fn an_unused_pool_has_no_thread_and_ends_at_once() {
     let pool = pool(4);
-    assert!(pool.snapshot().threads.is_empty());
+    assert!(pool.stats().threads.is_empty());
 }
 
 #[test]
@@ -42,9 +42,9 @@ fn one_item_starts_one_thread_and_the_next_one_uses_it() {
         while pool.idle_threads() == 0 {
             std::thread::yield_now();
         }
-        assert_eq!(pool.snapshot().threads.len(), 1, "round {round}");
+        assert_eq!(pool.stats().threads.len(), 1, "round {round}");
     }
-    assert_eq!(pool.snapshot().items(), 20);
+    assert_eq!(pool.stats().items(), 20);
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn what_an_item_submits_runs_inside_of_it() {
         send.send((placed, told.try_recv() == Ok(outer))).unwrap();
     });
     assert_eq!(receive.recv().unwrap(), (SubmitOutcome::Inline, true));
-    assert_eq!(pool.snapshot().threads[0].inline, 1);
+    assert_eq!(pool.stats().threads[0].inline, 1);
 }
 
 #[test]
@@ -113,9 +113,9 @@ fn a_full_queue_makes_the_submitter_run_the_work() {
         }
         queued += 1;
     }
-    assert_eq!(queued, super::pool::ITEMS_MAX_PER_THREAD);
+    assert_eq!(queued, super::MAX_ITEMS_PER_THREAD);
     assert_eq!(*ran_on.lock().unwrap(), HashSet::from([std::thread::current().id()]));
-    assert_eq!(pool.snapshot().inline, 1);
+    assert_eq!(pool.stats().inline, 1);
     drop(release);
 }
 
@@ -133,13 +133,13 @@ fn a_panic_ends_with_its_item_even_if_the_payload_panics_too() {
     let (done, is_done) = mpsc::channel();
     pool.submit(move || done.send(()).unwrap());
     is_done.recv().unwrap();
-    let snapshot = pool.snapshot();
+    let snapshot = pool.stats();
     assert_eq!((snapshot.threads.len(), snapshot.threads[0].panics), (1, 2));
 }
 
 #[test]
 fn without_any_thread_the_submitter_runs_the_work() {
-    let settings = UnboundSettings::new("spare").threads_max(2);
+    let settings = UnboundSettings::new("spare").max_threads(2);
     settings.spawner.faults.set(CpuSet::new(), true);
     let faults = Arc::clone(&settings.spawner.faults);
     let pool = UnboundPool::new(settings);
@@ -154,7 +154,7 @@ fn without_any_thread_the_submitter_runs_the_work() {
         );
     }
     assert_eq!(ran.load(Ordering::Relaxed), 10);
-    let snapshot = pool.snapshot();
+    let snapshot = pool.stats();
     assert_eq!((snapshot.inline, snapshot.refused_threads, faults.count()), (10, 10, 10));
     // When threads can be had again they are.
     faults.set(CpuSet::new(), false);

@@ -19,16 +19,14 @@ fn model(run: impl Fn() + Send + Sync + 'static) {
     builder.check(run);
 }
 
-/// Submits `requests` and waits; answers the sum that came back.
+fn settings(slots: usize) -> WorkQueueSettings {
+    let settings = WorkQueueSettings::new("model").workers(1).slots(slots);
+    settings.active_workers(ActiveWorkers::All).spins(0).cpus(1)
+}
+
+/// Submits `requests` and waits; returns the sum that came back.
 fn sum_of(slots: usize, requests: u32, wait_between: bool) -> u32 {
-    let settings = WorkQueueSettings {
-        workers: Some(1),
-        slots: Some(slots),
-        active_workers: ActiveWorkers::All,
-        spin: Some(0),
-        cpus: Some(1),
-        ..WorkQueueSettings::default()
-    };
+    let settings = settings(slots);
     let mut sum = 0;
     let mut count = 0;
     let on_done = |request: &mut u32, outcome| {
@@ -65,22 +63,15 @@ fn a_slot_that_was_taken_back_can_be_filled_again() {
 
 /// Q13: the submitter sleeps until the only slot is free.
 #[test]
-fn get_waits_for_the_only_slot() {
+fn reserve_waits_for_the_only_slot() {
     model(|| assert_eq!(sum_of(1, 2, false), 2001));
 }
 
-/// Q14: quitting is not slept through, and what runs ends before the queue is gone.
+/// Q14: a shutdown is not slept through, and what runs ends before the queue is gone.
 #[test]
 fn a_queue_dropped_at_once_joins_its_worker() {
     model(|| {
-        let settings = WorkQueueSettings {
-            workers: Some(1),
-            slots: Some(1),
-            active_workers: ActiveWorkers::All,
-            spin: Some(0),
-            cpus: Some(1),
-            ..WorkQueueSettings::default()
-        };
+        let settings = settings(1);
         let mut queue = WorkQueue::new(&settings, || 0, || Ok(Add), |_: &mut u32, _| ()).unwrap();
         queue.reserve().submit();
         drop(queue);

@@ -36,16 +36,11 @@ impl Handler for Square {
 }
 
 fn settings(workers: usize, slots: usize) -> WorkQueueSettings {
-    WorkQueueSettings {
-        name: "test".to_owned(),
-        workers: Some(workers),
-        slots: Some(slots),
-        ..WorkQueueSettings::default()
-    }
+    WorkQueueSettings::new("test").workers(workers).slots(slots)
 }
 
 /// A-Q1, A-Q3: every request is handled and called back for once, on the submitter, whatever the
-/// numbers of workers and slots, the dispatch_policy and the active_workers.
+/// numbers of workers and slots, the dispatch policy and the active workers.
 #[test]
 fn every_request_comes_back_once_on_the_submitter() {
     const REQUESTS: u64 = 3000;
@@ -66,11 +61,9 @@ fn every_request_comes_back_once_on_the_submitter() {
                     assert_eq!(request.square, request.value * request.value);
                     assert!(seen.insert(request.value), "{} came twice", request.value);
                 };
-                let settings = WorkQueueSettings {
-                    dispatch_policy,
-                    active_workers,
-                    ..settings(workers, slots)
-                };
+                let settings = settings(workers, slots)
+                    .dispatch_policy(dispatch_policy)
+                    .active_workers(active_workers);
                 let mut queue =
                     WorkQueue::new(&settings, Number::default, || Ok(Square), on_done).unwrap();
                 for value in 0..REQUESTS {
@@ -79,7 +72,7 @@ fn every_request_comes_back_once_on_the_submitter() {
                     slot.submit();
                 }
                 queue.wait();
-                let counted = queue.snapshot();
+                let counted = queue.stats();
                 drop(queue);
                 assert_eq!(seen.len() as u64, REQUESTS);
                 let by_workers: u64 = counted.workers.iter().map(|worker| worker.handled).sum();
@@ -101,9 +94,9 @@ impl Handler for Gated {
     }
 }
 
-/// A-Q2: all slots are handed out, and not one more; each that is finished comes free again.
+/// A-Q2: all slots are given out, and not one more; each that is finished comes free again.
 #[test]
-fn try_get_answers_none_exactly_when_every_slot_is_on_its_way() {
+fn the_submitter_works_itself_exactly_when_every_slot_is_on_its_way() {
     for (workers, slots) in [(1, 1), (2, 3), (3, 2)] {
         let gate = Arc::new(Barrier::new(workers + 1));
         let inner = Arc::clone(&gate);
@@ -111,19 +104,20 @@ fn try_get_answers_none_exactly_when_every_slot_is_on_its_way() {
         let on_done = |(): &mut (), _| {
             done.fetch_add(1, Ordering::Relaxed);
         };
-        let settings =
-            WorkQueueSettings { active_workers: ActiveWorkers::All, ..settings(workers, slots) };
+        let settings = settings(workers, slots).active_workers(ActiveWorkers::All);
         let make = move || Ok(Gated(Arc::clone(&inner)));
         let mut queue = WorkQueue::new(&settings, || (), make, on_done).unwrap();
         for _ in 0..workers * slots {
-            queue.try_reserve().expect("a free slot").submit();
+            let slot = queue.reserve_or_inline();
+            assert!(!slot.is_inline(), "a slot is free");
+            slot.submit();
         }
         assert_eq!(queue.capacity(), workers * slots);
-        assert!(queue.try_reserve().is_none());
+        assert!(queue.reserve_or_inline().is_inline());
         for _ in 0..slots {
             gate.wait();
         }
-        // `get` waits for a slot; nobody else makes one free than the workers.
+        // `reserve` waits for a slot; nobody else makes one free than the workers.
         drop(queue.reserve());
         drop(queue);
         assert!(done.load(Ordering::Relaxed) >= 1);
@@ -137,17 +131,17 @@ fn a_dropped_slot_stays_free_and_its_request_is_not_handled() {
     let mut queue =
         WorkQueue::new(&settings(1, 1), Number::default, || Ok(Square), on_done).unwrap();
     for _ in 0..5 {
-        queue.try_reserve().unwrap().request().value = PANIC;
+        queue.reserve().request().value = PANIC;
     }
     queue.wait();
-    assert_eq!(queue.snapshot().submitted, 0);
+    assert_eq!(queue.stats().submitted, 0);
 }
 
 #[test]
 fn a_panic_ends_its_request_and_nothing_else() {
     let mut outcomes = Vec::new();
     let on_done = |request: &mut Number, outcome| outcomes.push((request.value, outcome));
-    let settings = WorkQueueSettings { active_workers: ActiveWorkers::All, ..settings(2, 2) };
+    let settings = settings(2, 2).active_workers(ActiveWorkers::All);
     let mut queue = WorkQueue::new(&settings, Number::default, || Ok(Square), on_done).unwrap();
     for round in 0..200 {
         let mut slot = queue.reserve_or_inline();
@@ -155,7 +149,7 @@ fn a_panic_ends_its_request_and_nothing_else() {
         slot.submit();
     }
     queue.wait();
-    let counted = queue.snapshot();
+    let counted = queue.stats();
     drop(queue);
     assert_eq!(outcomes.len(), 200);
     for (value, outcome) in outcomes {
@@ -186,7 +180,7 @@ impl Handler for Spiteful {
 fn a_panic_that_panics_again_when_it_is_dropped_does_not_end_its_worker() {
     let mut outcomes = Vec::new();
     let on_done = |(): &mut (), outcome| outcomes.push(outcome);
-    let settings = WorkQueueSettings { active_workers: ActiveWorkers::All, ..settings(1, 2) };
+    let settings = settings(1, 2).active_workers(ActiveWorkers::All);
     let mut queue = WorkQueue::new(&settings, || (), || Ok(Spiteful), on_done).unwrap();
     for round in 0..20 {
         if round % 2 == 0 { queue.reserve().submit() } else { queue.reserve_or_inline().submit() }
@@ -231,9 +225,9 @@ impl Drop for Living {
     }
 }
 
-struct Keeper(#[expect(dead_code, reason = "counted while it lives")] Living);
+struct HoldsCount(#[expect(dead_code, reason = "counted while it lives")] Living);
 
-impl Handler for Keeper {
+impl Handler for HoldsCount {
     type Request = Living;
 
     fn handle(&mut self, _: &mut Living) {}
@@ -246,8 +240,8 @@ fn a_queue_dropped_in_the_middle_leaves_nothing_behind() {
         let requests = Arc::new(AtomicUsize::new(0));
         let handlers = Arc::new(AtomicUsize::new(0));
         let (inner_requests, inner_handlers) = (Arc::clone(&requests), Arc::clone(&handlers));
-        let settings = WorkQueueSettings { active_workers: ActiveWorkers::All, ..settings(3, 4) };
-        let make = move || Ok(Keeper(Living::new(&inner_handlers)));
+        let settings = settings(3, 4).active_workers(ActiveWorkers::All);
+        let make = move || Ok(HoldsCount(Living::new(&inner_handlers)));
         let request = move || Living::new(&inner_requests);
         let mut queue = WorkQueue::new(&settings, request, make, |_: &mut Living, _| ()).unwrap();
         assert_eq!(requests.load(Ordering::Relaxed), 13, "twelve slots and the submitter's own");
@@ -273,9 +267,9 @@ impl Handler for Meet {
 }
 
 #[test]
-fn with_every_worker_spread_each_has_its_own_thread() {
+fn with_all_workers_active_each_has_its_own_thread() {
     let gate = Arc::new(Barrier::new(3));
-    let settings = WorkQueueSettings { active_workers: ActiveWorkers::All, ..settings(3, 1) };
+    let settings = settings(3, 1).active_workers(ActiveWorkers::All);
     let threads = RefCell::new(HashSet::new());
     let on_done = |by: &mut Option<ThreadId>, _| {
         threads.borrow_mut().insert(*by);
@@ -300,14 +294,14 @@ fn with_one_cpu_every_request_is_handled_when_it_is_submitted() {
     let on_done = |request: &mut Number, _| {
         by.insert(request.by);
     };
-    let settings = WorkQueueSettings { cpus: Some(1), ..settings(8, 4) };
+    let settings = settings(8, 4).cpus(1);
     let mut queue = WorkQueue::new(&settings, Number::default, || Ok(Square), on_done).unwrap();
     for _ in 0..100 {
         let slot = queue.reserve_or_inline();
         assert!(slot.is_inline());
         slot.submit();
     }
-    let counted = queue.snapshot();
+    let counted = queue.stats();
     drop(queue);
     assert_eq!(by, HashSet::from([Some(thread::current().id())]));
     assert_eq!((counted.handled_inline, counted.wake_calls), (100, 0));
@@ -323,7 +317,7 @@ fn an_idle_worker_sleeps_and_a_request_wakes_it() {
     for round in 1..=20 {
         queue.reserve().submit();
         queue.wait();
-        while queue.snapshot().workers[0].sleeps + queue.snapshot().handled_helping < round {
+        while queue.stats().workers[0].sleeps + queue.stats().handled_helping < round {
             // A sleep is counted when it ends, so the worker has to be woken again.
             assert!(Instant::now() < deadline, "the worker never sleeps");
             thread::yield_now();
@@ -360,12 +354,8 @@ fn stress_no_request_is_lost_doubled_or_shared() {
                     round += 1;
                     let workers = usize::try_from(1 + (round + submitter) % 4).unwrap();
                     let slots = usize::try_from(1 + round % 7).unwrap();
-                    let spin = if round % 2 == 0 { Some(0) } else { None };
-                    let settings = WorkQueueSettings {
-                        active_workers: ActiveWorkers::All,
-                        spin,
-                        ..settings(workers, slots)
-                    };
+                    let settings = settings(workers, slots).active_workers(ActiveWorkers::All);
+                    let settings = if round % 2 == 0 { settings.spins(0) } else { settings };
                     let mut back = 0;
                     let on_done = |request: &mut (u64, u64), outcome| {
                         assert_eq!(outcome, RequestOutcome::Done);
@@ -407,8 +397,7 @@ fn waiting_for_one_ends_with_all_of_them_and_at_once_with_none() {
     }
     let done = std::cell::Cell::new(0);
     let on_done = |request: &mut u64, _| done.set(done.get() + *request);
-    let settings =
-        WorkQueueSettings { workers: Some(1), slots: Some(4), ..WorkQueueSettings::default() };
+    let settings = settings(1, 4);
     let mut queue = WorkQueue::new(&settings, || 0, || Ok(Double), on_done).unwrap();
     for _ in 0..4 {
         let mut slot = queue.reserve();

@@ -1,15 +1,17 @@
-//! What one worker shares with the submitter: a fill word, a done word, a wake-up and the slots, each
-//! on lines of their own. docs/workers.md, protocol Q.
+//! What one worker shares with the submitter, and the two ends of it. The shared part is a fill word, a done
+//! word, a wake event and the slots, each on cache lines of their own. docs/workers.md, protocol Q.
 //!
-//! A bit that is equal in both words belongs to the submitter, one that differs is on its way through
-//! the worker. The claim of a slot decides who handles it: the worker, or the submitter that helps.
-//! Called by `queue` (the submitter) and `worker`; nobody else touches a slot.
+//! A bit that is equal in both words belongs to the submitter; one that differs is on its way through the
+//! worker. The claim of a slot decides who handles it: the worker, or the submitter that helps. Only this file
+//! touches slots: its two ends and the guard of a claimed slot cannot be used against the protocol.
 #![allow(unsafe_code, reason = "a slot's body changes hands without a lock, by protocol Q")]
 
-use super::request::RequestOutcome;
+use std::ops::{Deref, DerefMut};
+
+use super::RequestOutcome;
 use crate::cache_padded::CachePadded;
 use crate::counters::{Counter, Histogram};
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Cell, Instant, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Cell, Instant, Ordering};
 use crate::wake_event::WakeEvent;
 
 /// Nobody may handle the slot: it is empty, or somebody handles it already.
@@ -17,7 +19,7 @@ const CLAIMED: u32 = 0;
 /// The slot holds a request that nobody has begun.
 const FILLED: u32 = 1;
 
-/// What lies in a slot.
+/// The content of a slot.
 #[derive(Debug)]
 pub(super) struct SlotBody<R> {
     pub(super) request: R,
@@ -38,17 +40,17 @@ struct QueueSlot<R> {
     body: Cell<SlotBody<R>>,
 }
 
-/// One worker's share of the queue.
+/// The part that both ends share.
 #[derive(Debug)]
-pub(super) struct WorkerQueue<R> {
+struct WorkerQueue<R> {
     /// Written by the submitter only.
     fill: CachePadded<AtomicU64>,
     /// Written by the worker only.
     done: CachePadded<AtomicU64>,
     wake: CachePadded<WakeEvent>,
-    is_shutting_down: AtomicBool,
+    must_exit: AtomicBool,
     slots: Box<[CachePadded<QueueSlot<R>>]>,
-    pub(super) counters: CachePadded<QueueCounters>,
+    counters: CachePadded<QueueCounters>,
 }
 
 /// What a worker counts.
@@ -60,27 +62,24 @@ pub(super) struct QueueCounters {
     pub(super) start_delay: Histogram,
 }
 
-// SAFETY: the bodies are the only fields that are not Sync by themselves. They are reached through
-// `own`, whose callers prove that the slot is the submitter's, and through `claim`, which one thread
-// wins; R moves between those threads, so it must be Send. Nobody gets two references to a body, so
-// R need not be Sync.
+// SAFETY: the bodies are the only fields that are not Sync by themselves. They are reached through `body`
+// alone, whose callers prove that the slot is theirs; R moves between those threads, so it must be Send.
+// Nobody gets two references to a body, so R need not be Sync.
 unsafe impl<R: Send> Sync for WorkerQueue<R> {}
 // SAFETY: the queue owns its bodies; moving it moves them.
 unsafe impl<R: Send> Send for WorkerQueue<R> {}
 
 impl<R> WorkerQueue<R> {
-    pub(super) fn new(slots: usize, mut make: impl FnMut() -> R) -> Self {
+    fn new(slots: usize, mut make: impl FnMut() -> R) -> Self {
         let slot = |_| {
-            CachePadded(QueueSlot {
-                claim: AtomicU32::new(CLAIMED),
-                body: Cell::new(SlotBody::new(make())),
-            })
+            let body = Cell::new(SlotBody::new(make()));
+            CachePadded(QueueSlot { claim: AtomicU32::new(CLAIMED), body })
         };
         Self {
             fill: CachePadded(AtomicU64::new(0)),
             done: CachePadded(AtomicU64::new(0)),
             wake: CachePadded(WakeEvent::new()),
-            is_shutting_down: AtomicBool::new(false),
+            must_exit: AtomicBool::new(false),
             slots: (0..slots).map(slot).collect(),
             counters: CachePadded(QueueCounters {
                 handled: Counter::default(),
@@ -92,97 +91,239 @@ impl<R> WorkerQueue<R> {
     }
 
     /// One bit a slot.
-    pub(super) fn slot_mask(&self) -> u64 {
+    fn slot_mask(&self) -> u64 {
         u64::MAX >> (64 - self.slots.len())
     }
 
-    /// The body of a slot that belongs to the submitter.
+    /// The body of a slot.
     ///
     /// # Safety
     ///
-    /// The caller has claimed the slot, or is the submitter and the slot's bits in fill and done are
-    /// equal; and no other reference to the body is alive.
+    /// The caller has claimed the slot, or is the submitter and the slot's bits in fill and done are equal; and
+    /// no other reference to the body is alive.
     #[allow(
         clippy::mut_from_ref,
-        reason = "the slot's protocol decides who may, not the queue's borrow"
+        reason = "the protocol decides who may, not the borrow of the queue"
     )]
-    pub(super) unsafe fn own(&self, slot: usize) -> &mut SlotBody<R> {
+    unsafe fn body(&self, slot: usize) -> &mut SlotBody<R> {
         // SAFETY: by this function's contract nobody else reaches the body now.
         self.slots[slot].body.with_mut(|body| unsafe { &mut *body })
     }
 
-    /// Q2, Q3, Q4: hands a filled slot to the worker; `fill` is the submitter's word with the slot's
-    /// bit turned. Says whether a sleeping worker was woken, which takes a system call.
-    pub(super) fn publish(&self, slot: usize, fill: u64) -> bool {
-        // Q2. Pairs with the claim (Q6, Q11): who claims sees the body.
-        self.slots[slot].claim.store(FILLED, Ordering::Release);
-        // Q3. Pairs with the worker's look (Q5).
-        self.fill.store(fill, Ordering::Release);
-        // Q4. The event's fence orders Q2 and Q3 before the look at its state (E1).
-        self.wake.set()
-    }
-
-    /// Q12: takes back the bit of a slot that the submitter has claimed.
-    pub(super) fn withdraw(&self, fill: u64) {
-        // Nothing is handed over: a worker that still sees the old word fails to claim.
-        self.fill.store(fill, Ordering::Relaxed);
-    }
-
-    /// Q5: slots that differ between the submitter's word and the worker's own `done`.
-    pub(super) fn pending(&self, done: u64) -> u64 {
-        // Pairs with Q3; the body itself is seen by way of the claim.
-        self.fill.load(Ordering::Acquire) ^ done
-    }
-
     /// Q6 and Q11: at most one thread wins a filled slot, and sees its body.
-    pub(super) fn claim(&self, slot: usize) -> bool {
+    fn claim(&self, slot: usize) -> bool {
         let claim = &self.slots[slot].claim;
-        // A look first: a slot that is not filled costs no exclusive line.
+        // A look first: a slot that is not filled costs no exclusive cache line.
         claim.load(Ordering::Relaxed) == FILLED
             && claim.compare_exchange(FILLED, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// The same, with the body that the winner may touch until `finish`.
-    #[allow(clippy::mut_from_ref, reason = "the claim decides who may, not the queue's borrow")]
-    pub(super) fn claim_body(&self, slot: usize) -> Option<&mut SlotBody<R>> {
-        // SAFETY: this thread has just won the claim, so nobody else touches the body until the
-        // slot's bit is turned by `finish` (Q8), which the worker calls when it is done with the
-        // reference: `Worker::handle_slot` is the only caller of both.
-        self.claim(slot).then(|| unsafe { self.own(slot) })
-    }
-
-    /// Q8: hands the slot back; `done` is the worker's word with the slot's bit turned.
-    pub(super) fn finish(&self, done: u64) {
-        // Pairs with Q10: the submitter sees what the handler wrote.
-        self.done.store(done, Ordering::Release);
-    }
-
     /// Q10: slots that belong to the submitter, given its own word.
-    pub(super) fn free(&self, fill: u64) -> u64 {
+    fn free(&self, fill: u64) -> u64 {
         // Pairs with Q8.
         !(fill ^ self.done.load(Ordering::Acquire)) & self.slot_mask()
     }
+}
 
-    /// Tells the worker to end after the request that it handles.
-    pub(super) fn shut_down(&self) {
-        // Pairs with the load in `is_shutting_down`; the event's fence orders it before the wake-up.
-        self.is_shutting_down.store(true, Ordering::Release);
-        self.wake.set();
+/// The submitter's end: its own copy of the fill word, and which slots it has submitted.
+#[derive(Debug)]
+pub(super) struct SubmitterEnd<R> {
+    queue: Arc<WorkerQueue<R>>,
+    /// The other end, until the worker takes it.
+    worker_end: Option<WorkerEnd<R>>,
+    fill: u64,
+    /// Free slots as of the last look, less those that were filled since.
+    free: u64,
+    /// Submitted, not reclaimed, and not collected: the worker's, or on the way back from it.
+    pending: u64,
+}
+
+impl<R> SubmitterEnd<R> {
+    /// A queue with so many slots, 1 to 64, whose requests `make` makes.
+    pub(super) fn new(slots: usize, make: impl FnMut() -> R) -> Self {
+        let queue = Arc::new(WorkerQueue::new(slots, make));
+        let free = queue.slot_mask();
+        let worker_end = Some(WorkerEnd { queue: Arc::clone(&queue), done: 0 });
+        Self { queue, worker_end, fill: 0, free, pending: 0 }
     }
 
-    pub(super) fn is_shutting_down(&self) -> bool {
-        // Pairs with the store in `shut_down`.
-        self.is_shutting_down.load(Ordering::Acquire)
+    /// The other end; there is one, so the second call gives none.
+    pub(super) fn take_worker_end(&mut self) -> Option<WorkerEnd<R>> {
+        self.worker_end.take()
+    }
+
+    /// Slots that were submitted and are not collected, one bit each.
+    pub(super) const fn pending(&self) -> u64 {
+        self.pending
+    }
+
+    /// A slot that is known to be free.
+    pub(super) fn free_slot(&self) -> Option<usize> {
+        (self.free != 0).then(|| self.free.trailing_zeros() as usize)
+    }
+
+    /// The body of a slot that is the submitter's.
+    ///
+    /// # Panics
+    ///
+    /// If it is not, which would be a mistake of the queue.
+    pub(super) fn body(&mut self, slot: usize) -> &mut SlotBody<R> {
+        self.assert_owned(slot);
+        // SAFETY: a slot that is not pending was never filled, or `finished` has seen its bits equal (Q10), or
+        // `reclaim` has claimed it and made them equal (Q11, Q12). A worker claims only what `publish` has
+        // filled, which makes the slot pending; so until then nobody else reaches the body, and `&mut self`
+        // keeps every other reference of this end away.
+        unsafe { self.queue.body(slot) }
+    }
+
+    fn assert_owned(&self, slot: usize) {
+        assert_eq!(self.pending & (1 << slot), 0, "SubmitterEnd: slot {slot} is the worker's");
+    }
+
+    /// Q2, Q3, Q4: hands a slot to the worker. Returns whether a sleeping worker was woken, which takes a system
+    /// call.
+    ///
+    /// # Panics
+    ///
+    /// If the slot is not the submitter's, which would be a mistake of the queue.
+    pub(super) fn publish(&mut self, slot: usize) -> bool {
+        self.assert_owned(slot);
+        let bit = 1 << slot;
+        self.fill ^= bit;
+        self.free &= !bit;
+        self.pending |= bit;
+        // Q2. Pairs with the claim (Q6, Q11): who claims sees the body.
+        self.queue.slots[slot].claim.store(FILLED, Ordering::Release);
+        // Q3. Pairs with the worker's look (Q5).
+        self.queue.fill.store(self.fill, Ordering::Release);
+        // Q4. The event's fence orders Q2 and Q3 before the look at its state (E1).
+        self.queue.wake.set()
+    }
+
+    /// Q10: looks which pending slots are finished; they are the submitter's again. One bit a slot.
+    pub(super) fn finished(&mut self) -> u64 {
+        self.free = self.queue.free(self.fill);
+        let finished = self.pending & self.free;
+        self.pending &= !finished;
+        finished
+    }
+
+    /// Whether `finished` would find any.
+    pub(super) fn has_finished(&self) -> bool {
+        self.pending & self.queue.free(self.fill) != 0
+    }
+
+    /// Q11 and Q12: takes a slot back that was submitted, unless somebody has begun it.
+    pub(super) fn reclaim(&mut self, slot: usize) -> bool {
+        if !self.queue.claim(slot) {
+            return false;
+        }
+        self.fill ^= 1 << slot;
+        self.pending &= !(1 << slot);
+        // Nothing is handed over: a worker that still sees the old word fails to claim.
+        self.queue.fill.store(self.fill, Ordering::Relaxed);
+        true
+    }
+
+    /// Q14: leaves nothing to be begun, and tells the worker to end after the request that it handles.
+    pub(super) fn shut_down(&self) {
+        for slot in 0..self.queue.slots.len() {
+            self.queue.claim(slot);
+        }
+        // Pairs with the load in `must_exit`; the event's fence orders it before the wake-up.
+        self.queue.must_exit.store(true, Ordering::Release);
+        self.queue.wake.set();
     }
 
     /// Whether the worker sleeps or is about to. It may be wrong by the time it is used.
-    pub(super) fn is_idle(&self) -> bool {
-        !self.wake.is_set()
+    pub(super) fn is_worker_idle(&self) -> bool {
+        !self.queue.wake.is_set()
     }
 
-    /// The wake-up of this queue's worker.
+    /// What the worker has counted.
+    pub(super) fn counters(&self) -> &QueueCounters {
+        &self.queue.counters
+    }
+}
+
+/// The worker's end. There is one for each queue.
+#[derive(Debug)]
+pub(super) struct WorkerEnd<R> {
+    queue: Arc<WorkerQueue<R>>,
+    /// The worker's own copy of the done word.
+    done: u64,
+}
+
+impl<R> WorkerEnd<R> {
+    /// Q5: slots that are on their way, one bit each.
+    pub(super) fn submitted(&self) -> u64 {
+        // Pairs with Q3; the body itself is seen by way of the claim.
+        self.queue.fill.load(Ordering::Acquire) ^ self.done
+    }
+
+    /// Q6: claims a slot; none if the submitter has taken it back.
+    pub(super) fn claim(&mut self, slot: usize) -> Option<ClaimedSlot<'_, R>> {
+        if !self.queue.claim(slot) {
+            return None;
+        }
+        // Made only now: a guard that is dropped turns the slot's bit.
+        Some(ClaimedSlot { end: self, slot })
+    }
+
+    /// Whether the worker must end.
+    pub(super) fn must_exit(&self) -> bool {
+        // Pairs with the store in `shut_down`.
+        self.queue.must_exit.load(Ordering::Acquire)
+    }
+
+    /// The event on which the worker sleeps.
     pub(super) fn wake(&self) -> &WakeEvent {
-        &self.wake
+        &self.queue.wake
+    }
+
+    pub(super) fn counters(&self) -> &QueueCounters {
+        &self.queue.counters
+    }
+}
+
+/// A slot that the worker has claimed. Dropping it hands the slot back (Q8).
+#[derive(Debug)]
+pub(super) struct ClaimedSlot<'e, R> {
+    end: &'e mut WorkerEnd<R>,
+    slot: usize,
+}
+
+impl<R> ClaimedSlot<'_, R> {
+    /// What the worker counts.
+    pub(super) fn counters(&self) -> &QueueCounters {
+        &self.end.queue.counters
+    }
+}
+
+impl<R> Deref for ClaimedSlot<'_, R> {
+    type Target = SlotBody<R>;
+
+    fn deref(&self) -> &SlotBody<R> {
+        // SAFETY: `WorkerEnd::claim` won the claim when it made this guard, so neither the submitter (which
+        // finds the slot pending) nor another guard reaches the body before `drop` turns the slot's bit. The
+        // reference borrows the guard, which gives out a mutable one in `deref_mut` only.
+        self.end.queue.slots[self.slot].body.with_mut(|body| unsafe { &*body })
+    }
+}
+
+impl<R> DerefMut for ClaimedSlot<'_, R> {
+    fn deref_mut(&mut self) -> &mut SlotBody<R> {
+        // SAFETY: as in `deref`; the reference borrows the guard mutably, so no other one is alive.
+        unsafe { self.end.queue.body(self.slot) }
+    }
+}
+
+impl<R> Drop for ClaimedSlot<'_, R> {
+    /// Q8: hands the slot back.
+    fn drop(&mut self) {
+        self.end.done ^= 1 << self.slot;
+        // Pairs with Q10: the submitter sees what the handler wrote.
+        self.end.queue.done.store(self.end.done, Ordering::Release);
     }
 }
 
@@ -190,9 +331,9 @@ impl<R> WorkerQueue<R> {
 mod tests {
     use std::mem::{align_of, offset_of};
 
-    use super::{CachePadded, QueueSlot, WorkerQueue};
+    use super::{CachePadded, QueueSlot, SubmitterEnd, WorkerQueue};
 
-    /// A-Q9: what different threads write lies on different lines.
+    /// A-Q9: what different threads write lies on different cache lines.
     #[test]
     fn fill_done_wake_and_every_slot_have_lines_of_their_own() {
         let offsets = [
@@ -212,15 +353,44 @@ mod tests {
 
     #[test]
     fn a_slot_is_claimed_once_for_each_time_it_is_filled() {
-        let queue = WorkerQueue::new(2, || 0_u32);
-        assert!(!queue.claim(0), "an empty slot");
-        queue.publish(0, 0b01);
-        assert!(!queue.claim(1));
-        assert!(queue.claim(0));
-        assert!(!queue.claim(0));
-        queue.withdraw(0);
-        queue.publish(0, 0b01);
-        assert!(queue.claim(0));
+        let mut submitter = SubmitterEnd::new(2, || 0_u32);
+        let mut worker = submitter.take_worker_end().unwrap();
+        assert!(worker.claim(0).is_none(), "an empty slot");
+        submitter.publish(0);
+        assert!(worker.claim(1).is_none());
+        let mut claimed = worker.claim(0).unwrap();
+        claimed.request = 7;
+        assert!(!submitter.reclaim(0));
+        assert_eq!(submitter.finished(), 0, "a claim that fails hands nothing back");
+        drop(claimed);
+        assert!(worker.claim(0).is_none());
+        assert_eq!((submitter.finished(), submitter.body(0).request), (0b01, 7));
+        submitter.publish(0);
+        assert!(submitter.reclaim(0) && !submitter.reclaim(0));
+        assert_eq!((worker.submitted(), submitter.body(0).request), (0, 7));
+    }
+
+    #[test]
+    fn there_is_one_worker_end() {
+        let mut submitter = SubmitterEnd::new(1, || ());
+        assert!(submitter.take_worker_end().is_some());
+        assert!(submitter.take_worker_end().is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "slot 0 is the worker's")]
+    fn a_submitted_slot_cannot_be_touched() {
+        let mut submitter = SubmitterEnd::new(1, || 0_u8);
+        submitter.publish(0);
+        submitter.body(0);
+    }
+
+    #[test]
+    #[should_panic(expected = "slot 0 is the worker's")]
+    fn a_submitted_slot_cannot_be_submitted_again() {
+        let mut submitter = SubmitterEnd::new(1, || 0_u8);
+        submitter.publish(0);
+        submitter.publish(0);
     }
 
     #[test]

@@ -66,7 +66,7 @@ fn there_is_one_thread_for_each_granted_cpu_from_first_use_to_the_end() {
 
 /// What the pool says of its workers is what the system says.
 fn compare_with_system(pool: &PerCpuPool, prefix: &str) -> Vec<PriorityLevel> {
-    let workers = pool.snapshot().workers;
+    let workers = pool.stats().workers;
     let mut cpus = CpuSet::new();
     for worker in &workers {
         let threads = threads_named(prefix);
@@ -201,29 +201,29 @@ fn workers_follow_the_mask_of_the_process_under_load() {
     let load = Load::new(&pool, 2);
     for round in 0..4 {
         set_mask(&first);
-        wait_until("the other workers go", || pool.snapshot().serving == first);
-        let before = pool.snapshot().fallback;
-        wait_until("work falls back", || pool.snapshot().fallback > before);
+        wait_until("the other workers go", || pool.stats().serving == first);
+        let before = pool.stats().fallback;
+        wait_until("work falls back", || pool.stats().fallback > before);
         set_mask(&all);
-        wait_until("they come back", || pool.snapshot().serving == all);
-        assert!(pool.snapshot().refreshes > round);
+        wait_until("they come back", || pool.stats().serving == all);
+        assert!(pool.stats().refreshes > round);
     }
     for _ in 0..50 {
         set_mask(&first);
         pool.refresh();
-        assert_eq!(pool.snapshot().serving, first);
+        assert_eq!(pool.stats().serving, first);
         set_mask(&all);
         pool.refresh();
-        assert_eq!(pool.snapshot().serving, all);
+        assert_eq!(pool.stats().serving, all);
     }
     let ((submitted, expected), ran, sum) = load.end();
-    let snapshot = pool.snapshot();
+    let snapshot = pool.stats();
     drop(pool);
     assert_eq!((ran.load(Ordering::Relaxed), sum.load(Ordering::Relaxed)), (submitted, expected));
     assert!(snapshot.fallback > 0);
     println!(
         "{submitted} items, {} fell back, {} handed over",
-        snapshot.fallback, snapshot.handed_over
+        snapshot.fallback, snapshot.requeued
     );
     assert!(threads_named("aw3/").is_empty());
 }
@@ -244,11 +244,11 @@ fn a_mask_for_all_threads_at_once_is_put_right_by_a_refresh() {
     for mask in [&first, &all, &first, &all] {
         set_mask_of_all(mask);
         pool.refresh();
-        assert_eq!(pool.snapshot().serving, *mask);
+        assert_eq!(pool.stats().serving, *mask);
         let allowed = |thread: &Thread| CpuSet::parse(&thread.allowed()).unwrap().len();
         let pinned = threads_named("pin/").into_iter().filter(|thread| !thread.name.contains('u'));
         assert!(pinned.into_iter().all(|thread| allowed(&thread) == 1));
         run_one(&pool);
     }
-    assert!(pool.snapshot().rebound > 0);
+    assert!(pool.stats().rebound > 0);
 }

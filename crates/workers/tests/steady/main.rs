@@ -53,13 +53,8 @@ impl Handler for Hold {
 }
 
 fn settings(workers: usize, slots: usize) -> WorkQueueSettings {
-    WorkQueueSettings {
-        name: "steady".to_owned(),
-        workers: Some(workers),
-        slots: Some(slots),
-        active_workers: ActiveWorkers::All,
-        ..WorkQueueSettings::default()
-    }
+    let settings = WorkQueueSettings::new("steady").workers(workers).slots(slots);
+    settings.active_workers(ActiveWorkers::All)
 }
 
 fn main() {
@@ -86,7 +81,7 @@ fn steady_state_allocates_nothing() {
     };
     submit(&mut queue);
     let deadline = Instant::now() + Duration::from_secs(30);
-    while queue.snapshot().workers.iter().any(|worker| worker.handled == 0) {
+    while queue.stats().workers.iter().any(|worker| worker.handled == 0) {
         assert!(Instant::now() < deadline, "a worker never gets a request");
         submit(&mut queue);
     }
@@ -101,25 +96,25 @@ fn a_busy_worker_is_given_requests_without_a_system_call() {
     let inner = Arc::clone(&is_held);
     let make = move || Ok(Hold(Arc::clone(&inner)));
     let mut queue = WorkQueue::new(&settings(1, 64), || 0, make, |_: &mut u64, _| ()).unwrap();
-    queue.try_reserve().unwrap().submit();
-    let held = queue.snapshot().wake_calls;
+    queue.reserve().submit();
+    let held = queue.stats().wake_calls;
     assert!(held <= 1, "one at most: the worker may have slept before its first request");
     for _ in 0..63 {
-        queue.try_reserve().unwrap().submit();
+        queue.reserve().submit();
     }
     // The first request may still have found the worker on its way to sleep.
-    assert!(queue.snapshot().wake_calls <= 1, "system calls of 63 requests to a busy worker");
-    assert!(queue.try_reserve().is_none());
+    assert!(queue.stats().wake_calls <= 1, "system calls of 63 requests to a busy worker");
+    assert!(queue.reserve_or_inline().is_inline());
     is_held.store(false, Ordering::Release);
     queue.wait();
-    assert_eq!(queue.snapshot().submitted, 64);
+    assert_eq!(queue.stats().submitted, 64);
 }
 
 fn an_idle_worker_uses_no_cpu_time() {
     let is_held = Arc::new(AtomicBool::new(false));
     let make = move || Ok(Hold(Arc::clone(&is_held)));
     let mut queue = WorkQueue::new(&settings(1, 1), || 0, make, |_: &mut u64, _| ()).unwrap();
-    queue.try_reserve().unwrap().submit();
+    queue.reserve().submit();
     queue.wait();
     if fs::read_dir("/proc/self/task").is_err() {
         println!("an_idle_worker_uses_no_cpu_time: skipped, /proc shows no tasks");
