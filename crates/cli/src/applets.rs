@@ -16,37 +16,52 @@ use fsck::FsckArguments;
 use mkfs::MkfsArguments;
 use mount::{ErofsfuseArguments, MountFuseArguments};
 
-use crate::arguments::{Arguments, MountCaller, MountInvocation, Verb};
+use crate::arguments::{Arguments, MountArguments, MountCaller, MountInvocation, Verb};
+use crate::exit_status::CommandStatus;
 use crate::output;
 
-/// What the process was started for.
+/// The exit status of erofs-utils for wrong usage.
+const EROFS_UTILS_USAGE: u8 = 1;
+
+/// What the command line asks for.
 #[derive(Debug)]
 pub(crate) enum Invocation {
     Verb(Verb),
+    Mount(Box<MountArguments>, MountInvocation),
     Fsck(FsckArguments),
     Dump(DumpArguments),
     Mkfs(Box<MkfsArguments>),
 }
 
-/// What the process was started for; or, after wrong usage and requests for help, which have been
-/// answered then, its exit status.
+impl Invocation {
+    /// The exit status for a status of this invocation: programs of erofs-utils know 1 for wrong usage, too.
+    pub(crate) fn exit_code(&self, status: CommandStatus) -> ExitCode {
+        let is_of_erofs_utils = matches!(self, Self::Fsck(_) | Self::Dump(_) | Self::Mkfs(_));
+        ExitCode::from(match status {
+            CommandStatus::UsageError if is_of_erofs_utils => EROFS_UTILS_USAGE,
+            status => status.code(),
+        })
+    }
+}
+
+/// Reads the command line. After wrong usage and requests for help, which it answers, it returns the exit status.
 pub(crate) fn parse_command_line() -> Result<Invocation, ExitCode> {
     let words: Vec<OsString> = std::env::args_os().collect();
     match ProgramName::of(&words, Path::is_file) {
         ProgramName::Ferrofs => parse::<Arguments>(words).map(|typed| Invocation::Verb(typed.verb)),
         ProgramName::Erofsfuse => {
-            parse::<ErofsfuseArguments>(words).map(|typed| Invocation::Verb(typed.into()))
+            parse::<ErofsfuseArguments>(words).map(|typed| mount(typed.into_mount()))
         }
         ProgramName::MountFuse => {
-            parse::<MountFuseArguments>(words).map(|typed| Invocation::Verb(typed.into()))
+            parse::<MountFuseArguments>(words).map(|typed| mount(typed.into_mount()))
         }
-        ProgramName::MountTypeProgram => mount_type_program(words).map(Invocation::Verb),
-        ProgramName::Fsck => {
-            FsckArguments::read(&words).map(Invocation::Fsck).map_err(|answer| end(&answer, 1))
-        }
+        ProgramName::MountTypeProgram => mount_type_program(words),
+        ProgramName::Fsck => FsckArguments::read(&words)
+            .map(Invocation::Fsck)
+            .map_err(|answer| end(&answer, EROFS_UTILS_USAGE)),
         ProgramName::Dump => DumpArguments::try_parse_from(words)
             .map(Invocation::Dump)
-            .map_err(|answer| end(&answer, 1)),
+            .map_err(|answer| end(&answer, EROFS_UTILS_USAGE)),
         ProgramName::Mkfs => {
             let typed = MkfsArguments::try_parse_from(words);
             typed.map(Box::new).map(Invocation::Mkfs).map_err(|answer| end_mkfs(&answer))
@@ -54,27 +69,27 @@ pub(crate) fn parse_command_line() -> Result<Invocation, ExitCode> {
     }
 }
 
-/// Says what to do instead where an option of mkfs.erofs is not supported.
+/// Prints what to do instead where an option of mkfs.erofs is not supported.
 fn end_mkfs(answer: &clap::Error) -> ExitCode {
     match mkfs::refusal(answer) {
         Some(refusal) => {
             output::print_message(refusal);
-            ExitCode::from(1)
+            ExitCode::from(EROFS_UTILS_USAGE)
         }
-        None => end(answer, 1),
+        None => end(answer, EROFS_UTILS_USAGE),
     }
 }
 
-/// Reads a command line of ours; wrong usage ends with 2.
+/// Reads a command line of the verbs or of a mount; wrong usage ends with 2.
 fn parse<A: Parser>(words: Vec<OsString>) -> Result<A, ExitCode> {
-    A::try_parse_from(words).map_err(|answer| end(&answer, 2))
+    A::try_parse_from(words).map_err(|answer| end(&answer, CommandStatus::UsageError.code()))
 }
 
-/// Answers a request for help, or names what is wrong; then the exit status is `misuse`.
-fn end(answer: &clap::Error, misuse: u8) -> ExitCode {
-    // If nobody can be told, the status has to do.
+/// Answers a request for help, or reports wrong usage, which has the exit status `usage`.
+fn end(answer: &clap::Error, usage: u8) -> ExitCode {
+    // If standard error is closed, there is only the status.
     answer.print().unwrap_or_default();
-    ExitCode::from(if answer.use_stderr() { misuse } else { 0 })
+    ExitCode::from(if answer.use_stderr() { usage } else { 0 })
 }
 
 /// Which command line it is.
@@ -119,14 +134,20 @@ impl ProgramName {
     }
 }
 
-fn mount_type_program(mut words: Vec<OsString>) -> Result<Verb, ExitCode> {
+fn mount((arguments, invocation): (MountArguments, MountInvocation)) -> Invocation {
+    Invocation::Mount(Box::new(arguments), invocation)
+}
+
+/// The command line of a mount that mount.fuse(8) has put together.
+fn mount_type_program(mut words: Vec<OsString>) -> Result<Invocation, ExitCode> {
     words.insert(1, "mount".into());
-    let mut verb = parse::<Arguments>(words)?.verb;
-    if let Verb::Mount(mount) = &mut verb {
-        mount.invocation =
-            MountInvocation { by: MountCaller::MountProgram, ..MountInvocation::default() };
+    match parse::<Arguments>(words)?.verb {
+        Verb::Mount(arguments) => {
+            let by = MountCaller::MountProgram;
+            Ok(Invocation::Mount(arguments, MountInvocation { by, ..MountInvocation::default() }))
+        }
+        verb => Ok(Invocation::Verb(verb)),
     }
-    Ok(verb)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! What can be typed, and the help that explains it. Nothing here touches the system: opening
-//! files, looking at terminals and choosing defaults that depend on them happens later.
+//! The command line of each verb, and its help. It only describes: it opens no file, looks at no terminal, and
+//! chooses no default that depends on the system. Used by `applets`, and by `xtask` for the manual.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -18,7 +18,7 @@ pub(crate) struct Arguments {
     pub(crate) verb: Verb,
 }
 
-/// What to do.
+/// The verbs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     Info(InfoArguments),
@@ -33,101 +33,100 @@ pub(crate) enum Verb {
     Demo(DemoArguments),
 }
 
-// Where the image begins, what belongs to it, and how to read it.
+// How an image is opened. (Not a doc comment: clap would show it as the description of every verb.)
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ReadArguments {
-    /// The image begins at this byte of IMAGE; k, m and g count in KiB, MiB and GiB
+    /// Byte of IMAGE at which the image starts; the suffixes k, m and g mean KiB, MiB and GiB
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0")]
     pub(crate) offset: u64,
 
-    /// An extra device of the image; give all of them, in the order of its device table
+    /// File with an extra device of the image; repeat it for each device, in the order of the device table
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
-    /// Read the image even if the checksum of its superblock is wrong
+    /// Open the image even if its superblock has a wrong checksum
     #[arg(long)]
     pub(crate) no_checksum: bool,
 
-    /// Print no notices and no summary; errors are still printed
+    /// Print errors only: no notices, no summary
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
 
-/// How much of the machine long work may use, and whether to tell what it did.
+/// Resources of a verb that reads files, and its statistics.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct WorkArguments {
     #[command(flatten)]
     pub(crate) machine: MachineArguments,
 
-    /// Tell on stderr what reading came to; with --json it is a part of the summary
+    /// Print statistics of the decoder, cache and memory on stderr; with --json, add them to the summary
     #[arg(long)]
     pub(crate) stats: bool,
 }
 
-/// How much of the machine may be used.
+/// Limits of CPU time and memory.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct MachineArguments {
-    /// How many threads may work, this one among them; no more than CPUs are granted, which is also
-    /// the default
+    /// Number of threads, at most the number of CPUs available to the process [default: that number]
     #[arg(long, value_name = "N", value_parser = parse_jobs)]
     pub(crate) jobs: Option<usize>,
 
-    /// Memory that the process may take in all; k, m and g count in KiB, MiB and GiB. At the limit
-    /// threads wait or are fewer [default: 256m for images, or an eighth of what there is]
+    /// Memory limit of the whole process; the suffixes k, m and g mean KiB, MiB and GiB. At the limit,
+    /// threads wait, or fewer threads run [default: 256m, or an eighth of the system's memory if that is less]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) memory: Option<u64>,
 
-    /// Run on these CPUs only, such as 0-3,6
+    /// CPUs to run on, such as 0-3,6
     #[arg(long, value_name = "LIST", value_parser = parse_cpus)]
     pub(crate) cpus: Option<String>,
 
-    /// Lower the priority, up to 19; below 0 raises it, which needs a right
+    /// Nice value from -20 (highest priority) to 19; a value below 0 needs CAP_SYS_NICE
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     #[arg(value_parser = clap::value_parser!(i32).range(-20..=19))]
     pub(crate) nice: Option<i32>,
 }
 
-/// Memory that a mount sets aside for decoding.
+/// Memory that a mount keeps resident for decoding.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct ReserveArguments {
-    /// Pages of 4 KiB that stay resident for decoding when nobody reads; more of them go back to the system
-    /// at once, and 0 keeps none. What was kept longest makes room before more is taken from the system, and
-    /// reads are no larger than fits: with fewer than 128 a thread long files are read more slowly [default: up to an
-    /// eighth of --memory for some seconds]
+    /// Number of 4 KiB pages that stay resident for decoding while nothing is read; further pages are returned
+    /// to the system at once, and 0 keeps none. Reads are limited to what fits into these pages: with fewer than
+    /// 128 pages for each thread, long files are read more slowly [default: up to an eighth of --memory, for a
+    /// few seconds]
     #[arg(long, value_name = "N")]
     pub(crate) reserved_pages: Option<u32>,
 
-    /// Fault the reserved pages in on all CPUs before the mount is ready; without --reserved-pages these
-    /// are an eighth of --memory
+    /// Fault the reserved pages in, on all CPUs, before the mount is ready; without --reserved-pages, an eighth
+    /// of --memory is reserved
     #[arg(long)]
     pub(crate) prefault: bool,
 }
 
-/// How to show that long work goes on.
+/// The progress display.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct ProgressArguments {
-    /// Show progress on stderr: a bar, or a line of JSON five times a second
+    /// Progress display on stderr
     #[arg(long, value_name = "HOW", value_enum, default_value_t = ProgressStyle::Auto)]
     pub(crate) progress: ProgressStyle,
 }
 
-/// A way to show progress.
+/// Formats of the progress display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ProgressStyle {
-    /// A bar if stderr is a terminal, else nothing
+    /// A bar if stderr is a terminal, otherwise nothing
     Auto,
-    /// A bar, or a line of text each second if stderr is no terminal
+    /// A bar if stderr is a terminal, otherwise a line of text each second
     Bar,
-    /// One JSON object a line: verb, done, total, unit, entries, bytes, eta_s
+    /// A line with a JSON object five times a second: verb, done, total, unit, entries, bytes, eta_s
     Json,
     /// Nothing
     None,
 }
 
-/// Show what an image is: features, sizes, compression, devices.
+/// Show features, sizes, compression and devices of an image.
 #[derive(Args, Debug)]
 #[command(after_help = help::INFO)]
 pub(crate) struct InfoArguments {
@@ -153,19 +152,19 @@ pub(crate) struct LsArguments {
     #[arg(value_name = "PATH", default_value = "/")]
     pub(crate) paths: Vec<OsString>,
 
-    /// Mode, links, owner, size and time of each entry
+    /// Show mode, links, owner, size and time of each entry
     #[arg(short, long)]
     pub(crate) long: bool,
 
-    /// Everything below as well, with whole paths
+    /// List everything below as well, with full paths
     #[arg(short = 'R', long)]
     pub(crate) recursive: bool,
 
-    /// A directory itself instead of what is in it
+    /// List a directory itself instead of its contents
     #[arg(short, long, conflicts_with = "recursive")]
     pub(crate) directory: bool,
 
-    /// Print one JSON object a line, one for each entry
+    /// Print one JSON object a line for each entry
     #[arg(long, conflicts_with = "long")]
     pub(crate) json: bool,
 
@@ -191,7 +190,7 @@ pub(crate) struct CatArguments {
     pub(crate) read: ReadArguments,
 }
 
-/// Show everything about an inode.
+/// Show all metadata of an inode.
 #[derive(Args, Debug)]
 #[command(after_help = help::STAT)]
 pub(crate) struct StatArguments {
@@ -202,7 +201,7 @@ pub(crate) struct StatArguments {
     #[arg(value_name = "PATH", default_value = "/")]
     pub(crate) paths: Vec<OsString>,
 
-    /// Print one JSON object a line, one for each path
+    /// Print one JSON object a line for each path
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -210,39 +209,39 @@ pub(crate) struct StatArguments {
     pub(crate) read: ReadArguments,
 }
 
-/// Unpack an image, or a part of it, into a directory or as a tar.
+/// Extract an image, or a part of it, into a directory or a tar archive.
 #[derive(Args, Debug)]
 #[command(after_help = help::EXTRACT, override_usage = help::EXTRACT_USAGE)]
 pub(crate) struct ExtractArguments {
     /// The image file
     pub(crate) image: PathBuf,
 
-    /// The directory to unpack into; made if it is missing, and must be empty if it is not.
-    /// With --tar there is none, and the first PATH takes this place
+    /// The directory to extract into: it is created if it does not exist, and must be empty otherwise.
+    /// With --tar there is no DEST, and the first PATH takes its place
     #[arg(value_name = "DEST", required_unless_present = "tar")]
     pub(crate) destination: Option<PathBuf>,
 
-    /// Paths and patterns to extract; nothing given means everything
+    /// Paths and patterns to extract [default: everything]
     #[arg(value_name = "PATH")]
     pub(crate) paths: Vec<OsString>,
 
-    /// Write a tar instead of a directory, to FILE, or to standard output if it is -
+    /// Write a tar archive to FILE instead of a directory; - is standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) tar: Option<PathBuf>,
 
-    /// Write holes as zeros, for readers of the tar that do not know sparse files
+    /// Write holes as zeros, for programs that cannot read sparse files in tar archives
     #[arg(long, requires = "tar")]
     pub(crate) no_sparse: bool,
 
-    /// DEST may have entries: use its directories, replace everything else
+    /// Accept a DEST that is not empty: keep its directories, replace its other entries
     #[arg(long, conflicts_with = "tar")]
     pub(crate) overwrite: bool,
 
-    /// Keep owners, and fail where that is not allowed (as root owners are kept anyway)
+    /// Preserve owners, and fail if that is not permitted (root preserves them by default)
     #[arg(long, conflicts_with_all = ["no_preserve_owner", "tar"])]
     pub(crate) preserve_owner: bool,
 
-    /// Everything belongs to whoever runs this, even to root
+    /// Make the current user the owner of everything, also as root
     #[arg(long, conflicts_with = "tar")]
     pub(crate) no_preserve_owner: bool,
 
@@ -258,40 +257,14 @@ pub(crate) struct ExtractArguments {
 
     #[command(flatten)]
     pub(crate) read: ReadArguments,
-
-    #[arg(skip)]
-    pub(crate) part: ExtractedPart,
 }
 
-/// What of an image is extracted, and what of its metadata, where another name of the command asks.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ExtractedPart {
-    /// The directory of the image that becomes DEST; empty for the root.
-    pub(crate) from: Vec<u8>,
-    /// Permission bits that entries do not get.
-    pub(crate) masked_permissions: u32,
-    pub(crate) omits_xattrs: bool,
-    /// DEST may have entries; those that are in the way stay, and are failures.
-    pub(crate) keeps_existing: bool,
-}
-
-impl ExtractArguments {
-    /// The directory to unpack into; the parser demands one unless there is a tar.
-    pub(crate) fn directory(&self) -> &Path {
-        self.destination.as_deref().unwrap_or(Path::new(""))
-    }
-}
-
-/// Read every byte of an image and name each bad path.
+/// Read every byte of an image and report each damaged path.
 #[derive(Args, Debug)]
 #[command(after_help = help::CHECK)]
 pub(crate) struct CheckArguments {
     /// The image file
     pub(crate) image: PathBuf,
-
-    /// What is checked where another name of the command asks for a part: a path and everything below
-    #[arg(skip)]
-    pub(crate) below: Option<Vec<u8>>,
 
     /// Print a summary with all problems as one JSON object
     #[arg(long)]
@@ -311,27 +284,27 @@ pub(crate) struct CheckArguments {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = help::BUILD)]
 pub(crate) struct BuildArguments {
-    /// The image file, which appears when it is whole
+    /// The image file; it is created when the image is complete
     pub(crate) image: PathBuf,
 
-    /// A directory; or tar archives, plain or compressed by gzip, xz or zstd, those of layers from
-    /// the lowest on; - is standard input
+    /// A directory; or tar archives, uncompressed or compressed with gzip, xz or zstd. Several archives are
+    /// layers, the lowest first; - is standard input
     #[arg(value_name = "SOURCE", required = true)]
     pub(crate) sources: Vec<PathBuf>,
 
-    /// Replace an image that is there
+    /// Replace an existing image
     #[arg(short, long)]
     pub(crate) force: bool,
 
-    /// Do everything but build, and tell what the image would be like
+    /// Build nothing; print an estimate of the result
     #[arg(long)]
     pub(crate) dry_run: bool,
 
-    /// Give the image its name without having compared it with the source
+    /// Do not compare the image with the source
     #[arg(long)]
     pub(crate) no_verify: bool,
 
-    /// Go on without what cannot be read, and say so
+    /// Leave out files that cannot be read, with a warning, instead of failing
     #[arg(long)]
     pub(crate) keep_going: bool,
 
@@ -339,7 +312,7 @@ pub(crate) struct BuildArguments {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Print no notices and no summary; errors are still printed
+    /// Print errors only: no notices, no summary
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
@@ -359,251 +332,249 @@ pub(crate) struct BuildArguments {
     pub(crate) machine: MachineArguments,
 }
 
-/// What makes an image small.
+/// Compression options.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Compression")]
 pub(crate) struct BuildCompression {
-    /// Compress: lz4, lz4hc 0-12, lzma 0-9 or 100-109, deflate 0-9, libdeflate 0-12, zstd 0-22
+    /// Algorithm and level: lz4, lz4hc 0-12, lzma 0-9 or 100-109, deflate 0-9, libdeflate 0-12, zstd 0-22
     #[arg(short = 'z', long, value_name = "ALG[,level=N][,dictsize=BYTES]")]
     pub(crate) compress: Option<String>,
 
-    /// Bytes that a pcluster takes at most: whole blocks, up to 1m. Larger ones compress better, and
-    /// take longer to read a little from [default: 64k]
+    /// Maximum size of a compressed cluster (pcluster): whole blocks, up to 1m. Larger clusters compress better,
+    /// but make small reads slower [default: 64k]
     #[arg(short = 'C', long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) pcluster: Option<u64>,
 
-    /// Compress some files otherwise, by lines of FILE: bytes of a pcluster, or 0 for not at all; the
-    /// number of an algorithm of --compress, from 0 on, which may be left out; and an expression, a
-    /// POSIX extended one, that is found in the paths. The first line that fits counts
+    /// Compress some files differently. Each line of FILE has the size of a pcluster in bytes (0 for no
+    /// compression); optionally the number of an algorithm of --compress, counted from 0; and a POSIX extended
+    /// regular expression that is searched in the path. The first line that matches applies
     #[arg(long, value_name = "FILE")]
     pub(crate) hints: Option<PathBuf>,
 
-    /// Bytes that a pcluster decodes to at most: whole blocks, up to 12m
+    /// Maximum uncompressed size of a pcluster: whole blocks, up to 12m
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_extent: Option<u64>,
 
-    /// The farthest that a match of LZ4 may reach back. Less of a window takes less memory to decode
+    /// Maximum match distance of LZ4, in bytes. A shorter distance reduces the memory needed to decode
     #[arg(long, value_name = "BYTES", default_value_t = u16::MAX)]
     #[arg(value_parser = clap::value_parser!(u16).range(4096..))]
     pub(crate) max_distance: u16,
 
-    /// Compress the ends of files together, or all of them
+    /// Compress the tails of files, or whole files, together in the packed inode
     #[arg(long, value_name = "tails|all", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "tails", value_enum)]
     pub(crate) fragments: Option<FragmentChoice>,
 
-    /// Bytes that a pcluster takes at most where files are compressed together [default: --pcluster]
+    /// Maximum size of a pcluster of the packed inode [default: --pcluster]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, requires = "fragments")]
     pub(crate) fragments_pcluster: Option<u64>,
 
-    /// Which of what is compressed together is stored once
+    /// Which fragments are stored only once
     #[arg(long, value_name = "WHAT", value_enum, requires = "fragments")]
     pub(crate) share_fragments: Option<SharingChoice>,
 
-    /// Store what repeats once
+    /// Store repeated data only once
     #[arg(long)]
     pub(crate) dedupe: bool,
 
-    /// Keep the last pcluster of a file behind its inode where it fits
+    /// Store the last pcluster of a file next to its inode if it fits
     #[arg(long)]
     pub(crate) inline_pclusters: bool,
 
-    /// Indexes of files that kernels from before 5.3 read, too
+    /// Use full indexes, which Linux before 5.3 can read
     #[arg(long)]
     pub(crate) full_indexes: bool,
 
-    /// Compress directories, too, together. Looking names up takes longer; Linux reads them from 6.1 on
+    /// Compress directories as well. This makes lookups slower and needs Linux 6.1 or later
     #[arg(long)]
     pub(crate) compress_directories: bool,
 }
 
-/// What is compressed together.
+/// What `--fragments` packs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FragmentChoice {
-    /// Ends of files that do not fill a pcluster
+    /// Tails of files that do not fill a pcluster
     Tails,
     /// All files
     All,
 }
 
-/// What is stored once of what is compressed together.
+/// Which fragments share their data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SharingChoice {
-    /// Ends of files that are equal, or that another ends with
+    /// Equal tails, and tails that are the end of another one
     Parts,
-    /// Files that are equal
+    /// Equal files
     Files,
     /// Nothing
     Off,
 }
 
-/// The attribute that holds the digest of a file, where no other is named: as erofs-utils calls it.
+/// The default name of the attribute that holds the digest of a file, as in erofs-utils.
 pub(crate) const DEFAULT_DIGEST_XATTR: &str = "erofs.fingerprint.v1";
 
-/// What an image is like.
+/// Layout options.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Image")]
 pub(crate) struct BuildLayout {
-    /// Block size: a power of two from 512 to 64k. Linux reads no more than its page size
+    /// Block size: a power of two from 512 to 64k. Linux reads block sizes up to its page size
     #[arg(short = 'b', long, value_name = "BYTES", value_parser = parse_bytes)]
     #[arg(default_value = "4096")]
     pub(crate) block_size: u64,
 
-    /// Keep files in chunks of this many bytes, a power of two, uncompressed, with holes; with --compress
-    /// those in which nothing can be compressed
+    /// Store files as uncompressed chunks of this size, a power of two, with holes; with --compress, only files
+    /// that cannot be compressed
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) chunk_size: Option<u64>,
 
-    /// Put the chunks into FILE, a new file or a block device, to which the image refers: whoever reads
-    /// it gives --device=FILE
+    /// Write the chunks to FILE, a new file or a block device, which becomes device 1 of the image; readers
+    /// need --device=FILE
     #[arg(long, value_name = "FILE", requires = "chunk_size")]
     pub(crate) blob: Option<PathBuf>,
 
-    /// Keep inodes in a file of their own, with pclusters of this many bytes, compressed as files are or by
-    /// ALG. Linux reads them from 6.17 on
+    /// Store inodes in a compressed metadata file (metabox) with pclusters of this size, with the algorithm of
+    /// --compress or with ALG. This needs Linux 6.17 or later
     #[arg(long, value_name = "BYTES[:ALG[,level=N]]")]
     pub(crate) metabox: Option<String>,
 
-    /// Begin the data of each file at a multiple of this many bytes: whole blocks
+    /// Alignment of the data of each file, in bytes: whole blocks
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) align_data: Option<u64>,
 
-    /// Make the image a multiple of this many bytes long: whole blocks
+    /// Alignment of the image size, in bytes: whole blocks
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) align_image: Option<u64>,
 
-    /// Keep no ends of uncompressed files behind their inodes, as direct access needs it
+    /// Do not store tails of uncompressed files next to their inodes (needed for DAX)
     #[arg(long)]
     pub(crate) no_inline_data: bool,
 
-    /// Encoded extents where they are shorter, and files of nothing but holes without data; for Linux
-    /// 6.15 and later. Addresses of more than 32 bits are used without it, too, where they are needed
+    /// Use encoded extents where they are shorter, and no data for files that are one hole. This needs Linux
+    /// 6.15 or later. Block addresses above 32 bits are used when necessary, also without this option
     #[arg(long = "48bit")]
     pub(crate) wide: bool,
 
-    /// The label, 15 bytes at most
+    /// The volume label, at most 15 bytes
     #[arg(short = 'L', long, value_name = "TEXT")]
     pub(crate) label: Option<OsString>,
 
-    /// The UUID; also: clear, or random [default: random]
+    /// The UUID, or clear, or random [default: random]
     #[arg(short = 'U', long, value_name = "UUID")]
     pub(crate) uuid: Option<String>,
 
-    /// The time of the image, in seconds since 1970 [default: now]
+    /// The build time of the image, in seconds since 1970 [default: now]
     #[arg(short = 'T', long, value_name = "SECONDS")]
     pub(crate) time: Option<u64>,
 
-    /// The same source makes the same bytes, anywhere and at any time; see below
+    /// Make the same bytes from the same source on every host and at any time; see below
     #[arg(long)]
     pub(crate) reproducible: bool,
 
-    /// The image begins at this byte of IMAGE, which is a hole up to there
+    /// Byte of IMAGE at which the image starts; the file is a hole before it
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0")]
     pub(crate) offset: u64,
 
-    /// A prefix of names of extended attributes, such as user.app., that is stored once
+    /// A prefix of extended attribute names, such as user.app., that is stored only once
     #[arg(long, value_name = "PREFIX")]
     pub(crate) xattr_prefix: Vec<OsString>,
 
-    /// Keep these prefixes apart from files that are compressed together, where kernels from 6.17 on
-    /// find them, and older ones do not
+    /// Store these prefixes outside of the packed inode, which needs Linux 6.17 or later
     #[arg(long, requires = "xattr_prefix")]
     pub(crate) plain_xattr_prefixes: bool,
 
-    /// Store an extended attribute once if more inodes than this have it
+    /// Share an extended attribute if more than this number of inodes have it
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub(crate) xattr_share_above: u32,
 
-    /// Store the SHA-256 of each file in an extended attribute; without a name in one that is never
-    /// listed, by which kernels from 7.0 on share memory of equal files [default NAME:
+    /// Store the SHA-256 of each file in an extended attribute. Without NAME, the attribute is hidden from
+    /// listings, and Linux 7.0 or later uses it to share the page cache of equal files [default NAME:
     /// erofs.fingerprint.v1]
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = DEFAULT_DIGEST_XATTR)]
     pub(crate) digest_xattr: Option<OsString>,
 
-    /// Leave room for extended attributes of the root: this many bytes at least, up to 65532
+    /// Minimum space for extended attributes of the root directory, in bytes, up to 65532
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0")]
     pub(crate) root_xattr_room: u64,
 }
 
-/// What of the source goes into an image, and what is changed about it.
+/// Options that select and change what is taken from the source.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Content")]
 pub(crate) struct BuildContent {
-    /// Leave out this path, and what is below it; relative to SOURCE (directories only)
+    /// Exclude this path and everything below it; relative to SOURCE (directories only)
     #[arg(long, value_name = "PATH")]
     pub(crate) exclude: Vec<OsString>,
 
-    /// Leave out paths in which this expression, a POSIX extended one, is found (directories only)
+    /// Exclude paths that match this POSIX extended regular expression (directories only)
     #[arg(long, value_name = "REGEX")]
     pub(crate) exclude_regex: Vec<String>,
 
-    /// Hard links become files of their own (directories only)
+    /// Store hard links as separate files (directories only)
     #[arg(long)]
     pub(crate) separate_hard_links: bool,
 
-    /// What becomes of whiteouts of layers (archives only): kept as they are, made those of
-    /// overlayfs, or applied to the layers below
+    /// How whiteouts in layers are handled (archives only)
     #[arg(long, value_name = "HOW", value_enum, default_value_t = WhiteoutChoice::Keep)]
     pub(crate) whiteouts: WhiteoutChoice,
 
-    /// Leave out what overlayfs keeps for itself: its whiteouts and marks
+    /// Exclude whiteouts and attributes of overlayfs
     #[arg(long)]
     pub(crate) strip_overlay: bool,
 
-    /// Everything belongs to root
+    /// Make root the owner and group of everything
     #[arg(long, conflicts_with_all = ["uid", "gid"])]
     pub(crate) all_root: bool,
 
-    /// Everything belongs to this user
+    /// Make this user the owner of everything
     #[arg(long, value_name = "N")]
     pub(crate) uid: Option<u32>,
 
-    /// Everything belongs to this group
+    /// Make this group the group of everything
     #[arg(long, value_name = "N")]
     pub(crate) gid: Option<u32>,
 
-    /// Add this to all users
+    /// Add this number to all user ids
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) uid_offset: u32,
 
-    /// Add this to all groups
+    /// Add this number to all group ids
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) gid_offset: u32,
 
-    /// All files are of this time, in seconds since 1970
+    /// Modification time of all files, in seconds since 1970
     #[arg(long, value_name = "SECONDS")]
     pub(crate) mtime: Option<u64>,
 
-    /// Leave out all extended attributes, ACLs and capabilities among them
+    /// Exclude all extended attributes, including ACLs and capabilities
     #[arg(long, conflicts_with_all = ["xattr", "no_xattr"])]
     pub(crate) no_xattrs: bool,
 
-    /// Take only these extended attributes; a * at the end is any end
+    /// Include only this extended attribute; a * at the end matches any suffix (repeatable)
     #[arg(long, value_name = "NAME")]
     pub(crate) xattr: Vec<OsString>,
 
-    /// Leave out these extended attributes; a * at the end is any end
+    /// Exclude this extended attribute; a * at the end matches any suffix (repeatable)
     #[arg(long, value_name = "NAME")]
     pub(crate) no_xattr: Vec<OsString>,
 }
 
-/// What becomes of whiteouts.
+/// How whiteouts are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WhiteoutChoice {
-    /// As they are
+    /// Keep them unchanged
     Keep,
-    /// As overlayfs has them
+    /// Convert them to whiteouts of overlayfs
     Overlay,
-    /// They take away what lower layers have
+    /// Apply them: remove what they hide in the layers below
     Apply,
 }
 
-/// Show what a running mount does: times, memory, workers.
+/// Show latencies, memory and workers of a running mount.
 #[derive(Args, Debug)]
 #[command(after_help = help::STATS)]
 pub(crate) struct StatsArguments {
-    /// The directory of the mount, or one below it
+    /// The mount point, or a directory below it
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
 
@@ -611,61 +582,61 @@ pub(crate) struct StatsArguments {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Print the text that Prometheus scrapes
+    /// Print in the Prometheus text format
     #[arg(long, conflicts_with = "json")]
     pub(crate) prometheus: bool,
 }
 
-/// Show an image as a directory, by FUSE: no root, no kernel driver for EROFS.
+/// Mount an image with FUSE, without root and without the kernel's EROFS driver.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = help::MOUNT)]
 pub(crate) struct MountArguments {
     /// The image file
     pub(crate) image: PathBuf,
 
-    /// The directory to show it in
+    /// The mount point
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
 
-    /// Options as mount(8) has them; see below. A backslash takes the next character as it is
+    /// Options in the form of mount(8); see below. A backslash makes the next character literal
     #[arg(short = 'o', value_name = "OPT[,OPT...]")]
     pub(crate) options: Vec<OsString>,
 
-    /// Stay in the foreground, with messages on stderr
+    /// Stay in the foreground and print messages on stderr
     #[arg(short, long)]
     pub(crate) foreground: bool,
 
-    /// Let everybody in, as far as the owners and modes of files permit; others than root need
+    /// Allow other users to access the mount, subject to file permissions; unless run by root, this needs
     /// user_allow_other in /etc/fuse.conf
     #[arg(long)]
     pub(crate) allow_other: bool,
 
-    /// After this time a request that hangs fails with EIO; 0 waits for ever
+    /// Time after which a request that hangs fails with EIO; 0 means no limit
     #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_TIMEOUT_SECONDS)]
     pub(crate) timeout: u64,
 
-    /// Show no extended attributes
+    /// Hide extended attributes
     #[arg(long)]
     pub(crate) no_xattrs: bool,
 
-    /// Show no access control lists, and do not obey them
+    /// Hide and ignore access control lists
     #[arg(long)]
     pub(crate) no_acl: bool,
 
-    /// Keep all privileges, descriptors and system calls after start-up
+    /// Do not enter the sandbox: keep all privileges, file descriptors and system calls
     #[arg(long)]
     pub(crate) no_sandbox: bool,
 
-    /// Where messages go once the mount is ready: syslog, stderr (with -f), or the end of a file
-    /// [default: stderr with -f, else syslog if /dev/log is there, else nowhere]
+    /// Destination of messages after the mount is ready: syslog, stderr (only with -f), or a file to append to
+    /// [default: stderr with -f, otherwise syslog if /dev/log exists, otherwise none]
     #[arg(long, value_name = "FILE|syslog|stderr")]
     pub(crate) log: Option<OsString>,
 
-    /// When it is mounted, print what was asked of the system and what was granted
+    /// After mounting, print what was requested from the system and what was granted
     #[arg(long)]
     pub(crate) explain: bool,
 
-    /// Print that as one JSON object
+    /// Print the output of --explain as one JSON object
     #[arg(long, requires = "explain")]
     pub(crate) json: bool,
 
@@ -677,13 +648,10 @@ pub(crate) struct MountArguments {
 
     #[command(flatten)]
     pub(crate) read: ReadArguments,
-
-    #[arg(skip)]
-    pub(crate) invocation: MountInvocation,
 }
 
 impl MountArguments {
-    /// What an image and a directory alone mean.
+    /// Default arguments for an image and a mount point.
     pub(crate) fn new(image: PathBuf, directory: PathBuf) -> Self {
         Self {
             image,
@@ -701,44 +669,43 @@ impl MountArguments {
             machine: MachineArguments::default(),
             reserve: ReserveArguments::default(),
             read: ReadArguments::default(),
-            invocation: MountInvocation::default(),
         }
     }
 }
 
-/// After this time a request that hangs fails, unless another one is asked for.
+/// The default of `--timeout`.
 const DEFAULT_TIMEOUT_SECONDS: u64 = 120;
 
-/// How the command came to mount: what its callers differ in.
+/// How the mount command was invoked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MountInvocation {
     pub(crate) by: MountCaller,
-    /// Words of `-o` that nobody knows are left alone.
+    /// Unknown words of `-o` are ignored.
     pub(crate) is_sloppy: bool,
-    /// All but the mount itself.
+    /// Everything is done but the mount itself.
     pub(crate) is_dry_run: bool,
 }
 
-/// Who asks for a mount.
+/// The program that requested a mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum MountCaller {
-    /// Somebody who typed the verb.
+    /// A user, with the verb `mount`.
     #[default]
     Verb,
-    /// Somebody who expects erofsfuse.
+    /// A user or script, with the command line of erofsfuse.
     Erofsfuse,
-    /// mount(8), which says `rw` whenever nobody said `ro`.
+    /// mount(8), which passes `rw` whenever `ro` is not given.
     MountProgram,
 }
 
-/// Unpack and mount a real image, compare every byte, and show what that took.
+/// Mount an image, compare every byte, and measure how fast it is read.
 #[derive(Args, Debug)]
 #[command(after_help = help::DEMO)]
 pub(crate) struct DemoArguments {
-    /// An image of your own instead of the carried one
+    /// An image to use instead of the built-in one
     pub(crate) image: Option<PathBuf>,
 
-    /// The directory that IMAGE was made from, to compare with
+    /// The directory that IMAGE was built from, to compare with
     pub(crate) source: Option<PathBuf>,
 
     #[command(flatten)]

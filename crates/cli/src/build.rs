@@ -31,36 +31,44 @@ use verify::ImageVerifier;
 
 use crate::applets::mkfs::MkfsArguments;
 use crate::arguments::BuildArguments;
-use crate::exit_status::CommandStatus;
-use crate::output::{self, Output, escape};
+use crate::exit_status::{CommandStatus, usage_error};
+use crate::output::{Output, escape};
 use crate::progress::{ProgressDisplay, WorkAmount};
 use crate::resources::Resources;
-use crate::signals::StopRequest;
+use crate::signals::{ExitOnSignals, SecondSignal, StopRequest};
 
 /// Of a file of hints: more than anybody writes.
 const HINTS_BYTES_MAX: u64 = 1 << 20;
 
 /// Builds as the verb.
-pub(crate) fn run(arguments: &BuildArguments) -> anyhow::Result<CommandStatus> {
-    match arguments::request(arguments, &environment(arguments.compression.hints.as_deref())?) {
-        Ok(request) => run_request(request),
-        Err(why) => {
-            output::print_message(why);
-            Ok(CommandStatus::UsageError)
-        }
-    }
+///
+/// # Errors
+/// The options make no sense, the source or the target cannot be used, or a signal asks to stop.
+pub(crate) fn run(
+    arguments: &BuildArguments,
+    signals: ExitOnSignals,
+) -> anyhow::Result<CommandStatus> {
+    let environment = environment(arguments.compression.hints.as_deref())?;
+    let request = arguments::request(arguments, &environment).map_err(usage_error)?;
+    run_request(request, signals)
 }
 
 /// Builds as mkfs.erofs.
-pub(crate) fn run_mkfs(arguments: &MkfsArguments) -> anyhow::Result<CommandStatus> {
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_mkfs(
+    arguments: &MkfsArguments,
+    signals: ExitOnSignals,
+) -> anyhow::Result<CommandStatus> {
     if arguments.is_verbose() {
         let mut output = Output::new();
         writeln!(output, "mkfs.erofs (ferrofs) {}", env!("CARGO_PKG_VERSION"))?;
         output.flush()?;
     }
     let environment = environment(arguments.compress_hints.as_deref())?;
-    let request = mkfs::request(arguments, &environment).map_err(|why| anyhow!(why))?;
-    run_request(request)
+    let request = mkfs::request(arguments, &environment).map_err(usage_error)?;
+    run_request(request, signals)
 }
 
 /// The clock, the environment, chance, and the file of hints.
@@ -91,7 +99,7 @@ fn read_hints(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(text)
 }
 
-fn run_request(mut request: BuildRequest) -> anyhow::Result<CommandStatus> {
+fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Result<CommandStatus> {
     // Before there are threads: buffers of a segment go from one to the next.
     set_mmap_threshold();
     let began = Instant::now();
@@ -101,11 +109,9 @@ fn run_request(mut request: BuildRequest) -> anyhow::Result<CommandStatus> {
     }
     let resources = Resources::of_machine(&request.machine)?;
     request.options.jobs = Some(resources.threads);
-    if request.machine.memory.is_some() {
-        request.options.memory_bytes = resources.memory.budget().limit_bytes();
-    }
-    request.options.check().map_err(|error| anyhow!("{error}"))?;
-    let stop = StopRequest::watch()?;
+    request.options.memory_bytes = resources.memory.budget().limit_bytes();
+    request.options.check().map_err(usage_error)?;
+    let stop = signals.into_stop_request(SecondSignal::Ignored)?;
     let monitor = BuildMonitor::new(&stop, request.output.notices);
     let imported = import::import(&mut request, &resources, &monitor);
     let ImportedTree { mut tree, devices } =
@@ -118,7 +124,7 @@ fn run_request(mut request: BuildRequest) -> anyhow::Result<CommandStatus> {
             .map_err(|error| with_suggestion(&error, &stop))?;
     }
     if request.is_dry_run {
-        let estimate = report::estimate(&tree, &request.options);
+        let estimate = report::estimate(&tree, &request.options, stop.token());
         let estimate = estimate.map_err(|error| with_suggestion(&error, &stop))?;
         report::print_estimate(&request, &estimate)?;
         return Ok(CommandStatus::Success);
@@ -140,7 +146,7 @@ fn run_request(mut request: BuildRequest) -> anyhow::Result<CommandStatus> {
     let warnings = monitor.warnings();
     let steps = monitor.finish();
     let report = built.map_err(|error| match error.kind() {
-        ErrorKind::Rejected(why) if !stop.is_wanted() => {
+        ErrorKind::Rejected(why) if !stop.is_requested() => {
             anyhow!("{why}; {image} was not made")
         }
         _ => with_suggestion(&error, &stop),
@@ -187,11 +193,12 @@ fn work(tree: &Tree, is_verified: bool) -> WorkAmount {
 
 /// An error of the library, with what to do about it.
 fn with_suggestion(error: &ferrofs_builder::Error, stop: &StopRequest) -> anyhow::Error {
-    if let Err(ended) = stop.check() {
-        return ended;
+    if let Err(stopped) = stop.check() {
+        return stopped.into();
     }
     let suggestion = match error.kind() {
-        ErrorKind::SourceChanged { .. } => "; build again when nobody writes there",
+        ErrorKind::SourceChanged { .. } => "; build again while nothing writes to the source",
+        ErrorKind::InvalidOptions(_) => return usage_error(error),
         _ => "",
     };
     anyhow!("{error}{suggestion}")

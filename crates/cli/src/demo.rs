@@ -28,7 +28,6 @@ use comparison::{Comparison, ComparisonResult};
 use credentials::Credentials;
 use ferrofs_extract::{ExtractEvent, ExtractOptions, ExtractSummary, Selection, extract, measure};
 use ferrofs_image::Image;
-use ferrofs_workers::CancelToken;
 use kernel_mount::KernelMount;
 use own_mount::{DaemonMount, MountAttempt};
 use reading_plan::ReadingPlan;
@@ -43,8 +42,7 @@ use crate::exit_status::CommandStatus;
 use crate::output::{self, Output, escape};
 use crate::progress::{ProgressDisplay, WorkAmount};
 use crate::resources::Resources;
-use crate::signals::StopRequest;
-use crate::verbs::extract::print_withheld;
+use crate::signals::{ExitOnSignals, SecondSignal, StopRequest};
 use crate::{diagnostics, read_stats, source};
 
 /// What an extraction took.
@@ -70,13 +68,16 @@ struct DemoRun<'a> {
 }
 
 /// Unpacks, mounts, compares, measures.
-pub(crate) fn run(arguments: &DemoArguments) -> anyhow::Result<CommandStatus> {
-    let stop = StopRequest::watch()?;
+pub(crate) fn run(
+    arguments: &DemoArguments,
+    signals: ExitOnSignals,
+) -> anyhow::Result<CommandStatus> {
+    let stop = signals.into_stop_request(SecondSignal::Ignored)?;
     let temp = TempDirectory::new().context("cannot make a directory for temporary files")?;
     let path = escape(temp.path().as_os_str().as_bytes());
     let shown = DemoRun::new(arguments, temp.path(), &stop).and_then(|demo_run| demo_run.run());
     // A signal may have ended programs that were asked, too; then it is the reason, and not what they lack.
-    let shown = shown.or_else(|error| stop.check().and(Err(error)));
+    let shown = shown.or_else(|error| stop.check().map_err(Into::into).and(Err(error)));
     let removed = temp.remove().with_context(|| format!("cannot remove {path}"));
     match (shown, removed) {
         (Err(error), Err(left)) => {
@@ -119,7 +120,7 @@ impl<'a> DemoRun<'a> {
 
     fn run(&self) -> anyhow::Result<CommandStatus> {
         let problems = self.show_unpacking()? + self.show_mount()?;
-        read_stats::print_stats(self.resources.stats(&self.image, None).as_ref());
+        read_stats::print_stats(read_stats::collect(&self.resources, &self.image, None).as_ref());
         Ok(CommandStatus::from_failures(problems))
     }
 
@@ -129,9 +130,6 @@ impl<'a> DemoRun<'a> {
         let shown = escape(unpacked.as_os_str().as_bytes());
         self.print_if_verbose(&format!("unpacking {} into {shown}", self.name))?;
         let extracted = self.unpack(&unpacked)?;
-        if !self.arguments.read.quiet {
-            print_withheld(&extracted.summary.skipped);
-        }
         self.print_if_verbose(&format!("comparing every byte with {}", self.reference.name()))?;
         let visibility = VisibilityRules::of_unpacked(&self.credentials, &self.reference);
         let (compared, compare_time) = self.compare(&unpacked, visibility)?;
@@ -267,9 +265,9 @@ impl<'a> DemoRun<'a> {
     }
 
     fn unpack(&self, unpacked: &Path) -> anyhow::Result<TimedExtract> {
-        let token = CancelToken::new();
-        let options =
-            ExtractOptions::new().max_threads(Some(self.resources.threads)).cancel(&token);
+        let options = ExtractOptions::new()
+            .max_threads(Some(self.resources.threads))
+            .cancel(self.stop.token());
         let style = self.arguments.progress.progress;
         let mut progress = ProgressDisplay::new(style, "unpack", || self.total);
         let mut done = WorkAmount::default();
@@ -278,12 +276,9 @@ impl<'a> DemoRun<'a> {
             ExtractEvent::Progress(now) => {
                 done = now.into();
                 progress.update(done);
-                if self.stop.is_wanted() {
-                    token.cancel();
-                }
             }
             // What fails because it is cut short is no failure.
-            ExtractEvent::Failed(error) if !self.stop.is_wanted() => {
+            ExtractEvent::Failed(error) if !self.stop.is_requested() => {
                 let suggestion = diagnostics::for_extract_error(&error);
                 progress.print_path_message(
                     error.path(),
@@ -308,7 +303,7 @@ impl<'a> DemoRun<'a> {
         let mut output = Output::new();
         writeln!(output, "{text}")?;
         output.flush()?;
-        self.stop.check()
+        Ok(self.stop.check()?)
     }
 }
 

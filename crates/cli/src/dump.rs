@@ -13,13 +13,16 @@ use ferrofs_ondisk::{Compat, Incompat};
 use crate::applets::dump::DumpArguments;
 use crate::arguments::ReadArguments;
 use crate::exit_status::CommandStatus;
-use crate::metadata_text::{self, FoundInode};
-use crate::metadata_text::{build_time, format_uuid};
+use crate::metadata_text::{self, FoundInode, build_time, format_uuid};
 use crate::output::Output;
+use crate::signals::ExitOnSignals;
 use crate::source;
 
 /// Shows what is asked for.
-pub(crate) fn run(arguments: &DumpArguments) -> anyhow::Result<CommandStatus> {
+pub(crate) fn run(
+    arguments: &DumpArguments,
+    _signals: &ExitOnSignals,
+) -> anyhow::Result<CommandStatus> {
     let read = ReadArguments {
         offset: arguments.offset,
         devices: arguments.devices.clone(),

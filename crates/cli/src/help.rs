@@ -1,21 +1,23 @@
-//! The parts of the help that come after the options: examples and exit status.
+//! The parts of the help that come after the options: what is not obvious, exit status, examples.
 
 pub(crate) const FERROFS: &str = "\
 Examples:
-  ferrofs demo                             unpack and mount a carried image, check every byte
-  ferrofs info app.erofs                   what is this image?
-  ferrofs ls -lR app.erofs                 everything in it
-  ferrofs cat app.erofs /etc/os-release    one file
-  ferrofs extract app.erofs tree/          all files
-  ferrofs check app.erofs                  is every byte of it readable?
-  ferrofs build -z lz4hc app.erofs tree/   build one from a directory, or from tars
-  ferrofs mount app.erofs dir/             show it as a directory; umount dir/ ends that
+  ferrofs demo                             mount a built-in image, check every byte, show its speed
+  ferrofs info app.erofs                   show features and sizes of an image
+  ferrofs ls -lR app.erofs                 list everything in it
+  ferrofs cat app.erofs /etc/os-release    print one file
+  ferrofs extract app.erofs tree/          extract all files
+  ferrofs check app.erofs                  read every byte and report damage
+  ferrofs build -z lz4hc app.erofs tree/   build an image from a directory or from tar archives
+  ferrofs mount app.erofs dir/             mount it on dir/; `umount dir/` unmounts it
 
-Exit status: 0 all well, 1 the image or the output is bad, 2 wrong usage.
-`ferrofs VERB --help` has more about each verb.";
+Exit status: 0 success, 1 the image or the output is bad, 2 wrong usage, 129 SIGHUP, 130 SIGINT,
+143 SIGTERM.
+Run `ferrofs VERB --help` for more about a verb.";
 
 pub(crate) const INFO: &str = "\
-Only the superblock and what belongs to it is read, so this is quick however large the image is.
+This verb reads only the superblock and its tables, so it takes the same short time for an image of
+any size.
 
 Examples:
   ferrofs info app.erofs
@@ -23,8 +25,8 @@ Examples:
   ferrofs info --json app.erofs | jq .incompatible_features";
 
 pub(crate) const LS: &str = "\
-Names go to a terminal with unprintable bytes as \\xNN, and anywhere else as they are. In JSON a
-name that is not UTF-8 is an object {\"hex\": \"…\"} of its bytes.
+If the output is a terminal, unprintable bytes of names are shown as \\xNN; otherwise names are
+written unchanged. In JSON, a name that is not UTF-8 is an object {\"hex\": \"…\"} with its bytes.
 
 Examples:
   ferrofs ls app.erofs /usr/bin
@@ -46,24 +48,26 @@ ferrofs extract [OPTIONS] <IMAGE> <DEST> [PATH]...
        ferrofs extract [OPTIONS] --tar <FILE> <IMAGE> [PATH]...";
 
 pub(crate) const EXTRACT: &str = "\
-A PATH selects itself and everything below, with the directories above it. In a pattern *, ? and
-[…] match within a name, {a,b} is either, ** is any number of directories, and \\ takes the next
-character as it is. Quote patterns, or the shell will use them up.
+A PATH selects the entry with this path, everything below it, and the directories above it. In a
+pattern, *, ? and […] match within a name, {a,b} matches either word, ** matches any number of
+directories, and a backslash makes the next character literal. Quote patterns, because the shell
+expands them otherwise.
 
-Nothing is written outside of DEST, whatever the image says. A file that cannot be read in full is
-named and left out, the others are extracted, and the exit status is 1.
+Nothing is written outside of DEST, whatever the image contains. A file that cannot be read
+completely is reported and not created; the other files are extracted, and the exit status is 1.
+SIGINT, SIGTERM and SIGHUP stop the extraction and remove files that are not complete.
 
-Root gets everything: owners, device nodes, all extended attributes. Others get what they may have,
-and are told once what was left out; set-user-id and set-group-id are dropped from files whose
-owner is not kept.
+Root extracts everything: owners, device nodes and all extended attributes. Other users get what
+their permissions allow; a summary lists what was left out. The set-user-id and set-group-id bits
+are cleared on files whose owner is not preserved.
 
-A tar keeps everything for everybody, but for sockets, which no tar can hold: PAX headers, times in
-nanoseconds, attributes as SCHILY.xattr, sparse files as GNU.sparse 1.0. The same image gives the
-same bytes, whatever the number of threads. GNU tar unpacks all of it, as root, with
-tar --xattrs --xattrs-include='*' -xpf FILE. FILE appears, or replaces an older one, when it is
-complete. A file that cannot be read in full is named and left out; one that is too long to be held
-back is named and filled up with zeros; the exit status is 1. With --tar - it is the exit status
-that says whether the tar is complete, and --json prints its summary on stderr.
+A tar archive holds everything for every user, except for sockets, which tar cannot store. It uses
+PAX headers, nanosecond times, SCHILY.xattr for attributes and GNU.sparse 1.0 for sparse files. The
+same image always gives the same bytes. To extract all of it with GNU tar, run as root:
+tar --xattrs --xattrs-include='*' -xpf FILE. FILE is created, or replaced, only when the archive is
+complete. A file that cannot be read completely is reported and left out; if it is too long for
+memory, it is filled up with zeros instead. In both cases the exit status is 1. With --tar - only
+the exit status tells whether the archive is complete, and --json prints its summary on stderr.
 
 Examples:
   ferrofs extract app.erofs tree/
@@ -78,11 +82,12 @@ Examples:
   ferrofs check --json app.erofs | jq -r '.problems[].path'";
 
 pub(crate) const STATS: &str = "\
-The mount itself is asked, so whoever may read it may ask, from any namespace that sees it. Numbers
-count from when it was mounted. The time of an operation begins when the mount takes the request and
-ends when the kernel has the reply; quantiles are up to 12.5 % too long. An error is a reply which
-says that something is broken, not one that a name or an attribute is not there. The most read files
-are named by their inodes; find mnt -inum N -print -quit has the path.
+The process that serves the mount answers the query. Every user who can read the mount can query
+it, from every namespace that contains the mount. Counters start at zero when the image is mounted.
+The time of an operation starts when the process receives the request and ends when the kernel has
+the reply. Quantiles are at most 12.5 % too high. An error is a reply that reports damage or an I/O
+failure; a name or an attribute that does not exist is not an error. The list of the most read files
+shows inode numbers; `find DIR -inum N -print -quit` prints the path.
 
 Examples:
   ferrofs stats mnt
@@ -90,24 +95,25 @@ Examples:
   ferrofs stats --prometheus mnt > /var/lib/node_exporter/ferrofs.prom";
 
 pub(crate) const MOUNT: &str = "\
-The command returns when DIR shows the image, or says exactly why it cannot. A process stays behind and
-serves it; `umount DIR`, `fusermount3 -u DIR`, or SIGTERM, SIGINT or SIGHUP to that process end it. If
-somebody still uses the directory then, it is taken away at once and the process serves them until they
-are done; a second signal ends it anyway. SIGKILL leaves a directory that says \"transport endpoint is
-not connected\" where the process mounted by itself (as root); `umount DIR` clears it.
+The command returns when the image is mounted, or prints why it could not be mounted. A background
+process serves the mount. `umount DIR`, `fusermount3 -u DIR`, or a SIGTERM, SIGINT or SIGHUP to that
+process unmounts it. If the directory is in use at that time, it disappears from the directory tree
+at once, and the process serves its current users until they are done; a second signal ends the
+process immediately. After a SIGKILL, a mount that root made reports \"transport endpoint is not
+connected\"; `umount DIR` removes it.
 
-Options of -o: ro; allow_other; auto_unmount, noauto_unmount; exec, noexec; suid, nosuid, dev, nodev (root
-only); fsname=, subtype=, max_read=; offset=, device= (again for each), no_checksum; memory=,
-reserved_pages=, prefault, jobs=, cpus=, nice=; timeout=, log=; user_xattr, nouser_xattr, acl, noacl; words
-that only mount(8) means, such as nofail, user, noauto, _netdev, x-…; times of access (noatime and the
-like), which are never kept. Anything else is an error. rw is one,
-too: nothing can be written.
+Options of -o: ro; allow_other; auto_unmount, noauto_unmount; exec, noexec; suid, nosuid, dev, nodev
+(root only); fsname=, subtype=, max_read=; offset=, device= (repeatable), no_checksum; memory=,
+reserved_pages=, prefault, jobs=, cpus=, nice=; timeout=, log=; user_xattr, nouser_xattr, acl, noacl.
+Words that only mount(8) interprets (nofail, user, noauto, _netdev, x-…) are accepted, and so are
+noatime and the like, as access times are never stored. Every other word is an error, including rw,
+because an EROFS image cannot be written.
 
 /etc/fstab, with ferrofs in /usr/bin or linked as /sbin/mount.fuse.ferrofs:
   /srv/app.erofs  /mnt/app  fuse.ferrofs  ro,allow_other,nofail  0 0
 
-As root, the kernel reads ahead as far as ferrofs asks. Others are kept to the system's 128 KiB a file; how to
-lift that, --explain says.
+As root, the kernel's readahead is set to the size that ferrofs requests. For other users it stays
+at the system's limit, usually 128 KiB a file; --explain prints the command that raises it.
 
 Examples:
   ferrofs mount app.erofs dir/
@@ -116,31 +122,33 @@ Examples:
   mount -t fuse.ferrofs app.erofs dir/";
 
 pub(crate) const EROFSFUSE: &str = "\
-This is ferrofs under the name of erofsfuse: `ferrofs mount --help` says what -o takes. In addition, what
-libfuse takes and is so anyway is accepted: kernel_cache, async_read, clone_fd, big_writes, nonempty; and
-max_threads=N, which is jobs=N.
+This is ferrofs, called as erofsfuse. See `ferrofs mount --help` for the options of -o. The options
+kernel_cache, async_read, clone_fd, big_writes and nonempty of libfuse are accepted and always in
+effect; max_threads=N is the same as jobs=N.
 
 Examples:
   erofsfuse app.erofs dir/
   erofsfuse -f --offset=65536 appimage.bin dir/";
 
 pub(crate) const MOUNT_FUSE_FERROFS: &str = "\
-mount(8) runs this for the type fuse.ferrofs. `ferrofs mount --help` says what -o takes.
+mount(8) runs this program for the type fuse.ferrofs. See `ferrofs mount --help` for the options of
+-o.
 
 Examples:
   mount -t fuse.ferrofs app.erofs dir/
   mount -t fuse.ferrofs -o allow_other,memory=64m app.erofs dir/";
 
 pub(crate) const DEMO: &str = "\
-Without arguments the carried image is shown, and compared with its list of digests. With IMAGE
-alone it is compared with a second reading of the image; with SOURCE, with that directory. All of
-it happens in a directory for temporary files, which is removed in the end, also after SIGINT.
+The demonstration mounts an image with FUSE as the current user, compares every file in the mount
+with the expected contents and metadata, and measures how fast the mount is read. Without arguments
+it uses a built-in image and its list of digests. With IMAGE alone, it compares the mount with a
+second, direct read of the image; with SOURCE, with that directory. It works in a temporary
+directory and removes that at the end, also after a signal.
 
-The image is unpacked, and then mounted by whoever runs this; both are compared, byte by byte. Then
-it is read from fresh mounts, whose page cache is empty: whole files (opened, read, closed), and
-single blocks of 4 KiB in no order, each once; by one reader, and by as many as there are CPUs, four
-at least. Of a large image a part is read. As root the kernel's own EROFS does the same beside it.
-If no mount can be made here, the reason is shown, and that is no failure.
+Each measurement uses a fresh mount, so nothing is in the page cache: whole files (open, read,
+close) and single blocks of 4 KiB in random order, by one reader and by one reader for each CPU, at
+least four. Of a large image, a part is measured. If FUSE is not available, the demonstration
+extracts the image and checks the result instead, and says why.
 
 Examples:
   ferrofs demo
@@ -148,11 +156,12 @@ Examples:
   sudo ferrofs demo app.erofs rootfs/";
 
 pub(crate) const FSCK_EROFS: &str = "\
-This is ferrofs under the name of fsck.erofs. Every byte of every file is read, with or without --extract, by
-all CPUs; `ferrofs check` and `ferrofs extract` can do more. Digests in extended attributes are not
-compared: --xattr-inode-digest is refused.
+This is ferrofs, called as fsck.erofs. It reads every byte of every file on all CPUs, with or
+without --extract. `ferrofs check` and `ferrofs extract` have more options. Digests in extended
+attributes are not compared: --xattr-inode-digest is refused.
 
-Exit status: 0 all well, 1 anything else. Without -p and -d3, success prints nothing.
+Exit status: 0 success, 1 everything else; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM. Without
+-p and -d3, nothing is printed on success.
 
 Examples:
   fsck.erofs app.erofs
@@ -160,10 +169,10 @@ Examples:
   fsck.erofs --extract=etc --path=/etc app.erofs";
 
 pub(crate) const DUMP_EROFS: &str = "\
-This is ferrofs under the name of dump.erofs; `ferrofs info`, `ls`, `stat` and `cat` tell the same in another
-form, and in JSON. Times are in UTC.
+This is ferrofs, called as dump.erofs. `ferrofs info`, `ls`, `stat` and `cat` show the same data in
+another form, and as JSON. Times are in UTC.
 
-Exit status: 0 all well, 1 anything else.
+Exit status: 0 success, 1 everything else.
 
 Examples:
   dump.erofs app.erofs
@@ -172,22 +181,24 @@ Examples:
   dump.erofs -S app.erofs";
 
 pub(crate) const MKFS_EROFS: &str = "\
-This is ferrofs under the name of mkfs.erofs, with the names, meanings and defaults of erofs-utils 1.9, whose
-manual writes options as -b#, -C#, -d#, -m#, -T#, -UX, -x#, -zX, --xattr-prefix=X and so on. What is not
-supported is refused by name. `ferrofs build` can do more.
+This is ferrofs, called as mkfs.erofs. Options have the names, meanings and defaults of erofs-utils
+1.9, whose manual writes them as -b#, -C#, -d#, -m#, -T#, -UX, -x#, -zX, --xattr-prefix=X and so on.
+An option that is not supported is refused with a message. `ferrofs build` has more options.
 
-Algorithms of -z: lz4; lz4hc 0-12 (9); lzma 0-9, 100-109 (6), dictsize up to 8388608; deflate 0-9 (1);
-libdeflate 0-12 (1); zstd 0-22 (3), dictsize up to 1048576. The level may stand alone, as in -zlzma,9.
+Algorithms of -z: lz4; lz4hc 0-12 (9); lzma 0-9, 100-109 (6), dictsize up to 8388608; deflate 0-9
+(1); libdeflate 0-12 (1); zstd 0-22 (3), dictsize up to 1048576. The default level is in
+parentheses. The level can be given alone, as in -zlzma,9.
 
-Extended options of -E, ^ before one for the contrary: fragments, all-fragments, fragdedupe=full|inode|off,
-dedupe, ztailpacking, inline_data (^inline_data or noinline_data), legacy-compress, force-inode-compact,
-force-inode-extended, force-inode-blockmap, force-chunk-indexes, nosbcrc, xattr-name-filter,
-plain-xattr-prefixes, 48bit, dot-omitted.
+Extended options of -E (a ^ in front switches one off): fragments, all-fragments,
+fragdedupe=full|inode|off, dedupe, ztailpacking, inline_data (^inline_data or noinline_data),
+legacy-compress, force-inode-compact, force-inode-extended, force-inode-blockmap,
+force-chunk-indexes, nosbcrc, xattr-name-filter, plain-xattr-prefixes, 48bit, dot-omitted.
 
-SOURCE_DATE_EPOCH is the time of the build, and files that are newer get it.
+If SOURCE_DATE_EPOCH is set, it is the build time, and files that are newer get that time.
 
-Exit status: 0 all well, 1 anything else. FILE appears, or replaces an older one, when it is whole and every
-file has been read from it again and compared.
+Exit status: 0 success, 1 everything else; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM. FILE is
+created, or replaced, only after the image is complete and every file in it has been read again and
+compared with the source.
 
 Examples:
   mkfs.erofs -zlz4hc,9 -C65536 app.erofs tree/
@@ -198,25 +209,27 @@ Examples:
   zcat layer.tar.gz | mkfs.erofs --tar=f --aufs --quiet -Enoinline_data layer.erofs -";
 
 pub(crate) const BUILD: &str = "\
-IMAGE appears, or with --force replaces an older one, when it is whole, on stable storage, and every file has
-been read from it again and compared with the source: contents, names, types, owners, times, links and
-attributes. A difference, a file that changes meanwhile, a full disk: then there is no image, the exit status
-is 1, and the path and the byte are named. --no-verify leaves the comparison out.
+IMAGE is created, or with --force replaced, only after the image is complete and on stable storage,
+and every file in it has been read again and compared with the source: contents, names, types,
+owners, times, links and attributes. If a file differs, a source file changes during the build, or
+the disk is full, there is no image, the exit status is 1, and the message names the path and the
+byte. --no-verify skips the comparison.
 
-The bytes of an image depend on the source and the options, never on --jobs, --memory, the order in which a
-directory lists its entries, or the host's clock, but for what these set: the UUID is random, and the image's
-time is now. --reproducible sets both: the UUID is all zeros, unless --uuid gives another; the time is that of
-SOURCE_DATE_EPOCH, and newer files get it, too, or without it the newest time in the source; --time goes
-before both. Owners, permissions and times of files are those of the source all the same; see Content for
-what changes them.
+The bytes of an image depend only on the source and the options, never on --jobs, --memory, the
+order of directory entries, or the host's clock. There are two exceptions: the UUID is random by
+default, and the image's time is the current time. --reproducible fixes both: the UUID is all zeros
+unless --uuid gives another one; the time is SOURCE_DATE_EPOCH, and newer files get that time, or,
+if it is not set, the newest time in the source. --time takes precedence over both. Owners,
+permissions and times of files are still those of the source; see Content for options that change
+them.
 
-SOURCE_DATE_EPOCH counts without --reproducible as well.
+SOURCE_DATE_EPOCH is used without --reproducible as well.
 
---dry-run lists the source, builds a part of it in memory, and tells what all of it would come to.
+--dry-run lists the source, builds a sample of it in memory, and prints an estimate of the result.
 
 Examples:
   ferrofs build app.erofs tree/
-  ferrofs build -z lz4hc app.erofs tree/                       quick to read
+  ferrofs build -z lz4hc app.erofs tree/                       fast to read
   ferrofs build -z zstd,level=15 --fragments --dedupe app.erofs tree/
   ferrofs build -z lzma,level=9 -C 1m --fragments=all --dedupe --inline-pclusters app.erofs tree/
   ferrofs build --reproducible --all-root -z lz4hc app.erofs tree/

@@ -23,20 +23,11 @@ mod verbs;
 
 use std::process::ExitCode;
 
-use exit_status::CommandStatus;
-
 fn main() -> ExitCode {
-    let call = match applets::parse_command_line() {
-        Ok(call) => call,
+    let invocation = match applets::parse_command_line() {
+        Ok(invocation) => invocation,
         Err(code) => return code,
     };
-    match verbs::run(&call) {
-        Ok(exit_status) => exit_status.into(),
-        // Whoever read our output has seen enough of it.
-        Err(error) if output::is_broken_pipe(&error) => CommandStatus::Success.into(),
-        Err(error) => {
-            output::print_message(format_args!("{error:#}"));
-            CommandStatus::Failure.into()
-        }
-    }
+    let status = exit_status::conclude(verbs::run(&invocation));
+    invocation.exit_code(status)
 }

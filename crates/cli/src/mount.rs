@@ -1,5 +1,5 @@
-//! `ferrofs mount`: brings image, directory and options together, goes to the background, and serves. The mount itself
-//! is the library's.
+//! `ferrofs mount`: reads the options, starts a background process, and serves the mount there. The library serves; this
+//! folder owns the processes, the log and the signals.
 
 mod daemon;
 mod daemonize;
@@ -12,45 +12,42 @@ use std::io::Write;
 use daemonize::ReadyNotifier;
 use request::MountRequest;
 
-use crate::arguments::{MountArguments, MountCaller};
+use crate::arguments::{MountArguments, MountCaller, MountInvocation};
 use crate::exit_status::CommandStatus;
-use crate::output::{self, Output};
+use crate::output::Output;
 
 /// Mounts.
-pub(crate) fn run(typed: &MountArguments) -> anyhow::Result<CommandStatus> {
+///
+/// # Errors
+/// The arguments make no sense, or the mount could not be made or did not end well.
+pub(crate) fn run(
+    typed: &MountArguments,
+    invocation: MountInvocation,
+) -> anyhow::Result<CommandStatus> {
     let mut notifier = ReadyNotifier::of_this_process()?;
-    let request = match MountRequest::of(typed) {
-        Ok(request) => request,
-        Err(error) => {
-            let text = format!("{error:#}");
-            match notifier {
-                Some(notifier) => notifier.failed(CommandStatus::UsageError, &text),
-                None => output::print_message(text),
+    let ended = MountRequest::of(typed, invocation).and_then(|request| {
+        if notifier.is_none() {
+            print_banner(invocation)?;
+            if !typed.foreground && !invocation.is_dry_run {
+                return daemonize::start();
             }
-            return Ok(CommandStatus::UsageError);
         }
-    };
-    if notifier.is_none() {
-        print_banner(typed)?;
-        if !typed.foreground && !typed.invocation.is_dry_run {
-            return daemonize::start();
+        daemon::run(typed, &request, &mut notifier)
+    });
+    match (ended, notifier) {
+        // The process that started the daemon prints the error: standard error of the daemon may be closed by now.
+        (Err(error), Some(notifier)) => {
+            let status = CommandStatus::of_error(&error);
+            notifier.failed(status, &format!("{error:#}"));
+            Ok(status)
         }
-    }
-    match daemon::run(typed, &request, &mut notifier) {
-        // Standard error may be gone by now, and whoever asked prints it.
-        Err(error) if notifier.is_some() => {
-            if let Some(notifier) = notifier {
-                notifier.failed(CommandStatus::Failure, &format!("{error:#}"));
-            }
-            Ok(CommandStatus::Failure)
-        }
-        ended => ended,
+        (ended, _) => ended,
     }
 }
 
-/// Scripts know erofsfuse by its first line.
-fn print_banner(typed: &MountArguments) -> anyhow::Result<()> {
-    if typed.invocation.by == MountCaller::Erofsfuse {
+/// Prints the first line of erofsfuse, by which scripts recognize it.
+fn print_banner(invocation: MountInvocation) -> anyhow::Result<()> {
+    if invocation.by == MountCaller::Erofsfuse {
         let mut output = Output::new();
         writeln!(output, "erofsfuse {}", env!("CARGO_PKG_VERSION"))?;
         output.flush()?;

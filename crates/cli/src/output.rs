@@ -68,13 +68,6 @@ impl From<io::Error> for CopyError {
     }
 }
 
-/// Whether the reader of our output went away.
-pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
-    })
-}
-
 /// Printable text as it is; other characters, and bytes that are no text, as escapes.
 pub(crate) fn escape(name: &[u8]) -> String {
     let mut text = String::with_capacity(name.len());

@@ -114,7 +114,7 @@ impl ProgressDisplay {
     }
 
     /// Everything is done.
-    pub(crate) fn finish(self, done: WorkAmount) {
+    pub(crate) fn finish(&self, done: WorkAmount) {
         match &self.form {
             ProgressSink::Bar(bar) => bar.finish_and_clear(),
             ProgressSink::Json => self.show(WorkAmount { ..done }),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use ferrofs_image::ImageStats;
+use ferrofs_image::{Image, ImageStats};
 use ferrofs_workers::counters::HistogramSnapshot;
 use ferrofs_workers::workqueue::WorkQueueStats as Queue;
 use serde::Serialize;
@@ -113,7 +113,16 @@ struct LatencyReport {
     p999_us: f64,
 }
 
-/// Tells the numbers on standard error.
+/// The statistics of a run, if `--stats` asked for them.
+pub(crate) fn collect(
+    resources: &Resources,
+    image: &Image,
+    queue: Option<&Queue>,
+) -> Option<StatsReport> {
+    resources.stats.then(|| StatsReport::new(resources, &image.stats(), queue))
+}
+
+/// Prints the statistics on standard error.
 pub(crate) fn print_stats(report: Option<&StatsReport>) {
     if let Some(report) = report {
         output::print_line(report);
@@ -121,7 +130,7 @@ pub(crate) fn print_stats(report: Option<&StatsReport>) {
 }
 
 impl StatsReport {
-    pub(crate) fn new(resources: &Resources, stats: &ImageStats, queue: Option<&Queue>) -> Self {
+    fn new(resources: &Resources, stats: &ImageStats, queue: Option<&Queue>) -> Self {
         let ImageStats { cache, budget, frames, buffers, workers, .. } = stats;
         Self {
             threads: resources.threads,

@@ -1,29 +1,27 @@
-//! How much of the machine a verb may use: CPUs, threads, priority, memory. What is set here holds for
-//! the whole process, so it is set before the image is opened.
+//! How much of the machine a verb may use: CPUs, threads, priority, memory. These limits hold for the whole process, so
+//! they are set before the image is opened.
 
-use anyhow::{Context, anyhow, bail};
-use ferrofs_image::{DecodeWorkers, Image, MemoryPool};
+use anyhow::{Context, anyhow};
+use ferrofs_image::{DecodeWorkers, MemoryPool};
 use ferrofs_workers::cpus::{AvailableCpus, CpuSet};
 use ferrofs_workers::percpu::PerCpuSettings;
 use ferrofs_workers::priority::PriorityRequest;
-use ferrofs_workers::workqueue::WorkQueueStats as Queue;
 
 use crate::amount::human_bytes;
 use crate::arguments::{MachineArguments, ReserveArguments, WorkArguments};
-use crate::read_stats::StatsReport;
+use crate::exit_status::usage_error;
 
-/// What the process takes beside its budget, in bytes: code, stacks, what the walk remembers, and what
-/// the system counts in larger steps than we do.
+/// Memory of the process besides its budget, in bytes: code, stacks, the state of a walk, and what the system rounds up.
 const PROCESS_BYTES: u64 = 6 << 20;
-/// What each thread takes beside the budget, in bytes: stack, allocator, and what it writes at a time.
+/// Memory of a thread besides the budget, in bytes: stack, allocator, and its write buffer.
 const THREAD_BYTES: u64 = 1 << 20;
-/// Clusters that several files share are kept in so many bytes when every file is read once, a thread.
+/// Cache for clusters that several files share, for each thread, in bytes, when every file is read once.
 const SHARED_BYTES: u64 = 4 << 20;
 
 /// What a verb may use.
 #[derive(Clone, Debug)]
 pub(crate) struct Resources {
-    /// Threads, the first one among them.
+    /// Threads, including the first one.
     pub(crate) threads: usize,
     pub(crate) memory: MemoryPool,
     pub(crate) workers: DecodeWorkers,
@@ -32,24 +30,33 @@ pub(crate) struct Resources {
 }
 
 impl Resources {
-    /// Takes what the arguments allow.
+    /// Resources within the limits of the arguments.
+    ///
+    /// # Errors
+    /// A limit is out of range, or the system refuses it.
     pub(crate) fn of(work: &WorkArguments) -> anyhow::Result<Self> {
         Ok(Self { stats: work.stats, ..Self::of_machine(&work.machine)? })
     }
 
-    /// Takes what the arguments allow, for work that never ends with a summary.
+    /// The same for verbs without `--stats`.
+    ///
+    /// # Errors
+    /// As [`Resources::of`].
     pub(crate) fn of_machine(work: &MachineArguments) -> anyhow::Result<Self> {
         Self::with_reserve(work, &ReserveArguments::default())
     }
 
-    /// The same with memory set aside, and faulted in if that is wanted.
+    /// The same with a reserve of memory, which is faulted in if that is asked for.
+    ///
+    /// # Errors
+    /// As [`Resources::of`].
     pub(crate) fn with_reserve(
         work: &MachineArguments,
         reserve: &ReserveArguments,
     ) -> anyhow::Result<Self> {
         if let Some(cpus) = &work.cpus {
             let bound = CpuSet::parse(cpus).and_then(|cpus| cpus.bind_current_thread());
-            bound.with_context(|| format!("--cpus={cpus}"))?;
+            bound.map_err(|error| usage_error(format_args!("--cpus={cpus}: {error}")))?;
         }
         if let Some(nice) = work.nice {
             rustix::process::setpriority_process(None, nice)
@@ -58,15 +65,13 @@ impl Resources {
         let granted = AvailableCpus::read().parallelism();
         // More threads than CPUs would only take memory.
         let wanted = work.jobs.unwrap_or(granted).min(granted);
-        let (threads, limit) = match work.memory {
-            None => (wanted, MemoryPool::default_limit_bytes()),
-            Some(bytes) => split_memory(bytes, wanted)?,
-        };
+        let bytes = work.memory.unwrap_or_else(default_bytes);
+        let (threads, limit) = split_memory(bytes, wanted)?;
         let memory = memory(limit, listeners(threads), reserve)?;
         if reserve.prefault {
             memory.prefault(threads).context("--prefault")?;
         }
-        // Who asks to be nice does not want the workers that decode ahead to be raised.
+        // With a positive nice value, the workers that decode ahead are not raised, either.
         let is_nice = work.nice.is_some_and(|nice| nice > 0);
         let priority = if is_nice { PriorityRequest::Normal } else { PriorityRequest::Raised };
         let workers = match threads {
@@ -79,12 +84,12 @@ impl Resources {
         Ok(Self { threads, memory, workers, stats: false })
     }
 
-    /// Threads of a mount that listen to the kernel.
+    /// Threads of a mount that read requests of the kernel.
     pub(crate) fn listeners(&self) -> usize {
         listeners(self.threads)
     }
 
-    /// Bytes for clusters that several files share, where every file is read once.
+    /// Cache for clusters that several files share, in bytes, when every file is read once.
     pub(crate) fn shared_bytes(&self) -> u64 {
         let threads = u64::try_from(self.threads).unwrap_or(1);
         let most = self.memory.budget().limit_bytes() / 4;
@@ -92,23 +97,30 @@ impl Resources {
     }
 }
 
-impl Resources {
-    /// The numbers of a run, if they were asked for.
-    pub(crate) fn stats(&self, image: &Image, queue: Option<&Queue>) -> Option<StatsReport> {
-        self.stats.then(|| StatsReport::new(self, &image.stats(), queue))
-    }
+/// The memory of the whole process without `--memory`; where an eighth of the system's is too little, what an image needs.
+fn default_bytes() -> u64 {
+    MemoryPool::default_limit_bytes().max(least_bytes())
 }
 
-/// Two at least: with one a request that waits for the image would hold up all others.
+/// The least memory of a process that reads images.
+const fn least_bytes() -> u64 {
+    PROCESS_BYTES + THREAD_BYTES + MemoryPool::MIN_BYTES
+}
+
+/// At least two: with one, a request that waits for the image would block all others.
 fn listeners(threads: usize) -> usize {
     threads.max(2)
 }
 
-/// Threads and bytes of the budget for a process of `bytes` bytes in all: rather fewer threads than more memory.
+/// Splits `bytes`, the memory of the whole process, into a number of threads and the budget; if it is scarce, there are
+/// fewer threads.
 fn split_memory(bytes: u64, wanted: usize) -> anyhow::Result<(usize, u64)> {
-    let least = PROCESS_BYTES + THREAD_BYTES + MemoryPool::MIN_BYTES;
+    let least = least_bytes();
     let spare = bytes.checked_sub(least).ok_or_else(|| {
-        anyhow!("--memory: {} is the least that every image can be read in", human_bytes(least))
+        usage_error(format_args!(
+            "--memory: reading an image needs at least {}",
+            human_bytes(least)
+        ))
     })?;
     let affordable = usize::try_from(spare / THREAD_BYTES).unwrap_or(usize::MAX).saturating_add(1);
     let threads = wanted.min(affordable);
@@ -116,7 +128,7 @@ fn split_memory(bytes: u64, wanted: usize) -> anyhow::Result<(usize, u64)> {
     Ok((threads, bytes - others))
 }
 
-/// Memory with the reserve that is wanted; to fault one in that nobody measured out takes an eighth.
+/// Memory with the reserve that is asked for; `--prefault` without a number of pages reserves an eighth.
 fn memory(limit: u64, readers: usize, reserve: &ReserveArguments) -> anyhow::Result<MemoryPool> {
     let pages = match reserve.reserved_pages {
         None if !reserve.prefault => return Ok(MemoryPool::new(limit)?),
@@ -125,10 +137,10 @@ fn memory(limit: u64, readers: usize, reserve: &ReserveArguments) -> anyhow::Res
     };
     let most = limit / 2 / 4096;
     if u64::from(pages) > most {
-        bail!(
-            "--reserved-pages={pages}: no more than half of the memory can be set aside, which is {most} pages; \
-             give more with --memory"
-        );
+        return Err(usage_error(format_args!(
+            "--reserved-pages={pages}: at most half of the memory can be reserved, which is {most} pages; \
+             raise --memory"
+        )));
     }
     Ok(MemoryPool::with_reserve(limit, pages, readers)?)
 }

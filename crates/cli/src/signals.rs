@@ -1,5 +1,10 @@
-//! Signals that end a mount, and the end that comes by itself: one thing to wait for. A handler writes a byte into a
-//! socket and does nothing else. Called by the daemon, on its main thread.
+//! Signals that end the command: SIGINT, SIGTERM and SIGHUP. Handlers set numbers, write a byte to a socket, or end the
+//! process; they do nothing else. Signals that the parent process has set to "ignore", as `nohup` does, stay ignored.
+//!
+//! * A verb starts with [`exit_on_signals`]: a signal ends the process at once.
+//! * A verb that must remove something turns that into a [`StopRequest`]: a signal cancels a token, and the verb ends on
+//!   its own way out with the error [`Stopped`].
+//! * A mount waits for a signal or for the end of its session with [`MountEvents`].
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -8,39 +13,195 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
+use ferrofs_workers::CancelToken;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 
-/// What ends a mount.
-pub(crate) const ENDING: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
-/// The exit status after a second signal: the mount did not get to its end.
+/// The signals that end the command.
+const ENDING: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
+/// The exit status of a mount that a second signal ends: it was not unmounted in an orderly way.
 const FORCED_EXIT_STATUS: i32 = 1;
-/// What rings when the mount is gone, and when the session has ended; handlers write something else.
+/// The bytes that a [`SessionWaker`] writes; handlers write other ones.
 const UNMOUNTED: u8 = b',';
 const ENDED: u8 = b'.';
-/// How long requests may still take that nobody waits for, once the mount is gone.
+/// How long requests may still take after the mount is gone and nobody waits for their replies.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Stack of the thread that waits for a signal; it only reads a byte.
+const WATCHER_STACK_BYTES: usize = 64 << 10;
 
-/// A signal by its number; 0 while there was none.
+/// A signal by its number; 0: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Signal(pub(crate) usize);
 
-/// What happened.
+impl Signal {
+    /// The exit status of a command that this signal has ended, as shells number it.
+    pub(crate) fn exit_status(self) -> u8 {
+        u8::try_from(self.0.saturating_add(128)).unwrap_or(u8::MAX)
+    }
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match i32::try_from(self.0) {
+            Ok(SIGTERM) => f.write_str("SIGTERM"),
+            Ok(SIGINT) => f.write_str("SIGINT"),
+            Ok(SIGHUP) => f.write_str("SIGHUP"),
+            _ => write!(f, "signal {}", self.0),
+        }
+    }
+}
+
+/// The error of work that a signal has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stopped(pub(crate) Signal);
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ended by {}", self.0)
+    }
+}
+
+impl std::error::Error for Stopped {}
+
+/// Handlers that end the process at once, with the exit status of the signal.
+#[derive(Debug)]
+pub(crate) struct ExitOnSignals {
+    handled: Vec<i32>,
+    at_once: Arc<AtomicBool>,
+}
+
+/// What a second signal does to work that has been asked to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SecondSignal {
+    /// Nothing: what has to be removed is removed first.
+    Ignored,
+    /// It ends the process at once: nothing would be left behind.
+    Exits,
+}
+
+/// Installs handlers that end the process at once.
+///
+/// # Errors
+/// The system refuses a handler.
+pub(crate) fn exit_on_signals() -> anyhow::Result<ExitOnSignals> {
+    let this = ExitOnSignals { handled: handled(), at_once: Arc::new(AtomicBool::new(true)) };
+    for signal in &this.handled {
+        let number = Signal(usize::try_from(*signal).unwrap_or(0));
+        let status = number.exit_status().into();
+        flag::register_conditional_shutdown(*signal, status, Arc::clone(&this.at_once))
+            .with_context(|| format!("a handler for {number}"))?;
+    }
+    Ok(this)
+}
+
+impl ExitOnSignals {
+    /// From here on, a signal makes a stop request instead.
+    ///
+    /// # Errors
+    /// The system refuses a handler, a socket or a thread.
+    pub(crate) fn into_stop_request(self, second: SecondSignal) -> anyhow::Result<StopRequest> {
+        let request = StopRequest::default();
+        let (reader, writer) = UnixStream::pair().context("a pair of sockets")?;
+        for signal in &self.handled {
+            let number = usize::try_from(*signal).unwrap_or(0);
+            // The handlers of a signal run in this order: the watcher finds the number set.
+            flag::register_usize(*signal, Arc::clone(&request.signal), number)
+                .and_then(|_| writer.try_clone())
+                .and_then(|writer| low_level::pipe::register(*signal, writer))
+                .with_context(|| format!("a handler for {}", Signal(number)))?;
+            if second == SecondSignal::Exits {
+                flag::register(*signal, Arc::clone(&self.at_once))
+                    .with_context(|| format!("a handler for {}", Signal(number)))?;
+            }
+        }
+        let token = request.token.clone();
+        // It is never joined: it waits for a signal as long as there is a process.
+        std::thread::Builder::new()
+            .name("signals".to_owned())
+            .stack_size(WATCHER_STACK_BYTES)
+            .spawn(move || wait_and_cancel(&reader, &token))
+            .context("a thread cannot be started")?;
+        self.at_once.store(false, Ordering::SeqCst);
+        Ok(request)
+    }
+}
+
+fn wait_and_cancel(reader: &UnixStream, token: &CancelToken) {
+    let mut byte = [0];
+    loop {
+        match rustix::io::read(reader, &mut byte) {
+            Ok(1) => return token.cancel(),
+            Err(Errno::INTR) => {}
+            // There are no handlers, as all signals are ignored.
+            _ => return,
+        }
+    }
+}
+
+/// Whether a signal has asked the command to stop, and which one. Clones share one state.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StopRequest {
+    signal: Arc<AtomicUsize>,
+    token: CancelToken,
+}
+
+impl StopRequest {
+    /// The token that a signal cancels.
+    pub(crate) fn token(&self) -> &CancelToken {
+        &self.token
+    }
+
+    pub(crate) fn is_requested(&self) -> bool {
+        self.token.is_cancelled()
+    }
+
+    /// # Errors
+    /// [`Stopped`] after a signal.
+    pub(crate) fn check(&self) -> Result<(), Stopped> {
+        match self.is_requested() {
+            true => Err(Stopped(Signal(self.signal.load(Ordering::SeqCst)))),
+            false => Ok(()),
+        }
+    }
+
+    /// The same for code that returns I/O errors.
+    ///
+    /// # Errors
+    /// After a signal.
+    pub(crate) fn check_io(&self) -> io::Result<()> {
+        self.check().map_err(io::Error::other)
+    }
+}
+
+/// The ending signals that are not ignored.
+fn handled() -> Vec<i32> {
+    let ignored = ignored();
+    ENDING.into_iter().filter(|signal| ignored & 1 << (signal - 1) == 0).collect()
+}
+
+/// The ignored signals as a bit mask; 0 if `/proc` cannot be read.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// What ends the wait of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MountEvent {
-    /// Somebody wants the mount to end.
+    /// A signal asks to unmount.
     Signal(Signal),
-    /// It has ended.
+    /// The session has ended.
     Ended,
-    /// It was gone for a while, and requests have not ended: they hang.
+    /// The mount is gone for some time, and requests have not ended: they hang.
     Overdue,
 }
 
-/// Handlers are in place: no signal ends the process any more, and none is lost. The socket's ends are not theirs yet,
-/// so that whoever closes descriptors can be told which ones stay.
+/// Handlers of a mount, before its sandbox: no signal ends the process any more, and none is lost. The handlers do not
+/// own the ends of the socket yet, so that the sandbox can be told to keep them.
 #[derive(Debug)]
 pub(crate) struct SignalHandlers {
     last: Arc<AtomicUsize>,
@@ -51,74 +212,71 @@ pub(crate) struct SignalHandlers {
     waker: UnixStream,
 }
 
-/// Waits for what happens.
+/// The receiving end of a mount's signals and of its [`SessionWaker`].
 #[derive(Debug)]
-pub(crate) struct Signals {
+pub(crate) struct MountEvents {
     last: Arc<AtomicUsize>,
     ends_at_once: Arc<AtomicBool>,
     reader: UnixStream,
     checks_last_first: bool,
-    /// Until when the session should have ended; nothing while it is mounted.
+    /// When the session should have ended; `None` while it is mounted.
     deadline: Option<Instant>,
 }
 
-/// Tells the one who waits what becomes of the session.
+/// Reports to [`MountEvents`] what becomes of the session.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionWaker(Arc<UnixStream>);
 
 impl SignalHandlers {
-    /// Puts handlers in place. A signal that whoever started the process wants ignored, as `nohup` does, stays so in
-    /// the foreground.
+    /// Installs the handlers. A daemon handles signals that its parent ignored, too.
     ///
     /// # Errors
     /// The system has no descriptors left, or refuses a handler.
     pub(crate) fn new(is_foreground: bool) -> anyhow::Result<Self> {
-        let ignored = if is_foreground { ignored() } else { 0 };
-        let handled: Vec<i32> =
-            ENDING.into_iter().filter(|signal| ignored & 1 << (signal - 1) == 0).collect();
+        let handled = if is_foreground { handled() } else { ENDING.to_vec() };
         let (reader, waker) = UnixStream::pair().context("a pair of sockets")?;
         let last = Arc::new(AtomicUsize::new(0));
         let ends_at_once = Arc::new(AtomicBool::new(false));
         let mut writers = Vec::new();
         for signal in &handled {
             let number = usize::try_from(*signal).unwrap_or(0);
-            let armed = flag::register_conditional_shutdown(
+            let registered = flag::register_conditional_shutdown(
                 *signal,
                 FORCED_EXIT_STATUS,
                 Arc::clone(&ends_at_once),
             )
             .and_then(|_| flag::register_usize(*signal, Arc::clone(&last), number))
             .and_then(|_| waker.try_clone());
-            writers.push(armed.with_context(|| format!("a handler for {}", Signal(number)))?);
+            writers.push(registered.with_context(|| format!("a handler for {}", Signal(number)))?);
         }
         Ok(Self { last, ends_at_once, handled, reader, writers, waker })
     }
 
-    /// The descriptors that are needed later.
+    /// The descriptors that [`SignalHandlers::listen`] needs.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.writers.iter().chain([&self.reader, &self.waker]).map(AsFd::as_fd)
     }
 
-    /// From here on handlers wake the one who waits.
+    /// From here on, handlers wake [`MountEvents::wait`].
     ///
     /// # Errors
     /// The system refuses a handler.
-    pub(crate) fn listen(self) -> anyhow::Result<(Signals, SessionWaker)> {
+    pub(crate) fn listen(self) -> anyhow::Result<(MountEvents, SessionWaker)> {
         let Self { last, ends_at_once, handled, reader, writers, waker } = self;
         for (signal, writer) in handled.into_iter().zip(writers) {
             low_level::pipe::register_raw(signal, OwnedFd::from(writer))
                 .with_context(|| format!("a handler for signal {signal}"))?;
         }
-        let signals =
-            Signals { last, ends_at_once, reader, checks_last_first: true, deadline: None };
-        Ok((signals, SessionWaker(Arc::new(waker))))
+        let events =
+            MountEvents { last, ends_at_once, reader, checks_last_first: true, deadline: None };
+        Ok((events, SessionWaker(Arc::new(waker))))
     }
 }
 
-impl Signals {
-    /// Waits until something happens.
+impl MountEvents {
+    /// Waits for the next event.
     pub(crate) fn wait(&mut self) -> MountEvent {
-        // One that came before the handlers knew the socket.
+        // A signal that came before the handlers had the socket.
         if std::mem::take(&mut self.checks_last_first)
             && let Some(signal) = self.last()
         {
@@ -136,13 +294,13 @@ impl Signals {
                 Ok(1) if byte == [ENDED] => return MountEvent::Ended,
                 Ok(1) => return MountEvent::Signal(self.last().unwrap_or(Signal(0))),
                 Err(Errno::INTR) => {}
-                // Nobody is left who could write: that cannot be while handlers and the waker live.
+                // All writers are closed, which cannot be while handlers and the waker exist.
                 Ok(_) | Err(_) => return MountEvent::Ended,
             }
         }
     }
 
-    /// Whether nothing happens until the deadline, if there is one.
+    /// Whether the deadline passes without an event.
     fn is_overdue(&self) -> bool {
         let Some(deadline) = self.deadline else { return false };
         loop {
@@ -155,8 +313,8 @@ impl Signals {
         }
     }
 
-    /// From here on a signal ends the process at once.
-    pub(crate) fn next_one_ends_at_once(&self) {
+    /// From here on, a signal ends the process at once.
+    pub(crate) fn exit_on_next_signal(&self) {
         self.ends_at_once.store(true, Ordering::SeqCst);
     }
 
@@ -169,78 +327,16 @@ impl Signals {
 impl SessionWaker {
     /// The mount is gone.
     pub(crate) fn wake_unmounted(&self) {
-        self.say(UNMOUNTED);
+        self.write(UNMOUNTED);
     }
 
     /// The session has ended.
     pub(crate) fn wake_ended(&self) {
-        self.say(ENDED);
+        self.write(ENDED);
     }
 
-    fn say(&self, what: u8) {
-        // If nobody waits any more, the process ends anyway.
+    fn write(&self, what: u8) {
+        // This fails only after the receiver is gone, when the process ends anyway.
         rustix::io::write(&*self.0, &[what]).ok();
-    }
-}
-
-impl fmt::Display for Signal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match i32::try_from(self.0) {
-            Ok(SIGTERM) => f.write_str("SIGTERM"),
-            Ok(SIGINT) => f.write_str("SIGINT"),
-            Ok(SIGHUP) => f.write_str("SIGHUP"),
-            _ => write!(f, "signal {}", self.0),
-        }
-    }
-}
-
-/// The signals that are ignored, as a mask; those of a process that cannot tell are not.
-pub(crate) fn ignored() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
-}
-
-/// Whether somebody wants an end.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct StopRequest {
-    signal: Arc<AtomicUsize>,
-    is_wanted: Arc<AtomicBool>,
-}
-
-impl StopRequest {
-    /// Puts handlers in place for the signals that end a program, but for those that whoever started it wants ignored.
-    ///
-    /// # Errors
-    /// The system refuses a handler.
-    pub(crate) fn watch() -> anyhow::Result<Self> {
-        let this = Self::default();
-        let ignored = ignored();
-        for signal in ENDING.into_iter().filter(|signal| ignored & 1 << (signal - 1) == 0) {
-            let number = usize::try_from(signal).unwrap_or(0);
-            flag::register_usize(signal, Arc::clone(&this.signal), number)
-                .and_then(|_| flag::register(signal, Arc::clone(&this.is_wanted)))
-                .with_context(|| format!("a handler for {}", Signal(number)))?;
-        }
-        Ok(this)
-    }
-
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.is_wanted.load(Ordering::SeqCst)
-    }
-
-    /// # Errors
-    /// There was a signal; the text names it.
-    pub(crate) fn check(&self) -> anyhow::Result<()> {
-        if self.is_wanted() {
-            let signal = Signal(self.signal.load(Ordering::SeqCst));
-            return Err(anyhow!("ended by {signal}"));
-        }
-        Ok(())
-    }
-
-    /// The same among errors of reading.
-    pub(crate) fn check_io(&self) -> io::Result<()> {
-        if self.is_wanted() { Err(io::Error::other("interrupted")) } else { Ok(()) }
     }
 }

@@ -14,9 +14,13 @@ use ferrofs_mount::stats::{StatsError, query};
 use crate::arguments::StatsArguments;
 use crate::exit_status::CommandStatus;
 use crate::output::{self, Output};
+use crate::signals::ExitOnSignals;
 
 /// Asks and shows.
-pub(crate) fn run(arguments: &StatsArguments) -> anyhow::Result<CommandStatus> {
+pub(crate) fn run(
+    arguments: &StatsArguments,
+    _signals: &ExitOnSignals,
+) -> anyhow::Result<CommandStatus> {
     let stats = match query(&arguments.directory) {
         Ok(stats) => stats,
         Err(error) => {
@@ -54,4 +58,22 @@ fn remedy(error: &StatsError, directory: &Path) -> String {
         StatsError::OtherVersion { .. } => "; query with that version, or mount it anew".to_owned(),
         _ => String::new(),
     }
+}
+
+/// The text of a notice, without the NULs behind it; not yet escaped.
+fn notice(text: &[u8]) -> String {
+    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).into_owned()
+}
+
+/// 0 of nothing.
+#[allow(clippy::cast_precision_loss, reason = "a ratio to look at")]
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+/// Nanoseconds as seconds.
+#[allow(clippy::cast_precision_loss, reason = "a time to look at")]
+fn seconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e9
 }

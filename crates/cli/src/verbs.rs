@@ -1,44 +1,47 @@
-//! One module for each verb, and the choice between them.
+//! The choice of the verb. A verb that is one file lives in this folder; `build`, `mount`, `stats`, `dump` and `demo`
+//! have folders of their own. Called by `main`.
 
 mod cat;
 mod check;
-pub(crate) mod extract;
-mod extract_tar;
+mod extract;
 mod fsck;
-pub(crate) mod info;
+mod info;
 mod ls;
 mod stat;
 mod tar_output;
 
 use crate::applets::Invocation;
-use crate::arguments::Verb;
+use crate::arguments::{MountInvocation, Verb};
 use crate::exit_status::CommandStatus;
+use crate::signals::exit_on_signals;
 use crate::{build, demo, dump, mount, stats};
 
-/// Does what was asked for.
-pub(crate) fn run(call: &Invocation) -> anyhow::Result<CommandStatus> {
-    match call {
+/// Runs what the command line asks for.
+///
+/// # Errors
+/// As the verb.
+pub(crate) fn run(invocation: &Invocation) -> anyhow::Result<CommandStatus> {
+    match invocation {
         Invocation::Verb(verb) => run_verb(verb),
-        Invocation::Fsck(arguments) => fsck::run(arguments),
-        Invocation::Dump(arguments) => dump::run(arguments),
-        Invocation::Mkfs(arguments) => build::run_mkfs(arguments),
+        Invocation::Mount(arguments, caller) => mount::run(arguments, *caller),
+        Invocation::Fsck(arguments) => fsck::run(arguments, exit_on_signals()?),
+        Invocation::Dump(arguments) => dump::run(arguments, &exit_on_signals()?),
+        Invocation::Mkfs(arguments) => build::run_mkfs(arguments, exit_on_signals()?),
     }
 }
 
 fn run_verb(verb: &Verb) -> anyhow::Result<CommandStatus> {
     match verb {
-        Verb::Info(arguments) => info::run(arguments),
-        Verb::Ls(arguments) => ls::run(arguments),
-        Verb::Cat(arguments) => cat::run(arguments),
-        Verb::Stat(arguments) => stat::run(arguments),
-        Verb::Extract(arguments) => match &arguments.tar {
-            Some(path) => extract_tar::run(arguments, path),
-            None => extract::run(arguments),
-        },
-        Verb::Check(arguments) => check::run(arguments),
-        Verb::Build(arguments) => build::run(arguments),
-        Verb::Mount(arguments) => mount::run(arguments),
-        Verb::Stats(arguments) => stats::run(arguments),
-        Verb::Demo(arguments) => demo::run(arguments),
+        Verb::Info(arguments) => info::run(arguments, &exit_on_signals()?),
+        Verb::Ls(arguments) => ls::run(arguments, &exit_on_signals()?),
+        Verb::Cat(arguments) => cat::run(arguments, &exit_on_signals()?),
+        Verb::Stat(arguments) => stat::run(arguments, &exit_on_signals()?),
+        Verb::Stats(arguments) => stats::run(arguments, &exit_on_signals()?),
+        Verb::Extract(arguments) => extract::run(&arguments.into(), exit_on_signals()?),
+        Verb::Check(arguments) => check::run(&arguments.into(), exit_on_signals()?),
+        Verb::Build(arguments) => build::run(arguments, exit_on_signals()?),
+        Verb::Demo(arguments) => demo::run(arguments, exit_on_signals()?),
+        // It unmounts after a signal, with handlers of its own.
+        Verb::Mount(arguments) => mount::run(arguments, MountInvocation::default()),
     }
 }

@@ -9,7 +9,7 @@ use clap::{ArgAction, Parser};
 use crate::amount::parse_number;
 use crate::help;
 
-/// Show how an EROFS image, or something in it, is laid out.
+/// Show the layout of an EROFS image or of an inode in it.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "dump.erofs", version = concat!("(ferrofs) ", env!("CARGO_PKG_VERSION")))]
 #[command(after_help = help::DUMP_EROFS, max_term_width = 100, infer_long_args = true, args_override_self = true)]
@@ -19,31 +19,31 @@ pub(crate) struct DumpArguments {
     /// The image file
     pub(crate) image: PathBuf,
 
-    /// Count files, sizes and types of the whole image
+    /// Show statistics of files, sizes and types of the whole image
     #[arg(short = 'S')]
     pub(crate) statistics: bool,
 
-    /// Show the superblock, as by default
+    /// Show the superblock (the default)
     #[arg(short = 's')]
     pub(crate) superblock: bool,
 
-    /// Show where the extents of the inode lie
+    /// Show the extents of the inode
     #[arg(short = 'e', requires = "inode")]
     pub(crate) extents: bool,
 
-    /// Show what udev wants to know, as KEY=VALUE
+    /// Show label, UUID and type for udev, as KEY=VALUE
     #[arg(long)]
     pub(crate) blkid_udev: bool,
 
-    /// An extra device of the image; give all of them, in the order of its device table
+    /// File with an extra device of the image; repeat it for each device, in the order of the device table
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
-    /// Show what is in the directory
+    /// List the directory
     #[arg(long, requires = "inode")]
     pub(crate) ls: bool,
 
-    /// Write what is in the file to standard output, and nothing else
+    /// Write the contents of the file to standard output, and nothing else
     #[arg(long, requires = "inode")]
     pub(crate) cat: bool,
 
@@ -51,7 +51,7 @@ pub(crate) struct DumpArguments {
     #[arg(long, value_name = "NID", value_parser = parse_number)]
     pub(crate) nid: Option<u64>,
 
-    /// The image begins at this byte of IMAGE
+    /// Byte of IMAGE at which the image starts
     #[arg(long, value_name = "BYTES", value_parser = parse_number, default_value = "0")]
     pub(crate) offset: u64,
 

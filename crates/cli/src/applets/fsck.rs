@@ -10,10 +10,10 @@ use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
 use crate::amount::parse_number;
 use crate::help;
 
-/// From this level on, success is told, too.
+/// The debug level from which on success is reported as well.
 const VERBOSE_LEVEL: u8 = 3;
 
-/// Check an EROFS image, or unpack it.
+/// Check an EROFS image, or extract it.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "fsck.erofs", version = concat!("(ferrofs) ", env!("CARGO_PKG_VERSION")))]
 #[command(after_help = help::FSCK_EROFS, max_term_width = 100, infer_long_args = true, args_override_self = true)]
@@ -22,7 +22,7 @@ pub(crate) struct FsckArguments {
     /// The image file
     pub(crate) image: PathBuf,
 
-    /// What to tell: 0 to 2 errors only, from 3 on what was done, too
+    /// Verbosity: 0 to 2 errors only, 3 or more also a summary
     #[arg(short = 'd', value_name = "LEVEL", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u8).range(0..=9))]
     level: u8,
@@ -31,71 +31,71 @@ pub(crate) struct FsckArguments {
     #[arg(short = 'p')]
     pub(crate) ratio: bool,
 
-    /// An extra device of the image; give all of them, in the order of its device table
+    /// File with an extra device of the image; repeat it for each device, in the order of the device table
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
-    /// Read all data, as is always done; with DIR, unpack the image there
+    /// Read all data, which is always done; with DIR, extract the image there
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     extract: Option<Option<PathBuf>>,
 
-    /// The image begins at this byte of IMAGE
+    /// Byte of IMAGE at which the image starts
     #[arg(long, value_name = "BYTES", value_parser = parse_number, default_value = "0")]
     pub(crate) offset: u64,
 
-    /// Check or unpack only what has this inode number, and what is below it
+    /// Check or extract only the inode with this number and everything below it
     #[arg(long, value_name = "NID", value_parser = parse_number, conflicts_with = "path")]
     pub(crate) nid: Option<u64>,
 
-    /// Check or unpack only this path, and what is below it
+    /// Check or extract only this path and everything below it
     #[arg(long, value_name = "PATH")]
     pub(crate) path: Option<OsString>,
 
-    /// Read the image even if the checksum of its superblock is wrong
+    /// Open the image even if its superblock has a wrong checksum
     #[arg(long)]
     pub(crate) no_sbcrc: bool,
 
-    /// Unpack extended attributes, too
+    /// Extract extended attributes as well
     #[arg(long, overrides_with = "no_xattrs")]
     xattrs: bool,
 
-    /// Unpack no extended attributes, as by default
+    /// Do not extract extended attributes (the default)
     #[arg(long, overrides_with = "xattrs")]
     no_xattrs: bool,
 
-    /// Nothing is ever repaired, as the image cannot be written: no effect
+    /// No effect: an image cannot be written, so nothing is repaired
     #[arg(short = 'a', short_aliases = ['A', 'y'])]
     repair: bool,
 
-    /// Unpack into / even
+    /// Allow / as the directory to extract into
     #[arg(long)]
     pub(crate) force: bool,
 
-    /// Replace files that exist
+    /// Replace existing files
     #[arg(long)]
     pub(crate) overwrite: bool,
 
-    /// As --preserve-owner --preserve-perms
+    /// Same as --preserve-owner --preserve-perms
     #[arg(long)]
     preserve: bool,
 
-    /// As --no-preserve-owner --no-preserve-perms
+    /// Same as --no-preserve-owner --no-preserve-perms
     #[arg(long)]
     no_preserve: bool,
 
-    /// Keep the image's owners, as root does by default
+    /// Preserve owners (the default for root)
     #[arg(long)]
     preserve_owner: bool,
 
-    /// Everything belongs to whoever runs this, as by default for others than root
+    /// Make the current user the owner of everything (the default for other users)
     #[arg(long)]
     no_preserve_owner: bool,
 
-    /// Keep the image's permissions, as root does by default
+    /// Preserve permissions (the default for root)
     #[arg(long)]
     preserve_perms: bool,
 
-    /// Take the umask from permissions, as by default for others than root
+    /// Apply the umask to permissions (the default for other users)
     #[arg(long)]
     no_preserve_perms: bool,
 
@@ -103,11 +103,11 @@ pub(crate) struct FsckArguments {
     #[arg(short = 'V', long, action = ArgAction::Version)]
     version: Option<bool>,
 
-    /// Whether owners are kept; `None` where it depends on who runs this
+    /// Whether owners are preserved; `None`: only for root
     #[arg(skip)]
     pub(crate) preserves_owner: Option<bool>,
 
-    /// Whether permissions are kept in full; `None` where it depends on who runs this
+    /// Whether permissions are preserved; `None`: only for root
     #[arg(skip)]
     pub(crate) preserves_permissions: Option<bool>,
 }

@@ -10,7 +10,7 @@ use clap::{ArgAction, Parser};
 use crate::amount::parse_number;
 use crate::help;
 
-/// From this level on, what is built is told.
+/// The debug level from which on a summary is printed.
 const VERBOSE_LEVEL: u8 = 2;
 
 /// Build an EROFS image.
@@ -23,8 +23,8 @@ pub(crate) struct MkfsArguments {
     #[arg(value_name = "FILE")]
     pub(crate) image: PathBuf,
 
-    /// A directory; or EROFS images, each of which lies over those before it; with --tar an archive, or
-    /// standard input if there is none or it is -
+    /// A directory; or EROFS images as layers, the lowest first; or, with --tar, an archive. Without SOURCE, or
+    /// if it is -, the archive is standard input
     #[arg(value_name = "SOURCE")]
     pub(crate) sources: Vec<PathBuf>,
 
@@ -32,20 +32,20 @@ pub(crate) struct MkfsArguments {
     #[arg(short = 'b', value_name = "#", value_parser = parse_number)]
     pub(crate) block_bytes: Option<u64>,
 
-    /// What to tell: 0 errors only, from 2 on what was built
+    /// Verbosity: 0 errors only, 2 or more also a summary
     #[arg(short = 'd', value_name = "0-9", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u8).range(0..=9))]
     level: u8,
 
-    /// Store an extended attribute once if more inodes than this have it; below 0, leave all out
+    /// Share an extended attribute if more than this number of inodes have it; below 0, exclude all
     #[arg(short = 'x', value_name = "#", default_value_t = 2, allow_negative_numbers = true)]
     pub(crate) xattr_tolerance: i32,
 
-    /// Compress: an algorithm with its level and dictionary; further ones behind colons
+    /// Algorithm with its level and dictionary size; separate several algorithms with colons
     #[arg(short = 'z', value_name = "X[,level=Y][,dictsize=Z][:...]")]
     pub(crate) algorithms: Option<String>,
 
-    /// Bytes of a pcluster at most: whole blocks, up to 1m; k and m count in KiB and MiB
+    /// Maximum size of a pcluster: whole blocks, up to 1m; the suffixes k and m mean KiB and MiB
     #[arg(short = 'C', value_name = "#", value_parser = crate::amount::parse_bytes)]
     pub(crate) pcluster_bytes: Option<u64>,
 
@@ -54,67 +54,67 @@ pub(crate) struct MkfsArguments {
     #[arg(action = ArgAction::Append, value_delimiter = ',')]
     pub(crate) extended: Vec<String>,
 
-    /// The label, 15 bytes at most
+    /// The volume label, at most 15 bytes
     #[arg(short = 'L', value_name = "LABEL")]
     pub(crate) label: Option<OsString>,
 
-    /// Keep inodes in a file of their own, with pclusters of this many bytes
+    /// Store inodes in a compressed metadata file (metabox) with pclusters of this size
     #[arg(short = 'm', value_name = "#[:X]")]
     pub(crate) metabox: Option<String>,
 
-    /// The time of the build, in seconds since 1970
+    /// The build time, in seconds since 1970
     #[arg(short = 'T', value_name = "#", value_parser = parse_number)]
     pub(crate) time: Option<u64>,
 
-    /// The time of -T is that of all files, too, as by default
+    /// Use the time of -T for all files as well (the default)
     #[arg(long, overrides_with = "mkfs_time")]
     all_time: bool,
 
-    /// The time of -T is only that of the build
+    /// Use the time of -T for the build time only
     #[arg(long, overrides_with = "all_time")]
     mkfs_time: bool,
 
-    /// The UUID; also: clear, or random as by default
+    /// The UUID, or clear, or random (the default)
     #[arg(short = 'U', value_name = "UUID")]
     pub(crate) uuid: Option<String>,
 
-    /// Whether directories are compressed
+    /// Compress directories: 1 yes, 0 no (the default)
     #[arg(long = "zD", value_name = "0|1", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "1", value_parser = ["0", "1"])]
     compress_directories: Option<String>,
 
-    /// Inodes, and directories, lie together, as is always so
+    /// No effect: inodes and directories are always stored together
     #[arg(long = "MZ", value_name = "i|id", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "id", value_parser = ["i", "id"])]
     metadata_zone: Option<String>,
 
-    /// Everything belongs to root
+    /// Make root the owner and group of everything
     #[arg(long)]
     pub(crate) all_root: bool,
 
-    /// Keep files in chunks of this many bytes, a power of two, uncompressed; with -z those in which
-    /// nothing can be compressed
+    /// Store files as uncompressed chunks of this size, a power of two; with -z, only files that cannot be
+    /// compressed
     #[arg(long = "chunksize", value_name = "#", value_parser = parse_number)]
     pub(crate) chunk_bytes: Option<u64>,
 
-    /// Put the chunks of --chunksize into FILE, a new file or a block device, which becomes device 1
+    /// Write the chunks of --chunksize to FILE, a new file or a block device, which becomes device 1
     #[arg(long, value_name = "FILE", requires = "chunk_bytes")]
     pub(crate) blobdev: Option<PathBuf>,
 
-    /// Compress some files otherwise, by lines of FILE: bytes of a pcluster, or 0 for not at all; the
-    /// number of an algorithm of -z, from 0 on, which may be left out; and an expression
+    /// Compress some files differently. Each line of FILE has the size of a pcluster in bytes (0 for no
+    /// compression); optionally the number of an algorithm of -z, counted from 0; and a regular expression
     #[arg(long, value_name = "FILE")]
     pub(crate) compress_hints: Option<PathBuf>,
 
-    /// Begin the data of each file at a multiple of this many blocks
+    /// Alignment of the data of each file, in blocks
     #[arg(long = "dsunit", value_name = "#", value_parser = parse_number)]
     pub(crate) data_alignment_blocks: Option<u64>,
 
-    /// Make the image a multiple of this many blocks long, rounded up to a power of two
+    /// Alignment of the image size, in blocks, rounded up to a power of two
     #[arg(long = "fsalignblks", value_name = "#", value_parser = parse_number)]
     pub(crate) image_alignment_blocks: Option<u64>,
 
-    /// Leave room for extended attributes of the root: this many bytes at least, up to 65532
+    /// Minimum space for extended attributes of the root directory, in bytes, up to 65532
     #[arg(long = "root-xattr-isize", value_name = "#", value_parser = parse_number)]
     #[arg(default_value = "0")]
     pub(crate) root_xattr_bytes: u64,
@@ -124,91 +124,91 @@ pub(crate) struct MkfsArguments {
     #[arg(default_missing_value = crate::arguments::DEFAULT_DIGEST_XATTR)]
     pub(crate) digest_xattr: Option<OsString>,
 
-    /// Build all of it, as is always so, and take the data of images into the new one, in place of
-    /// referring to it as that of devices 1, 2 and so on
+    /// Build everything from scratch, which is always done, and copy the data of source images into the new
+    /// image. Without it, the new image refers to the source images as devices 1, 2 and so on
     #[arg(long, value_name = "data", value_parser = ["data"])]
     clean: Option<String>,
 
-    /// Leave out this path, and what is below it; relative, without a slash before it
+    /// Exclude this path and everything below it; relative, without a leading slash
     #[arg(long, value_name = "PATH")]
     pub(crate) exclude_path: Vec<OsString>,
 
-    /// Leave out paths in which this expression, a POSIX extended one, is found
+    /// Exclude paths that match this POSIX extended regular expression
     #[arg(long, value_name = "REGEX")]
     pub(crate) exclude_regex: Vec<String>,
 
-    /// Every file belongs to this user
+    /// Make this user the owner of every file
     #[arg(long, value_name = "#")]
     pub(crate) force_uid: Option<u32>,
 
-    /// Every file belongs to this group
+    /// Make this group the group of every file
     #[arg(long, value_name = "#")]
     pub(crate) force_gid: Option<u32>,
 
-    /// Add this to all users
+    /// Add this number to all user ids
     #[arg(long, value_name = "#", default_value_t = 0)]
     pub(crate) uid_offset: u32,
 
-    /// Add this to all groups
+    /// Add this number to all group ids
     #[arg(long, value_name = "#", default_value_t = 0)]
     pub(crate) gid_offset: u32,
 
-    /// Hard links become files of their own
+    /// Store hard links as separate files
     #[arg(long)]
     pub(crate) hard_dereference: bool,
 
-    /// Files take the time of the build where that makes their inodes small
+    /// Give files the build time where that makes their inodes smaller
     #[arg(long, overrides_with = "preserve_mtime")]
     pub(crate) ignore_mtime: bool,
 
-    /// Files keep their times, as by default
+    /// Preserve the times of files (the default)
     #[arg(long, overrides_with = "ignore_mtime")]
     preserve_mtime: bool,
 
-    /// The most bytes that one pcluster decodes to: whole blocks
+    /// Maximum uncompressed size of a pcluster: whole blocks
     #[arg(long, value_name = "#", value_parser = parse_number)]
     pub(crate) max_extent_bytes: Option<u64>,
 
-    /// The image begins at this byte of FILE
+    /// Byte of FILE at which the image starts
     #[arg(long, value_name = "#", value_parser = parse_number, default_value = "0")]
     pub(crate) offset: u64,
 
-    /// Whiteouts of aufs become those of overlayfs (in archives; images must not have any)
+    /// Convert whiteouts of aufs in archives to those of overlayfs; source images must not have any
     #[arg(long)]
     pub(crate) aufs: bool,
 
-    /// The order of the data of archives: that of paths is always taken, which suits none, too
+    /// The order of data from archives: always sorted by path; none is accepted without effect
     #[arg(long, value_name = "path|none", value_parser = ["path", "none"])]
     sort: Option<String>,
 
-    /// SOURCE is a tar archive; f takes all of it into the image, i leaves contents in the archive,
-    /// which becomes device 1, headerball expects none and makes files that read as zeros
+    /// Build from a tar archive: f copies contents into the image, i leaves them in the archive, which becomes
+    /// device 1, headerball reads an archive without contents and makes files that read as zeros
     #[arg(long, value_name = "f|i|headerball", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "f", value_parser = parse_tar)]
     tar: Option<TarMode>,
 
-    /// Leave whiteouts and what else overlayfs keeps for itself out of the image
+    /// Exclude whiteouts and attributes of overlayfs: 1 yes, 0 no (the default)
     #[arg(long, value_name = "0|1", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "1", value_parser = ["0", "1"])]
     ovlfs_strip: Option<String>,
 
-    /// Write nothing to standard output
+    /// Print nothing on standard output
     #[arg(long)]
     quiet: bool,
 
-    /// The archive is compressed by gzip
+    /// The archive is compressed with gzip
     #[arg(long, requires = "tar", conflicts_with = "unxz")]
     pub(crate) ungzip: bool,
 
-    /// The archive is compressed by xz
+    /// The archive is compressed with xz
     #[arg(long, requires = "tar")]
     pub(crate) unxz: bool,
 
-    /// Threads that work; no more than CPUs are granted, which is also the default
+    /// Number of threads, at most the number of CPUs available to the process [default: that number]
     #[arg(long, value_name = "#", value_parser = crate::amount::parse_jobs)]
     pub(crate) workers: Option<usize>,
 
-    /// A prefix of names of extended attributes that is stored once
+    /// A prefix of extended attribute names that is stored only once
     #[arg(long, value_name = "X")]
     pub(crate) xattr_prefix: Vec<OsString>,
 
@@ -218,12 +218,12 @@ pub(crate) struct MkfsArguments {
 }
 
 impl MkfsArguments {
-    /// Whether what is built is told.
+    /// Whether a summary is printed.
     pub(crate) fn is_verbose(&self) -> bool {
         !self.quiet && self.level >= VERBOSE_LEVEL
     }
 
-    /// Whether anything but errors is told.
+    /// Whether only errors are printed.
     pub(crate) fn is_quiet(&self) -> bool {
         self.quiet || self.level == 0
     }
@@ -242,12 +242,12 @@ impl MkfsArguments {
         self.compress_directories.as_deref() == Some("1")
     }
 
-    /// How the source is to be read, if it is an archive.
+    /// How the archive is read, if the source is one.
     pub(crate) fn tar_mode(&self) -> Option<TarMode> {
         self.tar
     }
 
-    /// Whether the data of images is to be taken out of them.
+    /// Whether the data of source images is copied.
     pub(crate) fn copies_data(&self) -> bool {
         self.clean.is_some()
     }
@@ -273,38 +273,41 @@ fn parse_tar(mode: &str) -> Result<TarMode, String> {
         "f" => Ok(TarMode::Full),
         "i" => Ok(TarMode::Index),
         "headerball" => Ok(TarMode::Headers),
-        _ if mode.contains(',') => Err("no list of blocks is written; use --tar=i".to_owned()),
+        _ if mode.contains(',') => Err("lists of blocks are not written; use --tar=i".to_owned()),
         _ => Err("not f, i or headerball".to_owned()),
     }
 }
 
-/// What mkfs.erofs has and this does not, and what to do instead.
+/// Options of mkfs.erofs that are not supported, and what to do instead.
 const REFUSED: [(&str, &str); 16] = [
-    ("--async-queue-limit", "the queue is bounded by the memory that a build may take"),
-    ("--block-list-file", "`dump.erofs -e --path=PATH IMAGE` tells where a file lies"),
+    ("--async-queue-limit", "the queue is limited by the memory of the build"),
+    ("--block-list-file", "`dump.erofs -e --path=PATH IMAGE` shows the extents of a file"),
     ("--file-contexts", "labels are taken from the source; set security.selinux there"),
     (
         "--fs-config-file",
-        "owners and modes are taken from the source; set them there, or use a tar",
+        "owners and modes are taken from the source; set them there, or use a tar archive",
     ),
-    ("--gzinfo", "no index for random access to gzip is made"),
+    ("--gzinfo", "indexes for random access to gzip are not written"),
     (
         "--incremental",
-        "an image is always built in whole; build one of what is new, and give both images as SOURCEs",
+        "images are always built from scratch; build a second image of the new files, and give both images as SOURCEs",
     ),
-    ("--mount-point", "it is for Android's lists of owners and labels, which are not read"),
-    ("--oci", "nothing is fetched; fetch the layers and use --tar=f"),
-    ("--product-out", "it is for Android's lists of owners, which are not read"),
-    ("--random-algorithms", "it is for testing mkfs.erofs"),
-    ("--random-pclusterblks", "it is for testing mkfs.erofs"),
-    ("--s3", "nothing is fetched; fetch the files and give their directory"),
-    ("--vmdk-desc", "no descriptor of a virtual disk is made"),
+    ("--mount-point", "Android's lists of owners and labels are not supported"),
+    ("--oci", "nothing is downloaded; download the layers and use --tar=f"),
+    ("--product-out", "Android's lists of owners are not supported"),
+    ("--random-algorithms", "it only serves to test mkfs.erofs"),
+    ("--random-pclusterblks", "it only serves to test mkfs.erofs"),
+    ("--s3", "nothing is downloaded; download the files and give their directory"),
+    ("--vmdk-desc", "virtual disk descriptors are not written"),
     ("--zfeature-bits", "choose features by name with -E"),
-    ("--ungzip", "no copy of the unpacked stream is written; give it without a value"),
-    ("--unxz", "no copy of the unpacked stream is written; give it without a value"),
+    (
+        "--ungzip",
+        "a copy of the uncompressed stream is not written; use the option without a value",
+    ),
+    ("--unxz", "a copy of the uncompressed stream is not written; use the option without a value"),
 ];
 
-/// What to say about an option of mkfs.erofs that is refused; nothing for other errors.
+/// The message for an option that is not supported; `None` for other errors.
 pub(crate) fn refusal(error: &clap::Error) -> Option<String> {
     let kinds = [ErrorKind::UnknownArgument, ErrorKind::TooManyValues];
     if !kinds.contains(&error.kind()) {

@@ -8,14 +8,14 @@ use clap::Parser;
 
 use crate::amount::parse_bytes;
 use crate::arguments::{
-    MachineArguments, MountArguments, MountCaller, MountInvocation, ReadArguments, Verb,
+    MachineArguments, MountArguments, MountCaller, MountInvocation, ReadArguments,
 };
 use crate::help;
 
-/// From this level on, messages are more than errors and warnings.
+/// The debug level from which on more than errors and warnings is printed.
 const VERBOSE_LEVEL: u8 = 3;
 
-/// Show an EROFS image as a directory, by FUSE.
+/// Mount an EROFS image with FUSE.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "erofsfuse", version, after_help = help::EROFSFUSE, max_term_width = 100)]
 #[command(before_help = concat!("erofsfuse ", env!("CARGO_PKG_VERSION")))]
@@ -24,11 +24,11 @@ pub(crate) struct ErofsfuseArguments {
     /// The image file
     pub(crate) image: PathBuf,
 
-    /// The directory to show it in
+    /// The mount point
     #[arg(value_name = "MOUNTPOINT")]
     pub(crate) directory: PathBuf,
 
-    /// Options as mount(8) has them
+    /// Options in the form of mount(8)
     #[arg(short = 'o', value_name = "OPT[,OPT...]")]
     pub(crate) options: Vec<OsString>,
 
@@ -36,7 +36,7 @@ pub(crate) struct ErofsfuseArguments {
     #[arg(short)]
     pub(crate) foreground: bool,
 
-    /// Stay in the foreground, and print what was agreed with the kernel
+    /// Stay in the foreground and print what was negotiated with the kernel
     #[arg(short)]
     pub(crate) debug: bool,
 
@@ -44,46 +44,45 @@ pub(crate) struct ErofsfuseArguments {
     #[arg(short)]
     pub(crate) single: bool,
 
-    /// The image begins at this byte of IMAGE
+    /// Byte of IMAGE at which the image starts
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0")]
     pub(crate) offset: u64,
 
-    /// An extra device of the image; give all of them, in the order of its device table
+    /// File with an extra device of the image; repeat it for each device, in the order of the device table
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
-    /// What to tell: 0 errors only, from 3 on what was agreed with the kernel, too
+    /// Verbosity: 0 errors only, 3 or more also what was negotiated with the kernel
     #[arg(long, value_name = "LEVEL", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u8).range(0..=9))]
     pub(crate) dbglevel: u8,
 }
 
-impl From<ErofsfuseArguments> for Verb {
-    fn from(typed: ErofsfuseArguments) -> Self {
-        Self::Mount(Box::new(MountArguments {
-            options: typed.options,
-            foreground: typed.foreground || typed.debug,
-            explain: typed.debug || typed.dbglevel >= VERBOSE_LEVEL,
+impl ErofsfuseArguments {
+    /// The same in the arguments of the verb `mount`.
+    pub(crate) fn into_mount(self) -> (MountArguments, MountInvocation) {
+        let arguments = MountArguments {
+            options: self.options,
+            foreground: self.foreground || self.debug,
+            explain: self.debug || self.dbglevel >= VERBOSE_LEVEL,
             machine: MachineArguments {
-                jobs: typed.single.then_some(1),
+                jobs: self.single.then_some(1),
                 ..MachineArguments::default()
             },
             read: ReadArguments {
-                offset: typed.offset,
-                devices: typed.devices,
+                offset: self.offset,
+                devices: self.devices,
                 no_checksum: false,
-                quiet: typed.dbglevel == 0,
+                quiet: self.dbglevel == 0,
             },
-            invocation: MountInvocation {
-                by: MountCaller::Erofsfuse,
-                ..MountInvocation::default()
-            },
-            ..MountArguments::new(typed.image, typed.directory)
-        }))
+            ..MountArguments::new(self.image, self.directory)
+        };
+        let caller = MountCaller::Erofsfuse;
+        (arguments, MountInvocation { by: caller, ..MountInvocation::default() })
     }
 }
 
-/// Mount an EROFS image by FUSE; for mount(8).
+/// Mount an EROFS image with FUSE; the helper program of mount(8).
 #[derive(Clone, Debug, Parser)]
 #[command(name = "mount.fuse.ferrofs", version, max_term_width = 100)]
 #[command(after_help = help::MOUNT_FUSE_FERROFS, arg_required_else_help = true)]
@@ -91,47 +90,45 @@ pub(crate) struct MountFuseArguments {
     /// The image file
     pub(crate) image: PathBuf,
 
-    /// The directory to show it in
+    /// The mount point
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
 
-    /// Options as mount(8) has them
+    /// Options in the form of mount(8)
     #[arg(short = 'o', value_name = "OPT[,OPT...]")]
     pub(crate) options: Vec<OsString>,
 
-    /// Leave options alone that are not known
+    /// Ignore unknown options
     #[arg(short)]
     pub(crate) sloppy: bool,
 
-    /// Open and check the image, and do not mount it
+    /// Open and check the image, but do not mount it
     #[arg(short)]
     pub(crate) fake: bool,
 
-    /// Write no /etc/mtab, as is always so
+    /// No effect: /etc/mtab is never written
     #[arg(short)]
     pub(crate) no_mtab: bool,
 
-    /// Print what was asked of the system and what was granted
+    /// Print what was requested from the system and what was granted
     #[arg(short)]
     pub(crate) verbose: bool,
 
-    /// The type that was asked for
+    /// The file system type
     #[arg(short = 't', value_name = "TYPE", value_parser = ["fuse.ferrofs", "ferrofs"])]
     pub(crate) kind: Option<String>,
 }
 
-impl From<MountFuseArguments> for Verb {
-    fn from(typed: MountFuseArguments) -> Self {
-        Self::Mount(Box::new(MountArguments {
-            options: typed.options,
-            explain: typed.verbose,
-            invocation: MountInvocation {
-                by: MountCaller::MountProgram,
-                is_sloppy: typed.sloppy,
-                is_dry_run: typed.fake,
-            },
-            ..MountArguments::new(typed.image, typed.directory)
-        }))
+impl MountFuseArguments {
+    /// The same in the arguments of the verb `mount`.
+    pub(crate) fn into_mount(self) -> (MountArguments, MountInvocation) {
+        let arguments = MountArguments {
+            options: self.options,
+            explain: self.verbose,
+            ..MountArguments::new(self.image, self.directory)
+        };
+        let (is_sloppy, is_dry_run) = (self.sloppy, self.fake);
+        (arguments, MountInvocation { by: MountCaller::MountProgram, is_sloppy, is_dry_run })
     }
 }
 
@@ -140,10 +137,7 @@ mod tests {
     use super::*;
 
     fn mount(words: &[&str]) -> MountArguments {
-        match ErofsfuseArguments::parse_from(words).into() {
-            Verb::Mount(mount) => *mount,
-            other => panic!("{other:?}"),
-        }
+        ErofsfuseArguments::parse_from(words).into_mount().0
     }
 
     #[test]
@@ -193,9 +187,8 @@ mod mount_fuse_tests {
     #[test]
     fn flags_of_mount_mean_what_they_mean_there() {
         let words = ["mount.fuse.ferrofs", "image", "dir", "-sfn", "-v", "-o", "rw,noexec"];
-        let verb = MountFuseArguments::parse_from(words).into();
-        let Verb::Mount(mount) = verb else { panic!("{verb:?}") };
-        assert!(mount.invocation.is_sloppy && mount.invocation.is_dry_run && mount.explain);
+        let (mount, invocation) = MountFuseArguments::parse_from(words).into_mount();
+        assert!(invocation.is_sloppy && invocation.is_dry_run && mount.explain);
         assert_eq!(mount.options, ["rw,noexec"]);
         assert!(!mount.foreground);
     }

@@ -4,7 +4,6 @@
 use ferrofs_builder::{Algorithms, BuildOptions};
 use ferrofs_codec::Method;
 
-use super::request::parse_u32;
 use crate::amount::parse_bytes;
 
 /// Bytes of the shortest and the longest dictionary of MicroLZMA.
@@ -67,6 +66,11 @@ pub(crate) fn take_metabox(text: &str, options: &mut BuildOptions) -> Result<(),
         methods.push(method);
     }
     Ok(())
+}
+
+/// A number of bytes that must fit into 32 bits.
+pub(crate) fn parse_u32(what: &str, bytes: u64) -> Result<u32, String> {
+    u32::try_from(bytes).map_err(|_| format!("{what} of {bytes} bytes are not made"))
 }
 
 fn parse_one(text: &str, setting: AlgorithmContext) -> Result<Method, String> {

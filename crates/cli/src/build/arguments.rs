@@ -16,10 +16,10 @@ use ferrofs_builder::{
     BlobOutput, BuildOptions, Deduplication, FragmentSharing, Fragments, IndexForm, SuperblockTime,
 };
 
-use super::algorithms;
+use super::algorithms::{self, parse_u32};
 use super::request::{
     BuildEnvironment, BuildRequest, CompressionSizes, OutputFormat, OutputOptions, SourceKind,
-    Verify, at_offset, file_time, image_time, parse_label, parse_u32, parse_uuid,
+    Verify, at_offset, file_time, image_time, parse_label, parse_uuid,
 };
 use crate::arguments::{
     BuildArguments, BuildContent, FragmentChoice, SharingChoice, WhiteoutChoice,

@@ -121,7 +121,11 @@ pub(super) fn build(
 ///
 /// # Errors
 /// As the library, and if there is no such memory.
-pub(super) fn build_in_memory(tree: &Tree, options: &BuildOptions) -> Result<BuildReport, Error> {
+pub(super) fn build_in_memory(
+    tree: &Tree,
+    options: &BuildOptions,
+    cancel: &CancelToken,
+) -> Result<BuildReport, Error> {
     let failed = |errno: rustix::io::Errno| {
         Error::new(ErrorKind::Output {
             operation: "cannot make a file in memory",
@@ -136,7 +140,7 @@ pub(super) fn build_in_memory(tree: &Tree, options: &BuildOptions) -> Result<Bui
         blob: None,
         ..options.clone()
     };
-    ferrofs_builder::build(tree, &options, &path, &NoopObserver, &CancelToken::new())
+    ferrofs_builder::build(tree, &options, &path, &NoopObserver, cancel)
 }
 
 fn is_directory(path: &Path) -> Result<bool, Error> {

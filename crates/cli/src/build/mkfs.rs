@@ -17,11 +17,10 @@ use ferrofs_builder::{
     BlobOutput, BuildOptions, Deduplication, FragmentSharing, Fragments, IndexForm,
 };
 
-use super::algorithms;
+use super::algorithms::{self, parse_u32};
 use super::request::{
     BuildEnvironment, BuildRequest, CompressionSizes, LayerData, LayerOptions, OutputFormat,
-    OutputOptions, SourceKind, Verify, at_offset, file_time, image_time, parse_label, parse_u32,
-    parse_uuid,
+    OutputOptions, SourceKind, Verify, at_offset, file_time, image_time, parse_label, parse_uuid,
 };
 use crate::amount::{parse_bytes, parse_number};
 use crate::applets::mkfs::{MkfsArguments, TarMode};

@@ -18,7 +18,6 @@ use crate::signals::StopRequest;
 #[derive(Debug)]
 pub(super) struct BuildMonitor<'a> {
     stop: &'a StopRequest,
-    cancel: CancelToken,
     /// Whether warnings are named.
     notices: bool,
     verifier: Option<ImageVerifier<'a>>,
@@ -44,7 +43,6 @@ impl<'a> BuildMonitor<'a> {
     pub(super) fn new(stop: &'a StopRequest, notices: bool) -> Self {
         Self {
             stop,
-            cancel: CancelToken::new(),
             notices,
             verifier: None,
             built_bytes: AtomicU64::new(0),
@@ -67,14 +65,7 @@ impl<'a> BuildMonitor<'a> {
 
     /// What cancels the library's work.
     pub(super) fn cancel_token(&self) -> &CancelToken {
-        &self.cancel
-    }
-
-    /// Passes a signal on to the library.
-    fn cancel_if_wanted(&self) {
-        if self.stop.is_wanted() {
-            self.cancel.cancel();
-        }
+        self.stop.token()
     }
 
     /// How many warnings there were.
@@ -127,18 +118,12 @@ impl<'a> BuildMonitor<'a> {
 
 impl BuildObserver for BuildMonitor<'_> {
     fn bytes_done(&self, bytes: u64) {
-        self.cancel_if_wanted();
         self.built_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.show();
     }
 
     fn phase(&self, phase: BuildPhase) {
-        self.cancel_if_wanted();
         self.begin(BuildStep::Build(phase));
-    }
-
-    fn directory_started(&self) {
-        self.cancel_if_wanted();
     }
 
     fn inspect(&self, image: &Path, blob: Option<&Path>) -> Result<(), String> {
@@ -146,7 +131,7 @@ impl BuildObserver for BuildMonitor<'_> {
         self.begin(BuildStep::Verify);
         let place = UnpublishedImage { image, blob };
         let verified = verifier
-            .verify(place, &|| self.stop.is_wanted(), &mut |counters| self.verified(counters));
+            .verify(place, &|| self.stop.is_requested(), &mut |counters| self.verified(counters));
         self.begin(BuildStep::Build(BuildPhase::Publish));
         verified.map(|_| ()).map_err(|difference| difference.to_string())
     }

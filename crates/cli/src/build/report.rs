@@ -11,6 +11,7 @@ use std::time::Duration;
 use ferrofs_builder::tree::{Content, ContentReader, ContentSource, Node, NodeKind, Tree};
 use ferrofs_builder::{BuildOptions, BuildPhase, BuildReport, Error, Result};
 use ferrofs_ondisk::compression::AlgorithmId;
+use ferrofs_workers::CancelToken;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -18,8 +19,7 @@ use super::import;
 use super::monitor::BuildStep;
 use super::request::{BuildRequest, OutputFormat, Verify};
 use crate::amount::{counted, human_bytes};
-use crate::metadata_text::format_percent;
-use crate::metadata_text::format_uuid;
+use crate::metadata_text::{format_percent, format_uuid};
 use crate::output::{JsonBytes, Output, escape, hex};
 
 /// Read of the image at a time for its digest.
@@ -249,11 +249,15 @@ pub(super) struct BuildEstimate {
 ///
 /// # Errors
 /// As the build.
-pub(super) fn estimate(tree: &Tree, options: &BuildOptions) -> Result<BuildEstimate> {
+pub(super) fn estimate(
+    tree: &Tree,
+    options: &BuildOptions,
+    cancel: &CancelToken,
+) -> Result<BuildEstimate> {
     let (inodes, content_bytes) = (tree.len() as u64, content_bytes(tree));
     let sample = sample(tree, content_bytes)?;
     let sampled_bytes = self::content_bytes(&sample);
-    let built = import::build_in_memory(&sample, options)?;
+    let built = import::build_in_memory(&sample, options, cancel)?;
     let data_bytes: u64 = built.by_algorithm.values().map(|stored| stored.bytes_out).sum();
     let other_bytes = built.bytes.saturating_sub(data_bytes);
     let block = u64::from(built.block_bytes).max(1);

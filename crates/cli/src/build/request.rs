@@ -7,7 +7,7 @@ use ferrofs_builder::import::{DirectoryOptions, TarImportOptions};
 use ferrofs_builder::{BuildOptions, CompressionHints, OutputMode, SuperblockTime};
 use ferrofs_ondisk::BlockSize;
 
-use super::algorithms::{self, AlgorithmContext};
+use super::algorithms::{self, AlgorithmContext, parse_u32};
 use crate::arguments::{MachineArguments, ProgressStyle};
 
 /// A build, all choices made but those that need a look at the source.
@@ -169,11 +169,6 @@ pub(crate) fn parse_block_size(bytes: u64) -> Result<BlockSize, String> {
     size.filter(|size| size.bytes() <= 64 << 10).ok_or_else(|| {
         format!("blocks of {bytes} bytes are not made: a power of two from 512 to 65536")
     })
-}
-
-/// A number of bytes that has to fit into 32 bits.
-pub(crate) fn parse_u32(what: &str, bytes: u64) -> Result<u32, String> {
-    u32::try_from(bytes).map_err(|_| format!("{what} of {bytes} bytes are not made"))
 }
 
 /// Sizes and algorithms as they were typed, under whatever name.

@@ -129,7 +129,8 @@ impl Comparison<'_> {
             let Ok(expected) = next else { return };
             let found = self.look(&expected);
             // What was found while somebody wanted an end says nothing.
-            if !self.stop.is_wanted() && report.send(ComparedEntry { expected, found }).is_err() {
+            if !self.stop.is_requested() && report.send(ComparedEntry { expected, found }).is_err()
+            {
                 return;
             }
         }
@@ -198,7 +199,7 @@ impl Comparison<'_> {
         let mut count = 0u64;
         walk_host(self.tree, &mut |_| {
             count += 1;
-            self.stop.check()
+            Ok(self.stop.check()?)
         })?;
         let known = counters.result.done.entries.saturating_sub(counters.missing);
         if let Some(extra) = count.checked_sub(known).filter(|extra| *extra > 0) {

@@ -80,7 +80,7 @@ impl Readers<'_> {
     fn take_turns(&self, subject: ReadPattern, root: &Path, next: &AtomicUsize) -> ReadSample {
         let mut sample = ReadSample::default();
         let mut buffer = vec![0; READ_BYTES];
-        while !self.stop.is_wanted() {
+        while !self.stop.is_requested() {
             let number = next.fetch_add(1, Ordering::SeqCst);
             let read = match subject {
                 ReadPattern::Files => self.read_file(number, root, &mut buffer),

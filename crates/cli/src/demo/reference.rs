@@ -55,7 +55,7 @@ impl ReferenceTree {
             Self::Manifest => carried::records()?.into_iter().try_for_each(record),
             Self::Directory(root) => {
                 walk_host(root, &mut |path| match FileRecord::of_host(root, path, stop) {
-                    _ if stop.is_wanted() => stop.check(),
+                    _ if stop.is_requested() => Ok(stop.check()?),
                     Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                         sink(ReferenceEntry::Hidden)
                     }

@@ -23,7 +23,7 @@ use crate::arguments::{MountArguments, MountCaller};
 use crate::exit_status::CommandStatus;
 use crate::output::{self, escape};
 use crate::resources::Resources;
-use crate::signals::{MountEvent, SessionWaker, SignalHandlers, Signals};
+use crate::signals::{MountEvent, MountEvents, SessionWaker, SignalHandlers};
 use crate::source;
 
 /// What a mount is besides what serves it.
@@ -49,7 +49,7 @@ pub(super) fn run(
 ) -> anyhow::Result<CommandStatus> {
     let resources = Resources::with_reserve(&request.machine, &request.reserve)?;
     let image = source::open_for_mount(&request.image, &request.read, &resources)?;
-    if typed.invocation.is_dry_run {
+    if request.invocation.is_dry_run {
         return Ok(CommandStatus::Success);
     }
     let is_foreground = notifier.is_none();
@@ -191,7 +191,7 @@ impl Daemon<'_> {
     }
 
     /// Answers what the end was.
-    fn wait(&mut self, signals: &mut Signals) -> MountEvent {
+    fn wait(&mut self, signals: &mut MountEvents) -> MountEvent {
         let mut is_unmounting = false;
         loop {
             let signal = match signals.wait() {
@@ -219,7 +219,7 @@ impl Daemon<'_> {
                     format_args!("{error}; a second signal ends the process nevertheless"),
                 ),
             }
-            signals.next_one_ends_at_once();
+            signals.exit_on_next_signal();
         }
     }
 
@@ -259,6 +259,6 @@ impl Daemon<'_> {
 
     /// Whether things that are as they should be are worth a line. Callers of erofsfuse expect silence.
     fn is_verbose(&self) -> bool {
-        !self.request.read.quiet && self.typed.invocation.by != MountCaller::Erofsfuse
+        !self.request.read.quiet && self.request.invocation.by != MountCaller::Erofsfuse
     }
 }

@@ -61,7 +61,7 @@ fn failed(mut socket: UnixStream, daemon: &mut Child) -> CommandStatus {
     socket.read_to_end(&mut text).ok();
     output::print_message(String::from_utf8_lossy(&text));
     daemon.wait().ok();
-    if code == [exit_code(CommandStatus::UsageError)] {
+    if code == [CommandStatus::UsageError.code()] {
         CommandStatus::UsageError
     } else {
         CommandStatus::Failure
@@ -73,14 +73,6 @@ fn how(status: ExitStatus) -> String {
         (Some(signal), _) => format!("by signal {signal}"),
         (None, Some(code)) => format!("with exit status {code}"),
         (None, None) => status.to_string(),
-    }
-}
-
-fn exit_code(outcome: CommandStatus) -> u8 {
-    match outcome {
-        CommandStatus::Success => 0,
-        CommandStatus::Failure => 1,
-        CommandStatus::UsageError => 2,
     }
 }
 
@@ -136,9 +128,9 @@ impl ReadyNotifier {
     }
 
     /// Says why it will not be there.
-    pub(super) fn failed(mut self, outcome: CommandStatus, text: &str) {
+    pub(super) fn failed(mut self, status: CommandStatus, text: &str) {
         // Without anybody who waits there is nobody to tell.
-        self.0.write_all(&[FAILED, exit_code(outcome)]).ok();
+        self.0.write_all(&[FAILED, status.code()]).ok();
         self.0.write_all(text.as_bytes()).ok();
     }
 }

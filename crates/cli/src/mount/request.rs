@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use ferrofs_fuse::attach::{AttachOptions, MountAccess, OptionMatch, RejectedOption};
 use ferrofs_mount::MountSettings;
 
@@ -16,6 +16,7 @@ use crate::amount::{parse_bytes, parse_cpus, parse_jobs};
 use crate::arguments::{
     MachineArguments, MountArguments, MountCaller, MountInvocation, ReadArguments, ReserveArguments,
 };
+use crate::exit_status::usage_error;
 use crate::output::escape;
 
 /// Every word that has a meaning of its own here, for those who mistype one.
@@ -278,6 +279,7 @@ pub(super) struct MountRequest {
     pub(super) reserve: ReserveArguments,
     pub(super) settings: MountSettings,
     pub(super) log: Option<OsString>,
+    pub(super) invocation: MountInvocation,
 }
 
 impl MountRequest {
@@ -285,7 +287,7 @@ impl MountRequest {
     ///
     /// # Errors
     /// What was typed makes no sense; the text says what.
-    pub(super) fn of(typed: &MountArguments) -> anyhow::Result<Self> {
+    pub(super) fn of(typed: &MountArguments, invocation: MountInvocation) -> anyhow::Result<Self> {
         let mut attach = AttachOptions::new(absolute(&typed.image)?, SUBTYPE);
         if typed.allow_other {
             attach.allow = MountAccess::Everybody;
@@ -302,14 +304,15 @@ impl MountRequest {
                 .xattrs(!typed.no_xattrs)
                 .acls(!typed.no_acl),
             log: typed.log.clone(),
+            invocation,
         };
         for list in &typed.options {
-            if let Err(refused) = parse_list(&mut request, list, typed.invocation) {
-                bail!("{refused}");
+            if let Err(refused) = parse_list(&mut request, list, invocation) {
+                return Err(usage_error(refused));
             }
         }
         if request.log_target() == LogTarget::Stderr && !typed.foreground {
-            bail!("--log stderr: it is gone in the background; add --foreground");
+            return Err(usage_error("--log stderr needs --foreground"));
         }
         Ok(request)
     }
@@ -339,7 +342,8 @@ mod tests {
         invocation: MountInvocation,
     ) -> Result<MountRequest, String> {
         let mut request =
-            MountRequest::of(&MountArguments::new("image".into(), "dir".into())).unwrap();
+            MountRequest::of(&MountArguments::new("image".into(), "dir".into()), invocation)
+                .unwrap();
         match parse_list(&mut request, list.as_ref(), invocation) {
             Ok(()) => Ok(request),
             Err(refused) => Err(refused.to_string()),

@@ -13,7 +13,7 @@ use ferrofs_mount::stats::{
 };
 use serde::Serialize;
 
-use super::text::{notice, ratio};
+use super::{notice, ratio, seconds};
 use crate::output::JsonBytes;
 
 #[derive(Debug, Serialize)]
@@ -352,11 +352,6 @@ impl From<&WorkerRecord> for JsonWorker {
             wait: (&worker.wait).into(),
         }
     }
-}
-
-#[allow(clippy::cast_precision_loss, reason = "a time to look at")]
-pub(super) fn seconds(nanoseconds: u64) -> f64 {
-    nanoseconds as f64 / 1e9
 }
 
 fn micros(nanoseconds: u64) -> f64 {

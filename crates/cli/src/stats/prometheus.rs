@@ -7,7 +7,7 @@ use std::path::Path;
 
 use ferrofs_mount::stats::{LatencyQuantiles, MountStats, OperationKind, StatsSummary, known};
 
-use super::json::seconds;
+use super::seconds;
 
 /// The whole text.
 pub(super) fn exposition(stats: &MountStats, directory: &Path) -> String {

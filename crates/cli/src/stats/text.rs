@@ -9,7 +9,7 @@ use ferrofs_mount::stats::{
     LatencyQuantiles, MountStats, OperationKind, StatsSummary, WorkerRecord, known,
 };
 
-use super::json::seconds;
+use super::{notice, ratio, seconds};
 use crate::amount::{grouped, human_bytes};
 use crate::output::escape;
 
@@ -283,18 +283,6 @@ impl fmt::Display for LatencyText<'_> {
         let [p50, p99, p999, max] = [p50_ns, p99_ns, p999_ns, max_ns].map(|ns| time(*ns));
         write!(f, "p50 {p50}, p99 {p99}, p999 {p999}, max {max}")
     }
-}
-
-/// The text of a notice, without the NULs behind it; not yet escaped.
-pub(super) fn notice(text: &[u8]) -> String {
-    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
-    String::from_utf8_lossy(text).into_owned()
-}
-
-/// 0 of nothing.
-#[allow(clippy::cast_precision_loss, reason = "a ratio to look at")]
-pub(super) fn ratio(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
 /// In the unit that keeps it short.

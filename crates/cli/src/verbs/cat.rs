@@ -1,4 +1,4 @@
-//! `ferrofs cat`: writes files to standard output.
+//! `ferrofs cat`: writes files to standard output. A signal ends it at once, as it leaves nothing behind.
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -9,62 +9,71 @@ use crate::arguments::CatArguments;
 use crate::exit_status::CommandStatus;
 use crate::output::{self, CopyError, Output};
 use crate::resources::Resources;
+use crate::signals::ExitOnSignals;
 use crate::{read_stats, source};
 
 /// Read and written at a time.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Writes each file; one that is missing or bad does not keep the others back.
-pub(crate) fn run(arguments: &CatArguments) -> anyhow::Result<CommandStatus> {
+/// Writes each file. After one that is missing or damaged, it goes on with the next.
+pub(crate) fn run(
+    arguments: &CatArguments,
+    _signals: &ExitOnSignals,
+) -> anyhow::Result<CommandStatus> {
     let resources = Resources::of(&arguments.work)?;
     let image = source::open_for_work(&arguments.image, &arguments.read, &resources)?;
-    let mut buffer = vec![0; BUFFER_BYTES];
+    let buffer = vec![0; BUFFER_BYTES];
+    let mut copier = Copier { image: &image, has_readahead: resources.threads > 1, buffer };
     let mut output = Output::new();
-    let mut outcome = CommandStatus::Success;
+    let mut status = CommandStatus::Success;
     for path in &arguments.paths {
-        match write(&image, path.as_bytes(), (&mut buffer, &resources), &mut output) {
+        match copier.copy(path.as_bytes(), &mut output) {
             Ok(None) => {}
             Ok(Some(refusal)) => {
                 output::print_path_message(path.as_bytes(), refusal);
-                outcome = CommandStatus::Failure;
+                status = CommandStatus::Failure;
             }
             Err(CopyError::Image(error)) => {
                 output::print_path_message(path.as_bytes(), error);
-                outcome = CommandStatus::Failure;
+                status = CommandStatus::Failure;
             }
             Err(CopyError::Output(error)) => return Err(error.into()),
         }
     }
     output.flush()?;
-    read_stats::print_stats(resources.stats(&image, None).as_ref());
-    Ok(outcome)
+    read_stats::print_stats(read_stats::collect(&resources, &image, None).as_ref());
+    Ok(status)
 }
 
-/// Writes a file, or answers why there is nothing to write.
-fn write(
-    image: &Image,
-    path: &[u8],
-    (buffer, resources): (&mut [u8], &Resources),
-    output: &mut Output,
-) -> Result<Option<String>, CopyError> {
-    let Some(inode) = image.resolve(path)? else {
-        return Ok(Some("no such path in the image".to_owned()));
-    };
-    if inode.file_type() != FileType::Regular {
-        return Ok(Some(format!("is a {}, not a regular file", inode.file_type().name())));
-    }
-    // With readahead the workers of other CPUs decode what comes next.
-    let file = (resources.threads > 1).then(|| image.open_file(&inode)).transpose()?;
-    let mut at = 0;
-    loop {
-        let count = match &file {
-            Some(file) => file.read_at(at, buffer)?,
-            None => image.read_at(&inode, at, buffer)?,
+/// Copies files of an image.
+struct Copier<'a> {
+    image: &'a Image,
+    /// Whether workers decode ahead.
+    has_readahead: bool,
+    buffer: Vec<u8>,
+}
+
+impl Copier<'_> {
+    /// Copies a file to `output`; the text says why there is nothing to copy.
+    fn copy(&mut self, path: &[u8], output: &mut Output) -> Result<Option<String>, CopyError> {
+        let Some(inode) = self.image.resolve(path)? else {
+            return Ok(Some("no such path in the image".to_owned()));
         };
-        if count == 0 {
-            return Ok(None);
+        if inode.file_type() != FileType::Regular {
+            return Ok(Some(format!("is a {}, not a regular file", inode.file_type().name())));
         }
-        output.write_all(&buffer[..count])?;
-        at += count as u64;
+        let file = self.has_readahead.then(|| self.image.open_file(&inode)).transpose()?;
+        let mut at = 0;
+        loop {
+            let count = match &file {
+                Some(file) => file.read_at(at, &mut self.buffer)?,
+                None => self.image.read_at(&inode, at, &mut self.buffer)?,
+            };
+            if count == 0 {
+                return Ok(None);
+            }
+            output.write_all(&self.buffer[..count])?;
+            at += count as u64;
+        }
     }
 }

@@ -1,7 +1,8 @@
-//! `ferrofs check`: the library verifies; here each problem is told.
+//! `ferrofs check`, and the check of fsck.erofs: the library verifies; this file reports each problem.
 
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use ferrofs_extract::{Selection, measure};
@@ -9,14 +10,40 @@ use ferrofs_image::{VerifyEvent, VerifyOptions};
 use serde::Serialize;
 
 use crate::amount::{counted, human_bytes};
-use crate::arguments::CheckArguments;
+use crate::arguments::{CheckArguments, ProgressStyle, ReadArguments, WorkArguments};
 use crate::diagnostics::{DiagnosticList, JsonDiagnostic};
 use crate::exit_status::CommandStatus;
 use crate::output::{JsonBytes, Output};
 use crate::progress::{ProgressDisplay, WorkAmount};
 use crate::read_stats::{self, StatsReport};
 use crate::resources::Resources;
+use crate::signals::{ExitOnSignals, SecondSignal};
 use crate::source;
+
+/// What is to be checked, and how it is reported.
+#[derive(Clone, Debug)]
+pub(super) struct CheckRequest {
+    pub(super) image: PathBuf,
+    pub(super) read: ReadArguments,
+    /// A path of the image; it and everything below it is checked.
+    pub(super) path: Vec<u8>,
+    pub(super) json: bool,
+    pub(super) progress: ProgressStyle,
+    pub(super) work: WorkArguments,
+}
+
+impl From<&CheckArguments> for CheckRequest {
+    fn from(typed: &CheckArguments) -> Self {
+        Self {
+            image: typed.image.clone(),
+            read: typed.read.clone(),
+            path: b"/".to_vec(),
+            json: typed.json,
+            progress: typed.progress.progress,
+            work: typed.work.clone(),
+        }
+    }
+}
 
 #[derive(Serialize)]
 struct CheckReport {
@@ -33,17 +60,20 @@ struct CheckReport {
 }
 
 /// Checks.
-pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<CommandStatus> {
-    let resources = Resources::of(&arguments.work)?;
-    let image = source::open_for_work(&arguments.image, &arguments.read, &resources)?;
-    let path = arguments.image.as_os_str().as_bytes();
+///
+/// # Errors
+/// The image cannot be opened, standard output cannot be written, or a signal asks to stop.
+pub(super) fn run(request: &CheckRequest, signals: ExitOnSignals) -> anyhow::Result<CommandStatus> {
+    let resources = Resources::of(&request.work)?;
+    let image = source::open_for_work(&request.image, &request.read, &resources)?;
+    let stop = signals.into_stop_request(SecondSignal::Exits)?;
+    let path = request.image.as_os_str().as_bytes();
     let whole = || measure(&image, &Selection::default()).into();
-    let below = arguments.below.as_deref().unwrap_or(b"/");
-    let mut progress = ProgressDisplay::new(arguments.progress.progress, "check", whole);
+    let mut progress = ProgressDisplay::new(request.progress, "check", whole);
     let (mut problems, mut done) = (DiagnosticList::default(), WorkAmount::default());
     let started = Instant::now();
-    let options = VerifyOptions::new().path(below).max_threads(resources.threads);
-    let summary = image.verify(&options, &mut |event| match event {
+    let options = VerifyOptions::new().path(request.path.as_slice()).max_threads(resources.threads);
+    let verified = image.verify(&options.cancel(stop.token()), &mut |event| match event {
         VerifyEvent::Progress(now) => {
             done = WorkAmount { entries: now.inodes, bytes: now.bytes };
             progress.update(done);
@@ -53,8 +83,12 @@ pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<CommandStatus> {
             progress.print_path_message(shown, &problem.error);
             problems.add(JsonDiagnostic::of_image(&problem.path, &problem.error));
         }
-    })?;
+    });
     progress.finish(done);
+    let summary = match verified {
+        Ok(summary) => summary,
+        Err(error) => return Err(stop.check().map_or_else(Into::into, |()| error.into())),
+    };
     let report = CheckReport {
         image: path.into(),
         sound: summary.problems == 0,
@@ -63,16 +97,16 @@ pub(crate) fn run(arguments: &CheckArguments) -> anyhow::Result<CommandStatus> {
         seconds: started.elapsed().as_secs_f64(),
         problem_count: summary.problems,
         problems,
-        stats: resources.stats(&image, None),
+        stats: read_stats::collect(&resources, &image, None),
     };
     let mut output = Output::new();
-    if arguments.json {
+    if request.json {
         output.json(&report)?;
-    } else if !arguments.read.quiet {
+    } else if !request.read.quiet {
         show(&mut output, &report)?;
     }
     output.flush()?;
-    read_stats::print_stats(report.stats.as_ref().filter(|_| !arguments.json));
+    read_stats::print_stats(report.stats.as_ref().filter(|_| !request.json));
     Ok(CommandStatus::from_failures(summary.problems))
 }
 

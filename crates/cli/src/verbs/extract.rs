@@ -1,32 +1,119 @@
-//! `ferrofs extract`: the library extracts; here its options are chosen and its events told.
+//! `ferrofs extract`, and the extraction of fsck.erofs: into a directory or as a tar archive. The library extracts; this
+//! file chooses its options, reports its events, and removes a tar archive that is not complete.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use ferrofs_extract::{
-    ExistingFiles, ExtractEvent, ExtractOptions, ExtractSummary, OwnerPolicy, Selection,
-    SkippedMetadata, extract, measure,
+    Error, ErrorKind, ExistingFiles, ExtractEvent, ExtractOptions, ExtractSummary, HolePolicy,
+    OwnerPolicy, Selection, SkippedMetadata, WriteTarOptions, extract, measure, write_tar,
 };
 use ferrofs_image::Image;
-use ferrofs_workers::workqueue::WorkQueueStats as Queue;
+use ferrofs_workers::workqueue::WorkQueueStats;
 use serde::Serialize;
 
+use super::tar_output::{TarOutput, TarOutputError};
 use crate::amount::{counted, human_bytes};
-use crate::arguments::ExtractArguments;
+use crate::arguments::{ExtractArguments, ProgressStyle, ReadArguments, WorkArguments};
 use crate::diagnostics::{self, DiagnosticList, JsonDiagnostic};
-use crate::exit_status::CommandStatus;
+use crate::exit_status::{CommandStatus, usage_error};
 use crate::output::{self, JsonBytes, Output, escape};
 use crate::progress::{ProgressDisplay, WorkAmount};
 use crate::read_stats::{self, StatsReport};
 use crate::resources::Resources;
+use crate::signals::{ExitOnSignals, SecondSignal, StopRequest};
 use crate::source;
 
+/// What is to be extracted, where to, and how it is reported.
+#[derive(Clone, Debug)]
+pub(super) struct ExtractRequest {
+    pub(super) image: PathBuf,
+    pub(super) read: ReadArguments,
+    /// Paths and patterns; none for everything.
+    pub(super) paths: Vec<OsString>,
+    pub(super) target: ExtractTarget,
+    pub(super) json: bool,
+    pub(super) progress: ProgressStyle,
+    pub(super) work: WorkArguments,
+}
+
+/// Where extracted entries go.
+#[derive(Clone, Debug)]
+pub(super) enum ExtractTarget {
+    Directory {
+        path: PathBuf,
+        existing: ExistingFiles,
+        owners: OwnerPolicy,
+        /// The directory of the image that becomes `path`; empty for the root.
+        source_directory: Vec<u8>,
+        /// Permission bits that entries do not get.
+        umask: u32,
+        skip_xattrs: bool,
+    },
+    /// A tar archive; `-` is standard output.
+    Tar { path: PathBuf, holes: HolePolicy },
+}
+
+impl ExtractTarget {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Directory { path, .. } | Self::Tar { path, .. } => path,
+        }
+    }
+}
+
+impl From<&ExtractArguments> for ExtractRequest {
+    fn from(typed: &ExtractArguments) -> Self {
+        let mut paths = typed.paths.clone();
+        let target = match &typed.tar {
+            Some(path) => {
+                // Without a directory, the first operand is what to extract.
+                let first = typed.destination.iter().map(|path| path.as_os_str().to_owned());
+                paths.splice(0..0, first);
+                let holes = if typed.no_sparse { HolePolicy::Zeros } else { HolePolicy::Sparse };
+                ExtractTarget::Tar { path: path.clone(), holes }
+            }
+            None => ExtractTarget::Directory {
+                // The parser demands one unless there is a tar.
+                path: typed.destination.clone().unwrap_or_default(),
+                existing: match typed.overwrite {
+                    true => ExistingFiles::Replace,
+                    false => ExistingFiles::Refuse,
+                },
+                owners: match (typed.preserve_owner, typed.no_preserve_owner) {
+                    (true, _) => OwnerPolicy::Image,
+                    (_, true) => OwnerPolicy::Caller,
+                    _ => OwnerPolicy::IfRoot,
+                },
+                source_directory: Vec::new(),
+                umask: 0,
+                skip_xattrs: false,
+            },
+        };
+        Self {
+            image: typed.image.clone(),
+            read: typed.read.clone(),
+            paths,
+            target,
+            json: typed.json,
+            progress: typed.progress.progress,
+            work: typed.work.clone(),
+        }
+    }
+}
+
+/// A summary in JSON; some members belong to a directory, and some to a tar archive.
 #[derive(Serialize)]
 struct ExtractReport {
     image: JsonBytes,
-    destination: JsonBytes,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    destination: Option<JsonBytes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tar: Option<JsonBytes>,
     entries: u64,
     files: u64,
     directories: u64,
@@ -37,7 +124,10 @@ struct ExtractReport {
     hole_bytes: u64,
     seconds: f64,
     failures: u64,
-    withheld: WithheldReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    withheld: Option<WithheldReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sockets_left_out: Option<u64>,
     #[serde(flatten)]
     problems: DiagnosticList,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,131 +146,235 @@ struct WithheldReport {
 }
 
 /// Extracts.
-pub(crate) fn run(arguments: &ExtractArguments) -> anyhow::Result<CommandStatus> {
-    let paths = arguments.paths.iter().map(|path| path.as_bytes());
-    let selection = match Selection::new(paths) {
-        Ok(selection) => selection,
-        Err(error) => {
-            output::print_path_message(error.path(), error.kind());
-            return Ok(CommandStatus::UsageError);
+///
+/// # Errors
+/// The image cannot be opened, the target cannot be used, or a signal asks to stop.
+pub(super) fn run(
+    request: &ExtractRequest,
+    signals: ExitOnSignals,
+) -> anyhow::Result<CommandStatus> {
+    let selection = Selection::new(request.paths.iter().map(|path| path.as_bytes()));
+    let selection = selection
+        .map_err(|error| usage_error(format_args!("{}: {}", escape(error.path()), error.kind())))?;
+    let resources = Resources::of(&request.work)?;
+    let image = source::open_for_work(&request.image, &request.read, &resources)?;
+    let stop = match &request.target {
+        // A pipe or a device may block, and nothing has to be removed: a signal goes on to end the process at once.
+        ExtractTarget::Tar { path, .. } if TarOutput::is_stream_path(path) => {
+            StopRequest::default()
+        }
+        _ => signals.into_stop_request(SecondSignal::Ignored)?,
+    };
+    let started = Instant::now();
+    let total = || measure(&image, &selection).into();
+    let mut events = Events::new(request, &stop, total);
+    let (summary, stdout_is_free) = match &request.target {
+        ExtractTarget::Tar { path, holes } => {
+            let file = create_tar(path, &request.image)?;
+            let is_stream = file.is_stream();
+            let options = WriteTarOptions::new()
+                .selection(selection)
+                .holes(*holes)
+                .max_threads(Some(resources.threads.min(image.decode_slots())))
+                .budget(image.memory().budget())
+                .cancel(stop.token());
+            (write_archive(&image, file, &options, &mut events)?, !is_stream)
+        }
+        target @ ExtractTarget::Directory { path, .. } => {
+            let options = directory_options(target, selection, &resources, &stop);
+            let result = extract(&image, path, &options, &mut |event| events.handle(event));
+            (events.finish(result)?, true)
         }
     };
-    let resources = Resources::of(&arguments.work)?;
-    let image = source::open_for_work(&arguments.image, &arguments.read, &resources)?;
-    let options = ExtractOptions::new()
-        .existing(existing(arguments))
-        .owners(owners(arguments))
-        .selection(selection)
-        .source_directory(arguments.part.from.clone())
-        .umask(arguments.part.masked_permissions)
-        .skip_xattrs(arguments.part.omits_xattrs)
-        .max_threads(Some(resources.threads));
-    let mut problems = DiagnosticList::default();
-    let started = Instant::now();
-    let (summary, queue) = extract_all(arguments, &image, &options, &mut problems)?;
-    if !arguments.read.quiet {
-        print_withheld(&summary.skipped);
-    }
-    let stats = resources.stats(&image, queue.as_deref());
-    let report =
-        ExtractReport { stats, ..report(arguments, &summary, problems, started.elapsed()) };
-    conclude(arguments, &report)?;
-    read_stats::print_stats(report.stats.as_ref().filter(|_| !arguments.json));
+    report_skipped(request, &summary.skipped);
+    let stats = read_stats::collect(&resources, &image, events.queue.as_deref());
+    let report = report(request, &summary, events.problems, started.elapsed());
+    let report = ExtractReport { stats, ..report };
+    print_report(request, &report, stdout_is_free)?;
+    read_stats::print_stats(report.stats.as_ref().filter(|_| !request.json));
     Ok(CommandStatus::from_failures(summary.failures))
 }
 
-/// Extracts and names each problem.
-fn extract_all(
-    arguments: &ExtractArguments,
-    image: &Image,
-    options: &ExtractOptions,
-    problems: &mut DiagnosticList,
-) -> anyhow::Result<(ExtractSummary, Option<Box<Queue>>)> {
-    let total = || measure(image, &options.selection).into();
-    let mut progress = ProgressDisplay::new(arguments.progress.progress, "extract", total);
-    let (mut done, mut queue) = (WorkAmount::default(), None);
-    let result = extract(image, arguments.directory(), options, &mut |event| match event {
-        ExtractEvent::Progress(now) => {
-            done = now.into();
-            progress.update(done);
+fn directory_options(
+    target: &ExtractTarget,
+    selection: Selection,
+    resources: &Resources,
+    stop: &StopRequest,
+) -> ExtractOptions {
+    let options = ExtractOptions::new()
+        .selection(selection)
+        .max_threads(Some(resources.threads))
+        .cancel(stop.token());
+    match target {
+        ExtractTarget::Directory {
+            existing, owners, source_directory, umask, skip_xattrs, ..
+        } => options
+            .existing(*existing)
+            .owners(*owners)
+            .source_directory(source_directory.clone())
+            .umask(*umask)
+            .skip_xattrs(*skip_xattrs),
+        ExtractTarget::Tar { .. } => options,
+    }
+}
+
+fn create_tar(path: &Path, image: &Path) -> anyhow::Result<TarOutput> {
+    TarOutput::create(path, image).map_err(|refusal| {
+        let text = format!("{}: {refusal}", escape(path.as_os_str().as_bytes()));
+        match refusal {
+            TarOutputError::Io(_) => anyhow!(text),
+            TarOutputError::Terminal | TarOutputError::Image => usage_error(text),
         }
-        ExtractEvent::Failed(error) => {
-            let suggestion = diagnostics::for_extract_error(&error);
-            progress.print_path_message(
-                &place(arguments, &error),
-                format_args!("{}{suggestion}", error.reason()),
-            );
-            problems.add(json_diagnostic(&error));
-        }
-        ExtractEvent::Queue(snapshot) => queue = Some(snapshot),
-        _ => {}
-    });
-    progress.finish(done);
-    result.map(|summary| (summary, queue)).map_err(|error| {
-        let suggestion = diagnostics::for_extract_error(&error);
-        anyhow!("{}: {}{suggestion}", escape(&place(arguments, &error)), error.reason())
     })
 }
 
-/// The path to name with an error: in the image, or the image itself.
-fn place(arguments: &ExtractArguments, error: &ferrofs_extract::Error) -> Vec<u8> {
-    match error.path() {
-        [] => arguments.image.as_os_str().as_bytes().to_vec(),
-        path if path.starts_with(b"/")
-            && !path.starts_with(arguments.directory().as_os_str().as_bytes()) =>
-        {
-            [&arguments.part.from, path].concat()
+/// Writes the archive and gives it its name. If that fails, the file is removed.
+fn write_archive(
+    image: &Image,
+    mut file: TarOutput,
+    options: &WriteTarOptions,
+    events: &mut Events<'_>,
+) -> anyhow::Result<ExtractSummary> {
+    let result = write_tar(image, &mut file, options, &mut |event| events.handle(event));
+    let summary = events.finish(result)?;
+    file.finish().map_err(|error| {
+        let path = events.request.target.path().as_os_str().as_bytes();
+        anyhow!("{}: cannot rename the finished tar archive: {error}", escape(path))
+    })?;
+    Ok(summary)
+}
+
+/// What an extraction reports while it runs.
+struct Events<'a> {
+    request: &'a ExtractRequest,
+    stop: &'a StopRequest,
+    progress: ProgressDisplay,
+    done: WorkAmount,
+    queue: Option<Box<WorkQueueStats>>,
+    problems: DiagnosticList,
+}
+
+impl<'a> Events<'a> {
+    fn new(
+        request: &'a ExtractRequest,
+        stop: &'a StopRequest,
+        total: impl FnOnce() -> WorkAmount,
+    ) -> Self {
+        Self {
+            request,
+            stop,
+            progress: ProgressDisplay::new(request.progress, "extract", total),
+            done: WorkAmount::default(),
+            queue: None,
+            problems: DiagnosticList::default(),
         }
-        path => path.to_vec(),
+    }
+
+    fn handle(&mut self, event: ExtractEvent) {
+        match event {
+            ExtractEvent::Progress(now) => {
+                self.done = now.into();
+                self.progress.update(self.done);
+            }
+            // What fails because it is cut short is no failure.
+            ExtractEvent::Failed(_) if self.stop.is_requested() => {}
+            ExtractEvent::Failed(error) => {
+                let suggestion = diagnostics::for_extract_error(&error);
+                let text = format_args!("{}{suggestion}", error.reason());
+                self.progress.print_path_message(&self.path_of(&error), text);
+                let problem = JsonDiagnostic::new(error.path(), &error.reason());
+                self.problems.add(problem.at(error.nid(), error.offset()));
+            }
+            ExtractEvent::Queue(stats) => self.queue = Some(stats),
+            _ => {}
+        }
+    }
+
+    /// Ends the progress display; an error of the library gets its path, and what to do about it.
+    fn finish(&mut self, result: Result<ExtractSummary, Error>) -> anyhow::Result<ExtractSummary> {
+        self.progress.finish(self.done);
+        result.map_err(|error| match self.stop.check() {
+            Err(stopped) => stopped.into(),
+            // The text holds the cause: a pipe without a reader is no success, as the archive is not complete.
+            Ok(()) => anyhow!(
+                "{}: {}{}",
+                escape(&self.path_of(&error)),
+                error.reason(),
+                diagnostics::for_extract_error(&error)
+            ),
+        })
+    }
+
+    /// The path to print with an error: in the image, or that of the image or the target itself.
+    fn path_of(&self, error: &Error) -> Vec<u8> {
+        let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
+        match (&self.request.target, error.path()) {
+            (ExtractTarget::Tar { path, .. }, _)
+                if matches!(error.kind(), ErrorKind::Output { .. }) =>
+            {
+                bytes(path)
+            }
+            (_, []) => bytes(&self.request.image),
+            (ExtractTarget::Directory { path: target, source_directory, .. }, path)
+                if path.starts_with(b"/") && !path.starts_with(target.as_os_str().as_bytes()) =>
+            {
+                [source_directory, path].concat()
+            }
+            (_, path) => path.to_vec(),
+        }
     }
 }
 
-fn existing(arguments: &ExtractArguments) -> ExistingFiles {
-    match (arguments.overwrite, arguments.part.keeps_existing) {
-        (true, _) => ExistingFiles::Replace,
-        (_, true) => ExistingFiles::Keep,
-        _ => ExistingFiles::Refuse,
+/// Reports once for each kind of thing that it was left out.
+fn report_skipped(request: &ExtractRequest, skipped: &SkippedMetadata) {
+    if request.read.quiet {
+        return;
     }
-}
-
-fn owners(arguments: &ExtractArguments) -> OwnerPolicy {
-    match (arguments.preserve_owner, arguments.no_preserve_owner) {
-        (true, _) => OwnerPolicy::Image,
-        (_, true) => OwnerPolicy::Caller,
-        _ => OwnerPolicy::IfRoot,
-    }
-}
-
-pub(crate) fn json_diagnostic(error: &ferrofs_extract::Error) -> JsonDiagnostic {
-    JsonDiagnostic::new(error.path(), &error.reason()).at(error.nid(), error.offset())
-}
-
-/// Says once for each kind of thing that it was left out.
-pub(crate) fn print_withheld(withheld: &SkippedMetadata) {
-    let say = |count, one, many, why: &str| {
+    let report = |count, one, many, why: &str| {
         if count > 0 {
             output::print_message(format_args!("{} {why}", counted(count, one, many)));
         }
     };
-    let entry = ("entry", "entries");
-    say(withheld.owners, entry.0, entry.1, "not given to their owners: that needs root");
-    say(withheld.set_id_bits, "file", "files", "without set-id bits, as their owner is not kept");
-    say(withheld.special, "special file", "special files", "left out: that needs root");
+    let special = match &request.target {
+        ExtractTarget::Tar { .. } => {
+            report(skipped.special, "socket", "sockets", "left out: tar archives cannot hold them");
+            return;
+        }
+        ExtractTarget::Directory { .. } => skipped.special,
+    };
+    report(skipped.owners, "entry", "entries", "without their owners: setting owners needs root");
+    let why = "without set-id bits, because their owner is not preserved";
+    report(skipped.set_id_bits, "file", "files", why);
+    report(special, "special file", "special files", "left out: creating them needs root");
     let xattr = ("extended attribute", "extended attributes");
-    say(withheld.xattrs_denied, xattr.0, xattr.1, "left out: not permitted here");
-    say(withheld.xattrs_unsupported, xattr.0, xattr.1, "left out: DEST does not take them");
-    say(withheld.times, entry.0, entry.1, "with the nearest time that DEST can hold");
-    say(withheld.copied_links, "hard link", "hard links", "became copies");
+    report(skipped.xattrs_denied, xattr.0, xattr.1, "left out: permission denied");
+    let why = "left out: the file system of DEST does not support them";
+    report(skipped.xattrs_unsupported, xattr.0, xattr.1, why);
+    let why = "with the nearest time that the file system of DEST can store";
+    report(skipped.times, "entry", "entries", why);
+    report(skipped.copied_links, "hard link", "hard links", "became copies");
 }
 
-fn conclude(arguments: &ExtractArguments, report: &ExtractReport) -> anyhow::Result<()> {
+/// Prints the summary; not on standard output if the archive is there.
+fn print_report(
+    request: &ExtractRequest,
+    report: &ExtractReport,
+    stdout_is_free: bool,
+) -> anyhow::Result<()> {
+    if !stdout_is_free {
+        if request.json {
+            output::print_line(serde_json::to_string(report)?);
+        }
+        return Ok(());
+    }
     let mut output = Output::new();
-    if arguments.json {
+    if request.json {
         output.json(report)?;
-    } else if !arguments.read.quiet {
+    } else if !request.read.quiet {
         let entries = counted(report.entries, "entry", "entries");
         let (bytes, seconds) = (human_bytes(report.bytes), report.seconds);
-        write!(output, "extracted {entries}, {bytes} in {seconds:.2} s")?;
+        let verb = if report.tar.is_some() { "wrote" } else { "extracted" };
+        write!(output, "{verb} {entries}, {bytes} in {seconds:.2} s")?;
         if report.failures > 0 {
             write!(output, "; {}", counted(report.failures, "failure", "failures"))?;
         }
@@ -191,14 +385,17 @@ fn conclude(arguments: &ExtractArguments, report: &ExtractReport) -> anyhow::Res
 }
 
 fn report(
-    arguments: &ExtractArguments,
+    request: &ExtractRequest,
     summary: &ExtractSummary,
     problems: DiagnosticList,
     time: Duration,
 ) -> ExtractReport {
+    let is_tar = matches!(request.target, ExtractTarget::Tar { .. });
+    let target = || JsonBytes::from(request.target.path().as_os_str().as_bytes());
     ExtractReport {
-        image: arguments.image.as_os_str().as_bytes().into(),
-        destination: arguments.directory().as_os_str().as_bytes().into(),
+        image: request.image.as_os_str().as_bytes().into(),
+        destination: (!is_tar).then(target),
+        tar: is_tar.then(target),
         entries: summary.entries(),
         files: summary.files,
         directories: summary.directories,
@@ -209,22 +406,23 @@ fn report(
         hole_bytes: summary.hole_bytes,
         seconds: time.as_secs_f64(),
         failures: summary.failures,
-        withheld: (&summary.skipped).into(),
+        withheld: (!is_tar).then(|| (&summary.skipped).into()),
+        sockets_left_out: is_tar.then_some(summary.skipped.special),
         problems,
         stats: None,
     }
 }
 
 impl From<&SkippedMetadata> for WithheldReport {
-    fn from(withheld: &SkippedMetadata) -> Self {
+    fn from(skipped: &SkippedMetadata) -> Self {
         Self {
-            owners: withheld.owners,
-            set_id_bits: withheld.set_id_bits,
-            special: withheld.special,
-            xattrs_denied: withheld.xattrs_denied,
-            xattrs_unsupported: withheld.xattrs_unsupported,
-            times: withheld.times,
-            copied_links: withheld.copied_links,
+            owners: skipped.owners,
+            set_id_bits: skipped.set_id_bits,
+            special: skipped.special,
+            xattrs_denied: skipped.xattrs_denied,
+            xattrs_unsupported: skipped.xattrs_unsupported,
+            times: skipped.times,
+            copied_links: skipped.copied_links,
         }
     }
 }

@@ -1,49 +1,58 @@
-//! What fsck.erofs is asked for: `check` and `extract` do it. Here a part of the image is found, and what its options
-//! mean is said in theirs.
+//! fsck.erofs: turns its command line into a request to `check` or to `extract`, and prints the compression ratio.
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use anyhow::{anyhow, bail};
+use ferrofs_extract::{ExistingFiles, OwnerPolicy};
 use ferrofs_image::{FileType, Image, WalkEvent};
 use rustix::fs::Mode;
 
-use super::{check, extract};
+use super::check::{self, CheckRequest};
+use super::extract::{self, ExtractRequest, ExtractTarget};
 use crate::applets::fsck::FsckArguments;
-use crate::arguments::{
-    CheckArguments, ExtractArguments, ExtractedPart, ProgressArguments, ProgressStyle,
-    ReadArguments, WorkArguments,
-};
-use crate::exit_status::CommandStatus;
+use crate::arguments::{ProgressStyle, ReadArguments, WorkArguments};
+use crate::exit_status::{CommandStatus, usage_error};
 use crate::metadata_text::{FoundInode, format_percent, stored_bytes};
-use crate::output::{self, Output};
+use crate::output::Output;
+use crate::signals::ExitOnSignals;
 use crate::source;
 
-/// Checks or unpacks.
-pub(crate) fn run(arguments: &FsckArguments) -> anyhow::Result<CommandStatus> {
+/// Checks or extracts.
+///
+/// # Errors
+/// As `check` and `extract`, and if the part that is asked for does not exist.
+pub(super) fn run(
+    arguments: &FsckArguments,
+    signals: ExitOnSignals,
+) -> anyhow::Result<CommandStatus> {
     if let Some(option) = arguments.extract_only_option() {
-        output::print_message(format_args!("{option} needs --extract=DIR"));
-        return Ok(CommandStatus::Failure);
+        return Err(usage_error(format_args!("{option} needs --extract=DIR")));
     }
     let read = read(arguments);
     let part = part(arguments, &read)?;
-    let outcome = match (arguments.directory(), part) {
-        (Some(directory), part) => unpack(arguments, directory, part)?,
+    let status = match (arguments.directory(), part) {
+        (Some(directory), part) => {
+            extract::run(&extract_request(arguments, directory, part)?, signals)?
+        }
         (None, Some(FoundInode { path: None, inode })) => {
-            // Nothing is below what no directory names.
+            // An inode without a name has nothing below it.
             let image = source::open(&arguments.image, &read)?;
             image
                 .for_each_piece(&inode, |_| Ok::<_, ferrofs_image::Error>(()))
                 .map_err(|error| anyhow!("{error}"))?;
             CommandStatus::Success
         }
-        (None, part) => check_below(arguments, part.and_then(|found| found.path))?,
+        (None, part) => {
+            let path = part.and_then(|found| found.path);
+            check::run(&check_request(arguments, path), signals)?
+        }
     };
     if arguments.ratio {
         show_ratio(&source::open(&arguments.image, &read)?)?;
     }
-    Ok(outcome)
+    Ok(status)
 }
 
 fn read(arguments: &FsckArguments) -> ReadArguments {
@@ -55,7 +64,7 @@ fn read(arguments: &FsckArguments) -> ReadArguments {
     }
 }
 
-/// The part of the image that is asked for, if it is not all of it.
+/// The part of the image that is asked for; `None` for all of it.
 fn part(arguments: &FsckArguments, read: &ReadArguments) -> anyhow::Result<Option<FoundInode>> {
     let open = || source::open(&arguments.image, read);
     match (&arguments.path, arguments.nid) {
@@ -65,73 +74,73 @@ fn part(arguments: &FsckArguments, read: &ReadArguments) -> anyhow::Result<Optio
     }
 }
 
-fn check_below(arguments: &FsckArguments, below: Option<Vec<u8>>) -> anyhow::Result<CommandStatus> {
-    check::run(&CheckArguments {
+fn check_request(arguments: &FsckArguments, path: Option<Vec<u8>>) -> CheckRequest {
+    CheckRequest {
         image: arguments.image.clone(),
-        below,
-        json: false,
-        progress: silent(),
-        work: WorkArguments::default(),
         read: read(arguments),
-    })
+        path: path.unwrap_or_else(|| b"/".to_vec()),
+        json: false,
+        progress: ProgressStyle::None,
+        work: WorkArguments::default(),
+    }
 }
 
-fn unpack(
+fn extract_request(
     arguments: &FsckArguments,
     directory: &Path,
     part: Option<FoundInode>,
-) -> anyhow::Result<CommandStatus> {
+) -> anyhow::Result<ExtractRequest> {
     if !arguments.force && directory.canonicalize().is_ok_and(|path| path == Path::new("/")) {
-        bail!("/ is not unpacked into without --force");
+        bail!("extracting into / needs --force");
     }
-    let from = match part {
+    let source_directory = match part {
         None => Vec::new(),
-        Some(FoundInode { path: None, inode }) => bail!("nid {}: nothing names it", inode.nid()),
+        Some(FoundInode { path: None, inode }) => bail!("nid {}: no path leads to it", inode.nid()),
         Some(FoundInode { path: Some(_), inode }) if inode.file_type() != FileType::Directory => {
             let kind = inode.file_type().name();
-            bail!("a {kind} is no tree to unpack; `ferrofs cat` writes out a file")
+            bail!("cannot extract a {kind}, only a directory; `ferrofs cat` writes out a file")
         }
         Some(FoundInode { path: Some(path), .. }) => path,
     };
-    let owners = arguments.preserves_owner;
-    extract::run(&ExtractArguments {
-        image: arguments.image.clone(),
-        destination: Some(directory.to_owned()),
-        paths: Vec::new(),
-        tar: None,
-        no_sparse: false,
-        overwrite: arguments.overwrite,
-        preserve_owner: owners == Some(true),
-        no_preserve_owner: owners == Some(false),
-        json: false,
-        progress: silent(),
-        work: WorkArguments::default(),
-        read: read(arguments),
-        part: ExtractedPart {
-            from,
-            masked_permissions: masked_permissions(arguments),
-            omits_xattrs: !arguments.has_xattrs(),
-            keeps_existing: true,
+    let target = ExtractTarget::Directory {
+        path: directory.to_owned(),
+        existing: match arguments.overwrite {
+            true => ExistingFiles::Replace,
+            false => ExistingFiles::Keep,
         },
+        owners: match arguments.preserves_owner {
+            Some(true) => OwnerPolicy::Image,
+            Some(false) => OwnerPolicy::Caller,
+            None => OwnerPolicy::IfRoot,
+        },
+        source_directory,
+        umask: umask(arguments),
+        skip_xattrs: !arguments.has_xattrs(),
+    };
+    Ok(ExtractRequest {
+        image: arguments.image.clone(),
+        read: read(arguments),
+        paths: Vec::new(),
+        target,
+        json: false,
+        progress: ProgressStyle::None,
+        work: WorkArguments::default(),
     })
 }
 
-fn masked_permissions(arguments: &FsckArguments) -> u32 {
+/// The permission bits that extracted entries do not get.
+fn umask(arguments: &FsckArguments) -> u32 {
     let is_root = rustix::process::geteuid().is_root();
     if arguments.preserves_permissions.unwrap_or(is_root) {
         return 0;
     }
-    // It can only be read by setting it; no other thread is there yet.
+    // It can only be read by setting it; there is no other thread yet.
     let umask = rustix::process::umask(Mode::empty());
     rustix::process::umask(umask);
     umask.as_raw_mode()
 }
 
-fn silent() -> ProgressArguments {
-    ProgressArguments { progress: ProgressStyle::None }
-}
-
-/// Tells what all data takes, the packed inode's too, in percent of the sizes of all files.
+/// Prints what all data takes, the packed inode's too, in percent of the sizes of all files.
 fn show_ratio(image: &Image) -> anyhow::Result<()> {
     let packed = image.superblock().packed.and_then(|nid| image.inode(nid).ok());
     let mut stored = packed.map_or(0, |inode| stored_bytes(image, &inode));

@@ -13,6 +13,7 @@ use crate::arguments::InfoArguments;
 use crate::exit_status::CommandStatus;
 use crate::metadata_text::{self, JsonTime, build_time, format_uuid};
 use crate::output::{JsonBytes, Output};
+use crate::signals::ExitOnSignals;
 use crate::source;
 
 #[derive(Serialize)]
@@ -62,7 +63,10 @@ struct JsonDevice {
 }
 
 /// Shows the image.
-pub(crate) fn run(arguments: &InfoArguments) -> anyhow::Result<CommandStatus> {
+pub(crate) fn run(
+    arguments: &InfoArguments,
+    _signals: &ExitOnSignals,
+) -> anyhow::Result<CommandStatus> {
     let image = source::open(&arguments.image, &arguments.read)?;
     let report = report(arguments, &image);
     let mut output = Output::new();

@@ -9,10 +9,14 @@ use crate::arguments::LsArguments;
 use crate::exit_status::CommandStatus;
 use crate::metadata_text::{self, JsonInode, mode_text};
 use crate::output::{self, Output};
+use crate::signals::ExitOnSignals;
 use crate::source;
 
 /// Lists each path.
-pub(crate) fn run(arguments: &LsArguments) -> anyhow::Result<CommandStatus> {
+pub(crate) fn run(
+    arguments: &LsArguments,
+    _signals: &ExitOnSignals,
+) -> anyhow::Result<CommandStatus> {
     let image = source::open(&arguments.image, &arguments.read)?;
     let mut lister =
         Lister { image: &image, arguments, output: Output::new(), outcome: CommandStatus::Success };

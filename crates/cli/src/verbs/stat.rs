@@ -11,6 +11,7 @@ use crate::arguments::StatArguments;
 use crate::exit_status::CommandStatus;
 use crate::metadata_text::{self, JsonInode, mode_text};
 use crate::output::{self, JsonBytes, Output, escape};
+use crate::signals::ExitOnSignals;
 use crate::source;
 
 #[derive(Serialize)]
@@ -35,7 +36,10 @@ struct InodeDetails {
 }
 
 /// Shows each path.
-pub(crate) fn run(arguments: &StatArguments) -> anyhow::Result<CommandStatus> {
+pub(crate) fn run(
+    arguments: &StatArguments,
+    _signals: &ExitOnSignals,
+) -> anyhow::Result<CommandStatus> {
     let image = source::open(&arguments.image, &arguments.read)?;
     let mut output = Output::new();
     let mut outcome = CommandStatus::Success;

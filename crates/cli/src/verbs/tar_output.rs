@@ -1,6 +1,5 @@
-//! Where a tar goes: standard output, a device or FIFO, or a file that appears under its name only when
-//! it is complete. A tar that ends between two members looks complete to most programs, so one that
-//! could not be finished must not stay under the name that was asked for.
+//! Where a tar archive goes: standard output, a device or FIFO, or a file that gets its name only when it is complete. An
+//! archive that ends between two members looks complete to most programs, so one that could not be finished is removed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -8,19 +7,19 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A tar's way out.
+/// The output of a tar archive.
 #[derive(Debug)]
 pub(crate) struct TarOutput {
     file: File,
     partial: Option<PartialFile>,
 }
 
-/// Why there is no way out.
+/// Why an output cannot be used.
 #[derive(Debug)]
 pub(crate) enum TarOutputError {
-    /// Nobody wants a tar there.
+    /// It is a terminal.
     Terminal,
-    /// The image would be replaced by its own tar.
+    /// It is the image itself.
     Image,
     /// The system refused.
     Io(io::Error),
@@ -34,7 +33,7 @@ struct PartialFile {
 }
 
 impl TarOutput {
-    /// Opens `path`; `-` is standard output. `image` is what must not be replaced.
+    /// Opens `path`; `-` is standard output. `image` must not be replaced.
     pub(crate) fn create(path: &Path, image: &Path) -> Result<Self, TarOutputError> {
         if path == Path::new("-") {
             let stdout = io::stdout().as_fd().try_clone_to_owned().map_err(TarOutputError::Io)?;
@@ -56,7 +55,7 @@ impl TarOutput {
         if fs::metadata(image).is_ok_and(|image| identity(&image) == identity(&existing)) {
             return Err(TarOutputError::Image);
         }
-        // A symlink goes on to lead where it led.
+        // The file that a symlink points to is replaced, not the symlink.
         let target = path.canonicalize().map_err(TarOutputError::Io)?;
         let created = Self::partial(target).map_err(TarOutputError::Io)?;
         created.file.set_permissions(existing.permissions()).map_err(TarOutputError::Io)?;
@@ -76,19 +75,28 @@ impl TarOutput {
         name.push(format!(".{}.partial", std::process::id()));
         let path = target.with_file_name(name);
         let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
-        Ok(Self { file, partial: Some(PartialFile { path, target }) })
+        let partial = Some(PartialFile { path, target });
+        Ok(Self { file, partial })
     }
 
-    /// Whether others read it while it is written; standard output is then not for anything else.
+    /// Whether `path` is written as a stream: it is standard output, or exists and is no regular file.
+    pub(crate) fn is_stream_path(path: &Path) -> bool {
+        path == Path::new("-") || fs::metadata(path).is_ok_and(|existing| !existing.is_file())
+    }
+
+    /// Whether the archive is a stream; a summary must not go to the same place then.
     pub(crate) fn is_stream(&self) -> bool {
         self.partial.is_none()
     }
 
-    /// The tar is complete: gives it its name.
+    /// Gives the complete archive its name.
+    ///
+    /// # Errors
+    /// The file cannot be renamed; it is removed.
     pub(crate) fn finish(mut self) -> io::Result<()> {
         let Some(partial) = self.partial.take() else { return Ok(()) };
         fs::rename(&partial.path, &partial.target)?;
-        // There is nothing to remove any more.
+        // It has its name and must not be removed.
         let _renamed = std::mem::ManuallyDrop::new(partial);
         Ok(())
     }
@@ -106,7 +114,7 @@ impl Write for TarOutput {
 
 impl Drop for PartialFile {
     fn drop(&mut self) {
-        // Its name says what it is if it cannot be removed.
+        // If it cannot be removed, its name still says what it is.
         fs::remove_file(&self.path).unwrap_or_default();
     }
 }
@@ -114,9 +122,11 @@ impl Drop for PartialFile {
 impl std::fmt::Display for TarOutputError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Terminal => f.write_str("a tar is not for a terminal; give a file or a pipe"),
-            Self::Image => f.write_str("the tar would replace the image"),
-            Self::Io(error) => write!(f, "cannot create the tar: {error}"),
+            Self::Terminal => {
+                f.write_str("a tar archive cannot be written to a terminal; give a file or a pipe")
+            }
+            Self::Image => f.write_str("the tar archive would replace the image"),
+            Self::Io(error) => write!(f, "cannot create the tar archive: {error}"),
         }
     }
 }

@@ -37,6 +37,70 @@ fn wrong_usage_ends_with_2() {
 }
 
 #[test]
+fn limits_that_make_no_sense_are_wrong_usage_in_every_verb() {
+    let dir = Dir::new();
+    let (image, target) = (data("plain.erofs"), dir.join("target"));
+    let mount = |option: &str| ferrofs().args(["mount", option]).args([&image, &target]);
+    for command in [
+        ferrofs().args(["check", "--memory=1m"]).arg(&image),
+        ferrofs().args(["cat", "--memory=1m"]).arg(&image).arg("/x"),
+        ferrofs().args(["extract", "--memory=1m"]).args([&image, &target]),
+        ferrofs().args(["extract", "--memory=1m", "--tar"]).args([&target, &image]),
+        ferrofs().args(["build", "--memory=1m"]).args([target.as_path(), dir.path()]),
+        ferrofs().args(["demo", "--memory=1m"]),
+        mount("--memory=1m"),
+        mount("--foreground").arg("--memory=1m"),
+        mount("-omemory=1m"),
+    ] {
+        let ended = command.ends_with(2);
+        assert!(ended.stderr.contains("--memory: "), "{}", ended.stderr);
+    }
+    let ended = mount("--reserved-pages=99999999").ends_with(2);
+    assert!(ended.stderr.contains("--reserved-pages=99999999: "), "{}", ended.stderr);
+    ferrofs().args(["check", "--cpus=4000"]).arg(&image).ends_with(2);
+    assert!(!target.exists());
+}
+
+#[test]
+fn options_that_the_library_refuses_are_wrong_usage() {
+    let dir = Dir::new();
+    let (source, image) = (dir.join("source"), dir.join("image"));
+    fs::create_dir(&source).unwrap();
+    for options in [
+        &["-zlz4", "-C5000"][..],
+        &["-zlz4", "--max-extent=5000"],
+        &["--chunk-size=5000"],
+        &["--offset=100"],
+    ] {
+        let build = ferrofs().arg("build").args(options).args([&image, &source]);
+        let ended = build.ends_with(2);
+        assert!(ended.stderr.starts_with("ferrofs: "), "{options:?}: {}", ended.stderr);
+        assert!(!image.exists(), "{options:?}");
+    }
+}
+
+#[test]
+fn without_an_option_the_memory_of_the_process_is_what_help_says() {
+    let help = ferrofs().args(["check", "--help"]).succeeds().text();
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for verb in ["build", "extract", "mount", "cat", "demo"] {
+        let other = ferrofs().args([verb, "--help"]).succeeds().text();
+        let other = other.split_whitespace().collect::<Vec<_>>().join(" ");
+        let default = "[default: 256m, or an eighth of the system's memory if that is less]";
+        assert!(help.contains(default) && other.contains(default), "{verb}: {other}");
+    }
+    let limit = |options: &[&str]| {
+        let check = ferrofs().args(["check", "--stats", "--json"]).args(options);
+        check.arg(data("plain.erofs")).succeeds().json()["stats"]["memory"]["limit_bytes"].clone()
+    };
+    let memory = fs::read_to_string("/proc/meminfo").unwrap();
+    let total: u64 = memory.split_whitespace().nth(1).unwrap().parse().unwrap();
+    if total / 8 >= 256 << 10 {
+        assert_eq!(limit(&[]), limit(&["--memory=256m"]));
+    }
+}
+
+#[test]
 fn a_missing_image_ends_with_1() {
     for verb in ["info", "check", "ls", "stat", "demo"] {
         let ended = ferrofs().args([verb, "no/such.erofs"]).ends_with(1);

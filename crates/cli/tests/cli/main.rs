@@ -28,6 +28,7 @@ mod mounted;
 mod names;
 #[cfg(test)]
 mod regression;
+mod signals;
 #[cfg(test)]
 mod spool;
 #[cfg(test)]

@@ -1,0 +1,185 @@
+//! SIGINT, SIGTERM and SIGHUP end each verb soon, with the exit status of the signal, and nothing incomplete is left.
+//!
+//! A test stops the process with SIGSTOP as soon as its work is under way. The signal that ends it is pending when the
+//! process continues, so it comes in the middle of the work however fast the machine is.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, ExitStatus};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{Dir, TestCommand, ferrofs, reset_signals};
+
+/// How long a verb may take to end, on a busy machine; it takes less than a second on an idle one.
+const END_LIMIT: Duration = Duration::from_secs(5);
+/// How long a verb may take to begin.
+const BEGIN_LIMIT: Duration = Duration::from_secs(60);
+/// The large file is written in parts by all threads; then come small ones.
+const LARGE_BYTES: usize = 128 << 20;
+const SMALL_BYTES: usize = 300_000;
+const SMALL_FILES: usize = 100;
+
+const SIGNALS: [(Signal, i32); 3] = [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)];
+
+/// Bytes that compress well, so that the image is built and read quickly, and that are different in each file.
+fn content(name: &str, bytes: usize) -> Vec<u8> {
+    format!("the content of {name}, ").into_bytes().into_iter().cycle().take(bytes).collect()
+}
+
+fn source(dir: &Dir) -> PathBuf {
+    let tree = dir.join("source");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("large"), content("large", LARGE_BYTES)).unwrap();
+    for number in 0..SMALL_FILES {
+        let name = format!("small-{number}");
+        fs::write(tree.join(&name), content(&name, SMALL_BYTES)).unwrap();
+    }
+    tree
+}
+
+fn image(dir: &Dir) -> PathBuf {
+    let image = dir.join("image");
+    let tree = source(dir);
+    ferrofs().args(["build", "-q", "-zlz4", "--no-verify"]).args([&image, &tree]).succeeds();
+    fs::remove_dir_all(tree).unwrap();
+    image
+}
+
+fn send(child: &Child, signal: Signal) {
+    // It was not waited for, so the number is still its own.
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// Waits until `is_working` and stops the process there.
+fn stop_when(child: &Child, is_working: impl Fn() -> bool) {
+    let deadline = Instant::now() + BEGIN_LIMIT;
+    while !is_working() {
+        assert!(Instant::now() < deadline, "it does not begin");
+        std::thread::yield_now();
+    }
+    send(child, Signal::STOP);
+}
+
+/// Waits for the first line of standard error, which is one of its progress, and stops the process there. The pipe has
+/// room for what comes next, and stays open as long as the result does.
+fn stop_at_first_line(child: &mut Child) -> BufReader<ChildStderr> {
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    stderr.read_line(&mut line).unwrap();
+    assert!(line.starts_with('{'), "{line}");
+    send(child, Signal::STOP);
+    stderr
+}
+
+/// Continues a stopped process with a signal, and waits for its end.
+#[track_caller]
+fn end_with(child: &mut Child, signal: Signal) -> ExitStatus {
+    send(child, signal);
+    let began = Instant::now();
+    send(child, Signal::CONT);
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        assert!(began.elapsed() < END_LIMIT, "{signal:?} does not end it");
+        std::thread::yield_now();
+    }
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().into_string().unwrap()).collect()
+}
+
+fn each_signal(test: impl Fn(Signal, i32)) {
+    reset_signals(&SIGNALS.map(|(signal, _)| signal));
+    SIGNALS.into_iter().for_each(|(signal, code)| test(signal, code));
+}
+
+#[test]
+fn an_interrupted_extraction_leaves_only_whole_files() {
+    let dir = Dir::new();
+    let image = image(&dir);
+    each_signal(|signal, code| {
+        let tree = dir.join(format!("tree-{code}"));
+        let mut child = ferrofs().args(["extract", "-q"]).args([&image, &tree]).spawn();
+        stop_when(&child, || !names(&tree).is_empty());
+        let status = end_with(&mut child, signal);
+        assert_eq!(status.code(), Some(code), "{signal:?}: {status:?}");
+        let left = names(&tree);
+        assert!(left.len() <= SMALL_FILES, "{signal:?}: it came too late");
+        for name in left {
+            let bytes = if name == "large" { LARGE_BYTES } else { SMALL_BYTES };
+            let found = fs::read(tree.join(&name)).unwrap();
+            assert!(found == content(&name, bytes), "{signal:?}: {name} is not whole");
+        }
+        fs::remove_dir_all(tree).unwrap();
+    });
+}
+
+#[test]
+fn an_interrupted_tar_archive_is_removed_and_the_older_one_stays() {
+    let dir = Dir::new();
+    let image = image(&dir);
+    let tar = dir.write("old.tar", b"old");
+    let before = names(dir.path()).len();
+    each_signal(|signal, code| {
+        let mut child = ferrofs().args(["extract", "-q", "--tar"]).args([&tar, &image]).spawn();
+        stop_when(&child, || names(dir.path()).iter().any(|name| name.ends_with(".partial")));
+        let status = end_with(&mut child, signal);
+        assert_eq!(status.code(), Some(code), "{signal:?}: {status:?}");
+        assert_eq!(names(dir.path()).len(), before, "{:?}", names(dir.path()));
+        assert_eq!(fs::read(&tar).unwrap(), b"old");
+    });
+}
+
+#[test]
+fn an_interrupted_build_leaves_no_image() {
+    let dir = Dir::new();
+    let (tree, image) = (source(&dir), dir.join("image"));
+    let before = names(dir.path()).len();
+    each_signal(|signal, code| {
+        let build = ferrofs().args(["build", "-q", "-zlz4hc", "--progress=json"]);
+        let mut child = build.args([&image, &tree]).spawn();
+        let _stderr = stop_at_first_line(&mut child);
+        let status = end_with(&mut child, signal);
+        assert_eq!(status.code(), Some(code), "{signal:?}: {status:?}");
+        assert_eq!(names(dir.path()).len(), before, "{:?}", names(dir.path()));
+    });
+}
+
+#[test]
+fn an_interrupted_check_says_so_by_its_exit_status() {
+    let dir = Dir::new();
+    let image = image(&dir);
+    each_signal(|signal, code| {
+        let check = ferrofs().args(["check", "--jobs=1", "--progress=json"]);
+        let mut child = check.arg(&image).spawn();
+        let _stderr = stop_at_first_line(&mut child);
+        let status = end_with(&mut child, signal);
+        assert_eq!(status.code(), Some(code), "{signal:?}: {status:?}");
+    });
+}
+
+/// A pipe that nobody reads blocks the verb that writes to it.
+#[test]
+fn a_signal_ends_a_verb_that_waits_for_its_reader() {
+    let dir = Dir::new();
+    let image = image(&dir);
+    each_signal(|signal, code| {
+        let cat = |image: &Path| ferrofs().arg("cat").arg(image).arg("/large");
+        let tar = |image: &Path| ferrofs().args(["extract", "--tar=-"]).arg(image);
+        let verbs: [&dyn Fn(&Path) -> TestCommand; 2] = [&cat, &tar];
+        for verb in verbs {
+            let mut child = verb(&image).spawn();
+            let mut stdout = child.stdout.take().unwrap();
+            stdout.read_exact(&mut [0]).unwrap();
+            let status = end_with(&mut child, signal);
+            assert_eq!(status.code(), Some(code), "{signal:?}: {status:?}");
+            drop(stdout);
+        }
+    });
+}
