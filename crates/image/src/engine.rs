@@ -6,7 +6,6 @@
 //! Memory of a reserve is resident, so that no decoder waits for the reclaim of the system. A cache
 //! of decoded clusters that only grew would use the reserve up and then map more memory. So the
 //! clusters that were kept longest are evicted before anything is mapped beyond the reserve.
-//! anything is mapped beyond the reserve.
 
 mod context_pool;
 mod stats;

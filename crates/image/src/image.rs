@@ -62,7 +62,6 @@ impl Image {
     ///
     /// # Errors
     /// Its inode is damaged.
-    /// Its inode is damaged.
     pub fn root(&self) -> Result<Inode> {
         self.inner.inode(self.inner.sb.root)
     }

@@ -81,7 +81,7 @@ impl MemoryPool {
     /// bytes were faulted in: fewer than the reserve if the system is short of memory.
     ///
     /// # Errors
-    /// Threads or memory could not be had.
+    /// None is known: the blocks have a fixed length.
     pub fn prefault(&self, threads: usize) -> Result<u64> {
         Ok(self.buffers.fill_reserve(Self::PREFAULT_BYTES, threads)?)
     }

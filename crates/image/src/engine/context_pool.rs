@@ -196,7 +196,6 @@ impl ContextPool {
     /// A thread that holds a slot gets another one at once, beyond the limit, as it reads something
     /// while it reads: the metadata that leads to a cluster, or another file in the `sink` of the
     /// first one.
-    /// the pieces of the first.
     pub(crate) fn acquire(&self) -> DecodeSlot<'_> {
         let mut state = self.lock();
         while state.in_use >= self.most && HELD.get() == 0 {

@@ -1,5 +1,5 @@
-//! A file with readahead reads like the image, in any order. What is prefetched is used, cancelled
-//! at a jump, and never needed.
+//! A file with readahead reads like the image, in any order. Prefetched clusters are used, a jump
+//! cancels prefetches, and one that fails fails no read.
 
 use std::sync::Arc;
 
