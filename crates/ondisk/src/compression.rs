@@ -1,14 +1,13 @@
-//! CompressionConfig algorithms and their configuration records.
+//! The compression algorithms of an image and their configuration records.
 //!
 //! With the feature `COMPR_CFGS` a record for each algorithm of the bitmap follows the superblock,
 //! in ascending order; without it the same superblock field is the window of LZ4
 //! (docs/format.md F5, F6). A builder gets both from [`CompressionConfig`].
 
-use std::fmt;
-
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+pub use crate::algorithm::AlgorithmId;
 use crate::bytes::{fit, view, wide};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -25,23 +24,7 @@ pub const ZSTD_MAX_WINDOW_LOG: u8 = 20;
 /// The smallest window of ZSTD as a shift; stored window logs are relative to it.
 pub const ZSTD_MIN_WINDOW_LOG: u8 = 10;
 
-/// A compression algorithm by its number on disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum AlgorithmId {
-    /// 0: LZ4 blocks.
-    Lz4,
-    /// 1: MicroLZMA.
-    Lzma,
-    /// 2: raw DEFLATE.
-    Deflate,
-    /// 3: ZSTD frames.
-    Zstd,
-}
-
 impl AlgorithmId {
-    /// All algorithms, by number.
-    pub const ALL: [Self; 4] = [Self::Lz4, Self::Lzma, Self::Deflate, Self::Zstd];
-
     /// The algorithm with this number.
     ///
     /// # Errors
@@ -49,45 +32,6 @@ impl AlgorithmId {
     pub fn from_number(number: u8) -> Result<Self> {
         let found = Self::ALL.get(usize::from(number)).copied();
         found.ok_or_else(|| Error::new(ErrorKind::UnknownAlgorithm(number), 0))
-    }
-
-    /// The number of this algorithm.
-    #[must_use]
-    pub const fn number(self) -> u8 {
-        match self {
-            Self::Lz4 => 0,
-            Self::Lzma => 1,
-            Self::Deflate => 2,
-            Self::Zstd => 3,
-        }
-    }
-
-    /// The bit of this algorithm in the superblock's bitmap.
-    #[must_use]
-    pub const fn bit(self) -> u16 {
-        match self {
-            Self::Lz4 => 1,
-            Self::Lzma => 2,
-            Self::Deflate => 4,
-            Self::Zstd => 8,
-        }
-    }
-
-    /// The name that tools use.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Lz4 => "lz4",
-            Self::Lzma => "lzma",
-            Self::Deflate => "deflate",
-            Self::Zstd => "zstd",
-        }
-    }
-}
-
-impl fmt::Display for AlgorithmId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::compression::AlgorithmId;
+use crate::algorithm::AlgorithmId;
 
 /// A rule of the format that some bytes broke, or that a value to be written would break.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -37,6 +37,7 @@
 )]
 
 mod address;
+mod algorithm;
 mod bytes;
 mod checksum;
 pub mod chunk;

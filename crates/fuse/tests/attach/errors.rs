@@ -1,4 +1,4 @@
-//! Each thing that can be in the way, and that the message names it and the way out.
+//! Errors: each has its variant and a remedy in its message.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -35,7 +35,7 @@ fn a_file_is_not_mounted_on() {
     }
 }
 
-// Whoever mounts asks /proc about its own mount, and would wait for its own answer.
+// Mounting reads /proc to find its own mount, and would wait for its own reply.
 #[test]
 fn proc_is_not_mounted_on() {
     let error = attach(Path::new("/proc/self"), &options()).expect_err("it is needed");
@@ -43,21 +43,21 @@ fn proc_is_not_mounted_on() {
 }
 
 #[test]
-fn a_dead_mount_is_named_with_the_way_out() {
+fn a_dead_mount_is_reported_with_a_remedy() {
     let _alone = alone();
     if !geteuid().is_root() {
-        skip("only root can make a dead mount that lasts");
+        skip("needs root: only root can make a dead mount that lasts");
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
     let Ok(device) = open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) else {
-        skip("no /dev/fuse");
+        skip("needs FUSE: /dev/fuse cannot be opened");
         return;
     };
     let data = format!("fd={},rootmode=40000,user_id=0,group_id=0\0", device.as_raw_fd());
     let data = std::ffi::CStr::from_bytes_with_nul(data.as_bytes()).expect("a string");
     if mount("dead", folder.path(), "fuse", MountFlags::empty(), data).is_err() {
-        skip("mount(2) is not permitted");
+        skip("needs FUSE: mount(2) is not permitted");
         return;
     }
     drop(device);
@@ -69,7 +69,7 @@ fn a_dead_mount_is_named_with_the_way_out() {
 }
 
 #[test]
-fn what_only_root_may_have_is_refused_to_others() {
+fn suid_is_permitted_to_root_only() {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
     let mut wanted = options();
@@ -86,7 +86,7 @@ fn what_only_root_may_have_is_refused_to_others() {
 }
 
 #[test]
-fn others_are_let_in_only_where_the_machine_allows_it() {
+fn allow_other_is_permitted_only_if_the_system_allows_it() {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
     let mut wanted = options();
@@ -95,7 +95,7 @@ fn others_are_let_in_only_where_the_machine_allows_it() {
         Err(AttachError::AllowOtherForbidden { message }) => {
             assert!(message.contains("fuse.conf"), "{message}");
         }
-        Err(error) => skip(error),
+        Err(error) => skip(format_args!("needs FUSE: {error}")),
         Ok(_attachment) => {
             let line =
                 lines_of(&folder.path().canonicalize().expect("its name")).pop().expect("our line");
@@ -105,10 +105,10 @@ fn others_are_let_in_only_where_the_machine_allows_it() {
 }
 
 #[test]
-fn a_directory_of_somebody_else_is_refused_to_users() {
+fn a_directory_of_another_user_is_refused() {
     let _alone = alone();
     if geteuid().is_root() {
-        skip("root may mount anywhere");
+        skip("needs an ordinary user: root may mount anywhere");
         return;
     }
     let error = attach(Path::new("/usr"), &options()).expect_err("it belongs to root");
@@ -117,7 +117,7 @@ fn a_directory_of_somebody_else_is_refused_to_users() {
         AttachError::NoDevice { .. }
         | AttachError::DeviceNotPermitted { .. }
         | AttachError::NoFusermount { .. }
-        | AttachError::NotPrivileged { .. } => skip(error),
+        | AttachError::NotPrivileged { .. } => skip(format_args!("needs FUSE: {error}")),
         _ => panic!("{error}"),
     }
 }

@@ -1,5 +1,5 @@
-//! What is left of a mount whose process was killed. The process is this test program again, told by an
-//! environment variable to mount and wait.
+//! The mount of a process that was killed. The process is this test program, which an environment variable makes mount and
+//! wait.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,7 +17,7 @@ use crate::mounts::{alone, mount, mounts_at, options};
 const DIRECTORY: &str = "FERROFS_TEST_MOUNTS_AND_WAITS";
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// Mounts, says in one line how, and waits for the end of its input, which never comes.
+/// Mounts, reports in one line how, and waits for the end of its input, which never comes.
 fn mount_and_wait(directory: &Path) {
     let attachment = mount(directory, &options());
     let unmounts = attachment.as_ref().map(|attachment| attachment.unmounts_if_killed());
@@ -26,7 +26,7 @@ fn mount_and_wait(directory: &Path) {
     std::io::stdin().read_to_end(&mut Vec::new()).expect("an input");
 }
 
-/// Waits until the table shows nothing there; the kernel reports changes of the table as they happen.
+/// Waits until no mount is there. The kernel reports changes of the mount table to poll.
 fn is_free_in_time(directory: &Path) -> bool {
     let deadline = Instant::now() + TIME_LIMIT;
     let table = File::open("/proc/self/mounts").expect("the table");

@@ -1,4 +1,4 @@
-//! A mount from beginning to end, and who else may end it.
+//! A mount from attach to detach, and unmounts by others.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -20,7 +20,7 @@ fn directory() -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Keeps a mount busy without asking it for anything.
+/// Keeps a mount busy without a request to it.
 fn occupy(path: &Path) -> OwnedFd {
     open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).expect("its root")
 }
@@ -55,7 +55,7 @@ fn a_mount_is_in_the_table_until_it_is_detached() {
 }
 
 #[test]
-fn the_table_shows_what_was_asked_for() {
+fn the_mount_table_shows_the_requested_options() {
     let _alone = alone();
     let (_folder, path) = directory();
     let mut wanted = options();
@@ -80,7 +80,7 @@ fn the_table_shows_what_was_asked_for() {
 }
 
 #[test]
-fn a_mount_in_use_is_detached_lazily_and_lives_until_it_is_left() {
+fn a_mount_in_use_is_detached_lazily_and_lives_until_its_last_user_is_done() {
     let _alone = alone();
     let (_folder, path) = directory();
     let Some(mut attachment) = mount(&path, &options()) else { return };
@@ -111,10 +111,10 @@ fn an_unmount_by_somebody_else_is_noticed() {
     assert_eq!(attachment.detach().expect("nothing to do"), DetachOutcome::Already);
 }
 
-// A server whose mount was replaced by another must leave that one alone, even if its own lives on
-// because somebody is still in it.
+// If another mount has replaced ours, detach must leave it alone, even if our file system still exists because it is in
+// use.
 #[test]
-fn what_is_mounted_after_ours_was_unmounted_stays() {
+fn a_mount_made_after_ours_was_unmounted_stays() {
     let _alone = alone();
     let (_folder, path) = directory();
     let Some(mut first) = mount(&path, &options()) else { return };
@@ -134,9 +134,9 @@ fn a_mount_beneath_another_waits_for_it() {
     let _alone = alone();
     let (_folder, path) = directory();
     let Some(mut below) = mount(&path, &options()) else { return };
-    // To look for a dead mount, mounting asks the one below for its size, and nobody answers here.
+    // Attaching again would call statfs on the mount below, to which nobody replies here.
     if !geteuid().is_root() {
-        skip("only root can mount a tmpfs");
+        skip("needs root: only root can mount a tmpfs");
         return;
     }
     rustix::mount::mount("above", &path, "tmpfs", MountFlags::empty(), None).expect("a tmpfs");

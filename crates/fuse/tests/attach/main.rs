@@ -1,7 +1,7 @@
-//! Mounting and unmounting with the kernel and the `fusermount3` of this machine, as whoever runs the
-//! tests. Where neither way is open they say so and pass.
+//! Mounting and unmounting with the kernel and the `fusermount3` of this machine, as the user who runs the tests. If this
+//! user cannot mount, the tests report that they are skipped.
 
-#![allow(clippy::print_stderr, reason = "whoever runs the tests is told what they could not see")]
+#![allow(clippy::print_stderr, reason = "skipped tests are reported")]
 
 mod errors;
 mod killed;

@@ -1,4 +1,4 @@
-//! What the tests stand on: a mount or the reason why there is none here, and a look at the table.
+//! Helpers: a mount, or the reason why there is none, and the mount table.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ pub(crate) fn options() -> AttachOptions {
     AttachOptions::new("an image, with\\odd\nname", "ferrofs-test")
 }
 
-/// A mount, or nothing where this user cannot have one; every other failure is the test's.
+/// A mount, or `None` if this user cannot mount. Any other error fails the test.
 pub(crate) fn mount(directory: &Path, options: &AttachOptions) -> Option<Attachment> {
     match attach(directory, options) {
         Ok(attachment) => Some(attachment),
@@ -20,14 +20,14 @@ pub(crate) fn mount(directory: &Path, options: &AttachOptions) -> Option<Attachm
             | AttachError::NoFusermount { .. }
             | AttachError::NotPrivileged { .. }),
         ) => {
-            skip(error);
+            skip(format_args!("needs FUSE: {error}"));
             None
         }
         Err(error) => panic!("{error}"),
     }
 }
 
-/// How many mounts lie at this directory.
+/// The number of mounts at this directory.
 pub(crate) fn mounts_at(directory: &Path) -> usize {
     lines_of(directory).len()
 }
@@ -37,17 +37,25 @@ pub(crate) fn lines_of(directory: &Path) -> Vec<String> {
     let directory = directory.to_str().expect("a name of the tests");
     let escaped = directory.replace('\\', "\\134").replace(' ', "\\040");
     let table = fs::read_to_string("/proc/self/mounts").expect("the table");
-    let is_there = |line: &&str| line.split(' ').nth(1) == Some(&escaped);
-    table.lines().filter(is_there).map(str::to_owned).collect()
+    let is_ours = |line: &&str| line.split(' ').nth(1) == Some(&escaped);
+    table.lines().filter(is_ours).map(str::to_owned).collect()
 }
 
-/// Says why a test passes without having looked.
+/// Reports that the present test is skipped: on standard error, and in the file that `FERROFS_SKIPPED` names.
 pub(crate) fn skip(reason: impl std::fmt::Display) {
-    eprintln!("skipped: {reason}");
+    // The harness names the thread of a test after the test.
+    let thread = std::thread::current();
+    let line = format!("skipped: {}: {reason}\n", thread.name().unwrap_or("a test"));
+    eprint!("{line}");
+    if let Some(path) = std::env::var_os("FERROFS_SKIPPED") {
+        let list = fs::OpenOptions::new().create(true).append(true).open(path);
+        std::io::Write::write_all(&mut list.expect("the list of skipped tests"), line.as_bytes())
+            .expect("the list of skipped tests");
+    }
 }
 
-/// Whoever holds it is the only test that mounts. A program that another thread is just starting has
-/// all our descriptors for a moment, and keeps a mount busy by them.
+/// A lock that lets one test at a time mount. A program that another thread starts has all descriptors of this process for
+/// a moment, and keeps a mount busy by them.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,7 +1,7 @@
-//! That mounting leaves nothing behind. A program of its own with one test in it, since it counts the
-//! descriptors and the children of the whole process.
+//! Mounting leaks no descriptor and no process. A program of its own with one test, since it counts the descriptors and
+//! children of the whole process.
 
-#![allow(clippy::print_stderr, reason = "whoever runs the tests is told what they could not see")]
+#![allow(clippy::print_stderr, reason = "skipped tests are reported")]
 
 mod mounts;
 
@@ -11,7 +11,7 @@ use ferrofs_fuse::attach::DetachOutcome;
 
 use mounts::{alone, lines_of, mount, mounts_at, options};
 
-/// Descriptors of this process, and its children, dead ones that nobody reaped included.
+/// The numbers of descriptors and children of this process, zombies included.
 fn held() -> (usize, usize) {
     let descriptors = fs::read_dir("/proc/self/fd").expect("descriptors").count();
     let tasks = fs::read_dir("/proc/self/task").expect("threads").flatten();

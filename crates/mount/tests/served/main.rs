@@ -1,8 +1,9 @@
-//! Mounts that are served in this process, through the kernel. Skipped, by name, where this user may not mount.
+//! Mounts that this process serves, through the kernel. Where this user cannot mount, the tests report that they are
+//! skipped.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
-    reason = "a test ends where its world is not as it must be, and says what it skips"
+    reason = "a test stops at the first unexpected error, and skipped tests are reported"
 )]
 
 mod ending;

@@ -1,4 +1,4 @@
-//! A mount of a test image in this process, for tests.
+//! Helper: a mount of a test image that this process serves.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -12,13 +12,13 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tempfile::TempDir;
 
-/// A mount of a test image, gone when dropped.
-pub(crate) struct Mounted {
+/// A mount of a test image, unmounted when dropped.
+pub(crate) struct TestMount {
     dir: TempDir,
     served: Option<ServedMount>,
 }
 
-impl Mounted {
+impl TestMount {
     pub(crate) fn of(image: &str) -> Option<Self> {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(image);
         Self::of_file(&path)
@@ -32,7 +32,7 @@ impl Mounted {
         let opened = options.clone().caller_caches(true).open(image).unwrap();
         let device = File::options().read(true).write(true).open("/dev/fuse");
         let Ok(device) = device else {
-            eprintln!("skipped: /dev/fuse cannot be opened here");
+            skip("needs FUSE: /dev/fuse cannot be opened");
             return None;
         };
         let dir = TempDir::new().unwrap();
@@ -43,7 +43,7 @@ impl Mounted {
         match mount("image of a test", dir.path(), "fuse.ferrofs", flags, Some(options.as_c_str()))
         {
             Err(Errno::PERM | Errno::NODEV | Errno::ACCESS) => {
-                eprintln!("skipped: this user may not mount");
+                skip("needs FUSE: this user cannot mount");
                 return None;
             }
             other => other.unwrap(),
@@ -57,7 +57,7 @@ impl Mounted {
         self.dir.path()
     }
 
-    /// The files below, each inode once, and a directory below the root.
+    /// The regular files, each inode once, and a directory below the root.
     pub(crate) fn walked(&self) -> (Vec<PathBuf>, PathBuf) {
         let (mut files, mut below) = (Vec::new(), self.path().to_owned());
         let mut seen = HashSet::new();
@@ -77,17 +77,29 @@ impl Mounted {
         (files, below)
     }
 
-    /// Reads every file; answers how many bytes that were.
+    /// Reads every file, and returns the number of bytes.
     pub(crate) fn read_all(&self) -> u64 {
         self.walked().0.iter().map(|file| fs::read(file).unwrap().len() as u64).sum()
     }
 }
 
-impl Drop for Mounted {
+impl Drop for TestMount {
     fn drop(&mut self) {
         unmount(self.path(), UnmountFlags::DETACH).ok();
         if let Some(served) = self.served.take() {
             served.join();
         }
+    }
+}
+
+/// Reports that the present test is skipped: on standard error, and in the file that `FERROFS_SKIPPED` names.
+pub(crate) fn skip(reason: impl std::fmt::Display) {
+    // The harness names the thread of a test after the test.
+    let thread = std::thread::current();
+    let line = format!("skipped: {}: {reason}\n", thread.name().unwrap_or("a test"));
+    eprint!("{line}");
+    if let Some(path) = std::env::var_os("FERROFS_SKIPPED") {
+        let list = fs::OpenOptions::new().create(true).append(true).open(path);
+        std::io::Write::write_all(&mut list.unwrap(), line.as_bytes()).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Data that is in the page cache before it is asked for, and what the kernel is not asked for at all.
+//! Data that is in the page cache before it is requested, and requests that the kernel does not send.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -8,9 +8,9 @@ use ferrofs_image::{FileType, Image, WalkEvent};
 use ferrofs_mount::stats::{OperationKind, StatsSummary, query};
 use rustix::fs::{Advice, fadvise};
 
-use crate::mounted::Mounted;
+use crate::mounted::TestMount;
 
-fn summary_of(mounted: &Mounted) -> StatsSummary {
+fn summary_of(mounted: &TestMount) -> StatsSummary {
     query(mounted.path()).unwrap().summary
 }
 
@@ -31,15 +31,15 @@ fn expected_files(image: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
     files
 }
 
-/// What is stored unasked must be what would have been answered: every byte is compared, several times over since
-/// what is predicted depends on who is faster.
+/// Stored data must equal the data of a READ. Every byte is compared, several times, since the predictions depend on
+/// timing.
 #[test]
-fn files_read_in_order_are_right_and_not_all_asked_for() {
+fn files_read_in_order_are_right_and_not_all_requested() {
     let expected_files = expected_files("demo.erofs");
     let (mut requested, mut stores) = (0, 0);
     for _ in 0..5 {
-        let Some(mounted) = Mounted::of("demo.erofs") else { return };
-        // The kernel has to know inodes before it can be given pages of them.
+        let Some(mounted) = TestMount::of("demo.erofs") else { return };
+        // Pages can be stored only for inodes that the kernel knows.
         drop(mounted.walked());
         for (path, bytes) in &expected_files {
             let path = String::from_utf8_lossy(path);
@@ -56,10 +56,10 @@ fn files_read_in_order_are_right_and_not_all_asked_for() {
     assert!(requested < 5 * files, "{requested} requests for 5 times {files} files");
 }
 
-/// One page of a cluster brings its neighbours along, and they have the right bytes.
+/// A read of one page stores the pages around it, with the right bytes.
 #[test]
-fn random_reads_of_a_page_bring_the_rest_of_its_cluster() {
-    let Some(mounted) = Mounted::of("demo.erofs") else { return };
+fn random_reads_of_a_page_store_the_pages_around_it() {
+    let Some(mounted) = TestMount::of("demo.erofs") else { return };
     let expected_files = expected_files("demo.erofs");
     let (path, bytes) = expected_files.iter().max_by_key(|(_, bytes)| bytes.len()).unwrap();
     let path = String::from_utf8_lossy(path);
@@ -79,8 +79,8 @@ fn random_reads_of_a_page_bring_the_rest_of_its_cluster() {
 }
 
 #[test]
-fn nothing_is_opened_and_what_is_known_is_not_asked_for_again() {
-    let Some(mounted) = Mounted::of("demo.erofs") else { return };
+fn files_are_not_opened_and_cached_data_is_not_requested_again() {
+    let Some(mounted) = TestMount::of("demo.erofs") else { return };
     mounted.read_all();
     let first = summary_of(&mounted);
     assert!(first.operation(OperationKind::Open).time.count <= 2);

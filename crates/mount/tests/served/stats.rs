@@ -1,4 +1,4 @@
-//! A mount that is asked for its numbers while it runs. Skipped, by name, where this user may not mount.
+//! Reading the statistics of a running mount.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -10,22 +10,21 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tempfile::TempDir;
 
-use crate::mounted::Mounted;
+use crate::mounted::{TestMount, skip};
 
-/// The numbers once they are as they must become: a listener counts a request when whoever waited for it has its
-/// answer already.
-fn stats_when(mounted: &Mounted, are_there: impl Fn(&MountStats) -> bool) -> MountStats {
+/// The statistics once they fulfil a condition: a listener records a request after its caller has the reply.
+fn stats_when(mounted: &TestMount, are_there: impl Fn(&MountStats) -> bool) -> MountStats {
     let mut asked = (0..1000).map(|_| query(mounted.path()).unwrap());
-    asked.find(are_there).expect("the numbers come within 1000 questions")
+    asked.find(are_there).expect("the condition holds within 1000 queries")
 }
 
 #[test]
-fn a_mount_tells_what_it_did() {
-    let Some(mounted) = Mounted::of("lz4.erofs") else { return };
+fn the_statistics_count_requests_and_decoding() {
+    let Some(mounted) = TestMount::of("lz4.erofs") else { return };
     let before = query(mounted.path()).unwrap().summary;
     assert_eq!(before.operation(OperationKind::Read), OperationRecord::default());
     let bytes = mounted.read_all();
-    // The kernel reads files to their end, and asks for no byte twice; some it was given unasked.
+    // The kernel reads files to their end, and no byte twice; some bytes were stored before they were requested.
     let given = |now: &MountStats| now.summary.session.stored_bytes;
     let asked = |now: &MountStats| now.summary.operation(OperationKind::Read).bytes;
     let after = stats_when(&mounted, |now| asked(now) + given(now) >= bytes);
@@ -44,8 +43,8 @@ fn a_mount_tells_what_it_did() {
 }
 
 #[test]
-fn a_mount_tells_whose_it_is_from_any_of_its_directories() {
-    let Some(mounted) = Mounted::of("lz4.erofs") else { return };
+fn the_statistics_can_be_read_from_any_directory() {
+    let Some(mounted) = TestMount::of("lz4.erofs") else { return };
     let (_, below) = mounted.walked();
     for directory in [mounted.path(), &below] {
         let stats = query(directory).unwrap();
@@ -63,12 +62,12 @@ fn a_mount_tells_whose_it_is_from_any_of_its_directories() {
 }
 
 #[test]
-fn requests_that_fail_are_counted_and_the_last_notice_is_told() {
+fn failed_requests_are_counted_and_the_last_event_is_kept() {
     let folder = TempDir::new().unwrap();
     let copy = folder.path().join("shrinks.erofs");
     let image = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/lz4.erofs");
     fs::copy(image, &copy).unwrap();
-    let Some(mounted) = Mounted::of_file(&copy) else { return };
+    let Some(mounted) = TestMount::of_file(&copy) else { return };
     let before = query(mounted.path()).unwrap().summary;
     assert_eq!((before.log_events.failed, known(before.log_events.last_age_ns)), (0, None));
     let (files, _) = mounted.walked();
@@ -85,23 +84,23 @@ fn requests_that_fail_are_counted_and_the_last_notice_is_told() {
 }
 
 #[test]
-fn other_commands_are_unknown_to_a_mount() {
-    let Some(mounted) = Mounted::of("plain.erofs") else { return };
+fn other_ioctls_get_enotty() {
+    let Some(mounted) = TestMount::of("plain.erofs") else { return };
     let directory = File::open(mounted.path()).unwrap();
     // FS_IOC_GETFLAGS, which `lsattr` sends.
     assert_eq!(rustix::fs::ioctl_getflags(&directory).err(), Some(Errno::NOTTY));
 }
 
 #[test]
-fn a_mount_whose_process_has_ended_is_called_dead() {
+fn a_mount_whose_process_has_ended_is_disconnected() {
     let device = File::options().read(true).write(true).open("/dev/fuse");
-    let Ok(device) = device else { return eprintln!("skipped: /dev/fuse cannot be opened here") };
+    let Ok(device) = device else { return skip("needs FUSE: /dev/fuse cannot be opened") };
     let dir = TempDir::new().unwrap();
     let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
     let options = std::ffi::CString::new(options).unwrap();
     let made = mount("x", dir.path(), "fuse.ferrofs", MountFlags::RDONLY, Some(options.as_c_str()));
     if made.is_err() {
-        return eprintln!("skipped: this user may not mount");
+        return skip("needs FUSE: this user cannot mount");
     }
     drop(device);
     let asked = query(dir.path()).err();

@@ -1,10 +1,10 @@
 //! Compact indexes: packs of 2 or 16 entries that share one block address (docs/format.md F29 to
 //! F33, F64, F65).
 
-use super::extent_spec::{DISTANCE_MAX, LclusterEntries, LclusterEntry, refused};
+use super::extent_spec::{DISTANCE_MAX, LclusterEntries, LclusterEntry};
 use super::{
     BLOCK_COUNT_FLAG, ExtentSpec, Head, HeadKind, IndexHeader, Lcluster, MAP_HEADER_BYTES,
-    TailPcluster,
+    TailPcluster, unwritable_extent,
 };
 use crate::bytes::{fit, truncated, u32_at, wide};
 use crate::error::{Error, ErrorKind, Result};
@@ -439,10 +439,10 @@ impl PackWriter {
     fn entry(&self, entry: &LclusterEntry, is_last: bool) -> Result<u16> {
         let (kind, low) = match *entry {
             LclusterEntry::Head { is_partial: true, start, .. } => {
-                return Err(refused("a partial reference", start));
+                return Err(unwritable_extent("a partial reference", start));
             }
             LclusterEntry::Head { is_hole: true, start, .. } => {
-                return Err(refused("a hole", start));
+                return Err(unwritable_extent("a hole", start));
             }
             LclusterEntry::Head { kind, offset, .. } => {
                 (kind.number(), fit::<u16>(u64::from(offset), "the offset in an lcluster", 0)?)
@@ -476,10 +476,10 @@ impl PackWriter {
                     let address = if is_placed { block } else { self.next };
                     let shared = address.checked_sub(before);
                     if is_placed {
-                        let shared = shared.ok_or_else(|| refused("a block 0", start))?;
+                        let shared = shared.ok_or_else(|| unwritable_extent("a block 0", start))?;
                         if *base.get_or_insert(shared) != shared {
                             let what = "pclusters apart from each other in one pack";
-                            return Err(refused(what, start));
+                            return Err(unwritable_extent(what, start));
                         }
                     } else if !has_head {
                         by_custom = shared.unwrap_or(0);

@@ -1,8 +1,7 @@
 //! Encoded extents: a record for each extent instead of an entry for each lcluster
 //! (docs/format.md F35, F36).
 
-use super::extent_spec::refused;
-use super::{MAP_HEADER_BYTES, round_up};
+use super::{MAP_HEADER_BYTES, round_up, unwritable_extent};
 use crate::address::BlockSize;
 use crate::bytes::{fit, high_half, low_half, truncated, u32_at, wide};
 use crate::compression::{AlgorithmId, PCLUSTER_MAX_BYTES};
@@ -232,7 +231,7 @@ pub fn write_extents(
         bytes.extend_from_slice(&first.map_or(0, |record| record.physical).to_le_bytes());
         if let Some(at) = first_apart(records, table.has_fragment) {
             let place = records.get(at).map_or(0, |record| record.logical);
-            return Err(refused("data apart from each other in 4-byte records", place));
+            return Err(unwritable_extent("data apart from each other in 4-byte records", place));
         }
     }
     let mut before = None;
@@ -256,7 +255,11 @@ fn check_starts(
         Some(before) if table.has_logical_starts() => record.logical > before.logical,
         Some(_) => wide(number).checked_mul(table.lcluster_bytes()) == Some(record.logical),
     };
-    if is_right { Ok(()) } else { Err(refused("where this extent starts", record.logical)) }
+    if is_right {
+        Ok(())
+    } else {
+        Err(unwritable_extent("where this extent starts", record.logical))
+    }
 }
 
 /// The first record whose data does not follow that of those before it, as 4-byte records imply.
@@ -446,20 +449,20 @@ mod tests {
     #[test]
     fn a_record_without_room_for_its_address_is_refused() {
         let good = records(&[10, 20, 30]);
-        let refused = |bits: u8, change: &dyn Fn(&mut Vec<ExtentRecord>)| {
+        let assert_refused = |bits: u8, change: &dyn Fn(&mut Vec<ExtentRecord>)| {
             let mut changed = good.clone();
             change(&mut changed);
             let table = ExtentTable { count: 3, ..table(bits) };
             write_extents(&table, 8, &good).unwrap();
             assert!(write_extents(&table, 8, &changed).is_err());
         };
-        refused(2, &|records| records[1].physical += 1);
-        refused(3, &|records| records[2].physical = 1 << 32);
-        refused(3, &|records| records[1].logical += 1);
-        refused(4, &|records| records[2].logical = 1 << 32);
-        refused(5, &|records| records[2].logical = records[1].logical);
-        refused(5, &|records| records[0].logical = 1);
-        refused(5, &|records| records.truncate(2));
+        assert_refused(2, &|records| records[1].physical += 1);
+        assert_refused(3, &|records| records[2].physical = 1 << 32);
+        assert_refused(3, &|records| records[1].logical += 1);
+        assert_refused(4, &|records| records[2].logical = 1 << 32);
+        assert_refused(5, &|records| records[2].logical = records[1].logical);
+        assert_refused(5, &|records| records[0].logical = 1);
+        assert_refused(5, &|records| records.truncate(2));
         assert!(write_extents(&table(6), 8, &good[..1]).is_err());
         assert!(ExtentLength::new((1 << 20) + 1, None, false).is_err());
         assert!(ExtentLength::new(0, None, true).is_err());

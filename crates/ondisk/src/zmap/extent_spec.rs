@@ -1,7 +1,7 @@
 //! What a builder knows of a compressed file before it has an index: its extents in order. From
 //! them comes, lcluster by lcluster, what both kinds of index say (docs/format.md F25 to F28, F64, F65).
 
-use super::{HeadKind, IndexHeader, TailPcluster};
+use super::{HeadKind, IndexHeader, TailPcluster, unwritable_extent};
 use crate::bytes::fit;
 use crate::compression::EXTENT_MAX_BYTES;
 use crate::error::{Error, ErrorKind, Result};
@@ -131,10 +131,10 @@ impl<'a> LclusterEntries<'a> {
         let bits = u32::from(self.header.lcluster_bits);
         let count = end.wrapping_shr(bits).saturating_sub(start.wrapping_shr(bits));
         if count == 0 && !is_last {
-            return Err(refused("two extents that start in one lcluster", start));
+            return Err(unwritable_extent("two extents that start in one lcluster", start));
         }
         if plan.blocks > 1 && (count < 2 || !self.header.may_be_big(plan.kind)) {
-            return Err(refused(
+            return Err(unwritable_extent(
                 "a pcluster of several blocks without a place for its count",
                 start,
             ));
@@ -231,10 +231,10 @@ fn end_mark(offset: u32, file_bytes: u64) -> LclusterEntry {
 
 fn check(plan: &ExtentSpec, tail: TailPcluster, start: u64) -> Result<()> {
     if plan.bytes == 0 {
-        return Err(refused("an extent of no bytes", start));
+        return Err(unwritable_extent("an extent of no bytes", start));
     }
     if plan.blocks > BLOCKS_MAX {
-        return Err(refused("a pcluster of more than 2047 blocks", start));
+        return Err(unwritable_extent("a pcluster of more than 2047 blocks", start));
     }
     let wrong = match tail {
         TailPcluster::Ordinary if plan.bytes > EXTENT_MAX_BYTES && plan.blocks > 0 => {
@@ -246,10 +246,5 @@ fn check(plan: &ExtentSpec, tail: TailPcluster, start: u64) -> Result<()> {
         }
         TailPcluster::Fragment(_) => (plan.blocks != 0).then_some("a fragment that has blocks"),
     };
-    wrong.map_or(Ok(()), |what| Err(refused(what, start)))
-}
-
-#[cold]
-pub(super) fn refused(what: &'static str, start: u64) -> Error {
-    Error::new(ErrorKind::PlanExtent(what), start)
+    wrong.map_or(Ok(()), |what| Err(unwritable_extent(what, start)))
 }

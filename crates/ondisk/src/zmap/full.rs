@@ -3,9 +3,10 @@
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::extent_spec::{DISTANCE_MAX, LclusterEntries, LclusterEntry, refused};
+use super::extent_spec::{DISTANCE_MAX, LclusterEntries, LclusterEntry};
 use super::{
     BLOCK_COUNT_FLAG, ExtentSpec, Head, HeadKind, IndexHeader, Lcluster, MAP_HEADER_BYTES,
+    unwritable_extent,
 };
 use crate::bytes::{fit, view};
 use crate::error::{Error, ErrorKind, Result};
@@ -129,8 +130,8 @@ fn raw_entry(entry: &LclusterEntry) -> Result<RawFullEntry> {
         LclusterEntry::Head { kind, offset, block, is_partial, is_hole, start, .. } => {
             let partial = if is_partial { PARTIAL_REF } else { 0 };
             let hole = if is_hole { HOLE } else { 0 };
-            let union =
-                u32::try_from(block).map_err(|_| refused("a block of more than 32 bits", start))?;
+            let union = u32::try_from(block)
+                .map_err(|_| unwritable_extent("a block of more than 32 bits", start))?;
             Ok(RawFullEntry {
                 advise: (kind.number() | partial | hole).into(),
                 clusterofs: fit::<u16>(u64::from(offset), "the offset in an lcluster", 2)?.into(),

@@ -11,9 +11,6 @@ use crate::compression::AlgorithmId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::DataLayout;
 
-/// Bytes of the map header.
-pub const MAP_HEADER_BYTES: u64 = 8;
-
 const WHOLE_FRAGMENT: u64 = 1 << 63;
 const COMPACTED_2B: u16 = 0x0001;
 /// The same bit as [`COMPACTED_2B`], in inodes with a full index.

@@ -13,11 +13,13 @@ mod extent_spec;
 mod full;
 mod header;
 
+use crate::error::{Error, ErrorKind};
+
 pub use compact::{CompactIndex, Pack, PackSpan, compact_bytes, compact_fits, write_compact};
 pub use extent::{ExtentLength, ExtentRecord, ExtentTable, write_extents};
 pub use extent_spec::ExtentSpec;
 pub use full::{FullIndex, full_bytes, write_full};
-pub use header::{IndexHeader, MAP_HEADER_BYTES, MapHeader, TailPcluster, header_offset};
+pub use header::{IndexHeader, MapHeader, TailPcluster, header_offset};
 
 /// What kind of extent starts in an lcluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +72,17 @@ impl HeadKind {
     }
 }
 
+/// Bytes of the map header.
+pub const MAP_HEADER_BYTES: u64 = 8;
+
 /// In a distance back: the entry holds a block count instead (CBLKCNT).
 const BLOCK_COUNT_FLAG: u16 = 1 << 11;
+
+/// The error for an extent that an index cannot describe; `start` is its first byte in the file.
+#[cold]
+fn unwritable_extent(what: &'static str, start: u64) -> Error {
+    Error::new(ErrorKind::PlanExtent(what), start)
+}
 
 /// Rounds up to a multiple of `unit`, a power of two; `None` past 2^64.
 fn round_up(value: u64, unit: u64) -> Option<u64> {
