@@ -84,13 +84,13 @@ impl<'a> Reply<'a> {
 
     /// Replies to LOOKUP: the node of the name, or that there is none.
     pub fn entry(mut self, entry: &Entry) {
-        self.send_once(None, &[entry.to_wire().as_bytes()]);
+        self.send_once(None, &[entry.as_wire().as_bytes()]);
     }
 
     /// Replies to GETATTR.
     pub fn attributes(mut self, attributes: &NodeAttributes) {
         let valid =
-            AttrOut { attr_valid: VALID_SECONDS, attr: attributes.to_wire(), ..AttrOut::default() };
+            AttrOut { attr_valid: VALID_SECONDS, attr: attributes.as_wire(), ..AttrOut::default() };
         self.send_once(None, &[valid.as_bytes()]);
     }
 
@@ -204,7 +204,7 @@ pub struct NodeAttributes {
 }
 
 impl NodeAttributes {
-    fn to_wire(&self) -> Attr {
+    fn as_wire(&self) -> Attr {
         // The kernel reads it as signed.
         let seconds = self.seconds.cast_unsigned();
         Attr {
@@ -238,12 +238,12 @@ pub struct Entry {
 }
 
 impl Entry {
-    fn to_wire(&self) -> EntryOut {
+    fn as_wire(&self) -> EntryOut {
         EntryOut {
             node: self.node,
             entry_valid: VALID_SECONDS,
             attr_valid: VALID_SECONDS,
-            attr: self.attributes.to_wire(),
+            attr: self.attributes.as_wire(),
             ..EntryOut::default()
         }
     }
@@ -297,7 +297,7 @@ impl<'a> DirentBuffer<'a> {
         }
         let end = self.bytes.len().saturating_add(self.entry_bytes(listed.name.len()));
         if self.is_plus {
-            let entry = entry.map_or_else(EntryOut::default, Entry::to_wire);
+            let entry = entry.map_or_else(EntryOut::default, Entry::as_wire);
             self.bytes.extend_from_slice(entry.as_bytes());
         }
         let dirent = FuseDirent {

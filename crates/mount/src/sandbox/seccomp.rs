@@ -249,7 +249,7 @@ pub(super) mod tests {
                 LOAD => word = loaded(operand, architecture, (call, arguments)),
                 AND => word &= operand,
                 JUMP_IF_EQUAL => {
-                    next += usize::from(if word == operand { if_true } else { if_false })
+                    next += usize::from(if word == operand { if_true } else { if_false });
                 }
                 RETURN => return operand,
                 other => panic!("instruction {other:#x}"),
