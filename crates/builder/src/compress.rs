@@ -1,9 +1,9 @@
-//! Compresses ranges of files into extents and whole-block pclusters. A worker owns one compressor; the
-//! result depends on the range and the params only. It knows nothing of addresses in the image.
+//! Compresses ranges of files into extents and whole-block pclusters. A thread owns its compressors; the
+//! result depends on the range and the parameters only. It knows nothing of addresses in the image.
 //!
-//! The decisions are those that keep images as small as the reference builder's: an extent is kept if
-//! it takes at least a block less than its bytes; otherwise as many blocks as its pcluster would
-//! have are stored plain, a block each, and encoding is tried again behind them.
+//! The decisions are those of mkfs.erofs: an extent is kept if it takes at least a block less than its bytes;
+//! otherwise as many blocks as its pcluster would have are stored plain, a block each, and encoding is tried
+//! again behind them.
 
 pub(crate) mod output;
 pub(crate) mod profiles;

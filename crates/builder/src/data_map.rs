@@ -7,25 +7,25 @@ use crate::Result;
 
 /// Where the contents of all regular files lie, and of directories that are compressed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DataMap {
+pub(crate) struct DataMap {
     /// By the index of the inode in its tree; `None` for what is no regular file and no compressed directory.
-    pub files: Vec<Option<FileData>>,
+    pub(crate) files: Vec<Option<FileData>>,
     /// The packed inode, which holds the fragments of other inodes, if there are any.
-    pub packed: Option<InternalFile>,
+    pub(crate) packed: Option<InternalFile>,
 }
 
 /// A file without a name: the packed inode or the metabox.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InternalFile {
+pub(crate) struct InternalFile {
     /// Its size in bytes.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Where its data lies: in the image, never in a special file.
-    pub data: FileData,
+    pub(crate) data: FileData,
 }
 
 /// Where the bytes of one regular file (or symlink, or directory) lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FileData {
+pub(crate) enum FileData {
     /// As they are: whole blocks from `start_block` on, and what is left inline behind the inode.
     ///
     /// Without inline data the last block is filled up with zeros.
@@ -60,13 +60,13 @@ impl FileData {
 
 /// A compressed file: extents in file order without gaps, then what lies elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CompressedData {
+pub(crate) struct CompressedData {
     /// The extents that have pclusters of their own, or shared ones.
-    pub extents: Vec<DataExtent>,
+    pub(crate) extents: Vec<DataExtent>,
     /// The end of the file, behind all extents, where it lies inline or in the packed inode.
-    pub inline: Option<InlineExtent>,
+    pub(crate) inline: Option<InlineExtent>,
     /// The end of the file, where it lies in the packed inode; not together with `inline`.
-    pub fragment: Option<PackedFragment>,
+    pub(crate) fragment: Option<PackedFragment>,
 }
 
 impl CompressedData {
@@ -83,41 +83,41 @@ impl CompressedData {
 
 /// An extent: a run of the file that one pcluster holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DataExtent {
+pub(crate) struct DataExtent {
     /// Its length in the file, in bytes; not 0.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// How it is encoded; `None` is plain.
-    pub algorithm: Option<AlgorithmId>,
+    pub(crate) algorithm: Option<AlgorithmId>,
     /// The first byte of its pcluster in the image: a block's start but for 48BIT's unaligned data.
-    pub address: u64,
+    pub(crate) address: u64,
     /// The length of its pcluster in bytes: whole blocks but for 48BIT's unaligned data.
-    pub pcluster_bytes: u32,
+    pub(crate) pcluster_bytes: u32,
     /// The pcluster holds more than this extent takes (dedupe).
-    pub partial: bool,
+    pub(crate) partial: bool,
 }
 
 /// The last extent, whose pcluster lies behind the inode's index (ztailpacking).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InlineExtent {
+pub(crate) struct InlineExtent {
     /// Its length in the file, in bytes.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// How it is encoded; `None` is plain.
-    pub algorithm: Option<AlgorithmId>,
+    pub(crate) algorithm: Option<AlgorithmId>,
     /// Its encoded bytes, without padding; fewer than a block.
-    pub pcluster: Box<[u8]>,
+    pub(crate) pcluster: Box<[u8]>,
 }
 
 /// The end of a file, or all of it, in the packed inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PackedFragment {
+pub(crate) struct PackedFragment {
     /// Its length in bytes.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Where it starts in the packed inode, in bytes.
-    pub offset: u64,
+    pub(crate) offset: u64,
 }
 
 /// Takes data, in order, and says where in the image it came to lie.
-pub trait BlockSink {
+pub(crate) trait BlockSink {
     /// Appends `bytes`, from a block's start on; zeros fill up the last block. Returns the address of the
     /// first byte in the image.
     ///

@@ -1,11 +1,12 @@
-//! Equal runs over all files of an image: found in parallel, settled in data order.
+//! Finds duplicate ranges over all files of an image, in parallel, and decides in the order of the files which of
+//! them become copies.
 //!
-//! 1. [`scan`]: every file is read once and cut into [`grain`]s by content.
-//! 2. [`candidate`]: chunks with equal digests that follow one another make candidates, with the first
-//!    chunks [`seen`] as their sources.
-//! 3. [`comparison`]: the bytes of both sides are read again and compared, so that a digest never
+//! 1. [`chunker`]: every file is read once and split into content-defined chunks.
+//! 2. [`match_finder`]: chunks with equal fingerprints that follow one another make candidates, with the first
+//!    chunks of the [`fingerprint_index`] as their sources.
+//! 3. [`match_verifier`]: the bytes of both sides are read again and compared, so that a digest never
 //!    decides; what is equal is extended to its full length.
-//! 4. [`choice`]: runs that save more than their cuts cost become copies.
+//! 4. [`match_selector`]: ranges that save more than their cuts cost become copies.
 //!
 //! The plan depends on the bytes of the files and the options only, not on the number of threads, nor
 //! on what the host says of holes.
@@ -33,7 +34,7 @@ use ranges::{ConcatenatedFiles, DuplicateRange};
 use crate::Result;
 use crate::tree::Content;
 
-/// What equal runs are looked for with.
+/// The options of a search for duplicates.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DedupeOptions {
     /// Block size in bytes.

@@ -1,4 +1,4 @@
-//! The one error of this crate: what went wrong, at which path, and at which byte of it.
+//! The error of this crate: its kind, the path, and the byte of it.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
@@ -10,9 +10,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
-    /// The file of the source, the archive or the image; empty where none is to at_source.
+    /// The file of the source, the archive or the image; empty if there is none.
     path: PathBuf,
-    /// The byte in it, where one is to at_source.
+    /// The byte in it, if there is one.
     offset: Option<u64>,
 }
 
@@ -53,9 +53,9 @@ pub enum ErrorKind {
     Archive(String),
     /// The image was whole, and whoever looked at it before it got its name did not accept it.
     Rejected(String),
-    /// The build was asked to stop.
+    /// The build was cancelled.
     Cancelled,
-    /// What only a mistake in this program explains.
+    /// A bug of this program.
     Internal(&'static str),
 }
 
@@ -88,7 +88,7 @@ impl Error {
         &self.kind
     }
 
-    /// The path it went wrong at; empty where none is to at_source.
+    /// The path it went wrong at; empty if there is none.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -127,8 +127,8 @@ impl fmt::Display for ErrorKind {
             Self::Format(error) => write!(f, "{error}"),
             Self::Encoder(error) => write!(f, "{error}"),
             Self::Workers(error) => write!(f, "{error}"),
-            Self::Cancelled => f.write_str("stopped"),
-            Self::Internal(what) => write!(f, "a defect of this program: {what}"),
+            Self::Cancelled => f.write_str("cancelled"),
+            Self::Internal(what) => write!(f, "internal error: {what}"),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The file an image is written to, or a blob. Until [`ImageWriter::publish`] there is nothing under the image's
-//! name but what was there before; whatever goes wrong earlier leaves nothing behind.
+//! The file that an image or a blob is written to. Until [`ImageWriter::publish`] succeeds, the image's name keeps
+//! what it had before, and an error leaves nothing behind. An image in place has no valid superblock until then.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -17,7 +17,7 @@ use crate::{BuildObserver, Error, ErrorKind, OutputMode, Result};
 /// Bytes that are collected before they are written: few enough system calls, and small enough to stay
 /// in a second-level cache.
 const BUFFER_BYTES: usize = 512 << 10;
-/// Names that are tried for a part file before giving up: more than anybody leaves lying about.
+/// Names that are tried for a temporary file before giving up.
 const NAMES_TRIED: u32 = 64;
 /// What fills up a block.
 const ZEROS: [u8; 512] = [0; 512];
@@ -57,8 +57,8 @@ impl ImageWriter {
     /// blocks, are left out for [`publish`](Self::publish).
     ///
     /// # Errors
-    /// A target that is no regular file, unless `output_mode` is [`OutputMode::InPlace`], and whatever the
-    /// host answers.
+    /// A target that is no regular file, unless `output_mode` is [`OutputMode::InPlace`], and errors of
+    /// the host.
     pub(crate) fn create(
         target: &Path,
         output_mode: OutputMode,
@@ -104,7 +104,7 @@ impl ImageWriter {
     /// Appends `bytes` right behind what is there.
     ///
     /// # Errors
-    /// As the host answers, with the byte of the image.
+    /// Errors of the host, with the byte of the image.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         if self.buffer.len() + bytes.len() > BUFFER_BYTES {
             self.flush()?;
@@ -143,11 +143,11 @@ impl ImageWriter {
         Ok(())
     }
 
-    /// Writes the head, has `observer` look at the whole image with its blob, makes all of it durable, and gives
+    /// Writes the head, lets `observer` inspect the whole image with its blob, makes all of it durable, and gives
     /// each its name, the image last.
     ///
     /// # Errors
-    /// As the host answers, or [`ErrorKind::Rejected`]; the name then still has what it had before, unless
+    /// Errors of the host, or [`ErrorKind::Rejected`]; the name then still has what it had before, unless
     /// the image is written in place, or its blob replaces another.
     pub(crate) fn publish(
         mut self,
@@ -172,10 +172,10 @@ impl ImageWriter {
     }
 
     /// Removes the image that has had the name, unless it is written over: its blob is about to become
-    /// another one, and no image may refer to what is not its own.
+    /// another one, and no image may refer to chunks of another image.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Errors of the host.
     pub(crate) fn remove_previous(&self) -> Result<()> {
         if matches!(self.name, NameState::InPlace) {
             return Ok(());
@@ -187,7 +187,7 @@ impl ImageWriter {
         }
     }
 
-    /// Whether something has its name that will be lost.
+    /// Whether publishing replaces something.
     pub(crate) fn replaces(&self) -> bool {
         matches!(self.name, NameState::InPlace) || fs::symlink_metadata(&self.target).is_ok()
     }
@@ -215,7 +215,7 @@ impl ImageWriter {
         self.sync_directory()
     }
 
-    /// Lets `observer` look at the whole image.
+    /// Lets `observer` inspect the whole image.
     fn inspect(&self, blob: Option<&Self>, observer: &dyn BuildObserver) -> Result<()> {
         let blob = blob.map(Self::path);
         let inspected = observer.inspect(&self.path(), blob.as_deref());
@@ -263,7 +263,7 @@ impl ImageWriter {
         done.map_err(|source| output_error("cannot make durable", &self.target, source))
     }
 
-    /// Renames the part file; it is removed if that fails.
+    /// Renames the temporary file; it is removed if that fails.
     fn rename(&self, part: &Path) -> Result<()> {
         let renamed = fs::rename(part, &self.target);
         renamed.map_err(|source| {
@@ -317,7 +317,7 @@ impl Drop for ImageWriter {
         match &self.name {
             NameState::Temporary(part) => remove(part),
             NameState::InPlace if self.unpublished_head_bytes > 0 => {
-                // A failure is no second error: the first one is on its way already.
+                // A failure is not reported: an earlier error is.
                 drop(self.invalidate_head(self.unpublished_head_bytes));
             }
             NameState::InPlace | NameState::Unnamed => {}
@@ -343,7 +343,7 @@ fn resolve(target: &Path) -> Result<PathBuf> {
 }
 
 /// Only a regular file is replaced. A device or a directory under the image's name is more likely a
-/// slip than a wish.
+/// mistake.
 fn check_replaceable(target: &Path) -> Result<()> {
     let Ok(metadata) = fs::symlink_metadata(target) else { return Ok(()) };
     let kind = metadata.file_type();
@@ -353,9 +353,9 @@ fn check_replaceable(target: &Path) -> Result<()> {
     let what = if kind.is_dir() {
         "a directory"
     } else if kind.is_block_device() {
-        "a block device, which is written only where that is asked for"
+        "a block device, which is overwritten only with an option for it"
     } else {
-        "a special file, which is written only where that is asked for"
+        "a special file, which is overwritten only with an option for it"
     };
     Err(Error::new(ErrorKind::InvalidOptions(format!("the image's name is that of {what}")))
         .at(target))
@@ -416,7 +416,7 @@ fn descriptor_path(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// Removes a part file. That it stays is no second error: the first one is on its way already.
+/// Removes a temporary file. A failure is not reported: an earlier error is.
 fn remove(part: &Path) {
     drop(fs::remove_file(part));
 }

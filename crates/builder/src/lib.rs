@@ -27,10 +27,7 @@ pub mod tree;
 mod write_data;
 
 pub use build::build;
-pub use data_map::{
-    BlockSink, CompressedData, DataExtent, DataMap, FileData, InlineExtent, InternalFile,
-    PackedFragment,
-};
+use data_map::{BlockSink, DataMap};
 pub use digest::add_digests;
 pub use error::{Error, ErrorKind, Result};
 pub use ferrofs_workers::CancelToken;

@@ -6,10 +6,10 @@
 //! ```text
 //! head: superblock, configuration records, long prefixes, root, and whatever else fits its last block
 //! data: as the data path appended it
-//! area: shared xattrs, inodes
+//! metadata area: shared xattrs, inodes
 //! whole blocks of directories and of long symlinks
 //! data of the packed inode, which compressed directories are a part of
-//! data of the metabox, if the inodes lie in it and not in the area
+//! data of the metabox, if the inodes lie in it and not in the metadata area
 //! the inodes of these two, if the head has no room for them
 //! ```
 //!
@@ -47,10 +47,10 @@ pub(crate) use self::inode::Features;
 pub(crate) use self::inode_order::InodeOrder;
 pub(crate) use self::time_base::SuperblockTimes;
 
-/// Inodes between two looks at the token that cancels the build.
+/// Inodes between two reads of the token that cancels the build.
 const CANCEL_CHECK_INODES: usize = 1024;
 
-/// A tree that has been looked through, and the head of its image.
+/// A tree that has been checked, and the head of its image.
 #[derive(Debug)]
 pub(crate) struct MetadataWriter<'t> {
     tree: &'t Tree,
@@ -78,7 +78,7 @@ pub(crate) struct WrittenMetadata {
 }
 
 impl<'t> MetadataWriter<'t> {
-    /// Looks through `tree`.
+    /// Checks `tree`, and plans its inodes and xattrs.
     ///
     /// # Errors
     /// Whatever an image cannot hold, with the path.
@@ -92,11 +92,11 @@ impl<'t> MetadataWriter<'t> {
         Ok(Self { tree, options, inode_order, xattrs, times, layout, root_at: 0, head_bytes: 0 })
     }
 
-    /// Places the root behind the first `front_bytes` of the image, which belong to others, and settles how
-    /// long the head is.
+    /// Places the root behind the first `front_bytes` of the image, which belong to others, and sets the length
+    /// of the head.
     ///
     /// # Errors
-    /// What an image cannot say of its root.
+    /// A value of the root that an image cannot hold.
     pub(crate) fn place_root(&mut self, front_bytes: u64) -> Result<()> {
         let mut data = DataMap::default();
         if self.options.compress_directories {
@@ -144,7 +144,7 @@ impl<'t> MetadataWriter<'t> {
     /// say where that lies, too, and where compressed directories do.
     ///
     /// # Errors
-    /// The host's, and whatever an image cannot hold.
+    /// Errors of the host, and whatever an image cannot hold.
     pub(crate) fn write(
         &mut self,
         data: &mut DataMap,
@@ -159,7 +159,7 @@ impl<'t> MetadataWriter<'t> {
         let block_size = self.options.block_size;
         let mut rest = std::mem::replace(&mut self.layout, InodeAllocator::new(block_size, 0));
         rest.resume_at(image.bytes());
-        // What the head has left over is kept for the special files, if there will be any.
+        // What the head has left over is kept for the internal files, if there will be any.
         let area = match self.has_special_files(&packed) {
             true => InodeAllocator::new(block_size, image.bytes()),
             false => std::mem::replace(&mut rest, InodeAllocator::new(block_size, 0)),
@@ -282,7 +282,7 @@ fn packed_directory(bytes: u64, offset: u64) -> FileData {
 }
 
 impl InodeRecords<'_, '_> {
-    /// Writes what lies in the area. Returns the head.
+    /// Writes the metadata area. Returns the head.
     fn write_area(
         &self,
         placement: &InodePlacement,
@@ -350,7 +350,7 @@ impl InodeRecords<'_, '_> {
     }
 }
 
-/// Reads the token of the build for each of so many inodes.
+/// Reads the token of the build once for [`CANCEL_CHECK_INODES`] inodes.
 fn check_cancelled(number: usize, context: &BuildContext<'_>) -> Result<()> {
     if number.is_multiple_of(CANCEL_CHECK_INODES) { context.check_cancelled() } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! What a build is asked for. Checked by the build before it writes anything: see `option_rules.rs`.
+//! The options of a build. [`validate`] checks them before anything is written.
 
 pub(crate) mod hints;
 pub(crate) mod validate;
@@ -18,8 +18,23 @@ const DEFAULT_BLOCK_SIZE: BlockSize = match BlockSize::from_bits(12) {
 const DEFAULT_EXTENT_BYTES_MAX: u32 = 4000 << 10;
 const DEFAULT_MEMORY_BYTES: u64 = 512 << 20;
 
-/// What an image is to be like. [`BuildOptions::default`] is an uncompressed image with blocks of 4 KiB.
+/// What an image is like, and what its build may take. [`BuildOptions::default`] is an uncompressed image with
+/// blocks of 4 KiB.
+///
+/// ```
+/// use ferrofs_builder::{Algorithms, BuildOptions};
+/// use ferrofs_codec::Method;
+///
+/// let zstd = Method::Zstd { level: 3, window_log: 17 };
+/// let options = BuildOptions::default()
+///     .algorithms(Some(Algorithms { default: 0, methods: vec![zstd] }))
+///     .pcluster_bytes(64 << 10)
+///     .jobs(Some(4));
+/// options.check()?;
+/// # Ok::<(), ferrofs_builder::Error>(())
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct BuildOptions {
     /// Block size: 512 bytes to 64 KiB.
     pub block_size: BlockSize,
@@ -183,6 +198,62 @@ impl Default for BuildOptions {
             memory_bytes: DEFAULT_MEMORY_BYTES,
         }
     }
+}
+
+macro_rules! setters {
+    ($($field:ident: $type:ty,)*) => {
+        /// A setter for each field, of the same name. [`check`](Self::check) says what goes together.
+        impl BuildOptions {
+            $(
+                #[doc = concat!("Sets [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
+                #[must_use]
+                pub fn $field(mut self, $field: $type) -> Self {
+                    self.$field = $field;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+setters! {
+    block_size: BlockSize,
+    algorithms: Option<Algorithms>,
+    pcluster_bytes: u32,
+    hints: CompressionHints,
+    extent_bytes_max: u32,
+    index: IndexForm,
+    wide: bool,
+    inline_pclusters: bool,
+    inline_data: bool,
+    fragments: Fragments,
+    fragment_sharing: FragmentSharing,
+    packed_pcluster_bytes: Option<u32>,
+    deduplication: Deduplication,
+    chunk_bytes: Option<u64>,
+    force_chunk_indexes: bool,
+    blob: Option<BlobOutput>,
+    data_alignment_blocks: u32,
+    image_alignment_blocks: u32,
+    compress_directories: bool,
+    metabox_pcluster_bytes: Option<u32>,
+    metabox_method: Option<usize>,
+    xattr_share_above: Option<u32>,
+    xattr_prefixes: Vec<Vec<u8>>,
+    plain_xattr_prefixes: bool,
+    digest_xattr: Option<Vec<u8>>,
+    root_xattr_bytes: u32,
+    xattr_filter: bool,
+    force_extended_inodes: bool,
+    force_compact_inodes: bool,
+    omit_dot: bool,
+    superblock_checksum: bool,
+    uuid: [u8; 16],
+    label: [u8; 16],
+    time: SuperblockTime,
+    output_mode: OutputMode,
+    jobs: Option<usize>,
+    memory_bytes: u64,
 }
 
 impl BuildOptions {

@@ -1,5 +1,5 @@
-//! The packed inode while it is being gathered: which parts of which files lie in it, each once. It
-//! holds no bytes; what is to be compressed later is read again from where it comes from.
+//! The packed inode before it is written: which parts of which files lie in it, each once. This module holds no
+//! bytes of files; they are read again from their sources when the packed inode is compressed.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::compress::output::FileTail;
 use crate::digest::Sha256Digest;
-use crate::tree::{Content, ContentReader, ContentSource};
+use crate::tree::{Content, ContentReader, ContentSource, memory_content};
 use crate::{Error, ErrorKind, FragmentSharing, Result};
 
 /// Tails with the same end that are compared with a new one, at most.
@@ -35,14 +35,15 @@ struct PackedPart {
 }
 
 impl PackedFile {
-    /// With `front` at its start, which belongs to no file.
-    pub(crate) fn new(front: &[u8], sharing: FragmentSharing) -> Self {
+    /// With `prefix` at its start, which belongs to no file.
+    pub(crate) fn new(prefix: &[u8], sharing: FragmentSharing) -> Self {
         let (parts, bytes) = (Vec::new(), 0);
         let (by_digest, by_end) = (HashMap::new(), HashMap::new());
         let mut this = Self { sharing, parts, bytes, by_digest, by_end };
-        if !front.is_empty() {
-            let bytes = front.len() as u64;
-            let content = Content::new(Arc::new(PackedPrefix(front.into())), bytes);
+        if !prefix.is_empty() {
+            let bytes = prefix.len() as u64;
+            let name = "the prefixes of xattrs";
+            let content = memory_content(name, 0, prefix.to_vec(), bytes);
             this.parts.push(PackedPart { content, range: 0..bytes, at: 0 });
             this.bytes = bytes;
         }
@@ -150,39 +151,7 @@ fn ends_with(part: &PackedPart, content: &Content, range: Range<u64>) -> Result<
     Ok(true)
 }
 
-/// Bytes that belong to no file, as a store.
-struct PackedPrefix(Arc<[u8]>);
-
-impl ContentSource for PackedPrefix {
-    fn name(&self) -> String {
-        "the front of the packed inode".to_owned()
-    }
-
-    fn open(&self) -> Result<Box<dyn ContentReader>> {
-        Ok(Box::new(Self(Arc::clone(&self.0))))
-    }
-
-    fn data_ranges(&self) -> Result<Vec<Range<u64>>> {
-        Ok(std::iter::once(0..self.0.len() as u64).collect())
-    }
-}
-
-impl ContentReader for PackedPrefix {
-    fn read_exact_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        let bytes = self.0.get(start..).and_then(|rest| rest.get(..buffer.len()));
-        let gone =
-            || Error::new(ErrorKind::Internal("a read behind the front of the packed inode"));
-        buffer.copy_from_slice(bytes.ok_or_else(gone)?);
-        Ok(())
-    }
-
-    fn check_unchanged(&mut self) -> Result<()> {
-        Ok(())
-    }
-}
-
-/// The packed inode as a store: it reads what lies in other stores.
+/// The packed inode as a content source: it reads from the sources of its parts.
 struct PackedSource {
     parts: Arc<[PackedPart]>,
 }
@@ -243,7 +212,7 @@ impl ContentReader for PackedReader {
         Ok(())
     }
 
-    /// Each part was asked after its last byte.
+    /// Each part was checked after its last byte.
     fn check_unchanged(&mut self) -> Result<()> {
         Ok(())
     }
@@ -268,9 +237,9 @@ mod tests {
     fn read(packed: &mut PackedFile) -> Vec<u8> {
         let content = packed.take_content().unwrap();
         let mut bytes = vec![0; usize::try_from(content.bytes()).unwrap()];
-        let (front, back) = bytes.split_at_mut(3);
+        let (prefix, back) = bytes.split_at_mut(3);
         let mut reader = content.source().open().unwrap();
-        reader.read_exact_at(0, front).unwrap();
+        reader.read_exact_at(0, prefix).unwrap();
         reader.read_exact_at(3, back).unwrap();
         bytes
     }
@@ -309,7 +278,7 @@ mod tests {
     fn sharing_is_of_parts_of_files_or_off() {
         let long: Vec<u8> = (0..200).collect();
         let places = |sharing| {
-            let mut packed = PackedFile::new(b"front", sharing);
+            let mut packed = PackedFile::new(b"prefix", sharing);
             let mut add = |name, bytes: &[u8], tail: &[u8]| {
                 packed.add_tail(&content(name, bytes), FileTail::of(tail)).unwrap()
             };
@@ -326,9 +295,9 @@ mod tests {
     }
 
     #[test]
-    fn the_front_comes_first() {
-        let mut packed = PackedFile::new(b"front", FragmentSharing::Parts);
+    fn the_prefix_comes_first() {
+        let mut packed = PackedFile::new(b"prefix", FragmentSharing::Parts);
         packed.add_file(&content("file", b"file"), None).unwrap();
-        assert_eq!(read(&mut packed), b"frontfile");
+        assert_eq!(read(&mut packed), b"prefixfile");
     }
 }

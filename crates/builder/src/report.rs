@@ -1,4 +1,4 @@
-//! What a build made, in numbers.
+//! What a build reports: progress and warnings while it runs, figures when it is done.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,6 +12,7 @@ use crate::data_map::{CompressedData, DataMap, FileData};
 
 /// What a build made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BuildReport {
     /// Bytes of a block.
     pub block_bytes: u32,
@@ -39,6 +40,7 @@ pub struct BuildReport {
 
 /// What a way of storing data was used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AlgorithmStats {
     /// Bytes of files.
     pub bytes_in: u64,
@@ -134,7 +136,7 @@ impl BuildReport {
     }
 }
 
-/// Listens to a build. Every method may be called from any thread of it, and must not wait.
+/// Observes a build. Any thread of the build may call any method, and no method may block.
 pub trait BuildObserver: Sync {
     /// So many bytes of the source have been taken into the image since the last call.
     fn bytes_done(&self, _bytes: u64) {}
@@ -145,8 +147,8 @@ pub trait BuildObserver: Sync {
     /// What the build does from now on.
     fn phase(&self, _phase: BuildPhase) {}
 
-    /// Looks at the whole image before it gets its name, and at its blob if there is one, by paths of the
-    /// host that hold only for this call; says why it must not get it, which ends the build with
+    /// Inspects the whole image before it gets its name, and its blob if there is one. The paths are valid during
+    /// this call only. An error is the reason why the image must not get its name; it ends the build with
     /// [`ErrorKind::Rejected`](crate::ErrorKind::Rejected). Called once, by the thread that builds.
     ///
     /// # Errors
@@ -155,7 +157,7 @@ pub trait BuildObserver: Sync {
         Ok(())
     }
 
-    /// Something is not as it should be, and the build goes on.
+    /// A warning; the build continues.
     fn warn(&self, _warning: Error) {}
 }
 
@@ -164,17 +166,17 @@ pub trait BuildObserver: Sync {
 pub enum BuildPhase {
     /// The source is listed.
     Import,
-    /// Equal runs are looked for.
+    /// Duplicate ranges are searched.
     Deduplicate,
     /// Contents are read, encoded and written.
     Data,
     /// Inodes and directories are written.
     Metadata,
-    /// The image is on its way to stable storage, and gets its name.
+    /// The image is written to stable storage, and gets its name.
     Publish,
 }
 
-/// Listens to nothing and lets the build run to its end.
+/// An observer that ignores everything.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoopObserver;
 

@@ -105,7 +105,7 @@ pub(crate) enum TaskKind {
     Hash,
     /// Nothing: all of the file goes to the packed inode, and no other file has this size.
     Pack,
-    /// Nothing: an earlier place has it.
+    /// Nothing: an earlier range has the same bytes.
     Copy {
         /// The file that has it.
         of: usize,
@@ -114,7 +114,7 @@ pub(crate) enum TaskKind {
     },
 }
 
-/// What the encoding of a range may end in: for one that is not cut yet, in nothing of it.
+/// What the encoding of a range may end in. A range that is not split yet allows nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EncodeConstraints {
     /// Inline behind the inode, or in the packed inode.
@@ -134,12 +134,12 @@ impl RangeTask {
         self.end() == self.content.bytes()
     }
 
-    /// How many of its bytes lie before the next cut.
+    /// How many of its bytes lie before the next split.
     fn first_segment(&self) -> u64 {
         self.bytes.min(SEGMENT_BYTES - self.start % SEGMENT_BYTES)
     }
 
-    /// Whether somebody must read for it.
+    /// Whether bytes are read for it.
     pub(crate) fn is_read(&self) -> bool {
         !matches!(self.kind, TaskKind::Skip | TaskKind::Pack | TaskKind::Copy { .. })
     }
@@ -152,7 +152,7 @@ pub(crate) struct StorageModes {
     pub(crate) uncompressed: StorageMode,
 }
 
-/// Cuts files, one after another.
+/// Splits files, one after another.
 pub(crate) struct TaskSplitter<'f> {
     files: FileSet<'f>,
     modes: StorageModes,
@@ -165,7 +165,7 @@ pub(crate) struct TaskSplitter<'f> {
 }
 
 impl<'f> TaskSplitter<'f> {
-    /// Will cut these files in order.
+    /// Splits these files in order.
     pub(crate) fn new(
         files: FileSet<'f>,
         modes: StorageModes,
@@ -210,8 +210,8 @@ impl<'f> TaskSplitter<'f> {
         Ok(())
     }
 
-    /// The first segment of the first range, and what its encoding may end in. A range is cut only now: a
-    /// source may say that it has 2^63 bytes, and hold none.
+    /// The first segment of the first range, and what its encoding may end in. A range is split only now: a
+    /// source may claim 2^63 bytes, and hold none.
     fn split_range(&mut self) -> Option<RangeTask> {
         let range = self.ready.front_mut()?;
         let is_cut =
@@ -251,7 +251,7 @@ impl<'f> TaskSplitter<'f> {
         }
     }
 
-    /// Holes are skipped in whole chunks; a small file is not worth asking where it has any.
+    /// Holes are skipped in whole chunks; for a small file it is not worth finding any.
     fn split_chunks(&mut self, file: usize, content: &Content, chunk: usize) -> Result<()> {
         let bytes = content.bytes();
         let everything = std::iter::once(0..bytes).collect();
@@ -347,7 +347,7 @@ fn duplicate_sizes(files: &[Content]) -> Vec<u64> {
 /// Makes the next bytes of a file, as many as it is asked for.
 pub(crate) type ByteGenerator<'m> = &'m mut dyn FnMut(usize) -> Result<Vec<u8>>;
 
-/// Hands out the segments of one file, each of which is made then.
+/// A file that is generated segment by segment.
 pub(crate) struct GeneratedFile<'m> {
     name: &'static str,
     pub(crate) bytes: u64,

@@ -1,4 +1,4 @@
-//! The front of an image: superblock, configuration records, tables of long prefixes and of devices.
+//! What precedes the root in an image: superblock, configuration records, tables of long prefixes and of devices.
 
 use ferrofs_codec::Method;
 use ferrofs_ondisk::compression::{AlgorithmId, CompressionConfig};
@@ -14,7 +14,7 @@ const DEFLATE_WINDOW_BITS: u8 = 15;
 /// The unit in which the superblock says where long prefixes lie.
 const PREFIX_UNIT_BYTES: u64 = 4;
 
-/// What stands in front of the root.
+/// Everything in front of the root.
 #[derive(Debug)]
 pub(crate) struct SuperblockArea {
     /// Where the configuration records start, whether there will be some or not.
@@ -31,10 +31,10 @@ pub(crate) struct SuperblockArea {
 }
 
 impl SuperblockArea {
-    /// Reserves the room that the options can come to need.
+    /// Reserves the space that the options can need.
     ///
     /// # Errors
-    /// [`ErrorKind::Format`] for parameters that a record cannot say.
+    /// [`ErrorKind::Format`] for parameters that a record cannot hold.
     pub(crate) fn plan(prepared: &MetadataWriter<'_>, options: &BuildOptions) -> Result<Self> {
         let records_at = SUPERBLOCK_OFFSET + u64::from(superblock_bytes(options));
         let all = compression(options, |_| true);
@@ -83,10 +83,10 @@ impl SuperblockArea {
         self.prefixes_end().next_multiple_of(DeviceSlot::BYTES)
     }
 
-    /// Writes the front into the head of an image of `blocks` blocks with these devices.
+    /// Writes this area into the head of an image of `blocks` blocks with these devices.
     ///
     /// # Errors
-    /// [`ErrorKind::Format`] for numbers past their field.
+    /// [`ErrorKind::Format`] for numbers that exceed their field.
     pub(crate) fn write(
         &self,
         options: &BuildOptions,

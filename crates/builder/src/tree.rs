@@ -1,7 +1,7 @@
 //! A file tree, ready to be built: every inode once, names sorted, contents readable again.
 //!
-//! The importers make it, the rest of the crate reads it. Contents stay where they are until a worker
-//! asks for a part of them.
+//! The importers make it, the rest of the crate reads it. Contents stay where they are until a thread
+//! reads a range of them.
 
 mod content;
 

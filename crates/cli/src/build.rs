@@ -21,7 +21,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow, bail};
 use ferrofs_builder::tree::Tree;
-use ferrofs_builder::{BlobOutput, BuildOptions, ErrorKind, OutputMode};
+use ferrofs_builder::{BlobOutput, ErrorKind, OutputMode};
 use ferrofs_workers::memory::set_mmap_threshold;
 use import::{ImportedTree, TargetState};
 use monitor::BuildMonitor;
@@ -164,8 +164,7 @@ fn prepare_target(request: &mut BuildRequest, image: &str) -> anyhow::Result<()>
     }
     if existing == TargetState::BlockDevice {
         let offset = request.options.output_mode.offset();
-        request.options =
-            BuildOptions { output_mode: OutputMode::InPlace { offset }, ..request.options.clone() };
+        request.options.output_mode = OutputMode::InPlace { offset };
     }
     let Some(BlobOutput::NewFile(path)) = &request.options.blob else { return Ok(()) };
     let name = escape(path.as_os_str().as_bytes());

@@ -36,7 +36,7 @@ fn mixed(count: usize) -> Vec<u8> {
     bytes
 }
 
-/// The all_kinds_tree, and what is large enough for several extents.
+/// A tree of all kinds of inodes, and what is large enough for several extents.
 fn large_tree() -> Tree {
     let mut tree = all_kinds_tree();
     let bytes = mixed(700_000);

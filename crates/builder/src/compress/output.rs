@@ -1,5 +1,5 @@
-//! What became of the tasks of an item: bytes for the image, and what they are. The buffers are used
-//! again by later items.
+//! The results of a batch of tasks: bytes for the image, and what they are; and how flat and chunked ranges are
+//! stored. Later batches use the buffers again.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use ferrofs_ondisk::compression::AlgorithmId;
 use crate::data_map::InlineExtent;
 use crate::digest::Sha256Digest;
 
-/// The results of an item's tasks, in their order.
+/// The results of a batch, in the order of its tasks.
 #[derive(Debug, Default)]
 pub(crate) struct BatchOutput {
     /// Whole blocks, as they go to the image.
@@ -30,7 +30,7 @@ pub(crate) struct PlacedExtent {
     pub(crate) pcluster_bytes: u32,
 }
 
-/// What became of one task.
+/// The result of one task.
 #[derive(Debug)]
 pub(crate) struct TaskOutput {
     /// Its bytes in [`BatchOutput::bytes`].
@@ -42,7 +42,7 @@ pub(crate) struct TaskOutput {
 /// The form that a task's bytes took.
 #[derive(Debug)]
 pub(crate) enum StoredForm {
-    /// Nobody read it.
+    /// Not read.
     Unread,
     /// Encoded.
     Encoded(EncodedRange),
@@ -57,7 +57,7 @@ pub(crate) enum StoredForm {
     Hashed(Sha256Digest),
 }
 
-/// What became of an encoded range.
+/// The result of encoding a range.
 #[derive(Debug, Default)]
 pub(crate) struct EncodedRange {
     /// Its extents in [`BatchOutput::extents`].
@@ -93,7 +93,7 @@ impl FileTail {
 }
 
 impl BatchOutput {
-    /// Forgets everything but the memory.
+    /// Empties it, and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.extents.clear();

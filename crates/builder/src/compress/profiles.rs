@@ -1,4 +1,4 @@
-//! How the files of a build are encoded: most by one profile, those that a hint names by others or not at all.
+//! How the files of a build are encoded: most by one profile, those that a hint names by another one or not at all.
 
 use std::sync::Arc;
 
@@ -85,8 +85,7 @@ impl CompressionProfiles {
         RangeCompressor::new(DataParams { pcluster, ..self.params }, &method)
     }
 
-    /// What compressors for all profiles take together, in bytes: each is made once, to see that its parameters are
-    /// right.
+    /// What compressors for all profiles take together, in bytes. Each is made once, which checks its parameters.
     pub(crate) fn memory_bytes(&self) -> Result<u64> {
         let each = (0..self.count()).map(|number| Ok(self.compressor(number)?.memory_bytes()));
         each.sum()

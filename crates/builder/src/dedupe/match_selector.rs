@@ -114,7 +114,7 @@ impl<'a> MatchSelector<'a> {
         DuplicateRange { bytes: run.bytes.min(end - run.source), ..run }
     }
 
-    /// Makes a copy of `range` where that is_worthwhile, moved by as little as it takes to leave no short piece.
+    /// Makes a copy of `range` where that saves bytes, moved by as little as it takes to leave no short piece.
     fn commit(&mut self, range: DuplicateRange) {
         let concat = self.concat;
         if let Some(last) =

@@ -1,7 +1,7 @@
-//! Where inodes lie: each gets 32-byte slots, and no tail crosses a block.
+//! Allocates places for inodes: each gets slots of 32 bytes, and no inline tail crosses a block.
 //!
-//! What a large inode leaves over at the end of a block is kept for later, smaller ones: the smallest
-//! place that is large enough is taken, and of equal ones the first. The result depends on the shapes and
+//! The allocator is best fit: it keeps the gaps that large inodes leave at the end of blocks, and takes the
+//! smallest one that is large enough; of equal ones the first. The result depends on the sizes of the inodes and
 //! their order only.
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ pub(crate) const SLOT_BYTES: u64 = 32;
 pub(crate) struct InodeExtent {
     /// The inode, its xattrs and its index: they may cross blocks.
     pub(crate) core_bytes: u64,
-    /// What is inline behind them: it ends in the block in which the core_bytes ends.
+    /// What is inline behind them: it ends in the block in which `core_bytes` end.
     pub(crate) tail: u64,
 }
 
@@ -26,7 +26,7 @@ impl InodeExtent {
         self.core_bytes.saturating_add(self.tail)
     }
 
-    /// Whether there is a place for it at all. A core_bytes ends in its block where its length modulo 32 allows.
+    /// Whether there is a place for it at all. Where the core ends in its block depends on its length modulo 32.
     pub(crate) fn is_possible(self, block_size: BlockSize) -> bool {
         let least = match self.core_bytes % SLOT_BYTES {
             0 => SLOT_BYTES,
@@ -36,7 +36,7 @@ impl InodeExtent {
     }
 }
 
-/// Places inodes, from some byte of the image on.
+/// Allocates from some byte of the image, or of the metabox, on.
 #[derive(Debug)]
 pub(crate) struct InodeAllocator {
     block_bytes: u64,
@@ -47,7 +47,7 @@ pub(crate) struct InodeAllocator {
 }
 
 impl InodeAllocator {
-    /// A layout that starts at byte `start` of the image.
+    /// An allocator that starts at byte `start` of the image.
     pub(crate) fn new(block_size: BlockSize, start: u64) -> Self {
         Self {
             block_bytes: u64::from(block_size.bytes()),
@@ -56,7 +56,7 @@ impl InodeAllocator {
         }
     }
 
-    /// InodeTail the last byte that is taken.
+    /// The byte behind the last one that is taken.
     pub(crate) fn end(&self) -> u64 {
         self.end
     }
@@ -82,14 +82,14 @@ impl InodeAllocator {
         start
     }
 
-    /// The first place from the end on. If the tail does not fit into the block in which the core_bytes would
+    /// The first place from the end on. If the tail does not fit into the block in which the core would
     /// end, it is the next block's start or a place behind it: an inode in one block is read at once.
     fn first_fit(&self, inode_extent: InodeExtent) -> u64 {
         if self.fits_at(self.end, inode_extent) {
             return self.end;
         }
         let mut start = self.end.next_multiple_of(self.block_bytes);
-        // A core_bytes ends somewhere in its block, in steps of 32: one round of them finds the place.
+        // The core ends somewhere in its block, in steps of 32: one block of such steps finds the place.
         for _ in 0..self.block_bytes / SLOT_BYTES {
             if self.fits_at(start, inode_extent) {
                 break;
@@ -103,7 +103,7 @@ impl InodeAllocator {
         if inode_extent.tail == 0 {
             return true;
         }
-        // Old kernels check_cancelled for a symlink's target in the block in which its inode ends.
+        // Old kernels look for a symlink's target in the block in which its inode ends.
         let used = start.saturating_add(inode_extent.core_bytes) % self.block_bytes;
         used != 0 && used.saturating_add(inode_extent.tail) <= self.block_bytes
     }

@@ -1,4 +1,4 @@
-//! Directories as they stand in an image: entries with `.` and `..` in byte order, cut into blocks.
+//! Directories in the format of the image: entries with `.` and `..` in byte order, split into blocks.
 
 use ferrofs_ondisk::dirent::{DirBlockSplit, DirBlockWriter, NewDirent};
 use ferrofs_ondisk::{BlockSize, Nid};

@@ -33,7 +33,7 @@ pub(crate) struct IndexParams {
 }
 
 impl IndexParams {
-    /// As the options say.
+    /// The parameters that `options` give.
     pub(crate) fn new(options: &BuildOptions) -> Self {
         let default = options.algorithms.as_ref().and_then(default_algorithm);
         // Linux knows a pcluster by where it starts, so that all extents there must have one length; where
@@ -71,7 +71,7 @@ impl<'d> IndexPlan<'d> {
     ///
     /// # Errors
     /// Three algorithms in one file, pclusters that are no whole blocks, and an inline pcluster that is
-    /// none: only a bug of ours makes these. An inline pcluster in a file that also has data behind 2^32
+    /// none: only a bug of this program makes these. An inline pcluster in a file that also has data behind 2^32
     /// blocks.
     pub(crate) fn new(data: &'d CompressedData, style: IndexParams) -> Result<Self> {
         let (first, second) = algorithms(data, style.default)?;

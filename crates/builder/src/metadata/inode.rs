@@ -1,4 +1,4 @@
-//! Inodes as they are written: what each says, how much it takes, and its bytes.
+//! Inodes in the format of the image: the record of each, its size, its bytes, and the features that it needs.
 
 use std::collections::BTreeSet;
 
@@ -17,17 +17,17 @@ use crate::metadata::inode_order::path_of;
 use crate::tree::{Node, NodeId, NodeKind};
 use crate::{BuildOptions, Error, ErrorKind, Result};
 
-/// An inode with what stands behind it.
+/// An inode with what follows it.
 #[derive(Clone, Debug)]
 pub(crate) struct InodeRecord<'d> {
-    /// Which node it is; `None` for a special file.
+    /// Which node it is; `None` for an internal file.
     pub(crate) node: Option<NodeId>,
     pub(crate) inode: DiskInode,
     pub(crate) form: InodeForm,
     pub(crate) tail: InodeTail<'d>,
 }
 
-/// What stands behind an inode and its xattrs.
+/// What follows an inode and its xattrs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum InodeTail<'d> {
     /// Nothing.
@@ -42,7 +42,7 @@ pub(crate) enum InodeTail<'d> {
     Index(IndexPlan<'d>),
 }
 
-/// What every inode of an image is made with.
+/// What all inodes of an image have in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InodeParams {
     pub(crate) base: TimeBase,
@@ -85,7 +85,7 @@ impl InodeParams {
     /// The inode of `node`, whose data, if it has any, lies at `place`.
     ///
     /// # Errors
-    /// What the forced form cannot say.
+    /// A value that the forced form cannot hold.
     pub(crate) fn flat<'d>(
         &self,
         node: &Node,
@@ -110,7 +110,7 @@ impl InodeParams {
     /// The inode of `node`, a regular file or a compressed directory of `bytes` bytes, with this data.
     ///
     /// # Errors
-    /// What the forced form or the index cannot say.
+    /// A value that the forced form or the index cannot hold.
     pub(crate) fn file<'d>(
         &self,
         node: &Node,
@@ -255,11 +255,11 @@ impl InodeRecord<'_> {
         Some(InodeExtent { core_bytes: core.checked_add(after)?, tail })
     }
 
-    /// The inode and what stands behind it. `xattrs` is its body, `directory_tail` the end of a
+    /// The inode and what follows it. `xattrs` is its body, `directory_tail` the end of a
     /// directory.
     ///
     /// # Errors
-    /// [`ErrorKind::Format`] for what the format cannot say.
+    /// [`ErrorKind::Format`] for a value that the format cannot hold.
     pub(crate) fn render(
         &self,
         base: TimeBase,
@@ -303,7 +303,7 @@ impl<'a> InodeRecords<'a, '_> {
     /// directory or a symlink that has some.
     ///
     /// # Errors
-    /// What the form of the inode or its index cannot say, with its path.
+    /// A value that the form of the inode or its index cannot hold, with the path.
     pub(super) fn record(&self, number: usize, start_block: u64) -> Result<InodeRecord<'a>> {
         let prepared = self.prepared;
         let Some(&id) = prepared.inode_order.order.get(number) else {
@@ -331,7 +331,7 @@ impl<'a> InodeRecords<'a, '_> {
     /// The `nth` inode behind those that have a name.
     ///
     /// # Errors
-    /// What the form of the inode or its index cannot say.
+    /// A value that the form of the inode or its index cannot hold.
     pub(super) fn special(&self, nth: usize, file: &'a InternalFile) -> Result<InodeRecord<'a>> {
         let number = inode_number(self.prepared.inode_order.order.len().saturating_add(nth));
         self.style().special(number, file.bytes, &file.data)
@@ -457,9 +457,9 @@ pub(crate) struct Features {
     pub(crate) has_inline_pclusters: bool,
     pub(crate) has_shared_pclusters: bool,
     pub(crate) has_chunks: bool,
-    /// Something that only 48BIT says.
+    /// Something needs 48BIT.
     pub(crate) has_wide: bool,
-    /// InodeTail the last pcluster of the files so far: data is written in their order.
+    /// The byte behind the last pcluster of the files so far: data is written in their order.
     seen: u64,
 }
 

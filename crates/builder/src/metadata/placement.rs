@@ -1,4 +1,5 @@
-//! Where every inode lies, once its inode_extent is known: in the area behind the data, or in the metabox.
+//! Where every inode lies, and writing it there: in the metadata area behind the data, in the head, or in the
+//! metabox, which is generated while it is written.
 
 use ferrofs_ondisk::Nid;
 
@@ -50,7 +51,7 @@ impl InodeRecords<'_, '_> {
     /// Finds a place for every inode but the root, which has one. The area is laid out by `layout`.
     ///
     /// # Errors
-    /// What an inode cannot say, or no block can hold, with its path.
+    /// A value that an inode cannot hold, or no block can hold, with its path.
     pub(super) fn place(
         &self,
         mut layout: InodeAllocator,
@@ -123,7 +124,7 @@ impl InodeRecords<'_, '_> {
     /// the nid of each.
     ///
     /// # Errors
-    /// What an inode cannot say, and the host's.
+    /// A value that an inode cannot hold, and the host's.
     pub(super) fn write_special(
         &self,
         files: [Option<&InternalFile>; 2],
@@ -168,7 +169,7 @@ impl<'i> MetadataArea<'i> {
     /// As the host answers.
     ///
     /// # Panics
-    /// If two inodes overlap, which only a wrong layout makes.
+    /// If two inodes overlap, which only a bug in the allocator makes.
     pub(crate) fn put(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
         let in_head = usize::try_from(start).ok().filter(|start| *start < self.head.len());
         if let Some(start) = in_head {
@@ -212,9 +213,9 @@ pub(super) struct MetaboxGenerator<'a, 't> {
     context: &'a BuildContext<'a>,
     /// How many inodes were made.
     inodes: usize,
-    /// How many bytes were handed out.
+    /// How many bytes were returned.
     handed_out: u64,
-    /// What was made and not handed out.
+    /// What was made and not returned.
     made: Vec<u8>,
 }
 
@@ -231,10 +232,10 @@ impl<'a, 't> MetaboxGenerator<'a, 't> {
     /// The next `count` bytes.
     ///
     /// # Errors
-    /// What an inode cannot say, with its path.
+    /// A value that an inode cannot hold, with its path.
     ///
     /// # Panics
-    /// If two inodes overlap, which only a wrong layout makes.
+    /// If two inodes overlap, which only a bug in the allocator makes.
     pub(super) fn next(&mut self, count: usize) -> Result<Vec<u8>> {
         while self.made.len() < count {
             let Some(&(start, number)) = self.placement.metabox.get(self.inodes) else {

@@ -1,4 +1,4 @@
-//! XattrMap of the whole tree: which are stored once for many inodes, which names have long prefixes, and
+//! The xattrs of the whole tree: which are stored once for many inodes, which names have long prefixes, and
 //! the body of each inode. Bodies that are equal are one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -21,7 +21,7 @@ type XattrMap = BTreeMap<Box<[u8]>, Box<[u8]>>;
 /// A full name and a value.
 type Attribute<'t> = (&'t [u8], &'t [u8]);
 
-/// The xattrs of a tree, ready to be placement.
+/// The xattrs of a tree, ready to be placed.
 #[derive(Debug, Default)]
 pub(crate) struct XattrPlan<'t> {
     /// Long prefixes that some name has.
@@ -186,7 +186,7 @@ impl<'t> XattrPlan<'t> {
         let mut places = HashMap::new();
         let Some(above) = options.xattr_share_above else { return Ok(places) };
         for (&(name, value), _) in users.iter().filter(|(_, count)| **count > above) {
-            // A name without a known prefix is told where an inode has it.
+            // A name without a known prefix is reported with the inode that has it.
             let Ok((index, suffix)) = self.split(name) else { continue };
             let Some(index) = index.to_raw() else { continue };
             let at = u32::try_from(self.shared.len()).map_err(|_| {

@@ -1,4 +1,5 @@
-//! Which options go together, and which values are in range: asked before a build writes anything.
+//! Which options go together, and which values are in range. A build calls [`BuildOptions::check`] before it writes
+//! anything; no other module checks options.
 
 use std::iter;
 

@@ -1,4 +1,5 @@
-//! The bytes of a regular file: how many there are, and how to read them, as often as needed.
+//! The bytes of a regular file: their number, and how to read them, any number of times; and external devices on
+//! which they may lie.
 
 use std::fmt;
 use std::ops::Range;
@@ -44,7 +45,7 @@ pub trait ContentReader: Send {
     /// The host refuses, or the file ends before the buffer is full, which is a changed source.
     fn read_exact_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()>;
 
-    /// Whether what was read is what was imported: to be asked after the last byte.
+    /// Whether what was read is what was imported. To be called after the last byte.
     ///
     /// # Errors
     /// [`ErrorKind::SourceChanged`](crate::ErrorKind::SourceChanged).

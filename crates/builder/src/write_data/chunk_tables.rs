@@ -1,5 +1,5 @@
-//! Files whose bytes lie on devices of the tree: a table of chunks refers to them there. Only extents that lie
-//! on no device are copied.
+//! Chunk tables: of files whose bytes are appended chunk by chunk, equal ones once, and of files whose bytes lie on
+//! external devices already, which the table refers to.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use crate::{BlockSink, BuildOptions, Error, ErrorKind, Result};
 /// Read and appended at once, of extents that are copied: whole blocks of any size.
 const COPY_BYTES: u64 = 1 << 20;
 
-/// What references are made with.
+/// Makes chunk tables that refer to external devices.
 pub(crate) struct DeviceReferences<'a> {
     /// The devices of the tree.
     pub(crate) devices: &'a [Device],
@@ -30,7 +30,7 @@ impl DeviceReferences<'_> {
     /// that the file has to be copied.
     ///
     /// # Errors
-    /// Parts that no such file or device can have; a source that cannot be read; a sink that refuses.
+    /// Extents that no such file or device can have; a source that cannot be read; a sink that refuses.
     pub(crate) fn refer(
         &mut self,
         content: &Content,
@@ -65,7 +65,7 @@ impl DeviceReferences<'_> {
         chunked(places, shift, &self.params).map(Some)
     }
 
-    /// Importers read hostile archives and images, so this is asked once more.
+    /// Importers read hostile archives and images, so this is checked once more.
     fn check(&self, content: &Content, extents: &[SourceExtent]) -> Result<()> {
         let mut at = 0;
         for extent in extents {
@@ -91,7 +91,7 @@ impl DeviceReferences<'_> {
         Ok(())
     }
 
-    /// Copies a extent to the sink; the block at which it starts there.
+    /// Copies an extent to the sink; the block at which it starts there.
     fn copy(&mut self, content: &Content, extent: &SourceExtent) -> Result<u64> {
         let mut reader = content.source().open()?;
         let (mut at, mut first) = (extent.start, None);

@@ -1,5 +1,5 @@
-//! Commits what became of tasks, in their order, on one thread: gives bytes an address, finds equal ones,
-//! resolves copies, and puts the ranges of each file together.
+//! Commits the results of tasks in the order of the files, on one thread: appends bytes to the image, shares equal
+//! pclusters and chunks, resolves copies, and joins the ranges of each file.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ pub(crate) const INDEX_ENTRY_BYTES: u64 = 2;
 /// index can hold; then all of the copy is encoded anew.
 const REENCODE_ATTEMPTS_MAX: usize = 4;
 
-/// What is decided for all files of a build.
+/// Parameters of all files of a pass.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CommitParams {
     /// Bytes of a block.
@@ -73,7 +73,7 @@ pub(crate) struct CommittedFiles {
 pub(crate) struct Committer<'s> {
     params: CommitParams,
     sink: AlignedSink<'s>,
-    /// Encodes what was encoded in vain.
+    /// Encodes ranges again whose extents no index can hold.
     reencoder: DataWorker,
     scratch: BatchOutput,
     current_file: FileBuilder,
@@ -94,8 +94,7 @@ pub(crate) struct Committer<'s> {
 }
 
 impl<'s> Committer<'s> {
-    /// For a build into `sink`; `reencoder` encodes what must be encoded once more. The packed inode goes on
-    /// with what `packed` holds.
+    /// Commits to `sink`; `reencoder` encodes ranges again. Parts of the packed inode are added to `packed`.
     pub(crate) fn new(
         params: CommitParams,
         tables: DataTables,
@@ -125,13 +124,15 @@ impl<'s> Committer<'s> {
         }
     }
 
-    /// Commits all tasks of an item.
+    /// Commits all tasks of a batch.
     pub(crate) fn commit(&mut self, tasks: &[RangeTask], output: &BatchOutput) -> Result<()> {
         for (task, outcome) in tasks.iter().zip(&output.results) {
             let bytes = output.bytes.get(outcome.bytes.clone()).unwrap_or_default();
             let committed = match &outcome.form {
                 StoredForm::Unread => self.commit_unread(task),
-                StoredForm::Encoded(encoded) => self.commit_encoded(task, (encoded, output), bytes),
+                StoredForm::Encoded(encoded) => {
+                    self.commit_encoded(task, encoded, &output.extents, bytes)
+                }
                 StoredForm::Flat { tail } => self.commit_flat(task, bytes, tail),
                 StoredForm::Chunks(digests) => self.commit_chunks(task, digests, bytes),
                 StoredForm::Hashed(digest) => self.pack_file(task, Some(*digest)),
@@ -225,7 +226,8 @@ impl<'s> Committer<'s> {
     fn commit_encoded(
         &mut self,
         task: &RangeTask,
-        (encoded, output): (&EncodedRange, &BatchOutput),
+        encoded: &EncodedRange,
+        extents: &[PlacedExtent],
         bytes: &[u8],
     ) -> Result<()> {
         if self.current_file.reencode_from.is_some() {
@@ -234,8 +236,8 @@ impl<'s> Committer<'s> {
         if task.start == 0 {
             self.check_index(task.content.bytes())?;
         }
-        let extents = output.extents.get(encoded.extents.clone()).unwrap_or_default();
-        self.place(task, (extents, encoded), bytes)
+        let extents = extents.get(encoded.extents.clone()).unwrap_or_default();
+        self.place(task, extents, encoded, bytes)
     }
 
     /// The index of a file is made as a whole, of 2 bytes a block at least.
@@ -256,13 +258,14 @@ impl<'s> Committer<'s> {
     fn place(
         &mut self,
         task: &RangeTask,
-        (extents, encoded): (&[PlacedExtent], &EncodedRange),
+        extents: &[PlacedExtent],
+        encoded: &EncodedRange,
         bytes: &[u8],
     ) -> Result<()> {
         let ends = task.ends_file() && encoded.inline.is_none() && encoded.tail.is_none();
         let count = representable_count(extents, self.current_file.at, self.params.block, ends);
         let held = extents.get(..count).unwrap_or_default();
-        self.append(task, (held, &encoded.digests), bytes)?;
+        self.append(task, held, &encoded.digests, bytes)?;
         if count < extents.len() {
             self.current_file.reencode_from = Some(self.current_file.at);
             return Ok(());
@@ -278,7 +281,8 @@ impl<'s> Committer<'s> {
     fn append(
         &mut self,
         task: &RangeTask,
-        (extents, digests): (&[PlacedExtent], &[Sha256Digest]),
+        extents: &[PlacedExtent],
+        digests: &[Sha256Digest],
         bytes: &[u8],
     ) -> Result<()> {
         if self.is_worth_sharing(task, extents, digests) {
@@ -427,7 +431,7 @@ impl<'s> Committer<'s> {
             else {
                 return Err(internal_error("a range that was encoded again and is not encoded"));
             };
-            self.place(&part, (&output.extents, encoded), &output.bytes)?;
+            self.place(&part, &output.extents, encoded, &output.bytes)?;
             self.scratch = output;
             if cut == end {
                 break;
@@ -488,7 +492,7 @@ fn internal_error(what: &'static str) -> Error {
 /// What fills up the front of a file's data.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Passes data on, behind zeros where a file begins.
+/// Appends data to a sink, behind zeros where a file begins.
 pub(crate) struct AlignedSink<'s> {
     sink: &'s mut dyn BlockSink,
     /// Bytes: whole blocks. 0 stands for any place.

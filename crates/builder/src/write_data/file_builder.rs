@@ -1,4 +1,5 @@
-//! The file that is being committed: what is known of it so far, and which extents its index can hold.
+//! The file that is being committed: its extents so far, which extents its index can hold, and which extents of
+//! earlier ranges a copy can use.
 
 use crate::compress::output::PlacedExtent;
 use crate::data_map::{CompressedData, DataExtent, FileData, InlineExtent, PackedFragment};
@@ -16,7 +17,7 @@ pub(crate) struct FileBuilder {
     pub(crate) inline: Option<InlineExtent>,
     /// Its end, in the packed inode.
     pub(crate) fragment: Option<PackedFragment>,
-    /// The bytes from here on up to `at` have no place yet, since what was made of them ends where no
+    /// The bytes from here on up to `at` have no place yet, since their encoding ends where no
     /// extent can end.
     pub(crate) reencode_from: Option<u64>,
     /// An extent lies at the place of another one, so that the index is a long one.

@@ -219,8 +219,7 @@ mod tests {
         let of = |algorithms: Option<&str>, text| {
             let setting = AlgorithmContext { pcluster_bytes: 16384, max_distance: 16384 };
             let algorithms = algorithms.map(|algorithms| parse(algorithms, setting).unwrap());
-            let mut options =
-                BuildOptions { algorithms, pcluster_bytes: 16384, ..BuildOptions::default() };
+            let mut options = BuildOptions::default().algorithms(algorithms).pcluster_bytes(16384);
             take_metabox(text, &mut options).map(|()| {
                 let methods = options.algorithms.map_or(0, |algorithms| algorithms.methods.len());
                 (options.metabox_pcluster_bytes.unwrap(), options.metabox_method, methods)

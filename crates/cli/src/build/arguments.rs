@@ -157,23 +157,25 @@ fn compressed(typed: &BuildArguments, hints: Option<&[u8]>) -> Result<BuildOptio
     {
         return Err(format!("{option} needs --compress"));
     }
-    Ok(BuildOptions {
-        index: if compression.full_indexes { IndexForm::Full } else { IndexForm::Compact },
-        inline_pclusters: compression.inline_pclusters,
-        compress_directories: compression.compress_directories,
-        fragments: match compression.fragments {
-            None => Fragments::None,
-            Some(FragmentChoice::Tails) => Fragments::Tails,
-            Some(FragmentChoice::All) => Fragments::All,
-        },
-        fragment_sharing: match compression.share_fragments {
-            None | Some(SharingChoice::Parts) => FragmentSharing::Parts,
-            Some(SharingChoice::Files) => FragmentSharing::Files,
-            Some(SharingChoice::Off) => FragmentSharing::Off,
-        },
-        deduplication: if compression.dedupe { Deduplication::On } else { Deduplication::Off },
-        ..options
-    })
+    let fragments = match compression.fragments {
+        None => Fragments::None,
+        Some(FragmentChoice::Tails) => Fragments::Tails,
+        Some(FragmentChoice::All) => Fragments::All,
+    };
+    let sharing = match compression.share_fragments {
+        None | Some(SharingChoice::Parts) => FragmentSharing::Parts,
+        Some(SharingChoice::Files) => FragmentSharing::Files,
+        Some(SharingChoice::Off) => FragmentSharing::Off,
+    };
+    let index = if compression.full_indexes { IndexForm::Full } else { IndexForm::Compact };
+    let dedupe = if compression.dedupe { Deduplication::On } else { Deduplication::Off };
+    Ok(options
+        .index(index)
+        .inline_pclusters(compression.inline_pclusters)
+        .compress_directories(compression.compress_directories)
+        .fragments(fragments)
+        .fragment_sharing(sharing)
+        .deduplication(dedupe))
 }
 
 fn adjustments(content: &BuildContent, times: BuildTimes) -> Result<Adjustments, String> {

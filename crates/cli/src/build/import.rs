@@ -135,11 +135,7 @@ pub(super) fn build_in_memory(
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
     let memory = rustix::fs::memfd_create("ferrofs-sample", flags).map_err(failed)?;
     let path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&memory)));
-    let options = BuildOptions {
-        output_mode: OutputMode::InPlace { offset: 0 },
-        blob: None,
-        ..options.clone()
-    };
+    let options = options.clone().output_mode(OutputMode::InPlace { offset: 0 }).blob(None);
     ferrofs_builder::build(tree, &options, &path, &NoopObserver, cancel)
 }
 

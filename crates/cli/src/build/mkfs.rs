@@ -159,13 +159,12 @@ fn sized(
     }
     let image = typed.image_alignment_blocks.unwrap_or(1).max(1);
     let image = image.checked_next_power_of_two().unwrap_or(u64::MAX);
-    Ok(BuildOptions {
-        chunk_bytes: typed.chunk_bytes,
-        blob: typed.blobdev.clone().map(BlobOutput::NewFile),
-        data_alignment_blocks: alignment(typed.data_alignment_blocks.unwrap_or(1), "--dsunit")?,
-        image_alignment_blocks: alignment(image, "--fsalignblks")?,
-        ..options
-    })
+    let data = alignment(typed.data_alignment_blocks.unwrap_or(1), "--dsunit")?;
+    Ok(options
+        .chunk_bytes(typed.chunk_bytes)
+        .blob(typed.blobdev.clone().map(BlobOutput::NewFile))
+        .data_alignment_blocks(data)
+        .image_alignment_blocks(alignment(image, "--fsalignblks")?))
 }
 
 /// A number of blocks; 0 is as good as 1.

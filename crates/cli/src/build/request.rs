@@ -208,15 +208,13 @@ impl CompressionSizes<'_> {
             Some(bytes) => parse_u32("extents", bytes)?,
         };
         let packed = self.packed_pcluster_bytes.map(|bytes| parse_u32("pclusters", bytes));
-        Ok(BuildOptions {
-            block_size,
-            algorithms,
-            pcluster_bytes: parse_u32("pclusters", pcluster_bytes)?,
-            packed_pcluster_bytes: packed.transpose()?,
-            hints,
-            extent_bytes_max,
-            ..defaults
-        })
+        Ok(defaults
+            .block_size(block_size)
+            .algorithms(algorithms)
+            .pcluster_bytes(parse_u32("pclusters", pcluster_bytes)?)
+            .packed_pcluster_bytes(packed.transpose()?)
+            .hints(hints)
+            .extent_bytes_max(extent_bytes_max))
     }
 }
 
