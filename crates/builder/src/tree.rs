@@ -268,10 +268,8 @@ impl Node {
 
     /// What it points to takes about this.
     fn heap_bytes(&self) -> u64 {
-        let of_xattr = |(name, value): (&Box<[u8]>, &Box<[u8]>)| {
-            ENTRY_BYTES + (name.len() + value.len()) as u64
-        };
-        let xattrs: u64 = self.metadata.xattrs.iter().map(of_xattr).sum();
+        let xattrs = self.metadata.xattrs.iter();
+        let xattrs = xattrs.map(|(name, value)| ENTRY_BYTES + (name.len() + value.len()) as u64);
         let of_kind = match &self.kind {
             NodeKind::Directory(entries) => {
                 entries.keys().map(|name| ENTRY_BYTES + name.len() as u64).sum()
@@ -283,7 +281,7 @@ impl Node {
             NodeKind::Symlink(target) => target.len() as u64,
             _ => 0,
         };
-        xattrs + of_kind
+        xattrs.sum::<u64>() + of_kind
     }
 
     /// The entries, if this is a directory.
