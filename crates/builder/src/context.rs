@@ -11,7 +11,7 @@
 //!
 //! Parts 1 to 3 can decide bytes of the image, so they depend on the tree and the options only. Part 4
 //! depends on the host. Not counted are the extents of files, 40 bytes each, which stay in memory until the
-//! metadata is written.
+//! metadata is written, and the digests of stored chunks, about 100 bytes each.
 
 use std::cell::RefCell;
 

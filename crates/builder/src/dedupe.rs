@@ -6,7 +6,7 @@
 //!    chunks of the [`fingerprint_index`] as their sources.
 //! 3. [`match_verifier`]: the bytes of both sides are read again and compared, so that a digest never
 //!    decides; what is equal is extended to its full length.
-//! 4. [`match_selector`]: ranges that save more than their cuts cost become copies.
+//! 4. [`match_selector`]: ranges that save more than their splits cost become copies.
 //!
 //! The plan depends on the bytes of the files and the options only, not on the number of threads, nor
 //! on what the host says of holes.
@@ -44,15 +44,15 @@ pub(crate) struct DedupeOptions {
     /// Threads at most; none: as many as CPUs are granted.
     pub(crate) jobs: Option<usize>,
     /// Memory in bytes that the search takes at most, apart from buffers (under 1 MiB a thread), the
-    /// readers' own and 50 bytes a file. With less of it runs are found less well: for the full search
-    /// 1/40 of the files' bytes is enough.
+    /// readers' own and 50 bytes a file. With less memory it finds fewer ranges; 1/40 of the
+    /// bytes of the files is enough for all.
     pub(crate) memory_bytes: u64,
 }
 
 /// A part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DedupePiece {
-    /// AlgorithmStats where the file is, from a new extent on.
+    /// Stored with the file, from a new extent on.
     Own {
         /// Its length; not 0.
         bytes: u64,
@@ -68,7 +68,7 @@ pub(crate) enum DedupePiece {
     },
 }
 
-/// What of which file is stored, and what is a copy.
+/// Which ranges of each file are stored, and which are copies.
 ///
 /// In front of another piece of its file, a piece of compressed storage is two blocks long at least.
 #[derive(Debug, PartialEq, Eq)]

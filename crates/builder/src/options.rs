@@ -42,7 +42,7 @@ pub struct BuildOptions {
     pub algorithms: Option<Algorithms>,
     /// Bytes of the largest pcluster: a multiple of the block, 1 MiB at most.
     pub pcluster_bytes: u32,
-    /// Files that are compressed otherwise, or not at all, by their paths.
+    /// Other compression for some files, or none, by their paths.
     pub hints: CompressionHints,
     /// Bytes of the longest extent, decoded: whole blocks, 12 MiB at most.
     pub extent_bytes_max: u32,
@@ -62,7 +62,7 @@ pub struct BuildOptions {
     pub fragment_sharing: FragmentSharing,
     /// Bytes of the largest pcluster of the packed inode; none: [`pcluster_bytes`](Self::pcluster_bytes).
     pub packed_pcluster_bytes: Option<u32>,
-    /// Equal runs are stored once.
+    /// Whether duplicate ranges are stored once.
     pub deduplication: Deduplication,
     /// Uncompressed files, and those up to 8 MiB in which nothing can be compressed, are kept in chunks of
     /// this many bytes: a power of two, a block at least.
@@ -93,7 +93,7 @@ pub struct BuildOptions {
     /// The xattr that holds the digest of a file, as [`add_digests`](crate::add_digests) makes it. A name
     /// without a predefined prefix is never listed.
     pub digest_xattr: Option<Vec<u8>>,
-    /// The xattrs of the root take this many bytes at least, 65,532 at most: room for others later on.
+    /// The xattrs of the root take this many bytes at least, 65,532 at most: space for others later on.
     pub root_xattr_bytes: u32,
     /// The filter of xattr names.
     pub xattr_filter: bool,
@@ -113,9 +113,10 @@ pub struct BuildOptions {
     pub time: SuperblockTime,
     /// Where the image goes.
     pub output_mode: OutputMode,
-    /// Worker threads; none: as many as CPUs are granted.
+    /// Threads that read and encode; `None`: one for each available CPU. The image does not depend on it.
     pub jobs: Option<usize>,
-    /// Memory in bytes that buffers and encoders take together at most.
+    /// Memory of the build in bytes: the tree, the search for duplicates, tables, encoders and buffers take no more
+    /// together. Not counted are 40 bytes for each extent of a file, and 100 for each stored chunk.
     pub memory_bytes: u64,
 }
 
@@ -303,12 +304,12 @@ pub enum FragmentSharing {
     Off,
 }
 
-/// Which equal runs are stored once.
+/// Which duplicate ranges are stored once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deduplication {
     /// None.
     Off,
-    /// Whatever repeats, over the whole image.
+    /// All, over the whole image.
     On,
 }
 

@@ -278,7 +278,7 @@ mod tests {
     fn sharing_is_of_parts_of_files_or_off() {
         let long: Vec<u8> = (0..200).collect();
         let places = |sharing| {
-            let mut packed = PackedFile::new(b"prefix", sharing);
+            let mut packed = PackedFile::new(b"front", sharing);
             let mut add = |name, bytes: &[u8], tail: &[u8]| {
                 packed.add_tail(&content(name, bytes), FileTail::of(tail)).unwrap()
             };
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn the_prefix_comes_first() {
-        let mut packed = PackedFile::new(b"prefix", FragmentSharing::Parts);
+        let mut packed = PackedFile::new(b"front", FragmentSharing::Parts);
         packed.add_file(&content("file", b"file"), None).unwrap();
         assert_eq!(read(&mut packed), b"prefixfile");
     }

@@ -1,4 +1,6 @@
-//! The pass over all files: reads each byte once, in parallel, and hands on the chunks in order.
+//! The content-defined chunker: it reads each byte of all files once, in parallel, and passes the chunks on in
+//! order. Where a chunk ends depends on the bytes in front of its end only, so equal ranges fall into equal chunks
+//! wherever they lie, but for a chunk or two at their edges.
 
 use ferrofs_workers::CancelToken;
 use ferrofs_workers::jobs::OrderedPipeline;
@@ -8,17 +10,17 @@ use crate::Result;
 use crate::context::check_cancelled;
 use crate::dedupe::ranges::ConcatenatedFiles;
 
-/// Bytes of a file that one thread reads in a row. Large files are cut there whatever the number of
+/// Bytes of a file that one thread reads in a row. Large files are split there whatever the number of
 /// threads, so that the chunks depend on the files only.
 const PART_BYTES: u64 = 8 << 20;
 
 /// Parts that make a batch at most: enough that a thread is not woken for a small file alone.
 const PARTS_MAX: usize = 128;
 
-/// Bytes that are read at once: they stay in the cache of a core while they are looked at.
+/// Bytes that are read at once: they stay in the cache of a core while they are hashed.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// A chunk: its length and what it is compared by.
+/// A chunk: its length and its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CdcChunk {
     /// Not 0.
@@ -27,13 +29,13 @@ pub(super) struct CdcChunk {
     pub(super) digest: u64,
 }
 
-/// How files are read.
+/// The pass over all files.
 pub(super) struct ChunkScan<'a> {
     /// The files.
     pub(super) concat: &'a ConcatenatedFiles<'a>,
     /// Where chunks end.
     pub(super) cdc: CdcParams,
-    /// What they are compared by.
+    /// What chunks are compared by.
     pub(super) digest: ChunkHash,
     /// Ends the pass early.
     pub(super) cancel: &'a CancelToken,
@@ -130,7 +132,7 @@ impl Iterator for ScanBatches<'_> {
         while room > 0 && batch.len() < PARTS_MAX && self.next.0 < self.concat.len() {
             let (file, start) = self.next;
             let bytes = self.concat.content(file).bytes();
-            // Counted within the file: a cut must not depend on what comes before the file.
+            // Counted within the file: a split must not depend on what comes before the file.
             let end = bytes.min(start.saturating_add(PART_BYTES));
             if start < end {
                 if end - start > room && !batch.is_empty() {
@@ -145,7 +147,7 @@ impl Iterator for ScanBatches<'_> {
     }
 }
 
-/// How files are cut: by content, at least `2^bits` bytes, twice that on the average, [`STRETCH`] times that
+/// How files are split: by content, at least `2^bits` bytes, twice that on the average, [`STRETCH`] times that
 /// at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CdcParams {
@@ -156,19 +158,19 @@ pub(super) struct CdcParams {
 /// What chunks are compared by. Equal digests prove nothing: the bytes are compared afterwards.
 pub(super) type ChunkHash = fn(&[u8]) -> u64;
 
-/// The digest in use. Whoever makes collisions on purpose gains larger images of their own files.
+/// The hash in use. Collisions made on purpose cost their author a larger image, and nothing else.
 pub(super) const CHUNK_HASH: ChunkHash = xxh3_64;
 
-/// The finest cut: 2 KiB on the average. Finer ones find little more, and each chunk costs memory.
+/// The shortest chunks: 2 KiB on the average. Shorter ones find little more, and each chunk costs memory.
 pub(super) const BITS_MIN: u32 = 10;
 
-/// The coarsest cut, which is as much as a buffer holds several of.
+/// The longest chunks. A buffer holds several of them.
 pub(super) const BITS_MAX: u32 = 14;
 
-/// The longest chunk over the shortest one. Bytes without any cut, like zeros, come in these.
+/// The longest chunk over the shortest one. Bytes without a boundary, such as zeros, make the longest ones.
 const STRETCH: usize = 8;
 
-/// Bytes that a cut depends on: each one is shifted out of the 64 bits of the hash after 64 more.
+/// Bytes that a boundary depends on: each one is shifted out of the 64 bits of the hash after 64 more.
 const WINDOW: usize = 64;
 
 /// A number for each byte value, as a rolling hash by shift and addition needs them.

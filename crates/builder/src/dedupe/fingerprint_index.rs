@@ -1,4 +1,4 @@
-//! The chunks seen so far: where each one lies, and which was the first with a digest.
+//! The index of fingerprints: the chunks so far, where each one lies, and the first with each hash.
 //!
 //! A chunk takes 16 bytes, and 6 to 12 more in the table.
 
@@ -20,14 +20,14 @@ const VACANT: u32 = u32::MAX;
 /// Memory that a chunk takes at most, in bytes, while the table grows.
 pub(super) const CHUNK_ENTRY_BYTES: u64 = 32;
 
-/// Slots that a digest may lie behind its own. Digests that are made to lie in one heap are then
-/// forgotten, instead of making each look-up a walk through the heap.
+/// Slots that a digest may lie behind its own. Hashes that collide on purpose are then
+/// forgotten, instead of making each look-up a walk through all of them.
 const PROBES_MAX: usize = 64;
 
 const TABLE_MIN: usize = 1 << 10;
 
 impl FingerprintIndex {
-    /// None yet, likely `chunks` in the end, and never more than `chunks_max` or 2^32 - 2.
+    /// An empty index, for `chunks` chunks probably, and never more than `chunks_max` or 2^32 - 2.
     pub(super) fn new(chunks: usize, chunks_max: usize) -> Self {
         let chunks_max = chunks_max.min(VACANT as usize - 1);
         let room = chunks.min(chunks_max);
@@ -52,7 +52,7 @@ impl FingerprintIndex {
     }
 
     /// Adds the chunk behind the last one. With `is_first` it can be found by its digest from now on.
-    /// Nothing happens once the memory is used up: what is behind is compared, but not compared with.
+    /// Nothing happens once the memory is used up: later chunks are looked up, but not found.
     pub(super) fn push(&mut self, bytes: u32, digest: u64, is_first: bool) {
         if self.starts.len() >= self.chunks_max {
             return;

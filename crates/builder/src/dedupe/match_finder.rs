@@ -1,6 +1,6 @@
-//! MatchFinder: ranges that are equal by the digests of their chunks, found in one walk in data order.
+//! Finds match candidates: ranges that are equal by the hashes of their chunks, in one pass in data order.
 //!
-//! Nothing here has seen the bytes of two ranges side by side; that is the comparison's part.
+//! This module never compares bytes; [`match_verifier`](super::match_verifier) does.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -26,12 +26,12 @@ pub(super) struct MatchCandidate {
     pub(super) forwards: bool,
 }
 
-/// What makes a candidate thresholds a comparison.
+/// What makes a candidate worth a comparison.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MatchThresholds {
     /// Shorter runs are of no use, unless they are whole files.
     pub(super) bytes_min: u64,
-    /// MatchFinder that are kept at most.
+    /// Candidates that are kept at most.
     pub(super) count_max: usize,
 }
 
@@ -62,7 +62,7 @@ struct CurrentFile {
     found_before: usize,
 }
 
-/// A run that may go on.
+/// A run that the next chunk may continue.
 #[derive(Debug)]
 struct OpenMatch {
     target: u64,

@@ -1,13 +1,13 @@
-//! The choice: which equal runs become copies, and where that forces a cut into what they copy.
+//! Selects which duplicate ranges become copies, and where their sources have to be split.
 //!
-//! Goes through the runs in data order and never takes anything back: what comes earlier is settled,
-//! so a source is always bytes that are stored, never a copy.
+//! The selector takes the ranges in data order and never takes a decision back, so that a source is always bytes
+//! that are stored, never a copy.
 
 use std::collections::BTreeSet;
 
 use crate::dedupe::ranges::{ConcatenatedFiles, DuplicateRange};
 
-/// What cuts cost, and what they must leave whole.
+/// What splits cost, and what they must leave whole.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SplitCosts {
     /// Bytes of source data whose encoded form is as large as what a cut costs.
@@ -31,7 +31,7 @@ impl SplitCosts {
     }
 }
 
-/// Copies in data order, and what they ask of the rest.
+/// Copies in data order, and the splits that they need.
 #[derive(Debug)]
 pub(super) struct MatchSelector<'a> {
     concat: &'a ConcatenatedFiles<'a>,
@@ -63,7 +63,7 @@ impl<'a> MatchSelector<'a> {
             if let Some(range) = pending.take_if(|pending| source >= pending.target) {
                 self.commit(range);
             }
-            // What is pending is not stored for sure, nor a copy yet: no source until it is settled.
+            // What is pending is not stored for sure, nor a copy yet: no source until it is committed.
             let unsettled = pending.map_or(target, |pending| pending.target);
             let part = self
                 .resolved(DuplicateRange { target, source, bytes: run.bytes - done }, unsettled);

@@ -1,4 +1,4 @@
-//! The comparison: reads both sides of each candidate, in parallel, and keeps what is really equal.
+//! Verifies candidates: reads both sides of each, in parallel, and keeps what is really equal.
 //!
 //! A candidate whose bytes differ somewhere is kept up to there. One that may be extended is, in both
 //! directions, up to a limit or the ends of the two files.
@@ -12,10 +12,10 @@ use crate::dedupe::ranges::{ConcatenatedFiles, DuplicateRange};
 use crate::tree::ContentReader;
 use crate::{Error, Result};
 
-/// Bytes that one thread compares in a row: longer candidates are shared out.
+/// Bytes that one thread compares in a row: longer candidates are split.
 const SHARE_BYTES: u64 = 8 << 20;
 
-/// MatchFinder that make a batch at most.
+/// Candidates of a batch at most.
 const BATCH_MAX: usize = 64;
 
 /// Bytes that are read of each side at once.
@@ -82,7 +82,7 @@ fn join(concat: &ConcatenatedFiles<'_>, runs: &mut Vec<DuplicateRange>, run: Dup
     }
 }
 
-/// Shares `candidates` out.
+/// Splits `candidates` into batches.
 fn batches(candidates: &[MatchCandidate]) -> impl Iterator<Item = Vec<MatchCandidate>> {
     let mut shares = candidates.iter().flat_map(shares).peekable();
     std::iter::from_fn(move || {

@@ -1,13 +1,12 @@
-//! All files behind one another: a place is one number, which runs through them in data order.
-//!
-//! Places are what the search for equal runs counts in; files and offsets come back in the plan.
+//! Positions and ranges of the search for duplicates. All files count as concatenated in data order, so a position
+//! is one number; only the plan has files and offsets again.
 
 use std::ops::Range;
 
 use crate::tree::Content;
 use crate::{Error, ErrorKind, Result};
 
-/// The files of an image, laid behind one another without gaps.
+/// The files of an image, concatenated without gaps.
 #[derive(Debug)]
 pub(super) struct ConcatenatedFiles<'f> {
     files: &'f [&'f Content],
@@ -16,7 +15,7 @@ pub(super) struct ConcatenatedFiles<'f> {
 }
 
 impl<'f> ConcatenatedFiles<'f> {
-    /// The space of `files`.
+    /// The concatenation of `files`.
     ///
     /// # Errors
     /// Together they have more bytes than 64 bits count.
@@ -67,7 +66,7 @@ impl<'f> ConcatenatedFiles<'f> {
 pub(super) struct DuplicateRange {
     /// The place where the later range starts.
     pub(super) target: u64,
-    /// The place where the earlier one starts. Until it is settled it may run into the later one.
+    /// The place where the earlier one starts. Until it is committed it may run into the later one.
     pub(super) source: u64,
     /// Their length.
     pub(super) bytes: u64,

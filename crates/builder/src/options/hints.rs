@@ -1,11 +1,11 @@
-//! CompressionHints: files that are compressed otherwise than the options say, or not at all, by their paths.
+//! Compression hints: files that get another compression than the options say, or none, by their paths.
 
 use regex::bytes::{RegexSet, RegexSetBuilder};
 
 use crate::import::adjust::posix_regex;
 use crate::{Error, ErrorKind, Result};
 
-/// How the files are compressed that an expression is found in the paths of.
+/// How files are compressed whose paths match an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompressionHint {
     /// Bytes of the largest pcluster: whole blocks, 1 MiB at most. 0: the file is not compressed.
@@ -16,7 +16,7 @@ pub struct CompressionHint {
     pub line: usize,
 }
 
-/// CompressionHints in their order: the first that fits a path counts. The default has none.
+/// Compression hints in their order: the first that matches a path counts. The default has none.
 #[derive(Clone, Debug)]
 pub struct CompressionHints {
     hints: Vec<CompressionHint>,
@@ -30,7 +30,7 @@ impl Default for CompressionHints {
 }
 
 impl CompressionHints {
-    /// Reads hints as `--compress-hints` of mkfs.erofs has them, one a line:
+    /// Reads hints in the format of `--compress-hints` of mkfs.erofs, one a line:
     ///
     /// ```text
     /// # bytes of a pcluster, or 0; the number of an algorithm, from 0 on; an expression
@@ -41,7 +41,7 @@ impl CompressionHints {
     /// Without a number it is algorithm 0. Expressions are POSIX extended ones, as
     /// [`ExcludePatterns`](crate::import::adjust::ExcludePatterns) reads them, and are looked for anywhere in a path that is
     /// relative to the root and has no slash before it; of a file with several names in the first of them, in the
-    /// order of the tree. Empty lines and lines that begin with `#` say nothing.
+    /// order of the tree. Empty lines and lines that begin with `#` are ignored.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidOptions`] with the number of the line: a number or the expression is missing or cannot be read.

@@ -17,9 +17,9 @@ use ferrofs_ondisk::xattr::{LongPrefix, prefix_text, split_name};
 const LZ4_MIN_DISTANCE: u16 = 4096;
 /// Numbers that `e_name_index` has for long prefixes (docs/format.md F22).
 const PREFIXES_MAX: usize = 128;
-/// The longest unit to which data or the image is aligned, in bytes: more is a slip.
+/// The longest unit to which data or the image is aligned, in bytes: more is a mistake.
 const ALIGNMENT_MAX_BYTES: u64 = 1 << 30;
-/// The most that a root can be asked to have for xattrs: what the reference takes.
+/// The most bytes for xattrs of the root: the limit of mkfs.erofs.
 const ROOT_XATTR_BYTES_MAX: u32 = 65532;
 /// What loop devices and mounts with an offset need.
 const OFFSET_UNIT: u64 = 512;

@@ -77,7 +77,7 @@ impl DeviceReferences<'_> {
             let Some(DeviceAddress { device, offset }) = extent.place else { continue };
             let slot = self.devices.get(usize::from(device).wrapping_sub(1));
             let slot = slot.ok_or_else(|| {
-                Error::new(ErrorKind::Internal("a extent on a device that the tree does not have"))
+                Error::new(ErrorKind::Internal("an extent on a device that the tree does not have"))
             })?;
             if offset.checked_add(extent.bytes).is_none_or(|end| end > slot.bytes) {
                 let what = format!(
