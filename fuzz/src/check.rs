@@ -5,7 +5,10 @@
 
 use std::sync::Arc;
 
-use ferrofs_image::{FileType, Image, ImageSource, Inode, OpenOptions, VerifyEvent, VerifyOptions, WalkEntry, WalkEvent};
+use ferrofs_image::{
+    FileType, Image, ImageSource, Inode, OpenOptions, VerifyEvent, VerifyOptions, WalkEntry,
+    WalkEvent,
+};
 use ferrofs_ondisk::dirent::DirBlock;
 
 use crate::reading::{self, End, Trust};
@@ -202,13 +205,15 @@ fn is_sorted(image: &Image, dir: &Inode) -> bool {
 fn verify(image: &Image, problems: usize) -> u64 {
     let mut reported = 0;
     let mut last = (0, 0);
-    let summary = image.verify(&VerifyOptions::new(), &mut |event| match event {
-        VerifyEvent::Problem(_) => reported += 1,
-        VerifyEvent::Progress(progress) => {
-            assert!(last <= (progress.inodes, progress.bytes), "progress goes back");
-            last = (progress.inodes, progress.bytes);
-        }
-    }).unwrap();
+    let summary = image
+        .verify(&VerifyOptions::new(), &mut |event| match event {
+            VerifyEvent::Problem(_) => reported += 1,
+            VerifyEvent::Progress(progress) => {
+                assert!(last <= (progress.inodes, progress.bytes), "progress goes back");
+                last = (progress.inodes, progress.bytes);
+            }
+        })
+        .unwrap();
     assert_eq!(summary.problems, reported);
     assert!((summary.inodes, summary.bytes) >= last);
     assert!(reported > 0 || problems == 0, "{problems} problems that a verification does not see");

@@ -58,6 +58,8 @@ pub use options::{ExistingFiles, ExtractOptions, HolePolicy, OwnerPolicy, WriteT
 pub use selection::{Selection, measure};
 pub use tar::write_tar;
 
+pub use ferrofs_workers::CancelToken;
+
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct ReadmeExamples;

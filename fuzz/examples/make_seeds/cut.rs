@@ -3,9 +3,9 @@
 use std::error::Error;
 
 use ferrofs_fuzz::MapCase;
+use ferrofs_image::{FileType, Image};
 use ferrofs_ondisk::compression::AlgorithmId;
 use ferrofs_ondisk::{DiskInode, Payload, TimeBase};
-use ferrofs_image::{FileType, Image};
 
 use crate::index::{self, Index};
 use crate::shelf::Shelf;

@@ -33,7 +33,7 @@ impl Default for SpoolOptions {
 
 /// Bytes that are being gathered.
 #[derive(Debug)]
-pub(super) struct SpoolWriter {
+pub(crate) struct SpoolWriter {
     options: SpoolOptions,
     chunks: Vec<Vec<u8>>,
     memory_bytes: u64,
@@ -43,17 +43,17 @@ pub(super) struct SpoolWriter {
 
 impl SpoolWriter {
     /// An empty spool.
-    pub(super) fn new(options: SpoolOptions) -> Self {
+    pub(crate) fn new(options: SpoolOptions) -> Self {
         Self { options, chunks: Vec::new(), memory_bytes: 0, file: None, file_bytes: 0 }
     }
 
     /// How many bytes are in it.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.memory_bytes + self.file_bytes
     }
 
     /// How many bytes it may hold.
-    pub(super) fn bytes_max(&self) -> Option<u64> {
+    pub(crate) fn bytes_max(&self) -> Option<u64> {
         self.options.spool_bytes_max
     }
 
@@ -61,7 +61,7 @@ impl SpoolWriter {
     ///
     /// # Errors
     /// The host has no room or memory for them.
-    pub(super) fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
+    pub(crate) fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() && self.file.is_none() {
             let room = self.room()?;
             let (front, rest) = bytes.split_at(room.min(bytes.len()));
@@ -122,14 +122,14 @@ impl SpoolWriter {
     }
 
     /// The same bytes, for reading by anybody.
-    pub(super) fn finish(self) -> SpoolReader {
+    pub(crate) fn finish(self) -> SpoolReader {
         SpoolReader { chunks: self.chunks, memory_bytes: self.memory_bytes, file: self.file }
     }
 }
 
 /// Bytes that were gathered.
 #[derive(Debug)]
-pub(super) struct SpoolReader {
+pub(crate) struct SpoolReader {
     /// Each full, that is [`CHUNK_BYTES`] long, but the last.
     chunks: Vec<Vec<u8>>,
     memory_bytes: u64,
@@ -141,7 +141,7 @@ impl SpoolReader {
     ///
     /// # Errors
     /// The host cannot read them, or they are not there.
-    pub(super) fn read_exact_at(&self, mut offset: u64, mut buffer: &mut [u8]) -> io::Result<()> {
+    pub(crate) fn read_exact_at(&self, mut offset: u64, mut buffer: &mut [u8]) -> io::Result<()> {
         while !buffer.is_empty() && offset < self.memory_bytes {
             let chunk_bytes = CHUNK_BYTES as u64;
             let number = usize::try_from(offset / chunk_bytes).unwrap_or(usize::MAX);

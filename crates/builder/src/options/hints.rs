@@ -2,7 +2,7 @@
 
 use regex::bytes::{RegexSet, RegexSetBuilder};
 
-use crate::import::adjust::posix_regex;
+use crate::import::exclude_patterns::translate_posix_regex;
 use crate::{Error, ErrorKind, Result};
 
 /// How files are compressed whose paths match an expression.
@@ -94,7 +94,7 @@ fn parse_line(line: usize, text: &[u8]) -> std::result::Result<(CompressionHint,
             (number.parse().map_err(|_| format!("{number} {what}"))?, pattern.trim_start())
         }
     };
-    let pattern = posix_regex::translated(pattern).map_err(|error| error.to_string())?;
+    let pattern = translate_posix_regex(pattern).map_err(|error| error.to_string())?;
     Ok((CompressionHint { pcluster_bytes, method, line }, pattern))
 }
 

@@ -1,0 +1,364 @@
+//! Compressed archives as streams of what is in them: gzip, xz and zstd, recognised by their first bytes.
+//!
+//! Several members, streams or frames in a row are one stream. Checksums are verified. Memory is bounded by a
+//! constant for each kind, whatever a header asks for. Damage is reported as a [`CorruptStream`] inside the
+//! [`io::Error`], with the byte of the compressed stream.
+
+mod gzip;
+mod zstd;
+
+use std::fmt;
+use std::io::{self, Read};
+
+use lzma_rust2::XzReader;
+
+/// How an archive is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Compression {
+    /// Not at all.
+    Plain,
+    /// gzip (RFC 1952), one member or several.
+    Gzip,
+    /// xz, one stream or several.
+    Xz,
+    /// Zstandard (RFC 8878), one frame or several.
+    Zstd,
+}
+
+/// What the first bytes of a stream are compared with.
+const MAGIC_BYTES_MAX: usize = 6;
+
+impl Compression {
+    /// What the first bytes of a stream say.
+    pub(super) fn of(start: &[u8]) -> Self {
+        match start {
+            [0x1F, 0x8B, ..] => Self::Gzip,
+            [0xFD, b'7', b'z', b'X', b'Z', 0, ..] => Self::Xz,
+            // A frame, or one of the frames that are to be skipped.
+            [0x28, 0xB5, 0x2F, 0xFD, ..] | [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..] => Self::Zstd,
+            _ => Self::Plain,
+        }
+    }
+
+    /// What `input` says at its start, of which nothing is used up.
+    pub(super) fn detect(input: &mut CountingReader) -> io::Result<Self> {
+        Ok(Self::of(input.peek(MAGIC_BYTES_MAX)?))
+    }
+
+    /// A kind of compression that is known, and not read here, by the first bytes of a stream.
+    pub(super) fn foreign(start: &[u8]) -> Option<&'static str> {
+        match start {
+            [b'B', b'Z', b'h', b'1'..=b'9', ..] => Some("bzip2"),
+            [0x5D, 0, 0, ..] => Some("lzma"),
+            [b'L', b'Z', b'I', b'P', ..] => Some("lzip"),
+            [0x04, 0x22, 0x4D, 0x18, ..] => Some("lz4"),
+            [0x1F, 0x9D, ..] => Some("compress"),
+            [0x89, b'L', b'Z', b'O', 0, ..] => Some("lzop"),
+            _ => None,
+        }
+    }
+
+    /// The stream inside `input`.
+    pub(super) fn reader(self, input: CountingReader) -> Box<dyn Read + Send> {
+        match self {
+            Self::Plain => Box::new(input),
+            Self::Gzip => Box::new(gzip::GzipReader::new(input)),
+            Self::Xz => Box::new(XzStream::new(input)),
+            Self::Zstd => Box::new(zstd::ZstdReader::new(input)),
+        }
+    }
+}
+
+/// A compressed stream is not what it should be.
+#[derive(Debug)]
+pub(super) struct CorruptStream {
+    /// What is wrong.
+    pub(super) what: String,
+    /// The byte of the compressed stream at which it was noticed.
+    pub(super) offset: u64,
+}
+
+impl CorruptStream {
+    /// The same as an error of reading.
+    fn error(what: impl Into<String>, offset: u64) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidData, Self { what: what.into(), offset })
+    }
+}
+
+impl fmt::Display for CorruptStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at byte {} of the compressed stream", self.what, self.offset)
+    }
+}
+
+impl std::error::Error for CorruptStream {}
+
+/// Large enough that system calls do not count.
+const BUFFER_BYTES: usize = 128 << 10;
+
+/// A stream with a buffer and a position.
+pub(crate) struct CountingReader {
+    inner: Box<dyn Read + Send>,
+    buffer: Box<[u8]>,
+    start: usize,
+    end: usize,
+    position: u64,
+}
+
+impl CountingReader {
+    pub(crate) fn new(inner: Box<dyn Read + Send>) -> Self {
+        let buffer = vec![0; BUFFER_BYTES].into_boxed_slice();
+        Self { inner, buffer, start: 0, end: 0, position: 0 }
+    }
+
+    /// How many bytes were used.
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The next bytes, none of them used up: `count` of them, or fewer at the end. `count` is small.
+    pub(super) fn peek(&mut self, count: usize) -> io::Result<&[u8]> {
+        if self.end - self.start < count {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        while self.end - self.start < count && self.end < self.buffer.len() {
+            let got = read_some(&mut self.inner, &mut self.buffer[self.end..])?;
+            if got == 0 {
+                break;
+            }
+            self.end += got;
+        }
+        Ok(&self.buffer[self.start..self.end.min(self.start + count)])
+    }
+
+    /// What is in the buffer, after filling it where it was empty; nothing at the end.
+    pub(super) fn fill(&mut self) -> io::Result<&[u8]> {
+        if self.start == self.end {
+            self.start = 0;
+            self.end = read_some(&mut self.inner, &mut self.buffer)?;
+        }
+        Ok(&self.buffer[self.start..self.end])
+    }
+
+    /// Uses `count` bytes of those that [`fill`](Self::fill) gave.
+    pub(super) fn consume(&mut self, count: usize) {
+        let count = count.min(self.end - self.start);
+        self.start += count;
+        self.position += count as u64;
+    }
+
+    /// The next byte.
+    pub(super) fn byte(&mut self) -> io::Result<Option<u8>> {
+        let first = self.fill()?.first().copied();
+        self.consume(usize::from(first.is_some()));
+        Ok(first)
+    }
+}
+
+impl Read for CountingReader {
+    fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
+        // What is wanted in large pieces goes past the buffer.
+        if self.start == self.end && output.len() >= BUFFER_BYTES {
+            let got = read_some(&mut self.inner, output)?;
+            self.position += got as u64;
+            return Ok(got);
+        }
+        let ready = self.fill()?;
+        let count = ready.len().min(output.len());
+        output[..count].copy_from_slice(&ready[..count]);
+        self.consume(count);
+        Ok(count)
+    }
+}
+
+fn read_some(inner: &mut dyn Read, output: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match inner.read(output) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// What a stream may ask for, in KiB: `xz -9` needs 65 MiB, and a dictionary of 256 MiB is taken, too. Above
+/// that a header of a few bytes would decide about the memory of the host.
+const MEMORY_KIB_MAX: u32 = (256 << 10) + (4 << 10);
+
+/// The stream inside an xz file.
+pub(super) struct XzStream {
+    inner: XzReader<CountingReader>,
+}
+
+impl XzStream {
+    pub(super) fn new(input: CountingReader) -> Self {
+        Self { inner: XzReader::new_mem_limit(input, true, MEMORY_KIB_MAX) }
+    }
+}
+
+impl Read for XzStream {
+    fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
+        self.inner.read(output).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData
+            | io::ErrorKind::InvalidInput
+            | io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::OutOfMemory
+            | io::ErrorKind::Unsupported
+            | io::ErrorKind::Other => {
+                let at = self.inner.inner().position();
+                CorruptStream::error(format!("the xz data cannot be decoded ({error})"), at)
+            }
+            _ => error,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::gzip::Crc32;
+    use super::{Compression, CountingReader};
+    use std::io::{Cursor, Read};
+    use std::path::Path;
+
+    fn made(name: &str) -> Vec<u8> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/tar");
+        std::fs::read(folder.join(name)).unwrap()
+    }
+
+    const MADE: [&str; 6] = [
+        "pax.tar.gz",
+        "pax-two.tar.gzip",
+        "pax.tar.xz",
+        "pax-two.tar.xz",
+        "pax.tar.zst",
+        "pax-two.tar.zstd",
+    ];
+
+    /// What is in a stream that comes in pieces of `step` bytes.
+    fn decode(bytes: &[u8], step: usize) -> Result<Vec<u8>, String> {
+        struct SlowReader(Cursor<Vec<u8>>, usize);
+        impl Read for SlowReader {
+            fn read(&mut self, output: &mut [u8]) -> std::io::Result<usize> {
+                let count = output.len().min(self.1);
+                self.0.read(&mut output[..count])
+            }
+        }
+        let mut input =
+            CountingReader::new(Box::new(SlowReader(Cursor::new(bytes.to_vec()), step)));
+        let compression = Compression::detect(&mut input).unwrap();
+        let mut output = Vec::new();
+        match compression.reader(input).read_to_end(&mut output) {
+            Ok(_) => Ok(output),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn all_kinds_hold_the_same_bytes() {
+        let wanted = decode(&made("pax.tar.zst"), usize::MAX).unwrap();
+        assert_eq!(wanted.len() % 512, 0);
+        for name in MADE {
+            for step in [1, 7, 4096] {
+                assert!(decode(&made(name), step).unwrap() == wanted, "{name} {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_stream_cut_anywhere_is_an_error_with_its_place() {
+        for name in MADE {
+            let bytes = made(name);
+            let wanted = decode(&bytes, usize::MAX).unwrap();
+            for length in 8..bytes.len() {
+                match decode(&bytes[..length], usize::MAX) {
+                    Err(error) => {
+                        assert!(error.contains(" of the compressed stream"), "{name}: {error}");
+                    }
+                    // Between the parts a cut leaves whole streams.
+                    Ok(found) => {
+                        assert!(
+                            name.contains("two") && wanted.starts_with(&found),
+                            "{name} {length}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_is_never_a_wrong_byte() {
+        for name in MADE {
+            let bytes = made(name);
+            let wanted = decode(&bytes, usize::MAX).unwrap();
+            for at in 8..bytes.len() {
+                let mut bytes = bytes.clone();
+                bytes[at] ^= 0x10;
+                if let Ok(found) = decode(&bytes, usize::MAX) {
+                    // A second stream that begins with zeros is padding.
+                    assert!(found == wanted, "{name} {at}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_follows_a_stream_is_padding_or_an_error() {
+        for (name, message) in [
+            ("pax.tar.gz", "the gzip data has no header where a member should begin"),
+            ("pax.tar.xz", "the xz data cannot be decoded"),
+            ("pax.tar.zst", "the zstd data has no frame where one should begin"),
+        ] {
+            let mut bytes = made(name);
+            bytes.extend_from_slice(b"something else");
+            assert!(decode(&bytes, usize::MAX).unwrap_err().starts_with(message), "{name}");
+        }
+        for name in ["pax.tar.gz", "pax.tar.xz"] {
+            let mut bytes = made(name);
+            let wanted = decode(&bytes, usize::MAX).unwrap();
+            bytes.extend_from_slice(&[0; 512]);
+            assert!(decode(&bytes, usize::MAX).unwrap() == wanted, "{name}");
+        }
+    }
+
+    #[test]
+    fn frames_of_zstd_that_are_not_for_us_are_skipped() {
+        let bytes = made("pax.tar.zst");
+        let skipped =
+            [&b"\x5A\x2A\x4D\x18\x05\0\0\0hello"[..], &bytes, b"\x50\x2A\x4D\x18\0\0\0\0"].concat();
+        assert!(decode(&skipped, 3).unwrap() == decode(&bytes, 3).unwrap());
+        let cut = b"\x5A\x2A\x4D\x18\xFF\xFF\xFF\xFFhello";
+        let message = "the zstd data ends too early at byte 13 of the compressed stream";
+        assert_eq!(decode(cut, 3).unwrap_err(), message);
+    }
+
+    #[test]
+    fn an_xz_header_that_asks_for_much_memory_is_refused() {
+        // The dictionary's size is the last byte of the block header's only filter.
+        let mut bytes = made("pax.tar.xz");
+        let at = bytes.windows(2).position(|pair| pair == [0x21, 1]).unwrap() + 2;
+        bytes[at] = 40;
+        let size = (usize::from(bytes[12]) + 1) * 4;
+        let mut checksum = Crc32::new();
+        checksum.update(&bytes[12..12 + size - 4]);
+        let checksum = checksum.value().to_le_bytes();
+        bytes[12 + size - 4..12 + size].copy_from_slice(&checksum);
+        let error = decode(&bytes, usize::MAX).unwrap_err();
+        assert!(error.contains("memory"), "{error}");
+    }
+
+    #[test]
+    fn checksums_are_those_of_the_standard() {
+        let mut checksum = Crc32::new();
+        checksum.update(b"123456789");
+        assert_eq!(checksum.value(), 0xCBF4_3926);
+        let bytes: Vec<u8> = (0..=255).cycle().take(1000).collect();
+        let mut whole = Crc32::new();
+        whole.update(&bytes);
+        let mut parts = Crc32::new();
+        bytes.chunks(13).for_each(|part| parts.update(part));
+        assert_eq!(whole.value(), parts.value());
+    }
+}

@@ -1,0 +1,519 @@
+//! What is changed about a tree after it was imported and before it is built: owners, times, xattrs and
+//! the marks of overlay file systems. The same for every importer.
+//!
+//! [`ExcludePatterns`] and the names that aufs gives a meaning ([`AufsName`]) are asked while a tree is
+//! imported; everything else is done to the whole tree by [`Adjustments::apply`].
+
+pub use super::exclude_patterns::ExcludePatterns;
+pub use super::overlay::{
+    AufsName, OPAQUE_XATTR, ORIGIN_XATTR, OverlayPolicy, is_whiteout, mark_opaque, mark_origin,
+    whiteout,
+};
+
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
+
+use crate::tree::{Metadata, Node, NodeId, NodeKind, Timestamp, Tree};
+use crate::{Error, ErrorKind, Result};
+
+/// What to change about a tree. The default changes nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Adjustments {
+    /// Owners and groups.
+    pub owners: OwnerOverrides,
+    /// Modification times.
+    pub mtime: MtimePolicy,
+    /// Times of the inodes that compact inodes could hold if it were not for their times.
+    pub compact_time: Option<CompactTime>,
+    /// Which xattrs stay.
+    pub xattrs: XattrFilter,
+    /// What becomes of whiteouts and opaque directories.
+    pub overlay: OverlayPolicy,
+}
+
+impl Adjustments {
+    /// Changes `tree` accordingly. To be called once, when nothing will be added any more: offsets would
+    /// be added again.
+    ///
+    /// # Errors
+    /// An owner plus its offset exceeds 32 bits; the error names the path in the tree.
+    pub fn apply(&self, tree: &mut Tree) -> Result<()> {
+        let refused = tree.nodes_mut().find_map(|(id, node)| {
+            self.owners.apply(&mut node.metadata).err().map(|error| (id, error))
+        });
+        if let Some((id, error)) = refused {
+            return Err(error.at(first_path(tree, id)));
+        }
+        for (_, node) in tree.nodes_mut() {
+            self.mtime.apply(&mut node.metadata);
+            self.xattrs.apply(&mut node.metadata.xattrs);
+        }
+        if let Some(compact_time) = self.compact_time {
+            compact_time.apply(tree);
+        }
+        self.overlay.apply(tree);
+        Ok(())
+    }
+}
+
+/// The first path of an inode, for messages.
+fn first_path(tree: &Tree, wanted: NodeId) -> std::path::PathBuf {
+    let mut found = std::path::PathBuf::new();
+    let stopped = tree.walk(|path, id| {
+        if id != wanted {
+            return Ok(());
+        }
+        let name = if path.is_empty() { b"/" } else { path };
+        found.push(std::ffi::OsStr::from_bytes(name));
+        Err(())
+    });
+    // An inode that has no name any more keeps an empty path.
+    debug_assert!(stopped.is_err() || found.as_os_str().is_empty());
+    found
+}
+
+/// What modification times become. Seconds since 1970; nanoseconds of replaced times are 0.
+///
+/// How mkfs.erofs 1.9 says it: `-T t` and `--all-time` are [`All`](Self::All), `--mkfs-time` is
+/// [`Keep`](Self::Keep), and `SOURCE_DATE_EPOCH` is [`Clamp`](Self::Clamp), whatever else is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MtimePolicy {
+    /// As they are.
+    #[default]
+    Keep,
+    /// All this one.
+    All(i64),
+    /// This one, for those that are not before it; a time in the same second loses its nanoseconds.
+    Clamp(i64),
+}
+
+impl MtimePolicy {
+    pub(super) fn apply(self, metadata: &mut Metadata) {
+        let seconds = match self {
+            Self::Keep => return,
+            Self::Clamp(seconds) if metadata.mtime.seconds < seconds => return,
+            Self::All(seconds) | Self::Clamp(seconds) => seconds,
+        };
+        metadata.mtime = Timestamp { seconds, nanoseconds: 0 };
+    }
+}
+
+/// `--ignore-mtime` of mkfs.erofs 1.9: an inode that a compact inode can hold (format.md F6: owner and
+/// group of 16 bits, size of 32 bits, 16 bits of links) gets this time, so that it is compact; one that
+/// must be extended keeps its own.
+///
+/// mkfs.erofs ignores the option with 48BIT and with inodes that are extended by force; whoever builds
+/// those leaves it out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompactTime {
+    /// Seconds since 1970: the time of the build.
+    pub seconds: i64,
+}
+
+impl CompactTime {
+    pub(super) fn apply(self, tree: &mut Tree) {
+        let mut links = vec![0_u32; tree.len()];
+        for (_, node) in tree.nodes() {
+            for id in node.entries().into_iter().flat_map(|entries| entries.values()) {
+                if let Some(count) = links.get_mut(id.index()) {
+                    *count = count.saturating_add(1);
+                }
+            }
+        }
+        for (id, node) in tree.nodes_mut() {
+            if is_compact(node, links.get(id.index()).copied().unwrap_or(0)) {
+                node.metadata.mtime = Timestamp { seconds: self.seconds, nanoseconds: 0 };
+            }
+        }
+    }
+}
+
+/// Whether nothing but its time could keep the inode from being compact. Directories count no links
+/// here: with too many of them they say 1, which is "not counted".
+fn is_compact(node: &Node, links: u32) -> bool {
+    let short = u32::from(u16::MAX);
+    let has_short_size = match &node.kind {
+        NodeKind::File(content) => u32::try_from(content.bytes()).is_ok(),
+        _ => true,
+    };
+    let has_short_count = matches!(node.kind, NodeKind::Directory(_)) || links <= short;
+    node.metadata.uid <= short && node.metadata.gid <= short && has_short_size && has_short_count
+}
+
+/// What to do with owners and groups: first the forced ones, then the offsets, as mkfs.erofs does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnerOverrides {
+    /// Every inode's owner.
+    pub force_uid: Option<u32>,
+    /// Every inode's group.
+    pub force_gid: Option<u32>,
+    /// Is added to every owner.
+    pub uid_offset: u32,
+    /// Is added to every group.
+    pub gid_offset: u32,
+}
+
+impl OwnerOverrides {
+    /// Everything belongs to root (`--all-root`).
+    #[must_use]
+    pub fn all_root() -> Self {
+        Self { force_uid: Some(0), force_gid: Some(0), ..Self::default() }
+    }
+
+    /// # Errors
+    /// A sum exceeds 32 bits; mkfs.erofs 1.9 prints a line there and stores the wrapped number.
+    pub(super) fn apply(&self, metadata: &mut Metadata) -> Result<()> {
+        let uid = self.force_uid.unwrap_or(metadata.uid);
+        let gid = self.force_gid.unwrap_or(metadata.gid);
+        metadata.uid = shifted("uid", uid, self.uid_offset)?;
+        metadata.gid = shifted("gid", gid, self.gid_offset)?;
+        Ok(())
+    }
+}
+
+fn shifted(what: &str, id: u32, offset: u32) -> Result<u32> {
+    id.checked_add(offset).ok_or_else(|| {
+        Error::new(ErrorKind::Unsupported(format!(
+            "{what} {id} plus the offset {offset} exceeds 32 bits"
+        )))
+    })
+}
+
+/// A choice of xattrs by name. Importers ask it before they read a value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum XattrFilter {
+    /// All that can be read.
+    #[default]
+    All,
+    /// None (`-x-1` of mkfs.erofs).
+    None,
+    /// By patterns: a full name as in `user.mime_type`, or the beginning of names with a `*` behind it, as
+    /// in `security.*`.
+    Named {
+        /// Only those; empty means all.
+        include: Vec<Vec<u8>>,
+        /// Not those, whatever `include` says.
+        exclude: Vec<Vec<u8>>,
+    },
+}
+
+impl XattrFilter {
+    /// Whether the xattr of this full name stays.
+    #[must_use]
+    pub fn keeps(&self, name: &[u8]) -> bool {
+        match self {
+            Self::All => true,
+            Self::None => false,
+            Self::Named { include, exclude } => {
+                let has_match = |patterns: &[Vec<u8>]| patterns.iter().any(|one| fits(one, name));
+                (include.is_empty() || has_match(include)) && !has_match(exclude)
+            }
+        }
+    }
+
+    pub(super) fn apply(&self, xattrs: &mut BTreeMap<Box<[u8]>, Box<[u8]>>) {
+        match self {
+            Self::All => {}
+            Self::None => xattrs.clear(),
+            Self::Named { .. } => xattrs.retain(|name, _| self.keeps(name)),
+        }
+    }
+}
+
+fn fits(pattern: &[u8], name: &[u8]) -> bool {
+    match pattern.strip_suffix(b"*") {
+        Some(prefix) => name.starts_with(prefix),
+        None => pattern == name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::{Content, ContentReader, ContentSource};
+    use std::collections::BTreeMap;
+    use std::ops::Range;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    /// Content that is never read.
+    struct UnreadableContent;
+
+    impl ContentSource for UnreadableContent {
+        fn name(&self) -> String {
+            "unread".to_owned()
+        }
+        fn open(&self) -> Result<Box<dyn ContentReader>> {
+            Err(Error::new(ErrorKind::Cancelled))
+        }
+        fn data_ranges(&self) -> Result<Vec<Range<u64>>> {
+            Ok(Vec::new())
+        }
+    }
+
+    fn metadata() -> Metadata {
+        Metadata {
+            permissions: 0o644,
+            uid: 1000,
+            gid: 100,
+            mtime: Timestamp { seconds: 50, nanoseconds: 7 },
+            xattrs: BTreeMap::new(),
+        }
+    }
+
+    fn file(bytes: u64) -> Node {
+        Node {
+            metadata: metadata(),
+            kind: NodeKind::File(Content::new(Arc::new(UnreadableContent), bytes)),
+        }
+    }
+
+    /// A tree with one file, `dir/file`, and where it is.
+    fn tree_of(node: Node) -> (Tree, NodeId) {
+        let mut tree = Tree::new(metadata());
+        let directory = tree.add(Node::directory(metadata())).unwrap();
+        tree.link(Tree::ROOT, b"dir", directory).unwrap();
+        let file = tree.add(node).unwrap();
+        tree.link(directory, b"file", file).unwrap();
+        (tree, file)
+    }
+
+    fn adjusted(adjustments: &Adjustments, node: Node) -> Metadata {
+        let (mut tree, file) = tree_of(node);
+        adjustments.apply(&mut tree).unwrap();
+        tree.node(file).metadata.clone()
+    }
+
+    fn with_mtime(mtime: MtimePolicy, seconds: i64) -> (i64, u32) {
+        let mut node = file(1);
+        node.metadata.mtime.seconds = seconds;
+        let mtime = adjusted(&Adjustments { mtime, ..Adjustments::default() }, node).mtime;
+        (mtime.seconds, mtime.nanoseconds)
+    }
+
+    #[test]
+    fn nothing_changes_by_default() {
+        assert_eq!(adjusted(&Adjustments::default(), file(1)), metadata());
+    }
+
+    #[test]
+    fn forced_owners_come_before_offsets() {
+        let owners = OwnerOverrides {
+            force_uid: Some(5),
+            force_gid: None,
+            uid_offset: 100_000,
+            gid_offset: 200_000,
+        };
+        let found = adjusted(&Adjustments { owners, ..Adjustments::default() }, file(1));
+        assert_eq!((found.uid, found.gid), (100_005, 200_100));
+        let owners = OwnerOverrides::all_root();
+        let found = adjusted(&Adjustments { owners, ..Adjustments::default() }, file(1));
+        assert_eq!((found.uid, found.gid), (0, 0));
+    }
+
+    #[test]
+    fn an_owner_that_overflows_is_an_error_with_its_path() {
+        let mut node = file(1);
+        node.metadata.gid = u32::MAX - 1;
+        let (mut tree, _) = tree_of(node);
+        let owners = OwnerOverrides { gid_offset: 2, ..OwnerOverrides::default() };
+        let error = Adjustments { owners, ..Adjustments::default() }.apply(&mut tree).unwrap_err();
+        assert_eq!(error.path(), Path::new("dir/file"));
+        assert_eq!(error.to_string(), "dir/file: gid 4294967294 plus the offset 2 exceeds 32 bits");
+    }
+
+    #[test]
+    fn times_are_kept_replaced_or_clamped_as_mkfs_does() {
+        assert_eq!(with_mtime(MtimePolicy::Keep, 50), (50, 7));
+        assert_eq!(with_mtime(MtimePolicy::All(-3), 50), (-3, 0));
+        assert_eq!(with_mtime(MtimePolicy::Clamp(60), 59), (59, 7));
+        assert_eq!(with_mtime(MtimePolicy::Clamp(60), 60), (60, 0));
+        assert_eq!(with_mtime(MtimePolicy::Clamp(60), 61), (60, 0));
+    }
+
+    #[test]
+    fn only_inodes_that_can_be_compact_get_the_compact_time() {
+        let adjustments = Adjustments {
+            compact_time: Some(CompactTime { seconds: 9 }),
+            ..Adjustments::default()
+        };
+        let seconds = |node| adjusted(&adjustments, node).mtime.seconds;
+        assert_eq!(seconds(file(u64::from(u32::MAX))), 9);
+        assert_eq!(seconds(file(u64::from(u32::MAX) + 1)), 50);
+        let mut node = file(1);
+        node.metadata.uid = 65_536;
+        assert_eq!(seconds(node), 50);
+    }
+
+    #[test]
+    fn an_inode_with_too_many_links_for_a_compact_one_keeps_its_time() {
+        for (links, seconds) in [(65_535_u32, 9), (65_536, 50)] {
+            let (mut tree, file) = tree_of(file(1));
+            for number in 1..links {
+                tree.link(Tree::ROOT, number.to_string().as_bytes(), file).unwrap();
+            }
+            let compact_time = Some(CompactTime { seconds: 9 });
+            Adjustments { compact_time, ..Adjustments::default() }.apply(&mut tree).unwrap();
+            assert_eq!(tree.node(file).metadata.mtime.seconds, seconds, "{links}");
+        }
+    }
+
+    #[test]
+    fn xattrs_stay_by_name_and_by_prefix() {
+        let named = |include: &[&str], exclude: &[&str]| {
+            let owned =
+                |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect();
+            XattrFilter::Named { include: owned(include), exclude: owned(exclude) }
+        };
+        let cases = [
+            (XattrFilter::All, "user.a user.b security.c"),
+            (XattrFilter::None, ""),
+            (named(&[], &["user.a"]), "user.b security.c"),
+            (named(&["user.*"], &[]), "user.a user.b"),
+            (named(&["user.*", "security.c"], &["user.b*"]), "user.a security.c"),
+            (named(&["user.", "*"], &["*"]), ""),
+        ];
+        for (xattrs, expected) in cases {
+            let mut node = file(1);
+            for name in ["user.a", "user.b", "security.c"] {
+                node.metadata.xattrs.insert(name.as_bytes().into(), b"1".as_slice().into());
+            }
+            let found = adjusted(&Adjustments { xattrs, ..Adjustments::default() }, node).xattrs;
+            let mut expected: Vec<&[u8]> = expected.split_whitespace().map(str::as_bytes).collect();
+            expected.sort_unstable();
+            assert_eq!(found.keys().map(|name| &**name).collect::<Vec<_>>(), expected);
+        }
+    }
+
+    /// `dir` is opaque and holds the whiteout `file` and another device.
+    fn layer() -> (Tree, NodeId) {
+        let (mut tree, _) = tree_of(whiteout(metadata()));
+        let directory = tree.child(Tree::ROOT, b"dir").unwrap();
+        let device = NodeKind::CharacterDevice { major: 0, minor: 1 };
+        let device = tree.add(Node { metadata: metadata(), kind: device }).unwrap();
+        tree.link(directory, b"device", device).unwrap();
+        mark_opaque(&mut tree.node_mut(directory).metadata);
+        (tree, directory)
+    }
+
+    #[test]
+    fn directories_with_whiteouts_get_an_origin_even_if_xattrs_are_dropped() {
+        let (mut tree, directory) = layer();
+        let adjustments = Adjustments {
+            xattrs: XattrFilter::None,
+            overlay: OverlayPolicy::MarkOrigins,
+            ..Adjustments::default()
+        };
+        adjustments.apply(&mut tree).unwrap();
+        let xattrs = &tree.node(directory).metadata.xattrs;
+        assert_eq!(xattrs.len(), 1);
+        assert_eq!(xattrs.get(ORIGIN_XATTR).map(|value| value.len()), Some(0));
+        assert!(tree.node(Tree::ROOT).metadata.xattrs.is_empty());
+    }
+
+    #[test]
+    fn an_origin_that_is_there_stays() {
+        let (mut tree, directory) = layer();
+        let origin: Box<[u8]> = b"id".as_slice().into();
+        tree.node_mut(directory).metadata.xattrs.insert(ORIGIN_XATTR.into(), origin.clone());
+        OverlayPolicy::MarkOrigins.apply(&mut tree);
+        assert_eq!(tree.node(directory).metadata.xattrs.get(ORIGIN_XATTR), Some(&origin));
+    }
+
+    #[test]
+    fn stripping_takes_whiteouts_and_opaque_marks_away() {
+        let (mut tree, directory) = layer();
+        OverlayPolicy::Strip.apply(&mut tree);
+        assert_eq!(tree.child(directory, b"file"), None);
+        assert!(tree.child(directory, b"device").is_some());
+        assert!(tree.node(directory).metadata.xattrs.is_empty());
+    }
+
+    #[test]
+    fn names_of_aufs_are_read() {
+        assert_eq!(AufsName::of(b"file"), AufsName::Plain);
+        assert_eq!(AufsName::of(b".wh"), AufsName::Plain);
+        assert_eq!(AufsName::of(b".wh.file"), AufsName::Whiteout(b"file"));
+        assert_eq!(AufsName::of(b".wh..wh..opq"), AufsName::Opaque);
+        assert_eq!(AufsName::of(b".wh..wh.plnk"), AufsName::Whiteout(b".wh.plnk"));
+    }
+
+    #[test]
+    fn a_whiteout_of_a_name_that_cannot_be_is_refused_by_the_tree() {
+        for hostile in [b".wh.".as_slice(), b".wh..", b".wh..."] {
+            let AufsName::Whiteout(name) = AufsName::of(hostile) else { panic!("{hostile:?}") };
+            let (mut tree, file) = tree_of(whiteout(metadata()));
+            assert!(tree.link(Tree::ROOT, name, file).is_err(), "{hostile:?}");
+        }
+    }
+
+    fn excludes(expression: &str, path: &str) -> bool {
+        ExcludePatterns::new([""; 0], [expression]).unwrap().excludes(path.as_bytes())
+    }
+
+    #[test]
+    fn paths_are_excluded_byte_by_byte() {
+        let exclude_patterns =
+            ExcludePatterns::new([b"a/b".to_vec(), b"\xff".to_vec()], [""; 0]).unwrap();
+        assert!(exclude_patterns.excludes(b"a/b"));
+        assert!(exclude_patterns.excludes(b"\xff"));
+        assert!(!exclude_patterns.excludes(b"a"));
+        assert!(!exclude_patterns.excludes(b"a/bc"));
+        assert!(!exclude_patterns.is_empty());
+        assert!(ExcludePatterns::default().is_empty());
+        assert!(!ExcludePatterns::default().excludes(b""));
+    }
+
+    #[test]
+    fn expressions_are_found_anywhere_unless_anchored() {
+        assert!(excludes("b+c", "a/bbc/d"));
+        assert!(!excludes("^b", "a/b"));
+        assert!(excludes("^(a|x)/.{1}$", "a/b"));
+        assert!(excludes("[[:digit:]]{2}", "x12"));
+        assert!(excludes("a.b", "a\nb"));
+    }
+
+    #[test]
+    fn a_character_of_an_expression_is_a_byte() {
+        let exclude_patterns = ExcludePatterns::new([""; 0], ["^.$"]).unwrap();
+        assert!(exclude_patterns.excludes(b"\xff"));
+        assert!(!exclude_patterns.excludes("é".as_bytes()));
+        assert!(excludes("é$", "café"));
+    }
+
+    #[test]
+    fn bracket_expressions_are_those_of_posix() {
+        // POSIX: the backslash is one of the characters.
+        assert!(excludes(r"^[\.]$", r"\"));
+        assert!(excludes(r"^[\.]$", "."));
+        assert!(!excludes(r"^[\d]$", "5"));
+        assert!(excludes("^[]a]$", "]"));
+        assert!(excludes("^[^]a]$", "b"));
+        assert!(!excludes("^[^]a]$", "]"));
+        assert!(excludes("^[[a]$", "["));
+        assert!(excludes("^[a&&b]$", "&"));
+        assert!(excludes("^[a-]$", "-"));
+        assert!(excludes("^[-a]$", "-"));
+        assert!(excludes("^[a-c]$", "b"));
+        assert!(!excludes("^[a-c]$", "-"));
+        assert!(excludes(r"\`a\'", "a"));
+        assert!(!excludes(r"\`a\'", "`a'"));
+    }
+
+    #[test]
+    fn expressions_that_mean_something_else_are_refused_by_name() {
+        for expression in
+            ["[a", "(", r"(a)\1", "[[.a.]]", "[[=a=]]", "[é]", "[[:nonsense:]]", "*a", "["]
+        {
+            let error = ExcludePatterns::new([""; 0], [expression]).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::InvalidOptions(_)), "{expression}: {error}");
+            assert!(error.to_string().contains(expression), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_expression_of_huge_size_is_refused() {
+        let error = ExcludePatterns::new([""; 0], ["((a{1000}){1000}){1000}"]).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::InvalidOptions(_)), "{error}");
+    }
+}

@@ -1,0 +1,580 @@
+//! Imports a directory of the host.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use ferrofs_workers::CancelToken;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
+use rustix::io::Errno;
+
+use super::directory_listing::{DirectoryListing, TypeHint, XattrReader, XattrValues, Xattrs};
+use crate::context::check_cancelled;
+use crate::import::adjust::{Adjustments, ExcludePatterns, XattrFilter};
+use crate::import::host_file::{
+    DataRanges, FileFingerprint, HostFile, HostLocation, SourceDirectory, SourceRoot, changed,
+    input,
+};
+use crate::tree::{Content, Metadata, Node, NodeId, NodeKind, Timestamp, Tree};
+use crate::{BuildObserver, BuildPhase, Error, ErrorKind, Result};
+
+/// The tree below the directory `source`, whose contents stay where they are: they are read when the
+/// image is built, and compared with what they were now.
+///
+/// A symlink may lead to `source` itself; none is followed below it. Mounts below it are walked into.
+/// The numbers of the inodes depend on names only, not on the order in which the host lists them.
+///
+/// Ordinary users see no `trusted.*` xattrs, and neither does their image. Xattrs are read with the help
+/// of `/proc`, which must be mounted unless none are wanted.
+///
+/// # Errors
+/// What cannot be listed, examined or opened, by its path, unless [`UnreadablePolicy::LeaveOut`]; an entry that
+/// is another one by the time it is opened; a name or a device number that the format cannot store;
+/// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) once `cancel` is cancelled.
+pub fn from_directory(
+    source: &Path,
+    options: &DirectoryOptions,
+    observer: &dyn BuildObserver,
+    cancel: &CancelToken,
+) -> Result<Tree> {
+    observer.phase(BuildPhase::Import);
+    let mut tree = DirectoryWalk::new(source, options, observer, cancel)?.run()?;
+    options.adjustments.apply(&mut tree)?;
+    Ok(tree)
+}
+
+/// How to import a directory. The default takes everything as it is, and fails at what it cannot read.
+#[derive(Clone, Debug, Default)]
+pub struct DirectoryOptions {
+    /// What to leave out.
+    pub exclusions: ExcludePatterns,
+    /// What to change.
+    pub adjustments: Adjustments,
+    /// What becomes of hard links.
+    pub hard_links: HardLinkPolicy,
+    /// What becomes of entries that cannot be read.
+    pub unreadable: UnreadablePolicy,
+}
+
+/// What becomes of an inode with several names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HardLinkPolicy {
+    /// One inode with several names.
+    #[default]
+    Joined,
+    /// An inode for every name (`--hard-dereference`).
+    Separate,
+}
+
+/// What becomes of an entry that cannot be read, or is not what it was when its directory was listed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnreadablePolicy {
+    /// The import fails.
+    #[default]
+    Fail,
+    /// A warning, and the entry is left out, a directory with all that it holds.
+    ///
+    /// Every regular file is opened once to see that it can be; one that opens and whose bytes turn out
+    /// to be unreadable later still fails the build.
+    LeaveOut,
+}
+
+/// How many directories are held open at most, of those that the walk is in. The upper ones of a deeper
+/// path are closed and opened again on the way back.
+const OPEN_DIRECTORIES_MAX: usize = 64;
+
+/// A block of `stx_blocks`.
+const STATUS_BLOCK_BYTES: u64 = 512;
+
+/// The largest numbers of a device (format.md F6: 12 and 20 bits).
+const MAJOR_MAX: u32 = (1 << 12) - 1;
+const MINOR_MAX: u32 = (1 << 20) - 1;
+
+/// A walk under way.
+pub(super) struct DirectoryWalk<'a> {
+    root: Arc<SourceRoot>,
+    options: &'a DirectoryOptions,
+    observer: &'a dyn BuildObserver,
+    cancel: &'a CancelToken,
+    tree: Tree,
+    directories: Vec<SourceDirectory>,
+    /// The inodes with several names by device and inode number.
+    links: HashMap<((u32, u32), u64), NodeId>,
+    /// The directories that the walk is in and has not gone through, outermost first.
+    frames: Vec<WalkFrame>,
+    /// So many of the outermost frames are closed.
+    closed_frames: usize,
+    /// Where the walk is, relative to the root.
+    path: Vec<u8>,
+    listing: DirectoryListing,
+    xattrs: XattrReader,
+}
+
+/// A directory with subdirectories that have not been walked through.
+struct WalkFrame {
+    place: DirectoryPosition,
+    fd: Option<OwnedFd>,
+    /// Identity, to know it again.
+    fingerprint: FileFingerprint,
+    /// The bytes of its path.
+    path_bytes: usize,
+    pending: std::vec::IntoIter<Box<[u8]>>,
+}
+
+/// A directory of the source, in both its roles.
+#[derive(Clone, Copy)]
+struct DirectoryPosition {
+    node: NodeId,
+    /// Its number in the table of directories.
+    number: u32,
+}
+
+/// What becomes of an entry of a listing.
+enum AddedEntry {
+    /// It is part of the tree, or left out.
+    Done,
+    /// It is a directory, to be walked through later.
+    Directory,
+}
+
+impl<'a> DirectoryWalk<'a> {
+    pub(super) fn new(
+        source: &Path,
+        options: &'a DirectoryOptions,
+        observer: &'a dyn BuildObserver,
+        cancel: &'a CancelToken,
+    ) -> Result<Self> {
+        let root = SourceRoot::open(source)
+            .map_err(|errno| input("cannot open the directory", errno).at(source))?;
+        if options.adjustments.xattrs != XattrFilter::None && !XattrReader::has_proc(root.fd()) {
+            let missing = input("cannot read xattrs without /proc", Errno::NOENT);
+            return Err(missing.at("/proc/self/fd"));
+        }
+        let status =
+            open_status(root.fd()).map_err(|errno| input("cannot examine", errno).at(source))?;
+        Ok(Self {
+            root: Arc::new(root),
+            options,
+            observer,
+            cancel,
+            tree: Tree::new(metadata(&status, Xattrs::new())),
+            directories: Vec::new(),
+            links: HashMap::new(),
+            frames: Vec::new(),
+            closed_frames: 0,
+            path: Vec::new(),
+            listing: DirectoryListing::new(),
+            xattrs: XattrReader::new(),
+        })
+    }
+
+    /// Walks through all of it.
+    ///
+    /// # Errors
+    /// As [`from_directory`](super::from_directory).
+    pub(super) fn run(mut self) -> Result<Tree> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::openat(self.root.fd(), ".", flags, Mode::empty())
+            .map_err(|errno| self.here(input("cannot open the directory", errno)))?;
+        // Without its root there is no tree, so this fails whatever the options say.
+        self.enter(root, None)?;
+        while let Some(frame) = self.frames.last_mut() {
+            self.path.truncate(frame.path_bytes);
+            match frame.pending.next() {
+                Some(name) => self.descend(&name)?,
+                None => {
+                    self.frames.pop();
+                }
+            }
+        }
+        self.root.set_directories(self.directories);
+        Ok(self.tree)
+    }
+
+    /// Walks into the subdirectory `name` of the innermost frame.
+    fn descend(&mut self, name: &[u8]) -> Result<()> {
+        self.observer.directory_started();
+        check_cancelled(self.cancel)?;
+        let reopened = self.reopen_innermost();
+        push_part(&mut self.path, name);
+        let result = match (reopened, self.frames.last()) {
+            (Err(error), _) => Err(self.here(error)),
+            (Ok(()), Some(WalkFrame { place, fd: Some(fd), pending, .. })) => {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let opened = rustix::fs::openat(fd, name, flags, Mode::empty());
+                let parent = *place;
+                if pending.len() == 0 {
+                    // Nobody comes back to it. A chain of directories is walked with one frame.
+                    self.frames.pop();
+                }
+                match opened {
+                    Ok(fd) => self.enter(fd, Some((parent, name))),
+                    Err(errno) => Err(self.here(unopened_directory(errno))),
+                }
+            }
+            // No frame, or a closed one, has not been reopened.
+            (Ok(()), _) => Ok(()),
+        };
+        result.or_else(|error| self.leave_out(error))
+    }
+
+    /// Opens the innermost frame, where the walk is, again if it was closed to make room.
+    fn reopen_innermost(&mut self) -> Result<()> {
+        let Some(frame) = self.frames.last_mut() else { return Ok(()) };
+        if frame.fd.is_some() {
+            return Ok(());
+        }
+        let fd = self
+            .root
+            .open_below(&self.path, OFlags::RDONLY | OFlags::DIRECTORY)
+            .map_err(unopened_directory)?;
+        let status = open_status(fd.as_fd()).map_err(unexamined)?;
+        if !same_inode(&FileFingerprint::of(&status), &frame.fingerprint) {
+            return Err(changed("another directory took the place of its parent".to_owned()));
+        }
+        frame.fd = Some(fd);
+        self.closed_frames = self.closed_frames.min(self.frames.len().saturating_sub(1));
+        Ok(())
+    }
+
+    /// Adds the directory that is open as `fd` and all that it holds but subdirectories, which are left
+    /// to a frame. `parent` and the name in it are missing for the root only.
+    fn enter(&mut self, fd: OwnedFd, parent: Option<(DirectoryPosition, &[u8])>) -> Result<()> {
+        let status =
+            open_status(fd.as_fd()).map_err(|errno| self.here(input("cannot examine", errno)))?;
+        let choice = &self.options.adjustments.xattrs;
+        let xattrs = match choice {
+            XattrFilter::None => Xattrs::new(),
+            _ => match self.xattrs.of_open(&fd, choice) {
+                Ok(found) => self.readable(found),
+                Err(errno) => return Err(self.here(input("cannot read xattrs", errno))),
+            },
+        };
+        self.listing
+            .read(&fd)
+            .map_err(|errno| self.here(input("cannot list the directory", errno)))?;
+        let place = self.add_directory(metadata(&status, xattrs), parent)?;
+        let pending = self.add_entries(fd.as_fd(), place)?;
+        if pending.is_empty() {
+            return Ok(());
+        }
+        self.frames.push(WalkFrame {
+            place,
+            fd: Some(fd),
+            fingerprint: FileFingerprint::of(&status),
+            path_bytes: self.path.len(),
+            pending: pending.into_iter(),
+        });
+        self.closed_frames = self.closed_frames.min(self.frames.len().saturating_sub(1));
+        if self.frames.len() - self.closed_frames > OPEN_DIRECTORIES_MAX {
+            if let Some(frame) = self.frames.get_mut(self.closed_frames) {
+                frame.fd = None;
+            }
+            self.closed_frames += 1;
+        }
+        Ok(())
+    }
+
+    fn add_directory(
+        &mut self,
+        metadata: Metadata,
+        parent: Option<(DirectoryPosition, &[u8])>,
+    ) -> Result<DirectoryPosition> {
+        let number = u32::try_from(self.directories.len()).map_err(|_| {
+            Error::new(ErrorKind::Unsupported("more than 4,294,967,295 directories".to_owned()))
+        })?;
+        let (node, parent, name) = match parent {
+            None => {
+                self.tree.node_mut(Tree::ROOT).metadata = metadata;
+                (Tree::ROOT, 0, [].as_slice())
+            }
+            Some((parent, name)) => {
+                let node = self.tree.add(Node::directory(metadata))?;
+                self.tree.link(parent.node, name, node).map_err(|error| self.here(error))?;
+                (node, parent.number, name)
+            }
+        };
+        self.directories.push(SourceDirectory { parent, name: name.into() });
+        Ok(DirectoryPosition { node, number })
+    }
+
+    /// Adds what is listed, and returns the names of the subdirectories.
+    fn add_entries(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        place: DirectoryPosition,
+    ) -> Result<Vec<Box<[u8]>>> {
+        let mut pending = Vec::new();
+        let directory_bytes = self.path.len();
+        // Taken out while its names are in use.
+        let listing = std::mem::replace(&mut self.listing, DirectoryListing::empty());
+        for (name, hint) in listing.entries() {
+            push_part(&mut self.path, name);
+            if !self.options.exclusions.excludes(&self.path) {
+                let entry = match hint {
+                    TypeHint::Directory => Ok(AddedEntry::Directory),
+                    TypeHint::Other => self.add_entry(fd, place, name),
+                };
+                match entry {
+                    Ok(AddedEntry::Done) => {}
+                    Ok(AddedEntry::Directory) => pending.push(name.into()),
+                    Err(error) => self.leave_out(error)?,
+                }
+            }
+            self.path.truncate(directory_bytes);
+        }
+        self.listing = listing;
+        Ok(pending)
+    }
+
+    /// Adds an entry, unless it is a directory.
+    fn add_entry(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        place: DirectoryPosition,
+        name: &[u8],
+    ) -> Result<AddedEntry> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let status = rustix::fs::statx(fd, name, flags, StatxFlags::BASIC_STATS)
+            .map_err(|errno| self.here(unexamined(errno)))?;
+        let fingerprint = FileFingerprint::of(&status);
+        let file_type = FileType::from_raw_mode(status.stx_mode.into());
+        if file_type == FileType::Directory {
+            return Ok(AddedEntry::Directory);
+        }
+        let is_shared = status.stx_nlink > 1 && self.options.hard_links == HardLinkPolicy::Joined;
+        let identity = (fingerprint.device, fingerprint.inode);
+        let known = if is_shared { self.links.get(&identity).copied() } else { None };
+        let node = match known {
+            Some(node) => node,
+            None => {
+                let node = self.read_node(fd, place, name, &status)?;
+                self.tree.add(node)?
+            }
+        };
+        if is_shared {
+            self.links.insert(identity, node);
+        }
+        self.tree.link(place.node, name, node).map_err(|error| self.here(error))?;
+        Ok(AddedEntry::Done)
+    }
+
+    fn read_node(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        place: DirectoryPosition,
+        name: &[u8],
+        status: &Statx,
+    ) -> Result<Node> {
+        let choice = &self.options.adjustments.xattrs;
+        let xattrs = match choice {
+            XattrFilter::None => Xattrs::new(),
+            _ => match self.xattrs.of_entry(fd, name, choice) {
+                Ok(found) => self.readable(found),
+                Err(Errno::NOENT) => return Err(self.here(vanished())),
+                Err(errno) => return Err(self.here(input("cannot read xattrs", errno))),
+            },
+        };
+        let kind = match FileType::from_raw_mode(status.stx_mode.into()) {
+            FileType::RegularFile => self.file(fd, place, name, status)?,
+            FileType::Symlink => NodeKind::Symlink(self.target(fd, name)?),
+            FileType::CharacterDevice => {
+                let (major, minor) = self.device(status)?;
+                NodeKind::CharacterDevice { major, minor }
+            }
+            FileType::BlockDevice => {
+                let (major, minor) = self.device(status)?;
+                NodeKind::BlockDevice { major, minor }
+            }
+            FileType::Fifo => NodeKind::Fifo,
+            FileType::Socket => NodeKind::Socket,
+            FileType::Directory | FileType::Unknown => {
+                let mode = status.stx_mode;
+                return Err(self.here(Error::new(ErrorKind::Unsupported(format!(
+                    "a file of an unknown type, mode {mode:#o}"
+                )))));
+            }
+        };
+        Ok(Node { metadata: metadata(status, xattrs), kind })
+    }
+
+    fn file(
+        &self,
+        fd: BorrowedFd<'_>,
+        place: DirectoryPosition,
+        name: &[u8],
+        status: &Statx,
+    ) -> Result<NodeKind> {
+        if self.options.unreadable == UnreadablePolicy::LeaveOut {
+            let flags = OFlags::RDONLY
+                | OFlags::NOFOLLOW
+                | OFlags::NONBLOCK
+                | OFlags::NOCTTY
+                | OFlags::CLOEXEC;
+            rustix::fs::openat(fd, name, flags, Mode::empty())
+                .map_err(|errno| self.here(input("cannot open", errno)))?;
+        }
+        let fingerprint = FileFingerprint::of(status);
+        let spread = match status.stx_blocks.saturating_mul(STATUS_BLOCK_BYTES) < fingerprint.size {
+            true => DataRanges::Sparse,
+            false => DataRanges::Dense,
+        };
+        let place = HostLocation { directory: place.number, name };
+        let file = HostFile::new(&self.root, &place, fingerprint, spread);
+        Ok(NodeKind::File(Content::new(Arc::new(file), fingerprint.size)))
+    }
+
+    fn target(&self, fd: BorrowedFd<'_>, name: &[u8]) -> Result<Box<[u8]>> {
+        match rustix::fs::readlinkat(fd, name, Vec::new()) {
+            Ok(target) => Ok(target.into_bytes().into_boxed_slice()),
+            Err(Errno::NOENT) => Err(self.here(vanished())),
+            Err(Errno::INVAL) => {
+                let how = "it was a symlink when it was listed and is none".to_owned();
+                Err(self.here(changed(how)))
+            }
+            Err(errno) => Err(self.here(input("cannot read the symlink", errno))),
+        }
+    }
+
+    fn device(&self, status: &Statx) -> Result<(u32, u32)> {
+        let (major, minor) = (status.stx_rdev_major, status.stx_rdev_minor);
+        if major <= MAJOR_MAX && minor <= MINOR_MAX {
+            return Ok((major, minor));
+        }
+        Err(self.here(Error::new(ErrorKind::Unsupported(format!(
+            "device {major}:{minor} exceeds 12 bits and 20 bits"
+        )))))
+    }
+
+    /// The xattrs that were found; a name without a value is reported as a warning, since some file systems
+    /// list names that nobody can read.
+    fn readable(&self, found: XattrValues) -> Xattrs {
+        if let Some(name) = found.valueless {
+            let how = format!("xattr {} was listed and has no value", name.escape_ascii());
+            self.observer.warn(self.here(changed(how)));
+        }
+        found.xattrs
+    }
+
+    /// Leaves an entry out because of `error`, if that is wanted and the entry is to blame.
+    fn leave_out(&self, error: Error) -> Result<()> {
+        if self.options.unreadable == UnreadablePolicy::LeaveOut && is_about_the_entry(&error) {
+            self.observer.warn(error);
+            return Ok(());
+        }
+        Err(error)
+    }
+
+    /// The error, at the path where the walk is.
+    fn here(&self, error: Error) -> Error {
+        error.at(self.root.host_path(&self.path))
+    }
+}
+
+fn push_part(path: &mut Vec<u8>, name: &[u8]) {
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
+}
+
+fn open_status(fd: BorrowedFd<'_>) -> rustix::io::Result<Statx> {
+    rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)
+}
+
+fn same_inode(one: &FileFingerprint, other: &FileFingerprint) -> bool {
+    (one.device, one.inode) == (other.device, other.inode)
+}
+
+fn metadata(status: &Statx, xattrs: Xattrs) -> Metadata {
+    Metadata {
+        permissions: status.stx_mode & 0o7777,
+        uid: status.stx_uid,
+        gid: status.stx_gid,
+        mtime: Timestamp {
+            seconds: status.stx_mtime.tv_sec,
+            nanoseconds: status.stx_mtime.tv_nsec,
+        },
+        xattrs,
+    }
+}
+
+/// Whether the entry is to blame, and not the want of memory or descriptors.
+fn is_about_the_entry(error: &Error) -> bool {
+    match error.kind() {
+        ErrorKind::SourceChanged { .. } => true,
+        ErrorKind::Input { source, .. } => {
+            let wants = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+            !wants.iter().any(|errno| source.raw_os_error() == Some(errno.raw_os_error()))
+        }
+        _ => false,
+    }
+}
+
+fn vanished() -> Error {
+    changed("it was listed and is gone".to_owned())
+}
+
+fn unexamined(errno: Errno) -> Error {
+    match errno {
+        Errno::NOENT => vanished(),
+        _ => input("cannot examine", errno),
+    }
+}
+
+fn unopened_directory(errno: Errno) -> Error {
+    match errno {
+        Errno::NOENT => vanished(),
+        Errno::NOTDIR | Errno::LOOP => {
+            changed("it was a directory when it was listed and is none".to_owned())
+        }
+        _ => input("cannot open the directory", errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NoopObserver;
+
+    #[test]
+    fn an_entry_that_vanished_after_the_listing_is_told_by_its_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = DirectoryOptions::default();
+        let cancel = CancelToken::new();
+        let mut walk = DirectoryWalk::new(folder.path(), &options, &NoopObserver, &cancel).unwrap();
+        let root = Arc::clone(&walk.root);
+        let place = DirectoryPosition { node: Tree::ROOT, number: 0 };
+        push_part(&mut walk.path, b"ghost");
+        let error = walk.add_entry(root.fd(), place, b"ghost").map(drop).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::SourceChanged { .. }), "{error}");
+        assert_eq!(error.path(), folder.path().join("ghost"));
+        assert_eq!(walk.tree.len(), 1);
+    }
+
+    #[test]
+    fn a_directory_that_was_replaced_is_not_opened_again_as_the_old_one() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("dir")).unwrap();
+        std::fs::create_dir(folder.path().join("other")).unwrap();
+        let options = DirectoryOptions::default();
+        let cancel = CancelToken::new();
+        let mut walk = DirectoryWalk::new(folder.path(), &options, &NoopObserver, &cancel).unwrap();
+        push_part(&mut walk.path, b"dir");
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let fd = walk.root.open_below(b"dir", flags).unwrap();
+        walk.frames.push(WalkFrame {
+            place: DirectoryPosition { node: Tree::ROOT, number: 0 },
+            fingerprint: FileFingerprint::of(&open_status(fd.as_fd()).unwrap()),
+            fd: None,
+            path_bytes: walk.path.len(),
+            pending: vec![b"sub".as_slice().into()].into_iter(),
+        });
+        walk.closed_frames = 1;
+        std::fs::rename(folder.path().join("other"), folder.path().join("dir")).unwrap();
+        let error = walk.descend(b"sub").unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::SourceChanged { .. }), "{error}");
+        assert_eq!(error.path(), folder.path().join("dir/sub"));
+    }
+}

@@ -1,0 +1,176 @@
+//! Paths that stay out of the image, by name or by regular expression.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use regex::bytes::{RegexSet, RegexSetBuilder};
+
+use crate::{Error, ErrorKind, Result};
+
+/// Which paths an importer leaves out, with all that lies below them. The default leaves out none.
+#[derive(Clone, Debug)]
+pub struct ExcludePatterns {
+    paths: HashSet<Box<[u8]>>,
+    expressions: RegexSet,
+}
+
+impl Default for ExcludePatterns {
+    fn default() -> Self {
+        Self { paths: HashSet::new(), expressions: RegexSet::empty() }
+    }
+}
+
+impl ExcludePatterns {
+    /// Leaves out `paths`, and what any of `expressions` is found in.
+    ///
+    /// Paths are relative to the root, without a slash before or behind them, and are compared byte by
+    /// byte (`--exclude-path`). Expressions are looked for anywhere in such a path, which `^` and `$`
+    /// narrow (`--exclude-regex`). They are POSIX extended ones in the C locale, where a character is a
+    /// byte, with these differences from the GNU library:
+    ///
+    /// * no references back (`\1`), no collating symbols and no equivalence classes (`[[.a.]]`,
+    ///   `[[=a=]]`): refused;
+    /// * a bracket expression holds ASCII only: others are refused;
+    /// * what POSIX leaves undefined is read as the `regex` crate does: `(?i)` sets a flag, `\d` is a digit, a
+    ///   `*` with nothing before it is refused.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidOptions`]: an expression cannot be read, or is too large.
+    pub fn new<P, E>(
+        paths: impl IntoIterator<Item = P>,
+        expressions: impl IntoIterator<Item = E>,
+    ) -> Result<Self>
+    where
+        P: Into<Vec<u8>>,
+        E: AsRef<str>,
+    {
+        let mut patterns = Vec::new();
+        for expression in expressions {
+            let pattern = translate_posix_regex(expression.as_ref())?;
+            // One by one first, so that the message says which.
+            set_of([&pattern]).map_err(|error| refused(expression.as_ref(), error))?;
+            patterns.push(pattern);
+        }
+        let expressions = set_of(&patterns).map_err(|error| refused("all together", error))?;
+        let paths = paths.into_iter().map(|path| path.into().into_boxed_slice()).collect();
+        Ok(Self { paths, expressions })
+    }
+
+    /// Whether it leaves out nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.paths.is_empty() && self.expressions.is_empty()
+    }
+
+    /// Whether to leave out `path`, relative to the root and without a slash before it. Nothing is asked
+    /// about what lies below a path that is left out.
+    #[must_use]
+    pub fn excludes(&self, path: &[u8]) -> bool {
+        self.paths.contains(path) || self.expressions.is_match(path)
+    }
+}
+
+fn set_of<S: AsRef<str>>(
+    patterns: impl IntoIterator<Item = S>,
+) -> std::result::Result<RegexSet, regex::Error> {
+    RegexSetBuilder::new(patterns).unicode(false).dot_matches_new_line(true).build()
+}
+
+/// All that POSIX knows. The `regex` crate takes others for plain characters.
+const CLASSES: [&str; 12] = [
+    "[:alnum:]",
+    "[:alpha:]",
+    "[:blank:]",
+    "[:cntrl:]",
+    "[:digit:]",
+    "[:graph:]",
+    "[:lower:]",
+    "[:print:]",
+    "[:punct:]",
+    "[:space:]",
+    "[:upper:]",
+    "[:xdigit:]",
+];
+
+/// The same expression, as the `regex` crate spells it.
+///
+/// # Errors
+/// A bracket expression is left open, or names a collating symbol or an equivalence class.
+pub(crate) fn translate_posix_regex(expression: &str) -> Result<String> {
+    let mut output = String::with_capacity(expression.len());
+    let mut rest = expression;
+    while let Some(first) = rest.chars().next() {
+        rest = match first {
+            '[' => bracket(rest, &mut output).map_err(|why| refused(expression, why))?,
+            '\\' => escape(rest, &mut output),
+            _ => {
+                output.push(first);
+                &rest[first.len_utf8()..]
+            }
+        };
+    }
+    Ok(output)
+}
+
+/// Takes an escape: `` \` `` and `\'` are the ends of the text, all others are the same.
+fn escape<'a>(text: &'a str, output: &mut String) -> &'a str {
+    let bytes = text.chars().take(2).map(char::len_utf8).sum();
+    let (escape, rest) = text.split_at(bytes);
+    output.push_str(match escape {
+        "\\`" => r"\A",
+        r"\'" => r"\z",
+        other => other,
+    });
+    rest
+}
+
+/// Takes a bracket expression from its `[` on, and returns what follows its `]`.
+fn bracket<'a>(text: &'a str, output: &mut String) -> std::result::Result<&'a str, &'static str> {
+    let inner = text.strip_prefix('[').unwrap_or(text);
+    output.push('[');
+    let mut rest = inner.strip_prefix('^').inspect(|_| output.push('^')).unwrap_or(inner);
+    // A `]` that comes first stands for itself.
+    let mut is_first = true;
+    while let Some(next) = rest.chars().next() {
+        let after = &rest[next.len_utf8()..];
+        rest = match next {
+            ']' if !is_first => {
+                output.push(']');
+                return Ok(after);
+            }
+            '[' if after.starts_with(['.', '=']) => {
+                return Err("collating symbols and equivalence classes are not known");
+            }
+            '[' if after.starts_with(':') => class(rest, output)?,
+            '-' => {
+                // Between two characters a range, and itself at either end.
+                output.push_str(if is_first || after.starts_with(']') { r"\-" } else { "-" });
+                after
+            }
+            _ => {
+                if next.is_ascii_punctuation() {
+                    output.push('\\');
+                }
+                output.push(next);
+                after
+            }
+        };
+        is_first = false;
+    }
+    Err("a bracket expression is left open")
+}
+
+/// Takes a character class, as in `[:alpha:]`.
+fn class<'a>(text: &'a str, output: &mut String) -> std::result::Result<&'a str, &'static str> {
+    let end = text.find(":]").ok_or("a character class is left open")?;
+    let (class, rest) = text.split_at(end + ":]".len());
+    if !CLASSES.contains(&class) {
+        return Err("a character class of that name is not known");
+    }
+    output.push_str(class);
+    Ok(rest)
+}
+
+fn refused(expression: &str, why: impl fmt::Display) -> Error {
+    Error::new(ErrorKind::InvalidOptions(format!("regular expression {expression}: {why}")))
+}

@@ -1,0 +1,669 @@
+//! The content of a regular file that stays where it is on the host, and is read from there whenever it
+//! is asked for. Made by the importer of directories.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags, SeekFrom, Statx, StatxFlags};
+use rustix::io::Errno;
+
+use crate::tree::{ContentReader, ContentSource};
+use crate::{Error, ErrorKind, Result};
+
+/// The most ranges of data that are told apart in one file; what lies behind the last of them counts as
+/// data. A list of 16 MiB: no file is worth more.
+const RANGES_MAX: usize = 1 << 20;
+
+/// A regular file of the host, as it was when it was imported. Small: a million of them are kept.
+#[derive(Clone)]
+pub(super) struct HostFile {
+    root: Arc<SourceRoot>,
+    name: Box<[u8]>,
+    directory: u32,
+    spread: DataRanges,
+    fingerprint: FileFingerprint,
+}
+
+/// Whether a file may have holes, by the blocks that it takes on its file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DataRanges {
+    /// Its blocks are enough for all of it.
+    Dense,
+    /// They are not.
+    Sparse,
+}
+
+/// Where a file lies below the root of its source.
+pub(super) struct HostLocation<'a> {
+    /// The directory: an index into the table of the root.
+    pub(super) directory: u32,
+    /// Its name there.
+    pub(super) name: &'a [u8],
+}
+
+impl HostFile {
+    pub(super) fn new(
+        root: &Arc<SourceRoot>,
+        place: &HostLocation<'_>,
+        fingerprint: FileFingerprint,
+        spread: DataRanges,
+    ) -> Self {
+        Self {
+            root: Arc::clone(root),
+            name: place.name.into(),
+            directory: place.directory,
+            spread,
+            fingerprint,
+        }
+    }
+
+    fn open_unchanged(&self) -> Result<OwnedFd> {
+        let relative = self.root.relative(self.directory, &self.name);
+        // Not blocking, so that a FIFO that took the file's place holds up nobody.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let fd = match self.root.open_below(&relative, flags) {
+            Ok(fd) => fd,
+            Err(errno) => return Err(self.located(unopened(errno))),
+        };
+        self.compare(&fd)?;
+        Ok(fd)
+    }
+
+    fn compare(&self, fd: &OwnedFd) -> Result<()> {
+        let now = FileFingerprint::of_open(fd)
+            .map_err(|errno| self.located(input("cannot examine", errno)))?;
+        match self.fingerprint.difference(&now) {
+            None => Ok(()),
+            Some(how) => Err(self.located(changed(how))),
+        }
+    }
+
+    fn located(&self, error: Error) -> Error {
+        error.at(self.root.host_path(&self.root.relative(self.directory, &self.name)))
+    }
+}
+
+impl ContentSource for HostFile {
+    fn name(&self) -> String {
+        let relative = self.root.relative(self.directory, &self.name);
+        self.root.host_path(&relative).display().to_string()
+    }
+
+    fn open(&self) -> Result<Box<dyn ContentReader>> {
+        let fd = self.open_unchanged()?;
+        Ok(Box::new(HostReader { file: self.clone(), fd }))
+    }
+
+    fn data_ranges(&self) -> Result<Vec<Range<u64>>> {
+        let bytes = self.fingerprint.size;
+        if bytes == 0 {
+            return Ok(Vec::new());
+        }
+        if self.spread == DataRanges::Dense {
+            return Ok(std::iter::once(0..bytes).collect());
+        }
+        let fd = self.open_unchanged()?;
+        let ranges = ranges_of(&fd, bytes)
+            .map_err(|errno| self.located(input("cannot look for holes", errno)))?;
+        self.compare(&fd)?;
+        Ok(ranges)
+    }
+}
+
+/// An open file of the source.
+struct HostReader {
+    file: HostFile,
+    fd: OwnedFd,
+}
+
+impl ContentReader for HostReader {
+    fn read_exact_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let mut at = offset;
+        let mut left = buffer;
+        while !left.is_empty() {
+            let taken = match rustix::io::pread(&self.fd, &mut *left, at) {
+                Ok(taken) => taken,
+                Err(Errno::INTR) => continue,
+                Err(errno) => {
+                    return Err(self.file.located(input("cannot read", errno)).at_byte(at));
+                }
+            };
+            if taken == 0 {
+                return Err(self.ended(at));
+            }
+            at = at.saturating_add(u64::try_from(taken).unwrap_or(u64::MAX));
+            left = left.get_mut(taken..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    fn check_unchanged(&mut self) -> Result<()> {
+        self.file.compare(&self.fd)
+    }
+}
+
+impl HostReader {
+    /// The file ends at `at`, or earlier, and more was wanted.
+    fn ended(&self, at: u64) -> Error {
+        let how = format!(
+            "it ends here, and it had {} bytes when it was imported",
+            self.file.fingerprint.size
+        );
+        self.file.located(changed(how)).at_byte(at)
+    }
+}
+
+/// The data of a file of `bytes` bytes, between its holes.
+fn ranges_of(fd: impl AsFd, bytes: u64) -> rustix::io::Result<Vec<Range<u64>>> {
+    let mut ranges = Vec::new();
+    let mut at = 0;
+    while at < bytes {
+        let start = match fs::seek(&fd, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            // Nothing but a hole from here on.
+            Err(Errno::NXIO) => break,
+            // The file system tells no holes.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
+            Err(errno) => return Err(errno),
+        };
+        let end = match fs::seek(&fd, SeekFrom::Hole(start)) {
+            _ if ranges.len() >= RANGES_MAX => bytes,
+            Ok(end) if end > start => end,
+            Ok(_) | Err(Errno::INVAL | Errno::OPNOTSUPP) => bytes,
+            // It ends before `start`: it became shorter, as the comparison that follows says.
+            Err(Errno::NXIO) => break,
+            Err(errno) => return Err(errno),
+        };
+        if start < bytes {
+            ranges.push(start..end.min(bytes));
+        }
+        at = end;
+    }
+    Ok(ranges)
+}
+
+/// What it means that a file that was there does not open.
+fn unopened(errno: Errno) -> Error {
+    match errno {
+        Errno::NOENT => changed("it is gone".to_owned()),
+        Errno::LOOP => changed("it, or a directory above it, is a symlink now".to_owned()),
+        Errno::NOTDIR => changed("a directory above it is none any more".to_owned()),
+        Errno::NXIO => changed("it is no regular file any more".to_owned()),
+        _ => input("cannot open", errno),
+    }
+}
+
+pub(super) fn changed(how: String) -> Error {
+    Error::new(ErrorKind::SourceChanged { how })
+}
+
+pub(super) fn input(operation: &'static str, errno: Errno) -> Error {
+    Error::new(ErrorKind::Input { operation, source: errno.into() })
+}
+
+/// Identity, size and times of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileFingerprint {
+    /// Major and minor number of the device that it lies on.
+    pub(crate) device: (u32, u32),
+    /// Inode number.
+    pub(crate) inode: u64,
+    /// Bytes.
+    pub(crate) size: u64,
+    mtime_seconds: i64,
+    ctime_seconds: i64,
+    mtime_nanoseconds: u32,
+    ctime_nanoseconds: u32,
+}
+
+impl FileFingerprint {
+    pub(crate) fn of(status: &Statx) -> Self {
+        Self {
+            device: (status.stx_dev_major, status.stx_dev_minor),
+            inode: status.stx_ino,
+            size: status.stx_size,
+            mtime_seconds: status.stx_mtime.tv_sec,
+            ctime_seconds: status.stx_ctime.tv_sec,
+            mtime_nanoseconds: status.stx_mtime.tv_nsec,
+            ctime_nanoseconds: status.stx_ctime.tv_nsec,
+        }
+    }
+
+    pub(super) fn of_open(fd: impl AsFd) -> rustix::io::Result<Self> {
+        let status = fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
+        Ok(Self::of(&status))
+    }
+
+    /// What is not as it was, the most telling thing first.
+    pub(super) fn difference(&self, now: &Self) -> Option<String> {
+        if (self.device, self.inode) != (now.device, now.inode) {
+            return Some(format!(
+                "another file took its place: it was inode {} of device {}:{} and is inode {} of {}:{}",
+                self.inode, self.device.0, self.device.1, now.inode, now.device.0, now.device.1
+            ));
+        }
+        if self.size != now.size {
+            return Some(format!("its size was {} bytes and is {}", self.size, now.size));
+        }
+        let mtime = |fingerprint: &Self| (fingerprint.mtime_seconds, fingerprint.mtime_nanoseconds);
+        if mtime(self) != mtime(now) {
+            return Some(moved("modification time", mtime(self), mtime(now)));
+        }
+        let ctime = |fingerprint: &Self| (fingerprint.ctime_seconds, fingerprint.ctime_nanoseconds);
+        (ctime(self) != ctime(now)).then(|| moved("change time", ctime(self), ctime(now)))
+    }
+}
+
+fn moved(what: &str, before: (i64, u32), now: (i64, u32)) -> String {
+    format!("its {what} was {}.{:09} and is {}.{:09}", before.0, before.1, now.0, now.1)
+}
+
+/// The longest path that one system call takes here. Linux takes 4,095 bytes; a longer one goes in pieces.
+const PATH_MAX_BYTES: usize = 4_000;
+
+/// The root of a source, held open as long as anything of it may be read.
+pub(crate) struct SourceRoot {
+    path: PathBuf,
+    fd: OwnedFd,
+    resolution: PathResolution,
+    directories: OnceLock<Box<[SourceDirectory]>>,
+}
+
+/// A directory of the source, by its name in another; number 0 is the root, whose name is empty.
+///
+/// Files name their directory by its number in a table of these, so that a path is not kept for each
+/// of them, and a deep tree costs no more than a flat one.
+pub(crate) struct SourceDirectory {
+    /// The number of the directory that it lies in, which is smaller than its own.
+    pub(crate) parent: u32,
+    /// Its name there.
+    pub(crate) name: Box<[u8]>,
+}
+
+/// Who looks up the parts of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PathResolution {
+    /// The kernel, in one call (`openat2`, Linux 5.6).
+    Kernel,
+    /// We, one after the other.
+    Parts,
+}
+
+impl fmt::Debug for SourceRoot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SourceRoot").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl SourceRoot {
+    /// # Errors
+    /// The directory does not open.
+    pub(crate) fn open(path: &Path) -> rustix::io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = fs::open(path, flags, Mode::empty())?;
+        let probe = OFlags::PATH | OFlags::DIRECTORY;
+        // A filter of system calls may answer with any error: then by parts, too.
+        let resolution = match open_by_kernel(fd.as_fd(), b".", probe) {
+            Ok(_) => PathResolution::Kernel,
+            Err(_) => PathResolution::Parts,
+        };
+        Ok(Self { path: path.to_path_buf(), fd, resolution, directories: OnceLock::new() })
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_resolution(mut self, resolution: PathResolution) -> Self {
+        self.resolution = resolution;
+        self
+    }
+
+    /// Takes the table of directories, which files need before they can be opened.
+    pub(crate) fn set_directories(&self, directories: Vec<SourceDirectory>) {
+        let was_unset = self.directories.set(directories.into_boxed_slice()).is_ok();
+        assert!(was_unset, "a source is imported once");
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The path of the host for `relative`, for messages.
+    pub(crate) fn host_path(&self, relative: &[u8]) -> PathBuf {
+        if relative.is_empty() {
+            return self.path.clone();
+        }
+        self.path.join(OsStr::from_bytes(relative))
+    }
+
+    /// The path below the root of `name` in the directory of number `directory`.
+    pub(super) fn relative(&self, directory: u32, name: &[u8]) -> Vec<u8> {
+        let table = self.directories.get().map(Box::as_ref).unwrap_or_default();
+        let mut parts = vec![name];
+        let mut number = directory;
+        // Each number is smaller than the last, so this ends.
+        while number != 0 {
+            let Some(entry) = table.get(number as usize) else { break };
+            parts.push(&entry.name);
+            number = entry.parent.min(number.saturating_sub(1));
+        }
+        parts.reverse();
+        parts.join(&b'/')
+    }
+
+    /// Opens `relative`, which has no `.` and no `..` in it, below the root and through no symlink. An
+    /// empty path is the root.
+    ///
+    /// # Errors
+    /// What the host answers: `ELOOP` or `ENOTDIR` for a symlink on the way or at its end.
+    pub(crate) fn open_below(&self, relative: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let mut held: Option<OwnedFd> = None;
+        let mut rest = if relative.is_empty() { b"." } else { relative };
+        let passing = OFlags::PATH | OFlags::DIRECTORY;
+        loop {
+            let at = held.as_ref().map_or(self.fd.as_fd(), AsFd::as_fd);
+            let piece = match self.resolution {
+                PathResolution::Kernel => PATH_MAX_BYTES,
+                PathResolution::Parts => 0,
+            };
+            let Some((head, tail)) = split(rest, piece) else {
+                return self.open_piece(at, rest, flags);
+            };
+            held = Some(self.open_piece(at, head, passing)?);
+            rest = tail;
+        }
+    }
+
+    fn open_piece(
+        &self,
+        at: BorrowedFd<'_>,
+        path: &[u8],
+        flags: OFlags,
+    ) -> rustix::io::Result<OwnedFd> {
+        match self.resolution {
+            PathResolution::Kernel => open_by_kernel(at, path, flags),
+            PathResolution::Parts => {
+                let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                fs::openat(at, path, flags, Mode::empty())
+            }
+        }
+    }
+}
+
+fn open_by_kernel(at: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    loop {
+        match fs::openat2(at, path, flags, Mode::empty(), within) {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
+/// Cuts the parts off `path` that go first: as many as fit into `bytes_max`, one at least, but never the
+/// last. `None` if all of it goes at once.
+fn split(path: &[u8], bytes_max: usize) -> Option<(&[u8], &[u8])> {
+    if path.len() <= bytes_max {
+        return None;
+    }
+    let is_slash = |byte: &u8| *byte == b'/';
+    let fitting = path.get(..=bytes_max).and_then(|start| start.iter().rposition(is_slash));
+    let at = fitting.or_else(|| path.iter().position(is_slash))?;
+    Some((path.get(..at)?, path.get(at.checked_add(1)?..)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::AtFlags;
+    use std::fs::{self, File};
+    use std::os::unix::fs::{FileExt, symlink};
+    use std::path::PathBuf;
+    use tempfile::TempDir;
+
+    const TEXT: &[u8] = b"the quick brown fox";
+
+    /// A source with one file, `one/two/file`.
+    struct HostFixture {
+        folder: TempDir,
+        root: Arc<SourceRoot>,
+    }
+
+    impl HostFixture {
+        fn new(resolution: PathResolution, content: &[u8]) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            fs::create_dir_all(folder.path().join("source/one/two")).unwrap();
+            let source = folder.path().join("source");
+            fs::write(source.join("one/two/file"), content).unwrap();
+            let root = SourceRoot::open(&source).unwrap().with_resolution(resolution);
+            let directory = |parent, name: &[u8]| SourceDirectory { parent, name: name.into() };
+            root.set_directories(vec![
+                directory(0, b""),
+                directory(0, b"one"),
+                directory(1, b"two"),
+            ]);
+            Self { folder, root: Arc::new(root) }
+        }
+
+        fn path(&self) -> PathBuf {
+            self.folder.path().join("source/one/two/file")
+        }
+
+        fn file(&self) -> HostFile {
+            let status = rustix::fs::stat(self.path()).unwrap();
+            let fingerprint = FileFingerprint::of_open(File::open(self.path()).unwrap()).unwrap();
+            let spread = match status.st_blocks.cast_unsigned() * 512 < fingerprint.size {
+                true => DataRanges::Sparse,
+                false => DataRanges::Dense,
+            };
+            HostFile::new(
+                &self.root,
+                &HostLocation { directory: 2, name: b"file" },
+                fingerprint,
+                spread,
+            )
+        }
+    }
+
+    fn both(check: impl Fn(HostFixture)) {
+        for resolution in [PathResolution::Kernel, PathResolution::Parts] {
+            check(HostFixture::new(resolution, TEXT));
+        }
+    }
+
+    fn how(error: &Error) -> &str {
+        match error.kind() {
+            ErrorKind::SourceChanged { how } => how,
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_where_asked_and_named_by_its_path() {
+        both(|fixture| {
+            let file = fixture.file();
+            assert_eq!(file.name(), fixture.path().display().to_string());
+            let mut reader = file.open().unwrap();
+            let mut buffer = [0; 5];
+            reader.read_exact_at(4, &mut buffer).unwrap();
+            assert_eq!(&buffer, b"quick");
+            reader.read_exact_at(TEXT.len() as u64, &mut []).unwrap();
+            reader.check_unchanged().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_file_that_shrinks_while_it_is_read_is_told_with_the_byte() {
+        both(|fixture| {
+            let mut reader = fixture.file().open().unwrap();
+            File::options().write(true).open(fixture.path()).unwrap().set_len(7).unwrap();
+            let error = reader.read_exact_at(4, &mut [0; 10]).unwrap_err();
+            assert_eq!(how(&error), "it ends here, and it had 19 bytes when it was imported");
+            assert_eq!((error.path(), error.offset()), (fixture.path().as_path(), Some(7)));
+            let error = reader.check_unchanged().unwrap_err();
+            assert_eq!(how(&error), "its size was 19 bytes and is 7");
+        });
+    }
+
+    #[test]
+    fn a_file_that_was_written_to_is_told_by_its_time() {
+        both(|fixture| {
+            let file = fixture.file();
+            let mut reader = file.open().unwrap();
+            File::options()
+                .write(true)
+                .open(fixture.path())
+                .unwrap()
+                .write_all_at(b"X", 0)
+                .unwrap();
+            let times = rustix::fs::Timestamps {
+                last_access: rustix::fs::Timespec { tv_sec: 1, tv_nsec: 0 },
+                last_modification: rustix::fs::Timespec { tv_sec: 2, tv_nsec: 5 },
+            };
+            rustix::fs::utimensat(rustix::fs::CWD, fixture.path(), &times, AtFlags::empty())
+                .unwrap();
+            for error in [reader.check_unchanged().unwrap_err(), file.open().map(drop).unwrap_err()]
+            {
+                assert!(how(&error).starts_with("its modification time was "), "{error}");
+                assert!(how(&error).ends_with(" and is 2.000000005"), "{error}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_file_whose_time_was_set_back_is_told_by_its_change_time() {
+        both(|fixture| {
+            let file = fixture.file();
+            let before = fs::metadata(fixture.path()).unwrap().modified().unwrap();
+            let writable = File::options().write(true).open(fixture.path()).unwrap();
+            // The clock of the file system has ticks: write until one has passed.
+            let reader = loop {
+                writable.write_all_at(b"X", 0).unwrap();
+                writable.set_modified(before).unwrap();
+                if let Err(error) = file.open() {
+                    break error;
+                }
+            };
+            assert!(how(&reader).starts_with("its change time was "), "{reader}");
+        });
+    }
+
+    #[test]
+    fn another_file_in_its_place_is_told() {
+        both(|fixture| {
+            let file = fixture.file();
+            fs::write(fixture.folder.path().join("other"), TEXT).unwrap();
+            fs::rename(fixture.folder.path().join("other"), fixture.path()).unwrap();
+            let error = file.open().map(drop).unwrap_err();
+            assert!(how(&error).starts_with("another file took its place"), "{error}");
+        });
+    }
+
+    #[test]
+    fn a_file_that_is_gone_is_told() {
+        both(|fixture| {
+            let file = fixture.file();
+            fs::remove_file(fixture.path()).unwrap();
+            let error = file.open().map(drop).unwrap_err();
+            assert_eq!(how(&error), "it is gone");
+            assert_eq!(error.path(), fixture.path());
+        });
+    }
+
+    #[test]
+    fn a_symlink_in_place_of_the_file_is_not_followed() {
+        both(|fixture| {
+            let file = fixture.file();
+            fs::rename(fixture.path(), fixture.folder.path().join("moved")).unwrap();
+            symlink(fixture.folder.path().join("moved"), fixture.path()).unwrap();
+            let error = file.open().map(drop).unwrap_err();
+            assert_eq!(how(&error), "it, or a directory above it, is a symlink now");
+        });
+    }
+
+    #[test]
+    fn a_symlink_in_place_of_a_directory_is_not_followed() {
+        both(|fixture| {
+            let file = fixture.file();
+            let one = fixture.folder.path().join("source/one");
+            fs::rename(&one, fixture.folder.path().join("moved")).unwrap();
+            symlink("../moved", &one).unwrap();
+            let error = file.open().map(drop).unwrap_err();
+            assert!(how(&error).contains("a directory above it"), "{error}");
+        });
+    }
+
+    #[test]
+    fn a_fifo_in_place_of_the_file_holds_up_nobody() {
+        both(|fixture| {
+            let file = fixture.file();
+            fs::remove_file(fixture.path()).unwrap();
+            let mode = Mode::from_raw_mode(0o600);
+            let fifo = rustix::fs::FileType::Fifo;
+            rustix::fs::mknodat(rustix::fs::CWD, fixture.path(), fifo, mode, 0).unwrap();
+            let error = file.open().map(drop).unwrap_err();
+            assert!(
+                how(&error).contains("took its place") || how(&error).contains("size"),
+                "{error}"
+            );
+        });
+    }
+
+    #[test]
+    fn holes_are_told_where_the_file_system_tells_them() {
+        let fixture = HostFixture::new(PathResolution::Kernel, b"");
+        assert!(fixture.file().data_ranges().unwrap().is_empty());
+        let sparse = File::options().write(true).open(fixture.path()).unwrap();
+        sparse.set_len(8 << 20).unwrap();
+        sparse.write_all_at(TEXT, 4 << 20).unwrap();
+        let file = fixture.file();
+        let ranges = file.data_ranges().unwrap();
+        // Every byte that is no zero lies in a range, and ranges ascend and stay within the file.
+        assert!(
+            ranges
+                .iter()
+                .any(|range| range.start <= 4 << 20 && range.end >= (4 << 20) + TEXT.len() as u64)
+        );
+        assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start));
+        assert!(ranges.iter().all(|range| range.start < range.end && range.end <= 8 << 20));
+        let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        if file.spread == DataRanges::Dense || bytes == 8 << 20 {
+            println!("skipped: {} tells no holes", fixture.folder.path().display());
+            return;
+        }
+        assert!(bytes <= 1 << 20, "{ranges:?}");
+        sparse.set_len(9 << 20).unwrap();
+        let error = file.data_ranges().unwrap_err();
+        assert_eq!(how(&error), "its size was 8388608 bytes and is 9437184");
+    }
+
+    #[test]
+    fn a_file_of_nothing_but_a_hole_has_no_ranges() {
+        let fixture = HostFixture::new(PathResolution::Kernel, b"");
+        File::options().write(true).open(fixture.path()).unwrap().set_len(1 << 40).unwrap();
+        let ranges = fixture.file().data_ranges().unwrap();
+        assert!(ranges.is_empty() || ranges == std::iter::once(0..1 << 40).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_dense_file_is_one_range() {
+        both(|fixture| {
+            let mut file = fixture.file();
+            file.spread = DataRanges::Dense;
+            let all: Vec<_> = std::iter::once(0..TEXT.len() as u64).collect();
+            assert_eq!(file.data_ranges().unwrap(), all);
+            file.spread = DataRanges::Sparse;
+            assert_eq!(file.data_ranges().unwrap(), all);
+        });
+    }
+
+    #[test]
+    fn what_is_kept_of_a_file_is_small() {
+        // A million of them are kept at once; the two counts of an Arc come on top.
+        assert!(size_of::<HostFile>() <= 80, "{}", size_of::<HostFile>());
+    }
+}

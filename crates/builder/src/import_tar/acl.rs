@@ -1,0 +1,299 @@
+//! ACLs: from the text that archives have to the bytes of Linux's `system.posix_acl_*` xattrs.
+//!
+//! The text is POSIX.1e's short or long form as star and GNU tar write it, with the number of a user or group
+//! in place of the name or behind the permissions, or with a name alone, which is looked up among the accounts
+//! of the host. The bytes are version 2 of `linux/posix_acl_xattr.h`.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// The number where an entry has none.
+const NO_ID: u32 = u32::MAX;
+const VERSION: u32 = 2;
+
+const USER_OBJECT: u16 = 0x01;
+const USER: u16 = 0x02;
+const GROUP_OBJECT: u16 = 0x04;
+const GROUP: u16 = 0x08;
+const MASK: u16 = 0x10;
+const OTHER: u16 = 0x20;
+
+/// Tag, number and permissions, so that the order of the fields is that of the xattr.
+type AclEntry = (u16, u32, u16);
+
+/// The value of the xattr; `None` if the text says no more than permission bits do, as Linux keeps none then.
+pub(super) fn parse(text: &[u8], accounts: &mut AccountLookup) -> Result<Option<Vec<u8>>, String> {
+    let mut entries = Vec::new();
+    for line in text.split(|byte| matches!(byte, b',' | b'\n')) {
+        let line = line.split(|byte| *byte == b'#').next().unwrap_or_default().trim_ascii();
+        if !line.is_empty() {
+            entries.push(entry(line, accounts)?);
+        }
+    }
+    if entries.is_empty() {
+        return Ok(None);
+    }
+    entries.sort_unstable();
+    check(&entries)?;
+    if entries.len() == 3 {
+        return Ok(None);
+    }
+    let mut value = VERSION.to_le_bytes().to_vec();
+    for (tag, id, permissions) in entries {
+        value.extend_from_slice(&tag.to_le_bytes());
+        value.extend_from_slice(&permissions.to_le_bytes());
+        value.extend_from_slice(&id.to_le_bytes());
+    }
+    Ok(Some(value))
+}
+
+fn entry(line: &[u8], accounts: &mut AccountLookup) -> Result<AclEntry, String> {
+    let wrong = || format!("\"{}\" is no entry of an ACL", line.escape_ascii());
+    let mut fields = line.split(|byte| *byte == b':').map(<[u8]>::trim_ascii);
+    let tag = fields.next().unwrap_or_default();
+    // mask and other have no qualifier, and may leave out its colon.
+    let rest: Vec<_> = fields.collect();
+    let (qualifier, permissions, id) = match (tag, rest.as_slice()) {
+        (b"mask" | b"m" | b"other" | b"o", [permissions]) => (&b""[..], *permissions, None),
+        (_, [qualifier, permissions]) => (*qualifier, *permissions, None),
+        (_, [qualifier, permissions, id]) => (*qualifier, *permissions, Some(*id)),
+        _ => return Err(wrong()),
+    };
+    let tag = match (tag, qualifier.is_empty()) {
+        (b"user" | b"u", true) => USER_OBJECT,
+        (b"user" | b"u", false) => USER,
+        (b"group" | b"g", true) => GROUP_OBJECT,
+        (b"group" | b"g", false) => GROUP,
+        (b"mask" | b"m", true) => MASK,
+        (b"other" | b"o", true) => OTHER,
+        _ => return Err(wrong()),
+    };
+    let id = match (qualifier.is_empty(), id) {
+        (true, None) => NO_ID,
+        (true, Some(_)) => return Err(wrong()),
+        (false, Some(id)) => number(id).ok_or_else(wrong)?,
+        (false, None) if qualifier.iter().all(u8::is_ascii_digit) => {
+            number(qualifier).ok_or_else(wrong)?
+        }
+        (false, None) => {
+            let kind = if tag == USER { AccountKind::User } else { AccountKind::Group };
+            let number = accounts.number(kind, qualifier);
+            number.map_err(|why| format!("\"{}\": {why}", line.escape_ascii()))?
+        }
+    };
+    Ok((tag, id, permission_bits(permissions).ok_or_else(wrong)?))
+}
+
+fn number(text: &[u8]) -> Option<u32> {
+    if !text.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(text).ok()?.parse().ok().filter(|id| *id != NO_ID)
+}
+
+fn permission_bits(text: &[u8]) -> Option<u16> {
+    let mut bits = 0;
+    for letter in text {
+        bits |= match letter {
+            b'r' => 4,
+            b'w' => 2,
+            b'x' => 1,
+            b'-' => 0,
+            _ => return None,
+        };
+    }
+    (1..=3).contains(&text.len()).then_some(bits)
+}
+
+/// What Linux asks of an ACL: owner, group and others once each, a mask if anybody is named, nobody twice.
+fn check(entries: &[AclEntry]) -> Result<(), String> {
+    let count = |tag| entries.iter().filter(|entry| entry.0 == tag).count();
+    let is_whole = [USER_OBJECT, GROUP_OBJECT, OTHER].iter().all(|tag| count(*tag) == 1);
+    let named = count(USER) + count(GROUP);
+    let is_double =
+        entries.windows(2).any(|pair| matches!(pair, [a, b] if (a.0, a.1) == (b.0, b.1)));
+    if !is_whole || is_double || count(MASK) > 1 {
+        return Err("an ACL needs the owner, the group and others, and nobody twice".to_owned());
+    }
+    if named > 0 && count(MASK) == 0 {
+        return Err("an ACL that names somebody needs a mask".to_owned());
+    }
+    Ok(())
+}
+
+/// Read of a file at most: some hundred thousand accounts.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// The files that list accounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccountFiles {
+    /// Users: lines of `NAME:PASSWORD:NUMBER:…`.
+    pub users: PathBuf,
+    /// Groups, in the same form.
+    pub groups: PathBuf,
+}
+
+impl AccountFiles {
+    /// `/etc/passwd` and `/etc/group`.
+    #[must_use]
+    pub fn of_host() -> Self {
+        Self { users: PathBuf::from("/etc/passwd"), groups: PathBuf::from("/etc/group") }
+    }
+}
+
+/// Which list a name is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AccountKind {
+    User,
+    Group,
+}
+
+/// Accounts, read as far as they were asked for.
+#[derive(Debug, Default)]
+pub(super) struct AccountLookup {
+    files: Option<AccountFiles>,
+    users: Option<HashMap<Vec<u8>, u32>>,
+    groups: Option<HashMap<Vec<u8>, u32>>,
+}
+
+impl AccountLookup {
+    /// Those that `files` list, or none at all.
+    pub(super) fn new(files: Option<AccountFiles>) -> Self {
+        Self { files, ..Self::default() }
+    }
+
+    /// The number of a name.
+    ///
+    /// # Errors
+    /// Nobody has the name, nobody may be asked, or the list cannot be read.
+    pub(super) fn number(&mut self, kind: AccountKind, name: &[u8]) -> Result<u32, String> {
+        let what = if kind == AccountKind::User { "user" } else { "group" };
+        let shown = name.escape_ascii();
+        let Some(files) = &self.files else {
+            return Err(format!("the {what} {shown} has no number"));
+        };
+        let (path, list) = match kind {
+            AccountKind::User => (&files.users, &mut self.users),
+            AccountKind::Group => (&files.groups, &mut self.groups),
+        };
+        let list = match list {
+            Some(list) => list,
+            None => list.insert(read(path)?),
+        };
+        let number = list.get(name).copied();
+        number.ok_or_else(|| format!("the {what} {shown} is not in {}", path.display()))
+    }
+}
+
+fn read(path: &Path) -> Result<HashMap<Vec<u8>, u32>, String> {
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut bytes))
+        .map_err(|error| format!("{}: cannot read it: {error}", path.display()))?;
+    let mut accounts = HashMap::new();
+    for line in bytes.split(|byte| *byte == b'\n') {
+        let mut fields = line.split(|byte| *byte == b':');
+        let (name, number) = (fields.next().unwrap_or_default(), fields.nth(1));
+        let number = number.and_then(|number| std::str::from_utf8(number).ok()?.parse().ok());
+        // Of two lines for a name the first counts, as for everybody who looks it up.
+        if let (false, Some(number)) = (name.is_empty(), number) {
+            accounts.entry(name.to_vec()).or_insert(number);
+        }
+    }
+    Ok(accounts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_becomes_what_linux_keeps() {
+        let wanted = Some(
+            [
+                &b"\x02\0\0\0"[..],
+                b"\x01\0\x07\0\xFF\xFF\xFF\xFF",
+                b"\x02\0\x04\0\xE8\x03\0\0",
+                b"\x02\0\x06\0\xE9\x03\0\0",
+                b"\x04\0\x05\0\xFF\xFF\xFF\xFF",
+                b"\x10\0\x07\0\xFF\xFF\xFF\xFF",
+                b"\x20\0\0\0\xFF\xFF\xFF\xFF",
+            ]
+            .concat(),
+        );
+        for text in [
+            "user::rwx,user:1001:rw-,user:1000:r--,group::r-x,mask::rwx,other::---",
+            "user::rwx,user:somebody:r--:1000,user:1001:rw-:1001,group::r-x,mask::rwx,other::---",
+            "u::rwx\nu:1001:rw\nu:1000:r\t#effective:r--\ng::r-x\nm:rwx\no:---\n",
+        ] {
+            assert_eq!(
+                parse(text.as_bytes(), &mut AccountLookup::default()),
+                Ok(wanted.clone()),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_permission_bits_say_is_left_out() {
+        for text in [&b"user::rw-,group::r--,other::r--"[..], b""] {
+            assert_eq!(parse(text, &mut AccountLookup::default()), Ok(None));
+        }
+    }
+
+    #[test]
+    fn what_is_no_acl_is_refused() {
+        for (text, wanted) in [
+            ("user:daemon:rwx", "\"user:daemon:rwx\": the user daemon has no number"),
+            ("group:daemon:rwx", "\"group:daemon:rwx\": the group daemon has no number"),
+            ("user:daemon:rwx:one", "\"user:daemon:rwx:one\" is no entry of an ACL"),
+            ("user:4294967295:rwx", "\"user:4294967295:rwx\" is no entry of an ACL"),
+            ("user::rwz", "\"user::rwz\" is no entry of an ACL"),
+            ("user::rwxr", "\"user::rwxr\" is no entry of an ACL"),
+            ("nobody::rwx", "\"nobody::rwx\" is no entry of an ACL"),
+            ("user", "\"user\" is no entry of an ACL"),
+            ("mask:1:rwx", "\"mask:1:rwx\" is no entry of an ACL"),
+            ("user::rwx", "an ACL needs the owner, the group and others, and nobody twice"),
+            (
+                "u::r,g::r,o::r,u:1:r,u:1:w,m::r",
+                "an ACL needs the owner, the group and others, and nobody twice",
+            ),
+            ("u::r,g::r,o::r,u:1:r", "an ACL that names somebody needs a mask"),
+        ] {
+            assert_eq!(
+                parse(text.as_bytes(), &mut AccountLookup::default()),
+                Err(wanted.to_owned()),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn names_are_looked_up_in_their_list() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let (users, groups) = (folder.path().join("users"), folder.path().join("groups"));
+        let lines = "root:x:0:0:root:/root:/bin/sh\n# none\n+\nann:x:1000:5::\nann:x:7\nodd:x:y:\n";
+        std::fs::write(&users, lines).unwrap();
+        std::fs::write(&groups, "ann:x:5:\n").unwrap();
+        let files = AccountFiles { users: users.clone(), groups };
+        let mut accounts = AccountLookup::new(Some(files));
+        assert_eq!(accounts.number(AccountKind::User, b"ann"), Ok(1000));
+        assert_eq!(accounts.number(AccountKind::Group, b"ann"), Ok(5));
+        for name in [&b"bob"[..], b"odd", b"+", b""] {
+            let told = accounts.number(AccountKind::User, name).unwrap_err();
+            assert!(told.ends_with(&format!("is not in {}", users.display())), "{told}");
+        }
+        let told = AccountLookup::new(None).number(AccountKind::Group, b"ann").unwrap_err();
+        assert_eq!(told, "the group ann has no number");
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_read_is_named() {
+        let nowhere = PathBuf::from("/nowhere/at/all");
+        let files = AccountFiles { users: nowhere.clone(), groups: nowhere };
+        let told = AccountLookup::new(Some(files)).number(AccountKind::User, b"ann").unwrap_err();
+        assert!(told.starts_with("/nowhere/at/all: cannot read it: "), "{told}");
+    }
+}

@@ -1,0 +1,215 @@
+//! An archive as a place from which contents are read: the file itself, bytes in memory, or a spool.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use super::pax::SparseExtent;
+use crate::import::spool::SpoolReader;
+use crate::tree::{Content, ContentReader, ContentSource, DeviceAddress, SourceExtent};
+use crate::{Error, ErrorKind, Result};
+
+/// Where the bytes of an archive's files are.
+#[derive(Debug)]
+pub(super) enum ArchiveBacking {
+    /// In the archive, uncompressed, in a file that must stay what it was.
+    File { file: File, fingerprint: ArchiveFingerprint },
+    /// In the archive, uncompressed, in memory.
+    Bytes(Arc<[u8]>),
+    /// In a spool, one file's contents after another's.
+    SpoolWriter(SpoolReader),
+    /// Elsewhere: they went by, and whoever has the archive has them.
+    Passed,
+}
+
+/// What tells that a file was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ArchiveFingerprint {
+    pub(super) bytes: u64,
+    mtime: (i64, i64),
+    ctime: (i64, i64),
+}
+
+impl ArchiveFingerprint {
+    pub(super) fn of(metadata: &Metadata) -> Self {
+        Self {
+            bytes: metadata.len(),
+            mtime: (metadata.mtime(), metadata.mtime_nsec()),
+            ctime: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+/// An archive whose contents can be read, once it has been read to its end.
+#[derive(Debug)]
+pub(super) struct TarArchive {
+    name: PathBuf,
+    /// The device of the tree that it is, if the image is to refer to it.
+    device: Option<u16>,
+    /// A spool gets here when nothing is added to it any more.
+    backing: OnceLock<ArchiveBacking>,
+}
+
+impl TarArchive {
+    pub(super) fn new(name: PathBuf, device: Option<u16>) -> Self {
+        Self { name, device, backing: OnceLock::new() }
+    }
+
+    /// What messages call it.
+    pub(super) fn name(&self) -> &Path {
+        &self.name
+    }
+
+    /// Says where contents are; once.
+    pub(super) fn set_backing(&self, backing: ArchiveBacking) {
+        let kept = self.backing.set(backing);
+        assert!(kept.is_ok(), "an archive lies in one place");
+    }
+
+    /// Fills `buffer` with the bytes at `place`.
+    pub(super) fn read_exact_at(&self, place: u64, buffer: &mut [u8]) -> Result<()> {
+        let read = match self.backing.get() {
+            Some(ArchiveBacking::File { file, .. }) => file.read_exact_at(buffer, place),
+            Some(ArchiveBacking::Bytes(bytes)) => copy(bytes, place, buffer),
+            Some(ArchiveBacking::SpoolWriter(spooled)) => spooled.read_exact_at(place, buffer),
+            Some(ArchiveBacking::Passed) => Err(io::Error::other("it went by and was not kept")),
+            None => Err(io::Error::other("the archive was not read to its end")),
+        };
+        read.map_err(|source| {
+            // A file that is too short now has been cut since it was looked at.
+            self.check_unchanged().err().unwrap_or_else(|| {
+                let kind = ErrorKind::Input { operation: "cannot read", source };
+                Error::new(kind).at(&self.name).at_byte(place)
+            })
+        })
+    }
+
+    /// Whether the file is what it was.
+    pub(super) fn check_unchanged(&self) -> Result<()> {
+        let Some(ArchiveBacking::File { file, fingerprint }) = self.backing.get() else {
+            return Ok(());
+        };
+        let now = match file.metadata() {
+            Ok(metadata) => ArchiveFingerprint::of(&metadata),
+            Err(source) => {
+                let kind = ErrorKind::Input { operation: "cannot read", source };
+                return Err(Error::new(kind).at(&self.name));
+            }
+        };
+        let how = if now.bytes != fingerprint.bytes {
+            format!("its size was {} bytes and is {}", fingerprint.bytes, now.bytes)
+        } else if now.mtime != fingerprint.mtime {
+            "its modification time is another one".to_owned()
+        } else if now.ctime != fingerprint.ctime {
+            "its change time is another one".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::SourceChanged { how }).at(&self.name))
+    }
+}
+
+fn copy(bytes: &[u8], place: u64, buffer: &mut [u8]) -> io::Result<()> {
+    let start = usize::try_from(place).unwrap_or(usize::MAX);
+    let found = bytes.get(start..).and_then(|rest| rest.get(..buffer.len()));
+    buffer.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
+    Ok(())
+}
+
+/// A regular file of an archive.
+pub(super) struct TarFileContent(Arc<TarFileExtents>);
+
+struct TarFileExtents {
+    archive: Arc<TarArchive>,
+    name: Box<[u8]>,
+    segments: Box<[SparseExtent]>,
+    bytes: u64,
+}
+
+/// The content of the file `name` of `bytes` bytes.
+pub(super) fn content(
+    archive: &Arc<TarArchive>,
+    name: &[u8],
+    segments: Vec<SparseExtent>,
+    bytes: u64,
+) -> Content {
+    let parts = archive.device.map(|device| {
+        let place = |segment: &SparseExtent| Some(DeviceAddress { device, offset: segment.place });
+        let part = |segment: &SparseExtent| SourceExtent {
+            start: segment.start,
+            bytes: segment.bytes,
+            place: place(segment),
+        };
+        segments.iter().map(part).collect()
+    });
+    let (archive, name, segments) = (Arc::clone(archive), name.into(), segments.into());
+    let member = TarFileContent(Arc::new(TarFileExtents { archive, name, segments, bytes }));
+    let content = Content::new(Arc::new(member), bytes);
+    match parts {
+        Some(parts) => content.on_devices(parts),
+        None => content,
+    }
+}
+
+impl ContentSource for TarFileContent {
+    fn name(&self) -> String {
+        format!("{}: {}", self.0.archive.name().display(), String::from_utf8_lossy(&self.0.name))
+    }
+
+    fn open(&self) -> Result<Box<dyn ContentReader>> {
+        self.0.archive.check_unchanged()?;
+        Ok(Box::new(TarFileReader(Arc::clone(&self.0))))
+    }
+
+    fn data_ranges(&self) -> Result<Vec<Range<u64>>> {
+        Ok(self.0.segments.iter().map(|part| part.start..part.start + part.bytes).collect())
+    }
+}
+
+struct TarFileReader(Arc<TarFileExtents>);
+
+impl ContentReader for TarFileReader {
+    fn read_exact_at(&mut self, mut offset: u64, mut buffer: &mut [u8]) -> Result<()> {
+        let parts = &*self.0;
+        let end = offset.checked_add(buffer.len() as u64);
+        if end.is_none_or(|end| end > parts.bytes) {
+            let source = io::ErrorKind::UnexpectedEof.into();
+            let kind = ErrorKind::Input { operation: "cannot read behind its end", source };
+            return Err(Error::new(kind)
+                .at(TarFileContent(Arc::clone(&self.0)).name())
+                .at_byte(offset));
+        }
+        let next = parts.segments.partition_point(|part| part.start + part.bytes <= offset);
+        for part in parts.segments.iter().skip(next) {
+            let hole = part.start.saturating_sub(offset);
+            let zeros = split_front(&mut buffer, hole);
+            zeros.fill(0);
+            offset += zeros.len() as u64;
+            if buffer.is_empty() {
+                break;
+            }
+            let within = offset - part.start;
+            let data = split_front(&mut buffer, part.bytes - within);
+            parts.archive.read_exact_at(part.place + within, data)?;
+            offset += data.len() as u64;
+        }
+        buffer.fill(0);
+        Ok(())
+    }
+
+    fn check_unchanged(&mut self) -> Result<()> {
+        self.0.archive.check_unchanged()
+    }
+}
+
+/// Takes up to `bytes` bytes off the front of `buffer`.
+fn split_front<'a>(buffer: &mut &'a mut [u8], bytes: u64) -> &'a mut [u8] {
+    let whole = std::mem::take(buffer);
+    let count = usize::try_from(bytes).unwrap_or(usize::MAX).min(whole.len());
+    let (front, rest) = whole.split_at_mut(count);
+    *buffer = rest;
+    front
+}

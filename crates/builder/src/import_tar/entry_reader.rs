@@ -1,0 +1,585 @@
+//! The entries of an archive, one after the other, with what precedes and follows each.
+
+use std::sync::Arc;
+
+use super::acl::AccountLookup;
+use super::archive::TarArchive;
+use super::header::{BLOCK_BYTES, TarFormat, TarHeader, parse_number, until_zero};
+use super::input::TarInput;
+use super::pax::{PaxRecords, PaxScope, SparseExtent, SparseForm, SparseMap, Xattrs, number};
+use super::{TarContentMode, TarImportOptions, acl, archive, refused, shown};
+use crate::decompress::Compression;
+use crate::tree::{Content, Metadata, NodeKind, Timestamp};
+use crate::{Error, Result};
+
+/// Most bytes of one extended header. Names have 4 KiB and xattrs 64 KiB at most, so that nothing but a map of
+/// some ten thousand holes comes near; and what is more would be held in memory because a header says so.
+const EXTENSION_BYTES_MAX: u64 = 1 << 20;
+/// Where the old sparse map lies in a header, and in the blocks that go on with it.
+const OLD_MAP: std::ops::Range<usize> = 386..482;
+const OLD_MAP_GOES_ON: usize = 482;
+const OLD_BYTES: std::ops::Range<usize> = 483..495;
+const MORE_MAP: std::ops::Range<usize> = 0..504;
+const MORE_MAP_GOES_ON: usize = 504;
+/// Offset and length of a part, 12 bytes each.
+const OLD_PART_BYTES: usize = 24;
+
+/// Reads an archive's entries.
+pub(super) struct EntryReader {
+    input: TarInput,
+    /// What global headers said.
+    globals: PendingExtensions,
+    is_concatenated: bool,
+    accounts: AccountLookup,
+    /// There are no contents behind the headers.
+    headers_only: bool,
+}
+
+impl EntryReader {
+    /// The entries of `input`; if archives may be concatenated, also those behind its end.
+    pub(super) fn new(input: TarInput, options: &TarImportOptions) -> Self {
+        let headers_only = options.contents == TarContentMode::HeadersOnly;
+        let globals = PendingExtensions::default();
+        let accounts = AccountLookup::new(options.accounts.clone());
+        Self { input, globals, is_concatenated: options.concatenated, accounts, headers_only }
+    }
+
+    /// Ends reading, so that contents can be read; says how long the archive is.
+    pub(super) fn finish(self) -> Result<u64> {
+        self.input.finish()
+    }
+
+    /// The next entry.
+    pub(super) fn next(&mut self) -> Result<Option<TarEntry>> {
+        let mut extension = self.globals.clone();
+        let mut extended_at = None;
+        loop {
+            let offset = self.input.offset();
+            let Some(header) = self.header()? else {
+                return match extended_at {
+                    Some(at) => Err(refused("an extended header that no entry follows", at)),
+                    None => Ok(None),
+                };
+            };
+            match header.type_flag() {
+                b'x' | b'X' => {
+                    let bytes = self.extension(&header, offset)?;
+                    extension
+                        .records
+                        .read(&bytes, PaxScope::Entry)
+                        .map_err(|why| refused(why, offset))?;
+                }
+                b'g' => {
+                    let bytes = self.extension(&header, offset)?;
+                    self.globals
+                        .records
+                        .read(&bytes, PaxScope::All)
+                        .map_err(|why| refused(why, offset))?;
+                    extension
+                        .records
+                        .read(&bytes, PaxScope::All)
+                        .map_err(|why| refused(why, offset))?;
+                    continue;
+                }
+                b'L' => extension.long_path = Some(self.long_name(&header, offset)?),
+                b'K' => extension.long_link = Some(self.long_name(&header, offset)?),
+                // The label of a volume, which says nothing about files.
+                b'V' => {
+                    let bytes = header.size().ok().and_then(|bytes| u64::try_from(bytes).ok());
+                    let bytes =
+                        bytes.ok_or_else(|| refused("a label has no valid size", offset))?;
+                    self.skip_data(bytes, "a label")?;
+                    continue;
+                }
+                _ => return self.entry(EntryHeader { header, extension }, offset).map(Some),
+            }
+            extended_at.get_or_insert(offset);
+        }
+    }
+
+    /// The next header; none behind the last one.
+    fn header(&mut self) -> Result<Option<TarHeader>> {
+        let mut zeros = 0_u64;
+        loop {
+            let offset = self.input.offset();
+            let mut block = [0; BLOCK_BYTES];
+            let got = self.input.read(&mut block)?;
+            // Whoever leaves out contents may leave out the end mark, too.
+            if got == 0 && (zeros > 0 || self.headers_only) {
+                return Ok(None);
+            }
+            if got < BLOCK_BYTES {
+                if zeros > 0 && block.iter().all(|byte| *byte == 0) {
+                    return Ok(None);
+                }
+                let end = offset.saturating_add(got as u64);
+                return Err(refused(
+                    "the archive ends where a header or its end mark should be",
+                    end,
+                ));
+            }
+            if block.iter().all(|byte| *byte == 0) {
+                if zeros > 0 && !self.is_concatenated {
+                    return Ok(None);
+                }
+                zeros += 1;
+                continue;
+            }
+            return match TarHeader::parse(&block) {
+                Some(_) if zeros == 1 && !self.is_concatenated => {
+                    let why = "an entry after a single block of zeros, where two end an archive";
+                    Err(refused(why, offset))
+                }
+                Some(header) => Ok(Some(header)),
+                // Two blocks of zeros have ended an archive: what follows is none.
+                None if zeros > 1 => Ok(None),
+                None => Err(no_header(&block, offset)),
+            };
+        }
+    }
+
+    /// The bytes behind the header of an extension.
+    fn extension(&mut self, header: &TarHeader, offset: u64) -> Result<Vec<u8>> {
+        let bytes = header.size().ok().and_then(|bytes| u64::try_from(bytes).ok());
+        let bytes = bytes.ok_or_else(|| refused("an extended header has no valid size", offset))?;
+        if bytes > EXTENSION_BYTES_MAX {
+            let what =
+                format!("an extended header of {bytes} bytes, more than {EXTENSION_BYTES_MAX}");
+            return Err(refused(what, offset));
+        }
+        let mut body = vec![0; usize::try_from(bytes).unwrap_or(0)];
+        if self.input.read(&mut body)? < body.len() {
+            return Err(self.truncated("an extended header"));
+        }
+        self.pad(bytes, "an extended header")?;
+        Ok(body)
+    }
+
+    fn long_name(&mut self, header: &TarHeader, offset: u64) -> Result<Vec<u8>> {
+        let body = self.extension(header, offset)?;
+        Ok(until_zero(&body).to_vec())
+    }
+
+    /// Passes over contents and what fills up their last block.
+    fn skip_data(&mut self, bytes: u64, what: &str) -> Result<()> {
+        if self.input.skip(bytes)? < bytes {
+            return Err(self.truncated(what));
+        }
+        self.pad(bytes, what)
+    }
+
+    /// Passes over what fills up the last block of `bytes` bytes.
+    fn pad(&mut self, bytes: u64, what: &str) -> Result<()> {
+        let block = BLOCK_BYTES as u64;
+        let rest = (block - bytes % block) % block;
+        if self.input.skip(rest)? < rest {
+            return Err(self.truncated(what));
+        }
+        Ok(())
+    }
+
+    fn truncated(&self, what: &str) -> Error {
+        refused(format!("the archive ends inside {what}"), self.input.offset())
+    }
+
+    fn entry(&mut self, mut head: EntryHeader, offset: u64) -> Result<TarEntry> {
+        let path = head.path();
+        let wrong = |why: String| refused(format!("{} {why}", shown(&path)), offset);
+        let (kind, is_directory) = match head.body(&path).map_err(wrong)? {
+            EntryData::File(bytes) => {
+                let content = self.content(&mut head, &path, bytes, offset)?;
+                (EntryKind::Inode(NodeKind::File(content)), false)
+            }
+            EntryData::Skipped(bytes) => {
+                self.skip_data(bytes, &shown(&path))?;
+                let kind = head.kind().map_err(wrong)?;
+                let is_directory = matches!(kind, EntryKind::Directory);
+                (kind, is_directory)
+            }
+        };
+        let metadata = head.metadata(is_directory, &mut self.accounts).map_err(wrong)?;
+        Ok(TarEntry { path, kind, metadata, offset })
+    }
+
+    /// The content of a regular file: `stored` bytes, which are all of it if it is not sparse.
+    fn content(
+        &mut self,
+        head: &mut EntryHeader,
+        path: &[u8],
+        stored: u64,
+        offset: u64,
+    ) -> Result<Content> {
+        let wrong = |why: String| refused(format!("{}: {why}", shown(path)), offset);
+        let form = head.extension.records.sparse.form().map_err(wrong)?;
+        if self.headers_only {
+            return self.absent(head, form.as_ref(), path, (stored, offset));
+        }
+        let (bytes, map, data) = match form {
+            _ if head.has_old_map() => {
+                let (bytes, map) = self.old_map(&head.header, path, offset)?;
+                (bytes, map, stored)
+            }
+            Some(SparseForm::InRecords { bytes, map }) => (bytes, map, stored),
+            Some(SparseForm::BeforeData { bytes }) => {
+                let (map, taken) = self.map_before_data(stored, path, offset)?;
+                (bytes, map, stored - taken)
+            }
+            None => {
+                let place = self.store(stored, stored, path)?;
+                return Ok(contiguous_content(self.input.archive(), path, place, stored));
+            }
+        };
+        let mut segments = map.finish(bytes, data).map_err(wrong)?;
+        let place = self.store(data, stored, path)?;
+        for segment in &mut segments {
+            segment.place =
+                segment.place.checked_add(place).ok_or_else(|| self.truncated(&shown(path)))?;
+        }
+        Ok(archive::content(self.input.archive(), path, segments, bytes))
+    }
+
+    /// The content of a regular file of which there is nothing but the header, whose size is `stored` if it
+    /// is not sparse.
+    fn absent(
+        &mut self,
+        head: &EntryHeader,
+        form: Option<&SparseForm>,
+        path: &[u8],
+        (stored, offset): (u64, u64),
+    ) -> Result<Content> {
+        let bytes = match form {
+            _ if head.has_old_map() => self.old_map(&head.header, path, offset)?.0,
+            Some(SparseForm::InRecords { bytes, .. } | SparseForm::BeforeData { bytes }) => *bytes,
+            None => stored,
+        };
+        let content = archive::content(self.input.archive(), path, Vec::new(), bytes);
+        Ok(content.on_devices(Vec::new()))
+    }
+
+    /// Keeps `bytes` bytes, the last of a body of `body` bytes.
+    fn store(&mut self, bytes: u64, body: u64, path: &[u8]) -> Result<u64> {
+        match self.input.store(bytes, path) {
+            Ok(Some(place)) => {
+                self.pad(body, &shown(path))?;
+                Ok(place)
+            }
+            Ok(None) => Err(self.truncated(&shown(path))),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The map of GNU's old format: four parts in the header, more in blocks behind it.
+    fn old_map(
+        &mut self,
+        header: &TarHeader,
+        path: &[u8],
+        offset: u64,
+    ) -> Result<(u64, SparseMap)> {
+        let wrong = |why: String| refused(format!("{}: {why}", shown(path)), offset);
+        let bytes =
+            parse_number(header.field(OLD_BYTES)).ok().and_then(|bytes| u64::try_from(bytes).ok());
+        let bytes = bytes.ok_or_else(|| wrong("its sparse size is no number".to_owned()))?;
+        let mut map = SparseMap::default();
+        add_parts(&mut map, header.field(OLD_MAP)).map_err(wrong)?;
+        let mut goes_on = header.field(OLD_MAP_GOES_ON..OLD_MAP_GOES_ON + 1) != b"\0";
+        while goes_on {
+            let mut block = [0; BLOCK_BYTES];
+            if self.input.read(&mut block)? < BLOCK_BYTES {
+                return Err(self.truncated(&shown(path)));
+            }
+            add_parts(&mut map, &block[MORE_MAP]).map_err(wrong)?;
+            goes_on = block[MORE_MAP_GOES_ON] != 0;
+        }
+        Ok((bytes, map))
+    }
+
+    /// The map of format 1.0: decimal numbers in lines, filled up to a block; and how many bytes it takes.
+    fn map_before_data(
+        &mut self,
+        stored: u64,
+        path: &[u8],
+        offset: u64,
+    ) -> Result<(SparseMap, u64)> {
+        let wrong = |why: String| refused(format!("{}: {why}", shown(path)), offset);
+        let mut lines = MapLineReader { block: [0; BLOCK_BYTES], at: BLOCK_BYTES, taken: 0 };
+        let mut map = SparseMap::default();
+        let parts = lines.number(self, stored, path).and_then(|parts| parts.map_err(wrong))?;
+        for _ in 0..parts {
+            let start = lines.number(self, stored, path).and_then(|start| start.map_err(wrong))?;
+            let bytes = lines.number(self, stored, path).and_then(|bytes| bytes.map_err(wrong))?;
+            map.push(start, bytes).map_err(wrong)?;
+        }
+        Ok((map, lines.taken))
+    }
+}
+
+/// Lines of numbers in blocks.
+struct MapLineReader {
+    block: [u8; BLOCK_BYTES],
+    at: usize,
+    /// How many bytes were read.
+    taken: u64,
+}
+
+impl MapLineReader {
+    /// The number in the next line; the inner error is one of the map.
+    fn number(
+        &mut self,
+        entries: &mut EntryReader,
+        stored: u64,
+        path: &[u8],
+    ) -> Result<std::result::Result<u64, String>> {
+        let mut digits = Vec::new();
+        loop {
+            if self.at == BLOCK_BYTES {
+                if stored - self.taken < BLOCK_BYTES as u64 {
+                    return Ok(Err("its map is longer than its contents".to_owned()));
+                }
+                if entries.input.read(&mut self.block)? < BLOCK_BYTES {
+                    return Err(entries.truncated(&shown(path)));
+                }
+                (self.at, self.taken) = (0, self.taken + BLOCK_BYTES as u64);
+            }
+            let byte = self.block[self.at];
+            self.at += 1;
+            match byte {
+                b'\n' => return Ok(number(&digits)),
+                _ if digits.len() < 20 => digits.push(byte),
+                _ => return Ok(Err("its map has a line that is no number".to_owned())),
+            }
+        }
+    }
+}
+
+/// Adds the parts of GNU's old format. Unused ones are empty.
+fn add_parts(map: &mut SparseMap, field: &[u8]) -> std::result::Result<(), String> {
+    for part in field.chunks_exact(OLD_PART_BYTES) {
+        let (start, bytes) = part.split_at(OLD_PART_BYTES / 2);
+        if until_zero(bytes).is_empty() && bytes.first() == Some(&0) {
+            break;
+        }
+        let value = |field| {
+            let value = parse_number(field).ok().and_then(|value| u64::try_from(value).ok());
+            value.ok_or("its map holds what is no number")
+        };
+        map.push(value(start)?, value(bytes)?)?;
+    }
+    Ok(())
+}
+
+/// Why a block is no header.
+fn no_header(block: &[u8], offset: u64) -> Error {
+    match Compression::foreign(block).filter(|_| offset == 0) {
+        Some(kind) => refused(
+            format!("no tar archive, but one compressed with {kind}, which is not read"),
+            offset,
+        ),
+        None if offset == 0 => {
+            refused("no tar archive: its first block has a wrong checksum", offset)
+        }
+        None => refused("a header with a wrong checksum", offset),
+    }
+}
+
+/// Longest target of a symlink that Linux takes.
+const TARGET_BYTES_MAX: usize = 4095;
+/// Largest numbers of a device that Linux takes: 12 and 20 bits.
+const MAJOR_MAX: u64 = (1 << 12) - 1;
+const MINOR_MAX: u64 = (1 << 20) - 1;
+
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+
+/// What stood before a header and belongs to it.
+#[derive(Clone, Default)]
+pub(super) struct PendingExtensions {
+    pub(super) records: PaxRecords,
+    /// GNU's `L` and `K`.
+    pub(super) long_path: Option<Vec<u8>>,
+    pub(super) long_link: Option<Vec<u8>>,
+}
+
+/// What an entry is.
+pub(super) enum EntryKind {
+    /// Anything but what follows.
+    Inode(NodeKind),
+    Directory,
+    /// Another name for the file of this path.
+    HardLink(Vec<u8>),
+}
+
+/// An entry.
+pub(super) struct TarEntry {
+    /// As the archive has it.
+    pub(super) path: Vec<u8>,
+    pub(super) kind: EntryKind,
+    pub(super) metadata: Metadata,
+    /// The byte of the archive at which its header lies.
+    pub(super) offset: u64,
+}
+
+/// What follows a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EntryData {
+    /// Contents of a regular file: this many bytes.
+    File(u64),
+    /// Something that is passed over: this many bytes.
+    Skipped(u64),
+}
+
+/// A header with its extension.
+pub(super) struct EntryHeader {
+    pub(super) header: TarHeader,
+    pub(super) extension: PendingExtensions,
+}
+
+impl EntryHeader {
+    /// The entry's path, which says whether it is a directory by the slash at its end.
+    pub(super) fn path(&self) -> Vec<u8> {
+        let records = &self.extension.records;
+        let given = records.sparse.name.as_ref().or(records.path.as_ref());
+        let given = given.or(self.extension.long_path.as_ref());
+        given.cloned().unwrap_or_else(|| self.header.path())
+    }
+
+    fn link(&self) -> Vec<u8> {
+        let given = self.extension.records.link.as_ref().or(self.extension.long_link.as_ref());
+        given.cloned().unwrap_or_else(|| self.header.link())
+    }
+
+    /// What follows. Links, devices and the like have no contents whatever their size says, as all tars have it.
+    pub(super) fn body(&self, path: &[u8]) -> Result<EntryData, String> {
+        match self.header.type_flag() {
+            b'0' | b'7' | 0 if path.ends_with(b"/") => match self.size()? {
+                0 => Ok(EntryData::Skipped(0)),
+                bytes => {
+                    Err(format!("is a directory by its slash, and has {bytes} bytes of contents"))
+                }
+            },
+            b'0' | b'7' | 0 => Ok(EntryData::File(self.size()?)),
+            b'S' if self.header.format() == TarFormat::Gnu => Ok(EntryData::File(self.size()?)),
+            // The names in a directory, for incremental dumps.
+            b'D' => Ok(EntryData::Skipped(self.size()?)),
+            b'1'..=b'6' => Ok(EntryData::Skipped(0)),
+            other => Err(format!("is of type '{}', which is not known", other.escape_ascii())),
+        }
+    }
+
+    /// How many bytes follow, if any do.
+    pub(super) fn size(&self) -> Result<u64, String> {
+        let size = match self.extension.records.size {
+            Some(size) => i64::try_from(size).map_err(|_| format!("has a size of {size} bytes"))?,
+            None => self.header.size().map_err(|why| format!("has a header whose {why}"))?,
+        };
+        u64::try_from(size).map_err(|_| format!("has a size of {size} bytes"))
+    }
+
+    /// Whether its contents have the old sparse map in the header.
+    pub(super) fn has_old_map(&self) -> bool {
+        self.header.type_flag() == b'S'
+    }
+
+    /// What it is, if it is no regular file with contents.
+    pub(super) fn kind(&self) -> Result<EntryKind, String> {
+        let kind = match self.header.type_flag() {
+            b'1' => return Ok(EntryKind::HardLink(self.link())),
+            b'2' => NodeKind::Symlink(target(self.link())?.into()),
+            b'3' | b'4' => {
+                let (major, minor) = self.device()?;
+                if self.header.type_flag() == b'3' {
+                    NodeKind::CharacterDevice { major, minor }
+                } else {
+                    NodeKind::BlockDevice { major, minor }
+                }
+            }
+            b'6' => NodeKind::Fifo,
+            _ => return Ok(EntryKind::Directory),
+        };
+        Ok(EntryKind::Inode(kind))
+    }
+
+    fn device(&self) -> Result<(u32, u32), String> {
+        let records = &self.extension.records;
+        let (major, minor) = match (records.major, records.minor) {
+            (Some(major), Some(minor)) => (Some(major), Some(minor)),
+            (major, minor) => {
+                let (own_major, own_minor) =
+                    self.header.device().map_err(|why| format!("is a device, and {why}"))?;
+                (major.or(u64::try_from(own_major).ok()), minor.or(u64::try_from(own_minor).ok()))
+            }
+        };
+        let part = |number: Option<u64>, max| {
+            let number = number.filter(|number| *number <= max);
+            number.and_then(|number| u32::try_from(number).ok())
+        };
+        match (part(major, MAJOR_MAX), part(minor, MINOR_MAX)) {
+            (Some(major), Some(minor)) => Ok((major, minor)),
+            _ => Err("is a device with numbers that are out of range".to_owned()),
+        }
+    }
+
+    /// Owner, permissions, time and xattrs.
+    pub(super) fn metadata(
+        &mut self,
+        is_directory: bool,
+        accounts: &mut AccountLookup,
+    ) -> Result<Metadata, String> {
+        let header = |why: String| format!("has a header whose {why}");
+        let records = &self.extension.records;
+        let uid = records.uid.map_or_else(|| self.header.uid(), Ok).map_err(header)?;
+        let gid = records.gid.map_or_else(|| self.header.gid(), Ok).map_err(header)?;
+        let mtime = match records.mtime {
+            Some(mtime) => mtime,
+            None => Timestamp { seconds: self.header.mtime().map_err(header)?, nanoseconds: 0 },
+        };
+        let id = |id: i64| u32::try_from(id).map_err(|_| format!("has {id} as its owner or group"));
+        let permissions = self.header.permissions().map_err(header)?;
+        let (uid, gid) = (id(uid)?, id(gid)?);
+        let xattrs = self.xattrs(is_directory, accounts)?;
+        Ok(Metadata { permissions, uid, gid, mtime, xattrs })
+    }
+
+    fn xattrs(
+        &mut self,
+        is_directory: bool,
+        accounts: &mut AccountLookup,
+    ) -> Result<Xattrs, String> {
+        let records = &mut self.extension.records;
+        let mut xattrs = std::mem::take(&mut records.xattrs);
+        if records.default_acl.is_some() && !is_directory {
+            return Err("has a default ACL, which only directories have".to_owned());
+        }
+        for (name, text) in [(ACCESS_ACL, &records.access_acl), (DEFAULT_ACL, &records.default_acl)]
+        {
+            let Some(text) = text else { continue };
+            let value = acl::parse(text, accounts);
+            let value = value.map_err(|why| format!("has an ACL that is none: {why}"))?;
+            match (name == DEFAULT_ACL, value) {
+                (_, Some(value)) => drop(xattrs.insert(name.into(), value.into())),
+                // Whoever wrote the text wins over whoever wrote the bytes.
+                (_, None) => drop(xattrs.remove(name)),
+            }
+        }
+        Ok(xattrs)
+    }
+}
+
+/// The content of a file that lies in one piece at `place`.
+pub(super) fn contiguous_content(
+    archive: &Arc<TarArchive>,
+    name: &[u8],
+    place: u64,
+    bytes: u64,
+) -> Content {
+    let segment = SparseExtent { start: 0, bytes, place };
+    let segments = if bytes == 0 { Vec::new() } else { vec![segment] };
+    archive::content(archive, name, segments, bytes)
+}
+
+fn target(link: Vec<u8>) -> Result<Vec<u8>, String> {
+    if link.is_empty() || link.len() > TARGET_BYTES_MAX {
+        let bytes = link.len();
+        return Err(format!("is a symlink to {}, of {bytes} bytes", shown(&link)));
+    }
+    Ok(link)
+}

@@ -1,0 +1,296 @@
+//! An archive as it is read from its start to its end: headers one after the other, and contents left where
+//! they are or put into a spool.
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ferrofs_workers::CancelToken;
+
+use super::archive::{ArchiveBacking, ArchiveFingerprint, TarArchive};
+use super::{TarImportOptions, TarSource, refused, shown};
+use crate::context::check_cancelled;
+use crate::decompress::{Compression, CorruptStream, CountingReader};
+use crate::import::spool::SpoolWriter;
+use crate::{Error, ErrorKind, Result};
+
+/// What is read at once where headers are looked for; contents of small files come along.
+const WINDOW_BYTES: usize = 32 << 10;
+/// What is read at once on the way to a spool.
+const COPY_BYTES: usize = 128 << 10;
+/// What is read behind the end of an uncompressed stream, so that its writer can end: tars fill up their last
+/// record, which has 10 KiB by default and hardly ever more than this.
+const DRAINED_BYTES_MAX: u64 = 1 << 20;
+
+/// An archive that is being read.
+pub(super) struct TarInput {
+    archive: Arc<TarArchive>,
+    from: InputSource,
+    /// How many bytes of the (decompressed) archive were read or passed over.
+    offset: u64,
+    cancel: CancelToken,
+}
+
+enum InputSource {
+    /// The backing can be read in any order: from byte `base`, `bytes` bytes.
+    Seekable { base: u64, bytes: u64, window: Vec<u8>, window_at: u64 },
+    /// It comes once.
+    Stream {
+        reader: Box<dyn Read + Send>,
+        is_compressed: bool,
+        /// Whether contents go to the spool.
+        is_kept: bool,
+        spool: SpoolWriter,
+        buffer: Box<[u8]>,
+    },
+}
+
+/// How to open one archive.
+struct ArchiveOpener<'a> {
+    name: PathBuf,
+    options: &'a TarImportOptions,
+    device: Option<u16>,
+    cancel: &'a CancelToken,
+}
+
+impl ArchiveOpener<'_> {
+    fn open_file(self, mut file: File) -> Result<TarInput> {
+        let metadata = file.metadata().map_err(|error| cannot_open(error).at(&self.name))?;
+        if !metadata.is_file() {
+            return self.open_stream(Box::new(file));
+        }
+        // A redirected file may have been read in part.
+        let base = file.stream_position().map_err(|error| cannot_open(error).at(&self.name))?;
+        let mut start = Vec::new();
+        let read = (&mut file).take(WINDOW_BYTES as u64).read_to_end(&mut start);
+        read.and_then(|_| file.seek(io::SeekFrom::Start(base)))
+            .map_err(|error| cannot_open(error).at(&self.name))?;
+        let compression = self.options.compression.unwrap_or_else(|| Compression::of(&start));
+        if compression != Compression::Plain {
+            return self.open_stream(Box::new(file));
+        }
+        let fingerprint = ArchiveFingerprint::of(&metadata);
+        let bytes = fingerprint.bytes.saturating_sub(base);
+        Ok(self.open_seekable(ArchiveBacking::File { file, fingerprint }, base, bytes))
+    }
+
+    fn open_bytes(self, bytes: Arc<[u8]>) -> Result<TarInput> {
+        let compression = self.options.compression.unwrap_or_else(|| Compression::of(&bytes));
+        if compression != Compression::Plain {
+            return self.open_stream(Box::new(io::Cursor::new(bytes)));
+        }
+        let length = bytes.len() as u64;
+        Ok(self.open_seekable(ArchiveBacking::Bytes(bytes), 0, length))
+    }
+
+    fn open_seekable(self, backing: ArchiveBacking, base: u64, bytes: u64) -> TarInput {
+        let archive = Arc::new(TarArchive::new(self.name, self.device));
+        archive.set_backing(backing);
+        let from = InputSource::Seekable { base, bytes, window: Vec::new(), window_at: 0 };
+        TarInput { archive, from, offset: 0, cancel: self.cancel.clone() }
+    }
+
+    fn open_stream(self, reader: Box<dyn Read + Send>) -> Result<TarInput> {
+        let Self { name, options, device, cancel } = self;
+        let mut input = CountingReader::new(reader);
+        let compression = match options.compression {
+            Some(compression) => compression,
+            None => {
+                Compression::detect(&mut input).map_err(|error| cannot_open(error).at(&name))?
+            }
+        };
+        if device.is_some() && options.compression.is_none() && compression != Compression::Plain {
+            let why = "compressed, so that no image can refer to it: unpack it first, or say how it is \
+                       compressed, to refer to what it unpacks to";
+            return Err(refused(why, 0).at(&name));
+        }
+        let from = InputSource::Stream {
+            is_kept: device.is_none(),
+            reader: compression.reader(input),
+            is_compressed: compression != Compression::Plain,
+            spool: SpoolWriter::new(options.spool.clone()),
+            buffer: vec![0; COPY_BYTES].into_boxed_slice(),
+        };
+        let archive = Arc::new(TarArchive::new(name, device));
+        Ok(TarInput { archive, from, offset: 0, cancel: cancel.clone() })
+    }
+}
+
+impl TarInput {
+    /// Opens an archive. `device` is its number as a device of the image, if contents stay in it.
+    pub(super) fn open(
+        source: TarSource,
+        options: &TarImportOptions,
+        device: Option<u16>,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let opener = ArchiveOpener { name: source.name(), options, device, cancel };
+        match source {
+            TarSource::Path(path) => {
+                let file = File::open(&path).map_err(|error| cannot_open(error).at(&path))?;
+                opener.open_file(file)
+            }
+            TarSource::File { file, .. } => opener.open_file(file),
+            TarSource::Bytes { bytes, .. } => opener.open_bytes(bytes),
+            TarSource::Stream { reader, .. } => opener.open_stream(reader),
+        }
+    }
+
+    /// The archive, for those who will read its contents.
+    pub(super) fn archive(&self) -> &Arc<TarArchive> {
+        &self.archive
+    }
+
+    /// How many bytes of the archive lie behind us, after decompression.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Fills `output`, or as much of it as there are bytes left; says how much that is.
+    pub(super) fn read(&mut self, output: &mut [u8]) -> Result<usize> {
+        let count = match &mut self.from {
+            InputSource::Seekable { base, bytes, window, window_at } => {
+                let left = usize::try_from(bytes.saturating_sub(self.offset)).unwrap_or(usize::MAX);
+                let count = output.len().min(left);
+                let output = output.get_mut(..count).unwrap_or_default();
+                let within =
+                    self.offset.checked_sub(*window_at).and_then(|at| usize::try_from(at).ok());
+                let ready = within.and_then(|at| window.get(at..)?.get(..count));
+                if let Some(ready) = ready {
+                    output.copy_from_slice(ready);
+                } else if count >= WINDOW_BYTES {
+                    self.archive.read_exact_at(*base + self.offset, output)?;
+                } else {
+                    window.resize(left.min(WINDOW_BYTES), 0);
+                    *window_at = self.offset;
+                    self.archive.read_exact_at(*base + self.offset, window)?;
+                    output.copy_from_slice(window.get(..count).unwrap_or_default());
+                }
+                count
+            }
+            InputSource::Stream { reader, .. } => read_full(reader, output).map_err(unreadable)?,
+        };
+        self.offset += count as u64;
+        Ok(count)
+    }
+
+    /// Passes over up to `bytes` bytes; says over how many.
+    pub(super) fn skip(&mut self, bytes: u64) -> Result<u64> {
+        let count = match &mut self.from {
+            InputSource::Seekable { bytes: whole, .. } => {
+                bytes.min(whole.saturating_sub(self.offset))
+            }
+            InputSource::Stream { reader, buffer, .. } => {
+                for_each(&self.cancel, reader, buffer, bytes, &mut |_| Ok(()))?
+            }
+        };
+        self.offset += count;
+        Ok(count)
+    }
+
+    /// Passes over `bytes` bytes, which can be read again later: says from where, or that they are not there.
+    /// `name` is whose they are.
+    pub(super) fn store(&mut self, bytes: u64, name: &[u8]) -> Result<Option<u64>> {
+        let (place, count) = match &mut self.from {
+            InputSource::Seekable { base, bytes: whole, .. } => {
+                (*base + self.offset, bytes.min(whole.saturating_sub(self.offset)))
+            }
+            InputSource::Stream { reader, buffer, is_kept: false, .. } => {
+                (self.offset, for_each(&self.cancel, reader, buffer, bytes, &mut |_| Ok(()))?)
+            }
+            InputSource::Stream { reader, spool, buffer, .. } => {
+                let place = spool.bytes();
+                if let Some(max) = spool.bytes_max()
+                    && place.saturating_add(bytes) > max
+                {
+                    let why = format!(
+                        "{}: contents of more than {max} bytes, the limit of the spool",
+                        shown(name)
+                    );
+                    return Err(refused(why, self.offset));
+                }
+                (
+                    place,
+                    for_each(&self.cancel, reader, buffer, bytes, &mut |piece| {
+                        spool.append(piece)
+                    })?,
+                )
+            }
+        };
+        self.offset += count;
+        Ok((count == bytes).then_some(place))
+    }
+
+    /// Ends reading, so that contents can be read; says how long the archive is.
+    pub(super) fn finish(self) -> Result<u64> {
+        let (mut reader, is_compressed, is_kept, spool, mut buffer) = match self.from {
+            InputSource::Stream { reader, is_compressed, is_kept, spool, buffer } => {
+                (reader, is_compressed, is_kept, spool, buffer)
+            }
+            InputSource::Seekable { base, bytes, .. } => {
+                self.archive.check_unchanged()?;
+                return Ok(base + bytes);
+            }
+        };
+        // Checksums stand at the end of compressed streams, behind whatever follows the archive.
+        let most = if is_compressed { u64::MAX } else { DRAINED_BYTES_MAX };
+        let rest = for_each(&self.cancel, &mut reader, &mut buffer, most, &mut |_| Ok(()))?;
+        let backing = if is_kept {
+            ArchiveBacking::SpoolWriter(spool.finish())
+        } else {
+            ArchiveBacking::Passed
+        };
+        self.archive.set_backing(backing);
+        Ok(self.offset.saturating_add(rest))
+    }
+}
+
+/// Hands up to `bytes` bytes to `take`, piece by piece; says how many there were.
+fn for_each(
+    cancel: &CancelToken,
+    reader: &mut dyn Read,
+    buffer: &mut [u8],
+    bytes: u64,
+    take: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<u64> {
+    let mut left = bytes;
+    while left > 0 {
+        check_cancelled(cancel)?;
+        let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+        let piece = buffer.get_mut(..wanted).unwrap_or_default();
+        let got = read_full(reader, piece).map_err(unreadable)?;
+        take(piece.get(..got).unwrap_or_default())?;
+        left -= got as u64;
+        if got < wanted {
+            break;
+        }
+    }
+    Ok(bytes - left)
+}
+
+/// Reads until `output` is full or the stream ends.
+fn read_full(reader: &mut dyn Read, output: &mut [u8]) -> io::Result<usize> {
+    let mut count = 0;
+    while count < output.len() {
+        match reader.read(output.get_mut(count..).unwrap_or_default()) {
+            Ok(0) => break,
+            Ok(got) => count += got,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(count)
+}
+
+fn cannot_open(source: io::Error) -> Error {
+    Error::new(ErrorKind::Input { operation: "cannot open", source })
+}
+
+/// What a stream's error means: damage that a decompressor saw, or a host that refuses.
+fn unreadable(source: io::Error) -> Error {
+    match source.get_ref().and_then(|inner| inner.downcast_ref::<CorruptStream>()) {
+        Some(damage) => refused(damage.to_string(), damage.offset),
+        None => Error::new(ErrorKind::Input { operation: "cannot read", source }),
+    }
+}

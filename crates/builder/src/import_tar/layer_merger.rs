@@ -1,0 +1,466 @@
+//! A tree that grows by the entries of archives, each as tar would extract it.
+//!
+//! A later entry takes the place of an earlier one: a directory gets the later one's metadata and keeps its
+//! entries, anything else is replaced. Directories that no entry describes have the metadata of
+//! [`LayerMerger::new`]'s root. No entry leads out of the tree or through a symlink.
+
+use std::collections::{HashMap, HashSet};
+use std::mem;
+
+use super::entry_reader::{EntryKind, TarEntry};
+use super::{refused, shown};
+use crate::tree::{Device, Metadata, Node, NodeId, NodeKind, Tree};
+use crate::{Error, ErrorKind, Result};
+
+const OPAQUE: &[u8] = b"trusted.overlay.opaque";
+const ORIGIN: &[u8] = b"trusted.overlay.origin";
+
+/// Longest name that a directory holds, in bytes (format.md F6).
+const NAME_BYTES_MAX: usize = 255;
+
+/// A tree in the making.
+pub(super) struct LayerMerger {
+    tree: Tree,
+    /// The metadata of directories that no entry describes.
+    missing: Metadata,
+    whiteouts: WhiteoutPolicy,
+    /// With several layers: the names that the present one gave.
+    current_layer: Option<HashSet<(NodeId, Box<[u8]>)>>,
+    /// The directories in which it left nothing of the others, so that none is gone through twice.
+    cleared: HashSet<NodeId>,
+    /// Whiteouts of overlayfs, and directories that hide what is below them.
+    marked: HashSet<NodeId>,
+    opaque: HashSet<NodeId>,
+    /// There are inodes without a name.
+    has_orphans: bool,
+}
+
+impl LayerMerger {
+    /// A tree of nothing but a root.
+    pub(super) fn new(missing: Metadata, whiteouts: WhiteoutPolicy) -> Self {
+        Self {
+            tree: Tree::new(missing.clone()),
+            missing,
+            whiteouts,
+            current_layer: None,
+            cleared: HashSet::new(),
+            marked: HashSet::new(),
+            opaque: HashSet::new(),
+            has_orphans: false,
+        }
+    }
+
+    /// What comes from here on is of a layer above all that came before.
+    pub(super) fn next_layer(&mut self) {
+        self.current_layer = Some(HashSet::new());
+        self.cleared.clear();
+    }
+
+    /// The number of the device that is added next.
+    pub(super) fn next_device(&self) -> Result<u16> {
+        u16::try_from(self.tree.devices().len() + 1)
+            .map_err(|_| Error::new(ErrorKind::Unsupported("more than 65,535 devices".to_owned())))
+    }
+
+    /// Adds a device, on which contents lie.
+    pub(super) fn add_device(&mut self, device: Device) -> Result<()> {
+        self.tree.add_device(device).map(drop)
+    }
+
+    /// Adds an entry.
+    pub(super) fn add(&mut self, entry: TarEntry) -> Result<()> {
+        let (offset, path) = (entry.offset, entry.path.clone());
+        self.add_named(entry, &path).map_err(|error| match error.kind() {
+            ErrorKind::Format(why) => refused(format!("{}: {why}", shown(&path)), offset),
+            _ => error.at_byte(offset),
+        })
+    }
+
+    fn add_named(&mut self, entry: TarEntry, path: &[u8]) -> Result<()> {
+        let names = components(path)?;
+        let marked = match self.whiteouts {
+            WhiteoutPolicy::Keep => WhiteoutMarker::None,
+            WhiteoutPolicy::ToOverlay | WhiteoutPolicy::Apply => {
+                whiteout_marker(&names).map_err(|why| archive(path, why))?
+            }
+        };
+        match (marked, names.split_last()) {
+            (WhiteoutMarker::Bookkeeping, _) => Ok(()),
+            (WhiteoutMarker::None, None) => self.update_root(entry),
+            (WhiteoutMarker::None, Some((name, parents))) => self.place(entry, parents, name),
+            (_, None) => Ok(()),
+            (whiteout_marker, Some((_, parents))) if self.whiteouts == WhiteoutPolicy::Apply => {
+                self.apply(whiteout_marker, parents);
+                Ok(())
+            }
+            (WhiteoutMarker::Opaque, Some((_, parents))) => {
+                let directory = self.directory(parents, path)?;
+                self.opaque.insert(directory);
+                Ok(())
+            }
+            (WhiteoutMarker::Name(name), Some((_, parents))) => {
+                self.apply_whiteout(entry, parents, name)
+            }
+        }
+    }
+
+    fn update_root(&mut self, entry: TarEntry) -> Result<()> {
+        if !matches!(entry.kind, EntryKind::Directory) {
+            return Err(archive(&entry.path, "is the root, and no directory"));
+        }
+        self.tree.node_mut(Tree::ROOT).metadata = entry.metadata;
+        Ok(())
+    }
+
+    /// Puts an entry where it belongs.
+    fn place(&mut self, entry: TarEntry, parents: &[&[u8]], name: &[u8]) -> Result<()> {
+        let TarEntry { path, kind, metadata, .. } = entry;
+        let parent = self.directory(parents, &path)?;
+        let before = self.tree.child(parent, name);
+        let id = match kind {
+            EntryKind::Directory => return self.place_directory(parent, name, metadata),
+            EntryKind::HardLink(target) => {
+                let id = self.target(&path, &target)?;
+                if before == Some(id) {
+                    return Err(archive(
+                        &path,
+                        &format!("is a hard link to {}, which is the same file", shown(&target)),
+                    ));
+                }
+                self.make_room(parent, name, before, &path)?;
+                id
+            }
+            EntryKind::Inode(kind) => {
+                self.make_room(parent, name, before, &path)?;
+                self.tree.add(Node { metadata, kind })?
+            }
+        };
+        self.link(parent, name, id)
+    }
+
+    fn place_directory(&mut self, parent: NodeId, name: &[u8], metadata: Metadata) -> Result<()> {
+        let before = self.tree.child(parent, name);
+        if let Some(before) = before
+            && self.tree.node(before).entries().is_some()
+        {
+            self.tree.node_mut(before).metadata = metadata;
+            self.mark_current_layer(parent, name);
+            return Ok(());
+        }
+        let id = self.tree.add(Node::directory(metadata))?;
+        // Whatever order they come in: a directory whose name was taken away shows nothing of a lower one.
+        if before.is_some_and(|before| self.marked.contains(&before)) {
+            self.opaque.insert(id);
+        }
+        self.link(parent, name, id)
+    }
+
+    /// Whether what has a name may be replaced by what is no directory.
+    fn make_room(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        before: Option<NodeId>,
+        path: &[u8],
+    ) -> Result<()> {
+        let Some(before) = before else { return Ok(()) };
+        let is_filled = self.tree.node(before).entries().is_some_and(|entries| !entries.is_empty());
+        if is_filled && self.is_from_current_layer(parent, name) {
+            return Err(archive(path, "would replace a directory that is not empty"));
+        }
+        Ok(())
+    }
+
+    /// A whiteout for overlayfs.
+    fn apply_whiteout(&mut self, entry: TarEntry, parents: &[&[u8]], name: &[u8]) -> Result<()> {
+        let parent = self.directory(parents, &entry.path)?;
+        let before =
+            self.tree.child(parent, name).filter(|_| self.is_from_current_layer(parent, name));
+        if let Some(before) = before {
+            // This layer has something of that name, which hides what is below by itself, or all but its entries.
+            if self.tree.node(before).entries().is_some() {
+                self.opaque.insert(before);
+            }
+            return Ok(());
+        }
+        let kind = NodeKind::CharacterDevice { major: 0, minor: 0 };
+        let id = self.tree.add(Node { metadata: entry.metadata, kind })?;
+        self.marked.insert(id);
+        self.link(parent, name, id)
+    }
+
+    /// Takes away what lower layers have.
+    fn apply(&mut self, whiteout_marker: WhiteoutMarker<'_>, parents: &[&[u8]]) {
+        let Some(directory) = self.find(parents) else { return };
+        if self.current_layer.is_none() {
+            return;
+        }
+        match whiteout_marker {
+            WhiteoutMarker::Name(name) => {
+                if self.remove_lower(directory, name) {
+                    self.remove_all_lower(self.tree.child(directory, name));
+                }
+            }
+            WhiteoutMarker::Opaque => self.remove_all_lower(Some(directory)),
+            WhiteoutMarker::None | WhiteoutMarker::Bookkeeping => {}
+        }
+    }
+
+    /// Takes a name away unless the present layer gave it; says whether it is still there.
+    fn remove_lower(&mut self, parent: NodeId, name: &[u8]) -> bool {
+        if self.is_from_current_layer(parent, name) {
+            return self.tree.child(parent, name).is_some();
+        }
+        if let NodeKind::Directory(entries) = &mut self.tree.node_mut(parent).kind {
+            self.has_orphans |= entries.remove(name).is_some();
+        }
+        false
+    }
+
+    /// Takes away, in a directory and all below it, the names that the present layer did not give.
+    fn remove_all_lower(&mut self, directory: Option<NodeId>) {
+        let mut open: Vec<_> = directory.into_iter().collect();
+        while let Some(directory) = open.pop() {
+            if !self.cleared.insert(directory) {
+                continue;
+            }
+            let entries = self.tree.node(directory).entries().into_iter().flatten();
+            let entries: Vec<_> = entries.map(|(name, id)| (name.clone(), *id)).collect();
+            for (name, id) in entries {
+                if self.remove_lower(directory, &name) && self.tree.node(id).entries().is_some() {
+                    open.push(id);
+                }
+            }
+        }
+    }
+
+    /// Whether the present layer gave a name; with one layer it gave all.
+    fn is_from_current_layer(&self, parent: NodeId, name: &[u8]) -> bool {
+        self.current_layer
+            .as_ref()
+            .is_none_or(|current_layer| current_layer.contains(&(parent, name.into())))
+    }
+
+    fn mark_current_layer(&mut self, parent: NodeId, name: &[u8]) {
+        if let Some(current_layer) = &mut self.current_layer {
+            current_layer.insert((parent, name.into()));
+        }
+    }
+
+    fn link(&mut self, parent: NodeId, name: &[u8], id: NodeId) -> Result<()> {
+        self.has_orphans |= self.tree.link(parent, name, id)?.is_some();
+        self.mark_current_layer(parent, name);
+        Ok(())
+    }
+
+    /// The directory of these components, made where it is missing.
+    fn directory(&mut self, names: &[&[u8]], path: &[u8]) -> Result<NodeId> {
+        let mut at = Tree::ROOT;
+        for name in names {
+            at = match self.tree.child(at, name) {
+                Some(child) if self.marked.contains(&child) => {
+                    let id = self.tree.add(Node::directory(self.missing.clone()))?;
+                    self.opaque.insert(id);
+                    self.link(at, name, id)?;
+                    id
+                }
+                Some(child) => {
+                    if let Some(what) = obstacle(&self.tree.node(child).kind) {
+                        let why = format!("lies below {}, which is {what}", shown(name));
+                        return Err(archive(path, &why));
+                    }
+                    self.mark_current_layer(at, name);
+                    child
+                }
+                None => {
+                    let id = self.tree.add(Node::directory(self.missing.clone()))?;
+                    self.link(at, name, id)?;
+                    id
+                }
+            };
+        }
+        Ok(at)
+    }
+
+    /// What these components name.
+    fn find(&self, names: &[&[u8]]) -> Option<NodeId> {
+        names.iter().try_fold(Tree::ROOT, |at, name| self.tree.child(at, name))
+    }
+
+    /// The file that a hard link leads to.
+    fn target(&self, path: &[u8], target: &[u8]) -> Result<NodeId> {
+        let names = components(target)?;
+        let why = if names.is_empty() {
+            "the root"
+        } else {
+            match self.find(&names) {
+                None => "no entry before it",
+                Some(id) if self.tree.node(id).entries().is_some() => "a directory",
+                Some(id) => return Ok(id),
+            }
+        };
+        Err(archive(path, &format!("is a hard link to {}, which is {why}", shown(target))))
+    }
+
+    /// The whole tree.
+    pub(super) fn finish(mut self) -> Result<Tree> {
+        for id in mem::take(&mut self.opaque) {
+            self.set_xattr(id, OPAQUE, b"y");
+        }
+        if !self.marked.is_empty() {
+            let marked = mem::take(&mut self.marked);
+            let with_marks = self.tree.nodes().filter(|(_, node)| {
+                node.entries().is_some_and(|entries| entries.values().any(|id| marked.contains(id)))
+            });
+            let with_marks: Vec<_> = with_marks.map(|(id, _)| id).collect();
+            for id in with_marks {
+                self.set_xattr(id, ORIGIN, b"");
+            }
+        }
+        if self.has_orphans { remove_orphans(self.tree) } else { Ok(self.tree) }
+    }
+
+    fn set_xattr(&mut self, id: NodeId, name: &[u8], value: &[u8]) {
+        self.tree.node_mut(id).metadata.xattrs.insert(name.into(), value.into());
+    }
+}
+
+/// The same tree without inodes that have no name.
+fn remove_orphans(mut tree: Tree) -> Result<Tree> {
+    let mut kept = Tree::new(tree.node(Tree::ROOT).metadata.clone());
+    for device in tree.devices() {
+        kept.add_device(device.clone())?;
+    }
+    let mut places = HashMap::new();
+    let mut open = vec![(Tree::ROOT, Tree::ROOT)];
+    while let Some((directory, new_directory)) = open.pop() {
+        let kind = mem::replace(&mut tree.node_mut(directory).kind, NodeKind::Socket);
+        let NodeKind::Directory(entries) = kind else { continue };
+        for (name, id) in entries {
+            let place = if let Some(place) = places.get(&id) {
+                *place
+            } else {
+                let node = tree.node_mut(id);
+                let metadata = node.metadata.clone();
+                let is_directory = node.entries().is_some();
+                let place = kept.add(if is_directory {
+                    Node::directory(metadata)
+                } else {
+                    Node { metadata, kind: mem::replace(&mut node.kind, NodeKind::Socket) }
+                })?;
+                if is_directory {
+                    open.push((id, place));
+                }
+                places.insert(id, place);
+                place
+            };
+            kept.link(new_directory, &name, place)?;
+        }
+    }
+    Ok(kept)
+}
+
+/// What keeps entries from lying below an inode.
+fn obstacle(kind: &NodeKind) -> Option<&'static str> {
+    match kind {
+        NodeKind::Directory(_) => None,
+        NodeKind::Symlink(_) => Some("a symlink"),
+        NodeKind::File(_) => Some("a regular file"),
+        NodeKind::CharacterDevice { .. } | NodeKind::BlockDevice { .. } => Some("a device"),
+        NodeKind::Fifo => Some("a FIFO"),
+        NodeKind::Socket => Some("a socket"),
+    }
+}
+
+/// The components of a path below the root: without slashes at its start and end, and without `.`.
+fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
+    if path.is_empty() {
+        return Err(Error::new(ErrorKind::Archive("an entry or a link without a name".to_owned())));
+    }
+    let names = path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
+    let names: Vec<_> = names.collect();
+    for name in &names {
+        if *name == b".." {
+            return Err(archive(path, "leads upwards by \"..\""));
+        }
+        if name.len() > NAME_BYTES_MAX {
+            let why =
+                format!("has a component of {} bytes, more than {NAME_BYTES_MAX}", name.len());
+            return Err(archive(path, &why));
+        }
+    }
+    Ok(names)
+}
+
+/// An error that names an entry; where it lies is added by [`LayerMerger::add`].
+fn archive(path: &[u8], why: &str) -> Error {
+    Error::new(ErrorKind::Archive(format!("{} {why}", shown(path))))
+}
+
+/// What becomes of whiteouts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhiteoutPolicy {
+    /// They are files like others.
+    #[default]
+    Keep,
+    /// They become those of overlayfs (`--aufs`): a character device 0:0 in place of NAME, the xattr
+    /// `trusted.overlay.opaque` on the directory; a directory with such devices gets an empty
+    /// `trusted.overlay.origin`, by which overlayfs knows that it has to hide them.
+    ToOverlay,
+    /// They take away what the archives before this one have, and are not in the tree themselves.
+    Apply,
+}
+
+/// What the last component of a path asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WhiteoutMarker<'a> {
+    /// Nothing: it is a name.
+    None,
+    /// To take this name away.
+    Name(&'a [u8]),
+    /// To take away all that lower layers have in the directory.
+    Opaque,
+    /// Nothing that matters outside AUFS.
+    Bookkeeping,
+}
+
+/// What `path`, a list of components, asks for.
+pub(super) fn whiteout_marker<'a>(path: &[&'a [u8]]) -> Result<WhiteoutMarker<'a>, &'static str> {
+    let Some((last, parents)) = path.split_last() else { return Ok(WhiteoutMarker::None) };
+    if parents.iter().any(|name| name.starts_with(b".wh..wh.")) {
+        return Ok(WhiteoutMarker::Bookkeeping);
+    }
+    if parents.iter().any(|name| name.starts_with(b".wh.")) {
+        return Err("lies below a whiteout");
+    }
+    match last.strip_prefix(b".wh.") {
+        None => Ok(WhiteoutMarker::None),
+        Some(b".wh..opq") => Ok(WhiteoutMarker::Opaque),
+        Some(name) if name.starts_with(b".wh.") => Ok(WhiteoutMarker::Bookkeeping),
+        Some(b"" | b"." | b"..") => Err("is a whiteout of nothing"),
+        Some(name) => Ok(WhiteoutMarker::Name(name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_told_from_names() {
+        for (path, wanted) in [
+            (&[][..], Ok(WhiteoutMarker::None)),
+            (&[&b"a"[..], b"b"], Ok(WhiteoutMarker::None)),
+            (&[b"a", b".wh.b"], Ok(WhiteoutMarker::Name(b"b"))),
+            (&[b".wh..b"], Ok(WhiteoutMarker::Name(b".b"))),
+            (&[b"a", b".wh..wh..opq"], Ok(WhiteoutMarker::Opaque)),
+            (&[b".wh..wh.plnk"], Ok(WhiteoutMarker::Bookkeeping)),
+            (&[b".wh..wh.plnk", b"12.34"], Ok(WhiteoutMarker::Bookkeeping)),
+            (&[b".wh.a", b"b"], Err("lies below a whiteout")),
+            (&[b".wh."], Err("is a whiteout of nothing")),
+            (&[b".wh..."], Err("is a whiteout of nothing")),
+        ] {
+            assert_eq!(whiteout_marker(path), wanted);
+        }
+    }
+}

@@ -1,0 +1,523 @@
+//! PAX records: `LENGTH KEY=VALUE\n`, which say what a header has no room for.
+//!
+//! POSIX.1-2024 `pax`, "pax Extended TarHeader"; the keys `GNU.sparse.*` are those of the GNU tar manual, `SCHILY.*`
+//! those of star, `LIBARCHIVE.xattr.*` those of libarchive. Of keys that come twice the last counts. Keys that are
+//! not known are ignored, as the standard wants it.
+
+use std::collections::BTreeMap;
+
+use crate::tree::Timestamp;
+
+/// Longest name of an xattr that Linux takes.
+const XATTR_NAME_BYTES_MAX: usize = 255;
+/// Longest value of an xattr that Linux takes.
+const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
+
+/// For which entries records hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PaxScope {
+    /// For the next one.
+    Entry,
+    /// For all that follow.
+    All,
+}
+
+/// Values by name, as [`Metadata`](crate::tree::Metadata) has them.
+pub(super) type Xattrs = BTreeMap<Box<[u8]>, Box<[u8]>>;
+
+/// What records say.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PaxRecords {
+    pub(super) path: Option<Vec<u8>>,
+    pub(super) link: Option<Vec<u8>>,
+    pub(super) size: Option<u64>,
+    pub(super) uid: Option<i64>,
+    pub(super) gid: Option<i64>,
+    pub(super) mtime: Option<Timestamp>,
+    pub(super) major: Option<u64>,
+    pub(super) minor: Option<u64>,
+    pub(super) xattrs: Xattrs,
+    /// Text of the ACL that governs access, and of the one for what will be made in a directory.
+    pub(super) access_acl: Option<Vec<u8>>,
+    pub(super) default_acl: Option<Vec<u8>>,
+    pub(super) sparse: SparseRecords,
+}
+
+impl PaxRecords {
+    /// Adds the records of one extended header.
+    pub(super) fn read(&mut self, mut bytes: &[u8], scope: PaxScope) -> Result<(), String> {
+        // Some writers leave zeros behind the last record.
+        while bytes.iter().any(|byte| *byte != 0) {
+            let PaxRecord { key, value, behind } = split_record(bytes)?;
+            if scope == PaxScope::All && !may_be_global(key) {
+                return Err(format!("a global header sets {}", shown_key(key)));
+            }
+            self.set(key, value).map_err(|why| format!("the record {}: {why}", shown_key(key)))?;
+            bytes = behind;
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
+        // An empty value takes back what was said before, but for xattrs, which may be empty.
+        let given = (!value.is_empty()).then_some(value);
+        match key {
+            b"path" => self.path = given.map(name).transpose()?,
+            b"linkpath" => self.link = given.map(name).transpose()?,
+            b"size" => self.size = given.map(number).transpose()?,
+            b"uid" => self.uid = given.map(signed).transpose()?,
+            b"gid" => self.gid = given.map(signed).transpose()?,
+            b"mtime" => self.mtime = given.map(time).transpose()?,
+            b"SCHILY.devmajor" => self.major = given.map(number).transpose()?,
+            b"SCHILY.devminor" => self.minor = given.map(number).transpose()?,
+            b"SCHILY.acl.access" => self.access_acl = given.map(<[u8]>::to_vec),
+            b"SCHILY.acl.default" => self.default_acl = given.map(<[u8]>::to_vec),
+            b"hdrcharset" => return charset(value),
+            _ => return self.set_by_prefix(key, value),
+        }
+        Ok(())
+    }
+
+    fn set_by_prefix(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
+        if let Some(key) = key.strip_prefix(b"SCHILY.xattr.") {
+            // GNU tar writes what would end the key so.
+            let name = unescaped(key, |code| matches!(code, b'=' | b'%'));
+            return self.set_xattr(name, value.to_vec());
+        }
+        if let Some(key) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
+            let value = base64(value).ok_or("is no base64")?;
+            return self.set_xattr(unescaped(key, |_| true), value);
+        }
+        if key == b"RHT.security.selinux" {
+            // The record is a text, and the xattr a C string.
+            return self.set_xattr(b"security.selinux".to_vec(), [value, b"\0"].concat());
+        }
+        match key.strip_prefix(b"GNU.sparse.") {
+            Some(key) => self.sparse.set(key, value),
+            None => Ok(()),
+        }
+    }
+
+    fn set_xattr(&mut self, name: Vec<u8>, value: Vec<u8>) -> Result<(), String> {
+        if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX || name.contains(&0) {
+            return Err(format!("an xattr cannot have a name of {} bytes like this", name.len()));
+        }
+        if value.len() > XATTR_VALUE_BYTES_MAX {
+            return Err(format!("{} bytes are too many for an xattr", value.len()));
+        }
+        self.xattrs.insert(name.into(), value.into());
+        Ok(())
+    }
+}
+
+/// What may hold for many entries: their owner and time. A name, a size or an xattr for all would only serve
+/// to make an archive of some bytes into a tree of any size.
+fn may_be_global(key: &[u8]) -> bool {
+    const LOCAL: [&[u8]; 10] = [
+        b"path",
+        b"linkpath",
+        b"size",
+        b"SCHILY.devmajor",
+        b"SCHILY.devminor",
+        b"SCHILY.acl.",
+        b"SCHILY.xattr.",
+        b"LIBARCHIVE.xattr.",
+        b"RHT.security.selinux",
+        b"GNU.sparse.",
+    ];
+    !LOCAL.iter().any(|local| key == *local || local.ends_with(b".") && key.starts_with(local))
+}
+
+/// A record, and what stands behind it.
+struct PaxRecord<'a> {
+    key: &'a [u8],
+    value: &'a [u8],
+    behind: &'a [u8],
+}
+
+/// The first record of `bytes`.
+fn split_record(bytes: &[u8]) -> Result<PaxRecord<'_>, String> {
+    let wrong = |what: &str| format!("an extended header holds a record {what}");
+    let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (length, rest) = bytes.split_at(digits);
+    let length = number(length).map_err(|_| wrong("without a length"))?;
+    let wanted = usize::try_from(length).ok().and_then(|length| length.checked_sub(digits));
+    let Some((record, behind)) = wanted.and_then(|wanted| rest.split_at_checked(wanted)) else {
+        return Err(wrong(&format!("of {length} bytes, which do not fit into it")));
+    };
+    let record = record.strip_prefix(b" ").and_then(|record| record.strip_suffix(b"\n"));
+    let record = record.ok_or_else(|| wrong(&format!("whose length of {length} is wrong")))?;
+    let equals = record.iter().position(|byte| *byte == b'=').filter(|at| *at > 0);
+    let equals = equals.ok_or_else(|| wrong("without a key"))?;
+    Ok(PaxRecord { key: &record[..equals], value: &record[equals + 1..], behind })
+}
+
+/// A key as messages show it.
+fn shown_key(key: &[u8]) -> String {
+    let (front, more) = key.split_at(key.len().min(80));
+    format!("{}{}", front.escape_ascii(), if more.is_empty() { "" } else { "..." })
+}
+
+fn name(value: &[u8]) -> Result<Vec<u8>, String> {
+    if value.contains(&0) {
+        return Err("holds a byte 0".to_owned());
+    }
+    Ok(value.to_vec())
+}
+
+/// A decimal number without a sign.
+pub(super) fn number(value: &[u8]) -> Result<u64, String> {
+    let text =
+        str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let number = text.and_then(|text| text.parse().ok());
+    number.ok_or_else(|| format!("\"{}\" is no number, or too large", shown_key(value)))
+}
+
+fn signed(value: &[u8]) -> Result<i64, String> {
+    let (is_negative, digits) = match value.strip_prefix(b"-") {
+        Some(digits) => (true, digits),
+        None => (false, value),
+    };
+    let number = i64::try_from(number(digits)?)
+        .map_err(|_| format!("\"{}\" is no number, or too large", shown_key(value)))?;
+    Ok(if is_negative { -number } else { number })
+}
+
+/// Seconds with a fraction, which is cut after nine digits, downwards.
+fn time(value: &[u8]) -> Result<Timestamp, String> {
+    let wrong = || format!("\"{}\" is no time", shown_key(value));
+    let mut parts = value.splitn(2, |byte| *byte == b'.');
+    let whole = parts.next().unwrap_or_default();
+    let fraction = parts.next().unwrap_or_default();
+    let is_negative = whole.starts_with(b"-");
+    if !fraction.iter().all(u8::is_ascii_digit) || whole.is_empty() {
+        return Err(wrong());
+    }
+    let seconds = signed(whole)?;
+    let digits = fraction.iter().chain(std::iter::repeat(&b'0')).take(9);
+    let mut nanoseconds = digits.fold(0_u32, |sum, digit| sum * 10 + u32::from(digit - b'0'));
+    if !is_negative {
+        return Ok(Timestamp { seconds, nanoseconds });
+    }
+    nanoseconds += u32::from(fraction.iter().skip(9).any(|digit| *digit != b'0'));
+    if nanoseconds == 0 {
+        return Ok(Timestamp { seconds, nanoseconds });
+    }
+    let seconds = seconds.checked_sub(1).ok_or_else(wrong)?;
+    Ok(Timestamp { seconds, nanoseconds: 1_000_000_000 - nanoseconds })
+}
+
+/// Names are bytes to us, so that both of the standard's character sets are fine.
+fn charset(value: &[u8]) -> Result<(), String> {
+    match value {
+        b"" | b"BINARY" | b"ISO-IR 10646 2000 UTF-8" => Ok(()),
+        _ => Err(format!("the character set \"{}\" is not known", shown_key(value))),
+    }
+}
+
+/// Replaces `%` and two hexadecimal digits by the byte they stand for, if it is one that is `wanted`.
+fn unescaped(text: &[u8], wanted: impl Fn(u8) -> bool) -> Vec<u8> {
+    let mut output = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, behind @ ..] = rest {
+        let code = match rest {
+            [b'%', high, low, ..] => hexadecimal(*high, *low).filter(|code| wanted(*code)),
+            _ => None,
+        };
+        output.push(code.unwrap_or(*first));
+        rest = if code.is_some() { rest.get(3..).unwrap_or_default() } else { behind };
+    }
+    output
+}
+
+fn hexadecimal(high: u8, low: u8) -> Option<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    Some(digit(high)? << 4 | digit(low)?)
+}
+
+/// RFC 4648, with or without padding.
+fn base64(text: &[u8]) -> Option<Vec<u8>> {
+    let text = text.trim_ascii_end();
+    let text = text.strip_suffix(b"=").unwrap_or(text);
+    let text = text.strip_suffix(b"=").unwrap_or(text);
+    let mut output = Vec::with_capacity(text.len() / 4 * 3 + 2);
+    for group in text.chunks(4) {
+        let mut bits = 0_u32;
+        for letter in group {
+            let digit = match letter {
+                b'A'..=b'Z' => letter - b'A',
+                b'a'..=b'z' => letter - b'a' + 26,
+                b'0'..=b'9' => letter - b'0' + 52,
+                b'+' => 62,
+                b'/' => 63,
+                _ => return None,
+            };
+            bits = bits << 6 | u32::from(digit);
+        }
+        if group.len() == 1 {
+            return None;
+        }
+        let [_, bytes @ ..] = (bits << (6 * (4 - group.len()))).to_be_bytes();
+        output.extend_from_slice(&bytes[..group.len() - 1]);
+    }
+    Some(output)
+}
+
+/// One part of a file, and where its bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SparseExtent {
+    /// The first byte, in the file.
+    pub(super) start: u64,
+    /// How many; not 0.
+    pub(super) bytes: u64,
+    /// The first byte, from where the archive's bytes are read.
+    pub(super) place: u64,
+}
+
+/// The parts of a file, as they are being read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SparseMap {
+    /// By position; places count from the first stored byte.
+    segments: Vec<SparseExtent>,
+    /// How many bytes are stored so far.
+    stored: u64,
+    /// Where the last part ended.
+    end: u64,
+}
+
+impl SparseMap {
+    /// Adds a part of `bytes` bytes from `start` on.
+    pub(super) fn push(&mut self, start: u64, bytes: u64) -> Result<(), String> {
+        let wrong =
+            |what: &str| format!("its map has a part of {bytes} bytes at {start}, which {what}");
+        let end = start.checked_add(bytes).filter(|end| i64::try_from(*end).is_ok());
+        let end = end.ok_or_else(|| wrong("ends beyond any file"))?;
+        if start < self.end {
+            return Err(wrong("begins before the last one ends"));
+        }
+        self.end = end;
+        if bytes == 0 {
+            return Ok(());
+        }
+        match self.segments.last_mut() {
+            Some(last) if last.start + last.bytes == start => last.bytes += bytes,
+            _ => {
+                self.segments.try_reserve(1).map_err(|_| "its map does not fit into memory")?;
+                self.segments.push(SparseExtent { start, bytes, place: self.stored });
+            }
+        }
+        // Parts do not overlap and end within 63 bits, and so does their sum.
+        self.stored += bytes;
+        Ok(())
+    }
+
+    /// The parts of a file of `bytes` bytes, of which `stored` are in the archive.
+    pub(super) fn finish(self, bytes: u64, stored: u64) -> Result<Vec<SparseExtent>, String> {
+        if self.end > bytes {
+            return Err(format!("its map ends at byte {}, and the file at {bytes}", self.end));
+        }
+        if self.stored != stored {
+            return Err(format!(
+                "its map has {} bytes of data, and the archive {stored}",
+                self.stored
+            ));
+        }
+        Ok(self.segments)
+    }
+}
+
+/// What records say about a sparse file.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SparseRecords {
+    /// The name of the file; the header has another one, for tars that know nothing of this.
+    pub(super) name: Option<Vec<u8>>,
+    major: Option<u64>,
+    minor: Option<u64>,
+    bytes: Option<u64>,
+    parts: Option<u64>,
+    /// The offset of a part whose length comes next.
+    offset: Option<u64>,
+    map: Option<SparseMap>,
+}
+
+/// Where the map of a sparse file is.
+#[derive(Clone, Debug)]
+pub(super) enum SparseForm {
+    /// Here.
+    InRecords { bytes: u64, map: SparseMap },
+    /// Before the data.
+    BeforeData { bytes: u64 },
+}
+
+impl SparseRecords {
+    /// Takes the record `GNU.sparse.KEY`.
+    pub(super) fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
+        match key {
+            b"major" => self.major = Some(number(value)?),
+            b"minor" => self.minor = Some(number(value)?),
+            b"name" if value.contains(&0) => return Err("holds a byte 0".to_owned()),
+            b"name" => self.name = Some(value.to_vec()),
+            b"size" | b"realsize" => self.bytes = Some(number(value)?),
+            b"numblocks" => self.parts = Some(number(value)?),
+            b"offset" => self.offset = Some(number(value)?),
+            b"numbytes" => {
+                let offset = self.offset.take().ok_or("comes without an offset")?;
+                self.map.get_or_insert_default().push(offset, number(value)?)?;
+            }
+            b"map" => self.map = Some(list(value)?),
+            _ => return Err("is not known".to_owned()),
+        }
+        Ok(())
+    }
+
+    /// Where the map is, if the file is sparse at all.
+    pub(super) fn form(&mut self) -> Result<Option<SparseForm>, String> {
+        let map = self.map.take();
+        match (self.major.unwrap_or(0), self.minor, self.bytes) {
+            (0, None | Some(0 | 1), None) if map.is_none() && self.parts.is_none() => Ok(None),
+            (0, None | Some(0 | 1), Some(bytes)) => {
+                let map = map.unwrap_or_default();
+                Ok(Some(SparseForm::InRecords { bytes: in_range(bytes)?, map }))
+            }
+            (1, None | Some(0), Some(bytes)) => {
+                Ok(Some(SparseForm::BeforeData { bytes: in_range(bytes)? }))
+            }
+            (0 | 1, _, None) => Err("it is sparse, and its size is missing".to_owned()),
+            (major, minor, _) => Err(format!(
+                "it is sparse in the format {major}.{}, which is not known",
+                minor.unwrap_or(0)
+            )),
+        }
+    }
+}
+
+fn in_range(bytes: u64) -> Result<u64, String> {
+    match i64::try_from(bytes) {
+        Ok(_) => Ok(bytes),
+        Err(_) => Err(format!("its size of {bytes} bytes is more than a file can have")),
+    }
+}
+
+/// `OFFSET,LENGTH,OFFSET,LENGTH…`
+fn list(value: &[u8]) -> Result<SparseMap, String> {
+    let mut map = SparseMap::default();
+    let mut fields = value.split(|byte| *byte == b',');
+    while let Some(offset) = fields.next() {
+        if value.is_empty() {
+            break;
+        }
+        let length = fields.next().ok_or("its last part has no length")?;
+        map.push(number(offset)?, number(length)?)?;
+    }
+    Ok(map)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records(parts: &[(&str, &[u8])]) -> Result<PaxRecords, String> {
+        let bytes: Vec<u8> = parts.iter().flat_map(|(key, value)| record(key, value)).collect();
+        let mut records = PaxRecords::default();
+        records.read(&bytes, PaxScope::Entry)?;
+        Ok(records)
+    }
+
+    fn record(key: &str, value: &[u8]) -> Vec<u8> {
+        let body = key.len() + value.len() + 3;
+        let mut length = body;
+        while length != body + length.to_string().len() {
+            length = body + length.to_string().len();
+        }
+        [format!("{length} {key}=").as_bytes(), value, b"\n"].concat()
+    }
+
+    #[test]
+    fn times_are_cut_to_nanoseconds_downwards() {
+        for (text, seconds, nanoseconds) in [
+            ("0", 0, 0),
+            ("1.5", 1, 500_000_000),
+            ("1234567890.123456789", 1_234_567_890, 123_456_789),
+            ("1.9999999999", 1, 999_999_999),
+            ("-1", -1, 0),
+            ("-1.5", -2, 500_000_000),
+            ("-0.25", -1, 750_000_000),
+            ("-1.0000000001", -2, 999_999_999),
+            ("3.", 3, 0),
+        ] {
+            assert_eq!(time(text.as_bytes()), Ok(Timestamp { seconds, nanoseconds }), "{text}");
+        }
+        for text in ["", ".5", "1.x", "1,5", "1e9", "--1", "9223372036854775808", "1.-5"] {
+            assert!(time(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_last_of_two_records_counts_and_an_empty_one_takes_back() {
+        let found =
+            records(&[("path", b"a"), ("path", b"b"), ("uid", b"5"), ("uid", b"")]).unwrap();
+        assert_eq!((found.path, found.uid), (Some(b"b".to_vec()), None));
+    }
+
+    #[test]
+    fn xattrs_come_in_three_spellings() {
+        let found = records(&[
+            ("SCHILY.xattr.user.a%3Db%25%41", b"x=y\n\0"),
+            ("SCHILY.xattr.user.empty", b""),
+            ("LIBARCHIVE.xattr.user.c%2Fd", b"AAECAw"),
+            ("RHT.security.selinux", b"u:r:t:s0"),
+        ])
+        .unwrap();
+        let found: Vec<_> = found.xattrs.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let wanted: [(&[u8], &[u8]); 4] = [
+            (b"security.selinux", b"u:r:t:s0\0"),
+            (b"user.a=b%%41", b"x=y\n\0"),
+            (b"user.c/d", &[0, 1, 2, 3]),
+            (b"user.empty", b""),
+        ];
+        assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn base64_is_read_with_and_without_padding() {
+        for (text, wanted) in
+            [("", ""), ("YQ", "a"), ("YQ==", "a"), ("YWI=", "ab"), ("YWJj", "abc")]
+        {
+            assert_eq!(base64(text.as_bytes()).as_deref(), Some(wanted.as_bytes()), "{text}");
+        }
+        for text in ["Y", "YW*j", "YWJjY"] {
+            assert_eq!(base64(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_global_header_sets_no_names_and_no_xattrs() {
+        let mut records = PaxRecords::default();
+        records.read(&record("uid", b"7"), PaxScope::All).unwrap();
+        records.read(&record("comment", b"hello"), PaxScope::All).unwrap();
+        assert_eq!(records.uid, Some(7));
+        for key in ["path", "size", "SCHILY.xattr.user.a", "GNU.sparse.major", "SCHILY.acl.access"]
+        {
+            let error = records.read(&record(key, b"1"), PaxScope::All).unwrap_err();
+            assert_eq!(error, format!("a global header sets {key}"));
+        }
+    }
+
+    #[test]
+    fn records_that_do_not_fit_are_refused() {
+        for (bytes, wanted) in [
+            (&b"99 a=b\n"[..], "of 99 bytes, which do not fit into it"),
+            (b"a=b\n", "without a length"),
+            (b"99999999999999999999 a=b\n", "without a length"),
+            (b"0 a=b\n", "of 0 bytes, which do not fit into it"),
+            (b"1 a=b\n", "whose length of 1 is wrong"),
+            (b"5 a=b\n", "whose length of 5 is wrong"),
+            (b"6 abc\n", "without a key"),
+            (b"6 =ab\n", "without a key"),
+        ] {
+            let mut records = PaxRecords::default();
+            let error = records.read(bytes, PaxScope::Entry).unwrap_err();
+            assert_eq!(error, format!("an extended header holds a record {wanted}"));
+        }
+    }
+}
