@@ -111,7 +111,7 @@ impl Explanation {
             capabilities_not_offered: missing,
             listeners: served.session().listeners(),
             channels: served.session().channels(),
-            workers: workers(&resources.workers.snapshot()),
+            workers: workers(&resources.workers.stats()),
             memory_bytes: resources.memory.budget().limit_bytes(),
             reserved_bytes: resources.memory.reserved_bytes(),
             reserved_idle_bytes: resources.memory.idle_bytes(),

@@ -69,7 +69,7 @@ impl ImageStats {
             memory_peak_bytes: budget.peak_bytes(),
             buffers: engine.memory.buffers().stats(),
             frames: engine.memory.frames().stats(),
-            workers: engine.workers.snapshot(),
+            workers: engine.workers.stats(),
         }
     }
 

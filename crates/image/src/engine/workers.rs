@@ -96,7 +96,7 @@ impl DecodeWorkers {
 
     /// What the workers did.
     #[must_use]
-    pub fn snapshot(&self) -> PerCpuStats {
+    pub fn stats(&self) -> PerCpuStats {
         self.0.pool.stats()
     }
 

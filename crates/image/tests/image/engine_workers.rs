@@ -66,9 +66,9 @@ fn without_workers_everything_is_decoded_on_the_thread_that_reads() {
         for at in [0, 128 << 10, 256 << 10, 384 << 10] {
             assert_eq!(file.read_at(at, &mut buffer).unwrap(), buffer.len());
         }
-        let snapshot = none.snapshot();
-        assert!(snapshot.workers.iter().all(|one| one.thread_id.is_none()), "{mode:?}");
-        assert_eq!((image.stats().clusters_on_workers, snapshot.items()), (0, 0), "{mode:?}");
+        let stats = none.stats();
+        assert!(stats.workers.iter().all(|one| one.thread_id.is_none()), "{mode:?}");
+        assert_eq!((image.stats().clusters_on_workers, stats.items()), (0, 0), "{mode:?}");
     }
 }
 
@@ -147,8 +147,8 @@ fn readers_get_their_bytes_while_cpus_come_and_go() {
     assert_eq!(stats.clusters_on_workers, stats.clusters_decoded);
     drop(image);
     wait_until("every item has run", || {
-        let snapshot = workers.snapshot();
-        snapshot.items() + snapshot.inline() >= stats.clusters_on_workers
+        let done = workers.stats();
+        done.items() + done.inline() >= stats.clusters_on_workers
     });
 }
 
@@ -184,8 +184,8 @@ fn an_image_may_go_while_workers_read_ahead_for_it() {
     wait_until("everything is dropped", || Arc::strong_count(&source) == 1);
     // The other batches were queued when the image was dropped.
     assert!(asked < 200 * 30);
-    assert_eq!(shared.snapshot().panics(), 0);
-    assert!(shared.snapshot().items() >= 100, "a batch for each image");
+    assert_eq!(shared.stats().panics(), 0);
+    assert!(shared.stats().items() >= 100, "a batch for each image");
 }
 
 // Catalogue 12: a worker never reads through the image itself. A batch owns the engine, which knows
@@ -199,12 +199,8 @@ fn a_worker_reads_the_source_alone() {
         let options = OpenOptions::new().workers(&own_workers());
         let image = corpus.open(&options.sync_decompress(SyncDecompress::ForceOff));
         corpus.read_all(&image, 1000).unwrap();
-        let snapshot = image.stats().workers;
-        assert_eq!(
-            snapshot.inline(),
-            0,
-            "{name}: a batch that dispatches another one runs it itself"
-        );
-        assert_eq!(snapshot.panics(), 0, "{name}");
+        let stats = image.stats().workers;
+        assert_eq!(stats.inline(), 0, "{name}: a batch that dispatches another one runs it itself");
+        assert_eq!(stats.panics(), 0, "{name}");
     }
 }

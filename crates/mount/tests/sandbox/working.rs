@@ -63,7 +63,7 @@ fn threads_that_start_in_the_sandbox_decode_every_codec() {
             .iter()
             .map(|name| options.clone().open(data(&format!("{name}.erofs"))).unwrap())
             .collect();
-        assert!(workers.snapshot().workers.is_empty(), "they start when they are needed");
+        assert!(workers.stats().workers.is_empty(), "they start when they are needed");
         enter();
         for (name, image) in names.iter().zip(&images) {
             let summary = image.verify(&VerifyOptions::new(), &mut |_| ()).unwrap();
@@ -74,7 +74,7 @@ fn threads_that_start_in_the_sandbox_decode_every_codec() {
             });
             assert!(counts.iter().all(|&count| count == summary.bytes && count > 0), "{counts:?}");
         }
-        let items = workers.snapshot().workers.iter().map(|worker| worker.items).sum::<u64>();
+        let items = workers.stats().workers.iter().map(|worker| worker.items).sum::<u64>();
         assert!(items > 0, "the workers did nothing");
     });
 }
