@@ -1,12 +1,12 @@
-//! A value that has its cache lines for itself, so that two threads which write next to each other do
-//! not slow each other down. Used wherever two fields have different writers.
+//! A value alone on its cache lines, so that two threads that write adjacent fields do not slow each other down.
+//! Used wherever two fields have different writers.
 
 use std::ops::{Deref, DerefMut};
 
 /// `T` at the start of 128 bytes of its own.
 ///
-/// A line is 64 bytes on most processors, but x86-64 prefetches them in pairs and some aarch64 have
-/// lines of 128.
+/// A cache line has 64 bytes on most processors, but x86-64 prefetches lines in pairs and some aarch64 processors
+/// have lines of 128.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct CachePadded<T>(pub(crate) T);

@@ -28,7 +28,7 @@ impl CancelToken {
 
     /// Cancels this token and all its clones. A second call changes nothing.
     pub fn cancel(&self) {
-        // Pairs with the load in `is_cancelled`: what was written before is seen by who finds it cancelled.
+        // Pairs with the load in `is_cancelled`: a thread that finds it cancelled sees what was written before.
         self.cancelled.store(true, Ordering::Release);
     }
 

@@ -1,5 +1,5 @@
-//! The crate's one error: a kind to match on, what was asked, and the numbers. It allocates nothing,
-//! since it must be made when there is no memory.
+//! The crate's one error: a kind to match, what was requested, and the numbers. It allocates nothing, because it
+//! must be made when there is no memory.
 
 use rustix::io::Errno;
 
@@ -7,17 +7,17 @@ use rustix::io::Errno;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A setting is outside its range; `amount` is what was asked, `limit` the bound.
+    /// A setting is outside its range; `amount` is the request, `limit` the bound.
     InvalidSetting,
-    /// The system does not give another thread.
+    /// The system gives no further thread.
     NoThread,
-    /// Best effort only: it could not be had now without waiting. Never to be remembered.
+    /// A best-effort request that cannot be met now without waiting. A later one may succeed, so do not cache this.
     NotNow,
-    /// The hard limit: waiting and reclaiming did not help, or more was asked than the limit allows.
+    /// The hard limit: waiting and reclaiming did not help, or the request is larger than the limit.
     OutOfMemory,
-    /// A job panicked; its worker lives on.
+    /// A job panicked; its worker goes on.
     Panicked,
-    /// A system call failed; `source` says how.
+    /// A system call failed; `source` has its error.
     System,
 }
 
@@ -32,7 +32,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// `what` names the thing in the words of a message: "slots a worker", "mapping the arena".
+    /// `what` names the thing as a message does: "slots a worker", "mapping the arena".
     pub(crate) const fn new(kind: ErrorKind, what: &'static str) -> Self {
         Self { kind, what, amount: None, limit: None, errno: None }
     }
@@ -54,13 +54,13 @@ impl Error {
         self.kind
     }
 
-    /// What was asked for, where a number is the matter.
+    /// The number that was requested, if the error is about one.
     #[must_use]
     pub const fn amount(&self) -> Option<u64> {
         self.amount
     }
 
-    /// The bound that it met.
+    /// The bound that the request exceeds.
     #[must_use]
     pub const fn limit(&self) -> Option<u64> {
         self.limit
@@ -77,15 +77,15 @@ impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = match self.kind {
             ErrorKind::InvalidSetting => "out of range",
-            ErrorKind::NoThread => "no thread to be had",
-            ErrorKind::NotNow => "not to be had without waiting",
+            ErrorKind::NoThread => "the system gives no thread",
+            ErrorKind::NotNow => "not available without waiting",
             ErrorKind::OutOfMemory => "out of memory",
             ErrorKind::Panicked => "panicked",
             ErrorKind::System => "refused by the system",
         };
         write!(f, "{}: {kind}", self.what)?;
         if let (Some(amount), Some(limit)) = (self.amount, self.limit) {
-            write!(f, ", {amount} asked, {limit} is the limit")?;
+            write!(f, ", {amount} requested, the limit is {limit}")?;
         }
         Ok(())
     }

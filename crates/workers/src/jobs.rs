@@ -16,7 +16,6 @@
 
 mod ordered;
 mod reorder_ring;
-mod split;
 mod thread_team;
 
 #[cfg(all(test, loom))]
@@ -25,6 +24,8 @@ mod loom_tests;
 mod ordered_loom_tests;
 #[cfg(all(test, not(loom)))]
 mod ordered_tests;
+#[cfg(all(test, not(loom)))]
+mod split_tests;
 #[cfg(all(test, not(loom)))]
 mod stress_tests;
 #[cfg(all(test, not(loom)))]
@@ -39,8 +40,11 @@ use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 pub use ordered::{CallerRole, MAX_ITEMS_IN_FLIGHT, OrderedPipeline, PipelineReport};
 pub use thread_team::{HelperBudget, MAX_HELPERS};
 
-use split::{CHUNKS_PER_THREAD, Chunks, SplitParameters};
 pub(crate) use thread_team::PendingStarts;
+
+/// The average number of chunks a thread, so that other threads take over what a slow chunk delays. padata's
+/// number.
+const CHUNKS_PER_THREAD: u64 = 4;
 
 /// A loop over a range of numbers, run by several threads. The unit is the caller's: bytes, pages, blocks,
 /// indices.
@@ -222,6 +226,109 @@ fn or_process_budget(helpers: Option<&HelperBudget>) -> Option<&HelperBudget> {
     helpers
 }
 
+/// How a range is split, in the caller's unit: plain arithmetic in `u64`.
+///
+/// It is the rule of Linux' padata, number for number, so that its tuning applies here:
+///
+/// ```text
+/// threads    = min(max(size / max(min_chunk_size, align), 1), max_threads)   then as many as are free
+/// chunk_size = round up to align (max(size / (threads * 4), min_chunk_size, 1))
+/// a chunk ends at the next multiple of chunk_size above its start, or at the end of the range
+/// ```
+///
+/// Boundaries are multiples of the chunk size counted from 0, not from the start of the range: a range that
+/// starts anywhere is aligned after its first chunk. padata divides by zero if `align` is 0, and cuts a count to
+/// 32 bits; this does neither.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct SplitParameters {
+    /// First unit.
+    start: u64,
+    /// The unit behind the last; not below `start`.
+    end: u64,
+    /// The chunk size is a multiple of this; 0 counts as 1.
+    align: u64,
+    /// The chunk size is never less than this; 0 counts as 1.
+    min_chunk_size: u64,
+    /// The most threads, the caller included; 0 means the caller alone, on a split range.
+    max_threads: u64,
+}
+
+impl SplitParameters {
+    /// Units in the range.
+    const fn size(&self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+
+    /// Threads wanted, the caller included. 1: the range is not worth splitting, or must not be split. 0 only
+    /// if `max_threads` is 0: the caller alone, on a split range.
+    fn threads(&self) -> u64 {
+        let useful = self.min_chunk_size.max(self.align).max(1);
+        (self.size() / useful).max(1).min(self.max_threads)
+    }
+
+    /// The chunks for so many threads, with an average number of chunks a thread; 0 counts as 1.
+    fn chunks(&self, threads: u64, chunks_per_thread: u64) -> Chunks {
+        let shares = threads.max(1).saturating_mul(chunks_per_thread.max(1));
+        // The minimum comes before the rounding: rounded first, the minimum itself could miss align.
+        let chunk_size = (self.size() / shares).max(self.min_chunk_size).max(1);
+        // A multiple that u64 does not hold lies behind every end, and so does u64::MAX.
+        let chunk_size = chunk_size.checked_next_multiple_of(self.align.max(1)).unwrap_or(u64::MAX);
+        Chunks::new(self.start, self.end, chunk_size)
+    }
+
+    /// The whole range as one chunk.
+    fn whole(&self) -> Range<u64> {
+        self.start..self.end
+    }
+}
+
+/// A range split at the multiples of its chunk size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Chunks {
+    start: u64,
+    /// Where the first chunk ends: the first boundary above `start`, or `end`.
+    first_end: u64,
+    end: u64,
+    chunk_size: u64,
+    count: u64,
+}
+
+impl Chunks {
+    /// `chunk_size` is at least 1.
+    fn new(start: u64, end: u64, chunk_size: u64) -> Self {
+        // Saturated, both are the largest number, which no end exceeds.
+        let boundary = (start / chunk_size).saturating_add(1).saturating_mul(chunk_size);
+        let first_end = boundary.min(end);
+        let rest = end.saturating_sub(first_end).div_ceil(chunk_size);
+        let count = if start < end { rest.saturating_add(1) } else { 0 };
+        Self { start, first_end, end, chunk_size, count }
+    }
+
+    /// Units between two boundaries.
+    const fn chunk_size(&self) -> u64 {
+        self.chunk_size
+    }
+
+    /// Number of chunks: less than twice the chunks that were asked for and 2 more, because the chunk size
+    /// is at least `size / (threads * chunks_per_thread)`, rounded down, and not 0.
+    const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The chunk with this number, counted from 0; none behind the last.
+    fn chunk(&self, number: u64) -> Option<Range<u64>> {
+        if number >= self.count {
+            return None;
+        }
+        let Some(behind_first) = number.checked_sub(1) else {
+            return Some(self.start..self.first_end);
+        };
+        // Below `end`, as `number` is below `count`: neither step wraps.
+        let start = self.first_end + behind_first * self.chunk_size;
+        Some(start..start.saturating_add(self.chunk_size).min(self.end))
+    }
+}
+
 /// What each thread of a [`ParallelFor`] does: chunk after chunk, until none is left.
 fn take_chunks<S, E>(
     cursor: &ChunkCursor<E>,
@@ -285,8 +392,7 @@ impl<E> ChunkCursor<E> {
 
 #[cfg(all(test, not(loom)))]
 mod cursor_tests {
-    use super::{ChunkCursor, TaskFailure};
-    use crate::jobs::split::{CHUNKS_PER_THREAD, SplitParameters};
+    use super::{CHUNKS_PER_THREAD, ChunkCursor, SplitParameters, TaskFailure};
 
     fn cursor(size: u64) -> ChunkCursor<&'static str> {
         let split =

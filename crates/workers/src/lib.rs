@@ -1,20 +1,18 @@
-//! CPUs, threads, queues, jobs and pages for work that must not wait.
+//! CPUs, threads, queues, parallel loops and memory for work that must not wait. Nothing here knows a file format.
 //!
-//! Five mechanisms, each proved in a kernel or a hypervisor before it came here, and nothing of any
-//! file format:
-//!
-//! * [`percpu`]: one pinned, named worker a granted CPU, at raised priority where the system allows,
-//!   safe against CPUs that come and go; [`unbound`] is what it falls back on.
-//! * [`workqueue`]: preallocated requests from one submitter to many workers, without a lock, a
-//!   shared cache line or an allocation.
+//! * [`percpu`]: one pinned, named worker for each available CPU, at raised priority where the system allows, safe
+//!   against CPUs that go offline and come online; [`unbound`] is its fallback.
+//! * [`workqueue`]: preallocated requests from one submitter to many workers, without a lock, a contended cache
+//!   line or an allocation.
 //! * [`jobs`]: one range split over the CPUs, and parallel work with commits in order.
-//! * [`memory`]: frames from a bounded reserve, scratch that grows and stays, buffers, one budget,
-//!   and the difference between memory that may fail and memory that must come.
-//! * [`single_flight`]: values that many want are computed by one of them, kept and shared.
-//! * [`cpus`] and [`priority`]: what the system really grants, and which priority_level of priority was reached.
+//! * [`memory`]: frames from a bounded reserve, buffers, one budget, and allocations that may fail beside those
+//!   that must succeed.
+//! * [`single_flight`]: of all threads that need a value one computes it; the value is kept and shared.
+//! * [`cpus`] and [`priority`]: which CPUs the system lets this process use, and which priority level it gave.
+//! * [`CancelToken`]: asks a long operation to stop.
 //!
-//! The protocols are numbered in `docs/workers.md`; comments here refer to their steps. `docs/memory.md`
-//! writes the budget out as a sum.
+//! `docs/workers.md` numbers the steps of the protocols; comments refer to them. `docs/memory.md` writes the
+//! budget out as a sum.
 
 mod cache_padded;
 mod cancel;
@@ -29,7 +27,7 @@ pub mod priority;
 pub mod single_flight;
 mod sync;
 mod sys;
-pub mod thread;
+mod thread;
 pub mod unbound;
 mod wake_event;
 pub mod workqueue;

@@ -1,6 +1,6 @@
-//! A wake-up that costs a system call only when somebody sleeps. One thread waits, any thread sets.
+//! A wake-up that costs a system call only if somebody sleeps. One thread waits, any thread sets.
 //!
-//! docs/workers.md, protocol E. Used by every worker to sleep and by every submitter to be told.
+//! docs/workers.md, protocol E. Workers sleep on it, and so does a submitter that waits for results.
 
 use crate::sync::{Futex, Ordering, fence};
 
@@ -30,8 +30,8 @@ impl WakeEvent {
         Self { state: Futex::new(CLEAR) }
     }
 
-    /// Sets the event; says whether that took a system call. While the event stays set this is one
-    /// load of a line that nobody writes.
+    /// Sets the event. Returns whether that took a system call. While the event stays set this is one load of a
+    /// cache line that nobody writes.
     pub(crate) fn set(&self) -> bool {
         // E1. What was published before must not be seen later than the look at the state: pairs
         // with the fence in `clear` (E4).
@@ -60,7 +60,7 @@ impl WakeEvent {
         self.state.word.load(Ordering::Acquire) == SET
     }
 
-    /// Sleeps until the event is set; says whether it slept.
+    /// Sleeps until the event is set. Returns whether it slept.
     pub(crate) fn wait(&self) -> bool {
         let mut slept = false;
         while self.announce() {

@@ -217,16 +217,6 @@ where
         }
     }
 
-    /// Waits until at least one more submitted request is finished and called back for; returns at once if none
-    /// is pending. The submitter sleeps meanwhile and handles nothing: a request of its own would delay what
-    /// finishes next, and take the memory of one more handler.
-    pub fn wait_for_one(&mut self) {
-        if self.has_pending() {
-            self.wait_for_any();
-            self.collect();
-        }
-    }
-
     /// How many slots the workers have, all together.
     #[must_use]
     pub const fn capacity(&self) -> usize {

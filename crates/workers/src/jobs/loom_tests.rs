@@ -4,8 +4,9 @@
 
 use std::sync::atomic::{AtomicU32 as Plain, Ordering as PlainOrdering};
 
-use super::split::{CHUNKS_PER_THREAD, SplitParameters};
-use super::{ChunkCursor, HelperBudget, PendingStarts, take_chunks};
+use super::{
+    CHUNKS_PER_THREAD, ChunkCursor, HelperBudget, PendingStarts, SplitParameters, take_chunks,
+};
 use crate::catch_panic::TaskFailure;
 use crate::sync::{Arc, AtomicBool, Ordering, thread};
 

@@ -37,13 +37,13 @@ fn the_system_shows_the_name_up_to_its_fifteenth_byte() {
     ] {
         assert_eq!(seen_on(plain(name), |_| own_name()), shown);
     }
-    // Without a name it keeps the starter's.
+    // Without a name it keeps that of the thread that starts it.
     seen_on(plain(""), |_| ());
 }
 
-// A-W2: each worker's Cpus_allowed_list is a single distinct CPU; its priority_level is what the system says.
+// A-W2: each worker's Cpus_allowed_list is a single distinct CPU; its priority level is what the system says.
 #[test]
-fn a_placed_thread_is_on_its_cpu_and_on_the_rung_that_it_reports() {
+fn a_placed_thread_is_on_its_cpu_and_at_the_priority_level_that_it_reports() {
     for cpu in CpuSet::of_process().iter() {
         let wanted = ThreadOptions {
             name: "placed".to_owned(),
@@ -112,7 +112,7 @@ fn a_panic_ends_at_the_threads_edge() {
     owned.join();
 }
 
-// A-W2, second part: without CAP_SYS_NICE a start succeeds and reports the priority_level that holds.
+// A-W2, second part: without CAP_SYS_NICE a start succeeds and reports the priority level that holds.
 #[test]
 fn an_ordinary_users_thread_is_placed_and_reports_its_lower_rung() {
     use rustix::process::{Resource, Uid, getrlimit, getuid};

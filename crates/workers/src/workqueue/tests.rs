@@ -385,30 +385,3 @@ fn stress_no_request_is_lost_doubled_or_shared() {
     });
     println!("{} requests", total.load(Ordering::Relaxed));
 }
-
-#[test]
-fn waiting_for_one_ends_with_all_of_them_and_at_once_with_none() {
-    struct Double;
-    impl Handler for Double {
-        type Request = u64;
-        fn handle(&mut self, request: &mut u64) {
-            *request *= 2;
-        }
-    }
-    let done = std::cell::Cell::new(0);
-    let on_done = |request: &mut u64, _| done.set(done.get() + *request);
-    let settings = settings(1, 4);
-    let mut queue = WorkQueue::new(&settings, || 0, || Ok(Double), on_done).unwrap();
-    for _ in 0..4 {
-        let mut slot = queue.reserve();
-        *slot.request() = 1;
-        slot.submit();
-    }
-    while done.get() < 8 {
-        let before = done.get();
-        queue.wait_for_one();
-        assert!(done.get() > before);
-    }
-    queue.wait_for_one();
-    assert_eq!(done.get(), 8);
-}

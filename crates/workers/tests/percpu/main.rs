@@ -86,7 +86,7 @@ fn compare_with_system(pool: &PerCpuPool, prefix: &str) -> Vec<PriorityLevel> {
     workers.into_iter().filter_map(|worker| worker.priority_level).collect()
 }
 
-// A-W2: one distinct CPU for each worker, and the priority_level that the system says.
+// A-W2: one distinct CPU for each worker, and the priority level that the system says.
 #[test]
 fn each_worker_has_its_cpu_and_the_rung_that_it_reports() {
     let _alone = alone();
@@ -129,7 +129,7 @@ fn without_the_right_to_be_raised_the_workers_start_and_report_a_lower_rung() {
     let levels = test.unwrap().join().unwrap();
     println!("levels reached: {levels:?}");
     let limit = |resource| rustix::process::getrlimit(resource).current.unwrap_or(u64::MAX);
-    // By RLIMIT_RTPRIO the system may grant the highest priority_level to anyone.
+    // By RLIMIT_RTPRIO the system may grant the highest priority level to anyone.
     if limit(rustix::process::Resource::Rtprio) == 0 {
         assert!(levels.iter().all(|priority_level| *priority_level != PriorityLevel::RealTime));
     }

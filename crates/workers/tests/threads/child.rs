@@ -91,7 +91,7 @@ fn limited_time() -> Result<String, String> {
     Ok(climb())
 }
 
-/// Were the first priority_level taken, SIGXCPU would end this process after 50 ms.
+/// Were the first level granted, SIGXCPU would end this process after 50 ms.
 fn limited_time_computes() -> Result<String, String> {
     limit(Resource::Rttime, 50_000)?;
     assert_ne!(priority::apply(PriorityRequest::Raised), PriorityLevel::RealTime);
@@ -122,7 +122,7 @@ fn shrinking_mask() -> Result<String, String> {
     Ok("shrunk and restored".to_owned())
 }
 
-/// Climbs the ladder, and says the priority_level and what /proc shows of this thread.
+/// Raises its priority, and reports the priority level and what /proc shows of this thread.
 fn climb() -> String {
     let priority_level = priority::apply(PriorityRequest::Raised);
     assert_eq!(priority::of_current_thread(), priority_level);

@@ -17,7 +17,7 @@ fn expect(role: Role, expected: &str) {
     }
 }
 
-// A-W2, second part: without CAP_SYS_NICE it still succeeds and reports the lower priority_level.
+// A-W2, second part: without CAP_SYS_NICE it still succeeds and reports the lower priority level.
 #[test]
 fn an_ordinary_user_without_limits_to_spend_stays_on_the_normal_rung() {
     expect(Role::Ordinary, "normal, policy 0, priority 0, nice 0");
