@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::Algorithm;
+use crate::stream::Algorithm;
 
 /// What a [`Decoder`](crate::Decoder) or an [`Encoder`](crate::Encoder) failed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,30 +32,21 @@
 //! # Ok::<(), ferrofs_codec::Error>(())
 //! ```
 
-mod algorithm;
 mod c_heap;
 mod decoder;
 mod deflate;
 mod encoder;
 mod error;
-mod guess;
 mod lz4;
 mod lzma;
-mod method;
-mod padding;
-mod settings;
-mod want;
+mod stream;
 mod zstd;
 
-pub use algorithm::Algorithm;
-pub use decoder::Decoder;
-pub use encoder::{EncodedSizes, Encoder};
+pub use decoder::{Decoder, DecoderSettings};
+pub use encoder::{Encoder, Method};
 pub use error::{Error, ErrorKind};
-pub use lz4::{LZ4_WINDOW_PAGE_BYTES, Lz4Part, lz4_window_pages};
-pub use method::Method;
-pub use padding::Padding;
-pub use settings::DecoderSettings;
-pub use want::DecodeMode;
+pub use lz4::{LZ4_WINDOW_PAGE_BYTES, lz4_window_pages};
+pub use stream::{Algorithm, DecodeMode, EncodedSizes, Lz4Part, Padding};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -9,11 +9,10 @@ use std::ptr::NonNull;
 
 use libdeflate_sys as c;
 
-use super::cut::{TruncatedStream, truncate};
+use super::truncate::{TruncatedStream, truncate};
 use crate::c_heap;
-use crate::encoder::EncodedSizes;
 use crate::error::ErrorKind;
-use crate::guess::RatioEstimate;
+use crate::stream::EncodedSizes;
 
 /// More than this is truncate off only where a ratio changes much; one in this many bytes is added to a
 /// guess.
@@ -149,4 +148,32 @@ fn libdeflate_bytes(level: u8) -> usize {
 /// The most that `new` takes.
 pub(crate) fn memory_bytes_max(level: u8, pcluster_bytes: usize) -> usize {
     libdeflate_bytes(level) + c_heap::HEADER_BYTES + scratch_bytes(pcluster_bytes)
+}
+
+/// The ratio that is tried when nothing is known.
+const FIRST_RATIO: usize = 3;
+/// Ratios are kept in this part of one.
+const SCALE: usize = 1 << 16;
+
+/// The ratio of the last call.
+#[derive(Clone, Copy, Debug)]
+struct RatioEstimate {
+    scaled_ratio: usize,
+}
+
+impl RatioEstimate {
+    const NONE: Self = Self { scaled_ratio: FIRST_RATIO * SCALE };
+
+    /// The input that `bytes` of output would hold; at least as much as the output.
+    fn input_for(self, bytes: usize) -> usize {
+        // A ratio is at most 12 MiB in one byte, and an output at most 1 MiB: 60 bits.
+        (bytes * self.scaled_ratio / SCALE).max(bytes)
+    }
+
+    /// Remembers a result; that of a short end of a file says little and is left out.
+    fn learn(&mut self, filled: EncodedSizes, is_full: bool) {
+        if is_full && filled.bytes > 0 {
+            self.scaled_ratio = filled.taken * SCALE / filled.bytes;
+        }
+    }
 }

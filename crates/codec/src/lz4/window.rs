@@ -12,10 +12,9 @@
 //! There is no unsafe code: short copies are of fixed length and may write behind the byte where
 //! they end, in the page that is being filled, which holds nothing there yet.
 
-use super::part::Lz4Part;
 use super::sequences::{Sequence, Sequences};
 use crate::error::{ErrorKind, filled};
-use crate::want::DecodeMode;
+use crate::stream::{DecodeMode, Lz4Part};
 
 /// The length of the pages that [`Decoder::decode_lz4_part`] works in.
 ///
@@ -62,7 +61,7 @@ pub(super) fn decode<P: AsMut<[u8]>>(
         return Err(ErrorKind::TooLarge);
     }
     if wanted == 0 {
-        return super::library::decode(stream, output, end);
+        return super::decode_block(stream, output, end);
     }
     let mut sequences = Sequences::new(stream, wanted, end, max_distance);
     let count = lz4_window_pages(max_distance, wanted);

@@ -6,8 +6,8 @@ use std::ffi::c_void;
 use liblzma_sys as c;
 
 use crate::c_heap::{self, HEADER_BYTES};
-use crate::encoder::EncodedSizes;
 use crate::error::ErrorKind;
+use crate::stream::EncodedSizes;
 
 /// liblzma takes no dictionary below this, and refuses an output below `OUTPUT_BYTES_MIN`.
 const DICTIONARY_BYTES_MIN: usize = super::DICTIONARY_BYTES_MIN as usize;

@@ -9,15 +9,12 @@
 
 use std::marker::PhantomData;
 
-use super::copy;
 use super::probabilities::{
     COUNT, DISTANCE_ALIGN, DISTANCE_LOW, DISTANCE_SLOT, IS_MATCH, IS_REPEAT, IS_REPEAT_0,
     IS_REPEAT_0_LONG, IS_REPEAT_1, IS_REPEAT_2, LENGTH_CHOICE, LENGTH_CHOICE_2, LENGTH_HIGH,
-    LENGTH_LOW, LENGTH_MIDDLE, LITERAL, MATCH_LENGTH, POSITION_STATES, REPEAT_LENGTH,
+    LENGTH_LOW, LENGTH_MIDDLE, LITERAL, MATCH_LENGTH, POSITION_STATES, Properties, REPEAT_LENGTH,
 };
-use super::properties::Properties;
-use super::range::{RANGE_MIN, RangeDecoder};
-use super::trees::BitTrees;
+use super::range_decoder::{BitTrees, RANGE_MIN, RangeDecoder};
 
 /// The most bytes that a symbol takes in.
 ///
@@ -367,10 +364,10 @@ impl LzmaState {
         // room.
         unsafe {
             let target = self.output.add(self.position);
-            if room >= length + copy::SLACK {
-                copy::fast(target, distance + 1, length);
+            if room >= length + COPY_SLACK {
+                copy_match(target, distance + 1, length);
             } else {
-                copy::exact(target, distance + 1, length.min(room));
+                copy_match_exact(target, distance + 1, length.min(room));
                 if length > room {
                     self.position = self.output_bytes;
                     return Err(StopReason::Overlong);
@@ -381,5 +378,75 @@ impl LzmaState {
             self.previous = u32::from(*self.output.add(self.position - distance - 2));
         }
         Ok(())
+    }
+}
+
+/// How far behind the end of a match [`copy_match`] may write.
+const COPY_SLACK: usize = 32;
+
+/// Repeats the `length` bytes that begin `distance` bytes before `target`.
+///
+/// # Safety
+///
+/// The `distance` bytes before `target` and the `length + COPY_SLACK` bytes from it on are one piece of
+/// writable memory, and `distance` is not zero.
+#[inline(always)]
+unsafe fn copy_match(target: *mut u8, distance: usize, length: usize) {
+    // SAFETY: a loop that stops at `end` writes up to 31 bytes behind it, and reads a multiple of
+    // `distance` before what it writes. The loop between them writes its last step at 9 bytes behind
+    // `target` at most (for a distance of 3), and leaves `to` at 21 at most.
+    unsafe {
+        let mut source = target.sub(distance).cast_const();
+        let mut to = target;
+        let end = target.add(length);
+        if distance >= 32 {
+            loop {
+                copy_step::<32>(source, to);
+                source = source.add(32);
+                to = to.add(32);
+                if to >= end {
+                    return;
+                }
+            }
+        }
+        // The pattern is written once more, twice more and so on until a step fits in.
+        let mut period = distance;
+        while period < 16 {
+            copy_step::<16>(source, to);
+            to = to.add(period);
+            period *= 2;
+        }
+        while to < end {
+            copy_step::<16>(source, to);
+            source = source.add(16);
+            to = to.add(16);
+        }
+    }
+}
+
+/// Reads a step, then writes it: a step that overlaps its source copies old bytes.
+///
+/// # Safety
+///
+/// `BYTES` bytes can be read at `source` and written at `target`.
+#[inline(always)]
+unsafe fn copy_step<const BYTES: usize>(source: *const u8, target: *mut u8) {
+    // SAFETY: the caller promises both; arrays of bytes have alignment 1.
+    unsafe { *target.cast::<[u8; BYTES]>() = *source.cast::<[u8; BYTES]>() };
+}
+
+/// As [`copy_match`], but writes nothing behind the match.
+///
+/// # Safety
+///
+/// As for [`copy_match`], without the slack.
+#[cold]
+unsafe fn copy_match_exact(target: *mut u8, distance: usize, length: usize) {
+    // SAFETY: the bytes read begin `distance` bytes before `target` and end before those written.
+    unsafe {
+        let source = target.sub(distance).cast_const();
+        for at in 0..length {
+            *target.add(at) = *source.add(at);
+        }
     }
 }

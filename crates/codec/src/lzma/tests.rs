@@ -2,11 +2,11 @@
 
 use lzma_rust2::{LzmaOptions, MicroLzmaEncoder};
 
-use super::trees::BitTrees;
-use super::trees_portable::Portable;
+use super::bit_trees_portable::Portable;
+use super::range_decoder::BitTrees;
 use super::{Fastest, LzmaDecoder};
 use crate::error::ErrorKind;
-use crate::want::DecodeMode;
+use crate::stream::DecodeMode;
 
 /// Guard bytes around every output.
 const GUARD: [u8; 80] = [0xA5; 80];

@@ -9,31 +9,27 @@
 //! reach back farther than the dictionary that was declared, which liblzma rounds up to 16 bytes. And
 //! nothing behind a prefix is looked at, where liblzma refuses an end marker.
 
-mod copy;
+#[cfg(any(test, not(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))))]
+mod bit_trees_portable;
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
+mod bit_trees_x86_64;
 pub(crate) mod encode;
 mod probabilities;
-mod properties;
-mod range;
+mod range_decoder;
 mod symbols;
 #[cfg(test)]
 mod tests;
-mod trees;
-#[cfg(any(test, not(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))))]
-mod trees_portable;
-#[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
-mod trees_x86_64;
 
 use crate::error::ErrorKind;
-use crate::want::DecodeMode;
-use probabilities::Probabilities;
-use properties::Properties;
+use crate::stream::DecodeMode;
+use probabilities::{Probabilities, Properties};
+use range_decoder::BitTrees;
 use symbols::{SYMBOL_INPUT_MAX, StopReason, SymbolCount, Symbols};
-use trees::BitTrees;
 
 #[cfg(not(all(target_arch = "x86_64", target_pointer_width = "64", not(miri))))]
-use trees_portable::Portable as Fastest;
+use bit_trees_portable::Portable as Fastest;
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
-use trees_x86_64::X86_64 as Fastest;
+use bit_trees_x86_64::X86_64 as Fastest;
 
 /// Smaller dictionaries count as this, as with liblzma.
 const DICTIONARY_BYTES_MIN: u32 = 4 << 10;

@@ -5,8 +5,8 @@
 //! second: trying the fast one first would pay for both whenever the stream really goes on.
 #![allow(unsafe_code, reason = "libdeflate is a C library")]
 
-mod cut;
 pub(crate) mod encode;
+mod truncate;
 
 use std::ptr::NonNull;
 
@@ -17,7 +17,7 @@ use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
 
 use crate::c_heap;
 use crate::error::{ErrorKind, filled};
-use crate::want::DecodeMode;
+use crate::stream::DecodeMode;
 
 /// More than the decompressor of libdeflate, which does not tell its size before it is made: tables
 /// of 2342 and 402 four-byte entries, 288 sorted symbols, a few fields. A test compares.

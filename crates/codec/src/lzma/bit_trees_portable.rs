@@ -3,8 +3,7 @@
 //! Built where nothing faster is at hand, and for the tests, which compare it with what is.
 #![allow(unsafe_code, reason = "reads input and probabilities without a check for each bit")]
 
-use super::range::{MOVE_BITS, PARTS, PARTS_LOG, RangeDecoder};
-use super::trees::{BitTrees, Literal};
+use super::range_decoder::{BitTrees, Literal, MOVE_BITS, PARTS, PARTS_LOG, RangeDecoder};
 
 /// For every processor.
 pub(super) struct Portable;

@@ -4,19 +4,21 @@
 //! that what it accepts is what the library accepts; it looks for distances before the library runs,
 //! and it leads `window`, which decodes into pages that are used again and again. Unsafe code is in
 //! `library` alone. LZ4 needs no context and no memory of its own. `Decoder` calls.
+#![allow(unsafe_code, reason = "liblz4 is a C library")]
 
+mod block_writer;
 pub(crate) mod encode;
-mod library;
-mod part;
+mod greedy;
+mod optimal;
 mod sequences;
 mod window;
 
-use crate::error::ErrorKind;
-use crate::padding::{Padding, without_leading_zeros};
-use crate::want::DecodeMode;
+use std::ffi::{c_char, c_int};
+
+use crate::error::{ErrorKind, filled};
+use crate::stream::{DecodeMode, Lz4Part, Padding, without_leading_zeros};
 use sequences::{BlockEnd, Sequences};
 
-pub use part::Lz4Part;
 pub use window::{LZ4_WINDOW_PAGE_BYTES, lz4_window_pages};
 
 /// What LZ4 is configured with.
@@ -48,7 +50,7 @@ impl Lz4Decoder {
         if self.must_look(stream, end) {
             self.look(stream, end, output.len())?;
         }
-        library::decode(stream, output, end)
+        decode_block(stream, output, end)
     }
 
     /// Decodes a part of the extent in `input` through `pages`.
@@ -60,7 +62,7 @@ impl Lz4Decoder {
         pages: &mut [P],
     ) -> Result<(), ErrorKind> {
         let stream = stream(part.padding, input)?;
-        library::c_length(stream)?;
+        c_length(stream)?;
         window::decode(self.max_distance, stream, part, output, pages)
     }
 
@@ -102,4 +104,50 @@ fn end(padding: Padding, want: DecodeMode) -> BlockEnd {
         (Padding::Left, DecodeMode::Whole) => BlockEnd::Exact,
         (Padding::Left, DecodeMode::Prefix) | (Padding::Right, _) => BlockEnd::Open,
     }
+}
+
+// Not declared by lz4-sys, but compiled into the archive that it links.
+unsafe extern "C" {
+    fn LZ4_decompress_safe_partial(
+        source: *const c_char,
+        target: *mut c_char,
+        source_bytes: c_int,
+        wanted_bytes: c_int,
+        capacity_bytes: c_int,
+    ) -> c_int;
+}
+
+/// Fills `output` with what `stream` yields.
+fn decode_block(stream: &[u8], output: &mut [u8], end: BlockEnd) -> Result<(), ErrorKind> {
+    let source_bytes = c_length(stream)?;
+    let capacity_bytes = c_length(output)?;
+    let source = stream.as_ptr().cast();
+    let target = output.as_mut_ptr().cast();
+    let got = match end {
+        BlockEnd::Exact => {
+            // SAFETY: `source` is readable for `source_bytes` and `target` writable for
+            // `capacity_bytes`, as both are the lengths of live slices, which cannot overlap since
+            // one is borrowed mutably. The function touches nothing else, whatever the input.
+            unsafe { lz4_sys::LZ4_decompress_safe(source, target, source_bytes, capacity_bytes) }
+        }
+        BlockEnd::Open => {
+            // SAFETY: as above; the wanted length is not more than the capacity.
+            unsafe {
+                LZ4_decompress_safe_partial(
+                    source,
+                    target,
+                    source_bytes,
+                    capacity_bytes,
+                    capacity_bytes,
+                )
+            }
+        }
+    };
+    let got = usize::try_from(got).map_err(|_| ErrorKind::Corrupt)?;
+    filled(got, output.len())
+}
+
+/// A length that the library can count.
+fn c_length(slice: &[u8]) -> Result<c_int, ErrorKind> {
+    c_int::try_from(slice.len()).map_err(|_| ErrorKind::TooLarge)
 }

@@ -3,7 +3,8 @@
 //! Every sequence is taken only if the block can be ended behind it by the rules of the format: the
 //! last five bytes are literals, and the last match starts twelve bytes before the end.
 
-use crate::encoder::EncodedSizes;
+use crate::error::ErrorKind;
+use crate::stream::EncodedSizes;
 
 /// The shortest match; lengths are counted from it.
 pub(super) const MATCH_MIN: usize = 4;
@@ -131,4 +132,12 @@ pub(super) fn common(input: &[u8], earlier: usize, later: usize, end: usize) -> 
 #[inline]
 pub(super) fn word(input: &[u8], at: usize) -> u32 {
     input.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_le_bytes(*word))
+}
+
+/// A table of `length` zeros.
+pub(super) fn zeroed_table<T: Copy + Default>(length: usize) -> Result<Box<[T]>, ErrorKind> {
+    let mut table = Vec::new();
+    table.try_reserve_exact(length).map_err(|_| ErrorKind::OutOfMemory)?;
+    table.resize(length, T::default());
+    Ok(table.into_boxed_slice())
 }

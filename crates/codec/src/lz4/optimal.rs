@@ -4,13 +4,12 @@
 //! piece back, the cheapest continuation of each position is then known: a literal, or its match at
 //! one of its lengths. A match that ends with the piece goes on behind it as far as it agrees.
 
-use super::block::{
-    BlockWriter, LAST_LITERALS, LAST_MATCH_BYTES, Lz4Match, MATCH_MIN, common, more_bytes,
+use super::block_writer::{
+    BlockWriter, LAST_LITERALS, LAST_MATCH_BYTES, Lz4Match, MATCH_MIN, common, more_bytes, word,
+    zeroed_table,
 };
-use super::chains::{self, HashChains, SearchLimits};
-use super::table;
-use crate::encoder::EncodedSizes;
 use crate::error::ErrorKind;
+use crate::stream::EncodedSizes;
 
 /// Short, as what is found behind the end of the output is found in vain.
 const PIECE_BYTES: usize = 2048;
@@ -21,7 +20,7 @@ const GOOD_BYTES: usize = 256;
 /// Up to this length all lengths of a match are tried.
 const TRIED_BYTES: usize = 32;
 
-pub(super) const BYTES: usize = chains::BYTES + PIECE_BYTES * size_of::<ParseStep>();
+pub(super) const BYTES: usize = CHAINS_BYTES + PIECE_BYTES * size_of::<ParseStep>();
 
 /// A position of a piece.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,7 +52,7 @@ impl OptimalEncoder {
             _ => 4096,
         };
         let limits = SearchLimits { attempts, max_distance: max_distance.into() };
-        Ok(Self { chains: HashChains::new()?, steps: table(PIECE_BYTES)?, limits })
+        Ok(Self { chains: HashChains::new()?, steps: zeroed_table(PIECE_BYTES)?, limits })
     }
 
     pub(super) fn fill(&mut self, input: &[u8], output: &mut [u8]) -> EncodedSizes {
@@ -147,4 +146,94 @@ impl OptimalEncoder {
         }
         Some(start + index)
     }
+}
+
+const TABLE_BITS: u32 = 15;
+/// As far as a distance can tell.
+const CHAIN: usize = 1 << 16;
+
+const CHAINS_BYTES: usize = (1 << TABLE_BITS) * size_of::<u32>() + CHAIN * size_of::<u16>();
+
+/// Positions by their bytes.
+struct HashChains {
+    /// The last position of a hash, plus one; 0 is none.
+    table: Box<[u32]>,
+    /// By the low bits of a position, the distance to the one before in its chain; 0 is none.
+    chain: Box<[u16]>,
+    /// Where the next position to insert is.
+    next: usize,
+}
+
+/// How far to look.
+#[derive(Clone, Copy, Debug)]
+struct SearchLimits {
+    attempts: usize,
+    max_distance: usize,
+}
+
+impl HashChains {
+    fn new() -> Result<Self, ErrorKind> {
+        Ok(Self { table: zeroed_table(1 << TABLE_BITS)?, chain: zeroed_table(CHAIN)?, next: 0 })
+    }
+
+    /// Forgets all positions. What the chains hold is not reached from an empty table.
+    fn clear(&mut self) {
+        self.table.fill(0);
+        self.next = 0;
+    }
+
+    /// The longest match at `at` that ends at `end` or before, as length and distance; the nearest
+    /// of equally long ones. Positions are asked for in ascending order.
+    fn longest(
+        &mut self,
+        input: &[u8],
+        at: usize,
+        end: usize,
+        limits: SearchLimits,
+    ) -> (usize, u16) {
+        self.insert_to(input, at);
+        let mut entry = self.table[hash(input, at)] as usize;
+        let (mut longest, mut nearest) = (MATCH_MIN - 1, 0);
+        let bytes = word(input, at);
+        for _ in 0..limits.attempts {
+            let Some(earlier) = entry.checked_sub(1) else { break };
+            let distance = at - earlier;
+            if distance > limits.max_distance {
+                break;
+            }
+            // A longer match agrees in the byte behind the longest so far.
+            if input[earlier + longest] == input[at + longest] && word(input, earlier) == bytes {
+                let length = MATCH_MIN + common(input, earlier + MATCH_MIN, at + MATCH_MIN, end);
+                if length > longest {
+                    (longest, nearest) = (length, distance);
+                    if at + length >= end {
+                        break;
+                    }
+                }
+            }
+            let step = usize::from(self.chain[earlier % CHAIN]);
+            if step == 0 {
+                break;
+            }
+            entry = entry.saturating_sub(step);
+        }
+        (longest, u16::try_from(nearest).unwrap_or(0))
+    }
+
+    fn insert_to(&mut self, input: &[u8], end: usize) {
+        for at in self.next..end {
+            let slot = &mut self.table[hash(input, at)];
+            // Inputs are at most 12 MiB long.
+            let entry = u32::try_from(at + 1).unwrap_or(0);
+            let before = std::mem::replace(slot, entry);
+            let step = if before == 0 { 0 } else { entry - before };
+            self.chain[at % CHAIN] = u16::try_from(step).unwrap_or(0);
+        }
+        self.next = self.next.max(end);
+    }
+}
+
+#[inline]
+fn hash(input: &[u8], at: usize) -> usize {
+    (word(input, at).wrapping_mul(2_654_435_761) >> (32 - TABLE_BITS)) as usize
 }

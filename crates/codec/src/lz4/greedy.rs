@@ -3,12 +3,11 @@
 //! Greedy, and with longer steps the longer nothing is found, so that it is fast where nothing can be
 //! gained.
 
-use super::block::{
-    BlockWriter, LAST_LITERALS, LAST_MATCH_BYTES, Lz4Match, MATCH_MIN, common, word,
+use super::block_writer::{
+    BlockWriter, LAST_LITERALS, LAST_MATCH_BYTES, Lz4Match, MATCH_MIN, common, word, zeroed_table,
 };
-use super::table;
-use crate::encoder::EncodedSizes;
 use crate::error::ErrorKind;
+use crate::stream::EncodedSizes;
 
 /// Two to this power positions are kept.
 const TABLE_BITS: u32 = 13;
@@ -26,7 +25,7 @@ pub(super) struct GreedyEncoder {
 
 impl GreedyEncoder {
     pub(super) fn new(max_distance: u16) -> Result<Self, ErrorKind> {
-        Ok(Self { table: table(1 << TABLE_BITS)?, max_distance })
+        Ok(Self { table: zeroed_table(1 << TABLE_BITS)?, max_distance })
     }
 
     pub(super) fn fill(&mut self, input: &[u8], output: &mut [u8]) -> EncodedSizes {

@@ -11,8 +11,7 @@
 
 use std::arch::asm;
 
-use super::range::RangeDecoder;
-use super::trees::{BitTrees, Literal};
+use super::range_decoder::{BitTrees, Literal, RangeDecoder};
 
 /// For 64-bit x86 processors.
 pub(super) struct X86_64;

@@ -8,7 +8,6 @@
 
 mod cost_model;
 pub(crate) mod encode;
-mod search;
 
 use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
@@ -18,7 +17,7 @@ use zstd_sys as c;
 
 use crate::c_heap::{self, CBlock};
 use crate::error::{ErrorKind, filled};
-use crate::want::DecodeMode;
+use crate::stream::DecodeMode;
 
 /// The windows of docs/format.md: the image stores the logarithm less ten, and Linux stops at 1 MiB.
 pub(crate) const WINDOW_LOGS: RangeInclusive<u8> = 10..=20;

@@ -1,12 +1,97 @@
-//! The calls of liblz4 that fill an output.
+//! LZ4 blocks that fill a pcluster.
+//!
+//! liblz4 has a mode for that, but the distance to which its matches reach back, 65,535, is fixed
+//! when it is compiled. Images may declare less, so that a decoder needs fewer pages at a time. Then
+//! the library is shown no more input than that distance, in which no match can be farther; only if
+//! that does not fill the output, `fast` or `thorough` find the matches, and `block` writes them.
 #![allow(unsafe_code, reason = "liblz4 is a C library")]
 
 use std::ffi::{c_char, c_int, c_void};
 
+use super::c_length;
+use super::greedy::{self, GreedyEncoder};
+use super::optimal::{self, OptimalEncoder};
 use crate::c_heap::{self, CBlock};
-use crate::encoder::EncodedSizes;
 use crate::error::ErrorKind;
-use crate::lz4::library::c_length;
+use crate::stream::EncodedSizes;
+
+/// The library is tried if the distance is at least this many times the output: most extents are
+/// longer than their pclusters.
+const WORTH: usize = 2;
+
+/// The library, and what replaces it where it would reach too far.
+pub(crate) struct Lz4Encoder {
+    library: LibLz4Encoder,
+    limited_distance: LimitedDistanceEncoder,
+    max_distance: usize,
+}
+
+enum LimitedDistanceEncoder {
+    /// The library reaches as far as is allowed.
+    Unneeded,
+    GreedyEncoder(GreedyEncoder),
+    OptimalEncoder(OptimalEncoder),
+}
+
+impl Lz4Encoder {
+    /// `level` is that of LZ4HC; none is LZ4.
+    pub(crate) fn new(level: Option<u8>, max_distance: u16) -> Result<Self, ErrorKind> {
+        let limited_distance = match (level, max_distance) {
+            (_, u16::MAX) => LimitedDistanceEncoder::Unneeded,
+            (None, _) => LimitedDistanceEncoder::GreedyEncoder(GreedyEncoder::new(max_distance)?),
+            (Some(level), _) => {
+                LimitedDistanceEncoder::OptimalEncoder(OptimalEncoder::new(level, max_distance)?)
+            }
+        };
+        Ok(Self {
+            library: LibLz4Encoder::new(level)?,
+            limited_distance,
+            max_distance: max_distance.into(),
+        })
+    }
+
+    pub(crate) fn fill(
+        &mut self,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<EncodedSizes, ErrorKind> {
+        if let LimitedDistanceEncoder::Unneeded = self.limited_distance {
+            return self.library.fill(input, output);
+        }
+        let reached = &input[..input.len().min(self.max_distance)];
+        let may_fill = output.len() <= self.max_distance / WORTH;
+        if may_fill || reached.len() == input.len() {
+            let filled = self.library.fill(reached, output)?;
+            if filled.taken < reached.len() || reached.len() == input.len() {
+                return Ok(filled);
+            }
+        }
+        Ok(match &mut self.limited_distance {
+            LimitedDistanceEncoder::Unneeded => return Err(ErrorKind::EncodingFailed),
+            LimitedDistanceEncoder::GreedyEncoder(fast) => fast.fill(input, output),
+            LimitedDistanceEncoder::OptimalEncoder(thorough) => thorough.fill(input, output),
+        })
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.library.memory_bytes()
+            + match &self.limited_distance {
+                LimitedDistanceEncoder::Unneeded => 0,
+                LimitedDistanceEncoder::GreedyEncoder(_) => greedy::BYTES,
+                LimitedDistanceEncoder::OptimalEncoder(_) => optimal::BYTES,
+            }
+    }
+}
+
+/// The most that `new` takes.
+pub(crate) fn memory_bytes_max(level: Option<u8>, max_distance: u16) -> usize {
+    library_bytes_max(level)
+        + match (level, max_distance) {
+            (_, u16::MAX) => 0,
+            (None, _) => greedy::BYTES,
+            (Some(_), _) => optimal::BYTES,
+        }
+}
 
 // Not declared by lz4-sys, but compiled into the archive that it links.
 unsafe extern "C" {
@@ -36,14 +121,14 @@ unsafe extern "C" {
 const NEAR_INPUT_BYTES: usize = (64 << 10) + 10;
 
 /// The state of one of the two encoders.
-pub(super) struct LibLz4Encoder {
+struct LibLz4Encoder {
     state: CBlock,
     /// Of LZ4HC.
     level: Option<c_int>,
 }
 
 impl LibLz4Encoder {
-    pub(super) fn new(level: Option<u8>) -> Result<Self, ErrorKind> {
+    fn new(level: Option<u8>) -> Result<Self, ErrorKind> {
         let bytes = state_bytes(level);
         let state = CBlock::allocate(bytes).ok_or(ErrorKind::OutOfMemory)?;
         if level.is_some() {
@@ -56,15 +141,11 @@ impl LibLz4Encoder {
         Ok(Self { state, level: level.map(c_int::from) })
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    fn memory_bytes(&self) -> usize {
         self.state.bytes()
     }
 
-    pub(super) fn fill(
-        &mut self,
-        input: &[u8],
-        output: &mut [u8],
-    ) -> Result<EncodedSizes, ErrorKind> {
+    fn fill(&mut self, input: &[u8], output: &mut [u8]) -> Result<EncodedSizes, ErrorKind> {
         let Some(level) = self.level else {
             let near = &input[..input.len().min(NEAR_INPUT_BYTES)];
             let filled = self.fill_fast(near, output)?;
@@ -121,6 +202,6 @@ fn state_bytes(level: Option<u8>) -> usize {
     bytes.unsigned_abs() as usize
 }
 
-pub(super) fn memory_bytes_max(level: Option<u8>) -> usize {
+fn library_bytes_max(level: Option<u8>) -> usize {
     state_bytes(level) + c_heap::HEADER_BYTES
 }
