@@ -45,19 +45,14 @@ fn run(algorithm: Algorithm, bytes: &[u8]) {
 }
 
 fn settings(algorithm: Algorithm, choice: u8) -> DecoderSettings {
-    let none = DecoderSettings {
-        lz4_max_distance: None,
-        lzma_dictionary_bytes: None,
-        deflate: false,
-        zstd_window_log: None,
-    };
+    let none = DecoderSettings::none();
     match algorithm {
         Algorithm::Lz4 => lz4_settings(choice),
         Algorithm::Lzma => {
-            DecoderSettings { lzma_dictionary_bytes: Some(4096 << (choice & 7)), ..none }
+            none.lzma_dictionary_bytes(Some(4096 << (choice & 7)))
         }
-        Algorithm::Deflate => DecoderSettings { deflate: true, ..none },
-        Algorithm::Zstd => DecoderSettings { zstd_window_log: Some(10 + (choice & 7)), ..none },
+        Algorithm::Deflate => none.deflate(true),
+        Algorithm::Zstd => none.zstd_window_log(Some(10 + (choice & 7))),
     }
 }
 
@@ -65,7 +60,7 @@ fn settings(algorithm: Algorithm, choice: u8) -> DecoderSettings {
 pub(crate) fn lz4_settings(choice: u8) -> DecoderSettings {
     let distances = [1, 100, 4095, 4096, 16_383, 16_385, 0, u16::MAX];
     let max_distance = distances[usize::from(choice & 7)];
-    DecoderSettings { lz4_max_distance: Some(max_distance), ..DecoderSettings::default() }
+    DecoderSettings::default().lz4_max_distance(Some(max_distance))
 }
 
 type Outcome = Result<Vec<u8>, Error>;
@@ -128,9 +123,9 @@ impl Job<'_> {
         let length = whole.as_ref().map_or(64, Vec::len);
         let halves = self.stream.split_at(self.stream.len() / 2);
         for stream in [halves.0, halves.1] {
-            for want in [DecodeMode::Prefix, DecodeMode::Whole] {
+            for mode in [DecodeMode::Prefix, DecodeMode::Whole] {
                 // Whether it decodes is of no interest, only what stays behind.
-                drop(Job { stream, ..*self }.decode(&mut decoder, length, want));
+                drop(Job { stream, ..*self }.decode(&mut decoder, length, mode));
             }
         }
         if whole.is_ok() {
@@ -141,22 +136,22 @@ impl Job<'_> {
 
     /// Decodes twice: a byte that is reported as decoded and was not written, or a byte behind the
     /// stream that was looked at, shows as a difference.
-    fn decode(&self, decoder: &mut Decoder, length: usize, want: DecodeMode) -> Outcome {
+    fn decode(&self, decoder: &mut Decoder, length: usize, mode: DecodeMode) -> Outcome {
         // Alone in its allocation, the stream has an end that a sanitizer watches.
         let alone = self.stream.to_vec();
-        let first = Job { stream: &alone, ..*self }.pass(decoder, length, want, 0x00);
+        let first = Job { stream: &alone, ..*self }.pass(decoder, length, mode, 0x00);
         // Assembly is not watched: what it reads too much are bytes that lead it elsewhere.
         let among = [&[0x5A; 64], self.stream, &[0xFF; 64]].concat();
         let stream = &among[64..][..self.stream.len()];
-        let second = Job { stream, ..*self }.pass(decoder, length, want, 0xFF);
+        let second = Job { stream, ..*self }.pass(decoder, length, mode, 0xFF);
         assert!(first == second, "the outcome depends on what lay around the stream or the output");
         first
     }
 
-    fn pass(&self, decoder: &mut Decoder, length: usize, want: DecodeMode, old: u8) -> Outcome {
+    fn pass(&self, decoder: &mut Decoder, length: usize, mode: DecodeMode, old: u8) -> Outcome {
         let mut buffer = [&GUARD[..], &vec![old; length], &GUARD].concat();
         let output = &mut buffer[GUARD.len()..][..length];
-        let result = decoder.decode(self.algorithm, self.padding, self.stream, output, want);
+        let result = decoder.decode(self.algorithm, self.padding, self.stream, output, mode);
         let decoded = output.to_vec();
         assert!(buffer.starts_with(&GUARD), "a byte before the output was written");
         assert!(buffer.ends_with(&GUARD), "a byte behind the output was written");

@@ -26,18 +26,18 @@ pub fn lz4_window(bytes: &[u8]) {
     let skip_bytes = number(&mut input) % (extent_bytes + 1);
     let length = number(&mut input) % (extent_bytes - skip_bytes + 1);
     let padding = if switches & 1 == 0 { Padding::Left } else { Padding::Right };
-    let want = if switches & 16 == 0 { DecodeMode::Whole } else { DecodeMode::Prefix };
+    let mode = if switches & 16 == 0 { DecodeMode::Whole } else { DecodeMode::Prefix };
     let settings = lz4_settings(switches >> 1);
     let decoder = Decoder::new(&settings).expect("LZ4 needs nothing");
-    let part = Lz4Part { padding, extent_bytes, skip_bytes, want };
-    let decoded_bytes = if want == DecodeMode::Whole { extent_bytes } else { skip_bytes + length };
+    let part = Lz4Part { padding, extent_bytes, skip_bytes, mode };
+    let decoded_bytes = if mode == DecodeMode::Whole { extent_bytes } else { skip_bytes + length };
     let pages = lz4_window_pages(settings.lz4_max_distance.unwrap_or(0), decoded_bytes);
     // Alone in its allocation, the stream has an end that a sanitizer watches.
     let stream = input.rest().to_vec();
     let pass = |old| through_window(&decoder, &stream, part, length, pages, old);
     let window = pass(0x00);
     assert!(window == pass(0xFF), "the outcome depends on what pages or output held before");
-    if length == 0 && want == DecodeMode::Prefix {
+    if length == 0 && mode == DecodeMode::Prefix {
         assert!(window == Ok(vec![]), "nothing is always there");
         return;
     }
@@ -82,9 +82,9 @@ fn by_library(
     part: Lz4Part,
     length: usize,
 ) -> Result<Vec<u8>, Error> {
-    let Lz4Part { padding, extent_bytes, skip_bytes, want } = part;
+    let Lz4Part { padding, extent_bytes, skip_bytes, mode } = part;
     let end = skip_bytes + length;
-    let mut output = vec![0; if want == DecodeMode::Whole { extent_bytes } else { end }];
-    decoder.decode(Algorithm::Lz4, padding, stream, &mut output, want)?;
+    let mut output = vec![0; if mode == DecodeMode::Whole { extent_bytes } else { end }];
+    decoder.decode(Algorithm::Lz4, padding, stream, &mut output, mode)?;
     Ok(output[skip_bytes..end].to_vec())
 }

@@ -139,10 +139,10 @@ impl RangeCompressor {
             return Ok(self.store_plain(rest, 1, output));
         }
         let filled = self.fill(rest)?;
-        let is_whole = filled.is_some_and(|filled| filled.taken == rest.len());
-        let inline =
-            filled.filter(|filled| may_inline && is_whole && fits_inline(filled.bytes, block));
-        if let Some(EncodedSizes { bytes, .. }) = inline {
+        let is_whole = filled.is_some_and(|filled| filled.input_bytes == rest.len());
+        let inline = filled
+            .filter(|filled| may_inline && is_whole && fits_inline(filled.output_bytes, block));
+        if let Some(EncodedSizes { output_bytes: bytes, .. }) = inline {
             let pcluster = self.pcluster.get(..bytes).unwrap_or_default().into();
             let algorithm = Some(self.algorithm);
             return Ok(EncodeStep::Inline(InlineExtent {
@@ -151,7 +151,8 @@ impl RangeCompressor {
                 pcluster,
             }));
         }
-        let kept = filled.filter(|filled| filled.bytes.next_multiple_of(block) < filled.taken);
+        let kept = filled
+            .filter(|filled| filled.output_bytes.next_multiple_of(block) < filled.input_bytes);
         let Some(kept) = kept else {
             if may_inline && fits_inline(rest.len(), block) {
                 let extent = InlineExtent {
@@ -161,15 +162,15 @@ impl RangeCompressor {
                 };
                 return Ok(EncodeStep::Inline(extent));
             }
-            let taken = filled.map_or(pcluster, |filled| filled.taken.min(pcluster));
+            let taken = filled.map_or(pcluster, |filled| filled.input_bytes.min(pcluster));
             return Ok(self.store_plain(rest, (taken / block).max(1), output));
         };
-        if may_pack && is_whole && kept.bytes < pcluster {
+        if may_pack && is_whole && kept.output_bytes < pcluster {
             return Ok(EncodeStep::Tail);
         }
         let kept = if may_inline && is_whole { self.try_shorter(rest, kept)? } else { kept };
         self.keep(kept, output);
-        Ok(EncodeStep::Extents(kept.taken))
+        Ok(EncodeStep::Extents(kept.input_bytes))
     }
 
     /// Encodes the front of `rest` into the scratch pcluster.
@@ -188,22 +189,22 @@ impl RangeCompressor {
     /// encoded, what is left may lie inline and a block is saved.
     fn try_shorter(&mut self, rest: &[u8], kept: EncodedSizes) -> Result<EncodedSizes> {
         let block = self.params.block;
-        let whole = kept.bytes - kept.bytes % block;
-        if whole == kept.bytes || whole == 0 {
+        let whole = kept.output_bytes - kept.output_bytes % block;
+        if whole == kept.output_bytes || whole == 0 {
             return Ok(kept);
         }
         self.other.resize(whole, 0);
         let shorter = self.encoder.fill(rest, &mut self.other);
         let shorter = shorter.map_err(|error| Error::new(ErrorKind::Encoder(error)))?;
         let Some(shorter) = shorter else { return Ok(kept) };
-        let left = rest.len().saturating_sub(shorter.taken);
-        let is_better = shorter.bytes.next_multiple_of(block) < shorter.taken
-            && shorter.bytes + left < kept.bytes.next_multiple_of(block);
+        let left = rest.len().saturating_sub(shorter.input_bytes);
+        let is_better = shorter.output_bytes.next_multiple_of(block) < shorter.input_bytes
+            && shorter.output_bytes + left < kept.output_bytes.next_multiple_of(block);
         if !is_better {
             return Ok(kept);
         }
         if let (Some(to), Some(from)) =
-            (self.pcluster.get_mut(..shorter.bytes), self.other.get(..shorter.bytes))
+            (self.pcluster.get_mut(..shorter.output_bytes), self.other.get(..shorter.output_bytes))
         {
             to.copy_from_slice(from);
         }
@@ -212,12 +213,12 @@ impl RangeCompressor {
 
     /// Appends the scratch pcluster, behind the zeros that fill up its blocks.
     fn keep(&self, kept: EncodedSizes, output: &mut BatchOutput) {
-        let whole = kept.bytes.next_multiple_of(self.params.block);
-        let padded = output.bytes.len() + whole - kept.bytes;
+        let whole = kept.output_bytes.next_multiple_of(self.params.block);
+        let padded = output.bytes.len() + whole - kept.output_bytes;
         output.bytes.resize(padded, 0);
-        output.bytes.extend_from_slice(self.pcluster.get(..kept.bytes).unwrap_or_default());
+        output.bytes.extend_from_slice(self.pcluster.get(..kept.output_bytes).unwrap_or_default());
         output.extents.push(PlacedExtent {
-            bytes: as_u32(kept.taken),
+            bytes: as_u32(kept.input_bytes),
             algorithm: Some(self.algorithm),
             pcluster_bytes: as_u32(whole),
         });

@@ -9,19 +9,27 @@ use crate::stream::{Algorithm, DecodeMode, Lz4Part, Padding, without_leading_zer
 use crate::zstd::ZstdDecoder;
 use crate::{Error, ErrorKind};
 
-/// Which decoders [`Decoder::new`](crate::Decoder::new) makes.
+/// Which decoders [`Decoder::new`] makes.
 ///
-/// The numbers come from the compression configurations of an image. The default is LZ4 alone.
+/// The numbers are those of an image's compression configurations. The default is LZ4 alone.
+///
+/// ```
+/// use ferrofs_codec::{Decoder, DecoderSettings};
+///
+/// let settings = DecoderSettings::none().deflate(true).zstd_window_log(Some(15));
+/// assert!(Decoder::new(&settings)?.memory_bytes() <= settings.memory_bytes_max());
+/// # Ok::<(), ferrofs_codec::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct DecoderSettings {
-    /// Make an LZ4 decoder for streams whose matches reach back up to this many bytes, where 0
-    /// stands for 65,535, as on disk. It needs no memory. A match that reaches back farther is an
-    /// error; looking for one costs a pass over the stream, but for 65,535, than which nothing is
-    /// farther.
+    /// Make an LZ4 decoder for streams whose matches reach back up to this many bytes; 0 stands for
+    /// 65,535, as on disk. It needs no memory. A match that reaches back farther is an error. Looking for
+    /// one takes a pass over the stream, except for 65,535, the largest distance that can be written.
     pub lz4_max_distance: Option<u16>,
-    /// Make a MicroLZMA decoder for streams with a dictionary of this many bytes: at most 8 MiB, and
-    /// values under 4 KiB count as 4 KiB. It costs no memory, as the output is the dictionary; a
-    /// match that reaches back farther than this is an error.
+    /// Make a MicroLZMA decoder for streams with a dictionary of this many bytes: at most 8 MiB; less
+    /// than 4 KiB counts as 4 KiB. It costs no memory, as the output is the dictionary. A match that
+    /// reaches back farther is an error.
     pub lzma_dictionary_bytes: Option<u32>,
     /// Make a DEFLATE decoder.
     pub deflate: bool,
@@ -30,8 +38,47 @@ pub struct DecoderSettings {
 }
 
 impl DecoderSettings {
-    /// The most heap memory, in bytes, that [`Decoder::new`](crate::Decoder::new) takes with these
-    /// settings, found without taking any: what a budget can be charged with beforehand.
+    /// No decoder at all, to start from.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self {
+            lz4_max_distance: None,
+            lzma_dictionary_bytes: None,
+            deflate: false,
+            zstd_window_log: None,
+        }
+    }
+
+    /// Sets [`lz4_max_distance`](Self::lz4_max_distance), in bytes.
+    #[must_use]
+    pub const fn lz4_max_distance(mut self, bytes: Option<u16>) -> Self {
+        self.lz4_max_distance = bytes;
+        self
+    }
+
+    /// Sets [`lzma_dictionary_bytes`](Self::lzma_dictionary_bytes).
+    #[must_use]
+    pub const fn lzma_dictionary_bytes(mut self, bytes: Option<u32>) -> Self {
+        self.lzma_dictionary_bytes = bytes;
+        self
+    }
+
+    /// Sets whether there is a DEFLATE decoder.
+    #[must_use]
+    pub const fn deflate(mut self, deflate: bool) -> Self {
+        self.deflate = deflate;
+        self
+    }
+
+    /// Sets [`zstd_window_log`](Self::zstd_window_log), the logarithm of a length in bytes.
+    #[must_use]
+    pub const fn zstd_window_log(mut self, log: Option<u8>) -> Self {
+        self.zstd_window_log = log;
+        self
+    }
+
+    /// The most heap memory, in bytes, that [`Decoder::new`] takes with these settings, found without
+    /// taking any: what a budget can be charged with beforehand.
     ///
     /// At most a few hundred bytes more than it does take. A window or dictionary that `new` refuses
     /// counts as nothing.
@@ -45,13 +92,9 @@ impl DecoderSettings {
 }
 
 impl Default for DecoderSettings {
+    /// LZ4 with matches of any distance, and nothing else.
     fn default() -> Self {
-        Self {
-            lz4_max_distance: Some(u16::MAX),
-            lzma_dictionary_bytes: None,
-            deflate: false,
-            zstd_window_log: None,
-        }
+        Self::none().lz4_max_distance(Some(u16::MAX))
     }
 }
 
@@ -107,19 +150,19 @@ impl Decoder {
         padding: Padding,
         input: &[u8],
         output: &mut [u8],
-        want: DecodeMode,
+        mode: DecodeMode,
     ) -> Result<(), Error> {
-        if output.is_empty() && want == DecodeMode::Prefix {
+        if output.is_empty() && mode == DecodeMode::Prefix {
             return Ok(());
         }
         let result = match algorithm {
-            Algorithm::Lz4 => self.lz4().and_then(|lz4| lz4.decode(padding, input, output, want)),
+            Algorithm::Lz4 => self.lz4().and_then(|lz4| lz4.decode(padding, input, output, mode)),
             Algorithm::Lzma => stream(self.lzma.as_mut(), input)
-                .and_then(|(lzma, stream)| lzma.decode(stream, output, want)),
+                .and_then(|(lzma, stream)| lzma.decode(stream, output, mode)),
             Algorithm::Deflate => stream(self.deflate.as_mut(), input)
-                .and_then(|(deflate, stream)| deflate.decode(stream, output, want)),
+                .and_then(|(deflate, stream)| deflate.decode(stream, output, mode)),
             Algorithm::Zstd => stream(self.zstd.as_mut(), input)
-                .and_then(|(zstd, stream)| zstd.decode(stream, output, want)),
+                .and_then(|(zstd, stream)| zstd.decode(stream, output, mode)),
         };
         result.map_err(|kind| Error::new(algorithm, kind))
     }
@@ -134,7 +177,7 @@ impl Decoder {
     /// behind that length. What they hold before is not read, and what they hold afterwards is
     /// unspecified. They cannot overlap input and output, being borrowed.
     ///
-    /// It accepts what [`decode`](Self::decode) accepts of the same padding, want and length (the
+    /// It accepts what [`decode`](Self::decode) accepts of the same padding, mode and length (the
     /// extent's for a whole, the part's end for a prefix), with the same bytes, and refuses the rest
     /// with the same kind of error. It takes longer; docs/memory.md has the figure.
     ///
@@ -153,7 +196,7 @@ impl Decoder {
         output: &mut [u8],
         pages: &mut [P],
     ) -> Result<(), Error> {
-        if output.is_empty() && part.want == DecodeMode::Prefix {
+        if output.is_empty() && part.mode == DecodeMode::Prefix {
             return Ok(());
         }
         let result = self.lz4().and_then(|lz4| lz4.decode_part(input, part, output, pages));

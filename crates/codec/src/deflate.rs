@@ -59,9 +59,9 @@ impl DeflateDecoder {
         &mut self,
         stream: &[u8],
         output: &mut [u8],
-        want: DecodeMode,
+        mode: DecodeMode,
     ) -> Result<(), ErrorKind> {
-        match want {
+        match mode {
             DecodeMode::Whole => self.decode_whole(stream, output),
             DecodeMode::Prefix => self.decode_prefix(stream, output),
         }

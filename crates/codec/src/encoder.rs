@@ -213,7 +213,7 @@ impl Encoder {
             EncoderKind::Deflate(encode) => encode.fill(input, output)?,
             EncoderKind::Zstd(encode) => encode.fill(input, output)?,
         };
-        Ok(Some(filled).filter(|filled| filled.taken > filled.bytes))
+        Ok(Some(filled).filter(|filled| filled.input_bytes > filled.output_bytes))
     }
 
     /// Forgets the calls before: what follows depends on the method and on later calls alone.

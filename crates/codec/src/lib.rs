@@ -28,7 +28,7 @@
 //! let mut encoder = Encoder::new(&method, 4096, 1 << 20)?;
 //! let mut pcluster = [0; 4096];
 //! let filled = encoder.fill(&[b'e'; 9000], &mut pcluster)?.expect("nine thousand equal bytes");
-//! assert!(filled.taken == 9000 && filled.bytes < 60);
+//! assert!(filled.input_bytes == 9000 && filled.output_bytes < 60);
 //! # Ok::<(), ferrofs_codec::Error>(())
 //! ```
 

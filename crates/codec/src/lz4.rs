@@ -43,10 +43,10 @@ impl Lz4Decoder {
         padding: Padding,
         input: &[u8],
         output: &mut [u8],
-        want: DecodeMode,
+        mode: DecodeMode,
     ) -> Result<(), ErrorKind> {
         let stream = stream(padding, input)?;
-        let end = end(padding, want);
+        let end = end(padding, mode);
         if self.must_look(stream, end) {
             self.look(stream, end, output.len())?;
         }
@@ -99,8 +99,8 @@ fn stream(padding: Padding, input: &[u8]) -> Result<&[u8], ErrorKind> {
 }
 
 /// Where a block has to end.
-fn end(padding: Padding, want: DecodeMode) -> BlockEnd {
-    match (padding, want) {
+fn end(padding: Padding, mode: DecodeMode) -> BlockEnd {
+    match (padding, mode) {
         (Padding::Left, DecodeMode::Whole) => BlockEnd::Exact,
         (Padding::Left, DecodeMode::Prefix) | (Padding::Right, _) => BlockEnd::Open,
     }

@@ -64,16 +64,16 @@ impl LzmaDecoder {
         &mut self,
         input: &[u8],
         output: &mut [u8],
-        want: DecodeMode,
+        mode: DecodeMode,
     ) -> Result<(), ErrorKind> {
-        self.decode_by::<Fastest>(input, output, want)
+        self.decode_by::<Fastest>(input, output, mode)
     }
 
     fn decode_by<T: BitTrees>(
         &mut self,
         input: &[u8],
         output: &mut [u8],
-        want: DecodeMode,
+        mode: DecodeMode,
     ) -> Result<(), ErrorKind> {
         let wanted = output.len();
         let (first, input) = input.split_first().ok_or(ErrorKind::EmptyInput)?;
@@ -96,7 +96,7 @@ impl LzmaDecoder {
             stop = tail.decode::<T>(&mut symbols, wanted)?;
             taken += tail.taken;
         }
-        match (stop, want) {
+        match (stop, mode) {
             (StopReason::Room | StopReason::Overlong, DecodeMode::Prefix) => Ok(()),
             (StopReason::Room, DecodeMode::Whole) if symbols.can_end(&input[taken..]) => Ok(()),
             _ => Err(ErrorKind::Corrupt),

@@ -89,16 +89,17 @@ pub struct Lz4Part {
     /// [`DecodeMode::Whole`]: the stream is decoded to its end and judged as that of an extent of
     /// `extent_bytes`. [`DecodeMode::Prefix`]: decoding stops where the part ends, and what is behind it
     /// is not looked at.
-    pub want: DecodeMode,
+    pub mode: DecodeMode,
 }
 
-/// What went into a pcluster.
+/// How much input one encoded stream holds, and how long the stream is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct EncodedSizes {
-    /// The bytes of input, from its start, that the stream yields: more than `bytes`.
-    pub taken: usize,
+    /// The bytes of input, from its start, that the stream yields: more than `output_bytes`.
+    pub input_bytes: usize,
     /// The bytes of the stream, at the start of the output.
-    pub bytes: usize,
+    pub output_bytes: usize,
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 mod cost_model;
 pub(crate) mod encode;
 
+use std::ffi::c_uint;
 use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
 use std::ptr::NonNull;
@@ -71,21 +72,21 @@ impl ZstdDecoder {
         &mut self,
         stream: &[u8],
         output: &mut [u8],
-        want: DecodeMode,
+        mode: DecodeMode,
     ) -> Result<(), ErrorKind> {
         let header = frame_header(stream)?;
-        let window_bytes = header.windowSize;
+        let window_bytes = header.window_bytes;
         if window_bytes > self.window_bytes as u64 {
             return Err(ErrorKind::UnsupportedWindow);
         }
         // In one step the library takes all of the output for the window, and so accepts matches
         // that reach farther back than the frame allows. Streaming finds other bytes there, as
         // Linux does. Frames as builders make them have a window for their whole contents.
-        let got = match want {
+        let got = match mode {
             DecodeMode::Whole if window_bytes >= output.len() as u64 => {
                 self.decode_at_once(stream, output)?
             }
-            _ => self.decode_in_steps(header.headerSize as usize, stream, output, want)?,
+            _ => self.decode_in_steps(header.header_bytes, stream, output, mode)?,
         };
         filled(got, output.len())
     }
@@ -115,7 +116,7 @@ impl ZstdDecoder {
         header_bytes: usize,
         stream: &[u8],
         output: &mut [u8],
-        want: DecodeMode,
+        mode: DecodeMode,
     ) -> Result<usize, ErrorKind> {
         let mut target =
             c::ZSTD_outBuffer { dst: output.as_mut_ptr().cast(), size: output.len(), pos: 0 };
@@ -127,7 +128,7 @@ impl ZstdDecoder {
             let session = c::ZSTD_ResetDirective::ZSTD_reset_session_only;
             c::ZSTD_DCtx_reset(self.context.as_ptr(), session)
         })?;
-        while target.pos < target.size || want == DecodeMode::Whole {
+        while target.pos < target.size || mode == DecodeMode::Whole {
             source.size = ends.next().unwrap_or(stream.len());
             let before = (source.pos, target.pos);
             // SAFETY: as above; both buffers describe live slices, and the library keeps their
@@ -142,7 +143,7 @@ impl ZstdDecoder {
                 // Nothing moves: the output is full, or the input has ended.
                 let is_full = target.pos == target.size;
                 let rest = source.pos < source.size;
-                if want == DecodeMode::Whole && is_full {
+                if mode == DecodeMode::Whole && is_full {
                     return Err(if rest { ErrorKind::TooLong } else { ErrorKind::Corrupt });
                 }
                 break;
@@ -158,8 +159,14 @@ fn workspace_bytes(window_bytes: usize) -> usize {
     unsafe { c::ZSTD_estimateDStreamSize(window_bytes) }
 }
 
+/// What is needed of the header of a frame.
+struct FrameHeader {
+    window_bytes: u64,
+    header_bytes: usize,
+}
+
 /// The header of the first frame of `stream`; a skippable one has no window.
-fn frame_header(stream: &[u8]) -> Result<c::ZSTD_FrameHeader, ErrorKind> {
+fn frame_header(stream: &[u8]) -> Result<FrameHeader, ErrorKind> {
     let mut header = MaybeUninit::<c::ZSTD_FrameHeader>::zeroed();
     // SAFETY: the header is writable, and the slice is given with its length.
     let missing = unsafe {
@@ -168,12 +175,24 @@ fn frame_header(stream: &[u8]) -> Result<c::ZSTD_FrameHeader, ErrorKind> {
     if checked(missing)? > 0 {
         return Err(ErrorKind::Corrupt);
     }
-    // SAFETY: zero is a value of every field, the library's frame types being 0 and 1, and the
-    // library writes nothing else.
-    Ok(unsafe { header.assume_init() })
+    let header = header.as_ptr();
+    // SAFETY: `header` points at zeros, over which the library wrote a header, so both numbers are
+    // initialised. They are read alone: the frame's type is an enumeration, and a library that knows a
+    // new one must not make a value of it that Rust does not know.
+    let (window_bytes, header_bytes) = unsafe {
+        ((&raw const (*header).windowSize).read(), (&raw const (*header).headerSize).read())
+    };
+    Ok(FrameHeader { window_bytes, header_bytes: header_bytes as usize })
 }
 
-/// Tells the lengths from the error codes that libzstd packs into one integer.
+unsafe extern "C" {
+    /// The bindings declare the result as a Rust enumeration, of which a code that they do not know
+    /// would be an invalid value. C's enumerations are integers.
+    #[link_name = "ZSTD_getErrorCode"]
+    safe fn error_code(result: usize) -> c_uint;
+}
+
+/// Separates lengths from the error codes that libzstd packs into one integer.
 fn checked(result: usize) -> Result<usize, ErrorKind> {
     // SAFETY: a test of a number.
     if unsafe { c::ZSTD_isError(result) } == 0 { Ok(result) } else { Err(kind_of(result)) }
@@ -181,12 +200,38 @@ fn checked(result: usize) -> Result<usize, ErrorKind> {
 
 #[cold]
 fn kind_of(result: usize) -> ErrorKind {
-    // SAFETY: the enumeration of the bindings was made from the header of the library that they
-    // link, so each code that it returns has a name.
-    match unsafe { c::ZSTD_getErrorCode(result) } {
-        c::ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall => ErrorKind::TooLong,
-        c::ZSTD_ErrorCode::ZSTD_error_memory_allocation => ErrorKind::OutOfMemory,
-        c::ZSTD_ErrorCode::ZSTD_error_frameParameter_windowTooLarge => ErrorKind::UnsupportedWindow,
+    const TOO_LONG: c_uint = c::ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall as c_uint;
+    const OUT_OF_MEMORY: c_uint = c::ZSTD_ErrorCode::ZSTD_error_memory_allocation as c_uint;
+    const WINDOW: c_uint = c::ZSTD_ErrorCode::ZSTD_error_frameParameter_windowTooLarge as c_uint;
+    match error_code(result) {
+        TOO_LONG => ErrorKind::TooLong,
+        OUT_OF_MEMORY => ErrorKind::OutOfMemory,
+        WINDOW => ErrorKind::UnsupportedWindow,
         _ => ErrorKind::Corrupt,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_code_of_libzstd_is_a_number_and_may_be_one_that_nobody_knows() {
+        // Its type: the library may add codes, and a Rust enumeration must never be made of one.
+        let code_of: extern "C" fn(usize) -> c_uint = error_code;
+        let result_of = |code: usize| 0_usize.wrapping_sub(code);
+        for code in 1..120 {
+            assert_eq!(code_of(result_of(code)) as usize, code);
+        }
+        // 99 and 119 have no name, as most of these numbers.
+        for (code, kind) in [
+            (70, ErrorKind::TooLong),
+            (64, ErrorKind::OutOfMemory),
+            (16, ErrorKind::UnsupportedWindow),
+            (99, ErrorKind::Corrupt),
+            (119, ErrorKind::Corrupt),
+        ] {
+            assert_eq!(kind_of(result_of(code)), kind, "{code}");
+        }
     }
 }

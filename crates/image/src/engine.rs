@@ -145,12 +145,11 @@ pub(crate) struct Engine {
 
 /// The decoders that an image with these algorithms needs.
 pub(crate) fn settings(compression: &CompressionConfig) -> DecoderSettings {
-    DecoderSettings {
-        lz4_max_distance: compression.lz4_max_distance,
-        lzma_dictionary_bytes: compression.lzma_dictionary_bytes,
-        deflate: compression.has(AlgorithmId::Deflate),
-        zstd_window_log: compression.zstd_window_log,
-    }
+    DecoderSettings::none()
+        .lz4_max_distance(compression.lz4_max_distance)
+        .lzma_dictionary_bytes(compression.lzma_dictionary_bytes)
+        .deflate(compression.has(AlgorithmId::Deflate))
+        .zstd_window_log(compression.zstd_window_log)
 }
 
 /// On which side the image pads its clusters.
@@ -346,7 +345,7 @@ impl Engine {
             padding: self.padding,
             extent_bytes: cluster.decoded_length(),
             skip_bytes: skip,
-            want: DecodeMode::Prefix,
+            mode: DecodeMode::Prefix,
         };
         let policy = AllocPolicy::MustSucceed;
         self.prepare(context, cluster, run_bytes, policy)?;

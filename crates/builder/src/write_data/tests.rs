@@ -83,12 +83,11 @@ fn bytes(seed: u64, count: usize) -> Vec<u8> {
 }
 
 fn decoder() -> Decoder {
-    let settings = Decoders {
-        lz4_max_distance: Some(u16::MAX),
-        lzma_dictionary_bytes: Some(8 << 20),
-        deflate: true,
-        zstd_window_log: Some(20),
-    };
+    let settings = Decoders::none()
+        .lz4_max_distance(Some(u16::MAX))
+        .lzma_dictionary_bytes(Some(8 << 20))
+        .deflate(true)
+        .zstd_window_log(Some(20));
     Decoder::new(&settings).unwrap()
 }
 

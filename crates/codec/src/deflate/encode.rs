@@ -76,7 +76,7 @@ impl DeflateEncoder {
         let most = input.len().min(output.len().saturating_mul(RATIO_MAX));
         let guess = self.guess.input_for(output.len());
         let (mut tried, mut least, mut beyond) = ((guess + guess / SURPLUS).min(most), 0, most + 1);
-        let mut best = EncodedSizes { taken: 0, bytes: 0 };
+        let mut best = EncodedSizes { input_bytes: 0, output_bytes: 0 };
         for _ in 0..TRIES {
             let bytes = self.encode(&input[..tried]);
             if bytes == 0 {
@@ -87,8 +87,8 @@ impl DeflateEncoder {
                 let truncate = truncate(&mut self.scratch[..bytes], output.len())
                     .ok_or(ErrorKind::EncodingFailed)?;
                 let TruncatedStream { taken, bytes } = truncate;
-                if taken > best.taken {
-                    best = EncodedSizes { taken, bytes };
+                if taken > best.input_bytes {
+                    best = EncodedSizes { input_bytes: taken, output_bytes: bytes };
                     output[..bytes].copy_from_slice(&self.scratch[..bytes]);
                 }
                 let is_short = taken == tried && output.len() - bytes > output.len() / LEFT;
@@ -103,7 +103,7 @@ impl DeflateEncoder {
                 break;
             }
         }
-        self.guess.learn(best, best.taken < input.len());
+        self.guess.learn(best, best.input_bytes < input.len());
         Ok(best)
     }
 
@@ -172,8 +172,8 @@ impl RatioEstimate {
 
     /// Remembers a result; that of a short end of a file says little and is left out.
     fn learn(&mut self, filled: EncodedSizes, is_full: bool) {
-        if is_full && filled.bytes > 0 {
-            self.scaled_ratio = filled.taken * SCALE / filled.bytes;
+        if is_full && filled.output_bytes > 0 {
+            self.scaled_ratio = filled.input_bytes * SCALE / filled.output_bytes;
         }
     }
 }

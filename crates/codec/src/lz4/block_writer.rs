@@ -73,7 +73,7 @@ impl<'a> BlockWriter<'a> {
             literals -= 1;
         }
         self.put_literals(literals, 0);
-        EncodedSizes { taken: self.taken, bytes: self.bytes }
+        EncodedSizes { input_bytes: self.taken, output_bytes: self.bytes }
     }
 
     fn put_literals(&mut self, literals: usize, match_bits: usize) {

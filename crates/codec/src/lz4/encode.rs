@@ -62,7 +62,7 @@ impl Lz4Encoder {
         let may_fill = output.len() <= self.max_distance / WORTH;
         if may_fill || reached.len() == input.len() {
             let filled = self.library.fill(reached, output)?;
-            if filled.taken < reached.len() || reached.len() == input.len() {
+            if filled.input_bytes < reached.len() || reached.len() == input.len() {
                 return Ok(filled);
             }
         }
@@ -149,7 +149,7 @@ impl LibLz4Encoder {
         let Some(level) = self.level else {
             let near = &input[..input.len().min(NEAR_INPUT_BYTES)];
             let filled = self.fill_fast(near, output)?;
-            let is_all = filled.taken < near.len() || near.len() == input.len();
+            let is_all = filled.input_bytes < near.len() || near.len() == input.len();
             return if is_all { Ok(filled) } else { self.fill_fast(input, output) };
         };
         let (mut taken, capacity) = (c_length(input)?, c_length(output)?);
@@ -191,7 +191,9 @@ impl LibLz4Encoder {
 
 fn filled(taken: c_int, bytes: c_int) -> Result<EncodedSizes, ErrorKind> {
     match (usize::try_from(taken), usize::try_from(bytes)) {
-        (Ok(taken), Ok(bytes @ 1..)) => Ok(EncodedSizes { taken, bytes }),
+        (Ok(taken), Ok(bytes @ 1..)) => {
+            Ok(EncodedSizes { input_bytes: taken, output_bytes: bytes })
+        }
         _ => Err(ErrorKind::EncodingFailed),
     }
 }

@@ -49,14 +49,14 @@ pub(super) fn decode<P: AsMut<[u8]>>(
     output: &mut [u8],
     pages: &mut [P],
 ) -> Result<(), ErrorKind> {
-    let Lz4Part { padding, extent_bytes, skip_bytes, want } = part;
+    let Lz4Part { padding, extent_bytes, skip_bytes, mode } = part;
     let part_end = skip_bytes.checked_add(output.len()).filter(|end| *end <= extent_bytes);
     let part_end = part_end.ok_or(ErrorKind::OutsideExtent)?;
-    let wanted = match want {
+    let wanted = match mode {
         DecodeMode::Whole => extent_bytes,
         DecodeMode::Prefix => part_end,
     };
-    let end = super::end(padding, want);
+    let end = super::end(padding, mode);
     if i32::try_from(wanted).is_err() {
         return Err(ErrorKind::TooLarge);
     }

@@ -81,7 +81,9 @@ impl LzmaEncoder {
         let taken = input.len().checked_sub(self.stream.avail_in);
         let bytes = output.len().checked_sub(self.stream.avail_out);
         match (taken, bytes) {
-            (Some(taken), Some(bytes)) => Ok(EncodedSizes { taken, bytes }),
+            (Some(taken), Some(bytes)) => {
+                Ok(EncodedSizes { input_bytes: taken, output_bytes: bytes })
+            }
             _ => Err(ErrorKind::EncodingFailed),
         }
     }

@@ -67,11 +67,11 @@ fn decoded<T: BitTrees>(
     lzma: &mut LzmaDecoder,
     stream: &[u8],
     length: usize,
-    want: DecodeMode,
+    mode: DecodeMode,
 ) -> Outcome {
     let mut buffer = [&GUARD[..], &vec![0x5A; length], &GUARD[..]].concat();
     let output = &mut buffer[GUARD.len()..][..length];
-    let result = lzma.decode_by::<T>(stream, output, want);
+    let result = lzma.decode_by::<T>(stream, output, mode);
     let output = output.to_vec();
     assert!(buffer.starts_with(&GUARD), "a byte before the output was written");
     assert!(buffer.ends_with(&GUARD), "a byte behind the output was written");
@@ -79,9 +79,9 @@ fn decoded<T: BitTrees>(
 }
 
 /// What both implementations make of `stream`.
-fn both(lzma: &mut LzmaDecoder, stream: &[u8], length: usize, want: DecodeMode) -> Outcome {
-    let fastest = decoded::<Fastest>(lzma, stream, length, want);
-    let portable = decoded::<Portable>(lzma, stream, length, want);
+fn both(lzma: &mut LzmaDecoder, stream: &[u8], length: usize, mode: DecodeMode) -> Outcome {
+    let fastest = decoded::<Fastest>(lzma, stream, length, mode);
+    let portable = decoded::<Portable>(lzma, stream, length, mode);
     assert_eq!(fastest.0, portable.0, "the outcomes differ");
     assert!(fastest.1 == portable.1, "the outputs differ");
     fastest
@@ -155,8 +155,8 @@ fn both_say_the_same_of_damaged_and_cut_streams() {
                 broken[place] ^= random.next().to_le_bytes()[2];
             }
             let length = random.below(data.len() + 300);
-            for want in [DecodeMode::Whole, DecodeMode::Prefix] {
-                drop(both(&mut lzma, &broken, length, want));
+            for mode in [DecodeMode::Whole, DecodeMode::Prefix] {
+                drop(both(&mut lzma, &broken, length, mode));
             }
         }
     }

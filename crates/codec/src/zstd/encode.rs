@@ -109,9 +109,9 @@ impl ZstdEncoder {
         }
         let best = search.best();
         // The short end of a file says little.
-        if best.taken < input.len() && best.bytes > 0 {
-            let cost = self.cost_model.cost(input, best.taken).max(1);
-            self.scaled_yield = (best.bytes as u64 * SCALE / cost).max(1);
+        if best.input_bytes < input.len() && best.output_bytes > 0 {
+            let cost = self.cost_model.cost(input, best.input_bytes).max(1);
+            self.scaled_yield = (best.output_bytes as u64 * SCALE / cost).max(1);
         }
         Ok(best)
     }
@@ -210,7 +210,7 @@ impl InputSizeSearch {
     /// A search that begins with `first`.
     fn new(input: usize, output: usize, first: usize) -> Self {
         let next = Some(first.min(input));
-        let fits = EncodedSizes { taken: 0, bytes: 0 };
+        let fits = EncodedSizes { input_bytes: 0, output_bytes: 0 };
         Self {
             input,
             output,
@@ -252,7 +252,7 @@ impl InputSizeSearch {
         self.attempts += 1;
         match attempted {
             AttemptResult::Yields(bytes) if fitted => {
-                self.fits = EncodedSizes { taken: length, bytes };
+                self.fits = EncodedSizes { input_bytes: length, output_bytes: bytes };
             }
             AttemptResult::Yields(bytes) => self.exceeds = Some((length, Some(bytes))),
             AttemptResult::YieldsMore => self.exceeds = Some((length, None)),
@@ -267,14 +267,14 @@ impl InputSizeSearch {
             2..ATTEMPTS => next,
             _ => late,
         };
-        let is_near = self.output - self.fits.bytes <= self.output / part;
-        is_near || self.fits.taken == self.input || self.attempts >= ATTEMPTS_MAX
+        let is_near = self.output - self.fits.output_bytes <= self.output / part;
+        is_near || self.fits.input_bytes == self.input || self.attempts >= ATTEMPTS_MAX
     }
 
     /// The next length, strictly between what fits and what does not.
     fn place(&self, input: &[u8], cost_model: &mut CostModel) -> Option<usize> {
         let target_bytes = Self::target_bytes(self.output) as u64;
-        let EncodedSizes { taken, bytes } = self.fits;
+        let EncodedSizes { input_bytes: taken, output_bytes: bytes } = self.fits;
         let (bytes, cost) = (bytes as u64, cost_model.cost(input, taken));
         let along =
             |rise: u64, run: u64, wanted: u64| (wanted * run / rise.max(1)) << self.repeated;
@@ -337,7 +337,7 @@ mod tests {
             let mut output = vec![0; output_bytes];
             let (mut at, mut clusters) = (0, 0);
             while input.len() - at > 8 * output_bytes {
-                at += encode.fill(&input[at..], &mut output).unwrap().taken;
+                at += encode.fill(&input[at..], &mut output).unwrap().input_bytes;
                 clusters += 1;
             }
             let encodes = encode.encodes;

@@ -10,16 +10,11 @@ use crate::counting_allocator::{allocations, live_bytes, without_blocks_from};
 use crate::suite::Stream;
 
 const ONLY: [(DecoderSettings, Algorithm); 3] = {
-    let none = DecoderSettings {
-        lz4_max_distance: None,
-        lzma_dictionary_bytes: None,
-        deflate: false,
-        zstd_window_log: None,
-    };
+    let none = DecoderSettings::none();
     [
-        (DecoderSettings { lzma_dictionary_bytes: Some(8 << 20), ..none }, Algorithm::Lzma),
-        (DecoderSettings { deflate: true, ..none }, Algorithm::Deflate),
-        (DecoderSettings { zstd_window_log: Some(20), ..none }, Algorithm::Zstd),
+        (none.lzma_dictionary_bytes(Some(8 << 20)), Algorithm::Lzma),
+        (none.deflate(true), Algorithm::Deflate),
+        (none.zstd_window_log(Some(20)), Algorithm::Zstd),
     ]
 };
 
@@ -31,7 +26,7 @@ pub(crate) fn none_while_decoding(codec: &Codec, streams: &[Stream]) {
     let mut failures = 0;
     for (stream, broken) in streams.iter().zip(&broken) {
         let length = stream.data.len();
-        for (input, want, length) in [
+        for (input, mode, length) in [
             (&stream.bytes, DecodeMode::Whole, length),
             (&stream.bytes, DecodeMode::Prefix, length / 2),
             (broken, DecodeMode::Whole, length),
@@ -40,7 +35,7 @@ pub(crate) fn none_while_decoding(codec: &Codec, streams: &[Stream]) {
             (&stream.bytes, DecodeMode::Whole, length + 1),
         ] {
             let output = &mut output[..length];
-            let result = decoder.decode(codec.algorithm, Padding::Left, input, output, want);
+            let result = decoder.decode(codec.algorithm, Padding::Left, input, output, mode);
             failures += usize::from(result.is_err());
         }
     }
@@ -73,12 +68,10 @@ fn the_most_memory_is_known_before_it_is_taken() {
     for lzma_dictionary_bytes in [None, Some(0), Some(4096), Some(8 << 20)] {
         for zstd_window_log in (9..=21).map(Some).chain([None]) {
             for deflate in [false, true] {
-                let settings = DecoderSettings {
-                    lzma_dictionary_bytes,
-                    deflate,
-                    zstd_window_log,
-                    ..DecoderSettings::default()
-                };
+                let settings = DecoderSettings::default()
+                    .lzma_dictionary_bytes(lzma_dictionary_bytes)
+                    .deflate(deflate)
+                    .zstd_window_log(zstd_window_log);
                 let before = (allocations(), live_bytes());
                 let most = settings.memory_bytes_max();
                 assert_eq!((allocations(), live_bytes()), before);
@@ -89,18 +82,16 @@ fn the_most_memory_is_known_before_it_is_taken() {
             }
         }
     }
-    let refused = DecoderSettings {
-        lzma_dictionary_bytes: Some(u32::MAX),
-        zstd_window_log: Some(u8::MAX),
-        ..DecoderSettings::default()
-    };
+    let refused = DecoderSettings::default()
+        .lzma_dictionary_bytes(Some(u32::MAX))
+        .zstd_window_log(Some(u8::MAX));
     assert_eq!(refused.memory_bytes_max(), 0);
 }
 
 #[test]
 fn an_lzma_dictionary_costs_no_memory() {
     let (largest, _) = ONLY[0];
-    let smallest = DecoderSettings { lzma_dictionary_bytes: Some(4096), ..largest };
+    let smallest = largest.lzma_dictionary_bytes(Some(4096));
     let bytes = |settings| Decoder::new(settings).unwrap().memory_bytes();
     assert!(bytes(&largest) == bytes(&smallest) && bytes(&largest) < 32 << 10);
 }

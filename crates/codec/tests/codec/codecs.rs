@@ -19,12 +19,11 @@ pub(crate) struct Codec {
 pub(crate) const DICTIONARY_BYTES: u32 = 64 << 10;
 pub(crate) const WINDOW_LOG: u8 = 17;
 
-pub(crate) const SETTINGS: DecoderSettings = DecoderSettings {
-    lz4_max_distance: Some(u16::MAX),
-    lzma_dictionary_bytes: Some(DICTIONARY_BYTES),
-    deflate: true,
-    zstd_window_log: Some(WINDOW_LOG),
-};
+pub(crate) const SETTINGS: DecoderSettings = DecoderSettings::none()
+    .lz4_max_distance(Some(u16::MAX))
+    .lzma_dictionary_bytes(Some(DICTIONARY_BYTES))
+    .deflate(true)
+    .zstd_window_log(Some(WINDOW_LOG));
 
 pub(crate) fn decoder() -> Decoder {
     Decoder::new(&SETTINGS).unwrap()

@@ -7,8 +7,8 @@ use crate::guarded::Job;
 
 crate::suite::properties!(DEFLATE);
 
-fn job(input: &[u8], want: DecodeMode) -> Job<'_> {
-    Job { algorithm: DEFLATE.algorithm, padding: Padding::Left, input, want }
+fn job(input: &[u8], mode: DecodeMode) -> Job<'_> {
+    Job { algorithm: DEFLATE.algorithm, padding: Padding::Left, input, mode }
 }
 
 #[test]
@@ -18,8 +18,8 @@ fn a_wrong_length_is_told_as_too_short_or_too_long() {
         let length = stream.data.len();
         let long = job(&stream.bytes, DecodeMode::Whole).run(&mut decoder, length - 1).unwrap_err();
         assert_eq!(long.kind(), ErrorKind::TooLong, "{}", stream.name);
-        for want in [DecodeMode::Whole, DecodeMode::Prefix] {
-            let short = job(&stream.bytes, want).run(&mut decoder, length + 1).unwrap_err();
+        for mode in [DecodeMode::Whole, DecodeMode::Prefix] {
+            let short = job(&stream.bytes, mode).run(&mut decoder, length + 1).unwrap_err();
             let kind = ErrorKind::TooShort { got: length, wanted: length + 1 };
             assert_eq!(short.kind(), kind, "{}", stream.name);
         }
@@ -31,8 +31,8 @@ fn bytes_behind_the_end_of_the_stream_are_ignored() {
     let mut decoder = decoder();
     for stream in streams() {
         let followed = [&stream.bytes[..], b"something else"].concat();
-        for want in [DecodeMode::Whole, DecodeMode::Prefix] {
-            let decoded = job(&followed, want).run(&mut decoder, stream.data.len());
+        for mode in [DecodeMode::Whole, DecodeMode::Prefix] {
+            let decoded = job(&followed, mode).run(&mut decoder, stream.data.len());
             assert!(decoded.as_deref() == Ok(stream.data), "{}", stream.name);
         }
     }

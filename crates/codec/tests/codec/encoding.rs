@@ -40,12 +40,7 @@ fn encoder(method: &Method) -> Encoder {
 
 /// A decoder that is set up for exactly what the method may use.
 fn decoder(method: &Method) -> Decoder {
-    let mut settings = DecoderSettings {
-        lz4_max_distance: None,
-        lzma_dictionary_bytes: None,
-        deflate: false,
-        zstd_window_log: None,
-    };
+    let mut settings = DecoderSettings::none();
     match *method {
         Method::Lz4 { max_distance } | Method::Lz4Hc { max_distance, .. } => {
             settings.lz4_max_distance = Some(max_distance);
@@ -68,7 +63,7 @@ fn fill(
     let mut output = vec![0x5A; output_bytes];
     let filled = encoder.fill(input, &mut output)?;
     Ok(filled.map(|filled| {
-        output.truncate(filled.bytes);
+        output.truncate(filled.output_bytes);
         (filled, output)
     }))
 }
@@ -80,7 +75,7 @@ fn comes_back(
     output_bytes: usize,
     (filled, stream): &(EncodedSizes, Vec<u8>),
 ) {
-    let EncodedSizes { taken, bytes } = *filled;
+    let EncodedSizes { input_bytes: taken, output_bytes: bytes, .. } = *filled;
     let what = format!("{method:?}: {taken} of {} in {bytes} of {output_bytes}", input.len());
     assert!(taken > bytes && bytes <= output_bytes && taken <= input.len(), "{what}");
     assert!(taken <= EXTENT_BYTES_MAX && stream[0] != 0, "{what}");
@@ -103,7 +98,10 @@ fn second_opinion(method: &Method, input: &[u8], (filled, stream): &(EncodedSize
         Algorithm::Deflate => DEFLATE,
         Algorithm::Zstd => ZSTD,
     };
-    assert!((codec.second_decode)(stream, filled.taken) == input[..filled.taken], "{method:?}");
+    assert!(
+        (codec.second_decode)(stream, filled.input_bytes) == input[..filled.input_bytes],
+        "{method:?}"
+    );
 }
 
 #[test]
@@ -128,7 +126,7 @@ fn what_fits_is_taken_whole() {
     let input = text(20_000, 1);
     for method in METHODS {
         let (filled, _) = fill(&mut encoder(&method), &input, 20_000).unwrap().unwrap();
-        assert_eq!(filled.taken, 20_000, "{method:?}");
+        assert_eq!(filled.input_bytes, 20_000, "{method:?}");
     }
 }
 
@@ -141,7 +139,7 @@ fn noise_is_not_worth_it_and_zeros_fill_the_extent() {
         let zeros = vec![0; EXTENT_BYTES_MAX + 5];
         let filled = fill(&mut encoder, &zeros, 65_536).unwrap().unwrap();
         comes_back(&method, &zeros, 65_536, &filled);
-        assert_eq!(filled.0.taken, EXTENT_BYTES_MAX, "{method:?}");
+        assert_eq!(filled.0.input_bytes, EXTENT_BYTES_MAX, "{method:?}");
     }
 }
 
@@ -164,8 +162,8 @@ fn little_of_the_output_is_left() {
                 let (filled, _) = fill(&mut encoder, &input[at..], output_bytes)
                     .unwrap()
                     .unwrap_or_else(|| panic!("{method:?}: nothing at {at}"));
-                (at, clusters) = (at + filled.taken, clusters + 1);
-                left += output_bytes - filled.bytes;
+                (at, clusters) = (at + filled.input_bytes, clusters + 1);
+                left += output_bytes - filled.output_bytes;
             }
             let left = left as f64 / (clusters * output_bytes) as f64;
             assert!(left < left_max, "{method:?}: {left} of {output_bytes}");
@@ -184,8 +182,8 @@ fn more_output_holds_no_less() {
             let (filled, _) = fill(&mut encoder, &input, output_bytes)
                 .unwrap()
                 .unwrap_or_else(|| panic!("{method:?}: {output_bytes}"));
-            assert!(filled.taken > before, "{method:?}: {output_bytes}");
-            before = filled.taken;
+            assert!(filled.input_bytes > before, "{method:?}: {output_bytes}");
+            before = filled.input_bytes;
         }
     }
 }
@@ -343,7 +341,7 @@ fn an_output_longer_than_announced_is_refused_and_an_empty_input_is_nothing() {
         assert_eq!(fill(&mut encoder, &[], 4096), Ok(None));
         assert_eq!(fill(&mut encoder, &vec![0; 9000], 0), Ok(None));
         let (filled, _) = fill(&mut encoder, &vec![0; 100_000], 4096).unwrap().unwrap();
-        assert!(filled.taken <= 65_536, "{method:?}");
+        assert!(filled.input_bytes <= 65_536, "{method:?}");
     }
 }
 

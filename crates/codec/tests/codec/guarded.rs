@@ -10,7 +10,7 @@ pub(crate) struct Job<'a> {
     pub(crate) algorithm: Algorithm,
     pub(crate) padding: Padding,
     pub(crate) input: &'a [u8],
-    pub(crate) want: DecodeMode,
+    pub(crate) mode: DecodeMode,
 }
 
 impl Job<'_> {
@@ -28,7 +28,7 @@ impl Job<'_> {
     fn pass(&self, decoder: &mut Decoder, length: usize, old: u8) -> Result<Vec<u8>, Error> {
         let mut buffer = [&GUARD[..], &vec![old; length], &GUARD[..]].concat();
         let output = &mut buffer[GUARD.len()..][..length];
-        let result = decoder.decode(self.algorithm, self.padding, self.input, output, self.want);
+        let result = decoder.decode(self.algorithm, self.padding, self.input, output, self.mode);
         let decoded = output.to_vec();
         assert!(buffer.starts_with(&GUARD), "a byte before the output was written");
         assert!(buffer.ends_with(&GUARD), "a byte behind the output was written");

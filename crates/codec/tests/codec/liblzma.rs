@@ -24,13 +24,13 @@ enum Verdict {
     Short,
 }
 
-fn reference(input: &[u8], length: usize, want: DecodeMode) -> Reference {
+fn reference(input: &[u8], length: usize, mode: DecodeMode) -> Reference {
     let mut bytes = vec![0x33; length];
     // SAFETY: zero is how liblzma wants a new stream; the pointers are given with their lengths; the
     // stream is ended here.
     let (ready, result, unfilled) = unsafe {
         let mut stream: c::lzma_stream = std::mem::zeroed();
-        let is_exact = c::lzma_bool::from(want == DecodeMode::Whole);
+        let is_exact = c::lzma_bool::from(mode == DecodeMode::Whole);
         let (input_bytes, output_bytes) = (input.len() as u64, length as u64);
         let ready = c::lzma_microlzma_decoder(
             &raw mut stream,
@@ -57,11 +57,11 @@ fn reference(input: &[u8], length: usize, want: DecodeMode) -> Reference {
 }
 
 /// The property: what is said of `input`, and what is in the output then.
-fn agree(decoder: &mut Decoder, input: &[u8], length: usize, want: DecodeMode) {
-    let job = Job { algorithm: LZMA.algorithm, padding: Padding::Left, input, want };
+fn agree(decoder: &mut Decoder, input: &[u8], length: usize, mode: DecodeMode) {
+    let job = Job { algorithm: LZMA.algorithm, padding: Padding::Left, input, mode };
     let ours = job.run(decoder, length);
-    let Reference { verdict, bytes } = reference(input, length, want);
-    match (&ours, verdict, want) {
+    let Reference { verdict, bytes } = reference(input, length, mode);
+    match (&ours, verdict, mode) {
         (Ok(found), Verdict::Good, _) => assert!(*found == bytes, "other bytes"),
         // An end marker behind the prefix, which liblzma looks for.
         (Ok(found), Verdict::Bad, DecodeMode::Prefix) => assert!(*found == bytes, "other bytes"),
@@ -70,7 +70,7 @@ fn agree(decoder: &mut Decoder, input: &[u8], length: usize, want: DecodeMode) {
             let kind = ErrorKind::TooShort { got: bytes.len(), wanted: length };
             assert_eq!(Error::kind(error), kind);
         }
-        (ours, theirs, _) => panic!("{:?} but {theirs:?}, {length} bytes {want:?}", ours.is_ok()),
+        (ours, theirs, _) => panic!("{:?} but {theirs:?}, {length} bytes {mode:?}", ours.is_ok()),
     }
 }
 

@@ -8,8 +8,8 @@ use crate::samples::{self, grid, noise};
 
 crate::suite::properties!(LZ4);
 
-fn right(input: &[u8], want: DecodeMode) -> Job<'_> {
-    Job { algorithm: LZ4.algorithm, padding: Padding::Right, input, want }
+fn right(input: &[u8], mode: DecodeMode) -> Job<'_> {
+    Job { algorithm: LZ4.algorithm, padding: Padding::Right, input, mode }
 }
 
 #[test]
@@ -32,8 +32,8 @@ fn what_follows_a_right_padded_stream_is_ignored() {
 fn a_right_padded_stream_that_does_not_fill_the_output_is_refused() {
     let mut decoder = decoder();
     for stream in streams() {
-        for want in [DecodeMode::Whole, DecodeMode::Prefix] {
-            let decoded = right(&stream.bytes, want).run(&mut decoder, stream.data.len() + 1);
+        for mode in [DecodeMode::Whole, DecodeMode::Prefix] {
+            let decoded = right(&stream.bytes, mode).run(&mut decoder, stream.data.len() + 1);
             assert!(decoded.is_err(), "{}", stream.name);
         }
     }
@@ -52,7 +52,7 @@ fn a_block_that_was_made_to_fill_its_pcluster_comes_back() {
                 algorithm: LZ4.algorithm,
                 padding: Padding::Left,
                 input: &padded,
-                want: DecodeMode::Whole,
+                mode: DecodeMode::Whole,
             };
             let decoded = job.run(&mut decoder, taken);
             assert!(decoded.as_deref() == Ok(&data[..taken]), "{name} in {capacity}");
@@ -66,7 +66,7 @@ fn a_match_of_distance_zero_does_not_leave_what_was_in_the_output() {
     let block = [&[0xFF, 15][..], &[7; 30], &[0; 20]].concat();
     let mut decoder = decoder();
     for padding in [Padding::Left, Padding::Right] {
-        let job = |want| Job { algorithm: LZ4.algorithm, padding, input: &block, want };
+        let job = |mode| Job { algorithm: LZ4.algorithm, padding, input: &block, mode };
         let before = job(DecodeMode::Prefix).run(&mut decoder, 30);
         assert!(before.as_deref() == Ok(&[7; 30]), "{padding:?}");
         for length in 31..=50 {

@@ -10,18 +10,14 @@ use crate::lz4_blocks::{Block, bounded, made_up};
 use crate::samples::{self, Xorshift, grid, noise, text};
 
 const PADDINGS: [Padding; 2] = [Padding::Left, Padding::Right];
-const WANTS: [DecodeMode; 2] = [DecodeMode::Whole, DecodeMode::Prefix];
+const MODES: [DecodeMode; 2] = [DecodeMode::Whole, DecodeMode::Prefix];
 const GUARD: [u8; 64] = [0xC7; 64];
 const FARTHEST: u16 = u16::MAX;
 
 type Page = [u8; LZ4_WINDOW_PAGE_BYTES];
 
 fn decoder(max_distance: u16) -> Decoder {
-    Decoder::new(&DecoderSettings {
-        lz4_max_distance: Some(max_distance),
-        ..DecoderSettings::default()
-    })
-    .unwrap()
+    Decoder::new(&DecoderSettings::default().lz4_max_distance(Some(max_distance))).unwrap()
 }
 
 /// An extent and its window.
@@ -37,8 +33,8 @@ impl Extent<'_> {
         Extent { block, padding: Padding::Left, bytes, max_distance: FARTHEST }
     }
 
-    fn part(&self, skip_bytes: usize, want: DecodeMode) -> Lz4Part {
-        Lz4Part { padding: self.padding, extent_bytes: self.bytes, skip_bytes, want }
+    fn part(&self, skip_bytes: usize, mode: DecodeMode) -> Lz4Part {
+        Lz4Part { padding: self.padding, extent_bytes: self.bytes, skip_bytes, mode }
     }
 
     fn pages(&self, decoded_bytes: usize) -> usize {
@@ -46,23 +42,23 @@ impl Extent<'_> {
     }
 
     /// With liblz4: all that must be decoded for the part, and of it the part.
-    fn by_library(&self, skip: usize, length: usize, want: DecodeMode) -> Result<Vec<u8>, Error> {
-        let decoded = if want == DecodeMode::Whole { self.bytes } else { skip + length };
+    fn by_library(&self, skip: usize, length: usize, mode: DecodeMode) -> Result<Vec<u8>, Error> {
+        let decoded = if mode == DecodeMode::Whole { self.bytes } else { skip + length };
         let mut output = vec![0; decoded];
         decoder(self.max_distance).decode(
             Algorithm::Lz4,
             self.padding,
             self.block,
             &mut output,
-            want,
+            mode,
         )?;
         Ok(output[skip..skip + length].to_vec())
     }
 
     /// Through exactly as many pages as are needed, twice over different old contents.
-    fn by_window(&self, skip: usize, length: usize, want: DecodeMode) -> Result<Vec<u8>, Error> {
-        let first = self.pass(skip, length, want, 0x00);
-        let second = self.pass(skip, length, want, 0xFF);
+    fn by_window(&self, skip: usize, length: usize, mode: DecodeMode) -> Result<Vec<u8>, Error> {
+        let first = self.pass(skip, length, mode, 0x00);
+        let second = self.pass(skip, length, mode, 0xFF);
         assert_eq!(first, second, "the outcome depends on what pages or output held before");
         first
     }
@@ -71,14 +67,14 @@ impl Extent<'_> {
         &self,
         skip: usize,
         length: usize,
-        want: DecodeMode,
+        mode: DecodeMode,
         old: u8,
     ) -> Result<Vec<u8>, Error> {
-        let decoded = if want == DecodeMode::Whole { self.bytes } else { skip + length };
+        let decoded = if mode == DecodeMode::Whole { self.bytes } else { skip + length };
         let mut pages: Vec<Page> = vec![[old; LZ4_WINDOW_PAGE_BYTES]; self.pages(decoded)];
         let mut buffer = [&GUARD[..], &vec![old; length], &GUARD].concat();
         let output = &mut buffer[GUARD.len()..][..length];
-        let part = self.part(skip, want);
+        let part = self.part(skip, mode);
         let decoder = decoder(self.max_distance);
         let result = decoder.decode_lz4_part(self.block, part, output, &mut pages);
         let decoded = output.to_vec();
@@ -88,20 +84,20 @@ impl Extent<'_> {
     }
 
     /// Both ways, which must end alike, in bytes or in the kind of error.
-    fn check(&self, skip: usize, length: usize, want: DecodeMode) -> bool {
-        let window = self.by_window(skip, length, want);
-        if length == 0 && want == DecodeMode::Prefix {
+    fn check(&self, skip: usize, length: usize, mode: DecodeMode) -> bool {
+        let window = self.by_window(skip, length, mode);
+        if length == 0 && mode == DecodeMode::Prefix {
             // Nothing is there without looking, where the library would decode up to it.
             assert_eq!(window, Ok(vec![]));
             return true;
         }
-        let library = self.by_library(skip, length, want);
+        let library = self.by_library(skip, length, mode);
         let same = window == library;
         let errors = (window.err(), library.err());
         let Self { block, padding, bytes, max_distance } = self;
         assert!(
             same,
-            "window and library: {errors:?}; {skip} + {length} of {bytes}, {want:?}, {padding:?}, \
+            "window and library: {errors:?}; {skip} + {length} of {bytes}, {mode:?}, {padding:?}, \
              {max_distance}, {} bytes {:?}",
             block.len(),
             &block[..block.len().min(400)]
@@ -129,8 +125,8 @@ fn every_part_of_a_small_extent_is_what_liblz4_decodes() {
                 let extent = Extent::of(&block, length);
                 for skip in 0..=length {
                     for count in 0..=length - skip {
-                        for want in WANTS {
-                            let decoded = extent.by_window(skip, count, want);
+                        for mode in MODES {
+                            let decoded = extent.by_window(skip, count, mode);
                             assert!(decoded.as_deref() == Ok(&data[skip..skip + count]));
                         }
                     }
@@ -165,8 +161,8 @@ fn every_sample_of_every_encoder_comes_back_in_parts() {
         let extent = Extent::of(&stream.bytes, stream.data.len());
         for end in grid(stream.data.len()) {
             for skip in [0, end / 2, end.saturating_sub(1)] {
-                for want in WANTS {
-                    assert!(extent.check(skip, end - skip, want), "{}", stream.name);
+                for mode in MODES {
+                    assert!(extent.check(skip, end - skip, mode), "{}", stream.name);
                 }
             }
         }
@@ -181,9 +177,9 @@ fn padding_on_either_side_is_no_part_of_the_stream() {
     let right = [&block[..], &[0x5A; 100]].concat();
     for (padding, block) in PADDINGS.into_iter().zip([left, right]) {
         let extent = Extent { padding, ..Extent::of(&block, data.len()) };
-        for want in WANTS {
-            let decoded = extent.by_window(12_000, 5_000, want);
-            assert!(decoded.as_deref() == Ok(&data[12_000..17_000]), "{padding:?}, {want:?}");
+        for mode in MODES {
+            let decoded = extent.by_window(12_000, 5_000, mode);
+            assert!(decoded.as_deref() == Ok(&data[12_000..17_000]), "{padding:?}, {mode:?}");
         }
     }
     let zeros = Extent::of(&[0; 4096], 10).by_window(0, 10, DecodeMode::Whole).unwrap_err();
@@ -206,8 +202,8 @@ fn made_up_sequences_get_one_verdict() {
         let extent = Extent { block: &block, padding, bytes: extent_bytes, max_distance };
         let skip = random.below(extent_bytes + 1);
         let length = random.below(extent_bytes - skip + 1);
-        for want in WANTS {
-            let verdict = if extent.check(skip, length, want) { &mut good } else { &mut bad };
+        for mode in MODES {
+            let verdict = if extent.check(skip, length, mode) { &mut good } else { &mut bad };
             *verdict += 1;
         }
     }
@@ -231,13 +227,13 @@ fn damaged_blocks_get_one_verdict() {
             let max_distance = if round % 2 == 0 { 16_383 } else { FARTHEST };
             let skip = random.below(data.len());
             let length = random.below(data.len() - skip + 1);
-            for (padding, want) in [
+            for (padding, mode) in [
                 (Padding::Left, DecodeMode::Whole),
                 (Padding::Left, DecodeMode::Prefix),
                 (Padding::Right, DecodeMode::Whole),
             ] {
                 let extent = Extent { block: &broken, padding, bytes: data.len(), max_distance };
-                extent.check(skip, length, want);
+                extent.check(skip, length, mode);
             }
         }
     }
@@ -282,9 +278,9 @@ fn the_last_page_of_a_mebibyte_takes_seventeen_pages_or_five() {
         let (data, block) = mebibyte(max_distance);
         let mut output = [0; LZ4_WINDOW_PAGE_BYTES];
         let skip_bytes = data.len() - output.len();
-        for want in WANTS {
+        for mode in MODES {
             let extent = Extent { max_distance, ..Extent::of(&block, data.len()) };
-            let part = extent.part(skip_bytes, want);
+            let part = extent.part(skip_bytes, mode);
             let decoder = decoder(max_distance);
             let mut pages: Vec<Page> = vec![[0xEE; LZ4_WINDOW_PAGE_BYTES]; needed];
             let before = allocations();
@@ -313,17 +309,17 @@ fn a_distance_beyond_the_declared_one_is_refused_by_every_path() {
             let bytes = literals.len() + 9 + 6_000 + 7;
             for padding in PADDINGS {
                 let extent = Extent { block: &block, padding, bytes, max_distance: limit };
-                for want in WANTS {
+                for mode in MODES {
                     let length = bytes - 5_000;
-                    let library = extent.by_library(5_000, length, want);
-                    let window = extent.by_window(5_000, length, want);
+                    let library = extent.by_library(5_000, length, mode);
+                    let window = extent.by_window(5_000, length, mode);
                     assert_eq!(library, window);
                     let expected = ErrorKind::DistanceTooFar {
                         distance: distance.into(),
                         limit: limit.into(),
                     };
                     let refused = window.err().map(|error| error.kind());
-                    assert_eq!(refused, (distance > limit).then_some(expected), "{want:?}");
+                    assert_eq!(refused, (distance > limit).then_some(expected), "{mode:?}");
                 }
                 // Where the literals end, nobody has seen the distance yet.
                 assert!(extent.check(0, literals.len(), DecodeMode::Prefix));
@@ -343,8 +339,8 @@ fn a_declared_distance_of_zero_is_the_largest() {
     block.sequence(&literals, 65_535, 100);
     let block = block.last(&[1; 12]);
     let extent = Extent { max_distance: 0, ..Extent::of(&block, 65_535 + 112) };
-    for want in WANTS {
-        assert!(extent.check(65_535, 100, want));
+    for mode in MODES {
+        assert!(extent.check(65_535, 100, mode));
     }
 }
 
@@ -391,11 +387,11 @@ fn a_part_outside_of_its_extent_is_refused() {
     let decoder = decoder(FARTHEST);
     let mut pages = [[0; LZ4_WINDOW_PAGE_BYTES]];
     for (skip_bytes, length) in [(6, 5), (11, 0), (0, 11), (usize::MAX, 1)] {
-        for want in WANTS {
-            let part = Lz4Part { padding: Padding::Left, extent_bytes: 10, skip_bytes, want };
+        for mode in MODES {
+            let part = Lz4Part { padding: Padding::Left, extent_bytes: 10, skip_bytes, mode };
             let mut output = vec![0; length];
             let decoded = decoder.decode_lz4_part(b"\x50erofs", part, &mut output, &mut pages);
-            if length == 0 && want == DecodeMode::Prefix {
+            if length == 0 && mode == DecodeMode::Prefix {
                 assert_eq!(decoded, Ok(()));
             } else {
                 assert_eq!(decoded.unwrap_err().kind(), ErrorKind::OutsideExtent);
@@ -406,7 +402,7 @@ fn a_part_outside_of_its_extent_is_refused() {
         padding: Padding::Left,
         extent_bytes: usize::MAX,
         skip_bytes: 0,
-        want: DecodeMode::Whole,
+        mode: DecodeMode::Whole,
     };
     let refused = decoder.decode_lz4_part(b"\x50erofs", huge, &mut [0], &mut pages).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::TooLarge);
@@ -414,7 +410,7 @@ fn a_part_outside_of_its_extent_is_refused() {
 
 #[test]
 fn a_window_needs_a_decoder_that_names_lz4() {
-    let none = DecoderSettings { lz4_max_distance: None, ..DecoderSettings::default() };
+    let none = DecoderSettings::default().lz4_max_distance(None);
     let part = Extent::of(&[], 5).part(0, DecodeMode::Whole);
     let decoded = Decoder::new(&none).unwrap().decode_lz4_part(
         b"\x50erofs",

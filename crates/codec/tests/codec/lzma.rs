@@ -7,8 +7,8 @@ use crate::guarded::Job;
 
 crate::suite::properties!(LZMA);
 
-fn job(input: &[u8], want: DecodeMode) -> Job<'_> {
-    Job { algorithm: LZMA.algorithm, padding: Padding::Left, input, want }
+fn job(input: &[u8], mode: DecodeMode) -> Job<'_> {
+    Job { algorithm: LZMA.algorithm, padding: Padding::Left, input, mode }
 }
 
 #[test]
@@ -35,8 +35,7 @@ fn properties_that_do_not_exist_are_an_error() {
 
 #[test]
 fn a_match_farther_back_than_the_dictionary_is_an_error() {
-    let settings =
-        DecoderSettings { lzma_dictionary_bytes: Some(4096), ..DecoderSettings::default() };
+    let settings = DecoderSettings::default().lzma_dictionary_bytes(Some(4096));
     let mut small = Decoder::new(&settings).unwrap();
     let stream = streams().iter().find(|stream| stream.name.contains("far matches by liblzma 6"));
     let stream = stream.unwrap();

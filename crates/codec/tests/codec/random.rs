@@ -62,7 +62,7 @@ fn check_one(codec: &Codec, case: &Case) {
         return;
     }
     let mut decoder = decoder();
-    let job = |input, want| Job { algorithm: codec.algorithm, padding: Padding::Left, input, want };
+    let job = |input, mode| Job { algorithm: codec.algorithm, padding: Padding::Left, input, mode };
     let padded = [&vec![0; *zeros], &stream[..]].concat();
     let length = prefix.index(data.len() + 1);
 

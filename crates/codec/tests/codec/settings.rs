@@ -2,12 +2,7 @@
 
 use ferrofs_codec::{Algorithm, DecodeMode, Decoder, DecoderSettings, Error, ErrorKind, Padding};
 
-const LZ4: DecoderSettings = DecoderSettings {
-    lz4_max_distance: Some(u16::MAX),
-    lzma_dictionary_bytes: None,
-    deflate: false,
-    zstd_window_log: None,
-};
+const LZ4: DecoderSettings = DecoderSettings::none().lz4_max_distance(Some(u16::MAX));
 
 fn refusal(settings: DecoderSettings) -> Option<(ErrorKind, Algorithm)> {
     Decoder::new(&settings).err().map(|error| (error.kind(), error.algorithm()))
@@ -21,11 +16,11 @@ fn the_default_is_lz4_alone() {
 #[test]
 fn a_dictionary_may_have_up_to_eight_mebibytes() {
     for bytes in [0, 1, 4095, 4096, 65536, 1_000_001, 8 << 20] {
-        assert_eq!(refusal(DecoderSettings { lzma_dictionary_bytes: Some(bytes), ..LZ4 }), None);
+        assert_eq!(refusal(LZ4.lzma_dictionary_bytes(Some(bytes))), None);
     }
     for bytes in [(8 << 20) + 1, u32::MAX] {
         assert_eq!(
-            refusal(DecoderSettings { lzma_dictionary_bytes: Some(bytes), ..LZ4 }),
+            refusal(LZ4.lzma_dictionary_bytes(Some(bytes))),
             Some((ErrorKind::UnsupportedWindow, Algorithm::Lzma))
         );
     }
@@ -34,11 +29,11 @@ fn a_dictionary_may_have_up_to_eight_mebibytes() {
 #[test]
 fn a_window_has_one_kibibyte_to_one_mebibyte() {
     for log in 10..=20 {
-        assert_eq!(refusal(DecoderSettings { zstd_window_log: Some(log), ..LZ4 }), None);
+        assert_eq!(refusal(LZ4.zstd_window_log(Some(log))), None);
     }
     for log in [0, 9, 21, 31, 64, 255] {
         assert_eq!(
-            refusal(DecoderSettings { zstd_window_log: Some(log), ..LZ4 }),
+            refusal(LZ4.zstd_window_log(Some(log))),
             Some((ErrorKind::UnsupportedWindow, Algorithm::Zstd))
         );
     }

@@ -1,6 +1,6 @@
 //! The properties that hold for every algorithm, and the macro that points them at one.
 
-use ferrofs_codec::{Algorithm, DecodeMode, Decoder, DecoderSettings, ErrorKind, Padding};
+use ferrofs_codec::{Algorithm, DecodeMode, Decoder, ErrorKind, Padding};
 
 use crate::codecs::{Codec, SETTINGS, decoder};
 use crate::guarded::Job;
@@ -28,8 +28,8 @@ pub(crate) fn encode_all(codec: &Codec) -> Vec<Stream> {
     streams
 }
 
-fn job<'a>(codec: &Codec, input: &'a [u8], want: DecodeMode) -> Job<'a> {
-    Job { algorithm: codec.algorithm, padding: Padding::Left, input, want }
+fn job<'a>(codec: &Codec, input: &'a [u8], mode: DecodeMode) -> Job<'a> {
+    Job { algorithm: codec.algorithm, padding: Padding::Left, input, mode }
 }
 
 pub(crate) fn whole(codec: &Codec, streams: &[Stream]) {
@@ -55,10 +55,10 @@ pub(crate) fn left_padding(codec: &Codec, streams: &[Stream]) {
     for Stream { name, data, bytes } in streams.iter().filter(|stream| stream.data.len() < 50_000) {
         for zeros in 0..=40 {
             let padded = [&vec![0; zeros], &bytes[..]].concat();
-            for (want, length) in
+            for (mode, length) in
                 [(DecodeMode::Whole, data.len()), (DecodeMode::Prefix, data.len() / 2)]
             {
-                let decoded = job(codec, &padded, want).run(&mut decoder, length);
+                let decoded = job(codec, &padded, mode).run(&mut decoder, length);
                 assert!(decoded.as_deref() == Ok(&data[..length]), "{name}, {zeros} zeros");
             }
         }
@@ -124,8 +124,8 @@ pub(crate) fn noise_as_stream(codec: &Codec) {
     for seed in 1..600 {
         let input = noise(1 + random.below(300), seed);
         let length = random.below(5000);
-        for want in [DecodeMode::Whole, DecodeMode::Prefix] {
-            drop(job(codec, &input, want).run(&mut decoder, length));
+        for mode in [DecodeMode::Whole, DecodeMode::Prefix] {
+            drop(job(codec, &input, mode).run(&mut decoder, length));
         }
     }
 }
@@ -139,10 +139,10 @@ pub(crate) fn second_implementation(codec: &Codec, streams: &[Stream]) {
 pub(crate) fn no_stream(codec: &Codec) {
     let mut decoder = decoder();
     for input in [&[][..], &[0], &[0; 15], &[0; 16], &[0; 4096]] {
-        for (want, length) in
+        for (mode, length) in
             [(DecodeMode::Whole, 10), (DecodeMode::Whole, 0), (DecodeMode::Prefix, 10)]
         {
-            let error = job(codec, input, want).run(&mut decoder, length).unwrap_err();
+            let error = job(codec, input, mode).run(&mut decoder, length).unwrap_err();
             assert_eq!((error.kind(), error.algorithm()), (ErrorKind::EmptyInput, codec.algorithm));
         }
     }
@@ -175,10 +175,10 @@ pub(crate) fn other_threads(codec: &Codec, streams: &[Stream]) {
 
 pub(crate) fn not_configured(codec: &Codec, streams: &[Stream]) {
     let settings = match codec.algorithm {
-        Algorithm::Lz4 => DecoderSettings { lz4_max_distance: None, ..SETTINGS },
-        Algorithm::Lzma => DecoderSettings { lzma_dictionary_bytes: None, ..SETTINGS },
-        Algorithm::Deflate => DecoderSettings { deflate: false, ..SETTINGS },
-        Algorithm::Zstd => DecoderSettings { zstd_window_log: None, ..SETTINGS },
+        Algorithm::Lz4 => SETTINGS.lz4_max_distance(None),
+        Algorithm::Lzma => SETTINGS.lzma_dictionary_bytes(None),
+        Algorithm::Deflate => SETTINGS.deflate(false),
+        Algorithm::Zstd => SETTINGS.zstd_window_log(None),
     };
     let mut decoder = Decoder::new(&settings).unwrap();
     let error = job(codec, &streams[0].bytes, DecodeMode::Whole).run(&mut decoder, 1).unwrap_err();

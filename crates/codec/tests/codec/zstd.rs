@@ -1,6 +1,6 @@
 //! ZSTD beyond the suite: windows, frames that follow, and which error tells what.
 
-use ferrofs_codec::{DecodeMode, Decoder, DecoderSettings, ErrorKind, Padding};
+use ferrofs_codec::{DecodeMode, Decoder, ErrorKind, Padding};
 
 use crate::codecs::{Frame, SETTINGS, ZSTD, decoder, zstd};
 use crate::guarded::Job;
@@ -8,8 +8,8 @@ use crate::samples::text;
 
 crate::suite::properties!(ZSTD);
 
-fn job(input: &[u8], want: DecodeMode) -> Job<'_> {
-    Job { algorithm: ZSTD.algorithm, padding: Padding::Left, input, want }
+fn job(input: &[u8], mode: DecodeMode) -> Job<'_> {
+    Job { algorithm: ZSTD.algorithm, padding: Padding::Left, input, mode }
 }
 
 #[test]
@@ -19,8 +19,8 @@ fn a_wrong_length_is_told_as_too_short_or_too_long() {
         let length = stream.data.len();
         let long = job(&stream.bytes, DecodeMode::Whole).run(&mut decoder, length - 1).unwrap_err();
         assert_eq!(long.kind(), ErrorKind::TooLong, "{}", stream.name);
-        for want in [DecodeMode::Whole, DecodeMode::Prefix] {
-            let short = job(&stream.bytes, want).run(&mut decoder, length + 1).unwrap_err();
+        for mode in [DecodeMode::Whole, DecodeMode::Prefix] {
+            let short = job(&stream.bytes, mode).run(&mut decoder, length + 1).unwrap_err();
             let kind = ErrorKind::TooShort { got: length, wanted: length + 1 };
             assert_eq!(short.kind(), kind, "{}", stream.name);
         }
@@ -34,10 +34,10 @@ fn only_the_first_frame_counts() {
     let frame = zstd(&data, 3, Frame::default());
     for behind in [&b"something else"[..], &frame, &[0; 9]] {
         let followed = [&frame[..], behind].concat();
-        for want in [DecodeMode::Whole, DecodeMode::Prefix] {
-            let decoded = job(&followed, want).run(&mut decoder, data.len());
+        for mode in [DecodeMode::Whole, DecodeMode::Prefix] {
+            let decoded = job(&followed, mode).run(&mut decoder, data.len());
             assert!(decoded.as_deref() == Ok(&data));
-            job(&followed, want).run(&mut decoder, data.len() + 1).unwrap_err();
+            job(&followed, mode).run(&mut decoder, data.len() + 1).unwrap_err();
         }
     }
 }
@@ -47,8 +47,8 @@ fn a_skippable_frame_is_a_frame_of_nothing() {
     let mut decoder = decoder();
     let skippable = [0x50, 0x2A, 0x4D, 0x18, 3, 0, 0, 0, 1, 2, 3];
     let input = [&skippable[..], &zstd(b"hello", 3, Frame::default())].concat();
-    for want in [DecodeMode::Whole, DecodeMode::Prefix] {
-        let error = job(&input, want).run(&mut decoder, 5).unwrap_err();
+    for mode in [DecodeMode::Whole, DecodeMode::Prefix] {
+        let error = job(&input, mode).run(&mut decoder, 5).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TooShort { got: 0, wanted: 5 });
     }
 }
@@ -57,17 +57,17 @@ fn a_skippable_frame_is_a_frame_of_nothing() {
 fn every_window_that_is_configured_suffices_for_its_frames_and_no_larger_ones() {
     let data = text((2 << 20) + 9, 25);
     for log in 10..=20 {
-        let settings = DecoderSettings { zstd_window_log: Some(log), ..SETTINGS };
+        let settings = SETTINGS.zstd_window_log(Some(log));
         let mut decoder = Decoder::new(&settings).unwrap();
         for size in [true, false] {
             let fits = zstd(&data, 1, Frame { window_log: log, size, checksum: true });
             let larger = zstd(&data, 1, Frame { window_log: log + 1, size, checksum: true });
-            for (want, length) in
+            for (mode, length) in
                 [(DecodeMode::Whole, data.len()), (DecodeMode::Prefix, data.len() - 9)]
             {
-                let decoded = job(&fits, want).run(&mut decoder, length);
+                let decoded = job(&fits, mode).run(&mut decoder, length);
                 assert!(decoded.as_deref() == Ok(&data[..length]), "window log {log}");
-                let error = job(&larger, want).run(&mut decoder, length).unwrap_err();
+                let error = job(&larger, mode).run(&mut decoder, length).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::UnsupportedWindow, "window log {log}");
             }
         }
