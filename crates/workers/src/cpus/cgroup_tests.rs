@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::super::fake_root::FakeRoot;
+use super::super::tests::FakeRoot;
 use super::*;
 
 /// As systemd mounts version 2 alone.

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, getpid};
 use rustix::thread::sched_getaffinity;
 
-use super::file;
+use super::read_text;
 use crate::error::{Error, ErrorKind};
 use crate::sys;
 
@@ -193,9 +193,7 @@ impl CpuSet {
                 (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| mask.is_set(cpu)).collect()
             }
             // EINVAL: the kernel's masks are wider than 1024.
-            Err(_) => {
-                file::read_text(status).and_then(|text| allowed_of(&text)).unwrap_or_default()
-            }
+            Err(_) => read_text(status).and_then(|text| allowed_of(&text)).unwrap_or_default(),
         }
     }
 
