@@ -21,6 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 pub use error::AttachError;
+pub use mount_table::MountEntry;
 pub use options::{AttachOptions, MountAccess, OptionMatch, RejectedOption};
 
 use direct::{DirectMount, DirectMountRefusal};

@@ -11,7 +11,8 @@ mod ioctl;
 mod metrics;
 mod record;
 
-pub use client::{MountEntry, MountStats, StatsError, query};
+pub use client::{MountStats, StatsError, query};
+pub use ferrofs_fuse::attach::MountEntry;
 pub use record::{
     CacheRecord, CpuRecord, DecodeRecord, LatencyQuantiles, LogEventRecord, MemoryRecord,
     OperationKind, OperationRecord, PrefetchRecord, SessionRecord, StatsSummary, TopFileRecord,

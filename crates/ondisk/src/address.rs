@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The number of an inode: its place in the metadata area, in slots of 32 bytes.
 ///
-/// Bit 63 says that the slot lies inside the decoded metabox file instead of the image itself
+/// Bit 63 says that the slot is inside the decoded metabox file instead of the image itself
 /// (docs/format.md F9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nid(u64);
@@ -35,7 +35,7 @@ impl Nid {
         self.0
     }
 
-    /// Whether the inode lies inside the metabox file.
+    /// Whether the inode is inside the metabox file.
     #[must_use]
     pub const fn is_in_metabox(self) -> bool {
         self.0 & Self::METABOX_BIT != 0
@@ -100,7 +100,7 @@ impl BlockSize {
         block.checked_mul(u64::from(self.bytes()))
     }
 
-    /// How far `offset` lies inside its block.
+    /// How far `offset` is inside its block.
     #[must_use]
     pub fn within(self, offset: u64) -> u32 {
         // The mask is below 2^16, so the conversion cannot fail.

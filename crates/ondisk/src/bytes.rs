@@ -1,5 +1,4 @@
-//! Reading fields and fixed structures out of a slice without ever reaching past its end, and numbers
-//! into fields without losing a bit.
+//! Checked access: fields and structures of a slice within its bounds, and numbers in fields without loss.
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 

@@ -4,7 +4,7 @@ use crate::address::BlockSize;
 use crate::error::Result;
 use crate::{bytes, superblock::SUPERBLOCK_OFFSET};
 
-/// Where the checksum field lies inside the superblock.
+/// Where the checksum field is inside the superblock.
 const FIELD: std::ops::Range<usize> = 4..8;
 
 /// How many bytes from the start of the superblock the checksum covers.

@@ -1,4 +1,4 @@
-//! Chunk-based files: an array that says where each chunk lies (docs/format.md F8, F10).
+//! Chunk-based files: an array that says where each chunk is (docs/format.md F8, F10).
 
 use crate::address::BlockSize;
 use crate::bytes::{fit, low_half, truncated, u32_at};
@@ -11,8 +11,7 @@ const KNOWN: u16 = 0x7f;
 /// A 48-bit block number of all ones is a hole.
 const NULL_BLOCK_48: u64 = 0xffff_ffff_ffff;
 
-/// How a chunk-based file is cut and indexed. [`Self::parse`] makes it from its bits, [`Self::new`]
-/// from what they mean.
+/// The chunk size and the kind of table of a chunk-based file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkFormat {
     shift: u8,
@@ -20,7 +19,7 @@ pub struct ChunkFormat {
     is_wide: bool,
 }
 
-/// The kinds of tables that say where chunks lie.
+/// The kinds of tables that say where chunks are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkTable {
     /// 4 bytes a chunk: a block of the image below 2^32 - 1.
@@ -31,7 +30,7 @@ pub enum ChunkTable {
     WideIndexes,
 }
 
-/// Where a chunk's data lies.
+/// Where a chunk's data is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkAddress {
     /// The device by its number in the device table, from 1; 0 is the image itself.

@@ -128,7 +128,7 @@ impl CompressionConfig {
         Ok(records)
     }
 
-    /// Adds the record of `algorithm`; `record` is the payload behind its length field.
+    /// Adds the record of `algorithm`; `record` is the payload after its length field.
     ///
     /// # Errors
     /// [`ErrorKind::ConfigTooShort`], or [`ErrorKind::Config`] for a value out of range.

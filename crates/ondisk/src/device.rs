@@ -49,7 +49,7 @@ impl DeviceSlot {
         })
     }
 
-    /// The slot as it stands in the device table: 128 bytes. Only with 48-bit addresses (`wide`)
+    /// The slot as it is in the device table: 128 bytes. Only with 48-bit addresses (`wide`)
     /// do the numbers have high halves.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Directory blocks: an array of entries, and their names behind it (docs/format.md F16 to F18, F62).
+//! Directory blocks: an array of entries, and their names after it (docs/format.md F16 to F18, F62).
 
 use zerocopy::byteorder::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -68,7 +68,7 @@ impl<'a> DirBlock<'a> {
     /// The entry with this number.
     ///
     /// # Errors
-    /// [`ErrorKind::NameOffset`] or [`ErrorKind::NameLength`] if its name does not lie in the name
+    /// [`ErrorKind::NameOffset`] or [`ErrorKind::NameLength`] if its name is not in the name
     /// area, or [`ErrorKind::Truncated`] past the last entry.
     pub fn entry(&self, index: usize) -> Result<Dirent<'a>> {
         let at = index.saturating_mul(ENTRY_BYTES);

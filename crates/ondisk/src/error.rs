@@ -1,5 +1,5 @@
-//! The one error of this crate: which rule was broken, and at which byte of the slice that was read,
-//! or was to be written.
+//! The error of this crate: which rule was broken, and at which byte of the slice that was read or was to be
+//! written.
 
 use std::fmt;
 
@@ -26,11 +26,11 @@ pub enum ErrorKind {
         /// Bytes that are there.
         got: u64,
     },
-    /// The superblock's magic number is another one.
+    /// The superblock has another magic number.
     BadMagic(u32),
-    /// `feature_incompat` has bits that nobody here knows.
+    /// `feature_incompat` has unknown bits.
     UnknownIncompat(u32),
-    /// `blkszbits` lies outside 9..=16.
+    /// `blkszbits` is outside 9..=16.
     BlockSize(u8),
     /// `dirblkbits` is reserved and must be 0.
     DirectoryBlockBits(u8),
@@ -38,7 +38,7 @@ pub enum ErrorKind {
     SuperblockSize(u16),
     /// The superblock has no room for `metabox_nid`.
     MissingMetaboxSlot,
-    /// A nid that must lie in the image itself points into the metabox.
+    /// A nid that must be in the image itself points into the metabox.
     NidInMetabox(&'static str),
     /// The content-digest prefix id is not one of the prefixes.
     DigestPrefix(u8),
@@ -119,7 +119,7 @@ pub enum ErrorKind {
         /// The number.
         value: u64,
     },
-    /// Writing: parts of a value that exclude each other, or that the format has no way to say.
+    /// Writing: parts of a value that exclude each other, or that the format cannot express.
     Unwritable(&'static str),
     /// Writing: a structure that is longer than the room for it.
     NoRoom {
@@ -155,13 +155,13 @@ impl Error {
         &self.kind
     }
 
-    /// The byte of the slice where the value stands that broke the rule, or would have stood.
+    /// The byte offset, in the slice, of the value that broke the rule, or would break it.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The kind alone, for callers that know the place better.
+    /// The kind alone, for callers that know the position better.
     #[must_use]
     pub fn into_kind(self) -> ErrorKind {
         self.kind
@@ -215,7 +215,7 @@ impl ErrorKind {
     fn describe_superblock(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Truncated { wanted, got } => {
-                write!(f, "the structure needs {wanted} bytes and {got} are there")
+                write!(f, "the structure needs {wanted} bytes, but only {got} remain")
             }
             Self::BadMagic(magic) => {
                 write!(f, "magic number {magic:#010x} is not that of EROFS (0xe0f5e1e2)")
@@ -228,7 +228,7 @@ impl ErrorKind {
                 write!(f, "directory block bits {bits} are reserved and must be 0")
             }
             Self::SuperblockSize(bytes) => {
-                write!(f, "a superblock of {bytes} bytes does not end in the first 4096")
+                write!(f, "a superblock of {bytes} bytes does not end within the first 4096")
             }
             Self::MissingMetaboxSlot => {
                 f.write_str("the metabox feature is set but the superblock has no slot for its nid")
@@ -274,13 +274,13 @@ impl ErrorKind {
     fn describe_writing(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLarge { field, value } => write!(f, "{field} cannot hold {value}"),
-            Self::Unwritable(what) => write!(f, "the format cannot say {what}"),
+            Self::Unwritable(what) => write!(f, "the format cannot express {what}"),
             Self::NoRoom { wanted, left } => {
-                write!(f, "{wanted} bytes do not fit where {left} are left")
+                write!(f, "{wanted} bytes do not fit into the {left} that are left")
             }
             Self::NameOrder => f.write_str("a name does not come after the one before it"),
             Self::ExtentSumMismatch { planned, wanted } => {
-                write!(f, "extents of {planned} bytes do not make a file of {wanted}")
+                write!(f, "the extents have {planned} bytes, but the file has {wanted}")
             }
             Self::PlanExtent(what) => write!(f, "the index cannot describe {what}"),
             _ => Ok(()),

@@ -73,9 +73,9 @@ feature_word! {
         MTIME = 0x2 named "mtime",
         /// Inline xattr bodies start with a name filter.
         XATTR_FILTER = 0x4 named "xattr_filter",
-        /// Shared xattrs lie inside the metabox file.
+        /// Shared xattrs are inside the metabox file.
         SHARED_EA_IN_METABOX = 0x8 named "shared_ea_in_metabox",
-        /// The table of long xattr prefixes lies in the image itself.
+        /// The table of long xattr prefixes is in the image itself.
         PLAIN_XATTR_PFX = 0x10 named "plain_xattr_pfx",
         /// One long prefix marks content digests for page-cache sharing.
         ISHARE_XATTRS = 0x20 named "ishare_xattrs",

@@ -60,7 +60,7 @@ pub enum DataLayout {
     FlatPlain,
     /// 1: compressed, with a full index or encoded extents.
     CompressedFull,
-    /// 2: whole blocks, and a tail behind the inode.
+    /// 2: whole blocks, and a tail after the inode.
     FlatInline,
     /// 3: compressed, with a compact index.
     CompressedCompact,
@@ -293,7 +293,7 @@ pub struct DiskInode {
     pub mtime: Timestamp,
     /// A number for 32-bit `stat`; nothing depends on it.
     pub ino: u32,
-    /// Bytes of the xattr body behind the inode; 0 if there is none.
+    /// Bytes of the xattr body after the inode; 0 if there is none.
     pub xattr_bytes: u32,
     /// Where its data starts, or what else the union holds.
     pub payload: Payload,
@@ -394,7 +394,7 @@ impl DiskInode {
     /// Whether the compact form holds this inode: every number in its field, and the time.
     ///
     /// Readers from before erofs-utils 1.9 and Linux 6.15 take the time of every compact inode for
-    /// `base` itself. With `allow_mtime_delta`, as in images with 48BIT, the seconds may also lie
+    /// `base` itself. With `allow_mtime_delta`, as in images with 48BIT, the seconds may also be
     /// after the epoch (F11); without, they must be the epoch's. Addresses of more than 32 bits
     /// never count as fitting.
     #[must_use]
@@ -413,7 +413,7 @@ impl DiskInode {
             && delta.is_ok_and(|seconds| seconds == 0 || allow_mtime_delta)
     }
 
-    /// The inode as it stands in an image: 32 or 64 bytes, as `form` says; [`Self::bytes`] is not
+    /// The inode as it is in an image: 32 or 64 bytes, as `form` says; [`Self::bytes`] is not
     /// looked at.
     ///
     /// A compact inode takes bit 4 of `i_format`, which needs 48BIT, only where its address has

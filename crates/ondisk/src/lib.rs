@@ -1,13 +1,12 @@
-//! What the bytes of an EROFS image mean.
+//! The EROFS on-disk format.
 //!
-//! Every structure of the format is decoded here from a slice into a checked value: superblock,
-//! device table, inodes, directory blocks, extended attributes, chunk maps and the indexes of
-//! compressed files. Beside each parser stands its inverse, which makes the bytes of such a value; what
-//! it makes, the parser reads back as the same value. The crate does no I/O, holds no state, allocates
-//! nothing whose size an image chooses, and has no unsafe code. Whatever the bytes or the values are,
-//! the answer is a value, bytes, or an [`Error`] that says which rule was broken and at which byte.
+//! Each structure of the format is parsed from a slice into a checked value: superblock, device table, inodes, directory
+//! blocks, extended attributes, chunk maps and the indexes of compressed files. Each parser has an inverse, which writes
+//! such a value; the parser reads back the same value. The crate does no I/O, has no state and no unsafe code, and
+//! allocates nothing whose size an image chooses. For any bytes and any values the result is a value, bytes, or an
+//! [`Error`] with the broken rule and its byte offset.
 //!
-//! The rules and their numbers (F1 and on) stand in `docs/format.md`.
+//! `docs/format.md` has the rules by number (F1 and so on).
 //!
 //! ```
 //! use ferrofs_ondisk::{ErrorKind, Superblock};
@@ -32,7 +31,7 @@
         clippy::as_conversions,
         clippy::assertions_on_result_states,
         clippy::cast_possible_truncation,
-        reason = "tests make their own numbers and say in one line what is refused"
+        reason = "tests make their own numbers and check errors in one line"
     )
 )]
 

@@ -20,7 +20,7 @@ const NARROW_ROOT_BITS: u32 = 16;
 const NARROW_BLOCKS_BITS: u32 = 32;
 /// The superblock ends within the first 4 KiB, as Linux requires on its smallest pages.
 const MAX_BYTES: u16 = 4096 - 1024;
-/// Where `metabox_nid` lies; it needs the first extension slot.
+/// Where `metabox_nid` is; it needs the first extension slot.
 const METABOX_NID_OFFSET: usize = 128;
 /// All algorithm bits that have a meaning.
 const KNOWN_ALGORITHMS: u16 = 0xf;
@@ -101,11 +101,11 @@ pub struct Superblock {
     pub algorithms_or_distance: u16,
     /// Devices besides the image itself.
     pub extra_devices: u16,
-    /// Where the device table lies, in slots of 128 bytes.
+    /// Where the device table is, in slots of 128 bytes.
     pub device_table_slot: u16,
     /// Number of long xattr prefixes.
     pub xattr_prefix_count: u8,
-    /// Where their table lies, in units of 4 bytes.
+    /// Where their table is, in units of 4 bytes.
     pub xattr_prefix_start: u32,
     /// Not 0: the name filter must not be trusted.
     pub xattr_filter_reserved: u8,
@@ -146,7 +146,7 @@ impl Superblock {
         }
     }
 
-    /// The superblock as it stands in an image: 128 bytes and its extension slots.
+    /// The superblock as it is in an image: 128 bytes and its extension slots.
     ///
     /// The checksum is written as it is here; see [`seal_checksum`](crate::seal_checksum). With
     /// 48BIT the root and the block count take their wide forms only if one of them has to (F59).
@@ -273,7 +273,7 @@ impl Superblock {
 
     /// Reads the superblock from `bytes`, which start at [`SUPERBLOCK_OFFSET`] of the image.
     ///
-    /// The checksum is not compared here, since it covers bytes behind the superblock: see
+    /// The checksum is not compared here, since it covers bytes after the superblock: see
     /// [`superblock_checksum`](crate::superblock_checksum).
     ///
     /// # Errors
@@ -377,7 +377,7 @@ impl Superblock {
 struct RootAndBlocks {
     /// `rootnid_2b`, or the high half of the block count.
     shared: u16,
-    /// 0 unless the root stands here.
+    /// 0 unless the root is here.
     wide_root: u64,
 }
 

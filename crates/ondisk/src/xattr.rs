@@ -1,4 +1,4 @@
-//! Extended attributes: the body behind an inode, entries, prefixes and the name filter, read and
+//! Extended attributes: the body after an inode, entries, prefixes and the name filter, read and
 //! written (docs/format.md F12, F20 to F23, F63).
 
 use zerocopy::byteorder::little_endian::{U16, U32};
@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 pub const BODY_HEADER_BYTES: usize = 12;
 /// Bytes of an entry before its name.
 pub const ENTRY_HEADER_BYTES: usize = 4;
-/// ExtentSeed of the name filter, to which the prefix index is added.
+/// Seed of the name filter, to which the prefix index is added.
 const FILTER_SEED: u32 = 0x25BB_E08F;
 const LONG_PREFIX: u8 = 0x80;
 /// The largest body: `i_xattr_icount` has 16 bits (F12).
@@ -117,7 +117,7 @@ impl<'a> Iterator for XattrEntries<'a> {
 pub struct XattrEntry<'a> {
     /// Which prefix the name has.
     pub index: NameIndex,
-    /// The name behind its prefix.
+    /// The name after its prefix.
     pub suffix: &'a [u8],
     /// The value.
     pub value: &'a [u8],
@@ -226,7 +226,7 @@ pub fn split_name(name: &[u8]) -> Option<(u8, &[u8])> {
     })
 }
 
-/// A long prefix: a predefined one and an infix behind it.
+/// A long prefix: a predefined one and an infix after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LongPrefix<'a> {
     /// The predefined prefix.
@@ -248,7 +248,7 @@ impl<'a> LongPrefix<'a> {
         }
     }
 
-    /// The item as it stands in the table: its length, the base, the infix, and zeros up to a
+    /// The item as it is in the table: its length, the base, the infix, and zeros up to a
     /// multiple of 4.
     ///
     /// # Errors
@@ -294,7 +294,7 @@ pub const fn entry_bytes(suffix: usize, value: usize) -> usize {
     ENTRY_HEADER_BYTES.saturating_add(suffix).saturating_add(value).saturating_add(3) & !3
 }
 
-/// An entry as it stands in a body or among the shared ones: header, name, value, and zeros up to a
+/// An entry as it is in a body or among the shared ones: header, name, value, and zeros up to a
 /// multiple of 4.
 ///
 /// # Errors
@@ -315,7 +315,7 @@ pub fn write_entry(index: u8, suffix: &[u8], value: &[u8]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A body as it stands behind an inode: the name filter, references to shared entries in units of
+/// A body as it is after an inode: the name filter, references to shared entries in units of
 /// 4 bytes, and entries of the inode's own. No attribute at all is no body: no bytes.
 ///
 /// The length is what [`DiskInode::xattr_bytes`](crate::DiskInode::xattr_bytes) says; zeros may be appended
@@ -434,7 +434,7 @@ mod tests {
         assert!(write_body(0, &[], &entry(b"n", &large)).is_err());
         let most = write_body(0, &[], &entry(b"n", &large[1..])).unwrap();
         assert_eq!(most.len(), BODY_HEADER_BYTES + entry_bytes(1, 65535));
-        // Four entries of 65,532 bytes behind the header leave 8 bytes: two shared ids.
+        // Four entries of 65,532 bytes after the header leave 8 bytes: two shared ids.
         let value = vec![0; 65524];
         let four = [entry(b"name", &value)[0]; 4];
         assert_eq!(write_body(0, &[0; 2], &four).unwrap().len(), BODY_MAX_BYTES);

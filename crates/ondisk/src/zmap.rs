@@ -1,11 +1,10 @@
-//! The index of a compressed file: which pcluster holds which bytes of it.
+//! The index of a compressed file: which pcluster has which bytes of it.
 //!
-//! Three forms exist: full indexes with 8 bytes for each lcluster, compact indexes with 2 or 4,
-//! and encoded extents. All start behind a map header, which follows the inode and its xattrs
-//! (docs/format.md F24 to F36, F64 to F66). This module says what single entries mean; walking from entry to
-//! entry is the reader's work, since the entries have to be fetched for it. Written is a whole index
-//! at once, from the extents of the file ([`ExtentSpec`]): the `write_` functions make all bytes
-//! behind the map header, whatever gap stands in front of the entries included.
+//! There are three forms: full indexes with 8 bytes for each lcluster, compact indexes with 2 or 4, and encoded extents.
+//! Each follows a map header, which follows the inode and its xattrs (docs/format.md F24 to F36, F64 to F66). This module
+//! parses single entries. Following them from entry to entry is the reader's task, since it has to fetch them. A builder
+//! writes a whole index at once from the extents of the file ([`ExtentSpec`]): the `write_` functions return all bytes
+//! after the map header, including a gap before the entries.
 
 mod compact;
 mod extent;
@@ -37,7 +36,7 @@ pub enum HeadKind {
 pub struct Head {
     /// How the extent is stored.
     pub kind: HeadKind,
-    /// Where in the lcluster the extent starts; what lies before belongs to the previous one.
+    /// Where in the lcluster the extent starts; what is before belongs to the previous one.
     pub offset: u32,
     /// The first block of its pcluster.
     pub block: u64,

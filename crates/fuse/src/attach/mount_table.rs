@@ -3,7 +3,7 @@
 //! changes a mount. Called by `attach`.
 
 use std::ffi::OsString;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -94,7 +94,7 @@ impl MountIdentity {
     ) -> Result<Self, AttachError> {
         let moved = || AttachError::Moved { directory: directory.path().to_path_buf() };
         let root = open_root(directory.path()).map_err(|_| moved())?;
-        let id = mount_id(&root)?;
+        let id = mount_id(root.as_fd())?;
         let table = MountTable::read()?;
         let mount = table.mounts().find(|mount| mount.id == id).ok_or_else(moved)?;
         // If somebody put another mount under the name of our directory, its owner is another user.
@@ -110,8 +110,8 @@ impl MountIdentity {
     pub(super) fn open_topmost(&self, mount_point: &Path) -> Result<OwnedFd, AttachError> {
         let covered = || AttachError::Covered { directory: mount_point.to_path_buf() };
         let root = open_root(mount_point).map_err(|_| covered())?;
-        let is_ours =
-            mount_id(&root)? == self.id && MountTable::read()?.mount_point_of(self).is_some();
+        let is_ours = mount_id(root.as_fd())? == self.id
+            && MountTable::read()?.mount_point_of(self).is_some();
         if is_ours { Ok(root) } else { Err(covered()) }
     }
 }
@@ -123,7 +123,7 @@ fn open_root(path: &Path) -> Result<OwnedFd, Errno> {
 
 /// The ID of the mount of an open file, in digits. `statx` has it only since Linux 5.8, and sends a request to the file
 /// system.
-fn mount_id(file: &OwnedFd) -> Result<Vec<u8>, AttachError> {
+fn mount_id(file: BorrowedFd<'_>) -> Result<Vec<u8>, AttachError> {
     let path = format!("/proc/self/fdinfo/{}", file.as_raw_fd());
     let info = std::fs::read(path).map_err(|source| proc_unreadable(&source))?;
     let id = info.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"mnt_id:"));
@@ -136,6 +136,34 @@ pub(super) struct MountTable {
     text: Vec<u8>,
 }
 
+/// A mount in `/proc/self/mountinfo`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountEntry {
+    /// The mount point.
+    pub mount_point: PathBuf,
+    /// The type of the file system, such as `fuse.ferrofs`.
+    pub file_system_type: String,
+    /// The source, such as the path of an image.
+    pub source: OsString,
+    /// The user that mounted, if the options of a FUSE mount say so.
+    pub user_id: Option<u32>,
+}
+
+impl MountEntry {
+    /// The mount of an open file; `None` if `/proc` does not show it.
+    #[must_use]
+    pub fn of(file: BorrowedFd<'_>) -> Option<Self> {
+        MountTable::read().ok()?.entry(&mount_id(file).ok()?)
+    }
+
+    /// Whether it is a FUSE file system.
+    #[must_use]
+    pub fn is_fuse(&self) -> bool {
+        let kind = self.file_system_type.as_str();
+        kind == "fuse" || kind == "fuseblk" || kind.starts_with("fuse.")
+    }
+}
+
 /// One line of the table, with the kernel's escapes.
 #[derive(Debug, PartialEq, Eq)]
 struct MountInfoLine<'a> {
@@ -143,6 +171,7 @@ struct MountInfoLine<'a> {
     device: &'a [u8],
     mount_point: &'a [u8],
     file_system_type: &'a [u8],
+    source: &'a [u8],
     options: &'a [u8],
 }
 
@@ -160,6 +189,18 @@ impl MountTable {
             .map(|mount| PathBuf::from(OsString::from_vec(unescape(mount.mount_point))))
     }
 
+    fn entry(&self, id: &[u8]) -> Option<MountEntry> {
+        let mount = self.mounts().find(|mount| mount.id == id)?;
+        let mut options = mount.options.split(|byte| *byte == b',');
+        let user_id = options.find_map(|option| option.strip_prefix(b"user_id="));
+        Some(MountEntry {
+            mount_point: PathBuf::from(OsString::from_vec(unescape(mount.mount_point))),
+            file_system_type: String::from_utf8_lossy(mount.file_system_type).into_owned(),
+            source: OsString::from_vec(unescape(mount.source)),
+            user_id: user_id.and_then(|id| std::str::from_utf8(id).ok()?.parse().ok()),
+        })
+    }
+
     fn mounts(&self) -> impl Iterator<Item = MountInfoLine<'_>> {
         self.text.split(|byte| *byte == b'\n').filter_map(parse)
     }
@@ -173,8 +214,9 @@ fn parse(line: &[u8]) -> Option<MountInfoLine<'_>> {
     let mount_point = fields.nth(1)?;
     fields.by_ref().find(|field| *field == b"-")?;
     let file_system_type = fields.next()?;
-    let options = fields.nth(1)?;
-    Some(MountInfoLine { id, device, mount_point, file_system_type, options })
+    let source = fields.next()?;
+    let options = fields.next().unwrap_or_default();
+    Some(MountInfoLine { id, device, mount_point, file_system_type, source, options })
 }
 
 /// Undoes the kernel's escapes: a backslash and three octal digits.
@@ -238,5 +280,36 @@ mod tests {
         assert_eq!(unescape(b"a\\"), b"a\\");
         assert_eq!(unescape(b"\\9\\134\\7"), b"\\9\\\\7");
         assert_eq!(unescape(b"\\777"), b"\\777");
+        assert_eq!(unescape(b"a\\04"), b"a\\04");
+        assert_eq!(unescape(b"\\999x"), b"\\999x");
+        assert_eq!(unescape(b"\\011"), b"\t");
+    }
+
+    const MOUNTS: &[u8] = b"\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+97 22 0:51 / /mnt/a\\040b rw,nosuid,nodev shared:7 master:2 - fuse.ferrofs /im\\134ages/\xff.erofs ro,user_id=1000,group_id=100
+98 22 0:52 / /x rw - fuse sshfs
+99 22
+";
+
+    #[test]
+    fn a_mount_is_found_by_its_id_with_unescaped_names() {
+        let table = MountTable { text: MOUNTS.to_vec() };
+        let entry = table.entry(b"97").expect("a mount");
+        assert_eq!(entry.mount_point, Path::new("/mnt/a b"));
+        assert_eq!(entry.source.into_vec(), b"/im\\ages/\xff.erofs");
+        assert_eq!((entry.file_system_type.as_str(), entry.user_id), ("fuse.ferrofs", Some(1000)));
+        let plain = table.entry(b"98").expect("a mount");
+        assert!(plain.is_fuse() && plain.user_id.is_none());
+        assert!(!table.entry(b"22").expect("a mount").is_fuse());
+        assert_eq!(table.entry(b"99"), None);
+        assert_eq!(table.entry(b"9"), None);
+    }
+
+    #[test]
+    fn the_root_directory_is_on_a_mount() {
+        let root = std::fs::File::open("/").expect("a directory");
+        let entry = MountEntry::of(root.as_fd()).expect("a mount");
+        assert_eq!(entry.mount_point, Path::new("/"));
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct ReadPredictor {
 /// listed.
 #[derive(Debug, Default)]
 struct PredictorTable {
-    ring: Vec<ListedFile>,
+    ring: Vec<RingEntry>,
     /// How many files were listed so far. The next one goes to this position of the ring, modulo its length.
     listed: usize,
     /// For each bucket of inode numbers, positions in the ring at which its files may be: a set-associative cache.
@@ -46,9 +46,17 @@ const BUCKET_BITS: u32 = BUCKETS.ilog2();
 // The hash selects every bucket and no other, and positions fit in the index.
 const _: () = assert!(BUCKETS == 1 << BUCKET_BITS && FILES <= 1 << u16::BITS);
 
-/// A file that was listed.
+/// A regular file of a listing.
 #[derive(Clone, Copy, Debug)]
-struct ListedFile {
+pub(super) struct ListedFile {
+    pub(super) nid: Nid,
+    /// Whether the kernel knows the inode.
+    pub(super) is_known: bool,
+}
+
+/// A file in the ring.
+#[derive(Clone, Copy, Debug)]
+struct RingEntry {
     nid: Nid,
     state: u8,
     /// The length of the run of files in order, up to this one, that were read or predicted.
@@ -59,18 +67,18 @@ struct ListedFile {
 const NO_FILE: Nid = Nid::new(u64::MAX);
 
 impl ReadPredictor {
-    /// Regular files are listed in this order, each with whether the kernel knows it now.
-    pub(super) fn record_listing(&self, files: &[(Nid, bool)]) {
+    /// Regular files are listed in this order.
+    pub(super) fn record_listing(&self, files: &[ListedFile]) {
         if files.is_empty() {
             return;
         }
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         if table.ring.is_empty() {
-            table.ring = vec![ListedFile { nid: NO_FILE, state: 0, run: 0 }; FILES];
+            table.ring = vec![RingEntry { nid: NO_FILE, state: 0, run: 0 }; FILES];
             table.index = vec![[0; WAYS]; BUCKETS];
         }
-        for (nid, is_known) in files {
-            table.insert(*nid, *is_known);
+        for file in files {
+            table.insert(file);
         }
     }
 
@@ -93,12 +101,13 @@ impl ReadPredictor {
 }
 
 impl PredictorTable {
-    fn insert(&mut self, nid: Nid, is_known: bool) {
+    fn insert(&mut self, file: &ListedFile) {
+        let ListedFile { nid, is_known } = *file;
         let position = self.listed % FILES;
         self.listed = self.listed.wrapping_add(1);
         let state = if is_known { KNOWN } else { 0 };
         let Some(entry) = self.ring.get_mut(position) else { return };
-        *entry = ListedFile { nid, state, run: 0 };
+        *entry = RingEntry { nid, state, run: 0 };
         if let Some(ways) = self.index.get_mut(bucket(nid)) {
             ways.rotate_right(1);
             ways[0] = u16::try_from(position).unwrap_or(0);
@@ -183,7 +192,8 @@ mod tests {
 
     fn shown(count: u64) -> ReadPredictor {
         let predictor = ReadPredictor::default();
-        let files: Vec<_> = (1..=count).map(|raw| (Nid::new(raw), true)).collect();
+        let files: Vec<_> =
+            (1..=count).map(|raw| ListedFile { nid: Nid::new(raw), is_known: true }).collect();
         predictor.record_listing(&files);
         predictor
     }
@@ -224,7 +234,9 @@ mod tests {
     fn files_that_the_kernel_does_not_know_end_a_prediction() {
         let predictor = ReadPredictor::default();
         let files = [(1, true), (2, true), (3, true), (4, false), (5, true)];
-        predictor.record_listing(&files.map(|(raw, known)| (Nid::new(raw), known)));
+        predictor.record_listing(
+            &files.map(|(raw, is_known)| ListedFile { nid: Nid::new(raw), is_known }),
+        );
         predictor.on_read(Nid::new(1));
         assert_eq!(raw(&predictor.on_read(Nid::new(2))), [3]);
         predictor.mark_known(Nid::new(4));

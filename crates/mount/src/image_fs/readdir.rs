@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use ferrofs_fuse::{DirentBuffer, DirentName, Reply};
-use ferrofs_image::{DirEntryRef, FileType, Inode, Nid};
+use ferrofs_image::{DirEntryRef, FileType, Inode};
 
+use super::predictor::ListedFile;
 use super::{FsResult, ImageFs};
 
 /// The largest page, in bytes; C libraries request 32 KiB.
@@ -35,8 +36,8 @@ pub(super) struct ReaddirKey {
 struct ReaddirPage {
     key: ReaddirKey,
     bytes: Vec<u8>,
-    /// Its regular files, each with whether the kernel will know the inode.
-    files: Vec<(Nid, bool)>,
+    /// Its regular files.
+    files: Vec<ListedFile>,
     /// The offset of the next page, if this one is full.
     next: Option<u64>,
 }
@@ -104,7 +105,7 @@ impl ImageFs {
             }
             last = entry.next;
             if entry.type_hint == Some(FileType::Regular) {
-                page.files.push((entry.nid, with_files));
+                page.files.push(ListedFile { nid: entry.nid, is_known: with_files });
             }
             ControlFlow::Continue(())
         });

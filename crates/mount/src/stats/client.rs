@@ -2,12 +2,11 @@
 //! of a response is checked, and no allocation depends on a number in it. Called by the command.
 
 use std::error::Error;
-use std::ffi::OsString;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
-use std::{fmt, fs};
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
+use ferrofs_fuse::attach::MountEntry;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -97,7 +96,7 @@ pub fn query(directory: &Path) -> Result<MountStats, StatsError> {
     };
     let mount = MountEntry::of(mount_point.as_fd());
     if let Some(other) = mount.as_ref().filter(|mount| !mount.is_fuse()) {
-        return Err(StatsError::NotFerrofs(Some(other.kind.clone())));
+        return Err(StatsError::NotFerrofs(Some(other.file_system_type.clone())));
     }
     StatsClient { directory: open_directory(&mount_point, mount.as_ref())?, mount }.query()
 }
@@ -118,7 +117,7 @@ fn to_stats_error(errno: Errno, mount: Option<&MountEntry>) -> StatsError {
             StatsError::PermissionDenied(mount.and_then(|mount| mount.user_id))
         }
         Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL => {
-            StatsError::NotFerrofs(mount.map(|mount| mount.kind.clone()))
+            StatsError::NotFerrofs(mount.map(|mount| mount.file_system_type.clone()))
         }
         errno => StatsError::System(errno),
     }
@@ -155,7 +154,7 @@ impl StatsClient {
         question.write_to_prefix(&mut bytes).map_err(|_| StatsError::Malformed)?;
         send_ioctl(self.directory.as_fd(), &mut bytes)
             .map_err(|errno| to_stats_error(errno, self.mount.as_ref()))?;
-        let kind = self.mount.as_ref().map(|mount| mount.kind.clone());
+        let kind = self.mount.as_ref().map(|mount| mount.file_system_type.clone());
         parse(&bytes, kind)
     }
 }
@@ -198,77 +197,9 @@ fn release(header: &StatsHeader) -> String {
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// A mount in `/proc/self/mountinfo`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MountEntry {
-    /// The mount point.
-    pub point: PathBuf,
-    /// The type of its file system, such as `fuse.ferrofs`.
-    pub kind: String,
-    /// The source: the path of the image, unless it was set otherwise.
-    pub source: OsString,
-    /// The user that mounted, if the options say so.
-    pub user_id: Option<u32>,
-}
-
-impl MountEntry {
-    /// The mount of an open file; `None` if `/proc` does not show it.
-    pub(super) fn of(file: BorrowedFd<'_>) -> Option<Self> {
-        let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
-        let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim();
-        let mounts = fs::read("/proc/self/mountinfo").ok()?;
-        Self::find(&mounts, id)
-    }
-
-    /// Whether a FUSE daemon serves it.
-    pub(super) fn is_fuse(&self) -> bool {
-        self.kind == "fuse" || self.kind == "fuseblk" || self.kind.starts_with("fuse.")
-    }
-
-    fn find(mounts: &[u8], id: &str) -> Option<Self> {
-        let mut lines = mounts.split(|byte| *byte == b'\n');
-        lines.find_map(|line| Self::parse(line, id))
-    }
-
-    /// `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [FIELDS...] - KIND SOURCE OPTIONS`.
-    fn parse(line: &[u8], id: &str) -> Option<Self> {
-        let mut fields = line.split(|byte| *byte == b' ');
-        if fields.next()? != id.as_bytes() {
-            return None;
-        }
-        let point = unescape(fields.nth(3)?);
-        let mut of_file_system = fields.skip_while(|field| *field != b"-").skip(1);
-        let kind = String::from_utf8_lossy(of_file_system.next()?).into_owned();
-        let source = unescape(of_file_system.next()?);
-        let options = of_file_system.next().unwrap_or_default();
-        let user =
-            options.split(|byte| *byte == b',').find_map(|one| one.strip_prefix(b"user_id="));
-        let user_id = user.and_then(|id| std::str::from_utf8(id).ok()?.parse().ok());
-        let (point, source) = (OsString::from_vec(point), OsString::from_vec(source));
-        Some(Self { point: PathBuf::from(point), kind, source, user_id })
-    }
-}
-
-/// Undoes the kernel's escapes: a backslash and three octal digits for a byte.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((first, others)) = rest.split_first() {
-        let escaped = (*first == b'\\').then(|| others.split_at_checked(3)).flatten();
-        let byte = escaped.and_then(|(digits, behind)| {
-            let digits = std::str::from_utf8(digits).ok()?;
-            Some((u8::from_str_radix(digits, 8).ok()?, behind))
-        });
-        let (byte, behind) = byte.unwrap_or((*first, others));
-        bytes.push(byte);
-        rest = behind;
-    }
-    bytes
-}
-
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
+    use std::fs;
 
     use proptest::prelude::*;
     use tempfile::TempDir;
@@ -391,40 +322,5 @@ mod tests {
                 let _summary: StatsSummary = read_zero_extended(&body);
             }
         }
-    }
-
-    const MOUNTS: &[u8] = b"\
-22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
-97 22 0:51 / /mnt/a\\040b rw,nosuid,nodev shared:7 master:2 - fuse.ferrofs /im\\134ages/\xff.erofs ro,user_id=1000,group_id=100
-98 22 0:52 / /x rw - fuse sshfs
-99 22
-";
-
-    #[test]
-    fn a_mount_is_found_by_its_id_with_unescaped_names() {
-        let entry = MountEntry::find(MOUNTS, "97").unwrap();
-        assert_eq!(entry.point, Path::new("/mnt/a b"));
-        assert_eq!(entry.source.into_vec(), b"/im\\ages/\xff.erofs");
-        assert_eq!((entry.kind.as_str(), entry.user_id), ("fuse.ferrofs", Some(1000)));
-        let plain = MountEntry::find(MOUNTS, "98").unwrap();
-        assert!(plain.is_fuse() && plain.user_id.is_none());
-        assert!(!MountEntry::find(MOUNTS, "22").unwrap().is_fuse());
-        assert_eq!(MountEntry::find(MOUNTS, "99"), None);
-        assert_eq!(MountEntry::find(MOUNTS, "9"), None);
-    }
-
-    #[test]
-    fn a_backslash_without_three_digits_stays() {
-        for (field, bytes) in
-            [("a\\04", "a\\04"), ("\\", "\\"), ("\\999x", "\\999x"), ("\\011", "\t")]
-        {
-            assert_eq!(unescape(field.as_bytes()), bytes.as_bytes());
-        }
-    }
-
-    #[test]
-    fn the_root_directory_is_on_a_mount() {
-        let root = File::open("/").unwrap();
-        assert_eq!(MountEntry::of(root.as_fd()).unwrap().point, Path::new("/"));
     }
 }

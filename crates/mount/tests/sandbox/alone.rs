@@ -1,5 +1,5 @@
-//! The sandbox as a daemon enters it: before it has started any thread. A binary of its own, without a
-//! harness, since that has threads.
+//! The sandbox as a daemon enters it: before it has started a thread. A program of its own without a harness, since the
+//! harness starts threads.
 #![allow(clippy::print_stdout, reason = "it is its own harness, so that it has one thread")]
 #![allow(clippy::unwrap_used, reason = "a test ends where its world is not as it must be")]
 
@@ -10,7 +10,7 @@ use ferrofs_mount::sandbox::{CapabilitySet, FilterState, Sandbox, StandardStream
 fn main() {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
     assert_eq!(threads, 1);
-    // Standard output is somebody else's terminal; a second descriptor of it outlives the first.
+    // The sandbox replaces standard output; a second descriptor of it stays.
     let output = rustix::io::fcntl_dupfd_cloexec(std::io::stdout(), 3).unwrap();
     let sandbox = Sandbox::new().streams(StandardStreams::Errors).keep(output.as_fd());
     let entered = sandbox.enter().unwrap();

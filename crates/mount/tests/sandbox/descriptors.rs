@@ -1,4 +1,4 @@
-//! Which descriptors are left, and what became of the others.
+//! Descriptors: which stay open, and how the others are replaced.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -69,7 +69,7 @@ fn what_is_kept_stays_open_as_it_was() {
         assert_eq!(find(&report, kept.as_fd()).access, DescriptorAccess::ReadWrite);
         assert_eq!(rustix::io::write(&writer, b"line"), Ok(4));
         assert_eq!(rustix::io::read(&reader, &mut [0; 8]), Ok(4));
-        // The other end was really closed, not only hidden.
+        // The descriptor was closed, not only hidden.
         assert_eq!(rustix::io::read(&kept, &mut [0; 8]), Ok(0));
         drop(lost);
     });
@@ -87,7 +87,7 @@ fn only_what_is_kept_can_be_written_to() {
         for number in 0..3 {
             assert!(report.descriptors.iter().any(|fd| fd.number == number && is_null(fd)));
         }
-        // Printing is no error, and no panic.
+        // Printing neither fails nor panics.
         println!("lost");
         eprintln!("lost");
         assert_eq!(rustix::io::write(rustix::stdio::stdout(), b"x"), Err(Errno::BADF));

@@ -1,5 +1,5 @@
-//! What a process can and cannot do in the sandbox. Each test runs its body in a process of its own,
-//! which is this binary again, since nobody gets out of a sandbox.
+//! What a process can and cannot do in the sandbox. Each test runs its body in a child process, which is this program
+//! again, since a process cannot leave the sandbox.
 
 #[cfg(test)]
 mod descriptors;
@@ -15,10 +15,10 @@ mod working;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Names, to the child, a folder that its parent made and removes: the child cannot.
+/// Tells the child the path of a folder that its parent creates and removes, since the child cannot.
 const FOLDER: &str = "FERROFS_SANDBOX_FOLDER";
 
-/// Runs `body` in a process of its own, and checks that it came to its end there. It gets an empty folder.
+/// Runs `body` in a child process with an empty folder, and checks that it succeeds.
 #[cfg(test)]
 fn in_a_process(body: impl FnOnce(&Path)) {
     if let Some(output) = outcome_in_a_process(body) {
@@ -27,7 +27,7 @@ fn in_a_process(body: impl FnOnce(&Path)) {
     }
 }
 
-/// Runs `body` in a process of its own, which is how it sees `None`; its parent gets the outcome.
+/// Runs `body` in a child process with an empty folder. The parent gets its output, the child `None`.
 #[cfg(test)]
 fn outcome_in_a_process(body: impl FnOnce(&Path)) -> Option<Output> {
     if let Some(folder) = std::env::var_os(FOLDER) {
@@ -35,7 +35,7 @@ fn outcome_in_a_process(body: impl FnOnce(&Path)) -> Option<Output> {
         return None;
     }
     let folder = tempfile::tempdir().unwrap();
-    // A test's thread has the test's name, so the child runs this very test.
+    // The harness names the thread of a test after the test, so the child runs the same test.
     let thread = std::thread::current();
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", thread.name().unwrap(), "--nocapture", "--test-threads=1"]);

@@ -1,4 +1,4 @@
-//! What the threads of a process still may, by what the kernel says of each.
+//! Privileges of the threads in the sandbox, as the kernel reports them.
 
 use std::sync::Barrier;
 use std::thread;

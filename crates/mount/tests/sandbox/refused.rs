@@ -1,4 +1,4 @@
-//! Calls that the filter refuses, and those that end the process.
+//! System calls that the filter denies, and those that end the process.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -16,7 +16,7 @@ use rustix::process::{Resource, getpid, getrlimit, setrlimit};
 
 use crate::{in_a_process, outcome_in_a_process};
 
-/// `SIGSYS`: what ends a process at a call that a filter does not forgive.
+/// `SIGSYS`, which ends a process at a forbidden call.
 const BAD_CALL: i32 = 31;
 
 fn enter() {
@@ -127,7 +127,7 @@ fn signals_memory_files_limits_and_pipes_are_refused() {
     });
 }
 
-/// The kernel looks at the flags before it asks who calls, so that any user learns which it was.
+/// The kernel checks the flags before the privileges, so the error shows whether the call has reached it.
 fn unmount_wrongly() -> Errno {
     let flags = UnmountFlags::from_bits_retain(1 << 30);
     rustix::mount::unmount("/nowhere", flags).unwrap_err()

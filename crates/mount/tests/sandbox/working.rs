@@ -1,4 +1,4 @@
-//! What a daemon needs works: threads, decoding, memory, priority, panics, looking at the system.
+//! What a daemon needs works in the sandbox: threads, decoding, memory, priority, panics, reading /proc and /sys.
 
 use std::collections::HashSet;
 use std::os::unix::process::ExitStatusExt;
@@ -26,7 +26,7 @@ fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name)
 }
 
-/// Reads every file whole, once whatever its names, and counts the bytes.
+/// Reads every regular file, each inode once, and returns the number of bytes.
 fn read_all(image: &Image) -> u64 {
     let mut bytes = 0;
     let mut seen = HashSet::new();
@@ -145,7 +145,7 @@ fn the_filter_reaches_threads_that_ran_before() {
                 let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
                 (answer, status)
             });
-            // What is wrong is told when the other thread waits no more.
+            // Errors are checked after the barriers, so that the other thread does not wait forever.
             let report = Sandbox::new().streams(StandardStreams::Errors).enter();
             entered.wait();
             tried.wait();

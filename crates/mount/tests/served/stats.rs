@@ -53,9 +53,9 @@ fn the_statistics_can_be_read_from_any_directory() {
         assert_eq!(stats.summary.session.listeners, 2);
         assert!(stats.summary.session.granted & stats.summary.session.requested != 0);
         let mount = stats.mount.unwrap();
-        assert_eq!((mount.kind.as_str(), mount.user_id), ("fuse.ferrofs", Some(0)));
+        assert_eq!((mount.file_system_type.as_str(), mount.user_id), ("fuse.ferrofs", Some(0)));
         assert_eq!(
-            (mount.point.as_path(), mount.source),
+            (mount.mount_point.as_path(), mount.source),
             (mounted.path(), "image of a test".into())
         );
     }

@@ -21,7 +21,7 @@ const MAX_BITS_4B: u8 = 14;
 /// The same for a 2-byte entry.
 const MAX_BITS_2B: u8 = 12;
 
-/// Where the packs of a compact index lie.
+/// Where the packs of a compact index are.
 #[derive(Clone, Copy, Debug)]
 pub struct CompactIndex {
     start: u64,
@@ -70,7 +70,7 @@ impl CompactIndex {
         Ok(Some(Self { start, initial_4b, in_2b, total: blocks }))
     }
 
-    /// Where the entry of lcluster `lcn` lies; `None` past the last one.
+    /// Where the entry of lcluster `lcn` is; `None` past the last one.
     #[must_use]
     pub fn span(&self, lcn: u64) -> Option<PackSpan> {
         if lcn >= self.total {
@@ -182,7 +182,7 @@ impl<'a> Pack<'a> {
         slot.saturating_add(1) == self.slots
     }
 
-    /// How many lclusters after the one in `slot` the next head lies, or looks to: at least 1.
+    /// How many lclusters after the one in `slot` the next head is, or looks to: at least 1.
     ///
     /// # Errors
     /// [`ErrorKind::Truncated`] for a slot past the pack.
@@ -302,7 +302,7 @@ impl<'a> Pack<'a> {
     }
 }
 
-/// Bytes of the compact index of a file of `file_bytes` bytes behind its map header, which starts
+/// Bytes of the compact index of a file of `file_bytes` bytes after its map header, which starts
 /// at byte `header_offset`. They depend on nothing else.
 ///
 /// As for all writers of compact indexes, an lcluster is a block. `None` past 2^64, for an offset
@@ -318,10 +318,10 @@ pub fn compact_bytes(header_offset: u64, file_bytes: u64, index: &IndexHeader) -
 }
 
 /// Whether a compact index can describe these extents: one after the other on disk, each of them
-/// whole. What lies inline or in the packed inode may have any address.
+/// whole. What is inline or in the packed inode may have any address.
 ///
 /// The rule is a little stricter than the format's, for which only those have to follow each other
-/// that start in one pack, so that the answer does not depend on where the inode lies.
+/// that start in one pack, so that the answer does not depend on where the inode is.
 #[must_use]
 pub fn compact_fits(extents: &[ExtentSpec], tail: TailPcluster) -> bool {
     let mut next = None;
@@ -338,7 +338,7 @@ pub fn compact_fits(extents: &[ExtentSpec], tail: TailPcluster) -> bool {
     extents.get(last..).unwrap_or_default().iter().all(|extent| !extent.partial)
 }
 
-/// The compact index of a file: everything behind the map header, which starts at byte
+/// The compact index of a file: everything after the map header, which starts at byte
 /// `header_offset` of the image (or of the metabox file). An lcluster is a block.
 ///
 /// An inline pcluster follows directly: the last pack is whole.

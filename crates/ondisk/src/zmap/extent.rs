@@ -21,7 +21,7 @@ pub struct ExtentTable {
     pub lcluster_bits: u8,
     /// Raw extents of whole blocks are rotated by their position in the block.
     pub is_interlaced: bool,
-    /// The last extent lies in the packed inode.
+    /// The last extent is in the packed inode.
     pub has_fragment: bool,
 }
 
@@ -83,7 +83,7 @@ impl ExtentTable {
         round_up(header.checked_add(MAP_HEADER_BYTES)?, self.record_bytes())
     }
 
-    /// Where record `index` lies in a table that starts at `start`.
+    /// Where record `index` is in a table that starts at `start`.
     #[must_use]
     pub fn record_offset(&self, start: u64, index: u64) -> Option<u64> {
         let address_bytes = if self.has_physical_starts() { 0 } else { 8 };
@@ -166,7 +166,7 @@ pub struct ExtentRecord {
 }
 
 impl ExtentRecord {
-    /// The last record of a file whose end lies in the packed inode, `offset` bytes from its start
+    /// The last record of a file whose end is in the packed inode, `offset` bytes from its start
     /// (F36).
     #[must_use]
     pub fn fragment(offset: u64, logical: u64) -> Self {
@@ -193,7 +193,7 @@ impl ExtentRecord {
     }
 }
 
-/// The table of encoded extents of a file: everything behind its map header, which starts at byte
+/// The table of encoded extents of a file: everything after its map header, which starts at byte
 /// `header_offset`; the gap that aligns the table is zero.
 ///
 /// Every record says where it starts in the file, also where its size leaves no room for that; the
@@ -279,7 +279,7 @@ fn first_apart(records: &[ExtentRecord], has_fragment: bool) -> Option<usize> {
     })
 }
 
-/// The lcluster size, as a shift, at whose multiples all records start and behind whose last the
+/// The lcluster size, as a shift, at whose multiples all records start and after whose last the
 /// file ends; none if there is no such size.
 fn common_bits(records: &[ExtentRecord], file_bytes: u64, block_size: BlockSize) -> Option<u8> {
     let unit = match records.get(1) {

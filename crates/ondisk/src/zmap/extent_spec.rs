@@ -1,27 +1,27 @@
-//! What a builder knows of a compressed file before it has an index: its extents in order. From
-//! them comes, lcluster by lcluster, what both kinds of index say (docs/format.md F25 to F28, F64, F65).
+//! The extents of a compressed file in order, from which a builder writes an index, and the entries of their lclusters in
+//! a form that full and compact indexes share (docs/format.md F25 to F28, F64, F65).
 
 use super::{HeadKind, IndexHeader, TailPcluster, unwritable_extent};
 use crate::bytes::fit;
 use crate::compression::EXTENT_MAX_BYTES;
 use crate::error::{Error, ErrorKind, Result};
 
-/// A distance back of more than this is written as this: 11 bits hold it (F26).
+/// The largest distance back; larger ones are written as this, in 11 bits (F26).
 pub(super) const DISTANCE_MAX: u64 = 2047;
-/// Blocks that a CBLKCNT can say: 11 bits.
+/// The largest block count of a CBLKCNT, in 11 bits.
 const BLOCKS_MAX: u32 = 2047;
 /// Blocks of 512 bytes to 64 KiB, and up to 15 bits more.
 const LCLUSTER_BITS_MIN: u8 = 9;
 const LCLUSTER_BITS_MAX: u8 = 31;
 
-/// One extent of a compressed file as a builder sees it. A file's extents stand in file order and
+/// One extent of a compressed file as a builder sees it. A file's extents are in file order and
 /// leave no gaps.
 ///
-/// The last one may lie elsewhere, as [`IndexHeader::tail`] says:
+/// The last one may be elsewhere, as [`IndexHeader::tail`] says:
 ///
-/// * [`TailPcluster::Inline`]: `blocks` is 1; `kind` says how the bytes behind the index are encoded.
+/// * [`TailPcluster::Inline`]: `blocks` is 1; `kind` says how the bytes after the index are encoded.
 /// * [`TailPcluster::Fragment`]: `blocks` is 0 and `kind` is [`HeadKind::First`] by custom. In a full
-///   index `block` is the high half of the offset in the packed inode, whose low half stands in
+///   index `block` is the high half of the offset in the packed inode, whose low half is in
 ///   the header; a compact index has no place for it, so the offset must be below 4 GiB.
 ///
 /// The `block` of a tail is otherwise no address: it is written only where nothing else says what
@@ -50,7 +50,7 @@ pub(super) enum LclusterEntry {
         offset: u32,
         /// The block; of a tail only by custom, and of the end mark 0.
         block: u64,
-        /// Whether `block` is where data lies.
+        /// Whether `block` is where data is.
         is_placed: bool,
         is_partial: bool,
         is_hole: bool,
@@ -78,12 +78,12 @@ pub(super) struct LclusterEntries<'a> {
     end_mark: Option<u32>,
 }
 
-/// The extent whose lclusters are being emitted.
+/// The extent whose lclusters are being written.
 #[derive(Clone, Copy, Debug)]
 struct CurrentExtent {
     plan: ExtentSpec,
     start: u64,
-    /// Lclusters emitted.
+    /// The number of lclusters written.
     emitted: u64,
     /// Lclusters in all: those before the one in which the next extent starts, at least 1.
     count: u64,
@@ -151,7 +151,7 @@ impl<'a> LclusterEntries<'a> {
         })
     }
 
-    /// How far `position` lies inside its lcluster.
+    /// How far `position` is inside its lcluster.
     fn offset_of(&self, position: u64) -> Result<u32> {
         let mask = self.header.lcluster_bytes().saturating_sub(1);
         fit(position & mask, "the start of an extent in its lcluster", position)

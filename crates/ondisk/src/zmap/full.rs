@@ -26,7 +26,7 @@ struct RawFullEntry {
     union: U32,
 }
 
-/// Where the entries of a full index lie.
+/// Where the entries of a full index are.
 #[derive(Clone, Copy, Debug)]
 pub struct FullIndex {
     start: u64,
@@ -43,7 +43,7 @@ impl FullIndex {
         Some(Self { start })
     }
 
-    /// Where the entry of lcluster `lcn` lies.
+    /// Where the entry of lcluster `lcn` is.
     #[must_use]
     pub fn entry_offset(self, lcn: u64) -> Option<u64> {
         self.start.checked_add(lcn.checked_mul(Self::ENTRY_BYTES)?)
@@ -77,7 +77,7 @@ impl FullIndex {
         }))
     }
 
-    /// How many lclusters on the next head lies, as the entry of a NONHEAD says; 0 where an old
+    /// How many lclusters on the next head is, as the entry of a NONHEAD says; 0 where an old
     /// builder did not say.
     ///
     /// # Errors
@@ -99,14 +99,14 @@ fn non_head(raw: &RawFullEntry, header: &IndexHeader) -> Result<Lcluster> {
     Ok(Lcluster::NonHead { back: 1, blocks: Some(back & !BLOCK_COUNT_FLAG) })
 }
 
-/// Bytes of the full index of a file of `file_bytes` bytes behind its map header, with the gap.
+/// Bytes of the full index of a file of `file_bytes` bytes after its map header, with the gap.
 #[must_use]
 pub fn full_bytes(file_bytes: u64, header: &IndexHeader) -> Option<u64> {
     let lclusters = file_bytes.div_ceil(header.lcluster_bytes());
     GAP_BYTES.checked_add(lclusters.checked_mul(FullIndex::ENTRY_BYTES)?)
 }
 
-/// The full index of a file: everything behind the map header, from the gap of 8 bytes on.
+/// The full index of a file: everything after the map header, from the gap of 8 bytes on.
 ///
 /// An inline pcluster follows directly.
 ///

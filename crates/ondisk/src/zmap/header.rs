@@ -35,7 +35,7 @@ struct RawMapHeader {
 
 const _: () = assert!(size_of::<RawMapHeader>() == 8);
 
-/// Where the map header of an inode lies, whose inode and xattrs end at `end`.
+/// Where the map header of an inode is, whose inode and xattrs end at `end`.
 #[must_use]
 pub fn header_offset(end: u64) -> Option<u64> {
     round_up(end, 8)
@@ -44,7 +44,7 @@ pub fn header_offset(end: u64) -> Option<u64> {
 /// What the map header of an inode says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapHeader {
-    /// The whole file lies in the packed inode, from this byte on.
+    /// The whole file is in the packed inode, from this byte on.
     WholeFragment(u64),
     /// An entry for each lcluster follows.
     Index(IndexHeader),
@@ -57,9 +57,9 @@ pub enum MapHeader {
 pub enum TailPcluster {
     /// Nothing: it has a pcluster like any other.
     Ordinary,
-    /// Its pcluster of this many bytes lies behind the index.
+    /// Its pcluster of this many bytes is after the index.
     Inline(u16),
-    /// It lies in the packed inode; these are the low 32 bits of its offset there.
+    /// It is in the packed inode; these are the low 32 bits of its offset there.
     Fragment(u32),
 }
 
@@ -127,7 +127,7 @@ impl MapHeader {
 
 /// Writing.
 impl MapHeader {
-    /// The map header as it stands in front of an index of this `layout`.
+    /// The map header as it is in front of an index of this `layout`.
     ///
     /// # Errors
     /// [`ErrorKind::Unwritable`] for a header that `layout` or its own parts rule out,

@@ -6,7 +6,7 @@ use super::*;
 use crate::compression::AlgorithmId;
 use crate::{BlockSize, DataLayout, ErrorKind};
 
-/// A file: its header, where its map header lies, its size and its extents.
+/// A file: its header, where its map header is, its size and its extents.
 #[derive(Clone, Debug)]
 struct IndexCase {
     header: IndexHeader,

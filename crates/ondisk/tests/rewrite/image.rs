@@ -148,7 +148,7 @@ impl<'a> ImageCheck<'a> {
         DiskInode::parse(&area[at..], self.base()).unwrap()
     }
 
-    /// The data of an inode: flat as it lies there, anything else from the decoder.
+    /// The data of an inode: flat as it is there, anything else from the decoder.
     fn data(&self, nid: Nid, inode: &DiskInode) -> Option<Vec<u8>> {
         let size = inode.size as usize;
         let (area, at) = self.place(nid);
