@@ -258,9 +258,9 @@ fn digests(output: &BatchOutput, encoded: &EncodedRange, mut at: usize) -> Vec<S
     extents.iter().map(digest).collect()
 }
 
-/// Fewer bytes than this tell nothing.
+/// Fewer bytes than this are no sample.
 const SAMPLE_BYTES_MIN: usize = 2048;
-/// More bytes than this tell nothing new.
+/// More bytes than this do not improve the test.
 const SAMPLE_BYTES_MAX: usize = 16 << 10;
 /// The table in which repeats of four bytes are looked for.
 const TABLE_BITS: u32 = 12;

@@ -1,4 +1,5 @@
-//! Where the bytes of a file lie in the image: what the data path hands to the metadata.
+//! Where the bytes of a file lie in the image: the result of the data path, which the metadata describes; and the
+//! sink that the data goes to.
 
 use ferrofs_ondisk::chunk::{ChunkAddress, ChunkFormat};
 use ferrofs_ondisk::compression::AlgorithmId;
@@ -19,7 +20,7 @@ pub(crate) struct DataMap {
 pub(crate) struct InternalFile {
     /// Its size in bytes.
     pub(crate) bytes: u64,
-    /// Where its data lies: in the image, never in a special file.
+    /// Where its data lies: in the image, never in an internal file.
     pub(crate) data: FileData,
 }
 
@@ -116,7 +117,7 @@ pub(crate) struct PackedFragment {
     pub(crate) offset: u64,
 }
 
-/// Takes data, in order, and says where in the image it came to lie.
+/// Appends data to the image, in order.
 pub(crate) trait BlockSink {
     /// Appends `bytes`, from a block's start on; zeros fill up the last block. Returns the address of the
     /// first byte in the image.

@@ -1,4 +1,4 @@
-//! SHA-256 of ranges and files: equal digests are taken for equal bytes, as nobody can make them collide.
+//! SHA-256 of ranges and files: equal digests are taken for equal bytes, since SHA-256 is collision resistant.
 
 use ferrofs_workers::CancelToken;
 use sha2::{Digest as _, Sha256};

@@ -36,7 +36,7 @@ pub enum ErrorKind {
     },
     /// A source file became shorter, longer or another one while it was read.
     SourceChanged {
-        /// What tells it, as in "its size was 10 bytes and is 5".
+        /// The difference, as in "its size was 10 bytes and is 5".
         how: String,
     },
     /// The source holds something that an image cannot.
@@ -47,11 +47,11 @@ pub enum ErrorKind {
     Format(ferrofs_ondisk::Error),
     /// An encoder failed.
     Encoder(ferrofs_codec::Error),
-    /// Threads or memory could not be arranged for.
+    /// Threads or memory are not available.
     Workers(ferrofs_workers::Error),
-    /// An archive is damaged, or tries what an archive must not.
+    /// An archive is damaged, or contains what no archive may contain.
     Archive(String),
-    /// The image was whole, and whoever looked at it before it got its name did not accept it.
+    /// [`BuildObserver::inspect`](crate::BuildObserver::inspect) rejected the image.
     Rejected(String),
     /// The build was cancelled.
     Cancelled,

@@ -367,7 +367,7 @@ fn open_beside(target: &Path) -> Result<(File, NameState)> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     if let Ok(descriptor) = rustix::fs::openat(CWD, parent(target), flags, mode) {
         let file = File::from(descriptor);
-        // Without /proc nobody but root could give it a name later.
+        // Without /proc only root could give it a name later.
         if fs::symlink_metadata(descriptor_path(&file)).is_ok() {
             return Ok((file, NameState::Unnamed));
         }

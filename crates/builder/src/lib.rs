@@ -3,8 +3,8 @@
 //! The bytes of an image depend on the tree and the [`BuildOptions`] only: not on the number of threads, the
 //! order in which a directory lists its entries, the time, or the host.
 //!
-//! This crate prints nothing, reads no environment, and never reads an image back: whoever wants that
-//! compares with a reader, as the command's `--verify` does.
+//! This crate prints nothing, reads no environment, and never reads an image back. A [`BuildObserver`] can
+//! inspect the image before it gets its name, as the `--verify` of the command does.
 
 mod build;
 mod compress;

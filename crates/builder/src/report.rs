@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_that_are_shared_are_told() {
+    fn fragments_that_are_shared_are_counted() {
         let fragment = Some(PackedFragment { bytes: 700, offset: 0 });
         let file = compressed(Vec::new(), fragment);
         let data = compressed(vec![extent(4096, 1000)], None);

@@ -344,7 +344,7 @@ fn duplicate_sizes(files: &[Content]) -> Vec<u64> {
     duplicates
 }
 
-/// Makes the next bytes of a file, as many as it is asked for.
+/// Generates the next bytes of a file: as many as its argument.
 pub(crate) type ByteGenerator<'m> = &'m mut dyn FnMut(usize) -> Result<Vec<u8>>;
 
 /// A file that is generated segment by segment.

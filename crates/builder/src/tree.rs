@@ -266,7 +266,7 @@ impl Node {
         Self { metadata, kind: NodeKind::Directory(BTreeMap::new()) }
     }
 
-    /// What it points to takes about this.
+    /// About what it takes on the heap.
     fn heap_bytes(&self) -> u64 {
         let xattrs = self.metadata.xattrs.iter();
         let xattrs = xattrs.map(|(name, value)| ENTRY_BYTES + (name.len() + value.len()) as u64);

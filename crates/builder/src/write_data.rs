@@ -240,7 +240,7 @@ fn write_internal(
     Ok(InternalFile { bytes, data })
 }
 
-/// Where `files` hold the same bytes, if that is asked for. Only files of the same profile share theirs: an index
+/// Where `files` hold the same bytes, with deduplication only. Only files of the same profile share theirs: an index
 /// names two algorithms at most, and pclusters of one size go together best.
 fn find_duplicates(
     files: FileSet<'_>,

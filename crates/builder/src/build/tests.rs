@@ -561,7 +561,7 @@ fn an_empty_tree_is_one_block() {
 }
 
 #[test]
-fn an_xattr_that_the_format_cannot_say_is_told_with_its_path() {
+fn an_xattr_that_the_format_cannot_hold_is_reported_with_its_path() {
     let mut tree = all_kinds_tree();
     let id = tree.child(Tree::ROOT, b"fifo").unwrap();
     tree.node_mut(id).metadata.xattrs.insert(b"bogus.name".as_slice().into(), Box::default());
@@ -573,7 +573,7 @@ fn an_xattr_that_the_format_cannot_say_is_told_with_its_path() {
 }
 
 #[test]
-fn owners_that_no_compact_inode_holds_are_told() {
+fn owners_that_no_compact_inode_holds_are_reported() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("image");
     let options = BuildOptions { force_compact_inodes: true, ..options(12) };

@@ -354,7 +354,7 @@ fn far_away(
 }
 
 #[test]
-fn addresses_have_48_bits_where_they_need_them_also_without_being_asked() {
+fn addresses_have_48_bits_where_they_need_them_also_without_the_option() {
     let directory = TempDir::new().unwrap();
     let mut tree = Tree::new(metadata());
     for name in ["flat", "compressed", "in chunks"] {

@@ -138,7 +138,7 @@ pub(crate) fn store_chunks(
     block: usize,
     output: &mut BatchOutput,
 ) -> StoredForm {
-    let lay = |chunk: &[u8]| {
+    let store = |chunk: &[u8]| {
         if chunk.iter().all(|&byte| byte == 0) {
             return None;
         }
@@ -146,14 +146,14 @@ pub(crate) fn store_chunks(
         output.fill_block(block);
         Some(Sha256Digest::of(chunk))
     };
-    StoredForm::Chunks(bytes.chunks(chunk).map(lay).collect())
+    StoredForm::Chunks(bytes.chunks(chunk).map(store).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn lay(bytes: usize, may_inline: bool) -> (usize, usize) {
+    fn store(bytes: usize, may_inline: bool) -> (usize, usize) {
         let mut output = BatchOutput::default();
         let StoredForm::Flat { tail } = store_flat(&vec![7; bytes], 512, may_inline, &mut output)
         else {
@@ -164,14 +164,14 @@ mod tests {
 
     #[test]
     fn the_tail_goes_inline_where_the_inode_leaves_room() {
-        assert_eq!(lay(512 + 448, true), (512, 448));
-        assert_eq!(lay(512 + 449, true), (1024, 0));
-        assert_eq!(lay(512 + 448, false), (1024, 0));
+        assert_eq!(store(512 + 448, true), (512, 448));
+        assert_eq!(store(512 + 449, true), (1024, 0));
+        assert_eq!(store(512 + 448, false), (1024, 0));
     }
 
     #[test]
     fn whole_blocks_have_no_tail() {
-        assert_eq!(lay(1024, true), (1024, 0));
-        assert_eq!(lay(0, true), (0, 0));
+        assert_eq!(store(1024, true), (1024, 0));
+        assert_eq!(store(0, true), (0, 0));
     }
 }

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn grains_are_twice_the_shortest_on_the_average() {
+    fn chunks_are_twice_the_shortest_on_the_average() {
         let data = noise(7, 4 << 20);
         let cdc = CdcParams { bits: BITS_MIN };
         let mut rest = data.as_slice();

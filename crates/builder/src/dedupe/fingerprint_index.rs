@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_grain_with_a_digest_is_found_after_the_table_grew() {
+    fn the_first_chunk_with_a_hash_is_found_after_the_table_grew() {
         let mut seen = FingerprintIndex::new(10, usize::MAX);
         let digest = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         for number in 0..5000 {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_grains_are_kept_than_allowed() {
+    fn no_more_chunks_are_kept_than_allowed() {
         let mut seen = FingerprintIndex::new(10, 3);
         for number in 0..10 {
             seen.push(1, number << 32, true);

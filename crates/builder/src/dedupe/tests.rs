@@ -271,7 +271,7 @@ fn short_runs_stay_where_they_are() {
 }
 
 #[test]
-fn thousands_of_tiny_files_are_told_apart() {
+fn thousands_of_tiny_files_are_not_confused() {
     let files = (0..5000).map(|number| format!("{}\n", number % 1000).into_bytes()).collect();
     let plan = FaultyFiles::new(files).plan();
     for file in 1000..5000 {
@@ -331,7 +331,7 @@ fn a_source_that_fails_is_named() {
 }
 
 #[test]
-fn a_search_that_is_asked_to_stop_stops() {
+fn a_cancelled_search_stops() {
     let contents = FaultyFiles::new(vec![noise(1, 9000)]).contents();
     let options = DedupeOptions { jobs: Some(2), memory_bytes: 1 << 20, ..OPTIONS };
     let cancel = CancelToken::new();

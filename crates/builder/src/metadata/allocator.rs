@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tail_that_fits_no_block_is_told() {
+    fn a_tail_that_fits_no_block_is_not_possible() {
         assert!(inode_extent(32, 480).is_possible(block_size(9)));
         assert!(!inode_extent(32, 481).is_possible(block_size(9)));
         assert!(inode_extent(44, 500).is_possible(block_size(9)));

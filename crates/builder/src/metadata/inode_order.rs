@@ -1,5 +1,5 @@
 //! Every inode of a tree that has a name, once: the order in which inodes and their data lie in the image,
-//! how many names each has, and where directories hang.
+//! how many names each has, and the parents of directories.
 
 use std::path::PathBuf;
 

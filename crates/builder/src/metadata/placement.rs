@@ -12,7 +12,7 @@ use crate::metadata::check_cancelled;
 use crate::metadata::inode::{Features, InodeRecords};
 use crate::tree::{NodeId, Tree};
 
-/// Where everything lies but the special files, which come last.
+/// Where everything lies but the internal files, which come last.
 #[derive(Debug)]
 pub(super) struct InodePlacement {
     /// By the index of the node.
@@ -48,7 +48,7 @@ pub(super) enum AreaItem {
 }
 
 impl InodeRecords<'_, '_> {
-    /// Finds a place for every inode but the root, which has one. The area is laid out by `layout`.
+    /// Finds a place for every inode but the root, which has one. `layout` allocates from the metadata area.
     ///
     /// # Errors
     /// A value that an inode cannot hold, or no block can hold, with its path.
@@ -124,7 +124,7 @@ impl InodeRecords<'_, '_> {
     /// the nid of each.
     ///
     /// # Errors
-    /// A value that an inode cannot hold, and the host's.
+    /// A value that an inode cannot hold; errors of the host.
     pub(super) fn write_special(
         &self,
         files: [Option<&InternalFile>; 2],
@@ -150,7 +150,7 @@ impl InodeRecords<'_, '_> {
     }
 }
 
-/// Takes inodes in the order of their places.
+/// Writes inodes in the order of their places.
 #[derive(Debug)]
 pub(crate) struct MetadataArea<'i> {
     image: &'i mut ImageWriter,
@@ -158,7 +158,7 @@ pub(crate) struct MetadataArea<'i> {
 }
 
 impl<'i> MetadataArea<'i> {
-    /// A area at the end of `image`, whose `head` is kept for the end of the build.
+    /// An area at the end of `image`, whose `head` is kept for the end of the build.
     pub(crate) fn new(image: &'i mut ImageWriter, head: Vec<u8>) -> Self {
         Self { image, head }
     }
@@ -166,7 +166,7 @@ impl<'i> MetadataArea<'i> {
     /// Writes `bytes` at byte `start` of the image: in the head, or behind all that came before.
     ///
     /// # Errors
-    /// As the host answers.
+    /// Errors of the host.
     ///
     /// # Panics
     /// If two inodes overlap, which only a bug in the allocator makes.
@@ -206,7 +206,7 @@ impl<'i> MetadataArea<'i> {
     }
 }
 
-/// Makes the bytes of the metabox from the first to the last.
+/// Generates the bytes of the metabox from the first to the last.
 pub(super) struct MetaboxGenerator<'a, 't> {
     records: InodeRecords<'a, 't>,
     placement: &'a InodePlacement,

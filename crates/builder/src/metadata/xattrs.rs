@@ -177,7 +177,7 @@ impl<'t> XattrPlan<'t> {
         self.bodies.get(number as usize)
     }
 
-    /// Lays out the shared entries, in the order of names and values: where each lies.
+    /// Gives each shared entry its place, in the order of names and values.
     fn place_shared(
         &mut self,
         users: &BTreeMap<Attribute<'t>, u32>,

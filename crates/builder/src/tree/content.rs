@@ -10,7 +10,7 @@ use crate::{Error, ErrorKind, Result};
 /// Where the bytes of a regular file come from.
 ///
 /// They are read by several threads, more than once, and must be the same each time: a [`ContentSource`] whose
-/// bytes changed says so instead of handing out others.
+/// bytes changed returns an error instead of other bytes.
 #[derive(Clone)]
 pub struct Content {
     source: Arc<dyn ContentSource>,
@@ -26,11 +26,11 @@ pub trait ContentSource: Send + Sync {
     /// Opens it for reading.
     ///
     /// # Errors
-    /// The host refuses, or it is not what it was when it was imported.
+    /// The host refuses, or the file changed after its import.
     fn open(&self) -> Result<Box<dyn ContentReader>>;
 
     /// The ranges that hold data, ascending and apart; what lies between them is holes, which read as
-    /// zeros. One range of everything where holes cannot be told.
+    /// zeros. One range of everything where holes are not known.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -45,7 +45,7 @@ pub trait ContentReader: Send {
     /// The host refuses, or the file ends before the buffer is full, which is a changed source.
     fn read_exact_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()>;
 
-    /// Whether what was read is what was imported. To be called after the last byte.
+    /// Checks that what was read is what was imported. To be called after the last byte.
     ///
     /// # Errors
     /// [`ErrorKind::SourceChanged`](crate::ErrorKind::SourceChanged).
@@ -110,7 +110,7 @@ pub struct SourceExtent {
     pub start: u64,
     /// How many; not 0.
     pub bytes: u64,
-    /// Where they lie; `None` for bytes that lie on no device, which the image takes in.
+    /// Where they lie; `None` for bytes that lie on no device, which are copied to the image.
     pub place: Option<DeviceAddress>,
 }
 
@@ -130,8 +130,8 @@ pub struct DeviceAddress {
     pub offset: u64,
 }
 
-/// A file of `file_bytes` bytes of which the part from byte `start` on is there, which is all that anybody
-/// reads of it. Messages call it `name`.
+/// A file of `file_bytes` bytes of which only the part from byte `start` on exists; the rest is never read.
+/// Messages call it `name`.
 pub(crate) fn memory_content(
     name: &'static str,
     start: u64,

@@ -24,7 +24,7 @@ const BATCHES_MAX: usize = 256;
 pub(crate) struct DataPipeline {
     profiles: CompressionProfiles,
     threads: usize,
-    /// Threads that were asked for are used, however few CPUs there are.
+    /// Helpers of its own where the options set a number of threads, however few CPUs there are.
     helpers: Option<HelperBudget>,
     in_flight_bytes: u64,
     /// For the threads and what is in flight.
@@ -41,7 +41,7 @@ impl DataPipeline {
         Ok(thread_bytes(profiles)? + in_flight_least(profiles))
     }
 
-    /// As many threads as are asked for and as the rest of the build's memory is enough for.
+    /// The threads of the options, or as many as the rest of the memory is enough for.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidOptions`] if it is not enough for one; an encoder that does not take its parameters.
