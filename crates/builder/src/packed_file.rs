@@ -298,6 +298,6 @@ mod tests {
     fn the_prefix_comes_first() {
         let mut packed = PackedFile::new(b"front", FragmentSharing::Parts);
         packed.add_file(&content("file", b"file"), None).unwrap();
-        assert_eq!(read(&mut packed), b"prefixfile");
+        assert_eq!(read(&mut packed), b"frontfile");
     }
 }
