@@ -1,48 +1,276 @@
-//! The page on all experiments: one file with its plots and styles in it, for light and dark screens, without scripts
-//! and without anything from a network. Made from what the experiments left in their folder.
+//! The page on all experiments: one HTML file with its plots and styles, without scripts and without anything from a
+//! network. Made by the template `page.html` from what the experiments wrote.
 
-mod escape;
-mod found;
-mod render;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
 
-pub(crate) use found::Found;
-pub(crate) use render::render;
+use anyhow::{Context, Result};
+use minijinja::Environment;
+use minijinja::value::Serde;
+use serde::Serialize;
+use serde_json::json;
 
 use crate::case::Case;
-use crate::claim::Held;
-use found::FoundClaim;
+use crate::report::{Claim, Report, Verdict, plot_name};
 
-/// What became of an experiment.
+/// The mails that results are compared with, by subject.
+const ORIGINS: [(&str, &str); 5] = [
+    ("000", "workers bound to CPUs"),
+    ("001", "reserve of pages"),
+    ("002", "work queue with per-thread state"),
+    ("003", "multithreaded jobs"),
+    ("004", "best effort for readahead"),
+];
+
+/// What an experiment wrote.
 #[derive(Debug)]
-pub(crate) enum Outcome {
-    Done(Box<Found>),
+pub(crate) struct Written {
+    pub(crate) report: Report,
+    /// SVG.
+    pub(crate) plots: Vec<String>,
+}
+
+impl Written {
+    pub(crate) fn read(experiment: &str, folder: &Path) -> Result<Self> {
+        let path = folder.join(format!("{experiment}.json"));
+        let what = || format!("reading {}", path.display());
+        let json = fs::read(&path).with_context(what)?;
+        let report = serde_json::from_slice(&json).with_context(what)?;
+        let plots = (0..).map(|index| folder.join(plot_name(experiment, index)));
+        let plots = plots.take_while(|path| path.exists()).map(fs::read_to_string);
+        Ok(Self { report, plots: plots.collect::<Result<_, _>>().context("reading plots")? })
+    }
+
+    /// What weakens its claims.
+    fn doubt(&self) -> &'static str {
+        if self.report.is_too_noisy() {
+            "the run was too noisy"
+        } else if self.report.command.iter().any(|word| word == "--quick") {
+            "a quick run"
+        } else {
+            ""
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) enum ExperimentOutcome {
+    Done(Box<Written>),
     Failed(String),
     LeftOut(String),
 }
 
-impl Outcome {
+impl ExperimentOutcome {
     /// For a line of progress.
     pub(crate) fn word(&self) -> String {
         match self {
-            Self::Done(found) if found.is_too_noisy() => "done, too noisy".to_owned(),
+            Self::Done(written) if written.report.is_too_noisy() => "done, too noisy".to_owned(),
             Self::Done(_) => "done".to_owned(),
             Self::Failed(why) => format!("failed: {why}"),
             Self::LeftOut(why) => format!("left out: {why}"),
         }
     }
 
-    /// How many claims have a figure, whether they held or not.
+    /// How many claims have a figure.
     pub(crate) fn measured_claims(&self) -> usize {
-        let Self::Done(found) = self else { return 0 };
-        let is_measured = |claim: &&FoundClaim| !matches!(claim.held, Held::NotMeasured(_));
-        found.claims.iter().filter(is_measured).count()
+        let Self::Done(written) = self else { return 0 };
+        let claims = written.report.claims.iter();
+        claims.filter(|claim| !matches!(claim.verdict, Verdict::NotMeasured(_))).count()
     }
 }
 
-/// An experiment and what became of it.
+/// An experiment and its outcome.
 #[derive(Debug)]
-pub(crate) struct Chapter {
+pub(crate) struct Section {
     pub(crate) experiment: &'static str,
     pub(crate) case: Case,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: ExperimentOutcome,
+}
+
+impl Section {
+    /// Its claims; those of an experiment without a report are not measured.
+    fn claims(&self) -> Vec<ClaimRow> {
+        let row = |claim: &Claim, doubt: &str| ClaimRow::new(self.experiment, claim, doubt);
+        match &self.outcome {
+            ExperimentOutcome::Done(written) => {
+                let claims = written.report.claims.iter();
+                claims.map(|claim| row(claim, written.doubt())).collect()
+            }
+            ExperimentOutcome::Failed(why) | ExperimentOutcome::LeftOut(why) => {
+                let claim = |origin: &String| Claim {
+                    origin: origin.clone(),
+                    claim: self.case.title.clone(),
+                    figure: String::new(),
+                    verdict: Verdict::NotMeasured(why.clone()),
+                    why_not: None,
+                };
+                self.case.origins.iter().map(|origin| row(&claim(origin), "")).collect()
+            }
+        }
+    }
+}
+
+/// A row of the table of claims.
+#[derive(Debug, Default, Serialize)]
+struct ClaimRow {
+    origin: String,
+    claim: String,
+    experiment: String,
+    figure: String,
+    verdict: &'static str,
+    class: &'static str,
+    remark: String,
+}
+
+impl ClaimRow {
+    fn new(experiment: &str, claim: &Claim, doubt: &str) -> Self {
+        let (class, verdict, why) = match &claim.verdict {
+            Verdict::Met => ("met", "met", ""),
+            Verdict::NotMet => ("not-met", "not met", claim.why_not.as_deref().unwrap_or("")),
+            Verdict::NotMeasured(why) => ("not-measured", "not measured", why.as_str()),
+        };
+        let remarks = [doubt, why].into_iter().filter(|remark| !remark.is_empty());
+        Self {
+            origin: claim.origin.clone(),
+            claim: claim.claim.clone(),
+            experiment: experiment.to_owned(),
+            figure: claim.figure.clone(),
+            verdict,
+            class,
+            remark: remarks.collect::<Vec<_>>().join("; "),
+        }
+    }
+}
+
+/// All claims by origin; those of experiments without an origin come last.
+fn claims(sections: &[Section]) -> Vec<ClaimRow> {
+    let all: Vec<ClaimRow> = sections.iter().flat_map(Section::claims).collect();
+    let place = |row: &ClaimRow| {
+        ORIGINS.iter().position(|(origin, _)| *origin == row.origin).unwrap_or(ORIGINS.len())
+    };
+    let missing = ORIGINS.iter().filter(|(origin, _)| all.iter().all(|row| row.origin != *origin));
+    let missing = missing.map(|(origin, about)| ClaimRow {
+        origin: (*origin).to_owned(),
+        claim: format!("{about}: no experiment of this run"),
+        ..ClaimRow::default()
+    });
+    let mut rows: Vec<ClaimRow> = missing.collect();
+    rows.extend(all);
+    rows.sort_by_key(place);
+    rows
+}
+
+/// The whole page. `notes` describe the inputs.
+pub(crate) fn render(sections: &[Section], notes: &[String], took: Duration) -> Result<String> {
+    let shown = sections.iter().map(|section| {
+        let Section { experiment, case, outcome } = section;
+        let (notice, written) = match outcome {
+            ExperimentOutcome::Done(written) => (String::new(), Some(written)),
+            ExperimentOutcome::Failed(why) => (format!("This experiment failed: {why}"), None),
+            ExperimentOutcome::LeftOut(why) => (format!("This experiment was left out: {why}"), None),
+        };
+        let (report, plots) =
+            (written.map(|written| &written.report), written.map(|written| &written.plots));
+        json!({
+            "experiment": experiment, "title": case.title, "measures": case.measures, "shape": case.shape,
+            "why": case.why, "notice": notice, "report": report, "plots": plots,
+        })
+    });
+    let shown: Vec<_> = shown.collect();
+    let machine = sections.iter().find_map(|section| match &section.outcome {
+        ExperimentOutcome::Done(written) => Some(written.report.machine.to_string()),
+        _ => None,
+    });
+    let (minutes, seconds) = (took.as_secs() / 60, took.as_secs() % 60);
+    let claims = claims(sections);
+    let mut environment = Environment::new();
+    // The name of the template decides that text is escaped.
+    environment.add_template("page.html", include_str!("page.html"))?;
+    let page = environment.get_template("page.html")?;
+    let context = json!({
+        "sections": shown, "machine": machine, "minutes": minutes, "seconds": seconds, "notes": notes,
+        "claims": claims,
+    });
+    Ok(page.render(Serde(context))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{ExperimentOutcome, Section, Written, render};
+    use crate::case::Case;
+    use crate::plot::Plot;
+    use crate::report::{Report, Table};
+
+    fn written() -> Written {
+        let mut report = Report::new("jobs", &()).unwrap();
+        let mut table = Table::new("A <b>table</b>", "way | ms");
+        table.add(["one & two", "3"]);
+        report.table(table);
+        report.remark("a <script> that is none");
+        report.claim("003", "two-threads", &[-12.0], "memory").unwrap();
+        report.plot(Plot::lines("a plot", "x", "y"));
+        report.peer_command("mkfs", vec!["mkfs.erofs".to_owned(), "-z'lz4'".to_owned()]);
+        let folder = tempfile::tempdir().unwrap();
+        report.write_folder(folder.path()).unwrap();
+        Written::read("jobs", folder.path()).unwrap()
+    }
+
+    fn section(experiment: &'static str, outcome: ExperimentOutcome) -> Section {
+        Section { experiment, case: Case::of(experiment).unwrap(), outcome }
+    }
+
+    #[test]
+    fn a_doubt_stands_beside_its_claim() {
+        for doubt in ["a quick run", "the run was too noisy"] {
+            let mut written = written();
+            match doubt {
+                "a quick run" => written.report.command.push("--quick".to_owned()),
+                _ => written.report.noise.push("noise".to_owned()),
+            }
+            let section = section("jobs", ExperimentOutcome::Done(Box::new(written)));
+            let page = render(&[section], &[], Duration::ZERO).unwrap();
+            assert!(page.contains(&format!("not met</td><td>{doubt}; memory</td>")), "{page}");
+        }
+    }
+
+    #[test]
+    fn a_claim_without_a_figure_is_not_measured() {
+        let mut written = written();
+        written.report.claim("003", "two-threads", &[], "one CPU").unwrap();
+        assert_eq!(ExperimentOutcome::Done(Box::new(written)).measured_claims(), 1);
+        assert_eq!(ExperimentOutcome::Failed("no".to_owned()).measured_claims(), 0);
+    }
+
+    #[test]
+    fn every_origin_has_its_verdict_or_why_it_has_none_and_text_is_escaped() {
+        let sections = [
+            section("jobs", ExperimentOutcome::Done(Box::new(written()))),
+            section("launches", ExperimentOutcome::LeftOut("needs root".to_owned())),
+            section("workqueue", ExperimentOutcome::Failed("exit status: 1: no memory".to_owned())),
+        ];
+        let page = render(&sections, &["A note.".to_owned()], Duration::from_secs(61)).unwrap();
+        for text in [
+            "<td>-12.0 %</td><td class=\"not-met\">not met</td><td>memory</td>",
+            "<td class=\"not-measured\">not measured</td><td>needs root</td>",
+            "<td class=\"not-measured\">not measured</td><td>exit status: 1: no memory</td>",
+            "reserve of pages: no experiment of this run",
+            "This experiment was left out: needs root",
+            "All experiments took 1 min 1 s.",
+            "<p>A note.</p>",
+            "mkfs.erofs -z&#x27;lz4&#x27;",
+            "A &lt;b&gt;table&lt;",
+            "one &amp; two",
+            "a &lt;script&gt; that is none",
+        ] {
+            assert!(page.contains(text), "{text} is missing in {page}");
+        }
+        assert!(!page.contains("<script") && page.matches("<svg").count() == 1);
+        let without_namespace = page.replace("http://www.w3.org/2000/svg", "");
+        for asks in ["http:", "https:", "url(", "@import", "src=", "<link"] {
+            assert!(!without_namespace.contains(asks), "{asks}");
+        }
+    }
 }

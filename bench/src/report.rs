@@ -1,5 +1,5 @@
-//! What an experiment found: its tables for people, every sample for programs. Called by `main`, which
-//! says where the JSON goes.
+//! The result of an experiment: tables, remarks, judged claims and every sample. `main` prints and writes it; `all`
+//! reads the JSON back for its page.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -9,89 +9,144 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::case::{Case, Mark};
-use crate::claim::{Claim, Held};
-use crate::machine::{self, Machine};
+use crate::case::{Case, Threshold};
+use crate::machine::{Machine, load_average};
 use crate::plot::Plot;
+use crate::rounds::{Steal, StealDelta};
 use crate::statistics::Samples;
-use crate::steal::{Loss, Steal};
-use crate::table::Table;
 
-/// The samples of one row of a table.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Series {
-    /// What was measured, such as "original".
-    pub(crate) row: String,
-    /// Under which conditions, such as "4 threads".
-    pub(crate) case: String,
-    pub(crate) unit: &'static str,
-    pub(crate) samples: Samples,
+/// The largest steal time of a run. With 5 to 10 % thresholds were met that are also met without steal; with 25 % a
+/// cold launch's average wait was 10 % of the unbound one's instead of 4 %.
+const MOST_STEAL_PERCENT: f64 = 10.0;
+
+/// A Markdown table under a title; it also reads well as plain text. The first column holds names.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Table {
+    title: String,
+    header: Vec<String>,
+    /// A row may be shorter than the header.
+    rows: Vec<Vec<String>>,
 }
 
-/// A program that an experiment started beside ours.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct PeerCommand {
-    pub(crate) name: String,
-    /// Every word as it was given, the program first.
-    pub(crate) words: Vec<String>,
-}
+impl Table {
+    /// `header` holds the columns, separated by " | ".
+    pub(crate) fn new(title: impl Into<String>, header: &str) -> Self {
+        let header = header.split(" | ").map(str::to_owned).collect();
+        Self { title: title.into(), header, rows: Vec::new() }
+    }
 
-/// Something that an experiment did not do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct LeftOut {
-    pub(crate) what: String,
-    pub(crate) why: String,
-}
+    pub(crate) fn add<C: Into<String>>(&mut self, row: impl IntoIterator<Item = C>) {
+        self.rows.push(row.into_iter().map(Into::into).collect());
+    }
 
-/// What the host may take of the CPUs' time during an experiment. With 5 to 10 % marks held that also hold where it takes
-/// nothing; with 25 % a cold launch's average wait was 10 % of the unbound one's instead of 4 %.
-const MOST_TAKEN_PERCENT: f64 = 10.0;
-
-/// Why figures are refused.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub(crate) enum Noise {
-    /// Samples are too far apart for what is said of them: as `Samples::spread` has it, and the most that was allowed.
-    Spread { what: String, spread: f64, most: f64 },
-    /// The host of a virtual machine took too much of the CPUs' time, and the most that was allowed.
-    Taken { taken_percent: f64, most_percent: f64 },
-}
-
-impl fmt::Display for Noise {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Spread { what, spread, most } => {
-                let (spread, most) = (spread * 100.0, most * 100.0);
-                write!(
-                    f,
-                    "too noisy: {what} spreads by {spread:.0} % of its median (at most {most:.0} %)"
-                )
-            }
-            Self::Taken { taken_percent, most_percent } => write!(
-                f,
-                "too noisy: the host took {taken_percent:.1} % of the CPUs' time (at most {most_percent:.0} %)"
-            ),
-        }
+    pub(crate) fn has_rows(&self) -> bool {
+        !self.rows.is_empty()
     }
 }
 
-/// What an experiment found.
-#[derive(Debug, Clone, Serialize)]
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = |column: usize| {
+            let cells = self.rows.iter().chain([&self.header]).filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0).max(3)
+        };
+        let dashes = (0..self.header.len()).map(|column| match column {
+            0 => "-".repeat(width(column)),
+            _ => format!("{}:", "-".repeat(width(column) - 1)),
+        });
+        let dashes: Vec<String> = dashes.collect();
+        writeln!(f, "**{}**\n", self.title)?;
+        for row in [&self.header, &dashes].into_iter().chain(&self.rows) {
+            for column in 0..self.header.len() {
+                let (cell, width) = (row.get(column).map_or("", String::as_str), width(column));
+                match column {
+                    0 => write!(f, "| {cell:<width$} ")?,
+                    _ => write!(f, "| {cell:>width$} ")?,
+                }
+            }
+            writeln!(f, "|")?;
+        }
+        Ok(())
+    }
+}
+
+/// The samples of one row of a table.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Series {
+    /// What was measured, such as "original".
+    row: String,
+    /// Under which conditions, such as "4 threads".
+    case: String,
+    unit: String,
+    samples: Samples,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[expect(clippy::enum_variant_names, reason = "they are the words of the verdict")]
+pub(crate) enum Verdict {
+    Met,
+    NotMet,
+    /// With the reason.
+    NotMeasured(String),
+}
+
+/// A threshold, the figure measured here and the verdict.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Claim {
+    /// The number of the mail that claims it, or the experiment.
+    pub(crate) origin: String,
+    pub(crate) claim: String,
+    /// The figure, such as "-84.1 %".
+    pub(crate) figure: String,
+    pub(crate) verdict: Verdict,
+    /// The known cause where it is not met.
+    pub(crate) why_not: Option<String>,
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: ", self.origin, self.claim)?;
+        match &self.verdict {
+            Verdict::Met => write!(f, "{} here, met", self.figure)?,
+            Verdict::NotMet => write!(f, "{} here, NOT met", self.figure)?,
+            Verdict::NotMeasured(reason) => write!(f, "not measured: {reason}")?,
+        }
+        self.why_not.iter().try_for_each(|why| write!(f, " ({why})"))
+    }
+}
+
+/// The command line of a program that an experiment ran.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct PeerCommand {
+    name: String,
+    words: Vec<String>,
+}
+
+/// A part of an experiment that did not run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct LeftOut {
+    what: String,
+    why: String,
+}
+
+/// The result of one experiment.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Report {
-    experiment: &'static str,
-    command: Vec<String>,
-    machine: Machine,
+    experiment: String,
+    pub(crate) command: Vec<String>,
+    pub(crate) machine: Machine,
     load_average_after: String,
-    /// What the host of a virtual machine took of the CPUs' time meanwhile, in per cent of what was wanted.
-    stolen_percent: f64,
+    /// Steal time during the experiment, in per cent of the CPU time that was wanted.
+    steal_percent: f64,
     #[serde(skip)]
     steal_before: Steal,
     settings: serde_json::Value,
     tables: Vec<Table>,
-    /// Sentences under the tables: whether a mark was met, and what was left out.
     remarks: Vec<String>,
-    claims: Vec<Claim>,
-    noise: Vec<Noise>,
+    pub(crate) claims: Vec<Claim>,
+    /// Why the figures are refused.
+    pub(crate) noise: Vec<String>,
     left_out: Vec<LeftOut>,
     peer_commands: Vec<PeerCommand>,
     #[serde(skip)]
@@ -100,17 +155,13 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// An empty report on this machine.
-    ///
-    /// # Errors
-    /// When the settings are no JSON.
-    pub(crate) fn new(experiment: &'static str, settings: &impl Serialize) -> Result<Self> {
+    pub(crate) fn new(experiment: &str, settings: &impl Serialize) -> Result<Self> {
         Ok(Self {
-            experiment,
+            experiment: experiment.to_owned(),
             command: std::env::args().collect(),
             machine: Machine::look(),
             load_average_after: String::new(),
-            stolen_percent: 0.0,
+            steal_percent: 0.0,
             steal_before: Steal::now(),
             settings: serde_json::to_value(settings)?,
             tables: Vec::new(),
@@ -124,168 +175,148 @@ impl Report {
         })
     }
 
-    pub(crate) fn add_table(&mut self, table: Table) {
+    pub(crate) fn table(&mut self, table: Table) {
         self.tables.push(table);
     }
 
-    pub(crate) fn add_remark(&mut self, remark: impl Into<String>) {
+    pub(crate) fn remark(&mut self, remark: impl Into<String>) {
         self.remarks.push(remark.into());
     }
 
-    pub(crate) fn add_series(&mut self, series: Series) {
-        self.series.push(series);
-    }
-
-    /// A plot, in a file of its own beside the others.
-    pub(crate) fn add_plot(&mut self, plot: Plot) {
+    pub(crate) fn plot(&mut self, plot: Plot) {
         self.plots.push(plot);
     }
 
-    /// What a seed says, and what was found: a sentence at the end.
+    pub(crate) fn series(
+        &mut self,
+        row: impl Into<String>,
+        case: impl Into<String>,
+        unit: &str,
+        samples: &Samples,
+    ) {
+        let (row, case, unit) = (row.into(), case.into(), unit.to_owned());
+        self.series.push(Series { row, case, unit, samples: samples.clone() });
+    }
+
+    pub(crate) fn threshold(&self, name: &str) -> Result<Threshold> {
+        Case::of(&self.experiment)?.threshold(name).cloned()
+    }
+
+    /// A remark that ends with the verdict on these figures.
+    pub(crate) fn judged_remark(&mut self, text: &str, name: &str, figures: &[f64]) -> Result<()> {
+        let verdict = self.threshold(name)?.verdict(figures);
+        self.remark(format!("{text} {verdict}"));
+        Ok(())
+    }
+
     pub(crate) fn add_claim(&mut self, claim: Claim) {
         self.claims.push(claim);
     }
 
-    /// The mark of that name in the experiment's case.
-    ///
-    /// # Errors
-    /// When the case has none.
-    pub(crate) fn mark(&self, name: &str) -> Result<Mark> {
-        Case::of(self.experiment)?.mark(name).cloned()
-    }
-
-    /// Holds figures against a mark of the experiment's case. `otherwise` says why there are none, or what is known
-    /// of the cause where they miss it.
-    ///
-    /// # Errors
-    /// When the case has no such mark.
+    /// Judges figures by a threshold of the case. `otherwise` is the reason if there are none, or the known cause where
+    /// the threshold is missed.
     pub(crate) fn claim(
         &mut self,
-        seed: &'static str,
-        mark: &str,
+        origin: &str,
+        name: &str,
         figures: &[f64],
         otherwise: &str,
     ) -> Result<()> {
-        let mark = self.mark(mark)?;
+        let threshold = self.threshold(name)?;
         let is_known = !figures.is_empty() && figures.iter().all(|figure| !figure.is_nan());
-        let is_held = figures.iter().all(|figure| mark.is_met(*figure));
-        let held =
-            if is_known { Held::by(is_held) } else { Held::NotMeasured(otherwise.to_owned()) };
-        let shown: Vec<String> = figures.iter().map(|figure| mark.show(*figure)).collect();
-        let why_not =
-            (held == Held::NotHeld && !otherwise.is_empty()).then(|| otherwise.to_owned());
-        let ours = if is_known { shown.join(" and ") } else { String::new() };
-        self.add_claim(Claim { seed, claim: mark.claim(), ours, held, why_not });
+        let verdict = match figures.iter().all(|figure| threshold.is_met(*figure)) {
+            _ if !is_known => Verdict::NotMeasured(otherwise.to_owned()),
+            true => Verdict::Met,
+            false => Verdict::NotMet,
+        };
+        let shown: Vec<String> = figures.iter().map(|figure| threshold.show(*figure)).collect();
+        let is_explained = verdict == Verdict::NotMet && !otherwise.is_empty();
+        self.add_claim(Claim {
+            origin: origin.to_owned(),
+            claim: threshold.claim(),
+            figure: if is_known { shown.join(" and ") } else { String::new() },
+            verdict,
+            why_not: is_explained.then(|| otherwise.to_owned()),
+        });
         Ok(())
     }
 
-    /// The exact words with which a peer was started. Words that were there already are not kept twice.
-    pub(crate) fn add_peer_command(&mut self, name: impl Into<String>, words: Vec<String>) {
+    /// Keeps the exact command line of a program, once.
+    pub(crate) fn peer_command(&mut self, name: impl Into<String>, words: Vec<String>) {
         let command = PeerCommand { name: name.into(), words };
         if !self.peer_commands.contains(&command) {
             self.peer_commands.push(command);
         }
     }
 
-    /// Something that was not done, and why.
-    pub(crate) fn left_out(&mut self, what: impl Into<String>, why: impl Into<String>) {
-        self.left_out.push(LeftOut { what: what.into(), why: why.into() });
-    }
-
-    /// Refuses the run if the samples are further apart than `most` of their median. For repetitions of the same
-    /// work only: where the distribution is what is measured, as with latencies, it is not noise.
-    pub(crate) fn judge_noise(&mut self, what: impl Into<String>, samples: &Samples, most: f64) {
-        let spread = samples.spread();
-        if spread > most {
-            self.noise.push(Noise::Spread { what: what.into(), spread, most });
+    /// Names something that was not measured, once.
+    pub(crate) fn leave_out(&mut self, what: impl Into<String>, why: impl Into<String>) {
+        let entry = LeftOut { what: what.into(), why: why.into() };
+        if !self.left_out.contains(&entry) {
+            self.left_out.push(entry);
         }
     }
 
-    /// The same with the limit that the experiment's case has for repetitions.
-    ///
-    /// # Errors
-    /// When there is no case.
-    pub(crate) fn judge_repetitions(
-        &mut self,
-        what: impl Into<String>,
-        samples: &Samples,
-    ) -> Result<()> {
-        let most = Case::of(self.experiment)?.noise.unwrap_or(f64::INFINITY);
+    /// Refuses the run if samples of the same work spread by more than `most` of their median.
+    pub(crate) fn judge_noise(&mut self, what: &str, samples: &Samples, most: f64) {
+        let (spread, percent) = (samples.spread() * 100.0, most * 100.0);
+        if spread > percent {
+            self.noise.push(format!(
+                "too noisy: {what} spreads by {spread:.0} % of its median (at most {percent:.0} %)"
+            ));
+        }
+    }
+
+    /// The same with the limit of the case.
+    pub(crate) fn judge_repetitions(&mut self, what: &str, samples: &Samples) -> Result<()> {
+        let most = Case::of(&self.experiment)?.noise.unwrap_or(f64::INFINITY);
         self.judge_noise(what, samples, most);
         Ok(())
     }
 
-    /// Whether the run is refused.
     pub(crate) fn is_too_noisy(&self) -> bool {
         !self.noise.is_empty()
     }
 
-    /// Prints nothing but why the run is refused.
-    ///
-    /// # Errors
-    /// When it cannot be written.
+    /// Prints only the reasons why the run is refused.
     pub(crate) fn print_noise(&self, out: &mut dyn Write) -> Result<()> {
-        for noise in &self.noise {
-            writeln!(out, "{noise}")?;
-        }
-        Ok(())
+        self.noise.iter().try_for_each(|noise| Ok(writeln!(out, "{noise}")?))
     }
 
-    /// Prints the tables and the sentences, those on the claims last.
-    ///
-    /// # Errors
-    /// When they cannot be written.
-    pub(crate) fn print(&mut self, out: &mut dyn Write) -> Result<()> {
+    pub(crate) fn print(&self, out: &mut dyn Write) -> Result<()> {
         writeln!(out, "\n# {}\n\n{}\n", self.experiment, self.machine)?;
-        for table in &self.tables {
-            writeln!(out, "{table}")?;
-        }
-        for remark in &self.remarks {
-            writeln!(out, "{remark}")?;
-        }
+        self.tables.iter().try_for_each(|table| writeln!(out, "{table}"))?;
+        self.remarks.iter().try_for_each(|remark| writeln!(out, "{remark}"))?;
         for LeftOut { what, why } in &self.left_out {
             writeln!(out, "left out: {what}: {why}")?;
         }
-        writeln!(
-            out,
-            "load average afterwards: {}; the host took {:.1} % of the CPUs' time",
-            self.load_average_after, self.stolen_percent
-        )?;
+        let (load, steal) = (&self.load_average_after, self.steal_percent);
+        writeln!(out, "load average afterwards: {load}; steal time {steal:.1} % of CPU time")?;
         self.print_noise(out)?;
-        for claim in &self.claims {
-            writeln!(out, "{claim}")?;
+        Ok(self.claims.iter().try_for_each(|claim| writeln!(out, "{claim}"))?)
+    }
+
+    /// Takes load and steal time at the end, before printing and writing. Refuses a run with too much steal time.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        self.load_average_after = load_average();
+        let steal = Steal::now().since(self.steal_before);
+        self.steal_percent = steal.percent();
+        if Case::of(&self.experiment)?.is_clocked {
+            self.judge_steal(steal);
         }
         Ok(())
     }
 
-    /// What the machine had beside this, until now: to be called before it is printed or written. Refuses the run if the
-    /// host took so much that times say more of the neighbours than of what was measured.
-    ///
-    /// # Errors
-    /// When there is no case.
-    pub(crate) fn look_again(&mut self) -> Result<()> {
-        self.load_average_after = machine::load_average();
-        let loss = Steal::now().since(self.steal_before);
-        self.stolen_percent = loss.percent();
-        if Case::of(self.experiment)?.is_clocked {
-            self.judge_host(loss);
-        }
-        Ok(())
-    }
-
-    fn judge_host(&mut self, loss: Loss) {
-        if loss.is_beyond(MOST_TAKEN_PERCENT) {
-            self.noise.push(Noise::Taken {
-                taken_percent: loss.percent(),
-                most_percent: MOST_TAKEN_PERCENT,
-            });
+    fn judge_steal(&mut self, steal: StealDelta) {
+        if steal.is_beyond(MOST_STEAL_PERCENT) {
+            let percent = steal.percent();
+            self.noise.push(format!(
+                "too noisy: steal time {percent:.1} % of CPU time (at most {MOST_STEAL_PERCENT:.0} %)"
+            ));
         }
     }
 
-    /// Writes everything as JSON.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
+    /// Writes everything, samples included, as JSON.
     pub(crate) fn write_json(&self, path: &Path) -> Result<()> {
         let what = || format!("writing {}", path.display());
         let mut file = BufWriter::new(File::create(path).with_context(what)?);
@@ -293,28 +324,25 @@ impl Report {
         file.write_all(b"\n").and_then(|()| file.flush()).with_context(what)
     }
 
-    /// Writes `EXPERIMENT.json`, `EXPERIMENT.md` and its plots into a folder, which is made if need be:
-    /// `EXPERIMENT.svg`, and behind it `EXPERIMENT-2.svg` and so on.
-    ///
-    /// # Errors
-    /// When they cannot be written, or a plot cannot be drawn.
-    pub(crate) fn write_folder(&mut self, folder: &Path) -> Result<()> {
+    /// Writes `EXPERIMENT.json`, `EXPERIMENT.md` and its plots into a folder.
+    pub(crate) fn write_folder(&self, folder: &Path) -> Result<()> {
         fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-        self.write_json(&folder.join(self.experiment).with_extension("json"))?;
+        let name = &self.experiment;
+        self.write_json(&folder.join(format!("{name}.json")))?;
         let mut text = Vec::new();
         self.print(&mut text)?;
-        let path = folder.join(self.experiment).with_extension("md");
-        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
-        for (index, plot) in self.plots.iter().enumerate() {
-            let path = folder.join(plot_name(self.experiment, index));
-            let svg = plot.to_svg().with_context(|| format!("drawing {}", path.display()))?;
-            fs::write(&path, svg).with_context(|| format!("writing {}", path.display()))?;
+        let plots = self.plots.iter().enumerate();
+        let plots = plots
+            .map(|(index, plot)| anyhow::Ok((plot_name(name, index), plot.svg()?.into_bytes())));
+        for file in std::iter::once(Ok((format!("{name}.md"), text))).chain(plots) {
+            let (file, bytes): (String, Vec<u8>) = file?;
+            fs::write(folder.join(&file), bytes).with_context(|| format!("writing {file}"))?;
         }
         Ok(())
     }
 }
 
-/// The file of a plot, counted from 0.
+/// The file of a plot, counted from 0: `EXPERIMENT.svg`, then `EXPERIMENT-2.svg` and so on.
 pub(crate) fn plot_name(experiment: &str, index: usize) -> String {
     match index {
         0 => format!("{experiment}.svg"),
@@ -324,35 +352,43 @@ pub(crate) fn plot_name(experiment: &str, index: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Claim, Held, Report, Series, Steal};
+    use super::{Report, Steal, Table};
     use crate::plot::Plot;
-    use crate::table::Table;
+    use crate::statistics::Samples;
+
+    fn printed(report: &Report) -> String {
+        let mut text = Vec::new();
+        report.print(&mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    }
 
     #[test]
-    fn a_report_is_written_for_people_and_for_programs() {
+    fn columns_are_padded_and_short_rows_are_filled() {
+        let mut table = Table::new("GB/s", "threads | ours");
+        table.add(["1", "0.77"]);
+        table.add(["16"]);
+        let expected = "**GB/s**\n\n\
+            | threads | ours |\n\
+            | ------- | ---: |\n\
+            | 1       | 0.77 |\n\
+            | 16      |      |\n";
+        assert_eq!(table.to_string(), expected);
+    }
+
+    #[test]
+    fn a_report_is_written_as_text_json_and_plots() {
         let mut report = Report::new("pages", &serde_json::json!({ "quick": true })).unwrap();
-        report.add_table(Table::new("t", ["a", "b"]));
-        report.add_remark("held");
-        report.add_series(Series {
-            row: "reserve".to_owned(),
-            case: "alone".to_owned(),
-            unit: "ns",
-            samples: [1.0, 2.0].into_iter().collect(),
-        });
+        report.table(Table::new("t", "a | b"));
+        report.remark("a remark");
+        report.series("reserve", "alone", "ns", &Samples::from_iter([1.0, 2.0]));
         for _ in 0..2 {
             let mut plot = Plot::lines("p", "x", "y");
-            plot.add_line("ours", vec![(1.0, 1.0)]);
-            report.add_plot(plot);
-            report.add_peer_command("cat", vec!["cat".to_owned(), "a b".to_owned()]);
+            plot.line("ours", vec![(1.0, 1.0)]);
+            report.plot(plot);
+            report.peer_command("cat", vec!["cat".to_owned(), "a b".to_owned()]);
+            report.leave_out("mount", "no /dev/fuse");
         }
-        report.left_out("mount", "no /dev/fuse");
-        report.add_claim(Claim {
-            seed: "001",
-            claim: "the wait is 95 % shorter".to_owned(),
-            ours: "-97.0 %".to_owned(),
-            held: Held::Held,
-            why_not: None,
-        });
+        report.claim("001", "reserve", &[-97.0], "").unwrap();
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("new");
         report.write_folder(&inner).unwrap();
@@ -361,60 +397,51 @@ mod tests {
         assert_eq!(value["series"][0]["samples"][1], 2.0);
         assert_eq!(value["settings"]["quick"], true);
         let text = std::fs::read_to_string(inner.join("pages.md")).unwrap();
-        assert!(text.contains("| a   |   b |"));
-        assert!(text.contains("held"));
-        assert!(text.contains("left out: mount: no /dev/fuse"));
-        assert!(text.ends_with("001: the wait is 95 % shorter: -97.0 % here, held\n"), "{text}");
-        assert_eq!(value["claims"][0]["held"], "held");
+        assert!(text.contains("| a   |   b |") && text.contains("a remark"), "{text}");
+        assert_eq!(text.matches("left out: mount: no /dev/fuse").count(), 1, "{text}");
+        assert!(text.ends_with("-95 % or more: -97.0 % here, met\n"), "{text}");
+        assert_eq!(value["claims"][0]["verdict"], "met");
         assert_eq!(value["peer_commands"].as_array().unwrap().len(), 1);
         assert_eq!(value["peer_commands"][0]["words"][1], "a b");
         assert!(inner.join("pages.svg").exists() && inner.join("pages-2.svg").exists());
     }
 
     #[test]
-    fn figures_are_held_against_marks_and_missing_ones_are_not_measured() {
-        let mut report = Report::new("jobs", &serde_json::json!({})).unwrap();
+    fn figures_are_judged_and_missing_ones_are_not_measured() {
+        let mut report = Report::new("jobs", &()).unwrap();
         report.claim("003", "two-threads", &[-48.0, -46.0], "").unwrap();
         report.claim("003", "two-threads", &[-48.0, -40.0], "memory is slow").unwrap();
         report.claim("003", "two-threads", &[f64::NAN], "one CPU").unwrap();
-        report.claim("003", "no such mark", &[0.0], "").unwrap_err();
-        let said: Vec<String> = report.claims.iter().map(ToString::to_string).collect();
-        assert!(said[0].ends_with(" or more: -48.0 % and -46.0 % here, held"), "{said:?}");
-        assert!(said[1].ends_with("-40.0 % here, NOT held (memory is slow)"), "{said:?}");
+        report.claim("003", "no such threshold", &[0.0], "").unwrap_err();
+        let said = report.claims.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert!(said[0].ends_with(" or more: -48.0 % and -46.0 % here, met"), "{said:?}");
+        assert!(said[1].ends_with("-40.0 % here, NOT met (memory is slow)"), "{said:?}");
         assert!(said[2].ends_with("not measured: one CPU"), "{said:?}");
+        report.judged_remark("2 threads: -50 %", "two-threads", &[-50.0]).unwrap();
+        assert!(printed(&report).contains("2 threads: -50 % (threshold -45 %: met)"));
     }
 
     #[test]
     fn a_run_that_spreads_too_far_is_refused_by_name() {
-        let mut report = Report::new("pages", &serde_json::json!({})).unwrap();
-        let samples = [10.0, 20.0, 12.0].into_iter().collect();
+        let mut report = Report::new("pages", &()).unwrap();
+        let samples = Samples::from_iter([10.0, 20.0, 12.0]);
         report.judge_noise("ours", &samples, 0.9);
         assert!(!report.is_too_noisy());
         report.judge_noise("ours", &samples, 0.25);
-        assert!(report.is_too_noisy());
-        let mut text = Vec::new();
-        report.print_noise(&mut text).unwrap();
-        assert_eq!(
-            String::from_utf8(text).unwrap(),
-            "too noisy: ours spreads by 83 % of its median (at most 25 %)\n"
-        );
+        assert_eq!(report.noise, ["too noisy: ours spreads by 83 % of its median (at most 25 %)"]);
     }
 
     #[test]
-    fn a_run_of_which_the_host_took_much_is_refused() {
+    fn a_run_with_much_steal_time_is_refused() {
         let before = Steal::of("cpu  0 0 0 0 0 0 0 0");
         let refusal = |line: &str| {
             let mut report = Report::new("jobs", &()).unwrap();
-            report.judge_host(Steal::of(line).since(before));
-            let mut text = Vec::new();
-            report.print_noise(&mut text).unwrap();
-            String::from_utf8(text).unwrap()
+            report.judge_steal(Steal::of(line).since(before));
+            report.noise.join("")
         };
         assert_eq!(refusal("cpu  900 0 0 9000 0 0 0 100"), "");
-        assert_eq!(
-            refusal("cpu  700 0 0 9000 0 0 0 300"),
-            "too noisy: the host took 30.0 % of the CPUs' time (at most 10 %)\n"
-        );
+        let said = "too noisy: steal time 30.0 % of CPU time (at most 10 %)";
+        assert_eq!(refusal("cpu  700 0 0 9000 0 0 0 300"), said);
         // Hardly any time at all.
         assert_eq!(refusal("cpu  3 0 0 9000 0 0 0 9"), "");
     }

@@ -1,14 +1,15 @@
-//! Samples and what is said of them. Called by every experiment.
+//! Samples and their summaries. Values are few and kept exactly: a histogram with buckets would round the medians of
+//! five samples that tables show.
 
 use serde::{Deserialize, Serialize};
 
-/// Measured values of one kind, in the order they came.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+/// Measured values of one kind, in the order of measurement.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Samples(Vec<f64>);
 
-/// The five numbers of the seeds' tables.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+/// The numbers of a latency table.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Summary {
     pub(crate) count: usize,
     pub(crate) average: f64,
@@ -20,8 +21,8 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// The lines of the seeds' tables, which are in us.
-    pub(crate) fn lines(&self) -> [(&'static str, f64); 5] {
+    /// The rows of a latency table in microseconds.
+    pub(crate) fn rows(&self) -> [(&'static str, f64); 5] {
         [
             ("Average (us)", self.average),
             ("Median (us)", self.median),
@@ -37,42 +38,53 @@ impl Samples {
         self.0.push(value);
     }
 
-    /// In the order they came.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// In the order of measurement.
     pub(crate) fn values(&self) -> impl Iterator<Item = f64> {
         self.0.iter().copied()
     }
 
-    fn sorted(&self) -> Vec<f64> {
+    pub(crate) fn sum(&self) -> f64 {
+        self.0.iter().sum()
+    }
+
+    /// The same samples in another unit.
+    pub(crate) fn scaled(&self, factor: f64) -> Self {
+        self.values().map(|value| value * factor).collect()
+    }
+
+    pub(crate) fn sorted(&self) -> Vec<f64> {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
         sorted
     }
 
-    /// The smallest value that so many thousandths of all do not exceed; NaN of nothing.
+    /// The smallest sample that this many thousandths of all samples do not exceed; NaN without samples.
     pub(crate) fn percentile(&self, thousandths: usize) -> f64 {
-        let sorted = self.sorted();
-        let rank = (sorted.len() * thousandths).div_ceil(1000).max(1);
-        sorted.get(rank - 1).copied().unwrap_or(f64::NAN)
+        let rank = (self.0.len() * thousandths).div_ceil(1000).max(1);
+        self.sorted().get(rank - 1).copied().unwrap_or(f64::NAN)
     }
 
-    /// The middle; of an even number, the mean of the two in the middle.
     pub(crate) fn median(&self) -> f64 {
         self.summary().median
     }
 
-    /// How far the middle half of the values is apart, as a share of the median; of fewer than four values, how far
-    /// all are. 0 of fewer than two.
+    /// The interquartile range as a share of the median; with fewer than four samples the full range; 0 with fewer
+    /// than two.
     pub(crate) fn spread(&self) -> f64 {
         let summary = self.summary();
-        let apart = match summary.count {
+        let range = match summary.count {
             0 | 1 => return 0.0,
             2 | 3 => summary.maximum - summary.minimum,
             _ => self.percentile(750) - self.percentile(250),
         };
-        apart / summary.median.abs()
+        range / summary.median.abs()
     }
 
-    /// All five numbers; NaN where there is nothing to say.
+    /// NaN where there are no samples.
     pub(crate) fn summary(&self) -> Summary {
         let sorted = self.sorted();
         let count = sorted.len();
@@ -110,42 +122,34 @@ mod tests {
     }
 
     #[test]
-    fn five_numbers_of_known_values() {
+    fn summaries_of_known_values() {
         let summary = samples(&[4.0, 2.0, 9.0, 5.0]).summary();
-        assert_eq!(summary.count, 4);
-        assert_eq!((summary.average, summary.median), (5.0, 4.5));
+        assert_eq!((summary.count, summary.average, summary.median), (4, 5.0, 4.5));
         assert_eq!((summary.minimum, summary.maximum), (2.0, 9.0));
         assert!((summary.deviation - 2.943_920_288_775_949).abs() < 1e-12);
-    }
-
-    #[test]
-    fn one_value_does_not_deviate_and_none_says_nothing() {
         assert_eq!(samples(&[3.0]).summary().deviation, 0.0);
         assert_eq!(samples(&[3.0]).median(), 3.0);
-        assert!(samples(&[]).median().is_nan());
-        assert!(samples(&[]).percentile(990).is_nan());
-    }
-
-    #[test]
-    fn percentiles_are_values_that_were_measured() {
-        let hundred: Samples = (1..=100).map(f64::from).collect();
-        assert_eq!(hundred.percentile(500), 50.0);
-        assert_eq!(hundred.percentile(990), 99.0);
-        assert_eq!(hundred.percentile(1000), 100.0);
-        assert_eq!(hundred.percentile(0), 1.0);
-    }
-
-    #[test]
-    fn one_value_far_off_does_not_make_many_spread() {
-        assert_eq!(samples(&[]).spread(), 0.0);
-        assert_eq!(samples(&[7.0]).spread(), 0.0);
-        assert_eq!(samples(&[9.0, 10.0, 12.0]).spread(), 0.3);
-        assert_eq!(samples(&[10.0, 10.0, 10.0, 10.0, 900.0]).spread(), 0.0);
-        assert_eq!(samples(&[8.0, 9.0, 11.0, 12.0]).spread(), 0.3);
-    }
-
-    #[test]
-    fn a_fall_is_negative() {
+        assert!(samples(&[]).median().is_nan() && samples(&[]).percentile(990).is_nan());
         assert_eq!(difference_percent(200.0, 50.0), -75.0);
+    }
+
+    #[test]
+    fn percentiles_are_measured_values() {
+        let hundred: Samples = (1..=100).map(f64::from).collect();
+        let found = [500, 990, 1000, 0].map(|thousandths| hundred.percentile(thousandths));
+        assert_eq!(found, [50.0, 99.0, 100.0, 1.0]);
+    }
+
+    #[test]
+    fn one_outlier_does_not_make_many_samples_spread() {
+        for (values, spread) in [
+            (&[][..], 0.0),
+            (&[7.0], 0.0),
+            (&[9.0, 10.0, 12.0], 0.3),
+            (&[10.0, 10.0, 10.0, 10.0, 900.0], 0.0),
+            (&[8.0, 9.0, 11.0, 12.0], 0.3),
+        ] {
+            assert_eq!(samples(values).spread(), spread);
+        }
     }
 }

@@ -1,6 +1,5 @@
-//! The door through which the baselines reach atomics, threads and the kernel's futex: here the real
-//! ones. The model has another door by the same names (bench/model/src/sync), so that the very same
-//! queues run over simulated CPUs.
+//! The atomics, threads and futex of the baselines: here the real ones. The model has the same names in
+//! bench/model/src/sync.rs, so that the same queues run over simulated CPUs.
 
 pub(crate) use std::hint::spin_loop as pause;
 pub(crate) use std::sync::Arc;
@@ -24,13 +23,12 @@ impl Futex {
 
     /// Sleeps while the word is `expected`. It may return early: callers look again.
     pub(crate) fn wait(&self, expected: u32) {
-        // Not the value any more, or a signal: both mean "look again".
+        // Another value by now, or a signal: both mean "look again".
         futex::wait(&self.word, futex::Flags::PRIVATE, expected, None).unwrap_or(());
     }
 
-    /// Wakes every sleeper.
     pub(crate) fn wake_all(&self) {
-        // Nobody there to wake is no error.
+        // No sleeper is no error.
         futex::wake(&self.word, futex::Flags::PRIVATE, i32::MAX.unsigned_abs()).unwrap_or(0);
     }
 }

@@ -52,15 +52,15 @@ fn workqueue_prints_the_lines_of_qemu_and_keeps_its_samples() {
     }
     let json = std::fs::read(folder.path().join("workqueue.json")).unwrap();
     let report: serde_json::Value = serde_json::from_slice(&json).unwrap();
-    assert_eq!(report["claims"][0]["seed"], "002");
+    assert_eq!(report["claims"][0]["origin"], "002");
     assert!(folder.path().join("workqueue.svg").exists());
     assert_eq!(report["series"][1]["row"], "per-thread");
     assert_eq!(report["series"][1]["samples"].as_array().unwrap().len(), 1);
 }
 
 #[test]
-fn scheduling_prints_the_table_of_the_seed_twice() {
-    let text = printed("scheduling --quick -i 2 --hogs 1");
+fn scheduling_prints_the_table_of_the_mail_twice() {
+    let text = printed("scheduling --quick -i 2 --load 1");
     assert_eq!(text.matches("Standard deviation (us)").count(), 2, "{text}");
     assert!(text.contains("per-CPU raised: "), "{text}");
 }
@@ -86,13 +86,13 @@ fn jobs_does_what_it_can_on_one_cpu() {
     let first = CpuSet::of_current_thread().iter().next().unwrap();
     CpuSet::parse(&first.to_string()).unwrap().bind_current_thread().unwrap();
     let text = printed("jobs --quick -c 1");
-    assert!(text.contains("a job with one slow piece: the system runs only one"), "{text}");
+    assert!(text.contains("a job with one slow chunk: the system runs only one"), "{text}");
 }
 
 #[test]
 fn pages_measures_at_a_limit_or_names_what_it_lacks() {
     let text = printed("pages --quick --without-cgroup");
-    assert!(text.contains("left out at the caller's wish"), "{text}");
+    assert!(text.contains("at its limit: --without-cgroup"), "{text}");
     let child = start("pages --quick --rounds 1");
     let group = format!("ferrofs-bench-{}", child.id());
     let output = child.wait_with_output().unwrap();
@@ -138,15 +138,15 @@ fn reads_names_an_image_without_such_files() {
 #[test]
 fn launches_names_a_program_that_is_missing_and_leaves_nothing_behind() {
     let image = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/lz4.erofs");
-    let child = start(&format!("launches {image} --quick --hogs 0"));
-    let directory = std::env::temp_dir().join(format!("ferrofs-launches-{}", child.id()));
-    let output = child.wait_with_output().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = command(&format!("launches {image} --quick --load 0"));
+    let output = command.env("TMPDIR", folder.path()).output().unwrap();
     assert!(!output.status.success());
     let complaint = String::from_utf8_lossy(&output.stderr);
     let names_it = complaint.contains("/usr/bin/bash: starting it");
     let lacks = complaint.contains("needs root") || complaint.contains("/dev/fuse");
     assert!(names_it || lacks, "{complaint}");
-    assert!(!directory.exists(), "{} is left behind", directory.display());
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0, "something is left behind");
     if lacks {
         println!("not shown: {complaint}");
     }
@@ -209,8 +209,8 @@ fn what_an_experiment_needs_is_named_before_it_starts() {
 }
 
 #[test]
-fn describe_tells_what_is_measured_and_against_which_marks() {
+fn describe_tells_what_is_measured_and_the_thresholds() {
     let text = printed("describe pages");
-    assert!(text.starts_with("# pages: ") && text.contains("Seeds: 001, 004"), "{text}");
+    assert!(text.starts_with("# pages: ") && text.contains("Origins: 001, 004"), "{text}");
     assert!(text.contains("-95 % or more"), "{text}");
 }

@@ -1,5 +1,5 @@
-//! A job that faults memory in, piece by piece, on simulated CPUs: the rule of the pieces, the tickets
-//! and the helpers are those of ferrofs-workers; what the kernel does for a piece is a stated cost.
+//! A job that faults memory in, chunk by chunk, on simulated CPUs: the rule of the chunks, the tickets
+//! and the helpers are those of ferrofs-workers; what the kernel does for a chunk is a stated cost.
 //! Called by the `model jobs` experiment.
 
 use std::convert::Infallible;
@@ -12,8 +12,8 @@ use crate::machine::{self, Access, Costs, Shape, picoseconds};
 
 /// Bytes of a page.
 pub const PAGE_BYTES: u64 = 4096;
-/// What `Mapping::prefault` takes for the least piece and for the unit of boundaries.
-pub const PIECE_BYTES: u64 = 128 << 20;
+/// What `Mapping::prefault` takes for the least chunk and for the unit of boundaries.
+pub const CHUNK_BYTES: u64 = 128 << 20;
 
 /// What the kernel does.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -36,8 +36,8 @@ pub struct Faulting {
     pub nanoseconds: f64,
     /// Threads that took part.
     pub threads: usize,
-    /// Pieces.
-    pub pieces: u64,
+    /// Chunks.
+    pub chunks: u64,
     /// Lines that went from one CPU to another.
     pub moves: u64,
 }
@@ -60,17 +60,17 @@ pub fn run(
 fn fault_in(shape: Shape, kernel: Kernel, bytes: u64, threads: usize) -> Faulting {
     let helpers = HelperBudget::new(threads);
     let begin = machine::moment();
-    let job = ParallelFor::over(0..bytes).align(PIECE_BYTES).min_chunk_size(PIECE_BYTES);
+    let job = ParallelFor::over(0..bytes).align(CHUNK_BYTES).min_chunk_size(CHUNK_BYTES);
     let job = job.max_threads(threads).helpers(&helpers);
-    let Ok(report) = job.run(|piece| {
-        kernel.populate(shape, piece.end - piece.start);
+    let Ok(report) = job.run(|chunk| {
+        kernel.populate(shape, chunk.end - chunk.start);
         Ok::<(), Infallible>(())
     });
     let end = machine::moment();
     let (nanoseconds, moves) = begin.zip(end).map_or((0.0, 0), |(begin, end)| {
         ((end.at - begin.at) as f64 / 1e3, end.counts.since(&begin.counts).moves())
     });
-    Faulting { nanoseconds, threads: report.threads, pieces: report.chunks, moves }
+    Faulting { nanoseconds, threads: report.threads, chunks: report.chunks, moves }
 }
 
 impl Kernel {

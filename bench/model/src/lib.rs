@@ -1,9 +1,9 @@
 //! The queue and the jobs of ferrofs-workers, and the queues to beat, over simulated CPUs: what they
 //! would do on a machine that is not at hand. The sources are those of the other crates, included by
-//! their paths; only the `sync` door behind them is another one. Called by the `model` experiments of
+//! their paths; only the `sync` module behind them is another one. Called by the `model` experiments of
 //! ferrofs-bench. ARCHITECTURE.md says why this is a crate.
 
-#[path = "../../src/baseline/mod.rs"]
+#[path = "../../src/baseline.rs"]
 mod baseline;
 // The sources name each other from the crate's root.
 use workers::{cache_padded, catch_panic, error, sys, wake_event};
@@ -27,15 +27,32 @@ mod workers {
     pub mod workqueue;
 }
 
-mod deflater;
 pub mod faults;
+mod fiber;
 pub mod machine;
+mod memory;
+#[path = "../../src/ours.rs"]
+mod ours;
 mod page_store;
 pub mod ping_pong;
-pub mod priority;
-mod rows;
+mod row;
 pub mod stream;
 mod sync;
 mod thread;
 
 pub use error::{Error, ErrorKind};
+
+/// The priorities of ferrofs-workers (crates/workers/src/priority.rs), without the system that would grant them.
+pub mod priority {
+    /// The priority that a thread requests.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub enum PriorityRequest {
+        /// The default.
+        #[default]
+        Normal,
+        /// More than others: all simulated threads have a CPU as soon as it is free.
+        Raised,
+        /// A thread that wakes up waits for its turn.
+        Batch,
+    }
+}

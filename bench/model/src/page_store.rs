@@ -1,9 +1,11 @@
-//! The pages that are handed out, by the name that they have in the bench. Of each page one line
-//! matters: the submitter writes it and a worker reads it; the other lines are part of what a request
-//! costs. It also says when the part of a pass begins and ends that is looked at.
+//! The pages that are submitted, and the work of a request, by the names that they have in the bench. Of each page one cache
+//! line matters: the submitter writes it and a worker reads it; the other lines are part of what a request costs. It also
+//! tells when the measured part of a pass begins and ends.
 
 use std::cell::Cell;
 use std::ops::Range;
+
+use anyhow::Result;
 
 use crate::machine::{self, Access, Moment, Picoseconds};
 
@@ -53,8 +55,8 @@ impl PageStore {
         self.pages.get(number)
     }
 
-    /// By the submitter, before it hands the page out.
-    pub(crate) fn mark(&self, number: usize) {
+    /// By the submitter, before it submits the page.
+    pub(crate) fn touch(&self, number: usize) {
         if let Some(page) = self.pages.get(number) {
             machine::access_line(page.number, Access::Store);
         }
@@ -70,5 +72,26 @@ impl PageStore {
     pub(crate) fn part(&self) -> Option<(Moment, Moment)> {
         let [begin, end] = PART.get();
         begin.zip(end)
+    }
+}
+
+/// Bytes that the bench's deflater makes of a page.
+const COMPRESSED_BYTES: u64 = 46;
+
+/// Something that takes as long as compressing a page.
+#[derive(Debug)]
+pub(crate) struct Deflater(());
+
+impl Deflater {
+    #[allow(clippy::unnecessary_wraps, reason = "the bench's can fail")]
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self(()))
+    }
+
+    #[allow(clippy::unnecessary_wraps, clippy::unused_self, reason = "as above")]
+    pub(crate) fn compress(&mut self, page: &Page) -> Result<u64> {
+        page.fetch();
+        machine::work(page.cost());
+        Ok(COMPRESSED_BYTES)
     }
 }

@@ -5,12 +5,11 @@
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
-use crate::baseline::per_thread::PerThreadQueue;
-use crate::baseline::shared::SharedQueue;
-use crate::baseline::turn::Turn;
+use crate::baseline::{Assignment, BaselineQueue, PerThreadState, SharedState};
 use crate::machine::{self, Costs, Counts, Moment, Shape, picoseconds};
+use crate::ours::{Ours, Submitter};
 use crate::page_store::PageStore;
-use crate::rows::{Crew, Ours, Row, Submitter};
+use crate::row::{PoolShape, Row};
 use crate::sync::Arc;
 use crate::workqueue::DispatchPolicy;
 
@@ -67,7 +66,7 @@ impl Flow {
 
     /// So much for each request.
     #[must_use]
-    pub fn a_request(&self, count: u64) -> f64 {
+    pub fn per_request(&self, count: u64) -> f64 {
         count as f64 / self.requests as f64
     }
 }
@@ -94,24 +93,35 @@ fn pass(queue: Queue, shape: Shape, load: Load) -> Result<(Moment, Moment)> {
     let count = load.warm_up + load.requests + 1;
     let part = load.warm_up..load.warm_up + load.requests;
     let pages = Arc::new(PageStore::new(count, picoseconds(load.request), part));
-    let crew = Crew { workers: (shape.cpus - 1).max(1), slots: load.slots };
-    let mut row = build(queue, &pages, crew, shape.cpus)?;
-    let tally = row.pass()?;
+    let pool = PoolShape { workers: (shape.cpus - 1).max(1), slots: load.slots };
+    let mut row = build(queue, &pages, pool, shape.cpus)?;
+    let stats = row.pass()?;
     drop(row);
-    ensure!(tally.pages == count as u64, "{} requests done, {count} were sent", tally.pages);
+    ensure!(stats.pages == count as u64, "{} requests done, {count} were sent", stats.pages);
     pages.part().context("the pass ended before the part that is looked at")
 }
 
-fn build(queue: Queue, pages: &Arc<PageStore>, crew: Crew, cpus: usize) -> Result<Box<dyn Row>> {
+fn build(
+    queue: Queue,
+    pages: &Arc<PageStore>,
+    pool: PoolShape,
+    cpus: usize,
+) -> Result<Box<dyn Row>> {
+    let shared = |assignment| -> Result<Box<dyn Row>> {
+        Ok(Box::new(BaselineQueue::<SharedState>::new(pages, pool, assignment)?))
+    };
+    let own = |assignment| -> Result<Box<dyn Row>> {
+        Ok(Box::new(BaselineQueue::<PerThreadState>::new(pages, pool, assignment)?))
+    };
     let ours = |submitter| -> Result<Box<dyn Row>> {
-        Ok(Box::new(Ours::new(pages, (crew, Some(cpus)), DispatchPolicy::FillFirst, submitter)?))
+        Ok(Box::new(Ours::new(pages, pool, Some(cpus), DispatchPolicy::FillFirst, submitter)?))
     };
     Ok(match queue {
-        Queue::Original => Box::new(SharedQueue::new(pages, crew, Turn::RoundRobin)?),
-        Queue::Batching => Box::new(SharedQueue::new(pages, crew, Turn::UntilFull)?),
-        Queue::PerThread => Box::new(PerThreadQueue::new(pages, crew, Turn::UntilFull)?),
-        Queue::RoundRobin => Box::new(PerThreadQueue::new(pages, crew, Turn::RoundRobin)?),
-        Queue::OursWaiting => ours(Submitter::Waits)?,
+        Queue::Original => shared(Assignment::RoundRobin)?,
+        Queue::Batching => shared(Assignment::UntilFull)?,
+        Queue::PerThread => own(Assignment::UntilFull)?,
+        Queue::RoundRobin => own(Assignment::RoundRobin)?,
+        Queue::OursWaiting => ours(Submitter::Sleeps)?,
         Queue::Ours => ours(Submitter::Works)?,
     })
 }

@@ -1,0 +1,498 @@
+//! A simulated machine: CPUs with clocks of their own, threads on them, and a directory of cache
+//! lines. Conservative: always the CPU with the smallest clock goes on, until its next access, so
+//! every access sees what happened before it in simulated time, and two runs are equal.
+//!
+//! [`run`] starts a machine on this thread of the system; the `sync` door reports every access to it
+//! through the functions below. Outside of a run they do nothing.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::mem::ManuallyDrop;
+use std::rc::Rc;
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+
+use crate::fiber::{Fiber, give_way};
+pub use crate::memory::{
+    Access, CPUS_MAX, CoherenceEvent, Counts, Directory, Distance, LINE_BYTES,
+};
+use crate::memory::{ArrayPlaces, numbered};
+pub use crate::memory::{Costs, Picoseconds, Shape, picoseconds};
+
+thread_local! {
+    /// The machine that runs on this thread of the system.
+    static CURRENT: RefCell<Option<Machine>> = const { RefCell::new(None) };
+}
+
+/// What was counted at a moment of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Moment {
+    /// The clock of the CPU that asked.
+    pub at: Picoseconds,
+    /// Accesses of all CPUs until then.
+    pub counts: Counts,
+    /// Wake-ups by system call.
+    pub wakes: u64,
+}
+
+/// The state of a run.
+#[derive(Debug)]
+struct Machine {
+    shape: Shape,
+    costs: Costs,
+    directory: Directory,
+    places: ArrayPlaces,
+    cpus: Vec<Cpu>,
+    threads: Vec<Thread>,
+    /// CPUs that have something to run, by their clocks; the one that runs is not among them.
+    ready: BinaryHeap<Reverse<(Picoseconds, usize)>>,
+    /// The CPU that runs.
+    running: usize,
+    /// Who sleeps on a word, first come first.
+    sleepers: BTreeMap<usize, VecDeque<ThreadNumber>>,
+    wakes: u64,
+    /// Work that goes through one place of the machine, such as a memory channel: busy until then.
+    servers: Vec<Picoseconds>,
+}
+
+/// Runs `main` as the first thread of a machine and gives what it returned. The run ends with it:
+/// threads that it did not wait for are dropped where they stand.
+///
+/// # Errors
+/// When the shape is impossible, a stack cannot be had, or all threads sleep for ever.
+///
+/// # Panics
+/// With the panic of `main`, or of a thread that lets one through.
+pub fn run<R: 'static>(
+    shape: Shape,
+    costs: Costs,
+    main: impl FnOnce() -> R + 'static,
+) -> Result<R> {
+    ensure!((1..=CPUS_MAX).contains(&shape.cpus), "{} CPUs, 1 to {CPUS_MAX} can be", shape.cpus);
+    let answer = Rc::new(RefCell::new(None));
+    let slot = Rc::clone(&answer);
+    let body = move || *slot.borrow_mut() = Some(main());
+    let mut machine = Machine::new(shape, costs);
+    machine.start(Box::new(body), Wakes::Preempting)?;
+    ensure!(CURRENT.with_borrow(Option::is_none), "a machine runs on this thread already");
+    CURRENT.set(Some(machine));
+    let over = Over;
+    let is_done = run_all();
+    drop(over);
+    ensure!(is_done, "every simulated thread sleeps, and nobody is left to wake one");
+    let value = answer.borrow_mut().take();
+    value.context("the first simulated thread has returned nothing")
+}
+
+/// Ends the run, after a panic, too.
+struct Over;
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        if let Some(machine) = CURRENT.take() {
+            machine.abandon();
+        }
+    }
+}
+
+/// Resumes the thread whose CPU has the smallest clock, again and again. True when the first thread
+/// has ended, false when nobody can go on before it has.
+fn run_all() -> bool {
+    loop {
+        let Some((number, mut fiber)) = with(Machine::next).flatten() else { return false };
+        let is_done = fiber.resume();
+        with(|machine| match is_done {
+            true => machine.end(number),
+            false => machine.put_back(number, fiber),
+        });
+        if is_done && number == 0 {
+            return true;
+        }
+    }
+}
+
+/// Something about the running machine; none outside of a run.
+fn with<R>(ask: impl FnOnce(&mut Machine) -> R) -> Option<R> {
+    CURRENT.with_borrow_mut(|current| current.as_mut().map(ask))
+}
+
+/// Gives way until no other CPU is behind this one.
+fn take_turn() {
+    while with(Machine::must_give_way) == Some(true) {
+        give_way();
+    }
+}
+
+/// An access to the bytes of a value.
+pub(crate) fn access<T>(value: *const T, access: Access) {
+    take_turn();
+    with(|machine| machine.access(value.addr(), size_of::<T>(), access));
+}
+
+/// An access to a line that has no address: a line of data which only has a number.
+pub(crate) fn access_line(number: u64, access: Access) {
+    take_turn();
+    with(|machine| machine.access_lines(numbered(number), 1, access));
+}
+
+/// Time that this thread computes.
+pub(crate) fn work(duration: Picoseconds) {
+    with(|machine| machine.cpu().clock += duration);
+}
+
+/// A full fence.
+pub(crate) fn fence() {
+    with(|machine| machine.cpu().clock += picoseconds(machine.costs.locked));
+}
+
+/// The hint in a loop that waits. Nothing ends such a loop but another CPU, so it takes turns, too.
+pub(crate) fn pause() {
+    with(|machine| machine.cpu().clock += picoseconds(machine.costs.pause));
+    take_turn();
+}
+
+/// The clock of this CPU, which takes time to read; zero outside of a run.
+pub(crate) fn now() -> Picoseconds {
+    let read = |machine: &mut Machine| {
+        machine.cpu().clock += picoseconds(machine.costs.clock);
+        machine.cpu().clock
+    };
+    with(read).unwrap_or(0)
+}
+
+/// What was counted until now; free of charge. None outside of a run.
+#[must_use]
+pub fn moment() -> Option<Moment> {
+    take_turn();
+    with(|machine| Moment {
+        at: machine.cpu().clock,
+        counts: machine.directory.counts(),
+        wakes: machine.wakes,
+    })
+}
+
+/// Goes through the one place of that number for so long, after all that came before.
+pub(crate) fn serve(server: usize, duration: Picoseconds) {
+    take_turn();
+    with(|machine| machine.serve(server, duration));
+}
+
+/// The same while this CPU works, which may take longer.
+pub(crate) fn serve_meanwhile(server: usize, duration: Picoseconds, work: Picoseconds) {
+    take_turn();
+    with(|machine| {
+        let worked = machine.cpu().clock + work;
+        machine.serve(server, duration);
+        machine.cpu().clock = machine.cpu().clock.max(worked);
+    });
+}
+
+/// The CPU that runs; 0 outside of a run.
+pub(crate) fn current_cpu() -> usize {
+    with(|machine| machine.running).unwrap_or(0)
+}
+
+/// The thread that runs; 0 outside of a run.
+pub(crate) fn current_thread() -> ThreadNumber {
+    with(|machine| machine.cpu().current.unwrap_or(0)).unwrap_or(0)
+}
+
+/// Gives an array a place in simulated memory, so that which of its values share a line does not
+/// depend on where the allocator put it. It begins 16 bytes into a line, as behind the header that
+/// the C library's allocator writes.
+pub(crate) fn place<T>(values: &[T]) {
+    with(|machine| machine.places.add(values.as_ptr().addr(), size_of_val(values)));
+}
+
+/// Starts a thread on the next CPU.
+///
+/// # Errors
+/// Outside of a run, and when there is no memory for a stack.
+pub(crate) fn spawn(body: Box<dyn FnOnce()>, wakes: Wakes) -> Result<ThreadNumber> {
+    take_turn();
+    with(|machine| {
+        let start = picoseconds(machine.costs.start);
+        machine.cpu().clock += start;
+        machine.start(body, wakes)
+    })
+    .context("no machine runs")?
+}
+
+/// Waits for the end of a thread.
+pub(crate) fn join(thread: ThreadNumber) {
+    take_turn();
+    if with(|machine| machine.await_end(thread)) == Some(true) {
+        give_way();
+    }
+}
+
+/// Sleeps on a word if `is_expected` still holds when the kernel looks.
+pub(crate) fn sleep_on<T>(word: *const T, is_expected: impl FnOnce() -> bool) {
+    with(|machine| machine.cpu().clock += picoseconds(machine.costs.sleep));
+    if is_expected() && with(|machine| machine.fall_asleep(word.addr())).is_some() {
+        give_way();
+    }
+}
+
+/// Wakes up to `count` threads that sleep on a word.
+pub(crate) fn wake<T>(word: *const T, count: usize) {
+    with(|machine| machine.cpu().clock += picoseconds(machine.costs.wake));
+    take_turn();
+    with(|machine| machine.wake(word.addr(), count));
+    take_turn();
+}
+
+impl Machine {
+    fn new(shape: Shape, costs: Costs) -> Self {
+        Self {
+            shape,
+            costs,
+            directory: Directory::new(shape, costs),
+            places: ArrayPlaces::default(),
+            cpus: (0..shape.cpus).map(|_| Cpu::default()).collect(),
+            threads: Vec::new(),
+            ready: BinaryHeap::new(),
+            running: 0,
+            sleepers: BTreeMap::new(),
+            wakes: 0,
+            servers: Vec::new(),
+        }
+    }
+
+    fn cpu(&mut self) -> &mut Cpu {
+        &mut self.cpus[self.running]
+    }
+
+    fn access(&mut self, address: usize, bytes: usize, access: Access) {
+        let (first, count) = self.places.lines(address, bytes);
+        self.access_lines(first, count, access);
+    }
+
+    /// One line after the other.
+    fn access_lines(&mut self, first: u64, count: u64, access: Access) {
+        let running = self.running;
+        for line in first..first + count {
+            let now = self.cpus[running].clock;
+            let (_, end) = self.directory.access(running, line, access, now);
+            self.cpus[running].clock = end;
+        }
+    }
+
+    fn serve(&mut self, server: usize, duration: Picoseconds) {
+        if self.servers.len() <= server {
+            self.servers.resize(server + 1, 0);
+        }
+        let end = self.servers[server].max(self.cpu().clock) + duration;
+        self.servers[server] = end;
+        self.cpu().clock = end;
+    }
+}
+
+/// The number of a thread, in the order of their start.
+pub(crate) type ThreadNumber = usize;
+
+/// What a thread does when it wakes up on a CPU that is busy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wakes {
+    /// It runs at once, unless it has had a slice more of the CPU than the one that runs.
+    Preempting,
+    /// It waits its turn, as with `SCHED_BATCH`.
+    Waiting,
+}
+
+/// A CPU.
+#[derive(Debug, Default)]
+struct Cpu {
+    clock: Picoseconds,
+    /// Who runs here; none: idle.
+    current: Option<ThreadNumber>,
+    /// Who could.
+    queue: VecDeque<ThreadNumber>,
+    /// Since when the one that runs does.
+    since: Picoseconds,
+    slice_end: Picoseconds,
+}
+
+/// A thread.
+#[derive(Debug)]
+struct Thread {
+    cpu: usize,
+    wakes: Wakes,
+    /// Time that it had its CPU, without its present turn.
+    ran: Picoseconds,
+    /// None while it runs, and when it has ended.
+    fiber: Option<Fiber>,
+    is_done: bool,
+    /// Who waits for its end.
+    joiners: Vec<ThreadNumber>,
+}
+
+impl Machine {
+    /// A new thread, which begins when a sleeper would that is woken now.
+    fn start(&mut self, body: Box<dyn FnOnce()>, wakes: Wakes) -> Result<ThreadNumber> {
+        let number = self.threads.len();
+        let fiber = Fiber::new(body).context("no stack for a simulated thread")?;
+        let cpu = number % self.shape.cpus;
+        let fiber = Some(fiber);
+        self.threads.push(Thread {
+            cpu,
+            wakes,
+            ran: 0,
+            fiber,
+            is_done: false,
+            joiners: Vec::new(),
+        });
+        self.make_ready(number);
+        Ok(number)
+    }
+
+    /// The thread whose CPU has the smallest clock, to be resumed.
+    fn next(&mut self) -> Option<(ThreadNumber, Fiber)> {
+        let Reverse((_, cpu)) = self.ready.pop()?;
+        self.running = cpu;
+        let number = self.cpus[cpu].current?;
+        Some((number, self.threads[number].fiber.take()?))
+    }
+
+    fn put_back(&mut self, number: ThreadNumber, fiber: Fiber) {
+        self.threads[number].fiber = Some(fiber);
+    }
+
+    /// Whether another CPU is behind this one, or another thread has a right to it. If so, the thread
+    /// that runs will be resumed when that has changed.
+    fn must_give_way(&mut self) -> bool {
+        let cpu = self.running;
+        let here = &self.cpus[cpu];
+        let is_over = !here.queue.is_empty() && here.clock >= here.slice_end;
+        if is_over && let Some(current) = self.leave(cpu) {
+            self.cpus[cpu].queue.push_back(current);
+            self.change(cpu);
+            return true;
+        }
+        let own = (self.cpus[cpu].clock, cpu);
+        let is_behind = self.ready.peek().is_some_and(|Reverse(other)| *other < own);
+        if is_behind {
+            self.ready.push(Reverse(own));
+        }
+        is_behind
+    }
+
+    /// The thread that runs sleeps on a word until it is woken.
+    fn fall_asleep(&mut self, word: usize) {
+        let cpu = self.running;
+        if let Some(current) = self.leave(cpu) {
+            self.sleepers.entry(word).or_default().push_back(current);
+        }
+        self.change(cpu);
+    }
+
+    fn wake(&mut self, word: usize, count: usize) {
+        for _ in 0..count {
+            let Some(number) = self.sleepers.get_mut(&word).and_then(VecDeque::pop_front) else {
+                return;
+            };
+            self.wakes += 1;
+            self.make_ready(number);
+        }
+    }
+
+    /// The thread that runs waits for the end of another; false if that has ended already.
+    fn await_end(&mut self, thread: ThreadNumber) -> bool {
+        let cpu = self.running;
+        if self.threads[thread].is_done {
+            return false;
+        }
+        let sleep = picoseconds(self.costs.sleep);
+        self.cpus[cpu].clock += sleep;
+        if let Some(current) = self.leave(cpu) {
+            self.threads[thread].joiners.push(current);
+        }
+        self.change(cpu);
+        true
+    }
+
+    /// The thread that ran has ended.
+    fn end(&mut self, number: ThreadNumber) {
+        let cpu = self.running;
+        self.threads[number].is_done = true;
+        for joiner in std::mem::take(&mut self.threads[number].joiners) {
+            self.make_ready(joiner);
+        }
+        self.cpus[cpu].current = None;
+        self.change(cpu);
+    }
+
+    /// Leaves threads that have not ended as they are: after a panic or a standstill nobody would end
+    /// what they do on their way out. Their stacks are never given back.
+    fn abandon(self) {
+        for thread in self.threads {
+            let _left = ManuallyDrop::new(thread.fiber);
+        }
+    }
+
+    /// Takes the CPU from the thread that runs.
+    fn leave(&mut self, cpu: usize) -> Option<ThreadNumber> {
+        let here = &mut self.cpus[cpu];
+        let current = here.current.take()?;
+        self.threads[current].ran += here.clock.saturating_sub(here.since);
+        Some(current)
+    }
+
+    /// How long the thread that runs keeps its CPU when another one wakes up there: not at all while that has had no more
+    /// than a slice beyond it, and then until both have had as much. Who slept for long has no more than a slice to make
+    /// up for. (Seen on Linux 6.18: some fifty preemptions in a row, then none for 2.9 ms.)
+    fn stay(&mut self, cpu: usize, current: ThreadNumber, woken: ThreadNumber) -> Picoseconds {
+        let here = &self.cpus[cpu];
+        let ran = self.threads[current].ran + here.clock.saturating_sub(here.since);
+        let woken = &mut self.threads[woken];
+        woken.ran = woken.ran.max(ran.saturating_sub(picoseconds(self.costs.slice)));
+        let lead = woken.ran.saturating_sub(ran);
+        if lead < picoseconds(self.costs.slice) { 0 } else { lead }
+    }
+
+    /// Lets the CPU's next thread run, if it has one; who ran has been put elsewhere.
+    fn change(&mut self, cpu: usize) {
+        let (switch, slice) = (picoseconds(self.costs.switch), picoseconds(self.costs.slice));
+        let here = &mut self.cpus[cpu];
+        here.current = here.queue.pop_front();
+        if here.current.is_some() {
+            here.clock += switch;
+            here.since = here.clock;
+            here.slice_end = here.clock + slice;
+            self.ready.push(Reverse((here.clock, cpu)));
+        }
+    }
+
+    /// A thread that slept, or is new, can run.
+    fn make_ready(&mut self, number: ThreadNumber) {
+        let now = self.cpus[self.running].clock;
+        let Thread { cpu, wakes, .. } = self.threads[number];
+        let (latency, switch, slice) = (
+            picoseconds(self.costs.latency),
+            picoseconds(self.costs.switch),
+            picoseconds(self.costs.slice),
+        );
+        let is_here = cpu == self.running;
+        let current = self.cpus[cpu].current;
+        let stay = current.map_or(0, |current| self.stay(cpu, current, number));
+        let there = &mut self.cpus[cpu];
+        match current {
+            None => {
+                there.clock = there.clock.max(now + latency);
+                there.since = there.clock;
+                there.slice_end = there.clock + slice;
+                there.current = Some(number);
+                self.ready.push(Reverse((there.clock, cpu)));
+            }
+            // The one that runs will find its slice used up and give way to the first of the queue.
+            Some(_) if is_here && wakes == Wakes::Preempting => {
+                there.clock += switch;
+                there.slice_end = there.clock + stay;
+                there.queue.push_front(number);
+            }
+            Some(_) => there.queue.push_back(number),
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! The memory of a simulated machine: what each step on it costs, which CPU holds which cache line, by MESI, as a directory
+//! keeps it, and where values lie. It decides what an access is and when it ends; it runs no thread. Called by the machine.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+use serde::Serialize;
+
+/// Simulated time: picoseconds since the start, so that sums are exact.
+pub type Picoseconds = u64;
+
+/// Nanoseconds as simulated time. What is no positive number is none.
+#[must_use]
+pub fn picoseconds(nanoseconds: f64) -> Picoseconds {
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a cast of a float saturates, and costs are far below 2^64 ps"
+    )]
+    let rounded = (nanoseconds.max(0.0) * 1e3).round() as Picoseconds;
+    rounded
+}
+
+/// The costs of a machine, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Costs {
+    /// An access to a line that this CPU may use as it is, with the instructions around it.
+    /// 5 cycles at 3.5 GHz: Intel's optimization manual, latency of the L1 of Ice Lake.
+    pub hit: f64,
+    /// A line, or the right to write it, that comes from another CPU of the socket. The median of an
+    /// Ice Lake Xeon 8375C: github.com/nviennot/core-to-core-latency, which lists 23 and 107 for the
+    /// two distances within an EPYC 7R13.
+    pub near: f64,
+    /// The same from another socket: 108 there, 197 for two EPYC 7R13.
+    pub far: f64,
+    /// How long a line that many only read keeps the next reader waiting. An assumption: shared
+    /// lines are served by the last-level cache, one after the other.
+    pub occupancy: f64,
+    /// What a locked instruction or a full fence costs beyond the access: 18 to 20 cycles, uops.info.
+    pub locked: f64,
+    /// The hint in a loop that waits: 140 cycles since Skylake, Intel's optimization manual.
+    pub pause: f64,
+    /// A look at the clock. An assumption: 20 to 25 is what x86-64 takes with the vDSO.
+    pub clock: f64,
+    /// The sleeper's way into the kernel. An assumption about a system call and a switch, as are the
+    /// next four.
+    pub sleep: f64,
+    /// What a wake-up costs who wakes.
+    pub wake: f64,
+    /// From the wake-up until the sleeper runs.
+    pub latency: f64,
+    /// From one thread to another one on the same CPU.
+    pub switch: f64,
+    /// Starting a thread.
+    pub start: f64,
+    /// How long a thread runs while another one waits for its CPU: Linux's base slice, 2.8 ms.
+    pub slice: f64,
+}
+
+impl Costs {
+    /// A cost by name; none if there is no such cost that a user may set.
+    pub fn field(&mut self, name: &str) -> Option<&mut f64> {
+        Some(match name {
+            "hit" => &mut self.hit,
+            "near" => &mut self.near,
+            "far" => &mut self.far,
+            "occupancy" => &mut self.occupancy,
+            "locked" => &mut self.locked,
+            "pause" => &mut self.pause,
+            "clock" => &mut self.clock,
+            "sleep" => &mut self.sleep,
+            "wake" => &mut self.wake,
+            "latency" => &mut self.latency,
+            _ => return None,
+        })
+    }
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self {
+            hit: 1.4,
+            near: 51.0,
+            far: 108.0,
+            occupancy: 10.0,
+            locked: 5.5,
+            pause: 40.0,
+            clock: 22.0,
+            sleep: 1_000.0,
+            wake: 1_500.0,
+            latency: 4_000.0,
+            switch: 1_500.0,
+            start: 15_000.0,
+            slice: 2_800_000.0,
+        }
+    }
+}
+
+/// How many CPUs there are and which are neighbours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Shape {
+    /// Simulated CPUs, at least 1.
+    pub cpus: usize,
+    /// Of these, so many share a socket, in the order of their numbers.
+    pub cpus_per_socket: usize,
+}
+
+impl Shape {
+    /// The socket of a CPU.
+    #[must_use]
+    pub fn socket(&self, cpu: usize) -> usize {
+        cpu / self.cpus_per_socket.max(1)
+    }
+}
+
+/// Bytes of a cache line.
+pub const LINE_BYTES: usize = 64;
+/// The most CPUs that a directory can tell apart.
+pub const CPUS_MAX: usize = 512;
+
+const WORD_BITS: usize = 64;
+
+/// What an access wants of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// To read.
+    Load,
+    /// To write.
+    Store,
+    /// To read and write in one step, by a locked instruction.
+    Update,
+}
+
+/// How far away the other holder is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Distance {
+    /// In the same socket.
+    Near,
+    /// In another one.
+    Far,
+}
+
+/// What an access turned out to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CoherenceEvent {
+    /// The CPU held the line and might do what it wanted.
+    Hit,
+    /// Nobody held the line. It costs a hit: memory that is used for the first time belongs to the
+    /// warm-up, and pages in a row are fetched ahead.
+    Cold,
+    /// The line came from another CPU, to be read; both hold it now.
+    Fetch(Distance),
+    /// The CPU held the line with others and had to take it away from them.
+    Invalidation(Distance),
+    /// The line came from another CPU, to be written; nobody else holds it now.
+    Transfer(Distance),
+}
+
+/// How often each kind was met.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Accesses that moved nothing.
+    pub hits: u64,
+    /// First accesses.
+    pub cold: u64,
+    /// Lines that came to be read, from the same socket and from another one.
+    pub fetches: [u64; 2],
+    /// Rights to write that were taken from others.
+    pub invalidations: [u64; 2],
+    /// Lines that came to be written.
+    pub transfers: [u64; 2],
+}
+
+impl Counts {
+    fn add(&mut self, event: CoherenceEvent) {
+        match event {
+            CoherenceEvent::Hit => self.hits += 1,
+            CoherenceEvent::Cold => self.cold += 1,
+            CoherenceEvent::Fetch(distance) => self.fetches[distance as usize] += 1,
+            CoherenceEvent::Invalidation(distance) => self.invalidations[distance as usize] += 1,
+            CoherenceEvent::Transfer(distance) => self.transfers[distance as usize] += 1,
+        }
+    }
+
+    /// Lines that went from one CPU to another.
+    #[must_use]
+    pub fn moves(&self) -> u64 {
+        self.fetches.iter().chain(&self.transfers).sum()
+    }
+
+    /// Times that the others had to give a line up which stayed where it was.
+    #[must_use]
+    pub fn upgrades(&self) -> u64 {
+        self.invalidations.iter().sum()
+    }
+
+    /// What came after `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let pair = |now: [u64; 2], then: [u64; 2]| [now[0] - then[0], now[1] - then[1]];
+        Self {
+            hits: self.hits - earlier.hits,
+            cold: self.cold - earlier.cold,
+            fetches: pair(self.fetches, earlier.fetches),
+            invalidations: pair(self.invalidations, earlier.invalidations),
+            transfers: pair(self.transfers, earlier.transfers),
+        }
+    }
+}
+
+/// A set of CPUs.
+#[derive(Debug, Clone, Copy, Default)]
+struct Holders([u64; CPUS_MAX / WORD_BITS]);
+
+impl Holders {
+    fn only(cpu: usize) -> Self {
+        let mut holders = Self::default();
+        holders.add(cpu);
+        holders
+    }
+
+    fn add(&mut self, cpu: usize) {
+        self.0[cpu / WORD_BITS] |= 1 << (cpu % WORD_BITS);
+    }
+
+    fn has(&self, cpu: usize) -> bool {
+        self.0[cpu / WORD_BITS] & (1 << (cpu % WORD_BITS)) != 0
+    }
+
+    fn iter(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().enumerate().flat_map(|(number, &word)| {
+            let mut left = word;
+            std::iter::from_fn(move || {
+                let bit = (left != 0).then(|| left.trailing_zeros() as usize)?;
+                left &= left - 1;
+                Some(number * WORD_BITS + bit)
+            })
+        })
+    }
+}
+
+/// The states of MESI that a line can have somewhere. Invalid everywhere is no record at all.
+#[derive(Debug, Clone, Copy)]
+enum State {
+    /// One CPU holds it and nobody else: Modified, or Exclusive, which becomes Modified without a
+    /// word to anybody and is told apart by nothing that is counted here.
+    Owned(usize),
+    /// These hold it, to read.
+    Shared(Holders),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct LineState {
+    state: State,
+    /// Until then the line serves somebody else.
+    free_at: Picoseconds,
+}
+
+/// All lines.
+#[derive(Debug)]
+pub struct Directory {
+    shape: Shape,
+    costs: Costs,
+    lines: HashMap<u64, LineState, FixedState>,
+    counts: Counts,
+}
+
+impl Directory {
+    /// Nobody holds anything. CPUs above [`CPUS_MAX`] cannot be told apart.
+    #[must_use]
+    pub fn new(shape: Shape, costs: Costs) -> Self {
+        Self { shape, costs, lines: HashMap::default(), counts: Counts::default() }
+    }
+
+    /// An access of `cpu` at `now`: what it is, and when it has ended.
+    pub fn access(
+        &mut self,
+        cpu: usize,
+        line: u64,
+        access: Access,
+        now: Picoseconds,
+    ) -> (CoherenceEvent, Picoseconds) {
+        let shape = self.shape;
+        let Some(record) = self.lines.get_mut(&line) else {
+            self.lines.insert(line, LineState { state: State::Owned(cpu), free_at: 0 });
+            return self.end(CoherenceEvent::Cold, access, now);
+        };
+        let (event, state) = step(record.state, cpu, access, shape);
+        record.state = state;
+        let cost = match event {
+            CoherenceEvent::Hit | CoherenceEvent::Cold => return self.end(event, access, now),
+            CoherenceEvent::Fetch(Distance::Near)
+            | CoherenceEvent::Invalidation(Distance::Near)
+            | CoherenceEvent::Transfer(Distance::Near) => picoseconds(self.costs.near),
+            CoherenceEvent::Fetch(Distance::Far)
+            | CoherenceEvent::Invalidation(Distance::Far)
+            | CoherenceEvent::Transfer(Distance::Far) => picoseconds(self.costs.far),
+        };
+        let begin = now.max(record.free_at);
+        // A line that comes from its only holder serves nobody else until it is there.
+        let is_shared = matches!((event, access), (CoherenceEvent::Fetch(_), Access::Load))
+            && matches!(state, State::Shared(holders) if holders.iter().nth(2).is_some());
+        record.free_at = begin + if is_shared { picoseconds(self.costs.occupancy) } else { cost };
+        self.end(event, access, begin + cost)
+    }
+
+    fn end(
+        &mut self,
+        event: CoherenceEvent,
+        access: Access,
+        at: Picoseconds,
+    ) -> (CoherenceEvent, Picoseconds) {
+        self.counts.add(event);
+        let locked = if access == Access::Update { picoseconds(self.costs.locked) } else { 0 };
+        (event, at + picoseconds(self.costs.hit) + locked)
+    }
+
+    /// What was counted until now.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+}
+
+/// One transition of MESI.
+fn step(state: State, cpu: usize, access: Access, shape: Shape) -> (CoherenceEvent, State) {
+    let distance = |other: usize| match shape.socket(cpu) == shape.socket(other) {
+        true => Distance::Near,
+        false => Distance::Far,
+    };
+    let is_load = access == Access::Load;
+    match state {
+        State::Owned(owner) if owner == cpu => (CoherenceEvent::Hit, state),
+        State::Owned(owner) if is_load => {
+            let mut holders = Holders::only(owner);
+            holders.add(cpu);
+            (CoherenceEvent::Fetch(distance(owner)), State::Shared(holders))
+        }
+        State::Owned(owner) => (CoherenceEvent::Transfer(distance(owner)), State::Owned(cpu)),
+        State::Shared(holders) if is_load && holders.has(cpu) => (CoherenceEvent::Hit, state),
+        State::Shared(mut holders) if is_load => {
+            // The nearest holder sends it.
+            let is_near = holders.iter().any(|other| distance(other) == Distance::Near);
+            holders.add(cpu);
+            let from = if is_near { Distance::Near } else { Distance::Far };
+            (CoherenceEvent::Fetch(from), State::Shared(holders))
+        }
+        State::Shared(holders) => {
+            // The farthest holder has to answer before it may be written.
+            let is_far = holders.iter().any(|other| distance(other) == Distance::Far);
+            let to = if is_far { Distance::Far } else { Distance::Near };
+            let event = if holders.has(cpu) {
+                CoherenceEvent::Invalidation(to)
+            } else {
+                CoherenceEvent::Transfer(to)
+            };
+            (event, State::Owned(cpu))
+        }
+    }
+}
+
+/// The first line of arrays that got a place; no address of a process is so high.
+const ARRAYS: u64 = 1 << 59;
+/// The first line of those that only have a number.
+const NUMBERED: u64 = 1 << 60;
+/// What lies in the first line before an array.
+const HEADER_BYTES: usize = 16;
+
+#[derive(Debug)]
+struct PlacedArray {
+    address: usize,
+    bytes: usize,
+    line: u64,
+}
+
+/// The arrays that have a place.
+#[derive(Debug, Default)]
+pub(crate) struct ArrayPlaces {
+    arrays: Vec<PlacedArray>,
+    /// Lines that are given away.
+    used: u64,
+}
+
+/// A line that has a number but no address.
+pub(crate) const fn numbered(number: u64) -> u64 {
+    NUMBERED + number
+}
+
+impl ArrayPlaces {
+    pub(crate) fn add(&mut self, address: usize, bytes: usize) {
+        self.arrays.push(PlacedArray { address, bytes, line: ARRAYS + self.used });
+        self.used += (HEADER_BYTES + bytes).div_ceil(LINE_BYTES) as u64;
+    }
+
+    /// The first line of a value and their number.
+    pub(crate) fn lines(&self, address: usize, bytes: usize) -> (u64, u64) {
+        let inside =
+            |array: &&PlacedArray| (array.address..array.address + array.bytes).contains(&address);
+        let (base, start) = match self.arrays.iter().find(inside) {
+            Some(array) => (array.line, HEADER_BYTES + address - array.address),
+            None => ((address / LINE_BYTES) as u64, address % LINE_BYTES),
+        };
+        let first = start / LINE_BYTES;
+        let last = (start + bytes.max(1) - 1) / LINE_BYTES;
+        (base + first as u64, (last - first + 1) as u64)
+    }
+}

@@ -1,0 +1,261 @@
+//! The simulated machine: its directory of cache lines against traces that were worked out by hand, and queues and jobs over
+//! its CPUs.
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+use ferrofs_model::faults::{self, CHUNK_BYTES, Kernel};
+use ferrofs_model::machine::Access::{Load as Read, Store, Update};
+use ferrofs_model::machine::CoherenceEvent::{Cold, Fetch, Hit, Invalidation, Transfer};
+use ferrofs_model::machine::Distance::{Far, Near};
+use ferrofs_model::machine::{
+    self, Access, CPUS_MAX, CoherenceEvent, Costs, Counts, Directory, Shape, picoseconds,
+};
+use ferrofs_model::ping_pong;
+use ferrofs_model::stream::{self, Flow, Load, Queue};
+
+/// CPUs 0 and 1 in one socket, 2 and 3 in the other.
+const TWO_SOCKETS: Shape = Shape { cpus: 4, cpus_per_socket: 2 };
+
+fn costs() -> Costs {
+    Costs { hit: 1.0, near: 10.0, far: 100.0, occupancy: 3.0, locked: 5.0, ..Costs::default() }
+}
+
+fn directory() -> Directory {
+    Directory::new(TWO_SOCKETS, costs())
+}
+
+#[test]
+fn every_transition_is_the_one_worked_out_by_hand() {
+    let mut directory = directory();
+    let trace: [(usize, Access, CoherenceEvent); 14] = [
+        (0, Read, Cold),                // Exclusive 0
+        (0, Store, Hit),                // Modified 0
+        (1, Read, Fetch(Near)),         // Shared 0 1
+        (0, Read, Hit),                 // Shared 0 1
+        (0, Store, Invalidation(Near)), // Modified 0
+        (2, Read, Fetch(Far)),          // Shared 0 2
+        (3, Read, Fetch(Near)),         // Shared 0 2 3: from 2, which is nearer than 0
+        (3, Update, Invalidation(Far)), // Modified 3
+        (2, Update, Transfer(Near)),    // Modified 2
+        (0, Store, Transfer(Far)),      // Modified 0
+        (0, Update, Hit),               // Modified 0
+        (1, Read, Fetch(Near)),         // Shared 0 1
+        (2, Store, Transfer(Far)),      // Modified 2
+        (2, Read, Hit),                 // Modified 2
+    ];
+    for (index, (cpu, access, expected)) in trace.into_iter().enumerate() {
+        let (event, _) = directory.access(cpu, 7, access, 0);
+        assert_eq!(event, expected, "step {index}: {access:?} by CPU {cpu}");
+    }
+    let expected =
+        Counts { hits: 4, cold: 1, fetches: [3, 1], invalidations: [1, 1], transfers: [1, 2] };
+    assert_eq!(directory.counts(), expected);
+    assert_eq!((expected.moves(), expected.upgrades()), (7, 2));
+}
+
+#[test]
+fn lines_have_nothing_to_do_with_each_other() {
+    let mut directory = directory();
+    for line in 0..3 {
+        assert_eq!(directory.access(0, line, Store, 0).0, Cold);
+    }
+    assert_eq!(directory.access(1, 0, Read, 0).0, Fetch(Near));
+    assert_eq!(directory.access(0, 1, Store, 0).0, Hit);
+}
+
+#[test]
+fn an_access_takes_what_its_distance_costs() {
+    let mut directory = directory();
+    let mut end = |cpu, access, at: f64| directory.access(cpu, 0, access, picoseconds(at)).1;
+    assert_eq!(end(0, Store, 0.0), picoseconds(1.0));
+    assert_eq!(end(0, Update, 1.0), picoseconds(1.0 + 1.0 + 5.0));
+    assert_eq!(end(1, Read, 1000.0), picoseconds(1000.0 + 10.0 + 1.0));
+    assert_eq!(end(2, Store, 2000.0), picoseconds(2000.0 + 100.0 + 1.0));
+}
+
+#[test]
+fn a_line_goes_to_one_cpu_after_the_other() {
+    let mut directory = directory();
+    let mut end = |cpu, access| directory.access(cpu, 0, access, 0).1;
+    end(0, Store);
+    // At the same moment: 1 has it after 10, 2 after another 100, 3 after another 10.
+    assert_eq!(end(1, Store), picoseconds(10.0 + 1.0));
+    assert_eq!(end(2, Store), picoseconds(110.0 + 1.0));
+    assert_eq!(end(3, Store), picoseconds(120.0 + 1.0));
+}
+
+#[test]
+fn readers_of_a_shared_line_wait_for_each_other_but_briefly() {
+    let mut directory = Directory::new(Shape { cpus: 8, cpus_per_socket: 8 }, costs());
+    let mut end = |cpu, access| directory.access(cpu, 0, access, 0).1;
+    end(0, Store);
+    // The first takes it from its owner: 10. The others follow 3 apart.
+    let ends = [1, 2, 3, 4].map(|cpu| end(cpu, Read));
+    assert_eq!(ends, [11.0, 21.0, 24.0, 27.0].map(picoseconds));
+}
+
+#[test]
+fn two_writers_in_turn_cost_a_transfer_each_time() {
+    const TURNS: u64 = 1000;
+    let mut directory = directory();
+    directory.access(0, 0, Store, 0);
+    for turn in 0..TURNS {
+        directory.access(usize::from(turn % 2 == 0), 0, Update, 0);
+    }
+    assert_eq!(directory.counts().transfers, [TURNS, 0]);
+    assert_eq!(directory.counts().moves(), TURNS);
+}
+
+const QUEUES: [Queue; 6] = [
+    Queue::Original,
+    Queue::Batching,
+    Queue::PerThread,
+    Queue::RoundRobin,
+    Queue::OursWaiting,
+    Queue::Ours,
+];
+
+const LOAD: Load = Load { slots: 4, request: 3400.0, warm_up: 200, requests: 200 };
+
+fn flow(queue: Queue, cpus: usize) -> Flow {
+    stream::run(queue, Shape { cpus, cpus_per_socket: 16 }, Costs::default(), LOAD).unwrap()
+}
+
+#[test]
+fn two_runs_are_equal() {
+    for queue in QUEUES {
+        for cpus in [1, 7, 40] {
+            // Something else in the heap, so that nothing lies where it lay.
+            let first = flow(queue, cpus);
+            let _between: Vec<Vec<u8>> = (0..100).map(|bytes| vec![0; bytes * 7 + 8]).collect();
+            assert_eq!(first, flow(queue, cpus), "{queue:?}, {cpus} CPUs");
+        }
+    }
+}
+
+#[test]
+fn one_cpu_moves_no_line() {
+    for queue in QUEUES {
+        let counts = flow(queue, 1).counts;
+        assert_eq!((counts.moves(), counts.upgrades()), (0, 0), "{queue:?}");
+    }
+}
+
+/// Linux's fair class gives two threads of one CPU as much of it: a submitter that looks for a free slot looks for as
+/// long as its worker has worked and looked for requests.
+#[test]
+fn on_one_cpu_two_threads_that_look_share_it_evenly() {
+    let costs = Costs::default();
+    let load = Load { warm_up: 500, requests: 2000, ..LOAD };
+    let flow =
+        stream::run(Queue::Original, Shape { cpus: 1, cpus_per_socket: 1 }, costs, load).unwrap();
+    let worker = load.request + 1000.0 * costs.pause;
+    let turns = 1e9 / flow.per_second() / worker;
+    assert!((1.9..2.6).contains(&turns), "a request takes {turns} times what its worker does");
+}
+
+#[test]
+fn a_ping_pong_costs_a_fetch_and_an_invalidation_a_turn() {
+    const TURNS: u64 = 1000;
+    let costs = Costs::default();
+    let played = ping_pong::run(Shape { cpus: 2, cpus_per_socket: 2 }, costs, TURNS).unwrap();
+    assert_eq!(played.counts.fetches, [TURNS, 0]);
+    assert_eq!(played.counts.invalidations, [TURNS, 0]);
+    assert_eq!(played.counts.moves(), TURNS);
+    // Both on the way, and what a loop of looks adds.
+    let least = 2.0 * costs.near * TURNS as f64;
+    assert!((least..least + 6.0 * costs.hit * TURNS as f64).contains(&played.nanoseconds));
+    let far = ping_pong::run(Shape { cpus: 2, cpus_per_socket: 1 }, costs, TURNS).unwrap();
+    assert_eq!((far.counts.fetches, far.counts.invalidations), ([0, TURNS], [0, TURNS]));
+}
+
+/// With every worker queue in turn each worker sleeps between its turns, and to wake it costs the submitter half of its time:
+/// 2.0 instead of 7.4 million requests a second.
+#[test]
+fn more_workers_than_one_submitter_can_feed_cost_it_nothing() {
+    let load = Load { warm_up: 3000, requests: 1000, ..LOAD };
+    let flow = |cpus| {
+        let shape = Shape { cpus, cpus_per_socket: 32 };
+        stream::run(Queue::Ours, shape, Costs::default(), load).unwrap()
+    };
+    let (fed, unfed) = (flow(32), flow(128));
+    assert!(unfed.per_second() > 0.95 * fed.per_second(), "{fed:?}, {unfed:?}");
+    assert!(unfed.per_request(unfed.wakes) < 0.01, "{unfed:?}");
+}
+
+#[test]
+fn no_queue_is_faster_than_its_cpus_allow() {
+    for queue in QUEUES {
+        for cpus in [1, 2, 4, 40] {
+            let workers = if queue == Queue::Ours { cpus } else { (cpus - 1).max(1) };
+            let most = workers as f64 * 1e9 / LOAD.request;
+            let flow = flow(queue, cpus);
+            assert!(flow.per_second() <= most * 1.02, "{queue:?}, {cpus} CPUs: {flow:?}");
+            assert!(flow.per_second() > 10_000.0, "{queue:?}, {cpus} CPUs: {flow:?}");
+        }
+    }
+}
+
+#[test]
+fn lines_that_all_write_move_more_with_more_cpus_and_own_lines_do_not() {
+    let moves = |queue, cpus| {
+        let flow = flow(queue, cpus);
+        flow.per_request(flow.counts.moves())
+    };
+    assert!(moves(Queue::Original, 40) > 3.0 * moves(Queue::Original, 4));
+    for queue in [Queue::PerThread, Queue::OursWaiting, Queue::Ours] {
+        assert!(moves(queue, 40) < 1.5 * moves(queue, 4), "{queue:?}");
+    }
+}
+
+#[test]
+fn an_impossible_machine_is_refused() {
+    for cpus in [0, CPUS_MAX + 1] {
+        let shape = Shape { cpus, cpus_per_socket: 1 };
+        machine::run(shape, Costs::default(), || ()).unwrap_err();
+    }
+    let none = Load { requests: 0, ..LOAD };
+    let shape = Shape { cpus: 2, cpus_per_socket: 2 };
+    stream::run(Queue::Ours, shape, Costs::default(), none).unwrap_err();
+    ping_pong::run(Shape { cpus: 1, cpus_per_socket: 1 }, Costs::default(), 2).unwrap_err();
+}
+
+#[test]
+fn a_panic_on_a_simulated_cpu_ends_the_run_and_the_next_one_begins_anew() {
+    let shape = Shape { cpus: 2, cpus_per_socket: 2 };
+    let fallen = std::panic::catch_unwind(|| {
+        machine::run(shape, Costs::default(), || panic!("a simulated thread"))
+    });
+    fallen.unwrap_err();
+    assert_eq!(machine::run(shape, Costs::default(), || 7).unwrap(), 7);
+}
+
+const KERNEL: Kernel = Kernel { page: 250.0, batch: 63, hold: 1000.0, bandwidth: 150.0 };
+
+fn fault(kernel: Kernel, chunks: u64, threads: usize) -> faults::Faulting {
+    let shape = Shape { cpus: 32, cpus_per_socket: 16 };
+    faults::run(shape, Costs::default(), kernel, chunks * CHUNK_BYTES, threads).unwrap()
+}
+
+#[test]
+fn faults_on_one_thread_take_what_they_cost() {
+    let pages = (4 * CHUNK_BYTES / faults::PAGE_BYTES) as f64;
+    let expected = pages * (KERNEL.page + KERNEL.hold / f64::from(KERNEL.batch));
+    let one = fault(KERNEL, 4, 1);
+    assert_eq!((one.threads, one.moves), (1, 0));
+    assert!((one.nanoseconds / expected - 1.0).abs() < 0.01, "{one:?}");
+}
+
+#[test]
+fn threads_share_the_chunks_until_a_lock_or_the_memory_is_full() {
+    let free = Kernel { hold: 0.0, bandwidth: 1e6, ..KERNEL };
+    let speed_up =
+        |kernel, threads| fault(kernel, 32, 1).nanoseconds / fault(kernel, 32, threads).nanoseconds;
+    assert!((speed_up(free, 2) - 2.0).abs() < 0.05);
+    assert!(speed_up(free, 16) > 14.0);
+    // A lock that is held for as long as the work takes lets two threads a socket work.
+    let locked = Kernel { hold: free.page * f64::from(free.batch), ..free };
+    assert!((speed_up(locked, 16) - 2.0).abs() < 0.3, "{}", speed_up(locked, 16));
+    // Memory that takes what four threads write.
+    let narrow = Kernel { bandwidth: 4.0 * faults::PAGE_BYTES as f64 / free.page, ..free };
+    assert!((speed_up(narrow, 16) - 4.0).abs() < 0.3, "{}", speed_up(narrow, 16));
+}

@@ -1,0 +1,238 @@
+//! Control groups of an experiment, version 1 or 2, whichever has the controller. Made, limited, and removed on drop;
+//! groups that a killed run left behind are removed first.
+
+use std::fs;
+use std::io::{Write, stderr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::procfs::leading_number;
+
+/// Names of groups; the number of the process follows.
+const PREFIX: &str = "ferrofs-bench-";
+/// The period of a CPU quota, in microseconds.
+const PERIOD_US: u32 = 100_000;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Hierarchy {
+    V1(PathBuf),
+    V2(PathBuf),
+}
+
+pub(crate) fn has_controller(controller: &str) -> bool {
+    Hierarchy::find(controller).is_ok()
+}
+
+impl Hierarchy {
+    fn find(controller: &str) -> Result<Self> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").context("reading the mounts")?;
+        let mut found = mounts.lines().filter_map(|line| Self::of_mount(line, controller));
+        found.find(|found| found.has(controller)).with_context(|| {
+            format!(
+                "this needs a {controller} cgroup, and no mounted hierarchy has the controller \
+                 (for version 2: echo +{controller} > cgroup.subtree_control at its root)"
+            )
+        })
+    }
+
+    /// From a line of mountinfo: fields, a dash, type, source, options.
+    fn of_mount(line: &str, controller: &str) -> Option<Self> {
+        let (fields, kind) = line.split_once(" - ")?;
+        let point = PathBuf::from(fields.split(' ').nth(4)?);
+        let mut kind = kind.split(' ');
+        match kind.next()? {
+            "cgroup2" => Some(Self::V2(point)),
+            "cgroup" if kind.nth(1)?.split(',').any(|option| option == controller) => {
+                Some(Self::V1(point))
+            }
+            _ => None,
+        }
+    }
+
+    fn has(&self, controller: &str) -> bool {
+        match self {
+            Self::V1(_) => true,
+            Self::V2(root) => fs::read_to_string(root.join("cgroup.subtree_control"))
+                .is_ok_and(|text| text.split_whitespace().any(|word| word == controller)),
+        }
+    }
+}
+
+/// A cgroup.
+#[derive(Debug)]
+pub(crate) struct Group {
+    is_v2: bool,
+    folder: PathBuf,
+    limit_bytes: u64,
+}
+
+/// The memory that is charged to a group.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Charged {
+    pub(crate) usage_bytes: u64,
+    pub(crate) limit_bytes: u64,
+    /// How often the limit was reached.
+    pub(crate) limit_hits: u64,
+}
+
+impl Charged {
+    /// An error unless usage is within a sixteenth of the limit, and the limit was reached.
+    pub(crate) fn ensure_full(&self) -> Result<()> {
+        let Self { usage_bytes: usage, limit_bytes: limit, limit_hits } = *self;
+        let is_full = usage >= limit - limit / 16;
+        ensure!(is_full, "the group used {usage} of {limit} bytes: it was not at its limit");
+        ensure!(limit_hits > 0, "the group did not reach its limit of {limit} bytes");
+        Ok(())
+    }
+}
+
+impl Group {
+    fn create(controller: &str) -> Result<Self> {
+        let hierarchy = Hierarchy::find(controller)?;
+        let (is_v2, root) = match &hierarchy {
+            Hierarchy::V1(root) => (false, root),
+            Hierarchy::V2(root) => (true, root),
+        };
+        remove_left_over(root);
+        let folder = root.join(format!("{PREFIX}{}", std::process::id()));
+        fs::create_dir(&folder)
+            .with_context(|| format!("making {} (this needs root)", folder.display()))?;
+        Ok(Self { is_v2, folder, limit_bytes: u64::MAX })
+    }
+
+    /// A group that may use this much memory.
+    pub(crate) fn of_memory(limit_bytes: u64) -> Result<Self> {
+        let mut group = Self::create("memory")?;
+        group.limit_bytes = limit_bytes;
+        group.write(["memory.limit_in_bytes", "memory.max"], limit_bytes)?;
+        Ok(group)
+    }
+
+    /// Allows no swap.
+    pub(crate) fn without_swap(self) -> Result<Self> {
+        self.write(["memory.swappiness", "memory.swap.max"], 0)?;
+        Ok(self)
+    }
+
+    /// A group that has the time of this many CPUs.
+    pub(crate) fn of_quota(cpus: u32) -> Result<Self> {
+        let group = Self::create("cpu")?;
+        let quota = cpus * PERIOD_US;
+        match group.is_v2 {
+            true => group.write(["cpu.max"; 2], format!("{quota} {PERIOD_US}"))?,
+            false => {
+                group.write(["cpu.cfs_period_us"; 2], PERIOD_US)?;
+                group.write(["cpu.cfs_quota_us"; 2], quota)?;
+            }
+        }
+        Ok(group)
+    }
+
+    /// A group that runs on one CPU.
+    pub(crate) fn of_cpu(cpu: usize) -> Result<Self> {
+        let group = Self::create("cpuset")?;
+        if !group.is_v2 {
+            let parent = group.folder.parent().context("the root of the hierarchy")?;
+            let nodes = fs::read_to_string(parent.join("cpuset.mems")).context("cpuset.mems")?;
+            group.write(["cpuset.mems"; 2], nodes.trim())?;
+        }
+        group.write(["cpuset.cpus"; 2], cpu)?;
+        Ok(group)
+    }
+
+    /// Moves a process into the group. What it used before stays charged where it was.
+    pub(crate) fn admit(&self, process: u32) -> Result<()> {
+        self.write(["cgroup.procs"; 2], process)
+    }
+
+    /// The command in the group: a small shell enters it and becomes the command, so that everything is charged there.
+    pub(crate) fn inside(&self, command: &Command) -> Command {
+        let mut shell = Command::new("/bin/sh");
+        let script = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.folder.display());
+        shell.args(["-c", &script, "sh"]).arg(command.get_program()).args(command.get_args());
+        shell
+    }
+
+    pub(crate) fn charged(&self) -> Charged {
+        let limit_hits = match self.is_v2 {
+            false => self.number("memory.failcnt"),
+            true => self.event("memory.events", "max "),
+        };
+        let file = if self.is_v2 { "memory.current" } else { "memory.usage_in_bytes" };
+        Charged { usage_bytes: self.number(file), limit_bytes: self.limit_bytes, limit_hits }
+    }
+
+    /// The most memory that was charged; 0 on a kernel that does not count it.
+    pub(crate) fn peak_bytes(&self) -> u64 {
+        self.number(if self.is_v2 { "memory.peak" } else { "memory.max_usage_in_bytes" })
+    }
+
+    /// Processes that the kernel killed for lack of memory.
+    pub(crate) fn killed(&self) -> u64 {
+        let file = if self.is_v2 { "memory.events" } else { "memory.oom_control" };
+        self.event(file, "oom_kill ")
+    }
+
+    fn event(&self, file: &str, name: &str) -> u64 {
+        let text = fs::read_to_string(self.folder.join(file)).unwrap_or_default();
+        text.lines().find_map(|line| line.strip_prefix(name)).map_or(0, leading_number)
+    }
+
+    fn number(&self, file: &str) -> u64 {
+        leading_number(&fs::read_to_string(self.folder.join(file)).unwrap_or_default())
+    }
+
+    /// The file has a name in version 1, and one in version 2.
+    fn write(&self, files: [&str; 2], value: impl ToString) -> Result<()> {
+        let path = self.folder.join(files[usize::from(self.is_v2)]);
+        let text = value.to_string();
+        fs::write(&path, &text).with_context(|| format!("writing {text} to {}", path.display()))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // The last process may still be ending.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.folder).is_ok() {
+                return;
+            }
+            sleep(Duration::from_millis(20));
+        }
+        let path = self.folder.display();
+        // If even stderr is closed nobody can be told.
+        writeln!(stderr(), "ferrofs-bench: {path} is left behind").unwrap_or_default();
+    }
+}
+
+/// Removes groups of runs that were killed.
+fn remove_left_over(root: &Path) {
+    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        if owner.is_some_and(|owner| !Path::new("/proc").join(owner).exists()) {
+            // A process that is still in it keeps it.
+            fs::remove_dir(entry.path()).unwrap_or_default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Hierarchy;
+
+    #[test]
+    fn hierarchies_are_read_from_the_mounts() {
+        let v1 = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory";
+        let v2 = "41 31 0:38 / /sys/fs/cgroup rw,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate";
+        let cpu = "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu";
+        let of = |line| Hierarchy::of_mount(line, "memory");
+        assert_eq!(of(v1), Some(Hierarchy::V1("/sys/fs/cgroup/memory".into())));
+        assert_eq!(of(v2), Some(Hierarchy::V2("/sys/fs/cgroup".into())));
+        assert_eq!((of(cpu), of("nothing")), (None, None));
+    }
+}

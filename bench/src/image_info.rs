@@ -1,0 +1,127 @@
+//! The images that are measured: names, files, and how the largest file is compressed. Reads metadata only.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use ferrofs_image::ondisk::compression::AlgorithmId;
+use ferrofs_image::{FileType, Image, Inode, WalkEvent};
+
+/// Extents of the largest file that tell how an image is compressed.
+const EXTENTS: usize = 256;
+
+/// Regular files with their paths from the root, in the order of the walk, each inode once.
+pub(crate) fn regular_files(image: &Image) -> Result<Vec<(PathBuf, Inode)>> {
+    let (mut files, mut nids) = (Vec::new(), HashSet::new());
+    for event in image.walk(b"/")? {
+        match event {
+            WalkEvent::Leaf(node) if node.inode.file_type() == FileType::Regular => {
+                if nids.insert(node.inode.nid()) {
+                    let path = node.path.strip_prefix(b"/").unwrap_or(&node.path);
+                    files.push((OsStr::from_bytes(path).into(), node.inode));
+                }
+            }
+            WalkEvent::Problem(problem) => return Err(problem.error.into()),
+            WalkEvent::Enter(_) | WalkEvent::Leaf(_) | WalkEvent::Leave(_) => {}
+        }
+    }
+    Ok(files)
+}
+
+/// The files of at least this many bytes in the order of their paths, the first ones until they have `most_bytes`.
+pub(crate) fn files_up_to(
+    image: &Image,
+    at_least: u64,
+    most_bytes: u64,
+) -> Result<Vec<(PathBuf, Inode)>> {
+    let mut files = regular_files(image)?;
+    files.retain(|(_, inode)| inode.size() >= at_least);
+    files.sort_by(|(left, _), (right, _)| left.as_os_str().cmp(right.as_os_str()));
+    let mut bytes = 0_u64;
+    let is_in = |(_, inode): &(PathBuf, Inode)| {
+        let is_in = bytes < most_bytes;
+        bytes = bytes.saturating_add(inode.size());
+        is_in
+    };
+    files.retain(is_in);
+    Ok(files)
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct ImageInfo {
+    pub(crate) path: PathBuf,
+    /// The file's name without suffix.
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
+    /// The largest file, from the root of the tree.
+    pub(crate) largest: Option<PathBuf>,
+    algorithm: Option<AlgorithmId>,
+    /// Of the largest cluster that was seen.
+    cluster_bytes: u64,
+}
+
+impl ImageInfo {
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        Self::read_inside(path).with_context(|| path.display().to_string())
+    }
+
+    fn read_inside(path: &Path) -> Result<Self> {
+        let image = Image::open(path)?;
+        let files = regular_files(&image)?.into_iter().filter(|(_, inode)| inode.size() > 0);
+        // The first of the largest.
+        let largest =
+            files.reduce(|most, one| if one.1.size() > most.1.size() { one } else { most });
+        let (mut algorithm, mut cluster_bytes) = (None, 0);
+        if let Some((_, inode)) = &largest {
+            for extent in image.file_extents(inode, 0)?.take(EXTENTS) {
+                let place = extent?.place.filter(|place| place.algorithm.is_some());
+                if let Some(place) = place {
+                    algorithm = place.algorithm;
+                    cluster_bytes = place.bytes.max(cluster_bytes);
+                }
+            }
+        }
+        let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        let (path, bytes) = (path.canonicalize()?, image.length());
+        let largest = largest.map(|(path, _)| path);
+        Ok(Self { path, name, bytes, largest, algorithm, cluster_bytes })
+    }
+
+    pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<Self>> {
+        paths.iter().map(|path| Self::read(path)).collect()
+    }
+
+    /// "lz4", "plain" and so on.
+    pub(crate) fn codec(&self) -> &'static str {
+        self.algorithm.map_or("plain", AlgorithmId::name)
+    }
+
+    /// Whether its clusters are LZ4's smallest usual ones.
+    pub(crate) fn is_lz4_4k(&self) -> bool {
+        self.algorithm == Some(AlgorithmId::Lz4) && self.cluster_bytes <= 4096
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::ImageInfo;
+
+    #[test]
+    fn an_image_tells_how_its_largest_file_is_compressed() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data");
+        let read = |name: &str| ImageInfo::read(&folder.join(name)).unwrap();
+        let image = read("lz4.erofs");
+        let facts = (image.name.as_str(), image.codec(), image.cluster_bytes);
+        assert_eq!(facts, ("lz4", "lz4", 4096));
+        assert!(image.largest.unwrap().is_relative());
+        assert_eq!(read("lzma.erofs").codec(), "lzma");
+        let plain = read("plain.erofs");
+        assert_eq!((plain.codec(), plain.cluster_bytes), ("plain", 0));
+        let error = ImageInfo::read(Path::new("/proc/self/stat")).unwrap_err();
+        assert!(error.to_string().contains("/proc/self/stat"), "{error}");
+    }
+}

@@ -1,0 +1,150 @@
+//! Programs that are measured from outside: wall time, CPU time and peak memory of one run, read from the kernel when it has
+//! ended, and the CPU time of one that runs.
+#![allow(unsafe_code, reason = "wait4 and the CPU clock of a process have no safe binding")]
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// The part of an output that is kept, and the characters of an error that are shown.
+const OUTPUT_BYTES_MAX: u64 = 1 << 20;
+const ERROR_CHARS_MAX: usize = 500;
+
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Cost {
+    pub(crate) wall: Duration,
+    /// User and system time, with that of children which the program waited for.
+    pub(crate) cpu: Duration,
+    /// The largest resident set of one of its processes; at least what this process had when it started the program.
+    pub(crate) peak_kib: u64,
+}
+
+/// Runs a program to its end: its cost and its stdout. `watch` is called while it runs, if it is given.
+pub(crate) fn run(
+    command: &mut Command,
+    watch: Option<&mut dyn FnMut(&Child)>,
+) -> Result<(Cost, String)> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let [output, error] = [tempfile::NamedTempFile::new()?, tempfile::NamedTempFile::new()?];
+    command.stdin(Stdio::null()).stdout(output.reopen()?).stderr(error.reopen()?);
+    let begin = Instant::now();
+    let mut child = command.spawn().with_context(|| format!("starting {name}"))?;
+    if let Some(watch) = watch {
+        watch(&child);
+    }
+    let (status, mut cost) = wait(&mut child).with_context(|| format!("waiting for {name}"))?;
+    cost.wall = begin.elapsed();
+    if !status.success() {
+        let text = text_of(error.path())?;
+        bail!("{}: {status}: {}", words(command).join(" "), end_of(&text));
+    }
+    Ok((cost, text_of(output.path())?))
+}
+
+/// The words of a command, the program first.
+pub(crate) fn words(command: &Command) -> Vec<String> {
+    let all = [command.get_program()].into_iter().chain(command.get_args());
+    all.map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
+/// The end of an error output.
+pub(crate) fn end_of(text: &str) -> &str {
+    let text = text.trim();
+    let skipped = text.chars().count().saturating_sub(ERROR_CHARS_MAX);
+    text.char_indices().nth(skipped).map_or("", |(at, _)| text.get(at..).unwrap_or(""))
+}
+
+/// The first part of a file, as text.
+pub(crate) fn text_of(path: &Path) -> Result<String> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).with_context(|| path.display().to_string())?;
+    file.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Waits for the end of a child that nobody has waited for.
+fn wait(child: &mut Child) -> io::Result<(ExitStatus, Cost)> {
+    let pid = pid_of(child)?;
+    let mut status = 0;
+    // SAFETY: an rusage is numbers only, for which zero is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    loop {
+        // SAFETY: both places are of the types that the call writes, and live until it returns.
+        let ended = unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) };
+        if ended == pid {
+            break;
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    let micros = |time: libc::timeval| time.tv_sec * 1_000_000 + time.tv_usec;
+    let cpu = u64::try_from(micros(usage.ru_utime) + micros(usage.ru_stime)).unwrap_or_default();
+    let peak_kib = u64::try_from(usage.ru_maxrss).unwrap_or_default();
+    let cost = Cost { wall: Duration::ZERO, cpu: Duration::from_micros(cpu), peak_kib };
+    Ok((ExitStatus::from_raw(status), cost))
+}
+
+fn pid_of(child: &Child) -> io::Result<libc::pid_t> {
+    libc::pid_t::try_from(child.id()).map_err(io::Error::other)
+}
+
+/// User and system time of a process so far, of all its threads, to the nanosecond.
+pub(crate) fn cpu_of(child: &Child) -> io::Result<Duration> {
+    let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    // SAFETY: it writes the number of a clock to the place, which lives until it returns.
+    let error = unsafe { libc::clock_getcpuclockid(pid_of(child)?, &raw mut clock) };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    // SAFETY: it writes a time to the place, which lives until it returns; a wrong clock is an error.
+    if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    Ok(Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    use super::{cpu_of, end_of, run};
+
+    #[test]
+    fn a_run_has_costs_and_an_output() {
+        let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo \"$i times\"";
+        let mut is_watched = false;
+        let mut watch = |_: &std::process::Child| is_watched = true;
+        let command = &mut Command::new("sh");
+        let (cost, text) = run(command.args(["-c", script]), Some(&mut watch)).unwrap();
+        assert_eq!((text.as_str(), is_watched), ("20000 times\n", true));
+        assert!(cost.cpu > Duration::ZERO && cost.wall >= cost.cpu / 8 && cost.peak_kib > 100);
+    }
+
+    #[test]
+    fn a_failure_is_reported_with_its_output() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo too bad >&2; exit 3"]);
+        let error = run(&mut command, None).unwrap_err().to_string();
+        assert!(error.ends_with("exit status: 3: too bad"), "{error}");
+        assert_eq!(end_of(&"ä".repeat(501)).chars().count(), 500);
+        assert_eq!(end_of(" short \n"), "short");
+    }
+
+    #[test]
+    fn the_clock_of_a_child_can_be_read_while_it_lives() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let before = cpu_of(&child).unwrap();
+        drop(child.stdin.take());
+        assert!(before < Duration::from_secs(10));
+        assert!(child.wait().unwrap().success());
+    }
+}

@@ -1,0 +1,284 @@
+//! The programs that are measured: where ours and the peers' are, their versions, and how they are called. Builds ours with
+//! `cargo` if that started this program and ours is not built yet.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{Write, stderr};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf, absolute};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde::Serialize;
+
+use crate::image_info::ImageInfo;
+use crate::process;
+use crate::trees::remove;
+
+/// A quick run makes no squashfs image of larger ones: compressing would take all of its time.
+const QUICK_BYTES: u64 = 64 << 20;
+pub(crate) const MKSQUASHFS: &str = "mksquashfs";
+/// zstd in blocks of 128 KiB, as squashfs is mostly used.
+pub(crate) const SQUASHFS_OPTIONS: [&str; 7] =
+    ["-comp", "zstd", "-b", "131072", "-quiet", "-no-progress", "-noappend"];
+
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct ProgramArguments {
+    /// Our own program. If none is named it is the one beside this program, which `cargo run` builds if need be, or one on
+    /// PATH
+    #[arg(long, value_name = "PATH")]
+    pub(crate) ferrofs: Option<PathBuf>,
+    /// Use peers from this folder only, instead of PATH
+    #[arg(long, value_name = "DIR")]
+    pub(crate) peers: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Program {
+    pub(crate) name: &'static str,
+    pub(crate) path: PathBuf,
+    pub(crate) version: String,
+}
+
+impl Program {
+    fn at(name: &'static str, path: PathBuf) -> Self {
+        let version = version_of(name, &path);
+        Self { name, path, version }
+    }
+
+    pub(crate) fn is_ours(&self) -> bool {
+        self.name == "ferrofs"
+    }
+}
+
+impl ProgramArguments {
+    pub(crate) fn ours(&self) -> Result<Program> {
+        if let Some(path) = &self.ferrofs {
+            ensure!(is_program(path), "--ferrofs {}: no program is there", path.display());
+            return Ok(Program::at("ferrofs", absolute(path)?));
+        }
+        let own = std::env::current_exe().context("finding this program")?;
+        let folder = own.parent().unwrap_or(&own);
+        let beside = folder.join("ferrofs");
+        let built = if is_program(&beside) { Ok(()) } else { build_into(folder) };
+        let found = is_program(&beside).then_some(beside).or_else(|| on_path("ferrofs"));
+        let Some(path) = found else {
+            built?;
+            bail!(
+                "no ferrofs in {} or on PATH; `cargo build --release -p ferrofs` builds it, --ferrofs names it",
+                folder.display()
+            )
+        };
+        Ok(Program::at("ferrofs", path))
+    }
+
+    /// A peer, or where it was not found.
+    pub(crate) fn peer(&self, name: &'static str) -> Result<Program, String> {
+        let (found, place) = match &self.peers {
+            Some(folder) => {
+                let path = Some(folder.join(name)).filter(|path| is_program(path));
+                (path.and_then(|path| absolute(path).ok()), format!("in {}", folder.display()))
+            }
+            None => (on_path(name), "on PATH".to_owned()),
+        };
+        found.map(|path| Program::at(name, path)).ok_or_else(|| format!("no {name} {place}"))
+    }
+}
+
+/// Builds or finds our program, so that nobody waits for it later.
+pub(crate) fn find_ours() -> Result<()> {
+    ProgramArguments { ferrofs: None, peers: None }.ours().map(drop)
+}
+
+/// Builds our program beside this one if `cargo run` started it.
+fn build_into(folder: &Path) -> Result<()> {
+    let variables = std::env::var_os("CARGO").zip(std::env::var_os("CARGO_MANIFEST_DIR"));
+    let (Some((cargo, package)), Some(target)) = (variables, folder.parent()) else {
+        return Ok(());
+    };
+    let mut command = Command::new(cargo);
+    command.args(["build", "--quiet", "-p", "ferrofs"]).current_dir(package);
+    command.arg("--target-dir").arg(target).stdin(Stdio::null()).stdout(Stdio::null());
+    command.args((folder.file_name() == Some(OsStr::new("release"))).then_some("--release"));
+    // If even stderr is closed nobody can be told.
+    writeln!(stderr(), "building ferrofs, which is not there yet").unwrap_or_default();
+    let status = command.status().context("starting cargo")?;
+    ensure!(status.success(), "`cargo build -p ferrofs`: {status}");
+    Ok(())
+}
+
+pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
+    in_folders(name, &std::env::var_os("PATH").unwrap_or_default())
+}
+
+fn in_folders(name: &str, folders: &OsStr) -> Option<PathBuf> {
+    let places = std::env::split_paths(folders).map(|folder| folder.join(name));
+    places.filter(|path| is_program(path)).find_map(|path| absolute(path).ok())
+}
+
+fn is_program(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}
+
+/// Some programs answer with an error status, and some libraries with a line of their own before.
+fn version_of(name: &str, path: &Path) -> String {
+    let flag = match name {
+        "erofsfuse" => "-V",
+        "mksquashfs" | "unsquashfs" => "-version",
+        _ => "--version",
+    };
+    let output = Command::new(path).arg(flag).stdin(Stdio::null()).output();
+    let said = output.map(|output| [output.stdout, output.stderr].concat()).unwrap_or_default();
+    version_in(name, &String::from_utf8_lossy(&said))
+}
+
+/// The first line with a digit and the program's name without suffix, or else the first with a digit.
+fn version_in(name: &str, said: &str) -> String {
+    let stem = name.split(['.', '_']).next().unwrap_or(name);
+    let has_digit = |line: &&str| line.chars().any(|c| c.is_ascii_digit());
+    let lines = || said.lines().filter(has_digit).filter(|line| !line.starts_with("fusermount"));
+    let named = lines().find(|line| line.contains(stem));
+    named.or_else(|| lines().next()).unwrap_or("unknown").trim().to_owned()
+}
+
+/// A program with its arguments, run once for each sample.
+#[derive(Debug, Clone)]
+pub(crate) struct Invocation {
+    pub(crate) program: Program,
+    /// The name that it is called by, if not its own.
+    called: Option<&'static str>,
+    words: Vec<OsString>,
+}
+
+impl Invocation {
+    pub(crate) fn new(program: &Program) -> Self {
+        Self { program: program.clone(), called: None, words: Vec::new() }
+    }
+
+    pub(crate) fn called(self, name: &'static str) -> Self {
+        Self { called: Some(name), ..self }
+    }
+
+    /// Adds arguments.
+    pub(crate) fn with<W: Into<OsString>>(mut self, words: impl IntoIterator<Item = W>) -> Self {
+        self.words.extend(words.into_iter().map(Into::into));
+        self
+    }
+
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(&self.program.path);
+        command.args(&self.words);
+        if let Some(name) = self.called {
+            command.arg0(name);
+        }
+        command
+    }
+
+    /// Every word, for the report.
+    pub(crate) fn line(&self) -> Vec<String> {
+        let mut words = process::words(&self.command());
+        if let (Some(name), Some(first)) = (self.called, words.first_mut()) {
+            *first = format!("{first} (called {name})");
+        }
+        words
+    }
+}
+
+/// The squashfs image beside an EROFS image: the given one, or one that is made of the same tree in the folder. The inner error
+/// says why there is none.
+pub(crate) fn squashfs_of(
+    image: &ImageInfo,
+    given: Option<&Path>,
+    programs: &ProgramArguments,
+    is_quick: bool,
+    folder: &Path,
+) -> Result<Result<PathBuf, String>> {
+    if let Some(given) = given {
+        return Ok(Ok(given.canonicalize().with_context(|| given.display().to_string())?));
+    }
+    if is_quick && image.bytes > QUICK_BYTES {
+        let why = "a quick run has no time to make a squashfs image; --squashfs names one";
+        return Ok(Err(why.to_owned()));
+    }
+    let maker = match programs.peer(MKSQUASHFS) {
+        Ok(maker) => maker,
+        Err(why) => return Ok(Err(format!("{why}; --squashfs names an image"))),
+    };
+    let (tree, path) = (folder.join("tree"), folder.join("tree.squashfs"));
+    let extract =
+        Invocation::new(&programs.ours()?).with(["extract", "--quiet", "--progress=none"]);
+    process::run(&mut extract.with([&image.path, &tree]).command(), None)?;
+    let make = Invocation::new(&maker).with([&tree, &path]).with(SQUASHFS_OPTIONS);
+    let made = process::run(&mut make.command(), None);
+    remove(&tree)?;
+    if let Err(error) = made {
+        return Ok(Err(format!("{error:#}")));
+    }
+    ensure!(fs::metadata(&path)?.len() > 0, "mksquashfs made an empty image");
+    Ok(Ok(path))
+}
+
+/// The same for several experiments; none where there is no mksquashfs, which the experiments report.
+pub(crate) fn make_squashfs(
+    image: &Path,
+    peers: Option<&Path>,
+    folder: &Path,
+) -> Result<Option<PathBuf>> {
+    let programs = ProgramArguments { ferrofs: None, peers: peers.map(Path::to_path_buf) };
+    if programs.peer(MKSQUASHFS).is_err() {
+        return Ok(None);
+    }
+    let made = squashfs_of(&ImageInfo::read(image)?, None, &programs, false, folder)?;
+    made.map(Some).map_err(anyhow::Error::msg)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::{Invocation, Program, ProgramArguments, in_folders, version_in};
+    use crate::process;
+
+    #[test]
+    fn versions_are_found_in_what_programs_print() {
+        let fsck = "fsck.erofs (erofs-utils) 1.9.4";
+        for (name, said, wanted) in [
+            ("fsck.erofs", "fsck.erofs (erofs-utils) 1.9.4\navailable: lz4", fsck),
+            ("erofsfuse", "fusermount3 version: 3.14.0\nerofsfuse 1.9.4\nusage", "erofsfuse 1.9.4"),
+            ("erofsfuse", "fusermount3 version: 3.14.0\nusage: [options]", "unknown"),
+            ("squashfuse_ll", "squashfuse 0.5.2 (c) 2012 D\n", "squashfuse 0.5.2 (c) 2012 D"),
+            ("mksquashfs", "", "unknown"),
+        ] {
+            assert_eq!(version_in(name, said), wanted, "{name}");
+        }
+    }
+
+    #[test]
+    fn only_executable_files_are_programs() {
+        let folder = tempfile::tempdir().unwrap();
+        let peers = || ProgramArguments { ferrofs: None, peers: Some(folder.path().to_owned()) };
+        let path = folder.path().join("fsck.erofs");
+        fs::write(&path, "#!/bin/sh\necho fsck.erofs 1.2\n").unwrap();
+        assert!(peers().peer("fsck.erofs").unwrap_err().starts_with("no fsck.erofs in "));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(peers().peer("fsck.erofs").unwrap().version, "fsck.erofs 1.2");
+        assert_eq!(in_folders("fsck.erofs", folder.path().as_os_str()), Some(path));
+        fs::create_dir(folder.path().join("mkfs.erofs")).unwrap();
+        peers().peer("mkfs.erofs").unwrap_err();
+        let wrong = ProgramArguments { ferrofs: Some("/no/such/ferrofs".into()), peers: None };
+        let error = wrong.ours().unwrap_err().to_string();
+        assert_eq!(error, "--ferrofs /no/such/ferrofs: no program is there");
+    }
+
+    #[test]
+    fn a_program_can_be_called_by_another_name() {
+        let program = Program { name: "ferrofs", path: "/bin/sh".into(), version: String::new() };
+        let invocation = Invocation::new(&program).called("mkfs.erofs").with(["-c"]);
+        let invocation = invocation.with(["case $0 in mkfs.erofs) ;; *) exit 1;; esac"]);
+        assert_eq!(invocation.line()[0], "/bin/sh (called mkfs.erofs)");
+        process::run(&mut invocation.command(), None).unwrap();
+    }
+}
