@@ -9,7 +9,7 @@
  * Covered: LZ4_decompress_safe and _partial, libdeflate_deflate_decompress, ZSTD_decompress, -DCtx and
  * -Stream, and lzma_code for decoders of MicroLZMA. A stream begins with its first call after
  * ZSTD_initDStream or lzma_microlzma_decoder. Encoders are not counted.
- * bench_decode_once.py calls it; it is no part of ferrofs.
+ * The decodes experiment of bench calls it; it is no part of ferrofs.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -39,6 +39,9 @@ static void *real(const char *name)
 	}
 	return found;
 }
+
+/* Declares the function that the program would have called as `next`. */
+#define REAL(name) __typeof__(name) *next = real(#name)
 
 static uint64_t hash(const unsigned char *input, size_t length)
 {
@@ -124,11 +127,9 @@ static int state_of(const void *stream, int forget)
 
 int LZ4_decompress_safe(const char *input, char *output, int length, int room)
 {
-	static int (*next)(const char *, char *, int, int);
 	int made;
 
-	if (!next)
-		next = real("LZ4_decompress_safe");
+	REAL(LZ4_decompress_safe);
 	begin(input, length < 0 ? 0 : (size_t)length);
 	made = next(input, output, length, room);
 	produce(made < 0 ? 0 : (size_t)made);
@@ -137,11 +138,9 @@ int LZ4_decompress_safe(const char *input, char *output, int length, int room)
 
 int LZ4_decompress_safe_partial(const char *input, char *output, int length, int wanted, int room)
 {
-	static int (*next)(const char *, char *, int, int, int);
 	int made;
 
-	if (!next)
-		next = real("LZ4_decompress_safe_partial");
+	REAL(LZ4_decompress_safe_partial);
 	begin(input, length < 0 ? 0 : (size_t)length);
 	made = next(input, output, length, wanted, room);
 	produce(made < 0 ? 0 : (size_t)made);
@@ -151,11 +150,9 @@ int LZ4_decompress_safe_partial(const char *input, char *output, int length, int
 int libdeflate_deflate_decompress(void *decoder, const void *input, size_t length, void *output, size_t room,
 				  size_t *made)
 {
-	static int (*next)(void *, const void *, size_t, void *, size_t, size_t *);
 	int answer;
 
-	if (!next)
-		next = real("libdeflate_deflate_decompress");
+	REAL(libdeflate_deflate_decompress);
 	begin(input, length);
 	answer = next(decoder, input, length, output, room, made);
 	/* A decoder that ran out of room has filled it. */
@@ -165,11 +162,9 @@ int libdeflate_deflate_decompress(void *decoder, const void *input, size_t lengt
 
 size_t ZSTD_decompress(void *output, size_t room, const void *input, size_t length)
 {
-	static size_t (*next)(void *, size_t, const void *, size_t);
 	size_t made;
 
-	if (!next)
-		next = real("ZSTD_decompress");
+	REAL(ZSTD_decompress);
 	begin(input, length);
 	made = next(output, room, input, length);
 	produce(made > room ? 0 : made);
@@ -178,11 +173,9 @@ size_t ZSTD_decompress(void *output, size_t room, const void *input, size_t leng
 
 size_t ZSTD_decompressDCtx(void *context, void *output, size_t room, const void *input, size_t length)
 {
-	static size_t (*next)(void *, void *, size_t, const void *, size_t);
 	size_t made;
 
-	if (!next)
-		next = real("ZSTD_decompressDCtx");
+	REAL(ZSTD_decompressDCtx);
 	begin(input, length);
 	made = next(context, output, room, input, length);
 	produce(made > room ? 0 : made);
@@ -196,31 +189,25 @@ struct lzma { const uint8_t *in; size_t in_left; uint64_t in_total; uint8_t *out
 
 size_t ZSTD_initDStream(void *stream)
 {
-	static size_t (*next)(void *);
 
-	if (!next)
-		next = real("ZSTD_initDStream");
+	REAL(ZSTD_initDStream);
 	renew(stream);
 	return next(stream);
 }
 
 size_t ZSTD_freeDStream(void *stream)
 {
-	static size_t (*next)(void *);
 
-	if (!next)
-		next = real("ZSTD_freeDStream");
+	REAL(ZSTD_freeDStream);
 	state_of(stream, 1);
 	return next(stream);
 }
 
 size_t ZSTD_decompressStream(void *stream, struct zstd_out *output, struct zstd_in *input)
 {
-	static size_t (*next)(void *, struct zstd_out *, struct zstd_in *);
 	size_t before = output->position, answer;
 
-	if (!next)
-		next = real("ZSTD_decompressStream");
+	REAL(ZSTD_decompressStream);
 	if (state_of(stream, 0) == 1)
 		begin((const char *)input->bytes + input->position, input->size - input->position);
 	answer = next(stream, output, input);
@@ -230,22 +217,18 @@ size_t ZSTD_decompressStream(void *stream, struct zstd_out *output, struct zstd_
 
 int lzma_microlzma_decoder(struct lzma *stream, uint64_t in_size, uint64_t out_size, int is_exact, uint32_t dict)
 {
-	static int (*next)(struct lzma *, uint64_t, uint64_t, int, uint32_t);
 
-	if (!next)
-		next = real("lzma_microlzma_decoder");
+	REAL(lzma_microlzma_decoder);
 	renew(stream);
 	return next(stream, in_size, out_size, is_exact, dict);
 }
 
 int lzma_code(struct lzma *stream, int action)
 {
-	static int (*next)(struct lzma *, int);
 	size_t before = stream->out_left;
 	int state = state_of(stream, 0), answer;
 
-	if (!next)
-		next = real("lzma_code");
+	REAL(lzma_code);
 	if (state == 1)
 		begin(stream->in, stream->in_left);
 	answer = next(stream, action);
@@ -256,10 +239,8 @@ int lzma_code(struct lzma *stream, int action)
 
 void lzma_end(struct lzma *stream)
 {
-	static void (*next)(struct lzma *);
 
-	if (!next)
-		next = real("lzma_end");
+	REAL(lzma_end);
 	state_of(stream, 1);
 	next(stream);
 }
