@@ -6,7 +6,7 @@
 # ROOTFS is a directory, for example one made by
 #   debootstrap --variant=minbase --include=python3,perl,gcc,git bookworm ROOTFS
 # Needs root, python3, and mkfs.erofs 1.9 on PATH or as MKFS_EROFS. Images stay in WORKDIR; what was
-# extracted is removed. With fsck.erofs on PATH or as FSCK_EROFS it ends with a table of CPU times.
+# extracted is removed.
 set -euo pipefail
 export LC_ALL=C TZ=UTC
 
@@ -15,7 +15,6 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 [ "$(id -u)" = 0 ] || { echo "real-system.sh: needs root, to keep owners and device nodes" >&2; exit 2; }
 rootfs=$1 work=$2 ferrofs=${3:-$here/../target/release/ferrofs}
 mkfs=${MKFS_EROFS:-mkfs.erofs}
-fsck=$(command -v "${FSCK_EROFS:-fsck.erofs}" || true)
 mkdir -p "$work"
 
 declare -A options=(
@@ -28,10 +27,8 @@ declare -A options=(
 )
 names=(lz4 lz4hc-64k zstd-64k deflate-64k lzma-64k combo)
 failed=0
-images=()
 for name in "${names[@]}"; do
     image=$work/$name.erofs
-    images+=("$image")
     if [ ! -e "$image" ]; then
         # --mkfs-time keeps every file's own time.
         # shellcheck disable=SC2086
@@ -51,7 +48,4 @@ for name in "${names[@]}"; do
     "$here/compare_trees.py" "$rootfs" "$work/out" || failed=1
 done
 rm -rf "$work/out"
-if [ -n "$fsck" ]; then
-    "$here/bench_check.py" "$ferrofs" "$fsck" "${images[@]}"
-fi
 exit "$failed"

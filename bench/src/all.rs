@@ -11,7 +11,8 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use ferrofs_builder::import::{DirectoryOptions, UnreadablePolicy, from_directory};
 use ferrofs_builder::{Algorithms, BuildOptions, NoopObserver, build};
-use ferrofs_image::codec::Method;
+use ferrofs_codec::Method;
+use ferrofs_workers::CancelToken;
 
 use crate::case::Case;
 use crate::machine::{catch_signals, check_stop};
@@ -289,7 +290,7 @@ fn step(
     }
     match extent {
         Extent::Quick if !words.iter().any(|word| word == "--quick") => {
-            words.push("--quick".to_owned())
+            words.push("--quick".to_owned());
         }
         Extent::Long(seconds) => words.push(format!("--seconds={seconds}")),
         Extent::Quick | Extent::Usual => {}
@@ -401,10 +402,11 @@ impl Inputs {
 fn build_image(source: &Path, path: &Path, max_distance: u16) -> Result<()> {
     let what = || format!("building an image of {}", source.display());
     let import = DirectoryOptions { unreadable: UnreadablePolicy::LeaveOut, ..Default::default() };
-    let tree = from_directory(source, &import, &NoopObserver).with_context(what)?;
+    let tree =
+        from_directory(source, &import, &NoopObserver, &CancelToken::new()).with_context(what)?;
     let algorithms = Algorithms { default: 0, methods: vec![Method::Lz4 { max_distance }] };
     let options = BuildOptions { algorithms: Some(algorithms), ..BuildOptions::default() };
-    build(&tree, &options, path, &NoopObserver).with_context(what)?;
+    build(&tree, &options, path, &NoopObserver, &CancelToken::new()).with_context(what)?;
     Ok(())
 }
 
@@ -435,7 +437,7 @@ mod tests {
             let is_quick = case.run.iter().any(|word| word == "--quick");
             assert_eq!(is_quick, !case.at_length.is_empty(), "{experiment}");
             // FUSE, for one, is not everywhere.
-            if let (true, Ok(words)) = (is_quick, words(Extent::Long(7))) {
+            if is_quick && let Ok(words) = words(Extent::Long(7)) {
                 assert_eq!(words.last().unwrap(), "--seconds=7");
                 assert!(!words.iter().any(|word| word == "--quick"), "{experiment}");
             }

@@ -1,6 +1,7 @@
 //! Control groups of an experiment, version 1 or 2, whichever has the controller. Made, limited, and removed on drop;
 //! groups that a killed run left behind are removed first.
 
+use std::fmt::Display;
 use std::fs;
 use std::io::{Write, stderr};
 use std::path::{Path, PathBuf};
@@ -108,13 +109,13 @@ impl Group {
     pub(crate) fn of_memory(limit_bytes: u64) -> Result<Self> {
         let mut group = Self::create("memory")?;
         group.limit_bytes = limit_bytes;
-        group.write(["memory.limit_in_bytes", "memory.max"], limit_bytes)?;
+        group.write(["memory.limit_in_bytes", "memory.max"], &limit_bytes)?;
         Ok(group)
     }
 
     /// Allows no swap.
     pub(crate) fn without_swap(self) -> Result<Self> {
-        self.write(["memory.swappiness", "memory.swap.max"], 0)?;
+        self.write(["memory.swappiness", "memory.swap.max"], &0)?;
         Ok(self)
     }
 
@@ -123,10 +124,10 @@ impl Group {
         let group = Self::create("cpu")?;
         let quota = cpus * PERIOD_US;
         match group.is_v2 {
-            true => group.write(["cpu.max"; 2], format!("{quota} {PERIOD_US}"))?,
+            true => group.write(["cpu.max"; 2], &format!("{quota} {PERIOD_US}"))?,
             false => {
-                group.write(["cpu.cfs_period_us"; 2], PERIOD_US)?;
-                group.write(["cpu.cfs_quota_us"; 2], quota)?;
+                group.write(["cpu.cfs_period_us"; 2], &PERIOD_US)?;
+                group.write(["cpu.cfs_quota_us"; 2], &quota)?;
             }
         }
         Ok(group)
@@ -138,15 +139,15 @@ impl Group {
         if !group.is_v2 {
             let parent = group.folder.parent().context("the root of the hierarchy")?;
             let nodes = fs::read_to_string(parent.join("cpuset.mems")).context("cpuset.mems")?;
-            group.write(["cpuset.mems"; 2], nodes.trim())?;
+            group.write(["cpuset.mems"; 2], &nodes.trim())?;
         }
-        group.write(["cpuset.cpus"; 2], cpu)?;
+        group.write(["cpuset.cpus"; 2], &cpu)?;
         Ok(group)
     }
 
     /// Moves a process into the group. What it used before stays charged where it was.
     pub(crate) fn admit(&self, process: u32) -> Result<()> {
-        self.write(["cgroup.procs"; 2], process)
+        self.write(["cgroup.procs"; 2], &process)
     }
 
     /// The command in the group: a small shell enters it and becomes the command, so that everything is charged there.
@@ -187,7 +188,7 @@ impl Group {
     }
 
     /// The file has a name in version 1, and one in version 2.
-    fn write(&self, files: [&str; 2], value: impl ToString) -> Result<()> {
+    fn write(&self, files: [&str; 2], value: &dyn Display) -> Result<()> {
         let path = self.folder.join(files[usize::from(self.is_v2)]);
         let text = value.to_string();
         fs::write(&path, &text).with_context(|| format!("writing {text} to {}", path.display()))

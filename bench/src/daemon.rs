@@ -114,16 +114,14 @@ impl Daemon {
         options.dev = true;
         let attachment = attach(directory, &options).map_err(|error| anyhow!("{error}"))?;
         let device = attachment.device().try_clone().context("/dev/fuse")?;
-        let settings = MountSettings {
-            listeners: listeners(),
-            priority: threads.priority(),
-            reserve_share: memory.reserve_share(),
-            ..MountSettings::default()
-        };
+        let settings = MountSettings::default()
+            .listeners(listeners())
+            .priority(threads.priority())
+            .reserve_share(memory.reserve_share());
         let ready = NegotiatedMount::new(device, &settings).map_err(|error| anyhow!("{error}"))?;
         set_readahead(
             directory,
-            readahead_kib.unwrap_or(ready.init_parameters().max_readahead.1 / 1024),
+            readahead_kib.unwrap_or(ready.init_parameters().requested_readahead / 1024),
         )?;
         let served = ready.serve(opened, log).map_err(|error| anyhow!("{error}"))?;
         Ok(Self { attachment, served, workers })

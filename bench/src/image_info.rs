@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use ferrofs_image::ondisk::compression::AlgorithmId;
 use ferrofs_image::{FileType, Image, Inode, WalkEvent};
+use ferrofs_ondisk::compression::AlgorithmId;
 
 /// Extents of the largest file that tell how an image is compressed.
 const EXTENTS: usize = 256;
@@ -76,7 +76,7 @@ impl ImageInfo {
         let (mut algorithm, mut cluster_bytes) = (None, 0);
         if let Some((_, inode)) = &largest {
             for extent in image.file_extents(inode, 0)?.take(EXTENTS) {
-                let place = extent?.place.filter(|place| place.algorithm.is_some());
+                let place = extent?.location.filter(|place| place.algorithm.is_some());
                 if let Some(place) = place {
                     algorithm = place.algorithm;
                     cluster_bytes = place.bytes.max(cluster_bytes);

@@ -79,7 +79,7 @@ impl System {
     /// What mounts, or what is missing.
     pub(crate) fn find(self, programs: &ProgramArguments) -> Result<Mounter, String> {
         let is_root = rustix::process::geteuid().is_root();
-        let found = |program| Ok(Mounter { system: self, program, options: Vec::new() });
+        let found = |program| Ok(Mounter::new(self, program));
         if self.kernel_type().is_some() {
             return if is_root { found(None) } else { Err("needs root".to_owned()) };
         }
@@ -104,9 +104,15 @@ pub(crate) struct Mounter {
     pub(crate) program: Option<Program>,
     /// Before image and directory.
     options: Vec<String>,
+    /// Environment variables of a daemon.
+    variables: Vec<(&'static str, PathBuf)>,
 }
 
 impl Mounter {
+    const fn new(system: System, program: Option<Program>) -> Self {
+        Self { system, program, options: Vec::new(), variables: Vec::new() }
+    }
+
     /// Has device files work in the mount.
     pub(crate) fn with_devices(self) -> Self {
         Self { options: vec!["-o".to_owned(), "dev".to_owned()], ..self }
@@ -114,6 +120,10 @@ impl Mounter {
 
     pub(crate) fn with_options(self, options: &[&str]) -> Self {
         Self { options: options.iter().map(|option| (*option).to_owned()).collect(), ..self }
+    }
+
+    pub(crate) fn with_variables(self, variables: Vec<(&'static str, PathBuf)>) -> Self {
+        Self { variables, ..self }
     }
 
     /// The command line, for a report. Without a loop device the kernel is called by mount(2), since mount(8) before
@@ -154,6 +164,7 @@ impl Mounter {
             return Ok(mounted);
         }
         let mut command = self.command(image, &mounted.directory);
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         if self.program.is_none() {
             process::run(&mut command, None)?;
             mounted.is_mounted = true;
@@ -267,7 +278,7 @@ mod tests {
         }
         assert!(System::EROFS.iter().all(|system| !system.takes_squashfs()));
         let words = |system| {
-            let mounter = Mounter { system, program: None, options: Vec::new() };
+            let mounter = Mounter::new(system, None);
             mounter.words(Path::new("i.erofs"), Path::new("/mnt")).join(" ")
         };
         let squashfs = "mount -t squashfs -o ro,nosuid,nodev,loop i.erofs /mnt";

@@ -83,7 +83,6 @@ pub(crate) struct Series {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[expect(clippy::enum_variant_names, reason = "they are the words of the verdict")]
 pub(crate) enum Verdict {
     Met,
     NotMet,

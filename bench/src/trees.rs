@@ -54,7 +54,7 @@ fn copy_directory(
         } else if metadata.is_file() && metadata.len() <= FILE_BYTES_MAX.min(rest) {
             match fs::copy(&path, &target) {
                 Ok(bytes) => {
-                    (copied.files, copied.bytes) = (copied.files + 1, copied.bytes + bytes)
+                    (copied.files, copied.bytes) = (copied.files + 1, copied.bytes + bytes);
                 }
                 // Private to its owner, or removed since.
                 Err(error)
@@ -224,9 +224,9 @@ mod tests {
             fs::set_permissions(tree.join("closed/file"), Permissions::from_mode(0o400)).unwrap();
             fs::set_permissions(tree.join("closed"), Permissions::from_mode(0o500)).unwrap();
             if is_first {
-                remove(&tree).unwrap()
+                remove(&tree).unwrap();
             } else {
-                put_away(&tree, &trash).unwrap()
+                put_away(&tree, &trash).unwrap();
             }
             assert!(!tree.exists());
         }

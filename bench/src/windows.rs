@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use ferrofs_image::codec::{
+use ferrofs_codec::{
     DecodeMode, Decoder, DecoderSettings, LZ4_WINDOW_PAGE_BYTES, Lz4Part, Padding, lz4_window_pages,
 };
-use ferrofs_image::ondisk::compression::AlgorithmId;
 use ferrofs_image::{FileExtent, Image, Inode};
+use ferrofs_ondisk::compression::AlgorithmId;
 use serde::Serialize;
 
 use crate::experiment::{Context, Experiment};
@@ -124,7 +124,7 @@ impl BounceDecoding<'_> {
     /// Decodes the extent if it is one of LZ4, and compares it with what the engine reads.
     fn decode(&mut self, file: &Inode, extent: &FileExtent) -> Result<()> {
         let is_lz4 = |algorithm| algorithm == Some(AlgorithmId::Lz4);
-        let Some(place) = extent.place.filter(|place| is_lz4(place.algorithm)) else {
+        let Some(place) = extent.location.filter(|place| is_lz4(place.algorithm)) else {
             return Ok(());
         };
         let mut input = vec![0; usize::try_from(place.bytes)?];
