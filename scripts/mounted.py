@@ -1,5 +1,5 @@
 """Mounts an image with the kernel's EROFS, a peer or ferrofs, and tells what its daemon used. Used by the scripts that
-measure, compare and abuse mounts; needs root.
+compare and abuse mounts; needs root.
 
 A `Mount` is used with `with`: it is ready inside, and afterwards unmounted and its daemon gone. What does not end within
 LIMIT_SECONDS is killed and an error."""
@@ -50,8 +50,8 @@ class System:
     """One way to mount: `kernel` (over a loop device), `kernel-file` (without), or a program with its arguments before the
     image and the directory."""
 
-    def __init__(self, name, program=None, arguments=(), takes="erofs"):
-        self.name, self.program, self.arguments, self.takes = name, program, list(arguments), takes
+    def __init__(self, name, program=None, arguments=()):
+        self.name, self.program, self.arguments = name, program, list(arguments)
 
     def command(self, image="IMAGE", directory="DIR"):
         if not self.program:
@@ -204,18 +204,6 @@ def cool(*images):
         with open(image, "rb", buffering=0) as source:
             while source.read(1 << 20):
                 pass
-
-
-def foreign_load(seconds=0.2):
-    """CPUs that are busy now, while nothing of ours runs: what disturbs a measurement that follows."""
-    def busy():
-        with open("/proc/stat") as stat:
-            fields = [int(field) for field in stat.readline().split()[1:9]]
-        return sum(fields) - fields[3] - fields[4]
-
-    before, begin = busy(), time.monotonic()
-    time.sleep(seconds)
-    return (busy() - before) / TICKS / (time.monotonic() - begin)
 
 
 def found(program):

@@ -101,8 +101,8 @@ def content(path):
 
 def differences(wanted, found, without=()):
     """What differs, a line each. Where a value is wanted that is a set, one of it must be found."""
-    lines = [f"missing: /{shown(path)}" for path in wanted.keys() - found.keys()]
-    lines += [f"extra: /{shown(path)}" for path in found.keys() - wanted.keys()]
+    lines = [f"{word}: /{shown(path)}" for word, one, other in (("missing", wanted, found), ("extra", found, wanted))
+             if word not in without for path in one.keys() - other.keys()]
     for path in sorted(wanted.keys() & found.keys()):
         for field in FIELDS:
             one, other = wanted[path].get(field), found[path].get(field)
