@@ -190,8 +190,9 @@ pub(crate) fn measure(task: &FramesTask) -> Result<(FramesResult, GroupMemory)> 
             players[variant].play(&requests, &mut || dirty.write(LAUNCH_BYTES))?;
         }
     }
-    dirty.write(REFILL_BYTES)?;
     let variants = players.into_iter().map(Player::into_launches).collect();
+    // The pools are gone; the group must be at its limit when it is looked at.
+    dirty.write(REFILL_BYTES)?;
     Ok((FramesResult { sources, variants }, (anonymous, dirty)))
 }
 
