@@ -405,7 +405,7 @@ fn build_image(source: &Path, path: &Path, max_distance: u16) -> Result<()> {
     let tree =
         from_directory(source, &import, &NoopObserver, &CancelToken::new()).with_context(what)?;
     let algorithms = Algorithms { default: 0, methods: vec![Method::Lz4 { max_distance }] };
-    let options = BuildOptions { algorithms: Some(algorithms), ..BuildOptions::default() };
+    let options = BuildOptions::default().algorithms(Some(algorithms));
     build(&tree, &options, path, &NoopObserver, &CancelToken::new()).with_context(what)?;
     Ok(())
 }

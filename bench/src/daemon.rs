@@ -129,20 +129,20 @@ impl Daemon {
 
     /// From submission to start of all decode work so far, in us.
     pub(crate) fn queued_micros(&self) -> f64 {
-        let snapshot = self.workers.snapshot();
+        let snapshot = self.workers.stats();
         let all = snapshot.workers.iter().chain(&snapshot.unbound.threads);
         all.map(|worker| worker.waits.sum().as_secs_f64() * 1e6).sum()
     }
 
     /// Items that its workers ran, and how many of them on no CPU of their own.
     pub(crate) fn items(&self) -> [u64; 2] {
-        let snapshot = self.workers.snapshot();
+        let snapshot = self.workers.stats();
         [snapshot.items(), snapshot.unbound.items()]
     }
 
     /// The priority levels that its workers reached.
     pub(crate) fn priority_levels(&self) -> Vec<String> {
-        let snapshot = self.workers.snapshot();
+        let snapshot = self.workers.stats();
         let all = snapshot.workers.iter().chain(&snapshot.unbound.threads);
         all.filter_map(|worker| Some(worker.priority_level?.to_string())).collect()
     }

@@ -65,13 +65,14 @@ impl Ours {
             Submitter::Works => ActiveWorkers::OnePerCpu,
             Submitter::Sleeps => ActiveWorkers::All,
         };
-        let settings = WorkQueueSettings {
-            workers: Some(shape.workers),
-            slots: Some(shape.slots),
-            dispatch_policy,
-            active_workers,
-            cpus,
-            ..WorkQueueSettings::default()
+        let settings = WorkQueueSettings::new("queue")
+            .workers(shape.workers)
+            .slots(shape.slots)
+            .dispatch_policy(dispatch_policy)
+            .active_workers(active_workers);
+        let settings = match cpus {
+            Some(cpus) => settings.cpus(cpus),
+            None => settings,
         };
         let stats = Rc::new(Cell::new(PassStats::default()));
         let (counted, own_pages) = (Rc::clone(&stats), Arc::clone(pages));

@@ -271,7 +271,7 @@ impl Pools {
 
     /// Items of the per-CPU pools that no worker of a CPU ran: their samples are of the fallback.
     fn fallbacks(&self) -> u64 {
-        [&self.normal, &self.raised].into_iter().map(|pool| pool.snapshot().fallback).sum()
+        [&self.normal, &self.raised].into_iter().map(|pool| pool.stats().fallback).sum()
     }
 
     /// The priority at which that pool runs an item, by the system's account.

@@ -88,8 +88,7 @@ fn decode_all(path: &Path) -> Result<Decoded> {
     let superblock = image.superblock();
     ensure!(superblock.metabox.is_none(), "clusters may lie in a metabox, not in the image");
     let window_bytes = image.compression().lz4_max_distance.context("it declares no LZ4")?;
-    let settings =
-        DecoderSettings { lz4_max_distance: Some(window_bytes), ..DecoderSettings::default() };
+    let settings = DecoderSettings::default().lz4_max_distance(Some(window_bytes));
     let mut decoding = BounceDecoding {
         image: &image,
         file: File::open(path)?,
@@ -136,7 +135,7 @@ impl BounceDecoding<'_> {
             extent_bytes,
             skip_bytes: 0,
             // What refers to the front of deduplicated data ends before the stream does.
-            want: DecodeMode::Prefix,
+            mode: DecodeMode::Prefix,
         };
         let count = lz4_window_pages(self.window_bytes, extent_bytes);
         let (mut decoded, mut wanted) = (vec![0; extent_bytes], vec![0; extent_bytes]);
