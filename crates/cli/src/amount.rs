@@ -1,4 +1,6 @@
-//! Amounts of bytes: as they are typed, and as people read them.
+//! Numbers, amounts of bytes and times: as they are typed, and as people read them.
+
+use std::time::Duration;
 
 /// Reads a number of bytes with an optional suffix k, m or g.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
@@ -77,6 +79,17 @@ pub(crate) fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(number), if number == 1 { one } else { many })
 }
 
+/// A time in the unit that keeps it short.
+pub(crate) fn human_time(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    match time.as_nanos() {
+        nanoseconds @ 0..1_000 => format!("{nanoseconds} ns"),
+        1_000..1_000_000 => format!("{:.1} µs", seconds * 1e6),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", seconds * 1e3),
+        _ => format!("{seconds:.2} s"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,6 +125,15 @@ mod tests {
         }
         assert_eq!(parse_jobs("8"), Ok(8));
         assert!(parse_jobs("0").is_err() && parse_jobs("9999999").is_err());
+    }
+
+    #[test]
+    fn times_are_short() {
+        for (nanoseconds, text) in
+            [(7, "7 ns"), (1_500, "1.5 µs"), (2_340_000, "2.3 ms"), (61_000_000_000, "61.00 s")]
+        {
+            assert_eq!(human_time(Duration::from_nanos(nanoseconds)), text);
+        }
     }
 
     #[test]

@@ -139,16 +139,16 @@ Examples:
   mount -t fuse.ferrofs -o allow_other,memory=64m app.erofs dir/";
 
 pub(crate) const DEMO: &str = "\
-The demonstration mounts an image with FUSE as the current user, compares every file in the mount
+The demonstration mounts an image with FUSE as the current user, compares every file of the mount
 with the expected contents and metadata, and measures how fast the mount is read. Without arguments
 it uses a built-in image and its list of digests. With IMAGE alone, it compares the mount with a
 second, direct read of the image; with SOURCE, with that directory. It works in a temporary
-directory and removes that at the end, also after a signal.
+directory, which it removes at the end, also after a signal.
 
-Each measurement uses a fresh mount, so nothing is in the page cache: whole files (open, read,
-close) and single blocks of 4 KiB in random order, by one reader and by one reader for each CPU, at
-least four. Of a large image, a part is measured. If FUSE is not available, the demonstration
-extracts the image and checks the result instead, and says why.
+Each measurement opens, reads and closes the files of a fresh mount, so nothing is in the page
+cache: with one reader, and with one reader for each CPU, at least four. Of a large image, a part is
+read. If FUSE is not available, the demonstration says why and compares a direct read of the image
+with the expected contents.
 
 Examples:
   ferrofs demo

@@ -3,14 +3,15 @@
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::Duration;
 
 use ferrofs_fuse::Capabilities;
 use ferrofs_mount::stats::{
     LatencyQuantiles, MountStats, OperationKind, StatsSummary, WorkerRecord, known,
 };
 
-use super::{notice, ratio, seconds};
-use crate::amount::{grouped, human_bytes};
+use super::{notice, ratio};
+use crate::amount::{grouped, human_bytes, human_time};
 use crate::output::escape;
 
 /// Rows of workers that are shown.
@@ -285,15 +286,8 @@ impl fmt::Display for LatencyText<'_> {
     }
 }
 
-/// In the unit that keeps it short.
 fn time(nanoseconds: u64) -> String {
-    let seconds = seconds(nanoseconds);
-    match nanoseconds {
-        0..1_000 => format!("{nanoseconds} ns"),
-        1_000..1_000_000 => format!("{:.1} µs", seconds * 1e6),
-        1_000_000..1_000_000_000 => format!("{:.1} ms", seconds * 1e3),
-        _ => format!("{seconds:.2} s"),
-    }
+    human_time(Duration::from_nanos(nanoseconds))
 }
 
 /// A long time, to the second, minute or hour.
@@ -312,12 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_short() {
-        let times =
-            [(7, "7 ns"), (1_500, "1.5 µs"), (2_340_000, "2.3 ms"), (61_000_000_000, "61.00 s")];
-        for (nanoseconds, text) in times {
-            assert_eq!(time(nanoseconds), text);
-        }
+    fn long_times_are_in_two_units() {
         assert_eq!(uptime(59_000_000_000), "59 s");
         assert_eq!(uptime(3_725_000_000_000), "1 h 2 min");
         assert_eq!(uptime(u64::MAX), "213503 d 23 h");

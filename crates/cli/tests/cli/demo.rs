@@ -13,11 +13,6 @@ use crate::support::{Dir, TestCommand, data, ferrofs, is_root, reset_signals};
 /// A demonstration is tried so often: one may be done before a signal reaches it.
 const ATTEMPTS: usize = 20;
 
-/// How often a demonstration that goes well says that a comparison found nothing: of what it unpacked, and of a mount.
-fn comparisons(has_mount: bool) -> usize {
-    if has_mount { 2 } else { 1 }
-}
-
 /// Nothing is in the directory, nothing is mounted in it, and nobody has it in a command line.
 #[track_caller]
 fn assert_clean(dir: &Dir) {
@@ -48,21 +43,16 @@ fn demo(dir: &Dir) -> TestCommand {
 fn the_demonstration_works_and_cleans_up() {
     let dir = Dir::new();
     let text = demo(&dir).succeeds().text();
-    let has_mount = has_fuse();
-    let found = text.matches("0 differences in 236 entries").count();
-    assert_eq!(found, comparisons(has_mount), "{text}");
+    assert!(text.contains("  0 differences in 236 entries"), "{text}");
     assert!(text.contains("peak memory"), "{text}");
-    if has_mount {
-        let row = |name: &str, readers: usize| {
-            let start = format!("  {name:<8} {readers:>8} ");
-            text.lines().any(|line| line.starts_with(&start) && line.matches('s').count() >= 4)
+    if has_fuse() {
+        let row = |readers: usize| {
+            let start = format!("  ferrofs {readers:>10} ");
+            text.lines().any(|line| line.starts_with(&start) && line.matches('s').count() >= 3)
         };
         let cpus = std::thread::available_parallelism().unwrap().get();
-        assert!(row("ferrofs", 1) && row("ferrofs", cpus.max(4)), "{text}");
-        let has_kernel = row("kernel", 1) && row("kernel", cpus.max(4));
-        assert!(has_kernel || text.contains("not beside the kernel's EROFS: "), "{text}");
-        assert!(text.contains("decoded for each served"), "{text}");
-        assert!(text.contains(" processes of mounts ended well\n"), "{text}");
+        assert!(row(1) && row(cpus.max(4)), "{text}");
+        assert!(text.contains("unmounted; all mounts ended well\n"), "{text}");
     } else {
         assert!(text.contains("no mount is shown: cannot mount"), "{text}");
     }
@@ -74,14 +64,13 @@ fn the_demonstration_compares_with_a_second_reading_or_a_directory() {
     let dir = Dir::new();
     let demo = || demo(&dir).arg(data("inline.erofs"));
     let text = demo().succeeds().text();
-    let found = text.matches("0 differences in 193 entries").count();
-    assert_eq!(found, comparisons(has_fuse()), "{text}");
+    assert!(text.contains("  0 differences in 193 entries"), "{text}");
     let tree = dir.join("tree");
     ferrofs().args(["extract", "-q"]).arg(data("inline.erofs")).arg(&tree).succeeds();
     fs::write(tree.join("names/a"), "?").unwrap();
     let ended = demo().arg(&tree).ends_with(1);
-    let found = ended.stderr.matches("/names/a: has other contents").count();
-    assert_eq!(found, comparisons(has_fuse()), "{}", ended.stderr);
+    assert!(ended.stderr.contains("/names/a: has other contents"), "{}", ended.stderr);
+    assert!(!ended.text().contains(" 0 differences"), "{}", ended.text());
     fs::remove_dir_all(tree).ok();
     assert_clean(&dir);
 }
@@ -95,7 +84,7 @@ fn a_directory_that_was_unpacked_by_root_is_what_the_mount_shows() {
     let tree = dir.join("tree");
     ferrofs().args(["extract", "-q"]).arg(data("lz4.erofs")).arg(&tree).succeeds();
     let text = demo(&dir).arg(data("lz4.erofs")).arg(&tree).succeeds().text();
-    assert_eq!(text.matches(" 0 differences in ").count(), 2, "{text}");
+    assert!(text.contains("  0 differences in "), "{text}");
     assert_clean(&dir);
 }
 
@@ -105,10 +94,9 @@ fn an_ordinary_user_sees_the_mount_or_why_there_is_none() {
     let dir = Dir::new();
     let program = dir.ordinary_ferrofs();
     let text = program.arg("demo").env("TMPDIR", dir.path()).succeeds().text();
-    let has_mount = text.contains(" processes of mounts ended well\n");
+    let has_mount = text.contains("unmounted; all mounts ended well\n");
     assert!(has_mount || text.contains("no mount is shown: cannot mount"), "{text}");
-    let found = text.matches("0 differences in 236 entries").count();
-    assert_eq!(found, comparisons(has_mount), "{text}");
+    assert!(text.contains("  0 differences in 236 entries"), "{text}");
     assert_clean(&dir);
 }
 
@@ -139,8 +127,8 @@ fn without_a_way_to_mount_the_reason_is_shown_and_all_the_rest() {
 // A-DEMO-SIGNALS
 #[test]
 fn signals_end_it_in_each_phase_and_nothing_is_left() {
-    let phases = ["unpacking", "comparing every byte with", "mounted on", "reading"];
-    let phases = if has_fuse() { &phases[..] } else { &phases[..2] };
+    let phases = ["comparing every byte", "mounted on", "reading"];
+    let phases = if has_fuse() { &phases[..] } else { &phases[..1] };
     let signals = [Signal::INT, Signal::TERM, Signal::HUP];
     reset_signals(&signals);
     for (phase, signal) in phases.iter().zip(signals.into_iter().cycle()) {
