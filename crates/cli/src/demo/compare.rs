@@ -207,8 +207,7 @@ impl Comparison<'_> {
     }
 }
 
-/// The known fields that differ. A directory of the host may have links from elsewhere, and counts those of directories
-/// differently.
+/// The known fields that differ. A directory of the host counts links in its own way.
 fn differences(expected: &FileEntry, found: &FileEntry, has_links: bool) -> Vec<String> {
     let names: BTreeSet<_> = expected.fields.keys().chain(found.fields.keys()).collect();
     let mut differences = Vec::new();

@@ -31,7 +31,7 @@ pub(super) struct ReadSpeed {
 /// The paths of regular files to read from an image that holds `total`.
 ///
 /// # Errors
-/// The image cannot be walked, or a signal asks to stop.
+/// The image cannot be walked.
 pub(super) fn choose_files(
     image: &Image,
     total: WorkAmount,
@@ -43,9 +43,7 @@ pub(super) fn choose_files(
         _ => None,
     });
     let chosen = regular.step_by(usize::try_from(stride).unwrap_or(usize::MAX));
-    let files = chosen.take_while(|_| !stop.is_requested()).collect();
-    stop.check()?;
-    Ok(files)
+    Ok(chosen.take_while(|_| !stop.is_requested()).collect())
 }
 
 /// Reads all files below `root` with `readers` threads. Files that the user may not read are left out.
@@ -61,7 +59,7 @@ pub(super) fn measure_reads(
     let (next, times) = (AtomicUsize::new(0), Histogram::new());
     let read_files = || -> io::Result<u64> {
         let (mut buffer, mut bytes) = (vec![0; READ_BYTES], 0);
-        // Pairs with nothing: each number is drawn once, and the files are not changed.
+        // Pairs with nothing: the files do not change.
         while let Some(path) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
             stop.check_io()?;
             let started = Instant::now();
