@@ -401,7 +401,7 @@ impl Inputs {
 
 fn build_image(source: &Path, path: &Path, max_distance: u16) -> Result<()> {
     let what = || format!("building an image of {}", source.display());
-    let import = DirectoryOptions { unreadable: UnreadablePolicy::LeaveOut, ..Default::default() };
+    let import = DirectoryOptions::default().unreadable(UnreadablePolicy::LeaveOut);
     let tree =
         from_directory(source, &import, &NoopObserver, &CancelToken::new()).with_context(what)?;
     let algorithms = Algorithms { default: 0, methods: vec![Method::Lz4 { max_distance }] };

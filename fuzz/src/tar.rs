@@ -39,15 +39,12 @@ pub fn tar(bytes: &[u8]) {
         2 => WhiteoutPolicy::ToOverlay,
         _ => WhiteoutPolicy::Apply,
     };
-    let options = |memory_bytes_max| TarImportOptions {
-        whiteouts,
-        concatenated: switches & 0x10 != 0,
-        spool: SpoolOptions {
-            memory_bytes_max,
-            directory: None,
-            spool_bytes_max: Some(SPOOL_BYTES_MAX),
-        },
-        ..TarImportOptions::default()
+    let options = |memory_bytes_max| {
+        let spool = SpoolOptions::default()
+            .memory_bytes_max(memory_bytes_max)
+            .spool_bytes_max(Some(SPOOL_BYTES_MAX));
+        let is_concatenated = switches & 0x10 != 0;
+        TarImportOptions::default().whiteouts(whiteouts).concatenated(is_concatenated).spool(spool)
     };
     let name = || PathBuf::from("a.tar");
     let placed = parts.iter().map(|part| TarSource::Bytes { name: name(), bytes: (*part).into() });

@@ -1,8 +1,8 @@
-//! Compressed archives as streams of what is in them: gzip, xz and zstd, recognised by their first bytes.
+//! Decompresses archives as streams: gzip, xz and zstd, which are detected by their first bytes.
 //!
-//! Several members, streams or frames in a row are one stream. Checksums are verified. Memory is bounded by a
-//! constant for each kind, whatever a header asks for. Damage is reported as a [`CorruptStream`] inside the
-//! [`io::Error`], with the byte of the compressed stream.
+//! Several members, streams or frames in a row are one stream. Checksums are verified. A constant
+//! for each format bounds the memory, whatever a header demands. Damage is a [`CorruptStream`]
+//! inside the [`io::Error`], with the byte of the compressed stream. Used by `import_tar`.
 
 mod gzip;
 mod zstd;
@@ -16,7 +16,7 @@ use lzma_rust2::XzReader;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Compression {
-    /// Not at all.
+    /// It is not compressed.
     Plain,
     /// gzip (RFC 1952), one member or several.
     Gzip,
@@ -26,27 +26,27 @@ pub enum Compression {
     Zstd,
 }
 
-/// What the first bytes of a stream are compared with.
+/// The most bytes that identify a format.
 const MAGIC_BYTES_MAX: usize = 6;
 
 impl Compression {
-    /// What the first bytes of a stream say.
+    /// The compression of a stream with these first bytes.
     pub(super) fn of(start: &[u8]) -> Self {
         match start {
             [0x1F, 0x8B, ..] => Self::Gzip,
             [0xFD, b'7', b'z', b'X', b'Z', 0, ..] => Self::Xz,
-            // A frame, or one of the frames that are to be skipped.
+            // A frame, or a skippable frame.
             [0x28, 0xB5, 0x2F, 0xFD, ..] | [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..] => Self::Zstd,
             _ => Self::Plain,
         }
     }
 
-    /// What `input` says at its start, of which nothing is used up.
+    /// The compression of `input`; no byte is consumed.
     pub(super) fn detect(input: &mut CountingReader) -> io::Result<Self> {
         Ok(Self::of(input.peek(MAGIC_BYTES_MAX)?))
     }
 
-    /// A kind of compression that is known, and not read here, by the first bytes of a stream.
+    /// The name of a compression that is not supported here, by the first bytes of a stream.
     pub(super) fn foreign(start: &[u8]) -> Option<&'static str> {
         match start {
             [b'B', b'Z', b'h', b'1'..=b'9', ..] => Some("bzip2"),
@@ -59,7 +59,7 @@ impl Compression {
         }
     }
 
-    /// The stream inside `input`.
+    /// The decompressed stream.
     pub(super) fn reader(self, input: CountingReader) -> Box<dyn Read + Send> {
         match self {
             Self::Plain => Box::new(input),
@@ -70,17 +70,17 @@ impl Compression {
     }
 }
 
-/// A compressed stream is not what it should be.
+/// A compressed stream is damaged.
 #[derive(Debug)]
 pub(super) struct CorruptStream {
-    /// What is wrong.
+    /// The damage.
     pub(super) what: String,
-    /// The byte of the compressed stream at which it was noticed.
+    /// The byte of the compressed stream at which it was found.
     pub(super) offset: u64,
 }
 
 impl CorruptStream {
-    /// The same as an error of reading.
+    /// A read error with the damage.
     fn error(what: impl Into<String>, offset: u64) -> io::Error {
         io::Error::new(io::ErrorKind::InvalidData, Self { what: what.into(), offset })
     }
@@ -94,10 +94,10 @@ impl fmt::Display for CorruptStream {
 
 impl std::error::Error for CorruptStream {}
 
-/// Large enough that system calls do not count.
+/// Large enough that the cost of system calls does not matter.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// A stream with a buffer and a position.
+/// A buffered reader that counts the consumed bytes.
 pub(crate) struct CountingReader {
     inner: Box<dyn Read + Send>,
     buffer: Box<[u8]>,
@@ -112,12 +112,12 @@ impl CountingReader {
         Self { inner, buffer, start: 0, end: 0, position: 0 }
     }
 
-    /// How many bytes were used.
+    /// The number of consumed bytes.
     pub(super) fn position(&self) -> u64 {
         self.position
     }
 
-    /// The next bytes, none of them used up: `count` of them, or fewer at the end. `count` is small.
+    /// The next `count` bytes, or fewer at the end; none is consumed. `count` is small.
     pub(super) fn peek(&mut self, count: usize) -> io::Result<&[u8]> {
         if self.end - self.start < count {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -134,7 +134,7 @@ impl CountingReader {
         Ok(&self.buffer[self.start..self.end.min(self.start + count)])
     }
 
-    /// What is in the buffer, after filling it where it was empty; nothing at the end.
+    /// The bytes in the buffer, which is filled if it is empty; empty at the end of the stream.
     pub(super) fn fill(&mut self) -> io::Result<&[u8]> {
         if self.start == self.end {
             self.start = 0;
@@ -143,7 +143,7 @@ impl CountingReader {
         Ok(&self.buffer[self.start..self.end])
     }
 
-    /// Uses `count` bytes of those that [`fill`](Self::fill) gave.
+    /// Consumes `count` of the bytes that [`fill`](Self::fill) returned.
     pub(super) fn consume(&mut self, count: usize) {
         let count = count.min(self.end - self.start);
         self.start += count;
@@ -160,7 +160,7 @@ impl CountingReader {
 
 impl Read for CountingReader {
     fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
-        // What is wanted in large pieces goes past the buffer.
+        // Large reads bypass the buffer.
         if self.start == self.end && output.len() >= BUFFER_BYTES {
             let got = read_some(&mut self.inner, output)?;
             self.position += got as u64;
@@ -183,11 +183,11 @@ fn read_some(inner: &mut dyn Read, output: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// What a stream may ask for, in KiB: `xz -9` needs 65 MiB, and a dictionary of 256 MiB is taken, too. Above
-/// that a header of a few bytes would decide about the memory of the host.
+/// The most memory of an xz stream, in KiB: `xz -9` needs 65 MiB, and a dictionary of 256 MiB is
+/// allowed, too. A header of a few bytes must not demand more memory of the host.
 const MEMORY_KIB_MAX: u32 = (256 << 10) + (4 << 10);
 
-/// The stream inside an xz file.
+/// The decompressed stream of an xz file: any number of streams with their checks.
 pub(super) struct XzStream {
     inner: XzReader<CountingReader>,
 }

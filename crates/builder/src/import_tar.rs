@@ -1,13 +1,13 @@
-//! Trees from tar archives: from a file, a pipe or memory, plain or compressed.
+//! Imports tar archives: from a file, a pipe or memory, plain or compressed.
 //!
-//! Read are v7, ustar, star, GNU and PAX archives with whatever tars put into them. What an archive must not
-//! do is refused by name: every such refusal is an [`ErrorKind::Archive`] with the archive, the byte in it
-//! (after decompression, but for damage of a compressed stream) and the entry. The parser is our own since
-//! contents are to stay in the archive, and every number in it is hostile.
+//! It reads v7, ustar, star, GNU and PAX archives. An archive that is damaged or hostile is refused
+//! with [`ErrorKind::Archive`], which names the archive, the byte (after decompression, except for
+//! damage of a compressed stream) and the entry. The parser is our own because contents stay in the
+//! archive and every number in it may be hostile.
 //!
-//! As tar has it, slashes at the start of paths are dropped and later entries replace earlier ones. Unlike tar,
-//! nothing is taken for granted: an archive needs its end mark, a path with `..` or below a symlink is refused,
-//! and so is a hard link to what did not come before.
+//! As with tar, slashes at the start of paths are dropped, and later entries replace earlier ones.
+//! Unlike with tar, an archive must have its end marker, and a path with `..`, a path below a
+//! symlink, and a hard link to a file that did not come before are refused.
 
 mod acl;
 mod archive;
@@ -41,6 +41,7 @@ use ferrofs_workers::CancelToken;
 
 use crate::context::check_cancelled;
 use crate::decompress::Compression;
+use crate::import::option_setters;
 use crate::import::spool::SpoolOptions;
 use crate::tree::{Device, Metadata, Timestamp, Tree};
 use crate::{Error, ErrorKind, Result};
@@ -49,12 +50,11 @@ use crate::{Error, ErrorKind, Result};
 pub enum TarSource {
     /// A file, or a FIFO, by its path.
     Path(PathBuf),
-    /// An open file, as standard input may be, from where it stands; what messages call it.
+    /// An open file, such as standard input, from its current position.
     File {
         /// What messages call it.
         name: PathBuf,
-        /// The file. If it is an uncompressed regular file, contents are read from it for as long as the tree is
-        /// used.
+        /// The file. If it is an uncompressed regular file, the tree reads contents from it.
         file: File,
     },
     /// Bytes in memory.
@@ -64,7 +64,7 @@ pub enum TarSource {
         /// The archive.
         bytes: Arc<[u8]>,
     },
-    /// Anything that can be read once.
+    /// A stream that can be read once.
     Stream {
         /// What messages call it.
         name: PathBuf,
@@ -90,40 +90,53 @@ impl fmt::Debug for TarSource {
     }
 }
 
-/// Where the contents of an archive's files are when an image has been made.
+/// Where the image finds the contents of the files of an archive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TarContentMode {
     /// In the image.
     #[default]
     Copy,
-    /// In the archive, which is a device of the tree. If it is compressed, the device is what it unpacks to,
-    /// and [`TarImportOptions::compression`] has to say so.
+    /// In the archive, which becomes a device of the image. The device of a compressed archive is
+    /// the decompressed one, and [`TarImportOptions::compression`] must name the compression.
     Index,
-    /// Nowhere: the archive has headers only, and files have their sizes and read as zeros.
+    /// Nowhere: the archive has only headers; files have their sizes and read as zeros.
     HeadersOnly,
 }
 
-/// How archives are read.
+/// How [`from_tar`] works.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TarImportOptions {
-    /// How the archive is compressed; recognised by its first bytes if `None`.
+    /// The compression of the archive; `None`: detected by its first bytes.
     pub compression: Option<Compression>,
-    /// What becomes of contents.
+    /// Where the image finds file contents.
     pub contents: TarContentMode,
-    /// What becomes of whiteouts.
+    /// How whiteouts are imported.
     pub whiteouts: WhiteoutPolicy,
     /// Whether another archive may follow the end of one (`tar --ignore-zeros`).
     pub concatenated: bool,
-    /// Where names in ACLs are looked up that come without numbers; they are refused if `None`.
+    /// The lists for names in ACLs without numbers; `None`: such names are refused.
     pub accounts: Option<AccountFiles>,
-    /// Where contents are kept that can be read only once.
+    /// The spool for contents that can be read only once.
     pub spool: SpoolOptions,
-    /// The modification time of directories that no entry describes; they are root's, with permissions 0755.
+    /// The modification time of directories without an entry; root owns them, with permissions
+    /// 0755.
     pub missing_mtime: Timestamp,
 }
 
+option_setters! { TarImportOptions {
+    compression: Option<Compression>,
+    contents: TarContentMode,
+    whiteouts: WhiteoutPolicy,
+    concatenated: bool,
+    accounts: Option<AccountFiles>,
+    spool: SpoolOptions,
+    missing_mtime: Timestamp,
+} }
+
 impl Default for TarImportOptions {
-    /// One archive, compressed in any way, whiteouts kept, directories that are missing from 1970.
+    /// One archive with any compression; whiteouts are kept; directories without an entry are from
+    /// 1970.
     fn default() -> Self {
         Self {
             compression: None,
@@ -137,13 +150,13 @@ impl Default for TarImportOptions {
     }
 }
 
-/// The tree that an archive holds.
+/// Imports an archive.
 ///
 /// # Errors
-/// [`ErrorKind::Archive`] for an archive that is damaged, cut off or hostile, or that holds what cannot be
-/// told from it, as an ACL with names that nobody has; [`ErrorKind::Input`] where the host refuses to read,
-/// [`ErrorKind::Output`] where it has no room for the spool, [`ErrorKind::SourceChanged`] for a file that was
-/// changed meanwhile.
+/// [`ErrorKind::Archive`]: the archive is damaged, truncated or hostile, or an ACL has a name
+/// without a number. [`ErrorKind::Input`]: the host cannot read it. [`ErrorKind::Output`]: the host
+/// has no space for the spool. [`ErrorKind::SourceChanged`]: the file has changed meanwhile.
+/// [`ErrorKind::Cancelled`]: `cancel` was cancelled.
 pub fn from_tar(
     source: TarSource,
     options: &TarImportOptions,
@@ -152,9 +165,9 @@ pub fn from_tar(
     from_tar_layers(vec![source], options, cancel)
 }
 
-/// The tree that archives make together, the lowest first, as the layers of a container image do.
+/// Imports several archives, the lowest first, as the layers of a container image.
 ///
-/// Whiteouts are applied only by [`WhiteoutPolicy::Apply`], each to what the archives before its own have.
+/// Only [`WhiteoutPolicy::Apply`] applies whiteouts, each to the archives before its own.
 ///
 /// # Errors
 /// As [`from_tar`].
@@ -204,15 +217,15 @@ fn add(
     Ok(())
 }
 
-/// An archive that is refused, at this byte.
+/// The error of a refused archive, at this byte.
 fn refused(why: impl Into<String>, offset: u64) -> Error {
     Error::new(ErrorKind::Archive(why.into())).at_byte(offset)
 }
 
-/// The most of a name that a message shows; names can have a mebibyte.
+/// The most bytes of a name in a message; names can have a mebibyte.
 const SHOWN_BYTES_MAX: usize = 200;
 
-/// A name as messages show it.
+/// A name for messages.
 fn shown(name: &[u8]) -> String {
     let (front, more) = name.split_at(name.len().min(SHOWN_BYTES_MAX));
     format!("\"{}{}\"", front.escape_ascii(), if more.is_empty() { "" } else { "..." })

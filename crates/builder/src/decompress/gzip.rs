@@ -18,7 +18,7 @@ const HAS_NAME: u8 = 8;
 const HAS_COMMENT: u8 = 16;
 const RESERVED: u8 = 0xE0;
 
-/// What comes next.
+/// What the reader expects next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GzipState {
     /// The first member's header.
@@ -32,14 +32,14 @@ enum GzipState {
     End,
 }
 
-/// The stream inside a gzip file.
+/// The decompressed stream of a gzip file.
 pub(super) struct GzipReader {
     input: CountingReader,
     inflater: Box<DecompressorOxide>,
     ring: Box<[u8]>,
-    /// Where the inflater goes on.
+    /// Where the inflater writes next.
     at: usize,
-    /// What it made and nobody took yet.
+    /// Decompressed bytes that were not read yet.
     ready: Range<usize>,
     state: GzipState,
     checksum: Crc32,
@@ -64,7 +64,7 @@ impl GzipReader {
         CorruptStream::error(format!("the gzip data {what}"), self.input.position())
     }
 
-    /// The next byte of a header or trailer, counted into the header's checksum.
+    /// The next byte of a header or trailer; it is added to the checksum of the header.
     fn byte(&mut self) -> io::Result<u8> {
         match self.input.byte()? {
             Some(byte) => {
@@ -113,7 +113,7 @@ impl GzipReader {
         Ok(())
     }
 
-    /// Behind a member: another one, or zeros as tapes leave them, or the end.
+    /// After a member: another one, zeros as padding of tapes, or the end.
     fn next(&mut self) -> io::Result<()> {
         match self.input.fill()?.first() {
             None => self.state = GzipState::End,
@@ -185,7 +185,7 @@ impl Read for GzipReader {
 
 const POLYNOMIAL: u32 = 0xEDB8_8320;
 
-/// For a byte, and for one that is followed by one to seven zeros.
+/// The CRC of a byte, and of a byte that one to seven zeros follow.
 static TABLES: [[u32; 256]; 8] = [T0, T1, T2, T3, T4, T5, T6, T7];
 
 const T0: [u32; 256] = of_bytes();
@@ -215,7 +215,7 @@ const fn of_bytes() -> [u32; 256] {
     table
 }
 
-/// The table of bytes that one more zero follows.
+/// The table for bytes that one more zero follows.
 const fn with_a_zero(last: &[u32; 256]) -> [u32; 256] {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -227,7 +227,7 @@ const fn with_a_zero(last: &[u32; 256]) -> [u32; 256] {
     table
 }
 
-/// A checksum in the making.
+/// A running CRC-32 as in gzip (RFC 1952, 8), eight bytes at a time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Crc32(u32);
 

@@ -1,4 +1,5 @@
-//! Zstandard (RFC 8878): any number of frames, each with its checksum and length verified where it has them.
+//! Zstandard (RFC 8878): any number of frames, each with its checksum and length verified where it
+//! has them.
 
 use std::io::{self, Read};
 
@@ -7,11 +8,11 @@ use xxhash_rust::xxh64::Xxh64;
 
 use super::{CorruptStream, CountingReader};
 
-/// What a frame may ask for: `zstd --ultra -22` and `--long=27` need it, and the `zstd` command takes no more
-/// without being told so.
+/// The largest window of a frame. `zstd --ultra -22` and `--long=27` need it; the `zstd` command
+/// accepts no larger one by default.
 const WINDOW_BYTES_MAX: u64 = 128 << 20;
 
-/// What comes next.
+/// What the reader expects next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ZstdState {
     /// A frame, or the end.
@@ -23,7 +24,7 @@ enum ZstdState {
     End,
 }
 
-/// The stream inside a zstd file.
+/// The decompressed stream of a zstd file.
 pub(super) struct ZstdReader {
     input: CountingReader,
     decoder: FrameDecoder,
@@ -65,7 +66,7 @@ impl ZstdReader {
         Ok(())
     }
 
-    /// Skips a frame that is not for us.
+    /// Skips a skippable frame.
     fn skip_frame(&mut self) -> io::Result<()> {
         let mut header = [0; 8];
         for byte in &mut header {
@@ -85,7 +86,7 @@ impl ZstdReader {
         Ok(())
     }
 
-    /// Decodes until something can be handed out or the frame has ended.
+    /// Decodes until there are bytes to return or the frame has ended.
     fn decode(&mut self) -> io::Result<()> {
         while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
             let strategy = BlockDecodingStrategy::UptoBlocks(1);
@@ -101,7 +102,7 @@ impl ZstdReader {
         if wanted != 0 && wanted != self.frame_bytes {
             return Err(self.damage("has a frame of another length than it says"));
         }
-        // The lower half of the hash is what a frame keeps.
+        // A frame stores the lower half of the hash.
         let checksum = self.checksum.digest() & 0xFFFF_FFFF;
         if self.decoder.get_checksum_from_data().is_some_and(|kept| u64::from(kept) != checksum) {
             return Err(self.damage("has a frame with a wrong checksum"));

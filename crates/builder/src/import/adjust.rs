@@ -1,8 +1,8 @@
-//! What is changed about a tree after it was imported and before it is built: owners, times, xattrs and
-//! the marks of overlay file systems. The same for every importer.
+//! Changes to a tree between its import and the build: owners, times, xattrs, and the marks of
+//! overlay file systems. They are the same for all importers.
 //!
-//! [`ExcludePatterns`] and the names that aufs gives a meaning ([`AufsName`]) are asked while a tree is
-//! imported; everything else is done to the whole tree by [`Adjustments::apply`].
+//! Importers use [`ExcludePatterns`] and [`AufsName`] while they import. [`Adjustments::apply`]
+//! makes all other changes to the whole tree.
 
 pub use super::exclude_patterns::ExcludePatterns;
 pub use super::overlay::{
@@ -16,24 +16,32 @@ use std::os::unix::ffi::OsStrExt;
 use crate::tree::{Metadata, Node, NodeId, NodeKind, Timestamp, Tree};
 use crate::{Error, ErrorKind, Result};
 
-/// What to change about a tree. The default changes nothing.
+/// The changes to a tree. The default changes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Adjustments {
     /// Owners and groups.
     pub owners: OwnerOverrides,
     /// Modification times.
     pub mtime: MtimePolicy,
-    /// Times of the inodes that compact inodes could hold if it were not for their times.
+    /// The time of inodes that would be compact but for their own time.
     pub compact_time: Option<CompactTime>,
-    /// Which xattrs stay.
+    /// The xattrs that are kept.
     pub xattrs: XattrFilter,
-    /// What becomes of whiteouts and opaque directories.
+    /// How whiteouts and opaque directories are stored.
     pub overlay: OverlayPolicy,
 }
 
+option_setters! { Adjustments {
+    owners: OwnerOverrides,
+    mtime: MtimePolicy,
+    compact_time: Option<CompactTime>,
+    xattrs: XattrFilter,
+    overlay: OverlayPolicy,
+} }
+
 impl Adjustments {
-    /// Changes `tree` accordingly. To be called once, when nothing will be added any more: offsets would
-    /// be added again.
+    /// Applies the changes to a complete tree. A second call would add the owner offsets again.
     ///
     /// # Errors
     /// An owner plus its offset exceeds 32 bits; the error names the path in the tree.
@@ -56,7 +64,7 @@ impl Adjustments {
     }
 }
 
-/// The first path of an inode, for messages.
+/// The first path of an inode, for error messages.
 fn first_path(tree: &Tree, wanted: NodeId) -> std::path::PathBuf {
     let mut found = std::path::PathBuf::new();
     let stopped = tree.walk(|path, id| {
@@ -67,23 +75,25 @@ fn first_path(tree: &Tree, wanted: NodeId) -> std::path::PathBuf {
         found.push(std::ffi::OsStr::from_bytes(name));
         Err(())
     });
-    // An inode that has no name any more keeps an empty path.
+    // The path of an inode without a name stays empty.
     debug_assert!(stopped.is_err() || found.as_os_str().is_empty());
     found
 }
 
-/// What modification times become. Seconds since 1970; nanoseconds of replaced times are 0.
+/// How modification times are stored. Times are seconds since 1970; the nanoseconds of replaced
+/// times are 0.
 ///
-/// How mkfs.erofs 1.9 says it: `-T t` and `--all-time` are [`All`](Self::All), `--mkfs-time` is
+/// In mkfs.erofs 1.9, `-T t` and `--all-time` are [`All`](Self::All), `--mkfs-time` is
 /// [`Keep`](Self::Keep), and `SOURCE_DATE_EPOCH` is [`Clamp`](Self::Clamp), whatever else is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MtimePolicy {
-    /// As they are.
+    /// Unchanged.
     #[default]
     Keep,
-    /// All this one.
+    /// Replaced by this time.
     All(i64),
-    /// This one, for those that are not before it; a time in the same second loses its nanoseconds.
+    /// Replaced by this time unless they are earlier. A time in the same second loses its
+    /// nanoseconds.
     Clamp(i64),
 }
 
@@ -98,12 +108,12 @@ impl MtimePolicy {
     }
 }
 
-/// `--ignore-mtime` of mkfs.erofs 1.9: an inode that a compact inode can hold (format.md F6: owner and
-/// group of 16 bits, size of 32 bits, 16 bits of links) gets this time, so that it is compact; one that
-/// must be extended keeps its own.
+/// `--ignore-mtime` of mkfs.erofs 1.9: an inode that a compact inode can hold (format.md F6: owner
+/// and group of 16 bits, size of 32 bits, 16 bits of links) gets this time, so that it is compact.
+/// An inode that must be extended keeps its own time.
 ///
-/// mkfs.erofs ignores the option with 48BIT and with inodes that are extended by force; whoever builds
-/// those leaves it out.
+/// mkfs.erofs ignores the option with 48BIT and with forced extended inodes; callers leave it out
+/// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactTime {
     /// Seconds since 1970: the time of the build.
@@ -128,8 +138,8 @@ impl CompactTime {
     }
 }
 
-/// Whether nothing but its time could keep the inode from being compact. Directories count no links
-/// here: with too many of them they say 1, which is "not counted".
+/// Whether everything but its time fits into a compact inode. The links of a directory always fit:
+/// too many are stored as 1, which means "not counted".
 fn is_compact(node: &Node, links: u32) -> bool {
     let short = u32::from(u16::MAX);
     let has_short_size = match &node.kind {
@@ -140,28 +150,36 @@ fn is_compact(node: &Node, links: u32) -> bool {
     node.metadata.uid <= short && node.metadata.gid <= short && has_short_size && has_short_count
 }
 
-/// What to do with owners and groups: first the forced ones, then the offsets, as mkfs.erofs does.
+/// Changes of owners and groups: forced ones first, then offsets, as in mkfs.erofs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OwnerOverrides {
-    /// Every inode's owner.
+    /// The owner of every inode.
     pub force_uid: Option<u32>,
-    /// Every inode's group.
+    /// The group of every inode.
     pub force_gid: Option<u32>,
-    /// Is added to every owner.
+    /// Added to every owner.
     pub uid_offset: u32,
-    /// Is added to every group.
+    /// Added to every group.
     pub gid_offset: u32,
 }
 
+option_setters! { OwnerOverrides {
+    force_uid: Option<u32>,
+    force_gid: Option<u32>,
+    uid_offset: u32,
+    gid_offset: u32,
+} }
+
 impl OwnerOverrides {
-    /// Everything belongs to root (`--all-root`).
+    /// Root owns everything (`--all-root`).
     #[must_use]
     pub fn all_root() -> Self {
         Self { force_uid: Some(0), force_gid: Some(0), ..Self::default() }
     }
 
     /// # Errors
-    /// A sum exceeds 32 bits; mkfs.erofs 1.9 prints a line there and stores the wrapped number.
+    /// A sum exceeds 32 bits. mkfs.erofs 1.9 prints a message and stores the wrapped number.
     pub(super) fn apply(&self, metadata: &mut Metadata) -> Result<()> {
         let uid = self.force_uid.unwrap_or(metadata.uid);
         let gid = self.force_gid.unwrap_or(metadata.gid);
@@ -179,26 +197,26 @@ fn shifted(what: &str, id: u32, offset: u32) -> Result<u32> {
     })
 }
 
-/// A choice of xattrs by name. Importers ask it before they read a value.
+/// A choice of xattrs by name. Importers check it before they read a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum XattrFilter {
-    /// All that can be read.
+    /// All readable xattrs.
     #[default]
     All,
     /// None (`-x-1` of mkfs.erofs).
     None,
-    /// By patterns: a full name as in `user.mime_type`, or the beginning of names with a `*` behind it, as
-    /// in `security.*`.
+    /// By patterns: a full name such as `user.mime_type`, or a prefix with a `*`, such as
+    /// `security.*`.
     Named {
-        /// Only those; empty means all.
+        /// The xattrs that are kept; empty means all.
         include: Vec<Vec<u8>>,
-        /// Not those, whatever `include` says.
+        /// The xattrs that are dropped, even if `include` matches them.
         exclude: Vec<Vec<u8>>,
     },
 }
 
 impl XattrFilter {
-    /// Whether the xattr of this full name stays.
+    /// Whether the xattr with this full name is kept.
     #[must_use]
     pub fn keeps(&self, name: &[u8]) -> bool {
         match self {

@@ -1,4 +1,8 @@
-//! Imports a directory of the host.
+//! Imports a directory of the host: the walk goes from open directory to open directory and makes a
+//! tree.
+//!
+//! It needs neither recursion nor long paths, so a tree may be as deep as the host can make it. A
+//! symlink that replaces a directory during the walk is an error and is never followed.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,18 +23,18 @@ use crate::import::host_file::{
 use crate::tree::{Content, Metadata, Node, NodeId, NodeKind, Timestamp, Tree};
 use crate::{BuildObserver, BuildPhase, Error, ErrorKind, Result};
 
-/// The tree below the directory `source`, whose contents stay where they are: they are read when the
-/// image is built, and compared with what they were now.
+/// Imports the tree below the directory `source`. File contents are read later, when the image is
+/// built; a file that has changed by then is an error.
 ///
-/// A symlink may lead to `source` itself; none is followed below it. Mounts below it are walked into.
-/// The numbers of the inodes depend on names only, not on the order in which the host lists them.
+/// `source` may be a symlink; symlinks below it are not followed. Mounts below it are included. The
+/// inode numbers depend on the names only, not on the order in which the host lists them.
 ///
-/// Ordinary users see no `trusted.*` xattrs, and neither does their image. Xattrs are read with the help
-/// of `/proc`, which must be mounted unless none are wanted.
+/// Only root sees `trusted.*` xattrs. Reading xattrs needs `/proc`, unless the filter keeps none.
 ///
 /// # Errors
-/// What cannot be listed, examined or opened, by its path, unless [`UnreadablePolicy::LeaveOut`]; an entry that
-/// is another one by the time it is opened; a name or a device number that the format cannot store;
+/// An entry that cannot be listed, examined or opened, by its path, unless
+/// [`UnreadablePolicy::LeaveOut`]; an entry that was replaced before it was opened; a name or a
+/// device number that the format cannot store;
 /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) once `cancel` is cancelled.
 pub fn from_directory(
     source: &Path,
@@ -44,44 +48,54 @@ pub fn from_directory(
     Ok(tree)
 }
 
-/// How to import a directory. The default takes everything as it is, and fails at what it cannot read.
+/// How [`from_directory`] works. The default imports everything unchanged, and fails at entries
+/// that cannot be read.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct DirectoryOptions {
-    /// What to leave out.
+    /// Paths that are left out.
     pub exclusions: ExcludePatterns,
-    /// What to change.
+    /// Changes to the tree.
     pub adjustments: Adjustments,
-    /// What becomes of hard links.
+    /// How hard links are stored.
     pub hard_links: HardLinkPolicy,
-    /// What becomes of entries that cannot be read.
+    /// What happens to entries that cannot be read.
     pub unreadable: UnreadablePolicy,
 }
 
-/// What becomes of an inode with several names.
+option_setters! { DirectoryOptions {
+    exclusions: ExcludePatterns,
+    adjustments: Adjustments,
+    hard_links: HardLinkPolicy,
+    unreadable: UnreadablePolicy,
+} }
+
+/// How an inode with several names is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HardLinkPolicy {
     /// One inode with several names.
     #[default]
     Joined,
-    /// An inode for every name (`--hard-dereference`).
+    /// One inode for each name (`--hard-dereference`).
     Separate,
 }
 
-/// What becomes of an entry that cannot be read, or is not what it was when its directory was listed.
+/// What happens to an entry that cannot be read, or was replaced after its directory was listed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UnreadablePolicy {
     /// The import fails.
     #[default]
     Fail,
-    /// A warning, and the entry is left out, a directory with all that it holds.
+    /// The entry is left out, a directory with everything below it, and the observer gets a
+    /// warning.
     ///
-    /// Every regular file is opened once to see that it can be; one that opens and whose bytes turn out
-    /// to be unreadable later still fails the build.
+    /// Every regular file is opened once as a check. A file that opens but cannot be read later
+    /// still fails the build.
     LeaveOut,
 }
 
-/// How many directories are held open at most, of those that the walk is in. The upper ones of a deeper
-/// path are closed and opened again on the way back.
+/// The most open directories of a walk. The outer directories of a deeper path are closed, and
+/// opened again on the way back.
 const OPEN_DIRECTORIES_MAX: usize = 64;
 
 /// A block of `stx_blocks`.
@@ -91,7 +105,7 @@ const STATUS_BLOCK_BYTES: u64 = 512;
 const MAJOR_MAX: u32 = (1 << 12) - 1;
 const MINOR_MAX: u32 = (1 << 20) - 1;
 
-/// A walk under way.
+/// The state of a walk.
 pub(super) struct DirectoryWalk<'a> {
     root: Arc<SourceRoot>,
     options: &'a DirectoryOptions,
@@ -101,28 +115,29 @@ pub(super) struct DirectoryWalk<'a> {
     directories: Vec<SourceDirectory>,
     /// The inodes with several names by device and inode number.
     links: HashMap<((u32, u32), u64), NodeId>,
-    /// The directories that the walk is in and has not gone through, outermost first.
+    /// The directories above the current one that have more subdirectories to visit, outermost
+    /// first.
     frames: Vec<WalkFrame>,
-    /// So many of the outermost frames are closed.
+    /// The number of outermost frames that are closed.
     closed_frames: usize,
-    /// Where the walk is, relative to the root.
+    /// The current path, relative to the root.
     path: Vec<u8>,
     listing: DirectoryListing,
     xattrs: XattrReader,
 }
 
-/// A directory with subdirectories that have not been walked through.
+/// A directory with subdirectories that have not been visited.
 struct WalkFrame {
     place: DirectoryPosition,
     fd: Option<OwnedFd>,
-    /// Identity, to know it again.
+    /// Identifies the directory when it is opened again.
     fingerprint: FileFingerprint,
-    /// The bytes of its path.
+    /// The length of its path.
     path_bytes: usize,
     pending: std::vec::IntoIter<Box<[u8]>>,
 }
 
-/// A directory of the source, in both its roles.
+/// A directory as a node of the tree and as an entry in the table of directories.
 #[derive(Clone, Copy)]
 struct DirectoryPosition {
     node: NodeId,
@@ -130,11 +145,11 @@ struct DirectoryPosition {
     number: u32,
 }
 
-/// What becomes of an entry of a listing.
+/// The result of adding an entry of a listing.
 enum AddedEntry {
-    /// It is part of the tree, or left out.
+    /// The entry is in the tree, or left out.
     Done,
-    /// It is a directory, to be walked through later.
+    /// The entry is a directory, which is visited later.
     Directory,
 }
 
@@ -169,7 +184,7 @@ impl<'a> DirectoryWalk<'a> {
         })
     }
 
-    /// Walks through all of it.
+    /// Walks the whole source.
     ///
     /// # Errors
     /// As [`from_directory`](super::from_directory).
@@ -177,7 +192,7 @@ impl<'a> DirectoryWalk<'a> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(self.root.fd(), ".", flags, Mode::empty())
             .map_err(|errno| self.here(input("cannot open the directory", errno)))?;
-        // Without its root there is no tree, so this fails whatever the options say.
+        // Without a root there is no tree, so this fails with any options.
         self.enter(root, None)?;
         while let Some(frame) = self.frames.last_mut() {
             self.path.truncate(frame.path_bytes);
@@ -192,7 +207,7 @@ impl<'a> DirectoryWalk<'a> {
         Ok(self.tree)
     }
 
-    /// Walks into the subdirectory `name` of the innermost frame.
+    /// Enters the subdirectory `name` of the innermost frame.
     fn descend(&mut self, name: &[u8]) -> Result<()> {
         self.observer.directory_started();
         check_cancelled(self.cancel)?;
@@ -205,7 +220,7 @@ impl<'a> DirectoryWalk<'a> {
                 let opened = rustix::fs::openat(fd, name, flags, Mode::empty());
                 let parent = *place;
                 if pending.len() == 0 {
-                    // Nobody comes back to it. A chain of directories is walked with one frame.
+                    // This was the last subdirectory, so a chain of directories needs one frame.
                     self.frames.pop();
                 }
                 match opened {
@@ -219,7 +234,7 @@ impl<'a> DirectoryWalk<'a> {
         result.or_else(|error| self.leave_out(error))
     }
 
-    /// Opens the innermost frame, where the walk is, again if it was closed to make room.
+    /// Opens the innermost frame again if it was closed.
     fn reopen_innermost(&mut self) -> Result<()> {
         let Some(frame) = self.frames.last_mut() else { return Ok(()) };
         if frame.fd.is_some() {
@@ -238,8 +253,8 @@ impl<'a> DirectoryWalk<'a> {
         Ok(())
     }
 
-    /// Adds the directory that is open as `fd` and all that it holds but subdirectories, which are left
-    /// to a frame. `parent` and the name in it are missing for the root only.
+    /// Adds the open directory `fd` and its entries, except subdirectories, which become a frame.
+    /// Only the root has no `parent`.
     fn enter(&mut self, fd: OwnedFd, parent: Option<(DirectoryPosition, &[u8])>) -> Result<()> {
         let status =
             open_status(fd.as_fd()).map_err(|errno| self.here(input("cannot examine", errno)))?;
@@ -299,7 +314,7 @@ impl<'a> DirectoryWalk<'a> {
         Ok(DirectoryPosition { node, number })
     }
 
-    /// Adds what is listed, and returns the names of the subdirectories.
+    /// Adds the listed entries, and returns the names of the subdirectories.
     fn add_entries(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -307,7 +322,7 @@ impl<'a> DirectoryWalk<'a> {
     ) -> Result<Vec<Box<[u8]>>> {
         let mut pending = Vec::new();
         let directory_bytes = self.path.len();
-        // Taken out while its names are in use.
+        // Moved out of `self` while its names are in use.
         let listing = std::mem::replace(&mut self.listing, DirectoryListing::empty());
         for (name, hint) in listing.entries() {
             push_part(&mut self.path, name);
@@ -447,8 +462,8 @@ impl<'a> DirectoryWalk<'a> {
         )))))
     }
 
-    /// The xattrs that were found; a name without a value is reported as a warning, since some file systems
-    /// list names that nobody can read.
+    /// The xattrs. A name without a value is a warning: some file systems list names that cannot be
+    /// read.
     fn readable(&self, found: XattrValues) -> Xattrs {
         if let Some(name) = found.valueless {
             let how = format!("xattr {} was listed and has no value", name.escape_ascii());
@@ -457,7 +472,8 @@ impl<'a> DirectoryWalk<'a> {
         found.xattrs
     }
 
-    /// Leaves an entry out because of `error`, if that is wanted and the entry is to blame.
+    /// Leaves an entry out because of `error`, if the options allow it and the error concerns the
+    /// entry.
     fn leave_out(&self, error: Error) -> Result<()> {
         if self.options.unreadable == UnreadablePolicy::LeaveOut && is_about_the_entry(&error) {
             self.observer.warn(error);
@@ -466,7 +482,7 @@ impl<'a> DirectoryWalk<'a> {
         Err(error)
     }
 
-    /// The error, at the path where the walk is.
+    /// The error with the current path.
     fn here(&self, error: Error) -> Error {
         error.at(self.root.host_path(&self.path))
     }
@@ -500,7 +516,7 @@ fn metadata(status: &Statx, xattrs: Xattrs) -> Metadata {
     }
 }
 
-/// Whether the entry is to blame, and not the want of memory or descriptors.
+/// Whether the error concerns the entry, and not memory or descriptors.
 fn is_about_the_entry(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::SourceChanged { .. } => true,

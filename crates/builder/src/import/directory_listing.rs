@@ -1,4 +1,5 @@
-//! The names in a directory, sorted.
+//! The names in a directory, sorted, and the xattrs of its entries. The buffers are used again for
+//! every directory. Called by `directory`.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -9,17 +10,17 @@ use rustix::io::{Errno, Result};
 
 use crate::import::adjust::XattrFilter;
 
-/// Room for about a thousand entries a system call.
+/// Enough for about a thousand entries a system call.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// The entries of one directory after the other. Names stand in one piece of memory, which is used again.
+/// The entries of one directory after the other. The names share one buffer.
 pub(super) struct DirectoryListing {
     buffer: Vec<u8>,
     names: Vec<u8>,
     entries: Vec<ListedEntry>,
 }
 
-/// Where a name stands, and what the directory says of it.
+/// The range of a name in the buffer, and the type of the entry.
 #[derive(Clone, Copy)]
 struct ListedEntry {
     start: usize,
@@ -27,12 +28,12 @@ struct ListedEntry {
     hint: TypeHint,
 }
 
-/// What the directory itself says of an entry.
+/// The type of an entry in the directory (`d_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TypeHint {
-    /// It is a directory.
+    /// A directory.
     Directory,
-    /// It is something else, or the file system does not say.
+    /// Anything else, or unknown to the file system.
     Other,
 }
 
@@ -41,15 +42,15 @@ impl DirectoryListing {
         Self { buffer: Vec::with_capacity(BUFFER_BYTES), names: Vec::new(), entries: Vec::new() }
     }
 
-    /// One that reads nothing, to stand where another was taken out.
+    /// An empty listing without a buffer.
     pub(super) fn empty() -> Self {
         Self { buffer: Vec::new(), names: Vec::new(), entries: Vec::new() }
     }
 
-    /// Takes the names from the open directory `fd`, in place of those of the last one.
+    /// Reads the names of the open directory `fd`, and drops those of the last one.
     ///
     /// # Errors
-    /// The host refuses.
+    /// The system call fails.
     pub(super) fn read(&mut self, fd: impl AsFd) -> Result<()> {
         self.names.clear();
         self.entries.clear();
@@ -77,7 +78,7 @@ impl DirectoryListing {
         Ok(())
     }
 
-    /// Names and what the directory says of them, in byte order.
+    /// Names with their types, in byte order.
     pub(super) fn entries(&self) -> impl Iterator<Item = (&[u8], TypeHint)> {
         self.entries
             .iter()
@@ -85,28 +86,29 @@ impl DirectoryListing {
     }
 }
 
-/// Linux hands out no longer list and no longer value (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
+/// The longest list and the longest value on Linux (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
 /// The xattrs of an inode by name.
 pub(super) type Xattrs = BTreeMap<Box<[u8]>, Box<[u8]>>;
 
-/// Reads xattrs into buffers that are used again.
+/// Reads xattrs.
 ///
-/// A file that must not be opened (a symlink, a FIFO) has its xattrs read by path: there is no call for
-/// "this name in that open directory" before Linux 6.13, but `/proc/self/fd` makes a path of it.
+/// The xattrs of a file that must not be opened (a symlink, a FIFO) are read by path: before Linux
+/// 6.13 no system call takes a directory descriptor and a name, but `/proc/self/fd` turns them into
+/// a path.
 pub(super) struct XattrReader {
     names: Vec<u8>,
     value: Vec<u8>,
     path: Vec<u8>,
 }
 
-/// What reading found.
+/// The xattrs of a file.
 #[derive(Debug)]
 pub(super) struct XattrValues {
     /// Names and values.
     pub(super) xattrs: Xattrs,
-    /// A name that was listed and has no value.
+    /// A listed name without a value.
     pub(super) valueless: Option<Box<[u8]>>,
 }
 
@@ -115,7 +117,7 @@ impl XattrReader {
         Self { names: vec![0; XATTR_BYTES_MAX], value: vec![0; XATTR_BYTES_MAX], path: Vec::new() }
     }
 
-    /// Whether the paths that this needs lead to where they should: `/proc` is mounted.
+    /// Whether `/proc` is mounted, so that the paths of this reader work.
     pub(super) fn has_proc(directory: BorrowedFd<'_>) -> bool {
         let path = format!("/proc/self/fd/{}/.", directory.as_raw_fd());
         let mask = StatxFlags::INO;
@@ -130,17 +132,17 @@ impl XattrReader {
         }
     }
 
-    /// Those of an open file.
+    /// The xattrs of an open file.
     ///
     /// # Errors
-    /// The host refuses, but for file systems that have no xattrs.
+    /// A system call fails. A file system without xattrs is no error.
     pub(super) fn of_open(&mut self, fd: impl AsFd, choice: &XattrFilter) -> Result<XattrValues> {
         let fd = fd.as_fd();
         let listed = rustix::fs::flistxattr(fd, &mut *self.names);
         self.values(listed, choice, |_, name, value| rustix::fs::fgetxattr(fd, name, value))
     }
 
-    /// Those of `name` in an open directory; of a symlink itself.
+    /// The xattrs of `name` in an open directory. A symlink is not followed.
     ///
     /// # Errors
     /// As [`of_open`](Self::of_open).

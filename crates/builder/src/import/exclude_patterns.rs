@@ -1,4 +1,4 @@
-//! Paths that stay out of the image, by name or by regular expression.
+//! Paths that importers leave out, by name or by POSIX regular expression.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -7,7 +7,7 @@ use regex::bytes::{RegexSet, RegexSetBuilder};
 
 use crate::{Error, ErrorKind, Result};
 
-/// Which paths an importer leaves out, with all that lies below them. The default leaves out none.
+/// Paths that an importer leaves out, with everything below them. The default leaves out none.
 #[derive(Clone, Debug)]
 pub struct ExcludePatterns {
     paths: HashSet<Box<[u8]>>,
@@ -21,21 +21,21 @@ impl Default for ExcludePatterns {
 }
 
 impl ExcludePatterns {
-    /// Leaves out `paths`, and what any of `expressions` is found in.
+    /// Excludes `paths`, and all paths that one of `expressions` matches.
     ///
-    /// Paths are relative to the root, without a slash before or behind them, and are compared byte by
-    /// byte (`--exclude-path`). Expressions are looked for anywhere in such a path, which `^` and `$`
-    /// narrow (`--exclude-regex`). They are POSIX extended ones in the C locale, where a character is a
-    /// byte, with these differences from the GNU library:
+    /// Paths are relative to the root, without slashes at their start and end, and are compared
+    /// byte by byte (`--exclude-path`). An expression matches anywhere in such a path, unless `^`
+    /// and `$` anchor it (`--exclude-regex`). Expressions are POSIX extended ones in the C locale,
+    /// where a character is a byte, with these differences from the GNU library:
     ///
-    /// * no references back (`\1`), no collating symbols and no equivalence classes (`[[.a.]]`,
-    ///   `[[=a=]]`): refused;
-    /// * a bracket expression holds ASCII only: others are refused;
-    /// * what POSIX leaves undefined is read as the `regex` crate does: `(?i)` sets a flag, `\d` is a digit, a
-    ///   `*` with nothing before it is refused.
+    /// * back references (`\1`), collating symbols and equivalence classes (`[[.a.]]`, `[[=a=]]`)
+    ///   are refused;
+    /// * bracket expressions with other characters than ASCII are refused;
+    /// * what POSIX leaves undefined follows the `regex` crate: `(?i)` sets a flag, `\d` is a
+    ///   digit, and a `*` with nothing before it is refused.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidOptions`]: an expression cannot be read, or is too large.
+    /// [`ErrorKind::InvalidOptions`]: an expression is malformed or too large.
     pub fn new<P, E>(
         paths: impl IntoIterator<Item = P>,
         expressions: impl IntoIterator<Item = E>,
@@ -47,7 +47,7 @@ impl ExcludePatterns {
         let mut patterns = Vec::new();
         for expression in expressions {
             let pattern = translate_posix_regex(expression.as_ref())?;
-            // One by one first, so that the message says which.
+            // One by one first, so that the message names the expression.
             set_of([&pattern]).map_err(|error| refused(expression.as_ref(), error))?;
             patterns.push(pattern);
         }
@@ -56,14 +56,14 @@ impl ExcludePatterns {
         Ok(Self { paths, expressions })
     }
 
-    /// Whether it leaves out nothing.
+    /// Whether nothing is excluded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.paths.is_empty() && self.expressions.is_empty()
     }
 
-    /// Whether to leave out `path`, relative to the root and without a slash before it. Nothing is asked
-    /// about what lies below a path that is left out.
+    /// Whether `path`, relative to the root and without a slash at its start, is excluded. Callers
+    /// do not check the paths below an excluded path.
     #[must_use]
     pub fn excludes(&self, path: &[u8]) -> bool {
         self.paths.contains(path) || self.expressions.is_match(path)
@@ -76,7 +76,7 @@ fn set_of<S: AsRef<str>>(
     RegexSetBuilder::new(patterns).unicode(false).dot_matches_new_line(true).build()
 }
 
-/// All that POSIX knows. The `regex` crate takes others for plain characters.
+/// The character classes of POSIX. The `regex` crate reads others as plain characters.
 const CLASSES: [&str; 12] = [
     "[:alnum:]",
     "[:alpha:]",
@@ -92,10 +92,12 @@ const CLASSES: [&str; 12] = [
     "[:xdigit:]",
 ];
 
-/// The same expression, as the `regex` crate spells it.
+/// Translates a POSIX extended regular expression for the `regex` crate. The two differ in bracket
+/// expressions, where POSIX has neither escapes nor operators, and in the anchors of the GNU
+/// library.
 ///
 /// # Errors
-/// A bracket expression is left open, or names a collating symbol or an equivalence class.
+/// A bracket expression is not closed, or has a collating symbol or an equivalence class.
 pub(crate) fn translate_posix_regex(expression: &str) -> Result<String> {
     let mut output = String::with_capacity(expression.len());
     let mut rest = expression;
@@ -112,7 +114,7 @@ pub(crate) fn translate_posix_regex(expression: &str) -> Result<String> {
     Ok(output)
 }
 
-/// Takes an escape: `` \` `` and `\'` are the ends of the text, all others are the same.
+/// Translates an escape: `` \` `` and `\'` are the ends of the text, all others stay the same.
 fn escape<'a>(text: &'a str, output: &mut String) -> &'a str {
     let bytes = text.chars().take(2).map(char::len_utf8).sum();
     let (escape, rest) = text.split_at(bytes);
@@ -124,7 +126,7 @@ fn escape<'a>(text: &'a str, output: &mut String) -> &'a str {
     rest
 }
 
-/// Takes a bracket expression from its `[` on, and returns what follows its `]`.
+/// Translates a bracket expression, and returns the text after its `]`.
 fn bracket<'a>(text: &'a str, output: &mut String) -> std::result::Result<&'a str, &'static str> {
     let inner = text.strip_prefix('[').unwrap_or(text);
     output.push('[');

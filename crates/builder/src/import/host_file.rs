@@ -1,5 +1,7 @@
-//! The content of a regular file that stays where it is on the host, and is read from there whenever it
-//! is asked for. Made by the importer of directories.
+//! Files of the host as the content of an image: they stay where they are and are read when the
+//! image is built. [`SourceRoot`] opens files below the imported directory and nothing else;
+//! [`FileFingerprint`] shows whether a file has changed since its import. Used by the importer of
+//! directories.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -12,14 +14,15 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags, SeekFrom, Statx, StatxFlags};
 use rustix::io::Errno;
 
-use crate::tree::{ContentReader, ContentSource};
+use crate::tree::{ContentReader, ContentSource, Timestamp};
 use crate::{Error, ErrorKind, Result};
 
-/// The most ranges of data that are told apart in one file; what lies behind the last of them counts as
-/// data. A list of 16 MiB: no file is worth more.
+/// The most data ranges of a file; everything after the last one counts as data. The list then has
+/// 16 MiB.
 const RANGES_MAX: usize = 1 << 20;
 
-/// A regular file of the host, as it was when it was imported. Small: a million of them are kept.
+/// A regular file of the host, as it was at its import. It is small, since a tree has millions of
+/// them.
 #[derive(Clone)]
 pub(super) struct HostFile {
     root: Arc<SourceRoot>,
@@ -29,20 +32,20 @@ pub(super) struct HostFile {
     fingerprint: FileFingerprint,
 }
 
-/// Whether a file may have holes, by the blocks that it takes on its file system.
+/// Whether a file may have holes, judged by its number of blocks on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DataRanges {
-    /// Its blocks are enough for all of it.
+    /// It has blocks for all of its bytes.
     Dense,
-    /// They are not.
+    /// It has fewer blocks.
     Sparse,
 }
 
-/// Where a file lies below the root of its source.
+/// The place of a file below the root of its source.
 pub(super) struct HostLocation<'a> {
-    /// The directory: an index into the table of the root.
+    /// The directory, as an index into the table of the root.
     pub(super) directory: u32,
-    /// Its name there.
+    /// The name in that directory.
     pub(super) name: &'a [u8],
 }
 
@@ -64,7 +67,7 @@ impl HostFile {
 
     fn open_unchanged(&self) -> Result<OwnedFd> {
         let relative = self.root.relative(self.directory, &self.name);
-        // Not blocking, so that a FIFO that took the file's place holds up nobody.
+        // NONBLOCK: a FIFO that has replaced the file must not block the open.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd = match self.root.open_below(&relative, flags) {
             Ok(fd) => fd,
@@ -148,7 +151,7 @@ impl ContentReader for HostReader {
 }
 
 impl HostReader {
-    /// The file ends at `at`, or earlier, and more was wanted.
+    /// The error of a file that ends at `at` or earlier, before the wanted range.
     fn ended(&self, at: u64) -> Error {
         let how = format!(
             "it ends here, and it had {} bytes when it was imported",
@@ -158,16 +161,16 @@ impl HostReader {
     }
 }
 
-/// The data of a file of `bytes` bytes, between its holes.
+/// The data ranges of a file of `bytes` bytes.
 fn ranges_of(fd: impl AsFd, bytes: u64) -> rustix::io::Result<Vec<Range<u64>>> {
     let mut ranges = Vec::new();
     let mut at = 0;
     while at < bytes {
         let start = match fs::seek(&fd, SeekFrom::Data(at)) {
             Ok(start) => start,
-            // Nothing but a hole from here on.
+            // The rest is a hole.
             Err(Errno::NXIO) => break,
-            // The file system tells no holes.
+            // The file system does not report holes.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
             Err(errno) => return Err(errno),
         };
@@ -175,7 +178,7 @@ fn ranges_of(fd: impl AsFd, bytes: u64) -> rustix::io::Result<Vec<Range<u64>>> {
             _ if ranges.len() >= RANGES_MAX => bytes,
             Ok(end) if end > start => end,
             Ok(_) | Err(Errno::INVAL | Errno::OPNOTSUPP) => bytes,
-            // It ends before `start`: it became shorter, as the comparison that follows says.
+            // The file has become shorter; the comparison after this reports it.
             Err(Errno::NXIO) => break,
             Err(errno) => return Err(errno),
         };
@@ -187,7 +190,7 @@ fn ranges_of(fd: impl AsFd, bytes: u64) -> rustix::io::Result<Vec<Range<u64>>> {
     Ok(ranges)
 }
 
-/// What it means that a file that was there does not open.
+/// The error of a file that cannot be opened any more.
 fn unopened(errno: Errno) -> Error {
     match errno {
         Errno::NOENT => changed("it is gone".to_owned()),
@@ -209,11 +212,11 @@ pub(super) fn input(operation: &'static str, errno: Errno) -> Error {
 /// Identity, size and times of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileFingerprint {
-    /// Major and minor number of the device that it lies on.
+    /// Major and minor number of the device.
     pub(crate) device: (u32, u32),
     /// Inode number.
     pub(crate) inode: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub(crate) size: u64,
     mtime_seconds: i64,
     ctime_seconds: i64,
@@ -239,7 +242,7 @@ impl FileFingerprint {
         Ok(Self::of(&status))
     }
 
-    /// What is not as it was, the most telling thing first.
+    /// The first difference, as text: identity, size, modification time, change time.
     pub(super) fn difference(&self, now: &Self) -> Option<String> {
         if (self.device, self.inode) != (now.device, now.inode) {
             return Some(format!(
@@ -250,23 +253,31 @@ impl FileFingerprint {
         if self.size != now.size {
             return Some(format!("its size was {} bytes and is {}", self.size, now.size));
         }
-        let mtime = |fingerprint: &Self| (fingerprint.mtime_seconds, fingerprint.mtime_nanoseconds);
+        let mtime = |fingerprint: &Self| Timestamp {
+            seconds: fingerprint.mtime_seconds,
+            nanoseconds: fingerprint.mtime_nanoseconds,
+        };
         if mtime(self) != mtime(now) {
             return Some(moved("modification time", mtime(self), mtime(now)));
         }
-        let ctime = |fingerprint: &Self| (fingerprint.ctime_seconds, fingerprint.ctime_nanoseconds);
+        let ctime = |fingerprint: &Self| Timestamp {
+            seconds: fingerprint.ctime_seconds,
+            nanoseconds: fingerprint.ctime_nanoseconds,
+        };
         (ctime(self) != ctime(now)).then(|| moved("change time", ctime(self), ctime(now)))
     }
 }
 
-fn moved(what: &str, before: (i64, u32), now: (i64, u32)) -> String {
-    format!("its {what} was {}.{:09} and is {}.{:09}", before.0, before.1, now.0, now.1)
+fn moved(what: &str, before: Timestamp, now: Timestamp) -> String {
+    let text = |time: Timestamp| format!("{}.{:09}", time.seconds, time.nanoseconds);
+    format!("its {what} was {} and is {}", text(before), text(now))
 }
 
-/// The longest path that one system call takes here. Linux takes 4,095 bytes; a longer one goes in pieces.
+/// The longest path that is passed to one system call. Linux allows 4,095 bytes; a longer path is
+/// cut.
 const PATH_MAX_BYTES: usize = 4_000;
 
-/// The root of a source, held open as long as anything of it may be read.
+/// The root of a source, open as long as files below it may be read.
 pub(crate) struct SourceRoot {
     path: PathBuf,
     fd: OwnedFd,
@@ -274,23 +285,24 @@ pub(crate) struct SourceRoot {
     directories: OnceLock<Box<[SourceDirectory]>>,
 }
 
-/// A directory of the source, by its name in another; number 0 is the root, whose name is empty.
+/// An entry in the table of directories: a parent and a name. Number 0 is the root, whose name is
+/// empty.
 ///
-/// Files name their directory by its number in a table of these, so that a path is not kept for each
-/// of them, and a deep tree costs no more than a flat one.
+/// A file refers to its directory by number and keeps no path, so a deep tree needs no more memory
+/// than a flat one.
 pub(crate) struct SourceDirectory {
-    /// The number of the directory that it lies in, which is smaller than its own.
+    /// The number of the parent, which is smaller than the own number.
     pub(crate) parent: u32,
-    /// Its name there.
+    /// The name in the parent.
     pub(crate) name: Box<[u8]>,
 }
 
-/// Who looks up the parts of a path.
+/// How a path is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PathResolution {
-    /// The kernel, in one call (`openat2`, Linux 5.6).
+    /// By the kernel, in one call (`openat2`, Linux 5.6).
     Kernel,
-    /// We, one after the other.
+    /// Here, one component after the other.
     Parts,
 }
 
@@ -302,12 +314,12 @@ impl fmt::Debug for SourceRoot {
 
 impl SourceRoot {
     /// # Errors
-    /// The directory does not open.
+    /// The directory cannot be opened.
     pub(crate) fn open(path: &Path) -> rustix::io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = fs::open(path, flags, Mode::empty())?;
         let probe = OFlags::PATH | OFlags::DIRECTORY;
-        // A filter of system calls may answer with any error: then by parts, too.
+        // A seccomp filter may return any error instead of ENOSYS.
         let resolution = match open_by_kernel(fd.as_fd(), b".", probe) {
             Ok(_) => PathResolution::Kernel,
             Err(_) => PathResolution::Parts,
@@ -321,7 +333,7 @@ impl SourceRoot {
         self
     }
 
-    /// Takes the table of directories, which files need before they can be opened.
+    /// Sets the table of directories, which must be complete before a file is opened.
     pub(crate) fn set_directories(&self, directories: Vec<SourceDirectory>) {
         let was_unset = self.directories.set(directories.into_boxed_slice()).is_ok();
         assert!(was_unset, "a source is imported once");
@@ -331,7 +343,7 @@ impl SourceRoot {
         self.fd.as_fd()
     }
 
-    /// The path of the host for `relative`, for messages.
+    /// The host path of `relative`, for messages.
     pub(crate) fn host_path(&self, relative: &[u8]) -> PathBuf {
         if relative.is_empty() {
             return self.path.clone();
@@ -339,12 +351,12 @@ impl SourceRoot {
         self.path.join(OsStr::from_bytes(relative))
     }
 
-    /// The path below the root of `name` in the directory of number `directory`.
+    /// The path, relative to the root, of `name` in the directory number `directory`.
     pub(super) fn relative(&self, directory: u32, name: &[u8]) -> Vec<u8> {
         let table = self.directories.get().map(Box::as_ref).unwrap_or_default();
         let mut parts = vec![name];
         let mut number = directory;
-        // Each number is smaller than the last, so this ends.
+        // Each number is smaller than the last, so the loop ends.
         while number != 0 {
             let Some(entry) = table.get(number as usize) else { break };
             parts.push(&entry.name);
@@ -354,11 +366,11 @@ impl SourceRoot {
         parts.join(&b'/')
     }
 
-    /// Opens `relative`, which has no `.` and no `..` in it, below the root and through no symlink. An
-    /// empty path is the root.
+    /// Opens `relative`, a path without `.` and `..`, below the root, without following symlinks.
+    /// An empty path is the root.
     ///
     /// # Errors
-    /// What the host answers: `ELOOP` or `ENOTDIR` for a symlink on the way or at its end.
+    /// A system call fails: with `ELOOP` or `ENOTDIR` if a component is a symlink.
     pub(crate) fn open_below(&self, relative: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let mut held: Option<OwnedFd> = None;
         let mut rest = if relative.is_empty() { b"." } else { relative };
@@ -404,8 +416,8 @@ fn open_by_kernel(at: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> rustix::io:
     }
 }
 
-/// Cuts the parts off `path` that go first: as many as fit into `bytes_max`, one at least, but never the
-/// last. `None` if all of it goes at once.
+/// Splits off the first components of `path`: as many as fit into `bytes_max`, at least one, never
+/// the last. `None` if the whole path fits.
 fn split(path: &[u8], bytes_max: usize) -> Option<(&[u8], &[u8])> {
     if path.len() <= bytes_max {
         return None;

@@ -1,27 +1,27 @@
-//! Marks of overlay file systems: whiteouts, opaque directories, and how aufs spells them.
+//! The marks of overlay file systems: whiteouts and opaque directories, and their names in aufs.
 
 use crate::tree::{Metadata, Node, NodeId, NodeKind, Tree};
 
-/// The xattr of a directory that hides what lies below it in other layers; its value is `y`.
+/// The xattr of an opaque directory, which hides the entries of lower layers; its value is `y`.
 pub const OPAQUE_XATTR: &[u8] = b"trusted.overlay.opaque";
 
-/// The xattr of a directory that was copied up. Linux lists a directory with it in the careful way,
-/// which leaves whiteouts out, so mkfs.erofs gives it to directories with whiteouts (format.md F15).
+/// The xattr of a directory that was copied up. Linux hides whiteouts in listings of directories
+/// with this xattr, so mkfs.erofs sets it on directories with whiteouts (format.md F15).
 pub const ORIGIN_XATTR: &[u8] = b"trusted.overlay.origin";
 
 const AUFS_PREFIX: &[u8] = b".wh.";
 const AUFS_OPAQUE: &[u8] = b".wh..wh..opq";
 
-/// What becomes of the marks.
+/// How the marks are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OverlayPolicy {
-    /// Nothing: the image is as its source.
+    /// As in the source.
     #[default]
     Keep,
-    /// Directories with a whiteout in them get [`ORIGIN_XATTR`], empty, unless they have it: what
-    /// mkfs.erofs does by default with a directory, even if it drops all other xattrs.
+    /// Directories with a whiteout get an empty [`ORIGIN_XATTR`], unless they have one. This is the
+    /// default of mkfs.erofs for a directory, even if it drops all other xattrs.
     MarkOrigins,
-    /// Whiteouts and [`OPAQUE_XATTR`] go (`--ovlfs-strip`).
+    /// Whiteouts and [`OPAQUE_XATTR`] are removed (`--ovlfs-strip`).
     Strip,
 }
 
@@ -35,20 +35,20 @@ impl OverlayPolicy {
     }
 }
 
-/// What a name of an aufs layer, or of a container's layer, means. Only the last part of a path is asked.
+/// The meaning of a name in a layer of aufs or of a container: the last component of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AufsName<'a> {
-    /// Nothing special.
+    /// An ordinary name.
     Plain,
-    /// This name is deleted: a [`whiteout`] takes its place. It may be one that no directory can hold,
-    /// such as an empty one or `..`, which [`Tree::link`] refuses.
+    /// The whiteout of this name, which a [`whiteout`] replaces. The name may be invalid, such as
+    /// an empty one or `..`; [`Tree::link`] refuses it.
     Whiteout(&'a [u8]),
-    /// The directory that it lies in is opaque: see [`mark_opaque`].
+    /// The directory is opaque: see [`mark_opaque`].
     Opaque,
 }
 
 impl<'a> AufsName<'a> {
-    /// What `name` means.
+    /// The meaning of `name`.
     #[must_use]
     pub fn of(name: &'a [u8]) -> Self {
         if name == AUFS_OPAQUE {
@@ -58,13 +58,13 @@ impl<'a> AufsName<'a> {
     }
 }
 
-/// A whiteout: a character device 0:0.
+/// A new whiteout: a character device 0:0.
 #[must_use]
 pub fn whiteout(metadata: Metadata) -> Node {
     Node { metadata, kind: NodeKind::CharacterDevice { major: 0, minor: 0 } }
 }
 
-/// Whether this is a whiteout.
+/// Whether the node is a whiteout.
 #[must_use]
 pub fn is_whiteout(node: &Node) -> bool {
     matches!(node.kind, NodeKind::CharacterDevice { major: 0, minor: 0 })
@@ -75,7 +75,7 @@ pub fn mark_opaque(directory: &mut Metadata) {
     directory.xattrs.insert(OPAQUE_XATTR.into(), b"y".as_slice().into());
 }
 
-/// Marks a directory as copied up, for its whiteouts' sake; an origin that it has stays.
+/// Sets an empty [`ORIGIN_XATTR`] on a directory with whiteouts, unless it has one.
 pub fn mark_origin(directory: &mut Metadata) {
     directory.xattrs.entry(ORIGIN_XATTR.into()).or_default();
 }
@@ -98,7 +98,7 @@ fn strip(tree: &mut Tree) {
     }
 }
 
-/// Each name of a whiteout, and the directory that it lies in.
+/// The names of all whiteouts with their directories.
 fn whiteouts(tree: &Tree) -> impl Iterator<Item = (NodeId, &Box<[u8]>)> {
     tree.nodes().flat_map(move |(parent, node)| {
         let entries = node.entries().into_iter().flatten();

@@ -1,5 +1,5 @@
-//! Bytes that came through a pipe, or out of a compressed archive, kept so that they can be read again: first
-//! in memory, then in a file without a name.
+//! A spool keeps bytes that can be read only once, from a pipe or a compressed archive: first in
+//! memory, then in a file without a name.
 
 use std::fs::File;
 use std::io;
@@ -10,28 +10,35 @@ use rustix::fs::{MemfdFlags, Mode, OFlags};
 
 use crate::{Error, ErrorKind, Result};
 
-/// Small enough that little is reserved in vain, large enough that a spool has few of them.
+/// Small enough that little memory is reserved in vain, large enough that a spool has few chunks.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Where contents are kept that cannot be read twice from where they come from.
+/// Where contents that can be read only once are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SpoolOptions {
-    /// This many bytes stay in memory; what is more goes into a file.
+    /// The most bytes in memory; more go into a file.
     pub memory_bytes_max: u64,
-    /// Where that file is made, without a name; in memory that can be swapped out (a memfd) if `None`.
+    /// The directory of that file, which has no name. `None`: a memfd, which can be swapped out.
     pub directory: Option<PathBuf>,
-    /// More than this many bytes are refused; `None` is no bound but that of the host.
+    /// The most bytes of the spool; `None`: as many as the host can store.
     pub spool_bytes_max: Option<u64>,
 }
 
+option_setters! { SpoolOptions {
+    memory_bytes_max: u64,
+    directory: Option<PathBuf>,
+    spool_bytes_max: Option<u64>,
+} }
+
 impl Default for SpoolOptions {
-    /// 64 MiB in memory, the rest in a memfd, without a bound.
+    /// 64 MiB in memory, the rest in a memfd, without a limit.
     fn default() -> Self {
         Self { memory_bytes_max: 64 << 20, directory: None, spool_bytes_max: None }
     }
 }
 
-/// Bytes that are being gathered.
+/// A spool that is being filled.
 #[derive(Debug)]
 pub(crate) struct SpoolWriter {
     options: SpoolOptions,
@@ -47,20 +54,20 @@ impl SpoolWriter {
         Self { options, chunks: Vec::new(), memory_bytes: 0, file: None, file_bytes: 0 }
     }
 
-    /// How many bytes are in it.
+    /// The number of bytes in the spool.
     pub(crate) fn bytes(&self) -> u64 {
         self.memory_bytes + self.file_bytes
     }
 
-    /// How many bytes it may hold.
+    /// The most bytes that the spool may hold.
     pub(crate) fn bytes_max(&self) -> Option<u64> {
         self.options.spool_bytes_max
     }
 
-    /// Keeps `bytes` behind those that it has.
+    /// Appends `bytes`.
     ///
     /// # Errors
-    /// The host has no room or memory for them.
+    /// The host has no space or memory for them.
     pub(crate) fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() && self.file.is_none() {
             let room = self.room()?;
@@ -83,7 +90,8 @@ impl SpoolWriter {
         Ok(())
     }
 
-    /// How many bytes fit into the last chunk, which is a new one if need be; none where memory ends.
+    /// The free bytes of the last chunk, which is a new one if necessary; 0 if the memory is used
+    /// up.
     fn room(&mut self) -> Result<usize> {
         let in_last = self.chunks.last().map_or(0, |chunk| CHUNK_BYTES - chunk.len());
         let left = self.options.memory_bytes_max.saturating_sub(self.memory_bytes);
@@ -92,7 +100,7 @@ impl SpoolWriter {
             return Ok(in_last.min(wanted));
         }
         let mut chunk = Vec::new();
-        // Without memory for a chunk the file is the better place anyway.
+        // Without memory for a chunk the bytes go into the file.
         if chunk.try_reserve_exact(wanted).is_err() || self.chunks.try_reserve(1).is_err() {
             return Ok(0);
         }
@@ -121,16 +129,16 @@ impl SpoolWriter {
         }
     }
 
-    /// The same bytes, for reading by anybody.
+    /// Ends writing; all threads can read the result.
     pub(crate) fn finish(self) -> SpoolReader {
         SpoolReader { chunks: self.chunks, memory_bytes: self.memory_bytes, file: self.file }
     }
 }
 
-/// Bytes that were gathered.
+/// A spool that is complete.
 #[derive(Debug)]
 pub(crate) struct SpoolReader {
-    /// Each full, that is [`CHUNK_BYTES`] long, but the last.
+    /// All but the last are [`CHUNK_BYTES`] long.
     chunks: Vec<Vec<u8>>,
     memory_bytes: u64,
     file: Option<File>,
@@ -140,7 +148,7 @@ impl SpoolReader {
     /// Fills `buffer` with the bytes from `offset` on.
     ///
     /// # Errors
-    /// The host cannot read them, or they are not there.
+    /// The host cannot read them, or the spool is shorter.
     pub(crate) fn read_exact_at(&self, mut offset: u64, mut buffer: &mut [u8]) -> io::Result<()> {
         while !buffer.is_empty() && offset < self.memory_bytes {
             let chunk_bytes = CHUNK_BYTES as u64;

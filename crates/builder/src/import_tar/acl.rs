@@ -1,15 +1,18 @@
-//! ACLs: from the text that archives have to the bytes of Linux's `system.posix_acl_*` xattrs.
+//! ACLs: from the text in archives to the bytes of Linux's `system.posix_acl_*` xattrs.
 //!
-//! The text is POSIX.1e's short or long form as star and GNU tar write it, with the number of a user or group
-//! in place of the name or behind the permissions, or with a name alone, which is looked up among the accounts
-//! of the host. The bytes are version 2 of `linux/posix_acl_xattr.h`.
+//! The text is the short or long form of POSIX.1e as star and GNU tar write it. A user or group has
+//! a number in place of the name or after the permissions, or only a name, which is looked up in
+//! the account files. The bytes are version 2 of `linux/posix_acl_xattr.h`.
+//!
+//! The account files are read when the first name without a number comes: an archive with numbers,
+//! as most are, makes the same tree on every host.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The number where an entry has none.
+/// The number of an entry without a user or group.
 const NO_ID: u32 = u32::MAX;
 const VERSION: u32 = 2;
 
@@ -20,10 +23,16 @@ const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
-/// Tag, number and permissions, so that the order of the fields is that of the xattr.
-type AclEntry = (u16, u32, u16);
+/// An entry. The derived order is the order of entries in the xattr.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct AclEntry {
+    tag: u16,
+    id: u32,
+    permissions: u16,
+}
 
-/// The value of the xattr; `None` if the text says no more than permission bits do, as Linux keeps none then.
+/// The value of the xattr; `None` if the ACL equals the permission bits, since Linux stores none
+/// then.
 pub(super) fn parse(text: &[u8], accounts: &mut AccountLookup) -> Result<Option<Vec<u8>>, String> {
     let mut entries = Vec::new();
     for line in text.split(|byte| matches!(byte, b',' | b'\n')) {
@@ -41,7 +50,7 @@ pub(super) fn parse(text: &[u8], accounts: &mut AccountLookup) -> Result<Option<
         return Ok(None);
     }
     let mut value = VERSION.to_le_bytes().to_vec();
-    for (tag, id, permissions) in entries {
+    for AclEntry { tag, id, permissions } in entries {
         value.extend_from_slice(&tag.to_le_bytes());
         value.extend_from_slice(&permissions.to_le_bytes());
         value.extend_from_slice(&id.to_le_bytes());
@@ -53,7 +62,7 @@ fn entry(line: &[u8], accounts: &mut AccountLookup) -> Result<AclEntry, String> 
     let wrong = || format!("\"{}\" is no entry of an ACL", line.escape_ascii());
     let mut fields = line.split(|byte| *byte == b':').map(<[u8]>::trim_ascii);
     let tag = fields.next().unwrap_or_default();
-    // mask and other have no qualifier, and may leave out its colon.
+    // mask and other have no qualifier, and its colon is optional.
     let rest: Vec<_> = fields.collect();
     let (qualifier, permissions, id) = match (tag, rest.as_slice()) {
         (b"mask" | b"m" | b"other" | b"o", [permissions]) => (&b""[..], *permissions, None),
@@ -83,7 +92,8 @@ fn entry(line: &[u8], accounts: &mut AccountLookup) -> Result<AclEntry, String> 
             number.map_err(|why| format!("\"{}\": {why}", line.escape_ascii()))?
         }
     };
-    Ok((tag, id, permission_bits(permissions).ok_or_else(wrong)?))
+    let permissions = permission_bits(permissions).ok_or_else(wrong)?;
+    Ok(AclEntry { tag, id, permissions })
 }
 
 fn number(text: &[u8]) -> Option<u32> {
@@ -107,13 +117,14 @@ fn permission_bits(text: &[u8]) -> Option<u16> {
     (1..=3).contains(&text.len()).then_some(bits)
 }
 
-/// What Linux asks of an ACL: owner, group and others once each, a mask if anybody is named, nobody twice.
+/// Checks what Linux requires: owner, group and others once each, a mask if users or groups are
+/// named, and no user or group twice.
 fn check(entries: &[AclEntry]) -> Result<(), String> {
-    let count = |tag| entries.iter().filter(|entry| entry.0 == tag).count();
+    let count = |tag| entries.iter().filter(|entry| entry.tag == tag).count();
     let is_whole = [USER_OBJECT, GROUP_OBJECT, OTHER].iter().all(|tag| count(*tag) == 1);
     let named = count(USER) + count(GROUP);
     let is_double =
-        entries.windows(2).any(|pair| matches!(pair, [a, b] if (a.0, a.1) == (b.0, b.1)));
+        entries.windows(2).any(|pair| matches!(pair, [a, b] if (a.tag, a.id) == (b.tag, b.id)));
     if !is_whole || is_double || count(MASK) > 1 {
         return Err("an ACL needs the owner, the group and others, and nobody twice".to_owned());
     }
@@ -123,13 +134,13 @@ fn check(entries: &[AclEntry]) -> Result<(), String> {
     Ok(())
 }
 
-/// Read of a file at most: some hundred thousand accounts.
+/// The most bytes of an account file: some hundred thousand accounts.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// The files that list accounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountFiles {
-    /// Users: lines of `NAME:PASSWORD:NUMBER:…`.
+    /// Users, in lines of `NAME:PASSWORD:NUMBER:…`.
     pub users: PathBuf,
     /// Groups, in the same form.
     pub groups: PathBuf,
@@ -143,14 +154,14 @@ impl AccountFiles {
     }
 }
 
-/// Which list a name is in.
+/// The list of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AccountKind {
     User,
     Group,
 }
 
-/// Accounts, read as far as they were asked for.
+/// Accounts by name; each file is read at its first lookup.
 #[derive(Debug, Default)]
 pub(super) struct AccountLookup {
     files: Option<AccountFiles>,
@@ -159,7 +170,7 @@ pub(super) struct AccountLookup {
 }
 
 impl AccountLookup {
-    /// Those that `files` list, or none at all.
+    /// The accounts in `files`, or none.
     pub(super) fn new(files: Option<AccountFiles>) -> Self {
         Self { files, ..Self::default() }
     }
@@ -167,7 +178,7 @@ impl AccountLookup {
     /// The number of a name.
     ///
     /// # Errors
-    /// Nobody has the name, nobody may be asked, or the list cannot be read.
+    /// The name is not in the list, there is no list, or it cannot be read.
     pub(super) fn number(&mut self, kind: AccountKind, name: &[u8]) -> Result<u32, String> {
         let what = if kind == AccountKind::User { "user" } else { "group" };
         let shown = name.escape_ascii();
@@ -197,7 +208,7 @@ fn read(path: &Path) -> Result<HashMap<Vec<u8>, u32>, String> {
         let mut fields = line.split(|byte| *byte == b':');
         let (name, number) = (fields.next().unwrap_or_default(), fields.nth(1));
         let number = number.and_then(|number| std::str::from_utf8(number).ok()?.parse().ok());
-        // Of two lines for a name the first counts, as for everybody who looks it up.
+        // The first line of a name counts, as in the C library.
         if let (false, Some(number)) = (name.is_empty(), number) {
             accounts.entry(name.to_vec()).or_insert(number);
         }

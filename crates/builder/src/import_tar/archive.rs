@@ -1,4 +1,4 @@
-//! An archive as a place from which contents are read: the file itself, bytes in memory, or a spool.
+//! The contents of an archive: they are read from its file, from memory, or from a spool.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -12,20 +12,20 @@ use crate::import::spool::SpoolReader;
 use crate::tree::{Content, ContentReader, ContentSource, DeviceAddress, SourceExtent};
 use crate::{Error, ErrorKind, Result};
 
-/// Where the bytes of an archive's files are.
+/// Where the contents of the files of an archive are.
 #[derive(Debug)]
 pub(super) enum ArchiveBacking {
-    /// In the archive, uncompressed, in a file that must stay what it was.
+    /// In the uncompressed archive, a file that must not change.
     File { file: File, fingerprint: ArchiveFingerprint },
-    /// In the archive, uncompressed, in memory.
+    /// In the uncompressed archive, in memory.
     Bytes(Arc<[u8]>),
-    /// In a spool, one file's contents after another's.
-    SpoolWriter(SpoolReader),
-    /// Elsewhere: they went by, and whoever has the archive has them.
-    Passed,
+    /// In a spool, the contents of one file after another.
+    Spool(SpoolReader),
+    /// In an archive that was a stream. Only the image refers to them.
+    NotKept,
 }
 
-/// What tells that a file was changed.
+/// Size and times of an archive, by which a change is noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ArchiveFingerprint {
     pub(super) bytes: u64,
@@ -43,13 +43,13 @@ impl ArchiveFingerprint {
     }
 }
 
-/// An archive whose contents can be read, once it has been read to its end.
+/// An archive. Its contents can be read once it has been read to its end.
 #[derive(Debug)]
 pub(super) struct TarArchive {
     name: PathBuf,
-    /// The device of the tree that it is, if the image is to refer to it.
+    /// Its number as a device of the image, if the image refers to it.
     device: Option<u16>,
-    /// A spool gets here when nothing is added to it any more.
+    /// Set when a spool is complete.
     backing: OnceLock<ArchiveBacking>,
 }
 
@@ -58,15 +58,15 @@ impl TarArchive {
         Self { name, device, backing: OnceLock::new() }
     }
 
-    /// What messages call it.
+    /// The name for messages.
     pub(super) fn name(&self) -> &Path {
         &self.name
     }
 
-    /// Says where contents are; once.
+    /// Sets where the contents are, once.
     pub(super) fn set_backing(&self, backing: ArchiveBacking) {
         let kept = self.backing.set(backing);
-        assert!(kept.is_ok(), "an archive lies in one place");
+        assert!(kept.is_ok(), "an archive has one backing");
     }
 
     /// Fills `buffer` with the bytes at `place`.
@@ -74,12 +74,14 @@ impl TarArchive {
         let read = match self.backing.get() {
             Some(ArchiveBacking::File { file, .. }) => file.read_exact_at(buffer, place),
             Some(ArchiveBacking::Bytes(bytes)) => copy(bytes, place, buffer),
-            Some(ArchiveBacking::SpoolWriter(spooled)) => spooled.read_exact_at(place, buffer),
-            Some(ArchiveBacking::Passed) => Err(io::Error::other("it went by and was not kept")),
+            Some(ArchiveBacking::Spool(spooled)) => spooled.read_exact_at(place, buffer),
+            Some(ArchiveBacking::NotKept) => {
+                Err(io::Error::other("it was a stream and was not kept"))
+            }
             None => Err(io::Error::other("the archive was not read to its end")),
         };
         read.map_err(|source| {
-            // A file that is too short now has been cut since it was looked at.
+            // A file that is too short has changed since it was opened.
             self.check_unchanged().err().unwrap_or_else(|| {
                 let kind = ErrorKind::Input { operation: "cannot read", source };
                 Error::new(kind).at(&self.name).at_byte(place)
@@ -87,7 +89,7 @@ impl TarArchive {
         })
     }
 
-    /// Whether the file is what it was.
+    /// Checks that the file has not changed.
     pub(super) fn check_unchanged(&self) -> Result<()> {
         let Some(ArchiveBacking::File { file, fingerprint }) = self.backing.get() else {
             return Ok(());
@@ -205,7 +207,7 @@ impl ContentReader for TarFileReader {
     }
 }
 
-/// Takes up to `bytes` bytes off the front of `buffer`.
+/// Splits up to `bytes` bytes off the front of `buffer`.
 fn split_front<'a>(buffer: &mut &'a mut [u8], bytes: u64) -> &'a mut [u8] {
     let whole = std::mem::take(buffer);
     let count = usize::try_from(bytes).unwrap_or(usize::MAX).min(whole.len());

@@ -69,7 +69,8 @@ fn pax_archives_give_the_tree_they_were_made_from() {
 
 #[test]
 fn archives_of_bsdtar_give_the_tree_but_for_its_fractions_before_1970() {
-    // It writes -1.75 as -2.25: seconds and fraction as the kernel has them, which no reader can tell.
+    // It writes -1.75 as -2.25: seconds and fraction as the kernel has them, which no reader can
+    // tell.
     let wanted = tree(true).into_iter().map(|line| line.replace(" -2.25", " -3.75"));
     assert_eq!(listed("bsd-pax.tar.zst"), wanted.collect::<Vec<_>>());
 }

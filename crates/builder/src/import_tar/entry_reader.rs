@@ -1,4 +1,4 @@
-//! The entries of an archive, one after the other, with what precedes and follows each.
+//! Reads the entries of an archive in their order: headers with their extensions, and contents.
 
 use std::sync::Arc;
 
@@ -12,31 +12,31 @@ use crate::decompress::Compression;
 use crate::tree::{Content, Metadata, NodeKind, Timestamp};
 use crate::{Error, Result};
 
-/// Most bytes of one extended header. Names have 4 KiB and xattrs 64 KiB at most, so that nothing but a map of
-/// some ten thousand holes comes near; and what is more would be held in memory because a header says so.
+/// The most bytes of an extended header, which is kept in memory. Names have at most 4 KiB and
+/// xattrs 64 KiB, so only a map of some ten thousand holes comes near.
 const EXTENSION_BYTES_MAX: u64 = 1 << 20;
-/// Where the old sparse map lies in a header, and in the blocks that go on with it.
+/// The old sparse map in a header and in the blocks that continue it.
 const OLD_MAP: std::ops::Range<usize> = 386..482;
 const OLD_MAP_GOES_ON: usize = 482;
 const OLD_BYTES: std::ops::Range<usize> = 483..495;
 const MORE_MAP: std::ops::Range<usize> = 0..504;
 const MORE_MAP_GOES_ON: usize = 504;
-/// Offset and length of a part, 12 bytes each.
+/// Offset and length of a data range, 12 bytes each.
 const OLD_PART_BYTES: usize = 24;
 
-/// Reads an archive's entries.
+/// Reads the entries of an archive.
 pub(super) struct EntryReader {
     input: TarInput,
-    /// What global headers said.
+    /// The values of global headers.
     globals: PendingExtensions,
     is_concatenated: bool,
     accounts: AccountLookup,
-    /// There are no contents behind the headers.
+    /// The archive has headers without contents.
     headers_only: bool,
 }
 
 impl EntryReader {
-    /// The entries of `input`; if archives may be concatenated, also those behind its end.
+    /// Reads the entries of `input`, and of archives that follow its end if the options allow it.
     pub(super) fn new(input: TarInput, options: &TarImportOptions) -> Self {
         let headers_only = options.contents == TarContentMode::HeadersOnly;
         let globals = PendingExtensions::default();
@@ -44,7 +44,7 @@ impl EntryReader {
         Self { input, globals, is_concatenated: options.concatenated, accounts, headers_only }
     }
 
-    /// Ends reading, so that contents can be read; says how long the archive is.
+    /// Ends reading, so that contents can be read. Returns the length of the archive.
     pub(super) fn finish(self) -> Result<u64> {
         self.input.finish()
     }
@@ -83,7 +83,7 @@ impl EntryReader {
                 }
                 b'L' => extension.long_path = Some(self.long_name(&header, offset)?),
                 b'K' => extension.long_link = Some(self.long_name(&header, offset)?),
-                // The label of a volume, which says nothing about files.
+                // The label of a volume, which does not concern files.
                 b'V' => {
                     let bytes = header.size().ok().and_then(|bytes| u64::try_from(bytes).ok());
                     let bytes =
@@ -97,14 +97,14 @@ impl EntryReader {
         }
     }
 
-    /// The next header; none behind the last one.
+    /// The next header; `None` at the end of the archive.
     fn header(&mut self) -> Result<Option<TarHeader>> {
         let mut zeros = 0_u64;
         loop {
             let offset = self.input.offset();
             let mut block = [0; BLOCK_BYTES];
             let got = self.input.read(&mut block)?;
-            // Whoever leaves out contents may leave out the end mark, too.
+            // An archive of headers may have no end marker.
             if got == 0 && (zeros > 0 || self.headers_only) {
                 return Ok(None);
             }
@@ -131,14 +131,14 @@ impl EntryReader {
                     Err(refused(why, offset))
                 }
                 Some(header) => Ok(Some(header)),
-                // Two blocks of zeros have ended an archive: what follows is none.
+                // Two blocks of zeros end an archive; what follows is not an archive.
                 None if zeros > 1 => Ok(None),
                 None => Err(no_header(&block, offset)),
             };
         }
     }
 
-    /// The bytes behind the header of an extension.
+    /// The contents of an extended header.
     fn extension(&mut self, header: &TarHeader, offset: u64) -> Result<Vec<u8>> {
         let bytes = header.size().ok().and_then(|bytes| u64::try_from(bytes).ok());
         let bytes = bytes.ok_or_else(|| refused("an extended header has no valid size", offset))?;
@@ -160,7 +160,7 @@ impl EntryReader {
         Ok(until_zero(&body).to_vec())
     }
 
-    /// Passes over contents and what fills up their last block.
+    /// Skips contents and their padding.
     fn skip_data(&mut self, bytes: u64, what: &str) -> Result<()> {
         if self.input.skip(bytes)? < bytes {
             return Err(self.truncated(what));
@@ -168,7 +168,7 @@ impl EntryReader {
         self.pad(bytes, what)
     }
 
-    /// Passes over what fills up the last block of `bytes` bytes.
+    /// Skips the padding of `bytes` bytes.
     fn pad(&mut self, bytes: u64, what: &str) -> Result<()> {
         let block = BLOCK_BYTES as u64;
         let rest = (block - bytes % block) % block;
@@ -201,7 +201,7 @@ impl EntryReader {
         Ok(TarEntry { path, kind, metadata, offset })
     }
 
-    /// The content of a regular file: `stored` bytes, which are all of it if it is not sparse.
+    /// The content of a regular file, of which the archive holds `stored` bytes.
     fn content(
         &mut self,
         head: &mut EntryHeader,
@@ -212,7 +212,7 @@ impl EntryReader {
         let wrong = |why: String| refused(format!("{}: {why}", shown(path)), offset);
         let form = head.extension.records.sparse.form().map_err(wrong)?;
         if self.headers_only {
-            return self.absent(head, form.as_ref(), path, (stored, offset));
+            return self.absent(head, form.as_ref(), path, stored, offset);
         }
         let (bytes, map, data) = match form {
             _ if head.has_old_map() => {
@@ -238,14 +238,15 @@ impl EntryReader {
         Ok(archive::content(self.input.archive(), path, segments, bytes))
     }
 
-    /// The content of a regular file of which there is nothing but the header, whose size is `stored` if it
-    /// is not sparse.
+    /// The content of a regular file without contents in the archive. `stored` is the size in its
+    /// header, which is the size of the file if it is not sparse.
     fn absent(
         &mut self,
         head: &EntryHeader,
         form: Option<&SparseForm>,
         path: &[u8],
-        (stored, offset): (u64, u64),
+        stored: u64,
+        offset: u64,
     ) -> Result<Content> {
         let bytes = match form {
             _ if head.has_old_map() => self.old_map(&head.header, path, offset)?.0,
@@ -256,7 +257,7 @@ impl EntryReader {
         Ok(content.on_devices(Vec::new()))
     }
 
-    /// Keeps `bytes` bytes, the last of a body of `body` bytes.
+    /// Stores `bytes` bytes, the last of `body` bytes of contents. Returns their offset.
     fn store(&mut self, bytes: u64, body: u64, path: &[u8]) -> Result<u64> {
         match self.input.store(bytes, path) {
             Ok(Some(place)) => {
@@ -268,7 +269,7 @@ impl EntryReader {
         }
     }
 
-    /// The map of GNU's old format: four parts in the header, more in blocks behind it.
+    /// The map of GNU's old format: four data ranges in the header, more in the blocks after it.
     fn old_map(
         &mut self,
         header: &TarHeader,
@@ -293,7 +294,8 @@ impl EntryReader {
         Ok((bytes, map))
     }
 
-    /// The map of format 1.0: decimal numbers in lines, filled up to a block; and how many bytes it takes.
+    /// The map of format 1.0: decimal numbers in lines, padded to a block. Returns it with its
+    /// length.
     fn map_before_data(
         &mut self,
         stored: u64,
@@ -313,16 +315,16 @@ impl EntryReader {
     }
 }
 
-/// Lines of numbers in blocks.
+/// Reads lines of numbers from blocks.
 struct MapLineReader {
     block: [u8; BLOCK_BYTES],
     at: usize,
-    /// How many bytes were read.
+    /// The bytes that were read.
     taken: u64,
 }
 
 impl MapLineReader {
-    /// The number in the next line; the inner error is one of the map.
+    /// The number in the next line. The inner error is that of a malformed map.
     fn number(
         &mut self,
         entries: &mut EntryReader,
@@ -351,7 +353,7 @@ impl MapLineReader {
     }
 }
 
-/// Adds the parts of GNU's old format. Unused ones are empty.
+/// Adds the data ranges of GNU's old format. Unused fields are empty.
 fn add_parts(map: &mut SparseMap, field: &[u8]) -> std::result::Result<(), String> {
     for part in field.chunks_exact(OLD_PART_BYTES) {
         let (start, bytes) = part.split_at(OLD_PART_BYTES / 2);
@@ -367,7 +369,7 @@ fn add_parts(map: &mut SparseMap, field: &[u8]) -> std::result::Result<(), Strin
     Ok(())
 }
 
-/// Why a block is no header.
+/// The error of a block that is not a header.
 fn no_header(block: &[u8], offset: u64) -> Error {
     match Compression::foreign(block).filter(|_| offset == 0) {
         Some(kind) => refused(
@@ -381,60 +383,60 @@ fn no_header(block: &[u8], offset: u64) -> Error {
     }
 }
 
-/// Longest target of a symlink that Linux takes.
+/// The longest target of a symlink on Linux.
 const TARGET_BYTES_MAX: usize = 4095;
-/// Largest numbers of a device that Linux takes: 12 and 20 bits.
+/// The largest device numbers on Linux: 12 and 20 bits.
 const MAJOR_MAX: u64 = (1 << 12) - 1;
 const MINOR_MAX: u64 = (1 << 20) - 1;
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
-/// What stood before a header and belongs to it.
+/// Extensions before a header that belong to it.
 #[derive(Clone, Default)]
 pub(super) struct PendingExtensions {
     pub(super) records: PaxRecords,
-    /// GNU's `L` and `K`.
+    /// The names in GNU's `L` and `K` entries.
     pub(super) long_path: Option<Vec<u8>>,
     pub(super) long_link: Option<Vec<u8>>,
 }
 
-/// What an entry is.
+/// The type of an entry.
 pub(super) enum EntryKind {
-    /// Anything but what follows.
+    /// Any other inode.
     Inode(NodeKind),
     Directory,
-    /// Another name for the file of this path.
+    /// A hard link to this path.
     HardLink(Vec<u8>),
 }
 
 /// An entry.
 pub(super) struct TarEntry {
-    /// As the archive has it.
+    /// The path in the archive.
     pub(super) path: Vec<u8>,
     pub(super) kind: EntryKind,
     pub(super) metadata: Metadata,
-    /// The byte of the archive at which its header lies.
+    /// The offset of its header in the archive.
     pub(super) offset: u64,
 }
 
-/// What follows a header.
+/// The contents after a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EntryData {
-    /// Contents of a regular file: this many bytes.
+    /// The contents of a regular file, in bytes.
     File(u64),
-    /// Something that is passed over: this many bytes.
+    /// Contents that are skipped, in bytes.
     Skipped(u64),
 }
 
-/// A header with its extension.
+/// A header with its extensions.
 pub(super) struct EntryHeader {
     pub(super) header: TarHeader,
     pub(super) extension: PendingExtensions,
 }
 
 impl EntryHeader {
-    /// The entry's path, which says whether it is a directory by the slash at its end.
+    /// The path; that of a directory may end with a slash.
     pub(super) fn path(&self) -> Vec<u8> {
         let records = &self.extension.records;
         let given = records.sparse.name.as_ref().or(records.path.as_ref());
@@ -447,7 +449,7 @@ impl EntryHeader {
         given.cloned().unwrap_or_else(|| self.header.link())
     }
 
-    /// What follows. Links, devices and the like have no contents whatever their size says, as all tars have it.
+    /// The contents. As with all tars, links and devices have none, whatever size their header has.
     pub(super) fn body(&self, path: &[u8]) -> Result<EntryData, String> {
         match self.header.type_flag() {
             b'0' | b'7' | 0 if path.ends_with(b"/") => match self.size()? {
@@ -458,14 +460,14 @@ impl EntryHeader {
             },
             b'0' | b'7' | 0 => Ok(EntryData::File(self.size()?)),
             b'S' if self.header.format() == TarFormat::Gnu => Ok(EntryData::File(self.size()?)),
-            // The names in a directory, for incremental dumps.
+            // The list of names in a directory, for incremental dumps.
             b'D' => Ok(EntryData::Skipped(self.size()?)),
             b'1'..=b'6' => Ok(EntryData::Skipped(0)),
             other => Err(format!("is of type '{}', which is not known", other.escape_ascii())),
         }
     }
 
-    /// How many bytes follow, if any do.
+    /// The size of the contents.
     pub(super) fn size(&self) -> Result<u64, String> {
         let size = match self.extension.records.size {
             Some(size) => i64::try_from(size).map_err(|_| format!("has a size of {size} bytes"))?,
@@ -474,12 +476,12 @@ impl EntryHeader {
         u64::try_from(size).map_err(|_| format!("has a size of {size} bytes"))
     }
 
-    /// Whether its contents have the old sparse map in the header.
+    /// Whether the header has an old sparse map.
     pub(super) fn has_old_map(&self) -> bool {
         self.header.type_flag() == b'S'
     }
 
-    /// What it is, if it is no regular file with contents.
+    /// The type of an entry that is not a regular file with contents.
     pub(super) fn kind(&self) -> Result<EntryKind, String> {
         let kind = match self.header.type_flag() {
             b'1' => return Ok(EntryKind::HardLink(self.link())),
@@ -556,7 +558,7 @@ impl EntryHeader {
             let value = value.map_err(|why| format!("has an ACL that is none: {why}"))?;
             match (name == DEFAULT_ACL, value) {
                 (_, Some(value)) => drop(xattrs.insert(name.into(), value.into())),
-                // Whoever wrote the text wins over whoever wrote the bytes.
+                // The text of an ACL replaces its xattr.
                 (_, None) => drop(xattrs.remove(name)),
             }
         }
@@ -564,7 +566,7 @@ impl EntryHeader {
     }
 }
 
-/// The content of a file that lies in one piece at `place`.
+/// The content of a file that is stored in one piece at `place`.
 pub(super) fn contiguous_content(
     archive: &Arc<TarArchive>,
     name: &[u8],

@@ -1,7 +1,7 @@
-//! One header block of an archive: 512 bytes, with a checksum, in one of four dialects.
+//! A header block of an archive: 512 bytes with a checksum, in one of four formats.
 //!
-//! Offsets and widths are those of POSIX.1-2024 `pax`, "ustar Interchange Format", and of the GNU tar manual,
-//! "Basic Tar Format".
+//! Offsets and widths are those of POSIX.1-2024 `pax`, "ustar Interchange Format", and of the GNU
+//! tar manual, "Basic Tar Format".
 
 use std::ops::Range;
 
@@ -21,39 +21,39 @@ const MAGIC: Range<usize> = 257..265;
 const MAJOR: Range<usize> = 329..337;
 const MINOR: Range<usize> = 337..345;
 const PREFIX: Range<usize> = 345..500;
-/// star keeps two times behind a shorter prefix.
+/// star stores two times after a shorter prefix.
 const STAR_PREFIX: Range<usize> = 345..476;
 const STAR_TIMES: [Range<usize>; 2] = [476..488, 488..500];
 
-/// Who wrote a header.
+/// The format of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TarFormat {
-    /// Seventh Edition: no magic, and nothing behind the link name.
+    /// Unix v7: no magic, and nothing after the link name.
     V7,
-    /// POSIX, PAX archives among them.
+    /// POSIX ustar; PAX archives use it, too.
     Ustar,
-    /// Jörg Schilling's star.
+    /// star.
     Star,
     /// GNU tar's old format.
     Gnu,
 }
 
-/// A header with a right checksum.
+/// A header with a valid checksum.
 #[derive(Clone)]
 pub(super) struct TarHeader {
     block: [u8; BLOCK_BYTES],
 }
 
 impl TarHeader {
-    /// The header in a block, if its checksum is right.
+    /// Parses a block; `None` if its checksum is wrong.
     pub(super) fn parse(block: &[u8; BLOCK_BYTES]) -> Option<Self> {
         let header = Self { block: *block };
         let wanted = parse_number(&header.block[CHECKSUM]).ok()?;
         header.checksums().contains(&wanted).then_some(header)
     }
 
-    /// The sum of all bytes with the checksum's as spaces: of unsigned bytes, as the standard has it, and of
-    /// signed ones, as some old tars had it.
+    /// The sum of all bytes, with spaces in place of the checksum: of unsigned bytes as in the
+    /// standard, and of signed bytes as in some old tars.
     fn checksums(&self) -> [i64; 2] {
         let mut sums = [0, 0];
         for (at, byte) in self.block.iter().enumerate() {
@@ -84,12 +84,12 @@ impl TarHeader {
         matches!(field, [digits @ .., b' '] if digits.iter().all(|byte| matches!(byte, b'0'..=b'7')))
     }
 
-    /// What kind of entry it says it heads.
+    /// The type flag.
     pub(super) fn type_flag(&self) -> u8 {
         self.block[TYPE]
     }
 
-    /// The path, the prefix before it.
+    /// The path with its prefix.
     pub(super) fn path(&self) -> Vec<u8> {
         let prefix = match self.format() {
             TarFormat::Ustar => until_zero(&self.block[PREFIX]),
@@ -100,12 +100,12 @@ impl TarHeader {
         if prefix.is_empty() { name.to_vec() } else { [prefix, b"/", name].concat() }
     }
 
-    /// Where a link leads.
+    /// The target of a link.
     pub(super) fn link(&self) -> Vec<u8> {
         until_zero(&self.block[LINK]).to_vec()
     }
 
-    /// Permission bits; what else the field holds is left out.
+    /// The permission bits, without other bits of the field.
     pub(super) fn permissions(&self) -> Result<u16, String> {
         let mode = self.number(MODE, "mode")?;
         Ok(u16::try_from(mode & 0o7777).unwrap_or(0))
@@ -135,7 +135,7 @@ impl TarHeader {
         Ok((self.number(MAJOR, "major number")?, self.number(MINOR, "minor number")?))
     }
 
-    /// The bytes at `at`, which lie inside the block.
+    /// The bytes at `at`, a range of the block.
     pub(super) fn field(&self, at: Range<usize>) -> &[u8] {
         &self.block[at]
     }
@@ -145,7 +145,7 @@ impl TarHeader {
     }
 }
 
-/// A number as headers have it: octal digits between spaces, nothing (0), or from a set top bit on two's
+/// Parses a number: octal digits between spaces, nothing (0), or, if the top bit is set, two's
 /// complement in big-endian order.
 pub(super) fn parse_number(field: &[u8]) -> Result<i64, String> {
     if let [first @ (0x80 | 0xFF), rest @ ..] = field {
@@ -175,7 +175,7 @@ fn binary(is_negative: bool, bytes: &[u8]) -> Result<i64, String> {
     Ok(number)
 }
 
-/// What stands before the first zero.
+/// The bytes before the first zero.
 pub(super) fn until_zero(field: &[u8]) -> &[u8] {
     field.split(|byte| *byte == 0).next().unwrap_or_default()
 }

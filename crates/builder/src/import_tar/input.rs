@@ -1,5 +1,5 @@
-//! An archive as it is read from its start to its end: headers one after the other, and contents left where
-//! they are or put into a spool.
+//! An archive as one stream from its start to its end. Contents stay where they are, or are copied
+//! to a spool.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -15,31 +15,31 @@ use crate::decompress::{Compression, CorruptStream, CountingReader};
 use crate::import::spool::SpoolWriter;
 use crate::{Error, ErrorKind, Result};
 
-/// What is read at once where headers are looked for; contents of small files come along.
+/// Read at once for headers; it includes the contents of small files.
 const WINDOW_BYTES: usize = 32 << 10;
-/// What is read at once on the way to a spool.
+/// Copied at once to a spool.
 const COPY_BYTES: usize = 128 << 10;
-/// What is read behind the end of an uncompressed stream, so that its writer can end: tars fill up their last
-/// record, which has 10 KiB by default and hardly ever more than this.
+/// Read after the end of an uncompressed stream, so that its writer does not get a broken pipe:
+/// tars pad the last record, which has 10 KiB by default and hardly ever more than this.
 const DRAINED_BYTES_MAX: u64 = 1 << 20;
 
 /// An archive that is being read.
 pub(super) struct TarInput {
     archive: Arc<TarArchive>,
     from: InputSource,
-    /// How many bytes of the (decompressed) archive were read or passed over.
+    /// The bytes of the (decompressed) archive that were read or skipped.
     offset: u64,
     cancel: CancelToken,
 }
 
 enum InputSource {
-    /// The backing can be read in any order: from byte `base`, `bytes` bytes.
+    /// The backing can be read in any order; the archive is the range of `bytes` bytes from `base`.
     Seekable { base: u64, bytes: u64, window: Vec<u8>, window_at: u64 },
-    /// It comes once.
+    /// The archive can be read once.
     Stream {
         reader: Box<dyn Read + Send>,
         is_compressed: bool,
-        /// Whether contents go to the spool.
+        /// Whether contents are copied to the spool.
         is_kept: bool,
         spool: SpoolWriter,
         buffer: Box<[u8]>,
@@ -137,17 +137,17 @@ impl TarInput {
         }
     }
 
-    /// The archive, for those who will read its contents.
+    /// The archive, from which contents will be read.
     pub(super) fn archive(&self) -> &Arc<TarArchive> {
         &self.archive
     }
 
-    /// How many bytes of the archive lie behind us, after decompression.
+    /// The offset in the decompressed archive.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Fills `output`, or as much of it as there are bytes left; says how much that is.
+    /// Fills `output`, or less at the end of the archive. Returns the number of bytes.
     pub(super) fn read(&mut self, output: &mut [u8]) -> Result<usize> {
         let count = match &mut self.from {
             InputSource::Seekable { base, bytes, window, window_at } => {
@@ -175,7 +175,7 @@ impl TarInput {
         Ok(count)
     }
 
-    /// Passes over up to `bytes` bytes; says over how many.
+    /// Skips up to `bytes` bytes. Returns the number of bytes.
     pub(super) fn skip(&mut self, bytes: u64) -> Result<u64> {
         let count = match &mut self.from {
             InputSource::Seekable { bytes: whole, .. } => {
@@ -189,8 +189,8 @@ impl TarInput {
         Ok(count)
     }
 
-    /// Passes over `bytes` bytes, which can be read again later: says from where, or that they are not there.
-    /// `name` is whose they are.
+    /// Skips `bytes` bytes and stores them, so that they can be read later. Returns their offset in
+    /// the backing, or `None` if the archive ends before. `name` is the file, for messages.
     pub(super) fn store(&mut self, bytes: u64, name: &[u8]) -> Result<Option<u64>> {
         let (place, count) = match &mut self.from {
             InputSource::Seekable { base, bytes: whole, .. } => {
@@ -222,7 +222,7 @@ impl TarInput {
         Ok((count == bytes).then_some(place))
     }
 
-    /// Ends reading, so that contents can be read; says how long the archive is.
+    /// Ends reading, so that contents can be read. Returns the length of the archive.
     pub(super) fn finish(self) -> Result<u64> {
         let (mut reader, is_compressed, is_kept, spool, mut buffer) = match self.from {
             InputSource::Stream { reader, is_compressed, is_kept, spool, buffer } => {
@@ -233,20 +233,17 @@ impl TarInput {
                 return Ok(base + bytes);
             }
         };
-        // Checksums stand at the end of compressed streams, behind whatever follows the archive.
+        // A compressed stream is read to its end, where its checksum is.
         let most = if is_compressed { u64::MAX } else { DRAINED_BYTES_MAX };
         let rest = for_each(&self.cancel, &mut reader, &mut buffer, most, &mut |_| Ok(()))?;
-        let backing = if is_kept {
-            ArchiveBacking::SpoolWriter(spool.finish())
-        } else {
-            ArchiveBacking::Passed
-        };
+        let backing =
+            if is_kept { ArchiveBacking::Spool(spool.finish()) } else { ArchiveBacking::NotKept };
         self.archive.set_backing(backing);
         Ok(self.offset.saturating_add(rest))
     }
 }
 
-/// Hands up to `bytes` bytes to `take`, piece by piece; says how many there were.
+/// Passes up to `bytes` bytes to `take`, piece by piece. Returns the number of bytes.
 fn for_each(
     cancel: &CancelToken,
     reader: &mut dyn Read,
@@ -287,7 +284,7 @@ fn cannot_open(source: io::Error) -> Error {
     Error::new(ErrorKind::Input { operation: "cannot open", source })
 }
 
-/// What a stream's error means: damage that a decompressor saw, or a host that refuses.
+/// The error of a stream: damage that a decompressor found, or an error of the host.
 fn unreadable(source: io::Error) -> Error {
     match source.get_ref().and_then(|inner| inner.downcast_ref::<CorruptStream>()) {
         Some(damage) => refused(damage.to_string(), damage.offset),

@@ -1,8 +1,12 @@
-//! A tree that grows by the entries of archives, each as tar would extract it.
+//! Merges the entries of archives into one tree, as tar would extract them.
 //!
-//! A later entry takes the place of an earlier one: a directory gets the later one's metadata and keeps its
-//! entries, anything else is replaced. Directories that no entry describes have the metadata of
-//! [`LayerMerger::new`]'s root. No entry leads out of the tree or through a symlink.
+//! A later entry replaces an earlier one; a directory gets the later metadata and keeps its
+//! entries. Directories without an entry have the metadata of [`LayerMerger::new`]. No entry leads
+//! out of the tree or through a symlink.
+//!
+//! Whiteouts are names by which a layer deletes what lower layers have, in the spelling of aufs and
+//! OCI images: `.wh.NAME` deletes NAME, `.wh..wh..opq` everything that lower layers have in its
+//! directory. Other names that begin with `.wh..wh.` are internal to aufs.
 
 use std::collections::{HashMap, HashSet};
 use std::mem;
@@ -15,28 +19,29 @@ use crate::{Error, ErrorKind, Result};
 const OPAQUE: &[u8] = b"trusted.overlay.opaque";
 const ORIGIN: &[u8] = b"trusted.overlay.origin";
 
-/// Longest name that a directory holds, in bytes (format.md F6).
+/// The longest name in a directory, in bytes (format.md F6).
 const NAME_BYTES_MAX: usize = 255;
 
-/// A tree in the making.
+/// A tree to which layers are being added.
 pub(super) struct LayerMerger {
     tree: Tree,
-    /// The metadata of directories that no entry describes.
+    /// The metadata of directories without an entry.
     missing: Metadata,
     whiteouts: WhiteoutPolicy,
-    /// With several layers: the names that the present one gave.
+    /// With several layers: the names of the current layer.
     current_layer: Option<HashSet<(NodeId, Box<[u8]>)>>,
-    /// The directories in which it left nothing of the others, so that none is gone through twice.
+    /// The directories in which the current layer has removed all lower names; they are not
+    /// searched again.
     cleared: HashSet<NodeId>,
-    /// Whiteouts of overlayfs, and directories that hide what is below them.
+    /// Whiteouts of overlayfs, and opaque directories.
     marked: HashSet<NodeId>,
     opaque: HashSet<NodeId>,
-    /// There are inodes without a name.
+    /// Whether there are inodes without a name.
     has_orphans: bool,
 }
 
 impl LayerMerger {
-    /// A tree of nothing but a root.
+    /// A tree with only a root.
     pub(super) fn new(missing: Metadata, whiteouts: WhiteoutPolicy) -> Self {
         Self {
             tree: Tree::new(missing.clone()),
@@ -50,19 +55,19 @@ impl LayerMerger {
         }
     }
 
-    /// What comes from here on is of a layer above all that came before.
+    /// Begins the next layer, above all others.
     pub(super) fn next_layer(&mut self) {
         self.current_layer = Some(HashSet::new());
         self.cleared.clear();
     }
 
-    /// The number of the device that is added next.
+    /// The number of the next device.
     pub(super) fn next_device(&self) -> Result<u16> {
         u16::try_from(self.tree.devices().len() + 1)
             .map_err(|_| Error::new(ErrorKind::Unsupported("more than 65,535 devices".to_owned())))
     }
 
-    /// Adds a device, on which contents lie.
+    /// Adds a device with contents.
     pub(super) fn add_device(&mut self, device: Device) -> Result<()> {
         self.tree.add_device(device).map(drop)
     }
@@ -112,7 +117,7 @@ impl LayerMerger {
         Ok(())
     }
 
-    /// Puts an entry where it belongs.
+    /// Adds an entry at its place.
     fn place(&mut self, entry: TarEntry, parents: &[&[u8]], name: &[u8]) -> Result<()> {
         let TarEntry { path, kind, metadata, .. } = entry;
         let parent = self.directory(parents, &path)?;
@@ -148,14 +153,15 @@ impl LayerMerger {
             return Ok(());
         }
         let id = self.tree.add(Node::directory(metadata))?;
-        // Whatever order they come in: a directory whose name was taken away shows nothing of a lower one.
+        // In any order of the entries, a directory with a whiteout of its name shows no lower
+        // entries.
         if before.is_some_and(|before| self.marked.contains(&before)) {
             self.opaque.insert(id);
         }
         self.link(parent, name, id)
     }
 
-    /// Whether what has a name may be replaced by what is no directory.
+    /// Whether the node of a name may be replaced by something that is not a directory.
     fn make_room(
         &self,
         parent: NodeId,
@@ -171,13 +177,14 @@ impl LayerMerger {
         Ok(())
     }
 
-    /// A whiteout for overlayfs.
+    /// Adds a whiteout for overlayfs.
     fn apply_whiteout(&mut self, entry: TarEntry, parents: &[&[u8]], name: &[u8]) -> Result<()> {
         let parent = self.directory(parents, &entry.path)?;
         let before =
             self.tree.child(parent, name).filter(|_| self.is_from_current_layer(parent, name));
         if let Some(before) = before {
-            // This layer has something of that name, which hides what is below by itself, or all but its entries.
+            // This layer has the name, too, which hides the lower one itself, or all but its
+            // entries.
             if self.tree.node(before).entries().is_some() {
                 self.opaque.insert(before);
             }
@@ -189,7 +196,7 @@ impl LayerMerger {
         self.link(parent, name, id)
     }
 
-    /// Takes away what lower layers have.
+    /// Removes names of lower layers.
     fn apply(&mut self, whiteout_marker: WhiteoutMarker<'_>, parents: &[&[u8]]) {
         let Some(directory) = self.find(parents) else { return };
         if self.current_layer.is_none() {
@@ -206,7 +213,7 @@ impl LayerMerger {
         }
     }
 
-    /// Takes a name away unless the present layer gave it; says whether it is still there.
+    /// Removes a name unless it is of the current layer. Returns whether it is still there.
     fn remove_lower(&mut self, parent: NodeId, name: &[u8]) -> bool {
         if self.is_from_current_layer(parent, name) {
             return self.tree.child(parent, name).is_some();
@@ -217,7 +224,8 @@ impl LayerMerger {
         false
     }
 
-    /// Takes away, in a directory and all below it, the names that the present layer did not give.
+    /// Removes, in a directory and everything below it, the names that are not of the current
+    /// layer.
     fn remove_all_lower(&mut self, directory: Option<NodeId>) {
         let mut open: Vec<_> = directory.into_iter().collect();
         while let Some(directory) = open.pop() {
@@ -234,7 +242,7 @@ impl LayerMerger {
         }
     }
 
-    /// Whether the present layer gave a name; with one layer it gave all.
+    /// Whether a name is of the current layer; with one layer all are.
     fn is_from_current_layer(&self, parent: NodeId, name: &[u8]) -> bool {
         self.current_layer
             .as_ref()
@@ -253,7 +261,7 @@ impl LayerMerger {
         Ok(())
     }
 
-    /// The directory of these components, made where it is missing.
+    /// The directory with these components, created if it is missing.
     fn directory(&mut self, names: &[&[u8]], path: &[u8]) -> Result<NodeId> {
         let mut at = Tree::ROOT;
         for name in names {
@@ -282,12 +290,12 @@ impl LayerMerger {
         Ok(at)
     }
 
-    /// What these components name.
+    /// The node with these components.
     fn find(&self, names: &[&[u8]]) -> Option<NodeId> {
         names.iter().try_fold(Tree::ROOT, |at, name| self.tree.child(at, name))
     }
 
-    /// The file that a hard link leads to.
+    /// The target of a hard link.
     fn target(&self, path: &[u8], target: &[u8]) -> Result<NodeId> {
         let names = components(target)?;
         let why = if names.is_empty() {
@@ -302,7 +310,7 @@ impl LayerMerger {
         Err(archive(path, &format!("is a hard link to {}, which is {why}", shown(target))))
     }
 
-    /// The whole tree.
+    /// The complete tree.
     pub(super) fn finish(mut self) -> Result<Tree> {
         for id in mem::take(&mut self.opaque) {
             self.set_xattr(id, OPAQUE, b"y");
@@ -325,7 +333,7 @@ impl LayerMerger {
     }
 }
 
-/// The same tree without inodes that have no name.
+/// The tree without inodes that have no name.
 fn remove_orphans(mut tree: Tree) -> Result<Tree> {
     let mut kept = Tree::new(tree.node(Tree::ROOT).metadata.clone());
     for device in tree.devices() {
@@ -360,7 +368,7 @@ fn remove_orphans(mut tree: Tree) -> Result<Tree> {
     Ok(kept)
 }
 
-/// What keeps entries from lying below an inode.
+/// Why an inode cannot have entries below it.
 fn obstacle(kind: &NodeKind) -> Option<&'static str> {
     match kind {
         NodeKind::Directory(_) => None,
@@ -372,7 +380,7 @@ fn obstacle(kind: &NodeKind) -> Option<&'static str> {
     }
 }
 
-/// The components of a path below the root: without slashes at its start and end, and without `.`.
+/// The components of a path, without `.` and without slashes at its start and end.
 fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
     if path.is_empty() {
         return Err(Error::new(ErrorKind::Archive("an entry or a link without a name".to_owned())));
@@ -392,39 +400,39 @@ fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
     Ok(names)
 }
 
-/// An error that names an entry; where it lies is added by [`LayerMerger::add`].
+/// An error with the name of an entry; [`LayerMerger::add`] adds its offset.
 fn archive(path: &[u8], why: &str) -> Error {
     Error::new(ErrorKind::Archive(format!("{} {why}", shown(path))))
 }
 
-/// What becomes of whiteouts.
+/// How whiteouts are imported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhiteoutPolicy {
-    /// They are files like others.
+    /// As ordinary files.
     #[default]
     Keep,
-    /// They become those of overlayfs (`--aufs`): a character device 0:0 in place of NAME, the xattr
-    /// `trusted.overlay.opaque` on the directory; a directory with such devices gets an empty
-    /// `trusted.overlay.origin`, by which overlayfs knows that it has to hide them.
+    /// As whiteouts of overlayfs (`--aufs`): a character device 0:0 in place of NAME, and the xattr
+    /// `trusted.overlay.opaque` on an opaque directory. A directory with such devices gets an empty
+    /// `trusted.overlay.origin`, so that overlayfs hides them.
     ToOverlay,
-    /// They take away what the archives before this one have, and are not in the tree themselves.
+    /// They delete names of the archives before this one, and are not in the tree themselves.
     Apply,
 }
 
-/// What the last component of a path asks for.
+/// The meaning of the last component of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WhiteoutMarker<'a> {
-    /// Nothing: it is a name.
+    /// An ordinary name.
     None,
-    /// To take this name away.
+    /// A whiteout of this name.
     Name(&'a [u8]),
-    /// To take away all that lower layers have in the directory.
+    /// An opaque directory.
     Opaque,
-    /// Nothing that matters outside AUFS.
+    /// A name that is internal to aufs.
     Bookkeeping,
 }
 
-/// What `path`, a list of components, asks for.
+/// The meaning of `path`, a list of components.
 pub(super) fn whiteout_marker<'a>(path: &[&'a [u8]]) -> Result<WhiteoutMarker<'a>, &'static str> {
     let Some((last, parents)) = path.split_last() else { return Ok(WhiteoutMarker::None) };
     if parents.iter().any(|name| name.starts_with(b".wh..wh.")) {

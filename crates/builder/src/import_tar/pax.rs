@@ -1,31 +1,32 @@
-//! PAX records: `LENGTH KEY=VALUE\n`, which say what a header has no room for.
+//! PAX records, `LENGTH KEY=VALUE\n`, which hold what does not fit into a header, and the sparse
+//! maps that they and old headers have.
 //!
-//! POSIX.1-2024 `pax`, "pax Extended TarHeader"; the keys `GNU.sparse.*` are those of the GNU tar manual, `SCHILY.*`
-//! those of star, `LIBARCHIVE.xattr.*` those of libarchive. Of keys that come twice the last counts. Keys that are
-//! not known are ignored, as the standard wants it.
+//! POSIX.1-2024 `pax`, "pax Extended Header"; the keys `GNU.sparse.*` are those of the GNU tar
+//! manual, `SCHILY.*` those of star, `LIBARCHIVE.xattr.*` those of libarchive. The last record of a
+//! key counts. Unknown keys are ignored, as the standard requires.
 
 use std::collections::BTreeMap;
 
 use crate::tree::Timestamp;
 
-/// Longest name of an xattr that Linux takes.
+/// The longest name of an xattr on Linux.
 const XATTR_NAME_BYTES_MAX: usize = 255;
-/// Longest value of an xattr that Linux takes.
+/// The longest value of an xattr on Linux.
 const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
 
-/// For which entries records hold.
+/// The entries that records apply to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PaxScope {
-    /// For the next one.
+    /// The next entry.
     Entry,
-    /// For all that follow.
+    /// All entries that follow.
     All,
 }
 
-/// Values by name, as [`Metadata`](crate::tree::Metadata) has them.
+/// Xattrs by name, as in [`Metadata`](crate::tree::Metadata).
 pub(super) type Xattrs = BTreeMap<Box<[u8]>, Box<[u8]>>;
 
-/// What records say.
+/// The values of records.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PaxRecords {
     pub(super) path: Option<Vec<u8>>,
@@ -37,7 +38,7 @@ pub(super) struct PaxRecords {
     pub(super) major: Option<u64>,
     pub(super) minor: Option<u64>,
     pub(super) xattrs: Xattrs,
-    /// Text of the ACL that governs access, and of the one for what will be made in a directory.
+    /// The text of the access ACL and of the default ACL.
     pub(super) access_acl: Option<Vec<u8>>,
     pub(super) default_acl: Option<Vec<u8>>,
     pub(super) sparse: SparseRecords,
@@ -46,7 +47,7 @@ pub(super) struct PaxRecords {
 impl PaxRecords {
     /// Adds the records of one extended header.
     pub(super) fn read(&mut self, mut bytes: &[u8], scope: PaxScope) -> Result<(), String> {
-        // Some writers leave zeros behind the last record.
+        // Some writers pad the last record with zeros.
         while bytes.iter().any(|byte| *byte != 0) {
             let PaxRecord { key, value, behind } = split_record(bytes)?;
             if scope == PaxScope::All && !may_be_global(key) {
@@ -59,7 +60,7 @@ impl PaxRecords {
     }
 
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
-        // An empty value takes back what was said before, but for xattrs, which may be empty.
+        // An empty value removes an earlier one, except that of an xattr, which may be empty.
         let given = (!value.is_empty()).then_some(value);
         match key {
             b"path" => self.path = given.map(name).transpose()?,
@@ -80,7 +81,7 @@ impl PaxRecords {
 
     fn set_by_prefix(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
         if let Some(key) = key.strip_prefix(b"SCHILY.xattr.") {
-            // GNU tar writes what would end the key so.
+            // GNU tar escapes `=`, which would end the key, and `%`.
             let name = unescaped(key, |code| matches!(code, b'=' | b'%'));
             return self.set_xattr(name, value.to_vec());
         }
@@ -89,7 +90,7 @@ impl PaxRecords {
             return self.set_xattr(unescaped(key, |_| true), value);
         }
         if key == b"RHT.security.selinux" {
-            // The record is a text, and the xattr a C string.
+            // The record is text, and the xattr a C string.
             return self.set_xattr(b"security.selinux".to_vec(), [value, b"\0"].concat());
         }
         match key.strip_prefix(b"GNU.sparse.") {
@@ -110,8 +111,8 @@ impl PaxRecords {
     }
 }
 
-/// What may hold for many entries: their owner and time. A name, a size or an xattr for all would only serve
-/// to make an archive of some bytes into a tree of any size.
+/// The keys of global headers: owner and time. With a name, a size or an xattr for all entries, an
+/// archive of a few bytes could make a tree of any size.
 fn may_be_global(key: &[u8]) -> bool {
     const LOCAL: [&[u8]; 10] = [
         b"path",
@@ -128,7 +129,7 @@ fn may_be_global(key: &[u8]) -> bool {
     !LOCAL.iter().any(|local| key == *local || local.ends_with(b".") && key.starts_with(local))
 }
 
-/// A record, and what stands behind it.
+/// A record, and the bytes after it.
 struct PaxRecord<'a> {
     key: &'a [u8],
     value: &'a [u8],
@@ -152,7 +153,7 @@ fn split_record(bytes: &[u8]) -> Result<PaxRecord<'_>, String> {
     Ok(PaxRecord { key: &record[..equals], value: &record[equals + 1..], behind })
 }
 
-/// A key as messages show it.
+/// A key for messages.
 fn shown_key(key: &[u8]) -> String {
     let (front, more) = key.split_at(key.len().min(80));
     format!("{}{}", front.escape_ascii(), if more.is_empty() { "" } else { "..." })
@@ -183,7 +184,7 @@ fn signed(value: &[u8]) -> Result<i64, String> {
     Ok(if is_negative { -number } else { number })
 }
 
-/// Seconds with a fraction, which is cut after nine digits, downwards.
+/// Seconds with a fraction, rounded down to nanoseconds.
 fn time(value: &[u8]) -> Result<Timestamp, String> {
     let wrong = || format!("\"{}\" is no time", shown_key(value));
     let mut parts = value.splitn(2, |byte| *byte == b'.');
@@ -207,7 +208,7 @@ fn time(value: &[u8]) -> Result<Timestamp, String> {
     Ok(Timestamp { seconds, nanoseconds: 1_000_000_000 - nanoseconds })
 }
 
-/// Names are bytes to us, so that both of the standard's character sets are fine.
+/// Names are bytes here, so both character sets of the standard are accepted.
 fn charset(value: &[u8]) -> Result<(), String> {
     match value {
         b"" | b"BINARY" | b"ISO-IR 10646 2000 UTF-8" => Ok(()),
@@ -215,7 +216,7 @@ fn charset(value: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Replaces `%` and two hexadecimal digits by the byte they stand for, if it is one that is `wanted`.
+/// Replaces `%` and two hexadecimal digits by their byte, if it is `wanted`.
 fn unescaped(text: &[u8], wanted: impl Fn(u8) -> bool) -> Vec<u8> {
     let mut output = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -263,30 +264,31 @@ fn base64(text: &[u8]) -> Option<Vec<u8>> {
     Some(output)
 }
 
-/// One part of a file, and where its bytes are.
+/// A data range of a sparse file, and the place of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SparseExtent {
-    /// The first byte, in the file.
+    /// The offset in the file.
     pub(super) start: u64,
-    /// How many; not 0.
+    /// The length, which is not 0.
     pub(super) bytes: u64,
-    /// The first byte, from where the archive's bytes are read.
+    /// The offset in the backing of the archive.
     pub(super) place: u64,
 }
 
-/// The parts of a file, as they are being read.
+/// The map of a sparse file while it is read. GNU tar has four formats for it: in the header
+/// ("old"), in repeated records (0.0), in one record (0.1), and before the data (1.0).
 #[derive(Clone, Debug, Default)]
 pub(super) struct SparseMap {
-    /// By position; places count from the first stored byte.
+    /// In the order of the file; places count from the first stored byte.
     segments: Vec<SparseExtent>,
-    /// How many bytes are stored so far.
+    /// The stored bytes of all ranges so far.
     stored: u64,
-    /// Where the last part ended.
+    /// The end of the last range.
     end: u64,
 }
 
 impl SparseMap {
-    /// Adds a part of `bytes` bytes from `start` on.
+    /// Adds a range of `bytes` bytes from `start`.
     pub(super) fn push(&mut self, start: u64, bytes: u64) -> Result<(), String> {
         let wrong =
             |what: &str| format!("its map has a part of {bytes} bytes at {start}, which {what}");
@@ -306,12 +308,12 @@ impl SparseMap {
                 self.segments.push(SparseExtent { start, bytes, place: self.stored });
             }
         }
-        // Parts do not overlap and end within 63 bits, and so does their sum.
+        // Ranges do not overlap and end within 63 bits, so their sum does, too.
         self.stored += bytes;
         Ok(())
     }
 
-    /// The parts of a file of `bytes` bytes, of which `stored` are in the archive.
+    /// The ranges of a file of `bytes` bytes, of which the archive holds `stored`.
     pub(super) fn finish(self, bytes: u64, stored: u64) -> Result<Vec<SparseExtent>, String> {
         if self.end > bytes {
             return Err(format!("its map ends at byte {}, and the file at {bytes}", self.end));
@@ -326,31 +328,31 @@ impl SparseMap {
     }
 }
 
-/// What records say about a sparse file.
+/// The records of a sparse file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SparseRecords {
-    /// The name of the file; the header has another one, for tars that know nothing of this.
+    /// The name of the file; the header has another one, for tars without this extension.
     pub(super) name: Option<Vec<u8>>,
     major: Option<u64>,
     minor: Option<u64>,
     bytes: Option<u64>,
     parts: Option<u64>,
-    /// The offset of a part whose length comes next.
+    /// The offset of a range whose length comes next.
     offset: Option<u64>,
     map: Option<SparseMap>,
 }
 
-/// Where the map of a sparse file is.
+/// The place of the map of a sparse file.
 #[derive(Clone, Debug)]
 pub(super) enum SparseForm {
-    /// Here.
+    /// In the records.
     InRecords { bytes: u64, map: SparseMap },
     /// Before the data.
     BeforeData { bytes: u64 },
 }
 
 impl SparseRecords {
-    /// Takes the record `GNU.sparse.KEY`.
+    /// Adds the record `GNU.sparse.KEY`.
     pub(super) fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
         match key {
             b"major" => self.major = Some(number(value)?),
@@ -370,7 +372,7 @@ impl SparseRecords {
         Ok(())
     }
 
-    /// Where the map is, if the file is sparse at all.
+    /// The place of the map, if the file is sparse.
     pub(super) fn form(&mut self) -> Result<Option<SparseForm>, String> {
         let map = self.map.take();
         match (self.major.unwrap_or(0), self.minor, self.bytes) {

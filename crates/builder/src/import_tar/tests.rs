@@ -719,7 +719,7 @@ fn what_went_by_cannot_be_read() {
     let id = tree.child(Tree::ROOT, b"a").unwrap();
     let mut reader = tree.node(id).content().unwrap().source().open().unwrap();
     let error = reader.read_exact_at(0, &mut [0]).unwrap_err();
-    assert!(error.to_string().contains("it went by and was not kept"), "{error}");
+    assert!(error.to_string().contains("it was a stream and was not kept"), "{error}");
 }
 
 #[test]

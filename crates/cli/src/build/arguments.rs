@@ -180,18 +180,17 @@ fn compressed(typed: &BuildArguments, hints: Option<&[u8]>) -> Result<BuildOptio
 
 fn adjustments(content: &BuildContent, times: BuildTimes) -> Result<Adjustments, String> {
     let root = content.all_root.then_some(0);
-    Ok(Adjustments {
-        owners: OwnerOverrides {
-            force_uid: root.or(content.uid),
-            force_gid: root.or(content.gid),
-            uid_offset: content.uid_offset,
-            gid_offset: content.gid_offset,
-        },
-        mtime: times.files,
-        compact_time: None,
-        xattrs: xattrs(content),
-        overlay: if content.strip_overlay { OverlayPolicy::Strip } else { OverlayPolicy::Keep },
-    })
+    let owners = OwnerOverrides::default()
+        .force_uid(root.or(content.uid))
+        .force_gid(root.or(content.gid))
+        .uid_offset(content.uid_offset)
+        .gid_offset(content.gid_offset);
+    let overlay = if content.strip_overlay { OverlayPolicy::Strip } else { OverlayPolicy::Keep };
+    Ok(Adjustments::default()
+        .owners(owners)
+        .mtime(times.files)
+        .xattrs(xattrs(content))
+        .overlay(overlay))
 }
 
 fn xattrs(content: &BuildContent) -> XattrFilter {
@@ -210,33 +209,30 @@ fn directory(
 ) -> Result<DirectoryOptions, String> {
     let content = &typed.content;
     let exclusions = ExcludePatterns::new(as_bytes(&content.exclude), &content.exclude_regex);
-    Ok(DirectoryOptions {
-        exclusions: exclusions.map_err(|error| format!("--exclude-regex: {error}"))?,
-        adjustments: adjustments.clone(),
-        hard_links: match content.separate_hard_links {
-            true => HardLinkPolicy::Separate,
-            false => HardLinkPolicy::Joined,
-        },
-        unreadable: if typed.keep_going {
-            UnreadablePolicy::LeaveOut
-        } else {
-            UnreadablePolicy::Fail
-        },
-    })
+    let hard_links = match content.separate_hard_links {
+        true => HardLinkPolicy::Separate,
+        false => HardLinkPolicy::Joined,
+    };
+    let unreadable =
+        if typed.keep_going { UnreadablePolicy::LeaveOut } else { UnreadablePolicy::Fail };
+    Ok(DirectoryOptions::default()
+        .exclusions(exclusions.map_err(|error| format!("--exclude-regex: {error}"))?)
+        .adjustments(adjustments.clone())
+        .hard_links(hard_links)
+        .unreadable(unreadable))
 }
 
 fn tar(typed: &BuildArguments, times: BuildTimes) -> TarImportOptions {
-    TarImportOptions {
-        whiteouts: match typed.content.whiteouts {
-            WhiteoutChoice::Keep => WhiteoutPolicy::Keep,
-            WhiteoutChoice::Overlay => WhiteoutPolicy::ToOverlay,
-            WhiteoutChoice::Apply => WhiteoutPolicy::Apply,
-        },
+    let whiteouts = match typed.content.whiteouts {
+        WhiteoutChoice::Keep => WhiteoutPolicy::Keep,
+        WhiteoutChoice::Overlay => WhiteoutPolicy::ToOverlay,
+        WhiteoutChoice::Apply => WhiteoutPolicy::Apply,
+    };
+    TarImportOptions::default()
+        .whiteouts(whiteouts)
         // What this host calls a number must not show.
-        accounts: (!typed.layout.reproducible).then(AccountFiles::of_host),
-        missing_mtime: Timestamp { seconds: times.missing, nanoseconds: 0 },
-        ..TarImportOptions::default()
-    }
+        .accounts((!typed.layout.reproducible).then(AccountFiles::of_host))
+        .missing_mtime(Timestamp { seconds: times.missing, nanoseconds: 0 })
 }
 
 /// What the source must be, by the options that only one kind of source can honour.

@@ -352,25 +352,24 @@ fn adjustments(
     // Neither of these has inodes that would be smaller for it.
     let is_of_use = !options.wide && !options.force_extended_inodes;
     let compact_time = typed.ignore_mtime && is_of_use;
-    Ok(Adjustments {
-        owners: OwnerOverrides {
-            force_uid: root.or(typed.force_uid),
-            force_gid: root.or(typed.force_gid),
-            uid_offset: typed.uid_offset,
-            gid_offset: typed.gid_offset,
-        },
-        mtime: times.files,
-        compact_time: match compact_time {
-            true => Some(CompactTime { seconds: file_time(times.build)? }),
-            false => None,
-        },
-        xattrs: if typed.xattr_tolerance < 0 { XattrFilter::None } else { XattrFilter::All },
-        overlay: if typed.strips_overlay() {
-            OverlayPolicy::Strip
-        } else {
-            OverlayPolicy::MarkOrigins
-        },
-    })
+    let owners = OwnerOverrides::default()
+        .force_uid(root.or(typed.force_uid))
+        .force_gid(root.or(typed.force_gid))
+        .uid_offset(typed.uid_offset)
+        .gid_offset(typed.gid_offset);
+    let compact_time = match compact_time {
+        true => Some(CompactTime { seconds: file_time(times.build)? }),
+        false => None,
+    };
+    let xattrs = if typed.xattr_tolerance < 0 { XattrFilter::None } else { XattrFilter::All };
+    let overlay =
+        if typed.strips_overlay() { OverlayPolicy::Strip } else { OverlayPolicy::MarkOrigins };
+    Ok(Adjustments::default()
+        .owners(owners)
+        .mtime(times.files)
+        .compact_time(compact_time)
+        .xattrs(xattrs)
+        .overlay(overlay))
 }
 
 /// An archive's whiteouts get marks only with --aufs, which the importer sees to.
@@ -379,21 +378,21 @@ fn of_tar(adjustments: Adjustments) -> Adjustments {
         OverlayPolicy::MarkOrigins => OverlayPolicy::Keep,
         overlay => overlay,
     };
-    Adjustments { overlay, ..adjustments }
+    adjustments.overlay(overlay)
 }
 
 fn directory(typed: &MkfsArguments, adjustments: &Adjustments) -> Result<DirectoryOptions, String> {
     let paths = typed.exclude_path.iter().map(|path| path.as_bytes().to_vec());
     let exclusions = ExcludePatterns::new(paths, &typed.exclude_regex);
-    Ok(DirectoryOptions {
-        exclusions: exclusions.map_err(|error| format!("--exclude-regex: {error}"))?,
-        adjustments: adjustments.clone(),
-        hard_links: match typed.hard_dereference {
-            true => HardLinkPolicy::Separate,
-            false => HardLinkPolicy::Joined,
-        },
-        unreadable: UnreadablePolicy::Fail,
-    })
+    let hard_links = match typed.hard_dereference {
+        true => HardLinkPolicy::Separate,
+        false => HardLinkPolicy::Joined,
+    };
+    Ok(DirectoryOptions::default()
+        .exclusions(exclusions.map_err(|error| format!("--exclude-regex: {error}"))?)
+        .adjustments(adjustments.clone())
+        .hard_links(hard_links)
+        .unreadable(UnreadablePolicy::Fail))
 }
 
 fn tar(typed: &MkfsArguments, times: MkfsTimes) -> Result<TarImportOptions, String> {
@@ -407,18 +406,18 @@ fn tar(typed: &MkfsArguments, times: MkfsTimes) -> Result<TarImportOptions, Stri
     if let Some((_, option)) = refused {
         return Err(format!("{option} is for directories, and not supported with --tar"));
     }
-    Ok(TarImportOptions {
-        compression: match (typed.ungzip, typed.unxz) {
-            (true, _) => Some(Compression::Gzip),
-            (_, true) => Some(Compression::Xz),
-            _ => None,
-        },
-        accounts: Some(AccountFiles::of_host()),
-        contents: contents(typed).unwrap_or_default(),
-        whiteouts: if typed.aufs { WhiteoutPolicy::ToOverlay } else { WhiteoutPolicy::Keep },
-        missing_mtime: Timestamp { seconds: file_time(times.build)?, nanoseconds: 0 },
-        ..TarImportOptions::default()
-    })
+    let compression = match (typed.ungzip, typed.unxz) {
+        (true, _) => Some(Compression::Gzip),
+        (_, true) => Some(Compression::Xz),
+        _ => None,
+    };
+    let whiteouts = if typed.aufs { WhiteoutPolicy::ToOverlay } else { WhiteoutPolicy::Keep };
+    Ok(TarImportOptions::default()
+        .compression(compression)
+        .accounts(Some(AccountFiles::of_host()))
+        .contents(contents(typed).unwrap_or_default())
+        .whiteouts(whiteouts)
+        .missing_mtime(Timestamp { seconds: file_time(times.build)?, nanoseconds: 0 }))
 }
 
 fn kind(typed: &MkfsArguments) -> SourceKind {
