@@ -1,4 +1,4 @@
-//! The one entry: picks the library, strips the padding and names the algorithm in errors.
+//! The decoder: picks the codec, strips the padding and names the algorithm in errors.
 
 use std::fmt;
 
@@ -100,7 +100,7 @@ impl Default for DecoderSettings {
 
 /// Decodes pclusters, one at a time, with contexts that are made once.
 ///
-/// A worker owns one; it can be sent to another thread and not be shared.
+/// Each thread has its own: it is `Send`, and each call borrows it exclusively.
 pub struct Decoder {
     lz4: Option<Lz4Decoder>,
     lzma: Option<LzmaDecoder>,
@@ -109,7 +109,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Makes the decoders that `settings` name, with all the memory they will ever use.
+    /// Makes the decoders that `settings` name, with all the memory that they will ever use.
     ///
     /// # Errors
     ///
@@ -132,18 +132,17 @@ impl Decoder {
 
     /// Decodes the stream in the pcluster `input` and fills `output` with it.
     ///
-    /// After an error the content of `output` is unspecified and the decoder as good as before. A
-    /// [prefix](DecodeMode::Prefix) of no bytes is always there and looks at nothing.
+    /// After an error the content of `output` is unspecified, and the decoder can be used again. An empty
+    /// [prefix](DecodeMode::Prefix) always succeeds, without a look at the input.
     ///
-    /// DEFLATE and ZSTD streams say where they end, and bytes behind that are ignored. LZ4 and
-    /// MicroLZMA streams end where `input` does.
+    /// DEFLATE and ZSTD streams mark their end, and bytes behind it are ignored. LZ4 and MicroLZMA streams
+    /// end where `input` does.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotConfigured`] when the settings did not name the algorithm; otherwise any
-    /// other kind, all of them the fault of `input`.
+    /// [`ErrorKind::NotConfigured`] if the settings do not name the algorithm; otherwise any other kind,
+    /// all of them caused by `input`.
     #[inline]
-    #[expect(clippy::too_many_arguments, reason = "five and self; no two of one type")]
     pub fn decode(
         &mut self,
         algorithm: Algorithm,
@@ -170,25 +169,24 @@ impl Decoder {
     /// Decodes the stream in the LZ4 pcluster `input` through `pages` and fills `output` with the
     /// bytes of the extent behind the first [`skip_bytes`](Lz4Part::skip_bytes).
     ///
-    /// The memory that it takes is that of the pages, however long the extent is. There must be
-    /// [`lz4_window_pages`](crate::lz4_window_pages) of them, for the declared distance and the
-    /// bytes up to the end of the part (of the extent if it is wanted whole), each at least
-    /// [`LZ4_WINDOW_PAGE_BYTES`](crate::LZ4_WINDOW_PAGE_BYTES) long; no more are used, and no byte
-    /// behind that length. What they hold before is not read, and what they hold afterwards is
-    /// unspecified. They cannot overlap input and output, being borrowed.
+    /// It takes no more memory than the pages, however long the extent is. There must be
+    /// [`lz4_window_pages`](crate::lz4_window_pages) of them, for the declared distance and the bytes up to
+    /// the end of the part (of the extent for [`DecodeMode::Whole`]), each at least
+    /// [`LZ4_WINDOW_PAGE_BYTES`](crate::LZ4_WINDOW_PAGE_BYTES) long. No more pages are used, and no byte
+    /// behind that length. Their content before the call is not read, and unspecified afterwards.
     ///
-    /// It accepts what [`decode`](Self::decode) accepts of the same padding, mode and length (the
-    /// extent's for a whole, the part's end for a prefix), with the same bytes, and refuses the rest
-    /// with the same kind of error. It takes longer; docs/memory.md has the figure.
+    /// It accepts what [`decode`](Self::decode) accepts of the same padding, mode and length (the extent's
+    /// length for a whole, the part's end for a prefix), with the same bytes, and fails otherwise with the
+    /// same kind of error. It is slower; docs/memory.md has the figures.
     ///
-    /// After an error the content of `output` is unspecified. An empty part of a prefix is always
-    /// there, and nothing is looked at.
+    /// After an error the content of `output` is unspecified. An empty part of a prefix always succeeds,
+    /// without a look at the input.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotConfigured`] when the settings did not name LZ4,
-    /// [`ErrorKind::OutsideExtent`] and [`ErrorKind::WindowTooSmall`] for the caller's mistakes;
-    /// otherwise any other kind, all of them the fault of `input`.
+    /// [`ErrorKind::NotConfigured`] if the settings do not name LZ4; [`ErrorKind::OutsideExtent`] and
+    /// [`ErrorKind::WindowTooSmall`] for mistakes of the caller; otherwise any other kind, all of them
+    /// caused by `input`.
     pub fn decode_lz4_part<P: AsMut<[u8]>>(
         &self,
         input: &[u8],
@@ -228,7 +226,7 @@ impl fmt::Debug for Decoder {
     }
 }
 
-/// The context, if it was made, and the stream, if there is one.
+/// The context, if it is configured, and the stream behind the padding, if there is one.
 #[inline]
 fn stream<T>(context: Option<T>, input: &[u8]) -> Result<(T, &[u8]), ErrorKind> {
     let context = context.ok_or(ErrorKind::NotConfigured)?;

@@ -1,4 +1,5 @@
-//! The one entry of encoding: checks lengths, picks the kind and names the algorithm in errors.
+//! The encoder and its methods: checks parameters and lengths, picks the codec, and names the algorithm in
+//! errors.
 
 use std::fmt;
 
@@ -114,12 +115,12 @@ impl Method {
     }
 }
 
-/// Less output than this holds no stream of any algorithm that would gain something.
+/// A shorter output holds no stream of any algorithm that is worth it.
 const OUTPUT_BYTES_MIN: usize = 32;
 
 /// Fills pclusters, one at a time, with contexts that are made once.
 ///
-/// A worker owns one; it can be sent to another thread and not be shared.
+/// Each thread has its own: it is `Send`, and each call borrows it exclusively.
 pub struct Encoder {
     method: Method,
     kind: EncoderKind,
@@ -175,22 +176,22 @@ impl Encoder {
         Ok(Self { method, kind, pcluster_bytes_max, extent_bytes_max })
     }
 
-    /// Encodes as long a prefix of `input` as fits into `output`, of which the stream takes the
-    /// start; it never begins with a zero byte, so it can be moved to the end behind zeros. What is
-    /// in the rest of `output` afterwards is unspecified. Of `input` no more than the
-    /// `extent_bytes_max` of [`new`](Self::new) are looked at.
+    /// Encodes the longest prefix of `input` that fits into `output`. The stream is at the start of
+    /// `output` and never begins with a zero byte, so it can be moved to the end, behind zeros. The rest of
+    /// `output` is unspecified. No more of `input` is encoded than the `extent_bytes_max` of
+    /// [`new`](Self::new).
     ///
-    /// None: no prefix was found that gets shorter, and the input is better stored as it is.
+    /// None if no prefix gets shorter: then the input is better stored uncompressed.
     ///
-    /// LZ4 and MicroLZMA are encoded in one go that ends when the output is full, and the result
-    /// depends on nothing but the method, `input` and the length of `output`. For DEFLATE and ZSTD
-    /// the length is found by trying, starting where the ratio of the call before points to, so the
-    /// result depends on the calls since [`restart`](Self::restart), and on nothing before that.
+    /// LZ4 and MicroLZMA are encoded in one run that ends when the output is full; the result depends only
+    /// on the method, `input` and the length of `output`. For DEFLATE and ZSTD the length is searched for,
+    /// starting from the ratio of the call before, so the result also depends on the calls since
+    /// [`restart`](Self::restart).
     ///
     /// # Errors
     ///
     /// [`ErrorKind::TooLarge`] for an output longer than the `pcluster_bytes_max` of `new`, and
-    /// [`ErrorKind::EncodingFailed`]. The encoder is as good as before then.
+    /// [`ErrorKind::EncodingFailed`]. The encoder can be used again.
     pub fn fill(&mut self, input: &[u8], output: &mut [u8]) -> Result<Option<EncodedSizes>, Error> {
         self.fill_kind(input, output).map_err(|kind| Error::new(self.method.algorithm(), kind))
     }
@@ -216,9 +217,9 @@ impl Encoder {
         Ok(Some(filled).filter(|filled| filled.input_bytes > filled.output_bytes))
     }
 
-    /// Forgets the calls before: what follows depends on the method and on later calls alone.
+    /// Forgets the calls before: later results depend on the method and later calls alone.
     ///
-    /// To be called at the start of each piece of work that must come out the same whoever does it.
+    /// Call it at the start of each piece of work whose result must not depend on who does it.
     pub fn restart(&mut self) {
         match &mut self.kind {
             EncoderKind::Lz4(_) | EncoderKind::Lzma(_) => {}

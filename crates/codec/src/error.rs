@@ -1,4 +1,4 @@
-//! Why a pcluster was not decoded or filled, or a decoder or encoder not made.
+//! Why a pcluster was not decoded or encoded, or a decoder or encoder was not made.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ pub enum ErrorKind {
     TooShort {
         /// The bytes that it yielded.
         got: usize,
-        /// The bytes that were asked for.
+        /// The bytes that were wanted.
         wanted: usize,
     },
     /// The whole stream was wanted and it yields more than the output holds.
@@ -34,7 +34,7 @@ pub enum ErrorKind {
     TooLarge,
     /// The settings of this decoder do not name the algorithm.
     NotConfigured,
-    /// The memory for a decoder or encoder was not to be had.
+    /// The memory for a decoder or encoder is not available.
     OutOfMemory,
     /// A window or dictionary size that EROFS does not allow, or a frame whose window is larger than
     /// the one that was configured.
@@ -46,22 +46,21 @@ pub enum ErrorKind {
         /// How far it may, in bytes.
         limit: usize,
     },
-    /// Fewer pages were given than the window needs, or they are shorter than
-    /// [`LZ4_WINDOW_PAGE_BYTES`](crate::LZ4_WINDOW_PAGE_BYTES). The fault of the caller, as the next
-    /// one.
+    /// The caller gave fewer pages than the window needs, or pages shorter than
+    /// [`LZ4_WINDOW_PAGE_BYTES`](crate::LZ4_WINDOW_PAGE_BYTES).
     WindowTooSmall {
         /// The usable pages, counted to the first that is too short.
         pages: usize,
         /// The pages that are needed.
         needed: usize,
     },
-    /// The part that was asked for does not lie in the extent.
+    /// The requested part is not inside of the extent: a mistake of the caller.
     OutsideExtent,
     /// A level that the algorithm does not have.
     UnsupportedLevel,
-    /// An encoder was to be made for pclusters or extents that are empty or longer than EROFS allows.
+    /// Pclusters or extents are empty or longer than EROFS allows.
     UnsupportedLength,
-    /// The library refused to encode, which no input is known to cause.
+    /// The library refused to encode. No input is known that causes it.
     EncodingFailed,
 }
 
@@ -121,7 +120,7 @@ impl fmt::Display for ErrorKind {
 
 impl std::error::Error for Error {}
 
-/// The verdict on a decoder that stopped without an error after `got` bytes.
+/// The result of a decoder that stopped without an error after `got` bytes.
 #[inline]
 pub(crate) fn filled(got: usize, wanted: usize) -> Result<(), ErrorKind> {
     if got == wanted { Ok(()) } else { Err(ErrorKind::TooShort { got, wanted }) }

@@ -1,21 +1,22 @@
 //! Decoders and encoders for the compressed pclusters of an EROFS image: LZ4, MicroLZMA, DEFLATE and
 //! ZSTD.
 //!
-//! Slices in, slices out. A [`Decoder`] owns every context it needs from [`Decoder::new`] on, and an
-//! [`Encoder`] from [`Encoder::new`] on: after that they allocate nothing, start no thread, keep no
-//! global state and write nowhere but into the `output` they are given. Any bytes are safe input.
-//! LZ4, DEFLATE, ZSTD and the encoder of MicroLZMA are C libraries, and all foreign code of the
-//! workspace is reached from here; what they allocate comes from Rust's global allocator (see
-//! `c_heap`). MicroLZMA is decoded by this crate itself (see `lzma`), and so are LZ4 blocks encoded
-//! whose matches may not reach 64 KiB back (see `lz4::encode`).
+//! A [`Decoder`] allocates all its contexts in [`Decoder::new`], and an [`Encoder`] in [`Encoder::new`].
+//! After that they allocate nothing, start no thread, keep no global state and write only into the
+//! `output` slice. Any bytes are safe input.
 //!
-//! A pcluster has a fixed size and an extent has not, so encoding is filling: [`Encoder::fill`] takes
-//! as much input as goes into the output.
+//! LZ4, DEFLATE, ZSTD and the encoder of MicroLZMA are C libraries. All foreign code of the workspace is
+//! called from this crate, and allocates from Rust's global allocator (see `c_heap`). The crate itself
+//! decodes MicroLZMA (see `lzma`), and encodes LZ4 blocks whose matches may not reach 64 KiB back (see
+//! `lz4::encode`).
+//!
+//! A pcluster has a fixed size and an extent has not, so an encoder fills its output:
+//! [`Encoder::fill`] encodes as much input as fits.
 //!
 //! ```
-//! use ferrofs_codec::{Algorithm, Decoder, Padding, DecoderSettings, DecodeMode};
+//! use ferrofs_codec::{Algorithm, DecodeMode, Decoder, DecoderSettings, Padding};
 //!
-//! // A literal run of five bytes, behind the zeros that fill up its pcluster.
+//! // A literal run of five bytes, behind the zero padding of its pcluster.
 //! let pcluster = [0, 0, 0, 0x50, b'e', b'r', b'o', b'f', b's'];
 //! let mut decoder = Decoder::new(&DecoderSettings::default())?;
 //! let mut output = [0; 5];

@@ -1,9 +1,8 @@
 //! LZ4 blocks: whole outputs by the reference C code, parts of an extent through a window of pages.
 //!
-//! `library` calls liblz4. `sequences` reads the structure of a block by the library's own rules, so
-//! that what it accepts is what the library accepts; it looks for distances before the library runs,
-//! and it leads `window`, which decodes into pages that are used again and again. Unsafe code is in
-//! `library` alone. LZ4 needs no context and no memory of its own. `Decoder` calls.
+//! This file calls liblz4's decoder. `sequences` reads the structure of a block by the library's own rules,
+//! so that it accepts what the library accepts; it checks distances before the library runs, and drives
+//! `window`, which decodes into a ring of pages. LZ4 needs no context and no memory of its own.
 #![allow(unsafe_code, reason = "liblz4 is a C library")]
 
 mod block_writer;

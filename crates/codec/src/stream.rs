@@ -1,5 +1,5 @@
 //! What callers and codecs say about a compressed stream: its format, its place in the pcluster, how much
-//! of it to decode, and how much was encoded. It owns no number of the disk format.
+//! of it to decode, and how much was encoded. It knows no number of the disk format.
 
 use std::fmt;
 

@@ -1,9 +1,9 @@
 //! Zstandard frames, by the reference C code in a workspace of fixed size.
 //!
-//! Whole frames are decoded in one step, straight into the output. Prefixes are streamed through a
-//! window at the end of the workspace, whose pages stay untouched until the first of them. Both
-//! read the first frame alone: what lies behind it is ignored. Both refuse a frame whose window is
-//! larger than configured, as Linux does; the one-step decoder of the library would not look.
+//! Whole frames are decoded in one step, straight into the output. Prefixes are streamed through a window
+//! at the end of the workspace, whose pages are untouched until the first prefix. Both decode the first
+//! frame alone: what follows it is ignored. Both refuse a frame whose window is larger than configured, as
+//! Linux does; the library's one-step decoder does not check that.
 #![allow(unsafe_code, reason = "libzstd is a C library")]
 
 mod cost_model;

@@ -1,8 +1,8 @@
 //! DEFLATE streams that fill a pcluster, by libdeflate.
 //!
-//! libdeflate encodes a given input and has no mode for a given output. So more input is encoded than
-//! fits, a little more if the guess is good, and the stream is truncate where the output ends: `truncate` has
-//! what that takes. Nothing is encoded twice but after a guess that was too low.
+//! libdeflate encodes a given input and has no mode for a given output. So more input is encoded than fits
+//! (a little more, if the estimated ratio is good), and `truncate` cuts the stream where the output ends.
+//! An input is encoded twice only when the estimate was too low.
 #![allow(unsafe_code, reason = "libdeflate is a C library")]
 
 use std::ptr::NonNull;
@@ -15,7 +15,7 @@ use crate::error::ErrorKind;
 use crate::stream::EncodedSizes;
 
 /// More than this is truncate off only where a ratio changes much; one in this many bytes is added to a
-/// guess.
+/// estimate.
 const SURPLUS: usize = 24;
 /// A stream that leaves less than one in this many bytes of the output is not encoded again.
 const LEFT: usize = 256;
@@ -29,7 +29,7 @@ pub(crate) struct DeflateEncoder {
     compressor: NonNull<c::libdeflate_compressor>,
     /// Where a stream is written that may be too long.
     scratch: Box<[u8]>,
-    guess: RatioEstimate,
+    ratio: RatioEstimate,
     level: u8,
 }
 
@@ -55,13 +55,13 @@ impl DeflateEncoder {
         Ok(Self {
             compressor,
             scratch: scratch.into_boxed_slice(),
-            guess: RatioEstimate::NONE,
+            ratio: RatioEstimate::NONE,
             level,
         })
     }
 
     pub(crate) fn restart(&mut self) {
-        self.guess = RatioEstimate::NONE;
+        self.ratio = RatioEstimate::NONE;
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
@@ -74,8 +74,9 @@ impl DeflateEncoder {
         output: &mut [u8],
     ) -> Result<EncodedSizes, ErrorKind> {
         let most = input.len().min(output.len().saturating_mul(RATIO_MAX));
-        let guess = self.guess.input_for(output.len());
-        let (mut tried, mut least, mut beyond) = ((guess + guess / SURPLUS).min(most), 0, most + 1);
+        let estimated = self.ratio.input_for(output.len());
+        let (mut tried, mut least, mut beyond) =
+            ((estimated + estimated / SURPLUS).min(most), 0, most + 1);
         let mut best = EncodedSizes { input_bytes: 0, output_bytes: 0 };
         for _ in 0..TRIES {
             let bytes = self.encode(&input[..tried]);
@@ -103,7 +104,7 @@ impl DeflateEncoder {
                 break;
             }
         }
-        self.guess.learn(best, best.input_bytes < input.len());
+        self.ratio.learn(best, best.input_bytes < input.len());
         Ok(best)
     }
 

@@ -1,9 +1,9 @@
-//! Shortens a DEFLATE stream so that it fits into fewer bytes.
+//! Truncates a DEFLATE stream so that it fits into fewer bytes.
 //!
-//! Symbols are followed to the last one behind which the end of its block still fits. There the end
-//! is written, and the block becomes the last. The codes of a block that was truncate were made for all of
-//! it, which costs little as long as little is truncate off. Only streams that our own encoder has written
-//! are handled, so what is not in the format is told by none, without a reason.
+//! It follows the symbols to the last one behind which the end of its block still fits, writes the end of
+//! the block there, and makes the block the last. The codes of that block were made for all of it, which
+//! costs little while little is cut off. It handles only streams of our own encoder: for input that breaks
+//! the format it returns none, without a reason.
 
 /// The symbols of literals and lengths; the last two are not used.
 const LITERALS_LENGTHS: usize = 288;
@@ -83,7 +83,7 @@ struct DeflateBlock {
     change: BlockPatch,
 }
 
-/// What is to be written when the block is truncate.
+/// What is to be written when the block is truncated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum BlockPatch {
     None,

@@ -1,7 +1,7 @@
 //! Writes the sequences of an LZ4 block into an output of fixed length.
 //!
-//! Every sequence is taken only if the block can be ended behind it by the rules of the format: the
-//! last five bytes are literals, and the last match starts twelve bytes before the end.
+//! It accepts a sequence only if the block can end behind it by the rules of the format: the last five
+//! bytes are literals, and the last match starts twelve bytes before the end.
 
 use crate::error::ErrorKind;
 use crate::stream::EncodedSizes;

@@ -1,9 +1,9 @@
 //! LZ4 blocks that fill a pcluster.
 //!
-//! liblz4 has a mode for that, but the distance to which its matches reach back, 65,535, is fixed
-//! when it is compiled. Images may declare less, so that a decoder needs fewer pages at a time. Then
-//! the library is shown no more input than that distance, in which no match can be farther; only if
-//! that does not fill the output, `fast` or `thorough` find the matches, and `block` writes them.
+//! liblz4 has a mode for that, but its match distance of at most 65,535 is fixed at compile time. Images
+//! may declare less, so that a decoder needs fewer pages at a time. Then the library gets no more input
+//! than that distance, in which no match can be farther. Only if that does not fill the output,
+//! `GreedyEncoder` or `OptimalEncoder` find the matches, and `BlockWriter` writes them.
 #![allow(unsafe_code, reason = "liblz4 is a C library")]
 
 use std::ffi::{c_char, c_int, c_void};

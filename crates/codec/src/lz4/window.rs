@@ -1,16 +1,16 @@
 //! A part of an LZ4 extent, decoded through a ring of pages.
 //!
-//! A match reaches back no farther than the declared distance, so of all that was decoded no more
-//! than that must be kept. Page i of the extent lies in slot i mod n of the ring; n is the pages
-//! that the distance can touch, so the page that a new one replaces is out of every match's reach.
-//! A page that is complete is copied out where it is wanted. `Lz4` calls.
+//! A match reaches back at most the declared distance, so only that much decoded data must be kept. Page i
+//! of the extent is in slot i mod n of the ring, where n is the number of pages that the distance can
+//! touch: no match reaches a page that was replaced. A complete page is copied to the output if it is part
+//! of the request. `Lz4Decoder` calls.
 //!
-//! Input, ring and output never overlap, as they are borrowed apart. The kernel decodes in place where
-//! it can, with the input at the end of the output; what that takes (one mapping for both, a margin,
-//! lengths to be compared before they are subtracted) is not here to go wrong.
+//! Input, ring and output never overlap, as they are separate borrows. The kernel decodes in place where it
+//! can, with the input at the end of the output; what that needs (one mapping for both, a margin,
+//! comparisons of lengths before they are subtracted) cannot go wrong here.
 //!
-//! There is no unsafe code: short copies are of fixed length and may write behind the byte where
-//! they end, in the page that is being filled, which holds nothing there yet.
+//! There is no unsafe code: short copies have a fixed length and may write behind the byte where they end,
+//! in the page that is being filled, which has no data there yet.
 
 use super::sequences::{Sequence, Sequences};
 use crate::error::{ErrorKind, filled};

@@ -1,6 +1,4 @@
-//! Groups of bits without branches, in plain Rust.
-//!
-//! Built where nothing faster is at hand, and for the tests, which compare it with what is.
+//! Groups of bits without branches, in plain Rust: for other processors, and as the twin in tests.
 #![allow(unsafe_code, reason = "reads input and probabilities without a check for each bit")]
 
 use super::range_decoder::{BitTrees, Literal, MOVE_BITS, PARTS, PARTS_LOG, RangeDecoder};

@@ -1,12 +1,12 @@
 //! Groups of bits for 64-bit x86 processors, in assembly.
 //!
-//! All that counts here is how long a bit waits for the one before it. The chain is: shift the
-//! range, multiply by the probability, subtract, and pick the range by the carry. What else a bit
-//! needs is kept off that chain: both probabilities that may be next are loaded before the bit is
-//! known, and the same carry picks one. Compilers make branches of it, or longer chains.
+//! The speed depends on how long a bit waits for the one before it. The chain is: shift the range, multiply
+//! by the probability, subtract, and select the range by the carry. Everything else is kept off that chain:
+//! both probabilities that may be next are loaded before the bit is known, and the same carry selects one.
+//! Compilers make branches of it, or longer chains.
 //!
-//! Taking in a byte is a branch. To do that, too, without one makes each bit wait for one step more,
-//! which costs about what the mispredictions do (measured on Zen 5).
+//! Reading a byte of input is a branch. Doing that without a branch, too, makes each bit wait for one step
+//! more, which costs about what the mispredictions do (measured on Zen 5).
 #![allow(unsafe_code, reason = "assembly that reads input and probabilities")]
 
 use std::arch::asm;

@@ -1,6 +1,7 @@
-//! The adaptive probabilities of a stream: one array of 16-bit numbers, and who lives where in it.
+//! The adaptive probabilities of a stream: the layout of one array of 16-bit numbers, and the properties
+//! byte that says which contexts it has.
 //!
-//! A probability is the chance of a zero bit in units of 1/2048. All of them start in the middle.
+//! A probability is the chance of a zero bit in units of 1/2048. All of them start at one half.
 
 use crate::error::ErrorKind;
 

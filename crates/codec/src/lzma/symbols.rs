@@ -1,10 +1,10 @@
 //! The symbols of a stream: literals, matches and repeated matches, straight into the output.
 //!
-//! The output is the dictionary: a stream starts with none, so everything that a match can repeat
-//! lies before it in the output. One loop decodes all symbols but the last few, for as long as the
-//! input certainly holds another symbol; it asks for no more than that and for room in the output.
-//! For the rest `lzma` calls with one symbol a time, over a copy of the input's end with zeros
-//! behind it, and sees afterwards whether a symbol used some of them.
+//! The output is the dictionary: a stream starts without one, so everything that a match can repeat is
+//! before it in the output. One loop decodes all symbols but the last few, while the input certainly holds
+//! another symbol; it checks only that, and the room in the output. For the rest, `LzmaDecoder` calls for
+//! one symbol at a time, over a copy of the input's end with zeros behind it, and checks afterwards whether
+//! a symbol used some of them.
 #![allow(unsafe_code, reason = "reads input and writes output without a check for each bit")]
 
 use std::marker::PhantomData;

@@ -1,4 +1,4 @@
-//! The two implementations of the trees against each other, on streams, prefixes and damage.
+//! The two implementations of `BitTrees` against each other, on streams, prefixes and damaged streams.
 
 use lzma_rust2::{LzmaOptions, MicroLzmaEncoder};
 

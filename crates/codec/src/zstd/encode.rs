@@ -1,7 +1,7 @@
 //! Zstandard frames that fill a pcluster, by the reference C code in a workspace of fixed size.
 //!
 //! libzstd encodes a given input and has no mode for a given output, so the length of the input is
-//! searched for: `search` says what to try next, and here it is tried, twice for most pclusters.
+//! searched for: `InputSizeSearch` says which length to try next. Most pclusters take two attempts.
 #![allow(unsafe_code, reason = "libzstd is a C library")]
 
 use std::ffi::c_int;
@@ -105,7 +105,7 @@ impl ZstdEncoder {
             {
                 output.copy_from_slice(&self.scratch[..bytes]);
             }
-            search.record((length, tried), input, &mut self.cost_model);
+            search.record(length, tried, input, &mut self.cost_model);
         }
         let best = search.best();
         // The short end of a file says little.
@@ -175,7 +175,7 @@ pub(crate) fn memory_bytes_max(level: i32, window_log: u8, pcluster_bytes: usize
 /// It ends when less than one in this many bytes of the output is left after the first attempt, after
 /// the next ones, and after [`ATTEMPTS`].
 const SLACK_DIVISORS: [usize; 3] = [400, 128, 64];
-/// What all attempts but the first target_bytes to leave, so that most fit: one in this many bytes.
+/// All attempts but the first aim to leave one in this many bytes, so that most fit.
 const TARGET_SLACK_DIVISOR: usize = 800;
 const ATTEMPTS: usize = 6;
 /// It ends after this many in any case: inputs whose prefixes do not get shorter are not worth more.
@@ -233,15 +233,16 @@ impl InputSizeSearch {
         self.fits
     }
 
-    /// What the attempts after the first target_bytes at, and a good first one: bytes of the output.
+    /// The output bytes that attempts aim at.
     fn target_bytes(output: usize) -> usize {
         output - output / TARGET_SLACK_DIVISOR
     }
 
-    /// Takes in what an attempt came to; `input` and `cost_model` say where the next one is placed.
+    /// Records the result of an attempt; `input` and `cost_model` say which length is next.
     fn record(
         &mut self,
-        (length, attempted): (usize, AttemptResult),
+        length: usize,
+        attempted: AttemptResult,
         input: &[u8],
         cost_model: &mut CostModel,
     ) {
@@ -297,7 +298,7 @@ impl InputSizeSearch {
         };
         let place = cost_model.length(input, place);
         let beyond = self.exceeds.map_or(self.input + 1, |(length, _)| length);
-        // Where costs record nothing, what is between is halved.
+        // Where costs do not help, halve what is between.
         let is_between = taken < place && (place < beyond || self.exceeds.is_none());
         let place = if is_between { place } else { taken.midpoint(beyond) };
         let place = place.min(beyond - 1).max(taken + 1);

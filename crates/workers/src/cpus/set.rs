@@ -1,5 +1,5 @@
 //! A set of CPUs, of any number, in the kernel's own notation "0-3,8". It owns the bits and the two
-//! system calls that read and write a thread's mask. Called wherever CPUs are counted or chosen.
+//! system calls that read and write a thread's mask. Called by everything that counts or chooses CPUs.
 
 use std::fmt;
 use std::path::Path;
@@ -36,7 +36,7 @@ impl CpuSet {
     }
 
     /// Reads the kernel's notation: numbers and ranges with commas between them, "0-3,8". Space
-    /// around the list is passed over; an empty list is the empty set.
+    /// around the list is ignored; an empty list is the empty set.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidSetting`] for anything else, a range that runs backwards, and a number
@@ -62,7 +62,7 @@ impl CpuSet {
         Ok(set)
     }
 
-    /// Adds a CPU; says whether it is new. A number that is not below [`CPUS_MAX`] is not added.
+    /// Adds a CPU; returns whether it is new. A number that is not below [`CPUS_MAX`] is not added.
     pub fn insert(&mut self, cpu: usize) -> bool {
         if cpu >= CPUS_MAX || self.contains(cpu) {
             return false;
@@ -71,7 +71,7 @@ impl CpuSet {
         true
     }
 
-    /// Takes a CPU out; says whether it was in.
+    /// Removes a CPU; returns whether it was in the set.
     pub fn remove(&mut self, cpu: usize) -> bool {
         let was_in = self.contains(cpu);
         if let Some(word) = self.words.get_mut(cpu / WORD) {
@@ -81,20 +81,20 @@ impl CpuSet {
         was_in
     }
 
-    /// Whether a CPU is in.
+    /// Whether a CPU is in the set.
     #[must_use]
     pub fn contains(&self, cpu: usize) -> bool {
         self.words.get(cpu / WORD).is_some_and(|word| word >> (cpu % WORD) & 1 == 1)
     }
 
-    /// How many CPUs are in.
+    /// How many CPUs are in the set.
     #[must_use]
     pub fn len(&self) -> usize {
         // At most 64 a word: a u32 holds any count.
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether none is in.
+    /// Whether the set is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.words.is_empty()
@@ -103,14 +103,14 @@ impl CpuSet {
     /// The CPUs, ascending.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.words.iter().enumerate().flat_map(|(index, &word)| {
-            // Each step takes the lowest bit away; it ends when none is left.
+            // Each step clears the lowest bit; it ends when none is left.
             std::iter::successors(Some(word), |rest| Some(rest & rest.wrapping_sub(1)))
                 .take_while(|&rest| rest != 0)
                 .map(move |rest| index * WORD + rest.trailing_zeros() as usize)
         })
     }
 
-    /// The CPUs that are in both.
+    /// The CPUs that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         self.combined(other, |mine, theirs| mine & theirs)
@@ -128,27 +128,27 @@ impl CpuSet {
         self.difference(other).is_empty()
     }
 
-    /// The CPUs on which the calling thread may run. Empty only where the system says nothing.
+    /// The CPUs on which the calling thread may run. Empty only if the system does not say.
     #[must_use]
     pub fn of_current_thread() -> Self {
         Self::of(None, Path::new("/proc/thread-self/status"))
     }
 
     /// The CPUs on which the process may run: the mask of its first thread, which no pool of this
-    /// crate ever binds. Empty only where the system says nothing.
+    /// crate ever binds. Empty only if the system does not say.
     #[must_use]
     pub fn of_process() -> Self {
         Self::of(Some(getpid()), Path::new("/proc/self/status"))
     }
 
-    /// Restricts the calling thread to these CPUs, and asks the system whether that holds.
+    /// Restricts the calling thread to these CPUs, and checks the resulting mask.
     ///
-    /// The kernel leaves out those CPUs of the set that the process may not use; what is left must be
-    /// at least one, and nothing outside of the set.
+    /// The kernel ignores CPUs of the set that the process may not use. The resulting mask must have at
+    /// least one CPU, and none outside of the set.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidSetting`] for the empty set; [`ErrorKind::System`] when the kernel refuses,
-    /// or when the mask that holds afterwards is not of this set.
+    /// or when the resulting mask is not within this set.
     pub fn bind_current_thread(&self) -> Result<(), Error> {
         if self.is_empty() {
             return Err(Error::new(ErrorKind::InvalidSetting, "CPUs to bind a thread to"));

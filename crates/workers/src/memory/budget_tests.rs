@@ -18,7 +18,7 @@ fn kind<T: std::fmt::Debug>(result: Result<T, Error>) -> ErrorKind {
 }
 
 /// Waits until so many wait: an event of the code under test, not a time.
-fn until_visitors(budget: &Budget, waiters: u32) {
+fn wait_for_waiters(budget: &Budget, waiters: u32) {
     while budget.waiters() != waiters {
         std::thread::yield_now();
     }
@@ -90,7 +90,7 @@ fn what_must_succeed_waits_for_bytes_to_come_back() {
     let held = budget.charge(80, AllocPolicy::MayFail).unwrap();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| budget.charge(30, AllocPolicy::MustSucceed).unwrap().bytes());
-        until_visitors(&budget, 1);
+        wait_for_waiters(&budget, 1);
         assert_eq!(kind(budget.charge(1, AllocPolicy::MayFail)), ErrorKind::NotNow, "it gives way");
         drop(held);
         assert_eq!(waiter.join().unwrap(), 30);
@@ -189,7 +189,7 @@ fn a_small_waiter_passes_a_big_one_that_waits_for_it() {
     let mut held = budget.charge(50, AllocPolicy::MustSucceed).unwrap();
     std::thread::scope(|scope| {
         let big = scope.spawn(|| budget.charge(90, AllocPolicy::MustSucceed).map(drop));
-        until_visitors(&budget, 1);
+        wait_for_waiters(&budget, 1);
         held.grow(10, AllocPolicy::MustSucceed).unwrap();
         drop(held);
         big.join().unwrap().unwrap();
@@ -244,7 +244,7 @@ fn a_reclaimer_that_asks_for_memory_itself_ends_in_an_error_not_in_the_stack() {
 }
 
 #[test]
-fn a_reclaimer_that_panics_leaves_the_room_empty() {
+fn a_reclaimer_that_panics_leaves_the_queue_empty() {
     let budget = Budget::with_stall(10, SHORT);
     let held = budget.charge(10, AllocPolicy::MayFail).unwrap();
     let registration = budget.register_reclaimer(|_| panic!("on purpose")).unwrap();

@@ -97,7 +97,7 @@ fn an_idle_block_serves_what_is_at_most_four_times_smaller() {
 #[test]
 fn best_effort_makes_no_call_to_the_system_and_faults_nothing() {
     let (budget, buffers) = buffers(1 << 30);
-    assert_eq!(refusal(&buffers, 1), ErrorKind::NotNow, "room is not enough");
+    assert_eq!(refusal(&buffers, 1), ErrorKind::NotNow, "free bytes are not enough");
     assert_eq!(buffers.preallocate(64 << 10, 4), 4);
     let before = (budget.stats().mapping_calls, budget.stats().populating_calls);
     let leases: Vec<_> = (0..4)
@@ -153,13 +153,13 @@ fn a_reserve_is_used_before_anything_is_mapped_beyond_it() {
     buffers.set_reserve(2 * PAGE as u64);
     let kept = Mutex::new(Vec::new());
     let asked = PlainAtomicU64::new(0);
-    let make_room = |bytes| {
+    let evict = |bytes| {
         assert_eq!(bytes, PAGE as u64);
         asked.fetch_add(1, Ordering::Relaxed);
         lock(&kept).pop().map_or(0, |buffer: Buffer| buffer.resident_bytes())
     };
     let lease = |kept_on: bool| {
-        let buffer = buffers.lease_from_reserve(PAGE, make_room).unwrap();
+        let buffer = buffers.lease_from_reserve(PAGE, evict).unwrap();
         if kept_on {
             lock(&kept).push(buffer);
         }
@@ -169,12 +169,15 @@ fn a_reserve_is_used_before_anything_is_mapped_beyond_it() {
     assert_eq!((asked.load(Ordering::Relaxed), buffers.stats().mapped), (0, 2), "it grows");
     lease(false);
     lease(false);
-    assert_eq!((asked.load(Ordering::Relaxed), buffers.stats().mapped), (1, 2), "room, then idle");
+    assert_eq!(
+        (asked.load(Ordering::Relaxed), buffers.stats().mapped),
+        (1, 2),
+        "evicted, then idle"
+    );
     lease(true);
     drop(lock(&kept).drain(..).collect::<Vec<_>>());
     // Nothing to let go of: it is mapped.
-    let held: Vec<_> =
-        (0..3).map(|_| buffers.lease_from_reserve(PAGE, make_room).unwrap()).collect();
+    let held: Vec<_> = (0..3).map(|_| buffers.lease_from_reserve(PAGE, evict).unwrap()).collect();
     assert_eq!((asked.load(Ordering::Relaxed), buffers.stats().mapped), (2, 3));
     drop(held);
     // What goes does not come back, since somebody holds it: it is not asked for without end.
@@ -334,7 +337,7 @@ fn whichever_request_fails_the_answer_is_an_error_and_all_is_as_before() {
 }
 
 #[test]
-fn a_stock_that_fails_midway_is_a_smaller_stock() {
+fn a_preallocation_that_fails_midway_is_a_smaller_one() {
     let (budget, buffers) = buffers(8 * PAGE as u64);
     for after in 0..3 {
         budget.inject_failures(FaultPlan { after, count: 1, ..FaultPlan::default() });

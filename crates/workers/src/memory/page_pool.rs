@@ -577,7 +577,7 @@ impl Drop for RequestFrameList {
     }
 }
 
-/// The pool's own step between the stacks and the room, with a real arena.
+/// The pool's own step between the stacks and the wait queue, with a real arena.
 #[cfg(all(test, loom))]
 mod loom_tests {
     #![allow(

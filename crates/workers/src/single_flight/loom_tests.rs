@@ -20,7 +20,7 @@ impl CacheValue for Front {
 }
 
 type Cache = SingleFlight<u8, Front>;
-type OwnTicket = FillPermit<u8, Front>;
+type OwnPermit = FillPermit<u8, Front>;
 
 fn cache() -> Cache {
     SingleFlight::new(1 << 20)
@@ -30,7 +30,7 @@ fn lookup(cache: &Cache, length: usize, urgency: Urgency) -> Lookup<u8, Front> {
     cache.lookup(1, length, urgency)
 }
 
-fn mine(lookup: Lookup<u8, Front>) -> OwnTicket {
+fn mine(lookup: Lookup<u8, Front>) -> OwnPermit {
     match lookup {
         Lookup::Miss(permit) => permit,
         other => panic!("{other:?}"),
@@ -52,7 +52,7 @@ fn value_of(cache: &Cache, length: usize, computed: &AtomicUsize) -> usize {
     }
 }
 
-fn compute(mut permit: OwnTicket, computed: &AtomicUsize) -> Option<Front> {
+fn compute(mut permit: OwnPermit, computed: &AtomicUsize) -> Option<Front> {
     if !permit.begin() {
         return None;
     }
@@ -63,7 +63,7 @@ fn compute(mut permit: OwnTicket, computed: &AtomicUsize) -> Option<Front> {
 }
 
 /// How a prefetch fails when nobody demands: its memory may fail.
-fn prefetch(mut permit: OwnTicket, computed: &AtomicUsize) {
+fn prefetch(mut permit: OwnPermit, computed: &AtomicUsize) {
     if permit.begin() && permit.is_demanded() {
         computed.fetch_add(1, Ordering::SeqCst);
         let length = permit.length();
@@ -115,7 +115,7 @@ fn two_demands_and_a_prefetch_that_gives_up_end_with_the_value() {
 
 /// K3 against K5: one of the two computes, never both, never neither.
 #[test]
-fn a_queued_flight_is_begun_or_taken_over() {
+fn a_queued_fill_is_begun_or_taken_over() {
     loom::model(|| {
         let inner = Arc::new((cache(), AtomicUsize::new(0)));
         let mut permit = mine(lookup(&inner.0, 1, Urgency::Demand));
@@ -137,7 +137,7 @@ fn a_queued_flight_is_begun_or_taken_over() {
 
 /// K7 without a value: everybody wakes, and what is left to compute is computed.
 #[test]
-fn a_ticket_that_is_dropped_wakes_everybody_who_waits() {
+fn a_permit_that_is_dropped_wakes_everybody_who_waits() {
     bounded(|| {
         let inner = Arc::new((cache(), AtomicUsize::new(0)));
         let mut permit = mine(lookup(&inner.0, 1, Urgency::Demand));
