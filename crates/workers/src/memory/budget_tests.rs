@@ -198,7 +198,7 @@ fn a_small_waiter_passes_a_big_one_that_waits_for_it() {
 }
 
 #[test]
-fn reclaimers_are_asked_before_anybody_sleeps() {
+fn reclaimers_are_called_before_anybody_sleeps() {
     let budget = Budget::with_stall(100, Duration::from_secs(3600));
     let cache = Arc::new(StdMutex::new(Vec::new()));
     for _ in 0..10 {
@@ -225,7 +225,7 @@ fn reclaimers_are_asked_before_anybody_sleeps() {
 }
 
 #[test]
-fn a_reclaimer_that_asks_for_memory_itself_ends_in_an_error_not_in_the_stack() {
+fn a_reclaimer_that_needs_memory_itself_ends_in_an_error_not_in_the_stack() {
     let budget = Budget::with_stall(100, SHORT);
     let held = budget.charge(100, AllocPolicy::MayFail).unwrap();
     let calls = Arc::new(StdU64::new(0));

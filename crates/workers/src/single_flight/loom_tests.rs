@@ -1,5 +1,5 @@
 //! Every interleaving of those who lookup, begin, publish, give up and take over. A wake-up that is lost is
-//! a deadlock, and loom says so; a in_flight that is not forgotten never lets the loop of `value_of` end.
+//! a deadlock, and loom says so; a fill that stays in the table never lets the loop of `value_of` end.
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
 use super::*;
@@ -37,7 +37,7 @@ fn mine(lookup: Lookup<u8, Front>) -> OwnPermit {
     }
 }
 
-/// How a reader reads: single_flight until it has a value, and computes when it is its turn.
+/// How a reader reads: it looks up until it has a value, and computes when it has the permit.
 fn value_of(cache: &Cache, length: usize, computed: &AtomicUsize) -> usize {
     loop {
         let value = match lookup(cache, length, Urgency::Demand) {
@@ -182,9 +182,9 @@ fn who_finishes_without_publishing_leaves_no_demand_asleep() {
     });
 }
 
-/// A longer demand that meets a shorter in_flight ends with its own length, and the shorter one with any.
+/// A longer demand that meets a shorter fill ends with its own length, and the shorter one with any.
 #[test]
-fn a_longer_demand_waits_for_the_shorter_one_and_claims_again() {
+fn a_longer_demand_waits_for_the_shorter_one_and_looks_up_again() {
     loom::model(|| {
         let inner = Arc::new((cache(), AtomicUsize::new(0)));
         let other = Arc::clone(&inner);

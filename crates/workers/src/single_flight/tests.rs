@@ -183,7 +183,7 @@ fn what_ends_without_a_value_is_forgotten_and_the_next_one_computes() {
 }
 
 #[test]
-fn a_longer_claim_waits_for_the_shorter_one_and_is_then_its_own() {
+fn a_longer_lookup_waits_for_the_shorter_one_and_is_then_its_own() {
     let single_flight = SingleFlight::new(MANY);
     let mut short = mine(demand(&single_flight, 1, 4));
     assert!(short.begin());
