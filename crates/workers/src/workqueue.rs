@@ -217,12 +217,6 @@ where
         }
     }
 
-    /// How many slots the workers have, all together.
-    #[must_use]
-    pub const fn capacity(&self) -> usize {
-        self.settings.workers * self.settings.slots
-    }
-
     /// What was counted until now.
     #[must_use]
     pub fn stats(&self) -> WorkQueueStats {

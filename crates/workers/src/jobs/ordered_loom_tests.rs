@@ -84,12 +84,12 @@ fn the_first_error_in_the_order_of_the_items_is_returned() {
 }
 
 #[test]
-fn an_error_in_a_commit_sends_the_helper_home() {
+fn an_error_in_a_commit_ends_the_helper() {
     bounded(3, || assert_eq!(Setup::new(2, 1).run(&[1, 2, 3], Err), Err(2)));
 }
 
 #[test]
-fn without_items_the_helper_goes_home() {
+fn without_items_the_helper_ends() {
     loom::model(|| Setup::new(1, 1).expect(&[], Ok(0), &[]));
 }
 

@@ -195,7 +195,7 @@ fn a_panic_of_the_work_comes_at_its_place_in_the_order() {
 }
 
 #[test]
-fn a_panic_of_the_iterator_or_the_commit_sends_the_helpers_home() {
+fn a_panic_of_the_iterator_or_the_commit_ends_the_helpers() {
     let helpers = HelperBudget::new(2);
     let run = OrderedPipeline::new().max_threads(3).max_in_flight(8).helpers(&helpers);
     let items = (0..100).inspect(|item| {
@@ -326,7 +326,6 @@ fn what_was_not_committed_is_dropped() {
 fn peak_in_flight(run: OrderedPipeline<'_>, costs: &[u64]) -> (u64, usize) {
     let (bytes, items, peak) = (Cell::new(0), Cell::new(0), Cell::new((0, 0)));
     let processed = CountLatch::default();
-    // What was published is processed before the next item is drawn, so the peak does not depend on the clock.
     let source = costs.iter().copied().enumerate().inspect(|(_, cost)| {
         bytes.set(bytes.get() + cost);
         items.set(items.get() + 1);

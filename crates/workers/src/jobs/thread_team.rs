@@ -56,9 +56,9 @@ impl HelperBudget {
         self.total
     }
 
-    /// Helpers that are free now. The number may be outdated when it is returned.
-    #[must_use]
-    pub fn free(&self) -> usize {
+    /// Helpers that are free now.
+    #[cfg(test)]
+    pub(super) fn free(&self) -> usize {
         // Relaxed: the number guards no data.
         self.free.load(Ordering::Relaxed)
     }
