@@ -48,7 +48,7 @@ mod wire;
 pub use event::{SessionError, SessionEvent};
 pub use init::{Capabilities, InitParameters, InitRequest};
 pub use reply::{
-    DirentBuffer, DirentName, Entry, NodeAttributes, Reply, ReplyOutcome, SentReply, Statfs,
+    DirentBuffer, DirentName, NodeAttributes, NodeEntry, Reply, ReplyOutcome, SentReply, Statfs,
 };
 pub use request::{Operation, Request};
 pub use rustix::io::Errno;

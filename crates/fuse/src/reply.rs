@@ -83,7 +83,7 @@ impl<'a> Reply<'a> {
     }
 
     /// Replies to LOOKUP: the node of the name, or that there is none.
-    pub fn entry(mut self, entry: &Entry) {
+    pub fn entry(mut self, entry: &NodeEntry) {
         self.send_once(None, &[entry.as_wire().as_bytes()]);
     }
 
@@ -230,14 +230,14 @@ impl NodeAttributes {
 
 /// The reply to LOOKUP. Names never change, so the kernel may cache it, also that a name does not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Entry {
+pub struct NodeEntry {
     /// The node; 0 for a name that does not exist.
     pub node: u64,
     /// The attributes of the node, if there is one.
     pub attributes: NodeAttributes,
 }
 
-impl Entry {
+impl NodeEntry {
     fn as_wire(&self) -> EntryOut {
         EntryOut {
             node: self.node,
@@ -291,13 +291,13 @@ impl<'a> DirentBuffer<'a> {
 
     /// Adds a name. Returns `false`, and adds nothing, if it does not fit. `entry` matters to READDIRPLUS only;
     /// without one the kernel looks the name up when it is needed.
-    pub fn push(&mut self, listed: &DirentName<'_>, entry: Option<&Entry>) -> bool {
+    pub fn push(&mut self, listed: &DirentName<'_>, entry: Option<&NodeEntry>) -> bool {
         if !self.fits(listed.name.len()) {
             return false;
         }
         let end = self.bytes.len().saturating_add(self.entry_bytes(listed.name.len()));
         if self.is_plus {
-            let entry = entry.map_or_else(EntryOut::default, Entry::as_wire);
+            let entry = entry.map_or_else(EntryOut::default, NodeEntry::as_wire);
             self.bytes.extend_from_slice(entry.as_bytes());
         }
         let dirent = FuseDirent {
@@ -348,7 +348,7 @@ mod tests {
         let mut bytes = Vec::new();
         let mut listing = DirentBuffer::new(&mut bytes, 4096, true);
         assert!(listing.push(&NAME, None));
-        let entry = Entry { node: 5, ..Entry::default() };
+        let entry = NodeEntry { node: 5, ..NodeEntry::default() };
         assert!(listing.push(&NAME, Some(&entry)));
         assert_eq!(listing.as_bytes().len(), 2 * (128 + 40));
         assert_eq!(listing.as_bytes().get(..8), Some(&0u64.to_ne_bytes()[..]));

@@ -15,7 +15,7 @@ mod xattrs;
 use std::sync::{Arc, OnceLock, Weak};
 
 use ferrofs_fuse::{
-    Entry, Errno, FileSystem, InitParameters, NodeAttributes, Notifier, Operation, Reply,
+    Errno, FileSystem, InitParameters, NodeAttributes, NodeEntry, Notifier, Operation, Reply,
     ReplyOutcome, Request, Statfs,
 };
 use ferrofs_image::{Error, ErrorKind, ExtentStorage, FileType, Image, Inode, Nid};
@@ -136,11 +136,11 @@ impl ImageFs {
         }
     }
 
-    fn entry(&self, inode: &Inode) -> Entry {
-        Entry { node: self.nodes.node(inode.nid()), attributes: self.attributes(inode) }
+    fn entry(&self, inode: &Inode) -> NodeEntry {
+        NodeEntry { node: self.nodes.node(inode.nid()), attributes: self.attributes(inode) }
     }
 
-    fn lookup(&self, node: u64, name: &[u8]) -> FsResult<Entry> {
+    fn lookup(&self, node: u64, name: &[u8]) -> FsResult<NodeEntry> {
         if name.len() > NAME_MAX_BYTES {
             return Err(Errno::NAMETOOLONG);
         }
@@ -150,7 +150,7 @@ impl ImageFs {
                 self.note_lookup(&inode);
                 Ok(self.entry(&inode))
             }
-            Ok(None) => Ok(Entry::default()),
+            Ok(None) => Ok(NodeEntry::default()),
             Err(error) => Err(self.failed(dir.nid(), "a name", &error)),
         }
     }

@@ -338,9 +338,9 @@ impl DiskInode {
         let is_directory = file_type == FileType::Directory;
         let is_wide = format & FORMAT_BIT4 != 0 && !is_directory;
         let address = if is_wide {
-            Address::wide(raw.union, raw.nlink_or_high)
+            RawAddress::wide(raw.union, raw.nlink_or_high)
         } else {
-            Address::narrow(raw.union)
+            RawAddress::narrow(raw.union)
         };
         let layout = DataLayout::from_format(format)?;
         Ok(Self {
@@ -383,7 +383,7 @@ impl DiskInode {
             mtime: Timestamp { seconds: raw.mtime.get(), nanoseconds },
             ino: raw.ino.get(),
             xattr_bytes: xattr_bytes(raw.xattr_icount.get())?,
-            payload: Address::wide(raw.union, raw.high).payload(file_type, layout)?,
+            payload: RawAddress::wide(raw.union, raw.high).payload(file_type, layout)?,
             has_no_dot: file_type == FileType::Directory && format & FORMAT_BIT4 != 0,
         })
     }
@@ -578,13 +578,13 @@ fn xattr_icount(bytes: u32) -> Result<u16> {
 }
 
 /// The 32 bits of the inode's union with the bits that may extend them.
-struct Address {
+struct RawAddress {
     low: u32,
     whole: u64,
     null: u64,
 }
 
-impl Address {
+impl RawAddress {
     fn narrow(low: U32) -> Self {
         Self { low: low.get(), whole: u64::from(low.get()), null: NULL_ADDRESS_32 }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ferrofs_fuse::attach::{AttachOptions, Attachment, attach};
 use ferrofs_fuse::{
-    Capabilities, Entry, Errno, FileSystem, InitRequest, NegotiatedSession, NodeAttributes,
+    Capabilities, Errno, FileSystem, InitRequest, NegotiatedSession, NodeAttributes, NodeEntry,
     Operation, Reply, Request, Session, SessionOptions,
 };
 use rustix::process::Signal;
@@ -74,7 +74,7 @@ impl FileSystem for Source {
     fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
         match request.operation {
             Operation::Lookup { name: b"image" } => {
-                reply.entry(&Entry { node: IMAGE, attributes: self.attributes(IMAGE) });
+                reply.entry(&NodeEntry { node: IMAGE, attributes: self.attributes(IMAGE) });
             }
             Operation::GetAttr => reply.attributes(&self.attributes(request.node)),
             Operation::Read { offset, size } => {

@@ -154,10 +154,10 @@ fn what_is_missing_is_named_and_nothing_is_mounted() {
     let root = |nid: u16| dir.patched("plain.erofs", 1024 + 14, &nid.to_le_bytes());
     let rootless = |nid| mount(&root(nid), &point).arg("--no-checksum");
     refused(rootless(file), 1, "", "the root: expected a directory, found a regular file");
-    refused(rootless(u16::MAX), 1, "", "the root: the structure needs 2 bytes and 0 are there");
+    refused(rootless(u16::MAX), 1, "", "the root: the structure needs 2 bytes, but only 0 remain");
     let on = |directory: &Path| ferrofs().arg("mount").arg(&image).arg(directory);
     refused(on(&dir.join("none")), 1, "cannot mount on ", "there is no such directory");
-    refused(on(&text), 1, "cannot mount on ", "it is not a directory");
+    refused(on(&text), 1, "cannot mount on ", "not a directory");
     refused(mount(&image, &point).args(["-o", "rw"]), 2, "-o rw: nothing can be written", "");
     let misspelled = mount(&image, &point).args(["-o", "ro,alow_other"]);
     refused(misspelled, 2, "-o alow_other: ", "did you mean allow_other?");

@@ -171,28 +171,28 @@ fn option_string(options: &AttachOptions) -> OsString {
 /// Turns its messages into an error with a remedy.
 fn classify_error(program: &Path, directory: &Path, ended: HelperExit) -> AttachError {
     let HelperExit { message, status, is_gone: _ } = ended;
-    let says = |option_string: &str| message.contains(option_string);
+    let has = |text: &str| message.contains(text);
     let directory = directory.to_path_buf();
-    if says("user_allow_other") {
+    if has("user_allow_other") {
         AttachError::AllowOtherForbidden { message }
-    } else if says("too many FUSE filesystems") {
+    } else if has("too many FUSE filesystems") {
         AttachError::MountLimit { message }
-    } else if says("device not found") {
+    } else if has("device not found") {
         no_device()
-    } else if says("failed to open /dev/fuse: Permission denied") {
+    } else if has("failed to open /dev/fuse: Permission denied") {
         AttachError::DeviceNotPermitted { cause: Errno::ACCESS }
-    } else if says("failed to open /dev/fuse: Operation not permitted") {
+    } else if has("failed to open /dev/fuse: Operation not permitted") {
         AttachError::DeviceNotPermitted { cause: Errno::PERM }
-    } else if says("Transport endpoint is not connected") {
+    } else if has("Transport endpoint is not connected") {
         AttachError::Stale { directory }
-    } else if says("has no write access")
-        || says("not owned by user")
-        || says("is forbidden")
-        || says("failed to chdir to mountpoint")
-        || says("failed to access mountpoint")
+    } else if has("has no write access")
+        || has("not owned by user")
+        || has("is forbidden")
+        || has("failed to chdir to mountpoint")
+        || has("failed to access mountpoint")
     {
         AttachError::DirectoryNotPermitted { directory, message }
-    } else if says("Operation not permitted") {
+    } else if has("Operation not permitted") {
         AttachError::NotPrivileged { program: program.to_path_buf(), message }
     } else {
         AttachError::FusermountRefused { program: program.to_path_buf(), message, status }

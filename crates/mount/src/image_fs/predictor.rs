@@ -216,18 +216,18 @@ mod tests {
     fn a_reader_in_order_requests_few_files() {
         let predictor = shown(200);
         let mut ready = std::collections::BTreeSet::new();
-        let mut asked = 0;
+        let mut requests = 0;
         for number in 1..=200 {
             let nid = Nid::new(number);
             if ready.contains(&nid) {
                 continue;
             }
-            asked += 1;
+            requests += 1;
             for predicted in predictor.on_read(nid) {
                 assert!(ready.insert(predicted));
             }
         }
-        assert!(asked < 20, "{asked} requests for 200 files");
+        assert!(requests < 20, "{requests} requests for 200 files");
     }
 
     #[test]

@@ -67,13 +67,13 @@ impl MountMetrics {
     pub(crate) fn record_reply(&self, kind: OperationKind, node: u64, outcome: &ReplyOutcome) {
         let Some(sent) = outcome.sent() else { return };
         let shard = self.shards.local();
-        let Some(meter) = shard.operations.get(kind.index()) else { return };
-        meter.times.get_or_init(Histogram::new).record(sent.elapsed);
+        let Some(counters) = shard.operations.get(kind.index()) else { return };
+        counters.times.get_or_init(Histogram::new).record(sent.elapsed);
         if sent.errno.is_some_and(is_failure) {
-            meter.errors.fetch_add(1, Ordering::Relaxed);
+            counters.errors.fetch_add(1, Ordering::Relaxed);
         }
         let bytes = u64::try_from(sent.bytes).unwrap_or(0);
-        meter.bytes.fetch_add(bytes, Ordering::Relaxed);
+        counters.bytes.fetch_add(bytes, Ordering::Relaxed);
         // A read is not recorded while the statistics are being collected, so that no listener waits.
         if kind == OperationKind::Read
             && let Ok(mut files) = shard.top_files.try_lock()
@@ -108,12 +108,12 @@ impl MountMetrics {
 
     pub(super) fn operation(&self, kind: OperationKind) -> OperationTimes {
         let mut all = OperationTimes::default();
-        for meter in self.shards.iter().filter_map(|shard| shard.operations.get(kind.index())) {
-            if let Some(times) = meter.times.get() {
+        for counters in self.shards.iter().filter_map(|shard| shard.operations.get(kind.index())) {
+            if let Some(times) = counters.times.get() {
                 all.times.merge(&times.snapshot());
             }
-            all.errors = all.errors.wrapping_add(meter.errors.load(Ordering::Relaxed));
-            all.bytes = all.bytes.wrapping_add(meter.bytes.load(Ordering::Relaxed));
+            all.errors = all.errors.wrapping_add(counters.errors.load(Ordering::Relaxed));
+            all.bytes = all.bytes.wrapping_add(counters.bytes.load(Ordering::Relaxed));
         }
         all
     }

@@ -105,7 +105,7 @@ fn read_compact(bytes: &[u8], case: &IndexCase) -> Vec<(Lcluster, u64)> {
         .collect()
 }
 
-/// The extents that the entries tell of, without the address of a tail.
+/// The extents that the entries describe, without the address of a tail.
 fn planned(entries: &[(Lcluster, u64)], case: &IndexCase) -> Vec<ExtentSpec> {
     let size = case.header.lcluster_bytes();
     let mut extents: Vec<(u64, ExtentSpec)> = Vec::new();

@@ -76,7 +76,7 @@ fn compact(
     stats.result("compact index", place, theirs, write_compact(header, at, inode.size, &plan));
 }
 
-/// The extents that these entries tell of.
+/// The extents that these entries describe.
 fn planned(entries: &[Lcluster], header: &IndexHeader, size: u64) -> Vec<ExtentSpec> {
     let bytes = header.lcluster_bytes();
     let heads: Vec<(u64, Head, u32)> = (0u64..)

@@ -1,14 +1,13 @@
-//! Every structure of the test images, read and written again: the bytes must be the same.
+//! Every structure of the test images is read and written again; the bytes must be the same.
 //!
-//! The images were made by another builder, so this is what says that ours lays a field where it
-//! belongs. Structures in compressed places (a metabox, compressed directories) are not reached
-//! here, since this crate decodes nothing.
+//! Another builder made the images, so this checks that fields are written where they belong. Structures in compressed data
+//! (a metabox, compressed directories) are not checked here, since this crate has no decoder.
 
 #![allow(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "the test says in one line what must hold of its images"
+    reason = "the test checks each property in one line"
 )]
 
 mod image;
