@@ -40,7 +40,7 @@ pub(crate) extern "C" fn malloc(bytes: usize) -> *mut c_void {
 ///
 /// # Safety
 ///
-/// `block` is null, or came from [`malloc`] and was not released.
+/// `block` is null, or came from [`malloc`] and was not freed.
 pub(crate) unsafe extern "C" fn free(block: *mut c_void) {
     if block.is_null() {
         return;
@@ -53,11 +53,11 @@ pub(crate) unsafe extern "C" fn free(block: *mut c_void) {
     }
 }
 
-/// The bytes that were asked for when `block` was claimed.
+/// The bytes that `block` was allocated with.
 ///
 /// # Safety
 ///
-/// `block` came from [`malloc`] and was not released.
+/// `block` came from [`malloc`] and was not freed.
 pub(crate) unsafe fn block_bytes(block: *const c_void) -> usize {
     // SAFETY: `malloc` wrote a usize ALIGN bytes before every pointer that it returned.
     unsafe { block.cast::<u8>().sub(ALIGN).cast::<usize>().read() }
@@ -82,7 +82,7 @@ impl CBlock {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        // SAFETY: the block came from `malloc` and is released only in `drop`.
+        // SAFETY: the block came from `malloc` and is freed only in `drop`.
         unsafe { block_bytes(self.as_ptr()) }
     }
 }

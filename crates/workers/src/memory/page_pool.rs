@@ -205,7 +205,24 @@ impl PagePool {
     }
 
     /// Returns idle frames of the reserve to the system until `frames` are left, and says how many. A
-    /// reclaimer may call it.
+    /// reclaimer may call it:
+    ///
+    /// ```
+    /// use ferrofs_workers::memory::{AllocPolicy, Budget, FRAME_BYTES, PagePool, PagePoolSettings};
+    ///
+    /// let budget = Budget::new(32 << 10);
+    /// let pool = PagePool::new(&budget, PagePoolSettings::new(16, 4).prefill(true))?;
+    /// let reclaimed = pool.clone();
+    /// let _registration = budget.register_reclaimer(move |bytes| {
+    ///     let frames = u32::try_from(bytes.div_ceil(FRAME_BYTES as u64)).unwrap_or(u32::MAX);
+    ///     let left = reclaimed.reserved_frames().saturating_sub(frames);
+    ///     u64::from(reclaimed.shrink_to_frames(left)) * FRAME_BYTES as u64
+    /// })?;
+    /// // The reserve of 16 KiB gives way to a charge that must succeed.
+    /// let _table = budget.charge(24 << 10, AllocPolicy::MustSucceed)?;
+    /// assert!(pool.reserved_frames() < 4);
+    /// # Ok::<(), ferrofs_workers::Error>(())
+    /// ```
     pub fn shrink_to_frames(&self, frames: u32) -> u32 {
         let mut returned = 0;
         loop {
