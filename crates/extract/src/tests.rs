@@ -1,6 +1,5 @@
-//! Extraction by several threads: it does what one thread does, whatever the tree looks like and
-//! whatever fails on the way. These tests choose the number of threads themselves, and cut files
-//! into segments of 8 KiB.
+//! Extraction by several threads: the result is that of one thread, for every tree and with every
+//! failure. These tests choose the number of threads, and files are cut into segments of 8 KiB.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +20,7 @@ mod fixture;
 /// An extraction that takes longer hangs. The slowest one here takes a second.
 const WATCHDOG: Duration = Duration::from_secs(120);
 
-/// What came of an extraction.
+/// The result of an extraction.
 #[derive(Debug)]
 struct ExtractRun {
     result: Result<ExtractSummary>,
@@ -43,7 +42,7 @@ impl ExtractRun {
     }
 }
 
-/// Extracts with so many threads beside the caller's, and panics if that takes too long.
+/// Extracts with this many threads beside the caller's, and panics if that takes too long.
 fn extract_with_watchdog(image: &Image, destination: &Path, workers: usize) -> ExtractRun {
     extract_with_options(image, destination, workers, ExtractOptions::new())
 }
@@ -98,7 +97,7 @@ fn golden_images() -> Vec<(String, Image)> {
     images
 }
 
-/// Extracts with one, two and four threads, compares, and answers the summary.
+/// Extracts with one, two and four threads, compares the results, and returns the summary.
 fn assert_threads_agree(image: &Image, about: &str) -> ExtractSummary {
     let folder = new_folder();
     let single = folder.path().join("0");
@@ -217,7 +216,7 @@ fn files_that_cannot_be_read_leave_nothing_and_take_nobody_along() {
     assert_eq!(fs::read_dir(folder.path().join("d")).unwrap().count(), 214);
 }
 
-/// Directories get their times after everything in them, whoever writes it.
+/// Directories get their times after all their entries, whichever thread writes them.
 #[test]
 fn every_directory_has_the_time_of_the_image() {
     let mut made = ImageFixture::new();

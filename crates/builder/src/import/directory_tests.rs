@@ -19,6 +19,18 @@ use crate::import::adjust::{
 use crate::tree::{Node, NodeKind, Tree};
 use crate::{BuildObserver, Error, ErrorKind, NoopObserver, Result};
 
+/// Reports that the present test is skipped: on standard error, and in the file that
+/// `FERROFS_SKIPPED` names.
+pub(super) fn skip(reason: &str) {
+    let thread = std::thread::current();
+    let line = format!("skipped: {}: {reason}\n", thread.name().unwrap_or("unknown test"));
+    eprint!("{line}");
+    if let Some(path) = std::env::var_os("FERROFS_SKIPPED") {
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+        std::io::Write::write_all(&mut file, line.as_bytes()).unwrap();
+    }
+}
+
 /// A folder to import.
 struct SourceFixture {
     folder: TempDir,
@@ -206,7 +218,7 @@ fn a_directory_that_may_not_be_listed_is_an_error_or_a_warning() {
     fixture.write("shut/file", b"1");
     std::fs::set_permissions(fixture.at("shut"), PermissionsExt::from_mode(0o000)).unwrap();
     if std::fs::read_dir(fixture.at("shut")).is_ok() {
-        println!("skipped: root lists everything");
+        skip("root lists everything");
         return;
     }
     let error = fixture.import(&DirectoryOptions::default()).unwrap_err();
@@ -227,7 +239,7 @@ fn a_file_that_may_not_be_read_is_an_error_or_a_warning() {
     fixture.write("shut", b"1");
     std::fs::set_permissions(fixture.at("shut"), PermissionsExt::from_mode(0o000)).unwrap();
     if std::fs::read(fixture.at("shut")).is_ok() {
-        println!("skipped: root reads everything");
+        skip("root reads everything");
         return;
     }
     let tree = fixture.tree();
@@ -245,7 +257,7 @@ fn a_file_that_may_not_be_read_is_an_error_or_a_warning() {
 fn a_file_that_nobody_may_read_is_an_error_or_a_warning() {
     let folder = Path::new("/sys/bus/platform");
     if !folder.join("drivers_probe").exists() {
-        println!("skipped: no {}", folder.display());
+        skip(&format!("no {}", folder.display()));
         return;
     }
     let tree =
@@ -325,7 +337,7 @@ fn fifos_and_sockets_and_devices_keep_their_numbers() {
     assert!(matches!(node(&tree, "fifo").kind, NodeKind::Fifo));
     assert!(matches!(node(&tree, "socket").kind, NodeKind::Socket));
     if !may_make_devices {
-        println!("skipped: only root makes devices");
+        skip("only root makes devices");
         return;
     }
     let NodeKind::CharacterDevice { major, minor } = node(&tree, "char").kind else { panic!() };
@@ -422,7 +434,7 @@ fn owners_are_kept_by_root() {
             AtFlags::SYMLINK_NOFOLLOW,
         );
         if changed.is_err() {
-            println!("skipped: only root gives files away");
+            skip("only root gives files away");
             return;
         }
     }
@@ -449,7 +461,7 @@ fn xattrs_of_files_and_directories_are_read_and_chosen() {
     let long = vec![b'v'; 3000];
     for name in ["", "dir", "dir/file"] {
         if !set_xattr(&fixture, name, "user.empty", b"") {
-            println!("skipped: no user xattrs here");
+            skip("no user xattrs here");
             return;
         }
         assert!(set_xattr(&fixture, name, "user.long", &long));

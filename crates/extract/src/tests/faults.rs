@@ -1,5 +1,6 @@
-//! What fails on the way: reads that fail or panic, a host without space, somebody who changes the
-//! destination meanwhile. Each ends in a named error, with every file whole or absent.
+//! Failures during an extraction: reads that fail or panic, a host without space, a process that
+//! changes the destination, a cancellation. Each ends with a named error, and every file is whole
+//! or absent.
 
 use std::os::unix::fs::symlink;
 use std::panic::resume_unwind;
@@ -60,7 +61,7 @@ impl ImageSource for FaultInjectingSource {
     }
 }
 
-/// Opens an image whose n-th read from here on goes wrong.
+/// Opens an image whose n-th read from now on fails.
 fn open_faulty(bytes: &[u8], fault: Fault, nth: u64) -> (Image, Arc<FaultInjectingSource>) {
     let reads_left = AtomicU64::new(u64::MAX);
     let source = Arc::new(FaultInjectingSource { bytes: bytes.to_vec(), fault, reads_left });
@@ -74,7 +75,7 @@ fn golden(name: &str) -> Vec<u8> {
     fs::read(folder.join(name)).unwrap()
 }
 
-/// Goes through every n until no read is left for a fault, and checks what came of each.
+/// Injects a fault at every read in turn, and checks the result of each extraction.
 fn try_every_read(name: &str, fault: Fault, workers: usize) {
     let bytes = golden(name);
     let whole = new_folder();
@@ -125,7 +126,7 @@ fn any_read_that_panics_is_a_named_failure_and_no_wrong_byte() {
     }
 }
 
-/// Whether an error says that there was no memory.
+/// Whether the error is one of a full memory budget.
 fn is_about_memory(error: &crate::Error) -> bool {
     match error.kind() {
         ErrorKind::Image(error) => {
@@ -230,6 +231,18 @@ fn directories_swapped_for_symlinks_at_any_read_lead_nowhere() {
     assert!(swapped > 0, "nothing was ever swapped");
 }
 
+/// Reports that the present test is skipped: on standard error, and in the file that
+/// `FERROFS_SKIPPED` names.
+fn skip(reason: &str) {
+    let thread = std::thread::current();
+    let line = format!("skipped: {}: {reason}\n", thread.name().unwrap_or("unknown test"));
+    eprint!("{line}");
+    if let Some(path) = std::env::var_os("FERROFS_SKIPPED") {
+        let mut file = fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+        io::Write::write_all(&mut file, line.as_bytes()).unwrap();
+    }
+}
+
 /// A file system of one megabyte, where this user may mount one.
 struct SmallFilesystem(TempDir);
 
@@ -259,7 +272,9 @@ fn a_host_without_space_stops_everything_and_keeps_no_partial_file() {
         made.file(directory, "cut", &contents);
     }
     for workers in [0, 1, 3] {
-        let Some(tiny) = SmallFilesystem::mount() else { return };
+        let Some(tiny) = SmallFilesystem::mount() else {
+            return skip("needs the right to mount a tmpfs");
+        };
         let extracted = extract_with_watchdog(&made.open(), tiny.0.path(), workers);
         let error = extracted.result.unwrap_err();
         assert!(error.kind().stops_everything(), "{error}");
@@ -288,7 +303,7 @@ fn image_bytes() -> Vec<u8> {
     made.bytes()
 }
 
-/// Extracts and calls `hook` at one read of the image; also tells how many reads there were.
+/// Extracts and calls `hook` at one read of the image. Returns the number of reads, too.
 fn extract_with_hook(
     bytes: &[u8],
     destination: &Path,
