@@ -310,7 +310,7 @@ impl<'c, 'w> Comparison<'c, 'w> {
         case: &str,
         mut candidates: Vec<Candidate<'_>>,
         sheet: &mut Sheet,
-        agree: impl FnOnce(&mut Vec<Measured>, &mut Vec<(String, String)>),
+        agree: impl FnOnce(&mut Vec<Measured>, &mut Failures),
     ) -> Result<Vec<Measured>> {
         let part = self.schedule.part(self.cases);
         self.cases = self.cases.saturating_sub(1);

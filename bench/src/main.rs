@@ -85,7 +85,7 @@ enum Verb {
     Workqueue(workqueue::WorkqueueArguments),
     /// Time from submission to start, on an idle machine and beside load generators
     Scheduling(scheduling::SchedulingArguments),
-    /// Time to fault memory in with one thread and with more, and the cost of unequal pieces
+    /// Time to fault memory in with one thread and with more, and the cost of unequal chunks
     Jobs(jobs::JobsArguments),
     /// Cost of a frame from the reserve, alone and in a memory cgroup at its limit (needs root)
     #[command(visible_alias = "relaxed")]

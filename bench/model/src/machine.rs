@@ -2,7 +2,7 @@
 //! lines. Conservative: always the CPU with the smallest clock goes on, until its next access, so
 //! every access sees what happened before it in simulated time, and two runs are equal.
 //!
-//! [`run`] starts a machine on this thread of the system; the `sync` door reports every access to it
+//! [`run`] starts a machine on this thread of the system; the `sync` module reports every access to it
 //! through the functions below. Outside of a run they do nothing.
 
 use std::cell::RefCell;

@@ -230,7 +230,7 @@ impl<T> Mutex<T> {
         Self { state: Futex::new(FREE), value: sync::Mutex::new(value) }
     }
 
-    /// Waits for the right; poison is passed over as the door's `lock` does.
+    /// Waits for the right; poison is ignored, as `lock` does.
     pub(crate) fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         while self.state.word.swap(TAKEN, Ordering::Acquire) == TAKEN {
             self.state.wait(TAKEN);

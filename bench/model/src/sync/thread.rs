@@ -1,5 +1,5 @@
 //! Threads of the simulated machine by the names of the standard library's. Called by whoever names
-//! the `sync` door.
+//! the `sync` module.
 #![allow(unsafe_code, reason = "threads of a scope borrow from whoever waits for them")]
 
 use std::cell::RefCell;
