@@ -24,12 +24,13 @@ use crate::{Error, ErrorKind};
 #[non_exhaustive]
 pub struct DecoderSettings {
     /// Make an LZ4 decoder for streams whose matches reach back up to this many bytes; 0 stands for
-    /// 65,535, as on disk. It needs no memory. A match that reaches back farther is an error. Looking for
-    /// one takes a pass over the stream, except for 65,535, the largest distance that can be written.
+    /// 65,535, as on disk. It needs no memory. A match that reaches back farther is an error.
+    /// Looking for one takes a pass over the stream, except for 65,535, the largest distance that
+    /// can be written.
     pub lz4_max_distance: Option<u16>,
-    /// Make a MicroLZMA decoder for streams with a dictionary of this many bytes: at most 8 MiB; less
-    /// than 4 KiB counts as 4 KiB. It costs no memory, as the output is the dictionary. A match that
-    /// reaches back farther is an error.
+    /// Make a MicroLZMA decoder for streams with a dictionary of this many bytes: at most 8 MiB;
+    /// less than 4 KiB counts as 4 KiB. It costs no memory, as the output is the dictionary. A
+    /// match that reaches back farther is an error.
     pub lzma_dictionary_bytes: Option<u32>,
     /// Make a DEFLATE decoder.
     pub deflate: bool,
@@ -77,11 +78,11 @@ impl DecoderSettings {
         self
     }
 
-    /// The most heap memory, in bytes, that [`Decoder::new`] takes with these settings, found without
-    /// taking any: what a budget can be charged with beforehand.
+    /// The most heap memory, in bytes, that [`Decoder::new`] takes with these settings, found
+    /// without taking any: what a budget can be charged with beforehand.
     ///
-    /// At most a few hundred bytes more than it does take. A window or dictionary that `new` refuses
-    /// counts as nothing.
+    /// At most a few hundred bytes more than it does take. A window or dictionary that `new`
+    /// refuses counts as nothing.
     #[must_use]
     pub fn memory_bytes_max(&self) -> usize {
         let Self { lz4_max_distance: _, lzma_dictionary_bytes, deflate, zstd_window_log } = *self;
@@ -132,16 +133,16 @@ impl Decoder {
 
     /// Decodes the stream in the pcluster `input` and fills `output` with it.
     ///
-    /// After an error the content of `output` is unspecified, and the decoder can be used again. An empty
-    /// [prefix](DecodeMode::Prefix) always succeeds, without a look at the input.
+    /// After an error the content of `output` is unspecified, and the decoder can be used again. An
+    /// empty [prefix](DecodeMode::Prefix) always succeeds, without a look at the input.
     ///
-    /// DEFLATE and ZSTD streams mark their end, and bytes behind it are ignored. LZ4 and MicroLZMA streams
-    /// end where `input` does.
+    /// DEFLATE and ZSTD streams mark their end, and bytes behind it are ignored. LZ4 and MicroLZMA
+    /// streams end where `input` does.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotConfigured`] if the settings do not name the algorithm; otherwise any other kind,
-    /// all of them caused by `input`.
+    /// [`ErrorKind::NotConfigured`] if the settings do not name the algorithm; otherwise any other
+    /// kind, all of them caused by `input`.
     #[inline]
     pub fn decode(
         &mut self,
@@ -170,23 +171,24 @@ impl Decoder {
     /// bytes of the extent behind the first [`skip_bytes`](Lz4Part::skip_bytes).
     ///
     /// It takes no more memory than the pages, however long the extent is. There must be
-    /// [`lz4_window_pages`](crate::lz4_window_pages) of them, for the declared distance and the bytes up to
-    /// the end of the part (of the extent for [`DecodeMode::Whole`]), each at least
-    /// [`LZ4_WINDOW_PAGE_BYTES`](crate::LZ4_WINDOW_PAGE_BYTES) long. No more pages are used, and no byte
-    /// behind that length. Their content before the call is not read, and unspecified afterwards.
+    /// [`lz4_window_pages`](crate::lz4_window_pages) of them, for the declared distance and the
+    /// bytes up to the end of the part (of the extent for [`DecodeMode::Whole`]), each at least
+    /// [`LZ4_WINDOW_PAGE_BYTES`](crate::LZ4_WINDOW_PAGE_BYTES) long. No more pages are used, and no
+    /// byte behind that length. Their content before the call is not read, and unspecified
+    /// afterwards.
     ///
-    /// It accepts what [`decode`](Self::decode) accepts of the same padding, mode and length (the extent's
-    /// length for a whole, the part's end for a prefix), with the same bytes, and fails otherwise with the
-    /// same kind of error. It is slower; docs/memory.md has the figures.
+    /// It accepts what [`decode`](Self::decode) accepts of the same padding, mode and length (the
+    /// extent's length for a whole, the part's end for a prefix), with the same bytes, and fails
+    /// otherwise with the same kind of error. It is slower; docs/memory.md has the figures.
     ///
-    /// After an error the content of `output` is unspecified. An empty part of a prefix always succeeds,
-    /// without a look at the input.
+    /// After an error the content of `output` is unspecified. An empty part of a prefix always
+    /// succeeds, without a look at the input.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotConfigured`] if the settings do not name LZ4; [`ErrorKind::OutsideExtent`] and
-    /// [`ErrorKind::WindowTooSmall`] for mistakes of the caller; otherwise any other kind, all of them
-    /// caused by `input`.
+    /// [`ErrorKind::NotConfigured`] if the settings do not name LZ4; [`ErrorKind::OutsideExtent`]
+    /// and [`ErrorKind::WindowTooSmall`] for mistakes of the caller; otherwise any other kind, all
+    /// of them caused by `input`.
     pub fn decode_lz4_part<P: AsMut<[u8]>>(
         &self,
         input: &[u8],

@@ -1,8 +1,8 @@
 //! Raw DEFLATE: libdeflate for whole streams, `miniz_oxide` for prefixes.
 //!
-//! libdeflate stops before a match or a stored block that does not fit, so it does not fill a short output
-//! to the end. `miniz_oxide` does. A prefix goes straight to `miniz_oxide`: trying libdeflate first would
-//! pay for both whenever the stream is longer than the prefix.
+//! libdeflate stops before a match or a stored block that does not fit, so it does not fill a short
+//! output to the end. `miniz_oxide` does. A prefix goes straight to `miniz_oxide`: trying
+//! libdeflate first would pay for both whenever the stream is longer than the prefix.
 #![allow(unsafe_code, reason = "libdeflate is a C library")]
 
 pub(crate) mod encode;

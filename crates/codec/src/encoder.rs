@@ -1,5 +1,5 @@
-//! The encoder and its methods: checks parameters and lengths, picks the codec, and names the algorithm in
-//! errors.
+//! The encoder and its methods: checks parameters and lengths, picks the codec, and names the
+//! algorithm in errors.
 
 use std::fmt;
 
@@ -14,8 +14,8 @@ pub(crate) const EXTENT_BYTES_MAX: usize = 12 << 20;
 
 /// An algorithm with its parameters, as [`Encoder::new`](crate::Encoder::new) takes them.
 ///
-/// Window and dictionary are what the image declares, so a decoder that is set up by the image reads
-/// what was encoded.
+/// Window and dictionary are what the image declares, so a decoder that is set up by the image
+/// reads what was encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
     /// LZ4, fast.
@@ -142,8 +142,8 @@ impl Encoder {
     /// # Errors
     ///
     /// [`ErrorKind::UnsupportedLevel`], [`ErrorKind::UnsupportedWindow`],
-    /// [`ErrorKind::UnsupportedLength`] for parameters that are out of range (a pcluster has at most
-    /// 1 MiB and an extent at most 12 MiB, docs/format.md), and [`ErrorKind::OutOfMemory`].
+    /// [`ErrorKind::UnsupportedLength`] for parameters that are out of range (a pcluster has at
+    /// most 1 MiB and an extent at most 12 MiB, docs/format.md), and [`ErrorKind::OutOfMemory`].
     pub fn new(
         method: &Method,
         pcluster_bytes_max: usize,
@@ -177,16 +177,16 @@ impl Encoder {
     }
 
     /// Encodes the longest prefix of `input` that fits into `output`. The stream is at the start of
-    /// `output` and never begins with a zero byte, so it can be moved to the end, behind zeros. The rest of
-    /// `output` is unspecified. No more of `input` is encoded than the `extent_bytes_max` of
-    /// [`new`](Self::new).
+    /// `output` and never begins with a zero byte, so it can be moved to the end, behind zeros. The
+    /// rest of `output` is unspecified. No more of `input` is encoded than the `extent_bytes_max`
+    /// of [`new`](Self::new).
     ///
     /// None if no prefix gets shorter: then the input is better stored uncompressed.
     ///
-    /// LZ4 and MicroLZMA are encoded in one run that ends when the output is full; the result depends only
-    /// on the method, `input` and the length of `output`. For DEFLATE and ZSTD the length is searched for,
-    /// starting from the ratio of the call before, so the result also depends on the calls since
-    /// [`restart`](Self::restart).
+    /// LZ4 and MicroLZMA are encoded in one run that ends when the output is full; the result
+    /// depends only on the method, `input` and the length of `output`. For DEFLATE and ZSTD the
+    /// length is searched for, starting from the ratio of the call before, so the result also
+    /// depends on the calls since [`restart`](Self::restart).
     ///
     /// # Errors
     ///

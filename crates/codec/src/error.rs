@@ -36,8 +36,8 @@ pub enum ErrorKind {
     NotConfigured,
     /// The memory for a decoder or encoder is not available.
     OutOfMemory,
-    /// A window or dictionary size that EROFS does not allow, or a frame whose window is larger than
-    /// the one that was configured.
+    /// A window or dictionary size that EROFS does not allow, or a frame whose window is larger
+    /// than the one that was configured.
     UnsupportedWindow,
     /// An LZ4 match reaches back farther than the image declares.
     DistanceTooFar {

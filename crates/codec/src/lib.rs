@@ -1,14 +1,14 @@
-//! Decoders and encoders for the compressed pclusters of an EROFS image: LZ4, MicroLZMA, DEFLATE and
-//! ZSTD.
+//! Decoders and encoders for the compressed pclusters of an EROFS image: LZ4, MicroLZMA, DEFLATE
+//! and ZSTD.
 //!
-//! A [`Decoder`] allocates all its contexts in [`Decoder::new`], and an [`Encoder`] in [`Encoder::new`].
-//! After that they allocate nothing, start no thread, keep no global state and write only into the
-//! `output` slice. Any bytes are safe input.
+//! A [`Decoder`] allocates all its contexts in [`Decoder::new`], and an [`Encoder`] in
+//! [`Encoder::new`]. After that they allocate nothing, start no thread, keep no global state and
+//! write only into the `output` slice. Any bytes are safe input.
 //!
-//! LZ4, DEFLATE, ZSTD and the encoder of MicroLZMA are C libraries. All foreign code of the workspace is
-//! called from this crate, and allocates from Rust's global allocator (see `c_heap`). The crate itself
-//! decodes MicroLZMA (see `lzma`), and encodes LZ4 blocks whose matches may not reach 64 KiB back (see
-//! `lz4::encode`).
+//! LZ4, DEFLATE, ZSTD and the encoder of MicroLZMA are C libraries. All foreign code of the
+//! workspace is called from this crate, and allocates from Rust's global allocator (see `c_heap`).
+//! The crate itself decodes MicroLZMA (see `lzma`), and encodes LZ4 blocks whose matches may not
+//! reach 64 KiB back (see `lz4::encode`).
 //!
 //! A pcluster has a fixed size and an extent has not, so an encoder fills its output:
 //! [`Encoder::fill`] encodes as much input as fits.

@@ -1,8 +1,9 @@
 //! LZ4 blocks: whole outputs by the reference C code, parts of an extent through a window of pages.
 //!
-//! This file calls liblz4's decoder. `sequences` reads the structure of a block by the library's own rules,
-//! so that it accepts what the library accepts; it checks distances before the library runs, and drives
-//! `window`, which decodes into a ring of pages. LZ4 needs no context and no memory of its own.
+//! This file calls liblz4's decoder. `sequences` reads the structure of a block by the library's
+//! own rules, so that it accepts what the library accepts; it checks distances before the library
+//! runs, and drives `window`, which decodes into a ring of pages. LZ4 needs no context and no
+//! memory of its own.
 #![allow(unsafe_code, reason = "liblz4 is a C library")]
 
 mod block_writer;
@@ -68,8 +69,8 @@ impl Lz4Decoder {
     /// Whether there may be a distance that the library does not refuse and we do.
     ///
     /// Nothing beyond the largest distance can be written, so images that declare it, which nearly
-    /// all do, pay nothing for a whole extent. Looking for a pair of zeros is cheaper than following
-    /// the sequences, and most streams of text have none.
+    /// all do, pay nothing for a whole extent. Looking for a pair of zeros is cheaper than
+    /// following the sequences, and most streams of text have none.
     fn must_look(self, stream: &[u8], end: BlockEnd) -> bool {
         self.max_distance < u16::MAX
             || end == BlockEnd::Open && stream.array_windows().any(|pair| *pair == [0, 0])

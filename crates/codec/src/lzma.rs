@@ -1,13 +1,13 @@
 //! MicroLZMA, decoded straight into the output.
 //!
 //! A MicroLZMA stream is a raw LZMA stream without an end marker whose first byte, always zero, was
-//! replaced by the complement of the properties. `symbols` decodes it with `range_decoder` and one of the
-//! two implementations of `BitTrees`. This file reads the stream's header, feeds its last bytes and
-//! decides whether it is valid. Unsafe code is in those files, not in this one.
+//! replaced by the complement of the properties. `symbols` decodes it with `range_decoder` and one
+//! of the two implementations of `BitTrees`. This file reads the stream's header, feeds its last
+//! bytes and decides whether it is valid. Unsafe code is in those files, not in this one.
 //!
-//! Streams that liblzma accepts are accepted and yield the same bytes, with two exceptions. A match may not
-//! reach back farther than the declared dictionary, which liblzma rounds up to 16 bytes. And nothing behind
-//! a prefix is looked at, where liblzma refuses an end marker.
+//! Streams that liblzma accepts are accepted and yield the same bytes, with two exceptions. A match
+//! may not reach back farther than the declared dictionary, which liblzma rounds up to 16 bytes.
+//! And nothing behind a prefix is looked at, where liblzma refuses an end marker.
 
 #[cfg(any(test, not(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))))]
 mod bit_trees_portable;

@@ -1,5 +1,5 @@
-//! What callers and codecs say about a compressed stream: its format, its place in the pcluster, how much
-//! of it to decode, and how much was encoded. It knows no number of the disk format.
+//! What callers and codecs say about a compressed stream: its format, its place in the pcluster,
+//! how much of it to decode, and how much was encoded. It knows no number of the disk format.
 
 use std::fmt;
 
@@ -76,8 +76,8 @@ pub enum DecodeMode {
     Prefix,
 }
 
-/// A part of an LZ4 extent, for [`Decoder::decode_lz4_part`](crate::Decoder::decode_lz4_part); it is
-/// as long as the output.
+/// A part of an LZ4 extent, for [`Decoder::decode_lz4_part`](crate::Decoder::decode_lz4_part); it
+/// is as long as the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lz4Part {
     /// How the stream lies in its pcluster.
@@ -87,8 +87,8 @@ pub struct Lz4Part {
     /// The bytes of the extent before the part.
     pub skip_bytes: usize,
     /// [`DecodeMode::Whole`]: the stream is decoded to its end and judged as that of an extent of
-    /// `extent_bytes`. [`DecodeMode::Prefix`]: decoding stops where the part ends, and what is behind it
-    /// is not looked at.
+    /// `extent_bytes`. [`DecodeMode::Prefix`]: decoding stops where the part ends, and what is
+    /// behind it is not looked at.
     pub mode: DecodeMode,
 }
 

@@ -1,9 +1,9 @@
 //! Zstandard frames, by the reference C code in a workspace of fixed size.
 //!
-//! Whole frames are decoded in one step, straight into the output. Prefixes are streamed through a window
-//! at the end of the workspace, whose pages are untouched until the first prefix. Both decode the first
-//! frame alone: what follows it is ignored. Both refuse a frame whose window is larger than configured, as
-//! Linux does; the library's one-step decoder does not check that.
+//! Whole frames are decoded in one step, straight into the output. Prefixes are streamed through a
+//! window at the end of the workspace, whose pages are untouched until the first prefix. Both
+//! decode the first frame alone: what follows it is ignored. Both refuse a frame whose window is
+//! larger than configured, as Linux does; the library's one-step decoder does not check that.
 #![allow(unsafe_code, reason = "libzstd is a C library")]
 
 mod cost_model;
@@ -20,7 +20,8 @@ use crate::c_heap::{self, CBlock};
 use crate::error::{ErrorKind, filled};
 use crate::stream::DecodeMode;
 
-/// The windows of docs/format.md: the image stores the logarithm less ten, and Linux stops at 1 MiB.
+/// The windows of docs/format.md: the image stores the logarithm less ten, and Linux stops at 1
+/// MiB.
 pub(crate) const WINDOW_LOGS: RangeInclusive<u8> = 10..=20;
 
 /// One context that serves both ways of decoding.
@@ -177,8 +178,8 @@ fn frame_header(stream: &[u8]) -> Result<FrameHeader, ErrorKind> {
     }
     let header = header.as_ptr();
     // SAFETY: `header` points at zeros, over which the library wrote a header, so both numbers are
-    // initialised. They are read alone: the frame's type is an enumeration, and a library that knows a
-    // new one must not make a value of it that Rust does not know.
+    // initialised. They are read alone: the frame's type is an enumeration, and a library that
+    // knows a new one must not make a value of it that Rust does not know.
     let (window_bytes, header_bytes) = unsafe {
         ((&raw const (*header).windowSize).read(), (&raw const (*header).headerSize).read())
     };

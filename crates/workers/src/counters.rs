@@ -1,14 +1,14 @@
-//! Counters and histograms that the mechanisms of this crate keep while they work. Most numbers have
-//! one writer and any number of readers. Counting is cheap enough to be always on: nothing here locks,
-//! and nothing allocates after it is made.
+//! Counters and histograms that the mechanisms of this crate keep while they work. Most numbers
+//! have one writer and any number of readers. Counting is cheap enough to be always on: nothing
+//! here locks, and nothing allocates after it is made.
 
 use std::time::Duration;
 
 use crate::cache_padded::CachePadded;
 use crate::sync::{Ordering, PlainAtomicU64, thread_local};
 
-/// A number that goes up. It orders nothing: a reader sees some recent value. A counter whose writer is
-/// busy should have a cache line of its own.
+/// A number that goes up. It orders nothing: a reader sees some recent value. A counter whose
+/// writer is busy should have a cache line of its own.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(PlainAtomicU64);
 
@@ -140,8 +140,8 @@ impl HistogramSnapshot {
         Duration::from_nanos(self.sum.checked_div(self.count()).unwrap_or(0))
     }
 
-    /// The time that `share` of them (0.0 to 1.0) do not exceed, at most 12.5 % too long; zero if there
-    /// are none.
+    /// The time that `share` of them (0.0 to 1.0) do not exceed, at most 12.5 % too long; zero if
+    /// there are none.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Duration {
         let count = self.count();
@@ -186,19 +186,19 @@ thread_local! {
     static NUMBER: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// One `T` for each group of threads, so that threads that write at the same moment write to different
-/// cache lines.
+/// One `T` for each group of threads, so that threads that write at the same moment write to
+/// different cache lines.
 ///
-/// Which one belongs to a thread follows from a number that the thread has for life. Two threads may
-/// share one, so a `T` must allow several writers.
+/// Which one belongs to a thread follows from a number that the thread has for life. Two threads
+/// may share one, so a `T` must allow several writers.
 #[derive(Debug)]
 pub struct Sharded<T> {
     shards: Box<[CachePadded<T>]>,
 }
 
 impl<T> Sharded<T> {
-    /// For `threads` that may write at the same moment: as many shards, rounded up to a power of two,
-    /// but at most 16.
+    /// For `threads` that may write at the same moment: as many shards, rounded up to a power of
+    /// two, but at most 16.
     #[must_use]
     pub fn new(threads: usize, mut make: impl FnMut() -> T) -> Self {
         let shards = threads.clamp(1, SHARDS_MAX).next_power_of_two();

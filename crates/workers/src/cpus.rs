@@ -1,6 +1,6 @@
-//! The CPUs that are available to this process: CPUs, a quota of their time, NUMA nodes. It owns nothing:
-//! every call reads the system again, since all of it may change while the process runs. Thread pools
-//! call it for their sizes, and the per-CPU workers to follow CPUs that come and go.
+//! The CPUs that are available to this process: CPUs, a quota of their time, NUMA nodes. It owns
+//! nothing: every call reads the system again, since all of it may change while the process runs.
+//! Thread pools call it for their sizes, and the per-CPU workers to follow CPUs that come and go.
 
 mod cgroup;
 mod set;
@@ -14,8 +14,8 @@ use std::path::Path;
 
 use rustix::thread::sched_getaffinity;
 
-/// More than any file of /proc or /sys that holds a list or a number: a list of 8192 CPUs, every other
-/// one set, has 20 KB. A table of mounts with more than 20 000 lines is too long.
+/// More than any file of /proc or /sys that holds a list or a number: a list of 8192 CPUs, every
+/// other one set, has 20 KB. A table of mounts with more than 20 000 lines is too long.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// A quota counts CPUs in thousandths.
@@ -39,18 +39,18 @@ pub struct NumaNode {
 }
 
 impl AvailableCpus {
-    /// Reads them from the system. It never fails: a file that is absent, unreadable or malformed limits
-    /// nothing.
+    /// Reads them from the system. It never fails: a file that is absent, unreadable or malformed
+    /// limits nothing.
     ///
-    /// It opens some ten files, more where control groups are nested: call it at the start and from time
-    /// to time, not for every request.
+    /// It opens some ten files, more where control groups are nested: call it at the start and from
+    /// time to time, not for every request.
     #[must_use]
     pub fn read() -> Self {
         Self::read_below(Path::new("/"), CpuSet::of_process())
     }
 
-    /// Just these CPUs, without a quota, on the nodes where the system has them. For the empty set, the
-    /// CPU on which the caller runs.
+    /// Just these CPUs, without a quota, on the nodes where the system has them. For the empty set,
+    /// the CPU on which the caller runs.
     #[must_use]
     pub fn fixed(cpus: CpuSet) -> Self {
         let cpus = if cpus.is_empty() { here() } else { cpus };
@@ -71,8 +71,8 @@ impl AvailableCpus {
         self.quota_millicpus
     }
 
-    /// How many threads can run at once: the number of CPUs, or the quota rounded up to whole CPUs if
-    /// that is less. At least 1.
+    /// How many threads can run at once: the number of CPUs, or the quota rounded up to whole CPUs
+    /// if that is less. At least 1.
     #[must_use]
     pub fn parallelism(&self) -> usize {
         let quota = self.quota_millicpus.map_or(u64::MAX, |quota| quota.div_ceil(MILLI));
@@ -80,13 +80,15 @@ impl AvailableCpus {
         self.cpus.len().min(quota).max(1)
     }
 
-    /// The nodes, ascending; each available CPU is on exactly one. One node where the system knows none.
+    /// The nodes, ascending; each available CPU is on exactly one. One node where the system knows
+    /// none.
     #[must_use]
     pub fn nodes(&self) -> &[NumaNode] {
         &self.nodes
     }
 
-    /// [`read`](Self::read) with `root` for the root directory, so that tests can read other systems.
+    /// [`read`](Self::read) with `root` for the root directory, so that tests can read other
+    /// systems.
     fn read_below(root: &Path, affinity: CpuSet) -> Self {
         let limits = cgroup::read(root);
         let cpus = bounded(affinity, limits.cpus);
@@ -97,8 +99,8 @@ impl AvailableCpus {
     }
 }
 
-/// The CPUs within a bound. Mask and bounds are read one after the other and may change meanwhile: a bound
-/// that leaves nothing is out of date, and the mask, which is read first, decides.
+/// The CPUs within a bound. Mask and bounds are read one after the other and may change meanwhile:
+/// a bound that leaves nothing is out of date, and the mask, which is read first, decides.
 fn bounded(cpus: CpuSet, bound: Option<CpuSet>) -> CpuSet {
     let Some(bound) = bound else { return cpus };
     if cpus.is_empty() {
@@ -112,8 +114,8 @@ fn here() -> CpuSet {
     CpuSet::from_iter([current()])
 }
 
-/// The CPU on which the caller runs now. Unless the thread is bound, it may be another one by the time
-/// the caller looks.
+/// The CPU on which the caller runs now. Unless the thread is bound, it may be another one by the
+/// time the caller looks.
 #[must_use]
 pub fn current() -> usize {
     rustix::thread::sched_getcpu()
@@ -121,8 +123,8 @@ pub fn current() -> usize {
 
 /// Whether the calling thread is bound to `cpu` and to no other. One system call.
 ///
-/// When the last CPU of a thread's mask goes offline, the kernel silently widens the mask; a bound worker
-/// calls this to notice it.
+/// When the last CPU of a thread's mask goes offline, the kernel silently widens the mask; a bound
+/// worker calls this to notice it.
 #[must_use]
 pub fn is_bound_to(cpu: usize) -> bool {
     match sched_getaffinity(None) {
@@ -136,8 +138,8 @@ fn online(root: &Path) -> Option<CpuSet> {
     cpu_list(&root.join("sys/devices/system/cpu/online"))
 }
 
-/// Divides `cpus` among the nodes, so that each is on exactly one: nodes ascending, none without a CPU,
-/// with the system's numbers. A CPU that no node names is on the first.
+/// Divides `cpus` among the nodes, so that each is on exactly one: nodes ascending, none without a
+/// CPU, with the system's numbers. A CPU that no node names is on the first.
 fn numa_nodes(root: &Path, cpus: &CpuSet) -> Vec<NumaNode> {
     let base = root.join("sys/devices/system/node");
     let mut rest = cpus.clone();
@@ -161,8 +163,8 @@ fn cpu_list(path: &Path) -> Option<CpuSet> {
     CpuSet::parse(&read_text(path)?).ok().filter(|set| !set.is_empty())
 }
 
-/// The text of a small file of the kernel. None if it is absent, unreadable or too long. Bytes that are
-/// not UTF-8 are replaced: one odd name among the mounts must not hide the others.
+/// The text of a small file of the kernel. None if it is absent, unreadable or too long. Bytes that
+/// are not UTF-8 are replaced: one odd name among the mounts must not hide the others.
 fn read_text(path: &Path) -> Option<String> {
     let mut bytes = Vec::new();
     let length = File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;

@@ -1,5 +1,6 @@
-//! Memory under one budget. It owns the rules: what is counted, who waits, who may be refused. It never
-//! knows what the memory holds. Decoders, caches and tables of an image take their memory here.
+//! Memory under one budget. It owns the rules: what is counted, who waits, who may be refused. It
+//! never knows what the memory holds. Decoders, caches and tables of an image take their memory
+//! here.
 //!
 //! * [`Budget`] counts bytes against one limit; a [`Charge`] is a part of it.
 //! * [`PagePool`] leases frames of 4 KiB, and a [`RequestFrameList`] keeps those of one request.
@@ -35,15 +36,16 @@ pub const FRAME_BYTES: usize = 4096;
 
 /// What a caller accepts when memory is short.
 ///
-/// In Linux, the field of the same purpose in EROFS is called `besteffort` and means "must succeed".
+/// In Linux, the field of the same purpose in EROFS is called `besteffort` and means "must
+/// succeed".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AllocPolicy {
     /// For readahead and prefetch: memory that is available now, or
     /// [`ErrorKind::NotNow`](crate::ErrorKind::NotNow).
     ///
-    /// A request never faults a page in, never maps, never waits for a lock, a frame or a context, and
-    /// makes no system call. It is refused while anybody waits for memory. A refusal is about this
-    /// moment and must not be remembered.
+    /// A request never faults a page in, never maps, never waits for a lock, a frame or a context,
+    /// and makes no system call. It is refused while anybody waits for memory. A refusal is about
+    /// this moment and must not be remembered.
     MayFail,
     /// For work that somebody waits for: a demanded read, an extraction.
     ///

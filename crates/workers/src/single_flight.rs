@@ -1,15 +1,16 @@
-//! A bounded cache in which each missing value is computed by exactly one of the threads that want it
-//! (single flight). It owns the cached values and the right to compute one; it never computes a value
-//! and never sees why a computation failed. Readers of compressed clusters look up here before they
-//! decode.
+//! A bounded cache in which each missing value is computed by exactly one of the threads that want
+//! it (single flight). It owns the cached values and the right to compute one; it never computes a
+//! value and never sees why a computation failed. Readers of compressed clusters look up here
+//! before they decode.
 //!
 //! A lookup ends in one of three ways: [`Lookup::Hit`], [`Lookup::Miss`] or [`Lookup::Pending`]. A
-//! demand may take a fill over while its permit is queued, and upgrades a prefetch that is running. A
-//! fill that ends without a value leaves no trace: those who waited for it look up again.
+//! demand may take a fill over while its permit is queued, and upgrades a prefetch that is running.
+//! A fill that ends without a value leaves no trace: those who waited for it look up again.
 //!
-//! One lock guards the table. A lookup under it is a hash lookup, a list operation and the clone of a
-//! handle, each in constant time; the caller copies or decodes kilobytes next, which takes longer. With
-//! one lock the LRU order is exact, which matters where a cache holds a few values of megabytes.
+//! One lock guards the table. A lookup under it is a hash lookup, a list operation and the clone of
+//! a handle, each in constant time; the caller copies or decodes kilobytes next, which takes
+//! longer. With one lock the LRU order is exact, which matters where a cache holds a few values of
+//! megabytes.
 //!
 //! docs/workers.md, protocol K.
 
@@ -25,8 +26,8 @@ use table::{
 
 /// A value that is computed once. It is a handle: its clones share one content.
 ///
-/// A clone is made under the cache's lock and must be cheap. The other methods and the drop run outside
-/// of the lock.
+/// A clone is made under the cache's lock and must be cheap. The other methods and the drop run
+/// outside of the lock.
 pub trait CacheValue: Clone + Send + Sync + 'static {
     /// The length of the content. A longer value serves lookups of a shorter length.
     fn length(&self) -> usize;
@@ -63,7 +64,8 @@ pub struct SingleFlightStats {
     pub hits: u64,
     /// Demands that joined a running fill and had to wait.
     pub waited: u64,
-    /// Values that were computed: published, or used by the thread that computed it and nobody else.
+    /// Values that were computed: published, or used by the thread that computed it and nobody
+    /// else.
     pub computed: u64,
     /// Fills that ended without a value: a failure, a panic, or a prefetch that got no memory.
     pub abandoned: u64,
@@ -130,9 +132,9 @@ impl<K: Copy + Eq + Hash, V: CacheValue> SingleFlight<K, V> {
 
     /// Looks up the value of `key`, of at least `length`.
     ///
-    /// A demand takes over a queued fill and joins a running one; a prefetch that it joins counts as
-    /// demanded from then on. A prefetch changes neither. A lookup that is longer than a running fill
-    /// waits for it, too, and looks up again.
+    /// A demand takes over a queued fill and joins a running one; a prefetch that it joins counts
+    /// as demanded from then on. A prefetch changes neither. A lookup that is longer than a running
+    /// fill waits for it, too, and looks up again.
     pub fn lookup(&self, key: K, length: usize, urgency: Urgency) -> Lookup<K, V> {
         // The guard ends with this statement.
         let answer = lock(&self.inner.table).lookup(key, length, urgency);
@@ -147,31 +149,31 @@ impl<K: Copy + Eq + Hash, V: CacheValue> SingleFlight<K, V> {
         }
     }
 
-    /// The value of `key` if one of at least `length` is cached. It counts as a demand, but computes
-    /// nothing and joins nobody.
+    /// The value of `key` if one of at least `length` is cached. It counts as a demand, but
+    /// computes nothing and joins nobody.
     #[must_use]
     pub fn get(&self, key: K, length: usize) -> Option<V> {
         lock(&self.inner.table).get(key, length, Urgency::Demand)
     }
 
-    /// Removes the value of `key` from the cache. Threads that hold it keep it, and a fill in flight
-    /// goes on.
+    /// Removes the value of `key` from the cache. Threads that hold it keep it, and a fill in
+    /// flight goes on.
     pub fn invalidate(&self, key: K) {
         // The guard ends with this statement, before the value is dropped.
         let removed = lock(&self.inner.table).invalidate(key);
         drop(removed);
     }
 
-    /// Drops the values that were used least recently until their weights reach `bytes` or the cache is
-    /// empty, and returns the sum of their weights. A value that somebody holds is freed by its last
-    /// holder. It never waits.
+    /// Drops the values that were used least recently until their weights reach `bytes` or the
+    /// cache is empty, and returns the sum of their weights. A value that somebody holds is freed
+    /// by its last holder. It never waits.
     pub fn evict(&self, bytes: u64) -> u64 {
         self.inner.evict(bytes, |table| table.evict_above(0))
     }
 
-    /// Like [`evict`](Self::evict), for best-effort work: prefetched values that nobody has used yet are
-    /// dropped only while the cache holds more than `unused_bytes`. So prefetching does not evict its
-    /// own results.
+    /// Like [`evict`](Self::evict), for best-effort work: prefetched values that nobody has used
+    /// yet are dropped only while the cache holds more than `unused_bytes`. So prefetching does not
+    /// evict its own results.
     pub fn evict_used(&self, bytes: u64, unused_bytes: u64) -> u64 {
         self.inner.evict(bytes, |table| table.evict_used(unused_bytes))
     }
@@ -224,9 +226,9 @@ impl<K: Copy + Eq + Hash, V: CacheValue> FillPermit<K, V> {
         Self { inner, key, state, was_enqueued: false, is_over: false }
     }
 
-    /// Starts the computation: from now on nobody takes the fill over. False if somebody took it over
-    /// while the permit was queued; then the permit is void and there is nothing to compute. A permit
-    /// that was never [enqueued](Self::enqueue) is never void.
+    /// Starts the computation: from now on nobody takes the fill over. False if somebody took it
+    /// over while the permit was queued; then the permit is void and there is nothing to compute. A
+    /// permit that was never [enqueued](Self::enqueue) is never void.
     #[must_use = "a void permit must not compute"]
     pub fn begin(&mut self) -> bool {
         // K5. Nobody takes over what was never queued.
@@ -245,9 +247,9 @@ impl<K: Copy + Eq + Hash, V: CacheValue> FillPermit<K, V> {
         self.state.length
     }
 
-    /// Whether the value is demanded. A thread that allocates for it asks right before: memory for a
-    /// demanded value must succeed, memory for a prefetch may fail. A demand may join at any time; once
-    /// true, the answer stays true.
+    /// Whether the value is demanded. A thread that allocates for it asks right before: memory for
+    /// a demanded value must succeed, memory for a prefetch may fail. A demand may join at any
+    /// time; once true, the answer stays true.
     #[must_use]
     pub fn is_demanded(&self) -> bool {
         // A fill that nobody else knows of belongs to a demand.
@@ -260,20 +262,20 @@ impl<K: Copy + Eq + Hash, V: CacheValue> FillPermit<K, V> {
         lock(&self.inner.table).is_waited_for(self.key, self.state.number)
     }
 
-    /// Marks the fill as queued, so that demands may take it over until it begins, and returns a waiter
-    /// for the value. The caller of a prefetch drops that waiter.
+    /// Marks the fill as queued, so that demands may take it over until it begins, and returns a
+    /// waiter for the value. The caller of a prefetch drops that waiter.
     ///
     /// A permit must be enqueued before it goes into a queue, and nobody may wait while holding an
-    /// unqueued permit. Otherwise nobody could help: a worker that waits for something behind it in its
-    /// own queue waits for ever.
+    /// unqueued permit. Otherwise nobody could help: a worker that waits for something behind it in
+    /// its own queue waits for ever.
     pub fn enqueue(&mut self) -> Waiter<V> {
         self.was_enqueued = true;
         let handle = lock(&self.inner.table).enqueue(self.key, &self.state);
         Waiter { handle, is_counted: true }
     }
 
-    /// Gives the value to all waiters and caches it if the capacity allows. The value of a void permit
-    /// is dropped.
+    /// Gives the value to all waiters and caches it if the capacity allows. The value of a void
+    /// permit is dropped.
     pub fn publish(mut self, value: V) {
         let (weight, length) = (value.weight_bytes(), value.length());
         let copy = value.clone();
@@ -335,8 +337,8 @@ pub struct Waiter<V: CacheValue> {
 }
 
 impl<V: CacheValue> Waiter<V> {
-    /// Sleeps until the fill is over. None if it ended without a value, or with one that is too short:
-    /// then look up again.
+    /// Sleeps until the fill is over. None if it ended without a value, or with one that is too
+    /// short: then look up again.
     #[must_use = "on none, look up again"]
     pub fn wait(self) -> Option<V> {
         let value = self.handle.in_flight.wait();

@@ -1,8 +1,8 @@
 //! DEFLATE streams that fill a pcluster, by libdeflate.
 //!
-//! libdeflate encodes a given input and has no mode for a given output. So more input is encoded than fits
-//! (a little more, if the estimated ratio is good), and `truncate` cuts the stream where the output ends.
-//! An input is encoded twice only when the estimate was too low.
+//! libdeflate encodes a given input and has no mode for a given output. So more input is encoded
+//! than fits (a little more, if the estimated ratio is good), and `truncate` cuts the stream where
+//! the output ends. An input is encoded twice only when the estimate was too low.
 #![allow(unsafe_code, reason = "libdeflate is a C library")]
 
 use std::ptr::NonNull;
@@ -14,8 +14,8 @@ use crate::c_heap;
 use crate::error::ErrorKind;
 use crate::stream::EncodedSizes;
 
-/// More than this is truncate off only where a ratio changes much; one in this many bytes is added to a
-/// estimate.
+/// More than this is truncate off only where a ratio changes much; one in this many bytes is added
+/// to a estimate.
 const SURPLUS: usize = 24;
 /// A stream that leaves less than one in this many bytes of the output is not encoded again.
 const LEFT: usize = 256;

@@ -1,9 +1,9 @@
 //! Truncates a DEFLATE stream so that it fits into fewer bytes.
 //!
-//! It follows the symbols to the last one behind which the end of its block still fits, writes the end of
-//! the block there, and makes the block the last. The codes of that block were made for all of it, which
-//! costs little while little is cut off. It handles only streams of our own encoder: for input that breaks
-//! the format it returns none, without a reason.
+//! It follows the symbols to the last one behind which the end of its block still fits, writes the
+//! end of the block there, and makes the block the last. The codes of that block were made for all
+//! of it, which costs little while little is cut off. It handles only streams of our own encoder:
+//! for input that breaks the format it returns none, without a reason.
 
 /// The symbols of literals and lengths; the last two are not used.
 const LITERALS_LENGTHS: usize = 288;
@@ -64,8 +64,8 @@ pub(super) fn truncate(stream: &mut [u8], bytes_max: usize) -> Option<TruncatedS
     let bytes = end.div_ceil(8);
     // What is behind the end is padding.
     write_bits(stream, end, 0, bytes * 8 - end);
-    // A last block begins with a one; another that is stored, and begins the stream, with a zero and
-    // five bits that nobody reads.
+    // A last block begins with a one; another that is stored, and begins the stream, with a zero
+    // and five bits that nobody reads.
     if stream[0] == 0 {
         stream[0] = 1 << 3;
     }

@@ -1,7 +1,7 @@
 //! Writes the sequences of an LZ4 block into an output of fixed length.
 //!
-//! It accepts a sequence only if the block can end behind it by the rules of the format: the last five
-//! bytes are literals, and the last match starts twelve bytes before the end.
+//! It accepts a sequence only if the block can end behind it by the rules of the format: the last
+//! five bytes are literals, and the last match starts twelve bytes before the end.
 
 use crate::error::ErrorKind;
 use crate::stream::EncodedSizes;
@@ -46,8 +46,8 @@ impl<'a> BlockWriter<'a> {
 
     /// Writes the literals up to a match and the match, or tells that there is no room for them.
     ///
-    /// The match lies behind [`taken`](Self::taken) and ends [`LAST_LITERALS`] before the input's end
-    /// or earlier; it starts [`LAST_MATCH_BYTES`] before it or earlier.
+    /// The match lies behind [`taken`](Self::taken) and ends [`LAST_LITERALS`] before the input's
+    /// end or earlier; it starts [`LAST_MATCH_BYTES`] before it or earlier.
     #[must_use]
     pub(super) fn push(&mut self, found: Lz4Match) -> bool {
         let literals = found.at - self.taken;

@@ -1,9 +1,9 @@
 //! LZ4 blocks that fill a pcluster.
 //!
-//! liblz4 has a mode for that, but its match distance of at most 65,535 is fixed at compile time. Images
-//! may declare less, so that a decoder needs fewer pages at a time. Then the library gets no more input
-//! than that distance, in which no match can be farther. Only if that does not fill the output,
-//! `GreedyEncoder` or `OptimalEncoder` find the matches, and `BlockWriter` writes them.
+//! liblz4 has a mode for that, but its match distance of at most 65,535 is fixed at compile time.
+//! Images may declare less, so that a decoder needs fewer pages at a time. Then the library gets no
+//! more input than that distance, in which no match can be farther. Only if that does not fill the
+//! output, `GreedyEncoder` or `OptimalEncoder` find the matches, and `BlockWriter` writes them.
 #![allow(unsafe_code, reason = "liblz4 is a C library")]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -116,8 +116,8 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// For inputs below this the library has a table of 16-bit positions, which are twice as many in the
-/// same memory and so find more.
+/// For inputs below this the library has a table of 16-bit positions, which are twice as many in
+/// the same memory and so find more.
 const NEAR_INPUT_BYTES: usize = (64 << 10) + 10;
 
 /// The state of one of the two encoders.
@@ -172,9 +172,9 @@ impl LibLz4Encoder {
 
     fn fill_fast(&mut self, input: &[u8], output: &mut [u8]) -> Result<EncodedSizes, ErrorKind> {
         let (mut taken, capacity) = (c_length(input)?, c_length(output)?);
-        // SAFETY: the state is as long as the library says that it must be, aligned to more than the
-        // 8 that it asks for, and initialised by the call. The slices are given with their lengths,
-        // and `taken` outlives the call.
+        // SAFETY: the state is as long as the library says that it must be, aligned to more than
+        // the 8 that it asks for, and initialised by the call. The slices are given with their
+        // lengths, and `taken` outlives the call.
         let bytes = unsafe {
             LZ4_compress_destSize_extState(
                 self.state.as_ptr(),

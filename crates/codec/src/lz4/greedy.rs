@@ -1,5 +1,5 @@
-//! LZ4 in one greedy pass with a table of the last positions, for distances below the library's. Its steps
-//! grow while it finds nothing, so that it is fast on input that cannot be compressed.
+//! LZ4 in one greedy pass with a table of the last positions, for distances below the library's.
+//! Its steps grow while it finds nothing, so that it is fast on input that cannot be compressed.
 
 use super::block_writer::{
     BlockWriter, LAST_LITERALS, LAST_MATCH_BYTES, Lz4Match, MATCH_MIN, common, word, zeroed_table,

@@ -1,8 +1,9 @@
 //! LZ4 by an optimal parse of each piece of input, for distances below the library's.
 //!
-//! For each position of a piece the longest match within the limits is looked up in hash chains. From the
-//! end of the piece back, the cheapest continuation of each position is then known: a literal, or its
-//! match at one of its lengths. A match that ends with the piece is extended beyond it.
+//! For each position of a piece the longest match within the limits is looked up in hash chains.
+//! From the end of the piece back, the cheapest continuation of each position is then known: a
+//! literal, or its match at one of its lengths. A match that ends with the piece is extended beyond
+//! it.
 
 use super::block_writer::{
     BlockWriter, LAST_LITERALS, LAST_MATCH_BYTES, Lz4Match, MATCH_MIN, common, more_bytes, word,

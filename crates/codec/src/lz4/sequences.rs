@@ -1,10 +1,10 @@
 //! Reads the sequences of an LZ4 block by the rules of liblz4 1.10, to the byte.
 //!
-//! A block is a row of sequences, each a run of literals and a match. Which blocks the library accepts
-//! depends on the distance to the ends of input and output, and on its shortcuts. All of that is repeated
-//! here, so that both ways of decoding agree. This file copies nothing and looks at no literal. It refuses
-//! two things that the library accepts: a distance beyond the declared one, and, where the library's
-//! output is undefined, the distance 0.
+//! A block is a row of sequences, each a run of literals and a match. Which blocks the library
+//! accepts depends on the distance to the ends of input and output, and on its shortcuts. All of
+//! that is repeated here, so that both ways of decoding agree. This file copies nothing and looks
+//! at no literal. It refuses two things that the library accepts: a distance beyond the declared
+//! one, and, where the library's output is undefined, the distance 0.
 
 use crate::error::ErrorKind;
 

@@ -1,16 +1,16 @@
 //! A part of an LZ4 extent, decoded through a ring of pages.
 //!
-//! A match reaches back at most the declared distance, so only that much decoded data must be kept. Page i
-//! of the extent is in slot i mod n of the ring, where n is the number of pages that the distance can
-//! touch: no match reaches a page that was replaced. A complete page is copied to the output if it is part
-//! of the request. `Lz4Decoder` calls.
+//! A match reaches back at most the declared distance, so only that much decoded data must be kept.
+//! Page i of the extent is in slot i mod n of the ring, where n is the number of pages that the
+//! distance can touch: no match reaches a page that was replaced. A complete page is copied to the
+//! output if it is part of the request. `Lz4Decoder` calls.
 //!
-//! Input, ring and output never overlap, as they are separate borrows. The kernel decodes in place where it
-//! can, with the input at the end of the output; what that needs (one mapping for both, a margin,
-//! comparisons of lengths before they are subtracted) cannot go wrong here.
+//! Input, ring and output never overlap, as they are separate borrows. The kernel decodes in place
+//! where it can, with the input at the end of the output; what that needs (one mapping for both, a
+//! margin, comparisons of lengths before they are subtracted) cannot go wrong here.
 //!
-//! There is no unsafe code: short copies have a fixed length and may write behind the byte where they end,
-//! in the page that is being filled, which has no data there yet.
+//! There is no unsafe code: short copies have a fixed length and may write behind the byte where
+//! they end, in the page that is being filled, which has no data there yet.
 
 use super::sequences::{Sequence, Sequences};
 use crate::error::{ErrorKind, filled};

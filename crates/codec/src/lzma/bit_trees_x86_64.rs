@@ -1,12 +1,12 @@
 //! Groups of bits for 64-bit x86 processors, in assembly.
 //!
-//! The speed depends on how long a bit waits for the one before it. The chain is: shift the range, multiply
-//! by the probability, subtract, and select the range by the carry. Everything else is kept off that chain:
-//! both probabilities that may be next are loaded before the bit is known, and the same carry selects one.
-//! Compilers make branches of it, or longer chains.
+//! The speed depends on how long a bit waits for the one before it. The chain is: shift the range,
+//! multiply by the probability, subtract, and select the range by the carry. Everything else is
+//! kept off that chain: both probabilities that may be next are loaded before the bit is known, and
+//! the same carry selects one. Compilers make branches of it, or longer chains.
 //!
-//! Reading a byte of input is a branch. Doing that without a branch, too, makes each bit wait for one step
-//! more, which costs about what the mispredictions do (measured on Zen 5).
+//! Reading a byte of input is a branch. Doing that without a branch, too, makes each bit wait for
+//! one step more, which costs about what the mispredictions do (measured on Zen 5).
 #![allow(unsafe_code, reason = "assembly that reads input and probabilities")]
 
 use std::arch::asm;
@@ -52,8 +52,8 @@ macro_rules! divide {
     };
 }
 
-/// Moves the chance in `$chance` towards the bit in the carry flag, and `symbol`, which was doubled,
-/// on to the node of that bit. Spoils t1 and the flags.
+/// Moves the chance in `$chance` towards the bit in the carry flag, and `symbol`, which was
+/// doubled, on to the node of that bit. Spoils t1 and the flags.
 ///
 /// A chance c becomes c - (c >> 5) or c - ((c - 2017) >> 5); the latter is c + ((2048 - c) >> 5).
 macro_rules! learn {
@@ -311,8 +311,9 @@ impl BitTrees for X86_64 {
     unsafe fn matched(range: &mut RangeDecoder, trees: *mut u16, suggested: u8) -> Literal {
         let hint = usize::from(suggested) << 1;
         let (symbol, early): (u32, u32);
-        // SAFETY: one byte a bit at most. `agreeing` and what is made of it by `and` are 0 or 0x100,
-        // and the symbol is below 0x100 where it is an index, so all indexes are below 0x300.
+        // SAFETY: one byte a bit at most. `agreeing` and what is made of it by `and` are 0 or
+        // 0x100, and the symbol is below 0x100 where it is an index, so all indexes are below
+        // 0x300.
         unsafe {
             let chance = u32::from(*trees.add(0x101 + (hint & 0x100)));
             asm!(

@@ -14,8 +14,8 @@ const DICTIONARY_BYTES_MIN: usize = super::DICTIONARY_BYTES_MIN as usize;
 /// Presets from this on are those of the rest, made extreme.
 const EXTREME: u8 = 100;
 /// How deep a tree is searched if the preset does not say: this much, and that share of the length
-/// from which on a match is good enough. liblzma goes three times as deep, which takes 5 to 10 % more
-/// time for 0.1 to 0.2 % of the size (64 KiB pclusters of programs and libraries, level 6).
+/// from which on a match is good enough. liblzma goes three times as deep, which takes 5 to 10 %
+/// more time for 0.1 to 0.2 % of the size (64 KiB pclusters of programs and libraries, level 6).
 const TREE_DEPTH_MIN: u32 = 4;
 const TREE_DEPTH_SHARE: u32 = 5;
 /// How many blocks liblzma takes, and what they hold beyond what it tells.

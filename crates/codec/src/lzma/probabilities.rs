@@ -1,5 +1,5 @@
-//! The adaptive probabilities of a stream: the layout of one array of 16-bit numbers, and the properties
-//! byte that says which contexts it has.
+//! The adaptive probabilities of a stream: the layout of one array of 16-bit numbers, and the
+//! properties byte that says which contexts it has.
 //!
 //! A probability is the chance of a zero bit in units of 1/2048. All of them start at one half.
 
@@ -68,7 +68,8 @@ pub(super) const IS_REPEAT_0: usize = IS_REPEAT + STATES;
 pub(super) const IS_REPEAT_1: usize = IS_REPEAT_0 + STATES;
 /// One for each state: the third or the fourth?
 pub(super) const IS_REPEAT_2: usize = IS_REPEAT_1 + STATES;
-/// BitTrees of six bits for the class of a distance, one for each of the lengths 2, 3, 4 and the rest.
+/// BitTrees of six bits for the class of a distance, one for each of the lengths 2, 3, 4 and the
+/// rest.
 pub(super) const DISTANCE_SLOT: usize = IS_REPEAT_2 + STATES;
 /// Reverse trees of the distances 4 to 127, packed: the one whose smallest distance is d begins at
 /// d less its slot.

@@ -1,5 +1,5 @@
-//! The range decoder: single bits, and the contract of the two implementations that decode groups of bits
-//! without a branch on any of them.
+//! The range decoder: single bits, and the contract of the two implementations that decode groups
+//! of bits without a branch on any of them.
 #![allow(unsafe_code, reason = "reads input and probabilities without a check for each bit")]
 
 /// A probability moves by the 32nd part of what is missing.

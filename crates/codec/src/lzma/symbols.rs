@@ -1,10 +1,10 @@
 //! The symbols of a stream: literals, matches and repeated matches, straight into the output.
 //!
-//! The output is the dictionary: a stream starts without one, so everything that a match can repeat is
-//! before it in the output. One loop decodes all symbols but the last few, while the input certainly holds
-//! another symbol; it checks only that, and the room in the output. For the rest, `LzmaDecoder` calls for
-//! one symbol at a time, over a copy of the input's end with zeros behind it, and checks afterwards whether
-//! a symbol used some of them.
+//! The output is the dictionary: a stream starts without one, so everything that a match can repeat
+//! is before it in the output. One loop decodes all symbols but the last few, while the input
+//! certainly holds another symbol; it checks only that, and the room in the output. For the rest,
+//! `LzmaDecoder` calls for one symbol at a time, over a copy of the input's end with zeros behind
+//! it, and checks afterwards whether a symbol used some of them.
 #![allow(unsafe_code, reason = "reads input and writes output without a check for each bit")]
 
 use std::marker::PhantomData;
@@ -112,8 +112,8 @@ impl<'a> Symbols<'a> {
         };
         self.lzma_state.range.next = bytes.start.wrapping_add(*taken);
         // SAFETY: `new` was given probabilities and output that nobody else can use while `self`
-        // lives, and nobody but `run` changes the lzma_state. The output is not full, and at `next` and at
-        // every place up to `limit` there are SYMBOL_INPUT_MAX bytes.
+        // lives, and nobody but `run` changes the lzma_state. The output is not full, and at `next`
+        // and at every place up to `limit` there are SYMBOL_INPUT_MAX bytes.
         let stop = unsafe {
             match self.is_usual {
                 true => run::<T, true>(&mut self.lzma_state, limit),
@@ -155,8 +155,8 @@ struct LzmaState {
 ///
 /// # Safety
 ///
-/// What `LzmaState` says holds, its memory is nobody else's, its output is not full, and at `next` and
-/// all places up to `limit` there are `SYMBOL_INPUT_MAX` bytes.
+/// What `LzmaState` says holds, its memory is nobody else's, its output is not full, and at `next`
+/// and all places up to `limit` there are `SYMBOL_INPUT_MAX` bytes.
 #[inline(never)]
 unsafe fn run<T: BitTrees, const USUAL: bool>(
     lzma_state: &mut LzmaState,
@@ -194,8 +194,9 @@ impl LzmaState {
     ///
     /// # Safety
     ///
-    /// What `LzmaState` says holds, its memory is nobody else's, its output is not full, and there are
-    /// `SYMBOL_INPUT_MAX` bytes at `next`. After `StopReason::Distance` it does not hold any more.
+    /// What `LzmaState` says holds, its memory is nobody else's, its output is not full, and there
+    /// are `SYMBOL_INPUT_MAX` bytes at `next`. After `StopReason::Distance` it does not hold any
+    /// more.
     #[inline(always)]
     unsafe fn symbol<T: BitTrees>(&mut self) -> Result<(), StopReason> {
         // SAFETY: the offsets into the probabilities are their layout, with the state below 12 and
@@ -388,13 +389,13 @@ const COPY_SLACK: usize = 32;
 ///
 /// # Safety
 ///
-/// The `distance` bytes before `target` and the `length + COPY_SLACK` bytes from it on are one piece of
-/// writable memory, and `distance` is not zero.
+/// The `distance` bytes before `target` and the `length + COPY_SLACK` bytes from it on are one
+/// piece of writable memory, and `distance` is not zero.
 #[inline(always)]
 unsafe fn copy_match(target: *mut u8, distance: usize, length: usize) {
     // SAFETY: a loop that stops at `end` writes up to 31 bytes behind it, and reads a multiple of
-    // `distance` before what it writes. The loop between them writes its last step at 9 bytes behind
-    // `target` at most (for a distance of 3), and leaves `to` at 21 at most.
+    // `distance` before what it writes. The loop between them writes its last step at 9 bytes
+    // behind `target` at most (for a distance of 3), and leaves `to` at 21 at most.
     unsafe {
         let mut source = target.sub(distance).cast_const();
         let mut to = target;

@@ -1,4 +1,5 @@
-//! The two implementations of `BitTrees` against each other, on streams, prefixes and damaged streams.
+//! The two implementations of `BitTrees` against each other, on streams, prefixes and damaged
+//! streams.
 
 use lzma_rust2::{LzmaOptions, MicroLzmaEncoder};
 

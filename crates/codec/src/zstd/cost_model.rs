@@ -1,9 +1,10 @@
 //! Estimates the encoded length of each part of an input by one quick pass over it.
 //!
-//! The pass finds repeats as a quick encoder would, and adds up costs of repeats and of the literals
-//! between them. The sums are far from the lengths that an encoder achieves, but nearly proportional to
-//! them: what differs from place to place, as the density of a program does, changes both. So the search
-//! for an input size interpolates along these costs, and not along the bytes.
+//! The pass finds repeats as a quick encoder would, and adds up costs of repeats and of the
+//! literals between them. The sums are far from the lengths that an encoder achieves, but nearly
+//! proportional to them: what differs from place to place, as the density of a program does,
+//! changes both. So the search for an input size interpolates along these costs, and not along the
+//! bytes.
 
 use crate::error::ErrorKind;
 

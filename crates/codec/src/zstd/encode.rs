@@ -15,8 +15,8 @@ use crate::c_heap::{self, CBlock};
 use crate::error::ErrorKind;
 use crate::stream::EncodedSizes;
 
-/// The library has parameters of its own for inputs up to these sizes, and for all others, which its
-/// number for an unknown size stands for.
+/// The library has parameters of its own for inputs up to these sizes, and for all others, which
+/// its number for an unknown size stands for.
 const TIERS: [u64; 4] = [16 << 10, 128 << 10, 256 << 10, u64::MAX];
 
 /// The bytes of a frame for the costs of an [`CostModel`], in this part of one.
@@ -60,7 +60,8 @@ impl ZstdEncoder {
         for (parameter, value) in [
             (c::ZSTD_cParameter::ZSTD_c_compressionLevel, level),
             (c::ZSTD_cParameter::ZSTD_c_windowLog, window_log.into()),
-            // The extent says how long the contents are; the window needs a byte, the size up to four.
+            // The extent says how long the contents are; the window needs a byte, the size up to
+            // four.
             (c::ZSTD_cParameter::ZSTD_c_contentSizeFlag, 0),
             (c::ZSTD_cParameter::ZSTD_c_checksumFlag, 0),
             (c::ZSTD_cParameter::ZSTD_c_dictIDFlag, 0),
@@ -172,13 +173,14 @@ pub(crate) fn memory_bytes_max(level: i32, window_log: u8, pcluster_bytes: usize
         + cost_model::BYTES
 }
 
-/// It ends when less than one in this many bytes of the output is left after the first attempt, after
-/// the next ones, and after [`ATTEMPTS`].
+/// It ends when less than one in this many bytes of the output is left after the first attempt,
+/// after the next ones, and after [`ATTEMPTS`].
 const SLACK_DIVISORS: [usize; 3] = [400, 128, 64];
 /// All attempts but the first aim to leave one in this many bytes, so that most fit.
 const TARGET_SLACK_DIVISOR: usize = 800;
 const ATTEMPTS: usize = 6;
-/// It ends after this many in any case: inputs whose prefixes do not get shorter are not worth more.
+/// It ends after this many in any case: inputs whose prefixes do not get shorter are not worth
+/// more.
 const ATTEMPTS_MAX: usize = 12;
 
 /// What an attempt came to.
@@ -310,7 +312,8 @@ impl InputSizeSearch {
 mod tests {
     use super::*;
 
-    /// Words of a vocabulary that grows and shrinks, with noise between them: no two parts are alike.
+    /// Words of a vocabulary that grows and shrinks, with noise between them: no two parts are
+    /// alike.
     fn changing(length: usize) -> Vec<u8> {
         let mut state = 1_u64;
         let mut next = || {

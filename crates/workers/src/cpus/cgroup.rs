@@ -1,5 +1,6 @@
-//! What control groups do to this process's CPUs: limits and throttling, version 1 and 2, nested, mixed,
-//! and seen from inside of a container. It keeps nothing. What is absent or malformed limits nothing.
+//! What control groups do to this process's CPUs: limits and throttling, version 1 and 2, nested,
+//! mixed, and seen from inside of a container. It keeps nothing. What is absent or malformed limits
+//! nothing.
 
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -36,7 +37,8 @@ pub(super) fn read(root: &Path) -> CgroupLimits {
     limits
 }
 
-/// The directories of the groups that limit this process's CPU time, its own first, then those above it.
+/// The directories of the groups that limit this process's CPU time, its own first, then those
+/// above it.
 fn cpu_cgroups(root: &Path) -> Vec<PathBuf> {
     let memberships = read_text(&root.join("proc/self/cgroup")).unwrap_or_default();
     let mounts = read_text(&root.join("proc/self/mountinfo")).unwrap_or_default();
@@ -73,9 +75,9 @@ impl<'a> CgroupMembership<'a> {
                 mount.kind == "cgroup" && mount.options.split(',').any(|name| name == controller)
             }
         });
-        // If a hierarchy is mounted more than once, use the mount that shows most of what is above the
-        // group. A group that no mount shows (its path is that of the host) counts as the top of the
-        // mount.
+        // If a hierarchy is mounted more than once, use the mount that shows most of what is above
+        // the group. A group that no mount shows (its path is that of the host) counts as the top
+        // of the mount.
         let best = of_controller.min_by_key(|mount| match self.path.strip_prefix(&mount.root) {
             Ok(_) => mount.root.as_os_str().len(),
             Err(_) => usize::MAX,
@@ -164,8 +166,8 @@ fn cpus_of(group: &Path) -> Option<CpuSet> {
 /// What kept this process, and others of its control group, from running although they were ready.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuThrottling {
-    /// How often a group of this process, or one above it, had used up its quota; None if no group counts
-    /// that.
+    /// How often a group of this process, or one above it, had used up its quota; None if no group
+    /// counts that.
     pub throttled: Option<u64>,
     /// How long these groups were throttled for that, all CPUs together.
     pub throttled_time: Option<Duration>,

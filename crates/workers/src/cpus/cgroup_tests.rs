@@ -1,4 +1,5 @@
-//! Control groups from fixtures: versions 1 and 2, mixed, nested, in containers, missing, malformed.
+//! Control groups from fixtures: versions 1 and 2, mixed, nested, in containers, missing,
+//! malformed.
 #![allow(clippy::unwrap_used, reason = "a test ends where its world is not as it must be")]
 
 use proptest::prelude::*;

@@ -1,5 +1,6 @@
 //! A set of CPUs, of any number, in the kernel's own notation "0-3,8". It owns the bits and the two
-//! system calls that read and write a thread's mask. Called by everything that counts or chooses CPUs.
+//! system calls that read and write a thread's mask. Called by everything that counts or chooses
+//! CPUs.
 
 use std::fmt;
 use std::path::Path;
@@ -15,7 +16,8 @@ use crate::sys;
 /// CPU numbers are below this; the largest kernel has 8192. It bounds a set at 8 KiB.
 pub const CPUS_MAX: usize = 1 << 16;
 
-/// A list that names every other CPU below [`CPUS_MAX`], six bytes each, is the longest that is needed.
+/// A list that names every other CPU below [`CPUS_MAX`], six bytes each, is the longest that is
+/// needed.
 const LIST_BYTES_MAX: usize = CPUS_MAX / 2 * 6;
 
 /// CPUs in a word.
@@ -24,7 +26,8 @@ const WORD: usize = 64;
 /// A set of CPU numbers below [`CPUS_MAX`].
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct CpuSet {
-    /// CPU n is bit n % 64 of word n / 64; the last word is never zero, so that equal sets are equal.
+    /// CPU n is bit n % 64 of word n / 64; the last word is never zero, so that equal sets are
+    /// equal.
     words: Vec<u64>,
 }
 
@@ -143,8 +146,8 @@ impl CpuSet {
 
     /// Restricts the calling thread to these CPUs, and checks the resulting mask.
     ///
-    /// The kernel ignores CPUs of the set that the process may not use. The resulting mask must have at
-    /// least one CPU, and none outside of the set.
+    /// The kernel ignores CPUs of the set that the process may not use. The resulting mask must
+    /// have at least one CPU, and none outside of the set.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidSetting`] for the empty set; [`ErrorKind::System`] when the kernel refuses,
@@ -162,7 +165,8 @@ impl CpuSet {
         Ok(())
     }
 
-    /// Word by word: lists may hold many wide ranges. The caller checked that first <= last < CPUS_MAX.
+    /// Word by word: lists may hold many wide ranges. The caller checked that first <= last <
+    /// CPUS_MAX.
     fn insert_range(&mut self, first: usize, last: usize) {
         if self.words.len() <= last / WORD {
             self.words.resize(last / WORD + 1, 0);

@@ -1,5 +1,5 @@
-//! The mapping that all frames of a pool are cut from. It owns the address space and never knows who
-//! holds which frame: the keys of `frame_stack` do. `Frame` reads and writes through it.
+//! The mapping that all frames of a pool are cut from. It owns the address space and never knows
+//! who holds which frame: the keys of `frame_stack` do. `Frame` reads and writes through it.
 #![allow(unsafe_code, reason = "frames of one mapping, each with one owner")]
 
 use super::FRAME_BYTES;
@@ -9,8 +9,8 @@ use super::mapping::{Mapping, PageSize, PopulateMethod, touch};
 use super::system_memory::SystemMemory;
 use crate::Error;
 
-/// The frames of one pool. Each gets whole system pages, since it is returned to the system in whole
-/// pages.
+/// The frames of one pool. Each gets whole system pages, since it is returned to the system in
+/// whole pages.
 #[derive(Debug)]
 pub(super) struct Arena {
     mapping: Mapping,
@@ -72,9 +72,9 @@ impl Arena {
     /// The bytes of a frame, for as long as its key is borrowed.
     pub(super) fn bytes<'frame>(&'frame self, key: &'frame FrameKey) -> &'frame [u8] {
         match self.mapping.address(self.offset(key), FRAME_BYTES) {
-            // SAFETY: inside of the mapping (`address`); the bytes are zero or were written. A frame of
-            // this arena has one key (`offset` checks that it is this arena's), and while that is
-            // borrowed shared, nobody writes: `bytes_mut` borrows it exclusively.
+            // SAFETY: inside of the mapping (`address`); the bytes are zero or were written. A
+            // frame of this arena has one key (`offset` checks that it is this arena's), and while
+            // that is borrowed shared, nobody writes: `bytes_mut` borrows it exclusively.
             Some(start) => unsafe { std::slice::from_raw_parts(start.as_ptr(), FRAME_BYTES) },
             None => &[],
         }
@@ -83,7 +83,8 @@ impl Arena {
     /// The bytes of a frame, for writing.
     pub(super) fn bytes_mut<'frame>(&'frame self, key: &'frame mut FrameKey) -> &'frame mut [u8] {
         match self.mapping.address(self.offset(key), FRAME_BYTES) {
-            // SAFETY: as in `bytes`; the one key is borrowed exclusively for as long as the slice lives.
+            // SAFETY: as in `bytes`; the one key is borrowed exclusively for as long as the slice
+            // lives.
             Some(start) => unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), FRAME_BYTES) },
             None => &mut [],
         }

@@ -1,6 +1,6 @@
 //! Charged memory in one piece, and the free lists of such blocks by size class. It owns a block's
-//! mapping and charge, and their order: charged before it is mapped, unmapped before the charge ends. It
-//! knows nothing of leases; `BufferPool` makes them of blocks.
+//! mapping and charge, and their order: charged before it is mapped, unmapped before the charge
+//! ends. It knows nothing of leases; `BufferPool` makes them of blocks.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -10,8 +10,8 @@ use super::mapping::{Mapping, PageSize, PopulateMethod, prefault_job, touch};
 use super::wait_queue::WaitPriority;
 use crate::{Error, ErrorKind};
 
-/// Size classes double up to this, so that small blocks have few lengths; above it they are multiples
-/// of it, since doubling would charge far more than is needed.
+/// Size classes double up to this, so that small blocks have few lengths; above it they are
+/// multiples of it, since doubling would charge far more than is needed.
 const SIZE_CLASS_STEP_BYTES: usize = 1 << 20;
 
 /// The length of a block for a lease of `length` bytes.
@@ -59,12 +59,12 @@ impl Block {
         Ok((Self { mapping, charge }, taken.saturating_sub(begin.elapsed())))
     }
 
-    /// Moves the first `length` bytes out of this block into a new one, with their share of the charge.
-    /// None unless something is left of both.
+    /// Moves the first `length` bytes out of this block into a new one, with their share of the
+    /// charge. None unless something is left of both.
     pub(super) fn split(&mut self, length: usize) -> Option<Self> {
         debug_assert_eq!(self.mapping.length() as u64, self.charge.bytes(), "a block is charged");
-        // In this order: if a share of the charge were missing, its bytes would be unmapped and stay
-        // charged, and not the other way round.
+        // In this order: if a share of the charge were missing, its bytes would be unmapped and
+        // stay charged, and not the other way round.
         let mapping = self.mapping.split(length)?;
         let charge = self.charge.split(length as u64)?;
         Some(Self { mapping, charge })
@@ -117,8 +117,8 @@ pub(super) struct FreeLists {
 #[derive(Debug)]
 struct SizeClass {
     length: usize,
-    /// Blocks of this class, idle or leased. `idle` has capacity for all of them, so that the end of a
-    /// lease allocates nothing.
+    /// Blocks of this class, idle or leased. `idle` has capacity for all of them, so that the end
+    /// of a lease allocates nothing.
     blocks: usize,
     /// With the time of release, ascending.
     idle: VecDeque<(Block, Instant)>,
@@ -208,7 +208,8 @@ impl FreeLists {
         let length = block.length();
         let Ok(index) = self.class(length) else { return };
         self.idle_bytes += length as u64;
-        // `now` was read before the lock was taken: another release may have been later and quicker.
+        // `now` was read before the lock was taken: another release may have been later and
+        // quicker.
         let idle = &mut self.classes[index].idle;
         let released = idle.back().map_or(now, |(_, last)| now.max(*last));
         idle.push_back((block, released));

@@ -1,6 +1,6 @@
-//! One sum of bytes under one limit. It owns the sum, the wait queue and the reclaimers, and no memory:
-//! whoever maps memory charges it first. The pools of this module, and every cache, context, table and
-//! buffer outside of this crate, are charged here (docs/memory.md has the sum).
+//! One sum of bytes under one limit. It owns the sum, the wait queue and the reclaimers, and no
+//! memory: whoever maps memory charges it first. The pools of this module, and every cache,
+//! context, table and buffer outside of this crate, are charged here (docs/memory.md has the sum).
 //!
 //! docs/workers.md, protocol B.
 
@@ -13,8 +13,8 @@ use crate::cache_padded::CachePadded;
 use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering, PlainAtomicU64, lock};
 use crate::{Error, ErrorKind};
 
-/// How long nothing may come back before a request that must succeed gives up: long enough for a slow
-/// disk, short enough that a program that waits for itself fails visibly.
+/// How long nothing may come back before a request that must succeed gives up: long enough for a
+/// slow disk, short enough that a program that waits for itself fails visibly.
 pub const DEFAULT_STALL: Duration = Duration::from_secs(10);
 
 /// A limit in bytes and what is used of it. Clones are handles of one budget.
@@ -84,8 +84,8 @@ impl Budget {
         Self::with_stall(limit_bytes, DEFAULT_STALL)
     }
 
-    /// A budget with its own stall time. A request that must succeed gives up when nothing came back
-    /// for the stall time, and after six times that in all.
+    /// A budget with its own stall time. A request that must succeed gives up when nothing came
+    /// back for the stall time, and after six times that in all.
     #[must_use]
     pub fn with_stall(limit_bytes: u64, stall: Duration) -> Self {
         let inner = BudgetInner {
@@ -103,24 +103,25 @@ impl Budget {
 
     /// Counts `bytes` until the charge is dropped.
     ///
-    /// A caller that holds a charge and needs more to finish should [`grow`](Charge::grow) it: that may
-    /// pass requests that wait for what it holds. A second charge waits behind them, and if they wait
-    /// for the first, one of them gives up after the stall time.
+    /// A caller that holds a charge and needs more to finish should [`grow`](Charge::grow) it: that
+    /// may pass requests that wait for what it holds. A second charge waits behind them, and if
+    /// they wait for the first, one of them gives up after the stall time.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::OutOfMemory`] for more than the limit or, under [`AllocPolicy::MustSucceed`], when
-    /// reclaiming and waiting did not help. [`ErrorKind::NotNow`] under [`AllocPolicy::MayFail`] when
-    /// the bytes are not free now or somebody waits for memory.
+    /// [`ErrorKind::OutOfMemory`] for more than the limit or, under [`AllocPolicy::MustSucceed`],
+    /// when reclaiming and waiting did not help. [`ErrorKind::NotNow`] under
+    /// [`AllocPolicy::MayFail`] when the bytes are not free now or somebody waits for memory.
     pub fn charge(&self, bytes: u64, policy: AllocPolicy) -> Result<Charge, Error> {
         self.charge_bytes(bytes, policy, WaitPriority::Normal)?;
         Ok(Charge { budget: self.clone(), bytes })
     }
 
-    /// Registers a reclaimer: a function that is called with the bytes that are missing, frees about as
-    /// many, and returns how many. It runs on the thread that needs the memory, outside of all locks of
-    /// this crate, and on several threads at once. It must not wait for anybody who may wait for memory:
-    /// inside of it even [`AllocPolicy::MustSucceed`] neither reclaims nor waits.
+    /// Registers a reclaimer: a function that is called with the bytes that are missing, frees
+    /// about as many, and returns how many. It runs on the thread that needs the memory, outside of
+    /// all locks of this crate, and on several threads at once. It must not wait for anybody who
+    /// may wait for memory: inside of it even [`AllocPolicy::MustSucceed`] neither reclaims nor
+    /// waits.
     ///
     /// # Errors
     ///
@@ -165,8 +166,8 @@ impl Budget {
         }
     }
 
-    /// Makes requests fail as if memory were short, for tests of this budget's users. It replaces the
-    /// plan before.
+    /// Makes requests fail as if memory were short, for tests of this budget's users. It replaces
+    /// the plan before.
     #[doc(hidden)]
     pub fn inject_failures(&self, plan: FaultPlan) {
         self.inner.system.fault_injector.plan(plan);
@@ -179,14 +180,15 @@ impl Budget {
         self.inner.system.fault_injector.injected()
     }
 
-    /// While true, refuses all requests that may fail, as if somebody waited for memory. For tests of
-    /// this budget's users.
+    /// While true, refuses all requests that may fail, as if somebody waited for memory. For tests
+    /// of this budget's users.
     #[doc(hidden)]
     pub fn refuse_best_effort(&self, refuses: bool) {
         self.inner.system.fault_injector.refuse_best_effort(refuses);
     }
 
-    /// Whether requests that may fail are refused now. Two loads of cache lines that are rarely written.
+    /// Whether requests that may fail are refused now. Two loads of cache lines that are rarely
+    /// written.
     pub(super) fn best_effort_yields(&self) -> bool {
         // A hint: it orders nothing.
         self.inner.system.fault_injector.refuses_best_effort() || !self.inner.wait_queue.is_empty()
@@ -214,8 +216,8 @@ impl Budget {
         if self.inner.system.fault_injector.fails_next_charge() {
             return false;
         }
-        // The sum guards no data. SeqCst: a waiter sees what was given back before somebody missed it in
-        // the queue (B4).
+        // The sum guards no data. SeqCst: a waiter sees what was given back before somebody missed
+        // it in the queue (B4).
         let used = &self.inner.used;
         let mut seen = used.load(Ordering::SeqCst);
         loop {
@@ -266,8 +268,8 @@ impl Budget {
         }
     }
 
-    /// Reclaims and waits until `attempt` returns something, or gives up. `bytes` is about how many are
-    /// missing. All reclaimers are called before each sleep.
+    /// Reclaims and waits until `attempt` returns something, or gives up. `bytes` is about how many
+    /// are missing. All reclaimers are called before each sleep.
     #[cold]
     pub(super) fn wait_for<T>(
         &self,
@@ -336,8 +338,8 @@ impl Charge {
         self.bytes
     }
 
-    /// Adds `bytes` to this charge. Under [`AllocPolicy::MustSucceed`] it may pass requests that wait,
-    /// once nothing has come back for a while, since they may wait for this charge.
+    /// Adds `bytes` to this charge. Under [`AllocPolicy::MustSucceed`] it may pass requests that
+    /// wait, once nothing has come back for a while, since they may wait for this charge.
     ///
     /// # Errors
     ///
@@ -411,7 +413,8 @@ struct ReclaimerList {
     next_number: u64,
 }
 
-/// The reclaimers of a budget, in the order of their registration. They are called outside of the lock.
+/// The reclaimers of a budget, in the order of their registration. They are called outside of the
+/// lock.
 #[derive(Debug)]
 struct Reclaimers {
     list: Mutex<ReclaimerList>,
@@ -454,8 +457,8 @@ impl Reclaimers {
 
     /// Calls one after the other until `bytes` came back, and returns how many did.
     ///
-    /// Inside of a reclaimer nothing more is reclaimed: one that itself needs memory would otherwise
-    /// call all reclaimers again, until the stack ends.
+    /// Inside of a reclaimer nothing more is reclaimed: one that itself needs memory would
+    /// otherwise call all reclaimers again, until the stack ends.
     fn reclaim(&self, bytes: u64) -> u64 {
         // Acquire pairs with the stores of `add` and `remove`; a late look costs one round.
         if self.length.load(Ordering::Acquire) == 0 {
@@ -505,7 +508,8 @@ mod inside_reclaimer {
     }
 }
 
-/// Models register no reclaimer that needs memory, and their threads share one thread of the system.
+/// Models register no reclaimer that needs memory, and their threads share one thread of the
+/// system.
 #[cfg(loom)]
 mod inside_reclaimer {
     pub(super) fn is_inside() -> bool {

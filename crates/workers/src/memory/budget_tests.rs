@@ -132,9 +132,10 @@ fn of_two_that_are_stuck_on_each_other_one_gives_up_and_saves_the_other() {
     assert_eq!(budget.used_bytes(), 0);
 }
 
-/// Four hold a fifth each, need another to finish, and come back for more at once; one wants all. It
-/// must come to its turn when those who hold have finished, in whatever order they ask: the second
-/// half of the rounds begins with a newcomer between two holders, which once went round for ever.
+/// Four hold a fifth each, need another to finish, and come back for more at once; one wants all.
+/// It must come to its turn when those who hold have finished, in whatever order they ask: the
+/// second half of the rounds begins with a newcomer between two holders, which once went round for
+/// ever.
 #[test]
 fn a_waiter_for_much_is_not_starved_by_many_for_little() {
     const ROUNDS: u64 = 20;
@@ -168,8 +169,8 @@ fn a_waiter_for_much_is_not_starved_by_many_for_little() {
             }
             all_hold.wait();
             let all = budget.charge(100, AllocPolicy::MustSucceed);
-            // While it still holds everything, so that nothing later is counted; and before anything
-            // can panic, so that a failure is a failure and not a hang.
+            // While it still holds everything, so that nothing later is counted; and before
+            // anything can panic, so that a failure is a failure and not a hang.
             is_over.store(true, StdOrdering::SeqCst);
             all.map(drop)
         });

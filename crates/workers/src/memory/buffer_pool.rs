@@ -1,6 +1,6 @@
-//! Contiguous buffers that many threads share. It owns the idle blocks and the rules of leases; never the
-//! bytes of a lease that is out, and never memory that the budget does not know. Decoders of all threads
-//! lease their input and output here, and a cache keeps what they leased.
+//! Contiguous buffers that many threads share. It owns the idle blocks and the rules of leases;
+//! never the bytes of a lease that is out, and never memory that the budget does not know. Decoders
+//! of all threads lease their input and output here, and a cache keeps what they leased.
 //!
 //! One short lock guards the free lists; nothing is mapped, unmapped or waited for under it.
 //! docs/memory.md says what best effort may do.
@@ -15,22 +15,23 @@ use super::wait_queue::WaitPriority;
 use crate::sync::{Mutex, MutexGuard, Ordering, PlainArc, PlainAtomicU64, PlainWeak, lock};
 use crate::{Error, ErrorKind};
 
-/// Without a reserve, an idle block serves leases down to this part of its length: a small lease that
-/// lasts should not hold far more than it needs.
+/// Without a reserve, an idle block serves leases down to this part of its length: a small lease
+/// that lasts should not hold far more than it needs.
 const WASTE_MAX: usize = 4;
 
-/// How often one lease from a reserve has blocks evicted: what goes may be shorter than what is wanted,
-/// or come in pieces.
+/// How often one lease from a reserve has blocks evicted: what goes may be shorter than what is
+/// wanted, or come in pieces.
 const EVICT_ATTEMPTS_MAX: usize = 4;
 
-/// Bytes of the blocks that are mapped together when a reserve is filled, and then split. Each call that
-/// maps excludes all threads that fault in: with blocks that were mapped one by one, two threads took as
-/// long as one, and with a slab of 32 MiB for each thread 0.8 of it (docs/memory.md). It is no more than
-/// that since nobody looks whether others wait before a slab is done.
+/// Bytes of the blocks that are mapped together when a reserve is filled, and then split. Each call
+/// that maps excludes all threads that fault in: with blocks that were mapped one by one, two
+/// threads took as long as one, and with a slab of 32 MiB for each thread 0.8 of it
+/// (docs/memory.md). It is no more than that since nobody looks whether others wait before a slab
+/// is done.
 const SLAB_BYTES: usize = 256 << 20;
 
-/// Buffers under one budget. Clones are handles of one pool; idle blocks live until the last handle and
-/// the last lease are gone.
+/// Buffers under one budget. Clones are handles of one pool; idle blocks live until the last handle
+/// and the last lease are gone.
 ///
 /// ```
 /// use ferrofs_workers::memory::{AllocPolicy, Budget, BufferPool};
@@ -84,8 +85,8 @@ pub struct BufferPoolStats {
 }
 
 impl BufferPool {
-    /// A pool without blocks. What it maps is charged to the budget, and idle blocks are reclaimed when
-    /// somebody needs their bytes.
+    /// A pool without blocks. What it maps is charged to the budget, and idle blocks are reclaimed
+    /// when somebody needs their bytes.
     ///
     /// # Errors
     ///
@@ -108,15 +109,15 @@ impl BufferPool {
         Ok(Self { inner })
     }
 
-    /// Keeps at most `bytes` idle. What is released above that goes back to the system, the block first
-    /// that was idle longest. By default everything stays until somebody needs it.
+    /// Keeps at most `bytes` idle. What is released above that goes back to the system, the block
+    /// first that was idle longest. By default everything stays until somebody needs it.
     pub fn set_max_idle(&self, bytes: u64) {
         // Relaxed: a bound that the next releases see; it guards nothing.
         self.inner.max_idle.store(bytes, Ordering::Relaxed);
     }
 
-    /// Sets the reserve: [`release_idle`](Self::release_idle) leaves `bytes` idle, as far as so many are
-    /// idle. Requests that must succeed get them all the same. Nothing is mapped here;
+    /// Sets the reserve: [`release_idle`](Self::release_idle) leaves `bytes` idle, as far as so
+    /// many are idle. Requests that must succeed get them all the same. Nothing is mapped here;
     /// [`fill_reserve`](Self::fill_reserve) does that.
     pub fn set_reserve(&self, bytes: u64) {
         // Relaxed: as in `set_max_idle`.
@@ -130,8 +131,8 @@ impl BufferPool {
     }
 
     /// Maps blocks of `length` bytes until the reserve is idle, faults them in on up to `threads`
-    /// threads, the caller included, and returns how many bytes came. It ends early rather than wait,
-    /// reclaim, or take what others wait for.
+    /// threads, the caller included, and returns how many bytes came. It ends early rather than
+    /// wait, reclaim, or take what others wait for.
     ///
     /// # Errors
     ///
@@ -143,30 +144,31 @@ impl BufferPool {
         Ok(blocks * wanted as u64)
     }
 
-    /// Leases `length` bytes in one piece, until the buffer is dropped. They are resident; their content
-    /// is unspecified.
+    /// Leases `length` bytes in one piece, until the buffer is dropped. They are resident; their
+    /// content is unspecified.
     ///
-    /// The lease takes an idle block if one fits: of the smallest size class that holds `length` and is
-    /// at most four times as long, the block released last. Otherwise, under
-    /// [`AllocPolicy::MustSucceed`], it maps a new block. [`AllocPolicy::MayFail`] makes no system call
-    /// and waits for nothing, not even for the lock.
+    /// The lease takes an idle block if one fits: of the smallest size class that holds `length`
+    /// and is at most four times as long, the block released last. Otherwise, under
+    /// [`AllocPolicy::MustSucceed`], it maps a new block. [`AllocPolicy::MayFail`] makes no system
+    /// call and waits for nothing, not even for the lock.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotNow`] under [`AllocPolicy::MayFail`] when nothing fits, when somebody waits for
-    /// memory, or when another thread holds the lock. [`ErrorKind::OutOfMemory`] for more than the
-    /// budget's limit, or when reclaiming and waiting did not help.
+    /// [`ErrorKind::NotNow`] under [`AllocPolicy::MayFail`] when nothing fits, when somebody waits
+    /// for memory, or when another thread holds the lock. [`ErrorKind::OutOfMemory`] for more than
+    /// the budget's limit, or when reclaiming and waiting did not help.
     pub fn lease(&self, length: usize, policy: AllocPolicy) -> Result<Buffer, Error> {
         self.inner.lease(length, policy).map(|block| self.buffer(block, length))
     }
 
     /// Leases from the reserve, and maps beyond it only when nothing else helps.
     ///
-    /// It takes an idle block that fits. It maps one while less than the reserve is resident, or where
-    /// as many bytes are idle in shorter blocks, which go for it. Else it calls `evict` with the bytes
-    /// that are missing, at most four times, and looks again. When `evict` frees nothing, or others wait
-    /// for memory, it becomes a [`lease`](Self::lease) under [`AllocPolicy::MustSucceed`]. `evict`
-    /// returns how many bytes it freed, and runs outside of the lock.
+    /// It takes an idle block that fits. It maps one while less than the reserve is resident, or
+    /// where as many bytes are idle in shorter blocks, which go for it. Else it calls `evict` with
+    /// the bytes that are missing, at most four times, and looks again. When `evict` frees nothing,
+    /// or others wait for memory, it becomes a [`lease`](Self::lease) under
+    /// [`AllocPolicy::MustSucceed`]. `evict` returns how many bytes it freed, and runs outside of
+    /// the lock.
     ///
     /// # Errors
     ///
@@ -203,8 +205,8 @@ impl BufferPool {
         self.lease(length, AllocPolicy::MustSucceed)
     }
 
-    /// A best-effort lease that leaves `watermark` idle bytes to others: a [`lease`](Self::lease) under
-    /// [`AllocPolicy::MayFail`] that is refused if fewer would be left.
+    /// A best-effort lease that leaves `watermark` idle bytes to others: a [`lease`](Self::lease)
+    /// under [`AllocPolicy::MayFail`] that is refused if fewer would be left.
     ///
     /// # Errors
     ///
@@ -214,9 +216,10 @@ impl BufferPool {
         Ok(self.buffer(block, length))
     }
 
-    /// Maps idle blocks for leases of `length` bytes until `count` are idle, so that best effort finds
-    /// some; returns how many it mapped. It ends early rather than wait, reclaim, take what others wait
-    /// for, or exceed [`set_max_idle`](Self::set_max_idle). It is for threads that may map and fault in.
+    /// Maps idle blocks for leases of `length` bytes until `count` are idle, so that best effort
+    /// finds some; returns how many it mapped. It ends early rather than wait, reclaim, take what
+    /// others wait for, or exceed [`set_max_idle`](Self::set_max_idle). It is for threads that may
+    /// map and fault in.
     #[must_use]
     pub fn preallocate(&self, length: usize, count: usize) -> usize {
         let Ok(wanted) = size_class(length) else { return 0 };
@@ -230,9 +233,9 @@ impl BufferPool {
         mapped
     }
 
-    /// Maps one idle block for leases of `length` bytes, if no more than the reserve is resident then,
-    /// idle or leased. Returns whether it did. Like [`preallocate`](Self::preallocate) it is for threads
-    /// that may map, and does not wait.
+    /// Maps one idle block for leases of `length` bytes, if no more than the reserve is resident
+    /// then, idle or leased. Returns whether it did. Like [`preallocate`](Self::preallocate) it is
+    /// for threads that may map, and does not wait.
     pub fn grow_reserve(&self, length: usize) -> bool {
         let Ok(wanted) = size_class(length) else { return false };
         let inner = &self.inner;
@@ -345,7 +348,8 @@ impl BufferPoolInner {
         })
     }
 
-    /// Maps `count` idle blocks of `wanted` bytes, or as many as come without waiting; returns how many.
+    /// Maps `count` idle blocks of `wanted` bytes, or as many as come without waiting; returns how
+    /// many.
     fn map_idle(&self, wanted: usize, count: u64, threads: usize) -> u64 {
         let mut together = (SLAB_BYTES / wanted).max(1);
         let mut mapped = 0;
@@ -367,7 +371,8 @@ impl BufferPoolInner {
         mapped
     }
 
-    /// `count` new blocks of `wanted` bytes in one piece. None if somebody would have to wait for it.
+    /// `count` new blocks of `wanted` bytes in one piece. None if somebody would have to wait for
+    /// it.
     fn new_idle(&self, wanted: usize, count: usize, threads: usize) -> Option<Block> {
         let bytes = wanted.checked_mul(count)?;
         let max_idle = self.max_idle.load(Ordering::Relaxed);
@@ -382,8 +387,8 @@ impl BufferPoolInner {
         self.counted_mapping(wanted, count, map).ok()
     }
 
-    /// Maps `count` blocks that have slots, and counts their time: this thread's, and what `map` says
-    /// that other threads took.
+    /// Maps `count` blocks that have slots, and counts their time: this thread's, and what `map`
+    /// says that other threads took.
     fn counted_mapping(
         &self,
         wanted: usize,
@@ -425,7 +430,8 @@ impl BufferPoolInner {
         let max_idle = self.max_idle.load(Ordering::Relaxed);
         let mut lists = lock(&self.free_lists);
         lists.put(block, now);
-        // One at a time, each unmapped outside of the lock: a long block may push out many short ones.
+        // One at a time, each unmapped outside of the lock: a long block may push out many short
+        // ones.
         while lists.idle_bytes() > max_idle
             && let Some(surplus) = lists.pop_oldest()
         {
@@ -434,8 +440,8 @@ impl BufferPoolInner {
             lists = lock(&self.free_lists);
         }
         drop(lists);
-        // A waiter can take the block now, or reclaim it. It looks under the same lock: either it looked
-        // later and saw the block, or it is seen in the wait queue here.
+        // A waiter can take the block now, or reclaim it. It looks under the same lock: either it
+        // looked later and saw the block, or it is seen in the wait queue here.
         self.budget.notify_waiters();
     }
 
@@ -444,8 +450,8 @@ impl BufferPoolInner {
         self.unmap_idle(bytes, 0)
     }
 
-    /// With a reserve, any idle block that is long enough serves a lease: asking the system costs more
-    /// than what is wasted.
+    /// With a reserve, any idle block that is long enough serves a lease: asking the system costs
+    /// more than what is wasted.
     fn waste_max(&self) -> usize {
         if self.reserved_bytes() > 0 { usize::MAX } else { WASTE_MAX }
     }
@@ -454,7 +460,8 @@ impl BufferPoolInner {
         self.reserve.load(Ordering::Relaxed)
     }
 
-    /// Unmaps the blocks that were idle longest until `bytes` went, while more than `kept` are idle.
+    /// Unmaps the blocks that were idle longest until `bytes` went, while more than `kept` are
+    /// idle.
     fn unmap_idle(&self, bytes: u64, kept: u64) -> u64 {
         let mut unmapped = 0;
         loop {
@@ -471,7 +478,8 @@ impl BufferPoolInner {
     }
 }
 
-/// Bytes on lease from a [`BufferPool`]. Dropping it makes its block idle; the block stays resident.
+/// Bytes on lease from a [`BufferPool`]. Dropping it makes its block idle; the block stays
+/// resident.
 #[derive(Debug)]
 pub struct Buffer {
     inner: PlainArc<BufferPoolInner>,
@@ -481,8 +489,8 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Shortens the buffer to its first `length` bytes; no change if it has fewer. Its block stays as
-    /// long as it is.
+    /// Shortens the buffer to its first `length` bytes; no change if it has fewer. Its block stays
+    /// as long as it is.
     pub fn truncate(&mut self, length: usize) {
         self.length = self.length.min(length);
     }

@@ -1,4 +1,5 @@
-//! BudgetInner buffers: which block a lease gets, what best effort never does, and what a failure leaves.
+//! BudgetInner buffers: which block a lease gets, what best effort never does, and what a failure
+//! leaves.
 #![allow(
     clippy::unwrap_used,
     clippy::assertions_on_result_states,
@@ -566,8 +567,9 @@ fn a_reserve_takes_what_is_left_of_the_budget_and_of_what_may_lie_idle() {
     assert_eq!(buffers.fill_reserve(PAGE, 1), Ok(0), "the system is short");
 }
 
-/// A second of leases of all lengths and both policies on eight threads, under a budget too small for
-/// them, with blocks given back, trimmed and mapped together meanwhile: every lease is its holder's alone.
+/// A second of leases of all lengths and both policies on eight threads, under a budget too small
+/// for them, with blocks given back, trimmed and mapped together meanwhile: every lease is its
+/// holder's alone.
 mod stress {
     #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 

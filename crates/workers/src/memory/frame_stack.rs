@@ -1,5 +1,6 @@
-//! Frames on lock-free stacks, last in, first out. It owns the keys of the frames and the links between
-//! them, never the frames' bytes. The page pool has two stacks: the reserve and the vacant frames.
+//! Frames on lock-free stacks, last in, first out. It owns the keys of the frames and the links
+//! between them, never the frames' bytes. The page pool has two stacks: the reserve and the vacant
+//! frames.
 //!
 //! docs/workers.md, protocol F.
 
@@ -40,8 +41,8 @@ impl ArenaId {
     }
 }
 
-/// The right to use one frame. It cannot be copied: there is one for each frame of an arena, made with
-/// the links. It is on a stack, in a chain, or held by the frame's owner.
+/// The right to use one frame. It cannot be copied: there is one for each frame of an arena, made
+/// with the links. It is on a stack, in a chain, or held by the frame's owner.
 #[derive(Debug)]
 pub(super) struct FrameKey {
     arena: ArenaId,
@@ -79,11 +80,11 @@ impl FrameSource {
 /// What is known of one frame.
 #[derive(Debug)]
 struct FrameSlot {
-    /// The index of the frame below, and the depth of the stack with this frame on it. A frame is on
-    /// one stack at a time, so stacks share the links.
+    /// The index of the frame below, and the depth of the stack with this frame on it. A frame is
+    /// on one stack at a time, so stacks share the links.
     link: AtomicU64,
-    /// Leases from each source. Only the holder of the frame's key counts, so counting needs no atomic
-    /// addition and shares no cache line that is not held anyway.
+    /// Leases from each source. Only the holder of the frame's key counts, so counting needs no
+    /// atomic addition and shares no cache line that is not held anyway.
     leases: [PlainAtomicU64; FrameSource::COUNT],
 }
 
@@ -100,7 +101,8 @@ impl FrameLinks {
         u64::from(frames) * size_of::<FrameSlot>() as u64
     }
 
-    /// Links and keys for `frames` frames, and the stack that holds all keys in order: frame 0 on top.
+    /// Links and keys for `frames` frames, and the stack that holds all keys in order: frame 0 on
+    /// top.
     pub(super) fn with_stack(frames: u32) -> Result<(Self, FrameStack), Error> {
         let mut slots = Vec::new();
         if slots.try_reserve_exact(frames as usize).is_err() {
@@ -159,7 +161,8 @@ impl FrameLinks {
     ///
     /// # Panics
     ///
-    /// For a key of another arena: whoever used it here would get a second key of this arena's frame.
+    /// For a key of another arena: whoever used it here would get a second key of this arena's
+    /// frame.
     fn index_of(&self, key: &FrameKey) -> u32 {
         assert_eq!(key.arena, self.arena, "a key fits its own arena only");
         key.index
@@ -203,7 +206,8 @@ impl FrameStack {
         let Some(link) = links.link(index) else {
             return Err(key);
         };
-        // F1. Acquire: the depth that is read next belongs to this top or a later one; pairs with F3.
+        // F1. Acquire: the depth that is read next belongs to this top or a later one; pairs with
+        // F3.
         let mut head = self.head.load(Ordering::Acquire);
         loop {
             let depth =
@@ -211,13 +215,14 @@ impl FrameStack {
             if depth >= most {
                 return Err(key);
             }
-            // F2. The frame is not on the stack before F3 succeeds. Release: a thread that reads this
-            // link while the frame is elsewhere sees that the head it was taken from has changed
-            // (`len`).
+            // F2. The frame is not on the stack before F3 succeeds. Release: a thread that reads
+            // this link while the frame is elsewhere sees that the head it was taken from has
+            // changed (`len`).
             link.store(word(depth + 1, index_of(head)), Ordering::Release);
-            // F3. Release: the thread that pops the frame sees its link and bytes (F4). The exchange
-            // succeeds only if the top, and so the depth above, was still right: a top that left and
-            // came back has another tag. SeqCst: pushed before the look for waiters (B1).
+            // F3. Release: the thread that pops the frame sees its link and bytes (F4). The
+            // exchange succeeds only if the top, and so the depth above, was still right: a top
+            // that left and came back has another tag. SeqCst: pushed before the look for waiters
+            // (B1).
             let new = word(high_of(head), index);
             match self.head.compare_exchange_weak(head, new, Ordering::SeqCst, Ordering::Acquire) {
                 Ok(_) => return Ok(()),
@@ -233,17 +238,17 @@ impl FrameStack {
     /// If `links` is of another arena.
     pub(super) fn pop(&self, links: &FrameLinks) -> Option<FrameKey> {
         assert_eq!(self.arena, links.arena, "a stack is of one arena");
-        // F4. Acquire: the top's link and bytes as its pusher left them; pairs with F3, also through
-        // the pops between, which continue its release sequence. SeqCst: a waiter of the queue sees
-        // what was pushed before the pusher missed it there (B4).
+        // F4. Acquire: the top's link and bytes as its pusher left them; pairs with F3, also
+        // through the pops between, which continue its release sequence. SeqCst: a waiter of the
+        // queue sees what was pushed before the pusher missed it there (B4).
         let mut head = self.head.load(Ordering::SeqCst);
         loop {
             let index = index_of(head);
             // F5. Another thread may have popped the frame by now, and the link may be old or new;
             // then F6 fails.
             let below = index_of(links.link(index)?.load(Ordering::Relaxed));
-            // F6. Each pop increments the tag, so that a top that left and came back differs from one
-            // that stayed. Acquire as in F4.
+            // F6. Each pop increments the tag, so that a top that left and came back differs from
+            // one that stayed. Acquire as in F4.
             let new = word(high_of(head).wrapping_add(1), below);
             match self.head.compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => return Some(FrameKey { arena: self.arena, index }),
@@ -256,8 +261,8 @@ impl FrameStack {
     pub(super) fn len(&self, links: &FrameLinks) -> u32 {
         let mut head = self.head.load(Ordering::Acquire);
         loop {
-            // F7. Acquire: pairs with F2, so that a depth from another life of the frame is followed
-            // by a head that has changed.
+            // F7. Acquire: pairs with F2, so that a depth from another life of the frame is
+            // followed by a head that has changed.
             let depth = match links.link(index_of(head)) {
                 None => 0,
                 Some(link) => high_of(link.load(Ordering::Acquire)),
@@ -442,7 +447,8 @@ mod tests {
         assert_eq!(order, [2, 1, 0]);
     }
 
-    /// A-P2, the count: four threads push and pop on two stacks that share links, and a fifth looks.
+    /// A-P2, the count: four threads push and pop on two stacks that share links, and a fifth
+    /// looks.
     #[test]
     fn the_count_is_never_above_the_bound_and_no_frame_is_on_two_hands() {
         const FRAMES: u32 = 12;

@@ -1,6 +1,6 @@
-//! Anonymous memory from the system: mapping, faulting in, returning and unmapping. It owns one mapping,
-//! or a part of one that was split. It knows no budget and no policy; the arena of the page pool and each
-//! block of the buffer pool has one.
+//! Anonymous memory from the system: mapping, faulting in, returning and unmapping. It owns one
+//! mapping, or a part of one that was split. It knows no budget and no policy; the arena of the
+//! page pool and each block of the buffer pool has one.
 #![allow(unsafe_code, reason = "mapping, faulting in, returning and unmapping")]
 
 use std::ffi::c_void;
@@ -24,13 +24,13 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 const PIECE_BYTES: u64 = 8 << 20;
 const _: () = assert!(PIECE_BYTES.is_multiple_of(HUGE_PAGE_BYTES as u64));
 
-/// Pieces for each thread of a long mapping: with padata's four the last one, of 80 ms, kept the others
-/// waiting.
+/// Pieces for each thread of a long mapping: with padata's four the last one, of 80 ms, kept the
+/// others waiting.
 const PIECES_A_THREAD: u64 = 32;
 
-/// What one call faults in. A call holds the process's lock on its mappings, and a thread that maps or
-/// starts waits for it: with calls of 512 MiB the second thread of a job began when the caller's first
-/// piece was done (docs/benchmarks.md).
+/// What one call faults in. A call holds the process's lock on its mappings, and a thread that maps
+/// or starts waits for it: with calls of 512 MiB the second thread of a job began when the caller's
+/// first piece was done (docs/benchmarks.md).
 const CALL_BYTES: usize = 8 << 20;
 
 /// What is touched between two looks at whether a thread is still being started.
@@ -42,8 +42,8 @@ pub enum PageSize {
     /// The system's base pages, and never others, so that what is charged is what is resident.
     #[default]
     Small,
-    /// Transparent huge pages where the system has them. They come and go 2 MiB at a time, whatever was
-    /// charged.
+    /// Transparent huge pages where the system has them. They come and go 2 MiB at a time, whatever
+    /// was charged.
     Huge,
 }
 
@@ -97,8 +97,8 @@ pub(super) fn prefault_job(length: u64) -> ParallelFor<'static> {
 
 /// Private anonymous memory, readable and writable. Its bytes are zero until they are written.
 ///
-/// It consists of whole pages that no other value has: `split` leaves the two ranges apart. The system
-/// knows no owner: its calls act on a range of pages, whichever call mapped them.
+/// It consists of whole pages that no other value has: `split` leaves the two ranges apart. The
+/// system knows no owner: its calls act on a range of pages, whichever call mapped them.
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<u8>,
@@ -108,14 +108,14 @@ pub struct Mapping {
 
 // SAFETY: a mapping is memory that only this value points to, and that is bound to no thread.
 unsafe impl Send for Mapping {}
-// SAFETY: through `&Mapping` nothing is written: `bytes` only reads, `populate_range` leaves contents
-// alone, `address` gives a pointer only, and `populate_part` and `discard_range` are unsafe with contracts
-// of their own.
+// SAFETY: through `&Mapping` nothing is written: `bytes` only reads, `populate_range` leaves
+// contents alone, `address` gives a pointer only, and `populate_part` and `discard_range` are
+// unsafe with contracts of their own.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `length` bytes, rounded up to whole pages. Nothing is resident yet, and the system reserves
-    /// nothing.
+    /// Maps `length` bytes, rounded up to whole pages. Nothing is resident yet, and the system
+    /// reserves nothing.
     ///
     /// # Errors
     ///
@@ -160,9 +160,9 @@ impl Mapping {
     /// Its bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `length` readable bytes, zero or written before, mapped until drop. Nobody writes them
-        // through `&self` but the holders of an arena's frames, and the arena, which owns its mapping,
-        // uses `address` and never this.
+        // SAFETY: `length` readable bytes, zero or written before, mapped until drop. Nobody writes
+        // them through `&self` but the holders of an arena's frames, and the arena, which owns its
+        // mapping, uses `address` and never this.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 
@@ -173,8 +173,8 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
     }
 
-    /// Faults everything in with one call on this thread. A kernel older than 5.14 has no such call;
-    /// then each page is written to, and keeps its contents.
+    /// Faults everything in with one call on this thread. A kernel older than 5.14 has no such
+    /// call; then each page is written to, and keeps its contents.
     ///
     /// # Errors
     ///
@@ -190,14 +190,14 @@ impl Mapping {
         }
     }
 
-    /// Faults everything in on up to `threads` threads, the caller included, in pieces of 8 MiB or more;
-    /// contents stay. On kernels older than 5.14, and while threads are being started, each page is
-    /// written to.
+    /// Faults everything in on up to `threads` threads, the caller included, in pieces of 8 MiB or
+    /// more; contents stay. On kernels older than 5.14, and while threads are being started, each
+    /// page is written to.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::OutOfMemory`] when the system has too little (what was faulted in stays resident);
-    /// [`ErrorKind::System`] otherwise.
+    /// [`ErrorKind::OutOfMemory`] when the system has too little (what was faulted in stays
+    /// resident); [`ErrorKind::System`] otherwise.
     pub fn prefault(&mut self, threads: usize) -> Result<PrefaultReport, Error> {
         self.prefault_by(prefault_job(self.length() as u64).max_threads(threads))
     }
@@ -217,8 +217,8 @@ impl Mapping {
         })
     }
 
-    /// Faults everything in, piece by piece as `job` cuts it. The job's range is that of the mapping's
-    /// bytes.
+    /// Faults everything in, piece by piece as `job` cuts it. The job's range is that of the
+    /// mapping's bytes.
     pub(super) fn populate_by(&mut self, job: ParallelFor<'_>) -> Result<PopulateReport, Error> {
         let is_touched = AtomicBool::new(false);
         let nanos = PlainAtomicU64::new(0);
@@ -248,11 +248,12 @@ impl Mapping {
         Ok(PopulateReport { report, populated, taken: Duration::from_nanos(nanos.into_inner()) })
     }
 
-    /// Faults the first part of a range in. Returns how long that part is, and how it was faulted in.
+    /// Faults the first part of a range in. Returns how long that part is, and how it was faulted
+    /// in.
     ///
-    /// While threads are being started it touches pages. A call, however short, takes the process's lock
-    /// on its mappings, for which a starting thread waits some six times (docs/workers.md, "Helpers"). A
-    /// fault locks no more than its own mapping (Linux 6.4).
+    /// While threads are being started it touches pages. A call, however short, takes the process's
+    /// lock on its mappings, for which a starting thread waits some six times (docs/workers.md,
+    /// "Helpers"). A fault locks no more than its own mapping (Linux 6.4).
     ///
     /// # Safety
     ///
@@ -281,8 +282,8 @@ impl Mapping {
         Ok((length, populated))
     }
 
-    /// Faults a range in, for writing, and leaves its contents alone. Parts outside of the mapping are
-    /// ignored.
+    /// Faults a range in, for writing, and leaves its contents alone. Parts outside of the mapping
+    /// are ignored.
     pub(super) fn populate_range(
         &self,
         offset: usize,
@@ -314,18 +315,18 @@ impl Mapping {
         Some(unsafe { self.start.add(offset) })
     }
 
-    /// Moves the first `length` bytes out of this mapping into a new one, without a system call: what is
-    /// resident stays so, and each is unmapped alone. None, and no change, unless both are whole pages
-    /// and not empty.
+    /// Moves the first `length` bytes out of this mapping into a new one, without a system call:
+    /// what is resident stays so, and each is unmapped alone. None, and no change, unless both are
+    /// whole pages and not empty.
     pub(super) fn split(&mut self, length: usize) -> Option<Self> {
         let rest = self.length.checked_sub(length).filter(|rest| *rest > 0 && length > 0)?;
         if !length.is_multiple_of(self.pages.bytes()) {
             return None;
         }
         let start = self.address(length, rest)?;
-        // Each page has one owner, on which the unsafe code here relies: this value gives up exactly what
-        // the other gets, nothing is dropped between these lines, and `&mut self` says that nobody points
-        // into either.
+        // Each page has one owner, on which the unsafe code here relies: this value gives up
+        // exactly what the other gets, nothing is dropped between these lines, and `&mut self` says
+        // that nobody points into either.
         let part = Self { start: self.start, length, pages: self.pages };
         (self.start, self.length) = (start, rest);
         Some(part)
@@ -352,8 +353,8 @@ impl Mapping {
         Ok(())
     }
 
-    /// Tells the kernel which pages are wanted. A kernel without huge pages refuses both advices, and has
-    /// small pages only.
+    /// Tells the kernel which pages are wanted. A kernel without huge pages refuses both advices,
+    /// and has small pages only.
     fn choose_pages(&self) {
         let advice = match self.pages {
             PageSize::Small => mm::Advice::LinuxNoHugepage,
@@ -362,13 +363,13 @@ impl Mapping {
         self.advise(0, self.length, advice).ok();
     }
 
-    /// One `madvise` over the part of a range that is inside of the mapping. Callers pass advice that
-    /// keeps contents, but for `discard_range`, whose contract says that nobody looks.
+    /// One `madvise` over the part of a range that is inside of the mapping. Callers pass advice
+    /// that keeps contents, but for `discard_range`, whose contract says that nobody looks.
     fn advise(&self, offset: usize, length: usize, advice: mm::Advice) -> Result<(), Errno> {
         let offset = offset.min(self.length);
         let length = length.min(self.length - offset);
-        // SAFETY: the range is inside of this mapping, by the lines above. Advice that changes contents
-        // comes from `discard_range` only, which is unsafe for that reason.
+        // SAFETY: the range is inside of this mapping, by the lines above. Advice that changes
+        // contents comes from `discard_range` only, which is unsafe for that reason.
         unsafe { mm::madvise(self.start.add(offset).as_ptr().cast::<c_void>(), length, advice) }
     }
 }
@@ -376,21 +377,22 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         let start = self.start.as_ptr().cast::<c_void>();
-        // SAFETY: this value's own pages, all of them. The range is whole pages, so a neighbour that was
-        // split off keeps its own. Nobody borrows from a value that is dropped.
+        // SAFETY: this value's own pages, all of them. The range is whole pages, so a neighbour
+        // that was split off keeps its own. Nobody borrows from a value that is dropped.
         let ended = unsafe { mm::munmap(start, self.length) };
         debug_assert_eq!(ended, Ok(()), "a mapping ends once");
     }
 }
 
-/// Faults memory in by a write to each page that changes nothing: 0 for 0 where it is 0. A read before the
-/// write would first fault in the system's page of zeros.
+/// Faults memory in by a write to each page that changes nothing: 0 for 0 where it is 0. A read
+/// before the write would first fault in the system's page of zeros.
 pub(super) fn touch(bytes: &mut [u8]) {
     for page in bytes.chunks_mut(rustix::param::page_size()) {
         if let Some(first) = page.first_mut() {
             // SAFETY: a byte that this function has borrowed exclusively.
             let first = unsafe { PlainAtomicU8::from_ptr(first) };
-            // The result does not matter: a byte that is not 0 was written to, so its page is there.
+            // The result does not matter: a byte that is not 0 was written to, so its page is
+            // there.
             first.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed).ok();
         }
     }

@@ -1,6 +1,6 @@
-//! Frames of 4 KiB from one arena. It owns the arena, knows where each frame is, and charges resident
-//! frames to the budget. It never holds more idle frames than its reserve allows. Decoders lease the
-//! frames of a window here, through a `RequestFrameList` or directly.
+//! Frames of 4 KiB from one arena. It owns the arena, knows where each frame is, and charges
+//! resident frames to the budget. It never holds more idle frames than its reserve allows. Decoders
+//! lease the frames of a window here, through a `RequestFrameList` or directly.
 //!
 //! docs/workers.md, protocol F, and protocol B for requests that wait.
 
@@ -19,7 +19,8 @@ use crate::{Error, ErrorKind};
 
 /// Frames in the largest arena: 64 GiB of 4 KiB each.
 pub const FRAMES_MAX: u32 = 1 << 24;
-/// Frames that are returned to the system in one go: they are sorted on the stack to find neighbours.
+/// Frames that are returned to the system in one go: they are sorted on the stack to find
+/// neighbours.
 const RETURN_BATCH: usize = 64;
 
 /// How a [`PagePool`] is made.
@@ -31,7 +32,8 @@ pub struct PagePoolSettings {
     pub frames: u32,
     /// The most idle frames that stay resident, at most `frames`. 0, the default, keeps none.
     pub reserved_frames: u32,
-    /// Whether the reserve is full from the start. Otherwise it fills with the first frames released.
+    /// Whether the reserve is full from the start. Otherwise it fills with the first frames
+    /// released.
     pub prefill: bool,
     /// The pages that the arena is made of.
     pub pages: PageSize,
@@ -80,8 +82,8 @@ pub struct PagePoolStats {
     pub from_reserve: u64,
     /// Leases of frames that were faulted in for it.
     pub from_system: u64,
-    /// Nanoseconds that faulting these in took, all threads together, waiting for the system's memory
-    /// included.
+    /// Nanoseconds that faulting these in took, all threads together, waiting for the system's
+    /// memory included.
     pub faulting_nanos: u64,
     /// Frames returned to the system.
     pub returned: u64,
@@ -118,8 +120,8 @@ pub struct PagePool {
 }
 
 impl PagePool {
-    /// Maps the arena and, if asked, fills the reserve. The links (32 bytes a frame) are charged to the
-    /// budget now, each frame while it is resident.
+    /// Maps the arena and, if asked, fills the reserve. The links (32 bytes a frame) are charged to
+    /// the budget now, each frame while it is resident.
     ///
     /// # Errors
     ///
@@ -151,16 +153,16 @@ impl PagePool {
         Ok(Self { pool: Arc::new(pool) })
     }
 
-    /// Leases one frame, from the reserve or else from the system. Under [`AllocPolicy::MustSucceed`]
-    /// the frame is resident when this returns, so that its cost is paid here. A caller that needs
-    /// several frames before it can give one back takes them from one [`RequestFrameList`], which may
-    /// pass requests that wait for its frames.
+    /// Leases one frame, from the reserve or else from the system. Under
+    /// [`AllocPolicy::MustSucceed`] the frame is resident when this returns, so that its cost is
+    /// paid here. A caller that needs several frames before it can give one back takes them from
+    /// one [`RequestFrameList`], which may pass requests that wait for its frames.
     ///
     /// # Errors
     ///
-    /// Under [`AllocPolicy::MayFail`] [`ErrorKind::NotNow`] when the reserve is empty or somebody waits.
-    /// Under [`AllocPolicy::MustSucceed`] [`ErrorKind::OutOfMemory`] when reclaiming and waiting did not
-    /// help, with the system's error number if it was the system that refused.
+    /// Under [`AllocPolicy::MayFail`] [`ErrorKind::NotNow`] when the reserve is empty or somebody
+    /// waits. Under [`AllocPolicy::MustSucceed`] [`ErrorKind::OutOfMemory`] when reclaiming and
+    /// waiting did not help, with the system's error number if it was the system that refused.
     pub fn allocate(&self, policy: AllocPolicy) -> Result<Frame, Error> {
         let key = self.pool.allocate(policy, WaitPriority::Normal)?;
         Ok(Frame { pool: Arc::clone(&self.pool), key: Some(key) })
@@ -190,7 +192,8 @@ impl PagePool {
         self.pool.settings
     }
 
-    /// The counters so far. It takes as many steps as there are frames: for reports, not for hot paths.
+    /// The counters so far. It takes as many steps as there are frames: for reports, not for hot
+    /// paths.
     #[must_use]
     pub fn stats(&self) -> PagePoolStats {
         let PagePoolInner { links, faulting_nanos, returned, refused_returns, .. } = &*self.pool;
@@ -204,8 +207,8 @@ impl PagePool {
         }
     }
 
-    /// Returns idle frames of the reserve to the system until `frames` are left, and says how many. A
-    /// reclaimer may call it:
+    /// Returns idle frames of the reserve to the system until `frames` are left, and says how many.
+    /// A reclaimer may call it:
     ///
     /// ```
     /// use ferrofs_workers::memory::{AllocPolicy, Budget, FRAME_BYTES, PagePool, PagePoolSettings};
@@ -272,8 +275,8 @@ impl PagePoolInner {
     fn allocate(&self, policy: AllocPolicy, priority: WaitPriority) -> Result<FrameKey, Error> {
         let is_allowed = match policy {
             AllocPolicy::MayFail => !self.budget.best_effort_yields(),
-            // A frame that stays charged does not help a request that waits for bytes: only those that
-            // wait for a frame go first. Relaxed: a request that looks too early passes once.
+            // A frame that stays charged does not help a request that waits for bytes: only those
+            // that wait for a frame go first. Relaxed: a request that looks too early passes once.
             AllocPolicy::MustSucceed => self.waiting.load(Ordering::Relaxed) == 0,
         };
         if is_allowed && let Some(key) = self.reserve.pop(&self.links) {
@@ -285,8 +288,8 @@ impl PagePoolInner {
         }
     }
 
-    /// A frame that must come: vacant memory that is faulted in, or, while that fails, whatever comes
-    /// back.
+    /// A frame that must come: vacant memory that is faulted in, or, while that fails, whatever
+    /// comes back.
     #[cold]
     fn allocate_from_system(&self, priority: WaitPriority) -> Result<FrameKey, Error> {
         if self.budget.has_no_waiters()
@@ -349,8 +352,8 @@ impl PagePoolInner {
         self.budget.notify_waiters();
     }
 
-    /// Returns frames to the system and their bytes to the budget. The caller owns them, so nobody uses
-    /// them.
+    /// Returns frames to the system and their bytes to the budget. The caller owns them, so nobody
+    /// uses them.
     fn return_to_system(&self, keys: &mut [Option<FrameKey>]) {
         keys.sort_unstable_by_key(|key| key.as_ref().map(FrameKey::index));
         let are_neighbours = |left: &Option<FrameKey>, right: &Option<FrameKey>| match (left, right)
@@ -395,7 +398,8 @@ impl PagePoolInner {
 
 impl Drop for PagePoolInner {
     fn drop(&mut self) {
-        // Every frame and list holds the pool, so all frames that are still charged are in the reserve.
+        // Every frame and list holds the pool, so all frames that are still charged are in the
+        // reserve.
         let idle = u64::from(self.reserve.len(&self.links));
         self.budget.uncharge(idle * Arena::stride() as u64);
     }
@@ -417,8 +421,8 @@ impl Drop for WaitingGuard<'_> {
     }
 }
 
-/// A vacant frame on its way to being resident. What it has between two attempts it keeps, and gives
-/// back when dropped.
+/// A vacant frame on its way to being resident. What it has between two attempts it keeps, and
+/// gives back when dropped.
 struct PendingFrame<'pool> {
     pool: &'pool PagePoolInner,
     key: Option<FrameKey>,
@@ -473,8 +477,8 @@ impl Drop for PendingFrame<'_> {
 
 /// 4096 bytes on lease from a [`PagePool`], which takes them back on drop.
 ///
-/// The bytes are whatever the last holder left: nothing is cleared. A frame that several parts of an
-/// output need is shared by reference (or in an `Arc`), and so given back once.
+/// The bytes are whatever the last holder left: nothing is cleared. A frame that several parts of
+/// an output need is shared by reference (or in an `Arc`), and so given back once.
 pub struct Frame {
     pool: Arc<PagePoolInner>,
     /// Taken out only when the lease ends.
@@ -526,16 +530,16 @@ impl fmt::Debug for Frame {
     }
 }
 
-/// The private frames of one request or one worker, in front of the pool: last in, first out. For the
-/// pool they are leased. Dropping the list gives them back to the pool.
+/// The private frames of one request or one worker, in front of the pool: last in, first out. For
+/// the pool they are leased. Dropping the list gives them back to the pool.
 #[derive(Debug)]
 pub struct RequestFrameList {
     pool: Arc<PagePoolInner>,
     /// The frames, chained through the pool's links, so that putting one here allocates nothing.
     first: Option<FrameKey>,
     length: u32,
-    /// A holder once frames were allocated, until the release. The list does not know where they are
-    /// now, so one list should serve one request.
+    /// A holder once frames were allocated, until the release. The list does not know where they
+    /// are now, so one list should serve one request.
     priority: WaitPriority,
 }
 

@@ -418,8 +418,8 @@ fn at_exact_exhaustion_every_frame_has_one_owner_and_the_reserve_its_bound() {
     assert_eq!(budget.used_bytes(), 0);
 }
 
-/// Takes eight at most. It waits only while it has nothing, so that four threads with more wishes than
-/// there are frames wait for each other but never for themselves.
+/// Takes eight at most. It waits only while it has nothing, so that four threads with more wishes
+/// than there are frames wait for each other but never for themselves.
 fn worker(pool: &PagePool, leases: &AtomicU64, me: u64, until: Instant) {
     let mut state = me;
     let mut stamp = me << 48;
@@ -458,8 +458,8 @@ fn worker(pool: &PagePool, leases: &AtomicU64, me: u64, until: Instant) {
     }
 }
 
-/// The hot path. A precise figure is the benchmark's; this one only shows that nothing went wrong by
-/// an order of magnitude.
+/// The hot path. A precise figure is the benchmark's; this one only shows that nothing went wrong
+/// by an order of magnitude.
 #[test]
 fn taking_from_the_reserve_and_releasing_takes_well_under_a_microsecond() {
     const ROUNDS: u32 = 200_000;

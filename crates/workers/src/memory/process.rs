@@ -1,5 +1,5 @@
-//! What the process may use of the machine's memory, and calls to the heap of the C library. It owns
-//! nothing and remembers nothing: every call reads the system again.
+//! What the process may use of the machine's memory, and calls to the heap of the C library. It
+//! owns nothing and remembers nothing: every call reads the system again.
 #![allow(unsafe_code, reason = "malloc_trim and mallopt have no safe binding")]
 
 use std::fs::File;
@@ -26,16 +26,16 @@ pub fn available_memory_bytes() -> u64 {
 /// other threads may wait to allocate, so it is not for a read path. It does nothing with another C
 /// library than GNU's.
 ///
-/// Threads free what other threads allocated, so that most of a burst's memory stays with the process
-/// until this is called.
+/// Threads free what other threads allocated, so that most of a burst's memory stays with the
+/// process until this is called.
 pub fn trim_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         unsafe extern "C" {
             fn malloc_trim(kept: usize) -> std::ffi::c_int;
         }
-        // SAFETY: the declaration is that of malloc.h, any number is allowed, and any thread may call
-        // the function. It changes no byte of an allocated block.
+        // SAFETY: the declaration is that of malloc.h, any number is allowed, and any thread may
+        // call the function. It changes no byte of an allocated block.
         let _has_trimmed = unsafe { malloc_trim(0) };
     }
 }
@@ -43,8 +43,8 @@ pub fn trim_heap() {
 /// Makes the heap map each block of 1 MiB or more on its own, for good. Called once, before threads
 /// that pass large buffers to each other start.
 ///
-/// The GNU C library stops doing so at the first large block that is freed. From then on large blocks
-/// lie among the small ones of a thread, and leave gaps that no other thread can use.
+/// The GNU C library stops doing so at the first large block that is freed. From then on large
+/// blocks lie among the small ones of a thread, and leave gaps that no other thread can use.
 pub fn set_mmap_threshold() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -53,8 +53,8 @@ pub fn set_mmap_threshold() {
         }
         /// The number of malloc.h.
         const M_MMAP_THRESHOLD: std::ffi::c_int = -3;
-        // SAFETY: the declaration and the number are those of malloc.h, where the value is a length in
-        // bytes. The function takes its own lock and changes only where later blocks come from.
+        // SAFETY: the declaration and the number are those of malloc.h, where the value is a length
+        // in bytes. The function takes its own lock and changes only where later blocks come from.
         let _is_set = unsafe { mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES) };
     }
 }
@@ -89,8 +89,8 @@ enum CgroupVersion {
 }
 
 impl MemoryCgroup {
-    /// Finds it by the lines of `/proc/self/cgroup`: in the memory controller of version 1 if that is
-    /// in use, otherwise in the one hierarchy of version 2.
+    /// Finds it by the lines of `/proc/self/cgroup`: in the memory controller of version 1 if that
+    /// is in use, otherwise in the one hierarchy of version 2.
     fn of_process(memberships: &str, root: &Path) -> Option<Self> {
         let find = |wanted: fn(&str) -> bool| {
             memberships.lines().find_map(|line| {
@@ -105,7 +105,8 @@ impl MemoryCgroup {
             Some(path) => (CgroupVersion::One, root.join("memory"), path),
             None => (CgroupVersion::Two, root.to_owned(), find(str::is_empty)?),
         };
-        // In a container the path may be that of the host; the group that is mounted is the own one.
+        // In a container the path may be that of the host; the group that is mounted is the own
+        // one.
         let inside = base.join(path);
         let directory = if inside.join(version.usage_file()).exists() { inside } else { base };
         Some(Self { version, directory })

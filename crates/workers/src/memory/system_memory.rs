@@ -1,5 +1,5 @@
-//! The system as a source of memory: calls that map, resize and fault in, counted, and made to fail on
-//! demand for tests. It owns no memory. `Budget` has one; everything that maps goes through it.
+//! The system as a source of memory: calls that map, resize and fault in, counted, and made to fail
+//! on demand for tests. It owns no memory. `Budget` has one; everything that maps goes through it.
 
 use std::time::Duration;
 
@@ -12,11 +12,12 @@ use crate::{Error, ErrorKind};
 
 /// Which requests of a budget fail on purpose (fault injection).
 ///
-/// A request is one attempt to take bytes from the budget, one call that maps memory, or one that faults
-/// it in. A caller that must succeed tries again after a wait, which is one more request. So `count: 1`
-/// is a shortage that passes: [`MustSucceed`](super::AllocPolicy::MustSucceed) survives it.
-/// `count: u64::MAX` is one that stays: it ends in [`OutOfMemory`](crate::ErrorKind::OutOfMemory) after
-/// the budget's stall time, which tests make short.
+/// A request is one attempt to take bytes from the budget, one call that maps memory, or one that
+/// faults it in. A caller that must succeed tries again after a wait, which is one more request. So
+/// `count: 1` is a shortage that passes: [`MustSucceed`](super::AllocPolicy::MustSucceed) survives
+/// it. `count: u64::MAX` is one that stays: it ends in
+/// [`OutOfMemory`](crate::ErrorKind::OutOfMemory) after the budget's stall time, which tests make
+/// short.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FaultPlan {
@@ -60,7 +61,8 @@ impl SystemMemory {
         mapping.populate_range(offset, length)
     }
 
-    /// Faults in the range of `job`, piece by piece, and returns the time that all threads together took.
+    /// Faults in the range of `job`, piece by piece, and returns the time that all threads together
+    /// took.
     pub(super) fn populate_by(
         &self,
         mapping: &mut Mapping,

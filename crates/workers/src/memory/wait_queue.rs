@@ -1,6 +1,6 @@
-//! The wait queue of a budget: requests that must succeed wait here until memory comes back. It owns
-//! their order and their sleep, never what they wait for, which is an attempt of the caller's. `Budget`
-//! and `PagePool` share one queue, since what either gives back may serve both.
+//! The wait queue of a budget: requests that must succeed wait here until memory comes back. It
+//! owns their order and their sleep, never what they wait for, which is an attempt of the caller's.
+//! `Budget` and `PagePool` share one queue, since what either gives back may serve both.
 //!
 //! docs/workers.md, protocol B, steps B1 to B9.
 
@@ -10,8 +10,8 @@ use crate::sync::{AtomicU32, AtomicU64, Futex, Ordering};
 
 /// Nobody has the turn.
 const NOBODY: u64 = u64::MAX;
-/// The first sleep of the waiter that has the turn. Returned memory wakes it; the clock is for refusals
-/// by the system, which tells nobody when it has memory again.
+/// The first sleep of the waiter that has the turn. Returned memory wakes it; the clock is for
+/// refusals by the system, which tells nobody when it has memory again.
 const BACKOFF_MIN: Duration = Duration::from_millis(1);
 /// The longest sleep of the waiter that has the turn.
 const BACKOFF_MAX: Duration = Duration::from_millis(50);
@@ -23,11 +23,11 @@ const STALLS_MAX: u32 = 6;
 /// Whether a waiter holds what others may be waiting for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitPriority {
-    /// It holds nothing and passes nobody. Otherwise requests that come back again and again would keep
-    /// the oldest waiting for ever, in whatever order they passed.
+    /// It holds nothing and passes nobody. Otherwise requests that come back again and again would
+    /// keep the oldest waiting for ever, in whatever order they passed.
     Normal,
-    /// It holds memory and needs more to finish and give it back. It may pass while nothing comes back,
-    /// since it may hold what the oldest waits for.
+    /// It holds memory and needs more to finish and give it back. It may pass while nothing comes
+    /// back, since it may hold what the oldest waits for.
     Holder,
 }
 
@@ -57,17 +57,17 @@ impl WaitQueue {
         }
     }
 
-    /// Whether nobody waits, so that a new request takes nothing away from an older one. It is a guess:
-    /// a request that looks a moment too early passes once.
+    /// Whether nobody waits, so that a new request takes nothing away from an older one. It is a
+    /// guess: a request that looks a moment too early passes once.
     pub(super) fn is_empty(&self) -> bool {
         self.waiters.load(Ordering::Relaxed) == 0
     }
 
-    /// Wakes waiters after something came back. The caller has returned it by a SeqCst operation before.
-    /// Without waiters this is one load.
+    /// Wakes waiters after something came back. The caller has returned it by a SeqCst operation
+    /// before. Without waiters this is one load.
     pub(super) fn notify(&self) {
-        // B1. A waiter that enters unseen sees what the caller returned by a SeqCst operation: pairs
-        // with B4.
+        // B1. A waiter that enters unseen sees what the caller returned by a SeqCst operation:
+        // pairs with B4.
         sequential();
         if self.waiters.load(Ordering::SeqCst) != 0 {
             self.wake_waiters();
@@ -82,8 +82,8 @@ impl WaitQueue {
         self.returns.wake_all();
     }
 
-    /// Tries until `attempt` returns something, or gives up. Only the oldest waiter tries, and holders
-    /// when nothing has come back for [`QUIET_PERIOD`].
+    /// Tries until `attempt` returns something, or gives up. Only the oldest waiter tries, and
+    /// holders when nothing has come back for [`QUIET_PERIOD`].
     #[cold]
     pub(super) fn wait<T>(
         &self,
@@ -96,12 +96,12 @@ impl WaitQueue {
         let mut backoff = BACKOFF_MIN;
         let mut may_pass = false;
         loop {
-            // B5. Both counts are read before anything else, so that whatever happens from here on ends
-            // the sleep at B7. Acquire: pairs with B2 and B9.
+            // B5. Both counts are read before anything else, so that whatever happens from here on
+            // ends the sleep at B7. Acquire: pairs with B2 and B9.
             let returns = self.returns.word.load(Ordering::Acquire);
             let turns = self.turns.word.load(Ordering::Acquire);
-            // B6. The oldest has the turn. AcqRel: pairs with the end of a turn (B8), so that the last
-            // waiter is counted there.
+            // B6. The oldest has the turn. AcqRel: pairs with the end of a turn (B8), so that the
+            // last waiter is counted there.
             let has_turn = self.turn.fetch_min(entry.number, Ordering::AcqRel) >= entry.number;
             if (has_turn || may_pass)
                 && let Some(taken) = attempt()
@@ -127,15 +127,17 @@ impl WaitQueue {
     fn sleep_for_turn(&self, turns: u32, returns: u32) -> bool {
         let began = Instant::now();
         self.turns.wait_for(turns, QUIET_PERIOD);
-        began.elapsed() >= QUIET_PERIOD && self.returns.word.load(Ordering::Acquire) == returns
+        // The load comes first, so that a model takes the same steps whatever the clock says.
+        let is_quiet = self.returns.word.load(Ordering::Acquire) == returns;
+        is_quiet && began.elapsed() >= QUIET_PERIOD
     }
 
     fn enter(&self) -> QueueEntry<'_> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         // B3. Counted before the first attempt.
         self.waiters.fetch_add(1, Ordering::SeqCst);
-        // B4. Either the attempt, which begins with a SeqCst load, sees what came back, or `notify` sees
-        // the waiter: pairs with B1.
+        // B4. Either the attempt, which begins with a SeqCst load, sees what came back, or `notify`
+        // sees the waiter: pairs with B1.
         sequential();
         QueueEntry { queue: self, number }
     }
@@ -164,7 +166,8 @@ impl Drop for QueueEntry<'_> {
             .is_ok();
         let others = queue.waiters.fetch_sub(1, Ordering::Relaxed) > 1;
         if ends_turn && others {
-            // B9. Release: pairs with B5. All wake; the oldest takes the turn, the others sleep again.
+            // B9. Release: pairs with B5. All wake; the oldest takes the turn, the others sleep
+            // again.
             queue.turns.word.fetch_add(1, Ordering::Release);
             queue.turns.wake_all();
         }
@@ -187,11 +190,11 @@ impl WaitDeadline {
         Self { stall, began, quiet_since: began, returns }
     }
 
-    /// Whether to give up: nothing came back for the stall time while this waiter had the turn, or the
-    /// wait as a whole took too long.
+    /// Whether to give up: nothing came back for the stall time while this waiter had the turn, or
+    /// the wait as a whole took too long.
     ///
-    /// The quiet clock restarts while the waiter does not have the turn. So of many waiters that are
-    /// stuck together one gives up at a time, and what its failure gives back saves the others.
+    /// The quiet clock restarts while the waiter does not have the turn. So of many waiters that
+    /// are stuck together one gives up at a time, and what its failure gives back saves the others.
     fn is_over(&mut self, returns: u32, has_turn: bool) -> bool {
         let now = Instant::now();
         if returns != self.returns || !has_turn {
@@ -203,8 +206,8 @@ impl WaitDeadline {
     }
 }
 
-/// Orders two SeqCst accesses of different words. They are in one order as they are, and on x86-64 a
-/// fence after an atomic addition would pay for it twice.
+/// Orders two SeqCst accesses of different words. They are in one order as they are, and on x86-64
+/// a fence after an atomic addition would pay for it twice.
 #[cfg(not(loom))]
 fn sequential() {}
 

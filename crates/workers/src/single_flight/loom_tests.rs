@@ -1,5 +1,6 @@
-//! Every interleaving of those who lookup, begin, publish, give up and take over. A wake-up that is lost is
-//! a deadlock, and loom says so; a fill that stays in the table never lets the loop of `value_of` end.
+//! Every interleaving of those who lookup, begin, publish, give up and take over. A wake-up that is
+//! lost is a deadlock, and loom says so; a fill that stays in the table never lets the loop of
+//! `value_of` end.
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
 use super::*;
@@ -91,8 +92,8 @@ fn of_two_demands_one_computes_and_both_have_the_value() {
     });
 }
 
-/// A-R3, the engine's half: whenever the demand comes, before the prefetch begins, while it asks whether
-/// it is demanded, or after it gave up, it ends with a value.
+/// A-R3, the engine's half: whenever the demand comes, before the prefetch begins, while it asks
+/// whether it is demanded, or after it gave up, it ends with a value.
 #[test]
 fn two_demands_and_a_prefetch_that_gives_up_end_with_the_value() {
     bounded(|| {
@@ -155,8 +156,8 @@ fn a_permit_that_is_dropped_wakes_everybody_who_waits() {
     });
 }
 
-/// K8 against K4: a demand either is counted before the look and gets the copy, or comes after the end
-/// and computes anew. None sleeps for a value that nobody publishes.
+/// K8 against K4: a demand either is counted before the look and gets the copy, or comes after the
+/// end and computes anew. None sleeps for a value that nobody publishes.
 #[test]
 fn who_finishes_without_publishing_leaves_no_demand_asleep() {
     loom::model(|| {
@@ -182,7 +183,8 @@ fn who_finishes_without_publishing_leaves_no_demand_asleep() {
     });
 }
 
-/// A longer demand that meets a shorter fill ends with its own length, and the shorter one with any.
+/// A longer demand that meets a shorter fill ends with its own length, and the shorter one with
+/// any.
 #[test]
 fn a_longer_demand_waits_for_the_shorter_one_and_looks_up_again() {
     loom::model(|| {

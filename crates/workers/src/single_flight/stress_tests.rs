@@ -1,5 +1,6 @@
-//! A second and a half of random lookups on eight threads, with prefetches, failures, panics, permits that
-//! are queued, fills that are taken over, and evictions: every reader gets the right value.
+//! A second and a half of random lookups on eight threads, with prefetches, failures, panics,
+//! permits that are queued, fills that are taken over, and evictions: every reader gets the right
+//! value.
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
 use std::collections::VecDeque;

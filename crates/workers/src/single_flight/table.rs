@@ -1,6 +1,7 @@
-//! The table of a single-flight cache: cached values, fills in flight, their LRU order and counters, all
-//! under the one lock of `SingleFlight`. It runs no foreign code but the clone of a value: a value that
-//! leaves the table is returned, so that the caller drops it outside of the lock.
+//! The table of a single-flight cache: cached values, fills in flight, their LRU order and
+//! counters, all under the one lock of `SingleFlight`. It runs no foreign code but the clone of a
+//! value: a value that leaves the table is returned, so that the caller drops it outside of the
+//! lock.
 
 use std::collections::{HashMap, hash_map};
 use std::hash::Hash;
@@ -56,8 +57,8 @@ enum FillPhase {
 /// A fill that is not over.
 #[derive(Debug)]
 struct PendingFill<V> {
-    /// None while the demand that owns the fill is the only one that knows of it. Most fills end before
-    /// anybody joins, and then cost no allocation.
+    /// None while the demand that owns the fill is the only one that knows of it. Most fills end
+    /// before anybody joins, and then cost no allocation.
     in_flight: Option<PlainArc<InFlightEntry<V>>>,
     /// The number of the permit that may compute.
     owner: u64,
@@ -190,8 +191,8 @@ impl<K: Copy + Eq + Hash, V: Clone> CacheTable<K, V> {
         true
     }
 
-    /// K5. The permit goes into a queue, and its holder waits. The handle of a void permit waits for
-    /// the fill that it once owned, which may be over.
+    /// K5. The permit goes into a queue, and its holder waits. The handle of a void permit waits
+    /// for the fill that it once owned, which may be over.
     pub(super) fn enqueue(&mut self, key: K, permit: &PermitState<V>) -> WaitHandle<V> {
         let length = permit.length;
         if let Some(fill) = self.fill_of(key, permit.number) {
@@ -254,8 +255,8 @@ impl<K: Copy + Eq + Hash, V: Clone> CacheTable<K, V> {
         Some(CompletedFill { in_flight: fill.in_flight, replaced, is_above_capacity })
     }
 
-    /// Caches a value, unless it is heavier than the capacity or a longer one is cached. Returns the
-    /// value that was replaced or not cached.
+    /// Caches a value, unless it is heavier than the capacity or a longer one is cached. Returns
+    /// the value that was replaced or not cached.
     fn insert(&mut self, key: K, filled: FilledValue<V>, is_unused: bool) -> Option<V> {
         let state = self.keys.get_mut(&key)?;
         let weight = filled.weight.saturating_add(ENTRY_OVERHEAD_BYTES);
@@ -366,8 +367,8 @@ fn get<K, V: Clone>(
     Some(entry.value.clone())
 }
 
-/// Takes the fill of a permit out of the table, if the permit still owns it, and removes a key of which
-/// nothing is left.
+/// Takes the fill of a permit out of the table, if the permit still owns it, and removes a key of
+/// which nothing is left.
 fn take_fill<K, V>(
     mut state: hash_map::OccupiedEntry<'_, K, KeyState<V>>,
     number: u64,
@@ -380,7 +381,8 @@ fn take_fill<K, V>(
 }
 
 impl SingleFlightStats {
-    /// Counts the end of a fill. Returns whether it was demanded, and whether it began as a prefetch.
+    /// Counts the end of a fill. Returns whether it was demanded, and whether it began as a
+    /// prefetch.
     fn end<V: Clone>(&mut self, fill: &PendingFill<V>, is_computed: bool) -> (bool, bool) {
         let is_prefetch = fill.urgency == Urgency::Prefetch;
         let is_used = fill.is_demanded();
@@ -411,8 +413,8 @@ impl<V: Clone> PendingFill<V> {
         self.in_flight.as_ref().is_some_and(|in_flight| in_flight.is_waited_for())
     }
 
-    /// K3. Makes a new permit the owner. The fill is running then: two demands that could take a fill
-    /// from each other might do so for ever.
+    /// K3. Makes a new permit the owner. The fill is running then: two demands that could take a
+    /// fill from each other might do so for ever.
     fn transfer_to(&mut self, number: u64, length: usize) -> PermitState<V> {
         self.owner = number;
         self.phase = FillPhase::Running;
@@ -469,7 +471,8 @@ impl<V: Clone> InFlightEntry<V> {
 
     /// K4. Records that a demand wants it; returns whether that is new.
     fn demand(&self) -> bool {
-        // Relaxed: it guards no data, and a worker that looked a moment too early is the case of K9.
+        // Relaxed: it guards no data, and a worker that looked a moment too early is the case of
+        // K9.
         !self.is_demanded.swap(true, Ordering::Relaxed)
     }
 
@@ -534,8 +537,8 @@ struct LruNode<T> {
     older: usize,
 }
 
-/// A list by last use. Each operation takes constant time. It is a slab whose nodes are linked by index,
-/// so that there is no unsafe code.
+/// A list by last use. Each operation takes constant time. It is a slab whose nodes are linked by
+/// index, so that there is no unsafe code.
 #[derive(Debug)]
 struct LruList<T> {
     nodes: Vec<LruNode<T>>,
