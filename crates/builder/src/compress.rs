@@ -11,9 +11,11 @@ pub(crate) mod worker;
 
 use ferrofs_codec::{EncodedSizes, Encoder, Method};
 use ferrofs_ondisk::compression::AlgorithmId;
+use ferrofs_workers::CancelToken;
 use output::{BatchOutput, EncodedRange, FileTail, PlacedExtent, StoredForm};
 
 use crate::compress::output::{fits_inline, store_chunks, store_flat};
+use crate::context::check_cancelled;
 use crate::data_map::InlineExtent;
 use crate::digest::Sha256Digest;
 use crate::split::EncodeConstraints;
@@ -69,17 +71,20 @@ impl RangeCompressor {
         (self.encoder.memory_bytes() + 2 * self.params.pcluster) as u64
     }
 
-    /// Compresses a part of a file, behind what `output` holds.
+    /// Compresses a part of a file, behind what `output` holds. It reads `cancel` before each extent, as a segment can
+    /// take seconds.
     pub(crate) fn compress(
         &mut self,
         part: RangeInput<'_>,
         output: &mut BatchOutput,
+        cancel: &CancelToken,
     ) -> Result<StoredForm> {
         self.encoder.restart();
         let (bytes_before, extents_before) = (output.bytes.len(), output.extents.len());
         let mut encoded = EncodedRange::default();
         let mut rest = part.bytes;
         while !rest.is_empty() {
+            check_cancelled(cancel)?;
             let step = self.step(RangeInput { bytes: rest, ..part }, output)?;
             let taken = match step {
                 EncodeStep::Extents(taken) => taken,
@@ -325,6 +330,23 @@ mod tests {
             (state >> 56) as u8
         };
         (0..count).map(step).collect()
+    }
+
+    #[test]
+    fn a_cancelled_range_is_encoded_no_further() {
+        let methods = vec![Method::Lz4 { max_distance: u16::MAX }];
+        let algorithms = Some(crate::Algorithms { default: 0, methods });
+        let options = crate::BuildOptions::default().algorithms(algorithms);
+        let mut compressor = profiles::CompressionProfiles::new(&options)
+            .and_then(|profiles| profiles.compressor(0))
+            .unwrap();
+        let constraints = EncodeConstraints::default();
+        let part = RangeInput { bytes: &[7; 100_000], ends_file: true, constraints };
+        let (mut output, cancel) = (BatchOutput::default(), CancelToken::new());
+        compressor.compress(part, &mut output, &cancel).unwrap();
+        cancel.cancel();
+        let error = compressor.compress(part, &mut output, &cancel).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
     }
 
     #[test]

@@ -105,7 +105,7 @@ impl DataWorker {
                     None => place.insert(self.profiles.compressor(task.profile)?),
                 };
                 let part = RangeInput { bytes: buffer, ends_file: task.ends_file(), constraints };
-                compressor.compress(part, output)
+                compressor.compress(part, output, &self.cancel)
             }
             TaskKind::Chunk(chunk) => Ok(store_chunks(buffer, chunk, params.block, output)),
             _ => {
