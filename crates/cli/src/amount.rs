@@ -12,7 +12,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     };
     let number: u64 =
         digits.parse().map_err(|_| "not a number of bytes, such as 4096 or 64k".to_owned())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "more bytes than there can be".to_owned())
+    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
 }
 
 /// Reads a number as erofs-utils reads it: decimal, or hexadecimal after `0x`, or octal after `0`.
@@ -27,7 +27,7 @@ pub(crate) fn parse_number(text: &str) -> Result<u64, String> {
     read.ok().filter(|_| is_plain).ok_or_else(|| "not a number, such as 4096 or 0x1000".to_owned())
 }
 
-/// Threads that may be asked for: the most CPUs that Linux can be built for on x86-64.
+/// The largest number of threads: the most CPUs that Linux supports on x86-64.
 const JOBS_MAX: usize = 8192;
 
 /// Reads a number of threads.
@@ -46,7 +46,7 @@ pub(crate) fn parse_cpus(text: &str) -> Result<String, String> {
     is_list.then(|| text.to_owned()).ok_or_else(|| "not a list of CPUs, such as 0-3,6".to_owned())
 }
 
-/// A number of bytes in the largest unit that leaves something before the point.
+/// A number of bytes in the largest unit in which it is at least 1.
 pub(crate) fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -61,7 +61,7 @@ pub(crate) fn human_bytes(bytes: u64) -> String {
     format!("{}.{} {}", tenths / 10, tenths % 10, UNITS[unit])
 }
 
-/// A number with its thousands apart.
+/// A number with a comma between groups of three digits.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);

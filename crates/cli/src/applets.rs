@@ -1,5 +1,5 @@
-//! The applets that the command answers to. It knows which command line belongs to which name and makes a verb of it;
-//! it does nothing itself. Called by `main`.
+//! The names under which the command can be linked, and their command lines. The name of the
+//! program selects the command line. Called by `main`.
 
 pub(crate) mod dump;
 pub(crate) mod fsck;
@@ -34,7 +34,8 @@ pub(crate) enum Invocation {
 }
 
 impl Invocation {
-    /// The exit status for a status of this invocation: programs of erofs-utils know 1 for wrong usage, too.
+    /// The exit status for a status of this invocation: programs of erofs-utils know 1 for wrong
+    /// usage, too.
     pub(crate) fn exit_code(&self, status: CommandStatus) -> ExitCode {
         let is_of_erofs_utils = matches!(self, Self::Fsck(_) | Self::Dump(_) | Self::Mkfs(_));
         ExitCode::from(match status {
@@ -44,7 +45,8 @@ impl Invocation {
     }
 }
 
-/// Reads the command line. After wrong usage and requests for help, which it answers, it returns the exit status.
+/// Reads the command line. After wrong usage and requests for help, which it answers, it returns
+/// the exit status.
 pub(crate) fn parse_command_line() -> Result<Invocation, ExitCode> {
     let words: Vec<OsString> = std::env::args_os().collect();
     match ProgramName::of(&words, Path::is_file) {

@@ -1,5 +1,6 @@
-//! The command line of each verb, and its help. It only describes: it opens no file, looks at no terminal, and
-//! chooses no default that depends on the system. Used by `applets`, and by `xtask` for the manual.
+//! The command line of each verb, and its help. It only describes: it opens no file, looks at no
+//! terminal, and chooses no default that depends on the system. Used by `applets`, and by `xtask`
+//! for the manual.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -40,7 +41,8 @@ pub(crate) struct ReadArguments {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0")]
     pub(crate) offset: u64,
 
-    /// File with an extra device of the image; repeat it for each device, in the order of the device table
+    /// File with an extra device of the image; repeat it for each device, in the order of the
+    /// device table
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
@@ -60,7 +62,8 @@ pub(crate) struct WorkArguments {
     #[command(flatten)]
     pub(crate) machine: MachineArguments,
 
-    /// Print statistics of the decoder, cache and memory on stderr; with --json, add them to the summary
+    /// Print statistics of the decoder, cache and memory on stderr; with --json, add them to the
+    /// summary
     #[arg(long)]
     pub(crate) stats: bool,
 }
@@ -69,12 +72,14 @@ pub(crate) struct WorkArguments {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct MachineArguments {
-    /// Number of threads, at most the number of CPUs available to the process [default: that number]
+    /// Number of threads, at most the number of CPUs available to the process [default: that
+    /// number]
     #[arg(long, value_name = "N", value_parser = parse_jobs)]
     pub(crate) jobs: Option<usize>,
 
-    /// Memory limit of the whole process; the suffixes k, m and g mean KiB, MiB and GiB. At the limit,
-    /// threads wait, or fewer threads run [default: 256m, or an eighth of the system's memory if that is less]
+    /// Memory limit of the whole process; the suffixes k, m and g mean KiB, MiB and GiB. At the
+    /// limit, threads wait, or fewer threads run [default: 256m, or an eighth of the system's
+    /// memory if that is less]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) memory: Option<u64>,
 
@@ -92,15 +97,15 @@ pub(crate) struct MachineArguments {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct ReserveArguments {
-    /// Number of 4 KiB pages that stay resident for decoding while nothing is read; further pages are returned
-    /// to the system at once, and 0 keeps none. Reads are limited to what fits into these pages: with fewer than
-    /// 128 pages for each thread, long files are read more slowly [default: up to an eighth of --memory, for a
-    /// few seconds]
+    /// Number of 4 KiB pages that stay resident for decoding while nothing is read; further pages
+    /// are returned to the system at once, and 0 keeps none. Reads are limited to what fits into
+    /// these pages: with fewer than 128 pages for each thread, long files are read more slowly
+    /// [default: up to an eighth of --memory, for a few seconds]
     #[arg(long, value_name = "N")]
     pub(crate) reserved_pages: Option<u32>,
 
-    /// Fault the reserved pages in, on all CPUs, before the mount is ready; without --reserved-pages, an eighth
-    /// of --memory is reserved
+    /// Fault the reserved pages in, on all CPUs, before the mount is ready; without
+    /// --reserved-pages, an eighth of --memory is reserved
     #[arg(long)]
     pub(crate) prefault: bool,
 }
@@ -120,7 +125,8 @@ pub(crate) enum ProgressStyle {
     Auto,
     /// A bar if stderr is a terminal, otherwise a line of text each second
     Bar,
-    /// A line with a JSON object five times a second: verb, done, total, unit, entries, bytes, eta_s
+    /// A line with a JSON object five times a second: verb, done, total, unit, entries, bytes,
+    /// eta_s
     Json,
     /// Nothing
     None,
@@ -216,8 +222,8 @@ pub(crate) struct ExtractArguments {
     /// The image file
     pub(crate) image: PathBuf,
 
-    /// The directory to extract into: it is created if it does not exist, and must be empty otherwise.
-    /// With --tar there is no DEST, and the first PATH takes its place
+    /// The directory to extract into: it is created if it does not exist, and must be empty
+    /// otherwise. With --tar there is no DEST, and the first PATH takes its place
     #[arg(value_name = "DEST", required_unless_present = "tar")]
     pub(crate) destination: Option<PathBuf>,
 
@@ -287,8 +293,8 @@ pub(crate) struct BuildArguments {
     /// The image file; it is created when the image is complete
     pub(crate) image: PathBuf,
 
-    /// A directory; or tar archives, uncompressed or compressed with gzip, xz or zstd. Several archives are
-    /// layers, the lowest first; - is standard input
+    /// A directory; or tar archives, uncompressed or compressed with gzip, xz or zstd. Several
+    /// archives are layers, the lowest first; - is standard input
     #[arg(value_name = "SOURCE", required = true)]
     pub(crate) sources: Vec<PathBuf>,
 
@@ -336,18 +342,20 @@ pub(crate) struct BuildArguments {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Compression")]
 pub(crate) struct BuildCompression {
-    /// Algorithm and level: lz4, lz4hc 0-12, lzma 0-9 or 100-109, deflate 0-9, libdeflate 0-12, zstd 0-22
+    /// Algorithm and level: lz4, lz4hc 0-12, lzma 0-9 or 100-109, deflate 0-9, libdeflate 0-12,
+    /// zstd 0-22
     #[arg(short = 'z', long, value_name = "ALG[,level=N][,dictsize=BYTES]")]
     pub(crate) compress: Option<String>,
 
-    /// Maximum size of a compressed cluster (pcluster): whole blocks, up to 1m. Larger clusters compress better,
-    /// but make small reads slower [default: 64k]
+    /// Maximum size of a compressed cluster (pcluster): whole blocks, up to 1m. Larger clusters
+    /// compress better, but make small reads slower [default: 64k]
     #[arg(short = 'C', long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) pcluster: Option<u64>,
 
-    /// Compress some files differently. Each line of FILE has the size of a pcluster in bytes (0 for no
-    /// compression); optionally the number of an algorithm of --compress, counted from 0; and a POSIX extended
-    /// regular expression that is searched in the path. The first line that matches applies
+    /// Compress some files differently. Each line of FILE has the size of a pcluster in bytes (0
+    /// for no compression); optionally the number of an algorithm of --compress, counted from 0;
+    /// and a POSIX extended regular expression that is searched in the path. The first line that
+    /// matches applies
     #[arg(long, value_name = "FILE")]
     pub(crate) hints: Option<PathBuf>,
 
@@ -355,7 +363,8 @@ pub(crate) struct BuildCompression {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) max_extent: Option<u64>,
 
-    /// Maximum match distance of LZ4, in bytes. A shorter distance reduces the memory needed to decode
+    /// Maximum match distance of LZ4, in bytes. A shorter distance reduces the memory needed to
+    /// decode
     #[arg(long, value_name = "BYTES", default_value_t = u16::MAX)]
     #[arg(value_parser = clap::value_parser!(u16).range(4096..))]
     pub(crate) max_distance: u16,
@@ -422,18 +431,18 @@ pub(crate) struct BuildLayout {
     #[arg(default_value = "4096")]
     pub(crate) block_size: u64,
 
-    /// Store files as uncompressed chunks of this size, a power of two, with holes; with --compress, only files
-    /// that cannot be compressed
+    /// Store files as uncompressed chunks of this size, a power of two, with holes; with
+    /// --compress, only files that cannot be compressed
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) chunk_size: Option<u64>,
 
-    /// Write the chunks to FILE, a new file or a block device, which becomes device 1 of the image; readers
-    /// need --device=FILE
+    /// Write the chunks to FILE, a new file or a block device, which becomes device 1 of the image;
+    /// readers need --device=FILE
     #[arg(long, value_name = "FILE", requires = "chunk_size")]
     pub(crate) blob: Option<PathBuf>,
 
-    /// Store inodes in a compressed metadata file (metabox) with pclusters of this size, with the algorithm of
-    /// --compress or with ALG. This needs Linux 6.17 or later
+    /// Store inodes in a compressed metadata file (metabox) with pclusters of this size, with the
+    /// algorithm of --compress or with ALG. This needs Linux 6.17 or later
     #[arg(long, value_name = "BYTES[:ALG[,level=N]]")]
     pub(crate) metabox: Option<String>,
 
@@ -449,8 +458,9 @@ pub(crate) struct BuildLayout {
     #[arg(long)]
     pub(crate) no_inline_data: bool,
 
-    /// Use encoded extents where they are shorter, and no data for files that are one hole. This needs Linux
-    /// 6.15 or later. Block addresses above 32 bits are used when necessary, also without this option
+    /// Use encoded extents where they are shorter, and no data for files that are one hole. This
+    /// needs Linux 6.15 or later. Block addresses above 32 bits are used when necessary, also
+    /// without this option
     #[arg(long = "48bit")]
     pub(crate) wide: bool,
 
@@ -486,9 +496,9 @@ pub(crate) struct BuildLayout {
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub(crate) xattr_share_above: u32,
 
-    /// Store the SHA-256 of each file in an extended attribute. Without NAME, the attribute is hidden from
-    /// listings, and Linux 7.0 or later uses it to share the page cache of equal files [default NAME:
-    /// erofs.fingerprint.v1]
+    /// Store the SHA-256 of each file in an extended attribute. Without NAME, the attribute is
+    /// hidden from listings, and Linux 7.0 or later uses it to share the page cache of equal files
+    /// [default NAME: erofs.fingerprint.v1]
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = DEFAULT_DIGEST_XATTR)]
     pub(crate) digest_xattr: Option<OsString>,
@@ -606,8 +616,8 @@ pub(crate) struct MountArguments {
     #[arg(short, long)]
     pub(crate) foreground: bool,
 
-    /// Allow other users to access the mount, subject to file permissions; unless run by root, this needs
-    /// user_allow_other in /etc/fuse.conf
+    /// Allow other users to access the mount, subject to file permissions; unless run by root, this
+    /// needs user_allow_other in /etc/fuse.conf
     #[arg(long)]
     pub(crate) allow_other: bool,
 
@@ -627,8 +637,8 @@ pub(crate) struct MountArguments {
     #[arg(long)]
     pub(crate) no_sandbox: bool,
 
-    /// Destination of messages after the mount is ready: syslog, stderr (only with -f), or a file to append to
-    /// [default: stderr with -f, otherwise syslog if /dev/log exists, otherwise none]
+    /// Destination of messages after the mount is ready: syslog, stderr (only with -f), or a file
+    /// to append to [default: stderr with -f, otherwise syslog if /dev/log exists, otherwise none]
     #[arg(long, value_name = "FILE|syslog|stderr")]
     pub(crate) log: Option<OsString>,
 

@@ -1,5 +1,5 @@
-//! `ferrofs build`, and what mkfs.erofs is asked for: the library builds; here its options are made, its progress and its
-//! errors are reported, and the image compared with its source before it gets its name.
+//! `ferrofs build` and mkfs.erofs. The library builds; this folder makes its options, reports
+//! progress and errors, and compares the image with its source before the image gets its name.
 
 mod algorithms;
 mod arguments;
@@ -37,7 +37,7 @@ use crate::progress::{ProgressDisplay, WorkAmount};
 use crate::resources::Resources;
 use crate::signals::{ExitOnSignals, SecondSignal, StopRequest};
 
-/// Of a file of hints: more than anybody writes.
+/// The largest file of compression hints, in bytes.
 const HINTS_BYTES_MAX: u64 = 1 << 20;
 
 /// Builds as the verb.
@@ -71,7 +71,7 @@ pub(crate) fn run_mkfs(
     run_request(request, signals)
 }
 
-/// The clock, the environment, chance, and the file of hints.
+/// Reads the clock, environment variables, random bytes, and the file of hints.
 fn environment(hints: Option<&Path>) -> anyhow::Result<BuildEnvironment> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let mut random = [0; 16];
@@ -94,13 +94,13 @@ fn read_hints(path: &Path) -> anyhow::Result<Vec<u8>> {
     let name = escape(path.as_os_str().as_bytes());
     read.with_context(|| format!("cannot read the hints {name}"))?;
     if text.len() as u64 > HINTS_BYTES_MAX {
-        bail!("{name} has more than {HINTS_BYTES_MAX} bytes: too many for hints");
+        bail!("the file of hints {name} has more than {HINTS_BYTES_MAX} bytes");
     }
     Ok(text)
 }
 
 fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Result<CommandStatus> {
-    // Before there are threads: buffers of a segment go from one to the next.
+    // Before there are threads, as large buffers move between them.
     set_mmap_threshold();
     let began = Instant::now();
     let image = escape(request.image.as_os_str().as_bytes());
@@ -117,7 +117,7 @@ fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Res
     let ImportedTree { mut tree, devices } =
         imported.map_err(|error| with_suggestion(&error, &stop))?;
     if devices.iter().flatten().any(|device| import::is_same_file(device, &request.image)) {
-        bail!("{image}: it would refer to itself; give it another name");
+        bail!("{image}: the image would refer to itself; use another name");
     }
     if let Some(name) = &request.options.digest_xattr {
         ferrofs_builder::add_digests(&mut tree, name, monitor.cancel_token())
@@ -147,7 +147,7 @@ fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Res
     let steps = monitor.finish();
     let report = built.map_err(|error| match error.kind() {
         ErrorKind::Rejected(why) if !stop.is_requested() => {
-            anyhow!("{why}; {image} was not made")
+            anyhow!("{why}; {image} was not created")
         }
         _ => with_suggestion(&error, &stop),
     })?;
@@ -156,7 +156,7 @@ fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Res
     Ok(CommandStatus::Success)
 }
 
-/// Looks at what has the image's name.
+/// Checks what exists at the target, and how it is written.
 fn prepare_target(request: &mut BuildRequest, image: &str) -> anyhow::Result<()> {
     let existing = import::existing(&request.image).map_err(|error| anyhow!("{image}: {error}"))?;
     if existing != TargetState::Nothing && !request.replaces {
@@ -181,7 +181,7 @@ fn prepare_target(request: &mut BuildRequest, image: &str) -> anyhow::Result<()>
     Ok(())
 }
 
-/// All that is to be done.
+/// The amount of work.
 fn work(tree: &Tree, is_verified: bool) -> WorkAmount {
     let bytes = report::content_bytes(tree);
     match is_verified {
@@ -190,7 +190,7 @@ fn work(tree: &Tree, is_verified: bool) -> WorkAmount {
     }
 }
 
-/// An error of the library, with what to do about it.
+/// An error of the library with a suggestion, or the signal that caused it.
 fn with_suggestion(error: &ferrofs_builder::Error, stop: &StopRequest) -> anyhow::Error {
     if let Err(stopped) = stop.check() {
         return stopped.into();

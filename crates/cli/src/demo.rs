@@ -1,5 +1,6 @@
-//! `ferrofs demo`: mounts an image, compares every byte of the mount with what it must be, and measures how fast the mount
-//! is read. Where FUSE is not available, it compares a direct read of the image. It compares with no other program.
+//! `ferrofs demo`: mounts an image, compares every byte of the mount with what it must be, and
+//! measures how fast the mount is read. Where FUSE is not available, it compares a direct read of
+//! the image. It compares with no other program.
 
 mod compare;
 mod entry;

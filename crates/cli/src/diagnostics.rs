@@ -1,11 +1,12 @@
-//! Diagnostics as programs get them: a list in the summary of a verb, of bounded length.
+//! Problems: a list of bounded length for the JSON summary of a verb, and suggestions what to do
+//! about an error.
 
 use ferrofs_image::{ErrorKind, Nid};
 use serde::Serialize;
 
 use crate::output::JsonBytes;
 
-/// Diagnostics listed in a summary; further ones are only counted. They are printed all the same.
+/// Problems listed in a summary; further ones are counted and printed only.
 const LISTED_MAX: usize = 10_000;
 
 /// A problem in JSON.
@@ -20,7 +21,7 @@ pub(crate) struct JsonDiagnostic {
     offset: Option<u64>,
 }
 
-/// All problems of a run.
+/// The problems of a run.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct DiagnosticList {
     problems: Vec<JsonDiagnostic>,
@@ -51,32 +52,32 @@ impl DiagnosticList {
     }
 }
 
-/// The way out of an error of the image, beginning with a semicolon; empty if there is none.
+/// What to do about an error of the image, after a semicolon; empty if there is nothing.
 pub(crate) fn for_image_error(error: &ferrofs_image::Error) -> &'static str {
     match error.kind() {
-        ErrorKind::Checksum { .. } => "; --no-checksum reads it nevertheless",
+        ErrorKind::Checksum { .. } => "; --no-checksum opens it anyway",
         ErrorKind::DeviceCount { .. } => {
             "; name each device with --device=FILE, in the order of the device table"
         }
         ErrorKind::Format(ferrofs_ondisk::ErrorKind::BadMagic(_)) => {
-            "; this is no EROFS image, or it begins further on: see --offset"
+            "; this is no EROFS image, or it starts at another byte: see --offset"
         }
         ErrorKind::Format(ferrofs_ondisk::ErrorKind::UnknownIncompat(_)) => {
-            "; a newer ferrofs may know them"
+            "; a newer ferrofs may support them"
         }
         _ => "",
     }
 }
 
-/// The way out of an error of an extraction; empty if there is none.
+/// What to do about an error of an extraction; empty if there is nothing.
 pub(crate) fn for_extract_error(error: &ferrofs_extract::Error) -> &'static str {
     match error.kind() {
         ferrofs_extract::ErrorKind::Image(error) => for_image_error(error),
         ferrofs_extract::ErrorKind::NotEmpty => {
-            "; give another directory, or replace what is in it with --overwrite"
+            "; use another directory, or replace its entries with --overwrite"
         }
         ferrofs_extract::ErrorKind::DirectoryInTheWay => "; remove it, or use another DEST",
-        ferrofs_extract::ErrorKind::NothingMatches => "; `ferrofs ls -R IMAGE` shows what there is",
+        ferrofs_extract::ErrorKind::NothingMatches => "; `ferrofs ls -R IMAGE` lists all paths",
         _ => "",
     }
 }

@@ -1,5 +1,5 @@
-//! How the command ends: what a verb answers, the errors that decide about the exit status, and its number.
-//! Called by `main`, and by whoever passes an error on to another process.
+//! How the command ends: what a verb answers, the errors that decide about the exit status, and its
+//! number. Called by `main`, and by whoever passes an error on to another process.
 
 use std::fmt;
 use std::io;
@@ -26,7 +26,8 @@ impl CommandStatus {
         if count == 0 { Self::Success } else { Self::Failure }
     }
 
-    /// What an error means for the exit status. A reader that closed the pipe has read all it wanted.
+    /// What an error means for the exit status. A reader that closed the pipe has read all it
+    /// wanted.
     pub(crate) fn of_error(error: &anyhow::Error) -> Self {
         if let Some(Stopped(signal)) = error.chain().find_map(|cause| cause.downcast_ref()) {
             return Self::Stopped(*signal);

@@ -104,8 +104,9 @@ connected\"; `umount DIR` removes it.
 
 Options of -o: ro; allow_other; auto_unmount, noauto_unmount; exec, noexec; suid, nosuid, dev, nodev
 (root only); fsname=, subtype=, max_read=; offset=, device= (repeatable), no_checksum; memory=,
-reserved_pages=, prefault, jobs=, cpus=, nice=; timeout=, log=; user_xattr, nouser_xattr, acl, noacl.
-Words that only mount(8) interprets (nofail, user, noauto, _netdev, x-…) are accepted, and so are
+reserved_pages=, prefault, jobs=, cpus=, nice=; timeout=, log=; user_xattr, nouser_xattr, acl,
+noacl. Words
+that only mount(8) interprets (nofail, user, noauto, _netdev, x-…) are accepted, and so are
 noatime and the like, as access times are never stored. Every other word is an error, including rw,
 because an EROFS image cannot be written.
 

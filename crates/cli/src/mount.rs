@@ -1,5 +1,5 @@
-//! `ferrofs mount`: reads the options, starts a background process, and serves the mount there. The library serves; this
-//! folder owns the processes, the log and the signals.
+//! `ferrofs mount`: reads the options, starts a background process, and serves the mount there. The
+//! library serves; this folder owns the processes, the log and the signals.
 
 mod daemon;
 mod daemonize;
@@ -35,7 +35,8 @@ pub(crate) fn run(
         daemon::run(typed, &request, &mut notifier)
     });
     match (ended, notifier) {
-        // The process that started the daemon prints the error: standard error of the daemon may be closed by now.
+        // The process that started the daemon prints the error: standard error of the daemon may be
+        // closed by now.
         (Err(error), Some(notifier)) => {
             let status = CommandStatus::of_error(&error);
             notifier.failed(status, &format!("{error:#}"));

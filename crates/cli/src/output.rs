@@ -1,4 +1,5 @@
-//! Standard output: buffered, with names fit for a terminal if it is one.
+//! Standard output and standard error, and how names are written there: unchanged for programs,
+//! escaped for terminals.
 
 use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
@@ -20,8 +21,7 @@ impl Output {
         Self { writer: BufWriter::with_capacity(1 << 16, stdout.lock()), is_terminal }
     }
 
-    /// A name as it should be written: a terminal gets no byte that could fool it, a program gets
-    /// the very bytes.
+    /// A name for the output: escaped if it is a terminal, otherwise unchanged.
     pub(crate) fn terminal_form<'n>(&self, name: &'n [u8]) -> Cow<'n, [u8]> {
         if self.is_terminal { Cow::Owned(escape(name).into_bytes()) } else { Cow::Borrowed(name) }
     }
@@ -68,7 +68,7 @@ impl From<io::Error> for CopyError {
     }
 }
 
-/// Printable text as it is; other characters, and bytes that are no text, as escapes.
+/// A name with escapes for characters that are not printable, and for bytes that are not UTF-8.
 pub(crate) fn escape(name: &[u8]) -> String {
     let mut text = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
@@ -82,7 +82,7 @@ pub(crate) fn escape(name: &[u8]) -> String {
     text
 }
 
-/// A message, with escapes for what a terminal would obey.
+/// A message with escapes for control characters.
 pub(crate) fn escape_controls(message: &str) -> String {
     let mut text = String::with_capacity(message.len());
     for character in message.chars() {
@@ -155,18 +155,18 @@ impl Serialize for JsonBytes {
 
 /// Prints a line that begins with the program's name.
 pub(crate) fn print_message(text: impl Display) {
-    // Causes from elsewhere may repeat a name as it is.
+    // Messages of the system and of libraries may contain names without escapes.
     print_line(format_args!("ferrofs: {}", escape_controls(&text.to_string())));
 }
 
-/// Says what is wrong at a path.
+/// Prints a message about a path.
 pub(crate) fn print_path_message(path: &[u8], text: impl Display) {
     print_message(format_args!("{}: {text}", escape(path)));
 }
 
 /// Prints a line.
 pub(crate) fn print_line(text: impl Display) {
-    // If even stderr is closed there is nobody left to tell.
+    // If standard error is closed, the message is lost.
     writeln!(io::stderr().lock(), "{text}").unwrap_or_default();
 }
 

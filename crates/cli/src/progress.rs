@@ -1,4 +1,4 @@
-//! Shows on standard error how far long work has come, and how long it may still take.
+//! Shows the progress of long work on standard error, and an estimate of the remaining time.
 //!
 //! Work is measured in bytes of file contents, plus a fixed number of bytes for each entry.
 
@@ -13,7 +13,7 @@ use crate::amount::{counted, human_bytes};
 use crate::arguments::ProgressStyle;
 use crate::output;
 
-/// What an entry counts, in bytes: creating one takes about as long as writing these.
+/// The weight of an entry, in bytes: creating one takes about as long as writing this many.
 const ENTRY_BYTES: u64 = 8192;
 const REDRAW: Duration = Duration::from_millis(100);
 const JSON_LINE: Duration = Duration::from_millis(200);
@@ -68,7 +68,7 @@ struct ProgressLine {
 }
 
 impl ProgressDisplay {
-    /// Begins; `total` is asked only if something will be shown.
+    /// Starts; `total` is called only if progress is shown.
     pub(crate) fn new(
         style: ProgressStyle,
         verb: &'static str,
@@ -90,7 +90,7 @@ impl ProgressDisplay {
         Self { form, verb, total, started: now, next: now }
     }
 
-    /// So much is done now.
+    /// Reports the amount that is done.
     pub(crate) fn update(&mut self, done: WorkAmount) {
         let pause = match self.form {
             ProgressSink::Nothing => return,
@@ -105,7 +105,7 @@ impl ProgressDisplay {
         }
     }
 
-    /// Says what is wrong at a path without disturbing a bar.
+    /// Prints a message about a path without disturbing a bar.
     pub(crate) fn print_path_message(&self, path: &[u8], text: impl Display) {
         match &self.form {
             ProgressSink::Bar(bar) => bar.suspend(|| output::print_path_message(path, text)),
@@ -113,7 +113,7 @@ impl ProgressDisplay {
         }
     }
 
-    /// Everything is done.
+    /// Ends the display.
     pub(crate) fn finish(&self, done: WorkAmount) {
         match &self.form {
             ProgressSink::Bar(bar) => bar.finish_and_clear(),
@@ -135,7 +135,7 @@ impl ProgressDisplay {
                 "{} {}%, {amount}{}",
                 self.verb,
                 self.percent(done),
-                self.eta(done).map(|eta| format!(", {eta} s to go")).unwrap_or_default()
+                self.eta(done).map(|eta| format!(", {eta} s left")).unwrap_or_default()
             )),
             ProgressSink::Json => self.show_json(done),
         }
@@ -161,7 +161,7 @@ impl ProgressDisplay {
         u64::try_from((done * 100 / total).min(100)).unwrap_or(100)
     }
 
-    /// Seconds left if it goes on like this.
+    /// The remaining seconds at the same pace.
     fn eta(&self, done: WorkAmount) -> Option<u64> {
         let left = self.total.units().saturating_sub(done.units());
         let milliseconds = self.started.elapsed().as_millis();
@@ -171,8 +171,8 @@ impl ProgressDisplay {
 }
 
 fn bar(verb: &'static str) -> ProgressBar {
-    let template = "{prefix} [{bar:30}] {percent:>3}% {msg}, {eta} to go";
-    // The template is ours; were it wrong, the default would do.
+    let template = "{prefix} [{bar:30}] {percent:>3}% {msg}, {eta} left";
+    // The template is a constant and valid.
     let style = BarStyle::with_template(template).unwrap_or_else(|_| BarStyle::default_bar());
     ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr())
         .with_style(style.progress_chars("=> "))

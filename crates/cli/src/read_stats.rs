@@ -1,4 +1,4 @@
-//! What the work came to, for `--stats`: a few lines on standard error, or an object in the report.
+//! Statistics of a run for `--stats`: lines on standard error, or an object in the JSON summary.
 
 use std::fmt;
 use std::time::Duration;

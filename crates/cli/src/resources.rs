@@ -1,5 +1,5 @@
-//! How much of the machine a verb may use: CPUs, threads, priority, memory. These limits hold for the whole process, so
-//! they are set before the image is opened.
+//! How much of the machine a verb may use: CPUs, threads, priority, memory. These limits hold for
+//! the whole process, so they are set before the image is opened.
 
 use anyhow::{Context, anyhow};
 use ferrofs_image::{DecodeWorkers, MemoryPool};
@@ -11,11 +11,13 @@ use crate::amount::human_bytes;
 use crate::arguments::{MachineArguments, ReserveArguments, WorkArguments};
 use crate::exit_status::usage_error;
 
-/// Memory of the process besides its budget, in bytes: code, stacks, the state of a walk, and what the system rounds up.
+/// Memory of the process besides its budget, in bytes: code, stacks, the state of a walk, and what
+/// the system rounds up.
 const PROCESS_BYTES: u64 = 6 << 20;
 /// Memory of a thread besides the budget, in bytes: stack, allocator, and its write buffer.
 const THREAD_BYTES: u64 = 1 << 20;
-/// Cache for clusters that several files share, for each thread, in bytes, when every file is read once.
+/// Cache for clusters that several files share, for each thread, in bytes, when every file is read
+/// once.
 const SHARED_BYTES: u64 = 4 << 20;
 
 /// What a verb may use.
@@ -25,7 +27,7 @@ pub(crate) struct Resources {
     pub(crate) threads: usize,
     pub(crate) memory: MemoryPool,
     pub(crate) workers: DecodeWorkers,
-    /// Whether `--stats` asked for the numbers.
+    /// Whether `--stats` is given.
     pub(crate) stats: bool,
 }
 
@@ -97,7 +99,8 @@ impl Resources {
     }
 }
 
-/// The memory of the whole process without `--memory`; where an eighth of the system's is too little, what an image needs.
+/// The memory of the whole process without `--memory`; where an eighth of the system's is too
+/// little, what an image needs.
 fn default_bytes() -> u64 {
     MemoryPool::default_limit_bytes().max(least_bytes())
 }
@@ -112,8 +115,8 @@ fn listeners(threads: usize) -> usize {
     threads.max(2)
 }
 
-/// Splits `bytes`, the memory of the whole process, into a number of threads and the budget; if it is scarce, there are
-/// fewer threads.
+/// Splits `bytes`, the memory of the whole process, into a number of threads and the budget; if it
+/// is scarce, there are fewer threads.
 fn split_memory(bytes: u64, wanted: usize) -> anyhow::Result<(usize, u64)> {
     let least = least_bytes();
     let spare = bytes.checked_sub(least).ok_or_else(|| {
@@ -128,7 +131,8 @@ fn split_memory(bytes: u64, wanted: usize) -> anyhow::Result<(usize, u64)> {
     Ok((threads, bytes - others))
 }
 
-/// Memory with the reserve that is asked for; `--prefault` without a number of pages reserves an eighth.
+/// Memory with the reserve that is asked for; `--prefault` without a number of pages reserves an
+/// eighth.
 fn memory(limit: u64, readers: usize, reserve: &ReserveArguments) -> anyhow::Result<MemoryPool> {
     let pages = match reserve.reserved_pages {
         None if !reserve.prefault => return Ok(MemoryPool::new(limit)?),

@@ -1,9 +1,10 @@
-//! Signals that end the command: SIGINT, SIGTERM and SIGHUP. Handlers set numbers, write a byte to a socket, or end the
-//! process; they do nothing else. Signals that the parent process has set to "ignore", as `nohup` does, stay ignored.
+//! Signals that end the command: SIGINT, SIGTERM and SIGHUP. Handlers set numbers, write a byte to
+//! a socket, or end the process; they do nothing else. Signals that the parent process has set to
+//! "ignore", as `nohup` does, stay ignored.
 //!
 //! * A verb starts with [`exit_on_signals`]: a signal ends the process at once.
-//! * A verb that must remove something turns that into a [`StopRequest`]: a signal cancels a token, and the verb ends on
-//!   its own way out with the error [`Stopped`].
+//! * A verb that must remove something turns that into a [`StopRequest`]: a signal cancels a token,
+//!   and the verb ends on its own way out with the error [`Stopped`].
 //! * A mount waits for a signal or for the end of its session with [`MountEvents`].
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -200,8 +201,9 @@ pub(crate) enum MountEvent {
     Overdue,
 }
 
-/// Handlers of a mount, before its sandbox: no signal ends the process any more, and none is lost. The handlers do not
-/// own the ends of the socket yet, so that the sandbox can be told to keep them.
+/// Handlers of a mount, before its sandbox: no signal ends the process any more, and none is lost.
+/// The handlers do not own the ends of the socket yet, so that the sandbox can be told to keep
+/// them.
 #[derive(Debug)]
 pub(crate) struct SignalHandlers {
     last: Arc<AtomicUsize>,

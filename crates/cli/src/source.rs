@@ -12,12 +12,12 @@ use crate::diagnostics;
 use crate::output::{self, escape};
 use crate::resources::Resources;
 
-/// Opens an image for a look at it.
+/// Opens an image to read its metadata.
 pub(crate) fn open(path: &Path, read: &ReadArguments) -> anyhow::Result<Image> {
     open_with(path, read, OpenOptions::new().retain_memory(true))
 }
 
-/// Opens an image for long work, whose files are read once each.
+/// Opens an image for a verb that reads each file once.
 pub(crate) fn open_for_work(
     path: &Path,
     read: &ReadArguments,
@@ -31,8 +31,8 @@ pub(crate) fn open_for_work(
     open_with(path, read, options)
 }
 
-/// Opens an image for a mount: it is read at the pace of others, and gives memory back when nobody reads. Its root is a
-/// directory; without one, Linux would answer whoever looks at the mount with nothing but an error.
+/// Opens an image for a mount, which returns memory to the system when nothing is read. The root
+/// must be a directory: otherwise every access to the mount would fail.
 pub(crate) fn open_for_mount(
     path: &Path,
     read: &ReadArguments,
@@ -57,7 +57,7 @@ fn open_with(path: &Path, read: &ReadArguments, options: OpenOptions) -> anyhow:
     })?;
     if read.devices.is_empty() && lacks_devices(&image) && !read.quiet {
         output::print_message(format_args!(
-            "{} in the device table, but none was given with --device=FILE",
+            "{} in the device table, and none was given with --device=FILE",
             counted(image.device_slots().len() as u64, "device is", "devices are")
         ));
     }

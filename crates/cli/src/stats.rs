@@ -1,5 +1,6 @@
-//! `ferrofs stats DIR`: what a running mount does. It asks the mount itself and shows the answer in one of three forms.
-//! The answer comes from whoever serves the directory, so its texts are escaped before they are shown.
+//! `ferrofs stats DIR`: queries a running mount and prints the answer in one of three formats. The
+//! answer comes from the process that serves the directory, which may be any program, so its texts
+//! are escaped before they are printed.
 
 mod json;
 mod prometheus;
@@ -16,7 +17,10 @@ use crate::exit_status::CommandStatus;
 use crate::output::{self, Output};
 use crate::signals::ExitOnSignals;
 
-/// Asks and shows.
+/// Queries and prints.
+///
+/// # Errors
+/// Standard output cannot be written.
 pub(crate) fn run(
     arguments: &StatsArguments,
     _signals: &ExitOnSignals,
@@ -42,12 +46,12 @@ pub(crate) fn run(
     Ok(CommandStatus::Success)
 }
 
-/// What to do about it, beginning with a semicolon.
+/// What to do about an error, after a semicolon.
 fn remedy(error: &StatsError, directory: &Path) -> String {
     let directory = directory.display();
     match error {
         StatsError::Disconnected => {
-            format!("; fusermount3 -u {directory} clears it, or umount {directory} as root")
+            format!("; fusermount3 -u {directory} removes it, or umount {directory} as root")
         }
         StatsError::PermissionDenied(Some(user)) => format!(
             "; as root: sudo -u '#{user}' ferrofs stats {directory}, or mount it with -o allow_other"
@@ -55,7 +59,9 @@ fn remedy(error: &StatsError, directory: &Path) -> String {
         StatsError::PermissionDenied(None) => {
             "; query as that user, or mount it with -o allow_other".to_owned()
         }
-        StatsError::OtherVersion { .. } => "; query with that version, or mount it anew".to_owned(),
+        StatsError::OtherVersion { .. } => {
+            "; query with that version, or mount the image again".to_owned()
+        }
         _ => String::new(),
     }
 }

@@ -1,5 +1,5 @@
-//! The choice of the verb. A verb that is one file lives in this folder; `build`, `mount`, `stats`, `dump` and `demo`
-//! have folders of their own. Called by `main`.
+//! The choice of the verb. A verb that is one file lives in this folder; `build`, `mount`, `stats`,
+//! `dump` and `demo` have folders of their own. Called by `main`.
 
 mod cat;
 mod check;

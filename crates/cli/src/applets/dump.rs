@@ -1,5 +1,5 @@
-//! The command line of dump.erofs, of erofs-utils: for scripts that call it. It describes only; `verbs::dump` does the
-//! work. Called by `applets`, and by `xtask` for the manual.
+//! The command line of dump.erofs, of erofs-utils, for scripts that call it. `dump` does the work.
+//! Used by `applets`, and by `xtask` for the manual.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -35,7 +35,8 @@ pub(crate) struct DumpArguments {
     #[arg(long)]
     pub(crate) blkid_udev: bool,
 
-    /// File with an extra device of the image; repeat it for each device, in the order of the device table
+    /// File with an extra device of the image; repeat it for each device, in the order of the
+    /// device table
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
@@ -65,12 +66,12 @@ pub(crate) struct DumpArguments {
 }
 
 impl DumpArguments {
-    /// Whether an inode is to be shown.
+    /// Whether an inode is shown.
     pub(crate) fn shows_inode(&self) -> bool {
         self.nid.is_some() || self.path.is_some()
     }
 
-    /// Whether the superblock is to be shown: when asked for, or when nothing else is.
+    /// Whether the superblock is shown: with -s, or if nothing else is selected.
     pub(crate) fn shows_superblock(&self) -> bool {
         self.superblock || !(self.statistics || self.blkid_udev || self.shows_inode())
     }

@@ -1,5 +1,5 @@
-//! The command line of fsck.erofs, of erofs-utils: for scripts that call it. It describes only; `verbs::fsck` does the
-//! work. Called by `applets`, and by `xtask` for the manual.
+//! The command line of fsck.erofs, of erofs-utils, for scripts that call it. `verbs::fsck` does the
+//! work. Used by `applets`, and by `xtask` for the manual.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,8 @@ pub(crate) struct FsckArguments {
     #[arg(short = 'p')]
     pub(crate) ratio: bool,
 
-    /// File with an extra device of the image; repeat it for each device, in the order of the device table
+    /// File with an extra device of the image; repeat it for each device, in the order of the
+    /// device table
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
@@ -135,22 +136,22 @@ impl FsckArguments {
         })
     }
 
-    /// The directory to unpack into.
+    /// The directory to extract into.
     pub(crate) fn directory(&self) -> Option<&Path> {
         self.extract.as_ref()?.as_deref()
     }
 
-    /// Whether success is to be told.
+    /// Whether a summary is printed.
     pub(crate) fn is_verbose(&self) -> bool {
         self.level >= VERBOSE_LEVEL
     }
 
-    /// Whether extended attributes are unpacked.
+    /// Whether extended attributes are extracted.
     pub(crate) fn has_xattrs(&self) -> bool {
         self.xattrs
     }
 
-    /// An option that only counts with a directory to unpack into, if it was given without one.
+    /// An option that needs `--extract=DIR`, if it was given without that.
     pub(crate) fn extract_only_option(&self) -> Option<&'static str> {
         let given = [
             (self.force, "--force"),
@@ -167,7 +168,7 @@ impl FsckArguments {
     }
 }
 
-/// What the last of these flags on the command line says, if there is any.
+/// The value of the last of these flags on the command line, if there is one.
 fn last_given(matches: &ArgMatches, flags: [(&str, bool); 4]) -> Option<bool> {
     let is_typed = |flag| matches.value_source(flag) == Some(ValueSource::CommandLine);
     let places = flags.into_iter().filter(|(flag, _)| is_typed(flag));

@@ -1,5 +1,5 @@
-//! The command line of mkfs.erofs, of erofs-utils 1.9: for scripts that call it. It describes what may be typed and says
-//! what is refused; `verbs::build` makes an image of it. Called by `applets`, and by `xtask` for the manual.
+//! The command line of mkfs.erofs, of erofs-utils 1.9, for scripts that call it, and the options
+//! that are refused. `build` does the work. Used by `applets`, and by `xtask` for the manual.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -23,8 +23,8 @@ pub(crate) struct MkfsArguments {
     #[arg(value_name = "FILE")]
     pub(crate) image: PathBuf,
 
-    /// A directory; or EROFS images as layers, the lowest first; or, with --tar, an archive. Without SOURCE, or
-    /// if it is -, the archive is standard input
+    /// A directory; or EROFS images as layers, the lowest first; or, with --tar, an archive.
+    /// Without SOURCE, or if it is -, the archive is standard input
     #[arg(value_name = "SOURCE")]
     pub(crate) sources: Vec<PathBuf>,
 
@@ -92,17 +92,19 @@ pub(crate) struct MkfsArguments {
     #[arg(long)]
     pub(crate) all_root: bool,
 
-    /// Store files as uncompressed chunks of this size, a power of two; with -z, only files that cannot be
-    /// compressed
+    /// Store files as uncompressed chunks of this size, a power of two; with -z, only files that
+    /// cannot be compressed
     #[arg(long = "chunksize", value_name = "#", value_parser = parse_number)]
     pub(crate) chunk_bytes: Option<u64>,
 
-    /// Write the chunks of --chunksize to FILE, a new file or a block device, which becomes device 1
+    /// Write the chunks of --chunksize to FILE, a new file or a block device, which becomes device
+    /// 1
     #[arg(long, value_name = "FILE", requires = "chunk_bytes")]
     pub(crate) blobdev: Option<PathBuf>,
 
-    /// Compress some files differently. Each line of FILE has the size of a pcluster in bytes (0 for no
-    /// compression); optionally the number of an algorithm of -z, counted from 0; and a regular expression
+    /// Compress some files differently. Each line of FILE has the size of a pcluster in bytes (0
+    /// for no compression); optionally the number of an algorithm of -z, counted from 0; and a
+    /// regular expression
     #[arg(long, value_name = "FILE")]
     pub(crate) compress_hints: Option<PathBuf>,
 
@@ -124,8 +126,9 @@ pub(crate) struct MkfsArguments {
     #[arg(default_missing_value = crate::arguments::DEFAULT_DIGEST_XATTR)]
     pub(crate) digest_xattr: Option<OsString>,
 
-    /// Build everything from scratch, which is always done, and copy the data of source images into the new
-    /// image. Without it, the new image refers to the source images as devices 1, 2 and so on
+    /// Build everything from scratch, which is always done, and copy the data of source images into
+    /// the new image. Without it, the new image refers to the source images as devices 1, 2 and so
+    /// on
     #[arg(long, value_name = "data", value_parser = ["data"])]
     clean: Option<String>,
 
@@ -181,8 +184,9 @@ pub(crate) struct MkfsArguments {
     #[arg(long, value_name = "path|none", value_parser = ["path", "none"])]
     sort: Option<String>,
 
-    /// Build from a tar archive: f copies contents into the image, i leaves them in the archive, which becomes
-    /// device 1, headerball reads an archive without contents and makes files that read as zeros
+    /// Build from a tar archive: f copies contents into the image, i leaves them in the archive,
+    /// which becomes device 1, headerball reads an archive without contents and makes files that
+    /// read as zeros
     #[arg(long, value_name = "f|i|headerball", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "f", value_parser = parse_tar)]
     tar: Option<TarMode>,
@@ -204,7 +208,8 @@ pub(crate) struct MkfsArguments {
     #[arg(long, requires = "tar")]
     pub(crate) unxz: bool,
 
-    /// Number of threads, at most the number of CPUs available to the process [default: that number]
+    /// Number of threads, at most the number of CPUs available to the process [default: that
+    /// number]
     #[arg(long, value_name = "#", value_parser = crate::amount::parse_jobs)]
     pub(crate) workers: Option<usize>,
 

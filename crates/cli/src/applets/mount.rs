@@ -1,5 +1,6 @@
-//! The command line of erofsfuse, of erofs-utils: for scripts and runtimes that call it. It describes and translates;
-//! the verb `mount` does the work. Called by `applets`, and by `xtask` for the manual.
+//! The command lines of erofsfuse, of erofs-utils, and of mount.fuse.ferrofs, which mount(8) calls
+//! for the type `fuse.ferrofs`. Both become arguments of the verb `mount`. Used by `applets`, and
+//! by `xtask` for the manual.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -48,7 +49,8 @@ pub(crate) struct ErofsfuseArguments {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0")]
     pub(crate) offset: u64,
 
-    /// File with an extra device of the image; repeat it for each device, in the order of the device table
+    /// File with an extra device of the image; repeat it for each device, in the order of the
+    /// device table
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 

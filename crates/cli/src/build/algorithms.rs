@@ -1,5 +1,6 @@
-//! How `-z` of mkfs.erofs and `--compress` of ours name algorithms: `ALG[,LEVEL][,level=N][,dictsize=N]`, several with
-//! colons between them. The first is that of all files.
+//! How `-z` of mkfs.erofs and `--compress` of ours name algorithms:
+//! `ALG[,LEVEL][,level=N][,dictsize=N]`, several with colons between them. The first is that of all
+//! files.
 
 use ferrofs_builder::{Algorithms, BuildOptions};
 use ferrofs_codec::Method;
@@ -8,16 +9,16 @@ use crate::amount::parse_bytes;
 
 /// Bytes of the shortest and the longest dictionary of MicroLZMA.
 const LZMA_DICTIONARIES: (u64, u64) = (4096, 8 << 20);
-/// Where nothing is said: four pclusters, and not less than this.
+/// The least default dictionary; the default is four pclusters.
 const LZMA_DICTIONARY_LEAST: u64 = 32 << 10;
 /// Bytes of the shortest and the longest window of ZSTD.
 const ZSTD_WINDOWS: (u64, u64) = (1 << 10, 1 << 20);
-/// Pclusters that the window of ZSTD spans where nothing is said.
+/// Pclusters in the default window of ZSTD.
 const ZSTD_WINDOW_PCLUSTERS: u64 = 8;
 /// The only window that DEFLATE is written with.
 const DEFLATE_WINDOW: u64 = 32 << 10;
 
-/// What the algorithms are to suit.
+/// What defaults of parameters depend on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AlgorithmContext {
     /// Bytes of the largest pcluster.
@@ -39,8 +40,8 @@ pub(crate) fn parse(text: &str, setting: AlgorithmContext) -> Result<Algorithms,
     Ok(Algorithms { default: 0, methods: methods.collect::<Result<_, _>>()? })
 }
 
-/// Reads `BYTES[:ALG]`, how inodes are compressed in a metabox, into options that say how files are. ALG is one of those
-/// or a further one; without it, it is that of all files.
+/// Reads `BYTES[:ALG]`, how inodes are compressed in a metabox, into options that say how files
+/// are. ALG is one of those or a further one; without it, it is that of all files.
 pub(crate) fn take_metabox(text: &str, options: &mut BuildOptions) -> Result<(), String> {
     let (bytes, algorithm) = match text.split_once(':') {
         Some((bytes, algorithm)) => (bytes, Some(algorithm)),
@@ -70,7 +71,7 @@ pub(crate) fn take_metabox(text: &str, options: &mut BuildOptions) -> Result<(),
 
 /// A number of bytes that must fit into 32 bits.
 pub(crate) fn parse_u32(what: &str, bytes: u64) -> Result<u32, String> {
-    u32::try_from(bytes).map_err(|_| format!("{what} of {bytes} bytes are not made"))
+    u32::try_from(bytes).map_err(|_| format!("{what}: {bytes} bytes are too many"))
 }
 
 fn parse_one(text: &str, setting: AlgorithmContext) -> Result<Method, String> {
@@ -131,7 +132,7 @@ impl AlgorithmParameters {
             Some(("lc" | "lp" | "pb", _)) if name == "lzma" => {
                 return Err(format!("lzma: {word} is not supported: lc=3, lp=0 and pb=2 are"));
             }
-            _ => return Err(format!("{name}: {word} is no parameter of it")),
+            _ => return Err(format!("{name} has no parameter {word}")),
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ use crate::arguments::{
     BuildArguments, BuildContent, FragmentChoice, SharingChoice, WhiteoutChoice,
 };
 
-/// Bytes of the largest pcluster, where nothing is said: what most compress with.
+/// The default size of the largest pcluster, in bytes.
 const PCLUSTER_BYTES: u64 = 64 << 10;
 
 /// Makes a build of what was typed.
@@ -112,7 +112,7 @@ impl BuildTimes {
         };
         let missing = match epoch {
             Some(time) => file_time(time)?,
-            // What the clock says must not show.
+            // The image must not depend on the clock.
             None if is_reproducible => 0,
             None => file_time(environment.now)?,
         };
@@ -125,7 +125,9 @@ fn blocks(option: &str, bytes: Option<u64>, block_bytes: u64) -> Result<u32, Str
     let bytes = bytes.unwrap_or(block_bytes);
     let blocks = bytes.checked_div(block_bytes).filter(|_| bytes.is_multiple_of(block_bytes));
     let blocks = blocks.and_then(|blocks| u32::try_from(blocks).ok());
-    blocks.ok_or_else(|| format!("{option}: {bytes} bytes are no whole blocks of {block_bytes}"))
+    blocks.ok_or_else(|| {
+        format!("{option}: {bytes} bytes are no multiple of the block size {block_bytes}")
+    })
 }
 
 fn compressed(typed: &BuildArguments, hints: Option<&[u8]>) -> Result<BuildOptions, String> {
@@ -230,7 +232,7 @@ fn tar(typed: &BuildArguments, times: BuildTimes) -> TarImportOptions {
     };
     TarImportOptions::default()
         .whiteouts(whiteouts)
-        // What this host calls a number must not show.
+        // The image must not depend on the host's user names.
         .accounts((!typed.layout.reproducible).then(AccountFiles::of_host))
         .missing_mtime(Timestamp { seconds: times.missing, nanoseconds: 0 })
 }

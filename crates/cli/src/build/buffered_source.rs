@@ -1,6 +1,6 @@
-//! An open file of the source, read in large pieces while it is compared in small ones: a cluster is often but a few
-//! kilobytes long, and asking the system for each would cost half of what the copying does. Ascending offsets only are
-//! quick; others are right, too.
+//! An open file of the source, read in large pieces while it is compared in small ones: a cluster
+//! is often but a few kilobytes long, and asking the system for each would cost half of what the
+//! copying does. Ascending offsets only are quick; others are right, too.
 
 use std::ops::Range;
 
@@ -19,8 +19,8 @@ pub(super) struct BufferedSource<'b> {
 }
 
 impl<'b> BufferedSource<'b> {
-    /// Opens the file, of which no more than the part up to `end` will be wanted, or little more. The buffer is not
-    /// empty.
+    /// Opens the file, of which no more than the part up to `end` will be wanted, or little more.
+    /// The buffer is not empty.
     pub(super) fn open(content: &Content, end: u64, buffer: &'b mut [u8]) -> Result<Self> {
         let reader = content.source().open()?;
         Ok(Self { reader, buffer, ready: 0..0, end: end.min(content.bytes()) })
@@ -31,7 +31,7 @@ impl<'b> BufferedSource<'b> {
         if !self.ready.contains(&offset) {
             let ahead = usize::try_from(self.end.saturating_sub(offset)).unwrap_or(usize::MAX);
             let count = wanted.max(ahead).min(self.buffer.len());
-            // After an error nobody shall find half of it.
+            // After an error, the buffer holds nothing.
             self.ready = 0..0;
             self.reader.read_exact_at(offset, &mut self.buffer[..count])?;
             self.ready = offset..offset.saturating_add(count as u64);
@@ -52,7 +52,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytes that can be told apart, and how they were requests for.
+    /// A source of known bytes that counts its reads.
     #[derive(Clone, Default)]
     struct CountingSource(Arc<ReadRequests>);
 

@@ -1,4 +1,5 @@
-//! The calls of the library that builds: what is found at the sources becomes a tree, and the tree an image.
+//! The calls of the library that builds: what is found at the sources becomes a tree, and the tree
+//! an image.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -21,7 +22,8 @@ use crate::resources::Resources;
 #[derive(Debug)]
 pub(super) struct ImportedTree {
     pub(super) tree: Tree,
-    /// Where the devices of the tree can be read; `None` if they cannot, as an archive that came through a pipe.
+    /// Where the devices of the tree can be read; `None` if they cannot, as an archive that came
+    /// through a pipe.
     pub(super) devices: Option<Vec<PathBuf>>,
 }
 
@@ -118,7 +120,7 @@ pub(super) fn build(
     ferrofs_builder::build(tree, &request.options, &request.image, monitor, cancel)
 }
 
-/// Builds into a file of memory, to see what comes out.
+/// Builds into a file in memory, for an estimate.
 ///
 /// # Errors
 /// As the library, and if there is no such memory.

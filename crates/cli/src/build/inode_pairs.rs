@@ -1,5 +1,6 @@
-//! Walks through a tree and through its image at once, and pairs what has the same name: what is compared at a time. The
-//! walks go in the same order, so a name that one of them lacks shows where the other is ahead.
+//! Walks through a tree and through its image at once, and pairs what has the same name: what is
+//! compared at a time. The walks go in the same order, so a name that one of them lacks shows where
+//! the other is ahead.
 
 use std::collections::btree_map;
 use std::fmt;
@@ -105,7 +106,7 @@ impl<'a> InodePairs<'a> {
             Some(known @ None) => *known = Some(nid),
             Some(Some(known)) if *known == nid => return Ok(Some(None)),
             _ => {
-                let what = "it is no hard link to what it is one to in the source".to_owned();
+                let what = "it is not a hard link to the same file as in the source".to_owned();
                 return Err(Difference::new(&path, what));
             }
         }
@@ -160,7 +161,7 @@ impl Iterator for InodePairs<'_> {
         if !pairs.is_empty() {
             return Some(Ok(Item::Inodes(pairs)));
         }
-        // What came before it may differ, too, and was told first.
+        // Items before it may differ, too, and come first.
         self.part().map(Ok).or_else(|| self.difference.take().map(Err))
     }
 }
@@ -168,7 +169,8 @@ impl Iterator for InodePairs<'_> {
 /// What differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Difference {
-    /// The path from the root, without a slash before it; empty for the root, or the image as a whole.
+    /// The path from the root, without a slash before it; empty for the root, or the image as a
+    /// whole.
     path: Vec<u8>,
     /// The byte of the file.
     offset: Option<u64>,
@@ -206,7 +208,8 @@ fn unexpected(path: &[u8]) -> Difference {
     Difference::new(path, "it is in the image and not in the source".to_owned())
 }
 
-/// How many links each inode must have: its names, or for a directory itself, its name and its subdirectories.
+/// How many links each inode must have: its names, or for a directory itself, its name and its
+/// subdirectories.
 fn links(tree: &Tree) -> Vec<u32> {
     let mut links = vec![0u32; tree.len()];
     let mut add = |id: NodeId| {

@@ -1,5 +1,5 @@
-//! From the command line of mkfs.erofs to a build: its names, its meanings and its defaults. What it would ignore is
-//! refused here.
+//! Turns the command line of mkfs.erofs into a request, with its names, meanings and defaults. What
+//! mkfs.erofs would ignore is refused.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -97,7 +97,7 @@ fn check_contents(typed: &MkfsArguments, options: &BuildOptions) -> Result<(), S
     };
     let block_bytes = u64::from(options.block_size.bytes());
     if way == "--tar=i" && block_bytes != TAR_UNIT_BYTES {
-        let what = "data lies at multiples of 512 bytes in an archive";
+        let what = "data in an archive starts at multiples of 512 bytes";
         return Err(format!("-b: {way} needs blocks of 512 bytes: {what}"));
     }
     let unused = [
@@ -106,7 +106,7 @@ fn check_contents(typed: &MkfsArguments, options: &BuildOptions) -> Result<(), S
         (options.chunk_bytes.is_some(), "-E: dedupe"),
     ];
     match unused.iter().find(|(is_given, _)| *is_given) {
-        Some((_, option)) => Err(format!("{option}: no data is stored with {way}; leave it out")),
+        Some((_, option)) => Err(format!("{option}: {way} stores no data; leave it out")),
         None => Ok(()),
     }
 }
@@ -435,13 +435,10 @@ fn sources(typed: &MkfsArguments) -> Result<Vec<PathBuf>, String> {
         ([], false) => Err("SOURCE is missing".to_owned()),
         ([one], true) => Ok(vec![one.clone()]),
         ([one], false) if one == Path::new("-") => {
-            Err("standard input holds an archive: that needs --tar=f".to_owned())
+            Err("standard input holds an archive, which needs --tar=f".to_owned())
         }
         (images, false) => Ok(images.to_vec()),
-        _ => {
-            Err("several archives are not supported: `ferrofs build` takes those of layers"
-                .to_owned())
-        }
+        _ => Err("several archives are not supported; use `ferrofs build` for layers".to_owned()),
     }
 }
 
@@ -703,7 +700,8 @@ mod tests {
         }
     }
 
-    /// The text of `mkfs.erofs --help` of erofs-utils 1.9.4, one option a line, as far as options go.
+    /// The text of `mkfs.erofs --help` of erofs-utils 1.9.4, one option a line, as far as options
+    /// go.
     const UPSTREAM_OPTIONS: &str = "-V --version -h --help -b# -d<0-9> -x# -zX -C# -EX -L -m# -T# --all-time --mkfs-time -UX \
         --zD --MZ --all-root --async-queue-limit=# --blobdev=X --chunksize=# --clean=X --incremental=X \
         --compress-hints=X --dsunit=# --exclude-path=X --exclude-regex=X --file-contexts=X --force-uid=# \

@@ -1,5 +1,5 @@
-//! Listens to a build: shows how far it is, names its warnings, ends it on a signal, and has the whole image compared with
-//! its source before it gets its name.
+//! Observes a build: shows its progress, prints warnings, passes on a signal, and compares the
+//! image with its source before the image gets its name.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::verify::{ImageVerifier, UnpublishedImage, VerifyCounters};
 use crate::progress::{ProgressDisplay, WorkAmount};
 use crate::signals::StopRequest;
 
-/// Listens to a build.
+/// Observes a build.
 #[derive(Debug)]
 pub(super) struct BuildMonitor<'a> {
     stop: &'a StopRequest,
@@ -25,7 +25,7 @@ pub(super) struct BuildMonitor<'a> {
     verified_inodes: AtomicU64,
     verified_bytes: AtomicU64,
     warnings: AtomicU64,
-    /// What is shown; none while nothing is known about how much there is to do.
+    /// `None` while the amount of work is not known.
     progress: Option<Mutex<ProgressDisplay>>,
     phases: Mutex<Vec<(BuildStep, Instant)>>,
 }
@@ -39,7 +39,7 @@ pub(super) enum BuildStep {
 }
 
 impl<'a> BuildMonitor<'a> {
-    /// Listens to an import, of which nobody knows how long it takes.
+    /// Observes an import, whose length is not known.
     pub(super) fn new(stop: &'a StopRequest, notices: bool) -> Self {
         Self {
             stop,
@@ -54,7 +54,7 @@ impl<'a> BuildMonitor<'a> {
         }
     }
 
-    /// Goes on with the build of what was imported.
+    /// Observes the build of what was imported.
     pub(super) fn for_build(
         self,
         progress: ProgressDisplay,
@@ -63,7 +63,7 @@ impl<'a> BuildMonitor<'a> {
         Self { verifier, progress: Some(Mutex::new(progress)), ..self }
     }
 
-    /// What cancels the library's work.
+    /// The token that cancels the work of the library.
     pub(super) fn cancel_token(&self) -> &CancelToken {
         self.stop.token()
     }
@@ -73,7 +73,7 @@ impl<'a> BuildMonitor<'a> {
         self.warnings.load(Ordering::Relaxed)
     }
 
-    /// Nothing further comes; how long each step took.
+    /// Ends the display; returns how long each step took.
     pub(super) fn finish(self) -> Vec<(BuildStep, Duration)> {
         self.begin(BuildStep::Finished);
         let done = self.done();
@@ -109,7 +109,7 @@ impl<'a> BuildMonitor<'a> {
     }
 
     fn show(&self) {
-        // Whoever finds another thread at it leaves it to that one.
+        // If another thread shows progress right now, that is enough.
         if let Some(Ok(mut progress)) = self.progress.as_ref().map(Mutex::try_lock) {
             progress.update(self.done());
         }

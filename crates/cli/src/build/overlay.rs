@@ -1,5 +1,6 @@
-//! The tree that EROFS images make together, as layers of overlayfs: each later one lies over those before it. Data is
-//! left where it is, and referred to, or read from the images as from any other source.
+//! The tree that EROFS images make together, as layers of overlayfs: each later one lies over those
+//! before it. Data is left where it is, and referred to, or read from the images as from any other
+//! source.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -25,13 +26,13 @@ use crate::resources::Resources;
 /// Parts of files that are kept in memory at most: damaged images may have as many as they like.
 const PARTS_MAX: usize = 8 << 20;
 
-/// What images make together.
+/// The tree of several images.
 #[derive(Debug)]
 pub(super) struct LayeredTree {
     pub(super) tree: Tree,
     /// What the blocks must be like for the tree to be referred to; of the first image.
     pub(super) block_size: BlockSize,
-    /// Where the devices of the tree are; `None` if nobody has said where.
+    /// Paths of the devices of the tree; `None` if they are not known.
     pub(super) devices: Option<Vec<PathBuf>>,
 }
 
@@ -54,7 +55,7 @@ struct LayerSource {
     stamp: StatData,
 }
 
-/// What tells that a file was changed: size, modification and change.
+/// Size and times, which change with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StatData(u64, (i64, i64), (i64, i64));
 
@@ -93,7 +94,8 @@ pub(super) fn join(
     Ok(LayeredTree { tree: merge.finish(), block_size, devices })
 }
 
-/// References need blocks of one size, and images that either all have their data in themselves or all on one device.
+/// References need blocks of one size, and images that either all have their data in themselves or
+/// all on one device.
 fn check_alike(layers: &[LayerImage], data: LayerData) -> Result<BlockSize> {
     let sizes = || layers.iter().map(|layer| layer.image.superblock().block_size);
     let block_size = sizes().next().ok_or_else(|| refused("no image"))?;
@@ -131,8 +133,9 @@ impl LayerImage {
         Ok(Self { image, source, data, is_aufs, device: 0, of_image: 0 })
     }
 
-    /// Where its data lies, as a device of the new image, and as one of its own: itself, or its one device. The tag says
-    /// which image is meant, as mkfs.erofs has it: that of its device, or its UUID.
+    /// Where its data lies, as a device of the new image, and as one of its own: itself, or its one
+    /// device. The tag says which image is meant, as mkfs.erofs has it: that of its device, or its
+    /// UUID.
     fn own_device(&self) -> (Device, u16) {
         let sb = self.image.superblock();
         let mut tag = [0; 64];
@@ -185,7 +188,7 @@ impl LayerImage {
             }
             FileType::Fifo => NodeKind::Fifo,
             FileType::Socket => NodeKind::Socket,
-            _ => return Err(refused("an inode of a type that is not known")),
+            _ => return Err(refused("an inode of unknown type")),
         };
         Ok(Node { metadata: self.metadata(inode)?, kind })
     }
@@ -222,7 +225,7 @@ impl LayerImage {
                 ExtentStorage::Hole => continue,
                 ExtentStorage::Cluster | ExtentStorage::Fragment => {
                     return Err(refused(
-                        "it is compressed, and no other image can refer to that: --clean=data copies data",
+                        "it is compressed, and other images cannot refer to compressed data: --clean=data copies data",
                     ));
                 }
                 ExtentStorage::Plain => {
@@ -351,7 +354,7 @@ impl OverlayMerge {
                 self.parts += parts;
                 if self.parts > PARTS_MAX {
                     return Err(refused(
-                        "data in too many pieces to refer to: --clean=data copies it",
+                        "data is in too many pieces to refer to: --clean=data copies it",
                     ));
                 }
                 let id = self.tree.add(node)?;
@@ -425,7 +428,7 @@ impl ContentReader for ImageFile {
             let count =
                 read.map_err(|error| error.at(ContentSource::name(self)).at_byte(offset))?;
             if count == 0 {
-                let why = refused("it ends before its size");
+                let why = refused("it is shorter than its size");
                 return Err(why.at(ContentSource::name(self)).at_byte(offset));
             }
             buffer = buffer.split_at_mut(count).1;
@@ -444,7 +447,7 @@ impl LayerSource {
         if StatData::of(&self.path)? == self.stamp {
             return Ok(());
         }
-        let how = "its size or its times are others".to_owned();
+        let how = "its size or its times have changed".to_owned();
         Err(Error::new(ErrorKind::SourceChanged { how }).at(&self.path))
     }
 }

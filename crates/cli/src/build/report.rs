@@ -1,4 +1,5 @@
-//! What was built: for people, for programs, and in the lines of mkfs.erofs.
+//! The summary of a build: as text, as JSON, and in the format of mkfs.erofs; and the estimate of a
+//! dry run.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -25,7 +26,7 @@ use crate::output::{JsonBytes, Output, escape, hex};
 /// Read of the image at a time for its digest.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// A build that has ended well.
+/// A finished build.
 #[derive(Debug)]
 pub(super) struct BuildSummary<'a> {
     pub(super) request: &'a BuildRequest,
@@ -79,7 +80,7 @@ struct JsonSteps {
 }
 
 impl BuildSummary<'_> {
-    /// Tells it in the form that was asked for.
+    /// Prints the summary.
     ///
     /// # Errors
     /// Standard output cannot be written, or the image not be read for its digest.
@@ -132,7 +133,7 @@ impl BuildSummary<'_> {
         let offset = self.options.output_mode.offset();
         let sha256 = digest(image, offset, report.bytes).map_err(|error| {
             let image = escape(image.as_os_str().as_bytes());
-            anyhow::anyhow!("{image}: cannot read it for its digest: {error}")
+            anyhow::anyhow!("{image}: cannot be read for its digest: {error}")
         })?;
         Ok(JsonReport {
             image: image.as_os_str().as_bytes().into(),
@@ -182,7 +183,7 @@ impl BuildSummary<'_> {
     }
 }
 
-/// Tells what a build would come to.
+/// Prints an estimate.
 ///
 /// # Errors
 /// Standard output cannot be written.
@@ -234,7 +235,7 @@ const SAMPLE_BYTES: u64 = 16 << 20;
 /// Bytes that are taken of one file at most, so that one file does not stand for all.
 const FILE_BYTES: u64 = 1 << 20;
 
-/// What a build would come to.
+/// An estimate of a build.
 #[derive(Clone, Copy, Debug, Serialize, PartialEq, Eq)]
 pub(super) struct BuildEstimate {
     pub(super) inodes: u64,
@@ -280,7 +281,8 @@ fn scaled(part: u64, whole: u64, sampled: u64) -> u64 {
     scaled.map_or(0, |scaled| u64::try_from(scaled).unwrap_or(u64::MAX))
 }
 
-/// A tree of some of the files, from all over, each with the beginning of its contents; all of them if they are few.
+/// A tree of some of the files, from all over, each with the beginning of its contents; all of them
+/// if they are few.
 fn sample(tree: &Tree, content_bytes: u64) -> Result<Tree> {
     let root = tree.node(Tree::ROOT).metadata.clone();
     let mut sample = Tree::new(root);

@@ -1,4 +1,4 @@
-//! What is to be built: both command lines end here, and the same work begins. Nothing here touches the system.
+//! A request to build, which both command lines fill in. Nothing here touches the system.
 
 use std::path::PathBuf;
 
@@ -10,10 +10,10 @@ use ferrofs_ondisk::BlockSize;
 use super::algorithms::{self, AlgorithmContext, parse_u32};
 use crate::arguments::{MachineArguments, ProgressStyle};
 
-/// A build, all choices made but those that need a look at the source.
+/// What is to be built. What depends on the source is decided later.
 #[derive(Debug)]
 pub(crate) struct BuildRequest {
-    /// What the image is to be known as.
+    /// The path of the image.
     pub(crate) image: PathBuf,
     /// One directory, or the archives of layers from the lowest on; `-` is standard input.
     pub(crate) sources: Vec<PathBuf>,
@@ -23,7 +23,7 @@ pub(crate) struct BuildRequest {
     pub(crate) tar: TarImportOptions,
     /// What is changed about the tree of an archive; that of a directory says so itself.
     pub(crate) tar_adjustments: Adjustments,
-    /// An image that is there may be replaced.
+    /// An existing image may be replaced.
     pub(crate) replaces: bool,
     pub(crate) verify: Verify,
     pub(crate) is_dry_run: bool,
@@ -70,7 +70,7 @@ pub(crate) enum Verify {
     No,
 }
 
-/// What is told about a build, besides errors.
+/// What is printed about a build, besides errors.
 #[derive(Clone, Debug)]
 pub(crate) struct OutputOptions {
     pub(crate) form: OutputFormat,
@@ -79,7 +79,7 @@ pub(crate) struct OutputOptions {
     pub(crate) notices: bool,
 }
 
-/// The form of what goes to standard output.
+/// The format of standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutputFormat {
     Nothing,
@@ -89,14 +89,14 @@ pub(crate) enum OutputFormat {
     Mkfs,
 }
 
-/// What the environment says: read once, by the command.
+/// The clock, environment variables and random bytes, read once.
 #[derive(Clone, Debug)]
 pub(crate) struct BuildEnvironment {
     /// `SOURCE_DATE_EPOCH`, as it is.
     pub(crate) source_date_epoch: Option<std::ffi::OsString>,
     /// Seconds since 1970.
     pub(crate) now: u64,
-    /// Bytes that nobody can foretell.
+    /// Random bytes.
     pub(crate) random: [u8; 16],
     /// The file of hints, if one was named.
     pub(crate) hints: Option<Vec<u8>>,
@@ -111,9 +111,9 @@ impl BuildEnvironment {
         let Some(text) = &self.source_date_epoch else { return Ok(None) };
         let number = text.to_str().and_then(|text| text.parse().ok());
         let number = number.filter(|seconds| i64::try_from(*seconds).is_ok());
-        number.map(Some).ok_or_else(|| {
-            format!("SOURCE_DATE_EPOCH is {}: not a number of seconds", text.display())
-        })
+        number
+            .map(Some)
+            .ok_or_else(|| format!("SOURCE_DATE_EPOCH={}: not a number of seconds", text.display()))
     }
 
     /// A UUID of its own (RFC 9562, version 4).
@@ -132,7 +132,7 @@ pub(crate) fn parse_uuid(text: &str, environment: &BuildEnvironment) -> Result<[
         "random" => return Ok(environment.random_uuid()),
         _ => {}
     }
-    let refused = || format!("{text} is no UUID, such as 12b8c075-d915-5e57-8730-a4a4b2ca06f2");
+    let refused = || format!("{text} is no UUID; one is 12b8c075-d915-5e57-8730-a4a4b2ca06f2");
     let groups: Vec<usize> = text.split('-').map(str::len).collect();
     if groups != [8, 4, 4, 4, 12] {
         return Err(refused());
@@ -166,9 +166,8 @@ pub(crate) fn parse_label(text: &[u8]) -> Result<[u8; 16], String> {
 pub(crate) fn parse_block_size(bytes: u64) -> Result<BlockSize, String> {
     let bits = u8::try_from(bytes.trailing_zeros()).ok().filter(|_| bytes.is_power_of_two());
     let size = bits.and_then(|bits| BlockSize::from_bits(bits).ok());
-    size.filter(|size| size.bytes() <= 64 << 10).ok_or_else(|| {
-        format!("blocks of {bytes} bytes are not made: a power of two from 512 to 65536")
-    })
+    size.filter(|size| size.bytes() <= 64 << 10)
+        .ok_or_else(|| format!("no block size: {bytes}; use a power of two from 512 to 65536"))
 }
 
 /// Sizes and algorithms as they were typed, under whatever name.
@@ -187,7 +186,8 @@ pub(crate) struct CompressionSizes<'a> {
 }
 
 impl CompressionSizes<'_> {
-    /// Options with these, and the defaults of all others. `option` is what algorithms were typed behind.
+    /// Options with these, and the defaults of all others. `option` is what algorithms were typed
+    /// behind.
     ///
     /// # Errors
     /// What is out of range or cannot be read.
@@ -220,7 +220,7 @@ impl CompressionSizes<'_> {
 
 /// A time of files.
 pub(crate) fn file_time(seconds: u64) -> Result<i64, String> {
-    i64::try_from(seconds).map_err(|_| format!("no file can be of the time {seconds}"))
+    i64::try_from(seconds).map_err(|_| format!("{seconds} seconds are too many for a time"))
 }
 
 /// The fixed time of an image.

@@ -1,6 +1,6 @@
-//! Compares a whole image with the tree that it was built from, before it gets its name: every name, everything that an
-//! inode says, every attribute, every byte. The image is read by the library that everybody reads with, the source is
-//! read again, by all threads. The first difference, in the order of the tree, is the answer.
+//! Compares an image with the tree that it was built from, before it gets its name: names,
+//! metadata, attributes and bytes. Threads read the image and read the source again. The result is
+//! the first difference in the order of the tree.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,7 +15,8 @@ use super::buffered_source::BufferedSource;
 use super::inode_pairs::{Difference, InodePair, InodePairs, Item};
 use crate::resources::Resources;
 
-/// Read of the source at a time: what fits into a second-level cache beside what it is compared with.
+/// Read of the source at a time: what fits into a second-level cache beside what it is compared
+/// with.
 const BUFFER_BYTES: usize = 128 << 10;
 const ZEROS: [u8; 4096] = [0; 4096];
 
@@ -44,7 +45,7 @@ pub(super) struct VerifyCounters {
     pub(super) bytes: u64,
 }
 
-/// What came of an item.
+/// The result for an item.
 struct ComparedItem {
     counters: VerifyCounters,
     /// The part of a large file that was compared, and whether it was meant to be the first.
@@ -116,7 +117,7 @@ impl Part {
         let expected = if self.is_first { 0 } else { *next };
         let is_short = self.end.is_some_and(|end| self.covered.end != end);
         if self.covered.start != expected || is_short {
-            let what = "the image does not give all of the file".to_owned();
+            let what = "the image does not contain all of the file".to_owned();
             return Err(Difference::new(&self.path, what).at(self.covered.start.min(expected)));
         }
         *next = self.covered.end;
@@ -124,7 +125,7 @@ impl Part {
     }
 }
 
-/// One thread at work.
+/// The state of a thread.
 struct ItemComparer<'a> {
     image: &'a Image,
     tree: &'a Tree,
@@ -170,7 +171,7 @@ impl ItemComparer<'_> {
         let Some(content) = node.content() else { return Ok(0) };
         let covered = self.contents(pair, content, 0..pair.inode.size())?;
         if covered != (0..content.bytes()) {
-            let what = "the image does not give all of the file".to_owned();
+            let what = "the image does not contain all of the file".to_owned();
             return Err(Difference::new(&pair.path, what).at(covered.end));
         }
         Ok(content.bytes())
@@ -223,13 +224,16 @@ impl ItemComparer<'_> {
             NodeKind::CharacterDevice { major, minor } | NodeKind::BlockDevice { major, minor }
                 if inode.device() != Some((*major, *minor)) =>
             {
-                Err(Difference::new(&pair.path, "it is another device in the image".to_owned()))
+                Err(Difference::new(
+                    &pair.path,
+                    "it has another device number in the image".to_owned(),
+                ))
             }
             NodeKind::Symlink(target) => {
                 let found =
                     self.image.read_link(inode).map_err(|error| unreadable(pair, &error))?;
                 if found != **target {
-                    let what = "it leads elsewhere in the image".to_owned();
+                    let what = "it has another target in the image".to_owned();
                     return Err(Difference::new(&pair.path, what));
                 }
                 Ok(())
@@ -254,11 +258,11 @@ impl ItemComparer<'_> {
         let missing = expected.keys().find(|name| !found.contains_key(**name)).copied();
         let name = odd.map(|(name, _)| name).or(missing);
         if let Some(name) = name {
-            let what = format!("its extended attribute {} is another", name.escape_ascii());
+            let what = format!("its extended attribute {} differs", name.escape_ascii());
             return Err(Difference::new(&pair.path, what));
         }
         if count != expected.len() {
-            let what = "it has an extended attribute twice in the image".to_owned();
+            let what = "the image has one of its extended attributes twice".to_owned();
             return Err(Difference::new(&pair.path, what));
         }
         Ok(())
@@ -496,7 +500,7 @@ mod tests {
         let xattr = message(b"hole", |metadata| {
             metadata.xattrs.insert(b"user.x".as_slice().into(), b"y".as_slice().into());
         });
-        assert_eq!(xattr, "hole: its extended attribute user.x is another");
+        assert_eq!(xattr, "hole: its extended attribute user.x differs");
         let root = message(b"", |metadata| metadata.permissions ^= 0o001);
         assert!(root.starts_with("the mode is "), "{root}");
     }
@@ -527,7 +531,7 @@ mod tests {
             let link = find(tree, b"link");
             tree.node_mut(link).kind = NodeKind::Symlink(b"elsewherf".as_slice().into());
         });
-        assert_eq!(target, "link: it leads elsewhere in the image");
+        assert_eq!(target, "link: it has another target in the image");
         let separate = fixture.message(|tree| {
             let linked = find(tree, b"linked");
             let content = tree.node(linked).content().unwrap().clone();

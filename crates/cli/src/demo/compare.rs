@@ -1,5 +1,6 @@
-//! What an image must contain (by the manifest of the built-in image, by the directory that it was built from, or by a
-//! direct read), and the comparison of a mount with that: every entry, every field, every byte, on several threads.
+//! What an image must contain (by the manifest of the built-in image, by the directory that it was
+//! built from, or by a direct read), and the comparison of a mount with that: every entry, every
+//! field, every byte, on several threads.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -230,7 +231,8 @@ fn known<'e>(entry: &'e FileEntry, name: &str) -> Option<&'e str> {
     entry.fields.get(name).map_or(Some("none"), Option::as_deref)
 }
 
-/// Every path below `root` in no order, and `/` for `root` itself. A directory that the user may not list has no entries.
+/// Every path below `root` in no order, and `/` for `root` itself. A directory that the user may
+/// not list has no entries.
 fn host_paths(root: &Path) -> impl Iterator<Item = anyhow::Result<TreePath>> {
     let mut pending = vec![b"/".to_vec()];
     std::iter::from_fn(move || {

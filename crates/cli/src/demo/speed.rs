@@ -1,4 +1,5 @@
-//! Measures how fast the files of a mount are read (opened, read, closed), by one or several threads.
+//! Measures how fast the files of a mount are read (opened, read, closed), by one or several
+//! threads.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -46,7 +47,8 @@ pub(super) fn choose_files(
     Ok(chosen.take_while(|_| !stop.is_requested()).collect())
 }
 
-/// Reads all files below `root` with `readers` threads. Files that the user may not read are left out.
+/// Reads all files below `root` with `readers` threads. Files that the user may not read are left
+/// out.
 ///
 /// # Errors
 /// A file cannot be read, or a signal asks to stop.

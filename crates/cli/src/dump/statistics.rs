@@ -1,5 +1,5 @@
-//! How many files of which kind and size an image has, in the lines of dump.erofs. As there, names are counted:
-//! what has several comes several times.
+//! Statistics of the types and sizes of files, in the format of dump.erofs. As there, a file counts
+//! once for each of its names.
 
 use std::io::{self, Write};
 

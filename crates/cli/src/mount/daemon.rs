@@ -1,6 +1,7 @@
-//! The life of a mount, from the image to the end, in the order in which nothing is left behind if a step fails: what can
-//! be wrong with the image is found before anything is mounted, and the mount is answered for before anybody is told that
-//! it is ready. Called by the verb, in the process that serves.
+//! The life of a mount, from the image to the end, in the order in which nothing is left behind if
+//! a step fails: what can be wrong with the image is found before anything is mounted, and the
+//! mount is answered for before anybody is told that it is ready. Called by the verb, in the
+//! process that serves.
 
 use std::fs::File;
 use std::io::Write;
@@ -38,10 +39,11 @@ struct Daemon<'a> {
     output: Option<File>,
 }
 
-/// Mounts and serves until the mount ends. `notifier` is told when it is ready, and left in place if it never was.
+/// Mounts and serves until the mount ends. `notifier` is taken when the mount is ready, and stays
+/// if it never was.
 ///
 /// # Errors
-/// The mount did not come about, or did not end well; nothing is left mounted unless the text says so.
+/// The mount could not be made, or did not end well; nothing stays mounted unless the text says so.
 pub(super) fn run(
     typed: &MountArguments,
     request: &MountRequest,
@@ -79,16 +81,16 @@ pub(super) fn run(
     let end = wait_elsewhere(served, waker)?;
     daemon.notify_ready(notifier.take())?;
     if daemon.wait(&mut signals) == MountEvent::Overdue {
-        // To let go of the image would mean to wait for those who read it.
+        // Closing the image would wait for the requests that hang.
         let mut daemon = ManuallyDrop::new(daemon);
         return Ok(daemon.exit_with_pending());
     }
-    // It has rung.
+    // It has sent its event.
     end.join().ok();
     daemon.end()
 }
 
-/// A thread that waits for the end of the session, and tells the one who waits for signals.
+/// Starts a thread that waits for the end of the session and wakes the main thread.
 fn wait_elsewhere(served: ServedMount, waker: SessionWaker) -> anyhow::Result<JoinHandle<()>> {
     let waiting = std::thread::Builder::new().name("mount-end".to_owned()).spawn(move || {
         served.join();
@@ -124,7 +126,7 @@ fn severity(notice: &MountLogEvent<'_>) -> Severity {
 }
 
 impl Daemon<'_> {
-    /// Gives up what serving does not need.
+    /// Enters the sandbox, which keeps only what serving needs.
     fn enter_sandbox(
         &self,
         ready: &NegotiatedMount,
@@ -150,7 +152,7 @@ impl Daemon<'_> {
         Ok(Some(entered))
     }
 
-    /// Prints what was asked for and granted, if that was wanted.
+    /// Prints the output of `--explain`, if it is asked for.
     fn explain(
         &mut self,
         served: &ServedMount,
@@ -198,7 +200,7 @@ impl Daemon<'_> {
                 MountEvent::Signal(signal) => signal,
                 end => return end,
             };
-            // Further ones that came while it was unmounted mean the same.
+            // Further signals during unmounting change nothing.
             if std::mem::replace(&mut is_unmounting, true) {
                 continue;
             }
@@ -209,32 +211,32 @@ impl Daemon<'_> {
                 Ok(DetachOutcome::Lazily) => self.log.log(
                     Severity::Warning,
                     format_args!(
-                        "{} is still in use: it is served until its last user is done, or to a second signal",
+                        "{} is still in use: it is served until its last user is done, or until a second signal",
                         self.shown()
                     ),
                 ),
                 Ok(_) => {}
                 Err(error) => self.log.log(
                     Severity::Error,
-                    format_args!("{error}; a second signal ends the process nevertheless"),
+                    format_args!("{error}; a second signal ends the process anyway"),
                 ),
             }
             signals.exit_on_next_signal();
         }
     }
 
-    /// It is unmounted, and some of its requests will not end: the process goes without them.
+    /// The mount is gone, and some requests do not end: the process exits without them.
     fn exit_with_pending(&mut self) -> CommandStatus {
         let shown = self.shown();
         let line = format_args!(
-            "{shown}: unmounted; requests still hang, most likely at the image's file"
+            "{shown}: unmounted; some requests still hang, probably in reads of the image's file"
         );
         self.log.log(Severity::Warning, line);
         self.log.finish();
         CommandStatus::Success
     }
 
-    /// The session has ended: because the mount has, or because nobody can serve it any more.
+    /// The session has ended: the mount is gone, or it cannot be served any more.
     fn end(&mut self) -> anyhow::Result<CommandStatus> {
         let detached = self.attachment.detach();
         let outcome = match detached {
@@ -257,7 +259,7 @@ impl Daemon<'_> {
         escape(self.attachment.directory().as_os_str().as_encoded_bytes())
     }
 
-    /// Whether things that are as they should be are worth a line. Callers of erofsfuse expect silence.
+    /// Whether success is reported. Callers of erofsfuse expect no output.
     fn is_verbose(&self) -> bool {
         !self.request.read.quiet && self.request.invocation.by != MountCaller::Erofsfuse
     }

@@ -1,6 +1,6 @@
-//! A mount in the background: the command starts itself once more as a daemon, and waits until that is ready or says why
-//! it is not. Nothing forks: the daemon is a process of its own from its first instruction. Called by the verb, on both
-//! sides.
+//! A mount in the background: the command starts itself again as a daemon, and waits until the
+//! daemon is ready or reports an error. Nothing forks: the daemon is a new process from its first
+//! instruction. Called by the verb, on both sides.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -16,13 +16,13 @@ use rustix::process::Signal;
 use crate::exit_status::CommandStatus;
 use crate::output;
 
-/// Tells the daemon that its standard input is the socket of the one who asks.
+/// The variable that marks a daemon: its standard input is the socket to its starter.
 const NOTIFY_VARIABLE: &str = "_FERROFS_NOTIFY_ON_STDIN";
-/// The program that runs, whatever its file is called by now.
+/// The running program, even if its file was renamed.
 const ITSELF: &str = "/proc/self/exe";
-/// The first byte of an answer: all is well, and nothing follows.
+/// The first byte of the answer "ready"; nothing follows.
 const READY: u8 = b'R';
-/// The first byte of an answer: it failed. The exit status and the text follow.
+/// The first byte of the answer "failed"; the exit status and the text follow.
 const FAILED: u8 = b'F';
 
 /// Starts the daemon, with the words of this process, and waits for its answer.
@@ -33,16 +33,16 @@ pub(super) fn start() -> anyhow::Result<CommandStatus> {
     let (mut socket, theirs) = UnixStream::pair().context("a pair of sockets")?;
     let mut words = std::env::args_os();
     let mut command = Command::new(ITSELF);
-    // Its name decides what its words mean.
+    // The name decides how the arguments are read.
     command.arg0(words.next().unwrap_or_else(|| OsString::from("ferrofs"))).args(words);
     command.env(NOTIFY_VARIABLE, "1").stdin(OwnedFd::from(theirs));
     let mut daemon = command.spawn().map_err(|error| {
-        anyhow!("{ITSELF}: {error}; it is needed for the background, and not with --foreground")
+        anyhow!("{ITSELF}: {error}; the background process needs it; --foreground works without it")
     })?;
-    // The command holds the daemon's end of the socket; only without it an end of the daemon can be seen.
+    // It holds the daemon's end of the socket, which would hide that the daemon has ended.
     drop(command);
     let mut first = [0];
-    // A socket that fails has no answer, either.
+    // A failed read counts as no answer.
     match socket.read(&mut first).unwrap_or(0) {
         1 if first == [READY] => Ok(CommandStatus::Success),
         1 if first == [FAILED] => Ok(failed(socket, &mut daemon)),
@@ -57,7 +57,7 @@ fn failed(mut socket: UnixStream, daemon: &mut Child) -> CommandStatus {
     let mut code = [0];
     let mut text = Vec::new();
     socket.read_exact(&mut code).ok();
-    // However much of it arrives is worth telling.
+    // A part of the text is printed as well.
     socket.read_to_end(&mut text).ok();
     output::print_message(String::from_utf8_lossy(&text));
     daemon.wait().ok();
@@ -76,35 +76,36 @@ fn how(status: ExitStatus) -> String {
     }
 }
 
-/// Whoever waits for this process to be ready.
+/// The socket to the process that waits until this one is ready.
 #[derive(Debug)]
 pub(super) struct ReadyNotifier(UnixStream);
 
 impl ReadyNotifier {
-    /// The one who started this process as a daemon; nobody if it was started otherwise. The process leaves its
-    /// terminal. Its standard input is `/dev/null` then, and is inherited by nobody.
+    /// The socket, if this process was started as a daemon. The process leaves its terminal, and
+    /// its standard input becomes `/dev/null`.
     ///
     /// # Errors
-    /// The mark was set by somebody else, or the system has no descriptors left.
+    /// The variable is set, but standard input is no socket; or the system has no descriptors left.
     pub(super) fn of_this_process() -> anyhow::Result<Option<Self>> {
         if std::env::var_os(NOTIFY_VARIABLE).is_none() {
             return Ok(None);
         }
         let input = rustix::stdio::stdin();
         rustix::net::sockopt::socket_type(input).map_err(|_| {
-            anyhow!("{NOTIFY_VARIABLE} is set, and standard input is no socket; unset it")
+            anyhow!("{NOTIFY_VARIABLE} is set, but standard input is no socket; unset it")
         })?;
         let socket =
             rustix::io::fcntl_dupfd_cloexec(input, FIRST_FREE).context("standard input")?;
         rustix::stdio::dup2_stdin(null()?).context("standard input")?;
-        // Whoever asks may be ended while this process hangs; nobody wants the mount then.
+        // If the starter is killed while this process hangs, the mount is not wanted any more.
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).context("prctl")?;
-        // It leads no group of processes, since it was just started; so this can fail only where it has been done.
+        // A process that was just started leads no process group, so this fails only if it was done
+        // before.
         rustix::process::setsid().ok();
         Ok(Some(Self(UnixStream::from(socket))))
     }
 
-    /// From here on the end of whoever asks is seen when they are answered, and not before.
+    /// From here on, the end of the starter is noticed only when it is notified.
     ///
     /// # Errors
     /// The system refuses.
@@ -117,19 +118,19 @@ impl ReadyNotifier {
         self.0.as_fd()
     }
 
-    /// Says that the mount is there.
+    /// Reports that the mount is ready.
     ///
     /// # Errors
-    /// Nobody waits any more: whoever asked was ended, so nobody wants the mount.
+    /// The starter was ended, so the mount is not wanted any more.
     pub(super) fn ready(mut self) -> anyhow::Result<()> {
         self.0
             .write_all(&[READY])
-            .map_err(|error| anyhow!("nobody waits for the mount any more: {error}"))
+            .map_err(|error| anyhow!("the process that started the mount has ended: {error}"))
     }
 
-    /// Says why it will not be there.
+    /// Reports why there is no mount.
     pub(super) fn failed(mut self, status: CommandStatus, text: &str) {
-        // Without anybody who waits there is nobody to tell.
+        // If the starter has ended, the message is lost.
         self.0.write_all(&[FAILED, status.code()]).ok();
         self.0.write_all(text.as_bytes()).ok();
     }
@@ -138,8 +139,7 @@ impl ReadyNotifier {
 /// The first descriptor that is no standard stream.
 const FIRST_FREE: i32 = 3;
 
-/// Takes the terminal, or whatever the streams are, away from a process that stays: whoever reads them waits for their
-/// end.
+/// Redirects standard output and standard error to `/dev/null`, so that their readers see the end.
 ///
 /// # Errors
 /// There is no `/dev/null`.

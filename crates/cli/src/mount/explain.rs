@@ -1,5 +1,5 @@
-//! What `--explain` prints: what was asked of the system for a mount, and what was granted. Called by the daemon once
-//! the mount serves.
+//! The output of `--explain`: what was requested from the system for a mount, and what was granted.
+//! Called by the daemon once the mount serves.
 
 use std::fmt::{self, Display, Write as _};
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ use crate::amount::human_bytes;
 use crate::output::{JsonBytes, escape};
 use crate::resources::Resources;
 
-/// Everything about a mount that was asked for and may have been granted otherwise.
+/// What was requested, and what was granted.
 #[derive(Debug, Serialize)]
 pub(super) struct Explanation {
     image: JsonBytes,
@@ -89,7 +89,7 @@ impl Explanation {
     pub(super) fn new(parts: &ExplanationInput<'_>) -> Self {
         let ExplanationInput { request, resources, attachment, served, readahead, .. } = *parts;
         let init_parameters = served.init_parameters();
-        // They are started by the first read that needs them; nobody knows their priority before.
+        // Workers start with the first read that needs them; only then their priority is known.
         resources.workers.pool().start();
         let granted: Vec<_> = init_parameters.granted.names().collect();
         let missing =
@@ -166,7 +166,7 @@ impl Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         line(f, "image", escape(&self.image.0))?;
         let killed = if self.unmounts_if_killed {
-            "goes away with the process"
+            "removed when the process is killed"
         } else {
             "stays if the process is killed"
         };
@@ -204,13 +204,13 @@ impl Explanation {
                 line(
                     f,
                     "readahead",
-                    format_args!("{asked} KiB asked, {granted} KiB granted ({file})"),
+                    format_args!("{asked} KiB requested, {granted} KiB granted ({file})"),
                 )?;
             }
             _ => line(
                 f,
                 "readahead",
-                format_args!("{asked} KiB asked; what holds is not to be seen"),
+                format_args!("{asked} KiB requested; what is in effect is unknown"),
             )?,
         }
         match &self.readahead_way_out {
@@ -227,12 +227,12 @@ impl Explanation {
             // Writing to a String cannot fail.
             write!(text, "{separator}CPU {cpu}: {}", worker.priority).unwrap_or_default();
         }
-        if text.is_empty() { "none; whoever listens decodes".to_owned() } else { text }
+        if text.is_empty() { "none; listeners decode".to_owned() } else { text }
     }
 
     fn sandbox(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(sandbox) = &self.sandbox else {
-            return line(f, "sandbox", "none, as was asked for");
+            return line(f, "sandbox", "none (--no-sandbox)");
         };
         let gain = if sandbox.no_new_privileges { "none" } else { "possible" };
         line(f, "new privileges", gain)?;
@@ -266,8 +266,8 @@ pub(super) struct Readahead {
 }
 
 impl Readahead {
-    /// Has the kernel read ahead this far in the mount at `directory`, if that is allowed. It asks for nothing that the
-    /// mount would have to answer.
+    /// Sets the readahead of the mount at `directory`, if that is permitted. It makes no request to
+    /// the mount itself.
     pub(super) fn raise(directory: &Path, asked_bytes: u32) -> Self {
         let asked_kib = u64::from(asked_bytes) / 1024;
         let Some(place) = place(directory) else {
@@ -276,14 +276,14 @@ impl Readahead {
         let granted = || std::fs::read_to_string(&place).ok()?.trim().parse().ok();
         let mut granted_kib: Option<u64> = granted();
         if granted_kib.is_some_and(|kib| kib < asked_kib) {
-            // Others than root may not; what holds then is told.
+            // Only root may write it; `granted_kib` shows the result.
             std::fs::write(&place, asked_kib.to_string()).ok();
             granted_kib = granted();
         }
         Self { asked_kib, granted_kib, place: Some(place) }
     }
 
-    /// What lifts it to what was asked for, if that is missing.
+    /// The command that raises it to what was requested, if it is lower.
     pub(super) fn way_out(&self) -> Option<String> {
         let place = self.place.as_deref()?;
         let lacks = self.granted_kib.is_some_and(|kib| kib < self.asked_kib);
@@ -293,16 +293,16 @@ impl Readahead {
 
 impl Display for Readahead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} KiB asked, ", self.asked_kib)?;
+        write!(f, "{} KiB requested, ", self.asked_kib)?;
         match self.granted_kib {
             Some(kib) => write!(f, "{kib} KiB granted"),
-            None => write!(f, "unknown what was granted"),
+            None => write!(f, "unknown how much was granted"),
         }
     }
 }
 
 fn place(directory: &Path) -> Option<PathBuf> {
-    // What the kernel has in mind is enough; asking the mount would wait for this very process.
+    // A request to the mount would wait for this process, so only cached attributes are read.
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     let found = rustix::fs::statx(CWD, directory, flags, StatxFlags::empty()).ok()?;
     let (major, minor) = (found.stx_dev_major, found.stx_dev_minor);

@@ -1,6 +1,6 @@
-//! Where a mount's messages go once it serves: standard error, the system's log, the end of a file, or nowhere. Opened
-//! before privileges are given up, and never opened again. Called by every thread of the mount; none waits for another
-//! here while something is written, and no more is written than somebody can read.
+//! The log of a mount: standard error, syslog, a file, or nowhere. It is opened before the sandbox
+//! is entered. Every thread of the mount calls it; no lock is held while a line is written, and the
+//! number of lines is limited.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Display};
@@ -18,12 +18,12 @@ use ferrofs_image::Timestamp;
 use crate::metadata_text;
 use crate::output::{self, escape, escape_controls};
 
-/// Where the system's log listens.
+/// The socket of syslog.
 const SYSLOG: &str = "/dev/log";
-/// The part of the system that speaks: a daemon, as RFC 3164 numbers them.
+/// The facility "daemon" of RFC 3164.
 const FACILITY: u8 = 3;
 
-/// How grave a message is, as RFC 3164 numbers it.
+/// The severity of a message, numbered as in RFC 3164.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Severity {
     Error = 3,
@@ -34,7 +34,7 @@ pub(super) enum Severity {
 /// Where messages are to go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LogTarget {
-    /// Wherever they can be seen.
+    /// Standard error in the foreground, otherwise syslog if there is one.
     Standard,
     Stderr,
     Syslog,
@@ -95,7 +95,7 @@ impl Log {
         }
     }
 
-    /// Says something, unless too much is being said.
+    /// Writes a line, unless the limit of this second is reached.
     pub(super) fn log(&self, severity: Severity, text: impl Display) {
         let second = self.began.elapsed().as_secs();
         let verdict =
@@ -108,7 +108,7 @@ impl Log {
         }
     }
 
-    /// Says how many messages were left out last.
+    /// Reports the messages that were left out last.
     pub(super) fn finish(&self) {
         let suppressed =
             self.rate_limiter.lock().unwrap_or_else(PoisonError::into_inner).suppressed();
@@ -128,12 +128,10 @@ impl Display for Log {
         match &self.sink {
             LogSink::Nowhere => write!(f, "nowhere: there is no {SYSLOG}"),
             LogSink::Stderr => f.write_str("standard error"),
-            LogSink::Syslog(_) => write!(f, "the system's log, {SYSLOG}"),
-            LogSink::File { path, .. } => write!(
-                f,
-                "the end of {}, a descriptor that can be written",
-                escape(path.as_encoded_bytes())
-            ),
+            LogSink::Syslog(_) => write!(f, "syslog, {SYSLOG}"),
+            LogSink::File { path, .. } => {
+                write!(f, "appended to {}", escape(path.as_encoded_bytes()))
+            }
         }
     }
 }
@@ -142,7 +140,7 @@ impl LogSink {
     fn write(&self, severity: Severity, text: &str) {
         let text = escape_controls(text);
         let pid = std::process::id();
-        // A log that cannot be written is nobody's fault who reads a file, and there is nobody to tell.
+        // An error of the log must not fail a request, and there is no other place to report it.
         match self {
             Self::Nowhere => {}
             Self::Stderr => output::print_message(text),
@@ -151,7 +149,7 @@ impl LogSink {
                 socket.send(format!("<{priority}>ferrofs[{pid}]: {text}").as_bytes()).ok();
             }
             Self::File { file, .. } => {
-                // In one piece, so that lines of several mounts do not mix.
+                // In one write, so that lines of several mounts do not mix.
                 let line = format!("{} ferrofs[{pid}]: {text}\n", now());
                 let mut file = file;
                 file.write_all(line.as_bytes()).ok();
@@ -162,7 +160,7 @@ impl LogSink {
 
 fn syslog() -> std::io::Result<UnixDatagram> {
     let socket = UnixDatagram::unbound()?;
-    // A log that has no room loses lines; it holds up no reader.
+    // A full log loses lines; it does not delay a request.
     socket.set_nonblocking(true)?;
     socket.connect(SYSLOG)?;
     Ok(socket)
@@ -184,7 +182,7 @@ fn now() -> String {
 /// Lines a second; what matters is in the first ones.
 const LINES_PER_SECOND: u32 = 10;
 
-/// How much has been said of late.
+/// The number of lines in the current second.
 #[derive(Debug)]
 pub(super) struct RateLimiter {
     second: u64,
@@ -192,11 +190,11 @@ pub(super) struct RateLimiter {
     suppressed: u64,
 }
 
-/// What becomes of a message.
+/// Whether a message is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Admission {
     pub(super) is_admitted: bool,
-    /// How many were left out since the last one that was admitted; told once.
+    /// Messages left out since the last one that was admitted.
     pub(super) suppressed: u64,
 }
 
@@ -205,7 +203,7 @@ impl RateLimiter {
         Self { second: 0, said: 0, suppressed: 0 }
     }
 
-    /// Whether a message of this second may be said. Seconds never go back.
+    /// Whether a message may be written in this second. Seconds never decrease.
     pub(super) fn admit(&mut self, second: u64) -> Admission {
         if second != self.second {
             self.second = second;
@@ -219,7 +217,7 @@ impl RateLimiter {
         Admission { is_admitted: true, suppressed: self.suppressed() }
     }
 
-    /// How many were left out and not told of yet.
+    /// Messages left out and not reported yet.
     pub(super) fn suppressed(&mut self) -> u64 {
         std::mem::take(&mut self.suppressed)
     }

@@ -1,5 +1,5 @@
-//! The words of `-o`: what each one means for a mount, and which words look like one that nobody knows. It changes a
-//! request and looks at nothing else. Called by `request`.
+//! What is to be mounted, where and how: the arguments of the verb and the words of `-o`. Nothing
+//! is opened here. The daemon makes the request again from the same arguments.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::arguments::{
 use crate::exit_status::usage_error;
 use crate::output::escape;
 
-/// Every word that has a meaning of its own here, for those who mistype one.
+/// All option names, for suggestions.
 const OPTION_NAMES: [&str; 48] = [
     "ro",
     "rw",
@@ -71,23 +71,22 @@ const OPTION_NAMES: [&str; 48] = [
     "nonempty",
 ];
 
-/// How many letters may be wrong in a word that is suggested.
+/// The largest edit distance of a suggestion.
 const EDIT_DISTANCE_MAX: usize = 2;
 
-/// What libfuse has options for and is always so here: pages stay cached, reads are not kept in order, threads have
-/// channels of their own, reads are large.
+/// Options of libfuse that are always in effect here.
 const ALWAYS_ON: [&[u8]; 4] = [b"kernel_cache", b"async_read", b"clone_fd", b"big_writes"];
 
-/// Why a word was not parsed.
+/// Why a word of `-o` is refused.
 #[derive(Debug)]
 pub(super) enum MountOptionError {
-    /// Nobody knows it.
+    /// There is no such option.
     Unknown { word: OsString, similar: Vec<&'static str> },
-    /// It asks for what cannot be.
+    /// It cannot be honoured.
     Impossible { word: OsString, why: &'static str },
     /// Its value is not what it should be.
     Value { word: OsString, why: String },
-    /// The mount says no.
+    /// The library refuses it.
     Mount(RejectedOption),
 }
 
@@ -127,8 +126,8 @@ pub(super) fn parse_list(
     Ok(())
 }
 
-/// The words between the commas of a list. A backslash takes the next byte as it is; nothing between two commas is
-/// nothing, as mount(8) leaves lists like that.
+/// The words of a list, separated by commas. A backslash makes the next byte literal; empty words
+/// are ignored, as mount(8) makes such lists.
 fn words(list: &OsStr) -> Vec<OsString> {
     let mut words = vec![Vec::new()];
     let mut bytes = list.as_bytes().iter().copied();
@@ -168,7 +167,7 @@ fn parse_flag(
 ) -> Result<OptionMatch, MountOptionError> {
     match word.as_bytes() {
         b"rw" if invocation.by == MountCaller::Verb => {
-            let why = "nothing can be written to an EROFS image; leave it out";
+            let why = "an EROFS image cannot be written; leave it out";
             return Err(MountOptionError::Impossible { word: word.to_owned(), why });
         }
         b"noauto_unmount" => request.attach.auto_unmount = false,
@@ -191,16 +190,18 @@ fn parse_value(
     value: &OsStr,
 ) -> Result<OptionMatch, MountOptionError> {
     let refused = |why: String| MountOptionError::Value { word: word.to_owned(), why };
-    let text = || value.to_str().ok_or_else(|| refused("the value is no text".to_owned()));
+    let text = || value.to_str().ok_or_else(|| refused("the value is not UTF-8".to_owned()));
     match name {
         b"uid" | b"gid" | b"umask" => {
-            let why = "owners and modes are those of the image, and the kernel judges by them";
+            let why = "owners and modes are those of the image, and the kernel checks permissions with them";
             return Err(MountOptionError::Impossible { word: word.to_owned(), why });
         }
         b"offset" | b"fsoffset" => {
             request.read.offset = parse_bytes(text()?).map_err(refused)?;
         }
-        b"device" if value.is_empty() => return Err(refused("a file is missing".to_owned())),
+        b"device" if value.is_empty() => {
+            return Err(refused("the file name is missing".to_owned()));
+        }
         b"device" => request.read.devices.push(PathBuf::from(value)),
         b"memory" => request.machine.memory = Some(parse_bytes(text()?).map_err(refused)?),
         b"reserved_pages" => {
@@ -210,7 +211,7 @@ fn parse_value(
         b"jobs" | b"max_threads" => {
             request.machine.jobs = Some(parse_jobs(text()?).map_err(refused)?);
         }
-        // Commas part the words, so that ranges are all that fits; a backslash before each comma helps.
+        // A list needs a backslash before each comma, as commas separate the words.
         b"cpus" => request.machine.cpus = Some(parse_cpus(text()?).map_err(refused)?),
         b"nice" => {
             let nice = text()?.parse().ok().filter(|nice| (-20..=19).contains(nice));
@@ -222,7 +223,7 @@ fn parse_value(
             let seconds = seconds.map_err(|_| refused("not a number of seconds".to_owned()))?;
             request.settings.time_limit = time_limit(seconds);
         }
-        b"log" if value.is_empty() => return Err(refused("a file is missing".to_owned())),
+        b"log" if value.is_empty() => return Err(refused("the file name is missing".to_owned())),
         b"log" => request.log = Some(value.into()),
         _ => return Ok(OptionMatch::Unrecognized),
     }
@@ -234,19 +235,19 @@ pub(super) fn time_limit(seconds: u64) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(seconds))
 }
 
-/// Words that somebody may have meant who wrote this one; the nearest ones only.
+/// The option names with the smallest edit distance.
 fn similar(word: &[u8]) -> Vec<&'static str> {
     let name = word.split(|byte| *byte == b'=').next().unwrap_or_default();
     let spelled: Vec<_> =
         OPTION_NAMES.iter().map(|known| (edit_distance(name, known.as_bytes()), *known)).collect();
-    // In a short word, few letters are left if two are wrong.
+    // In a short word, few letters remain if two are wrong.
     let most = EDIT_DISTANCE_MAX.min(name.len() / 2);
     let least = spelled.iter().map(|(wrong, _)| *wrong).min().unwrap_or(0);
     let is_near = |wrong: usize| wrong == least && wrong <= most;
     spelled.into_iter().filter(|(wrong, _)| is_near(*wrong)).map(|(_, known)| known).collect()
 }
 
-/// How many letters have to be put in, left out or replaced to make one word of the other.
+/// The edit distance of two words (Levenshtein).
 fn edit_distance(one: &[u8], other: &[u8]) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (at, left) in one.iter().enumerate() {
@@ -265,7 +266,7 @@ fn edit_distance(one: &[u8], other: &[u8]) -> usize {
     row.last().copied().unwrap_or(0)
 }
 
-/// What stands after `fuse.` in the type of our mounts.
+/// The part of the mount type after `fuse.`.
 const SUBTYPE: &str = "ferrofs";
 
 /// What is to be mounted, where and how.
@@ -286,7 +287,7 @@ impl MountRequest {
     /// Brings all arguments together.
     ///
     /// # Errors
-    /// What was typed makes no sense; the text says what.
+    /// An option is wrong; the text names it.
     pub(super) fn of(typed: &MountArguments, invocation: MountInvocation) -> anyhow::Result<Self> {
         let mut attach = AttachOptions::new(absolute(&typed.image)?, SUBTYPE);
         if typed.allow_other {
@@ -323,7 +324,7 @@ impl MountRequest {
     }
 }
 
-/// A path that means the same everywhere, for `/proc/mounts`: whoever reads it there is somewhere else.
+/// An absolute path, for `/proc/mounts`.
 fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(path).with_context(|| "IMAGE".to_owned())
 }
@@ -405,7 +406,11 @@ mod tests {
 
     #[test]
     fn writing_is_refused_unless_mount_says_so_by_itself() {
-        assert!(parsed("rw", BY_USER).unwrap_err().starts_with("-o rw: nothing can be written"));
+        assert!(
+            parsed("rw", BY_USER)
+                .unwrap_err()
+                .starts_with("-o rw: an EROFS image cannot be written")
+        );
         parsed("rw,dev,suid", BY_MOUNT).unwrap();
         parsed("rw", MountInvocation { by: MountCaller::Erofsfuse, ..BY_USER }).unwrap();
     }

@@ -1,5 +1,6 @@
-//! The numbers of a mount in the text format that Prometheus scrapes (version 0.0.4): base units, a label `mount` on
-//! every sample. The most read files are left out: each would be a series of its own, and there is no end of files.
+//! The statistics of a mount in the text format of Prometheus (version 0.0.4): base units, a label
+//! `mount` on every sample. The most read files are left out: each would be a series of its own,
+//! and there is no end of files.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,7 +16,11 @@ pub(super) fn exposition(stats: &MountStats, directory: &Path) -> String {
     let mut page = MetricsPage::new(directory);
     let image = stats.mount.as_ref().map(|mount| mount.source.to_string_lossy().into_owned());
     let of_mount = [("image", image.unwrap_or_default()), ("release", stats.release.clone())];
-    page.family("ferrofs_info", MetricType::Gauge, "What is mounted, and which version serves it.");
+    page.family(
+        "ferrofs_info",
+        MetricType::Gauge,
+        "The mounted image and the version that serves it.",
+    );
     page.sample("", &of_mount, 1.0);
     operations(&mut page, summary);
     decoding(&mut page, summary);
@@ -86,7 +91,7 @@ impl MetricsPage {
         for (quantile, nanoseconds) in quantiles {
             let mut labels = labels.to_vec();
             labels.push(("quantile", quantile.to_owned()));
-            // No time has passed where nothing was measured.
+            // Without samples there is no quantile.
             let number = if times.count == 0 { f64::NAN } else { seconds(nanoseconds) };
             self.sample("", &labels, number);
         }
@@ -98,16 +103,16 @@ impl MetricsPage {
 fn operations(page: &mut MetricsPage, summary: &StatsSummary) {
     page.gauge_seconds(
         "ferrofs_uptime_seconds",
-        "How long the mount has been there.",
+        "Time since the image was mounted.",
         summary.uptime_ns,
     );
     let label = |kind: OperationKind| [("operation", kind.name().to_owned())];
-    let help = "From when a request was taken until its reply was sent.";
+    let help = "Time from taking a request to sending its reply.";
     page.family("ferrofs_operation_duration_seconds", MetricType::Summary, help);
     for kind in OperationKind::ALL {
         page.times(&label(kind), &summary.operation(kind).time);
     }
-    let help = "Replies that said that something is broken.";
+    let help = "Replies that report damage or an I/O failure.";
     page.family("ferrofs_operation_errors_total", MetricType::Counter, help);
     for kind in OperationKind::ALL {
         page.sample("", &label(kind), float(summary.operation(kind).errors));
@@ -138,11 +143,11 @@ fn decoding(page: &mut MetricsPage, summary: &StatsSummary) {
             "Those decoded through a window.",
             clusters.windowed,
         ),
-        ("ferrofs_clusters_served_total", "Pieces of clusters that readers got.", clusters.served),
-        ("ferrofs_decoded_bytes_total", "Bytes that decoders yielded.", clusters.bytes_decoded),
-        ("ferrofs_served_bytes_total", "Bytes that readers got.", clusters.bytes_served),
-        ("ferrofs_cache_hits_total", "Demands that found the cluster kept.", cache.hits),
-        ("ferrofs_cache_waits_total", "Demands that waited for another thread.", cache.waits),
+        ("ferrofs_clusters_served_total", "Pieces of clusters served to readers.", clusters.served),
+        ("ferrofs_decoded_bytes_total", "Bytes that decoders produced.", clusters.bytes_decoded),
+        ("ferrofs_served_bytes_total", "Bytes served to readers.", clusters.bytes_served),
+        ("ferrofs_cache_hits_total", "Requests that found the cluster in the cache.", cache.hits),
+        ("ferrofs_cache_waits_total", "Requests that waited for another thread.", cache.waits),
         ("ferrofs_cache_computed_total", "Clusters decoded for the cache.", cache.computed),
         ("ferrofs_cache_gone_total", "Claims that ended without bytes.", cache.gone),
         ("ferrofs_cache_taken_over_total", "Clusters taken back from a queue.", cache.taken_over),
@@ -155,10 +160,14 @@ fn decoding(page: &mut MetricsPage, summary: &StatsSummary) {
 fn prefetches(page: &mut MetricsPage, summary: &StatsSummary) {
     let prefetch = &summary.prefetch;
     for (name, help, number) in [
-        ("ferrofs_prefetch_done_total", "Clusters decoded before anybody asked.", prefetch.done),
-        ("ferrofs_prefetch_used_total", "Those that somebody asked for.", prefetch.used),
-        ("ferrofs_prefetch_wasted_total", "Those that nobody asked for.", prefetch.wasted),
-        ("ferrofs_prefetch_dropped_total", "Prefetches that gave way.", prefetch.dropped),
+        ("ferrofs_prefetch_done_total", "Clusters decoded ahead.", prefetch.done),
+        ("ferrofs_prefetch_used_total", "Prefetched clusters that were requested.", prefetch.used),
+        (
+            "ferrofs_prefetch_wasted_total",
+            "Prefetched clusters that were never requested.",
+            prefetch.wasted,
+        ),
+        ("ferrofs_prefetch_dropped_total", "Prefetches that were dropped.", prefetch.dropped),
         ("ferrofs_prefetch_joined_total", "Prefetches that a reader joined.", prefetch.joined),
     ] {
         page.counter(name, help, number);
@@ -176,19 +185,27 @@ fn memory(page: &mut MetricsPage, summary: &StatsSummary) {
     if let Some(bytes) = known(memory.resident_peak) {
         page.gauge("ferrofs_resident_peak_bytes", "The most that was ever resident.", bytes);
     }
-    page.counter("ferrofs_memory_refused_total", "Best effort that was refused.", memory.refused);
+    page.counter(
+        "ferrofs_memory_refused_total",
+        "Optional allocations that were refused.",
+        memory.refused,
+    );
     page.counter("ferrofs_memory_waits_total", "Requests that waited for memory.", memory.waited);
-    page.counter("ferrofs_memory_given_up_total", "Requests that got none.", memory.gave_up);
+    page.counter("ferrofs_memory_given_up_total", "Requests that got no memory.", memory.gave_up);
 }
 
 fn session(page: &mut MetricsPage, summary: &StatsSummary) {
     let session = &summary.session;
-    page.gauge("ferrofs_listeners", "Threads that always listen.", session.listeners);
-    page.gauge("ferrofs_listeners_spare", "Threads that listen while others hang.", session.spares);
+    page.gauge("ferrofs_listeners", "Threads that always read requests.", session.listeners);
+    page.gauge(
+        "ferrofs_listeners_spare",
+        "Threads that read requests while others hang.",
+        session.spares,
+    );
     page.gauge("ferrofs_listeners_free", "Listeners that wait for a request.", session.idle);
-    page.counter("ferrofs_interrupts_total", "Requests not wanted any more.", session.interrupts);
+    page.counter("ferrofs_interrupts_total", "Interrupted requests.", session.interrupts);
     page.counter("ferrofs_page_cache_stores_total", "Stores into the page cache.", session.stores);
-    let help = "Bytes stored into the page cache unasked.";
+    let help = "Bytes stored into the page cache ahead.";
     page.counter("ferrofs_page_cache_stored_bytes_total", help, session.stored_bytes);
     if let Some(threads) = known(session.threads) {
         page.gauge("ferrofs_threads", "Threads of the process.", threads);
@@ -198,18 +215,18 @@ fn session(page: &mut MetricsPage, summary: &StatsSummary) {
 fn processor(page: &mut MetricsPage, summary: &StatsSummary) {
     let cpu = &summary.cpu;
     if let Some(times) = known(cpu.throttled) {
-        let help = "How often control groups had used up their quota.";
+        let help = "Times that control groups were throttled.";
         page.counter("ferrofs_cpu_throttled_total", help, times);
     }
     let of_time = [
         (
             "ferrofs_cpu_throttled_seconds_total",
-            "How long they were stopped for it.",
+            "Time that control groups were throttled.",
             cpu.throttled_us,
         ),
         (
             "ferrofs_cpu_stalled_seconds_total",
-            "How long tasks of the group, or else of the system, had no CPU.",
+            "Time that tasks of the group, or of the system, waited for a CPU.",
             cpu.stalled_us,
         ),
     ];
@@ -224,8 +241,8 @@ fn processor(page: &mut MetricsPage, summary: &StatsSummary) {
 fn workers(page: &mut MetricsPage, stats: &MountStats) {
     let totals = &stats.summary.workers;
     for (name, help, number) in [
-        ("ferrofs_workers_items_total", "Items that ran out of a queue.", totals.items),
-        ("ferrofs_workers_inline_total", "Items that ran on their submitter.", totals.inline),
+        ("ferrofs_workers_items_total", "Items that workers ran.", totals.items),
+        ("ferrofs_workers_inline_total", "Items that their submitter ran.", totals.inline),
         ("ferrofs_workers_fallback_total", "Items that had no worker.", totals.fallback),
         ("ferrofs_workers_full_total", "Items that found a full queue.", totals.full),
         ("ferrofs_workers_panics_total", "Items that panicked.", totals.panics),
@@ -233,7 +250,11 @@ fn workers(page: &mut MetricsPage, stats: &MountStats) {
     ] {
         page.counter(name, help, number);
     }
-    page.family("ferrofs_queue_wait_seconds", MetricType::Summary, "From handing over to start.");
+    page.family(
+        "ferrofs_queue_wait_seconds",
+        MetricType::Summary,
+        "Time from submission to start.",
+    );
     page.times(&[], &totals.wait);
     // One series a CPU, whatever the answer says.
     let by_cpu = stats.workers.iter().filter_map(|worker| Some((known(worker.cpu)?, worker)));
@@ -250,7 +271,7 @@ fn workers(page: &mut MetricsPage, stats: &MountStats) {
     page.family(
         "ferrofs_worker_serving",
         MetricType::Gauge,
-        "Whether it takes work, and at what priority.",
+        "Whether the worker takes items, and its priority.",
     );
     for (cpu, worker) in &by_cpu {
         let priority = worker.priority_name().unwrap_or("unknown").to_owned();
@@ -260,7 +281,7 @@ fn workers(page: &mut MetricsPage, stats: &MountStats) {
     page.family(
         "ferrofs_worker_wait_seconds",
         MetricType::Summary,
-        "From handing over to start, by CPU.",
+        "Time from submission to start, by CPU.",
     );
     for (cpu, worker) in &by_cpu {
         page.times(&[label(cpu)], &worker.wait);
@@ -269,7 +290,7 @@ fn workers(page: &mut MetricsPage, stats: &MountStats) {
 
 fn notices(page: &mut MetricsPage, summary: &StatsSummary) {
     let notices = &summary.log_events;
-    page.family("ferrofs_notices_total", MetricType::Counter, "What was told to the log.");
+    page.family("ferrofs_notices_total", MetricType::Counter, "Lines of the log.");
     for (kind, number) in [
         ("failed", notices.failed),
         ("timed_out", notices.timed_out),
@@ -291,7 +312,8 @@ impl MetricsPage {
     }
 }
 
-/// A label's value with its escapes; other control characters are none of the format's business, but of a terminal's.
+/// A label's value with its escapes; other control characters are none of the format's business,
+/// but of a terminal's.
 fn value(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,4 +1,4 @@
-//! The numbers of a mount for people: a table of operations, and a line or two for everything else.
+//! The statistics of a mount as text: a table of operations, and lines for everything else.
 
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -258,7 +258,7 @@ fn notices(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
 }
 
 fn top_files(f: &mut fmt::Formatter<'_>, summary: &StatsSummary) -> fmt::Result {
-    // Of what does not stand out, the sketch knows less than half.
+    // The sketch is too inexact for files that are read less.
     let files = summary.top_files.iter().filter(|file| file.bytes / 2 > file.uncertain_bytes);
     let files = files.take(FILES_SHOWN);
     for (number, file) in files.enumerate() {

@@ -1,4 +1,5 @@
-//! `ferrofs cat`: writes files to standard output. A signal ends it at once, as it leaves nothing behind.
+//! `ferrofs cat`: writes files to standard output. A signal ends it at once, as it leaves nothing
+//! behind.
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;

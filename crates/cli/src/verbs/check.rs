@@ -1,4 +1,5 @@
-//! `ferrofs check`, and the check of fsck.erofs: the library verifies; this file reports each problem.
+//! `ferrofs check`, and the check of fsck.erofs: the library verifies; this file reports each
+//! problem.
 
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;

@@ -1,5 +1,6 @@
-//! `ferrofs extract`, and the extraction of fsck.erofs: into a directory or as a tar archive. The library extracts; this
-//! file chooses its options, reports its events, and removes a tar archive that is not complete.
+//! `ferrofs extract`, and the extraction of fsck.erofs: into a directory or as a tar archive. The
+//! library extracts; this file chooses its options, reports its events, and removes a tar archive
+//! that is not complete.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -159,7 +160,8 @@ pub(super) fn run(
     let resources = Resources::of(&request.work)?;
     let image = source::open_for_work(&request.image, &request.read, &resources)?;
     let stop = match &request.target {
-        // A pipe or a device may block, and nothing has to be removed: a signal goes on to end the process at once.
+        // A pipe or a device may block, and nothing has to be removed: a signal goes on to end the
+        // process at once.
         ExtractTarget::Tar { path, .. } if TarOutput::is_stream_path(path) => {
             StopRequest::default()
         }
@@ -295,7 +297,8 @@ impl<'a> Events<'a> {
         self.progress.finish(self.done);
         result.map_err(|error| match self.stop.check() {
             Err(stopped) => stopped.into(),
-            // The text holds the cause: a pipe without a reader is no success, as the archive is not complete.
+            // The text holds the cause: a pipe without a reader is no success, as the archive is
+            // not complete.
             Ok(()) => anyhow!(
                 "{}: {}{}",
                 escape(&self.path_of(&error)),

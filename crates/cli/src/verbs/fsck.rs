@@ -1,4 +1,5 @@
-//! fsck.erofs: turns its command line into a request to `check` or to `extract`, and prints the compression ratio.
+//! fsck.erofs: turns its command line into a request to `check` or to `extract`, and prints the
+//! compression ratio.
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;

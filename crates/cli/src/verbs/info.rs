@@ -1,4 +1,4 @@
-//! `ferrofs info`: what an image is. Reads the superblock and what belongs to it, nothing else.
+//! `ferrofs info`: prints the superblock of an image and its tables.
 
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -126,7 +126,7 @@ fn show(output: &mut Output, report: &InfoReport, image: &Image) -> io::Result<(
     let promised = u64::try_from(promised).unwrap_or(u64::MAX);
     writeln!(output, "size:             {}", human_bytes(promised))?;
     if promised > report.length {
-        writeln!(output, "truncated:        only {} are there", human_bytes(report.length))?;
+        writeln!(output, "truncated:        the file has only {}", human_bytes(report.length))?;
     }
     writeln!(output, "block size:       {}", report.block_size)?;
     writeln!(output, "blocks:           {}", grouped(report.blocks))?;
@@ -183,8 +183,8 @@ fn compression_text(compression: &CompressionConfig) -> String {
     listed(&parts.into_iter().flatten().collect::<Vec<_>>())
 }
 
-/// What the image says about compression. Where it says nothing, its files are taken for LZ4 if they
-/// are compressed after all, but that is not worth telling.
+/// What the image says about compression. Where it says nothing, its files are taken for LZ4 if
+/// they are compressed after all, but that is not worth telling.
 fn declared(image: &Image) -> CompressionConfig {
     if image.superblock().declares_compression() {
         image.compression().clone()

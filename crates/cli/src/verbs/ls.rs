@@ -1,4 +1,4 @@
-//! `ferrofs ls`: lists directories, alone or with everything below.
+//! `ferrofs ls`: lists directories, with everything below if that is asked for.
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;

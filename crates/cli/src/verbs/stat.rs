@@ -1,4 +1,4 @@
-//! `ferrofs stat`: everything about an inode.
+//! `ferrofs stat`: prints the metadata of inodes.
 
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;

@@ -1,5 +1,6 @@
-//! Where a tar archive goes: standard output, a device or FIFO, or a file that gets its name only when it is complete. An
-//! archive that ends between two members looks complete to most programs, so one that could not be finished is removed.
+//! Where a tar archive goes: standard output, a device or FIFO, or a file that gets its name only
+//! when it is complete. An archive that ends between two members looks complete to most programs,
+//! so one that could not be finished is removed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -79,7 +80,8 @@ impl TarOutput {
         Ok(Self { file, partial })
     }
 
-    /// Whether `path` is written as a stream: it is standard output, or exists and is no regular file.
+    /// Whether `path` is written as a stream: it is standard output, or exists and is no regular
+    /// file.
     pub(crate) fn is_stream_path(path: &Path) -> bool {
         path == Path::new("-") || fs::metadata(path).is_ok_and(|existing| !existing.is_file())
     }

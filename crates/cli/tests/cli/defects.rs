@@ -1,4 +1,5 @@
-//! What the programs of erofs-utils 1.9 get wrong when they build or dump, and ours do right under the same names.
+//! What the programs of erofs-utils 1.9 get wrong when they build or dump, and ours do right under
+//! the same names.
 
 use std::fs;
 use std::os::unix::fs::FileExt;

@@ -1,4 +1,5 @@
-//! `ferrofs demo`: what it shows with FUSE and without, and that it leaves nothing behind, however it ends.
+//! `ferrofs demo`: what it shows with FUSE and without, and that it leaves nothing behind, however
+//! it ends.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -7,8 +8,8 @@ use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::mounted::{has_fuse, may_mount};
-use crate::support::{Dir, TestCommand, data, ferrofs, is_root, reset_signals};
+use crate::mounted::{has_fuse, has_mount_right};
+use crate::support::{Dir, TestCommand, data, ferrofs, is_root, reset_signals, skip};
 
 /// A demonstration is tried so often: one may be done before a signal reaches it.
 const ATTEMPTS: usize = 20;
@@ -77,7 +78,7 @@ fn the_demonstration_compares_with_a_second_reading_or_a_directory() {
 
 #[test]
 fn a_directory_that_was_unpacked_by_root_is_what_the_mount_shows() {
-    if !has_fuse() || !may_mount() {
+    if !has_fuse() || !has_mount_right() {
         return;
     }
     let dir = Dir::new();
@@ -106,6 +107,7 @@ fn without_a_way_to_mount_the_reason_is_shown_and_all_the_rest() {
     let Some(setpriv) =
         ["/usr/bin/setpriv", "/bin/setpriv"].into_iter().find(|path| Path::new(path).exists())
     else {
+        skip("needs setpriv");
         return;
     };
     let dir = Dir::new();
@@ -141,8 +143,8 @@ fn signals_end_it_in_each_phase_and_nothing_is_left() {
     }
 }
 
-/// What it says on standard error if it gets a signal when it says on standard output that a phase begins; nothing if
-/// it was done before.
+/// What it says on standard error if it gets a signal when it says on standard output that a phase
+/// begins; nothing if it was done before.
 fn signalled(dir: &Dir, phase: &str, signal: Signal) -> Option<String> {
     let mut child = demo(dir).spawn();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);

@@ -1,4 +1,5 @@
-//! mkfs.erofs with images as its sources: layers, one over the other, whose data stays where it is or is copied.
+//! mkfs.erofs with images as its sources: layers, one over the other, whose data stays where it is
+//! or is copied.
 
 use std::fs;
 use std::os::unix::process::CommandExt;

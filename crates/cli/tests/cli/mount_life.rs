@@ -1,4 +1,5 @@
-//! How a mount begins and ends: in the background and in the foreground, by unmounting, by signals, by violence.
+//! How a mount begins and ends: in the background and in the foreground, by unmounting, by signals,
+//! by violence.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,7 +8,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use crate::mounted::{Foreground, MountPoint, has_fuse, may_mount};
+use crate::mounted::{Foreground, MountPoint, has_fuse, has_mount_right};
 use crate::support::{Dir, TestCommand, data, ferrofs, reset_signals};
 
 fn mount(point: &MountPoint) -> TestCommand {
@@ -134,7 +135,7 @@ fn a_second_signal_ends_it_at_once() {
 // A-MOUNT-STALE
 #[test]
 fn killed_it_leaves_a_directory_that_one_command_clears() {
-    if !has_fuse() || !may_mount() {
+    if !has_fuse() || !has_mount_right() {
         return;
     }
     let point = MountPoint::new();
@@ -168,7 +169,8 @@ fn when_whoever_asked_is_killed_nothing_is_mounted() {
     let point = MountPoint::new();
     let mut asking = ferrofs().arg("mount").arg(hanging(&dir)).arg(point.path()).spawn();
     let daemon = point.process(Some(asking.id()));
-    // Only a daemon that knows whom it answers to ends with them; it leads its session from then on.
+    // Only a daemon that knows whom it answers to ends with them; it leads its session from then
+    // on.
     while daemon.session() != Some(daemon.pid()) {
         std::thread::yield_now();
     }

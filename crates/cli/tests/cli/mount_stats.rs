@@ -15,7 +15,7 @@ use ferrofs_mount::{MountSettings, NegotiatedMount, ServedMount};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use crate::support::{Dir, data, ferrofs};
+use crate::support::{Dir, data, ferrofs, skip};
 
 /// A mount of a test image that this process serves; gone when dropped.
 struct Mounted {
@@ -24,10 +24,10 @@ struct Mounted {
 }
 
 impl Mounted {
-    /// Nobody, where mounting is not to be had.
+    /// `None` where it cannot be mounted; the test is reported as skipped.
     fn with(user: u32, more: &str) -> Option<Self> {
         let Ok(device) = File::options().read(true).write(true).open("/dev/fuse") else {
-            eprintln!("skipped: /dev/fuse cannot be opened here");
+            skip("needs FUSE: /dev/fuse cannot be opened");
             return None;
         };
         let dir = Dir::new();
@@ -37,7 +37,7 @@ impl Mounted {
         let (flags, options) = (MountFlags::RDONLY, Some(options.as_c_str()));
         match mount("lz4.erofs", dir.path(), "fuse.ferrofs", flags, options) {
             Err(Errno::PERM | Errno::NODEV | Errno::ACCESS) => {
-                eprintln!("skipped: this user may not mount");
+                skip("needs the right to mount");
                 return None;
             }
             other => other.unwrap(),

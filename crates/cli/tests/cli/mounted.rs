@@ -1,5 +1,5 @@
-//! A directory that an image may be mounted on, for one test: it is unmounted whatever happens. And what a test asks of
-//! processes that it did not start itself.
+//! A directory that an image may be mounted on, for one test: it is unmounted whatever happens. And
+//! what a test asks of processes that it did not start itself.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -10,24 +10,32 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-use crate::support::{Dir, is_root};
+use crate::support::{Dir, is_root, skip};
 
 /// How long anything may take; what is right takes a thousandth of it.
 const LIMIT: Duration = Duration::from_secs(20);
 /// The right to mount, as `/proc` numbers it.
 const SYS_ADMIN: u64 = 1 << 21;
 
-/// Whether a mount can be made here. If not, the test says so and passes.
+/// Whether a mount can be made here. If not, the test is reported as skipped.
 pub(crate) fn has_fuse() -> bool {
     let device = File::options().read(true).write(true).open("/dev/fuse");
     let has_helper =
         ["/usr/bin", "/bin"].iter().any(|dir| Path::new(dir).join("fusermount3").exists());
     let is_had = device.is_ok() && (may_mount() || has_helper);
     if !is_had {
-        let test = std::thread::current().name().unwrap_or("a test").to_owned();
-        eprintln!("{test}: skipped, there is no FUSE to be had here");
+        skip("needs FUSE: /dev/fuse cannot be opened, or neither root nor fusermount3 can mount");
     }
     is_had
+}
+
+/// Whether this process may mount without a helper. If not, the test is reported as skipped.
+pub(crate) fn has_mount_right() -> bool {
+    let may = may_mount();
+    if !may {
+        skip("needs the right to mount");
+    }
+    may
 }
 
 /// Whether mounting takes no helper.

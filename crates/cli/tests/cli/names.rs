@@ -1,4 +1,5 @@
-//! The programs of erofs-utils that the command answers for: what scripts look for in their output, and how they end.
+//! The programs of erofs-utils that the command answers for: what scripts look for in their output,
+//! and how they end.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -1,7 +1,9 @@
-//! SIGINT, SIGTERM and SIGHUP end each verb soon, with the exit status of the signal, and nothing incomplete is left.
+//! SIGINT, SIGTERM and SIGHUP end each verb soon, with the exit status of the signal, and nothing
+//! incomplete is left.
 //!
-//! A test stops the process with SIGSTOP as soon as its work is under way. The signal that ends it is pending when the
-//! process continues, so it comes in the middle of the work however fast the machine is.
+//! A test stops the process with SIGSTOP as soon as its work is under way. The signal that ends it
+//! is pending when the process continues, so it comes in the middle of the work however fast the
+//! machine is.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -24,7 +26,8 @@ const SMALL_FILES: usize = 100;
 
 const SIGNALS: [(Signal, i32); 3] = [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)];
 
-/// Bytes that compress well, so that the image is built and read quickly, and that are different in each file.
+/// Bytes that compress well, so that the image is built and read quickly, and that are different in
+/// each file.
 fn content(name: &str, bytes: usize) -> Vec<u8> {
     format!("the content of {name}, ").into_bytes().into_iter().cycle().take(bytes).collect()
 }
@@ -63,8 +66,8 @@ fn stop_when(child: &Child, is_working: impl Fn() -> bool) {
     send(child, Signal::STOP);
 }
 
-/// Waits for the first line of standard error, which is one of its progress, and stops the process there. The pipe has
-/// room for what comes next, and stays open as long as the result does.
+/// Waits for the first line of standard error, which is one of its progress, and stops the process
+/// there. The pipe has room for what comes next, and stays open as long as the result does.
 fn stop_at_first_line(child: &mut Child) -> BufReader<ChildStderr> {
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();

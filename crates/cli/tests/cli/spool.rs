@@ -1,4 +1,5 @@
-//! An archive that comes once, and whose contents do not fit where they are kept until the image is written.
+//! An archive that comes once, and whose contents do not fit where they are kept until the image is
+//! written.
 
 use std::fs;
 use std::process::{Command, Stdio};

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
+use std::io::Write as _;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -16,9 +17,9 @@ use tempfile::TempDir;
 /// User and group that mean nobody on every system; as root, tests become them.
 const NOBODY: u32 = 65_534;
 
-/// Programs that are started from here on end by `signals`, also where whoever runs the tests ignores them, as a shell
-/// does for what it runs in the background: a handler is not passed on, a signal that is ignored is. This one does what
-/// the signal does by itself.
+/// Programs that are started from here on end by `signals`, also where whoever runs the tests
+/// ignores them, as a shell does for what it runs in the background: a handler is not passed on, a
+/// signal that is ignored is. This one does what the signal does by itself.
 pub(crate) fn reset_signals(signals: &[Signal]) {
     for signal in signals {
         let (number, always) = (signal.as_raw(), Arc::new(AtomicBool::new(true)));
@@ -96,6 +97,17 @@ impl Drop for Dir {
                     .map(|entry| entry.path()),
             );
         }
+    }
+}
+
+/// Reports that a test is skipped: in its output, and in the file that `FERROFS_SKIPPED` names.
+pub(crate) fn skip(reason: &str) {
+    let thread = std::thread::current();
+    let line = format!("skipped: {}: {reason}\n", thread.name().unwrap_or("unknown test"));
+    eprint!("{line}");
+    if let Some(path) = std::env::var_os("FERROFS_SKIPPED") {
+        let file = fs::OpenOptions::new().create(true).append(true).open(path);
+        file.unwrap().write_all(line.as_bytes()).unwrap();
     }
 }
 
