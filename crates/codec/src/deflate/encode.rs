@@ -14,7 +14,7 @@ use crate::c_heap;
 use crate::error::ErrorKind;
 use crate::stream::EncodedSizes;
 
-/// More than this is truncate off only where a ratio changes much; one in this many bytes is added
+/// More than this is cut off only where a ratio changes much; one in this many bytes is added
 /// to a estimate.
 const SURPLUS: usize = 24;
 /// A stream that leaves less than one in this many bytes of the output is not encoded again.

@@ -112,7 +112,7 @@ impl<'a> Symbols<'a> {
         };
         self.lzma_state.range.next = bytes.start.wrapping_add(*taken);
         // SAFETY: `new` was given probabilities and output that nobody else can use while `self`
-        // lives, and nobody but `run` changes the lzma_state. The output is not full, and at `next`
+        // lives, and nobody but `run` changes the state. The output is not full, and at `next`
         // and at every place up to `limit` there are SYMBOL_INPUT_MAX bytes.
         let stop = unsafe {
             match self.is_usual {

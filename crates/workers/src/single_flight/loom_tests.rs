@@ -1,6 +1,6 @@
-//! Every interleaving of those who lookup, begin, publish, give up and take over. A wake-up that is
-//! lost is a deadlock, and loom says so; a fill that stays in the table never lets the loop of
-//! `value_of` end.
+//! Every interleaving of threads that look up, begin, publish, give up and take over. A wake-up
+//! that is lost is a deadlock, and loom says so; a fill that stays in the table never lets the loop
+//! of `value_of` end.
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
 use super::*;
