@@ -334,7 +334,7 @@ fn show_extent(output: &mut Output, number: u64, range: &FileExtent) -> io::Resu
     match (range.storage, range.location) {
         (ExtentStorage::Hole, _) => write!(output, "  # hole")?,
         (ExtentStorage::Fragment, Some(place)) => {
-            write!(output, "  # packed file {}", place.offset)?
+            write!(output, "  # packed file {}", place.offset)?;
         }
         (_, Some(place)) if place.device > 0 => write!(output, "  # device {}", place.device)?,
         _ => {}

@@ -291,7 +291,7 @@ impl MountEvents {
             }
             match rustix::io::read(&self.reader, &mut byte) {
                 Ok(1) if byte == [UNMOUNTED] => {
-                    self.deadline = Some(Instant::now() + DRAIN_TIMEOUT)
+                    self.deadline = Some(Instant::now() + DRAIN_TIMEOUT);
                 }
                 Ok(1) if byte == [ENDED] => return MountEvent::Ended,
                 Ok(1) => return MountEvent::Signal(self.last().unwrap_or(Signal(0))),

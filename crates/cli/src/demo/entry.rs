@@ -78,6 +78,7 @@ pub(super) struct FileEntry {
 }
 
 /// Metadata that every entry has.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct EntryMetadata {
     pub(super) file_type: FileType,
     pub(super) mode: u32,

@@ -28,6 +28,7 @@ mod mounted;
 mod names;
 #[cfg(test)]
 mod regression;
+#[cfg(test)]
 mod signals;
 #[cfg(test)]
 mod spool;
