@@ -1,6 +1,5 @@
 //! `ferrofs demo`: mounts an image, compares every byte of the mount with what it must be, and
-//! measures how fast the mount is read. Where FUSE is not available, it compares a direct read of
-//! the image. It compares with no other program.
+//! measures how fast it is read. Without FUSE, it compares a direct read of the image.
 
 mod compare;
 mod entry;

@@ -1,6 +1,5 @@
-//! What an image must contain (by the manifest of the built-in image, by the directory that it was
-//! built from, or by a direct read), and the comparison of a mount with that: every entry, every
-//! field, every byte, on several threads.
+//! What an image must contain (by a manifest, by its source directory, or by a direct read), and
+//! the comparison of a mount with that: every entry, every field, every byte, on several threads.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -22,7 +21,6 @@ pub(super) const IMAGE: &[u8] = include_bytes!("../../data/demo.erofs");
 /// The trees of the test images; tests/data/README.md explains the members.
 const MANIFEST: &str = include_str!("../../data/manifest.json");
 
-/// A tree of files.
 #[derive(Clone, Debug)]
 pub(super) enum FileTree {
     /// That of the built-in image, by the manifest.
@@ -231,8 +229,7 @@ fn known<'e>(entry: &'e FileEntry, name: &str) -> Option<&'e str> {
     entry.fields.get(name).map_or(Some("none"), Option::as_deref)
 }
 
-/// Every path below `root` in no order, and `/` for `root` itself. A directory that the user may
-/// not list has no entries.
+/// Every path below `root` in no order, but for those in directories that the user may not list.
 fn host_paths(root: &Path) -> impl Iterator<Item = anyhow::Result<TreePath>> {
     let mut pending = vec![b"/".to_vec()];
     std::iter::from_fn(move || {

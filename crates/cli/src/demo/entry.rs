@@ -1,6 +1,5 @@
-//! What is known of one path: its metadata and a digest of its contents, as fields of text. It is
-//! read from a directory of the host, from an image, or from a manifest; entries of the same path
-//! can be compared field by field.
+//! Metadata of one path and a digest of its contents, as fields of text that can be compared. They
+//! are read from a directory of the host, from an image, or from a manifest.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -49,8 +48,7 @@ impl CurrentUser {
         self.uid == 0 && self.has_all_ids
     }
 
-    /// Whether the user sees an attribute as the image has it. The label of SELinux is always the
-    /// host's.
+    /// Whether the user sees an attribute of the image. The label of SELinux is the host's.
     fn sees(self, xattr: &[u8]) -> bool {
         let has_ids = WITH_IDS.iter().any(|start| xattr.starts_with(start));
         let is_visible = !xattr.starts_with(b"trusted.") && (self.has_all_ids || !has_ids);

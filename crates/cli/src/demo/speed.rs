@@ -1,5 +1,4 @@
-//! Measures how fast the files of a mount are read (opened, read, closed), by one or several
-//! threads.
+//! Measures how fast the files of a mount are read, by one or several threads.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -47,8 +46,7 @@ pub(super) fn choose_files(
     Ok(chosen.take_while(|_| !stop.is_requested()).collect())
 }
 
-/// Reads all files below `root` with `readers` threads. Files that the user may not read are left
-/// out.
+/// Reads all files below `root` that the user may read, with `readers` threads.
 ///
 /// # Errors
 /// A file cannot be read, or a signal asks to stop.
