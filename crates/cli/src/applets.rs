@@ -23,7 +23,7 @@ use crate::output;
 /// The exit status of erofs-utils for wrong usage.
 const EROFS_UTILS_USAGE: u8 = 1;
 
-/// What the command line asks for.
+/// What the command line selects.
 #[derive(Debug)]
 pub(crate) enum Invocation {
     Verb(Verb),
@@ -34,8 +34,8 @@ pub(crate) enum Invocation {
 }
 
 impl Invocation {
-    /// The exit status for a status of this invocation: programs of erofs-utils know 1 for wrong
-    /// usage, too.
+    /// The exit status for a status of this invocation: programs of erofs-utils use 1 for wrong
+    /// usage as well.
     pub(crate) fn exit_code(&self, status: CommandStatus) -> ExitCode {
         let is_of_erofs_utils = matches!(self, Self::Fsck(_) | Self::Dump(_) | Self::Mkfs(_));
         ExitCode::from(match status {

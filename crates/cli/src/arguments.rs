@@ -97,9 +97,9 @@ pub(crate) struct MachineArguments {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct ReserveArguments {
-    /// Number of 4 KiB pages that stay resident for decoding while nothing is read; further pages
-    /// are returned to the system at once, and 0 keeps none. Reads are limited to what fits into
-    /// these pages: with fewer than 128 pages for each thread, long files are read more slowly
+    /// Number of 4 KiB pages that stay resident for decoding while nothing is read; 0 keeps none.
+    /// Other pages are returned to the system at once. Each read is limited to what fits into the
+    /// reserved pages, so with fewer than 128 pages per thread, long files are read more slowly
     /// [default: up to an eighth of --memory, for a few seconds]
     #[arg(long, value_name = "N")]
     pub(crate) reserved_pages: Option<u32>,
@@ -170,7 +170,7 @@ pub(crate) struct LsArguments {
     #[arg(short, long, conflicts_with = "recursive")]
     pub(crate) directory: bool,
 
-    /// Print one JSON object a line for each entry
+    /// Print one line with a JSON object for each entry
     #[arg(long, conflicts_with = "long")]
     pub(crate) json: bool,
 
@@ -207,7 +207,7 @@ pub(crate) struct StatArguments {
     #[arg(value_name = "PATH", default_value = "/")]
     pub(crate) paths: Vec<OsString>,
 
-    /// Print one JSON object a line for each path
+    /// Print one line with a JSON object for each path
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -222,8 +222,8 @@ pub(crate) struct ExtractArguments {
     /// The image file
     pub(crate) image: PathBuf,
 
-    /// The directory to extract into: it is created if it does not exist, and must be empty
-    /// otherwise. With --tar there is no DEST, and the first PATH takes its place
+    /// The directory to extract into. It is created if it does not exist, and must be empty if it
+    /// does. With --tar, do not give DEST: all words after IMAGE are PATHs
     #[arg(value_name = "DEST", required_unless_present = "tar")]
     pub(crate) destination: Option<PathBuf>,
 
@@ -247,7 +247,7 @@ pub(crate) struct ExtractArguments {
     #[arg(long, conflicts_with_all = ["no_preserve_owner", "tar"])]
     pub(crate) preserve_owner: bool,
 
-    /// Make the current user the owner of everything, also as root
+    /// Make the current user the owner of everything, even if that is root
     #[arg(long, conflicts_with = "tar")]
     pub(crate) no_preserve_owner: bool,
 
@@ -352,10 +352,10 @@ pub(crate) struct BuildCompression {
     #[arg(short = 'C', long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) pcluster: Option<u64>,
 
-    /// Compress some files differently. Each line of FILE has the size of a pcluster in bytes (0
-    /// for no compression); optionally the number of an algorithm of --compress, counted from 0;
-    /// and a POSIX extended regular expression that is searched in the path. The first line that
-    /// matches applies
+    /// Compress some files differently. Each line of FILE has three fields: the size of a pcluster
+    /// in bytes (0 for no compression); the number of an algorithm of --compress, counted from 0
+    /// (optional); and a POSIX extended regular expression. The first line whose expression matches
+    /// a part of the path applies
     #[arg(long, value_name = "FILE")]
     pub(crate) hints: Option<PathBuf>,
 
@@ -411,7 +411,7 @@ pub(crate) enum FragmentChoice {
 /// Which fragments share their data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SharingChoice {
-    /// Equal tails, and tails that are the end of another one
+    /// Equal tails, and a tail that is the end of a longer tail
     Parts,
     /// Equal files
     Files,
@@ -431,13 +431,13 @@ pub(crate) struct BuildLayout {
     #[arg(default_value = "4096")]
     pub(crate) block_size: u64,
 
-    /// Store files as uncompressed chunks of this size, a power of two, with holes; with
-    /// --compress, only files that cannot be compressed
+    /// Store files as uncompressed chunks of this size, a power of two, with holes. With
+    /// --compress, this applies only to files that cannot be compressed
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) chunk_size: Option<u64>,
 
-    /// Write the chunks to FILE, a new file or a block device, which becomes device 1 of the image;
-    /// readers need --device=FILE
+    /// Write the chunks to FILE, a new file or a block device. FILE becomes device 1 of the image:
+    /// verbs that read the image need --device=FILE
     #[arg(long, value_name = "FILE", requires = "chunk_size")]
     pub(crate) blob: Option<PathBuf>,
 
@@ -458,8 +458,8 @@ pub(crate) struct BuildLayout {
     #[arg(long)]
     pub(crate) no_inline_data: bool,
 
-    /// Use encoded extents where they are shorter, and no data for files that are one hole. This
-    /// needs Linux 6.15 or later. Block addresses above 32 bits are used when necessary, also
+    /// Use encoded extents where they are shorter, and store no data for files that consist of one
+    /// hole. This needs Linux 6.15 or later. Large images use block addresses above 32 bits even
     /// without this option
     #[arg(long = "48bit")]
     pub(crate) wide: bool,
@@ -476,7 +476,7 @@ pub(crate) struct BuildLayout {
     #[arg(short = 'T', long, value_name = "SECONDS")]
     pub(crate) time: Option<u64>,
 
-    /// Make the same bytes from the same source on every host and at any time; see below
+    /// Build the same bytes from the same source, on every host and at any time; see below
     #[arg(long)]
     pub(crate) reproducible: bool,
 
@@ -488,7 +488,7 @@ pub(crate) struct BuildLayout {
     #[arg(long, value_name = "PREFIX")]
     pub(crate) xattr_prefix: Vec<OsString>,
 
-    /// Store these prefixes outside of the packed inode, which needs Linux 6.17 or later
+    /// Store these prefixes outside of the packed inode. This needs Linux 6.17 or later
     #[arg(long, requires = "xattr_prefix")]
     pub(crate) plain_xattr_prefixes: bool,
 
@@ -616,8 +616,8 @@ pub(crate) struct MountArguments {
     #[arg(short, long)]
     pub(crate) foreground: bool,
 
-    /// Allow other users to access the mount, subject to file permissions; unless run by root, this
-    /// needs user_allow_other in /etc/fuse.conf
+    /// Allow other users to access the mount, subject to file permissions. For users other than
+    /// root, this needs user_allow_other in /etc/fuse.conf
     #[arg(long)]
     pub(crate) allow_other: bool,
 

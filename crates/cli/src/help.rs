@@ -49,9 +49,9 @@ ferrofs extract [OPTIONS] <IMAGE> <DEST> [PATH]...
 
 pub(crate) const EXTRACT: &str = "\
 A PATH selects the entry with this path, everything below it, and the directories above it. In a
-pattern, *, ? and […] match within a name, {a,b} matches either word, ** matches any number of
-directories, and a backslash makes the next character literal. Quote patterns, because the shell
-expands them otherwise.
+pattern, *, ? and […] match within a name, {a,b} matches a or b, ** matches any number of
+directories, and a backslash makes the next character literal. Quote patterns to protect them from
+the shell.
 
 Nothing is written outside of DEST, whatever the image contains. A file that cannot be read
 completely is reported and not created; the other files are extracted, and the exit status is 1.
@@ -65,9 +65,10 @@ A tar archive holds everything for every user, except for sockets, which tar can
 PAX headers, nanosecond times, SCHILY.xattr for attributes and GNU.sparse 1.0 for sparse files. The
 same image always gives the same bytes. To extract all of it with GNU tar, run as root:
 tar --xattrs --xattrs-include='*' -xpf FILE. FILE is created, or replaced, only when the archive is
-complete. A file that cannot be read completely is reported and left out; if it is too long for
-memory, it is filled up with zeros instead. In both cases the exit status is 1. With --tar - only
-the exit status tells whether the archive is complete, and --json prints its summary on stderr.
+complete. A file that cannot be read completely is reported and left out. If the file is too long
+to be held in memory, it stays in the archive, and zeros replace the bytes that cannot be read. In
+both cases the exit status is 1. With --tar -, check the exit status: it is the only sign that the
+archive is complete. --json then prints its summary on stderr.
 
 Examples:
   ferrofs extract app.erofs tree/
@@ -78,16 +79,16 @@ Examples:
 
 pub(crate) const CHECK: &str = "\
 Examples:
-  ferrofs check app.erofs && echo sound
+  ferrofs check app.erofs && echo undamaged
   ferrofs check --json app.erofs | jq -r '.problems[].path'";
 
 pub(crate) const STATS: &str = "\
-The process that serves the mount answers the query. Every user who can read the mount can query
-it, from every namespace that contains the mount. Counters start at zero when the image is mounted.
-The time of an operation starts when the process receives the request and ends when the kernel has
-the reply. Quantiles are at most 12.5 % too high. An error is a reply that reports damage or an I/O
-failure; a name or an attribute that does not exist is not an error. The list of the most read files
-shows inode numbers; `find DIR -inum N -print -quit` prints the path.
+The process that serves the mount sends the statistics. Every user with read access to the mount
+can query them, from every namespace that contains the mount. Counters start at zero when the image
+is mounted. The time of an operation starts when the process receives the request and ends when the
+kernel has the reply. Quantiles are at most 12.5 % too high. An error is a reply that reports damage
+or an I/O failure; a name or an attribute that does not exist is not an error. The list of the most
+read files shows inode numbers; `find DIR -inum N -print -quit` prints the path.
 
 Examples:
   ferrofs stats mnt
@@ -97,24 +98,25 @@ Examples:
 pub(crate) const MOUNT: &str = "\
 The command returns when the image is mounted, or prints why it could not be mounted. A background
 process serves the mount. `umount DIR`, `fusermount3 -u DIR`, or a SIGTERM, SIGINT or SIGHUP to that
-process unmounts it. If the directory is in use at that time, it disappears from the directory tree
-at once, and the process serves its current users until they are done; a second signal ends the
-process immediately. After a SIGKILL, a mount that root made reports \"transport endpoint is not
-connected\"; `umount DIR` removes it.
+process unmounts it. If the mount is in use at that time, it is detached from the directory tree at
+once, and the process ends when the mount is no longer used. A second signal ends the process
+immediately. If a SIGKILL ends the process, a mount made by root stays, and every access fails with
+\"transport endpoint is not connected\"; `umount DIR` removes it.
 
 Options of -o: ro; allow_other; auto_unmount, noauto_unmount; exec, noexec; suid, nosuid, dev, nodev
 (root only); fsname=, subtype=, max_read=; offset=, device= (repeatable), no_checksum; memory=,
 reserved_pages=, prefault, jobs=, cpus=, nice=; timeout=, log=; user_xattr, nouser_xattr, acl,
-noacl. Words
-that only mount(8) interprets (nofail, user, noauto, _netdev, x-…) are accepted, and so are
-noatime and the like, as access times are never stored. Every other word is an error, including rw,
-because an EROFS image cannot be written.
+noacl. Options that only mount(8) interprets (nofail, user, noauto, _netdev, x-…) are accepted.
+Options about access times (noatime and similar ones) are accepted without effect, because an image
+has no access times. Every other option is an error, including rw, because an EROFS image cannot be
+written.
 
 /etc/fstab, with ferrofs in /usr/bin or linked as /sbin/mount.fuse.ferrofs:
   /srv/app.erofs  /mnt/app  fuse.ferrofs  ro,allow_other,nofail  0 0
 
-As root, the kernel's readahead is set to the size that ferrofs requests. For other users it stays
-at the system's limit, usually 128 KiB a file; --explain prints the command that raises it.
+If root mounts the image, the kernel's readahead is set to the size that ferrofs requests. For other
+users it stays at the system's limit, usually 128 KiB per file; --explain prints the command that
+raises it.
 
 Examples:
   ferrofs mount app.erofs dir/
@@ -124,8 +126,8 @@ Examples:
 
 pub(crate) const EROFSFUSE: &str = "\
 This is ferrofs, called as erofsfuse. See `ferrofs mount --help` for the options of -o. The options
-kernel_cache, async_read, clone_fd, big_writes and nonempty of libfuse are accepted and always in
-effect; max_threads=N is the same as jobs=N.
+kernel_cache, async_read, clone_fd, big_writes and nonempty of libfuse are accepted; their behaviour
+is always on. max_threads=N is the same as jobs=N.
 
 Examples:
   erofsfuse app.erofs dir/
@@ -143,13 +145,13 @@ pub(crate) const DEMO: &str = "\
 The demonstration mounts an image with FUSE as the current user, compares every file of the mount
 with the expected contents and metadata, and measures how fast the mount is read. Without arguments
 it uses a built-in image and its list of digests. With IMAGE alone, it compares the mount with a
-second, direct read of the image; with SOURCE, with that directory. It works in a temporary
-directory, which it removes at the end, also after a signal.
+direct read of the image. With SOURCE, it compares the mount with that directory. It works in a
+temporary directory, which it removes at the end, also after a signal.
 
-Each measurement opens, reads and closes the files of a fresh mount, so nothing is in the page
-cache: with one reader, and with one reader for each CPU, at least four. Of a large image, a part is
-read. If FUSE is not available, the demonstration says why and compares a direct read of the image
-with the expected contents.
+Each measurement mounts the image again, so that the page cache is empty, and then opens, reads and
+closes the files. The first measurement uses one reader. The second uses one reader for each CPU,
+but at least four. Only a part of a large image is read. If FUSE is not available, the
+demonstration prints the reason and compares a direct read of the image with the expected contents.
 
 Examples:
   ferrofs demo
@@ -195,11 +197,12 @@ fragdedupe=full|inode|off, dedupe, ztailpacking, inline_data (^inline_data or no
 legacy-compress, force-inode-compact, force-inode-extended, force-inode-blockmap,
 force-chunk-indexes, nosbcrc, xattr-name-filter, plain-xattr-prefixes, 48bit, dot-omitted.
 
-If SOURCE_DATE_EPOCH is set, it is the build time, and files that are newer get that time.
+If SOURCE_DATE_EPOCH is set, it is the build time, and newer files get that time as well.
 
-Exit status: 0 success, 1 everything else; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM. FILE is
-created, or replaced, only after the image is complete and every file in it has been read again and
-compared with the source.
+FILE is created, or replaced, when the new image is complete and verified. To verify the image,
+every file in it is read and compared with the source.
+
+Exit status: 0 success, 1 everything else; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.
 
 Examples:
   mkfs.erofs -zlz4hc,9 -C65536 app.erofs tree/
@@ -210,23 +213,24 @@ Examples:
   zcat layer.tar.gz | mkfs.erofs --tar=f --aufs --quiet -Enoinline_data layer.erofs -";
 
 pub(crate) const BUILD: &str = "\
-IMAGE is created, or with --force replaced, only after the image is complete and on stable storage,
-and every file in it has been read again and compared with the source: contents, names, types,
-owners, times, links and attributes. If a file differs, a source file changes during the build, or
-the disk is full, there is no image, the exit status is 1, and the message names the path and the
-byte. --no-verify skips the comparison.
+IMAGE is created (with --force: replaced) when the new image is complete, verified and on stable
+storage. To verify the image, every file in it is read and compared with the source: contents,
+names, types, owners, times, links and attributes. No image is created if a file differs, if a
+source file changes during the build, or if the disk is full. Then the exit status is 1, and the
+message names the path and the byte. --no-verify skips the comparison.
 
 The bytes of an image depend only on the source and the options, never on --jobs, --memory, the
-order of directory entries, or the host's clock. There are two exceptions: the UUID is random by
-default, and the image's time is the current time. --reproducible fixes both: the UUID is all zeros
-unless --uuid gives another one; the time is SOURCE_DATE_EPOCH, and newer files get that time, or,
-if it is not set, the newest time in the source. --time takes precedence over both. Owners,
-permissions and times of files are still those of the source; see Content for options that change
-them.
+order of directory entries, or the host's clock. There are two exceptions by default: the UUID is
+random, and the build time is the current time. --reproducible fixes both. The UUID is then all
+zeros, unless --uuid is given. The build time is SOURCE_DATE_EPOCH, or, if that is not set, the
+newest time in the source. Owners, permissions and times of files are still those of the source; see
+Content for options that change them.
 
-SOURCE_DATE_EPOCH is used without --reproducible as well.
+If SOURCE_DATE_EPOCH is set, it is the build time also without --reproducible, and newer files get
+that time. --time takes precedence over SOURCE_DATE_EPOCH as the build time.
 
---dry-run lists the source, builds a sample of it in memory, and prints an estimate of the result.
+--dry-run reads the list of files, builds a sample of them in memory, and prints an estimate of the
+result.
 
 Examples:
   ferrofs build app.erofs tree/

@@ -36,7 +36,7 @@ pub(crate) struct FsckArguments {
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
-    /// Read all data, which is always done; with DIR, extract the image there
+    /// Extract the image into DIR; without DIR, no effect: all data is always read
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     extract: Option<Option<PathBuf>>,
 
@@ -172,8 +172,8 @@ impl FsckArguments {
 fn last_given(matches: &ArgMatches, flags: [(&str, bool); 4]) -> Option<bool> {
     let is_typed = |flag| matches.value_source(flag) == Some(ValueSource::CommandLine);
     let places = flags.into_iter().filter(|(flag, _)| is_typed(flag));
-    let places = places.filter_map(|(flag, says)| Some((matches.index_of(flag)?, says)));
-    places.max().map(|(_, says)| says)
+    let places = places.filter_map(|(flag, value)| Some((matches.index_of(flag)?, value)));
+    places.max().map(|(_, value)| value)
 }
 
 #[cfg(test)]

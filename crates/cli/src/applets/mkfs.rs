@@ -37,7 +37,8 @@ pub(crate) struct MkfsArguments {
     #[arg(value_parser = clap::value_parser!(u8).range(0..=9))]
     level: u8,
 
-    /// Share an extended attribute if more than this number of inodes have it; below 0, exclude all
+    /// Share an extended attribute if more than this number of inodes have it; a
+    /// negative number excludes all extended attributes
     #[arg(short = 'x', value_name = "#", default_value_t = 2, allow_negative_numbers = true)]
     pub(crate) xattr_tolerance: i32,
 
@@ -92,19 +93,19 @@ pub(crate) struct MkfsArguments {
     #[arg(long)]
     pub(crate) all_root: bool,
 
-    /// Store files as uncompressed chunks of this size, a power of two; with -z, only files that
-    /// cannot be compressed
+    /// Store files as uncompressed chunks of this size, a power of two. With -z, this applies only
+    /// to files that cannot be compressed
     #[arg(long = "chunksize", value_name = "#", value_parser = parse_number)]
     pub(crate) chunk_bytes: Option<u64>,
 
-    /// Write the chunks of --chunksize to FILE, a new file or a block device, which becomes device
-    /// 1
+    /// Write the chunks of --chunksize to FILE, a new file or a block device. FILE becomes device 1
+    /// of the image
     #[arg(long, value_name = "FILE", requires = "chunk_bytes")]
     pub(crate) blobdev: Option<PathBuf>,
 
-    /// Compress some files differently. Each line of FILE has the size of a pcluster in bytes (0
-    /// for no compression); optionally the number of an algorithm of -z, counted from 0; and a
-    /// regular expression
+    /// Compress some files differently. Each line of FILE has three fields: the size of a pcluster
+    /// in bytes (0 for no compression); the number of an algorithm of -z, counted from 0
+    /// (optional); and a regular expression
     #[arg(long, value_name = "FILE")]
     pub(crate) compress_hints: Option<PathBuf>,
 
@@ -126,9 +127,8 @@ pub(crate) struct MkfsArguments {
     #[arg(default_missing_value = crate::arguments::DEFAULT_DIGEST_XATTR)]
     pub(crate) digest_xattr: Option<OsString>,
 
-    /// Build everything from scratch, which is always done, and copy the data of source images into
-    /// the new image. Without it, the new image refers to the source images as devices 1, 2 and so
-    /// on
+    /// Copy the data of source images into the new image. Without this option, the new image refers
+    /// to the source images as devices 1, 2 and so on
     #[arg(long, value_name = "data", value_parser = ["data"])]
     clean: Option<String>,
 
@@ -160,7 +160,7 @@ pub(crate) struct MkfsArguments {
     #[arg(long)]
     pub(crate) hard_dereference: bool,
 
-    /// Give files the build time where that makes their inodes smaller
+    /// Set the time of a file to the build time if that makes its inode smaller
     #[arg(long, overrides_with = "preserve_mtime")]
     pub(crate) ignore_mtime: bool,
 
@@ -176,17 +176,18 @@ pub(crate) struct MkfsArguments {
     #[arg(long, value_name = "#", value_parser = parse_number, default_value = "0")]
     pub(crate) offset: u64,
 
-    /// Convert whiteouts of aufs in archives to those of overlayfs; source images must not have any
+    /// Convert whiteouts of aufs in archives to those of overlayfs; source images must not contain
+    /// whiteouts of aufs
     #[arg(long)]
     pub(crate) aufs: bool,
 
-    /// The order of data from archives: always sorted by path; none is accepted without effect
+    /// The order of data from archives; no effect: data is always sorted by path
     #[arg(long, value_name = "path|none", value_parser = ["path", "none"])]
     sort: Option<String>,
 
-    /// Build from a tar archive: f copies contents into the image, i leaves them in the archive,
-    /// which becomes device 1, headerball reads an archive without contents and makes files that
-    /// read as zeros
+    /// Build from a tar archive: f copies contents into the image; i leaves them in the archive,
+    /// which becomes device 1; headerball reads an archive without contents and creates files of
+    /// zeros
     #[arg(long, value_name = "f|i|headerball", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "f", value_parser = parse_tar)]
     tar: Option<TarMode>,
@@ -300,8 +301,8 @@ const REFUSED: [(&str, &str); 16] = [
     ("--mount-point", "Android's lists of owners and labels are not supported"),
     ("--oci", "nothing is downloaded; download the layers and use --tar=f"),
     ("--product-out", "Android's lists of owners are not supported"),
-    ("--random-algorithms", "it only serves to test mkfs.erofs"),
-    ("--random-pclusterblks", "it only serves to test mkfs.erofs"),
+    ("--random-algorithms", "it is only for tests of mkfs.erofs"),
+    ("--random-pclusterblks", "it is only for tests of mkfs.erofs"),
     ("--s3", "nothing is downloaded; download the files and give their directory"),
     ("--vmdk-desc", "virtual disk descriptors are not written"),
     ("--zfeature-bits", "choose features by name with -E"),

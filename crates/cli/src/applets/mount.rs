@@ -163,16 +163,16 @@ mod tests {
     }
 
     #[test]
-    fn levels_of_debugging_decide_what_is_told() {
-        let saw = |words: &[&str]| {
+    fn levels_of_debugging_decide_what_is_printed() {
+        let settings = |words: &[&str]| {
             let words = [&["erofsfuse", "image", "dir"], words].concat();
             let typed = mount(&words);
             (typed.foreground, typed.explain, typed.read.quiet)
         };
-        assert_eq!(saw(&[]), (false, false, false));
-        assert_eq!(saw(&["-d"]), (true, true, false));
-        assert_eq!(saw(&["--dbglevel=0"]), (false, false, true));
-        assert_eq!(saw(&["--dbglevel=3"]), (false, true, false));
+        assert_eq!(settings(&[]), (false, false, false));
+        assert_eq!(settings(&["-d"]), (true, true, false));
+        assert_eq!(settings(&["--dbglevel=0"]), (false, false, true));
+        assert_eq!(settings(&["--dbglevel=3"]), (false, true, false));
     }
 
     #[test]
