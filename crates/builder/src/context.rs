@@ -148,7 +148,7 @@ impl BuildMemory {
     #[cold]
     pub(crate) fn too_little(&self, more_bytes: u64) -> Error {
         let (limit, needed) = (self.limit_bytes(), self.budget.used_bytes() + more_bytes);
-        let what = format!("{limit} bytes of memory: {needed} are needed");
+        let what = format!("a memory limit of {limit} bytes is too low: {needed} are needed");
         Error::new(ErrorKind::InvalidOptions(what))
     }
 }

@@ -36,7 +36,7 @@ pub enum ErrorKind {
     },
     /// A source file became shorter, longer or another one while it was read.
     SourceChanged {
-        /// The difference, as in "its size was 10 bytes and is 5".
+        /// The difference, as in "its size was 10 bytes and is now 5".
         how: String,
     },
     /// The source holds something that an image cannot.

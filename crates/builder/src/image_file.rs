@@ -260,7 +260,7 @@ impl ImageWriter {
 
     fn sync(&self) -> Result<()> {
         let done = self.file.sync_all();
-        done.map_err(|source| output_error("cannot make durable", &self.target, source))
+        done.map_err(|source| output_error("cannot sync", &self.target, source))
     }
 
     /// Renames the temporary file; it is removed if that fails.
@@ -296,7 +296,7 @@ impl ImageWriter {
         match synced {
             // Some file systems cannot sync a directory.
             Err(error) if error.raw_os_error() != Some(rustix::io::Errno::INVAL.raw_os_error()) => {
-                Err(output_error("cannot make the name durable", &self.target, error))
+                Err(output_error("cannot sync its directory", &self.target, error))
             }
             _ => Ok(()),
         }
@@ -335,10 +335,10 @@ fn zeros(wanted: u64) -> &'static [u8] {
 fn resolve(target: &Path) -> Result<PathBuf> {
     match fs::symlink_metadata(target) {
         Ok(metadata) if metadata.file_type().is_symlink() => fs::canonicalize(target)
-            .map_err(|source| output_error("cannot follow the link", target, source)),
+            .map_err(|source| output_error("cannot follow the symlink", target, source)),
         Ok(_) => Ok(target.to_path_buf()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(target.to_path_buf()),
-        Err(source) => Err(output_error("cannot look at", target, source)),
+        Err(source) => Err(output_error("cannot examine", target, source)),
     }
 }
 
@@ -353,9 +353,9 @@ fn check_replaceable(target: &Path) -> Result<()> {
     let what = if kind.is_dir() {
         "a directory"
     } else if kind.is_block_device() {
-        "a block device, which is overwritten only with an option for it"
+        "a block device, which is overwritten only on request"
     } else {
-        "a special file, which is overwritten only with an option for it"
+        "a special file, which is overwritten only on request"
     };
     Err(Error::new(ErrorKind::InvalidOptions(format!("the image's name is that of {what}")))
         .at(target))

@@ -184,7 +184,7 @@ impl<'t> MetadataWriter<'t> {
         let [packed, metabox] = nids;
         let block = u64::from(block_size.bytes());
         let xattr_block = u32::try_from(placement.shared_at / block).map_err(|_| {
-            let what = "shared xattrs behind 2^32 blocks: share none, or use larger blocks";
+            let what = "shared xattrs past block 2^32: share none, or use larger blocks";
             Error::new(ErrorKind::Unsupported(what.to_owned()))
         })?;
         Ok(WrittenMetadata {

@@ -136,7 +136,7 @@ impl Tree {
         }
         let NodeKind::Directory(entries) = &mut self.node_mut(parent).kind else {
             return Err(Error::new(ErrorKind::Unsupported(format!(
-                "{} is to lie in what is no directory",
+                "the parent of {} is not a directory",
                 name.escape_ascii()
             ))));
         };

@@ -92,23 +92,25 @@ impl fmt::Display for Error {
 impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::EmptyInput => f.write_str("the input holds no stream"),
+            Self::EmptyInput => f.write_str("the input is empty"),
             Self::Corrupt => f.write_str("the stream is corrupt"),
             Self::TooShort { got, wanted } => {
                 write!(f, "the stream ended after {got} of {wanted} bytes")
             }
-            Self::TooLong => f.write_str("the stream yields more than the output holds"),
-            Self::TooLarge => f.write_str("the buffer is longer than this codec can take"),
+            Self::TooLong => {
+                f.write_str("the stream decodes to more bytes than the output can hold")
+            }
+            Self::TooLarge => f.write_str("the buffer is longer than this codec supports"),
             Self::NotConfigured => f.write_str("this decoder is not configured"),
             Self::OutOfMemory => f.write_str("out of memory"),
             Self::UnsupportedWindow => f.write_str("the window size is not supported"),
             Self::DistanceTooFar { distance, limit } => {
-                write!(f, "a match reaches back {distance} bytes, and {limit} are declared")
+                write!(f, "match distance {distance} exceeds the declared maximum {limit}")
             }
             Self::WindowTooSmall { pages, needed } => {
-                write!(f, "the window needs {needed} pages and has {pages}")
+                write!(f, "the window needs {needed} pages, but has {pages}")
             }
-            Self::OutsideExtent => f.write_str("the part does not lie in the extent"),
+            Self::OutsideExtent => f.write_str("the requested range lies outside the extent"),
             Self::UnsupportedLevel => f.write_str("the level does not exist"),
             Self::UnsupportedLength => {
                 f.write_str("the pcluster or extent length is not supported")

@@ -300,14 +300,14 @@ fn make_directory(
         }
     }
     rustix::fs::unlinkat(parent, name, AtFlags::empty())
-        .map_err(ErrorKind::output("cannot remove what is in the way"))?;
+        .map_err(ErrorKind::output("cannot remove the existing entry"))?;
     rustix::fs::mkdirat(parent, name, WORKING_MODE)
         .map_err(ErrorKind::output("cannot create directory"))?;
     open_directory(parent, name)
 }
 
 fn open_now(fd: OwnedFd) -> Result<OpenDirectory, ErrorKind> {
-    let stat = rustix::fs::fstat(&fd).map_err(ErrorKind::output("cannot look at directory"))?;
+    let stat = rustix::fs::fstat(&fd).map_err(ErrorKind::output("cannot examine directory"))?;
     Ok(OpenDirectory::new(fd, stat))
 }
 

@@ -199,7 +199,7 @@ impl fmt::Display for ErrorKind {
             Self::NotEmpty => f.write_str("the destination is not empty"),
             Self::Exists => f.write_str("it exists already"),
             Self::DirectoryInTheWay => f.write_str("a directory is in the way"),
-            Self::UnsafeName => f.write_str("the name could lead out of its directory"),
+            Self::UnsafeName => f.write_str("the name would lead out of its directory"),
             Self::Replaced => f.write_str("another process replaced it during the extraction"),
             Self::Short { delivered, size } => {
                 write!(f, "its contents end after {delivered} of {size} bytes")
@@ -207,15 +207,15 @@ impl fmt::Display for ErrorKind {
             Self::Torn { end, start } => {
                 write!(f, "its index contradicts itself: byte {start} follows byte {end}")
             }
-            Self::Panicked => f.write_str("the code that worked on it panicked"),
+            Self::Panicked => f.write_str("the code that extracted it panicked"),
             Self::Threads(error) => write!(f, "cannot create threads: {error}"),
-            Self::Pattern(error) => write!(f, "not a pattern: {error}"),
+            Self::Pattern(error) => write!(f, "invalid pattern: {error}"),
             Self::NothingMatches => f.write_str("nothing in the image matches"),
             Self::ZeroFilled { source, zeros, size } => {
-                write!(f, "{source}; {zeros} of its {size} bytes are zeros in the tar")
+                write!(f, "{source}; {zeros} of its {size} bytes are zeros in the archive")
             }
             Self::FirstNameLeftOut => {
-                f.write_str("the first name of this hard link was left out of the tar")
+                f.write_str("the first name of this hard link is not in the archive")
             }
             Self::Memory(error) => error.fmt(f),
             Self::Cancelled => f.write_str("cancelled"),

@@ -105,7 +105,7 @@ impl NewEntry<'_> {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(Errno::ISDIR) => return Err(ErrorKind::DirectoryInTheWay),
             Err(errno) => {
-                return Err(ErrorKind::output("cannot remove what is in the way")(errno));
+                return Err(ErrorKind::output("cannot remove the existing entry")(errno));
             }
         }
         match make() {

@@ -36,7 +36,7 @@ impl MetadataTarget<'_> {
                 rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
             }
         };
-        stat.map_err(ErrorKind::output("cannot look at the new file"))
+        stat.map_err(ErrorKind::output("cannot examine the new file"))
     }
 }
 

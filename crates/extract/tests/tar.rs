@@ -277,7 +277,7 @@ fn an_output_that_fails_ends_it_with_a_named_error() {
                 let ErrorKind::Output { operation, source } = failed.kind() else {
                     panic!("{failed}")
                 };
-                assert_eq!((*operation, source.kind()), ("cannot write the tar", error));
+                assert_eq!((*operation, source.kind()), ("cannot write the archive", error));
             }
         }
     }

@@ -57,7 +57,7 @@ impl fmt::Display for SessionEvent {
                 )
             }
             Self::SpareListenerStarted { listeners } => {
-                write!(f, "all listeners are busy; started a spare one, {listeners} in all")
+                write!(f, "all listeners are busy; started another one, {listeners} in total")
             }
             Self::Panicked { node } => write!(f, "request for node {node} panicked; replied EIO"),
             Self::MalformedRequest => f.write_str("malformed request from the kernel; replied EIO"),
@@ -94,7 +94,7 @@ impl fmt::Display for SessionError {
             Self::OldKernel { major, minor } => {
                 write!(
                     f,
-                    "the kernel speaks FUSE {major}.{minor}; version 7.23 or newer is required (Linux 4.18)"
+                    "the kernel supports FUSE {major}.{minor}; version 7.23 or newer is required (Linux 4.18)"
                 )
             }
             Self::Protocol => f.write_str("the kernel's first request is not FUSE_INIT"),

@@ -295,13 +295,16 @@ impl ErrorKind {
                 "superblock checksum is {stored:#010x}, but the checksum of its bytes is {computed:#010x}"
             ),
             Self::OutsideImage { end, length } => {
-                write!(f, "data up to byte {end} is needed but the image has {length}")
+                write!(f, "data up to byte {end} is needed, but the image has {length} bytes")
             }
             Self::Truncated { promised, length } => {
-                write!(f, "the superblock promises {promised} bytes but only {length} are there")
+                write!(
+                    f,
+                    "the superblock has a size of {promised} bytes, but the image has {length}"
+                )
             }
             Self::DeviceCount { table, given } => {
-                write!(f, "the image names {table} extra devices but {given} were given")
+                write!(f, "the image has {table} extra devices, but {given} were given")
             }
             Self::UnknownDevice(id) => write!(f, "device {id} is not in the device table"),
             Self::AddressOverflow => f.write_str("an address does not fit 64 bits"),
@@ -319,7 +322,7 @@ impl ErrorKind {
     fn describe_data(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LookBack { lcluster } => {
-                write!(f, "a distance in the index at lcluster {lcluster} leads to no extent")
+                write!(f, "the index distance at lcluster {lcluster} points to no extent")
             }
             Self::BlockCount { lcluster } => {
                 write!(f, "lcluster {lcluster} should hold the block count of its extent")
@@ -327,7 +330,7 @@ impl ErrorKind {
             Self::WrongExtent { offset } => {
                 write!(
                     f,
-                    "the index maps byte {offset} of the file to an extent that does not hold it"
+                    "the index maps byte {offset} of the file to an extent that does not contain it"
                 )
             }
             Self::ExtentOrder => f.write_str("extent records are not in ascending order"),
@@ -338,10 +341,13 @@ impl ErrorKind {
                 )
             }
             Self::PlainTooLong { decoded, encoded } => {
-                write!(f, "a stored extent of {decoded} bytes has only {encoded} in the image")
+                write!(
+                    f,
+                    "an uncompressed extent of {decoded} bytes has only {encoded} in the image"
+                )
             }
             Self::UndeclaredAlgorithm(algorithm) => {
-                write!(f, "algorithm {algorithm} is used but the superblock does not declare it")
+                write!(f, "algorithm {algorithm} is used, but the superblock does not declare it")
             }
             Self::Decode(error) => write!(f, "{error}"),
             _ => Ok(()),
@@ -355,14 +361,19 @@ impl ErrorKind {
                 write!(f, "expected a {}, found a {}", wanted.name(), found.name())
             }
             Self::TypeHint { hint, found } => {
-                write!(f, "the directory says {} but the inode is a {}", hint.name(), found.name())
+                write!(
+                    f,
+                    "the directory entry has type {}, but the inode is a {}",
+                    hint.name(),
+                    found.name()
+                )
             }
             Self::DirectoryOrder => f.write_str("directory entries are not in byte order"),
             Self::DotEntry(name) => {
                 write!(f, "the entry {name:?} is missing or names another inode")
             }
             Self::PathTooLong => f.write_str("the path of an entry is longer than 65536 bytes"),
-            Self::DirectoryLoop => f.write_str("a directory is reached twice"),
+            Self::DirectoryLoop => f.write_str("two paths lead to the same directory"),
             Self::LinkCount { nlink, names } => {
                 write!(f, "the link count is {nlink}, but {names} names were found")
             }
@@ -370,7 +381,9 @@ impl ErrorKind {
                 write!(f, "a symlink target of {bytes} bytes is empty, too long or holds a NUL")
             }
             Self::InlineData => f.write_str("inline data crosses the end of its block"),
-            Self::NoPackedInode => f.write_str("a fragment, but the image has no packed inode"),
+            Self::NoPackedInode => {
+                f.write_str("the file has a fragment, but the image has no packed inode")
+            }
             Self::NoMetabox => {
                 f.write_str("the nid lies in a metabox that the image does not have")
             }
@@ -378,7 +391,7 @@ impl ErrorKind {
                 write!(f, "a metabox of {bytes} bytes is too large for an image of {length}")
             }
             Self::SpecialInode(what) => write!(f, "the {what} inode is not a regular file"),
-            Self::NameFilter => f.write_str("the name filter excludes an xattr that is there"),
+            Self::NameFilter => f.write_str("the xattr name filter excludes an xattr of the inode"),
             Self::UnknownPrefix(id) => write!(f, "long xattr prefix {id} does not exist"),
             Self::XattrPrefixTable => f.write_str("the table of long xattr prefixes is damaged"),
             _ => Ok(()),

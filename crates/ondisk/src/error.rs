@@ -261,7 +261,7 @@ impl ErrorKind {
             Self::NameLength(length) => write!(f, "a name of {length} bytes is not in 1..=255"),
             Self::NameBytes(byte) => write!(f, "a name holds the byte {byte:#04x}"),
             Self::XattrOverrun { wanted, left } => {
-                write!(f, "an xattr entry of {wanted} bytes runs past the {left} left in its body")
+                write!(f, "an xattr entry of {wanted} bytes exceeds the {left} left in its body")
             }
             Self::XattrIndex(index) => write!(f, "xattr name index {index} has no prefix"),
             Self::XattrPrefix(length) => {
@@ -278,7 +278,7 @@ impl ErrorKind {
             Self::NoRoom { wanted, left } => {
                 write!(f, "{wanted} bytes do not fit into the {left} that are left")
             }
-            Self::NameOrder => f.write_str("a name does not come after the one before it"),
+            Self::NameOrder => f.write_str("names are not in byte order"),
             Self::ExtentSumMismatch { planned, wanted } => {
                 write!(f, "the extents have {planned} bytes, but the file has {wanted}")
             }
@@ -292,11 +292,11 @@ impl ErrorKind {
             Self::InodeFormat(format) => write!(f, "inode format {format:#06x} has unknown bits"),
             Self::InodeLayout(layout) => write!(f, "data layout {layout} is reserved"),
             Self::InodeMode(mode) => write!(f, "mode {mode:#o} has no file type"),
-            Self::Nanoseconds(nsec) => write!(f, "{nsec} nanoseconds are a second or more"),
+            Self::Nanoseconds(nsec) => write!(f, "{nsec} nanoseconds are not in 0..=999999999"),
             Self::XattrBody(count) => write!(f, "an xattr body of count {count} is not supported"),
             Self::ChunkFormat(format) => write!(f, "chunk format {format:#06x} has unknown bits"),
             Self::ClusterBits(bits) => {
-                write!(f, "lclusters of 2^{bits} bytes are not possible with this index")
+                write!(f, "this index does not support lclusters of 2^{bits} bytes")
             }
             Self::BigPclusterBits(advise) => {
                 write!(f, "map advice {advise:#06x} has one big-pcluster bit without the other")
@@ -307,7 +307,7 @@ impl ErrorKind {
             Self::UnexpectedBlockCount => {
                 f.write_str("a compressed block count in an inode without big pclusters")
             }
-            Self::PackDistance => f.write_str("the distances in an index pack contradict it"),
+            Self::PackDistance => f.write_str("the distances in an index pack are inconsistent"),
             Self::ExtentFormat(format) => write!(f, "extent format {format} is unknown"),
             _ => Ok(()),
         }

@@ -428,7 +428,7 @@ impl DiskInode {
             return Err(Error::new(ErrorKind::Unwritable("a mode of another file type"), 4));
         }
         if self.has_no_dot && self.file_type != FileType::Directory {
-            let what = "a missing entry for itself in what is no directory";
+            let what = "an omitted entry \".\" in an inode that is not a directory";
             return Err(Error::new(ErrorKind::Unwritable(what), 0));
         }
         match form {

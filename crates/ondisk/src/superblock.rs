@@ -260,7 +260,7 @@ impl Superblock {
 
     fn digest_field(&self) -> Result<u8> {
         if self.digest_prefix.is_some() != self.compat.has(Compat::ISHARE_XATTRS) {
-            let what = "a digest prefix without ISHARE_XATTRS, or the reverse";
+            let what = "a digest prefix without ISHARE_XATTRS, or ISHARE_XATTRS without one";
             return Err(Error::new(ErrorKind::Unwritable(what), 105));
         }
         match self.digest_prefix {

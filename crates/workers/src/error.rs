@@ -77,7 +77,7 @@ impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = match self.kind {
             ErrorKind::InvalidSetting => "out of range",
-            ErrorKind::NoThread => "the system gives no thread",
+            ErrorKind::NoThread => "the system cannot create a thread",
             ErrorKind::NotNow => "not available without waiting",
             ErrorKind::OutOfMemory => "out of memory",
             ErrorKind::Panicked => "panicked",

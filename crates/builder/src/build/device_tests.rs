@@ -183,7 +183,7 @@ fn a_blob_needs_chunks_and_data_of_its_own() {
     let error =
         build(&tree, &without_chunks, &directory.path("image"), &NoopObserver, &CancelToken::new())
             .unwrap_err();
-    assert!(error.to_string().contains("without a size of chunks"), "{error}");
+    assert!(error.to_string().contains("without a chunk size"), "{error}");
     tree.add_device(Device { tag: [0; 64], bytes: 5 }).unwrap();
     let options = with_blob(BlobOutput::NewFile(directory.path("blob")));
     let error =

@@ -112,7 +112,7 @@ fn failing(
     sink: &mut dyn BlockSink,
 ) -> Result<(DataMap, PackedFile)> {
     sink.append(&vec![7; 100_000])?;
-    Err(Error::new(ErrorKind::SourceChanged { how: "it is gone".to_owned() }))
+    Err(Error::new(ErrorKind::SourceChanged { how: "it was deleted".to_owned() }))
 }
 
 fn map_files(
@@ -568,7 +568,7 @@ fn an_xattr_that_the_format_cannot_hold_is_reported_with_its_path() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("image");
     let error = build_at(&path, &tree, &options(12), &NoopObserver, flat_only).unwrap_err();
-    let wanted = "fifo: the xattr bogus.name has a prefix that the format does not know";
+    let wanted = "fifo: the xattr bogus.name has a prefix that EROFS does not support";
     assert_eq!(error.to_string(), wanted);
 }
 

@@ -79,7 +79,7 @@ impl CompressionProfiles {
 
     /// A compressor for the profile with this number.
     pub(crate) fn compressor(&self, number: usize) -> Result<RangeCompressor> {
-        let none = || Error::new(ErrorKind::Internal("something to encode, and no algorithm"));
+        let none = || Error::new(ErrorKind::Internal("data to encode, but no algorithm"));
         let CompressionProfile { pcluster, method } =
             self.all.get(number).copied().ok_or_else(none)?;
         RangeCompressor::new(DataParams { pcluster, ..self.params }, &method)
@@ -110,7 +110,10 @@ impl CompressionProfiles {
 
 fn nth_method(algorithms: &Algorithms, number: usize) -> Result<Method> {
     let missing = || {
-        let what = format!("algorithm number {number}, of {}", algorithms.methods.len());
+        let what = format!(
+            "no algorithm number {number}: there are {}, counted from 0",
+            algorithms.methods.len()
+        );
         Error::new(ErrorKind::InvalidOptions(what))
     };
     algorithms.methods.get(number).copied().ok_or_else(missing)

@@ -97,8 +97,7 @@ impl DataWorker {
         let (params, buffer) = (self.profiles.params, &*buffer);
         match kind {
             TaskKind::Encode(constraints) => {
-                let none =
-                    || Error::new(ErrorKind::Internal("something to encode, and no profile"));
+                let none = || Error::new(ErrorKind::Internal("data to encode, but no profile"));
                 let place = self.compressors.get_mut(task.profile).ok_or_else(none)?;
                 let compressor = match place {
                     Some(compressor) => compressor,

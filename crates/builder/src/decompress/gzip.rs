@@ -90,7 +90,7 @@ impl GzipReader {
             return Err(self.damage("has no header where a member should begin"));
         }
         if method != 8 || flags & RESERVED != 0 {
-            return Err(self.damage("uses a method or flags that are not known"));
+            return Err(self.damage("uses an unknown method or unknown flags"));
         }
         if flags & HAS_EXTRA != 0 {
             for _ in 0..u16::from_le_bytes(self.bytes()?) {
@@ -120,7 +120,7 @@ impl GzipReader {
             Some(0) => {
                 while let Some(byte) = self.input.byte()? {
                     if byte != 0 {
-                        return Err(self.damage("is followed by something else"));
+                        return Err(self.damage("is followed by other data"));
                     }
                 }
                 self.state = GzipState::End;
@@ -146,7 +146,7 @@ impl GzipReader {
             TINFLStatus::HasMoreOutput => {}
             TINFLStatus::NeedsMoreInput if !is_end => {}
             _ if is_end => return Err(self.damage("ends too early")),
-            _ => return Err(self.damage("is no valid DEFLATE stream")),
+            _ => return Err(self.damage("is not a valid DEFLATE stream")),
         }
         Ok(())
     }

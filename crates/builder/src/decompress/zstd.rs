@@ -100,7 +100,7 @@ impl ZstdReader {
     fn end_frame(&mut self) -> io::Result<()> {
         let wanted = self.decoder.content_size();
         if wanted != 0 && wanted != self.frame_bytes {
-            return Err(self.damage("has a frame of another length than it says"));
+            return Err(self.damage("has a frame whose length differs from its header"));
         }
         // A frame stores the lower half of the hash.
         let checksum = self.checksum.digest() & 0xFFFF_FFFF;

@@ -246,7 +246,7 @@ impl<'a> DirectoryWalk<'a> {
             .map_err(unopened_directory)?;
         let status = open_status(fd.as_fd()).map_err(unexamined)?;
         if !same_inode(&FileFingerprint::of(&status), &frame.fingerprint) {
-            return Err(changed("another directory took the place of its parent".to_owned()));
+            return Err(changed("its parent directory was replaced".to_owned()));
         }
         frame.fd = Some(fd);
         self.closed_frames = self.closed_frames.min(self.frames.len().saturating_sub(1));
@@ -445,7 +445,8 @@ impl<'a> DirectoryWalk<'a> {
             Ok(target) => Ok(target.into_bytes().into_boxed_slice()),
             Err(Errno::NOENT) => Err(self.here(vanished())),
             Err(Errno::INVAL) => {
-                let how = "it was a symlink when it was listed and is none".to_owned();
+                let how =
+                    "it was a symlink when it was listed, but is not a symlink now".to_owned();
                 Err(self.here(changed(how)))
             }
             Err(errno) => Err(self.here(input("cannot read the symlink", errno))),
@@ -466,7 +467,7 @@ impl<'a> DirectoryWalk<'a> {
     /// read.
     fn readable(&self, found: XattrValues) -> Xattrs {
         if let Some(name) = found.valueless {
-            let how = format!("xattr {} was listed and has no value", name.escape_ascii());
+            let how = format!("xattr {} was listed, but has no value now", name.escape_ascii());
             self.observer.warn(self.here(changed(how)));
         }
         found.xattrs
@@ -529,7 +530,7 @@ fn is_about_the_entry(error: &Error) -> bool {
 }
 
 fn vanished() -> Error {
-    changed("it was listed and is gone".to_owned())
+    changed("it was deleted after it was listed".to_owned())
 }
 
 fn unexamined(errno: Errno) -> Error {
@@ -543,7 +544,7 @@ fn unopened_directory(errno: Errno) -> Error {
     match errno {
         Errno::NOENT => vanished(),
         Errno::NOTDIR | Errno::LOOP => {
-            changed("it was a directory when it was listed and is none".to_owned())
+            changed("it was a directory when it was listed, but is not a directory now".to_owned())
         }
         _ => input("cannot open the directory", errno),
     }

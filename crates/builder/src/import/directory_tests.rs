@@ -176,7 +176,7 @@ fn a_directory_that_vanishes_is_an_error_or_a_warning() {
         });
         let result = from_directory(&fixture.at(""), &options, &observer, &CancelToken::new());
         let message = format!(
-            "{}: changed while it was read: it was listed and is gone",
+            "{}: changed while it was read: it was deleted after it was listed",
             fixture.at("dir").display()
         );
         match options.unreadable {
@@ -208,7 +208,7 @@ fn a_file_that_changes_after_the_import_is_told_when_it_is_read() {
     fixture.write("dir/file", b"0123");
     let error = store.open().map(drop).unwrap_err();
     assert_eq!(error.path(), fixture.at("dir/file"));
-    assert!(error.to_string().ends_with("its size was 10 bytes and is 4"), "{error}");
+    assert!(error.to_string().ends_with("its size was 10 bytes and is now 4"), "{error}");
 }
 
 #[test]

@@ -51,7 +51,8 @@ impl ExcludePatterns {
             set_of([&pattern]).map_err(|error| refused(expression.as_ref(), error))?;
             patterns.push(pattern);
         }
-        let expressions = set_of(&patterns).map_err(|error| refused("all together", error))?;
+        let expressions =
+            set_of(&patterns).map_err(|error| refused("of all options together", error))?;
         let paths = paths.into_iter().map(|path| path.into().into_boxed_slice()).collect();
         Ok(Self { paths, expressions })
     }
@@ -141,7 +142,7 @@ fn bracket<'a>(text: &'a str, output: &mut String) -> std::result::Result<&'a st
                 return Ok(after);
             }
             '[' if after.starts_with(['.', '=']) => {
-                return Err("collating symbols and equivalence classes are not known");
+                return Err("collating symbols and equivalence classes are not supported");
             }
             '[' if after.starts_with(':') => class(rest, output)?,
             '-' => {
@@ -159,15 +160,15 @@ fn bracket<'a>(text: &'a str, output: &mut String) -> std::result::Result<&'a st
         };
         is_first = false;
     }
-    Err("a bracket expression is left open")
+    Err("a bracket expression is not closed")
 }
 
 /// Takes a character class, as in `[:alpha:]`.
 fn class<'a>(text: &'a str, output: &mut String) -> std::result::Result<&'a str, &'static str> {
-    let end = text.find(":]").ok_or("a character class is left open")?;
+    let end = text.find(":]").ok_or("a character class is not closed")?;
     let (class, rest) = text.split_at(end + ":]".len());
     if !CLASSES.contains(&class) {
-        return Err("a character class of that name is not known");
+        return Err("there is no character class of this name");
     }
     output.push_str(class);
     Ok(rest)

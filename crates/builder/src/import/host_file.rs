@@ -154,7 +154,7 @@ impl HostReader {
     /// The error of a file that ends at `at` or earlier, before the wanted range.
     fn ended(&self, at: u64) -> Error {
         let how = format!(
-            "it ends here, and it had {} bytes when it was imported",
+            "it ends here, but had {} bytes when it was imported",
             self.file.fingerprint.size
         );
         self.file.located(changed(how)).at_byte(at)
@@ -193,10 +193,10 @@ fn ranges_of(fd: impl AsFd, bytes: u64) -> rustix::io::Result<Vec<Range<u64>>> {
 /// The error of a file that cannot be opened any more.
 fn unopened(errno: Errno) -> Error {
     match errno {
-        Errno::NOENT => changed("it is gone".to_owned()),
+        Errno::NOENT => changed("it was deleted".to_owned()),
         Errno::LOOP => changed("it, or a directory above it, is a symlink now".to_owned()),
-        Errno::NOTDIR => changed("a directory above it is none any more".to_owned()),
-        Errno::NXIO => changed("it is no regular file any more".to_owned()),
+        Errno::NOTDIR => changed("a directory above it is no longer a directory".to_owned()),
+        Errno::NXIO => changed("it is no longer a regular file".to_owned()),
         _ => input("cannot open", errno),
     }
 }
@@ -246,12 +246,12 @@ impl FileFingerprint {
     pub(super) fn difference(&self, now: &Self) -> Option<String> {
         if (self.device, self.inode) != (now.device, now.inode) {
             return Some(format!(
-                "another file took its place: it was inode {} of device {}:{} and is inode {} of {}:{}",
+                "it was replaced: it was inode {} of device {}:{} and is now inode {} of {}:{}",
                 self.inode, self.device.0, self.device.1, now.inode, now.device.0, now.device.1
             ));
         }
         if self.size != now.size {
-            return Some(format!("its size was {} bytes and is {}", self.size, now.size));
+            return Some(format!("its size was {} bytes and is now {}", self.size, now.size));
         }
         let mtime = |fingerprint: &Self| Timestamp {
             seconds: fingerprint.mtime_seconds,
@@ -270,7 +270,7 @@ impl FileFingerprint {
 
 fn moved(what: &str, before: Timestamp, now: Timestamp) -> String {
     let text = |time: Timestamp| format!("{}.{:09}", time.seconds, time.nanoseconds);
-    format!("its {what} was {} and is {}", text(before), text(now))
+    format!("its {what} was {} and is now {}", text(before), text(now))
 }
 
 /// The longest path that is passed to one system call. Linux allows 4,095 bytes; a longer path is
@@ -514,15 +514,15 @@ mod tests {
             let mut reader = fixture.file().open().unwrap();
             File::options().write(true).open(fixture.path()).unwrap().set_len(7).unwrap();
             let error = reader.read_exact_at(4, &mut [0; 10]).unwrap_err();
-            assert_eq!(how(&error), "it ends here, and it had 19 bytes when it was imported");
+            assert_eq!(how(&error), "it ends here, but had 19 bytes when it was imported");
             assert_eq!((error.path(), error.offset()), (fixture.path().as_path(), Some(7)));
             let error = reader.check_unchanged().unwrap_err();
-            assert_eq!(how(&error), "its size was 19 bytes and is 7");
+            assert_eq!(how(&error), "its size was 19 bytes and is now 7");
         });
     }
 
     #[test]
-    fn a_file_that_was_written_to_is_told_by_its_time() {
+    fn a_changed_file_is_detected_by_its_time() {
         both(|fixture| {
             let file = fixture.file();
             let mut reader = file.open().unwrap();
@@ -541,7 +541,7 @@ mod tests {
             for error in [reader.check_unchanged().unwrap_err(), file.open().map(drop).unwrap_err()]
             {
                 assert!(how(&error).starts_with("its modification time was "), "{error}");
-                assert!(how(&error).ends_with(" and is 2.000000005"), "{error}");
+                assert!(how(&error).ends_with(" and is now 2.000000005"), "{error}");
             }
         });
     }
@@ -565,23 +565,23 @@ mod tests {
     }
 
     #[test]
-    fn another_file_in_its_place_is_told() {
+    fn a_replaced_file_is_detected() {
         both(|fixture| {
             let file = fixture.file();
             fs::write(fixture.folder.path().join("other"), TEXT).unwrap();
             fs::rename(fixture.folder.path().join("other"), fixture.path()).unwrap();
             let error = file.open().map(drop).unwrap_err();
-            assert!(how(&error).starts_with("another file took its place"), "{error}");
+            assert!(how(&error).starts_with("it was replaced: "), "{error}");
         });
     }
 
     #[test]
-    fn a_file_that_is_gone_is_told() {
+    fn a_deleted_file_is_detected() {
         both(|fixture| {
             let file = fixture.file();
             fs::remove_file(fixture.path()).unwrap();
             let error = file.open().map(drop).unwrap_err();
-            assert_eq!(how(&error), "it is gone");
+            assert_eq!(how(&error), "it was deleted");
             assert_eq!(error.path(), fixture.path());
         });
     }
@@ -651,7 +651,7 @@ mod tests {
         assert!(bytes <= 1 << 20, "{ranges:?}");
         sparse.set_len(9 << 20).unwrap();
         let error = file.data_ranges().unwrap_err();
-        assert_eq!(how(&error), "its size was 8388608 bytes and is 9437184");
+        assert_eq!(how(&error), "its size was 8388608 bytes and is now 9437184");
     }
 
     #[test]

@@ -117,7 +117,7 @@ impl SpoolWriter {
             None => rustix::fs::memfd_create("ferrofs-spool", MemfdFlags::CLOEXEC),
         };
         let file =
-            made.map_err(|error| self.refused("cannot make the spool's file", error.into()))?;
+            made.map_err(|error| self.refused("cannot create the spool file", error.into()))?;
         Ok(File::from(file))
     }
 
@@ -229,6 +229,6 @@ mod tests {
             spool_bytes_max: None,
         };
         let error = SpoolWriter::new(options).append(b"x").unwrap_err();
-        assert!(error.to_string().starts_with("/nowhere/at/all: cannot make the spool's file: "));
+        assert!(error.to_string().starts_with("/nowhere/at/all: cannot create the spool file: "));
     }
 }

@@ -59,7 +59,7 @@ pub(super) fn parse(text: &[u8], accounts: &mut AccountLookup) -> Result<Option<
 }
 
 fn entry(line: &[u8], accounts: &mut AccountLookup) -> Result<AclEntry, String> {
-    let wrong = || format!("\"{}\" is no entry of an ACL", line.escape_ascii());
+    let wrong = || format!("\"{}\" is not an ACL entry", line.escape_ascii());
     let mut fields = line.split(|byte| *byte == b':').map(<[u8]>::trim_ascii);
     let tag = fields.next().unwrap_or_default();
     // mask and other have no qualifier, and its colon is optional.
@@ -126,10 +126,11 @@ fn check(entries: &[AclEntry]) -> Result<(), String> {
     let is_double =
         entries.windows(2).any(|pair| matches!(pair, [a, b] if (a.tag, a.id) == (b.tag, b.id)));
     if !is_whole || is_double || count(MASK) > 1 {
-        return Err("an ACL needs the owner, the group and others, and nobody twice".to_owned());
+        return Err("an ACL needs one entry each for owner, group and others, and no entry twice"
+            .to_owned());
     }
     if named > 0 && count(MASK) == 0 {
-        return Err("an ACL that names somebody needs a mask".to_owned());
+        return Err("an ACL with named users or groups needs a mask".to_owned());
     }
     Ok(())
 }
@@ -183,7 +184,7 @@ impl AccountLookup {
         let what = if kind == AccountKind::User { "user" } else { "group" };
         let shown = name.escape_ascii();
         let Some(files) = &self.files else {
-            return Err(format!("the {what} {shown} has no number"));
+            return Err(format!("the {what} {shown} has no numeric id"));
         };
         let (path, list) = match kind {
             AccountKind::User => (&files.users, &mut self.users),
@@ -257,21 +258,24 @@ mod tests {
     #[test]
     fn what_is_no_acl_is_refused() {
         for (text, wanted) in [
-            ("user:daemon:rwx", "\"user:daemon:rwx\": the user daemon has no number"),
-            ("group:daemon:rwx", "\"group:daemon:rwx\": the group daemon has no number"),
-            ("user:daemon:rwx:one", "\"user:daemon:rwx:one\" is no entry of an ACL"),
-            ("user:4294967295:rwx", "\"user:4294967295:rwx\" is no entry of an ACL"),
-            ("user::rwz", "\"user::rwz\" is no entry of an ACL"),
-            ("user::rwxr", "\"user::rwxr\" is no entry of an ACL"),
-            ("nobody::rwx", "\"nobody::rwx\" is no entry of an ACL"),
-            ("user", "\"user\" is no entry of an ACL"),
-            ("mask:1:rwx", "\"mask:1:rwx\" is no entry of an ACL"),
-            ("user::rwx", "an ACL needs the owner, the group and others, and nobody twice"),
+            ("user:daemon:rwx", "\"user:daemon:rwx\": the user daemon has no numeric id"),
+            ("group:daemon:rwx", "\"group:daemon:rwx\": the group daemon has no numeric id"),
+            ("user:daemon:rwx:one", "\"user:daemon:rwx:one\" is not an ACL entry"),
+            ("user:4294967295:rwx", "\"user:4294967295:rwx\" is not an ACL entry"),
+            ("user::rwz", "\"user::rwz\" is not an ACL entry"),
+            ("user::rwxr", "\"user::rwxr\" is not an ACL entry"),
+            ("nobody::rwx", "\"nobody::rwx\" is not an ACL entry"),
+            ("user", "\"user\" is not an ACL entry"),
+            ("mask:1:rwx", "\"mask:1:rwx\" is not an ACL entry"),
+            (
+                "user::rwx",
+                "an ACL needs one entry each for owner, group and others, and no entry twice",
+            ),
             (
                 "u::r,g::r,o::r,u:1:r,u:1:w,m::r",
-                "an ACL needs the owner, the group and others, and nobody twice",
+                "an ACL needs one entry each for owner, group and others, and no entry twice",
             ),
-            ("u::r,g::r,o::r,u:1:r", "an ACL that names somebody needs a mask"),
+            ("u::r,g::r,o::r,u:1:r", "an ACL with named users or groups needs a mask"),
         ] {
             assert_eq!(
                 parse(text.as_bytes(), &mut AccountLookup::default()),
@@ -293,18 +297,19 @@ mod tests {
         assert_eq!(accounts.number(AccountKind::User, b"ann"), Ok(1000));
         assert_eq!(accounts.number(AccountKind::Group, b"ann"), Ok(5));
         for name in [&b"bob"[..], b"odd", b"+", b""] {
-            let told = accounts.number(AccountKind::User, name).unwrap_err();
-            assert!(told.ends_with(&format!("is not in {}", users.display())), "{told}");
+            let message = accounts.number(AccountKind::User, name).unwrap_err();
+            assert!(message.ends_with(&format!("is not in {}", users.display())), "{message}");
         }
-        let told = AccountLookup::new(None).number(AccountKind::Group, b"ann").unwrap_err();
-        assert_eq!(told, "the group ann has no number");
+        let message = AccountLookup::new(None).number(AccountKind::Group, b"ann").unwrap_err();
+        assert_eq!(message, "the group ann has no numeric id");
     }
 
     #[test]
     fn a_list_that_cannot_be_read_is_named() {
         let nowhere = PathBuf::from("/nowhere/at/all");
         let files = AccountFiles { users: nowhere.clone(), groups: nowhere };
-        let told = AccountLookup::new(Some(files)).number(AccountKind::User, b"ann").unwrap_err();
-        assert!(told.starts_with("/nowhere/at/all: cannot read it: "), "{told}");
+        let message =
+            AccountLookup::new(Some(files)).number(AccountKind::User, b"ann").unwrap_err();
+        assert!(message.starts_with("/nowhere/at/all: cannot read it: "), "{message}");
     }
 }

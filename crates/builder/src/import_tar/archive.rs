@@ -76,7 +76,7 @@ impl TarArchive {
             Some(ArchiveBacking::Bytes(bytes)) => copy(bytes, place, buffer),
             Some(ArchiveBacking::Spool(spooled)) => spooled.read_exact_at(place, buffer),
             Some(ArchiveBacking::NotKept) => {
-                Err(io::Error::other("it was a stream and was not kept"))
+                Err(io::Error::other("it was read as a stream and cannot be read again"))
             }
             None => Err(io::Error::other("the archive was not read to its end")),
         };
@@ -102,11 +102,11 @@ impl TarArchive {
             }
         };
         let how = if now.bytes != fingerprint.bytes {
-            format!("its size was {} bytes and is {}", fingerprint.bytes, now.bytes)
+            format!("its size was {} bytes and is now {}", fingerprint.bytes, now.bytes)
         } else if now.mtime != fingerprint.mtime {
-            "its modification time is another one".to_owned()
+            "its modification time has changed".to_owned()
         } else if now.ctime != fingerprint.ctime {
-            "its change time is another one".to_owned()
+            "its change time has changed".to_owned()
         } else {
             return Ok(());
         };
@@ -179,7 +179,7 @@ impl ContentReader for TarFileReader {
         let end = offset.checked_add(buffer.len() as u64);
         if end.is_none_or(|end| end > parts.bytes) {
             let source = io::ErrorKind::UnexpectedEof.into();
-            let kind = ErrorKind::Input { operation: "cannot read behind its end", source };
+            let kind = ErrorKind::Input { operation: "cannot read to its end", source };
             return Err(Error::new(kind)
                 .at(TarFileContent(Arc::clone(&self.0)).name())
                 .at_byte(offset));

@@ -163,7 +163,7 @@ fn an_archive_that_changes_is_noticed_when_its_files_are_read() {
     fs::write(&path, &archive).unwrap();
     for error in [reader.check_unchanged().unwrap_err(), content.source().open().err().unwrap()] {
         assert!(matches!(error.kind(), ErrorKind::SourceChanged { .. }));
-        assert!(error.to_string().ends_with("its size was 2048 bytes and is 2049"), "{error}");
+        assert!(error.to_string().ends_with("its size was 2048 bytes and is now 2049"), "{error}");
     }
 }
 
@@ -193,7 +193,7 @@ fn a_pipe_and_an_open_file_are_read_from_where_they_stand() {
 fn a_compression_that_was_asked_for_is_not_guessed() {
     let path = folder().join("pax.tar.gz");
     for (compression, wanted) in [
-        (Compression::Plain, "byte 0: no tar archive: its first block has a wrong checksum"),
+        (Compression::Plain, "byte 0: not a tar archive: its first block has a wrong checksum"),
         (Compression::Xz, "byte 6: the xz data cannot be decoded"),
         (Compression::Zstd, "byte 0: the zstd data has no frame where one should begin at byte 0"),
     ] {

@@ -57,7 +57,7 @@ impl EntryReader {
             let offset = self.input.offset();
             let Some(header) = self.header()? else {
                 return match extended_at {
-                    Some(at) => Err(refused("an extended header that no entry follows", at)),
+                    Some(at) => Err(refused("an extended header without an entry after it", at)),
                     None => Ok(None),
                 };
             };
@@ -127,7 +127,7 @@ impl EntryReader {
             }
             return match TarHeader::parse(&block) {
                 Some(_) if zeros == 1 && !self.is_concatenated => {
-                    let why = "an entry after a single block of zeros, where two end an archive";
+                    let why = "an entry follows a single block of zeros; an archive ends with two";
                     Err(refused(why, offset))
                 }
                 Some(header) => Ok(Some(header)),
@@ -279,7 +279,7 @@ impl EntryReader {
         let wrong = |why: String| refused(format!("{}: {why}", shown(path)), offset);
         let bytes =
             parse_number(header.field(OLD_BYTES)).ok().and_then(|bytes| u64::try_from(bytes).ok());
-        let bytes = bytes.ok_or_else(|| wrong("its sparse size is no number".to_owned()))?;
+        let bytes = bytes.ok_or_else(|| wrong("its sparse size is not a number".to_owned()))?;
         let mut map = SparseMap::default();
         add_parts(&mut map, header.field(OLD_MAP)).map_err(wrong)?;
         let mut goes_on = header.field(OLD_MAP_GOES_ON..OLD_MAP_GOES_ON + 1) != b"\0";
@@ -347,7 +347,7 @@ impl MapLineReader {
             match byte {
                 b'\n' => return Ok(number(&digits)),
                 _ if digits.len() < 20 => digits.push(byte),
-                _ => return Ok(Err("its map has a line that is no number".to_owned())),
+                _ => return Ok(Err("its map has a line that is not a number".to_owned())),
             }
         }
     }
@@ -362,7 +362,7 @@ fn add_parts(map: &mut SparseMap, field: &[u8]) -> std::result::Result<(), Strin
         }
         let value = |field| {
             let value = parse_number(field).ok().and_then(|value| u64::try_from(value).ok());
-            value.ok_or("its map holds what is no number")
+            value.ok_or("its map contains a field that is not a number")
         };
         map.push(value(start)?, value(bytes)?)?;
     }
@@ -373,11 +373,11 @@ fn add_parts(map: &mut SparseMap, field: &[u8]) -> std::result::Result<(), Strin
 fn no_header(block: &[u8], offset: u64) -> Error {
     match Compression::foreign(block).filter(|_| offset == 0) {
         Some(kind) => refused(
-            format!("no tar archive, but one compressed with {kind}, which is not read"),
+            format!("not a tar archive: it is compressed with {kind}, which is not supported"),
             offset,
         ),
         None if offset == 0 => {
-            refused("no tar archive: its first block has a wrong checksum", offset)
+            refused("not a tar archive: its first block has a wrong checksum", offset)
         }
         None => refused("a header with a wrong checksum", offset),
     }
@@ -455,7 +455,7 @@ impl EntryHeader {
             b'0' | b'7' | 0 if path.ends_with(b"/") => match self.size()? {
                 0 => Ok(EntryData::Skipped(0)),
                 bytes => {
-                    Err(format!("is a directory by its slash, and has {bytes} bytes of contents"))
+                    Err(format!("has a name that ends with a slash, but {bytes} bytes of contents"))
                 }
             },
             b'0' | b'7' | 0 => Ok(EntryData::File(self.size()?)),
@@ -463,7 +463,7 @@ impl EntryHeader {
             // The list of names in a directory, for incremental dumps.
             b'D' => Ok(EntryData::Skipped(self.size()?)),
             b'1'..=b'6' => Ok(EntryData::Skipped(0)),
-            other => Err(format!("is of type '{}', which is not known", other.escape_ascii())),
+            other => Err(format!("is of unknown type '{}'", other.escape_ascii())),
         }
     }
 
@@ -555,7 +555,7 @@ impl EntryHeader {
         {
             let Some(text) = text else { continue };
             let value = acl::parse(text, accounts);
-            let value = value.map_err(|why| format!("has an ACL that is none: {why}"))?;
+            let value = value.map_err(|why| format!("has an invalid ACL: {why}"))?;
             match (name == DEFAULT_ACL, value) {
                 (_, Some(value)) => drop(xattrs.insert(name.into(), value.into())),
                 // The text of an ACL replaces its xattr.

@@ -155,7 +155,7 @@ pub(super) fn parse_number(field: &[u8]) -> Result<i64, String> {
     let mut number = 0_i64;
     for byte in text {
         if !matches!(byte, b'0'..=b'7') {
-            return Err(format!("\"{}\" is no octal number", text.escape_ascii()));
+            return Err(format!("\"{}\" is not an octal number", text.escape_ascii()));
         }
         let more = number.checked_mul(8).and_then(|more| more.checked_add(i64::from(byte - b'0')));
         number = more.ok_or("is out of range")?;

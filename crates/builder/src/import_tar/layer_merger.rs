@@ -111,7 +111,7 @@ impl LayerMerger {
 
     fn update_root(&mut self, entry: TarEntry) -> Result<()> {
         if !matches!(entry.kind, EntryKind::Directory) {
-            return Err(archive(&entry.path, "is the root, and no directory"));
+            return Err(archive(&entry.path, "is the root, but not a directory"));
         }
         self.tree.node_mut(Tree::ROOT).metadata = entry.metadata;
         Ok(())
@@ -299,15 +299,15 @@ impl LayerMerger {
     fn target(&self, path: &[u8], target: &[u8]) -> Result<NodeId> {
         let names = components(target)?;
         let why = if names.is_empty() {
-            "the root"
+            "is the root"
         } else {
             match self.find(&names) {
-                None => "no entry before it",
-                Some(id) if self.tree.node(id).entries().is_some() => "a directory",
+                None => "is not an earlier entry",
+                Some(id) if self.tree.node(id).entries().is_some() => "is a directory",
                 Some(id) => return Ok(id),
             }
         };
-        Err(archive(path, &format!("is a hard link to {}, which is {why}", shown(target))))
+        Err(archive(path, &format!("is a hard link to {}, which {why}", shown(target))))
     }
 
     /// The complete tree.
@@ -389,7 +389,7 @@ fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
     let names: Vec<_> = names.collect();
     for name in &names {
         if *name == b".." {
-            return Err(archive(path, "leads upwards by \"..\""));
+            return Err(archive(path, "contains \"..\""));
         }
         if name.len() > NAME_BYTES_MAX {
             let why =
@@ -445,7 +445,7 @@ pub(super) fn whiteout_marker<'a>(path: &[&'a [u8]]) -> Result<WhiteoutMarker<'a
         None => Ok(WhiteoutMarker::None),
         Some(b".wh..opq") => Ok(WhiteoutMarker::Opaque),
         Some(name) if name.starts_with(b".wh.") => Ok(WhiteoutMarker::Bookkeeping),
-        Some(b"" | b"." | b"..") => Err("is a whiteout of nothing"),
+        Some(b"" | b"." | b"..") => Err("is a whiteout without a name"),
         Some(name) => Ok(WhiteoutMarker::Name(name)),
     }
 }
@@ -465,8 +465,8 @@ mod tests {
             (&[b".wh..wh.plnk"], Ok(WhiteoutMarker::Bookkeeping)),
             (&[b".wh..wh.plnk", b"12.34"], Ok(WhiteoutMarker::Bookkeeping)),
             (&[b".wh.a", b"b"], Err("lies below a whiteout")),
-            (&[b".wh."], Err("is a whiteout of nothing")),
-            (&[b".wh..."], Err("is a whiteout of nothing")),
+            (&[b".wh."], Err("is a whiteout without a name")),
+            (&[b".wh..."], Err("is a whiteout without a name")),
         ] {
             assert_eq!(whiteout_marker(path), wanted);
         }

@@ -86,7 +86,7 @@ impl PaxRecords {
             return self.set_xattr(name, value.to_vec());
         }
         if let Some(key) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
-            let value = base64(value).ok_or("is no base64")?;
+            let value = base64(value).ok_or("is not base64")?;
             return self.set_xattr(unescaped(key, |_| true), value);
         }
         if key == b"RHT.security.selinux" {
@@ -101,10 +101,10 @@ impl PaxRecords {
 
     fn set_xattr(&mut self, name: Vec<u8>, value: Vec<u8>) -> Result<(), String> {
         if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX || name.contains(&0) {
-            return Err(format!("an xattr cannot have a name of {} bytes like this", name.len()));
+            return Err(format!("the xattr name of {} bytes is not valid", name.len()));
         }
         if value.len() > XATTR_VALUE_BYTES_MAX {
-            return Err(format!("{} bytes are too many for an xattr", value.len()));
+            return Err(format!("{} bytes exceed the maximum size of an xattr", value.len()));
         }
         self.xattrs.insert(name.into(), value.into());
         Ok(())
@@ -171,7 +171,7 @@ pub(super) fn number(value: &[u8]) -> Result<u64, String> {
     let text =
         str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     let number = text.and_then(|text| text.parse().ok());
-    number.ok_or_else(|| format!("\"{}\" is no number, or too large", shown_key(value)))
+    number.ok_or_else(|| format!("\"{}\" is not a number, or too large", shown_key(value)))
 }
 
 fn signed(value: &[u8]) -> Result<i64, String> {
@@ -180,13 +180,13 @@ fn signed(value: &[u8]) -> Result<i64, String> {
         None => (false, value),
     };
     let number = i64::try_from(number(digits)?)
-        .map_err(|_| format!("\"{}\" is no number, or too large", shown_key(value)))?;
+        .map_err(|_| format!("\"{}\" is not a number, or too large", shown_key(value)))?;
     Ok(if is_negative { -number } else { number })
 }
 
 /// Seconds with a fraction, rounded down to nanoseconds.
 fn time(value: &[u8]) -> Result<Timestamp, String> {
-    let wrong = || format!("\"{}\" is no time", shown_key(value));
+    let wrong = || format!("\"{}\" is not a time", shown_key(value));
     let mut parts = value.splitn(2, |byte| *byte == b'.');
     let whole = parts.next().unwrap_or_default();
     let fraction = parts.next().unwrap_or_default();
@@ -212,7 +212,7 @@ fn time(value: &[u8]) -> Result<Timestamp, String> {
 fn charset(value: &[u8]) -> Result<(), String> {
     match value {
         b"" | b"BINARY" | b"ISO-IR 10646 2000 UTF-8" => Ok(()),
-        _ => Err(format!("the character set \"{}\" is not known", shown_key(value))),
+        _ => Err(format!("the character set \"{}\" is unknown", shown_key(value))),
     }
 }
 
@@ -293,9 +293,9 @@ impl SparseMap {
         let wrong =
             |what: &str| format!("its map has a part of {bytes} bytes at {start}, which {what}");
         let end = start.checked_add(bytes).filter(|end| i64::try_from(*end).is_ok());
-        let end = end.ok_or_else(|| wrong("ends beyond any file"))?;
+        let end = end.ok_or_else(|| wrong("ends past the largest file size"))?;
         if start < self.end {
-            return Err(wrong("begins before the last one ends"));
+            return Err(wrong("begins before the previous one ends"));
         }
         self.end = end;
         if bytes == 0 {
@@ -316,11 +316,11 @@ impl SparseMap {
     /// The ranges of a file of `bytes` bytes, of which the archive holds `stored`.
     pub(super) fn finish(self, bytes: u64, stored: u64) -> Result<Vec<SparseExtent>, String> {
         if self.end > bytes {
-            return Err(format!("its map ends at byte {}, and the file at {bytes}", self.end));
+            return Err(format!("its map ends at byte {}, but the file ends at {bytes}", self.end));
         }
         if self.stored != stored {
             return Err(format!(
-                "its map has {} bytes of data, and the archive {stored}",
+                "its map has {} bytes of data, but the archive has {stored}",
                 self.stored
             ));
         }
@@ -384,11 +384,10 @@ impl SparseRecords {
             (1, None | Some(0), Some(bytes)) => {
                 Ok(Some(SparseForm::BeforeData { bytes: in_range(bytes)? }))
             }
-            (0 | 1, _, None) => Err("it is sparse, and its size is missing".to_owned()),
-            (major, minor, _) => Err(format!(
-                "it is sparse in the format {major}.{}, which is not known",
-                minor.unwrap_or(0)
-            )),
+            (0 | 1, _, None) => Err("it is sparse, but its size is missing".to_owned()),
+            (major, minor, _) => {
+                Err(format!("it is sparse in the unknown format {major}.{}", minor.unwrap_or(0)))
+            }
         }
     }
 }

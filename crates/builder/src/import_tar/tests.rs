@@ -334,9 +334,9 @@ fn bookkeeping_of_aufs_is_left_out() {
 #[test]
 fn strange_whiteouts_are_refused() {
     for (path, wanted) in [
-        ("a/.wh.", "\"a/.wh.\" is a whiteout of nothing"),
+        ("a/.wh.", "\"a/.wh.\" is a whiteout without a name"),
         (".wh.a/b", "\".wh.a/b\" lies below a whiteout"),
-        ("x/.wh...", "\"x/.wh...\" is a whiteout of nothing"),
+        ("x/.wh...", "\"x/.wh...\" is a whiteout without a name"),
     ] {
         let archive = ArchiveBuilder::new().file(path, "").end();
         let error = import(&archive, &options(WhiteoutPolicy::ToOverlay)).unwrap_err();
@@ -719,7 +719,10 @@ fn what_went_by_cannot_be_read() {
     let id = tree.child(Tree::ROOT, b"a").unwrap();
     let mut reader = tree.node(id).content().unwrap().source().open().unwrap();
     let error = reader.read_exact_at(0, &mut [0]).unwrap_err();
-    assert!(error.to_string().contains("it was a stream and was not kept"), "{error}");
+    assert!(
+        error.to_string().contains("it was read as a stream and cannot be read again"),
+        "{error}"
+    );
 }
 
 #[test]

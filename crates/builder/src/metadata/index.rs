@@ -115,7 +115,7 @@ impl<'d> IndexPlan<'d> {
         let is_far = plans.iter().any(|extent| u32::try_from(extent.block).is_err());
         let is_choice = self.style.wide && self.style.form == IndexForm::Compact;
         if self.data.inline.is_some() && is_far {
-            let what = "data behind 2^32 blocks with an inline pcluster: use larger blocks or none";
+            let what = "an inline pcluster with data past block 2^32: use larger blocks, or no inline pclusters";
             return Err(Error::new(ErrorKind::Unsupported(what.to_owned())));
         }
         if self.data.inline.is_some() || !(is_far || is_choice) {

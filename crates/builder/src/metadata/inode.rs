@@ -215,7 +215,8 @@ impl InodeParams {
         let fits = inode.fits_compact(self.base, self.wide);
         match self.forced {
             Some(InodeForm::Compact) if !fits => Err(Error::new(ErrorKind::Unsupported(
-                "an owner, a size, a link count or a time that no compact inode holds".to_owned(),
+                "an owner, size, link count or time that does not fit into a compact inode"
+                    .to_owned(),
             ))),
             Some(form) => Ok(form),
             None if fits => Ok(InodeForm::Compact),

@@ -231,7 +231,7 @@ impl<'t> XattrPlan<'t> {
         }
         split_long_name(name, &self.prefixes).ok_or_else(|| {
             Error::new(ErrorKind::Unsupported(format!(
-                "the xattr {} has a prefix that the format does not know",
+                "the xattr {} has a prefix that EROFS does not support",
                 name.escape_ascii()
             )))
         })

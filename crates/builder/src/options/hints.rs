@@ -81,16 +81,15 @@ impl CompressionHints {
 }
 
 fn parse_line(line: usize, text: &[u8]) -> std::result::Result<(CompressionHint, String), String> {
-    let text = std::str::from_utf8(text).map_err(|_| "it is no UTF-8".to_owned())?;
+    let text = std::str::from_utf8(text).map_err(|_| "it is not UTF-8".to_owned())?;
     let is_blank = |letter| letter == ' ' || letter == '\t';
     let (size, rest) = text.trim().split_once(is_blank).ok_or("an expression is missing")?;
-    let pcluster_bytes = size.parse().map_err(|_| format!("{size} is no number of bytes"))?;
+    let pcluster_bytes = size.parse().map_err(|_| format!("{size} is not a number of bytes"))?;
     let rest = rest.trim_start();
     let (method, pattern) = match rest.split_once(is_blank) {
         None => (0, rest),
         Some((number, pattern)) => {
-            let what =
-                "is no number of an algorithm, which an expression with blanks needs before it";
+            let what = "is not an algorithm number, which must precede an expression with blanks";
             (number.parse().map_err(|_| format!("{number} {what}"))?, pattern.trim_start())
         }
     };
@@ -133,14 +132,14 @@ mod tests {
         for (text, part) in [
             (&b"4096\n"[..], "line 1 of the hints: an expression is missing"),
             (b"\n#\n4096 a(\n", "line 3 of the hints: "),
-            (b"x a\n", "line 1 of the hints: x is no number of bytes"),
-            (b"-1 a\n", "-1 is no number of bytes"),
-            (b"4k a\n", "4k is no number of bytes"),
-            (b"99999999999 a\n", "no number of bytes"),
-            (b"4096 b c\n", "b is no number of an algorithm"),
-            (b"4096 -1 c\n", "-1 is no number of an algorithm"),
+            (b"x a\n", "line 1 of the hints: x is not a number of bytes"),
+            (b"-1 a\n", "-1 is not a number of bytes"),
+            (b"4k a\n", "4k is not a number of bytes"),
+            (b"99999999999 a\n", "not a number of bytes"),
+            (b"4096 b c\n", "b is not an algorithm number"),
+            (b"4096 -1 c\n", "-1 is not an algorithm number"),
             (b"4096 [[.a.]]\n", "line 1 of the hints: "),
-            (b"4096 \xff\n", "no UTF-8"),
+            (b"4096 \xff\n", "not UTF-8"),
         ] {
             let message = CompressionHints::parse(text).unwrap_err().to_string();
             assert!(message.contains(part), "{}: {message}", text.escape_ascii());

@@ -52,12 +52,12 @@ impl BuildOptions {
         let is_whole = extent.is_multiple_of(block) && extent >= block;
         require(is_whole && u64::from(extent) <= EXTENT_MAX_BYTES, || {
             format!(
-                "extents of {extent} bytes are not whole blocks of {block}, up to {EXTENT_MAX_BYTES}"
+                "extents of {extent} bytes are not whole blocks of {block}, at most {EXTENT_MAX_BYTES}"
             )
         })?;
         let offset = self.output_mode.offset();
         require(offset.is_multiple_of(OFFSET_UNIT), || {
-            format!("the image's offset {offset} is no multiple of {OFFSET_UNIT}")
+            format!("the image's offset {offset} is not a multiple of {OFFSET_UNIT}")
         })
     }
 
@@ -66,7 +66,7 @@ impl BuildOptions {
         let is_whole = pcluster.is_multiple_of(block) && pcluster >= block;
         require(is_whole && pcluster <= PCLUSTER_MAX_BYTES, || {
             format!(
-                "pclusters of {pcluster} bytes are not whole blocks of {block}, up to \
+                "pclusters of {pcluster} bytes are not whole blocks of {block}, at most \
                  {PCLUSTER_MAX_BYTES}"
             )
         })
@@ -91,7 +91,7 @@ impl BuildOptions {
             let line = hint.line;
             require(count > 0, || "hints without an algorithm".to_owned())?;
             require(hint.method < count, || {
-                format!("line {line} of the hints: algorithm {} of {count}", hint.method)
+                format!("line {line} of the hints: no algorithm {}, there are {count}", hint.method)
             })?;
             if hint.pcluster_bytes > 0 {
                 let checked = self.check_pcluster(hint.pcluster_bytes);
@@ -124,7 +124,7 @@ impl BuildOptions {
     fn check_chunks(&self) -> Result<()> {
         let Some(bytes) = self.chunk_bytes else {
             return require(self.blob.is_none(), || {
-                "a blob without a size of chunks: nothing would go there".to_owned()
+                "a blob without a chunk size: no data would be written to it".to_owned()
             });
         };
         let block_bits = u32::from(self.block_size.bits());
@@ -132,16 +132,16 @@ impl BuildOptions {
         let shift = shift.and_then(|shift| u8::try_from(shift).ok());
         let fits = shift.is_some_and(|shift| ChunkFormat::new(shift, ChunkTable::Indexes).is_ok());
         require(bytes.is_power_of_two() && fits, || {
-            format!("chunks of {bytes} bytes are no power of two from a block on")
+            format!("chunks of {bytes} bytes: use a power of two of at least a block")
         })
     }
 
     fn check_inodes(&self) -> Result<()> {
         require(!(self.force_extended_inodes && self.force_compact_inodes), || {
-            "inodes are to be all extended and all compact".to_owned()
+            "inodes cannot be both extended and compact".to_owned()
         })?;
         require(!self.omit_dot || self.wide, || {
-            "omitting the entries of directories for themselves needs 48-bit".to_owned()
+            "omitting the entries \".\" of directories needs 48-bit".to_owned()
         })?;
         match self.time {
             SuperblockTime::Fixed(seconds) => require(i64::try_from(seconds).is_ok(), || {
@@ -159,7 +159,7 @@ impl BuildOptions {
         if let Some(name) = &self.digest_xattr {
             let is_one = prefix_of_digest(name).is_some_and(|prefix| prefix.to_bytes().is_ok());
             require(is_one, || {
-                format!("{} is no name for an xattr of digests", name.escape_ascii())
+                format!("{} is not a valid name for the digest xattr", name.escape_ascii())
             })?;
         }
         require(self.root_xattr_bytes <= ROOT_XATTR_BYTES_MAX, || {
@@ -171,9 +171,9 @@ impl BuildOptions {
         for (number, text) in self.xattr_prefixes.iter().enumerate() {
             let shown = || text.escape_ascii();
             let is_long = long_prefix(text).is_some_and(|prefix| prefix.to_bytes().is_ok());
-            require(is_long, || format!("{} is no prefix of xattr names", shown()))?;
+            require(is_long, || format!("{} is not a valid prefix of xattr names", shown()))?;
             let is_first = !self.xattr_prefixes[..number].contains(text);
-            require(is_first, || format!("the xattr prefix {} comes twice", shown()))?;
+            require(is_first, || format!("the xattr prefix {} is given twice", shown()))?;
         }
         Ok(())
     }
@@ -185,7 +185,7 @@ impl BuildOptions {
         let Some(number) = self.metabox_method else { return Ok(()) };
         let methods = self.algorithms.iter().map(|algorithms| algorithms.methods.len()).sum();
         require(number < methods, || {
-            format!("method {number} of {methods} is to compress the metabox")
+            format!("no method {number} for the metabox: there are {methods}")
         })
     }
 }
@@ -193,7 +193,7 @@ impl BuildOptions {
 fn check_algorithms(algorithms: &Algorithms) -> Result<()> {
     let methods = &algorithms.methods;
     require(algorithms.default < methods.len(), || {
-        format!("method {} of {} is to be the default", algorithms.default, methods.len())
+        format!("no default method {}: there are {}", algorithms.default, methods.len())
     })?;
     methods.iter().try_for_each(|method| check_method(*method, method.algorithm()))
 }
@@ -275,7 +275,10 @@ mod tests {
     #[test]
     fn sizes_out_of_range_are_named() {
         let message = refusal(|options| options.pcluster_bytes = 6000).unwrap();
-        assert_eq!(message, "pclusters of 6000 bytes are not whole blocks of 4096, up to 1048576");
+        assert_eq!(
+            message,
+            "pclusters of 6000 bytes are not whole blocks of 4096, at most 1048576"
+        );
         assert!(refusal(|options| options.pcluster_bytes = 2 << 20).is_some());
         assert!(refusal(|options| options.pcluster_bytes = 0).is_some());
         assert!(refusal(|options| options.extent_bytes_max = 16 << 20).is_some());
@@ -307,7 +310,7 @@ mod tests {
             })
         };
         assert_eq!(of(0), None);
-        assert_eq!(of(1).unwrap(), "method 1 of 1 is to compress the metabox");
+        assert_eq!(of(1).unwrap(), "no method 1 for the metabox: there are 1");
     }
 
     #[test]
@@ -325,7 +328,7 @@ mod tests {
             })
         };
         assert_eq!(of(b"0 a\n65536 0 b"), None);
-        assert_eq!(of(b"\n4096 1 b").unwrap(), "line 2 of the hints: algorithm 1 of 1");
+        assert_eq!(of(b"\n4096 1 b").unwrap(), "line 2 of the hints: no algorithm 1, there are 1");
         let message = of(b"6000 a").unwrap();
         assert!(message.starts_with("line 1 of the hints: pclusters of 6000 bytes"), "{message}");
         assert!(of(b"2097152 a").is_some());
@@ -346,7 +349,10 @@ mod tests {
         let of = |name: &str| refusal(|options| options.digest_xattr = Some(name.into()));
         assert_eq!((of("erofs.fingerprint.v1"), of("trusted.erofs.fp")), (None, None));
         for wrong in ["", "user.", "system.posix_acl_access", &"x".repeat(256)] {
-            assert!(of(wrong).unwrap().contains("no name for an xattr"), "{wrong}");
+            assert!(
+                of(wrong).unwrap().contains("not a valid name for the digest xattr"),
+                "{wrong}"
+            );
         }
         assert!(refusal(|options| options.root_xattr_bytes = 65533).is_some());
     }
@@ -374,8 +380,8 @@ mod tests {
             refusal(|options| options.xattr_prefixes = prefixes)
         };
         assert_eq!(of(&["user.app.", "trusted.overlay."]), None);
-        assert_eq!(of(&["app."]).unwrap(), "app. is no prefix of xattr names");
-        assert_eq!(of(&["user.a", "user.a"]).unwrap(), "the xattr prefix user.a comes twice");
+        assert_eq!(of(&["app."]).unwrap(), "app. is not a valid prefix of xattr names");
+        assert_eq!(of(&["user.a", "user.a"]).unwrap(), "the xattr prefix user.a is given twice");
     }
 
     #[test]
@@ -385,6 +391,6 @@ mod tests {
             options.force_compact_inodes = true;
             options.force_extended_inodes = true;
         };
-        assert_eq!(refusal(both).unwrap(), "inodes are to be all extended and all compact");
+        assert_eq!(refusal(both).unwrap(), "inodes cannot be both extended and compact");
     }
 }

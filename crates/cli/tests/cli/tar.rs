@@ -42,7 +42,7 @@ fn unpack_all(
         fs::create_dir(&tree).unwrap();
         unpack.args(["--xattrs", "--xattrs-include=*", "-xpf", "-", "-C"]).arg(&tree);
         let unpacked = fed(unpack, &written.stdout);
-        // Without root it cannot make everything, and says so.
+        // Without root it cannot create every entry, and reports that.
         assert!(unpacked.status.success() || !host.is_mighty, "{}: {unpacked:?}", image.name);
         // No tar holds sockets.
         let is_socket = |entry: &&serde_json::Value| entry["type"] == "sock";
@@ -153,7 +153,10 @@ fn a_tar_that_fails_leaves_the_older_one_and_nothing_else() {
     if Path::new("/dev/full").exists() {
         let full = ferrofs().args(["extract", "--tar=/dev/full"]).arg(data("plain.erofs"));
         let ended = full.ends_with(1);
-        assert!(ended.stderr.contains("/dev/full: cannot write the tar: No space"), "{ended:?}");
+        assert!(
+            ended.stderr.contains("/dev/full: cannot write the archive: No space"),
+            "{ended:?}"
+        );
     }
 }
 

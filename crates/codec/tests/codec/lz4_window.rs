@@ -379,7 +379,7 @@ fn pages_that_are_longer_serve_and_pages_that_are_shorter_do_not() {
     assert_eq!(decoder.decode_lz4_part(&block, part, &mut output, &mut frames), Ok(()));
     let mut shorter = vec![vec![0; 4096], vec![0; 4096], vec![0; 4095], vec![0; 4096]];
     let refused = decoder.decode_lz4_part(&block, part, &mut output, &mut shorter).unwrap_err();
-    assert_eq!(refused.to_string(), "lz4: the window needs 4 pages and has 2");
+    assert_eq!(refused.to_string(), "lz4: the window needs 4 pages, but has 2");
 }
 
 #[test]

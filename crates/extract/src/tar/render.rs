@@ -317,7 +317,7 @@ fn member(node: &WalkEntry) -> MemberHeader<'static> {
 #[cold]
 fn out_of_memory() -> Error {
     let source = std::io::ErrorKind::OutOfMemory.into();
-    Error::new(ErrorKind::Output { operation: "cannot collect the tar", source }, b"")
+    Error::new(ErrorKind::Output { operation: "cannot collect the archive", source }, b"")
 }
 
 /// The size of a tar is a multiple of this, the record of tape drives, which programs still expect.
@@ -435,7 +435,7 @@ impl<'a> TarStream<'a> {
 }
 
 fn write_failed(source: std::io::Error) -> Error {
-    Error::new(ErrorKind::Output { operation: "cannot write the tar", source }, b"")
+    Error::new(ErrorKind::Output { operation: "cannot write the archive", source }, b"")
 }
 
 #[cfg(test)]
@@ -487,7 +487,7 @@ mod tests {
         assert_eq!(stream.end().unwrap().failures, 1);
         assert_eq!((out.len(), failures.len()), (10_240, 1));
         assert!(
-            failures[0].starts_with("/long: the code that worked on it panicked; 12 of its "),
+            failures[0].starts_with("/long: the code that extracted it panicked; 12 of its "),
             "{failures:?}"
         );
     }

@@ -191,7 +191,10 @@ impl AttachError {
                 write!(f, "cannot mount on {directory:?}: not a directory")
             }
             Self::InProc { directory } => {
-                write!(f, "cannot mount on {directory:?}: it is in /proc, which mounting needs")
+                write!(
+                    f,
+                    "cannot mount on {directory:?}: it is in /proc, which must stay accessible; use another directory"
+                )
             }
             Self::DirectoryUnusable { directory, cause } => {
                 write!(f, "cannot mount on {directory:?}: {cause}")

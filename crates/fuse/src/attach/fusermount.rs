@@ -229,7 +229,7 @@ fn receive(socket: &UnixStream, deadline: Instant) -> Result<Option<OwnedFd>, Er
 /// A pair of connected sockets, closed on exec.
 fn socket_pair() -> Result<(UnixStream, OwnedFd), AttachError> {
     let (ours, theirs) = UnixStream::pair().map_err(|source| AttachError::System {
-        what: "make a pair of sockets",
+        what: "create a socket pair",
         cause: errno(&source),
     })?;
     Ok((ours, theirs.into()))
@@ -349,7 +349,7 @@ impl Unmounter {
     pub(super) fn start(fusermount: &Path, directory: &Path) -> Result<Self, AttachError> {
         let (socket, theirs) = socket_pair()?;
         let system = |source: &std::io::Error| AttachError::System {
-            what: "start the process that unmounts later",
+            what: "start the process that unmounts",
             cause: errno(source),
         };
         let output = theirs.try_clone().map_err(|source| system(&source))?;

@@ -123,13 +123,13 @@ impl AttachOptions {
             b"allow_root" => {
                 return Err(RejectedOption::new(
                     word,
-                    "the kernel does not have it; use allow_other",
+                    "the kernel does not support it; use allow_other",
                 ));
             }
             b"sync" | b"dirsync" | b"mand" => {
                 return Err(RejectedOption::new(
                     word,
-                    "it concerns writing, and the mount is read-only",
+                    "it is about writing, but the mount is read-only",
                 ));
             }
             b"remount" | b"bind" | b"rbind" | b"move" => {
@@ -168,7 +168,7 @@ impl AttachOptions {
                 })?);
             }
             b"fd" | b"rootmode" | b"user_id" | b"group_id" => {
-                return Err(RejectedOption::new(word, "it is set by the mount itself"));
+                return Err(RejectedOption::new(word, "it is always set by ferrofs; leave it out"));
             }
             b"blksize" => {
                 return Err(RejectedOption::new(word, "it is for mounts of a block device"));

@@ -48,7 +48,7 @@ struct SockFprog {
 ///
 /// # Errors
 ///
-/// As `seccomp`; and if a thread already has a filter of its own, with the ID of that thread.
+/// As `seccomp`; and if a thread already has its own filter, with the ID of that thread.
 fn install_program(program: &BpfProgram) -> io::Result<()> {
     let fast = libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     match install_with(fast, program) {
@@ -72,7 +72,7 @@ fn install_with(flags: c_ulong, program: &BpfProgram) -> io::Result<()> {
     match result {
         0 => Ok(()),
         -1 => Err(io::Error::last_os_error()),
-        thread => Err(io::Error::other(format!("thread {thread} has a filter of its own"))),
+        thread => Err(io::Error::other(format!("thread {thread} has its own filter"))),
     }
 }
 

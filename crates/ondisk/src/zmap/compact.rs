@@ -376,7 +376,7 @@ pub fn write_compact(
 
 fn layout(header_offset: u64, file_bytes: u64, index: &IndexHeader) -> Result<CompactIndex> {
     if !header_offset.is_multiple_of(NARROW_PACK_BYTES) {
-        let what = "an index that starts at no multiple of 8";
+        let what = "an index whose offset is not a multiple of 8";
         return Err(Error::new(ErrorKind::Unwritable(what), header_offset));
     }
     let lclusters = file_bytes.div_ceil(index.lcluster_bytes());
@@ -478,7 +478,7 @@ impl PackWriter {
                     if is_placed {
                         let shared = shared.ok_or_else(|| unwritable_extent("a block 0", start))?;
                         if *base.get_or_insert(shared) != shared {
-                            let what = "pclusters apart from each other in one pack";
+                            let what = "pclusters that are not adjacent in one pack";
                             return Err(unwritable_extent(what, start));
                         }
                     } else if !has_head {

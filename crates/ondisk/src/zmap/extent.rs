@@ -231,7 +231,10 @@ pub fn write_extents(
         bytes.extend_from_slice(&first.map_or(0, |record| record.physical).to_le_bytes());
         if let Some(at) = first_apart(records, table.has_fragment) {
             let place = records.get(at).map_or(0, |record| record.logical);
-            return Err(unwritable_extent("data apart from each other in 4-byte records", place));
+            return Err(unwritable_extent(
+                "pclusters that are not adjacent in 4-byte records",
+                place,
+            ));
         }
     }
     let mut before = None;
@@ -258,7 +261,7 @@ fn check_starts(
     if is_right {
         Ok(())
     } else {
-        Err(unwritable_extent("where this extent starts", record.logical))
+        Err(unwritable_extent("the start of this extent", record.logical))
     }
 }
 

@@ -242,7 +242,7 @@ fn check(plan: &ExtentSpec, tail: TailPcluster, start: u64) -> Result<()> {
         }
         TailPcluster::Ordinary => None,
         TailPcluster::Inline(_) => {
-            (plan.blocks != 1).then_some("an inline pcluster of any block count but 1")
+            (plan.blocks != 1).then_some("an inline pcluster whose block count is not 1")
         }
         TailPcluster::Fragment(_) => (plan.blocks != 0).then_some("a fragment that has blocks"),
     };

@@ -47,9 +47,9 @@ fn a_sleeping_worker_is_woken_for_every_item() {
         let pool = pool();
         for _ in 0..2 {
             let done = Arc::new(WakeEvent::new());
-            let told = Arc::clone(&done);
+            let signal = Arc::clone(&done);
             let went = pool.submit_to(cpu(), move || {
-                let _: bool = told.set();
+                let _: bool = signal.set();
             });
             assert_eq!(went, DispatchTarget::Cpu(cpu()));
             let _: bool = done.wait();

@@ -96,10 +96,10 @@ fn an_unused_pool_has_started_nothing() {
 fn work_runs_on_the_cpu_that_it_was_submitted_to() {
     let pool = on_every_cpu();
     for cpu in granted() {
-        let (tell, told) = mpsc::channel();
-        let work = move || tell.send((cpus::current(), cpus::is_bound_to(cpu))).unwrap();
+        let (sender, receiver) = mpsc::channel();
+        let work = move || sender.send((cpus::current(), cpus::is_bound_to(cpu))).unwrap();
         assert_eq!(pool.submit_to(cpu, work), DispatchTarget::Cpu(cpu));
-        assert_eq!(told.recv().unwrap(), (cpu, true));
+        assert_eq!(receiver.recv().unwrap(), (cpu, true));
     }
     let snapshot = pool.stats();
     assert_eq!(snapshot.serving, CpuSet::of_process());
@@ -127,12 +127,12 @@ fn work_goes_to_the_cpu_on_which_the_submitter_is() {
 #[test]
 fn a_cpu_that_does_not_exist_is_one_without_a_worker() {
     let pool = on_every_cpu();
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     assert_eq!(
-        pool.submit_to(usize::MAX, move || tell.send(()).unwrap()),
+        pool.submit_to(usize::MAX, move || sender.send(()).unwrap()),
         DispatchTarget::Fallback
     );
-    told.recv().unwrap();
+    receiver.recv().unwrap();
     assert_eq!(pool.stats().fallback, 1);
 }
 
@@ -162,7 +162,7 @@ fn first_uses_at_the_same_time_start_the_workers_once() {
 fn what_an_item_submits_runs_inside_of_it() {
     let pool = Arc::new(on_every_cpu());
     let cpu = granted()[0];
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let inner = Arc::clone(&pool);
     pool.submit_to(cpu, move || {
         let (send, receive) = mpsc::channel();
@@ -172,20 +172,20 @@ fn what_an_item_submits_runs_inside_of_it() {
             assert_eq!(went, DispatchTarget::Inline);
         });
         // It has run already: nothing is waited for.
-        tell.send((went, receive.try_recv() == Ok(std::thread::current().id()))).unwrap();
+        sender.send((went, receive.try_recv() == Ok(std::thread::current().id()))).unwrap();
     });
-    assert_eq!(told.recv_timeout(DEADLINE).unwrap(), (DispatchTarget::Inline, true));
+    assert_eq!(receiver.recv_timeout(DEADLINE).unwrap(), (DispatchTarget::Inline, true));
     assert_eq!(pool.stats().inline(), 2);
 }
 
 #[test]
 fn what_an_item_on_the_fallback_submits_runs_inside_of_it_too() {
     let pool = Arc::new(on_every_cpu());
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let inner = Arc::clone(&pool);
-    let work = move || tell.send(inner.submit(|| ())).unwrap();
+    let work = move || sender.send(inner.submit(|| ())).unwrap();
     assert_eq!(pool.submit_to(usize::MAX, work), DispatchTarget::Fallback);
-    assert_eq!(told.recv_timeout(DEADLINE).unwrap(), DispatchTarget::Inline);
+    assert_eq!(receiver.recv_timeout(DEADLINE).unwrap(), DispatchTarget::Inline);
 }
 
 // A panic ends at the item's edge, and its worker lives on.
@@ -199,9 +199,9 @@ fn a_panic_stops_at_the_edge_of_its_item() {
     for _ in 0..10 {
         assert_eq!(pool.submit_to(cpu, || panic!("an item")), DispatchTarget::Cpu(cpu));
     }
-    let (tell, told) = mpsc::channel();
-    pool.submit_to(cpu, move || tell.send(()).unwrap());
-    told.recv().unwrap();
+    let (sender, receiver) = mpsc::channel();
+    pool.submit_to(cpu, move || sender.send(()).unwrap());
+    receiver.recv().unwrap();
     assert_eq!(pool.stats().panics(), 10);
     assert_eq!(thread_of(&pool), before);
 }
@@ -253,17 +253,17 @@ fn what_waits_for_a_withdrawn_cpu_goes_to_the_fallback() {
     let pool = Arc::new(on_every_cpu());
     let cpu = granted()[0];
     let release = block(&pool, cpu);
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     for item in 0..100 {
-        let tell = tell.clone();
-        pool.submit_to(cpu, move || tell.send(item).unwrap());
+        let sender = sender.clone();
+        pool.submit_to(cpu, move || sender.send(item).unwrap());
     }
     // Its worker still runs the item that blocks: so this one waits, and the others need not.
     let withdrawing = {
         let pool = Arc::clone(&pool);
         std::thread::Builder::new().spawn(move || pool.take_offline(cpu)).unwrap()
     };
-    let mut ran: Vec<i32> = (0..100).map(|_| told.recv_timeout(DEADLINE).unwrap()).collect();
+    let mut ran: Vec<i32> = (0..100).map(|_| receiver.recv_timeout(DEADLINE).unwrap()).collect();
     ran.sort_unstable();
     assert_eq!(ran, (0..100).collect::<Vec<_>>());
     assert_eq!(pool.stats().requeued, 100);
@@ -276,15 +276,15 @@ fn what_waits_for_a_withdrawn_cpu_goes_to_the_fallback() {
 fn a_worker_that_withdraws_its_own_cpu_does_not_wait_for_itself() {
     let pool = Arc::new(on_every_cpu());
     let cpu = granted()[0];
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let inner = Arc::clone(&pool);
     pool.submit_to(cpu, move || {
         inner.take_offline(cpu);
         inner.bring_online(cpu);
         inner.refresh();
-        tell.send(()).unwrap();
+        sender.send(()).unwrap();
     });
-    told.recv_timeout(DEADLINE).unwrap();
+    receiver.recv_timeout(DEADLINE).unwrap();
     pool.refresh();
     assert_eq!(pool.stats().serving, CpuSet::of_process());
 }
@@ -369,7 +369,7 @@ fn refused_threads_change_no_output() {
 }
 
 // Regression catalogue 11: a start that failed is not taken for one that succeeded. The workers are
-// asked for again by submitters, without being told to.
+// requested again by submitters.
 #[test]
 fn workers_that_were_refused_come_when_they_can_be_had() {
     let settings = settings().cpus(CpuSet::of_process());
@@ -404,10 +404,10 @@ fn a_refresh_brings_a_worker_back_to_its_cpu() {
     widen_first_worker(&pool);
     pool.refresh();
     assert_eq!(pool.stats().rebound, 1);
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let cpu = granted()[0];
-    pool.submit_to(cpu, move || tell.send(cpus::is_bound_to(cpu)).unwrap());
-    assert!(told.recv().unwrap());
+    pool.submit_to(cpu, move || sender.send(cpus::is_bound_to(cpu)).unwrap());
+    assert!(receiver.recv().unwrap());
 }
 
 #[test]
@@ -424,15 +424,15 @@ fn a_worker_that_was_moved_off_its_cpu_goes_back() {
         pool.submit_to(cpus[0], || ());
         pool.stats().workers[0].rebound == 1
     });
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let cpu = cpus[0];
     wait_until("there is room for one more", || {
-        let tell = tell.clone();
-        let went = pool.submit_to(cpu, move || tell.send(cpus::is_bound_to(cpu)).unwrap());
+        let sender = sender.clone();
+        let went = pool.submit_to(cpu, move || sender.send(cpus::is_bound_to(cpu)).unwrap());
         // What was submitted before may fill the worker's queue yet: then it ran elsewhere.
-        went == DispatchTarget::Cpu(cpu) || told.recv().is_err()
+        went == DispatchTarget::Cpu(cpu) || receiver.recv().is_err()
     });
-    assert!(told.recv().unwrap());
+    assert!(receiver.recv().unwrap());
 }
 
 // A-W7: the pool goes while work is queued and running; all of it runs.

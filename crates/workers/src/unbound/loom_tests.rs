@@ -43,9 +43,9 @@ fn a_sleeping_thread_is_woken_for_every_item() {
         let pool = pool(1);
         for _ in 0..2 {
             let done = Arc::new(WakeEvent::new());
-            let told = Arc::clone(&done);
+            let signal = Arc::clone(&done);
             let placed = pool.submit(move || {
-                let _: bool = told.set();
+                let _: bool = signal.set();
             });
             assert_eq!(placed, SubmitOutcome::Queued);
             let _: bool = done.wait();

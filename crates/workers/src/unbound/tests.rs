@@ -88,10 +88,10 @@ fn what_an_item_submits_runs_inside_of_it() {
     let inner = Arc::clone(&pool);
     pool.submit(move || {
         let outer = std::thread::current().id();
-        let (tell, told) = mpsc::channel();
-        let placed = inner.submit(move || tell.send(std::thread::current().id()).unwrap());
+        let (sender, receiver) = mpsc::channel();
+        let placed = inner.submit(move || sender.send(std::thread::current().id()).unwrap());
         // It has run already: nothing is waited for, on the only thread.
-        send.send((placed, told.try_recv() == Ok(outer))).unwrap();
+        send.send((placed, receiver.try_recv() == Ok(outer))).unwrap();
     });
     assert_eq!(receive.recv().unwrap(), (SubmitOutcome::Inline, true));
     assert_eq!(pool.stats().threads[0].inline, 1);
