@@ -43,7 +43,7 @@ const HINTS_BYTES_MAX: u64 = 1 << 20;
 /// Builds as the verb.
 ///
 /// # Errors
-/// The options make no sense, the source or the target cannot be used, or a signal asks to stop.
+/// The options are invalid, the source or the target cannot be used, or a signal arrived.
 pub(crate) fn run(
     arguments: &BuildArguments,
     signals: ExitOnSignals,
@@ -94,7 +94,7 @@ fn read_hints(path: &Path) -> anyhow::Result<Vec<u8>> {
     let name = escape(path.as_os_str().as_bytes());
     read.with_context(|| format!("cannot read the hints {name}"))?;
     if text.len() as u64 > HINTS_BYTES_MAX {
-        bail!("the file of hints {name} has more than {HINTS_BYTES_MAX} bytes");
+        bail!("the hints file {name} has more than {HINTS_BYTES_MAX} bytes");
     }
     Ok(text)
 }
@@ -170,7 +170,7 @@ fn prepare_target(request: &mut BuildRequest, image: &str) -> anyhow::Result<()>
     let name = escape(path.as_os_str().as_bytes());
     let existing = import::existing(path).map_err(|error| anyhow!("{name}: {error}"))?;
     if *path == request.image || import::is_same_file(path, &request.image) {
-        bail!("{name}: the image and its blob cannot be one file");
+        bail!("{name}: the image and its blob cannot be the same file");
     }
     if existing != TargetState::Nothing && !request.replaces {
         bail!("{name}: exists already; --force replaces it");

@@ -51,7 +51,7 @@ struct Demo<'a> {
 /// Runs the demonstration in a temporary directory, which is removed in any case.
 ///
 /// # Errors
-/// The image cannot be opened, a mount does not end well, or a signal asks to stop.
+/// The image cannot be opened, a mount ends with an error, or a signal arrived.
 pub(crate) fn run(
     arguments: &DemoArguments,
     signals: ExitOnSignals,
@@ -97,7 +97,7 @@ impl<'a> Demo<'a> {
     fn run(&self) -> anyhow::Result<CommandStatus> {
         let differences = match self.mount()? {
             Err(reason) => {
-                self.print(&format!("no mount is shown: {reason}"))?;
+                self.print(&format!("FUSE is not available: {reason}"))?;
                 self.compare(&FileTree::Image(self.image.clone()))?
             }
             Ok(mount) => {
@@ -158,10 +158,10 @@ impl<'a> Demo<'a> {
             let speed = bytes_per_second / 1e6;
             self.print(&format!("  ferrofs {readers:>10}{p50:>10}{p99:>10}{speed:>10.1}"))?;
         }
-        self.print("unmounted; all mounts ended well")
+        self.print("unmounted without errors")
     }
 
-    /// Mounts the image, opened anew; the inner error says why FUSE is not available.
+    /// Mounts the image, opened anew; the inner error is the reason why FUSE is not available.
     fn mount(&self) -> anyhow::Result<Result<DemoMount, AttachError>> {
         let image =
             source::open_for_mount(&self.image_path, &self.arguments.read, &self.resources)?;

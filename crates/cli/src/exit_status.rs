@@ -1,5 +1,5 @@
-//! How the command ends: what a verb answers, the errors that decide about the exit status, and its
-//! number. Called by `main`, and by whoever passes an error on to another process.
+//! How the command ends: the result of a verb, the errors that select an exit status, and its
+//! number. Called by `main`, and by the daemon of a mount, which sends its error to its starter.
 
 use std::fmt;
 use std::io;

@@ -227,7 +227,7 @@ newest time in the source. Owners, permissions and times of files are still thos
 Content for options that change them.
 
 If SOURCE_DATE_EPOCH is set, it is the build time also without --reproducible, and newer files get
-that time. --time takes precedence over SOURCE_DATE_EPOCH as the build time.
+that time. --time always sets the build time.
 
 --dry-run reads the list of files, builds a sample of them in memory, and prints an estimate of the
 result.

@@ -113,7 +113,7 @@ struct LatencyReport {
     p999_us: f64,
 }
 
-/// The statistics of a run, if `--stats` asked for them.
+/// The statistics of a run, if `--stats` is given.
 pub(crate) fn collect(
     resources: &Resources,
     image: &Image,

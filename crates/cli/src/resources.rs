@@ -48,7 +48,7 @@ impl Resources {
         Self::with_reserve(work, &ReserveArguments::default())
     }
 
-    /// The same with a reserve of memory, which is faulted in if that is asked for.
+    /// The same with a reserve of memory, which is faulted in with `--prefault`.
     ///
     /// # Errors
     /// As [`Resources::of`].
@@ -131,7 +131,7 @@ fn split_memory(bytes: u64, wanted: usize) -> anyhow::Result<(usize, u64)> {
     Ok((threads, bytes - others))
 }
 
-/// Memory with the reserve that is asked for; `--prefault` without a number of pages reserves an
+/// Memory with the requested reserve; `--prefault` without a number of pages reserves an
 /// eighth.
 fn memory(limit: u64, readers: usize, reserve: &ReserveArguments) -> anyhow::Result<MemoryPool> {
     let pages = match reserve.reserved_pages {

@@ -28,7 +28,7 @@ const FORCED_EXIT_STATUS: i32 = 1;
 /// The bytes that a [`SessionWaker`] writes; handlers write other ones.
 const UNMOUNTED: u8 = b',';
 const ENDED: u8 = b'.';
-/// How long requests may still take after the mount is gone and nobody waits for their replies.
+/// How long requests may still take after the mount is gone and no process waits for their replies.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Stack of the thread that waits for a signal; it only reads a byte.
 const WATCHER_STACK_BYTES: usize = 64 << 10;
@@ -74,7 +74,7 @@ pub(crate) struct ExitOnSignals {
     at_once: Arc<AtomicBool>,
 }
 
-/// What a second signal does to work that has been asked to stop.
+/// The effect of a second signal on work that is being stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SecondSignal {
     /// Nothing: what has to be removed is removed first.
@@ -93,7 +93,7 @@ pub(crate) fn exit_on_signals() -> anyhow::Result<ExitOnSignals> {
         let number = Signal(usize::try_from(*signal).unwrap_or(0));
         let status = number.exit_status().into();
         flag::register_conditional_shutdown(*signal, status, Arc::clone(&this.at_once))
-            .with_context(|| format!("a handler for {number}"))?;
+            .with_context(|| format!("cannot handle {number}"))?;
     }
     Ok(this)
 }
@@ -105,17 +105,17 @@ impl ExitOnSignals {
     /// The system refuses a handler, a socket or a thread.
     pub(crate) fn into_stop_request(self, second: SecondSignal) -> anyhow::Result<StopRequest> {
         let request = StopRequest::default();
-        let (reader, writer) = UnixStream::pair().context("a pair of sockets")?;
+        let (reader, writer) = UnixStream::pair().context("cannot create a socket pair")?;
         for signal in &self.handled {
             let number = usize::try_from(*signal).unwrap_or(0);
             // The handlers of a signal run in this order: the watcher finds the number set.
             flag::register_usize(*signal, Arc::clone(&request.signal), number)
                 .and_then(|_| writer.try_clone())
                 .and_then(|writer| low_level::pipe::register(*signal, writer))
-                .with_context(|| format!("a handler for {}", Signal(number)))?;
+                .with_context(|| format!("cannot handle {}", Signal(number)))?;
             if second == SecondSignal::Exits {
                 flag::register(*signal, Arc::clone(&self.at_once))
-                    .with_context(|| format!("a handler for {}", Signal(number)))?;
+                    .with_context(|| format!("cannot handle {}", Signal(number)))?;
             }
         }
         let token = request.token.clone();
@@ -124,7 +124,7 @@ impl ExitOnSignals {
             .name("signals".to_owned())
             .stack_size(WATCHER_STACK_BYTES)
             .spawn(move || wait_and_cancel(&reader, &token))
-            .context("a thread cannot be started")?;
+            .context("cannot start a thread")?;
         self.at_once.store(false, Ordering::SeqCst);
         Ok(request)
     }
@@ -142,7 +142,7 @@ fn wait_and_cancel(reader: &UnixStream, token: &CancelToken) {
     }
 }
 
-/// Whether a signal has asked the command to stop, and which one. Clones share one state.
+/// Whether a signal has stopped the command, and which one. Clones share one state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StopRequest {
     signal: Arc<AtomicUsize>,
@@ -193,7 +193,7 @@ fn ignored() -> u64 {
 /// What ends the wait of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MountEvent {
-    /// A signal asks to unmount.
+    /// A signal arrived; the mount must be unmounted.
     Signal(Signal),
     /// The session has ended.
     Ended,
@@ -202,8 +202,8 @@ pub(crate) enum MountEvent {
 }
 
 /// Handlers of a mount, before its sandbox: no signal ends the process any more, and none is lost.
-/// The handlers do not own the ends of the socket yet, so that the sandbox can be told to keep
-/// them.
+/// The handlers do not own the ends of the socket yet, so that the caller can add them to the
+/// descriptors that the sandbox keeps.
 #[derive(Debug)]
 pub(crate) struct SignalHandlers {
     last: Arc<AtomicUsize>,
@@ -236,7 +236,7 @@ impl SignalHandlers {
     /// The system has no descriptors left, or refuses a handler.
     pub(crate) fn new(is_foreground: bool) -> anyhow::Result<Self> {
         let handled = if is_foreground { handled() } else { ENDING.to_vec() };
-        let (reader, waker) = UnixStream::pair().context("a pair of sockets")?;
+        let (reader, waker) = UnixStream::pair().context("cannot create a socket pair")?;
         let last = Arc::new(AtomicUsize::new(0));
         let ends_at_once = Arc::new(AtomicBool::new(false));
         let mut writers = Vec::new();
@@ -249,7 +249,7 @@ impl SignalHandlers {
             )
             .and_then(|_| flag::register_usize(*signal, Arc::clone(&last), number))
             .and_then(|_| waker.try_clone());
-            writers.push(registered.with_context(|| format!("a handler for {}", Signal(number)))?);
+            writers.push(registered.with_context(|| format!("cannot handle {}", Signal(number)))?);
         }
         Ok(Self { last, ends_at_once, handled, reader, writers, waker })
     }

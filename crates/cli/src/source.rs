@@ -57,7 +57,7 @@ fn open_with(path: &Path, read: &ReadArguments, options: OpenOptions) -> anyhow:
     })?;
     if read.devices.is_empty() && lacks_devices(&image) && !read.quiet {
         output::print_message(format_args!(
-            "{} in the device table, and none was given with --device=FILE",
+            "{} in the device table, but none was given with --device=FILE",
             counted(image.device_slots().len() as u64, "device is", "devices are")
         ));
     }

@@ -16,7 +16,7 @@ use crate::exit_status::CommandStatus;
 use crate::signals::exit_on_signals;
 use crate::{build, demo, dump, mount, stats};
 
-/// Runs what the command line asks for.
+/// Runs the verb of the command line.
 ///
 /// # Errors
 /// As the verb.

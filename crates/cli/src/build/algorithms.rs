@@ -120,17 +120,17 @@ impl AlgorithmParameters {
             let suffix = text.trim_start_matches(|digit: char| digit.is_ascii_digit());
             let read = if suffix.is_empty() { text.parse().ok() } else { None };
             read.or_else(|| parse_bytes(text).ok())
-                .ok_or_else(|| format!("{name}: {word} is no number"))
+                .ok_or_else(|| format!("{name}: {word} is not a number"))
         };
         match word.split_once('=') {
             None if word.is_empty() => {}
             None if is_first => self.level = Some(number(word)?),
             Some(("level", level)) => self.level = Some(number(level)?),
             Some(("dictsize", bytes)) => self.dictionary = Some(number(bytes)?),
-            // What every stream is written with: nothing else can be had.
+            // The parameters of every stream; others are not supported.
             Some(("lc", "3") | ("lp", "0") | ("pb", "2")) if name == "lzma" => {}
             Some(("lc" | "lp" | "pb", _)) if name == "lzma" => {
-                return Err(format!("lzma: {word} is not supported: lc=3, lp=0 and pb=2 are"));
+                return Err(format!("lzma: {word} is not supported; use lc=3, lp=0 and pb=2"));
             }
             _ => return Err(format!("{name} has no parameter {word}")),
         }
@@ -150,8 +150,9 @@ impl AlgorithmParameters {
     }
 
     fn refuse_level(&self, name: &str) -> Result<(), String> {
-        self.level
-            .map_or(Ok(()), |level| Err(format!("{name} has no level, such as {level}; lz4hc has")))
+        self.level.map_or(Ok(()), |level| {
+            Err(format!("{name} has no level {level}: it has no levels; use lz4hc"))
+        })
     }
 
     fn lzma_dictionary(&self, setting: AlgorithmContext) -> Result<u32, String> {
@@ -159,8 +160,9 @@ impl AlgorithmParameters {
         let suiting = setting.pcluster_bytes.saturating_mul(4).clamp(LZMA_DICTIONARY_LEAST, most);
         let bytes = self.dictionary.unwrap_or(suiting);
         let fitting = (least..=most).contains(&bytes).then(|| u32::try_from(bytes).ok()).flatten();
-        fitting
-            .ok_or_else(|| format!("lzma has dictionaries of {least} to {most} bytes, not {bytes}"))
+        fitting.ok_or_else(|| {
+            format!("lzma supports dictionaries of {least} to {most} bytes, not {bytes}")
+        })
     }
 
     fn zstd_window_log(&self, setting: AlgorithmContext) -> Result<u8, String> {
@@ -171,7 +173,9 @@ impl AlgorithmParameters {
         let is_window = bytes.is_power_of_two() && (least..=most).contains(&bytes);
         let log = is_window.then(|| u8::try_from(bytes.trailing_zeros()).ok()).flatten();
         log.ok_or_else(|| {
-            format!("zstd has dictionaries of {least} to {most} bytes, powers of two, not {bytes}")
+            format!(
+                "zstd supports dictionaries of {least} to {most} bytes, powers of two, not {bytes}"
+            )
         })
     }
 
@@ -180,7 +184,7 @@ impl AlgorithmParameters {
         match (name, self.dictionary) {
             ("lzma" | "zstd", _) | (_, None) | ("deflate", Some(DEFLATE_WINDOW)) => Ok(()),
             ("deflate", Some(bytes)) => {
-                Err(format!("deflate: dictsize={bytes} is not supported: {DEFLATE_WINDOW} is"))
+                Err(format!("deflate: dictsize={bytes} is not supported; use {DEFLATE_WINDOW}"))
             }
             (_, Some(_)) => Err(format!("{name} has no dictsize")),
         }
@@ -274,9 +278,9 @@ mod tests {
             ("zstd,dictsize=2m", "powers of two"),
             ("lzma,dictsize=100", "dictionaries of"),
             ("lzma,lc=0", "lc=3"),
-            ("deflate,dictsize=4096", "32768 is"),
+            ("deflate,dictsize=4096", "use 32768"),
             ("lz4hc,dictsize=4096", "no dictsize"),
-            ("zstd,level=x", "no number"),
+            ("zstd,level=x", "not a number"),
             ("zstd,3,4", "no parameter"),
             ("zstd,speed=4", "no parameter"),
         ] {

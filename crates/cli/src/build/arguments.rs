@@ -126,7 +126,7 @@ fn blocks(option: &str, bytes: Option<u64>, block_bytes: u64) -> Result<u32, Str
     let blocks = bytes.checked_div(block_bytes).filter(|_| bytes.is_multiple_of(block_bytes));
     let blocks = blocks.and_then(|blocks| u32::try_from(blocks).ok());
     blocks.ok_or_else(|| {
-        format!("{option}: {bytes} bytes are no multiple of the block size {block_bytes}")
+        format!("{option}: {bytes} bytes are not a multiple of the block size {block_bytes}")
     })
 }
 

@@ -1,6 +1,6 @@
-//! An open file of the source, read in large pieces while it is compared in small ones: a cluster
-//! is often but a few kilobytes long, and asking the system for each would cost half of what the
-//! copying does. Ascending offsets only are quick; others are right, too.
+//! An open file of the source that is read in large pieces and compared in small ones. A cluster is
+//! often only a few kilobytes long, and a system call for each would cost half as much as the copy.
+//! Reads at ascending offsets are fast; other offsets work as well.
 
 use std::ops::Range;
 
@@ -14,13 +14,12 @@ pub(super) struct BufferedSource<'b> {
     buffer: &'b mut [u8],
     /// Where the bytes in the buffer lie in the file.
     ready: Range<u64>,
-    /// What is read ahead of what was requests for ends here.
+    /// Readahead ends here.
     end: u64,
 }
 
 impl<'b> BufferedSource<'b> {
-    /// Opens the file, of which no more than the part up to `end` will be wanted, or little more.
-    /// The buffer is not empty.
+    /// Opens the file. Callers read up to `end`, or little more. The buffer is not empty.
     pub(super) fn open(content: &Content, end: u64, buffer: &'b mut [u8]) -> Result<Self> {
         let reader = content.source().open()?;
         Ok(Self { reader, buffer, ready: 0..0, end: end.min(content.bytes()) })

@@ -65,8 +65,9 @@ fn import_images(
     if layering.data == LayerData::Referred && options.block_size != block_size {
         let bytes = block_size.bytes();
         if layering.has_block_size {
-            let what =
-                format!("-b: the images have blocks of {bytes} bytes; --clean=data copies data");
+            let what = format!(
+                "-b: the images have blocks of {bytes} bytes; to copy the data, use --clean=data"
+            );
             return Err(Error::new(ErrorKind::InvalidOptions(what)));
         }
         options.block_size = block_size;
@@ -131,7 +132,7 @@ pub(super) fn build_in_memory(
 ) -> Result<BuildReport, Error> {
     let failed = |errno: rustix::io::Errno| {
         Error::new(ErrorKind::Output {
-            operation: "cannot make a file in memory",
+            operation: "cannot create a file in memory",
             source: errno.into(),
         })
     };
@@ -147,7 +148,7 @@ fn is_directory(path: &Path) -> Result<bool, Error> {
         return Ok(false);
     }
     let found = fs::metadata(path).map_err(|source| {
-        Error::new(ErrorKind::Input { operation: "cannot look at the source", source }).at(path)
+        Error::new(ErrorKind::Input { operation: "cannot examine the source", source }).at(path)
     })?;
     Ok(found.is_dir())
 }
@@ -180,7 +181,7 @@ pub(super) fn is_same_file(one: &Path, other: &Path) -> bool {
 /// Looks at the image's name.
 ///
 /// # Errors
-/// The host refuses to tell.
+/// The name cannot be examined.
 pub(super) fn existing(image: &Path) -> io::Result<TargetState> {
     match fs::metadata(image) {
         Ok(found) if found.file_type().is_block_device() => Ok(TargetState::BlockDevice),

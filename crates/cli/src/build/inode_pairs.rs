@@ -1,6 +1,5 @@
-//! Walks through a tree and through its image at once, and pairs what has the same name: what is
-//! compared at a time. The walks go in the same order, so a name that one of them lacks shows where
-//! the other is ahead.
+//! Walks a tree and its image at the same time and pairs the inodes with the same name. Both walks
+//! have the same order, so a name that is missing in one of them is noticed at once.
 
 use std::collections::btree_map;
 use std::fmt;
@@ -14,13 +13,13 @@ use crate::output::escape;
 
 /// Work of a batch, in bytes to read: enough that handing it over costs little beside it.
 const BATCH_BYTES: u64 = 1 << 20;
-/// What an inode counts beside its contents, in bytes.
+/// The cost of an inode besides its contents, in bytes.
 const INODE_BYTES: u64 = 8 << 10;
 /// Files from here on are compared in parts.
 const LARGE_BYTES: u64 = 4 << 20;
 /// Bytes of a part at least.
 const PART_BYTES: u64 = 2 << 20;
-/// Parts of a file at most: a hole can make one as long as a number can say.
+/// The largest number of parts of a file: a file with a hole can have any size.
 const PARTS_MAX: u64 = 4096;
 
 /// An inode of the tree, and the one that has its name in the image.
@@ -205,7 +204,7 @@ fn missing(path: &[u8]) -> Difference {
 
 fn unexpected(path: &[u8]) -> Difference {
     let path = path.strip_prefix(b"/").unwrap_or(path);
-    Difference::new(path, "it is in the image and not in the source".to_owned())
+    Difference::new(path, "it is in the image, but not in the source".to_owned())
 }
 
 /// How many links each inode must have: its names, or for a directory itself, its name and its

@@ -88,7 +88,7 @@ fn contents(typed: &MkfsArguments) -> Option<TarContentMode> {
     })
 }
 
-/// Where no data is stored, nothing can be said about how.
+/// Options about data are refused if no data is stored.
 fn check_contents(typed: &MkfsArguments, options: &BuildOptions) -> Result<(), String> {
     let way = match contents(typed) {
         Some(TarContentMode::Index) => "--tar=i",
@@ -98,7 +98,7 @@ fn check_contents(typed: &MkfsArguments, options: &BuildOptions) -> Result<(), S
     let block_bytes = u64::from(options.block_size.bytes());
     if way == "--tar=i" && block_bytes != TAR_UNIT_BYTES {
         let what = "data in an archive starts at multiples of 512 bytes";
-        return Err(format!("-b: {way} needs blocks of 512 bytes: {what}"));
+        return Err(format!("-b: {way} needs blocks of 512 bytes, as {what}"));
     }
     let unused = [
         (options.algorithms.is_some(), "-z"),
@@ -144,7 +144,7 @@ fn sized(
     };
     let sizes = CompressionSizes {
         block_bytes: typed.block_bytes.unwrap_or(usual),
-        // It says how long a pcluster may be; without -z there is none, and nothing is longer.
+        // It limits the length of a pcluster; without -z there are no pclusters.
         pcluster_bytes: typed.pcluster_bytes,
         pcluster_default: 0,
         extent_bytes_max: typed.max_extent_bytes,
@@ -264,7 +264,7 @@ impl ExtendedOptions {
             "48bit" => self.wide = is_wanted,
             "dot-omitted" => (self.omit_dot, self.wide) = (is_wanted, self.wide || is_wanted),
             "plain-xattr-prefixes" => self.plain_prefixes = is_wanted,
-            _ => return Err(format!("{name} is not known")),
+            _ => return Err(format!("{name} is unknown")),
         }
         Ok(())
     }
@@ -294,15 +294,15 @@ impl ExtendedOptions {
         for (is_asked, name) in [
             (self.ztailpacking, "ztailpacking"),
             (self.fragments != Fragments::None, "fragments"),
-            // What is not compressed has no index: scripts that refer to archives say it, too.
+            // An uncompressed image has no index, but scripts for archives use the option.
             (self.full_indexes && !stores_nothing, "legacy-compress"),
         ] {
             if is_asked && !is_compressed {
-                return Err(format!("-E: nothing is compressed without -z, and {name} needs that"));
+                return Err(format!("-E: {name} needs compression; add -z"));
             }
         }
         if self.block_maps && options.blob.is_some() {
-            let what = "a block map names no device, which --blobdev needs";
+            let what = "a block map cannot refer to a device, as --blobdev needs";
             return Err(format!("-E: force-inode-blockmap: {what}"));
         }
         options.fragments = self.fragments;
@@ -335,7 +335,7 @@ fn fragment_sharing(is_wanted: bool, value: Option<&str>) -> Result<FragmentShar
         (true, Some("full") | None) => Ok(FragmentSharing::Parts),
         (true, Some("inode")) => Ok(FragmentSharing::Files),
         (true, Some("off")) | (false, None) => Ok(FragmentSharing::Off),
-        (_, value) => Err(format!("fragdedupe={} is not known", value.unwrap_or_default())),
+        (_, value) => Err(format!("fragdedupe={} is unknown", value.unwrap_or_default())),
     }
 }
 
@@ -372,7 +372,7 @@ fn adjustments(
         .overlay(overlay))
 }
 
-/// An archive's whiteouts get marks only with --aufs, which the importer sees to.
+/// An archive's whiteouts get marks only with --aufs; the importer does that.
 fn of_tar(adjustments: Adjustments) -> Adjustments {
     let overlay = match adjustments.overlay {
         OverlayPolicy::MarkOrigins => OverlayPolicy::Keep,
@@ -668,7 +668,7 @@ mod tests {
         assert_eq!(options.blob, Some(BlobOutput::NewFile("blob".into())));
         assert!(made(&["--blobdev=blob"]).map(|_| ()).unwrap_err().contains("--chunksize"));
         let words = ["--chunksize=4096", "--blobdev=blob", "-Eforce-inode-blockmap"];
-        assert!(made(&words).map(|_| ()).unwrap_err().contains("names no device"));
+        assert!(made(&words).map(|_| ()).unwrap_err().contains("cannot refer to a device"));
     }
 
     #[test]
@@ -678,7 +678,7 @@ mod tests {
             (&["-zfoo"], "-z: no algorithm foo"),
             (&["-Eztailpacking"], "ztailpacking"),
             (&["-Eall-fragments"], "fragments"),
-            (&["-Ebogus"], "bogus is not known"),
+            (&["-Ebogus"], "bogus is unknown"),
             (&["-Eztailpacking=3", "-zlz4"], "takes no value"),
             (&["-E^fragments=4096", "-zlz4"], "takes no value"),
             (&["--compress-hints=x"], "without -z"),
@@ -686,7 +686,7 @@ mod tests {
             (&["--fsalignblks=9223372036854775809"], "--fsalignblks: "),
             (&["-Efragdedupe=x", "-zlz4"], "fragdedupe=x"),
             (&["-L", "0123456789abcdef"], "15 fit"),
-            (&["-Uxyz"], "no UUID"),
+            (&["-Uxyz"], "not a UUID"),
             (&["-Tabc"], "not a number"),
             (&["--zD"], "--zD: nothing is compressed without -z"),
             (&["-m4096:lzma"], "-m: lzma: nothing is compressed without -z"),
@@ -740,7 +740,7 @@ mod tests {
 
     #[test]
     fn their_help_has_no_option_that_is_not_listed_here() {
-        // Where the program is at hand its own words are taken, so that a newer one is noticed.
+        // If the program is installed, its own help is used, so that new options are noticed.
         let Some(program) = std::env::var_os("FERROFS_MKFS") else { return };
         let output = std::process::Command::new(program).arg("--help").output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -18,7 +18,7 @@ use crate::signals::StopRequest;
 #[derive(Debug)]
 pub(super) struct BuildMonitor<'a> {
     stop: &'a StopRequest,
-    /// Whether warnings are named.
+    /// Whether each warning is printed.
     notices: bool,
     verifier: Option<ImageVerifier<'a>>,
     built_bytes: AtomicU64,

@@ -1,6 +1,6 @@
-//! The tree that EROFS images make together, as layers of overlayfs: each later one lies over those
-//! before it. Data is left where it is, and referred to, or read from the images as from any other
-//! source.
+//! Merges EROFS images into one tree, as overlayfs merges layers: each later image lies over the
+//! images before it. The new image refers to the data in the images, or the data is read from them
+//! as from any other source.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -23,14 +23,14 @@ use ferrofs_ondisk::BlockSize;
 use super::request::{LayerData, LayerOptions};
 use crate::resources::Resources;
 
-/// Parts of files that are kept in memory at most: damaged images may have as many as they like.
+/// The largest number of file parts in memory: a damaged image can have any number of them.
 const PARTS_MAX: usize = 8 << 20;
 
 /// The tree of several images.
 #[derive(Debug)]
 pub(super) struct LayeredTree {
     pub(super) tree: Tree,
-    /// What the blocks must be like for the tree to be referred to; of the first image.
+    /// The block size of the first image, which all images must have to be referred to.
     pub(super) block_size: BlockSize,
     /// Paths of the devices of the tree; `None` if they are not known.
     pub(super) devices: Option<Vec<PathBuf>>,
@@ -48,21 +48,21 @@ struct LayerImage {
     of_image: u16,
 }
 
-/// An image as a file of the host, which must stay what it is.
+/// An image as a file of the host, which must not change.
 #[derive(Debug)]
 struct LayerSource {
     path: PathBuf,
     stamp: StatData,
 }
 
-/// Size and times, which change with a file.
+/// Size and times, which change when the file changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StatData(u64, (i64, i64), (i64, i64));
 
 /// Joins the images at `paths`, the lowest first.
 ///
 /// # Errors
-/// An image that cannot be read, or whose data cannot be referred to although it should be.
+/// An image cannot be read, or the new image cannot refer to its data as requested.
 pub(super) fn join(
     paths: &[PathBuf],
     layering: LayerOptions,
@@ -94,8 +94,8 @@ pub(super) fn join(
     Ok(LayeredTree { tree: merge.finish(), block_size, devices })
 }
 
-/// References need blocks of one size, and images that either all have their data in themselves or
-/// all on one device.
+/// References need images of one block size. The images must all contain their own data, or must
+/// all have exactly one device with their data.
 fn check_alike(layers: &[LayerImage], data: LayerData) -> Result<BlockSize> {
     let sizes = || layers.iter().map(|layer| layer.image.superblock().block_size);
     let block_size = sizes().next().ok_or_else(|| refused("no image"))?;
@@ -106,7 +106,7 @@ fn check_alike(layers: &[LayerImage], data: LayerData) -> Result<BlockSize> {
         let size = layer.image.superblock().block_size;
         if size != block_size {
             let what = format!(
-                "it has blocks of {} bytes, and the first image of {}: --clean=data copies data",
+                "it has blocks of {} bytes, but the first image has {}; to copy the data, use --clean=data",
                 size.bytes(),
                 block_size.bytes()
             );
@@ -116,7 +116,7 @@ fn check_alike(layers: &[LayerImage], data: LayerData) -> Result<BlockSize> {
             (layer.image.device_slots().len(), layers[0].image.device_slots().len());
         if devices > 1 || devices != first {
             let what = format!(
-                "it has {devices} devices: images can be referred to if none has any, or each one"
+                "it has {devices} devices; give images that all have no device, or all one device"
             );
             return Err(refused(&what).at(&layer.source.path));
         }
@@ -133,9 +133,9 @@ impl LayerImage {
         Ok(Self { image, source, data, is_aufs, device: 0, of_image: 0 })
     }
 
-    /// Where its data lies, as a device of the new image, and as one of its own: itself, or its one
-    /// device. The tag says which image is meant, as mkfs.erofs has it: that of its device, or its
-    /// UUID.
+    /// The place of its data, as a device of the new image and as a device of this image: the image
+    /// itself, or its one device. The tag identifies the image, as in mkfs.erofs: it is the tag of
+    /// its device, or its UUID.
     fn own_device(&self) -> (Device, u16) {
         let sb = self.image.superblock();
         let mut tag = [0; 64];
@@ -204,7 +204,7 @@ impl LayerImage {
             LayerData::Taken => Ok(content),
             LayerData::Referred => {
                 let parts = self.parts(inode)?;
-                // What is behind its inode stays behind its inode.
+                // Inline data stays inline.
                 let is_copied = !parts.is_empty() && parts.iter().all(|part| part.place.is_none());
                 Ok(if is_copied { content } else { content.on_devices(parts) })
             }
@@ -225,7 +225,7 @@ impl LayerImage {
                 ExtentStorage::Hole => continue,
                 ExtentStorage::Cluster | ExtentStorage::Fragment => {
                     return Err(refused(
-                        "it is compressed, and other images cannot refer to compressed data: --clean=data copies data",
+                        "it is compressed, so the new image cannot refer to it; to copy the data, use --clean=data",
                     ));
                 }
                 ExtentStorage::Plain => {
@@ -252,10 +252,10 @@ fn is_contiguous(before: &SourceExtent, part: &SourceExtent) -> bool {
         && one.offset.checked_add(before.bytes) == Some(other.offset)
 }
 
-/// A tree in the making, from the uppermost image down.
+/// A tree under construction, from the uppermost image down.
 struct OverlayMerge {
     tree: Tree,
-    /// Directories that show nothing of the images below.
+    /// Directories that hide the images below.
     opaque: HashSet<NodeId>,
     /// Inodes with several names, by image and nid.
     linked: HashMap<(usize, Nid), NodeId>,
@@ -269,10 +269,10 @@ impl OverlayMerge {
         Self { tree: Tree::new(root), opaque, linked, parts: 0 }
     }
 
-    /// Adds what shows of an image below those that were added before.
+    /// Adds the visible part of an image that lies below the images added before.
     fn add(&mut self, number: usize, layer: &LayerImage) -> Result<()> {
         let mut walk = layer.image.walk(b"/").map_err(unreadable)?;
-        // A directory that is passed over stands for none.
+        // A directory that is skipped has no directory in the tree.
         let mut open: Vec<Option<NodeId>> = Vec::new();
         while let Some(visit) = walk.next() {
             match visit {
@@ -307,7 +307,7 @@ impl OverlayMerge {
         Ok(())
     }
 
-    /// The directory of the tree that shows what is in this one of an image, if anything does.
+    /// The directory of the tree for this directory of an image; `None` if it is hidden.
     fn directory(
         &mut self,
         parent: Option<NodeId>,
@@ -334,7 +334,7 @@ impl OverlayMerge {
         let (name, inode) = (name(&node.path), &node.inode);
         if layer.is_aufs && AufsName::of(name) != AufsName::Plain {
             return Err(refused(
-                "it is a whiteout of aufs: build the image of its layer with --aufs",
+                "it is a whiteout of aufs; build the image of its layer with --aufs",
             ));
         }
         if let Some(above) = self.tree.child(parent, name) {
@@ -354,7 +354,7 @@ impl OverlayMerge {
                 self.parts += parts;
                 if self.parts > PARTS_MAX {
                     return Err(refused(
-                        "data is in too many pieces to refer to: --clean=data copies it",
+                        "data is in too many pieces to refer to; to copy it, use --clean=data",
                     ));
                 }
                 let id = self.tree.add(node)?;
@@ -367,7 +367,7 @@ impl OverlayMerge {
         self.tree.link(parent, name, id).map(drop)
     }
 
-    /// The whole tree. Where it shows nothing of what was below, it says so to overlayfs, too.
+    /// The whole tree. Directories that hide lower layers get the opaque attribute of overlayfs.
     fn finish(mut self) -> Tree {
         for id in self.opaque {
             mark_opaque(&mut self.tree.node_mut(id).metadata);
@@ -376,7 +376,7 @@ impl OverlayMerge {
     }
 }
 
-/// Whether a directory hides what images below have in it.
+/// Whether a directory hides the same directory of the images below.
 fn is_opaque(node: &ferrofs_image::WalkEntry, layer: &LayerImage) -> Result<bool> {
     if !node.inode.has_xattrs() {
         return Ok(false);
@@ -428,7 +428,7 @@ impl ContentReader for ImageFile {
             let count =
                 read.map_err(|error| error.at(ContentSource::name(self)).at_byte(offset))?;
             if count == 0 {
-                let why = refused("it is shorter than its size");
+                let why = refused("its contents end before its size");
                 return Err(why.at(ContentSource::name(self)).at_byte(offset));
             }
             buffer = buffer.split_at_mut(count).1;
@@ -455,7 +455,7 @@ impl LayerSource {
 impl StatData {
     fn of(path: &Path) -> Result<Self> {
         let found = fs::metadata(path).map_err(|source| {
-            Error::new(ErrorKind::Input { operation: "cannot look at", source }).at(path)
+            Error::new(ErrorKind::Input { operation: "cannot examine", source }).at(path)
         })?;
         let (modified, changed) =
             ((found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec()));

@@ -106,7 +106,7 @@ impl BuildSummary<'_> {
         write!(output, "built {inodes}, {content} into {image} ({share} %) in {seconds:.2} s")?;
         let verified = match self.request.verify {
             Verify::Yes => "verified",
-            Verify::ButContents => "verified but for contents",
+            Verify::ButContents => "verified except for contents",
             Verify::No => "not verified",
         };
         writeln!(output, ", {verified}")
@@ -133,7 +133,7 @@ impl BuildSummary<'_> {
         let offset = self.options.output_mode.offset();
         let sha256 = digest(image, offset, report.bytes).map_err(|error| {
             let image = escape(image.as_os_str().as_bytes());
-            anyhow::anyhow!("{image}: cannot be read for its digest: {error}")
+            anyhow::anyhow!("{image}: cannot compute the SHA-256: {error}")
         })?;
         Ok(JsonReport {
             image: image.as_os_str().as_bytes().into(),
@@ -242,11 +242,11 @@ pub(super) struct BuildEstimate {
     pub(super) content_bytes: u64,
     /// Bytes of the image.
     pub(super) image_bytes: u64,
-    /// How many bytes of files this was concluded from.
+    /// Bytes of files in the sample.
     pub(super) sampled_bytes: u64,
 }
 
-/// Builds a part of `tree` in memory and concludes from it.
+/// Builds a part of `tree` in memory and estimates the whole image from it.
 ///
 /// # Errors
 /// As the build.

@@ -21,7 +21,7 @@ pub(crate) struct BuildRequest {
     pub(crate) options: BuildOptions,
     pub(crate) directory: DirectoryOptions,
     pub(crate) tar: TarImportOptions,
-    /// What is changed about the tree of an archive; that of a directory says so itself.
+    /// Changes to the tree of an archive; `directory` has those to the tree of a directory.
     pub(crate) tar_adjustments: Adjustments,
     /// An existing image may be replaced.
     pub(crate) replaces: bool,
@@ -52,7 +52,7 @@ pub(crate) struct LayerOptions {
     pub(crate) is_aufs: bool,
 }
 
-/// What becomes of the data of images.
+/// How the data of source images is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LayerData {
     /// It stays where it is.
@@ -65,7 +65,7 @@ pub(crate) enum LayerData {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verify {
     Yes,
-    /// But for contents, which went by and cannot be read again.
+    /// Everything except contents, which came through a pipe and cannot be read again.
     ButContents,
     No,
 }
@@ -132,7 +132,7 @@ pub(crate) fn parse_uuid(text: &str, environment: &BuildEnvironment) -> Result<[
         "random" => return Ok(environment.random_uuid()),
         _ => {}
     }
-    let refused = || format!("{text} is no UUID; one is 12b8c075-d915-5e57-8730-a4a4b2ca06f2");
+    let refused = || format!("{text} is not a UUID, such as 12b8c075-d915-5e57-8730-a4a4b2ca06f2");
     let groups: Vec<usize> = text.split('-').map(str::len).collect();
     if groups != [8, 4, 4, 4, 12] {
         return Err(refused());
@@ -154,7 +154,7 @@ pub(crate) fn parse_label(text: &[u8]) -> Result<[u8; 16], String> {
     let mut label = [0; 16];
     if text.len() > LABEL_BYTES_MAX || text.contains(&0) {
         let bytes = text.len();
-        return Err(format!("the label has {bytes} bytes, and {LABEL_BYTES_MAX} fit"));
+        return Err(format!("the label has {bytes} bytes; at most {LABEL_BYTES_MAX} fit"));
     }
     for (byte, given) in label.iter_mut().zip(text) {
         *byte = *given;
@@ -166,15 +166,16 @@ pub(crate) fn parse_label(text: &[u8]) -> Result<[u8; 16], String> {
 pub(crate) fn parse_block_size(bytes: u64) -> Result<BlockSize, String> {
     let bits = u8::try_from(bytes.trailing_zeros()).ok().filter(|_| bytes.is_power_of_two());
     let size = bits.and_then(|bits| BlockSize::from_bits(bits).ok());
-    size.filter(|size| size.bytes() <= 64 << 10)
-        .ok_or_else(|| format!("no block size: {bytes}; use a power of two from 512 to 65536"))
+    size.filter(|size| size.bytes() <= 64 << 10).ok_or_else(|| {
+        format!("block size {bytes} is not supported; use a power of two from 512 to 65536")
+    })
 }
 
 /// Sizes and algorithms as they were typed, under whatever name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompressionSizes<'a> {
     pub(crate) block_bytes: u64,
-    /// None is what `pcluster_default` says, or a block if that is longer.
+    /// `None`: `pcluster_default`, or a block if that is longer.
     pub(crate) pcluster_bytes: Option<u64>,
     pub(crate) pcluster_default: u64,
     pub(crate) extent_bytes_max: Option<u64>,
@@ -264,7 +265,7 @@ pub(crate) mod tests {
             "01234567-89ab-cdef-0123-456789abcd\u{e9}",
             "",
         ] {
-            assert!(uuid(wrong).unwrap_err().contains("no UUID"), "{wrong}");
+            assert!(uuid(wrong).unwrap_err().contains("not a UUID"), "{wrong}");
         }
     }
 

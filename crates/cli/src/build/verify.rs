@@ -15,8 +15,8 @@ use super::buffered_source::BufferedSource;
 use super::inode_pairs::{Difference, InodePair, InodePairs, Item};
 use crate::resources::Resources;
 
-/// Read of the source at a time: what fits into a second-level cache beside what it is compared
-/// with.
+/// Bytes of the source that are read at a time. They fit into a second-level cache together with
+/// the bytes of the image.
 const BUFFER_BYTES: usize = 128 << 10;
 const ZEROS: [u8; 4096] = [0; 4096];
 
@@ -31,7 +31,7 @@ pub(super) struct ImageVerifier<'a> {
     pub(super) resources: &'a Resources,
 }
 
-/// Where an image is that has no name yet.
+/// The place of an image that has no name yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnpublishedImage<'a> {
     pub(super) image: &'a Path,
@@ -61,10 +61,10 @@ struct Part {
 }
 
 impl ImageVerifier<'_> {
-    /// Compares the image at `place`; `on_progress` hears of what is done on this thread.
+    /// Compares the image at `place`; `on_progress` is called on this thread.
     ///
     /// # Errors
-    /// The first difference, or what kept the two from being compared.
+    /// The first difference, or the error that ended the comparison.
     pub(super) fn verify(
         &self,
         place: UnpublishedImage<'_>,
@@ -84,7 +84,8 @@ impl ImageVerifier<'_> {
             .map_err(|error| {
                 Difference::new(b"", format!("the image cannot be opened: {error}"))
             })?;
-        // What has no device here may be appended to the image later, and is missed till then.
+        // Data of a device may be appended to the image later, so an image that ends too early is
+        // an error only if contents are compared.
         if let Some(error) = image.truncation().filter(|_| has_contents) {
             return Err(Difference::new(b"", error.to_string()));
         }
@@ -164,7 +165,7 @@ impl ItemComparer<'_> {
         }
     }
 
-    /// Compares one inode with all that belongs to it; answers how many bytes its file has.
+    /// Compares one inode with its data and attributes; returns the number of bytes of the file.
     fn pair(&mut self, pair: &InodePair) -> Result<u64, Difference> {
         self.metadata(pair)?;
         let node = self.tree.node(pair.node);
@@ -182,7 +183,7 @@ impl ItemComparer<'_> {
         let differ = |what: &str, image: String, source: String| {
             Difference::new(
                 &pair.path,
-                format!("the {what} is {image} in the image and {source} in the source"),
+                format!("the {what} is {image} in the image, but {source} in the source"),
             )
         };
         let metadata = &node.metadata;
@@ -218,7 +219,7 @@ impl ItemComparer<'_> {
         match &node.kind {
             NodeKind::File(content) if inode.size() != content.bytes() => {
                 let (image, source) = (inode.size(), content.bytes());
-                let what = format!("it has {image} bytes in the image and {source} in the source");
+                let what = format!("it has {image} bytes in the image, but {source} in the source");
                 Err(Difference::new(&pair.path, what))
             }
             NodeKind::CharacterDevice { major, minor } | NodeKind::BlockDevice { major, minor }
@@ -226,14 +227,14 @@ impl ItemComparer<'_> {
             {
                 Err(Difference::new(
                     &pair.path,
-                    "it has another device number in the image".to_owned(),
+                    "its device number differs in the image".to_owned(),
                 ))
             }
             NodeKind::Symlink(target) => {
                 let found =
                     self.image.read_link(inode).map_err(|error| unreadable(pair, &error))?;
                 if found != **target {
-                    let what = "it has another target in the image".to_owned();
+                    let what = "its symlink target differs in the image".to_owned();
                     return Err(Difference::new(&pair.path, what));
                 }
                 Ok(())
@@ -243,7 +244,7 @@ impl ItemComparer<'_> {
     }
 
     fn xattrs(&self, pair: &InodePair, node: &Node) -> Result<(), Difference> {
-        // What has no predefined prefix is never listed.
+        // An attribute without a predefined prefix is never listed.
         let xattrs = node.metadata.xattrs.iter();
         let expected: BTreeMap<_, _> =
             xattrs.filter(|(name, _)| split_name(name).is_some()).collect();
@@ -268,7 +269,7 @@ impl ItemComparer<'_> {
         Ok(())
     }
 
-    /// Compares a range of a file; answers the range that the image gave for it.
+    /// Compares a range of a file; returns the range that the image has for it.
     fn contents(
         &mut self,
         pair: &InodePair,
@@ -372,7 +373,7 @@ fn first_difference(one: &[u8], other: &[u8]) -> usize {
 }
 
 fn other_bytes(pair: &InodePair, offset: u64, within: usize) -> Difference {
-    let what = "the image has other bytes than the source".to_owned();
+    let what = "the bytes in the image differ from the source".to_owned();
     Difference::new(&pair.path, what).at(offset.saturating_add(within as u64))
 }
 
@@ -449,7 +450,7 @@ mod tests {
             verified.map_err(|difference| difference.to_string())
         }
 
-        /// What is message if the source had been another one.
+        /// The message for a comparison with a changed source.
         fn message(&self, change: impl FnOnce(&mut Tree)) -> String {
             let mut tree = self.tree();
             change(&mut tree);
@@ -492,7 +493,7 @@ mod tests {
             fixture.message(|tree| change(metadata(tree, path)))
         };
         let mode = message(b"a.b", |metadata| metadata.permissions = 0o644);
-        assert_eq!(mode, "a.b: the mode is 0640 in the image and 0644 in the source");
+        assert_eq!(mode, "a.b: the mode is 0640 in the image, but 0644 in the source");
         assert!(message(b"a/b", |metadata| metadata.uid += 1).starts_with("a/b: the owner is "));
         assert!(message(b"link", |metadata| metadata.gid += 1).starts_with("link: the group is "));
         let time = message(b"a/b/small", |metadata| metadata.mtime.nanoseconds ^= 1);
@@ -531,7 +532,7 @@ mod tests {
             let link = find(tree, b"link");
             tree.node_mut(link).kind = NodeKind::Symlink(b"elsewherf".as_slice().into());
         });
-        assert_eq!(target, "link: it has another target in the image");
+        assert_eq!(target, "link: its symlink target differs in the image");
         let separate = fixture.message(|tree| {
             let linked = find(tree, b"linked");
             let content = tree.node(linked).content().unwrap().clone();
@@ -542,7 +543,7 @@ mod tests {
             let copy = tree.add(node).unwrap();
             tree.link(Tree::ROOT, b"linked", copy).unwrap();
         });
-        assert!(separate.contains("the link count is 2 in the image and 1"), "{separate}");
+        assert!(separate.contains("the link count is 2 in the image, but 1"), "{separate}");
     }
 
     #[test]
@@ -561,7 +562,7 @@ mod tests {
             let message = fixture.verify(&fixture.tree()).unwrap_err();
             assert_eq!(
                 message,
-                format!("{path}: byte {offset}: the image has other bytes than the source")
+                format!("{path}: byte {offset}: the bytes in the image differ from the source")
             );
             file.write_all_at(&before, offset).unwrap();
             file.set_modified(times.modified().unwrap()).unwrap();

@@ -121,7 +121,7 @@ impl Comparison<'_> {
     /// Compares everything, and prints each difference on standard error.
     ///
     /// # Errors
-    /// The expected tree cannot be read, or a signal asks to stop.
+    /// The expected tree cannot be read, or a signal arrived.
     pub(super) fn run(&self, progress: &mut ProgressDisplay) -> anyhow::Result<CompareSummary> {
         let mut summary = CompareSummary::default();
         let (mut missing, mut links) = (0, HashMap::new());
@@ -216,7 +216,7 @@ fn differences(expected: &FileEntry, found: &FileEntry, has_links: bool) -> Vec<
         };
         if expected != found {
             differences.push(match name.as_str() {
-                "contents" => "has other contents".to_owned(),
+                "contents" => "has different contents".to_owned(),
                 name => format!("the {name} is {found}, not {expected}"),
             });
         }

@@ -121,7 +121,7 @@ impl FileEntry {
     /// Reads the entry at `path` below `root`. Link counts of a source directory are its own.
     ///
     /// # Errors
-    /// The system refuses, or a signal asks to stop.
+    /// The system refuses, or a signal arrived.
     pub(super) fn of_host(
         root: &Path,
         path: &[u8],
@@ -165,7 +165,7 @@ impl FileEntry {
     /// Reads the entry of an inode of an image.
     ///
     /// # Errors
-    /// The image is damaged, or a signal asks to stop.
+    /// The image is damaged, or a signal arrived.
     pub(super) fn of_image(
         image: &Image,
         path: &[u8],

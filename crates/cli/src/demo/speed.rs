@@ -49,7 +49,7 @@ pub(super) fn choose_files(
 /// Reads all files below `root` that the user may read, with `readers` threads.
 ///
 /// # Errors
-/// A file cannot be read, or a signal asks to stop.
+/// A file cannot be read, or a signal arrived.
 pub(super) fn measure_reads(
     root: &Path,
     files: &[Vec<u8>],

@@ -1,7 +1,7 @@
-//! The life of a mount, from the image to the end, in the order in which nothing is left behind if
-//! a step fails: what can be wrong with the image is found before anything is mounted, and the
-//! mount is answered for before anybody is told that it is ready. Called by the verb, in the
-//! process that serves.
+//! The life of a mount, from opening the image to the end. The order of the steps leaves nothing
+//! behind if a step fails: the image is checked before anything is mounted, and requests are served
+//! before the starter gets the message that the mount is ready. Called by the verb, in the process
+//! that serves.
 
 use std::fs::File;
 use std::io::Write;
@@ -27,7 +27,7 @@ use crate::resources::Resources;
 use crate::signals::{MountEvent, MountEvents, SessionWaker, SignalHandlers};
 use crate::source;
 
-/// What a mount is besides what serves it.
+/// The state of a mount, besides the session that serves it.
 struct Daemon<'a> {
     typed: &'a MountArguments,
     request: &'a MountRequest,
@@ -43,7 +43,8 @@ struct Daemon<'a> {
 /// if it never was.
 ///
 /// # Errors
-/// The mount could not be made, or did not end well; nothing stays mounted unless the text says so.
+/// The image could not be mounted, or the mount ended with an error. Nothing stays mounted, unless
+/// the error text names the mount.
 pub(super) fn run(
     typed: &MountArguments,
     request: &MountRequest,
@@ -61,10 +62,10 @@ pub(super) fn run(
     let attachment =
         attach(&request.directory, &request.attach).map_err(|error| anyhow!("{error}"))?;
     let ready = negotiate(&attachment, request, &resources)?;
-    let asked = ready.init_parameters().requested_readahead;
-    let readahead = Readahead::raise(attachment.directory(), asked);
+    let requested = ready.init_parameters().requested_readahead;
+    let readahead = Readahead::raise(attachment.directory(), requested);
     if let Some(notifier) = notifier.as_ref() {
-        rustix::process::chdir("/").context("/")?;
+        rustix::process::chdir("/").context("cannot change the directory to /")?;
         notifier.outlive()?;
     }
     let mut daemon = Daemon { typed, request, resources, log, attachment, readahead, output };
@@ -96,7 +97,7 @@ fn wait_elsewhere(served: ServedMount, waker: SessionWaker) -> anyhow::Result<Jo
         served.join();
         waker.wake_ended();
     });
-    waiting.context("a thread cannot be started")
+    waiting.context("cannot start a thread")
 }
 
 /// Standard output as a descriptor that outlives the stream.
@@ -148,11 +149,11 @@ impl Daemon<'_> {
         let kept = kept.chain(self.output.as_ref().map(AsFd::as_fd));
         let sandbox = Sandbox::new().streams(streams).may_unmount(is_direct);
         let sandbox = kept.fold(sandbox.may_raise_priority(true), Sandbox::keep);
-        let entered = sandbox.enter().context("the sandbox (--no-sandbox serves without it)")?;
+        let entered = sandbox.enter().context("the sandbox (--no-sandbox mounts without it)")?;
         Ok(Some(entered))
     }
 
-    /// Prints the output of `--explain`, if it is asked for.
+    /// Prints the output of `--explain`, if it was given.
     fn explain(
         &mut self,
         served: &ServedMount,
@@ -192,7 +193,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Answers what the end was.
+    /// Returns how the mount ended.
     fn wait(&mut self, signals: &mut MountEvents) -> MountEvent {
         let mut is_unmounting = false;
         loop {
@@ -211,14 +212,14 @@ impl Daemon<'_> {
                 Ok(DetachOutcome::Lazily) => self.log.log(
                     Severity::Warning,
                     format_args!(
-                        "{} is still in use: it is served until its last user is done, or until a second signal",
+                        "{} is still in use; the process ends when it is no longer used, or at a second signal",
                         self.shown()
                     ),
                 ),
                 Ok(_) => {}
                 Err(error) => self.log.log(
                     Severity::Error,
-                    format_args!("{error}; a second signal ends the process anyway"),
+                    format_args!("{error}; send a second signal to end the process"),
                 ),
             }
             signals.exit_on_next_signal();
@@ -229,7 +230,7 @@ impl Daemon<'_> {
     fn exit_with_pending(&mut self) -> CommandStatus {
         let shown = self.shown();
         let line = format_args!(
-            "{shown}: unmounted; some requests still hang, probably in reads of the image's file"
+            "{shown}: unmounted; some requests still hang, probably in reads of the image file"
         );
         self.log.log(Severity::Warning, line);
         self.log.finish();

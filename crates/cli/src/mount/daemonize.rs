@@ -30,7 +30,7 @@ const FAILED: u8 = b'F';
 /// # Errors
 /// It could not be started, or did not answer.
 pub(super) fn start() -> anyhow::Result<CommandStatus> {
-    let (mut socket, theirs) = UnixStream::pair().context("a pair of sockets")?;
+    let (mut socket, theirs) = UnixStream::pair().context("cannot create a socket pair")?;
     let mut words = std::env::args_os();
     let mut command = Command::new(ITSELF);
     // The name decides how the arguments are read.
@@ -47,7 +47,7 @@ pub(super) fn start() -> anyhow::Result<CommandStatus> {
         1 if first == [READY] => Ok(CommandStatus::Success),
         1 if first == [FAILED] => Ok(failed(socket, &mut daemon)),
         _ => {
-            let status = daemon.wait().context("the daemon")?;
+            let status = daemon.wait().context("cannot wait for the daemon")?;
             Err(anyhow!("the daemon ended before the mount was ready: {}", how(status)))
         }
     }
@@ -113,7 +113,7 @@ impl ReadyNotifier {
         rustix::process::set_parent_process_death_signal(None).context("prctl")
     }
 
-    /// The descriptor that answering needs.
+    /// The descriptor of the socket.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

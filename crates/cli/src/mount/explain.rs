@@ -38,9 +38,9 @@ pub(super) struct Explanation {
     channels: usize,
     workers: Vec<ExplainedWorker>,
     memory_bytes: u64,
-    /// What stays resident for decoding when nobody reads.
+    /// Bytes that stay resident for decoding while nothing is read.
     reserved_bytes: u64,
-    /// What of it is resident and idle now.
+    /// The part of it that is resident and idle now.
     reserved_idle_bytes: u64,
     time_limit_seconds: Option<u64>,
     log: String,
@@ -70,7 +70,7 @@ struct DescriptorReport {
     target: JsonBytes,
 }
 
-/// What an explanation is made of.
+/// The inputs of an explanation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExplanationInput<'a> {
     pub(super) request: &'a MountRequest,
@@ -79,9 +79,9 @@ pub(super) struct ExplanationInput<'a> {
     pub(super) served: &'a ServedMount,
     pub(super) readahead: &'a Readahead,
     pub(super) log: &'a Log,
-    /// Nothing if the process keeps everything.
+    /// `None` without a sandbox.
     pub(super) entered: Option<&'a SandboxStatus>,
-    /// Descriptors that are closed before anybody reads from the mount.
+    /// Descriptors that are closed before the first read from the mount.
     pub(super) temporary_fds: &'a [u32],
 }
 
@@ -121,7 +121,7 @@ impl Explanation {
         }
     }
 
-    /// Writes it, for people or for programs.
+    /// Writes it as text or as JSON.
     pub(super) fn write(&self, mut to: impl Write, is_json: bool) -> io::Result<()> {
         if is_json {
             serde_json::to_writer(&mut to, self)?;
@@ -198,23 +198,23 @@ impl Display for Explanation {
 
 impl Explanation {
     fn readahead(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let asked = self.readahead_asked_kib;
+        let requested = self.readahead_asked_kib;
         match (self.readahead_granted_kib, &self.readahead_file) {
             (Some(granted), Some(file)) => {
                 line(
                     f,
                     "readahead",
-                    format_args!("{asked} KiB requested, {granted} KiB granted ({file})"),
+                    format_args!("{requested} KiB requested, {granted} KiB granted ({file})"),
                 )?;
             }
             _ => line(
                 f,
                 "readahead",
-                format_args!("{asked} KiB requested; what is in effect is unknown"),
+                format_args!("{requested} KiB requested; the value in effect is unknown"),
             )?,
         }
         match &self.readahead_way_out {
-            Some(command) => line(f, "", format_args!("to get the rest: {command}")),
+            Some(command) => line(f, "", format_args!("to raise it: {command}")),
             None => Ok(()),
         }
     }
@@ -255,13 +255,13 @@ fn listed(names: &[&str]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(" ") }
 }
 
-/// What became of the mount's readahead.
+/// The readahead of the mount, as requested and as granted.
 #[derive(Clone, Debug)]
 pub(super) struct Readahead {
     pub(super) asked_kib: u64,
-    /// `None` if the system does not tell.
+    /// `None` if it cannot be read.
     pub(super) granted_kib: Option<u64>,
-    /// Where the number stands.
+    /// The file with the number.
     pub(super) place: Option<PathBuf>,
 }
 
@@ -296,7 +296,7 @@ impl Display for Readahead {
         write!(f, "{} KiB requested, ", self.asked_kib)?;
         match self.granted_kib {
             Some(kib) => write!(f, "{kib} KiB granted"),
-            None => write!(f, "unknown how much was granted"),
+            None => write!(f, "the granted size is unknown"),
         }
     }
 }

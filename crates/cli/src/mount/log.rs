@@ -119,7 +119,7 @@ impl Log {
 
     fn log_suppressed(&self, count: u64) {
         let lines = if count == 1 { "line was" } else { "lines were" };
-        self.sink.write(Severity::Warning, &format!("{count} more {lines} left out here"));
+        self.sink.write(Severity::Warning, &format!("{count} more {lines} dropped here"));
     }
 }
 
@@ -252,7 +252,7 @@ mod tests {
         assert!(lines[1].contains(" UTC ferrofs["), "{}", lines[1]);
         // Lines of two seconds at most, and of however long a slow machine takes.
         assert!(lines.len() < 500, "{} lines", lines.len());
-        assert!(lines.last().unwrap().contains("more lines were left out here"));
+        assert!(lines.last().unwrap().contains("more lines were dropped here"));
     }
 
     #[test]

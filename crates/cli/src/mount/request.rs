@@ -326,7 +326,7 @@ impl MountRequest {
 
 /// An absolute path, for `/proc/mounts`.
 fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
-    std::path::absolute(path).with_context(|| "IMAGE".to_owned())
+    std::path::absolute(path).with_context(|| "cannot find the path of IMAGE".to_owned())
 }
 
 #[cfg(test)]

@@ -107,7 +107,7 @@ fn operations(page: &mut MetricsPage, summary: &StatsSummary) {
         summary.uptime_ns,
     );
     let label = |kind: OperationKind| [("operation", kind.name().to_owned())];
-    let help = "Time from taking a request to sending its reply.";
+    let help = "Time from receiving a request to sending its reply.";
     page.family("ferrofs_operation_duration_seconds", MetricType::Summary, help);
     for kind in OperationKind::ALL {
         page.times(&label(kind), &summary.operation(kind).time);
@@ -135,12 +135,12 @@ fn decoding(page: &mut MetricsPage, summary: &StatsSummary) {
         ("ferrofs_clusters_decoded_total", "Clusters decoded.", clusters.decoded),
         (
             "ferrofs_clusters_decoded_on_workers_total",
-            "Those decoded on the workers.",
+            "Clusters decoded on the workers.",
             clusters.on_workers,
         ),
         (
             "ferrofs_clusters_decoded_windowed_total",
-            "Those decoded through a window.",
+            "Clusters decoded through a window.",
             clusters.windowed,
         ),
         ("ferrofs_clusters_served_total", "Pieces of clusters served to readers.", clusters.served),
@@ -149,7 +149,7 @@ fn decoding(page: &mut MetricsPage, summary: &StatsSummary) {
         ("ferrofs_cache_hits_total", "Requests that found the cluster in the cache.", cache.hits),
         ("ferrofs_cache_waits_total", "Requests that waited for another thread.", cache.waits),
         ("ferrofs_cache_computed_total", "Clusters decoded for the cache.", cache.computed),
-        ("ferrofs_cache_gone_total", "Claims that ended without bytes.", cache.gone),
+        ("ferrofs_cache_gone_total", "Cache computations that ended without a result.", cache.gone),
         ("ferrofs_cache_taken_over_total", "Clusters taken back from a queue.", cache.taken_over),
     ] {
         page.counter(name, help, number);
@@ -176,14 +176,18 @@ fn prefetches(page: &mut MetricsPage, summary: &StatsSummary) {
 
 fn memory(page: &mut MetricsPage, summary: &StatsSummary) {
     let memory = &summary.memory;
-    page.gauge("ferrofs_memory_used_bytes", "What the budget counts.", memory.used);
-    page.gauge("ferrofs_memory_peak_bytes", "The most that it counted.", memory.peak);
-    page.gauge("ferrofs_memory_limit_bytes", "The most that it may count.", memory.limit);
+    page.gauge("ferrofs_memory_used_bytes", "Bytes charged to the memory budget.", memory.used);
+    page.gauge(
+        "ferrofs_memory_peak_bytes",
+        "Peak of the bytes charged to the memory budget.",
+        memory.peak,
+    );
+    page.gauge("ferrofs_memory_limit_bytes", "Limit of the memory budget.", memory.limit);
     if let Some(bytes) = known(memory.resident) {
         page.gauge("ferrofs_resident_bytes", "Resident memory of the process.", bytes);
     }
     if let Some(bytes) = known(memory.resident_peak) {
-        page.gauge("ferrofs_resident_peak_bytes", "The most that was ever resident.", bytes);
+        page.gauge("ferrofs_resident_peak_bytes", "Peak resident memory of the process.", bytes);
     }
     page.counter(
         "ferrofs_memory_refused_total",
@@ -256,7 +260,7 @@ fn workers(page: &mut MetricsPage, stats: &MountStats) {
         "Time from submission to start.",
     );
     page.times(&[], &totals.wait);
-    // One series a CPU, whatever the answer says.
+    // One series for each CPU, even if the response lists a CPU twice.
     let by_cpu = stats.workers.iter().filter_map(|worker| Some((known(worker.cpu)?, worker)));
     let by_cpu: BTreeMap<_, _> = by_cpu.collect();
     let label = |cpu: &u64| ("cpu", cpu.to_string());
@@ -328,7 +332,7 @@ fn value(text: &str) -> String {
     escaped
 }
 
-#[allow(clippy::cast_precision_loss, reason = "the format knows floating point only")]
+#[allow(clippy::cast_precision_loss, reason = "the format has only floating-point numbers")]
 fn float(number: u64) -> f64 {
     number as f64
 }

@@ -55,7 +55,7 @@ struct Copier<'a> {
 }
 
 impl Copier<'_> {
-    /// Copies a file to `output`; the text says why there is nothing to copy.
+    /// Copies a file to `output`; the text is the reason if there is nothing to copy.
     fn copy(&mut self, path: &[u8], output: &mut Output) -> Result<Option<String>, CopyError> {
         let Some(inode) = self.image.resolve(path)? else {
             return Ok(Some("no such path in the image".to_owned()));

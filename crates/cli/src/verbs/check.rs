@@ -63,7 +63,7 @@ struct CheckReport {
 /// Checks.
 ///
 /// # Errors
-/// The image cannot be opened, standard output cannot be written, or a signal asks to stop.
+/// The image cannot be opened, standard output cannot be written, or a signal arrived.
 pub(super) fn run(request: &CheckRequest, signals: ExitOnSignals) -> anyhow::Result<CommandStatus> {
     let resources = Resources::of(&request.work)?;
     let image = source::open_for_work(&request.image, &request.read, &resources)?;

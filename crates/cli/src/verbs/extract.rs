@@ -149,7 +149,7 @@ struct WithheldReport {
 /// Extracts.
 ///
 /// # Errors
-/// The image cannot be opened, the target cannot be used, or a signal asks to stop.
+/// The image cannot be opened, the target cannot be used, or a signal arrived.
 pub(super) fn run(
     request: &ExtractRequest,
     signals: ExitOnSignals,

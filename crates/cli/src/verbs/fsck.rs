@@ -23,7 +23,7 @@ use crate::source;
 /// Checks or extracts.
 ///
 /// # Errors
-/// As `check` and `extract`, and if the part that is asked for does not exist.
+/// As `check` and `extract`, and if the selected part does not exist.
 pub(super) fn run(
     arguments: &FsckArguments,
     signals: ExitOnSignals,
@@ -65,7 +65,7 @@ fn read(arguments: &FsckArguments) -> ReadArguments {
     }
 }
 
-/// The part of the image that is asked for; `None` for all of it.
+/// The selected part of the image; `None` for all of it.
 fn part(arguments: &FsckArguments, read: &ReadArguments) -> anyhow::Result<Option<FoundInode>> {
     let open = || source::open(&arguments.image, read);
     match (&arguments.path, arguments.nid) {
@@ -96,7 +96,9 @@ fn extract_request(
     }
     let source_directory = match part {
         None => Vec::new(),
-        Some(FoundInode { path: None, inode }) => bail!("nid {}: no path leads to it", inode.nid()),
+        Some(FoundInode { path: None, inode }) => {
+            bail!("nid {}: no path in the image leads to it", inode.nid())
+        }
         Some(FoundInode { path: Some(_), inode }) if inode.file_type() != FileType::Directory => {
             let kind = inode.file_type().name();
             bail!("cannot extract a {kind}, only a directory; `ferrofs cat` writes out a file")

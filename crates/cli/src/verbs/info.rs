@@ -108,7 +108,7 @@ fn report(arguments: &InfoArguments, image: &Image) -> InfoReport {
     }
 }
 
-/// An image with a wrong checksum is not opened at all, unless that was asked for.
+/// An image with a wrong checksum is opened only with `--no-checksum`.
 fn checksum(arguments: &InfoArguments, image: &Image) -> &'static str {
     match image.superblock().compat.has(Compat::SB_CHKSUM) {
         false => "none",

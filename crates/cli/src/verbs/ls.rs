@@ -1,4 +1,4 @@
-//! `ferrofs ls`: lists directories, with everything below if that is asked for.
+//! `ferrofs ls`: lists directories, with everything below if `-R` is given.
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;

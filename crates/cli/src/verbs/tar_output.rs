@@ -116,7 +116,7 @@ impl Write for TarOutput {
 
 impl Drop for PartialFile {
     fn drop(&mut self) {
-        // If it cannot be removed, its name still says what it is.
+        // If it cannot be removed, its name still shows that it is temporary.
         fs::remove_file(&self.path).unwrap_or_default();
     }
 }

@@ -1,4 +1,4 @@
-//! `ferrofs build` and mkfs.erofs: what they make, refuse and tell.
+//! `ferrofs build` and mkfs.erofs: what they create, refuse and print.
 
 use std::fs;
 use std::io::Write;
@@ -18,7 +18,7 @@ fn mkfs() -> TestCommand {
     TestCommand::new(command)
 }
 
-/// A source with something of everything that an ordinary user can make.
+/// A source with every kind of entry that an ordinary user can create.
 fn source(dir: &Dir) -> PathBuf {
     let tree = dir.join("tree");
     fs::create_dir_all(tree.join("sub/deeper")).unwrap();
@@ -72,7 +72,7 @@ fn hints_give_files_algorithms_of_their_own() {
         let ended = mkfs().args(words).arg(dir.join("other")).arg(&tree).ends_with(1);
         assert!(ended.stderr.contains(why), "{}", ended.stderr);
     };
-    refused("\n4096 2 copy$\n", "line 2 of the hints: algorithm 2 of 1");
+    refused("\n4096 2 copy$\n", "line 2 of the hints: no algorithm 2, there are 1");
     refused("4096 fine\n4096 (\n", "line 2 of the hints: ");
     refused("4000 fine\n", "line 1 of the hints: pclusters of 4000 bytes");
     assert!(!dir.join("other").exists());
@@ -175,7 +175,7 @@ fn a_report_for_programs_adds_up() {
 }
 
 #[test]
-fn an_image_that_is_there_stays_until_replacing_is_asked_for() {
+fn an_existing_image_is_replaced_only_with_force() {
     let dir = Dir::new();
     let tree = source(&dir);
     let image = dir.write("image", b"mine");
@@ -201,7 +201,7 @@ fn whatever_fails_leaves_no_image() {
 }
 
 #[test]
-fn a_rehearsal_tells_and_makes_nothing() {
+fn a_dry_run_prints_an_estimate_and_creates_nothing() {
     let dir = Dir::new();
     let tree = source(&dir);
     let image = dir.join("image");
@@ -242,7 +242,7 @@ fn archives_are_layers_and_may_come_through_a_pipe() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_named_and_left_out_where_that_is_asked_for() {
+fn with_keep_going_an_unreadable_file_is_named_and_left_out() {
     let dir = Dir::new();
     let tree = source(&dir);
     Command::new("chmod").args(["-R", "a+rX"]).arg(tree.join("sub")).status().unwrap();
@@ -261,7 +261,7 @@ fn a_file_that_cannot_be_read_is_named_and_left_out_where_that_is_asked_for() {
 }
 
 #[test]
-fn mkfs_speaks_first_and_says_what_it_built() {
+fn mkfs_prints_its_version_first_and_then_a_summary() {
     let dir = Dir::new();
     let tree = source(&dir);
     let ended = mkfs().arg("-zlz4hc").arg(dir.join("image")).arg(&tree).arg("-C65536").succeeds();
@@ -341,7 +341,7 @@ fn assert_holds_with(image: &Path, device: &Path, tree: &Path, dir: &Dir) {
 }
 
 #[test]
-fn a_blob_holds_the_data_and_replaces_nothing_unasked() {
+fn a_blob_holds_the_data_and_replaces_files_only_with_force() {
     let dir = Dir::new();
     let (tree, image, blob) = (source(&dir), dir.join("image"), dir.join("blob"));
     let blob_option = format!("--blob={}", blob.display());
@@ -351,11 +351,11 @@ fn a_blob_holds_the_data_and_replaces_nothing_unasked() {
     assert_eq!(report["verified"], true);
     assert_holds_with(&image, &blob, &tree, &dir);
     fs::remove_file(&image).unwrap();
-    let told = build().arg(&image).arg(&tree).ends_with(1).stderr;
-    assert!(told.contains("blob: exists already; --force replaces it"), "{told}");
+    let stderr = build().arg(&image).arg(&tree).ends_with(1).stderr;
+    assert!(stderr.contains("blob: exists already; --force replaces it"), "{stderr}");
     build().arg("-f").arg(&image).arg(&tree).succeeds();
-    let told = build().arg("-f").arg(&blob).arg(&tree).ends_with(1).stderr;
-    assert!(told.contains("cannot be one file"), "{told}");
+    let stderr = build().arg("-f").arg(&blob).arg(&tree).ends_with(1).stderr;
+    assert!(stderr.contains("cannot be the same file"), "{stderr}");
     assert_holds_with(&image, &blob, &tree, &dir);
     let blobdev = format!("--blobdev={}", blob.display());
     mkfs().args(["--quiet", "--chunksize=4096", &blobdev]).arg(&image).arg(&tree).succeeds();

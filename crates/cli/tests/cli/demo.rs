@@ -14,7 +14,7 @@ use crate::support::{Dir, TestCommand, data, ferrofs, is_root, reset_signals, sk
 /// A demonstration is tried so often: one may be done before a signal reaches it.
 const ATTEMPTS: usize = 20;
 
-/// Nothing is in the directory, nothing is mounted in it, and nobody has it in a command line.
+/// The directory is empty, nothing is mounted in it, and no process names it in its arguments.
 #[track_caller]
 fn assert_clean(dir: &Dir) {
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().map(|one| one.path()).collect();
@@ -53,9 +53,9 @@ fn the_demonstration_works_and_cleans_up() {
         };
         let cpus = std::thread::available_parallelism().unwrap().get();
         assert!(row(1) && row(cpus.max(4)), "{text}");
-        assert!(text.contains("unmounted; all mounts ended well\n"), "{text}");
+        assert!(text.contains("unmounted without errors\n"), "{text}");
     } else {
-        assert!(text.contains("no mount is shown: cannot mount"), "{text}");
+        assert!(text.contains("FUSE is not available: cannot mount"), "{text}");
     }
     assert_clean(&dir);
 }
@@ -70,14 +70,14 @@ fn the_demonstration_compares_with_a_second_reading_or_a_directory() {
     ferrofs().args(["extract", "-q"]).arg(data("inline.erofs")).arg(&tree).succeeds();
     fs::write(tree.join("names/a"), "?").unwrap();
     let ended = demo().arg(&tree).ends_with(1);
-    assert!(ended.stderr.contains("/names/a: has other contents"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("/names/a: has different contents"), "{}", ended.stderr);
     assert!(!ended.text().contains(" 0 differences"), "{}", ended.text());
     fs::remove_dir_all(tree).ok();
     assert_clean(&dir);
 }
 
 #[test]
-fn a_directory_that_was_unpacked_by_root_is_what_the_mount_shows() {
+fn the_mount_equals_a_directory_that_root_extracted() {
     if !has_fuse() || !has_mount_right() {
         return;
     }
@@ -91,19 +91,19 @@ fn a_directory_that_was_unpacked_by_root_is_what_the_mount_shows() {
 
 // A-DEMO-ANY-USER
 #[test]
-fn an_ordinary_user_sees_the_mount_or_why_there_is_none() {
+fn an_ordinary_user_gets_a_mount_or_the_reason_why_not() {
     let dir = Dir::new();
     let program = dir.ordinary_ferrofs();
     let text = program.arg("demo").env("TMPDIR", dir.path()).succeeds().text();
-    let has_mount = text.contains("unmounted; all mounts ended well\n");
-    assert!(has_mount || text.contains("no mount is shown: cannot mount"), "{text}");
+    let has_mount = text.contains("unmounted without errors\n");
+    assert!(has_mount || text.contains("FUSE is not available: cannot mount"), "{text}");
     assert!(text.contains("  0 differences in 236 entries"), "{text}");
     assert_clean(&dir);
 }
 
 // A-DEMO-NO-FUSE
 #[test]
-fn without_a_way_to_mount_the_reason_is_shown_and_all_the_rest() {
+fn without_fuse_the_reason_is_printed_and_the_image_is_compared() {
     let Some(setpriv) =
         ["/usr/bin/setpriv", "/bin/setpriv"].into_iter().find(|path| Path::new(path).exists())
     else {
@@ -111,7 +111,7 @@ fn without_a_way_to_mount_the_reason_is_shown_and_all_the_rest() {
         return;
     };
     let dir = Dir::new();
-    // This copies the program to where everybody may run it.
+    // This copies the program to a directory in which every user may run it.
     drop(dir.ordinary_ferrofs());
     let mut program = Command::new(setpriv);
     program.arg("--no-new-privs").env("TMPDIR", dir.path());
@@ -121,7 +121,7 @@ fn without_a_way_to_mount_the_reason_is_shown_and_all_the_rest() {
         program.arg(env!("CARGO_BIN_EXE_ferrofs"));
     }
     let text = TestCommand::new(program).arg("demo").succeeds().text();
-    assert!(text.contains("no mount is shown: cannot mount: "), "{text}");
+    assert!(text.contains("FUSE is not available: cannot mount: "), "{text}");
     assert_eq!(text.matches("0 differences in 236 entries").count(), 1, "{text}");
     assert_clean(&dir);
 }
@@ -143,8 +143,8 @@ fn signals_end_it_in_each_phase_and_nothing_is_left() {
     }
 }
 
-/// What it says on standard error if it gets a signal when it says on standard output that a phase
-/// begins; nothing if it was done before.
+/// Its standard error if it gets a signal when it prints the start of a phase; `None` if it ended
+/// before.
 fn signalled(dir: &Dir, phase: &str, signal: Signal) -> Option<String> {
     let mut child = demo(dir).spawn();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
@@ -164,7 +164,7 @@ fn signalled(dir: &Dir, phase: &str, signal: Signal) -> Option<String> {
 }
 
 #[test]
-fn whoever_closes_its_output_gets_no_complaint_and_nothing_is_left() {
+fn a_closed_output_is_no_error_and_nothing_is_left() {
     let dir = Dir::new();
     let mut child = demo(&dir).spawn();
     drop(child.stdout.take());
@@ -179,7 +179,7 @@ fn whoever_closes_its_output_gets_no_complaint_and_nothing_is_left() {
 }
 
 #[test]
-fn an_image_that_is_damaged_is_told_of_and_nothing_is_left() {
+fn a_damaged_image_is_reported_and_nothing_is_left() {
     let dir = Dir::new();
     let middle = fs::metadata(data("zstd-16k-ztail.erofs")).unwrap().len() / 2;
     let image = dir.patched("zstd-16k-ztail.erofs", usize::try_from(middle).unwrap(), &[0x5a; 64]);

@@ -1,4 +1,4 @@
-//! What each verb does, as its help says.
+//! What each verb does, as described in its help.
 
 use std::fs;
 use std::io::Read;
@@ -11,7 +11,7 @@ const VERBS: [&str; 9] =
     ["info", "ls", "cat", "stat", "extract", "check", "build", "mount", "demo"];
 
 #[test]
-fn every_verb_explains_itself_with_examples() {
+fn the_help_of_every_verb_has_examples() {
     for verb in VERBS {
         let help = ferrofs().args([verb, "--help"]).succeeds().text();
         assert!(help.contains("Examples:") && help.contains("--offset"), "{help}");
@@ -233,7 +233,7 @@ fn a_path_that_matches_nothing_is_named() {
 }
 
 #[test]
-fn a_full_destination_is_refused_until_overwriting_is_asked_for() {
+fn a_destination_with_entries_is_refused_without_overwrite() {
     let dir = Dir::new();
     let tree = dir.join("tree");
     let extract = || ferrofs().args(["extract", "-q"]).arg(data("plain.erofs")).arg(&tree);
@@ -267,7 +267,7 @@ fn extract_reports_to_programs() {
 }
 
 #[test]
-fn quiet_work_says_nothing() {
+fn quiet_verbs_print_nothing() {
     let dir = Dir::new();
     for arguments in [vec!["check"], vec!["extract"]] {
         let is_extract = arguments == ["extract"];
@@ -309,7 +309,7 @@ fn memory_is_given_as_one_number_with_a_least() {
 }
 
 #[test]
-fn what_the_work_came_to_is_told_if_it_is_asked_for() {
+fn stats_prints_the_statistics_of_the_run() {
     let dir = Dir::new();
     let extract = ferrofs().args(["extract", "--stats", "--jobs=2", "-q"]).arg(data("lz4.erofs"));
     let ended = extract.arg(dir.join("tree")).succeeds();

@@ -1,4 +1,4 @@
-//! A source that hangs: the image lies in a file system of this test, which stops to answer.
+//! A source that hangs: the image lies in a file system of this test, which stops answering.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -52,7 +52,7 @@ impl Gate {
     fn wait_until_held(&self, more_than: usize) {
         let began = Instant::now();
         while self.state.lock().unwrap().held <= more_than {
-            assert!(began.elapsed() < LIMIT, "nobody asks the source");
+            assert!(began.elapsed() < LIMIT, "no request reaches the source");
             std::thread::yield_now();
         }
     }
@@ -88,7 +88,7 @@ impl FileSystem for Source {
     }
 }
 
-/// The file system, mounted. Its end lets everybody go.
+/// The mounted file system. Dropping it releases all threads that wait.
 struct Mounted {
     gate: Arc<Gate>,
     attachment: Attachment,
@@ -101,7 +101,7 @@ impl Mounted {
         let (point, gate) = (MountPoint::new(), Arc::new(Gate::default()));
         let source = Source { bytes: fs::read(data(image)).unwrap(), gate: Arc::clone(&gate) };
         let attachment = attach(point.path(), &AttachOptions::new("test", "test")).unwrap();
-        // What is not asked for is not read: no page more, and none ahead.
+        // Only requested pages are read: no readahead.
         let init_request = InitRequest::new(Capabilities::NO_OPEN_SUPPORT)
             .max_read(4096)
             .max_readahead(0)

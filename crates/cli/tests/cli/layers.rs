@@ -14,7 +14,7 @@ fn mkfs() -> TestCommand {
     TestCommand::new(command).arg("--quiet")
 }
 
-/// Two trees, of which each has something that the other has not; and what they make together.
+/// Two trees with different entries, and their union.
 fn trees(dir: &Dir) -> [PathBuf; 3] {
     let [lower, upper, both] = ["lower", "upper", "both"].map(|name| dir.join(name));
     for tree in [&lower, &upper, &both] {
@@ -56,7 +56,7 @@ fn assert_shows(image: &Path, devices: &[&Path], tree: &Path, dir: &Dir) {
     fs::remove_dir_all(out).unwrap();
 }
 
-fn told(ended: CommandOutput) -> String {
+fn stderr_of(ended: CommandOutput) -> String {
     ended.stderr
 }
 
@@ -76,14 +76,14 @@ fn images_are_referred_to_whatever_their_tails() {
 }
 
 #[test]
-fn data_is_copied_where_that_is_asked_for() {
+fn clean_copies_the_data() {
     let dir = Dir::new();
     let [lower, upper, both] = trees(&dir);
     let [one, other, merged] = ["one", "other", "merged"].map(|name| dir.join(name));
     built(&one, &lower, &["-zlz4", "-C65536", "-Eztailpacking"]);
     built(&other, &upper, &["-b1024", "-zzstd", "-Efragments"]);
-    let told = told(mkfs().arg(&merged).args([&one, &other]).ends_with(1));
-    assert!(told.contains("--clean=data"), "{told}");
+    let stderr = stderr_of(mkfs().arg(&merged).args([&one, &other]).ends_with(1));
+    assert!(stderr.contains("--clean=data"), "{stderr}");
     for options in [&[][..], &["-zlz4hc"], &["-b512"]] {
         mkfs().arg("--clean=data").args(options).arg(&merged).args([&one, &other]).succeeds();
         assert_shows(&merged, &[], &both, &dir);
@@ -96,8 +96,8 @@ fn a_compressed_image_cannot_be_referred_to() {
     let [lower, ..] = trees(&dir);
     let (one, merged) = (dir.join("one"), dir.join("merged"));
     built(&one, &lower, &["-zzstd", "-C65536"]);
-    let told = told(mkfs().arg(&merged).arg(&one).ends_with(1));
-    assert!(told.contains("it is compressed") && told.contains("--clean=data"), "{told}");
+    let stderr = stderr_of(mkfs().arg(&merged).arg(&one).ends_with(1));
+    assert!(stderr.contains("it is compressed") && stderr.contains("--clean=data"), "{stderr}");
     assert!(!merged.exists());
 }
 
@@ -115,18 +115,18 @@ fn an_image_with_an_archive_stands_for_the_archive() {
     mkfs().args(["--aufs", "--ovlfs-strip=1"]).arg(&merged).args([&one, &other]).succeeds();
     assert_shows(&merged, &[&archives[0], &archives[1]], &both, &dir);
     built(&one, &lower, &["-b512"]);
-    let told = told(mkfs().arg(&merged).args([&one, &other]).ends_with(1));
-    assert!(told.contains("if none has any, or each one"), "{told}");
+    let stderr = stderr_of(mkfs().arg(&merged).args([&one, &other]).ends_with(1));
+    assert!(stderr.contains("all have no device, or all one device"), "{stderr}");
 }
 
 #[test]
-fn what_layers_cannot_be_is_told() {
+fn unsupported_layers_are_refused_with_the_reason() {
     let dir = Dir::new();
     let [lower, ..] = trees(&dir);
     let (one, merged) = (dir.join("one"), dir.join("merged"));
     built(&one, &lower, &["-b1024"]);
     let refused = |options: &[&str], target: &Path, sources: &[&Path]| {
-        told(mkfs().args(options).arg(target).args(sources).ends_with(1))
+        stderr_of(mkfs().args(options).arg(target).args(sources).ends_with(1))
     };
     assert!(refused(&[], &one, &[&one]).contains("refer to itself"));
     assert!(refused(&["-b4096"], &merged, &[&one]).contains("blocks of 1024 bytes"));

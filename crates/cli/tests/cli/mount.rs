@@ -28,10 +28,10 @@ fn mount(image: &Path, point: &MountPoint) -> TestCommand {
 
 // A-MOUNT-SHOWS-ALL
 #[test]
-fn every_image_is_shown_as_its_manifest_says() {
+fn every_mounted_image_matches_its_manifest() {
     let dir = Dir::new();
     let host = Host::probe(dir.path());
-    // Whoever is not root sees owners that no manifest of an extraction has.
+    // An ordinary user sees owners that no manifest of an extraction has.
     if !has_fuse() || !has_mount_right() {
         return;
     }
@@ -56,7 +56,7 @@ fn every_image_is_shown_as_its_manifest_says() {
 }
 
 #[test]
-fn a_mount_says_what_it_is_in_the_list_of_mounts() {
+fn the_mount_table_shows_type_source_and_options() {
     if !has_fuse() {
         return;
     }
@@ -91,7 +91,7 @@ fn options_choose_which_attributes_are_shown() {
 }
 
 #[test]
-fn what_linux_says_of_its_own_mount_is_said_of_ours() {
+fn a_mount_has_the_metadata_of_a_kernel_mount() {
     if !has_fuse() {
         return;
     }
@@ -182,8 +182,8 @@ fn what_is_missing_is_named_and_nothing_is_mounted() {
     assert_eq!(point.mount(), None);
 }
 
-/// Every file below that whoever runs this may open, by its path in the image, with what reading it
-/// gave.
+/// Every file below that the current user may open, by its path in the image, with the result of
+/// reading it.
 fn files(root: &Path) -> Vec<(String, io::Result<Vec<u8>>)> {
     let mut files = Vec::new();
     let mut directories = vec![root.to_owned()];
@@ -211,7 +211,7 @@ fn a_damaged_file_fails_alone_and_is_named_in_the_log() {
         return;
     }
     let dir = Dir::new();
-    // What is in the middle of an image is data; which file's, checking tells.
+    // The middle of an image is data; `check` reports to which file it belongs.
     let middle = fs::metadata(data("zstd-16k-ztail.erofs")).unwrap().len() / 2;
     let image = dir.patched("zstd-16k-ztail.erofs", usize::try_from(middle).unwrap(), &[0x5a; 64]);
     let report = ferrofs().args(["check", "--json"]).arg(&image).ends_with(1).json();
@@ -253,19 +253,19 @@ fn what_was_granted_is_explained() {
     }
     let point = MountPoint::new();
     let image = data("lz4.erofs");
-    let told = mount(&image, &point).args(["--explain", "--json", "--memory=64m", "--timeout=7"]);
-    let told = told.succeeds().json();
-    assert_eq!(told["directory"], point.path().to_str().unwrap());
-    assert_eq!(told["time_limit_seconds"], 7);
-    assert!(told["memory_bytes"].as_u64().unwrap() < 64 << 20, "{told}");
-    assert!(told["listeners"].as_u64().unwrap() >= 2, "{told}");
-    assert!(told["max_read_bytes"].as_u64().unwrap() >= 128 << 10, "{told}");
-    let granted = told["capabilities_granted"].as_array().unwrap();
-    assert!(granted.iter().any(|name| name == "parallel-dirops"), "{told}");
-    let lacks = told["readahead_granted_kib"].as_u64() < told["readahead_asked_kib"].as_u64();
-    assert_eq!(lacks, told["readahead_way_out"].is_string(), "{told}");
-    assert_eq!(told["sandbox"]["no_new_privileges"], true);
-    let descriptors = told["sandbox"]["descriptors"].as_array().unwrap();
+    let output = mount(&image, &point).args(["--explain", "--json", "--memory=64m", "--timeout=7"]);
+    let output = output.succeeds().json();
+    assert_eq!(output["directory"], point.path().to_str().unwrap());
+    assert_eq!(output["time_limit_seconds"], 7);
+    assert!(output["memory_bytes"].as_u64().unwrap() < 64 << 20, "{output}");
+    assert!(output["listeners"].as_u64().unwrap() >= 2, "{output}");
+    assert!(output["max_read_bytes"].as_u64().unwrap() >= 128 << 10, "{output}");
+    let granted = output["capabilities_granted"].as_array().unwrap();
+    assert!(granted.iter().any(|name| name == "parallel-dirops"), "{output}");
+    let lacks = output["readahead_granted_kib"].as_u64() < output["readahead_asked_kib"].as_u64();
+    assert_eq!(lacks, output["readahead_way_out"].is_string(), "{output}");
+    assert_eq!(output["sandbox"]["no_new_privileges"], true);
+    let descriptors = output["sandbox"]["descriptors"].as_array().unwrap();
     let writable =
         descriptors.iter().filter(|one| one["access"].as_str().unwrap().contains("write"));
     for descriptor in writable {
@@ -287,17 +287,17 @@ fn a_reserve_is_resident_before_the_mount_is_ready() {
         return;
     }
     let point = MountPoint::new();
-    let told = mount(&data("lz4.erofs"), &point).args(["--explain", "--json"]);
-    let told = told.args(["-o", "reserved_pages=512,prefault"]).succeeds().json();
-    let bytes = |name: &str| told[name].as_u64();
+    let output = mount(&data("lz4.erofs"), &point).args(["--explain", "--json"]);
+    let output = output.args(["-o", "reserved_pages=512,prefault"]).succeeds().json();
+    let bytes = |name: &str| output[name].as_u64();
     assert_eq!(
         (bytes("reserved_bytes"), bytes("reserved_idle_bytes")),
         (Some(2 << 20), Some(2 << 20))
     );
-    // The reads of all listeners fit into half of it, and none is asked for in pieces below 64 KiB.
-    let share = (1 << 20) / told["listeners"].as_u64().unwrap();
+    // The reads of all listeners fit into half of it, and none is smaller than 64 KiB.
+    let share = (1 << 20) / output["listeners"].as_u64().unwrap();
     let largest = 1 << share.clamp(64 << 10, 1 << 20).ilog2();
-    assert_eq!(told["max_read_bytes"].as_u64(), Some(largest), "{told}");
+    assert_eq!(output["max_read_bytes"].as_u64(), Some(largest), "{output}");
     assert!(point.unmount());
 }
 
@@ -336,7 +336,7 @@ fn erofsfuse_in_the_foreground_is_quiet() {
     let point = MountPoint::new();
     let child =
         named(&dir, "erofsfuse").arg("-f").arg(data("plain.erofs")).arg(point.path()).spawn();
-    // It does not say when it is ready, so asking for a file's bytes has to wait for it.
+    // It does not print when it is ready, so reading a file has to wait for it.
     let daemon = point.process(None);
     point.wait_for_mount();
     assert!(point.join("sub").is_dir());
@@ -370,7 +370,7 @@ fn mount_of_the_system_calls_it_as_a_helper() {
 
 #[test]
 fn mount_of_the_system_finds_it_by_the_type() {
-    // util-linux runs /sbin/mount.fuse for this type, and that takes programs by path as well.
+    // util-linux runs /sbin/mount.fuse for this type. It accepts paths of programs as well.
     let helper = Path::new("/sbin/mount.fuse3");
     if !has_fuse() || !has_mount_right() {
         return;
@@ -396,7 +396,7 @@ fn mount_of_the_system_finds_it_by_the_type() {
 }
 
 #[test]
-fn the_foreground_says_where_it_is_mounted_unless_told_to_be_quiet() {
+fn in_the_foreground_the_mount_point_is_printed_unless_quiet() {
     if !has_fuse() {
         return;
     }

@@ -19,7 +19,7 @@ fn foreground(point: &MountPoint) -> Foreground {
     Foreground::ready(mount(point).arg("-f").spawn())
 }
 
-/// An image that nobody can ever finish opening.
+/// An image that never finishes opening.
 fn hanging(dir: &Dir) -> std::path::PathBuf {
     let fifo = dir.join("fifo");
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
@@ -51,7 +51,7 @@ fn in_the_background_it_is_ready_when_the_command_returns_and_ends_with_the_moun
 }
 
 #[test]
-fn a_daemon_leaves_the_terminal_and_the_working_directory_of_whoever_asked() {
+fn a_daemon_leaves_the_terminal_and_the_working_directory_of_its_starter() {
     if !has_fuse() {
         return;
     }
@@ -99,7 +99,7 @@ fn a_signal_ends_a_daemon_as_well() {
 }
 
 #[test]
-fn whoever_still_uses_a_mount_is_served_to_the_end() {
+fn open_files_can_be_read_after_the_unmount() {
     if !has_fuse() {
         return;
     }
@@ -127,7 +127,7 @@ fn a_second_signal_ends_it_at_once() {
     let user = File::open(point.join("sub/c.txt")).unwrap();
     mounted.signal(Signal::TERM);
     while !mounted.line().unwrap().contains("still in use") {}
-    // It may say so a moment before it listens for the second one, so there may be a third.
+    // It may print this a moment before it handles the second one, so there may be a third.
     assert_eq!(mounted.ends_by(Signal::TERM).code(), Some(1));
     io::read_to_string(&user).unwrap_err();
 }
@@ -152,7 +152,7 @@ fn killed_it_leaves_a_directory_that_one_command_clears() {
 }
 
 #[test]
-fn a_daemon_that_dies_before_it_is_ready_is_told_of() {
+fn a_daemon_that_dies_before_it_is_ready_is_reported() {
     let dir = Dir::new();
     let point = MountPoint::new();
     let asking = ferrofs().arg("mount").arg(hanging(&dir)).arg(point.path()).spawn();
@@ -164,13 +164,12 @@ fn a_daemon_that_dies_before_it_is_ready_is_told_of() {
 }
 
 #[test]
-fn when_whoever_asked_is_killed_nothing_is_mounted() {
+fn when_the_starter_is_killed_nothing_is_mounted() {
     let dir = Dir::new();
     let point = MountPoint::new();
     let mut asking = ferrofs().arg("mount").arg(hanging(&dir)).arg(point.path()).spawn();
     let daemon = point.process(Some(asking.id()));
-    // Only a daemon that knows whom it answers to ends with them; it leads its session from then
-    // on.
+    // A daemon that has the socket to its starter ends with it; from then on it leads its session.
     while daemon.session() != Some(daemon.pid()) {
         std::thread::yield_now();
     }

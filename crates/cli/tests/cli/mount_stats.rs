@@ -1,8 +1,8 @@
-//! `ferrofs stats`: what it says of a mount, in each of its forms, and of what is none.
+//! `ferrofs stats`: its output for a mount in each format, and its errors for other directories.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
-    reason = "a test ends where its world is not as it must be, and says what it skips"
+    reason = "a test fails if its environment is not as required, and prints what it skips"
 )]
 
 use std::ffi::CString;
@@ -138,7 +138,7 @@ fn stats_of_a_mount_come_for_prometheus() {
 }
 
 #[test]
-fn a_mount_of_somebody_else_is_named_with_a_way_to_ask() {
+fn the_mount_of_another_user_is_refused_with_a_way_out() {
     let Some(mounted) = Mounted::with(4242, "") else { return };
     let ended = ferrofs().arg("stats").arg(mounted.path()).ends_with(1);
     assert!(ended.stderr.contains("only user 4242 has access to the mount"), "{}", ended.stderr);
@@ -146,7 +146,7 @@ fn a_mount_of_somebody_else_is_named_with_a_way_to_ask() {
 }
 
 #[test]
-fn what_is_no_mount_of_ours_is_said_to_be_none() {
+fn other_directories_are_reported_as_no_mount() {
     let ended = ferrofs().args(["stats", "/proc"]).ends_with(1);
     assert_eq!(ended.stderr, "ferrofs: /proc: not a mount of ferrofs but of proc\n");
     let dir = Dir::new();

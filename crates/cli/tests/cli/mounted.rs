@@ -1,5 +1,5 @@
-//! A directory that an image may be mounted on, for one test: it is unmounted whatever happens. And
-//! what a test asks of processes that it did not start itself.
+//! A directory that an image can be mounted on, for one test: it is unmounted in any case. And
+//! queries about processes that the test did not start itself.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -172,30 +172,30 @@ impl Process {
     /// Waits for its end.
     #[track_caller]
     pub(crate) fn wait(&self) {
-        let mut asked = [PollFd::new(&self.handle, PollFlags::IN)];
+        let mut polled = [PollFd::new(&self.handle, PollFlags::IN)];
         let limit = Timespec::try_from(LIMIT).unwrap();
-        assert_eq!(poll(&mut asked, Some(&limit)).unwrap(), 1, "it does not end");
+        assert_eq!(poll(&mut polled, Some(&limit)).unwrap(), 1, "it does not end");
     }
 }
 
-/// A mount in the foreground, and what it says.
+/// A mount in the foreground, and its output.
 pub(crate) struct Foreground {
     child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStderr>>,
 }
 
 impl Foreground {
-    /// Waits until it says that it is ready.
+    /// Waits until it prints that it is ready.
     #[track_caller]
     pub(crate) fn ready(mut child: Child) -> Self {
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let mut this = Self { child, lines };
-        let line = this.line().expect("it says that it is ready");
+        let line = this.line().expect("it prints that it is ready");
         assert!(line.starts_with("ferrofs: mounted on /"), "{line}");
         this
     }
 
-    /// What it says next; nothing once it has ended.
+    /// The next line of its output; `None` once it has ended.
     pub(crate) fn line(&mut self) -> Option<String> {
         self.lines.next().transpose().unwrap()
     }

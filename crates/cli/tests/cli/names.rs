@@ -50,7 +50,7 @@ fn fsck_knows_two_endings() {
 }
 
 #[test]
-fn fsck_checks_only_the_part_that_is_asked_for() {
+fn fsck_checks_only_the_selected_part() {
     let extents = dump().args(["-e", "--path=/sizes/65536"]).arg(data("lz4.erofs")).succeeds();
     let text = extents.text();
     let first = text.lines().find(|line| line.starts_with("   0: ")).unwrap();

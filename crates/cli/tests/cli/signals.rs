@@ -155,7 +155,7 @@ fn an_interrupted_build_leaves_no_image() {
 }
 
 #[test]
-fn an_interrupted_check_says_so_by_its_exit_status() {
+fn an_interrupted_check_has_the_exit_status_of_the_signal() {
     let dir = Dir::new();
     let image = image(&dir);
     each_signal(|signal, code| {
@@ -167,7 +167,7 @@ fn an_interrupted_check_says_so_by_its_exit_status() {
     });
 }
 
-/// A pipe that nobody reads blocks the verb that writes to it.
+/// A full pipe blocks the verb that writes to it.
 #[test]
 fn a_signal_ends_a_verb_that_waits_for_its_reader() {
     let dir = Dir::new();

@@ -27,7 +27,7 @@ fn a_spool_without_room_is_named_and_nothing_stays() {
     shell.args(["-c", &limited, "sh", env!("CARGO_BIN_EXE_ferrofs"), "build"]);
     shell.arg(place.join("image")).arg("-").stdin(packer.stdout.take().unwrap());
     let output = shell.output().unwrap();
-    // Whoever writes to a pipe waits for as long as anybody could read it.
+    // A writer to a pipe waits as long as the pipe has an open reading end.
     drop(shell);
     packer.wait().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

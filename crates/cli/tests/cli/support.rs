@@ -14,12 +14,12 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// User and group that mean nobody on every system; as root, tests become them.
+/// User and group "nobody" of every system; as root, tests become them.
 const NOBODY: u32 = 65_534;
 
-/// Programs that are started from here on end by `signals`, also where whoever runs the tests
-/// ignores them, as a shell does for what it runs in the background: a handler is not passed on, a
-/// signal that is ignored is. This one does what the signal does by itself.
+/// From here on, `signals` end the programs that tests start, even if the parent process ignores
+/// these signals, as a shell does for background jobs: children inherit ignored signals, but no
+/// handlers. The handler ends the process, as the signal does by default.
 pub(crate) fn reset_signals(signals: &[Signal]) {
     for signal in signals {
         let (number, always) = (signal.as_raw(), Arc::new(AtomicBool::new(true)));
