@@ -101,7 +101,7 @@ enum ProgramName {
     Ferrofs,
     /// That of erofs-utils.
     Erofsfuse,
-    /// That of a helper of mount(8), for a type of its own.
+    /// That of a helper of mount(8) for the type `fuse.ferrofs`.
     MountFuse,
     /// That of erofs-utils for checking and unpacking.
     Fsck,

@@ -60,7 +60,7 @@ pub(crate) fn for_image_error(error: &ferrofs_image::Error) -> &'static str {
             "; name each device with --device=FILE, in the order of the device table"
         }
         ErrorKind::Format(ferrofs_ondisk::ErrorKind::BadMagic(_)) => {
-            "; this is no EROFS image, or it starts at another byte: see --offset"
+            "; this is not an EROFS image, or it starts at another byte (see --offset)"
         }
         ErrorKind::Format(ferrofs_ondisk::ErrorKind::UnknownIncompat(_)) => {
             "; a newer ferrofs may support them"

@@ -147,12 +147,12 @@ fn is_harmless(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"#+-.:=@_".contains(&byte)
 }
 
-/// A label in which what could be more than text is an underscore.
+/// A label in which special characters are replaced with underscores.
 fn with_replaced(label: &[u8]) -> String {
     label.iter().map(|&byte| if is_harmless(byte) { char::from(byte) } else { '_' }).collect()
 }
 
-/// A label in which what could be more than text is `\xNN`.
+/// A label in which special characters are written as `\xNN`.
 fn with_escapes(label: &[u8]) -> String {
     let shown = |&byte: &u8| match is_harmless(byte) {
         true => char::from(byte).to_string(),
@@ -161,7 +161,7 @@ fn with_escapes(label: &[u8]) -> String {
     label.iter().map(shown).collect()
 }
 
-/// The names, each with a blank behind it.
+/// The names, each followed by a blank.
 fn compatible(image: &Image) -> String {
     let word = image.superblock().compat;
     COMPAT.iter().filter(|(bit, _)| word.has(*bit)).map(|(_, name)| format!("{name} ")).collect()
@@ -327,7 +327,7 @@ fn show_extents(output: &mut Output, image: &Image, found: &FoundInode) -> anyho
 fn show_extent(output: &mut Output, number: u64, range: &FileExtent) -> io::Result<()> {
     let (start, end) = (range.start, range.end);
     write!(output, "{number:>4}: {start:>8}..{end:>8} | {:>7} : ", end - start)?;
-    // What has no place in the image is shown as nothing at its start.
+    // Data without a place in the image is shown with address and length 0.
     let place = range.location.filter(|_| range.storage != ExtentStorage::Fragment);
     let (first, bytes) = place.map_or((0, 0), |place| (place.offset, place.bytes));
     write!(output, "{first:>10}..{:>10} | {bytes:>7}", first.saturating_add(bytes))?;

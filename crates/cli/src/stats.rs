@@ -72,7 +72,7 @@ fn notice(text: &[u8]) -> String {
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// 0 of nothing.
+/// A share; 0 if the whole is 0.
 #[allow(clippy::cast_precision_loss, reason = "a ratio to look at")]
 fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }

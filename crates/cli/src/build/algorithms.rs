@@ -1,5 +1,5 @@
-//! How `-z` of mkfs.erofs and `--compress` of ours name algorithms:
-//! `ALG[,LEVEL][,level=N][,dictsize=N]`, several with colons between them. The first is that of all
+//! Parses the algorithms of `-z` of mkfs.erofs and of `--compress`:
+//! `ALG[,LEVEL][,level=N][,dictsize=N]`, separated by colons. The first one is the default for all
 //! files.
 
 use ferrofs_builder::{Algorithms, BuildOptions};
@@ -18,7 +18,7 @@ const ZSTD_WINDOW_PCLUSTERS: u64 = 8;
 /// The only window that DEFLATE is written with.
 const DEFLATE_WINDOW: u64 = 32 << 10;
 
-/// What defaults of parameters depend on.
+/// The values that the defaults of parameters depend on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AlgorithmContext {
     /// Bytes of the largest pcluster.
@@ -27,7 +27,7 @@ pub(crate) struct AlgorithmContext {
     pub(crate) max_distance: u16,
 }
 
-/// What stands behind the name of an algorithm.
+/// The parameters after the name of an algorithm.
 #[derive(Debug, Default)]
 struct AlgorithmParameters {
     level: Option<u64>,
@@ -40,8 +40,8 @@ pub(crate) fn parse(text: &str, setting: AlgorithmContext) -> Result<Algorithms,
     Ok(Algorithms { default: 0, methods: methods.collect::<Result<_, _>>()? })
 }
 
-/// Reads `BYTES[:ALG]`, how inodes are compressed in a metabox, into options that say how files
-/// are. ALG is one of those or a further one; without it, it is that of all files.
+/// Reads `BYTES[:ALG]`, the compression of inodes in a metabox, into options that already have the
+/// algorithms of files. ALG is one of them or a further one; the default is that of all files.
 pub(crate) fn take_metabox(text: &str, options: &mut BuildOptions) -> Result<(), String> {
     let (bytes, algorithm) = match text.split_once(':') {
         Some((bytes, algorithm)) => (bytes, Some(algorithm)),
@@ -179,7 +179,7 @@ impl AlgorithmParameters {
         })
     }
 
-    /// A dictionary is no parameter of every algorithm.
+    /// Only some algorithms have a dictionary.
     fn check_dictionary(&self, name: &str) -> Result<(), String> {
         match (name, self.dictionary) {
             ("lzma" | "zstd", _) | (_, None) | ("deflate", Some(DEFLATE_WINDOW)) => Ok(()),

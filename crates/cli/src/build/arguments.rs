@@ -28,7 +28,7 @@ use crate::arguments::{
 /// The default size of the largest pcluster, in bytes.
 const PCLUSTER_BYTES: u64 = 64 << 10;
 
-/// Makes a build of what was typed.
+/// Makes a build request from the arguments.
 ///
 /// # Errors
 /// What is out of range or contradicts itself, in words that name the option.
@@ -92,7 +92,7 @@ pub(crate) fn request(
 struct BuildTimes {
     image: SuperblockTime,
     files: MtimePolicy,
-    /// That of directories which no archive describes.
+    /// The time of directories that have no entry in an archive.
     missing: i64,
 }
 
@@ -120,7 +120,7 @@ impl BuildTimes {
     }
 }
 
-/// How many blocks an alignment in bytes comes to; without one, 1.
+/// An alignment in bytes as a number of blocks; 1 without an alignment.
 fn blocks(option: &str, bytes: Option<u64>, block_bytes: u64) -> Result<u32, String> {
     let bytes = bytes.unwrap_or(block_bytes);
     let blocks = bytes.checked_div(block_bytes).filter(|_| bytes.is_multiple_of(block_bytes));
@@ -237,7 +237,7 @@ fn tar(typed: &BuildArguments, times: BuildTimes) -> TarImportOptions {
         .missing_mtime(Timestamp { seconds: times.missing, nanoseconds: 0 })
 }
 
-/// What the source must be, by the options that only one kind of source can honour.
+/// The kind of source that the options need: some are only for one kind.
 fn kind(typed: &BuildArguments) -> Result<SourceKind, String> {
     let content = &typed.content;
     let for_directories = [

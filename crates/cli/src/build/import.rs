@@ -1,5 +1,4 @@
-//! The calls of the library that builds: what is found at the sources becomes a tree, and the tree
-//! an image.
+//! Calls the library: reads the sources into a tree, and builds the image from the tree.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -18,16 +17,16 @@ use super::overlay::{self, LayeredTree};
 use super::request::{BuildRequest, LayerData, LayerOptions, SourceKind};
 use crate::resources::Resources;
 
-/// The tree of what a request names.
+/// The tree of the sources of a request.
 #[derive(Debug)]
 pub(super) struct ImportedTree {
     pub(super) tree: Tree,
-    /// Where the devices of the tree can be read; `None` if they cannot, as an archive that came
-    /// through a pipe.
+    /// Where the devices of the tree can be read; `None` if they cannot be read, such as an archive
+    /// that came through a pipe.
     pub(super) devices: Option<Vec<PathBuf>>,
 }
 
-/// Reads what the request names, and settles what of its options depends on that.
+/// Reads the sources, and sets the options that depend on them.
 ///
 /// # Errors
 /// As the library, with the path.
@@ -164,7 +163,7 @@ fn tar_source(path: &Path) -> Result<TarSource, Error> {
     Ok(TarSource::File { name, file: file.into() })
 }
 
-/// What there is under the image's name.
+/// The file that exists under the image's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TargetState {
     Nothing,
@@ -172,13 +171,13 @@ pub(super) enum TargetState {
     BlockDevice,
 }
 
-/// Whether two paths lead to one file that is there.
+/// Whether two paths lead to the same existing file.
 pub(super) fn is_same_file(one: &Path, other: &Path) -> bool {
     let identity = |path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
     identity(one).is_some_and(|one| Some(one) == identity(other))
 }
 
-/// Looks at the image's name.
+/// Examines the image's name.
 ///
 /// # Errors
 /// The name cannot be examined.

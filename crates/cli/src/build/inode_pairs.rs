@@ -22,14 +22,14 @@ const PART_BYTES: u64 = 2 << 20;
 /// The largest number of parts of a file: a file with a hole can have any size.
 const PARTS_MAX: u64 = 4096;
 
-/// An inode of the tree, and the one that has its name in the image.
+/// An inode of the tree, and the inode with the same name in the image.
 #[derive(Clone, Debug)]
 pub(super) struct InodePair {
     /// Without a slash before it; empty for the root.
     pub(super) path: Vec<u8>,
     pub(super) node: NodeId,
     pub(super) inode: Inode,
-    /// How many links it must have.
+    /// The expected link count.
     pub(super) names: u32,
 }
 
@@ -44,9 +44,9 @@ pub(super) struct InodePairs<'a> {
     tree: &'a Tree,
     source: SourceWalk<'a>,
     image: TreeWalk<'a>,
-    /// How many links each inode must have.
+    /// The expected link count of each inode.
     links: Vec<u32>,
-    /// What each inode of the tree is in the image, once it was seen.
+    /// The inode in the image for each inode of the tree that was paired.
     seen_nids: Vec<Option<Nid>>,
     /// What is left of a large file.
     large_file: Option<(Arc<InodePair>, u64)>,
@@ -95,7 +95,7 @@ impl<'a> InodePairs<'a> {
         };
         let found = image.path.strip_prefix(b"/").unwrap_or(&image.path);
         if found != path {
-            // Names ascend in both, so the lesser one is what the other lacks.
+            // Names ascend in both, so the lesser name is missing in the other.
             let is_more = found.split(|byte| *byte == b'/').lt(path.split(|byte| *byte == b'/'));
             return Err(if is_more { unexpected(&image.path) } else { missing(&path) });
         }
@@ -236,7 +236,7 @@ fn links(tree: &Tree) -> Vec<u32> {
 
 type Entries<'a> = btree_map::Iter<'a, Box<[u8]>, NodeId>;
 
-/// Every name of a tree in depth-first order, each directory's in byte order.
+/// Every name of a tree in depth-first order, in byte order within each directory.
 struct SourceWalk<'a> {
     tree: &'a Tree,
     /// What is left of each directory on the way down, and the bytes of its path.

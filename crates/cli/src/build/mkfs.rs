@@ -29,7 +29,7 @@ use crate::arguments::{MachineArguments, ProgressStyle};
 /// Where data can lie in an archive.
 const TAR_UNIT_BYTES: u64 = 512;
 
-/// Makes a build of what was typed.
+/// Makes a build request from the arguments.
 ///
 /// # Errors
 /// What is out of range, contradicts itself or is not supported, in words that name the option.
@@ -79,7 +79,7 @@ pub(crate) fn request(
     })
 }
 
-/// Where the contents of an archive are to be, if the source is one.
+/// Where the contents of an archive are stored, if the source is an archive.
 fn contents(typed: &MkfsArguments) -> Option<TarContentMode> {
     typed.tar_mode().map(|mode| match mode {
         TarMode::Full => TarContentMode::Copy,

@@ -23,7 +23,7 @@ pub(crate) struct BuildRequest {
     pub(crate) tar: TarImportOptions,
     /// Changes to the tree of an archive; `directory` has those to the tree of a directory.
     pub(crate) tar_adjustments: Adjustments,
-    /// An existing image may be replaced.
+    /// Whether an existing image may be replaced.
     pub(crate) replaces: bool,
     pub(crate) verify: Verify,
     pub(crate) is_dry_run: bool,
@@ -31,18 +31,18 @@ pub(crate) struct BuildRequest {
     pub(crate) output: OutputOptions,
 }
 
-/// What a source is.
+/// The kind of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SourceKind {
     Directory,
     Tar,
-    /// A directory if it is one, else an archive.
+    /// A directory, or an archive if the path is not a directory.
     AsFound,
-    /// A directory if it is one, else EROFS images that lie one over the other.
+    /// A directory, or EROFS images as layers if the path is not a directory.
     DirectoryOrImages(LayerOptions),
 }
 
-/// How images become one.
+/// How images are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LayerOptions {
     pub(crate) data: LayerData,
@@ -55,9 +55,9 @@ pub(crate) struct LayerOptions {
 /// How the data of source images is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LayerData {
-    /// It stays where it is.
+    /// It stays in the source images.
     Referred,
-    /// It is taken into the new image.
+    /// It is copied into the new image.
     Taken,
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn parse_uuid(text: &str, environment: &BuildEnvironment) -> Result<[
     Ok(uuid)
 }
 
-/// Bytes that a label has room for, with the zero behind it.
+/// The size of the label field, including the final zero.
 const LABEL_BYTES_MAX: usize = 15;
 
 /// Reads a label.
@@ -171,7 +171,7 @@ pub(crate) fn parse_block_size(bytes: u64) -> Result<BlockSize, String> {
     })
 }
 
-/// Sizes and algorithms as they were typed, under whatever name.
+/// Sizes and algorithms as given, independent of the names of the options.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompressionSizes<'a> {
     pub(crate) block_bytes: u64,
@@ -238,7 +238,7 @@ pub(crate) fn at_offset(offset: u64) -> OutputMode {
 pub(crate) mod tests {
     use super::*;
 
-    /// An environment in which nothing is special.
+    /// An environment without special values.
     pub(crate) fn test_environment() -> BuildEnvironment {
         BuildEnvironment {
             source_date_epoch: None,

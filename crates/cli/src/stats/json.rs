@@ -1,5 +1,5 @@
 //! The numbers of a mount as one JSON object. Times are in microseconds (`_us`) or seconds (`_s`);
-//! what the system did not say is `null`.
+//! a value that the system does not provide is `null`.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;

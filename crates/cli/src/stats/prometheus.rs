@@ -1,6 +1,6 @@
 //! The statistics of a mount in the text format of Prometheus (version 0.0.4): base units, a label
-//! `mount` on every sample. The most read files are left out: each would be a series of its own,
-//! and there is no end of files.
+//! `mount` on every sample. The most read files are left out: each would be a separate series,
+//! and their number is unlimited.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -33,7 +33,7 @@ pub(super) fn exposition(stats: &MountStats, directory: &Path) -> String {
     page.text
 }
 
-/// What a family of samples is.
+/// The type of a family of samples.
 #[derive(Clone, Copy, Debug)]
 enum MetricType {
     Counter,
@@ -45,7 +45,7 @@ type Labels<'a> = [(&'a str, String)];
 
 struct MetricsPage {
     text: String,
-    /// The mount, ready to stand between braces.
+    /// The label of the mount, as written between braces.
     mount: String,
     name: &'static str,
 }
@@ -316,8 +316,8 @@ impl MetricsPage {
     }
 }
 
-/// A label's value with its escapes; other control characters are none of the format's business,
-/// but of a terminal's.
+/// A label's value with the escapes of the format. Other control characters are replaced to protect
+/// a terminal.
 fn value(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -160,7 +160,7 @@ pub(super) fn run(
     let resources = Resources::of(&request.work)?;
     let image = source::open_for_work(&request.image, &request.read, &resources)?;
     let stop = match &request.target {
-        // A pipe or a device may block, and nothing has to be removed: a signal goes on to end the
+        // A pipe or a device may block, and nothing has to be removed, so a signal still ends the
         // process at once.
         ExtractTarget::Tar { path, .. } if TarOutput::is_stream_path(path) => {
             StopRequest::default()
@@ -278,7 +278,7 @@ impl<'a> Events<'a> {
                 self.done = now.into();
                 self.progress.update(self.done);
             }
-            // What fails because it is cut short is no failure.
+            // An item that fails because the work was stopped is not a failure.
             ExtractEvent::Failed(_) if self.stop.is_requested() => {}
             ExtractEvent::Failed(error) => {
                 let suggestion = diagnostics::for_extract_error(&error);
@@ -297,8 +297,8 @@ impl<'a> Events<'a> {
         self.progress.finish(self.done);
         result.map_err(|error| match self.stop.check() {
             Err(stopped) => stopped.into(),
-            // The text holds the cause: a pipe without a reader is no success, as the archive is
-            // not complete.
+            // The error keeps only the text of its cause: the archive is not complete, so a pipe
+            // without a reader must not count as success.
             Ok(()) => anyhow!(
                 "{}: {}{}",
                 escape(&self.path_of(&error)),
@@ -328,7 +328,7 @@ impl<'a> Events<'a> {
     }
 }
 
-/// Reports once for each kind of thing that it was left out.
+/// Prints one line for each kind of entry or attribute that was left out.
 fn report_skipped(request: &ExtractRequest, skipped: &SkippedMetadata) {
     if request.read.quiet {
         return;

@@ -143,7 +143,7 @@ fn umask(arguments: &FsckArguments) -> u32 {
     umask.as_raw_mode()
 }
 
-/// Prints what all data takes, the packed inode's too, in percent of the sizes of all files.
+/// Prints the stored size of all data, including the packed inode, in percent of all file sizes.
 fn show_ratio(image: &Image) -> anyhow::Result<()> {
     let packed = image.superblock().packed.and_then(|nid| image.inode(nid).ok());
     let mut stored = packed.map_or(0, |inode| stored_bytes(image, &inode));

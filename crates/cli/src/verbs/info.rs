@@ -183,8 +183,8 @@ fn compression_text(compression: &CompressionConfig) -> String {
     listed(&parts.into_iter().flatten().collect::<Vec<_>>())
 }
 
-/// What the image says about compression. Where it says nothing, its files are taken for LZ4 if
-/// they are compressed after all, but that is not worth telling.
+/// The compression algorithms that the image declares. An image that declares none can still have
+/// files with LZ4; that is not printed.
 fn declared(image: &Image) -> CompressionConfig {
     if image.superblock().declares_compression() {
         image.compression().clone()

@@ -1,5 +1,4 @@
-//! What the programs of erofs-utils 1.9 get wrong when they build or dump, and ours do right under
-//! the same names.
+//! Defects of the programs of erofs-utils 1.9 that ferrofs does not have under the same names.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -10,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::support::{Dir, TestCommand, data, ferrofs};
 
-/// Of a superblock, and where it lies behind the start of an image.
+/// Size of a superblock, and its offset from the start of an image.
 const MAGIC: [u8; 4] = [0xe2, 0xe1, 0xf5, 0xe0];
 const SUPERBLOCK_OFFSET: u64 = 1024;
 /// Of the archives in tests/data/tar: a large file with holes, the last of which ends it.

@@ -1,5 +1,4 @@
-//! `ferrofs demo`: what it shows with FUSE and without, and that it leaves nothing behind, however
-//! it ends.
+//! `ferrofs demo`: its output with FUSE and without, and that it never leaves anything behind.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -11,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::mounted::{has_fuse, has_mount_right};
 use crate::support::{Dir, TestCommand, data, ferrofs, is_root, reset_signals, skip};
 
-/// A demonstration is tried so often: one may be done before a signal reaches it.
+/// The number of attempts: a demonstration may end before a signal reaches it.
 const ATTEMPTS: usize = 20;
 
 /// The directory is empty, nothing is mounted in it, and no process names it in its arguments.

@@ -40,8 +40,7 @@ fn every_image_unpacks_to_its_manifest() {
     assert_nothing(&unpack(|_| true).1);
 }
 
-/// Other extractors give files with inline tails the bytes of other files, and say that all is
-/// well.
+/// Other extractors give files with inline tails the bytes of other files, and report success.
 #[test]
 fn files_whose_inodes_lie_in_a_metabox_get_their_own_bytes() {
     let (images, found) = unpack(|name| name.starts_with("metabox"));

@@ -1,5 +1,4 @@
-//! mkfs.erofs with images as its sources: layers, one over the other, whose data stays where it is
-//! or is copied.
+//! mkfs.erofs with images as its sources: layers whose data stays in the images or is copied.
 
 use std::fs;
 use std::os::unix::process::CommandExt;

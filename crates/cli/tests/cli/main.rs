@@ -1,5 +1,5 @@
-//! Runs the real `ferrofs` binary: what each verb does, what went wrong once, and every test image
-//! unpacked and compared with its manifest.
+//! Runs the real `ferrofs` binary: the function of each verb, past defects, and the extraction of
+//! every test image, which is compared with its manifest.
 
 #[cfg(test)]
 mod build;

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 
 use crate::support::{data, is_root};
 
-/// What can be kept where the tests run.
+/// The metadata that the test environment can store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Host {
     /// All rights of root: owners, devices, and every namespace of attributes.
@@ -26,7 +26,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Tries what works in `folder`.
+    /// Tests what can be stored in `folder`.
     pub(crate) fn probe(folder: &Path) -> Self {
         let probe = folder.join("probe");
         let file = File::create(&probe).unwrap();
@@ -46,7 +46,7 @@ impl Host {
         Self { is_mighty, has_xattrs, has_wide_times }
     }
 
-    /// What an ordinary user can keep there.
+    /// What an ordinary user can store there.
     pub(crate) fn for_ordinary_user(self) -> Self {
         Self { is_mighty: false, ..self }
     }
@@ -100,7 +100,7 @@ pub(crate) fn differences(root: &Path, tree: &[Value], host: Host) -> Vec<String
         expected_paths += 1;
         match compare(&place, inode, host) {
             Ok(what) => found.extend(what.into_iter().map(complain)),
-            // Its directory came out right, so even its owner may not enter it.
+            // Its directory has the right mode, so not even its owner can enter it.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !is_root() => {}
             Err(error) => found.push(complain(error.to_string())),
         }
@@ -120,7 +120,7 @@ pub(crate) fn differences(root: &Path, tree: &[Value], host: Host) -> Vec<String
     found
 }
 
-/// What a field is called, what it must be, and what it is.
+/// The name of a field, its expected value, and its actual value.
 type Field = (&'static str, Value, Value);
 
 fn exists(path: &Path) -> bool {
@@ -199,7 +199,7 @@ fn digest(place: &Path) -> io::Result<Option<String>> {
             let digest: [u8; 32] = Sha256::digest(bytes).into();
             Ok(Some(digest.iter().map(|byte| format!("{byte:02x}")).collect()))
         }
-        // Its mode came out right, so even its owner may not read it.
+        // It has the right mode, so not even its owner can read it.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
         Err(error) => Err(error),
     }

@@ -1,4 +1,4 @@
-//! What `ferrofs mount` shows, under all of its names, and what it refuses.
+//! `ferrofs mount` under all of its names: the contents of mounts, and refused arguments.
 
 use std::fs;
 use std::io::{self, Read};

@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::support::{Dir, is_root, skip};
 
-/// How long anything may take; what is right takes a thousandth of it.
+/// The limit of every wait; a correct program needs a thousandth of it.
 const LIMIT: Duration = Duration::from_secs(20);
 /// The right to mount, as `/proc` numbers it.
 const SYS_ADMIN: u64 = 1 << 21;
@@ -84,13 +84,13 @@ impl MountPoint {
         }
     }
 
-    /// Unmounts as a user does; gives whether that went well.
+    /// Unmounts as a user does; returns whether that succeeded.
     pub(crate) fn unmount(&self) -> bool {
         let deadline = Instant::now() + LIMIT;
         loop {
             match self.run(&["umount"], &["fusermount3", "-u"]) {
                 Ok(()) => return true,
-                // Programs that other tests start have copies of our files until they really run.
+                // Programs that other tests start have copies of our files until their exec.
                 Err(said) if said.contains("busy") && Instant::now() < deadline => {}
                 Err(said) => {
                     eprintln!("{said}");
@@ -123,7 +123,7 @@ impl MountPoint {
         let name = self.path.as_os_str().as_encoded_bytes();
         let names_it = |pid: &u32| {
             let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            // What waits to unmount is a shell.
+            // The process that waits to unmount is a shell.
             let program = words.split(|byte| *byte == 0).next().unwrap_or_default();
             !program.ends_with(b"/sh") && words.windows(name.len()).any(|part| part == name)
         };

@@ -1,5 +1,4 @@
-//! The programs of erofs-utils that the command answers for: what scripts look for in their output,
-//! and how they end.
+//! The command under the names of erofs-utils: the output that scripts read, and the exit status.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -1,5 +1,4 @@
-//! What other tools get wrong (docs/format.md lists it), and what hostile images and directories
-//! try.
+//! Defects of other tools (listed in docs/format.md), and attacks by images and directories.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};

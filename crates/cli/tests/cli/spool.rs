@@ -1,14 +1,14 @@
-//! An archive that comes once, and whose contents do not fit where they are kept until the image is
-//! written.
+//! An archive from a pipe whose contents do not fit into the spool, which holds them until the
+//! image is written.
 
 use std::fs;
 use std::process::{Command, Stdio};
 
 use crate::support::Dir;
 
-/// More than is kept in memory, so that a file is needed.
+/// More than the spool holds in memory, so that it needs a file.
 const CONTENT_BYTES: u64 = 72 << 20;
-/// What that file may have: blocks of 512 bytes, or of 1,024 for some shells.
+/// The size limit of that file: blocks of 512 bytes, or of 1,024 for some shells.
 const FILE_BLOCKS: &str = "1000";
 
 #[test]

@@ -52,7 +52,7 @@ impl Dir {
         path
     }
 
-    /// A copy of a test image in which the bytes at `offset` are others.
+    /// A copy of a test image with other bytes at `offset`.
     pub(crate) fn patched(&self, image: &str, offset: usize, bytes: &[u8]) -> PathBuf {
         let mut copy = fs::read(data(image)).unwrap();
         copy[offset..offset + bytes.len()].copy_from_slice(bytes);
@@ -178,13 +178,13 @@ impl TestCommand {
         ended
     }
 
-    /// Runs it, demands exit status 0, and gives what it printed.
+    /// Runs it, expects exit status 0, and returns its output.
     #[track_caller]
     pub(crate) fn succeeds(self) -> CommandOutput {
         self.ends_with(0)
     }
 
-    /// Runs it and demands an exit status.
+    /// Runs it and expects an exit status.
     #[track_caller]
     pub(crate) fn ends_with(self, code: i32) -> CommandOutput {
         let ended = self.run();
