@@ -18,7 +18,7 @@ use crate::large_file::{LargeFile, is_large};
 use crate::links::{FirstNameResult, LinkAction, LinkTable, PendingName, link};
 use crate::metadata::{Credentials, MetadataPolicy, permissions};
 use crate::options::ExtractOptions;
-use crate::pool::{Completion, ExtractPool, ExtractRequest, ThreadLimit, end_segment};
+use crate::pool::{Completion, ExtractPool, PoolRequest, ThreadLimit, end_segment};
 use crate::selection::{MatchedPatterns, Selection, SelectionMatch};
 
 /// Permission of the owner to look up names in a directory.
@@ -258,7 +258,7 @@ impl Extractor<'_> {
                 // The file holds the directory from here on.
                 drop(directory);
                 for segment in LargeFile::segments(file) {
-                    self.pool.submit(ExtractRequest::Segment(segment));
+                    self.pool.submit(PoolRequest::Segment(segment));
                 }
             }
             Err(kind) => {
@@ -295,7 +295,7 @@ impl Extractor<'_> {
 
     fn report_incomplete_files(&mut self, finished: Vec<Completion>) {
         for Completion { request, .. } in finished {
-            let (ExtractRequest::Batch(EntryBatch { report, .. }) | ExtractRequest::Ended(report)) =
+            let (PoolRequest::Batch(EntryBatch { report, .. }) | PoolRequest::Ended(report)) =
                 request
             else {
                 continue;
@@ -344,21 +344,21 @@ impl Extractor<'_> {
         let Completion { request, outcome } = completion;
         let is_whole = outcome == RequestOutcome::Done;
         match request {
-            ExtractRequest::Batch(mut batch) if !is_whole => {
+            PoolRequest::Batch(mut batch) if !is_whole => {
                 batch.mark_panicked();
-                self.pool.submit(ExtractRequest::Batch(batch));
+                self.pool.submit(PoolRequest::Batch(batch));
             }
-            ExtractRequest::Batch(batch) => self.complete_batch(batch)?,
-            ExtractRequest::Segment(segment) => {
+            PoolRequest::Batch(batch) => self.complete_batch(batch)?,
+            PoolRequest::Segment(segment) => {
                 segment.mark_panicked();
                 match end_segment(segment) {
-                    ExtractRequest::Ended(report) => self.reporter.record_batch(report, &[])?,
+                    PoolRequest::Ended(report) => self.reporter.record_batch(report, &[])?,
                     request => self.pool.submit(request),
                 }
             }
-            ExtractRequest::Ended(report) => self.reporter.record_batch(report, &[])?,
-            ExtractRequest::Nothing if is_whole => {}
-            ExtractRequest::Nothing => self.reporter.fail(Error::new(ErrorKind::Panicked, b"")),
+            PoolRequest::Ended(report) => self.reporter.record_batch(report, &[])?,
+            PoolRequest::Nothing if is_whole => {}
+            PoolRequest::Nothing => self.reporter.fail(Error::new(ErrorKind::Panicked, b"")),
         }
         Ok(())
     }

@@ -64,11 +64,11 @@ impl ThreadLimit {
 
 /// A request that came back, and whether it was handled without a panic.
 pub(crate) struct Completion {
-    pub(crate) request: ExtractRequest,
+    pub(crate) request: PoolRequest,
     pub(crate) outcome: RequestOutcome,
 }
 
-type OnDone = Box<dyn FnMut(&mut ExtractRequest, RequestOutcome)>;
+type OnDone = Box<dyn FnMut(&mut PoolRequest, RequestOutcome)>;
 
 /// The work queue, and the batch that is being filled.
 pub(crate) struct ExtractPool {
@@ -90,7 +90,7 @@ impl ExtractPool {
     ) -> Result<Self, ErrorKind> {
         let completed: Rc<Cell<Vec<Completion>>> = Rc::default();
         let inner = Rc::clone(&completed);
-        let on_done = move |request: &mut ExtractRequest, outcome| {
+        let on_done = move |request: &mut PoolRequest, outcome| {
             let mut finished = inner.take();
             finished.push(Completion { request: std::mem::take(request), outcome });
             inner.set(finished);
@@ -104,7 +104,7 @@ impl ExtractPool {
         let context = Arc::clone(context);
         let make = move || Ok(ExtractWorker::new(Arc::clone(&context)));
         let on_done: OnDone = Box::new(on_done);
-        let queue = WorkQueue::new(&settings, ExtractRequest::default, make, on_done);
+        let queue = WorkQueue::new(&settings, PoolRequest::default, make, on_done);
         let queue = queue.map_err(ErrorKind::Threads)?;
         Ok(Self {
             queue,
@@ -142,12 +142,12 @@ impl ExtractPool {
         (self.cost, self.directories) = (0, 0);
         let batch = std::mem::take(&mut self.batch);
         if !batch.tasks.is_empty() {
-            self.submit(ExtractRequest::Batch(batch));
+            self.submit(PoolRequest::Batch(batch));
         }
     }
 
     /// Submits a request. If no worker has a free slot, the caller's thread handles it now.
-    pub(crate) fn submit(&mut self, request: ExtractRequest) {
+    pub(crate) fn submit(&mut self, request: PoolRequest) {
         let mut slot = self.queue.reserve_or_inline();
         *slot.request() = request;
         slot.submit();
@@ -180,7 +180,7 @@ fn directories_max(workers: usize) -> u64 {
 
 /// A request, and afterwards its result.
 #[derive(Debug, Default)]
-pub(crate) enum ExtractRequest {
+pub(crate) enum PoolRequest {
     #[default]
     Nothing,
     Batch(EntryBatch),
@@ -203,27 +203,27 @@ impl ExtractWorker {
 }
 
 impl Handler for ExtractWorker {
-    type Request = ExtractRequest;
+    type Request = PoolRequest;
 
-    fn handle(&mut self, request: &mut ExtractRequest) {
-        if let ExtractRequest::Segment(segment) = request {
+    fn handle(&mut self, request: &mut PoolRequest) {
+        if let PoolRequest::Segment(segment) = request {
             segment.write(&mut self.content);
         }
         // From here on a panic belongs to the batch.
         *request = match std::mem::take(request) {
-            ExtractRequest::Segment(segment) => end_segment(segment),
+            PoolRequest::Segment(segment) => end_segment(segment),
             other => other,
         };
-        if let ExtractRequest::Batch(batch) = request {
+        if let PoolRequest::Batch(batch) = request {
             batch.run(&self.context, &mut self.content);
         }
     }
 }
 
 /// Ends a segment; the result of the last one is the batch that completes the file.
-pub(crate) fn end_segment(segment: FileSegment) -> ExtractRequest {
+pub(crate) fn end_segment(segment: FileSegment) -> PoolRequest {
     match segment.end() {
-        SegmentEnd::OneOfMany(report) => ExtractRequest::Ended(report),
-        SegmentEnd::Last(batch) => ExtractRequest::Batch(batch),
+        SegmentEnd::OneOfMany(report) => PoolRequest::Ended(report),
+        SegmentEnd::Last(batch) => PoolRequest::Batch(batch),
     }
 }

@@ -13,7 +13,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
-use super::directory_listing::{DirectoryListing, TypeHint, XattrReader, XattrValues, Xattrs};
+use super::directory_listing::{DirectoryListing, HostXattrs, TypeHint, XattrReader, XattrValues};
 use crate::context::check_cancelled;
 use crate::import::adjust::{Adjustments, ExcludePatterns, XattrFilter};
 use crate::import::host_file::{
@@ -173,7 +173,7 @@ impl<'a> DirectoryWalk<'a> {
             options,
             observer,
             cancel,
-            tree: Tree::new(metadata(&status, Xattrs::new())),
+            tree: Tree::new(metadata(&status, HostXattrs::new())),
             directories: Vec::new(),
             links: HashMap::new(),
             frames: Vec::new(),
@@ -260,7 +260,7 @@ impl<'a> DirectoryWalk<'a> {
             open_status(fd.as_fd()).map_err(|errno| self.here(input("cannot examine", errno)))?;
         let choice = &self.options.adjustments.xattrs;
         let xattrs = match choice {
-            XattrFilter::None => Xattrs::new(),
+            XattrFilter::None => HostXattrs::new(),
             _ => match self.xattrs.of_open(&fd, choice) {
                 Ok(found) => self.readable(found),
                 Err(errno) => return Err(self.here(input("cannot read xattrs", errno))),
@@ -384,7 +384,7 @@ impl<'a> DirectoryWalk<'a> {
     ) -> Result<Node> {
         let choice = &self.options.adjustments.xattrs;
         let xattrs = match choice {
-            XattrFilter::None => Xattrs::new(),
+            XattrFilter::None => HostXattrs::new(),
             _ => match self.xattrs.of_entry(fd, name, choice) {
                 Ok(found) => self.readable(found),
                 Err(Errno::NOENT) => return Err(self.here(vanished())),
@@ -465,7 +465,7 @@ impl<'a> DirectoryWalk<'a> {
 
     /// The xattrs. A name without a value is a warning: some file systems list names that cannot be
     /// read.
-    fn readable(&self, found: XattrValues) -> Xattrs {
+    fn readable(&self, found: XattrValues) -> HostXattrs {
         if let Some(name) = found.valueless {
             let how = format!("xattr {} was listed, but has no value now", name.escape_ascii());
             self.observer.warn(self.here(changed(how)));
@@ -504,7 +504,7 @@ fn same_inode(one: &FileFingerprint, other: &FileFingerprint) -> bool {
     (one.device, one.inode) == (other.device, other.inode)
 }
 
-fn metadata(status: &Statx, xattrs: Xattrs) -> Metadata {
+fn metadata(status: &Statx, xattrs: HostXattrs) -> Metadata {
     Metadata {
         permissions: status.stx_mode & 0o7777,
         uid: status.stx_uid,

@@ -90,7 +90,7 @@ impl DirectoryListing {
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
 /// The xattrs of an inode by name.
-pub(super) type Xattrs = BTreeMap<Box<[u8]>, Box<[u8]>>;
+pub(super) type HostXattrs = BTreeMap<Box<[u8]>, Box<[u8]>>;
 
 /// Reads xattrs.
 ///
@@ -107,7 +107,7 @@ pub(super) struct XattrReader {
 #[derive(Debug)]
 pub(super) struct XattrValues {
     /// Names and values.
-    pub(super) xattrs: Xattrs,
+    pub(super) xattrs: HostXattrs,
     /// A listed name without a value.
     pub(super) valueless: Option<Box<[u8]>>,
 }
@@ -170,7 +170,7 @@ impl XattrReader {
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NODATA) => 0,
             Err(errno) => return Err(errno),
         };
-        let mut found = XattrValues { xattrs: Xattrs::new(), valueless: None };
+        let mut found = XattrValues { xattrs: HostXattrs::new(), valueless: None };
         let names = self.names.get(..bytes).unwrap_or_default();
         for name in names.split(|byte| *byte == 0) {
             if name.is_empty() || !choice.keeps(name) {

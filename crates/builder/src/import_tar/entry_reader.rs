@@ -6,7 +6,7 @@ use super::acl::AccountLookup;
 use super::archive::TarArchive;
 use super::header::{BLOCK_BYTES, TarFormat, TarHeader, parse_number, until_zero};
 use super::input::TarInput;
-use super::pax::{PaxRecords, PaxScope, SparseExtent, SparseForm, SparseMap, Xattrs, number};
+use super::pax::{PaxRecords, PaxScope, PaxXattrs, SparseExtent, SparseForm, SparseMap, number};
 use super::{TarContentMode, TarImportOptions, acl, archive, refused, shown};
 use crate::decompress::Compression;
 use crate::tree::{Content, Metadata, NodeKind, Timestamp};
@@ -545,7 +545,7 @@ impl EntryHeader {
         &mut self,
         is_directory: bool,
         accounts: &mut AccountLookup,
-    ) -> Result<Xattrs, String> {
+    ) -> Result<PaxXattrs, String> {
         let records = &mut self.extension.records;
         let mut xattrs = std::mem::take(&mut records.xattrs);
         if records.default_acl.is_some() && !is_directory {

@@ -23,8 +23,8 @@ pub(super) enum PaxScope {
     All,
 }
 
-/// Xattrs by name, as in [`Metadata`](crate::tree::Metadata).
-pub(super) type Xattrs = BTreeMap<Box<[u8]>, Box<[u8]>>;
+/// PaxXattrs by name, as in [`Metadata`](crate::tree::Metadata).
+pub(super) type PaxXattrs = BTreeMap<Box<[u8]>, Box<[u8]>>;
 
 /// The values of records.
 #[derive(Clone, Debug, Default)]
@@ -37,7 +37,7 @@ pub(super) struct PaxRecords {
     pub(super) mtime: Option<Timestamp>,
     pub(super) major: Option<u64>,
     pub(super) minor: Option<u64>,
-    pub(super) xattrs: Xattrs,
+    pub(super) xattrs: PaxXattrs,
     /// The text of the access ACL and of the default ACL.
     pub(super) access_acl: Option<Vec<u8>>,
     pub(super) default_acl: Option<Vec<u8>>,

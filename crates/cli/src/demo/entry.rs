@@ -87,15 +87,15 @@ pub(super) struct EntryMetadata {
 }
 
 /// Names and values; `None` is a value that the user may not read.
-pub(super) type Xattrs = Vec<(Vec<u8>, Option<Vec<u8>>)>;
-pub(super) type Sha256Digest = [u8; 32];
+pub(super) type EntryXattrs = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+pub(super) type ContentDigest = [u8; 32];
 
 impl FileEntry {
     pub(super) fn new(
         path: &[u8],
         metadata: EntryMetadata,
-        digest: Option<Sha256Digest>,
-        xattrs: Xattrs,
+        digest: Option<ContentDigest>,
+        xattrs: EntryXattrs,
         user: CurrentUser,
     ) -> Self {
         let is_file = metadata.file_type == FileType::Regular;
@@ -205,15 +205,15 @@ pub(super) fn below(root: &Path, path: &[u8]) -> PathBuf {
     if relative.is_empty() { root.to_owned() } else { root.join(OsStr::from_bytes(relative)) }
 }
 
-pub(super) fn digest(bytes: &[u8]) -> Sha256Digest {
+pub(super) fn digest(bytes: &[u8]) -> ContentDigest {
     Sha256::digest(bytes).into()
 }
 
-pub(super) fn digest_of_device((major, minor): (u32, u32)) -> Sha256Digest {
+pub(super) fn digest_of_device((major, minor): (u32, u32)) -> ContentDigest {
     digest(format!("{major}:{minor}").as_bytes())
 }
 
-fn digest_of_file(mut file: File, stop: &StopRequest) -> io::Result<Sha256Digest> {
+fn digest_of_file(mut file: File, stop: &StopRequest) -> io::Result<ContentDigest> {
     let (mut hasher, mut buffer) = (Sha256::new(), vec![0; READ_BYTES]);
     loop {
         stop.check_io()?;
@@ -228,7 +228,7 @@ fn digest_of_inode(
     image: &Image,
     inode: &Inode,
     stop: &StopRequest,
-) -> anyhow::Result<Sha256Digest> {
+) -> anyhow::Result<ContentDigest> {
     let (mut hasher, zeros) = (Sha256::new(), vec![0; READ_BYTES]);
     image.for_each_piece::<anyhow::Error>(inode, |piece| {
         let mut left = 0;
@@ -247,7 +247,7 @@ fn digest_of_inode(
     Ok(hasher.finalize().into())
 }
 
-fn xattrs(place: &Path) -> io::Result<Xattrs> {
+fn xattrs(place: &Path) -> io::Result<EntryXattrs> {
     let mut names = vec![0; XATTR_BYTES_MAX];
     let count = match rustix::fs::llistxattr(place, &mut names) {
         Err(Errno::OPNOTSUPP) => 0,

@@ -210,14 +210,14 @@ fn run_worker(
     if !is_serving {
         return;
     }
-    let mut worker = Worker { shared, queue, cpu, counters, checked: Instant::now() };
+    let mut worker = CpuWorker { shared, queue, cpu, counters, checked: Instant::now() };
     worker.serve();
     lock(&shared.registry).worker_exited(cpu);
     shared.phase_changed.notify_all();
 }
 
 /// A worker on its own thread.
-struct Worker<'a> {
+struct CpuWorker<'a> {
     shared: &'a Arc<PerCpuShared>,
     queue: &'a CpuQueue,
     cpu: usize,
@@ -226,7 +226,7 @@ struct Worker<'a> {
     checked: Instant,
 }
 
-impl Worker<'_> {
+impl CpuWorker<'_> {
     /// Returns when the inbox is closed.
     fn serve(&mut self) {
         loop {
