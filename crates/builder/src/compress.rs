@@ -341,7 +341,7 @@ mod tests {
             .and_then(|profiles| profiles.compressor(0))
             .unwrap();
         let constraints = EncodeConstraints::default();
-        let part = RangeInput { bytes: &[7; 100_000], ends_file: true, constraints };
+        let part = RangeInput { bytes: &vec![7; 100_000], ends_file: true, constraints };
         let (mut output, cancel) = (BatchOutput::default(), CancelToken::new());
         compressor.compress(part, &mut output, &cancel).unwrap();
         cancel.cancel();
