@@ -48,9 +48,7 @@ fn settings(algorithm: Algorithm, choice: u8) -> DecoderSettings {
     let none = DecoderSettings::none();
     match algorithm {
         Algorithm::Lz4 => lz4_settings(choice),
-        Algorithm::Lzma => {
-            none.lzma_dictionary_bytes(Some(4096 << (choice & 7)))
-        }
+        Algorithm::Lzma => none.lzma_dictionary_bytes(Some(4096 << (choice & 7))),
         Algorithm::Deflate => none.deflate(true),
         Algorithm::Zstd => none.zstd_window_log(Some(10 + (choice & 7))),
     }
