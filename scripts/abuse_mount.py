@@ -85,7 +85,7 @@ def kernel_bytes():
     return least
 
 
-def census(programs):
+def resource_counts(programs):
     """Everything of the system that could leak; processes, zombies and threads of these programs only."""
     mounted.cool()
     memory, count = meminfo(), collections.Counter()
@@ -209,7 +209,7 @@ class Abuse:
         begin, first, file, programs = time.monotonic(), None, None, {"fusermount3"}
         for number in range(total + WARM_CYCLES):
             if number == WARM_CYCLES:
-                first = census(programs)
+                first = resource_counts(programs)
             mount = mounted.Mount(self.system, self.image, self.directory).__enter__()
             programs |= set(map(name_of, mount.daemons))
             # A file that is found once is the same in each cycle, so the walk is not repeated.
@@ -225,8 +225,8 @@ class Abuse:
                 return
             ways[way] += 1
             if number % 1000 == 999:
-                print(f"     {number + 1} cycles, {time.monotonic() - begin:.0f} s: {census(programs)}", flush=True)
-        self.judge(first, census(programs), total)
+                print(f"     {number + 1} cycles, {time.monotonic() - begin:.0f} s: {resource_counts(programs)}", flush=True)
+        self.judge(first, resource_counts(programs), total)
         print(f"     ended by {dict(ways)}")
 
     def judge(self, first, last, total):

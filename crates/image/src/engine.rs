@@ -49,7 +49,7 @@ const POLLS: u32 = 30;
 /// Spin-loop hints between two polls.
 const SPINS_A_POLL: u32 = 32;
 
-/// The right, and the duty, to decode a cluster for the cache.
+/// Permission and obligation to decode a cluster for the cache.
 pub(crate) type ClusterPermit = FillPermit<ClusterId, DecodedCluster>;
 
 /// Waits for a cluster that another thread decodes.

@@ -8,7 +8,7 @@ use ferrofs_ondisk::compression::AlgorithmId;
 use ferrofs_ondisk::{DiskInode, Payload, TimeBase};
 
 use crate::index::{self, Index};
-use crate::shelf::Shelf;
+use crate::seed_set::SeedSet;
 
 /// Longer inputs are slow to mutate.
 const SEED_MAX_BYTES: usize = 24 << 10;
@@ -37,17 +37,17 @@ impl<'a> Cutter<'a> {
         Ok(Self { name, image, bytes, metabox })
     }
 
-    pub(crate) fn superblock(&self, shelf: &mut Shelf) {
+    pub(crate) fn superblock(&self, seed_set: &mut SeedSet) {
         let sb = self.image.superblock();
         let end = if sb.extra_devices > 0 { 2048 } else { 1024 + 256 };
         let kind = format!("{:x}-{:x}", sb.compat.bits(), sb.incompat.bits());
-        shelf.put("superblock", kind, self.bytes[1024..end].to_vec());
+        seed_set.put("superblock", kind, self.bytes[1024..end].to_vec());
     }
 
     pub(crate) fn inode(
         &self,
         inode: &ferrofs_image::Inode,
-        shelf: &mut Shelf,
+        seed_set: &mut SeedSet,
     ) -> Result<(), Box<dyn Error>> {
         let sb = self.image.superblock();
         let nid = inode.nid();
@@ -65,35 +65,35 @@ impl<'a> Cutter<'a> {
         let wide = if sb.incompat.bits() & 0x80 != 0 { "-48" } else { "" };
         let kind = format!("{}-{}-{size}{wide}", disk.layout.name(), disk.file_type.name());
         let head = [&sb.epoch.to_le_bytes()[..], &sb.fixed_nsec.to_le_bytes()].concat();
-        shelf.put("inode", kind.replace(' ', "-"), [&head, &space[at..at + size]].concat());
+        seed_set.put("inode", kind.replace(' ', "-"), [&head, &space[at..at + size]].concat());
         let body = &space[at + size..][..usize::try_from(disk.xattr_bytes)?];
-        self.xattrs(body, shelf);
+        self.xattrs(body, seed_set);
         let end = start + u64::from(disk.bytes) + u64::from(disk.xattr_bytes);
         match disk.payload {
-            _ if disk.file_type == FileType::Directory => self.directory(inode, shelf)?,
-            Payload::Chunks(_) => self.chunks(space, end, &disk, shelf)?,
-            _ if disk.layout.is_compressed() => self.compressed(space, end, &disk, shelf)?,
+            _ if disk.file_type == FileType::Directory => self.directory(inode, seed_set)?,
+            Payload::Chunks(_) => self.chunks(space, end, &disk, seed_set)?,
+            _ if disk.layout.is_compressed() => self.compressed(space, end, &disk, seed_set)?,
             _ => {}
         }
         Ok(())
     }
 
-    fn xattrs(&self, body: &[u8], shelf: &mut Shelf) {
+    fn xattrs(&self, body: &[u8], seed_set: &mut SeedSet) {
         if body.is_empty() {
             return;
         }
         let entries = (body.len() - 12) / 16;
         let kind = format!("{}-shared-{}", body[4], entries.min(12));
-        shelf.put("xattr", kind, body.to_vec());
+        seed_set.put("xattr", kind, body.to_vec());
         if self.name.contains("prefix") {
-            shelf.put("xattr", format!("{}-{}", self.name, entries.min(6)), body.to_vec());
+            seed_set.put("xattr", format!("{}-{}", self.name, entries.min(6)), body.to_vec());
         }
     }
 
     fn directory(
         &self,
         dir: &ferrofs_image::Inode,
-        shelf: &mut Shelf,
+        seed_set: &mut SeedSet,
     ) -> Result<(), Box<dyn Error>> {
         let block = usize::try_from(self.image.superblock().block_size.bytes())?;
         let mut bytes = vec![0; usize::try_from(dir.size())?];
@@ -102,7 +102,7 @@ impl<'a> Cutter<'a> {
             let count = u16::from_le_bytes([block[8], block[9]]) / 12;
             // Of each order of magnitude one, in blocks that end with the last name or are padded.
             let padded = if block.last() == Some(&0) { "padded" } else { "full" };
-            shelf.put("dirent", format!("{padded}-{}", count.ilog2()), block.to_vec());
+            seed_set.put("dirent", format!("{padded}-{}", count.ilog2()), block.to_vec());
         }
         Ok(())
     }
@@ -112,7 +112,7 @@ impl<'a> Cutter<'a> {
         space: &[u8],
         end: u64,
         inode: &DiskInode,
-        shelf: &mut Shelf,
+        seed_set: &mut SeedSet,
     ) -> Result<(), Box<dyn Error>> {
         let size = self.image.superblock().block_size;
         let at = usize::try_from(end - 4)?;
@@ -145,7 +145,7 @@ impl<'a> Cutter<'a> {
         }
         let holes = if inode.size > count as u64 * 4096 { "sparse" } else { "dense" };
         let kind = format!("{union:02x}-{holes}{}", if on_device { "-device" } else { "" });
-        shelf.put("chunk", kind, case.encode());
+        seed_set.put("chunk", kind, case.encode());
         Ok(())
     }
 
@@ -154,11 +154,11 @@ impl<'a> Cutter<'a> {
         space: &[u8],
         end: u64,
         inode: &DiskInode,
-        shelf: &mut Shelf,
+        seed_set: &mut SeedSet,
     ) -> Result<(), Box<dyn Error>> {
         let size = self.image.superblock().block_size;
         let index = index::read(space, end, inode, size).ok_or("an index")?;
-        self.clusters(&index, shelf)?;
+        self.clusters(&index, seed_set)?;
         let range = usize::try_from(index.range.start)?..usize::try_from(index.range.end)?;
         let mut region = space.get(range).ok_or("an index")?.to_vec();
         let first = index.extents.iter().map(|extent| extent.physical >> size.bits()).min();
@@ -192,7 +192,7 @@ impl<'a> Cutter<'a> {
         case.xattr_count = (0..16).filter(|count| *count != 1).find(fits).ok_or("an alignment")?;
         let few = if index.extents.len() < 2 { "one" } else { "more" };
         let kind = format!("{}-{}-{few}", index.kind, size.bits());
-        shelf.put(index.form, kind, case.encode());
+        seed_set.put(index.form, kind, case.encode());
         Ok(())
     }
 
@@ -215,7 +215,7 @@ impl<'a> Cutter<'a> {
         case
     }
 
-    fn clusters(&self, index: &Index, shelf: &mut Shelf) -> Result<(), Box<dyn Error>> {
+    fn clusters(&self, index: &Index, seed_set: &mut SeedSet) -> Result<(), Box<dyn Error>> {
         for extent in &index.extents {
             let Some(algorithm) = extent.algorithm else { continue };
             let target = match algorithm {
@@ -244,9 +244,9 @@ impl<'a> Cutter<'a> {
             let length = extent.decoded_bytes.ilog2();
             let kind = format!("{form}{whole}-{length}-{}", cluster.len().max(1).ilog2());
             if algorithm == AlgorithmId::Lz4 {
-                shelf.put("lz4_window", kind.clone(), window_part(&input));
+                seed_set.put("lz4_window", kind.clone(), window_part(&input));
             }
-            shelf.put(target, kind, input);
+            seed_set.put(target, kind, input);
         }
         Ok(())
     }

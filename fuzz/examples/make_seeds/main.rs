@@ -4,7 +4,7 @@
 
 mod cut;
 mod index;
-mod shelf;
+mod seed_set;
 mod tar;
 
 use std::error::Error;
@@ -13,7 +13,7 @@ use std::path::Path;
 
 use cut::Cutter;
 use ferrofs_image::{Image, OpenOptions, WalkEvent};
-use shelf::Shelf;
+use seed_set::SeedSet;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .collect::<Result<_, _>>()?;
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "erofs"));
     paths.sort();
-    let mut shelf = Shelf::default();
+    let mut seed_set = SeedSet::default();
     for path in &paths {
         let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("image");
         // The demo has nothing but ordinary files, and an image at an offset is one of the others.
@@ -31,24 +31,29 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         let bytes = fs::read(path)?;
         let image = OpenOptions::new().open_sources(std::sync::Arc::new(bytes.clone()), vec![])?;
-        cut(name, &image, bytes, &mut shelf)?;
+        cut(name, &image, bytes, &mut seed_set)?;
     }
     for number in 0..ferrofs_fuzz::PATCHED_IMAGES {
         // The image as it is, and one with its first byte changed to what it was.
-        shelf.put("patched", format!("{number:02}"), vec![number, 0, 0, 1, 0]);
+        seed_set.put("patched", format!("{number:02}"), vec![number, 0, 0, 1, 0]);
     }
-    tar::put(&here.join("../tests/data/tar"), &mut shelf)?;
-    let (files, total) = shelf.write(&here.join("seeds"))?;
+    tar::put(&here.join("../tests/data/tar"), &mut seed_set)?;
+    let (files, total) = seed_set.write(&here.join("seeds"))?;
     println!("{files} seeds, {total} bytes");
     Ok(())
 }
 
-fn cut(name: &str, image: &Image, bytes: Vec<u8>, shelf: &mut Shelf) -> Result<(), Box<dyn Error>> {
+fn cut(
+    name: &str,
+    image: &Image,
+    bytes: Vec<u8>,
+    seed_set: &mut SeedSet,
+) -> Result<(), Box<dyn Error>> {
     let cutter = Cutter::new(name, image, bytes)?;
-    cutter.superblock(shelf);
+    cutter.superblock(seed_set);
     for visit in image.walk(b"/")? {
         if let WalkEvent::Enter(node) | WalkEvent::Leaf(node) = visit {
-            cutter.inode(&node.inode, shelf)?;
+            cutter.inode(&node.inode, seed_set)?;
         }
     }
     Ok(())

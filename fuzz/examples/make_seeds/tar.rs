@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 
-use crate::shelf::Shelf;
+use crate::seed_set::SeedSet;
 
 const BLOCK_BYTES: usize = 512;
 
@@ -64,10 +64,10 @@ impl Archive {
     }
 }
 
-/// Puts the seeds on the shelf.
-pub(crate) fn put(made: &Path, shelf: &mut Shelf) -> Result<(), Box<dyn Error>> {
+/// Puts the seeds on the seed_set.
+pub(crate) fn put(made: &Path, seed_set: &mut SeedSet) -> Result<(), Box<dyn Error>> {
     let mut keep = |name: &str, switches: u8, archive: Vec<u8>| {
-        shelf.put("tar", name.to_owned(), [vec![switches], archive].concat());
+        seed_set.put("tar", name.to_owned(), [vec![switches], archive].concat());
     };
     keep("kinds", MENDED, kinds());
     keep("links", MENDED, links());

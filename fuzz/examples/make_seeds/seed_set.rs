@@ -6,11 +6,11 @@ use std::{fs, io};
 
 /// Seeds by target and kind.
 #[derive(Debug, Default)]
-pub(crate) struct Shelf {
+pub(crate) struct SeedSet {
     seeds: BTreeMap<(&'static str, String), Vec<u8>>,
 }
 
-impl Shelf {
+impl SeedSet {
     /// Keeps `seed` if it is shorter than what is kept for this kind.
     pub(crate) fn put(&mut self, target: &'static str, kind: String, seed: Vec<u8>) {
         let kept = self.seeds.entry((target, kind)).or_insert_with(|| seed.clone());
