@@ -37,7 +37,7 @@ const HIGHEST_POWER: u32 = 40;
 const BUCKETS: usize = ((HIGHEST_POWER - FINE_BITS + 2) << FINE_BITS) as usize;
 
 /// A histogram that any thread may add to: about 15 ns, more where several do at once (see
-/// [`Sharded`](Sharded)).
+/// [`Sharded`]).
 #[derive(Debug)]
 pub struct Histogram {
     buckets: Box<[PlainAtomicU64]>,

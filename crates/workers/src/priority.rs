@@ -1,5 +1,5 @@
 //! Priority levels of threads: real-time FIFO 1, else nice -19, else normal. This module has no state: it asks the
-//! system for a level on the calling thread, reads back what holds, and reports that. [`crate::thread`] calls it
+//! system for a level on the calling thread, reads back what holds, and reports that. `thread` calls it
 //! for every worker.
 
 use std::fmt;
