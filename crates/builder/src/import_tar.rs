@@ -41,7 +41,6 @@ use ferrofs_workers::CancelToken;
 
 use crate::context::check_cancelled;
 use crate::decompress::Compression;
-use crate::import::option_setters;
 use crate::import::spool::SpoolOptions;
 use crate::tree::{Device, Metadata, Timestamp, Tree};
 use crate::{Error, ErrorKind, Result};

@@ -6,6 +6,10 @@
 //! This crate prints nothing, reads no environment, and never reads an image back. A [`BuildObserver`] can
 //! inspect the image before it gets its name, as the `--verify` of the command does.
 
+// First, since a macro is known only to the modules behind it.
+#[macro_use]
+mod setters;
+
 mod build;
 mod compress;
 mod context;

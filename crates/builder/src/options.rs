@@ -201,23 +201,7 @@ impl Default for BuildOptions {
     }
 }
 
-macro_rules! setters {
-    ($($field:ident: $type:ty,)*) => {
-        /// A setter for each field, of the same name. [`check`](Self::check) says what goes together.
-        impl BuildOptions {
-            $(
-                #[doc = concat!("Sets [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
-                #[must_use]
-                pub fn $field(mut self, $field: $type) -> Self {
-                    self.$field = $field;
-                    self
-                }
-            )*
-        }
-    };
-}
-
-setters! {
+option_setters! { BuildOptions {
     block_size: BlockSize,
     algorithms: Option<Algorithms>,
     pcluster_bytes: u32,
@@ -255,7 +239,7 @@ setters! {
     output_mode: OutputMode,
     jobs: Option<usize>,
     memory_bytes: u64,
-}
+}}
 
 impl BuildOptions {
     /// Bytes of the largest pcluster that any file can have.
