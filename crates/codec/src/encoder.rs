@@ -219,7 +219,7 @@ impl Encoder {
 
     /// Forgets the calls before: later results depend on the method and later calls alone.
     ///
-    /// Call it at the start of each piece of work whose result must not depend on who does it.
+    /// Call it at the start of each piece of work whose result must not depend on the thread.
     pub fn restart(&mut self) {
         match &mut self.kind {
             EncoderKind::Lz4(_) | EncoderKind::Lzma(_) => {}

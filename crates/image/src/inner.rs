@@ -76,7 +76,7 @@ pub(crate) struct XattrPrefix {
 }
 
 impl ImageInner {
-    /// To be called by every read, so that buffers and caches are freed once nobody reads.
+    /// Every read calls it, so that buffers and caches are freed once reads stop.
     pub(crate) fn wake_idle_reclaimer(&self) {
         self.idle_reclaimer.wake();
     }
@@ -227,7 +227,7 @@ impl MetadataCache {
         Ok(Self { cache, _charge: charge })
     }
 
-    /// Drops windows until those are left that stay when nobody reads, the most recently used ones.
+    /// Drops windows, the least recently used first, until those are left that an idle image keeps.
     pub(crate) fn shrink(&self) {
         self.cache.shrink(IDLE_BYTES);
     }

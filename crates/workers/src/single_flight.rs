@@ -5,7 +5,7 @@
 //!
 //! A lookup ends in one of three ways: [`Lookup::Hit`], [`Lookup::Miss`] or [`Lookup::Pending`]. A
 //! demand may take a fill over while its permit is queued, and upgrades a prefetch that is running.
-//! A fill that ends without a value leaves no trace: those who waited for it look up again.
+//! A fill that ends without a value leaves no trace: its waiters look up again.
 //!
 //! One lock guards the table. A lookup under it is a hash lookup, a list operation and the clone of
 //! a handle, each in constant time; the caller copies or decodes kilobytes next, which takes
@@ -231,7 +231,7 @@ impl<K: Copy + Eq + Hash, V: CacheValue> FillPermit<K, V> {
     /// permit that was never [enqueued](Self::enqueue) is never void.
     #[must_use = "a void permit must not compute"]
     pub fn begin(&mut self) -> bool {
-        // K5. Nobody takes over what was never queued.
+        // K5. A fill that was never queued is not taken over.
         !self.was_enqueued || lock(&self.inner.table).begin(self.key, self.state.number)
     }
 

@@ -60,7 +60,7 @@ use settings::ResolvedSettings;
 use worker::{AdaptiveSpin, HandlerCell, Worker};
 use worker_queue::{QueueCounters, SlotBody, SubmitterEnd};
 
-/// Requests that wake nobody are timed once in this many, so that reading the clock twice does not become part
+/// Requests that wake no worker are timed once in this many, so that reading the clock twice does not become part
 /// of the cost of a short request. Requests that wake a worker are always timed.
 const TIMED_ONE_IN: u64 = 16;
 
@@ -459,7 +459,7 @@ where
         self.location == SlotLocation::Inline
     }
 
-    /// Hands the request over. From then on whoever handles it owns its content, until the queue calls back.
+    /// Hands the request over. From then on its handler owns its content, until the queue calls back.
     pub fn submit(self) {
         self.queue.submit(self.location);
     }

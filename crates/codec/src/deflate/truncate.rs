@@ -65,7 +65,7 @@ pub(super) fn truncate(stream: &mut [u8], bytes_max: usize) -> Option<TruncatedS
     // What is behind the end is padding.
     write_bits(stream, end, 0, bytes * 8 - end);
     // A last block begins with a one; another that is stored, and begins the stream, with a zero
-    // and five bits that nobody reads.
+    // and five bits that are never read.
     if stream[0] == 0 {
         stream[0] = 1 << 3;
     }

@@ -23,7 +23,7 @@ const REPEAT: u32 = 32;
 /// What [`CostModel::new`] takes.
 pub(super) const BYTES: usize = ((1 << TABLE_BITS) + STEPS) * size_of::<u32>();
 
-/// Costs of one input, as far as somebody asked.
+/// Costs of one input, as far as they were requested.
 pub(super) struct CostModel {
     /// The last position of a hash, plus one; 0 is none.
     table: Box<[u32]>,

@@ -6,7 +6,7 @@ const MATCH_MIN: usize = 4;
 const LAST_MATCH_BYTES: usize = 12;
 const LAST_LITERALS: usize = 5;
 
-/// A block that is written by hand. Whether it obeys the format is up to who writes it.
+/// A block that is written by hand. The writer decides whether it obeys the format.
 #[derive(Default)]
 pub(crate) struct Block {
     pub(crate) bytes: Vec<u8>,

@@ -321,7 +321,7 @@ fn a_distance_beyond_the_declared_one_is_refused_by_every_path() {
                     let refused = window.err().map(|error| error.kind());
                     assert_eq!(refused, (distance > limit).then_some(expected), "{mode:?}");
                 }
-                // Where the literals end, nobody has seen the distance yet.
+                // Where the literals end, the distance has not been read yet.
                 assert!(extent.check(0, literals.len(), DecodeMode::Prefix));
                 assert_eq!(
                     extent.check(0, literals.len() + 1, DecodeMode::Prefix),

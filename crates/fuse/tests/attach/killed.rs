@@ -22,7 +22,7 @@ fn mount_and_wait(directory: &Path) {
     let attachment = mount(directory, &options());
     let unmounts = attachment.as_ref().map(|attachment| attachment.unmounts_if_killed());
     let mut output = std::io::stderr();
-    writeln!(output, "unmounts: {unmounts:?}").expect("whoever started us reads");
+    writeln!(output, "unmounts: {unmounts:?}").expect("the parent reads the pipe");
     std::io::stdin().read_to_end(&mut Vec::new()).expect("an input");
 }
 

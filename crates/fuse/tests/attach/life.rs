@@ -121,7 +121,7 @@ fn a_mount_made_after_ours_was_unmounted_stays() {
     let occupied = occupy(&path);
     unmount_as_user(&first);
     let mut second = mount(&path, &options()).expect("it worked a moment ago");
-    assert!(first.is_connected(), "somebody is still in it");
+    assert!(first.is_connected(), "a process is still in it");
     assert_eq!(first.detach().expect("nothing to do"), DetachOutcome::Already);
     drop(first);
     assert_eq!(mounts_at(&path), 1);

@@ -385,7 +385,7 @@ mod tests {
             }
             let counts = inner.engine.clusters.stats();
             assert_eq!((counts.abandoned, counts.computed), (2, 1), "{counts:?}");
-            // Nothing is remembered: they are there when somebody wants them.
+            // Nothing is remembered: a later read finds them in the image.
             for (cluster, start) in &clusters[..3] {
                 let expected = expected(&inode, cluster, *start);
                 let mut bytes = vec![0u8; expected.len()];

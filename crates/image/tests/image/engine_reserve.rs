@@ -64,7 +64,11 @@ fn best_effort_maps_no_more_than_the_reserve_and_leaves_a_share() {
     assert_eq!(share, RESERVED_BYTES / 4);
     assert!((share..share + (64 << 10)).contains(&left), "{left}");
     drop(image.demand_buffer(4096).unwrap());
-    assert_eq!(memory.buffer_stats().mapped, mapped, "what was left served who must have it");
+    assert_eq!(
+        memory.buffer_stats().mapped,
+        mapped,
+        "the rest served the request that must not fail"
+    );
     // Without a reserve free bytes of the budget are used.
     let free = MemoryPool::new(64 << 20).unwrap();
     let image = written.open(&OpenOptions::new().memory(&free));

@@ -88,7 +88,7 @@ impl<T, R, E> ReorderRing<T, R, E> {
     pub(super) fn publish(&self, item: T) {
         let number = self.published.load(Ordering::Relaxed); // written by this thread
         self.exchange(number, RingSlot::Item(item));
-        // Release: pairs with the load in `claim`; who sees the number finds the item in its slot.
+        // Release: pairs with the load in `claim`; the claimer finds the item in its slot.
         self.published.store(number + 1, Ordering::Release);
         self.items_available.notify_one();
     }
@@ -215,7 +215,7 @@ impl EventCount {
 
     /// O6. Sleeps unless `has_cause` is true already. It may return without cause: callers look again.
     fn wait(&self, has_cause: impl Fn() -> bool) {
-        // Acquire: pairs with the release in `advance`; who reads the new count sees the cause, too.
+        // Acquire: pairs with the release in `advance`; the waiter sees the cause, too.
         let seen = self.epoch.word.load(Ordering::Acquire);
         self.waiters.fetch_add(1, Ordering::Relaxed);
         // The look at the cause comes after the entry in `waiters`: pairs with the fence in `advance`. Either

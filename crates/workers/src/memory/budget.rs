@@ -1,5 +1,5 @@
 //! One sum of bytes under one limit. It owns the sum, the wait queue and the reclaimers, and no
-//! memory: whoever maps memory charges it first. The pools of this module, and every cache,
+//! memory: a pool charges memory before it maps it. The pools of this module, and every cache,
 //! context, table and buffer outside of this crate, are charged here (docs/memory.md has the sum).
 //!
 //! docs/workers.md, protocol B.
@@ -119,7 +119,7 @@ impl Budget {
 
     /// Registers a reclaimer: a function that is called with the bytes that are missing, frees
     /// about as many, and returns how many. It runs on the thread that needs the memory, outside of
-    /// all locks of this crate, and on several threads at once. It must not wait for anybody who
+    /// all locks of this crate, and on several threads at once. It must not wait for a thread that
     /// may wait for memory: inside of it even [`AllocPolicy::MustSucceed`] neither reclaims nor
     /// waits.
     ///
@@ -234,7 +234,7 @@ impl Budget {
         }
     }
 
-    /// A charge of bytes that are free now. It never waits, and yields to nobody.
+    /// A charge of bytes that are free now. It never waits, and ignores waiters.
     pub(super) fn try_charge(&self, bytes: u64) -> Option<Charge> {
         self.try_charge_bytes(bytes).then(|| Charge { budget: self.clone(), bytes })
     }

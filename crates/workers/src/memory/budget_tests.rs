@@ -133,7 +133,7 @@ fn of_two_that_are_stuck_on_each_other_one_gives_up_and_saves_the_other() {
 }
 
 /// Four hold a fifth each, need another to finish, and come back for more at once; one wants all.
-/// It must come to its turn when those who hold have finished, in whatever order they ask: the
+/// It must come to its turn when the holders have finished, in whatever order they ask: the
 /// second half of the rounds begins with a newcomer between two holders, which once went round for
 /// ever.
 #[test]
@@ -178,7 +178,7 @@ fn a_waiter_for_much_is_not_starved_by_many_for_little() {
     }
     let counts = budget.stats();
     println!("{granted:?} passed, {counts:?}");
-    // Those who hold finish, once each; nobody else passes.
+    // The holders finish, once each; no other request passes.
     assert!(granted.into_inner() <= ROUNDS * 8);
     assert_eq!((budget.used_bytes(), counts.gave_up), (0, 0));
 }

@@ -371,7 +371,7 @@ impl BufferPoolInner {
         mapped
     }
 
-    /// `count` new blocks of `wanted` bytes in one piece. None if somebody would have to wait for
+    /// `count` new blocks of `wanted` bytes in one piece. None if a request would have to wait for
     /// it.
     fn new_idle(&self, wanted: usize, count: usize, threads: usize) -> Option<Block> {
         let bytes = wanted.checked_mul(count)?;

@@ -181,7 +181,7 @@ fn a_reserve_is_used_before_anything_is_mapped_beyond_it() {
     let held: Vec<_> = (0..3).map(|_| buffers.lease_from_reserve(PAGE, evict).unwrap()).collect();
     assert_eq!((asked.load(Ordering::Relaxed), buffers.stats().mapped), (2, 3));
     drop(held);
-    // What goes does not come back, since somebody holds it: it is not asked for without end.
+    // A block that is in use does not come back: the pool does not ask for it without end.
     let all: Vec<_> = (0..3).map(|_| must(&buffers, PAGE)).collect();
     let in_vain = PlainAtomicU64::new(0);
     let more = buffers.lease_from_reserve(PAGE, |bytes| {

@@ -137,7 +137,7 @@ impl FrameLinks {
 
     /// Takes the first frame off a chain, and returns it with the rest.
     pub(super) fn unchain(&self, key: FrameKey) -> (FrameKey, Option<FrameKey>) {
-        // Relaxed: a chain has one owner, who chained it or was given it whole.
+        // Relaxed: a chain has one owner, which chained it or was given it whole.
         let link = self.link(self.index_of(&key));
         let next = link.map_or(NONE, |link| index_of(link.load(Ordering::Relaxed)));
         (key, (next != NONE).then_some(FrameKey { arena: self.arena, index: next }))

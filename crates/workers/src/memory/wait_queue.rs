@@ -217,7 +217,7 @@ fn sequential() {
     crate::sync::fence(Ordering::SeqCst);
 }
 
-/// Every interleaving of those who wait and those who give back. Sleep has no clock here: a wake-up
+/// Every interleaving of waiters and returns. Sleep has no clock here: a wake-up
 /// that is lost is a deadlock, and loom says so.
 #[cfg(all(test, loom))]
 mod loom_tests {
@@ -232,7 +232,7 @@ mod loom_tests {
 
     const STALL: Duration = Duration::from_secs(3600);
 
-    /// A count and those who wait for it: the smallest budget.
+    /// A count and its waiters: the smallest budget.
     struct BudgetInner {
         wait_queue: WaitQueue,
         left: AtomicU32,

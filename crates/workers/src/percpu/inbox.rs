@@ -107,7 +107,7 @@ impl<T> Inbox<T> {
             }
             // SAFETY: `node` is not published yet (as above), so this thread alone has it.
             unsafe { (*node).earlier = head };
-            // P3. Release: the node's content is seen by the one who takes the list, P5 or P7. A
+            // P3. Release: the node's content is seen by the thread that takes the list, P5 or P7. A
             // later push is a read-modify-write too and so keeps this release in its sequence.
             // `head` may have been taken, freed and allocated again meanwhile: then it is in the
             // list again, and the link is right all the same, since no push reads through it.
@@ -147,7 +147,7 @@ impl<T> Inbox<T> {
 
     /// P6. Opens the inbox; false when it was open already, and then nothing has happened.
     pub(crate) fn open(&self) -> bool {
-        // AcqRel: who opens has seen what the one who closed did before P7, and who pushes or takes
+        // AcqRel: the opener has seen what the closer did before P7, and a thread that pushes or takes
         // afterwards has seen what was done before opening.
         self.head
             .compare_exchange(closed(), ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed)

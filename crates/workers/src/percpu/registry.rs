@@ -177,7 +177,7 @@ impl WorkerRegistry {
     pub(crate) fn next_steps(&mut self, queues: &[CpuQueue], tried: &CpuSet) -> Transitions {
         let mut steps = Transitions::default();
         for (&cpu, worker) in &mut self.workers {
-            // A thread that has exited but has no owner yet is joined by the one who started it.
+            // A thread that has exited but has no owner yet is joined by the thread that started it.
             if worker.phase == WorkerPhase::Exited && worker.owned.is_some() {
                 worker.phase = WorkerPhase::Absent;
                 worker.thread = None;

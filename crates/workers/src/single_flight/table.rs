@@ -435,7 +435,7 @@ impl<V: Clone> PendingFill<V> {
 #[derive(Debug)]
 enum FillOutcome<V> {
     Pending,
-    /// No value. Nobody remembers why: those who still want one look up again.
+    /// No value. The reason is not kept: waiters look up again.
     Abandoned,
     Value(V),
 }

@@ -138,7 +138,7 @@ fn a_void_permit_publishes_and_finishes_nothing() {
     assert!(other.finish_unless_waited().is_none());
     assert!(matches!(demand(&single_flight, 2, 1), Lookup::Pending(_)), "the newer one is at it");
     new.publish(front(10, 0));
-    assert_eq!(waiter.wait().unwrap().length(), 10, "whoever computed it");
+    assert_eq!(waiter.wait().unwrap().length(), 10, "any thread may compute it");
     drop(newer);
 }
 
@@ -257,8 +257,8 @@ fn who_decoded_for_himself_publishes_only_for_those_who_wait() {
     let idle = pending(prefetch(&single_flight, 1, 10));
     let left = pending(demand(&single_flight, 1, 10));
     drop(left);
-    assert!(permit.finish_unless_waited().is_none(), "who left does not count");
-    assert!(idle.wait().is_none(), "but nobody sleeps for ever");
+    assert!(permit.finish_unless_waited().is_none(), "a waiter that left does not count");
+    assert!(idle.wait().is_none(), "but no waiter sleeps for ever");
     assert_eq!(single_flight.keys(), 0);
     let mut permit = mine(demand(&single_flight, 1, 10));
     assert!(permit.begin());

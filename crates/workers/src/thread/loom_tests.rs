@@ -1,4 +1,4 @@
-//! Models of the owner of a thread: joined once, by whoever drops it.
+//! Models of the owner of a thread: joined once, by the thread that drops it.
 #![allow(clippy::unwrap_used, reason = "a test ends where its world is not as it must be")]
 
 use crate::priority::PriorityRequest;

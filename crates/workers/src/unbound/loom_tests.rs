@@ -81,7 +81,7 @@ fn an_item_may_drop_the_last_handle_of_its_pool() {
         });
         submit(&pool, &ran);
         drop(pool);
-        // Whoever dropped last: nothing here waits for the item if it was the item. Loom ends the
+        // The last drop may be the item's: then nothing here waits for the item. Loom ends the
         // model when every thread has, and reports what leaked.
         assert!(ran.load(Ordering::Relaxed) <= 2);
     });

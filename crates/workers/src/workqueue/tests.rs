@@ -338,7 +338,7 @@ fn stress_no_request_is_lost_doubled_or_shared() {
             for _ in 0..request.0 % 50 {
                 std::hint::spin_loop();
             }
-            assert_eq!(request.1, before, "somebody else wrote");
+            assert_eq!(request.1, before, "another thread wrote");
             request.1 = request.0.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         }
     }

@@ -103,7 +103,7 @@ impl<R> WorkerQueue<R> {
     /// no other reference to the body is alive.
     #[allow(
         clippy::mut_from_ref,
-        reason = "the protocol decides who may, not the borrow of the queue"
+        reason = "the protocol grants access, not the borrow of the queue"
     )]
     unsafe fn body(&self, slot: usize) -> &mut SlotBody<R> {
         // SAFETY: by this function's contract nobody else reaches the body now.
@@ -192,7 +192,7 @@ impl<R> SubmitterEnd<R> {
         self.fill ^= bit;
         self.free &= !bit;
         self.pending |= bit;
-        // Q2. Pairs with the claim (Q6, Q11): who claims sees the body.
+        // Q2. Pairs with the claim (Q6, Q11): the claimer sees the body.
         self.queue.slots[slot].claim.store(FILLED, Ordering::Release);
         // Q3. Pairs with the worker's look (Q5).
         self.queue.fill.store(self.fill, Ordering::Release);
