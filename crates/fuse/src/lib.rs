@@ -54,7 +54,7 @@ pub use request::{Operation, Request};
 pub use rustix::io::Errno;
 pub use session::{FileSystem, NegotiatedSession, Notifier, Session, SessionOptions, SessionStats};
 
-/// The atomics and the lock of protocol F (docs/workers.md); loom's own when a model runs.
+/// The atomics and the lock of protocol R (docs/workers.md); loom's own when a model runs.
 mod sync {
     #[cfg(loom)]
     pub(crate) use loom::sync::Mutex;

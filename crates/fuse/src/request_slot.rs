@@ -1,5 +1,5 @@
 //! The request that one listener handles: its number, when it was read, and who may reply to it. The listener and the
-//! watchdog may both want to reply; exactly one does (docs/workers.md, protocol F). Owned by `session::state`, used by
+//! watchdog may both want to reply; exactly one does (docs/workers.md, protocol R). Owned by `session::state`, used by
 //! the listener, its [`Reply`](crate::Reply) and the watchdog.
 
 use std::sync::PoisonError;
@@ -52,7 +52,7 @@ impl RequestSlot {
         }
     }
 
-    /// F1: the listener has read a request. Its number becomes visible last.
+    /// R1: the listener has read a request. Its number becomes visible last.
     pub(crate) fn begin(&self, unique: u64, pid: u32, now_ms: u64) {
         self.since_ms.store(now_ms, Ordering::Relaxed);
         self.pid.store(u64::from(pid), Ordering::Relaxed);
@@ -60,7 +60,7 @@ impl RequestSlot {
         self.word.store(unique, Ordering::Release);
     }
 
-    /// F2: the caller that gets `true` replies, and nobody else does.
+    /// R2: the caller that gets `true` replies, and nobody else does.
     pub(crate) fn claim(&self, unique: u64) -> bool {
         // Numbers are never used twice, so the word cannot have come back to this one. Relaxed: no data is published
         // with it.
@@ -69,13 +69,13 @@ impl RequestSlot {
             .is_ok()
     }
 
-    /// F3: the listener is done with the request. Returns whether somebody has replied.
+    /// R3: the listener is done with the request. Returns whether somebody has replied.
     pub(crate) fn end(&self, unique: u64) -> bool {
         // One step, so that no claim can come between a load and a store.
         self.word.swap(0, Ordering::Relaxed) != unique
     }
 
-    /// F4: the kernel interrupts request `unique`. `false`: the request is not here. Of several interrupts of one
+    /// R4: the kernel interrupts request `unique`. `false`: the request is not here. Of several interrupts of one
     /// request the first one counts.
     pub(crate) fn interrupt(&self, unique: u64, now_ms: u64) -> bool {
         // Most slots hold another request: they are passed over without taking the lock.
@@ -94,7 +94,7 @@ impl RequestSlot {
         true
     }
 
-    /// F5: the request that is here now. Its other parts may belong to a later request if `unique` was answered
+    /// R5: the request that is here now. Its other parts may belong to a later request if `unique` was answered
     /// meanwhile; then claiming `unique` fails.
     pub(crate) fn in_flight(&self) -> Option<InFlightRequest> {
         // Acquire: pairs with `begin`.
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(slot.in_flight().unwrap().interrupted_since_ms, None);
     }
 
-    /// A stress test of protocol F: a listener, and two threads that reply in its place.
+    /// A stress test of protocol R: a listener, and two threads that reply in its place.
     #[test]
     fn each_of_many_requests_is_answered_once_under_stress() {
         const REQUESTS: u64 = 20_000;
