@@ -7,9 +7,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use ferrofs_image::Image;
-use tempfile::TempDir;
 
-use self::fixture::{ImageFixture, assert_same, snapshot_tree};
+use self::fixture::{ImageFixture, TestFolder, assert_same, snapshot_tree};
 use crate::extractor::extract_with;
 use crate::pool::ThreadLimit;
 use crate::{Error, ErrorKind, ExtractEvent, ExtractOptions, ExtractSummary, Result};
@@ -76,9 +75,8 @@ fn with_watchdog<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -
     result
 }
 
-/// A folder for one test, in memory where the host has such a place: hundreds of trees are written.
-fn new_folder() -> TempDir {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| TempDir::new()).unwrap()
+fn new_folder() -> TestFolder {
+    TestFolder::new()
 }
 
 /// The images of tests/data that open without devices or offsets.

@@ -14,9 +14,8 @@ use std::{fs, io};
 use ferrofs_image::{Image, ImageSource, MemoryPool, OpenOptions};
 use ferrofs_workers::CancelToken;
 use ferrofs_workers::memory::{Budget, FaultPlan};
-use tempfile::TempDir;
 
-use super::fixture::{ImageFixture, snapshot_tree};
+use super::fixture::{ImageFixture, TestFolder, snapshot_tree};
 use super::{ExtractRun, extract_with_options, extract_with_watchdog, new_folder};
 use crate::{ErrorKind, ExtractOptions};
 
@@ -244,7 +243,7 @@ fn skip(reason: &str) {
 }
 
 /// A file system of one megabyte, where this user may mount one.
-struct SmallFilesystem(TempDir);
+struct SmallFilesystem(TestFolder);
 
 impl SmallFilesystem {
     fn mount() -> Option<Self> {

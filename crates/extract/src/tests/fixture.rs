@@ -5,11 +5,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ferrofs_image::{Image, ImageSource, OpenOptions};
+use tempfile::TempDir;
 
 const BLOCK: usize = 4096;
 const INODE: usize = 64;
@@ -171,14 +172,70 @@ pub(super) struct HostEntry {
     first: PathBuf,
 }
 
+/// A folder for one test, in memory where the host has such a place: hundreds of trees are written.
+#[derive(Debug)]
+pub(super) struct TestFolder(TempDir);
+
+impl TestFolder {
+    pub(super) fn new() -> Self {
+        Self(tempfile::tempdir_in("/dev/shm").or_else(|_| TempDir::new()).unwrap())
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for TestFolder {
+    /// An ordinary user cannot remove what is in a directory without all permissions.
+    fn drop(&mut self) {
+        let mut left = vec![self.path().to_owned()];
+        while let Some(path) = left.pop() {
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).ok();
+            let entries = fs::read_dir(&path).into_iter().flatten().flatten();
+            let is_directory = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|it| it.is_dir());
+            left.extend(entries.filter(is_directory).map(|entry| entry.path()));
+        }
+    }
+}
+
+/// All permissions for the owner of a file or directory; dropping this restores the mode. An image
+/// can have files that their owner may not read, and only root reads them without this.
+struct OwnerAccess {
+    path: PathBuf,
+    mode: u32,
+}
+
+impl OwnerAccess {
+    fn of(path: &Path, mode: u32) -> Self {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode | 0o700)).unwrap();
+        Self { path: path.to_owned(), mode }
+    }
+}
+
+impl Drop for OwnerAccess {
+    fn drop(&mut self) {
+        fs::set_permissions(&self.path, fs::Permissions::from_mode(self.mode)).unwrap();
+    }
+}
+
 /// Looks at everything below `root`, and at it.
 pub(super) fn snapshot_tree(root: &Path) -> BTreeMap<PathBuf, HostEntry> {
     let mut seen = BTreeMap::new();
     let mut firsts = HashMap::new();
     let mut left = vec![PathBuf::new()];
+    // Directories stay accessible until everything below them has been read.
+    let mut directories = Vec::new();
     while let Some(path) = left.pop() {
         let full = root.join(&path);
         let metadata = full.symlink_metadata().unwrap();
+        let mode = metadata.mode() & 0o7777;
+        let needed = match metadata.file_type() {
+            kind if kind.is_dir() => 0o500,
+            kind if kind.is_file() => 0o400,
+            _ => 0,
+        };
+        let access = (mode & needed != needed).then(|| OwnerAccess::of(&full, mode));
         let contents = if metadata.is_file() {
             fs::read(&full).unwrap()
         } else if metadata.is_symlink() {
@@ -205,7 +262,12 @@ pub(super) fn snapshot_tree(root: &Path) -> BTreeMap<PathBuf, HostEntry> {
             first,
         };
         seen.insert(path, entry);
+        if metadata.is_dir() {
+            directories.extend(access);
+        }
     }
+    // The innermost first: an outer one may not be searched afterwards.
+    while directories.pop().is_some() {}
     seen
 }
 
