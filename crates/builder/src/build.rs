@@ -10,11 +10,45 @@ use crate::context::{BuildContext, BuildMemory};
 use crate::data_map::DataMap;
 use crate::image_file::ImageWriter;
 use crate::metadata::MetadataWriter;
+use crate::output::{ExistingOutput, OutputTarget};
 use crate::packed_file::PackedFile;
 use crate::report::{BuildObserver, BuildPhase, BuildReport};
 use crate::superblock::SuperblockArea;
 use crate::tree::{Device, Tree};
 use crate::{BlobOutput, BuildOptions, Error, ErrorKind, OutputMode, Result};
+
+/// The places that a build writes to.
+#[derive(Debug)]
+pub struct BuildOutputs {
+    /// The image.
+    pub image: OutputTarget,
+    /// The file for chunks, if [`BuildOptions::blob`] asks for one.
+    pub blob: Option<OutputTarget>,
+}
+
+impl BuildOutputs {
+    /// Opens the places that the options name.
+    fn open(options: &BuildOptions, target: &Path) -> Result<Self> {
+        let open = |path: &Path, is_in_place| {
+            if is_in_place {
+                return OutputTarget::in_place(path);
+            }
+            let target = OutputTarget::open(path, ExistingOutput::Replace)?;
+            if target.is_in_place() {
+                let what = "is a block device, which is overwritten only on request";
+                return Err(Error::new(ErrorKind::InvalidOptions(what.to_owned())).at(path));
+            }
+            Ok(target)
+        };
+        let is_in_place = matches!(options.output_mode, OutputMode::InPlace { .. });
+        let blob = match &options.blob {
+            None => None,
+            Some(BlobOutput::NewFile(path)) => Some(open(path, false)?),
+            Some(BlobOutput::InPlace(path)) => Some(open(path, true)?),
+        };
+        Ok(Self { image: open(target, is_in_place)?, blob })
+    }
+}
 
 /// Builds an image of `tree` under the name `target`, which has what it had before until the image is whole.
 /// `cancel` ends the build early: every thread reads it between two steps of work.
@@ -33,9 +67,26 @@ pub fn build(
     cancel: &CancelToken,
 ) -> Result<BuildReport> {
     options.check()?;
+    build_into(tree, options, BuildOutputs::open(options, target)?, observer, cancel)
+}
+
+/// As [`build`], into places that have been opened before. They have the last word about where the
+/// image and the blob go; the options give the offset, and whether there is a blob.
+///
+/// # Errors
+/// As [`build`]. [`ErrorKind::Exists`] if something has got the name of the image or the blob
+/// meanwhile, and must not be replaced.
+pub fn build_into(
+    tree: &Tree,
+    options: &BuildOptions,
+    outputs: BuildOutputs,
+    observer: &dyn BuildObserver,
+    cancel: &CancelToken,
+) -> Result<BuildReport> {
+    options.check()?;
     let memory = BuildMemory::new(options, tree)?;
     let context = BuildContext { options, memory: &memory, observer, cancel };
-    build_with(tree, &context, target, crate::write_data::write_data)
+    build_with(tree, &context, outputs, crate::write_data::write_data)
 }
 
 /// Puts the contents of a tree's files into a sink, but for what is to lie in the packed inode.
@@ -47,17 +98,16 @@ type WriteData =
 fn build_with(
     tree: &Tree,
     context: &BuildContext<'_>,
-    target: &Path,
+    outputs: BuildOutputs,
     write_data: WriteData,
 ) -> Result<BuildReport> {
     let BuildContext { options, observer, .. } = *context;
-    let block_size = options.block_size;
+    let (block_size, offset) = (options.block_size, options.output_mode.offset());
     let mut metadata = MetadataWriter::new(tree, options)?;
     let front = SuperblockArea::plan(&metadata, options)?;
     metadata.place_root(front.bytes())?;
-    let mut image =
-        ImageWriter::create(target, options.output_mode, block_size, metadata.head_bytes)?;
-    let mut blob = create_blob(tree, options, &image)?;
+    let mut image = ImageWriter::create(outputs.image, offset, block_size, metadata.head_bytes)?;
+    let mut blob = create_blob(tree, options, outputs.blob, &image)?;
     observer.phase(BuildPhase::Data);
     let sink = blob.as_mut().unwrap_or(&mut image);
     let (mut data, packed) = write_data(tree, context, front.packed(), sink)?;
@@ -82,19 +132,21 @@ fn build_with(
 fn create_blob(
     tree: &Tree,
     options: &BuildOptions,
+    target: Option<OutputTarget>,
     image: &ImageWriter,
 ) -> Result<Option<ImageWriter>> {
-    let Some(blob) = &options.blob else { return Ok(None) };
+    if target.is_some() != options.blob.is_some() {
+        let what = "a blob needs both an option and a place";
+        return Err(Error::new(ErrorKind::InvalidOptions(what.to_owned())));
+    }
+    let Some(target) = target else { return Ok(None) };
     if !tree.devices().is_empty() {
         let what = "a blob for files that lie on other devices already";
         return Err(Error::new(ErrorKind::InvalidOptions(what.to_owned())));
     }
-    let (path, output_mode) = match blob {
-        BlobOutput::NewFile(path) => (path, OutputMode::NewFile { offset: 0 }),
-        BlobOutput::InPlace(path) => (path, OutputMode::InPlace { offset: 0 }),
-    };
-    let file = ImageWriter::create(path, output_mode, options.block_size, 0)?;
-    if let BlobOutput::InPlace(_) = blob {
+    let is_in_place = target.is_in_place();
+    let file = ImageWriter::create(target, 0, options.block_size, 0)?;
+    if is_in_place {
         image.remove_previous()?;
     }
     Ok(Some(file))

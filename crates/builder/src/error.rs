@@ -34,6 +34,8 @@ pub enum ErrorKind {
         /// What the host answered.
         source: io::Error,
     },
+    /// Something has the name of the output already.
+    Exists,
     /// A source file became shorter, longer or another one while it was read.
     SourceChanged {
         /// The difference, as in "its size was 10 bytes and is now 5".
@@ -119,6 +121,7 @@ impl fmt::Display for ErrorKind {
             Self::Input { operation, source } | Self::Output { operation, source } => {
                 write!(f, "{operation}: {source}")
             }
+            Self::Exists => f.write_str("exists already"),
             Self::SourceChanged { how } => write!(f, "changed while it was read: {how}"),
             Self::Unsupported(what)
             | Self::InvalidOptions(what)

@@ -1,34 +1,36 @@
 //! The file that an image or a blob is written to. Until [`ImageWriter::publish`] succeeds, the image's name keeps
-//! what it had before, and an error leaves nothing behind. An image in place has no valid superblock until then.
+//! what it had before, and an error leaves nothing behind. An image in place has no superblock until it is complete,
+//! also if the process is killed or the host fails: its superblock is written last, in one sector, when everything
+//! else is durable.
 
-use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use ferrofs_ondisk::BlockSize;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 
 use crate::BlockSink;
-use crate::{BuildObserver, Error, ErrorKind, OutputMode, Result};
+use crate::output::{
+    InPlaceFile, NewFile, OutputPlace, OutputTarget, descriptor_path, has_descriptor_path,
+};
+use crate::{BuildObserver, Error, ErrorKind, Result};
 
+/// The superblock with its magic number lies in this sector of the image. A write of one sector is never divided:
+/// neither by a signal that ends the process, nor by a disk.
+const SUPERBLOCK_SECTOR: std::ops::Range<usize> = 1024..1536;
 /// Bytes that are collected before they are written: few enough system calls, and small enough to stay
 /// in a second-level cache.
 const BUFFER_BYTES: usize = 512 << 10;
-/// Names that are tried for a temporary file before giving up.
-const NAMES_TRIED: u32 = 64;
 /// What fills up a block.
 const ZEROS: [u8; 512] = [0; 512];
 
 /// An image that is being written, from its first block to its last; the head comes at the end.
 #[derive(Debug)]
 pub(crate) struct ImageWriter {
-    file: File,
-    name: NameState,
-    /// The name that the image is to have, links resolved.
-    target: PathBuf,
+    output: OutputFile,
+    /// The path of the image as it was given.
+    path: PathBuf,
     /// The byte of the file at which the image starts.
     base: u64,
     block_size: BlockSize,
@@ -39,60 +41,53 @@ pub(crate) struct ImageWriter {
     /// Bytes of the head, once it may be in the file. Until the image is published, an image in place loses its
     /// head again when this is dropped.
     unpublished_head_bytes: u64,
+    is_published: bool,
 }
 
-/// Under which name the file can be seen while it is written.
 #[derive(Debug)]
-enum NameState {
-    /// None: it is gone when it is closed.
-    Unnamed,
-    /// A name beside the image's.
-    Temporary(PathBuf),
-    /// The image's own: it is written in place.
-    InPlace,
+enum OutputFile {
+    New(NewFile),
+    InPlace(InPlaceFile),
+}
+
+impl OutputFile {
+    fn file(&self) -> &File {
+        match self {
+            Self::New(new) => new.file(),
+            Self::InPlace(in_place) => &in_place.file,
+        }
+    }
 }
 
 impl ImageWriter {
-    /// Opens the file for an image that is to be known as `target`. The first `head_bytes`, whole
-    /// blocks, are left out for [`publish`](Self::publish).
+    /// Opens the file of `target` for an image that starts at byte `offset`. The first `head_bytes`, whole blocks,
+    /// are left out for [`publish`](Self::publish).
     ///
     /// # Errors
-    /// A target that is no regular file, unless `output_mode` is [`OutputMode::InPlace`], and errors of
-    /// the host.
+    /// Errors of the host.
     pub(crate) fn create(
-        target: &Path,
-        output_mode: OutputMode,
+        target: OutputTarget,
+        offset: u64,
         block_size: BlockSize,
         head_bytes: u64,
     ) -> Result<Self> {
-        let (target, file, name, base) = match output_mode {
-            OutputMode::NewFile { offset } => {
-                let target = resolve(target)?;
-                check_replaceable(&target)?;
-                let (file, name) = open_beside(&target)?;
-                (target, file, name, offset)
-            }
-            // A link that is only opened need not lead to a name, as one to a file in memory.
-            OutputMode::InPlace { offset } => {
-                let opened = OpenOptions::new().write(true).open(target);
-                let file = opened.map_err(|source| output_error("cannot open", target, source))?;
-                (target.to_path_buf(), file, NameState::InPlace, offset)
-            }
+        let path = target.path.clone();
+        let output = match target.place {
+            OutputPlace::InPlace(in_place) => OutputFile::InPlace(in_place),
+            OutputPlace::Name(_) => OutputFile::New(target.create()?),
         };
         let buffer = Vec::with_capacity(BUFFER_BYTES);
         let image = Self {
-            file,
-            name,
-            target,
-            base,
+            output,
+            path,
+            base: offset,
             block_size,
             buffer,
             written: head_bytes,
             unpublished_head_bytes: 0,
+            is_published: false,
         };
-        if matches!(image.name, NameState::InPlace) {
-            image.invalidate_head(head_bytes)?;
-        }
+        image.invalidate(head_bytes)?;
         Ok(image)
     }
 
@@ -160,7 +155,7 @@ impl ImageWriter {
             blob.finish_data()?;
         }
         self.unpublished_head_bytes = head.len() as u64;
-        self.write_at(head, 0)?;
+        self.write_head(head)?;
         self.inspect(blob.as_ref(), observer)?;
         if let Some(blob) = blob {
             if blob.replaces() {
@@ -177,62 +172,75 @@ impl ImageWriter {
     /// # Errors
     /// Errors of the host.
     pub(crate) fn remove_previous(&self) -> Result<()> {
-        if matches!(self.name, NameState::InPlace) {
-            return Ok(());
-        }
-        match fs::remove_file(&self.target) {
-            Ok(()) => self.sync_directory(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(output_error("cannot remove the former image", &self.target, error)),
-        }
+        let OutputFile::New(new) = &self.output else { return Ok(()) };
+        let removed = new.remove_former();
+        removed.map_err(|source| output_error("cannot remove the former image", &self.path, source))
     }
 
     /// Whether publishing replaces something.
     pub(crate) fn replaces(&self) -> bool {
-        matches!(self.name, NameState::InPlace) || fs::symlink_metadata(&self.target).is_ok()
+        match &self.output {
+            OutputFile::New(new) => new.has_former(),
+            OutputFile::InPlace(_) => true,
+        }
     }
 
     /// Brings all that was appended to the file.
     fn finish_data(&mut self) -> Result<()> {
         self.fill_block()?;
         self.flush()?;
-        match self.name {
+        match self.output {
             // A superblock must not be durable before what it describes.
-            NameState::InPlace => self.sync(),
-            NameState::Unnamed | NameState::Temporary(_) => Ok(()),
+            OutputFile::InPlace(_) => self.sync(),
+            OutputFile::New(_) => Ok(()),
         }
+    }
+
+    /// Writes the head; in place, the sector of the superblock comes after all the rest.
+    fn write_head(&self, head: &[u8]) -> Result<()> {
+        let OutputFile::InPlace(_) = self.output else { return self.write_at(head, 0) };
+        let [before, behind, superblock] = head_parts(head);
+        self.write_at(before.1, before.0)?;
+        self.write_at(behind.1, behind.0)?;
+        self.sync()?;
+        self.write_at(superblock.1, superblock.0)
     }
 
     /// Makes the file durable, and then its name.
     fn name(mut self) -> Result<()> {
-        self.sync()?;
-        self.unpublished_head_bytes = 0;
-        match std::mem::replace(&mut self.name, NameState::Unnamed) {
-            NameState::InPlace => return Ok(()),
-            NameState::Temporary(part) => self.rename(&part)?,
-            NameState::Unnamed => self.link()?,
+        match &mut self.output {
+            OutputFile::New(new) => new.publish()?,
+            OutputFile::InPlace(_) => self.sync()?,
         }
-        self.sync_directory()
+        self.is_published = true;
+        Ok(())
     }
 
     /// Lets `observer` inspect the whole image.
     fn inspect(&self, blob: Option<&Self>, observer: &dyn BuildObserver) -> Result<()> {
-        let blob = blob.map(Self::path);
-        let inspected = observer.inspect(&self.path(), blob.as_deref());
+        let blob = blob.map(Self::readable_path);
+        let inspected = observer.inspect(&self.readable_path(), blob.as_deref());
         inspected.map_err(|why| Error::new(ErrorKind::Rejected(why)))
     }
 
     /// Where the file can be opened now.
-    fn path(&self) -> PathBuf {
-        match &self.name {
-            NameState::Unnamed => descriptor_path(&self.file),
-            NameState::Temporary(part) => part.clone(),
-            NameState::InPlace => self.target.clone(),
+    fn readable_path(&self) -> PathBuf {
+        match &self.output {
+            OutputFile::New(new) => new.readable_path(),
+            OutputFile::InPlace(InPlaceFile { file, .. }) if has_descriptor_path(file) => {
+                descriptor_path(file)
+            }
+            OutputFile::InPlace(_) => self.path.clone(),
         }
     }
 
     /// An image in place stops being one before its first byte is overwritten.
-    fn invalidate_head(&self, head_bytes: u64) -> Result<()> {
+    fn invalidate(&self, head_bytes: u64) -> Result<()> {
+        let OutputFile::InPlace(in_place) = &self.output else { return Ok(()) };
+        if in_place.is_emptied {
+            let emptied = in_place.empty();
+            return emptied.map_err(|source| output_error("cannot empty", &self.path, source));
+        }
         let mut at = 0;
         while at < head_bytes {
             let zeros = zeros(head_bytes - at);
@@ -252,54 +260,15 @@ impl ImageWriter {
     fn write_at(&self, bytes: &[u8], at: u64) -> Result<()> {
         let place = self.base.checked_add(at).ok_or_else(|| {
             let too_large = io::Error::from(io::ErrorKind::FileTooLarge);
-            output_error("cannot write", &self.target, too_large).at_byte(at)
+            output_error("cannot write", &self.path, too_large).at_byte(at)
         })?;
-        let done = self.file.write_all_at(bytes, place);
-        done.map_err(|source| output_error("cannot write", &self.target, source).at_byte(at))
+        let done = self.output.file().write_all_at(bytes, place);
+        done.map_err(|source| output_error("cannot write", &self.path, source).at_byte(at))
     }
 
     fn sync(&self) -> Result<()> {
-        let done = self.file.sync_all();
-        done.map_err(|source| output_error("cannot sync", &self.target, source))
-    }
-
-    /// Renames the temporary file; it is removed if that fails.
-    fn rename(&self, part: &Path) -> Result<()> {
-        let renamed = fs::rename(part, &self.target);
-        renamed.map_err(|source| {
-            remove(part);
-            output_error("cannot name the image", &self.target, source)
-        })
-    }
-
-    /// Gives a file without a name its name. A link never replaces a file, so where there is one, it
-    /// goes by way of a name beside it.
-    fn link(&self) -> Result<()> {
-        let from = descriptor_path(&self.file);
-        let link = |to: &Path| rustix::fs::linkat(CWD, &from, CWD, to, AtFlags::SYMLINK_FOLLOW);
-        match link(&self.target) {
-            Ok(()) => return Ok(()),
-            Err(rustix::io::Errno::EXIST) => {}
-            Err(errno) => {
-                return Err(output_error("cannot name the image", &self.target, errno.into()));
-            }
-        }
-        let part = try_names(&self.target, |part| link(part).map_err(io::Error::from));
-        let ((), part) =
-            part.map_err(|source| output_error("cannot name the image", &self.target, source))?;
-        self.rename(&part)
-    }
-
-    /// Makes the name durable.
-    fn sync_directory(&self) -> Result<()> {
-        let synced = File::open(parent(&self.target)).and_then(|directory| directory.sync_all());
-        match synced {
-            // Some file systems cannot sync a directory.
-            Err(error) if error.raw_os_error() != Some(rustix::io::Errno::INVAL.raw_os_error()) => {
-                Err(output_error("cannot sync its directory", &self.target, error))
-            }
-            _ => Ok(()),
-        }
+        let done = self.output.file().sync_all();
+        done.map_err(|source| output_error("cannot sync", &self.path, source))
     }
 }
 
@@ -314,15 +283,20 @@ impl BlockSink for ImageWriter {
 
 impl Drop for ImageWriter {
     fn drop(&mut self) {
-        match &self.name {
-            NameState::Temporary(part) => remove(part),
-            NameState::InPlace if self.unpublished_head_bytes > 0 => {
-                // A failure is not reported: an earlier error is.
-                drop(self.invalidate_head(self.unpublished_head_bytes));
-            }
-            NameState::InPlace | NameState::Unnamed => {}
+        let is_emptied = matches!(&self.output, OutputFile::InPlace(it) if it.is_emptied);
+        if !self.is_published && (is_emptied || self.unpublished_head_bytes > 0) {
+            // A failure is not reported: an earlier error is.
+            drop(self.invalidate(self.unpublished_head_bytes));
         }
     }
+}
+
+/// The parts of a head with their places, in the order in which they are written.
+fn head_parts(head: &[u8]) -> [(u64, &[u8]); 3] {
+    let (before, rest) = head.split_at(SUPERBLOCK_SECTOR.start.min(head.len()));
+    let (superblock, behind) = rest.split_at(SUPERBLOCK_SECTOR.len().min(rest.len()));
+    let at = before.len() as u64;
+    [(0, before), (at + superblock.len() as u64, behind), (at, superblock)]
 }
 
 /// At most `wanted` zeros.
@@ -331,97 +305,27 @@ fn zeros(wanted: u64) -> &'static [u8] {
     ZEROS.get(..count).unwrap_or(&ZEROS)
 }
 
-/// A link at the image's name is followed, as an open would: what it leads to is replaced, not itself.
-fn resolve(target: &Path) -> Result<PathBuf> {
-    match fs::symlink_metadata(target) {
-        Ok(metadata) if metadata.file_type().is_symlink() => fs::canonicalize(target)
-            .map_err(|source| output_error("cannot follow the symlink", target, source)),
-        Ok(_) => Ok(target.to_path_buf()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(target.to_path_buf()),
-        Err(source) => Err(output_error("cannot examine", target, source)),
-    }
-}
-
-/// Only a regular file is replaced. A device or a directory under the image's name is more likely a
-/// mistake.
-fn check_replaceable(target: &Path) -> Result<()> {
-    let Ok(metadata) = fs::symlink_metadata(target) else { return Ok(()) };
-    let kind = metadata.file_type();
-    if kind.is_file() {
-        return Ok(());
-    }
-    let what = if kind.is_dir() {
-        "a directory"
-    } else if kind.is_block_device() {
-        "a block device, which is overwritten only on request"
-    } else {
-        "a special file, which is overwritten only on request"
-    };
-    Err(Error::new(ErrorKind::InvalidOptions(format!("the image's name is that of {what}")))
-        .at(target))
-}
-
-/// A new file in the directory of `target`: without a name where the file system can do that.
-fn open_beside(target: &Path) -> Result<(File, NameState)> {
-    let mode = Mode::from_raw_mode(0o666);
-    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-    if let Ok(descriptor) = rustix::fs::openat(CWD, parent(target), flags, mode) {
-        let file = File::from(descriptor);
-        // Without /proc only root could give it a name later.
-        if fs::symlink_metadata(descriptor_path(&file)).is_ok() {
-            return Ok((file, NameState::Unnamed));
-        }
-    }
-    let opened = try_names(target, |part| {
-        OpenOptions::new().write(true).create_new(true).mode(0o666).open(part)
-    });
-    let (file, part) = opened.map_err(|source| output_error("cannot create", target, source))?;
-    Ok((file, NameState::Temporary(part)))
-}
-
-/// Calls `make` with names beside `target` until one is free.
-fn try_names<T>(
-    target: &Path,
-    mut make: impl FnMut(&Path) -> io::Result<T>,
-) -> io::Result<(T, PathBuf)> {
-    let name = target.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
-    let mut number = 0;
-    loop {
-        let mut part = OsString::from(".");
-        part.push(name);
-        part.push(format!(".{}", std::process::id()));
-        if number > 0 {
-            part.push(format!(".{number}"));
-        }
-        part.push(".part");
-        let part = target.with_file_name(part);
-        match make(&part) {
-            Ok(made) => return Ok((made, part)),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < NAMES_TRIED => {
-                number += 1;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-fn parent(target: &Path) -> &Path {
-    match target.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    }
-}
-
-fn descriptor_path(file: &File) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
-}
-
-/// Removes a temporary file. A failure is not reported: an earlier error is.
-fn remove(part: &Path) {
-    drop(fs::remove_file(part));
-}
-
 #[cold]
 fn output_error(operation: &'static str, path: &Path, source: io::Error) -> Error {
     Error::new(ErrorKind::Output { operation, source }).at(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_its_last_part_a_head_has_no_superblock() {
+        for bytes in [1536, 4096, 65536] {
+            let head: Vec<u8> = (0..bytes).map(|at: u32| at.to_le_bytes()[1] | 1).collect();
+            let mut file = vec![0; head.len()];
+            let parts = head_parts(&head);
+            for (at, part) in parts {
+                assert!(file[1024..1536].iter().all(|byte| *byte == 0));
+                let at = usize::try_from(at).unwrap();
+                file[at..at + part.len()].copy_from_slice(part);
+            }
+            assert!(file == head);
+        }
+    }
 }

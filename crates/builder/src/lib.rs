@@ -23,6 +23,7 @@ pub mod import;
 mod import_tar;
 mod metadata;
 mod options;
+pub mod output;
 mod packed_file;
 mod report;
 mod split;
@@ -32,7 +33,7 @@ mod test_source;
 pub mod tree;
 mod write_data;
 
-pub use build::build;
+pub use build::{BuildOutputs, build, build_into};
 use data_map::{BlockSink, DataMap};
 pub use digest::add_digests;
 pub use error::{Error, ErrorKind, Result};

@@ -323,7 +323,8 @@ pub(super) fn build_at(
     options.check()?;
     let (memory, cancel) = (BuildMemory::new(options, tree)?, CancelToken::new());
     let context = BuildContext { options, memory: &memory, observer, cancel: &cancel };
-    build_with(tree, &context, path, data)
+    let outputs = BuildOutputs::open(options, path)?;
+    build_with(tree, &context, outputs, data)
 }
 
 pub(crate) fn build_here(

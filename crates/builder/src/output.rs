@@ -1,0 +1,396 @@
+//! The place of an output: a name in a directory that is opened once and held, or a file that is
+//! written in place and pinned by its descriptor. Symlinks are followed only here, before anything
+//! is written, and not against the rules for directories that everyone can write to. Called by
+//! `build` for images and blobs, and by the command for archives and logs.
+
+mod new_file;
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+pub use self::new_file::NewFile;
+pub(crate) use self::new_file::{descriptor_path, has_descriptor_path};
+use crate::{Error, ErrorKind, Result};
+
+/// Symlinks that are followed in a row, as many as the kernel follows.
+const LINKS_MAX: u32 = 40;
+
+/// Everyone may create entries in such a directory, but remove only their own.
+const SHARED_DIRECTORY: u32 = 0o1002;
+
+/// What happens to a file that has the output's name already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExistingOutput {
+    /// Nothing may have the name, neither now nor when the output is complete.
+    Refuse,
+    /// A regular file is replaced when the output is complete; the new one gets its mode and owner.
+    /// A block device is written in place.
+    Replace,
+    /// A regular file is emptied and written in place, so that it stays the same inode. A block
+    /// device is written in place, too. A name that is free now must be free at the end.
+    Rewrite,
+}
+
+/// The place of an output.
+#[derive(Debug)]
+pub struct OutputTarget {
+    /// As the caller gave it, for messages.
+    pub(crate) path: PathBuf,
+    pub(crate) place: OutputPlace,
+}
+
+#[derive(Debug)]
+pub(crate) enum OutputPlace {
+    /// The output gets this name when it is complete.
+    Name(TargetName),
+    InPlace(InPlaceFile),
+}
+
+/// A name in a directory.
+#[derive(Debug)]
+pub(crate) struct TargetName {
+    directory: OwnedFd,
+    name: OsString,
+    /// The regular file that has the name.
+    former: Option<FormerFile>,
+    replaces: bool,
+}
+
+/// The regular file that is replaced.
+#[derive(Clone, Copy, Debug)]
+struct FormerFile {
+    device: u64,
+    inode: u64,
+    uid: u32,
+    gid: u32,
+    permissions: u32,
+}
+
+impl From<&Stat> for FormerFile {
+    fn from(stat: &Stat) -> Self {
+        Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            permissions: stat.st_mode & 0o777,
+        }
+    }
+}
+
+/// A file that is written in place.
+#[derive(Debug)]
+pub(crate) struct InPlaceFile {
+    pub(crate) file: File,
+    /// It is a regular file without other contents than the output.
+    pub(crate) is_emptied: bool,
+}
+
+/// An entry of a directory that is held open.
+#[derive(Debug)]
+struct Entry {
+    directory: OwnedFd,
+    name: OsString,
+    kind: EntryKind,
+}
+
+#[derive(Debug)]
+enum EntryKind {
+    Missing,
+    Found(Stat),
+    /// A link of /proc, whose text is not the way to its file.
+    Magic,
+}
+
+impl OutputTarget {
+    /// Opens the place of an output that is to be known as `path`. Nothing is created or changed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exists`]; [`ErrorKind::InvalidOptions`] for a directory, a character device, a
+    /// FIFO or a socket; errors of the host. In a directory that is sticky and writable for
+    /// everyone, a symlink or a file of another user is refused, as the kernel does with
+    /// `protected_symlinks` and `protected_regular`, unless the owner of the directory made it.
+    pub fn open(path: &Path, existing: ExistingOutput) -> Result<Self> {
+        let entry = match existing {
+            ExistingOutput::Refuse => Entry::at(path),
+            ExistingOutput::Replace | ExistingOutput::Rewrite => Entry::behind_links(path),
+        };
+        let place = entry.and_then(|entry| entry.into_place(existing));
+        let place = place.map_err(|error| error.at(path))?;
+        Ok(Self { path: path.to_owned(), place })
+    }
+
+    /// Opens a file or device that is there to write to it in place; nothing of it is removed.
+    ///
+    /// # Errors
+    /// Errors of the host.
+    pub fn in_place(path: &Path) -> Result<Self> {
+        let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+        let opened = OpenOptions::new().write(true).custom_flags(flags).open(path);
+        let file = opened.map_err(|source| failed("cannot open", source).at(path))?;
+        let place = OutputPlace::InPlace(InPlaceFile { file, is_emptied: false });
+        Ok(Self { path: path.to_owned(), place })
+    }
+
+    /// The path as it was given.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the output is written into a file that is there.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        matches!(self.place, OutputPlace::InPlace(_))
+    }
+
+    /// Whether the output is written into a block device.
+    #[must_use]
+    pub fn is_block_device(&self) -> bool {
+        let OutputPlace::InPlace(InPlaceFile { file, .. }) = &self.place else { return false };
+        file.metadata().is_ok_and(|found| found.file_type().is_block_device())
+    }
+
+    /// Whether `path` leads to the file that is replaced or written in place.
+    #[must_use]
+    pub fn is_file(&self, path: &Path) -> bool {
+        let Ok(other) = std::fs::metadata(path) else { return false };
+        let own = match &self.place {
+            OutputPlace::Name(name) => name.former.map(|former| (former.device, former.inode)),
+            OutputPlace::InPlace(InPlaceFile { file, .. }) => {
+                file.metadata().ok().map(|found| (found.dev(), found.ino()))
+            }
+        };
+        own == Some((other.dev(), other.ino()))
+    }
+
+    /// Empties a regular file that is written in place: from here on it holds no image until
+    /// another one is complete.
+    ///
+    /// # Errors
+    /// Errors of the host.
+    pub fn begin(&self) -> Result<()> {
+        match &self.place {
+            OutputPlace::InPlace(in_place) => in_place.empty(),
+            OutputPlace::Name(_) => Ok(()),
+        }
+        .map_err(|source| failed("cannot empty", source).at(&self.path))
+    }
+}
+
+impl InPlaceFile {
+    /// Empties the file, if it is one that holds nothing else.
+    pub(crate) fn empty(&self) -> io::Result<()> {
+        if self.is_emptied {
+            self.file.set_len(0)?;
+            self.file.sync_all()?;
+        }
+        Ok(())
+    }
+}
+
+impl Entry {
+    /// What has the name `path`, which may be a symlink.
+    fn at(path: &Path) -> Result<Self> {
+        let (entry, _) = Self::open(CWD, path)?;
+        Ok(entry)
+    }
+
+    /// What is at the end of the symlinks that begin at `path`.
+    fn behind_links(path: &Path) -> Result<Self> {
+        let (mut entry, mut pinned) = Self::open(CWD, path)?;
+        for _ in 0..LINKS_MAX {
+            let EntryKind::Found(stat) = entry.kind else { return Ok(entry) };
+            let kind = FileType::from_raw_mode(stat.st_mode);
+            let (FileType::Symlink, Some(link)) = (kind, &pinned) else {
+                if kind == FileType::RegularFile {
+                    check_shared(&entry.directory, &stat, FOREIGN_FILE)?;
+                }
+                return Ok(entry);
+            };
+            check_shared(&entry.directory, &stat, FOREIGN_LINK)?;
+            let place = rustix::fs::fstatfs(&entry.directory).map_err(examine_failed)?;
+            if place.f_type == rustix::fs::PROC_SUPER_MAGIC {
+                return Ok(Self { kind: EntryKind::Magic, ..entry });
+            }
+            let text = rustix::fs::readlinkat(link, "", Vec::new()).map_err(examine_failed)?;
+            let text = PathBuf::from(OsString::from_vec(text.into_bytes()));
+            (entry, pinned) = Self::open(entry.directory.as_fd(), &text)?;
+        }
+        Err(failed("cannot follow the symlinks", Errno::LOOP.into()))
+    }
+
+    /// Opens the directory of `path`, and the entry for examination only.
+    fn open(base: impl AsFd, path: &Path) -> Result<(Self, Option<OwnedFd>)> {
+        let (parent, name) = split(path)?;
+        let directory = open_directory(base, parent)
+            .map_err(|errno| failed("cannot open its directory", errno.into()))?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let (pinned, kind) = match rustix::fs::openat(&directory, name, flags, Mode::empty()) {
+            Ok(pinned) => {
+                let stat = rustix::fs::fstat(&pinned).map_err(examine_failed)?;
+                (Some(pinned), EntryKind::Found(stat))
+            }
+            Err(Errno::NOENT) => (None, EntryKind::Missing),
+            Err(errno) => return Err(examine_failed(errno)),
+        };
+        Ok((Self { directory, name: name.to_owned(), kind }, pinned))
+    }
+
+    fn into_place(self, existing: ExistingOutput) -> Result<OutputPlace> {
+        let Self { directory, name, ref kind } = self;
+        let replaces = existing == ExistingOutput::Replace;
+        let stat = match *kind {
+            EntryKind::Missing => {
+                let name = TargetName { directory, name, former: None, replaces };
+                return Ok(OutputPlace::Name(name));
+            }
+            _ if existing == ExistingOutput::Refuse => return Err(Error::new(ErrorKind::Exists)),
+            EntryKind::Found(stat) => Some(stat),
+            EntryKind::Magic if replaces => {
+                return Err(refused("is a link of /proc; give the name of the file itself"));
+            }
+            EntryKind::Magic => None,
+        };
+        match stat.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+            Some(FileType::RegularFile) if replaces => {
+                let former = stat.as_ref().map(FormerFile::from);
+                Ok(OutputPlace::Name(TargetName { directory, name, former, replaces }))
+            }
+            Some(FileType::RegularFile | FileType::BlockDevice) | None => {
+                Ok(OutputPlace::InPlace(open_in_place(&directory, &name, stat.as_ref())?))
+            }
+            Some(FileType::Directory) => Err(refused("is the name of a directory")),
+            Some(_) => Err(refused("is the name of a special file")),
+        }
+    }
+}
+
+/// Opens the file that was found as `expected`; without that, what a link of /proc leads to.
+fn open_in_place(
+    directory: &OwnedFd,
+    name: &OsStr,
+    expected: Option<&Stat>,
+) -> Result<InPlaceFile> {
+    let mut flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    flags.set(OFlags::NOFOLLOW, expected.is_some());
+    let opened = rustix::fs::openat(directory, name, flags, Mode::empty());
+    let file = File::from(opened.map_err(|errno| failed("cannot open", errno.into()))?);
+    let found = rustix::fs::fstat(&file).map_err(examine_failed)?;
+    let id = |stat: &Stat| (stat.st_dev, stat.st_ino);
+    if expected.is_some_and(|expected| id(expected) != id(&found)) {
+        let replaced = io::Error::other("another process replaced it");
+        return Err(failed("cannot open", replaced));
+    }
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::RegularFile => Ok(InPlaceFile { file, is_emptied: true }),
+        FileType::BlockDevice => Ok(InPlaceFile { file, is_emptied: false }),
+        _ => Err(refused("is the name of a special file")),
+    }
+}
+
+const FOREIGN_LINK: &str =
+    "will not follow a symlink of another user in a directory that all share";
+const FOREIGN_FILE: &str = "will not write to a file of another user in a directory that all share";
+
+/// Refuses an entry of another user in a directory that is sticky and writable for everyone, unless
+/// the owner of the directory made it: its user may have put it there to misuse this process.
+fn check_shared(directory: &OwnedFd, entry: &Stat, refusal: &'static str) -> Result<()> {
+    let around = rustix::fs::fstat(directory).map_err(examine_failed)?;
+    if is_foreign(&around, entry) {
+        return Err(failed(refusal, Errno::ACCESS.into()));
+    }
+    Ok(())
+}
+
+/// Whether an entry of a directory that all users share was made by another user than the caller
+/// and the owner of the directory.
+fn is_foreign(directory: &Stat, entry: &Stat) -> bool {
+    let is_shared = directory.st_mode & SHARED_DIRECTORY == SHARED_DIRECTORY;
+    let caller = rustix::process::geteuid().as_raw();
+    is_shared && entry.st_uid != caller && entry.st_uid != directory.st_uid
+}
+
+/// Opens `path` for appending; it is created if it is missing.
+///
+/// # Errors
+/// A symlink, a FIFO, a socket or a directory; a file of another user in a directory that all
+/// share, as in [`OutputTarget::open`]; errors of the host.
+pub fn open_log(path: &Path) -> Result<File> {
+    let open = || {
+        let (parent, name) = split(path)?;
+        let directory = open_directory(CWD, parent)
+            .map_err(|errno| failed("cannot open its directory", errno.into()))?;
+        let flags = OFlags::WRONLY
+            | OFlags::APPEND
+            | OFlags::CREATE
+            | OFlags::NOFOLLOW
+            | OFlags::NONBLOCK
+            | OFlags::NOCTTY
+            | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat(&directory, name, flags, Mode::from_raw_mode(0o666));
+        let file = match opened {
+            Err(Errno::LOOP) => return Err(refused("is a symlink; give the file it leads to")),
+            // Nobody reads from the FIFO, or it is a socket.
+            Err(Errno::NXIO) => return Err(refused("is the name of a FIFO or a socket")),
+            opened => opened.map_err(|errno| failed("cannot open", errno.into()))?,
+        };
+        let found = rustix::fs::fstat(&file).map_err(examine_failed)?;
+        match FileType::from_raw_mode(found.st_mode) {
+            FileType::RegularFile => check_shared(&directory, &found, FOREIGN_FILE)?,
+            FileType::CharacterDevice => {}
+            _ => return Err(refused("is neither a file nor a terminal")),
+        }
+        Ok(File::from(file))
+    };
+    open().map_err(|error: Error| error.at(path))
+}
+
+/// The directory and the last name of a path.
+fn split(path: &Path) -> Result<(&Path, &OsStr)> {
+    let bytes = path.as_os_str().as_bytes();
+    let (parent, name) = match bytes.iter().rposition(|byte| *byte == b'/') {
+        None => (b".".as_slice(), bytes),
+        Some(0) => (b"/".as_slice(), &bytes[1..]),
+        Some(slash) => (&bytes[..slash], &bytes[slash + 1..]),
+    };
+    if matches!(name, b"" | b"." | b"..") {
+        return Err(refused("is the name of a directory"));
+    }
+    Ok((Path::new(OsStr::from_bytes(parent)), OsStr::from_bytes(name)))
+}
+
+/// Opens a directory to look up and create names in it.
+fn open_directory(base: impl AsFd, path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match rustix::fs::openat(&base, path, flags, Mode::empty()) {
+        // It may be searched, though not read.
+        Err(Errno::ACCESS) => rustix::fs::openat(&base, path, flags | OFlags::PATH, Mode::empty()),
+        opened => opened,
+    }
+}
+
+fn examine_failed(errno: Errno) -> Error {
+    failed("cannot examine", errno.into())
+}
+
+#[cold]
+fn failed(operation: &'static str, source: io::Error) -> Error {
+    Error::new(ErrorKind::Output { operation, source })
+}
+
+#[cold]
+fn refused(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidOptions(what.to_owned()))
+}
+
+#[cfg(test)]
+mod tests;
