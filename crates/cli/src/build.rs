@@ -16,14 +16,15 @@ mod verify;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow, bail};
+use ferrofs_builder::output::OutputTarget;
 use ferrofs_builder::tree::Tree;
-use ferrofs_builder::{BlobOutput, ErrorKind, OutputMode};
+use ferrofs_builder::{BlobOutput, BuildOutputs, ErrorKind};
 use ferrofs_workers::memory::set_mmap_threshold;
-use import::{ImportedTree, TargetState};
+use import::ImportedTree;
 use monitor::BuildMonitor;
 use report::BuildSummary;
 use request::{BuildEnvironment, BuildRequest, Verify};
@@ -104,31 +105,34 @@ fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Res
     set_mmap_threshold();
     let began = Instant::now();
     let image = escape(request.image.as_os_str().as_bytes());
-    if !request.is_dry_run {
-        prepare_target(&mut request, &image)?;
-    }
+    let outputs = (!request.is_dry_run).then(|| open_outputs(&request)).transpose()?;
     let resources = Resources::of_machine(&request.machine)?;
     request.options.jobs = Some(resources.threads);
     request.options.memory_bytes = resources.memory.budget().limit_bytes();
     request.options.check().map_err(usage_error)?;
     let stop = signals.into_stop_request(SecondSignal::Ignored)?;
+    if let Some(outputs) = &outputs {
+        begin_in_place(&request, outputs).map_err(|error| with_suggestion(&error, &stop))?;
+    }
     let monitor = BuildMonitor::new(&stop, request.output.notices);
     let imported = import::import(&mut request, &resources, &monitor);
     let ImportedTree { mut tree, devices } =
         imported.map_err(|error| with_suggestion(&error, &stop))?;
-    if devices.iter().flatten().any(|device| import::is_same_file(device, &request.image)) {
+    let image_target = outputs.as_ref().map(|outputs| &outputs.image);
+    let is_image = |device: &PathBuf| image_target.is_some_and(|target| target.is_file(device));
+    if devices.iter().flatten().any(is_image) {
         bail!("{image}: the image would refer to itself; use another name");
     }
     if let Some(name) = &request.options.digest_xattr {
         ferrofs_builder::add_digests(&mut tree, name, monitor.cancel_token())
             .map_err(|error| with_suggestion(&error, &stop))?;
     }
-    if request.is_dry_run {
+    let Some(outputs) = outputs else {
         let estimate = report::estimate(&tree, &request.options, stop.token());
         let estimate = estimate.map_err(|error| with_suggestion(&error, &stop))?;
         report::print_estimate(&request, &estimate)?;
         return Ok(CommandStatus::Success);
-    }
+    };
     if request.verify == Verify::Yes && devices.is_none() {
         request.verify = Verify::ButContents;
     }
@@ -142,7 +146,7 @@ fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Res
     let progress =
         ProgressDisplay::new(request.output.progress, "build", || work(&tree, is_verified));
     let monitor = monitor.for_build(progress, is_verified.then_some(verifier));
-    let built = import::build(&request, &tree, &monitor);
+    let built = import::build(&request, &tree, outputs, &monitor);
     let warnings = monitor.warnings();
     let steps = monitor.finish();
     let report = built.map_err(|error| match error.kind() {
@@ -156,27 +160,47 @@ fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Res
     Ok(CommandStatus::Success)
 }
 
-/// Checks what exists at the target, and how it is written.
-fn prepare_target(request: &mut BuildRequest, image: &str) -> anyhow::Result<()> {
-    let existing = import::existing(&request.image).map_err(|error| anyhow!("{image}: {error}"))?;
-    if existing != TargetState::Nothing && !request.replaces {
-        bail!("{image}: exists already; --force replaces it");
-    }
-    if existing == TargetState::BlockDevice {
-        let offset = request.options.output_mode.offset();
-        request.options.output_mode = OutputMode::InPlace { offset };
-    }
-    let Some(BlobOutput::NewFile(path)) = &request.options.blob else { return Ok(()) };
-    let name = escape(path.as_os_str().as_bytes());
-    let existing = import::existing(path).map_err(|error| anyhow!("{name}: {error}"))?;
-    if *path == request.image || import::is_same_file(path, &request.image) {
+/// Opens the places of the image and its blob. They are held from here on: what other processes do
+/// to their names no longer matters.
+fn open_outputs(request: &BuildRequest) -> anyhow::Result<BuildOutputs> {
+    let open = |path: &Path| {
+        OutputTarget::open(path, request.existing).map_err(|error| match error.kind() {
+            ErrorKind::Exists => anyhow!("{error}; --force replaces it"),
+            ErrorKind::InvalidOptions(_) => usage_error(error),
+            _ => anyhow!("{error}"),
+        })
+    };
+    let image = open(&request.image)?;
+    let Some(BlobOutput::NewFile(path) | BlobOutput::InPlace(path)) = &request.options.blob else {
+        return Ok(BuildOutputs { image, blob: None });
+    };
+    if *path == request.image || image.is_file(path) {
+        let name = escape(path.as_os_str().as_bytes());
         bail!("{name}: the image and its blob cannot be the same file");
     }
-    if existing != TargetState::Nothing && !request.replaces {
-        bail!("{name}: exists already; --force replaces it");
-    }
-    if existing == TargetState::BlockDevice {
-        request.options.blob = Some(BlobOutput::InPlace(path.clone()));
+    Ok(BuildOutputs { image, blob: Some(open(path)?) })
+}
+
+/// Empties files that are written in place: if anything fails from here on, they hold no image.
+/// They stay as they are if a source is missing or is one of them.
+fn begin_in_place(
+    request: &BuildRequest,
+    outputs: &BuildOutputs,
+) -> Result<(), ferrofs_builder::Error> {
+    for target in [Some(&outputs.image), outputs.blob.as_ref()].into_iter().flatten() {
+        if !target.is_in_place() {
+            continue;
+        }
+        for source in &request.sources {
+            import::is_directory(source)?;
+            if target.is_file(source) {
+                let what =
+                    "the image would replace its source or refer to itself; use another name";
+                let error = ferrofs_builder::Error::new(ErrorKind::InvalidOptions(what.to_owned()));
+                return Err(error.at(target.path()));
+            }
+        }
+        target.begin()?;
     }
     Ok(())
 }
@@ -197,6 +221,7 @@ fn with_suggestion(error: &ferrofs_builder::Error, stop: &StopRequest) -> anyhow
     }
     let suggestion = match error.kind() {
         ErrorKind::SourceChanged { .. } => "; build again while nothing writes to the source",
+        ErrorKind::Exists => "; another process created it during the build",
         ErrorKind::InvalidOptions(_) => return usage_error(error),
         _ => "",
     };

@@ -199,8 +199,10 @@ force-chunk-indexes, nosbcrc, xattr-name-filter, plain-xattr-prefixes, 48bit, do
 
 If SOURCE_DATE_EPOCH is set, it is the build time, and newer files get that time as well.
 
-FILE is created, or replaced, when the new image is complete and verified. To verify the image,
-every file in it is read and compared with the source.
+A new FILE is created when the new image is complete and verified. An existing FILE is emptied first
+and written in place: it stays the same file, with its mode, owner and hard links, and holds no
+image until the new one is complete. To verify the image, every file in it is read and compared with
+the source.
 
 Exit status: 0 success, 1 everything else; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.
 
@@ -214,10 +216,11 @@ Examples:
 
 pub(crate) const BUILD: &str = "\
 IMAGE is created (with --force: replaced) when the new image is complete, verified and on stable
-storage. To verify the image, every file in it is read and compared with the source: contents,
-names, types, owners, times, links and attributes. No image is created if a file differs, if a
-source file changes during the build, or if the disk is full. Then the exit status is 1, and the
-message names the path and the byte. --no-verify skips the comparison.
+storage. A new IMAGE has the mode and owner of the file that it replaces. To verify the image, every
+file in it is read and compared with the source: contents, names, types, owners, times, links and
+attributes. No image is created if a file differs, if a source file changes during the build, or if
+the disk is full. Then the exit status is 1, and the message names the path and the byte.
+--no-verify skips the comparison.
 
 The bytes of an image depend only on the source and the options, never on --jobs, --memory, the
 order of directory entries, or the host's clock. There are two exceptions by default: the UUID is

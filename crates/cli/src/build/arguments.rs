@@ -11,6 +11,7 @@ use ferrofs_builder::import::{
     AccountFiles, DirectoryOptions, HardLinkPolicy, TarImportOptions, UnreadablePolicy,
     WhiteoutPolicy,
 };
+use ferrofs_builder::output::ExistingOutput;
 use ferrofs_builder::tree::Timestamp;
 use ferrofs_builder::{
     BlobOutput, BuildOptions, Deduplication, FragmentSharing, Fragments, IndexForm, SuperblockTime,
@@ -71,7 +72,10 @@ pub(crate) fn request(
         tar: tar(typed, times),
         tar_adjustments: adjustments,
         options,
-        replaces: typed.force,
+        existing: match typed.force {
+            true => ExistingOutput::Replace,
+            false => ExistingOutput::Refuse,
+        },
         verify: if typed.no_verify { Verify::No } else { Verify::Yes },
         is_dry_run: typed.dry_run,
         machine: typed.machine.clone(),
@@ -287,7 +291,7 @@ mod tests {
     #[test]
     fn a_plain_build_is_uncompressed_verified_and_replaces_nothing() {
         let request = made(&[]).unwrap();
-        assert!(request.options.algorithms.is_none() && !request.replaces);
+        assert!(request.options.algorithms.is_none() && request.existing == ExistingOutput::Refuse);
         assert_eq!((request.verify, request.kind), (Verify::Yes, SourceKind::AsFound));
         assert_eq!(request.options.time, SuperblockTime::Fixed(1_700_000_000));
         assert_eq!(request.directory.adjustments, Adjustments::default());

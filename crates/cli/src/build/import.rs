@@ -1,7 +1,6 @@
 //! Calls the library: reads the sources into a tree, and builds the image from the tree.
 
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -9,7 +8,9 @@ use ferrofs_builder::import::{
     Compression, TarContentMode, TarSource, from_directory, from_tar_layers,
 };
 use ferrofs_builder::tree::Tree;
-use ferrofs_builder::{BuildOptions, BuildReport, Error, ErrorKind, NoopObserver, OutputMode};
+use ferrofs_builder::{
+    BuildOptions, BuildOutputs, BuildReport, Error, ErrorKind, NoopObserver, OutputMode,
+};
 use ferrofs_workers::CancelToken;
 
 use super::monitor::BuildMonitor;
@@ -107,17 +108,18 @@ fn archives(request: &BuildRequest) -> Option<Vec<PathBuf>> {
     (is_plain && places.iter().all(is_file)).then_some(places)
 }
 
-/// Builds the image under its name.
+/// Builds the image into its place.
 ///
 /// # Errors
 /// As the library.
 pub(super) fn build(
     request: &BuildRequest,
     tree: &Tree,
+    outputs: BuildOutputs,
     monitor: &BuildMonitor<'_>,
 ) -> Result<BuildReport, Error> {
     let cancel = monitor.cancel_token();
-    ferrofs_builder::build(tree, &request.options, &request.image, monitor, cancel)
+    ferrofs_builder::build_into(tree, &request.options, outputs, monitor, cancel)
 }
 
 /// Builds into a file in memory, for an estimate.
@@ -142,7 +144,11 @@ pub(super) fn build_in_memory(
     ferrofs_builder::build(tree, &options, &path, &NoopObserver, cancel)
 }
 
-fn is_directory(path: &Path) -> Result<bool, Error> {
+/// Whether a source is a directory; `-` is standard input.
+///
+/// # Errors
+/// It cannot be examined.
+pub(super) fn is_directory(path: &Path) -> Result<bool, Error> {
     if path == Path::new("-") {
         return Ok(false);
     }
@@ -161,31 +167,4 @@ fn tar_source(path: &Path) -> Result<TarSource, Error> {
         Error::new(ErrorKind::Input { operation: "cannot read", source }).at(&name)
     })?;
     Ok(TarSource::File { name, file: file.into() })
-}
-
-/// The file that exists under the image's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TargetState {
-    Nothing,
-    File,
-    BlockDevice,
-}
-
-/// Whether two paths lead to the same existing file.
-pub(super) fn is_same_file(one: &Path, other: &Path) -> bool {
-    let identity = |path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
-    identity(one).is_some_and(|one| Some(one) == identity(other))
-}
-
-/// Examines the image's name.
-///
-/// # Errors
-/// The name cannot be examined.
-pub(super) fn existing(image: &Path) -> io::Result<TargetState> {
-    match fs::metadata(image) {
-        Ok(found) if found.file_type().is_block_device() => Ok(TargetState::BlockDevice),
-        Ok(_) => Ok(TargetState::File),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(TargetState::Nothing),
-        Err(error) => Err(error),
-    }
 }

@@ -12,6 +12,7 @@ use ferrofs_builder::import::{
     AccountFiles, Compression, DirectoryOptions, HardLinkPolicy, TarContentMode, TarImportOptions,
     UnreadablePolicy, WhiteoutPolicy,
 };
+use ferrofs_builder::output::ExistingOutput;
 use ferrofs_builder::tree::Timestamp;
 use ferrofs_builder::{
     BlobOutput, BuildOptions, Deduplication, FragmentSharing, Fragments, IndexForm,
@@ -67,7 +68,7 @@ pub(crate) fn request(
         tar: tar(typed, times)?,
         tar_adjustments: of_tar(adjustments),
         options,
-        replaces: true,
+        existing: ExistingOutput::Rewrite,
         verify: Verify::Yes,
         is_dry_run: false,
         machine: MachineArguments { jobs: typed.workers, ..MachineArguments::default() },
@@ -478,7 +479,7 @@ mod tests {
         assert_eq!(request.directory.adjustments.mtime, MtimePolicy::Keep);
         assert_eq!(request.directory.adjustments.overlay, OverlayPolicy::MarkOrigins);
         assert_eq!(request.tar_adjustments.overlay, OverlayPolicy::Keep);
-        assert!(request.replaces && request.verify == Verify::Yes);
+        assert!(request.existing == ExistingOutput::Rewrite && request.verify == Verify::Yes);
         let layering =
             LayerOptions { data: LayerData::Referred, has_block_size: false, is_aufs: false };
         assert_eq!(request.kind, SourceKind::DirectoryOrImages(layering));

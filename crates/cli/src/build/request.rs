@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use ferrofs_builder::import::adjust::Adjustments;
 use ferrofs_builder::import::{DirectoryOptions, TarImportOptions};
+use ferrofs_builder::output::ExistingOutput;
 use ferrofs_builder::{BuildOptions, CompressionHints, OutputMode, SuperblockTime};
 use ferrofs_ondisk::BlockSize;
 
@@ -23,8 +24,8 @@ pub(crate) struct BuildRequest {
     pub(crate) tar: TarImportOptions,
     /// Changes to the tree of an archive; `directory` has those to the tree of a directory.
     pub(crate) tar_adjustments: Adjustments,
-    /// Whether an existing image may be replaced.
-    pub(crate) replaces: bool,
+    /// What happens to an existing image, and to an existing blob.
+    pub(crate) existing: ExistingOutput,
     pub(crate) verify: Verify,
     pub(crate) is_dry_run: bool,
     pub(crate) machine: MachineArguments,

@@ -4,7 +4,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Display};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
@@ -13,6 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::anyhow;
+use ferrofs_builder::output::open_log;
 use ferrofs_image::Timestamp;
 
 use crate::metadata_text;
@@ -167,9 +168,8 @@ fn syslog() -> std::io::Result<UnixDatagram> {
 }
 
 fn file(path: &Path) -> anyhow::Result<LogSink> {
-    let opened = OpenOptions::new().append(true).create(true).open(path);
     let shown = || escape(path.as_os_str().as_encoded_bytes());
-    let file = opened.map_err(|error| anyhow!("--log {}: {error}", shown()))?;
+    let file = open_log(path).map_err(|error| anyhow!("--log {}: {}", shown(), error.kind()))?;
     Ok(LogSink::File { file, path: path.as_os_str().to_owned() })
 }
 
@@ -253,6 +253,21 @@ mod tests {
         // Lines of two seconds at most, and of however long a slow machine takes.
         assert!(lines.len() < 500, "{} lines", lines.len());
         assert!(lines.last().unwrap().contains("more lines were dropped here"));
+    }
+
+    #[test]
+    fn a_link_and_a_fifo_are_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let [link, fifo, other] = ["link", "fifo", "other"].map(|name| dir.path().join(name));
+        std::os::unix::fs::symlink(&other, &link).unwrap();
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, kind, mode, 0).unwrap();
+        for (path, part) in [(link, "is a symlink"), (fifo, "a FIFO")] {
+            let error = Log::open(&LogTarget::File(path), true).unwrap_err().to_string();
+            assert!(error.starts_with("--log /") && error.contains(part), "{error}");
+        }
+        assert!(!other.exists());
     }
 
     #[test]

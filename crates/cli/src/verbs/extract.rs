@@ -224,7 +224,7 @@ fn create_tar(path: &Path, image: &Path) -> anyhow::Result<TarOutput> {
     TarOutput::create(path, image).map_err(|refusal| {
         let text = format!("{}: {refusal}", escape(path.as_os_str().as_bytes()));
         match refusal {
-            TarOutputError::Io(_) => anyhow!(text),
+            TarOutputError::Io(_) | TarOutputError::Target(_) => anyhow!(text),
             TarOutputError::Terminal | TarOutputError::Image => usage_error(text),
         }
     })
@@ -241,7 +241,7 @@ fn write_archive(
     let summary = events.finish(result)?;
     file.finish().map_err(|error| {
         let path = events.request.target.path().as_os_str().as_bytes();
-        anyhow!("{}: cannot rename the finished tar archive: {error}", escape(path))
+        anyhow!("{}: {}", escape(path), error.kind())
     })?;
     Ok(summary)
 }

@@ -5,14 +5,16 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use ferrofs_builder::output::{ExistingOutput, NewFile, OutputTarget};
 
 /// The output of a tar archive.
 #[derive(Debug)]
-pub(crate) struct TarOutput {
-    file: File,
-    partial: Option<PartialFile>,
+pub(crate) enum TarOutput {
+    /// Standard output, a FIFO or a device.
+    Stream(File),
+    New(Box<NewFile>),
 }
 
 /// Why an output cannot be used.
@@ -24,13 +26,8 @@ pub(crate) enum TarOutputError {
     Image,
     /// The system refused.
     Io(io::Error),
-}
-
-/// A file that is not complete; removed when this is dropped.
-#[derive(Debug)]
-struct PartialFile {
-    path: PathBuf,
-    target: PathBuf,
+    /// The file cannot be created.
+    Target(ferrofs_builder::Error),
 }
 
 impl TarOutput {
@@ -40,44 +37,25 @@ impl TarOutput {
             let stdout = io::stdout().as_fd().try_clone_to_owned().map_err(TarOutputError::Io)?;
             return Self::stream(stdout.into());
         }
-        let existing = match fs::metadata(path) {
-            Ok(existing) => Some(existing),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(TarOutputError::Io(error)),
-        };
-        let Some(existing) = existing else {
-            return Self::partial(path.to_owned()).map_err(TarOutputError::Io);
-        };
-        if !existing.is_file() {
-            let opened = OpenOptions::new().write(true).open(path);
-            return Self::stream(opened.map_err(TarOutputError::Io)?);
+        if Self::is_stream_path(path) {
+            // A FIFO waits here for its reader.
+            let file = OpenOptions::new().write(true).open(path).map_err(TarOutputError::Io)?;
+            if file.metadata().map_err(TarOutputError::Io)?.is_file() {
+                let replaced = io::Error::other("another process replaced it");
+                return Err(TarOutputError::Io(replaced));
+            }
+            return Self::stream(file);
         }
-        let identity = |file: &fs::Metadata| (file.dev(), file.ino());
-        if fs::metadata(image).is_ok_and(|image| identity(&image) == identity(&existing)) {
+        let target = OutputTarget::open(path, ExistingOutput::Replace);
+        let target = target.map_err(TarOutputError::Target)?;
+        if target.is_file(image) {
             return Err(TarOutputError::Image);
         }
-        // The file that a symlink points to is replaced, not the symlink.
-        let target = path.canonicalize().map_err(TarOutputError::Io)?;
-        let created = Self::partial(target).map_err(TarOutputError::Io)?;
-        created.file.set_permissions(existing.permissions()).map_err(TarOutputError::Io)?;
-        Ok(created)
+        Ok(Self::New(Box::new(target.create().map_err(TarOutputError::Target)?)))
     }
 
     fn stream(file: File) -> Result<Self, TarOutputError> {
-        if file.is_terminal() {
-            Err(TarOutputError::Terminal)
-        } else {
-            Ok(Self { file, partial: None })
-        }
-    }
-
-    fn partial(target: PathBuf) -> io::Result<Self> {
-        let mut name = target.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_owned();
-        name.push(format!(".{}.partial", std::process::id()));
-        let path = target.with_file_name(name);
-        let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
-        let partial = Some(PartialFile { path, target });
-        Ok(Self { file, partial })
+        if file.is_terminal() { Err(TarOutputError::Terminal) } else { Ok(Self::Stream(file)) }
     }
 
     /// Whether `path` is written as a stream: it is standard output, or exists and is no regular
@@ -88,36 +66,35 @@ impl TarOutput {
 
     /// Whether the archive is a stream; a summary must not go to the same place then.
     pub(crate) fn is_stream(&self) -> bool {
-        self.partial.is_none()
+        matches!(self, Self::Stream(_))
     }
 
-    /// Gives the complete archive its name.
+    /// Makes the complete archive durable and gives it its name.
     ///
     /// # Errors
-    /// The file cannot be renamed; it is removed.
-    pub(crate) fn finish(mut self) -> io::Result<()> {
-        let Some(partial) = self.partial.take() else { return Ok(()) };
-        fs::rename(&partial.path, &partial.target)?;
-        // It has its name and must not be removed.
-        let _renamed = std::mem::ManuallyDrop::new(partial);
-        Ok(())
+    /// The file cannot be synced or named; it is removed.
+    pub(crate) fn finish(self) -> Result<(), ferrofs_builder::Error> {
+        match self {
+            Self::Stream(_) => Ok(()),
+            Self::New(mut new) => new.publish(),
+        }
+    }
+
+    fn file(&self) -> &File {
+        match self {
+            Self::Stream(file) => file,
+            Self::New(new) => new.file(),
+        }
     }
 }
 
 impl Write for TarOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
+        self.file().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
-    }
-}
-
-impl Drop for PartialFile {
-    fn drop(&mut self) {
-        // If it cannot be removed, its name still shows that it is temporary.
-        fs::remove_file(&self.path).unwrap_or_default();
+        self.file().flush()
     }
 }
 
@@ -129,6 +106,7 @@ impl std::fmt::Display for TarOutputError {
             }
             Self::Image => f.write_str("the tar archive would replace the image"),
             Self::Io(error) => write!(f, "cannot create the tar archive: {error}"),
+            Self::Target(error) => write!(f, "cannot create the tar archive: {}", error.kind()),
         }
     }
 }

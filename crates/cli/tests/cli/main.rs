@@ -27,6 +27,8 @@ mod mounted;
 #[cfg(test)]
 mod names;
 #[cfg(test)]
+mod publish;
+#[cfg(test)]
 mod regression;
 #[cfg(test)]
 mod signals;
