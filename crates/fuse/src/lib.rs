@@ -38,6 +38,8 @@
 pub mod attach;
 mod channel;
 mod event;
+#[cfg(all(feature = "fuzzing", not(loom)))]
+pub mod fuzzing;
 mod init;
 mod reply;
 mod request;

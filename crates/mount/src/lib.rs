@@ -37,6 +37,8 @@
     )
 )]
 
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod image_fs;
 pub mod sandbox;
 mod serve;

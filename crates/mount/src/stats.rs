@@ -19,6 +19,8 @@ pub use record::{
     WorkerRecord, WorkersRecord, known,
 };
 
+#[cfg(feature = "fuzzing")]
+pub use client::parse_page;
 pub(crate) use collector::{StatsCollector, respond};
 pub(crate) use ioctl::is_stats_ioctl;
 pub(crate) use metrics::MountMetrics;

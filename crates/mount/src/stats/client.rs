@@ -176,6 +176,17 @@ fn parse(bytes: &[u8], kind: Option<String>) -> Result<(StatsHeader, Vec<u8>), S
     Ok((header, body.ok_or(StatsError::Malformed)?.to_vec()))
 }
 
+/// The summary and the workers of a page, for the fuzz targets.
+///
+/// # Errors
+/// As [`query`], as far as a page can be the cause.
+#[cfg(feature = "fuzzing")]
+pub fn parse_page(bytes: &[u8]) -> Result<(StatsSummary, Vec<WorkerRecord>, String), StatsError> {
+    let (header, body) = parse(bytes, None)?;
+    let workers = worker_records(&header, &body).unwrap_or_default();
+    Ok((read_zero_extended(&body), workers, release(&header)))
+}
+
 /// Reads a structure. Missing bytes are zeros, further ones are ignored.
 fn read_zero_extended<T: FromBytes + IntoBytes + KnownLayout + Immutable>(bytes: &[u8]) -> T {
     let mut whole = T::new_zeroed();
