@@ -1,17 +1,18 @@
-//! The whole-image target: opens, walks, lists, looks up, reads, verifies.
+//! The whole-image targets: open, walk, list, look up, read, verify.
 //!
-//! Input: an image. Its checksum is ignored, or no change to the superblock would pass. What a body
+//! Input: an image; for `patched`, the number of a test image and changes to it. Its checksum is ignored, or no change to the superblock would pass. What a body
 //! does with a directory or file is bounded, as an image may say that it has exabytes.
 
 use std::sync::Arc;
 
 use ferrofs_image::{
-    FileType, Image, ImageSource, Inode, OpenOptions, VerifyEvent, VerifyOptions, WalkEntry,
-    WalkEvent,
+    FileType, Image, ImageSource, Inode, VerifyEvent, VerifyOptions, WalkEntry, WalkEvent,
 };
 use ferrofs_ondisk::dirent::DirBlock;
 
-use crate::reading::{self, End, Trust};
+use crate::image_input::open;
+use crate::patched::patch;
+use crate::reading::{End, Front, Trust};
 
 /// Steps of a walk.
 const VISITS_MAX: usize = 400;
@@ -41,16 +42,9 @@ pub fn check(bytes: &[u8]) {
     }
 }
 
-/// Opens the image, with itself for each of its devices.
-fn open(source: &Arc<dyn ImageSource>, devices: usize) -> Option<Image> {
-    let options = OpenOptions::new().ignore_checksum(true);
-    match options.open_sources(Arc::clone(source), vec![Arc::clone(source); devices]) {
-        Ok(image) => Some(image),
-        Err(error) => {
-            assert!(!error.to_string().is_empty());
-            None
-        }
-    }
+/// Changes an image and does everything with it that [`check`] does.
+pub fn patched(bytes: &[u8]) {
+    check(&patch(bytes));
 }
 
 /// What a walk has seen so far.
@@ -60,8 +54,8 @@ struct Tour {
     files: usize,
     xattrs: usize,
     problems: usize,
-    /// Files that have been read to their end.
-    read: Vec<Inode>,
+    /// Files, and what their pieces gave.
+    read: Vec<(Inode, Front)>,
     /// Everything was read to its end, and `verify` has no more to do than this walk had.
     is_small: bool,
 }
@@ -95,10 +89,10 @@ fn visit_all(image: &Image) {
             }
         }
     }
-    if tour.is_small && verify(image, tour.problems) == 0 {
-        for file in &tour.read {
-            reading::compare(image, file, Trust::Sound);
-        }
+    let is_sound = tour.is_small && verify(image, tour.problems) == 0;
+    let trust = if is_sound { Trust::Sound } else { Trust::Doubtful };
+    for (file, front) in &tour.read {
+        front.compare(image, file, trust);
     }
 }
 
@@ -140,11 +134,13 @@ impl Tour {
                 if self.files > FILES_MAX {
                     return;
                 }
-                match reading::compare(image, file, Trust::Doubtful) {
-                    End::Complete => self.read.push(file.clone()),
+                let front = Front::read(image, file);
+                match front.end {
+                    End::Complete => {}
                     End::Stopped => self.is_small = false,
                     End::Failed => self.problems += 1,
                 }
+                self.read.push((file.clone(), front));
             }
             _ => {}
         }
@@ -206,7 +202,7 @@ fn verify(image: &Image, problems: usize) -> u64 {
     let mut reported = 0;
     let mut last = (0, 0);
     let summary = image
-        .verify(&VerifyOptions::new(), &mut |event| match event {
+        .verify(&VerifyOptions::new().max_threads(1), &mut |event| match event {
             VerifyEvent::Problem(_) => reported += 1,
             VerifyEvent::Progress(progress) => {
                 assert!(last <= (progress.inodes, progress.bytes), "progress goes back");

@@ -5,31 +5,52 @@
 //! so that one input takes less than a second. `fuzz_targets/` calls them under libFuzzer,
 //! `tests/replay.rs` with the inputs that are kept.
 
+mod build_case;
+mod build_image;
 mod check;
 mod decoding;
 mod dirent;
+mod extract;
+mod fuse;
+mod hints;
+mod image_input;
 mod inode;
 mod input;
+mod layers;
+mod listing;
 mod lz4_window;
 mod map;
 mod map_image;
+mod meter;
+mod mutate;
 mod patched;
 mod reading;
+mod stats;
 mod stretch;
 mod superblock;
 mod tar;
+mod write_tar;
 mod xattr;
 
-pub use check::check;
+pub use build_image::{build_image, built_image};
+pub use check::{check, patched};
 pub use decoding::{deflate, lz4, lzma, zstd};
 pub use dirent::dirent;
+pub use extract::extract;
+pub use fuse::fuse;
+pub use hints::hints;
 pub use inode::inode;
+pub use layers::layers;
 pub use lz4_window::lz4_window;
 pub use map::{chunk, zmap_compact, zmap_extents, zmap_full};
 pub use map_image::MapCase;
-pub use patched::{PATCHED_IMAGES, patched};
+pub use meter::Limits;
+pub use mutate::{PlainMutator, mutate_image, mutate_numbered};
+pub use patched::PATCHED_IMAGES;
+pub use stats::stats;
 pub use superblock::superblock;
 pub use tar::tar;
+pub use write_tar::write_tar;
 pub use xattr::xattr;
 
 /// A fuzz target.
@@ -38,25 +59,84 @@ pub struct Target {
     /// Its name, which is that of its file in `fuzz_targets/` and of its folders.
     pub name: &'static str,
     /// What it does with an input.
-    pub body: fn(&[u8]),
+    body: fn(&[u8]),
+    /// What an input may cost.
+    limits: Limits,
 }
 
+impl Target {
+    /// The target of this name.
+    ///
+    /// # Panics
+    /// There is none.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        let found = TARGETS.into_iter().find(|target| target.name == name);
+        found.unwrap_or_else(|| panic!("no target {name}"))
+    }
+
+    /// Runs an input.
+    ///
+    /// # Panics
+    /// A promise is broken: that of the body, or that of its cost.
+    pub fn run(&self, input: &[u8]) {
+        meter::run(&self.limits, input.len(), || (self.body)(input));
+    }
+}
+
+/// A structure of one block at most.
+const SMALL: Limits =
+    Limits { heap_bytes: 256 << 10, heap_bytes_a_byte: 16, time_units: 20, time_units_a_kib: 2 };
+/// A codec: windows of up to 512 KiB, outputs of 68 KiB, each decoded a dozen times.
+const CODEC: Limits =
+    Limits { heap_bytes: 8 << 20, heap_bytes_a_byte: 16, time_units: 400, time_units_a_kib: 20 };
+/// A map in an image: extents of up to 12 MiB.
+const MAP: Limits =
+    Limits { heap_bytes: 64 << 20, heap_bytes_a_byte: 64, time_units: 1500, time_units_a_kib: 20 };
+/// A whole image, of which a body looks at 400 inodes and a few mebibytes.
+const IMAGE: Limits =
+    Limits { heap_bytes: 64 << 20, heap_bytes_a_byte: 64, time_units: 1500, time_units_a_kib: 20 };
+/// Archives: a spool of up to 32 MiB, and what a decoder takes.
+const ARCHIVE: Limits = Limits {
+    heap_bytes: 128 << 20,
+    heap_bytes_a_byte: 1024,
+    time_units: 1500,
+    time_units_a_kib: 20,
+};
+/// Regular expressions, which may compile to 10 MiB each.
+const TEXT: Limits =
+    Limits { heap_bytes: 64 << 20, heap_bytes_a_byte: 64, time_units: 1500, time_units_a_kib: 100 };
+/// A build and an image: encoders take 10 MiB, buffers half a mebibyte.
+const BUILD: Limits = Limits {
+    heap_bytes: 160 << 20,
+    heap_bytes_a_byte: 4096,
+    time_units: 3000,
+    time_units_a_kib: 1000,
+};
+
 /// All targets, small structures first.
-pub const TARGETS: [Target; 16] = [
-    Target { name: "superblock", body: superblock },
-    Target { name: "inode", body: inode },
-    Target { name: "dirent", body: dirent },
-    Target { name: "xattr", body: xattr },
-    Target { name: "lz4", body: lz4 },
-    Target { name: "lz4_window", body: lz4_window },
-    Target { name: "lzma", body: lzma },
-    Target { name: "deflate", body: deflate },
-    Target { name: "zstd", body: zstd },
-    Target { name: "zmap_full", body: zmap_full },
-    Target { name: "zmap_compact", body: zmap_compact },
-    Target { name: "zmap_extents", body: zmap_extents },
-    Target { name: "chunk", body: chunk },
-    Target { name: "patched", body: patched },
-    Target { name: "check", body: check },
-    Target { name: "tar", body: tar },
+pub const TARGETS: [Target; 23] = [
+    Target { name: "superblock", body: superblock, limits: SMALL },
+    Target { name: "inode", body: inode, limits: SMALL },
+    Target { name: "dirent", body: dirent, limits: SMALL },
+    Target { name: "xattr", body: xattr, limits: SMALL },
+    Target { name: "stats", body: stats, limits: SMALL },
+    Target { name: "lz4", body: lz4, limits: CODEC },
+    Target { name: "lz4_window", body: lz4_window, limits: CODEC },
+    Target { name: "lzma", body: lzma, limits: CODEC },
+    Target { name: "deflate", body: deflate, limits: CODEC },
+    Target { name: "zstd", body: zstd, limits: CODEC },
+    Target { name: "zmap_full", body: zmap_full, limits: MAP },
+    Target { name: "zmap_compact", body: zmap_compact, limits: MAP },
+    Target { name: "zmap_extents", body: zmap_extents, limits: MAP },
+    Target { name: "chunk", body: chunk, limits: MAP },
+    Target { name: "hints", body: hints, limits: TEXT },
+    Target { name: "patched", body: patched, limits: IMAGE },
+    Target { name: "check", body: check, limits: IMAGE },
+    Target { name: "write_tar", body: write_tar, limits: IMAGE },
+    Target { name: "extract", body: extract, limits: IMAGE },
+    Target { name: "fuse", body: fuse, limits: IMAGE },
+    Target { name: "tar", body: tar, limits: ARCHIVE },
+    Target { name: "layers", body: layers, limits: ARCHIVE },
+    Target { name: "build_image", body: build_image, limits: BUILD },
 ];

@@ -55,7 +55,6 @@ fn number(input: &mut Input<'_>) -> usize {
     usize::try_from(u32::from_le_bytes([low, middle, high, 0])).unwrap_or(0)
 }
 
-#[expect(clippy::too_many_arguments, reason = "what a part is, and how its memory begins")]
 fn through_window(
     decoder: &Decoder,
     stream: &[u8],

@@ -6,8 +6,9 @@
 
 use std::sync::Arc;
 
-use ferrofs_image::{Image, ImageSource, Inode, OpenOptions};
+use ferrofs_image::{Image, ImageSource, Inode};
 
+use crate::image_input::open_options;
 use crate::input::Input;
 use crate::stretch::Stretch;
 
@@ -128,7 +129,7 @@ impl MapCase {
         } else {
             parts.insert(0, (data_start, data));
         }
-        let image = OpenOptions::new().open_sources(Arc::new(Stretch(parts)), devices);
+        let image = open_options().open_sources(Arc::new(Stretch(parts)), devices);
         let image = image.expect("a sound superblock");
         let root = image.root().expect("a sound root");
         let file =

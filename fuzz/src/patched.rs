@@ -1,4 +1,4 @@
-//! The second whole-image target: a real image with a few bytes of its metadata changed.
+//! Real images with a few bytes of their metadata changed, for the targets that do something with a whole image.
 //!
 //! Input: the number of an image, then changes of four bytes each: a place among the bytes of
 //! metadata that the image has, what to do, and with which value. Inputs stay small, and each
@@ -8,7 +8,6 @@ use std::sync::{Arc, OnceLock};
 
 use ferrofs_image::{Image, OpenOptions, WalkEvent};
 
-use crate::check::check;
 use crate::input::Input;
 
 /// How many images a change can be made to.
@@ -38,8 +37,8 @@ const INODE_BYTES: usize = 224;
 /// Changes of one input.
 const CHANGES_MAX: usize = 64;
 
-/// Changes an image and does everything with it that [`check`] does.
-pub fn patched(bytes: &[u8]) {
+/// The image that an input means.
+pub(crate) fn patch(bytes: &[u8]) -> Vec<u8> {
     let mut input = Input::new(bytes);
     let number = usize::from(input.u8()) % IMAGES.len();
     let mut image = IMAGES[number].to_vec();
@@ -62,7 +61,7 @@ pub fn patched(bytes: &[u8]) {
             _ => byte.wrapping_add(1),
         };
     }
-    check(&image);
+    image
 }
 
 /// The bytes of metadata of an image.

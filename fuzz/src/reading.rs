@@ -4,9 +4,12 @@ use ferrofs_image::{Error, FilePiece, Image, Inode};
 
 /// How much of a file is read in pieces before the rest is left alone.
 const PIECES_MAX: usize = 256;
-const BYTES_MAX: u64 = 4 << 20;
+const BYTES_MAX: u64 = 1 << 20;
 /// The most that one `read_at` asks for.
 const RANGE_MAX: u64 = 24 << 10;
+/// No more ranges are read once so many bytes have been decoded for the image: a range of a few bytes can cost
+/// megabytes.
+const DECODED_MAX_BYTES: u64 = 2 << 20;
 
 /// What a body may take for granted about an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,9 +34,9 @@ pub(crate) enum End {
 
 /// The front of a file, as its pieces gave it.
 #[derive(Debug)]
-struct Front {
+pub(crate) struct Front {
     pieces: Vec<Kept>,
-    end: End,
+    pub(crate) end: End,
 }
 
 /// A piece; holes have no bytes.
@@ -57,7 +60,7 @@ impl From<Error> for Stop {
 
 impl Front {
     /// Reads the pieces of `file`: they follow each other without a gap and end where it does.
-    fn read(image: &Image, file: &Inode) -> Self {
+    pub(crate) fn read(image: &Image, file: &Inode) -> Self {
         let mut pieces: Vec<Kept> = Vec::new();
         let (mut at, mut kept_bytes) = (0, 0);
         let result = image.for_each_piece(file, |piece| {
@@ -99,8 +102,9 @@ impl Front {
 
     /// Reads ranges around the borders of the pieces, and some behind the last one. In a sound file
     /// what the pieces gave comes out again.
-    fn compare(&self, image: &Image, file: &Inode, trust: Trust) {
+    pub(crate) fn compare(&self, image: &Image, file: &Inode, trust: Trust) {
         let reader = Reader { front: self, image, file, trust };
+        reader.range(1, RANGE_MAX);
         let count = self.pieces.len();
         let chosen = (0..count).filter(|at| *at < 4 || at + 3 > count || at % 61 == 0);
         for piece in chosen.map(|at| &self.pieces[at]) {
@@ -110,7 +114,6 @@ impl Front {
             reader.range(end - 1, 2);
             reader.range(end.saturating_sub(600), 1200);
         }
-        reader.range(1, RANGE_MAX);
         for start in [file.size() / 2, file.size().saturating_sub(5), file.size(), u64::MAX] {
             reader.range(start, 4096);
         }
@@ -146,6 +149,9 @@ impl Reader<'_> {
     /// Reads `length` bytes from `start` on.
     fn range(&self, start: u64, length: u64) {
         let (image, file) = (self.image, self.file);
+        if image.stats().bytes_decoded > DECODED_MAX_BYTES {
+            return;
+        }
         let length = length.min(RANGE_MAX);
         let rest = file.size().saturating_sub(start).min(length);
         let is_known = start.checked_add(rest).is_some_and(|end| end <= self.front.length());

@@ -4,20 +4,18 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ferrofs_fuzz::{TARGETS, Target};
+use ferrofs_fuzz::{TARGETS, Target, mutate_image};
+use ferrofs_image::OpenOptions;
 
 /// Inputs made from the seeds of a target; each costs up to some milliseconds.
 const VARIANTS_MAX: usize = 12_000;
-/// The same for whole images.
+/// The same for whole images and builds.
 const IMAGE_VARIANTS_MAX: usize = 1500;
+/// Targets of which each input costs milliseconds.
+const SLOW: [&str; 5] = ["build_image", "check", "extract", "fuse", "write_tar"];
 
 fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn target(name: &str) -> Target {
-    let found = TARGETS.into_iter().find(|target| target.name == name);
-    found.unwrap_or_else(|| panic!("no target {name}"))
 }
 
 /// The files of a folder in the order of their names; none if there is no such folder.
@@ -37,7 +35,7 @@ fn images() -> Vec<PathBuf> {
 
 /// Names the input before it runs, so that a failure says which it was.
 fn run(target: Target, name: &str, input: &[u8]) {
-    let outcome = std::panic::catch_unwind(|| (target.body)(input));
+    let outcome = std::panic::catch_unwind(|| target.run(input));
     assert!(outcome.is_ok(), "{} fails on {name}", target.name);
 }
 
@@ -69,11 +67,12 @@ fn run_variants(target: Target, inputs: &[Vec<u8>], variants_max: usize) {
 }
 
 fn replay(name: &str) {
-    let target = target(name);
+    let target = Target::named(name);
     let seeds = files(&here().join("seeds").join(name));
     assert!(!seeds.is_empty(), "{name} has no seeds");
     let seeds: Vec<_> = seeds.iter().map(|path| run_file(target, path)).collect();
-    run_variants(target, &seeds, VARIANTS_MAX);
+    let variants_max = if SLOW.contains(&name) { IMAGE_VARIANTS_MAX } else { VARIANTS_MAX };
+    run_variants(target, &seeds, variants_max);
     replay_kept(target);
 }
 
@@ -116,21 +115,58 @@ macro_rules! replays {
 }
 
 replays! {
-    superblock inode dirent xattr lz4 lz4_window lzma deflate zstd zmap_full zmap_compact
-    zmap_extents chunk patched tar
+    superblock inode dirent xattr stats lz4 lz4_window lzma deflate zstd zmap_full zmap_compact
+    zmap_extents chunk hints patched write_tar extract fuse tar layers build_image
 }
 
 #[test]
 fn check() {
-    let target = target("check");
+    replay("check");
+    let target = Target::named("check");
     let images: Vec<_> = images().iter().map(|path| run_file(target, path)).collect();
     assert!(!images.is_empty(), "there are no test images");
-    let small: Vec<_> = images.into_iter().filter(|image| image.len() <= 64 << 10).collect();
-    run_variants(target, &small, IMAGE_VARIANTS_MAX);
-    replay_kept(target);
     if let Some(folder) = std::env::var_os("FERROFS_CORRUPT") {
         for path in files(Path::new(&folder)) {
             run_file(target, &path);
         }
     }
+}
+
+#[test]
+fn whole_images_come_out_of_extraction_and_archives_as_they_are() {
+    let built = files(&here().join("seeds/check"));
+    for path in built.into_iter().chain(images()) {
+        let image = fs::read(&path).expect("a readable input");
+        let input = [&[0xFF], &image[..]].concat();
+        for target in ["write_tar", "extract"] {
+            run(Target::named(target), &path.display().to_string(), &input);
+        }
+    }
+}
+
+/// The mutator of a fuzzer, without one.
+fn flip_a_bit(data: &mut [u8], size: usize, _: usize) -> usize {
+    if let Some(byte) = data[..size].last_mut() {
+        *byte ^= 1;
+    }
+    size
+}
+
+#[test]
+fn most_mutated_images_still_open() {
+    let mut opened = 0;
+    let mut tried = 0;
+    for path in files(&here().join("seeds/check")) {
+        let seed = fs::read(path).expect("a seed");
+        for number in 0..24 {
+            let mut data = seed.clone();
+            data.resize(64 << 10, 0);
+            let size = mutate_image(&mut data, seed.len(), number * 7 + 3, flip_a_bit);
+            run(Target::named("check"), "a mutated image", &data[..size]);
+            let source = std::sync::Arc::new(data[..size].to_vec());
+            tried += 1;
+            opened += usize::from(OpenOptions::new().open_sources(source, Vec::new()).is_ok());
+        }
+    }
+    assert!(opened * 10 > tried * 8, "{opened} of {tried} mutated images open");
 }

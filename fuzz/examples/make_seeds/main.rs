@@ -6,6 +6,7 @@ mod cut;
 mod index;
 mod seed_set;
 mod tar;
+mod whole;
 
 use std::error::Error;
 use std::fs;
@@ -37,6 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         // The image as it is, and one with its first byte changed to what it was.
         seed_set.put("patched", format!("{number:02}"), vec![number, 0, 0, 1, 0]);
     }
+    whole::put(&mut seed_set);
     tar::put(&here.join("../tests/data/tar"), &mut seed_set)?;
     let (files, total) = seed_set.write(&here.join("seeds"))?;
     println!("{files} seeds, {total} bytes");
