@@ -9,6 +9,8 @@ mod zstd;
 
 use std::fmt;
 use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lzma_rust2::XzReader;
 
@@ -104,12 +106,24 @@ pub(crate) struct CountingReader {
     start: usize,
     end: usize,
     position: u64,
+    /// Bytes that were read from `inner`, for others to see.
+    read: Arc<AtomicU64>,
 }
 
 impl CountingReader {
     pub(crate) fn new(inner: Box<dyn Read + Send>) -> Self {
         let buffer = vec![0; BUFFER_BYTES].into_boxed_slice();
-        Self { inner, buffer, start: 0, end: 0, position: 0 }
+        Self { inner, buffer, start: 0, end: 0, position: 0, read: Arc::default() }
+    }
+
+    /// A counter of the bytes that were read, which outlives this reader.
+    pub(crate) fn read_counter(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.read)
+    }
+
+    fn note_read(&self, bytes: usize) {
+        // A statistic: it orders nothing.
+        self.read.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// The number of consumed bytes.
@@ -129,6 +143,7 @@ impl CountingReader {
             if got == 0 {
                 break;
             }
+            self.note_read(got);
             self.end += got;
         }
         Ok(&self.buffer[self.start..self.end.min(self.start + count)])
@@ -139,6 +154,7 @@ impl CountingReader {
         if self.start == self.end {
             self.start = 0;
             self.end = read_some(&mut self.inner, &mut self.buffer)?;
+            self.note_read(self.end);
         }
         Ok(&self.buffer[self.start..self.end])
     }
@@ -163,6 +179,7 @@ impl Read for CountingReader {
         // Large reads bypass the buffer.
         if self.start == self.end && output.len() >= BUFFER_BYTES {
             let got = read_some(&mut self.inner, output)?;
+            self.note_read(got);
             self.position += got as u64;
             return Ok(got);
         }

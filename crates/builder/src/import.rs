@@ -14,6 +14,6 @@ pub use self::directory::{DirectoryOptions, HardLinkPolicy, UnreadablePolicy, fr
 pub use self::spool::SpoolOptions;
 pub use crate::decompress::Compression;
 pub use crate::import_tar::{
-    AccountFiles, TarContentMode, TarImportOptions, TarSource, WhiteoutPolicy, from_tar,
-    from_tar_layers,
+    AccountFiles, InputLimit, TarContentMode, TarImportOptions, TarSource, WhiteoutPolicy,
+    from_tar, from_tar_layers,
 };

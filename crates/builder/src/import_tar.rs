@@ -24,6 +24,7 @@ mod pax;
 mod tests;
 
 pub use acl::AccountFiles;
+pub use input::InputLimit;
 pub use layer_merger::WhiteoutPolicy;
 
 use std::collections::BTreeMap;
@@ -118,6 +119,10 @@ pub struct TarImportOptions {
     pub accounts: Option<AccountFiles>,
     /// The spool for contents that can be read only once.
     pub spool: SpoolOptions,
+    /// How many bytes an archive may have.
+    pub input: InputLimit,
+    /// The most data ranges of a sparse file. The map of a file is in memory, with 48 bytes for each.
+    pub sparse_extents_max: usize,
     /// The modification time of directories without an entry; root owns them, with permissions
     /// 0755.
     pub missing_mtime: Timestamp,
@@ -130,8 +135,13 @@ option_setters! { TarImportOptions {
     concatenated: bool,
     accounts: Option<AccountFiles>,
     spool: SpoolOptions,
+    input: InputLimit,
+    sparse_extents_max: usize,
     missing_mtime: Timestamp,
 } }
+
+/// As many data ranges of a sparse file as directories are imported with.
+const SPARSE_EXTENTS_MAX: usize = 1 << 20;
 
 impl Default for TarImportOptions {
     /// One archive with any compression; whiteouts are kept; directories without an entry are from
@@ -144,6 +154,8 @@ impl Default for TarImportOptions {
             concatenated: false,
             accounts: None,
             spool: SpoolOptions::default(),
+            input: InputLimit::default(),
+            sparse_extents_max: SPARSE_EXTENTS_MAX,
             missing_mtime: Timestamp { seconds: 0, nanoseconds: 0 },
         }
     }

@@ -31,6 +31,7 @@ mod superblock;
 #[cfg(test)]
 mod test_source;
 pub mod tree;
+mod unlinked_file;
 mod write_data;
 
 pub use build::{BuildOutputs, build, build_into};

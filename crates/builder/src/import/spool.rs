@@ -6,8 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use rustix::fs::{MemfdFlags, Mode, OFlags};
-
+use crate::unlinked_file::open_unlinked;
 use crate::{Error, ErrorKind, Result};
 
 /// Small enough that little memory is reserved in vain, large enough that a spool has few chunks.
@@ -83,9 +82,14 @@ impl SpoolWriter {
             bytes = rest;
         }
         if let Some(file) = &self.file {
-            file.write_all_at(bytes, self.file_bytes)
-                .map_err(|error| self.refused("cannot write to the spool", error))?;
-            self.file_bytes += bytes.len() as u64;
+            let end = self.file_bytes + bytes.len() as u64;
+            // Zeros become a hole, so that an archive of a few bytes cannot fill up the disk.
+            let written = match bytes.iter().all(|byte| *byte == 0) {
+                true => file.set_len(end),
+                false => file.write_all_at(bytes, self.file_bytes),
+            };
+            written.map_err(|error| self.refused("cannot write to the spool", error))?;
+            self.file_bytes = end;
         }
         Ok(())
     }
@@ -109,16 +113,8 @@ impl SpoolWriter {
     }
 
     fn new_file(&self) -> Result<File> {
-        let made = match &self.options.directory {
-            Some(directory) => {
-                let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-                rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)
-            }
-            None => rustix::fs::memfd_create("ferrofs-spool", MemfdFlags::CLOEXEC),
-        };
-        let file =
-            made.map_err(|error| self.refused("cannot create the spool file", error.into()))?;
-        Ok(File::from(file))
+        open_unlinked(self.options.directory.as_deref())
+            .map_err(|error| self.refused("cannot create the spool file", error))
     }
 
     fn refused(&self, operation: &'static str, source: io::Error) -> Error {
@@ -219,6 +215,29 @@ mod tests {
             }
         }
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn zeros_take_no_blocks_of_the_spool_file() {
+        use std::os::unix::fs::MetadataExt;
+
+        let directory = tempfile::tempdir().unwrap();
+        let options = SpoolOptions::default()
+            .memory_bytes_max(0)
+            .directory(Some(directory.path().to_path_buf()));
+        let mut spool = SpoolWriter::new(options);
+        spool.append(b"front").unwrap();
+        for _ in 0..64 {
+            spool.append(&[0; 128 << 10]).unwrap();
+        }
+        spool.append(b"back").unwrap();
+        let spooled = spool.finish();
+        let file = spooled.file.as_ref().unwrap().metadata().unwrap();
+        assert_eq!(file.len(), (8 << 20) + 9);
+        assert!(file.blocks() * 512 < 1 << 20, "{}", file.blocks());
+        let mut end = [1; 8];
+        spooled.read_exact_at((8 << 20) + 1, &mut end).unwrap();
+        assert_eq!(&end, b"\0\0\0\0back");
     }
 
     #[test]

@@ -33,6 +33,7 @@ pub(super) struct EntryReader {
     accounts: AccountLookup,
     /// The archive has headers without contents.
     headers_only: bool,
+    sparse_extents_max: usize,
 }
 
 impl EntryReader {
@@ -41,7 +42,14 @@ impl EntryReader {
         let headers_only = options.contents == TarContentMode::HeadersOnly;
         let globals = PendingExtensions::default();
         let accounts = AccountLookup::new(options.accounts.clone());
-        Self { input, globals, is_concatenated: options.concatenated, accounts, headers_only }
+        Self {
+            input,
+            globals,
+            is_concatenated: options.concatenated,
+            accounts,
+            headers_only,
+            sparse_extents_max: options.sparse_extents_max,
+        }
     }
 
     /// Ends reading, so that contents can be read. Returns the length of the archive.
@@ -289,6 +297,7 @@ impl EntryReader {
                 return Err(self.truncated(&shown(path)));
             }
             add_parts(&mut map, &block[MORE_MAP]).map_err(wrong)?;
+            map.check_count(self.sparse_extents_max).map_err(wrong)?;
             goes_on = block[MORE_MAP_GOES_ON] != 0;
         }
         Ok((bytes, map))
@@ -310,6 +319,7 @@ impl EntryReader {
             let start = lines.number(self, stored, path).and_then(|start| start.map_err(wrong))?;
             let bytes = lines.number(self, stored, path).and_then(|bytes| bytes.map_err(wrong))?;
             map.push(start, bytes).map_err(wrong)?;
+            map.check_count(self.sparse_extents_max).map_err(wrong)?;
         }
         Ok((map, lines.taken))
     }

@@ -745,3 +745,76 @@ fn every_attack_is_refused_in_words_or_does_no_harm() {
     let differences: Vec<_> = attacks.into_iter().flatten().filter_map(difference).collect();
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
+
+#[test]
+fn a_path_longer_than_linux_allows_is_refused() {
+    let long = "a/".repeat(2048);
+    let archive = ArchiveBuilder::new().pax(&[("path", long.as_bytes())]).directory("d").end();
+    let tree = import(&archive, &TarImportOptions::default()).unwrap();
+    assert_eq!(tree.len(), 2049);
+    let longer = format!("{long}b");
+    let shown = "a/".repeat(100);
+    let archive = ArchiveBuilder::new().pax(&[("path", longer.as_bytes())]).directory("d");
+    check(archive, &format!("5120: \"{shown}...\" has a path of 4097 bytes, more than 4096"));
+}
+
+#[test]
+fn an_archive_that_decompresses_to_more_than_its_limit_is_refused() {
+    use crate::import::InputLimit;
+
+    // RFC 8878: a frame of unknown size with blocks of one repeated byte, 128 KiB each.
+    let bomb = |blocks: usize| {
+        let mut bytes = vec![0x28, 0xB5, 0x2F, 0xFD, 0x00, 0x38];
+        for number in 0..blocks {
+            let is_last = u32::from(number + 1 == blocks);
+            let header = ((128 << 10) << 3) | 1 << 1 | is_last;
+            bytes.extend_from_slice(&header.to_le_bytes()[..3]);
+            bytes.push(0);
+        }
+        bytes
+    };
+    let refusal = |input, compressed: Vec<u8>| {
+        let options = TarImportOptions::default().concatenated(true).input(input);
+        let source = TarSource::Bytes { name: "a.tar".into(), bytes: compressed.into() };
+        let imported = from_tar(source, &options, &CancelToken::new());
+        let error = imported.map(drop).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Archive(_)), "{error}");
+        error.to_string()
+    };
+    assert_eq!(
+        refusal(InputLimit::Bytes(1 << 20), bomb(9)),
+        "a.tar: the archive has more than 1048576 bytes, the limit for an archive; --max-input allows more"
+    );
+    assert_eq!(
+        refusal(InputLimit::Default, bomb(8193)),
+        "a.tar: the archive has more than 1073741824 bytes, 1,000 times as many as it has while it is \
+         compressed; --max-input allows more"
+    );
+    let plain = ArchiveBuilder::new().file("a", "b").end();
+    assert_eq!(
+        refusal(InputLimit::Bytes(512), plain),
+        "a.tar: byte 512: the archive has more than 512 bytes, the limit for an archive; --max-input allows more"
+    );
+}
+
+#[test]
+fn a_sparse_map_with_more_parts_than_memory_allows_is_refused() {
+    let mut header = TestHeader::gnu(b'S', b"s", 512);
+    header.set(386, b"00000000000\0");
+    header.set(398, b"00000000000\0");
+    header.set(482, b"\x01");
+    header.set(483, b"00010000000\0");
+    let mut block = [0; 512];
+    for (number, part) in block[..504].chunks_exact_mut(24).enumerate() {
+        part[..12].copy_from_slice(format!("{:011o}\0", number * 2 + 1).as_bytes());
+        part[12..].copy_from_slice(b"00000000001\0");
+    }
+    let archive = ArchiveBuilder::new().block(&header).raw(&block).end();
+    let options = TarImportOptions::default().sparse_extents_max(20);
+    let source = TarSource::Bytes { name: "a.tar".into(), bytes: archive.into() };
+    let error = from_tar(source, &options, &CancelToken::new()).map(drop).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "a.tar: byte 0: \"s\": its map has more than 20 parts, the limit; more memory allows more"
+    );
+}

@@ -1,10 +1,12 @@
 //! An archive as one stream from its start to its end. Contents stay where they are, or are copied
 //! to a spool.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ferrofs_workers::CancelToken;
 
@@ -22,6 +24,81 @@ const COPY_BYTES: usize = 128 << 10;
 /// Read after the end of an uncompressed stream, so that its writer does not get a broken pipe:
 /// tars pad the last record, which has 10 KiB by default and hardly ever more than this.
 const DRAINED_BYTES_MAX: u64 = 1 << 20;
+
+/// Bytes that any archive may have by default, however small it is while it is compressed.
+const BYTES_ALWAYS_ALLOWED: u64 = 1 << 30;
+/// How many times as long an archive may become by default when it is decompressed. Files of zeros become longer.
+const RATIO_MAX: u64 = 1000;
+/// Bytes that an archive may have by default at most.
+const BYTES_MAX: u64 = 1 << 40;
+
+/// How many bytes an archive may have, after decompression. An archive of a few kilobytes can decompress to terabytes,
+/// all of which would be read and stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InputLimit {
+    /// 1 GiB, or 1,000 times as many bytes as it has while it is compressed, and at most 1 TiB.
+    #[default]
+    Default,
+    /// So many bytes.
+    Bytes(u64),
+}
+
+impl InputLimit {
+    /// The most bytes for an archive of which `compressed_bytes` bytes were read.
+    fn bytes(self, compressed_bytes: u64) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Default => {
+                compressed_bytes.saturating_mul(RATIO_MAX).clamp(BYTES_ALWAYS_ALLOWED, BYTES_MAX)
+            }
+        }
+    }
+
+    fn exceeded(self, bytes: u64) -> InputTooLarge {
+        let why = match self {
+            Self::Bytes(_) => "the limit for an archive",
+            Self::Default if bytes >= BYTES_MAX => "the default limit for an archive",
+            Self::Default => "1,000 times as many as it has while it is compressed",
+        };
+        InputTooLarge(format!(
+            "the archive has more than {bytes} bytes, {why}; --max-input allows more"
+        ))
+    }
+}
+
+/// The error of an archive that is longer than its limit, inside an [`io::Error`].
+#[derive(Debug)]
+struct InputTooLarge(String);
+
+impl fmt::Display for InputTooLarge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for InputTooLarge {}
+
+/// A stream that ends with an error where its limit is.
+struct LimitedReader {
+    inner: Box<dyn Read + Send>,
+    limit: InputLimit,
+    /// Bytes that were returned.
+    bytes: u64,
+    /// Bytes of the compressed stream that were read.
+    compressed_bytes: Arc<AtomicU64>,
+}
+
+impl Read for LimitedReader {
+    fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(output)?;
+        self.bytes = self.bytes.saturating_add(count as u64);
+        let limit = self.limit.bytes(self.compressed_bytes.load(Ordering::Relaxed));
+        match self.bytes > limit {
+            true => Err(io::Error::other(self.limit.exceeded(limit))),
+            false => Ok(count),
+        }
+    }
+}
 
 /// An archive that is being read.
 pub(super) struct TarInput {
@@ -72,7 +149,7 @@ impl ArchiveOpener<'_> {
         }
         let fingerprint = ArchiveFingerprint::of(&metadata);
         let bytes = fingerprint.bytes.saturating_sub(base);
-        Ok(self.open_seekable(ArchiveBacking::File { file, fingerprint }, base, bytes))
+        self.open_seekable(ArchiveBacking::File { file, fingerprint }, base, bytes)
     }
 
     fn open_bytes(self, bytes: Arc<[u8]>) -> Result<TarInput> {
@@ -81,14 +158,19 @@ impl ArchiveOpener<'_> {
             return self.open_stream(Box::new(io::Cursor::new(bytes)));
         }
         let length = bytes.len() as u64;
-        Ok(self.open_seekable(ArchiveBacking::Bytes(bytes), 0, length))
+        self.open_seekable(ArchiveBacking::Bytes(bytes), 0, length)
     }
 
-    fn open_seekable(self, backing: ArchiveBacking, base: u64, bytes: u64) -> TarInput {
+    fn open_seekable(self, backing: ArchiveBacking, base: u64, bytes: u64) -> Result<TarInput> {
+        if let InputLimit::Bytes(limit) = self.options.input
+            && bytes > limit
+        {
+            return Err(refused(self.options.input.exceeded(limit).0, limit).at(&self.name));
+        }
         let archive = Arc::new(TarArchive::new(self.name, self.device));
         archive.set_backing(backing);
         let from = InputSource::Seekable { base, bytes, window: Vec::new(), window_at: 0 };
-        TarInput { archive, from, offset: 0, cancel: self.cancel.clone() }
+        Ok(TarInput { archive, from, offset: 0, cancel: self.cancel.clone() })
     }
 
     fn open_stream(self, reader: Box<dyn Read + Send>) -> Result<TarInput> {
@@ -105,9 +187,12 @@ impl ArchiveOpener<'_> {
                        compressed, to refer to what it unpacks to";
             return Err(refused(why, 0).at(&name));
         }
+        let compressed_bytes = input.read_counter();
+        let inner = compression.reader(input);
+        let reader = LimitedReader { inner, limit: options.input, bytes: 0, compressed_bytes };
         let from = InputSource::Stream {
             is_kept: device.is_none(),
-            reader: compression.reader(input),
+            reader: Box::new(reader),
             is_compressed: compression != Compression::Plain,
             spool: SpoolWriter::new(options.spool.clone()),
             buffer: vec![0; COPY_BYTES].into_boxed_slice(),
@@ -286,6 +371,9 @@ fn cannot_open(source: io::Error) -> Error {
 
 /// The error of a stream: damage that a decompressor found, or an error of the host.
 fn unreadable(source: io::Error) -> Error {
+    if let Some(limit) = source.get_ref().and_then(|inner| inner.downcast_ref::<InputTooLarge>()) {
+        return Error::new(ErrorKind::Archive(limit.to_string()));
+    }
     match source.get_ref().and_then(|inner| inner.downcast_ref::<CorruptStream>()) {
         Some(damage) => refused(damage.to_string(), damage.offset),
         None => Error::new(ErrorKind::Input { operation: "cannot read", source }),

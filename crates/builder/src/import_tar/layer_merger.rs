@@ -21,6 +21,9 @@ const ORIGIN: &[u8] = b"trusted.overlay.origin";
 
 /// The longest name in a directory, in bytes (format.md F6).
 const NAME_BYTES_MAX: usize = 255;
+/// The longest path of an entry, in bytes: that of Linux. Each component of a path can become a directory, so that a
+/// longer one would make a tree of any size from a few bytes.
+const PATH_BYTES_MAX: usize = 4096;
 
 /// A tree to which layers are being added.
 pub(super) struct LayerMerger {
@@ -384,6 +387,10 @@ fn obstacle(kind: &NodeKind) -> Option<&'static str> {
 fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
     if path.is_empty() {
         return Err(Error::new(ErrorKind::Archive("an entry or a link without a name".to_owned())));
+    }
+    if path.len() > PATH_BYTES_MAX {
+        let why = format!("has a path of {} bytes, more than {PATH_BYTES_MAX}", path.len());
+        return Err(archive(path, &why));
     }
     let names = path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
     let names: Vec<_> = names.collect();

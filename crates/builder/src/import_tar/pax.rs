@@ -313,6 +313,16 @@ impl SparseMap {
         Ok(())
     }
 
+    /// Checks that there are no more than `extents_max` ranges.
+    pub(super) fn check_count(&self, extents_max: usize) -> Result<(), String> {
+        if self.segments.len() <= extents_max {
+            return Ok(());
+        }
+        Err(format!(
+            "its map has more than {extents_max} parts, the limit; more memory allows more"
+        ))
+    }
+
     /// The ranges of a file of `bytes` bytes, of which the archive holds `stored`.
     pub(super) fn finish(self, bytes: u64, stored: u64) -> Result<Vec<SparseExtent>, String> {
         if self.end > bytes {

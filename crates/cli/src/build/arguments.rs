@@ -8,7 +8,7 @@ use ferrofs_builder::import::adjust::{
     Adjustments, ExcludePatterns, MtimePolicy, OverlayPolicy, OwnerOverrides, XattrFilter,
 };
 use ferrofs_builder::import::{
-    AccountFiles, DirectoryOptions, HardLinkPolicy, TarImportOptions, UnreadablePolicy,
+    AccountFiles, DirectoryOptions, HardLinkPolicy, InputLimit, TarImportOptions, UnreadablePolicy,
     WhiteoutPolicy,
 };
 use ferrofs_builder::output::ExistingOutput;
@@ -229,13 +229,16 @@ fn directory(
 }
 
 fn tar(typed: &BuildArguments, times: BuildTimes) -> TarImportOptions {
-    let whiteouts = match typed.content.whiteouts {
+    let content = &typed.content;
+    let whiteouts = match content.whiteouts {
         WhiteoutChoice::Keep => WhiteoutPolicy::Keep,
         WhiteoutChoice::Overlay => WhiteoutPolicy::ToOverlay,
         WhiteoutChoice::Apply => WhiteoutPolicy::Apply,
     };
+    let input = content.max_input.map_or(InputLimit::Default, InputLimit::Bytes);
     TarImportOptions::default()
         .whiteouts(whiteouts)
+        .input(input)
         // The image must not depend on the host's user names.
         .accounts((!typed.layout.reproducible).then(AccountFiles::of_host))
         .missing_mtime(Timestamp { seconds: times.missing, nanoseconds: 0 })
@@ -346,6 +349,9 @@ mod tests {
         let include = vec![b"user.*".to_vec()];
         let exclude = vec![b"user.x".to_vec()];
         assert_eq!(adjustments.xattrs, XattrFilter::Named { include, exclude });
+        assert_eq!(made(&[]).unwrap().tar.input, InputLimit::Default);
+        let request = made(&["--max-input=3g"]).unwrap();
+        assert_eq!(request.tar.input, InputLimit::Bytes(3 << 30));
         let request = made(&["--keep-going", "--exclude=proc"]).unwrap();
         assert_eq!(request.kind, SourceKind::Directory);
         assert_eq!(request.directory.unreadable, UnreadablePolicy::LeaveOut);

@@ -1,0 +1,59 @@
+//! How the memory of a build is shared out before the library builds, and where its temporary files
+//! lie.
+
+use std::ffi::OsString;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use ferrofs_builder::import::SpoolOptions;
+
+use super::request::BuildRequest;
+
+/// The spool of archives takes one part in so many of the memory.
+const SPOOL_SHARE: u64 = 16;
+/// The map of one sparse file takes one part in so many of the memory.
+const SPARSE_MAP_SHARE: u64 = 4;
+/// Bytes of a data range of a sparse file while an archive is imported.
+const SPARSE_EXTENT_BYTES: u64 = 48;
+
+/// Sets the options of the import that depend on the memory, of which there are `bytes`.
+/// `temporary` is `TMPDIR`.
+pub(super) fn limit_import(request: &mut BuildRequest, bytes: u64, temporary: Option<OsString>) {
+    let directory = temporary_directory(&request.image, temporary);
+    let tar = &mut request.tar;
+    tar.spool =
+        SpoolOptions::default().memory_bytes_max(bytes / SPOOL_SHARE).directory(Some(directory));
+    let extents = bytes / SPARSE_MAP_SHARE / SPARSE_EXTENT_BYTES;
+    let extents = usize::try_from(extents).unwrap_or(usize::MAX);
+    tar.sparse_extents_max = tar.sparse_extents_max.min(extents);
+}
+
+/// The directory of temporary files: `TMPDIR`, else that of the image, which has room for as many
+/// bytes as the image has. A device has no such directory.
+fn temporary_directory(image: &Path, temporary: Option<OsString>) -> PathBuf {
+    if let Some(directory) = temporary.filter(|directory| !directory.is_empty()) {
+        return directory.into();
+    }
+    let is_device = std::fs::metadata(image).is_ok_and(|found| found.file_type().is_block_device());
+    match image.parent() {
+        _ if is_device => PathBuf::from("/var/tmp"),
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn temporary_files_lie_beside_the_image_unless_tmpdir_is_set() {
+        let place = |image: &str, temporary: Option<&str>| {
+            temporary_directory(Path::new(image), temporary.map(Into::into))
+        };
+        assert_eq!(place("a/image", Some("/t")), Path::new("/t"));
+        assert_eq!(place("a/image", Some("")), Path::new("a"));
+        assert_eq!(place("a/image", None), Path::new("a"));
+        assert_eq!(place("image", None), Path::new("."));
+    }
+}
