@@ -226,9 +226,10 @@ mod tests {
             .memory_bytes_max(0)
             .directory(Some(directory.path().to_path_buf()));
         let mut spool = SpoolWriter::new(options);
+        let zeros = vec![0; 128 << 10];
         spool.append(b"front").unwrap();
         for _ in 0..64 {
-            spool.append(&[0; 128 << 10]).unwrap();
+            spool.append(&zeros).unwrap();
         }
         spool.append(b"back").unwrap();
         let spooled = spool.finish();
