@@ -1,5 +1,5 @@
 //! The decodes experiment: how often each cluster is decoded, by our library for one reader and for many, and by peers whose
-//! decoder calls are counted (`scripts/count_decodes.c`, preloaded). Clusters that are touched are the compressed extents of
+//! decoder calls are counted (`bench/count_decodes.c`, preloaded). Clusters that are touched are the compressed extents of
 //! the files that are read, each place once.
 
 use std::collections::HashSet;
@@ -158,7 +158,7 @@ impl Counter<'_> {
     fn variables(&self) -> Result<Vec<(&'static str, PathBuf)>> {
         let library = self.folder.join("count_decodes.so");
         if !library.exists() {
-            let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/count_decodes.c");
+            let source = concat!(env!("CARGO_MANIFEST_DIR"), "/count_decodes.c");
             let mut command = Command::new("cc");
             command.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).args([source, "-ldl"]);
             process::run(&mut command, None).context("compiling count_decodes.c")?;
