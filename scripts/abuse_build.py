@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Interrupts builds, lets them run out of space, and changes their source, and checks that no image is ever wrong.
 
-  abuse_build.py FERROFS [TREE] [--cases=kill,space,source] [--kills=200] [--sizes=50] [--changes=60] [--seed=N] [--work=DIR]
+  abuse_build.py [--cases=kill,space,source] [--kills=200] [--sizes=50] [--changes=60] [--seed=N] [--work=DIR] FERROFS [TREE]
 
-Without TREE, that of build_matrix.py is taken (for kill and space).
-  kill    SIGKILL at random moments of builds that have not ended, every other one over an older image: under the name is nothing, or the older image as it
-          was, or a whole one (the same bytes as of a build that was left alone), and nothing else is left behind but a
-          file .NAME.PID.part, which only stays if the moment was between a link and a rename
+Without TREE, the zoo of test_trees.py is taken (for kill and space).
+  kill    SIGKILL at random moments of builds that have not ended, every other one over an older image: under the name is
+          nothing, or the older image as it was, or a whole one (the same bytes as of a build that was left alone), and
+          nothing else is left behind but a file .NAME.PID.part, which only stays if the moment was between a link and a rename
   space   no space: half of the sizes on ext4, half on tmpfs, spread from nothing to a bit more than the image: exit status 1,
           a message that names the image, and nothing under the name, or an older image as it was
   source  a file of the source shrinks, grows, is replaced, vanishes, is overwritten in place, or its directory vanishes, at
@@ -22,15 +22,13 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 
-import build_matrix
-import command_line
+import harness
 import mounted
 import snapshot
+import test_trees
 
 FIXED = ["--quiet", "--progress=none", "--reproducible", "--force"]
 # By turns: whatever has another way through the builder.
@@ -48,34 +46,21 @@ def shrink(path, _):
     os.truncate(path, os.path.getsize(path) // 2 + 1)
 
 
-def grow(path, noise):
-    with open(path, "ab") as file:
-        file.write(noise[:1234567])
+def write(path, mode, data):
+    with open(path, mode) as file:
+        file.write(data)
 
 
 def replace(path, noise):
     # Beside the tree: a build must not see it under its first name.
     new = os.path.join(os.path.dirname(path), "..", "..", "new")
-    with open(new, "wb") as file:
-        file.write(noise)
+    write(new, "wb", noise)
     os.rename(new, path)
 
 
-def vanish(path, _):
-    os.unlink(path)
-
-
-def overwrite(path, noise):
-    with open(path, "r+b") as file:
-        file.write(noise)
-
-
-def folder_vanishes(path, _):
-    shutil.rmtree(os.path.dirname(path))
-
-
-CHANGES = {"shrinks": shrink, "grows": grow, "is replaced": replace, "vanishes": vanish, "is overwritten": overwrite,
-           "its directory vanishes": folder_vanishes}
+CHANGES = {"shrinks": shrink, "grows": lambda path, noise: write(path, "ab", noise[:1234567]), "is replaced": replace,
+           "vanishes": lambda path, _: os.unlink(path), "is overwritten": lambda path, noise: write(path, "r+b", noise),
+           "its directory vanishes": lambda path, _: shutil.rmtree(os.path.dirname(path))}
 
 
 def digest(path):
@@ -87,44 +72,29 @@ def digest(path):
         return None
 
 
-class Abuse:
+class Abuse(harness.Report):
     """The program, a tree, a place to work, and what failed."""
 
-    def __init__(self, ferrofs, tree, given):
-        self.ferrofs, self.given, self.failed = mounted.found(ferrofs), given, []
-        if not self.ferrofs:
-            sys.exit(f"abuse_build.py: no program {ferrofs}")
-        self.work = tempfile.mkdtemp(prefix="abuse-build-", dir=given["work"])
-        self.dice = random.Random(int(given["seed"]))
-        self.place, self.given_tree = os.path.join(self.work, "place"), tree
+    def __init__(self, given, work):
+        super().__init__()
+        self.given, self.work, self.dice = given, work, random.Random(given.seed)
+        self.place = os.path.join(work, "place")
         os.mkdir(self.place)
 
-    def tree(self):
-        if not self.given_tree:
-            self.given_tree = build_matrix.make_zoo(os.path.join(self.work, "zoo"))
-        return self.given_tree
-
-    def fail(self, text):
-        print(f"FAIL {text}", flush=True)
-        self.failed.append(text)
-
     def start(self, form, tree, place):
-        return subprocess.Popen(["ferrofs", "build", *FIXED, *FORMS[form], os.path.join(place, NAME), tree],
-                                executable=self.ferrofs, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT)
+        argv = ["ferrofs", "build", *FIXED, *FORMS[form], os.path.join(place, NAME), tree]
+        return subprocess.Popen(argv, executable=self.given.ferrofs, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True, errors="replace")
 
     def undisturbed(self, form, tree):
         """Seconds, digest and bytes of a build that is left alone; the image stays."""
-        image = os.path.join(self.place, NAME)
-        begin = time.monotonic()
+        image, begin = os.path.join(self.place, NAME), time.monotonic()
         child = self.start(form, tree, self.place)
-        text = child.communicate()[0].decode(errors="replace")
-        if child.returncode:
-            sys.exit(f"abuse_build.py: {form}: status {child.returncode}: {text}")
+        text = child.communicate()[0]
         seconds = time.monotonic() - begin
-        ran = subprocess.run([self.ferrofs, "check", "--quiet", image])
-        if ran.returncode:
-            self.fail(f"{form}: its check says {ran.returncode}")
+        if child.returncode:
+            raise OSError(f"{form}: status {child.returncode}: {text}")
+        harness.run_well(self.given.ferrofs, "check", "--quiet", image)
         return seconds, digest(image), os.path.getsize(image)
 
     def set_older(self, place, is_there):
@@ -132,24 +102,22 @@ class Abuse:
         if os.path.exists(image):
             os.unlink(image)
         if is_there:
-            with open(image, "wb") as file:
-                file.write(OLDER)
+            write(image, "wb", OLDER)
         return hashlib.sha256(OLDER).hexdigest() if is_there else None
 
     def left(self, place, label, allowed=()):
         """What lies beside the image, and is removed."""
         others = sorted(set(os.listdir(place)) - {NAME, "lost+found"})
         for name in others:
-            if not any(pattern.fullmatch(name) for pattern in allowed):
-                self.fail(f"{label}: {name} was left behind")
+            self.expect(any(pattern.fullmatch(name) for pattern in allowed), f"{label}: {name} was left behind")
             os.unlink(os.path.join(place, name))
         return others
 
     def kill(self):
-        counts, tree = collections.Counter(), self.tree()
+        counts, tree = collections.Counter(), self.given.tree
         # The second time nothing has to be read any more.
         known = {form: [self.undisturbed(form, tree) for _ in range(2)][-1] for form in FORMS}
-        wanted = int(self.given["kills"])
+        wanted = self.given.kills
         for number in range(4 * wanted):
             if number - counts["finished"] == wanted:
                 break
@@ -162,24 +130,20 @@ class Abuse:
             child = self.start(form, tree, self.place)
             time.sleep(moment)
             child.send_signal(signal.SIGKILL)
-            text = child.communicate()[0].decode(errors="replace")
+            text = child.communicate()[0]
             found = digest(os.path.join(self.place, NAME))
-            if child.returncode not in (0, -signal.SIGKILL):
-                self.fail(f"{label}: status {child.returncode}: {text}")
-            if child.returncode == 0 and found != whole:
-                self.fail(f"{label}: it ended well, and its image is another one")
-            if found not in (older, whole):
-                self.fail(f"{label}: what lies under the name is neither the image nor what was there")
+            self.expect(child.returncode in (0, -signal.SIGKILL), f"{label}: status {child.returncode}: {text}")
+            self.expect(child.returncode or found == whole, f"{label}: it ended well, and its image is another one")
+            self.expect(found in (older, whole), f"{label}: under the name is neither the image nor what was there")
             counts["whole" if found == whole else "older" if older else "nothing"] += 1
             counts["finished"] += child.returncode == 0
             counts["part files"] += len(self.left(self.place, label, [LEFTOVER]))
         print(f"kill: {dict(counts)}", flush=True)
         killed = counts["nothing"] + counts["older"] + counts["whole"] - counts["finished"]
-        if killed < wanted:
-            self.fail(f"kill: only {killed} builds were killed before they ended")
+        self.expect(killed >= wanted, f"kill: only {killed} builds were killed before they ended")
 
     def space(self):
-        tree, total, counts = self.tree(), int(self.given["sizes"]), collections.Counter()
+        tree, total, counts = self.given.tree, self.given.sizes, collections.Counter()
         known = {form: self.undisturbed(form, tree) for form in FORMS}
         for number in range(total):
             form, kind = list(FORMS)[number % len(FORMS)], ("tmpfs", "ext4")[number // len(FORMS) % 2]
@@ -193,41 +157,25 @@ class Abuse:
     def in_room(self, form, kind, room, whole, size, tree):
         """A build on a file system of that size; what became of it."""
         label, place = f"space, {form} of {size} bytes on {kind} of {room}", os.path.join(self.work, "room")
-        os.makedirs(place, exist_ok=True)
-        disk = os.path.join(self.work, "disk")
-        if kind == "ext4":
-            with open(disk, "wb") as file:
-                file.truncate(room)
-            subprocess.run(["mke2fs", "-q", "-F", "-t", "ext4", "-O", "^has_journal", "-m", "0", disk], check=True)
-            subprocess.run(["mount", "-o", "loop", disk, place], check=True)
-        else:
-            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={room}", "none", place], check=True)
-        try:
+        with mounted.new_file_system(place, room, ["-O", "^has_journal", "-m", "0"] if kind == "ext4" else ()):
             older = self.set_older(place, room % 3 == 0)
             child = self.start(form, tree, place)
-            text = child.communicate()[0].decode(errors="replace")
+            text = child.communicate()[0]
             found = digest(os.path.join(place, NAME))
             self.left(place, label)
-        finally:
-            subprocess.run(["umount", place], check=True)
         if child.returncode == 0:
-            if found != whole:
-                self.fail(f"{label}: exit status 0, and the image is another one")
+            self.expect(found == whole, f"{label}: exit status 0, and the image is another one")
             return "fitted"
-        if child.returncode != 1 or os.path.join(place, NAME) not in text or "No space left" not in text:
-            self.fail(f"{label}: status {child.returncode}: {text}")
-        if found != older:
-            self.fail(f"{label}: what lies under the name is not what was there")
+        is_said = os.path.join(place, NAME) in text and "No space left" in text
+        self.expect(child.returncode == 1 and is_said, f"{label}: status {child.returncode}: {text}")
+        self.expect(found == older, f"{label}: what lies under the name is not what was there")
         return "refused"
 
     def source(self):
-        counts, noise = collections.Counter(), build_matrix.noise(3, 1 << 20) * (VICTIM_BYTES >> 20)
-        forms, total = list(FORMS), int(self.given["changes"])
-        times = {}
-        for form in forms:
-            tree = self.make_source()
-            times[form] = self.undisturbed(form, tree)[0]
-        for number in range(total):
+        counts, noise = collections.Counter(), test_trees.noise("changed", VICTIM_BYTES)
+        forms = list(FORMS)
+        times = {form: self.undisturbed(form, self.make_source())[0] for form in forms}
+        for number in range(self.given.changes):
             form, change = forms[number % len(forms)], list(CHANGES)[number // len(forms) % len(CHANGES)]
             moment = self.dice.uniform(0, times[form])
             label = f"source, {form}: {VICTIM} {change} after {moment:.3f} of {times[form]:.3f} s"
@@ -243,10 +191,8 @@ class Abuse:
         for name in ("before", "later"):
             os.mkdir(os.path.join(tree, name))
             for number in range(200):
-                with open(os.path.join(tree, name, str(number)), "wb") as file:
-                    file.write(line % number * (number * 3))
-        with open(os.path.join(tree, VICTIM), "wb") as file:
-            file.write(b"".join(line % number for number in range(VICTIM_BYTES // len(line % 0))))
+                write(os.path.join(tree, name, str(number)), "wb", line % number * (number * 3))
+        write(os.path.join(tree, VICTIM), "wb", b"".join(line % number for number in range(VICTIM_BYTES // len(line % 0))))
         return tree
 
     def changed(self, form, change, moment, label, noise):
@@ -257,18 +203,16 @@ class Abuse:
         child = self.start(form, tree, self.place)
         timer = threading.Timer(moment, CHANGES[change], (os.path.join(tree, VICTIM), noise))
         timer.start()
-        text = child.communicate()[0].decode(errors="replace")
+        text = child.communicate()[0]
         timer.join()
         self.left(self.place, label)
         if child.returncode:
-            is_named = VICTIM in text or os.path.dirname(VICTIM) in text
-            if child.returncode != 1 or not is_named:
-                self.fail(f"{label}: status {child.returncode}: {text}")
-            if os.path.exists(image):
-                self.fail(f"{label}: it failed, and left an image")
+            is_named = os.path.dirname(VICTIM) in text
+            self.expect(child.returncode == 1 and is_named, f"{label}: status {child.returncode}: {text}")
+            self.expect(not os.path.exists(image), f"{label}: it failed, and left an image")
             return "refused"
         after = snapshot.take(tree)
-        with mounted.Mount(mounted.System("kernel"), image, os.path.join(self.work, "mount")) as mount:
+        with mounted.Mount(mounted.Kernel(), image, os.path.join(self.work, "mount")) as mount:
             found = snapshot.take(mount.directory)
         self.judge(before, after, found, label)
         return "built"
@@ -287,29 +231,18 @@ class Abuse:
                 continue
             name = os.fsdecode(path)
             lines = snapshot.differences({path: old or {}}, {path: seen or {}}) if seen else ["it is missing"]
-            self.fail(f"{label}: exit status 0, and /{name} is neither as before nor as after: {'; '.join(lines)}")
-
-
-def arguments():
-    given = {"cases": "kill,space,source", "kills": "200", "sizes": "50", "changes": "60", "seed": "6", "work": "/tmp"}
-    words, given = command_line.read(__doc__, given, words=(1, 2))
-    if not set(given["cases"].split(",")) <= {"kill", "space", "source"}:
-        sys.exit(__doc__)
-    return words[0], words[1] if len(words) == 2 else None, given
+            self.expect(False, f"{label}: exit status 0, and /{name} is neither as before nor as after: {'; '.join(lines)}")
 
 
 def main():
-    ferrofs, tree, given = arguments()
-    abuse = Abuse(ferrofs, tree, given)
-    for case in given["cases"].split(","):
-        getattr(abuse, case)()
-    shutil.rmtree(abuse.work)
-    print(f"{len(abuse.failed)} failures")
-    return 1 if abuse.failed else 0
+    given = harness.parse(__doc__, "FERROFS [TREE]", cases=["kill", "space", "source"], kills=200, sizes=50, changes=60, seed=6,
+                          work="/tmp")
+    with harness.work_folder(given.work) as work:
+        given.tree = given.tree or test_trees.zoo(os.path.join(work, "zoo"))
+        abuse = Abuse(given, work)
+        for case in given.cases:
+            getattr(abuse, case)()
+    return abuse.end()
 
 
-if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except (OSError, subprocess.CalledProcessError, mounted.MountFailed) as reason:
-        sys.exit(f"abuse_build.py: {reason}")
+harness.main(main)

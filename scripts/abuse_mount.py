@@ -2,7 +2,7 @@
 """Treats mounts badly, and checks that nothing leaks, hangs or spreads; run it as root.
 
   abuse_mount.py [--cases=cycles,kill,truncate,overwrite,hang] [--cycles=10000] [--options=ARGUMENTS] [--work=DIR]
-                 [--mkfs=mkfs.erofs] [--outer=PROGRAM] FERROFS IMAGE
+                 [--outer=PROGRAM] FERROFS IMAGE
 
 IMAGE should hold compressed files, and no fragments or shared data (what lies where is asked of the kernel's EROFS).
   cycles     mounts, reads a file, and ends the mount by turns with umount, fusermount3 -u, SIGTERM, SIGINT and SIGHUP;
@@ -17,10 +17,11 @@ IMAGE should hold compressed files, and no fragments or shared data (what lies w
 Exit status 1 if anything is not as said.
 """
 import collections
+import contextlib
 import errno
-import fcntl
 import hashlib
 import os
+import re
 import shutil
 import signal
 import struct
@@ -29,12 +30,12 @@ import sys
 import tempfile
 import time
 
-import command_line
+import harness
 import mounted
 
-FS_IOC_FIEMAP = 0xC020660B
-FIEMAP_LAST = 1
-PATIENCE_SECONDS = 5
+# Number, logical and physical offset, as filefrag prints them.
+EXTENT = re.compile(r"^ *\d+: *\d+\.\. *\d+: *(\d+)\.\.", re.MULTILINE)
+END_SECONDS = 5
 READERS = 8
 # More than there are listeners on most machines, and a time after which requests fail.
 MANY_READERS, TIME_LIMIT_SECONDS = 8, 2
@@ -49,40 +50,25 @@ SWING_BYTES = 16 << 20
 KERNEL_LOOKS = 40
 
 
-class Report:
-    """What was found, and whether all of it was as it should be."""
-
-    def __init__(self):
-        self.failed = []
-
-    def check(self, is_so, text):
-        print(f"{'ok  ' if is_so else 'FAIL'} {text}", flush=True)
-        if not is_so:
-            self.failed.append(text)
-        return is_so
-
-
 def meminfo():
     with open("/proc/meminfo") as file:
         return {line.split(":")[0]: int(line.split()[1]) << 10 for line in file}
 
 
 def name_of(pid):
-    with open(f"/proc/{pid}/comm") as file:
-        return file.read().strip()
+    return mounted.process_file(pid, "comm").decode().strip()
 
 
 def kernel_bytes():
     """What is neither free, nor of a file, nor of a program. Where others work meanwhile, pages that are on their way from
     one to the next count as well, and the least of several looks is nearest."""
     others = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "SReclaimable", "PageTables", "SecPageTables")
-    least = None
+    looks = []
     for _ in range(KERNEL_LOOKS):
         memory = meminfo()
-        found = memory["MemTotal"] - sum(memory.get(name, 0) for name in others)
-        least = found if least is None else min(least, found)
+        looks.append(memory["MemTotal"] - sum(memory.get(name, 0) for name in others))
         time.sleep(0.05)
-    return least
+    return min(looks)
 
 
 def resource_counts(programs):
@@ -90,43 +76,31 @@ def resource_counts(programs):
     mounted.cool()
     memory, count = meminfo(), collections.Counter()
     for pid in mounted.pids():
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b") ")[2].split()
-            if name_of(pid) in programs:
-                is_zombie = fields[0] == b"Z"
-                # What process 1 inherits it reaps when it likes.
-                count["zombies"] += is_zombie and fields[1] != b"1"
-                count.update({} if is_zombie else {"processes": 1, "threads": int(fields[17])})
-        except OSError:
-            pass  # it ended meanwhile
+        fields = mounted.stat_fields(pid)
+        if fields and name_of(pid) in programs:
+            is_zombie = fields[0] == b"Z"
+            # What process 1 inherits it reaps when it likes.
+            count["zombies"] += is_zombie and fields[1] != b"1"
+            count.update({} if is_zombie else {"processes": 1, "threads": int(fields[17])})
     with open("/proc/sys/fs/file-nr") as file:
         count["open files"] = int(file.read().split()[0])
-    return {"mounts": len(mounted.mount_points()), "processes": count["processes"], "zombies": count["zombies"],
-            "threads": count["threads"], "open files": count["open files"], "slab": memory["SUnreclaim"],
-            "kernel": kernel_bytes()}
+    return {"mounts": len(mounted.mount_points()), "slab": memory["SUnreclaim"], "kernel": kernel_bytes(),
+            **{name: count[name] for name in ("processes", "zombies", "threads", "open files")}}
 
 
-def ways_to_end(directory, pids):
-    def signals(number):
-        return lambda: [os.kill(pid, number) for pid in pids if mounted.is_alive(pid)]
-
-    def runs(*argv):
-        return lambda: subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
-
-    ways = [("umount", runs("umount", directory)), ("fusermount3 -u", runs("fusermount3", "-u", directory))]
-    return ways + [(name, signals(getattr(signal, name))) for name in ("SIGTERM", "SIGINT", "SIGHUP")]
+def ways_to_end(mount):
+    """(name, action) of each way to end a mount."""
+    for argv in (["umount"], ["fusermount3", "-u"]):
+        yield " ".join(argv), lambda argv=argv: harness.run_well(*argv, mount.directory)
+    for name in ("SIGTERM", "SIGINT", "SIGHUP"):
+        yield name, lambda name=name: mount.signal(getattr(signal, name))
 
 
 def files_of(root):
     """Regular files of more than nothing, by path below the root."""
-    found = []
-    for folder, _, names in os.walk(root):
-        for name in names:
-            path = os.path.join(folder, name)
-            if os.path.isfile(path) and not os.path.islink(path) and os.path.getsize(path):
-                found.append(os.path.relpath(path, root))
-    return sorted(found)
+    paths = [os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names]
+    return sorted(os.path.relpath(path, root) for path in paths
+                  if os.path.isfile(path) and not os.path.islink(path) and os.path.getsize(path))
 
 
 def digest(path):
@@ -140,23 +114,7 @@ def digest(path):
 
 def places(path):
     """Where the extents of a file begin in the image, as the kernel's EROFS says."""
-    found, at = [], 0
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        while True:
-            asked = bytearray(struct.pack("=QQIIII", at, (1 << 63) - 1, 0, 0, 256, 0) + bytes(56 * 256))
-            fcntl.ioctl(fd, FS_IOC_FIEMAP, asked)
-            count = struct.unpack_from("=I", asked, 20)[0]
-            for i in range(count):
-                logical, physical, length, _, _, flags = struct.unpack_from("=QQQQQI", asked, 32 + 56 * i)
-                found.append(physical)
-                at = logical + length
-                if flags & FIEMAP_LAST:
-                    return found
-            if not count:
-                return found
-    finally:
-        os.close(fd)
+    return [int(begin) for begin in EXTENT.findall(harness.run(["filefrag", "-v", "-b1", path])[1])]
 
 
 class Needs:
@@ -192,20 +150,17 @@ def ancestors(path):
         yield path
 
 
-class Abuse:
+class Abuse(harness.Report):
     """The image, a place to work, and the cases."""
 
-    def __init__(self, ferrofs, image, given):
-        self.given, self.report = given, Report()
-        self.image, self.ferrofs = os.path.realpath(image), mounted.found(ferrofs)
-        if not self.ferrofs:
-            sys.exit(f"abuse_mount.py: no program {ferrofs}")
-        self.system = mounted.System("ferrofs", self.ferrofs, ["mount", *given["options"].split()])
-        self.work = tempfile.mkdtemp(prefix="abuse-mount-", dir=given["work"])
-        self.directory = os.path.join(self.work, "mount")
+    def __init__(self, given, work):
+        super().__init__()
+        self.given, self.work, self.image = given, work, os.path.realpath(given.image)
+        self.command = [given.ferrofs, "mount", *given.options.split()]
+        self.system, self.directory = mounted.Daemon(*self.command), os.path.join(work, "mount")
 
     def cycles(self):
-        total, ways = int(self.given["cycles"]), collections.Counter()
+        total, ways = self.given.cycles, collections.Counter()
         begin, first, file, programs = time.monotonic(), None, None, {"fusermount3"}
         for number in range(total + WARM_CYCLES):
             if number == WARM_CYCLES:
@@ -215,80 +170,63 @@ class Abuse:
             # A file that is found once is the same in each cycle, so the walk is not repeated.
             file = file or files_of(self.directory)[0]
             digest(os.path.join(self.directory, file))
-            way, end = ways_to_end(self.directory, mount.daemons)[number % 5]
+            way, end = list(ways_to_end(mount))[number % 5]
             end()
             is_over = mounted.wait_until(lambda: not mounted.is_mounted(self.directory)
-                                         and not any(map(mounted.is_alive, mount.daemons)), PATIENCE_SECONDS)
+                                         and not any(map(mounted.is_alive, mount.daemons)), END_SECONDS)
             mount.clear()
             if not mount.daemons or not is_over:
-                self.report.check(False, f"cycle {number}: {way} ended the mount and its daemon {mount.daemons}")
+                self.check(False, f"cycle {number}: {way} ended the mount and its daemon {mount.daemons}")
                 return
             ways[way] += 1
             if number % 1000 == 999:
                 print(f"     {number + 1} cycles, {time.monotonic() - begin:.0f} s: {resource_counts(programs)}", flush=True)
-        self.judge(first, resource_counts(programs), total)
         print(f"     ended by {dict(ways)}")
+        self.judge(first, resource_counts(programs), total)
 
     def judge(self, first, last, total):
         print(f"     before {first}\n     after  {last}")
-        for what in ("mounts", "processes", "zombies", "threads"):
-            self.report.check(last[what] <= first[what], f"{what}: {first[what]} before, {last[what]} after {total} cycles")
-        more = last["open files"] - first["open files"]
         # The kernel counts open files in batches of 32 a CPU, or so.
-        self.report.check(more <= max(128, 64 * os.cpu_count()), f"open files of the system: {more:+}")
-        grown, taken = last["slab"] - first["slab"], last["kernel"] - first["kernel"]
-        self.report.check(grown <= SWING_BYTES + SLAB_BYTES_A_CYCLE * total, f"unreclaimable slab: {grown:+} bytes")
-        self.report.check(taken <= SWING_BYTES * 2 + MEMORY_BYTES_A_CYCLE * total, f"memory of the kernel: {taken:+} bytes")
+        allowed = {"open files": max(128, 64 * os.cpu_count()), "slab": SWING_BYTES + SLAB_BYTES_A_CYCLE * total,
+                   "kernel": SWING_BYTES * 2 + MEMORY_BYTES_A_CYCLE * total}
+        for what, before in first.items():
+            more = last[what] - before
+            self.check(more <= allowed.get(what, 0), f"{what}: {before} before, {more:+} after {total} cycles")
 
     def kill(self):
         with mounted.Mount(self.system, self.image, self.directory) as mount:
             said = [tempfile.TemporaryFile() for _ in range(READERS)]
             # Each goes round for ever: what is in the page cache is read without the daemon.
-            round_and_round = "while find . -type f -exec cat {} + > /dev/null; do :; done"
-            readers = [subprocess.Popen(["sh", "-c", round_and_round], cwd=self.directory, stderr=out,
-                                        start_new_session=True) for out in said]
-            mounted.wait_until(lambda: mount.daemon_cpu_seconds() > 0.2, PATIENCE_SECONDS)
-            self.report.check(all(r.poll() is None for r in readers), f"{READERS} readers are at work")
-            began = time.monotonic()
-            for pid in mount.daemons:
-                os.kill(pid, signal.SIGKILL)
-            is_over = mounted.wait_until(lambda: all(r.poll() is not None for r in readers), PATIENCE_SECONDS)
-            self.report.check(is_over, f"all have ended {time.monotonic() - began:.2f} s after SIGKILL of the daemon")
+            argv = ["sh", "-c", "while find . -type f -exec cat {} + > /dev/null; do :; done"]
+            readers = [subprocess.Popen(argv, cwd=self.directory, stderr=out, start_new_session=True) for out in said]
+            mounted.wait_until(lambda: mount.daemon_cpu_seconds() > 0.2, END_SECONDS)
+            self.check(all(reader.poll() is None for reader in readers), f"{READERS} readers are at work")
+            mount.signal(signal.SIGKILL)
+            took, is_over = waited(lambda: all(reader.poll() is not None for reader in readers))
+            self.check(is_over, f"all have ended {took:.2f} s after SIGKILL of the daemon")
             for reader, out in zip(readers, said):
                 out.seek(0)
                 text = out.read().decode(errors="replace").strip().split("\n")[-1]
-                kill_group(reader)
-                self.report.check(any(word in text for word in DEATHS), f"a reader got an error: {text[-120:]}")
-            self.cleared_and_mounted_again()
-
-    def cleared_and_mounted_again(self):
-        if mounted.is_mounted(self.directory):
-            try:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(reader.pid, signal.SIGKILL)
+                reader.wait()
+                self.check(any(word in text for word in DEATHS), f"a reader got an error: {text[-120:]}")
+            if mounted.is_mounted(self.directory):
                 # What the kernel has in its caches it shows without the daemon, listings among it.
-                os.lstat(os.path.join(self.directory, f"absent-{time.monotonic_ns()}"))
-                answer = "finds what is not there"
-            except OSError as error:
-                answer = errno.errorcode[error.errno]
-            self.report.check(answer == "ENOTCONN", f"the directory of a dead daemon answers {answer}")
-            ran = subprocess.run(["fusermount3", "-u", self.directory], capture_output=True, text=True)
-            self.report.check(ran.returncode == 0 and not mounted.is_mounted(self.directory),
-                              f"fusermount3 -u clears it {ran.stderr.strip()}")
-        else:
-            self.report.check(True, "the directory was cleared by itself")
-        self.system.attach(self.image, self.directory)
-        self.report.check(bool(os.listdir(self.directory)), "it mounts again")
-
-    def copy(self):
-        image = os.path.join(self.work, "copy.erofs")
-        shutil.copyfile(self.image, image)
-        return image
+                answer = digest(os.path.join(self.directory, f"absent-{time.monotonic_ns()}"))
+                self.check(answer == "ENOTCONN", f"the directory of a dead daemon answers {answer}")
+                status, words = harness.run(["fusermount3", "-u", self.directory])
+                self.check(status == 0 and not mounted.is_mounted(self.directory), f"fusermount3 -u clears it {words.strip()}")
+            else:
+                self.check(True, "the directory was cleared by itself")
+            self.system.attach(self.image, self.directory)
+            self.check(bool(os.listdir(self.directory)), "it mounts again")
 
     def layout(self, image):
         """What is right, and which parts of the image each file needs: {path: (digest, [(begin, end)])}."""
-        with mounted.Mount(mounted.System("kernel-file"), image, os.path.join(self.work, "kernel")) as kernel:
+        with mounted.Mount(mounted.Kernel(), image, os.path.join(self.work, "kernel")) as kernel:
             needs = Needs(kernel.directory, image)
-            return {path: (digest(os.path.join(kernel.directory, path)), needs.of(path))
-                    for path in needs.files}
+            return {path: (digest(os.path.join(kernel.directory, path)), needs.of(path)) for path in needs.files}
 
     def damaged(self, what, image, layout, begin, end, may_be_wrong):
         """Reads every file after bytes from begin to end of the image were lost."""
@@ -301,18 +239,17 @@ class Abuse:
         print("     " + ", ".join(f"{where}: {n} {word}" for (where, word), n in sorted(count.items())))
         allowed = {("elsewhere", "right"), ("hit", "right"), ("hit", "EIO"), ("hit", "EUCLEAN")}
         allowed |= {("hit", "wrong bytes")} if may_be_wrong else set()
-        self.report.check(set(count) <= allowed, f"{what}: only files that lie there suffer")
+        self.check(set(count) <= allowed, f"{what}: only files that lie there suffer")
         # Otherwise the damage would have missed everything, and nothing was shown.
-        self.report.check(any(word != "right" for _, word in count) and count["elsewhere", "right"] > 0,
-                          f"{what}: some files suffer, and some do not")
+        self.check(any(word != "right" for _, word in count) and count["elsewhere", "right"] > 0,
+                   f"{what}: some files suffer, and some do not")
 
     def damage(self, what, begin, end, lose, may_be_wrong):
         """Mounts a copy, spoils it under the mount, reads, puts it back, and reads again."""
-        image = self.copy()
+        image = shutil.copyfile(self.image, os.path.join(self.work, "copy.erofs"))
         layout = self.layout(image)
         with open(image, "rb") as file:
-            file.seek(begin)
-            kept = file.read(end - begin)
+            kept = os.pread(file.fileno(), end - begin, begin)
         with mounted.Mount(self.system, image, self.directory) as mount:
             for path in list(layout)[::10]:
                 digest(os.path.join(self.directory, path))
@@ -321,39 +258,30 @@ class Abuse:
             mounted.cool()
             self.damaged(what, image, layout, begin, end, may_be_wrong)
             with open(image, "r+b") as file:
-                file.seek(begin)
-                file.write(kept)
+                os.pwrite(file.fileno(), kept, begin)
             mounted.cool()
             wrong = [path for path, (right, _) in layout.items() if digest(os.path.join(self.directory, path)) != right]
-            self.report.check(not wrong or may_be_wrong, f"{what}: with the bytes back, {len(wrong)} files are wrong")
-            self.report.check(bool(mount.daemons) and all(map(mounted.is_alive, mount.daemons)),
-                              f"{what}: the daemon lives")
+            self.check(not wrong or may_be_wrong, f"{what}: with the bytes back, {len(wrong)} files are wrong")
+            self.check(bool(mount.daemons) and all(map(mounted.is_alive, mount.daemons)), f"{what}: the daemon lives")
         os.unlink(image)
 
     def truncate(self):
-        size = os.path.getsize(self.image)
-        middle = size // 2 & -4096
-        self.damage("truncate", middle, size, lambda file: file.truncate(middle), False)
+        middle = os.path.getsize(self.image) // 2 & -4096
+        self.damage("truncate", middle, os.path.getsize(self.image), lambda file: file.truncate(middle), False)
 
     def overwrite(self):
         size = os.path.getsize(self.image)
         begin, length = size // 2 & -4096, min(16 << 20, size // 4)
-
-        def lose(file):
-            file.seek(begin)
-            file.write(os.urandom(length))
-
-        self.damage("overwrite", begin, begin + length, lose, True)
+        noise = os.urandom(length)
+        self.damage("overwrite", begin, begin + length, lambda file: os.pwrite(file.fileno(), noise, begin), True)
 
     def hang(self):
         source, outer_image = os.path.join(self.work, "source"), os.path.join(self.work, "outer.erofs")
         os.mkdir(source)
-        os.link(self.image, os.path.join(source, "inner.erofs")) if same_device(self.image, source) else \
-            shutil.copyfile(self.image, os.path.join(source, "inner.erofs"))
-        subprocess.run([self.given["mkfs"], "--quiet", outer_image, source], check=True, stdout=subprocess.DEVNULL)
+        shutil.copyfile(self.image, os.path.join(source, "inner.erofs"))
+        harness.run_well(self.given.ferrofs, "build", "--quiet", outer_image, source)
         shutil.rmtree(source)
-        program = self.given["outer"]
-        outer_system = mounted.System("outer", mounted.found(program)) if program else self.system
+        outer_system = mounted.Daemon(self.given.outer) if self.given.outer else self.system
         with mounted.Mount(outer_system, outer_image, os.path.join(self.work, "outer")) as outer:
             self.hung(outer, os.path.join(outer.directory, "inner.erofs"))
         os.unlink(outer_image)
@@ -368,118 +296,80 @@ class Abuse:
                 "stat": [["stat", paths[0]]], "listing": [["ls", "-R", self.directory]],
                 "page fault": [[sys.executable, "-c", touch, paths[0]]]}
         for name, commands in ways.items():
-            self.waits_and_dies(outer, image, name, commands)
-        self.ends_in_time(outer, image, paths)
+            self.waits(outer, image, name, commands)
+        self.waits(outer, image, f"--timeout {TIME_LIMIT_SECONDS}", [["cat", path] for path in paths], TIME_LIMIT_SECONDS)
         with mounted.Mount(self.system, image, self.directory):
-            self.report.check(digest(paths[0]) == right, "when the source goes on, the bytes are right")
+            self.check(digest(paths[0]) == right, "when the source goes on, the bytes are right")
 
-    def hang_under(self, outer, image, system, warm):
-        """Mounts the inner image; whatever is not looked at by `warm` needs the source, which hangs from here on."""
-        inner = mounted.Mount(system, image, self.directory).__enter__()
+    def waits(self, outer, image, name, commands, time_limit=None):
+        """Programs wait for a hung source until they are killed, or get EIO within the time limit; then the daemon is ended."""
+        words = ["--timeout", str(time_limit)] if time_limit else []
+        inner = mounted.Mount(mounted.Daemon(*self.command, *words), image, self.directory).__enter__()
         mounted.cool()
-        warm()
-        stop(outer, signal.SIGSTOP)
-        return inner
-
-    def waits_and_dies(self, outer, image, name, commands):
-        is_about_data = commands[0][0] not in ("stat", "ls")
-        # Opening must not wait for the source, where what waits is to be a page fault.
-        warm = (lambda: [os.stat(argv[-1]) for argv in commands]) if is_about_data else lambda: None
-        inner = self.hang_under(outer, image, self.system, warm)
-        children = []
+        # Opening must not wait for the source, where what waits is to be a read or a page fault.
+        for argv in commands if commands[0][0] not in ("stat", "ls") else ():
+            os.stat(argv[-1])
+        outer.signal(signal.SIGSTOP)
+        children, devnull = [], subprocess.DEVNULL
         try:
-            children = [subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                         stderr=subprocess.DEVNULL) for argv in commands]
-            mounted.wait_until(lambda: any(child.poll() is not None for child in children), 2)
-            waiting = [child for child in children if child.poll() is None]
-            self.report.check(len(waiting) == len(children),
-                              f"{name}: {len(waiting)} wait for a hung source {state_of(children[0].pid)}")
-            began = time.monotonic()
-            for child in children:
-                child.kill()
-            is_over = mounted.wait_until(lambda: all(child.poll() is not None for child in children), PATIENCE_SECONDS)
-            left = next((child.pid for child in children if child.poll() is None), 0)
-            self.report.check(is_over, f"{name}: dead {time.monotonic() - began:.2f} s after SIGKILL {state_of(left)}")
-            self.daemon_dies(inner, signal.SIGTERM if name == "a reader" else signal.SIGKILL)
+            for argv in commands:
+                children.append(subprocess.Popen(argv, stdin=devnull, stdout=devnull, stderr=subprocess.PIPE))
+            self.wait_in_time(name, children, time_limit) if time_limit else self.wait_for_death(name, children)
+            number = signal.SIGTERM if name == "a reader" else signal.SIGKILL
+            inner.signal(number)
+            took, is_over = waited(lambda: not any(map(mounted.is_alive, inner.daemons)))
+            self.check(is_over and inner.daemons, f"{name}: the daemon ends {took:.2f} s after {number.name}")
         finally:
-            stop(outer, signal.SIGCONT)
+            outer.signal(signal.SIGCONT)
             inner.clear()
             for child in children:
-                child.wait(PATIENCE_SECONDS)
+                child.communicate(timeout=END_SECONDS)
 
-    def daemon_dies(self, inner, number):
-        daemons = [pid for pid in inner.daemons if mounted.is_alive(pid)]
-        began = time.monotonic()
-        for pid in daemons:
-            os.kill(pid, number)
-        is_over = mounted.wait_until(lambda: not any(map(mounted.is_alive, daemons)), PATIENCE_SECONDS)
-        self.report.check(is_over and bool(daemons),
-                          f"the daemon ends {time.monotonic() - began:.2f} s after {signal.Signals(number).name}")
+    def wait_for_death(self, name, children):
+        mounted.wait_until(lambda: any(child.poll() is not None for child in children), 2)
+        waiting = [child for child in children if child.poll() is None]
+        self.check(len(waiting) == len(children), f"{name}: {len(waiting)} wait for a hung source {state_of(children[0].pid)}")
+        for child in children:
+            child.kill()
+        took, is_over = waited(lambda: all(child.poll() is not None for child in children))
+        left = next((child.pid for child in children if child.poll() is None), 0)
+        self.check(is_over, f"{name}: dead {took:.2f} s after SIGKILL {state_of(left)}")
 
-    def ends_in_time(self, outer, image, paths):
-        """With a time limit nobody needs to be killed."""
-        system = mounted.System("ferrofs", self.ferrofs, [*self.system.arguments, "--timeout", str(TIME_LIMIT_SECONDS)])
-        inner = self.hang_under(outer, image, system, lambda: [os.stat(path) for path in paths])
-        try:
-            began = time.monotonic()
-            readers = [subprocess.Popen(["cat", path], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                        stderr=subprocess.PIPE) for path in paths]
-            wanted = os.strerror(errno.EIO)
-            # Several requests of a reader may run out one after the other.
-            limit = TIME_LIMIT_SECONDS * 3 + PATIENCE_SECONDS
-            is_over = mounted.wait_until(lambda: all(reader.poll() is not None for reader in readers), limit)
-            took = time.monotonic() - began
-            for reader in readers:
-                reader.kill()
-            said = [reader.communicate()[1].decode(errors="replace") for reader in readers]
-            self.report.check(is_over and all(wanted in text for text in said),
-                              f"--timeout {TIME_LIMIT_SECONDS}: {len(readers)} readers have EIO after {took:.2f} s")
-            self.daemon_dies(inner, signal.SIGKILL)
-        finally:
-            stop(outer, signal.SIGCONT)
-            inner.clear()
+    def wait_in_time(self, name, children, time_limit):
+        # Several requests of a reader may run out one after the other.
+        took, is_over = waited(lambda: all(child.poll() is not None for child in children), time_limit * 3 + END_SECONDS)
+        for child in children:
+            child.kill()
+        said = [child.stderr.read().decode(errors="replace") for child in children]
+        self.check(is_over and all(os.strerror(errno.EIO) in text for text in said),
+                   f"{name}: {len(children)} readers have EIO after {took:.2f} s")
 
 
-def same_device(path, other):
-    return os.stat(path).st_dev == os.stat(other).st_dev
-
-
-def stop(mount, number):
-    for pid in mount.daemons:
-        os.kill(pid, number)
-
-
-def kill_group(child):
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # all of it has ended
-    child.wait()
+def waited(is_so, seconds=END_SECONDS):
+    """How long it took until it was so, and whether it became so in time."""
+    began = time.monotonic()
+    is_over = mounted.wait_until(is_so, seconds)
+    return time.monotonic() - began, is_over
 
 
 def state_of(pid):
     """The state letter and where in the kernel it waits, in brackets; nothing when it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat") as stat, open(f"/proc/{pid}/wchan") as wchan:
-            return f"(state {stat.read().rpartition(') ')[2][0]}, in {wchan.read()})"
-    except OSError:
-        return ""
+    fields = mounted.stat_fields(pid)
+    return fields and f"(state {fields[0].decode()}, in {mounted.process_file(pid, 'wchan').decode()})" or ""
 
 
 def main():
-    given = {"cases": "cycles,kill,truncate,overwrite,hang", "cycles": "10000", "options": "", "work": "/tmp",
-             "mkfs": "mkfs.erofs", "outer": ""}
-    words, given = command_line.read(__doc__, given)
-    abuse = Abuse(*words, given)
-    for case in given["cases"].split(","):
-        print(f"\n## {case}", flush=True)
-        try:
-            getattr(abuse, case)()
-        except mounted.MountFailed as reason:
-            abuse.report.check(False, f"{case}: {reason}")
-    shutil.rmtree(abuse.work)
-    print(f"\n{len(abuse.report.failed)} failed")
-    sys.exit(1 if abuse.report.failed else 0)
+    given = harness.parse(__doc__, "FERROFS IMAGE", cases=["cycles", "kill", "truncate", "overwrite", "hang"], cycles=10000,
+                          options="", work="/tmp", outer="")
+    with harness.work_folder(given.work) as work:
+        abuse = Abuse(given, work)
+        for case in given.cases:
+            print(f"\n## {case}", flush=True)
+            try:
+                getattr(abuse, case)()
+            except mounted.MountFailed as reason:
+                abuse.check(False, f"{case}: {reason}")
+    return abuse.end()
 
 
-main()
+harness.main(main)

@@ -1,22 +1,32 @@
 #!/usr/bin/env python3
 """Builds trees with many combinations of mkfs.erofs's options, and compares what readers see of each image with the tree.
 
-  build_matrix.py FERROFS [SOURCE...] [--peers=DIR] [--work=DIR] [--only=REGEX] [--skip=REGEX] [--keep] [--list] [--max=N]
+  build_matrix.py [--peers=DIR] [--reader=FERROFS] [--work=DIR] [--only=REGEX] [--skip=REGEX] [--max=N] [--keep] [--list]
+                  [--again] FERROFS [SOURCE...]
 
 The first tree is made here: every type, xattrs of every kind, holes, repeats, long and short files; each SOURCE is
-another. FERROFS is called as mkfs.erofs; a program whose name begins with mkfs is taken for one that only builds.
+another. FERROFS is called as mkfs.erofs; the reader is FERROFS as well, but for a program whose name begins with mkfs.
   kernel     the kernel's EROFS over a loop device: types, modes, owners, times, links, devices, targets, xattrs, bytes
              in order and out of it
+  extract    `ferrofs extract` of the reader
+  check      `ferrofs check` of the reader
   fsck       `fsck.erofs --extract` of erofs-utils, from DIR of --peers or the PATH; to a directory and compared, where
              it can: not what it does wrong by itself (holes at the end of files in chunks are cut off)
-  check      `ferrofs check`
-  ferrofs, erofsfuse   mounted by these, for blocks that are larger than a page, which the kernel refuses
+  mount, erofsfuse   mounted by these, for blocks that are larger than a page, which the kernel refuses
+--again builds the combinations of AGAIN once more in other circumstances, which must make the same image: other numbers of
+workers; another time zone, locale, umask and working directory, and the tree by a relative path; a copy whose names were
+made in random order; a copy and the image on a tmpfs; the archive that GNU tar makes of the tree (ACLs among the xattrs, as
+--acls would name users that this machine knows), from a file and from a pipe; and after a minute. All of these are built
+from a copy without what archives cannot hold: sockets, and several names of a device or pipe.
 --only and --skip choose by `NAME SOURCE`; --list lists the combinations; --max says how many differences are shown.
 What is refused by name (exit status 1 or 2, a message, no image) is listed, and neither right nor wrong.
 Tables are Markdown. Exit status 1 on any difference, or if fewer than 60 combinations are right although none was left
-out. Needs root.
+out. Needs root. A real system that mkfs.erofs packed, extracted and compared with its source:
+  build_matrix.py --reader=ferrofs --only='^[a-z0-9]+-64k(-fragments-dedupe-tails)? ROOTFS' mkfs.erofs ROOTFS
 """
+import itertools
 import os
+import random
 import re
 import shutil
 import stat
@@ -25,17 +35,25 @@ import sys
 import tempfile
 import time
 
+import harness
 import mounted
 import snapshot
+import test_trees
 
 FEWEST = 60
-LIMIT_SECONDS = 1800
 BUILD_TIME = 1710000000
 COMMON = [f"-T{BUILD_TIME}", "--quiet", "-U", "6f726566-7266-6566-6572-726f66730000"]
-PREFIXES = ["--xattr-prefix=user.infix.", "--xattr-prefix=trusted.overlay."]
+VERB = "build --quiet --progress=none --reproducible --force"
+AGAIN = ["plain", "chunks-64k", "lz4-4k", "lz4hc-64k-tails", "deflate-64k-dedupe", "lz4hc-64k-fragments-dedupe-tails",
+         "zstd-64k-all-fragments-dedupe", "lzma-1024k", "48bit-zstd-fragments-dedupe-tails", "directories-metabox-lz4hc",
+         "aligned-lz4", "verb-plain", "verb-zstd"]
+AGAIN_SECONDS = 61
+TAR = ["tar", "--format=pax", "--numeric-owner", "--xattrs", "--xattrs-include=*", "--warning=no-timestamp"]
+PREFIXES = "--xattr-prefix=user.infix. --xattr-prefix=trusted.overlay."
 CODECS = ["lz4", "lz4hc", "lzma", "deflate", "zstd"]
 # Stands for the file beside the image.
 BLOB = "BLOB"
+SILENT = "(it said nothing)"
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # For --compress-hints=HINTS: some files alone, by each algorithm, with pclusters of several sizes.
 HINTS = b"""# the first that fits counts
@@ -51,7 +69,7 @@ EROFSFUSE_LACKS = ("mtime", "nlink", "links")
 
 
 def combinations():
-    """{name: options}, in the spelling of mkfs.erofs."""
+    """{name: options}, in the spelling of mkfs.erofs; or the verb build and its own."""
     found = {"plain": "", "plain-noinline": "-Enoinline_data", "plain-extended": "-Eforce-inode-extended",
              "plain-nosbcrc": "-Enosbcrc -L label", "plain-offset": "--offset=1048576"}
     for size in (4096, 16384, 65536, 1 << 20):
@@ -59,21 +77,18 @@ def combinations():
     found["chunks-indexes"] = "--chunksize=65536 -Eforce-chunk-indexes"
     found["chunks-blockmap"] = "--chunksize=16384 -Eforce-inode-blockmap"
     for name, words in (("", "--chunksize=65536"), ("-4k", "--chunksize=4096"), ("-dedupe", "--chunksize=4096 -Ededupe"),
-                        ("-512", "-b512 --chunksize=4096"), ("-prefixes", " ".join(["--chunksize=16384", *PREFIXES]))):
+                        ("-512", "-b512 --chunksize=4096"), ("-prefixes", f"--chunksize=16384 {PREFIXES}")):
         found[f"blob{name}"] = f"{words} --blobdev={BLOB}"
     found["chunks-dedupe"] = "--chunksize=4096 -Ededupe"
     found["dedupe-plain"] = "-Ededupe"
     for codec in CODECS:
-        for size in ("4096", "16384", "65536", "262144", "1048576"):
-            found[f"{codec}-{int(size) >> 10}k"] = f"-z{codec} -C{size}"
-        found[f"{codec}-4k-tails"] = f"-z{codec} -C4096 -Eztailpacking"
-        found[f"{codec}-64k-tails"] = f"-z{codec} -C65536 -Eztailpacking"
-        found[f"{codec}-64k-fragments"] = f"-z{codec} -C65536 -Efragments"
-        found[f"{codec}-64k-all-fragments"] = f"-z{codec} -C65536 -Eall-fragments"
-        found[f"{codec}-4k-dedupe"] = f"-z{codec} -C4096 -Ededupe"
-        found[f"{codec}-64k-dedupe"] = f"-z{codec} -C65536 -Ededupe"
-        found[f"{codec}-64k-fragments-dedupe-tails"] = f"-z{codec} -C65536 -Efragments,dedupe,ztailpacking"
-        found[f"{codec}-64k-all-fragments-dedupe"] = f"-z{codec} -C65536 -Eall-fragments,dedupe"
+        for size in (4, 16, 64, 256, 1024):
+            found[f"{codec}-{size}k"] = f"-z{codec} -C{size << 10}"
+        for size, tails, words in ((4, "tails", "ztailpacking"), (64, "tails", "ztailpacking"), (64, "fragments", "fragments"),
+                                   (64, "all-fragments", "all-fragments"), (4, "dedupe", "dedupe"), (64, "dedupe", "dedupe"),
+                                   (64, "fragments-dedupe-tails", "fragments,dedupe,ztailpacking"),
+                                   (64, "all-fragments-dedupe", "all-fragments,dedupe")):
+            found[f"{codec}-{size}k-{tails}"] = f"-z{codec} -C{size << 10} -E{words}"
         found[f"{codec}-full-indexes"] = f"-z{codec} -C65536 -Elegacy-compress"
     found.update({
         "lz4-4k-fragments": "-zlz4 -C4096 -Efragments",
@@ -118,8 +133,8 @@ def combinations():
         "dot-omitted": "-E48bit,dot-omitted", "dot-omitted-lz4": "-zlz4hc -C16384 -Edot-omitted,fragments"})
     # Directories, inodes, and both, in files of their own, with each way to store data.
     special = {"directories": "--zD", "metabox": "-m4096", "directories-metabox": "--zD -m4096:zstd"}
-    data = {"lz4hc": "-zlz4hc -C16384", "lz4-tails": "-zlz4 -C4096 -Eztailpacking", "zstd-fragments": "-zzstd -C65536 -Efragments",
-            "lzma-all-fragments": "-zlzma -C65536 -Eall-fragments", "deflate-dedupe": "-zdeflate -C65536 -Ededupe",
+    data = {"lz4hc": "-zlz4hc -C16384", "lz4-tails": "-zlz4 -C4096 -Eztailpacking",
+            "zstd-fragments": "-zzstd -C65536 -Efragments", "lzma-all-fragments": "-zlzma -C65536 -Eall-fragments", "deflate-dedupe": "-zdeflate -C65536 -Ededupe",
             "lz4hc-everything": "-zlz4hc -C65536 -Eall-fragments,dedupe,ztailpacking",
             "lz4-full-indexes": "-zlz4 -C16384 -Elegacy-compress", "lz4-blocks-512": "-b512 -zlz4 -C4096",
             "zstd-blocks-16384": "-b16384 -zzstd -C65536 -Efragments"}
@@ -130,7 +145,7 @@ def combinations():
         "metabox-plain": "-m4096", "metabox-plain-blocks-512": "-b512 -m512", "metabox-chunks": "-m4096 --chunksize=65536",
         "metabox-noinline": "-m4096 -Enoinline_data", "metabox-lz4-of-64k": "-zlz4 -C65536 -m65536",
         "metabox-extended-all-shared": "-zzstd -C65536 -m16384 -Eforce-inode-extended -x0",
-        "metabox-prefixes": " ".join(["-zlz4 -m4096 -x0", *PREFIXES]), "metabox-lzma": "-zlz4:lzma -C65536 -m16384:lzma",
+        "metabox-prefixes": f"-zlz4 -m4096 -x0 {PREFIXES}", "metabox-lzma": "-zlz4:lzma -C65536 -m16384:lzma",
         "directories-no-xattrs": "-zzstd -C16384 --zD -x-1"})
     several = "--compress-hints=HINTS -zlz4hc:zstd:deflate:lzma"
     for name, words in (("", ""), ("-fragments", "-Efragments"), ("-dedupe", "-Ededupe"),
@@ -139,27 +154,22 @@ def combinations():
                         ("-chunks", "--chunksize=16384 -Ededupe"), ("-full-indexes", "-Elegacy-compress"),
                         ("-blocks-512", "-b512 -C8192 -Efragments"), ("-blocks-1024", "-b1024 -Ededupe")):
         found[f"hints{name}"] = f"{several} {words}"
-    for size in (512, 1024, 2048):
-        found[f"blocks-{size}"] = f"-b{size}"
-        found[f"blocks-{size}-lz4"] = f"-b{size} -zlz4 -C{size}"
-        found[f"blocks-{size}-zstd"] = f"-b{size} -zzstd -C16384 -Efragments,dedupe,ztailpacking"
-        found[f"blocks-{size}-chunks"] = f"-b{size} --chunksize={4 * size}"
-        found[f"blocks-{size}-48bit"] = f"-b{size} -zzstd -C16384 -E48bit,dot-omitted,fragments,dedupe"
-    for size in (8192, 16384, 32768, 65536):
-        found[f"blocks-{size}"] = f"-b{size}"
-        found[f"blocks-{size}-lz4hc"] = f"-b{size} -zlz4hc -C{size}"
-        found[f"blocks-{size}-zstd"] = f"-b{size} -zzstd -C131072 -Eall-fragments,dedupe"
-        found[f"blocks-{size}-deflate"] = f"-b{size} -zdeflate -C65536 -Efragments,ztailpacking"
-        found[f"blocks-{size}-chunks"] = f"-b{size} --chunksize={2 * size}"
-        found[f"blocks-{size}-48bit"] = f"-b{size} -zlz4hc -C131072 -E48bit,dot-omitted,dedupe"
+    small = {"": "", "-lz4": "-zlz4 -C{}", "-zstd": "-zzstd -C16384 -Efragments,dedupe,ztailpacking",
+             "-chunks": "--chunksize={}", "-48bit": "-zzstd -C16384 -E48bit,dot-omitted,fragments,dedupe"}
+    large = {"": "", "-lz4hc": "-zlz4hc -C{}", "-zstd": "-zzstd -C131072 -Eall-fragments,dedupe",
+             "-deflate": "-zdeflate -C65536 -Efragments,ztailpacking", "-chunks": "--chunksize={}",
+             "-48bit": "-zlz4hc -C131072 -E48bit,dot-omitted,dedupe"}
+    for sizes, forms, blocks in (((512, 1024, 2048), small, 4), ((8192, 16384, 32768, 65536), large, 2)):
+        for size, (form, words) in itertools.product(sizes, forms.items()):
+            found[f"blocks-{size}{form}"] = f"-b{size} {words.format(size * blocks if form == '-chunks' else size)}"
     found.update({
         "xattrs-none": "-x-1", "xattrs-all-shared": "-x0", "xattrs-shared-above-1": "-x1 -zlz4hc",
-        "xattrs-shared-above-1000": "-x1000", "xattrs-prefixes": " ".join(PREFIXES),
-        "xattrs-prefixes-all-shared": " ".join(["-x0", *PREFIXES]),
-        "xattrs-prefixes-packed": " ".join(["-zzstd -C65536 -Eall-fragments", *PREFIXES]),
-        "xattrs-prefixes-plain": " ".join(["-zlz4 -Efragments,plain-xattr-prefixes", *PREFIXES]),
+        "xattrs-shared-above-1000": "-x1000", "xattrs-prefixes": PREFIXES,
+        "xattrs-prefixes-all-shared": f"-x0 {PREFIXES}",
+        "xattrs-prefixes-packed": f"-zzstd -C65536 -Eall-fragments {PREFIXES}",
+        "xattrs-prefixes-plain": f"-zlz4 -Efragments,plain-xattr-prefixes {PREFIXES}",
         "xattrs-digests": "--xattr-inode-digest", "xattrs-digests-named": "-zlz4 --xattr-inode-digest=trusted.erofs.fp",
-        "xattrs-digests-prefixes": " ".join(["-zzstd -Efragments -x0 --xattr-inode-digest", *PREFIXES]),
+        "xattrs-digests-prefixes": f"-zzstd -Efragments -x0 --xattr-inode-digest {PREFIXES}",
         "xattrs-root": "--root-xattr-isize=1024", "xattrs-root-none": "-x-1 --root-xattr-isize=5000 -b1024",
         "xattrs-no-filter": "-E^xattr-name-filter", "all-root": "--all-root", "one-time": "--all-time",
         "owners": "--force-uid=70000 --force-gid=3",
@@ -167,8 +177,10 @@ def combinations():
         "build-time-where-small": "--ignore-mtime", "no-hard-links": "--hard-dereference -zlz4hc",
         "compact-inodes": "-Eforce-inode-compact --all-time --force-uid=1000 --force-gid=1000",
         "compact-inodes-lz4": "-zlz4 -Eforce-inode-compact --all-time --all-root"})
-    return {name: [*COMMON, *([] if "--all-time" in words else ["--mkfs-time"]), *words.split()]
+    made = {name: [*COMMON, *([] if "--all-time" in words else ["--mkfs-time"]), *words.split()]
             for name, words in found.items()}
+    return {**made, "verb-plain": VERB.split(),
+            "verb-zstd": [*VERB.split(), "-zzstd", "-C64k", "--fragments", "--dedupe", "--inline-pclusters"]}
 
 
 def value(options, name):
@@ -228,61 +240,25 @@ def is_misread_by_peers(options):
     return value(options, "-m") and any("ztailpacking" in word or "--chunksize" in word for word in options)
 
 
-def noise(seed, size):
-    """Numbers of a linear congruence, the same on every machine."""
-    state, words = seed, []
-    for _ in range(size // 4):
-        state = state * 6364136223846793005 + 1442695040888963407 & (1 << 64) - 1
-        words.append((state >> 33 & 0xFFFFFFFF).to_bytes(4, "little"))
-    return b"".join(words)
-
-
-def make_zoo(path):
-    """The trees of the test images, and what those are too small for."""
-    os.mkdir(path)
-    scripts = os.path.dirname(os.path.abspath(__file__))
-    subprocess.run([sys.executable, os.path.join(scripts, "test_trees.py"), path], check=True)
-    large = os.path.join(path, "large")
-    os.mkdir(large)
-    lines = b"".join(b"%06d %s the quick brown fox %d\n" % (n, noise(n, 8).hex().encode(), n * n) for n in range(40000))
-    random = noise(7, 600000)
-    files = {"lines": lines, "noise": random, "repeats": lines[:400000] + random[:300001] + lines[:400000],
-             "moved": random[77777:] + lines[1234567:], "zeros": bytes(3 << 20),
-             "mixed": b"".join(lines[n * 30000:][:30000] + random[n * 9000:][:9000] for n in range(60)),
-             "same-a": lines[:70001], "same-b": lines[:70001], "nearly-same": lines[:70000] + b"!",
-             "one-byte-more": lines[:65537], "one-block-less": lines[:(1 << 20) - 4096], "runs": b"a" * 5000000}
-    for name, data in files.items():
-        with open(os.path.join(large, name), "wb") as file:
-            file.write(data)
-    with open(os.path.join(large, "islands"), "wb") as file:
-        for place in (0, 1 << 20, (3 << 20) + 5, 9 << 20):
-            file.seek(place)
-            file.write(lines[place % 9999:][:10000])
-        file.truncate(12345678)
-    crowd = os.path.join(path, "crowd")
-    os.mkdir(crowd)
-    for number in range(3000):
-        with open(os.path.join(crowd, f"{number * 7919 % 3000:05d}-{'x' * (number % 90)}"), "wb") as file:
-            file.write(lines[number * 11:][:number % 700])
-    os.setxattr(path, "user.root", b"of the root")
-    for folder in (large, crowd):
-        for name in os.listdir(folder):
-            number = sum(name.encode())
-            os.utime(os.path.join(folder, name), ns=(0, (1600000000 + number) * 10**9 + 777 * number))
-        os.utime(folder, ns=(0, 1650000000 * 10**9 + 5))
-    os.utime(path, ns=(0, 1650000000 * 10**9 + 7))
-    return path
-
-
 def first_line(text):
-    lines = [line for line in text.decode(errors="replace").splitlines() if line.strip()]
+    lines = [line for line in text.splitlines() if line.strip()]
     useful = [line for line in lines if "erofs-utils" not in line and not re.match(r"mkfs\.erofs \S+$", line)]
-    return (useful or lines or ["(it said nothing)"])[0][:300]
+    return (useful or lines or [SILENT])[0][:300]
 
 
-def run(argv, **how):
-    return subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          timeout=LIMIT_SECONDS, **how)
+def copy_tree(source, target, dice=None):
+    """A copy of what an archive can hold; its names are made in random order if there are dice."""
+    names = [path or b"." for path in snapshot.walk(os.fsencode(source))]
+    if dice:
+        dice.shuffle(names)
+    os.mkdir(target)
+    create = [*TAR, "--create", "--no-recursion", f"--directory={source}", "--null", "--files-from=-"]
+    unpack = [*TAR, "--extract", "--preserve-permissions", "--delay-directory-restore", f"--directory={target}"]
+    with tempfile.TemporaryFile() as listed, tempfile.TemporaryFile() as archive:
+        listed.write(b"\0".join(names))
+        for argv, how in ((create, {"stdin": listed, "stdout": archive}), (unpack, {"stdin": archive})):
+            how["stdin"].seek(0)
+            subprocess.run(argv, check=True, **how)
 
 
 class Wrong(Exception):
@@ -292,51 +268,42 @@ class Wrong(Exception):
 class Matrix:
     """Programs, options, and what was found."""
 
-    def __init__(self, ferrofs, given):
-        self.given, self.only_builds = given, os.path.basename(ferrofs).startswith("mkfs")
-        self.ferrofs = mounted.found(ferrofs)
-        if not self.ferrofs:
-            sys.exit(f"build_matrix.py: no program {ferrofs}")
-        peers = given["peers"]
-        self.fsck, self.erofsfuse = (mounted.found(os.path.join(peers, name) if peers else name)
-                                     for name in ("fsck.erofs", "erofsfuse"))
-        self.work = tempfile.mkdtemp(prefix="build-matrix-", dir=given["work"])
-        self.image = os.path.join(self.work, "image.erofs")
-        self.blob = os.path.join(self.work, "image.blob")
-        self.hints = os.path.join(self.work, "hints")
+    def __init__(self, given, work):
+        self.given, self.work = given, work
+        is_reader = not os.path.basename(given.ferrofs).startswith("mkfs")
+        self.reader = harness.program(given.reader) if given.reader else is_reader and given.ferrofs
+        self.fsck, self.erofsfuse = (harness.program(os.path.join(given.peers, name)) for name in ("fsck.erofs", "erofsfuse"))
+        self.image, self.blob, self.hints, self.tree, self.archive, self.memory = (
+            os.path.join(work, name) for name in ("image.erofs", "image.blob", "hints", "tree", "copy.tar", "memory"))
         with open(self.hints, "wb") as file:
             file.write(HINTS)
         self.right, self.wrong, self.refused = [], [], []
 
-    def mkfs(self, options, source):
-        beside = {f"={BLOB}": f"={self.blob}", "=HINTS": f"={self.hints}"}
-        for name, path in beside.items():
-            options = [word.replace(name, path) for word in options]
-        return run(["mkfs.erofs", *options, self.image, source], executable=self.ferrofs)
+    def build(self, options, source, jobs=None, image=None, **how):
+        """Runs the builder; its exit status and what it says."""
+        options = [word.replace(f"={BLOB}", f"={self.blob}").replace("=HINTS", f"={self.hints}") for word in options]
+        is_verb = options[:1] == ["build"]
+        jobs = [] if not jobs else [f"--jobs={jobs}" if is_verb else f"--workers={jobs}"]
+        tar = ["--tar=f"] if source in ("-", self.archive) and not is_verb else []
+        argv = ["ferrofs" if is_verb else "mkfs.erofs", *options, *jobs, *tar, image or self.image, source]
+        return harness.run(argv, executable=self.given.ferrofs, **how)
 
-    def devices(self, options):
-        """What readers have to be told of."""
-        return [f"--device={self.blob}"] if value(options, "--blobdev=") else []
+    def place(self, options):
+        """What readers have to be told of: --offset and --device."""
+        return [word for word in options if word.startswith("--offset=")] + \
+            [f"--device={self.blob}" for word in options if word.startswith("--blobdev=")]
 
-    def seen(self, attach, without=()):
-        """What a mount shows."""
-        directory = os.path.join(self.work, "mount")
-        with mounted.Mount(attach, self.image, directory):
-            return snapshot.take(directory, without)
+    def by_mount(self, system, looks, without=()):
+        with mounted.Mount(system, self.image, os.path.join(self.work, "mount")) as mount:
+            self.judge(looks, snapshot.take(mount.directory, without), without)
 
     def by_kernel(self, options, looks):
-        offset = int(value(options, "--offset=") or 0)
-        blobs = [self.blob] if self.devices(options) else []
-        system = mounted.System("kernel")
-        system.attach = lambda image, directory: mounted.loop_mount(image, directory, offset, blobs)
-        self.judge(looks, self.seen(system))
-
-    def by_daemon(self, name, program, arguments, looks, without=()):
-        self.judge(looks, self.seen(mounted.System(name, program, arguments), without), without)
+        blobs = [self.blob] if value(options, "--blobdev=") else []
+        self.by_mount(mounted.Kernel(int(value(options, "--offset=") or 0), blobs), looks)
 
     def by_erofsfuse(self, looks):
         try:
-            return self.by_daemon("erofsfuse", self.erofsfuse, [], looks, EROFSFUSE_LACKS)
+            return self.by_mount(mounted.Daemon(self.erofsfuse), looks, EROFSFUSE_LACKS)
         except mounted.MountFailed as reason:
             # As distributions compile it, it reads no blocks that are larger than a page.
             if "isn't supported on this platform" in str(reason):
@@ -346,87 +313,126 @@ class Matrix:
     def judge(self, looks, found, without=()):
         lines = snapshot.differences(looks, found, without)
         if lines:
-            limit = int(self.given["max"])
-            raise Wrong("; ".join(lines[:limit]) + (f"; {len(lines) - limit} more" if len(lines) > limit else ""))
+            more = len(lines) - self.given.max
+            raise Wrong("; ".join(lines[:self.given.max]) + (f"; {more} more" if more > 0 else ""))
+
+    def read(self, *argv, after=()):
+        """Runs a reader that must not fail."""
+        status, said = harness.run([*argv, self.image, *after])
+        if status:
+            raise Wrong(f"status {status}: {first_line(said)}")
+
+    def by_extract(self, options, looks):
+        self.read(self.reader, "extract", "-q", *self.place(options), after=[self.tree])
+        self.judge(looks, snapshot.take(self.tree))
 
     def by_fsck(self, options, looks):
-        target = os.path.join(self.work, "extracted")
-        offset = value(options, "--offset=")
         # The packed inode cannot be extracted to a directory, so that all is only decoded.
-        is_decoded_only = has_packed_inode(options)
-        where = "--extract" if is_decoded_only else f"--extract={target}"
-        try:
-            devices = self.devices(options)
-            ran = run([self.fsck, where, *([f"--offset={offset}"] if offset else []), *devices, self.image])
-            if ran.returncode:
-                raise Wrong(f"status {ran.returncode}: {first_line(ran.stdout)}")
-            if not is_decoded_only:
-                found = snapshot.take(target, ["xattrs"])
-                self.forgive(looks, found, target)
-                self.judge(looks, found, ["xattrs"])
-        finally:
-            shutil.rmtree(target, ignore_errors=True)
-        return "decoded" if is_decoded_only else "ok"
+        if has_packed_inode(options):
+            self.read(self.fsck, "--extract", *self.place(options))
+            return "decoded"
+        self.read(self.fsck, f"--extract={self.tree}", *self.place(options))
+        found = snapshot.take(self.tree, ["xattrs"])
+        self.forgive(looks, found)
+        return self.judge(looks, found, ["xattrs"])
 
-    def forgive(self, looks, found, target):
+    def forgive(self, looks, found):
         """A hole at the end that it cut off is put back: then all of the file must be right."""
         for path, entry in found.items():
-            missing = looks.get(path, {}).get("size", 0) - entry.get("size", 0)
-            if missing > 0 and "content" in entry:
-                full = os.path.join(os.fsencode(target), path)
-                os.truncate(full, looks[path]["size"])
-                entry.update(size=looks[path]["size"], content=snapshot.content(full),
-                             jumps=snapshot.jumps(full, looks[path]["size"]))
-
-    def by_check(self, options):
-        offset = value(options, "--offset=")
-        ran = run([self.ferrofs, "check", *([f"--offset={offset}"] if offset else []), *self.devices(options),
-                   self.image])
-        if ran.returncode:
-            raise Wrong(f"status {ran.returncode}: {first_line(ran.stdout)}")
+            size = looks.get(path, {}).get("size", 0)
+            if size > entry.get("size", 0) and "content" in entry:
+                full = os.path.join(os.fsencode(self.tree), path)
+                os.truncate(full, size)
+                entry.update(size=size, content=snapshot.content(full), jumps=snapshot.jumps(full, size))
 
     def steps(self, options, looks):
         """(column, what to do) of an image."""
-        if block_bytes(options) <= PAGE_BYTES:
+        is_large = block_bytes(options) > PAGE_BYTES
+        if not is_large:
             yield "kernel", lambda: self.by_kernel(options, looks)
-        elif not self.only_builds:
-            yield "ferrofs", lambda: self.by_daemon("ferrofs", self.ferrofs, ["mount"], looks)
-        if not self.only_builds:
-            yield "check", lambda: self.by_check(options)
+        elif self.reader:
+            yield "mount", lambda: self.by_mount(mounted.Daemon(self.reader, "mount"), looks)
+        if self.reader:
+            yield "extract", lambda: self.by_extract(options, looks)
+            yield "check", lambda: self.read(self.reader, "check", *self.place(options))
         if is_misread_by_peers(options):
             return
-        if self.fsck and block_bytes(options) <= PAGE_BYTES:
+        if self.fsck and not is_large:
             yield "fsck", lambda: self.by_fsck(options, looks)
-        if self.erofsfuse and (block_bytes(options) > PAGE_BYTES or has_special_file(options)):
+        if self.erofsfuse and (is_large or has_special_file(options)):
             yield "erofsfuse", lambda: self.by_erofsfuse(looks)
 
     def one(self, label, options, source, tree):
         begin = time.monotonic()
-        ran = self.mkfs(options, source)
-        seconds = time.monotonic() - begin
-        if ran.returncode in (1, 2) and first_line(ran.stdout) != "(it said nothing)" and not os.path.exists(self.image):
-            self.refused.append(f"{label}: {first_line(ran.stdout)}")
+        status, said = self.build(options, source)
+        seconds, is_made = time.monotonic() - begin, os.path.exists(self.image)
+        if status in (1, 2) and first_line(said) != SILENT and not is_made:
+            self.refused.append(f"{label}: {first_line(said)}")
             print(f"| {label} | refused | | {seconds:.1f} |", flush=True)
             return
-        results, size = {}, os.path.getsize(self.image) if os.path.exists(self.image) else 0
-        problems = [] if not ran.returncode else [f"build: status {ran.returncode}: {first_line(ran.stdout)}"]
-        looks = {} if problems else wanted(tree, options)
-        for column, step in [] if problems else self.steps(options, looks):
+        results, size = {}, os.path.getsize(self.image) if is_made else 0
+        problems = [f"build: status {status}: {first_line(said)}"] if status else []
+        for column, step in [] if problems else self.steps(options, wanted(tree, options)):
             try:
                 results[column] = step() or "ok"
-            except (Wrong, OSError, mounted.MountFailed, subprocess.TimeoutExpired) as reason:
+            except (Wrong, OSError, subprocess.TimeoutExpired) as reason:
                 results[column] = "WRONG"
                 problems.append(f"{column}: {reason}")
+            shutil.rmtree(self.tree, ignore_errors=True)
         cells = ", ".join(f"{column} {result}" for column, result in results.items()) or "WRONG"
         print(f"| {label} | {cells} | {size} | {seconds:.1f} |", flush=True)
-        options = " ".join(word for word in options if word not in COMMON)
         for problem in problems:
-            print(f"\n{label} ({options}): {problem}\n", flush=True)
+            print(f"\n{label} ({' '.join(word for word in options if word not in COMMON)}): {problem}\n", flush=True)
         (self.wrong if problems else self.right).append(label)
-        if problems and self.given["keep"]:
-            shutil.copyfile(self.image, f"{self.work}/{label.replace(' ', '-').replace('/', '-')}.erofs")
-        if os.path.exists(self.image):
+        if problems and self.given.keep:
+            shutil.copyfile(self.image, f"{self.given.work}/{re.sub('[ /]', '-', label)}.erofs")
+        if is_made:
             os.unlink(self.image)
+
+    def again(self, source):
+        """Builds in several circumstances; a line for each combination."""
+        copies = {name: os.path.join(self.work, name) for name in ("copy", "shuffled", "memory/copy")}
+        firsts, options = {}, combinations()
+        with mounted.new_file_system(self.memory):
+            for name, copy in copies.items():
+                copy_tree(source, copy, None if name == "copy" else random.Random(6))
+                source = copies["copy"]
+            harness.run_well(*TAR, "--create", "--sort=none", f"--file={self.archive}", f"--directory={source}", ".")
+            for name in AGAIN:
+                if re.search(self.given.only, f"{name} again"):
+                    firsts[name] = time.monotonic(), self.digest(options[name], source, 1)
+                    self.judge_again(name, firsts[name][1], self.circumstances(options[name], copies))
+        for name, (begin, first) in firsts.items():
+            time.sleep(max(0, begin + AGAIN_SECONDS - time.monotonic()))
+            self.judge_again(name, first, [("later", self.digest(options[name], source))])
+
+    def circumstances(self, options, copies):
+        """(name, digest of the image) in each."""
+        for jobs in (2, 3, 8):
+            yield f"jobs {jobs}", self.digest(options, copies["copy"], jobs)
+        place = {**os.environ, "TZ": "Asia/Kathmandu", "LC_ALL": "C", "HOME": "/nowhere"}
+        yield "elsewhere", self.digest(options, "copy", cwd=self.work, env=place, umask=0o077)
+        yield "shuffled", self.digest(options, copies["shuffled"])
+        yield "memory", self.digest(options, copies["memory/copy"], image=os.path.join(self.memory, "image.erofs"))
+        yield "tar", self.digest(options, self.archive)
+        with subprocess.Popen(["cat", self.archive], stdout=subprocess.PIPE) as cat:
+            yield "tar by a pipe", self.digest(options, "-", stdin=cat.stdout)
+
+    def digest(self, options, source, jobs=None, image=None, **how):
+        """The SHA-256 of an image, or what the builder said; the image is removed."""
+        status, said = self.build(options, source, jobs, image, **how)
+        if status:
+            return f"status {status}: {first_line(said)}"
+        digest = snapshot.content(image or self.image).hex()
+        os.unlink(image or self.image)
+        return digest
+
+    def judge_again(self, name, first, found):
+        results = [(where, "same" if digest == first and len(first) == 64 else f"DIFFERS ({digest})")
+                   for where, digest in found]
+        print(f"| {name} again | {', '.join(' '.join(result) for result in results)} | {first[:16]} | |", flush=True)
+        is_right = all(word == "same" for _, word in results)
+        (self.right if is_right else self.wrong).append(f"{name} again")
 
     def all(self, sources):
         print("| combination, tree | seen by | bytes | build, s |\n|---|---|---|---|", flush=True)
@@ -434,50 +440,36 @@ class Matrix:
             tree = None
             for combination, options in combinations().items():
                 label = f"{combination} {name}"
-                if not re.search(self.given["only"], label) or self.given["skip"] and re.search(self.given["skip"], label):
+                if not re.search(self.given.only, label) or self.given.skip and re.search(self.given.skip, label):
                     continue
-                if source is None:
-                    source = make_zoo(os.path.join(self.work, "zoo"))
+                source = source or test_trees.zoo(os.path.join(self.work, "zoo"))
                 tree = tree or snapshot.take(source)
                 self.one(label, options, source, tree)
+            if self.given.again:
+                self.again(source or test_trees.zoo(os.path.join(self.work, "zoo")))
 
-
-def arguments():
-    given = {"peers": "", "work": "/tmp", "only": "", "skip": "", "max": "5", "keep": "", "list": ""}
-    words = []
-    for word in sys.argv[1:]:
-        name, equals, text = word[2:].partition("=")
-        if not word.startswith("--"):
-            words.append(word)
-        elif name in given and bool(equals) != (name in ("keep", "list")):
-            given[name] = text or "yes"
-        else:
-            sys.exit(__doc__)
-    if not words and not given["list"]:
-        sys.exit(__doc__)
-    return words, given
+    def end(self):
+        """The summary, and the exit status."""
+        print(f"\n{len(self.right)} right, {len(self.wrong)} wrong, {len(self.refused)} refused")
+        for title, lines in (("wrong", self.wrong), ("refused", self.refused)):
+            if lines:
+                print(f"\n{title}:\n" + "\n".join(f"* {line}" for line in lines))
+        is_whole = not self.given.only and not self.given.skip
+        return 1 if self.wrong or not self.right or is_whole and len(self.right) < FEWEST else 0
 
 
 def main():
-    words, given = arguments()
-    if given["list"]:
+    if sys.argv[1:] == ["--list"]:
         print("\n".join(f"{name}: {' '.join(word for word in options if word not in COMMON)}"
                         for name, options in combinations().items()))
         return 0
-    matrix = Matrix(words[0], given)
-    matrix.all({"zoo": None, **{os.path.basename(os.path.abspath(path)): path for path in words[1:]}})
-    print(f"\n{len(matrix.right)} right, {len(matrix.wrong)} wrong, {len(matrix.refused)} refused")
-    for title, lines in (("wrong", matrix.wrong), ("refused", matrix.refused)):
-        if lines:
-            print(f"\n{title}:\n" + "\n".join(f"* {line}" for line in lines))
-    if not matrix.wrong or not given["keep"]:
-        shutil.rmtree(matrix.work)
-    is_whole = not given["only"] and not given["skip"]
-    return 1 if matrix.wrong or not matrix.right or is_whole and len(matrix.right) < FEWEST else 0
+    given = harness.parse(__doc__, "FERROFS [SOURCE...]", peers="", reader="", work="/tmp", only="", skip="", max=5, keep=False,
+                          again=False)
+    with harness.work_folder(given.work) as work:
+        matrix = Matrix(given, work)
+        matrix.all({"zoo": None, **{os.path.basename(os.path.abspath(path)): path for path in given.source}})
+        return matrix.end()
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except OSError as reason:
-        sys.exit(f"build_matrix.py: {reason}")
+    harness.main(main)

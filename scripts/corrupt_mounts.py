@@ -14,12 +14,12 @@ import errno
 import json
 import os
 import re
+import stat
 import subprocess
 import sys
-import tempfile
 import time
 
-import command_line
+import harness
 import mounted
 
 LIMIT_SECONDS, END_SECONDS, MEMORY_BYTES = 10, 5, 256 << 20
@@ -33,7 +33,7 @@ FINDINGS = "--findings"
 
 
 class Look:
-    """What is found below a mount, and what is answered with which error."""
+    """What is found below a mount, and how often which question was answered with which error."""
 
     def __init__(self):
         self.errors, self.paths = collections.Counter(), 0
@@ -54,28 +54,23 @@ class Look:
             found = self.ask("stat", os.lstat, path)
             for name in self.ask("list attributes", os.listxattr, path, follow_symlinks=False) or []:
                 self.ask("attribute", os.getxattr, path, name, follow_symlinks=False)
-            if not found:
-                continue
-            kind = found.st_mode & 0o170000
-            if kind == 0o040000:
+            if found and stat.S_ISDIR(found.st_mode):
                 todo += [os.path.join(path, name) for name in self.ask("list", os.listdir, path) or []]
-            elif kind == 0o120000:
+            elif found and stat.S_ISLNK(found.st_mode):
                 self.ask("target", os.readlink, path)
-            elif kind == 0o100000:
+            elif found and stat.S_ISREG(found.st_mode):
                 self.file(path, found.st_size)
 
     def file(self, path, size):
         fd = self.ask("open", os.open, path, os.O_RDONLY)
         if fd is None:
             return
-        at, wants = 0, os.SEEK_DATA
-        for _ in range(MOST_POINTS):
-            at = self.ask("seek", os.lseek, fd, at, wants)
+        at = 0
+        for point in range(MOST_POINTS):
+            at = self.ask("seek", os.lseek, fd, at, os.SEEK_HOLE if point % 2 else os.SEEK_DATA)
             if at is None or at >= size:
                 break
-            wants = os.SEEK_HOLE if wants == os.SEEK_DATA else os.SEEK_DATA
-        pieces = range(0, size, PIECE) if size <= WHOLE_BYTES else (0, PIECE, size // 2, size - PIECE, size - 1)
-        for at in pieces:
+        for at in range(0, size, PIECE) if size <= WHOLE_BYTES else (0, PIECE, size // 2, size - PIECE, size - 1):
             self.ask("read", os.pread, fd, min(PIECE, size - at), at)
         os.close(fd)
 
@@ -87,89 +82,82 @@ def look(root):
     json.dump({"paths": found.paths, "errors": [[*what, count] for what, count in found.errors.items()]}, sys.stdout)
 
 
-class Corrupt:
+class Corrupt(harness.Report):
     """Options, and what was found of all images."""
 
-    def __init__(self, ferrofs, directory, given):
-        self.ferrofs, self.directory, self.given = mounted.found(ferrofs), directory, given
-        self.work = tempfile.mkdtemp(prefix="corrupt-mounts-", dir=given["work"])
-        self.failed, self.refused, self.errors = [], 0, collections.Counter()
-        self.slowest, self.largest = (0, ""), (0, "")
-        if not self.ferrofs:
-            sys.exit(f"corrupt_mounts.py: no program {ferrofs}")
+    def __init__(self, given, work):
+        super().__init__()
+        self.given, self.work, self.refused = given, work, 0
+        self.errors, self.slowest, self.largest = collections.Counter(), (0, ""), (0, "")
 
-    def check(self, entry, is_so, text):
-        if not is_so:
-            print(f"FAIL {entry['file']} ({entry['what']}): {text}", flush=True)
-            self.failed.append(entry["file"])
+    def expect(self, entry, is_so, text):
+        super().expect(is_so, f"{entry['file']} ({entry['what']}): {text}")
 
     def image(self, entry):
-        arguments = ["mount", *self.given["options"].split()]
-        blob = os.path.join(self.directory, "blob.bin")
+        arguments, blob = self.given.options.split(), os.path.join(self.given.dir, "blob.bin")
         if "blob" in entry["file"] and os.path.exists(blob):
             arguments += ["--device", blob]
-        system = mounted.System("ferrofs", self.ferrofs, arguments)
-        began = time.monotonic()
+        system = mounted.Daemon(self.given.ferrofs, "mount", *arguments)
+        image, began = os.path.join(self.given.dir, entry["file"]), time.monotonic()
         try:
-            with mounted.Mount(system, os.path.join(self.directory, entry["file"]), os.path.join(self.work, "m")) as mount:
-                self.check(entry, entry["expect"] != "reject_mount", "it mounts, and should not")
+            with mounted.Mount(system, image, os.path.join(self.work, "m")) as mount:
+                self.expect(entry, entry["expect"] != "reject_mount", "it mounts, and should not")
                 self.looked_at(entry, mount, began)
                 ended = time.monotonic()
-            self.check(entry, time.monotonic() - ended < END_SECONDS, "the end of the mount takes long")
+            self.expect(entry, time.monotonic() - ended < END_SECONDS, "the end of the mount takes long")
         except mounted.MountFailed as reason:
             said = str(reason).partition("status ")[2]
             self.refused += 1
-            self.check(entry, said.startswith("1: ") and "panick" not in said, f"refused with status {said}")
-            if self.given["verbose"]:
-                print(f"{entry['file']} ({entry['what']}): {said}")
+            self.expect(entry, said.startswith("1: ") and "panick" not in said, f"refused with status {said}")
+            self.tell(entry, said)
 
     def looked_at(self, entry, mount, began):
         child = subprocess.Popen([sys.executable, __file__, FINDINGS, mount.directory], stdout=subprocess.PIPE)
         try:
             said = json.loads(child.communicate(timeout=LIMIT_SECONDS)[0])
         except subprocess.TimeoutExpired:
-            self.check(entry, False, f"looking at it takes more than {LIMIT_SECONDS} s")
-            for pid in mount.daemons:
-                os.kill(pid, 9)
+            self.expect(entry, False, f"looking at it takes more than {LIMIT_SECONDS} s")
+            mount.signal(9)
             child.kill()
             child.wait()
             return
-        seconds, peak = time.monotonic() - began, mount.daemon_kib("VmHWM") << 10
+        seconds, peak = time.monotonic() - began, mount.daemon_peak_bytes()
         self.slowest = max(self.slowest, (seconds, entry["file"]))
         self.largest = max(self.largest, (peak, entry["file"]))
         for what, name, count in said["errors"]:
             self.errors[what, name] += count
-            self.check(entry, name in ERRORS, f"{count} times {what}: {name}")
-        self.check(entry, all(map(mounted.is_alive, mount.daemons)) and bool(mount.daemons), "the daemon lives")
-        self.check(entry, peak < MEMORY_BYTES, f"memory {peak}")
-        self.check(entry, said["paths"] < MOST_PATHS, "the walk does not end")
-        if entry["expect"] == "reject_read":
-            damage = sum(count for _, name, count in said["errors"] if name in ("EIO", "EUCLEAN"))
-            self.check(entry, damage > 0, "nothing was refused")
-        if self.given["verbose"]:
-            print(f"{entry['file']} ({entry['what']}): {said} {seconds:.2f} s {peak >> 20} MiB")
+            self.expect(entry, name in ERRORS, f"{count} times {what}: {name}")
+        self.expect(entry, all(map(mounted.is_alive, mount.daemons)) and bool(mount.daemons), "the daemon lives")
+        self.expect(entry, peak < MEMORY_BYTES, f"memory {peak}")
+        self.expect(entry, said["paths"] < MOST_PATHS, "the walk does not end")
+        damage = sum(count for _, name, count in said["errors"] if name in ("EIO", "EUCLEAN"))
+        self.expect(entry, damage > 0 or entry["expect"] != "reject_read", "nothing was refused")
+        self.tell(entry, f"{said} {seconds:.2f} s {peak >> 20} MiB")
+
+    def tell(self, entry, text):
+        if self.given.verbose:
+            print(f"{entry['file']} ({entry['what']}): {text}")
 
     def summary(self, count):
         for (what, name), times in sorted(self.errors.items()):
             print(f"{what}: {name}: {times} times")
-        print(f"slowest {self.slowest[0]:.2f} s {self.slowest[1]}; largest {self.largest[0] / (1 << 20):.1f} MiB "
-              f"{self.largest[1]}")
-        print(f"{count} images, {self.refused} refused, {len(set(self.failed))} failed")
+        (seconds, slowest), (peak, largest) = self.slowest, self.largest
+        print(f"slowest {seconds:.2f} s {slowest}; largest {peak / (1 << 20):.1f} MiB {largest}")
+        print(f"{count} images, {self.refused} refused")
+        return self.end() or not count
 
 
 def main():
     if sys.argv[1:2] == [FINDINGS]:
         return look(sys.argv[2])
-    given = {"only": "", "options": "", "work": "/tmp", "verbose": ""}
-    words, given = command_line.read(__doc__, given, switches=("verbose",))
-    corrupt = Corrupt(*words, given)
-    with open(os.path.join(words[1], "list.json")) as file:
-        entries = [entry for entry in json.load(file)["images"] if re.search(given["only"], entry["file"])]
-    for entry in entries:
-        corrupt.image(entry)
-    os.rmdir(corrupt.work)
-    corrupt.summary(len(entries))
-    return 1 if corrupt.failed or not entries else 0
+    given = harness.parse(__doc__, "FERROFS DIR", only="", options="", work="/tmp", verbose=False)
+    with open(os.path.join(given.dir, "list.json")) as file:
+        entries = [entry for entry in json.load(file)["images"] if re.search(given.only, entry["file"])]
+    with harness.work_folder(given.work) as work:
+        corrupt = Corrupt(given, work)
+        for entry in entries:
+            corrupt.image(entry)
+    return corrupt.summary(len(entries))
 
 
-sys.exit(main())
+harness.main(main)

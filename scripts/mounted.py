@@ -1,72 +1,61 @@
-"""Mounts an image with the kernel's EROFS, a peer or ferrofs, and tells what its daemon used. Used by the scripts that
-compare and abuse mounts; needs root.
+"""Mounts an image with the kernel's EROFS or a daemon. Used by the scripts that compare and abuse mounts; needs root.
 
 A `Mount` is used with `with`: it is ready inside, and afterwards unmounted and its daemon gone. What does not end within
 LIMIT_SECONDS is killed and an error."""
+import contextlib
 import ctypes
 import os
-import shutil
 import signal
 import subprocess
 import time
 
+import harness
+
 LIMIT_SECONDS = 60
 TICKS = os.sysconf("SC_CLK_TCK")
 LIBC = ctypes.CDLL(None, use_errno=True)
-MS_RDONLY, MS_NOSUID, MS_NODEV, MNT_DETACH = 1, 2, 4, 2
+MNT_DETACH = 2
 
 
-class MountFailed(Exception):
+class MountFailed(OSError):
     """It refused, or never got ready; the text says what it said."""
 
 
-def file_mount(image, directory, devices=()):
-    """The kernel's EROFS straight on the file, as Linux 6.12 and later can. It decodes in whoever reads."""
-    data = ",".join(f"device={device}" for device in devices)
-    if LIBC.mount(os.fsencode(image), os.fsencode(directory), b"erofs", MS_RDONLY | MS_NOSUID | MS_NODEV,
-                  os.fsencode(data) or None):
-        raise MountFailed(f"mount: {os.strerror(ctypes.get_errno())}")
+class Kernel:
+    """The kernel's EROFS over a loop device, with the extra devices and the offset of an image."""
+    is_daemon = False
 
-
-def loop_mount(image, directory, offset=0, blobs=()):
-    """The kernel's EROFS over a loop device, as mount(8) does it. It decodes readahead in a thread on each CPU."""
-    loops = []
-    try:
-        for blob in blobs:
-            loops.append(subprocess.run(["losetup", "--find", "--show", "--read-only", blob], check=True,
-                                        capture_output=True, text=True).stdout.strip())
-        words = ["ro,nosuid,nodev,loop", f"offset={offset}", *(f"device={loop}" for loop in loops)]
-        ran = subprocess.run(["mount", "-t", "erofs", "-o", ",".join(words), image, directory],
-                             capture_output=True, text=True, errors="replace")
-    finally:
-        # A loop device that is mounted goes away when it is not any more.
-        for loop in loops:
-            subprocess.run(["losetup", "--detach", loop], check=True)
-    if ran.returncode:
-        raise MountFailed(ran.stderr.strip())
-
-
-class System:
-    """One way to mount: `kernel` (over a loop device), `kernel-file` (without), or a program with its arguments before the
-    image and the directory."""
-
-    def __init__(self, name, program=None, arguments=()):
-        self.name, self.program, self.arguments = name, program, list(arguments)
-
-    def command(self, image="IMAGE", directory="DIR"):
-        if not self.program:
-            # mount(8) before util-linux 2.41 cannot leave the loop device out.
-            return {"kernel": ["mount", "-t", "erofs", "-o", "ro,nosuid,nodev,loop", image, directory],
-                    "kernel-file": [f"mount(\"{image}\", \"{directory}\", \"erofs\", MS_RDONLY | MS_NOSUID | MS_NODEV, NULL)"]}[self.name]
-        return [self.program, *self.arguments, image, directory]
+    def __init__(self, offset=0, devices=()):
+        self.offset, self.devices = offset, devices
 
     def attach(self, image, directory):
-        if not self.program:
-            return (loop_mount if self.name == "kernel" else file_mount)(image, directory)
+        loops = []
+        try:
+            for device in self.devices:
+                made = subprocess.run(["losetup", "--find", "--show", "--read-only", device], check=True, capture_output=True)
+                loops.append(made.stdout.decode().strip())
+            words = ["ro,nosuid,nodev,loop", f"offset={self.offset}", *(f"device={loop}" for loop in loops)]
+            status, said = harness.run(["mount", "-t", "erofs", "-o", ",".join(words), image, directory])
+        finally:
+            # A loop device that is mounted goes away when it is not any more.
+            for loop in loops:
+                harness.run_well("losetup", "--detach", loop)
+        if status:
+            raise MountFailed(said.strip())
+
+
+class Daemon:
+    """A program that mounts, with its arguments before the image and the directory."""
+    is_daemon = True
+
+    def __init__(self, *command):
+        self.command = command
+
+    def attach(self, image, directory):
         # A daemon keeps what it inherited, so a pipe would never end: what it says goes to a file.
         with open(directory + ".said", "w+b") as said:
-            child = subprocess.Popen(self.command(image, directory), stdin=subprocess.DEVNULL, stdout=said,
-                                     stderr=said)
+            argv = [*self.command, image, directory]
+            child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
             try:
                 status = child.wait(LIMIT_SECONDS)
             except subprocess.TimeoutExpired:
@@ -77,8 +66,7 @@ class System:
             text = said.read().decode(errors="replace").strip()
         os.unlink(directory + ".said")
         if status or not wait_until(lambda: is_mounted(directory), 5):
-            raise MountFailed(f"{' '.join(self.command(image, directory))}: status {status}: {text[-500:]}")
-        return None
+            raise MountFailed(f"{' '.join(argv)}: status {status}: {text[-500:]}")
 
 
 def wait_until(is_so, seconds):
@@ -102,45 +90,32 @@ def is_mounted(directory):
 
 
 def pids():
-    return {name for name in os.listdir("/proc") if name.isdigit()}
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
 
 
 def pids_that_name(words, besides):
     """Processes whose command line has all the words as arguments; zombies have no command line. Older processes are left
-    out by name: to read the command line of one that hangs in a page fault hangs as well."""
-    wanted, found = {os.fsencode(word) for word in words}, []
-    for name in pids() - besides:
-        try:
-            with open(f"/proc/{name}/cmdline", "rb") as file:
-                if wanted <= set(file.read().split(b"\0")) and int(name) != os.getpid():
-                    found.append(int(name))
-        except OSError:
-            pass  # it ended meanwhile
-    return found
+    out by number: to read the command line of one that hangs in a page fault hangs as well."""
+    wanted = {os.fsencode(word) for word in words}
+    return [pid for pid in pids() - besides - {os.getpid()} if wanted <= set(process_file(pid, "cmdline").split(b"\0"))]
 
 
-def cpu_seconds(pid):
-    """User and system time of a process with all its threads, living and dead."""
-    with open(f"/proc/{pid}/stat", "rb") as stat:
-        fields = stat.read().rpartition(b") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+def process_file(pid, name):
+    """A file of a process in /proc; nothing if it has ended."""
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
 
 
-def status_kib(pid, field):
-    """A size from /proc/PID/status, such as VmHWM, in KiB."""
-    with open(f"/proc/{pid}/status") as status:
-        for line in status:
-            if line.startswith(field + ":"):
-                return int(line.split()[1])
-    raise KeyError(field)
+def stat_fields(pid):
+    """The fields of /proc/PID/stat from the state on; nothing if it has ended."""
+    return process_file(pid, "stat").rpartition(b") ")[2].split()
 
 
 def is_alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return stat.read().rpartition(b") ")[2][:1] not in b"ZX"
-    except OSError:
-        return False
+    return stat_fields(pid)[:1] not in ([], [b"Z"], [b"X"])
 
 
 class Mount:
@@ -158,23 +133,18 @@ class Mount:
         except BaseException:
             self.clear()
             raise
-        if self.system.program:
-            self.daemons = self.named()
+        self.daemons = self.named() if self.system.is_daemon else []
         return self
 
     def __exit__(self, *_):
-        for _ in range(100):
-            if not LIBC.umount2(os.fsencode(self.directory), 0):
-                break
-            time.sleep(0.05)
-        else:
-            text = os.strerror(ctypes.get_errno())
-            self.clear()
-            raise MountFailed(f"umount {self.directory}: {text}")
-        gone = wait_until(lambda: not any(map(is_alive, self.daemons)), LIMIT_SECONDS)
+        is_over = wait_until(lambda: not LIBC.umount2(os.fsencode(self.directory), 0), 5)
+        reason = os.strerror(ctypes.get_errno())
+        is_gone = is_over and wait_until(lambda: not any(map(is_alive, self.daemons)), LIMIT_SECONDS)
         self.clear()
-        if not gone:
-            raise MountFailed(f"{self.system.name}: its daemon outlived the mount by {LIMIT_SECONDS} s")
+        if not is_over:
+            raise MountFailed(f"umount {self.directory}: {reason}")
+        if not is_gone:
+            raise MountFailed(f"the daemon outlived its mount by {LIMIT_SECONDS} s")
 
     def named(self):
         return pids_that_name((self.image, self.directory), self.before)
@@ -188,24 +158,46 @@ class Mount:
         if os.path.isdir(self.directory):
             os.rmdir(self.directory)
 
+    def signal(self, number):
+        """Sends a signal to the daemons that live."""
+        for pid in filter(is_alive, self.daemons):
+            os.kill(pid, number)
+
     def daemon_cpu_seconds(self):
-        return sum(map(cpu_seconds, self.daemons))
+        """User and system time of the daemons with all their threads, living and dead."""
+        fields = map(stat_fields, self.daemons)
+        return sum(int(field[11]) + int(field[12]) for field in fields if field) / TICKS
 
-    def daemon_kib(self, field):
-        return sum(status_kib(pid, field) for pid in self.daemons)
+    def daemon_peak_bytes(self):
+        """The most memory that the daemons ever had."""
+        lines = [line for pid in self.daemons for line in process_file(pid, "status").splitlines()]
+        return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(b"VmHWM:"))
 
 
-def cool(*images):
-    """Drops every cache of the system, then reads the images into the page cache."""
+def cool():
+    """Drops every cache of the system."""
     os.sync()
     with open("/proc/sys/vm/drop_caches", "w") as file:
         file.write("3")
-    for image in images:
-        with open(image, "rb", buffering=0) as source:
-            while source.read(1 << 20):
-                pass
 
 
-def found(program):
-    """The full path of a program, or None: it is not installed."""
-    return shutil.which(program) and os.path.abspath(shutil.which(program))
+@contextlib.contextmanager
+def new_file_system(directory, size_bytes=None, ext4=()):
+    """A new file system on a directory that is made for it: ext4 if there are arguments for mke2fs, else a tmpfs."""
+    os.makedirs(directory, exist_ok=True)
+    disk = directory + ".disk"
+    try:
+        if ext4:
+            with open(disk, "wb") as file:
+                file.truncate(size_bytes)
+            harness.run_well("mke2fs", "-q", "-F", "-t", "ext4", *ext4, disk)
+            harness.run_well("mount", "-o", "loop,acl,user_xattr", disk, directory)
+        else:
+            harness.run_well("mount", "-t", "tmpfs", "-o", f"size={size_bytes or 0}", "none", directory)
+        try:
+            yield directory
+        finally:
+            harness.run_well("umount", directory)
+    finally:
+        if ext4:
+            os.unlink(disk)

@@ -1,19 +1,13 @@
-#!/usr/bin/env python3
-"""Write the source trees of the test images:  test_trees.py DIR [DEMO_ROOT]
+"""The source trees of the test images, and a larger one for the scripts that build.
 
-Makes DIR/few, DIR/nasty and DIR/data, and DIR/demo from the Debian root DEMO_ROOT. Needs root and a
-file system with device nodes, nanosecond times from 1901 to 2446, and all four xattr namespaces
-(make-test-images.sh mounts an ext4 for it). Everything but the demo depends on this file alone:
-contents come from SHAKE-256, and mtimes from a counter.
-"""
+Needs root and a file system with device nodes, nanosecond times from 1901 to 2446, and all four xattr namespaces.
+Everything but the demo depends on this file alone: contents come from SHAKE-256, and mtimes from a counter."""
 import glob
 import hashlib
 import os
 import shutil
-import socket
 import stat
 import struct
-import sys
 
 ALL = 0xFFFFFFFF
 # What make-test-images.sh gives to mkfs.erofs as --xattr-prefix occurs in these names.
@@ -28,23 +22,21 @@ def noise(seed, size):
 
 def text(seed, size, vocabulary=400):
     """Lines of made-up words, the short ones more frequent; compresses about as well as prose."""
-    rnd = noise("vocabulary", 16 * vocabulary)
-    words = []
+    rnd, words = noise("vocabulary", 16 * vocabulary), []
     for i in range(vocabulary):
         r = rnd[16 * i:16 * i + 16]
-        n = 1 + (i * 11 // vocabulary + r[0] % 4) // 2
-        words.append("".join("bcdfghklmnprstvz"[r[2 * j + 1] & 15] + "aeiou"[r[2 * j + 2] % 5] for j in range(min(n, 7))))
+        n = min(1 + (i * 11 // vocabulary + r[0] % 4) // 2, 7)
+        words.append("".join("bcdfghklmnprstvz"[r[2 * j + 1] & 15] + "aeiou"[r[2 * j + 2] % 5] for j in range(n)))
     rnd = noise("text " + seed, 4 * (size // 3 + 8))
-    out, column, total, i = [], 0, 0, 0
-    while total < size:
-        a, b = struct.unpack_from("<HH", rnd, 4 * i)
-        w = words[(a * b >> 16) * vocabulary >> 16]
-        i += 1
-        column += len(w) + 1
-        end = "\n" if column > 70 else " "
-        column = 0 if end == "\n" else column
-        out.append(w + end)
-        total += len(w) + 1
+    out, column, total = [], 0, 0
+    for a, b in struct.iter_unpack("<HH", rnd):
+        word = words[(a * b >> 16) * vocabulary >> 16]
+        column += len(word) + 1
+        out.append(word + ("\n" if column > 70 else " "))
+        column = 0 if column > 70 else column
+        total += len(word) + 1
+        if total >= size:
+            break
     return "".join(out).encode()[:size]
 
 
@@ -113,15 +105,6 @@ class Tree:
     def node(self, name, kind, major=0, minor=0, mode=0o600, xattrs=None):
         os.mknod(self.path(name)[1], kind | 0o600, os.makedev(major, minor))
         self.finish(name, mode, 0, 0, None, xattrs)
-
-    def socket(self, name):
-        cwd = os.getcwd()
-        os.chdir(os.path.join(self.root, self.here))
-        s = socket.socket(socket.AF_UNIX)
-        s.bind(name)
-        s.close()
-        os.chdir(cwd)
-        self.finish(name, 0o755, 0, 0, None, None)
 
     def link(self, name, target):
         """A hard link to a path below the root."""
@@ -236,7 +219,7 @@ def nasty(path):
     t.node("blk-max", stat.S_IFBLK, 4095, 1048575)
     t.node("whiteout", stat.S_IFCHR, 0, 0, 0o000)
     t.node("fifo", stat.S_IFIFO, mode=0o640)
-    t.socket("socket")
+    t.node("socket", stat.S_IFSOCK, mode=0o755)
     t.dir("xattr", xattrs={"user.dir": b"directory"})
     t.file("binary", b"1", xattrs={"user.binary": bytes(range(256))})
     t.file("big-value", b"1", xattrs={"user.big": noise("big", 3000)})
@@ -300,44 +283,52 @@ def demo(path, root):
         raise SystemExit("test_trees.py: no Python library below %s/usr/lib; set DEMO_ROOT" % root)
     lib = max(libs, key=lambda d: int(d.rsplit(".", 1)[1]))
 
-    def copy(src, dst):
-        if os.path.islink(src):
-            os.symlink(os.readlink(src), dst)
-        else:
-            shutil.copyfile(src, dst)
-            os.chmod(dst, 0o644)
-        t = os.lstat(src).st_mtime_ns // 10**9 * 10**9
-        os.utime(dst, ns=(t, t), follow_symlinks=False)
-
-    python = os.path.join(path, os.path.basename(lib))
-    os.makedirs(python)
-    os.mkdir(os.path.join(path, "licences"))
-    for f in sorted(os.listdir(os.path.join(root, "usr/share/common-licenses"))):
-        copy(os.path.join(root, "usr/share/common-licenses", f), os.path.join(path, "licences", f))
-    for f in sorted(glob.glob(lib + "/[a-g]*.py")) + [lib + "/LICENSE.txt"]:
-        copy(f, os.path.join(python, os.path.basename(f)))
-    for package in DEMO_PACKAGES:
-        for at, _, files in os.walk(os.path.join(lib, package)):
-            kept = sorted(f for f in files if f.endswith(".py"))
-            to = os.path.join(python, os.path.relpath(at, lib))
-            if kept:
-                os.makedirs(to)
-            for f in kept:
-                copy(os.path.join(at, f), os.path.join(to, f))
+    licences = os.path.join(root, "usr/share/common-licenses")
+    parts = ["[a-g]*.py", "LICENSE.txt", *(f"{package}/**/*.py" for package in DEMO_PACKAGES)]
+    for base, name, patterns in ((lib, os.path.basename(lib), parts), (licences, "licences", ["*"])):
+        for part in (part for pattern in patterns for part in glob.glob(pattern, root_dir=base, recursive=True)):
+            source, target = os.path.join(base, part), os.path.join(path, name, part)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            shutil.copyfile(source, target, follow_symlinks=False)
+            if not os.path.islink(source):
+                os.chmod(target, 0o644)
+            time = os.lstat(source).st_mtime_ns // 10**9 * 10**9
+            os.utime(target, ns=(time, time), follow_symlinks=False)
     for at, dirs, files in os.walk(path, topdown=False):
         newest = max(os.lstat(os.path.join(at, f)).st_mtime_ns for f in dirs + files)
         os.chmod(at, 0o755)
         os.utime(at, ns=(newest, newest))
 
 
-def main():
+def write(out, demo_root=None):
+    """Makes few, nasty and data in the folder, and demo from a Debian root."""
     os.umask(0o022)
-    out = sys.argv[1]
     few(os.path.join(out, "few"))
     nasty(os.path.join(out, "nasty"))
     data(os.path.join(out, "data"))
-    if len(sys.argv) > 2:
-        demo(os.path.join(out, "demo"), sys.argv[2])
+    if demo_root:
+        demo(os.path.join(out, "demo"), demo_root)
 
 
-main()
+def zoo(path):
+    """Makes and gives a tree that holds all of these, and what they are too small for."""
+    os.mkdir(path)
+    write(path)
+    rows = b"".join(b"%06d %s the quick brown fox %d\n" % (n, noise("%d" % n, 8).hex().encode(), n * n) for n in range(40000))
+    random = noise("zoo", 600000)
+    files = {"lines": rows, "noise": random, "repeats": rows[:400000] + random[:300001] + rows[:400000],
+             "moved": random[77777:] + rows[1234567:], "zeros": bytes(3 << 20),
+             "mixed": b"".join(rows[n * 30000:][:30000] + random[n * 9000:][:9000] for n in range(60)),
+             "same-a": rows[:70001], "same-b": rows[:70001], "nearly-same": rows[:70000] + b"!",
+             "one-byte-more": rows[:65537], "one-block-less": rows[:(1 << 20) - 4096], "runs": b"a" * 5000000}
+    large, crowd = (Tree(os.path.join(path, name)) for name in ("large", "crowd"))
+    for name, content in files.items():
+        large.file(name, content)
+    large.sparse("islands", 12345678, *((place, rows[place % 9999:][:10000]) for place in (0, 1 << 20, (3 << 20) + 5, 9 << 20)))
+    for n in range(3000):
+        crowd.file(f"{n * 7919 % 3000:05d}-{'x' * (n % 90)}", rows[n * 11:][:n % 700])
+    large.close()
+    crowd.close()
+    os.setxattr(path, "user.root", b"of the root")
+    os.utime(path, ns=(0, 1650000000 * 10**9 + 7))
+    return path
