@@ -8,19 +8,19 @@ use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use crate::comparison::{
-    CPU, Candidate, Cell, Comparison, Figures, PEAK, RoundArguments, SIZE, Schedule, Sheet, WALL,
-    figures_of, place_of, ratio,
-};
 use crate::experiment::{Context, Experiment};
 use crate::process;
-use crate::programs::{Invocation, MKSQUASHFS, Program, SQUASHFS_OPTIONS};
+use crate::programs::{Invocation, MKSQUASHFS, PeerArguments, Program, SQUASHFS_OPTIONS, place_of};
+use crate::rounds::ratio;
+use crate::statistics::{CPU, Figure, Figures, PEAK, WALL};
+use crate::table::{Column, Sheet};
 use crate::trees::{copy_part, read_tree};
 
 /// A quick run uses this much of the tree.
 const QUICK_BYTES: u64 = 4 << 20;
 /// Fixed, so that images have the same bytes in every round.
 const COMMON: [&str; 3] = ["-T1710000000", "-U", "6f726566-7266-6566-6572-726f66730000"];
+const SIZE: Figure = Figure::new("size", "bytes", 0);
 const MKFS: &str = "mkfs.erofs";
 const AS_MKFS: &str = "ferrofs as mkfs.erofs";
 const VERIFIED: &str = "ferrofs build";
@@ -93,7 +93,7 @@ pub(crate) struct BuildArguments {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=512))]
     jobs: Option<u16>,
     #[command(flatten)]
-    rounds: RoundArguments,
+    peers: PeerArguments,
 }
 
 /// The programs that take part.
@@ -142,53 +142,56 @@ impl Builders {
 
 impl Experiment for BuildArguments {
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
-        let programs = &self.rounds.programs;
+        let programs = &self.peers.programs;
         let ours = programs.ours()?;
-        let folder = self.rounds.folder_in_memory()?;
-        let is_quick = context.is_quick;
-        let schedule = Schedule::new(&self.rounds, 1, is_quick);
-        let mut comparison = Comparison::new(context, "build", schedule, self.cases.len());
+        let folder = self.peers.folder_in_memory()?;
+        context.plan(&self.peers.rounds, self.cases.len());
+        context.report.remark(ours.to_string());
         let [mkfs, mksquashfs] =
-            [MKFS, MKSQUASHFS].map(|name| comparison.present(name, programs.peer(name)));
-        comparison.programs([&ours].into_iter().chain(&mkfs).chain(&mksquashfs));
+            [MKFS, MKSQUASHFS].map(|name| programs.find(name, &mut context.report));
         let builders = Builders { ours, mkfs, mksquashfs, jobs: self.jobs };
-        let source = self.tree(is_quick, folder.path(), comparison.context)?;
-        comparison.context.report.remark(format!(
+        let source = self.tree(folder.path(), context)?;
+        context.report.remark(format!(
             "images go to {}; caches: the tree is read into the page cache before each run, and it is synced after",
             place_of(folder.path())
         ));
-        let header =
-            "wall, s | CPU, s | peak, MiB | image, bytes | wall / mkfs.erofs | CPU | peak | size";
-        let mut cells =
-            vec![Cell::Spread(WALL), Cell::Median(CPU), Cell::Median(PEAK), Cell::Median(SIZE)];
-        cells.extend([WALL, CPU, PEAK, SIZE].map(|figure| Cell::To(figure, MKFS.to_owned())));
-        let mut sheet = Sheet::new("Builds", header, cells.clone(), WALL);
+        let mut columns = vec![
+            Column::new("wall, s", WALL).spread(),
+            Column::new("CPU, s", CPU),
+            Column::new("peak, MiB", PEAK),
+            Column::new("image, bytes", SIZE),
+        ];
+        for (title, figure) in
+            [("wall / mkfs.erofs", WALL), ("CPU", CPU), ("peak", PEAK), ("size", SIZE)]
+        {
+            columns.push(Column::new(title, figure).ratio_to(MKFS));
+        }
+        let mut sheet = Sheet::new("Builds", "case | program", columns).bars(WALL).steady(WALL);
         let image = folder.path().join("image");
         for case in &self.cases {
-            let invocations = builders.invocations(*case, &source, &image);
-            let candidates = invocations.into_iter().map(|(name, invocation)| {
-                comparison.context.report.peer_command(name, invocation.line());
-                let is_ours = invocation.program.is_ours();
-                let (source, image) = (&source, &image);
-                let run = Box::new(move || build_once(&invocation, source, image));
-                Candidate { name: name.to_owned(), is_ours, run }
-            });
             let name = case.name();
+            let candidates = builders.invocations(*case, &source, &image).into_iter();
+            let candidates = candidates.map(|(name, invocation)| {
+                context.report.peer_command(name, invocation.line());
+                let (source, image) = (&source, &image);
+                let program = invocation.program.clone();
+                program.candidate(name, move || build_once(&invocation, source, image))
+            });
             let candidates = candidates.collect();
-            let all = comparison.run(&name, candidates, &mut sheet, |_, _| {})?;
-            let of = |figure| ratio(&all, figure, AS_MKFS, MKFS);
+            let all = context.measure(&name, candidates)?;
+            sheet.add(&name, &all);
             let [wall, size] = match case {
                 BuildCase::Lz4 => ["wall-lz4", "size"],
                 BuildCase::All => ["wall-all", "size-dedupe"],
                 _ => ["wall", "size"],
             };
             for (threshold, figure) in [(wall, WALL), (size, SIZE), ("cpu", CPU), ("peak", PEAK)] {
-                comparison.judge(threshold, &name, of(figure));
+                context.report.judge(threshold, &name, ratio(&all, figure, AS_MKFS, MKFS));
             }
-            comparison.judge("verify", &name, ratio(&all, WALL, VERIFIED, UNVERIFIED));
+            context.report.judge("verify", &name, ratio(&all, WALL, VERIFIED, UNVERIFIED));
         }
-        comparison.add(sheet);
-        comparison.finish()
+        context.report.sheet(sheet);
+        Ok(())
     }
 }
 
@@ -197,8 +200,8 @@ fn build_once(invocation: &Invocation, source: &Path, image: &Path) -> Result<Fi
     read_tree(source)?;
     let built = process::run(&mut invocation.command(), None).and_then(|(cost, _)| {
         let bytes = fs::metadata(image).context("the image that was built")?.len();
-        let mut figures = figures_of(cost);
-        figures.insert(SIZE, bytes as f64);
+        let mut figures = cost.figures();
+        figures.push((SIZE, bytes as f64));
         Ok(figures)
     });
     if image.exists() {
@@ -210,10 +213,10 @@ fn build_once(invocation: &Invocation, source: &Path, image: &Path) -> Result<Fi
 
 impl BuildArguments {
     /// The tree, or a part of it.
-    fn tree(&self, is_quick: bool, folder: &Path, context: &mut Context<'_>) -> Result<PathBuf> {
+    fn tree(&self, folder: &Path, context: &mut Context<'_>) -> Result<PathBuf> {
         let whole = self.source.canonicalize();
         let mut source = whole.with_context(|| self.source.display().to_string())?;
-        let quick = is_quick.then_some(QUICK_BYTES);
+        let quick = context.is_quick.then_some(QUICK_BYTES);
         if let Some(most) = [self.most_bytes, quick].into_iter().flatten().min() {
             let part = folder.join("part");
             copy_part(&source, &part, most)?;

@@ -36,12 +36,22 @@ const CASES: [(&str, &str); 18] = cases![
     "model",
 ];
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Case {
     pub(crate) title: String,
     /// Numbers of the mails whose results it reproduces; empty for other experiments.
     pub(crate) origins: Vec<String>,
+    /// Rounds that are measured, at most so many in a quick run, and warm-ups before them.
+    #[serde(default = "rounds")]
+    pub(crate) rounds: u16,
+    #[serde(default = "quick_rounds")]
+    pub(crate) quick_rounds: u16,
+    #[serde(default)]
+    pub(crate) warm_ups: u16,
+    /// Rounds that are measured however long they take.
+    #[serde(default = "least_rounds")]
+    pub(crate) least_rounds: u16,
     pub(crate) measures: String,
     pub(crate) shape: String,
     pub(crate) why: String,
@@ -67,6 +77,18 @@ const fn clocked() -> bool {
     true
 }
 
+const fn rounds() -> u16 {
+    5
+}
+
+const fn quick_rounds() -> u16 {
+    2
+}
+
+const fn least_rounds() -> u16 {
+    1
+}
+
 /// The side of a threshold on which a figure must be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -79,6 +101,9 @@ pub(crate) enum Limit {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Threshold {
+    /// Mails that claim it; those of the case if none is named.
+    #[serde(default)]
+    pub(crate) origins: Vec<String>,
     pub(crate) value: f64,
     /// Such as "%".
     pub(crate) unit: String,

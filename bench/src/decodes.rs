@@ -15,13 +15,12 @@ use clap::Args;
 use ferrofs_image::{Image, Inode};
 use serde::{Deserialize, Serialize};
 
-use crate::comparison::RoundArguments;
 use crate::experiment::{Context, Experiment};
 use crate::image_info::{files_up_to, regular_files};
 use crate::machine::Requirement;
 use crate::mounted::{Mounter, System};
 use crate::process;
-use crate::programs::Invocation;
+use crate::programs::{Invocation, PeerArguments};
 use crate::reads::{ReadWork, Through, read_all};
 use crate::report::Table;
 
@@ -45,7 +44,7 @@ pub(crate) struct DecodesArguments {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     readers: Vec<u16>,
     #[command(flatten)]
-    rounds: RoundArguments,
+    rounds: PeerArguments,
 }
 
 /// What was decoded: streams, different inputs among them, and bytes.

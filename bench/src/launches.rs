@@ -3,10 +3,11 @@
 //! image is); 16 programs are started, and the last one is measured. As in the original mail's table, a sample of the
 //! scheduling latency is the sum over one launch.
 
+use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fmt, fs};
 
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
@@ -18,39 +19,34 @@ use crate::child::LoadGenerators;
 use crate::daemon::{Daemon, DaemonOptions, Launcher, PROGRAMS, ThreadPolicy};
 use crate::experiment::{Context, Experiment};
 use crate::machine::Requirement;
-use crate::mounted::{Mounted, Mounter, System};
+use crate::mounted::{Mounter, System};
 use crate::plot::Plot;
 use crate::programs::ProgramArguments;
-use crate::report::{Report, Table};
-use crate::rounds::{Steal, StealDelta, StealFilter, TimeLimit, rotated};
-use crate::statistics::{Samples, Summary, difference_percent};
+use crate::report::Report;
+use crate::rounds::{Candidate, Measured, RoundOptions, Steal};
+use crate::statistics::{Figure, Figures, difference_percent};
+use crate::table::statistics_table;
 use crate::trees::read_file;
 
-const QUICK_ITERATIONS: u16 = 2;
-/// Columns of ours in a table; peers follow.
-const OURS: usize = 3;
+/// The column of raised threads, by which the unbound ones are compared.
+const RAISED: usize = 2;
 /// Threads of our daemon that somebody may wait for, by how their names begin.
 const AWAITED: [&str; 2] = ["fuse-", "erofs_worker"];
 /// Threads that prefetch.
 const PREFETCHING: [&str; 1] = ["prefetch"];
-/// The samples of a round, with their units.
-const FIGURES: [(&str, &str); 6] = [
-    ("run delay", "us"),
-    ("from submission to start", "us"),
-    ("last launch", "us"),
-    ("all launches", "us"),
-    ("run delay of what reads ahead", "us"),
-    ("steal time in the last launch", "%"),
+/// The figures of a round.
+const RUN_DELAY: Figure = Figure::new("run delay", "us", 0);
+const QUEUED: Figure = Figure::new("from submission to start", "us", 0);
+const LAST: Figure = Figure::new("last launch", "us", 0);
+const ALL: Figure = Figure::new("all launches", "us", 0);
+const PREFETCH_DELAY: Figure = Figure::new("run delay of what reads ahead", "us", 0);
+const STEAL: Figure = Figure::new("steal time in the last launch", "%", 1);
+const TABLES: [(&str, Figure); 4] = [
+    ("Scheduling latency of the daemon's threads", RUN_DELAY),
+    ("From submission to start of decode work", QUEUED),
+    ("The last launch", LAST),
+    ("All launches", ALL),
 ];
-/// The tables of the first figures. The first two have thresholds.
-const TABLES: [&str; 4] = [
-    "Scheduling latency of the daemon's threads",
-    "From submission to start of decode work",
-    "The last launch",
-    "All launches",
-];
-const RUN_DELAY: usize = 0;
-const QUEUED: usize = 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -83,10 +79,6 @@ impl Decoding {
 pub(crate) struct LaunchesArguments {
     /// An image of a Debian system with perl, git, gcc and python3
     image: PathBuf,
-    /// Rounds: a fresh mount of each kind, 16 programs on each; 2 at most with --quick
-    #[arg(short, long, value_name = "N", default_value_t = 50)]
-    #[arg(value_parser = clap::value_parser!(u16).range(2..=10_000))]
-    iterations: u16,
     /// Load generators on each CPU, at nice 0
     #[arg(long, value_name = "N", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u16).range(0..=64))]
@@ -103,7 +95,7 @@ pub(crate) struct LaunchesArguments {
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
     #[command(flatten)]
-    limit: TimeLimit,
+    rounds: RoundOptions,
 }
 
 impl Experiment for LaunchesArguments {
@@ -118,44 +110,49 @@ impl Experiment for LaunchesArguments {
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
-        let mut columns = self.columns()?;
+        let mounts = self.mounts()?;
         let directory = tempfile::Builder::new().prefix("ferrofs-launches-").tempdir()?;
         let _load = LoadGenerators::start(AvailableCpus::read().cpus(), self.load.into())?;
-        let rounds = context.rounds(self.iterations, QUICK_ITERATIONS);
-        context.say(format!("beside {} load generators a CPU, {rounds} rounds", self.load))?;
-        let mut filter = StealFilter::default();
-        let kinds = rotated(rounds.into(), columns.len());
-        let found = filter.sample_by(kinds, self.limit.deadline(), |kind| {
-            let round = columns[kind].round(self, directory.path())?;
-            let steal = round.steal;
-            Ok((round, steal))
-        })?;
-        found.into_iter().for_each(|(kind, round)| columns[kind].add(round));
+        context.plan(&self.rounds, 1);
+        let candidates = mounts
+            .iter()
+            .map(|mount| Candidate::ours(mount.name(), || mount.round(self, directory.path())));
+        let case = format!("beside {} load generators a CPU", self.load);
+        let all = context.measure(&case, candidates.collect())?;
         for decoding in &self.decoding {
-            add_tables(&mut context.report, *decoding, &columns)?;
+            add_tables(&mut context.report, *decoding, &mounts, &all);
         }
-        columns.iter().for_each(|column| column.add_series(&mut context.report));
-        context.report.remark(format!("last launches: {filter}"));
+        for mount in &mounts {
+            match &mount.source {
+                Source::Ours(..) => {
+                    context.report.remark(format!("{}: {}", mount.name(), mount.workers.borrow()));
+                }
+                Source::Peer(mounter) => {
+                    let words = mounter.words(Path::new("IMAGE"), Path::new("DIR"));
+                    context.report.peer_command(mount.name(), words);
+                }
+            }
+        }
+        context.report.samples("", &all);
         Ok(())
     }
 }
 
 impl LaunchesArguments {
-    fn columns(&self) -> Result<Vec<Column>> {
-        let mut columns = Vec::new();
-        for decoding in &self.decoding {
-            columns.extend(
-                ThreadPolicy::ALL.map(|threads| Column::new(Source::Ours(threads, *decoding))),
-            );
-        }
+    fn mounts(&self) -> Result<Vec<LaunchMount>> {
+        let mount = |source| LaunchMount { source, workers: RefCell::default() };
+        let ways = self.decoding.iter().flat_map(|&decoding| {
+            ThreadPolicy::ALL.map(|threads| mount(Source::Ours(threads, decoding)))
+        });
+        let mut mounts: Vec<_> = ways.collect();
         if self.peers.is_some() {
             let programs = ProgramArguments { ferrofs: None, peers: self.peers.clone() };
             for system in [System::Kernel, System::Erofsfuse] {
                 let mounter = system.find(&programs).map_err(anyhow::Error::msg)?;
-                columns.push(Column::new(Source::Peer(mounter.with_devices())));
+                mounts.push(mount(Source::Peer(mounter.with_devices())));
             }
         }
-        Ok(columns)
+        Ok(mounts)
     }
 }
 
@@ -166,174 +163,118 @@ enum Source {
     Peer(Mounter),
 }
 
-impl Source {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Ours(threads, _) => threads.name(),
-            Self::Peer(mounter) => mounter.system.name(),
-        }
-    }
-
-    fn is_ours(&self) -> bool {
-        matches!(self, Self::Ours(..))
-    }
-
-    /// Whether it is a peer, or one of ours that decodes so.
-    fn belongs_to(&self, decoding: Decoding) -> bool {
-        !matches!(self, Self::Ours(_, other) if *other != decoding)
-    }
-
-    /// Whether a table shows it: the kernel has no daemon, and only our work is queued.
-    fn is_shown(&self, table: usize) -> bool {
-        match table {
-            RUN_DELAY => self.name() != System::Kernel.name(),
-            QUEUED => self.is_ours(),
-            _ => true,
-        }
-    }
-}
-
-enum MountInUse {
-    Ours(Box<Daemon>),
-    Peer(Mounted),
-}
-
-impl MountInUse {
-    fn look(&self) -> Result<Snapshot> {
-        let steal = Steal::now();
-        let (delays, queued) = match self {
-            Self::Ours(daemon) => (RunDelays::of("self")?, daemon.queued_micros()),
-            Self::Peer(mounted) => match mounted.process() {
-                Some(process) => (RunDelays::of(&process.to_string())?, f64::NAN),
-                None => (RunDelays::default(), f64::NAN),
-            },
-        };
-        Ok(Snapshot { delays, queued, steal })
-    }
-}
-
-struct Snapshot {
-    delays: RunDelays,
-    queued: f64,
-    steal: Steal,
-}
-
-/// One round on a fresh mount.
-struct Round {
-    figures: [f64; FIGURES.len()],
-    steal: StealDelta,
-    /// Items that workers ran, and how many of them on no CPU of their own.
-    items: [u64; 2],
-    priority_levels: Vec<String>,
-}
-
-/// All rounds of one kind of mount.
-#[derive(Debug)]
-struct Column {
-    source: Source,
-    figures: [Samples; FIGURES.len()],
+/// What the workers of a mount did in all rounds.
+#[derive(Debug, Default)]
+struct WorkersSeen {
+    /// Items that they ran, and how many of them on no CPU of their own.
     items: [u64; 2],
     priority_levels: BTreeSet<String>,
 }
 
-impl Column {
-    fn new(source: Source) -> Self {
-        let figures = std::array::from_fn(|_| Samples::default());
-        Self { source, figures, items: [0; 2], priority_levels: BTreeSet::new() }
-    }
-
-    fn add(&mut self, round: Round) {
-        for (samples, value) in self.figures.iter_mut().zip(round.figures) {
-            if !value.is_nan() {
-                samples.push(value);
-            }
+impl fmt::Display for WorkersSeen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [items, unbound] = self.items;
+        if items == 0 {
+            return write!(f, "nothing was left to workers: whoever answers the kernel decodes");
         }
-        self.items.iter_mut().zip(round.items).for_each(|(sum, items)| *sum += items);
-        self.priority_levels.extend(round.priority_levels);
+        let levels = self.priority_levels.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        write!(
+            f,
+            "workers reached {levels}; they ran {items} items, {unbound} of them on no CPU of their own"
+        )
+    }
+}
+
+/// A kind of mount, made anew in each round.
+#[derive(Debug)]
+struct LaunchMount {
+    source: Source,
+    workers: RefCell<WorkersSeen>,
+}
+
+impl LaunchMount {
+    fn name(&self) -> String {
+        match &self.source {
+            Source::Ours(threads, decoding) => format!("{}, {}", threads.name(), decoding.title()),
+            Source::Peer(mounter) => mounter.system.name().to_owned(),
+        }
     }
 
-    fn round(&self, arguments: &LaunchesArguments, directory: &Path) -> Result<Round> {
+    /// The name of its column in the tables of a way of decoding, where it has one.
+    fn column(&self, decoding: Decoding) -> Option<&'static str> {
+        match &self.source {
+            Source::Ours(threads, own) => (*own == decoding).then(|| threads.name()),
+            Source::Peer(mounter) => Some(mounter.system.name()),
+        }
+    }
+
+    fn round(&self, arguments: &LaunchesArguments, directory: &Path) -> Result<Figures> {
         let image = &arguments.image;
         read_file(image)?;
         match &self.source {
             Source::Ours(threads, decoding) => {
-                let (threads, mode, readahead_kib) =
-                    (*threads, decoding.mode(), arguments.readahead);
-                let options = DaemonOptions { threads, mode, readahead_kib };
+                let readahead_kib = arguments.readahead;
+                let options =
+                    DaemonOptions { threads: *threads, mode: decoding.mode(), readahead_kib };
                 let memory = MemoryPool::with_default_limit()?;
-                let daemon = Box::new(Daemon::start(image, directory, options, &memory)?);
-                let mount = MountInUse::Ours(daemon);
-                let mut round = launch(&mount, directory)?;
-                if let MountInUse::Ours(daemon) = mount {
-                    (round.items, round.priority_levels) =
-                        (daemon.items(), daemon.priority_levels());
-                    daemon.end()?;
-                }
-                Ok(round)
+                let daemon = Daemon::start(image, directory, options, &memory)?;
+                let look = || Ok((RunDelays::of("self")?, Some(daemon.queued_micros())));
+                let figures = launch(directory, &look, &AWAITED, &PREFETCHING)?;
+                let mut seen = self.workers.borrow_mut();
+                let items = daemon.items();
+                seen.items.iter_mut().zip(items).for_each(|(sum, items)| *sum += items);
+                seen.priority_levels.extend(daemon.priority_levels());
+                daemon.end()?;
+                Ok(figures)
             }
             Source::Peer(mounter) => {
                 let log = tempfile::NamedTempFile::new()?;
-                let mount = MountInUse::Peer(mounter.mount(image, directory, log.path())?);
-                let round = launch(&mount, directory)?;
-                if let MountInUse::Peer(mounted) = mount {
-                    mounted.end()?;
-                }
-                Ok(round)
+                let mounted = mounter.mount(image, directory, log.path())?;
+                let process = mounted.process();
+                let look = || {
+                    let delays = process.map(|process| RunDelays::of(&process.to_string()));
+                    Ok((delays.transpose()?.unwrap_or_default(), None))
+                };
+                let mut figures = launch(directory, &look, &[""], &[])?;
+                // The kernel has no daemon.
+                figures.retain(|(figure, _)| process.is_some() || *figure != RUN_DELAY);
+                mounted.end()?;
+                Ok(figures)
             }
-        }
-    }
-
-    /// How the workers ran.
-    fn workers(&self) -> String {
-        let [items, unbound] = self.items;
-        if items == 0 {
-            return "nothing was left to workers: whoever answers the kernel decodes".to_owned();
-        }
-        let levels = self.priority_levels.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        format!(
-            "workers reached {levels}; they ran {items} items, {unbound} of them on no CPU of their own"
-        )
-    }
-
-    fn add_series(&self, report: &mut Report) {
-        let case = match &self.source {
-            Source::Ours(_, decoding) => decoding.title(),
-            Source::Peer(mounter) => {
-                let words = mounter.words(Path::new("IMAGE"), Path::new("DIR"));
-                report.peer_command(self.source.name(), words);
-                "peer"
-            }
-        };
-        for ((figure, unit), samples) in FIGURES.iter().zip(&self.figures) {
-            report.series(self.source.name(), format!("{case}, {figure}"), unit, samples);
         }
     }
 }
 
-fn launch(mount: &MountInUse, directory: &Path) -> Result<Round> {
+/// The run delays of a daemon, and how long all of its work was queued, in us.
+type Look<'a> = &'a dyn Fn() -> Result<(RunDelays, Option<f64>)>;
+
+/// Starts all programs; the daemon is looked at before and after the last one.
+fn launch(
+    directory: &Path,
+    look: Look<'_>,
+    awaited: &[&str],
+    prefetching: &[&str],
+) -> Result<Figures> {
     let mut launcher = Launcher::start(directory)?;
     let mut all = Duration::ZERO;
     for _ in 1..PROGRAMS.len() {
         all += launcher.launch()?;
     }
-    let before = mount.look()?;
+    let (steal, (before, queued_before)) = (Steal::now(), look()?);
     let last = launcher.launch()?;
-    let after = mount.look()?;
-    let (awaited, prefetching): (&[&str], &[&str]) = match mount {
-        MountInUse::Ours(_) => (&AWAITED, &PREFETCHING),
-        MountInUse::Peer(_) => (&[""], &[]),
-    };
+    let (steal, (after, queued)) = (Steal::now().since(steal), look()?);
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
-    let steal = after.steal.since(before.steal);
-    let figures = [
-        after.delays.since(&before.delays, awaited),
-        after.queued - before.queued,
-        micros(last),
-        micros(all + last),
-        after.delays.since(&before.delays, prefetching),
-        steal.percent(),
+    let mut figures = vec![
+        (RUN_DELAY, after.since(&before, awaited)),
+        (LAST, micros(last)),
+        (ALL, micros(all + last)),
+        (STEAL, steal.percent()),
     ];
-    Ok(Round { figures, steal, items: [0; 2], priority_levels: Vec::new() })
+    let queued = queued.zip(queued_before).map(|(after, before)| (QUEUED, after - before));
+    figures.extend(queued);
+    let prefetch = (PREFETCH_DELAY, after.since(&before, prefetching));
+    figures.extend((!prefetching.is_empty()).then_some(prefetch));
+    Ok(figures)
 }
 
 /// How long the threads of a process were ready to run and did not: the kernel's count, the second number of
@@ -376,120 +317,64 @@ impl RunDelays {
     }
 }
 
-/// The tables, plots and remarks of one way of decoding.
-fn add_tables(report: &mut Report, decoding: Decoding, columns: &[Column]) -> Result<()> {
-    let columns: Vec<_> =
-        columns.iter().filter(|column| column.source.belongs_to(decoding)).collect();
-    for (place, what) in TABLES.into_iter().enumerate() {
-        let shown = columns.iter().filter(|column| column.source.is_shown(place));
-        let summary = |column: &&&Column| (column.source.name(), column.figures[place].summary());
-        let summaries: Vec<_> = shown.clone().map(|column| summary(&column)).collect();
+/// The tables, plots and claims of one way of decoding.
+fn add_tables(report: &mut Report, decoding: Decoding, mounts: &[LaunchMount], all: &[Measured]) {
+    for (what, figure) in TABLES {
         let title = format!("{what}, {}", decoding.title());
-        if place == QUEUED && summaries.iter().all(|(_, summary)| summary.maximum <= 0.0) {
+        let columns = mounts.iter().zip(all).filter_map(|(mount, one)| {
+            let samples = one.get(figure)?.clone();
+            let name = mount.column(decoding)?.to_owned();
+            Some(Measured { name, figures: vec![(figure, samples)] })
+        });
+        let columns: Vec<Measured> = columns.collect();
+        if figure == QUEUED
+            && columns.iter().all(|one| one.samples(figure).summary().maximum <= 0.0)
+        {
             // LZ4 is left to the thread that reads.
             report.remark(format!("{title}: nothing was submitted"));
             continue;
         }
-        if let [(_, unbound), _, (_, raised), ..] = summaries.as_slice() {
-            // The subject of the mail is work that workers do.
-            let is_claimed = place == RUN_DELAY && decoding == Decoding::Workers;
-            judge(report, &title, [unbound, raised], [place < 2, is_claimed])?;
+        // The subject of the mail is work that workers do.
+        if figure == RUN_DELAY && decoding == Decoding::Workers {
+            judge(report, &columns);
         }
-        if place != QUEUED {
-            let mut plot = Plot::cdf(title.clone(), "us").log_x();
-            shown.for_each(|column| plot.samples(column.source.name(), &column.figures[place]));
+        report.table(statistics_table(&title, figure, &columns, RAISED));
+        if figure != QUEUED {
+            let mut plot = Plot::cdf(title, figure.unit).log_x();
+            columns.iter().for_each(|one| plot.samples(&one.name, &one.samples(figure)));
             report.plot(plot);
         }
-        report.table(table(&title, &summaries));
     }
-    for column in columns.iter().filter(|column| column.source.is_ours()) {
-        let (name, title) = (column.source.name(), decoding.title());
-        report.remark(format!("{name}, {title}: {}", column.workers()));
-    }
-    Ok(())
 }
 
-fn table(title: &str, columns: &[(&'static str, Summary)]) -> Table {
-    let mut header: Vec<_> = columns.iter().map(|(name, _)| *name).collect();
-    header.insert(OURS.min(header.len()), "diff");
-    let mut table = Table::new(title, &format!(" | {}", header.join(" | ")));
-    let rows: Vec<_> = columns.iter().map(|(_, summary)| summary.rows()).collect();
-    for (line, (name, _)) in Samples::default().summary().rows().iter().enumerate() {
-        let values: Vec<f64> = rows.iter().map(|rows| rows[line].1).collect();
-        let mut cells: Vec<_> = values.iter().map(|value| format!("{value:.0}")).collect();
-        let difference = match values.as_slice() {
-            [unbound, _, raised, ..] => difference_percent(*unbound, *raised),
-            _ => f64::NAN,
-        };
-        cells.insert(OURS.min(cells.len()), format!("{difference:+.2} %"));
-        cells.insert(0, (*name).to_owned());
-        table.add(cells);
+/// Claims on the difference between unbound and raised.
+fn judge(report: &mut Report, columns: &[Measured]) {
+    let summary = |place: usize| columns.get(place).map(|one| one.samples(RUN_DELAY).summary());
+    let Some((unbound, raised)) = summary(0).zip(summary(RAISED)) else { return };
+    for (threshold, before, after) in [
+        ("average", unbound.average, raised.average),
+        ("deviation", unbound.deviation, raised.deviation),
+    ] {
+        report.judge(threshold, "", difference_percent(before, after));
+        report.explain(threshold, "see above which priority the workers reached");
     }
-    table
-}
-
-/// Remarks on the difference between unbound and raised, judged if the thresholds are for it, and claims.
-fn judge(
-    report: &mut Report,
-    title: &str,
-    [unbound, raised]: [&Summary; 2],
-    [is_judged, is_claimed]: [bool; 2],
-) -> Result<()> {
-    let average = difference_percent(unbound.average, raised.average);
-    let deviation = difference_percent(unbound.deviation, raised.deviation);
-    let differences = [("average", average), ("deviation", deviation)];
-    for (threshold, difference) in differences {
-        let name = if threshold == "average" { "average" } else { "standard deviation" };
-        let text = format!("{title}: {name} {difference:+.2} %");
-        match is_judged {
-            true => report.judged_remark(&text, threshold, &[difference])?,
-            false => report.remark(text),
-        }
-        if is_claimed {
-            let why = "see above which priority the workers reached";
-            report.claim("000", threshold, &[difference], why)?;
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{RunDelays, ThreadDelay, judge, table};
-    use crate::report::Report;
-    use crate::statistics::{Samples, Summary};
-
-    fn of(values: [f64; 2]) -> Summary {
-        Samples::from_iter(values).summary()
-    }
-
-    #[test]
-    fn the_table_has_the_shape_of_the_mail_and_peers_follow() {
-        let columns = [
-            ("unbound", of([90.0, 110.0])),
-            ("per-CPU", of([40.0, 60.0])),
-            ("per-CPU raised", of([9.0, 11.0])),
-            ("kernel", of([3.0, 5.0])),
-        ];
-        let text = table("t", &columns).to_string();
-        assert!(text.contains("| per-CPU raised |     diff | kernel |"), "{text}");
-        assert!(text.contains("|             10 | -90.00 % |      4 |"), "{text}");
-    }
+    use super::*;
 
     #[test]
     fn thresholds_are_for_average_and_deviation() {
-        let (unbound, raised) = (of([90.0, 110.0]), of([9.0, 11.0]));
-        let said = |is_judged| {
-            let mut report = Report::new("launches", &()).unwrap();
-            judge(&mut report, "t", [&unbound, &raised], [is_judged, false]).unwrap();
-            let mut text = Vec::new();
-            report.print(&mut text).unwrap();
-            String::from_utf8(text).unwrap()
-        };
-        let text = said(true);
-        assert!(text.contains("average -90.00 % (threshold -80 %: met)"), "{text}");
-        assert!(text.contains("deviation -90.00 % (threshold -95 %: NOT met)"), "{text}");
-        assert!(!said(false).contains("threshold"));
+        let measured =
+            |values: [f64; 2]| Measured::new("", values.map(|value| (RUN_DELAY, value)).into());
+        let columns = [[90.0, 110.0], [40.0, 60.0], [9.0, 11.0]].map(measured);
+        let mut report = Report::new("launches", &()).unwrap();
+        judge(&mut report, &columns);
+        report.finish().unwrap();
+        let said = report.claims.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert!(said[0].ends_with("-90.0 % here, met"), "{said:?}");
+        assert!(said[1].contains("-90.0 % here, NOT met (see above"), "{said:?}");
     }
 
     #[test]

@@ -7,7 +7,6 @@ mod build;
 mod case;
 mod cgroup;
 mod child;
-mod comparison;
 mod daemon;
 mod decodes;
 mod experiment;
@@ -38,6 +37,7 @@ mod scheduling;
 mod simulation;
 mod statistics;
 mod sync;
+mod table;
 mod trees;
 mod windows;
 mod workqueue;
@@ -204,10 +204,9 @@ fn run(line: &CommandLine) -> Result<ExitCode> {
         bail!("this {missing}");
     }
     let report = Report::new(name, &experiment.settings()?)?;
-    let mut context = Context { report, is_quick: line.quick, out: &mut out };
+    let mut context = Context::new(report, line.quick, &mut out);
     experiment.run(&mut context)?;
-    let mut report = context.report;
-    report.finish()?;
+    let report = context.finish()?;
     conclude(&report, line, &mut out)
 }
 
@@ -252,9 +251,10 @@ mod tests {
 
     use super::{CommandLine, TOO_NOISY, Verb, conclude};
     use crate::case::Case;
-    use crate::report::{Report, Table};
+    use crate::report::Report;
     use crate::rows::RowName;
     use crate::statistics::Samples;
+    use crate::table::Table;
 
     fn parse(words: &str) -> Result<CommandLine, clap::Error> {
         CommandLine::try_parse_from(words.split_whitespace())

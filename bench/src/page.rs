@@ -199,7 +199,7 @@ pub(crate) fn render(sections: &[Section], notes: &[String], took: Duration) -> 
 mod tests {
     use std::time::Duration;
 
-    use super::{ExperimentOutcome, Section, Written, render};
+    use super::{ExperimentOutcome, Section, Verdict, Written, render};
     use crate::case::Case;
     use crate::plot::Plot;
     use crate::report::{Report, Table};
@@ -239,7 +239,9 @@ mod tests {
     #[test]
     fn a_claim_without_a_figure_is_not_measured() {
         let mut written = written();
-        written.report.claim("003", "two-threads", &[], "one CPU").unwrap();
+        let mut other = written.report.claims[0].clone();
+        other.verdict = Verdict::NotMeasured("one CPU".to_owned());
+        written.report.claims.push(other);
         assert_eq!(ExperimentOutcome::Done(Box::new(written)).measured_claims(), 1);
         assert_eq!(ExperimentOutcome::Failed("no".to_owned()).measured_claims(), 0);
     }

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::statistics::{CPU, Figures, PEAK, WALL};
+
 /// The part of an output that is kept, and the characters of an error that are shown.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 const ERROR_CHARS_MAX: usize = 500;
@@ -22,6 +24,13 @@ pub(crate) struct Cost {
     pub(crate) cpu: Duration,
     /// The largest resident set of one of its processes; at least what this process had when it started the program.
     pub(crate) peak_kib: u64,
+}
+
+impl Cost {
+    pub(crate) fn figures(self) -> Figures {
+        let peak = self.peak_kib as f64 / 1024.0;
+        vec![(WALL, self.wall.as_secs_f64()), (CPU, self.cpu.as_secs_f64()), (PEAK, peak)]
+    }
 }
 
 /// Runs a program to its end: its cost and its stdout. `watch` is called while it runs, if it is given.

@@ -2,6 +2,7 @@
 //! `cargo` if that started this program and ours is not built yet.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::fs;
 use std::io::{Write, stderr};
 use std::os::unix::fs::PermissionsExt;
@@ -12,11 +13,18 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde::Serialize;
+use tempfile::TempDir;
 
 use crate::image_info::ImageInfo;
+use crate::machine::catch_signals;
 use crate::process;
-use crate::trees::remove;
+use crate::report::Report;
+use crate::rounds::{Candidate, RoundOptions};
+use crate::statistics::Figures;
+use crate::trees::{is_in_memory, remove};
 
+/// Memory in which everybody may make files, on most systems.
+const SHARED_MEMORY: &str = "/dev/shm";
 /// A quick run makes no squashfs image of larger ones: compressing would take all of its time.
 const QUICK_BYTES: u64 = 64 << 20;
 pub(crate) const MKSQUASHFS: &str = "mksquashfs";
@@ -35,6 +43,46 @@ pub(crate) struct ProgramArguments {
     pub(crate) peers: Option<PathBuf>,
 }
 
+/// What every experiment with peers has.
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct PeerArguments {
+    #[command(flatten)]
+    pub(crate) rounds: RoundOptions,
+    /// Folder for outputs, images and mount points
+    #[arg(long, value_name = "DIR")]
+    work: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) programs: ProgramArguments,
+}
+
+impl PeerArguments {
+    /// The folder of this process. From then on a signal does not end the process at once.
+    pub(crate) fn folder(&self) -> Result<TempDir> {
+        folder_in(&self.work.clone().unwrap_or_else(std::env::temp_dir))
+    }
+
+    /// The same where writing costs no disk, if there is such a place and none was named.
+    pub(crate) fn folder_in_memory(&self) -> Result<TempDir> {
+        let memory = Path::new(SHARED_MEMORY);
+        let is_there = self.work.is_none() && is_in_memory(memory);
+        let made = is_there.then(|| folder_in(memory)).and_then(Result::ok);
+        made.map_or_else(|| self.folder(), Ok)
+    }
+}
+
+fn folder_in(parent: &Path) -> Result<TempDir> {
+    catch_signals()?;
+    let parent = parent.canonicalize().with_context(|| parent.display().to_string())?;
+    let folder = tempfile::Builder::new().prefix("ferrofs-bench-").tempdir_in(&parent);
+    folder.with_context(|| format!("making a folder in {}", parent.display()))
+}
+
+/// For people: what a folder lies on.
+pub(crate) fn place_of(folder: &Path) -> String {
+    let kind = if is_in_memory(folder) { "a tmpfs" } else { "a disk" };
+    format!("{} ({kind})", folder.parent().unwrap_or(folder).display())
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Program {
     pub(crate) name: &'static str,
@@ -51,9 +99,38 @@ impl Program {
     pub(crate) fn is_ours(&self) -> bool {
         self.name == "ferrofs"
     }
+
+    /// A candidate that runs this program.
+    pub(crate) fn candidate<'a>(
+        &self,
+        name: &str,
+        run: impl FnMut() -> Result<Figures> + 'a,
+    ) -> Candidate<'a> {
+        if self.is_ours() { Candidate::ours(name, run) } else { Candidate::peer(name, run) }
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}, {}", self.name, self.version, self.path.display())
+    }
 }
 
 impl ProgramArguments {
+    /// A peer that is there, named in the report with its version; one that is missing is named, too.
+    pub(crate) fn find(&self, name: &'static str, report: &mut Report) -> Option<Program> {
+        match self.peer(name) {
+            Ok(program) => {
+                report.remark(program.to_string());
+                Some(program)
+            }
+            Err(why) => {
+                report.leave_out(name, why);
+                None
+            }
+        }
+    }
+
     pub(crate) fn ours(&self) -> Result<Program> {
         if let Some(path) = &self.ferrofs {
             ensure!(is_program(path), "--ferrofs {}: no program is there", path.display());

@@ -1,6 +1,7 @@
 //! The reads experiment: the files of an image read front to back in equal blocks through the library, by one reader and by
 //! many at the same time, and what that makes the library decode.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::RwLock;
 use std::thread::{self, ScopedJoinHandle};
@@ -14,14 +15,19 @@ use serde::Serialize;
 use crate::experiment::{Context, Experiment};
 use crate::image_info::files_up_to;
 use crate::machine::Requirement;
-use crate::plot::Plot;
 use crate::procfs::Usage;
-use crate::report::{Report, Table};
-use crate::statistics::Samples;
+use crate::rounds::{Candidate, RoundOptions, ratio};
+use crate::statistics::{CPU, Figure, WALL};
+use crate::table::{Column, Sheet};
 
 /// Compared with one reader.
 const MANY_READERS: u16 = 64;
 const MIB: f64 = 1_048_576.0;
+const SERVED: Figure = Figure::new("MiB served", "MiB", 1);
+const CLUSTERS: Figure = Figure::new("clusters decoded", "clusters", 0);
+const DECODED: Figure = Figure::new("MiB decoded", "MiB", 1);
+const SHARE: Figure = Figure::new("decoded per served", "", 3);
+const RATE: Figure = Figure::new("MiB/s", "MiB/s", 1);
 
 #[derive(Debug, Clone, Args, Serialize)]
 pub(crate) struct ReadsArguments {
@@ -44,10 +50,8 @@ pub(crate) struct ReadsArguments {
     /// How the files are read
     #[arg(long, value_enum, default_value_t)]
     through: Through,
-    /// Runs of each; 1 with --quick
-    #[arg(short = 'c', long, value_name = "N", default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
-    repeat: u16,
+    #[command(flatten)]
+    rounds: RoundOptions,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize)]
@@ -65,90 +69,52 @@ impl Experiment for ReadsArguments {
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
-        let mut rows: Vec<(u16, Vec<ReadPass>)> =
-            self.readers.iter().map(|readers| (*readers, Vec::new())).collect();
-        let mut first_sum = None;
-        for _ in 0..context.rounds(self.repeat, 1) {
-            for (readers, passes) in &mut rows {
-                let (pass, files) = read_image(self, *readers)?;
-                context.say(format!("{files} files, {readers} readers"))?;
-                let sum = *first_sum.get_or_insert(pass.sum);
-                ensure!(
-                    pass.sum == sum,
-                    "{readers} readers got other bytes than those before them"
-                );
-                passes.push(pass);
-            }
-        }
-        self.add(&mut context.report, &rows)
+        let first_sum = Cell::new(None);
+        context.plan(&self.rounds, 1);
+        let candidates = self.readers.iter().map(|&readers| {
+            let first_sum = &first_sum;
+            Candidate::ours(readers.to_string(), move || {
+                let pass = self.pass(readers)?;
+                let is_first = first_sum.replace(Some(pass.sum)).is_none_or(|sum| sum == pass.sum);
+                ensure!(is_first, "{readers} readers got other bytes than those before them");
+                let (served, decoded) =
+                    (pass.served_bytes as f64 / MIB, pass.decoded_bytes as f64 / MIB);
+                Ok(vec![
+                    (WALL, pass.seconds),
+                    (CPU, pass.cpu_seconds),
+                    (SERVED, served),
+                    (CLUSTERS, pass.clusters as f64),
+                    (DECODED, decoded),
+                    (SHARE, decoded / served),
+                    (RATE, served / pass.seconds),
+                ])
+            })
+        });
+        let all = context.measure(&self.image.display().to_string(), candidates.collect())?;
+        let columns = [SERVED, CLUSTERS, DECODED, SHARE, WALL, CPU, RATE];
+        let columns = columns.map(|of| Column::new(of.name, of));
+        let (at_least, block) = (self.at_least, self.block);
+        let title = format!("Reading files of at least {at_least} bytes in blocks of {block}");
+        let mut sheet = Sheet::new(title, "readers", columns.into()).bars(RATE).steady(RATE);
+        sheet.add("", &all);
+        context.report.sheet(sheet);
+        let many = MANY_READERS.to_string();
+        context.report.judge("once", "", ratio(&all, DECODED, &many, "1"));
+        Ok(())
     }
 }
 
-/// One run with an image of its own, so that nothing is decoded before the first read; and the number of files.
-fn read_image(arguments: &ReadsArguments, readers: u16) -> Result<(ReadPass, usize)> {
-    let image = Image::open(&arguments.image);
-    let image = image.with_context(|| format!("opening {}", arguments.image.display()))?;
-    let files = files_up_to(&image, arguments.at_least, arguments.most_bytes)?;
-    ensure!(!files.is_empty(), "no file of {} bytes or more", arguments.at_least);
-    let files: Vec<Inode> = files.into_iter().map(|(_, inode)| inode).collect();
-    let block_bytes = usize::try_from(arguments.block)?;
-    let work = ReadWork { image: &image, files: &files, block_bytes, through: arguments.through };
-    Ok((read_all(work, readers.into())?, files.len()))
-}
-
 impl ReadsArguments {
-    fn add(&self, report: &mut Report, rows: &[(u16, Vec<ReadPass>)]) -> Result<()> {
-        let (at_least, block, image) = (self.at_least, self.block, self.image.display());
-        let mut table = Table::new(
-            format!("Reading files of at least {at_least} bytes in blocks of {block}: {image}"),
-            "readers | MiB served | clusters decoded | MiB decoded | decoded per served | seconds | CPU s | MiB/s",
-        );
-        let mut plot = Plot::bars("Serving readers", "MiB/s, median, and least to most");
-        let mut one_and_many = [f64::NAN; 2];
-        for (readers, passes) in rows {
-            let case = format!("{readers} readers");
-            let samples =
-                |value: fn(&ReadPass) -> f64| passes.iter().map(value).collect::<Samples>();
-            let figures = [
-                ("seconds", "s", samples(|pass| pass.seconds)),
-                ("CPU seconds", "s", samples(|pass| pass.cpu_seconds)),
-                ("bytes served", "B", samples(|pass| pass.served_bytes as f64)),
-                ("clusters decoded", "clusters", samples(|pass| pass.clusters as f64)),
-                ("bytes decoded", "B", samples(|pass| pass.decoded_bytes as f64)),
-            ];
-            let [seconds, cpu, served, clusters, decoded] =
-                figures.each_ref().map(|of| of.2.median());
-            table.add([
-                readers.to_string(),
-                format!("{:.1}", served / MIB),
-                format!("{clusters:.0}"),
-                format!("{:.1}", decoded / MIB),
-                format!("{:.3}", decoded / served),
-                format!("{seconds:.3}"),
-                format!("{cpu:.3}"),
-                format!("{:.1}", served / MIB / seconds),
-            ]);
-            for (row, unit, samples) in &figures {
-                report.series(*row, &case, unit, samples);
-            }
-            let rates = samples(|pass| pass.served_bytes as f64 / MIB / pass.seconds);
-            plot.median_bar(&case, "", &rates);
-            report.judge_repetitions(&case, &rates)?;
-            match *readers {
-                1 => one_and_many[0] = decoded,
-                MANY_READERS => one_and_many[1] = decoded,
-                _ => {}
-            }
-        }
-        report.table(table);
-        report.plot(plot);
-        let ratio = one_and_many[1] / one_and_many[0];
-        if ratio.is_finite() {
-            let text =
-                format!("{MANY_READERS} readers had {ratio:.3} times as much decoded as one");
-            report.judged_remark(&text, "once", &[ratio])?;
-        }
-        Ok(())
+    /// One run with an image of its own, so that nothing is decoded before the first read.
+    fn pass(&self, readers: u16) -> Result<ReadPass> {
+        let image = Image::open(&self.image);
+        let image = image.with_context(|| format!("opening {}", self.image.display()))?;
+        let files = files_up_to(&image, self.at_least, self.most_bytes)?;
+        ensure!(!files.is_empty(), "no file of {} bytes or more", self.at_least);
+        let files: Vec<Inode> = files.into_iter().map(|(_, inode)| inode).collect();
+        let block_bytes = usize::try_from(self.block)?;
+        let work = ReadWork { image: &image, files: &files, block_bytes, through: self.through };
+        read_all(work, readers.into())
     }
 }
 

@@ -1,85 +1,26 @@
 //! The result of an experiment: tables, remarks, judged claims and every sample. `main` prints and writes it; `all`
 //! reads the JSON back for its page.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::case::{Case, Threshold};
+use crate::case::{Case, Limit, Threshold};
 use crate::machine::{Machine, load_average};
 use crate::plot::Plot;
-use crate::rounds::{Steal, StealDelta};
+use crate::rounds::{Measured, Steal, StealDelta};
 use crate::statistics::Samples;
+pub(crate) use crate::table::Table;
+use crate::table::{Series, Sheet};
 
 /// The largest steal time of a run. With 5 to 10 % thresholds were met that are also met without steal; with 25 % a
 /// cold launch's average wait was 10 % of the unbound one's instead of 4 %.
 const MOST_STEAL_PERCENT: f64 = 10.0;
-
-/// A Markdown table under a title; it also reads well as plain text. The first column holds names.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Table {
-    title: String,
-    header: Vec<String>,
-    /// A row may be shorter than the header.
-    rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    /// `header` holds the columns, separated by " | ".
-    pub(crate) fn new(title: impl Into<String>, header: &str) -> Self {
-        let header = header.split(" | ").map(str::to_owned).collect();
-        Self { title: title.into(), header, rows: Vec::new() }
-    }
-
-    pub(crate) fn add<C: Into<String>>(&mut self, row: impl IntoIterator<Item = C>) {
-        self.rows.push(row.into_iter().map(Into::into).collect());
-    }
-
-    pub(crate) fn has_rows(&self) -> bool {
-        !self.rows.is_empty()
-    }
-}
-
-impl fmt::Display for Table {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width = |column: usize| {
-            let cells = self.rows.iter().chain([&self.header]).filter_map(|row| row.get(column));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0).max(3)
-        };
-        let dashes = (0..self.header.len()).map(|column| match column {
-            0 => "-".repeat(width(column)),
-            _ => format!("{}:", "-".repeat(width(column) - 1)),
-        });
-        let dashes: Vec<String> = dashes.collect();
-        writeln!(f, "**{}**\n", self.title)?;
-        for row in [&self.header, &dashes].into_iter().chain(&self.rows) {
-            for column in 0..self.header.len() {
-                let (cell, width) = (row.get(column).map_or("", String::as_str), width(column));
-                match column {
-                    0 => write!(f, "| {cell:<width$} ")?,
-                    _ => write!(f, "| {cell:>width$} ")?,
-                }
-            }
-            writeln!(f, "|")?;
-        }
-        Ok(())
-    }
-}
-
-/// The samples of one row of a table.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Series {
-    /// What was measured, such as "original".
-    row: String,
-    /// Under which conditions, such as "4 threads".
-    case: String,
-    unit: String,
-    samples: Samples,
-}
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -88,6 +29,12 @@ pub(crate) enum Verdict {
     NotMet,
     /// With the reason.
     NotMeasured(String),
+}
+
+impl Verdict {
+    const fn of(is_met: bool) -> Self {
+        if is_met { Self::Met } else { Self::NotMet }
+    }
 }
 
 /// A threshold, the figure measured here and the verdict.
@@ -101,6 +48,37 @@ pub(crate) struct Claim {
     pub(crate) verdict: Verdict,
     /// The known cause where it is not met.
     pub(crate) why_not: Option<String>,
+}
+
+impl Claim {
+    /// Met if every figure meets the threshold. The figure is the only one, or the least and the most.
+    fn of(origin: &str, threshold: &Threshold, judged: &Judged) -> Self {
+        let Judged { figures, explanation, .. } = judged;
+        let mut sorted: Vec<_> = figures.iter().collect();
+        sorted.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let missed = figures.iter().filter(|(_, figure)| !threshold.is_met(*figure)).count();
+        let worst = if threshold.limit == Limit::Most { sorted.last() } else { sorted.first() };
+        let (figure, verdict) = match (sorted.as_slice(), worst) {
+            ([(_, only)], _) => (threshold.show(*only), Verdict::of(missed == 0)),
+            ([(_, least), .., (_, most)], Some((case, _))) => {
+                let range = [least, most].map(|figure| threshold.show(*figure)).join(" to ");
+                let count = figures.len();
+                let missed_in = if missed > 0 {
+                    format!(", missed in {missed} of {count}")
+                } else {
+                    String::new()
+                };
+                (format!("{range} (worst: {case}){missed_in}"), Verdict::of(missed == 0))
+            }
+            _ if explanation.is_empty() => {
+                (String::new(), Verdict::NotMeasured("nothing to compare".to_owned()))
+            }
+            _ => (String::new(), Verdict::NotMeasured(explanation.clone())),
+        };
+        let is_explained = verdict == Verdict::NotMet && !explanation.is_empty();
+        let why_not = is_explained.then(|| explanation.clone());
+        Self { origin: origin.to_owned(), claim: threshold.claim(), figure, verdict, why_not }
+    }
 }
 
 impl fmt::Display for Claim {
@@ -129,10 +107,23 @@ struct LeftOut {
     why: String,
 }
 
+/// The figures that a threshold judges, each with its case, and what explains a missing or missed one.
+#[derive(Debug, Clone, Default)]
+struct Judged {
+    figures: Vec<(String, f64)>,
+    explanation: String,
+    /// Whether the experiment has added the claim itself.
+    is_done: bool,
+}
+
 /// The result of one experiment.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Report {
     experiment: String,
+    #[serde(skip)]
+    pub(crate) case: Case,
+    #[serde(skip)]
+    judged: BTreeMap<String, Judged>,
     pub(crate) command: Vec<String>,
     pub(crate) machine: Machine,
     load_average_after: String,
@@ -157,6 +148,8 @@ impl Report {
     pub(crate) fn new(experiment: &str, settings: &impl Serialize) -> Result<Self> {
         Ok(Self {
             experiment: experiment.to_owned(),
+            case: Case::of(experiment)?,
+            judged: BTreeMap::new(),
             command: std::env::args().collect(),
             machine: Machine::look(),
             load_average_after: String::new(),
@@ -182,6 +175,10 @@ impl Report {
         self.remarks.push(remark.into());
     }
 
+    pub(crate) fn remark_each(&mut self, things: impl IntoIterator<Item = impl fmt::Display>) {
+        self.remarks.extend(things.into_iter().map(|thing| thing.to_string()));
+    }
+
     pub(crate) fn plot(&mut self, plot: Plot) {
         self.plots.push(plot);
     }
@@ -198,12 +195,60 @@ impl Report {
     }
 
     pub(crate) fn threshold(&self, name: &str) -> Result<Threshold> {
-        Case::of(&self.experiment)?.threshold(name).cloned()
+        self.case.threshold(name).cloned()
+    }
+
+    /// Adds the table, plot and samples of a sheet that has rows.
+    pub(crate) fn sheet(&mut self, sheet: Sheet) {
+        if sheet.has_rows() {
+            self.tables.push(sheet.table);
+            self.plots.extend(sheet.plot);
+            self.series.extend(sheet.series);
+            let most = self.case.noise.unwrap_or(f64::INFINITY);
+            for (what, samples) in &sheet.repetitions {
+                self.judge_noise(what, samples, most);
+            }
+        }
+    }
+
+    /// Keeps all samples of candidates that stand in no sheet.
+    pub(crate) fn samples(&mut self, case: &str, all: &[Measured]) {
+        self.series.extend(all.iter().flat_map(|one| Series::of(case, one)));
+    }
+
+    /// Has a threshold of the case judge a figure, if there is one. Its claim is by the worst of all figures.
+    pub(crate) fn judge(&mut self, threshold: &str, case: &str, figure: impl Into<Option<f64>>) {
+        let figures = figure.into().filter(|figure| !figure.is_nan());
+        let judged = self.judged.entry(threshold.to_owned()).or_default();
+        judged.figures.extend(figures.map(|figure| (case.to_owned(), figure)));
+    }
+
+    /// Says why a threshold has no figure, or is missed.
+    pub(crate) fn explain(&mut self, threshold: &str, explanation: impl Into<String>) {
+        self.judged.entry(threshold.to_owned()).or_default().explanation = explanation.into();
+    }
+
+    /// A claim for each threshold and each mail that it belongs to.
+    fn claim_judged(&mut self) -> Result<()> {
+        let mut judged = std::mem::take(&mut self.judged);
+        for (name, threshold) in &self.case.thresholds {
+            let of = judged.remove(name).unwrap_or_default();
+            let own = [self.experiment.clone()];
+            let origins = [&threshold.origins, &self.case.origins].map(Vec::as_slice);
+            let origins = origins.into_iter().chain([own.as_slice()]).find(|list| !list.is_empty());
+            for origin in origins.into_iter().flatten().filter(|_| !of.is_done) {
+                self.claims.push(Claim::of(origin, threshold, &of));
+            }
+        }
+        let unknown: Vec<_> = judged.into_keys().collect();
+        ensure!(unknown.is_empty(), "no such threshold: {}", unknown.join(", "));
+        Ok(())
     }
 
     /// A remark that ends with the verdict on these figures.
     pub(crate) fn judged_remark(&mut self, text: &str, name: &str, figures: &[f64]) -> Result<()> {
         let verdict = self.threshold(name)?.verdict(figures);
+        self.judged.entry(name.to_owned()).or_default().is_done = true;
         self.remark(format!("{text} {verdict}"));
         Ok(())
     }
@@ -230,6 +275,7 @@ impl Report {
         };
         let shown: Vec<String> = figures.iter().map(|figure| threshold.show(*figure)).collect();
         let is_explained = verdict == Verdict::NotMet && !otherwise.is_empty();
+        self.judged.entry(name.to_owned()).or_default().is_done = true;
         self.add_claim(Claim {
             origin: origin.to_owned(),
             claim: threshold.claim(),
@@ -268,7 +314,7 @@ impl Report {
 
     /// The same with the limit of the case.
     pub(crate) fn judge_repetitions(&mut self, what: &str, samples: &Samples) -> Result<()> {
-        let most = Case::of(&self.experiment)?.noise.unwrap_or(f64::INFINITY);
+        let most = self.case.noise.unwrap_or(f64::INFINITY);
         self.judge_noise(what, samples, most);
         Ok(())
     }
@@ -300,10 +346,10 @@ impl Report {
         self.load_average_after = load_average();
         let steal = Steal::now().since(self.steal_before);
         self.steal_percent = steal.percent();
-        if Case::of(&self.experiment)?.is_clocked {
+        if self.case.is_clocked {
             self.judge_steal(steal);
         }
-        Ok(())
+        self.claim_judged()
     }
 
     fn judge_steal(&mut self, steal: StealDelta) {
@@ -351,9 +397,10 @@ pub(crate) fn plot_name(experiment: &str, index: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Report, Steal, Table};
+    use super::{Report, Steal};
     use crate::plot::Plot;
     use crate::statistics::Samples;
+    use crate::table::Table;
 
     fn printed(report: &Report) -> String {
         let mut text = Vec::new();
@@ -362,16 +409,36 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_padded_and_short_rows_are_filled() {
-        let mut table = Table::new("GB/s", "threads | ours");
-        table.add(["1", "0.77"]);
-        table.add(["16"]);
-        let expected = "**GB/s**\n\n\
-            | threads | ours |\n\
-            | ------- | ---: |\n\
-            | 1       | 0.77 |\n\
-            | 16      |      |\n";
-        assert_eq!(table.to_string(), expected);
+    fn a_claim_is_by_the_worst_of_its_figures() {
+        let said = |name: &str, figures: &[(&str, f64)]| {
+            let mut report = Report::new("mount", &()).unwrap();
+            for (case, figure) in figures {
+                report.judge(name, case, *figure);
+            }
+            report.explain(name, "slow");
+            report.finish().unwrap();
+            let all = report.claims.iter().map(ToString::to_string);
+            all.filter(|text| text.contains("a tree takes")).collect::<Vec<_>>().join("")
+        };
+        let met = said("tree-erofsfuse", &[("lz4", 0.4), ("zstd", 0.7)]);
+        let claim = "mount: a tree takes at most 0.7 of erofsfuse's time: ";
+        assert!(met.starts_with(claim), "{met}");
+        assert!(
+            met.contains("0.40 of erofsfuse's time to 0.70")
+                && met.contains("(worst: zstd) here, met"),
+            "{met}"
+        );
+        let missed = said("tree-erofsfuse", &[("lz4", 0.71), ("zstd", 0.7), ("lzma", f64::NAN)]);
+        assert!(
+            missed.ends_with("(worst: lz4), missed in 1 of 2 here, NOT met (slow)"),
+            "{missed}"
+        );
+        assert!(said("tree-erofsfuse", &[]).ends_with("not measured: slow"));
+        let mut report = Report::new("mount", &()).unwrap();
+        report.judge("no such threshold", "", 1.0);
+        report.finish().unwrap_err();
+        report.finish().unwrap();
+        assert!(report.claims[0].to_string().ends_with("not measured: nothing to compare"));
     }
 
     #[test]

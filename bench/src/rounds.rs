@@ -1,15 +1,22 @@
-//! When samples are taken: deadlines of an experiment, and samples that are taken again because a hypervisor took CPU
-//! time from them (steal time in `/proc/stat`). Knows nothing of what is measured.
+//! The measuring loop of every experiment. Candidates take turns at the same work in each round, so that a change of the
+//! machine affects all of them; whoever is first in a round is last in the next one. Warm-ups do not count, a deadline ends
+//! the loop where all candidates have equally many samples, and samples from which a hypervisor took CPU time (steal time in
+//! `/proc/stat`) are taken again. Knows nothing of the work. `experiment` shows how an experiment uses it.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
+use crate::case::Case;
+use crate::machine::check_stop;
 use crate::procfs::line_of;
+use crate::statistics::{Figure, Figures, Samples};
 
+/// A quick experiment starts nothing new after this; what runs then ends within a minute in all.
+const QUICK: Duration = Duration::from_secs(30);
 /// A sample counts as it is while steal time is at most this share of the wanted CPU time. Counters have steps of 10 ms,
 /// so less cannot be told from nothing in half a second.
 const MOST_STEAL: f64 = 0.03;
@@ -23,8 +30,177 @@ const ATTEMPTS: usize = 4;
 const AGAIN_DIVISOR: usize = 3;
 /// First samples may use this share of the time; the rest is for samples that are taken again.
 const FIRST_SHARE: f64 = 0.8;
-/// Samples of each kind that are taken, however long that takes.
-const LEAST_SAMPLES: usize = 3;
+
+/// How often an experiment measures, for `#[command(flatten)]` in its arguments.
+#[derive(Debug, Clone, Copy, Default, Args, Serialize, Deserialize)]
+pub(crate) struct RoundOptions {
+    /// Rounds; the number of the experiment's case (`describe`) if not given, and fewer with --quick
+    #[arg(short = 'c', short_alias = 'i', long, value_name = "N")]
+    #[arg(aliases = ["repeat", "iterations"], value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    rounds: Option<u16>,
+    #[command(flatten)]
+    limit: TimeLimit,
+}
+
+/// A way to do the work: a program with its options, or a closure of this process.
+pub(crate) struct Candidate<'a> {
+    name: String,
+    is_ours: bool,
+    run: Box<dyn FnMut() -> Result<Figures> + 'a>,
+}
+
+impl<'a> Candidate<'a> {
+    /// One that must not fail. `run` does the work once and answers its figures.
+    pub(crate) fn ours(name: impl Into<String>, run: impl FnMut() -> Result<Figures> + 'a) -> Self {
+        Self { name: name.into(), is_ours: true, run: Box::new(run) }
+    }
+
+    /// One that is left out, with the reason, when it fails.
+    pub(crate) fn peer(name: impl Into<String>, run: impl FnMut() -> Result<Figures> + 'a) -> Self {
+        Self { is_ours: false, ..Self::ours(name, run) }
+    }
+}
+
+/// The samples of a candidate.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    pub(crate) name: String,
+    /// In the order in which the runs named them.
+    pub(crate) figures: Vec<(Figure, Samples)>,
+}
+
+impl Measured {
+    pub(crate) fn new(name: impl Into<String>, figures: Figures) -> Self {
+        let mut new = Self { name: name.into(), figures: Vec::new() };
+        new.add(figures);
+        new
+    }
+
+    /// Adds the figures of a run.
+    pub(crate) fn add(&mut self, figures: Figures) {
+        for (figure, value) in figures {
+            match self.figures.iter_mut().find(|(other, _)| *other == figure) {
+                Some((_, samples)) => samples.push(value),
+                None => self.figures.push((figure, Samples::from_iter([value]))),
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, figure: Figure) -> Option<&Samples> {
+        self.figures.iter().find(|(other, _)| *other == figure).map(|(_, samples)| samples)
+    }
+
+    /// Empty if it was not measured.
+    pub(crate) fn samples(&self, figure: Figure) -> Samples {
+        self.get(figure).cloned().unwrap_or_default()
+    }
+
+    /// NaN if it was not measured.
+    pub(crate) fn median(&self, figure: Figure) -> f64 {
+        self.get(figure).map_or(f64::NAN, Samples::median)
+    }
+}
+
+pub(crate) fn find<'a>(all: &'a [Measured], name: &str) -> Option<&'a Measured> {
+    all.iter().find(|one| one.name == name)
+}
+
+/// The ratio of medians of two candidates, if both have the figure.
+pub(crate) fn ratio(all: &[Measured], figure: Figure, ours: &str, theirs: &str) -> Option<f64> {
+    let of = |name| find(all, name).map(|one| one.median(figure));
+    let ratio = of(ours)? / of(theirs)?;
+    ratio.is_finite().then_some(ratio)
+}
+
+/// Who failed, and how.
+type Failures = Vec<(String, String)>;
+
+/// How often is measured, and until when.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Schedule {
+    rounds: u16,
+    warm_ups: u16,
+    least_rounds: u16,
+    deadline: Deadline,
+}
+
+impl Schedule {
+    /// By the case of the experiment. A quick one has no warm-up, few rounds, and a limited time from now on.
+    pub(crate) fn new(options: &RoundOptions, case: &Case, is_quick: bool) -> Self {
+        let (rounds, deadline) = (options.rounds.unwrap_or(case.rounds), options.limit.deadline());
+        let usual =
+            Self { rounds, warm_ups: case.warm_ups, least_rounds: case.least_rounds, deadline };
+        let quick = Self {
+            rounds: rounds.min(case.quick_rounds),
+            warm_ups: 0,
+            least_rounds: 1,
+            deadline: Deadline::after(Some(QUICK)).earlier(deadline),
+        };
+        if is_quick { quick } else { usual }
+    }
+
+    pub(crate) const fn deadline(&self) -> Deadline {
+        self.deadline
+    }
+
+    /// One of this many parts that are left, which share the time.
+    pub(crate) fn part(self, parts: usize) -> Self {
+        Self { deadline: self.deadline.share(1.0 / parts.max(1) as f64), ..self }
+    }
+
+    /// Runs all candidates in every round.
+    pub(crate) fn measure(
+        self,
+        candidates: &mut [Candidate<'_>],
+        filter: &mut StealFilter,
+    ) -> Result<(Vec<Measured>, Failures)> {
+        let mut failures: Vec<Option<String>> = vec![None; candidates.len()];
+        let measured = |one: &Candidate<'_>| Measured::new(&one.name, Figures::new());
+        let mut all: Vec<Measured> = candidates.iter().map(measured).collect();
+        let count = all.len();
+        let mut run = |place: usize| -> Result<Option<Figures>> {
+            let (one, failure) = (&mut candidates[place], &mut failures[place]);
+            if failure.is_some() {
+                return Ok(None);
+            }
+            let figures = (one.run)();
+            // The same signal may have ended it.
+            check_stop()?;
+            match figures {
+                Err(error) if one.is_ours => Err(error).context(one.name.clone()),
+                Err(error) => {
+                    *failure = Some(format!("{error:#}"));
+                    Ok(None)
+                }
+                Ok(figures) => Ok(Some(figures)),
+            }
+        };
+        for place in rotated(self.warm_ups.into(), count) {
+            run(place)?;
+        }
+        (filter.least, filter.kinds) = (self.least_rounds.into(), count);
+        // Warm-ups took the first turns.
+        let turns = (0..self.rounds).flat_map(|round| turn((round + self.warm_ups).into(), count));
+        for (place, figures) in filter.sample(turns, self.deadline, run)? {
+            all[place].add(figures.unwrap_or_default());
+        }
+        let (mut found, mut failed) = (Vec::new(), Vec::new());
+        for (one, failure) in all.into_iter().zip(failures) {
+            match failure {
+                Some(error) => failed.push((one.name, error)),
+                None => found.push(one),
+            }
+        }
+        Ok((found, failed))
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limit = if self.deadline.is_set() { ", fewer where time runs out" } else { "" };
+        write!(f, "rounds: {} after {} warm-ups, in turn{limit}", self.rounds, self.warm_ups)
+    }
+}
 
 #[derive(Debug, Clone, Copy, Default, Args, Serialize, Deserialize)]
 pub(crate) struct TimeLimit {
@@ -128,18 +304,33 @@ impl StealDelta {
 
 /// Kinds of samples in turn: `repeat` rounds over `count` kinds, each round beginning with the next kind.
 pub(crate) fn rotated(repeat: usize, count: usize) -> impl Iterator<Item = usize> {
-    (0..repeat).flat_map(move |round| (0..count).map(move |place| (round + place) % count))
+    (0..repeat).flat_map(move |round| turn(round, count))
+}
+
+/// One round over `count` kinds.
+fn turn(round: usize, count: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |place| (round + place) % count)
 }
 
 /// Takes samples, again where steal time was high, and counts how often.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct StealFilter {
+    /// Samples of each kind that are taken, however long that takes.
+    least: usize,
+    /// At least.
+    kinds: usize,
     samples: usize,
     /// Samples that the deadline left out.
     left_out: usize,
     again: usize,
     /// The highest steal time of the samples that count.
     worst: f64,
+}
+
+impl Default for StealFilter {
+    fn default() -> Self {
+        Self { least: 3, kinds: 1, samples: 0, left_out: 0, again: 0, worst: 0.0 }
+    }
 }
 
 struct Sample<T> {
@@ -174,15 +365,17 @@ impl StealFilter {
         mut run: impl FnMut(usize) -> Result<(T, StealDelta)>,
     ) -> Result<Vec<(usize, T)>> {
         let first = deadline.share(FIRST_SHARE);
-        let mut samples = Vec::new();
+        let (mut samples, mut longest) = (Vec::new(), Duration::ZERO);
         // Samples of each kind, and then how many of them may be taken again.
         let mut allowed: Vec<usize> = Vec::new();
         for kind in kinds {
-            if first.is_over() && is_even(&allowed) {
+            if !first.has_time_for(longest) && self.has_enough(&allowed) {
                 self.left_out += 1;
                 continue;
             }
+            let begin = Instant::now();
             let (value, steal) = run(kind)?;
+            longest = longest.max(begin.elapsed());
             samples.push(Sample { kind, value, steal, attempts: 1 });
             allowed.resize(allowed.len().max(kind + 1), 0);
             allowed[kind] += 1;
@@ -207,12 +400,16 @@ impl StealFilter {
         self.worst = samples.iter().map(|sample| sample.steal.share).fold(self.worst, f64::max);
         Ok(samples.into_iter().map(|sample| (sample.kind, sample.value)).collect())
     }
-}
 
-/// Whether every kind has as many samples as any other, and enough.
-fn is_even(counts: &[usize]) -> bool {
-    let is_enough = |count: &usize| *count >= LEAST_SAMPLES && Some(count) == counts.first();
-    !counts.is_empty() && counts.iter().all(is_enough)
+    pub(crate) const fn has_samples(&self) -> bool {
+        self.samples > 0
+    }
+
+    /// Whether every kind has as many samples as any other, and enough.
+    fn has_enough(&self, counts: &[usize]) -> bool {
+        let is_enough = |count: &usize| *count >= self.least && Some(count) == counts.first();
+        counts.len() >= self.kinds && counts.iter().all(is_enough)
+    }
 }
 
 impl fmt::Display for StealFilter {
@@ -229,9 +426,12 @@ impl fmt::Display for StealFilter {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::cell::RefCell;
 
-    use super::{Deadline, Steal, StealDelta, StealFilter, TimeLimit, rotated};
+    use anyhow::ensure;
+
+    use super::*;
+    use crate::statistics::WALL;
 
     fn limited(seconds: u32) -> Deadline {
         TimeLimit { seconds: Some(seconds) }.deadline()
@@ -315,5 +515,66 @@ mod tests {
             said.starts_with("9 samples, 6 fewer than requested, as the time was over; 0 taken"),
             "{said}"
         );
+    }
+
+    fn schedule(rounds: u16, warm_ups: u16, deadline: Deadline) -> Schedule {
+        Schedule { rounds, warm_ups, least_rounds: 1, deadline }
+    }
+
+    /// Three candidates, of which only `ours` must not fail.
+    fn measure(
+        run: &dyn Fn(&str) -> Result<f64>,
+        schedule: Schedule,
+    ) -> Result<(Vec<Measured>, Failures)> {
+        let mut candidates = ["a", "b", "ours"].map(|name| {
+            let run = move || Ok(vec![(WALL, run(name)?)]);
+            if name == "ours" { Candidate::ours(name, run) } else { Candidate::peer(name, run) }
+        });
+        schedule.measure(&mut candidates, &mut StealFilter::default())
+    }
+
+    #[test]
+    fn the_first_of_a_round_rotates_and_warm_ups_do_not_count() {
+        let turns = RefCell::new(String::new());
+        let run = |name: &str| {
+            turns.borrow_mut().push_str(&name[..1]);
+            Ok(turns.borrow().len() as f64)
+        };
+        let (all, _) = measure(&run, schedule(2, 1, Deadline::default())).unwrap();
+        assert_eq!(all[0].samples(WALL).values().collect::<Vec<_>>(), [6.0, 8.0]);
+        assert_eq!(turns.into_inner(), "aboboaoab");
+    }
+
+    #[test]
+    fn a_peer_that_fails_is_left_out_and_ours_must_not_fail() {
+        let calls = RefCell::new(0);
+        let run = |name: &str| {
+            *calls.borrow_mut() += u32::from(name == "b");
+            ensure!(name != "b", "refused");
+            Ok(1.0)
+        };
+        let (all, failed) = measure(&run, schedule(3, 0, Deadline::default())).unwrap();
+        assert_eq!((all.len(), *calls.borrow()), (2, 1));
+        assert_eq!(failed, [("b".to_owned(), "refused".to_owned())]);
+        let broken = |name: &str| {
+            ensure!(name != "ours", "broken");
+            Ok(1.0)
+        };
+        let error = measure(&broken, schedule(1, 0, Deadline::default())).unwrap_err();
+        assert_eq!(format!("{error:#}"), "ours: broken");
+    }
+
+    #[test]
+    fn a_part_has_its_share_of_the_time_and_is_measured_at_least_once() {
+        for (parts, fits, not) in [(0, 99, 101), (1, 99, 101), (4, 24, 26), (100, 0, 2)] {
+            let part = schedule(1000, 0, limited(100)).part(parts).deadline;
+            assert!(part.has_time_for(Duration::from_secs(fits)), "{parts}");
+            assert!(!part.has_time_for(Duration::from_secs(not)), "{parts}");
+        }
+        let over = schedule(1000, 0, limited(100).share(0.0));
+        let (all, _) = measure(&|_| Ok(1.0), over).unwrap();
+        assert_eq!(all.iter().map(|one| one.samples(WALL).len()).collect::<Vec<_>>(), [1, 1, 1]);
+        let some = |name| find(&all, name).map(|one| one.median(WALL));
+        assert_eq!((ratio(&all, WALL, "ours", "a"), some("c")), (Some(1.0), None));
     }
 }

@@ -1,7 +1,44 @@
-//! Samples and their summaries. Values are few and kept exactly: a histogram with buckets would round the medians of
-//! five samples that tables show.
+//! Measured quantities, their samples and summaries. Values are few and kept exactly: a histogram with buckets would round
+//! the medians of five samples that tables show.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// A quantity: its name in series, its unit, and the digits that tables show behind the point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Figure {
+    pub(crate) name: &'static str,
+    pub(crate) unit: &'static str,
+    pub(crate) digits: usize,
+}
+
+impl Figure {
+    pub(crate) const fn new(name: &'static str, unit: &'static str, digits: usize) -> Self {
+        Self { name, unit, digits }
+    }
+}
+
+impl<'de> Deserialize<'de> for Figure {
+    /// A child process answers a few figures, once: their names are kept for as long as this process lives.
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Owned {
+            name: String,
+            unit: String,
+            digits: usize,
+        }
+        let Owned { name, unit, digits } = Owned::deserialize(from)?;
+        Ok(Self::new(name.leak(), unit.leak(), digits))
+    }
+}
+
+pub(crate) const WALL: Figure = Figure::new("wall", "s", 3);
+/// User and system time of all threads.
+pub(crate) const CPU: Figure = Figure::new("CPU", "s", 3);
+/// The largest resident set.
+pub(crate) const PEAK: Figure = Figure::new("peak", "MiB", 1);
+
+/// What one run measured. A figure that occurs several times gives several samples.
+pub(crate) type Figures = Vec<(Figure, f64)>;
 
 /// Measured values of one kind, in the order of measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
