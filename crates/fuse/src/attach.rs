@@ -7,14 +7,17 @@
 //!    owns its mount namespace.
 //! 2. *fusermount3*, which is set-user-ID root. It mounts and sends the device back.
 //!
-//! A process that has set "no new privileges" gains nothing by running `fusermount3`. So the process that unmounts is
-//! started beforehand: see `fusermount::Unmounter`.
+//! A process that has set "no new privileges" gains nothing by running `fusermount3`, and one that has dropped its
+//! capabilities cannot call `umount2(2)`. So the process that unmounts is started beforehand: see `fusermount::Unmounter`
+//! and `unmount_helper`.
 
 mod direct;
 mod error;
 mod fusermount;
 mod mount_table;
 mod options;
+mod unique_id;
+mod unmount_helper;
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,11 +25,12 @@ use std::path::{Path, PathBuf};
 
 pub use error::AttachError;
 pub use mount_table::MountEntry;
-pub use options::{AttachOptions, MountAccess, OptionMatch, RejectedOption};
+pub use options::{AttachOptions, MountAccess, MountOwner, OptionMatch, RejectedOption};
 
-use direct::{DirectMount, DirectMountRefusal};
+use direct::{DirectMount, DirectMountRefusal, DirectUnmount, DirectUnmounted};
 use fusermount::{Fusermount, Unmounter};
 use mount_table::{MountDirectory, MountIdentity, MountTable};
+use unmount_helper::{AtEnd, UnmountHelper};
 
 /// Mounts a FUSE file system on `directory`, read-only. When this returns, FUSE_INIT can be read from the device. Until
 /// it has a reply, processes that use the directory wait.
@@ -41,10 +45,16 @@ pub fn attach(directory: &Path, options: &AttachOptions) -> Result<Attachment, A
     let directory = MountDirectory::open(directory)?;
     let refusal = match direct::mount(&directory, options)? {
         DirectMount::Mounted(device) => {
-            return Attachment::new(device, MountMethod::Direct, &directory, options);
+            return Attachment::new(device, MountMethod::Direct, directory, options);
         }
         DirectMount::Refused(refusal) => refusal,
     };
+    // fusermount3 mounts for its caller only.
+    if options.owner.is_some() {
+        let (DirectMountRefusal::Device(cause) | DirectMountRefusal::Mount(cause)) = refusal;
+        let directory = directory.path().to_path_buf();
+        return Err(AttachError::KernelRefused { directory, cause });
+    }
     let Some(fusermount) = Fusermount::find() else {
         return Err(match refusal {
             DirectMountRefusal::Device(cause) => AttachError::DeviceNotPermitted { cause },
@@ -54,7 +64,7 @@ pub fn attach(directory: &Path, options: &AttachOptions) -> Result<Attachment, A
         });
     };
     let device = fusermount.mount(&directory, options)?;
-    Attachment::new(device, MountMethod::Fusermount(fusermount.into_path()), &directory, options)
+    Attachment::new(device, MountMethod::Fusermount(fusermount.into_path()), directory, options)
 }
 
 /// How a file system was mounted.
@@ -96,35 +106,70 @@ pub struct Attachment {
     method: MountMethod,
     directory: PathBuf,
     identity: MountIdentity,
-    unmounter: Option<Unmounter>,
+    unmounting: Unmounting,
+    auto_unmount: bool,
     is_detached: bool,
+}
+
+/// Who unmounts.
+#[derive(Debug)]
+enum Unmounting {
+    /// This process, by `umount2(2)`.
+    Direct(DirectUnmount),
+    /// A process that was started for it, by `umount2(2)`.
+    Helper(UnmountHelper),
+    /// A process that was started for it, by `fusermount3`; or nobody, if it could not be started or has ended.
+    Fusermount(Option<Unmounter>),
 }
 
 impl Attachment {
     fn new(
         device: OwnedFd,
         method: MountMethod,
-        directory: &MountDirectory,
+        directory: MountDirectory,
         options: &AttachOptions,
     ) -> Result<Self, AttachError> {
         let device = direct::above_standard_streams(device)?;
         // If the mount is not found where it was made, somebody has moved the directory. Closing the device, which an
         // error does, ends the file system.
-        let identity = MountIdentity::of_new_mount(directory, options)?;
-        let unmounter = match &method {
-            MountMethod::Fusermount(program) if options.auto_unmount => {
-                Unmounter::start(program, directory.path()).ok()
+        let identity = MountIdentity::of_new_mount(&directory, options)?;
+        let path = directory.path().to_path_buf();
+        let unmounting = match &method {
+            MountMethod::Fusermount(program) => {
+                let start = || Unmounter::start(program, &path).ok();
+                Unmounting::Fusermount(options.auto_unmount.then(start).flatten())
             }
-            MountMethod::Fusermount(_) | MountMethod::Direct => None,
+            MountMethod::Direct => {
+                Unmounting::Direct(DirectUnmount::new(directory, identity.clone()))
+            }
         };
         Ok(Self {
             device,
             method,
-            directory: directory.path().to_path_buf(),
+            directory: path,
             identity,
-            unmounter,
+            unmounting,
+            auto_unmount: options.auto_unmount,
             is_detached: false,
         })
+    }
+
+    /// Starts a process that unmounts in place of this one, so that this one can give up the privilege to. A mount made by
+    /// `fusermount3` has such a process already; then this does nothing.
+    ///
+    /// `confine` runs in the new process, whose only descriptors besides `/dev/null` are those that it gets: it should
+    /// drop all privileges but `CAP_SYS_ADMIN`. It must not start threads, print, or wait for other threads of this process.
+    ///
+    /// # Errors
+    /// The process cannot be started, or `confine` failed. This process unmounts itself then, as before.
+    pub fn start_unmount_helper(
+        &mut self,
+        confine: impl FnOnce(&[BorrowedFd<'_>]) -> std::io::Result<()>,
+    ) -> Result<(), AttachError> {
+        let Unmounting::Direct(unmount) = &self.unmounting else { return Ok(()) };
+        let at_end = if self.auto_unmount { AtEnd::Unmount } else { AtEnd::Leave };
+        self.unmounting = Unmounting::Helper(UnmountHelper::start(unmount, at_end, confine)?);
+        Ok(())
     }
 
     /// The open device: read and write, close-on-exec, blocking.
@@ -135,8 +180,12 @@ impl Attachment {
 
     /// The descriptors that must stay open until the end.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let unmounter = self.unmounter.as_ref().map(Unmounter::descriptor);
-        [self.device.as_fd()].into_iter().chain(unmounter)
+        let other = match &self.unmounting {
+            Unmounting::Direct(unmount) => Some(unmount.descriptor()),
+            Unmounting::Helper(helper) => Some(helper.descriptor()),
+            Unmounting::Fusermount(unmounter) => unmounter.as_ref().map(Unmounter::descriptor),
+        };
+        [self.device.as_fd()].into_iter().chain(other)
     }
 
     /// How the file system was mounted.
@@ -154,7 +203,18 @@ impl Attachment {
     /// Whether the file system is unmounted when this process ends in any way, SIGKILL included.
     #[must_use]
     pub fn unmounts_if_killed(&self) -> bool {
-        self.unmounter.is_some()
+        match &self.unmounting {
+            Unmounting::Direct(_) => false,
+            Unmounting::Helper(_) => self.auto_unmount,
+            Unmounting::Fusermount(unmounter) => unmounter.is_some(),
+        }
+    }
+
+    /// The device number of the file system, `major:minor`, by which `/sys/class/bdi` and others name it. It comes from the
+    /// mount table, not from a path, and is valid as long as [`Attachment::is_connected`].
+    #[must_use]
+    pub fn device_number(&self) -> String {
+        self.identity.device()
     }
 
     /// Whether the kernel still has the file system, possibly only because it is in use after an unmount.
@@ -175,18 +235,29 @@ impl Attachment {
             return Ok(DetachOutcome::Already);
         }
         let Some(mount_point) = self.mount_point()? else { return Ok(self.already_detached()) };
-        let root = self.identity.open_topmost(&mount_point)?;
-        // The identity means something only while the device is connected.
-        if !self.is_connected() {
-            return Ok(self.already_detached());
-        }
-        match &self.method {
-            MountMethod::Direct => direct::unmount(root, &mount_point)?,
-            MountMethod::Fusermount(program) => {
+        match (&self.unmounting, &self.method) {
+            (Unmounting::Direct(unmount), _) => {
+                if unmount.run()? == DirectUnmounted::Already {
+                    return Ok(self.already_detached());
+                }
+            }
+            (Unmounting::Helper(helper), _) => {
+                if helper.unmount(&mount_point)? == DirectUnmounted::Already {
+                    return Ok(self.already_detached());
+                }
+            }
+            (Unmounting::Fusermount(_), MountMethod::Fusermount(program)) => {
                 let program = program.clone();
-                drop(root);
+                // The program unmounts what is topmost.
+                drop(self.identity.open_topmost(&mount_point)?);
+                // The identity means something only while the device is connected.
+                if !self.is_connected() {
+                    return Ok(self.already_detached());
+                }
                 self.unmount_by(&program, &mount_point)?;
             }
+            // `new` pairs the method with who unmounts.
+            (Unmounting::Fusermount(_), MountMethod::Direct) => {}
         }
         self.is_detached = true;
         Ok(if self.is_connected() { DetachOutcome::Lazily } else { DetachOutcome::Clean })
@@ -202,15 +273,25 @@ impl Attachment {
     }
 
     fn already_detached(&mut self) -> DetachOutcome {
-        if let Some(unmounter) = self.unmounter.take() {
-            unmounter.cancel();
+        match &mut self.unmounting {
+            Unmounting::Direct(_) => {}
+            Unmounting::Helper(helper) => helper.cancel(),
+            Unmounting::Fusermount(unmounter) => {
+                if let Some(unmounter) = unmounter.take() {
+                    unmounter.cancel();
+                }
+            }
         }
         self.is_detached = true;
         DetachOutcome::Already
     }
 
     fn unmount_by(&mut self, program: &Path, mount_point: &Path) -> Result<(), AttachError> {
-        let mut message = self.unmounter.take().map(Unmounter::unmount).unwrap_or_default();
+        let unmounter = match &mut self.unmounting {
+            Unmounting::Fusermount(unmounter) => unmounter.take(),
+            Unmounting::Direct(_) | Unmounting::Helper(_) => None,
+        };
+        let mut message = unmounter.map(Unmounter::unmount).unwrap_or_default();
         if self.mount_point()?.is_none() {
             return Ok(());
         }

@@ -3,18 +3,17 @@
 
 use std::ffi::CString;
 use std::fmt::Write as _;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::mount::{MountFlags, UnmountFlags, unmount as umount2};
-use rustix::process::{getgid, getuid};
 
 use super::error::{AttachError, DEVICE, no_device};
-use super::mount_table::{MountDirectory, proc_path};
-use super::options::{AttachOptions, MountAccess};
+use super::mount_table::{MountDirectory, MountIdentity, MountTable, proc_path};
+use super::options::{AttachOptions, MountAccess, MountOwner};
+use super::unique_id::UniqueMountId;
 
 /// The type of the root inode, in octal as the kernel expects it: a directory.
 const ROOT_MODE: &str = "40000";
@@ -69,7 +68,7 @@ pub(super) fn mount(
         }
         Err(Errno::NODEV) => Err(no_device()),
         Err(Errno::NOSPC) => Err(AttachError::NamespaceFull),
-        Err(Errno::INVAL) if is_unmapped() => Err(AttachError::UnmappedUser),
+        Err(Errno::INVAL) if is_unmapped(options.owner()) => Err(AttachError::UnmappedUser),
         Err(cause) => {
             Err(AttachError::KernelRefused { directory: directory.path().to_path_buf(), cause })
         }
@@ -85,12 +84,9 @@ fn flags(options: &AttachOptions) -> MountFlags {
 }
 
 fn data(device: &OwnedFd, options: &AttachOptions) -> Result<CString, AttachError> {
-    let mut data = format!(
-        "fd={},rootmode={ROOT_MODE},user_id={},group_id={}",
-        device.as_raw_fd(),
-        getuid().as_raw(),
-        getgid().as_raw()
-    );
+    let MountOwner { user, group } = options.owner();
+    let device = device.as_raw_fd();
+    let mut data = format!("fd={device},rootmode={ROOT_MODE},user_id={user},group_id={group}");
     if options.default_permissions {
         data.push_str(",default_permissions");
     }
@@ -105,8 +101,8 @@ fn data(device: &OwnedFd, options: &AttachOptions) -> Result<CString, AttachErro
         .map_err(|_| AttachError::System { what: "write the mount options", cause: Errno::INVAL })
 }
 
-/// Whether the user or the group of this process is not mapped in its user namespace.
-fn is_unmapped() -> bool {
+/// Whether the user or the group is not mapped in the user namespace of this process.
+fn is_unmapped(owner: MountOwner) -> bool {
     let is_missing = |map: &str, id: u32| {
         std::fs::read_to_string(map).is_ok_and(|text| {
             !text.lines().any(|line| {
@@ -117,19 +113,69 @@ fn is_unmapped() -> bool {
             })
         })
     };
-    is_missing("/proc/self/uid_map", getuid().as_raw())
-        || is_missing("/proc/self/gid_map", getgid().as_raw())
+    is_missing("/proc/self/uid_map", owner.user) || is_missing("/proc/self/gid_map", owner.group)
 }
 
-/// Unmounts the mount whose root is open here. Only a lazy unmount is possible, since the descriptor itself keeps the
-/// mount busy. If nothing else does, the file system ends when the descriptor is closed.
-pub(super) fn unmount(root: OwnedFd, mount_point: &Path) -> Result<(), AttachError> {
-    let unmounted = umount2(proc_path(&root), UnmountFlags::DETACH);
-    drop(root);
-    unmounted.map_err(|cause| AttachError::StillMounted {
-        directory: mount_point.to_path_buf(),
-        message: cause.to_string(),
-    })
+/// A mount that this process made, and the directory that it covers. The descriptor of the directory does not keep the
+/// mount busy, and leads to it without a path that somebody could change.
+#[derive(Debug)]
+pub(super) struct DirectUnmount {
+    directory: MountDirectory,
+    identity: MountIdentity,
+    /// Without it, a mount that got the IDs of ours after its end cannot be told from ours.
+    unique_id: Option<UniqueMountId>,
+}
+
+/// The result of [`DirectUnmount::run`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DirectUnmounted {
+    /// It was mounted.
+    Done,
+    /// It was not mounted any more.
+    Already,
+}
+
+impl DirectUnmount {
+    /// For the mount that was just made on `directory`.
+    pub(super) fn new(directory: MountDirectory, identity: MountIdentity) -> Self {
+        let root = identity.open_topmost(directory.path()).ok();
+        let unique_id = root.and_then(|root| UniqueMountId::of(root.as_fd()));
+        Self { directory, identity, unique_id }
+    }
+
+    /// The descriptor that it needs.
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.directory.handle()
+    }
+
+    /// Unmounts, even if the file system is in use.
+    ///
+    /// # Errors
+    /// Something else is mounted on top; or the kernel refuses.
+    pub(super) fn run(&self) -> Result<DirectUnmounted, AttachError> {
+        let place = self.directory.place()?;
+        let table = MountTable::read()?;
+        let is_ours = self.unique_id.is_none_or(UniqueMountId::exists);
+        let mount_point = table.mount_point_of(&self.identity).filter(|_| is_ours);
+        let Some(mount_point) = mount_point else { return Ok(DirectUnmounted::Already) };
+        let unmounted = if !table.is_at(&self.identity, &place) {
+            // Root has moved it. Its ID shows that what is open is ours.
+            let root = self.identity.open_topmost(&mount_point)?;
+            umount2(proc_path(&root), UnmountFlags::DETACH)
+        } else if table.is_covered(&self.identity, &place) {
+            return Err(AttachError::Covered { directory: mount_point });
+        } else {
+            // The kernel goes on from the directory to the topmost mount on it.
+            umount2(self.directory.exact_path(), UnmountFlags::DETACH)
+        };
+        match unmounted {
+            Ok(()) => Ok(DirectUnmounted::Done),
+            Err(cause) => Err(AttachError::StillMounted {
+                directory: mount_point,
+                message: cause.to_string(),
+            }),
+        }
+    }
 }
 
 /// Opens the device. After a refusal fusermount3 may still succeed, after an error it cannot.

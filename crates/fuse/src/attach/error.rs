@@ -135,6 +135,11 @@ pub enum AttachError {
         /// Why.
         message: String,
     },
+    /// The process that unmounts could not be confined.
+    UnmountHelper {
+        /// Why.
+        message: String,
+    },
     /// A system call failed that fails only when the system is short of resources.
     System {
         /// The operation, such as "open a socket".
@@ -164,6 +169,9 @@ impl fmt::Display for AttachError {
             | Self::MountLimit { .. }
             | Self::FusermountRefused { .. }
             | Self::FusermountHung { .. } => self.fmt_fusermount(f),
+            Self::UnmountHelper { message } => {
+                write!(f, "the process that unmounts cannot enter its sandbox: {message}")
+            }
             Self::Option(rejected) => rejected.fmt(f),
             Self::NamespaceFull => {
                 f.write_str("cannot mount: too many mounts in this mount namespace: unmount some, or raise the sysctl fs.mount-max")

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, PROC_SUPER_MAGIC, fstatfs, open, readlink};
 use rustix::io::Errno;
-use rustix::process::getuid;
 
 use super::error::{AttachError, proc_unreadable};
 use super::options::AttachOptions;
@@ -60,6 +59,30 @@ impl MountDirectory {
     pub(super) fn exact_path(&self) -> String {
         proc_path(&self.handle)
     }
+
+    /// The descriptor. It is of what the directory was before a file system was mounted on it.
+    pub(super) fn handle(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+
+    /// Its present absolute path without symlinks, and the ID of the mount that it is on.
+    pub(super) fn place(&self) -> Result<MountPlace, AttachError> {
+        let path = readlink(self.exact_path(), Vec::new()).map_err(|_| AttachError::NoProc)?;
+        Ok(MountPlace { parent: mount_id(self.handle())?, path: path.into_bytes() })
+    }
+}
+
+/// Where a mount is, in the words of the mount table.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct MountPlace {
+    parent: Vec<u8>,
+    path: Vec<u8>,
+}
+
+impl MountPlace {
+    fn is_of(&self, mount: &MountInfoLine<'_>) -> bool {
+        mount.parent == self.parent && unescape(mount.mount_point) == self.path
+    }
 }
 
 /// The path of an open file of this process in `/proc`.
@@ -86,23 +109,38 @@ pub(super) struct MountIdentity {
     device: Vec<u8>,
 }
 
+/// How often the name of a directory is read that somebody renames meanwhile.
+const RENAMES_MAX: usize = 4;
+
 impl MountIdentity {
-    /// The identity of the file system that was just mounted on `directory`.
+    /// The identity of the file system that was just mounted on `directory`. No path is resolved: the kernel's table names
+    /// the mount and the directory that our descriptor is of.
     pub(super) fn of_new_mount(
         directory: &MountDirectory,
         options: &AttachOptions,
     ) -> Result<Self, AttachError> {
-        let moved = || AttachError::Moved { directory: directory.path().to_path_buf() };
-        let root = open_root(directory.path()).map_err(|_| moved())?;
-        let id = mount_id(root.as_fd())?;
-        let table = MountTable::read()?;
-        let mount = table.mounts().find(|mount| mount.id == id).ok_or_else(moved)?;
-        // If somebody put another mount under the name of our directory, its owner is another user.
         let file_system_type = format!("fuse.{}", options.subtype);
-        let owner = format!("user_id={}", getuid().as_raw());
-        let is_ours = mount.file_system_type == file_system_type.as_bytes()
-            && mount.options.split(|byte| *byte == b',').any(|option| option == owner.as_bytes());
-        if is_ours { Ok(Self { id, device: mount.device.to_vec() }) } else { Err(moved()) }
+        let owner = format!("user_id={}", options.owner().user);
+        for _ in 0..RENAMES_MAX {
+            let place = directory.place()?;
+            let table = MountTable::read()?;
+            // Mounts of other users at the same place have another owner.
+            let is_ours = |mount: &MountInfoLine<'_>| {
+                let mut options = mount.options.split(|byte| *byte == b',');
+                place.is_of(mount)
+                    && mount.file_system_type == file_system_type.as_bytes()
+                    && options.any(|option| option == owner.as_bytes())
+            };
+            if let Some(mount) = table.mounts().filter(is_ours).last() {
+                return Ok(Self { id: mount.id.to_vec(), device: mount.device.to_vec() });
+            }
+        }
+        Err(AttachError::Moved { directory: directory.path().to_path_buf() })
+    }
+
+    /// The device number of its file system, as `/sys/class/bdi` names it: `major:minor`.
+    pub(super) fn device(&self) -> String {
+        String::from_utf8_lossy(&self.device).into_owned()
     }
 
     /// Opens the root of this mount if it is the topmost mount at `mount_point`. While the root is open the kernel does
@@ -121,7 +159,7 @@ fn open_root(path: &Path) -> Result<OwnedFd, Errno> {
     open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// The ID of the mount of an open file, in digits. `statx` has it only since Linux 5.8, and sends a request to the file
+/// The ID of the mount of an open file, in digits. `statx` has it only since Linux 5.8, and may send a request to the file
 /// system.
 fn mount_id(file: BorrowedFd<'_>) -> Result<Vec<u8>, AttachError> {
     let path = format!("/proc/self/fdinfo/{}", file.as_raw_fd());
@@ -168,6 +206,7 @@ impl MountEntry {
 #[derive(Debug, PartialEq, Eq)]
 struct MountInfoLine<'a> {
     id: &'a [u8],
+    parent: &'a [u8],
     device: &'a [u8],
     mount_point: &'a [u8],
     file_system_type: &'a [u8],
@@ -187,6 +226,20 @@ impl MountTable {
         self.mounts()
             .find(|mount| mount.id == identity.id && mount.device == identity.device)
             .map(|mount| PathBuf::from(OsString::from_vec(unescape(mount.mount_point))))
+    }
+
+    /// Whether this mount is at `place`.
+    pub(super) fn is_at(&self, identity: &MountIdentity, place: &MountPlace) -> bool {
+        let mut mounts = self.mounts();
+        mounts.any(|mount| {
+            mount.id == identity.id && mount.device == identity.device && place.is_of(&mount)
+        })
+    }
+
+    /// Whether another mount covers the root of this one, which is at `place`.
+    pub(super) fn is_covered(&self, identity: &MountIdentity, place: &MountPlace) -> bool {
+        let above = MountPlace { parent: identity.id.clone(), path: place.path.clone() };
+        self.mounts().any(|mount| above.is_of(&mount))
     }
 
     fn entry(&self, id: &[u8]) -> Option<MountEntry> {
@@ -210,13 +263,14 @@ impl MountTable {
 fn parse(line: &[u8]) -> Option<MountInfoLine<'_>> {
     let mut fields = line.split(|byte| *byte == b' ');
     let id = fields.next()?;
-    let device = fields.nth(1)?;
+    let parent = fields.next()?;
+    let device = fields.next()?;
     let mount_point = fields.nth(1)?;
     fields.by_ref().find(|field| *field == b"-")?;
     let file_system_type = fields.next()?;
     let source = fields.next()?;
     let options = fields.next().unwrap_or_default();
-    Some(MountInfoLine { id, device, mount_point, file_system_type, source, options })
+    Some(MountInfoLine { id, parent, device, mount_point, file_system_type, source, options })
 }
 
 /// Undoes the kernel's escapes: a backslash and three octal digits.
@@ -252,7 +306,7 @@ mod tests {
     fn a_line_with_tags_and_escapes_is_parsed() {
         let line = b"87 63 0:41 / /mnt/a\\040b rw,nosuid shared:7 master:2 - fuse.ferrofs an\\040image ro,user_id=0";
         let mount = parse(line).expect("a sound line");
-        assert_eq!(mount.id, b"87");
+        assert_eq!((mount.id, mount.parent), (&b"87"[..], &b"63"[..]));
         assert_eq!(mount.device, b"0:41");
         assert_eq!(unescape(mount.mount_point), b"/mnt/a b");
         assert_eq!(mount.file_system_type, b"fuse.ferrofs");
@@ -273,6 +327,21 @@ mod tests {
             |device: &[u8]| MountIdentity { id: b"87".to_vec(), device: device.to_vec() };
         assert_eq!(table.mount_point_of(&identity(b"0:41")), Some(PathBuf::from("/mnt")));
         assert_eq!(table.mount_point_of(&identity(b"0:42")), None);
+    }
+
+    #[test]
+    fn a_mount_is_covered_by_one_on_its_root_only() {
+        let table = |last: &str| {
+            let ours = "87 63 0:41 / /mnt/a\\040b rw - fuse.ferrofs x ro\n";
+            MountTable { text: format!("{ours}{last} rw - tmpfs x rw\n").into_bytes() }
+        };
+        let identity = MountIdentity { id: b"87".to_vec(), device: b"0:41".to_vec() };
+        let place = MountPlace { parent: b"63".to_vec(), path: b"/mnt/a b".to_vec() };
+        let elsewhere = MountPlace { parent: b"64".to_vec(), path: b"/mnt/a b".to_vec() };
+        let below = table("88 87 0:42 / /mnt/a\\040b/sub");
+        assert!(below.is_at(&identity, &place) && !below.is_at(&identity, &elsewhere));
+        assert!(!below.is_covered(&identity, &place));
+        assert!(table("88 87 0:42 / /mnt/a\\040b").is_covered(&identity, &place));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::process::geteuid;
+use rustix::process::{geteuid, getgid, getuid};
 
 /// Who has access to the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -15,6 +15,15 @@ pub enum MountAccess {
     Owner,
     /// All users, as far as modes and owners of the files permit (`allow_other`).
     Everybody,
+}
+
+/// The user to whom a mount belongs, and its group, by number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MountOwner {
+    /// The user ID.
+    pub user: u32,
+    /// The group ID.
+    pub group: u32,
 }
 
 /// How to mount. The mount is always read-only.
@@ -37,8 +46,11 @@ pub struct AttachOptions {
     pub default_permissions: bool,
     /// The largest read request, in bytes; the kernel raises values below 4,096 to it.
     pub max_read: Option<u32>,
-    /// Whether a mount made by `fusermount3` is unmounted when this process ends in any way.
+    /// Whether the mount is unmounted when this process ends in any way. A mount made without `fusermount3` also needs
+    /// [`Attachment::start_unmount_helper`](super::Attachment::start_unmount_helper).
     pub auto_unmount: bool,
+    /// The user to whom the mount belongs; `None` is the user of this process. Permitted to root only.
+    pub owner: Option<MountOwner>,
 }
 
 impl AttachOptions {
@@ -56,7 +68,21 @@ impl AttachOptions {
             default_permissions: true,
             max_read: None,
             auto_unmount: true,
+            owner: None,
         }
+    }
+
+    /// Sets the user to whom the mount belongs.
+    #[must_use]
+    pub fn owned_by(mut self, owner: Option<MountOwner>) -> Self {
+        self.owner = owner;
+        self
+    }
+
+    /// The user to whom the mount belongs.
+    pub(super) fn owner(&self) -> MountOwner {
+        let own = || MountOwner { user: getuid().as_raw(), group: getgid().as_raw() };
+        self.owner.unwrap_or_else(own)
     }
 
     /// Sets who has access.
@@ -193,7 +219,10 @@ impl AttachOptions {
         }
         // `fusermount3` drops these without an error, and the kernel ignores them in a user namespace.
         if !geteuid().is_root() {
-            for (is_set, option) in [(self.suid, "suid"), (self.dev, "dev")] {
+            let has_owner = self.owner.is_some();
+            for (is_set, option) in
+                [(self.suid, "suid"), (self.dev, "dev"), (has_owner, "another owner")]
+            {
                 if is_set {
                     return Err(RejectedOption::new(option.as_ref(), "permitted to root only"));
                 }

@@ -171,3 +171,90 @@ fn a_symlink_leads_to_the_directory_that_is_mounted_on() {
     assert_eq!(attachment.directory(), path);
     assert_eq!(mounts_at(&path), 1);
 }
+
+/// A mount that another process unmounts; `None` if this user cannot mount directly.
+fn mount_with_helper(path: &Path) -> Option<Attachment> {
+    let mut attachment = mount(path, &options())?;
+    if attachment.method() != &MountMethod::Direct {
+        skip("needs root: fusermount3 has its own process that unmounts");
+        return None;
+    }
+    attachment.start_unmount_helper(|_| Ok(())).expect("a process");
+    Some(attachment)
+}
+
+#[test]
+fn a_helper_unmounts_in_place_of_the_server() {
+    let _alone = alone();
+    let (_folder, path) = directory();
+    let Some(mut attachment) = mount_with_helper(&path) else { return };
+    assert!(attachment.unmounts_if_killed());
+    assert_eq!(attachment.detach().expect("an unmount"), DetachOutcome::Clean);
+    assert_eq!(mounts_at(&path), 0);
+    assert_eq!(attachment.detach().expect("nothing to do"), DetachOutcome::Already);
+}
+
+#[test]
+fn a_helper_does_not_keep_the_mount_busy() {
+    let _alone = alone();
+    let (_folder, path) = directory();
+    let Some(mut attachment) = mount_with_helper(&path) else { return };
+    // Not lazily: this fails while anything holds the mount.
+    unmount(&path, UnmountFlags::empty()).expect("nobody uses it");
+    assert!(!attachment.is_connected());
+    assert_eq!(attachment.detach().expect("nothing to do"), DetachOutcome::Already);
+}
+
+#[test]
+fn a_helper_finds_a_directory_that_was_renamed_and_a_mount_that_was_moved() {
+    let _alone = alone();
+    for is_moved in [false, true] {
+        let (folder, path) = directory();
+        let inner = path.join("inner");
+        fs::create_dir(&inner).expect("a directory");
+        let Some(mut attachment) = mount_with_helper(&inner) else { return };
+        let root = folder.path().canonicalize().expect("its name");
+        let place = if is_moved {
+            let place = root.join("elsewhere");
+            fs::create_dir(&place).expect("a directory");
+            // The kernel moves no mount below a shared one.
+            if rustix::mount::mount_move(&inner, &place).is_err() {
+                return skip("needs a mount that can be moved");
+            }
+            place
+        } else {
+            fs::rename(&path, root.join("renamed")).expect("a rename");
+            root.join("renamed/inner")
+        };
+        assert_eq!(mounts_at(&place), 1);
+        assert_eq!(attachment.detach().expect("an unmount"), DetachOutcome::Clean);
+        assert_eq!(mounts_at(&place), 0);
+    }
+}
+
+#[test]
+fn a_helper_leaves_a_mount_on_top_alone() {
+    let _alone = alone();
+    let (_folder, path) = directory();
+    let Some(mut below) = mount_with_helper(&path) else { return };
+    rustix::mount::mount("above", &path, "tmpfs", MountFlags::empty(), None).expect("a tmpfs");
+    let covered = below.detach();
+    assert!(matches!(covered, Err(AttachError::Covered { .. })), "{covered:?}");
+    assert_eq!(mounts_at(&path), 2);
+    unmount(&path, UnmountFlags::empty()).expect("the tmpfs");
+    assert_eq!(below.detach().expect("an unmount"), DetachOutcome::Clean);
+}
+
+#[test]
+fn a_helper_that_cannot_be_confined_is_an_error_and_the_server_unmounts() {
+    let _alone = alone();
+    let (_folder, path) = directory();
+    let Some(mut attachment) = mount(&path, &options()) else { return };
+    if attachment.method() != &MountMethod::Direct {
+        return skip("needs root: fusermount3 has its own process that unmounts");
+    }
+    let refused = attachment.start_unmount_helper(|_| Err(std::io::Error::other("no cage")));
+    let message = refused.expect_err("it was refused").to_string();
+    assert!(message.ends_with("sandbox: no cage"), "{message}");
+    assert_eq!(attachment.detach().expect("an unmount"), DetachOutcome::Clean);
+}

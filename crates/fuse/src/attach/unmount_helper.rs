@@ -1,0 +1,260 @@
+//! A process that waits to unmount a mount which this process made by `mount(2)`. It is forked while this process has the
+//! privilege to unmount, so that the server can drop it. It owns the descriptor of the covered directory and one end of a
+//! socket, nothing else: no device, no image, no standard stream. Called by `attach`.
+//!
+//! The protocol is one message in each direction, over a socket that keeps messages apart:
+//!
+//! 1. The helper closes all other descriptors, confines itself, and sends [`READY`], or [`FAILED`] with a text. The server
+//!    waits for that.
+//! 2. The server sends [`UNMOUNT`]. The helper unmounts and sends [`DONE`] or [`ALREADY`] and exits; or it sends
+//!    [`COVERED`], or [`FAILED`] with a text, and waits for the next message.
+//! 3. The server sends [`CANCEL`]: the mount is gone. The helper exits.
+//! 4. The socket is closed: the server has ended in some way. The helper unmounts, if it was started for that
+//!    ([`AtEnd::Unmount`]) and the mount is still there, and exits.
+//!
+//! It blocks all signals: one that ends a process group, or a service, may be what ends the server.
+#![allow(unsafe_code, reason = "fork, and closing descriptors of unknown owners after it")]
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, WaitOptions, waitpid};
+
+use super::direct::{DirectUnmount, DirectUnmounted};
+use super::error::{AttachError, errno};
+
+/// The name of the process.
+const NAME: &CStr = c"ferrofs-unmount";
+/// From the server.
+const UNMOUNT: u8 = b'U';
+const CANCEL: u8 = b'C';
+/// From the helper.
+const READY: u8 = b'R';
+const DONE: u8 = b'D';
+const ALREADY: u8 = b'A';
+const COVERED: u8 = b'V';
+const FAILED: u8 = b'F';
+/// The largest message: a kind and an error text.
+const MESSAGE_BYTES: usize = 512;
+/// How long the server waits for a message. The helper makes a handful of system calls.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// Where the kernel lists the descriptors of a process.
+const DESCRIPTORS: &str = "/proc/self/fd";
+
+/// What the helper does when the server ends without a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AtEnd {
+    /// It unmounts.
+    Unmount,
+    /// It leaves the dead mount.
+    Leave,
+}
+
+/// The helper, from the side of the server.
+#[derive(Debug)]
+pub(super) struct UnmountHelper {
+    process: Pid,
+    socket: OwnedFd,
+}
+
+impl UnmountHelper {
+    /// Starts it and waits until it is confined.
+    ///
+    /// # Errors
+    /// The system cannot start it, or `confine` failed.
+    pub(super) fn start(
+        unmount: &DirectUnmount,
+        at_end: AtEnd,
+        confine: impl FnOnce(&[BorrowedFd<'_>]) -> io::Result<()>,
+    ) -> Result<Self, AttachError> {
+        let failed = |cause| AttachError::System { what: "start the process that unmounts", cause };
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .map_err(failed)?;
+        // SAFETY: fork has no arguments. In the child only this thread exists, so a lock that another thread had stays
+        // locked: `run` takes none of this project, the C library keeps its allocator usable, and `confine` is bound by
+        // the contract of `Attachment::start_unmount_helper`. The child never returns from `run_and_exit`.
+        match unsafe { libc::fork() } {
+            -1 => Err(failed(errno(&io::Error::last_os_error()))),
+            0 => run_and_exit(&theirs, unmount, at_end, confine),
+            number => {
+                drop(theirs);
+                // fork returns no other negative number, and no process has the number 0.
+                let process = Pid::from_raw(number).ok_or_else(|| failed(Errno::SRCH))?;
+                let helper = Self { process, socket: ours };
+                match helper.receive().map_err(failed)?.split_first() {
+                    Some((&READY, _)) => Ok(helper),
+                    Some((_, text)) => {
+                        helper.reap();
+                        let message = String::from_utf8_lossy(text).into_owned();
+                        Err(AttachError::UnmountHelper { message })
+                    }
+                    None => Err(failed(Errno::PIPE)),
+                }
+            }
+        }
+    }
+
+    /// The socket to it.
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Lets it unmount.
+    ///
+    /// # Errors
+    /// As [`DirectUnmount::run`]; or it has ended, because somebody killed it.
+    pub(super) fn unmount(&self, mount_point: &Path) -> Result<DirectUnmounted, AttachError> {
+        let directory = || mount_point.to_path_buf();
+        let still_mounted = |message| AttachError::StillMounted { directory: directory(), message };
+        let ended = |_| still_mounted("the process that unmounts has ended".to_owned());
+        rustix::io::write(&self.socket, &[UNMOUNT]).map_err(ended)?;
+        let message = self.receive().map_err(ended)?;
+        match message.split_first() {
+            Some((&DONE, _)) => {
+                self.reap();
+                Ok(DirectUnmounted::Done)
+            }
+            Some((&ALREADY, _)) => {
+                self.reap();
+                Ok(DirectUnmounted::Already)
+            }
+            Some((&COVERED, _)) => Err(AttachError::Covered { directory: directory() }),
+            Some((_, text)) => Err(still_mounted(String::from_utf8_lossy(text).into_owned())),
+            None => Err(ended(Errno::PIPE)),
+        }
+    }
+
+    /// Lets it exit without unmounting, since the mount is gone. It may have ended already.
+    pub(super) fn cancel(&self) {
+        if rustix::io::write(&self.socket, &[CANCEL]).is_ok() {
+            self.reap();
+        }
+    }
+
+    /// Waits for its end, which is near. If this process forked after the start, it is not our child.
+    fn reap(&self) {
+        let wait = || waitpid(Some(self.process), WaitOptions::empty());
+        while wait().err() == Some(Errno::INTR) {}
+    }
+
+    /// The next message; empty if it has ended.
+    fn receive(&self) -> Result<Vec<u8>, Errno> {
+        let deadline = Instant::now() + TIME_LIMIT;
+        let mut message = [0; MESSAGE_BYTES];
+        loop {
+            let left = deadline.checked_duration_since(Instant::now()).ok_or(Errno::TIMEDOUT)?;
+            let left = Timespec::try_from(left).ok();
+            let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
+            match poll(&mut polled, left.as_ref()) {
+                Ok(0) | Err(Errno::INTR) => continue,
+                Ok(_) => {}
+                Err(cause) => return Err(cause),
+            }
+            match rustix::io::read(&self.socket, &mut message) {
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET) => return Ok(Vec::new()),
+                Err(cause) => return Err(cause),
+                Ok(length) => return Ok(message.get(..length).unwrap_or_default().to_vec()),
+            }
+        }
+    }
+}
+
+/// The whole life of the helper.
+fn run_and_exit(
+    socket: &OwnedFd,
+    unmount: &DirectUnmount,
+    at_end: AtEnd,
+    confine: impl FnOnce(&[BorrowedFd<'_>]) -> io::Result<()>,
+) -> ! {
+    // Unwinding would run the server's code in this process.
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        let kept = [socket.as_fd(), unmount.descriptor()];
+        match prepare(&kept).and_then(|()| confine(&kept)) {
+            Ok(()) => serve(socket, unmount, at_end),
+            Err(error) => send(socket, FAILED, &error.to_string()),
+        }
+    }));
+    // SAFETY: _exit only ends the process. exit would run handlers that belong to the server.
+    unsafe { libc::_exit(i32::from(ended.is_err())) }
+}
+
+/// Answers messages until the mount or the server is gone.
+fn serve(socket: &OwnedFd, unmount: &DirectUnmount, at_end: AtEnd) {
+    send(socket, READY, "");
+    let mut message = [0; MESSAGE_BYTES];
+    loop {
+        let length = match rustix::io::read(socket, &mut message) {
+            Err(Errno::INTR) => continue,
+            read => read.unwrap_or(0),
+        };
+        match (length, message.first()) {
+            (1.., Some(&UNMOUNT)) => match unmount.run() {
+                Ok(DirectUnmounted::Done) => return send(socket, DONE, ""),
+                Ok(DirectUnmounted::Already) => return send(socket, ALREADY, ""),
+                Err(AttachError::Covered { .. }) => send(socket, COVERED, ""),
+                Err(AttachError::StillMounted { message, .. }) => send(socket, FAILED, &message),
+                Err(error) => send(socket, FAILED, &error.to_string()),
+            },
+            (0, _) if at_end == AtEnd::Unmount => {
+                // Nobody is left to whom an error could be reported.
+                unmount.run().ok();
+                return;
+            }
+            _ => return,
+        }
+    }
+}
+
+/// A server that has ended does not need the message.
+fn send(socket: &OwnedFd, kind: u8, text: &str) {
+    let mut message = vec![kind];
+    message.extend(text.bytes().take(MESSAGE_BYTES - 1));
+    rustix::io::write(socket, &message).ok();
+}
+
+/// Leaves everything of the server behind: signals, session, directory, descriptors.
+fn prepare(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
+    block_signals()?;
+    // These fail for no process that was just forked; the working directory must not keep a mount busy.
+    rustix::process::setsid()?;
+    rustix::process::chdir("/")?;
+    rustix::thread::set_name(NAME)?;
+    let null = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    drop(null);
+    let mut numbers: Vec<RawFd> = Vec::new();
+    for entry in std::fs::read_dir(DESCRIPTORS)? {
+        numbers.extend(entry?.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok()));
+    }
+    let is_kept = |number: RawFd| number <= 2 || kept.iter().any(|fd| fd.as_raw_fd() == number);
+    for number in numbers.into_iter().filter(|number| !is_kept(*number)) {
+        // SAFETY: the owners of these descriptors are values of the server. This process uses none of them and ends
+        // without dropping them (`run_and_exit`). That of the listing itself is closed already, which makes close fail
+        // and does no harm: this process has one thread, so the number is free.
+        unsafe { libc::close(number) };
+    }
+    Ok(())
+}
+
+fn block_signals() -> io::Result<()> {
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigfillset writes a whole set to the memory that it gets, and sigprocmask reads it. Both pointers are to
+    // `all`, or null where the old mask would be written.
+    let blocked = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut())
+    };
+    if blocked == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
