@@ -638,9 +638,14 @@ pub(crate) struct MountArguments {
     #[arg(long)]
     pub(crate) no_acl: bool,
 
-    /// Do not enter the sandbox: keep all privileges, file descriptors and system calls
+    /// Do not enter the sandbox: keep all privileges, file descriptors, paths and system calls
     #[arg(long)]
     pub(crate) no_sandbox: bool,
+
+    /// Serve the mount as this user, to whom it then belongs: without --allow-other no other user,
+    /// not even root, has access. Only for root; the image and the log are opened before
+    #[arg(long, value_name = "NAME|UID:GID", conflicts_with = "no_sandbox")]
+    pub(crate) user: Option<String>,
 
     /// Destination of messages after the mount is ready: syslog, stderr (only with -f), or a file
     /// to append to [default: stderr with -f, otherwise syslog if /dev/log exists, otherwise none]
@@ -678,6 +683,7 @@ impl MountArguments {
             no_xattrs: false,
             no_acl: false,
             no_sandbox: false,
+            user: None,
             log: None,
             explain: false,
             json: false,

@@ -6,6 +6,7 @@ mod daemonize;
 mod explain;
 mod log;
 mod request;
+mod serving_user;
 
 use std::io::Write;
 

@@ -3,6 +3,7 @@
 //! background requests to a daemon with `CAP_SYS_ADMIN`), and before it reports that it is ready.
 
 mod descriptor;
+mod paths;
 #[cfg(all(
     target_pointer_width = "64",
     any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
@@ -14,34 +15,49 @@ mod status;
     any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
 ))]
 mod syscalls;
+mod user;
 
 use std::os::fd::BorrowedFd;
 use std::{fmt, io};
 
 use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::{
     CapabilitySets, capabilities, capability_is_in_bounding_set,
     remove_capability_from_bounding_set, set_capabilities,
 };
 
 pub use descriptor::{DescriptorAccess, OpenDescriptor, StandardStreams};
+pub use paths::PathConfinement;
 pub use rustix::thread::CapabilitySet;
 pub use status::{FilterState, SandboxStatus};
+pub use user::UserIds;
+
+/// What the process does in the sandbox, which decides what it keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum SandboxRole {
+    /// It serves an image: no capability; files can be opened in a few directories of `/proc` and `/sys` only.
+    #[default]
+    Server,
+    /// It waits to unmount a mount that this user made without `fusermount3`: `CAP_SYS_ADMIN`, `umount2`, and a handful of
+    /// other system calls. Paths are not confined, because the kernel lets no confined process unmount; it reads no byte
+    /// of an image.
+    Unmounter,
+}
 
 /// The privileges that the process keeps when it drops all others.
 ///
 /// Deliberately not restricted:
 ///
-/// * *Core dumps and `ptrace`* (`PR_SET_DUMPABLE`, `RLIMIT_CORE`): nothing in this process is secret from its user, who
-///   can read the image anyway. Debuggers and profilers stay usable.
 /// * *`RLIMIT_FSIZE`*: if the log is a regular file, `SIGXFSZ` would end the daemon.
 /// * *`RLIMIT_NOFILE`*: files of `/proc` and `/sys` are opened for reading from time to time, and the filter forbids
 ///   opening for writing.
-/// * *The user*: an image that only root can read must stay readable.
+/// * *The user*, unless [`Sandbox::user`] names another one.
 #[derive(Debug, Clone)]
 pub struct Sandbox<'fd> {
     is_filtered: bool,
-    may_unmount: bool,
+    role: SandboxRole,
+    user: Option<UserIds>,
     may_raise_priority: bool,
     streams: StandardStreams,
     kept: Vec<BorrowedFd<'fd>>,
@@ -54,35 +70,43 @@ impl Default for Sandbox<'_> {
 }
 
 impl<'fd> Sandbox<'fd> {
-    /// The strictest: filtered, no capabilities, no streams, no descriptors except files opened for reading.
+    /// The strictest: filtered, confined, no capabilities, no streams, no descriptors except files opened for reading.
     #[must_use]
     pub fn new() -> Self {
         Self {
             is_filtered: true,
-            may_unmount: false,
+            role: SandboxRole::Server,
+            user: None,
             may_raise_priority: false,
             streams: StandardStreams::None,
             kept: Vec::new(),
         }
     }
 
-    /// Sets whether system calls are filtered.
+    /// Sets whether system calls are filtered and paths confined.
     #[must_use]
     pub fn filtered(mut self, yes: bool) -> Self {
         self.is_filtered = yes;
         self
     }
 
-    /// Sets whether `umount2` stays allowed, with `CAP_SYS_ADMIN` for the call and `CAP_DAC_READ_SEARCH` for a mount point
-    /// below a private directory, if the process has them. Needed for a mount that was made without `fusermount3`.
+    /// Sets what the process does in the sandbox.
     #[must_use]
-    pub fn may_unmount(mut self, yes: bool) -> Self {
-        self.may_unmount = yes;
+    pub fn role(mut self, role: SandboxRole) -> Self {
+        self.role = role;
         self
     }
 
-    /// Sets whether `CAP_SYS_NICE` stays, if the process has it. Workers are started when they are first needed, and each
-    /// sets its priority then.
+    /// Sets the user that the process becomes, with this one group. Only root can.
+    #[must_use]
+    pub fn user(mut self, user: Option<UserIds>) -> Self {
+        self.user = user;
+        self
+    }
+
+    /// Sets whether threads can raise their priority as far as the process can now. Workers are started when they are first
+    /// needed, and each sets its priority then. `CAP_SYS_NICE` is replaced by resource limits, which allow no more than the
+    /// priorities of `ferrofs_workers`.
     #[must_use]
     pub fn may_raise_priority(mut self, yes: bool) -> Self {
         self.may_raise_priority = yes;
@@ -106,8 +130,9 @@ impl<'fd> Sandbox<'fd> {
 
     /// Drops all other privileges of the process irrevocably, and returns what the kernel reports afterwards.
     ///
-    /// The steps are: no new privileges; capabilities; descriptors; the filter of system calls. The first two act on the
-    /// calling thread and on threads that it starts later, the others on all threads. The filter also sets "no new
+    /// The steps are: no new privileges; descriptors; user; capabilities; memory (no other process of the user can read it,
+    /// and there are no core dumps); paths; the filter of system calls. Descriptors, memory and the filter concern all
+    /// threads, the other steps the calling thread and threads that it starts later. The filter also sets "no new
     /// privileges" on a thread. So call this before the first thread is started; [`SandboxStatus::capabilities`] has the
     /// capabilities of all threads.
     ///
@@ -124,16 +149,18 @@ impl<'fd> Sandbox<'fd> {
     /// # Errors
     ///
     /// [`SandboxError`] with the step that failed; the steps before it stay in effect. A kernel or an architecture without
-    /// filters is not an error: see [`SandboxStatus::filter`]. Entering a second time is an error, as the filter forbids
+    /// filters or without Landlock is not an error: see [`SandboxStatus::filter`] and [`SandboxStatus::paths`]. Entering a second time is an error, as the filter forbids
     /// the steps.
     pub fn enter(&self) -> Result<SandboxStatus, SandboxError> {
         rustix::thread::set_no_new_privs(true).map_err(SandboxStep::NoNewPrivileges.failed())?;
-        drop_all_but(self.capabilities()).map_err(SandboxStep::Capabilities.failed())?;
         let replaced = descriptor::replace_all_but(&self.kept, self.streams)
             .map_err(SandboxStep::Descriptors.failed())?;
+        self.drop_capabilities()?;
+        let is_readable_by_user = protect_memory().map_err(SandboxStep::Memory.failed())?;
+        let paths = self.confine_paths().map_err(SandboxStep::Paths.failed())?;
         let descriptors = descriptor::list().map_err(SandboxStep::Descriptors.failed())?;
         let filter = if self.is_filtered {
-            install_filter(self.may_unmount).map_err(SandboxStep::Filter.failed())?
+            install_filter(self.role).map_err(SandboxStep::Filter.failed())?
         } else {
             FilterState::Off
         };
@@ -141,30 +168,60 @@ impl<'fd> Sandbox<'fd> {
         Ok(SandboxStatus {
             no_new_privileges: threads.no_new_privileges,
             filter,
+            paths,
+            is_readable_by_user,
             capabilities: threads.capabilities,
             descriptors,
             replaced,
         })
     }
 
-    fn capabilities(&self) -> CapabilitySet {
-        let mut kept = CapabilitySet::empty();
-        if self.may_unmount {
-            kept |= CapabilitySet::SYS_ADMIN | CapabilitySet::DAC_READ_SEARCH;
+    /// Drops all capabilities that the role does not need, and becomes the other user if there is one.
+    fn drop_capabilities(&self) -> Result<(), SandboxError> {
+        let failed = SandboxStep::Capabilities;
+        let had = capabilities(None).map_err(failed.failed())?;
+        if self.may_raise_priority && had.effective.contains(CapabilitySet::SYS_NICE) {
+            user::raise_priority_limits();
         }
-        if self.may_raise_priority {
-            kept |= CapabilitySet::SYS_NICE;
+        if had.effective.contains(CapabilitySet::SETPCAP) {
+            empty_bounding_set().map_err(failed.failed())?;
         }
-        kept
+        if let Some(ids) = self.user {
+            user::become_user(ids).map_err(SandboxStep::User.failed())?;
+        }
+        drop_all_but(self.capabilities()).map_err(failed.failed())
     }
+
+    fn capabilities(&self) -> CapabilitySet {
+        match self.role {
+            SandboxRole::Server => CapabilitySet::empty(),
+            SandboxRole::Unmounter => CapabilitySet::SYS_ADMIN,
+        }
+    }
+
+    fn confine_paths(&self) -> io::Result<PathConfinement> {
+        match (self.role, self.is_filtered) {
+            (SandboxRole::Server, true) => paths::confine(),
+            (SandboxRole::Unmounter, _) | (_, false) => Ok(PathConfinement::Off),
+        }
+    }
+}
+
+/// Hides the memory of the process from other processes of its user: no `ptrace`, no `/proc/PID/mem`, no core dump.
+/// Returns whether it is readable nevertheless: before Linux 5.14, `/proc/self/fdinfo` becomes unreadable for the process
+/// itself, too, which needs it to unmount.
+fn protect_memory() -> io::Result<bool> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    if std::fs::read("/proc/self/fdinfo/0").is_ok() {
+        return Ok(false);
+    }
+    set_dumpable_behavior(DumpableBehavior::Dumpable)?;
+    Ok(true)
 }
 
 /// Drops all capabilities of the calling thread except `kept`; adds none.
 fn drop_all_but(kept: CapabilitySet) -> io::Result<()> {
     let had = capabilities(None)?;
-    if had.effective.contains(CapabilitySet::SETPCAP) {
-        empty_bounding_set()?;
-    }
     // Capabilities that are not inheritable leave the ambient set, too.
     set_capabilities(
         None,
@@ -195,15 +252,15 @@ fn empty_bounding_set() -> io::Result<()> {
     target_pointer_width = "64",
     any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
 ))]
-fn install_filter(may_unmount: bool) -> io::Result<FilterState> {
-    seccomp::install(&syscalls::rules(may_unmount, std::process::id()))
+fn install_filter(role: SandboxRole) -> io::Result<FilterState> {
+    seccomp::install(&syscalls::rules(role, std::process::id()))
 }
 
 #[cfg(not(all(
     target_pointer_width = "64",
     any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
 )))]
-fn install_filter(_may_unmount: bool) -> io::Result<FilterState> {
+fn install_filter(_role: SandboxRole) -> io::Result<FilterState> {
     let reason = format!("there is no filter for {}", std::env::consts::ARCH);
     Ok(FilterState::Unavailable { reason })
 }
@@ -217,6 +274,12 @@ pub enum SandboxStep {
     Capabilities,
     /// Listing and replacing descriptors, with `/proc/self/fd` and `/dev/null`.
     Descriptors,
+    /// Becoming another user.
+    User,
+    /// Hiding the memory of the process.
+    Memory,
+    /// Confining paths, with Landlock.
+    Paths,
     /// Filtering system calls.
     Filter,
     /// Reading the state of the threads, in `/proc/self/task`.
@@ -235,6 +298,9 @@ impl fmt::Display for SandboxStep {
             Self::NoNewPrivileges => "set \"no new privileges\"",
             Self::Capabilities => "drop capabilities",
             Self::Descriptors => "replace descriptors (needs /proc and /dev/null)",
+            Self::User => "become the user (needs root, and a user namespace that has the user)",
+            Self::Memory => "protect the memory of the process (PR_SET_DUMPABLE)",
+            Self::Paths => "confine paths (Landlock)",
             Self::Filter => "filter system calls",
             Self::Report => "read the state of the threads (needs /proc)",
         })

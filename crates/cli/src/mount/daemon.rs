@@ -4,7 +4,7 @@
 //! that serves.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -12,8 +12,10 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, anyhow};
 use ferrofs_fuse::SessionEvent;
-use ferrofs_fuse::attach::{Attachment, DetachOutcome, MountMethod, attach};
-use ferrofs_mount::sandbox::{Sandbox, SandboxStatus, StandardStreams};
+use ferrofs_fuse::attach::{Attachment, DetachOutcome, attach};
+use ferrofs_mount::sandbox::{
+    PathConfinement, Sandbox, SandboxRole, SandboxStatus, StandardStreams,
+};
 use ferrofs_mount::{MountLogEvent, NegotiatedMount, ServedMount};
 
 use super::daemonize::{self, ReadyNotifier};
@@ -59,11 +61,12 @@ pub(super) fn run(
     let log = Arc::new(Log::open(&request.log_target(), is_foreground)?);
     let output = typed.explain.then(output).transpose()?;
     let handlers = SignalHandlers::new(is_foreground)?;
-    let attachment =
+    let mut attachment =
         attach(&request.directory, &request.attach).map_err(|error| anyhow!("{error}"))?;
+    start_unmount_helper(&mut attachment, typed)?;
     let ready = negotiate(&attachment, request, &resources)?;
     let requested = ready.init_parameters().requested_readahead;
-    let readahead = Readahead::raise(attachment.directory(), requested);
+    let readahead = Readahead::raise(&attachment, requested);
     if let Some(notifier) = notifier.as_ref() {
         rustix::process::chdir("/").context("cannot change the directory to /")?;
         notifier.outlive()?;
@@ -102,8 +105,23 @@ fn wait_elsewhere(served: ServedMount, waker: SessionWaker) -> anyhow::Result<Jo
 
 /// Standard output as a descriptor that outlives the stream.
 fn output() -> anyhow::Result<File> {
-    let output = std::io::stdout().as_fd().try_clone_to_owned().context("standard output")?;
+    let output = io::stdout().as_fd().try_clone_to_owned().context("standard output")?;
     Ok(File::from(output))
+}
+
+/// Starts the process that unmounts in place of this one, which gives up the privilege to. It is
+/// started while the process is small.
+fn start_unmount_helper(attachment: &mut Attachment, typed: &MountArguments) -> anyhow::Result<()> {
+    let is_sandboxed = !typed.no_sandbox;
+    let started = attachment.start_unmount_helper(|kept| {
+        let sandbox = Sandbox::new().role(SandboxRole::Unmounter);
+        let sandbox = kept.iter().copied().fold(sandbox, Sandbox::keep);
+        if is_sandboxed {
+            sandbox.enter().map_err(io::Error::other)?;
+        }
+        Ok(())
+    });
+    started.map_err(|error| anyhow!("{error} (--no-sandbox mounts without it)"))
 }
 
 fn negotiate(
@@ -142,14 +160,17 @@ impl Daemon<'_> {
         }
         let streams =
             if notifier.is_some() { StandardStreams::None } else { StandardStreams::Errors };
-        let is_direct = matches!(self.attachment.method(), MountMethod::Direct);
         let kept = self.attachment.descriptors().chain(ready.descriptors());
         let kept = kept.chain(handlers.descriptors()).chain(self.log.descriptor());
         let kept = kept.chain(notifier.map(ReadyNotifier::descriptor));
         let kept = kept.chain(self.output.as_ref().map(AsFd::as_fd));
-        let sandbox = Sandbox::new().streams(streams).may_unmount(is_direct);
+        let sandbox = Sandbox::new().streams(streams).user(self.request.user);
         let sandbox = kept.fold(sandbox.may_raise_priority(true), Sandbox::keep);
         let entered = sandbox.enter().context("the sandbox (--no-sandbox mounts without it)")?;
+        if let PathConfinement::Unavailable { reason } = &entered.paths {
+            self.log
+                .log(Severity::Info, format_args!("the sandbox does not confine paths: {reason}"));
+        }
         Ok(Some(entered))
     }
 
@@ -234,6 +255,8 @@ impl Daemon<'_> {
         );
         self.log.log(Severity::Warning, line);
         self.log.finish();
+        // The process that unmounts must not look for the mount when this one has ended.
+        self.attachment.detach().ok();
         CommandStatus::Success
     }
 

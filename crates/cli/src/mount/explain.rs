@@ -3,13 +3,12 @@
 
 use std::fmt::{self, Display, Write as _};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ferrofs_fuse::attach::Attachment;
 use ferrofs_mount::ServedMount;
 use ferrofs_mount::sandbox::SandboxStatus;
 use ferrofs_workers::percpu::PerCpuStats;
-use rustix::fs::{AtFlags, CWD, StatxFlags};
 use serde::Serialize;
 
 use super::log::Log;
@@ -59,6 +58,8 @@ struct ExplainedWorker {
 struct SandboxReport {
     no_new_privileges: bool,
     system_calls: String,
+    paths: String,
+    memory: &'static str,
     capabilities: Vec<&'static str>,
     descriptors: Vec<DescriptorReport>,
 }
@@ -150,6 +151,8 @@ impl SandboxReport {
         Self {
             no_new_privileges: entered.no_new_privileges,
             system_calls: entered.filter.to_string(),
+            paths: entered.paths.to_string(),
+            memory: entered.memory(),
             capabilities: entered.capabilities.iter_names().map(|(name, _)| name).collect(),
             descriptors: descriptors
                 .map(|one| DescriptorReport {
@@ -237,6 +240,8 @@ impl Explanation {
         let gain = if sandbox.no_new_privileges { "none" } else { "possible" };
         line(f, "new privileges", gain)?;
         line(f, "system calls", &sandbox.system_calls)?;
+        line(f, "paths", &sandbox.paths)?;
+        line(f, "memory", sandbox.memory)?;
         line(f, "capabilities", listed(&sandbox.capabilities))?;
         line(f, "descriptors", format_args!("{} open", sandbox.descriptors.len()))?;
         for DescriptorReport { number, access, target } in &sandbox.descriptors {
@@ -266,13 +271,12 @@ pub(super) struct Readahead {
 }
 
 impl Readahead {
-    /// Sets the readahead of the mount at `directory`, if that is permitted. It makes no request to
-    /// the mount itself.
-    pub(super) fn raise(directory: &Path, asked_bytes: u32) -> Self {
+    /// Sets the readahead of the mount, if that is permitted. The file is that of the mount's own
+    /// device number, so no path of the mount is resolved, and no request is made to it.
+    pub(super) fn raise(attachment: &Attachment, asked_bytes: u32) -> Self {
         let asked_kib = u64::from(asked_bytes) / 1024;
-        let Some(place) = place(directory) else {
-            return Self { asked_kib, granted_kib: None, place: None };
-        };
+        let number = attachment.device_number();
+        let place = PathBuf::from(format!("/sys/class/bdi/{number}/read_ahead_kb"));
         let granted = || std::fs::read_to_string(&place).ok()?.trim().parse().ok();
         let mut granted_kib: Option<u64> = granted();
         if granted_kib.is_some_and(|kib| kib < asked_kib) {
@@ -299,12 +303,4 @@ impl Display for Readahead {
             None => write!(f, "the granted size is unknown"),
         }
     }
-}
-
-fn place(directory: &Path) -> Option<PathBuf> {
-    // A request to the mount would wait for this process, so only cached attributes are read.
-    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-    let found = rustix::fs::statx(CWD, directory, flags, StatxFlags::empty()).ok()?;
-    let (major, minor) = (found.stx_dev_major, found.stx_dev_minor);
-    Some(PathBuf::from(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb")))
 }

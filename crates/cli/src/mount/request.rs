@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use ferrofs_fuse::attach::{AttachOptions, MountAccess, OptionMatch, RejectedOption};
+use ferrofs_fuse::attach::{AttachOptions, MountAccess, MountOwner, OptionMatch, RejectedOption};
 use ferrofs_mount::MountSettings;
+use ferrofs_mount::sandbox::UserIds;
 
 use super::log::LogTarget;
+use super::serving_user;
 use crate::amount::{parse_bytes, parse_cpus, parse_jobs};
 use crate::arguments::{
     MachineArguments, MountArguments, MountCaller, MountInvocation, ReadArguments, ReserveArguments,
@@ -280,6 +282,8 @@ pub(super) struct MountRequest {
     pub(super) reserve: ReserveArguments,
     pub(super) settings: MountSettings,
     pub(super) log: Option<OsString>,
+    /// The user who serves; `None` is the one who mounts.
+    pub(super) user: Option<UserIds>,
     pub(super) invocation: MountInvocation,
 }
 
@@ -305,8 +309,11 @@ impl MountRequest {
                 .xattrs(!typed.no_xattrs)
                 .acls(!typed.no_acl),
             log: typed.log.clone(),
+            user: typed.user.as_deref().map(serving_user).transpose()?,
             invocation,
         };
+        let owner = request.user.map(|ids| MountOwner { user: ids.user, group: ids.group });
+        request.attach = request.attach.owned_by(owner);
         for list in &typed.options {
             if let Err(refused) = parse_list(&mut request, list, invocation) {
                 return Err(usage_error(refused));
@@ -322,6 +329,14 @@ impl MountRequest {
     pub(super) fn log_target(&self) -> LogTarget {
         LogTarget::of(self.log.as_deref())
     }
+}
+
+/// The user as whom root serves.
+fn serving_user(word: &str) -> anyhow::Result<UserIds> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(usage_error("--user: only root can serve as another user; leave it out"));
+    }
+    serving_user::parse(word).map_err(|why| usage_error(format!("--user: {why}")))
 }
 
 /// An absolute path, for `/proc/mounts`.

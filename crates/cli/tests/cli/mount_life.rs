@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use crate::mounted::{Foreground, MountPoint, has_fuse, has_mount_right};
+use crate::mounted::{Foreground, MountPoint, UNMOUNT_HELPER, has_fuse, has_mount_right};
 use crate::support::{Dir, TestCommand, data, ferrofs, reset_signals};
 
 fn mount(point: &MountPoint) -> TestCommand {
@@ -139,7 +139,8 @@ fn killed_it_leaves_a_directory_that_one_command_clears() {
         return;
     }
     let point = MountPoint::new();
-    mount(&point).succeeds();
+    // Otherwise the process that unmounts removes it: see the next test.
+    mount(&point).args(["-o", "noauto_unmount"]).succeeds();
     let daemon = point.process(None);
     daemon.signal(Signal::KILL);
     daemon.wait();
@@ -149,6 +150,19 @@ fn killed_it_leaves_a_directory_that_one_command_clears() {
     assert!(point.unmount());
     mount(&point).succeeds();
     assert!(point.join("sub").is_dir());
+}
+
+#[test]
+fn killed_it_is_unmounted_by_a_process_that_lives_on_for_that() {
+    if !has_fuse() {
+        return;
+    }
+    let point = MountPoint::new();
+    mount(&point).succeeds();
+    let daemon = point.process(None);
+    daemon.signal(Signal::KILL);
+    daemon.wait();
+    point.wait_for_unmount();
 }
 
 #[test]
@@ -185,4 +199,88 @@ fn the_mark_of_a_daemon_alone_makes_none() {
     let said = mount(&point).env("_FERROFS_NOTIFY_ON_STDIN", "1").ends_with(1).stderr;
     assert!(said.contains("standard input is no socket"), "{said}");
     assert_eq!(point.mount(), None);
+}
+
+/// The five sets of capabilities that `/proc` shows.
+const SETS: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
+
+fn field(status: &str, name: &str) -> String {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn status(pid: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/status")).unwrap()
+}
+
+/// The process that unmounts for a daemon.
+fn unmount_helper(daemon: i32) -> i32 {
+    let numbers = fs::read_dir("/proc").unwrap().flatten();
+    let mut numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_its = |number: &i32| {
+        let text = fs::read_to_string(format!("/proc/{number}/status")).unwrap_or_default();
+        text.starts_with(&format!("Name:\t{UNMOUNT_HELPER}\n"))
+            && field(&text, "PPid") == daemon.to_string()
+    };
+    numbers.find(is_its).unwrap()
+}
+
+#[test]
+fn a_mount_of_root_is_served_without_capabilities_and_unmounted_by_one_with_a_single_one() {
+    if !has_fuse() || !has_mount_right() {
+        return;
+    }
+    let point = MountPoint::new();
+    mount(&point).succeeds();
+    let daemon = point.process(None);
+    let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
+    for task in tasks.map(Result::unwrap) {
+        let text = fs::read_to_string(task.path().join("status")).unwrap();
+        for set in SETS {
+            assert_eq!(field(&text, set), "0000000000000000", "{set} in {text}");
+        }
+        assert_eq!((field(&text, "NoNewPrivs"), field(&text, "Seccomp")), ("1".into(), "2".into()));
+    }
+    let helper = status(unmount_helper(daemon.pid()));
+    // CAP_SYS_ADMIN is number 21.
+    let sets = SETS.map(|set| u64::from_str_radix(&field(&helper, set), 16).unwrap());
+    assert_eq!(sets, [0, 1 << 21, 1 << 21, 0, 0], "{helper}");
+    assert_eq!((field(&helper, "NoNewPrivs"), field(&helper, "Seccomp")), ("1".into(), "2".into()));
+    daemon.signal(Signal::TERM);
+    daemon.wait();
+    assert_eq!(point.mount(), None);
+}
+
+#[test]
+fn root_can_have_a_mount_served_by_another_user_to_whom_it_belongs() {
+    if !has_fuse() {
+        return;
+    }
+    let point = MountPoint::new();
+    if !has_mount_right() {
+        let said = mount(&point).args(["--user", "1:1"]).ends_with(2).stderr;
+        assert!(said.contains("--user: only root"), "{said}");
+        return;
+    }
+    for (word, part) in [("no such user", "has no user"), ("1:x", "is not UID:GID")] {
+        let said = mount(&point).args(["--user", word]).ends_with(2).stderr;
+        assert!(said.starts_with("ferrofs: --user: ") && said.contains(part), "{said}");
+    }
+    mount(&point).args(["--user", "65534:65533"]).succeeds();
+    let daemon = point.process(None);
+    let text = status(daemon.pid());
+    assert_eq!(field(&text, "Uid"), "65534 65534 65534 65534");
+    assert_eq!(field(&text, "Gid"), "65533 65533 65533 65533");
+    assert_eq!(field(&text, "Groups"), "65533");
+    assert!(SETS.iter().all(|set| field(&text, set) == "0000000000000000"), "{text}");
+    let line = point.mount().unwrap();
+    assert!(line.contains("user_id=65534,group_id=65533"), "{line}");
+    // It belongs to that user, so root has no access.
+    assert_eq!(fs::read_dir(point.path()).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    daemon.signal(Signal::TERM);
+    daemon.wait();
+    assert_eq!(point.mount(), None);
+    mount(&point).args(["--user", "65534:65533", "--allow-other"]).succeeds();
+    assert!(point.join("sub").is_dir());
+    assert!(point.unmount());
 }

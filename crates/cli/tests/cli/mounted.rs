@@ -14,6 +14,8 @@ use crate::support::{Dir, is_root, skip};
 
 /// The limit of every wait; a correct program needs a thousandth of it.
 const LIMIT: Duration = Duration::from_secs(20);
+/// The process that unmounts what root has mounted.
+pub(crate) const UNMOUNT_HELPER: &str = "ferrofs-unmount";
 /// The right to mount, as `/proc` numbers it.
 const SYS_ADMIN: u64 = 1 << 21;
 
@@ -84,6 +86,16 @@ impl MountPoint {
         }
     }
 
+    /// Waits until nothing is mounted here any more.
+    #[track_caller]
+    pub(crate) fn wait_for_unmount(&self) {
+        let deadline = Instant::now() + LIMIT;
+        while self.mount().is_some() {
+            assert!(Instant::now() < deadline, "it stays mounted");
+            std::thread::yield_now();
+        }
+    }
+
     /// Unmounts as a user does; returns whether that succeeded.
     pub(crate) fn unmount(&self) -> bool {
         let deadline = Instant::now() + LIMIT;
@@ -123,9 +135,11 @@ impl MountPoint {
         let name = self.path.as_os_str().as_encoded_bytes();
         let names_it = |pid: &u32| {
             let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            // The process that waits to unmount is a shell.
+            // The process that waits to unmount is a shell, or has a name of its own.
             let program = words.split(|byte| *byte == 0).next().unwrap_or_default();
-            !program.ends_with(b"/sh") && words.windows(name.len()).any(|part| part == name)
+            let name_of = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            let is_helper = program.ends_with(b"/sh") || name_of.trim_end() == UNMOUNT_HELPER;
+            !is_helper && words.windows(name.len()).any(|part| part == name)
         };
         let entries = fs::read_dir("/proc").unwrap().flatten();
         let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

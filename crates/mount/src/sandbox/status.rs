@@ -5,6 +5,7 @@ use std::{fmt, io};
 use rustix::thread::CapabilitySet;
 
 use super::descriptor::OpenDescriptor;
+use super::paths::PathConfinement;
 
 /// The privileges of the process in the sandbox, as the kernel reports them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +14,10 @@ pub struct SandboxStatus {
     pub no_new_privileges: bool,
     /// Whether system calls are filtered.
     pub filter: FilterState,
+    /// Which files can be opened by name.
+    pub paths: PathConfinement,
+    /// Whether other processes of the user can read the memory of the process: only before Linux 5.14.
+    pub is_readable_by_user: bool,
     /// The capabilities that any thread has or can raise.
     pub capabilities: CapabilitySet,
     /// The open descriptors, by number.
@@ -21,12 +26,25 @@ pub struct SandboxStatus {
     pub replaced: usize,
 }
 
+impl SandboxStatus {
+    /// Who can read the memory of the process, in words.
+    #[must_use]
+    pub fn memory(&self) -> &'static str {
+        match self.is_readable_by_user {
+            false => "hidden from other processes of the user",
+            true => "readable by other processes of the user (Linux before 5.14)",
+        }
+    }
+}
+
 impl fmt::Display for SandboxStatus {
     /// Several lines, each with a line feed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let holds = if self.no_new_privileges { "none" } else { "possible" };
         writeln!(f, "new privileges  {holds}")?;
         writeln!(f, "system calls    {}", self.filter)?;
+        writeln!(f, "paths           {}", self.paths)?;
+        writeln!(f, "memory          {}", self.memory())?;
         write!(f, "capabilities    ")?;
         if self.capabilities.is_empty() {
             write!(f, "none")?;

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_long};
 
 use libc::*;
 
+use super::SandboxRole;
 use super::seccomp::{ArgumentCondition, SeccompAction, SyscallRule};
 
 /// Allowed with any arguments, the most frequent ones first.
@@ -148,34 +149,74 @@ const KILLED: &[c_long] = &[
 /// without these.
 const NO_SYS: &[c_long] = &[SYS_clone3, SYS_openat2];
 
+/// `statmount` has this number on every architecture; `libc` has no name for it yet.
+const SYS_STATMOUNT: c_long = 457;
+
+/// What the process that unmounts needs: commands, the mount table, unmounting, its own end.
+const UNMOUNTER: &[c_long] = &[
+    SYS_read,
+    SYS_write,
+    SYS_close,
+    SYS_fstat,
+    SYS_newfstatat,
+    SYS_statx,
+    SYS_lseek,
+    SYS_readlinkat,
+    SYS_getdents64,
+    SYS_umount2,
+    SYS_STATMOUNT,
+    SYS_brk,
+    SYS_munmap,
+    SYS_mremap,
+    SYS_futex,
+    SYS_getpid,
+    SYS_gettid,
+    SYS_restart_syscall,
+    SYS_exit,
+    SYS_exit_group,
+];
+
 /// The rules for the process with this ID.
-pub(super) fn rules(may_unmount: bool, process: u32) -> Vec<SyscallRule> {
-    let every = |calls: &[c_long], action| -> Vec<SyscallRule> {
-        calls.iter().map(|&call| SyscallRule { call, action, conditions: Vec::new() }).collect()
+pub(super) fn rules(role: SandboxRole, process: u32) -> Vec<SyscallRule> {
+    let mut rules = match role {
+        SandboxRole::Server => every(&ALLOWED.concat(), SeccompAction::Allow),
+        SandboxRole::Unmounter => every(UNMOUNTER, SeccompAction::Allow),
     };
-    let mut rules = every(&ALLOWED.concat(), SeccompAction::Allow);
-    rules.extend(conditional(process));
-    if may_unmount {
-        rules.extend(every(&[SYS_umount2], SeccompAction::Allow));
+    rules.extend(memory_and_files());
+    if role == SandboxRole::Server {
+        rules.extend(conditional(process));
     }
     rules.extend(every(NO_SYS, SeccompAction::NoSys));
     rules.extend(every(KILLED, SeccompAction::KillProcess));
     rules
 }
 
-/// Calls that are allowed with certain arguments only.
-fn conditional(process: u32) -> Vec<SyscallRule> {
-    let allow = |call, conditions| SyscallRule { call, action: SeccompAction::Allow, conditions };
+fn every(calls: &[c_long], action: SeccompAction) -> Vec<SyscallRule> {
+    calls.iter().map(|&call| SyscallRule { call, action, conditions: Vec::new() }).collect()
+}
+
+fn allow(call: c_long, conditions: Vec<ArgumentCondition>) -> SyscallRule {
+    SyscallRule { call, action: SeccompAction::Allow, conditions }
+}
+
+/// Files for reading, and memory that is not executable.
+fn memory_and_files() -> Vec<SyscallRule> {
     // O_TMPFILE includes O_DIRECTORY, which is allowed.
     let writing = O_ACCMODE | O_CREAT | O_TRUNC | (O_TMPFILE & !O_DIRECTORY);
-    let names = [PR_SET_NAME, PR_GET_NAME, PR_SET_VMA];
-    let commands = [F_GETFD, F_GETFL, F_SETFD, F_DUPFD_CLOEXEC];
     vec![
         allow(SYS_openat, vec![has_none_of(2, writing)]),
         #[cfg(target_arch = "x86_64")]
         allow(SYS_open, vec![has_none_of(1, writing)]),
         allow(SYS_mmap, vec![has_none_of(2, PROT_EXEC)]),
         allow(SYS_mprotect, vec![has_none_of(2, PROT_EXEC)]),
+    ]
+}
+
+/// Calls that are allowed with certain arguments only.
+fn conditional(process: u32) -> Vec<SyscallRule> {
+    let names = [PR_SET_NAME, PR_GET_NAME, PR_SET_VMA];
+    let commands = [F_GETFD, F_GETFL, F_SETFD, F_DUPFD_CLOEXEC];
+    vec![
         allow(SYS_clone, vec![is_a_thread()]),
         allow(SYS_prctl, names.map(|name| is(0, name.cast_unsigned())).to_vec()),
         allow(SYS_fcntl, commands.map(|command| is(1, command.cast_unsigned())).to_vec()),
@@ -225,8 +266,8 @@ mod tests {
 
     const PROCESS: u32 = 4711;
 
-    fn action_for(may_unmount: bool, call: c_long, arguments: [u64; 6]) -> SeccompAction {
-        let program = BpfProgram::new(&rules(may_unmount, PROCESS)).unwrap();
+    fn action_for(role: SandboxRole, call: c_long, arguments: [u64; 6]) -> SeccompAction {
+        let program = BpfProgram::new(&rules(role, PROCESS)).unwrap();
         action_of(&program, (call, arguments))
     }
 
@@ -238,16 +279,18 @@ mod tests {
 
     #[test]
     fn no_call_has_two_rules() {
-        let rules = rules(true, PROCESS);
-        let calls: HashSet<c_long> = rules.iter().map(|rule| rule.call).collect();
-        assert_eq!(calls.len(), rules.len());
+        for role in [SandboxRole::Server, SandboxRole::Unmounter] {
+            let rules = rules(role, PROCESS);
+            let calls: HashSet<c_long> = rules.iter().map(|rule| rule.call).collect();
+            assert_eq!(calls.len(), rules.len());
+        }
     }
 
     #[test]
     fn files_are_opened_for_reading_only() {
         for flags in [O_RDONLY, O_RDONLY | O_CLOEXEC | O_DIRECTORY, O_PATH | O_NOFOLLOW] {
             assert_eq!(
-                action_for(false, SYS_openat, with(2, flags)),
+                action_for(SandboxRole::Server, SYS_openat, with(2, flags)),
                 SeccompAction::Allow,
                 "{flags:#o}"
             );
@@ -255,7 +298,7 @@ mod tests {
         for flags in [O_WRONLY, O_RDWR, O_ACCMODE, O_CREAT, O_TRUNC, O_TMPFILE, O_RDWR | O_CLOEXEC]
         {
             assert_eq!(
-                action_for(false, SYS_openat, with(2, flags)),
+                action_for(SandboxRole::Server, SYS_openat, with(2, flags)),
                 SeccompAction::Deny,
                 "{flags:#o}"
             );
@@ -266,9 +309,12 @@ mod tests {
     fn memory_is_not_executable() {
         for call in [SYS_mmap, SYS_mprotect] {
             for protection in [PROT_NONE, PROT_READ, PROT_READ | PROT_WRITE] {
-                assert_eq!(action_for(false, call, with(2, protection)), SeccompAction::Allow);
                 assert_eq!(
-                    action_for(false, call, with(2, protection | PROT_EXEC)),
+                    action_for(SandboxRole::Server, call, with(2, protection)),
+                    SeccompAction::Allow
+                );
+                assert_eq!(
+                    action_for(SandboxRole::Server, call, with(2, protection | PROT_EXEC)),
                     SeccompAction::Deny
                 );
             }
@@ -287,13 +333,16 @@ mod tests {
             | CLONE_PARENT_SETTID
             | CLONE_CHILD_CLEARTID;
         let flags = |flags: c_int| with(0, flags);
-        assert_eq!(action_for(false, SYS_clone, flags(thread)), SeccompAction::Allow);
+        assert_eq!(action_for(SandboxRole::Server, SYS_clone, flags(thread)), SeccompAction::Allow);
         for other in [SIGCHLD, CLONE_VM | CLONE_VFORK | SIGCHLD, thread & !CLONE_THREAD] {
-            assert_eq!(action_for(false, SYS_clone, flags(other)), SeccompAction::Deny);
+            assert_eq!(
+                action_for(SandboxRole::Server, SYS_clone, flags(other)),
+                SeccompAction::Deny
+            );
         }
         for namespace in [CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET] {
             assert_eq!(
-                action_for(false, SYS_clone, flags(thread | namespace)),
+                action_for(SandboxRole::Server, SYS_clone, flags(thread | namespace)),
                 SeccompAction::Deny
             );
         }
@@ -302,9 +351,18 @@ mod tests {
     #[test]
     fn a_process_signals_only_itself() {
         let process = |number: u32| [u64::from(number), 1, 6, 0, 0, 0];
-        assert_eq!(action_for(false, SYS_tgkill, process(PROCESS)), SeccompAction::Allow);
-        assert_eq!(action_for(false, SYS_tgkill, process(PROCESS + 1)), SeccompAction::Deny);
-        assert_eq!(action_for(false, SYS_kill, process(PROCESS)), SeccompAction::Deny);
+        assert_eq!(
+            action_for(SandboxRole::Server, SYS_tgkill, process(PROCESS)),
+            SeccompAction::Allow
+        );
+        assert_eq!(
+            action_for(SandboxRole::Server, SYS_tgkill, process(PROCESS + 1)),
+            SeccompAction::Deny
+        );
+        assert_eq!(
+            action_for(SandboxRole::Server, SYS_kill, process(PROCESS)),
+            SeccompAction::Deny
+        );
     }
 
     #[test]
@@ -312,10 +370,10 @@ mod tests {
         for (call, place) in [(SYS_prlimit64, 2), (SYS_sendto, 4)] {
             let mut arguments = [u64::MAX; 6];
             arguments[place] = 0;
-            assert_eq!(action_for(false, call, arguments), SeccompAction::Allow);
+            assert_eq!(action_for(SandboxRole::Server, call, arguments), SeccompAction::Allow);
             for pointer in [1, 1 << 40, 1 << 63] {
                 arguments[place] = pointer;
-                assert_eq!(action_for(false, call, arguments), SeccompAction::Deny);
+                assert_eq!(action_for(SandboxRole::Server, call, arguments), SeccompAction::Deny);
             }
         }
     }
@@ -328,29 +386,49 @@ mod tests {
             (SYS_fcntl, 1, F_GETFD, F_SETFL),
             (SYS_fcntl, 1, F_DUPFD_CLOEXEC, F_SETLK),
         ] {
-            assert_eq!(action_for(false, call, with(place, good)), SeccompAction::Allow);
-            assert_eq!(action_for(false, call, with(place, bad)), SeccompAction::Deny);
+            assert_eq!(
+                action_for(SandboxRole::Server, call, with(place, good)),
+                SeccompAction::Allow
+            );
+            assert_eq!(
+                action_for(SandboxRole::Server, call, with(place, bad)),
+                SeccompAction::Deny
+            );
         }
     }
 
     #[test]
-    fn unmounting_is_allowed_on_request() {
-        assert_eq!(action_for(true, SYS_umount2, [0; 6]), SeccompAction::Allow);
-        assert_eq!(action_for(false, SYS_umount2, [0; 6]), SeccompAction::Deny);
+    fn only_the_unmounter_unmounts() {
+        assert_eq!(action_for(SandboxRole::Unmounter, SYS_umount2, [0; 6]), SeccompAction::Allow);
+        assert_eq!(action_for(SandboxRole::Server, SYS_umount2, [0; 6]), SeccompAction::Deny);
     }
 
     #[test]
     fn dangerous_calls_end_the_process_and_hidden_arguments_get_enosys() {
-        for call in
-            [SYS_execve, SYS_execveat, SYS_ptrace, SYS_mount, SYS_setuid, SYS_setns, SYS_bpf]
-        {
-            assert_eq!(action_for(true, call, [0; 6]), SeccompAction::KillProcess);
+        for role in [SandboxRole::Server, SandboxRole::Unmounter] {
+            for call in
+                [SYS_execve, SYS_execveat, SYS_ptrace, SYS_mount, SYS_setuid, SYS_setns, SYS_bpf]
+            {
+                assert_eq!(action_for(role, call, [0; 6]), SeccompAction::KillProcess);
+            }
+            for call in [SYS_clone3, SYS_openat2] {
+                assert_eq!(action_for(role, call, [0; 6]), SeccompAction::NoSys);
+            }
+            for call in [SYS_socket, SYS_ioctl, SYS_memfd_create, SYS_io_uring_setup, SYS_unlinkat]
+            {
+                assert_eq!(action_for(role, call, [0; 6]), SeccompAction::Deny);
+            }
         }
-        for call in [SYS_clone3, SYS_openat2] {
-            assert_eq!(action_for(true, call, [0; 6]), SeccompAction::NoSys);
+    }
+
+    #[test]
+    fn the_unmounter_starts_no_thread_and_sends_no_signal() {
+        for call in [SYS_clone, SYS_tgkill, SYS_kill, SYS_prctl, SYS_sendto, SYS_setpriority] {
+            assert_eq!(action_for(SandboxRole::Unmounter, call, [0; 6]), SeccompAction::Deny);
         }
-        for call in [SYS_socket, SYS_ioctl, SYS_memfd_create, SYS_io_uring_setup, SYS_unlinkat] {
-            assert_eq!(action_for(true, call, [0; 6]), SeccompAction::Deny);
-        }
+        assert_eq!(
+            action_for(SandboxRole::Unmounter, SYS_openat, with(2, O_RDWR)),
+            SeccompAction::Deny
+        );
     }
 }

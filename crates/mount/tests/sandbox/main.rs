@@ -8,6 +8,8 @@ mod executable;
 #[cfg(test)]
 mod privileges;
 #[cfg(test)]
+mod reads;
+#[cfg(test)]
 mod refused;
 #[cfg(test)]
 mod working;
@@ -41,4 +43,16 @@ fn outcome_in_a_process(body: impl FnOnce(&Path)) -> Option<Output> {
     child.args(["--exact", thread.name().unwrap(), "--nocapture", "--test-threads=1"]);
     child.env(FOLDER, folder.path()).env("RUST_BACKTRACE", "1");
     Some(child.output().unwrap())
+}
+
+/// Reports that the present test is skipped: on standard error, and in the file that `FERROFS_SKIPPED` names.
+#[cfg(test)]
+fn skip(reason: &str) {
+    let thread = std::thread::current();
+    let line = format!("skipped: {}: {reason}\n", thread.name().unwrap_or("a test"));
+    eprint!("{line}");
+    if let Some(path) = std::env::var_os("FERROFS_SKIPPED") {
+        let list = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        std::io::Write::write_all(&mut list.unwrap(), line.as_bytes()).unwrap();
+    }
 }

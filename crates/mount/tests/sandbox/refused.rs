@@ -8,7 +8,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::Command;
 
-use ferrofs_mount::sandbox::{FilterState, Sandbox, SandboxStep, StandardStreams};
+use ferrofs_mount::sandbox::{FilterState, Sandbox, SandboxRole, SandboxStep, StandardStreams};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -29,7 +29,10 @@ fn nothing_can_be_opened_for_writing() {
     in_a_process(|dir| {
         let file = dir.join("file");
         std::fs::write(&file, "kept").unwrap();
-        enter();
+        let kept = File::open(&file).unwrap();
+        let directory = File::open(dir).unwrap();
+        let sandbox = Sandbox::new().streams(StandardStreams::Errors).keep(directory.as_fd());
+        sandbox.enter().unwrap();
         let refused = |options: &mut OpenOptions, path: &Path| {
             assert_eq!(options.open(path).unwrap_err().kind(), ErrorKind::PermissionDenied);
         };
@@ -42,8 +45,9 @@ fn nothing_can_be_opened_for_writing() {
             let opened = rustix::fs::open(&file, flags | OFlags::RDONLY, Mode::RUSR);
             assert_eq!(opened.unwrap_err(), Errno::PERM, "{flags:?}");
         }
-        assert_eq!(std::fs::read(&file).unwrap(), b"kept");
-        assert_eq!(std::fs::read_dir(dir).unwrap().count(), 1);
+        assert_eq!(std::io::read_to_string(kept).unwrap(), "kept");
+        // The file and two dots.
+        assert_eq!(rustix::fs::Dir::new(directory).unwrap().count(), 3);
     });
 }
 
@@ -134,7 +138,7 @@ fn unmount_wrongly() -> Errno {
 }
 
 #[test]
-fn unmounting_is_refused_unless_it_was_asked_for() {
+fn a_server_cannot_unmount() {
     in_a_process(|_| {
         enter();
         assert_eq!(unmount_wrongly(), Errno::PERM);
@@ -142,9 +146,13 @@ fn unmounting_is_refused_unless_it_was_asked_for() {
 }
 
 #[test]
-fn unmounting_reaches_the_kernel_where_it_was_asked_for() {
+fn the_process_that_unmounts_reaches_the_kernel() {
     in_a_process(|_| {
-        Sandbox::new().streams(StandardStreams::Errors).may_unmount(true).enter().unwrap();
+        Sandbox::new()
+            .streams(StandardStreams::Errors)
+            .role(SandboxRole::Unmounter)
+            .enter()
+            .unwrap();
         assert_eq!(unmount_wrongly(), Errno::INVAL);
     });
 }

@@ -1,0 +1,124 @@
+//! Paths: which files the process may still open by name, enforced by Landlock, a security module of Linux that every
+//! process may use. Descriptors that are open already keep working. Used by [`super::Sandbox::enter`].
+
+use std::path::Path;
+use std::{fmt, io};
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, PathBeneath, PathFd,
+    RestrictionStatus, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
+};
+
+/// The newest version of Landlock whose features are requested. The crate leaves out what the kernel does not have.
+const NEWEST: ABI = ABI::V10;
+
+/// Directories whose files can be read; docs/trust.md has the reason for each. Access of a confined process to the memory,
+/// environment and files of another one is refused by Landlock itself, whatever `/proc` shows.
+const READABLE: [&str; 3] = ["/proc", "/sys/devices/system", "/sys/fs/cgroup"];
+
+/// Directories that can be listed, too.
+const LISTABLE: [&str; 1] = ["/proc/self"];
+
+/// The running program: a panic prints its own functions by name.
+const PROGRAM: &str = "/proc/self/exe";
+
+/// Which files the process can open by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PathConfinement {
+    /// Only files of `/proc`, `/sys` and the running program, for reading.
+    On {
+        /// The version of Landlock that is in effect.
+        version: u32,
+        /// Whether TCP connections are denied (version 4).
+        network: bool,
+        /// Whether signals and abstract Unix sockets do not reach other processes (version 6).
+        scopes: bool,
+    },
+    /// All that the user can read, as requested.
+    Off,
+    /// All that the user can read, although confinement was requested.
+    Unavailable {
+        /// Why not.
+        reason: String,
+    },
+}
+
+impl fmt::Display for PathConfinement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::On { version, network, scopes } => {
+                write!(f, "confined to /proc, /sys and the program (Landlock {version}")?;
+                for (is_on, what) in [(network, "network"), (scopes, "signals, abstract sockets")] {
+                    let denied = if *is_on { "denied" } else { "left to the filter" };
+                    write!(f, "; {what} {denied}")?;
+                }
+                f.write_str(")")
+            }
+            Self::Off => f.write_str("not confined"),
+            Self::Unavailable { reason } => write!(f, "not confined: {reason}"),
+        }
+    }
+}
+
+/// Confines the calling thread and the threads that it starts later.
+///
+/// # Errors
+/// The kernel has Landlock, but refuses the rules. A kernel without it is not an error.
+pub(super) fn confine() -> io::Result<PathConfinement> {
+    let restricted = restrict().map_err(io::Error::other)?;
+    Ok(match (restricted.ruleset, restricted.landlock) {
+        (RulesetStatus::NotEnforced, LandlockStatus::NotImplemented) => {
+            unavailable("the kernel has no Landlock (5.13 and later can have it)")
+        }
+        (RulesetStatus::NotEnforced, LandlockStatus::NotEnabled) => unavailable(
+            "Landlock is not among the security modules that the kernel was started with",
+        ),
+        (RulesetStatus::NotEnforced, _) => unavailable("the kernel enforces no rule of Landlock"),
+        (_, LandlockStatus::Available { effective_abi, .. }) => {
+            let version = effective_abi as u32;
+            let has = |first: ABI| version >= first as u32;
+            PathConfinement::On { version, network: has(ABI::V4), scopes: has(ABI::V6) }
+        }
+        // Rules are enforced, so there is a version.
+        (_, _) => PathConfinement::On { version: 1, network: false, scopes: false },
+    })
+}
+
+fn unavailable(reason: &str) -> PathConfinement {
+    PathConfinement::Unavailable { reason: reason.to_owned() }
+}
+
+fn restrict() -> Result<RestrictionStatus, landlock::RulesetError> {
+    let mut ruleset = Ruleset::default()
+        .handle_access(AccessFs::from_all(NEWEST))?
+        .handle_access(AccessNet::from_all(NEWEST))?
+        .scope(Scope::from_all(NEWEST))?
+        .create()?;
+    let file = BitFlags::from(AccessFs::ReadFile);
+    let directory = file | AccessFs::ReadDir;
+    let programs = [PROGRAM].map(|path| (path, file));
+    let readable = READABLE.map(|path| (path, file));
+    let listable = LISTABLE.map(|path| (path, directory));
+    for (path, access) in readable.into_iter().chain(listable).chain(programs) {
+        // What is not there is not needed: containers hide parts of /sys.
+        let Ok(place) = PathFd::new(Path::new(path)) else { continue };
+        ruleset = ruleset.add_rule(PathBeneath::new(place, access))?;
+    }
+    ruleset.restrict_self()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_says_what_is_confined() {
+        let on = PathConfinement::On { version: 4, network: true, scopes: false };
+        assert_eq!(
+            on.to_string(),
+            "confined to /proc, /sys and the program (Landlock 4; network denied; signals, abstract sockets left \
+             to the filter)"
+        );
+        assert_eq!(unavailable("x").to_string(), "not confined: x");
+    }
+}
