@@ -75,6 +75,10 @@ impl StopSignal {
         *self.is_set.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.changed.notify_all();
     }
+
+    fn clear(&self) {
+        *self.is_set.lock().unwrap_or_else(PoisonError::into_inner) = false;
+    }
 }
 
 impl IdleReclaimer {
@@ -114,14 +118,23 @@ impl IdleReclaimer {
     }
 }
 
-impl Drop for IdleReclaimer {
-    fn drop(&mut self) {
+impl IdleReclaimer {
+    /// Ends the thread; the next use of memory starts it again.
+    pub(crate) fn stop(&self) {
         self.stop.set();
         // The thread takes the lock once more.
         let thread = lock(&self.state).thread.take();
         if let Some(thread) = thread {
             thread.join().ok();
         }
+        self.stop.clear();
+        lock(&self.state).is_running = false;
+    }
+}
+
+impl Drop for IdleReclaimer {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
@@ -222,6 +235,18 @@ mod tests {
         state.was_woken = false;
         assert!(!state.ends(false) && state.is_running, "a read runs");
         assert!(state.ends(true) && !state.is_running);
+    }
+
+    #[test]
+    fn a_stopped_reclaimer_has_no_thread_until_the_next_read() {
+        let memory = MemoryPool::new(MemoryPool::MIN_BYTES).unwrap();
+        let image = OpenOptions::new().memory(&memory).open(PATH).unwrap();
+        let fixed = memory.budget().used_bytes();
+        burst(&image);
+        image.stop_idle_reclaimer();
+        assert!(lock(&image.inner().idle_reclaimer.state).thread.is_none());
+        burst(&image);
+        until("memory comes back", || memory.budget().used_bytes() == fixed);
     }
 
     #[test]

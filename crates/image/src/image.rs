@@ -256,6 +256,12 @@ impl Image {
         engine.decode_timer.measure(engine.decode_slots.count());
     }
 
+    /// Ends the thread that frees memory when nobody reads; the next read starts it again. For a process that is about to
+    /// drop privileges, which a thread that runs already would keep.
+    pub fn stop_idle_reclaimer(&self) {
+        self.inner.idle_reclaimer.stop();
+    }
+
     /// What has been read and decoded so far.
     #[must_use]
     pub fn stats(&self) -> ImageStats {

@@ -171,6 +171,7 @@ impl<'fd> Sandbox<'fd> {
             paths,
             is_readable_by_user,
             capabilities: threads.capabilities,
+            earlier_threads: threads.threads.saturating_sub(1),
             descriptors,
             replaced,
         })

@@ -22,6 +22,7 @@ use super::daemonize::{self, ReadyNotifier};
 use super::explain::{Explanation, ExplanationInput, Readahead};
 use super::log::{Log, Severity};
 use super::request::MountRequest;
+use crate::amount::counted;
 use crate::arguments::{MountArguments, MountCaller};
 use crate::exit_status::CommandStatus;
 use crate::output::{self, escape};
@@ -72,6 +73,8 @@ pub(super) fn run(
         notifier.outlive()?;
     }
     let mut daemon = Daemon { typed, request, resources, log, attachment, readahead, output };
+    // Privileges belong to threads, so none may run yet.
+    image.stop_idle_reclaimer();
     let entered = daemon.enter_sandbox(&ready, &handlers, notifier.as_ref())?;
     let (mut signals, waker) = handlers.listen()?;
     let log = Arc::clone(&daemon.log);
@@ -167,6 +170,11 @@ impl Daemon<'_> {
         let sandbox = Sandbox::new().streams(streams).user(self.request.user);
         let sandbox = kept.fold(sandbox.may_raise_priority(true), Sandbox::keep);
         let entered = sandbox.enter().context("the sandbox (--no-sandbox mounts without it)")?;
+        if entered.earlier_threads > 0 {
+            let threads = counted(entered.earlier_threads, "thread keeps", "threads keep");
+            let line = format_args!("{threads} the privileges from before the sandbox");
+            self.log.log(Severity::Warning, line);
+        }
         if let PathConfinement::Unavailable { reason } = &entered.paths {
             self.log
                 .log(Severity::Info, format_args!("the sandbox does not confine paths: {reason}"));

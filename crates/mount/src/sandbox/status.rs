@@ -20,6 +20,8 @@ pub struct SandboxStatus {
     pub is_readable_by_user: bool,
     /// The capabilities that any thread has or can raise.
     pub capabilities: CapabilitySet,
+    /// The threads that were started before, which keep their capabilities, user and paths.
+    pub earlier_threads: u64,
     /// The open descriptors, by number.
     pub descriptors: Vec<OpenDescriptor>,
     /// How many descriptors were replaced by `/dev/null`.
@@ -71,11 +73,13 @@ impl fmt::Display for SandboxStatus {
 pub(super) struct ThreadPrivileges {
     pub(super) no_new_privileges: bool,
     pub(super) capabilities: CapabilitySet,
+    pub(super) threads: u64,
 }
 
 impl ThreadPrivileges {
     pub(super) fn read() -> io::Result<Self> {
-        let mut all = Self { no_new_privileges: true, capabilities: CapabilitySet::empty() };
+        let mut all =
+            Self { no_new_privileges: true, capabilities: CapabilitySet::empty(), threads: 0 };
         for entry in std::fs::read_dir("/proc/self/task")? {
             match std::fs::read_to_string(entry?.path().join("status")) {
                 Ok(text) => all.add(&text).ok_or(io::ErrorKind::InvalidData)?,
@@ -92,6 +96,7 @@ impl ThreadPrivileges {
             let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             value.map(str::trim)
         };
+        self.threads = self.threads.saturating_add(1);
         self.no_new_privileges &= field("NoNewPrivs")? == "1";
         for name in ["CapPrm", "CapEff", "CapInh", "CapAmb"] {
             let bits = u64::from_str_radix(field(name)?, 16).ok()?;

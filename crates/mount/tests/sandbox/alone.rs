@@ -15,6 +15,7 @@ fn main() {
     let sandbox = Sandbox::new().streams(StandardStreams::Errors).keep(output.as_fd());
     let entered = sandbox.enter().unwrap();
     assert!(entered.no_new_privileges, "{entered}");
+    assert_eq!(entered.earlier_threads, 0);
     assert_eq!(entered.capabilities, CapabilitySet::empty(), "{entered}");
     assert!(matches!(entered.filter, FilterState::On { .. }), "{entered}");
     let text = entered.to_string();

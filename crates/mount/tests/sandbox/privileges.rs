@@ -94,6 +94,8 @@ fn what_an_earlier_thread_still_has_is_reported() {
             reported.wait();
             let report = report.unwrap();
             assert_eq!(report.capabilities, had);
+            // The harness has one, too.
+            assert!(report.earlier_threads >= 1);
             assert!(report.no_new_privileges);
         });
     });
