@@ -20,6 +20,7 @@ mod dump;
 #[allow(dead_code, reason = "only their description matters here")]
 mod fsck;
 #[path = "../../crates/cli/src/help.rs"]
+#[allow(dead_code, reason = "the manual has no first lines")]
 mod help;
 #[path = "../../crates/cli/src/applets/mkfs.rs"]
 #[allow(dead_code, reason = "only their description matters here")]

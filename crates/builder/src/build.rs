@@ -116,6 +116,7 @@ fn build_with(
     let mut report = report(tree, options, &metadata, &data);
     let unit = u64::from(options.image_alignment_blocks) * u64::from(block_size.bytes());
     image.write_zeros(image.bytes().next_multiple_of(unit) - image.bytes())?;
+    report.image_inodes = written.inodes;
     report.bytes = image.bytes();
     report.blocks = block_size.count(report.bytes);
     report.blob_bytes = blob.as_ref().map_or(0, ImageWriter::bytes);

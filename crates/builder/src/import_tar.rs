@@ -109,6 +109,8 @@ pub enum TarContentMode {
 pub struct TarImportOptions {
     /// The compression of the archive; `None`: detected by its first bytes.
     pub compression: Option<Compression>,
+    /// A file that gets a copy of the uncompressed archive while it is read; it is created, or emptied.
+    pub uncompressed_copy: Option<PathBuf>,
     /// Where the image finds file contents.
     pub contents: TarContentMode,
     /// How whiteouts are imported.
@@ -130,6 +132,7 @@ pub struct TarImportOptions {
 
 option_setters! { TarImportOptions {
     compression: Option<Compression>,
+    uncompressed_copy: Option<PathBuf>,
     contents: TarContentMode,
     whiteouts: WhiteoutPolicy,
     concatenated: bool,
@@ -149,6 +152,7 @@ impl Default for TarImportOptions {
     fn default() -> Self {
         Self {
             compression: None,
+            uncompressed_copy: None,
             contents: TarContentMode::default(),
             whiteouts: WhiteoutPolicy::default(),
             concatenated: false,

@@ -194,7 +194,7 @@ impl<'t> MetadataWriter<'t> {
             packed,
             metabox,
             xattr_block,
-            inodes: self.inode_order.order.len() as u64,
+            inodes: self.inode_order.order.len() as u64 + nids.iter().flatten().count() as u64,
         })
     }
 

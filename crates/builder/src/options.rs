@@ -3,7 +3,7 @@
 pub(crate) mod hints;
 pub(crate) mod validate;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ferrofs_codec::Method;
 use ferrofs_ondisk::BlockSize;
@@ -127,6 +127,16 @@ pub enum BlobOutput {
     NewFile(PathBuf),
     /// Into a file or device that is there, from its first byte on.
     InPlace(PathBuf),
+}
+
+impl BlobOutput {
+    /// The path of the file or device.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::NewFile(path) | Self::InPlace(path) => path,
+        }
+    }
 }
 
 /// Where an image goes.

@@ -26,6 +26,8 @@ pub struct BuildReport {
     pub external_bytes: u64,
     /// Inodes that have a name.
     pub inodes: u64,
+    /// Inodes of the image: those with a name, the packed inode and the metabox.
+    pub image_inodes: u64,
     /// What the regular files have together, in bytes.
     pub content_bytes: u64,
     /// What each way of storing data was used for; `None` is as it is.

@@ -27,6 +27,54 @@ pub(crate) fn parse_number(text: &str) -> Result<u64, String> {
     read.ok().filter(|_| is_plain).ok_or_else(|| "not a number, such as 4096 or 0x1000".to_owned())
 }
 
+/// Reads a size as mkfs.erofs reads it: a number with an optional suffix k, m or g.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.as_bytes().last().map(u8::to_ascii_lowercase) {
+        Some(b'k') => (&text[..text.len() - 1], 10),
+        Some(b'm') => (&text[..text.len() - 1], 20),
+        Some(b'g') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let number =
+        parse_number(digits).map_err(|_| "not a size, such as 4096, 0x1000 or 64k".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
+}
+
+/// Reads a size with an optional minus sign.
+pub(crate) fn parse_signed_size(text: &str) -> Result<i64, String> {
+    let (is_negative, digits) = match text.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, text),
+    };
+    let size = i64::try_from(parse_size(digits)?).map_err(|_| "too large".to_owned())?;
+    Ok(if is_negative { -size } else { size })
+}
+
+/// Reads the number at the start of a text as C's atoi does: 0 if there is none.
+pub(crate) fn parse_leading_number(text: &str) -> i64 {
+    let text = text.trim_start();
+    let (is_negative, text) = match text.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let digits = text.bytes().take_while(u8::is_ascii_digit);
+    let number = digits.fold(0i64, |number, digit| {
+        number.saturating_mul(10).saturating_add(i64::from(digit - b'0'))
+    });
+    if is_negative { -number } else { number }
+}
+
+/// Reads a level of verbosity as erofs-utils reads it: a word that is no number is 0.
+pub(crate) fn parse_verbosity(text: &str) -> Result<u8, String> {
+    let level = u8::try_from(parse_leading_number(text)).ok().filter(|level| *level <= 9);
+    level.ok_or_else(|| "not a level from 0 to 9".to_owned())
+}
+
+/// Reads a user or group id, or an offset for ids, as mkfs.erofs reads it.
+pub(crate) fn parse_id(text: &str) -> Result<u32, String> {
+    u32::try_from(parse_number(text)?).map_err(|_| "more than 32 bits".to_owned())
+}
+
 /// The largest number of threads: the most CPUs that Linux supports on x86-64.
 const JOBS_MAX: usize = 8192;
 
@@ -102,6 +150,36 @@ mod tests {
         for wrong in ["", "k", "-1", "1x", "99999999999g"] {
             assert!(parse_bytes(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn sizes_of_mkfs_erofs_may_be_hexadecimal_and_have_suffixes() {
+        for (text, bytes) in [("4096", 4096), ("0x1000", 4096), ("64k", 65536), ("010K", 8192)] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        assert_eq!(parse_signed_size("-64k"), Ok(-65536));
+        for wrong in ["", "k", "x", "4kb", "-1", "99999999999g", "é"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+        parse_signed_size("9223372036854775808").unwrap_err();
+    }
+
+    #[test]
+    fn words_that_are_no_numbers_are_0_for_atoi() {
+        for (text, number) in [
+            ("x", 0),
+            ("12x", 12),
+            ("", 0),
+            ("-3", -3),
+            (" +7", 7),
+            ("99999999999999999999", i64::MAX),
+        ] {
+            assert_eq!(parse_leading_number(text), number, "{text}");
+        }
+        assert_eq!((parse_verbosity("x"), parse_verbosity("3")), (Ok(0), Ok(3)));
+        assert!(parse_verbosity("10").is_err() && parse_verbosity("-1").is_err());
+        assert_eq!(parse_id("0x10"), Ok(16));
+        assert!(parse_id("4294967296").is_err() && parse_id("-1").is_err());
     }
 
     #[test]

@@ -22,6 +22,8 @@ use crate::output;
 
 /// The exit status of erofs-utils for wrong usage.
 const EROFS_UTILS_USAGE: u8 = 1;
+/// That of dump.erofs: the negative number of EINVAL in 8 bits.
+const DUMP_USAGE: u8 = 234;
 
 /// What the command line selects.
 #[derive(Debug)]
@@ -37,9 +39,14 @@ impl Invocation {
     /// The exit status for a status of this invocation: programs of erofs-utils use 1 for wrong
     /// usage as well.
     pub(crate) fn exit_code(&self, status: CommandStatus) -> ExitCode {
-        let is_of_erofs_utils = matches!(self, Self::Fsck(_) | Self::Dump(_) | Self::Mkfs(_));
+        let usage = match self {
+            Self::Fsck(_) | Self::Mkfs(_) => EROFS_UTILS_USAGE,
+            Self::Dump(_) => DUMP_USAGE,
+            Self::Mount(_, MountInvocation { by: MountCaller::Erofsfuse, .. }) => EROFS_UTILS_USAGE,
+            Self::Mount(..) | Self::Verb(_) => CommandStatus::UsageError.code(),
+        };
         ExitCode::from(match status {
-            CommandStatus::UsageError if is_of_erofs_utils => EROFS_UTILS_USAGE,
+            CommandStatus::UsageError => usage,
             status => status.code(),
         })
     }
@@ -51,9 +58,9 @@ pub(crate) fn parse_command_line() -> Result<Invocation, ExitCode> {
     let words: Vec<OsString> = std::env::args_os().collect();
     match ProgramName::of(&words, Path::is_file) {
         ProgramName::Ferrofs => parse::<Arguments>(words).map(|typed| Invocation::Verb(typed.verb)),
-        ProgramName::Erofsfuse => {
-            parse::<ErofsfuseArguments>(words).map(|typed| mount(typed.into_mount()))
-        }
+        ProgramName::Erofsfuse => ErofsfuseArguments::try_parse_from(words)
+            .map(|typed| mount(typed.into_mount()))
+            .map_err(|answer| end_erofsfuse(&answer)),
         ProgramName::MountFuse => {
             parse::<MountFuseArguments>(words).map(|typed| mount(typed.into_mount()))
         }
@@ -63,12 +70,18 @@ pub(crate) fn parse_command_line() -> Result<Invocation, ExitCode> {
             .map_err(|answer| end(&answer, EROFS_UTILS_USAGE)),
         ProgramName::Dump => DumpArguments::try_parse_from(words)
             .map(Invocation::Dump)
-            .map_err(|answer| end(&answer, EROFS_UTILS_USAGE)),
+            .map_err(|answer| end(&answer, DUMP_USAGE)),
         ProgramName::Mkfs => {
             let typed = MkfsArguments::try_parse_from(words);
             typed.map(Box::new).map(Invocation::Mkfs).map_err(|answer| end_mkfs(&answer))
         }
     }
+}
+
+/// Answers as erofsfuse does, which ends with 1 after help and its version, too.
+fn end_erofsfuse(answer: &clap::Error) -> ExitCode {
+    end(answer, EROFS_UTILS_USAGE);
+    ExitCode::from(EROFS_UTILS_USAGE)
 }
 
 /// Prints what to do instead where an option of mkfs.erofs is not supported.

@@ -332,6 +332,9 @@ pub(crate) struct BuildArguments {
     pub(crate) content: BuildContent,
 
     #[command(flatten)]
+    pub(crate) android: AndroidArguments,
+
+    #[command(flatten)]
     pub(crate) progress: ProgressArguments,
 
     #[command(flatten)]
@@ -583,6 +586,21 @@ pub(crate) enum WhiteoutChoice {
     Overlay,
     /// Apply them: remove what they hide in the layers below
     Apply,
+}
+
+/// Files that Android's build system passes to its image builders.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Android")]
+pub(crate) struct AndroidArguments {
+    /// The path at which the image will be mounted, such as /vendor; paths in the files of
+    /// --file-contexts and --fs-config-file begin with it
+    #[arg(long, value_name = "PATH")]
+    pub(crate) mount_point: Option<OsString>,
+
+    /// Set SELinux labels from this file, which holds regular expressions for paths, types, and
+    /// labels. Labels of the source are left out
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file_contexts: Option<PathBuf>,
 }
 
 /// Show latencies, memory and workers of a running mount.

@@ -2,17 +2,23 @@
 //! progress and errors, and compares the image with its source before the image gets its name.
 
 mod algorithms;
+mod android;
 mod arguments;
 mod buffered_source;
+mod file_contexts;
 mod import;
 mod inode_pairs;
 mod memory;
 mod mkfs;
+mod mkfs_extended;
+mod mkfs_hints;
+mod mkfs_sizes;
 mod monitor;
 mod overlay;
 mod report;
 mod request;
 mod verify;
+mod vmdk;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -28,13 +34,14 @@ use ferrofs_workers::memory::set_mmap_threshold;
 use import::ImportedTree;
 use monitor::BuildMonitor;
 use report::BuildSummary;
-use request::{BuildEnvironment, BuildRequest, Verify};
+use request::{BuildEnvironment, BuildRequest, OutputFormat, Verify};
 use verify::ImageVerifier;
 
 use crate::applets::mkfs::MkfsArguments;
 use crate::arguments::BuildArguments;
 use crate::exit_status::{CommandStatus, usage_error};
-use crate::output::{Output, escape};
+use crate::help;
+use crate::output::{self, Output, escape};
 use crate::progress::{ProgressDisplay, WorkAmount};
 use crate::resources::Resources;
 use crate::signals::{ExitOnSignals, SecondSignal, StopRequest};
@@ -63,13 +70,16 @@ pub(crate) fn run_mkfs(
     arguments: &MkfsArguments,
     signals: ExitOnSignals,
 ) -> anyhow::Result<CommandStatus> {
-    if arguments.is_verbose() {
+    if arguments.prints_version() {
         let mut output = Output::new();
-        writeln!(output, "mkfs.erofs (ferrofs) {}", env!("CARGO_PKG_VERSION"))?;
+        writeln!(output, "{}", help::MKFS_BANNER)?;
         output.flush()?;
     }
     let environment = environment(arguments.compress_hints.as_deref())?;
     let request = mkfs::request(arguments, &environment).map_err(usage_error)?;
+    for warning in request.warnings.iter().filter(|_| request.output.notices) {
+        output::print_message(format_args!("warning: {warning}"));
+    }
     run_request(request, signals)
 }
 
@@ -130,6 +140,9 @@ fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Res
         ferrofs_builder::add_digests(&mut tree, name, monitor.cancel_token())
             .map_err(|error| with_suggestion(&error, &stop))?;
     }
+    if let OutputFormat::Mkfs { lists_files: true } = request.output.form {
+        report::print_names(&tree)?;
+    }
     let Some(outputs) = outputs else {
         let estimate = report::estimate(&tree, &request.options, stop.token());
         let estimate = estimate.map_err(|error| with_suggestion(&error, &stop))?;
@@ -158,6 +171,9 @@ fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Res
         }
         _ => with_suggestion(&error, &stop),
     })?;
+    if let Some(path) = &request.vmdk {
+        vmdk::write_descriptor(path, &request, &report, &tree)?;
+    }
     let (options, took) = (&request.options, began.elapsed());
     BuildSummary { request: &request, options, report: &report, warnings, steps, took }.print()?;
     Ok(CommandStatus::Success)

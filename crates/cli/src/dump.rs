@@ -2,6 +2,7 @@
 
 mod statistics;
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
@@ -17,58 +18,118 @@ use crate::exit_status::CommandStatus;
 use crate::metadata_text::{
     self, FoundInode, build_time, format_percent, format_uuid, mode_text, stored_bytes,
 };
-use crate::output::{CopyError, Output, escape};
+use crate::output::{self, CopyError, Output, escape};
 use crate::signals::ExitOnSignals;
 use crate::source;
 
-/// Prints what the arguments select.
+/// The exit status for an image that cannot be read: the negative number of EINVAL in 8 bits.
+const UNREADABLE_STATUS: u8 = 234;
+
+/// Prints what the arguments select. As dump.erofs has it, only an image that cannot be opened is a
+/// failure; a path or inode that does not exist is reported.
 ///
 /// # Errors
-/// The image cannot be read, or standard output cannot be written.
+/// The image is damaged, or standard output cannot be written.
 pub(crate) fn run(
     arguments: &DumpArguments,
     _signals: &ExitOnSignals,
 ) -> anyhow::Result<CommandStatus> {
-    let read = ReadArguments {
-        offset: arguments.offset,
-        devices: arguments.devices.clone(),
-        no_checksum: false,
-        // Layouts are shown without the devices, too.
-        quiet: true,
+    let image = match open(arguments) {
+        Ok(image) => image,
+        Err(status) => return Ok(status),
     };
-    let image = source::open(&arguments.image, &read)?;
     let mut output = Output::new();
     if arguments.blkid_udev {
         show_for_udev(&mut output, &image)?;
         output.flush()?;
         return Ok(CommandStatus::Success);
     }
-    if arguments.shows_superblock() {
+    if arguments.cat && (arguments.superblock || arguments.statistics || arguments.ls) {
+        output::print_message("--cat cannot be used with -s, -S or --ls; nothing is shown");
+        return Ok(CommandStatus::Success);
+    }
+    if arguments.shows_superblock() && !arguments.cat {
         show_superblock(&mut output, &image)?;
     }
     if arguments.statistics {
         statistics::show(&mut output, &image)?;
     }
+    let needs_inode = arguments.cat || arguments.extents;
     let found = match (&arguments.path, arguments.nid) {
-        (Some(path), _) => Some(FoundInode::at(&image, path.as_bytes())?),
-        (None, Some(nid)) => Some(FoundInode::numbered(&image, nid)?),
-        (None, None) => None,
+        (Some(path), _) => FoundInode::at(&image, &absolute(path.as_bytes())).map(Some),
+        (None, Some(nid)) => FoundInode::numbered(&image, nid).map(Some),
+        (None, None) if needs_inode => Err(anyhow!("-e and --cat need --nid or --path")),
+        (None, None) => Ok(None),
     };
-    if let Some(found) = &found {
-        if arguments.cat {
-            write_content(&mut output, &image, found)?;
-        } else {
-            show_inode(&mut output, &image, found)?;
-        }
-        if arguments.ls {
-            list(&mut output, &image, found)?;
-        }
-        if arguments.extents {
-            show_extents(&mut output, &image, found)?;
+    let shown = found.and_then(|found| match found {
+        Some(found) => show_found(arguments, &mut output, &image, &found),
+        None => Ok(()),
+    });
+    output.flush()?;
+    match shown {
+        Err(error) if is_about_output(&error) => return Err(error),
+        Err(error) => output::print_message(format_args!("{error:#}")),
+        Ok(()) => {}
+    }
+    Ok(CommandStatus::Success)
+}
+
+/// Opens the image, or reports why not and gives the exit status of dump.erofs for that.
+fn open(arguments: &DumpArguments) -> Result<Image, CommandStatus> {
+    for path in arguments.devices.iter().chain([&arguments.image]) {
+        if let Err(error) = File::open(path) {
+            output::print_path_message(path.as_os_str().as_bytes(), &error);
+            let errno = error.raw_os_error().and_then(|errno| u8::try_from(errno).ok());
+            return Err(CommandStatus::Number(errno.unwrap_or(1).wrapping_neg()));
         }
     }
-    output.flush()?;
-    Ok(CommandStatus::Success)
+    let read = |no_checksum| ReadArguments {
+        offset: arguments.offset,
+        devices: arguments.devices.clone(),
+        no_checksum,
+        // Layouts are shown without the devices, too.
+        quiet: true,
+    };
+    let opened = source::open(&arguments.image, &read(false));
+    opened.or_else(|error| match source::open(&arguments.image, &read(true)) {
+        Ok(image) => {
+            output::print_message(format_args!("warning: {error:#}"));
+            Ok(image)
+        }
+        Err(error) => {
+            output::print_message(format_args!("{error:#}"));
+            Err(CommandStatus::Number(UNREADABLE_STATUS))
+        }
+    })
+}
+
+/// A path that begins with a slash and has none at its end.
+fn absolute(path: &[u8]) -> Vec<u8> {
+    let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+    [b"/", &*names.collect::<Vec<_>>().join(&b'/')].concat()
+}
+
+fn is_about_output(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| cause.is::<io::Error>())
+}
+
+fn show_found(
+    arguments: &DumpArguments,
+    output: &mut Output,
+    image: &Image,
+    found: &FoundInode,
+) -> anyhow::Result<()> {
+    if arguments.cat {
+        return write_content(output, image, found);
+    }
+    show_inode(output, image, found)?;
+    if arguments.ls {
+        list(output, image, found)?;
+    }
+    if arguments.extents {
+        show_extents(output, image, found)?;
+    }
+    Ok(())
 }
 
 /// A feature, as dump.erofs names it, and the first Linux that reads it.
@@ -315,13 +376,28 @@ fn show_extents(output: &mut Output, image: &Image, found: &FoundInode) -> anyho
     if has_data(&found.inode) {
         let failed = |error: ferrofs_image::Error| about(found, &error);
         for range in image.file_extents(&found.inode, 0).map_err(failed)? {
-            show_extent(output, count, &range.map_err(failed)?)?;
+            let range = in_blocks(range.map_err(failed)?, image, &found.inode);
+            show_extent(output, count, &range)?;
             count += 1;
         }
     }
     output.name(found.path.as_deref().unwrap_or(b"(not found)"))?;
     writeln!(output, ": {count} extents found")?;
     Ok(())
+}
+
+/// An extent as dump.erofs shows it: data that is not compressed takes whole blocks, unless it lies
+/// next to the inode.
+fn in_blocks(mut range: FileExtent, image: &Image, inode: &Inode) -> FileExtent {
+    let block = u64::from(image.superblock().block_size.bytes());
+    let is_inline = inode.layout() == DataLayout::FlatInline && !range.end.is_multiple_of(block);
+    if range.storage == ExtentStorage::Plain && !inode.layout().is_compressed() && !is_inline {
+        range.end = range.end.checked_next_multiple_of(block).unwrap_or(range.end);
+        if let Some(place) = &mut range.location {
+            place.bytes = place.bytes.checked_next_multiple_of(block).unwrap_or(place.bytes);
+        }
+    }
+    range
 }
 
 fn show_extent(output: &mut Output, number: u64, range: &FileExtent) -> io::Result<()> {

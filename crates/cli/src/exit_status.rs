@@ -18,6 +18,8 @@ pub(crate) enum CommandStatus {
     UsageError,
     /// A signal ended the work.
     Stopped(Signal),
+    /// A number that another program gives a failure; it has been reported.
+    Number(u8),
 }
 
 impl CommandStatus {
@@ -38,13 +40,15 @@ impl CommandStatus {
         if is_broken_pipe(error) { Self::Success } else { Self::Failure }
     }
 
-    /// The exit status: 0, 1, 2, or 128 and the number of the signal, as shells have it.
+    /// The exit status: 0, 1, 2, 128 and the number of the signal, as shells have it, or the
+    /// number of another program.
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Success => 0,
             Self::Failure => 1,
             Self::UsageError => 2,
             Self::Stopped(signal) => signal.exit_status(),
+            Self::Number(number) => number,
         }
     }
 }

@@ -1,5 +1,26 @@
 //! The parts of the help that come after the options: what is not obvious, exit status, examples.
 
+/// The first line of mkfs.erofs. The version is that of erofs-utils, whose command lines and output
+/// the other names have.
+pub(crate) const MKFS_BANNER: &str = "mkfs.erofs 1.9.4";
+
+/// What `--version` prints behind the name of a program of erofs-utils. Scripts cut the version out
+/// of the first line.
+pub(crate) const MKFS_VERSION: &str = concat!(
+    "(erofs-utils) 1.9.4\navailable compressors: lz4, lz4hc, lzma, deflate, libdeflate, zstd\nferrofs ",
+    env!("CARGO_PKG_VERSION")
+);
+pub(crate) const FSCK_VERSION: &str = concat!(
+    "(erofs-utils) 1.9.4\navailable decompressors: lz4, lz4hc, lzma, deflate, libdeflate, zstd\nferrofs ",
+    env!("CARGO_PKG_VERSION")
+);
+pub(crate) const DUMP_VERSION: &str =
+    concat!("(erofs-utils) 1.9.4\nferrofs ", env!("CARGO_PKG_VERSION"));
+
+pub(crate) const EROFSFUSE_VERSION: &str = concat!("1.9.4\nferrofs ", env!("CARGO_PKG_VERSION"));
+/// The first line of erofsfuse.
+pub(crate) const EROFSFUSE_BANNER: &str = "erofsfuse 1.9.4";
+
 pub(crate) const FERROFS: &str = "\
 Examples:
   ferrofs demo                             mount a built-in image, check every byte, show its speed
@@ -125,9 +146,10 @@ Examples:
   mount -t fuse.ferrofs app.erofs dir/";
 
 pub(crate) const EROFSFUSE: &str = "\
-This is ferrofs, called as erofsfuse. See `ferrofs mount --help` for the options of -o. The options
-kernel_cache, async_read, clone_fd, big_writes and nonempty of libfuse are accepted; their behaviour
-is always on. max_threads=N is the same as jobs=N.
+This is ferrofs, called as erofsfuse. As the original, it ends with 1 after --help and --version.
+See `ferrofs mount --help` for the options of -o. The options kernel_cache, async_read, clone_fd,
+big_writes and nonempty of libfuse are accepted; their behaviour is always on. max_threads=N is the
+same as jobs=N.
 
 Examples:
   erofsfuse app.erofs dir/
@@ -160,11 +182,11 @@ Examples:
 
 pub(crate) const FSCK_EROFS: &str = "\
 This is ferrofs, called as fsck.erofs. It reads every byte of every file on all CPUs, with or
-without --extract. `ferrofs check` and `ferrofs extract` have more options. Digests in extended
-attributes are not compared: --xattr-inode-digest is refused.
+without --extract; if the image has devices and no --device is given, only with it. `ferrofs check`
+and `ferrofs extract` have more options.
 
-Exit status: 0 success, 1 everything else; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM. Without
--p and -d3, nothing is printed on success.
+Exit status: 0 success, 1 everything else; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM. Below
+-d3, nothing is printed on success.
 
 Examples:
   fsck.erofs app.erofs
@@ -175,7 +197,9 @@ pub(crate) const DUMP_EROFS: &str = "\
 This is ferrofs, called as dump.erofs. `ferrofs info`, `ls`, `stat` and `cat` show the same data in
 another form, and as JSON. Times are in UTC.
 
-Exit status: 0 success, 1 everything else.
+Exit status: 0 success, also if there is no such path or inode; 254 and other numbers if the image
+cannot be opened (256 minus the error number of the system), 234 if it is not an EROFS image or for
+wrong usage.
 
 Examples:
   dump.erofs app.erofs
@@ -186,7 +210,8 @@ Examples:
 pub(crate) const MKFS_EROFS: &str = "\
 This is ferrofs, called as mkfs.erofs. Options have the names, meanings and defaults of erofs-utils
 1.9, whose manual writes them as -b#, -C#, -d#, -m#, -T#, -UX, -x#, -zX, --xattr-prefix=X and so on.
-An option that is not supported is refused with a message. `ferrofs build` has more options.
+What has no effect is accepted with a warning, which --quiet and -d0 suppress. An option that is not
+supported is refused with a message. `ferrofs build` has more options.
 
 Algorithms of -z: lz4; lz4hc 0-12 (9); lzma 0-9, 100-109 (6), dictsize up to 8388608; deflate 0-9
 (1); libdeflate 0-12 (1); zstd 0-22 (3), dictsize up to 1048576. The default level is in

@@ -51,7 +51,7 @@ pub(crate) fn run(
 fn print_banner(invocation: MountInvocation) -> anyhow::Result<()> {
     if invocation.by == MountCaller::Erofsfuse {
         let mut output = Output::new();
-        writeln!(output, "erofsfuse {}", env!("CARGO_PKG_VERSION"))?;
+        writeln!(output, "{}", crate::help::EROFSFUSE_BANNER)?;
         output.flush()?;
     }
     Ok(())

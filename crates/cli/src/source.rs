@@ -65,7 +65,7 @@ fn open_with(path: &Path, read: &ReadArguments, options: OpenOptions) -> anyhow:
 }
 
 /// Whether the image has extra devices that are not appended to it.
-fn lacks_devices(image: &Image) -> bool {
+pub(crate) fn lacks_devices(image: &Image) -> bool {
     let block = image.superblock().block_size;
     let end = |slot: &DeviceSlot| {
         slot.unified_block.checked_add(slot.blocks).and_then(|last| block.offset_of(last))

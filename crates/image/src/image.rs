@@ -140,6 +140,15 @@ impl Image {
         self.inner.xattr(inode, name)
     }
 
+    /// The digest of a file's content, as the attribute holds it that the superblock marks for that
+    /// (`--xattr-inode-digest` of mkfs.erofs): `sha256:` and 32 bytes; `None` without one.
+    ///
+    /// # Errors
+    /// The attributes are damaged.
+    pub fn content_digest(&self, inode: &Inode) -> Result<Option<Vec<u8>>> {
+        self.inner.content_digest(inode)
+    }
+
     /// Reads the bytes of a file from byte `offset` on. Returns how many were read, which are fewer
     /// than asked for only at the end of the file. Directories and symlinks can be read, too.
     ///

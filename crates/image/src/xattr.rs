@@ -26,6 +26,8 @@ pub struct Xattr {
 
 /// Called with the full name and the value of an attribute.
 type XattrVisitor<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
+/// Sees one attribute as it is stored.
+type EntryVisitor<'a> = dyn FnMut(&XattrEntry<'_>) -> Result<ControlFlow<()>> + 'a;
 
 /// Reads the table of long prefixes, which lies in the image, the metabox or the packed inode
 /// (F22).
@@ -112,15 +114,34 @@ impl ImageInner {
         Ok(filter & filter_bit(prefix, suffix) != 0)
     }
 
+    /// The value of the attribute that marks content digests, whose name may be hidden.
+    pub(crate) fn content_digest(&self, inode: &Inode) -> Result<Option<Vec<u8>>> {
+        let Some(prefix) = self.sb.digest_prefix else { return Ok(None) };
+        let mut found = None;
+        self.each_entry(inode, &mut |entry| {
+            if entry.index != NameIndex::Long(prefix) || !entry.suffix.is_empty() {
+                return Ok(ControlFlow::Continue(()));
+            }
+            found = Some(entry.value.to_vec());
+            Ok(ControlFlow::Break(()))
+        })?;
+        Ok(found)
+    }
+
     /// Calls `visit` with every visible attribute, until it breaks.
     fn each_xattr(&self, inode: &Inode, visit: &mut XattrVisitor<'_>) -> Result<()> {
+        self.each_entry(inode, &mut |entry| self.visit_entry(entry, visit))
+    }
+
+    /// Calls `visit` with every entry, until it breaks.
+    fn each_entry(&self, inode: &Inode, visit: &mut EntryVisitor<'_>) -> Result<()> {
         if !inode.has_xattrs() {
             return Ok(());
         }
         self.visit_body(inode, visit).in_inode(inode.nid()).at(inode.xattr_start())
     }
 
-    fn visit_body(&self, inode: &Inode, visit: &mut XattrVisitor<'_>) -> Result<()> {
+    fn visit_body(&self, inode: &Inode, visit: &mut EntryVisitor<'_>) -> Result<()> {
         let start = inode.xattr_start();
         // At most 256 KiB: the count that it comes from has 16 bits.
         let bytes = usize::try_from(inode.disk.xattr_bytes).unwrap_or(usize::MAX);
@@ -129,7 +150,7 @@ impl ImageInner {
         for id in body.shared_ids() {
             let (entry, at) = self.shared_entry(id)?;
             let entry = parsed(XattrEntry::parse(&entry), at)?;
-            if self.visit_entry(&entry, visit).at(at)?.is_break() {
+            if visit(&entry).at(at)?.is_break() {
                 return Ok(());
             }
         }
@@ -138,7 +159,7 @@ impl ImageInner {
             .saturating_sub(u64::try_from(body.entries.len()).unwrap_or(u64::MAX));
         for entry in body.inline_entries() {
             let entry = parsed(entry, entries_at)?;
-            if self.visit_entry(&entry, visit)?.is_break() {
+            if visit(&entry)?.is_break() {
                 return Ok(());
             }
         }

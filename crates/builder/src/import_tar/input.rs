@@ -3,8 +3,8 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read, Seek};
-use std::path::PathBuf;
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -144,7 +144,7 @@ impl ArchiveOpener<'_> {
         read.and_then(|_| file.seek(io::SeekFrom::Start(base)))
             .map_err(|error| cannot_open(error).at(&self.name))?;
         let compression = self.options.compression.unwrap_or_else(|| Compression::of(&start));
-        if compression != Compression::Plain {
+        if compression != Compression::Plain || self.options.uncompressed_copy.is_some() {
             return self.open_stream(Box::new(file));
         }
         let fingerprint = ArchiveFingerprint::of(&metadata);
@@ -154,7 +154,7 @@ impl ArchiveOpener<'_> {
 
     fn open_bytes(self, bytes: Arc<[u8]>) -> Result<TarInput> {
         let compression = self.options.compression.unwrap_or_else(|| Compression::of(&bytes));
-        if compression != Compression::Plain {
+        if compression != Compression::Plain || self.options.uncompressed_copy.is_some() {
             return self.open_stream(Box::new(io::Cursor::new(bytes)));
         }
         let length = bytes.len() as u64;
@@ -189,16 +189,44 @@ impl ArchiveOpener<'_> {
         }
         let compressed_bytes = input.read_counter();
         let inner = compression.reader(input);
-        let reader = LimitedReader { inner, limit: options.input, bytes: 0, compressed_bytes };
+        let limited = LimitedReader { inner, limit: options.input, bytes: 0, compressed_bytes };
+        let mut reader: Box<dyn Read + Send> = Box::new(limited);
+        if let Some(path) = &options.uncompressed_copy {
+            reader = Box::new(CopyingReader::create(reader, path)?);
+        }
         let from = InputSource::Stream {
             is_kept: device.is_none(),
-            reader: Box::new(reader),
+            reader,
             is_compressed: compression != Compression::Plain,
             spool: SpoolWriter::new(options.spool.clone()),
             buffer: vec![0; COPY_BYTES].into_boxed_slice(),
         };
         let archive = Arc::new(TarArchive::new(name, device));
         Ok(TarInput { archive, from, offset: 0, cancel: cancel.clone() })
+    }
+}
+
+/// A reader that writes what it reads to a file.
+struct CopyingReader {
+    inner: Box<dyn Read + Send>,
+    copy: File,
+}
+
+impl CopyingReader {
+    fn create(inner: Box<dyn Read + Send>, path: &Path) -> Result<Self> {
+        let failed = |source| Error::new(ErrorKind::Output { operation: "cannot create", source });
+        Ok(Self { inner, copy: File::create(path).map_err(|error| failed(error).at(path))? })
+    }
+}
+
+impl Read for CopyingReader {
+    fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(output)?;
+        let read = output.get(..count).unwrap_or_default();
+        self.copy.write_all(read).map_err(|error| {
+            io::Error::new(error.kind(), format!("the copy of the archive: {error}"))
+        })?;
+        Ok(count)
     }
 }
 

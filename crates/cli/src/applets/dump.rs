@@ -11,10 +11,9 @@ use crate::help;
 
 /// Show the layout of an EROFS image or of an inode in it.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "dump.erofs", version = concat!("(ferrofs) ", env!("CARGO_PKG_VERSION")))]
+#[command(name = "dump.erofs", version = help::DUMP_VERSION)]
 #[command(after_help = help::DUMP_EROFS, max_term_width = 100, infer_long_args = true, args_override_self = true)]
 #[command(disable_version_flag = true)]
-#[command(group = clap::ArgGroup::new("inode").args(["nid", "path"]))]
 pub(crate) struct DumpArguments {
     /// The image file
     pub(crate) image: PathBuf,
@@ -27,8 +26,8 @@ pub(crate) struct DumpArguments {
     #[arg(short = 's')]
     pub(crate) superblock: bool,
 
-    /// Show the extents of the inode
-    #[arg(short = 'e', requires = "inode")]
+    /// Show the extents of the inode of --nid or --path
+    #[arg(short = 'e')]
     pub(crate) extents: bool,
 
     /// Show label, UUID and type for udev, as KEY=VALUE
@@ -40,12 +39,12 @@ pub(crate) struct DumpArguments {
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
-    /// List the directory
-    #[arg(long, requires = "inode")]
+    /// List the directory of --nid or --path
+    #[arg(long)]
     pub(crate) ls: bool,
 
-    /// Write the contents of the file to standard output, and nothing else
-    #[arg(long, requires = "inode")]
+    /// Write the contents of the file of --nid or --path to standard output, and nothing else
+    #[arg(long)]
     pub(crate) cat: bool,
 
     /// Show the inode with this number
@@ -56,7 +55,7 @@ pub(crate) struct DumpArguments {
     #[arg(long, value_name = "BYTES", value_parser = parse_number, default_value = "0")]
     pub(crate) offset: u64,
 
-    /// Show the inode at this path
+    /// Show the inode at this path; --nid has no effect then
     #[arg(long, value_name = "PATH")]
     pub(crate) path: Option<OsString>,
 
@@ -73,7 +72,8 @@ impl DumpArguments {
 
     /// Whether the superblock is shown: with -s, or if nothing else is selected.
     pub(crate) fn shows_superblock(&self) -> bool {
-        self.superblock || !(self.statistics || self.blkid_udev || self.shows_inode())
+        let shows_other = self.statistics || self.extents || self.blkid_udev || self.shows_inode();
+        self.superblock || !shows_other
     }
 }
 
@@ -95,12 +95,14 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_an_inode_needs_one() {
+    fn options_of_an_inode_alone_are_no_wrong_usage() {
         for option in ["-e", "--ls", "--cat"] {
-            dump(&["image", option]).unwrap_err();
-            dump(&["image", option, "--nid=36"]).unwrap();
-            dump(&["image", option, "--path=/"]).unwrap();
+            for inode in ["--nid=36", "--path=/"] {
+                assert!(dump(&["image", option, inode]).unwrap().shows_inode());
+            }
+            assert!(!dump(&["image", option]).unwrap().shows_inode());
         }
-        dump(&["image", "--nid=36", "--path=/"]).unwrap_err();
+        assert!(dump(&["image", "--ls"]).unwrap().shows_superblock());
+        dump(&["image", "--nid=36", "--path=/"]).unwrap();
     }
 }

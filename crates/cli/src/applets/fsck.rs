@@ -7,27 +7,27 @@ use std::path::{Path, PathBuf};
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
 
-use crate::amount::parse_number;
+use crate::amount::{parse_leading_number, parse_number, parse_verbosity};
 use crate::help;
 
-/// The debug level from which on success is reported as well.
+/// The level of verbosity from which on success is reported as well.
 const VERBOSE_LEVEL: u8 = 3;
 
 /// Check an EROFS image, or extract it.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "fsck.erofs", version = concat!("(ferrofs) ", env!("CARGO_PKG_VERSION")))]
+#[command(name = "fsck.erofs", version = help::FSCK_VERSION)]
 #[command(after_help = help::FSCK_EROFS, max_term_width = 100, infer_long_args = true, args_override_self = true)]
 #[command(disable_version_flag = true)]
 pub(crate) struct FsckArguments {
     /// The image file
     pub(crate) image: PathBuf,
 
-    /// Verbosity: 0 to 2 errors only, 3 or more also a summary
-    #[arg(short = 'd', value_name = "LEVEL", default_value_t = 2)]
-    #[arg(value_parser = clap::value_parser!(u8).range(0..=9))]
+    /// Verbosity: 0 to 2 errors only, 3 or more also success
+    #[arg(short = 'd', value_name = "LEVEL", default_value = "2", value_parser = parse_verbosity)]
+    #[arg(allow_negative_numbers = true)]
     level: u8,
 
-    /// Print the compression ratio of all files
+    /// With -d3, print the compression ratio of all files
     #[arg(short = 'p')]
     pub(crate) ratio: bool,
 
@@ -36,7 +36,8 @@ pub(crate) struct FsckArguments {
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 
-    /// Extract the image into DIR; without DIR, no effect: all data is always read
+    /// Extract the image into DIR, whose parent must exist; without DIR, no effect: all data is
+    /// always read
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     extract: Option<Option<PathBuf>>,
 
@@ -44,17 +45,21 @@ pub(crate) struct FsckArguments {
     #[arg(long, value_name = "BYTES", value_parser = parse_number, default_value = "0")]
     pub(crate) offset: u64,
 
-    /// Check or extract only the inode with this number and everything below it
-    #[arg(long, value_name = "NID", value_parser = parse_number, conflicts_with = "path")]
+    /// Check or extract only the inode with this number and everything below it; 0 is the root
+    #[arg(long, value_name = "NID", value_parser = parse_nid)]
     pub(crate) nid: Option<u64>,
 
-    /// Check or extract only this path and everything below it
+    /// Check or extract only this path and everything below it; --nid has no effect then
     #[arg(long, value_name = "PATH")]
     pub(crate) path: Option<OsString>,
 
     /// Open the image even if its superblock has a wrong checksum
     #[arg(long)]
     pub(crate) no_sbcrc: bool,
+
+    /// Compare each file with its digest, which mkfs.erofs --xattr-inode-digest stores
+    #[arg(long)]
+    pub(crate) xattr_inode_digest: bool,
 
     /// Extract extended attributes as well
     #[arg(long, overrides_with = "no_xattrs")]
@@ -141,7 +146,12 @@ impl FsckArguments {
         self.extract.as_ref()?.as_deref()
     }
 
-    /// Whether a summary is printed.
+    /// Whether the data of files is decoded at all costs.
+    pub(crate) fn decodes(&self) -> bool {
+        self.extract.is_some() || self.xattr_inode_digest
+    }
+
+    /// Whether success is reported.
     pub(crate) fn is_verbose(&self) -> bool {
         self.level >= VERBOSE_LEVEL
     }
@@ -166,6 +176,11 @@ impl FsckArguments {
         let is_check = self.directory().is_none();
         given.iter().find(|(is_given, _)| is_check && *is_given).map(|(_, name)| *name)
     }
+}
+
+/// Reads a number as C's atoll does. Negative numbers are those of inodes in the metabox.
+fn parse_nid(text: &str) -> Result<u64, String> {
+    Ok(parse_leading_number(text).cast_unsigned())
 }
 
 /// The value of the last of these flags on the command line, if there is one.
@@ -228,7 +243,7 @@ mod tests {
 
     #[test]
     fn what_is_not_supported_is_refused() {
-        for word in ["--xattr-inode-digest", "--frobnicate", "-n", "-d10", "--nid=x"] {
+        for word in ["--frobnicate", "-n", "-d10", "-d-1", "--offset=x"] {
             try_fsck(&[word, "image"]).unwrap_err();
         }
     }

@@ -2,20 +2,29 @@
 //! that are refused. `build` does the work. Used by `applets`, and by `xtask` for the manual.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Parser};
 
-use crate::amount::parse_number;
+use crate::amount::{parse_id, parse_number, parse_signed_size, parse_size, parse_verbosity};
+use crate::arguments::AndroidArguments;
 use crate::help;
 
-/// The debug level from which on a summary is printed.
-const VERBOSE_LEVEL: u8 = 2;
+/// The levels of verbosity from which on a summary and the version are printed.
+const SUMMARY_LEVEL: u8 = 1;
+const VERSION_LEVEL: u8 = 2;
+/// The highest level at which the name of each file is printed.
+const NAMES_LEVEL_MAX: u8 = 2;
+
+/// Bits that `--zfeature-bits` knows.
+const FEATURE_BITS: u32 = 8;
+/// The largest number of threads.
+const JOBS_MAX: usize = 8192;
 
 /// Build an EROFS image.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "mkfs.erofs", version = concat!("(ferrofs) ", env!("CARGO_PKG_VERSION")))]
+#[command(name = "mkfs.erofs", version = help::MKFS_VERSION)]
 #[command(after_help = help::MKFS_EROFS, max_term_width = 100, infer_long_args = true)]
 #[command(args_override_self = true, disable_version_flag = true)]
 pub(crate) struct MkfsArguments {
@@ -28,31 +37,31 @@ pub(crate) struct MkfsArguments {
     #[arg(value_name = "SOURCE")]
     pub(crate) sources: Vec<PathBuf>,
 
-    /// Block size in bytes: a power of two from 512 to 65536 [default: 4096]
-    #[arg(short = 'b', value_name = "#", value_parser = parse_number)]
+    /// Block size in bytes: a power of two from 512 to 65536, or the next lower one [default: 4096]
+    #[arg(short = 'b', value_name = "#", value_parser = parse_size)]
     pub(crate) block_bytes: Option<u64>,
 
-    /// Verbosity: 0 errors only, 2 or more also a summary
-    #[arg(short = 'd', value_name = "0-9", default_value_t = 2)]
-    #[arg(value_parser = clap::value_parser!(u8).range(0..=9))]
+    /// Verbosity: 0 errors only, 1 or more also a summary; at 1 and 2 the name of each file
+    #[arg(short = 'd', value_name = "0-9", default_value = "2", value_parser = parse_verbosity)]
+    #[arg(allow_negative_numbers = true)]
     level: u8,
 
     /// Share an extended attribute if more than this number of inodes have it; a
     /// negative number excludes all extended attributes
-    #[arg(short = 'x', value_name = "#", default_value_t = 2, allow_negative_numbers = true)]
-    pub(crate) xattr_tolerance: i32,
+    #[arg(short = 'x', value_name = "#", default_value = "2", allow_negative_numbers = true)]
+    #[arg(value_parser = parse_signed_size)]
+    pub(crate) xattr_tolerance: i64,
 
     /// Algorithm with its level and dictionary size; separate several algorithms with colons
     #[arg(short = 'z', value_name = "X[,level=Y][,dictsize=Z][:...]")]
     pub(crate) algorithms: Option<String>,
 
     /// Maximum size of a pcluster: whole blocks, up to 1m; the suffixes k and m mean KiB and MiB
-    #[arg(short = 'C', value_name = "#", value_parser = crate::amount::parse_bytes)]
+    #[arg(short = 'C', value_name = "#", value_parser = parse_size)]
     pub(crate) pcluster_bytes: Option<u64>,
 
     /// Extended options; see below
-    #[arg(short = 'E', value_name = "X[,...]")]
-    #[arg(action = ArgAction::Append, value_delimiter = ',')]
+    #[arg(short = 'E', value_name = "X[,...]", action = ArgAction::Append)]
     pub(crate) extended: Vec<String>,
 
     /// The volume label, at most 15 bytes
@@ -81,12 +90,12 @@ pub(crate) struct MkfsArguments {
 
     /// Compress directories: 1 yes, 0 no (the default)
     #[arg(long = "zD", value_name = "0|1", num_args = 0..=1, require_equals = true)]
-    #[arg(default_missing_value = "1", value_parser = ["0", "1"])]
+    #[arg(default_missing_value = "1")]
     compress_directories: Option<String>,
 
     /// No effect: inodes and directories are always stored together
-    #[arg(long = "MZ", value_name = "i|id", num_args = 0..=1, require_equals = true)]
-    #[arg(default_missing_value = "id", value_parser = ["i", "id"])]
+    #[arg(long = "MZ", value_name = "0|i|id", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "id", value_parser = parse_metadata_zone)]
     metadata_zone: Option<String>,
 
     /// Make root the owner and group of everything
@@ -128,8 +137,9 @@ pub(crate) struct MkfsArguments {
     pub(crate) digest_xattr: Option<OsString>,
 
     /// Copy the data of source images into the new image. Without this option, the new image refers
-    /// to the source images as devices 1, 2 and so on
-    #[arg(long, value_name = "data", value_parser = ["data"])]
+    /// to the source images as devices 1, 2 and so on. For other sources, no effect
+    #[arg(long, value_name = "data|rvsp|0", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "data")]
     clean: Option<String>,
 
     /// Exclude this path and everything below it; relative, without a leading slash
@@ -141,19 +151,19 @@ pub(crate) struct MkfsArguments {
     pub(crate) exclude_regex: Vec<String>,
 
     /// Make this user the owner of every file
-    #[arg(long, value_name = "#")]
+    #[arg(long, value_name = "#", value_parser = parse_id)]
     pub(crate) force_uid: Option<u32>,
 
     /// Make this group the group of every file
-    #[arg(long, value_name = "#")]
+    #[arg(long, value_name = "#", value_parser = parse_id)]
     pub(crate) force_gid: Option<u32>,
 
     /// Add this number to all user ids
-    #[arg(long, value_name = "#", default_value_t = 0)]
+    #[arg(long, value_name = "#", default_value = "0", value_parser = parse_id)]
     pub(crate) uid_offset: u32,
 
     /// Add this number to all group ids
-    #[arg(long, value_name = "#", default_value_t = 0)]
+    #[arg(long, value_name = "#", default_value = "0", value_parser = parse_id)]
     pub(crate) gid_offset: u32,
 
     /// Store hard links as separate files
@@ -168,21 +178,22 @@ pub(crate) struct MkfsArguments {
     #[arg(long, overrides_with = "ignore_mtime")]
     preserve_mtime: bool,
 
-    /// Maximum uncompressed size of a pcluster: whole blocks
-    #[arg(long, value_name = "#", value_parser = parse_number)]
-    pub(crate) max_extent_bytes: Option<u64>,
+    /// Maximum uncompressed size of a pcluster, rounded down to whole blocks. A negative number
+    /// needs -E48bit
+    #[arg(long, value_name = "#", value_parser = parse_signed_size, allow_negative_numbers = true)]
+    pub(crate) max_extent_bytes: Option<i64>,
 
     /// Byte of FILE at which the image starts
     #[arg(long, value_name = "#", value_parser = parse_number, default_value = "0")]
     pub(crate) offset: u64,
 
     /// Convert whiteouts of aufs in archives to those of overlayfs; source images must not contain
-    /// whiteouts of aufs
+    /// whiteouts of aufs. For directories, no effect
     #[arg(long)]
     pub(crate) aufs: bool,
 
     /// The order of data from archives; no effect: data is always sorted by path
-    #[arg(long, value_name = "path|none", value_parser = ["path", "none"])]
+    #[arg(long, value_name = "path|none")]
     sort: Option<String>,
 
     /// Build from a tar archive: f copies contents into the image; i leaves them in the archive,
@@ -194,29 +205,51 @@ pub(crate) struct MkfsArguments {
 
     /// Exclude whiteouts and attributes of overlayfs: 1 yes, 0 no (the default)
     #[arg(long, value_name = "0|1", num_args = 0..=1, require_equals = true)]
-    #[arg(default_missing_value = "1", value_parser = ["0", "1"])]
+    #[arg(default_missing_value = "1")]
     ovlfs_strip: Option<String>,
 
     /// Print nothing on standard output
     #[arg(long)]
     quiet: bool,
 
-    /// The archive is compressed with gzip
-    #[arg(long, requires = "tar", conflicts_with = "unxz")]
-    pub(crate) ungzip: bool,
+    /// The archive is compressed with gzip, or not at all
+    #[arg(long, alias = "gzip", value_name = "X", num_args = 0..=1, require_equals = true)]
+    #[arg(overrides_with = "unxz")]
+    ungzip: Option<Option<PathBuf>>,
 
     /// The archive is compressed with xz
-    #[arg(long, requires = "tar")]
-    pub(crate) unxz: bool,
+    #[arg(long, alias = "unlzma", value_name = "X", num_args = 0..=1, require_equals = true)]
+    #[arg(overrides_with = "ungzip")]
+    unxz: Option<Option<PathBuf>>,
 
-    /// Number of threads, at most the number of CPUs available to the process [default: that
-    /// number]
-    #[arg(long, value_name = "#", value_parser = crate::amount::parse_jobs)]
-    pub(crate) workers: Option<usize>,
+    /// The archive is compressed with gzip; indexes for random access are not written
+    #[arg(long)]
+    gzinfo: bool,
+
+    /// Write a VMDK descriptor of the image and its devices to this file
+    #[arg(long, value_name = "X")]
+    pub(crate) vmdk_desc: Option<PathBuf>,
+
+    /// Number of threads, at most the number of CPUs available to the process; 0 is as good as 1
+    /// [default: that number]
+    #[arg(long, value_name = "#", value_parser = parse_number)]
+    workers: Option<u64>,
+
+    /// No effect: the queue is limited by the memory of the build
+    #[arg(long, value_name = "#", value_parser = parse_number)]
+    async_queue_limit: Option<u64>,
+
+    /// Features of -E as bits from 1 on: legacy-compress, ztailpacking, fragments, all-fragments,
+    /// dedupe, fragdedupe, 48bit, dot-omitted
+    #[arg(long, value_name = "#", value_parser = parse_feature_bits)]
+    pub(crate) zfeature_bits: Option<u64>,
 
     /// A prefix of extended attribute names that is stored only once
     #[arg(long, value_name = "X")]
     pub(crate) xattr_prefix: Vec<OsString>,
+
+    #[command(flatten)]
+    pub(crate) android: AndroidArguments,
 
     /// Print the version
     #[arg(short = 'V', long, action = ArgAction::Version)]
@@ -225,8 +258,18 @@ pub(crate) struct MkfsArguments {
 
 impl MkfsArguments {
     /// Whether a summary is printed.
-    pub(crate) fn is_verbose(&self) -> bool {
-        !self.quiet && self.level >= VERBOSE_LEVEL
+    pub(crate) fn prints_summary(&self) -> bool {
+        !self.quiet && self.level >= SUMMARY_LEVEL
+    }
+
+    /// Whether the version is printed before the build.
+    pub(crate) fn prints_version(&self) -> bool {
+        !self.quiet && self.level >= VERSION_LEVEL
+    }
+
+    /// Whether the name of each file is printed.
+    pub(crate) fn prints_names(&self) -> bool {
+        self.prints_summary() && self.level <= NAMES_LEVEL_MAX
     }
 
     /// Whether only errors are printed.
@@ -245,7 +288,7 @@ impl MkfsArguments {
     }
 
     pub(crate) fn compresses_directories(&self) -> bool {
-        self.compress_directories.as_deref() == Some("1")
+        self.compress_directories.as_deref().is_some_and(|choice| choice != "0")
     }
 
     /// How the archive is read, if the source is one.
@@ -253,20 +296,55 @@ impl MkfsArguments {
         self.tar
     }
 
-    /// Whether the data of source images is copied.
-    pub(crate) fn copies_data(&self) -> bool {
-        self.clean.is_some()
+    /// The compression of the archive, if it is given.
+    pub(crate) fn tar_compression(&self) -> Option<TarCompression> {
+        if self.ungzip.is_some() || self.gzinfo {
+            return Some(TarCompression::Gzip);
+        }
+        self.unxz.as_ref().map(|_| TarCompression::Xz)
+    }
+
+    /// The file for a copy of the uncompressed archive.
+    pub(crate) fn raw_copy(&self) -> Option<&Path> {
+        self.ungzip.as_ref().or(self.unxz.as_ref())?.as_deref()
+    }
+
+    /// What is to become of the data of source images.
+    pub(crate) fn clean_mode(&self) -> Option<&str> {
+        self.clean.as_deref()
+    }
+
+    /// Number of threads, if it is given.
+    pub(crate) fn jobs(&self) -> Option<usize> {
+        self.workers.map(|workers| {
+            usize::try_from(workers).map_or(JOBS_MAX, |jobs| jobs.clamp(1, JOBS_MAX))
+        })
     }
 
     pub(crate) fn strips_overlay(&self) -> bool {
         self.ovlfs_strip.as_deref() == Some("1")
+    }
+
+    /// Options that have no effect, with the reason.
+    pub(crate) fn ineffective(&self) -> Vec<&'static str> {
+        let given = [
+            (
+                self.sort.as_deref().is_some_and(|order| order != "path"),
+                "--sort: data is always sorted by path",
+            ),
+            (
+                self.async_queue_limit.is_some(),
+                "--async-queue-limit: the memory of the build limits the queue",
+            ),
+        ];
+        given.into_iter().filter_map(|(is_given, text)| is_given.then_some(text)).collect()
     }
 }
 
 /// The ways of `--tar`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TarMode {
-    /// `f`
+    /// `f`, and every word that is none of the others
     Full,
     /// `i`
     Index,
@@ -274,43 +352,55 @@ pub(crate) enum TarMode {
     Headers,
 }
 
+/// How an archive is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TarCompression {
+    Gzip,
+    Xz,
+}
+
 fn parse_tar(mode: &str) -> Result<TarMode, String> {
     match mode {
-        "f" => Ok(TarMode::Full),
-        "i" => Ok(TarMode::Index),
+        "i" | "0" => Ok(TarMode::Index),
         "headerball" => Ok(TarMode::Headers),
-        _ if mode.contains(',') => Err("lists of blocks are not written; use --tar=i".to_owned()),
-        _ => Err("not f, i or headerball".to_owned()),
+        _ if mode.starts_with("i,") || mode.starts_with("headerball,") => {
+            Err("lists of blocks are not written; use --tar=i".to_owned())
+        }
+        _ => Ok(TarMode::Full),
+    }
+}
+
+fn parse_metadata_zone(flags: &str) -> Result<String, String> {
+    let is_known = flags == "0" || flags.bytes().all(|flag| flag == b'i' || flag == b'd');
+    match is_known && (flags == "0" || flags.contains('i') || flags.is_empty()) {
+        true => Ok(flags.to_owned()),
+        false => Err("not 0, i or id".to_owned()),
+    }
+}
+
+/// The bits of `--zfeature-bits`.
+fn parse_feature_bits(text: &str) -> Result<u64, String> {
+    let bits = parse_number(text)?;
+    match bits >> FEATURE_BITS {
+        0 => Ok(bits),
+        _ => Err(format!("there are only {FEATURE_BITS} bits")),
     }
 }
 
 /// Options of mkfs.erofs that are not supported, and what to do instead.
-const REFUSED: [(&str, &str); 16] = [
-    ("--async-queue-limit", "the queue is limited by the memory of the build"),
-    ("--block-list-file", "`dump.erofs -e --path=PATH IMAGE` shows the extents of a file"),
-    ("--file-contexts", "labels are taken from the source; set security.selinux there"),
-    (
-        "--fs-config-file",
-        "owners and modes are taken from the source; set them there, or use a tar archive",
-    ),
-    ("--gzinfo", "indexes for random access to gzip are not written"),
+const REFUSED: [(&str, &str); 6] = [
     (
         "--incremental",
         "images are always built from scratch; build a second image of the new files, and give both images as SOURCEs",
     ),
-    ("--mount-point", "Android's lists of owners and labels are not supported"),
+    (
+        "--gzinfo",
+        "indexes for random access to gzip are not written; use the option without a value",
+    ),
     ("--oci", "nothing is downloaded; download the layers and use --tar=f"),
-    ("--product-out", "Android's lists of owners are not supported"),
     ("--random-algorithms", "it is only for tests of mkfs.erofs"),
     ("--random-pclusterblks", "it is only for tests of mkfs.erofs"),
     ("--s3", "nothing is downloaded; download the files and give their directory"),
-    ("--vmdk-desc", "virtual disk descriptors are not written"),
-    ("--zfeature-bits", "choose features by name with -E"),
-    (
-        "--ungzip",
-        "a copy of the uncompressed stream is not written; use the option without a value",
-    ),
-    ("--unxz", "a copy of the uncompressed stream is not written; use the option without a value"),
 ];
 
 /// The message for an option that is not supported; `None` for other errors.
@@ -341,7 +431,7 @@ mod tests {
         assert_eq!((typed.image, typed.sources), ("out.img".into(), vec!["dir".into()]));
         assert_eq!(typed.algorithms.as_deref(), Some("lz4hc,9"));
         assert_eq!((typed.pcluster_bytes, typed.time), (Some(65536), Some(7)));
-        assert_eq!(typed.extended, ["dedupe", "^inline_data"]);
+        assert_eq!(typed.extended, ["dedupe,^inline_data"]);
     }
 
     #[test]
@@ -365,19 +455,38 @@ mod tests {
         assert!(mkfs(&["--zD", "i", "d"]).unwrap().compresses_directories());
         assert!(mkfs(&["--zD=1", "i", "d"]).unwrap().compresses_directories());
         assert!(!mkfs(&["--zD=0", "i", "d"]).unwrap().compresses_directories());
-        mkfs(&["--zD=2", "i", "d"]).unwrap_err();
-        mkfs(&["--sort=anything", "--tar=f", "i", "d"]).unwrap_err();
-        mkfs(&["--sort=none", "--tar=f", "i", "d"]).unwrap();
-        mkfs(&["--MZ=0", "i", "d"]).unwrap_err();
+        assert!(mkfs(&["--zD=2", "i", "d"]).unwrap().compresses_directories());
+        assert_eq!(mkfs(&["--sort=none", "i", "d"]).unwrap().ineffective().len(), 1);
+        assert_eq!(mkfs(&["--sort=path", "i", "d"]).unwrap().ineffective().len(), 0);
+        mkfs(&["--MZ=0", "i", "d"]).unwrap();
+        for wrong in ["--MZ=d", "--MZ=x"] {
+            mkfs(&[wrong, "i", "d"]).unwrap_err();
+        }
     }
 
     #[test]
     fn a_container_engine_gets_its_usual_words_through() {
         let typed = mkfs(&["--tar=f", "--aufs", "-Enoinline_data", "--quiet", "out", "-"]).unwrap();
         assert_eq!(typed.tar_mode(), Some(TarMode::Full));
-        assert!(typed.aufs && !typed.is_verbose() && typed.is_quiet());
+        assert!(typed.aufs && !typed.prints_summary() && typed.is_quiet());
         assert_eq!(typed.sources, [PathBuf::from("-")]);
         assert!(mkfs(&["--tar=f", "out"]).unwrap().sources.is_empty());
+    }
+
+    #[test]
+    fn levels_of_verbosity_decide_what_is_printed() {
+        let printed = |words: &[&str]| {
+            let typed = mkfs(&[words, &["i", "d"]].concat()).unwrap();
+            (typed.prints_version(), typed.prints_summary(), typed.prints_names())
+        };
+        assert_eq!(printed(&[]), (true, true, true));
+        assert_eq!(printed(&["-d0"]), (false, false, false));
+        assert_eq!(printed(&["-dx"]), (false, false, false));
+        assert_eq!(printed(&["-d1"]), (false, true, true));
+        assert_eq!(printed(&["-d3"]), (true, true, false));
+        assert_eq!(printed(&["-d9", "--quiet"]), (false, false, false));
+        mkfs(&["-d10", "i", "d"]).unwrap_err();
+        mkfs(&["-d-1", "i", "d"]).unwrap_err();
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use crate::amount::parse_bytes;
+use crate::amount::{parse_number, parse_verbosity};
 use crate::arguments::{
     MachineArguments, MountArguments, MountCaller, MountInvocation, ReadArguments,
 };
@@ -18,8 +18,8 @@ const VERBOSE_LEVEL: u8 = 3;
 
 /// Mount an EROFS image with FUSE.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "erofsfuse", version, after_help = help::EROFSFUSE, max_term_width = 100)]
-#[command(before_help = concat!("erofsfuse ", env!("CARGO_PKG_VERSION")))]
+#[command(name = "erofsfuse", version = help::EROFSFUSE_VERSION, after_help = help::EROFSFUSE)]
+#[command(before_help = help::EROFSFUSE_BANNER, max_term_width = 100)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct ErofsfuseArguments {
     /// The image file
@@ -46,7 +46,7 @@ pub(crate) struct ErofsfuseArguments {
     pub(crate) single: bool,
 
     /// Byte of IMAGE at which the image starts
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0")]
+    #[arg(long, value_name = "BYTES", value_parser = parse_number, default_value = "0")]
     pub(crate) offset: u64,
 
     /// File with an extra device of the image; repeat it for each device, in the order of the
@@ -55,8 +55,7 @@ pub(crate) struct ErofsfuseArguments {
     pub(crate) devices: Vec<PathBuf>,
 
     /// Verbosity: 0 errors only, 3 or more also what was negotiated with the kernel
-    #[arg(long, value_name = "LEVEL", default_value_t = 2)]
-    #[arg(value_parser = clap::value_parser!(u8).range(0..=9))]
+    #[arg(long, value_name = "LEVEL", default_value = "2", value_parser = parse_verbosity)]
     pub(crate) dbglevel: u8,
 }
 

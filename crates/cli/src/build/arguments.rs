@@ -88,6 +88,9 @@ pub(crate) fn request(
             progress: typed.progress.progress,
             notices: !typed.quiet,
         },
+        vmdk: None,
+        android: typed.android.clone(),
+        warnings: Vec::new(),
     })
 }
 

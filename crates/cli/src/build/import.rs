@@ -13,9 +13,11 @@ use ferrofs_builder::{
 };
 use ferrofs_workers::CancelToken;
 
+use super::android;
 use super::monitor::BuildMonitor;
 use super::overlay::{self, LayeredTree};
 use super::request::{BuildRequest, LayerData, LayerOptions, SourceKind};
+use crate::output;
 use crate::resources::Resources;
 
 /// The tree of the sources of a request.
@@ -30,8 +32,19 @@ pub(super) struct ImportedTree {
 /// Reads the sources, and sets the options that depend on them.
 ///
 /// # Errors
-/// As the library, with the path.
+/// As the library, with the path; and if a file of Android's build system is malformed.
 pub(super) fn import(
+    request: &mut BuildRequest,
+    resources: &Resources,
+    monitor: &BuildMonitor<'_>,
+) -> Result<ImportedTree, Error> {
+    let mut imported = import_sources(request, resources, monitor)?;
+    android::apply(&request.android, &mut imported.tree)
+        .map_err(|why| Error::new(ErrorKind::InvalidOptions(why)))?;
+    Ok(imported)
+}
+
+fn import_sources(
     request: &mut BuildRequest,
     resources: &Resources,
     monitor: &BuildMonitor<'_>,
@@ -43,10 +56,6 @@ pub(super) fn import(
         };
         if !is_directory {
             return import_images(request, layering, resources);
-        }
-        if layering.is_aufs {
-            let what = "--aufs is for archives and images of layers, not for a directory";
-            return Err(Error::new(ErrorKind::InvalidOptions(what.to_owned())));
         }
     }
     let tree = import_tree(request, monitor)?;
@@ -64,11 +73,10 @@ fn import_images(
     let options = &mut request.options;
     if layering.data == LayerData::Referred && options.block_size != block_size {
         let bytes = block_size.bytes();
-        if layering.has_block_size {
-            let what = format!(
-                "-b: the images have blocks of {bytes} bytes; to copy the data, use --clean=data"
-            );
-            return Err(Error::new(ErrorKind::InvalidOptions(what)));
+        if layering.has_block_size && request.output.notices {
+            output::print_message(format_args!(
+                "warning: -b has no effect: the images have blocks of {bytes} bytes; --clean=data copies the data"
+            ));
         }
         options.block_size = block_size;
         options.pcluster_bytes = options.pcluster_bytes.max(bytes);

@@ -1,5 +1,5 @@
 //! Turns the command line of mkfs.erofs into a request, with its names, meanings and defaults. What
-//! mkfs.erofs would ignore is refused.
+//! mkfs.erofs accepts is accepted, with a warning if it has no effect.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -14,21 +14,23 @@ use ferrofs_builder::import::{
 };
 use ferrofs_builder::output::ExistingOutput;
 use ferrofs_builder::tree::Timestamp;
-use ferrofs_builder::{
-    BlobOutput, BuildOptions, Deduplication, FragmentSharing, Fragments, IndexForm,
-};
+use ferrofs_builder::{BuildOptions, Deduplication};
+use ferrofs_codec::Method;
 
 use super::algorithms::{self, parse_u32};
+use super::mkfs_extended::ExtendedOptions;
+use super::mkfs_sizes::{contents, sized};
 use super::request::{
-    BuildEnvironment, BuildRequest, CompressionSizes, LayerData, LayerOptions, OutputFormat,
-    OutputOptions, SourceKind, Verify, at_offset, file_time, image_time, parse_label, parse_uuid,
+    BuildEnvironment, BuildRequest, LayerData, LayerOptions, OutputFormat, OutputOptions,
+    SourceKind, Verify, at_offset, file_time, image_time, parse_label, parse_uuid,
 };
-use crate::amount::{parse_bytes, parse_number};
-use crate::applets::mkfs::{MkfsArguments, TarMode};
+use crate::amount::{parse_number, parse_size};
+use crate::applets::mkfs::{MkfsArguments, TarCompression};
 use crate::arguments::{MachineArguments, ProgressStyle};
 
-/// Where data can lie in an archive.
-const TAR_UNIT_BYTES: u64 = 512;
+/// The level of ZSTD from which on its encoder needs hundreds of megabytes, and memory for that.
+const ZSTD_ULTRA_LEVEL: i32 = 20;
+const ULTRA_MEMORY_BYTES: u64 = 1 << 30;
 
 /// Makes a build request from the arguments.
 ///
@@ -40,76 +42,117 @@ pub(crate) fn request(
 ) -> Result<BuildRequest, String> {
     let times = MkfsTimes::of(typed, environment)?;
     let extended = ExtendedOptions::read(typed)?;
-    let mut options = sized(typed, extended, environment)?;
+    let mut warnings: Vec<String> = typed.ineffective().into_iter().map(String::from).collect();
+    check_clean_mode(typed, &mut warnings)?;
+    let mut options = sized(typed, extended, environment, &mut warnings)?;
     options.time = image_time(times.build)?;
     options.uuid = parse_uuid(typed.uuid.as_deref().unwrap_or("random"), environment)?;
     let label = typed.label.as_ref().map(|label| label.as_bytes());
     options.label = parse_label(label.unwrap_or_default())?;
     options.output_mode = at_offset(typed.offset);
     options.xattr_share_above = u32::try_from(typed.xattr_tolerance).ok();
-    options.xattr_prefixes =
-        typed.xattr_prefix.iter().map(|prefix| prefix.as_bytes().to_vec()).collect();
-    if typed.compresses_directories() && options.algorithms.is_none() {
-        return Err("--zD: nothing is compressed without -z".to_owned());
-    }
-    options.compress_directories = typed.compresses_directories();
+    options.xattr_prefixes = xattr_prefixes(typed, &mut warnings);
     take_metabox(typed, &mut options)?;
+    options.compress_directories = typed.compresses_directories();
+    if options.compress_directories && options.algorithms.is_none() {
+        options.compress_directories = false;
+        warnings.push("--zD has no effect without -z".to_owned());
+    }
     options.digest_xattr = typed.digest_xattr.as_ref().map(|name| name.as_bytes().to_vec());
     options.root_xattr_bytes = parse_u32("attributes of the root", typed.root_xattr_bytes)?;
-    let stores_nothing = contents(typed).is_some_and(|contents| contents != TarContentMode::Copy);
-    extended.apply(&mut options, stores_nothing)?;
-    check_contents(typed, &options)?;
+    extended.apply(&mut options, &mut warnings)?;
+    leave_out_data(typed, &mut options, &mut warnings);
     let adjustments = adjustments(typed, &options, times)?;
+    let memory = memory(&options);
     Ok(BuildRequest {
         image: typed.image.clone(),
         sources: sources(typed)?,
         kind: kind(typed),
-        directory: directory(typed, &adjustments)?,
-        tar: tar(typed, times)?,
+        directory: directory(typed, &adjustments, &mut warnings)?,
+        tar: tar(typed, times, &mut warnings)?,
         tar_adjustments: of_tar(adjustments),
         options,
         existing: ExistingOutput::Rewrite,
         verify: Verify::Yes,
         is_dry_run: false,
-        machine: MachineArguments { jobs: typed.workers, ..MachineArguments::default() },
+        machine: MachineArguments { jobs: typed.jobs(), memory, ..MachineArguments::default() },
         output: OutputOptions {
-            form: if typed.is_verbose() { OutputFormat::Mkfs } else { OutputFormat::Nothing },
+            form: match (typed.prints_summary(), typed.prints_names()) {
+                (false, _) => OutputFormat::Nothing,
+                (true, lists_files) => OutputFormat::Mkfs { lists_files },
+            },
             progress: ProgressStyle::None,
             notices: !typed.is_quiet(),
         },
+        vmdk: typed.vmdk_desc.clone(),
+        android: typed.android.clone(),
+        warnings,
     })
 }
 
-/// Where the contents of an archive are stored, if the source is an archive.
-fn contents(typed: &MkfsArguments) -> Option<TarContentMode> {
-    typed.tar_mode().map(|mode| match mode {
-        TarMode::Full => TarContentMode::Copy,
-        TarMode::Index => TarContentMode::Index,
-        TarMode::Headers => TarContentMode::HeadersOnly,
-    })
+/// The memory of a build whose encoders need more than the usual limit; mkfs.erofs has no option for
+/// that.
+fn memory(options: &BuildOptions) -> Option<u64> {
+    let methods = options.algorithms.iter().flat_map(|algorithms| &algorithms.methods);
+    let is_ultra =
+        |method: &Method| matches!(method, Method::Zstd { level: ZSTD_ULTRA_LEVEL.., .. });
+    methods.into_iter().any(is_ultra).then_some(ULTRA_MEMORY_BYTES)
 }
 
-/// Options about data are refused if no data is stored.
-fn check_contents(typed: &MkfsArguments, options: &BuildOptions) -> Result<(), String> {
+/// Checks the word of `--clean`.
+fn check_clean_mode(typed: &MkfsArguments, warnings: &mut Vec<String>) -> Result<(), String> {
+    match typed.clean_mode() {
+        None | Some("data" | "0") => Ok(()),
+        Some("rvsp") => {
+            warnings.push("--clean=rvsp: data is not left out, but copied".to_owned());
+            Ok(())
+        }
+        Some(mode) => Err(format!("--clean: {mode} is unknown; there are data, rvsp and 0")),
+    }
+}
+
+/// Options about data have no effect if no data is stored.
+fn leave_out_data(typed: &MkfsArguments, options: &mut BuildOptions, warnings: &mut Vec<String>) {
     let way = match contents(typed) {
         Some(TarContentMode::Index) => "--tar=i",
         Some(TarContentMode::HeadersOnly) => "--tar=headerball",
-        Some(TarContentMode::Copy) | None => return Ok(()),
+        Some(TarContentMode::Copy) | None => return,
     };
-    let block_bytes = u64::from(options.block_size.bytes());
-    if way == "--tar=i" && block_bytes != TAR_UNIT_BYTES {
-        let what = "data in an archive starts at multiples of 512 bytes";
-        return Err(format!("-b: {way} needs blocks of 512 bytes, as {what}"));
-    }
     let unused = [
         (options.algorithms.is_some(), "-z"),
         (typed.chunk_bytes.is_some(), "--chunksize"),
-        (options.chunk_bytes.is_some(), "-E: dedupe"),
+        (options.deduplication == Deduplication::On, "-E: dedupe"),
     ];
-    match unused.iter().find(|(is_given, _)| *is_given) {
-        Some((_, option)) => Err(format!("{option}: {way} stores no data; leave it out")),
-        None => Ok(()),
+    for (_, option) in unused.iter().filter(|(is_given, _)| *is_given) {
+        warnings.push(format!("{option} has no effect with {way}, which stores no data"));
     }
+    let defaults = BuildOptions::default();
+    options.algorithms = None;
+    options.metabox_method = None;
+    options.hints = defaults.hints;
+    options.inline_pclusters = false;
+    options.fragments = defaults.fragments;
+    options.packed_pcluster_bytes = None;
+    options.compress_directories = false;
+    options.deduplication = Deduplication::Off;
+    options.chunk_bytes = None;
+    options.blob = None;
+}
+
+/// Prefixes of names; those that no extended attribute can have are left out.
+fn xattr_prefixes(typed: &MkfsArguments, warnings: &mut Vec<String>) -> Vec<Vec<u8>> {
+    let mut prefixes = Vec::new();
+    for prefix in typed.xattr_prefix.iter().map(|prefix| prefix.as_bytes().to_vec()) {
+        let options = BuildOptions::default().xattr_prefixes(vec![prefix.clone()]);
+        if prefixes.contains(&prefix) {
+            continue;
+        }
+        match options.check() {
+            Ok(()) => prefixes.push(prefix),
+            Err(error) => warnings.push(format!("--xattr-prefix has no effect: {error}")),
+        }
+    }
+    prefixes
 }
 
 /// Times as the options and the environment give them.
@@ -133,215 +176,26 @@ impl MkfsTimes {
     }
 }
 
-/// Block, pcluster, extent and chunk sizes, what compresses, and how things are aligned.
-fn sized(
-    typed: &MkfsArguments,
-    extended: ExtendedOptions,
-    environment: &BuildEnvironment,
-) -> Result<BuildOptions, String> {
-    let usual = match contents(typed) {
-        Some(TarContentMode::Index) => TAR_UNIT_BYTES,
-        _ => BuildOptions::default().block_size.bytes().into(),
-    };
-    let sizes = CompressionSizes {
-        block_bytes: typed.block_bytes.unwrap_or(usual),
-        // It limits the length of a pcluster; without -z there are no pclusters.
-        pcluster_bytes: typed.pcluster_bytes,
-        pcluster_default: 0,
-        extent_bytes_max: typed.max_extent_bytes,
-        algorithms: typed.algorithms.as_deref(),
-        max_distance: u16::MAX,
-        hints: environment.hints.as_deref(),
-        packed_pcluster_bytes: extended.packed_pcluster,
-    };
-    let options = sizes.options("-z")?;
-    if typed.compress_hints.is_some() && options.algorithms.is_none() {
-        return Err("--compress-hints: nothing is compressed without -z".to_owned());
-    }
-    let image = typed.image_alignment_blocks.unwrap_or(1).max(1);
-    let image = image.checked_next_power_of_two().unwrap_or(u64::MAX);
-    let data = alignment(typed.data_alignment_blocks.unwrap_or(1), "--dsunit")?;
-    Ok(options
-        .chunk_bytes(typed.chunk_bytes)
-        .blob(typed.blobdev.clone().map(BlobOutput::NewFile))
-        .data_alignment_blocks(data)
-        .image_alignment_blocks(alignment(image, "--fsalignblks")?))
-}
-
-/// A number of blocks; 0 is as good as 1.
-fn alignment(blocks: u64, option: &str) -> Result<u32, String> {
-    u32::try_from(blocks.max(1)).map_err(|_| format!("{option}: {blocks} blocks are too many"))
-}
-
+/// Reads `-m`: a size, and an algorithm or the number of one of `-z`.
 fn take_metabox(typed: &MkfsArguments, options: &mut BuildOptions) -> Result<(), String> {
     let Some(text) = &typed.metabox else { return Ok(()) };
-    algorithms::take_metabox(text, options).map_err(|why| format!("-m: {why}"))
-}
-
-/// The words of `-E`.
-#[derive(Clone, Copy, Debug)]
-struct ExtendedOptions {
-    fragments: Fragments,
-    fragment_sharing: FragmentSharing,
-    plain_prefixes: bool,
-    /// Bytes of the packed inode's pclusters, where they are given.
-    packed_pcluster: Option<u64>,
-    dedupe: bool,
-    ztailpacking: bool,
-    inline_data: bool,
-    full_indexes: bool,
-    compact_inodes: bool,
-    extended_inodes: bool,
-    chunk_indexes: bool,
-    block_maps: bool,
-    checksum: bool,
-    xattr_filter: bool,
-    wide: bool,
-    omit_dot: bool,
-}
-
-impl ExtendedOptions {
-    fn read(typed: &MkfsArguments) -> Result<Self, String> {
-        let mut this = Self {
-            fragments: Fragments::None,
-            fragment_sharing: FragmentSharing::Parts,
-            plain_prefixes: false,
-            packed_pcluster: None,
-            dedupe: false,
-            ztailpacking: false,
-            inline_data: true,
-            full_indexes: false,
-            compact_inodes: false,
-            extended_inodes: false,
-            chunk_indexes: false,
-            block_maps: false,
-            checksum: true,
-            xattr_filter: true,
-            wide: false,
-            omit_dot: false,
-        };
-        for word in typed.extended.iter().filter(|word| !word.is_empty()) {
-            this.take(word).map_err(|why| format!("-E: {why}"))?;
-        }
-        Ok(this)
-    }
-
-    fn take(&mut self, word: &str) -> Result<(), String> {
-        let (is_wanted, word) = word.strip_prefix('^').map_or((true, word), |word| (false, word));
-        let (name, value) = match word.split_once('=') {
-            Some((name, value)) => (name, Some(value)),
-            None => (word, None),
-        };
-        let kept_value = match name {
-            "fragments" | "all-fragments" => {
-                self.take_fragments(name, is_wanted, value)?;
-                return Ok(());
-            }
-            "fragdedupe" => {
-                self.fragment_sharing = fragment_sharing(is_wanted, value)?;
-                return Ok(());
-            }
-            _ => value,
-        };
-        if let Some(value) = kept_value {
-            return Err(format!("{name} takes no value such as {value}"));
-        }
-        match name {
-            "dedupe" => self.dedupe = is_wanted,
-            "ztailpacking" => self.ztailpacking = is_wanted,
-            "inline_data" => self.inline_data = is_wanted,
-            "noinline_data" => self.inline_data = !is_wanted,
-            "legacy-compress" => self.full_indexes = is_wanted,
-            "force-inode-compact" => {
-                (self.compact_inodes, self.extended_inodes) = (is_wanted, false);
-            }
-            "force-inode-extended" => {
-                (self.extended_inodes, self.compact_inodes) = (is_wanted, false);
-            }
-            "force-inode-blockmap" => (self.chunk_indexes, self.block_maps) = (false, true),
-            "force-chunk-indexes" => (self.chunk_indexes, self.block_maps) = (is_wanted, false),
-            "nosbcrc" => self.checksum = !is_wanted,
-            "xattr-name-filter" => self.xattr_filter = is_wanted,
-            "48bit" => self.wide = is_wanted,
-            "dot-omitted" => (self.omit_dot, self.wide) = (is_wanted, self.wide || is_wanted),
-            "plain-xattr-prefixes" => self.plain_prefixes = is_wanted,
-            _ => return Err(format!("{name} is unknown")),
-        }
-        Ok(())
-    }
-
-    fn take_fragments(
-        &mut self,
-        name: &str,
-        is_wanted: bool,
-        value: Option<&str>,
-    ) -> Result<(), String> {
-        self.packed_pcluster = match (is_wanted, value) {
-            (true, Some(value)) => Some(parse_size(value)?),
-            (true, None) => self.packed_pcluster,
-            (false, Some(value)) => return Err(format!("^{name} takes no value such as {value}")),
-            (false, None) => None,
-        };
-        self.fragments = match (is_wanted, name) {
-            (false, _) => Fragments::None,
-            (true, "fragments") => Fragments::Tails,
-            (true, _) => Fragments::All,
-        };
-        Ok(())
-    }
-
-    fn apply(self, options: &mut BuildOptions, stores_nothing: bool) -> Result<(), String> {
-        let is_compressed = options.algorithms.is_some();
-        for (is_asked, name) in [
-            (self.ztailpacking, "ztailpacking"),
-            (self.fragments != Fragments::None, "fragments"),
-            // An uncompressed image has no index, but scripts for archives use the option.
-            (self.full_indexes && !stores_nothing, "legacy-compress"),
-        ] {
-            if is_asked && !is_compressed {
-                return Err(format!("-E: {name} needs compression; add -z"));
-            }
-        }
-        if self.block_maps && options.blob.is_some() {
-            let what = "a block map cannot refer to a device, as --blobdev needs";
-            return Err(format!("-E: force-inode-blockmap: {what}"));
-        }
-        options.fragments = self.fragments;
-        options.fragment_sharing = self.fragment_sharing;
-        options.plain_xattr_prefixes = self.plain_prefixes;
-        options.inline_pclusters = self.ztailpacking;
-        options.inline_data = self.inline_data;
-        options.index = if self.full_indexes { IndexForm::Full } else { IndexForm::Compact };
-        options.force_compact_inodes = self.compact_inodes;
-        options.force_extended_inodes = self.extended_inodes;
-        options.force_chunk_indexes = self.chunk_indexes;
-        options.superblock_checksum = self.checksum;
-        options.xattr_filter = self.xattr_filter;
-        options.wide = self.wide;
-        options.omit_dot = self.omit_dot;
-        if self.dedupe {
-            options.deduplication = Deduplication::On;
-            if !is_compressed && options.chunk_bytes.is_none() {
-                // Equal blocks are found as equal chunks, as mkfs.erofs has it.
-                options.chunk_bytes = Some(options.block_size.bytes().into());
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Which fragments are stored once.
-fn fragment_sharing(is_wanted: bool, value: Option<&str>) -> Result<FragmentSharing, String> {
-    match (is_wanted, value) {
-        (true, Some("full") | None) => Ok(FragmentSharing::Parts),
-        (true, Some("inode")) => Ok(FragmentSharing::Files),
-        (true, Some("off")) | (false, None) => Ok(FragmentSharing::Off),
-        (_, value) => Err(format!("fragdedupe={} is unknown", value.unwrap_or_default())),
-    }
-}
-
-fn parse_size(text: &str) -> Result<u64, String> {
-    parse_number(text).or_else(|_| parse_bytes(text)).map_err(|why| format!("{text}: {why}"))
+    let (size, algorithm) = match text.split_once(':') {
+        Some((size, algorithm)) => (size, Some(algorithm)),
+        None => (text.as_str(), None),
+    };
+    let bytes = parse_size(size).map_err(|why| format!("-m: {size}: {why}"))?;
+    let number = algorithm.and_then(|algorithm| parse_number(algorithm).ok());
+    let text = match algorithm {
+        Some(algorithm) if number.is_none() => format!("{bytes}:{algorithm}"),
+        _ => bytes.to_string(),
+    };
+    algorithms::take_metabox(&text, options).map_err(|why| format!("-m: {why}"))?;
+    let Some(number) = number else { return Ok(()) };
+    let count = options.algorithms.as_ref().map_or(0, |algorithms| algorithms.methods.len());
+    let method = usize::try_from(number).ok().filter(|number| *number < count.max(1));
+    let method = method.ok_or_else(|| format!("-m: no algorithm {number}: -z has {count}"))?;
+    options.metabox_method = options.algorithms.is_some().then_some(method);
+    Ok(())
 }
 
 fn adjustments(
@@ -352,7 +206,7 @@ fn adjustments(
     let root = typed.all_root.then_some(0);
     // Neither of these has inodes that would be smaller for it.
     let is_of_use = !options.wide && !options.force_extended_inodes;
-    let compact_time = typed.ignore_mtime && is_of_use;
+    let compact_time = (typed.ignore_mtime || options.force_compact_inodes) && is_of_use;
     let owners = OwnerOverrides::default()
         .force_uid(root.or(typed.force_uid))
         .force_gid(root.or(typed.force_gid))
@@ -382,9 +236,20 @@ fn of_tar(adjustments: Adjustments) -> Adjustments {
     adjustments.overlay(overlay)
 }
 
-fn directory(typed: &MkfsArguments, adjustments: &Adjustments) -> Result<DirectoryOptions, String> {
+fn directory(
+    typed: &MkfsArguments,
+    adjustments: &Adjustments,
+    warnings: &mut Vec<String>,
+) -> Result<DirectoryOptions, String> {
     let paths = typed.exclude_path.iter().map(|path| path.as_bytes().to_vec());
-    let exclusions = ExcludePatterns::new(paths, &typed.exclude_regex);
+    let mut expressions = Vec::new();
+    for expression in &typed.exclude_regex {
+        match ExcludePatterns::new([] as [Vec<u8>; 0], [expression]) {
+            Ok(_) => expressions.push(expression),
+            Err(error) => warnings.push(format!("--exclude-regex has no effect: {error}")),
+        }
+    }
+    let exclusions = ExcludePatterns::new(paths, &expressions);
     let hard_links = match typed.hard_dereference {
         true => HardLinkPolicy::Separate,
         false => HardLinkPolicy::Joined,
@@ -396,27 +261,38 @@ fn directory(typed: &MkfsArguments, adjustments: &Adjustments) -> Result<Directo
         .unreadable(UnreadablePolicy::Fail))
 }
 
-fn tar(typed: &MkfsArguments, times: MkfsTimes) -> Result<TarImportOptions, String> {
+fn tar(
+    typed: &MkfsArguments,
+    times: MkfsTimes,
+    warnings: &mut Vec<String>,
+) -> Result<TarImportOptions, String> {
+    let contents = contents(typed);
     let only_of_directories = [
         (typed.hard_dereference, "--hard-dereference"),
         (!typed.exclude_path.is_empty(), "--exclude-path"),
         (!typed.exclude_regex.is_empty(), "--exclude-regex"),
     ];
-    let refused =
-        only_of_directories.iter().find(|(is_asked, _)| *is_asked && contents(typed).is_some());
-    if let Some((_, option)) = refused {
-        return Err(format!("{option} is for directories, and not supported with --tar"));
+    for (_, option) in
+        only_of_directories.iter().filter(|(is_given, _)| *is_given && contents.is_some())
+    {
+        warnings.push(format!("{option} has no effect with --tar"));
     }
-    let compression = match (typed.ungzip, typed.unxz) {
-        (true, _) => Some(Compression::Gzip),
-        (_, true) => Some(Compression::Xz),
-        _ => None,
+    if contents.is_none() && typed.tar_compression().is_some() {
+        warnings.push("--ungzip, --unxz and --gzinfo have no effect without --tar".to_owned());
+    }
+    let is_index = contents == Some(TarContentMode::Index);
+    // The first bytes tell the compression, except where the archive is to be a device.
+    let compression = match typed.tar_compression().filter(|_| is_index) {
+        Some(TarCompression::Gzip) => Some(Compression::Gzip),
+        Some(TarCompression::Xz) => Some(Compression::Xz),
+        None => None,
     };
     let whiteouts = if typed.aufs { WhiteoutPolicy::ToOverlay } else { WhiteoutPolicy::Keep };
     Ok(TarImportOptions::default()
         .compression(compression)
+        .uncompressed_copy(typed.raw_copy().map(Path::to_owned))
         .accounts(Some(AccountFiles::of_host()))
-        .contents(contents(typed).unwrap_or_default())
+        .contents(contents.unwrap_or_default())
         .whiteouts(whiteouts)
         .missing_mtime(Timestamp { seconds: file_time(times.build)?, nanoseconds: 0 }))
 }
@@ -425,7 +301,7 @@ fn kind(typed: &MkfsArguments) -> SourceKind {
     if contents(typed).is_some() {
         return SourceKind::Tar;
     }
-    let data = if typed.copies_data() { LayerData::Taken } else { LayerData::Referred };
+    let data = if typed.clean_mode().is_some() { LayerData::Taken } else { LayerData::Referred };
     let (has_block_size, is_aufs) = (typed.block_bytes.is_some(), typed.aufs);
     SourceKind::DirectoryOrImages(LayerOptions { data, has_block_size, is_aufs })
 }
@@ -447,8 +323,9 @@ fn sources(typed: &MkfsArguments) -> Result<Vec<PathBuf>, String> {
 mod tests {
 
     use clap::Parser;
-    use ferrofs_builder::{OutputMode, SuperblockTime};
-    use ferrofs_codec::Method;
+    use ferrofs_builder::{
+        BlobOutput, FragmentSharing, Fragments, IndexForm, OutputMode, SuperblockTime,
+    };
 
     use super::*;
     use crate::build::request::tests::test_environment;
@@ -483,7 +360,8 @@ mod tests {
         let layering =
             LayerOptions { data: LayerData::Referred, has_block_size: false, is_aufs: false };
         assert_eq!(request.kind, SourceKind::DirectoryOrImages(layering));
-        assert_eq!(request.output.form, OutputFormat::Mkfs);
+        assert_eq!(request.output.form, OutputFormat::Mkfs { lists_files: true });
+        assert!(request.warnings.is_empty(), "{:?}", request.warnings);
     }
 
     #[test]
@@ -627,11 +505,15 @@ mod tests {
         assert_eq!((found.kind, found.sources), (SourceKind::Tar, vec![PathBuf::from("-")]));
         assert_eq!(tar(&["-"]).unwrap().sources, [PathBuf::from("-")]);
         assert_eq!(tar(&["a.tar", "--aufs"]).unwrap().tar.whiteouts, WhiteoutPolicy::ToOverlay);
-        assert_eq!(tar(&["a.tar", "--ungzip"]).unwrap().tar.compression, Some(Compression::Gzip));
-        assert_eq!(tar(&["a.tar", "--unxz"]).unwrap().tar.compression, Some(Compression::Xz));
+        // The first bytes of the archive tell whether it is compressed.
+        assert_eq!(tar(&["a.tar", "--ungzip"]).unwrap().tar.compression, None);
+        let indexed = tar(&["a.tar", "--tar=i", "--unxz=raw"]).unwrap().tar;
+        assert_eq!(indexed.compression, Some(Compression::Xz));
+        assert_eq!(indexed.uncompressed_copy, Some("raw".into()));
         assert_eq!(tar(&["a.tar"]).unwrap().tar.contents, TarContentMode::Copy);
         assert!(tar(&["a.tar", "b.tar"]).unwrap_err().contains("ferrofs build"));
-        assert!(tar(&["a.tar", "--exclude-path=x"]).unwrap_err().contains("--exclude-path"));
+        let excluding = tar(&["a.tar", "--exclude-path=x"]).unwrap().warnings;
+        assert_eq!(excluding, ["--exclude-path has no effect with --tar"]);
     }
 
     #[test]
@@ -646,11 +528,18 @@ mod tests {
             for (option, named) in
                 [("-zlz4", "-z"), ("--chunksize=4096", "--chunksize"), ("-Ededupe", "dedupe")]
             {
-                let message = made(&[&tar, option]).map(|_| ()).unwrap_err();
-                assert!(message.contains(named) && message.contains(&tar), "{message}");
+                let request = made(&[&tar, option]).unwrap();
+                let warning = request.warnings.last().unwrap();
+                assert!(warning.contains(named) && warning.contains(&tar), "{warning}");
+                request.options.check().unwrap();
+                assert!(
+                    request.options.algorithms.is_none() && request.options.chunk_bytes.is_none()
+                );
             }
         }
-        assert!(made(&["--tar=i", "-b4096"]).unwrap_err().contains("blocks of 512 bytes"));
+        let request = made(&["--tar=i", "-b4096"]).unwrap();
+        assert_eq!(request.options.block_size.bytes(), 512);
+        assert!(request.warnings[0].contains("-b has no effect"), "{:?}", request.warnings);
         made(&["--tar=headerball", "-b1024"]).unwrap();
     }
 
@@ -673,26 +562,107 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_ignored_or_is_wrong_is_refused_by_name() {
+    fn what_has_no_effect_is_accepted_with_a_warning() {
         for (words, part) in [
-            (&["-b3000"][..], "512 to 65536"),
+            (&["-Eztailpacking"][..], "-Eztailpacking has no effect without -z"),
+            (&["-Efragments"], "-Efragments has no effect"),
+            (&["-Eall-fragments"], "-Eall-fragments has no effect"),
+            (&["-Elegacy-compress"], "-Elegacy-compress has no effect"),
+            (&["--zD"], "--zD has no effect without -z"),
+            (&["--max-extent-bytes=65536"], "--max-extent-bytes has no effect"),
+            (&["--max-extent-bytes=5000", "-zlz4"], "extents have 4096 bytes at most"),
+            (&["--max-extent-bytes=-8192", "-zlz4", "-E48bit"], "pclusters stay aligned"),
+            (&["-b3000"], "blocks have 2048 bytes"),
+            (&["--exclude-regex=("], "--exclude-regex has no effect"),
+            (&["--xattr-prefix=nothing"], "--xattr-prefix has no effect"),
+            (&["--async-queue-limit=4"], "--async-queue-limit"),
+            (&["--sort=none"], "--sort"),
+            (&["--ungzip"], "without --tar"),
+        ] {
+            let request = made(words).unwrap();
+            let warnings = request.warnings.join("; ");
+            assert!(warnings.contains(part), "{words:?}: {warnings}");
+            request.options.check().unwrap();
+        }
+        let environment =
+            BuildEnvironment { hints: Some(b"65536 x".to_vec()), ..test_environment() };
+        let request = made_in(&["--compress-hints=file"], &environment).unwrap();
+        assert!(request.options.hints.all().is_empty());
+        assert_eq!(request.warnings, ["--compress-hints has no effect without -z"]);
+    }
+
+    #[test]
+    fn a_pcluster_of_2_mib_without_an_algorithm_is_not_used() {
+        assert_eq!(options(&["-C2m"]).pcluster_bytes, 4096);
+        made(&["-C2m", "-zlz4"]).unwrap().options.check().unwrap_err();
+        made(&["-C5000"]).unwrap_err();
+    }
+
+    #[test]
+    fn the_encoder_of_zstd_22_gets_the_memory_that_it_needs() {
+        assert_eq!(made(&["-zzstd,22"]).unwrap().machine.memory, Some(1 << 30));
+        assert_eq!(made(&["-zzstd,19"]).unwrap().machine.memory, None);
+    }
+
+    #[test]
+    fn empty_items_of_a_list_of_algorithms_are_none() {
+        assert_eq!(options(&["-zlz4:"]).algorithms.unwrap().methods.len(), 1);
+        assert!(options(&["-z:"]).algorithms.is_none());
+        let of_metabox = options(&["-m4096:lz4"]);
+        assert_eq!(of_metabox.algorithms.unwrap().methods.len(), 1);
+        assert_eq!(options(&["-m4096:0", "-zlz4"]).metabox_method, Some(0));
+        assert!(made(&["-m4096:1", "-zlz4"]).unwrap_err().contains("-z has 1"));
+    }
+
+    #[test]
+    fn numbers_are_read_as_in_c() {
+        assert_eq!(options(&["-C0x10000", "-zlz4"]).pcluster_bytes, 65536);
+        assert_eq!(options(&["-b4k"]).block_size.bytes(), 4096);
+        assert_eq!(options(&["-x0x10"]).xattr_share_above, Some(16));
+        let owners = made(&["--force-gid=0x10"]).unwrap().directory.adjustments.owners;
+        assert_eq!(owners.force_gid, Some(16));
+        assert_eq!(made(&["--workers=0"]).unwrap().machine.jobs, Some(1));
+    }
+
+    #[test]
+    fn bits_switch_features_on_and_those_below_them_off() {
+        let found = options(&["-zlz4", "--zfeature-bits=6"]);
+        assert!(found.inline_pclusters && found.fragments == Fragments::Tails);
+        assert_eq!(found.index, IndexForm::Compact);
+        assert!(options(&["--zfeature-bits=0xff"]).omit_dot);
+        assert!(made(&["--zfeature-bits=256"]).unwrap_err().contains("8 bits"));
+    }
+
+    #[test]
+    fn forced_compact_inodes_get_the_time_of_the_build() {
+        let request = made(&["-Eforce-inode-compact"]).unwrap();
+        let time = request.directory.adjustments.compact_time;
+        assert_eq!(time, Some(CompactTime { seconds: 1_700_000_000 }));
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused_by_name() {
+        for (words, part) in [
+            (&["-b511"][..], "512 to 65536"),
+            (&["--clean=x"], "--clean: x is unknown"),
+            (&["-Efragments=5000"], "fragments: 5000 bytes are not whole blocks"),
+            (&["-zzstd,level=x"], "not a number"),
             (&["-zfoo"], "-z: no algorithm foo"),
-            (&["-Eztailpacking"], "ztailpacking"),
-            (&["-Eall-fragments"], "fragments"),
             (&["-Ebogus"], "bogus is unknown"),
+            (&["-E,"], "is unknown"),
+            (&["-Efragments=x"], "fragments=x: not a size"),
             (&["-Eztailpacking=3", "-zlz4"], "takes no value"),
             (&["-E^fragments=4096", "-zlz4"], "takes no value"),
-            (&["--compress-hints=x"], "without -z"),
             (&["--dsunit=4294967296"], "--dsunit: 4294967296 blocks"),
             (&["--fsalignblks=9223372036854775809"], "--fsalignblks: "),
-            (&["-Efragdedupe=x", "-zlz4"], "fragdedupe=x"),
             (&["-L", "0123456789abcdef"], "15 fit"),
             (&["-Uxyz"], "not a UUID"),
             (&["-Tabc"], "not a number"),
-            (&["--zD"], "--zD: nothing is compressed without -z"),
-            (&["-m4096:lzma"], "-m: lzma: nothing is compressed without -z"),
-            (&["--exclude-regex=("], "--exclude-regex"),
+            (&["-m4096:foo", "-zlz4"], "-m: no algorithm foo"),
+            (&["-m6x"], "-m: 6x: not a size"),
             (&["--chunksize=4k"], "not a number"),
+            (&["--max-extent-bytes=-65536", "-zlz4"], "needs -E48bit"),
+            (&["--max-extent-bytes=99999999999", "-zlz4"], "too many"),
             (&["-xfoo"], "invalid"),
             (&["-d10"], "invalid"),
         ] {

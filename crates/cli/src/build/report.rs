@@ -1,8 +1,10 @@
 //! The summary of a build: as text, as JSON, and in the format of mkfs.erofs; and the estimate of a
 //! dry run.
 
+use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, IsTerminal, Read, Seek, SeekFrom, Write};
+use std::mem;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -90,7 +92,7 @@ impl BuildSummary<'_> {
             OutputFormat::Nothing => {}
             OutputFormat::Json => output.json(&self.json()?)?,
             OutputFormat::Text => self.show(&mut output)?,
-            OutputFormat::Mkfs => self.show_as_mkfs(&mut output)?,
+            OutputFormat::Mkfs { .. } => self.show_as_mkfs(&mut output)?,
         }
         output.flush()?;
         Ok(())
@@ -114,11 +116,17 @@ impl BuildSummary<'_> {
 
     fn show_as_mkfs(&self, output: &mut Output) -> io::Result<()> {
         let report = self.report;
-        writeln!(output, "Build completed.\n------")?;
+        if let OutputFormat::Mkfs { lists_files: true } = self.request.output.form {
+            if report.packed_bytes > 0 {
+                writeln!(output, "Processing packed data ...")?;
+            }
+            writeln!(output, "Build completed.\n")?;
+        }
+        writeln!(output, "------")?;
         writeln!(output, "Filesystem UUID: {}", format_uuid(self.options.uuid))?;
         let (blocks, block_bytes) = (report.blocks, report.block_bytes);
         writeln!(output, "Filesystem total blocks: {blocks} (of {block_bytes}-byte blocks)")?;
-        writeln!(output, "Filesystem total inodes: {}", report.inodes)?;
+        writeln!(output, "Filesystem total inodes: {}", report.image_inodes)?;
         let data: u64 = report.by_algorithm.values().map(|stored| stored.bytes_out).sum();
         let in_image = data.saturating_sub(report.blob_bytes.min(data));
         let metadata = report.bytes.saturating_sub(in_image) / u64::from(block_bytes).max(1);
@@ -183,6 +191,41 @@ impl BuildSummary<'_> {
     }
 }
 
+/// Prints a line for each inode with a name, as mkfs.erofs does while it reads: the entries of a
+/// directory, then those of its first directory, and so on. On a terminal, nothing.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub(super) fn print_names(tree: &Tree) -> io::Result<()> {
+    if io::stdout().is_terminal() {
+        return Ok(());
+    }
+    let mut output = Output::new();
+    writeln!(output, "Processing / ...")?;
+    let mut is_printed = vec![false; tree.len()];
+    let mut directories = VecDeque::from([(Vec::new(), Tree::ROOT)]);
+    while let Some((path, directory)) = directories.pop_front() {
+        for (name, &id) in tree.node(directory).entries().into_iter().flatten() {
+            let is_new =
+                is_printed.get_mut(id.index()).is_some_and(|done| !mem::replace(done, true));
+            if !is_new {
+                continue;
+            }
+            let path: Vec<u8> = match path.is_empty() {
+                true => name.to_vec(),
+                false => [&path, &b"/"[..], name].concat(),
+            };
+            write!(output, "Processing ")?;
+            output.name(&path)?;
+            writeln!(output, " ...")?;
+            if tree.node(id).entries().is_some() {
+                directories.push_back((path, id));
+            }
+        }
+    }
+    output.flush()
+}
+
 /// Prints an estimate.
 ///
 /// # Errors
@@ -192,7 +235,7 @@ pub(super) fn print_estimate(request: &BuildRequest, estimate: &BuildEstimate) -
     match request.output.form {
         OutputFormat::Json => output.json(estimate)?,
         OutputFormat::Nothing => {}
-        OutputFormat::Text | OutputFormat::Mkfs => {
+        OutputFormat::Text | OutputFormat::Mkfs { .. } => {
             let inodes = counted(estimate.inodes, "inode", "inodes");
             let content = human_bytes(estimate.content_bytes);
             let image = human_bytes(estimate.image_bytes);

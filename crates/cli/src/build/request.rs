@@ -9,7 +9,7 @@ use ferrofs_builder::{BuildOptions, CompressionHints, OutputMode, SuperblockTime
 use ferrofs_ondisk::BlockSize;
 
 use super::algorithms::{self, AlgorithmContext, parse_u32};
-use crate::arguments::{MachineArguments, ProgressStyle};
+use crate::arguments::{AndroidArguments, MachineArguments, ProgressStyle};
 
 /// What is to be built. What depends on the source is decided later.
 #[derive(Debug)]
@@ -30,6 +30,11 @@ pub(crate) struct BuildRequest {
     pub(crate) is_dry_run: bool,
     pub(crate) machine: MachineArguments,
     pub(crate) output: OutputOptions,
+    /// A file for a VMDK descriptor of the image.
+    pub(crate) vmdk: Option<PathBuf>,
+    pub(crate) android: AndroidArguments,
+    /// Options that have no effect, or another one than the user may expect.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// The kind of a source.
@@ -86,8 +91,10 @@ pub(crate) enum OutputFormat {
     Nothing,
     Text,
     Json,
-    /// As mkfs.erofs has it: its version first.
-    Mkfs,
+    /// As mkfs.erofs has it, with or without the name of each file.
+    Mkfs {
+        lists_files: bool,
+    },
 }
 
 /// The clock, environment variables and random bytes, read once.

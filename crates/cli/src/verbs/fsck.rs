@@ -1,14 +1,16 @@
 //! fsck.erofs: turns its command line into a request to `check` or to `extract`, and prints the
 //! compression ratio.
 
-use std::io::Write;
+use std::ffi::OsStr;
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context, anyhow, bail};
 use ferrofs_extract::{ExistingFiles, OwnerPolicy};
-use ferrofs_image::{FileType, Image, WalkEvent};
+use ferrofs_image::{FilePiece, FileType, Image, Inode, WalkEvent};
 use rustix::fs::Mode;
+use sha2::{Digest, Sha256};
 
 use super::check::{self, CheckRequest};
 use super::extract::{self, ExtractRequest, ExtractTarget};
@@ -16,9 +18,12 @@ use crate::applets::fsck::FsckArguments;
 use crate::arguments::{ProgressStyle, ReadArguments, WorkArguments};
 use crate::exit_status::{CommandStatus, usage_error};
 use crate::metadata_text::{FoundInode, format_percent, stored_bytes};
-use crate::output::Output;
+use crate::output::{self, escape};
 use crate::signals::ExitOnSignals;
 use crate::source;
+
+/// What stands before the 32 bytes of a digest.
+const DIGEST_PREFIX: &[u8] = b"sha256:";
 
 /// Checks or extracts.
 ///
@@ -33,27 +38,38 @@ pub(super) fn run(
     }
     let read = read(arguments);
     let part = part(arguments, &read)?;
-    let status = match (arguments.directory(), part) {
-        (Some(directory), part) => {
-            extract::run(&extract_request(arguments, directory, part)?, signals)?
-        }
-        (None, Some(FoundInode { path: None, inode })) => {
-            // An inode without a name has nothing below it.
-            let image = source::open(&arguments.image, &read)?;
-            image
-                .for_each_piece(&inode, |_| Ok::<_, ferrofs_image::Error>(()))
-                .map_err(|error| anyhow!("{error}"))?;
-            CommandStatus::Success
-        }
-        (None, part) => {
-            let path = part.and_then(|found| found.path);
-            check::run(&check_request(arguments, path), signals)?
-        }
+    let mut status = match arguments.directory() {
+        Some(directory) => extract_part(arguments, directory, part, signals)?,
+        None => check_part(arguments, &read, part, signals)?,
     };
-    if arguments.ratio {
-        show_ratio(&source::open(&arguments.image, &read)?)?;
+    if status == CommandStatus::Success && arguments.xattr_inode_digest {
+        status = check_digests(&source::open(&arguments.image, &read)?)?;
     }
+    report(arguments, &read, status)?;
     Ok(status)
+}
+
+/// Prints the last lines of fsck.erofs.
+fn report(
+    arguments: &FsckArguments,
+    read: &ReadArguments,
+    status: CommandStatus,
+) -> anyhow::Result<()> {
+    let is_check = arguments.directory().is_none();
+    match (status, is_check) {
+        (CommandStatus::Success, _) if !arguments.is_verbose() => {}
+        (CommandStatus::Success, true) => output::print_line("<I> erofs: No errors found"),
+        (CommandStatus::Success, false) => {
+            output::print_line("<I> erofs: Extracted filesystem successfully");
+        }
+        (_, true) => output::print_line("<E> erofs: Found some filesystem corruption"),
+        (_, false) => output::print_line("<E> erofs: Failed to extract filesystem"),
+    }
+    if status == CommandStatus::Success && arguments.ratio && arguments.is_verbose() {
+        let ratio = stored_percent(&source::open(&arguments.image, read)?)?;
+        output::print_line(format_args!("<I> erofs: Compression ratio: {ratio}(%)"));
+    }
+    Ok(())
 }
 
 fn read(arguments: &FsckArguments) -> ReadArguments {
@@ -61,7 +77,7 @@ fn read(arguments: &FsckArguments) -> ReadArguments {
         offset: arguments.offset,
         devices: arguments.devices.clone(),
         no_checksum: arguments.no_sbcrc,
-        quiet: !arguments.is_verbose(),
+        quiet: true,
     }
 }
 
@@ -70,9 +86,177 @@ fn part(arguments: &FsckArguments, read: &ReadArguments) -> anyhow::Result<Optio
     let open = || source::open(&arguments.image, read);
     match (&arguments.path, arguments.nid) {
         (Some(path), _) => FoundInode::at(&open()?, path.as_bytes()).map(Some),
+        (None, Some(0) | None) => Ok(None),
         (None, Some(nid)) => FoundInode::numbered(&open()?, nid).map(Some),
-        (None, None) => Ok(None),
     }
+}
+
+fn check_part(
+    arguments: &FsckArguments,
+    read: &ReadArguments,
+    part: Option<FoundInode>,
+    signals: ExitOnSignals,
+) -> anyhow::Result<CommandStatus> {
+    if let Some(FoundInode { path: None, inode }) = part {
+        // An inode without a name has nothing below it.
+        let image = source::open(&arguments.image, read)?;
+        image
+            .for_each_piece(&inode, |_| Ok::<_, ferrofs_image::Error>(()))
+            .map_err(|error| anyhow!("{error}"))?;
+        return Ok(CommandStatus::Success);
+    }
+    if read.devices.is_empty() && !arguments.decodes() {
+        let image = source::open(&arguments.image, read)?;
+        if source::lacks_devices(&image) {
+            return check_metadata(&image);
+        }
+    }
+    let path = part.and_then(|found| found.path);
+    check::run(&check_request(arguments, path), signals)
+}
+
+/// Checks everything but data, which lies on devices that are not given.
+fn check_metadata(image: &Image) -> anyhow::Result<CommandStatus> {
+    let what =
+        "without --device=FILE for each of its devices, the data of the image is not checked";
+    output::print_message(format_args!("warning: {what}"));
+    let mut problems = 0u64;
+    for event in image.walk(b"/").map_err(|error| anyhow!("/: {error}"))? {
+        let checked = match &event {
+            WalkEvent::Enter(node) | WalkEvent::Leaf(node) => {
+                let xattrs = image.xattrs(&node.inode).map(drop);
+                xattrs
+                    .and_then(|()| check_extents(image, &node.inode))
+                    .map_err(|error| (node.path.clone(), error))
+            }
+            WalkEvent::Problem(failure) => {
+                problems += 1;
+                output::print_path_message(&failure.path, &failure.error);
+                continue;
+            }
+            WalkEvent::Leave(_) => continue,
+        };
+        if let Err((path, error)) = checked {
+            problems += 1;
+            output::print_path_message(&path, &error);
+        }
+    }
+    Ok(CommandStatus::from_failures(problems))
+}
+
+fn check_extents(image: &Image, inode: &Inode) -> Result<(), ferrofs_image::Error> {
+    if inode.file_type() == FileType::Regular {
+        for extent in image.file_extents(inode, 0)? {
+            extent?;
+        }
+    }
+    Ok(())
+}
+
+/// Compares each file that has a digest with it.
+fn check_digests(image: &Image) -> anyhow::Result<CommandStatus> {
+    if image.superblock().digest_prefix.is_none() {
+        bail!("the image has no digests; mkfs.erofs --xattr-inode-digest stores them");
+    }
+    let mut problems = 0u64;
+    for event in image.walk(b"/").map_err(|error| anyhow!("/: {error}"))? {
+        let (WalkEvent::Enter(node) | WalkEvent::Leaf(node)) = event else { continue };
+        let path = escape(&node.path);
+        let stored =
+            image.content_digest(&node.inode).map_err(|error| anyhow!("{path}: {error}"))?;
+        let Some(stored) = stored.filter(|_| node.inode.file_type() == FileType::Regular) else {
+            continue;
+        };
+        let found = digest(image, &node.inode).map_err(|error| anyhow!("{path}: {error}"))?;
+        if stored.strip_prefix(DIGEST_PREFIX) != Some(&found[..]) {
+            problems += 1;
+            output::print_message(format_args!("{path}: the digest of its content differs"));
+        }
+    }
+    Ok(CommandStatus::from_failures(problems))
+}
+
+/// The SHA-256 of a file.
+fn digest(image: &Image, inode: &Inode) -> Result<[u8; 32], ferrofs_image::Error> {
+    let mut hasher = Sha256::new();
+    let zeros = [0; 4096];
+    image.for_each_piece(inode, |piece| {
+        match piece {
+            FilePiece::Data { bytes, .. } => hasher.update(bytes),
+            FilePiece::Hole { mut length, .. } => {
+                while length > 0 {
+                    let count =
+                        usize::try_from(length).map_or(zeros.len(), |left| left.min(zeros.len()));
+                    hasher.update(&zeros[..count]);
+                    length -= count as u64;
+                }
+            }
+        }
+        Ok::<_, ferrofs_image::Error>(())
+    })?;
+    Ok(hasher.finalize().into())
+}
+
+/// Extracts a directory as `directory`, or another inode under that name.
+fn extract_part(
+    arguments: &FsckArguments,
+    directory: &Path,
+    part: Option<FoundInode>,
+    signals: ExitOnSignals,
+) -> anyhow::Result<CommandStatus> {
+    if !arguments.force && directory.canonicalize().is_ok_and(|path| path == Path::new("/")) {
+        bail!("extracting into / needs --force");
+    }
+    let shown = escape(directory.as_os_str().as_bytes());
+    let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if !parent.is_none_or(Path::is_dir) {
+        bail!("{shown}: its parent directory does not exist; create that first");
+    }
+    match part {
+        None => extract::run(&extract_request(arguments, directory, Vec::new()), signals),
+        Some(FoundInode { path: None, inode }) => {
+            bail!("nid {}: no path in the image leads to it", inode.nid())
+        }
+        Some(FoundInode { path: Some(path), inode })
+            if inode.file_type() == FileType::Directory =>
+        {
+            extract::run(&extract_request(arguments, directory, path), signals)
+        }
+        Some(FoundInode { path: Some(path), .. }) => {
+            extract_file(arguments, directory, &path, signals)
+        }
+    }
+}
+
+/// Extracts what is not a directory: into a new directory, from which it is moved.
+fn extract_file(
+    arguments: &FsckArguments,
+    target: &Path,
+    path: &[u8],
+    signals: ExitOnSignals,
+) -> anyhow::Result<CommandStatus> {
+    let shown = escape(target.as_os_str().as_bytes());
+    if target.symlink_metadata().is_ok() && !arguments.overwrite {
+        bail!("{shown}: exists already; --overwrite replaces it");
+    }
+    let mut name = target.as_os_str().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let folder = PathBuf::from(name);
+    fs::create_dir(&folder).with_context(|| format!("cannot create a directory beside {shown}"))?;
+    let mut request = extract_request(arguments, &folder, Vec::new());
+    let inside = path.strip_prefix(b"/").unwrap_or(path);
+    request.paths = vec![OsStr::from_bytes(inside).to_owned()];
+    let extracted = extract::run(&request, signals);
+    let moved = match extracted {
+        Ok(CommandStatus::Success) => fs::rename(folder.join(OsStr::from_bytes(inside)), target)
+            .with_context(|| format!("{shown}: cannot be created"))
+            .map(|()| CommandStatus::Success),
+        other => other,
+    };
+    let removed = fs::remove_dir_all(&folder);
+    let status = moved?;
+    removed.with_context(|| format!("cannot remove {}", folder.display()))?;
+    Ok(status)
 }
 
 fn check_request(arguments: &FsckArguments, path: Option<Vec<u8>>) -> CheckRequest {
@@ -89,22 +273,8 @@ fn check_request(arguments: &FsckArguments, path: Option<Vec<u8>>) -> CheckReque
 fn extract_request(
     arguments: &FsckArguments,
     directory: &Path,
-    part: Option<FoundInode>,
-) -> anyhow::Result<ExtractRequest> {
-    if !arguments.force && directory.canonicalize().is_ok_and(|path| path == Path::new("/")) {
-        bail!("extracting into / needs --force");
-    }
-    let source_directory = match part {
-        None => Vec::new(),
-        Some(FoundInode { path: None, inode }) => {
-            bail!("nid {}: no path in the image leads to it", inode.nid())
-        }
-        Some(FoundInode { path: Some(_), inode }) if inode.file_type() != FileType::Directory => {
-            let kind = inode.file_type().name();
-            bail!("cannot extract a {kind}, only a directory; `ferrofs cat` writes out a file")
-        }
-        Some(FoundInode { path: Some(path), .. }) => path,
-    };
+    source_directory: Vec<u8>,
+) -> ExtractRequest {
     let target = ExtractTarget::Directory {
         path: directory.to_owned(),
         existing: match arguments.overwrite {
@@ -120,7 +290,7 @@ fn extract_request(
         umask: umask(arguments),
         skip_xattrs: !arguments.has_xattrs(),
     };
-    Ok(ExtractRequest {
+    ExtractRequest {
         image: arguments.image.clone(),
         read: read(arguments),
         paths: Vec::new(),
@@ -128,7 +298,7 @@ fn extract_request(
         json: false,
         progress: ProgressStyle::None,
         work: WorkArguments::default(),
-    })
+    }
 }
 
 /// The permission bits that extracted entries do not get.
@@ -143,8 +313,8 @@ fn umask(arguments: &FsckArguments) -> u32 {
     umask.as_raw_mode()
 }
 
-/// Prints the stored size of all data, including the packed inode, in percent of all file sizes.
-fn show_ratio(image: &Image) -> anyhow::Result<()> {
+/// The stored size of all data, including the packed inode, in percent of all file sizes.
+fn stored_percent(image: &Image) -> anyhow::Result<String> {
     let packed = image.superblock().packed.and_then(|nid| image.inode(nid).ok());
     let mut stored = packed.map_or(0, |inode| stored_bytes(image, &inode));
     let mut total = 0u64;
@@ -156,8 +326,5 @@ fn show_ratio(image: &Image) -> anyhow::Result<()> {
             total = total.saturating_add(node.inode.size());
         }
     }
-    let mut output = Output::new();
-    writeln!(output, "Compression ratio: {}(%)", format_percent(stored, total))?;
-    output.flush()?;
-    Ok(())
+    Ok(format_percent(stored, total))
 }

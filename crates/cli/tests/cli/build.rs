@@ -73,8 +73,8 @@ fn hints_give_files_algorithms_of_their_own() {
         assert!(ended.stderr.contains(why), "{}", ended.stderr);
     };
     refused("\n4096 2 copy$\n", "line 2 of the hints: no algorithm 2, there are 1");
-    refused("4096 fine\n4096 (\n", "line 2 of the hints: ");
-    refused("4000 fine\n", "line 1 of the hints: pclusters of 4000 bytes");
+    refused("4096 fine\n4096\n", "line 2 of the hints: ");
+    refused("2097152 fine\n", "line 1 of the hints: pclusters of 2097152 bytes");
     assert!(!dir.join("other").exists());
 }
 
@@ -279,15 +279,12 @@ fn mkfs_knows_two_endings_and_refuses_by_name() {
     let dir = Dir::new();
     let tree = source(&dir);
     for (option, part) in [
-        ("-b3000", "3000"),
         ("-zfoo", "foo"),
-        ("--sort=anything", "anything"),
         ("--blobdev=x", "--chunksize"),
         ("--incremental=data", "--incremental is not supported"),
         ("--frobnicate", "--frobnicate"),
         ("-Ebogus", "bogus"),
         ("--tar=i,list", "use --tar=i"),
-        ("--exclude-regex=[", "--exclude-regex"),
     ] {
         let ended = mkfs().arg(option).arg(dir.join("image")).arg(&tree).ends_with(1);
         assert!(ended.stderr.contains(part), "{option}: {}", ended.stderr);

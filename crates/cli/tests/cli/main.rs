@@ -8,6 +8,8 @@ mod defects;
 #[cfg(test)]
 mod demo;
 #[cfg(test)]
+mod drop_in;
+#[cfg(test)]
 mod feature;
 #[cfg(test)]
 mod hung_source;

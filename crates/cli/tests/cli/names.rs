@@ -29,7 +29,10 @@ fn a_sound_image_is_no_news() {
         assert_eq!((ended.text(), ended.stderr), (String::new(), String::new()), "{options:?}");
     }
     let ended = fsck().args(["-p", "-d3"]).arg(data("lz4.erofs")).succeeds();
-    assert!(ended.text().contains(": sound\nCompression ratio: "), "{}", ended.text());
+    assert_eq!(
+        (ended.text().as_str(), ended.stderr.as_str()),
+        ("", "<I> erofs: No errors found\n<I> erofs: Compression ratio: 21.72(%)\n")
+    );
 }
 
 #[test]
@@ -108,9 +111,6 @@ fn a_part_of_the_tree_becomes_the_directory() {
         );
         fs::remove_dir_all(&tree).unwrap();
     }
-    let extract = format!("--extract={}", tree.display());
-    fsck().arg(data("plain.erofs")).args(["--path=/a.txt", &extract]).ends_with(1);
-    assert!(!tree.exists());
 }
 
 #[test]
@@ -184,16 +184,4 @@ fn extents_cover_a_file_and_lie_apart() {
     assert!(at > 0);
     let hole = dump().args(["-e", "--path=/hole"]).arg(data("chunk-indexes.erofs")).succeeds();
     assert!(hole.text().contains("          0..         0 |       0  # hole\n"), "{}", hole.text());
-}
-
-#[test]
-fn dump_ends_with_1_where_something_is_missing() {
-    for arguments in [&["--path=/none"][..], &["--nid=99999999"], &["-e"], &["--frobnicate"]] {
-        dump().args(arguments).arg(data("plain.erofs")).ends_with(1);
-    }
-    dump().arg("no/such.erofs").ends_with(1);
-    let dir = Dir::new();
-    let nonsense = dir.write("nonsense", &vec![0; 8192]);
-    let ended = dump().arg(nonsense).ends_with(1);
-    assert!(!ended.stderr.is_empty());
 }

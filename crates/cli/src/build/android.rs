@@ -1,0 +1,130 @@
+//! Applies the files of Android's build system to a tree: labels of SELinux. Called by `import`.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use ferrofs_builder::tree::{NodeId, Tree};
+
+use super::file_contexts::FileContexts;
+use crate::arguments::AndroidArguments;
+use crate::output::escape;
+
+/// The largest of these files, in bytes; those of Android have some megabytes.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+/// The xattr with the label.
+const LABEL_XATTR: &[u8] = b"security.selinux";
+
+/// Changes the metadata of `tree` as the files say.
+///
+/// # Errors
+/// A file cannot be read or is malformed; the error names it and the line.
+pub(super) fn apply(arguments: &AndroidArguments, tree: &mut Tree) -> Result<(), String> {
+    let mount_point = mount_point(arguments);
+    if let Some(path) = &arguments.file_contexts {
+        set_labels(&read_contexts(path)?, &mount_point, tree)?;
+    }
+    Ok(())
+}
+
+/// The mount point without slashes at its ends; empty for the root.
+fn mount_point(arguments: &AndroidArguments) -> Vec<u8> {
+    let given = arguments.mount_point.as_ref().map(|path| path.as_bytes()).unwrap_or_default();
+    let names = given.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+    names.collect::<Vec<_>>().join(&b'/')
+}
+
+/// Reads `file_contexts` and the files beside it that libselinux reads as well.
+fn read_contexts(path: &Path) -> Result<FileContexts, String> {
+    let mut contexts = FileContexts::default();
+    let beside = |suffix: &str| {
+        let mut name = path.as_os_str().as_bytes().to_vec();
+        name.extend(suffix.bytes());
+        PathBuf::from(std::ffi::OsString::from_vec(name))
+    };
+    contexts.add(&escape(path.as_os_str().as_bytes()), &read_file(path)?)?;
+    for suffix in [".homedirs", ".local"] {
+        let path = beside(suffix);
+        if path.exists() {
+            contexts.add(&escape(path.as_os_str().as_bytes()), &read_file(&path)?)?;
+        }
+    }
+    for suffix in [".subs", ".subs_dist"] {
+        let path = beside(suffix);
+        if path.exists() {
+            contexts.add_substitutions(&read_file(&path)?);
+        }
+    }
+    Ok(contexts.finish())
+}
+
+/// Gives every inode the label of its first path, and no other.
+fn set_labels(contexts: &FileContexts, mount_point: &[u8], tree: &mut Tree) -> Result<(), String> {
+    let mut labels: Vec<(NodeId, Option<Box<[u8]>>)> = Vec::new();
+    let mut is_done = vec![false; tree.len()];
+    tree.walk(|path, id| {
+        if let Some(done) = is_done.get_mut(id.index())
+            && !std::mem::replace(done, true)
+        {
+            let label =
+                contexts.label(&host_path(mount_point, path), tree.node(id).kind.file_type())?;
+            labels.push((id, label.map(Box::from)));
+        }
+        Ok::<_, String>(())
+    })?;
+    for (id, label) in labels {
+        let xattrs = &mut tree.node_mut(id).metadata.xattrs;
+        match label {
+            Some(label) => xattrs.insert(LABEL_XATTR.into(), label),
+            None => xattrs.remove(LABEL_XATTR),
+        };
+    }
+    Ok(())
+}
+
+/// The absolute path of a file when the image is mounted.
+fn host_path(mount_point: &[u8], path: &[u8]) -> Vec<u8> {
+    let parts = [mount_point, path].into_iter().filter(|part| !part.is_empty());
+    let mut host = Vec::with_capacity(mount_point.len() + path.len() + 2);
+    for part in parts {
+        host.push(b'/');
+        host.extend(part);
+    }
+    if host.is_empty() {
+        host.push(b'/');
+    }
+    host
+}
+
+/// Reads a whole file of bounded length.
+fn read_file(path: &Path) -> Result<Vec<u8>, String> {
+    let name = escape(path.as_os_str().as_bytes());
+    let mut text = Vec::new();
+    let read = |text: &mut Vec<u8>| -> io::Result<usize> {
+        File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(text)
+    };
+    let count = read(&mut text).map_err(|error| format!("cannot read {name}: {error}"))?;
+    if count as u64 > FILE_BYTES_MAX {
+        return Err(format!("{name} has more than {FILE_BYTES_MAX} bytes"));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_begin_with_the_mount_point() {
+        let given = |text: &str| {
+            let mount_point = Some(text.into());
+            let arguments = AndroidArguments { mount_point, ..AndroidArguments::default() };
+            super::mount_point(&arguments)
+        };
+        assert_eq!((given("/vendor/"), given("a//b")), (b"vendor".to_vec(), b"a/b".to_vec()));
+        assert_eq!(host_path(b"vendor", b"bin/sh"), b"/vendor/bin/sh");
+        assert_eq!(host_path(b"vendor", b""), b"/vendor");
+        assert_eq!((host_path(b"", b""), host_path(b"", b"a")), (b"/".to_vec(), b"/a".to_vec()));
+    }
+}

@@ -1,0 +1,330 @@
+//! The command under the names of erofs-utils, where it once was stricter than the original or
+//! printed something else: calls that scripts, container engines and build systems make.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::support::{Dir, TestCommand, data, ferrofs};
+
+/// The command under another name.
+fn named(name: &str) -> TestCommand {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferrofs"));
+    command.arg0(name);
+    TestCommand::new(command)
+}
+
+fn mkfs() -> TestCommand {
+    named("mkfs.erofs")
+}
+
+/// A directory with some files, whose times have fractions of a second.
+fn source(dir: &Dir) -> PathBuf {
+    let tree = dir.join("tree");
+    fs::create_dir_all(tree.join("sub")).unwrap();
+    let text: String = (0..9_000).map(|line| format!("line {}\n", line % 977)).collect();
+    fs::write(tree.join("text"), &text).unwrap();
+    fs::write(tree.join("sub/copy"), &text).unwrap();
+    fs::write(tree.join("small"), b"a few bytes").unwrap();
+    symlink("sub/copy", tree.join("link")).unwrap();
+    tree
+}
+
+#[test]
+fn version_gates_find_the_version_of_erofs_utils() {
+    for name in ["mkfs.erofs", "fsck.erofs", "dump.erofs"] {
+        for option in ["-V", "--version"] {
+            let text = named(name).arg(option).succeeds().text();
+            let mut lines = text.lines();
+            assert_eq!(lines.next().unwrap(), format!("{name} (erofs-utils) 1.9.4"));
+            let own = format!("ferrofs {}", env!("CARGO_PKG_VERSION"));
+            assert_eq!(lines.last().unwrap(), own, "{text}");
+        }
+    }
+    let list = "lz4, lz4hc, lzma, deflate, libdeflate, zstd\n";
+    let text = named("mkfs.erofs").arg("-V").succeeds().text();
+    assert!(text.contains(&format!("\navailable compressors: {list}")), "{text}");
+    let text = named("fsck.erofs").arg("-V").succeeds().text();
+    assert!(text.contains(&format!("\navailable decompressors: {list}")), "{text}");
+    // The original prints it and ends with 1.
+    let text = named("erofsfuse").arg("-V").ends_with(1).text();
+    assert!(text.starts_with("erofsfuse 1.9.4\n"), "{text}");
+}
+
+#[test]
+fn a_tar_index_with_blocks_of_4096_bytes_has_blocks_of_512() {
+    let dir = Dir::new();
+    let image = dir.join("image");
+    let words = ["--tar=i", "-Elegacy-compress", "-b4096", "--quiet"];
+    let ended = mkfs().args(words).arg(&image).arg(data("few.tar")).succeeds();
+    assert_eq!((ended.text(), ended.stderr), (String::new(), String::new()));
+    let info = ferrofs().args(["info", "--json"]).arg(&image).succeeds().json();
+    assert_eq!(info["block_size"], 512);
+    let device = format!("--device={}", data("few.tar").display());
+    ferrofs().args(["check", "-q", &device]).arg(&image).succeeds();
+}
+
+#[test]
+fn features_of_compression_without_an_algorithm_have_no_effect() {
+    let dir = Dir::new();
+    let tree = source(&dir);
+    let hints = dir.write("hints", b"65536 text\n");
+    let hints = format!("--compress-hints={}", hints.display());
+    for option in [
+        "-Efragments",
+        "-Eall-fragments",
+        "-Eztailpacking",
+        "-Elegacy-compress",
+        "-Efragments,dedupe",
+        "--zD",
+        &hints,
+    ] {
+        let image = dir.join("image");
+        let ended = mkfs().arg(option).arg(&image).arg(&tree).succeeds();
+        assert!(ended.stderr.contains("has no effect without -z"), "{option}: {}", ended.stderr);
+        ferrofs().args(["check", "-q"]).arg(&image).succeeds();
+    }
+}
+
+#[test]
+fn forced_compact_inodes_take_files_of_any_time() {
+    let dir = Dir::new();
+    let (tree, image) = (source(&dir), dir.join("image"));
+    mkfs().args(["-Eforce-inode-compact", "--quiet"]).arg(&image).arg(&tree).succeeds();
+    let info = ferrofs().args(["info", "--json"]).arg(&image).succeeds().json();
+    let report = ferrofs().args(["stat", "--json"]).arg(&image).arg("/text").succeeds().json();
+    assert_eq!(report["mtime"]["seconds"], info["built"]["seconds"]);
+    let dump = named("dump.erofs").arg("--path=/text").arg(&image).succeeds().text();
+    assert!(dump.contains("Inode size: 32"), "{dump}");
+}
+
+#[test]
+fn a_hint_of_1048577_bytes_is_a_warning() {
+    let dir = Dir::new();
+    let (tree, image) = (source(&dir), dir.join("image"));
+    let hints = dir.write("hints", b"1048577 text\n");
+    let option = format!("--compress-hints={}", hints.display());
+    let ended = mkfs().args(["-zlz4", &option]).arg(&image).arg(&tree).succeeds();
+    assert!(ended.stderr.contains("line 1 of the hints has no effect"), "{}", ended.stderr);
+}
+
+#[test]
+fn labels_come_from_file_contexts_below_the_mount_point() {
+    let dir = Dir::new();
+    let (tree, image) = (source(&dir), dir.join("image"));
+    let contexts = dir.write(
+        "contexts",
+        b"# labels\n/vendor(/.*)?  u:object_r:vendor:s0\n/vendor/sub(/.*)? -d u:object_r:dir:s0\n/vendor/small <<none>>\n",
+    );
+    let option = format!("--file-contexts={}", contexts.display());
+    let label = |path: &str| {
+        let report = ferrofs().args(["stat", "--json"]).arg(&image).arg(path).succeeds().json();
+        let xattrs = report["xattrs"].as_array().unwrap().clone();
+        let label = xattrs.iter().find(|xattr| xattr["name"] == "security.selinux");
+        label.map(|label| label["value"].as_str().unwrap().to_owned())
+    };
+    let build =
+        || mkfs().args(["--quiet", &option, "--mount-point=/vendor/"]).arg(&image).arg(&tree);
+    build().succeeds();
+    for (path, expected) in [
+        ("/", Some("u:object_r:vendor:s0")),
+        ("/text", Some("u:object_r:vendor:s0")),
+        ("/sub", Some("u:object_r:dir:s0")),
+        ("/sub/copy", Some("u:object_r:vendor:s0")),
+        ("/small", None),
+    ] {
+        assert_eq!(label(path).as_deref(), expected, "{path}");
+    }
+    let words = ["build", "-q", "-f", &option, "--mount-point=vendor"];
+    ferrofs().args(words).arg(&image).arg(&tree).succeeds();
+    assert_eq!(label("/text").as_deref(), Some("u:object_r:vendor:s0"));
+    fs::write(&contexts, "/vendor/((a{1000}){1000}){1000} x\n").unwrap();
+    let ended = build().ends_with(1);
+    assert!(ended.stderr.contains("contexts:1: "), "{}", ended.stderr);
+    fs::remove_file(&contexts).unwrap();
+    assert!(build().ends_with(1).stderr.contains("cannot read"));
+}
+
+#[test]
+fn options_that_once_were_refused_are_accepted() {
+    let dir = Dir::new();
+    let (tree, image) = (source(&dir), dir.join("image"));
+    for option in [
+        "--async-queue-limit=4",
+        "--aufs",
+        "--zfeature-bits=6",
+        "--clean=0",
+        "--clean",
+        "--ungzip",
+        "-C2m",
+        "--MZ=0",
+        "--workers=0",
+        "--xattr-prefix=nothing",
+        "--exclude-regex=(",
+        "-zzstd,22",
+    ] {
+        mkfs().args([option, "--quiet"]).arg(&image).arg(&tree).succeeds();
+        ferrofs().args(["check", "-q"]).arg(&image).succeeds();
+    }
+}
+
+#[test]
+fn a_vmdk_descriptor_names_the_image_and_its_devices() {
+    let dir = Dir::new();
+    let (image, vmdk) = (dir.join("image"), dir.join("image.vmdk"));
+    let option = format!("--vmdk-desc={}", vmdk.display());
+    mkfs().args(["--tar=i", "--quiet", &option]).arg(&image).arg(data("few.tar")).succeeds();
+    let text = fs::read_to_string(&vmdk).unwrap();
+    let sectors = |path: &PathBuf| fs::metadata(path).unwrap().len().div_ceil(512);
+    for path in [&image, &data("few.tar")] {
+        let line = format!("RW {} FLAT \"{}\" 0\n", sectors(path), path.display());
+        assert!(text.contains(&line), "{line}{text}");
+    }
+}
+
+#[test]
+fn the_uncompressed_archive_is_copied() {
+    let dir = Dir::new();
+    let (image, raw, packed) = (dir.join("image"), dir.join("raw"), dir.join("few.tar.gz"));
+    let gzip = Command::new("gzip").arg("-c").arg(data("few.tar")).output().unwrap();
+    fs::write(&packed, gzip.stdout).unwrap();
+    for option in [format!("--ungzip={}", raw.display()), format!("--unxz={}", raw.display())] {
+        mkfs().args(["--tar=f", "--quiet", &option]).arg(&image).arg(&packed).succeeds();
+        assert_eq!(fs::read(&raw).unwrap(), fs::read(data("few.tar")).unwrap(), "{option}");
+    }
+    let option = format!("--ungzip={}", raw.display());
+    mkfs().args(["--tar=i", "--quiet", &option]).arg(&image).arg(&packed).succeeds();
+    let device = format!("--device={}", raw.display());
+    ferrofs().args(["check", "-q", &device]).arg(&image).succeeds();
+    mkfs().args(["--tar=f", "--quiet", "--gzinfo"]).arg(&image).arg(&packed).succeeds();
+    // Another archive than a compressed one is read as it is.
+    mkfs().args(["--tar=f", "--quiet", "--gzip"]).arg(&image).arg(data("few.tar")).succeeds();
+}
+
+#[test]
+fn mkfs_prints_the_name_of_each_file_as_the_original_does() {
+    let dir = Dir::new();
+    let (tree, image) = (source(&dir), dir.join("image"));
+    let text = mkfs().args(["-zlz4", "-Eall-fragments"]).arg(&image).arg(&tree).succeeds().text();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(
+        lines[..11],
+        [
+            "mkfs.erofs 1.9.4",
+            "Processing / ...",
+            "Processing link ...",
+            "Processing small ...",
+            "Processing sub ...",
+            "Processing text ...",
+            "Processing sub/copy ...",
+            "Processing packed data ...",
+            "Build completed.",
+            "",
+            "------"
+        ]
+    );
+    // The packed inode counts.
+    assert!(lines.contains(&"Filesystem total inodes: 7"), "{text}");
+    let text = mkfs().arg("-d3").arg(&image).arg(&tree).succeeds().text();
+    assert!(!text.contains("Processing") && text.contains("------"), "{text}");
+    assert!(mkfs().arg("-d0").arg(&image).arg(&tree).succeeds().text().is_empty());
+}
+
+#[test]
+fn fsck_reports_success_at_level_3() {
+    let dir = Dir::new();
+    let ended = named("fsck.erofs").arg("-d3").arg(data("plain.erofs")).succeeds();
+    assert_eq!((ended.text().as_str(), &*ended.stderr), ("", "<I> erofs: No errors found\n"));
+    let extract = format!("--extract={}", dir.join("out").display());
+    let ended = named("fsck.erofs").args(["-d3", &extract]).arg(data("plain.erofs")).succeeds();
+    let line = "<I> erofs: Extracted filesystem successfully\n";
+    assert_eq!((ended.text().as_str(), &*ended.stderr), ("", line));
+}
+
+#[test]
+fn fsck_does_not_create_the_parents_of_a_directory() {
+    let dir = Dir::new();
+    let target = dir.join("a/b");
+    let extract = format!("--extract={}", target.display());
+    let ended = named("fsck.erofs").arg(extract).arg(data("plain.erofs")).ends_with(1);
+    assert!(ended.stderr.contains("parent directory does not exist"), "{}", ended.stderr);
+    assert!(!dir.join("a").exists());
+}
+
+#[test]
+fn fsck_extracts_one_file_under_a_new_name() {
+    let dir = Dir::new();
+    let target = dir.join("file");
+    let extract = format!("--extract={}", target.display());
+    let fsck = |option: &str| {
+        named("fsck.erofs").args([option, &extract, "--no-preserve"]).arg(data("plain.erofs"))
+    };
+    fsck("--path=/sub/c.txt").succeeds();
+    let content = ferrofs().arg("cat").arg(data("plain.erofs")).arg("/sub/c.txt").succeeds().stdout;
+    assert_eq!(fs::read(&target).unwrap(), content);
+    let ended = fsck("--path=/a.txt").ends_with(1);
+    assert!(ended.stderr.contains("exists already"), "{}", ended.stderr);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
+}
+
+#[test]
+fn fsck_compares_digests_of_files() {
+    let dir = Dir::new();
+    let (tree, image) = (source(&dir), dir.join("image"));
+    mkfs().args(["--xattr-inode-digest", "--quiet", "-Enosbcrc"]).arg(&image).arg(&tree).succeeds();
+    let fsck = || named("fsck.erofs").arg("--xattr-inode-digest").arg(&image);
+    fsck().succeeds();
+    let mut bytes = fs::read(&image).unwrap();
+    let at = bytes.windows(11).position(|part| part == b"a few bytes").unwrap();
+    bytes[at] = b'A';
+    fs::write(&image, bytes).unwrap();
+    let ended = fsck().ends_with(1);
+    assert!(ended.stderr.contains("/small: the digest of its content differs"), "{}", ended.stderr);
+    let none = named("fsck.erofs").arg("--xattr-inode-digest").arg(data("plain.erofs"));
+    assert!(none.ends_with(1).stderr.contains("has no digests"));
+}
+
+#[test]
+fn fsck_checks_metadata_where_devices_are_not_given() {
+    let ended = named("fsck.erofs").arg(data("chunk-blob.erofs")).succeeds();
+    assert!(ended.stderr.contains("the data of the image is not checked"), "{}", ended.stderr);
+    named("fsck.erofs").arg("--extract").arg(data("chunk-blob.erofs")).ends_with(1);
+    let device = format!("--device={}", data("chunk-blob.blob").display());
+    let ended = named("fsck.erofs").arg(device).arg(data("chunk-blob.erofs")).succeeds();
+    assert!(ended.stderr.is_empty(), "{}", ended.stderr);
+}
+
+#[test]
+fn dump_of_a_path_that_does_not_exist_is_no_failure() {
+    let dump = |words: &[&str]| named("dump.erofs").args(words).arg(data("plain.erofs")).succeeds();
+    for words in [&["--path=/none"][..], &["--nid=99999999"], &["-e"], &["--cat"]] {
+        let ended = dump(words);
+        assert!(ended.text().is_empty() && !ended.stderr.is_empty(), "{words:?}: {ended:?}");
+    }
+    assert!(dump(&["--path=sub"]).text().starts_with("Path : /sub\n"));
+    assert!(dump(&["--ls"]).text().starts_with("Filesystem magic number:"));
+    assert!(dump(&["--cat", "-s", "--path=/a.txt"]).text().is_empty());
+}
+
+#[test]
+fn archives_may_have_options_of_directories() {
+    let dir = Dir::new();
+    let words = ["--tar=f", "--exclude-path=x", "--hard-dereference"];
+    let ended = mkfs().args(words).arg(dir.join("image")).arg(data("few.tar")).succeeds();
+    for option in ["--exclude-path", "--hard-dereference"] {
+        let line = format!("{option} has no effect with --tar");
+        assert!(ended.stderr.contains(&line), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_programs_own_name_is_not_needed_to_be_in_the_path() {
+    let dir = Dir::new();
+    let link = dir.join("mkfs.erofs");
+    symlink(env!("CARGO_BIN_EXE_ferrofs"), &link).unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let text = TestCommand::new(Command::new(&link)).arg("-V").succeeds().text();
+    assert!(text.starts_with("mkfs.erofs (erofs-utils) "), "{text}");
+}
