@@ -247,9 +247,22 @@ pub(crate) struct ExtractArguments {
     #[arg(long, conflicts_with_all = ["no_preserve_owner", "tar"])]
     pub(crate) preserve_owner: bool,
 
-    /// Make the current user the owner of everything, even if that is root
+    /// Make the current user the owner of everything, even if that is root. Root's files then get no
+    /// set-user-id or set-group-id bits and no capabilities
     #[arg(long, conflicts_with = "tar")]
     pub(crate) no_preserve_owner: bool,
+
+    /// Create no file with a set-user-id or set-group-id bit or with capabilities
+    #[arg(long, conflicts_with = "tar")]
+    pub(crate) no_set_id: bool,
+
+    /// Create no device nodes
+    #[arg(long, conflicts_with = "tar")]
+    pub(crate) no_devices: bool,
+
+    /// Set no extended attributes, ACLs and capabilities among them
+    #[arg(long, conflicts_with = "tar")]
+    pub(crate) no_xattrs: bool,
 
     /// Print a summary as one JSON object
     #[arg(long)]

@@ -80,7 +80,9 @@ SIGINT, SIGTERM and SIGHUP stop the extraction and remove files that are not com
 
 Root extracts everything: owners, device nodes and all extended attributes. Other users get what
 their permissions allow; a summary lists what was left out. The set-user-id and set-group-id bits
-are cleared on files whose owner is not preserved.
+are cleared on files whose owner is not preserved. For an image from someone you do not trust, root
+can use --no-set-id and --no-devices. A directory that exists keeps its permissions until everything
+in it is extracted.
 
 A tar archive holds everything for every user, except for sockets, which tar cannot store. It uses
 PAX headers, nanosecond times, SCHILY.xattr for attributes and GNU.sparse 1.0 for sparse files. The

@@ -4,6 +4,9 @@
 //! never resolves a whole path of the image. A level is created when the first entry in it is
 //! needed. Only the deepest levels keep their file descriptors. The others are opened again from
 //! the destination, name by name, and must still be the same directories.
+//!
+//! A new directory is closed to other users until it is complete. One that existed keeps its mode
+//! and its ACLs until then: it may be in use.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -14,15 +17,18 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind};
-use crate::host_entry::{FileId, OpenDirectory};
+use crate::host_entry::{DirectoryOrigin, FileId, OpenDirectory};
+use crate::metadata::{ACL_ACCESS, ACL_DEFAULT, ForeignAcl, MetadataTarget, remove_xattr};
 use crate::options::ExistingFiles;
 
 /// How many levels keep a file descriptor. Real trees are rarely deeper, and the usual limit of a
 /// process is 1,024 descriptors.
 const OPEN_LEVELS_MAX: usize = 64;
 
-/// Permissions of a directory while it is being filled.
+/// Permissions of a new directory while it is being filled.
 const WORKING_MODE: Mode = Mode::RWXU;
+
+const EXAMINE: &str = "cannot examine directory";
 
 #[derive(Debug)]
 enum LevelState {
@@ -30,7 +36,7 @@ enum LevelState {
     Pending,
     Open(Arc<OpenDirectory>),
     /// Created, but without a descriptor.
-    Closed(FileId),
+    Closed(FileId, DirectoryOrigin),
     /// Could not be created; the failure has been reported.
     Broken,
 }
@@ -66,9 +72,9 @@ pub(crate) struct DirectoryStack {
 }
 
 impl DirectoryStack {
-    pub(crate) fn new(destination: OwnedFd, existing: ExistingFiles) -> Result<Self, ErrorKind> {
-        let fd = destination.try_clone().map_err(clone_failed)?;
-        let root = Some(Arc::new(open_now(fd)?));
+    pub(crate) fn new(root: OpenDirectory, existing: ExistingFiles) -> Result<Self, ErrorKind> {
+        let destination = root.as_fd().try_clone_to_owned().map_err(clone_failed)?;
+        let root = Some(Arc::new(root));
         let levels = Vec::new();
         Ok(Self { destination, root, existing, levels, closed: 0, path: Vec::new() })
     }
@@ -171,7 +177,7 @@ impl DirectoryStack {
     fn find(&mut self, count: usize) -> Result<(), ErrorKind> {
         let Some(index) = count.checked_sub(1) else { return Ok(()) };
         match self.levels[index].state {
-            LevelState::Closed(_) => self.reopen(count),
+            LevelState::Closed(..) => self.reopen(count),
             _ => Ok(()),
         }
     }
@@ -181,13 +187,13 @@ impl DirectoryStack {
         self.closed = self.closed.min(count.saturating_sub(OPEN_LEVELS_MAX));
         for index in 0..count {
             let level = &self.levels[index];
-            let known = match &level.state {
-                LevelState::Closed(known) => *known,
-                LevelState::Open(directory) => directory.file_id(),
+            let (known, origin) = match &level.state {
+                LevelState::Closed(known, origin) => (*known, *origin),
+                LevelState::Open(directory) => (directory.file_id(), directory.origin),
                 LevelState::Pending | LevelState::Broken => return Err(ErrorKind::Replaced),
             };
             let parent = above.as_ref().map_or(self.destination.as_fd(), AsFd::as_fd);
-            let found = open_now(open_directory(parent, &level.name)?)?;
+            let found = examined(open_directory(parent, &level.name)?, origin)?;
             if found.file_id() != known {
                 return Err(ErrorKind::Replaced);
             }
@@ -205,15 +211,15 @@ impl DirectoryStack {
 
     /// Opens a closed level. An open one is kept: a task may hold it.
     fn set_open(&mut self, index: usize, directory: OpenDirectory) {
-        if matches!(self.levels[index].state, LevelState::Closed(_)) {
+        if matches!(self.levels[index].state, LevelState::Closed(..)) {
             self.levels[index].state = LevelState::Open(Arc::new(directory));
         }
     }
 
     fn create(&mut self, index: usize) -> Result<(), ErrorKind> {
         let parent = self.directory(index).ok_or(ErrorKind::Replaced)?;
-        let fd = make_directory(parent.as_fd(), &self.levels[index].name, self.existing)?;
-        self.levels[index].state = LevelState::Open(Arc::new(open_now(fd)?));
+        let made = make_directory(parent, &self.levels[index].name, self.existing)?;
+        self.levels[index].state = LevelState::Open(Arc::new(made));
         self.close_outer_levels(index);
         Ok(())
     }
@@ -229,7 +235,7 @@ impl DirectoryStack {
                 if Arc::strong_count(directory) > 1 {
                     return;
                 }
-                level.state = LevelState::Closed(directory.file_id());
+                level.state = LevelState::Closed(directory.file_id(), directory.origin);
             }
             self.closed += 1;
         }
@@ -247,20 +253,39 @@ impl DirectoryStack {
     }
 }
 
-/// Makes a directory writable for its owner, and removes ACLs that new entries would inherit.
-pub(crate) fn prepare(fd: BorrowedFd<'_>) -> Result<(), ErrorKind> {
-    match rustix::fs::fchmod(fd, WORKING_MODE) {
-        // PERM: another user's directory. An operation in it that is not allowed fails by itself.
-        Ok(()) | Err(Errno::PERM) => {}
-        Err(errno) => return Err(ErrorKind::output("cannot prepare directory")(errno)),
-    }
-    for acl in ["system.posix_acl_default", "system.posix_acl_access"] {
-        match rustix::fs::fremovexattr(fd, acl) {
-            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => {}
-            Err(errno) => return Err(ErrorKind::output("cannot remove inherited ACL")(errno)),
+/// Opens a new directory, and removes ACLs that it may have inherited.
+fn open_new(fd: OwnedFd, parent_acl: ForeignAcl) -> Result<OpenDirectory, ErrorKind> {
+    if parent_acl == ForeignAcl::Possible {
+        for acl in [ACL_DEFAULT, ACL_ACCESS] {
+            remove_xattr(MetadataTarget::Open(fd.as_fd()), acl)?;
+        }
+        match rustix::fs::fchmod(&fd, WORKING_MODE) {
+            Ok(()) | Err(Errno::PERM) => {}
+            Err(errno) => return Err(ErrorKind::output("cannot prepare directory")(errno)),
         }
     }
-    Ok(())
+    examined(fd, DirectoryOrigin::New)
+}
+
+/// Opens a directory that existed. Its owner may need the permission to fill it, and gets it; no
+/// permission is taken away.
+fn open_existing(fd: OwnedFd) -> Result<OpenDirectory, ErrorKind> {
+    let stat = rustix::fs::fstat(&fd).map_err(ErrorKind::output(EXAMINE))?;
+    let caller = rustix::process::geteuid();
+    let is_owner = !caller.is_root() && stat.st_uid == caller.as_raw();
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    if is_owner && !mode.contains(WORKING_MODE) {
+        rustix::fs::fchmod(&fd, mode | WORKING_MODE)
+            .map_err(ErrorKind::output("cannot prepare directory"))?;
+    }
+    let default_acl = rustix::fs::fgetxattr(&fd, ACL_DEFAULT, &mut [0; 0]);
+    let origin = DirectoryOrigin::Existing { has_default_acl: default_acl.is_ok() };
+    examined(fd, origin)
+}
+
+fn examined(fd: OwnedFd, origin: DirectoryOrigin) -> Result<OpenDirectory, ErrorKind> {
+    let stat = rustix::fs::fstat(&fd).map_err(ErrorKind::output(EXAMINE))?;
+    Ok(OpenDirectory::new(fd, stat, origin))
 }
 
 /// Opens the directory `name`; a symlink is refused.
@@ -276,39 +301,32 @@ fn open_at(parent: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd
 }
 
 fn make_directory(
-    parent: BorrowedFd<'_>,
+    parent: &OpenDirectory,
     name: &[u8],
     existing: ExistingFiles,
-) -> Result<OwnedFd, ErrorKind> {
-    match rustix::fs::mkdirat(parent, name, WORKING_MODE) {
+) -> Result<OpenDirectory, ErrorKind> {
+    let make = || rustix::fs::mkdirat(parent, name, WORKING_MODE);
+    let open = || open_directory(parent.as_fd(), name);
+    let parent_acl = parent.origin.acl_of_entries();
+    match make() {
         Err(Errno::EXIST) if existing != ExistingFiles::Refuse => {}
         Err(Errno::EXIST) => return Err(ErrorKind::Exists),
         made => {
             made.map_err(ErrorKind::output("cannot create directory"))?;
-            return open_directory(parent, name);
+            return open_new(open()?, parent_acl);
         }
     }
-    match open_directory(parent, name) {
+    match open() {
         Err(ErrorKind::Replaced) if existing == ExistingFiles::Keep => {
             return Err(ErrorKind::Exists);
         }
         Err(ErrorKind::Replaced) => {}
-        opened => {
-            let fd = opened?;
-            prepare(fd.as_fd())?;
-            return Ok(fd);
-        }
+        opened => return open_existing(opened?),
     }
     rustix::fs::unlinkat(parent, name, AtFlags::empty())
         .map_err(ErrorKind::output("cannot remove the existing entry"))?;
-    rustix::fs::mkdirat(parent, name, WORKING_MODE)
-        .map_err(ErrorKind::output("cannot create directory"))?;
-    open_directory(parent, name)
-}
-
-fn open_now(fd: OwnedFd) -> Result<OpenDirectory, ErrorKind> {
-    let stat = rustix::fs::fstat(&fd).map_err(ErrorKind::output("cannot examine directory"))?;
-    Ok(OpenDirectory::new(fd, stat))
+    make().map_err(ErrorKind::output("cannot create directory"))?;
+    open_new(open()?, parent_acl)
 }
 
 fn clone_failed(source: std::io::Error) -> ErrorKind {
@@ -322,21 +340,35 @@ fn is_safe(name: &[u8]) -> bool {
 
 /// Opens the destination, which is created if it is missing. Only here the host resolves a whole
 /// path: the caller chose it, symlinks in it included.
-pub(crate) fn open_destination(path: &Path, existing: ExistingFiles) -> Result<OwnedFd, Error> {
+pub(crate) fn open_destination(
+    path: &Path,
+    existing: ExistingFiles,
+) -> Result<OpenDirectory, Error> {
     try_open(path, existing).map_err(|kind| Error::new(kind, path.as_os_str().as_bytes()))
 }
 
-fn try_open(path: &Path, existing: ExistingFiles) -> Result<OwnedFd, ErrorKind> {
+fn try_open(path: &Path, existing: ExistingFiles) -> Result<OpenDirectory, ErrorKind> {
     let create_failed = |source| ErrorKind::Output { operation: "cannot create", source };
-    std::fs::create_dir_all(path).map_err(create_failed)?;
+    let mut made = rustix::fs::mkdir(path, WORKING_MODE);
+    if made == Err(Errno::NOENT) {
+        let parent = path.parent().unwrap_or(path);
+        std::fs::create_dir_all(parent).map_err(create_failed)?;
+        made = rustix::fs::mkdir(path, WORKING_MODE);
+    }
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(path, flags, Mode::empty())
-        .map_err(ErrorKind::output("cannot open directory"))?;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| match made {
+        // Why it could not be created says more than that it is not there.
+        Err(refused) if errno == Errno::NOENT => create_failed(refused.into()),
+        _ => ErrorKind::output("cannot open directory")(errno),
+    })?;
+    if made.is_ok() {
+        // Its parent is not known; it may have given it an ACL.
+        return open_new(fd, ForeignAcl::Possible);
+    }
     if existing == ExistingFiles::Refuse && !is_empty(&fd)? {
         return Err(ErrorKind::NotEmpty);
     }
-    prepare(fd.as_fd())?;
-    Ok(fd)
+    open_existing(fd)
 }
 
 fn is_empty(fd: &OwnedFd) -> Result<bool, ErrorKind> {
@@ -360,7 +392,8 @@ mod tests {
     use super::*;
 
     fn stack(folder: &TempDir, existing: ExistingFiles) -> DirectoryStack {
-        DirectoryStack::new(fs::File::open(folder.path()).unwrap().into(), existing).unwrap()
+        let folder = fs::File::open(folder.path()).unwrap();
+        DirectoryStack::new(open_existing(folder.into()).unwrap(), existing).unwrap()
     }
 
     fn open_levels(stack: &DirectoryStack) -> usize {

@@ -15,9 +15,9 @@ use rustix::fs::Stat;
 use crate::content::{ContentWriter, FileContent};
 use crate::error::{Error, ErrorKind};
 use crate::event::TaskReport;
-use crate::host_entry::{FileId, IncompleteFile, NewEntry, OpenDirectory, release};
+use crate::host_entry::{FileId, IncompleteFile, NewEntry, OpenDirectory, PinnedEntry, release};
 use crate::links::FirstNameResult;
-use crate::metadata::{MetadataPolicy, MetadataTarget, NewMetadata, permissions};
+use crate::metadata::{ForeignAcl, MetadataPolicy, MetadataTarget, NewMetadata, permissions};
 use crate::options::{ExistingFiles, ExtractOptions};
 use crate::selection::data_bytes;
 
@@ -28,6 +28,7 @@ pub(crate) struct ExtractContext {
     pub(crate) policy: MetadataPolicy,
     pub(crate) existing: ExistingFiles,
     skip_xattrs: bool,
+    skip_devices: bool,
     /// No further entry can succeed: tasks that have not begun are skipped.
     should_stop: AtomicBool,
     /// The token of [`ExtractOptions`].
@@ -37,8 +38,9 @@ pub(crate) struct ExtractContext {
 impl ExtractContext {
     pub(crate) fn new(image: Image, policy: MetadataPolicy, options: &ExtractOptions) -> Self {
         let (existing, cancel) = (options.existing, options.cancel.clone());
-        let skip_xattrs = options.skip_xattrs;
-        Self { image, policy, existing, skip_xattrs, should_stop: AtomicBool::new(false), cancel }
+        let (skip_xattrs, skip_devices) = (options.skip_xattrs, options.skip_devices);
+        let should_stop = AtomicBool::new(false);
+        Self { image, policy, existing, skip_xattrs, skip_devices, should_stop, cancel }
     }
 
     /// Stops everything if no further entry can succeed after this error.
@@ -67,12 +69,28 @@ impl ExtractContext {
     pub(crate) fn place<'a>(&self, directory: &'a OpenDirectory, path: &'a [u8]) -> NewEntry<'a> {
         // The walk has checked that this is one safe name.
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        NewEntry { directory: directory.as_fd(), name, existing: self.existing }
+        let foreign_acl = directory.origin.acl_of_entries();
+        NewEntry { directory: directory.as_fd(), name, existing: self.existing, foreign_acl }
     }
 }
 
 /// The file that an entry was written as, if it was written.
 pub(crate) type WrittenId = Option<FileId>;
+
+/// An entry whose contents are written and whose metadata is not set yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WrittenEntry<'a> {
+    target: MetadataTarget<'a>,
+    /// Its status before.
+    stat: &'a Stat,
+    foreign_acl: ForeignAcl,
+}
+
+impl<'a> WrittenEntry<'a> {
+    pub(crate) fn file(file: &'a File, stat: &'a Stat, foreign_acl: ForeignAcl) -> Self {
+        Self { target: MetadataTarget::Open(file.as_fd()), stat, foreign_acl }
+    }
+}
 
 /// Writes entries and lists failures.
 #[derive(Debug)]
@@ -98,10 +116,10 @@ impl EntryWriter<'_> {
     }
 
     /// Completes a file whose contents have been written.
-    pub(crate) fn finish_file(&mut self, file: &File, stat: &Stat, node: &WalkEntry) -> WrittenId {
+    pub(crate) fn finish_file(&mut self, entry: WrittenEntry<'_>, node: &WalkEntry) -> WrittenId {
         self.report.counted.files += 1;
-        self.set_metadata(MetadataTarget::Open(file.as_fd()), stat, node, permissions(&node.inode));
-        Some(FileId::of(stat))
+        self.set_metadata(entry, node, permissions(&node.inode));
+        Some(FileId::of(entry.stat))
     }
 
     /// Sets the metadata of a directory in which all entries have been written.
@@ -109,7 +127,9 @@ impl EntryWriter<'_> {
         let Some(left) = directory.left() else { return };
         self.report.counted.directories += 1;
         let target = MetadataTarget::Open(directory.as_fd());
-        self.set_metadata(target, directory.stat(), &left.node, left.mode);
+        let foreign_acl = directory.origin.own_acl();
+        let entry = WrittenEntry { target, stat: directory.stat(), foreign_acl };
+        self.set_metadata(entry, &left.node, left.mode);
     }
 
     /// Lists a failure.
@@ -124,7 +144,7 @@ impl EntryWriter<'_> {
         node: &WalkEntry,
     ) -> Result<WrittenId, ErrorKind> {
         let inode = &node.inode;
-        let file = place.create_file(first_mode(inode))?;
+        let file = place.create_file(first_mode(inode, place.foreign_acl))?;
         let partial = IncompleteFile::new(place);
         let counted = &mut self.report.counted;
         let (image, cancel) = (&self.context.image, &self.context.cancel);
@@ -136,7 +156,7 @@ impl EntryWriter<'_> {
             Ok(stat) => {
                 // The contents are right, so failures from here on do not remove the file.
                 partial.keep();
-                Ok(self.finish_file(&file, &stat, node))
+                Ok(self.finish_file(WrittenEntry::file(&file, &stat, place.foreign_acl), node))
             }
             Err(kind) => {
                 partial.remove()?;
@@ -151,9 +171,9 @@ impl EntryWriter<'_> {
         node: &WalkEntry,
     ) -> Result<WrittenId, ErrorKind> {
         let target = self.context.image.read_link(&node.inode)?;
-        place.create_symlink(&target)?;
+        let entry = place.create_symlink(&target)?;
         self.report.counted.symlinks += 1;
-        self.complete_named(place, node).map(Some)
+        Ok(self.finish_pinned(&entry, place, node))
     }
 
     fn write_special(
@@ -161,37 +181,39 @@ impl EntryWriter<'_> {
         place: NewEntry<'_>,
         node: &WalkEntry,
     ) -> Result<WrittenId, ErrorKind> {
-        if !place.create_special(&node.inode)? {
-            self.report.counted.skipped.special += 1;
+        let is_device =
+            matches!(node.inode.file_type(), FileType::CharDevice | FileType::BlockDevice);
+        if is_device && self.context.skip_devices {
             return Ok(None);
         }
+        let Some(entry) = place.create_special(&node.inode)? else {
+            self.report.counted.skipped.special += 1;
+            return Ok(None);
+        };
         self.report.counted.special += 1;
-        self.complete_named(place, node).map(Some)
+        Ok(self.finish_pinned(&entry, place, node))
     }
 
-    fn complete_named(
+    fn finish_pinned(
         &mut self,
+        entry: &PinnedEntry,
         place: NewEntry<'_>,
         node: &WalkEntry,
-    ) -> Result<FileId, ErrorKind> {
-        let target = MetadataTarget::Named(place.directory, place.name);
-        let stat = target.stat()?;
-        self.set_metadata(target, &stat, node, permissions(&node.inode));
-        Ok(FileId::of(&stat))
+    ) -> WrittenId {
+        let target = MetadataTarget::Pinned(entry.fd.as_fd());
+        let written = WrittenEntry { target, stat: &entry.stat, foreign_acl: place.foreign_acl };
+        self.set_metadata(written, node, permissions(&node.inode));
+        Some(FileId::of(&entry.stat))
     }
 
-    fn set_metadata(
-        &mut self,
-        target: MetadataTarget<'_>,
-        stat: &Stat,
-        node: &WalkEntry,
-        mode: u32,
-    ) {
+    fn set_metadata(&mut self, entry: WrittenEntry<'_>, node: &WalkEntry, mode: u32) {
         let (xattrs, unreadable) = match self.xattrs(&node.inode) {
             Ok(xattrs) => (xattrs, None),
             Err(kind) => (Vec::new(), Some(kind)),
         };
-        let attributes = NewMetadata { inode: &node.inode, xattrs: &xattrs, mode, stat };
+        let WrittenEntry { target, stat, foreign_acl } = entry;
+        let (inode, xattrs) = (&node.inode, xattrs.as_slice());
+        let attributes = NewMetadata { inode, xattrs, mode, stat, foreign_acl };
         let skipped = &mut self.report.counted.skipped;
         let errors = self.context.policy.apply(target, attributes, skipped);
         for kind in unreadable.into_iter().chain(errors) {
@@ -206,10 +228,11 @@ impl EntryWriter<'_> {
 }
 
 /// The permissions that a file is created with: its own, so that they need not be set again, unless
-/// the owner must be able to set attributes first. Its directory is closed to others until it is
-/// done.
-pub(crate) fn first_mode(inode: &Inode) -> u32 {
-    if inode.has_xattrs() { 0o600 } else { permissions(inode) & 0o777 }
+/// the owner must be able to set attributes first, or to remove an ACL. They give others no more
+/// than they will have in the end.
+pub(crate) fn first_mode(inode: &Inode, foreign_acl: ForeignAcl) -> u32 {
+    let sets_more = inode.has_xattrs() || foreign_acl == ForeignAcl::Possible;
+    if sets_more { 0o600 } else { permissions(inode) & 0o777 }
 }
 
 /// The cost of creating an entry, in bytes of contents that take as long. Measured: 10 to 20 µs, in
@@ -289,8 +312,10 @@ impl EntryBatch {
             let mut writer = EntryWriter { context, content, report: &mut self.report };
             let made = match task {
                 EntryTask::Write { node, directory } => Some((writer.write(directory, node), node)),
-                EntryTask::Finish { node, directory: _, file, stat } => {
-                    Some((writer.finish_file(file, stat, node), node))
+                EntryTask::Finish { node, directory, file, stat } => {
+                    let foreign_acl = directory.origin.acl_of_entries();
+                    let entry = WrittenEntry::file(file, stat, foreign_acl);
+                    Some((writer.finish_file(entry, node), node))
                 }
                 EntryTask::Release(_) | EntryTask::Done => None,
             };

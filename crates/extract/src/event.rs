@@ -79,6 +79,8 @@ pub struct SkippedMetadata {
     pub owners: u64,
     /// Files without their set-user-id or set-group-id bit, because their owner could not be set.
     pub set_id_bits: u64,
+    /// Files without their capabilities, because root got them instead of their owner.
+    pub capabilities: u64,
     /// Device nodes, FIFOs and sockets that were not created.
     pub special: u64,
     /// Extended attributes for which the caller lacks the privilege.
@@ -101,6 +103,7 @@ impl SkippedMetadata {
     fn add(&mut self, other: &Self) {
         self.owners += other.owners;
         self.set_id_bits += other.set_id_bits;
+        self.capabilities += other.capabilities;
         self.special += other.special;
         self.xattrs_denied += other.xattrs_denied;
         self.xattrs_unsupported += other.xattrs_unsupported;

@@ -13,7 +13,7 @@ use crate::directory_stack::{DirectoryFailure, DirectoryStack, open_destination}
 use crate::entry_writer::{EntryBatch, EntryTask, ExtractContext};
 use crate::error::{Error, ErrorKind, Result, catch_panic};
 use crate::event::{ExtractEvent, ExtractSummary, Reporter};
-use crate::host_entry::FinalMetadata;
+use crate::host_entry::{FileId, FinalMetadata};
 use crate::large_file::{LargeFile, is_large};
 use crate::links::{FirstNameResult, LinkAction, LinkTable, PendingName, link};
 use crate::metadata::{Credentials, MetadataPolicy, permissions};
@@ -64,8 +64,8 @@ pub(crate) fn extract_with(
     let walk = catch_panic(|| Ok(image.walk(source)?)).map_err(|kind| Error::new(kind, source))?;
     let opened = open_destination(destination, options.existing)?;
     let credentials = Credentials::current();
-    let masked = options.umask;
-    let policy = MetadataPolicy { credentials, owners: options.owners, masked };
+    let (owners, masked, skip_set_id) = (options.owners, options.umask, options.skip_set_id);
+    let policy = MetadataPolicy { credentials, owners, masked, skip_set_id };
     let context = Arc::new(ExtractContext::new(image.clone(), policy, options));
     let without_path = |kind| Error::new(kind, b"");
     let mut extractor = Extractor {
@@ -97,10 +97,18 @@ struct Extractor<'a> {
     matches: MatchedPatterns,
     /// Directories that their owner may not search, with their final permissions. They are set at
     /// the very end: until then, hard links to files in these directories may be needed.
-    deferred_modes: Vec<(Vec<u8>, u32)>,
+    deferred_modes: Vec<DeferredMode>,
     /// The length of the path of [`ExtractOptions::source_directory`], which is cut off all paths;
     /// known from the first event of the walk on.
     above_bytes: Option<usize>,
+}
+
+/// The final permissions of a directory.
+struct DeferredMode {
+    path: Vec<u8>,
+    mode: u32,
+    /// What must have the path when they are set.
+    file_id: FileId,
 }
 
 impl Extractor<'_> {
@@ -197,18 +205,21 @@ impl Extractor<'_> {
         let mut left = None;
         if self.stack.is_created() {
             // It may have been closed meanwhile.
-            let ready = self.stack.ready().map(|_| ());
-            if let Err(failure) = ready {
-                self.directory_failed(failure)?;
-                self.reporter.entry();
-            } else {
-                let policy = self.context.policy;
-                let last = policy.unmasked(permissions(&node.inode));
-                let mode = first_mode(policy.credentials, last);
-                if mode != last {
-                    self.deferred_modes.push((node.path.clone(), last));
+            match self.stack.ready().map(|directory| directory.file_id()) {
+                Err(failure) => {
+                    self.directory_failed(failure)?;
+                    self.reporter.entry();
                 }
-                left = Some(FinalMetadata { node, mode });
+                Ok(file_id) => {
+                    let policy = self.context.policy;
+                    let last = policy.unmasked(permissions(&node.inode));
+                    let mode = first_mode(policy.credentials, last);
+                    if mode != last {
+                        let path = node.path.clone();
+                        self.deferred_modes.push(DeferredMode { path, mode: last, file_id });
+                    }
+                    left = Some(FinalMetadata { node, mode });
+                }
             }
         }
         // The walk releases it before the task does, so the task is the last holder.
@@ -390,16 +401,22 @@ impl Extractor<'_> {
 
     fn apply_deferred_modes(&mut self) {
         // Children come before their parents, so each path can still be searched.
-        for (path, mode) in std::mem::take(&mut self.deferred_modes) {
-            if let Err(kind) = self.apply_deferred_mode(&path, mode) {
-                self.reporter.fail(Error::new(kind, &path));
+        for deferred in std::mem::take(&mut self.deferred_modes) {
+            if let Err(kind) = self.apply_deferred_mode(&deferred) {
+                self.reporter.fail(Error::new(kind, &deferred.path));
             }
         }
     }
 
-    fn apply_deferred_mode(&self, path: &[u8], mode: u32) -> Result<(), ErrorKind> {
+    fn apply_deferred_mode(&self, deferred: &DeferredMode) -> Result<(), ErrorKind> {
+        let DeferredMode { path, mode, file_id } = deferred;
         let directory = self.stack.open(path)?;
-        rustix::fs::fchmod(directory, Mode::from_raw_mode(mode))
+        let stat =
+            rustix::fs::fstat(&directory).map_err(ErrorKind::output("cannot examine directory"))?;
+        if FileId::of(&stat) != *file_id {
+            return Err(ErrorKind::Replaced);
+        }
+        rustix::fs::fchmod(directory, Mode::from_raw_mode(*mode))
             .map_err(ErrorKind::output("cannot set the mode"))
     }
 }

@@ -11,10 +11,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 use ferrofs_image::{FileType, Inode, WalkEntry};
-use rustix::fs::{AtFlags, Mode, OFlags, Stat, makedev};
+use rustix::fs::{AtFlags, FileType as HostFileType, Mode, OFlags, Stat, makedev};
 use rustix::io::Errno;
 
 use crate::error::{ErrorKind, REMOVE_INCOMPLETE};
+use crate::metadata::ForeignAcl;
 use crate::options::ExistingFiles;
 
 /// The place of a new entry.
@@ -23,7 +24,11 @@ pub(crate) struct NewEntry<'a> {
     pub(crate) directory: BorrowedFd<'a>,
     pub(crate) name: &'a [u8],
     pub(crate) existing: ExistingFiles,
+    /// Whether new entries of the directory inherit an ACL.
+    pub(crate) foreign_acl: ForeignAcl,
 }
+
+const EXAMINE_NEW: &str = "cannot examine the new entry";
 
 impl NewEntry<'_> {
     /// Creates an empty regular file, open for writing, with permissions `mode` less the umask.
@@ -41,26 +46,51 @@ impl NewEntry<'_> {
     }
 
     /// Creates a symlink.
-    pub(crate) fn create_symlink(self, target: &[u8]) -> Result<(), ErrorKind> {
+    pub(crate) fn create_symlink(self, target: &[u8]) -> Result<PinnedEntry, ErrorKind> {
         self.create(|| rustix::fs::symlinkat(target, self.directory, self.name))?
-            .map_err(ErrorKind::output("cannot create symlink"))
+            .map_err(ErrorKind::output("cannot create symlink"))?;
+        self.pin(HostFileType::Symlink, 0)
     }
 
-    /// Creates a device node, FIFO or socket; `false` if the caller may not.
-    pub(crate) fn create_special(self, inode: &Inode) -> Result<bool, ErrorKind> {
+    /// Creates a device node, FIFO or socket; `None` if the caller may not.
+    pub(crate) fn create_special(self, inode: &Inode) -> Result<Option<PinnedEntry>, ErrorKind> {
         let kind = match inode.file_type() {
-            FileType::CharDevice => rustix::fs::FileType::CharacterDevice,
-            FileType::BlockDevice => rustix::fs::FileType::BlockDevice,
-            FileType::Fifo => rustix::fs::FileType::Fifo,
-            _ => rustix::fs::FileType::Socket,
+            FileType::CharDevice => HostFileType::CharacterDevice,
+            FileType::BlockDevice => HostFileType::BlockDevice,
+            FileType::Fifo => HostFileType::Fifo,
+            _ => HostFileType::Socket,
         };
         let mode = Mode::RUSR | Mode::WUSR;
         let (major, minor) = inode.device().unwrap_or((0, 0));
         let number = makedev(major, minor);
         match self.create(|| rustix::fs::mknodat(self.directory, self.name, kind, mode, number))? {
-            Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) => Ok(false),
-            made => made.map(|()| true).map_err(ErrorKind::output("cannot create special file")),
+            Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) => return Ok(None),
+            made => made.map_err(ErrorKind::output("cannot create special file"))?,
         }
+        let is_device = matches!(inode.file_type(), FileType::CharDevice | FileType::BlockDevice);
+        self.pin(kind, if is_device { number } else { 0 }).map(Some)
+    }
+
+    /// Opens the entry that was created under this name. Another process may have put something
+    /// else there, so it must be of the same kind and have no other name: then nothing that existed
+    /// before gets an owner, a mode or a time.
+    pub(crate) fn pin(self, kind: HostFileType, device: u64) -> Result<PinnedEntry, ErrorKind> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = match rustix::fs::openat(self.directory, self.name, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Err(ErrorKind::Replaced),
+            opened => opened.map_err(ErrorKind::output("cannot open the new entry"))?,
+        };
+        let stat = rustix::fs::fstat(&fd).map_err(ErrorKind::output(EXAMINE_NEW))?;
+        let is_same = HostFileType::from_raw_mode(stat.st_mode) == kind
+            && (device == 0 || stat.st_rdev == device)
+            && stat.st_nlink < 2;
+        if is_same { Ok(PinnedEntry { fd, stat }) } else { Err(ErrorKind::Replaced) }
+    }
+
+    /// The identity of what has this name now.
+    pub(crate) fn file_id(self) -> Result<FileId, ErrorKind> {
+        let stat = rustix::fs::statat(self.directory, self.name, AtFlags::SYMLINK_NOFOLLOW);
+        Ok(FileId::of(&stat.map_err(ErrorKind::output(EXAMINE_NEW))?))
     }
 
     /// Creates a further name of the file `first_name`.
@@ -113,6 +143,13 @@ impl NewEntry<'_> {
             other => Ok(other),
         }
     }
+}
+
+/// A new symlink, device node, FIFO or socket, held by a descriptor.
+#[derive(Debug)]
+pub(crate) struct PinnedEntry {
+    pub(crate) fd: OwnedFd,
+    pub(crate) stat: Stat,
 }
 
 /// Why a hard link was not created.
@@ -170,12 +207,41 @@ impl FileId {
     }
 }
 
+/// Where a directory comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DirectoryOrigin {
+    /// The extraction created it; nobody else may enter it until it is complete.
+    New,
+    /// It existed, so its mode and its ACLs stay until it is complete. What is created in it may
+    /// inherit an ACL.
+    Existing { has_default_acl: bool },
+}
+
+impl DirectoryOrigin {
+    /// Whether new entries inherit an ACL.
+    pub(crate) fn acl_of_entries(self) -> ForeignAcl {
+        match self {
+            Self::Existing { has_default_acl: true } => ForeignAcl::Possible,
+            _ => ForeignAcl::None,
+        }
+    }
+
+    /// Whether the directory may have an ACL that is not the image's.
+    pub(crate) fn own_acl(self) -> ForeignAcl {
+        match self {
+            Self::New => ForeignAcl::None,
+            Self::Existing { .. } => ForeignAcl::Possible,
+        }
+    }
+}
+
 /// An open directory.
 #[derive(Debug)]
 pub(crate) struct OpenDirectory {
     fd: OwnedFd,
     /// Its status when it was opened.
     stat: Stat,
+    pub(crate) origin: DirectoryOrigin,
     left: OnceLock<FinalMetadata>,
 }
 
@@ -188,8 +254,8 @@ pub(crate) struct FinalMetadata {
 }
 
 impl OpenDirectory {
-    pub(crate) fn new(fd: OwnedFd, stat: Stat) -> Self {
-        Self { fd, stat, left: OnceLock::new() }
+    pub(crate) fn new(fd: OwnedFd, stat: Stat, origin: DirectoryOrigin) -> Self {
+        Self { fd, stat, origin, left: OnceLock::new() }
     }
 
     pub(crate) fn file_id(&self) -> FileId {

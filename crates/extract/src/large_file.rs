@@ -75,7 +75,7 @@ impl LargeFile {
         directory: &Arc<OpenDirectory>,
     ) -> Result<Arc<Self>, ErrorKind> {
         let place = context.place(directory, &node.path);
-        let file = place.create_file(first_mode(&node.inode))?;
+        let file = place.create_file(first_mode(&node.inode, place.foreign_acl))?;
         let partial = IncompleteFile::new(place);
         let made = MetadataTarget::Open(file.as_fd()).stat();
         match made.and_then(|stat| set_size(&file, node.inode.size()).map(|()| stat)) {

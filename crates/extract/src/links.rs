@@ -13,7 +13,6 @@ use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
 use crate::directory_stack::DirectoryStack;
 use crate::error::ErrorKind;
 use crate::host_entry::{FileId, LinkError, NewEntry, OpenDirectory};
-use crate::metadata::MetadataTarget;
 
 /// Roughly the memory of an inode in a table, without its path.
 const ENTRY_BYTES: u64 = 128;
@@ -241,8 +240,7 @@ pub(crate) fn link(
         Err(LinkError::Copy) => return Ok(false),
         Err(LinkError::Failed(kind)) => return Err(kind),
     }
-    let made = MetadataTarget::Named(target.directory, target.name).stat()?;
-    if FileId::of(&made) == first.file_id {
+    if target.file_id()? == first.file_id {
         return Ok(true);
     }
     // Another process put another file under the first name.

@@ -1,12 +1,14 @@
 //! Sets owner, mode, extended attributes and times of an entry, in the order in which none undoes
 //! another: a change of owner drops set-id bits and capabilities, a change of mode changes an ACL,
-//! and ordinary users may set attributes of a file only while they may write it.
+//! and ordinary users may set attributes of a file only while they may write it. What gives rights
+//! to whoever runs a file, set-id bits and capabilities, comes last. Every call works on a
+//! descriptor: a name can lead to another file from one call to the next.
 
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use ferrofs_image::{FileType, Inode, Xattr};
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
 use crate::error::{ErrorKind, SET_XATTR};
@@ -16,6 +18,9 @@ use crate::options::OwnerPolicy;
 /// The times, in seconds, that every file system can store.
 const COMMON_SECONDS: Range<i64> = 0..1 << 31;
 
+pub(crate) const ACL_DEFAULT: &str = "system.posix_acl_default";
+pub(crate) const ACL_ACCESS: &str = "system.posix_acl_access";
+
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 
@@ -24,19 +29,19 @@ const SET_GID: u32 = 0o2000;
 pub(crate) enum MetadataTarget<'a> {
     /// A regular file or a directory.
     Open(BorrowedFd<'a>),
-    /// Anything else, by its name in a directory.
-    Named(BorrowedFd<'a>, &'a [u8]),
+    /// Anything else, opened with `O_PATH`.
+    Pinned(BorrowedFd<'a>),
 }
 
-impl MetadataTarget<'_> {
+impl<'a> MetadataTarget<'a> {
+    fn fd(self) -> BorrowedFd<'a> {
+        match self {
+            Self::Open(fd) | Self::Pinned(fd) => fd,
+        }
+    }
+
     pub(crate) fn stat(self) -> Result<Stat, ErrorKind> {
-        let stat = match self {
-            Self::Open(fd) => rustix::fs::fstat(fd),
-            Self::Named(directory, name) => {
-                rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
-            }
-        };
-        stat.map_err(ErrorKind::output("cannot examine the new file"))
+        rustix::fs::fstat(self.fd()).map_err(ErrorKind::output("cannot examine the new file"))
     }
 }
 
@@ -47,8 +52,17 @@ pub(crate) struct NewMetadata<'a> {
     pub(crate) xattrs: &'a [Xattr],
     /// Permission bits to set; the final ones of a directory may be set later.
     pub(crate) mode: u32,
-    /// The status of the new entry: values that are right already are not set.
+    /// The status of the entry: values that are right already are not set.
     pub(crate) stat: &'a Stat,
+    pub(crate) foreign_acl: ForeignAcl,
+}
+
+/// Whether the entry may have an ACL that is not the image's: one that it inherited from its
+/// directory, or that it had before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ForeignAcl {
+    None,
+    Possible,
 }
 
 /// Which owners and permissions are set.
@@ -58,6 +72,8 @@ pub(crate) struct MetadataPolicy {
     pub(crate) owners: OwnerPolicy,
     /// Permission bits that no entry gets.
     pub(crate) masked: u32,
+    /// Whether files get neither set-id bits nor capabilities.
+    pub(crate) skip_set_id: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -79,23 +95,68 @@ impl MetadataPolicy {
         attributes: NewMetadata<'_>,
         skipped: &mut SkippedMetadata,
     ) -> Vec<ErrorKind> {
+        let NewMetadata { inode, xattrs, .. } = attributes;
         let mut errors = Vec::new();
-        let NewMetadata { inode, xattrs, mode, stat } = attributes;
         let kept = self.set_owner(target, attributes, skipped).unwrap_or_else(|kind| {
             errors.push(kind);
             AppliedOwner { user: false, group: false }
         });
-        let (acls, others): (Vec<_>, Vec<_>) = xattrs.iter().partition(|xattr| is_acl(xattr));
-        errors.extend(others.iter().filter_map(|xattr| set_xattr(target, xattr, skipped).err()));
+        let last = self.allowed_mode(attributes, kept, skipped);
+        let first = if is_directory(inode) { last } else { last & !(SET_UID | SET_GID) };
+        let has_capabilities = self.keeps_capabilities(xattrs, skipped);
+        let mut set_xattrs = |kind: XattrKind, errors: &mut Vec<ErrorKind>| {
+            let xattrs = xattrs.iter().filter(|xattr| XattrKind::of(xattr) == kind);
+            errors.extend(xattrs.filter_map(|xattr| set_xattr(target, xattr, skipped).err()));
+        };
+        set_xattrs(XattrKind::Other, &mut errors);
         if inode.file_type() != FileType::Symlink {
-            let mode = clear_foreign_set_id(self.unmasked(mode), inode, kept, skipped);
-            if mode != stat.st_mode & 0o7777 {
-                errors.extend(set_mode(target, mode).err());
-            }
+            errors.extend(set_first_mode(target, attributes, first).err());
         }
-        errors.extend(acls.iter().filter_map(|xattr| set_xattr(target, xattr, skipped).err()));
+        set_xattrs(XattrKind::Acl, &mut errors);
+        if has_capabilities {
+            set_xattrs(XattrKind::Capability, &mut errors);
+        }
         errors.extend(set_times(target, inode, skipped).err());
+        if last != first {
+            errors.extend(set_mode(target, last).err());
+        }
         errors
+    }
+
+    /// The permissions that the entry may get.
+    fn allowed_mode(
+        self,
+        NewMetadata { inode, mode, .. }: NewMetadata<'_>,
+        kept: AppliedOwner,
+        skipped: &mut SkippedMetadata,
+    ) -> u32 {
+        let mode = self.unmasked(mode);
+        if is_directory(inode) {
+            mode
+        } else if self.skip_set_id {
+            mode & !(SET_UID | SET_GID)
+        } else {
+            clear_foreign_set_id(mode, kept, skipped)
+        }
+    }
+
+    /// Whether the entry may get its capabilities.
+    pub(crate) fn keeps_capabilities(
+        self,
+        xattrs: &[Xattr],
+        skipped: &mut SkippedMetadata,
+    ) -> bool {
+        if self.gives_to_root() {
+            let is_one = |xattr: &&Xattr| XattrKind::of(xattr) == XattrKind::Capability;
+            skipped.capabilities += xattrs.iter().filter(is_one).count() as u64;
+        }
+        !self.skip_set_id && !self.gives_to_root()
+    }
+
+    /// Whether root gets the files of others: then none of them may give the rights of root to
+    /// whoever runs it.
+    fn gives_to_root(self) -> bool {
+        self.owners == OwnerPolicy::Caller && self.credentials.is_root()
     }
 
     fn set_owner(
@@ -117,6 +178,9 @@ impl MetadataPolicy {
                 Err(errno) => return Err(ErrorKind::output("cannot set the owner")(errno)),
             }
         }
+        if self.gives_to_root() {
+            return Ok(AppliedOwner { user: false, group: false });
+        }
         let user = self.credentials.is_user_of(inode);
         let group = self.credentials.is_group_of(inode);
         if !(user && group) && self.owners != OwnerPolicy::Caller {
@@ -131,6 +195,10 @@ pub(crate) fn permissions(inode: &Inode) -> u32 {
     u32::from(inode.mode() & 0o7777)
 }
 
+fn is_directory(inode: &Inode) -> bool {
+    inode.file_type() == FileType::Directory
+}
+
 fn change_owner(target: MetadataTarget<'_>, inode: &Inode) -> rustix::io::Result<()> {
     // All ones would mean "leave as it is".
     if inode.uid() == u32::MAX || inode.gid() == u32::MAX {
@@ -139,23 +207,13 @@ fn change_owner(target: MetadataTarget<'_>, inode: &Inode) -> rustix::io::Result
     let (uid, gid) = (Some(Uid::from_raw(inode.uid())), Some(Gid::from_raw(inode.gid())));
     match target {
         MetadataTarget::Open(fd) => rustix::fs::fchown(fd, uid, gid),
-        MetadataTarget::Named(directory, name) => {
-            rustix::fs::chownat(directory, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
-        }
+        MetadataTarget::Pinned(fd) => rustix::fs::chownat(fd, "", uid, gid, AtFlags::EMPTY_PATH),
     }
 }
 
 /// Clears set-id bits whose owner could not be set: they must not grant the rights of another
 /// owner.
-fn clear_foreign_set_id(
-    mode: u32,
-    inode: &Inode,
-    kept: AppliedOwner,
-    skipped: &mut SkippedMetadata,
-) -> u32 {
-    if inode.file_type() == FileType::Directory {
-        return mode;
-    }
+fn clear_foreign_set_id(mode: u32, kept: AppliedOwner, skipped: &mut SkippedMetadata) -> u32 {
     let user = if kept.user { 0 } else { SET_UID };
     let group = if kept.group { 0 } else { SET_GID };
     let dropped = mode & (user | group);
@@ -165,22 +223,47 @@ fn clear_foreign_set_id(
     mode & !dropped
 }
 
-fn set_mode(target: MetadataTarget<'_>, mode: u32) -> Result<(), ErrorKind> {
-    let failed = ErrorKind::output("cannot set the mode");
-    let mode = Mode::from_raw_mode(mode);
-    let (directory, name) = match target {
-        MetadataTarget::Open(fd) => return rustix::fs::fchmod(fd, mode).map_err(failed),
-        MetadataTarget::Named(directory, name) => (directory, name),
-    };
-    // Not every kernel can change the mode of a name without following symlinks. So the entry is
-    // opened with O_PATH, checked, and changed through its descriptor.
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let pinned = rustix::fs::openat(directory, name, flags, Mode::empty()).map_err(&failed)?;
-    let stat = rustix::fs::fstat(&pinned).map_err(&failed)?;
-    if rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Symlink {
-        return Err(ErrorKind::Replaced);
+/// Sets the permissions, unless they are right already; ACLs that are not the image's go first,
+/// since a change of the mode would change them.
+fn set_first_mode(
+    target: MetadataTarget<'_>,
+    NewMetadata { xattrs, stat, foreign_acl, .. }: NewMetadata<'_>,
+    mode: u32,
+) -> Result<(), ErrorKind> {
+    if foreign_acl == ForeignAcl::Possible {
+        for acl in [ACL_DEFAULT, ACL_ACCESS] {
+            // One that the image has replaces it.
+            if !xattrs.iter().any(|xattr| xattr.name == acl.as_bytes()) {
+                remove_xattr(target, acl)?;
+            }
+        }
+    } else if mode == stat.st_mode & 0o7777 {
+        return Ok(());
     }
-    rustix::fs::chmod(descriptor_path(pinned.as_fd()), mode).map_err(failed)
+    set_mode(target, mode)
+}
+
+fn set_mode(target: MetadataTarget<'_>, mode: u32) -> Result<(), ErrorKind> {
+    let mode = Mode::from_raw_mode(mode);
+    let set = match target {
+        MetadataTarget::Open(fd) => rustix::fs::fchmod(fd, mode),
+        // Few kernels can change the mode behind such a descriptor directly.
+        MetadataTarget::Pinned(fd) => rustix::fs::chmod(descriptor_path(fd), mode),
+    };
+    set.map_err(ErrorKind::output("cannot set the mode"))
+}
+
+/// Removes an attribute, if there is one.
+pub(crate) fn remove_xattr(target: MetadataTarget<'_>, name: &str) -> Result<(), ErrorKind> {
+    let removed = match target {
+        MetadataTarget::Open(fd) => rustix::fs::fremovexattr(fd, name),
+        MetadataTarget::Pinned(fd) => rustix::fs::removexattr(descriptor_path(fd), name),
+    };
+    match removed {
+        // PERM: another user's entry. ACCESS: an entry that cannot have it.
+        Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS) => Ok(()),
+        Err(errno) => Err(ErrorKind::output("cannot remove an inherited ACL")(errno)),
+    }
 }
 
 fn set_xattr(
@@ -191,11 +274,8 @@ fn set_xattr(
     let (name, value) = (xattr.name.as_slice(), xattr.value.as_slice());
     let set = match target {
         MetadataTarget::Open(fd) => rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()),
-        MetadataTarget::Named(directory, file) => {
-            let mut path = descriptor_path(directory);
-            path.push(b'/');
-            path.extend_from_slice(file);
-            rustix::fs::lsetxattr(path, name, value, XattrFlags::empty())
+        MetadataTarget::Pinned(fd) => {
+            rustix::fs::setxattr(descriptor_path(fd), name, value, XattrFlags::empty())
         }
     };
     match set {
@@ -217,8 +297,14 @@ fn set_times(
     let times = Timestamps { last_access: time, last_modification: time };
     let set = match target {
         MetadataTarget::Open(fd) => rustix::fs::futimens(fd, &times),
-        MetadataTarget::Named(directory, name) => {
-            rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW)
+        MetadataTarget::Pinned(fd) => {
+            match rustix::fs::utimensat(fd, "", &times, AtFlags::EMPTY_PATH) {
+                // A kernel before 5.8.
+                Err(Errno::INVAL | Errno::NOENT) => {
+                    rustix::fs::utimensat(CWD, descriptor_path(fd), &times, AtFlags::empty())
+                }
+                set => set,
+            }
         }
     };
     set.map_err(ErrorKind::output("cannot set the time"))?;
@@ -229,8 +315,24 @@ fn set_times(
     Ok(())
 }
 
-fn is_acl(xattr: &Xattr) -> bool {
-    xattr.name.starts_with(b"system.posix_acl_")
+/// Extended attributes in the order in which they are set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum XattrKind {
+    Other,
+    /// An ACL: the mode is set before.
+    Acl,
+    /// What gives rights to whoever runs the file.
+    Capability,
+}
+
+impl XattrKind {
+    fn of(xattr: &Xattr) -> Self {
+        match xattr.name.as_slice() {
+            b"security.capability" => Self::Capability,
+            name if name.starts_with(b"system.posix_acl_") => Self::Acl,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// A path to an open file, for system calls that take no descriptor.
@@ -248,6 +350,11 @@ pub(crate) struct Credentials {
 impl Credentials {
     pub(crate) fn current() -> Self {
         Self { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_user(uid: u32) -> Self {
+        Self { uid, gid: uid }
     }
 
     pub(crate) fn is_root(self) -> bool {

@@ -30,6 +30,10 @@ pub struct ExtractOptions {
     pub umask: u32,
     /// Whether extended attributes are left out, ACLs and capabilities among them.
     pub skip_xattrs: bool,
+    /// Whether files get neither set-user-id nor set-group-id bits, and no capabilities.
+    pub skip_set_id: bool,
+    /// Whether device nodes are left out.
+    pub skip_devices: bool,
     /// The most threads that work, the caller's included; never more than the available CPUs, and
     /// never less than one. `None`: as many as the available CPUs.
     pub max_threads: Option<usize>,
@@ -88,6 +92,20 @@ impl ExtractOptions {
         self
     }
 
+    /// Sets whether files get neither set-id bits nor capabilities.
+    #[must_use]
+    pub fn skip_set_id(mut self, skip_set_id: bool) -> Self {
+        self.skip_set_id = skip_set_id;
+        self
+    }
+
+    /// Sets whether device nodes are left out.
+    #[must_use]
+    pub fn skip_devices(mut self, skip_devices: bool) -> Self {
+        self.skip_devices = skip_devices;
+        self
+    }
+
     /// Sets the most threads that work, the caller's included.
     #[must_use]
     pub fn max_threads(mut self, max_threads: Option<usize>) -> Self {
@@ -124,7 +142,8 @@ pub enum OwnerPolicy {
     IfRoot,
     /// The owner in the image; an owner that cannot be set is a failure.
     Image,
-    /// The caller.
+    /// The caller. If that is root, files get neither set-id bits nor capabilities: they would give
+    /// the rights of root to whoever runs them.
     Caller,
 }
 

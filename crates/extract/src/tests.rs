@@ -13,6 +13,7 @@ use crate::extractor::extract_with;
 use crate::pool::ThreadLimit;
 use crate::{Error, ErrorKind, ExtractEvent, ExtractOptions, ExtractSummary, Result};
 
+mod completion;
 mod faults;
 mod fixture;
 

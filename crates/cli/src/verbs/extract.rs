@@ -53,10 +53,18 @@ pub(super) enum ExtractTarget {
         source_directory: Vec<u8>,
         /// Permission bits that entries do not get.
         umask: u32,
-        skip_xattrs: bool,
+        left_out: LeftOut,
     },
     /// A tar archive; `-` is standard output.
     Tar { path: PathBuf, holes: HolePolicy },
+}
+
+/// What is left out on request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeftOut {
+    pub(super) xattrs: bool,
+    pub(super) set_id: bool,
+    pub(super) devices: bool,
 }
 
 impl ExtractTarget {
@@ -92,7 +100,11 @@ impl From<&ExtractArguments> for ExtractRequest {
                 },
                 source_directory: Vec::new(),
                 umask: 0,
-                skip_xattrs: false,
+                left_out: LeftOut {
+                    xattrs: typed.no_xattrs,
+                    set_id: typed.no_set_id,
+                    devices: typed.no_devices,
+                },
             },
         };
         Self {
@@ -139,6 +151,7 @@ struct ExtractReport {
 struct WithheldReport {
     owners: u64,
     set_id_bits: u64,
+    capabilities: u64,
     special: u64,
     xattrs_denied: u64,
     xattrs_unsupported: u64,
@@ -209,13 +222,15 @@ fn directory_options(
         .cancel(stop.token());
     match target {
         ExtractTarget::Directory {
-            existing, owners, source_directory, umask, skip_xattrs, ..
+            existing, owners, source_directory, umask, left_out, ..
         } => options
             .existing(*existing)
             .owners(*owners)
             .source_directory(source_directory.clone())
             .umask(*umask)
-            .skip_xattrs(*skip_xattrs),
+            .skip_xattrs(left_out.xattrs)
+            .skip_set_id(left_out.set_id)
+            .skip_devices(left_out.devices),
         ExtractTarget::Tar { .. } => options,
     }
 }
@@ -348,6 +363,8 @@ fn report_skipped(request: &ExtractRequest, skipped: &SkippedMetadata) {
     report(skipped.owners, "entry", "entries", "without their owners: setting owners needs root");
     let why = "without set-id bits, because their owner is not preserved";
     report(skipped.set_id_bits, "file", "files", why);
+    let why = "without capabilities, because their owner is not preserved";
+    report(skipped.capabilities, "file", "files", why);
     report(special, "special file", "special files", "left out: creating them needs root");
     let xattr = ("extended attribute", "extended attributes");
     report(skipped.xattrs_denied, xattr.0, xattr.1, "left out: permission denied");
@@ -421,6 +438,7 @@ impl From<&SkippedMetadata> for WithheldReport {
         Self {
             owners: skipped.owners,
             set_id_bits: skipped.set_id_bits,
+            capabilities: skipped.capabilities,
             special: skipped.special,
             xattrs_denied: skipped.xattrs_denied,
             xattrs_unsupported: skipped.xattrs_unsupported,

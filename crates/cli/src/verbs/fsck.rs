@@ -13,7 +13,7 @@ use rustix::fs::Mode;
 use sha2::{Digest, Sha256};
 
 use super::check::{self, CheckRequest};
-use super::extract::{self, ExtractRequest, ExtractTarget};
+use super::extract::{self, ExtractRequest, ExtractTarget, LeftOut};
 use crate::applets::fsck::FsckArguments;
 use crate::arguments::{ProgressStyle, ReadArguments, WorkArguments};
 use crate::exit_status::{CommandStatus, usage_error};
@@ -288,7 +288,7 @@ fn extract_request(
         },
         source_directory,
         umask: umask(arguments),
-        skip_xattrs: !arguments.has_xattrs(),
+        left_out: LeftOut { xattrs: !arguments.has_xattrs(), set_id: false, devices: false },
     };
     ExtractRequest {
         image: arguments.image.clone(),

@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
 
-use crate::support::{Dir, data, ferrofs};
+use crate::support::{Dir, data, ferrofs, is_root};
 
 const VERBS: [&str; 9] =
     ["info", "ls", "cat", "stat", "extract", "check", "build", "mount", "demo"];
@@ -388,4 +389,33 @@ fn an_image_inside_a_file_and_an_image_of_several_files_are_read() {
     assert!(ended.stderr.contains("--device=FILE"), "{}", ended.stderr);
     let blob = data("chunk-blob.blob");
     ferrofs().arg("check").arg("--device").arg(blob).arg(data("chunk-blob.erofs")).succeeds();
+}
+
+#[test]
+fn extract_leaves_out_what_it_is_told_to() {
+    let dir = Dir::new();
+    let (tree, image, out) = (dir.join("tree"), dir.join("image"), dir.join("out"));
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("tool"), "runs as its owner").unwrap();
+    fs::set_permissions(tree.join("tool"), fs::Permissions::from_mode(0o4755)).unwrap();
+    ferrofs().args(["build", "-q"]).arg(&image).arg(&tree).succeeds();
+    let extract = |options: &[&str]| {
+        let ended = ferrofs().args(["extract", "--json"]).args(options).arg(&image).arg(&out);
+        let withheld = ended.succeeds().json()["withheld"].clone();
+        let mode = fs::metadata(out.join("tool")).unwrap().permissions().mode() & 0o7777;
+        fs::remove_dir_all(&out).unwrap();
+        (mode, withheld["set_id_bits"].as_u64(), withheld["capabilities"].as_u64())
+    };
+    assert_eq!(extract(&[]), (0o4755, Some(0), Some(0)));
+    assert_eq!(extract(&["--no-set-id"]), (0o755, Some(0), Some(0)));
+    let of_root = (0o755, Some(1), Some(0));
+    let expected = if is_root() { of_root } else { (0o4755, Some(0), Some(0)) };
+    assert_eq!(extract(&["--no-preserve-owner"]), expected);
+
+    let options = ["extract", "-q", "--no-devices", "--no-xattrs"];
+    ferrofs().args(options).arg(data("plain.erofs")).arg(&out).succeeds();
+    assert_eq!(rustix::fs::listxattr(out.join("x"), &mut [0; 256]).unwrap(), 0);
+    assert!(out.join("sub/fifo").exists());
+    assert!(!out.join("sub/zero").exists() && !out.join("sub/disk").exists());
+    ferrofs().args(["extract", "--no-devices", "--tar=-"]).arg(data("plain.erofs")).ends_with(2);
 }

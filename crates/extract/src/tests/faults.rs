@@ -172,11 +172,11 @@ fn memory_that_ends_at_any_point_is_a_named_failure_and_no_wrong_byte() {
 }
 
 /// Runs a hook once, at a read.
-struct HookedSource<F> {
-    bytes: Vec<u8>,
-    reads: AtomicU64,
-    at_read: u64,
-    hook: F,
+pub(super) struct HookedSource<F> {
+    pub(super) bytes: Vec<u8>,
+    pub(super) reads: AtomicU64,
+    pub(super) at_read: u64,
+    pub(super) hook: F,
 }
 
 impl<F> std::fmt::Debug for HookedSource<F> {
@@ -232,7 +232,7 @@ fn directories_swapped_for_symlinks_at_any_read_lead_nowhere() {
 
 /// Reports that the present test is skipped: on standard error, and in the file that
 /// `FERROFS_SKIPPED` names.
-fn skip(reason: &str) {
+pub(super) fn skip(reason: &str) {
     let thread = std::thread::current();
     let line = format!("skipped: {}: {reason}\n", thread.name().unwrap_or("unknown test"));
     eprint!("{line}");

@@ -21,6 +21,7 @@ enum FixtureContent {
     File(Vec<u8>),
     /// A file of so many bytes whose blocks lie behind the end of the image.
     Unreadable(u64),
+    Fifo,
     Directory(Vec<(String, usize)>),
 }
 
@@ -28,11 +29,14 @@ enum FixtureContent {
 #[derive(Debug)]
 pub(super) struct ImageFixture {
     inodes: Vec<(FixtureContent, u32)>,
+    /// Permissions that are not the usual ones.
+    modes: HashMap<usize, u16>,
 }
 
 impl ImageFixture {
     pub(super) fn new() -> Self {
-        Self { inodes: vec![(FixtureContent::Directory(Vec::new()), 0)] }
+        let root = FixtureContent::Directory(Vec::new());
+        Self { inodes: vec![(root, 0)], modes: HashMap::new() }
     }
 
     pub(super) fn directory(&mut self, parent: usize, name: &str) -> usize {
@@ -45,6 +49,15 @@ impl ImageFixture {
 
     pub(super) fn unreadable(&mut self, parent: usize, name: &str, bytes: u64) -> usize {
         self.inode(FixtureContent::Unreadable(bytes), parent, name)
+    }
+
+    pub(super) fn fifo(&mut self, parent: usize, name: &str) -> usize {
+        self.inode(FixtureContent::Fifo, parent, name)
+    }
+
+    /// Gives an inode other permissions than 0755, 0640 or 0600.
+    pub(super) fn set_mode(&mut self, inode: usize, mode: u16) {
+        self.modes.insert(inode, mode);
     }
 
     fn inode(&mut self, content: FixtureContent, parent: usize, name: &str) -> usize {
@@ -89,6 +102,7 @@ impl ImageFixture {
             let (data, size, start) = match content {
                 FixtureContent::File(bytes) => (bytes.clone(), bytes.len() as u64, start),
                 FixtureContent::Unreadable(bytes) => (Vec::new(), *bytes, 1 << 24),
+                FixtureContent::Fifo => (Vec::new(), 0, 0),
                 FixtureContent::Directory(entries) => {
                     let data = directory_blocks(entries, number, parents[number], &self.inodes);
                     let size = data.len() as u64;
@@ -99,7 +113,12 @@ impl ImageFixture {
             let at = BLOCK + number * INODE;
             let inode = &mut image[at..at + INODE];
             inode[0] = 1;
-            let mode: u16 = if is_directory { 0o040_755 } else { 0o100_640 };
+            let (kind, mode) = match content {
+                FixtureContent::Directory(_) => (0o040_000, 0o755),
+                FixtureContent::Fifo => (0o010_000, 0o600),
+                _ => (0o100_000, 0o640),
+            };
+            let mode: u16 = kind | self.modes.get(&number).copied().unwrap_or(mode);
             inode[4..6].copy_from_slice(&mode.to_le_bytes());
             inode[8..16].copy_from_slice(&size.to_le_bytes());
             inode[16..20].copy_from_slice(&start.to_le_bytes());
@@ -143,7 +162,11 @@ fn directory_blocks(
         let count = all.iter().take_while(fits).count();
         let (mut heads, mut names) = (Vec::new(), Vec::new());
         for (name, inode) in all.drain(..count) {
-            let kind = if matches!(inodes[inode].0, FixtureContent::Directory(_)) { 2 } else { 1 };
+            let kind = match inodes[inode].0 {
+                FixtureContent::Directory(_) => 2,
+                FixtureContent::Fifo => 5,
+                _ => 1,
+            };
             let offset = u16::try_from(count * 12 + names.len()).unwrap();
             // An inode takes two slots of 32 bytes.
             heads.extend_from_slice(&(inode as u64 * 2).to_le_bytes());
@@ -161,13 +184,13 @@ fn directory_blocks(
 /// One entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HostEntry {
-    mode: u32,
+    pub(super) mode: u32,
     owner: (u32, u32),
     pub(super) mtime: (i64, i64),
     /// Contents of a file, target of a symlink, number of a device.
     pub(super) contents: Vec<u8>,
     blocks: u64,
-    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The first path of the same file, in the order of paths.
     first: PathBuf,
 }
