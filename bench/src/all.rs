@@ -13,20 +13,18 @@ use ferrofs_builder::import::{DirectoryOptions, UnreadablePolicy, from_directory
 use ferrofs_builder::{Algorithms, BuildOptions, NoopObserver, build};
 use ferrofs_codec::Method;
 use ferrofs_workers::CancelToken;
+use tempfile::TempDir;
 
 use crate::case::Case;
+use crate::image_info::ImageInfo;
 use crate::machine::{catch_signals, check_stop};
 use crate::page::{self, ExperimentOutcome, Section, Written};
-use crate::programs::{find_ours, make_squashfs};
+use crate::programs::{ProgramArguments, squashfs_of};
 use crate::report::plot_name;
 use crate::trees::copy_part;
 
 /// No experiment starts after this.
 const START_LIMIT: Duration = Duration::from_secs(14 * 60);
-/// Long runs share the time until then; each may need a minute more for what it has begun.
-const LONG_LIMIT: Duration = Duration::from_secs(13 * 60 + 45);
-/// A long run needs at least this many seconds.
-const LONG_SECONDS: u64 = 60;
 const DEFAULT_FOLDER: &str = "ferrofs-bench-report";
 /// Its files are copied where no tree is named.
 const SYSTEM_TREE: &str = "/usr";
@@ -35,10 +33,16 @@ const QUICK_COPY_BYTES: u64 = 48 << 20;
 /// LZ4 windows of the images.
 const WIDE: u16 = u16::MAX;
 const NARROW: u16 = (16 << 10) - 1;
-/// Experiments that run our program, and those that need a squashfs image.
-const WITH_OURS: [&str; 9] =
-    ["extract", "check", "memory", "quota", "mount", "random", "mount-memory", "decodes", "build"];
-const WITH_SQUASHFS: [&str; 2] = ["extract", "mount"];
+/// Names in the arguments of cases, and what is missing without a value.
+const INPUTS: [(&str, &str); 7] = [
+    ("image", "an image"),
+    ("system", "an image of a Debian system (--image)"),
+    ("wide", "an image with a window of 64 KiB"),
+    ("narrow", "an image with a window of 16 KiB"),
+    ("squashfs", "a squashfs image"),
+    ("source", "a tree"),
+    ("peers", "a folder of peers (--peers)"),
+];
 
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct AllArguments {
@@ -61,23 +65,12 @@ pub(crate) struct AllArguments {
 /// Answers which requirements of a command line are not met.
 type MissingFor = fn(&[String]) -> Result<Option<String>>;
 
-/// How much is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Extent {
-    Quick,
-    /// What the case says.
-    Usual,
-    /// What the case says for long runs, with this many seconds.
-    Long(u64),
-}
-
 /// What `all` works with.
 struct Session<'a> {
     inputs: Inputs,
+    is_quick: bool,
     folder: &'a Path,
     missing_for: MissingFor,
-    out: &'a mut dyn Write,
-    start: Instant,
 }
 
 /// Runs all experiments and writes `report.html` beside their results. Failed experiments are named on the page and make
@@ -93,28 +86,46 @@ pub(crate) fn run(
     let is_wanted =
         |name: &&str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
     let experiments: Vec<&'static str> = Case::names().filter(is_wanted).collect();
-    let uses = |list: &[&str]| experiments.iter().any(|name| list.contains(name));
-    if uses(&WITH_OURS)
-        && let Err(error) = find_ours()
-    {
-        // It may have to be built first, which is not part of the time.
+    // It may have to be built first, which is not part of the time.
+    if let Err(error) = (ProgramArguments { ferrofs: None, peers: None }).ours() {
         writeln!(out, "{error:#}")?;
     }
     let start = Instant::now();
     let folder = folder.unwrap_or(Path::new(DEFAULT_FOLDER));
     fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-    let inputs = Inputs::make(arguments, is_quick, uses(&WITH_SQUASHFS), out)?;
-    let mut session = Session { inputs, folder, missing_for, out, start };
-    let extent = if is_quick { Extent::Quick } else { Extent::Usual };
-    let (mut sections, took) = session.run_each(&experiments, extent)?;
-    session.repeat_noisy(&mut sections, &took, extent)?;
-    if !is_quick {
-        session.run_long(&mut sections, &took)?;
+    writeln!(out, "building images")?;
+    let mut inputs = Inputs::make(arguments, is_quick)?;
+    inputs.add_squashfs(&experiments, is_quick)?;
+    let session = Session { inputs, is_quick, folder, missing_for };
+    let mut sections = Vec::new();
+    for (number, experiment) in experiments.iter().enumerate() {
+        write!(out, "[{}/{}] {experiment}: ", number + 1, experiments.len())?;
+        out.flush()?;
+        let begin = Instant::now();
+        let outcome = if start.elapsed() > START_LIMIT {
+            let minutes = START_LIMIT.as_secs() / 60;
+            ExperimentOutcome::LeftOut(format!("{minutes} minutes were over"))
+        } else {
+            session.run_one(experiment, folder)?
+        };
+        writeln!(out, "{} ({:.0} s)", outcome.word(), begin.elapsed().as_secs_f64())?;
+        let took = begin.elapsed();
+        sections.push((Section { experiment, case: Case::of(experiment)?, outcome }, took));
     }
+    // Runs that were too noisy are repeated where that fits into the time.
+    for (section, took) in &mut sections {
+        if is_noisy(&section.outcome) && start.elapsed() + *took < START_LIMIT {
+            write!(out, "{} again: ", section.experiment)?;
+            out.flush()?;
+            session.repeat(section)?;
+            writeln!(out, "{}", section.outcome.word())?;
+        }
+    }
+    let sections: Vec<Section> = sections.into_iter().map(|(section, _)| section).collect();
     let path = folder.join("report.html");
     let html = page::render(&sections, &session.inputs.notes, start.elapsed())?;
     fs::write(&path, html).with_context(|| format!("writing {}", path.display()))?;
-    writeln!(session.out, "{} s, {}", start.elapsed().as_secs(), path.display())?;
+    writeln!(out, "{} s, {}", start.elapsed().as_secs(), path.display())?;
     let is_failed = |section: &&Section| matches!(section.outcome, ExperimentOutcome::Failed(_));
     let failed = sections.iter().filter(is_failed).map(|section| section.experiment);
     let failed = failed.collect::<Vec<_>>().join(", ");
@@ -122,124 +133,35 @@ pub(crate) fn run(
     Ok(())
 }
 
+fn is_noisy(outcome: &ExperimentOutcome) -> bool {
+    matches!(outcome, ExperimentOutcome::Done(written) if written.report.is_too_noisy())
+}
+
 impl Session<'_> {
-    fn say(&mut self, text: &str) -> Result<()> {
-        write!(self.out, "{text}")?;
-        Ok(self.out.flush()?)
-    }
-
-    fn run_each(
-        &mut self,
-        experiments: &[&'static str],
-        extent: Extent,
-    ) -> Result<(Vec<Section>, Vec<Duration>)> {
-        let (mut sections, mut took) = (Vec::new(), Vec::new());
-        for (number, experiment) in experiments.iter().enumerate() {
-            self.say(&format!("[{}/{}] {experiment}: ", number + 1, experiments.len()))?;
-            let start = Instant::now();
-            let outcome = if start - self.start > START_LIMIT {
-                let minutes = START_LIMIT.as_secs() / 60;
-                ExperimentOutcome::LeftOut(format!("{minutes} minutes were over"))
-            } else {
-                self.run_one(experiment, extent, self.folder)?
-            };
-            took.push(start.elapsed());
-            writeln!(self.out, "{} ({:.0} s)", outcome.word(), start.elapsed().as_secs_f64())?;
-            sections.push(Section { experiment, case: Case::of(experiment)?, outcome });
-        }
-        Ok((sections, took))
-    }
-
-    /// Repeats runs that were too noisy, where that fits into the time.
-    fn repeat_noisy(
-        &mut self,
-        sections: &mut [Section],
-        took: &[Duration],
-        extent: Extent,
-    ) -> Result<()> {
-        let is_clean = |outcome: &ExperimentOutcome| matches!(outcome, ExperimentOutcome::Done(written) if !written.report.is_too_noisy());
-        for (section, took) in sections.iter_mut().zip(took) {
-            let is_done = matches!(section.outcome, ExperimentOutcome::Done(_));
-            if is_done && !is_clean(&section.outcome) && self.start.elapsed() + *took < START_LIMIT
-            {
-                self.say(&format!("{} again: ", section.experiment))?;
-                let word = self.replace(section, extent, is_clean)?;
-                writeln!(self.out, "{word}")?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Runs experiments that had a quick run in the time that is left, each in an equal part of it or more: the shortest
-    /// first, and what it leaves is for the others.
-    fn run_long(&mut self, sections: &mut [Section], took: &[Duration]) -> Result<()> {
-        let has_long = |(section, _): &(&mut Section, _)| {
-            let is_done = matches!(section.outcome, ExperimentOutcome::Done(_));
-            is_done && !section.case.at_length.is_empty()
-        };
-        let mut quick: Vec<_> = sections.iter_mut().zip(took).filter(has_long).collect();
-        quick.sort_by_key(|(_, took)| **took);
-        let mut left = u64::try_from(quick.len())?;
-        for (section, _) in &mut quick {
-            let seconds = LONG_LIMIT.saturating_sub(self.start.elapsed()).as_secs();
-            if seconds < LONG_SECONDS {
-                break;
-            }
-            let extent = Extent::Long((seconds / left).max(LONG_SECONDS));
-            left -= 1;
-            self.say(&format!("{} at length: ", section.experiment))?;
-            let start = Instant::now();
-            let before = section.outcome.measured_claims();
-            // A failure must be seen; a run with half of the claims says less than the quick one.
-            let is_better = |second: &ExperimentOutcome| match second {
-                ExperimentOutcome::Done(_) => second.measured_claims() * 2 >= before,
-                ExperimentOutcome::Failed(_) => true,
-                ExperimentOutcome::LeftOut(_) => false,
-            };
-            let word = self.replace(section, extent, is_better)?;
-            writeln!(self.out, "{word} ({:.0} s)", start.elapsed().as_secs_f64())?;
-        }
-        Ok(())
-    }
-
-    /// Runs an experiment again and keeps the second result if it is better; answers its word.
-    fn replace(
-        &self,
-        section: &mut Section,
-        extent: Extent,
-        is_better: impl FnOnce(&ExperimentOutcome) -> bool,
-    ) -> Result<String> {
-        let again = self.folder.join("again");
-        fs::create_dir_all(&again).with_context(|| format!("making {}", again.display()))?;
-        let second = self.run_one(section.experiment, extent, &again)?;
-        let mut word = second.word();
-        if is_better(&second) {
-            remove_results(section.experiment, self.folder)?;
-            for entry in fs::read_dir(&again)? {
-                let entry = entry?;
-                fs::rename(entry.path(), self.folder.join(entry.file_name()))?;
-            }
-            section.outcome = second;
-        } else {
-            word.push_str("; the first run stands");
-        }
-        fs::remove_dir_all(&again).with_context(|| format!("removing {}", again.display()))?;
-        Ok(word)
-    }
-
-    fn run_one(
-        &self,
-        experiment: &str,
-        extent: Extent,
-        folder: &Path,
-    ) -> Result<ExperimentOutcome> {
-        let outcome = match step(experiment, &self.inputs, extent, self.missing_for)? {
+    fn run_one(&self, experiment: &str, folder: &Path) -> Result<ExperimentOutcome> {
+        let outcome = match step(experiment, &self.inputs, self.is_quick, self.missing_for)? {
             Ok(words) => run_process(experiment, &words, folder)?,
             Err(why) => return Ok(ExperimentOutcome::LeftOut(why)),
         };
         // The same signal may have ended it.
         check_stop()?;
         Ok(outcome)
+    }
+
+    /// Runs an experiment again, and keeps the second result if it is less noisy.
+    fn repeat(&self, section: &mut Section) -> Result<()> {
+        let again = self.folder.join("again");
+        fs::create_dir_all(&again).with_context(|| format!("making {}", again.display()))?;
+        let second = self.run_one(section.experiment, &again)?;
+        if matches!(second, ExperimentOutcome::Done(_)) && !is_noisy(&second) {
+            remove_results(section.experiment, self.folder)?;
+            for entry in fs::read_dir(&again)? {
+                let entry = entry?;
+                fs::rename(entry.path(), self.folder.join(entry.file_name()))?;
+            }
+            section.outcome = second;
+        }
+        fs::remove_dir_all(&again).with_context(|| format!("removing {}", again.display()))
     }
 }
 
@@ -276,70 +198,37 @@ fn remove_results(experiment: &str, folder: &Path) -> Result<()> {
 fn step(
     experiment: &str,
     inputs: &Inputs,
-    extent: Extent,
+    is_quick: bool,
     missing_for: MissingFor,
 ) -> Result<Result<Vec<String>, String>> {
     let case = Case::of(experiment)?;
     let mut words = vec![experiment.to_owned()];
-    let of_case = if let Extent::Long(_) = extent { &case.at_length } else { &case.run };
-    for word in of_case {
-        match filled(word, inputs) {
+    for word in &case.run {
+        match inputs.fill(word) {
             Ok(word) => words.extend(word),
             Err(why) => return Ok(Err(why)),
         }
     }
-    match extent {
-        Extent::Quick if !words.iter().any(|word| word == "--quick") => {
-            words.push("--quick".to_owned());
-        }
-        Extent::Long(seconds) => words.push(format!("--seconds={seconds}")),
-        Extent::Quick | Extent::Usual => {}
-    }
+    words.extend(is_quick.then(|| "--quick".to_owned()));
     let Some(missing) = missing_for(&words)? else { return Ok(Ok(words)) };
     words.extend(case.otherwise);
     Ok(if missing_for(&words)?.is_none() { Ok(words) } else { Err(missing) })
-}
-
-/// Replaces a name in braces. An option without its input is dropped; without another input there is no experiment.
-fn filled(word: &str, inputs: &Inputs) -> Result<Option<String>, String> {
-    for (name, path, what) in inputs.names() {
-        if word.contains(name) {
-            return match path {
-                Some(path) => Ok(Some(word.replace(name, &path.display().to_string()))),
-                None if word.starts_with("--") => Ok(None),
-                None => Err(format!("needs {what}")),
-            };
-        }
-    }
-    Ok(Some(word.to_owned()))
 }
 
 /// What experiments are run on: the named image and tree, or a copy of parts of /usr, LZ4 images of it with both windows,
 /// and a squashfs image. Everything that was made is removed at the end.
 #[derive(Debug, Default)]
 struct Inputs {
-    image: Option<PathBuf>,
-    /// An image of a whole system.
-    system: Option<PathBuf>,
-    wide: Option<PathBuf>,
-    narrow: Option<PathBuf>,
-    /// Of the tree of `image`.
-    squashfs: Option<PathBuf>,
-    source: Option<PathBuf>,
-    peers: Option<PathBuf>,
+    /// By the names of `INPUTS`.
+    paths: Vec<(&'static str, PathBuf)>,
     notes: Vec<String>,
-    _folder: Option<tempfile::TempDir>,
+    folder: Option<TempDir>,
 }
 
 impl Inputs {
-    fn make(
-        arguments: &AllArguments,
-        is_quick: bool,
-        needs_squashfs: bool,
-        out: &mut dyn Write,
-    ) -> Result<Self> {
+    fn make(arguments: &AllArguments, is_quick: bool) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("ferrofs-bench-all-").tempdir()?;
-        let mut notes = Vec::new();
+        let mut inputs = Self::default();
         let source = match &arguments.source {
             Some(source) => source.clone(),
             None => {
@@ -347,55 +236,69 @@ impl Inputs {
                 let most = if is_quick { QUICK_COPY_BYTES } else { COPY_BYTES };
                 let copied = copy_part(Path::new(SYSTEM_TREE), &copy, most)?;
                 let (files, megabytes) = (copied.files, copied.bytes / 1_000_000);
-                notes.push(format!(
+                inputs.notes.push(format!(
                     "The tree is a copy of {files} files of {SYSTEM_TREE}, {megabytes} MB together."
                 ));
                 copy
             }
         };
-        writeln!(out, "building images of {}", source.display())?;
-        let built = |name: &str, max_distance| {
+        for (name, file, window) in
+            [("wide", "lz4-64k.erofs", WIDE), ("narrow", "lz4-16k.erofs", NARROW)]
+        {
             check_stop()?;
-            let path = folder.path().join(name);
-            build_image(&source, &path, max_distance).map(|()| path)
-        };
-        let (wide, narrow) = (built("lz4-64k.erofs", WIDE)?, built("lz4-16k.erofs", NARROW)?);
-        notes.push(
+            let path = folder.path().join(file);
+            build_image(&source, &path, window)?;
+            inputs.paths.push((name, path));
+        }
+        inputs.notes.push(
             "Images of the tree use LZ4, clusters of 4 KiB, windows of 64 and 16 KiB.".to_owned(),
         );
-        let image = arguments.image.as_ref().unwrap_or(&wide).clone();
-        let mut squashfs = None;
-        if needs_squashfs && !is_quick {
-            match make_squashfs(&image, arguments.peers.as_deref(), folder.path()) {
-                Ok(made) => squashfs = made,
-                Err(error) => notes.push(format!("No squashfs image was made: {error:#}.")),
-            }
-        }
+        let image = arguments.image.clone().or_else(|| inputs.get("wide").map(Path::to_path_buf));
+        let given = [
+            ("image", image),
+            ("system", arguments.image.clone()),
+            ("source", Some(source)),
+            ("peers", arguments.peers.clone()),
+        ];
+        let given = given.into_iter().filter_map(|(name, path)| Some((name, path?)));
+        inputs.paths.extend(given);
+        inputs.folder = Some(folder);
         check_stop()?;
-        Ok(Self {
-            image: Some(image),
-            system: arguments.image.clone(),
-            wide: Some(wide),
-            narrow: Some(narrow),
-            squashfs,
-            source: Some(source),
-            peers: arguments.peers.clone(),
-            notes,
-            _folder: Some(folder),
-        })
+        Ok(inputs)
     }
 
-    /// Names in the arguments of cases, their values, and what is missing without a value.
-    fn names(&self) -> [(&'static str, Option<&Path>, &'static str); 7] {
-        [
-            ("{image}", self.image.as_deref(), "an image"),
-            ("{system}", self.system.as_deref(), "an image of a Debian system (--image)"),
-            ("{wide}", self.wide.as_deref(), "an image with a window of 64 KiB"),
-            ("{narrow}", self.narrow.as_deref(), "an image with a window of 16 KiB"),
-            ("{squashfs}", self.squashfs.as_deref(), "a squashfs image"),
-            ("{source}", self.source.as_deref(), "a tree"),
-            ("{peers}", self.peers.as_deref(), "a folder of peers (--peers)"),
-        ]
+    /// Makes a squashfs image if one of the experiments takes it, outside their time.
+    fn add_squashfs(&mut self, experiments: &[&str], is_quick: bool) -> Result<()> {
+        let takes_it = |name: &&str| {
+            Case::of(name).is_ok_and(|case| case.run.iter().any(|word| word.contains("{squashfs}")))
+        };
+        let (Some(image), Some(folder)) = (self.get("image"), &self.folder) else { return Ok(()) };
+        if is_quick || !experiments.iter().any(takes_it) {
+            return Ok(());
+        }
+        let programs = ProgramArguments { ferrofs: None, peers: self.get("peers").map(Into::into) };
+        match squashfs_of(&ImageInfo::read(image)?, None, &programs, false, folder.path())? {
+            Ok(path) => self.paths.push(("squashfs", path)),
+            Err(why) => self.notes.push(format!("No squashfs image was made: {why}.")),
+        }
+        Ok(())
+    }
+
+    fn get(&self, name: &str) -> Option<&Path> {
+        let mut paths = self.paths.iter();
+        paths.find(|(other, _)| *other == name).map(|(_, path)| path.as_path())
+    }
+
+    /// Replaces a name in braces. An option without its input is dropped; without another input there is no experiment.
+    fn fill(&self, word: &str) -> Result<Option<String>, String> {
+        let braces = |name: &str| format!("{{{name}}}");
+        let named = INPUTS.into_iter().find(|(name, _)| word.contains(&braces(name)));
+        let Some((name, what)) = named else { return Ok(Some(word.to_owned())) };
+        match self.get(name) {
+            Some(path) => Ok(Some(word.replace(&braces(name), &path.display().to_string()))),
+            None if word.starts_with("--") => Ok(None),
+            None => Err(format!("needs {what}")),
+        }
     }
 }
 
@@ -412,34 +315,27 @@ fn build_image(source: &Path, path: &Path, max_distance: u16) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
-    use super::{Extent, Inputs, filled, step};
+    use super::{INPUTS, Inputs, step};
     use crate::case::Case;
     use crate::missing_for;
 
     /// Everything is the same file.
     fn inputs() -> Inputs {
-        let path = || Some(PathBuf::from("/proc/self/stat"));
-        let (image, system, wide, narrow) = (path(), path(), path(), path());
-        let (squashfs, source, peers) = (path(), path(), path());
-        Inputs { image, system, wide, narrow, squashfs, source, peers, ..Inputs::default() }
+        let paths = INPUTS.map(|(name, _)| (name, "/proc/self/stat".into()));
+        Inputs { paths: paths.into(), ..Inputs::default() }
     }
 
     #[test]
-    fn the_arguments_of_every_case_are_a_command_and_a_quick_one_has_a_long_form() {
+    fn the_arguments_of_every_case_are_a_command() {
         for experiment in Case::names() {
-            let words = |extent| step(experiment, &inputs(), extent, missing_for).unwrap();
-            for extent in [Extent::Quick, Extent::Usual] {
-                drop(words(extent));
-            }
-            let case = Case::of(experiment).unwrap();
-            let is_quick = case.run.iter().any(|word| word == "--quick");
-            assert_eq!(is_quick, !case.at_length.is_empty(), "{experiment}");
-            // FUSE, for one, is not everywhere.
-            if is_quick && let Ok(words) = words(Extent::Long(7)) {
-                assert_eq!(words.last().unwrap(), "--seconds=7");
-                assert!(!words.iter().any(|word| word == "--quick"), "{experiment}");
+            for is_quick in [false, true] {
+                // FUSE, for one, is not everywhere.
+                let words = step(experiment, &inputs(), is_quick, missing_for).unwrap();
+                let last = words.ok().and_then(|words| words.last().cloned());
+                assert!(
+                    !is_quick || last.is_none_or(|word| word.starts_with("--")),
+                    "{experiment}"
+                );
             }
         }
     }
@@ -447,9 +343,9 @@ mod tests {
     #[test]
     fn an_option_without_input_is_dropped_and_an_experiment_without_image_is_left_out() {
         let nothing = Inputs::default();
-        assert_eq!(filled("--peers={peers}", &nothing), Ok(None));
-        assert_eq!(filled("-c", &nothing), Ok(Some("-c".to_owned())));
-        let reads = |inputs| step("reads", inputs, Extent::Quick, missing_for).unwrap();
+        assert_eq!(nothing.fill("--peers={peers}"), Ok(None));
+        assert_eq!(nothing.fill("-c"), Ok(Some("-c".to_owned())));
+        let reads = |inputs| step("reads", inputs, true, missing_for).unwrap();
         assert_eq!(reads(&nothing), Err("needs an image".to_owned()));
         let words = reads(&inputs()).unwrap();
         assert_eq!(words[..2], ["reads", "/proc/self/stat"]);

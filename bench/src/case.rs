@@ -63,9 +63,6 @@ pub(crate) struct Case {
     /// Arguments that `all` adds; braces hold the names of inputs.
     #[serde(default)]
     pub(crate) run: Vec<String>,
-    /// Arguments of the long run, where `run` is a quick one.
-    #[serde(default)]
-    pub(crate) at_length: Vec<String>,
     /// Arguments added where a requirement is not met, which reduce what is required.
     #[serde(default)]
     pub(crate) otherwise: Vec<String>,

@@ -8,11 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use minijinja::Environment;
 use minijinja::value::Serde;
-use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::case::Case;
-use crate::report::{Claim, Report, Verdict, plot_name};
+use crate::report::{Report, Verdict, plot_name};
 
 /// The mails that results are compared with, by subject.
 const ORIGINS: [(&str, &str); 5] = [
@@ -71,13 +70,6 @@ impl ExperimentOutcome {
             Self::LeftOut(why) => format!("left out: {why}"),
         }
     }
-
-    /// How many claims have a figure.
-    pub(crate) fn measured_claims(&self) -> usize {
-        let Self::Done(written) = self else { return 0 };
-        let claims = written.report.claims.iter();
-        claims.filter(|claim| !matches!(claim.verdict, Verdict::NotMeasured(_))).count()
-    }
 }
 
 /// An experiment and its outcome.
@@ -89,120 +81,98 @@ pub(crate) struct Section {
 }
 
 impl Section {
-    /// Its claims; those of an experiment without a report are not measured.
-    fn claims(&self) -> Vec<ClaimRow> {
-        let row = |claim: &Claim, doubt: &str| ClaimRow::new(self.experiment, claim, doubt);
+    fn written(&self) -> Option<&Written> {
+        if let ExperimentOutcome::Done(written) = &self.outcome { Some(written) } else { None }
+    }
+
+    /// The rows of its claims; those of an experiment without a report are not measured.
+    fn claims(&self) -> Vec<Value> {
+        let row = |origin: &str,
+                   claim: &str,
+                   figure: &str,
+                   verdict: [&str; 2],
+                   remarks: [&str; 2]| {
+            let remarks: Vec<_> = remarks.into_iter().filter(|text| !text.is_empty()).collect();
+            let [class, verdict] = verdict;
+            json!({
+                "origin": origin, "claim": claim, "figure": figure, "class": class, "verdict": verdict,
+                "remark": remarks.join("; "), "experiment": self.experiment,
+            })
+        };
+        let not_measured = ["not-measured", "not measured"];
         match &self.outcome {
             ExperimentOutcome::Done(written) => {
-                let claims = written.report.claims.iter();
-                claims.map(|claim| row(claim, written.doubt())).collect()
+                let claims = written.report.claims.iter().map(|of| {
+                    let (verdict, why) = match &of.verdict {
+                        Verdict::Met => (["met", "met"], ""),
+                        Verdict::NotMet => {
+                            (["not-met", "not met"], of.why_not.as_deref().unwrap_or(""))
+                        }
+                        Verdict::NotMeasured(why) => (not_measured, why.as_str()),
+                    };
+                    row(&of.origin, &of.claim, &of.figure, verdict, [written.doubt(), why])
+                });
+                claims.collect()
             }
             ExperimentOutcome::Failed(why) | ExperimentOutcome::LeftOut(why) => {
-                let claim = |origin: &String| Claim {
-                    origin: origin.clone(),
-                    claim: self.case.title.clone(),
-                    figure: String::new(),
-                    verdict: Verdict::NotMeasured(why.clone()),
-                    why_not: None,
-                };
-                self.case.origins.iter().map(|origin| row(&claim(origin), "")).collect()
+                let origins = self.case.origins.iter();
+                origins.map(|of| row(of, &self.case.title, "", not_measured, ["", why])).collect()
             }
-        }
-    }
-}
-
-/// A row of the table of claims.
-#[derive(Debug, Default, Serialize)]
-struct ClaimRow {
-    origin: String,
-    claim: String,
-    experiment: String,
-    figure: String,
-    verdict: &'static str,
-    class: &'static str,
-    remark: String,
-}
-
-impl ClaimRow {
-    fn new(experiment: &str, claim: &Claim, doubt: &str) -> Self {
-        let (class, verdict, why) = match &claim.verdict {
-            Verdict::Met => ("met", "met", ""),
-            Verdict::NotMet => ("not-met", "not met", claim.why_not.as_deref().unwrap_or("")),
-            Verdict::NotMeasured(why) => ("not-measured", "not measured", why.as_str()),
-        };
-        let remarks = [doubt, why].into_iter().filter(|remark| !remark.is_empty());
-        Self {
-            origin: claim.origin.clone(),
-            claim: claim.claim.clone(),
-            experiment: experiment.to_owned(),
-            figure: claim.figure.clone(),
-            verdict,
-            class,
-            remark: remarks.collect::<Vec<_>>().join("; "),
         }
     }
 }
 
 /// All claims by origin; those of experiments without an origin come last.
-fn claims(sections: &[Section]) -> Vec<ClaimRow> {
-    let all: Vec<ClaimRow> = sections.iter().flat_map(Section::claims).collect();
-    let place = |row: &ClaimRow| {
-        ORIGINS.iter().position(|(origin, _)| *origin == row.origin).unwrap_or(ORIGINS.len())
-    };
-    let missing = ORIGINS.iter().filter(|(origin, _)| all.iter().all(|row| row.origin != *origin));
-    let missing = missing.map(|(origin, about)| ClaimRow {
-        origin: (*origin).to_owned(),
-        claim: format!("{about}: no experiment of this run"),
-        ..ClaimRow::default()
-    });
-    let mut rows: Vec<ClaimRow> = missing.collect();
-    rows.extend(all);
-    rows.sort_by_key(place);
+fn claims(sections: &[Section]) -> Vec<Value> {
+    let mut rows: Vec<Value> = sections.iter().flat_map(Section::claims).collect();
+    for (origin, about) in ORIGINS {
+        if rows.iter().all(|row| row["origin"] != origin) {
+            rows.push(
+                json!({ "origin": origin, "claim": format!("{about}: no experiment of this run") }),
+            );
+        }
+    }
+    let place = |row: &Value| ORIGINS.iter().position(|(origin, _)| row["origin"] == *origin);
+    rows.sort_by_key(|row| place(row).unwrap_or(ORIGINS.len()));
     rows
 }
 
 /// The whole page. `notes` describe the inputs.
 pub(crate) fn render(sections: &[Section], notes: &[String], took: Duration) -> Result<String> {
     let shown = sections.iter().map(|section| {
-        let Section { experiment, case, outcome } = section;
-        let (notice, written) = match outcome {
-            ExperimentOutcome::Done(written) => (String::new(), Some(written)),
-            ExperimentOutcome::Failed(why) => (format!("This experiment failed: {why}"), None),
-            ExperimentOutcome::LeftOut(why) => (format!("This experiment was left out: {why}"), None),
+        let notice = match &section.outcome {
+            ExperimentOutcome::Done(_) => String::new(),
+            other => format!("This experiment {}", other.word().replace("left", "was left")),
         };
-        let (report, plots) =
-            (written.map(|written| &written.report), written.map(|written| &written.plots));
+        let (case, written) = (&section.case, section.written());
         json!({
-            "experiment": experiment, "title": case.title, "measures": case.measures, "shape": case.shape,
-            "why": case.why, "notice": notice, "report": report, "plots": plots,
+            "experiment": section.experiment, "title": case.title, "measures": case.measures,
+            "shape": case.shape, "why": case.why, "notice": notice,
+            "report": written.map(|written| &written.report), "plots": written.map(|written| &written.plots),
         })
     });
     let shown: Vec<_> = shown.collect();
-    let machine = sections.iter().find_map(|section| match &section.outcome {
-        ExperimentOutcome::Done(written) => Some(written.report.machine.to_string()),
-        _ => None,
-    });
-    let (minutes, seconds) = (took.as_secs() / 60, took.as_secs() % 60);
-    let claims = claims(sections);
+    let machine =
+        sections.iter().find_map(Section::written).map(|of| of.report.machine.to_string());
     let mut environment = Environment::new();
     // The name of the template decides that text is escaped.
     environment.add_template("page.html", include_str!("page.html"))?;
-    let page = environment.get_template("page.html")?;
     let context = json!({
-        "sections": shown, "machine": machine, "minutes": minutes, "seconds": seconds, "notes": notes,
-        "claims": claims,
+        "sections": shown, "machine": machine, "minutes": took.as_secs() / 60,
+        "seconds": took.as_secs() % 60, "notes": notes, "claims": claims(sections),
     });
-    Ok(page.render(Serde(context))?)
+    Ok(environment.get_template("page.html")?.render(Serde(context))?)
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use super::{ExperimentOutcome, Section, Verdict, Written, render};
+    use super::{ExperimentOutcome, Section, Written, render};
     use crate::case::Case;
     use crate::plot::Plot;
-    use crate::report::{Report, Table};
+    use crate::report::Report;
+    use crate::table::Table;
 
     fn written() -> Written {
         let mut report = Report::new("jobs", &()).unwrap();
@@ -210,9 +180,11 @@ mod tests {
         table.add(["one & two", "3"]);
         report.table(table);
         report.remark("a <script> that is none");
-        report.claim("003", "two-threads", &[-12.0], "memory").unwrap();
+        report.judge("two-threads", "", -12.0);
+        report.explain("two-threads", "memory");
         report.plot(Plot::lines("a plot", "x", "y"));
         report.peer_command("mkfs", vec!["mkfs.erofs".to_owned(), "-z'lz4'".to_owned()]);
+        report.finish().unwrap();
         let folder = tempfile::tempdir().unwrap();
         report.write_folder(folder.path()).unwrap();
         Written::read("jobs", folder.path()).unwrap()
@@ -234,16 +206,6 @@ mod tests {
             let page = render(&[section], &[], Duration::ZERO).unwrap();
             assert!(page.contains(&format!("not met</td><td>{doubt}; memory</td>")), "{page}");
         }
-    }
-
-    #[test]
-    fn a_claim_without_a_figure_is_not_measured() {
-        let mut written = written();
-        let mut other = written.report.claims[0].clone();
-        other.verdict = Verdict::NotMeasured("one CPU".to_owned());
-        written.report.claims.push(other);
-        assert_eq!(ExperimentOutcome::Done(Box::new(written)).measured_claims(), 1);
-        assert_eq!(ExperimentOutcome::Failed("no".to_owned()).measured_claims(), 0);
     }
 
     #[test]

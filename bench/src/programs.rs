@@ -164,11 +164,6 @@ impl ProgramArguments {
     }
 }
 
-/// Builds or finds our program, so that nobody waits for it later.
-pub(crate) fn find_ours() -> Result<()> {
-    ProgramArguments { ferrofs: None, peers: None }.ours().map(drop)
-}
-
 /// Builds our program beside this one if `cargo run` started it.
 fn build_into(folder: &Path) -> Result<()> {
     let variables = std::env::var_os("CARGO").zip(std::env::var_os("CARGO_MANIFEST_DIR"));
@@ -295,20 +290,6 @@ pub(crate) fn squashfs_of(
     }
     ensure!(fs::metadata(&path)?.len() > 0, "mksquashfs made an empty image");
     Ok(Ok(path))
-}
-
-/// The same for several experiments; none where there is no mksquashfs, which the experiments report.
-pub(crate) fn make_squashfs(
-    image: &Path,
-    peers: Option<&Path>,
-    folder: &Path,
-) -> Result<Option<PathBuf>> {
-    let programs = ProgramArguments { ferrofs: None, peers: peers.map(Path::to_path_buf) };
-    if programs.peer(MKSQUASHFS).is_err() {
-        return Ok(None);
-    }
-    let made = squashfs_of(&ImageInfo::read(image)?, None, &programs, false, folder)?;
-    made.map(Some).map_err(anyhow::Error::msg)
 }
 
 #[cfg(test)]

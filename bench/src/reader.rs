@@ -1,38 +1,33 @@
-//! Readers of a mount: this program again, as processes of their own, so that their CPU time is known apart and a mount that
-//! hangs does not hang the experiment. They go to a directory, read, and print what they saw as one line of JSON.
+//! Readers of a mount: this program again, as a process of its own, so that its CPU time is known apart and a mount that
+//! hangs does not hang the experiment. It goes to a directory, reads, and prints what it saw as one line of JSON.
 
-use std::collections::VecDeque;
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, Read, Write, stdout};
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use crossbeam_channel::{Receiver, bounded};
 use rustix::fs::{Advice, fadvise, lgetxattr};
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::chdir;
 use serde::{Deserialize, Serialize};
+use walkdir::WalkDir;
 
 use crate::child::{self, Role};
 use crate::process::{self, Cost};
 use crate::statistics::Samples;
-use crate::trees::{Walk, walk};
+use crate::trees::entries;
 
 /// Bytes of one read of a tree, as cat(1) has it, and of one of a large file.
 const TREE_BLOCK: usize = 128 << 10;
 const LARGE_BLOCK: usize = 1 << 20;
 pub(crate) const RANDOM_BLOCK: usize = 4096;
-/// Files of a batch.
+/// Files of a batch, and batches that wait for a reader: xargs(1) runs ahead of its commands by one.
 const BATCH: usize = 64;
-/// A packet is at most PIPE_BUF long, which no path of Linux exceeds.
-const PACKET_BYTES: usize = 4096;
+const BATCHES: usize = 1;
 /// The random order is the same in every run.
 const RANDOM_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -40,8 +35,6 @@ const RANDOM_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 pub(crate) enum Pattern {
     /// All files in the order of the listing, as `find -type f | xargs -n 64 -P JOBS cat` reads them.
     Tree,
-    /// Files that a reader of a tree names.
-    Batches,
     /// A file front to back.
     Large,
     /// Every block of 4 KiB of the front of a file once, in random order.
@@ -58,7 +51,7 @@ pub(crate) struct Reader {
     pub(crate) pattern: Pattern,
     /// Where it goes first.
     pub(crate) directory: PathBuf,
-    /// Processes, or threads of random reads.
+    /// Threads that read a tree, or at random.
     pub(crate) jobs: u16,
     /// Files of a tree at most.
     pub(crate) files: u64,
@@ -111,10 +104,9 @@ pub(crate) fn read(reader: &Reader) -> Result<()> {
     chdir(&reader.directory).with_context(|| format!("chdir to {directory}"))?;
     let file = || reader.file.as_deref().context("no file");
     let seen = match reader.pattern {
-        Pattern::Tree => read_tree(reader)?,
-        Pattern::Batches => read_batches(reader.sums)?,
-        Pattern::Find => list()?,
-        Pattern::List => list_attributes()?,
+        Pattern::Tree => read_tree(Path::new("."), reader)?,
+        Pattern::Find => list(WalkDir::new("."), |_| Ok(()))?,
+        Pattern::List => list(WalkDir::new(".").sort_by_file_name(), look_at)?,
         Pattern::Large => {
             let mut seen = Seen::default();
             read_front(file()?, reader.bytes, &mut vec![0; LARGE_BLOCK], false, &mut seen)?;
@@ -148,146 +140,83 @@ fn read_front(path: &Path, most: u64, block: &mut [u8], sums: bool, seen: &mut S
     Ok(())
 }
 
-/// Reads all files below the working directory by several processes: one lists, and sends batches of up to 64 files, as
-/// `find | xargs -n 64 -P JOBS cat` does, but readers are not started anew for each batch. A batch is a packet of a pipe:
-/// whoever reads it has all of it, so readers need no turn.
-fn read_tree(reader: &Reader) -> Result<Seen> {
-    let (packets, ours) = pipe_with(PipeFlags::DIRECT | PipeFlags::CLOEXEC).context("a pipe")?;
-    let start = |_| -> Result<Child> {
-        let settings = Reader { sums: reader.sums, ..Reader::new(Pattern::Batches) };
-        let mut command = child::command(Role::Reader, &settings)?;
-        command.stdin(packets.try_clone().context("a pipe for a reader")?).stdout(Stdio::piped());
-        command.spawn().context("starting a reader of batches")
-    };
-    let readers = (0..reader.jobs).map(start).collect::<Result<Vec<_>>>()?;
-    // Without this end, a batch that nobody can read any more is an error.
-    drop(packets);
-    let mut batch = Batch { pipe: &ours, bytes: Vec::with_capacity(PACKET_BYTES), files: 0 };
-    let mut left = reader.files;
-    let refused = walk(Path::new("."), &mut |_, kind, path| {
-        if kind.is_file() {
-            batch.add(path)?;
-            left = left.saturating_sub(1);
+/// Reads all files of a tree: this thread lists, and others read batches of up to 64 files.
+fn read_tree(tree: &Path, reader: &Reader) -> Result<Seen> {
+    thread::scope(|scope| {
+        let (outbox, inbox) = bounded(BATCHES);
+        let start = |_| {
+            let inbox = inbox.clone();
+            scope.spawn(move || read_batches(&inbox, reader.sums))
+        };
+        let readers: Vec<_> = (0..reader.jobs).map(start).collect();
+        drop(inbox);
+        let (mut batch, mut left, mut seen) = (Vec::new(), reader.files, Seen::default());
+        for entry in entries(WalkDir::new(tree)) {
+            match entry? {
+                None => seen.refused += 1,
+                Some(entry) if entry.file_type().is_file() => {
+                    batch.push(entry.into_path());
+                    left -= 1;
+                }
+                Some(_) => {}
+            }
+            // If all readers have failed, their errors say more.
+            if batch.len() == BATCH && outbox.send(std::mem::take(&mut batch)).is_err() || left == 0
+            {
+                break;
+            }
         }
-        Ok(if left == 0 { Walk::Stop } else { Walk::Continue })
-    })?;
-    batch.send()?;
-    drop(ours);
-    let mut seen = Seen { refused, ..Seen::default() };
-    for reader in readers {
-        let output = reader.wait_with_output().context("waiting for a reader")?;
-        ensure!(output.status.success(), "a reader of batches ended with {}", output.status);
-        let other: Seen = serde_json::from_slice(&output.stdout).context("a reader's output")?;
-        seen.files += other.files;
-        seen.bytes += other.bytes;
-        seen.refused += other.refused;
-        seen.sum = seen.sum.wrapping_add(other.sum);
+        outbox.send(batch).unwrap_or_default();
+        drop(outbox);
+        for reader in readers {
+            let other = reader.join().map_err(|_| anyhow!("a reader panicked"))??;
+            seen.files += other.files;
+            seen.bytes += other.bytes;
+            seen.refused += other.refused;
+            seen.sum = seen.sum.wrapping_add(other.sum);
+        }
+        Ok(seen)
+    })
+}
+
+fn read_batches(inbox: &Receiver<Vec<PathBuf>>, sums: bool) -> Result<Seen> {
+    let (mut block, mut seen) = (vec![0; TREE_BLOCK], Seen::default());
+    for path in inbox.iter().flatten() {
+        if let Err(error) = read_front(&path, u64::MAX, &mut block, sums, &mut seen) {
+            let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+            if kind != Some(io::ErrorKind::PermissionDenied) {
+                return Err(error);
+            }
+            seen.refused += 1;
+        }
     }
     Ok(seen)
 }
 
-/// Files that are sent together: their paths, each with a 0 behind it.
-struct Batch<'a> {
-    pipe: &'a OwnedFd,
-    bytes: Vec<u8>,
-    files: usize,
-}
-
-impl Batch<'_> {
-    fn add(&mut self, path: &Path) -> Result<()> {
-        let path = path.as_os_str().as_bytes();
-        if self.files == BATCH || self.bytes.len() + path.len() + 1 > PACKET_BYTES {
-            self.send()?;
-        }
-        self.bytes.extend_from_slice(path);
-        self.bytes.push(0);
-        self.files += 1;
-        Ok(())
-    }
-
-    fn send(&mut self) -> Result<()> {
-        if self.files > 0 {
-            ensure!(self.bytes.len() <= PACKET_BYTES, "a path is longer than {PACKET_BYTES} bytes");
-            let count = rustix::io::write(self.pipe, &self.bytes).context("sending a batch")?;
-            ensure!(count == self.bytes.len(), "a packet was cut");
-            self.bytes.clear();
-            self.files = 0;
-        }
-        Ok(())
-    }
-}
-
-/// Reads the files that come as packets on stdin.
-fn read_batches(sums: bool) -> Result<Seen> {
-    let mut packet = [0; PACKET_BYTES];
-    let (mut block, mut seen) = (vec![0; TREE_BLOCK], Seen::default());
-    loop {
-        let count = rustix::io::read(io::stdin(), &mut packet).context("receiving a batch")?;
-        if count == 0 {
-            return Ok(seen);
-        }
-        let names = packet.get(..count).unwrap_or_default().split(|byte| *byte == 0);
-        for name in names.filter(|name| !name.is_empty()) {
-            let path = Path::new(OsStr::from_bytes(name));
-            if let Err(error) = read_front(path, u64::MAX, &mut block, sums, &mut seen) {
-                let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
-                if kind != Some(io::ErrorKind::PermissionDenied) {
-                    return Err(error);
-                }
-                seen.refused += 1;
-            }
-        }
-    }
-}
-
-fn list() -> Result<Seen> {
-    let mut files = 0;
-    let refused = walk(Path::new("."), &mut |_, _, _| {
-        files += 1;
-        Ok(Walk::Continue)
-    })?;
-    Ok(Seen { files: files - refused, refused, ..Seen::default() })
-}
-
-/// One directory after another, each sorted and looked at as a whole before those in it.
-fn list_attributes() -> Result<Seen> {
+fn list(walk: WalkDir, look_at: fn(&walkdir::DirEntry) -> Result<()>) -> Result<Seen> {
     let mut seen = Seen::default();
-    let mut due = VecDeque::from([PathBuf::from(".")]);
-    while let Some(folder) = due.pop_front() {
-        let entries = match fs::read_dir(&folder) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                seen.refused += 1;
-                continue;
+    for entry in entries(walk) {
+        match entry? {
+            None => seen.refused += 1,
+            Some(entry) => {
+                look_at(&entry).with_context(|| entry.path().display().to_string())?;
+                seen.files += 1;
             }
-            entries => entries.with_context(|| folder.display().to_string())?,
-        };
-        let names = entries.map(|entry| Ok(entry?.file_name()));
-        let mut names = names.collect::<io::Result<Vec<_>>>()?;
-        names.sort_unstable();
-        let mut below = Vec::new();
-        for path in names.iter().map(|name| folder.join(name)) {
-            if is_directory(&path).with_context(|| path.display().to_string())? {
-                below.push(path);
-            }
-            seen.files += 1;
         }
-        // The entries of a directory follow right behind it.
-        below.into_iter().rev().for_each(|path| due.push_front(path));
     }
     Ok(seen)
 }
 
 /// Asks for attributes, the target of a link, and an access control list, as `ls -l` does.
-fn is_directory(path: &Path) -> Result<bool> {
-    let found = fs::symlink_metadata(path)?;
-    if found.is_symlink() {
-        fs::read_link(path)?;
+fn look_at(entry: &walkdir::DirEntry) -> Result<()> {
+    if entry.metadata()?.is_symlink() {
+        fs::read_link(entry.path())?;
     } else {
         // That there is no list is an answer as well.
         let mut list = [0_u8; 1024];
-        lgetxattr(path, "system.posix_acl_access", &mut list).unwrap_or_default();
+        lgetxattr(entry.path(), "system.posix_acl_access", &mut list).unwrap_or_default();
     }
-    Ok(found.is_dir())
+    Ok(())
 }
 
 /// As fio's psync engine: pread of 4 KiB, every block of each job's own part once, with the kernel's readahead off.
@@ -341,9 +270,6 @@ fn shuffled(count: u64, seed: u64) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
-    use std::{fs, path::Path};
-
     use super::*;
 
     #[test]
@@ -382,29 +308,20 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_told_from_links() {
+    fn all_files_of_a_tree_are_read_once_whoever_reads_them() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("a")).unwrap();
-        symlink("nowhere", folder.path().join("link")).unwrap();
-        assert!(is_directory(&folder.path().join("a")).unwrap());
-        assert!(!is_directory(&folder.path().join("link")).unwrap());
-        is_directory(&folder.path().join("gone")).unwrap_err();
-    }
-
-    #[test]
-    fn a_batch_is_one_packet_of_at_most_64_files() {
-        let (ours, theirs) = pipe_with(PipeFlags::DIRECT).unwrap();
-        let mut batch = Batch { pipe: &theirs, bytes: Vec::new(), files: 0 };
-        for number in 0..=BATCH {
-            batch.add(Path::new(&number.to_string())).unwrap();
+        for number in 0..3 * BATCH {
+            fs::write(folder.path().join("a").join(number.to_string()), [7; 10]).unwrap();
         }
-        batch.add(Path::new(&"x".repeat(4094))).unwrap();
-        batch.send().unwrap();
-        let mut packet = vec![0; 8192];
-        let mut sizes = || {
-            let count = rustix::io::read(&ours, &mut packet).unwrap();
-            packet[..count].iter().filter(|byte| **byte == 0).count()
-        };
-        assert_eq!([sizes(), sizes(), sizes()], [BATCH, 1, 1]);
+        std::os::unix::fs::symlink("nowhere", folder.path().join("link")).unwrap();
+        let reader = |jobs| Reader { jobs, sums: true, ..Reader::new(Pattern::Tree) };
+        let one = read_tree(folder.path(), &reader(1)).unwrap();
+        assert_eq!((one.files, one.bytes), (3 * BATCH as u64, 30 * BATCH as u64));
+        assert_eq!(read_tree(folder.path(), &reader(5)).unwrap(), one);
+        let some = Reader { files: 70, ..reader(2) };
+        assert_eq!(read_tree(folder.path(), &some).unwrap().files, 70);
+        let listed = list(WalkDir::new(folder.path()).sort_by_file_name(), look_at).unwrap();
+        assert_eq!(listed.files, one.files + 2);
     }
 }

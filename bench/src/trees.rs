@@ -1,19 +1,21 @@
 //! Trees of files on this machine: copied in part, read into the page cache, and removed. Follows no symbolic links.
 
-use std::fs::{self, DirEntry, File, FileType, Permissions};
+use std::fs::{self, File};
 use std::io::{ErrorKind, copy, sink};
-use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use rustix::fs::statfs;
+use walkdir::{DirEntry, WalkDir};
+
+use crate::process;
 
 /// `TMPFS_MAGIC` of linux/magic.h.
 const TMPFS: u64 = 0x0102_1994;
 /// Larger files are not copied, so that there are many.
 const FILE_BYTES_MAX: u64 = 24 << 20;
-/// Levels of directories that are copied.
-const DEPTH_MAX: u32 = 32;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Copied {
@@ -21,52 +23,56 @@ pub(crate) struct Copied {
     pub(crate) bytes: u64,
 }
 
-/// Copies directories, symbolic links and regular files up to this many bytes. Each entry of a directory may use an equal
-/// share of the rest, so that all are represented. Unreadable entries are left out.
-pub(crate) fn copy_part(from: &Path, to: &Path, most: u64) -> Result<Copied> {
-    let mut copied = Copied::default();
-    copy_directory([from, to], most, 0, &mut copied)?;
-    ensure!(copied.files > 0, "there is nothing to read in {}", from.display());
-    Ok(copied)
+/// Everything that `walk` finds. What this user may not read is None; nothing else may fail.
+pub(crate) fn entries(walk: WalkDir) -> impl Iterator<Item = Result<Option<DirEntry>>> {
+    walk.min_depth(1).into_iter().map(|entry| match entry {
+        Ok(entry) => Ok(Some(entry)),
+        Err(error) if error.io_error().is_some_and(is_denied) => Ok(None),
+        Err(error) => Err(error.into()),
+    })
 }
 
-fn copy_directory(
-    [from, to]: [&Path; 2],
-    most: u64,
-    depth: u32,
-    copied: &mut Copied,
-) -> Result<()> {
-    let Ok(listed) = fs::read_dir(from) else { return Ok(()) };
+fn is_denied(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::PermissionDenied
+}
+
+/// Copies directories, symbolic links and regular files up to this many bytes: one in so many files, so that all
+/// directories are represented. Files that this user may not read are left out.
+pub(crate) fn copy_part(from: &Path, to: &Path, most: u64) -> Result<Copied> {
+    let found = entries(WalkDir::new(from).sort_by_file_name()).filter_map(Result::transpose);
+    let (mut files, mut total) = (Vec::new(), 0);
     fs::create_dir(to).with_context(|| format!("making {}", to.display()))?;
-    let mut entries: Vec<_> = listed.flatten().collect();
-    entries.sort_by_key(DirEntry::file_name);
-    let end = copied.bytes + most;
-    let count = u64::try_from(entries.len())?;
-    for (entry, left) in entries.into_iter().zip((1..=count).rev()) {
-        let rest = end.saturating_sub(copied.bytes);
-        let Ok(metadata) = entry.metadata() else { continue };
-        let (path, target) = (entry.path(), to.join(entry.file_name()));
-        let what = || format!("copying {}", path.display());
-        if metadata.is_dir() && depth < DEPTH_MAX && rest / left > 0 {
-            copy_directory([&path, &target], rest / left, depth + 1, copied)?;
-        } else if metadata.is_symlink() {
-            symlink(fs::read_link(&path).with_context(what)?, &target).with_context(what)?;
-        } else if metadata.is_file() && metadata.len() <= FILE_BYTES_MAX.min(rest) {
-            match fs::copy(&path, &target) {
-                Ok(bytes) => {
-                    (copied.files, copied.bytes) = (copied.files + 1, copied.bytes + bytes);
-                }
-                // Private to its owner, or removed since.
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        ErrorKind::PermissionDenied | ErrorKind::NotFound
-                    ) => {}
-                Err(error) => return Err(error).with_context(what),
+    for entry in found {
+        let entry = entry?;
+        let (path, kind) = (entry.path(), entry.file_type());
+        let target = to.join(path.strip_prefix(from)?);
+        if kind.is_dir() {
+            fs::create_dir(&target)?;
+        } else if kind.is_symlink() {
+            symlink(fs::read_link(path)?, &target)?;
+        } else if kind.is_file() {
+            let bytes = entry.metadata()?.len();
+            if bytes <= FILE_BYTES_MAX.min(most) {
+                total += bytes;
+                files.push((entry.into_path(), target, bytes));
             }
         }
     }
-    Ok(())
+    let step = usize::try_from(total.div_ceil(most.max(1)).max(1))?;
+    let mut copied = Copied::default();
+    for (path, target, bytes) in files.into_iter().step_by(step) {
+        if copied.bytes + bytes > most {
+            continue;
+        }
+        match fs::copy(&path, &target) {
+            Ok(bytes) => (copied.files, copied.bytes) = (copied.files + 1, copied.bytes + bytes),
+            // Private to its owner.
+            Err(error) if is_denied(&error) => {}
+            Err(error) => return Err(error).with_context(|| format!("copying {}", path.display())),
+        }
+    }
+    ensure!(copied.files > 0, "there is nothing to read in {}", from.display());
+    Ok(copied)
 }
 
 /// Reads a file into the page cache.
@@ -76,88 +82,34 @@ pub(crate) fn read_file(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether a walk goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Walk {
-    Continue,
-    Stop,
-}
-
-/// Visits everything below a directory in the order of its listing; the entries of a directory follow right behind it.
-/// Types come from the listing where it has them, so that a name costs no request of its own. Answers the number of
-/// directories that this user may not list.
-pub(crate) fn walk(
-    folder: &Path,
-    visit: &mut dyn FnMut(&DirEntry, FileType, &Path) -> Result<Walk>,
-) -> Result<u64> {
-    let what = |path: &Path| path.display().to_string();
-    let listing = fs::read_dir(folder).with_context(|| what(folder))?;
-    let mut levels: Vec<(fs::ReadDir, PathBuf)> = vec![(listing, folder.to_path_buf())];
-    let mut refused = 0;
-    while let Some((listing, folder)) = levels.last_mut() {
-        let Some(entry) = listing.next() else {
-            levels.pop();
-            continue;
-        };
-        let entry = entry.with_context(|| what(folder))?;
-        let path = folder.join(entry.file_name());
-        let kind = entry.file_type().with_context(|| what(&path))?;
-        if visit(&entry, kind, &path)? == Walk::Stop {
-            return Ok(refused);
-        }
-        if kind.is_dir() {
-            match fs::read_dir(&path) {
-                Ok(listing) => levels.push((listing, path)),
-                Err(error) if error.kind() == ErrorKind::PermissionDenied => refused += 1,
-                Err(error) => return Err(error).with_context(|| what(&path)),
-            }
-        }
-    }
-    Ok(refused)
-}
-
 /// Reads all files of a tree into the page cache; answers bytes and entries.
 pub(crate) fn read_tree(tree: &Path) -> Result<(u64, u64)> {
-    let (mut bytes, mut entries) = (0, 0);
-    walk(tree, &mut |entry, kind, path| {
-        entries += 1;
-        if kind.is_file() {
+    let (mut bytes, mut count) = (0, 0);
+    for entry in entries(WalkDir::new(tree)).filter_map(Result::transpose) {
+        let entry = entry?;
+        count += 1;
+        if entry.file_type().is_file() {
             bytes += entry.metadata()?.len();
-            read_file(path)?;
+            read_file(entry.path())?;
         }
-        Ok(Walk::Continue)
-    })?;
-    Ok((bytes, entries))
+    }
+    Ok((bytes, count))
 }
 
 pub(crate) fn is_in_memory(folder: &Path) -> bool {
     statfs(folder).is_ok_and(|found| u64::try_from(found.f_type) == Ok(TMPFS))
 }
 
-/// Makes a tree of this user's writable and empties files if requested.
-fn loosen(tree: &Path, empties: bool) -> Result<()> {
-    let is_root = rustix::process::geteuid().is_root();
-    let allow = |path: &Path, mode| {
-        if is_root { Ok(()) } else { fs::set_permissions(path, Permissions::from_mode(mode)) }
-    };
-    allow(tree, 0o700)?;
-    walk(tree, &mut |_, kind, path| {
-        if kind.is_dir() {
-            allow(path, 0o700)?;
-        } else if kind.is_file() && empties {
-            allow(path, 0o600)?;
-            File::options().write(true).open(path)?.set_len(0)?;
-        }
-        Ok(Walk::Continue)
-    })?;
-    Ok(())
+/// Allows this user everything in a tree of its own.
+fn loosen(tree: &Path) -> Result<()> {
+    let mut command = Command::new("chmod");
+    process::run(command.args(["-R", "u+rwX"]).arg(tree), None).map(drop)
 }
 
 /// Removes a tree, whatever the modes of its directories.
 pub(crate) fn remove(tree: &Path) -> Result<()> {
-    let what = || format!("removing {}", tree.display());
-    loosen(tree, false).with_context(what)?;
-    fs::remove_dir_all(tree).with_context(what)
+    loosen(tree)?;
+    fs::remove_dir_all(tree).with_context(|| format!("removing {}", tree.display()))
 }
 
 /// Takes the output of a run away. On a disk, contents go at once and inodes at the very end, in `trash`: for minutes ext4
@@ -168,7 +120,13 @@ pub(crate) fn put_away(output: &Path, trash: &Path) -> Result<()> {
         return remove(output);
     }
     fs::create_dir_all(trash).context("making a folder for outputs")?;
-    loosen(output, true).context("emptying an output")?;
+    loosen(output)?;
+    for entry in entries(WalkDir::new(output)).filter_map(Result::transpose) {
+        let entry = entry?;
+        if entry.file_type().is_file() {
+            File::options().write(true).open(entry.path())?.set_len(0)?;
+        }
+    }
     let number = trash.read_dir().context("counting outputs")?.count();
     fs::rename(output, trash.join(number.to_string())).context("moving an output")?;
     rustix::fs::sync();
@@ -192,8 +150,8 @@ mod tests {
                 fs::write(from.join(directory).join(name), [7; 100]).unwrap();
             }
         }
-        assert_eq!(copy_part(&from, &to, 450).unwrap(), Copied { files: 4, bytes: 400 });
-        for path in ["a/1", "a/2", "b/1", "b/2"] {
+        assert_eq!(copy_part(&from, &to, 450).unwrap(), Copied { files: 3, bytes: 300 });
+        for path in ["a/1", "a/3", "b/2"] {
             assert_eq!(fs::read(to.join(path)).unwrap(), [7; 100], "{path}");
         }
         copy_part(&folder.path().join("nothing"), &other, 1).unwrap_err();
