@@ -15,7 +15,7 @@ use ferrofs_codec::Method;
 use ferrofs_workers::CancelToken;
 use tempfile::TempDir;
 
-use crate::case::Case;
+use crate::case::{Case, Values, fill};
 use crate::image_info::ImageInfo;
 use crate::machine::{catch_signals, check_stop};
 use crate::page::{self, ExperimentOutcome, Section, Written};
@@ -204,9 +204,12 @@ fn step(
     let case = Case::of(experiment)?;
     let mut words = vec![experiment.to_owned()];
     for word in &case.run {
-        match inputs.fill(word) {
+        match fill(word, &inputs.values()) {
             Ok(word) => words.extend(word),
-            Err(why) => return Ok(Err(why)),
+            Err(name) => {
+                let what = INPUTS.iter().find(|(input, _)| *input == name);
+                return Ok(Err(format!("needs {}", what.map_or(name.as_str(), |(_, what)| what))));
+            }
         }
     }
     words.extend(is_quick.then(|| "--quick".to_owned()));
@@ -284,21 +287,14 @@ impl Inputs {
         Ok(())
     }
 
+    fn values(&self) -> Values {
+        let values = self.paths.iter();
+        values.map(|(name, path)| ((*name).to_owned(), vec![path.display().to_string()])).collect()
+    }
+
     fn get(&self, name: &str) -> Option<&Path> {
         let mut paths = self.paths.iter();
         paths.find(|(other, _)| *other == name).map(|(_, path)| path.as_path())
-    }
-
-    /// Replaces a name in braces. An option without its input is dropped; without another input there is no experiment.
-    fn fill(&self, word: &str) -> Result<Option<String>, String> {
-        let braces = |name: &str| format!("{{{name}}}");
-        let named = INPUTS.into_iter().find(|(name, _)| word.contains(&braces(name)));
-        let Some((name, what)) = named else { return Ok(Some(word.to_owned())) };
-        match self.get(name) {
-            Some(path) => Ok(Some(word.replace(&braces(name), &path.display().to_string()))),
-            None if word.starts_with("--") => Ok(None),
-            None => Err(format!("needs {what}")),
-        }
     }
 }
 
@@ -343,8 +339,8 @@ mod tests {
     #[test]
     fn an_option_without_input_is_dropped_and_an_experiment_without_image_is_left_out() {
         let nothing = Inputs::default();
-        assert_eq!(nothing.fill("--peers={peers}"), Ok(None));
-        assert_eq!(nothing.fill("-c"), Ok(Some("-c".to_owned())));
+        let fill = |word: &str| super::fill(word, &nothing.values());
+        assert_eq!((fill("--peers={peers}"), fill("-c")), (Ok(vec![]), Ok(vec!["-c".to_owned()])));
         let reads = |inputs| step("reads", inputs, true, missing_for).unwrap();
         assert_eq!(reads(&nothing), Err("needs an image".to_owned()));
         let words = reads(&inputs()).unwrap();

@@ -66,8 +66,67 @@ pub(crate) struct Case {
     /// Arguments added where a requirement is not met, which reduce what is required.
     #[serde(default)]
     pub(crate) otherwise: Vec<String>,
+    /// The titles of the columns with names, such as "image | program", and those with figures: a title, a figure, a
+    /// statistic ("spread"; the median if none is named), and "to" or "of" with the candidate that it is compared with.
+    #[serde(default)]
+    pub(crate) names: String,
+    #[serde(default)]
+    pub(crate) columns: Vec<Vec<String>>,
+    /// The commands that are compared.
+    #[serde(default)]
+    pub(crate) commands: Vec<CaseCommand>,
+    /// Values of names in the words of the commands, a run of all commands with each.
+    #[serde(default)]
+    pub(crate) variants: Vec<CaseVariant>,
     #[serde(default)]
     pub(crate) thresholds: BTreeMap<String, Threshold>,
+}
+
+/// A command of a case. Names in braces stand for inputs, outputs and options.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CaseCommand {
+    pub(crate) name: String,
+    pub(crate) program: String,
+    /// The name that the program is called by, if that is another one.
+    pub(crate) called: Option<String>,
+    pub(crate) words: Vec<String>,
+    /// The variants of which it is a part; all if none is named.
+    #[serde(default)]
+    pub(crate) only: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct CaseVariant {
+    pub(crate) name: String,
+    #[serde(flatten)]
+    pub(crate) values: Values,
+}
+
+/// Values of names in braces.
+pub(crate) type Values = BTreeMap<String, Vec<String>>;
+
+/// Replaces a name in braces. A word that is nothing but the name becomes all of its values. An option without a value is
+/// dropped; another name without a value is the error.
+pub(crate) fn fill(word: &str, values: &Values) -> Result<Vec<String>, String> {
+    let inside = word.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    let Some((name, _)) = inside else { return Ok(vec![word.to_owned()]) };
+    let braces = format!("{{{name}}}");
+    match values.get(name).map(Vec::as_slice) {
+        Some(all) if word == braces => Ok(all.to_vec()),
+        Some([value, ..]) => Ok(vec![word.replace(&braces, value)]),
+        _ if word.starts_with('-') => Ok(Vec::new()),
+        _ => Err(name.to_owned()),
+    }
+}
+
+impl CaseCommand {
+    /// Its words for a variant; None if it is no part of it, or an input is not there.
+    pub(crate) fn fill(&self, variant: &str, values: &Values) -> Option<Vec<String>> {
+        let is_meant = self.only.is_empty() || self.only.iter().any(|only| only == variant);
+        let words = self.words.iter().map(|word| fill(word, values));
+        Some(words.collect::<Result<Vec<_>, _>>().ok().filter(|_| is_meant)?.concat())
+    }
 }
 
 const fn clocked() -> bool {
@@ -98,6 +157,13 @@ pub(crate) enum Limit {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Threshold {
+    /// The figure that it judges, as the ratio of two candidates; none where the experiment judges.
+    pub(crate) ratio: Option<[String; 3]>,
+    /// The cases for which it is meant, and those for which it is not.
+    #[serde(default)]
+    pub(crate) cases: Vec<String>,
+    #[serde(default)]
+    pub(crate) not_cases: Vec<String>,
     /// Mails that claim it; those of the case if none is named.
     #[serde(default)]
     pub(crate) origins: Vec<String>,
@@ -121,6 +187,12 @@ impl Case {
         CASES.iter().map(|(name, _)| *name)
     }
 
+    /// The names of the variants. They are a part of the command line, which lives as long as the program.
+    pub(crate) fn variants_of(experiment: &str) -> Vec<&'static str> {
+        let variants = Self::of(experiment).map(|case| case.variants).unwrap_or_default();
+        variants.into_iter().map(|variant| &*variant.name.leak()).collect()
+    }
+
     pub(crate) fn threshold(&self, name: &str) -> Result<&Threshold> {
         self.thresholds.get(name).with_context(|| format!("{} has no threshold {name}", self.title))
     }
@@ -137,6 +209,11 @@ pub(crate) fn describe(experiments: &[String], out: &mut dyn Write) -> Result<()
 }
 
 impl Threshold {
+    pub(crate) fn is_for(&self, case: &str) -> bool {
+        let has = |list: &[String]| list.iter().any(|one| one == case);
+        (self.cases.is_empty() || has(&self.cases)) && !has(&self.not_cases)
+    }
+
     /// NaN never meets it.
     pub(crate) fn is_met(&self, figure: f64) -> bool {
         match self.limit {

@@ -37,6 +37,7 @@ use serde::Serialize;
 use crate::machine::Requirement;
 use crate::report::Report;
 use crate::rounds::{Candidate, Measured, RoundOptions, Schedule, StealFilter};
+use crate::table::Sheet;
 
 /// The arguments of an experiment as they stand in the report.
 pub(crate) trait Settings {
@@ -112,6 +113,19 @@ impl<'a> Context<'a> {
         for (name, error) in failed {
             self.report.leave_out(format!("{name} in {case}"), error);
         }
+        Ok(all)
+    }
+
+    /// The same, with rows in the sheet and the ratios that thresholds of the case name.
+    pub(crate) fn compare(
+        &mut self,
+        case: &str,
+        candidates: Vec<Candidate<'_>>,
+        sheet: &mut Sheet,
+    ) -> Result<Vec<Measured>> {
+        let all = self.measure(case, candidates)?;
+        sheet.add(case, &all);
+        self.report.judge_ratios(case, &all);
         Ok(all)
     }
 

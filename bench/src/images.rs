@@ -1,5 +1,5 @@
-//! Experiments that run commands on images: `extract` and `check` beside fsck.erofs and unsquashfs, `memory` (peak memory
-//! against --memory), and `quota` (time and threads where one CPU is available).
+//! Experiments that run our program on images under a limit: `memory` (peak memory against --memory), and `quota` (time and
+//! threads where one CPU is available).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,9 +7,9 @@ use std::process::Child;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
-use ferrofs_workers::cpus::{AvailableCpus, CpuSet};
+use ferrofs_workers::cpus::CpuSet;
 use serde::Serialize;
 
 use crate::cgroup::{Group, has_controller};
@@ -17,15 +17,14 @@ use crate::experiment::{Context, Experiment};
 use crate::image_info::ImageInfo;
 use crate::machine::Requirement;
 use crate::process;
-use crate::programs::{Invocation, PeerArguments, Program, place_of, squashfs_of};
+use crate::programs::{Invocation, PeerArguments, Program};
 use crate::reader::{Pattern, Reader, Seen};
 use crate::rounds::{Candidate, ratio};
-use crate::statistics::{CPU, Figure, Figures, PEAK, WALL};
-use crate::table::{Column, Sheet};
+use crate::statistics::{Figure, Figures, PEAK, WALL};
+use crate::table::Sheet;
 use crate::trees::{put_away, read_file};
 
 const FSCK: &str = "fsck.erofs";
-const UNSQUASHFS: &str = "unsquashfs";
 const MIB: f64 = 1_048_576.0;
 /// How often threads are counted; those that live for less than this may be missed.
 const LOOK: Duration = Duration::from_micros(500);
@@ -43,25 +42,6 @@ struct ImageArguments {
     images: Vec<PathBuf>,
     #[command(flatten)]
     peers: PeerArguments,
-    /// Threads of ours beside its run with one; as many as the system runs at once if not given
-    #[arg(short, long, value_name = "N")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=512))]
-    jobs: Option<u16>,
-}
-
-#[derive(Debug, Clone, Args, Serialize)]
-pub(crate) struct ExtractArguments {
-    #[command(flatten)]
-    common: ImageArguments,
-    /// A squashfs image of the same tree, for unsquashfs; made of the first image if none is named
-    #[arg(long, value_name = "FILE")]
-    squashfs: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Args, Serialize)]
-pub(crate) struct CheckArguments {
-    #[command(flatten)]
-    common: ImageArguments,
 }
 
 #[derive(Debug, Clone, Args, Serialize)]
@@ -72,6 +52,10 @@ pub(crate) struct MemoryArguments {
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "32M,64M,256M")]
     #[arg(value_parser = size)]
     memory: Vec<u64>,
+    /// Threads of ours; as many as the system runs at once if not given
+    #[arg(short, long, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=512))]
+    jobs: Option<u16>,
 }
 
 #[derive(Debug, Clone, Args, Serialize)]
@@ -93,10 +77,6 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     };
     let number: u64 = text[..text.len() - 1].parse().map_err(|error| format!("{error}"))?;
     number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
-}
-
-fn ours_with(jobs: u16) -> String {
-    format!("ferrofs --jobs {jobs}")
 }
 
 /// A run of our program; an extraction goes to the output of `folder`.
@@ -139,104 +119,6 @@ fn timed<'a>(
     })
 }
 
-/// `extract` and `check`: the peers' invocations and ours for each image, with one thread and with more.
-fn compare(
-    context: &mut Context<'_>,
-    name: &'static str,
-    arguments: &ImageArguments,
-    peers: &dyn Fn(&Path) -> Vec<(Invocation, PathBuf)>,
-    folder: &Path,
-) -> Result<()> {
-    let ours = arguments.peers.programs.ours()?;
-    let images = ImageInfo::read_all(&arguments.images)?;
-    context.plan(&arguments.peers.rounds, images.len());
-    context.report.remark(ours.to_string());
-    context.report.remark("caches: the image is read into the page cache before each run");
-    let one = ours_with(1);
-    let columns = vec![
-        Column::new("wall, s", WALL).spread(),
-        Column::new("CPU, s", CPU),
-        Column::new("peak, MiB", PEAK),
-        Column::new("wall / fsck.erofs", WALL).ratio_to(FSCK),
-        Column::new("wall / 1 thread", WALL).ratio_to(&one),
-        Column::new("CPU / 1 thread", CPU).ratio_to(&one),
-    ];
-    let mut sheet = Sheet::new(name, "image | program", columns).bars(WALL).steady(WALL);
-    let available = u16::try_from(AvailableCpus::read().parallelism()).unwrap_or(u16::MAX);
-    let mut threads = vec![1, arguments.jobs.unwrap_or(available)];
-    threads.dedup();
-    for image in &images {
-        let mut candidates = Vec::new();
-        for (invocation, source) in peers(&image.path) {
-            candidates.push(timed(context, invocation.program.name, invocation, source, folder));
-        }
-        for jobs in &threads {
-            let invocation = verb(&ours, name, Some(format!("--jobs={jobs}")), &image.path, folder);
-            let source = image.path.clone();
-            candidates.push(timed(context, &ours_with(*jobs), invocation, source, folder));
-        }
-        let all = context.measure(&image.name, candidates)?;
-        sheet.add(&image.name, &all);
-        context.report.judge("one-thread", &image.name, ratio(&all, WALL, &one, FSCK));
-        if let Some(many) = threads.get(1).map(|jobs| ours_with(*jobs)) {
-            context.report.judge("many-threads", &image.name, ratio(&all, WALL, &many, FSCK));
-            context.report.judge("gain", &image.name, ratio(&all, WALL, &many, &one));
-            context.report.judge("cost", &image.name, ratio(&all, CPU, &many, &one));
-        }
-    }
-    context.report.sheet(sheet);
-    Ok(())
-}
-
-impl Experiment for CheckArguments {
-    fn run(&self, context: &mut Context<'_>) -> Result<()> {
-        let peers = &self.common.peers;
-        peers.programs.ours()?;
-        let folder = peers.folder()?;
-        let fsck = peers.programs.find(FSCK, &mut context.report);
-        let peers = |image: &Path| {
-            let invocation = |program| Invocation::new(program).with(["--extract"]).with([image]);
-            fsck.iter().map(|program| (invocation(program), image.to_path_buf())).collect()
-        };
-        compare(context, "check", &self.common, &peers, folder.path())
-    }
-}
-
-impl Experiment for ExtractArguments {
-    fn run(&self, context: &mut Context<'_>) -> Result<()> {
-        let peers = &self.common.peers;
-        peers.programs.ours()?;
-        let folder = peers.folder_in_memory()?;
-        let fsck = peers.programs.find(FSCK, &mut context.report);
-        let unsquashfs = peers.programs.find(UNSQUASHFS, &mut context.report);
-        let mut squashfs = None;
-        if let Some(program) = unsquashfs {
-            let first = ImageInfo::read(self.common.images.first().context("no image")?)?;
-            let (given, is_quick) = (self.squashfs.as_deref(), context.is_quick);
-            match squashfs_of(&first, given, &peers.programs, is_quick, folder.path())? {
-                Ok(path) => squashfs = Some((program, path)),
-                Err(why) => context.report.leave_out(UNSQUASHFS, why),
-            }
-        }
-        context.report.remark(format!("into new folders in {}", place_of(folder.path())));
-        let output = output_of(folder.path());
-        let peers = |image: &Path| {
-            let mut all = Vec::new();
-            if let Some(program) = &fsck {
-                let option = format!("--extract={}", output.display());
-                let invocation = Invocation::new(program).with([option]).with([image]);
-                all.push((invocation, image.to_path_buf()));
-            }
-            if let Some((program, path)) = &squashfs {
-                let invocation = Invocation::new(program).with(["-quiet", "-no-progress", "-d"]);
-                all.push((invocation.with([&output, path]), path.clone()));
-            }
-            all
-        };
-        compare(context, "extract", &self.common, &peers, folder.path())
-    }
-}
-
 impl Experiment for MemoryArguments {
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
         let peers = &self.common.peers;
@@ -251,16 +133,8 @@ impl Experiment for MemoryArguments {
         }
         context.plan(&peers.rounds, images.len());
         context.report.remark(ours.to_string());
-        let columns = vec![
-            Column::new("peak, MiB", PEAK),
-            Column::new("of the limit", OF_LIMIT),
-            Column::new("wall, s", WALL),
-            Column::new("killed in a cgroup", KILLED),
-            Column::new("wall there", WALL_IN_GROUP),
-            Column::new("charged, MiB", CHARGED),
-        ];
-        let mut sheet = Sheet::new("Peak memory", "image | program", columns).bars(PEAK);
-        let jobs = self.common.jobs.map(|jobs| format!("--jobs={jobs}"));
+        let mut sheet = Sheet::of(&context.report.case, "Peak memory").bars(PEAK);
+        let jobs = self.jobs.map(|jobs| format!("--jobs={jobs}"));
         for image in &images {
             let mut candidates = Vec::new();
             for name in ["extract", "check"] {
@@ -289,8 +163,7 @@ impl Experiment for MemoryArguments {
                     candidates.push(timed(context, name, invocation, image.path.clone(), folder));
                 }
             }
-            let all = context.measure(&image.name, candidates)?;
-            sheet.add(&image.name, &all);
+            let all = context.compare(&image.name, candidates, &mut sheet)?;
             for one in all.iter().filter(|one| one.name.starts_with("ferrofs")) {
                 let case = format!("{} of {}", one.name, image.name);
                 context.report.judge("peak", &case, one.median(OF_LIMIT));
@@ -382,13 +255,8 @@ impl Experiment for QuotaArguments {
         let images = ImageInfo::read_all(&self.common.images)?;
         context.plan(&peers.rounds, images.len() * 2 * CONFINEMENTS.len());
         context.report.remark(ours.to_string());
-        let columns = vec![
-            Column::new("wall, s", WALL).spread(),
-            Column::new("threads", THREADS),
-            Column::new("wall / --jobs 1", WALL).ratio_to("--jobs 1"),
-        ];
         let title = "Default threads where one CPU is available";
-        let mut sheet = Sheet::new(title, "case | program", columns).bars(WALL).steady(WALL);
+        let mut sheet = Sheet::of(&context.report.case, title).bars(WALL).steady(WALL);
         let verbs = ["check", "extract"].into_iter();
         let runs = verbs.flat_map(|name| images.iter().map(move |image| (name, image)));
         let runs = runs.flat_map(|run| CONFINEMENTS.map(|confinement| (run, confinement)));
@@ -412,8 +280,7 @@ impl Experiment for QuotaArguments {
             };
             let candidates =
                 vec![candidate("default", None)?, candidate("--jobs 1", Some("--jobs=1"))?];
-            let all = context.measure(&case, candidates)?;
-            sheet.add(&case, &all);
+            let all = context.compare(&case, candidates, &mut sheet)?;
             // With all CPUs more threads are what the default is for.
             if confinement != Confinement::Free {
                 for (threshold, figure) in [("wall", WALL), ("threads", THREADS)] {

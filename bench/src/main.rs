@@ -3,10 +3,10 @@
 
 mod all;
 mod baseline;
-mod build;
 mod case;
 mod cgroup;
 mod child;
+mod commands;
 mod daemon;
 mod decodes;
 mod experiment;
@@ -102,9 +102,9 @@ enum Verb {
     /// Runs every experiment and writes report.html: 15 minutes at most on 2 CPUs
     All(all::AllArguments),
     /// Extracts images, beside fsck.erofs and unsquashfs
-    Extract(images::ExtractArguments),
+    Extract(commands::ExtractArguments),
     /// Checks images, beside fsck.erofs
-    Check(images::CheckArguments),
+    Check(commands::CheckArguments),
     /// Peak memory of extract and check with --memory, alone and in a memory cgroup of that size
     Memory(images::MemoryArguments),
     /// Time and threads of extract and check where one CPU is available (needs root)
@@ -118,7 +118,7 @@ enum Verb {
     /// Counts how often each cluster is decoded, beside fsck.erofs and erofsfuse
     Decodes(decodes::DecodesArguments),
     /// Builds images, beside mkfs.erofs and mksquashfs
-    Build(build::BuildArguments),
+    Build(commands::BuildArguments),
     /// Queues and jobs over simulated CPUs, for more CPUs than this machine has
     Model(simulation::ModelArguments),
     /// Prints what an experiment measures, the expected result and its thresholds

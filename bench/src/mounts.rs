@@ -21,7 +21,7 @@ use crate::reader::{Pattern, RANDOM_BLOCK, Reader, Seen};
 use crate::report::Report;
 use crate::rounds::{Candidate, Measured, find, ratio};
 use crate::statistics::{CPU, Figure, Figures, PEAK, Samples, WALL};
-use crate::table::{Column, Sheet, Table};
+use crate::table::{Sheet, Table};
 use crate::trees::read_file;
 
 /// A quick run reads this many files of a tree, and this much of a large file; with large LZMA clusters, a daemon that keeps
@@ -224,6 +224,7 @@ impl MountRunner {
         case: &str,
         image: &ImageInfo,
         reader: &Reader,
+        sheet: &mut Sheet,
     ) -> Result<Vec<Measured>> {
         let candidates = self.mounters.iter().filter_map(|mounter| {
             let path = self.image_of(mounter, &image.path)?;
@@ -235,6 +236,8 @@ impl MountRunner {
         for (name, why) in agree(&mut all) {
             context.report.leave_out(format!("{name} in {case}"), why);
         }
+        sheet.add(case, &all);
+        context.report.judge_ratios(case, &all);
         Ok(all)
     }
 }
@@ -331,19 +334,11 @@ impl Experiment for MountArguments {
         context.plan(&self.peers.rounds, cases.len() * images.len());
         for mount_case in cases {
             let title = mount_case.title();
-            let columns = vec![
-                Column::new("wall, s", WALL).spread(),
-                Column::new("reader CPU, s", CPU),
-                Column::new("daemon CPU, s", DAEMON_CPU),
-                Column::new("daemon peak, MiB", PEAK),
-                Column::new("ferrofs / it", WALL).ratio_of(OURS),
-            ];
-            let mut sheet = Sheet::new(&title, "case | program", columns).bars(WALL).steady(WALL);
+            let mut sheet = Sheet::of(&context.report.case, &title).bars(WALL).steady(WALL);
             for image in &images {
                 let Some(reader) = mount_case.reader(image, context.is_quick) else { continue };
                 let case = format!("{title}, {}", image.name);
-                let all = runner.compare(context, &case, image, &reader)?;
-                sheet.add(&case, &all);
+                let all = runner.compare(context, &case, image, &reader, &mut sheet)?;
                 mount_case.judge(&mut context.report, image, &case, &all);
             }
             context.report.sheet(sheet);
@@ -367,26 +362,11 @@ impl Experiment for RandomArguments {
         ));
         for jobs in &self.jobs {
             let title = format!("random, {jobs} {}", if *jobs == 1 { "job" } else { "jobs" });
-            let columns = vec![
-                Column::new("mean, us", MEAN).spread(),
-                Column::new("p50", P50),
-                Column::new("p99", P99).spread(),
-                Column::new("p999", P999),
-                Column::new("reader CPU, s", CPU),
-                Column::new("daemon CPU, s", DAEMON_CPU),
-                Column::new("daemon peak, MiB", PEAK),
-                Column::new("mean: ferrofs / it", MEAN).ratio_of(OURS),
-                Column::new("p99: ferrofs / it", P99).ratio_of(OURS),
-            ];
-            let mut sheet = Sheet::new(&title, "case | program", columns).bars(MEAN).steady(WALL);
+            let mut sheet = Sheet::of(&context.report.case, &title).bars(MEAN).steady(WALL);
             for image in &images {
                 let case = format!("{title}, {}", image.name);
                 let reader = self.reader(image, *jobs, context.is_quick)?;
-                let all = runner.compare(context, &case, image, &reader)?;
-                sheet.add(&case, &all);
-                for (threshold, figure) in [("mean-kernel", MEAN), ("p99-kernel", P99)] {
-                    context.report.judge(threshold, &case, ratio(&all, figure, OURS, KERNEL));
-                }
+                runner.compare(context, &case, image, &reader, &mut sheet)?;
             }
             context.report.sheet(sheet);
         }

@@ -27,9 +27,11 @@ use crate::trees::{is_in_memory, remove};
 const SHARED_MEMORY: &str = "/dev/shm";
 /// A quick run makes no squashfs image of larger ones: compressing would take all of its time.
 const QUICK_BYTES: u64 = 64 << 20;
-pub(crate) const MKSQUASHFS: &str = "mksquashfs";
+/// Our own program.
+const OURS: &str = "ferrofs";
+const MKSQUASHFS: &str = "mksquashfs";
 /// zstd in blocks of 128 KiB, as squashfs is mostly used.
-pub(crate) const SQUASHFS_OPTIONS: [&str; 7] =
+const SQUASHFS_OPTIONS: [&str; 7] =
     ["-comp", "zstd", "-b", "131072", "-quiet", "-no-progress", "-noappend"];
 
 #[derive(Debug, Clone, Args, Serialize)]
@@ -85,19 +87,19 @@ pub(crate) fn place_of(folder: &Path) -> String {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Program {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     pub(crate) path: PathBuf,
     pub(crate) version: String,
 }
 
 impl Program {
-    fn at(name: &'static str, path: PathBuf) -> Self {
+    fn at(name: &str, path: PathBuf) -> Self {
         let version = version_of(name, &path);
-        Self { name, path, version }
+        Self { name: name.to_owned(), path, version }
     }
 
     pub(crate) fn is_ours(&self) -> bool {
-        self.name == "ferrofs"
+        self.name == OURS
     }
 
     /// A candidate that runs this program.
@@ -118,8 +120,13 @@ impl fmt::Display for Program {
 
 impl ProgramArguments {
     /// A peer that is there, named in the report with its version; one that is missing is named, too.
-    pub(crate) fn find(&self, name: &'static str, report: &mut Report) -> Option<Program> {
-        match self.peer(name) {
+    pub(crate) fn find(&self, name: &str, report: &mut Report) -> Option<Program> {
+        let found = if name == OURS {
+            self.ours().map_err(|error| format!("{error:#}"))
+        } else {
+            self.peer(name)
+        };
+        match found {
             Ok(program) => {
                 report.remark(program.to_string());
                 Some(program)
@@ -152,7 +159,7 @@ impl ProgramArguments {
     }
 
     /// A peer, or where it was not found.
-    pub(crate) fn peer(&self, name: &'static str) -> Result<Program, String> {
+    pub(crate) fn peer(&self, name: &str) -> Result<Program, String> {
         let (found, place) = match &self.peers {
             Some(folder) => {
                 let path = Some(folder.join(name)).filter(|path| is_program(path));
@@ -220,7 +227,7 @@ fn version_in(name: &str, said: &str) -> String {
 pub(crate) struct Invocation {
     pub(crate) program: Program,
     /// The name that it is called by, if not its own.
-    called: Option<&'static str>,
+    called: Option<String>,
     words: Vec<OsString>,
 }
 
@@ -229,8 +236,8 @@ impl Invocation {
         Self { program: program.clone(), called: None, words: Vec::new() }
     }
 
-    pub(crate) fn called(self, name: &'static str) -> Self {
-        Self { called: Some(name), ..self }
+    pub(crate) fn called(self, name: &str) -> Self {
+        Self { called: Some(name.to_owned()), ..self }
     }
 
     /// Adds arguments.
@@ -242,7 +249,7 @@ impl Invocation {
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.program.path);
         command.args(&self.words);
-        if let Some(name) = self.called {
+        if let Some(name) = &self.called {
             command.arg0(name);
         }
         command
@@ -251,7 +258,7 @@ impl Invocation {
     /// Every word, for the report.
     pub(crate) fn line(&self) -> Vec<String> {
         let mut words = process::words(&self.command());
-        if let (Some(name), Some(first)) = (self.called, words.first_mut()) {
+        if let (Some(name), Some(first)) = (&self.called, words.first_mut()) {
             *first = format!("{first} (called {name})");
         }
         words
@@ -333,7 +340,8 @@ mod tests {
 
     #[test]
     fn a_program_can_be_called_by_another_name() {
-        let program = Program { name: "ferrofs", path: "/bin/sh".into(), version: String::new() };
+        let program =
+            Program { name: "ferrofs".to_owned(), path: "/bin/sh".into(), version: String::new() };
         let invocation = Invocation::new(&program).called("mkfs.erofs").with(["-c"]);
         let invocation = invocation.with(["case $0 in mkfs.erofs) ;; *) exit 1;; esac"]);
         assert_eq!(invocation.line()[0], "/bin/sh (called mkfs.erofs)");

@@ -16,12 +16,10 @@ use crate::experiment::{Context, Experiment};
 use crate::image_info::files_up_to;
 use crate::machine::Requirement;
 use crate::procfs::Usage;
-use crate::rounds::{Candidate, RoundOptions, ratio};
+use crate::rounds::{Candidate, RoundOptions};
 use crate::statistics::{CPU, Figure, WALL};
-use crate::table::{Column, Sheet};
+use crate::table::Sheet;
 
-/// Compared with one reader.
-const MANY_READERS: u16 = 64;
 const MIB: f64 = 1_048_576.0;
 const SERVED: Figure = Figure::new("MiB served", "MiB", 1);
 const CLUSTERS: Figure = Figure::new("clusters decoded", "clusters", 0);
@@ -90,16 +88,12 @@ impl Experiment for ReadsArguments {
                 ])
             })
         });
-        let all = context.measure(&self.image.display().to_string(), candidates.collect())?;
-        let columns = [SERVED, CLUSTERS, DECODED, SHARE, WALL, CPU, RATE];
-        let columns = columns.map(|of| Column::new(of.name, of));
+        let candidates = candidates.collect();
         let (at_least, block) = (self.at_least, self.block);
         let title = format!("Reading files of at least {at_least} bytes in blocks of {block}");
-        let mut sheet = Sheet::new(title, "readers", columns.into()).bars(RATE).steady(RATE);
-        sheet.add("", &all);
+        let mut sheet = Sheet::of(&context.report.case, &title).bars(RATE).steady(RATE);
+        context.compare(&self.image.display().to_string(), candidates, &mut sheet)?;
         context.report.sheet(sheet);
-        let many = MANY_READERS.to_string();
-        context.report.judge("once", "", ratio(&all, DECODED, &many, "1"));
         Ok(())
     }
 }

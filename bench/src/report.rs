@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::case::{Case, Limit, Threshold};
 use crate::machine::{Machine, load_average};
 use crate::plot::Plot;
-use crate::rounds::{Measured, Steal, StealDelta};
+use crate::rounds::{Measured, Steal, StealDelta, ratio_of};
 use crate::statistics::Samples;
 pub(crate) use crate::table::Table;
 use crate::table::{Series, Sheet};
@@ -221,6 +221,16 @@ impl Report {
         let figures = figure.into().filter(|figure| !figure.is_nan());
         let judged = self.judged.entry(threshold.to_owned()).or_default();
         judged.figures.extend(figures.map(|figure| (case.to_owned(), figure)));
+    }
+
+    /// Judges the ratios of candidates that thresholds name.
+    pub(crate) fn judge_ratios(&mut self, case: &str, all: &[Measured]) {
+        for (name, threshold) in self.case.thresholds.clone() {
+            let Some([figure, ours, theirs]) = &threshold.ratio else { continue };
+            if threshold.is_for(case) {
+                self.judge(&name, case, ratio_of(all, figure, ours, theirs));
+            }
+        }
     }
 
     /// Says why a threshold has no figure, or is missed.

@@ -86,8 +86,12 @@ impl Measured {
         }
     }
 
+    pub(crate) fn named(&self, name: &str) -> Option<&(Figure, Samples)> {
+        self.figures.iter().find(|(figure, _)| figure.name == name)
+    }
+
     pub(crate) fn get(&self, figure: Figure) -> Option<&Samples> {
-        self.figures.iter().find(|(other, _)| *other == figure).map(|(_, samples)| samples)
+        self.named(figure.name).map(|(_, samples)| samples)
     }
 
     /// Empty if it was not measured.
@@ -107,7 +111,12 @@ pub(crate) fn find<'a>(all: &'a [Measured], name: &str) -> Option<&'a Measured> 
 
 /// The ratio of medians of two candidates, if both have the figure.
 pub(crate) fn ratio(all: &[Measured], figure: Figure, ours: &str, theirs: &str) -> Option<f64> {
-    let of = |name| find(all, name).map(|one| one.median(figure));
+    ratio_of(all, figure.name, ours, theirs)
+}
+
+/// The same by the name of the figure.
+pub(crate) fn ratio_of(all: &[Measured], figure: &str, ours: &str, theirs: &str) -> Option<f64> {
+    let of = |name| Some(find(all, name)?.named(figure)?.1.median());
     let ratio = of(ours)? / of(theirs)?;
     ratio.is_finite().then_some(ratio)
 }

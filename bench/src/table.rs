@@ -6,6 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::case::Case;
 use crate::plot::Plot;
 use crate::rounds::{Measured, find};
 use crate::statistics::{Figure, Samples, difference_percent};
@@ -112,7 +113,8 @@ enum Against {
 #[derive(Debug, Clone)]
 pub(crate) struct Column {
     title: String,
-    figure: Figure,
+    /// Its name.
+    figure: String,
     statistic: Statistic,
     against: Against,
 }
@@ -120,7 +122,19 @@ pub(crate) struct Column {
 impl Column {
     pub(crate) fn new(title: impl Into<String>, figure: Figure) -> Self {
         let (statistic, against) = (Statistic::Median, Against::Nothing);
-        Self { title: title.into(), figure, statistic, against }
+        Self { title: title.into(), figure: figure.name.to_owned(), statistic, against }
+    }
+
+    /// From the description in a case.
+    fn of(words: &[String]) -> Self {
+        let word = |place: usize| words.get(place).map_or("", String::as_str).to_owned();
+        let (statistic, against) = match word(2).as_str() {
+            "spread" => (Statistic::Spread, Against::Nothing),
+            "to" => (Statistic::Median, Against::RatioTo(word(3))),
+            "of" => (Statistic::Median, Against::RatioOf(word(3))),
+            _ => (Statistic::Median, Against::Nothing),
+        };
+        Self { title: word(0), figure: word(1), statistic, against }
     }
 
     pub(crate) fn mean(self) -> Self {
@@ -163,7 +177,7 @@ impl Column {
     }
 
     fn number(&self, one: &Measured) -> Option<f64> {
-        let samples = one.get(self.figure)?;
+        let (_, samples) = one.named(&self.figure)?;
         let summary = samples.summary();
         Some(match self.statistic {
             Statistic::Mean => summary.average,
@@ -185,13 +199,15 @@ impl Column {
             Against::DifferenceTo(name) => {
                 other(name).map(|other| format!("{:+.2} %", difference_percent(other, number)))
             }
-            Against::Nothing => Some(self.plain(number, &one.samples(self.figure))),
+            Against::Nothing => one
+                .named(&self.figure)
+                .map(|(figure, samples)| self.plain(*figure, number, samples)),
         };
         compared.unwrap_or_default()
     }
 
-    fn plain(&self, number: f64, samples: &Samples) -> String {
-        let (summary, digits) = (samples.summary(), self.figure.digits);
+    fn plain(&self, figure: Figure, number: f64, samples: &Samples) -> String {
+        let (summary, digits) = (samples.summary(), figure.digits);
         let (least, most) = (summary.minimum, summary.maximum);
         match self.statistic {
             Statistic::Range => format!("{least:.digits$}–{most:.digits$}"),
@@ -239,6 +255,11 @@ impl Sheet {
             series: Vec::new(),
             repetitions: Vec::new(),
         }
+    }
+
+    /// With the names and columns of the case.
+    pub(crate) fn of(case: &Case, title: &str) -> Self {
+        Self::new(title, &case.names, case.columns.iter().map(|words| Column::of(words)).collect())
     }
 
     /// Draws medians as bars, a group for each case.
