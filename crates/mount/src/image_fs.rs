@@ -27,7 +27,6 @@ use predictor::ReadPredictor;
 use prefetch_queue::{PrefetchQueue, PrefetchTask};
 use read::RecentFiles;
 use readdir::{AttributeInterest, ReaddirCache, ReaddirKey};
-use xattrs::XattrScan;
 
 pub(crate) use node::NodeMap;
 
@@ -46,7 +45,6 @@ pub(crate) struct ImageFs {
     prefetch_queue: PrefetchQueue,
     attribute_interest: AttributeInterest,
     readdir_cache: ReaddirCache,
-    xattr_scan: XattrScan,
     notifier: OnceLock<Notifier>,
     init_parameters: InitParameters,
     metrics: Arc<MountMetrics>,
@@ -82,7 +80,6 @@ impl ImageFs {
             }),
             attribute_interest: AttributeInterest::default(),
             readdir_cache: ReaddirCache::default(),
-            xattr_scan: XattrScan::default(),
             notifier: OnceLock::new(),
             init_parameters,
             metrics,
@@ -145,6 +142,10 @@ impl ImageFs {
             return Err(Errno::NAMETOOLONG);
         }
         let dir = self.inode(node)?;
+        // A handle of a file (NFS, open_by_handle_at) whose inode the kernel has dropped. It can be that of any file.
+        if name == b"." {
+            return Ok(self.entry(&dir));
+        }
         match self.image.lookup(&dir, name) {
             Ok(Some(inode)) => {
                 self.note_lookup(&inode);
@@ -223,7 +224,6 @@ impl ImageFs {
             PrefetchTask::Readaround { file, offset, read } => {
                 self.store_readaround(&file, offset, read);
             }
-            PrefetchTask::XattrScan => self.xattr_scan.run(&self.image),
         }
     }
 }
@@ -294,4 +294,60 @@ fn errno(error: &Error) -> Errno {
 /// The kernel's encoding of a device in 32 bits.
 fn encoded_device(major: u32, minor: u32) -> u32 {
     minor & 0xff | (major & 0xfff) << 8 | (minor & 0xfff00) << 12
+}
+
+#[cfg(test)]
+mod tests {
+    use ferrofs_fuse::Capabilities;
+    use ferrofs_image::WalkEvent;
+
+    use super::*;
+
+    fn mounted(image: &str) -> Arc<ImageFs> {
+        let path = format!("{}/../../tests/data/{image}.erofs", env!("CARGO_MANIFEST_DIR"));
+        let init_parameters = InitParameters {
+            protocol: (7, 45),
+            offered: Capabilities::default(),
+            requested: Capabilities::default(),
+            granted: Capabilities::default(),
+            max_read: 1 << 20,
+            offered_readahead: 0,
+            requested_readahead: 0,
+            max_background: 16,
+        };
+        let settings = MountSettings::default();
+        let metrics = Arc::new(MountMetrics::new(settings.listeners));
+        let image = Image::open(path).unwrap();
+        ImageFs::new(
+            image,
+            settings,
+            init_parameters,
+            metrics,
+            Arc::new(|_: &MountLogEvent<'_>| ()),
+        )
+    }
+
+    #[test]
+    fn a_file_whose_inode_the_kernel_has_dropped_is_found_by_its_handle() {
+        // One image leaves out the dot of its directories.
+        for image in ["plain", "dot-omitted"] {
+            let file_system = mounted(image);
+            let mut count = 0;
+            for event in file_system.image.walk(b"/").unwrap() {
+                let (WalkEvent::Enter(found) | WalkEvent::Leaf(found)) = event else { continue };
+                let node = file_system.nodes.node(found.inode.nid());
+                let entry = file_system.lookup(node, b".").unwrap();
+                assert_eq!(entry.node, node, "{image}");
+                assert_eq!(entry.attributes.ino, file_system.nodes.ino(found.inode.nid()));
+                count += 1;
+            }
+            assert!(count > 1);
+            let root = file_system.nodes.node(file_system.image.root().unwrap().nid());
+            assert_eq!(file_system.lookup(root, b"..").unwrap().node, root);
+            let name: &[u8] = if image == "plain" { b"sub" } else { b"deep" };
+            let below = file_system.lookup(root, name).unwrap().node;
+            assert_eq!(file_system.lookup(below, b"..").unwrap().node, root, "{image}");
+            file_system.shut_down();
+        }
+    }
 }

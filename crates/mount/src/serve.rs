@@ -84,6 +84,7 @@ impl NegotiatedMount {
 
 fn init_request(settings: &MountSettings) -> InitRequest {
     let mut capabilities = Capabilities::ASYNC_READ
+        .union(Capabilities::EXPORT_SUPPORT)
         .union(Capabilities::PARALLEL_DIROPS)
         .union(Capabilities::DO_READDIRPLUS)
         .union(Capabilities::READDIRPLUS_AUTO)

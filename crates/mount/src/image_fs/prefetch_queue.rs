@@ -29,8 +29,6 @@ pub(super) enum PrefetchTask {
         /// What it read.
         read: ReadOutcome,
     },
-    /// Search the image for extended attributes.
-    XattrScan,
 }
 
 type RunTask = dyn Fn(PrefetchTask) + Send + Sync;
@@ -79,10 +77,10 @@ impl PrefetchQueue {
         }
     }
 
-    /// Queues a task. A full queue drops it, except for the xattr scan, which is queued only once.
+    /// Queues a task. A full queue drops it.
     pub(super) fn push(&self, task: PrefetchTask) {
         let mut state = self.tasks.lock();
-        if state.tasks.len() >= MAX_QUEUED && !matches!(task, PrefetchTask::XattrScan) {
+        if state.tasks.len() >= MAX_QUEUED {
             return;
         }
         state.tasks.push_back(task);
@@ -190,10 +188,10 @@ mod tests {
     }
 
     #[test]
-    fn an_xattr_scan_starts_one_thread() {
+    fn the_first_task_starts_one_thread() {
         let (queue, started, release) = queue(8);
         assert_eq!(threads(&queue), 0);
-        queue.push(PrefetchTask::XattrScan);
+        queue.push_files(&[Nid::new(1)]);
         started.recv().unwrap();
         assert_eq!(threads(&queue), 1);
         release.send(()).unwrap();
@@ -220,13 +218,12 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_drops_files_but_not_the_xattr_scan() {
+    fn a_full_queue_drops_tasks() {
         let (queue, started, release) = queue(0);
         for _ in 0..2 * MAX_QUEUED {
             queue.push_files(&[Nid::new(1)]);
         }
-        queue.push(PrefetchTask::XattrScan);
-        assert_eq!(queue.tasks.lock().tasks.len(), MAX_QUEUED + 1);
+        assert_eq!(queue.tasks.lock().tasks.len(), MAX_QUEUED);
         drop((started, release));
         queue.shut_down();
     }

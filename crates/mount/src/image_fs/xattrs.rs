@@ -1,11 +1,8 @@
-//! GETXATTR, LISTXATTR, and the scan for images that have no extended attributes.
-
-use std::sync::atomic::{AtomicU8, Ordering};
+//! GETXATTR and LISTXATTR. An inode without attributes is answered from its own bytes, so that a program sees the errors of
+//! Linux's EROFS whether other inodes have attributes or not.
 
 use ferrofs_fuse::{Errno, Reply, Request};
-use ferrofs_image::{Image, WalkEvent};
 
-use super::prefetch_queue::PrefetchTask;
 use super::{FsResult, ImageFs};
 
 /// Visible to root only; the kernel protects their values, but not their names.
@@ -33,12 +30,9 @@ impl ImageFs {
     }
 
     fn xattr(&self, node: u64, name: &[u8]) -> FsResult<Vec<u8>> {
-        // After this reply the kernel sends no more GETXATTR.
-        if !self.settings.has_xattrs || self.xattr_scan.has_none() {
+        // After this reply the kernel sends no more GETXATTR, and programs get EOPNOTSUPP.
+        if !self.settings.has_xattrs {
             return Err(Errno::NOSYS);
-        }
-        if self.xattr_scan.try_start() {
-            self.prefetch_queue.push(PrefetchTask::XattrScan);
         }
         check_name(name)?;
         let is_off = !self.settings.has_acls && name.starts_with(ACLS)
@@ -96,56 +90,6 @@ fn reply_sized(bytes: &[u8], size: u32, reply: Reply<'_>) {
     }
 }
 
-/// Images with more inodes are not scanned: the scan would cost more than the requests that it saves.
-const MAX_INODES: u64 = 4 << 20;
-
-/// Whether the image has any extended attribute. If it has none, one reply `ENOSYS` makes the kernel send no more
-/// requests for them; `ls -l` alone sends two for each file.
-#[derive(Debug, Default)]
-pub(super) struct XattrScan(AtomicU8);
-
-const NOT_STARTED: u8 = 0;
-const RUNNING: u8 = 1;
-const SOME_FOUND: u8 = 2;
-const NONE_FOUND: u8 = 3;
-
-impl XattrScan {
-    /// Whether the caller is to [`run`](Self::run) the scan: `true` once.
-    fn try_start(&self) -> bool {
-        // Relaxed, here and below: no data is published with the state.
-        self.0.compare_exchange(NOT_STARTED, RUNNING, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-    }
-
-    /// Searches the inodes until one has an attribute.
-    pub(super) fn run(&self, image: &Image) {
-        let found = if has_no_xattrs(image) { NONE_FOUND } else { SOME_FOUND };
-        self.0.store(found, Ordering::Relaxed);
-    }
-
-    /// Whether the image is known to have none.
-    fn has_none(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == NONE_FOUND
-    }
-}
-
-/// `false` also if that is unknown, because of an error or the size of the image.
-fn has_no_xattrs(image: &Image) -> bool {
-    if image.superblock().inodes > MAX_INODES {
-        return false;
-    }
-    let Ok(walk) = image.walk(b"/") else { return false };
-    for visit in walk {
-        match visit {
-            WalkEvent::Enter(node) | WalkEvent::Leaf(node) if node.inode.has_xattrs() => {
-                return false;
-            }
-            WalkEvent::Enter(_) | WalkEvent::Leaf(_) | WalkEvent::Leave(_) => {}
-            WalkEvent::Problem(_) => return false,
-        }
-    }
-    true
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,25 +106,5 @@ mod tests {
         for name in ["user", "system.absent", "erofs.absent", "os2.a", ""] {
             assert_eq!(check_name(name.as_bytes()), Err(Errno::OPNOTSUPP), "{name}");
         }
-    }
-
-    fn xattr_scan(name: &str) -> XattrScan {
-        let path = format!("{}/../../tests/data/{name}.erofs", env!("CARGO_MANIFEST_DIR"));
-        let xattr_scan = XattrScan::default();
-        assert!(xattr_scan.try_start());
-        assert!(!xattr_scan.try_start());
-        xattr_scan.run(&Image::open(path).unwrap());
-        xattr_scan
-    }
-
-    #[test]
-    fn an_image_without_attributes_is_recognized() {
-        assert!(xattr_scan("xattr-none").has_none());
-    }
-
-    #[test]
-    fn one_attribute_ends_the_scan() {
-        assert!(!xattr_scan("plain").has_none());
-        assert!(!xattr_scan("xattr-all-shared").has_none());
     }
 }
