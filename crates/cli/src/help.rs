@@ -123,13 +123,19 @@ The command returns when the image is mounted, or prints why it could not be mou
 process serves the mount. `umount DIR`, `fusermount3 -u DIR`, or a SIGTERM, SIGINT or SIGHUP to that
 process unmounts it. If the mount is in use at that time, it is detached from the directory tree at
 once, and the process ends when the mount is no longer used. A second signal ends the process
-immediately. If a SIGKILL ends the process, a mount made by root stays, and every access fails with
-\"transport endpoint is not connected\"; `umount DIR` removes it.
+immediately. If a SIGKILL ends the process, a second one that waits for that unmounts. With -o
+noauto_unmount a mount made by root stays then, and every access fails with \"transport endpoint is
+not connected\"; `umount DIR` removes it.
+
+The process enters a sandbox: it can open no file but a few of /proc and /sys, and a mount made by
+root is served without any capability. --explain prints what is left; docs/trust.md explains it.
+With --user NAME, root has the mount served by NAME, to whom it belongs like a mount that NAME made.
 
 Options of -o: ro; allow_other; auto_unmount, noauto_unmount; exec, noexec; suid, nosuid, dev, nodev
-(root only); fsname=, subtype=, max_read=; offset=, device= (repeatable), no_checksum; memory=,
+(root only); fsname=, subtype=, max_read=; offset= or image_offset= (in /etc/fstab the latter, since
+mount(8) makes a loop device for offset=), device= (repeatable), no_checksum; memory=,
 reserved_pages=, prefault, jobs=, cpus=, nice=; timeout=, log=; user_xattr, nouser_xattr, acl,
-noacl. Options that only mount(8) interprets (nofail, user, noauto, _netdev, x-…) are accepted.
+noacl; remount, which succeeds if nothing changes that /proc/mounts shows. Options that only mount(8) interprets (nofail, user, noauto, _netdev, x-…) are accepted.
 Options about access times (noatime and similar ones) are accepted without effect, because an image
 has no access times. Every other option is an error, including rw, because an EROFS image cannot be
 written.

@@ -5,6 +5,7 @@ mod daemon;
 mod daemonize;
 mod explain;
 mod log;
+mod remount;
 mod request;
 mod serving_user;
 
@@ -27,6 +28,10 @@ pub(crate) fn run(
 ) -> anyhow::Result<CommandStatus> {
     let mut notifier = ReadyNotifier::of_this_process()?;
     let ended = MountRequest::of(typed, invocation).and_then(|request| {
+        if let Some(words) = &request.remount {
+            let file_system_type = format!("fuse.{}", request.attach.subtype);
+            return remount::run(&request.directory, &file_system_type, words);
+        }
         if notifier.is_none() {
             print_banner(invocation)?;
             if !typed.foreground && !invocation.is_dry_run {

@@ -13,6 +13,7 @@ use ferrofs_mount::MountSettings;
 use ferrofs_mount::sandbox::UserIds;
 
 use super::log::LogTarget;
+use super::remount;
 use super::serving_user;
 use crate::amount::{parse_bytes, parse_cpus, parse_jobs};
 use crate::arguments::{
@@ -22,7 +23,7 @@ use crate::exit_status::usage_error;
 use crate::output::escape;
 
 /// All option names, for suggestions.
-const OPTION_NAMES: [&str; 48] = [
+const OPTION_NAMES: [&str; 49] = [
     "ro",
     "rw",
     "allow_other",
@@ -39,6 +40,7 @@ const OPTION_NAMES: [&str; 48] = [
     "subtype",
     "max_read",
     "offset",
+    "image_offset",
     "device",
     "no_checksum",
     "memory",
@@ -122,8 +124,13 @@ pub(super) fn parse_list(
     list: &OsStr,
     invocation: MountInvocation,
 ) -> Result<(), MountOptionError> {
-    for word in words(list) {
-        take(request, &word, invocation)?;
+    let words = words(list);
+    for word in words {
+        let is_own = request.remount.is_some() && remount::is_own_word(&word);
+        if !is_own {
+            take(request, &word, invocation)?;
+        }
+        request.remount.iter_mut().for_each(|words| words.push(word.clone()));
     }
     Ok(())
 }
@@ -198,7 +205,8 @@ fn parse_value(
             let why = "owners and modes are those of the image, and the kernel checks permissions with them";
             return Err(MountOptionError::Impossible { word: word.to_owned(), why });
         }
-        b"offset" | b"fsoffset" => {
+        // mount(8) takes `offset` as a request for a loop device.
+        b"offset" | b"fsoffset" | b"image_offset" => {
             request.read.offset = parse_bytes(text()?).map_err(refused)?;
         }
         b"device" if value.is_empty() => {
@@ -270,6 +278,8 @@ fn edit_distance(one: &[u8], other: &[u8]) -> usize {
 
 /// The part of the mount type after `fuse.`.
 const SUBTYPE: &str = "ferrofs";
+/// The same, and the source, under the name of the original.
+const EROFSFUSE: &str = "erofsfuse";
 
 /// What is to be mounted, where and how.
 #[derive(Clone, Debug)]
@@ -282,6 +292,8 @@ pub(super) struct MountRequest {
     pub(super) reserve: ReserveArguments,
     pub(super) settings: MountSettings,
     pub(super) log: Option<OsString>,
+    /// The words of `-o`, if they ask to change a mount.
+    pub(super) remount: Option<Vec<OsString>>,
     /// The user who serves; `None` is the one who mounts.
     pub(super) user: Option<UserIds>,
     pub(super) invocation: MountInvocation,
@@ -293,7 +305,12 @@ impl MountRequest {
     /// # Errors
     /// An option is wrong; the text names it.
     pub(super) fn of(typed: &MountArguments, invocation: MountInvocation) -> anyhow::Result<Self> {
-        let mut attach = AttachOptions::new(absolute(&typed.image)?, SUBTYPE);
+        let mut attach = match invocation.by {
+            // As the original shows it, whatever the image is.
+            MountCaller::Erofsfuse => AttachOptions::new(EROFSFUSE, EROFSFUSE),
+            _ => AttachOptions::new(absolute(&typed.image)?, SUBTYPE),
+        };
+        let remounts = typed.options.iter().any(|list| remount::is_asked_for(&words(list)));
         if typed.allow_other {
             attach.allow = MountAccess::Everybody;
         }
@@ -309,6 +326,7 @@ impl MountRequest {
                 .xattrs(!typed.no_xattrs)
                 .acls(!typed.no_acl),
             log: typed.log.clone(),
+            remount: remounts.then(Vec::new),
             user: typed.user.as_deref().map(serving_user).transpose()?,
             invocation,
         };
@@ -393,6 +411,7 @@ mod tests {
         let request = parsed("timeout=3,offset=1,timeout=5,offset=2,noacl,acl", BY_USER).unwrap();
         assert_eq!(request.settings.time_limit, Some(Duration::from_secs(5)));
         assert_eq!((request.read.offset, request.settings.has_acls), (2, true));
+        assert_eq!(parsed("offset=1,image_offset=4k", BY_USER).unwrap().read.offset, 4096);
     }
 
     #[test]

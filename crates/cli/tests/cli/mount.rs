@@ -321,6 +321,8 @@ fn under_the_name_of_erofsfuse_it_takes_that_command_line() {
     assert_eq!(ended.stderr, "");
     let text = ferrofs().args(["cat", "--offset=64k"]).arg(&image).arg("/sub/c.txt").succeeds();
     assert_eq!(fs::read(point.join("sub/c.txt")).unwrap(), text.stdout);
+    let line = point.mount().unwrap();
+    assert!(line.starts_with("erofsfuse ") && line.contains(" fuse.erofsfuse ro,"), "{line}");
     assert!(point.unmount());
     assert_eq!(named(&dir, "erofsfuse").arg("--help").succeeds().lines()[0], version);
     assert_eq!(named(&dir, "erofsfuse").arg("-V").succeeds().lines(), [version.as_str()]);
@@ -405,4 +407,61 @@ fn in_the_foreground_the_mount_point_is_printed_unless_quiet() {
     assert!(point.join("sub").is_dir());
     assert!(point.unmount());
     assert_eq!(mounted.wait().code(), Some(0));
+}
+
+#[test]
+fn an_image_without_attributes_answers_as_the_kernels_driver_does() {
+    if !has_fuse() {
+        return;
+    }
+    let point = MountPoint::new();
+    mount(&data("xattr-none.erofs"), &point).succeeds();
+    let files = files(point.path());
+    assert!(!files.is_empty());
+    // ENOSYS for one request would change the error of all later ones.
+    for _ in 0..50 {
+        for (path, _) in &files {
+            let path = point.join(path.trim_start_matches('/'));
+            let mut value = [0_u8; 8];
+            let answer = |name: &str| rustix::fs::getxattr(&path, name, &mut value).err();
+            let answers = ["user.absent", "security.absent", "user.", "odd"].map(answer);
+            let [absent, empty, unknown] =
+                [Errno::NODATA, Errno::INVAL, Errno::OPNOTSUPP].map(Some);
+            assert_eq!(answers, [absent, absent, empty, unknown], "{}", path.display());
+            let mut names = [0_u8; 8];
+            assert_eq!(rustix::fs::listxattr(&path, &mut names), Ok(0));
+        }
+    }
+    assert!(point.unmount());
+}
+
+#[test]
+fn a_remount_that_changes_nothing_succeeds_and_another_one_is_refused() {
+    if !has_fuse() {
+        return;
+    }
+    let dir = Dir::new();
+    let point = MountPoint::new();
+    let image = data("plain.erofs");
+    let helper = |words: &str| {
+        let command = named(&dir, "mount.fuse.ferrofs").arg(&image).arg(point.path());
+        command.args(["-o", words])
+    };
+    let said = helper("remount,ro").ends_with(1).stderr;
+    assert!(said.contains("no file system of type fuse.ferrofs is mounted there"), "{said}");
+    helper("ro,noexec").succeeds();
+    let user = point.mount().unwrap().split("user_id=").nth(1).unwrap().to_owned();
+    let user = user.split(',').next().unwrap().to_owned();
+    // As mount(8) passes them.
+    helper("remount,ro").succeeds();
+    helper(&format!("ro,nosuid,nodev,noexec,remount,user_id={user},default_permissions"))
+        .succeeds();
+    helper("remount,image_offset=0,memory=64m,nofail").succeeds();
+    for word in ["exec", "allow_other", "max_read=4096"] {
+        let said = helper(&format!("remount,{word}")).ends_with(1).stderr;
+        assert!(said.contains(&format!(" with {word}: a running mount cannot change")), "{said}");
+    }
+    helper("remount,frobnicate").ends_with(2);
+    assert!(point.join("sub").is_dir());
+    assert!(point.unmount());
 }

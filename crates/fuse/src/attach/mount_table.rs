@@ -185,6 +185,8 @@ pub struct MountEntry {
     pub source: OsString,
     /// The user that mounted, if the options of a FUSE mount say so.
     pub user_id: Option<u32>,
+    /// The options of the mount, and those of its file system.
+    pub options: Vec<String>,
 }
 
 impl MountEntry {
@@ -211,6 +213,9 @@ struct MountInfoLine<'a> {
     mount_point: &'a [u8],
     file_system_type: &'a [u8],
     source: &'a [u8],
+    /// Those of the mount.
+    flags: &'a [u8],
+    /// Those of the file system.
     options: &'a [u8],
 }
 
@@ -246,11 +251,16 @@ impl MountTable {
         let mount = self.mounts().find(|mount| mount.id == id)?;
         let mut options = mount.options.split(|byte| *byte == b',');
         let user_id = options.find_map(|option| option.strip_prefix(b"user_id="));
+        let all = [mount.flags, mount.options];
+        let all = all.iter().flat_map(|list| list.split(|byte| *byte == b','));
         Some(MountEntry {
             mount_point: PathBuf::from(OsString::from_vec(unescape(mount.mount_point))),
             file_system_type: String::from_utf8_lossy(mount.file_system_type).into_owned(),
             source: OsString::from_vec(unescape(mount.source)),
             user_id: user_id.and_then(|id| std::str::from_utf8(id).ok()?.parse().ok()),
+            options: all
+                .map(|option| String::from_utf8_lossy(&unescape(option)).into_owned())
+                .collect(),
         })
     }
 
@@ -266,11 +276,21 @@ fn parse(line: &[u8]) -> Option<MountInfoLine<'_>> {
     let parent = fields.next()?;
     let device = fields.next()?;
     let mount_point = fields.nth(1)?;
+    let flags = fields.next()?;
     fields.by_ref().find(|field| *field == b"-")?;
     let file_system_type = fields.next()?;
     let source = fields.next()?;
     let options = fields.next().unwrap_or_default();
-    Some(MountInfoLine { id, parent, device, mount_point, file_system_type, source, options })
+    Some(MountInfoLine {
+        id,
+        parent,
+        device,
+        mount_point,
+        file_system_type,
+        source,
+        flags,
+        options,
+    })
 }
 
 /// Undoes the kernel's escapes: a backslash and three octal digits.
@@ -368,6 +388,8 @@ mod tests {
         assert_eq!(entry.mount_point, Path::new("/mnt/a b"));
         assert_eq!(entry.source.into_vec(), b"/im\\ages/\xff.erofs");
         assert_eq!((entry.file_system_type.as_str(), entry.user_id), ("fuse.ferrofs", Some(1000)));
+        let options = ["rw", "nosuid", "nodev", "ro", "user_id=1000", "group_id=100"];
+        assert_eq!(entry.options, options);
         let plain = table.entry(b"98").expect("a mount");
         assert!(plain.is_fuse() && plain.user_id.is_none());
         assert!(!table.entry(b"22").expect("a mount").is_fuse());
