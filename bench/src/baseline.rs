@@ -11,10 +11,11 @@
 use anyhow::{Result, ensure};
 
 use crate::page_store::{Deflater, PageStore};
-use crate::row::{PassStats, PoolShape, Row, start};
+use crate::row::{PassStats, PoolShape, Row};
 use crate::sync::thread::JoinHandle;
 use crate::sync::{
     Arc, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Futex, Ordering, fence, pause, placed,
+    start,
 };
 
 const WORD_BITS: usize = 64;

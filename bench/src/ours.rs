@@ -7,11 +7,11 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 
 use crate::page_store::{Deflater, PageStore};
-use crate::row::queue::{
-    ActiveWorkers, DispatchPolicy, Handler, NoHandler, RequestOutcome, WorkQueue, WorkQueueSettings,
-};
 use crate::row::{PassStats, PoolShape, Row};
 use crate::sync::Arc;
+use crate::sync::queue::{
+    ActiveWorkers, DispatchPolicy, Handler, NoHandler, RequestOutcome, WorkQueue, WorkQueueSettings,
+};
 
 /// What the submitter does when no worker is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,9 +1,6 @@
-//! What a row of the workqueue experiment is. The model has the same names in bench/model/src/stream.rs.
+//! What a row of the workqueue experiment is. The model includes this file.
 
-use std::thread::{Builder, JoinHandle};
-
-use anyhow::{Context, Result};
-pub(crate) use ferrofs_workers::workqueue as queue;
+use anyhow::Result;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PoolShape {
@@ -35,10 +32,4 @@ impl PassStats {
 pub(crate) trait Row {
     /// Each page once, in the order of addresses; returns when all are done.
     fn pass(&mut self) -> Result<PassStats>;
-}
-
-/// Starts a worker of a baseline.
-pub(crate) fn start(worker: usize, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
-    let thread = Builder::new().name(format!("baseline/{worker}")).spawn(body);
-    thread.with_context(|| format!("starting worker {worker}"))
 }

@@ -17,8 +17,9 @@ use serde::Serialize;
 use crate::baseline::{Assignment, BaselineQueue, PerThreadState, SharedState};
 use crate::ours::{Ours, Submitter};
 use crate::page_store::{Deflater, Page, PageStore};
-use crate::row::queue::DispatchPolicy;
-use crate::row::{PassStats, PoolShape, Row, start};
+use crate::row::{PassStats, PoolShape, Row};
+use crate::sync::queue::DispatchPolicy;
+use crate::sync::start;
 
 /// Pages of one task of the parallel iterator.
 const PAGES_PER_CHUNK: usize = 256;

@@ -8,7 +8,18 @@ pub(crate) use std::sync::atomic::{
 };
 pub(crate) use std::thread;
 
+use anyhow::{Context, Result};
+pub(crate) use ferrofs_workers::workqueue as queue;
 use rustix::thread::futex;
+
+/// Starts a worker of a baseline.
+pub(crate) fn start(
+    worker: usize,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<thread::JoinHandle<()>> {
+    let thread = thread::Builder::new().name(format!("baseline/{worker}")).spawn(body);
+    thread.with_context(|| format!("starting worker {worker}"))
+}
 
 /// A word that threads can sleep on.
 #[derive(Debug)]

@@ -61,16 +61,14 @@ fn fault_in(shape: Shape, kernel: Kernel, bytes: u64, threads: usize) -> Faultin
     let helpers = HelperBudget::new(threads);
     let begin = machine::moment();
     let job = ParallelFor::over(0..bytes).align(CHUNK_BYTES).min_chunk_size(CHUNK_BYTES);
-    let job = job.max_threads(threads).helpers(&helpers);
-    let Ok(report) = job.run(|chunk| {
+    let Ok(report) = job.max_threads(threads).helpers(&helpers).run(|chunk| {
         kernel.populate(shape, chunk.end - chunk.start);
         Ok::<(), Infallible>(())
     });
-    let end = machine::moment();
-    let (nanoseconds, moves) = begin.zip(end).map_or((0.0, 0), |(begin, end)| {
-        ((end.at - begin.at) as f64 / 1e3, end.counts.since(&begin.counts).moves())
-    });
-    Faulting { nanoseconds, threads: report.threads, chunks: report.chunks, moves }
+    let passed = begin.zip(machine::moment()).map(|(begin, end)| end.since(&begin));
+    let (nanoseconds, counts, _) = passed.unwrap_or_default();
+    let (threads, chunks) = (report.threads, report.chunks);
+    Faulting { nanoseconds, threads, chunks, moves: counts.moves() }
 }
 
 impl Kernel {
@@ -83,11 +81,11 @@ impl Kernel {
             let pages = left.min(self.batch.max(1).into());
             left -= pages;
             machine::access_line(zone as u64, Access::Update);
-            machine::serve(zone, picoseconds(self.hold));
+            machine::serve(zone, picoseconds(self.hold), 0);
             let work = picoseconds(self.page * pages as f64);
             // 1 GB a second is a byte a nanosecond.
             let transfer = (pages * PAGE_BYTES) as f64 / self.bandwidth.max(f64::MIN_POSITIVE);
-            machine::serve_meanwhile(memory, picoseconds(transfer), work);
+            machine::serve(memory, picoseconds(transfer), work);
         }
     }
 }

@@ -4,8 +4,7 @@
 #![allow(unsafe_code, reason = "a fiber finds the way back to who resumed it through a pointer")]
 
 use std::cell::Cell;
-use std::io;
-use std::ptr;
+use std::{fmt, io, ptr};
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
@@ -36,25 +35,23 @@ impl Fiber {
 
     /// Runs it until it gives way or ends; says whether it ended. Its panic goes on here.
     pub(crate) fn resume(&mut self) -> bool {
-        let outer = Outer(WAY_BACK.get());
-        let result = self.0.resume(());
-        drop(outer);
-        matches!(result, CoroutineResult::Return(()))
+        /// Whoever ran before, put back even after a panic.
+        struct Outer(*const Yielder<(), ()>);
+
+        impl Drop for Outer {
+            fn drop(&mut self) {
+                WAY_BACK.set(self.0);
+            }
+        }
+
+        let _outer = Outer(WAY_BACK.get());
+        matches!(self.0.resume(()), CoroutineResult::Return(()))
     }
 }
 
-impl std::fmt::Debug for Fiber {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Fiber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fiber").field("is_done", &self.0.done()).finish_non_exhaustive()
-    }
-}
-
-/// Whoever ran before, put back even after a panic.
-struct Outer(*const Yielder<(), ()>);
-
-impl Drop for Outer {
-    fn drop(&mut self) {
-        WAY_BACK.set(self.0);
     }
 }
 

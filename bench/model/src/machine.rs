@@ -16,10 +16,10 @@ use serde::Serialize;
 
 use crate::fiber::{Fiber, give_way};
 pub use crate::memory::{
-    Access, CPUS_MAX, CoherenceEvent, Counts, Directory, Distance, LINE_BYTES,
+    Access, CPUS_MAX, CoherenceEvent, Costs, Counts, Directory, Distance, LINE_BYTES, Picoseconds,
+    Shape, picoseconds,
 };
 use crate::memory::{ArrayPlaces, numbered};
-pub use crate::memory::{Costs, Picoseconds, Shape, picoseconds};
 
 thread_local! {
     /// The machine that runs on this thread of the system.
@@ -35,6 +35,15 @@ pub struct Moment {
     pub counts: Counts,
     /// Wake-ups by system call.
     pub wakes: u64,
+}
+
+impl Moment {
+    /// What happened after `earlier`: nanoseconds, accesses and wake-ups.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> (f64, Counts, u64) {
+        let nanoseconds = (self.at - earlier.at) as f64 / 1e3;
+        (nanoseconds, self.counts.since(&earlier.counts), self.wakes - earlier.wakes)
+    }
 }
 
 /// The state of a run.
@@ -54,7 +63,7 @@ struct Machine {
     sleepers: BTreeMap<usize, VecDeque<ThreadNumber>>,
     wakes: u64,
     /// Work that goes through one place of the machine, such as a memory channel: busy until then.
-    servers: Vec<Picoseconds>,
+    servers: BTreeMap<usize, Picoseconds>,
 }
 
 /// Runs `main` as the first thread of a machine and gives what it returned. The run ends with it:
@@ -73,9 +82,20 @@ pub fn run<R: 'static>(
     ensure!((1..=CPUS_MAX).contains(&shape.cpus), "{} CPUs, 1 to {CPUS_MAX} can be", shape.cpus);
     let answer = Rc::new(RefCell::new(None));
     let slot = Rc::clone(&answer);
-    let body = move || *slot.borrow_mut() = Some(main());
-    let mut machine = Machine::new(shape, costs);
-    machine.start(Box::new(body), Wakes::Preempting)?;
+    let mut machine = Machine {
+        shape,
+        costs,
+        directory: Directory::new(shape, costs),
+        places: ArrayPlaces::default(),
+        cpus: (0..shape.cpus).map(|_| Cpu::default()).collect(),
+        threads: Vec::new(),
+        ready: BinaryHeap::new(),
+        running: 0,
+        sleepers: BTreeMap::new(),
+        wakes: 0,
+        servers: BTreeMap::new(),
+    };
+    machine.start(Box::new(move || *slot.borrow_mut() = Some(main())), Wakes::Preempting)?;
     ensure!(CURRENT.with_borrow(Option::is_none), "a machine runs on this thread already");
     CURRENT.set(Some(machine));
     let over = Over;
@@ -86,13 +106,14 @@ pub fn run<R: 'static>(
     value.context("the first simulated thread has returned nothing")
 }
 
-/// Ends the run, after a panic, too.
+/// Ends the run, after a panic, too. It leaves threads that have not ended as they are: nobody would end what they do on
+/// their way out. Their stacks are never given back.
 struct Over;
 
 impl Drop for Over {
     fn drop(&mut self) {
-        if let Some(machine) = CURRENT.take() {
-            machine.abandon();
+        for thread in CURRENT.take().into_iter().flat_map(|machine| machine.threads) {
+            let _left = ManuallyDrop::new(thread.fiber);
         }
     }
 }
@@ -105,7 +126,7 @@ fn run_all() -> bool {
         let is_done = fiber.resume();
         with(|machine| match is_done {
             true => machine.end(number),
-            false => machine.put_back(number, fiber),
+            false => machine.threads[number].fiber = Some(fiber),
         });
         if is_done && number == 0 {
             return true;
@@ -128,13 +149,18 @@ fn take_turn() {
 /// An access to the bytes of a value.
 pub(crate) fn access<T>(value: *const T, access: Access) {
     take_turn();
-    with(|machine| machine.access(value.addr(), size_of::<T>(), access));
+    with(|machine| {
+        machine
+            .places
+            .lines(value.addr(), size_of::<T>())
+            .for_each(|line| machine.touch(line, access));
+    });
 }
 
 /// An access to a line that has no address: a line of data which only has a number.
 pub(crate) fn access_line(number: u64, access: Access) {
     take_turn();
-    with(|machine| machine.access_lines(numbered(number), 1, access));
+    with(|machine| machine.touch(numbered(number), access));
 }
 
 /// Time that this thread computes.
@@ -142,50 +168,48 @@ pub(crate) fn work(duration: Picoseconds) {
     with(|machine| machine.cpu().clock += duration);
 }
 
+/// What a step of this thread costs, in nanoseconds.
+fn spend(cost: fn(&Costs) -> f64) {
+    with(|machine| machine.cpu().clock += picoseconds(cost(&machine.costs)));
+}
+
 /// A full fence.
 pub(crate) fn fence() {
-    with(|machine| machine.cpu().clock += picoseconds(machine.costs.locked));
+    spend(|costs| costs.locked);
 }
 
 /// The hint in a loop that waits. Nothing ends such a loop but another CPU, so it takes turns, too.
 pub(crate) fn pause() {
-    with(|machine| machine.cpu().clock += picoseconds(machine.costs.pause));
+    spend(|costs| costs.pause);
     take_turn();
 }
 
 /// The clock of this CPU, which takes time to read; zero outside of a run.
 pub(crate) fn now() -> Picoseconds {
-    let read = |machine: &mut Machine| {
-        machine.cpu().clock += picoseconds(machine.costs.clock);
-        machine.cpu().clock
-    };
-    with(read).unwrap_or(0)
+    spend(|costs| costs.clock);
+    with(|machine| machine.cpu().clock).unwrap_or(0)
 }
 
 /// What was counted until now; free of charge. None outside of a run.
 #[must_use]
 pub fn moment() -> Option<Moment> {
     take_turn();
-    with(|machine| Moment {
-        at: machine.cpu().clock,
-        counts: machine.directory.counts(),
-        wakes: machine.wakes,
+    with(|machine| {
+        let at = machine.cpu().clock;
+        Moment { at, counts: machine.directory.counts, wakes: machine.wakes }
     })
 }
 
-/// Goes through the one place of that number for so long, after all that came before.
-pub(crate) fn serve(server: usize, duration: Picoseconds) {
-    take_turn();
-    with(|machine| machine.serve(server, duration));
-}
-
-/// The same while this CPU works, which may take longer.
-pub(crate) fn serve_meanwhile(server: usize, duration: Picoseconds, work: Picoseconds) {
+/// Goes through the one place of that number for so long, after all that came before, while this CPU works, which may take
+/// longer.
+pub(crate) fn serve(server: usize, duration: Picoseconds, work: Picoseconds) {
     take_turn();
     with(|machine| {
-        let worked = machine.cpu().clock + work;
-        machine.serve(server, duration);
-        machine.cpu().clock = machine.cpu().clock.max(worked);
+        let now = machine.cpu().clock;
+        let free_at = machine.servers.entry(server).or_default();
+        *free_at = now.max(*free_at) + duration;
+        let end = *free_at;
+        machine.cpu().clock = end.max(now + work);
     });
 }
 
@@ -212,12 +236,8 @@ pub(crate) fn place<T>(values: &[T]) {
 /// Outside of a run, and when there is no memory for a stack.
 pub(crate) fn spawn(body: Box<dyn FnOnce()>, wakes: Wakes) -> Result<ThreadNumber> {
     take_turn();
-    with(|machine| {
-        let start = picoseconds(machine.costs.start);
-        machine.cpu().clock += start;
-        machine.start(body, wakes)
-    })
-    .context("no machine runs")?
+    spend(|costs| costs.start);
+    with(|machine| machine.start(body, wakes)).context("no machine runs")?
 }
 
 /// Waits for the end of a thread.
@@ -230,7 +250,7 @@ pub(crate) fn join(thread: ThreadNumber) {
 
 /// Sleeps on a word if `is_expected` still holds when the kernel looks.
 pub(crate) fn sleep_on<T>(word: *const T, is_expected: impl FnOnce() -> bool) {
-    with(|machine| machine.cpu().clock += picoseconds(machine.costs.sleep));
+    spend(|costs| costs.sleep);
     if is_expected() && with(|machine| machine.fall_asleep(word.addr())).is_some() {
         give_way();
     }
@@ -238,56 +258,10 @@ pub(crate) fn sleep_on<T>(word: *const T, is_expected: impl FnOnce() -> bool) {
 
 /// Wakes up to `count` threads that sleep on a word.
 pub(crate) fn wake<T>(word: *const T, count: usize) {
-    with(|machine| machine.cpu().clock += picoseconds(machine.costs.wake));
+    spend(|costs| costs.wake);
     take_turn();
     with(|machine| machine.wake(word.addr(), count));
     take_turn();
-}
-
-impl Machine {
-    fn new(shape: Shape, costs: Costs) -> Self {
-        Self {
-            shape,
-            costs,
-            directory: Directory::new(shape, costs),
-            places: ArrayPlaces::default(),
-            cpus: (0..shape.cpus).map(|_| Cpu::default()).collect(),
-            threads: Vec::new(),
-            ready: BinaryHeap::new(),
-            running: 0,
-            sleepers: BTreeMap::new(),
-            wakes: 0,
-            servers: Vec::new(),
-        }
-    }
-
-    fn cpu(&mut self) -> &mut Cpu {
-        &mut self.cpus[self.running]
-    }
-
-    fn access(&mut self, address: usize, bytes: usize, access: Access) {
-        let (first, count) = self.places.lines(address, bytes);
-        self.access_lines(first, count, access);
-    }
-
-    /// One line after the other.
-    fn access_lines(&mut self, first: u64, count: u64, access: Access) {
-        let running = self.running;
-        for line in first..first + count {
-            let now = self.cpus[running].clock;
-            let (_, end) = self.directory.access(running, line, access, now);
-            self.cpus[running].clock = end;
-        }
-    }
-
-    fn serve(&mut self, server: usize, duration: Picoseconds) {
-        if self.servers.len() <= server {
-            self.servers.resize(server + 1, 0);
-        }
-        let end = self.servers[server].max(self.cpu().clock) + duration;
-        self.servers[server] = end;
-        self.cpu().clock = end;
-    }
 }
 
 /// The number of a thread, in the order of their start.
@@ -330,12 +304,20 @@ struct Thread {
 }
 
 impl Machine {
+    fn cpu(&mut self) -> &mut Cpu {
+        &mut self.cpus[self.running]
+    }
+
+    fn touch(&mut self, line: u64, access: Access) {
+        let clock = &mut self.cpus[self.running].clock;
+        (_, *clock) = self.directory.access(self.running, line, access, *clock);
+    }
+
     /// A new thread, which begins when a sleeper would that is woken now.
     fn start(&mut self, body: Box<dyn FnOnce()>, wakes: Wakes) -> Result<ThreadNumber> {
         let number = self.threads.len();
-        let fiber = Fiber::new(body).context("no stack for a simulated thread")?;
+        let fiber = Some(Fiber::new(body).context("no stack for a simulated thread")?);
         let cpu = number % self.shape.cpus;
-        let fiber = Some(fiber);
         self.threads.push(Thread {
             cpu,
             wakes,
@@ -354,10 +336,6 @@ impl Machine {
         self.running = cpu;
         let number = self.cpus[cpu].current?;
         Some((number, self.threads[number].fiber.take()?))
-    }
-
-    fn put_back(&mut self, number: ThreadNumber, fiber: Fiber) {
-        self.threads[number].fiber = Some(fiber);
     }
 
     /// Whether another CPU is behind this one, or another thread has a right to it. If so, the thread
@@ -381,11 +359,9 @@ impl Machine {
 
     /// The thread that runs sleeps on a word until it is woken.
     fn fall_asleep(&mut self, word: usize) {
-        let cpu = self.running;
-        if let Some(current) = self.leave(cpu) {
-            self.sleepers.entry(word).or_default().push_back(current);
-        }
-        self.change(cpu);
+        let current = self.leave(self.running);
+        self.sleepers.entry(word).or_default().extend(current);
+        self.change(self.running);
     }
 
     fn wake(&mut self, word: usize, count: usize) {
@@ -400,36 +376,24 @@ impl Machine {
 
     /// The thread that runs waits for the end of another; false if that has ended already.
     fn await_end(&mut self, thread: ThreadNumber) -> bool {
-        let cpu = self.running;
         if self.threads[thread].is_done {
             return false;
         }
-        let sleep = picoseconds(self.costs.sleep);
-        self.cpus[cpu].clock += sleep;
-        if let Some(current) = self.leave(cpu) {
-            self.threads[thread].joiners.push(current);
-        }
-        self.change(cpu);
+        self.cpu().clock += picoseconds(self.costs.sleep);
+        let current = self.leave(self.running);
+        self.threads[thread].joiners.extend(current);
+        self.change(self.running);
         true
     }
 
     /// The thread that ran has ended.
     fn end(&mut self, number: ThreadNumber) {
-        let cpu = self.running;
         self.threads[number].is_done = true;
         for joiner in std::mem::take(&mut self.threads[number].joiners) {
             self.make_ready(joiner);
         }
-        self.cpus[cpu].current = None;
-        self.change(cpu);
-    }
-
-    /// Leaves threads that have not ended as they are: after a panic or a standstill nobody would end
-    /// what they do on their way out. Their stacks are never given back.
-    fn abandon(self) {
-        for thread in self.threads {
-            let _left = ManuallyDrop::new(thread.fiber);
-        }
+        self.cpu().current = None;
+        self.change(self.running);
     }
 
     /// Takes the CPU from the thread that runs.
@@ -452,47 +416,38 @@ impl Machine {
         if lead < picoseconds(self.costs.slice) { 0 } else { lead }
     }
 
+    /// Lets a thread run on a CPU from now on.
+    fn switch_to(&mut self, cpu: usize, thread: ThreadNumber, now: Picoseconds) {
+        let slice_end = now + picoseconds(self.costs.slice);
+        let here = &mut self.cpus[cpu];
+        (here.current, here.clock, here.since, here.slice_end) =
+            (Some(thread), now, now, slice_end);
+        self.ready.push(Reverse((now, cpu)));
+    }
+
     /// Lets the CPU's next thread run, if it has one; who ran has been put elsewhere.
     fn change(&mut self, cpu: usize) {
-        let (switch, slice) = (picoseconds(self.costs.switch), picoseconds(self.costs.slice));
-        let here = &mut self.cpus[cpu];
-        here.current = here.queue.pop_front();
-        if here.current.is_some() {
-            here.clock += switch;
-            here.since = here.clock;
-            here.slice_end = here.clock + slice;
-            self.ready.push(Reverse((here.clock, cpu)));
+        if let Some(next) = self.cpus[cpu].queue.pop_front() {
+            self.switch_to(cpu, next, self.cpus[cpu].clock + picoseconds(self.costs.switch));
         }
     }
 
     /// A thread that slept, or is new, can run.
     fn make_ready(&mut self, number: ThreadNumber) {
-        let now = self.cpus[self.running].clock;
         let Thread { cpu, wakes, .. } = self.threads[number];
-        let (latency, switch, slice) = (
-            picoseconds(self.costs.latency),
-            picoseconds(self.costs.switch),
-            picoseconds(self.costs.slice),
-        );
-        let is_here = cpu == self.running;
-        let current = self.cpus[cpu].current;
-        let stay = current.map_or(0, |current| self.stay(cpu, current, number));
+        let Some(current) = self.cpus[cpu].current else {
+            let now = self.cpu().clock + picoseconds(self.costs.latency);
+            return self.switch_to(cpu, number, now.max(self.cpus[cpu].clock));
+        };
+        let stay = self.stay(cpu, current, number);
         let there = &mut self.cpus[cpu];
-        match current {
-            None => {
-                there.clock = there.clock.max(now + latency);
-                there.since = there.clock;
-                there.slice_end = there.clock + slice;
-                there.current = Some(number);
-                self.ready.push(Reverse((there.clock, cpu)));
-            }
+        if cpu == self.running && wakes == Wakes::Preempting {
             // The one that runs will find its slice used up and give way to the first of the queue.
-            Some(_) if is_here && wakes == Wakes::Preempting => {
-                there.clock += switch;
-                there.slice_end = there.clock + stay;
-                there.queue.push_front(number);
-            }
-            Some(_) => there.queue.push_back(number),
+            there.clock += picoseconds(self.costs.switch);
+            there.slice_end = there.clock + stay;
+            there.queue.push_front(number);
+        } else {
+            there.queue.push_back(number);
         }
     }
 }

@@ -11,89 +11,72 @@ pub type Picoseconds = u64;
 
 /// Nanoseconds as simulated time. What is no positive number is none.
 #[must_use]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast of a float saturates, and costs are far below 2^64 ps"
+)]
 pub fn picoseconds(nanoseconds: f64) -> Picoseconds {
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a cast of a float saturates, and costs are far below 2^64 ps"
-    )]
-    let rounded = (nanoseconds.max(0.0) * 1e3).round() as Picoseconds;
-    rounded
+    (nanoseconds.max(0.0) * 1e3).round() as Picoseconds
 }
 
-/// The costs of a machine, in nanoseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Costs {
+/// The costs with their defaults; a user may set those that have a name.
+macro_rules! costs {
+    ($($(#[$doc:meta])* $name:ident: $default:literal,)*) => {
+        /// The costs of a machine, in nanoseconds.
+        #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+        pub struct Costs { $($(#[$doc])* pub $name: f64,)* }
+
+        impl Default for Costs {
+            fn default() -> Self {
+                Self { $($name: $default,)* }
+            }
+        }
+
+        impl Costs {
+            /// A cost by name; none if there is no such cost.
+            pub fn field(&mut self, name: &str) -> Option<&mut f64> {
+                Some(match name {
+                    $(stringify!($name) => &mut self.$name,)*
+                    _ => return None,
+                })
+            }
+        }
+    };
+}
+
+costs! {
     /// An access to a line that this CPU may use as it is, with the instructions around it.
     /// 5 cycles at 3.5 GHz: Intel's optimization manual, latency of the L1 of Ice Lake.
-    pub hit: f64,
+    hit: 1.4,
     /// A line, or the right to write it, that comes from another CPU of the socket. The median of an
     /// Ice Lake Xeon 8375C: github.com/nviennot/core-to-core-latency, which lists 23 and 107 for the
     /// two distances within an EPYC 7R13.
-    pub near: f64,
+    near: 51.0,
     /// The same from another socket: 108 there, 197 for two EPYC 7R13.
-    pub far: f64,
+    far: 108.0,
     /// How long a line that many only read keeps the next reader waiting. An assumption: shared
     /// lines are served by the last-level cache, one after the other.
-    pub occupancy: f64,
+    occupancy: 10.0,
     /// What a locked instruction or a full fence costs beyond the access: 18 to 20 cycles, uops.info.
-    pub locked: f64,
+    locked: 5.5,
     /// The hint in a loop that waits: 140 cycles since Skylake, Intel's optimization manual.
-    pub pause: f64,
+    pause: 40.0,
     /// A look at the clock. An assumption: 20 to 25 is what x86-64 takes with the vDSO.
-    pub clock: f64,
+    clock: 22.0,
     /// The sleeper's way into the kernel. An assumption about a system call and a switch, as are the
     /// next four.
-    pub sleep: f64,
+    sleep: 1_000.0,
     /// What a wake-up costs who wakes.
-    pub wake: f64,
+    wake: 1_500.0,
     /// From the wake-up until the sleeper runs.
-    pub latency: f64,
+    latency: 4_000.0,
     /// From one thread to another one on the same CPU.
-    pub switch: f64,
+    switch: 1_500.0,
     /// Starting a thread.
-    pub start: f64,
+    start: 15_000.0,
     /// How long a thread runs while another one waits for its CPU: Linux's base slice, 2.8 ms.
-    pub slice: f64,
-}
-
-impl Costs {
-    /// A cost by name; none if there is no such cost that a user may set.
-    pub fn field(&mut self, name: &str) -> Option<&mut f64> {
-        Some(match name {
-            "hit" => &mut self.hit,
-            "near" => &mut self.near,
-            "far" => &mut self.far,
-            "occupancy" => &mut self.occupancy,
-            "locked" => &mut self.locked,
-            "pause" => &mut self.pause,
-            "clock" => &mut self.clock,
-            "sleep" => &mut self.sleep,
-            "wake" => &mut self.wake,
-            "latency" => &mut self.latency,
-            _ => return None,
-        })
-    }
-}
-
-impl Default for Costs {
-    fn default() -> Self {
-        Self {
-            hit: 1.4,
-            near: 51.0,
-            far: 108.0,
-            occupancy: 10.0,
-            locked: 5.5,
-            pause: 40.0,
-            clock: 22.0,
-            sleep: 1_000.0,
-            wake: 1_500.0,
-            latency: 4_000.0,
-            switch: 1_500.0,
-            start: 15_000.0,
-            slice: 2_800_000.0,
-        }
-    }
+    slice: 2_800_000.0,
 }
 
 /// How many CPUs there are and which are neighbours.
@@ -110,6 +93,10 @@ impl Shape {
     #[must_use]
     pub fn socket(&self, cpu: usize) -> usize {
         cpu / self.cpus_per_socket.max(1)
+    }
+
+    fn distance(&self, cpu: usize, other: usize) -> Distance {
+        if self.socket(cpu) == self.socket(other) { Distance::Near } else { Distance::Far }
     }
 }
 
@@ -132,7 +119,7 @@ pub enum Access {
 }
 
 /// How far away the other holder is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Distance {
     /// In the same socket.
     Near,
@@ -173,13 +160,13 @@ pub struct Counts {
 
 impl Counts {
     fn add(&mut self, event: CoherenceEvent) {
-        match event {
-            CoherenceEvent::Hit => self.hits += 1,
-            CoherenceEvent::Cold => self.cold += 1,
-            CoherenceEvent::Fetch(distance) => self.fetches[distance as usize] += 1,
-            CoherenceEvent::Invalidation(distance) => self.invalidations[distance as usize] += 1,
-            CoherenceEvent::Transfer(distance) => self.transfers[distance as usize] += 1,
-        }
+        *match event {
+            CoherenceEvent::Hit => &mut self.hits,
+            CoherenceEvent::Cold => &mut self.cold,
+            CoherenceEvent::Fetch(distance) => &mut self.fetches[distance as usize],
+            CoherenceEvent::Invalidation(distance) => &mut self.invalidations[distance as usize],
+            CoherenceEvent::Transfer(distance) => &mut self.transfers[distance as usize],
+        } += 1;
     }
 
     /// Lines that went from one CPU to another.
@@ -208,33 +195,29 @@ impl Counts {
     }
 }
 
-/// A set of CPUs.
+/// The CPUs that hold a line.
 #[derive(Debug, Clone, Copy, Default)]
 struct Holders([u64; CPUS_MAX / WORD_BITS]);
 
 impl Holders {
-    fn only(cpu: usize) -> Self {
-        let mut holders = Self::default();
-        holders.add(cpu);
-        holders
-    }
-
-    fn add(&mut self, cpu: usize) {
+    fn with(mut self, cpu: usize) -> Self {
         self.0[cpu / WORD_BITS] |= 1 << (cpu % WORD_BITS);
+        self
     }
 
     fn has(&self, cpu: usize) -> bool {
         self.0[cpu / WORD_BITS] & (1 << (cpu % WORD_BITS)) != 0
     }
 
+    fn count(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+
     fn iter(&self) -> impl Iterator<Item = usize> {
-        self.0.iter().enumerate().flat_map(|(number, &word)| {
-            let mut left = word;
-            std::iter::from_fn(move || {
-                let bit = (left != 0).then(|| left.trailing_zeros() as usize)?;
-                left &= left - 1;
-                Some(number * WORD_BITS + bit)
-            })
+        let words = self.0.iter().enumerate().filter(|(_, word)| **word != 0);
+        words.flat_map(|(number, word)| {
+            let bits = (0..WORD_BITS).filter(move |bit| word & (1 << bit) != 0);
+            bits.map(move |bit| number * WORD_BITS + bit)
         })
     }
 }
@@ -262,7 +245,8 @@ pub struct Directory {
     shape: Shape,
     costs: Costs,
     lines: HashMap<u64, LineState, FixedState>,
-    counts: Counts,
+    /// What was counted until now.
+    pub counts: Counts,
 }
 
 impl Directory {
@@ -280,81 +264,64 @@ impl Directory {
         access: Access,
         now: Picoseconds,
     ) -> (CoherenceEvent, Picoseconds) {
-        let shape = self.shape;
-        let Some(record) = self.lines.get_mut(&line) else {
+        let (mut event, mut end) = (CoherenceEvent::Cold, now);
+        if let Some(record) = self.lines.get_mut(&line) {
+            (event, record.state) = step(record.state, cpu, access, self.shape);
+            let cost = match event {
+                CoherenceEvent::Hit | CoherenceEvent::Cold => 0.0,
+                CoherenceEvent::Fetch(distance)
+                | CoherenceEvent::Invalidation(distance)
+                | CoherenceEvent::Transfer(distance) => match distance {
+                    Distance::Near => self.costs.near,
+                    Distance::Far => self.costs.far,
+                },
+            };
+            if cost > 0.0 {
+                let begin = now.max(record.free_at);
+                // A line that comes from its only holder serves nobody else until it is there.
+                let is_shared = matches!(event, CoherenceEvent::Fetch(_))
+                    && matches!(record.state, State::Shared(holders) if holders.count() > 2);
+                let busy = if is_shared { self.costs.occupancy } else { cost };
+                record.free_at = begin + picoseconds(busy);
+                end = begin + picoseconds(cost);
+            }
+        } else {
             self.lines.insert(line, LineState { state: State::Owned(cpu), free_at: 0 });
-            return self.end(CoherenceEvent::Cold, access, now);
-        };
-        let (event, state) = step(record.state, cpu, access, shape);
-        record.state = state;
-        let cost = match event {
-            CoherenceEvent::Hit | CoherenceEvent::Cold => return self.end(event, access, now),
-            CoherenceEvent::Fetch(Distance::Near)
-            | CoherenceEvent::Invalidation(Distance::Near)
-            | CoherenceEvent::Transfer(Distance::Near) => picoseconds(self.costs.near),
-            CoherenceEvent::Fetch(Distance::Far)
-            | CoherenceEvent::Invalidation(Distance::Far)
-            | CoherenceEvent::Transfer(Distance::Far) => picoseconds(self.costs.far),
-        };
-        let begin = now.max(record.free_at);
-        // A line that comes from its only holder serves nobody else until it is there.
-        let is_shared = matches!((event, access), (CoherenceEvent::Fetch(_), Access::Load))
-            && matches!(state, State::Shared(holders) if holders.iter().nth(2).is_some());
-        record.free_at = begin + if is_shared { picoseconds(self.costs.occupancy) } else { cost };
-        self.end(event, access, begin + cost)
-    }
-
-    fn end(
-        &mut self,
-        event: CoherenceEvent,
-        access: Access,
-        at: Picoseconds,
-    ) -> (CoherenceEvent, Picoseconds) {
+        }
         self.counts.add(event);
-        let locked = if access == Access::Update { picoseconds(self.costs.locked) } else { 0 };
-        (event, at + picoseconds(self.costs.hit) + locked)
-    }
-
-    /// What was counted until now.
-    #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.counts
+        let locked = if access == Access::Update { self.costs.locked } else { 0.0 };
+        (event, end + picoseconds(self.costs.hit) + picoseconds(locked))
     }
 }
 
 /// One transition of MESI.
 fn step(state: State, cpu: usize, access: Access, shape: Shape) -> (CoherenceEvent, State) {
-    let distance = |other: usize| match shape.socket(cpu) == shape.socket(other) {
-        true => Distance::Near,
-        false => Distance::Far,
-    };
     let is_load = access == Access::Load;
     match state {
         State::Owned(owner) if owner == cpu => (CoherenceEvent::Hit, state),
-        State::Owned(owner) if is_load => {
-            let mut holders = Holders::only(owner);
-            holders.add(cpu);
-            (CoherenceEvent::Fetch(distance(owner)), State::Shared(holders))
-        }
-        State::Owned(owner) => (CoherenceEvent::Transfer(distance(owner)), State::Owned(cpu)),
         State::Shared(holders) if is_load && holders.has(cpu) => (CoherenceEvent::Hit, state),
-        State::Shared(mut holders) if is_load => {
-            // The nearest holder sends it.
-            let is_near = holders.iter().any(|other| distance(other) == Distance::Near);
-            holders.add(cpu);
-            let from = if is_near { Distance::Near } else { Distance::Far };
-            (CoherenceEvent::Fetch(from), State::Shared(holders))
+        State::Owned(owner) if is_load => {
+            let holders = Holders::default().with(owner).with(cpu);
+            (CoherenceEvent::Fetch(shape.distance(cpu, owner)), State::Shared(holders))
+        }
+        State::Owned(owner) => {
+            (CoherenceEvent::Transfer(shape.distance(cpu, owner)), State::Owned(cpu))
         }
         State::Shared(holders) => {
+            let distances = holders.iter().map(|other| shape.distance(cpu, other));
+            if is_load {
+                // The nearest holder sends it.
+                let from = distances.min().unwrap_or(Distance::Far);
+                return (CoherenceEvent::Fetch(from), State::Shared(holders.with(cpu)));
+            }
             // The farthest holder has to answer before it may be written.
-            let is_far = holders.iter().any(|other| distance(other) == Distance::Far);
-            let to = if is_far { Distance::Far } else { Distance::Near };
+            let to = distances.max().unwrap_or(Distance::Near);
             let event = if holders.has(cpu) {
-                CoherenceEvent::Invalidation(to)
+                CoherenceEvent::Invalidation
             } else {
-                CoherenceEvent::Transfer(to)
+                CoherenceEvent::Transfer
             };
-            (event, State::Owned(cpu))
+            (event(to), State::Owned(cpu))
         }
     }
 }
@@ -366,17 +333,10 @@ const NUMBERED: u64 = 1 << 60;
 /// What lies in the first line before an array.
 const HEADER_BYTES: usize = 16;
 
-#[derive(Debug)]
-struct PlacedArray {
-    address: usize,
-    bytes: usize,
-    line: u64,
-}
-
-/// The arrays that have a place.
+/// The arrays that have a place: their addresses and first lines.
 #[derive(Debug, Default)]
 pub(crate) struct ArrayPlaces {
-    arrays: Vec<PlacedArray>,
+    arrays: Vec<(std::ops::Range<usize>, u64)>,
     /// Lines that are given away.
     used: u64,
 }
@@ -388,20 +348,18 @@ pub(crate) const fn numbered(number: u64) -> u64 {
 
 impl ArrayPlaces {
     pub(crate) fn add(&mut self, address: usize, bytes: usize) {
-        self.arrays.push(PlacedArray { address, bytes, line: ARRAYS + self.used });
+        self.arrays.push((address..address + bytes, ARRAYS + self.used));
         self.used += (HEADER_BYTES + bytes).div_ceil(LINE_BYTES) as u64;
     }
 
-    /// The first line of a value and their number.
-    pub(crate) fn lines(&self, address: usize, bytes: usize) -> (u64, u64) {
-        let inside =
-            |array: &&PlacedArray| (array.address..array.address + array.bytes).contains(&address);
-        let (base, start) = match self.arrays.iter().find(inside) {
-            Some(array) => (array.line, HEADER_BYTES + address - array.address),
+    /// The lines of a value.
+    pub(crate) fn lines(&self, address: usize, bytes: usize) -> std::ops::RangeInclusive<u64> {
+        let array = self.arrays.iter().find(|(addresses, _)| addresses.contains(&address));
+        let (base, start) = match array {
+            Some((addresses, line)) => (*line, HEADER_BYTES + address - addresses.start),
             None => ((address / LINE_BYTES) as u64, address % LINE_BYTES),
         };
-        let first = start / LINE_BYTES;
         let last = (start + bytes.max(1) - 1) / LINE_BYTES;
-        (base + first as u64, (last - first + 1) as u64)
+        base + (start / LINE_BYTES) as u64..=base + last as u64
     }
 }

@@ -7,27 +7,18 @@ use crate::machine::{self, Costs, Counts, Shape, Wakes};
 use crate::sync::thread::JoinHandle;
 use crate::sync::{Arc, AtomicU64, Ordering};
 
-/// What a ping-pong took.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PingPong {
-    /// Simulated time of all hand-overs, in nanoseconds.
-    pub nanoseconds: f64,
-    /// Accesses while it went on.
-    pub counts: Counts,
-}
-
 /// Hands a word over so often, each time by a store that the other waits for in a loop of loads.
-/// The number must be even: the first thread ends it.
+/// The number must be even: the first thread ends it. Answers nanoseconds, and the accesses meanwhile.
 ///
 /// # Errors
 /// When the machine is impossible or has one CPU only.
-pub fn run(shape: Shape, costs: Costs, turns: u64) -> Result<PingPong> {
+pub fn run(shape: Shape, costs: Costs, turns: u64) -> Result<(f64, Counts)> {
     ensure!(shape.cpus > 1, "a ping-pong takes two CPUs");
     ensure!(turns.is_multiple_of(2), "{turns} hand-overs end with the other thread");
     machine::run(shape, costs, move || play(turns))?
 }
 
-fn play(turns: u64) -> Result<PingPong> {
+fn play(turns: u64) -> Result<(f64, Counts)> {
     /// A word on a line of its own.
     #[derive(Debug, Default)]
     #[repr(align(128))]
@@ -53,8 +44,8 @@ fn play(turns: u64) -> Result<PingPong> {
     }
     let end = machine::moment().context("no machine runs")?;
     thread.join().map_err(|_| anyhow::anyhow!("the other thread panicked"))?;
-    let counts = end.counts.since(&begin.counts);
-    Ok(PingPong { nanoseconds: (end.at - begin.at) as f64 / 1e3, counts })
+    let (nanoseconds, counts, _) = end.since(&begin);
+    Ok((nanoseconds, counts))
 }
 
 fn answer(word: &AtomicU64, turn: u64) {

@@ -79,12 +79,8 @@ impl Flow {
 pub fn run(queue: Queue, shape: Shape, costs: Costs, load: Load) -> Result<Flow> {
     ensure!(load.requests > 0 && load.slots > 0, "no requests or no slots: nothing to look at");
     let (begin, end) = machine::run(shape, costs, move || pass(queue, shape, load))??;
-    Ok(Flow {
-        requests: load.requests,
-        nanoseconds: (end.at - begin.at) as f64 / 1e3,
-        counts: end.counts.since(&begin.counts),
-        wakes: end.wakes - begin.wakes,
-    })
+    let (nanoseconds, counts, wakes) = end.since(&begin);
+    Ok(Flow { requests: load.requests, nanoseconds, counts, wakes })
 }
 
 /// On the simulated machine.
@@ -107,21 +103,15 @@ fn build(
     pool: PoolShape,
     cpus: usize,
 ) -> Result<Box<dyn Row>> {
-    let shared = |assignment| -> Result<Box<dyn Row>> {
-        Ok(Box::new(BaselineQueue::<SharedState>::new(pages, pool, assignment)?))
-    };
-    let own = |assignment| -> Result<Box<dyn Row>> {
-        Ok(Box::new(BaselineQueue::<PerThreadState>::new(pages, pool, assignment)?))
-    };
-    let ours = |submitter| -> Result<Box<dyn Row>> {
-        Ok(Box::new(Ours::new(pages, pool, Some(cpus), DispatchPolicy::FillFirst, submitter)?))
-    };
+    let shared = |assignment| BaselineQueue::<SharedState>::new(pages, pool, assignment);
+    let own = |assignment| BaselineQueue::<PerThreadState>::new(pages, pool, assignment);
+    let ours = |submitter| Ours::new(pages, pool, Some(cpus), DispatchPolicy::FillFirst, submitter);
     Ok(match queue {
-        Queue::Original => shared(Assignment::RoundRobin)?,
-        Queue::Batching => shared(Assignment::UntilFull)?,
-        Queue::PerThread => own(Assignment::UntilFull)?,
-        Queue::RoundRobin => own(Assignment::RoundRobin)?,
-        Queue::OursWaiting => ours(Submitter::Sleeps)?,
-        Queue::Ours => ours(Submitter::Works)?,
+        Queue::Original => Box::new(shared(Assignment::RoundRobin)?),
+        Queue::Batching => Box::new(shared(Assignment::UntilFull)?),
+        Queue::PerThread => Box::new(own(Assignment::UntilFull)?),
+        Queue::RoundRobin => Box::new(own(Assignment::RoundRobin)?),
+        Queue::OursWaiting => Box::new(ours(Submitter::Sleeps)?),
+        Queue::Ours => Box::new(ours(Submitter::Works)?),
     })
 }

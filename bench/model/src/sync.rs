@@ -1,7 +1,6 @@
 //! The third backend of the atomics, locks, cells and threads of ferrofs-workers (crates/workers/src/sync.rs) and of the
 //! baselines (bench/src/sync.rs), by the same names. Every access goes to the simulated machine first and then to a plain
 //! atomic: all simulated threads run on one thread of the system, so nothing comes between.
-#![allow(dead_code, reason = "this has the names of the other two, whoever uses them here")]
 
 pub(crate) mod thread;
 
@@ -19,6 +18,15 @@ use std::time::Duration;
 
 use crate::machine::{self, Access, access, picoseconds};
 pub(crate) use crate::machine::{pause, place as placed};
+pub(crate) use crate::workqueue as queue;
+
+/// Starts a thread of a baseline.
+pub(crate) fn start(
+    _worker: usize,
+    body: impl FnOnce() + 'static,
+) -> anyhow::Result<thread::JoinHandle<()>> {
+    thread::JoinHandle::start(body, machine::Wakes::Preempting)
+}
 
 /// Locks without looking at poison, as the other backends do.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -46,13 +54,14 @@ impl Instant {
     }
 }
 
-/// An atomic by the name of the standard library's.
+/// An atomic by the name of the standard library's, whose methods of one value are listed.
 macro_rules! atomic {
-    ($name:ident, $value:ty) => {
+    ($name:ident, $value:ty $(, $update:ident)*) => {
         #[derive(Debug, Default)]
         #[repr(transparent)]
         pub(crate) struct $name(atomic::$name);
 
+        #[allow(dead_code, reason = "each type has the methods of the others")]
         impl $name {
             pub(crate) const fn new(value: $value) -> Self {
                 Self(atomic::$name::new(value))
@@ -68,11 +77,7 @@ macro_rules! atomic {
                 self.0.store(value, order);
             }
 
-            pub(crate) fn swap(&self, value: $value, order: Ordering) -> $value {
-                access(self, Access::Update);
-                self.0.swap(value, order)
-            }
-
+            /// A processor takes the line to write even if the comparison fails.
             pub(crate) fn compare_exchange(
                 &self,
                 current: $value,
@@ -80,7 +85,6 @@ macro_rules! atomic {
                 success: Ordering,
                 failure: Ordering,
             ) -> Result<$value, $value> {
-                // A processor takes the line to write even if the comparison fails.
                 access(self, Access::Update);
                 self.0.compare_exchange(current, new, success, failure)
             }
@@ -111,52 +115,18 @@ macro_rules! atomic {
                 Err(current)
             }
 
-            pub(crate) fn fetch_or(&self, value: $value, order: Ordering) -> $value {
+            $(pub(crate) fn $update(&self, value: $value, order: Ordering) -> $value {
                 access(self, Access::Update);
-                self.0.fetch_or(value, order)
-            }
-
-            pub(crate) fn fetch_xor(&self, value: $value, order: Ordering) -> $value {
-                access(self, Access::Update);
-                self.0.fetch_xor(value, order)
-            }
-
-            pub(crate) fn into_inner(self) -> $value {
-                self.0.into_inner()
-            }
+                self.0.$update(value, order)
+            })*
         }
     };
 }
 
-/// What only numbers can do.
-macro_rules! number {
-    ($name:ident, $value:ty) => {
-        impl $name {
-            pub(crate) fn fetch_add(&self, value: $value, order: Ordering) -> $value {
-                access(self, Access::Update);
-                self.0.fetch_add(value, order)
-            }
-
-            pub(crate) fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
-                access(self, Access::Update);
-                self.0.fetch_sub(value, order)
-            }
-
-            pub(crate) fn fetch_max(&self, value: $value, order: Ordering) -> $value {
-                access(self, Access::Update);
-                self.0.fetch_max(value, order)
-            }
-        }
-    };
-}
-
-atomic!(AtomicBool, bool);
-atomic!(AtomicU32, u32);
-atomic!(AtomicU64, u64);
-atomic!(AtomicUsize, usize);
-number!(AtomicU32, u32);
-number!(AtomicU64, u64);
-number!(AtomicUsize, usize);
+atomic!(AtomicBool, bool, swap);
+atomic!(AtomicU32, u32, swap, fetch_or, fetch_add, fetch_sub);
+atomic!(AtomicU64, u64, swap, fetch_or, fetch_xor, fetch_add, fetch_sub, fetch_max);
+atomic!(AtomicUsize, usize, swap, fetch_or, fetch_add, fetch_sub, fetch_max);
 
 /// A word that threads can sleep on.
 #[derive(Debug)]
@@ -209,6 +179,7 @@ impl<T> Cell<T> {
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
+const TAKEN_ONCE: &str = "a lock is given to one thread at a time";
 
 /// A lock and what it guards.
 #[derive(Debug)]
@@ -221,7 +192,7 @@ pub(crate) struct Mutex<T> {
 /// The right to what a lock guards.
 #[derive(Debug)]
 pub(crate) struct MutexGuard<'m, T> {
-    mutex: &'m Mutex<T>,
+    state: &'m Futex,
     value: Option<sync::MutexGuard<'m, T>>,
 }
 
@@ -240,11 +211,9 @@ impl<T> Mutex<T> {
             Err(TryLockError::Poisoned(poison)) => Some(poison.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         };
-        Ok(MutexGuard { mutex: self, value })
+        Ok(MutexGuard { state: &self.state, value })
     }
 }
-
-const TAKEN_ONCE: &str = "a lock is given to one thread at a time";
 
 impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
@@ -263,7 +232,7 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 impl<T> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {
         self.value = None;
-        self.mutex.state.word.store(FREE, Ordering::Release);
-        self.mutex.state.wake_one();
+        self.state.word.store(FREE, Ordering::Release);
+        self.state.wake_one();
     }
 }

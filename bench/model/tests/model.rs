@@ -48,49 +48,50 @@ fn every_transition_is_the_one_worked_out_by_hand() {
     }
     let expected =
         Counts { hits: 4, cold: 1, fetches: [3, 1], invalidations: [1, 1], transfers: [1, 2] };
-    assert_eq!(directory.counts(), expected);
+    assert_eq!(directory.counts, expected);
     assert_eq!((expected.moves(), expected.upgrades()), (7, 2));
 }
 
 #[test]
 fn lines_have_nothing_to_do_with_each_other() {
     let mut directory = directory();
-    for line in 0..3 {
-        assert_eq!(directory.access(0, line, Store, 0).0, Cold);
+    let trace =
+        [(0, 0, Store, Cold), (0, 1, Store, Cold), (1, 0, Read, Fetch(Near)), (0, 1, Store, Hit)];
+    for (cpu, line, access, expected) in trace {
+        assert_eq!(directory.access(cpu, line, access, 0).0, expected);
     }
-    assert_eq!(directory.access(1, 0, Read, 0).0, Fetch(Near));
-    assert_eq!(directory.access(0, 1, Store, 0).0, Hit);
 }
 
 #[test]
-fn an_access_takes_what_its_distance_costs() {
-    let mut directory = directory();
-    let mut end = |cpu, access, at: f64| directory.access(cpu, 0, access, picoseconds(at)).1;
-    assert_eq!(end(0, Store, 0.0), picoseconds(1.0));
-    assert_eq!(end(0, Update, 1.0), picoseconds(1.0 + 1.0 + 5.0));
-    assert_eq!(end(1, Read, 1000.0), picoseconds(1000.0 + 10.0 + 1.0));
-    assert_eq!(end(2, Store, 2000.0), picoseconds(2000.0 + 100.0 + 1.0));
-}
-
-#[test]
-fn a_line_goes_to_one_cpu_after_the_other() {
-    let mut directory = directory();
-    let mut end = |cpu, access| directory.access(cpu, 0, access, 0).1;
-    end(0, Store);
+fn an_access_takes_what_its_distance_and_its_turn_cost() {
+    // Which CPU does what to a line, when, and when it has done so, in nanoseconds.
+    let check = |name: &str, cpus_per_socket, trace: &[(usize, Access, f64, f64)]| {
+        let mut directory = Directory::new(Shape { cpus: 8, cpus_per_socket }, costs());
+        for &(cpu, access, begin, end) in trace {
+            let found = directory.access(cpu, 0, access, picoseconds(begin)).1;
+            assert_eq!(found, picoseconds(end), "{name}: {access:?} by CPU {cpu}");
+        }
+    };
+    let distances =
+        [(0, Store, 0.0, 1.0), (0, Update, 1.0, 1.0 + 1.0 + 5.0), (1, Read, 1e3, 1011.0)];
+    check("a distance and a locked instruction", 2, &distances);
+    check("another socket", 2, &[(1, Store, 0.0, 1.0), (2, Store, 2e3, 2101.0)]);
     // At the same moment: 1 has it after 10, 2 after another 100, 3 after another 10.
-    assert_eq!(end(1, Store), picoseconds(10.0 + 1.0));
-    assert_eq!(end(2, Store), picoseconds(110.0 + 1.0));
-    assert_eq!(end(3, Store), picoseconds(120.0 + 1.0));
-}
-
-#[test]
-fn readers_of_a_shared_line_wait_for_each_other_but_briefly() {
-    let mut directory = Directory::new(Shape { cpus: 8, cpus_per_socket: 8 }, costs());
-    let mut end = |cpu, access| directory.access(cpu, 0, access, 0).1;
-    end(0, Store);
+    let writers = [
+        (0, Store, 0.0, 1.0),
+        (1, Store, 0.0, 11.0),
+        (2, Store, 0.0, 111.0),
+        (3, Store, 0.0, 121.0),
+    ];
+    check("one writer after the other", 2, &writers);
     // The first takes it from its owner: 10. The others follow 3 apart.
-    let ends = [1, 2, 3, 4].map(|cpu| end(cpu, Read));
-    assert_eq!(ends, [11.0, 21.0, 24.0, 27.0].map(picoseconds));
+    let readers =
+        [(0, Store, 0.0, 1.0), (1, Read, 0.0, 11.0), (2, Read, 0.0, 21.0), (3, Read, 0.0, 24.0)];
+    check(
+        "readers wait for each other but briefly",
+        8,
+        &[&readers[..], &[(4, Read, 0.0, 27.0)]].concat(),
+    );
 }
 
 #[test]
@@ -101,8 +102,7 @@ fn two_writers_in_turn_cost_a_transfer_each_time() {
     for turn in 0..TURNS {
         directory.access(usize::from(turn % 2 == 0), 0, Update, 0);
     }
-    assert_eq!(directory.counts().transfers, [TURNS, 0]);
-    assert_eq!(directory.counts().moves(), TURNS);
+    assert_eq!((directory.counts.transfers, directory.counts.moves()), ([TURNS, 0], TURNS));
 }
 
 const QUEUES: [Queue; 6] = [
@@ -157,15 +157,16 @@ fn on_one_cpu_two_threads_that_look_share_it_evenly() {
 fn a_ping_pong_costs_a_fetch_and_an_invalidation_a_turn() {
     const TURNS: u64 = 1000;
     let costs = Costs::default();
-    let played = ping_pong::run(Shape { cpus: 2, cpus_per_socket: 2 }, costs, TURNS).unwrap();
-    assert_eq!(played.counts.fetches, [TURNS, 0]);
-    assert_eq!(played.counts.invalidations, [TURNS, 0]);
-    assert_eq!(played.counts.moves(), TURNS);
-    // Both on the way, and what a loop of looks adds.
-    let least = 2.0 * costs.near * TURNS as f64;
-    assert!((least..least + 6.0 * costs.hit * TURNS as f64).contains(&played.nanoseconds));
-    let far = ping_pong::run(Shape { cpus: 2, cpus_per_socket: 1 }, costs, TURNS).unwrap();
-    assert_eq!((far.counts.fetches, far.counts.invalidations), ([0, TURNS], [0, TURNS]));
+    for (cpus_per_socket, expected) in [(2, [TURNS, 0]), (1, [0, TURNS])] {
+        let shape = Shape { cpus: 2, cpus_per_socket };
+        let (nanoseconds, counts) = ping_pong::run(shape, costs, TURNS).unwrap();
+        assert_eq!((counts.fetches, counts.invalidations), (expected, expected));
+        assert_eq!(counts.moves(), TURNS);
+        // Both on the way, and what a loop of looks adds.
+        let way = if cpus_per_socket == 2 { costs.near } else { costs.far };
+        let least = 2.0 * way * TURNS as f64;
+        assert!((least..least + 6.0 * costs.hit * TURNS as f64).contains(&nanoseconds));
+    }
 }
 
 /// With every worker queue in turn each worker sleeps between its turns, and to wake it costs the submitter half of its time:
