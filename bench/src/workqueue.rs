@@ -1,8 +1,8 @@
-//! The workqueue experiment: QEMU's threaded-workqueue-bench over several queues. Every repetition runs each row once with
-//! each number of threads, so that a neighbour's load and a change of the machine's speed affect all of them alike.
+//! The workqueue experiment: QEMU's threaded-workqueue-bench over several queues. Every round runs each row once with each
+//! number of threads, so that a neighbour's load and a change of the machine's speed affect all of them alike.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
@@ -13,14 +13,14 @@ use crate::experiment::{Context, Experiment};
 use crate::page_store::{PAGE_BYTES, PAGES_PER_GIB, PageStore};
 use crate::plot::Plot;
 use crate::procfs::Usage;
-use crate::report::{Report, Table};
-use crate::rounds::{StealFilter, TimeLimit};
-use crate::row::{PassStats, PoolShape};
+use crate::report::Report;
+use crate::rounds::{Candidate, Measured, RoundOptions, find, ratio};
+use crate::row::{PoolShape, Row};
 use crate::rows::{self, RowName};
-use crate::statistics::Samples;
+use crate::statistics::{Figure, Figures, WALL};
+use crate::table::{Column, Sheet};
 
 const QUICK_PAGES: usize = PAGES_PER_GIB / 8;
-const QUICK_REPEAT: u16 = 2;
 /// The queues of the mail and the peers that do the same: a stream from one submitter.
 const OTHERS: [RowName; 6] = [
     RowName::Original,
@@ -30,6 +30,13 @@ const OTHERS: [RowName; 6] = [
     RowName::Rayon,
     RowName::Crossbeam,
 ];
+
+const RATE: Figure = Figure::new("throughput", "GB/s", 3);
+/// User and system, all threads.
+const CPU: Figure = Figure::new("CPU time", "us a request", 2);
+const SLEEPS: Figure = Figure::new("voluntary switches", "a thousand requests", 2);
+const SWITCHES: Figure = Figure::new("involuntary switches", "a thousand requests", 2);
+const COMPRESSION: Figure = Figure::new("compression", "", 6);
 
 /// The letters are those of QEMU's bench.
 #[derive(Debug, Clone, Args, Serialize)]
@@ -46,10 +53,6 @@ pub(crate) struct WorkqueueArguments {
     #[arg(short, long = "memory", value_name = "GIB", default_value = "1", value_parser = mebibytes)]
     #[serde(rename = "memory_mib")]
     pub(crate) mebibytes: u32,
-    /// Repetitions; 2 at most with --quick
-    #[arg(short = 'c', long, value_name = "N", default_value_t = 3)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub(crate) repeat: u16,
     /// Rows to run; all if none is named
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) rows: Vec<RowName>,
@@ -57,7 +60,7 @@ pub(crate) struct WorkqueueArguments {
     #[arg(long, value_name = "CPUS")]
     pub(crate) pin: Option<String>,
     #[command(flatten)]
-    limit: TimeLimit,
+    rounds: RoundOptions,
 }
 
 fn mebibytes(text: &str) -> Result<u32, String> {
@@ -66,32 +69,6 @@ fn mebibytes(text: &str) -> Result<u32, String> {
     match count.checked_mul(unit) {
         Some(mebibytes @ 1..=0x10_0000) => Ok(mebibytes),
         _ => Err("from 1M to 1024".to_owned()),
-    }
-}
-
-/// One timed pass.
-#[derive(Debug, Clone, Copy)]
-struct Pass {
-    stats: PassStats,
-    wall: Duration,
-    usage: Usage,
-}
-
-/// All passes of one row with one number of threads.
-#[derive(Debug)]
-struct Line {
-    name: RowName,
-    threads: u16,
-    passes: Vec<Pass>,
-}
-
-impl Line {
-    fn samples(&self, of: impl Fn(&Pass) -> f64) -> Samples {
-        self.passes.iter().map(of).collect()
-    }
-
-    fn walls(&self) -> Samples {
-        self.samples(|pass| pass.wall.as_secs_f64())
     }
 }
 
@@ -105,255 +82,192 @@ impl Experiment for WorkqueueArguments {
         let pages = Arc::new(PageStore::new(if context.is_quick { QUICK_PAGES } else { full })?);
         let is_named = !self.rows.is_empty();
         let names = if is_named { self.rows.clone() } else { RowName::value_variants().to_vec() };
-        let lines = self.measure(&names, &pages, context)?;
-        let gib = pages.count() as f64 / PAGES_PER_GIB as f64;
-        for line in &lines {
-            self.print_like_qemu(line, gib, context)?;
+        context.plan(&self.rounds, 1);
+        let cases = self.measure(&names, &pages, context)?;
+        self.print_like_qemu(&cases, &pages, context)?;
+        let columns = vec![
+            Column::new("GB/s", RATE),
+            Column::new("least–most", RATE).range(),
+            Column::new("CPU, us a request", CPU),
+            Column::new("sleeps a thousand", SLEEPS),
+            Column::new("involuntary switches a thousand", SWITCHES),
+        ];
+        let title = "Throughput of one submitter, medians; switches are of a thousand requests";
+        let mut sheet = Sheet::new(title, "threads | queue", columns);
+        for (threads, all) in &cases {
+            sheet.add(&threads.to_string(), all);
+            let own = find(all, &RowName::Ours.text()).map(|ours| ours.samples(WALL));
+            let what = format!("ours, {threads} threads");
+            context.report.judge_repetitions(&what, &own.unwrap_or_default())?;
         }
-        let report = &mut context.report;
-        self.add_tables(&names, &lines, gib, report);
-        report.plot(plot(&names, &lines, gib));
-        let rate = |line: &Line| Rate {
-            name: line.name,
-            threads: line.threads,
-            pages_per_second: pages.count() as f64 / line.walls().median(),
-        };
-        judge(&lines.iter().map(rate).collect::<Vec<_>>(), report)?;
-        for line in &lines {
-            if line.name == RowName::Ours {
-                let what = format!("ours, {} threads", line.threads);
-                report.judge_repetitions(&what, &line.walls())?;
-            }
-            let (row, case) = (line.name.text(), format!("{} threads", line.threads));
-            report.series(row, case, "us", &line.walls().scaled(1e6));
-        }
-        Ok(())
+        context.report.sheet(sheet);
+        context.report.plot(plot(&names, &cases));
+        judge(&cases, &mut context.report)
     }
 }
 
+/// Each number of threads with all rows.
+type Cases = Vec<(u16, Vec<Measured>)>;
+
 impl WorkqueueArguments {
-    /// Every row with every number of workers, in turn; which begins changes from one repetition to the next.
+    /// Every row with every number of workers, in turn.
     fn measure(
         &self,
         names: &[RowName],
         pages: &Arc<PageStore>,
         context: &mut Context<'_>,
-    ) -> Result<Vec<Line>> {
-        let mut rows = Vec::new();
+    ) -> Result<Cases> {
+        let mut candidates = Vec::new();
         for &threads in &self.threads {
             let shape = PoolShape { workers: threads.into(), slots: self.requests.into() };
             for &name in names {
-                let line = Line { name, threads, passes: Vec::new() };
-                rows.push((line, rows::build(name, pages, shape)?));
+                let mut row = rows::build(name, pages, shape)?;
+                candidates.push(Candidate::ours(name.text(), move || time(&mut *row, pages)));
             }
         }
-        let expected = u64::try_from(pages.count())?;
-        let repeat = usize::from(context.rounds(self.repeat, QUICK_REPEAT));
-        let count = rows.len();
-        context.say(format!("{count} rows, {repeat} times each in turn"))?;
-        let next = names.len() + 1;
-        let kinds = (0..repeat)
-            .flat_map(|round| (0..count).map(move |place| (round * next + place) % count));
-        let mut filter = StealFilter::default();
-        let passes = filter.sample(kinds, self.limit.deadline(), |kind| {
-            let (line, row) = &mut rows[kind];
-            let (before, start) = (Usage::now(), Instant::now());
-            let stats = row.pass().with_context(|| line.name.text())?;
-            let wall = start.elapsed();
-            let (name, done) = (line.name.text(), stats.pages);
-            ensure!(done == expected, "{name}: {done} requests done, {expected} were submitted");
-            Ok(Pass { stats, wall, usage: Usage::now().since(before) })
-        })?;
-        passes.into_iter().for_each(|(kind, pass)| rows[kind].0.passes.push(pass));
-        context.report.remark(filter.to_string());
-        let mut lines: Vec<Line> = rows.into_iter().map(|(line, _)| line).collect();
-        lines.sort_by_key(|line| (line.threads, line.name));
-        Ok(lines)
+        let mut all = context.measure("one submitter", candidates)?;
+        let per_case = self.threads.iter().map(|&threads| {
+            let rest = all.split_off(names.len().min(all.len()));
+            (threads, std::mem::replace(&mut all, rest))
+        });
+        Ok(per_case.collect())
     }
 
     /// The lines of threaded-workqueue-bench, after one that names the row.
-    fn print_like_qemu(&self, line: &Line, gib: f64, context: &mut Context<'_>) -> Result<()> {
-        let (repeat, requests, threads) = (line.passes.len(), self.requests, line.threads);
-        context.say(format!("row {}", line.name.text()))?;
-        context.say(format!(
-            "Run the benchmark: threads {threads} requests-per-thread: {requests} memory {gib}G repeat {repeat}."
-        ))?;
-        for (number, Pass { stats, wall, .. }) in line.passes.iter().enumerate() {
-            let ratio = (stats.pages * PAGE_BYTES as u64) as f64 / stats.bytes as f64;
-            let (pages, cost) = (stats.pages, wall.as_micros());
+    fn print_like_qemu(
+        &self,
+        cases: &Cases,
+        pages: &PageStore,
+        context: &mut Context<'_>,
+    ) -> Result<()> {
+        let (count, requests) = (pages.count(), self.requests);
+        let gib = count as f64 / PAGES_PER_GIB as f64;
+        for (threads, one) in
+            cases.iter().flat_map(|(threads, all)| all.iter().map(move |one| (threads, one)))
+        {
+            let (walls, ratios) = (one.samples(WALL), one.samples(COMPRESSION));
+            let repeat = walls.len();
+            context.say(format!("row {}", one.name))?;
             context.say(format!(
-                "RUN {number}: Request # {pages} Cost {cost} µs, Compression Rate {ratio:.6}."
+                "Run the benchmark: threads {threads} requests-per-thread: {requests} memory {gib}G repeat {repeat}."
             ))?;
-        }
-        let total: u128 = line.passes.iter().map(|pass| pass.wall.as_micros()).sum();
-        let throughput = gib * repeat as f64 * 1e6 / total as f64;
-        context.say(format!("AVG: Time Cost {} µs", total / repeat.max(1) as u128))?;
-        context.say(format!("AVG Throughput: {throughput:.6} GB/s"))
-    }
-
-    /// Tables with a column for each row of the experiment and a line for each number of threads.
-    fn add_tables(&self, names: &[RowName], lines: &[Line], gib: f64, report: &mut Report) {
-        let texts: Vec<String> = names.iter().map(|name| name.text()).collect();
-        let header = format!("threads | {}", texts.join(" | "));
-        let mut add = |title: &str, cell: &dyn Fn(&Line) -> String| {
-            let mut table = Table::new(title, &header);
-            for &threads in &self.threads {
-                let of = |name: &RowName| find(lines, *name, threads).map_or(String::new(), cell);
-                table.add([threads.to_string()].into_iter().chain(names.iter().map(of)));
+            for (number, (wall, ratio)) in walls.values().zip(ratios.values()).enumerate() {
+                let cost = wall * 1e6;
+                context.say(format!(
+                    "RUN {number}: Request # {count} Cost {cost:.0} µs, Compression Rate {ratio:.6}."
+                ))?;
             }
-            report.table(table);
-        };
-        let thousands = gib * PAGES_PER_GIB as f64 / 1e3;
-        add("GB/s, median", &|line| format!("{:.3}", gib / line.walls().median()));
-        add("GB/s, least to most", &|line| {
-            let walls = line.walls().summary();
-            format!("{:.3}–{:.3}", gib / walls.maximum, gib / walls.minimum)
-        });
-        add("CPU time (user and system, all threads), us a request, median", &|line| {
-            let cpu = line.samples(|pass| pass.usage.cpu.as_secs_f64());
-            format!("{:.2}", cpu.median() * 1e3 / thousands)
-        });
-        add("voluntary switches (sleeps) a thousand requests, median", &|line| {
-            let switches = line.samples(|pass| pass.usage.voluntary_switches as f64);
-            format!("{:.2}", switches.median() / thousands)
-        });
-        add("involuntary switches a thousand requests, median", &|line| {
-            let switches = line.samples(|pass| pass.usage.involuntary_switches as f64);
-            format!("{:.2}", switches.median() / thousands)
-        });
+            let average = walls.summary().average;
+            context.say(format!("AVG: Time Cost {:.0} µs", average * 1e6))?;
+            context.say(format!("AVG Throughput: {:.6} GB/s", gib / average))?;
+        }
+        Ok(())
     }
 }
 
-fn find(lines: &[Line], name: RowName, threads: u16) -> Option<&Line> {
-    lines.iter().find(|line| line.name == name && line.threads == threads)
+/// One timed pass.
+fn time(row: &mut dyn Row, pages: &PageStore) -> Result<Figures> {
+    let (before, start) = (Usage::now(), Instant::now());
+    let stats = row.pass()?;
+    let wall = start.elapsed().as_secs_f64();
+    let usage = Usage::now().since(before);
+    let (done, count) = (stats.pages, pages.count());
+    ensure!(done == count as u64, "{done} requests done, {count} were submitted");
+    let thousands = count as f64 / 1e3;
+    Ok(vec![
+        (WALL, wall),
+        (RATE, count as f64 / PAGES_PER_GIB as f64 / wall),
+        (CPU, usage.cpu.as_secs_f64() * 1e3 / thousands),
+        (SLEEPS, usage.voluntary_switches as f64 / thousands),
+        (SWITCHES, usage.involuntary_switches as f64 / thousands),
+        (COMPRESSION, (done * PAGE_BYTES as u64) as f64 / stats.bytes as f64),
+    ])
 }
 
 /// Throughput against threads, as in the mail; the row without a queue is not drawn.
-fn plot(names: &[RowName], lines: &[Line], gib: f64) -> Plot {
+fn plot(names: &[RowName], cases: &Cases) -> Plot {
     let title = "Throughput of one submitter";
     let mut plot = Plot::lines(title, "worker threads", "GB/s, median").log_x();
-    for &name in names.iter().filter(|name| **name != RowName::Inline) {
-        let own = lines.iter().filter(|line| line.name == name);
-        let point = |line: &Line| (f64::from(line.threads), gib / line.walls().median());
-        plot.line(name.text(), own.map(point).collect());
+    for name in names.iter().filter(|name| **name != RowName::Inline).map(|name| name.text()) {
+        let point = |(threads, all): &(u16, Vec<Measured>)| {
+            Some((f64::from(*threads), find(all, &name)?.median(RATE)))
+        };
+        plot.line(&name, cases.iter().filter_map(point).collect());
     }
     plot
 }
 
-/// The speed of one row with one number of workers.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Rate {
-    name: RowName,
-    threads: u16,
-    pages_per_second: f64,
-}
-
-/// Adds remarks and claims; only those whose rows were run have figures.
-fn judge(rates: &[Rate], report: &mut Report) -> Result<()> {
-    let ours: Vec<&Rate> = rates.iter().filter(|rate| rate.name == RowName::Ours).collect();
-    let best = ours.iter().map(|rate| rate.pages_per_second).fold(f64::NAN, f64::max);
-    let find =
-        |name, threads| rates.iter().find(|rate| rate.name == name && rate.threads == threads);
-    for own in &ours {
-        let (rate, threads) = (own.pages_per_second, own.threads);
-        if let (1, Some(inline)) = (threads, find(RowName::Inline, threads)) {
-            against_inline(rate, inline.pages_per_second, report)?;
+/// Has thresholds judge the rows that were run, and compares with the fastest other stream.
+fn judge(cases: &Cases, report: &mut Report) -> Result<()> {
+    let ours = RowName::Ours.text();
+    let rate = |all: &[Measured]| find(all, &ours).map_or(f64::NAN, |one| one.median(RATE));
+    let best = cases.iter().map(|(_, all)| rate(all)).fold(f64::NAN, f64::max);
+    for (threads, all) in cases {
+        let case = format!("{threads} workers");
+        if cases.len() > 1 {
+            report.judge("flat", &case, rate(all) / best);
         }
-        if ours.len() > 1 {
-            let share = rate / best;
-            let text = format!("ours with {threads} workers: {share:.2} of its best");
-            report.judged_remark(&text, "flat", &[share])?;
-        }
-        let others = OTHERS.into_iter().filter_map(|name| find(name, threads));
-        let fastest = others.max_by(|a, b| a.pages_per_second.total_cmp(&b.pages_per_second));
-        if let Some(other) = fastest {
-            let (ratio, name) = (rate / other.pages_per_second, other.name.text());
+        report.judge("ahead", &case, ratio(all, RATE, &ours, &RowName::Original.text()));
+        let others = OTHERS.iter().filter_map(|name| find(all, &name.text()));
+        let speed = |one: &&Measured| one.median(RATE);
+        let fastest = others.max_by(|a, b| speed(a).total_cmp(&speed(b)));
+        if let Some(other) = fastest.filter(|_| !rate(all).is_nan()) {
+            let (ratio, name) = (rate(all) / speed(&other), &other.name);
             report.remark(format!(
-                "ours with {threads} workers: {ratio:.2} times the fastest other stream, {name}"
+                "ours with {case}: {ratio:.2} times the fastest other stream, {name}"
             ));
         }
-    }
-    let shares = ours.iter().filter(|_| ours.len() > 1);
-    let shares = shares.map(|own| (own.pages_per_second / best, own.threads));
-    let reason = "ours was not run with several numbers of workers";
-    claim_least(report, "flat", shares, reason)?;
-    let ratios = ours.iter().filter_map(|own| {
-        let original = find(RowName::Original, own.threads)?;
-        Some((own.pages_per_second / original.pages_per_second, own.threads))
-    });
-    claim_least(report, "ahead", ratios, "ours or the original was not run")
-}
-
-/// Claims the least of some figures, which stand with their number of workers.
-fn claim_least(
-    report: &mut Report,
-    threshold: &str,
-    figures: impl Iterator<Item = (f64, u16)>,
-    otherwise: &str,
-) -> Result<()> {
-    match figures.min_by(|a, b| a.0.total_cmp(&b.0)) {
-        Some((figure, threads)) => {
-            report.claim("002", threshold, &[figure], &format!("least with {threads} workers"))
+        let inline = find(all, &RowName::Inline.text()).filter(|_| *threads == 1);
+        if let Some(inline) = inline.map(speed_of_an_item) {
+            // Together: an item takes what it takes inline by the share, and the microseconds beside that.
+            let own = find(all, &ours).map_or(f64::NAN, speed_of_an_item);
+            let [share, micros] =
+                ["inline-share", "inline-micros"].map(|name| report.threshold(name));
+            report.judge("inline-share", &case, (own - micros?.value) / inline);
+            report.judge("inline-micros", &case, own - share?.value * inline);
+            report.remark(format!("ours with 1 worker: {own:.2} us an item, inline {inline:.2}"));
         }
-        None => report.claim("002", threshold, &[], otherwise),
     }
+    Ok(())
 }
 
-fn against_inline(own: f64, inline: f64, report: &mut Report) -> Result<()> {
-    let (own, inline) = (1e6 / own, 1e6 / inline);
-    let [share, micros] = ["inline-share", "inline-micros"].map(|name| report.threshold(name));
-    let most = inline * share?.value + micros?.value;
-    let met = if own <= most { "met" } else { "NOT met" };
-    report.remark(format!(
-        "ours with 1 worker: {own:.2} us an item, inline {inline:.2} (threshold {most:.2}: {met})"
-    ));
-    Ok(())
+/// Microseconds of one item.
+fn speed_of_an_item(one: &Measured) -> f64 {
+    1e6 / (one.median(RATE) * PAGES_PER_GIB as f64)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Rate, judge};
+    use super::{RATE, judge};
+    use crate::page_store::PAGES_PER_GIB;
     use crate::report::Report;
-    use crate::rows::RowName;
-
-    fn rate(name: RowName, threads: u16, pages_per_second: f64) -> Rate {
-        Rate { name, threads, pages_per_second }
-    }
-
-    fn said(rates: &[Rate]) -> String {
-        let mut report = Report::new("workqueue", &()).unwrap();
-        judge(rates, &mut report).unwrap();
-        let mut text = Vec::new();
-        report.print(&mut text).unwrap();
-        String::from_utf8(text).unwrap()
-    }
+    use crate::rounds::Measured;
 
     #[test]
-    fn each_threshold_has_its_sentence() {
-        let said = said(&[
-            rate(RowName::Inline, 1, 200_000.0),
-            rate(RowName::Ours, 1, 200_000.0),
-            rate(RowName::Rayon, 1, 100_000.0),
-            rate(RowName::Ours, 2, 100_000.0),
-            rate(RowName::Original, 2, 200_000.0),
-        ]);
+    fn each_threshold_judges_its_figure() {
+        let rate = |name: &str, thousands: f64| {
+            Measured::new(name, vec![(RATE, thousands * 1e3 / PAGES_PER_GIB as f64)])
+        };
+        let cases = vec![
+            (1, vec![rate("inline", 200.0), rate("ours", 200.0), rate("rayon", 100.0)]),
+            (2, vec![rate("ours", 100.0), rate("original", 200.0)]),
+        ];
+        let mut report = Report::new("workqueue", &()).unwrap();
+        judge(&cases, &mut report).unwrap();
+        report.finish().unwrap();
+        let mut text = Vec::new();
+        report.print(&mut text).unwrap();
+        let said = String::from_utf8(text).unwrap();
         for line in [
-            "ours with 1 worker: 5.00 us an item, inline 5.00 (threshold 6.25: met)",
-            "ours with 1 workers: 1.00 of its best (threshold 0.9 of its best: met)",
+            "ours with 1 worker: 5.00 us an item, inline 5.00",
             "ours with 1 workers: 2.00 times the fastest other stream, rayon",
-            "ours with 2 workers: 0.50 of its best (threshold 0.9 of its best: NOT met)",
             "ours with 2 workers: 0.50 times the fastest other stream, original",
-            "0.50 of its best here, NOT met (least with 2 workers)",
-            "0.50 times the original here, NOT met (least with 2 workers)",
+            "002: one worker takes 1.05 times the work at most, beside what the hand-over may cost: 0.80 times the work here, met",
+            "002: handing an item over costs 1 us at most: -0.25 us here, met",
+            "(worst: 2 workers), missed in 1 of 2 here, NOT met",
+            "002: with every number of workers ours is 1 times the original or faster: 0.50 times the original here, NOT met",
         ] {
             assert!(said.contains(line), "{line} is missing in {said}");
         }
-    }
-
-    #[test]
-    fn without_our_row_nothing_is_judged() {
-        let said = said(&[rate(RowName::Rayon, 1, 1.0)]);
-        assert_eq!(said.matches("not measured: ours").count(), 2, "{said}");
-        assert!(!said.contains("(threshold"), "{said}");
     }
 }
