@@ -41,7 +41,7 @@ mod row;
 pub mod stream;
 #[allow(dead_code, reason = "this has the names of the other backends, whoever uses them here")]
 mod sync;
-use sync::thread;
+mod thread;
 
 pub use error::{Error, ErrorKind};
 

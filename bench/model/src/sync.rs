@@ -2,8 +2,6 @@
 //! baselines (bench/src/sync.rs), by the same names. Every access goes to the simulated machine first and then to a plain
 //! atomic: all simulated threads run on one thread of the system, so nothing comes between.
 
-pub(crate) mod thread;
-
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 pub(crate) use std::sync::Arc;
@@ -18,6 +16,7 @@ use std::time::Duration;
 
 use crate::machine::{self, Access, access, picoseconds};
 pub(crate) use crate::machine::{pause, place as placed};
+pub(crate) use crate::thread;
 pub(crate) use crate::workqueue as queue;
 
 /// Starts a thread of a baseline.
