@@ -234,8 +234,9 @@ If SOURCE_DATE_EPOCH is set, it is the build time, and newer files get that time
 
 A new FILE is created when the new image is complete and verified. An existing FILE is emptied first
 and written in place: it stays the same file, with its mode, owner and hard links, and holds no
-image until the new one is complete. To verify the image, every file in it is read and compared with
-the source.
+image until the new one is complete. Do not write to an image that is mounted: its readers would see
+it change. `ferrofs build --force` replaces the file and leaves the mounted one alone. To verify the
+image, every file in it is read and compared with the source.
 
 Exit status: 0 success, 1 everything else; 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.
 
