@@ -1,10 +1,9 @@
 //! Directories and symlinks: listing, looking names up, following paths (docs/format.md F16 to
 //! F19).
 
-use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
 
-use ferrofs_ondisk::dirent::DirBlock;
+use ferrofs_ondisk::dirent::{DirBlock, Dirent};
 use ferrofs_ondisk::{FileType, Nid};
 
 use crate::error::{Error, ErrorContext, ErrorKind, Result, parsed};
@@ -73,9 +72,7 @@ pub struct DirEntryRef<'a> {
 pub(crate) struct RawEntries<'a> {
     inner: &'a ImageInner,
     dir: Inode,
-    /// Where the next block starts in the directory.
-    next: u64,
-    loaded: VecDeque<DirEntry>,
+    cursor: DirCursor,
 }
 
 impl Iterator for RawEntries<'_> {
@@ -83,43 +80,103 @@ impl Iterator for RawEntries<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(entry) = self.loaded.pop_front() {
-                return Some(Ok(entry));
+            if let Some(entry) = self.cursor.next() {
+                return Some(Ok(DirEntry {
+                    nid: entry.nid,
+                    type_hint: FileType::from_dirent(entry.type_number).unwrap_or(None),
+                    type_number: entry.type_number,
+                    name: entry.name.into(),
+                }));
             }
-            if self.next >= self.dir.size() {
-                return None;
-            }
-            if let Err(error) = self.load() {
-                self.end();
-                return Some(Err(error));
+            match self.cursor.load(self.inner, &self.dir) {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) => return Some(Err(error)),
             }
         }
     }
 }
 
-impl RawEntries<'_> {
-    /// Ends the iterator.
-    pub(crate) fn end(&mut self) {
-        self.next = u64::MAX;
-        self.loaded.clear();
+/// A position in a directory, and the block there while it is loaded. The block can be dropped and
+/// loaded again.
+#[derive(Debug, Default)]
+pub(crate) struct DirCursor {
+    /// Where the block of the next entry starts in the directory.
+    start: u64,
+    /// The number of the next entry in that block.
+    index: usize,
+    /// The block. All its entries are valid.
+    block: Vec<u8>,
+}
+
+impl DirCursor {
+    /// The next entry of the loaded block; `None` if no block is loaded, or it has no more.
+    pub(crate) fn next(&mut self) -> Option<Dirent<'_>> {
+        let entry = DirBlock::parse(&self.block).ok()?.entry(self.index).ok()?;
+        self.index = self.index.saturating_add(1);
+        Some(entry)
     }
 
-    fn load(&mut self) -> Result<()> {
-        let range = self.inner.dir_block(&self.dir, self.next);
-        let bytes = self.inner.dir_bytes(&self.dir, &range)?;
-        let start = self.inner.dir_place(&self.dir, range.start);
-        let block = parsed(DirBlock::parse(&bytes), start).in_inode(self.dir.nid())?;
-        for entry in block.entries() {
-            let entry = parsed(entry, start).in_inode(self.dir.nid())?;
-            self.loaded.push_back(DirEntry {
-                nid: entry.nid,
-                type_hint: FileType::from_dirent(entry.type_number).unwrap_or(None),
-                type_number: entry.type_number,
-                name: entry.name.into(),
-            });
+    /// Loads the block of the next entry: the same again, or the one after a block that was read to
+    /// its end. False at the end of the directory.
+    ///
+    /// # Errors
+    /// The block cannot be read, or is damaged. The cursor is at the end then.
+    pub(crate) fn load(&mut self, inner: &ImageInner, dir: &Inode) -> Result<bool> {
+        if !self.block.is_empty() {
+            self.start = inner.dir_block(dir, self.start).end;
+            self.index = 0;
+            self.block.clear();
         }
-        self.next = range.end;
+        if self.start >= dir.size() {
+            return Ok(false);
+        }
+        let loaded = self.read(inner, dir);
+        if loaded.is_err() {
+            self.end();
+        }
+        loaded.map(|()| true)
+    }
+
+    fn read(&mut self, inner: &ImageInner, dir: &Inode) -> Result<()> {
+        let range = inner.dir_block(dir, self.start);
+        let bytes = inner.dir_bytes(dir, &range)?;
+        // Only for a damaged block is it worth finding its place in the image.
+        let place = || inner.dir_place(dir, range.start);
+        let check = || {
+            let block = DirBlock::parse(&bytes)?;
+            block.entries().try_for_each(|entry| entry.map(drop))
+        };
+        check().or_else(|error| parsed(Err(error), place())).in_inode(dir.nid())?;
+        self.block = bytes;
         Ok(())
+    }
+
+    /// Whether the block that is loaded has not been read from yet.
+    pub(crate) fn is_at_block_start(&self) -> bool {
+        self.index == 0
+    }
+
+    /// Where the loaded block lies in the directory, and how many bytes and entries it has.
+    pub(crate) fn loaded(&self) -> (Range<u64>, usize) {
+        let end = self.start.saturating_add(u64::try_from(self.block.len()).unwrap_or(0));
+        let count = DirBlock::parse(&self.block).map_or(0, |block| block.count());
+        (self.start..end, count)
+    }
+
+    /// Goes to the end of the directory. The block stays loaded.
+    pub(crate) fn end(&mut self) {
+        (self.start, self.index) = (u64::MAX, usize::MAX);
+    }
+
+    /// Drops the block; returns how many bytes it had.
+    pub(crate) fn unload(&mut self) -> usize {
+        std::mem::take(&mut self.block).len()
+    }
+
+    /// Bytes of the block.
+    pub(crate) fn block_bytes(&self) -> usize {
+        self.block.len()
     }
 }
 
@@ -178,7 +235,7 @@ impl ImageInner {
 
     pub(crate) fn raw_entries(&self, dir: &Inode) -> Result<RawEntries<'_>> {
         dir.require(FileType::Directory)?;
-        Ok(RawEntries { inner: self, dir: dir.clone(), next: 0, loaded: VecDeque::new() })
+        Ok(RawEntries { inner: self, dir: dir.clone(), cursor: DirCursor::default() })
     }
 
     /// Finds `name` by binary search: first the block whose names may include it, then the name.
@@ -247,6 +304,14 @@ impl ImageInner {
         let mut bytes = source::zeroed(usize::try_from(length).unwrap_or(usize::MAX))?;
         self.read_at(dir, range.start, &mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Where byte `at` of a directory is stored, and how far behind the start of the extent if that
+    /// can only be read as a whole. Directories with equal results share their bytes.
+    pub(crate) fn dir_source(&self, dir: &Inode, at: u64) -> Result<(DataLocation, u64)> {
+        let extent = ExtentMap::new(self, dir)?.extent_at(at)?;
+        let skip = at.saturating_sub(extent.start);
+        Ok((extent.location.advance(skip)?, skip))
     }
 
     /// Where byte `at` of a directory lies in the image, for messages. For a compressed directory

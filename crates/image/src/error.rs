@@ -152,6 +152,13 @@ pub enum ErrorKind {
     Panicked,
     /// The caller's token was cancelled.
     Cancelled,
+    /// The image makes its readers do the same work again and again.
+    WorkLimit {
+        /// The work.
+        what: &'static str,
+        /// The limit in bytes, as of [`WorkMeter`](crate::WorkMeter).
+        limit: u64,
+    },
     /// The memory limit is too low.
     MemoryLimit {
         /// The limit that was asked for.
@@ -270,6 +277,7 @@ impl fmt::Display for ErrorKind {
             | Self::AddressOverflow
             | Self::Panicked
             | Self::Cancelled
+            | Self::WorkLimit { .. }
             | Self::MemoryLimit { .. }
             | Self::Workers(_)
             | Self::OutOfMemory { .. } => self.describe_image(f),
@@ -310,6 +318,9 @@ impl ErrorKind {
             Self::AddressOverflow => f.write_str("an address does not fit 64 bits"),
             Self::Panicked => f.write_str("the source of the image panicked"),
             Self::Cancelled => f.write_str("cancelled"),
+            Self::WorkLimit { what, limit } => {
+                write!(f, "{what}: more than the limit of {limit} bytes of repeated work")
+            }
             Self::MemoryLimit { bytes, least } => {
                 write!(f, "a memory limit of {bytes} bytes is too low; the lowest is {least}")
             }

@@ -26,6 +26,7 @@ use crate::idle_reclaimer::IdleReclaimer;
 use crate::inode::Inode;
 use crate::memory::MemoryPool;
 use crate::source::{self, outside};
+use crate::work::WorkMeter;
 
 /// Bytes of a window. Larger ones cost more than they save when single inodes are looked up.
 const WINDOW_BYTES: u64 = 16 << 10;
@@ -79,6 +80,13 @@ impl ImageInner {
     /// Every read calls it, so that buffers and caches are freed once reads stop.
     pub(crate) fn wake_idle_reclaimer(&self) {
         self.idle_reclaimer.wake();
+    }
+
+    /// A meter for an operation on the image, with the default limit.
+    pub(crate) fn work_meter(&self) -> WorkMeter {
+        let others = self.engine.devices.given_lengths().flatten();
+        let bytes = others.fold(self.engine.devices.primary().length(), u64::saturating_add);
+        WorkMeter::new(WorkMeter::default_limit(bytes))
     }
 
     /// Reads the inode with this number.

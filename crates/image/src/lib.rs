@@ -62,8 +62,10 @@ mod open_file;
 mod pieces;
 mod read;
 mod source;
+mod sparse_bit_set;
 mod verify;
 mod walk;
+mod work;
 mod xattr;
 
 pub use dir::{DirEntry, DirEntryRef, ReadDir};
@@ -81,6 +83,7 @@ pub use read::ReadOutcome;
 pub use source::{FileSource, ImageSource};
 pub use verify::{VerifyEvent, VerifyOptions, VerifyProgress, VerifySummary};
 pub use walk::{PathError, TreeWalk, WalkEntry, WalkEvent};
+pub use work::WorkMeter;
 pub use xattr::Xattr;
 
 // Types of other crates that signatures of this one use. A program that needs more of those crates

@@ -17,7 +17,8 @@ use crate::inode::Inode;
 use crate::map::ExtentMap;
 use crate::memory::MemoryPool;
 use crate::pieces::FilePiece;
-use crate::walk::{NidSet, PathError, TreeWalk, WalkEntry};
+use crate::sparse_bit_set::SparseBitSet;
+use crate::walk::{PathError, TreeWalk, WalkEntry};
 use batches::{ContinuityCheck, FilePart, VerifyBatch, VerifyBatches};
 
 /// About how many bytes an inode with several names takes, beside its path.
@@ -330,7 +331,7 @@ struct NamedInode {
 /// Names that the walk has found for each inode that is not a directory.
 #[derive(Debug)]
 struct LinkCounts {
-    met: NidSet,
+    met: SparseBitSet,
     seen: HashMap<Nid, NamedInode>,
     charge: Charge,
     used_bytes: u64,
@@ -342,7 +343,7 @@ impl LinkCounts {
     fn new(memory: &MemoryPool) -> Result<Self> {
         let names = memory.budget().limit_bytes() / NAMES_SHARE;
         Ok(Self {
-            met: NidSet::default(),
+            met: SparseBitSet::default(),
             seen: HashMap::new(),
             charge: memory.budget().charge(STEP_BYTES, AllocPolicy::MustSucceed)?,
             used_bytes: 0,
@@ -356,7 +357,7 @@ impl LinkCounts {
     /// There is no memory to record more.
     fn meet(&mut self, node: &WalkEntry) -> Result<bool> {
         let (nid, nlink) = (node.inode.nid(), node.inode.nlink());
-        let is_new = self.met.insert(nid);
+        let is_new = self.met.insert(nid.raw());
         self.charge_for(self.met.bytes().saturating_add(self.used_bytes))?;
         if is_new && nlink == 1 {
             return Ok(true);

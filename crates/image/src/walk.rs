@@ -2,17 +2,25 @@
 //!
 //! Verification and extraction share this walk, and so its checks of the tree: names are valid,
 //! entries are in order, no directory is reached twice.
+//!
+//! A level of the walk is a nid and a position. The blocks of the deepest levels stay decoded, up to
+//! [`BLOCKS_BYTES`]; those above are read again on the way up. Everything is charged to the memory
+//! of the image. Entries that several directories share count as repeated work.
 
-use std::collections::{HashMap, VecDeque};
+mod state;
+
+use std::collections::VecDeque;
 use std::io;
 
 use ferrofs_ondisk::dirent::check_name;
 use ferrofs_ondisk::{FileType, Nid};
 
-use crate::dir::{DirEntry, RawEntries};
+use crate::dir::DirCursor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inner::ImageInner;
 use crate::inode::Inode;
+use crate::work::WorkMeter;
+use state::WalkState;
 
 /// The longest path that is followed: sixteen times the longest path of a system call.
 const PATH_MAX_BYTES: usize = 64 << 10;
@@ -21,8 +29,12 @@ const PATH_MAX_BYTES: usize = 64 << 10;
 /// other, as often as a 64-bit number can say.
 const DISORDER_MAX: u32 = 64;
 
-/// A page of the set has so many bits for inode slots: eight words.
-const PAGE_BITS: u32 = 9;
+/// Bytes of blocks that stay decoded: four of the largest, or the blocks of 64 levels of 4 KiB.
+const BLOCKS_BYTES: usize = 256 << 10;
+
+/// The work of an entry that is read again: its inode, its path, and what a caller does with it
+/// that reads metadata only take about a microsecond.
+const ENTRY_WORK: u64 = 1 << 10;
 
 /// A file, directory or other inode under one of its names.
 #[derive(Clone, Debug)]
@@ -60,31 +72,47 @@ pub enum WalkEvent {
 #[derive(Debug)]
 pub struct TreeWalk<'a> {
     inner: &'a ImageInner,
-    stack: Vec<DirLevel<'a>>,
+    stack: Vec<DirLevel>,
+    /// How many levels, counted from the outermost, have no decoded block.
+    unloaded: usize,
+    /// Bytes of all decoded blocks.
+    block_bytes: usize,
     /// The path of the deepest directory. Only this one is kept: a path for each level would be
     /// memory that grows with the square of the depth.
     path: Vec<u8>,
+    /// The name before the next one in the deepest directory. In the levels above it is the name of
+    /// the level below them.
+    last_name: Vec<u8>,
     /// Events to return before the walk goes on.
     due: VecDeque<WalkEvent>,
-    /// Directories that have been entered.
-    entered: NidSet,
+    state: WalkState,
+    work: WorkMeter,
+    entry_work: u64,
     /// The directory of the last [`WalkEvent::Enter`]; its entries have not been opened yet.
     entering: Option<(WalkEntry, Nid)>,
 }
 
 /// A directory on the way down.
 #[derive(Debug)]
-struct DirLevel<'a> {
+struct DirLevel {
     inode: Inode,
     parent: Nid,
     /// Bytes of its path.
     path_bytes: usize,
-    entries: RawEntries<'a>,
-    last_name: Box<[u8]>,
+    cursor: DirCursor,
     /// How many names were out of order.
     disorder: u32,
     saw_dot: bool,
     saw_dot_dot: bool,
+}
+
+/// An entry on the way through its directory.
+struct FoundEntry {
+    nid: Nid,
+    type_number: u8,
+    path: Vec<u8>,
+    /// Bytes of its name, the last ones of the path.
+    name_bytes: usize,
 }
 
 impl<'a> TreeWalk<'a> {
@@ -99,13 +127,34 @@ impl<'a> TreeWalk<'a> {
         let mut walk = Self {
             inner,
             stack: Vec::new(),
+            unloaded: 0,
+            block_bytes: 0,
             path: Vec::new(),
+            last_name: Vec::new(),
             due: VecDeque::new(),
-            entered: NidSet::default(),
+            state: WalkState::new(inner.engine.memory.budget())?,
+            work: inner.work_meter(),
+            entry_work: ENTRY_WORK,
             entering: None,
         };
         walk.visit(WalkEntry { path: normalized(path), inode }, parent);
         Ok(walk)
+    }
+
+    /// Adds repeated work to this meter, which other work may share. The default is one of its own
+    /// with the [default limit](WorkMeter::default_limit) of the image. Beyond the limit the walk
+    /// reports [`ErrorKind::WorkLimit`] and leaves all directories.
+    #[must_use]
+    pub fn work_meter(mut self, meter: &WorkMeter) -> Self {
+        self.work = meter.clone();
+        self
+    }
+
+    /// The work of a repeated entry in bytes, if the caller does more with it than to read metadata.
+    #[must_use]
+    pub fn entry_work(mut self, bytes: u64) -> Self {
+        self.entry_work = bytes.max(ENTRY_WORK);
+        self
     }
 
     /// Skips what is below the directory of the [`WalkEvent::Enter`] that was returned last. Its
@@ -122,7 +171,7 @@ impl<'a> TreeWalk<'a> {
             self.due.push_back(WalkEvent::Leaf(node));
             return;
         }
-        if self.entered.insert(node.inode.nid()) {
+        if self.state.enter(node.inode.nid()) {
             self.entering = Some((node.clone(), parent));
             self.due.push_back(WalkEvent::Enter(node));
         } else {
@@ -133,63 +182,121 @@ impl<'a> TreeWalk<'a> {
 
     /// Opens the directory that was entered last.
     fn descend(&mut self, node: WalkEntry, parent: Nid) {
-        match self.inner.raw_entries(&node.inode) {
-            Ok(entries) => {
-                self.path = node.path;
-                self.stack.push(DirLevel {
-                    saw_dot: node.inode.disk.has_no_dot,
-                    saw_dot_dot: false,
-                    inode: node.inode,
-                    path_bytes: self.path.len(),
-                    parent,
-                    entries,
-                    last_name: Box::default(),
-                    disorder: 0,
-                });
-            }
-            Err(error) => {
-                self.report(node.path.clone(), error);
-                self.due.push_back(WalkEvent::Leave(node));
-            }
+        self.path = node.path;
+        self.last_name.clear();
+        self.stack.push(DirLevel {
+            saw_dot: node.inode.disk.has_no_dot,
+            saw_dot_dot: false,
+            inode: node.inode,
+            path_bytes: self.path.len(),
+            parent,
+            cursor: DirCursor::default(),
+            disorder: 0,
+        });
+        let levels = self.stack.capacity().saturating_mul(size_of::<DirLevel>());
+        let others = levels.saturating_add(BLOCKS_BYTES);
+        let settled = self.state.settle_charge(u64::try_from(others).unwrap_or(u64::MAX));
+        if let Err(error) = settled {
+            self.abandon(error);
         }
     }
 
     /// Takes the next entry of the deepest directory, or leaves it. False at the end of the walk.
     fn advance(&mut self) -> bool {
         let Some(level) = self.stack.last_mut() else { return false };
-        match level.entries.next() {
-            Some(Ok(entry)) => {
-                let path = join(&self.path, &entry.name);
-                let parent = level.inode.nid();
-                let checked = level.check(&entry);
-                let too_long = path.len() > PATH_MAX_BYTES && !entry.is_dot();
-                if too_long {
-                    let error = broken(ErrorKind::PathTooLong, &level.inode);
-                    self.report(self.path.clone(), error);
-                } else if let Err(error) = checked {
-                    self.report(path.clone(), error);
-                }
-                if !too_long && !entry.is_dot() && check_name(&entry.name).is_ok() {
-                    self.follow(path, &entry, parent);
-                }
-            }
-            Some(Err(error)) => {
-                // The names behind the damage are unknown.
-                (level.saw_dot, level.saw_dot_dot) = (true, true);
-                self.report(self.path.clone(), error);
-            }
-            None => self.ascend(),
+        if let Some(entry) = level.cursor.next() {
+            let found = FoundEntry {
+                nid: entry.nid,
+                type_number: entry.type_number,
+                path: join(&self.path, entry.name),
+                name_bytes: entry.name.len(),
+            };
+            self.examine(found);
+        } else if let Err(error) = self.load() {
+            self.report(self.path.clone(), error);
         }
         true
     }
 
-    fn follow(&mut self, path: Vec<u8>, entry: &DirEntry, parent: Nid) {
-        let inode = match self.inner.inode(entry.nid) {
+    /// Loads the next block of the deepest directory, or the present one again, or leaves it.
+    ///
+    /// # Errors
+    /// The block is damaged; the names behind the damage are unknown.
+    fn load(&mut self) -> Result<()> {
+        let Some(level) = self.stack.last_mut() else { return Ok(()) };
+        self.block_bytes = self.block_bytes.saturating_sub(level.cursor.block_bytes());
+        let is_loaded = level.cursor.load(self.inner, &level.inode).inspect_err(|_| {
+            (level.saw_dot, level.saw_dot_dot) = (true, true);
+        })?;
+        if !is_loaded {
+            self.ascend();
+            return Ok(());
+        }
+        self.block_bytes = self.block_bytes.saturating_add(level.cursor.block_bytes());
+        if level.cursor.is_at_block_start() {
+            let work = repeated_work(self.inner, &mut self.state, level, self.entry_work);
+            if let Err(error) = self.work.add(work, "directory entries that directories share") {
+                let place = level.inode.offset();
+                let error = error.in_inode(level.inode.nid()).at(place);
+                self.abandon(error);
+                return Ok(());
+            }
+        }
+        self.unload_outer_levels();
+        Ok(())
+    }
+
+    /// Drops the blocks of the outermost levels, until the others take little enough.
+    fn unload_outer_levels(&mut self) {
+        let deepest = self.stack.len().saturating_sub(1);
+        while self.block_bytes > BLOCKS_BYTES && self.unloaded < deepest {
+            if let Some(level) = self.stack.get_mut(self.unloaded) {
+                self.block_bytes = self.block_bytes.saturating_sub(level.cursor.unload());
+            }
+            self.unloaded = self.unloaded.saturating_add(1);
+        }
+    }
+
+    /// Ends the walk after an error that concerns all of it.
+    fn abandon(&mut self, error: Error) {
+        self.report(self.path.clone(), error);
+        for level in &mut self.stack {
+            level.cursor.end();
+            self.block_bytes = self.block_bytes.saturating_sub(level.cursor.unload());
+            (level.saw_dot, level.saw_dot_dot) = (true, true);
+        }
+    }
+
+    /// Checks an entry of the deepest directory, and visits its inode.
+    fn examine(&mut self, found: FoundEntry) {
+        let Some(level) = self.stack.last_mut() else { return };
+        let parent = level.inode.nid();
+        let name = found.name();
+        let is_dot = matches!(name, b"." | b"..");
+        let is_valid = !is_dot && check_name(name).is_ok();
+        let checked = level.check(&found, &self.last_name);
+        self.last_name.clear();
+        self.last_name.extend_from_slice(name);
+        let too_long = found.path.len() > PATH_MAX_BYTES && !is_dot;
+        if too_long {
+            let error = broken(ErrorKind::PathTooLong, &level.inode);
+            self.report(self.path.clone(), error);
+        } else if let Err(error) = checked {
+            self.report(found.path.clone(), error);
+        }
+        if !too_long && is_valid {
+            self.follow(found, parent);
+        }
+    }
+
+    fn follow(&mut self, found: FoundEntry, parent: Nid) {
+        let FoundEntry { nid, type_number, path, .. } = found;
+        let inode = match self.inner.inode(nid) {
             Ok(inode) => inode,
             Err(error) => return self.report(path, error),
         };
         let found = inode.file_type();
-        let wrong = match FileType::from_dirent(entry.type_number) {
+        let wrong = match FileType::from_dirent(type_number) {
             Ok(Some(hint)) if hint != found => Some(ErrorKind::TypeHint { hint, found }),
             Err(error) => Some(ErrorKind::Format(error.into_kind())),
             Ok(_) => None,
@@ -203,13 +310,18 @@ impl<'a> TreeWalk<'a> {
     /// Leaves the deepest directory.
     fn ascend(&mut self) {
         let Some(level) = self.stack.pop() else { return };
+        self.unloaded = self.unloaded.min(self.stack.len());
         let missing = [(level.saw_dot, "."), (level.saw_dot_dot, "..")];
         for (_, name) in missing.into_iter().filter(|(saw, _)| !saw) {
             let error = broken(ErrorKind::DotEntry(name), &level.inode);
             self.report(self.path.clone(), error);
         }
         let path = self.path.clone();
-        self.path.truncate(self.stack.last().map_or(0, |above| above.path_bytes));
+        let above_bytes = self.stack.last().map_or(0, |above| above.path_bytes);
+        let name = self.path.get(above_bytes..).unwrap_or_default();
+        self.last_name.clear();
+        self.last_name.extend_from_slice(name.strip_prefix(b"/").unwrap_or(name));
+        self.path.truncate(above_bytes);
         self.due.push_back(WalkEvent::Leave(WalkEntry { path, inode: level.inode }));
     }
 
@@ -235,35 +347,59 @@ impl Iterator for TreeWalk<'_> {
     }
 }
 
-impl DirLevel<'_> {
-    /// Checks an entry against its directory.
-    fn check(&mut self, entry: &DirEntry) -> Result<()> {
-        let dir = &self.inode;
-        let is_first = self.last_name.is_empty();
-        let in_order = is_first || *self.last_name < *entry.name;
-        self.last_name.clone_from(&entry.name);
+impl FoundEntry {
+    fn name(&self) -> &[u8] {
+        let start = self.path.len().saturating_sub(self.name_bytes);
+        self.path.get(start..).unwrap_or_default()
+    }
+}
+
+impl DirLevel {
+    /// Checks an entry against its directory, and against the name before it.
+    fn check(&mut self, found: &FoundEntry, last_name: &[u8]) -> Result<()> {
+        let (dir, name) = (&self.inode, found.name());
+        let in_order = last_name.is_empty() || *last_name < *name;
         if !in_order {
             self.disorder = self.disorder.saturating_add(1);
             if self.disorder >= DISORDER_MAX {
-                self.entries.end();
+                self.cursor.end();
                 (self.saw_dot, self.saw_dot_dot) = (true, true);
             }
             return Err(broken(ErrorKind::DirectoryOrder, dir));
         }
-        if let Err(error) = check_name(&entry.name) {
+        if let Err(error) = check_name(name) {
             return Err(broken(ErrorKind::Format(error.into_kind()), dir));
         }
-        let (name, expected) = match &*entry.name {
+        let (name, expected) = match name {
             b"." => (".", dir.nid()),
             b".." => ("..", self.parent),
             _ => return Ok(()),
         };
         self.saw_dot |= name == ".";
         self.saw_dot_dot |= name == "..";
-        if entry.nid == expected {
+        if found.nid == expected {
             return Ok(());
         }
         Err(broken(ErrorKind::DotEntry(name), dir))
+    }
+}
+
+/// The work of the block that is loaded, if its bytes were read before under another directory. If
+/// they cannot be located, they cannot be read, either.
+fn repeated_work(
+    inner: &ImageInner,
+    state: &mut WalkState,
+    level: &DirLevel,
+    entry_work: u64,
+) -> u64 {
+    let (range, entries) = level.cursor.loaded();
+    let bytes = range.end.saturating_sub(range.start);
+    match inner.dir_source(&level.inode, range.start) {
+        Ok((location, skip)) if state.repeats(&location, skip, bytes) => {
+            let entries = u64::try_from(entries).unwrap_or(u64::MAX);
+            entries.saturating_mul(entry_work).saturating_add(bytes)
+        }
+        _ => 0,
     }
 }
 
@@ -292,37 +428,8 @@ fn normalized(path: &[u8]) -> Vec<u8> {
     [b"/", &*parts.join(&b'/')].concat()
 }
 
-/// A set of inode numbers that is small where they lie close together, as those of a tree do: a bit
-/// an inode slot. A million inodes in a row take some 200 KiB.
-#[derive(Debug, Default)]
-pub(crate) struct NidSet {
-    pages: HashMap<u64, [u64; 8]>,
-}
-
-impl NidSet {
-    /// Adds a number; false if it was there.
-    pub(crate) fn insert(&mut self, nid: Nid) -> bool {
-        let raw = nid.raw();
-        let page = self.pages.entry(raw >> PAGE_BITS).or_default();
-        let word = usize::try_from((raw >> 6) & 7).ok().and_then(|word| page.get_mut(word));
-        let bit = 1u64 << (raw & 63);
-        let Some(word) = word else { return false };
-        let is_new = *word & bit == 0;
-        *word |= bit;
-        is_new
-    }
-
-    /// About how many bytes it takes.
-    pub(crate) fn bytes(&self) -> u64 {
-        const PAGE_BYTES: u64 = 80;
-        u64::try_from(self.pages.capacity()).unwrap_or(u64::MAX).saturating_mul(PAGE_BYTES)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use super::*;
 
     #[test]
@@ -332,23 +439,5 @@ mod tests {
         assert_eq!(normalized(b""), b"/");
         assert_eq!(normalized(b"a//b/./../c/"), b"/a/c");
         assert_eq!(normalized(b"../.."), b"/");
-    }
-
-    #[test]
-    fn it_is_a_set() {
-        let (mut set, mut truth) = (NidSet::default(), HashSet::new());
-        let mut number = 1u64;
-        for step in 0..20_000u64 {
-            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(step);
-            let nid = Nid::new(if step % 2 == 0 { number % 5_000 } else { number >> (step % 60) });
-            assert_eq!(set.insert(nid), truth.insert(nid), "{nid}");
-        }
-    }
-
-    #[test]
-    fn numbers_in_a_row_take_little() {
-        let mut set = NidSet::default();
-        (0..1_000_000).for_each(|raw| assert!(set.insert(Nid::new(raw))));
-        assert!(set.bytes() < 512 << 10, "{}", set.bytes());
     }
 }

@@ -1,0 +1,104 @@
+//! A set of numbers that is small where they lie close together: inodes of a tree, bytes of an image
+//! that were read. It knows neither; `walk` and `verify` charge what it takes.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use foldhash::fast::RandomState;
+
+/// A page of the set has so many bits: eight words.
+const PAGE_BITS: u32 = 9;
+/// Numbers of a page.
+const PAGE_NUMBERS: u64 = 1 << PAGE_BITS;
+
+/// A set of 64-bit numbers: a bit each, in pages of 512. A million numbers in a row take some 200
+/// KiB.
+#[derive(Debug, Default)]
+pub(crate) struct SparseBitSet {
+    pages: HashMap<u64, [u64; 8], RandomState>,
+}
+
+impl SparseBitSet {
+    /// Adds a number; false if it was there.
+    pub(crate) fn insert(&mut self, number: u64) -> bool {
+        let page = self.pages.entry(number >> PAGE_BITS).or_default();
+        let word = usize::try_from((number >> 6) & 7).ok().and_then(|word| page.get_mut(word));
+        let bit = 1u64 << (number & 63);
+        let Some(word) = word else { return false };
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        is_new
+    }
+
+    /// Adds a range; returns how many of its numbers were not there.
+    pub(crate) fn insert_range(&mut self, range: Range<u64>) -> u64 {
+        let (mut at, mut added) = (range.start, 0u64);
+        while at < range.end {
+            let page_end = (at | PAGE_NUMBERS.wrapping_sub(1)).saturating_add(1).min(range.end);
+            let page = self.pages.entry(at >> PAGE_BITS).or_default();
+            for (number, word) in (0u64..).zip(page.iter_mut()) {
+                let first = (at >> PAGE_BITS << PAGE_BITS) | number << 6;
+                let mask = bits_from(at, first) & !bits_from(page_end, first);
+                added = added.saturating_add(u64::from((mask & !*word).count_ones()));
+                *word |= mask;
+            }
+            if page_end <= at {
+                break;
+            }
+            at = page_end;
+        }
+        added
+    }
+
+    /// About how many bytes it takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        const PAGE_BYTES: u64 = 80;
+        u64::try_from(self.pages.capacity()).unwrap_or(u64::MAX).saturating_mul(PAGE_BYTES)
+    }
+}
+
+/// The bits from number `from` on, in a word whose first number is `first`.
+fn bits_from(from: u64, first: u64) -> u64 {
+    let below = u32::try_from(from.saturating_sub(first)).unwrap_or(u32::MAX);
+    u64::MAX.checked_shl(below).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn it_is_a_set() {
+        let (mut set, mut truth) = (SparseBitSet::default(), HashSet::new());
+        let mut number = 1u64;
+        for step in 0..20_000u64 {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(step);
+            let next = if step % 2 == 0 { number % 5_000 } else { number >> (step % 60) };
+            assert_eq!(set.insert(next), truth.insert(next), "{next}");
+        }
+    }
+
+    #[test]
+    fn a_range_adds_what_its_numbers_add() {
+        let (mut set, mut truth) = (SparseBitSet::default(), HashSet::new());
+        let mut number = 7u64;
+        for step in 0..3_000u64 {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(step);
+            let start = (number >> 33) % 20_000;
+            let end = start + (number >> 20) % 1_300;
+            let added = (start..end).filter(|number| truth.insert(*number)).count() as u64;
+            assert_eq!(set.insert_range(start..end), added, "{start}..{end}");
+        }
+        assert_eq!(set.insert_range(5..5), 0);
+        assert_eq!(set.insert_range(u64::MAX - 3..u64::MAX), 3);
+    }
+
+    #[test]
+    fn numbers_in_a_row_take_little() {
+        let mut set = SparseBitSet::default();
+        (0..1_000_000).for_each(|number| assert!(set.insert(number)));
+        assert!(set.bytes() < 512 << 10, "{}", set.bytes());
+    }
+}
