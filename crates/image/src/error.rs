@@ -144,6 +144,8 @@ pub enum ErrorKind {
     SpecialInode(&'static str),
     /// The name filter excludes an attribute that is there.
     NameFilter,
+    /// A default access control list of an inode that is no directory.
+    DefaultAcl(ondisk::FileType),
     /// A long xattr prefix that is not in the table.
     UnknownPrefix(u8),
     /// The table of long xattr prefixes names a hidden base or an item without a length.
@@ -403,6 +405,9 @@ impl ErrorKind {
             }
             Self::SpecialInode(what) => write!(f, "the {what} inode is not a regular file"),
             Self::NameFilter => f.write_str("the xattr name filter excludes an xattr of the inode"),
+            Self::DefaultAcl(found) => {
+                write!(f, "a {} has a default access control list", found.name())
+            }
             Self::UnknownPrefix(id) => write!(f, "long xattr prefix {id} does not exist"),
             Self::XattrPrefixTable => f.write_str("the table of long xattr prefixes is damaged"),
             _ => Ok(()),

@@ -11,6 +11,11 @@ use crate::error::{Result, address};
 /// The most that one read of the source brings for a batch, in bytes.
 const RUN_MAX_BYTES: u64 = 1 << 20;
 
+/// Bits of [`Address::number`] below the space.
+const SPACE_LOG: u32 = 60;
+/// Bits of [`Address::number`] below the device: 16 TiB.
+const DEVICE_LOG: u32 = 44;
+
 /// A space of bytes that holds metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum AddressSpace {
@@ -46,6 +51,20 @@ impl Address {
     pub(crate) fn offset(self) -> u64 {
         match self {
             Self::Data { offset, .. } | Self::Metadata { offset, .. } => offset,
+        }
+    }
+
+    /// A number for the byte: the same for the same byte of the image, and nearly always another one
+    /// for another. For counting what is read twice.
+    pub(crate) fn number(self) -> u64 {
+        let space = |number: u64, offset: u64| (number << SPACE_LOG).wrapping_add(offset);
+        match self {
+            Self::Metadata { space: AddressSpace::Image, offset }
+            | Self::Data { device: 0, offset } => offset,
+            Self::Metadata { space: AddressSpace::Metabox, offset } => space(1, offset),
+            Self::Data { device, offset } => {
+                space(2, offset).wrapping_add(u64::from(device) << DEVICE_LOG)
+            }
         }
     }
 

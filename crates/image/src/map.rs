@@ -71,6 +71,15 @@ impl<'a> ExtentMap<'a> {
         found.in_inode(self.inode.nid()).at(self.inode.end())
     }
 
+    /// How many entries of an index [`check`](Self::check) reads.
+    pub(crate) fn index_entries(&self) -> u64 {
+        match &self.kind {
+            MapKind::Lclusters(index) => index.entries(),
+            MapKind::ExtentTable(extents) => extents.entries(),
+            MapKind::Flat(_) | MapKind::Chunks(_) | MapKind::WholeFragment(_) => 0,
+        }
+    }
+
     /// Checks that every entry of an index leads to the extent that holds it, so that reading
     /// from any byte on finds what reading from the first one finds.
     pub(crate) fn check(&mut self) -> Result<()> {

@@ -49,6 +49,18 @@ impl ImageInner {
         range: Range<u64>,
         sink: &mut impl FnMut(FilePiece<'_>) -> Result<(), E>,
     ) -> Result<Range<u64>, E> {
+        self.for_wanted_pieces_in(inode, range, None, sink)
+    }
+
+    /// The same, without the extents that `filter` leaves out. Those of the packed file are asked
+    /// for one by one.
+    pub(crate) fn for_wanted_pieces_in<E: From<Error>>(
+        &self,
+        inode: &Inode,
+        range: Range<u64>,
+        filter: Option<&ExtentFilter<'_>>,
+        sink: &mut impl FnMut(FilePiece<'_>) -> Result<(), E>,
+    ) -> Result<Range<u64>, E> {
         let end = range.end.min(inode.size());
         if range.start >= end {
             return Ok(end..end);
@@ -59,7 +71,7 @@ impl ImageInner {
         let is_split = extent.start < range.start;
         let start = if is_split && extent.is_cluster() { extent.end() } else { range.start };
         let mut at = start;
-        let reader = PieceReader { inner: self, inode };
+        let reader = PieceReader { inner: self, inode, filter };
         while at < end {
             if !extent.contains(at) {
                 extent = map.extent_at(at)?;
@@ -70,17 +82,28 @@ impl ImageInner {
                 return Err(error.in_inode(inode.nid()).at(inode.end()).into());
             }
             let part = if extent.is_cluster() { extent } else { extent.cut(at, end)? };
-            reader.extent(&mut slot, &part, sink)?;
+            let is_fragment = matches!(part.location, DataLocation::Fragment { .. });
+            if is_fragment || is_wanted(filter, &part).in_inode(inode.nid())? {
+                reader.extent(&mut slot, &part, sink)?;
+            }
             at = part.end();
         }
         Ok(start..at)
     }
 }
 
+/// Says whether an extent is to be read.
+pub(crate) type ExtentFilter<'a> = dyn Fn(&MappedExtent) -> Result<bool, Error> + 'a;
+
+fn is_wanted(filter: Option<&ExtentFilter<'_>>, extent: &MappedExtent) -> Result<bool, Error> {
+    filter.map_or(Ok(true), |filter| filter(extent))
+}
+
 /// Reads the extents of one file.
 struct PieceReader<'a> {
     inner: &'a ImageInner,
     inode: &'a Inode,
+    filter: Option<&'a ExtentFilter<'a>>,
 }
 
 impl PieceReader<'_> {
@@ -130,7 +153,7 @@ impl PieceReader<'_> {
                 let end = end.ok_or_else(|| {
                     outside(from, extent.length, packed.size()).in_inode(self.inode.nid())
                 })?;
-                FragmentReader { inner: self.inner, packed, range: from..end }
+                FragmentReader { inner: self.inner, packed, range: from..end, filter: self.filter }
                     .read(slot, offset, sink)
             }
         }
@@ -170,6 +193,7 @@ struct FragmentReader<'a> {
     inner: &'a ImageInner,
     packed: &'a Inode,
     range: Range<u64>,
+    filter: Option<&'a ExtentFilter<'a>>,
 }
 
 impl FragmentReader<'_> {
@@ -180,13 +204,17 @@ impl FragmentReader<'_> {
         offset: u64,
         sink: &mut impl FnMut(FilePiece<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Self { inner, packed, range } = self;
+        let Self { inner, packed, range, filter } = self;
         let mut map = ExtentMap::new(inner, packed)?;
         let mut at = range.start;
         while at < range.end {
             let extent = map.extent_at(at)?;
             let end = extent.end().min(range.end);
             let place = offset.saturating_add(at.saturating_sub(range.start));
+            if !is_wanted(filter, &extent).in_inode(packed.nid())? {
+                at = end;
+                continue;
+            }
             match extent.location {
                 // Never cut: a hole may be as long as a 64-bit number can say.
                 DataLocation::Hole => {
@@ -205,7 +233,8 @@ impl FragmentReader<'_> {
                         slot.counters.served(part.len());
                         pass(&shared)?;
                     } else {
-                        PieceReader { inner, inode: packed }.cluster(slot, &cluster, pass)?;
+                        PieceReader { inner, inode: packed, filter }
+                            .cluster(slot, &cluster, pass)?;
                     }
                     at = end;
                 }

@@ -1,6 +1,8 @@
 //! Verifying a whole image: all metadata, every byte of every file, and the link counts.
 
 mod batches;
+mod verified;
+mod xattrs;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,7 +13,8 @@ use ferrofs_workers::CancelToken;
 use ferrofs_workers::jobs::{HelperBudget, OrderedPipeline};
 use ferrofs_workers::memory::{AllocPolicy, Charge};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorContext, ErrorKind, Result};
+use crate::extent::MappedExtent;
 use crate::inner::ImageInner;
 use crate::inode::Inode;
 use crate::map::ExtentMap;
@@ -19,7 +22,10 @@ use crate::memory::MemoryPool;
 use crate::pieces::FilePiece;
 use crate::sparse_bit_set::SparseBitSet;
 use crate::walk::{PathError, TreeWalk, WalkEntry};
+use crate::work::WorkMeter;
 use batches::{ContinuityCheck, FilePart, VerifyBatch, VerifyBatches};
+use verified::Verified;
+use xattrs::check_xattrs;
 
 /// About how many bytes an inode with several names takes, beside its path.
 const SEEN_BYTES: u64 = 128;
@@ -27,6 +33,11 @@ const SEEN_BYTES: u64 = 128;
 const STEP_BYTES: u64 = 256 << 10;
 /// Names that are kept for a report may take the memory limit divided by this.
 const NAMES_SHARE: u64 = 16;
+
+/// The shortest entry of an index, in bytes.
+const INDEX_ENTRY_BYTES: u64 = 2;
+/// Checking an entry of an index takes about as long as decoding so many bytes.
+const INDEX_ENTRY_WORK: u64 = 32;
 
 /// What a verification reports on its way.
 #[derive(Debug)]
@@ -75,12 +86,13 @@ pub struct VerifySummary {
 pub struct VerifyOptions {
     path: Vec<u8>,
     max_threads: Option<usize>,
+    max_work: Option<u64>,
     cancel: CancelToken,
 }
 
 impl Default for VerifyOptions {
     fn default() -> Self {
-        Self { path: b"/".to_vec(), max_threads: None, cancel: CancelToken::new() }
+        Self { path: b"/".to_vec(), max_threads: None, max_work: None, cancel: CancelToken::new() }
     }
 }
 
@@ -107,6 +119,15 @@ impl VerifyOptions {
         self
     }
 
+    /// The most repeated work, in bytes, as of [`WorkMeter`]. Beyond it the rest of the image is not
+    /// verified, and [`ErrorKind::WorkLimit`] is a problem. The default is
+    /// [`WorkMeter::default_limit`].
+    #[must_use]
+    pub fn max_work(mut self, bytes: u64) -> Self {
+        self.max_work = Some(bytes);
+        self
+    }
+
     /// Stops soon after this token is cancelled.
     #[must_use]
     pub fn cancel(mut self, token: &CancelToken) -> Self {
@@ -125,11 +146,14 @@ pub(crate) fn verify(
     if let Some(error) = truncation(inner) {
         report.problem(Vec::new(), error);
     }
-    let walk = TreeWalk::new(inner, &options.path);
+    let work = options.max_work.map_or_else(|| inner.work_meter(), WorkMeter::new);
+    let walk = TreeWalk::new(inner, &options.path).map(|walk| walk.work_meter(&work));
     match walk.and_then(|walk| Ok((walk, LinkCounts::new(&inner.engine.memory)?))) {
         Ok((walk, mut link_counts)) => {
             let batches = VerifyBatches::new(walk, &mut link_counts);
-            verify_batches(inner, options, batches, &mut report)?;
+            let verified = Verified::new(inner.engine.memory.budget());
+            let inspector = Inspector { inner, cancel: &options.cancel, verified, work };
+            verify_batches(&inspector, options, batches, &mut report)?;
             // Below another path than the root not all names of an inode need to be met.
             if options.path == b"/" {
                 link_counts.wrong_counts().for_each(|problem| {
@@ -144,26 +168,27 @@ pub(crate) fn verify(
 }
 
 fn verify_batches(
-    inner: &ImageInner,
+    inspector: &Inspector<'_>,
     options: &VerifyOptions,
     batches: VerifyBatches<'_>,
     report: &mut VerifyReport<'_>,
 ) -> Result<()> {
-    let inspector = Inspector { inner, cancel: &options.cancel };
     let threads = options.max_threads.unwrap_or_else(|| HelperBudget::process().total());
     let mut continuity = ContinuityCheck::default();
-    OrderedPipeline::new().max_threads(threads.min(inner.engine.decode_slots.count())).run(
-        batches,
-        || (),
-        |(), batch| inspector.inspect(batch),
-        |found| {
-            // A batch that was read while the token was cancelled may be incomplete, and is not
-            // reported.
-            inspector.check_cancelled()?;
-            report.commit(found, &mut continuity);
-            Ok(())
-        },
-    )?;
+    OrderedPipeline::new()
+        .max_threads(threads.min(inspector.inner.engine.decode_slots.count()))
+        .run(
+            batches,
+            || (),
+            |(), batch| inspector.inspect(batch),
+            |found| {
+                // A batch that was read while the token was cancelled may be incomplete, and is not
+                // reported.
+                inspector.check_cancelled()?;
+                report.commit(found, &mut continuity);
+                Ok(())
+            },
+        )?;
     Ok(())
 }
 
@@ -177,6 +202,8 @@ enum BatchResult {
 struct Inspector<'a> {
     inner: &'a ImageInner,
     cancel: &'a CancelToken,
+    verified: Verified,
+    work: WorkMeter,
 }
 
 impl Inspector<'_> {
@@ -192,8 +219,8 @@ impl Inspector<'_> {
                 let WalkEntry { inode, .. } = &*part.node;
                 let mut others = Vec::new();
                 let sound = if part.is_first() {
-                    others.extend(catch(|| self.inner.check_xattrs(inode)).err());
-                    catch(|| ExtentMap::new(self.inner, inode)?.check())
+                    others.extend(catch(|| self.check_xattrs(inode)).err());
+                    catch(|| self.check_map(inode))
                 } else {
                     Ok(())
                 };
@@ -223,7 +250,7 @@ impl Inspector<'_> {
                 Ok(read) => bytes = bytes.saturating_add(read),
                 Err(error) => problems.push(PathError { path: node.path.clone(), error }),
             }
-            if let Err(error) = catch(|| self.inner.check_xattrs(&node.inode)) {
+            if let Err(error) = catch(|| self.check_xattrs(&node.inode)) {
                 problems.push(PathError { path: node.path, error });
             }
         }
@@ -234,7 +261,7 @@ impl Inspector<'_> {
     fn read_contents(&self, inode: &Inode) -> Result<u64> {
         match inode.file_type() {
             FileType::Regular => {
-                ExtentMap::new(self.inner, inode)?.check()?;
+                self.check_map(inode)?;
                 self.read_through(inode, 0..inode.size())?;
                 Ok(inode.size())
             }
@@ -248,9 +275,28 @@ impl Inspector<'_> {
         }
     }
 
-    /// Reads a range of a file, and does nothing with it.
+    fn check_xattrs(&self, inode: &Inode) -> Result<()> {
+        check_xattrs(self.inner, inode, &self.verified, &self.work)
+    }
+
+    /// Checks the map of a file. Indexes of damaged inodes may overlap, so reading them is work.
+    fn check_map(&self, inode: &Inode) -> Result<()> {
+        let mut map = ExtentMap::new(self.inner, inode)?;
+        // An index of more entries than this does not fit in the image.
+        let most = self.inner.engine.devices.primary().length() / INDEX_ENTRY_BYTES;
+        let work = map.index_entries().min(most).saturating_mul(INDEX_ENTRY_WORK);
+        self.work.add(work, "indexes of compressed files").in_inode(inode.nid())?;
+        map.check()
+    }
+
+    /// Reads what was not read before of a range of a file, and does nothing with it.
     fn read_through(&self, inode: &Inode, range: Range<u64>) -> Result<Range<u64>> {
-        self.inner.for_each_piece_in(inode, range, &mut |_: FilePiece<'_>| self.check_cancelled())
+        let wants = |extent: &MappedExtent| {
+            self.check_cancelled()?;
+            self.verified.wants(extent, &self.work)
+        };
+        let mut check = |_: FilePiece<'_>| self.check_cancelled();
+        self.inner.for_wanted_pieces_in(inode, range, Some(&wants), &mut check)
     }
 }
 

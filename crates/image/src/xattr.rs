@@ -88,23 +88,15 @@ impl ImageInner {
         Ok(found)
     }
 
-    /// Reads all attributes and checks them against the name filter.
-    pub(crate) fn check_xattrs(&self, inode: &Inode) -> Result<()> {
-        for xattr in self.xattrs(inode)? {
-            if self.filter_excludes(inode, &xattr.name)? {
-                let error = Error::new(ErrorKind::NameFilter);
-                return Err(error.in_inode(inode.nid()).at(inode.xattr_start()));
-            }
-        }
-        Ok(())
+    /// Whether the name filters of inodes have a known meaning.
+    pub(crate) fn trusts_name_filter(&self) -> bool {
+        self.sb.compat.has(Compat::XATTR_FILTER) && self.sb.xattr_filter_reserved == 0
     }
 
     /// Whether the name filter excludes that `inode` has such an attribute.
     fn filter_excludes(&self, inode: &Inode, name: &[u8]) -> Result<bool> {
-        let is_trusted =
-            self.sb.compat.has(Compat::XATTR_FILTER) && self.sb.xattr_filter_reserved == 0;
         let (true, true, Some((prefix, suffix))) =
-            (is_trusted, inode.has_xattrs(), split_name(name))
+            (self.trusts_name_filter(), inode.has_xattrs(), split_name(name))
         else {
             return Ok(false);
         };
@@ -178,7 +170,7 @@ impl ImageInner {
     }
 
     /// The name that users see; `None` for padding and hidden attributes.
-    fn full_name(&self, entry: &XattrEntry<'_>) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn full_name(&self, entry: &XattrEntry<'_>) -> Result<Option<Vec<u8>>> {
         let (base, infix) = match entry.index {
             NameIndex::Short(index) => (index, &[][..]),
             NameIndex::Long(id) => {
@@ -192,7 +184,7 @@ impl ImageInner {
     }
 
     /// The bytes of a shared entry, and where they lie.
-    fn shared_entry(&self, id: u32) -> Result<(MetaBytes, u64)> {
+    pub(crate) fn shared_entry(&self, id: u32) -> Result<(MetaBytes, u64)> {
         let area = address(self.sb.block_size.offset_of(u64::from(self.sb.xattr_block)))?;
         let at = address(area.checked_add(u64::from(id).saturating_mul(4)))?;
         let space = if self.sb.compat.has(Compat::SHARED_EA_IN_METABOX) {

@@ -91,6 +91,8 @@ pub enum ErrorKind {
         /// Bytes that the body has left.
         left: u64,
     },
+    /// An access control list that Linux rejects, and why.
+    Acl(&'static str),
     /// An xattr name index that has no prefix.
     XattrIndex(u8),
     /// A long prefix of no bytes, or of more than a name may have.
@@ -198,6 +200,7 @@ impl fmt::Display for ErrorKind {
             | Self::NameLength(_)
             | Self::NameBytes(_)
             | Self::XattrOverrun { .. }
+            | Self::Acl(_)
             | Self::XattrIndex(_)
             | Self::XattrPrefix(_) => self.describe_names(f),
             Self::TooLarge { .. }
@@ -263,6 +266,7 @@ impl ErrorKind {
             Self::XattrOverrun { wanted, left } => {
                 write!(f, "an xattr entry of {wanted} bytes exceeds the {left} left in its body")
             }
+            Self::Acl(rule) => write!(f, "Linux rejects an access control list: {rule}"),
             Self::XattrIndex(index) => write!(f, "xattr name index {index} has no prefix"),
             Self::XattrPrefix(length) => {
                 write!(f, "a long xattr prefix of {length} bytes is not in 1..=256")

@@ -35,6 +35,7 @@
     )
 )]
 
+mod acl;
 mod address;
 mod algorithm;
 mod bytes;
@@ -50,6 +51,7 @@ mod superblock;
 pub mod xattr;
 pub mod zmap;
 
+pub use acl::check_acl;
 pub use address::{BlockSize, Nid};
 pub use checksum::{checksum_span, seal_checksum, superblock_checksum};
 pub use device::DeviceSlot;

@@ -49,6 +49,11 @@ impl ExtentTableMap {
         }
     }
 
+    /// How many records there are.
+    pub(super) fn entries(&self) -> u64 {
+        self.table.count
+    }
+
     /// Checks that records are in the order that the search needs.
     pub(super) fn check(&mut self, inner: &ImageInner) -> Result<()> {
         if !self.table.has_logical_starts() {

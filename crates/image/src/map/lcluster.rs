@@ -128,6 +128,11 @@ impl LclusterMap {
         Ok(MappedExtent { start, length, location })
     }
 
+    /// How many entries there are.
+    pub(super) fn entries(&self) -> u64 {
+        self.entries.count(self.size)
+    }
+
     /// Checks that the distances of all entries stay between the head before them and the head
     /// behind them.
     pub(super) fn check(&mut self, inner: &ImageInner) -> Result<()> {

@@ -8,7 +8,7 @@ use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
 use foldhash::fast::RandomState;
 
 use crate::error::Result;
-use crate::extent::{Address, AddressSpace, DataLocation};
+use crate::extent::DataLocation;
 use crate::sparse_bit_set::SparseBitSet;
 
 /// Memory is charged in steps of so many bytes.
@@ -59,21 +59,10 @@ impl WalkState {
     /// A number for stored bytes: the same bytes have the same one. Others have another one, but
     /// for an accident whose only effect is that reading counts as repeated.
     fn place(&self, location: &DataLocation, skip: u64) -> Option<u64> {
-        const SPACE_LOG: u32 = 60;
-        let space = |number: u64, at: u64| Some((number << SPACE_LOG).wrapping_add(at));
         match location {
             DataLocation::Hole => None,
-            DataLocation::Fragment { offset } => space(1, *offset),
-            DataLocation::Stored(Address::Metadata { space: AddressSpace::Image, offset }) => {
-                space(0, *offset)
-            }
-            DataLocation::Stored(Address::Metadata { space: AddressSpace::Metabox, offset }) => {
-                space(2, *offset)
-            }
-            DataLocation::Stored(Address::Data { device: 0, offset }) => space(0, *offset),
-            DataLocation::Stored(Address::Data { device, offset }) => {
-                space(3, (u64::from(*device) << 44).wrapping_add(*offset))
-            }
+            DataLocation::Fragment { offset } => Some((3 << 60) | offset),
+            DataLocation::Stored(address) => Some(address.number()),
             // A cluster decodes to less than 16 MiB.
             DataLocation::Cluster(cluster) => {
                 Some((self.hasher.hash_one(cluster.id) >> 24 << 24).wrapping_add(skip))
@@ -98,6 +87,7 @@ impl WalkState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::extent::Address;
 
     fn stored(offset: u64) -> DataLocation {
         DataLocation::Stored(Address::unified(offset))

@@ -7,6 +7,7 @@
     reason = "a test may stop at the first surprise, and says what it skipped"
 )]
 
+mod crafted;
 mod damage;
 mod decode_once;
 mod defects;
@@ -22,4 +23,5 @@ mod kernel;
 mod lz4_image;
 mod manifest;
 mod reading;
+mod repeats;
 mod sources;

@@ -1,0 +1,280 @@
+//! What a verification has read: clusters, stored bytes and shared attributes are read once, however
+//! many inodes refer to them. What overlaps, but is not the same, counts as repeated work.
+//!
+//! The tables take a share of the memory. When that is used up, what is not in them is read again.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasher;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ferrofs_ondisk::compression::AlgorithmId;
+use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
+use foldhash::fast::RandomState;
+
+use super::xattrs::VerifiedXattr;
+use crate::error::Result;
+use crate::extent::{Address, Cluster, Coding, DataLocation, MappedExtent};
+use crate::sparse_bit_set::SparseBitSet;
+use crate::work::WorkMeter;
+
+/// Tables of clusters; threads work in different parts of an image.
+const SHARDS: u64 = 16;
+/// Clusters of so many bytes of the image are in one table: its log.
+const SHARD_LOG: u32 = 22;
+/// The tables may take the memory limit divided by this.
+const MEMORY_SHARE: u64 = 8;
+/// Memory is charged in steps of so many bytes.
+const STEP_BYTES: u64 = 64 << 10;
+/// Log of the bytes of the image that one bit of a cluster stands for: the smallest block.
+const CLUSTER_UNIT_LOG: u32 = 9;
+/// Log of the bytes that one bit of stored data stands for.
+const STORED_UNIT_LOG: u32 = 12;
+/// Looking an extent up takes about as long as decoding so many bytes.
+const EXTENT_WORK: u64 = 64;
+/// A byte that is copied takes so much less time than one that is decoded.
+const COPY_SHARE: u64 = 4;
+
+/// What has been read. Used by all threads of a verification.
+#[derive(Debug)]
+pub(super) struct Verified {
+    shards: Vec<Mutex<Shard>>,
+    stored: Mutex<Shard>,
+    xattrs: Mutex<XattrTable>,
+    hasher: RandomState,
+}
+
+/// A part of the tables.
+#[derive(Debug)]
+struct Shard {
+    /// Hashes of clusters, with the length of the extent. An accident is as likely as an undetected
+    /// error of the memory, and nobody can provoke one, as the hash has a random seed.
+    clusters: HashSet<u64, RandomState>,
+    /// Units of the image that were read.
+    read: SparseBitSet,
+    memory: TableMemory,
+}
+
+#[derive(Debug)]
+struct XattrTable {
+    known: HashMap<u32, VerifiedXattr, RandomState>,
+    memory: TableMemory,
+}
+
+/// The charge of one table.
+#[derive(Debug)]
+struct TableMemory {
+    budget: Budget,
+    charge: Option<Charge>,
+    limit_bytes: u64,
+}
+
+impl Verified {
+    pub(super) fn new(budget: &Budget) -> Self {
+        // Half of it is for clusters.
+        let quarter = budget.limit_bytes() / MEMORY_SHARE / 4;
+        let memory =
+            |limit_bytes| TableMemory { budget: budget.clone(), charge: None, limit_bytes };
+        let shard = |limit_bytes| Shard {
+            clusters: HashSet::default(),
+            read: SparseBitSet::default(),
+            memory: memory(limit_bytes),
+        };
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::new(shard(quarter / (SHARDS / 2)))).collect(),
+            stored: Mutex::new(shard(quarter)),
+            xattrs: Mutex::new(XattrTable { known: HashMap::default(), memory: memory(quarter) }),
+            hasher: RandomState::default(),
+        }
+    }
+
+    /// Whether an extent has to be read.
+    ///
+    /// # Errors
+    /// The image makes readers repeat more work than the meter allows.
+    pub(super) fn wants(&self, extent: &MappedExtent, work: &WorkMeter) -> Result<bool> {
+        work.add(EXTENT_WORK, "extents")?;
+        match &extent.location {
+            DataLocation::Hole | DataLocation::Fragment { .. } => Ok(true),
+            DataLocation::Stored(address) => self.wants_stored(*address, extent.length, work),
+            DataLocation::Cluster(cluster) => self.wants_cluster(cluster, work),
+        }
+    }
+
+    fn wants_stored(&self, address: Address, bytes: u64, work: &WorkMeter) -> Result<bool> {
+        let Address::Data { .. } = address else { return Ok(true) };
+        let units = units(address.number(), bytes, STORED_UNIT_LOG);
+        let count = units.end.saturating_sub(units.start);
+        let added = {
+            let mut stored = lock(&self.stored);
+            if !stored.has_room() {
+                return Ok(true);
+            }
+            stored.read.insert_range(units)
+        };
+        if count > 0 && added == 0 {
+            return Ok(false);
+        }
+        if added.saturating_mul(2) < count {
+            work.add(bytes / COPY_SHARE, "stored data of files that overlap")?;
+        }
+        Ok(true)
+    }
+
+    fn wants_cluster(&self, cluster: &Cluster, work: &WorkMeter) -> Result<bool> {
+        let first = cluster.id.address.number();
+        let key = self.hasher.hash_one((cluster.id, cluster.decoded_bytes, cluster.is_partial));
+        let units = units(first, cluster.id.encoded_bytes.into(), CLUSTER_UNIT_LOG);
+        let count = units.end.saturating_sub(units.start);
+        let shard = usize::try_from((first >> SHARD_LOG) % SHARDS).unwrap_or(0);
+        let Some(shard) = self.shards.get(shard) else { return Ok(true) };
+        let added = {
+            let mut shard = lock(shard);
+            if !shard.has_room() {
+                return Ok(!shard.clusters.contains(&key));
+            }
+            if !shard.clusters.insert(key) {
+                return Ok(false);
+            }
+            shard.read.insert_range(units)
+        };
+        if added.saturating_mul(2) < count {
+            let work_bytes = cluster.decoded_bytes.saturating_mul(decode_cost(cluster));
+            work.add(work_bytes, "compressed clusters that overlap")?;
+        }
+        Ok(true)
+    }
+
+    /// What is known of the shared attribute with this id.
+    pub(super) fn xattr(&self, id: u32) -> Option<VerifiedXattr> {
+        lock(&self.xattrs).known.get(&id).copied()
+    }
+
+    /// Adds a shared attribute.
+    pub(super) fn add_xattr(&self, id: u32, xattr: VerifiedXattr) {
+        const BYTES: u64 = 24;
+        let mut table = lock(&self.xattrs);
+        let table = &mut *table;
+        let capacity = capacity_after(table.known.len(), table.known.capacity());
+        if table.memory.has_room(capacity.saturating_mul(BYTES)) {
+            table.known.insert(id, xattr);
+        }
+    }
+}
+
+impl Shard {
+    fn has_room(&mut self) -> bool {
+        const BYTES: u64 = 10;
+        let clusters = capacity_after(self.clusters.len(), self.clusters.capacity());
+        self.memory.has_room(clusters.saturating_mul(BYTES).saturating_add(self.read.bytes()))
+    }
+}
+
+impl TableMemory {
+    /// Charges a table that takes `bytes` bytes; false if it may not grow to that.
+    fn has_room(&mut self, bytes: u64) -> bool {
+        let charged = self.charge.as_ref().map_or(0, Charge::bytes);
+        if bytes <= charged {
+            return true;
+        }
+        if bytes > self.limit_bytes {
+            return false;
+        }
+        let more = bytes.saturating_sub(charged);
+        let more = more.max(STEP_BYTES).min(self.limit_bytes.saturating_sub(charged));
+        let policy = AllocPolicy::MayFail;
+        let grown = match &mut self.charge {
+            Some(charge) => charge.grow(more, policy),
+            none => self.budget.charge(more, policy).map(|charge| *none = Some(charge)),
+        };
+        grown.is_ok()
+    }
+}
+
+/// Bytes that a fast codec decodes while this one decodes one byte.
+fn decode_cost(cluster: &Cluster) -> u64 {
+    match cluster.id.coding {
+        Coding::Plain { .. } | Coding::Compressed(AlgorithmId::Lz4) => 1,
+        Coding::Compressed(AlgorithmId::Zstd) => 2,
+        Coding::Compressed(AlgorithmId::Deflate) => 3,
+        Coding::Compressed(AlgorithmId::Lzma) => 8,
+    }
+}
+
+/// The units that begin in a range of bytes: ranges that do not overlap have none in common.
+fn units(first: u64, bytes: u64, unit_log: u32) -> Range<u64> {
+    let up = (1u64 << unit_log).wrapping_sub(1);
+    let unit = |at: u64| at.saturating_add(up) >> unit_log;
+    unit(first)..unit(first.saturating_add(bytes))
+}
+
+/// The capacity of a table after one more entry: a full one doubles.
+fn capacity_after(entries: usize, capacity: usize) -> u64 {
+    let next = if entries < capacity { capacity } else { capacity.saturating_mul(2).max(4) };
+    u64::try_from(next).unwrap_or(u64::MAX)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No panic can happen between two changes of a table.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::extent::ClusterId;
+
+    fn extent(location: DataLocation) -> MappedExtent {
+        MappedExtent { start: 0, length: 64 << 10, location }
+    }
+
+    fn cluster(offset: u64, encoded_bytes: u32) -> MappedExtent {
+        let coding = Coding::Compressed(AlgorithmId::Lz4);
+        let id = ClusterId { address: Address::unified(offset), encoded_bytes, coding };
+        extent(DataLocation::Cluster(Cluster { id, decoded_bytes: 64 << 10, is_partial: false }))
+    }
+
+    #[test]
+    fn a_cluster_is_read_once_and_overlapping_ones_are_work() {
+        let verified = Verified::new(&Budget::new(20 << 20));
+        let work = WorkMeter::new(1 << 20);
+        let free = |number: u64| number * EXTENT_WORK;
+        assert!(verified.wants(&cluster(4096, 8192), &work).unwrap());
+        assert!(verified.wants(&cluster(12_288, 4096), &work).unwrap());
+        assert!(!verified.wants(&cluster(4096, 8192), &work).unwrap());
+        assert_eq!(work.spent(), free(3));
+        assert!(verified.wants(&cluster(4096, 4096), &work).unwrap());
+        assert_eq!(work.spent(), free(4) + (64 << 10));
+        for step in 0..20 {
+            let extent = cluster(4096, 512 * (step + 1));
+            if verified.wants(&extent, &work).is_err() {
+                return;
+            }
+        }
+        panic!("the work has no limit: {}", work.spent());
+    }
+
+    #[test]
+    fn stored_bytes_are_read_once() {
+        let verified = Verified::new(&Budget::new(20 << 20));
+        let work = WorkMeter::new(1 << 20);
+        let stored = |offset| extent(DataLocation::Stored(Address::unified(offset)));
+        assert!(verified.wants(&stored(1 << 20), &work).unwrap());
+        assert!(!verified.wants(&stored(1 << 20), &work).unwrap());
+        assert_eq!(work.spent(), 2 * EXTENT_WORK);
+        assert!(verified.wants(&stored((1 << 20) + 4096), &work).unwrap());
+        assert_eq!(work.spent(), 3 * EXTENT_WORK + (16 << 10));
+    }
+
+    #[test]
+    fn full_tables_forget_what_comes_later() {
+        let budget = Budget::new(16 << 20);
+        let verified = Verified::new(&budget);
+        let work = WorkMeter::new(u64::MAX);
+        for number in 0..200_000u64 {
+            assert!(verified.wants(&cluster(number * 4096, 4096), &work).unwrap());
+        }
+        assert!(budget.used_bytes() <= 2 << 20, "{}", budget.used_bytes());
+        assert!(!verified.wants(&cluster(4096, 4096), &work).unwrap());
+    }
+}

@@ -1,0 +1,189 @@
+//! Images of a few hundred KiB that lead to hours of work: what inodes share is read once, and what
+//! is read again has a limit. Memory does not grow with the depth of a tree.
+
+use std::sync::Arc;
+
+use ferrofs_image::{
+    ErrorKind, Image, ImageSource, MemoryPool, OpenOptions, VerifyEvent, VerifyOptions, WalkEvent,
+    WorkMeter,
+};
+
+use crate::crafted::{CompactInode, CraftedImage, DIRECTORY, FIFO, directory, name};
+
+fn open(bytes: Vec<u8>) -> Image {
+    let source: Arc<dyn ImageSource> = Arc::new(bytes);
+    OpenOptions::new().open_sources(source, Vec::new()).unwrap()
+}
+
+/// `count` directories that share the entries of one, which all lead to one FIFO.
+fn shared_entries(count: usize, entries: usize) -> Vec<u8> {
+    let mut image = CraftedImage::new(2 + count);
+    image.inode(1, CompactInode::fifo(), &[]);
+    let leaf = CraftedImage::nid(1);
+    let shared: Vec<_> = (0..entries).map(|number| (name(number), leaf, FIFO)).collect();
+    let shared = directory(&shared);
+    let block = image.data(&shared);
+    let top: Vec<_> =
+        (0..count).map(|number| (name(number), CraftedImage::nid(2 + number), DIRECTORY)).collect();
+    for number in 0..count {
+        image.inode(2 + number, CompactInode::directory(shared.len(), block), &[]);
+    }
+    let top = directory(&top);
+    let block = image.data(&top);
+    image.inode(0, CompactInode::directory(top.len(), block), &[]);
+    image.finish()
+}
+
+#[test]
+fn a_walk_of_shared_entries_ends_at_the_work_limit() {
+    let image = open(shared_entries(400, 2000));
+    let meter = WorkMeter::new(100 << 20);
+    let (mut leaves, mut depth, mut limits) = (0u64, 0i64, 0);
+    for event in image.walk(b"/").unwrap().work_meter(&meter) {
+        match event {
+            WalkEvent::Enter(_) => depth += 1,
+            WalkEvent::Leave(_) => depth -= 1,
+            WalkEvent::Leaf(_) => leaves += 1,
+            WalkEvent::Problem(problem) => {
+                limits += u64::from(matches!(problem.error.kind(), ErrorKind::WorkLimit { .. }));
+            }
+        }
+    }
+    // The entries of the first directory are free, and 102,400 more cost 100 MiB.
+    assert_eq!((depth, limits), (0, 1));
+    assert!((100_000..104_500).contains(&leaves), "{leaves}");
+    let whole = image.walk(b"/").unwrap().work_meter(&WorkMeter::new(u64::MAX));
+    let whole = whole.filter(|event| matches!(event, WalkEvent::Leaf(_))).count();
+    assert_eq!(whole, 800_000);
+}
+
+#[test]
+fn verification_of_shared_entries_ends_at_a_limit_that_can_be_raised() {
+    let image = open(shared_entries(60, 2000));
+    let verify = |options: &VerifyOptions| {
+        let mut limits = 0;
+        image
+            .verify(options, &mut |event| {
+                if let VerifyEvent::Problem(problem) = event {
+                    let kind = problem.error.kind();
+                    limits += u64::from(matches!(kind, ErrorKind::WorkLimit { .. }));
+                }
+            })
+            .unwrap();
+        limits
+    };
+    assert_eq!(verify(&VerifyOptions::new().max_work(32 << 20)), 1);
+    assert_eq!(verify(&VerifyOptions::new()), 0);
+}
+
+#[test]
+fn levels_above_the_deepest_ones_are_read_again_on_the_way_up() {
+    // 200 levels of 4 KiB are more than the walk keeps; behind the way down each has two names.
+    const DEPTH: usize = 200;
+    let mut image = CraftedImage::new(1 + DEPTH);
+    image.inode(DEPTH, CompactInode::fifo(), &[]);
+    let leaf = CraftedImage::nid(DEPTH);
+    for number in 0..DEPTH {
+        let mut names: Vec<_> = (0..220).map(|at| (name(at), leaf, FIFO)).collect();
+        if number + 1 < DEPTH {
+            names[100] = (name(100), CraftedImage::nid(number + 1), DIRECTORY);
+        }
+        let data = directory(&names);
+        let block = image.data(&data);
+        image.inode(number, CompactInode::directory(data.len(), block), &[]);
+    }
+    let image = open(image.finish());
+    let meter = WorkMeter::new(0);
+    let paths = |event| match event {
+        WalkEvent::Leaf(node) => Some(node.path),
+        _ => None,
+    };
+    let found: Vec<_> = image.walk(b"/").unwrap().work_meter(&meter).filter_map(paths).collect();
+    assert_eq!(found.len(), 219 * DEPTH + 1);
+    // Out of order they would be, were a level continued in the wrong place.
+    let parts = |path: &Vec<u8>| path.split(|byte| *byte == b'/').map(<[u8]>::to_vec).collect();
+    let parts: Vec<Vec<Vec<u8>>> = found.iter().map(parts).collect();
+    assert!(parts.is_sorted());
+}
+
+#[test]
+fn a_walk_without_memory_reports_it_and_leaves_all_directories() {
+    let memory = MemoryPool::new(MemoryPool::MIN_BYTES).unwrap();
+    let source: Arc<dyn ImageSource> = Arc::new(shared_entries(3, 10));
+    let image = OpenOptions::new().memory(&memory).open_sources(source, Vec::new()).unwrap();
+    let before = memory.budget().used_bytes();
+    let walk = image.walk(b"/").unwrap();
+    assert!(memory.budget().used_bytes() >= before + (256 << 10));
+    drop(walk);
+    assert_eq!(memory.budget().used_bytes(), before);
+}
+
+/// `count` inodes that have one attribute of 64 KiB, 255 times each.
+fn shared_attribute(count: usize) -> Vec<u8> {
+    const STEP: usize = 34;
+    let body = [&[0, 0, 0, 0, 255, 0, 0, 0, 0, 0, 0, 0][..], &[0; 4 * 255]].concat();
+    let mut image = CraftedImage::new(1 + count * STEP);
+    let mut names = Vec::new();
+    for number in 0..count {
+        let slot = 1 + number * STEP;
+        image.inode(slot, CompactInode { xattr_count: 256, ..CompactInode::fifo() }, &body);
+        names.push((name(number), CraftedImage::nid(slot), FIFO));
+    }
+    let entry = [vec![1, 1, 0xff, 0xff, b'a'], vec![b'v'; 65_535]].concat();
+    image.xattr_block = image.data(&entry);
+    let data = directory(&names);
+    let block = image.data(&data);
+    image.inode(0, CompactInode::directory(data.len(), block), &[]);
+    image.finish()
+}
+
+#[test]
+fn a_shared_attribute_is_verified_once() {
+    let image = open(shared_attribute(50));
+    let mut limits = 0;
+    // 50 × 255 × 64 KiB would be 800 MiB.
+    image
+        .verify(&VerifyOptions::new().max_work(1 << 20), &mut |event| {
+            if let VerifyEvent::Problem(problem) = event {
+                limits += u64::from(matches!(problem.error.kind(), ErrorKind::WorkLimit { .. }));
+            }
+        })
+        .unwrap();
+    assert_eq!(limits, 0);
+}
+
+#[test]
+fn an_access_control_list_that_linux_rejects_is_a_problem() {
+    let list = |version: u8| {
+        let mut image = CraftedImage::new(4);
+        // One inline entry: no name behind the prefix, 28 bytes of value.
+        let entries = [
+            [1u8, 0, 7, 0, 255, 255, 255, 255],
+            [4, 0, 7, 0, 255, 255, 255, 255],
+            [32, 0, 7, 0, 255, 255, 255, 255],
+        ];
+        let body = [&[0; 12][..], &[0, 2, 28, 0, version, 0, 0, 0], &entries.concat()].concat();
+        let count = u16::try_from(body.len() / 4 - 2).unwrap();
+        image.inode(1, CompactInode { xattr_count: count, ..CompactInode::fifo() }, &body);
+        let data = directory(&[
+            (".", CraftedImage::nid(0), DIRECTORY),
+            ("..", CraftedImage::nid(0), DIRECTORY),
+            ("a", CraftedImage::nid(1), FIFO),
+        ]);
+        let block = image.data(&data);
+        image.inode(0, CompactInode::directory(data.len(), block), &[]);
+        let mut problems = Vec::new();
+        open(image.finish())
+            .verify(&VerifyOptions::new(), &mut |event| {
+                if let VerifyEvent::Problem(problem) = event {
+                    problems.push(format!("{}", problem.error));
+                }
+            })
+            .unwrap();
+        problems
+    };
+    assert_eq!(list(2), Vec::<String>::new());
+    let problems = list(3);
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].contains("its version is not 2"), "{problems:?}");
+}
