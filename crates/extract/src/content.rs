@@ -14,6 +14,7 @@ use ferrofs_workers::memory::{AllocPolicy, Buffer};
 
 use crate::error::ErrorKind;
 use crate::event::ExtractSummary;
+use crate::limits::Limits;
 
 /// Larger files get their size before their contents, so that a file that is too large for the host
 /// fails at once.
@@ -35,6 +36,7 @@ pub(crate) struct FileContent<'a> {
     pub(crate) inode: &'a Inode,
     /// Checked before each piece: a file can take hours.
     pub(crate) cancel: &'a CancelToken,
+    pub(crate) limits: &'a Limits,
 }
 
 /// Collects and writes the data of one file after the other.
@@ -58,7 +60,7 @@ impl ContentWriter {
     /// Fills the new, empty `file`, and adds the bytes to `counted`.
     pub(crate) fn write(
         &mut self,
-        FileContent { image, inode, cancel }: FileContent<'_>,
+        FileContent { image, inode, cancel, limits }: FileContent<'_>,
         file: &File,
         counted: &mut ExtractSummary,
     ) -> Result<(), ErrorKind> {
@@ -66,7 +68,8 @@ impl ContentWriter {
         if size > SIZE_FIRST_BYTES {
             set_size(file, size)?;
         }
-        let mut part = ExtentWriter::new(self.buffer(image)?, file, cancel, counted);
+        let target = OutputFile { file, cancel, limits };
+        let mut part = ExtentWriter::new(self.buffer(image)?, target, counted);
         image.for_each_piece::<ErrorKind>(inode, |piece| part.add(piece, size))?;
         let data_end = part.finish()?;
         let position = part.position.unwrap_or(0);
@@ -80,13 +83,14 @@ impl ContentWriter {
     /// range that these pieces cover.
     pub(crate) fn write_range(
         &mut self,
-        FileContent { image, inode, cancel }: FileContent<'_>,
+        FileContent { image, inode, cancel, limits }: FileContent<'_>,
         range: Range<u64>,
         file: &File,
         counted: &mut ExtractSummary,
     ) -> Result<Range<u64>, ErrorKind> {
         let size = inode.size();
-        let mut part = ExtentWriter::new(self.buffer(image)?, file, cancel, counted);
+        let target = OutputFile { file, cancel, limits };
+        let mut part = ExtentWriter::new(self.buffer(image)?, target, counted);
         let covered =
             image.for_each_piece_in::<ErrorKind>(inode, range, |piece| part.add(piece, size))?;
         part.finish()?;
@@ -99,13 +103,20 @@ impl ContentWriter {
     }
 }
 
+/// Where pieces are written to.
+#[derive(Clone, Copy)]
+struct OutputFile<'a> {
+    file: &'a File,
+    cancel: &'a CancelToken,
+    limits: &'a Limits,
+}
+
 /// A run of pieces that follow each other.
 struct ExtentWriter<'a> {
     buffer: &'a mut [u8],
     /// How much of the buffer is in use.
     filled: usize,
-    file: &'a File,
-    cancel: &'a CancelToken,
+    target: OutputFile<'a>,
     counted: &'a mut ExtractSummary,
     /// The offset at which the next piece must start; `None` before the first piece.
     position: Option<u64>,
@@ -114,17 +125,12 @@ struct ExtentWriter<'a> {
 }
 
 impl<'a> ExtentWriter<'a> {
-    fn new(
-        buffer: &'a mut [u8],
-        file: &'a File,
-        cancel: &'a CancelToken,
-        counted: &'a mut ExtractSummary,
-    ) -> Self {
-        Self { buffer, filled: 0, file, cancel, counted, position: None, data_end: 0 }
+    fn new(buffer: &'a mut [u8], target: OutputFile<'a>, counted: &'a mut ExtractSummary) -> Self {
+        Self { buffer, filled: 0, target, counted, position: None, data_end: 0 }
     }
 
     fn add(&mut self, piece: FilePiece<'_>, size: u64) -> Result<(), ErrorKind> {
-        if self.cancel.is_cancelled() {
+        if self.target.cancel.is_cancelled() {
             return Err(ErrorKind::Cancelled);
         }
         let (FilePiece::Data { offset, .. } | FilePiece::Hole { offset, .. }) = piece;
@@ -155,7 +161,7 @@ impl<'a> ExtentWriter<'a> {
         }
         self.data_end = offset.saturating_add(bytes.len() as u64);
         if is_direct {
-            return self.file.write_all_at(bytes, offset).map_err(write_failed);
+            return self.target.write(bytes, offset);
         }
         // The piece fits: it is shorter than the buffer, which was flushed if it was too full.
         self.buffer[self.filled..][..bytes.len()].copy_from_slice(bytes);
@@ -170,13 +176,20 @@ impl<'a> ExtentWriter<'a> {
             return Ok(());
         }
         let start = self.data_end.saturating_sub(filled as u64);
-        self.file.write_all_at(&self.buffer[..filled], start).map_err(write_failed)
+        self.target.write(&self.buffer[..filled], start)
     }
 
     /// Writes the rest. Returns the offset at which the data ends.
     fn finish(&mut self) -> Result<u64, ErrorKind> {
         self.flush()?;
         Ok(self.data_end)
+    }
+}
+
+impl OutputFile<'_> {
+    fn write(self, bytes: &[u8], offset: u64) -> Result<(), ErrorKind> {
+        self.limits.add_output(bytes.len() as u64)?;
+        self.file.write_all_at(bytes, offset).map_err(write_failed)
     }
 }
 

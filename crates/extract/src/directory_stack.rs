@@ -137,10 +137,9 @@ impl DirectoryStack {
     pub(crate) fn parent_of<'p>(&self, path: &'p [u8]) -> Result<(OwnedFd, &'p [u8]), ErrorKind> {
         let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
         let last = names.next_back().filter(|name| is_safe(name)).ok_or(ErrorKind::UnsafeName)?;
-        let search = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut current = open_at(self.destination.as_fd(), b".", search)?;
+        let mut current = open_search(self.destination.as_fd(), b".")?;
         for name in names {
-            current = open_at(current.as_fd(), name, search)?;
+            current = open_search(current.as_fd(), name)?;
         }
         Ok((current, last))
     }
@@ -286,6 +285,12 @@ fn open_existing(fd: OwnedFd) -> Result<OpenDirectory, ErrorKind> {
 fn examined(fd: OwnedFd, origin: DirectoryOrigin) -> Result<OpenDirectory, ErrorKind> {
     let stat = rustix::fs::fstat(&fd).map_err(ErrorKind::output(EXAMINE))?;
     Ok(OpenDirectory::new(fd, stat, origin))
+}
+
+/// Opens the directory `name` for lookups only; a symlink is refused.
+pub(crate) fn open_search(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, ErrorKind> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    open_at(parent, name, flags)
 }
 
 /// Opens the directory `name`; a symlink is refused.

@@ -16,6 +16,7 @@ use crate::content::{ContentWriter, FileContent};
 use crate::error::{Error, ErrorKind};
 use crate::event::TaskReport;
 use crate::host_entry::{FileId, IncompleteFile, NewEntry, OpenDirectory, PinnedEntry, release};
+use crate::limits::Limits;
 use crate::links::FirstNameResult;
 use crate::metadata::{ForeignAcl, MetadataPolicy, MetadataTarget, NewMetadata, permissions};
 use crate::options::{ExistingFiles, ExtractOptions};
@@ -33,14 +34,16 @@ pub(crate) struct ExtractContext {
     should_stop: AtomicBool,
     /// The token of [`ExtractOptions`].
     pub(crate) cancel: CancelToken,
+    pub(crate) limits: Limits,
 }
 
 impl ExtractContext {
     pub(crate) fn new(image: Image, policy: MetadataPolicy, options: &ExtractOptions) -> Self {
         let (existing, cancel) = (options.existing, options.cancel.clone());
         let (skip_xattrs, skip_devices) = (options.skip_xattrs, options.skip_devices);
+        let limits = Limits::new(&image, options.max_work, options.max_output);
         let should_stop = AtomicBool::new(false);
-        Self { image, policy, existing, skip_xattrs, skip_devices, should_stop, cancel }
+        Self { image, policy, existing, skip_xattrs, skip_devices, should_stop, cancel, limits }
     }
 
     /// Stops everything if no further entry can succeed after this error.
@@ -147,8 +150,8 @@ impl EntryWriter<'_> {
         let file = place.create_file(first_mode(inode, place.foreign_acl))?;
         let partial = IncompleteFile::new(place);
         let counted = &mut self.report.counted;
-        let (image, cancel) = (&self.context.image, &self.context.cancel);
-        let contents = FileContent { image, inode, cancel };
+        let ExtractContext { image, cancel, limits, .. } = self.context;
+        let contents = FileContent { image, inode, cancel, limits };
         let written = MetadataTarget::Open(file.as_fd())
             .stat()
             .and_then(|stat| self.content.write(contents, &file, counted).map(|()| stat));
@@ -222,8 +225,12 @@ impl EntryWriter<'_> {
     }
 
     fn xattrs(&self, inode: &Inode) -> Result<Vec<Xattr>, ErrorKind> {
-        let has_any = inode.has_xattrs() && !self.context.skip_xattrs;
-        if has_any { Ok(self.context.image.xattrs(inode)?) } else { Ok(Vec::new()) }
+        if !inode.has_xattrs() || self.context.skip_xattrs {
+            return Ok(Vec::new());
+        }
+        let xattrs = self.context.image.xattrs(inode)?;
+        self.context.limits.add_xattrs(&xattrs)?;
+        Ok(xattrs)
     }
 }
 

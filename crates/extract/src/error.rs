@@ -75,6 +75,11 @@ pub enum ErrorKind {
     },
     /// The first name of this hard link was left out of the tar.
     FirstNameLeftOut,
+    /// The output would be larger than allowed.
+    OutputLimit {
+        /// The limit in bytes.
+        limit: u64,
+    },
     /// The memory budget has no room.
     Memory(ferrofs_workers::Error),
     /// The caller's [`CancelToken`](ferrofs_workers::CancelToken) was cancelled.
@@ -172,6 +177,12 @@ impl ErrorKind {
 
     /// Whether every further entry would fail as well.
     pub(crate) fn stops_everything(&self) -> bool {
+        if let Self::OutputLimit { .. } = self {
+            return true;
+        }
+        if let Self::Image(error) = self {
+            return matches!(error.kind(), ferrofs_image::ErrorKind::WorkLimit { .. });
+        }
         let Self::Output { operation, source } = self else { return false };
         let code = source.raw_os_error().map(Errno::from_raw_os_error);
         // A single attribute may be too large for a file system that has room for files.
@@ -216,6 +227,9 @@ impl fmt::Display for ErrorKind {
             }
             Self::FirstNameLeftOut => {
                 f.write_str("the first name of this hard link is not in the archive")
+            }
+            Self::OutputLimit { limit } => {
+                write!(f, "the output is larger than the limit of {limit} bytes")
             }
             Self::Memory(error) => error.fmt(f),
             Self::Cancelled => f.write_str("cancelled"),

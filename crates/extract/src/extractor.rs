@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use ferrofs_image::{FileType, Image, TreeWalk, WalkEntry, WalkEvent};
 use ferrofs_workers::workqueue::RequestOutcome;
-use rustix::fs::Mode;
 
+use crate::deferred_modes::DeferredModes;
 use crate::directory_stack::{DirectoryFailure, DirectoryStack, open_destination};
 use crate::entry_writer::{EntryBatch, EntryTask, ExtractContext};
 use crate::error::{Error, ErrorKind, Result, catch_panic};
 use crate::event::{ExtractEvent, ExtractSummary, Reporter};
-use crate::host_entry::{FileId, FinalMetadata};
+use crate::host_entry::FinalMetadata;
 use crate::large_file::{LargeFile, is_large};
+use crate::limits::ENTRY_WORK;
 use crate::links::{FirstNameResult, LinkAction, LinkTable, PendingName, link};
 use crate::metadata::{Credentials, MetadataPolicy, permissions};
 use crate::options::ExtractOptions;
@@ -23,6 +24,8 @@ use crate::selection::{MatchedPatterns, Selection, SelectionMatch};
 
 /// Permission of the owner to look up names in a directory.
 const OWNER_SEARCH: u32 = 0o100;
+/// After so many events of the walk the bytes that were decoded are compared with the limit.
+const EVENTS_PER_CHECK: u64 = 64;
 /// Permissions that the owner needs to fill a directory.
 const OWNER_ALL: u32 = 0o700;
 
@@ -75,10 +78,11 @@ pub(crate) fn extract_with(
         links: LinkTable::new(image),
         selection: &options.selection,
         matches: options.selection.matches(),
-        deferred_modes: Vec::new(),
+        deferred_modes: DeferredModes::new(image.memory().budget()),
         above_bytes: None,
         context,
     };
+    let walk = walk.work_meter(&extractor.context.limits.work).entry_work(ENTRY_WORK);
     let ended = extractor.run(walk);
     if ended.is_err() {
         extractor.context.stop();
@@ -95,20 +99,10 @@ struct Extractor<'a> {
     links: LinkTable,
     selection: &'a Selection,
     matches: MatchedPatterns,
-    /// Directories that their owner may not search, with their final permissions. They are set at
-    /// the very end: until then, hard links to files in these directories may be needed.
-    deferred_modes: Vec<DeferredMode>,
+    deferred_modes: DeferredModes,
     /// The length of the path of [`ExtractOptions::source_directory`], which is cut off all paths;
     /// known from the first event of the walk on.
     above_bytes: Option<usize>,
-}
-
-/// The final permissions of a directory.
-struct DeferredMode {
-    path: Vec<u8>,
-    mode: u32,
-    /// What must have the path when they are set.
-    file_id: FileId,
 }
 
 impl Extractor<'_> {
@@ -116,7 +110,15 @@ impl Extractor<'_> {
         if let Some(error) = self.context.image.truncation() {
             self.reporter.fail(Error::new(error.into(), b""));
         }
+        let decoded_before = self.context.image.decoded_bytes();
+        let mut events = 0u64;
         while let Some(visit) = next_event(&mut walk)? {
+            events += 1;
+            if events.is_multiple_of(EVENTS_PER_CHECK) {
+                let checked =
+                    self.context.limits.check_decoding(&self.context.image, decoded_before);
+                checked.map_err(|kind| Error::new(kind, b""))?;
+            }
             match self.relative(visit) {
                 WalkEvent::Enter(node) => {
                     if !self.enter(&node)? {
@@ -125,12 +127,14 @@ impl Extractor<'_> {
                 }
                 WalkEvent::Leaf(node) => self.leaf(node)?,
                 WalkEvent::Leave(node) => self.leave(node)?,
-                WalkEvent::Problem(problem) => self.problem(&problem.path, problem.error),
+                WalkEvent::Problem(problem) => self.problem(&problem.path, problem.error)?,
             }
             self.collect_completed()?;
         }
         self.drain()?;
-        self.apply_deferred_modes();
+        let budget = self.context.image.memory().budget();
+        let modes = std::mem::replace(&mut self.deferred_modes, DeferredModes::new(budget));
+        modes.apply(&self.stack, |kind, path| self.reporter.fail(Error::new(kind, path)));
         for pattern in self.selection.unmatched(&self.matches) {
             self.reporter.fail(Error::new(ErrorKind::NothingMatches, pattern));
         }
@@ -215,8 +219,8 @@ impl Extractor<'_> {
                     let last = policy.unmasked(permissions(&node.inode));
                     let mode = first_mode(policy.credentials, last);
                     if mode != last {
-                        let path = node.path.clone();
-                        self.deferred_modes.push(DeferredMode { path, mode: last, file_id });
+                        let added = self.deferred_modes.add(&node.path, last, file_id);
+                        added.map_err(|kind| Error::new(kind, &node.path))?;
                     }
                     left = Some(FinalMetadata { node, mode });
                 }
@@ -382,10 +386,11 @@ impl Extractor<'_> {
         Ok(())
     }
 
-    fn problem(&mut self, path: &[u8], error: ferrofs_image::Error) {
-        if self.selection.classify(path, &mut self.matches) != SelectionMatch::Outside {
-            self.reporter.fail(Error::new(error.into(), path));
+    fn problem(&mut self, path: &[u8], error: ferrofs_image::Error) -> Result<()> {
+        if self.selection.classify(path, &mut self.matches) == SelectionMatch::Outside {
+            return Ok(());
         }
+        self.reporter.fail_or_stop(Error::new(error.into(), path))
     }
 
     fn fail(&mut self, kind: ErrorKind, node: &WalkEntry) -> Result<()> {
@@ -397,27 +402,6 @@ impl Extractor<'_> {
             DirectoryFailure::Now(error) => self.reporter.fail_or_stop(error),
             DirectoryFailure::Before => Ok(()),
         }
-    }
-
-    fn apply_deferred_modes(&mut self) {
-        // Children come before their parents, so each path can still be searched.
-        for deferred in std::mem::take(&mut self.deferred_modes) {
-            if let Err(kind) = self.apply_deferred_mode(&deferred) {
-                self.reporter.fail(Error::new(kind, &deferred.path));
-            }
-        }
-    }
-
-    fn apply_deferred_mode(&self, deferred: &DeferredMode) -> Result<(), ErrorKind> {
-        let DeferredMode { path, mode, file_id } = deferred;
-        let directory = self.stack.open(path)?;
-        let stat =
-            rustix::fs::fstat(&directory).map_err(ErrorKind::output("cannot examine directory"))?;
-        if FileId::of(&stat) != *file_id {
-            return Err(ErrorKind::Replaced);
-        }
-        rustix::fs::fchmod(directory, Mode::from_raw_mode(*mode))
-            .map_err(ErrorKind::output("cannot set the mode"))
     }
 }
 

@@ -175,8 +175,8 @@ impl FileSegment {
             return;
         }
         let counted = &mut self.report.counted;
-        let (image, cancel) = (&context.image, &context.cancel);
-        let contents = FileContent { image, inode: &node.inode, cancel };
+        let ExtractContext { image, cancel, limits, .. } = &**context;
+        let contents = FileContent { image, inode: &node.inode, cancel, limits };
         let written = content.write_range(contents, self.range.clone(), file, counted);
         match written {
             Ok(covered) => self.file.state().covered.push(covered),

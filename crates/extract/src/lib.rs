@@ -35,6 +35,7 @@
 //! ```
 
 mod content;
+mod deferred_modes;
 mod directory_stack;
 mod entry_writer;
 mod error;
@@ -42,6 +43,7 @@ mod event;
 mod extractor;
 mod host_entry;
 mod large_file;
+mod limits;
 mod links;
 mod metadata;
 mod options;

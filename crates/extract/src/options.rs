@@ -37,6 +37,12 @@ pub struct ExtractOptions {
     /// The most threads that work, the caller's included; never more than the available CPUs, and
     /// never less than one. `None`: as many as the available CPUs.
     pub max_threads: Option<usize>,
+    /// The most repeated work, in bytes as of a [`WorkMeter`](ferrofs_image::WorkMeter); `None`:
+    /// [the default for the image](ferrofs_image::WorkMeter::default_limit).
+    pub max_work: Option<u64>,
+    /// The most bytes of output, without holes; `None`: 16 GiB, and 8 KiB for each byte of the
+    /// image.
+    pub max_output: Option<u64>,
     /// Cancels the extraction, which then ends within a second with
     /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
     pub cancel: CancelToken,
@@ -113,6 +119,20 @@ impl ExtractOptions {
         self
     }
 
+    /// Sets the most repeated work, in bytes.
+    #[must_use]
+    pub fn max_work(mut self, max_work: Option<u64>) -> Self {
+        self.max_work = max_work;
+        self
+    }
+
+    /// Sets the most bytes of output.
+    #[must_use]
+    pub fn max_output(mut self, max_output: Option<u64>) -> Self {
+        self.max_output = max_output;
+        self
+    }
+
     /// Sets the token that cancels the extraction.
     #[must_use]
     pub fn cancel(mut self, token: &CancelToken) -> Self {
@@ -169,6 +189,10 @@ pub struct WriteTarOptions {
     /// thread, but no more than a quarter of the budget. The table of inodes with several names is
     /// charged to it, too. `None`: nothing is charged.
     pub budget: Option<Budget>,
+    /// The most repeated work, as of [`ExtractOptions::max_work`].
+    pub max_work: Option<u64>,
+    /// The most bytes of the stream; `None`: as of [`ExtractOptions::max_output`].
+    pub max_output: Option<u64>,
     /// Cancels the work, which then ends within a second with
     /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), unless the output blocks.
     pub cancel: CancelToken,
@@ -206,6 +230,20 @@ impl WriteTarOptions {
     #[must_use]
     pub fn budget(mut self, budget: &Budget) -> Self {
         self.budget = Some(budget.clone());
+        self
+    }
+
+    /// Sets the most repeated work, in bytes.
+    #[must_use]
+    pub fn max_work(mut self, max_work: Option<u64>) -> Self {
+        self.max_work = max_work;
+        self
+    }
+
+    /// Sets the most bytes of output.
+    #[must_use]
+    pub fn max_output(mut self, max_output: Option<u64>) -> Self {
+        self.max_output = max_output;
         self
     }
 

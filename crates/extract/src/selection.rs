@@ -47,11 +47,26 @@ pub(crate) enum SelectionMatch {
     Inside,
 }
 
-/// Which patterns have selected something.
+/// Which patterns have selected something, and the states of all patterns for the directories above
+/// the last path: the next one is most likely next to it, and paths can have 32,768 names.
 #[derive(Debug)]
 pub(crate) struct MatchedPatterns {
     seen: Vec<bool>,
+    known: KnownDirectories,
 }
+
+/// The states of the patterns for a directory and those above it.
+#[derive(Debug, Default)]
+struct KnownDirectories {
+    path: Vec<u8>,
+    /// For each directory below the root, where its path ends.
+    ends: Vec<usize>,
+    /// The states, one directory after the other.
+    states: Vec<bool>,
+}
+
+/// The most bytes of known states; what is deeper is matched again.
+const KNOWN_MAX_BYTES: usize = 1 << 20;
 
 impl Selection {
     /// Selects paths and patterns. They count from the root, with or without a leading slash.
@@ -65,7 +80,10 @@ impl Selection {
 
     /// A record of the patterns that have matched, for one walk.
     pub(crate) fn matches(&self) -> MatchedPatterns {
-        MatchedPatterns { seen: vec![false; self.patterns.len()] }
+        MatchedPatterns {
+            seen: vec![false; self.patterns.len()],
+            known: KnownDirectories::default(),
+        }
     }
 
     /// Classifies the absolute path of an entry.
@@ -73,14 +91,66 @@ impl Selection {
         if self.patterns.is_empty() {
             return SelectionMatch::Inside;
         }
-        let names: Vec<&[u8]> = names_of(path).collect();
-        let mut best = SelectionMatch::Outside;
-        for (pattern, seen) in self.patterns.iter().zip(&mut matches.seen) {
-            let selection_match = pattern.classify(&names);
+        let MatchedPatterns { seen, known } = matches;
+        let width = self.patterns.iter().map(SelectionPattern::states).sum();
+        let mut depth = known.leave_to(path, width);
+        let mut live = known.deepest(width).unwrap_or_else(|| self.first_states(width));
+        let rest = &path[known.path.len()..];
+        let mut names = names_of(rest).peekable();
+        let mut is_known = true;
+        while let Some(name) = names.next() {
+            live = self.next_states(&live, depth, name);
+            depth += 1;
+            // The last name may be that of a file.
+            is_known &= names.peek().is_some() && known.states.len() + width <= KNOWN_MAX_BYTES;
+            if is_known {
+                known.enter(name, &live);
+            }
+        }
+        self.best_match(&live, depth, seen)
+    }
+
+    fn first_states(&self, width: usize) -> Vec<bool> {
+        let mut live = vec![false; width];
+        for (pattern, live) in self.with_states(&mut live) {
+            pattern.begin(live);
+        }
+        live
+    }
+
+    fn next_states(&self, live: &[bool], depth: usize, name: &[u8]) -> Vec<bool> {
+        let mut next = vec![false; live.len()];
+        let mut at = 0;
+        for (pattern, next) in self.with_states(&mut next) {
+            let live = &live[at..at + next.len()];
+            at += next.len();
+            pattern.step(live, depth, name, next);
+        }
+        next
+    }
+
+    fn best_match(&self, live: &[bool], depth: usize, seen: &mut [bool]) -> SelectionMatch {
+        let (mut best, mut at) = (SelectionMatch::Outside, 0);
+        for (pattern, seen) in self.patterns.iter().zip(seen) {
+            let end = at + pattern.states();
+            let selection_match = pattern.matched(&live[at..end], depth);
+            at = end;
             *seen |= selection_match == SelectionMatch::Inside;
             best = best.max(selection_match);
         }
         best
+    }
+
+    /// Each pattern with its part of the states.
+    fn with_states<'a>(
+        &'a self,
+        mut states: &'a mut [bool],
+    ) -> impl Iterator<Item = (&'a SelectionPattern, &'a mut [bool])> {
+        self.patterns.iter().map(move |pattern| {
+            let (own, rest) = std::mem::take(&mut states).split_at_mut(pattern.states());
+            states = rest;
+            (pattern, own)
+        })
     }
 
     /// The patterns that have selected nothing.
@@ -102,44 +172,43 @@ impl SelectionPattern {
         Ok(Self { given: given.to_vec(), names, parts })
     }
 
-    fn classify(&self, names: &[&[u8]]) -> SelectionMatch {
-        self.classify_as_path(names).max(self.classify_as_pattern(names))
+    /// How many states it has: one for its names as they are, one for each part of the pattern, and
+    /// one for its end. A nondeterministic automaton follows all of them at once: state `i` of the
+    /// pattern is live if its first `i` parts can match the names so far.
+    fn states(&self) -> usize {
+        self.parts.len() + 2
     }
 
-    fn classify_as_path(&self, names: &[&[u8]]) -> SelectionMatch {
-        let same = self.names.iter().zip(names).all(|(mine, other)| mine == other);
-        match same {
-            false => SelectionMatch::Outside,
-            true if names.len() >= self.names.len() => SelectionMatch::Inside,
-            true => SelectionMatch::Ancestor,
-        }
-    }
-
-    /// Follows all states of the pattern at once, as a nondeterministic automaton: state `i` is
-    /// live if the first `i` parts can match the names so far.
-    fn classify_as_pattern(&self, names: &[&[u8]]) -> SelectionMatch {
-        let end = self.parts.len();
-        let mut live = vec![false; end + 1];
+    fn begin(&self, live: &mut [bool]) {
         live[0] = true;
-        self.skip_any_directories(&mut live);
-        for name in names {
-            if live[end] {
-                return SelectionMatch::Inside;
-            }
-            let mut next = vec![false; end + 1];
-            for (at, part) in self.parts.iter().enumerate().filter(|(at, _)| live[*at]) {
-                match part {
-                    PatternPart::AnyDirectories => next[at] = true,
-                    part => next[at + 1] |= part.fits(name),
-                }
-            }
-            self.skip_any_directories(&mut next);
-            live = next;
+        live[1] = true;
+        self.skip_any_directories(&mut live[1..]);
+    }
+
+    /// Goes from the states after `depth` names to those after one more.
+    fn step(&self, live: &[bool], depth: usize, name: &[u8], next: &mut [bool]) {
+        next[0] = live[0] && self.names.get(depth).is_none_or(|mine| mine == name);
+        let (live, next) = (&live[1..], &mut next[1..]);
+        let end = self.parts.len();
+        if live[end] {
+            next[end] = true;
+            return;
         }
-        match live {
-            live if live[end] => SelectionMatch::Inside,
-            live if live.contains(&true) => SelectionMatch::Ancestor,
-            _ => SelectionMatch::Outside,
+        for (at, part) in self.parts.iter().enumerate().filter(|(at, _)| live[*at]) {
+            match part {
+                PatternPart::AnyDirectories => next[at] = true,
+                part => next[at + 1] |= part.fits(name),
+            }
+        }
+        self.skip_any_directories(next);
+    }
+
+    fn matched(&self, live: &[bool], depth: usize) -> SelectionMatch {
+        let is_inside = (live[0] && depth >= self.names.len()) || live[self.parts.len() + 1];
+        match is_inside {
+            true => SelectionMatch::Inside,
+            false if live.contains(&true) => SelectionMatch::Ancestor,
+            false => SelectionMatch::Outside,
         }
     }
 
@@ -149,6 +218,37 @@ impl SelectionPattern {
                 live[at + 1] = true;
             }
         }
+    }
+}
+
+impl KnownDirectories {
+    /// Forgets the directories that are not above `path`; returns how many are left.
+    fn leave_to(&mut self, path: &[u8], width: usize) -> usize {
+        let common = if path.starts_with(&self.path) {
+            self.path.len()
+        } else {
+            let pairs = self.path.iter().zip(path);
+            pairs.take_while(|(known, new)| known == new).count()
+        };
+        let is_above = |end: usize| end <= common && path.get(end).is_none_or(|next| *next == b'/');
+        while self.ends.last().is_some_and(|end| !is_above(*end)) {
+            self.ends.pop();
+        }
+        self.path.truncate(self.ends.last().copied().unwrap_or(0));
+        self.states.truncate(self.ends.len() * width);
+        self.ends.len()
+    }
+
+    fn enter(&mut self, name: &[u8], states: &[bool]) {
+        self.path.push(b'/');
+        self.path.extend_from_slice(name);
+        self.ends.push(self.path.len());
+        self.states.extend_from_slice(states);
+    }
+
+    fn deepest(&self, width: usize) -> Option<Vec<bool>> {
+        let start = (self.ends.len().checked_sub(1)?) * width;
+        Some(self.states[start..start + width].to_vec())
     }
 }
 
@@ -286,6 +386,45 @@ mod tests {
         let mut matches = selection.matches();
         selection.classify(b"/bc", &mut matches);
         assert_eq!(selection.unmatched(&matches).collect::<Vec<_>>(), [b"a"]);
+    }
+
+    #[test]
+    fn a_path_is_classified_alike_whatever_came_before() {
+        let patterns = ["usr/*/x", "**/deep/**/z", "a[1]", "/lib/mod", "b/c/d"];
+        let selection = Selection::new(patterns).unwrap();
+        let names = ["usr", "lib", "x", "deep", "z", "a[1]", "mod", "b", "c", "d", "usrx"];
+        let (mut number, mut matches) = (1u64, selection.matches());
+        let mut path = String::new();
+        for step in 0..20_000u64 {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(step);
+            let choice = number >> 33;
+            for _ in 0..choice % 3 {
+                path.truncate(path.rfind('/').unwrap_or(0));
+            }
+            if path.len() < 40 {
+                path.push('/');
+                path.push_str(names[usize::try_from(choice / 3).unwrap() % names.len()]);
+            }
+            let path = if path.is_empty() { "/" } else { &path };
+            let alone = selection.classify(path.as_bytes(), &mut selection.matches());
+            assert_eq!(selection.classify(path.as_bytes(), &mut matches), alone, "{path}");
+        }
+        assert_eq!(selection.unmatched(&matches).count(), 0);
+    }
+
+    #[test]
+    fn deep_paths_are_classified_name_by_name() {
+        let selection = Selection::new(["**/x"]).unwrap();
+        let mut matches = selection.matches();
+        // Quadratic, this would be 500 million names.
+        let mut path = Vec::new();
+        for _ in 0..32_768 {
+            path.extend_from_slice(b"/d");
+            assert_eq!(selection.classify(&path, &mut matches), SelectionMatch::Ancestor);
+        }
+        path.extend_from_slice(b"/x");
+        assert_eq!(selection.classify(&path, &mut matches), SelectionMatch::Inside);
+        assert!(matches.known.states.len() <= KNOWN_MAX_BYTES);
     }
 
     #[test]

@@ -22,6 +22,7 @@ use self::planner::{SEGMENT_MAX_BYTES, TarPlanner};
 use self::render::{Renderer, TarStream};
 use crate::error::{Error, ErrorKind, Result, catch_panic};
 use crate::event::{ExtractEvent, ExtractSummary};
+use crate::limits::{Limits, MEMBER_WORK};
 use crate::options::WriteTarOptions;
 
 /// Segments in flight for each thread: one that is rendered, one that is next, and two that are
@@ -55,8 +56,10 @@ pub fn write_tar(
     let walk = catch_panic(|| Ok(image.walk(b"/")?)).map_err(|kind| Error::new(kind, b"/"))?;
     let threads = options.max_threads.unwrap_or_else(|| HelperBudget::process().total()).max(1);
     let (segments, _charge) = charge(threads, options)?;
+    let limits = Limits::new(image, options.max_work, options.max_output);
+    let walk = walk.work_meter(&limits.work).entry_work(MEMBER_WORK);
     let mut planner = TarPlanner::new(image, walk, options);
-    let mut stream = TarStream::new(out, on_event);
+    let mut stream = TarStream::new(out, &limits, on_event);
     if let Some(error) = image.truncation() {
         stream.fail(Error::new(error.into(), b""));
     }
@@ -65,7 +68,9 @@ pub fn write_tar(
         holes: options.holes,
         budget: options.budget.as_ref(),
         cancel: &options.cancel,
+        limits: &limits,
     };
+    let decoded_before = image.decoded_bytes();
     let buffers = SegmentBuffers::default();
     OrderedPipeline::new().max_threads(threads).max_in_flight(segments).run(
         &mut planner,
@@ -73,6 +78,8 @@ pub fn write_tar(
         |(), segment| renderer.render(segment?, buffers.take()),
         |rendered| {
             check_cancelled(&options.cancel)?;
+            let checked = limits.check_decoding(image, decoded_before);
+            checked.map_err(|kind| Error::new(kind, b""))?;
             buffers.recycle(stream.write(rendered)?);
             Ok(())
         },

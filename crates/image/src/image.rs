@@ -58,6 +58,12 @@ impl Image {
         self.inner.engine.devices.primary().length()
     }
 
+    /// The length of the image and of the devices that were given, in bytes.
+    #[must_use]
+    pub fn stored_bytes(&self) -> u64 {
+        self.inner.stored_bytes()
+    }
+
     /// The root directory.
     ///
     /// # Errors
@@ -269,6 +275,12 @@ impl Image {
     /// drop privileges, which a thread that runs already would keep.
     pub fn stop_idle_reclaimer(&self) {
         self.inner.idle_reclaimer.stop();
+    }
+
+    /// Bytes that were decoded so far, as in [`ImageStats::bytes_decoded`].
+    #[must_use]
+    pub fn decoded_bytes(&self) -> u64 {
+        self.inner.engine.decode_slots.counters().decoded_bytes
     }
 
     /// What has been read and decoded so far.

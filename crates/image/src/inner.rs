@@ -84,9 +84,13 @@ impl ImageInner {
 
     /// A meter for an operation on the image, with the default limit.
     pub(crate) fn work_meter(&self) -> WorkMeter {
+        WorkMeter::new(WorkMeter::default_limit(self.stored_bytes()))
+    }
+
+    /// The length of the image and of the devices that were given.
+    pub(crate) fn stored_bytes(&self) -> u64 {
         let others = self.engine.devices.given_lengths().flatten();
-        let bytes = others.fold(self.engine.devices.primary().length(), u64::saturating_add);
-        WorkMeter::new(WorkMeter::default_limit(bytes))
+        others.fold(self.engine.devices.primary().length(), u64::saturating_add)
     }
 
     /// Reads the inode with this number.

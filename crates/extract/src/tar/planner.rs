@@ -26,8 +26,12 @@ pub(super) struct TarPlanner<'a> {
     options: &'a WriteTarOptions,
     /// Directories above entries that may be selected, the outermost first. They are written before
     /// the first selected entry in them. The root is not among them: it is written only if it is
-    /// selected.
-    ancestors: Vec<WalkEntry>,
+    /// selected. Their paths begin the path of every entry in them.
+    ancestors: Vec<Ancestor>,
+    /// How many of them have been written.
+    written_ancestors: usize,
+    /// A selected entry whose ancestors are written first.
+    pending: Option<WalkEntry>,
     /// The path of the first name of each inode that may have more.
     links: InodeTable<Vec<u8>>,
     batch: Vec<TarItem>,
@@ -37,6 +41,13 @@ pub(super) struct TarPlanner<'a> {
     /// The long file that follows the current batch.
     next_long: Option<PartCursor>,
     is_over: bool,
+}
+
+/// A directory on the way to entries that may be selected.
+#[derive(Debug)]
+struct Ancestor {
+    inode: Inode,
+    path_bytes: usize,
 }
 
 /// The remaining parts of a long file.
@@ -57,6 +68,8 @@ impl<'a> TarPlanner<'a> {
             matches: options.selection.matches(),
             options,
             ancestors: Vec::new(),
+            written_ancestors: 0,
+            pending: None,
             links: InodeTable::new(options.budget.as_ref()),
             batch: Vec::new(),
             batch_bytes: 0,
@@ -80,22 +93,41 @@ impl<'a> TarPlanner<'a> {
             Some(WalkEvent::Enter(node)) => self.enter(node),
             Some(WalkEvent::Leaf(node)) => {
                 if self.classify(&node.path) == SelectionMatch::Inside {
-                    self.leaf(node);
+                    self.pending = Some(node);
                 }
             }
             Some(WalkEvent::Leave(node)) => {
-                if self.ancestors.last().is_some_and(|ancestor| ancestor.path == node.path) {
+                // The directories that are left lie in each other: the length tells them apart.
+                let is_last = |last: &Ancestor| last.path_bytes == node.path.len();
+                if self.ancestors.last().is_some_and(is_last) {
                     self.ancestors.pop();
+                    self.written_ancestors = self.written_ancestors.min(self.ancestors.len());
                 }
             }
             Some(WalkEvent::Problem(problem)) => {
                 if self.classify(&problem.path) != SelectionMatch::Outside {
                     let error = Error::new(problem.error.into(), &problem.path);
-                    self.add(TarItem::Failed(error), ENTRY_BYTES);
+                    let bytes = ENTRY_BYTES.saturating_add(problem.path.len() as u64);
+                    self.add(TarItem::Failed(error), bytes);
                 }
             }
         }
         self.links.settle_charge().map_err(|kind| Error::new(kind, b""))
+    }
+
+    /// Adds the next directory above the pending entry, or that entry.
+    fn add_pending(&mut self, node: WalkEntry) {
+        if let Some(ancestor) = self.ancestors.get(self.written_ancestors) {
+            let path = node.path.get(..ancestor.path_bytes).unwrap_or_default().to_vec();
+            let above = WalkEntry { path, inode: ancestor.inode.clone() };
+            self.written_ancestors += 1;
+            self.pending = Some(node);
+            return self.entry(above);
+        }
+        match node.inode.file_type() {
+            FileType::Directory => self.entry(node),
+            _ => self.leaf(node),
+        }
     }
 
     fn classify(&mut self, path: &[u8]) -> SelectionMatch {
@@ -106,15 +138,17 @@ impl<'a> TarPlanner<'a> {
         match self.classify(&node.path) {
             SelectionMatch::Outside => self.walk.skip_children(),
             SelectionMatch::Ancestor if node.path == b"/" => {}
-            SelectionMatch::Ancestor => self.ancestors.push(node),
-            SelectionMatch::Inside => self.entry(node),
+            SelectionMatch::Ancestor => {
+                let WalkEntry { path, inode } = node;
+                self.ancestors.push(Ancestor { inode, path_bytes: path.len() });
+            }
+            SelectionMatch::Inside => self.pending = Some(node),
         }
     }
 
     /// Adds an entry that is not a directory.
     fn leaf(&mut self, node: WalkEntry) {
         if let Some(first) = self.first_name(&node) {
-            self.add_ancestors();
             let bytes = path_bytes(&node) + first.len() as u64;
             return self.add(TarItem::Link(node, first), bytes);
         }
@@ -126,7 +160,6 @@ impl<'a> TarPlanner<'a> {
             SparseLayout::of(self.image, &node.inode, self.options.holes, &self.options.cancel)
         }) {
             Ok(layout) => {
-                self.add_ancestors();
                 let file = Arc::new(LongFile { node, layout });
                 self.next_long = Some(PartCursor { file, range: 0, at: 0, is_first: true });
             }
@@ -135,7 +168,6 @@ impl<'a> TarPlanner<'a> {
     }
 
     fn entry(&mut self, node: WalkEntry) {
-        self.add_ancestors();
         let bytes = path_bytes(&node).saturating_add(data_bytes(&node.inode));
         self.add(TarItem::Entry(node), bytes);
     }
@@ -153,14 +185,6 @@ impl<'a> TarPlanner<'a> {
             self.links.insert(inode, node.path.clone(), node.path.len());
         }
         first
-    }
-
-    /// Adds the directories above a selected entry.
-    fn add_ancestors(&mut self) {
-        for node in std::mem::take(&mut self.ancestors) {
-            let bytes = path_bytes(&node);
-            self.add(TarItem::Entry(node), bytes);
-        }
     }
 
     fn add(&mut self, item: TarItem, bytes: u64) {
@@ -181,6 +205,10 @@ impl<'a> TarPlanner<'a> {
             if self.batch_bytes >= SEGMENT_BYTES || (is_due && !self.batch.is_empty()) {
                 self.batch_bytes = 0;
                 return Ok(Some(TarSegment::Members(std::mem::take(&mut self.batch))));
+            }
+            if let Some(node) = self.pending.take() {
+                self.add_pending(node);
+                continue;
             }
             match self.next_long.take() {
                 Some(long) => self.long = Some(long),

@@ -16,6 +16,7 @@ use super::layout::SparseLayout;
 use super::planner::{SEGMENT_MAX_BYTES, TarFilePart, TarItem, TarSegment};
 use crate::error::{Error, ErrorKind, Result, catch_panic};
 use crate::event::{ExtractEvent, ExtractProgress, ExtractSummary};
+use crate::limits::Limits;
 use crate::metadata::permissions;
 use crate::options::HolePolicy;
 
@@ -55,6 +56,7 @@ pub(super) struct Renderer<'a> {
     pub(super) holes: HolePolicy,
     pub(super) budget: Option<&'a Budget>,
     pub(super) cancel: &'a CancelToken,
+    pub(super) limits: &'a Limits,
 }
 
 impl Renderer<'_> {
@@ -102,26 +104,27 @@ impl Renderer<'_> {
             }
             TarItem::Entry(node) => match node.inode.file_type() {
                 FileType::Regular => self.file(&node, rendered)?,
-                FileType::Symlink => self.symlink(&node, rendered),
+                FileType::Symlink => self.symlink(&node, rendered)?,
                 kind => {
                     let is_directory = kind == FileType::Directory;
                     rendered.counts.directories += u64::from(is_directory);
                     rendered.counts.special += u64::from(!is_directory);
-                    self.headers(&node, member(&node), rendered);
+                    self.headers(&node, member(&node), rendered)?;
                 }
             },
         }
         Ok(())
     }
 
-    fn symlink(self, node: &WalkEntry, rendered: &mut RenderedSegment) {
+    fn symlink(self, node: &WalkEntry, rendered: &mut RenderedSegment) -> Result<()> {
         match catch_panic(|| Ok(self.image.read_link(&node.inode)?)) {
             Ok(target) => {
                 rendered.counts.symlinks += 1;
-                self.headers(node, MemberHeader { target: &target, ..member(node) }, rendered);
+                self.headers(node, MemberHeader { target: &target, ..member(node) }, rendered)?;
             }
             Err(kind) => rendered.leave_out(node, kind),
         }
+        Ok(())
     }
 
     /// A whole file.
@@ -147,7 +150,7 @@ impl Renderer<'_> {
         rendered: &mut RenderedSegment,
     ) -> Result<()> {
         let (start, events) = (rendered.bytes.len(), rendered.events.len());
-        self.file_headers(node, layout, rendered);
+        self.file_headers(node, layout, rendered)?;
         for range in ranges {
             if let Err(kind) = self.read(&node.inode, range, rendered)? {
                 rendered.bytes.truncate(start);
@@ -170,7 +173,7 @@ impl Renderer<'_> {
             return self.whole(node, layout, &part.ranges, rendered);
         }
         if part.is_first {
-            self.file_headers(node, layout, rendered);
+            self.file_headers(node, layout, rendered)?;
             rendered.count_file(layout);
         }
         for range in &part.ranges {
@@ -191,7 +194,12 @@ impl Renderer<'_> {
     }
 
     /// The headers of a regular file, and its map if it is sparse.
-    fn file_headers(self, node: &WalkEntry, layout: &SparseLayout, rendered: &mut RenderedSegment) {
+    fn file_headers(
+        self,
+        node: &WalkEntry,
+        layout: &SparseLayout,
+        rendered: &mut RenderedSegment,
+    ) -> Result<()> {
         let mut member = MemberHeader { bytes: layout.stored_bytes(), ..member(node) };
         if !layout.is_sparse() {
             return self.headers(node, member, rendered);
@@ -199,12 +207,21 @@ impl Renderer<'_> {
         let map = layout.map();
         member.bytes = member.bytes.saturating_add(map.len() as u64);
         member.sparse_size = Some(node.inode.size());
-        self.headers(node, member, rendered);
+        self.headers(node, member, rendered)?;
         rendered.bytes.extend_from_slice(&map);
+        Ok(())
     }
 
     /// Headers with all extended attributes, or with none if they cannot be read.
-    fn headers(self, node: &WalkEntry, member: MemberHeader<'_>, rendered: &mut RenderedSegment) {
+    ///
+    /// # Errors
+    /// The attributes are too much work.
+    fn headers(
+        self,
+        node: &WalkEntry,
+        member: MemberHeader<'_>,
+        rendered: &mut RenderedSegment,
+    ) -> Result<()> {
         let inode = &node.inode;
         let xattrs = if inode.has_xattrs() {
             catch_panic(|| Ok(self.image.xattrs(inode)?)).unwrap_or_else(|kind| {
@@ -215,7 +232,10 @@ impl Renderer<'_> {
         } else {
             Vec::new()
         };
+        let added = self.limits.add_xattrs(&xattrs);
+        added.map_err(|kind| Error::new(kind, &node.path).about(inode))?;
         rendered.write_header(node, &member, &xattrs);
+        Ok(())
     }
 
     /// Appends a range of a file. If it cannot be read, appends zeros and returns the reason.
@@ -330,6 +350,7 @@ static ZEROS: [u8; 16_384] = [0; 16_384];
 /// A tar that is being written.
 pub(super) struct TarStream<'a> {
     out: &'a mut dyn Write,
+    limits: &'a Limits,
     on_event: &'a mut dyn FnMut(ExtractEvent),
     summary: ExtractSummary,
     entries: u64,
@@ -342,9 +363,14 @@ pub(super) struct TarStream<'a> {
 }
 
 impl<'a> TarStream<'a> {
-    pub(super) fn new(out: &'a mut dyn Write, on_event: &'a mut dyn FnMut(ExtractEvent)) -> Self {
+    pub(super) fn new(
+        out: &'a mut dyn Write,
+        limits: &'a Limits,
+        on_event: &'a mut dyn FnMut(ExtractEvent),
+    ) -> Self {
         Self {
             out,
+            limits,
             on_event,
             summary: ExtractSummary::default(),
             entries: 0,
@@ -360,6 +386,15 @@ impl<'a> TarStream<'a> {
         (self.on_event)(ExtractEvent::Failed(error));
     }
 
+    /// Reports a failure, or returns it if nothing further can be written.
+    fn fail_or_stop(&mut self, error: Error) -> Result<()> {
+        if error.kind().stops_everything() {
+            return Err(error);
+        }
+        self.fail(error);
+        Ok(())
+    }
+
     /// Writes the next segment and returns its buffer.
     pub(super) fn write(&mut self, segment: RenderedSegment) -> Result<Vec<u8>> {
         let RenderedSegment { bytes, events, counts, entries, ended, surplus: _until_written } =
@@ -367,7 +402,7 @@ impl<'a> TarStream<'a> {
         let mut written = 0;
         for event in events {
             match event {
-                SegmentEvent::Failed(error) => self.fail(error),
+                SegmentEvent::Failed(error) => self.fail_or_stop(error)?,
                 SegmentEvent::LeftOut(nid, error) => {
                     self.left_out.insert(nid);
                     self.fail(error);
@@ -428,6 +463,8 @@ impl<'a> TarStream<'a> {
     }
 
     fn write_bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        let added = self.limits.add_output(bytes.len() as u64);
+        added.map_err(|kind| Error::new(kind, b""))?;
         self.out.write_all(bytes).map_err(write_failed)?;
         self.position = self.position.saturating_add(bytes.len() as u64);
         Ok(())
@@ -469,7 +506,8 @@ mod tests {
                 failures.push(error.to_string());
             }
         };
-        let mut stream = TarStream::new(&mut out, &mut on_event);
+        let limits = Limits::new(&image, None, None);
+        let mut stream = TarStream::new(&mut out, &limits, &mut on_event);
         for (zeros, ended) in [(7, None), (5, None), (0, Some(node))] {
             let events = if zeros > 0 {
                 vec![SegmentEvent::Zeros(ErrorKind::Panicked, zeros)]

@@ -1,0 +1,94 @@
+//! The limits of an extraction: repeated work, and bytes of output. They stop everything. Shared by
+//! all threads of an extraction or of a tar.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ferrofs_image::{Image, WorkMeter, Xattr};
+
+use crate::error::ErrorKind;
+
+/// Creating an entry in a directory takes about as long as decoding so many bytes.
+pub(crate) const ENTRY_WORK: u64 = 16 << 10;
+/// The same for a member of a tar.
+pub(crate) const MEMBER_WORK: u64 = 4 << 10;
+/// The same for setting an extended attribute, beside its bytes.
+const XATTR_WORK: u64 = 1 << 10;
+
+/// Bytes of output that any image may have.
+const OUTPUT_LEAST_BYTES: u64 = 16 << 30;
+/// Further bytes of output for each byte of the image. Indexes of identical files have 2 bytes for a
+/// block, so dense images of many files stay below.
+const OUTPUT_PER_BYTE: u64 = 8192;
+
+/// Counts work and output.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    pub(crate) work: WorkMeter,
+    output: AtomicU64,
+    output_limit: u64,
+}
+
+impl Limits {
+    /// The given limits, or the defaults for the image.
+    pub(crate) fn new(image: &Image, max_work: Option<u64>, max_output: Option<u64>) -> Self {
+        let bytes = image.stored_bytes();
+        let work = max_work.unwrap_or_else(|| WorkMeter::default_limit(bytes));
+        let default = bytes.saturating_mul(OUTPUT_PER_BYTE).saturating_add(OUTPUT_LEAST_BYTES);
+        Self {
+            work: WorkMeter::new(work),
+            output: AtomicU64::new(0),
+            output_limit: max_output.unwrap_or(default),
+        }
+    }
+
+    /// Adds bytes of output, without holes.
+    pub(crate) fn add_output(&self, bytes: u64) -> Result<(), ErrorKind> {
+        // Relaxed: no data is published with the number. Files end the sum: it cannot wrap around.
+        let before = self.output.fetch_add(bytes, Ordering::Relaxed);
+        if before.saturating_add(bytes) <= self.output_limit {
+            return Ok(());
+        }
+        Err(ErrorKind::OutputLimit { limit: self.output_limit })
+    }
+
+    /// Adds the attributes of an entry: many inodes can share one.
+    pub(crate) fn add_xattrs(&self, xattrs: &[Xattr]) -> Result<(), ErrorKind> {
+        let bytes = |xattr: &Xattr| XATTR_WORK + (xattr.name.len() + xattr.value.len()) as u64;
+        let bytes = xattrs.iter().map(bytes).sum();
+        Ok(self.work.add(bytes, "extended attributes that inodes share")?)
+    }
+
+    /// Compares what was decoded from the image with the output.
+    pub(crate) fn check_decoding(&self, image: &Image, before: u64) -> Result<(), ErrorKind> {
+        let decoded = image.decoded_bytes().saturating_sub(before);
+        let output = self.output.load(Ordering::Relaxed);
+        let limit = self.work.limit();
+        if decoded.saturating_sub(output) <= limit {
+            return Ok(());
+        }
+        let what = "clusters that are decoded again for other files";
+        Ok(WorkMeter::new(limit).add(limit.saturating_add(1), what)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_and_attributes_have_limits() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data");
+        let image = Image::open(folder.join("plain.erofs")).unwrap();
+        let limits = Limits::new(&image, Some(3000), Some(10));
+        limits.add_output(10).unwrap();
+        let error = limits.add_output(1).unwrap_err();
+        assert!(matches!(error, ErrorKind::OutputLimit { limit: 10 }) && error.stops_everything());
+        let xattr = Xattr { name: b"user.a".to_vec(), value: vec![0; 1900] };
+        limits.add_xattrs(std::slice::from_ref(&xattr)).unwrap();
+        let error = limits.add_xattrs(&[xattr]).unwrap_err();
+        assert!(error.stops_everything() && error.to_string().contains("3000"), "{error}");
+        let defaults = Limits::new(&image, None, None);
+        defaults.add_output(OUTPUT_LEAST_BYTES).unwrap();
+        defaults.check_decoding(&image, 0).unwrap();
+    }
+}
