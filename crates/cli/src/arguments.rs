@@ -93,6 +93,16 @@ pub(crate) struct MachineArguments {
     pub(crate) nice: Option<i32>,
 }
 
+/// A limit of work that an image causes again and again.
+#[derive(Args, Clone, Copy, Debug, Default)]
+#[command(next_help_heading = "Resources")]
+pub(crate) struct WorkLimitArguments {
+    /// Most work that IMAGE may cause again and again, through entries, attributes and data that
+    /// its inodes share; a byte is about a nanosecond. Sound images cause next to none [default: 256m and 512 bytes for each byte of IMAGE]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub(crate) max_work: Option<u64>,
+}
+
 /// Memory that a mount keeps resident for decoding.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Resources")]
@@ -268,6 +278,13 @@ pub(crate) struct ExtractArguments {
     #[arg(long)]
     pub(crate) json: bool,
 
+    /// Most bytes to write, without holes [default: 16g and 8 KiB for each byte of IMAGE]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, help_heading = "Resources")]
+    pub(crate) max_output: Option<u64>,
+
+    #[command(flatten)]
+    pub(crate) limit: WorkLimitArguments,
+
     #[command(flatten)]
     pub(crate) progress: ProgressArguments,
 
@@ -285,9 +302,12 @@ pub(crate) struct CheckArguments {
     /// The image file
     pub(crate) image: PathBuf,
 
-    /// Print a summary with all problems as one JSON object
+    /// Print a summary with up to 10,000 problems as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) limit: WorkLimitArguments,
 
     #[command(flatten)]
     pub(crate) progress: ProgressArguments,

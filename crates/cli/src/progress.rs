@@ -105,6 +105,14 @@ impl ProgressDisplay {
         }
     }
 
+    /// Prints a message without disturbing a bar.
+    pub(crate) fn print_message(&self, text: impl Display) {
+        match &self.form {
+            ProgressSink::Bar(bar) => bar.suspend(|| output::print_message(text)),
+            _ => output::print_message(text),
+        }
+    }
+
     /// Prints a message about a path without disturbing a bar.
     pub(crate) fn print_path_message(&self, path: &[u8], text: impl Display) {
         match &self.form {

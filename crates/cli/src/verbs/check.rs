@@ -7,12 +7,14 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use ferrofs_extract::{Selection, measure};
-use ferrofs_image::{VerifyEvent, VerifyOptions};
+use ferrofs_image::{ErrorKind, VerifyEvent, VerifyOptions};
 use serde::Serialize;
 
 use crate::amount::{counted, human_bytes};
-use crate::arguments::{CheckArguments, ProgressStyle, ReadArguments, WorkArguments};
-use crate::diagnostics::{DiagnosticList, JsonDiagnostic};
+use crate::arguments::{
+    CheckArguments, ProgressStyle, ReadArguments, WorkArguments, WorkLimitArguments,
+};
+use crate::diagnostics::{self, DiagnosticList, JsonDiagnostic, MessageLimiter};
 use crate::exit_status::CommandStatus;
 use crate::output::{JsonBytes, Output};
 use crate::progress::{ProgressDisplay, WorkAmount};
@@ -29,6 +31,7 @@ pub(super) struct CheckRequest {
     /// A path of the image; it and everything below it is checked.
     pub(super) path: Vec<u8>,
     pub(super) json: bool,
+    pub(super) limit: WorkLimitArguments,
     pub(super) progress: ProgressStyle,
     pub(super) work: WorkArguments,
 }
@@ -40,6 +43,7 @@ impl From<&CheckArguments> for CheckRequest {
             read: typed.read.clone(),
             path: b"/".to_vec(),
             json: typed.json,
+            limit: typed.limit,
             progress: typed.progress.progress,
             work: typed.work.clone(),
         }
@@ -72,8 +76,13 @@ pub(super) fn run(request: &CheckRequest, signals: ExitOnSignals) -> anyhow::Res
     let whole = || measure(&image, &Selection::default()).into();
     let mut progress = ProgressDisplay::new(request.progress, "check", whole);
     let (mut problems, mut done) = (DiagnosticList::default(), WorkAmount::default());
+    let mut messages = MessageLimiter::default();
     let started = Instant::now();
     let options = VerifyOptions::new().path(request.path.as_slice()).max_threads(resources.threads);
+    let options = match request.limit.max_work {
+        Some(bytes) => options.max_work(bytes),
+        None => options,
+    };
     let verified = image.verify(&options.cancel(stop.token()), &mut |event| match event {
         VerifyEvent::Progress(now) => {
             done = WorkAmount { entries: now.inodes, bytes: now.bytes };
@@ -81,11 +90,22 @@ pub(super) fn run(request: &CheckRequest, signals: ExitOnSignals) -> anyhow::Res
         }
         VerifyEvent::Problem(problem) => {
             let shown = if problem.path.is_empty() { path } else { &problem.path };
-            progress.print_path_message(shown, &problem.error);
-            problems.add(JsonDiagnostic::of_image(&problem.path, &problem.error));
+            let error = &problem.error;
+            let suggestion = match error.kind() {
+                ErrorKind::WorkLimit { .. } => diagnostics::for_image_error(error),
+                _ => "",
+            };
+            let text = format_args!("{error}{suggestion}");
+            if let Some(message) = messages.message(shown, text) {
+                progress.print_message(message);
+            }
+            if request.json {
+                problems.add(JsonDiagnostic::of_image(&problem.path, error));
+            }
         }
     });
     progress.finish(done);
+    messages.print_rest();
     let summary = match verified {
         Ok(summary) => summary,
         Err(error) => return Err(stop.check().map_or_else(Into::into, |()| error.into())),

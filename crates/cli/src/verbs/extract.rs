@@ -19,8 +19,10 @@ use serde::Serialize;
 
 use super::tar_output::{TarOutput, TarOutputError};
 use crate::amount::{counted, human_bytes};
-use crate::arguments::{ExtractArguments, ProgressStyle, ReadArguments, WorkArguments};
-use crate::diagnostics::{self, DiagnosticList, JsonDiagnostic};
+use crate::arguments::{
+    ExtractArguments, ProgressStyle, ReadArguments, WorkArguments, WorkLimitArguments,
+};
+use crate::diagnostics::{self, DiagnosticList, JsonDiagnostic, MessageLimiter};
 use crate::exit_status::{CommandStatus, usage_error};
 use crate::output::{self, JsonBytes, Output, escape};
 use crate::progress::{ProgressDisplay, WorkAmount};
@@ -38,6 +40,8 @@ pub(super) struct ExtractRequest {
     pub(super) paths: Vec<OsString>,
     pub(super) target: ExtractTarget,
     pub(super) json: bool,
+    pub(super) limit: WorkLimitArguments,
+    pub(super) max_output: Option<u64>,
     pub(super) progress: ProgressStyle,
     pub(super) work: WorkArguments,
 }
@@ -113,6 +117,8 @@ impl From<&ExtractArguments> for ExtractRequest {
             paths,
             target,
             json: typed.json,
+            limit: typed.limit,
+            max_output: typed.max_output,
             progress: typed.progress.progress,
             work: typed.work.clone(),
         }
@@ -192,11 +198,15 @@ pub(super) fn run(
                 .holes(*holes)
                 .max_threads(Some(resources.threads.min(image.decode_slots())))
                 .budget(image.memory().budget())
+                .max_work(request.limit.max_work)
+                .max_output(request.max_output)
                 .cancel(stop.token());
             (write_archive(&image, file, &options, &mut events)?, !is_stream)
         }
         target @ ExtractTarget::Directory { path, .. } => {
-            let options = directory_options(target, selection, &resources, &stop);
+            let options = directory_options(target, selection, &resources, &stop)
+                .max_work(request.limit.max_work)
+                .max_output(request.max_output);
             let result = extract(&image, path, &options, &mut |event| events.handle(event));
             (events.finish(result)?, true)
         }
@@ -269,6 +279,7 @@ struct Events<'a> {
     done: WorkAmount,
     queue: Option<Box<WorkQueueStats>>,
     problems: DiagnosticList,
+    messages: MessageLimiter,
 }
 
 impl<'a> Events<'a> {
@@ -284,6 +295,7 @@ impl<'a> Events<'a> {
             done: WorkAmount::default(),
             queue: None,
             problems: DiagnosticList::default(),
+            messages: MessageLimiter::default(),
         }
     }
 
@@ -298,9 +310,13 @@ impl<'a> Events<'a> {
             ExtractEvent::Failed(error) => {
                 let suggestion = diagnostics::for_extract_error(&error);
                 let text = format_args!("{}{suggestion}", error.reason());
-                self.progress.print_path_message(&self.path_of(&error), text);
-                let problem = JsonDiagnostic::new(error.path(), &error.reason());
-                self.problems.add(problem.at(error.nid(), error.offset()));
+                if let Some(message) = self.messages.message(&self.path_of(&error), text) {
+                    self.progress.print_message(message);
+                }
+                if self.request.json {
+                    let problem = JsonDiagnostic::new(error.path(), &error.reason());
+                    self.problems.add(problem.at(error.nid(), error.offset()));
+                }
             }
             ExtractEvent::Queue(stats) => self.queue = Some(stats),
             _ => {}
@@ -310,6 +326,7 @@ impl<'a> Events<'a> {
     /// Ends the progress display; an error of the library gets its path, and what to do about it.
     fn finish(&mut self, result: Result<ExtractSummary, Error>) -> anyhow::Result<ExtractSummary> {
         self.progress.finish(self.done);
+        self.messages.print_rest();
         result.map_err(|error| match self.stop.check() {
             Err(stopped) => stopped.into(),
             // The error keeps only the text of its cause: the archive is not complete, so a pipe

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use super::check::{self, CheckRequest};
 use super::extract::{self, ExtractRequest, ExtractTarget, LeftOut};
 use crate::applets::fsck::FsckArguments;
-use crate::arguments::{ProgressStyle, ReadArguments, WorkArguments};
+use crate::arguments::{ProgressStyle, ReadArguments, WorkArguments, WorkLimitArguments};
 use crate::exit_status::{CommandStatus, usage_error};
 use crate::metadata_text::{FoundInode, format_percent, stored_bytes};
 use crate::output::{self, escape};
@@ -265,6 +265,7 @@ fn check_request(arguments: &FsckArguments, path: Option<Vec<u8>>) -> CheckReque
         read: read(arguments),
         path: path.unwrap_or_else(|| b"/".to_vec()),
         json: false,
+        limit: WorkLimitArguments::default(),
         progress: ProgressStyle::None,
         work: WorkArguments::default(),
     }
@@ -296,6 +297,8 @@ fn extract_request(
         paths: Vec::new(),
         target,
         json: false,
+        limit: WorkLimitArguments::default(),
+        max_output: None,
         progress: ProgressStyle::None,
         work: WorkArguments::default(),
     }

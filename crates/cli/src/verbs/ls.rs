@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use ferrofs_image::{FileType, Image, Inode, WalkEvent};
 
 use crate::arguments::LsArguments;
+use crate::diagnostics::MessageLimiter;
 use crate::exit_status::CommandStatus;
 use crate::metadata_text::{self, JsonInode, mode_text};
 use crate::output::{self, Output};
@@ -18,12 +19,18 @@ pub(crate) fn run(
     _signals: &ExitOnSignals,
 ) -> anyhow::Result<CommandStatus> {
     let image = source::open(&arguments.image, &arguments.read)?;
-    let mut lister =
-        Lister { image: &image, arguments, output: Output::new(), outcome: CommandStatus::Success };
+    let mut lister = Lister {
+        image: &image,
+        arguments,
+        output: Output::new(),
+        outcome: CommandStatus::Success,
+        messages: MessageLimiter::default(),
+    };
     for (at, path) in arguments.paths.iter().enumerate() {
         lister.list(path.as_bytes(), at > 0)?;
     }
     lister.output.flush()?;
+    lister.messages.print_rest();
     Ok(lister.outcome)
 }
 
@@ -32,6 +39,7 @@ struct Lister<'a> {
     arguments: &'a LsArguments,
     output: Output,
     outcome: CommandStatus,
+    messages: MessageLimiter,
 }
 
 impl Lister<'_> {
@@ -161,7 +169,9 @@ impl Lister<'_> {
     }
 
     fn print_message(&mut self, path: &[u8], what: impl std::fmt::Display) {
-        output::print_path_message(path, what);
+        if let Some(message) = self.messages.message(path, what) {
+            output::print_message(message);
+        }
         self.outcome = CommandStatus::Failure;
     }
 }

@@ -12,7 +12,6 @@ use ferrofs_ondisk::compression::AlgorithmId;
 use ferrofs_workers::memory::{AllocPolicy, Budget, Charge};
 use foldhash::fast::RandomState;
 
-use super::xattrs::VerifiedXattr;
 use crate::error::Result;
 use crate::extent::{Address, Cluster, Coding, DataLocation, MappedExtent};
 use crate::sparse_bit_set::SparseBitSet;
@@ -42,6 +41,15 @@ pub(super) struct Verified {
     stored: Mutex<Shard>,
     xattrs: Mutex<XattrTable>,
     hasher: RandomState,
+}
+
+/// What inodes need to know of an attribute that they refer to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct VerifiedXattr {
+    /// The bit of a name filter that must not be set; 0 if the name is hidden.
+    pub(super) filter_bit: u32,
+    /// It is a list for new entries of a directory.
+    pub(super) needs_directory: bool,
 }
 
 /// A part of the tables.

@@ -4,7 +4,7 @@
 use ferrofs_ondisk::xattr::{XattrEntry, XattrIbody, filter_bit, split_name};
 use ferrofs_ondisk::{FileType, check_acl};
 
-use super::verified::Verified;
+use super::verified::{Verified, VerifiedXattr};
 use crate::error::{Error, ErrorContext, ErrorKind, Result, parsed};
 use crate::inner::ImageInner;
 use crate::inode::Inode;
@@ -12,15 +12,6 @@ use crate::work::WorkMeter;
 
 const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
-
-/// What inodes need to know of an attribute that they refer to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct VerifiedXattr {
-    /// The bit of a name filter that must not be set; 0 if the name is hidden.
-    filter_bit: u32,
-    /// It is a list for new entries of a directory.
-    needs_directory: bool,
-}
 
 /// Verifies all attributes of an inode.
 pub(super) fn check_xattrs(
