@@ -274,6 +274,20 @@ pub(crate) struct ExtractArguments {
     #[arg(long, conflicts_with = "tar")]
     pub(crate) no_xattrs: bool,
 
+    /// Write the owners, modes, capabilities and labels of everything to the files fs_config and
+    /// file_contexts in DIR, for `ferrofs build`. Needs no root
+    #[arg(long, value_name = "DIR")]
+    pub(crate) android_config: Option<PathBuf>,
+
+    /// The path at which paths in the files of --android-config begin, such as /vendor
+    #[arg(long, value_name = "PATH", requires = "android_config")]
+    pub(crate) mount_point: Option<OsString>,
+
+    /// Write the metadata of everything to FILE, one JSON object a line, for `ferrofs build
+    /// --sidecar`. Needs no root
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sidecar: Option<PathBuf>,
+
     /// Print a summary as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -366,6 +380,10 @@ pub(crate) struct BuildArguments {
 
     #[command(flatten)]
     pub(crate) android: AndroidArguments,
+
+    /// Take the metadata of all files from FILE, which `ferrofs extract --sidecar` wrote
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sidecar: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) progress: ProgressArguments,
@@ -634,6 +652,19 @@ pub(crate) struct AndroidArguments {
     /// labels. Labels of the source are left out
     #[arg(long, value_name = "FILE")]
     pub(crate) file_contexts: Option<PathBuf>,
+
+    /// Set owners, modes and capabilities from this file, whose lines are PATH UID GID MODE
+    /// [capabilities=NUMBER]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) fs_config_file: Option<PathBuf>,
+
+    /// No effect: owners that a product defines are taken from --fs-config-file
+    #[arg(long, value_name = "DIR", requires = "fs_config_file")]
+    pub(crate) product_out: Option<PathBuf>,
+
+    /// Write to this file which blocks of the image hold the data of each file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) block_list_file: Option<PathBuf>,
 }
 
 /// Show latencies, memory and workers of a running mount.

@@ -4,8 +4,10 @@
 mod algorithms;
 mod android;
 mod arguments;
+mod block_list;
 mod buffered_source;
 mod file_contexts;
+mod fs_config;
 mod import;
 mod inode_pairs;
 mod memory;
@@ -17,6 +19,7 @@ mod monitor;
 mod overlay;
 mod report;
 mod request;
+mod sidecar_metadata;
 mod verify;
 mod vmdk;
 
@@ -171,6 +174,10 @@ fn run_request(mut request: BuildRequest, signals: ExitOnSignals) -> anyhow::Res
         }
         _ => with_suggestion(&error, &stop),
     })?;
+    if let Some(path) = &request.android.block_list_file {
+        let offset = request.options.output_mode.offset();
+        block_list::write(path, &request.image, offset, &android::mount_point(&request.android))?;
+    }
     if let Some(path) = &request.vmdk {
         vmdk::write_descriptor(path, &request, &report, &tree)?;
     }

@@ -2,6 +2,7 @@
 //! status. The libraries below do the work; only this crate prints, and only this file exits.
 
 mod amount;
+mod android_text;
 mod applets;
 mod arguments;
 mod build;
@@ -16,6 +17,7 @@ mod output;
 mod progress;
 mod read_stats;
 mod resources;
+mod sidecar;
 mod signals;
 mod source;
 mod stats;

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Standard output.
 #[derive(Debug)]
@@ -153,6 +153,23 @@ impl Serialize for JsonBytes {
     }
 }
 
+impl<'de> Deserialize<'de> for JsonBytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Name {
+            Text(String),
+            Hex { hex: String },
+        }
+        match Name::deserialize(deserializer)? {
+            Name::Text(text) => Ok(Self(text.into_bytes())),
+            Name::Hex { hex } => crate::android_text::parse_hex(&hex)
+                .map(Self)
+                .ok_or_else(|| serde::de::Error::custom("a name is not hexadecimal")),
+        }
+    }
+}
+
 /// Prints a line that begins with the program's name.
 pub(crate) fn print_message(text: impl Display) {
     // Messages of the system and of libraries may contain names without escapes.
@@ -186,5 +203,9 @@ mod tests {
         let json = |name: &[u8]| serde_json::to_string(&JsonBytes::from(name)).unwrap();
         assert_eq!(json("\u{e9}\"".as_bytes()), "\"\u{e9}\\\"\"");
         assert_eq!(json(b"\xe9"), "{\"hex\":\"e9\"}");
+        for name in ["\u{e9}\"".as_bytes(), b"\xe9"] {
+            let read: JsonBytes = serde_json::from_str(&json(name)).unwrap();
+            assert_eq!(read.0, name);
+        }
     }
 }

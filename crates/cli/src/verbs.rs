@@ -7,6 +7,7 @@ mod extract;
 mod fsck;
 mod info;
 mod ls;
+mod metadata_files;
 mod stat;
 mod tar_output;
 
@@ -37,7 +38,11 @@ fn run_verb(verb: &Verb) -> anyhow::Result<CommandStatus> {
         Verb::Cat(arguments) => cat::run(arguments, &exit_on_signals()?),
         Verb::Stat(arguments) => stat::run(arguments, &exit_on_signals()?),
         Verb::Stats(arguments) => stats::run(arguments, &exit_on_signals()?),
-        Verb::Extract(arguments) => extract::run(&arguments.into(), exit_on_signals()?),
+        Verb::Extract(arguments) => {
+            let signals = exit_on_signals()?;
+            metadata_files::write(arguments)?;
+            extract::run(&arguments.into(), signals)
+        }
         Verb::Check(arguments) => check::run(&arguments.into(), exit_on_signals()?),
         Verb::Build(arguments) => build::run(arguments, exit_on_signals()?),
         Verb::Demo(arguments) => demo::run(arguments, exit_on_signals()?),

@@ -1,4 +1,5 @@
-//! Applies the files of Android's build system to a tree: labels of SELinux. Called by `import`.
+//! Applies the files of Android's build system to a tree: owners, modes, capabilities and labels of
+//! SELinux. Called by `import`.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,28 +9,34 @@ use std::path::{Path, PathBuf};
 use ferrofs_builder::tree::{NodeId, Tree};
 
 use super::file_contexts::FileContexts;
+use super::fs_config::FsConfig;
+use crate::android_text::LABEL_XATTR;
 use crate::arguments::AndroidArguments;
 use crate::output::escape;
 
 /// The largest of these files, in bytes; those of Android have some megabytes.
 const FILE_BYTES_MAX: u64 = 64 << 20;
-/// The xattr with the label.
-const LABEL_XATTR: &[u8] = b"security.selinux";
 
-/// Changes the metadata of `tree` as the files say.
+/// Changes the metadata of `tree` as the files say. Returns how many inodes the file of owners does
+/// not name; they keep what they have.
 ///
 /// # Errors
 /// A file cannot be read or is malformed; the error names it and the line.
-pub(super) fn apply(arguments: &AndroidArguments, tree: &mut Tree) -> Result<(), String> {
+pub(super) fn apply(arguments: &AndroidArguments, tree: &mut Tree) -> Result<u64, String> {
     let mount_point = mount_point(arguments);
+    let mut unnamed = 0;
+    if let Some(path) = &arguments.fs_config_file {
+        let config = FsConfig::read(&escape(path.as_os_str().as_bytes()), &read_file(path)?)?;
+        unnamed = set_owners(&config, &mount_point, tree);
+    }
     if let Some(path) = &arguments.file_contexts {
         set_labels(&read_contexts(path)?, &mount_point, tree)?;
     }
-    Ok(())
+    Ok(unnamed)
 }
 
 /// The mount point without slashes at its ends; empty for the root.
-fn mount_point(arguments: &AndroidArguments) -> Vec<u8> {
+pub(super) fn mount_point(arguments: &AndroidArguments) -> Vec<u8> {
     let given = arguments.mount_point.as_ref().map(|path| path.as_bytes()).unwrap_or_default();
     let names = given.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
     names.collect::<Vec<_>>().join(&b'/')
@@ -59,6 +66,29 @@ fn read_contexts(path: &Path) -> Result<FileContexts, String> {
     Ok(contexts.finish())
 }
 
+/// Gives every inode what the file says about its first path. The path of the root is empty, or the
+/// mount point.
+fn set_owners(config: &FsConfig, mount_point: &[u8], tree: &mut Tree) -> u64 {
+    let mut paths: Vec<(NodeId, Vec<u8>)> = Vec::new();
+    let mut is_done = vec![false; tree.len()];
+    let Ok(()) = tree.walk(|path, id| {
+        let is_new = is_done.get_mut(id.index()).is_some_and(|done| !std::mem::replace(done, true));
+        if is_new {
+            let path = host_path(mount_point, path);
+            paths.push((id, path.strip_prefix(b"/").unwrap_or(&path).to_vec()));
+        }
+        Ok::<_, std::convert::Infallible>(())
+    });
+    let mut unnamed = 0;
+    for (id, path) in paths {
+        let metadata = &mut tree.node_mut(id).metadata;
+        let is_named =
+            config.apply(&path, metadata) || id == Tree::ROOT && config.apply(b"", metadata);
+        unnamed += u64::from(!is_named);
+    }
+    unnamed
+}
+
 /// Gives every inode the label of its first path, and no other.
 fn set_labels(contexts: &FileContexts, mount_point: &[u8], tree: &mut Tree) -> Result<(), String> {
     let mut labels: Vec<(NodeId, Option<Box<[u8]>>)> = Vec::new();
@@ -84,7 +114,7 @@ fn set_labels(contexts: &FileContexts, mount_point: &[u8], tree: &mut Tree) -> R
 }
 
 /// The absolute path of a file when the image is mounted.
-fn host_path(mount_point: &[u8], path: &[u8]) -> Vec<u8> {
+pub(super) fn host_path(mount_point: &[u8], path: &[u8]) -> Vec<u8> {
     let parts = [mount_point, path].into_iter().filter(|part| !part.is_empty());
     let mut host = Vec::with_capacity(mount_point.len() + path.len() + 2);
     for part in parts {

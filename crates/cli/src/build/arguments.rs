@@ -90,6 +90,7 @@ pub(crate) fn request(
         },
         vmdk: None,
         android: typed.android.clone(),
+        sidecar: typed.sidecar.clone(),
         warnings: Vec::new(),
     })
 }

@@ -43,7 +43,9 @@ enum PathPattern {
 #[derive(Debug, Default)]
 pub(super) struct FileContexts {
     specs: Vec<ContextSpec>,
-    /// Numbers of lines, by the first name in all paths that they match.
+    /// Numbers of lines with one path, by that path.
+    literals: HashMap<Box<[u8]>, Vec<usize>>,
+    /// Numbers of other lines, by the first name in all paths that they match.
     by_first_name: HashMap<Box<[u8]>, Vec<usize>>,
     /// Numbers of lines that match paths with any first name.
     any_first_name: Vec<usize>,
@@ -94,11 +96,14 @@ impl FileContexts {
         // Stable: the order of the lines stays the same otherwise.
         self.specs.sort_by_key(|spec| matches!(spec.pattern, PathPattern::Literal(_)));
         for (number, spec) in self.specs.iter().enumerate() {
-            match spec.pattern.first_name() {
-                Some(name) => {
+            match (&spec.pattern, spec.pattern.first_name()) {
+                (PathPattern::Literal(path), _) => {
+                    self.literals.entry(path.clone()).or_default().push(number);
+                }
+                (_, Some(name)) => {
                     self.by_first_name.entry(name.into()).or_default().push(number);
                 }
-                None => self.any_first_name.push(number),
+                (_, None) => self.any_first_name.push(number),
             }
         }
         self
@@ -111,6 +116,12 @@ impl FileContexts {
     pub(super) fn label(&self, path: &[u8], file_type: FileType) -> Result<Option<&[u8]>, String> {
         let replaced = self.substituted(path);
         let path = replaced.as_deref().unwrap_or(path);
+        let literals = self.literals.get(path).into_iter().flatten().rev();
+        for spec in literals.filter_map(|number| self.specs.get(*number)) {
+            if spec.file_type.is_none_or(|wanted| wanted == file_type) {
+                return Ok(Some(&*spec.label).filter(|label| *label != NONE));
+            }
+        }
         let with_name = first_name(path).and_then(|name| self.by_first_name.get(name));
         let with_name = with_name.map(Vec::as_slice).unwrap_or_default();
         let mut lists = (with_name, self.any_first_name.as_slice());

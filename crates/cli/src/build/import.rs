@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use ferrofs_builder::import::adjust::Adjustments;
 use ferrofs_builder::import::{
     Compression, TarContentMode, TarSource, from_directory, from_tar_layers,
 };
@@ -17,6 +18,7 @@ use super::android;
 use super::monitor::BuildMonitor;
 use super::overlay::{self, LayeredTree};
 use super::request::{BuildRequest, LayerData, LayerOptions, SourceKind};
+use super::sidecar_metadata::{self, SidecarMismatch};
 use crate::output;
 use crate::resources::Resources;
 
@@ -38,10 +40,45 @@ pub(super) fn import(
     resources: &Resources,
     monitor: &BuildMonitor<'_>,
 ) -> Result<ImportedTree, Error> {
+    // Owners of files are those of the lists before they are forced or shifted.
+    let has_lists = request.android.fs_config_file.is_some() || request.sidecar.is_some();
+    let late = has_lists.then(|| take_late(request));
     let mut imported = import_sources(request, resources, monitor)?;
-    android::apply(&request.android, &mut imported.tree)
-        .map_err(|why| Error::new(ErrorKind::InvalidOptions(why)))?;
+    let mut warnings = Vec::new();
+    let refused = |why| Error::new(ErrorKind::InvalidOptions(why));
+    if let Some(path) = &request.sidecar {
+        let found = sidecar_metadata::apply(path, &mut imported.tree).map_err(refused)?;
+        if found != SidecarMismatch::default() {
+            let (lines, paths) = (found.unused_lines, found.unnamed_paths);
+            warnings.push(format!(
+                "--sidecar: {lines} lines are about no file of the source; {paths} files have no line"
+            ));
+        }
+    }
+    let unnamed = android::apply(&request.android, &mut imported.tree).map_err(refused)?;
+    if unnamed > 0 {
+        warnings
+            .push(format!("--fs-config-file: {unnamed} files have no line and keep their owners"));
+    }
+    if let Some(late) = late {
+        late.apply(&mut imported.tree)?;
+    }
+    for warning in warnings.iter().filter(|_| request.output.notices) {
+        output::print_message(format_args!("warning: {warning}"));
+    }
     Ok(imported)
+}
+
+/// Takes the changes out of the request that come after those of the lists.
+fn take_late(request: &mut BuildRequest) -> Adjustments {
+    let mut late = Adjustments::default();
+    for adjustments in [&mut request.directory.adjustments, &mut request.tar_adjustments] {
+        let (owners, compact_time) = (adjustments.owners, adjustments.compact_time);
+        adjustments.owners = Default::default();
+        adjustments.compact_time = None;
+        late = late.owners(owners).compact_time(compact_time).mtime(adjustments.mtime);
+    }
+    late
 }
 
 fn import_sources(

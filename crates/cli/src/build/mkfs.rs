@@ -86,6 +86,7 @@ pub(crate) fn request(
         },
         vmdk: typed.vmdk_desc.clone(),
         android: typed.android.clone(),
+        sidecar: None,
         warnings,
     })
 }

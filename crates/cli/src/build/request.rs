@@ -33,6 +33,8 @@ pub(crate) struct BuildRequest {
     /// A file for a VMDK descriptor of the image.
     pub(crate) vmdk: Option<PathBuf>,
     pub(crate) android: AndroidArguments,
+    /// A file with the metadata of all paths.
+    pub(crate) sidecar: Option<PathBuf>,
     /// Options that have no effect, or another one than the user may expect.
     pub(crate) warnings: Vec<String>,
 }

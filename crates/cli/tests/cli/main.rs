@@ -2,7 +2,11 @@
 //! every test image, which is compared with its manifest.
 
 #[cfg(test)]
+mod android;
+#[cfg(test)]
 mod build;
+#[cfg(test)]
+mod compatibility;
 #[cfg(test)]
 mod defects;
 #[cfg(test)]

@@ -1,0 +1,192 @@
+//! Applies a sidecar to a tree: owners, modes, times, xattrs, and special files that the source could
+//! not hold. Called by `import`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use ferrofs_builder::tree::{Metadata, Node, NodeId, NodeKind, Timestamp, Tree};
+
+use crate::android_text::parse_hex;
+use crate::output::escape;
+use crate::sidecar::{LINE_BYTES_MAX, LINES_MAX, SidecarEntry, type_letter};
+
+/// What a sidecar did not fit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct SidecarMismatch {
+    /// Lines about paths that are not in the tree, or are of another type.
+    pub(super) unused_lines: u64,
+    /// Paths that no line is about.
+    pub(super) unnamed_paths: u64,
+}
+
+/// Gives every inode the metadata that the sidecar has for its path.
+///
+/// # Errors
+/// The sidecar cannot be read, or a line is malformed; the error names it.
+pub(super) fn apply(path: &Path, tree: &mut Tree) -> Result<SidecarMismatch, String> {
+    let name = escape(path.as_os_str().as_bytes());
+    let file = File::open(path).map_err(|error| format!("cannot read {name}: {error}"))?;
+    apply_lines(&name, BufReader::new(file), tree)
+}
+
+fn apply_lines(
+    name: &str,
+    mut input: impl BufRead,
+    tree: &mut Tree,
+) -> Result<SidecarMismatch, String> {
+    let mut places: HashMap<Box<[u8]>, NodeId> = HashMap::new();
+    let Ok(()) = tree.walk(|path, id| {
+        places.insert(path.into(), id);
+        Ok::<_, std::convert::Infallible>(())
+    });
+    let mut is_named = vec![false; tree.len()];
+    let mut mismatch = SidecarMismatch::default();
+    let mut line = Vec::new();
+    for number in 1..=LINES_MAX {
+        line.clear();
+        let read = (&mut input).take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut line);
+        let count = read.map_err(|error| format!("cannot read {name}: {error}"))?;
+        if count == 0 {
+            let paths = is_named.iter().filter(|is_named| !**is_named).count();
+            mismatch.unnamed_paths = paths as u64;
+            return Ok(mismatch);
+        }
+        if count as u64 > LINE_BYTES_MAX {
+            return Err(format!("{name}:{number}: more than {LINE_BYTES_MAX} bytes"));
+        }
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        let entry = parse(&line).map_err(|why| format!("{name}:{number}: {why}"))?;
+        match entry.apply(tree, &mut places).map_err(|why| format!("{name}:{number}: {why}"))? {
+            Some(id) if id.index() < is_named.len() => is_named[id.index()] = true,
+            Some(_) => {}
+            None => mismatch.unused_lines += 1,
+        }
+    }
+    Err(format!("{name}: more than {LINES_MAX} lines"))
+}
+
+/// A line that has been checked.
+struct PathMetadata {
+    /// Relative to the root.
+    path: Vec<u8>,
+    file_type: String,
+    metadata: Metadata,
+    device: Option<(u32, u32)>,
+}
+
+fn parse(line: &[u8]) -> Result<PathMetadata, String> {
+    let entry: SidecarEntry = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    let permissions = u16::from_str_radix(&entry.mode, 8).ok().filter(|mode| *mode <= 0o7777);
+    let permissions = permissions.ok_or_else(|| format!("{} is not a mode", entry.mode))?;
+    if entry.nanoseconds >= 1_000_000_000 {
+        return Err(format!("{} nanoseconds are a second or more", entry.nanoseconds));
+    }
+    let path = entry.path.0.strip_prefix(b"/").ok_or("the path does not begin with a slash")?;
+    let mut xattrs = BTreeMap::new();
+    for xattr in entry.xattrs {
+        let value = parse_hex(&xattr.value);
+        let value = value
+            .ok_or_else(|| format!("the value of {} is not hexadecimal", escape(&xattr.name.0)))?;
+        xattrs.insert(xattr.name.0.into(), value.into());
+    }
+    let mtime = Timestamp { seconds: entry.mtime, nanoseconds: entry.nanoseconds };
+    let (uid, gid) = (entry.uid, entry.gid);
+    let metadata = Metadata { permissions, uid, gid, mtime, xattrs };
+    Ok(PathMetadata {
+        path: path.to_vec(),
+        file_type: entry.file_type,
+        metadata,
+        device: entry.device,
+    })
+}
+
+impl PathMetadata {
+    /// Sets the metadata of the inode at the path; a special file that is missing is added.
+    fn apply(
+        self,
+        tree: &mut Tree,
+        places: &mut HashMap<Box<[u8]>, NodeId>,
+    ) -> Result<Option<NodeId>, String> {
+        if let Some(&id) = places.get(&*self.path) {
+            let node = tree.node_mut(id);
+            if type_letter(node.kind.file_type()) != self.file_type {
+                return Ok(None);
+            }
+            node.metadata = self.metadata;
+            return Ok(Some(id));
+        }
+        let (major, minor) = self.device.unwrap_or_default();
+        let kind = match self.file_type.as_str() {
+            "c" => NodeKind::CharacterDevice { major, minor },
+            "b" => NodeKind::BlockDevice { major, minor },
+            "p" => NodeKind::Fifo,
+            "s" => NodeKind::Socket,
+            _ => return Ok(None),
+        };
+        let slash = self.path.iter().rposition(|byte| *byte == b'/');
+        let (parent, name) = match slash {
+            Some(slash) => (&self.path[..slash], &self.path[slash + 1..]),
+            None => (&[][..], &self.path[..]),
+        };
+        let parent = places.get(parent).filter(|id| tree.node(**id).entries().is_some());
+        let Some(&parent) = parent else { return Ok(None) };
+        let node = Node { metadata: self.metadata, kind };
+        let id = tree.add(node).map_err(|error| error.to_string())?;
+        tree.link(parent, name, id).map_err(|error| error.to_string())?;
+        places.insert(self.path.into(), id);
+        Ok(Some(id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metadata() -> Metadata {
+        let mtime = Timestamp { seconds: 1, nanoseconds: 2 };
+        Metadata { permissions: 0o700, uid: 1000, gid: 1000, mtime, xattrs: BTreeMap::new() }
+    }
+
+    fn apply(tree: &mut Tree, text: &str) -> Result<SidecarMismatch, String> {
+        apply_lines("sidecar", text.as_bytes(), tree)
+    }
+
+    #[test]
+    fn metadata_comes_back_and_special_files_are_added() {
+        let mut tree = Tree::new(metadata());
+        let dir = tree.add(Node::directory(metadata())).unwrap();
+        tree.link(Tree::ROOT, b"dev", dir).unwrap();
+        let text = r#"{"path":"/","type":"d","mode":"0755","uid":0,"gid":5,"mtime":-7,"nanoseconds":9,"xattrs":[{"name":"security.selinux","value":"61"}]}
+{"path":"/dev/null","type":"c","mode":"0666","uid":0,"gid":0,"mtime":0,"nanoseconds":0,"device":[1,3]}
+{"path":"/gone","type":"f","mode":"0644","uid":0,"gid":0,"mtime":0,"nanoseconds":0}
+"#;
+        let mismatch = apply(&mut tree, text).unwrap();
+        assert_eq!(mismatch, SidecarMismatch { unused_lines: 1, unnamed_paths: 1 });
+        let root = &tree.node(Tree::ROOT).metadata;
+        assert_eq!((root.permissions, root.gid, root.mtime.seconds), (0o755, 5, -7));
+        assert_eq!(&*root.xattrs[&b"security.selinux"[..]], b"a");
+        let null = tree.child(dir, b"null").unwrap();
+        assert!(matches!(tree.node(null).kind, NodeKind::CharacterDevice { major: 1, minor: 3 }));
+    }
+
+    #[test]
+    fn malformed_lines_are_refused_by_number() {
+        let line =
+            r#"{"path":"/","type":"d","mode":"0755","uid":0,"gid":0,"mtime":0,"nanoseconds":0}"#;
+        for (from, to, part) in [
+            ("\"0755\"", "\"0999\"", "0999 is not a mode"),
+            ("\"/\"", "\"a\"", "does not begin with a slash"),
+            ("\"nanoseconds\":0", "\"nanoseconds\":1000000000", "a second or more"),
+            ("\"uid\":0", "\"uid\":-1", "sidecar:1: "),
+            ("{", "[", "sidecar:1: "),
+        ] {
+            let error = apply(&mut Tree::new(metadata()), &line.replacen(from, to, 1)).unwrap_err();
+            assert!(error.starts_with("sidecar:1: ") && error.contains(part), "{error}");
+        }
+    }
+}
