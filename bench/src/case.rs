@@ -157,8 +157,10 @@ pub(crate) enum Limit {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Threshold {
-    /// The figure that it judges, as the ratio of two candidates; none where the experiment judges.
+    /// What it judges: a figure as the ratio of two candidates, or a figure of every candidate that has it. Neither where
+    /// the experiment judges.
     pub(crate) ratio: Option<[String; 3]>,
+    pub(crate) figure: Option<String>,
     /// The cases for which it is meant, and those for which it is not.
     #[serde(default)]
     pub(crate) cases: Vec<String>,

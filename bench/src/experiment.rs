@@ -125,7 +125,7 @@ impl<'a> Context<'a> {
     ) -> Result<Vec<Measured>> {
         let all = self.measure(case, candidates)?;
         sheet.add(case, &all);
-        self.report.judge_ratios(case, &all);
+        self.report.judge_all(case, &all);
         Ok(all)
     }
 

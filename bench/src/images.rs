@@ -163,12 +163,7 @@ impl Experiment for MemoryArguments {
                     candidates.push(timed(context, name, invocation, image.path.clone(), folder));
                 }
             }
-            let all = context.compare(&image.name, candidates, &mut sheet)?;
-            for one in all.iter().filter(|one| one.name.starts_with("ferrofs")) {
-                let case = format!("{} of {}", one.name, image.name);
-                context.report.judge("peak", &case, one.median(OF_LIMIT));
-                context.report.judge("killed", &case, one.median(KILLED));
-            }
+            context.compare(&image.name, candidates, &mut sheet)?;
         }
         context.report.sheet(sheet);
         Ok(())

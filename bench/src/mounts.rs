@@ -2,6 +2,7 @@
 //! the kernel and other daemons, and `mount-memory` (peak memory under many readers, and the cost of an idle mount). Every run
 //! has a mount made anew.
 
+use std::cell::Cell;
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -20,8 +21,8 @@ use crate::programs::{PeerArguments, squashfs_of};
 use crate::reader::{Pattern, RANDOM_BLOCK, Reader, Seen};
 use crate::report::Report;
 use crate::rounds::{Candidate, Measured, find, ratio};
-use crate::statistics::{CPU, Figure, Figures, PEAK, Samples, WALL};
-use crate::table::{Sheet, Table};
+use crate::statistics::{CPU, Figure, Figures, PEAK, WALL};
+use crate::table::Sheet;
 use crate::trees::read_file;
 
 /// A quick run reads this many files of a tree, and this much of a large file; with large LZMA clusters, a daemon that keeps
@@ -67,7 +68,7 @@ pub(crate) struct MountArguments {
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     #[arg(default_values_t = What::value_variants().to_vec())]
     what: Vec<What>,
-    /// Processes that read a tree, one run for each number
+    /// Threads that read a tree, one run for each number
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,4")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
     readers: Vec<u16>,
@@ -237,7 +238,7 @@ impl MountRunner {
             context.report.leave_out(format!("{name} in {case}"), why);
         }
         sheet.add(case, &all);
-        context.report.judge_ratios(case, &all);
+        context.report.judge_all(case, &all);
         Ok(all)
     }
 }
@@ -393,7 +394,7 @@ pub(crate) struct MountMemoryArguments {
     /// The limit of the mount under readers
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     memory: u64,
-    /// Processes that read the whole tree together
+    /// Threads that read the whole tree together
     #[arg(long, value_name = "N", default_value_t = 64)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
     readers: u16,
@@ -407,6 +408,9 @@ pub(crate) struct MountMemoryArguments {
 
 /// A mount counts as idle this long after the last read.
 const QUIET: Duration = Duration::from_secs(10);
+const OF_LIMIT: Figure = Figure::new("of limit", "", 2);
+const RESIDENT: Figure = Figure::new("resident while idle", "MiB", 1);
+const SHARE: Figure = Figure::new("share of a CPU while idle", "%", 4);
 
 impl Experiment for MountMemoryArguments {
     fn requirements(&self) -> Vec<Requirement> {
@@ -418,58 +422,67 @@ impl Experiment for MountMemoryArguments {
         let first = images.first().context("no image")?;
         let runner = MountRunner::new(context, &[System::Ferrofs], first, None, &self.peers)?;
         let mounter = runner.mounters.first().context("ferrofs does not mount")?;
+        let limited = mounter.clone().with_options(&["--memory", &self.memory.to_string()]);
         let mib = self.memory as f64 / 1_048_576.0;
-        let title = format!("{} readers, --memory {mib:.0}M", self.readers);
-        let mut busy =
-            Table::new(title, "image | VmHWM, MiB | of the limit | seconds | daemon CPU, s");
         let quiet = if context.is_quick { Duration::from_secs(1) } else { QUIET };
         let idle = Duration::from_secs(u64::from(if context.is_quick { 2 } else { self.idle }));
-        let title = format!("Idle for {} s", idle.as_secs());
-        let mut rest = Table::new(title, "image | when | VmRSS, MiB | share of a CPU, %");
-        let (mut peaks, mut sizes, mut shares) =
-            (Samples::default(), Samples::default(), Samples::default());
+        context.plan(&self.peers.rounds, images.len());
+        let title = format!("Under readers, and idle for {} s", idle.as_secs());
+        let mut sheet = Sheet::of(&context.report.case, &title);
+        let reader = |jobs| Reader { jobs, sums: true, ..Reader::new(Pattern::Tree) };
         for image in &images {
-            context.say(&image.name)?;
-            let reader = |jobs| Reader { jobs, sums: true, ..Reader::new(Pattern::Tree) };
-            let limited = mounter.clone().with_options(&["--memory", &self.memory.to_string()]);
-            let (figures, seen) = runner.run(&limited, &image.path, &reader(self.readers))?;
-            let run = Measured::new(&image.name, figures);
-            let peak = run.median(PEAK);
-            let cells = [peak, peak / mib, run.median(WALL), run.median(DAEMON_CPU)];
-            busy.add(
-                [image.name.clone()].into_iter().chain(cells.map(|cell| format!("{cell:.2}"))),
-            );
-            context.report.judge("peak", &image.name, peak / mib);
-            peaks.push(peak / mib);
-            runner.prepare(&image.path)?;
-            let mounted = runner.mount(mounter, &image.path)?;
-            for when in ["right after the mount", "after the whole tree"] {
-                if when == "after the whole tree" {
-                    let (_, other) = reader(4).run(&runner.directory())?;
-                    ensure!(other == seen, "{} readers read other bytes than 4", self.readers);
+            let read_by_many = Cell::new(None);
+            let under_readers = || {
+                let (mut figures, seen) =
+                    runner.run(&limited, &image.path, &reader(self.readers))?;
+                read_by_many.set(Some(seen));
+                let peak = figures.iter().find(|(figure, _)| *figure == PEAK);
+                let peak = peak.map(|(_, peak)| (OF_LIMIT, peak / mib));
+                figures.extend(peak);
+                Ok(figures)
+            };
+            let after_mount = || runner.rest(mounter, image, idle, || Ok(()));
+            let after_tree = || {
+                runner.rest(mounter, image, idle, || {
+                    let (_, seen) = reader(4).run(&runner.directory())?;
+                    let is_same = read_by_many.get().is_none_or(|other| other == seen);
+                    ensure!(is_same, "{} readers read other bytes than 4", self.readers);
                     sleep(quiet);
-                }
-                let size = mounted.daemon_mib("VmRSS").unwrap_or(f64::NAN);
-                let (before, begin) = (mounted.daemon_cpu()?, Instant::now());
-                sleep(idle);
-                let busy = mounted.daemon_cpu()?.saturating_sub(before).as_secs_f64();
-                let share = busy / begin.elapsed().as_secs_f64() * 100.0;
-                let names = [image.name.clone(), when.to_owned()];
-                rest.add(names.into_iter().chain([format!("{size:.1}"), format!("{share:.4}")]));
-                let case = format!("{}, {when}", image.name);
-                context.report.judge("idle-size", &case, size);
-                context.report.judge("idle-share", &case, share);
-                sizes.push(size);
-                shares.push(share);
-            }
-            mounted.end()?;
+                    Ok(())
+                })
+            };
+            let busy = format!("{} readers, --memory {mib:.0}M", self.readers);
+            let candidates = vec![
+                Candidate::ours(busy, under_readers),
+                Candidate::ours("right after the mount", after_mount),
+                Candidate::ours("after the whole tree", after_tree),
+            ];
+            context.compare(&image.name, candidates, &mut sheet)?;
         }
-        context.report.table(busy);
-        context.report.table(rest);
-        for (what, samples) in [("peak", &peaks), ("idle-size", &sizes), ("idle-share", &shares)] {
-            context.report.series("ferrofs", what, "", samples);
-        }
+        context.report.sheet(sheet);
         Ok(())
+    }
+}
+
+impl MountRunner {
+    /// Memory and CPU time of a daemon on a fresh mount that nobody uses, after the work before.
+    fn rest(
+        &self,
+        mounter: &Mounter,
+        image: &ImageInfo,
+        idle: Duration,
+        before: impl Fn() -> Result<()>,
+    ) -> Result<Figures> {
+        self.prepare(&image.path)?;
+        let mounted = self.mount(mounter, &image.path)?;
+        before()?;
+        let resident = mounted.daemon_mib("VmRSS").unwrap_or(f64::NAN);
+        let (used, begin) = (mounted.daemon_cpu()?, Instant::now());
+        sleep(idle);
+        let used = mounted.daemon_cpu()?.saturating_sub(used).as_secs_f64();
+        let share = used / begin.elapsed().as_secs_f64() * 100.0;
+        mounted.end()?;
+        Ok(vec![(RESIDENT, resident), (SHARE, share)])
     }
 }
 

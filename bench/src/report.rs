@@ -223,12 +223,18 @@ impl Report {
         judged.figures.extend(figures.map(|figure| (case.to_owned(), figure)));
     }
 
-    /// Judges the ratios of candidates that thresholds name.
-    pub(crate) fn judge_ratios(&mut self, case: &str, all: &[Measured]) {
+    /// Judges the ratios and figures that thresholds of the case name.
+    pub(crate) fn judge_all(&mut self, case: &str, all: &[Measured]) {
         for (name, threshold) in self.case.thresholds.clone() {
-            let Some([figure, ours, theirs]) = &threshold.ratio else { continue };
-            if threshold.is_for(case) {
+            if let Some([figure, ours, theirs]) = &threshold.ratio
+                && threshold.is_for(case)
+            {
                 self.judge(&name, case, ratio_of(all, figure, ours, theirs));
+            }
+            for one in all {
+                let found = threshold.figure.as_ref().and_then(|figure| one.named(figure));
+                let figure = found.map(|(_, samples)| samples.median());
+                self.judge(&name, &format!("{}, {case}", one.name), figure);
             }
         }
     }

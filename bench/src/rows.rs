@@ -71,13 +71,13 @@ pub(crate) fn build(
     let own = |assignment| boxed(BaselineQueue::<PerThreadState>::new(pages, shape, assignment));
     let ours = |batching, submitter| boxed(Ours::new(pages, shape, None, batching, submitter));
     let built = match name {
-        RowName::Inline => boxed(Inline::new(pages)),
+        RowName::Inline => boxed(inline(Arc::clone(pages))),
         RowName::Original => shared(Assignment::RoundRobin),
         RowName::Batching => shared(Assignment::UntilFull),
         RowName::PerThread => own(Assignment::UntilFull),
         RowName::RoundRobin => own(Assignment::RoundRobin),
-        RowName::Rayon => boxed(Spawning::new(pages, shape)),
-        RowName::RayonIter => boxed(Iterating::new(pages, shape)),
+        RowName::Rayon => boxed(spawning(Arc::clone(pages), shape.workers)),
+        RowName::RayonIter => boxed(iterating(Arc::clone(pages), shape.workers)),
         RowName::Crossbeam => boxed(Channel::new(pages, shape)),
         RowName::OursWaiting => ours(DispatchPolicy::FillFirst, Submitter::Sleeps),
         RowName::OursRoundRobin => ours(DispatchPolicy::RoundRobin, Submitter::Works),
@@ -86,28 +86,23 @@ pub(crate) fn build(
     built.with_context(|| format!("row {}", name.text()))
 }
 
-/// One thread and no queue.
-#[derive(Debug)]
-struct Inline {
-    pages: Arc<PageStore>,
-    deflater: Deflater,
-}
-
-impl Inline {
-    fn new(pages: &Arc<PageStore>) -> Result<Self> {
-        Ok(Self { pages: Arc::clone(pages), deflater: Deflater::new()? })
+impl<F: FnMut() -> Result<PassStats>> Row for F {
+    fn pass(&mut self) -> Result<PassStats> {
+        self()
     }
 }
 
-impl Row for Inline {
-    fn pass(&mut self) -> Result<PassStats> {
+/// One thread and no queue.
+fn inline(pages: Arc<PageStore>) -> Result<impl FnMut() -> Result<PassStats>> {
+    let mut deflater = Deflater::new()?;
+    Ok(move || {
         let mut stats = PassStats::default();
-        for (number, page) in self.pages.all().iter().enumerate() {
-            self.pages.touch(number);
-            stats.add(self.deflater.compress(page)?);
+        for (number, page) in pages.all().iter().enumerate() {
+            pages.touch(number);
+            stats.add(deflater.compress(page)?);
         }
         Ok(stats)
-    }
+    })
 }
 
 /// A bounded channel with the pages, another with the results. The submitter never has more in flight than the queues of
@@ -224,62 +219,39 @@ fn compress_here(page: &Page) -> u64 {
 }
 
 /// rayon: one spawn a page.
-#[derive(Debug)]
-struct Spawning {
-    pages: Arc<PageStore>,
-    pool: ThreadPool,
-    stats: Box<[WorkerStats]>,
-}
-
-impl Spawning {
-    fn new(pages: &Arc<PageStore>, shape: PoolShape) -> Result<Self> {
-        let stats = (0..shape.workers).map(|_| WorkerStats::default()).collect();
-        Ok(Self { pages: Arc::clone(pages), pool: start_pool(shape.workers)?, stats })
-    }
-}
-
-impl Row for Spawning {
-    fn pass(&mut self) -> Result<PassStats> {
-        let stats = &self.stats;
-        self.pool.in_place_scope(|scope| {
-            for (number, page) in self.pages.all().iter().enumerate() {
-                self.pages.touch(number);
+fn spawning(pages: Arc<PageStore>, workers: usize) -> Result<impl FnMut() -> Result<PassStats>> {
+    let pool = start_pool(workers)?;
+    let stats: Box<[WorkerStats]> = (0..workers).map(|_| WorkerStats::default()).collect();
+    Ok(move || {
+        let stats = &stats;
+        pool.in_place_scope(|scope| {
+            for (number, page) in pages.all().iter().enumerate() {
+                pages.touch(number);
                 scope.spawn(move |_| {
                     let own = rayon::current_thread_index().and_then(|index| stats.get(index));
                     own.into_iter().for_each(|own| own.add(compress_here(page)));
                 });
             }
         });
-        Ok(self.stats.iter().fold(PassStats::default(), |sum, own| sum.with(own.take())))
-    }
+        Ok(stats.iter().fold(PassStats::default(), |sum, own| sum.with(own.take())))
+    })
 }
 
 /// rayon: one parallel iterator.
-#[derive(Debug)]
-struct Iterating {
-    pages: Arc<PageStore>,
-    pool: ThreadPool,
-}
-
-impl Iterating {
-    fn new(pages: &Arc<PageStore>, shape: PoolShape) -> Result<Self> {
-        Ok(Self { pages: Arc::clone(pages), pool: start_pool(shape.workers)? })
-    }
-}
-
-impl Row for Iterating {
-    fn pass(&mut self) -> Result<PassStats> {
-        let chunks = self.pages.all().par_chunks(PAGES_PER_CHUNK).enumerate();
-        let compress = |(chunk, pages): (usize, &[Page])| {
+fn iterating(pages: Arc<PageStore>, workers: usize) -> Result<impl FnMut() -> Result<PassStats>> {
+    let pool = start_pool(workers)?;
+    Ok(move || {
+        let chunks = pages.all().par_chunks(PAGES_PER_CHUNK).enumerate();
+        let compress = |(chunk, part): (usize, &[Page])| {
             let mut stats = PassStats::default();
-            for (number, page) in (chunk * PAGES_PER_CHUNK..).zip(pages) {
-                self.pages.touch(number);
+            for (number, page) in (chunk * PAGES_PER_CHUNK..).zip(part) {
+                pages.touch(number);
                 stats.add(compress_here(page));
             }
             stats
         };
-        Ok(self.pool.install(|| chunks.map(compress).reduce(PassStats::default, PassStats::with)))
-    }
+        Ok(pool.install(|| chunks.map(compress).reduce(PassStats::default, PassStats::with)))
+    })
 }
 
 #[cfg(test)]

@@ -240,8 +240,10 @@ fn mount_memory_watches_a_mount_or_names_what_it_lacks() {
         return;
     }
     let report = run.json("mount-memory");
-    assert!(samples(&report, "ferrofs", "peak")[0].as_f64().unwrap() > 0.0);
-    assert_eq!(samples(&report, "ferrofs", "idle-share").len(), 2);
+    assert!(samples(&report, "4 readers, --memory 64M", "lz4, peak")[0].as_f64().unwrap() > 0.0);
+    for mount in ["right after the mount", "after the whole tree"] {
+        assert_eq!(samples(&report, mount, "lz4, share of a CPU while idle").len(), 1, "{mount}");
+    }
 }
 
 #[test]
