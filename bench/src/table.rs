@@ -197,7 +197,9 @@ impl Column {
             Against::RatioTo(name) => other(name).map(|other| format!("{:.3}", number / other)),
             Against::RatioOf(name) => other(name).map(|other| format!("{:.3}", other / number)),
             Against::DifferenceTo(name) => {
-                other(name).map(|other| format!("{:+.2} %", difference_percent(other, number)))
+                let difference = other(name).map(|other| difference_percent(other, number));
+                let finite = difference.filter(|difference| difference.is_finite());
+                finite.map(|difference| format!("{difference:+.2} %"))
             }
             Against::Nothing => one
                 .named(&self.figure)
