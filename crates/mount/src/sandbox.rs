@@ -212,6 +212,8 @@ impl<'fd> Sandbox<'fd> {
 /// Returns whether it is readable nevertheless: before Linux 5.14, `/proc/self/fdinfo` becomes unreadable for the process
 /// itself, too, which needs it to unmount.
 fn protect_memory() -> io::Result<bool> {
+    // rustix reads /proc/self/auxv when it first needs it, which another owner of the file forbids afterwards.
+    let _bytes = rustix::param::page_size();
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     if std::fs::read("/proc/self/fdinfo/0").is_ok() {
         return Ok(false);
