@@ -57,13 +57,26 @@ pub(super) fn run(
             "cannot remount {shown}: no file system of type {file_system_type} is mounted there"
         )
     })?;
-    match words.iter().find(|word| !is_in_effect(word, &entry.options)) {
+    let word = words.iter().find(|word| !is_in_effect(word, &entry.options));
+    match word.map(OsString::as_os_str).or_else(|| left_out(words, &entry.options)) {
         None => Ok(CommandStatus::Success),
         Some(word) => Err(anyhow!(
             "cannot remount {shown} with {}: a running mount cannot change; unmount it and mount it again",
             escape(word.as_bytes())
         )),
     }
+}
+
+/// A flag that mount(8) asks for by leaving out its opposite, which is in effect: it does so in the
+/// whole list of a mount, which it takes from the mount table.
+fn left_out(words: &[OsString], options: &[String]) -> Option<&'static OsStr> {
+    let is_whole = words.iter().any(|word| word.as_bytes().starts_with(OF_KERNEL[0]));
+    let mut flags = FLAGS.iter().filter(|_| is_whole);
+    let asked = flags.find(|(off, _)| {
+        let is_passed = words.iter().any(|word| word == off);
+        *off != "ro" && !is_passed && options.iter().any(|option| option == off)
+    });
+    asked.map(|(_, on)| OsStr::new(on))
 }
 
 fn is_root_of(directory: &Path, entry: &MountEntry) -> bool {

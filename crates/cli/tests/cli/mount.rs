@@ -461,6 +461,9 @@ fn a_remount_that_changes_nothing_succeeds_and_another_one_is_refused() {
         let said = helper(&format!("remount,{word}")).ends_with(1).stderr;
         assert!(said.contains(&format!(" with {word}: a running mount cannot change")), "{said}");
     }
+    // mount(8) asks for suid by leaving nosuid out of the whole list.
+    let said = helper(&format!("ro,nodev,noexec,remount,user_id={user}")).ends_with(1).stderr;
+    assert!(said.contains(" with suid: a running mount cannot change"), "{said}");
     helper("remount,frobnicate").ends_with(2);
     assert!(point.join("sub").is_dir());
     assert!(point.unmount());
