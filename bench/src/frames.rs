@@ -16,8 +16,8 @@ use ferrofs_workers::memory::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::rounds::TimeLimit;
-use crate::statistics::Samples;
+use crate::rounds::{Measured, TimeLimit};
+use crate::statistics::{Figure, Figures};
 
 /// What the group may use.
 pub(crate) const LIMIT_BYTES: u64 = 64 << 20;
@@ -46,6 +46,20 @@ const REQUESTS: usize = 512;
 /// Requests in flight, whose frames are held together. With the extents of the mail 64 frames are then enough for about 95
 /// of 100 such bursts, and 256 for all, which is how the mail sized its reserve.
 const IN_FLIGHT: usize = 16;
+
+/// Getting a frame, one look at the clock included.
+pub(crate) const FRAME: Figure = Figure::new("frame", "us", 3);
+/// Of one launch: getting frames, refused attempts and repeated requests included.
+pub(crate) const GETTING: Figure = Figure::new("getting frames", "ms", 3);
+/// The longest time for one frame.
+pub(crate) const LONGEST: Figure = Figure::new("longest frame", "us", 1);
+pub(crate) const FRAMES: Figure = Figure::new("frames", "", 1);
+pub(crate) const FROM_SYSTEM: Figure = Figure::new("from the system", "frames", 1);
+/// Readahead that was dropped, and how much of it was needed and repeated.
+pub(crate) const DROPPED: Figure = Figure::new("dropped", "requests", 1);
+pub(crate) const REPEATED: Figure = Figure::new("repeated", "requests", 1);
+/// Frames that were held together, in each burst.
+pub(crate) const HELD: Figure = Figure::new("held", "frames", 0);
 
 /// Extents as (decoded pages, how many of ten thousand).
 type Extents = &'static [(u32, u32)];
@@ -116,41 +130,33 @@ pub(crate) struct FramesTask {
     pub(crate) seconds: Option<u32>,
 }
 
-/// Nanoseconds for each frame of one source.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct SourceSamples {
-    pub(crate) source: String,
-    pub(crate) samples: Samples,
-}
-
 /// One launch.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Launch {
-    /// Time for getting frames, refused attempts and repeated requests included.
-    pub(crate) getting_ns: f64,
-    /// The longest time for one frame.
-    pub(crate) longest_ns: f64,
-    pub(crate) frames: u32,
-    /// Readahead that was dropped, and how much of it was needed and repeated.
-    pub(crate) dropped: u32,
-    pub(crate) repeated: u32,
-    /// Frames that were held together, in each burst.
-    pub(crate) held: Vec<u32>,
+#[derive(Debug, Default)]
+struct Launch {
+    getting_ns: f64,
+    longest_ns: f64,
+    frames: u32,
+    dropped: u32,
+    repeated: u32,
+    held: Vec<u32>,
 }
 
-/// The launches of one variant.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct VariantLaunches {
-    pub(crate) variant: String,
-    pub(crate) launches: Vec<Launch>,
-    /// Frames that came from the system, over all launches.
-    pub(crate) from_system: u64,
+impl Launch {
+    fn figures(&self, from_system: u64) -> Figures {
+        let counts = [(FRAMES, self.frames), (DROPPED, self.dropped), (REPEATED, self.repeated)];
+        let held = self.held.iter().map(|&frames| (HELD, frames));
+        let counts = counts.into_iter().chain(held).map(|(figure, count)| (figure, count.into()));
+        let times = [(GETTING, self.getting_ns / 1e6), (LONGEST, self.longest_ns / 1e3)];
+        let from_system = [(FROM_SYSTEM, from_system as f64)];
+        times.into_iter().chain(from_system).chain(counts).collect()
+    }
 }
 
+/// The sources of frames, and the variants of launches.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct FramesResult {
-    pub(crate) sources: Vec<SourceSamples>,
-    pub(crate) variants: Vec<VariantLaunches>,
+    pub(crate) sources: Vec<Measured>,
+    pub(crate) variants: Vec<Measured>,
 }
 
 /// What fills a group until it has been looked at: anonymous memory that nobody can take away, and page cache.
@@ -163,23 +169,23 @@ pub(crate) fn measure(task: &FramesTask) -> Result<(FramesResult, GroupMemory)> 
     dirty.write(FILE_BYTES)?;
     let deadline = TimeLimit { seconds: task.seconds }.deadline();
     let bursts = deadline.share(BURSTS_SHARE);
-    let mut sources = vec![(Source::Fault, Samples::default())];
+    let mut sources = vec![Source::Fault];
     for reserved in RESERVES {
-        sources.push((Source::pool(BURST_FRAMES, reserved)?, Samples::default()));
+        sources.push(Source::pool(BURST_FRAMES, reserved)?);
     }
+    let new = |name| Measured::new(name, Figures::new());
+    let mut of_sources: Vec<_> = sources.iter().map(|source| new(source.name())).collect();
     for round in 0..task.rounds {
         if round >= LEAST_ROUNDS && bursts.is_over() {
             break;
         }
-        for (source, samples) in &mut sources {
+        for (source, measured) in sources.iter().zip(&mut of_sources) {
             dirty.write(REFILL_BYTES)?;
-            source.take(BURST_FRAMES)?.values().for_each(|sample| samples.push(sample));
+            measured.add(source.take(BURST_FRAMES)?);
         }
     }
-    let sources = sources.into_iter();
-    let sources = sources.map(|(source, samples)| SourceSamples { source: source.name(), samples });
-    let sources = sources.collect();
-    let mut players = Variant::all().map(Player::new).collect::<Result<Vec<_>>>()?;
+    let players = Variant::all().map(Player::new).collect::<Result<Vec<_>>>()?;
+    let mut variants: Vec<_> = players.iter().map(|player| new(player.variant.name())).collect();
     for number in 0..task.launches {
         if number >= LEAST_ROUNDS && deadline.is_over() {
             break;
@@ -187,13 +193,14 @@ pub(crate) fn measure(task: &FramesTask) -> Result<(FramesResult, GroupMemory)> 
         let requests = requests_of(task.requests, number);
         for variant in shuffled(players.len(), number) {
             dirty.write(REFILL_BYTES)?;
-            players[variant].play(&requests, &mut || dirty.write(LAUNCH_BYTES))?;
+            let launch = players[variant].play(&requests, &mut || dirty.write(LAUNCH_BYTES))?;
+            variants[variant].add(launch);
         }
     }
-    let variants = players.into_iter().map(Player::into_launches).collect();
+    drop((players, sources));
     // The pools are gone; the group must be at its limit when it is looked at.
     dirty.write(REFILL_BYTES)?;
-    Ok((FramesResult { sources, variants }, (anonymous, dirty)))
+    Ok((FramesResult { sources: of_sources, variants }, (anonymous, dirty)))
 }
 
 /// Page cache of a group: a file without a name that is written over and over.
@@ -254,13 +261,13 @@ impl Source {
         }
     }
 
-    /// Gets frames, writes to each, and returns all of them; the nanoseconds for each, one look at the clock included.
-    fn take(&self, frames: u32) -> Result<Samples> {
+    /// Gets frames, writes to each, and returns all of them.
+    fn take(&self, frames: u32) -> Result<Figures> {
         let count = usize::try_from(frames)?;
-        let mut samples = Vec::with_capacity(count);
-        let note = |before: Instant, samples: &mut Vec<f64>| {
+        let mut figures = Vec::with_capacity(count);
+        let mut note = |before: Instant| {
             let now = Instant::now();
-            samples.push((now - before).as_secs_f64() * 1e9);
+            figures.push((FRAME, (now - before).as_secs_f64() * 1e6));
             now
         };
         match self {
@@ -270,7 +277,7 @@ impl Source {
                 let mut before = Instant::now();
                 for frame in mapping.bytes_mut().chunks_mut(FRAME_BYTES) {
                     write_first(frame);
-                    before = note(before, &mut samples);
+                    before = note(before);
                 }
             }
             Self::Pool { pool, .. } => {
@@ -281,11 +288,11 @@ impl Source {
                     let mut frame = frame.context("allocating a frame")?;
                     write_first(&mut frame);
                     held.push(frame);
-                    before = note(before, &mut samples);
+                    before = note(before);
                 }
             }
         }
-        Ok(samples.into_iter().collect())
+        Ok(figures)
     }
 }
 
@@ -358,8 +365,6 @@ impl Variant {
 struct Player {
     variant: Variant,
     pool: PagePool,
-    from_system_before: u64,
-    launches: Vec<Launch>,
 }
 
 impl Player {
@@ -369,24 +374,23 @@ impl Player {
         let pool = PagePool::new(&Budget::new(BUDGET_BYTES), settings).context("a page pool")?;
         let fill = (0..variant.reserved.max(1)).map(|_| pool.allocate(AllocPolicy::MustSucceed));
         drop(fill.collect::<Result<Vec<Frame>, _>>().context("filling a reserve")?);
-        let from_system_before = pool.stats().from_system;
-        Ok(Self { variant, pool, from_system_before, launches: Vec::new() })
+        Ok(Self { variant, pool })
     }
 
     /// Plays one launch; `fill` is called between bursts, untimed, and takes the memory that they left.
     fn play(
-        &mut self,
+        &self,
         requests: &[PageRequest],
         fill: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<Figures> {
+        let before = self.pool.stats().from_system;
         let (mut launch, mut needed) = (Launch::default(), Vec::new());
         for burst in requests.chunks(IN_FLIGHT) {
             needed = self.play_burst(burst, &needed, &mut launch)?;
             fill()?;
         }
         self.play_burst(&[], &needed, &mut launch)?;
-        self.launches.push(launch);
-        Ok(())
+        Ok(launch.figures(self.pool.stats().from_system - before))
     }
 
     /// Plays a burst, and the dropped requests of the burst before that turned out to be needed. Answers which of its own were
@@ -451,11 +455,6 @@ impl Player {
         }
         launch.frames += frames;
         Ok(Some((list, got)))
-    }
-
-    fn into_launches(self) -> VariantLaunches {
-        let from_system = self.pool.stats().from_system - self.from_system_before;
-        VariantLaunches { variant: self.variant.name(), launches: self.launches, from_system }
     }
 }
 
@@ -543,13 +542,17 @@ mod tests {
     const BEST_EFFORT: Variant =
         Variant { window: Window::Kib64, readahead: Readahead::BestEffort, reserved: 0 };
 
-    fn played(variant: Variant, requests: &[(u32, Purpose)]) -> (Launch, u64) {
+    /// The sums of the figures of one launch.
+    fn played<const N: usize>(
+        variant: Variant,
+        requests: &[(u32, Purpose)],
+        figures: [Figure; N],
+    ) -> [f64; N] {
         let request = |&(pages_before, purpose)| PageRequest { pages_before, purpose };
         let requests: Vec<_> = requests.iter().map(request).collect();
-        let mut player = Player::new(variant).unwrap();
-        player.play(&requests, &mut || Ok(())).unwrap();
-        let measured = player.into_launches();
-        (measured.launches.into_iter().next().unwrap(), measured.from_system)
+        let figures_of = Player::new(variant).unwrap().play(&requests, &mut || Ok(())).unwrap();
+        let launch = Measured::new("", figures_of);
+        figures.map(|figure| launch.samples(figure).summary().maximum)
     }
 
     #[test]
@@ -559,33 +562,27 @@ mod tests {
     }
 
     #[test]
-    fn dropped_readahead_is_repeated_only_where_it_is_needed() {
-        let requests = [
-            (3, Purpose::ReadaheadUsed),
-            (2, Purpose::ReadaheadWasted),
-            (0, Purpose::ReadaheadWasted),
-            (1, Purpose::Demand),
-        ];
-        let (launch, from_system) = played(BEST_EFFORT, &requests);
-        assert_eq!((launch.dropped, launch.repeated, launch.frames, from_system), (2, 1, 4, 4));
-    }
-
-    #[test]
-    fn readahead_that_must_succeed_drops_nothing() {
-        let variant = Variant { readahead: Readahead::MustSucceed, ..BEST_EFFORT };
-        let requests = [(3, Purpose::ReadaheadUsed), (40, Purpose::ReadaheadWasted)];
-        let (launch, from_system) = played(variant, &requests);
-        assert_eq!((launch.dropped, launch.repeated, launch.frames), (0, 0, 20));
-        assert_eq!((launch.held.iter().max(), from_system), (Some(&20), 20));
-        assert!(launch.getting_ns >= launch.longest_ns && launch.longest_ns > 0.0);
-    }
-
-    #[test]
-    fn a_reserve_serves_best_effort_until_it_is_empty() {
-        let variant = Variant { reserved: 64, ..BEST_EFFORT };
-        let (launch, from_system) = played(variant, &[(17, Purpose::ReadaheadUsed); 4]);
-        // Three times 17 are 51; the fourth is refused, returns what it has, and comes again.
-        assert_eq!((launch.dropped, launch.repeated, launch.frames, from_system), (1, 1, 68, 0));
+    fn readahead_is_dropped_where_it_may_be_and_repeated_only_where_it_is_needed() {
+        use Purpose::{Demand, ReadaheadUsed as Used, ReadaheadWasted as Wasted};
+        let must_succeed = Variant { readahead: Readahead::MustSucceed, ..BEST_EFFORT };
+        let reserve = Variant { reserved: 64, ..BEST_EFFORT };
+        let figures = [DROPPED, REPEATED, FRAMES, FROM_SYSTEM];
+        for (variant, requests, expected) in [
+            (
+                BEST_EFFORT,
+                &[(3, Used), (2, Wasted), (0, Wasted), (1, Demand)][..],
+                [2.0, 1.0, 4.0, 4.0],
+            ),
+            (must_succeed, &[(3, Used), (40, Wasted)], [0.0, 0.0, 20.0, 20.0]),
+            // A reserve serves until it is empty: three times 17 are 51; the fourth is refused, returns what it has, and
+            // comes again.
+            (reserve, &[(17, Used); 4], [1.0, 1.0, 68.0, 0.0]),
+        ] {
+            assert_eq!(played(variant, requests, figures), expected, "{}", variant.name());
+        }
+        let [held, getting_ms, longest_us] =
+            played(must_succeed, &[(3, Used), (40, Wasted)], [HELD, GETTING, LONGEST]);
+        assert!(held == 20.0 && getting_ms * 1e3 >= longest_us && longest_us > 0.0);
     }
 
     #[test]
