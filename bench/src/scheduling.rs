@@ -21,13 +21,14 @@ use serde::Serialize;
 
 use crate::child::LoadGenerators;
 use crate::experiment::{Context, Experiment};
-use crate::plot::Plot;
-use crate::report::{Report, Table};
-use crate::statistics::{Samples, Summary, difference_percent};
+use crate::report::Report;
+use crate::rounds::{Candidate, Measured, RoundOptions};
+use crate::statistics::{Figure, Figures, difference_percent};
+use crate::table::{Column, Sheet, statistics_table};
 
-const QUICK_ITERATIONS: u16 = 10;
-/// Bursts before the first that counts.
-const WARM_UP: u16 = 2;
+/// The sum over a burst, and each item of it, from submission to start.
+const LAUNCH: Figure = Figure::new("launch", "us", 0);
+const ITEM: Figure = Figure::new("item", "us", 1);
 /// Bytes that an item hashes: some 30 us of computing.
 const ITEM_BYTES: usize = 32 * 1024;
 /// Bytes that the reader hashes between two items.
@@ -47,10 +48,6 @@ const NAMES: [&str; 3] = ["workqueue (unbound)", "per-CPU", "per-CPU raised"];
 
 #[derive(Debug, Clone, Copy, Args, Serialize)]
 pub(crate) struct SchedulingArguments {
-    /// Launches for each pool and condition; 10 at most with --quick
-    #[arg(short, long, value_name = "N", default_value_t = 50)]
-    #[arg(value_parser = clap::value_parser!(u16).range(2..=10_000))]
-    iterations: u16,
     /// Items of one launch
     #[arg(long, value_name = "N", default_value_t = 16)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=10_000))]
@@ -63,17 +60,9 @@ pub(crate) struct SchedulingArguments {
     /// meanwhile, the CPU stays offline)
     #[arg(long, value_name = "CPU")]
     take_cpu: Option<usize>,
+    #[command(flatten)]
+    rounds: RoundOptions,
 }
-
-/// One pool under one condition.
-#[derive(Debug, Default)]
-struct PoolSamples {
-    /// Sums over a burst.
-    launches: Samples,
-    items: Samples,
-}
-
-type AllSamples = [PoolSamples; NAMES.len()];
 
 impl Experiment for SchedulingArguments {
     fn run(&self, context: &mut Context<'_>) -> Result<()> {
@@ -83,18 +72,13 @@ impl Experiment for SchedulingArguments {
         for (pool, name) in NAMES.iter().enumerate() {
             context.report.remark(format!("{name}: {}", pools.priority_level(pool)?));
         }
-        let iterations = context.rounds(self.iterations, QUICK_ITERATIONS);
-        let settings = Self { iterations, ..*self };
-        context.say(format!("idle machine, {iterations} launches for each pool"))?;
-        let idle = settings.measure(cpus, &pools)?;
-        add(&mut context.report, "idle machine", &idle);
+        context.plan(&self.rounds, 2);
+        let idle = self.measure("idle machine", cpus, &pools, context)?;
         let generators = LoadGenerators::start(cpus, self.load.into())?;
         let beside = format!("beside {} load generators a CPU", self.load);
-        context.say(format!("{beside}, {iterations} launches"))?;
-        let busy = settings.measure(cpus, &pools)?;
+        let busy = self.measure(&beside, cpus, &pools, context)?;
         drop(generators);
-        add(&mut context.report, &beside, &busy);
-        judge(&mut context.report, &idle, &busy)?;
+        judge(&mut context.report, &idle, &busy);
         if let Some(cpu) = self.take_cpu {
             context.say(format!("CPU {cpu} goes offline and comes back"))?;
             take_cpu(cpu, &pools, &mut context.report)?;
@@ -105,81 +89,63 @@ impl Experiment for SchedulingArguments {
 }
 
 impl SchedulingArguments {
-    /// Launches on each pool in turn, by a thread of its own: the CPUs of a process are those of its first thread, and to
-    /// bind that one would take CPUs away from the pools.
-    fn measure(&self, cpus: &CpuSet, pools: &Pools) -> Result<AllSamples> {
-        thread::scope(|scope| {
-            let reader = thread::Builder::new().name("reader".to_owned());
-            let reader = reader.spawn_scoped(scope, || self.read(cpus, pools))?;
-            reader.join().unwrap_or_else(|_| bail!("the reader panicked"))
-        })
-    }
-
-    /// The reader; its CPU rotates.
-    fn read(&self, cpus: &CpuSet, pools: &Pools) -> Result<AllSamples> {
-        let mut all = AllSamples::default();
-        for iteration in 0..self.iterations + WARM_UP {
-            let cpu = cpus.iter().nth(usize::from(iteration) % cpus.len()).context("no CPU")?;
-            CpuSet::from_iter([cpu]).bind_current_thread().context("binding the reader")?;
-            for (number, samples) in all.iter_mut().enumerate() {
-                let burst = burst(self.items.into(), &|work| pools.submit(number, None, work))?;
-                if iteration >= WARM_UP {
-                    samples.launches.push(micros(burst.iter().sum()));
-                    burst.iter().for_each(|&item| samples.items.push(micros(item)));
-                }
-            }
-        }
+    /// Launches on each pool in turn.
+    fn measure(
+        &self,
+        case: &str,
+        cpus: &CpuSet,
+        pools: &Pools,
+        context: &mut Context<'_>,
+    ) -> Result<Vec<Measured>> {
+        let candidates = NAMES.iter().enumerate().map(|(pool, name)| {
+            // The reader's CPU rotates.
+            let mut readers = cpus.iter().collect::<Vec<_>>().into_iter().cycle();
+            Candidate::ours(*name, move || self.launch(pool, readers.next(), pools))
+        });
+        let all = context.measure(case, candidates.collect())?;
+        let title = format!("Scheduling latency of a launch, {case}");
+        context.report.table(statistics_table(&title, LAUNCH, &all, 2));
+        let columns = vec![
+            Column::new("median", ITEM),
+            Column::new("p99", ITEM).percentile(990),
+            Column::new("max", ITEM).maximum(),
+        ];
+        let items = format!("From submission to start of one item (us), {case}");
+        let mut sheet = Sheet::new(items, "pool", columns).distribution(LAUNCH);
+        sheet.add(case, &all);
+        context.report.sheet(sheet);
         Ok(all)
     }
-}
 
-fn micros(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e6
-}
-
-fn add(report: &mut Report, case: &str, all: &AllSamples) {
-    let title = format!("Scheduling latency of a launch, {case}");
-    report.table(launch_table(&title, &all.each_ref().map(|pool| pool.launches.summary())));
-    let items = format!("From submission to start of one item (us), {case}");
-    let mut table = Table::new(items, "pool | median | p99 | max");
-    let mut plot = Plot::cdf(title, "us, all items of a launch together").log_x();
-    for (name, PoolSamples { launches, items }) in NAMES.iter().zip(all) {
-        let cells = [500, 990, 1000].map(|at| format!("{:.1}", items.percentile(at)));
-        table.add([(*name).to_owned()].into_iter().chain(cells));
-        plot.samples(*name, launches);
-        report.series(*name, format!("{case}, launch"), "us", launches);
-        report.series(*name, format!("{case}, item"), "us", items);
+    /// By a thread of its own: the CPUs of a process are those of its first thread, and to bind that one would take CPUs
+    /// away from the pools.
+    fn launch(&self, pool: usize, cpu: Option<usize>, pools: &Pools) -> Result<Figures> {
+        let read = || {
+            CpuSet::from_iter(cpu).bind_current_thread().context("binding the reader")?;
+            burst(self.items.into(), &|work| pools.submit(pool, None, work))
+        };
+        let latencies = thread::scope(|scope| {
+            let reader = thread::Builder::new().name("reader".to_owned());
+            let reader = reader.spawn_scoped(scope, read)?;
+            reader.join().unwrap_or_else(|_| bail!("the reader panicked"))
+        })?;
+        let micros = |time: Duration| time.as_secs_f64() * 1e6;
+        let items = latencies.iter().map(|&item| (ITEM, micros(item)));
+        Ok([(LAUNCH, micros(latencies.iter().sum()))].into_iter().chain(items).collect())
     }
-    report.table(table);
-    report.plot(plot);
 }
 
-fn launch_table(title: &str, pools: &[Summary; NAMES.len()]) -> Table {
-    let mut table = Table::new(title, &format!(" | {} | diff", NAMES.join(" | ")));
-    let rows = pools.each_ref().map(Summary::rows);
-    for line in 0..rows[0].len() {
-        let [unbound, normal, raised] = rows.map(|rows| rows[line].1);
-        let numbers = [unbound, normal, raised].map(|number| format!("{number:.0}"));
-        let diff = format!("{:+.2} %", difference_percent(unbound, raised));
-        table.add([rows[0][line].0.to_owned()].into_iter().chain(numbers).chain([diff]));
+fn judge(report: &mut Report, idle: &[Measured], busy: &[Measured]) {
+    if let [unbound, .., raised] = busy {
+        let [unbound, raised] = [unbound, raised].map(|pool| pool.samples(LAUNCH).summary());
+        let average = difference_percent(unbound.average, raised.average);
+        let deviation = difference_percent(unbound.deviation, raised.deviation);
+        for (threshold, figure) in [("average", average), ("deviation", deviation)] {
+            report.judge(threshold, "", figure);
+            report.explain(threshold, "see above which priority the workers reached");
+        }
     }
-    table
-}
-
-fn judge(report: &mut Report, idle: &AllSamples, busy: &AllSamples) -> Result<()> {
-    let [unbound, _, raised] = busy.each_ref().map(|pool| pool.launches.summary());
-    let average = difference_percent(unbound.average, raised.average);
-    let deviation = difference_percent(unbound.deviation, raised.deviation);
-    let idle = idle[2].items.percentile(990);
-    let text = format!("beside load, from unbound to raised: average {average:+.2} %");
-    report.judged_remark(&text, "average", &[average])?;
-    let text = format!("beside load, from unbound to raised: standard deviation {deviation:+.2} %");
-    report.judged_remark(&text, "deviation", &[deviation])?;
-    let text = format!("idle, raised: 99 of 100 items start within {idle:.1} us");
-    report.judged_remark(&text, "idle", &[idle])?;
-    let why = "see above which priority the workers reached";
-    report.claim("000", "average", &[average], why)?;
-    report.claim("000", "deviation", &[deviation], why)
+    report.judge("idle", "", idle.last().map(|raised| raised.samples(ITEM).percentile(990)));
 }
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -381,8 +347,7 @@ mod tests {
 
     use anyhow::{Result, bail};
 
-    use super::{CpuSwitch, Work, burst, launch_table, run_beside};
-    use crate::statistics::Samples;
+    use super::{CpuSwitch, Work, burst, run_beside};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -396,18 +361,6 @@ mod tests {
     #[test]
     fn every_item_of_a_burst_is_measured() {
         assert_eq!(burst(16, &|work: Work| work()).unwrap().len(), 16);
-    }
-
-    #[test]
-    fn the_table_has_the_shape_of_the_mail() {
-        let of = |values: [f64; 2]| Samples::from_iter(values).summary();
-        let pools = [of([90.0, 110.0]), of([40.0, 60.0]), of([9.0, 11.0])];
-        let text = launch_table("idle", &pools).to_string();
-        assert!(
-            text.contains("| Average (us)            |                 100 |      50 |"),
-            "{text}"
-        );
-        assert!(text.contains("-90.00 %") && text.contains("Standard deviation (us)"), "{text}");
     }
 
     #[test]

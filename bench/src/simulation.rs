@@ -11,9 +11,9 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
-use ferrofs_model::faults::{self, Faulting, Kernel};
+use ferrofs_model::faults::{self, Kernel};
 use ferrofs_model::machine::{CPUS_MAX, Costs, Shape};
-use ferrofs_model::stream::{self, Flow, Load, Queue};
+use ferrofs_model::stream::{self, Load, Queue};
 use ferrofs_workers::cpus::CpuSet;
 use ferrofs_workers::memory::{Mapping, PageSize};
 use rustix::thread::{Pid, gettid, sched_setaffinity};
@@ -22,18 +22,17 @@ use serde::Serialize;
 use crate::experiment::{Context, Experiment};
 use crate::page_store::PageStore;
 use crate::plot::Plot;
-use crate::report::{Report, Table};
-use crate::rounds::{Deadline, StealFilter, rotated};
-use crate::row::PoolShape;
+use crate::report::Report;
+use crate::rounds::{Candidate, Measured, find, ratio};
+use crate::row::{PoolShape, Row};
 use crate::rows::{self, RowName};
-use crate::statistics::{Samples, difference_percent};
+use crate::statistics::{Figure, Figures, difference_percent};
+use crate::table::{Column, Sheet};
 
 /// CPUs of a socket if not given: for queues, and for jobs, half of the 96 of the mail's machine.
 const SOCKETS: [usize; 2] = [64, 48];
 /// Numbers of CPUs that are run here.
 const CPUS: [usize; 2] = [1, 2];
-const REPEAT: usize = 5;
-const QUICK_REPEAT: usize = 2;
 const PAGES: usize = 8192;
 const QUICK_PAGES: usize = 1024;
 const FAULT_BYTES: usize = 1 << 30;
@@ -53,34 +52,28 @@ enum Subject {
     Jobs,
 }
 
-/// A queue of the workqueue experiment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum ModelRow {
-    Original,
-    Batching,
-    PerThread,
-    RoundRobin,
-    OursWaiting,
-    Ours,
-}
+/// The queues of the workqueue experiment that the model has.
+const QUEUES: [(RowName, Queue); 6] = [
+    (RowName::Original, Queue::Original),
+    (RowName::Batching, Queue::Batching),
+    (RowName::PerThread, Queue::PerThread),
+    (RowName::RoundRobin, Queue::RoundRobin),
+    (RowName::OursWaiting, Queue::OursWaiting),
+    (RowName::Ours, Queue::Ours),
+];
 
-impl ModelRow {
-    const fn names(self) -> (Queue, RowName) {
-        match self {
-            Self::Original => (Queue::Original, RowName::Original),
-            Self::Batching => (Queue::Batching, RowName::Batching),
-            Self::PerThread => (Queue::PerThread, RowName::PerThread),
-            Self::RoundRobin => (Queue::RoundRobin, RowName::RoundRobin),
-            Self::OursWaiting => (Queue::OursWaiting, RowName::OursWaiting),
-            Self::Ours => (Queue::Ours, RowName::Ours),
-        }
-    }
-
-    fn text(self) -> String {
-        self.names().1.text()
-    }
-}
+/// In the model, and on this machine.
+const MODEL: Figure = Figure::new("model", "thousand requests/s", 2);
+const HERE: Figure = Figure::new("here", "thousand requests/s", 2);
+const MOVES: Figure = Figure::new("cache lines that move", "lines a request", 2);
+const UPGRADES: Figure = Figure::new("lines taken from other readers", "lines a request", 2);
+const WAKES: Figure = Figure::new("wake-ups by system call", "a request", 3);
+const RATIO: Figure = Figure::new("model/here", "", 2);
+const FAULTING: Figure = Figure::new("model", "ms", 1);
+const FAULTING_HERE: Figure = Figure::new("here", "ms", 1);
+const TOOK_PART: Figure = Figure::new("took part", "threads", 0);
+const CHUNKS: Figure = Figure::new("chunks", "", 0);
+const MOVED: Figure = Figure::new("lines that moved", "lines", 0);
 
 /// Times are in nanoseconds.
 #[derive(Debug, Clone, Args, Serialize)]
@@ -93,9 +86,9 @@ pub(crate) struct ModelArguments {
     #[arg(default_values_t = [1, 2, 4, 8, 16, 32, 64, 128, 256])]
     cpus: Vec<usize>,
     /// workqueue: queues; all if none is named
-    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
-    #[arg(default_values_t = ModelRow::value_variants().to_vec())]
-    rows: Vec<ModelRow>,
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = queue)]
+    #[arg(default_value = "original,batching,per-thread,round-robin,ours-waiting,ours")]
+    rows: Vec<RowName>,
     /// workqueue: requests that each worker may have before it, 1 to 64
     #[arg(short, long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=64))]
@@ -130,7 +123,7 @@ pub(crate) struct ModelArguments {
     /// Do not run the part that this machine has beside the model
     #[arg(long)]
     no_check: bool,
-    /// Other costs of the machine, such as near=23: hit, near, far, occupancy, locked, pause, clock, sleep, wake, latency
+    /// Other costs of the machine, such as near=23: hit, near, far, occupancy, locked, pause, clock, sleep, wake, latency, switch, start, slice
     #[arg(long, value_name = "NAME=NS", value_delimiter = ',', value_parser = cost)]
     costs: Vec<(String, f64)>,
 }
@@ -141,6 +134,11 @@ fn cpus(text: &str) -> Result<usize, String> {
         Ok(count) => Err(format!("{count} is not within 1 to {CPUS_MAX}")),
         Err(error) => Err(format!("{error}")),
     }
+}
+
+fn queue(text: &str) -> Result<RowName, String> {
+    let found = QUEUES.iter().find(|(name, _)| name.text() == text);
+    found.map(|(name, _)| *name).ok_or_else(|| "the model has no such queue".to_owned())
 }
 
 /// What takes no time, or an hour, is a slip.
@@ -186,24 +184,13 @@ impl Experiment for ModelArguments {
             "Model: the code of the queues and jobs over simulated CPUs, a MESI directory and the costs in the settings. No figure of it was measured but those marked \"here\".",
         );
         if self.has(Subject::Workqueue) {
-            let runs = self.simulate_queues(context)?;
-            self.add_queues(&runs, &mut context.report);
-            judge_queues(&runs, &mut context.report)?;
+            self.simulate_queues(context)?;
             if !self.no_check {
                 self.compare_queues(context)?;
             }
         }
         if self.has(Subject::Jobs) {
-            let bytes = (u64::from(self.gib) << 30) / if context.is_quick { 8 } else { 1 };
-            let mut runs = Vec::new();
-            for &threads in &self.threads {
-                context
-                    .say(format!("model: faulting {} GiB in on {threads} threads", bytes >> 30))?;
-                let (shape, costs) = (self.shape(threads, Subject::Jobs), self.machine_costs());
-                let faulting = faults::run(shape, costs, self.kernel(), bytes, threads);
-                runs.push((threads, faulting.with_context(|| format!("{threads} threads"))?));
-            }
-            add_jobs(bytes, &runs, &mut context.report)?;
+            self.simulate_jobs(context)?;
             if !self.no_check {
                 self.compare_jobs(context)?;
             }
@@ -212,77 +199,55 @@ impl Experiment for ModelArguments {
     }
 }
 
-/// One run of a queue in the model.
-#[derive(Debug, Clone, Copy)]
-struct QueueRun {
-    row: ModelRow,
-    cpus: usize,
-    flow: Flow,
-}
-
-fn find(runs: &[QueueRun], row: ModelRow, cpus: usize) -> Option<&Flow> {
-    runs.iter().find(|run| run.row == row && run.cpus == cpus).map(|run| &run.flow)
-}
-
 impl ModelArguments {
-    fn simulate_queues(&self, context: &mut Context<'_>) -> Result<Vec<QueueRun>> {
+    /// A queue in the model.
+    fn flow(&self, row: RowName, shape: Shape, costs: Costs, load: Load) -> Result<Figures> {
+        let queue =
+            QUEUES.iter().find(|(name, _)| *name == row).context("the model has no such queue")?;
+        let flow = stream::run(queue.1, shape, costs, load);
+        let flow = flow.with_context(|| format!("{} on {} CPUs", row.text(), shape.cpus))?;
+        Ok(vec![
+            (MODEL, flow.per_second() / 1e3),
+            (MOVES, flow.per_request(flow.counts.moves())),
+            (UPGRADES, flow.per_request(flow.counts.upgrades())),
+            (WAKES, flow.per_request(flow.wakes)),
+        ])
+    }
+
+    fn simulate_queues(&self, context: &mut Context<'_>) -> Result<()> {
         let count = usize::try_from(self.count)? / if context.is_quick { 10 } else { 1 };
         let (slots, request) = (self.requests.into(), self.request);
         let load = Load { slots, request, warm_up: count, requests: count };
-        let mut runs = Vec::new();
+        let columns = [MODEL, MOVES, UPGRADES, WAKES];
+        let columns = columns.map(|of| Column::new(format!("{}, {}", of.name, of.unit), of));
+        let mut sheet = Sheet::new("Model: one submitter", "CPUs | queue", columns.into());
+        let mut cases: Vec<(usize, Vec<Measured>)> = Vec::new();
         for &cpus in &self.cpus {
             context.say(format!("model: the queues on {cpus} CPUs"))?;
-            for &row in &self.rows {
-                let shape = self.shape(cpus, Subject::Workqueue);
-                let flow = stream::run(row.names().0, shape, self.machine_costs(), load);
-                let flow = flow.with_context(|| format!("{} on {cpus} CPUs", row.text()))?;
-                runs.push(QueueRun { row, cpus, flow });
-            }
+            let shape = self.shape(cpus, Subject::Workqueue);
+            let simulate = |row: &RowName| {
+                let flow = self.flow(*row, shape, self.machine_costs(), load)?;
+                anyhow::Ok(Measured::new(row.text(), flow))
+            };
+            let all = self.rows.iter().map(simulate).collect::<Result<Vec<_>>>()?;
+            sheet.add(&cpus.to_string(), &all);
+            cases.push((cpus, all));
         }
-        Ok(runs)
-    }
-
-    fn add_queues(&self, runs: &[QueueRun], report: &mut Report) {
-        let names: Vec<String> = self.rows.iter().map(|row| row.text()).collect();
-        let header = format!("CPUs | {}", names.join(" | "));
-        type Figure = fn(&Flow) -> f64;
-        let thousands: Figure = |flow| flow.per_second() / 1e3;
-        let moves: Figure = |flow| flow.per_request(flow.counts.moves());
-        let tables: [(&str, usize, Figure); 4] = [
-            ("thousand requests a second", 0, thousands),
-            ("cache lines that move for a request", 2, moves),
-            ("cache lines taken from other readers for a request", 2, |flow| {
-                flow.per_request(flow.counts.upgrades())
-            }),
-            ("wake-ups by system call for a request", 3, |flow| flow.per_request(flow.wakes)),
-        ];
-        for (title, digits, figure) in tables {
-            let mut table = Table::new(format!("Model: {title}"), &header);
-            for &cpus in &self.cpus {
-                let cell = |row: &ModelRow| {
-                    let flow = find(runs, *row, cpus);
-                    flow.map_or_else(String::new, |flow| format!("{:.digits$}", figure(flow)))
+        context.report.sheet(sheet);
+        for (title, figure) in
+            [("Model: throughput of one submitter", MODEL), ("Model: cache lines that move", MOVES)]
+        {
+            let mut plot = Plot::lines(title, "CPUs (model)", figure.unit).log_x();
+            for name in self.rows.iter().map(|row| row.text()) {
+                let point = |(cpus, all): &(usize, Vec<Measured>)| {
+                    Some((*cpus as f64, find(all, &name)?.median(figure)))
                 };
-                table.add([cpus.to_string()].into_iter().chain(self.rows.iter().map(cell)));
+                plot.line(&name, cases.iter().filter_map(point).collect());
             }
-            report.table(table);
+            context.report.plot(plot);
         }
-        for (title, unit, figure) in [
-            ("Model: throughput of one submitter", "thousand requests a second", thousands),
-            ("Model: cache lines that move", "lines a request", moves),
-        ] {
-            let mut plot = Plot::lines(title, "CPUs (model)", unit).log_x();
-            for &row in &self.rows {
-                let point = |&cpus: &usize| Some((cpus as f64, figure(find(runs, row, cpus)?)));
-                plot.line(row.text(), self.cpus.iter().filter_map(point).collect());
-            }
-            report.plot(plot);
-        }
-        for run in runs {
-            let samples = [run.flow.per_second()].into_iter().collect();
-            let case = format!("model, {} CPUs", run.cpus);
-            report.series(run.row.text(), case, "requests/s", &samples);
-        }
+        judge_queues(&cases, &mut context.report);
+        Ok(())
     }
 
     /// The queues on this machine beside their model.
@@ -290,47 +255,44 @@ impl ModelArguments {
         let home = CpuSet::of_current_thread();
         let costs = measured_costs(&home, self.machine_costs())?;
         let title = "Here: thousand requests a second, model and machine";
-        let mut table = Table::new(title, "CPUs | queue | model | here | least–most | model/here");
-        let mut most = f64::NAN;
+        let mut sheet = Sheet::new(title, "CPUs | queue", comparison(MODEL, HERE));
         for cpus in CPUS {
             if cpus > home.len() {
-                context
-                    .report
-                    .leave_out(format!("the comparison on {cpus} CPUs"), "there is but one");
+                let what = format!("the comparison on {cpus} CPUs");
+                context.report.leave_out(what, "there is but one");
                 continue;
             }
-            context.say(format!("here: the queues on {cpus} CPUs"))?;
             let measured = self.measure_queues(&home, cpus, context);
             home.bind_current_thread().context("unbinding the submitter")?;
-            let (request, rates) = measured?;
-            for (row, rates) in self.rows.iter().zip(rates) {
-                let load =
-                    Load { slots: self.requests.into(), request, warm_up: 1000, requests: 4000 };
+            let mut measured = measured?.into_iter();
+            let request = 1e6 / measured.next().map_or(f64::NAN, |inline| inline.median(HERE));
+            context.report.remark(format!("here: a request on {cpus} CPUs takes {request:.0} ns"));
+            let load = Load { slots: self.requests.into(), request, warm_up: 1000, requests: 4000 };
+            let mut all: Vec<Measured> = measured.collect();
+            for (row, one) in self.rows.iter().zip(&mut all) {
                 let shape = Shape { cpus, cpus_per_socket: cpus };
-                let model = stream::run(row.names().0, shape, costs, load)?.per_second() / 1e3;
-                let ratio = model / rates.median();
-                most = most.max(ratio.max(1.0 / ratio));
-                table
-                    .add([cpus.to_string(), row.text()].into_iter().chain(compared(model, &rates)));
+                one.add(self.flow(*row, shape, costs, load)?);
+                compare(one, MODEL, HERE, &mut context.report);
             }
+            sheet.add(&cpus.to_string(), &all);
         }
-        context.report.table(table);
+        context.report.sheet(sheet);
         let Costs { near, pause, .. } = costs;
         context.report.remark(format!(
             "here: a cache line takes {near:.1} ns from CPU to CPU, a hint to wait {pause:.1} ns; other costs as stated"
         ));
-        context.report.claim("002", "agrees", &[most], APART)
+        Ok(())
     }
 
-    /// The nanoseconds of a request without a queue, and thousands of requests a second of all queues, in turn.
+    /// Thousands of requests a second without a queue, and of all queues, in turn.
     fn measure_queues(
         &self,
         home: &CpuSet,
         cpus: usize,
         context: &mut Context<'_>,
-    ) -> Result<(f64, Vec<Samples>)> {
-        let is_quick = context.is_quick;
-        let pages = Arc::new(PageStore::new(if is_quick { QUICK_PAGES } else { PAGES })?);
+    ) -> Result<Vec<Measured>> {
+        let count = if context.is_quick { QUICK_PAGES } else { PAGES };
+        let pages = Arc::new(PageStore::new(count)?);
         let shape = PoolShape { workers: (cpus - 1).max(1), slots: self.requests.into() };
         let own = home.iter().next().context("no CPU")?;
         let others = home.iter().nth(1).filter(|_| cpus > 1).unwrap_or(own);
@@ -338,28 +300,66 @@ impl ModelArguments {
             // Before the queues are made, so that they know how many CPUs there are.
             CpuSet::from_iter([own]).bind_current_thread().context("binding the submitter")?;
         }
-        let names = self.rows.iter().map(|row| row.names().1);
-        let names = [RowName::Inline].into_iter().chain(names);
-        let mut lines =
-            names.map(|name| rows::build(name, &pages, shape)).collect::<Result<Vec<_>>>()?;
-        for row in &mut lines {
+        let names = [RowName::Inline].into_iter().chain(self.rows.iter().copied());
+        let rows = names.map(|name| Ok((name, rows::build(name, &pages, shape)?)));
+        let mut rows = rows.collect::<Result<Vec<_>>>()?;
+        for (_, row) in &mut rows {
             row.pass()?;
         }
         CpuSet::from_iter([own]).bind_current_thread().context("binding the submitter")?;
         bind_others(others)?;
-        let mut filter = StealFilter::default();
-        let kinds = rotated(if is_quick { QUICK_REPEAT } else { REPEAT }, lines.len());
-        let mut samples = vec![Samples::default(); lines.len()];
-        let found = filter.sample(kinds, Deadline::default(), |kind| {
-            let start = Instant::now();
-            lines[kind].pass()?;
-            Ok(pages.count() as f64 / start.elapsed().as_secs_f64() / 1e3)
-        })?;
-        found.into_iter().for_each(|(kind, rate)| samples[kind].push(rate));
-        let request = 1e6 / samples.remove(0).median();
-        context.report.remark(format!("here, queues on {cpus} CPUs: {filter}"));
-        context.report.remark(format!("here: a request on {cpus} CPUs takes {request:.0} ns"));
-        Ok((request, samples))
+        let candidate = |(name, mut row): (RowName, Box<dyn Row>)| {
+            Candidate::ours(name.text(), move || {
+                let start = Instant::now();
+                row.pass()?;
+                Ok(vec![(HERE, count as f64 / start.elapsed().as_secs_f64() / 1e3)])
+            })
+        };
+        let candidates = rows.into_iter().map(candidate).collect();
+        context.measure(&format!("here: the queues on {cpus} CPUs"), candidates)
+    }
+
+    fn simulate_jobs(&self, context: &mut Context<'_>) -> Result<()> {
+        let bytes = (u64::from(self.gib) << 30) / if context.is_quick { 8 } else { 1 };
+        let gib = bytes >> 30;
+        let mut all = Vec::new();
+        for &threads in &self.threads {
+            context.say(format!("model: faulting {gib} GiB in on {threads} threads"))?;
+            let (shape, costs) = (self.shape(threads, Subject::Jobs), self.machine_costs());
+            let run = faults::run(shape, costs, self.kernel(), bytes, threads);
+            let run = run.with_context(|| format!("{threads} threads"))?;
+            let figures = vec![
+                (FAULTING, run.nanoseconds / 1e6),
+                (TOOK_PART, run.threads as f64),
+                (CHUNKS, run.chunks as f64),
+                (MOVED, run.moves as f64),
+            ];
+            all.push(Measured::new(threads.to_string(), figures));
+        }
+        let columns = vec![
+            Column::new("took part", TOOK_PART),
+            Column::new("chunks", CHUNKS),
+            Column::new("ms", FAULTING),
+            Column::new("diff", FAULTING).difference_to("1"),
+            Column::new("lines that moved", MOVED),
+        ];
+        let title = format!("Model: faulting {gib} GiB in");
+        let mut sheet = Sheet::new(&title, "threads", columns);
+        sheet.add("model", &all);
+        context.report.sheet(sheet);
+        let millis = |one: &Measured| one.median(FAULTING);
+        let threads = self.threads.iter().map(|&threads| threads as f64);
+        let mut plot = Plot::lines(title, "threads (model)", "ms").log_x().log_y();
+        plot.line("ours", threads.zip(all.iter().map(millis)).collect());
+        context.report.plot(plot);
+        let alone = find(&all, "1").map_or(f64::NAN, millis);
+        let saved = all.iter().filter(|one| one.name != "1");
+        let saved = saved.map(|one| difference_percent(alone, millis(one)));
+        context.report.judge("saved", "", saved.fold(f64::NAN, f64::min));
+        let why =
+            "one thread and more are needed, and memory and locks as stated bound what is saved";
+        context.report.explain("saved", why);
+        Ok(())
     }
 
     /// Faults memory in beside the model. One thread here gives the cost of a page; two are compared.
@@ -368,102 +368,72 @@ impl ModelArguments {
             context.report.leave_out("the comparison of jobs", "there is but one CPU");
             return Ok(());
         }
-        context.say(format!("here: faulting {} MiB in", FAULT_BYTES >> 20))?;
-        let nanos = |kind: usize| {
-            let mut mapping = Mapping::anonymous(FAULT_BYTES, PageSize::Small)?;
-            let start = Instant::now();
-            mapping.prefault(CPUS[kind]).context("faulting memory in")?;
-            anyhow::Ok(start.elapsed().as_secs_f64() * 1e9)
-        };
-        // A warm-up round.
-        nanos(0).and(nanos(1))?;
-        let repeat = if context.is_quick { QUICK_REPEAT } else { REPEAT };
-        let turns = (0..repeat).flat_map(|_| 0..CPUS.len());
-        let (mut filter, mut times) =
-            (StealFilter::default(), [Samples::default(), Samples::default()]);
-        for (kind, nanos) in filter.sample(turns, Deadline::default(), nanos)? {
-            times[kind].push(nanos / 1e6);
-        }
-        context.report.remark(format!("here, faulting in: {filter}"));
-        let [alone, both] = times;
-        let pages = FAULT_BYTES as f64 / faults::PAGE_BYTES as f64;
-        let stated = self.kernel();
-        let page = alone.median() * 1e6 / pages - stated.hold / f64::from(stated.batch);
+        let candidates = CPUS.map(|threads| {
+            Candidate::ours(threads.to_string(), move || {
+                let mut mapping = Mapping::anonymous(FAULT_BYTES, PageSize::Small)?;
+                let start = Instant::now();
+                mapping.prefault(threads).context("faulting memory in")?;
+                Ok(vec![(FAULTING_HERE, start.elapsed().as_secs_f64() * 1e3)])
+            })
+        });
+        let mib = FAULT_BYTES >> 20;
+        let mut all =
+            context.measure(&format!("here: faulting {mib} MiB in"), candidates.into())?;
+        let [alone, both] = &mut all[..] else { return Ok(()) };
+        let (pages, stated) = (FAULT_BYTES as f64 / faults::PAGE_BYTES as f64, self.kernel());
+        let page =
+            alone.median(FAULTING_HERE) * 1e6 / pages - stated.hold / f64::from(stated.batch);
         let kernel = Kernel { page: page.max(0.0), ..stated };
         let shape = Shape { cpus: 2, cpus_per_socket: 2 };
         let model = faults::run(shape, self.machine_costs(), kernel, FAULT_BYTES as u64, 2)?;
-        let model = model.nanoseconds / 1e6;
-        let title = format!("Here: faulting {} MiB in, ms, model and machine", FAULT_BYTES >> 20);
-        let mut table = Table::new(title, "threads | model | here | least–most | model/here");
-        let name = "1, which sets the model's cost of a page".to_owned();
-        table.add([name].into_iter().chain(compared(alone.median(), &alone)));
-        table.add(["2".to_owned()].into_iter().chain(compared(model, &both)));
-        context.report.table(table);
-        let ratio = model / both.median();
-        context.report.claim("003", "agrees", &[ratio.max(1.0 / ratio)], APART)
+        // One thread sets the model's cost of a page.
+        alone.add(vec![(FAULTING, alone.median(FAULTING_HERE))]);
+        both.add(vec![(FAULTING, model.nanoseconds / 1e6)]);
+        compare(both, FAULTING, FAULTING_HERE, &mut context.report);
+        let title = format!(
+            "Here: faulting {mib} MiB in, ms, model and machine; 1 thread sets the model's cost of a page"
+        );
+        let mut sheet = Sheet::new(title, "threads", comparison(FAULTING, FAULTING_HERE));
+        sheet.add("here", &all);
+        context.report.sheet(sheet);
+        Ok(())
     }
 }
 
-/// The cells of a comparison with this machine.
-fn compared(model: f64, here: &Samples) -> [String; 4] {
-    let summary = here.summary();
-    [
-        format!("{model:.1}"),
-        format!("{:.1}", summary.median),
-        format!("{:.1}–{:.1}", summary.minimum, summary.maximum),
-        format!("{:.2}", model / summary.median),
+/// The columns of a comparison with this machine.
+fn comparison(model: Figure, here: Figure) -> Vec<Column> {
+    vec![
+        Column::new("model", model),
+        Column::new("here", here),
+        Column::new("least–most", here).range(),
+        Column::new("model/here", RATIO),
     ]
 }
 
-fn judge_queues(runs: &[QueueRun], report: &mut Report) -> Result<()> {
-    let ours: Vec<&QueueRun> = runs.iter().filter(|run| run.row == ModelRow::Ours).collect();
-    let least = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::NAN, f64::min);
-    let best = |until: usize| {
-        let rates = ours.iter().filter(|run| run.cpus <= until).map(|run| run.flow.per_second());
-        rates.fold(f64::NAN, f64::max)
-    };
-    // The more CPUs, the more are used, until the submitter is what limits; from then on nothing may fall.
-    let kept = least(&mut ours.iter().map(|run| run.flow.per_second() / best(run.cpus)));
-    report.claim("002", "flat", &[kept], FALLS)?;
-    let ahead = least(&mut ours.iter().filter_map(|run| {
-        let original = find(runs, ModelRow::Original, run.cpus)?;
-        Some(run.flow.per_second() / original.per_second())
-    }));
-    report.claim("002", "ahead", &[ahead], FALLS)?;
-    let moves = ours.iter().map(|run| run.flow.per_request(run.flow.counts.moves()));
-    report.claim("002", "lines", &[moves.fold(f64::NAN, f64::max)], "ours is not among the rows")
+/// Adds the ratio, and has it judged, whichever of both is larger.
+fn compare(one: &mut Measured, model: Figure, here: Figure, report: &mut Report) {
+    let ratio = one.median(model) / one.median(here);
+    one.add(vec![(RATIO, ratio)]);
+    report.judge("agrees", &one.name, ratio.max(1.0 / ratio));
+    report.explain("agrees", APART);
 }
 
-fn add_jobs(bytes: u64, runs: &[(usize, Faulting)], report: &mut Report) -> Result<()> {
-    let title = format!("Model: faulting {} GiB in", bytes >> 30);
-    let header = "threads | took part | chunks | ms | diff | lines that moved";
-    let mut table = Table::new(&title, header);
-    let alone = runs.iter().find(|(threads, _)| *threads == 1);
-    let alone = alone.map_or(f64::NAN, |(_, run)| run.nanoseconds);
-    let (mut points, mut saved) = (Vec::new(), f64::NAN);
-    for (threads, run) in runs {
-        let (millis, diff) = (run.nanoseconds / 1e6, difference_percent(alone, run.nanoseconds));
-        table.add([
-            threads.to_string(),
-            run.threads.to_string(),
-            run.chunks.to_string(),
-            format!("{millis:.1}"),
-            if diff.is_nan() { String::new() } else { format!("{diff:+.1} %") },
-            run.moves.to_string(),
-        ]);
-        points.push((*threads as f64, millis));
-        if *threads > 1 {
-            saved = saved.min(diff);
+fn judge_queues(cases: &[(usize, Vec<Measured>)], report: &mut Report) {
+    let (ours, original) = (RowName::Ours.text(), RowName::Original.text());
+    let mut best = f64::NAN;
+    for (cpus, all) in cases {
+        let case = format!("{cpus} CPUs");
+        if let Some(own) = find(all, &ours) {
+            // The more CPUs, the more are used, until the submitter is what limits; from then on nothing may fall.
+            best = best.max(own.median(MODEL));
+            report.judge("flat", &case, own.median(MODEL) / best);
+            report.judge("lines", &case, own.median(MOVES));
         }
-        let samples = [millis].into_iter().collect();
-        report.series("jobs", format!("model, {threads} threads"), "ms", &samples);
+        report.judge("ahead", &case, ratio(all, MODEL, &ours, &original));
     }
-    report.table(table);
-    let mut plot = Plot::lines(title, "threads (model)", "ms").log_x().log_y();
-    plot.line("ours", points);
-    report.plot(plot);
-    let why = "one thread and more are needed, and memory and locks as stated bound what is saved";
-    report.claim("003", "saved", &[saved], why)
+    report.explain("flat", FALLS);
+    report.explain("ahead", FALLS);
+    report.explain("lines", "ours is not among the rows");
 }
 
 /// The stated costs with those that are measured here.

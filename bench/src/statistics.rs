@@ -57,19 +57,6 @@ pub(crate) struct Summary {
     pub(crate) deviation: f64,
 }
 
-impl Summary {
-    /// The rows of a latency table in microseconds.
-    pub(crate) fn rows(&self) -> [(&'static str, f64); 5] {
-        [
-            ("Average (us)", self.average),
-            ("Median (us)", self.median),
-            ("Minimum (us)", self.minimum),
-            ("Maximum (us)", self.maximum),
-            ("Standard deviation (us)", self.deviation),
-        ]
-    }
-}
-
 impl Samples {
     pub(crate) fn push(&mut self, value: f64) {
         self.0.push(value);
