@@ -50,31 +50,27 @@ SWING_BYTES = 16 << 20
 KERNEL_LOOKS = 40
 
 
-def meminfo():
-    with open("/proc/meminfo") as file:
-        return {line.split(":")[0]: int(line.split()[1]) << 10 for line in file}
-
-
 def name_of(pid):
     return mounted.process_file(pid, "comm").decode().strip()
 
 
 def kernel_bytes():
-    """What is neither free, nor of a file, nor of a program. Where others work meanwhile, pages that are on their way from
-    one to the next count as well, and the least of several looks is nearest."""
+    """Unreclaimable slab, and what is neither free, nor of a file, nor of a program. Where others work meanwhile, pages that
+    are on their way from one to the next count as well, and the least of several looks is nearest."""
     others = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "SReclaimable", "PageTables", "SecPageTables")
     looks = []
     for _ in range(KERNEL_LOOKS):
-        memory = meminfo()
+        with open("/proc/meminfo") as file:
+            memory = {line.split(":")[0]: int(line.split()[1]) << 10 for line in file}
         looks.append(memory["MemTotal"] - sum(memory.get(name, 0) for name in others))
         time.sleep(0.05)
-    return min(looks)
+    return memory["SUnreclaim"], min(looks)
 
 
 def resource_counts(programs):
     """Everything of the system that could leak; processes, zombies and threads of these programs only."""
     mounted.cool()
-    memory, count = meminfo(), collections.Counter()
+    count = collections.Counter(processes=0, zombies=0, threads=0, mounts=len(mounted.mount_points()))
     for pid in mounted.pids():
         fields = mounted.stat_fields(pid)
         if fields and name_of(pid) in programs:
@@ -84,8 +80,8 @@ def resource_counts(programs):
             count.update({} if is_zombie else {"processes": 1, "threads": int(fields[17])})
     with open("/proc/sys/fs/file-nr") as file:
         count["open files"] = int(file.read().split()[0])
-    return {"mounts": len(mounted.mount_points()), "slab": memory["SUnreclaim"], "kernel": kernel_bytes(),
-            **{name: count[name] for name in ("processes", "zombies", "threads", "open files")}}
+    count["slab"], count["kernel"] = kernel_bytes()
+    return dict(count)
 
 
 def ways_to_end(mount):
@@ -117,31 +113,26 @@ def places(path):
     return [int(begin) for begin in EXTENT.findall(harness.run(["filefrag", "-v", "-b1", path])[1])]
 
 
-class Needs:
-    """Which parts of the image a path needs: its inode with its index and that of every directory above, and the data."""
+def needs(root, image):
+    """{path: [(begin, end)]}: the parts of the image that a file needs: its inode with its index and that of every directory
+    above, and the data."""
+    with open(image, "rb") as file:
+        block = os.pread(file.fileno(), 128, 1024)
+    # docs/format.md: blkszbits and meta_blkaddr of the superblock.
+    metadata, files = struct.unpack_from("<I", block, 40)[0] << block[12], files_of(root)
+    begins = {path: places(os.path.join(root, path))
+              for path in {*files, *(above for path in files for above in ancestors(path))}}
+    # How long a compressed extent is the kernel does not say; it ends where the next one begins at the latest.
+    edges = sorted({place for found in begins.values() for place in found} | {os.path.getsize(image)})
+    ends = dict(zip(edges, edges[1:]))
 
-    def __init__(self, root, image):
-        with open(image, "rb") as file:
-            file.seek(1024)
-            block = file.read(128)
-        # docs/format.md: blkszbits and meta_blkaddr of the superblock.
-        self.metadata = struct.unpack_from("<I", block, 40)[0] << block[12]
-        self.root, self.files = root, files_of(root)
-        self.begins = {path: places(os.path.join(root, path))
-                       for path in {*self.files, *(above for path in self.files for above in ancestors(path))}}
-        # How long a compressed extent is the kernel does not say; it ends where the next one begins at the latest.
-        edges = sorted({place for found in self.begins.values() for place in found} | {os.path.getsize(image)})
-        self.ends = dict(zip(edges, edges[1:]))
+    def own(path):
+        stat = os.lstat(os.path.join(root, path))
+        inode = metadata + stat.st_ino * 32
+        # Inode, xattrs and inline tail fit into two blocks; an index takes 8 bytes for each 4 KiB at most.
+        return [(inode, inode + 8192 + stat.st_size // 512), *((place, ends.get(place, place + 1)) for place in begins[path])]
 
-    def of(self, path):
-        parts = []
-        for one in (path, *ancestors(path)):
-            stat = os.lstat(os.path.join(self.root, one))
-            inode = self.metadata + stat.st_ino * 32
-            # Inode, xattrs and inline tail fit into two blocks; an index takes 8 bytes for each 4 KiB at most.
-            parts.append((inode, inode + 8192 + stat.st_size // 512))
-            parts += [(place, self.ends.get(place, place + 1)) for place in self.begins[one]]
-        return parts
+    return {path: [part for one in (path, *ancestors(path)) for part in own(one)] for path in files}
 
 
 def ancestors(path):
@@ -225,8 +216,8 @@ class Abuse(harness.Report):
     def layout(self, image):
         """What is right, and which parts of the image each file needs: {path: (digest, [(begin, end)])}."""
         with mounted.Mount(mounted.Kernel(), image, os.path.join(self.work, "kernel")) as kernel:
-            needs = Needs(kernel.directory, image)
-            return {path: (digest(os.path.join(kernel.directory, path)), needs.of(path)) for path in needs.files}
+            parts = needs(kernel.directory, image)
+            return {path: (digest(os.path.join(kernel.directory, path)), part) for path, part in parts.items()}
 
     def damaged(self, what, image, layout, begin, end, may_be_wrong):
         """Reads every file after bytes from begin to end of the image were lost."""

@@ -66,11 +66,12 @@ CASES = [
 ]
 
 
-class Circumstances:
+class Circumstances(harness.Report):
     """A place with all that the cases need."""
 
     def __init__(self, given, work):
-        self.given, self.work, self.failed = given, work, []
+        super().__init__()
+        self.given, self.work = given, work
         os.chmod(work, 0o755)
         program, copy, secret, self.directory = (os.path.join(work, name) for name in
                                                  ("ferrofs", "image.erofs", "secret.erofs", "mount"))
@@ -127,10 +128,8 @@ class Circumstances:
             faults.append(f"left behind: {self.left(before)}")
             for pid in self.left(before):
                 os.kill(pid, 9)
-        print(f"\n{'FAIL' if faults else 'ok  '} {case.name}: {'mounts' if has_mounted else f'status {status}'}")
-        print("".join(f"     | {line}\n" for line in message.strip().split("\n") if line), end="")
-        print("".join(f"     FAIL {fault}\n" for fault in faults), end="", flush=True)
-        self.failed += [case.name] if faults else []
+        self.check(not faults, "; ".join([f"{case.name}: {'mounts' if has_mounted else f'status {status}'}", *faults]))
+        print("".join(f"     | {line}\n" for line in message.strip().split("\n") if line), end="", flush=True)
 
     def left(self, before):
         return [pid for pid in mounted.pids() - before
@@ -156,8 +155,7 @@ def main():
         circumstances = Circumstances(given, work)
         for case in chosen:
             circumstances.run(case)
-    print(f"\n{len(chosen)} cases, {len(circumstances.failed)} failed: {'; '.join(circumstances.failed) or 'none'}")
-    return 1 if circumstances.failed or not chosen else 0
+    return circumstances.end() or not chosen
 
 
 harness.main(main)

@@ -1,21 +1,12 @@
-#!/usr/bin/env python3
-"""Compares two directory trees in all that an image keeps of them; run it as root.
+"""A directory tree as it is seen: all that an image keeps of it, for comparison. Used by the scripts that prove builds.
 
-  snapshot.py [--ignore=FIELD,...] [--max=N] SRC DST
-
-No symlink is followed, names are bytes. Fields: type mode uid gid mtime nlink rdev size target xattrs links jumps content;
-`links` says which paths are one file, `missing` and `extra` are paths of one tree only. Files are read by several threads:
-first here and there, backwards (`jumps`), then from beginning to end, as a reader that jumps sees what one that does not
-never sees. Exit status 1 on any difference. Other scripts use it as a module.
-"""
+No symlink is followed, names are bytes; `links` says which paths are one file. Files are read by several threads: first here
+and there, backwards (`jumps`), then from beginning to end, as a reader that jumps sees what one that does not never sees."""
 import concurrent.futures
 import errno
 import hashlib
 import os
 import stat
-import sys
-
-import harness
 
 READERS = 4
 PIECE_BYTES = 1 << 20
@@ -131,20 +122,3 @@ def shown(value, field=None):
         return value.hex()[:12]
     text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
     return text if len(text) <= 200 else text[:200] + "…"
-
-
-def main():
-    given = harness.parse(__doc__, "SRC DST", ignore="", max=200)
-    ignored = set(filter(None, given.ignore.split(",")))
-    if unknown := ignored - {"missing", "extra", *FIELDS}:
-        sys.exit(f"snapshot: no field {', '.join(unknown)}")
-    wanted = take(given.src, ignored)
-    lines = differences(wanted, take(given.dst, ignored), ignored)
-    lines += [f"unreadable: /{shown(path)}" for path, found in wanted.items() if isinstance(found.get("content"), str)]
-    print("".join(line + "\n" for line in lines[:given.max]), end="")
-    print(f"{len(wanted)} entries, {len(lines)} differences")
-    return 1 if lines else 0
-
-
-if __name__ == "__main__":
-    harness.main(main)
